@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf.h - training state on disk: whole tensors, any layout, never torn.
+ *
+ * A run is a directory; a step is one committed, immutable checkpoint in it; a
+ * state lists what this rank holds. The same state saves and loads.
+ *
+ * Ranks      [collective]: every rank of the group calls it, in the same order,
+ *            even after a local error and even with a NULL state; all return the
+ *            same code, or SHEAF_ELOST where a rank died or missed the deadline
+ *            (then only _free and _close remain). [local] calls never communicate:
+ *            their failure sticks to the handle and the next collective call on
+ *            it returns it everywhere.
+ * Threads    One call at a time per handle, except those marked [any thread].
+ *            Callbacks run inside the caller's calls. sheaf's own threads block
+ *            all signals and never talk to the group.
+ * Results    0, or a negative enum sheaf_code with the story in *err (or NULL).
+ *            Outputs are set on success only, the memory of a load excepted.
+ * Ownership  You _close or _free, once, what you _open, _new or _begin, in any
+ *            order. NULL is fine. Names and structs are copied, data is borrowed.
+ *            In a forked child _free and _close release memory and nothing else.
+ * Structs    `size` is sizeof of the struct as you were compiled; zero in a field
+ *            is its default; a non-zero tail that this sheaf does not know is EINVAL.
+ */
+#ifndef SHEAF_H
+#define SHEAF_H
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sheaf_group;                     /* the ranks that act together */
+struct sheaf_run;                       /* an open run directory */
+struct sheaf_step;                      /* an open committed step; pruning leaves it alone */
+struct sheaf_state;                     /* the slices this rank holds */
+struct sheaf_save;                      /* a step being made */
+
+enum sheaf_code {                       /* stable: add, never renumber */
+	SHEAF_OK = 0,
+	SHEAF_EINVAL = -1,              /* the call was wrong; nothing happened */
+	SHEAF_ENOMEM = -2,
+	SHEAF_EIO = -3,                 /* err->sys holds the errno; a save in progress is gone */
+	SHEAF_ENOENT = -4,              /* no such run, step, file; never "no such tensor" */
+	SHEAF_EEXIST = -5,              /* that step exists; sheaf_run_rewind makes room */
+	SHEAF_EBUSY = -6,               /* another job writes here; or too many saves in flight */
+	SHEAF_EAGAIN = -7,              /* not yet */
+	SHEAF_ELAYOUT = -8,             /* a gap, or slices that do not match what is stored */
+	SHEAF_ECORRUPT = -9,            /* bytes do not match their checksum or digest */
+	SHEAF_EFORMAT = -10,            /* not a checkpoint, or written by a newer sheaf */
+	SHEAF_EINDOUBT = -11,           /* published, perhaps not durable; save again later */
+	SHEAF_EBUG = -12,               /* sheaf broke its own invariant */
+	SHEAF_ELOST = -13,              /* a rank or the lock was lost */
+	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not */
+	SHEAF_EFAILED = -15             /* sheaf_save_fail was called; msg is its reason */
+};
+struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
+	int code, sys, rank;            /* what, errno or 0, who was first (-1: nobody's) */
+	char msg[500];                  /* one line: what, where, why */
+};
+const char *sheaf_strerror(int code);   /* static, never NULL */
+int sheaf_version(void);                /* 10000 * major + 100 * minor + patch */
+
+enum sheaf_dtype {                      /* stable: add, never renumber */
+	SHEAF_BOOL = 1, SHEAF_U8, SHEAF_I8, SHEAF_U16, SHEAF_I16, SHEAF_U32, SHEAF_I32,
+	SHEAF_U64, SHEAF_I64, SHEAF_F16, SHEAF_BF16, SHEAF_F32, SHEAF_F64, SHEAF_C64,
+	SHEAF_F8_E4M3, SHEAF_F8_E5M2, SHEAF_F8_E8M0, SHEAF_F8_E4M3FNUZ, SHEAF_F8_E5M2FNUZ,
+	SHEAF_F4, SHEAF_F6_E2M3, SHEAF_F6_E3M2
+};
+const char *sheaf_dtype_name(int dtype);        /* as safetensors spells it; NULL: none such */
+int sheaf_dtype_bits(int dtype);                /* of one item; 0: none such */
+int sheaf_dtype_from_name(const char *name);    /* 0: none such */
+
+#define SHEAF_DIMS_MAX 8
+/* A box of a global row-major tensor, and where it lies in this rank's memory:
+ * its item i is item  origin + i[0] * stride[0] + i[1] * stride[1] + ...  of a
+ * buffer. Without SHEAF_FLAT data is item 0 of that buffer. With it this rank has
+ * only the buffer's items [flat_start, flat_start + flat_count), perhaps none, and
+ * data is the first of them. This says dense and transposed memory (strides),
+ * fused q-k-v (one slice per stored tensor), ZeRO and FSDP ranges (flat). Strides
+ * are not negative. In F4 and F6 cuts fall between bytes and memory is dense. An
+ * empty slice may have NULL data; it never means "all". */
+struct sheaf_slice {
+	uint32_t size, flags;
+	const char *family, *name;      /* NULL family: "model" */
+	const char *tied_to;            /* NULL, or the name whose bytes this one shares: stored
+	                                 * once, under that name, and loaded from it */
+	int32_t dtype, data_dtype;      /* stored; in memory (0: the same). Loads convert */
+	int32_t ndim, reserved;
+	int64_t shape[SHEAF_DIMS_MAX];  /* the whole tensor; 0 dimensions: a scalar */
+	int64_t start[SHEAF_DIMS_MAX];
+	int64_t count[SHEAF_DIMS_MAX];
+	int64_t stride[SHEAF_DIMS_MAX]; /* in items; all 0: dense, row-major */
+	int64_t origin, flat_start, flat_count;
+	void *data;
+};
+#define SHEAF_FLAT      (UINT32_C(1) << 0)
+#define SHEAF_OPTIONAL  (UINT32_C(1) << 1) /* may be absent when loading; data is then kept */
+/* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
+ * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
+ * that are not all 0 keep their meaning (origin moves along). [local] */
+int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n);
+
+/* Groups. NULL is this process alone; sheaf-mpi.h makes one of a communicator. It outlives
+ * its runs. Calls come from the thread that called sheaf, in one order on all ranks, and
+ * fail (non-zero) rather than wait longer than timeout_ms; one failure ends the group.
+ * allgather: bytes from each, all holds ranks * bytes. alltoallv: out_bytes[r] to rank r
+ * and in_bytes[r] from it, both packed in rank order, both sides agree. allreduce: in place. */
+enum sheaf_op { SHEAF_SUM = 0, SHEAF_MAX = 1, SHEAF_XOR = 2 };
+struct sheaf_group_ops {
+	uint32_t size, flags;
+	int32_t rank, ranks;
+	int32_t node, reserved;         /* 0: nodes are found by proof; n > 0: ranks of other n
+	                                 * never share memory with this one */
+	int (*allgather)(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms);
+	int (*alltoallv)(void *arg, const void *out, const size_t *out_bytes, void *in,
+	                 const size_t *in_bytes, int timeout_ms);
+	int (*allreduce)(void *arg, uint64_t *x, size_t n, int op, int timeout_ms); /* sheaf_op */
+	void (*free)(void *arg);        /* by sheaf_group_free; may be NULL */
+	void *arg;
+};
+int  sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops);
+void sheaf_group_free(struct sheaf_group *group);
+
+struct sheaf_stat {
+	uint32_t size, phase;           /* 0 copying, 1 writing, 2 durable here, 3 over,
+	                                 * 4 reading, 5 verifying */
+	uint64_t held, copied, to_write, written, sent;                 /* bytes, this rank */
+	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in */
+};
+struct sheaf_opts {
+	uint32_t size, flags;
+	uint64_t staging_bytes_max;     /* this rank's host copies; 0: what one save needs */
+	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
+	int32_t io_threads, images_max; /* 0: 4; saves staged or being written, 0: 1 */
+	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
+	int32_t keep_last, keep_every;  /* for sheaf_run_prune, also run by each commit; 0: keep all */
+	int32_t grace_s;                /* before pruned bytes are deleted; 0: 600; -1: none */
+	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
+	                                 * saved nor loaded, but reported */
+	void (*log)(void *arg, int level, const char *line); /* 0 error, 1 warning, 2 step, 3 debug */
+	void (*progress)(void *arg, const struct sheaf_stat *stat);     /* from waiting calls */
+	void *arg;
+};
+#define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
+#define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
+#define SHEAF_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
+#define SHEAF_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
+#define SHEAF_UNVERIFIED (UINT32_C(1) << 4) /* steps opened by path: read past damaged blocks */
+
+/* Runs. Opening to write takes the lock (waiting for it 30 s or timeout_ms, whichever is
+ * less), proves that all ranks see one file system, and discards what dead jobs left in
+ * the stage. ENOENT: no such directory and no SHEAF_CREATE. [collective] */
+int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
+                    const struct sheaf_opts *opts, struct sheaf_error *err);
+/* Abandons saves that were not committed; the lock goes with the last handle. [collective] */
+void sheaf_run_close(struct sheaf_run *run);
+/* Committed steps, ascending; returns how many there are, stores at most n. [local] */
+int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
+struct sheaf_item {                     /* one entry of a run; strings live during the call */
+	uint32_t size;
+	char mark;                      /* 'k' keep, 'b' bad, 0 */
+	char pad[3];
+	int64_t step, parent;           /* parent -1: none */
+	const char *state;              /* committed damaged foreign aside staged */
+	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
+	uint64_t bytes;                 /* of all files the manifest names */
+	int32_t tries, reserved;
+};
+/* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
+int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
+                    void *arg, struct sheaf_error *err);
+/* Set later steps aside (kept, no longer found), so that training goes on from `step`.
+ * Opening an older step and saving without this is EINVAL. [collective] */
+int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+/* Mark 'k': never prune; 'b': bad, SHEAF_LATEST skips it; 0: neither. [collective] */
+int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
+/* Steps that a newer verified one dominates, by opts.keep_last and keep_every. Verifies the
+ * newest first if that has not been done since its commit. Returns how many went (dry: would);
+ * item, which may be NULL, hears of each step: 'k' stays, 'r' goes, and why. [collective] */
+int  sheaf_run_prune(struct sheaf_run *run, int dry,
+                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                     struct sheaf_error *err);
+
+/* States. add returns the slice's number, 0, 1, ...; NULL state gives ENOMEM, so only
+ * the collective call that follows need be checked. One name may be added many times
+ * (pieces, replicas); overlapping pieces of one rank must be the same bytes. After the
+ * first begin the list is fixed, save that move gives a slice new memory. A run may save
+ * different states at different steps. free may come during a save. [local] */
+struct sheaf_state *sheaf_state_new(void);
+int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
+int  sheaf_state_move(struct sheaf_state *state, int slice, void *data);
+/* This rank's opaque bytes (an RNG stream and the like): U8 tensor <stream>/<rank> of family
+ * "ranks". `ranks` of the group that saves. rule: what a load on another number of ranks does:
+ * NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo" takes rank r mod R. */
+int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
+                            int32_t rank, int32_t ranks, void *data, size_t bytes);
+void sheaf_state_free(struct sheaf_state *state);
+
+/* Saving. begin copies and returns: the tensors may change. EAGAIN or EBUSY from begin:
+ * this save was not started, train on. At most images_max at once, committed in order.
+ * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. [collective] */
+struct sheaf_save_opts {
+	uint32_t size, flags;
+};
+#define SHEAF_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
+#define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
+int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
+                      struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                      struct sheaf_error *err);
+/* A file of the step (the same name from two ranks: the same bytes), 64 MiB each, plain
+ * names only: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*. A line of its manifest:
+ * key [a-z0-9._-]{1,64}, value <= 64 KiB, all <= 512 KiB; equal on the ranks that give it.
+ * Bytes and value are copied. [local] */
+int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
+int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
+/* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come.
+ * Needed only where `sheaf plan` says so; commit does what is left. [collective] */
+int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+/* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). [any thread] */
+int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
+int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
+/* Give up: stops writing soon; commit then returns EFAILED everywhere. [any thread] */
+int  sheaf_save_fail(struct sheaf_save *save, const char *why);
+/* 0: the step survives power loss. EAGAIN: some rank's data is not written after timeout_ms
+ * (< 0: opts.timeout_ms), call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see
+ * sheaf_run_steps after reopening. Else: it never was and never will be. [collective] */
+int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+void sheaf_save_free(struct sheaf_save *save);          /* uncommitted: fail, then free [local] */
+
+/* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face
+ * directory, one safetensors file; foreign ones have no checksums and say so in the report.
+ * A step opened by number whose manifest names another is ECORRUPT. [collective] */
+#define SHEAF_LATEST (-1)               /* the newest not marked bad; never falls back silently */
+int  sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+                     struct sheaf_error *err);
+int  sheaf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
+                          const struct sheaf_opts *opts, struct sheaf_error *err);
+void sheaf_step_close(struct sheaf_step *step);
+struct sheaf_step_info {                /* strings live as long as the step is open */
+	uint32_t size;
+	int32_t ranks;                  /* that saved it; 0: unknown */
+	int64_t step, parent;           /* -1: unknown or none */
+	const char *format;             /* "sheaf", "hf", "safetensors" */
+	const char *path, *session, *run, *created, *writer, *commit, *compiler; /* "" unknown */
+	uint64_t bytes, tensors, files; /* distinct tensor bytes; tensor files */
+};
+int  sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *info);    /* [local] */
+struct sheaf_tensor {                   /* strings live as long as the step is open */
+	uint32_t size;
+	int32_t dtype, ndim, verified;  /* verified 1: digest and block sums exist */
+	const char *family, *name, *file;       /* file relative to the step */
+	const char *tied_to;            /* NULL, or under which name the bytes are stored */
+	int64_t shape[SHEAF_DIMS_MAX];
+	uint64_t offset, bytes, digest; /* offset in file; UINT64_MAX: not contiguous there */
+};
+/* Tensor i, by family and natural order of names; ENOENT past the end. Or one by name (family
+ * NULL: "model"): ELAYOUT if absent. [local] */
+int  sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_tensor *tensor);
+int  sheaf_step_find(struct sheaf_step *step, const char *family, const char *name,
+                     struct sheaf_tensor *tensor);
+int64_t sheaf_step_number(const struct sheaf_step *step);               /* -1: foreign */
+const char *sheaf_step_note(struct sheaf_step *step, const char *key);  /* NULL: none */
+/* Note i in order of keys; ENOENT past the end. [local] */
+int  sheaf_step_note_at(struct sheaf_step *step, size_t i, const char **key, const char **value);
+/* Attached file i (foreign: plain files beside the weights); ENOENT past the end. [local] */
+int  sheaf_step_file_at(struct sheaf_step *step, size_t i, const char **file, uint64_t *bytes);
+/* An attached file, checked; bytes live as long as the step is open. [local] */
+int  sheaf_step_file(struct sheaf_step *step, const char *file, const void **bytes, size_t *n);
+struct sheaf_finding {                  /* something verify found; strings live during the call */
+	uint32_t size, reserved;
+	const char *what;               /* checksum digest truncated extended missing extra
+	                                 * manifest header index unverified */
+	const char *file, *family, *name, *msg; /* "" where it does not apply */
+	int64_t block, offset;          /* 1-MiB block and byte from the start of file; -1: none */
+};
+struct sheaf_report {                   /* callbacks run in the caller's thread, on the rank
+	                                 * whose slice or file it is */
+	uint32_t size, flags;
+	/* what: Missing, Unexpected, Converted, V unverified, Derived, Ignored, X mismatched
+	 * (shape, skipped), Z zero-filled, R stream of another world size (msg says which rule) */
+	void (*item)(void *arg, char what, const char *family, const char *name, const char *msg);
+	void (*finding)(void *arg, const struct sheaf_finding *finding);
+	void *arg;
+	/* Tensors over all ranks, each counted once. */
+	uint64_t loaded, missing, unexpected, converted, derived, ignored, mismatched, zeroed;
+	uint64_t unverified;            /* read in part, or foreign: blocks at most were checked */
+	uint64_t findings, files;       /* verify */
+	uint64_t disk_bytes, node_bytes, net_bytes;     /* over all ranks: read, shared, sent */
+	uint64_t held, bytes;           /* over all ranks: bytes filled; distinct bytes of them */
+	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
+};
+/* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
+ * what cannot be filled is found before any byte is touched. After any other failure the
+ * slices' contents are undefined. [collective] */
+#define SHEAF_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
+#define SHEAF_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
+#define SHEAF_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */
+#define SHEAF_DERIVE  (UINT32_C(1) << 3) /* master_weights absent: cast up from the model */
+#define SHEAF_ZERO    (UINT32_C(1) << 4) /* optimizer absent: zeros */
+#define SHEAF_LENIENT (UINT32_C(1) << 5) /* absent, or of another shape: data is kept, reported */
+int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+                     struct sheaf_report *report, struct sheaf_error *err);
+/* One slice, by this process alone; checks the blocks it touches. [local] */
+int  sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
+                     struct sheaf_error *err);
+/* Every byte against its checksum, every tensor against its digest, every file against the
+ * manifest. 0 all good; ECORRUPT: report.findings > 0; EFORMAT: sound, but without sums, so
+ * that values cannot be proved. [collective] */
+int  sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
+                       struct sheaf_error *err);
+
+/* Who would write and read what, without running anything: states[r] is what rank r holds
+ * (data may be NULL), node[r] its node (NULL: one node). item once per rank. [local] */
+struct sheaf_plan_rank {
+	uint32_t size;
+	int32_t rank, node, files;              /* files it opens to write */
+	uint64_t holds, writes, reads;          /* bytes: held, to disk, from disk on loading it back */
+	uint64_t sends, receives, shares;       /* to and from other nodes; through node memory */
+	uint64_t staging;                       /* bytes of image and messages */
+};
+int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
+                const struct sheaf_opts *opts,
+                void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
+                struct sheaf_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

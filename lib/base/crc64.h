@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CRC-64/NVME and its algebra: the one polynomial that proves everything.
+ *
+ * Reflected polynomial 0x9A6C9329AC4BC9B5. Two forms:
+ *   standard  init and xorout all ones: blocks, files, attachments, manifest, sums.
+ *             crc("123456789") == 0xae8b14860a799888
+ *   raw       init and xorout 0: tensor digests, and every partial sum.
+ *             crc("123456789") == 0x7800c064d4a83784
+ * raw is linear over GF(2): for a message cut into runs, the raw CRC of the whole is the XOR of
+ * each run's raw CRC shifted by the number of bytes that follow the run.
+ * standard(m) = raw(m) ^ shf_crc64_ones(len(m)).
+ */
+#ifndef SHF_CRC64_H
+#define SHF_CRC64_H
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
+uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard, whole */
+uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continue a standard one */
+/* Raw CRC of the run followed by n zero bytes: crc * x^(8n). O(log n). */
+uint64_t shf_crc64_shift(uint64_t crc, uint64_t n);
+/* What init and xorout add for a message of n bytes. */
+uint64_t shf_crc64_ones(uint64_t n);
+/* Standard CRC of A followed by B, from standard(A), standard(B), len(B). */
+uint64_t shf_crc64_join(uint64_t a, uint64_t b, uint64_t b_bytes);
+
+/* Many shifts by one distance (equal strides, Horner-wise): 8 look-ups each. */
+struct shf_crc64_by {
+	uint64_t t[8][256];
+};
+void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n);
+uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc);
+#endif

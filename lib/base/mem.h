@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory: sizes that cannot overflow, growing buffers, arenas for work that ends together,
+ * little-endian put and get. All allocation of the library goes through shf_alloc, so that
+ * tests can make the n-th one fail (shf_mem below). */
+#ifndef SHF_MEM_H
+#define SHF_MEM_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* *out = a * b or a + b; false (and *out untouched) on overflow. */
+bool shf_mul(size_t *out, size_t a, size_t b);
+bool shf_add(size_t *out, size_t a, size_t b);
+bool shf_mul64(uint64_t *out, uint64_t a, uint64_t b);
+bool shf_add64(uint64_t *out, uint64_t a, uint64_t b);
+
+/* NULL when out of memory (or on overflow of n * size); n * size == 0 gives a valid pointer.
+ * zalloc zeroes. realloc keeps the old block on failure. free takes NULL. */
+void *shf_alloc(size_t n, size_t size);
+void *shf_zalloc(size_t n, size_t size);
+void *shf_realloc(void *p, size_t n, size_t size);
+char *shf_strdup(const char *s);
+void shf_free(void *p);
+
+/* Bytes that grow. Zeroed is valid and empty. A failed append sticks in `oom` and later
+ * appends do nothing, so one check at the end is enough. */
+struct shf_buf {
+	uint8_t *data;          /* owned */
+	size_t len, cap;
+	bool oom;
+};
+#define SHF_BUF_INIT { NULL, 0, 0, false }
+void shf_buf_release(struct shf_buf *b);
+void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false, keeps memory */
+int  shf_buf_reserve(struct shf_buf *b, size_t more);   /* 0 or SHEAF_ENOMEM */
+uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* n fresh zeroed bytes, or NULL */
+void shf_buf_add(struct shf_buf *b, const void *bytes, size_t n);
+void shf_buf_adds(struct shf_buf *b, const char *s);
+void shf_buf_addf(struct shf_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void shf_buf_u8(struct shf_buf *b, uint8_t v);
+void shf_buf_u16(struct shf_buf *b, uint16_t v);
+void shf_buf_u32(struct shf_buf *b, uint32_t v);
+void shf_buf_u64(struct shf_buf *b, uint64_t v);
+
+/* A bounded reader over bytes: a get past the end sets bad and returns 0. */
+struct shf_cur {
+	const uint8_t *p, *end;
+	bool bad;
+};
+uint8_t  shf_cur_u8(struct shf_cur *c);
+uint16_t shf_cur_u16(struct shf_cur *c);
+uint32_t shf_cur_u32(struct shf_cur *c);
+uint64_t shf_cur_u64(struct shf_cur *c);
+const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n); /* NULL and bad past the end */
+
+void shf_put16(uint8_t *p, uint16_t v);
+void shf_put32(uint8_t *p, uint32_t v);
+void shf_put64(uint8_t *p, uint64_t v);
+uint16_t shf_get16(const uint8_t *p);
+uint32_t shf_get32(const uint8_t *p);
+uint64_t shf_get64(const uint8_t *p);
+
+/* Work that ends together. Zeroed is valid. Memory is aligned to 16 and zeroed. Red zones
+ * under ASan. */
+struct shf_arena {
+	struct shf_arena_chunk *chunks; /* owned */
+	size_t used;                    /* in the newest chunk */
+};
+void *shf_arena_alloc(struct shf_arena *a, size_t n, size_t size);     /* NULL: out of memory */
+char *shf_arena_strdup(struct shf_arena *a, const char *s, size_t n);  /* n bytes and a NUL */
+void shf_arena_release(struct shf_arena *a);
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Our own bounded JSON: headers, index, manifest. No recursion on input, no allocation for the
+ * document, strict RFC 8259 (duplicate keys are the caller's to refuse: he sees every key).
+ *
+ * A pull reader: each call returns the next token. Strings are returned decoded, as UTF-8 in
+ * scratch that lives until the next call. Bad UTF-8, lone surrogates, raw control bytes, depth
+ * above 64, trailing bytes are errors with a sentence that names the byte.
+ */
+#ifndef SHF_JSON_H
+#define SHF_JSON_H
+#include "mem.h"
+#include "sheaf.h"
+
+enum shf_json_kind {
+	SHF_JSON_ERROR = -1, SHF_JSON_END = 0,  /* END: the document is over, nothing follows */
+	SHF_JSON_OBJECT, SHF_JSON_OBJECT_END, SHF_JSON_ARRAY, SHF_JSON_ARRAY_END,
+	SHF_JSON_KEY, SHF_JSON_STRING, SHF_JSON_NUMBER, SHF_JSON_TRUE, SHF_JSON_FALSE, SHF_JSON_NULL
+};
+#define SHF_JSON_DEPTH_MAX 64
+struct shf_json {
+	const uint8_t *bytes, *p, *end;
+	struct shf_buf scratch;         /* decoded text of the last key, string or number, NUL-ended */
+	char stack[SHF_JSON_DEPTH_MAX];
+	int depth, state;
+	size_t at;                      /* offset of the last token */
+	char why[120];                  /* set on ERROR; ends in "at byte N" */
+};
+void shf_json_init(struct shf_json *j, const void *bytes, size_t n);
+void shf_json_release(struct shf_json *j);
+enum shf_json_kind shf_json_next(struct shf_json *j);
+/* Text of the last key, string or number; *n its bytes (strings may hold NUL). */
+const char *shf_json_text(const struct shf_json *j, size_t *n);
+/* The last number as an integer: no sign, no fraction, no exponent, no leading zero; false else
+ * or beyond the range. */
+bool shf_json_u64(const struct shf_json *j, uint64_t *v);
+bool shf_json_i64(const struct shf_json *j, int64_t *v);
+/* Skip the value whose first token was just returned. False on error. */
+bool shf_json_skip(struct shf_json *j, enum shf_json_kind first);
+
+/* The emitter: minimal escapes (quote, backslash, control bytes as \u00XX, with \b \f \n \r \t). */
+void shf_json_put(struct shf_buf *b, const char *s, size_t n);  /* with quotes */
+bool shf_utf8_is_valid(const void *s, size_t n);
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The safetensors header: bytes <-> structs. u64le N, N bytes of JSON, then the data section.
+ * Strict where the reference library accepts by accident. Source: the safetensors format page
+ * and library 0.8. */
+#ifndef SHF_SAFETENSORS_H
+#define SHF_SAFETENSORS_H
+#include "mem.h"
+#include "sheaf.h"
+
+#define SHF_ST_HEADER_MAX UINT64_C(100000000)
+struct shf_st_tensor {
+	const char *name;               /* in the arena, NUL-ended, valid UTF-8, 1..1024 bytes, no
+	                                 * control bytes, not __metadata__ */
+	int32_t dtype, ndim;
+	int64_t shape[SHEAF_DIMS_MAX];  /* ndim > SHEAF_DIMS_MAX: listed with ndim, shape of none */
+	uint64_t off, bytes;            /* from the start of the data section */
+};
+struct shf_st {
+	uint64_t header_bytes;          /* 8 + N */
+	uint64_t payload_bytes;
+	struct shf_st_tensor *tensors;  /* in the arena, in order of offset, then of name */
+	size_t n;
+	const char *format;             /* __metadata__.format, or NULL */
+};
+/* Bytes of the header from the file's first 8; SHEAF_EFORMAT if beyond the limit or the file. */
+int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t file_bytes,
+                        const char *where, struct sheaf_error *err);
+/* bytes: the whole header (8 + N). file_bytes: of the file; the payload must be exactly the rest.
+ * Refused, with a sentence naming tensor and byte: duplicates (after decoding), overlaps, holes,
+ * overflows, sizes that do not fit dtype and shape, unknown dtypes and fields, bad names. */
+int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *bytes, size_t n,
+                 uint64_t file_bytes, const char *where, struct sheaf_error *err);
+/* Header of these tensors in this order (offsets as given; by ascending off, no gaps), with
+ * {"format":"pt"}, padded with spaces so that 8 + N is a multiple of 4096. Appends to out. */
+int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
+                 struct sheaf_error *err);
+/* Upper bound of one entry, whatever its offsets (for placement; part of the format). */
+uint64_t shf_st_entry_bound(const struct shf_st_tensor *t);
+/* Names a tensor may have, families, attached files, notes (review B18). */
+bool shf_name_is_valid(const char *s, size_t n);        /* 1..1024 UTF-8, no controls, not __metadata__ */
+bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} */
+bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}, not . .., not sheaf.*, not *.safetensors* */
+bool shf_note_key_is_valid(const char *s);              /* [a-z0-9._-]{1,64} */
+bool shf_plain_is_valid(const char *s);                 /* a file name: one component, 1..255, no
+                                                         * control bytes, not . or .. */
+#endif

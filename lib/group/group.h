@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The caller's ranks: agreement, deadlines, exchange of messages of unequal size.
+ *
+ * Every function here is [collective] unless it says otherwise, returns a sheaf code, and after
+ * the first failed operation the group is lost: everything then returns SHEAF_ELOST at once.
+ * The discipline of all callers: after work that can fail on one rank alone comes shf_agree,
+ * and no other collective call before it. Then all ranks take the same branch.
+ */
+#ifndef SHF_GROUP_H
+#define SHF_GROUP_H
+#include <stdbool.h>
+#include "mem.h"
+#include "sheaf.h"
+
+struct sheaf_group {
+	struct sheaf_group_ops ops;
+	int refs;               /* sheaf_group_free and each run or step that uses it */
+	bool lost;
+	bool dropped;           /* sheaf_group_free was called */
+};
+/* The group of one: 0 or SHEAF_ENOMEM. Freed by shf_group_put. */
+int shf_group_one(struct sheaf_group **group);
+void shf_group_get(struct sheaf_group *group);  /* [local] one more user */
+void shf_group_put(struct sheaf_group *group);  /* [local] */
+
+struct shf_team {               /* a group as one run or step uses it */
+	struct sheaf_group *group;      /* counted */
+	int rank, ranks;
+	int timeout_ms;
+};
+
+int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
+                  struct sheaf_error *err);
+int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct sheaf_error *err);
+/* rc of all ranks: 0 when all are 0; else the code, sentence and rank of the lowest rank that
+ * failed, in *err on every rank. err of the failing rank is what it had already written. */
+int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err);
+/* Rank 0's bytes on all. */
+int shf_bcast(struct shf_team *t, void *bytes, size_t n, struct sheaf_error *err);
+/* The same for a buffer whose length only rank 0 knows. Others' is replaced. */
+int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err);
+/* out[r] to rank r; *in receives everything, packed in rank order, in_bytes[r] from rank r.
+ * in_bytes has t->ranks members. An out[r].oom is ENOMEM on all. Sizes travel first. */
+int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
+                 size_t *in_bytes, struct sheaf_error *err);
+/* Sizes that both sides know already; out packed in rank order. No agreement inside. */
+int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
+                  const size_t *in_bytes, struct sheaf_error *err);
+/* Everyone's buffer on everyone, packed in rank order (lengths may differ). */
+int shf_allgatherv(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+                   size_t *all_bytes, struct sheaf_error *err);
+/* Are x[0..n) the same on all ranks? *same is a bit set over i < 64 of members that are; for a
+ * member that differs the sentence can name min and max: lo[i], hi[i]. */
+int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, uint64_t *lo,
+             uint64_t *hi, struct sheaf_error *err);
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The run directory: one rank's view of it. The commit lives here; agreement does not: the
+ * engine calls these on one rank and agrees on the outcome.
+ *
+ *   <run>/checkpoint-<step>/           committed
+ *   <run>/.sheaf/run                   "sheaf-run 1\n<32 hex run id>\n"
+ *               /lock                  held by the writer (OFD lock); text: who and which session
+ *               /stage/<step>-<session>/     alive-<node> inside while it is being made
+ *               /trash/<step>-<session>/     pruned, until the grace is over
+ *               /aside/<step>-<session>/     rewound
+ *               /rewind                journal of a rewind in progress
+ *               /marks/<step>          one byte: k or b
+ *               /tries/<step>-<session>
+ *               /proof-<token>         while ranks prove that they see one file system
+ */
+#ifndef SHF_STORE_H
+#define SHF_STORE_H
+#include "manifest.h"
+#include "mem.h"
+#include "sheaf.h"
+#include "sys.h"
+
+struct shf_store {
+	const struct shf_sys *sys;      /* borrowed */
+	char *path;                     /* owned; for sentences */
+	int dir, dot, stage, lock;      /* descriptors; -1: not open */
+	bool writer;                    /* holds the lock */
+	bool no_dir_fsync;              /* the file system has none (recorded in the manifest) */
+	char run[33], session[33];      /* hex; session "" without the lock */
+	struct shf_owner self;
+};
+/* Open for reading: the directory must exist (ENOENT); .sheaf need not. Any rank. */
+int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                   struct sheaf_error *err);
+/* One rank (0) then becomes the writer: makes directory and .sheaf when create, takes the lock
+ * within wait_ms (EBUSY naming the holder), draws a session, writes the lock file, recovers. */
+int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+                  int wait_ms, struct sheaf_error *err);
+/* Another rank of the writing job: opens what rank 0 made, with its run id and session. */
+int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                   const char *run, const char *session, struct sheaf_error *err);
+void shf_store_close(struct shf_store *s);
+/* Same file system? 0: writes token under .sheaf; others see it; 0 removes it. */
+int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err);
+int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err);
+void shf_store_proof_remove(struct shf_store *s, const char token[33]);
+
+struct shf_stage {              /* a step being made */
+	int dir;                        /* descriptor of S */
+	int alive;                      /* descriptor of S/alive-<node>, locked; -1 */
+	int64_t step;
+	char name[64];                  /* <step>-<session of this save> */
+	char session[33];               /* of the run's writer */
+};
+/* C0 on rank 0: T must not exist in any form (EEXIST); mkdir S and family folders. families:
+ * NULL-ended; "." needs none. Then the other ranks join by name. */
+int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
+                  const char *const *folders, struct sheaf_error *err);
+int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,
+                   struct sheaf_error *err);
+/* The node's mark that S is alive: an OFD lock on S/alive-<node>. One rank a node. */
+int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct sheaf_error *err);
+/* C5: removes alive-*, checks that S holds exactly the named files with the named sizes, fsyncs S
+ * and its folders. C6: manifest written, fsynced, renamed into place, S fsynced again. C7: the
+ * lock still names this session, else ELOST. C8, C9: rename, fsync both parents. The manifest's
+ * created, session, run are filled by the caller. Returns 0, EINDOUBT (perhaps published), or
+ * another code: T never appears. */
+int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf_manifest *m,
+                      struct sheaf_error *err);
+/* Delete S as far as possible (a failed save); never fails. Then close. */
+void shf_stage_discard(struct shf_store *s, struct shf_stage *g);
+void shf_stage_close(struct shf_store *s, struct shf_stage *g);         /* descriptors only */
+
+enum shf_step_state { SHF_COMMITTED, SHF_DAMAGED, SHF_FOREIGN, SHF_ASIDE, SHF_STAGED };
+struct shf_entry {
+	int64_t step;
+	enum shf_step_state state;
+	char path[96];                  /* relative to the run */
+	char session[33], created[32], parent_session[33];
+	int64_t parent;                 /* -1: none */
+	uint64_t bytes;
+	char mark;                      /* 'k', 'b' or 0 */
+	int tries;
+};
+struct shf_list {
+	struct shf_entry *entries;      /* owned; by step, then state, then path */
+	size_t n;
+};
+/* Reads every manifest. Damaged: a manifest that fails its own sum, or names files that are gone
+ * or of another size, or another step. Without a manifest: foreign. */
+int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);
+void shf_list_release(struct shf_list *list);
+/* The newest step not marked bad; foreign ones do not count. ENOENT: none. ECORRUPT: the newest
+ * is damaged (named). EINVAL never. Warn of skipped ones through log. */
+int shf_store_latest(struct shf_store *s, int64_t *step,
+                     void (*log)(void *arg, int level, const char *line), void *log_arg,
+                     struct sheaf_error *err);
+/* Manifest of a committed step, or of a directory by descriptor. raw, if not NULL, gets the bytes. */
+int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m,
+                       struct shf_arena *arena, struct sheaf_error *err);
+int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
+                      struct shf_manifest *m, struct shf_arena *arena, struct sheaf_error *err);
+
+int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
+/* Steps later than `step` -> aside, newest first, journal first. */
+int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err);
+/* H2. verified: a step whose whole content was re-read since its commit (-1: none): only steps
+ * older than it and on its branch may go. keep: a step that must stay (the loaded one; -1). */
+struct shf_prune {
+	int32_t keep_last, keep_every;
+	int64_t verified, keep;
+	int grace_s;
+	bool dry;
+};
+/* Returns how many went or would, or a code. item may be NULL. Trash older than the grace is
+ * deleted (not when dry). A step whose sheaf.json somebody holds a shared lock on stays. */
+int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
+                    void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                    struct sheaf_error *err);
+/* What a dead job left (review H, recovery), called by own. Idempotent, never creates a step. */
+int shf_store_recover(struct shf_store *s, struct sheaf_error *err);
+#endif

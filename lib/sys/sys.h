@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine behind a small vtable: files, clock, shared memory. The only room with system
+ * calls; tests put a disk in its place that loses, tears, reorders and fails.
+ *
+ * Every function returns >= 0, or a negative errno. Short counts and EINTR are handled here.
+ * Paths are one component under a directory descriptor, or any path under SHF_CWD.
+ * Descriptors are small integers of this sys (the kernel's own in the real one), close-on-exec.
+ */
+#ifndef SHF_SYS_H
+#define SHF_SYS_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHF_CWD (-100)
+enum {                                  /* flags of open */
+	SHF_O_WRITE = 1,                /* read and write; else read only */
+	SHF_O_CREATE = 2,
+	SHF_O_EXCL = 4,
+	SHF_O_DIR = 8,                  /* must be a directory */
+	SHF_O_NOFOLLOW = 16,            /* last component must not be a symlink: -ELOOP */
+	SHF_O_TRUNC = 32,
+	SHF_O_APPEND = 64
+};
+enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
+struct shf_stat {
+	int type;                       /* SHF_T_... */
+	uint64_t bytes, ino, dev;
+	int64_t mtime_s;
+};
+
+/* Who wrote something, and whether he can still be alive. */
+struct shf_owner {
+	char host[65], boot[37];        /* host name and boot id, text */
+	uint64_t pid_ns, pid, start;    /* inode of the pid namespace, pid, start time in ticks */
+};
+
+/* I/O that is submitted and completed, never called and awaited. A request and its buffer
+ * belong to the queue from submit until complete returns it. */
+enum { SHF_IO_READ = 1, SHF_IO_WRITE, SHF_IO_FSYNC };
+struct shf_io {
+	int op, fd;
+	void *buf;
+	size_t len;
+	uint64_t off;
+	int64_t result;                 /* set on completion: bytes (reads may be short at the end
+	                                 * of the file only), or a negative errno */
+	void *user;                     /* yours */
+	struct shf_io *next;            /* the queue's while it owns the request */
+};
+struct shf_queue;                       /* opaque; one per open run or step */
+
+/* Memory that ranks of one node share. */
+struct shf_shm {
+	void *base;
+	size_t bytes;
+	int fd;                         /* this sys's */
+};
+
+struct shf_sys_ops {
+	int (*open)(void *arg, int dir, const char *name, int flags, unsigned mode);
+	int (*close)(void *arg, int fd);
+	int (*mkdir)(void *arg, int dir, const char *name, unsigned mode);
+	/* Never replaces when noreplace: -EEXIST. Falls back to a check just before where the
+	 * file system lacks RENAME_NOREPLACE. */
+	int (*rename)(void *arg, int from_dir, const char *from, int to_dir, const char *to,
+	              bool noreplace);
+	int (*unlink)(void *arg, int dir, const char *name, bool is_dir);
+	/* Of a file or directory. -EINVAL and -ENOTSUP on a directory mean that the file system
+	 * has none. A failed fsync is final: never ask again. */
+	int (*fsync)(void *arg, int fd);
+	/* Make the file this long and reserve its space where the file system can. */
+	int (*resize)(void *arg, int fd, uint64_t bytes);
+	int64_t (*pread)(void *arg, int fd, void *buf, size_t n, uint64_t off);  /* short: at EOF */
+	int64_t (*pwrite)(void *arg, int fd, const void *buf, size_t n, uint64_t off); /* all or error */
+	int (*stat)(void *arg, int dir, const char *name, bool follow, struct shf_stat *st);
+	int (*fstat)(void *arg, int fd, struct shf_stat *st);
+	/* Calls item for each entry but . and .. in any order; its non-zero result ends it. */
+	int (*list)(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg);
+	/* Bytes of a symlink's target into buf, NUL-ended; -ERANGE if it does not fit. */
+	int (*readlink)(void *arg, int dir, const char *name, char *buf, size_t n);
+	/* Open-file-description lock on the whole file, never waits: -EAGAIN when held. Goes with
+	 * the descriptor. */
+	int (*lock)(void *arg, int fd, bool exclusive);
+	int (*free_bytes)(void *arg, int fd, uint64_t *bytes);  /* of the file system, for us */
+
+	int (*random)(void *arg, void *buf, size_t n);
+	int64_t (*mono_ns)(void *arg);
+	int64_t (*wall_s)(void *arg);   /* seconds since 1970, UTC */
+	void (*sleep_ms)(void *arg, int ms);
+	int (*owner)(void *arg, struct shf_owner *self);
+	bool (*owner_is_dead)(void *arg, const struct shf_owner *owner); /* proven, else false */
+	uint64_t (*pid)(void *arg);     /* this process, for handles in a forked child */
+
+	int (*queue_new)(void *arg, struct shf_queue **queue, int threads);
+	void (*queue_free)(void *arg, struct shf_queue *queue);  /* waits for what is submitted */
+	int (*submit)(void *arg, struct shf_queue *queue, struct shf_io *io);
+	/* The next finished request: 1 and *io; 0 when nothing is under way; -EAGAIN when nothing
+	 * finished within timeout_ms (< 0: for ever). */
+	int (*complete)(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
+
+	/* Page-aligned zeroed memory, all of it reserved (-ENOSPC, -ENOMEM rather than SIGBUS),
+	 * not inherited by forked children. shared: another process may take it. */
+	int (*shm_new)(void *arg, struct shf_shm *shm, size_t bytes, bool shared);
+	void (*shm_free)(void *arg, struct shf_shm *shm);
+	/* Hand shm to ranks that ask by token (16 random bytes, chosen by offer). offer, then the
+	 * others connect, then serve n of them who connected, then they take. In that order, with
+	 * the group's agreement between, nothing blocks longer than timeout_ms. */
+	int (*shm_offer)(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle);
+	int (*shm_connect)(void *arg, const uint8_t token[16], int *handle); /* -ECONNREFUSED: no */
+	int (*shm_serve)(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
+	int (*shm_take)(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
+	void (*shm_drop)(void *arg, int handle);        /* an offer or a connection; -1 is fine */
+};
+struct shf_sys {
+	const struct shf_sys_ops *ops;
+	void *arg;
+};
+
+/* The real one. No state of its own; valid for ever. */
+const struct shf_sys *shf_sys_real(void);
+#endif

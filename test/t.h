@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A thin coat over cmocka: TEST(claim) registers itself, one main per program.
+ * The program's arguments select tests by substring. Include once, in the test's only file. */
+#ifndef T_H
+#define T_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define T_MAX 256
+static struct CMUnitTest t_tests[T_MAX];
+static size_t t_n;
+
+static inline void t_add(const char *name, CMUnitTestFunction fn)
+{
+	if (t_n < T_MAX)
+		t_tests[t_n++] = (struct CMUnitTest){ name, fn, NULL, NULL, NULL };
+}
+
+#define TEST(claim)                                                           \
+	static void t_##claim(void **state);                                  \
+	__attribute__((constructor)) static void t_reg_##claim(void)          \
+	{                                                                     \
+		t_add(#claim, t_##claim);                                     \
+	}                                                                     \
+	static void t_##claim(void **state __attribute__((unused)))
+
+#define CHECK(x) assert_true(x)
+#define CHECK_INT(got, want) assert_int_equal((got), (want))
+#define CHECK_STR(got, want) assert_string_equal((got), (want))
+/* A code and its sentence in one: prints the sentence when the code is not the one wanted. */
+#define CHECK_RC(rc, want, err)                                               \
+	do {                                                                  \
+		int rc_ = (rc);                                               \
+		if (rc_ != (want))                                            \
+			print_error("%s:%d: %d: %s\n", __FILE__, __LINE__, rc_, (err)->msg); \
+		assert_int_equal(rc_, (want));                                \
+	} while (0)
+
+int main(int argc, char **argv)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < t_n; i++) {
+		int wanted = argc < 2;
+
+		for (int a = 1; a < argc; a++)
+			wanted |= strstr(t_tests[i].name, argv[a]) != NULL;
+		if (wanted)
+			t_tests[n++] = t_tests[i];
+	}
+	return _cmocka_run_group_tests(argv[0], t_tests, n, NULL, NULL);
+}
+#endif
