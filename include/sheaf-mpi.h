@@ -13,10 +13,16 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
 
 /* node: as in sheaf_group_ops (0: found by proof). [collective] */
 int sheaf_group_mpi(struct sheaf_group **group, MPI_Comm comm, int32_t node);
 
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -28,6 +28,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#ifdef __GNUC__
+#pragma GCC visibility push(default)    /* what is declared here is all that libsheaf.so exports */
+#endif
 
 struct sheaf_group;                     /* the ranks that act together */
 struct sheaf_run;                       /* an open run directory */
@@ -323,6 +326,9 @@ int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t 
                 void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
                 struct sheaf_error *err);
 
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif
