@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf_group_new and sheaf_group_free: a caller's table of operations becomes a group. */
+#include <string.h>
+#include "export.h"
+#include "group.h"
+#include "mem.h"
+#include "sheaf.h"
+
+#define OPS_SIZE_MAX 4096       /* larger than any table to come: `size` was not set */
+
+/* Fields this sheaf does not know must be 0: the caller asks for something else otherwise. */
+static bool tail_is_zero(const struct sheaf_group_ops *ops)
+{
+	const unsigned char *bytes = (const unsigned char *)ops;
+
+	for (size_t i = sizeof(*ops); i < ops->size; i++)
+		if (bytes[i] != 0)
+			return false;
+	return true;
+}
+
+static bool ops_are_sound(const struct sheaf_group_ops *ops)
+{
+	if (!ops || ops->size < sizeof(*ops) || ops->size > OPS_SIZE_MAX || !tail_is_zero(ops))
+		return false;
+	if (ops->flags != 0 || ops->reserved != 0 || ops->node < 0)
+		return false;
+	if (ops->ranks < 1 || ops->rank < 0 || ops->rank >= ops->ranks)
+		return false;
+	return ops->allgather && ops->alltoallv && ops->allreduce;
+}
+
+SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops)
+{
+	struct sheaf_group *g;
+
+	if (!group || !ops_are_sound(ops))
+		return SHEAF_EINVAL;
+	g = shf_zalloc(1, sizeof(*g));
+	if (!g)
+		return SHEAF_ENOMEM;
+	memcpy(&g->ops, ops, sizeof(g->ops));
+	g->ops.size = sizeof(g->ops);
+	g->refs = 1;
+	*group = g;
+	return 0;
+}
+
+/* Runs and steps that still use the group keep it until they are closed. */
+SHEAF_API void sheaf_group_free(struct sheaf_group *group)
+{
+	if (!group || group->dropped)
+		return;
+	group->dropped = true;
+	shf_group_put(group);
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Agreement, broadcast and exchange over the caller's three operations.
+ *
+ * Always true here:
+ * G1  An operation of the table is called by all ranks or by none: between two operations no rank
+ *     takes a branch that depends on anything but agreed values. Memory is allocated before the
+ *     agreement that precedes an operation, never between the two.
+ * G2  After one failed operation no other is ever called: the group is lost on this rank, and the
+ *     others find out by the deadline of their next operation.
+ * G3  Nothing is gathered to one rank. What all must have is XORed together over zeros.
+ * G4  A group of one rank calls no operation.
+ *
+ * A caller may pass no err; the sentence of the rank that failed goes to the others all the same,
+ * which is what `own` is for.
+ */
+#include "group.h"
+
+#include <string.h>
+#include "err.h"
+
+#define BCAST_STACK_WORDS 512   /* up to here a broadcast needs no memory, so no agreement */
+#define SAME_MAX 64             /* members that a bit set of 64 can tell apart */
+#define OOM_MARK UINT64_MAX     /* a length that no buffer has: "I ran out of memory" */
+
+void shf_group_get(struct sheaf_group *group)
+{
+	group->refs++;
+}
+
+void shf_group_put(struct sheaf_group *group)
+{
+	if (!group || --group->refs > 0)
+		return;
+	if (group->ops.free)
+		group->ops.free(group->ops.arg);
+	shf_free(group);
+}
+
+/* The group ends here (G2). */
+static int lose(struct shf_team *t, const char *what, struct sheaf_error *err)
+{
+	t->group->lost = true;
+	return shf_fail(err, SHEAF_ELOST,
+			"rank %d: %s did not finish within %d ms: a rank died or is late", t->rank, what,
+			t->timeout_ms);
+}
+
+static int refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_ELOST,
+			"rank %d: %s: the group was lost in an earlier operation: a rank died or was late",
+			t->rank, what);
+}
+
+int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
+		  struct sheaf_error *err)
+{
+	const struct sheaf_group_ops *ops = &t->group->ops;
+
+	if (t->group->lost)
+		return refuse(t, "allgather", err);
+	if (bytes == 0)
+		return 0;
+	if (t->ranks == 1) {
+		memmove(all, mine, bytes);
+		return 0;
+	}
+	if (ops->allgather(ops->arg, mine, all, bytes, t->timeout_ms) != 0)
+		return lose(t, "allgather", err);
+	return 0;
+}
+
+int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct sheaf_error *err)
+{
+	const struct sheaf_group_ops *ops = &t->group->ops;
+
+	if (t->group->lost)
+		return refuse(t, "allreduce", err);
+	if (n == 0 || t->ranks == 1)
+		return 0;
+	if (ops->allreduce(ops->arg, x, n, op, t->timeout_ms) != 0)
+		return lose(t, "allreduce", err);
+	return 0;
+}
+
+int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
+		  const size_t *in_bytes, struct sheaf_error *err)
+{
+	const struct sheaf_group_ops *ops = &t->group->ops;
+
+	if (t->group->lost)
+		return refuse(t, "alltoallv", err);
+	if (t->ranks == 1) {
+		if (!always(out_bytes[0] == in_bytes[0]))
+			return shf_fail(err, SHEAF_EBUG, "alltoallv: %zu bytes out, %zu in",
+					out_bytes[0], in_bytes[0]);
+		if (out_bytes[0] > 0)
+			memmove(in, out, out_bytes[0]);
+		return 0;
+	}
+	if (ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, t->timeout_ms) != 0)
+		return lose(t, "alltoallv", err);
+	return 0;
+}
+
+/* What a rank that failed tells the others, as words for one XOR over zeros. */
+struct verdict {
+	uint64_t code, sys, rank;
+	char msg[504];
+};
+#define VERDICT_WORDS (sizeof(struct verdict) / sizeof(uint64_t))
+_Static_assert(sizeof(struct verdict) % sizeof(uint64_t) == 0, "a verdict is whole words");
+_Static_assert(sizeof(((struct sheaf_error *)0)->msg) <= sizeof(((struct verdict *)0)->msg),
+	       "every sentence fits a verdict");
+
+/* The sentence of err, if it is about rc: a caller that passes no err, or that got rc from a
+ * function without a sentence, still tells the others which code it was. A rank that is already
+ * named there is who failed first; the rank that reports it only heard of it. */
+static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
+			 const struct sheaf_error *err)
+{
+	const char *msg = sheaf_strerror(rc);
+	int rank = t->rank, sys = 0;
+	size_t n;
+
+	if (err && err->code == rc) {
+		msg = err->msg;
+		sys = err->sys;
+		if (err->rank >= 0 && err->rank < t->ranks)
+			rank = err->rank;
+	}
+	n = strnlen(msg, sizeof(err->msg) - 1);
+	memset(v, 0, sizeof(*v));
+	v->code = (uint64_t)-(int64_t)rc;
+	v->sys = (uint64_t)(uint32_t)sys;
+	v->rank = (uint64_t)rank;
+	memcpy(v->msg, msg, n);
+}
+
+static int verdict_read(const struct verdict *v, const struct shf_team *t, struct sheaf_error *err)
+{
+	if (v->code == 0 || v->code > 1000 || v->rank >= (uint64_t)t->ranks)
+		return shf_fail(err, SHEAF_EBUG, "rank %d: no error code in what a failing rank told",
+				t->rank);
+	if (err) {
+		memset(err, 0, sizeof(*err));
+		err->code = -(int)v->code;
+		err->sys = (int)(uint32_t)v->sys;
+		err->rank = (int)v->rank;
+		memcpy(err->msg, v->msg, sizeof(err->msg) - 1);
+	}
+	return -(int)v->code;
+}
+
+int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
+{
+	union {
+		struct verdict v;
+		uint64_t words[VERDICT_WORDS];
+	} u;
+	uint64_t first;
+	int lost;
+
+	if (t->group->lost)
+		return refuse(t, "agreement", err);
+	if (rc > 0)
+		rc = shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
+	/* The complement makes the lowest rank the largest, and 0 nobody's. */
+	first = rc == 0 ? 0 : ~(uint64_t)t->rank;
+	lost = shf_allreduce(t, &first, 1, SHEAF_MAX, err);
+	if (lost != 0 || first == 0)
+		return lost;
+	memset(&u, 0, sizeof(u));
+	if (~first == (uint64_t)t->rank)
+		verdict_fill(&u.v, t, rc, err);
+	lost = shf_allreduce(t, u.words, VERDICT_WORDS, SHEAF_XOR, err);
+	if (lost != 0)
+		return lost;
+	return verdict_read(&u.v, t, err);
+}
+
+static size_t words_for(size_t n)
+{
+	return n / sizeof(uint64_t) + (n % sizeof(uint64_t) != 0);
+}
+
+int shf_bcast(struct shf_team *t, void *bytes, size_t n, struct sheaf_error *err)
+{
+	uint64_t small[BCAST_STACK_WORDS], *x = small;
+	struct sheaf_error own;
+	size_t words = words_for(n);
+	int rc = 0;
+
+	if (t->group->lost)
+		return refuse(t, "broadcast", err);
+	err = err ? err : &own;
+	if (n == 0 || t->ranks == 1)
+		return 0;
+	if (words > BCAST_STACK_WORDS) { /* the same on all ranks: n is */
+		x = shf_alloc(words, sizeof(*x));
+		if (!x)
+			rc = shf_fail(err, SHEAF_ENOMEM, "broadcast of %zu bytes", n);
+		rc = shf_agree(t, rc, err);
+		if (rc != 0)
+			goto out;
+	}
+	memset(x, 0, words * sizeof(*x));
+	if (t->rank == 0)
+		memcpy(x, bytes, n);
+	rc = shf_allreduce(t, x, words, SHEAF_XOR, err);
+	if (rc == 0 && t->rank != 0)
+		memcpy(bytes, x, n);
+out:
+	if (x != small)
+		shf_free(x);
+	return rc;
+}
+
+/* b, empty so far, becomes n zero bytes, with room for whole words. */
+static int buf_zeroed(struct shf_buf *b, size_t n, const char *what, struct sheaf_error *err)
+{
+	size_t room;
+
+	if (!shf_add(&room, n, sizeof(uint64_t)) || shf_buf_reserve(b, room) != 0)
+		return shf_fail(err, SHEAF_ENOMEM, "%s of %zu bytes", what, n);
+	memset(b->data, 0, room);
+	b->len = n;
+	return 0;
+}
+
+static void buf_replace(struct shf_buf *b, struct shf_buf *fresh)
+{
+	shf_buf_release(b);
+	*b = *fresh;
+	*fresh = (struct shf_buf)SHF_BUF_INIT;
+}
+
+/* XOR the words of b over all ranks. b came from buf_zeroed, so its memory is aligned and its
+ * last word is whole. */
+static int buf_xor(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err)
+{
+	return shf_allreduce(t, (uint64_t *)(void *)b->data, words_for(b->len), SHEAF_XOR, err);
+}
+
+int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err)
+{
+	struct shf_buf fresh = SHF_BUF_INIT;
+	struct sheaf_error own;
+	uint64_t n = 0;
+	int rc;
+
+	if (t->group->lost)
+		return refuse(t, "broadcast", err);
+	err = err ? err : &own;
+	if (t->rank == 0)
+		n = b->oom ? OOM_MARK : b->len;
+	rc = shf_allreduce(t, &n, 1, SHEAF_XOR, err);
+	if (rc != 0)
+		return rc;
+	if (n == OOM_MARK) {
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank 0: the bytes to broadcast");
+		if (err)
+			err->rank = 0;
+		return rc;
+	}
+	if (t->ranks == 1)
+		return 0;
+	/* The broadcast runs in a copy also on rank 0, whose bytes a failure must not spoil. */
+	if (n > SIZE_MAX)
+		rc = shf_fail(err, SHEAF_ENOMEM, "broadcast of %llu bytes", (unsigned long long)n);
+	else
+		rc = buf_zeroed(&fresh, (size_t)n, "broadcast", err);
+	rc = shf_agree(t, rc, err);
+	if (rc != 0)
+		goto out;
+	if (t->rank == 0 && n > 0)
+		memcpy(fresh.data, b->data, (size_t)n);
+	rc = buf_xor(t, &fresh, err);
+	if (rc == 0 && t->rank != 0)
+		buf_replace(b, &fresh);
+out:
+	shf_buf_release(&fresh);
+	return rc;
+}
+
+/* The memory of one exchange that both of its operations need. */
+struct parcels {
+	uint64_t *out_len, *in_len;     /* owned; one a rank */
+	size_t *out_bytes, *eight;      /* owned; one a rank */
+	uint8_t *packed;                /* owned; out, end to end */
+};
+
+static void parcels_release(struct parcels *p)
+{
+	shf_free(p->out_len);
+	shf_free(p->in_len);
+	shf_free(p->out_bytes);
+	shf_free(p->eight);
+	shf_free(p->packed);
+}
+
+static int parcels_init(struct parcels *p, const struct shf_team *t, const struct shf_buf *out,
+			struct sheaf_error *err)
+{
+	size_t ranks = (size_t)t->ranks, total = 0;
+
+	for (size_t r = 0; r < ranks; r++)
+		if (out[r].oom || !shf_add(&total, total, out[r].len))
+			return shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes for rank %zu", t->rank, r);
+	p->out_len = shf_alloc(ranks, sizeof(*p->out_len));
+	p->in_len = shf_zalloc(ranks, sizeof(*p->in_len));
+	p->out_bytes = shf_alloc(ranks, sizeof(*p->out_bytes));
+	p->eight = shf_alloc(ranks, sizeof(*p->eight));
+	p->packed = shf_alloc(total, 1);
+	if (!p->out_len || !p->in_len || !p->out_bytes || !p->eight || !p->packed)
+		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange of %zu bytes", t->rank, total);
+	total = 0;
+	for (size_t r = 0; r < ranks; r++) {
+		p->out_len[r] = out[r].len;
+		p->out_bytes[r] = out[r].len;
+		p->eight[r] = sizeof(uint64_t);
+		if (out[r].len > 0)
+			memcpy(p->packed + total, out[r].data, out[r].len);
+		total += out[r].len;
+	}
+	return 0;
+}
+
+/* Room for what lens announce. */
+static int lens_reserve(const uint64_t *lens, const struct shf_team *t, struct shf_buf *fresh,
+			const char *what, struct sheaf_error *err)
+{
+	uint64_t total = 0;
+
+	for (int r = 0; r < t->ranks; r++)
+		if (!shf_add64(&total, total, lens[r]) || total > SIZE_MAX)
+			return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more bytes than memory has",
+					t->rank, what);
+	return buf_zeroed(fresh, (size_t)total, what, err);
+}
+
+static void lens_copy(const uint64_t *lens, const struct shf_team *t, size_t *bytes)
+{
+	for (int r = 0; r < t->ranks; r++)
+		bytes[r] = (size_t)lens[r];
+}
+
+int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
+		 size_t *in_bytes, struct sheaf_error *err)
+{
+	struct parcels p = { 0 };
+	struct shf_buf fresh = SHF_BUF_INIT;
+	struct sheaf_error own;
+	int rc;
+
+	if (t->group->lost)
+		return refuse(t, "exchange", err);
+	err = err ? err : &own;
+	rc = shf_agree(t, parcels_init(&p, t, out, err), err);
+	if (rc != 0)
+		goto out;
+	rc = shf_alltoallv(t, p.out_len, p.eight, p.in_len, p.eight, err);
+	if (rc != 0)
+		goto out;
+	rc = shf_agree(t, lens_reserve(p.in_len, t, &fresh, "exchange", err), err);
+	if (rc != 0)
+		goto out;
+	lens_copy(p.in_len, t, p.eight);
+	rc = shf_alltoallv(t, p.packed, p.out_bytes, fresh.data, p.eight, err);
+	if (rc != 0)
+		goto out;
+	lens_copy(p.in_len, t, in_bytes);
+	buf_replace(in, &fresh);
+out:
+	shf_buf_release(&fresh);
+	parcels_release(&p);
+	return rc;
+}
+
+/* Equal lengths are gathered in place; unequal ones are XORed over zeros, which moves each byte
+ * twice but neither pads to the longest nor sends a copy per rank. */
+static int gather_bytes(struct shf_team *t, const struct shf_buf *mine, const uint64_t *lens,
+			struct shf_buf *fresh, struct sheaf_error *err)
+{
+	bool equal = true;
+	size_t off = 0;
+
+	for (int r = 1; r < t->ranks; r++)
+		equal = equal && lens[r] == lens[0];
+	if (equal)
+		return shf_allgather(t, mine->data, fresh->data, (size_t)lens[0], err);
+	for (int r = 0; r < t->rank; r++)
+		off += (size_t)lens[r];
+	if (mine->len > 0)
+		memcpy(fresh->data + off, mine->data, mine->len);
+	return buf_xor(t, fresh, err);
+}
+
+int shf_allgatherv(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+		   size_t *all_bytes, struct sheaf_error *err)
+{
+	uint64_t *lens = NULL, len = mine->oom ? OOM_MARK : mine->len;
+	struct shf_buf fresh = SHF_BUF_INIT;
+	struct sheaf_error own;
+	int rc = 0;
+
+	if (t->group->lost)
+		return refuse(t, "allgather", err);
+	err = err ? err : &own;
+	lens = shf_alloc((size_t)t->ranks, sizeof(*lens));
+	if (!lens || len == OOM_MARK)
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes to gather", t->rank);
+	rc = shf_agree(t, rc, err);
+	if (rc != 0)
+		goto out;
+	rc = shf_allgather(t, &len, lens, sizeof(len), err);
+	if (rc != 0)
+		goto out;
+	rc = shf_agree(t, lens_reserve(lens, t, &fresh, "allgather", err), err);
+	if (rc != 0)
+		goto out;
+	rc = gather_bytes(t, mine, lens, &fresh, err);
+	if (rc != 0)
+		goto out;
+	lens_copy(lens, t, all_bytes);
+	buf_replace(all, &fresh);
+out:
+	shf_buf_release(&fresh);
+	shf_free(lens);
+	return rc;
+}
+
+int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, uint64_t *lo,
+	     uint64_t *hi, struct sheaf_error *err)
+{
+	uint64_t pairs[2 * SAME_MAX];
+	uint64_t bits = 0;
+	int rc;
+
+	/* One maximum gives both ends: the minimum of x is the complement of the maximum of ~x. */
+	if (!always(n <= SAME_MAX))
+		return shf_fail(err, SHEAF_EBUG, "comparing %zu values, of %d at most", n, SAME_MAX);
+	for (size_t i = 0; i < n; i++) {
+		pairs[2 * i] = x[i];
+		pairs[2 * i + 1] = ~x[i];
+	}
+	if (t->group->lost)
+		return refuse(t, "comparison", err);
+	rc = shf_allreduce(t, pairs, 2 * n, SHEAF_MAX, err);
+	if (rc != 0)
+		return rc;
+	for (size_t i = 0; i < n; i++) {
+		bits |= (uint64_t)(pairs[2 * i] == ~pairs[2 * i + 1]) << i;
+		if (hi)
+			hi[i] = pairs[2 * i];
+		if (lo)
+			lo[i] = ~pairs[2 * i + 1];
+	}
+	if (same)
+		*same = bits;
+	return 0;
+}
