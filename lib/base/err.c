@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sentences. Always true here: a msg is one line of well-formed UTF-8 that ends in a NUL, however
+ * hostile the names in it, and errno is as the caller left it. */
+#include "err.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MSG_MAX sizeof(((struct sheaf_error *)0)->msg)
+
+/* Bytes of the well-formed, printable UTF-8 character at s (which ends in a NUL); 0 if there is
+ * none. A C1 control (U+0080 .. U+009F) moves terminals as an escape does, so it is none. */
+static size_t char_bytes(const unsigned char *s)
+{
+	unsigned char low = 0x80, high = 0xbf;
+	size_t n;
+
+	if (s[0] < 0x80)
+		return s[0] >= 0x20 && s[0] != 0x7f;
+	if (s[0] < 0xc2 || s[0] > 0xf4)
+		return 0;
+	n = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+	if (s[0] == 0xc2 || s[0] == 0xe0)
+		low = 0xa0;     /* C1 controls; overlong forms */
+	if (s[0] == 0xf0)
+		low = 0x90;     /* overlong forms */
+	if (s[0] == 0xed)
+		high = 0x9f;    /* surrogates */
+	if (s[0] == 0xf4)
+		high = 0x8f;    /* past U+10FFFF */
+	if (s[1] < low || s[1] > high)
+		return 0;
+	for (size_t i = 2; i < n; i++)
+		if (s[i] < 0x80 || s[i] > 0xbf)
+			return 0;
+	return n;
+}
+
+/* Bytes that vsnprintf cut out of a character at the end become '?' like any others. */
+static void clean(char *msg)
+{
+	unsigned char *s = (unsigned char *)msg;
+
+	while (*s) {
+		size_t n = char_bytes(s);
+
+		if (!n)
+			*s = '?';
+		s += n ? n : 1;
+	}
+}
+
+/* The words of an errno, untranslated, into text; never empty. */
+static void describe(char text[static 80], int sys)
+{
+#ifdef __GLIBC__
+	const char *s = strerrordesc_np(sys);
+
+	if (s)
+		snprintf(text, 80, "%s", s);
+	else
+		snprintf(text, 80, "error %d", sys);
+#else
+	if (strerror_r(sys, text, 80) || !text[0])
+		snprintf(text, 80, "error %d", sys);
+#endif
+}
+
+static void fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
+{
+	/* Aside first: an argument may well be the msg of the same error, told more fully. */
+	char msg[MSG_MAX], why[80];
+	int saved = errno;
+	size_t room = sizeof(msg);
+
+	if (sys) {
+		/* A long path must not push out the reason. */
+		describe(why, sys);
+		room -= strlen(why) + 2;
+	}
+	if (vsnprintf(msg, room, fmt, ap) < 0)
+		snprintf(msg, room, "unprintable message");
+	if (sys) {
+		strcat(msg, ": ");
+		strcat(msg, why);
+	}
+	clean(msg);
+	err->code = code;
+	err->sys = sys;
+	err->rank = -1;
+	memcpy(err->msg, msg, strlen(msg) + 1);
+	errno = saved;
+}
+
+int shf_fail(struct sheaf_error *err, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!err)
+		return code;
+	va_start(ap, fmt);
+	fill(err, code, 0, fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
+{
+	int code = shf_code_of(sys);
+	va_list ap;
+
+	if (!err)
+		return code;
+	va_start(ap, fmt);
+	fill(err, code, sys, fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+int shf_code_of(int sys)
+{
+	switch (sys) {
+	case ENOMEM:
+		return SHEAF_ENOMEM;
+	case ENOENT:
+	case ENOTDIR:
+		return SHEAF_ENOENT;
+	default:
+		return SHEAF_EIO;
+	}
+}
+
+void shf_error_clear(struct sheaf_error *err)
+{
+	if (!err)
+		return;
+	err->code = 0;
+	err->sys = 0;
+	err->rank = -1;
+	err->msg[0] = 0;
+}
