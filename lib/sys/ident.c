@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Time, chance and identity of the real machine. A process is called dead only on proof: this
+ * boot, this pid namespace, and no such pid or another start time. Whatever cannot be read
+ * proves nothing.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "real.h"
+
+int shf_real_random(void *arg, void *buf, size_t n)
+{
+	uint8_t *p = buf;
+
+	(void)arg;
+	while (n) {
+		ssize_t got = getrandom(p, n, 0);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		p += got;
+		n -= (size_t)got;
+	}
+	return 0;
+}
+
+int64_t shf_real_mono_ns(void *arg)
+{
+	struct timespec t = { 0, 0 };
+
+	(void)arg;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t shf_real_wall_s(void *arg)
+{
+	struct timespec t = { 0, 0 };
+
+	(void)arg;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec;
+}
+
+void shf_real_sleep_ms(void *arg, int ms)
+{
+	struct timespec t;
+	int64_t until;
+
+	if (ms <= 0)
+		return;
+	until = shf_real_mono_ns(arg) + (int64_t)ms * 1000000;
+	t.tv_sec = (time_t)(until / 1000000000);
+	t.tv_nsec = (long)(until % 1000000000);
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+		;
+}
+
+uint64_t shf_real_pid(void *arg)
+{
+	(void)arg;
+	return (uint64_t)getpid();
+}
+
+/* The whole of a small file of /proc as text; false: not there or not ours to read. */
+static bool text_of(const char *path, char *buf, size_t n)
+{
+	int fd = shf_real_open(NULL, AT_FDCWD, path, 0, 0);
+	size_t len = 0;
+
+	if (fd < 0)
+		return false;
+	while (len < n - 1) {
+		ssize_t got = read(fd, buf + len, n - 1 - len);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		len += (size_t)got;
+	}
+	close(fd);
+	buf[len] = '\0';
+	return len > 0;
+}
+
+/* Start time in ticks since boot: field 22 of stat, counted from behind the name, which may
+ * hold anything, brackets and spaces too. 0: unknown. */
+static uint64_t start_of(uint64_t pid)
+{
+	char path[48], buf[2048], *p;
+
+	snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", pid);
+	if (!text_of(path, buf, sizeof(buf)))
+		return 0;
+	p = strrchr(buf, ')');
+	for (int field = 2; p && field < 22; field++) {
+		p = strchr(p, ' ');
+		if (p)
+			p++;
+	}
+	return p ? strtoull(p, NULL, 10) : 0;
+}
+
+/* /proc may be mounted from another pid namespace; then its numbers are not ours. */
+static bool proc_is_ours(void)
+{
+	char buf[24];
+	int n = shf_real_readlink(NULL, AT_FDCWD, "/proc/self", buf, sizeof(buf));
+
+	return n > 0 && strtoull(buf, NULL, 10) == (uint64_t)getpid();
+}
+
+int shf_real_owner(void *arg, struct shf_owner *self)
+{
+	char boot[64];
+	struct stat st;
+
+	(void)arg;
+	memset(self, 0, sizeof(*self));
+	/* A name that does not fit is cut, and is for people only. */
+	if (gethostname(self->host, sizeof(self->host) - 1))
+		snprintf(self->host, sizeof(self->host), "unknown");
+	self->host[sizeof(self->host) - 1] = '\0';
+	self->pid = (uint64_t)getpid();
+	/* Without /proc the rest stays empty: an owner nobody can prove dead. */
+	if (text_of("/proc/sys/kernel/random/boot_id", boot, sizeof(boot))) {
+		boot[strcspn(boot, "\n")] = '\0';
+		snprintf(self->boot, sizeof(self->boot), "%.36s", boot);
+	}
+	if (proc_is_ours()) {
+		if (!stat("/proc/self/ns/pid", &st))
+			self->pid_ns = (uint64_t)st.st_ino;
+		self->start = start_of(self->pid);
+	}
+	return 0;
+}
+
+bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner)
+{
+	struct shf_owner self;
+	uint64_t start;
+
+	if (shf_real_owner(arg, &self) || !self.boot[0] || !self.pid_ns)
+		return false;
+	if (strncmp(owner->boot, self.boot, sizeof(self.boot)) || owner->pid_ns != self.pid_ns)
+		return false;
+	if (!owner->pid || owner->pid > INT_MAX)
+		return false;
+	/* Asked by signal 0, because /proc can hide the processes of others. */
+	if (kill((pid_t)owner->pid, 0) && errno == ESRCH)
+		return true;
+	start = start_of(owner->pid);
+	return owner->start && start && start != owner->start;
+}

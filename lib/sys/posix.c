@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of the real machine. Always true here: every descriptor is close-on-exec, nothing waits
+ * for a peer (a FIFO where a file should be does not hang us), an interrupted call is repeated
+ * except fsync, and a transfer is whole or ends at an error or at the end of the file.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include "real.h"
+
+/* One system call moves no more: a writer that is asked to stop, and a slow disk, are seen
+ * between pieces, and no count comes near the kernel's limit. */
+#define PIECE_BYTES ((size_t)8 << 20)
+
+_Static_assert(SHF_CWD == AT_FDCWD, "SHF_CWD is the kernel's");
+_Static_assert(sizeof(off_t) == 8, "offsets are 64 bits");
+
+static int open_flags(int flags)
+{
+	/* O_NONBLOCK means nothing to a file and keeps a FIFO or a device from holding us. */
+	int f = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+
+	f |= flags & SHF_O_WRITE ? O_RDWR : O_RDONLY;
+	f |= flags & SHF_O_CREATE ? O_CREAT : 0;
+	f |= flags & SHF_O_EXCL ? O_EXCL : 0;
+	f |= flags & SHF_O_DIR ? O_DIRECTORY : 0;
+	f |= flags & SHF_O_NOFOLLOW ? O_NOFOLLOW : 0;
+	f |= flags & SHF_O_TRUNC ? O_TRUNC : 0;
+	f |= flags & SHF_O_APPEND ? O_APPEND : 0;
+	return f;
+}
+
+int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	struct stat st;
+	int fd;
+
+	(void)arg;
+	do
+		fd = openat(dir, name, open_flags(flags), (mode_t)mode);
+	while (fd < 0 && errno == EINTR);
+	if (fd >= 0)
+		return fd;
+	/* Asked for a directory, the kernel calls a link "not a directory" before it calls it a
+	 * link; callers want to tell the two apart. */
+	if (errno == ENOTDIR && (flags & SHF_O_DIR) && (flags & SHF_O_NOFOLLOW)) {
+		if (!fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
+			return -ELOOP;
+		return -ENOTDIR;
+	}
+	return -errno;
+}
+
+int shf_real_close(void *arg, int fd)
+{
+	(void)arg;
+	/* An interrupted close has closed; asking again could close someone else's. */
+	if (close(fd) && errno != EINTR)
+		return -errno;
+	return 0;
+}
+
+int shf_real_mkdir(void *arg, int dir, const char *name, unsigned mode)
+{
+	(void)arg;
+	return mkdirat(dir, name, (mode_t)mode) ? -errno : 0;
+}
+
+int shf_real_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
+                    bool noreplace)
+{
+	struct stat st;
+
+	(void)arg;
+	if (noreplace) {
+		if (!renameat2(from_dir, from, to_dir, to, RENAME_NOREPLACE))
+			return 0;
+		if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+			return -errno;
+		/* No such flag here. A plain rename replaces even an empty directory, so look
+		 * just before; the session in the manifest covers what may slip between. */
+		if (!fstatat(to_dir, to, &st, AT_SYMLINK_NOFOLLOW))
+			return -EEXIST;
+		if (errno != ENOENT)
+			return -errno;
+	}
+	return renameat(from_dir, from, to_dir, to) ? -errno : 0;
+}
+
+int shf_real_unlink(void *arg, int dir, const char *name, bool is_dir)
+{
+	(void)arg;
+	return unlinkat(dir, name, is_dir ? AT_REMOVEDIR : 0) ? -errno : 0;
+}
+
+int shf_real_fsync(void *arg, int fd)
+{
+	(void)arg;
+	/* Not repeated on EINTR: the kernel reports a write error once, and an interrupted call
+	 * may have been the one that was told. */
+	return fsync(fd) ? -errno : 0;
+}
+
+int shf_real_resize(void *arg, int fd, uint64_t bytes)
+{
+	struct stat st;
+	int rc;
+
+	(void)arg;
+	if (bytes > INT64_MAX)
+		return -EFBIG;
+	if (bytes) {
+		do
+			rc = fallocate(fd, 0, 0, (off_t)bytes);
+		while (rc && errno == EINTR);
+		if (rc && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+			return -errno;
+		if (!rc) {
+			if (fstat(fd, &st))
+				return -errno;
+			if ((uint64_t)st.st_size == bytes)
+				return 0;
+		}
+	}
+	do
+		rc = ftruncate(fd, (off_t)bytes);
+	while (rc && errno == EINTR);
+	return rc ? -errno : 0;
+}
+
+static bool range_fits(size_t n, uint64_t off)
+{
+	return n <= INT64_MAX && off <= (uint64_t)INT64_MAX - n;
+}
+
+int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	uint8_t *p = buf;
+	size_t done = 0;
+
+	(void)arg;
+	if (!range_fits(n, off))
+		return -EINVAL;
+	while (done < n) {
+		size_t want = n - done < PIECE_BYTES ? n - done : PIECE_BYTES;
+		ssize_t got = pread(fd, p + done, want, (off_t)(off + done));
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -errno;
+		if (!got)
+			break;
+		done += (size_t)got;
+	}
+	return (int64_t)done;
+}
+
+int64_t shf_real_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t off)
+{
+	const uint8_t *p = buf;
+	size_t done = 0;
+
+	(void)arg;
+	if (!range_fits(n, off))
+		return -EFBIG;
+	while (done < n) {
+		size_t want = n - done < PIECE_BYTES ? n - done : PIECE_BYTES;
+		ssize_t put = pwrite(fd, p + done, want, (off_t)(off + done));
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put < 0)
+			return -errno;
+		if (!put)
+			return -EIO;
+		done += (size_t)put;
+	}
+	return (int64_t)done;
+}
+
+static void stat_from(struct shf_stat *out, const struct stat *st)
+{
+	memset(out, 0, sizeof(*out));
+	switch (st->st_mode & S_IFMT) {
+	case S_IFREG:
+		out->type = SHF_T_FILE;
+		break;
+	case S_IFDIR:
+		out->type = SHF_T_DIR;
+		break;
+	case S_IFLNK:
+		out->type = SHF_T_LINK;
+		break;
+	default:
+		out->type = SHF_T_OTHER;
+	}
+	out->bytes = (uint64_t)st->st_size;
+	out->ino = (uint64_t)st->st_ino;
+	out->dev = (uint64_t)st->st_dev;
+	out->mtime_s = (int64_t)st->st_mtime;
+}
+
+int shf_real_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *out)
+{
+	struct stat st;
+
+	(void)arg;
+	if (fstatat(dir, name, &st, follow ? 0 : AT_SYMLINK_NOFOLLOW))
+		return -errno;
+	stat_from(out, &st);
+	return 0;
+}
+
+int shf_real_fstat(void *arg, int fd, struct shf_stat *out)
+{
+	struct stat st;
+
+	(void)arg;
+	if (fstat(fd, &st))
+		return -errno;
+	stat_from(out, &st);
+	return 0;
+}
+
+static bool name_is_dots(const char *name)
+{
+	return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+int shf_real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
+{
+	/* Its own description: the position of the caller's stays where it is. */
+	int own = shf_real_open(arg, fd, ".", SHF_O_DIR, 0), rc = 0;
+	struct dirent *e;
+	DIR *d;
+
+	if (own < 0)
+		return own;
+	d = fdopendir(own);
+	if (!d) {
+		rc = -errno;
+		close(own);
+		return rc;
+	}
+	while (!rc) {
+		errno = 0;
+		e = readdir(d);
+		if (!e) {
+			rc = -errno;
+			break;
+		}
+		if (!name_is_dots(e->d_name))
+			rc = item(item_arg, e->d_name);
+	}
+	closedir(d);
+	return rc;
+}
+
+int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
+{
+	ssize_t got;
+
+	(void)arg;
+	if (!n)
+		return -ERANGE;
+	got = readlinkat(dir, name, buf, n);
+	if (got < 0)
+		return -errno;
+	if ((size_t)got >= n)
+		return -ERANGE;
+	buf[got] = '\0';
+	return (int)got;
+}
+
+int shf_real_lock(void *arg, int fd, bool exclusive)
+{
+	struct flock l = { .l_type = exclusive ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET };
+
+	(void)arg;
+	for (;;) {
+		if (!fcntl(fd, F_OFD_SETLK, &l))
+			return 0;
+		if (errno == EACCES)
+			return -EAGAIN;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
+{
+	struct statvfs v;
+	uint64_t product;
+
+	(void)arg;
+	while (fstatvfs(fd, &v))
+		if (errno != EINTR)
+			return -errno;
+	if (__builtin_mul_overflow((uint64_t)v.f_bavail, (uint64_t)v.f_frsize, &product))
+		product = UINT64_MAX;
+	*bytes = product;
+	return 0;
+}

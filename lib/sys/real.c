@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The vtable of the real machine. It keeps no state, so one constant serves every run. */
+#include "real.h"
+
+static const struct shf_sys_ops real_ops = {
+	.open = shf_real_open,
+	.close = shf_real_close,
+	.mkdir = shf_real_mkdir,
+	.rename = shf_real_rename,
+	.unlink = shf_real_unlink,
+	.fsync = shf_real_fsync,
+	.resize = shf_real_resize,
+	.pread = shf_real_pread,
+	.pwrite = shf_real_pwrite,
+	.stat = shf_real_stat,
+	.fstat = shf_real_fstat,
+	.list = shf_real_list,
+	.readlink = shf_real_readlink,
+	.lock = shf_real_lock,
+	.free_bytes = shf_real_free_bytes,
+	.random = shf_real_random,
+	.mono_ns = shf_real_mono_ns,
+	.wall_s = shf_real_wall_s,
+	.sleep_ms = shf_real_sleep_ms,
+	.owner = shf_real_owner,
+	.owner_is_dead = shf_real_owner_is_dead,
+	.pid = shf_real_pid,
+	.queue_new = shf_real_queue_new,
+	.queue_free = shf_real_queue_free,
+	.submit = shf_real_submit,
+	.complete = shf_real_complete,
+	.shm_new = shf_real_shm_new,
+	.shm_free = shf_real_shm_free,
+	.shm_offer = shf_real_shm_offer,
+	.shm_connect = shf_real_shm_connect,
+	.shm_serve = shf_real_shm_serve,
+	.shm_take = shf_real_shm_take,
+	.shm_drop = shf_real_shm_drop,
+};
+
+static const struct shf_sys real = { &real_ops, NULL };
+
+const struct shf_sys *shf_sys_real(void)
+{
+	return &real;
+}

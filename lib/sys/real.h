@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real machine, in parts. Only lib/sys sees this; real.c binds the parts into the vtable. */
+#ifndef SHF_REAL_H
+#define SHF_REAL_H
+#include "sys.h"
+
+/* Files (posix.c). */
+int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode);
+int shf_real_close(void *arg, int fd);
+int shf_real_mkdir(void *arg, int dir, const char *name, unsigned mode);
+int shf_real_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
+                    bool noreplace);
+int shf_real_unlink(void *arg, int dir, const char *name, bool is_dir);
+int shf_real_fsync(void *arg, int fd);
+int shf_real_resize(void *arg, int fd, uint64_t bytes);
+int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off);
+int64_t shf_real_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t off);
+int shf_real_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *st);
+int shf_real_fstat(void *arg, int fd, struct shf_stat *st);
+int shf_real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg);
+int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n);
+int shf_real_lock(void *arg, int fd, bool exclusive);
+int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
+
+/* Time, chance and who we are (ident.c). */
+int shf_real_random(void *arg, void *buf, size_t n);
+int64_t shf_real_mono_ns(void *arg);
+int64_t shf_real_wall_s(void *arg);
+void shf_real_sleep_ms(void *arg, int ms);
+int shf_real_owner(void *arg, struct shf_owner *self);
+bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner);
+uint64_t shf_real_pid(void *arg);
+
+/* Threads that do what is submitted (pool.c). */
+int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads);
+void shf_real_queue_free(void *arg, struct shf_queue *queue);
+int shf_real_submit(void *arg, struct shf_queue *queue, struct shf_io *io);
+int shf_real_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
+
+/* Memory shared by ranks of a node (shm.c). */
+int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared);
+void shf_real_shm_free(void *arg, struct shf_shm *shm);
+int shf_real_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle);
+int shf_real_shm_connect(void *arg, const uint8_t token[16], int *handle);
+int shf_real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
+int shf_real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
+void shf_real_shm_drop(void *arg, int handle);
+#endif
