@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Boxes, row-major ranges and windows of memory as boxes. Nothing here allocates. Callers have
+ * checked that shapes, boxes and strides fit 63 bits, so sums and products below cannot wrap. */
+#include "box.h"
+#include <assert.h>
+#include <stdio.h>
+
+bool shf_box_is_empty(const struct shf_box *b)
+{
+	for (int d = 0; d < b->ndim; d++) {
+		if (b->count[d] <= 0)
+			return true;
+	}
+	return false;
+}
+
+uint64_t shf_box_units(const struct shf_box *b)
+{
+	uint64_t units = 1;
+
+	if (shf_box_is_empty(b))
+		return 0;
+	for (int d = 0; d < b->ndim; d++)
+		units *= (uint64_t)b->count[d];
+	return units;
+}
+
+struct shf_box shf_box_of(const struct shf_shape *s)
+{
+	struct shf_box b = { .ndim = s->ndim };
+
+	for (int d = 0; d < s->ndim; d++)
+		b.count[d] = s->dim[d];
+	return b;
+}
+
+bool shf_box_intersect(struct shf_box *out, const struct shf_box *a, const struct shf_box *b)
+{
+	struct shf_box both = { .ndim = a->ndim };
+
+	assert(a->ndim == b->ndim);
+	for (int d = 0; d < a->ndim; d++) {
+		int64_t a_end = a->start[d] + a->count[d], b_end = b->start[d] + b->count[d];
+		int64_t start = a->start[d] > b->start[d] ? a->start[d] : b->start[d];
+		int64_t end = a_end < b_end ? a_end : b_end;
+
+		if (start >= end)
+			return false;
+		both.start[d] = start;
+		both.count[d] = end - start;
+	}
+	*out = both;
+	return true;
+}
+
+bool shf_box_contains(const struct shf_box *outer, const struct shf_box *inner)
+{
+	if (outer->ndim != inner->ndim)
+		return false;
+	if (shf_box_is_empty(inner))
+		return true;
+	for (int d = 0; d < outer->ndim; d++) {
+		if (inner->start[d] < outer->start[d] ||
+		    inner->start[d] + inner->count[d] > outer->start[d] + outer->count[d])
+			return false;
+	}
+	return true;
+}
+
+bool shf_box_equal(const struct shf_box *a, const struct shf_box *b)
+{
+	if (a->ndim != b->ndim)
+		return false;
+	for (int d = 0; d < a->ndim; d++) {
+		if (a->start[d] != b->start[d] || a->count[d] != b->count[d])
+			return false;
+	}
+	return true;
+}
+
+char *shf_box_print(const struct shf_box *b, char *text, size_t n)
+{
+	/* 8 dimensions of two 20-character numbers and punctuation always fit. */
+	char all[SHEAF_DIMS_MAX * 48 + 3];
+	size_t len = 0;
+
+	if (n == 0)
+		return text;
+	all[len++] = '[';
+	for (int d = 0; d < b->ndim; d++)
+		len += (size_t)snprintf(all + len, sizeof(all) - len, "%s%lld:%lld", d ? ", " : "",
+		                        (long long)b->start[d],
+		                        (long long)(b->start[d] + b->count[d]));
+	all[len++] = ']';
+	all[len] = '\0';
+	snprintf(text, n, "%s", all);
+	return text;
+}
+
+uint64_t shf_shape_units(const struct shf_shape *s)
+{
+	uint64_t units = 1;
+
+	for (int d = 0; d < s->ndim; d++)
+		units *= (uint64_t)s->dim[d];
+	return units;
+}
+
+/* vol[d]: units of one index of dimension d, so vol[ndim - 1] is 1; the rest is not touched. */
+static void volumes(const struct shf_shape *s, uint64_t vol[SHEAF_DIMS_MAX])
+{
+	uint64_t units = 1;
+
+	for (int d = s->ndim - 1; d >= 0; d--) {
+		vol[d] = units;
+		units *= (uint64_t)s->dim[d];
+	}
+}
+
+void shf_box_span(const struct shf_shape *s, const struct shf_box *b, uint64_t *lo, uint64_t *hi)
+{
+	uint64_t vol[SHEAF_DIMS_MAX], first = 0, last = 0;
+
+	assert(s->ndim == b->ndim);
+	if (shf_box_is_empty(b)) {
+		*lo = *hi = 0;
+		return;
+	}
+	volumes(s, vol);
+	for (int d = 0; d < s->ndim; d++) {
+		first += (uint64_t)b->start[d] * vol[d];
+		last += (uint64_t)(b->start[d] + b->count[d] - 1) * vol[d];
+	}
+	*lo = first;
+	*hi = last + 1;
+}
+
+/* The box of n indices of dimension d that begins at unit `at`, whole in the dimensions below. */
+static struct shf_box slab(const struct shf_shape *s, const uint64_t *vol, uint64_t at, int d,
+                           uint64_t n)
+{
+	struct shf_box b = { .ndim = s->ndim };
+
+	for (int e = 0; e < s->ndim; e++) {
+		b.start[e] = e <= d ? (int64_t)(at / vol[e] % (uint64_t)s->dim[e]) : 0;
+		b.count[e] = e < d ? 1 : e == d ? (int64_t)n : s->dim[e];
+	}
+	return b;
+}
+
+/* Climb from lo to coarser and coarser boundaries while they lie before hi, then descend. The
+ * climb leaves at most ndim - 1 boxes below the dimension where the ends part, the descent one
+ * there and ndim - 1 below. */
+int shf_range_boxes(const struct shf_shape *s, uint64_t lo, uint64_t hi, struct shf_box *out)
+{
+	uint64_t vol[SHEAF_DIMS_MAX], at = lo;
+	int n = 0;
+
+	if (lo >= hi)
+		return 0;
+	assert(hi <= shf_shape_units(s));
+	if (s->ndim == 0) {
+		out[0] = shf_box_of(s);
+		return 1;
+	}
+	volumes(s, vol);
+	for (int d = s->ndim - 1; d > 0; d--) {
+		uint64_t over = at % vol[d - 1], up = over ? vol[d - 1] - over : 0;
+
+		if (up > hi - at)
+			break;
+		if (up)
+			out[n++] = slab(s, vol, at, d, up / vol[d]);
+		at += up;
+	}
+	for (int d = 0; d < s->ndim; d++) {
+		uint64_t rows = (hi - at) / vol[d];
+
+		if (rows)
+			out[n++] = slab(s, vol, at, d, rows);
+		at += rows * vol[d];
+	}
+	return n;
+}
+
+/* Dimensions by falling stride, so that what is wholly here is found in the coarsest steps. */
+struct window {
+	const struct shf_mem *m;
+	int order[SHEAF_DIMS_MAX];
+	int64_t rest[SHEAF_DIMS_MAX + 1];       /* reach of order[k] and all after it */
+	int (*item)(void *arg, const struct shf_box *);
+	void *arg;
+};
+
+static int64_t reach(const struct shf_mem *m, int d)
+{
+	return m->box.count[d] == 1 ? 0 : (m->box.count[d] - 1) * m->stride[d];
+}
+
+static int64_t step_of(const struct shf_mem *m, int d)
+{
+	return m->box.count[d] == 1 ? 0 : m->stride[d];
+}
+
+static void window_init(struct window *w)
+{
+	const struct shf_mem *m = w->m;
+	int n = m->box.ndim;
+
+	for (int k = 0; k < n; k++) {
+		int at = k;
+
+		for (; at > 0 && step_of(m, w->order[at - 1]) < step_of(m, k); at--)
+			w->order[at] = w->order[at - 1];
+		w->order[at] = k;
+	}
+	w->rest[n] = 0;
+	for (int k = n - 1; k >= 0; k--)
+		w->rest[k] = w->rest[k + 1] + reach(m, w->order[k]);
+}
+
+/* Smallest i >= 0 with p + i * step >= bound, and how many i >= 0 have p + i * step < bound:
+ * the same number. At most n. */
+static int64_t steps_below(int64_t p, int64_t step, int64_t bound, int64_t n)
+{
+	int64_t i;
+
+	if (p >= bound)
+		return 0;
+	i = (bound - p - 1) / step + 1;
+	return i < n ? i : n;
+}
+
+/* box: what is fixed of dimensions order[0 .. k), whole in the others; p: where its first unit
+ * lies in the buffer. */
+static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)
+{
+	const struct shf_mem *m = w->m;
+	int64_t whole_lo, whole_hi, here_lo, here_hi, step, rest, start, count;
+	int d, rc = 0;
+
+	if (p >= m->hi || p + w->rest[k] < m->lo)
+		return 0;
+	if (p >= m->lo && p + w->rest[k] < m->hi)
+		return w->item(w->arg, box);
+	/* Partly here, so it reaches somewhere, and this stride is the largest: not 0. */
+	d = w->order[k];
+	step = m->stride[d];
+	rest = w->rest[k + 1];
+	start = box->start[d];
+	count = box->count[d];
+	here_lo = steps_below(p + rest, step, m->lo, count);
+	here_hi = steps_below(p, step, m->hi, count);
+	whole_lo = steps_below(p, step, m->lo, count);
+	whole_hi = steps_below(p + rest, step, m->hi, count);
+	if (whole_lo >= whole_hi)
+		whole_lo = whole_hi = here_hi;
+	for (int64_t i = here_lo; i < here_hi && rc == 0; i++) {
+		bool whole = i == whole_lo && whole_lo < whole_hi;
+
+		box->start[d] = start + i;
+		box->count[d] = whole ? whole_hi - whole_lo : 1;
+		if (whole) {
+			rc = w->item(w->arg, box);
+			i = whole_hi - 1;
+		} else {
+			rc = window_walk(w, k + 1, p + i * step, box);
+		}
+	}
+	box->start[d] = start;
+	box->count[d] = count;
+	return rc;
+}
+
+int shf_mem_boxes(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
+                  void *arg)
+{
+	struct window w = { .m = m, .item = item, .arg = arg };
+	struct shf_box box = m->box;
+
+	if (shf_box_is_empty(&box) || m->lo >= m->hi)
+		return 0;
+	window_init(&w);
+	return window_walk(&w, 0, m->origin, &box);
+}
