@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training loop that resumes: every rank holds a piece of each tensor, saves every tenth step
+ * and, started again on any number of ranks, goes on from the last one.
+ *
+ *     mpirun -n 4 resume RUN 30; mpirun -n 3 resume RUN 60
+ */
+#include <sheaf-mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ROWS 37
+#define COLS 8
+
+/* This rank's rows of one matrix, and where they are in its memory. */
+static struct sheaf_slice rows_of(const char *family, const char *name, float *data, int rank,
+                                  int ranks)
+{
+	struct sheaf_slice slice = { .size = sizeof(slice), .family = family, .name = name,
+		.dtype = SHEAF_F32, .ndim = 2, .shape = { ROWS, COLS }, .count = { ROWS, COLS },
+		.data = data };
+
+	sheaf_slice_shard(&slice, 0, rank, ranks);
+	return slice;
+}
+
+static void train(float *weight, float *moment)
+{
+	for (int i = 0; i < ROWS * COLS; i++) {
+		moment[i] = 0.9f * moment[i] + 1.0f;
+		weight[i] += 0.1f * moment[i];
+	}
+}
+
+static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n,
+                struct sheaf_error *err)
+{
+	struct sheaf_save *one = NULL;
+	int rc = sheaf_save_begin(&one, run, n, state, NULL, err);
+
+	if (rc == 0)
+		rc = sheaf_save_commit(one, -1, err);
+	sheaf_save_free(one);
+	return rc;
+}
+
+/* The step to go on from: 0 when the run has none. */
+static int resume(struct sheaf_run *run, struct sheaf_state *state, int64_t *n,
+                  struct sheaf_error *err)
+{
+	struct sheaf_step *step = NULL;
+	int rc = sheaf_step_open(&step, run, SHEAF_LATEST, err);
+
+	*n = 0;
+	if (rc == SHEAF_ENOENT)
+		return 0;
+	if (rc == 0)
+		rc = sheaf_step_load(step, state, SHEAF_STRICT, NULL, err);
+	if (rc == 0)
+		*n = sheaf_step_number(step);
+	sheaf_step_close(step);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	static float weight[ROWS * COLS], moment[ROWS * COLS];
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_state *state = sheaf_state_new();
+	struct sheaf_group *group = NULL;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err = { 0 };
+	int64_t n = 0, last = argc > 2 ? atoll(argv[2]) : 30;
+	int rank, ranks, rc;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	struct sheaf_slice w = rows_of(NULL, "layer.0.weight", weight, rank, ranks);
+	struct sheaf_slice m = rows_of("optimizer", "layer.0.weight/moment1_0", moment, rank, ranks);
+	sheaf_state_add(state, &w);
+	sheaf_state_add(state, &m);
+
+	rc = sheaf_group_mpi(&group, MPI_COMM_WORLD, 0);
+	if (rc == 0)
+		rc = sheaf_run_open(&run, argc > 1 ? argv[1] : "run", group, &opts, &err);
+	if (rc == 0)
+		rc = resume(run, state, &n, &err);
+	if (rank == 0 && rc == 0)
+		printf("%d ranks go on from step %lld\n", ranks, (long long)n);
+	while (rc == 0 && n < last) {
+		train(weight, moment);
+		if (++n % 10 == 0)
+			rc = save(run, state, n, &err);
+	}
+	if (rank == 0 && rc != 0)
+		fprintf(stderr, "resume: %s\n", err.msg);
+	fflush(NULL);
+	if (rc == SHEAF_ELOST) /* the dead would be waited for */
+		_Exit(2);
+	sheaf_run_close(run);
+	sheaf_state_free(state);
+	sheaf_group_free(group);
+	MPI_Finalize();
+	return rc != 0;
+}

