@@ -28,6 +28,8 @@ struct shf_store {
 	bool no_dir_fsync;              /* the file system has none (recorded in the manifest) */
 	char run[33], session[33];      /* hex; session "" without the lock */
 	struct shf_owner self;
+	struct shf_owner prev;          /* who held the lock before, as its text said */
+	char prev_session[33];          /* "": unknown */
 };
 /* Open for reading: the directory must exist (ENOENT); .sheaf need not. Any rank. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,

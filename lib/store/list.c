@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What lies in a run: steps, foreign directories, steps set aside and stages. Looking never
+ * changes anything, needs no lock, and no single directory, however broken, stops it. */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_ours(int rc)             /* our own lack, not the directory's fault */
+{
+	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
+}
+
+int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
+                      struct shf_manifest *m, struct shf_arena *arena, struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char name[300];
+	int rc;
+
+	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
+	snprintf(name, sizeof(name), "%.280s/sheaf.json", where);
+	if (rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
+		rc = shf_fail_sys(err, -rc, "%s: cannot be a manifest", name);
+	else if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s", name);
+	else
+		rc = shf_manifest_decode(m, arena, text.data, text.len, name, err);
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* The files of a step, folder by folder. */
+struct files {
+	struct shf_store *s;
+	int top, dir;                   /* dir: of folder, -1: not open */
+	char folder[64];
+	const char *where;
+	struct sheaf_error *err;
+};
+
+static int open_folder(struct files *f, const char *name, size_t n)
+{
+	if (f->dir >= 0 && strlen(f->folder) == n && memcmp(f->folder, name, n) == 0)
+		return 0;
+	shf_fd_close(f->s->sys, &f->dir);
+	if (n == 0 || n >= sizeof(f->folder))
+		return -ENAMETOOLONG;
+	memcpy(f->folder, name, n);
+	f->folder[n] = '\0';
+	if (strcmp(f->folder, ".") == 0 || strcmp(f->folder, "..") == 0)
+		return -EINVAL;
+	f->dir = shf_dir_open(f->s->sys, f->top, f->folder);
+	return f->dir < 0 ? f->dir : 0;
+}
+
+/* 0; -errno of our own lack; 1: not as the manifest says, and err tells. */
+static int check_file(struct files *f, const struct shf_mf_file *file)
+{
+	const char *slash = strchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
+	struct shf_stat st;
+	int rc = 0;
+
+	if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		rc = -EINVAL;
+	if (rc == 0 && slash)
+		rc = open_folder(f, file->name, (size_t)(slash - file->name));
+	if (rc == 0)
+		rc = f->s->sys->ops->stat(f->s->sys->arg, slash ? f->dir : f->top, name, false, &st);
+	if (is_ours(rc))
+		return rc;
+	if (rc < 0)
+		shf_fail_sys(f->err, -rc, "%s/%s: named by the manifest", f->where, file->name);
+	else if (st.type != SHF_T_FILE || st.bytes != file->bytes)
+		shf_fail(f->err, SHEAF_ECORRUPT, "%s/%s: has %llu bytes, the manifest says %llu",
+		         f->where, file->name, (unsigned long long)st.bytes,
+		         (unsigned long long)file->bytes);
+	else
+		return 0;
+	return 1;
+}
+
+static int check_files(struct files *f, const struct shf_manifest *m)
+{
+	int rc = check_file(f, &m->sums);
+
+	for (size_t i = 0; rc == 0 && i < m->files_n; i++)
+		rc = check_file(f, &m->files[i]);
+	for (size_t i = 0; rc == 0 && i < m->attached_n; i++)
+		rc = check_file(f, &m->attached[i]);
+	shf_fd_close(f->s->sys, &f->dir);
+	return rc;
+}
+
+static void entry_fill(struct shf_entry *e, const struct shf_manifest *m)
+{
+	memcpy(e->session, m->session, sizeof(e->session));
+	memcpy(e->created, m->created, sizeof(e->created));
+	e->bytes = m->sums.bytes;
+	for (size_t i = 0; i < m->files_n; i++)
+		e->bytes += m->files[i].bytes;
+	for (size_t i = 0; i < m->attached_n; i++)
+		e->bytes += m->attached[i].bytes;
+	/* A parent in another run is no step of this one. */
+	if (m->has_parent && m->parent_run[0] == '\0') {
+		e->parent = m->parent_step;
+		memcpy(e->parent_session, m->parent_session, sizeof(e->parent_session));
+	}
+}
+
+/* Another number, or another run's: copied or renamed by hand. */
+static int check_names(struct shf_store *s, const struct shf_manifest *m, int64_t step,
+                       const char *where, struct sheaf_error *err)
+{
+	if (m->step != step)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %lld", where,
+		                (long long)m->step);
+	if (s->run[0] && strcmp(m->run, s->run) != 0)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says run %s, this is run %s",
+		                where, m->run, s->run);
+	return 0;
+}
+
+int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
+                  struct shf_entry *e, struct sheaf_error *err)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct sheaf_error why;
+	struct shf_manifest m;
+	char where[300];
+	int fd, rc;
+
+	e->state = SHF_DAMAGED;
+	e->parent = -1;
+	snprintf(where, sizeof(where), "%.200s/%.90s", s->path, e->path);
+	shf_error_clear(&why);
+	fd = shf_dir_open(s->sys, dir, name);
+	if (fd == -ENOENT)
+		return 1;
+	if (fd == -ENOTDIR || fd == -ELOOP) {
+		e->state = SHF_FOREIGN;
+		return 0;
+	}
+	if (fd < 0) {
+		rc = shf_fail_sys(err, -fd, "%s", where);
+		return is_ours(fd) ? rc : 0;
+	}
+	rc = shf_manifest_read(s->sys, fd, where, &m, &arena, &why);
+	if (rc == 0) {
+		struct files f = { s, fd, -1, "", where, &why };
+
+		entry_fill(e, &m);
+		rc = check_names(s, &m, step, where, &why);
+		if (rc == 0)
+			rc = check_files(&f, &m);
+		if (rc < 0 && is_ours(rc))
+			rc = shf_fail_sys(&why, -rc, "%s", where);
+		else if (rc == 0)
+			e->state = SHF_COMMITTED;
+	} else if (rc == SHEAF_ENOENT) {
+		e->state = SHF_FOREIGN;
+	}
+	shf_arena_release(&arena);
+	shf_fd_close(s->sys, &fd);
+	if (err)
+		*err = why;
+	return rc == SHEAF_ENOMEM || is_ours(-why.sys) ? rc : 0;
+}
+
+static int read_tries(struct shf_store *s, const struct shf_entry *e)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char name[64];
+	int dir, tries = 0;
+
+	if (s->dot < 0 || e->session[0] == '\0')
+		return 0;
+	dir = shf_dir_open(s->sys, s->dot, "tries");
+	if (dir < 0)
+		return 0;
+	snprintf(name, sizeof(name), "%lld-%s", (long long)e->step, e->session);
+	if (shf_text_read(s->sys, dir, name, &text, 16) == 0)
+		for (size_t i = 0; i < text.len && i < 4; i++) {
+			if (text.data[i] < '0' || text.data[i] > '9')
+				break;
+			tries = tries * 10 + (text.data[i] - '0');
+		}
+	shf_buf_release(&text);
+	shf_fd_close(s->sys, &dir);
+	return tries;
+}
+
+static int add(struct shf_list *list, const struct shf_entry *e)
+{
+	struct shf_entry *more;
+
+	if ((list->n & (list->n - 1)) == 0) {           /* full at each power of two */
+		more = shf_realloc(list->entries, list->n ? 2 * list->n : 1, sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		list->entries = more;
+	}
+	list->entries[list->n++] = *e;
+	return 0;
+}
+
+static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_error *err)
+{
+	struct shf_steps steps;
+	struct shf_entry e;
+	char mark, name[40];
+	int rc = shf_steps_read(s, &steps);
+
+	for (size_t i = 0; rc == 0 && i < steps.n; i++) {
+		memset(&e, 0, sizeof(e));
+		e.step = steps.all[i];
+		shf_name_of_step(name, e.step);
+		memcpy(e.path, name, sizeof(name));
+		rc = shf_step_look(s, s->dir, name, e.step, &e, err);
+		if (rc < 0) {
+			shf_free(steps.all);
+			return rc;
+		}
+		if (rc == 1) {
+			rc = 0;
+			continue;
+		}
+		mark = shf_mark_read(s, e.step);
+		e.mark = mark == '?' ? 0 : mark;
+		e.tries = read_tries(s, &e);
+		rc = add(list, &e);
+	}
+	shf_free(steps.all);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s: its list of steps", s->path) : 0;
+}
+
+/* Stages and steps set aside: <step>-<session> under a folder of .sheaf. */
+static int list_folder(struct shf_store *s, const char *folder, enum shf_step_state state,
+                       struct shf_list *list, struct sheaf_error *err)
+{
+	struct shf_names names = { SHF_BUF_INIT };
+	struct shf_entry e;
+	char session[33];
+	int dir, rc = 0;
+
+	dir = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, folder);
+	if (dir < 0)
+		return is_ours(dir) ? shf_fail_sys(err, -dir, "%s/.sheaf/%s", s->path, folder) : 0;
+	rc = shf_names_read(s->sys, dir, &names);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		memset(&e, 0, sizeof(e));
+		if (!shf_step_split(p, &e.step, session))
+			continue;
+		snprintf(e.path, sizeof(e.path), ".sheaf/%s/%.60s", folder, p);
+		e.parent = -1;
+		if (state == SHF_ASIDE && (rc = shf_step_look(s, dir, p, e.step, &e, err)) < 0)
+			goto out;
+		if (e.session[0] == '\0')
+			memcpy(e.session, session, sizeof(e.session));
+		e.state = state;
+		rc = rc == 1 ? 0 : add(list, &e);
+	}
+	if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, folder);
+out:
+	shf_names_release(&names);
+	shf_fd_close(s->sys, &dir);
+	return rc;
+}
+
+static int in_order(const void *pa, const void *pb)
+{
+	const struct shf_entry *a = pa, *b = pb;
+
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	if (a->state != b->state)
+		return a->state < b->state ? -1 : 1;
+	return strcmp(a->path, b->path);
+}
+
+int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err)
+{
+	int rc;
+
+	list->entries = NULL;
+	list->n = 0;
+	rc = list_steps(s, list, err);
+	if (rc == 0)
+		rc = list_folder(s, "aside", SHF_ASIDE, list, err);
+	if (rc == 0)
+		rc = list_folder(s, "stage", SHF_STAGED, list, err);
+	if (rc < 0)
+		shf_list_release(list);
+	else if (list->n)
+		qsort(list->entries, list->n, sizeof(*list->entries), in_order);
+	return rc;
+}
+
+void shf_list_release(struct shf_list *list)
+{
+	if (!list)
+		return;
+	shf_free(list->entries);
+	list->entries = NULL;
+	list->n = 0;
+}
+
+int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m,
+                       struct shf_arena *arena, struct sheaf_error *err)
+{
+	char t[40], where[300];
+	int fd, rc;
+
+	if (step < 0)
+		return shf_fail(err, SHEAF_EINVAL, "%s: a step's number is not negative", s->path);
+	shf_name_of_step(t, step);
+	snprintf(where, sizeof(where), "%.250s/%s", s->path, t);
+	fd = shf_dir_open(s->sys, s->dir, t);
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s", where);
+	rc = shf_manifest_read(s->sys, fd, where, m, arena, err);
+	shf_fd_close(s->sys, &fd);
+	if (rc == 0)
+		rc = check_names(s, m, step, where, err);
+	else if (rc == SHEAF_ENOENT)    /* which would mean that there is no such step */
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has no manifest, so it is not a step of ours",
+		              where);
+	return rc;
+}
+
+static void say(void (*log)(void *, int, const char *), void *arg, const char *path,
+                const char *step, const char *why)
+{
+	char line[400];
+
+	if (!log)
+		return;
+	snprintf(line, sizeof(line), "%.250s/%s: skipped: %s", path, step, why);
+	log(arg, 1, line);
+}
+
+int shf_store_latest(struct shf_store *s, int64_t *step,
+                     void (*log)(void *arg, int level, const char *line), void *log_arg,
+                     struct sheaf_error *err)
+{
+	struct shf_steps steps;
+	struct sheaf_error why;
+	struct shf_entry e;
+	int rc = shf_steps_read(s, &steps);
+
+	if (rc < 0) {
+		shf_free(steps.all);
+		return shf_fail_sys(err, -rc, "%s: its list of steps", s->path);
+	}
+	rc = SHEAF_ENOENT;
+	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n; i++) {
+		memset(&e, 0, sizeof(e));
+		e.step = steps.all[i];
+		shf_name_of_step(e.path, e.step);
+		if (shf_mark_read(s, e.step) == 'b') {
+			say(log, log_arg, s->path, e.path, "marked bad");
+			continue;
+		}
+		rc = shf_step_look(s, s->dir, e.path, e.step, &e, &why);
+		if (rc < 0) {
+			if (err)
+				*err = why;
+		} else if (rc == 1) {
+			rc = SHEAF_ENOENT;
+		} else if (e.state == SHF_FOREIGN) {
+			say(log, log_arg, s->path, e.path, "has no manifest");
+			rc = SHEAF_ENOENT;
+		} else if (e.state == SHF_COMMITTED) {
+			*step = e.step;
+		} else if (why.code == SHEAF_EFORMAT) {
+			rc = shf_fail(err, SHEAF_EFORMAT, "%s", why.msg);
+		} else {
+			rc = shf_fail(err, SHEAF_ECORRUPT, "step %lld, the newest, is damaged: %.400s",
+			              (long long)e.step, why.msg);
+		}
+	}
+	shf_free(steps.all);
+	return rc == SHEAF_ENOENT ? shf_fail(err, rc, "%s: has no step", s->path) : rc;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commit, and in it the publish: C5 to C9, which one rank does.
+ *
+ * Names: S = .sheaf/stage/<step>-<session>/, T = checkpoint-<step>/. Rank 0 = lowest rank.
+ *
+ *   C0  [all] begin: agree step, plan, flags; T must not exist; mkdir S; size the files
+ *   C1  [all] copy; stamp the step before the first and after the last byte; digest
+ *   C2  [all] exchange edges; write pages; sums and digests of what is written
+ *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes
+ *   C4  [all] agree: code (the first by rank), stamps equal, XOR of holders' digests = XOR of
+ *       writers' digests, bytes written = plan
+ *   C5  [all] index, attached files, sums written by their owners, fsynced; agree again;
+ *       [0] alive-* removed, names and sizes checked, folders of S and S fsynced
+ *   C6  [0] sheaf.json.tmp written, fsynced, renamed to sheaf.json; S fsynced again
+ *   C7  [0] the lock file still names this session, else ELOST
+ *   C8  [0] rename S -> T, never replacing
+ *   C9  [0] fsync the run directory, then .sheaf/stage
+ *   C10 [all] outcome told; prune
+ *
+ * A crash before C8 leaves S, which recovery deletes; after C8, S or T and never both; after C9,
+ * T. A failure at C0..C7 returns its code, S is removed and T never appears. Where the outcome of
+ * C8 cannot be seen, or C9 fails, it is EINDOUBT. 0 only after C10.
+ *
+ *   I1  Nothing under checkpoint-* is created, written or truncated except by C8's rename; marks
+ *       and tries live in .sheaf/; data files do not change after C3.
+ *   I2  When sheaf.json exists in S, every byte and directory entry it names was fsynced by its
+ *       writer with success.
+ *   I3  The directory entry sheaf.json is durable before C8 starts.
+ *   I4  The manifest is written only if every rank reported success for the same (session, plan,
+ *       step), with equal stamps and equal digests.
+ *   I5  S carries a session never used before; no process writes or deletes in another live
+ *       session's S.
+ *   I6  C8 never replaces: if T exists, in any form, the save is EEXIST and T is untouched.
+ *   I7  commit returned 0 on any rank => T survives any later power cut. It returned a code other
+ *       than 0, EAGAIN, EINDOUBT, ELOST on any rank => T never exists.
+ *   I8  A reader sees T with a valid manifest and all its bytes, or no T.
+ *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
+ *       since its commit, and keep rules allow; marks k and the loaded step are never deleted.
+ *   I10 A staging page is reused only after the write that took it completed; if that step then
+ *       fails, no other step is affected.
+ *   I11 Recovery is idempotent, needs only the lock, and never creates a step.
+ *   I12 The agent's image k is discarded only when image k+1 is whole at every rank of the
+ *       session, or a disk step >= k is committed.
+ */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct want {                   /* one file that S must hold */
+	const char *name;       /* borrowed from the manifest */
+	uint64_t bytes;
+	bool seen;
+};
+struct wants {
+	struct want *all;       /* owned */
+	size_t n;
+};
+struct check {
+	struct shf_store *s;
+	struct shf_stage *g;
+	const struct shf_manifest *m;
+	struct wants wants;
+	struct sheaf_error *err;
+};
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct want *)a)->name, ((const struct want *)b)->name);
+}
+
+static int fail_in(const struct check *c, int sys, const char *what)
+{
+	return shf_fail_sys(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
+}
+
+static int wants_fill(struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+	struct wants *w = &c->wants;
+
+	w->all = shf_zalloc(m->files_n + m->attached_n + 1, sizeof(*w->all));
+	if (!w->all)
+		return shf_fail(c->err, SHEAF_ENOMEM, "%s: no memory for the names of step %lld",
+		                c->s->path, (long long)m->step);
+	for (size_t i = 0; i < m->files_n; i++)
+		w->all[w->n++] = (struct want){ m->files[i].name, m->files[i].bytes, false };
+	for (size_t i = 0; i < m->attached_n; i++)
+		w->all[w->n++] = (struct want){ m->attached[i].name, m->attached[i].bytes, false };
+	w->all[w->n++] = (struct want){ m->sums.name, m->sums.bytes, false };
+	qsort(w->all, w->n, sizeof(*w->all), by_name);
+	return 0;
+}
+
+/* One file of S: named once by the manifest, and of that size. */
+static int check_file(struct check *c, int dir, const char *name, const char *full)
+{
+	struct want key = { full, 0, false }, *w;
+	struct shf_stat st;
+	int rc;
+
+	w = bsearch(&key, c->wants.all, c->wants.n, sizeof(key), by_name);
+	if (!w) {
+		/* Left by a network file system for somebody's open descriptor; it goes by itself. */
+		if (strncmp(name, ".nfs", 4) == 0)
+			return 0;
+		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: nobody said he wrote it",
+		                c->s->path, c->g->name, full);
+	}
+	rc = c->s->sys->ops->stat(c->s->sys->arg, dir, name, false, &st);
+	if (rc < 0)
+		return fail_in(c, -rc, full);
+	if (st.type != SHF_T_FILE || st.bytes != w->bytes)
+		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: has %llu bytes, its writers "
+		                "say %llu", c->s->path, c->g->name, full,
+		                (unsigned long long)st.bytes, (unsigned long long)w->bytes);
+	w->seen = true;
+	return 0;
+}
+
+/* The files of one folder of S, then its fsync: their names are durable (I2). */
+static int check_folder(struct check *c, const char *folder)
+{
+	const struct shf_sys *sys = c->s->sys;
+	struct shf_names names = { SHF_BUF_INIT };
+	char full[600];
+	int fd, rc;
+
+	fd = shf_dir_open(sys, c->g->dir, folder);
+	if (fd < 0)
+		return fail_in(c, -fd, folder);
+	rc = shf_names_read(sys, fd, &names);
+	if (rc < 0)
+		rc = fail_in(c, -rc, folder);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		snprintf(full, sizeof(full), "%s/%s", folder, p);
+		rc = check_file(c, fd, p, full);
+	}
+	shf_names_release(&names);
+	if (rc == 0) {
+		rc = shf_dir_sync(c->s, fd);
+		if (rc < 0)
+			rc = fail_in(c, -rc, folder);
+	}
+	shf_fd_close(sys, &fd);
+	return rc;
+}
+
+static int check_top(struct check *c)
+{
+	const struct shf_sys *sys = c->s->sys;
+	struct shf_names names;
+	struct shf_stat st;
+	int rc;
+
+	rc = shf_names_read(sys, c->g->dir, &names);
+	if (rc < 0)
+		return fail_in(c, -rc, ".");
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		if (strncmp(p, "alive-", 6) == 0) {
+			rc = sys->ops->unlink(sys->arg, c->g->dir, p, false);
+			rc = rc < 0 && rc != -ENOENT ? fail_in(c, -rc, p) : 0;
+			continue;
+		}
+		rc = sys->ops->stat(sys->arg, c->g->dir, p, false, &st);
+		if (rc < 0)
+			rc = fail_in(c, -rc, p);
+		else if (st.type == SHF_T_DIR)
+			rc = check_folder(c, p);
+		else
+			rc = check_file(c, c->g->dir, p, p);
+	}
+	shf_names_release(&names);
+	return rc;
+}
+
+/* C5. Our own alive file is closed before it is removed: some file systems keep a file that is
+ * open under another name. */
+static int settle(struct check *c)
+{
+	int rc;
+
+	shf_fd_close(c->s->sys, &c->g->alive);
+	rc = wants_fill(c);
+	if (rc == 0)
+		rc = check_top(c);
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < c->wants.n; i++)
+		if (!c->wants.all[i].seen)
+			return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: is not here, though "
+			                "its writers say so", c->s->path, c->g->name,
+			                c->wants.all[i].name);
+	rc = shf_dir_sync(c->s, c->g->dir);
+	return rc < 0 ? fail_in(c, -rc, ".") : 0;
+}
+
+/* The bytes of the manifest, read back before anybody relies on them. */
+static int encode(struct check *c, struct shf_buf *text)
+{
+	struct shf_manifest m = *c->m, back;
+	struct shf_arena arena = { NULL, 0 };
+	int rc;
+
+	m.no_dir_fsync |= c->s->no_dir_fsync;
+	rc = shf_manifest_encode(text, &m, c->err);
+	if (rc < 0)
+		return rc;
+	rc = shf_manifest_decode(&back, &arena, text->data, text->len, "sheaf.json", c->err);
+	shf_arena_release(&arena);
+	return rc == SHEAF_ENOMEM || rc == 0 ? rc : SHEAF_EBUG;
+}
+
+/* C6. */
+static int write_manifest(struct check *c, const struct shf_buf *text)
+{
+	const struct shf_sys *sys = c->s->sys;
+	const int dir = c->g->dir;
+	int64_t put;
+	int fd, rc, closed;
+
+	fd = sys->ops->open(sys->arg, dir, "sheaf.json.tmp",
+	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	if (fd < 0)
+		return fail_in(c, -fd, "sheaf.json.tmp");
+	put = sys->ops->pwrite(sys->arg, fd, text->data, text->len, 0);
+	rc = put < 0 ? (int)put : sys->ops->fsync(sys->arg, fd);
+	closed = sys->ops->close(sys->arg, fd);
+	if (rc >= 0)
+		rc = closed;
+	if (rc < 0)
+		return fail_in(c, -rc, "sheaf.json.tmp");
+	rc = sys->ops->rename(sys->arg, dir, "sheaf.json.tmp", dir, "sheaf.json", true);
+	if (rc < 0)
+		return fail_in(c, -rc, "sheaf.json");
+	/* Without this the name can be lost from a directory that was renamed (I3). */
+	rc = shf_dir_sync(c->s, dir);
+	return rc < 0 ? fail_in(c, -rc, ".") : 0;
+}
+
+/* Is T the step whose manifest is text? 1, 0; a negative errno when that cannot be seen. */
+static int target_is_ours(struct shf_store *s, const char *t, const struct shf_buf *text)
+{
+	struct shf_buf there = SHF_BUF_INIT;
+	int fd, rc;
+
+	fd = shf_dir_open(s->sys, s->dir, t);
+	if (fd < 0)
+		return fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP ? 0 : fd;
+	rc = shf_text_read(s->sys, fd, "sheaf.json", &there, SHF_MANIFEST_MAX);
+	shf_fd_close(s->sys, &fd);
+	if (rc == 0)
+		rc = there.len == text->len && memcmp(there.data, text->data, text->len) == 0;
+	else if (rc == -ENOENT || rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
+		rc = 0;
+	shf_buf_release(&there);
+	return rc;
+}
+
+/* C8. A network file system may have done the rename and still report an error, so the answer is
+ * what the target says. */
+static int rename_stage(struct check *c, const struct shf_buf *text)
+{
+	struct shf_store *s = c->s;
+	const struct shf_sys *sys = s->sys;
+	struct shf_stat st;
+	char t[40], name[64];
+	int rc, ours;
+
+	shf_name_of_step(t, c->g->step);
+	snprintf(name, sizeof(name), "%s", c->g->name);
+	/* From here on S may be T, and nobody may delete in it by its old name. */
+	c->g->name[0] = '\0';
+	rc = sys->ops->rename(sys->arg, s->stage, name, s->dir, t, true);
+	if (rc >= 0)
+		return 0;
+	ours = target_is_ours(s, t, text);
+	if (ours == 1)
+		return 0;
+	if (ours == 0 && sys->ops->stat(sys->arg, s->stage, name, false, &st) >= 0) {
+		snprintf(c->g->name, sizeof(c->g->name), "%s", name);
+		if (rc == -EEXIST || rc == -ENOTEMPTY)
+			return shf_fail(c->err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
+		return shf_fail_sys(c->err, -rc, "%s/%s: rename of the stage", s->path, t);
+	}
+	shf_fail_sys(c->err, -rc, "%s/%s: perhaps published: rename of the stage", s->path, t);
+	if (c->err)
+		c->err->code = SHEAF_EINDOUBT;
+	return SHEAF_EINDOUBT;
+}
+
+/* C9. */
+static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	int rc = shf_dir_sync(s, s->dir);
+
+	if (rc == 0)
+		rc = shf_dir_sync(s, s->stage);
+	if (rc == 0)
+		return 0;
+	shf_fail_sys(err, -rc, "%s/checkpoint-%lld: published, perhaps not for ever: sync of the "
+	             "directory", s->path, (long long)step);
+	if (err)
+		err->code = SHEAF_EINDOUBT;
+	return SHEAF_EINDOUBT;
+}
+
+int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf_manifest *m,
+                      struct sheaf_error *err)
+{
+	struct check c = { s, g, m, { NULL, 0 }, err };
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc;
+
+	if (!s->writer || g->dir < 0 || g->name[0] == '\0' || m->step != g->step)
+		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld cannot be published from this stage",
+		                s->path, (long long)m->step);
+	rc = settle(&c);
+	if (rc == 0)
+		rc = encode(&c, &text);
+	if (rc == 0)
+		rc = write_manifest(&c, &text);
+	if (rc == 0)
+		rc = shf_lock_check(s, err);    /* C7 */
+	if (rc == 0)
+		rc = rename_stage(&c, &text);
+	if (rc == 0)
+		rc = sync_parents(s, g->step, err);
+	shf_free(c.wants.all);
+	shf_buf_release(&text);
+	return rc;
+}

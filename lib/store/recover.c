@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a dead job left, settled under the lock, in this order: stages of the dead deleted, the
+ * trash emptied further, a rewind that was cut finished. Never a step created (I11): a failure
+ * that was reported must stay a failure, so a whole stage is deleted like half of one (I7).
+ * Litter that cannot be deleted stops nobody; it is tried again by the next job. */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define OWNER_TEXT_MAX 512
+
+static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
+{
+	int64_t now = s->sys->ops->wall_s(s->sys->arg);
+
+	return st->mtime_s < now && now - st->mtime_s > age_s;
+}
+
+/* Is whoever locked this alive-<node> gone for certain? Only if its lock can be had, and then
+ * only if its process is proven dead or it gave no sign for a day: other PID namespaces, other
+ * hosts and file systems without locks all make the living look dead. */
+static bool alive_is_dead(struct shf_store *s, int dir, const char *name)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_owner owner;
+	struct shf_stat st;
+	char session[33];
+	bool dead = false;
+	int fd, rc;
+
+	fd = sys->ops->open(sys->arg, dir, name, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+	if (fd < 0)
+		return fd == -ENOENT;
+	rc = sys->ops->lock(sys->arg, fd, true);
+	if (rc < 0 && !shf_lock_is_absent(rc))
+		goto out;
+	if (sys->ops->fstat(sys->arg, fd, &st) < 0)
+		goto out;
+	if (is_old(s, &st, SHF_DAY_S))
+		dead = true;
+	else if (rc >= 0 && shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0 &&
+	         shf_owner_get(text.data, text.len, &owner, session))
+		dead = sys->ops->owner_is_dead(sys->arg, &owner);
+out:
+	shf_buf_release(&text);
+	sys->ops->close(sys->arg, fd);
+	return dead;
+}
+
+/* No alive file: it was not yet made, or already removed (C5, or by a cleaner that was cut). */
+static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
+{
+	struct shf_stat st;
+
+	if (strncmp(session, s->session, 16) == 0)
+		return false;
+	if (s->prev_session[0] && strncmp(session, s->prev_session, 16) == 0 &&
+	    s->sys->ops->owner_is_dead(s->sys->arg, &s->prev))
+		return true;
+	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
+}
+
+static bool stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
+                          const char *session)
+{
+	bool any = false, dead = true;
+
+	for (const char *p = NULL; dead && (p = shf_names_next(names, p)) != NULL; ) {
+		if (strncmp(p, "alive-", 6) != 0)
+			continue;
+		any = true;
+		dead = alive_is_dead(s, dir, p);
+	}
+	return any ? dead : bare_is_dead(s, dir, session);
+}
+
+/* The alive files go last, so that a cleaner who is cut leaves the proof to the next one. */
+static int clean_stage(struct shf_store *s, const char *name, const char *session)
+{
+	struct shf_names names;
+	int dir, rc;
+
+	dir = shf_dir_open(s->sys, s->stage, name);
+	if (dir < 0)
+		return dir == -ENOMEM ? dir : 0;
+	rc = shf_names_read(s->sys, dir, &names);
+	if (rc < 0) {
+		shf_fd_close(s->sys, &dir);
+		return rc == -ENOMEM ? rc : 0;
+	}
+	if (stage_is_dead(s, dir, &names, session)) {
+		for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
+			if (strncmp(p, "alive-", 6) != 0)
+				shf_tree_remove(s->sys, dir, p);
+		shf_fd_close(s->sys, &dir);
+		shf_tree_remove(s->sys, s->stage, name);
+	}
+	shf_fd_close(s->sys, &dir);
+	shf_names_release(&names);
+	return 0;
+}
+
+static int clean_stages(struct shf_store *s)
+{
+	struct shf_names names;
+	char session[33];
+	int64_t step;
+	int rc = shf_names_read(s->sys, s->stage, &names);
+
+	if (rc < 0)
+		return rc;
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		if (shf_step_split(p, &step, session) &&
+		    !shf_tree_is_step(s, s->stage, p, step))
+			rc = clean_stage(s, p, session);
+	shf_names_release(&names);
+	return rc;
+}
+
+/* Proofs of jobs that died while they opened the run. */
+static int clean_proofs(struct shf_store *s)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_names names;
+	struct shf_stat st;
+	int rc = shf_names_read(sys, s->dot, &names);
+
+	if (rc < 0)
+		return rc;
+	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
+		if (strncmp(p, "proof-", 6) == 0 && shf_hex_is_valid(p + 6, 32) &&
+		    sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
+		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
+			sys->ops->unlink(sys->arg, s->dot, p, false);
+	shf_names_release(&names);
+	return 0;
+}
+
+int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
+{
+	int rc;
+
+	if (!s->writer)
+		return shf_fail(err, SHEAF_EINVAL, "%s: recovery needs the lock", s->path);
+	rc = clean_stages(s);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/.sheaf/stage: what dead jobs left", s->path);
+	rc = shf_trash_empty(s, SHF_GRACE_S, err);
+	if (rc == 0)
+		rc = shf_rewind_finish(s, err);
+	if (rc < 0)
+		return rc;
+	rc = clean_proofs(s);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf", s->path) : 0;
+}

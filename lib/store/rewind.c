@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Going back: later steps are set aside, newest first, each rename durable before the next, so
+ * that a cut leaves a shorter and valid run. The journal .sheaf/rewind says beforehand which
+ * steps go, each by the sum of its manifest: a journal that outlives its rewind, because the
+ * removal of its name was lost, cannot touch a step that was saved later under an old number. */
+#include "crc64.h"
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOURNAL_MAX ((size_t)64 << 20)
+#define ID_UNREADABLE "----------------"
+
+static int descending(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+	return (x < y) - (x > y);
+}
+
+int shf_steps_read(struct shf_store *s, struct shf_steps *steps)
+{
+	struct shf_names names;
+	size_t n = 0;
+	int64_t step;
+	int rc;
+
+	steps->all = NULL;
+	steps->n = 0;
+	rc = shf_names_read(s->sys, s->dir, &names);
+	if (rc < 0)
+		return rc;
+	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
+		n++;
+	steps->all = shf_alloc(n, sizeof(*steps->all));
+	if (!steps->all)
+		rc = -ENOMEM;
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		if (shf_step_of_name(p, &step))
+			steps->all[steps->n++] = step;
+	shf_names_release(&names);
+	if (steps->n)
+		qsort(steps->all, steps->n, sizeof(*steps->all), descending);
+	return rc;
+}
+
+/* What identifies a step: the sum of its manifest's bytes. 1; 0: gone or foreign; -errno only
+ * when we lack memory or descriptors. */
+static int step_id(struct shf_store *s, int64_t step, char id[17])
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char t[40];
+	int dir, rc;
+
+	shf_name_of_step(t, step);
+	dir = shf_dir_open(s->sys, s->dir, t);
+	if (dir < 0)
+		return dir == -ENOMEM || dir == -EMFILE || dir == -ENFILE ? dir : 0;
+	rc = shf_text_read(s->sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
+	shf_fd_close(s->sys, &dir);
+	if (rc == 0)
+		snprintf(id, 17, "%016llx", (unsigned long long)shf_crc64(text.data, text.len));
+	else
+		memcpy(id, ID_UNREADABLE, 17);
+	shf_buf_release(&text);
+	if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE)
+		return rc;
+	return rc != -ENOENT;
+}
+
+int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
+                  struct sheaf_error *err)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_stat st;
+	char t[40], name[64], fresh[33];
+	int rc;
+
+	shf_name_of_step(t, step);
+	for (int i = 0; i < 3; i++) {
+		rc = session && i == 0 ? 0 : shf_hex_draw(sys, fresh, 32);
+		if (rc < 0)
+			break;
+		snprintf(name, sizeof(name), "%lld-%s", (long long)step,
+		         session && i == 0 ? session : fresh);
+		rc = sys->ops->rename(sys->arg, s->dir, t, to, name, true);
+		if (rc >= 0)
+			return 0;
+		/* Done, and reported as an error by a network file system? */
+		if (sys->ops->stat(sys->arg, s->dir, t, false, &st) == -ENOENT &&
+		    sys->ops->stat(sys->arg, to, name, false, &st) >= 0)
+			return 0;
+		if (rc != -EEXIST && rc != -ENOTEMPTY)
+			break;
+	}
+	return shf_fail_sys(err, -rc, "%s/%s: moving it away", s->path, t);
+}
+
+static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf_error *err)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+	char t[40];
+	bool known;
+	int dir, rc;
+
+	shf_name_of_step(t, step);
+	dir = shf_dir_open(s->sys, s->dir, t);
+	known = dir >= 0 && shf_manifest_read(s->sys, dir, t, &m, &arena, NULL) == 0;
+	rc = shf_step_move(s, step, aside, known ? m.session : NULL, err);
+	shf_arena_release(&arena);
+	shf_fd_close(s->sys, &dir);
+	if (rc < 0)
+		return rc;
+	rc = shf_dir_sync(s, aside);
+	if (rc == 0)
+		rc = shf_dir_sync(s, s->dir);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s: sync after setting step %lld aside", s->path,
+	                             (long long)step) : 0;
+}
+
+/* Every line of a journal that was checked; then its end, durably. */
+static int apply(struct shf_store *s, const char *p, const char *end, struct sheaf_error *err)
+{
+	char line[48], want[17], id[17], *gap;
+	int aside, rc;
+
+	rc = aside = shf_dir_make(s->sys, s->dot, "aside");
+	if (rc >= 0)
+		rc = shf_dir_sync(s, s->dot);   /* it may be new */
+	if (rc < 0) {
+		shf_fd_close(s->sys, &aside);
+		return shf_fail_sys(err, -rc, "%s/.sheaf/aside", s->path);
+	}
+	while (rc == 0 && shf_line_get(&p, end, "move ", line, sizeof(line))) {
+		int64_t step = strtoll(line, &gap, 10);
+
+		if (*gap != ' ' || strlen(gap + 1) != 16)
+			continue;
+		memcpy(want, gap + 1, 17);
+		rc = step_id(s, step, id);
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc, "%s: setting steps aside", s->path);
+		else
+			rc = rc && strcmp(id, want) == 0 ? move_aside(s, aside, step, err) : 0;
+	}
+	shf_fd_close(s->sys, &aside);
+	if (rc < 0)
+		return rc;
+	rc = s->sys->ops->unlink(s->sys->arg, s->dot, "rewind", false);
+	if (rc >= 0)
+		rc = shf_dir_sync(s, s->dot);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
+}
+
+int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	const char *p, *end, *moves, *sum;
+	char line[48];
+	uint64_t to;
+	int rc;
+
+	rc = shf_text_read(s->sys, s->dot, "rewind", &text, JOURNAL_MAX);
+	if (rc < 0) {
+		rc = rc == -ENOENT ? 0 : shf_fail_sys(err, -rc, "%s/.sheaf/rewind", s->path);
+		goto out;
+	}
+	p = text.len ? (const char *)text.data : "";
+	end = p + text.len;
+	if (shf_line_get(&p, end, "sheaf-rewind 1", line, 1) &&
+	    shf_line_number(&p, end, "to ", &to)) {
+		moves = sum = p;
+		while (shf_line_get(&sum, end, "move ", line, sizeof(line)))
+			;
+		if (shf_line_sum_is_right((const char *)text.data, sum, end)) {
+			rc = apply(s, moves, end, err);
+			goto out;
+		}
+	}
+	/* It is written whole or not at all, so this is no crash's work, and to guess which steps
+	 * a person wanted gone would be worse than to stop. */
+	rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/rewind: not the journal of a rewind; remove "
+	              "it and rewind again", s->path);
+out:
+	shf_buf_release(&text);
+	return rc;
+}
+
+static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,
+                         size_t *moves_n, struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char id[17];
+	int rc = 0;
+
+	*moves_n = 0;
+	shf_buf_addf(&text, "sheaf-rewind 1\nto %lld\n", (long long)to);
+	for (size_t i = 0; i < steps->n && rc == 0 && steps->all[i] > to; i++) {
+		rc = step_id(s, steps->all[i], id);
+		if (rc <= 0)
+			continue;
+		shf_buf_addf(&text, "move %lld %s\n", (long long)steps->all[i], id);
+		(*moves_n)++;
+		rc = 0;
+	}
+	shf_line_sum(&text, 0);
+	if (rc == 0 && text.oom)
+		rc = -ENOMEM;
+	if (rc == 0 && *moves_n) {
+		rc = shf_text_write(s->sys, s->dot, "rewind", text.data, text.len);
+		if (rc == 0)
+			rc = shf_dir_sync(s, s->dot);
+	}
+	shf_buf_release(&text);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
+}
+
+int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_steps steps = { NULL, 0 };
+	struct shf_manifest m;
+	size_t moves_n;
+	int rc;
+
+	if (!s->writer)
+		return shf_fail(err, SHEAF_EINVAL, "%s: a rewind needs the run open for writing",
+		                s->path);
+	rc = shf_lock_check(s, err);
+	if (rc == 0)
+		rc = shf_rewind_finish(s, err);         /* one that failed before */
+	if (rc == 0)
+		rc = shf_store_manifest(s, step, &m, &arena, err);
+	if (rc < 0)
+		goto out;
+	rc = shf_steps_read(s, &steps);
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s: the steps to set aside", s->path);
+		goto out;
+	}
+	rc = write_journal(s, step, &steps, &moves_n, err);
+	if (rc == 0 && moves_n)
+		rc = shf_rewind_finish(s, err);
+out:
+	shf_free(steps.all);
+	shf_arena_release(&arena);
+	return rc;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step being made: .sheaf/stage/<step>-<session of this save>/. Its session begins with half
+ * of the writer's, so that the next job can tell whose it was, and ends in fresh digits, so that
+ * no save ever meets another's leavings (I5). */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void init(struct shf_store *s, struct shf_stage *g, int64_t step)
+{
+	memset(g, 0, sizeof(*g));
+	g->dir = g->alive = -1;
+	g->step = step;
+	memcpy(g->session, s->session, sizeof(g->session));
+}
+
+static bool folder_is_valid(const char *name)
+{
+	for (const char *p = name; *p; p++)
+		if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') || *p == '_'))
+			return false;
+	return name[0] != '\0';
+}
+
+static int make_folders(struct shf_store *s, struct shf_stage *g, const char *const *folders,
+                        struct sheaf_error *err)
+{
+	int rc;
+
+	for (; folders && *folders; folders++) {
+		if (strcmp(*folders, ".") == 0)
+			continue;
+		if (!folder_is_valid(*folders))
+			return shf_fail(err, SHEAF_EINVAL, "%s: a step cannot have a folder '%s'",
+			                s->path, *folders);
+		rc = s->sys->ops->mkdir(s->sys->arg, g->dir, *folders, 0777);
+		if (rc < 0 && rc != -EEXIST)
+			return shf_fail_sys(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name,
+			                    *folders);
+	}
+	return 0;
+}
+
+static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	struct shf_stat st;
+	char t[40];
+	int rc;
+
+	shf_name_of_step(t, step);
+	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	if (rc >= 0)
+		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
+	if (rc != -ENOENT)
+		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);
+	return 0;
+}
+
+int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
+                  const char *const *folders, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = s->sys;
+	char fresh[17];
+	int rc;
+
+	init(s, g, step);
+	if (!s->writer || step < 0)
+		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing and a "
+		                "number that is not negative", s->path, (long long)step);
+	rc = check_target(s, step, err);
+	if (rc < 0)
+		return rc;
+	rc = shf_mark_clear(s, step);   /* of a step of that number that is gone */
+	if (rc == 0)
+		rc = shf_hex_draw(sys, fresh, 16);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s: step %lld", s->path, (long long)step);
+	snprintf(g->name, sizeof(g->name), "%lld-%.16s%s", (long long)step, s->session, fresh);
+	rc = sys->ops->mkdir(sys->arg, s->stage, g->name, 0777);
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
+		g->name[0] = '\0';      /* not ours, if it exists */
+		return rc;
+	}
+	g->dir = shf_dir_open(sys, s->stage, g->name);
+	rc = g->dir < 0 ? shf_fail_sys(err, -g->dir, "%s/.sheaf/stage/%s", s->path, g->name)
+	                : make_folders(s, g, folders, err);
+	if (rc < 0)
+		shf_stage_discard(s, g);
+	return rc;
+}
+
+int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,
+                   struct sheaf_error *err)
+{
+	char session[33];
+	int64_t of;
+
+	init(s, g, step);
+	if (!shf_step_split(name, &of, session) || of != step || s->stage < 0)
+		return shf_fail(err, SHEAF_EINVAL, "%s: '%.60s' is not a stage of step %lld", s->path,
+		                name, (long long)step);
+	g->dir = shf_dir_open(s->sys, s->stage, name);
+	if (g->dir < 0) {
+		int rc = -g->dir;
+
+		g->dir = -1;
+		return shf_fail_sys(err, rc, "%s/.sheaf/stage/%s", s->path, name);
+	}
+	snprintf(g->name, sizeof(g->name), "%s", name);
+	return 0;
+}
+
+/* Somebody who cleans may hold the lock for the blink of a test. */
+static int lock_alive(const struct shf_sys *sys, int fd)
+{
+	int rc = -EAGAIN;
+
+	for (int ms = 1; rc == -EAGAIN && ms <= 256; ms *= 2) {
+		rc = sys->ops->lock(sys->arg, fd, true);
+		if (rc == -EAGAIN)
+			sys->ops->sleep_ms(sys->arg, ms);
+	}
+	return rc < 0 && shf_lock_is_absent(rc) ? 0 : rc;
+}
+
+int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_buf text = SHF_BUF_INIT;
+	char name[32];
+	int64_t put;
+	int fd, rc;
+
+	snprintf(name, sizeof(name), "alive-%d", node);
+	fd = sys->ops->open(sys->arg, g->dir, name,
+	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
+	rc = lock_alive(sys, fd);
+	if (rc < 0)
+		goto out;
+	shf_owner_put(&text, &s->self, s->session);
+	put = text.oom ? -ENOMEM : sys->ops->pwrite(sys->arg, fd, text.data, text.len, 0);
+	rc = put < 0 ? (int)put : 0;
+out:
+	shf_buf_release(&text);
+	if (rc < 0) {
+		shf_fd_close(sys, &fd);
+		return shf_fail_sys(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
+	}
+	shf_fd_close(sys, &g->alive);
+	g->alive = fd;
+	return 0;
+}
+
+void shf_stage_close(struct shf_store *s, struct shf_stage *g)
+{
+	shf_fd_close(s->sys, &g->alive);
+	shf_fd_close(s->sys, &g->dir);
+}
+
+void shf_stage_discard(struct shf_store *s, struct shf_stage *g)
+{
+	/* By name under stage and never through g->dir: once the rename was tried that may be the
+	 * directory of a published step, and then the name was taken from g. */
+	if (g->name[0] && s->stage >= 0 && !shf_tree_is_step(s, s->stage, g->name, g->step))
+		shf_tree_remove(s->sys, s->stage, g->name);
+	shf_stage_close(s, g);
+	g->name[0] = '\0';
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a run: to read, as its one writer, or as another rank of the writing job.
+ *
+ * Whoever becomes the writer makes durable, before anything else, the names through which steps
+ * are reached: what a dead job renamed into place without syncing must not vanish after a later
+ * step was acknowledged on top of it. */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RUN_TEXT_MAX 128
+
+static void init(struct shf_store *s, const struct shf_sys *sys)
+{
+	memset(s, 0, sizeof(*s));
+	s->sys = sys;
+	s->dir = s->dot = s->stage = s->lock = -1;
+}
+
+void shf_store_close(struct shf_store *s)
+{
+	if (!s || !s->sys)
+		return;
+	shf_fd_close(s->sys, &s->stage);
+	shf_fd_close(s->sys, &s->dot);
+	shf_fd_close(s->sys, &s->dir);
+	shf_fd_close(s->sys, &s->lock);         /* last: with it goes the lock */
+	shf_free(s->path);
+	s->path = NULL;
+	s->writer = false;
+}
+
+/* fsync of the directory that holds the last component of path. */
+static int sync_parent(const struct shf_sys *sys, char *path)
+{
+	size_t n = strlen(path);
+	const char *dir = ".";
+	char *cut;
+	int fd, rc;
+
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	while (n > 0 && path[n - 1] != '/')
+		n--;
+	cut = n > 1 ? &path[n - 1] : NULL;
+	if (cut) {
+		*cut = '\0';
+		dir = path;
+	} else if (n == 1) {
+		dir = "/";
+	}
+	fd = sys->ops->open(sys->arg, SHF_CWD, dir, SHF_O_DIR, 0);
+	if (cut)
+		*cut = '/';
+	if (fd < 0)
+		return fd;
+	rc = sys->ops->fsync(sys->arg, fd);
+	sys->ops->close(sys->arg, fd);
+	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
+}
+
+/* The directory and those above it, each entry durable. path is written to and restored. */
+static int make_path(const struct shf_sys *sys, char *path)
+{
+	size_t n = strlen(path);
+	int rc;
+
+	rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
+	if (rc >= 0)
+		return sync_parent(sys, path);
+	if (rc != -ENOENT)
+		return rc == -EEXIST ? 0 : rc;
+	for (size_t i = 1; i <= n; i++) {
+		char c = path[i];
+
+		if ((c != '/' && c != '\0') || path[i - 1] == '/')
+			continue;
+		path[i] = '\0';
+		rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
+		if (rc >= 0)
+			rc = sync_parent(sys, path);
+		else if (c == '/' || rc == -EEXIST)
+			rc = 0;         /* the last one says what is wrong */
+		path[i] = c;
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static int run_id_read(struct shf_store *s, struct sheaf_error *err)
+{
+	static const char head[] = "sheaf-run 1\n";
+	const size_t n = sizeof(head) - 1;
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc;
+
+	s->run[0] = '\0';
+	rc = shf_text_read(s->sys, s->dot, "run", &text, RUN_TEXT_MAX);
+	shf_buf_u8(&text, 0);
+	if (rc == 0 && text.oom)
+		rc = -ENOMEM;
+	if (rc < 0) {
+		rc = rc == -ENOENT ? 0 : shf_fail_sys(err, -rc, "%s/.sheaf/run", s->path);
+	} else if (text.len == n + 34 && memcmp(text.data, head, n) == 0 &&
+	           text.data[n + 32] == '\n') {
+		text.data[n + 32] = '\0';
+		if (shf_hex_is_valid((char *)text.data + n, 32))
+			memcpy(s->run, text.data + n, 33);
+	} else if (text.len > n && memcmp(text.data, head, 10) == 0 && text.data[10] != '1') {
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer sheaf", s->path);
+	}
+	if (rc == 0 && s->run[0] == '\0' && text.len > 1)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not a run's identity; remove the "
+		              "file and the next save makes one", s->path);
+	shf_buf_release(&text);
+	return rc;
+}
+
+int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                   struct sheaf_error *err)
+{
+	int rc;
+
+	init(s, sys);
+	s->path = shf_strdup(path);
+	if (!s->path)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
+	rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
+		goto out;
+	}
+	s->dir = rc;
+	rc = shf_dir_open(sys, s->dir, ".sheaf");
+	if (rc == -ENOENT)
+		return 0;       /* a directory of steps is enough for a reader */
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s/.sheaf", path);
+		goto out;
+	}
+	s->dot = rc;
+	rc = shf_dir_open(sys, s->dot, "stage");
+	if (rc >= 0)
+		s->stage = rc;
+	rc = run_id_read(s, err);
+out:
+	if (rc < 0)
+		shf_store_close(s);
+	return rc;
+}
+
+/* The identity that the newest readable step knows: a run whose .sheaf was removed by hand stays
+ * the same run, or all its steps would seem to be of another one. */
+static int run_id_of_steps(struct shf_store *s)
+{
+	struct shf_names names;
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+	int64_t step, best = -1;
+	int fd, rc;
+
+	rc = shf_names_read(s->sys, s->dir, &names);
+	if (rc < 0)
+		return rc;
+	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; ) {
+		if (!shf_step_of_name(p, &step) || step <= best)
+			continue;
+		fd = shf_dir_open(s->sys, s->dir, p);
+		if (fd < 0)
+			continue;
+		if (shf_manifest_read(s->sys, fd, p, &m, &arena, NULL) == 0 &&
+		    shf_hex_is_valid(m.run, 32)) {
+			memcpy(s->run, m.run, sizeof(s->run));
+			best = step;
+		}
+		shf_arena_release(&arena);
+		arena = (struct shf_arena){ NULL, 0 };
+		shf_fd_close(s->sys, &fd);
+	}
+	shf_names_release(&names);
+	return 0;
+}
+
+static int run_id_make(struct shf_store *s, struct sheaf_error *err)
+{
+	char text[64];
+	int rc;
+
+	rc = run_id_read(s, err);
+	if (rc < 0 || s->run[0])
+		return rc;
+	rc = run_id_of_steps(s);
+	if (rc == 0 && s->run[0] == '\0')
+		rc = shf_hex_draw(s->sys, s->run, 32);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s: the run's identity", s->path);
+	snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
+	rc = shf_text_write(s->sys, s->dot, "run", text, strlen(text));
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/run", s->path) : 0;
+}
+
+/* Is there a step in the directory? Then it is a run, whatever became of its .sheaf. */
+static int has_steps(struct shf_store *s)
+{
+	struct shf_names names;
+	int64_t step;
+	int rc = shf_names_read(s->sys, s->dir, &names);
+
+	if (rc < 0)
+		return rc;
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		rc = shf_step_of_name(p, &step);
+	shf_names_release(&names);
+	return rc;
+}
+
+static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
+{
+	static const char *const folders[] = { "trash", "aside", "marks" };
+	const struct shf_sys *sys = s->sys;
+	int rc;
+
+	rc = shf_dir_open(sys, s->dir, ".sheaf");
+	if (rc == -ENOENT) {
+		rc = create ? 1 : has_steps(s);
+		if (rc == 0)
+			return shf_fail(err, SHEAF_ENOENT, "%s: not a run: it has no step and no "
+			                ".sheaf", s->path);
+		if (rc > 0)
+			rc = shf_dir_make(sys, s->dir, ".sheaf");
+	}
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/.sheaf", s->path);
+	s->dot = rc;
+	rc = shf_dir_make(sys, s->dot, "stage");
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/.sheaf/stage", s->path);
+	s->stage = rc;
+	for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+		rc = sys->ops->mkdir(sys->arg, s->dot, folders[i], 0777);
+		if (rc < 0 && rc != -EEXIST)
+			return shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, folders[i]);
+	}
+	return 0;
+}
+
+/* All names on the way to a step, and what a dead job left unsynced among them. */
+static int sync_names(struct shf_store *s, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = s->sys;
+	int up, rc;
+
+	rc = shf_dir_sync(s, s->stage);
+	if (rc == 0)
+		rc = shf_dir_sync(s, s->dot);
+	if (rc == 0)
+		rc = shf_dir_sync(s, s->dir);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s: sync of the directory", s->path);
+	/* Who made the directory synced its parent, unless he died in between; a parent that we
+	 * may not even open is nobody's doing here. */
+	up = sys->ops->open(sys->arg, s->dir, "..", SHF_O_DIR, 0);
+	if (up < 0)
+		return 0;
+	rc = sys->ops->fsync(sys->arg, up);
+	sys->ops->close(sys->arg, up);
+	if (rc < 0 && rc != -EINVAL && rc != -ENOTSUP && rc != -EROFS)
+		return shf_fail_sys(err, -rc, "%s: sync of the directory above", s->path);
+	return 0;
+}
+
+int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+                  int wait_ms, struct sheaf_error *err)
+{
+	int rc;
+
+	init(s, sys);
+	s->path = shf_strdup(path);
+	if (!s->path)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
+	rc = create ? make_path(sys, s->path) : 0;
+	if (rc >= 0)
+		rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
+		goto out;
+	}
+	s->dir = rc;
+	rc = open_dot(s, create, err);
+	if (rc == 0)
+		rc = shf_lock_take(s, wait_ms, err);
+	if (rc < 0)
+		goto out;
+	rc = sys->ops->owner(sys->arg, &s->self);
+	if (rc >= 0)
+		rc = shf_hex_draw(sys, s->session, 32);
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s: a session for the lock", path);
+		goto out;
+	}
+	s->writer = true;
+	rc = shf_lock_write(s, err);
+	if (rc == 0)
+		rc = run_id_make(s, err);
+	if (rc == 0)
+		rc = sync_names(s, err);
+	if (rc == 0)
+		rc = shf_store_recover(s, err);
+out:
+	if (rc < 0)
+		shf_store_close(s);
+	return rc;
+}
+
+int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
+                   const char *run, const char *session, struct sheaf_error *err)
+{
+	int rc;
+
+	if (!shf_hex_is_valid(run, 32) || !shf_hex_is_valid(session, 32)) {
+		init(s, sys);
+		return shf_fail(err, SHEAF_EINVAL, "%s: run and session are not 32 hex digits", path);
+	}
+	rc = shf_store_open(s, sys, path, err);
+	if (rc < 0)
+		return rc;
+	if (s->dot < 0 || s->stage < 0 || strcmp(s->run, run) != 0) {
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: here lies %s, but the writer opened run %s: "
+		              "the ranks do not see one file system", path,
+		              s->run[0] ? s->run : "no run", run);
+		goto out;
+	}
+	memcpy(s->session, session, sizeof(s->session));
+	rc = sys->ops->owner(sys->arg, &s->self);
+	if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s: this process's identity", path);
+out:
+	if (rc < 0)
+		shf_store_close(s);
+	return rc < 0 ? rc : 0;
+}
+
+int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err)
+{
+	char name[48];
+	int rc;
+
+	if (s->dot < 0 || !shf_hex_is_valid(token, 32))
+		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex digits",
+		                s->path);
+	snprintf(name, sizeof(name), "proof-%s", token);
+	rc = shf_text_write(s->sys, s->dot, name, token, 32);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
+}
+
+int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char name[48];
+	int rc;
+
+	if (s->dot < 0 || !shf_hex_is_valid(token, 32))
+		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex digits",
+		                s->path);
+	snprintf(name, sizeof(name), "proof-%s", token);
+	rc = shf_text_read(s->sys, s->dot, name, &text, 64);
+	if (rc == -ENOENT || (rc == 0 && (text.len != 32 || memcmp(text.data, token, 32) != 0)))
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: the first rank's token is not here: the ranks do "
+		              "not see one file system", s->path);
+	else if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, name);
+	shf_buf_release(&text);
+	return rc;
+}
+
+void shf_store_proof_remove(struct shf_store *s, const char token[33])
+{
+	char name[48];
+
+	if (s->dot < 0 || !shf_hex_is_valid(token, 32))
+		return;
+	snprintf(name, sizeof(name), "proof-%s", token);
+	s->sys->ops->unlink(s->sys->arg, s->dot, name, false);
+}

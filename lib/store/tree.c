@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names, small files and whole folders of a run. Nothing here follows a symlink, and nothing is
+ * changed while a directory is being read. */
+#include "crc64.h"
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DEPTH_MAX 8     /* of what we delete; we make two levels */
+
+static int add_name(void *arg, const char *name)
+{
+	struct shf_buf *text = arg;
+
+	shf_buf_add(text, name, strlen(name) + 1);
+	return text->oom ? -ENOMEM : 0;
+}
+
+int shf_names_read(const struct shf_sys *sys, int dir, struct shf_names *names)
+{
+	int rc;
+
+	names->text = (struct shf_buf)SHF_BUF_INIT;
+	rc = sys->ops->list(sys->arg, dir, add_name, &names->text);
+	if (rc < 0)
+		shf_names_release(names);
+	return rc < 0 ? rc : 0;
+}
+
+const char *shf_names_next(const struct shf_names *names, const char *name)
+{
+	const char *start = (const char *)names->text.data;
+
+	if (names->text.len == 0)
+		return NULL;
+	name = name ? name + strlen(name) + 1 : start;
+	return name < start + names->text.len ? name : NULL;
+}
+
+void shf_names_release(struct shf_names *names)
+{
+	shf_buf_release(&names->text);
+}
+
+/* Decimal without sign or leading zero, up to `end`. */
+static bool step_get(const char *s, const char *end, int64_t *step)
+{
+	int64_t v = 0;
+
+	if (s == end || (*s == '0' && s + 1 != end))
+		return false;
+	for (; s < end; s++) {
+		if (*s < '0' || *s > '9' || v > (INT64_MAX - (*s - '0')) / 10)
+			return false;
+		v = v * 10 + (*s - '0');
+	}
+	*step = v;
+	return true;
+}
+
+bool shf_step_of_name(const char *name, int64_t *step)
+{
+	static const char head[] = "checkpoint-";
+
+	if (strncmp(name, head, sizeof(head) - 1) != 0)
+		return false;
+	name += sizeof(head) - 1;
+	return step_get(name, name + strlen(name), step);
+}
+
+void shf_name_of_step(char out[40], int64_t step)
+{
+	snprintf(out, 40, "checkpoint-%lld", (long long)step);
+}
+
+bool shf_hex_is_valid(const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f')))
+			return false;
+	return s[n] == '\0';
+}
+
+bool shf_step_split(const char *name, int64_t *step, char session[33])
+{
+	const char *dash = strchr(name, '-');
+
+	if (!dash || !shf_hex_is_valid(dash + 1, 32) || !step_get(name, dash, step))
+		return false;
+	memcpy(session, dash + 1, 33);
+	return true;
+}
+
+int shf_hex_draw(const struct shf_sys *sys, char *out, size_t n)
+{
+	static const char digits[] = "0123456789abcdef";
+	uint8_t bytes[16];
+	int rc;
+
+	if (!always(n <= 2 * sizeof(bytes)))
+		return -EINVAL;
+	rc = sys->ops->random(sys->arg, bytes, sizeof(bytes));
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < n; i++)
+		out[i] = digits[(i & 1 ? bytes[i / 2] : bytes[i / 2] >> 4) & 15];
+	out[n] = '\0';
+	return 0;
+}
+
+bool shf_line_get(const char **p, const char *end, const char *head, char *out, size_t max)
+{
+	size_t n = strlen(head), len;
+	const char *lf;
+
+	if ((size_t)(end - *p) < n || memcmp(*p, head, n) != 0)
+		return false;
+	lf = memchr(*p + n, '\n', (size_t)(end - *p) - n);
+	if (!lf)
+		return false;
+	len = (size_t)(lf - *p) - n;
+	if (len >= max || memchr(*p + n, '\0', len))
+		return false;
+	memcpy(out, *p + n, len);
+	out[len] = '\0';
+	*p = lf + 1;
+	return true;
+}
+
+bool shf_line_number(const char **p, const char *end, const char *head, uint64_t *v)
+{
+	char text[24];
+	uint64_t x = 0;
+
+	if (!shf_line_get(p, end, head, text, sizeof(text)) || text[0] == '\0')
+		return false;
+	for (const char *c = text; *c; c++) {
+		if (*c < '0' || *c > '9' || x > (UINT64_MAX - (uint64_t)(*c - '0')) / 10)
+			return false;
+		x = x * 10 + (uint64_t)(*c - '0');
+	}
+	*v = x;
+	return true;
+}
+
+void shf_line_sum(struct shf_buf *text, size_t start)
+{
+	if (!text->oom)
+		shf_buf_addf(text, "sum %016llx\n", (unsigned long long)
+		             shf_crc64(text->data + start, text->len - start));
+}
+
+bool shf_line_sum_is_right(const char *start, const char *p, const char *end)
+{
+	char want[24], sum[24];
+
+	snprintf(want, sizeof(want), "%016llx", (unsigned long long)
+	         shf_crc64(start, (size_t)(p - start)));
+	return shf_line_get(&p, end, "sum ", sum, sizeof(sum)) && strcmp(want, sum) == 0;
+}
+
+int shf_dir_open(const struct shf_sys *sys, int dir, const char *name)
+{
+	return sys->ops->open(sys->arg, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+}
+
+int shf_dir_make(const struct shf_sys *sys, int dir, const char *name)
+{
+	int rc = sys->ops->mkdir(sys->arg, dir, name, 0777);
+
+	if (rc < 0 && rc != -EEXIST)
+		return rc;
+	return shf_dir_open(sys, dir, name);
+}
+
+int shf_dir_sync(struct shf_store *s, int fd)
+{
+	int rc = s->sys->ops->fsync(s->sys->arg, fd);
+
+	if (rc == -EINVAL || rc == -ENOTSUP) {
+		s->no_dir_fsync = true;
+		return 0;
+	}
+	return rc < 0 ? rc : 0;
+}
+
+void shf_fd_close(const struct shf_sys *sys, int *fd)
+{
+	if (*fd >= 0)
+		sys->ops->close(sys->arg, *fd);
+	*fd = -1;
+}
+
+int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out,
+                  size_t max)
+{
+	struct shf_stat st;
+	uint8_t *to;
+	int64_t got;
+	int fd, rc;
+
+	fd = sys->ops->open(sys->arg, dir, name, SHF_O_NOFOLLOW, 0);
+	if (fd < 0)
+		return fd;
+	rc = sys->ops->fstat(sys->arg, fd, &st);
+	if (rc < 0)
+		goto out;
+	rc = st.type == SHF_T_DIR ? -EISDIR : st.type != SHF_T_FILE ? -ELOOP : 0;
+	if (rc == 0 && st.bytes > max)
+		rc = -EFBIG;
+	if (rc < 0 || st.bytes == 0)
+		goto out;
+	to = shf_buf_extend(out, (size_t)st.bytes);
+	if (!to) {
+		rc = -ENOMEM;
+		goto out;
+	}
+	got = sys->ops->pread(sys->arg, fd, to, (size_t)st.bytes, 0);
+	if (got < 0) {
+		rc = (int)got;
+		out->len -= (size_t)st.bytes;
+		goto out;
+	}
+	out->len -= (size_t)st.bytes - (size_t)got;     /* it may have become shorter meanwhile */
+out:
+	sys->ops->close(sys->arg, fd);
+	return rc < 0 ? rc : 0;
+}
+
+int shf_text_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
+                   size_t n)
+{
+	char tmp[128];
+	int64_t put;
+	int fd, rc, closed;
+
+	if (!always(strlen(name) + sizeof(".tmp") <= sizeof(tmp)))
+		return -ENAMETOOLONG;
+	snprintf(tmp, sizeof(tmp), "%s.tmp", name);
+	fd = sys->ops->open(sys->arg, dir, tmp,
+	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC | SHF_O_NOFOLLOW, 0666);
+	if (fd < 0)
+		return fd;
+	put = sys->ops->pwrite(sys->arg, fd, bytes, n, 0);
+	rc = put < 0 ? (int)put : sys->ops->fsync(sys->arg, fd);
+	closed = sys->ops->close(sys->arg, fd);
+	if (rc >= 0)
+		rc = closed;
+	if (rc >= 0)
+		rc = sys->ops->rename(sys->arg, dir, tmp, dir, name, false);
+	if (rc < 0)
+		sys->ops->unlink(sys->arg, dir, tmp, false);
+	return rc < 0 ? rc : 0;
+}
+
+static int remove_at(const struct shf_sys *sys, int dir, const char *name, int depth)
+{
+	struct shf_names names;
+	struct shf_stat st;
+	int fd, rc, first = 0;
+
+	rc = sys->ops->stat(sys->arg, dir, name, false, &st);
+	if (rc < 0)
+		return rc == -ENOENT ? 0 : rc;
+	if (st.type != SHF_T_DIR)
+		return sys->ops->unlink(sys->arg, dir, name, false);
+	if (depth == DEPTH_MAX)
+		return -ELOOP;
+	fd = shf_dir_open(sys, dir, name);
+	if (fd < 0)
+		return fd;
+	rc = shf_names_read(sys, fd, &names);
+	if (rc == 0) {
+		for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; ) {
+			rc = remove_at(sys, fd, p, depth + 1);
+			if (rc < 0 && first == 0)
+				first = rc;
+		}
+		shf_names_release(&names);
+	} else {
+		first = rc;
+	}
+	sys->ops->close(sys->arg, fd);
+	rc = sys->ops->unlink(sys->arg, dir, name, true);
+	return first < 0 ? first : rc < 0 ? rc : 0;
+}
+
+int shf_tree_remove(const struct shf_sys *sys, int dir, const char *name)
+{
+	int rc = remove_at(sys, dir, name, 0);
+
+	return rc < 0 ? rc : 0;
+}
+
+bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_stat a, b;
+	char t[40];
+
+	shf_name_of_step(t, step);
+	return sys->ops->stat(sys->arg, s->dir, t, false, &a) >= 0 &&
+	       sys->ops->stat(sys->arg, dir, name, false, &b) >= 0 &&
+	       a.ino == b.ino && a.dev == b.dev;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of this room share: names of things in a run, small files, whole folders.
+ * Functions without err return >= 0 or a negative errno. Everything goes by name under a
+ * directory descriptor and follows no symlink. */
+#ifndef SHF_TREE_H
+#define SHF_TREE_H
+#include "store.h"
+
+#define SHF_DAY_S 86400
+#define SHF_GRACE_S 600
+
+/* The names in a directory, collected before anything is changed there. */
+struct shf_names {
+	struct shf_buf text;            /* NUL-ended, one after another */
+};
+int shf_names_read(const struct shf_sys *sys, int dir, struct shf_names *names);
+const char *shf_names_next(const struct shf_names *names, const char *name); /* NULL: first, end */
+void shf_names_release(struct shf_names *names);
+
+/* "checkpoint-12" <-> 12; only the canonical spelling counts. */
+bool shf_step_of_name(const char *name, int64_t *step);
+void shf_name_of_step(char out[40], int64_t step);
+/* "12-<32 hex>", as in stage, trash and aside. */
+bool shf_step_split(const char *name, int64_t *step, char session[33]);
+bool shf_hex_is_valid(const char *s, size_t n);         /* n lower-case digits, then NUL */
+int shf_hex_draw(const struct shf_sys *sys, char *out, size_t n);       /* n digits and a NUL */
+
+int shf_dir_open(const struct shf_sys *sys, int dir, const char *name);
+int shf_dir_make(const struct shf_sys *sys, int dir, const char *name); /* may exist; opened */
+/* fsync of a directory; a file system that has none is noted in s, once and for all. */
+int shf_dir_sync(struct shf_store *s, int fd);
+void shf_fd_close(const struct shf_sys *sys, int *fd);                  /* -1 is fine */
+
+/* A whole small regular file, appended to out. -EFBIG above max, -ELOOP and -EISDIR for what is
+ * no file. */
+int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out,
+                  size_t max);
+/* Through <name>.tmp, fsync and rename, so that it is old or new; the caller syncs dir. */
+int shf_text_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
+                   size_t n);
+/* A file, a link, or a folder with all in it, as far as possible; the first error. Gone is 0. */
+int shf_tree_remove(const struct shf_sys *sys, int dir, const char *name);
+/* Is the folder `name` the directory of checkpoint-<step>? A rename cut in the middle may leave
+ * both names on a file system that does not journal, and then neither may be emptied. */
+bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step);
+
+/* Lines of our own small texts: the rest of a line that starts with head, moving *p behind it.
+ * False when it is not there, too long, or no number. */
+bool shf_line_get(const char **p, const char *end, const char *head, char *out, size_t max);
+bool shf_line_number(const char **p, const char *end, const char *head, uint64_t *v);
+/* The last line of such a text: "sum <CRC of all before it>". */
+void shf_line_sum(struct shf_buf *text, size_t start);
+bool shf_line_sum_is_right(const char *start, const char *p, const char *end);
+
+/* Who wrote a lock or an alive file. */
+void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const char *session);
+bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33]);
+int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err);
+int shf_lock_write(struct shf_store *s, struct sheaf_error *err);
+/* C7: the lock file still names our session, else ELOST. */
+int shf_lock_check(struct shf_store *s, struct sheaf_error *err);
+/* A lock that the file system does not have is no reason to stop: safety never rests on it. */
+bool shf_lock_is_absent(int rc);
+
+/* One committed, damaged or foreign directory `name` under dir, read into e (path and step are
+ * the caller's); of a damaged one err says why. 0; 1: gone meanwhile; a code only when we
+ * ourselves lack memory or descriptors. */
+int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
+                  struct shf_entry *e, struct sheaf_error *err);
+char shf_mark_read(struct shf_store *s, int64_t step);  /* 'k', 'b', 0: none, '?': unreadable */
+int shf_mark_clear(struct shf_store *s, int64_t step);
+/* The numbers of all checkpoint-<n> in the run, descending. 0 or -errno. */
+struct shf_steps {
+	int64_t *all;                   /* owned */
+	size_t n;
+};
+int shf_steps_read(struct shf_store *s, struct shf_steps *steps);
+int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err);
+/* Deletes from the trash what is older than grace_s (< 0: all); both directories synced first. */
+int shf_trash_empty(struct shf_store *s, int grace_s, struct sheaf_error *err);
+/* Moves checkpoint-<step> to <to>/<step>-<session>, or under a fresh name where that is taken.
+ * The caller syncs. */
+int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
+                  struct sheaf_error *err);
+#endif
