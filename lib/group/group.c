@@ -119,22 +119,17 @@ _Static_assert(sizeof(((struct sheaf_error *)0)->msg) <= sizeof(((struct verdict
 static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 			 const struct sheaf_error *err)
 {
-	const char *msg = sheaf_strerror(rc);
-	int rank = t->rank, sys = 0;
-	size_t n;
+	struct sheaf_error own;
 
-	if (err && err->code == rc) {
-		msg = err->msg;
-		sys = err->sys;
-		if (err->rank >= 0 && err->rank < t->ranks)
-			rank = err->rank;
+	if (!err || err->code != rc) {
+		shf_fail(&own, rc, "rank %d: error %d, and no word of why", t->rank, rc);
+		err = &own;
 	}
-	n = strnlen(msg, sizeof(err->msg) - 1);
 	memset(v, 0, sizeof(*v));
 	v->code = (uint64_t)-(int64_t)rc;
-	v->sys = (uint64_t)(uint32_t)sys;
-	v->rank = (uint64_t)rank;
-	memcpy(v->msg, msg, n);
+	v->sys = (uint64_t)(uint32_t)err->sys;
+	v->rank = (uint64_t)(err->rank >= 0 && err->rank < t->ranks ? err->rank : t->rank);
+	memcpy(v->msg, err->msg, strnlen(err->msg, sizeof(err->msg) - 1));
 }
 
 static int verdict_read(const struct verdict *v, const struct shf_team *t, struct sheaf_error *err)
