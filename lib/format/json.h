@@ -22,6 +22,7 @@ struct shf_json {
 	struct shf_buf scratch;         /* decoded text of the last key, string or number, NUL-ended */
 	char stack[SHF_JSON_DEPTH_MAX];
 	int depth, state;
+	enum shf_json_kind kind;        /* of the last token */
 	size_t at;                      /* offset of the last token */
 	char why[120];                  /* set on ERROR; ends in "at byte N" */
 };

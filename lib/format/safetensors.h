@@ -8,6 +8,7 @@
 #include "sheaf.h"
 
 #define SHF_ST_HEADER_MAX UINT64_C(100000000)
+#define SHF_NAME_MAX 1024
 struct shf_st_tensor {
 	const char *name;               /* in the arena, NUL-ended, valid UTF-8, 1..1024 bytes, no
 	                                 * control bytes, not __metadata__ */
@@ -39,8 +40,13 @@ uint64_t shf_st_entry_bound(const struct shf_st_tensor *t);
 /* Names a tensor may have, families, attached files, notes (review B18). */
 bool shf_name_is_valid(const char *s, size_t n);        /* 1..1024 UTF-8, no controls, not __metadata__ */
 bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} */
-bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}, not . .., not sheaf.*, not *.safetensors* */
+bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}, not . .., not sheaf.*, not
+                                                         * alive-*, not *.safetensors* */
 bool shf_note_key_is_valid(const char *s);              /* [a-z0-9._-]{1,64} */
 bool shf_plain_is_valid(const char *s);                 /* a file name: one component, 1..255, no
                                                          * control bytes, not . or .. */
+/* How many bytes of a long name a sentence shows: whole characters, for %.*s. */
+int shf_name_show(const char *s);
+/* Sorts names by their bytes; one that is there twice, or NULL. */
+const char *shf_names_twice(const char **names, size_t n);
 #endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The index that Hugging Face loaders read. */
+#include "index.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "err.h"
+#include "json.h"
+#include "safetensors.h"
+
+struct reader {
+	struct shf_json json;
+	struct shf_arena *arena;        /* borrowed */
+	struct shf_buf entries;         /* of struct shf_index_entry */
+	const char *where;
+	struct sheaf_error *err;
+	uint64_t total_size;
+	bool has_metadata, has_map;
+};
+
+static int no_memory(struct reader *r)
+{
+	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for the index", r->where);
+}
+
+static int bad(struct reader *r, enum shf_json_kind kind, const char *why)
+{
+	if (kind != SHF_JSON_ERROR)
+		return shf_fail(r->err, SHEAF_EFORMAT, "%s: %s at byte %zu", r->where, why,
+				r->json.at);
+	if (r->json.scratch.oom)
+		return no_memory(r);
+	return shf_fail(r->err, SHEAF_EFORMAT, "%s: %s", r->where, r->json.why);
+}
+
+static bool text_is(const struct reader *r, const char *want)
+{
+	size_t n;
+	const char *text = shf_json_text(&r->json, &n);
+
+	return n == strlen(want) && !memcmp(text, want, n);
+}
+
+static int skip(struct reader *r, enum shf_json_kind first)
+{
+	return shf_json_skip(&r->json, first) ? 0 : bad(r, SHF_JSON_ERROR, "");
+}
+
+/* Anything is tolerated in metadata; total_size counts when it is a whole number. */
+static int read_metadata(struct reader *r)
+{
+	enum shf_json_kind kind;
+	bool is_total;
+	int rc;
+
+	if (r->has_metadata)
+		return bad(r, SHF_JSON_KEY, "metadata twice");
+	r->has_metadata = true;
+	kind = shf_json_next(&r->json);
+	if (kind != SHF_JSON_OBJECT)
+		return skip(r, kind);
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
+		is_total = text_is(r, "total_size");
+		kind = shf_json_next(&r->json);
+		if (is_total)
+			shf_json_u64(&r->json, &r->total_size);
+		rc = skip(r, kind);
+		if (rc < 0)
+			return rc;
+	}
+	return kind == SHF_JSON_OBJECT_END ? 0 : bad(r, kind, "");
+}
+
+static int read_entry(struct reader *r)
+{
+	struct shf_index_entry e, *last;
+	enum shf_json_kind kind;
+	size_t n;
+	const char *text = shf_json_text(&r->json, &n);
+
+	if (!shf_name_is_valid(text, n))
+		return bad(r, SHF_JSON_KEY, "bad tensor name in weight_map");
+	e.name = shf_arena_strdup(r->arena, text, n);
+	if (!e.name)
+		return no_memory(r);
+	kind = shf_json_next(&r->json);
+	if (kind != SHF_JSON_STRING)
+		return bad(r, kind, "value in weight_map that is no string");
+	text = shf_json_text(&r->json, &n);
+	if (memchr(text, 0, n) || !shf_plain_is_valid(text))
+		return bad(r, kind, "file in weight_map that is no plain name of this directory");
+	/* Neighbours mostly share their file: keep its name once. */
+	last = r->entries.len ? (struct shf_index_entry *)(void *)
+	       (r->entries.data + r->entries.len - sizeof(*last)) : NULL;
+	e.file = last && !strcmp(last->file, text) ? last->file :
+		 shf_arena_strdup(r->arena, text, n);
+	if (e.file)
+		shf_buf_add(&r->entries, &e, sizeof(e));
+	return e.file && !r->entries.oom ? 0 : no_memory(r);
+}
+
+static int read_map(struct reader *r)
+{
+	enum shf_json_kind kind;
+	int rc;
+
+	if (r->has_map)
+		return bad(r, SHF_JSON_KEY, "weight_map twice");
+	r->has_map = true;
+	kind = shf_json_next(&r->json);
+	if (kind != SHF_JSON_OBJECT)
+		return bad(r, kind, "weight_map is no object");
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
+		rc = read_entry(r);
+		if (rc < 0)
+			return rc;
+	}
+	return kind == SHF_JSON_OBJECT_END ? 0 : bad(r, kind, "");
+}
+
+static int read_document(struct reader *r)
+{
+	enum shf_json_kind kind = shf_json_next(&r->json);
+	int rc;
+
+	if (kind != SHF_JSON_OBJECT)
+		return bad(r, kind, "index is no object");
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
+		if (text_is(r, "metadata"))
+			rc = read_metadata(r);
+		else if (text_is(r, "weight_map"))
+			rc = read_map(r);
+		else
+			rc = skip(r, shf_json_next(&r->json));
+		if (rc < 0)
+			return rc;
+	}
+	if (kind != SHF_JSON_OBJECT_END)
+		return bad(r, kind, "");
+	kind = shf_json_next(&r->json);
+	if (kind != SHF_JSON_END)
+		return bad(r, kind, "");
+	return r->has_map ? 0 : shf_fail(r->err, SHEAF_EFORMAT, "%s: index without weight_map",
+					 r->where);
+}
+
+static int check_unique(struct reader *r, const struct shf_index_entry *entries, size_t n)
+{
+	const char **names = shf_alloc(n, sizeof(*names)), *twice;
+	int rc = 0;
+
+	if (!names)
+		return no_memory(r);
+	for (size_t i = 0; i < n; i++)
+		names[i] = entries[i].name;
+	twice = shf_names_twice(names, n);
+	if (twice)
+		rc = shf_fail(r->err, SHEAF_EFORMAT, "%s: tensor \"%.*s\" twice in weight_map",
+			      r->where, shf_name_show(twice), twice);
+	shf_free(names);
+	return rc;
+}
+
+int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t *bytes, size_t n,
+		    const char *where, struct sheaf_error *err)
+{
+	struct reader r = { .arena = arena, .where = where, .err = err, .total_size = UINT64_MAX };
+	struct shf_index_entry *entries;
+	size_t entries_n;
+	int rc;
+
+	shf_json_init(&r.json, bytes, n);
+	rc = read_document(&r);
+	if (rc < 0)
+		goto out;
+	entries_n = r.entries.len / sizeof(*entries);
+	entries = shf_arena_alloc(arena, entries_n, sizeof(*entries));
+	if (!entries) {
+		rc = no_memory(&r);
+		goto out;
+	}
+	if (entries_n)
+		memcpy(entries, r.entries.data, r.entries.len);
+	rc = check_unique(&r, entries, entries_n);
+	if (rc == 0)
+		*ix = (struct shf_index){ entries, entries_n, r.total_size };
+out:
+	shf_json_release(&r.json);
+	shf_buf_release(&r.entries);
+	return rc;
+}
+
+int shf_index_write(struct shf_buf *out, const struct shf_index_entry *entries, size_t n,
+		    uint64_t total_size)
+{
+	shf_buf_adds(out, "{\n  \"metadata\": {");
+	if (total_size != UINT64_MAX)
+		shf_buf_addf(out, "\n    \"total_size\": %" PRIu64 "\n  ", total_size);
+	shf_buf_adds(out, "},\n  \"weight_map\": {");
+	for (size_t i = 0; i < n; i++) {
+		shf_buf_adds(out, i ? ",\n    " : "\n    ");
+		shf_json_put(out, entries[i].name, strlen(entries[i].name));
+		shf_buf_adds(out, ": ");
+		shf_json_put(out, entries[i].file, strlen(entries[i].file));
+	}
+	shf_buf_adds(out, n ? "\n  }\n}\n" : "}\n}\n");
+	return out->oom ? SHEAF_ENOMEM : 0;
+}

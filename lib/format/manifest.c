@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf.json, written. */
+#include "manifest.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "crc64.h"
+#include "err.h"
+#include "json.h"
+#include "mf_check.h"
+
+static void add_text(struct shf_buf *b, const char *s)
+{
+	shf_json_put(b, s, strlen(s));
+}
+
+/* What stands before item i of a list. */
+static void add_comma(struct shf_buf *b, size_t i)
+{
+	shf_buf_adds(b, i ? ",\n  " : "\n  ");
+}
+
+static void add_head(struct shf_buf *b, const struct shf_manifest *m)
+{
+	shf_buf_addf(b, "{\"sheaf\": 1,\n \"needs\": [],\n \"step\": %" PRId64 ",\n", m->step);
+	shf_buf_addf(b, " \"session\": \"%s\",\n \"run\": \"%s\",\n \"parent\": ", m->session,
+		     m->run);
+	if (m->has_parent)
+		shf_buf_addf(b, "{\"step\": %" PRId64 ", \"session\": \"%s\"", m->parent_step,
+			     m->parent_session);
+	if (m->has_parent && m->parent_run[0])
+		shf_buf_addf(b, ", \"run\": \"%s\"", m->parent_run);
+	shf_buf_adds(b, m->has_parent ? "}" : "null");
+	shf_buf_addf(b, ",\n \"created\": \"%s\",\n \"writer\": {\"version\": ", m->created);
+	add_text(b, m->version);
+	shf_buf_adds(b, ", \"commit\": ");
+	add_text(b, m->commit);
+	shf_buf_adds(b, ", \"compiler\": ");
+	add_text(b, m->compiler);
+	shf_buf_adds(b, "},\n \"config\": ");
+	if (m->config)
+		add_text(b, m->config);
+	else
+		shf_buf_adds(b, "null");
+	shf_buf_adds(b, m->no_dir_fsync ? ",\n \"flags\": [\"no-dir-fsync\"]" : ",\n \"flags\": []");
+	shf_buf_adds(b, ",\n \"page\": 4096,\n \"block\": 1048576,\n \"sum\": \"crc64nvme\"");
+	shf_buf_addf(b, ",\n \"file_bytes_max\": %" PRIu64 ",\n \"ranks\": %" PRId64,
+		     m->file_bytes_max, m->ranks);
+	if (m->mesh) {
+		shf_buf_adds(b, ",\n \"mesh\": ");
+		add_text(b, m->mesh);
+	}
+	shf_buf_addf(b, ",\n \"plan\": \"%016" PRIx64 "\"", m->plan);
+}
+
+static void add_file(struct shf_buf *b, const struct shf_mf_file *f)
+{
+	shf_buf_adds(b, "{\"name\": ");
+	add_text(b, f->name);
+	shf_buf_addf(b, ", \"bytes\": %" PRIu64 ", \"crc\": \"%016" PRIx64 "\"}", f->bytes, f->crc);
+}
+
+static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_file *files, size_t n)
+{
+	shf_buf_addf(b, ",\n \"%s\": [", name);
+	for (size_t i = 0; i < n; i++) {
+		add_comma(b, i);
+		add_file(b, &files[i]);
+	}
+	shf_buf_adds(b, "]");
+}
+
+static void add_families(struct shf_buf *b, const struct shf_manifest *m)
+{
+	shf_buf_adds(b, ",\n \"families\": [");
+	for (size_t i = 0; i < m->families_n; i++) {
+		const struct shf_mf_family *f = &m->families[i];
+
+		add_comma(b, i);
+		shf_buf_adds(b, "{\"name\": ");
+		add_text(b, f->name);
+		shf_buf_adds(b, ", \"dir\": ");
+		add_text(b, f->dir);
+		shf_buf_addf(b, ", \"files\": %" PRIu64 ", \"tensors\": %" PRIu64 ", \"bytes\": %"
+			     PRIu64 "}", f->files, f->tensors, f->bytes);
+	}
+	shf_buf_adds(b, "]");
+}
+
+static void add_tied(struct shf_buf *b, const struct shf_manifest *m)
+{
+	shf_buf_adds(b, ",\n \"tied\": [");
+	for (size_t i = 0; i < m->tied_n; i++) {
+		add_comma(b, i);
+		shf_buf_adds(b, "[");
+		add_text(b, m->tied[i].family);
+		shf_buf_adds(b, ", ");
+		add_text(b, m->tied[i].name);
+		shf_buf_adds(b, ", ");
+		add_text(b, m->tied[i].to);
+		shf_buf_adds(b, "]");
+	}
+	shf_buf_adds(b, "]");
+}
+
+static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
+{
+	shf_buf_adds(b, ",\n \"notes\": {");
+	for (size_t i = 0; i < m->notes_n; i++) {
+		add_comma(b, i);
+		add_text(b, m->notes[i].key);
+		shf_buf_adds(b, ": ");
+		add_text(b, m->notes[i].value);
+	}
+	shf_buf_adds(b, "}");
+}
+
+int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struct sheaf_error *err)
+{
+	size_t start = out->len;
+	int rc = shf_manifest_check(m, SHEAF_EINVAL, "manifest", err);
+
+	if (rc < 0)
+		return rc;
+	add_head(out, m);
+	add_families(out, m);
+	add_files(out, "files", m->files, m->files_n);
+	add_files(out, "attached", m->attached, m->attached_n);
+	add_tied(out, m);
+	add_notes(out, m);
+	shf_buf_adds(out, ",\n \"sums\": ");
+	add_file(out, &m->sums);
+	if (!out->oom)
+		shf_buf_addf(out, ",\n \"self\": \"%016" PRIx64 "\"}\n",
+			     shf_crc64(out->data + start, out->len - start));
+	if (out->oom)
+		return shf_fail(err, SHEAF_ENOMEM, "out of memory for the manifest");
+	if (out->len - start >= SHF_MANIFEST_MAX) {
+		rc = shf_fail(err, SHEAF_EINVAL, "manifest of %zu bytes, must be less than %" PRIu64,
+			      out->len - start, SHF_MANIFEST_MAX);
+		out->len = start;
+	}
+	return rc;
+}

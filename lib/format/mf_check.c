@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must be true of a manifest, whoever made it. The encoder asks before it writes and the
+ * decoder after it has read, so that neither takes what the other would refuse, and no name in
+ * a manifest leads out of its directory.
+ */
+#include "mf_check.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "err.h"
+#include "json.h"
+#include "safetensors.h"
+
+struct check {
+	const struct shf_manifest *m;
+	int code;                       /* EINVAL for the encoder, ECORRUPT for the decoder */
+	const char *where;
+	struct sheaf_error *err;
+};
+
+static int bad(const struct check *c, const char *what, const char *name)
+{
+	return shf_fail(c->err, c->code, "%s: %s \"%.*s\"", c->where, what, shf_name_show(name),
+			name);
+}
+
+bool shf_hex_is_valid(const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!(s[i] >= '0' && s[i] <= '9') && !(s[i] >= 'a' && s[i] <= 'f'))
+			return false;
+	return true;
+}
+
+static bool is_id(const char id[33])
+{
+	return memchr(id, 0, 33) == id + 32 && shf_hex_is_valid(id, 32);
+}
+
+/* 2026-01-31T12:00:00Z, by its form alone. */
+static bool is_time(const char s[32])
+{
+	static const char form[] = "dddd-dd-ddTdd:dd:ddZ";
+
+	for (size_t i = 0; i < sizeof(form); i++) {
+		if (form[i] == 'd' ? s[i] < '0' || s[i] > '9' : s[i] != form[i])
+			return false;
+	}
+	return true;
+}
+
+static bool is_text(const char *s)
+{
+	return s && shf_utf8_is_valid(s, strlen(s));
+}
+
+static bool ends_in(const char *s, const char *tail)
+{
+	size_t n = strlen(s), tail_n = strlen(tail);
+
+	return n >= tail_n && !strcmp(s + n - tail_n, tail);
+}
+
+static int check_scalars(const struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+
+	if (m->step < 0)
+		return shf_fail(c->err, c->code, "%s: step %" PRId64, c->where, m->step);
+	if (!is_id(m->session) || !is_id(m->run))
+		return bad(c, "session or run is not 32 hex digits", "");
+	if (m->has_parent && (m->parent_step < 0 || !is_id(m->parent_session) ||
+			      (m->parent_run[0] && !is_id(m->parent_run))))
+		return bad(c, "the parent is not a step with a session", "");
+	if (!is_time(m->created))
+		return bad(c, "created is no time like", "2026-01-31T12:00:00Z");
+	if (!is_text(m->version) || !is_text(m->commit) || !is_text(m->compiler))
+		return bad(c, "writer is no text", "");
+	if ((m->config && !is_text(m->config)) || (m->mesh && !is_text(m->mesh)))
+		return bad(c, "config or mesh is no text", "");
+	if (m->file_bytes_max < 1 || m->ranks < 1)
+		return bad(c, "file_bytes_max or ranks is 0", "");
+	return 0;
+}
+
+/* No string of a list twice: string i is the one at items + i * size. */
+static int check_twice(const struct check *c, const void *items, size_t n, size_t size,
+		       const char *what)
+{
+	const char **names = shf_alloc(n, sizeof(*names)), *twice;
+	int rc = 0;
+
+	if (!names)
+		return shf_fail(c->err, SHEAF_ENOMEM, "%s: out of memory", c->where);
+	for (size_t i = 0; i < n; i++)
+		memcpy(&names[i], (const char *)items + i * size, sizeof(names[i]));
+	twice = shf_names_twice(names, n);
+	if (twice)
+		rc = bad(c, what, twice);
+	shf_free(names);
+	return rc;
+}
+
+/* Families, and the tensor files that follow from them in the same order. */
+static int check_families(const struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+	size_t file = 0;
+
+	for (size_t i = 0; i < m->families_n; i++) {
+		const struct shf_mf_family *f = &m->families[i];
+		size_t dir_n = strcmp(f->dir, ".") ? strlen(f->dir) + 1 : 0;
+
+		if (!shf_family_is_valid(f->name))
+			return bad(c, "bad family", f->name);
+		if (strcmp(f->dir, strcmp(f->name, "model") ? f->name : "."))
+			return bad(c, "family in a folder that is not its own:", f->dir);
+		if (f->files > m->files_n - file)
+			return bad(c, "fewer files than it says in family", f->name);
+		for (uint64_t k = 0; k < f->files; k++, file++) {
+			const char *name = m->files[file].name;
+
+			if ((dir_n && (strncmp(name, f->dir, dir_n - 1) || name[dir_n - 1] != '/')) ||
+			    !shf_plain_is_valid(name + dir_n) || !ends_in(name, ".safetensors"))
+				return bad(c, "bad name of a tensor file", name);
+		}
+	}
+	if (file != m->files_n)
+		return bad(c, "file of no family", m->files[file].name);
+	return 0;
+}
+
+/* The folder of a family: the family, else NULL. */
+static const struct shf_mf_family *family_of(const struct shf_manifest *m, const char *name,
+					     size_t n)
+{
+	for (size_t i = 0; i < m->families_n; i++)
+		if (strlen(m->families[i].name) == n && !memcmp(m->families[i].name, name, n))
+			return &m->families[i];
+	return NULL;
+}
+
+/* <family>.safetensors.index.json in the family's folder. */
+static bool is_index(const struct shf_manifest *m, const char *name)
+{
+	static const char tail[] = ".safetensors.index.json";
+	const char *slash = strchr(name, '/'), *base = slash ? slash + 1 : name;
+	size_t dir_n = slash ? (size_t)(slash - name) : 0, n;
+
+	if (!ends_in(base, tail))
+		return false;
+	n = strlen(base) - (sizeof(tail) - 1);
+	if (!family_of(m, base, n))
+		return false;
+	if (!slash)
+		return n == 5 && !memcmp(base, "model", n);
+	return n == dir_n && !memcmp(base, name, n) && !(n == 5 && !memcmp(base, "model", n));
+}
+
+static int check_attached(const struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+
+	for (size_t i = 0; i < m->attached_n; i++) {
+		const char *name = m->attached[i].name;
+
+		if (!shf_attached_is_valid(name) && !is_index(m, name))
+			return bad(c, "bad name of an attached file", name);
+		if (!strchr(name, '/') && strcmp(name, "model") && family_of(m, name, strlen(name)))
+			return bad(c, "attached file named as the folder of family", name);
+	}
+	return 0;
+}
+
+static int by_tied(const void *a, const void *b)
+{
+	const struct shf_mf_tied *x = *(const struct shf_mf_tied *const *)a;
+	const struct shf_mf_tied *y = *(const struct shf_mf_tied *const *)b;
+	int order = strcmp(x->family, y->family);
+
+	return order ? order : strcmp(x->name, y->name);
+}
+
+static int check_tied_order(const struct check *c, const struct shf_mf_tied **tied, size_t n)
+{
+	if (n > 1)
+		qsort(tied, n, sizeof(*tied), by_tied);
+	for (size_t i = 0; i < n; i++) {
+		struct shf_mf_tied target = { tied[i]->family, tied[i]->to, NULL };
+		const struct shf_mf_tied *key = &target;
+
+		if (i && !by_tied(&tied[i - 1], &tied[i]))
+			return bad(c, "tied twice:", tied[i]->name);
+		if (bsearch(&key, tied, n, sizeof(*tied), by_tied))
+			return bad(c, "tied to a name that is tied itself:", tied[i]->name);
+	}
+	return 0;
+}
+
+static int check_tied(const struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+	const struct shf_mf_tied **tied = shf_alloc(m->tied_n, sizeof(*tied));
+	int rc = 0;
+
+	if (!tied)
+		return shf_fail(c->err, SHEAF_ENOMEM, "%s: out of memory", c->where);
+	for (size_t i = 0; i < m->tied_n && rc == 0; i++) {
+		tied[i] = &m->tied[i];
+		if (!shf_family_is_valid(tied[i]->family))
+			rc = bad(c, "bad family of a tied name:", tied[i]->family);
+		else if (!shf_name_is_valid(tied[i]->name, strlen(tied[i]->name)) ||
+			 !shf_name_is_valid(tied[i]->to, strlen(tied[i]->to)))
+			rc = bad(c, "bad tied name", tied[i]->name);
+	}
+	if (rc == 0)
+		rc = check_tied_order(c, tied, m->tied_n);
+	shf_free(tied);
+	return rc;
+}
+
+static int check_notes(const struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+	size_t total = 0;
+
+	for (size_t i = 0; i < m->notes_n; i++) {
+		size_t n;
+
+		if (!shf_note_key_is_valid(m->notes[i].key))
+			return bad(c, "bad key of a note", m->notes[i].key);
+		if (!is_text(m->notes[i].value))
+			return bad(c, "value that is no UTF-8 in note", m->notes[i].key);
+		n = strlen(m->notes[i].value);
+		total += n + strlen(m->notes[i].key);
+		if (n > SHF_NOTE_MAX || total > SHF_NOTES_MAX)
+			return bad(c, "more than 64 KiB in it or 512 KiB in all up to note",
+				   m->notes[i].key);
+	}
+	return 0;
+}
+
+int shf_manifest_check(const struct shf_manifest *m, int code, const char *where,
+		       struct sheaf_error *err)
+{
+	struct check c = { m, code, where, err };
+	int rc = check_scalars(&c);
+
+	if (rc == 0)
+		rc = check_families(&c);
+	if (rc == 0)
+		rc = check_twice(&c, m->families, m->families_n, sizeof(*m->families),
+				 "twice among the families:");
+	if (rc == 0)
+		rc = check_twice(&c, m->files, m->files_n, sizeof(*m->files),
+				 "twice among the files:");
+	if (rc == 0)
+		rc = check_attached(&c);
+	if (rc == 0)
+		rc = check_twice(&c, m->attached, m->attached_n, sizeof(*m->attached),
+				 "twice among the attached files:");
+	if (rc == 0)
+		rc = check_tied(&c);
+	if (rc == 0)
+		rc = check_notes(&c);
+	if (rc == 0)
+		rc = check_twice(&c, m->notes, m->notes_n, sizeof(*m->notes), "twice among the notes:");
+	if (rc == 0 && (!m->sums.name || strcmp(m->sums.name, "sheaf.sums")))
+		rc = bad(&c, "the table of sums is not named sheaf.sums but",
+			 m->sums.name ? m->sums.name : "");
+	return rc;
+}

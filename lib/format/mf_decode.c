@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf.json, read. First the tail and the sum over all that is before it, then whether this
+ * reader may read on (version, needs), then the members, then the rules of mf_check.
+ *
+ * One table a kind of object drives it: a field is a name, a kind and a place in the struct.
+ */
+#include <inttypes.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "crc64.h"
+#include "err.h"
+#include "json.h"
+#include "manifest.h"
+#include "mf_check.h"
+#include "safetensors.h"
+
+struct decoder {
+	struct shf_json json;
+	struct shf_arena *arena;        /* borrowed */
+	const char *where;
+	struct sheaf_error *err;
+};
+enum kind {
+	K_TEXT,                         /* const char * */
+	K_TEXT_OR_NULL,
+	K_FIXED,                        /* char[size]: text that fits with its NUL */
+	K_U64, K_I64,
+	K_HEX,                          /* uint64_t as 16 lower-case hex digits */
+	K_OTHER                         /* read does it */
+};
+struct field {
+	const char *name;
+	enum kind kind;
+	bool optional;
+	size_t off, size;
+	/* The value's first token was just returned. */
+	int (*read)(struct decoder *d, void *record, enum shf_json_kind first);
+};
+#define FIELDS_MAX 32
+
+static int no_memory(struct decoder *d)
+{
+	return shf_fail(d->err, SHEAF_ENOMEM, "%s: out of memory", d->where);
+}
+
+static int bad_json(struct decoder *d)
+{
+	if (d->json.scratch.oom)
+		return no_memory(d);
+	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %s", d->where, d->json.why);
+}
+
+static int bad(struct decoder *d, enum shf_json_kind kind, const char *member, const char *why)
+{
+	if (kind == SHF_JSON_ERROR)
+		return bad_json(d);
+	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: member \"%s\" %s at byte %zu", d->where, member,
+			why, d->json.at);
+}
+
+static bool text_is(const struct decoder *d, const char *want)
+{
+	size_t n;
+	const char *text = shf_json_text(&d->json, &n);
+
+	return n == strlen(want) && !memcmp(text, want, n);
+}
+
+static int read_text(struct decoder *d, const char *member, const char **out)
+{
+	size_t n;
+	const char *text = shf_json_text(&d->json, &n);
+
+	if (memchr(text, 0, n))
+		return bad(d, SHF_JSON_STRING, member, "holds a NUL");
+	*out = shf_arena_strdup(d->arena, text, n);
+	return *out ? 0 : no_memory(d);
+}
+
+static int read_fixed(struct decoder *d, const struct field *f, char *out)
+{
+	size_t n;
+	const char *text = shf_json_text(&d->json, &n);
+
+	if (n >= f->size || memchr(text, 0, n))
+		return bad(d, SHF_JSON_STRING, f->name, "is too long");
+	memcpy(out, text, n);
+	out[n] = 0;
+	return 0;
+}
+
+static bool parse_hex(const char *text, uint64_t *v)
+{
+	uint64_t x = 0;
+
+	if (!shf_hex_is_valid(text, 16))
+		return false;
+	for (int i = 0; i < 16; i++)
+		x = x << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+	*v = x;
+	return true;
+}
+
+static int read_hex(struct decoder *d, const struct field *f, uint64_t *out)
+{
+	size_t n;
+	const char *text = shf_json_text(&d->json, &n);
+
+	if (n != 16 || !parse_hex(text, out))
+		return bad(d, SHF_JSON_STRING, f->name, "is not 16 lower-case hex digits");
+	return 0;
+}
+
+static int read_value(struct decoder *d, const struct field *f, void *record)
+{
+	enum shf_json_kind kind = shf_json_next(&d->json);
+	char *place = (char *)record + f->off;
+
+	if (kind == SHF_JSON_ERROR)
+		return bad_json(d);
+	if (f->kind == K_OTHER)
+		return f->read(d, record, kind);
+	if (f->kind == K_U64 || f->kind == K_I64) {
+		bool fits = f->kind == K_U64 ?
+			    shf_json_u64(&d->json, (uint64_t *)(void *)place) :
+			    shf_json_i64(&d->json, (int64_t *)(void *)place);
+
+		return fits ? 0 : bad(d, kind, f->name, "is no whole number in range");
+	}
+	if (f->kind == K_TEXT_OR_NULL && kind == SHF_JSON_NULL)
+		return 0;
+	if (kind != SHF_JSON_STRING)
+		return bad(d, kind, f->name, "is no string");
+	if (f->kind == K_FIXED)
+		return read_fixed(d, f, place);
+	if (f->kind == K_HEX)
+		return read_hex(d, f, (uint64_t *)(void *)place);
+	return read_text(d, f->name, (const char **)(void *)place);
+}
+
+/* The members of an object that was just opened: each field once, unknown ones ignored. */
+static int read_members(struct decoder *d, void *record, const struct field *fields, size_t n)
+{
+	bool seen[FIELDS_MAX] = { false };
+	enum shf_json_kind kind;
+	int rc = 0;
+
+	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_OBJECT_END) {
+		size_t i = 0;
+
+		if (kind != SHF_JSON_KEY)
+			return bad_json(d);
+		while (i < n && !text_is(d, fields[i].name))
+			i++;
+		if (i == n) {
+			if (!shf_json_skip(&d->json, shf_json_next(&d->json)))
+				rc = bad_json(d);
+		} else if (seen[i]) {
+			rc = bad(d, kind, fields[i].name, "is there twice");
+		} else {
+			seen[i] = true;
+			rc = read_value(d, &fields[i], record);
+		}
+	}
+	for (size_t i = 0; i < n && rc == 0; i++)
+		if (!seen[i] && !fields[i].optional)
+			rc = bad(d, SHF_JSON_KEY, fields[i].name, "is missing from the object that ends");
+	return rc;
+}
+
+/* A list of objects becomes an array in the arena. */
+struct list {
+	const char *name;
+	size_t size;                    /* of one item */
+	const struct field *fields;
+	size_t fields_n;
+};
+
+static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind first, void **items,
+		     size_t *items_n)
+{
+	struct shf_buf got = SHF_BUF_INIT;
+	enum shf_json_kind kind;
+	int rc = 0;
+
+	if (first != SHF_JSON_ARRAY)
+		return bad(d, first, l->name, "is no array");
+	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_ARRAY_END) {
+		uint8_t *item = shf_buf_extend(&got, l->size);
+
+		if (!item)
+			rc = no_memory(d);
+		else if (kind != SHF_JSON_OBJECT)
+			rc = bad(d, kind, l->name, "holds what is no object");
+		else
+			rc = read_members(d, item, l->fields, l->fields_n);
+	}
+	if (rc == 0) {
+		*items = shf_arena_alloc(d->arena, got.len / l->size, l->size);
+		*items_n = got.len / l->size;
+		if (!*items)
+			rc = no_memory(d);
+		else if (got.len)
+			memcpy(*items, got.data, got.len);
+	}
+	shf_buf_release(&got);
+	return rc;
+}
+
+static const struct field file_fields[] = {
+	{ "name", K_TEXT, false, offsetof(struct shf_mf_file, name), 0, NULL },
+	{ "bytes", K_U64, false, offsetof(struct shf_mf_file, bytes), 0, NULL },
+	{ "crc", K_HEX, false, offsetof(struct shf_mf_file, crc), 0, NULL },
+};
+static const struct field family_fields[] = {
+	{ "name", K_TEXT, false, offsetof(struct shf_mf_family, name), 0, NULL },
+	{ "dir", K_TEXT, false, offsetof(struct shf_mf_family, dir), 0, NULL },
+	{ "files", K_U64, false, offsetof(struct shf_mf_family, files), 0, NULL },
+	{ "tensors", K_U64, false, offsetof(struct shf_mf_family, tensors), 0, NULL },
+	{ "bytes", K_U64, false, offsetof(struct shf_mf_family, bytes), 0, NULL },
+};
+static const struct field parent_fields[] = {
+	{ "step", K_I64, false, offsetof(struct shf_manifest, parent_step), 0, NULL },
+	{ "session", K_FIXED, false, offsetof(struct shf_manifest, parent_session), 33, NULL },
+	{ "run", K_FIXED, true, offsetof(struct shf_manifest, parent_run), 33, NULL },
+};
+static const struct field writer_fields[] = {
+	{ "version", K_TEXT, false, offsetof(struct shf_manifest, version), 0, NULL },
+	{ "commit", K_TEXT, false, offsetof(struct shf_manifest, commit), 0, NULL },
+	{ "compiler", K_TEXT, false, offsetof(struct shf_manifest, compiler), 0, NULL },
+};
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static int read_families(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	static const struct list l = { "families", sizeof(struct shf_mf_family), family_fields,
+				       COUNT(family_fields) };
+	struct shf_manifest *m = record;
+	void *items;
+	int rc = read_list(d, &l, first, &items, &m->families_n);
+
+	if (rc == 0)
+		m->families = items;
+	return rc;
+}
+
+static int read_files(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	static const struct list l = { "files", sizeof(struct shf_mf_file), file_fields,
+				       COUNT(file_fields) };
+	struct shf_manifest *m = record;
+	void *items;
+	int rc = read_list(d, &l, first, &items, &m->files_n);
+
+	if (rc == 0)
+		m->files = items;
+	return rc;
+}
+
+static int read_attached(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	static const struct list l = { "attached", sizeof(struct shf_mf_file), file_fields,
+				       COUNT(file_fields) };
+	struct shf_manifest *m = record;
+	void *items;
+	int rc = read_list(d, &l, first, &items, &m->attached_n);
+
+	if (rc == 0)
+		m->attached = items;
+	return rc;
+}
+
+static int read_sums(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	struct shf_manifest *m = record;
+
+	if (first != SHF_JSON_OBJECT)
+		return bad(d, first, "sums", "is no object");
+	return read_members(d, &m->sums, file_fields, COUNT(file_fields));
+}
+
+static int read_parent(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	struct shf_manifest *m = record;
+
+	if (first == SHF_JSON_NULL)
+		return 0;
+	if (first != SHF_JSON_OBJECT)
+		return bad(d, first, "parent", "is no object");
+	m->has_parent = true;
+	return read_members(d, m, parent_fields, COUNT(parent_fields));
+}
+
+static int read_writer(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	if (first != SHF_JSON_OBJECT)
+		return bad(d, first, "writer", "is no object");
+	return read_members(d, record, writer_fields, COUNT(writer_fields));
+}
+
+static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	struct shf_manifest *m = record;
+	enum shf_json_kind kind;
+
+	if (first != SHF_JSON_ARRAY)
+		return bad(d, first, "flags", "is no array");
+	while ((kind = shf_json_next(&d->json)) == SHF_JSON_STRING)
+		if (text_is(d, "no-dir-fsync"))
+			m->no_dir_fsync = true;
+	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "flags", "holds what is no string");
+}
+
+static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
+{
+	const char **parts[] = { &t->family, &t->name, &t->to };
+	enum shf_json_kind kind;
+
+	for (size_t i = 0; i < COUNT(parts); i++) {
+		int rc;
+
+		kind = shf_json_next(&d->json);
+		if (kind != SHF_JSON_STRING)
+			return bad(d, kind, "tied", "holds what is not three strings");
+		rc = read_text(d, "tied", parts[i]);
+		if (rc < 0)
+			return rc;
+	}
+	kind = shf_json_next(&d->json);
+	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "tied", "holds what is not three strings");
+}
+
+static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	struct shf_manifest *m = record;
+	struct shf_buf got = SHF_BUF_INIT;
+	enum shf_json_kind kind;
+	int rc = 0;
+
+	if (first != SHF_JSON_ARRAY)
+		return bad(d, first, "tied", "is no array");
+	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_ARRAY_END) {
+		struct shf_mf_tied t;
+
+		rc = kind == SHF_JSON_ARRAY ? read_tied_one(d, &t) :
+		     bad(d, kind, "tied", "holds what is no array");
+		if (rc == 0)
+			shf_buf_add(&got, &t, sizeof(t));
+	}
+	m->tied_n = got.len / sizeof(*m->tied);
+	if (rc == 0) {
+		m->tied = shf_arena_alloc(d->arena, m->tied_n, sizeof(*m->tied));
+		if (!m->tied || got.oom)
+			rc = no_memory(d);
+		else if (got.len)
+			memcpy(m->tied, got.data, got.len);
+	}
+	shf_buf_release(&got);
+	return rc;
+}
+
+static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	struct shf_manifest *m = record;
+	struct shf_buf got = SHF_BUF_INIT;
+	enum shf_json_kind kind;
+	int rc = 0;
+
+	if (first != SHF_JSON_OBJECT)
+		return bad(d, first, "notes", "is no object");
+	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_OBJECT_END) {
+		struct shf_mf_note note;
+
+		rc = kind == SHF_JSON_KEY ? read_text(d, "notes", &note.key) : bad_json(d);
+		if (rc < 0)
+			break;
+		kind = shf_json_next(&d->json);
+		rc = kind == SHF_JSON_STRING ? read_text(d, "notes", &note.value) :
+		     bad(d, kind, "notes", "holds what is no string");
+		if (rc == 0)
+			shf_buf_add(&got, &note, sizeof(note));
+	}
+	m->notes_n = got.len / sizeof(*m->notes);
+	if (rc == 0) {
+		m->notes = shf_arena_alloc(d->arena, m->notes_n, sizeof(*m->notes));
+		if (!m->notes || got.oom)
+			rc = no_memory(d);
+		else if (got.len)
+			memcpy(m->notes, got.data, got.len);
+	}
+	shf_buf_release(&got);
+	return rc;
+}
+
+/* needs was looked at before; here it is only walked. */
+static int read_needs(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	enum shf_json_kind kind;
+
+	(void)record;
+	if (first != SHF_JSON_ARRAY)
+		return bad(d, first, "needs", "is no array");
+	kind = shf_json_next(&d->json);
+	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "needs", "holds what is no string");
+}
+
+/* The constants of this version: another value would be another format. */
+static int read_constant(struct decoder *d, const char *member, uint64_t want)
+{
+	uint64_t got;
+
+	if (!shf_json_u64(&d->json, &got))
+		return bad(d, SHF_JSON_KEY, member, "is no whole number");
+	if (got != want)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: %s %" PRIu64 ", this sheaf reads %" PRIu64,
+				d->where, member, got, want);
+	return 0;
+}
+
+static int read_version(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	(void)record;
+	(void)first;
+	return read_constant(d, "sheaf", 1);
+}
+
+static int read_page(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	(void)record;
+	(void)first;
+	return read_constant(d, "page", 4096);
+}
+
+static int read_block(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	(void)record;
+	(void)first;
+	return read_constant(d, "block", 1048576);
+}
+
+static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	(void)record;
+	if (first != SHF_JSON_STRING)
+		return bad(d, first, "sum", "is no string");
+	if (!text_is(d, "crc64nvme"))
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: sum \"%.40s\", this sheaf knows crc64nvme",
+				d->where, shf_json_text(&d->json, NULL));
+	return 0;
+}
+
+/* Its value was checked with the tail; a second one elsewhere would be a double member. */
+static int read_self(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	(void)record;
+	return first == SHF_JSON_STRING ? 0 : bad(d, first, "self", "is no string");
+}
+
+#define OTHER(name, read) { name, K_OTHER, false, 0, 0, read }
+#define AT(name, kind, member) { name, kind, false, offsetof(struct shf_manifest, member), \
+	sizeof(((struct shf_manifest *)0)->member), NULL }
+static const struct field root_fields[] = {
+	OTHER("sheaf", read_version),
+	OTHER("needs", read_needs),
+	AT("step", K_I64, step),
+	AT("session", K_FIXED, session),
+	AT("run", K_FIXED, run),
+	OTHER("parent", read_parent),
+	AT("created", K_FIXED, created),
+	OTHER("writer", read_writer),
+	AT("config", K_TEXT_OR_NULL, config),
+	OTHER("flags", read_flags),
+	OTHER("page", read_page),
+	OTHER("block", read_block),
+	OTHER("sum", read_sum),
+	AT("file_bytes_max", K_U64, file_bytes_max),
+	AT("ranks", K_I64, ranks),
+	{ "mesh", K_TEXT, true, offsetof(struct shf_manifest, mesh), 0, NULL },
+	AT("plan", K_HEX, plan),
+	OTHER("families", read_families),
+	OTHER("files", read_files),
+	OTHER("attached", read_attached),
+	OTHER("tied", read_tied),
+	OTHER("notes", read_notes),
+	OTHER("sums", read_sums),
+	OTHER("self", read_self),
+};
+_Static_assert(COUNT(root_fields) <= FIELDS_MAX, "read_members counts on it");
+
+/* May this reader go on? A newer format may differ in everything else, so this comes first. */
+static int check_needs(struct decoder *d, enum shf_json_kind kind)
+{
+	if (kind != SHF_JSON_ARRAY)
+		return shf_json_skip(&d->json, kind) ? 0 : bad_json(d);
+	kind = shf_json_next(&d->json);
+	if (kind == SHF_JSON_STRING)
+		return shf_fail(d->err, SHEAF_EFORMAT, "%s: needs \"%.60s\", which this sheaf does not "
+				"know", d->where, shf_json_text(&d->json, NULL));
+	if (kind == SHF_JSON_ARRAY_END)
+		return 0;
+	return bad(d, kind, "needs", "holds what is no string");
+}
+
+static int check_version(struct decoder *d)
+{
+	enum shf_json_kind kind = shf_json_next(&d->json);
+	uint64_t version;
+	int rc = 0;
+
+	if (kind != SHF_JSON_OBJECT)
+		return kind == SHF_JSON_ERROR ? bad_json(d) :
+		       shf_fail(d->err, SHEAF_ECORRUPT, "%s: is no object", d->where);
+	while (rc == 0 && (kind = shf_json_next(&d->json)) == SHF_JSON_KEY) {
+		bool is_version = text_is(d, "sheaf"), is_needs = text_is(d, "needs");
+
+		kind = shf_json_next(&d->json);
+		if (is_version && shf_json_u64(&d->json, &version) && version > 1)
+			rc = shf_fail(d->err, SHEAF_EFORMAT, "%s: format %" PRIu64
+				      " was written by a newer sheaf", d->where, version);
+		else if (is_needs)
+			rc = check_needs(d, kind);
+		else if (!shf_json_skip(&d->json, kind))
+			rc = bad_json(d);
+	}
+	if (rc == 0 && (kind != SHF_JSON_OBJECT_END || shf_json_next(&d->json) != SHF_JSON_END))
+		rc = bad_json(d);
+	return rc;
+}
+
+#define TAIL_HEAD ",\n \"self\": \""
+#define TAIL_END "\"}\n"
+#define TAIL_BYTES (sizeof(TAIL_HEAD) - 1 + 16 + sizeof(TAIL_END) - 1)
+
+static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
+{
+	const uint8_t *tail, *digits;
+	uint64_t want, got;
+
+	if (n >= SHF_MANIFEST_MAX)
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes, must be less than %" PRIu64,
+				d->where, n, SHF_MANIFEST_MAX);
+	if (n < TAIL_BYTES)
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes are no manifest", d->where, n);
+	tail = bytes + n - TAIL_BYTES;
+	digits = tail + sizeof(TAIL_HEAD) - 1;
+	if (memcmp(tail, TAIL_HEAD, sizeof(TAIL_HEAD) - 1) ||
+	    memcmp(digits + 16, TAIL_END, sizeof(TAIL_END) - 1) ||
+	    !parse_hex((const char *)digits, &want))
+		return shf_fail(d->err, SHEAF_ECORRUPT,
+				"%s: does not end in its own checksum, as every manifest does",
+				d->where);
+	got = shf_crc64(bytes, n - TAIL_BYTES);
+	if (got != want)
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: checksum %016" PRIx64 ", want %016" PRIx64,
+				d->where, got, want);
+	return 0;
+}
+
+int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const uint8_t *bytes,
+			size_t n, const char *where, struct sheaf_error *err)
+{
+	struct decoder d = { .arena = arena, .where = where, .err = err };
+	struct shf_manifest got;
+	int rc = check_self(&d, bytes, n);
+
+	if (rc < 0)
+		return rc;
+	memset(&got, 0, sizeof(got));
+	shf_json_init(&d.json, bytes, n);
+	rc = check_version(&d);
+	shf_json_release(&d.json);
+	shf_json_init(&d.json, bytes, n);
+	if (rc == 0 && shf_json_next(&d.json) != SHF_JSON_OBJECT)
+		rc = bad_json(&d);
+	if (rc == 0)
+		rc = read_members(&d, &got, root_fields, COUNT(root_fields));
+	if (rc == 0)
+		rc = shf_manifest_check(&got, SHEAF_ECORRUPT, where, err);
+	if (rc == 0)
+		*m = got;
+	shf_json_release(&d.json);
+	return rc;
+}

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The safetensors header, read: bytes of a stranger become structs or a sentence.
+ *
+ * Always true here: memory and time are linear in the header (the sorts add a logarithm);
+ * offsets in sentences count from the start of the file, in the data section from the start of
+ * the data. What is accepted tiles the data section: no byte of it belongs to no tensor or two.
+ */
+#include "safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "err.h"
+#include "json.h"
+
+struct item {                           /* a tensor, and where the header names it */
+	struct shf_st_tensor t;
+	size_t at;
+};
+struct reader {
+	struct shf_json json;
+	struct shf_arena *arena;        /* borrowed */
+	struct shf_buf items;           /* of struct item */
+	struct shf_buf keys;            /* of const char *: those of __metadata__ */
+	struct shf_st *st;              /* borrowed */
+	const char *where;
+	struct sheaf_error *err;
+	bool has_metadata;
+};
+enum { F_DTYPE = 1, F_SHAPE = 2, F_OFFSETS = 4, F_ALL = 7 };
+struct entry {
+	struct item item;
+	unsigned seen;                  /* F_... */
+	uint64_t items;                 /* product of the dimensions */
+	uint64_t from, to;              /* data_offsets */
+};
+
+static int no_memory(struct reader *r)
+{
+	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for its header", r->where);
+}
+
+/* The document itself is bad. */
+static int bad_json(struct reader *r)
+{
+	if (r->json.scratch.oom)
+		return no_memory(r);
+	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s", r->where, r->json.why);
+}
+
+static int bad_header(struct reader *r, const char *why)
+{
+	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s at byte %zu", r->where, why,
+			r->json.at);
+}
+
+static int bad_entry(struct reader *r, const struct entry *e, const char *why)
+{
+	return shf_fail(r->err, SHEAF_EFORMAT, "%s: tensor \"%.*s\": %s at byte %zu", r->where,
+			shf_name_show(e->item.t.name), e->item.t.name, why, r->json.at);
+}
+
+/* What came instead of what was wanted: a broken document or only the wrong kind. */
+static int bad_kind(struct reader *r, const struct entry *e, enum shf_json_kind kind,
+		    const char *why)
+{
+	if (kind == SHF_JSON_ERROR)
+		return bad_json(r);
+	return e ? bad_entry(r, e, why) : bad_header(r, why);
+}
+
+static int read_dtype(struct reader *r, struct entry *e)
+{
+	enum shf_json_kind kind = shf_json_next(&r->json);
+	const char *text;
+	size_t n;
+
+	if (kind != SHF_JSON_STRING)
+		return bad_kind(r, e, kind, "dtype is no string");
+	text = shf_json_text(&r->json, &n);
+	e->item.t.dtype = shf_dtype_from(text, n);
+	if (e->item.t.dtype)
+		return 0;
+	return shf_fail(r->err, SHEAF_EFORMAT,
+			"%s: tensor \"%.*s\": unknown dtype \"%.*s\" at byte %zu", r->where,
+			shf_name_show(e->item.t.name), e->item.t.name, shf_name_show(text), text,
+			r->json.at);
+}
+
+/* The product of the dimensions that are not 0 must fit, whatever their order, so that nobody
+ * who multiplies them overflows. */
+static int read_shape(struct reader *r, struct entry *e)
+{
+	enum shf_json_kind kind = shf_json_next(&r->json);
+	uint64_t product = 1, dim;
+	bool empty = false;
+	int64_t ndim = 0;
+
+	if (kind != SHF_JSON_ARRAY)
+		return bad_kind(r, e, kind, "shape is no array");
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_NUMBER) {
+		if (!shf_json_u64(&r->json, &dim) || dim > INT64_MAX)
+			return bad_entry(r, e, "dimension that is no integer of 63 bits");
+		if (!dim)
+			empty = true;
+		else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)
+			return bad_entry(r, e, "the product of the dimensions overflows");
+		if (ndim < SHEAF_DIMS_MAX)
+			e->item.t.shape[ndim] = (int64_t)dim;
+		if (++ndim > INT32_MAX)
+			return bad_entry(r, e, "too many dimensions");
+	}
+	if (kind != SHF_JSON_ARRAY_END)
+		return bad_kind(r, e, kind, "dimension that is no integer of 63 bits");
+	if (ndim > SHEAF_DIMS_MAX)
+		memset(e->item.t.shape, 0, sizeof(e->item.t.shape));
+	e->item.t.ndim = (int32_t)ndim;
+	e->items = empty ? 0 : product;
+	return 0;
+}
+
+static int read_offsets(struct reader *r, struct entry *e)
+{
+	static const char why[] = "data_offsets are not two integers of 64 bits";
+	enum shf_json_kind kind = shf_json_next(&r->json);
+	uint64_t v[2];
+
+	if (kind != SHF_JSON_ARRAY)
+		return bad_kind(r, e, kind, why);
+	for (int i = 0; i < 2; i++) {
+		kind = shf_json_next(&r->json);
+		if (kind != SHF_JSON_NUMBER || !shf_json_u64(&r->json, &v[i]))
+			return bad_kind(r, e, kind, why);
+	}
+	kind = shf_json_next(&r->json);
+	if (kind != SHF_JSON_ARRAY_END)
+		return bad_kind(r, e, kind, why);
+	if (v[0] > v[1])
+		return bad_entry(r, e, "data_offsets that run backwards");
+	if (v[1] > r->st->payload_bytes)
+		return bad_entry(r, e, "data_offsets beyond the end of the file");
+	e->from = v[0];
+	e->to = v[1];
+	return 0;
+}
+
+static int read_field(struct reader *r, struct entry *e)
+{
+	static const char *const names[] = { "dtype", "shape", "data_offsets" };
+	size_t n, i = 0;
+	const char *text = shf_json_text(&r->json, &n);
+
+	while (i < 3 && (n != strlen(names[i]) || memcmp(text, names[i], n)))
+		i++;
+	if (i == 3)
+		return bad_entry(r, e, "unknown field");
+	if (e->seen & 1U << i)
+		return bad_entry(r, e, "the same field twice");
+	e->seen |= 1U << i;
+	if (i == 0)
+		return read_dtype(r, e);
+	return i == 1 ? read_shape(r, e) : read_offsets(r, e);
+}
+
+/* The bytes that dtype and shape ask for are those that the offsets give. */
+static int check_size(struct reader *r, struct entry *e)
+{
+	const struct shf_dtype *d = shf_dtype(e->item.t.dtype);
+	uint64_t want;
+
+	if (e->items % d->group)
+		return bad_entry(r, e, "items that make no whole number of bytes");
+	if (!shf_dtype_bytes(&want, e->item.t.dtype, e->items))
+		return bad_entry(r, e, "its size overflows");
+	if (want != e->to - e->from)
+		return shf_fail(r->err, SHEAF_EFORMAT,
+				"%s: tensor \"%.*s\": %" PRIu64 " bytes by data_offsets, %" PRIu64
+				" by dtype and shape, at byte %zu", r->where,
+				shf_name_show(e->item.t.name), e->item.t.name, e->to - e->from, want,
+				e->item.at);
+	e->item.t.off = e->from;
+	e->item.t.bytes = want;
+	return 0;
+}
+
+static int read_entry(struct reader *r, struct entry *e)
+{
+	enum shf_json_kind kind = shf_json_next(&r->json);
+	int rc;
+
+	if (kind != SHF_JSON_OBJECT)
+		return bad_kind(r, e, kind, "entry is no object");
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
+		rc = read_field(r, e);
+		if (rc < 0)
+			return rc;
+	}
+	if (kind != SHF_JSON_OBJECT_END)
+		return bad_json(r);
+	if (!(e->seen & F_DTYPE))
+		return bad_entry(r, e, "no dtype before the end of the entry");
+	if (!(e->seen & F_SHAPE))
+		return bad_entry(r, e, "no shape before the end of the entry");
+	if (!(e->seen & F_OFFSETS))
+		return bad_entry(r, e, "no data_offsets before the end of the entry");
+	rc = check_size(r, e);
+	if (rc < 0)
+		return rc;
+	shf_buf_add(&r->items, &e->item, sizeof(e->item));
+	return r->items.oom ? no_memory(r) : 0;
+}
+
+/* Keys of __metadata__ may hold any text, so a copy with its NULs escaped is what is compared;
+ * that is the emitter's form, which is one to one. */
+static int add_metadata_key(struct reader *r, const char *text, size_t n)
+{
+	struct shf_buf quoted = SHF_BUF_INIT;
+	const char *key = NULL;
+
+	shf_json_put(&quoted, text, n);
+	if (!quoted.oom)
+		key = shf_arena_strdup(r->arena, (const char *)quoted.data, quoted.len);
+	if (key)
+		shf_buf_add(&r->keys, &key, sizeof(key));
+	shf_buf_release(&quoted);
+	return key && !r->keys.oom ? 0 : no_memory(r);
+}
+
+static int check_metadata_keys(struct reader *r)
+{
+	size_t n = r->keys.len / sizeof(const char *);
+	const char *twice = shf_names_twice((const char **)(void *)r->keys.data, n);
+
+	if (!twice)
+		return 0;
+	return shf_fail(r->err, SHEAF_EFORMAT,
+			"%s: header: key %.*s twice in __metadata__ that ends at byte %zu", r->where,
+			shf_name_show(twice), twice, r->json.at);
+}
+
+static int read_metadata(struct reader *r)
+{
+	enum shf_json_kind kind;
+	const char *text;
+	bool is_format;
+	size_t n;
+	int rc;
+
+	if (r->has_metadata)
+		return bad_header(r, "__metadata__ twice");
+	r->has_metadata = true;
+	kind = shf_json_next(&r->json);
+	if (kind != SHF_JSON_OBJECT)
+		return bad_kind(r, NULL, kind, "__metadata__ is no object");
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
+		text = shf_json_text(&r->json, &n);
+		is_format = n == 6 && !memcmp(text, "format", 6);
+		rc = add_metadata_key(r, text, n);
+		if (rc < 0)
+			return rc;
+		kind = shf_json_next(&r->json);
+		if (kind != SHF_JSON_STRING)
+			return bad_kind(r, NULL, kind, "value in __metadata__ that is no string");
+		text = shf_json_text(&r->json, &n);
+		if (!is_format || memchr(text, 0, n))
+			continue;
+		r->st->format = shf_arena_strdup(r->arena, text, n);
+		if (!r->st->format)
+			return no_memory(r);
+	}
+	return kind == SHF_JSON_OBJECT_END ? check_metadata_keys(r) : bad_json(r);
+}
+
+/* The key of a member of the header was just returned. */
+static int read_member(struct reader *r)
+{
+	struct entry e;
+	size_t n;
+	const char *text = shf_json_text(&r->json, &n);
+
+	if (n == 12 && !memcmp(text, "__metadata__", n))
+		return read_metadata(r);
+	if (!shf_name_is_valid(text, n))
+		return bad_header(r, n < 1 ? "empty tensor name" : n > SHF_NAME_MAX ?
+				  "tensor name longer than 1024 bytes" :
+				  "tensor name with a control character");
+	memset(&e, 0, sizeof(e));
+	e.item.at = r->json.at;
+	e.item.t.name = shf_arena_strdup(r->arena, text, n);
+	if (!e.item.t.name)
+		return no_memory(r);
+	return read_entry(r, &e);
+}
+
+static int read_header(struct reader *r)
+{
+	enum shf_json_kind kind = shf_json_next(&r->json);
+	const uint8_t *p;
+	int rc;
+
+	if (kind != SHF_JSON_OBJECT)
+		return bad_kind(r, NULL, kind, "is no JSON object");
+	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
+		rc = read_member(r);
+		if (rc < 0)
+			return rc;
+	}
+	if (kind != SHF_JSON_OBJECT_END)
+		return bad_json(r);
+	for (p = r->json.p; p < r->json.end; p++)
+		if (*p != ' ')
+			return shf_fail(r->err, SHEAF_EFORMAT,
+					"%s: header: padding that is no space at byte %zu", r->where,
+					(size_t)(p - r->json.bytes));
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct item *)a)->t.name, ((const struct item *)b)->t.name);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct item *x = a, *y = b;
+
+	if (x->t.off != y->t.off)
+		return x->t.off < y->t.off ? -1 : 1;
+	return strcmp(x->t.name, y->t.name);
+}
+
+static int check_names(struct reader *r, const struct item *items, size_t n)
+{
+	for (size_t i = 1; i < n; i++) {
+		const struct item *a = &items[i - 1], *b = &items[i];
+
+		if (!strcmp(a->t.name, b->t.name))
+			return shf_fail(r->err, SHEAF_EFORMAT,
+					"%s: tensor \"%.*s\" twice, at bytes %zu and %zu", r->where,
+					shf_name_show(b->t.name), b->t.name,
+					a->at < b->at ? a->at : b->at, a->at < b->at ? b->at : a->at);
+	}
+	return 0;
+}
+
+/* By offset, then name: an empty tensor stands on the start or the end of another one. */
+static int check_tiling(struct reader *r, const struct item *items, size_t n)
+{
+	const struct item *last = NULL; /* the newest that is not empty */
+	uint64_t pos = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct shf_st_tensor *t = &items[i].t;
+
+		if (last && !t->bytes && t->off == last->t.off)
+			continue;
+		if (t->off < pos)
+			return shf_fail(r->err, SHEAF_EFORMAT,
+					"%s: tensor \"%.*s\" (named at byte %zu) overlaps \"%.*s\" at "
+					"byte %" PRIu64 " of the data", r->where,
+					shf_name_show(t->name), t->name, items[i].at,
+					shf_name_show(last->t.name), last->t.name, t->off);
+		if (t->off > pos)
+			return shf_fail(r->err, SHEAF_EFORMAT,
+					"%s: hole at byte %" PRIu64 " of the data, before tensor \"%.*s\" "
+					"(named at byte %zu)", r->where, pos, shf_name_show(t->name),
+					t->name, items[i].at);
+		if (t->bytes) {
+			last = &items[i];
+			pos += t->bytes;
+		}
+	}
+	if (pos != r->st->payload_bytes)
+		return shf_fail(r->err, SHEAF_EFORMAT,
+				"%s: %" PRIu64 " bytes after the last tensor, from byte %" PRIu64
+				" of the data", r->where, r->st->payload_bytes - pos, pos);
+	return 0;
+}
+
+static int finish(struct reader *r)
+{
+	struct item *items = (struct item *)(void *)r->items.data;
+	size_t n = r->items.len / sizeof(*items);
+	struct shf_st_tensor *tensors;
+	int rc;
+
+	if (n > 1)
+		qsort(items, n, sizeof(*items), by_name);
+	rc = check_names(r, items, n);
+	if (rc < 0)
+		return rc;
+	if (n > 1)
+		qsort(items, n, sizeof(*items), by_offset);
+	rc = check_tiling(r, items, n);
+	if (rc < 0)
+		return rc;
+	tensors = shf_arena_alloc(r->arena, n, sizeof(*tensors));
+	if (!tensors)
+		return no_memory(r);
+	for (size_t i = 0; i < n; i++)
+		tensors[i] = items[i].t;
+	r->st->tensors = tensors;
+	r->st->n = n;
+	return 0;
+}
+
+int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t file_bytes,
+			const char *where, struct sheaf_error *err)
+{
+	uint64_t n;
+
+	if (file_bytes < 8)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: %" PRIu64 " bytes are no safetensors file",
+				where, file_bytes);
+	n = shf_get64(first);
+	if (n > SHF_ST_HEADER_MAX)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64 " bytes, at most %"
+				PRIu64 " are allowed, at byte 0", where, n, SHF_ST_HEADER_MAX);
+	if (n < 2)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
+				" bytes is no JSON object, at byte 0", where, n);
+	if (n > file_bytes - 8)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
+				" bytes in a file of %" PRIu64 ", at byte 0", where, n, file_bytes);
+	*header_bytes = 8 + n;
+	return 0;
+}
+
+int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *bytes, size_t n,
+		 uint64_t file_bytes, const char *where, struct sheaf_error *err)
+{
+	struct shf_st got = { 0 };
+	struct reader r = { .arena = arena, .st = &got, .where = where, .err = err };
+	int rc;
+
+	if (n < 8)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header cut at byte %zu", where, n);
+	rc = shf_st_header_bytes(&got.header_bytes, bytes, file_bytes, where, err);
+	if (rc < 0)
+		return rc;
+	if (n != got.header_bytes)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header of %" PRIu64
+				" bytes given as %zu", where, got.header_bytes, n);
+	if (bytes[8] != '{')
+		return shf_fail(err, SHEAF_EFORMAT, "%s: header does not begin with { at byte 8",
+				where);
+	got.payload_bytes = file_bytes - got.header_bytes;
+	shf_json_init(&r.json, bytes, n);
+	r.json.p += 8;                  /* so that offsets in sentences are those of the file */
+	rc = read_header(&r);
+	if (rc == 0)
+		rc = finish(&r);
+	if (rc == 0)
+		*st = got;
+	shf_json_release(&r.json);
+	shf_buf_release(&r.items);
+	shf_buf_release(&r.keys);
+	return rc;
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The safetensors header, written. Its bytes are a function of the tensors alone. */
+#include "safetensors.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "err.h"
+#include "json.h"
+
+#define ALIGN 4096                      /* of 8 + N */
+
+static int check_unique(const struct shf_st_tensor *tensors, size_t n, struct sheaf_error *err)
+{
+	const char **names = shf_alloc(n, sizeof(*names)), *twice;
+	int rc = 0;
+
+	if (!names)
+		return shf_fail(err, SHEAF_ENOMEM, "out of memory for the names of a header");
+	for (size_t i = 0; i < n; i++)
+		names[i] = tensors[i].name;
+	twice = shf_names_twice(names, n);
+	if (twice)
+		rc = shf_fail(err, SHEAF_EINVAL, "tensor \"%.*s\" twice in one file",
+			      shf_name_show(twice), twice);
+	shf_free(names);
+	return rc;
+}
+
+/* A tensor that our own reader would take, at this offset. */
+static int check_tensor(const struct shf_st_tensor *t, uint64_t pos, struct sheaf_error *err)
+{
+	uint64_t items = 1, bytes;
+	bool empty = false, fits = t->ndim >= 0 && t->ndim <= SHEAF_DIMS_MAX && shf_dtype(t->dtype);
+
+	if (!t->name || !shf_name_is_valid(t->name, strlen(t->name)))
+		return shf_fail(err, SHEAF_EINVAL, "tensor name \"%.*s\" is not valid",
+				t->name ? shf_name_show(t->name) : 0, t->name ? t->name : "");
+	for (int32_t d = 0; fits && d < t->ndim; d++) {
+		if (!t->shape[d])
+			empty = true;
+		else
+			fits = t->shape[d] > 0 &&
+			       shf_mul64(&items, items, (uint64_t)t->shape[d]) &&
+			       items <= INT64_MAX;
+	}
+	fits = fits && shf_dtype_bytes(&bytes, t->dtype, empty ? 0 : items) && bytes == t->bytes;
+	if (!fits)
+		return shf_fail(err, SHEAF_EINVAL,
+				"tensor \"%.*s\": %" PRIu64 " bytes do not fit its dtype and shape",
+				shf_name_show(t->name), t->name, t->bytes);
+	if (t->off != pos || t->bytes > UINT64_MAX - pos)
+		return shf_fail(err, SHEAF_EINVAL, "tensor \"%.*s\": at byte %" PRIu64
+				" of the data, want %" PRIu64, shf_name_show(t->name), t->name,
+				t->off, pos);
+	return 0;
+}
+
+static void add_entry(struct shf_buf *out, const struct shf_st_tensor *t)
+{
+	shf_buf_adds(out, ",");
+	shf_json_put(out, t->name, strlen(t->name));
+	shf_buf_adds(out, ":{\"dtype\":\"");
+	shf_buf_adds(out, shf_dtype(t->dtype)->name);
+	shf_buf_adds(out, "\",\"shape\":[");
+	for (int32_t d = 0; d < t->ndim; d++)
+		shf_buf_addf(out, d ? ",%" PRId64 : "%" PRId64, t->shape[d]);
+	shf_buf_addf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->off,
+		     t->off + t->bytes);
+}
+
+int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
+		 struct sheaf_error *err)
+{
+	size_t start = out->len, len;
+	uint64_t pos = 0;
+	uint8_t *pad;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		rc = check_tensor(&tensors[i], pos, err);
+		pos += tensors[i].bytes;
+	}
+	if (rc == 0)
+		rc = check_unique(tensors, n, err);
+	if (rc < 0)
+		return rc;
+	shf_buf_u64(out, 0);
+	shf_buf_adds(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+	for (size_t i = 0; i < n; i++)
+		add_entry(out, &tensors[i]);
+	shf_buf_adds(out, "}");
+	len = out->len - start;
+	pad = shf_buf_extend(out, (ALIGN - len % ALIGN) % ALIGN);
+	if (out->oom || !pad)
+		return shf_fail(err, SHEAF_ENOMEM, "out of memory for a header of %zu tensors", n);
+	memset(out->data + start + len, ' ', out->len - start - len);
+	len = out->len - start;
+	if (len - 8 > SHF_ST_HEADER_MAX) {
+		out->len = start;
+		return shf_fail(err, SHEAF_EINVAL, "header of %zu bytes, at most %" PRIu64
+				" are allowed", len - 8, SHF_ST_HEADER_MAX);
+	}
+	shf_put64(out->data + start, len - 8);
+	return 0;
+}
+
+/* Bytes of a name between its quotes. A valid name holds no control bytes, so that only the
+ * quote and the backslash grow; the bound stays one for any text. */
+static uint64_t escaped_bytes(const char *s)
+{
+	uint64_t n = 0;
+
+	for (; *s; s++) {
+		uint8_t c = (uint8_t)*s;
+
+		if (c == '"' || c == '\\')
+			n += 2;
+		else
+			n += c < 0x20 ? 6 : 1;
+	}
+	return n;
+}
+
+static uint64_t digits_of(int64_t v)
+{
+	uint64_t n = 1;
+
+	for (; v >= 10; v /= 10)
+		n++;
+	return n;
+}
+
+uint64_t shf_st_entry_bound(const struct shf_st_tensor *t)
+{
+	/* The fixed text of an entry with the comma after it, and two offsets of 20 digits. */
+	static const char fixed[] = "\"\":{\"dtype\":\"\",\"shape\":[],\"data_offsets\":[,]},";
+	const struct shf_dtype *d = shf_dtype(t->dtype);
+	uint64_t n = sizeof(fixed) - 1 + 2 * 20 + escaped_bytes(t->name) + (d ? strlen(d->name) : 0);
+
+	for (int32_t i = 0; i < t->ndim && i < SHEAF_DIMS_MAX; i++)
+		n += digits_of(t->shape[i]) + (i > 0);
+	return n;
+}
