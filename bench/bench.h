@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf-bench: what its files share. Every rank runs the same code on the same command line;
+ * rank 0 alone speaks. */
+#ifndef BENCH_H
+#define BENCH_H
+#include <jansson.h>
+#include <mpi.h>
+#include "workload.h"
+
+enum bench_verb { BENCH_SAVE = 1, BENCH_LOAD = 2, BENCH_RESHARD = 4 };
+
+struct bench_opts {
+	enum bench_verb verb;
+	const char *verb_name;
+	const char *run, *state, *like, *preset, *mesh, *expert_mesh, *to, *families, *events;
+	const char *io, *isa, *step_text, *gb_text;
+	double gb;
+	int64_t step;                   /* SHEAF_LATEST: load the newest */
+	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
+	int64_t timeout_ms, keep_last;
+	uint64_t seed;
+	bool adam, lenient, convert, json, help;
+};
+/* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
+int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);
+extern const char bench_usage[];
+
+/* Ranks outside the library's calls: agreement with a deadline, so that a stopped rank does not
+ * hang the others here where the library would have told them. */
+struct bench_comm {
+	MPI_Comm comm;
+	int rank, ranks, timeout_ms;
+};
+/* Everybody gets the worst code and its sentence, or SHEAF_ELOST. A positive code (EVALUE) is
+ * the worst of all. */
+int bench_agree(const struct bench_comm *c, int code, struct sheaf_error *err);
+int bench_barrier(const struct bench_comm *c, struct sheaf_error *err);
+/* In place; op MPI_SUM, MPI_MAX or MPI_MIN. */
+int bench_reduce(const struct bench_comm *c, uint64_t *x, int n, MPI_Op op,
+                 struct sheaf_error *err);
+
+/* Events: one JSON object a line, one write(2). */
+struct bench_events {
+	bool speaks, json;              /* rank 0; --json */
+	int fd;                         /* --events; -1: none */
+};
+int bench_events_open(struct bench_events *e, const struct bench_opts *o, int rank,
+                      struct sheaf_error *err);
+void bench_events_close(struct bench_events *e);
+void bench_event(const struct bench_events *e, json_t *event);          /* steals event */
+/* A line for people, unless --json. */
+void bench_say(const struct bench_events *e, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+int bench_exit_code(int code);
+
+struct bench {
+	const struct bench_opts *o;
+	struct bench_comm comm;
+	struct bench_events events;
+	struct sheaf_group *group;
+	struct sheaf_step *like;        /* NULL: none */
+	struct wl_model model;
+	struct wl_layout from, to;
+	struct wl_held held, held_to;
+	struct sheaf_state *state, *state_to;
+};
+/* 0, or the code that all ranks return; events and sentences are out. */
+int bench_run(struct bench *b);
+/* The sentence of a failure, to stderr and as an event; returns code. */
+int bench_error(const struct bench *b, int64_t step, int code, const struct sheaf_error *err);
+#endif

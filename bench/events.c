@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What sheaf-bench tells: events for programs, lines for people.
+ *
+ * An event is one write(2), so that a line is whole in a file that others append to as well, and
+ * is out before a kill that comes right after.
+ */
+#include "bench.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int bench_events_open(struct bench_events *e, const struct bench_opts *o, int rank,
+		      struct sheaf_error *err)
+{
+	*e = (struct bench_events){ .speaks = rank == 0, .json = o->json, .fd = -1 };
+	if (!e->speaks || !o->events)
+		return 0;
+	e->fd = open(o->events, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+	if (e->fd < 0)
+		return wl_fail(err, SHEAF_EIO, "%s: %s", o->events, strerror(errno));
+	return 0;
+}
+
+void bench_events_close(struct bench_events *e)
+{
+	if (e->fd >= 0)
+		close(e->fd);
+	e->fd = -1;
+}
+
+static void write_line(int fd, const char *line, size_t n)
+{
+	ssize_t put;
+
+	do
+		put = write(fd, line, n);
+	while (put < 0 && errno == EINTR);
+	/* A pipe whose reader is slow may take less than all. */
+	while (put > 0 && (size_t)put < n) {
+		line += put;
+		n -= (size_t)put;
+		put = write(fd, line, n);
+	}
+}
+
+void bench_event(const struct bench_events *e, json_t *event)
+{
+	char *text;
+	size_t n;
+
+	if (e->speaks && (e->json || e->fd >= 0) && event) {
+		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII);
+		if (text) {
+			n = strlen(text);
+			text[n] = '\n'; /* in place of the NUL: one buffer, one write */
+			if (e->json)
+				write_line(STDOUT_FILENO, text, n + 1);
+			if (e->fd >= 0)
+				write_line(e->fd, text, n + 1);
+			free(text);
+		}
+	}
+	json_decref(event);
+}
+
+void bench_say(const struct bench_events *e, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!e->speaks || e->json)
+		return;
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	fflush(stdout);
+}
+
+int bench_exit_code(int code)
+{
+	switch (code) {
+	case SHEAF_OK:
+		return 0;
+	case SHEAF_ECORRUPT:
+	case SHEAF_EDIVERGED:
+	case SHEAF_ELAYOUT:
+	case SHEAF_EFORMAT:
+		return 1;
+	default:
+		return code > 0 ? 1 : 2; /* EVALUE */
+	}
+}
+
+/* Text of unknown origin, for JSON: what is no UTF-8 becomes '?'. */
+static json_t *text_of(const char *s)
+{
+	json_t *v = json_string(s);
+	char *copy;
+
+	if (v)
+		return v;
+	copy = strdup(s);
+	for (char *p = copy; p && *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	v = copy ? json_string(copy) : json_null();
+	free(copy);
+	return v;
+}
+
+int bench_error(const struct bench *b, int64_t step, int code, const struct sheaf_error *err)
+{
+	if (!b->events.speaks)
+		return code;
+	if (step >= 0)
+		fprintf(stderr, "sheaf-bench: %s: step %lld: %s: %s\n", b->o->verb_name,
+			(long long)step, wl_code_name(code), err->msg);
+	else
+		fprintf(stderr, "sheaf-bench: %s: %s: %s\n", b->o->verb_name, wl_code_name(code),
+			err->msg);
+	bench_event(&b->events, json_pack("{s:s,s:s,s:o,s:s,s:i,s:o}", "event", "error", "verb",
+					  b->o->verb_name, "step",
+					  step >= 0 ? json_integer(step) : json_null(), "code",
+					  wl_code_name(code), "rank", err->rank, "message",
+					  text_of(err->msg)));
+	return code;
+}

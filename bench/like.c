@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A description taken from a checkpoint that is there already. */
+#include "workload.h"
+
+#include <string.h>
+
+int wl_model_like(struct wl_model *m, struct sheaf_step *step, bool all, struct sheaf_error *err)
+{
+	struct sheaf_tensor s = { .size = sizeof(s) };
+	int rc;
+
+	for (size_t i = 0; (rc = sheaf_step_tensor(step, i, &s)) == 0; i++) {
+		struct wl_tensor t = { .family = (char *)(uintptr_t)s.family,
+				       .name = (char *)(uintptr_t)s.name,
+				       .tied_to = (char *)(uintptr_t)s.tied_to,
+				       .dtype = s.dtype, .ndim = s.ndim, .tp_axis = -1, .stage = -1,
+				       .expert = -1, .experts = -1, .stored = true };
+
+		if (!all && strcmp(s.family, "model") != 0)
+			continue;
+		memcpy(t.shape, s.shape, sizeof(t.shape));
+		rc = wl_model_add(m, &t, err);
+		if (rc < 0)
+			return rc;
+		s.size = sizeof(s);
+	}
+	if (rc != SHEAF_ENOENT)
+		return wl_fail(err, rc, "the tensors cannot be listed: %s", sheaf_strerror(rc));
+	rc = wl_model_seal(m, err);
+	if (rc == 0)
+		rc = wl_model_guess(m, err);
+	return rc;
+}
+
+static bool ends(const char *s, const char *tail)
+{
+	size_t n = strlen(s), k = strlen(tail);
+
+	return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+bool wl_attachable(const char *file, uint64_t bytes)
+{
+	static const char *const weights[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5",
+					       ".msgpack", ".onnx", ".gguf", ".ot", ".npz", ".npy",
+					       ".pdparams", ".index.json", ".tflite", NULL };
+	size_t n = strlen(file);
+
+	if (bytes > UINT64_C(64) << 20 || n < 1 || n > 128 || file[0] == '.')
+		return false;
+	if (strspn(file, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != n)
+		return false;
+	if (strncmp(file, "sheaf.", 6) == 0)
+		return false;
+	for (size_t i = 0; weights[i]; i++)
+		if (ends(file, weights[i]))
+			return false;
+	return true;
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line of sheaf-bench: one table for all options, checked before anything is touched. */
+#include "bench.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char bench_usage[] =
+	"usage: sheaf-bench save|load|reshard --run DIR --step S [options]\n"
+	"\n"
+	"Fill, save, load and check training state whose every item is a function of\n"
+	"(seed, step, family, name, index). Run it under mpirun, one process a rank.\n"
+	"\n"
+	"  --run DIR              the run\n"
+	"  --step S               the step; `load` takes `latest`\n"
+	"  --steps K, --every E   steps S, S+E, ... K of them (1, 1)\n"
+	"what the state is, one of\n"
+	"  --state FILE           a description: {\"tensors\": [...], \"adam\": bool}\n"
+	"  --like PATH            family model of a checkpoint, with its values\n"
+	"  --preset NAME          qwen2-0.5b, qwen2-7b, llama-7b, moe-small\n"
+	"  --gb X                 as many layers of a preset as make X * 1e9 bytes in all\n"
+	"  --adam                 also master weights and two moments\n"
+	"  --families A,B         only these families\n"
+	"  --seed N               of the values (0)\n"
+	"who holds it\n"
+	"  --mesh dp=2,tp=2,pp=1,ep=1   axes not named are 1; the last varies fastest\n"
+	"  --expert-mesh ep=4     experts on a mesh of their own over the same ranks\n"
+	"  --zero 0|1|2|3         flat ranges over dp: 1, 2 optimizer, 3 the model too\n"
+	"  --to MESH, --to-zero Z `reshard` loads in this layout (zero: as saved)\n"
+	"  --nodes N              ranks split evenly over N nodes that share no memory\n"
+	"how\n"
+	"  --staging-bytes N, --file-bytes N, --io-threads N, --keep-last N\n"
+	"  --io auto|pwrite|buffered, --isa auto|scalar, --timeout-ms N (60000)\n"
+	"  --lenient              load what is there; master weights cast up where absent\n"
+	"  --convert              the stored dtype may differ\n"
+	"  --json                 events on stdout;  --events FILE  append them there\n"
+	"\n"
+	"Exit 0; 1 values are wrong, or ECORRUPT, EDIVERGED, ELAYOUT, EFORMAT; 2 all else.\n";
+
+enum kind { FLAG, TEXT, INT, SEED };
+
+static const struct opt {
+	const char *name;
+	enum kind kind;
+	size_t at;
+	int64_t least, most;
+	unsigned verbs;
+} table[] = {
+#define AT(member) offsetof(struct bench_opts, member)
+#define ALL (BENCH_SAVE | BENCH_LOAD | BENCH_RESHARD)
+	{ "run", TEXT, AT(run), 0, 0, ALL },
+	{ "step", TEXT, AT(step_text), 0, 0, ALL },
+	{ "steps", INT, AT(steps), 1, 1000000000, ALL },
+	{ "every", INT, AT(every), 1, 1000000000, ALL },
+	{ "state", TEXT, AT(state), 0, 0, ALL },
+	{ "like", TEXT, AT(like), 0, 0, ALL },
+	{ "preset", TEXT, AT(preset), 0, 0, ALL },
+	{ "gb", TEXT, AT(gb_text), 0, 0, ALL },
+	{ "mesh", TEXT, AT(mesh), 0, 0, ALL },
+	{ "expert-mesh", TEXT, AT(expert_mesh), 0, 0, ALL },
+	{ "to", TEXT, AT(to), 0, 0, BENCH_RESHARD },
+	{ "zero", INT, AT(zero), 0, 3, ALL },
+	{ "to-zero", INT, AT(to_zero), 0, 3, BENCH_RESHARD },
+	{ "adam", FLAG, AT(adam), 0, 0, ALL },
+	{ "families", TEXT, AT(families), 0, 0, ALL },
+	{ "seed", SEED, AT(seed), 0, 0, ALL },
+	{ "nodes", INT, AT(nodes), 1, 1 << 24, ALL },
+	{ "staging-bytes", INT, AT(staging_bytes), 1, INT64_MAX, ALL },
+	{ "file-bytes", INT, AT(file_bytes), 1, INT64_MAX, ALL },
+	{ "io-threads", INT, AT(io_threads), 1, 4096, ALL },
+	{ "io", TEXT, AT(io), 0, 0, ALL },
+	{ "isa", TEXT, AT(isa), 0, 0, ALL },
+	{ "timeout-ms", INT, AT(timeout_ms), 1, INT32_MAX, ALL },
+	{ "keep-last", INT, AT(keep_last), 1, INT32_MAX, ALL },
+	{ "lenient", FLAG, AT(lenient), 0, 0, ALL },
+	{ "convert", FLAG, AT(convert), 0, 0, ALL },
+	{ "json", FLAG, AT(json), 0, 0, ALL },
+	{ "events", TEXT, AT(events), 0, 0, ALL },
+	{ "help", FLAG, AT(help), 0, 0, ALL },
+#undef AT
+#undef ALL
+};
+
+#define TABLE_N (sizeof(table) / sizeof(table[0]))
+
+static bool number(const char *s, uint64_t *out)
+{
+	char *end;
+
+	if (*s < '0' || *s > '9')
+		return false;
+	errno = 0;
+	*out = strtoull(s, &end, 10);
+	return !*end && !errno;
+}
+
+static int take(struct bench_opts *o, const struct opt *opt, const char *value,
+		struct sheaf_error *err)
+{
+	void *at = (char *)o + opt->at;
+	uint64_t v;
+
+	switch (opt->kind) {
+	case FLAG:
+		*(bool *)at = true;
+		return 0;
+	case TEXT:
+		if (!*value)
+			return wl_fail(err, SHEAF_EINVAL, "--%s: is empty", opt->name);
+		*(const char **)at = value;
+		return 0;
+	case SEED:
+		if (!number(value, &v))
+			return wl_fail(err, SHEAF_EINVAL, "--%s: '%.60s' is no number from 0 to "
+				       "2^64 - 1", opt->name, value);
+		*(uint64_t *)at = v;
+		return 0;
+	default:
+		if (!number(value, &v) || v > INT64_MAX || (int64_t)v < opt->least ||
+		    (int64_t)v > opt->most)
+			return wl_fail(err, SHEAF_EINVAL, "--%s: '%.60s' is no number from %lld "
+				       "to %lld", opt->name, value, (long long)opt->least,
+				       (long long)opt->most);
+		*(int64_t *)at = (int64_t)v;
+		return 0;
+	}
+}
+
+static const struct opt *find(const char *arg, size_t n)
+{
+	for (size_t i = 0; i < TABLE_N; i++)
+		if (strlen(table[i].name) == n && memcmp(table[i].name, arg, n) == 0)
+			return &table[i];
+	return NULL;
+}
+
+static int parse_all(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err)
+{
+	uint64_t seen = 0;
+
+	for (int i = 2; i < argc; i++) {
+		const char *arg = argv[i], *value = NULL;
+		const struct opt *opt = NULL;
+		size_t n = 0;
+		int rc;
+
+		if (strncmp(arg, "--", 2) == 0) {
+			n = strcspn(arg + 2, "=");
+			opt = find(arg + 2, n);
+		}
+		if (!opt || !(opt->verbs & (unsigned)o->verb))
+			return wl_fail(err, SHEAF_EINVAL, "%s: %s '%.100s'", o->verb_name,
+				       *arg == '-' ? "unknown option" : "unexpected argument", arg);
+		if (seen >> (opt - table) & 1)
+			return wl_fail(err, SHEAF_EINVAL, "--%s: is given twice", opt->name);
+		seen |= UINT64_C(1) << (opt - table);
+		if (arg[n + 2] == '=')
+			value = arg + n + 3;
+		if (opt->kind == FLAG && value)
+			return wl_fail(err, SHEAF_EINVAL, "--%s: takes no value", opt->name);
+		if (opt->kind != FLAG && !value) {
+			value = ++i < argc ? argv[i] : NULL;
+			if (!value)
+				return wl_fail(err, SHEAF_EINVAL, "--%s: needs a value", opt->name);
+		}
+		rc = take(o, opt, value, err);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+static bool is_one_of(const char *s, const char *const *of)
+{
+	for (; *of; of++)
+		if (strcmp(s, *of) == 0)
+			return true;
+	return false;
+}
+
+/* Ways that exist, and ways that are known but not built. */
+static int check_ways(const struct bench_opts *o, struct sheaf_error *err)
+{
+	static const char *const io[] = { "auto", "pwrite", "buffered", NULL };
+	static const char *const isa[] = { "auto", "scalar", NULL };
+	static const char *const isa_later[] = { "avx2", "avx512", NULL };
+
+	if (o->io && strcmp(o->io, "uring") == 0)
+		return wl_fail(err, SHEAF_EINVAL, "--io uring: is not built yet (use auto)");
+	if (o->io && !is_one_of(o->io, io))
+		return wl_fail(err, SHEAF_EINVAL, "--io: '%.60s' is none of auto, uring, pwrite, "
+			       "buffered", o->io);
+	if (o->isa && is_one_of(o->isa, isa_later))
+		return wl_fail(err, SHEAF_EINVAL, "--isa %s: is not built yet (use auto)", o->isa);
+	if (o->isa && !is_one_of(o->isa, isa))
+		return wl_fail(err, SHEAF_EINVAL, "--isa: '%.60s' is none of auto, scalar, avx2, "
+			       "avx512", o->isa);
+	return 0;
+}
+
+static int check_step(struct bench_opts *o, struct sheaf_error *err)
+{
+	uint64_t v;
+
+	if (!o->step_text)
+		return wl_fail(err, SHEAF_EINVAL, "%s: needs --step", o->verb_name);
+	if (strcmp(o->step_text, "latest") == 0) {
+		if (o->verb != BENCH_LOAD)
+			return wl_fail(err, SHEAF_EINVAL, "--step latest: is for load, not for %s",
+				       o->verb_name);
+		if (o->steps > 1)
+			return wl_fail(err, SHEAF_EINVAL, "--step latest: is one step, not --steps "
+				       "%lld", (long long)o->steps);
+		o->step = SHEAF_LATEST;
+		return 0;
+	}
+	if (!number(o->step_text, &v) || v > INT64_MAX)
+		return wl_fail(err, SHEAF_EINVAL, "--step: '%.60s' is no number from 0",
+			       o->step_text);
+	o->step = (int64_t)v;
+	if (o->step > INT64_MAX - (o->steps - 1) * o->every)
+		return wl_fail(err, SHEAF_EINVAL, "--step: the last step is beyond 2^63 - 1");
+	return 0;
+}
+
+static int check_gb(struct bench_opts *o, struct sheaf_error *err)
+{
+	char *end;
+
+	if (!o->gb_text)
+		return 0;
+	if (!o->preset)
+		return wl_fail(err, SHEAF_EINVAL, "--gb: scales a --preset, and there is none");
+	o->gb = strtod(o->gb_text, &end);
+	if (*end || !(o->gb > 0) || !(o->gb < 1e6))
+		return wl_fail(err, SHEAF_EINVAL, "--gb: '%.60s' is no number above 0", o->gb_text);
+	return 0;
+}
+
+int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err)
+{
+	struct bench_opts made = { .steps = 1, .every = 1, .to_zero = -1, .timeout_ms = 60000 };
+	int rc;
+
+	if (argc < 2)
+		return wl_fail(err, SHEAF_EINVAL, "needs a verb: save, load or reshard");
+	made.verb_name = argv[1];
+	if (strcmp(argv[1], "save") == 0)
+		made.verb = BENCH_SAVE;
+	else if (strcmp(argv[1], "load") == 0)
+		made.verb = BENCH_LOAD;
+	else if (strcmp(argv[1], "reshard") == 0)
+		made.verb = BENCH_RESHARD;
+	else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)
+		made.help = true;
+	else
+		return wl_fail(err, SHEAF_EINVAL, "unknown verb '%.60s', there are save, load, "
+			       "reshard", argv[1]);
+	rc = made.verb ? parse_all(&made, argc, argv, err) : 0;
+	if (rc == 0 && !made.help) {
+		if (!made.run)
+			rc = wl_fail(err, SHEAF_EINVAL, "%s: needs --run", made.verb_name);
+		else if (!!made.state + !!made.like + !!made.preset != 1)
+			rc = wl_fail(err, SHEAF_EINVAL,
+				     "%s: needs one of --state, --like, --preset", made.verb_name);
+		else if (made.verb == BENCH_RESHARD && !made.to)
+			rc = wl_fail(err, SHEAF_EINVAL, "reshard: needs --to");
+		if (rc == 0)
+			rc = check_step(&made, err);
+		if (rc == 0)
+			rc = check_gb(&made, err);
+		if (rc == 0)
+			rc = check_ways(&made, err);
+	}
+	if (made.to_zero < 0)
+		made.to_zero = made.zero;
+	if (rc == 0)
+		*o = made;
+	return rc;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* save, load, reshard: the library's calls in the order a trainer makes them, timed and checked. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/* Times are taken from the end of a barrier, so that ranks on different machines can be compared:
+ * from the first one's entry to the last one's return. */
+struct span {
+	int64_t zero, start, end;
+};
+
+static int span_begin(const struct bench *b, struct span *s, struct sheaf_error *err)
+{
+	int rc = bench_barrier(&b->comm, err);
+
+	s->zero = s->start = s->end = now_ns();
+	return rc;
+}
+
+static int span_seconds(const struct bench *b, const struct span *s, double *seconds,
+			struct sheaf_error *err)
+{
+	uint64_t start = (uint64_t)(s->start - s->zero), end = (uint64_t)(s->end - s->zero);
+	int rc = bench_reduce(&b->comm, &start, 1, MPI_MIN, err);
+
+	if (rc == 0)
+		rc = bench_reduce(&b->comm, &end, 1, MPI_MAX, err);
+	*seconds = (double)(end - start) * 1e-9;
+	return rc;
+}
+
+static void log_line(void *arg, int level, const char *line)
+{
+	const struct bench *b = arg;
+
+	if (level <= 1 && b->events.speaks)
+		fprintf(stderr, "sheaf-bench: %s: %s\n", b->o->verb_name, line);
+}
+
+static int run_open(const struct bench *b, uint32_t flags, struct sheaf_run **run,
+		    struct sheaf_error *err)
+{
+	const struct bench_opts *o = b->o;
+	struct sheaf_opts opts = {
+		.size = sizeof(opts),
+		.flags = flags,
+		.staging_bytes_max = (uint64_t)o->staging_bytes,
+		.file_bytes_max = (uint64_t)o->file_bytes,
+		.io_threads = (int32_t)o->io_threads,
+		.timeout_ms = (int32_t)o->timeout_ms,
+		.keep_last = (int32_t)o->keep_last,
+		.log = log_line,
+		.arg = (void *)(uintptr_t)b,
+	};
+
+	if (o->io && strcmp(o->io, "buffered") == 0)
+		opts.flags |= SHEAF_BUFFERED;
+	return sheaf_run_open(run, o->run, b->group, &opts, err);
+}
+
+/* --- save --------------------------------------------------------------------------------- */
+
+/* Rank 0 gives the notes and, of a checkpoint this one is like, the files beside the weights. What
+ * fails here is told by commit. */
+static void attach(const struct bench *b, struct sheaf_save *save)
+{
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	const char *file;
+	const void *bytes;
+	uint64_t n;
+	size_t got;
+	char text[32];
+
+	if (b->comm.rank != 0)
+		return;
+	if (b->o->mesh)
+		sheaf_save_note(save, "mesh", b->o->mesh);
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)b->o->seed);
+	sheaf_save_note(save, "bench.seed", text);
+	if (!b->like || sheaf_step_info(b->like, &info) < 0 ||
+	    strcmp(info.format, "safetensors") == 0)
+		return;
+	for (size_t i = 0; sheaf_step_file_at(b->like, i, &file, &n) == 0; i++) {
+		int rc;
+
+		if (!wl_attachable(file, n))
+			continue;
+		rc = sheaf_step_file(b->like, file, &bytes, &got);
+		if (rc == 0)
+			sheaf_save_attach(save, file, bytes, got);
+		else
+			sheaf_save_fail(save, "a file beside the weights cannot be read");
+	}
+}
+
+/* EAGAIN after the timeout means that some rank's disk is slow: wait on while anybody writes. */
+static int commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err)
+{
+	uint64_t before = UINT64_MAX;
+
+	for (;;) {
+		struct sheaf_stat stat = { .size = sizeof(stat) };
+		int rc = sheaf_save_commit(save, -1, err), lost;
+		uint64_t written;
+
+		if (rc != SHEAF_EAGAIN)
+			return rc;
+		written = sheaf_save_stat(save, &stat) == 0 ? stat.written : 0;
+		lost = bench_reduce(&b->comm, &written, 1, MPI_SUM, err);
+		if (lost < 0)
+			return lost;
+		if (written == before)
+			return wl_fail(err, SHEAF_EAGAIN, "nothing was written for %lld ms",
+				       (long long)b->o->timeout_ms);
+		before = written;
+	}
+}
+
+static int saved(const struct bench *b, int64_t step, const struct span *span,
+		 const struct sheaf_stat *stat, struct sheaf_error *err)
+{
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	uint64_t sum[3] = { stat->held, stat->written, stat->sent };
+	uint64_t blocked = stat->begin_ns + stat->copied_ns + stat->exchange_ns + stat->wait_ns +
+			   stat->commit_ns;
+	struct sheaf_step *made = NULL;
+	char path[4200], size[32];
+	double seconds;
+	int rc = bench_reduce(&b->comm, sum, 3, MPI_SUM, err);
+
+	if (rc == 0)
+		rc = bench_reduce(&b->comm, &blocked, 1, MPI_MAX, err);
+	if (rc == 0)
+		rc = span_seconds(b, span, &seconds, err);
+	if (rc < 0)
+		return rc;
+	if (b->comm.rank == 0) {
+		snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
+		rc = sheaf_step_open_path(&made, path, NULL, NULL, err);
+		if (rc == 0)
+			rc = sheaf_step_info(made, &info);
+	}
+	rc = bench_agree(&b->comm, rc, err);
+	if (rc == 0 && b->events.speaks) {
+		bench_event(&b->events,
+			    json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I}", "event", "saved",
+				      "step", (json_int_t)step, "bytes", (json_int_t)info.bytes,
+				      "held", (json_int_t)sum[0], "seconds", seconds, "blocked_ms",
+				      (double)blocked * 1e-6, "disk_bytes", (json_int_t)sum[1],
+				      "net_bytes", (json_int_t)sum[2], "files",
+				      (json_int_t)info.files));
+		bench_say(&b->events, "step %lld saved: %s in %llu files, %.3f s, %.2f GB/s",
+			  (long long)step, wl_size(size, info.bytes),
+			  (unsigned long long)info.files, seconds,
+			  (double)info.bytes / 1e9 / (seconds > 0 ? seconds : 1e-9));
+	}
+	sheaf_step_close(made);
+	return rc;
+}
+
+static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	struct wl_source src = { b->o->seed, step, b->like };
+	struct sheaf_stat stat = { .size = sizeof(stat) };
+	struct sheaf_save *save = NULL;
+	struct span span;
+	int rc = wl_held_fill(&b->held, &b->model, &src, err);
+
+	rc = bench_agree(&b->comm, rc, err);
+	if (rc == 0)
+		rc = span_begin(b, &span, err);
+	if (rc != 0)
+		return rc;
+	bench_event(&b->events, json_pack("{s:s,s:I}", "event", "begin", "step", (json_int_t)step));
+	span.start = now_ns();
+	rc = sheaf_save_begin(&save, run, step, b->state, NULL, err);
+	if (rc == 0) {
+		attach(b, save);
+		rc = commit(b, save, err);
+	}
+	span.end = now_ns();
+	if (rc == 0) {
+		bench_event(&b->events,
+			    json_pack("{s:s,s:I}", "event", "committed", "step", (json_int_t)step));
+		sheaf_save_stat(save, &stat);
+	}
+	sheaf_save_free(save);
+	return rc ? rc : saved(b, step, &span, &stat, err);
+}
+
+/* --- load --------------------------------------------------------------------------------- */
+
+struct heard {                          /* what the report said, by tensor */
+	const struct wl_model *model;
+	char *what;                     /* owned */
+};
+
+static void hear(void *arg, char what, const char *family, const char *name, const char *msg)
+{
+	struct heard *h = arg;
+	size_t i = wl_model_find(h->model, family ? family : "model", name);
+
+	(void)msg;
+	/* V is about how it was read, U about what the state lacks. */
+	if (h->what && i < h->model->n && what != 'V' && what != 'U')
+		h->what[i] = what;
+}
+
+static void loaded(const struct bench *b, int64_t step, const struct sheaf_report *r,
+		   const struct sheaf_step_info *info, double seconds, uint64_t checked)
+{
+	char size[32];
+
+	bench_event(&b->events,
+		    json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}",
+			      "event", "loaded", "step", (json_int_t)step, "bytes",
+			      (json_int_t)r->bytes, "held", (json_int_t)r->held, "seconds", seconds,
+			      "blocked_ms", seconds * 1e3, "disk_bytes", (json_int_t)r->disk_bytes,
+			      "net_bytes", (json_int_t)r->net_bytes, "files",
+			      (json_int_t)info->files, "missing", (json_int_t)r->missing,
+			      "unexpected", (json_int_t)r->unexpected, "converted",
+			      (json_int_t)r->converted, "derived", (json_int_t)r->derived,
+			      "ignored", (json_int_t)r->ignored, "unverified",
+			      (json_int_t)r->unverified, "checked_items", (json_int_t)checked));
+	bench_say(&b->events, "step %lld loaded: %s, %.3f s, %.2f GB/s, %llu items equal",
+		  (long long)step, wl_size(size, r->bytes), seconds,
+		  (double)r->bytes / 1e9 / (seconds > 0 ? seconds : 1e-9),
+		  (unsigned long long)checked);
+}
+
+/* Load into held and compare every item. *number: the step that was opened. */
+static int load_step(struct bench *b, struct sheaf_run *run, int64_t step, struct wl_held *held,
+		     struct sheaf_state *state, int64_t *number, struct sheaf_error *err)
+{
+	struct heard heard = { .model = &b->model };
+	struct sheaf_report report = { .size = sizeof(report), .item = hear, .arg = &heard };
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct wl_source src = { b->o->seed, step, b->like };
+	struct wl_said said = { 0 };
+	struct sheaf_step *open = NULL;
+	uint32_t flags = (b->o->convert ? SHEAF_CONVERT : 0) |
+			 (b->o->lenient ? SHEAF_LENIENT | SHEAF_DERIVE : 0);
+	uint64_t checked = 0;
+	struct span span;
+	double seconds;
+	int rc = sheaf_step_open(&open, run, step, err);
+
+	if (rc < 0)
+		return rc;
+	*number = src.step = sheaf_step_number(open);
+	heard.what = calloc(b->model.n + 1, 1);
+	if (!heard.what)
+		rc = wl_fail(err, SHEAF_ENOMEM, "no memory to hear the report");
+	wl_held_poison(held);
+	rc = bench_agree(&b->comm, rc, err);
+	if (rc == 0)
+		rc = span_begin(b, &span, err);
+	if (rc != 0)
+		goto out;
+	span.start = now_ns();
+	rc = sheaf_step_load(open, state, flags, &report, err);
+	span.end = now_ns();
+	if (rc == 0)
+		rc = span_seconds(b, &span, &seconds, err);
+	if (rc != 0)
+		goto out;
+	sheaf_step_info(open, &info);
+	said.what = heard.what;
+	said.step = open;
+	rc = wl_held_check(held, &b->model, &src, &said, &checked, err);
+	rc = bench_agree(&b->comm, rc, err);
+	if (rc == 0)
+		rc = bench_reduce(&b->comm, &checked, 1, MPI_SUM, err);
+	if (rc == 0)
+		loaded(b, src.step, &report, &info, seconds, checked);
+out:
+	free(heard.what);
+	sheaf_step_close(open);
+	return rc;
+}
+
+/* --- the verbs ---------------------------------------------------------------------------- */
+
+int bench_run(struct bench *b)
+{
+	const struct bench_opts *o = b->o;
+	struct sheaf_error err = { .rank = -1 };
+	struct sheaf_run *run = NULL;
+	int64_t step = o->step;
+	bool saves = o->verb != BENCH_LOAD, loads = o->verb != BENCH_SAVE;
+	struct wl_held *into = o->verb == BENCH_RESHARD ? &b->held_to : &b->held;
+	struct sheaf_state *state = o->verb == BENCH_RESHARD ? b->state_to : b->state;
+	int rc = run_open(b, saves ? SHEAF_CREATE : SHEAF_READONLY, &run, &err);
+
+	for (int64_t k = 0; rc == 0 && k < o->steps; k++) {
+		if (o->step >= 0)
+			step = o->step + k * o->every;
+		if (saves)
+			rc = save_step(b, run, step, &err);
+		if (rc == 0 && loads)
+			rc = load_step(b, run, step, into, state, &step, &err);
+	}
+	if (rc != 0)
+		bench_error(b, step, rc, &err);
+	/* After ELOST only _free and _close remain, and even they may wait for the dead. */
+	if (rc != SHEAF_ELOST)
+		sheaf_run_close(run);
+	return rc;
+}
