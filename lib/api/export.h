@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the shared library shows: the functions of sheaf.h and nothing else. */
+/* Marks a definition that leaves libsheaf.so. sheaf.h says the same of what it declares; here it
+ * is said where one reads the function. */
 #ifndef SHF_EXPORT_H
 #define SHF_EXPORT_H
-
 #define SHEAF_API __attribute__((visibility("default")))
-
 #endif
