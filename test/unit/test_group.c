@@ -423,6 +423,7 @@ static int run_oom(void *arg, int rank, struct sheaf_group *group)
 		return __LINE__;
 	rc = shf_bcast_buf(&t, &sick, err);     /* only rank 0's matters */
 	shf_buf_release(&in);
+	shf_buf_release(&sick);
 	return rc == want ? 0 : __LINE__;
 }
 
