@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cells: a sweep along dimension 0, and for each slab between two changes a sweep of the boxes
+ * that cover it along the next dimension, and so on.
+ *
+ * Always true: the active boxes of a level are in ascending order and cover the slab of every
+ * dimension above; each level has buffers of its own, so one allocation serves the whole walk. */
+#include "cells.h"
+#include <stdlib.h>
+#include <string.h>
+
+struct start {
+	int64_t at;
+	uint32_t box;
+};
+
+struct level {                          /* borrowed from struct sweep */
+	struct start *starts;
+	int64_t *bounds;
+	uint32_t *active, *next;
+};
+
+struct sweep {
+	struct shf_arena *arena;
+	const struct shf_box *inside, *boxes;
+	struct level level[SHEAF_DIMS_MAX];
+	struct start *starts;           /* owned */
+	int64_t *bounds;                /* owned */
+	uint32_t *ids;                  /* owned */
+	struct shf_box at;              /* the slabs we stand in */
+	struct shf_cell *cells;         /* owned */
+	size_t cells_n, cells_max;
+	/* Cells of the last slab of dimension 0 and of this one, in the order of the sweep. */
+	size_t *open, *fresh;           /* owned */
+	size_t open_n, open_i, fresh_n;
+};
+
+static int compare_starts(const void *a, const void *b)
+{
+	const struct start *x = a, *y = b;
+
+	if (x->at != y->at)
+		return x->at < y->at ? -1 : 1;
+	return x->box < y->box ? -1 : x->box > y->box;
+}
+
+static int compare_bounds(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* How the cross-sections of a and b (all but dimension 0) follow each other in the sweep. */
+static int compare_sections(const struct shf_box *a, const struct shf_box *b)
+{
+	for (int d = 1; d < a->ndim; d++) {
+		if (a->start[d] != b->start[d])
+			return a->start[d] < b->start[d] ? -1 : 1;
+	}
+	return 0;
+}
+
+static bool same_section(const struct shf_box *a, const struct shf_box *b)
+{
+	for (int d = 1; d < a->ndim; d++) {
+		if (a->start[d] != b->start[d] || a->count[d] != b->count[d])
+			return false;
+	}
+	return true;
+}
+
+static bool same_set(const struct shf_cell *c, const uint32_t *set, size_t n)
+{
+	return c->set_n == n && (n == 0 || memcmp(c->set, set, n * sizeof(*set)) == 0);
+}
+
+static int cells_grow(struct sweep *w)
+{
+	size_t max = w->cells_max ? 2 * w->cells_max : 16;
+	struct shf_cell *cells;
+	size_t *list;
+
+	if (w->cells_n < w->cells_max)
+		return 0;
+	cells = shf_realloc(w->cells, max, sizeof(*cells));
+	if (!cells)
+		return SHEAF_ENOMEM;
+	w->cells = cells;
+	list = shf_realloc(w->open, max, sizeof(*list));
+	if (!list)
+		return SHEAF_ENOMEM;
+	w->open = list;
+	list = shf_realloc(w->fresh, max, sizeof(*list));
+	if (!list)
+		return SHEAF_ENOMEM;
+	w->fresh = list;
+	w->cells_max = max;
+	return 0;
+}
+
+/* The cell we stand in: a longer piece of one from the last slab, or a new one. */
+static int cell_emit(struct sweep *w, const uint32_t *set, uint32_t n)
+{
+	struct shf_cell *c;
+	uint32_t *copy = NULL;
+
+	while (w->open_i < w->open_n &&
+	       compare_sections(&w->cells[w->open[w->open_i]].box, &w->at) < 0)
+		w->open_i++;
+	if (w->open_i < w->open_n) {
+		c = &w->cells[w->open[w->open_i]];
+		if (same_section(&c->box, &w->at) && same_set(c, set, n)) {
+			c->box.count[0] += w->at.count[0];
+			w->fresh[w->fresh_n++] = w->open[w->open_i];
+			return 0;
+		}
+	}
+	if (cells_grow(w) < 0)
+		return SHEAF_ENOMEM;
+	if (n > 0) {
+		copy = shf_arena_alloc(w->arena, n, sizeof(*copy));
+		if (!copy)
+			return SHEAF_ENOMEM;
+		memcpy(copy, set, n * sizeof(*copy));
+	}
+	w->fresh[w->fresh_n++] = w->cells_n;
+	w->cells[w->cells_n++] = (struct shf_cell){ .box = w->at, .set = copy, .set_n = n };
+	return 0;
+}
+
+static void slab_end(struct sweep *w)
+{
+	size_t *list = w->open;
+
+	w->open = w->fresh;
+	w->open_n = w->fresh_n;
+	w->open_i = 0;
+	w->fresh = list;
+	w->fresh_n = 0;
+}
+
+static int64_t clip_start(const struct sweep *w, uint32_t box, int d)
+{
+	int64_t a = w->boxes[box].start[d], b = w->inside->start[d];
+
+	return a > b ? a : b;
+}
+
+static int64_t clip_end(const struct sweep *w, uint32_t box, int d)
+{
+	int64_t a = w->boxes[box].start[d] + w->boxes[box].count[d];
+	int64_t b = w->inside->start[d] + w->inside->count[d];
+
+	return a < b ? a : b;
+}
+
+/* Do all boxes of the set reach from one end of dimension d to the other? */
+static bool all_cross(const struct sweep *w, int d, const uint32_t *set, uint32_t n)
+{
+	int64_t start = w->inside->start[d], end = start + w->inside->count[d];
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (clip_start(w, set[i], d) != start || clip_end(w, set[i], d) != end)
+			return false;
+	}
+	return true;
+}
+
+/* Where the set changes along dimension d, both ends included; returns how many. Also fills
+ * the starts of the level. */
+static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t n)
+{
+	struct level *l = &w->level[d];
+	size_t all = 0, bounds_n = 1;
+
+	l->bounds[all++] = w->inside->start[d];
+	l->bounds[all++] = w->inside->start[d] + w->inside->count[d];
+	for (uint32_t i = 0; i < n; i++) {
+		l->starts[i] = (struct start){ clip_start(w, set[i], d), set[i] };
+		l->bounds[all++] = l->starts[i].at;
+		l->bounds[all++] = clip_end(w, set[i], d);
+	}
+	qsort(l->starts, n, sizeof(*l->starts), compare_starts);
+	qsort(l->bounds, all, sizeof(*l->bounds), compare_bounds);
+	for (size_t i = 1; i < all; i++) {
+		if (l->bounds[i] != l->bounds[bounds_n - 1])
+			l->bounds[bounds_n++] = l->bounds[i];
+	}
+	return bounds_n;
+}
+
+/* The active set of the slab that begins at `at`: those of the last one that go on, and the
+ * adds_n that start here. Both are ascending, so the result is. */
+static uint32_t active_next(struct sweep *w, int d, int64_t at, uint32_t active_n,
+                            const struct start *adds, uint32_t adds_n)
+{
+	struct level *l = &w->level[d];
+	uint32_t *list = l->next, n = 0, a = 0;
+
+	for (uint32_t i = 0; i < active_n; i++) {
+		if (clip_end(w, l->active[i], d) <= at)
+			continue;
+		while (a < adds_n && adds[a].box < l->active[i])
+			list[n++] = adds[a++].box;
+		list[n++] = l->active[i];
+	}
+	while (a < adds_n)
+		list[n++] = adds[a++].box;
+	l->next = l->active;
+	l->active = list;
+	return n;
+}
+
+static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
+{
+	struct level *l = &w->level[d];
+	uint32_t active_n = 0, begun = 0;
+	size_t bounds_n;
+	int rc = 0;
+
+	if (d == w->inside->ndim)
+		return cell_emit(w, set, n);
+	if (all_cross(w, d, set, n)) {
+		w->at.start[d] = w->inside->start[d];
+		w->at.count[d] = w->inside->count[d];
+		return sweep_dim(w, d + 1, set, n);
+	}
+	bounds_n = find_bounds(w, d, set, n);
+	for (size_t k = 0; k + 1 < bounds_n && rc == 0; k++) {
+		uint32_t from = begun;
+
+		while (begun < n && l->starts[begun].at == l->bounds[k])
+			begun++;
+		active_n = active_next(w, d, l->bounds[k], active_n, l->starts + from, begun - from);
+		w->at.start[d] = l->bounds[k];
+		w->at.count[d] = l->bounds[k + 1] - l->bounds[k];
+		rc = sweep_dim(w, d + 1, l->active, active_n);
+		if (d == 0)
+			slab_end(w);
+	}
+	return rc;
+}
+
+/* Buffers for every level, and in ids the boxes that meet `inside`. */
+static int sweep_init(struct sweep *w, size_t n, uint32_t *met_n)
+{
+	size_t dims = (size_t)w->inside->ndim, bounds_n;
+	uint32_t met = 0;
+	struct shf_box both;
+
+	if (n > UINT32_MAX / 4 || !shf_mul(&bounds_n, 2 * n + 2, dims))
+		return SHEAF_ENOMEM;
+	w->starts = shf_alloc(n * dims, sizeof(*w->starts));
+	w->bounds = shf_alloc(bounds_n, sizeof(*w->bounds));
+	w->ids = shf_alloc(n * (2 * dims + 1), sizeof(*w->ids));
+	if (!w->starts || !w->bounds || !w->ids)
+		return SHEAF_ENOMEM;
+	for (size_t d = 0; d < dims; d++) {
+		w->level[d].starts = w->starts + d * n;
+		w->level[d].bounds = w->bounds + d * (2 * n + 2);
+		w->level[d].active = w->ids + (2 * d + 1) * n;
+		w->level[d].next = w->ids + (2 * d + 2) * n;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		if (shf_box_intersect(&both, &w->boxes[i], w->inside))
+			w->ids[met++] = i;
+	}
+	*met_n = met;
+	return 0;
+}
+
+int shf_cells(struct shf_arena *arena, const struct shf_box *inside, const struct shf_box *boxes,
+              size_t n, struct shf_cell **cells, size_t *cells_n)
+{
+	struct sweep w = { .arena = arena, .inside = inside, .boxes = boxes };
+	struct shf_cell *out;
+	uint32_t met_n;
+	int rc;
+
+	rc = sweep_init(&w, n, &met_n);
+	if (rc < 0)
+		goto out;
+	w.at.ndim = inside->ndim;
+	if (!shf_box_is_empty(inside))
+		rc = sweep_dim(&w, 0, w.ids, met_n);
+	if (rc < 0)
+		goto out;
+	out = shf_arena_alloc(arena, w.cells_n, sizeof(*out));
+	if (!out) {
+		rc = SHEAF_ENOMEM;
+		goto out;
+	}
+	if (w.cells_n > 0)
+		memcpy(out, w.cells, w.cells_n * sizeof(*out));
+	*cells = out;
+	*cells_n = w.cells_n;
+out:
+	shf_free(w.starts);
+	shf_free(w.bounds);
+	shf_free(w.ids);
+	shf_free(w.cells);
+	shf_free(w.open);
+	shf_free(w.fresh);
+	return rc;
+}
