@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the simulated disk: trees, the log, and what its files tell each other.
+ *
+ * One function, simtree_apply, changes trees. The present is every record applied whole; a power
+ * cut's leavings are the same records applied in part. So the two cannot disagree.
+ * Pages and names are shared by count between trees, the log and crashed disks, never changed.
+ */
+#ifndef SIMCORE_H
+#define SIMCORE_H
+#include <pthread.h>
+#include <stdarg.h>
+#include "simdisk.h"
+
+#define SIM_PAGE 4096u
+#define SIM_LEAF 64u            /* pages of a leaf */
+#define SIM_ROOT 1u
+#define SIM_NAME_MAX 255u
+#define SIM_FD_MAX 4000
+
+struct sim_page {
+	_Atomic unsigned refs;
+	uint8_t bytes[SIM_PAGE];
+};
+struct sim_name {
+	_Atomic unsigned refs;
+	char text[];
+};
+struct sim_leaf {               /* NULL: zeros */
+	struct sim_page *pages[SIM_LEAF];
+};
+struct sim_entry {
+	struct sim_name *name;
+	uint32_t ino;
+};
+struct sim_inode {
+	int type;                       /* SHF_T_... */
+	uint64_t size;                  /* of a file */
+	struct sim_leaf **leafs;
+	size_t leaf_n;
+	struct sim_entry *entries;      /* of a directory */
+	size_t entry_n, entry_cap;
+	struct sim_name *target;        /* of a link */
+	struct sim_name *label;         /* the last name it was given; may be NULL */
+	uint32_t parent;                /* of a directory */
+	uint32_t links;                 /* names it has */
+	uint32_t opens;                 /* descriptions; in the present tree only */
+	int64_t mtime;
+	bool seen;                      /* a walk's */
+};
+struct simtree {
+	struct sim_inode **inodes;      /* by number; NULL: gone */
+	size_t n;
+	bool dir_once;                  /* a directory given a second name loses the first */
+};
+
+/* What changed. Parts are the items of a record, as bits. */
+enum simrec_kind { REC_CREATE, REC_REMOVE, REC_RENAME, REC_WRITE, REC_SIZE, REC_SYNC };
+enum { PART_DATA = 1, PART_SIZE = 2, PART_ADD = 4, PART_DEL = 8 };
+struct simrec {
+	enum simrec_kind kind;
+	int type;                       /* CREATE: of the inode */
+	bool failed;                    /* SYNC */
+	bool shrinks;                   /* SIZE */
+	uint8_t parts;                  /* what it consists of */
+	int node;                       /* who */
+	uint32_t ino;
+	uint32_t dir, to_dir;           /* CREATE, REMOVE: dir, name; RENAME: from and to */
+	struct sim_name *name, *to_name; /* CREATE of a link: to_name is its target */
+	uint64_t off, len, size;        /* WRITE: where; WRITE, SIZE: the size afterwards */
+	struct sim_page **pages;        /* WRITE: the pages it touches, as they were afterwards */
+	int64_t mtime;
+	size_t call;                    /* calls made before and with it */
+};
+struct sim_tear {
+	unsigned unit;                  /* 0: whole */
+	uint64_t seed;
+};
+
+/* simtree.c */
+void *sim_alloc(size_t n, size_t size);
+void *sim_grow(void *p, size_t *cap, size_t want, size_t size);
+uint64_t sim_mix(uint64_t x);
+struct sim_name *sim_name_new(const char *text);
+struct sim_name *sim_name_get(struct sim_name *name);
+void sim_name_put(struct sim_name *name);
+void simrec_release(struct simrec *r);
+void simtree_init(struct simtree *t);
+void simtree_copy(struct simtree *t, const struct simtree *from);
+void simtree_release(struct simtree *t);
+struct sim_inode *simtree_inode(const struct simtree *t, uint32_t ino);
+uint32_t simtree_find(const struct simtree *t, uint32_t dir, const char *name);
+void simtree_apply(struct simtree *t, const struct simrec *r, unsigned parts,
+                   const struct sim_tear *tear);
+/* The pages of r (off, len set) as the tree has them, with bytes written over. */
+void simtree_pages(const struct simtree *t, struct simrec *r, const uint8_t *bytes);
+size_t simtree_read(const struct sim_inode *f, void *buf, size_t n, uint64_t off);
+void simtree_drop(struct simtree *t, uint32_t ino);     /* without names and users: frees it */
+void simtree_sweep(struct simtree *t);  /* after a crash: what no name reaches, bytes past the end */
+uint64_t simtree_used(const struct simtree *t);
+
+struct simproc;
+struct sim_open {               /* an open file description; one descriptor each */
+	uint32_t ino;                   /* 0: free */
+	int flags;                      /* SHF_O_... */
+	int lock;                       /* 0, 1 shared, 2 exclusive */
+};
+struct simproc {
+	struct shf_sys sys;
+	struct simdisk *disk;
+	struct sim_open *fds;
+	size_t fd_n, fd_cap;
+	int index, node;
+	uint64_t pid, shown_pid, start, draws;
+	bool dead;
+};
+struct sim_fault {
+	struct simdisk_fault f;
+	char name[64];
+	bool used;
+};
+struct sim_mem {                /* shared or private memory; refs 0: free */
+	void *base;                     /* whoever maps it last frees it */
+	size_t bytes;
+	int refs, node;
+};
+struct sim_line {               /* an offer (peer 0) or a connection to one */
+	int id, peer, node, owner;      /* owner: process index */
+	uint8_t token[16];
+	bool served, gone;
+	void *base;
+	size_t bytes;
+};
+#define SIM_FAULTS 32
+struct simdisk {
+	pthread_mutex_t lock;           /* everything below */
+	uint64_t seed;
+	enum simdisk_model model;
+	struct simtree now;
+	struct simtree base;            /* at cut 0; empty (n == 0): nothing changed since */
+	uint32_t next_ino;
+	struct simrec *log;
+	size_t log_n, log_cap;
+	struct simproc **procs;
+	size_t proc_n, proc_cap;
+	struct sim_fault faults[SIM_FAULTS];
+	int fired;
+	char *trace;
+	size_t trace_n, trace_cap, calls, call_cap;
+	size_t *call_at;                /* offset of each call's text */
+	uint64_t space, used, shm_max, shm_used;
+	bool read_only, locks, dir_fsync, shm_connects, dir_twice;
+	int boots;
+	int64_t clock_ns, wall_s;       /* wall at clock 0 */
+	uint64_t draws, starts;
+	struct sim_mem *mems;
+	size_t mem_n, mem_cap;
+	struct sim_line *lines;
+	size_t line_n, line_cap;
+	int line_next;
+	/* what is known about one cut (simcrash.c) */
+	struct simcut *cut;
+};
+
+/* simdisk.c: a counted call. begin locks and returns 0, or the error to be returned through end,
+ * which traces and unlocks. name NULL: what fd was last called; fd -1: none. */
+struct sim_call {
+	struct simproc *p;
+	enum simdisk_kind kind;
+	int after;                      /* report this although it is done */
+	int part;                       /* do half, then this */
+	bool counted;
+	char text[200];
+};
+int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int fd,
+              const char *name, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+int64_t sim_end(struct sim_call *c, int64_t rc);
+void sim_record(struct simdisk *d, struct simrec *r);   /* applies, logs, takes r */
+void sim_kill(struct simproc *p);
+uint64_t sim_draw(struct simdisk *d);
+int64_t sim_wall(struct simdisk *d);
+
+/* simfile.c */
+struct sim_spot {               /* where a path leads */
+	uint32_t dir, ino;              /* ino 0: nothing there yet */
+	char name[SIM_NAME_MAX + 1];    /* last component, "." where there is none */
+};
+int sim_walk(const struct simtree *t, uint32_t at, const char *path, bool follow, int depth,
+             struct sim_spot *spot);
+int sim_create(struct simdisk *d, const struct sim_spot *spot, int type, const char *target,
+               int node, uint32_t *ino);
+int sim_unlink_at(struct simdisk *d, const struct sim_spot *spot, bool is_dir, int node);
+int64_t sim_write(struct simdisk *d, uint32_t ino, const void *buf, size_t n, uint64_t off,
+                  int node);
+int sim_resize(struct simdisk *d, uint32_t ino, uint64_t bytes, int node);
+const char *sim_label(const struct simproc *p, int fd);
+void sim_unused(struct simdisk *d, uint32_t ino);
+void sim_files_bind(struct shf_sys_ops *ops);
+/* simipc.c */
+void sim_ipc_bind(struct shf_sys_ops *ops);
+void sim_ipc_kill(struct simproc *p);
+/* simcrash.c */
+void sim_cut_forget(struct simdisk *d);
+/* simdisk.c */
+struct simdisk *sim_disk_like(const struct simdisk *d, struct simtree *tree); /* takes tree */
+#endif

@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated disk as a test holds it: making and ending it, processes, counted calls and the
+ * faults they meet, the log's one entrance, and meddling. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "simcore.h"
+
+#define HOUR_S 3600
+#define SPACE_BYTES (UINT64_C(1) << 44)
+
+static const char *const kind_names[SIMDISK_KINDS] = {
+	"any", "open", "close", "mkdir", "rename", "unlink", "fsync", "resize", "pread", "pwrite",
+	"stat", "fstat", "list", "readlink", "lock", "free_bytes", "random", "owner", "queue_new",
+	"submit", "shm_new", "shm_offer", "shm_connect", "shm_serve", "shm_take",
+};
+
+static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
+{
+	struct simdisk *d = sim_alloc(1, sizeof(*d));
+
+	pthread_mutex_init(&d->lock, NULL);
+	d->seed = seed;
+	d->model = model;
+	d->space = SPACE_BYTES;
+	d->shm_max = SPACE_BYTES;
+	d->locks = d->shm_connects = d->dir_twice = true;
+	d->dir_fsync = model != SIMDISK_NFS;
+	d->wall_s = 1700000000;
+	d->line_next = 1;
+	return d;
+}
+
+struct simdisk *simdisk_new(uint64_t seed, enum simdisk_model model)
+{
+	struct simdisk *d = disk_new(seed, model);
+
+	simtree_init(&d->now);
+	d->next_ino = SIM_ROOT + 1;
+	d->now.inodes[SIM_ROOT]->mtime = d->wall_s;
+	return d;
+}
+
+struct simdisk *sim_disk_like(const struct simdisk *from, struct simtree *tree)
+{
+	struct simdisk *d = disk_new(from->seed, from->model);
+
+	d->now = *tree;
+	d->now.dir_once = false;
+	d->used = simtree_used(tree);
+	d->next_ino = from->next_ino;
+	d->space = from->space;
+	d->shm_max = from->shm_max;
+	d->locks = from->locks;
+	d->dir_fsync = from->dir_fsync;
+	d->shm_connects = from->shm_connects;
+	d->dir_twice = from->dir_twice;
+	d->read_only = from->read_only;
+	d->boots = from->boots + 1;
+	d->wall_s = from->wall_s + from->clock_ns / 1000000000 + HOUR_S;
+	d->draws = sim_mix((uint64_t)d->boots);
+	return d;
+}
+
+static void log_clear(struct simdisk *d)
+{
+	sim_cut_forget(d);
+	for (size_t i = 0; i < d->log_n; i++)
+		simrec_release(&d->log[i]);
+	d->log_n = 0;
+	simtree_release(&d->base);
+}
+
+void simdisk_free(struct simdisk *d)
+{
+	if (!d)
+		return;
+	log_clear(d);
+	simtree_release(&d->now);
+	for (size_t i = 0; i < d->proc_n; i++) {
+		free(d->procs[i]->fds);
+		free((void *)(uintptr_t)d->procs[i]->sys.ops);
+		free(d->procs[i]);
+	}
+	free(d->procs);
+	free(d->log);
+	free(d->trace);
+	free(d->call_at);
+	free(d->mems);
+	free(d->lines);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+}
+
+static struct simproc *proc_of(const struct shf_sys *sys)
+{
+	return sys->arg;
+}
+
+const struct shf_sys *simdisk_process(struct simdisk *d, uint64_t pid, int node)
+{
+	struct shf_sys_ops *ops = sim_alloc(1, sizeof(*ops));
+	struct simproc *p = sim_alloc(1, sizeof(*p));
+
+	sim_files_bind(ops);
+	sim_ipc_bind(ops);
+	pthread_mutex_lock(&d->lock);
+	*p = (struct simproc){ .sys = { ops, p }, .disk = d, .index = (int)d->proc_n,
+	                       .node = node, .pid = pid, .shown_pid = pid,
+	                       .start = 1000 + d->starts++ };
+	d->procs = sim_grow(d->procs, &d->proc_cap, d->proc_n + 1, sizeof(struct simproc *));
+	d->procs[d->proc_n++] = p;
+	pthread_mutex_unlock(&d->lock);
+	return &p->sys;
+}
+
+void sim_kill(struct simproc *p)
+{
+	if (p->dead)
+		return;
+	for (size_t i = 0; i < p->fd_n; i++) {
+		uint32_t ino = p->fds[i].ino;
+
+		p->fds[i] = (struct sim_open){ .ino = 0 };
+		if (ino) {
+			simtree_inode(&p->disk->now, ino)->opens--;
+			sim_unused(p->disk, ino);
+		}
+	}
+	sim_ipc_kill(p);
+	p->dead = true;
+}
+
+void simdisk_kill(struct simdisk *d, const struct shf_sys *process)
+{
+	pthread_mutex_lock(&d->lock);
+	sim_kill(proc_of(process));
+	pthread_mutex_unlock(&d->lock);
+}
+
+void simdisk_pretend_pid(const struct shf_sys *process, uint64_t pid)
+{
+	struct simproc *p = proc_of(process);
+
+	pthread_mutex_lock(&p->disk->lock);
+	p->shown_pid = pid;
+	pthread_mutex_unlock(&p->disk->lock);
+}
+
+size_t simdisk_open_n(const struct shf_sys *process)
+{
+	struct simproc *p = proc_of(process);
+	size_t n = 0;
+
+	pthread_mutex_lock(&p->disk->lock);
+	for (size_t i = 0; i < p->fd_n; i++)
+		n += p->fds[i].ino != 0;
+	pthread_mutex_unlock(&p->disk->lock);
+	return n;
+}
+
+void simdisk_fault(struct simdisk *d, const struct simdisk_fault *fault)
+{
+	for (int i = 0; i < SIM_FAULTS; i++) {
+		struct sim_fault *s = &d->faults[i];
+
+		if (s->used)
+			continue;
+		s->f = *fault;
+		s->used = true;
+		snprintf(s->name, sizeof(s->name), "%s", fault->name ? fault->name : "");
+		return;
+	}
+	abort();
+}
+
+void simdisk_fail_at(struct simdisk *d, int nth, int error)
+{
+	simdisk_fault(d, &(struct simdisk_fault){ .nth = nth, .error = error });
+}
+
+int simdisk_fired(const struct simdisk *d)
+{
+	return d->fired;
+}
+
+void simdisk_faults_clear(struct simdisk *d)
+{
+	memset(d->faults, 0, sizeof(d->faults));
+	d->fired = 0;
+}
+
+/* Does this call meet the fault? Counts it down. */
+static bool fault_meets(struct sim_fault *s, const struct sim_call *c, const char *name)
+{
+	if (!s->used || (s->f.kind != SIMDISK_ANY && s->f.kind != c->kind))
+		return false;
+	if (s->f.process && s->f.process != &c->p->sys)
+		return false;
+	if (s->name[0] && !strstr(name, s->name))
+		return false;
+	s->f.nth--;
+	return !s->f.nth || (s->f.always && s->f.nth < 0);
+}
+
+static int fault_take(struct sim_call *c, const char *name)
+{
+	struct simdisk *d = c->p->disk;
+	int rc = 0;
+
+	for (int i = 0; i < SIM_FAULTS; i++) {
+		const struct simdisk_fault *f = &d->faults[i].f;
+
+		if (!fault_meets(&d->faults[i], c, name))
+			continue;
+		d->fired++;
+		if (f->how == SIMDISK_AFTER)
+			c->after = f->error;
+		else if (f->how == SIMDISK_PART && c->kind == SIMDISK_PWRITE)
+			c->part = f->error;
+		else if (f->how != SIMDISK_KILL)
+			rc = -f->error;
+		else
+			sim_kill(c->p);
+	}
+	return c->p->dead ? -ESHUTDOWN : rc;
+}
+
+int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int fd,
+              const char *name, const char *fmt, ...)
+{
+	struct simdisk *d = p->disk;
+	const char *label;
+	va_list ap;
+	int n;
+
+	pthread_mutex_lock(&d->lock);
+	*c = (struct sim_call){ .p = p, .kind = kind, .counted = !p->dead };
+	if (p->dead)
+		return -ESHUTDOWN;
+	label = fd == -1 ? "" : sim_label(p, fd);
+	n = snprintf(c->text, sizeof(c->text), "%llu %s(%.80s, ", (unsigned long long)p->pid,
+	             kind_names[kind], label);
+	va_start(ap, fmt);
+	vsnprintf(c->text + n, sizeof(c->text) - (size_t)n, fmt, ap);
+	va_end(ap);
+	d->clock_ns += 1000;
+	return fault_take(c, name ? name : label);
+}
+
+int64_t sim_end(struct sim_call *c, int64_t rc)
+{
+	struct simdisk *d = c->p->disk;
+	char line[256];
+	int n;
+
+	if (c->after && rc >= 0)
+		rc = -c->after;
+	if (c->counted) {
+		n = snprintf(line, sizeof(line), "%s) = %lld", c->text, (long long)rc);
+		d->trace = sim_grow(d->trace, &d->trace_cap, d->trace_n + (size_t)n + 1, 1);
+		memcpy(d->trace + d->trace_n, line, (size_t)n + 1);
+		d->call_at = sim_grow(d->call_at, &d->call_cap, d->calls + 1, sizeof(size_t));
+		d->call_at[d->calls++] = d->trace_n;
+		d->trace_n += (size_t)n + 1;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+void sim_record(struct simdisk *d, struct simrec *r)
+{
+	if (!d->base.n)
+		simtree_copy(&d->base, &d->now);
+	r->mtime = sim_wall(d);
+	r->call = d->calls + 1;
+	simtree_apply(&d->now, r, r->parts, NULL);
+	d->log = sim_grow(d->log, &d->log_cap, d->log_n + 1, sizeof(*d->log));
+	d->log[d->log_n++] = *r;
+}
+
+uint64_t sim_draw(struct simdisk *d)
+{
+	return sim_mix(d->seed ^ sim_mix(d->draws++));
+}
+
+int64_t sim_wall(struct simdisk *d)
+{
+	return d->wall_s + d->clock_ns / 1000000000;
+}
+
+size_t simdisk_calls(const struct simdisk *d)
+{
+	return d->calls;
+}
+
+const char *simdisk_call_text(const struct simdisk *d, size_t i)
+{
+	return i < d->calls ? d->trace + d->call_at[i] : "";
+}
+
+static void print_tree(const struct simdisk *d, uint32_t ino, int depth, FILE *out)
+{
+	const struct sim_inode *dir = simtree_inode(&d->now, ino);
+
+	for (size_t i = 0; i < dir->entry_n && depth < 32; i++) {
+		const struct sim_inode *f = simtree_inode(&d->now, dir->entries[i].ino);
+
+		fprintf(out, "%*s%s", depth * 2, "", dir->entries[i].name->text);
+		if (f->type == SHF_T_DIR)
+			fprintf(out, "/ (%u)\n", dir->entries[i].ino);
+		else if (f->type == SHF_T_LINK)
+			fprintf(out, " -> %s\n", f->target->text);
+		else
+			fprintf(out, " (%u) %llu bytes\n", dir->entries[i].ino,
+			        (unsigned long long)f->size);
+		if (f->type == SHF_T_DIR)
+			print_tree(d, dir->entries[i].ino, depth + 1, out);
+	}
+}
+
+void simdisk_print(struct simdisk *d, FILE *out)
+{
+	pthread_mutex_lock(&d->lock);
+	for (size_t i = 0; i < d->calls; i++)
+		fprintf(out, "%4zu  %s\n", i, simdisk_call_text(d, i));
+	print_tree(d, SIM_ROOT, 1, out);
+	pthread_mutex_unlock(&d->lock);
+}
+
+void simdisk_set_space(struct simdisk *d, uint64_t bytes)
+{
+	d->space = bytes;
+}
+
+void simdisk_set_read_only(struct simdisk *d, bool read_only)
+{
+	d->read_only = read_only;
+}
+
+void simdisk_set_locks(struct simdisk *d, bool work)
+{
+	d->locks = work;
+}
+
+void simdisk_set_dir_fsync(struct simdisk *d, bool works)
+{
+	d->dir_fsync = works;
+}
+
+void simdisk_set_shm(struct simdisk *d, bool connects, uint64_t bytes_max)
+{
+	d->shm_connects = connects;
+	d->shm_max = bytes_max;
+}
+
+void simdisk_set_dir_twice(struct simdisk *d, bool twice)
+{
+	sim_cut_forget(d);
+	d->dir_twice = twice;
+}
+
+void simdisk_advance(struct simdisk *d, int64_t seconds)
+{
+	d->clock_ns += seconds * 1000000000;
+}
+
+void simdisk_settle(struct simdisk *d)
+{
+	pthread_mutex_lock(&d->lock);
+	log_clear(d);
+	pthread_mutex_unlock(&d->lock);
+}
+
+/* The directories above path, made. */
+static int parents_make(struct simdisk *d, const char *path)
+{
+	struct sim_spot spot;
+	char part[1024];
+	uint32_t ino;
+	int rc = 0;
+
+	for (size_t n = 1; !rc && path[n]; n++) {
+		if (path[n] != '/' || n >= sizeof(part))
+			continue;
+		snprintf(part, sizeof(part), "%.*s", (int)n, path);
+		rc = sim_walk(&d->now, SIM_ROOT, part, true, 0, &spot);
+		if (!rc && !spot.ino)
+			rc = sim_create(d, &spot, SHF_T_DIR, NULL, 0, &ino);
+	}
+	return rc;
+}
+
+int simdisk_put(struct simdisk *d, const char *path, const void *bytes, size_t n)
+{
+	struct sim_spot spot;
+	int64_t rc;
+
+	pthread_mutex_lock(&d->lock);
+	rc = parents_make(d, path);
+	if (!rc)
+		rc = sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot);
+	if (!rc && !spot.ino)
+		rc = sim_create(d, &spot, SHF_T_FILE, NULL, 0, &spot.ino);
+	if (!rc && simtree_inode(&d->now, spot.ino)->type != SHF_T_FILE)
+		rc = -EISDIR;
+	if (!rc)
+		rc = sim_resize(d, spot.ino, 0, 0);
+	if (!rc)
+		rc = sim_write(d, spot.ino, bytes, n, 0, 0);
+	pthread_mutex_unlock(&d->lock);
+	return rc < 0 ? (int)rc : 0;
+}
+
+int simdisk_symlink(struct simdisk *d, const char *target, const char *path)
+{
+	struct sim_spot spot;
+	uint32_t ino;
+	int rc;
+
+	pthread_mutex_lock(&d->lock);
+	rc = parents_make(d, path);
+	if (!rc)
+		rc = sim_walk(&d->now, SIM_ROOT, path, false, 0, &spot);
+	if (!rc)
+		rc = spot.ino ? -EEXIST : sim_create(d, &spot, SHF_T_LINK, target, 0, &ino);
+	pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+static int remove_tree(struct simdisk *d, const struct sim_spot *spot)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, spot->ino);
+	bool is_dir = f->type == SHF_T_DIR;
+	int rc = 0;
+
+	while (!rc && is_dir && f->entry_n) {
+		struct sim_spot child = { .dir = spot->ino, .ino = f->entries[0].ino };
+
+		snprintf(child.name, sizeof(child.name), "%s", f->entries[0].name->text);
+		rc = remove_tree(d, &child);
+	}
+	return rc ? rc : sim_unlink_at(d, spot, is_dir, 0);
+}
+
+int simdisk_remove(struct simdisk *d, const char *path)
+{
+	struct sim_spot spot;
+	int rc;
+
+	pthread_mutex_lock(&d->lock);
+	rc = sim_walk(&d->now, SIM_ROOT, path, false, 0, &spot);
+	if (!rc)
+		rc = spot.ino ? remove_tree(d, &spot) : -ENOENT;
+	pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+int simdisk_flip(struct simdisk *d, const char *path, uint64_t bit)
+{
+	const struct sim_inode *f;
+	struct sim_spot spot;
+	uint8_t byte;
+	int rc;
+
+	pthread_mutex_lock(&d->lock);
+	rc = sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot);
+	f = rc ? NULL : simtree_inode(&d->now, spot.ino);
+	if (!rc && (!f || f->type != SHF_T_FILE))
+		rc = f ? -EISDIR : -ENOENT;
+	if (!rc && simtree_read(f, &byte, 1, bit / 8) != 1)
+		rc = -ERANGE;
+	if (!rc) {
+		struct simrec r = { .kind = REC_WRITE, .ino = spot.ino, .off = bit / 8, .len = 1,
+		                    .size = f->size, .parts = PART_DATA };
+		int64_t mtime = f->mtime;
+
+		byte = (uint8_t)(byte ^ (1u << (bit % 8)));
+		simtree_pages(&d->now, &r, &byte);
+		sim_record(d, &r);
+		simtree_inode(&d->now, spot.ino)->mtime = mtime;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+bool simdisk_exists(struct simdisk *d, const char *path)
+{
+	struct sim_spot spot;
+	bool is;
+
+	pthread_mutex_lock(&d->lock);
+	is = !sim_walk(&d->now, SIM_ROOT, path, false, 0, &spot) && spot.ino;
+	pthread_mutex_unlock(&d->lock);
+	return is;
+}
+
+void *simdisk_get(struct simdisk *d, const char *path, size_t *n)
+{
+	const struct sim_inode *f;
+	struct sim_spot spot;
+	void *bytes = NULL;
+
+	pthread_mutex_lock(&d->lock);
+	if (!sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot)) {
+		f = simtree_inode(&d->now, spot.ino);
+		if (f && f->type == SHF_T_FILE) {
+			*n = (size_t)f->size;
+			bytes = sim_alloc(*n, 1);
+			simtree_read(f, bytes, *n, 0);
+		}
+	}
+	pthread_mutex_unlock(&d->lock);
+	return bytes;
+}
+
+static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n)
+{
+	const uint8_t *p = bytes;
+
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+	return sim_mix(h ^ n);
+}
+
+static uint64_t hash_inode(const struct simtree *t, uint32_t ino, int depth)
+{
+	const struct sim_inode *f = simtree_inode(t, ino);
+	uint64_t h = sim_mix((uint64_t)f->type);
+	uint8_t piece[SIM_PAGE];
+
+	if (f->type == SHF_T_LINK)
+		return hash_bytes(h, f->target->text, strlen(f->target->text));
+	if (f->type == SHF_T_FILE) {
+		for (uint64_t off = 0; off < f->size; off += SIM_PAGE)
+			h = hash_bytes(h, piece, simtree_read(f, piece, SIM_PAGE, off));
+		return sim_mix(h ^ f->size);
+	}
+	/* A sum, because the order of names means nothing. */
+	for (size_t i = 0; i < f->entry_n && depth < 32; i++) {
+		const char *name = f->entries[i].name->text;
+
+		h += sim_mix(hash_bytes(7, name, strlen(name)) ^
+		             hash_inode(t, f->entries[i].ino, depth + 1));
+	}
+	return h;
+}
+
+uint64_t simdisk_hash(struct simdisk *d, const char *path)
+{
+	struct sim_spot spot;
+	uint64_t h = 0;
+
+	pthread_mutex_lock(&d->lock);
+	if (!sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot) && spot.ino)
+		h = hash_inode(&d->now, spot.ino, 0) | 1;
+	pthread_mutex_unlock(&d->lock);
+	return h;
+}

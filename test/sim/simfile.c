@@ -1,0 +1,682 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of the simulated disk: paths, descriptors, locks and the calls on them. Each call looks
+ * at the present tree and changes it only through sim_record. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "simcore.h"
+
+#define LINKS_MAX 40
+
+static bool spot_is_dots(const struct sim_spot *spot)
+{
+	return !strcmp(spot->name, ".") || !strcmp(spot->name, "..");
+}
+
+/* One component from `at`: what it is called, and what it leads to. */
+static int step(const struct simtree *t, uint32_t at, const char *name, size_t n,
+                struct sim_spot *spot)
+{
+	const struct sim_inode *dir = simtree_inode(t, at);
+
+	if (!dir || dir->type != SHF_T_DIR)
+		return -ENOTDIR;
+	if (n > SIM_NAME_MAX)
+		return -ENAMETOOLONG;
+	spot->dir = at;
+	memcpy(spot->name, name, n);
+	spot->name[n] = '\0';
+	if (!strcmp(spot->name, "."))
+		spot->ino = at;
+	else if (!strcmp(spot->name, ".."))
+		spot->ino = dir->parent;
+	else
+		spot->ino = simtree_find(t, at, spot->name);
+	return 0;
+}
+
+int sim_walk(const struct simtree *t, uint32_t at, const char *path, bool follow, int depth,
+             struct sim_spot *spot)
+{
+	if (depth > LINKS_MAX)
+		return -ELOOP;
+	if (!*path)
+		return -ENOENT;
+	if (*path == '/')
+		at = SIM_ROOT;
+	*spot = (struct sim_spot){ .dir = at, .ino = at, .name = "." };
+	for (path += strspn(path, "/"); *path;) {
+		size_t n = strcspn(path, "/");
+		const char *rest = path + n + strspn(path + n, "/");
+		const struct sim_inode *f;
+		int rc = step(t, at, path, n, spot);
+
+		if (rc)
+			return rc;
+		f = simtree_inode(t, spot->ino);
+		if (f && f->type == SHF_T_LINK && (path[n] == '/' || follow)) {
+			rc = sim_walk(t, at, f->target->text, true, depth + 1, spot);
+			if (rc)
+				return rc;
+			f = simtree_inode(t, spot->ino);
+		}
+		if (*rest && !f)
+			return -ENOENT;
+		if (path[n] == '/' && f && f->type != SHF_T_DIR)
+			return -ENOTDIR;
+		at = spot->ino;
+		path = rest;
+	}
+	return 0;
+}
+
+/* The open description behind fd; NULL: no such descriptor of this process. */
+static struct sim_open *open_of(const struct simproc *p, int fd)
+{
+	int i = fd - (p->index + 1) * SIM_FD_MAX;
+
+	if (i < 0 || (size_t)i >= p->fd_n || !p->fds[i].ino)
+		return NULL;
+	return &p->fds[i];
+}
+
+const char *sim_label(const struct simproc *p, int fd)
+{
+	const struct sim_open *o = open_of(p, fd);
+	const struct sim_inode *f = o ? simtree_inode(&p->disk->now, o->ino) : NULL;
+
+	if (fd == SHF_CWD)
+		return "cwd";
+	return !f ? "?" : f->label ? f->label->text : "/";
+}
+
+/* The rooms promise one component under a descriptor; a disk that took more would hide where
+ * they do not keep it. */
+static int walk_from(const struct simproc *p, int dir, const char *name, bool follow,
+                     struct sim_spot *spot)
+{
+	const struct sim_open *o;
+
+	if (dir == SHF_CWD)
+		return sim_walk(&p->disk->now, SIM_ROOT, name, follow, 0, spot);
+	o = open_of(p, dir);
+	if (!o)
+		return -EBADF;
+	if (strchr(name, '/'))
+		return -EINVAL;
+	return sim_walk(&p->disk->now, o->ino, name, follow, 0, spot);
+}
+
+void sim_unused(struct simdisk *d, uint32_t ino)
+{
+	struct sim_inode *f = simtree_inode(&d->now, ino);
+
+	if (!f || f->links || f->opens || ino == SIM_ROOT)
+		return;
+	if (f->type == SHF_T_FILE)
+		d->used -= (f->size + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+	simtree_drop(&d->now, ino);
+}
+
+int sim_create(struct simdisk *d, const struct sim_spot *spot, int type, const char *target,
+               int node, uint32_t *ino)
+{
+	const struct sim_inode *dir = simtree_inode(&d->now, spot->dir);
+	struct simrec r = { .kind = REC_CREATE, .type = type, .node = node, .dir = spot->dir };
+
+	if (d->read_only)
+		return -EROFS;
+	if (!dir || !dir->links)
+		return -ENOENT;
+	r.parts = PART_ADD;
+	r.ino = d->next_ino++;
+	r.name = sim_name_new(spot->name);
+	r.to_name = target ? sim_name_new(target) : NULL;
+	*ino = r.ino;
+	sim_record(d, &r);
+	return 0;
+}
+
+int sim_unlink_at(struct simdisk *d, const struct sim_spot *spot, bool is_dir, int node)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, spot->ino);
+	struct simrec r = { .kind = REC_REMOVE, .node = node, .dir = spot->dir, .ino = spot->ino,
+	                    .parts = PART_DEL };
+
+	if (!f)
+		return -ENOENT;
+	if (spot_is_dots(spot))
+		return -EINVAL;
+	if (is_dir && f->type != SHF_T_DIR)
+		return -ENOTDIR;
+	if (!is_dir && f->type == SHF_T_DIR)
+		return -EISDIR;
+	if (is_dir && f->entry_n)
+		return -ENOTEMPTY;
+	if (d->read_only)
+		return -EROFS;
+	r.name = sim_name_new(spot->name);
+	sim_record(d, &r);
+	sim_unused(d, spot->ino);
+	return 0;
+}
+
+static uint64_t room_of(const struct simdisk *d)
+{
+	return d->space > d->used ? d->space - d->used : 0;
+}
+
+static uint64_t pages_bytes(uint64_t size)
+{
+	return (size + SIM_PAGE - 1) / SIM_PAGE * SIM_PAGE;
+}
+
+int sim_resize(struct simdisk *d, uint32_t ino, uint64_t bytes, int node)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, ino);
+	struct simrec r = { .kind = REC_SIZE, .node = node, .ino = ino, .size = bytes,
+	                    .parts = PART_SIZE };
+	uint64_t old = f->size;
+
+	if (bytes > INT64_MAX - SIM_PAGE)
+		return -EFBIG;
+	if (d->read_only)
+		return -EROFS;
+	if (bytes == old)
+		return 0;
+	if (bytes > old && pages_bytes(bytes) - pages_bytes(old) > room_of(d))
+		return -ENOSPC;
+	r.shrinks = bytes < old;
+	d->used += pages_bytes(bytes) - pages_bytes(old);
+	sim_record(d, &r);
+	return 0;
+}
+
+int64_t sim_write(struct simdisk *d, uint32_t ino, const void *buf, size_t n, uint64_t off,
+                  int node)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, ino);
+	struct simrec r = { .kind = REC_WRITE, .node = node, .ino = ino, .off = off, .len = n };
+	uint64_t end = off + n, room = pages_bytes(f->size) + room_of(d);
+	int64_t rc = (int64_t)n;
+
+	if (d->read_only)
+		return -EROFS;
+	if (n > INT64_MAX - SIM_PAGE || off > INT64_MAX - SIM_PAGE - n)
+		return -EFBIG;
+	if (!n)
+		return 0;
+	if (end > f->size && end > room) {
+		/* What still fits is written, as the kernel does. */
+		rc = -ENOSPC;
+		if (off >= room)
+			return rc;
+		end = room;
+		r.len = end - off;
+	}
+	r.size = end > f->size ? end : f->size;
+	r.parts = end > f->size ? PART_DATA | PART_SIZE : PART_DATA;
+	d->used += pages_bytes(r.size) - pages_bytes(f->size);
+	simtree_pages(&d->now, &r, buf);
+	sim_record(d, &r);
+	return rc;
+}
+
+static int fd_new(struct simproc *p, uint32_t ino, int flags)
+{
+	size_t i = 0;
+
+	while (i < p->fd_n && p->fds[i].ino)
+		i++;
+	if (i >= SIM_FD_MAX)
+		return -EMFILE;
+	if (i == p->fd_n) {
+		p->fds = sim_grow(p->fds, &p->fd_cap, p->fd_n + 1, sizeof(*p->fds));
+		p->fd_n++;
+	}
+	p->fds[i] = (struct sim_open){ .ino = ino, .flags = flags };
+	simtree_inode(&p->disk->now, ino)->opens++;
+	return (p->index + 1) * SIM_FD_MAX + (int)i;
+}
+
+static int fd_close(struct simproc *p, int fd)
+{
+	struct sim_open *o = open_of(p, fd);
+	uint32_t ino;
+
+	if (!o)
+		return -EBADF;
+	ino = o->ino;
+	*o = (struct sim_open){ .ino = 0 };
+	simtree_inode(&p->disk->now, ino)->opens--;
+	sim_unused(p->disk, ino);
+	return 0;
+}
+
+static int do_open(struct simproc *p, int dir, const char *name, int flags)
+{
+	bool excl = (flags & SHF_O_CREATE) && (flags & SHF_O_EXCL);
+	struct simdisk *d = p->disk;
+	const struct sim_inode *f;
+	struct sim_spot spot;
+	int rc = walk_from(p, dir, name, !(flags & SHF_O_NOFOLLOW) && !excl, &spot);
+
+	if (rc)
+		return rc;
+	if (spot.ino && excl)
+		return -EEXIST;
+	if (!spot.ino) {
+		if (!(flags & SHF_O_CREATE))
+			return -ENOENT;
+		if (flags & SHF_O_DIR)
+			return -EINVAL;
+		rc = sim_create(d, &spot, SHF_T_FILE, NULL, p->node, &spot.ino);
+		if (rc)
+			return rc;
+	}
+	f = simtree_inode(&d->now, spot.ino);
+	if (f->type == SHF_T_LINK)
+		return -ELOOP;
+	if ((flags & SHF_O_DIR) && f->type != SHF_T_DIR)
+		return -ENOTDIR;
+	if (f->type == SHF_T_DIR && (flags & (SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC)))
+		return -EISDIR;
+	if (d->read_only && (flags & SHF_O_WRITE))
+		return -EROFS;
+	if ((flags & SHF_O_TRUNC) && f->size) {
+		rc = sim_resize(d, spot.ino, 0, p->node);
+		if (rc)
+			return rc;
+	}
+	return fd_new(p, spot.ino, flags);
+}
+
+static int op_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_OPEN, dir, name, "\"%s\", %s%s%s%s%s", name,
+	                   flags & SHF_O_WRITE ? "w" : "r",
+	                   flags & SHF_O_CREATE ? "c" : "", flags & SHF_O_EXCL ? "x" : "",
+	                   flags & SHF_O_TRUNC ? "t" : "", flags & SHF_O_DIR ? "d" : "");
+
+	(void)mode;
+	if (!rc)
+		rc = do_open(p, dir, name, flags);
+	if (rc >= 0 && c.after)
+		fd_close(p, rc);
+	return (int)sim_end(&c, rc);
+}
+
+static int op_close(void *arg, int fd)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_CLOSE, fd, NULL, "%s", "");
+
+	/* Even a close that fails has closed. */
+	if (!p->dead) {
+		int closed = fd_close(p, fd);
+
+		rc = rc ? rc : closed;
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static int op_mkdir(void *arg, int dir, const char *name, unsigned mode)
+{
+	struct simproc *p = arg;
+	struct sim_spot spot;
+	struct sim_call c;
+	uint32_t ino;
+	int rc = sim_begin(&c, p, SIMDISK_MKDIR, dir, name, "\"%s\"", name);
+
+	(void)mode;
+	if (!rc)
+		rc = walk_from(p, dir, name, false, &spot);
+	if (!rc && spot.ino)
+		rc = -EEXIST;
+	if (!rc)
+		rc = sim_create(p->disk, &spot, SHF_T_DIR, NULL, p->node, &ino);
+	return (int)sim_end(&c, rc);
+}
+
+static bool is_below(const struct simtree *t, uint32_t ino, uint32_t above)
+{
+	while (ino != SIM_ROOT && ino != above)
+		ino = simtree_inode(t, ino)->parent;
+	return ino == above;
+}
+
+static int rename_allowed(const struct simdisk *d, const struct sim_spot *from,
+                          const struct sim_spot *to, bool noreplace)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, from->ino);
+	const struct sim_inode *g = simtree_inode(&d->now, to->ino);
+	const struct sim_inode *dir = simtree_inode(&d->now, to->dir);
+
+	if (!f || !dir || !dir->links)
+		return -ENOENT;
+	if (spot_is_dots(from) || spot_is_dots(to))
+		return -EBUSY;
+	if (g && noreplace)
+		return -EEXIST;
+	if (d->read_only)
+		return -EROFS;
+	if (f->type == SHF_T_DIR && is_below(&d->now, to->dir, from->ino))
+		return -EINVAL;
+	if (!g)
+		return 0;
+	if (f->type == SHF_T_DIR && g->type != SHF_T_DIR)
+		return -ENOTDIR;
+	if (f->type != SHF_T_DIR && g->type == SHF_T_DIR)
+		return -EISDIR;
+	return g->type == SHF_T_DIR && g->entry_n && f != g ? -ENOTEMPTY : 0;
+}
+
+static int do_rename(struct simproc *p, const struct sim_spot *from, const struct sim_spot *to,
+                     bool noreplace)
+{
+	struct simrec r = { .kind = REC_RENAME, .node = p->node, .ino = from->ino,
+	                    .dir = from->dir, .to_dir = to->dir,
+	                    .parts = PART_DEL | PART_ADD };
+	int rc = rename_allowed(p->disk, from, to, noreplace);
+
+	if (rc || from->ino == to->ino)
+		return rc;
+	r.name = sim_name_new(from->name);
+	r.to_name = sim_name_new(to->name);
+	sim_record(p->disk, &r);
+	sim_unused(p->disk, to->ino);
+	return 0;
+}
+
+static int op_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
+                      bool noreplace)
+{
+	struct simproc *p = arg;
+	struct sim_spot a, b;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_RENAME, from_dir, from, "\"%s\", \"%s\"%s", from, to,
+	                   noreplace ? ", noreplace" : "");
+
+	if (!rc)
+		rc = walk_from(p, from_dir, from, false, &a);
+	if (!rc)
+		rc = walk_from(p, to_dir, to, false, &b);
+	if (!rc)
+		rc = do_rename(p, &a, &b, noreplace);
+	return (int)sim_end(&c, rc);
+}
+
+static int op_unlink(void *arg, int dir, const char *name, bool is_dir)
+{
+	struct simproc *p = arg;
+	struct sim_spot spot;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_UNLINK, dir, name, "\"%s\"%s", name,
+	                   is_dir ? ", dir" : "");
+
+	if (!rc)
+		rc = walk_from(p, dir, name, false, &spot);
+	if (!rc)
+		rc = sim_unlink_at(p->disk, &spot, is_dir, p->node);
+	return (int)sim_end(&c, rc);
+}
+
+static void record_sync(struct simproc *p, uint32_t ino, bool failed)
+{
+	struct simrec r = { .kind = REC_SYNC, .node = p->node, .ino = ino, .failed = failed };
+
+	sim_record(p->disk, &r);
+}
+
+static int op_fsync(void *arg, int fd)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_FSYNC, fd, NULL, "%s", "");
+	const struct sim_open *o = open_of(p, fd);
+
+	if (!o || p->dead) {
+		rc = rc ? rc : -EBADF;
+	} else if (rc) {
+		record_sync(p, o->ino, true);
+	} else if (simtree_inode(&p->disk->now, o->ino)->type == SHF_T_DIR &&
+	           !p->disk->dir_fsync) {
+		rc = -EINVAL;
+	} else {
+		record_sync(p, o->ino, false);
+	}
+	return (int)sim_end(&c, rc);
+}
+
+/* A file that may be written, or an error. */
+static int file_of(const struct simproc *p, int fd, bool write, uint32_t *ino)
+{
+	const struct sim_open *o = open_of(p, fd);
+
+	if (!o || (write && !(o->flags & SHF_O_WRITE)))
+		return -EBADF;
+	if (simtree_inode(&p->disk->now, o->ino)->type == SHF_T_DIR)
+		return -EISDIR;
+	*ino = o->ino;
+	return 0;
+}
+
+static int op_resize(void *arg, int fd, uint64_t bytes)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	uint32_t ino;
+	int rc = sim_begin(&c, p, SIMDISK_RESIZE, fd, NULL, "%llu", (unsigned long long)bytes);
+
+	if (!rc)
+		rc = file_of(p, fd, true, &ino);
+	if (!rc)
+		rc = sim_resize(p->disk, ino, bytes, p->node);
+	return (int)sim_end(&c, rc);
+}
+
+static int64_t op_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	uint32_t ino;
+	int64_t rc = sim_begin(&c, p, SIMDISK_PREAD, fd, NULL, "%zu at %llu", n,
+	                       (unsigned long long)off);
+
+	if (!rc)
+		rc = file_of(p, fd, false, &ino);
+	if (!rc)
+		rc = (int64_t)simtree_read(simtree_inode(&p->disk->now, ino), buf, n, off);
+	return sim_end(&c, rc);
+}
+
+static int64_t op_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t off)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	uint32_t ino;
+	int64_t rc = sim_begin(&c, p, SIMDISK_PWRITE, fd, NULL, "%zu at %llu", n,
+	                       (unsigned long long)off);
+
+	if (!rc)
+		rc = file_of(p, fd, true, &ino);
+	if (!rc && (open_of(p, fd)->flags & SHF_O_APPEND))
+		off = simtree_inode(&p->disk->now, ino)->size; /* as Linux: offset ignored */
+	if (!rc && c.part) {
+		rc = sim_write(p->disk, ino, buf, n / 2, off, p->node);
+		rc = rc < 0 ? rc : -c.part;
+	} else if (!rc) {
+		rc = sim_write(p->disk, ino, buf, n, off, p->node);
+	}
+	return sim_end(&c, rc);
+}
+
+static void stat_of(const struct simdisk *d, uint32_t ino, struct shf_stat *st)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, ino);
+
+	*st = (struct shf_stat){ .type = f->type, .ino = ino, .dev = 1 + d->seed % 1000,
+	                         .mtime_s = f->mtime };
+	st->bytes = f->type == SHF_T_FILE   ? f->size
+	            : f->type == SHF_T_LINK ? strlen(f->target->text)
+	                                    : SIM_PAGE;
+}
+
+static int op_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *st)
+{
+	struct simproc *p = arg;
+	struct sim_spot spot;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_STAT, dir, name, "\"%s\"", name);
+
+	if (!rc)
+		rc = walk_from(p, dir, name, follow, &spot);
+	if (!rc && !spot.ino)
+		rc = -ENOENT;
+	if (!rc)
+		stat_of(p->disk, spot.ino, st);
+	return (int)sim_end(&c, rc);
+}
+
+static int op_fstat(void *arg, int fd, struct shf_stat *st)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_FSTAT, fd, NULL, "%s", "");
+	const struct sim_open *o = open_of(p, fd);
+
+	if (!rc && !o)
+		rc = -EBADF;
+	if (!rc)
+		stat_of(p->disk, o->ino, st);
+	return (int)sim_end(&c, rc);
+}
+
+/* The names as they are now, in a drawn order: who lists may change the directory. */
+static int names_of(struct simproc *p, int fd, struct sim_name ***names, size_t *n)
+{
+	const struct sim_open *o = open_of(p, fd);
+	const struct sim_inode *f = o ? simtree_inode(&p->disk->now, o->ino) : NULL;
+
+	if (!f)
+		return -EBADF;
+	if (f->type != SHF_T_DIR)
+		return -ENOTDIR;
+	*n = f->entry_n;
+	*names = sim_alloc(f->entry_n, sizeof(**names));
+	for (size_t i = 0; i < f->entry_n; i++) {
+		size_t k = (size_t)(sim_draw(p->disk) % (i + 1));
+
+		(*names)[i] = (*names)[k];
+		(*names)[k] = sim_name_get(f->entries[i].name);
+	}
+	return 0;
+}
+
+static int op_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
+{
+	struct simproc *p = arg;
+	struct sim_name **names = NULL;
+	struct sim_call c;
+	size_t n = 0;
+	int rc = sim_begin(&c, p, SIMDISK_LIST, fd, NULL, "%s", "");
+
+	if (!rc)
+		rc = names_of(p, fd, &names, &n);
+	rc = (int)sim_end(&c, rc);
+	for (size_t i = 0; i < n; i++) {
+		if (!rc)
+			rc = item(item_arg, names[i]->text);
+		sim_name_put(names[i]);
+	}
+	free(names);
+	return rc;
+}
+
+static int op_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
+{
+	struct simproc *p = arg;
+	const struct sim_inode *f;
+	struct sim_spot spot;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_READLINK, dir, name, "\"%s\"", name);
+
+	if (!rc)
+		rc = walk_from(p, dir, name, false, &spot);
+	if (!rc) {
+		f = simtree_inode(&p->disk->now, spot.ino);
+		if (!f)
+			rc = -ENOENT;
+		else if (f->type != SHF_T_LINK)
+			rc = -EINVAL;
+		else if (strlen(f->target->text) >= n)
+			rc = -ERANGE;
+		else
+			rc = (int)strlen(strcpy(buf, f->target->text));
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static bool lock_is_held(const struct simdisk *d, const struct sim_open *mine, bool exclusive)
+{
+	for (size_t i = 0; i < d->proc_n; i++)
+		for (size_t k = 0; k < d->procs[i]->fd_n; k++) {
+			const struct sim_open *o = &d->procs[i]->fds[k];
+
+			if (o != mine && o->ino == mine->ino && o->lock &&
+			    (exclusive || o->lock == 2))
+				return true;
+		}
+	return false;
+}
+
+static int op_lock(void *arg, int fd, bool exclusive)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_LOCK, fd, NULL, "%s", exclusive ? "exclusive" : "shared");
+	struct sim_open *o = open_of(p, fd);
+
+	if (!rc && (!o || (exclusive && !(o->flags & SHF_O_WRITE))))
+		rc = -EBADF;
+	if (!rc && p->disk->locks && lock_is_held(p->disk, o, exclusive))
+		rc = -EAGAIN;
+	if (!rc)
+		o->lock = exclusive ? 2 : 1;
+	return (int)sim_end(&c, rc);
+}
+
+static int op_free_bytes(void *arg, int fd, uint64_t *bytes)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_FREE_BYTES, fd, NULL, "%s", "");
+
+	if (!rc && !open_of(p, fd))
+		rc = -EBADF;
+	if (!rc)
+		*bytes = room_of(p->disk);
+	return (int)sim_end(&c, rc);
+}
+
+void sim_files_bind(struct shf_sys_ops *ops)
+{
+	ops->open = op_open;
+	ops->close = op_close;
+	ops->mkdir = op_mkdir;
+	ops->rename = op_rename;
+	ops->unlink = op_unlink;
+	ops->fsync = op_fsync;
+	ops->resize = op_resize;
+	ops->pread = op_pread;
+	ops->pwrite = op_pwrite;
+	ops->stat = op_stat;
+	ops->fstat = op_fstat;
+	ops->list = op_list;
+	ops->readlink = op_readlink;
+	ops->lock = op_lock;
+	ops->free_bytes = op_free_bytes;
+}

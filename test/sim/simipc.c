@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of the simulated machine is no file: clocks, chance, identity, queues and shared memory.
+ * A queue has no threads: what was submitted happens when somebody completes it, in a drawn
+ * order, so that a write and the fsync meant to cover it may change places. */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include "simcore.h"
+
+static int op_random(void *arg, void *buf, size_t n)
+{
+	struct simproc *p = arg;
+	uint8_t *b = buf;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_RANDOM, -1, "", "%zu", n);
+
+	/* By process, so that ranks that take turns in another order draw the same. */
+	for (size_t i = 0; !rc && i < n; i++)
+		b[i] = (uint8_t)sim_mix(p->disk->seed ^ sim_mix(p->pid) ^
+		                        sim_mix((uint64_t)p->disk->boots << 32 ^ p->start) ^
+		                        ++p->draws << 20);
+	return (int)sim_end(&c, rc);
+}
+
+static int64_t op_mono_ns(void *arg)
+{
+	struct simdisk *d = ((struct simproc *)arg)->disk;
+	int64_t ns;
+
+	pthread_mutex_lock(&d->lock);
+	ns = d->clock_ns += 1000;
+	pthread_mutex_unlock(&d->lock);
+	return ns;
+}
+
+static int64_t op_wall_s(void *arg)
+{
+	struct simdisk *d = ((struct simproc *)arg)->disk;
+	int64_t s;
+
+	pthread_mutex_lock(&d->lock);
+	s = sim_wall(d);
+	pthread_mutex_unlock(&d->lock);
+	return s;
+}
+
+static void op_sleep_ms(void *arg, int ms)
+{
+	struct simdisk *d = ((struct simproc *)arg)->disk;
+
+	pthread_mutex_lock(&d->lock);
+	d->clock_ns += ms > 0 ? (int64_t)ms * 1000000 : 0;
+	pthread_mutex_unlock(&d->lock);
+	sched_yield();
+}
+
+static uint64_t pid_ns_of(int node)
+{
+	return UINT64_C(4026531836) + (uint64_t)node;
+}
+
+static void boot_of(const struct simdisk *d, int node, char boot[37])
+{
+	uint64_t a = sim_mix(d->seed ^ sim_mix((uint64_t)node << 20 | (uint64_t)d->boots));
+	uint64_t b = sim_mix(a);
+
+	snprintf(boot, 37, "%08x-%04x-4%03x-8%03x-%012llx", (unsigned)(a >> 32),
+	         (unsigned)(a >> 16) & 0xffff, (unsigned)a & 0xfff, (unsigned)(b >> 52),
+	         (unsigned long long)(b & 0xffffffffffff));
+}
+
+static int op_owner(void *arg, struct shf_owner *self)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_OWNER, -1, "", "%s", "");
+
+	if (!rc) {
+		memset(self, 0, sizeof(*self));
+		snprintf(self->host, sizeof(self->host), "node%d", p->node);
+		boot_of(p->disk, p->node, self->boot);
+		self->pid_ns = pid_ns_of(p->node);
+		self->pid = p->pid;
+		self->start = p->start;
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static bool op_owner_is_dead(void *arg, const struct shf_owner *owner)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	char boot[37];
+	bool dead;
+
+	pthread_mutex_lock(&d->lock);
+	boot_of(d, p->node, boot);
+	dead = !strncmp(boot, owner->boot, sizeof(boot)) && owner->pid_ns == pid_ns_of(p->node);
+	for (size_t i = 0; dead && i < d->proc_n; i++) {
+		const struct simproc *q = d->procs[i];
+
+		if (!q->dead && q->node == p->node && q->pid == owner->pid &&
+		    q->start == owner->start)
+			dead = false;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return dead;
+}
+
+static uint64_t op_pid(void *arg)
+{
+	struct simproc *p = arg;
+	uint64_t pid;
+
+	pthread_mutex_lock(&p->disk->lock);
+	pid = p->shown_pid;
+	pthread_mutex_unlock(&p->disk->lock);
+	return pid;
+}
+
+struct shf_queue {
+	struct simproc *p;
+	struct shf_io *pending;         /* newest first */
+	size_t n;
+	bool hesitated;
+};
+
+static int op_queue_new(void *arg, struct shf_queue **queue, int threads)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_QUEUE_NEW, -1, "", "%d", threads);
+
+	if (!rc && threads < 1)
+		rc = -EINVAL;
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc) {
+		*queue = sim_alloc(1, sizeof(**queue));
+		(*queue)->p = p;
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_SUBMIT, io->fd, NULL, "%s",
+	                   io->op == SHF_IO_READ    ? "read"
+	                   : io->op == SHF_IO_WRITE ? "write"
+	                                            : "fsync");
+
+	if (!rc && io->op != SHF_IO_READ && io->op != SHF_IO_WRITE && io->op != SHF_IO_FSYNC)
+		rc = -EINVAL;
+	/* What was refused is not the queue's; reported refused and yet done cannot be here. */
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc) {
+		io->next = q->pending;
+		q->pending = io;
+		q->n++;
+	}
+	return (int)sim_end(&c, rc);
+}
+
+/* Takes a drawn one of the pending; NULL: none. */
+static struct shf_io *take(struct shf_queue *q)
+{
+	struct simdisk *d = q->p->disk;
+	struct shf_io **at = &q->pending, *io;
+
+	pthread_mutex_lock(&d->lock);
+	if (q->n)
+		for (uint64_t i = sim_draw(d) % q->n; i > 0; i--)
+			at = &(*at)->next;
+	io = *at;
+	if (io) {
+		*at = io->next;
+		io->next = NULL;
+		q->n--;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return io;
+}
+
+static void perform(struct simproc *p, struct shf_io *io)
+{
+	const struct shf_sys_ops *ops = p->sys.ops;
+
+	if (io->op == SHF_IO_READ)
+		io->result = ops->pread(p, io->fd, io->buf, io->len, io->off);
+	else if (io->op == SHF_IO_WRITE)
+		io->result = ops->pwrite(p, io->fd, io->buf, io->len, io->off);
+	else
+		io->result = ops->fsync(p, io->fd);
+}
+
+static bool hesitates(struct shf_queue *q)
+{
+	struct simdisk *d = q->p->disk;
+
+	pthread_mutex_lock(&d->lock);
+	q->hesitated = !q->hesitated && sim_draw(d) % 3 == 0;
+	pthread_mutex_unlock(&d->lock);
+	return q->hesitated;
+}
+
+static int op_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+{
+	(void)arg;
+	if (!q->n)
+		return 0;
+	/* Who does not wait sometimes gets nothing, but never twice in a row. */
+	if (!timeout_ms && hesitates(q))
+		return -EAGAIN;
+	*io = take(q);
+	perform(q->p, *io);
+	return 1;
+}
+
+static void op_queue_free(void *arg, struct shf_queue *q)
+{
+	struct shf_io *io;
+
+	(void)arg;
+	if (!q)
+		return;
+	while ((io = take(q)))
+		perform(q->p, io);
+	free(q);
+}
+
+static struct sim_mem *mem_of(struct simdisk *d, const void *base)
+{
+	for (size_t i = 0; i < d->mem_n; i++)
+		if (d->mems[i].refs && d->mems[i].base == base)
+			return &d->mems[i];
+	return NULL;
+}
+
+static int op_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	size_t i = 0, n = bytes / SIM_PAGE * SIM_PAGE + SIM_PAGE;
+	struct sim_call c;
+	void *base = NULL;
+	int rc = sim_begin(&c, p, SIMDISK_SHM_NEW, -1, "", "%zu%s", bytes,
+	                   shared ? ", shared" : "");
+
+	if (!rc && (n < bytes || bytes > d->shm_max - d->shm_used))
+		rc = -ENOSPC;
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc && posix_memalign(&base, SIM_PAGE, n))
+		rc = -ENOMEM;
+	if (!rc) {
+		memset(base, 0, n);
+		while (i < d->mem_n && d->mems[i].refs)
+			i++;
+		if (i == d->mem_n) {
+			d->mems = sim_grow(d->mems, &d->mem_cap, d->mem_n + 1,
+			                   sizeof(*d->mems));
+			d->mem_n++;
+		}
+		d->mems[i] = (struct sim_mem){ .base = base, .bytes = bytes, .refs = 1,
+		                               .node = p->node };
+		d->shm_used += bytes;
+		*shm = (struct shf_shm){ base, bytes, shared ? (int)i : -1 };
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static void op_shm_free(void *arg, struct shf_shm *shm)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	struct sim_mem *m;
+
+	if (!shm->base)
+		return;
+	pthread_mutex_lock(&d->lock);
+	m = mem_of(d, shm->base);
+	if (!m)
+		abort();        /* freed twice */
+	if (!--m->refs) {
+		d->shm_used -= m->bytes;
+		free(m->base);
+	}
+	pthread_mutex_unlock(&d->lock);
+	*shm = (struct shf_shm){ NULL, 0, -1 };
+}
+
+static struct sim_line *line_of(struct simdisk *d, int id)
+{
+	for (size_t i = 0; i < d->line_n; i++)
+		if (d->lines[i].id == id && id > 0)
+			return &d->lines[i];
+	return NULL;
+}
+
+static int line_new(struct simproc *p, struct sim_line line)
+{
+	struct simdisk *d = p->disk;
+
+	line.id = d->line_next++;
+	line.owner = p->index;
+	line.node = p->node;
+	d->lines = sim_grow(d->lines, &d->line_cap, d->line_n + 1, sizeof(*d->lines));
+	d->lines[d->line_n++] = line;
+	return line.id;
+}
+
+static int op_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle)
+{
+	struct simproc *p = arg;
+	struct sim_line line = { .base = shm->base, .bytes = shm->bytes };
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_SHM_OFFER, -1, "", "%s", "");
+
+	if (!rc && shm->fd < 0)
+		rc = -EINVAL;
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc) {
+		for (int i = 0; i < 16; i++)
+			line.token[i] = (uint8_t)sim_draw(p->disk);
+		memcpy(token, line.token, 16);
+		*handle = line_new(p, line);
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static int op_shm_connect(void *arg, const uint8_t token[16], int *handle)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	const struct sim_line *offer = NULL;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_SHM_CONNECT, -1, "", "%s", "");
+
+	for (size_t i = 0; i < d->line_n; i++)
+		if (!d->lines[i].peer && !d->lines[i].gone && d->lines[i].node == p->node &&
+		    !memcmp(d->lines[i].token, token, 16))
+			offer = &d->lines[i];
+	if (!rc && (!offer || !d->shm_connects))
+		rc = -ECONNREFUSED;
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc)
+		*handle = line_new(p, (struct sim_line){ .peer = offer->id });
+	return (int)sim_end(&c, rc);
+}
+
+/* A served connection holds the memory until it is taken or dropped, as a descriptor in flight
+ * does. */
+static int op_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	struct sim_mem *m;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_SHM_SERVE, -1, "", "%d", n);
+
+	m = mem_of(d, shm->base);
+	if (!rc && (!line_of(d, offer) || !m))
+		rc = -EBADF;
+	for (size_t i = 0; !rc && n > 0 && i < d->line_n; i++) {
+		struct sim_line *line = &d->lines[i];
+
+		if (line->peer != offer || line->served || line->gone)
+			continue;
+		line->served = true;
+		line->base = shm->base;
+		line->bytes = shm->bytes;
+		m->refs++;
+		n--;
+	}
+	if (!rc && n > 0) {
+		d->clock_ns += (int64_t)timeout_ms * 1000000;
+		rc = -ETIMEDOUT;
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static int op_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	struct sim_line *line, *offer;
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_SHM_TAKE, -1, "", "%s", "");
+
+	line = line_of(d, connection);
+	if (!rc && (!line || !line->peer))
+		rc = -EBADF;
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc && !line->base) {
+		offer = line_of(d, line->peer);
+		rc = line->served || !offer || offer->gone ? -ECONNRESET : -ETIMEDOUT;
+		if (rc == -ETIMEDOUT)
+			d->clock_ns += (int64_t)timeout_ms * 1000000;
+	}
+	if (!rc) {
+		*shm = (struct shf_shm){ line->base, line->bytes, 0 };
+		line->base = NULL;
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static void line_drop(struct simdisk *d, struct sim_line *line)
+{
+	struct sim_mem *m = line->peer && line->base ? mem_of(d, line->base) : NULL;
+
+	if (m && !--m->refs) {
+		d->shm_used -= m->bytes;
+		free(m->base);
+	}
+	line->base = NULL;
+	line->gone = true;
+}
+
+static void op_shm_drop(void *arg, int handle)
+{
+	struct simproc *p = arg;
+	struct sim_line *line;
+
+	pthread_mutex_lock(&p->disk->lock);
+	line = line_of(p->disk, handle);
+	if (line)
+		line_drop(p->disk, line);
+	pthread_mutex_unlock(&p->disk->lock);
+}
+
+void sim_ipc_kill(struct simproc *p)
+{
+	for (size_t i = 0; i < p->disk->line_n; i++)
+		if (p->disk->lines[i].owner == p->index)
+			line_drop(p->disk, &p->disk->lines[i]);
+}
+
+void sim_ipc_bind(struct shf_sys_ops *ops)
+{
+	ops->random = op_random;
+	ops->mono_ns = op_mono_ns;
+	ops->wall_s = op_wall_s;
+	ops->sleep_ms = op_sleep_ms;
+	ops->owner = op_owner;
+	ops->owner_is_dead = op_owner_is_dead;
+	ops->pid = op_pid;
+	ops->queue_new = op_queue_new;
+	ops->queue_free = op_queue_free;
+	ops->submit = op_submit;
+	ops->complete = op_complete;
+	ops->shm_new = op_shm_new;
+	ops->shm_free = op_shm_free;
+	ops->shm_offer = op_shm_offer;
+	ops->shm_connect = op_shm_connect;
+	ops->shm_serve = op_shm_serve;
+	ops->shm_take = op_shm_take;
+	ops->shm_drop = op_shm_drop;
+}
