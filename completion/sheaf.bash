@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for sheaf: verbs, options of a verb, then paths.
+_sheaf()
+{
+	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb='' i
+	COMPREPLY=()
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		case ${COMP_WORDS[i]} in
+		-*) ;;
+		*) verb=${COMP_WORDS[i]}; break ;;
+		esac
+	done
+	if [[ -z $verb ]]; then
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind help --help
+			--version' -- "$word"))
+		return
+	fi
+	case $before in
+	--family)
+		COMPREPLY=($(compgen -W 'model master_weights optimizer ema ranks' -- "$word"))
+		return ;;
+	--zero)
+		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))
+		return ;;
+	--preset)
+		COMPREPLY=($(compgen -W 'qwen2-0.5b qwen2-7b llama-7b moe-small' -- "$word"))
+		return ;;
+	esac
+	local options='--json --help'
+	case $verb in
+	help)
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind' -- "$word"))
+		return ;;
+	show) options+=' --hf' ;;
+	diff) options+=' --rtol --atol --family' ;;
+	cat) options+=' --family --slice --npy --unverified' ;;
+	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --preset --gb' ;;
+	prune) options+=' --keep-last --keep-every --apply --grace --timeout-ms' ;;
+	mark)
+		options+=' --timeout-ms'
+		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;
+	rewind) options+=' --timeout-ms' ;;
+	esac
+	if [[ $word == -* || $options == 'keep bad none' ]]; then
+		COMPREPLY=($(compgen -W "$options" -- "$word"))
+	else
+		compopt -o filenames 2>/dev/null
+		COMPREPLY=($(compgen -f -- "$word"))
+	fi
+}
+complete -F _sheaf sheaf
