@@ -220,7 +220,8 @@ struct cursor {
 static struct cursor cursor_begin(const struct mpi_group *m, const size_t *bytes, int dir)
 {
 	struct cursor c = {
-		.bytes = bytes, .ranks = m->ranks, .peer = m->rank, .peers_left = m->ranks, .dir = dir
+		.bytes = bytes, .ranks = m->ranks, .peer = m->rank, .peers_left = m->ranks,
+		.dir = dir
 	};
 
 	for (int r = 0; r < m->ranks; r++) {
@@ -403,7 +404,7 @@ static struct mpi_group *mpi_group_new(MPI_Comm comm)
 
 	if (!m)
 		return NULL;
-	m->comm = MPI_COMM_NULL;        /* so that free leaves the caller's alone until all is well */
+	m->comm = MPI_COMM_NULL;        /* until all is well, it is not ours to free */
 	m->pid = getpid();
 	MPI_Comm_rank(comm, &m->rank);
 	MPI_Comm_size(comm, &m->ranks);

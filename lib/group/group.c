@@ -41,15 +41,15 @@ static int lose(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
 	t->group->lost = true;
 	return shf_fail(err, SHEAF_ELOST,
-			"rank %d: %s did not finish within %d ms: a rank died or is late", t->rank, what,
-			t->timeout_ms);
+			"rank %d: %s did not finish within %d ms: a rank died or is late",
+			t->rank, what, t->timeout_ms);
 }
 
 static int refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ELOST,
-			"rank %d: %s: the group was lost in an earlier operation: a rank died or was late",
-			t->rank, what);
+			"rank %d: %s: the group was lost in an earlier operation: "
+			"a rank died or was late", t->rank, what);
 }
 
 int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
@@ -128,14 +128,16 @@ static void verdict_fill(struct verdict *v, const struct shf_team *t, int rc,
 	memset(v, 0, sizeof(*v));
 	v->code = (uint64_t)-(int64_t)rc;
 	v->sys = (uint64_t)(uint32_t)err->sys;
-	v->rank = (uint64_t)(err->rank >= 0 && err->rank < t->ranks ? err->rank : t->rank);
+	v->rank = (uint64_t)t->rank;
+	if (err->rank >= 0 && err->rank < t->ranks)
+		v->rank = (uint64_t)err->rank;
 	memcpy(v->msg, err->msg, strnlen(err->msg, sizeof(err->msg) - 1));
 }
 
 static int verdict_read(const struct verdict *v, const struct shf_team *t, struct sheaf_error *err)
 {
 	if (v->code == 0 || v->code > 1000 || v->rank >= (uint64_t)t->ranks)
-		return shf_fail(err, SHEAF_EBUG, "rank %d: no error code in what a failing rank told",
+		return shf_fail(err, SHEAF_EBUG, "rank %d: no code in what a failing rank told",
 				t->rank);
 	if (err) {
 		memset(err, 0, sizeof(*err));
@@ -301,14 +303,16 @@ static int parcels_init(struct parcels *p, const struct shf_team *t, const struc
 
 	for (size_t r = 0; r < ranks; r++)
 		if (out[r].oom || !shf_add(&total, total, out[r].len))
-			return shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes for rank %zu", t->rank, r);
+			return shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes for rank %zu",
+					t->rank, r);
 	p->out_len = shf_alloc(ranks, sizeof(*p->out_len));
 	p->in_len = shf_zalloc(ranks, sizeof(*p->in_len));
 	p->out_bytes = shf_alloc(ranks, sizeof(*p->out_bytes));
 	p->eight = shf_alloc(ranks, sizeof(*p->eight));
 	p->packed = shf_alloc(total, 1);
 	if (!p->out_len || !p->in_len || !p->out_bytes || !p->eight || !p->packed)
-		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange of %zu bytes", t->rank, total);
+		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange of %zu bytes", t->rank,
+				total);
 	total = 0;
 	for (size_t r = 0; r < ranks; r++) {
 		p->out_len[r] = out[r].len;
@@ -329,7 +333,7 @@ static int lens_reserve(const uint64_t *lens, const struct shf_team *t, struct s
 
 	for (int r = 0; r < t->ranks; r++)
 		if (!shf_add64(&total, total, lens[r]) || total > SIZE_MAX)
-			return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more bytes than memory has",
+			return shf_fail(err, SHEAF_ENOMEM, "rank %d: %s: more than memory has",
 					t->rank, what);
 	return buf_zeroed(fresh, (size_t)total, what, err);
 }
@@ -434,7 +438,8 @@ int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, ui
 
 	/* One maximum gives both ends: the minimum of x is the complement of the maximum of ~x. */
 	if (!always(n <= SAME_MAX))
-		return shf_fail(err, SHEAF_EBUG, "comparing %zu values, of %d at most", n, SAME_MAX);
+		return shf_fail(err, SHEAF_EBUG, "comparing %zu values, of %d at most", n,
+				SAME_MAX);
 	for (size_t i = 0; i < n; i++) {
 		pairs[2 * i] = x[i];
 		pairs[2 * i + 1] = ~x[i];

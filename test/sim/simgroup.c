@@ -165,7 +165,8 @@ static bool clock_jump(struct sim *sim)
 				complain(sim, "operation %llu: rank %d waits in %s, rank %d %s",
 					 (unsigned long long)r->op->number, i,
 					 call_text(&r->op->call, text, sizeof(text)), j,
-					 sim->rank[j].state == DONE ? "has returned" : "never comes");
+					 sim->rank[j].state == DONE ? "has returned" :
+					 "never comes");
 		r->expired = r->state == WAITING;
 		wake(r);
 	}

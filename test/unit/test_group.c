@@ -253,7 +253,8 @@ static int try_same(struct shf_team *t, uint64_t key, struct sheaf_error *err)
 }
 
 static int (*const tries[])(struct shf_team *t, uint64_t key, struct sheaf_error *err) = {
-	try_allgather, try_allreduce, try_bcast, try_bcast_buf, try_exchange, try_allgatherv, try_same,
+	try_allgather, try_allreduce, try_bcast, try_bcast_buf, try_exchange, try_allgatherv,
+	try_same,
 };
 #define TRY_N (sizeof(tries) / sizeof(tries[0]))
 
@@ -386,7 +387,8 @@ TEST(an_allocation_that_fails_on_one_rank_is_enomem_on_all_and_the_group_lives)
 	for (int rank = 0; rank < 3; rank++)
 		for (int nth = 1;; nth++) {
 			struct script s = {
-				.key = SEED, .rounds = 3 * (int)TRY_N, .fail_rank = rank, .fail_at = nth
+				.key = SEED, .rounds = 3 * (int)TRY_N, .fail_rank = rank,
+				.fail_at = nth
 			};
 			struct simgroup_opts o = { .seed = SEED + (uint64_t)nth, .ranks = 3 };
 			int results[RANKS_MAX];
@@ -462,8 +464,9 @@ TEST(a_death_at_any_operation_is_elost_on_all_survivors_and_hangs_nobody)
 				struct simgroup_stat stat;
 				struct script s = { .key = SEED, .rounds = (int)TRY_N };
 				struct simgroup_opts o = {
-					.seed = SEED + (uint64_t)at, .ranks = ranks, .die_rank = rank,
-					.die_at = at, .die_sent = at % 2, .stat = &stat
+					.seed = SEED + (uint64_t)at, .ranks = ranks,
+					.die_rank = rank, .die_at = at, .die_sent = at % 2,
+					.stat = &stat
 				};
 				int results[RANKS_MAX];
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The group over real MPI: exit 0 good, 1 wrong, 77 not possible here.
  *
- *   mpirun -n 4 group_mpi ops        every operation and what the room group makes of them
- *   group_mpi deadline MPIRUN ARG... starts "MPIRUN ARG... -n 4 group_mpi stopped DIR", whose last
- *                                    rank stops itself, and judges what the others wrote down
+ *   mpirun -n 4 test_group_mpi ops
+ *      every operation, and what the room group makes of them
+ *   test_group_mpi deadline MPIRUN ARG...
+ *      starts "MPIRUN ARG... -n 4 test_group_mpi stopped DIR", whose last rank stops itself, and
+ *      judges what the others wrote down
  */
 #include "sheaf-mpi.h"
 
@@ -306,7 +308,7 @@ static int wait_for_the_stopped(struct shf_team *t, struct sheaf_group *const *g
 		WANT(took >= DEADLINE_MS - 1 && took < DEADLINE_MS + SLACK_MS);
 		WANT(strstr(err.msg, "did not finish within 1000 ms") != NULL);
 		begin = now_ms();
-		WANT(groups[kind]->ops.allreduce(groups[kind]->ops.arg, x, 1, SHEAF_MAX, 5000) != 0);
+		WANT(t->group->ops.allreduce(t->group->ops.arg, x, 1, SHEAF_MAX, 5000) != 0);
 		WANT(now_ms() - begin < 500);
 		sheaf_group_free(groups[kind]);
 	}
@@ -325,7 +327,8 @@ static int run_stopped(const char *dir)
 
 	for (int i = 0; i < 3; i++)
 		WANT(sheaf_group_mpi(&groups[i], MPI_COMM_WORLD, 0) == 0);
-	team = (struct shf_team){ groups[0], groups[0]->ops.rank, groups[0]->ops.ranks, PATIENCE_MS };
+	team = (struct shf_team){ groups[0], groups[0]->ops.rank, groups[0]->ops.ranks,
+				  PATIENCE_MS };
 	WANT(t->ranks == STOPPED_RANKS);
 	WANT(touch(dir, "pid", t->rank, (long)mine) == 0);
 	WANT(shf_allgather(t, &mine, pid, sizeof(mine), &err) == 0);
