@@ -36,7 +36,7 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 	    !shf_line_get(&p, end, "boot ", o.boot, sizeof(o.boot)) ||
 	    !shf_line_number(&p, end, "pid_ns ", &o.pid_ns) || !shf_line_number(&p, end, "pid ", &o.pid) ||
 	    !shf_line_number(&p, end, "start ", &o.start) ||
-	    !shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_hex_is_valid(text, 32))
+	    !shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_id_is_valid(text, 32))
 		return false;
 	/* A text torn by a crash, or half of an old one, names nobody. */
 	if (!shf_line_sum_is_right(start, p, end))

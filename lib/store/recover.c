@@ -18,39 +18,46 @@ static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s
 	return st->mtime_s < now && now - st->mtime_s > age_s;
 }
 
-/* Is whoever locked this alive-<node> gone for certain? Only if its lock can be had, and then
- * only if its process is proven dead or it gave no sign for a day: other PID namespaces, other
- * hosts and file systems without locks all make the living look dead. */
-static bool alive_is_dead(struct shf_store *s, int dir, const char *name)
+/* What an alive-<node> file proves. DEAD only if its lock can be had and then its process is
+ * proven dead, or it gave no sign for a day: other PID namespaces, other hosts and file systems
+ * without locks all make the living look dead. SILENT: the lock is free, but the text was not yet
+ * written, or a power cut took it. */
+enum proof { ALIVE, DEAD, SILENT };
+
+static enum proof alive_proof(struct shf_store *s, int dir, const char *name)
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_buf text = SHF_BUF_INIT;
 	struct shf_owner owner;
 	struct shf_stat st;
 	char session[33];
-	bool dead = false;
+	enum proof proof = ALIVE;
 	int fd, rc;
 
 	fd = sys->ops->open(sys->arg, dir, name, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
 	if (fd < 0)
-		return fd == -ENOENT;
+		return ALIVE;
 	rc = sys->ops->lock(sys->arg, fd, true);
 	if (rc < 0 && !shf_lock_is_absent(rc))
 		goto out;
 	if (sys->ops->fstat(sys->arg, fd, &st) < 0)
 		goto out;
-	if (is_old(s, &st, SHF_DAY_S))
-		dead = true;
-	else if (rc >= 0 && shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0 &&
-	         shf_owner_get(text.data, text.len, &owner, session))
-		dead = sys->ops->owner_is_dead(sys->arg, &owner);
+	if (is_old(s, &st, SHF_DAY_S)) {
+		proof = DEAD;
+	} else if (rc >= 0 && shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0) {
+		if (!shf_owner_get(text.data, text.len, &owner, session))
+			proof = SILENT;
+		else if (sys->ops->owner_is_dead(sys->arg, &owner))
+			proof = DEAD;
+	}
 out:
 	shf_buf_release(&text);
 	sys->ops->close(sys->arg, fd);
-	return dead;
+	return proof;
 }
 
-/* No alive file: it was not yet made, or already removed (C5, or by a cleaner that was cut). */
+/* No alive file that says something: not yet made, lost, or already removed (C5). Then the lock's
+ * own text speaks for the session whose stage it is. */
 static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 {
 	struct shf_stat st;
@@ -66,15 +73,20 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 static bool stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
                           const char *session)
 {
-	bool any = false, dead = true;
+	bool any = false, silent = false;
 
-	for (const char *p = NULL; dead && (p = shf_names_next(names, p)) != NULL; ) {
+	for (const char *p = NULL; (p = shf_names_next(names, p)) != NULL; ) {
+		enum proof proof;
+
 		if (strncmp(p, "alive-", 6) != 0)
 			continue;
+		proof = alive_proof(s, dir, p);
+		if (proof == ALIVE)
+			return false;
 		any = true;
-		dead = alive_is_dead(s, dir, p);
+		silent |= proof == SILENT;
 	}
-	return any ? dead : bare_is_dead(s, dir, session);
+	return any && !silent ? true : bare_is_dead(s, dir, session);
 }
 
 /* The alive files go last, so that a cleaner who is cut leaves the proof to the next one. */
@@ -131,7 +143,7 @@ static int clean_proofs(struct shf_store *s)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
-		if (strncmp(p, "proof-", 6) == 0 && shf_hex_is_valid(p + 6, 32) &&
+		if (strncmp(p, "proof-", 6) == 0 && shf_id_is_valid(p + 6, 32) &&
 		    sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
 			sys->ops->unlink(sys->arg, s->dot, p, false);

@@ -82,7 +82,7 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 
 	shf_name_of_step(t, step);
 	for (int i = 0; i < 3; i++) {
-		rc = session && i == 0 ? 0 : shf_hex_draw(sys, fresh, 32);
+		rc = session && i == 0 ? 0 : shf_id_draw(sys, fresh, 32);
 		if (rc < 0)
 			break;
 		snprintf(name, sizeof(name), "%lld-%s", (long long)step,

@@ -75,7 +75,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 		return rc;
 	rc = shf_mark_clear(s, step);   /* of a step of that number that is gone */
 	if (rc == 0)
-		rc = shf_hex_draw(sys, fresh, 16);
+		rc = shf_id_draw(sys, fresh, 16);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s: step %lld", s->path, (long long)step);
 	snprintf(g->name, sizeof(g->name), "%lld-%.16s%s", (long long)step, s->session, fresh);

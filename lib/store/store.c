@@ -108,7 +108,7 @@ static int run_id_read(struct shf_store *s, struct sheaf_error *err)
 	} else if (text.len == n + 34 && memcmp(text.data, head, n) == 0 &&
 	           text.data[n + 32] == '\n') {
 		text.data[n + 32] = '\0';
-		if (shf_hex_is_valid((char *)text.data + n, 32))
+		if (shf_id_is_valid((char *)text.data + n, 32))
 			memcpy(s->run, text.data + n, 33);
 	} else if (text.len > n && memcmp(text.data, head, 10) == 0 && text.data[10] != '1') {
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer sheaf", s->path);
@@ -173,7 +173,7 @@ static int run_id_of_steps(struct shf_store *s)
 		if (fd < 0)
 			continue;
 		if (shf_manifest_read(s->sys, fd, p, &m, &arena, NULL) == 0 &&
-		    shf_hex_is_valid(m.run, 32)) {
+		    shf_id_is_valid(m.run, 32)) {
 			memcpy(s->run, m.run, sizeof(s->run));
 			best = step;
 		}
@@ -195,7 +195,7 @@ static int run_id_make(struct shf_store *s, struct sheaf_error *err)
 		return rc;
 	rc = run_id_of_steps(s);
 	if (rc == 0 && s->run[0] == '\0')
-		rc = shf_hex_draw(s->sys, s->run, 32);
+		rc = shf_id_draw(s->sys, s->run, 32);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s: the run's identity", s->path);
 	snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
@@ -297,7 +297,7 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 		goto out;
 	rc = sys->ops->owner(sys->arg, &s->self);
 	if (rc >= 0)
-		rc = shf_hex_draw(sys, s->session, 32);
+		rc = shf_id_draw(sys, s->session, 32);
 	if (rc < 0) {
 		rc = shf_fail_sys(err, -rc, "%s: a session for the lock", path);
 		goto out;
@@ -321,7 +321,7 @@ int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *p
 {
 	int rc;
 
-	if (!shf_hex_is_valid(run, 32) || !shf_hex_is_valid(session, 32)) {
+	if (!shf_id_is_valid(run, 32) || !shf_id_is_valid(session, 32)) {
 		init(s, sys);
 		return shf_fail(err, SHEAF_EINVAL, "%s: run and session are not 32 hex digits", path);
 	}
@@ -349,7 +349,7 @@ int shf_store_proof_write(struct shf_store *s, const char token[33], struct shea
 	char name[48];
 	int rc;
 
-	if (s->dot < 0 || !shf_hex_is_valid(token, 32))
+	if (s->dot < 0 || !shf_id_is_valid(token, 32))
 		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex digits",
 		                s->path);
 	snprintf(name, sizeof(name), "proof-%s", token);
@@ -363,7 +363,7 @@ int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf
 	char name[48];
 	int rc;
 
-	if (s->dot < 0 || !shf_hex_is_valid(token, 32))
+	if (s->dot < 0 || !shf_id_is_valid(token, 32))
 		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex digits",
 		                s->path);
 	snprintf(name, sizeof(name), "proof-%s", token);
@@ -381,7 +381,7 @@ void shf_store_proof_remove(struct shf_store *s, const char token[33])
 {
 	char name[48];
 
-	if (s->dot < 0 || !shf_hex_is_valid(token, 32))
+	if (s->dot < 0 || !shf_id_is_valid(token, 32))
 		return;
 	snprintf(name, sizeof(name), "proof-%s", token);
 	s->sys->ops->unlink(s->sys->arg, s->dot, name, false);

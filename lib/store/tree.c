@@ -76,7 +76,7 @@ void shf_name_of_step(char out[40], int64_t step)
 	snprintf(out, 40, "checkpoint-%lld", (long long)step);
 }
 
-bool shf_hex_is_valid(const char *s, size_t n)
+bool shf_id_is_valid(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f')))
@@ -88,13 +88,13 @@ bool shf_step_split(const char *name, int64_t *step, char session[33])
 {
 	const char *dash = strchr(name, '-');
 
-	if (!dash || !shf_hex_is_valid(dash + 1, 32) || !step_get(name, dash, step))
+	if (!dash || !shf_id_is_valid(dash + 1, 32) || !step_get(name, dash, step))
 		return false;
 	memcpy(session, dash + 1, 33);
 	return true;
 }
 
-int shf_hex_draw(const struct shf_sys *sys, char *out, size_t n)
+int shf_id_draw(const struct shf_sys *sys, char *out, size_t n)
 {
 	static const char digits[] = "0123456789abcdef";
 	uint8_t bytes[16];

@@ -22,8 +22,8 @@ bool shf_step_of_name(const char *name, int64_t *step);
 void shf_name_of_step(char out[40], int64_t step);
 /* "12-<32 hex>", as in stage, trash and aside. */
 bool shf_step_split(const char *name, int64_t *step, char session[33]);
-bool shf_hex_is_valid(const char *s, size_t n);         /* n lower-case digits, then NUL */
-int shf_hex_draw(const struct shf_sys *sys, char *out, size_t n);       /* n digits and a NUL */
+bool shf_id_is_valid(const char *s, size_t n);         /* n lower-case digits, then NUL */
+int shf_id_draw(const struct shf_sys *sys, char *out, size_t n);       /* n digits and a NUL */
 
 int shf_dir_open(const struct shf_sys *sys, int dir, const char *name);
 int shf_dir_make(const struct shf_sys *sys, int dir, const char *name); /* may exist; opened */

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small job that saves: four processes on two nodes write a step through the store as the
+ * engine would, and a ledger keeps what was promised when. */
+#ifndef COMMITWORLD_H
+#define COMMITWORLD_H
+#include "simdisk.h"
+#include "store.h"
+
+#define WRITERS 4
+#define RUN "run"
+#define NEVER INT64_MAX
+#define KNOWN_MAX 32
+
+/* One save, from begin to end. Stamps are cuts: of the moment before the call or after it. */
+struct known {
+	int64_t step;
+	char session[33], stage[64];
+	int64_t begun, publishing, acked;
+	int64_t leaving, gone;          /* pruned or rewound */
+	bool rewound;
+	int rc;                         /* what publish said */
+};
+struct marking {
+	int64_t step, calling, done;
+	char mark;
+};
+struct world {
+	struct simdisk *disk;           /* borrowed */
+	uint64_t pid;
+	const struct shf_sys *proc[WRITERS];
+	struct shf_sys shown[WRITERS];  /* the same, seen through the skipping of an fsync */
+	struct shf_sys_ops ops;
+	struct shf_store store[WRITERS]; /* 0 owns, the others joined */
+	struct shf_stage stage[WRITERS];
+	struct known known[KNOWN_MAX];
+	size_t known_n;
+	struct marking marks[8];        /* in order */
+	size_t marks_n;
+	struct sheaf_error err;
+};
+
+/* The nth fsync from now on (1: the next) does nothing and says 0; 0: none. */
+void world_skip_fsync(struct world *w, long nth);
+long world_fsyncs(const struct world *w);               /* since then */
+
+void world_init(struct world *w, struct simdisk *disk);
+int64_t world_now(struct world *w);
+/* New processes open the run; world_close closes it properly, world_kill kills them. */
+int world_open(struct world *w, bool create);
+void world_close(struct world *w);
+void world_kill(struct world *w);
+
+/* C0 to C3; then C4 (agreed by construction) to C9. world_save does both and discards what
+ * failed. parent < 0: none. */
+int world_write(struct world *w, int64_t step);
+int world_publish(struct world *w, int64_t step, int64_t parent);
+int world_save(struct world *w, int64_t step, int64_t parent);
+/* keep_last n, the newest verified; what goes is noted. */
+int world_prune(struct world *w, int keep_last, int64_t verified, int grace_s);
+int world_rewind(struct world *w, int64_t step);
+int world_mark(struct world *w, int64_t step, char mark);
+/* All is durable now and cuts begin anew; so do the stamps. */
+void world_settle(struct world *w);
+
+struct known *world_find(struct world *w, int64_t step); /* the one that is there, or NULL */
+void world_session(struct world *w, int64_t step, char session[33]);
+/* What a writer puts into a file of a save. */
+void world_fill(uint8_t *bytes, size_t n, const char *session, const char *file);
+#endif

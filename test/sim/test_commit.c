@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The crown: a power cut after every call of saves, prunes, marks, rewinds and recoveries, with
+ * every choice of what reached the disk, and then a new job opens the run.
+ *
+ *   test_commit [--long] [--seed N] [part of a test's name ...]
+ *
+ * Without --long the number of choices at each cut is bounded (see `quick`). */
+#include <stdlib.h>
+#include "commitoracle.h"
+
+#define main t_main
+#include "../t.h"
+#undef main
+
+static struct {
+	uint64_t seed, states, distinct;
+	unsigned all_max, small_max;
+	uint64_t seeded;
+} opt = { 0x5eaf, 0, 0, 7, 1, 40 };
+
+/* Crash states already judged, by what is on the disk and what was promised. */
+struct judged {
+	uint64_t *hashes;               /* owned; open addressing, 0: free */
+	size_t n, cap;
+};
+
+static bool judged_add(struct judged *t, uint64_t h)
+{
+	h += h == 0;
+	if (2 * (t->n + 1) > t->cap) {
+		struct judged more = { calloc(t->cap ? 2 * t->cap : 1024, 8), 0,
+		                       t->cap ? 2 * t->cap : 1024 };
+
+		if (!more.hashes)
+			abort();
+		for (size_t i = 0; i < t->cap; i++)
+			if (t->hashes[i])
+				judged_add(&more, t->hashes[i]);
+		free(t->hashes);
+		*t = more;
+	}
+	for (size_t i = h & (t->cap - 1);; i = (i + 1) & (t->cap - 1)) {
+		if (t->hashes[i] == h)
+			return false;
+		if (t->hashes[i] == 0) {
+			t->hashes[i] = h;
+			t->n++;
+			return true;
+		}
+	}
+}
+
+/* A number that differs where the promises at two cuts may differ. */
+static uint64_t promises(const struct world *w, int64_t cut)
+{
+	uint64_t h = 1;
+
+	for (size_t i = 0; i < w->known_n; i++) {
+		const struct known *k = &w->known[i];
+		const int64_t stamps[] = { k->publishing, k->acked, k->leaving, k->gone };
+
+		for (int q = 0; q < 4; q++)
+			h = h * 31 + (stamps[q] < cut ? 2u : stamps[q] == cut);
+	}
+	for (size_t i = 0; i < w->marks_n; i++)
+		h = h * 31 + (w->marks[i].calling < cut ? 2u : 0u) + (w->marks[i].done <= cut);
+	return h;
+}
+
+/* A new process opens the run for writing, and sees what the judge sees. NULL: all is well. */
+static const char *reopen(struct simdisk *disk, uint64_t pid, const int64_t *newest,
+                          char buf[300])
+{
+	const struct shf_sys *sys = simdisk_process(disk, pid, 0);
+	struct shf_list list = { NULL, 0 };
+	struct shf_store s;
+	struct sheaf_error err;
+	int64_t step = -1;
+	int rc = shf_store_own(&s, sys, RUN, true, 0, &err);
+
+	if (rc < 0) {
+		snprintf(buf, 300, "the run does not open: %d: %.200s", rc, err.msg);
+		return buf;
+	}
+	rc = shf_store_latest(&s, &step, NULL, NULL, &err);
+	if (newest && (rc != (*newest < 0 ? SHEAF_ENOENT : 0) || step != *newest)) {
+		snprintf(buf, 300, "the newest step is %lld, the store says %lld, %d",
+		         (long long)*newest, (long long)step, rc);
+		rc = 1;
+	} else {
+		rc = shf_store_list(&s, &list, &err);
+		for (size_t i = 0; i < list.n; i++)
+			if (list.entries[i].state == SHF_DAMAGED)
+				rc = 1;
+		if (rc)
+			snprintf(buf, 300, "the list is %d or shows damage", rc);
+	}
+	shf_list_release(&list);
+	shf_store_close(&s);
+	simdisk_kill(disk, sys);
+	return rc ? buf : NULL;
+}
+
+static uint64_t hash_without_lock(struct simdisk *disk)
+{
+	simdisk_remove(disk, RUN "/.sheaf/lock");
+	return simdisk_hash(disk, RUN);
+}
+
+/* One crash state, whole: before recovery, after it, and after others. */
+static const char *judge_state(struct world *w, struct simdisk *disk, int64_t cut, char buf[300])
+{
+	int64_t newest = -1;
+	const char *why;
+	uint64_t h;
+
+	why = oracle_judge(w, disk, cut, false, NULL, buf);
+	if (why)
+		return why;
+	why = reopen(disk, 9001, NULL, buf);
+	if (!why)
+		why = oracle_judge(w, disk, cut, true, &newest, buf);
+	if (!why)
+		why = reopen(disk, 9002, &newest, buf);
+	if (why)
+		return why;
+	/* Two days later the stages of the dead may go. */
+	simdisk_advance(disk, 2 * 86400);
+	why = reopen(disk, 9003, &newest, buf);
+	if (!why)
+		why = oracle_judge(w, disk, cut, true, &newest, buf);
+	if (why)
+		return why;
+	h = hash_without_lock(disk);
+	why = reopen(disk, 9004, &newest, buf);
+	if (!why && h != hash_without_lock(disk)) {
+		snprintf(buf, 300, "I11: another recovery changed something");
+		why = buf;
+	}
+	return why;
+}
+
+struct hunt {
+	struct world *w;
+	struct judged judged;
+	bool dirs_once;
+	char why[300];
+};
+
+static bool try_state(struct hunt *h, int64_t cut, const struct simdisk_choice *choice)
+{
+	struct simdisk *disk;
+	const char *why = NULL;
+	uint64_t hash;
+
+	disk = simdisk_crash(h->w->disk, (size_t)cut, choice);
+	opt.states++;
+	hash = simdisk_hash(disk, "/") * 0x9e3779b97f4a7c15 + promises(h->w, cut);
+	if (judged_add(&h->judged, hash)) {
+		opt.distinct++;
+		why = judge_state(h->w, disk, cut, h->why);
+	}
+	simdisk_free(disk);
+	return why == NULL;
+}
+
+static bool try_tears(struct hunt *h, int64_t cut, const struct simdisk_sets *s)
+{
+	for (unsigned tear = 512; tear <= 4096; tear *= 8) {
+		struct simdisk_choice choice = { s->kept, tear, opt.seed + s->count };
+
+		if (!try_state(h, cut, &choice))
+			return false;
+	}
+	return true;
+}
+
+static bool has_data(struct simdisk *disk, size_t cut, size_t n, const uint64_t *kept)
+{
+	char text[200];
+
+	for (size_t i = 0; i < n; i++) {
+		if (!(kept[i / 64] >> (i % 64) & 1))
+			continue;
+		simdisk_item_text(disk, cut, i, text, sizeof(text));
+		if (strstr(text, "data"))
+			return true;
+	}
+	return false;
+}
+
+/* Every cut of what the world did since it settled. False at the first wrong state, told. */
+static bool hunt(struct world *w, char why[300])
+{
+	struct hunt h = { .w = w };
+	bool fine = true;
+	size_t cut_n = simdisk_cut_n(w->disk);
+
+	for (size_t cut = 0; fine && cut < cut_n; cut++) {
+		size_t n = simdisk_unsynced(w->disk, cut);
+		struct simdisk_sets s;
+
+		simdisk_sets_begin(&s, n, opt.seed + cut);
+		s.all_max = opt.all_max;
+		s.small_max = opt.small_max;
+		s.seeded = opt.seeded;
+		while (fine && simdisk_sets_next(&s)) {
+			struct simdisk_choice choice = { s.kept, 0, 0 };
+
+			fine = try_state(&h, (int64_t)cut, &choice);
+			if (fine && n && has_data(w->disk, cut, n, s.kept))
+				fine = try_tears(&h, (int64_t)cut, &s);
+		}
+		simdisk_sets_end(&s);
+		if (!fine)
+			snprintf(why, 300, "cut %zu, after call %zu: %.230s", cut,
+			         simdisk_cut_call(w->disk, cut), h.why);
+	}
+	free(h.judged.hashes);
+	return fine;
+}
+
+static void check_hunt(struct world *w, const char *what)
+{
+	uint64_t before = opt.states;
+	char why[300];
+	bool fine = hunt(w, why);
+
+	if (!fine)
+		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)opt.seed);
+	else
+		printf("# %s: %zu cuts, %llu states\n", what, simdisk_cut_n(w->disk),
+		       (unsigned long long)(opt.states - before));
+	CHECK(fine);
+}
+
+static void start(struct world *w, enum simdisk_model model)
+{
+	struct simdisk *disk = simdisk_new(opt.seed, model);
+
+	oracle_put_foreign(disk);
+	simdisk_settle(disk);
+	world_init(w, disk);
+}
+
+static void start_with(struct world *w, enum simdisk_model model, int64_t steps)
+{
+	start(w, model);
+	CHECK_RC(world_open(w, true), 0, &w->err);
+	for (int64_t i = 1; i <= steps; i++)
+		CHECK_RC(world_save(w, i, i - 1 > 0 ? i - 1 : -1), 0, &w->err);
+	world_settle(w);
+}
+
+static void stop(struct world *w)
+{
+	world_close(w);
+	simdisk_free(w->disk);
+}
+
+static void first_save(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start(&w, model);
+	CHECK_RC(world_open(&w, true), 0, &w.err);
+	CHECK_RC(world_save(&w, 1, -1), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+static void next_save(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 1);
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+static void prune(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 4);
+	CHECK_INT(world_prune(&w, 2, 4, -1), 2);
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-3"));
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+static void prune_with_grace(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 2);
+	CHECK_INT(world_prune(&w, 1, 2, 600), 1);
+	simdisk_advance(w.disk, 700);
+	world_close(&w);
+	CHECK_RC(world_open(&w, false), 0, &w.err);     /* empties the trash */
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+static void mark(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 2);
+	CHECK_RC(world_mark(&w, 1, 'k'), 0, &w.err);
+	CHECK_RC(world_mark(&w, 2, 'b'), 0, &w.err);
+	CHECK_RC(world_mark(&w, 2, 'k'), 0, &w.err);
+	CHECK_RC(world_mark(&w, 1, 0), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+static void rewind_and_save(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 4);
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+/* A job dies between C7 and C8; the next one deletes what it left, and saves. */
+static void recovery(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 1);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 2, .kind = SIMDISK_RENAME,
+	                                               .how = SIMDISK_KILL });
+	CHECK(world_save(&w, 2, 1) < 0);
+	CHECK_INT(simdisk_fired(w.disk), 1);
+	simdisk_faults_clear(w.disk);
+	world_kill(&w);
+	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/stage"));
+	CHECK_RC(world_open(&w, false), 0, &w.err);
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+/* All of it one after another, with everything that is never synced still in the air. */
+static void life(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start(&w, model);
+	CHECK_RC(world_open(&w, true), 0, &w.err);
+	CHECK_RC(world_save(&w, 1, -1), 0, &w.err);
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
+	CHECK_RC(world_mark(&w, 3, 'b'), 0, &w.err);
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	world_close(&w);
+	CHECK_RC(world_open(&w, false), 0, &w.err);
+	/* The number is used again, and the mark of the old step does not stick to it. */
+	w.marks[w.marks_n++] = (struct marking){ 3, world_now(&w), NEVER, 0 };
+	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
+	w.marks[w.marks_n - 1].done = world_now(&w);
+	CHECK_INT(world_prune(&w, 1, 3, -1), 2);
+	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
+#define EACH_MODEL(name)                                                      \
+	TEST(name##_survives_every_cut_strict) { name(SIMDISK_STRICT, #name " strict"); } \
+	TEST(name##_survives_every_cut_ext4) { name(SIMDISK_EXT4, #name " ext4"); } \
+	TEST(name##_survives_every_cut_nfs) { name(SIMDISK_NFS, #name " nfs"); }
+
+EACH_MODEL(first_save)
+EACH_MODEL(next_save)
+EACH_MODEL(prune)
+EACH_MODEL(prune_with_grace)
+EACH_MODEL(mark)
+EACH_MODEL(rewind_and_save)
+EACH_MODEL(recovery)
+EACH_MODEL(life)
+
+int main(int argc, char **argv)
+{
+	int n = 1;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--long") == 0) {
+			opt.all_max = 12;
+			opt.small_max = 3;
+			opt.seeded = 2000;
+		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+			opt.seed = strtoull(argv[++i], NULL, 0);
+		} else {
+			argv[n++] = argv[i];
+		}
+	}
+	argv[n] = NULL;
+	n = t_main(n, argv);
+	printf("# %llu crash states, %llu of them different, seed 0x%llx\n",
+	       (unsigned long long)opt.states, (unsigned long long)opt.distinct,
+	       (unsigned long long)opt.seed);
+	return n;
+}
