@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "t.h"
+
+#include <stdlib.h>
+
+#include "dtype.h"
+#include "safetensors.h"
+
+struct parsed {
+	struct shf_st st;
+	struct shf_arena arena;
+	struct sheaf_error err;
+	int rc;
+};
+
+static void parse(struct parsed *p, const char *text, size_t n, uint64_t payload)
+{
+	uint8_t *bytes = malloc(8 + n); /* exactly, so that a sanitizer sees reads past the end */
+
+	memset(p, 0, sizeof(*p));
+	shf_put64(bytes, n);
+	memcpy(bytes + 8, text, n);
+	p->rc = shf_st_parse(&p->st, &p->arena, bytes, 8 + n, 8 + n + payload, "f", &p->err);
+	free(bytes);
+}
+
+struct hostile {
+	const char *text;
+	size_t n;
+	uint64_t payload;
+	const char *says;       /* part of the sentence */
+};
+#define H(text, payload, says) { text, sizeof(text) - 1, payload, says }
+#define E(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape \
+	",\"data_offsets\":" offsets "}"
+static const struct hostile hostiles[] = {
+	/* The document */
+	H("[]", 0, "begin with { at byte 8"),
+	H(" {}", 0, "begin with {"),
+	H("\n{}", 0, "begin with {"),
+	H("\xef\xbb\xbf{}", 0, "begin with {"),
+	H("{}\t", 0, "padding that is no space at byte 10"),
+	H("{}\n", 0, "padding"),
+	H("{}\0", 0, "padding"),
+	H("{}{}", 0, "padding"),
+	H("{}  x", 0, "padding that is no space at byte 12"),
+	H("{\"a\"", 0, "unexpected end at byte 12"),
+	H("{]", 0, "byte 9"),
+	H("{\"a\":1}", 0, "tensor \"a\": entry is no object at byte 13"),
+	H("{\"a\":null}", 0, "entry is no object"),
+	H("{\"a\":[\"F32\",[2],[0,8]]}", 8, "entry is no object"),
+	H("{\"a\":\"b\"}", 0, "entry is no object"),
+	H("{\"\xff\":{}}", 0, "bad UTF-8 at byte 10"),
+	H("{\"\\ud800\":{}}", 0, "lone surrogate at byte 10"),
+	/* Names */
+	H("{" E("", "U8", "[1]", "[0,1]") "}", 1, "empty tensor name at byte 9"),
+	H("{" E("a\\u0000b", "U8", "[1]", "[0,1]") "}", 1, "control"),
+	H("{" E("a\\nb", "U8", "[1]", "[0,1]") "}", 1, "control"),
+	H("{" E("a\x7f", "U8", "[1]", "[0,1]") "}", 1, "control"),
+	H("{" E("\xc2\x9b", "U8", "[1]", "[0,1]") "}", 1, "control"),
+	/* Doubles */
+	H("{" E("a", "U8", "[1]", "[0,1]") "," E("a", "U8", "[1]", "[1,2]") "}", 2,
+	  "tensor \"a\" twice, at bytes 9 and"),
+	H("{" E("a", "U8", "[1]", "[0,1]") "," E("\\u0061", "U8", "[1]", "[1,2]") "}", 2, "twice"),
+	H("{" E("a", "U8", "[0]", "[0,0]") "," E("a", "U8", "[0]", "[0,0]") "}", 0, "twice"),
+	H("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ twice at byte"),
+	H("{\"__metadata__\":{},\"__metadat\\u0061__\":{}}", 0, "__metadata__ twice"),
+	H("{\"__metadata__\":{\"a\":\"b\",\"c\":\"d\",\"a\":\"b\"}}", 0, "key \"a\" twice"),
+	H("{\"__metadata__\":{\"a\":\"b\",\"\\u0061\":\"b\"}}", 0, "twice in __metadata__"),
+	H("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+	  "tensor \"a\": the same field twice at byte"),
+	H("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+	  "the same field twice"),
+	/* Metadata */
+	H("{\"__metadata__\":null}", 0, "__metadata__ is no object"),
+	H("{\"__metadata__\":[]}", 0, "__metadata__ is no object"),
+	H("{\"__metadata__\":{\"a\":1}}", 0, "no string"),
+	H("{\"__metadata__\":{\"a\":null}}", 0, "no string"),
+	H("{\"__metadata__\":{\"a\":{}}}", 0, "no string"),
+	H("{\"__metadata__\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no string"),
+	/* Fields */
+	H("{\"a\":{}}", 0, "no dtype"),
+	H("{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype"),
+	H("{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "no shape"),
+	H("{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "no data_offsets"),
+	H("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1,
+	  "unknown field at byte"),
+	H("{\"a\":{\"Dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "unknown field"),
+	/* dtype */
+	H("{" E("a", "F128", "[1]", "[0,16]") "}", 16, "unknown dtype \"F128\" at byte"),
+	H("{" E("a", "f32", "[1]", "[0,4]") "}", 4, "unknown dtype"),
+	H("{" E("a", "F32 ", "[1]", "[0,4]") "}", 4, "unknown dtype"),
+	H("{" E("a", "F32\\u0000", "[1]", "[0,4]") "}", 4, "unknown dtype"),
+	H("{" E("a", "C128", "[1]", "[0,16]") "}", 16, "unknown dtype"),
+	H("{" E("a", "", "[1]", "[0,1]") "}", 1, "unknown dtype"),
+	H("{\"a\":{\"dtype\":{\"F32\":null},\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+	  "dtype is no string"),
+	H("{\"a\":{\"dtype\":8,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "dtype is no string"),
+	/* shape */
+	H("{" E("a", "U8", "1", "[0,1]") "}", 1, "shape is no array"),
+	H("{" E("a", "U8", "[-1]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[1.0]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[1e0]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[-0]", "[0,0]") "}", 0, "dimension that is no integer"),
+	H("{" E("a", "U8", "[01]", "[0,1]") "}", 1, "leading zero"),
+	H("{" E("a", "U8", "[\"1\"]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[[1]]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[null]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[9223372036854775808]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[0,18446744073709551616]", "[0,0]") "}", 0, "dimension that is no"),
+	H("{" E("a", "U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows at byte"),
+	H("{" E("a", "U8", "[0,4611686018427387904,4611686018427387904]", "[0,0]") "}", 0, "overflows"),
+	H("{" E("a", "U8", "[4611686018427387904,4611686018427387904,0]", "[0,0]") "}", 0, "overflows"),
+	H("{" E("a", "F64", "[4611686018427387904]", "[0,0]") "}", 0, "overflows"),
+	/* Sub-byte items */
+	H("{" E("a", "F4", "[3]", "[0,2]") "}", 2, "whole number of bytes at byte"),
+	H("{" E("a", "F4", "[]", "[0,1]") "}", 1, "whole number of bytes"),
+	H("{" E("a", "F4", "[3]", "[0,1]") "}", 1, "whole number of bytes"),
+	H("{" E("a", "F6_E2M3", "[2]", "[0,2]") "}", 2, "whole number of bytes"),
+	H("{" E("a", "F6_E3M2", "[5]", "[0,4]") "}", 4, "whole number of bytes"),
+	/* data_offsets */
+	H("{" E("a", "U8", "[1]", "[0]") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "[]") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "[0,1,2]") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "{}") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "[0,1.0]") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "[-1,0]") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "[0,18446744073709551616]") "}", 1, "data_offsets are not two"),
+	H("{" E("a", "U8", "[1]", "[1,0]") "}", 1, "run backwards"),
+	H("{" E("a", "U8", "[2]", "[0,2]") "}", 1, "beyond the end of the file"),
+	H("{" E("a", "U8", "[1]", "[18446744073709551614,18446744073709551615]") "}", 1, "beyond"),
+	H("{" E("a", "U8", "[2]", "[0,1]") "}", 1, "1 bytes by data_offsets, 2 by dtype and shape"),
+	H("{" E("a", "F32", "[1]", "[0,1]") "}", 1, "4 by dtype and shape"),
+	H("{" E("a", "F32", "[]", "[0,8]") "}", 8, "4 by dtype and shape"),
+	H("{" E("a", "U8", "[0]", "[0,1]") "}", 1, "0 by dtype and shape"),
+	/* The tiling */
+	H("{}", 1, "1 bytes after the last tensor, from byte 0"),
+	H("{" E("a", "U8", "[1]", "[0,1]") "}", 2, "1 bytes after the last tensor, from byte 1"),
+	H("{" E("a", "U8", "[1]", "[1,2]") "}", 2, "hole at byte 0 of the data, before tensor \"a\""),
+	H("{" E("a", "U8", "[1]", "[0,1]") "," E("b", "U8", "[1]", "[2,3]") "}", 3, "hole at byte 1"),
+	H("{" E("a", "U8", "[2]", "[0,2]") "," E("b", "U8", "[2]", "[1,3]") "}", 3,
+	  "tensor \"b\" (named at byte 61) overlaps \"a\" at byte 1 of the data"),
+	H("{" E("a", "U8", "[2]", "[0,2]") "," E("b", "U8", "[2]", "[0,2]") "}", 2, "overlaps"),
+	H("{" E("a", "U8", "[4]", "[0,4]") "," E("b", "U8", "[1]", "[1,2]") "}", 4, "overlaps"),
+	H("{" E("a", "U8", "[4]", "[0,4]") "," E("b", "U8", "[0]", "[1,1]") "}", 4, "overlaps"),
+	H("{" E("a", "U8", "[1]", "[0,1]") "," E("b", "U8", "[0]", "[2,2]") "}", 2, "hole"),
+	H("{" E("b", "U8", "[0]", "[1,1]") "}", 1, "hole"),
+};
+
+TEST(hostile_headers_are_refused_with_a_sentence)
+{
+	size_t n = sizeof(hostiles) / sizeof(hostiles[0]);
+
+	CHECK(n >= 60);
+	for (size_t i = 0; i < n; i++) {
+		struct parsed p;
+
+		parse(&p, hostiles[i].text, hostiles[i].n, hostiles[i].payload);
+		if (p.rc != SHEAF_EFORMAT || !strstr(p.err.msg, hostiles[i].says) ||
+		    strncmp(p.err.msg, "f: ", 3))
+			print_error("%s\n  gives %d: %s\n", hostiles[i].text, p.rc, p.err.msg);
+		CHECK_INT(p.rc, SHEAF_EFORMAT);
+		CHECK(strstr(p.err.msg, hostiles[i].says) != NULL);
+		CHECK(strncmp(p.err.msg, "f: ", 3) == 0);
+		CHECK(p.st.tensors == NULL);
+		shf_arena_release(&p.arena);
+	}
+}
+
+static const struct hostile sound[] = {         /* says: "name dtype ndim off bytes;" each */
+	H("{}", 0, ""),
+	H("{}     ", 0, ""),
+	H("{ \n\t}", 0, ""),
+	H("{\"__metadata__\":{}}", 0, ""),
+	H("{\"__metadata__\":{\"format\":\"pt\",\"\":\"\",\"a\\u0000\":\"x\\u0000\"}}", 0, ""),
+	H("{" E("a", "U8", "[]", "[0,1]") "}", 1, "a U8 0 0 1;"),
+	H("{" E("a", "F64", "[1]", "[1,9]") "," E("b", "U8", "[1]", "[0,1]") "}", 9,
+	  "b U8 1 0 1;a F64 1 1 8;"),
+	H("{" E("a", "U8", "[0]", "[0,0]") "}", 0, "a U8 1 0 0;"),
+	H("{" E("z", "U8", "[0]", "[0,0]") "," E("b", "U8", "[2]", "[0,2]") ","
+	  E("y", "U8", "[0]", "[2,2]") "," E("c", "U8", "[0]", "[2,2]") "}", 2,
+	  "b U8 1 0 2;z U8 1 0 0;c U8 1 2 0;y U8 1 2 0;"),
+	H("{" E("a", "F4", "[2,3]", "[0,3]") "}", 3, "a F4 2 0 3;"),
+	H("{" E("a", "F6_E2M3", "[4]", "[0,3]") "}", 3, "a F6_E2M3 1 0 3;"),
+	H("{" E("a", "U8", "[0,9223372036854775807]", "[0,0]") "}", 0, "a U8 2 0 0;"),
+	H("{" E("a", "U8", "[1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "a U8 8 0 1;"),
+	H("{" E("a", "U8", "[1,1,1,1,1,1,1,1,3]", "[0,3]") "}", 3, "a U8 9 0 3;"),
+	H("{\"a\":{\"data_offsets\":[0,1],\"shape\":[1],\"dtype\":\"U8\"},\"__metadata__\":{}}", 1,
+	  "a U8 1 0 1;"),
+	H("{" E("\\u00e9/ \\\"", "BOOL", "[1]", "[0,1]") "}", 1, "\xc3\xa9/ \" BOOL 1 0 1;"),
+};
+
+TEST(sound_headers_are_read)
+{
+	for (size_t i = 0; i < sizeof(sound) / sizeof(sound[0]); i++) {
+		struct shf_buf got = SHF_BUF_INIT;
+		struct parsed p;
+
+		parse(&p, sound[i].text, sound[i].n, sound[i].payload);
+		CHECK_RC(p.rc, 0, &p.err);
+		for (size_t k = 0; k < p.st.n; k++)
+			shf_buf_addf(&got, "%s %s %d %llu %llu;", p.st.tensors[k].name,
+				     shf_dtype(p.st.tensors[k].dtype)->name, p.st.tensors[k].ndim,
+				     (unsigned long long)p.st.tensors[k].off,
+				     (unsigned long long)p.st.tensors[k].bytes);
+		shf_buf_u8(&got, 0);
+		CHECK_STR((char *)got.data, sound[i].says);
+		CHECK_INT(p.st.payload_bytes, sound[i].payload);
+		CHECK_INT(p.st.header_bytes, 8 + sound[i].n);
+		CHECK((p.st.format != NULL) == (strstr(sound[i].text, "format") != NULL));
+		shf_buf_release(&got);
+		shf_arena_release(&p.arena);
+	}
+}
+
+TEST(more_dimensions_than_eight_are_listed_without_shape)
+{
+	struct parsed p;
+
+	parse(&p, sound[13].text, sound[13].n, 3);
+	CHECK_RC(p.rc, 0, &p.err);
+	CHECK_INT(p.st.tensors[0].ndim, 9);
+	for (int d = 0; d < SHEAF_DIMS_MAX; d++)
+		CHECK_INT(p.st.tensors[0].shape[d], 0);
+	shf_arena_release(&p.arena);
+}
+
+TEST(header_length_is_checked_first)
+{
+	struct sheaf_error err;
+	uint8_t first[8];
+	uint64_t got = 0;
+
+	shf_put64(first, SHF_ST_HEADER_MAX);
+	CHECK_INT(shf_st_header_bytes(&got, first, 8 + SHF_ST_HEADER_MAX, "f", &err), 0);
+	CHECK_INT(got, 8 + SHF_ST_HEADER_MAX);
+	CHECK_INT(shf_st_header_bytes(&got, first, 7 + SHF_ST_HEADER_MAX, "f", &err), SHEAF_EFORMAT);
+	shf_put64(first, SHF_ST_HEADER_MAX + 1);
+	CHECK_INT(shf_st_header_bytes(&got, first, UINT64_MAX, "f", &err), SHEAF_EFORMAT);
+	shf_put64(first, UINT64_MAX);
+	CHECK_INT(shf_st_header_bytes(&got, first, UINT64_MAX, "f", &err), SHEAF_EFORMAT);
+	CHECK_INT(shf_st_header_bytes(&got, first, 7, "f", &err), SHEAF_EFORMAT);
+	for (uint64_t n = 0; n < 2; n++) {
+		shf_put64(first, n);
+		CHECK_INT(shf_st_header_bytes(&got, first, 100, "f", &err), SHEAF_EFORMAT);
+	}
+	CHECK_INT(shf_st_header_bytes(&got, first, 100, "f", NULL), SHEAF_EFORMAT);
+}
+
+static uint64_t rnd(uint64_t *seed)
+{
+	uint64_t z = *seed += UINT64_C(0x9E3779B97F4A7C15);
+
+	z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+	z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+	return z ^ z >> 31;
+}
+
+/* Tensors that tile, in order, with names that need escapes. */
+static size_t random_tensors(struct shf_st_tensor *t, size_t max, char (*names)[32], uint64_t *seed)
+{
+	static const char *const odd[] = { "", "\"", "\\", "\xc3\xa9", "/", ".", " " };
+	size_t n = rnd(seed) % (max + 1);
+	uint64_t pos = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t items = 1;
+
+		snprintf(names[i], sizeof(names[i]), "w%s%zu%s", odd[rnd(seed) % 7], i,
+			 odd[rnd(seed) % 7]);
+		memset(&t[i], 0, sizeof(t[i]));
+		t[i].name = names[i];
+		t[i].dtype = (int32_t)(1 + rnd(seed) % 22);
+		t[i].ndim = (int32_t)(rnd(seed) % (SHEAF_DIMS_MAX + 1));
+		for (int32_t d = 0; d < t[i].ndim; d++) {
+			t[i].shape[d] = (int64_t)(rnd(seed) % 4);
+			items *= (uint64_t)t[i].shape[d];
+		}
+		if (!shf_dtype_bytes(&t[i].bytes, t[i].dtype, items)) {
+			t[i].dtype = SHEAF_I16;
+			shf_dtype_bytes(&t[i].bytes, t[i].dtype, items);
+		}
+		t[i].off = pos;
+		pos += t[i].bytes;
+	}
+	return n;
+}
+
+TEST(reading_is_the_inverse_of_writing)
+{
+	static struct shf_st_tensor t[64];
+	static char names[64][32];
+	uint64_t seed = 11;
+
+	for (int round = 0; round < 500; round++) {
+		size_t n = random_tensors(t, 64, names, &seed);
+		uint64_t payload = n ? t[n - 1].off + t[n - 1].bytes : 0, bound = 0;
+		struct shf_arena arena = { 0 };
+		struct shf_buf b = SHF_BUF_INIT;
+		struct shf_st st;
+		struct sheaf_error err;
+		size_t found = 0;
+
+		shf_buf_adds(&b, "before");
+		CHECK_RC(shf_st_write(&b, t, n, &err), 0, &err);
+		CHECK_INT((b.len - 6) % 4096, 0);
+		CHECK_RC(shf_st_parse(&st, &arena, b.data + 6, b.len - 6, b.len - 6 + payload, "f",
+				      &err), 0, &err);
+		CHECK_INT(st.n, n);
+		CHECK_STR(st.format, "pt");
+		for (size_t i = 0; i < n; i++) {
+			bound += shf_st_entry_bound(&t[i]);
+			for (size_t k = 0; k < n; k++)
+				found += !strcmp(st.tensors[k].name, t[i].name) &&
+					 !memcmp(&st.tensors[k].dtype, &t[i].dtype,
+						 sizeof(t[i]) - sizeof(t[i].name));
+		}
+		CHECK_INT(found, n);
+		CHECK(b.len - 6 <= 8 + 32 + bound + 4095);
+		shf_arena_release(&arena);
+		shf_buf_release(&b);
+	}
+}
+
+TEST(every_truncation_and_every_length_is_refused)
+{
+	static struct shf_st_tensor t[64];
+	static char names[64][32];
+	uint64_t seed = 5, payload;
+	struct shf_arena arena = { 0 };
+	struct shf_buf b = SHF_BUF_INIT;
+	struct shf_st st;
+	struct sheaf_error err;
+	size_t n = 0;
+
+	while (n < 4)
+		n = random_tensors(t, 8, names, &seed);
+	payload = t[n - 1].off + t[n - 1].bytes;
+	CHECK_RC(shf_st_write(&b, t, n, &err), 0, &err);
+	for (size_t k = 0; k < b.len; k++)
+		CHECK_INT(shf_st_parse(&st, &arena, b.data, k, b.len + payload, "f", &err),
+			  SHEAF_EFORMAT);
+	CHECK_INT(shf_st_parse(&st, &arena, b.data, b.len, b.len + payload + 1, "f", &err),
+		  SHEAF_EFORMAT);
+	if (payload)
+		CHECK_INT(shf_st_parse(&st, &arena, b.data, b.len, b.len + payload - 1, "f", &err),
+			  SHEAF_EFORMAT);
+	shf_arena_release(&arena);
+	shf_buf_release(&b);
+}
+
+TEST(the_header_of_a_known_tensor_is_these_bytes)
+{
+	static const char want[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"b\":{\"dtype\":\"F32\","
+		"\"shape\":[2,3],\"data_offsets\":[0,24]},\"c\":{\"dtype\":\"U8\",\"shape\":[],"
+		"\"data_offsets\":[24,25]}}";
+	static const struct shf_st_tensor t[] = {
+		{ "a\"b", SHEAF_F32, 2, { 2, 3 }, 0, 24 }, { "c", SHEAF_U8, 0, { 0 }, 24, 1 },
+	};
+	struct shf_buf b = SHF_BUF_INIT;
+	struct sheaf_error err;
+
+	CHECK_RC(shf_st_write(&b, t, 2, &err), 0, &err);
+	CHECK_INT(b.len, 4096);
+	CHECK_INT(shf_get64(b.data), 4088);
+	CHECK(!memcmp(b.data + 8, want, sizeof(want) - 1));
+	for (size_t i = 8 + sizeof(want) - 1; i < b.len; i++)
+		CHECK_INT(b.data[i], ' ');
+	/* 46 fixed, 40 of offsets, 4 of the name, 3 of the dtype, "2,3" */
+	CHECK_INT(shf_st_entry_bound(&t[0]), 46 + 40 + 4 + 3 + 3);
+	CHECK_INT(shf_st_entry_bound(&t[1]), 46 + 40 + 1 + 2 + 0);
+	shf_buf_release(&b);
+}
+
+TEST(a_header_that_could_not_be_read_is_not_written)
+{
+	static const struct shf_st_tensor bad[][2] = {
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "a", SHEAF_U8, 1, { 1 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { 1 }, 2, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { 1 }, 0, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 1, 1 }, { "b", SHEAF_U8, 1, { 1 }, 2, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "", SHEAF_U8, 1, { 1 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b\n", SHEAF_U8, 1, { 1 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", 99, 1, { 1 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 9, { 1 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { -1 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { 2 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_F4, 1, { 3 }, 1, 1 } },
+	};
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct shf_buf b = SHF_BUF_INIT;
+
+		CHECK_INT(shf_st_write(&b, bad[i], 2, &err), SHEAF_EINVAL);
+		CHECK_INT(b.len, 0);
+		shf_buf_release(&b);
+	}
+}
+
+/* 200,000 names, the last one the first again: seconds if it were quadratic. */
+TEST(doubles_among_many_names_are_found_quickly)
+{
+	struct shf_buf b = SHF_BUF_INIT;
+	struct parsed p;
+
+	shf_buf_adds(&b, "{");
+	for (int i = 0; i <= 200000; i++)
+		shf_buf_addf(&b, "%s\"tensor.%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+			     i ? "," : "", i % 200000);
+	shf_buf_adds(&b, "}");
+	parse(&p, (char *)b.data, b.len, 0);
+	CHECK_INT(p.rc, SHEAF_EFORMAT);
+	CHECK(strstr(p.err.msg, "\"tensor.0\" twice, at bytes 9 and") != NULL);
+	shf_arena_release(&p.arena);
+	shf_buf_release(&b);
+}
+
+/* Random bytes changed in a sound header: never a crash, and what is taken still tiles. */
+TEST(mutated_headers_are_refused_or_still_tile)
+{
+	static struct shf_st_tensor t[64];
+	static char names[64][32];
+	uint64_t seed = 3;
+
+	for (int round = 0; round < 3000; round++) {
+		size_t n = random_tensors(t, 5, names, &seed);
+		uint64_t payload = n ? t[n - 1].off + t[n - 1].bytes : 0, sum = 0;
+		struct shf_arena arena = { 0 };
+		struct shf_buf b = SHF_BUF_INIT;
+		struct shf_st st;
+		struct sheaf_error err;
+
+		CHECK_RC(shf_st_write(&b, t, n, &err), 0, &err);
+		for (int k = 0; k < 3; k++)
+			b.data[8 + rnd(&seed) % 300] = (uint8_t)rnd(&seed);
+		if (shf_st_parse(&st, &arena, b.data, b.len, b.len + payload, "f", &err) == 0) {
+			for (size_t i = 0; i < st.n; i++)
+				sum += st.tensors[i].bytes;
+			CHECK_INT(sum, payload);
+		}
+		shf_arena_release(&arena);
+		shf_buf_release(&b);
+	}
+}
