@@ -6,15 +6,18 @@
  * Saving: page ownership (review G5). Where one set of ranks H holds a long run (>= 64 KiB of
  * whole pages), run of stripe s of file f belongs to H[(s + f) mod |H|], H ascending. Everything
  * between such runs is mixed: a mixed stretch goes to the node that holds most of its bytes
- * (ties: lowest rank), there to the (s + f) mod n-th of the ranks that hold some of it; a mixed
- * stretch of a single page to the holder of its first byte (elected). Bytes held by several are
- * taken from the writer if he holds them, else from a holder on his node, else from any;
- * among equals the (s + f) mod n-th. So replicas share the work by bytes, nothing travels
- * between nodes but edges and interleaved rows, and every byte has exactly one source.
+ * (of m equals, by lowest rank, the (s + f) mod m-th), there to the (s + f) / m mod n-th of the
+ * n ranks that hold some of it; a mixed stretch of a single page to the holder of its first byte
+ * (elected). Bytes held by several are taken from the writer if he holds them, else from a
+ * holder on his node, else from any; among equals the (s + f) mod n-th. So replicas share the
+ * work by bytes, those on other nodes too, nothing travels between nodes but edges and
+ * interleaved rows, and every byte has exactly one source. Neighbours of one writer are one
+ * segment; the header is a segment of its own.
  *
  * Loading: blocks (1 MiB of the file) that nobody asks for are not read; every other one is read
- * by exactly one of those who ask: one of the node that asks for most of its bytes, by turns.
- * Then each requester has a move for each of its boxes.
+ * by exactly one of those who ask: one of the node that asks for most of its bytes, by the turns
+ * above, so blocks of a stripe that the same ranks ask for have the same reader. Then each
+ * requester has a move for each of its boxes (equal boxes of one rank count once).
  */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H
@@ -67,7 +70,9 @@ struct shf_gap {                /* what nobody holds: the first such box */
 };
 #define SHF_DEAL_WITNESS 1      /* also emit a witness move for every replica */
 /* nodes[r]: node number of rank r; ranks members. pieces in any order; result does not depend
- * on it. 0; SHEAF_ENOMEM; SHEAF_ELAYOUT with *gap filled. */
+ * on it. 0; SHEAF_ENOMEM; SHEAF_ELAYOUT with *gap filled; SHEAF_EINVAL for what the structs above
+ * forbid: tensors that overlap or do not begin on a multiple of their unit (see them as tensors
+ * of single bytes), pieces outside their tensor, ranks that are none. */
 int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, int flags, struct shf_dealt *out, struct shf_gap *gap);

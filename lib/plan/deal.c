@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dealing. Saving: long runs of one set of ranks are found first; what lies between them is
+ * mixed; every stretch gets a writer, and then, segment by segment, every part a source.
+ * Loading: every block that is asked for gets a reader, and then every piece its moves. */
+#include "deal.h"
+#include "parts.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define LONG_RUN (UINT64_C(64) << 10)
+
+struct run {                    /* bytes [lo, hi) of the file, all held by the same ranks */
+	uint64_t lo, hi;
+	const struct shf_set *set;
+};
+
+struct deal {
+	struct shf_parts parts;
+	struct run *runs;               /* owned */
+	size_t runs_n, runs_max;
+	struct shf_segment *segments;   /* owned */
+	size_t segments_n, segments_max;
+	size_t fixed_n;                 /* the first so many segments never grow */
+	struct shf_move *moves;         /* owned */
+	size_t moves_n, moves_max;
+	int flags;
+};
+
+static void deal_release(struct deal *d)
+{
+	shf_parts_release(&d->parts);
+	shf_free(d->runs);
+	shf_free(d->segments);
+	shf_free(d->moves);
+}
+
+/* Neighbours of one rank are one segment: fewer, longer writes. */
+static int segment_add(struct deal *d, uint64_t lo, uint64_t hi, uint32_t rank)
+{
+	struct shf_segment *s;
+
+	if (d->segments_n > d->fixed_n) {
+		s = &d->segments[d->segments_n - 1];
+		if (s->hi == lo && s->rank == rank) {
+			s->hi = hi;
+			return 0;
+		}
+	}
+	s = shf_parts_grow(d->segments, &d->segments_max, d->segments_n, sizeof(*s));
+	if (!s)
+		return SHEAF_ENOMEM;
+	d->segments = s;
+	s[d->segments_n++] = (struct shf_segment){ lo, hi, rank };
+	return 0;
+}
+
+static int move_add(struct deal *d, const struct shf_move *move)
+{
+	struct shf_move *m = shf_parts_grow(d->moves, &d->moves_max, d->moves_n, sizeof(*m));
+
+	if (!m)
+		return SHEAF_ENOMEM;
+	d->moves = m;
+	m[d->moves_n++] = *move;
+	return 0;
+}
+
+/* Copy the result to where the caller keeps it. */
+static int deal_finish(struct deal *d, struct shf_arena *arena, struct shf_dealt *out)
+{
+	struct shf_segment *s = shf_arena_alloc(arena, d->segments_n, sizeof(*s));
+	struct shf_move *m = shf_arena_alloc(arena, d->moves_n, sizeof(*m));
+
+	if (!s || !m)
+		return SHEAF_ENOMEM;
+	if (d->segments_n > 0)
+		memcpy(s, d->segments, d->segments_n * sizeof(*s));
+	if (d->moves_n > 0)
+		memcpy(m, d->moves, d->moves_n * sizeof(*m));
+	*out = (struct shf_dealt){ s, d->segments_n, m, d->moves_n };
+	return 0;
+}
+
+static int run_add(struct deal *d, const struct run *run)
+{
+	struct run *r = shf_parts_grow(d->runs, &d->runs_max, d->runs_n, sizeof(*r));
+
+	if (!r)
+		return SHEAF_ENOMEM;
+	d->runs = r;
+	r[d->runs_n++] = *run;
+	return 0;
+}
+
+/* The runs of a part, if they are long or but one: a stripe holds few long runs, and counting
+ * short ones would cost what the data costs. */
+static int part_runs(struct deal *d, const struct shf_part *part)
+{
+	const struct shf_deal_tensor *t = &d->parts.stripe->tensors[part->tensor];
+	struct shf_mem dense = { .box = shf_box_of(&t->shape) };
+	struct run run = { .set = part->set };
+	struct shf_runs r;
+	uint64_t at, runs_n = 1;
+	int64_t mem, vol = 1;
+	int rc = 0;
+
+	for (int k = t->shape.ndim - 1; k >= 0; k--) {
+		dense.stride[k] = vol;
+		vol *= t->shape.dim[k];
+	}
+	shf_runs_init(&r, &t->shape, &dense, &part->box);
+	for (int l = 0; l < r.levels; l++)
+		runs_n *= r.n[l];
+	if (runs_n > 1 && r.units * t->unit < LONG_RUN)
+		return 0;
+	while (rc == 0 && shf_runs_next(&r, &at, &mem)) {
+		run.lo = t->off + at * t->unit;
+		run.hi = run.lo + r.units * t->unit;
+		rc = run_add(d, &run);
+	}
+	return rc;
+}
+
+static int compare_runs(const void *a, const void *b)
+{
+	const struct run *x = a, *y = b;
+
+	return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+/* Whole pages of the run; the end of the stripe counts as the end of a page, because where it
+ * is none the file ends there. */
+static struct run run_trim(const struct run *r, const struct shf_stripe *s)
+{
+	struct run t = { .set = r->set };
+
+	t.lo = (r->lo + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
+	t.hi = r->hi == s->hi ? r->hi : r->hi / SHF_PAGE * SHF_PAGE;
+	return t;
+}
+
+/* Leaves in runs the long ones, ascending, whole pages. */
+static int find_long_runs(struct deal *d)
+{
+	size_t joined = 0, kept = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < d->parts.parts_n && rc == 0; i++)
+		rc = part_runs(d, &d->parts.parts[i]);
+	if (rc < 0 || d->runs_n == 0)
+		return rc;
+	qsort(d->runs, d->runs_n, sizeof(*d->runs), compare_runs);
+	for (size_t i = 1; i < d->runs_n; i++) {
+		struct run *last = &d->runs[joined], *r = &d->runs[i];
+
+		if (last->hi == r->lo && last->set == r->set)
+			last->hi = r->hi;
+		else
+			d->runs[++joined] = *r;
+	}
+	for (size_t i = 0; i <= joined; i++) {
+		struct run r = run_trim(&d->runs[i], d->parts.stripe);
+
+		if (r.lo < r.hi && r.hi - r.lo >= LONG_RUN)
+			d->runs[kept++] = r;
+	}
+	d->runs_n = kept;
+	return 0;
+}
+
+/* Bytes [lo, hi) between long runs. */
+static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
+{
+	int64_t rank;
+	int rc;
+
+	if (lo >= hi)
+		return 0;
+	if (hi - lo <= SHF_PAGE) {
+		rank = shf_parts_first(&d->parts, lo, hi);
+	} else {
+		rc = shf_parts_vote(&d->parts, lo, hi, &rank);
+		if (rc < 0)
+			return rc;
+	}
+	if (rank < 0)           /* no tensor has a byte here */
+		rank = (int64_t)(d->parts.turn % ranks);
+	return segment_add(d, lo, hi, (uint32_t)rank);
+}
+
+static int deal_segments(struct deal *d, uint32_t ranks)
+{
+	const struct shf_stripe *s = d->parts.stripe;
+	uint64_t at = d->parts.from;
+	int rc;
+
+	if (d->parts.parts_n == 0)
+		return s->lo < s->hi ?
+		       segment_add(d, s->lo, s->hi, (uint32_t)(d->parts.turn % ranks)) : 0;
+	if (s->lo < at) {
+		rc = segment_add(d, s->lo, at, 0);
+		if (rc < 0)
+			return rc;
+		d->fixed_n = 1;
+	}
+	for (size_t i = 0; i < d->runs_n; i++) {
+		const struct run *r = &d->runs[i];
+
+		rc = deal_mixed(d, at, r->lo, ranks);
+		if (rc == 0)
+			rc = segment_add(d, r->lo, r->hi,
+			                 r->set->ranks[d->parts.turn % r->set->n]);
+		if (rc < 0)
+			return rc;
+		at = r->hi;
+	}
+	rc = deal_mixed(d, at, s->hi, ranks);
+	if (rc == 0 && d->fixed_n == 1)
+		d->segments[0].rank = d->segments[1].rank;
+	return rc;
+}
+
+struct source {
+	struct deal *d;
+	uint32_t segment;
+};
+
+static int source_part(void *arg, const struct shf_part *part, const struct shf_box *box)
+{
+	struct source *s = arg;
+	struct deal *d = s->d;
+	struct shf_move m = { .segment = s->segment, .tensor = part->tensor, .box = *box };
+	uint32_t source = shf_parts_source(&d->parts, part->set, d->segments[s->segment].rank);
+	int rc;
+
+	m.rank = source;
+	rc = move_add(d, &m);
+	if (!(d->flags & SHF_DEAL_WITNESS))
+		return rc;
+	m.witness = true;
+	for (uint32_t i = 0; i < part->set->n && rc == 0; i++) {
+		m.rank = part->set->ranks[i];
+		if (m.rank != source)
+			rc = move_add(d, &m);
+	}
+	return rc;
+}
+
+static int deal_sources(struct deal *d)
+{
+	struct source s = { .d = d };
+	int rc = 0;
+
+	for (; s.segment < d->segments_n && rc == 0; s.segment++)
+		rc = shf_parts_each(&d->parts, d->segments[s.segment].lo,
+		                    d->segments[s.segment].hi, source_part, &s);
+	return rc;
+}
+
+/* The lowest rank that holds unit u of the tensor; -1: none. Not only of pieces that meet the
+ * stripe: the neighbour of a gap may lie before it. */
+static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
+                         uint32_t tensor, uint64_t u)
+{
+	struct shf_box unit[SHF_RANGE_BOXES_MAX];
+	int64_t rank = -1;
+
+	if (shf_range_boxes(&s->tensors[tensor].shape, u, u + 1, unit) != 1)
+		return -1;
+	for (size_t i = 0; i < n; i++) {
+		if (pieces[i].tensor == tensor && (rank < 0 || pieces[i].rank < rank) &&
+		    shf_box_contains(&pieces[i].box, unit))
+			rank = pieces[i].rank;
+	}
+	return rank;
+}
+
+static void gap_finish(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
+                       struct shf_gap *gap)
+{
+	const struct shf_shape *shape = &s->tensors[gap->tensor].shape;
+	uint64_t lo, hi;
+
+	shf_box_span(shape, &gap->box, &lo, &hi);
+	if (lo > 0)
+		gap->before = holder_of(s, pieces, n, gap->tensor, lo - 1);
+	if (hi < shf_shape_units(shape))
+		gap->after = holder_of(s, pieces, n, gap->tensor, hi);
+}
+
+int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
+                  const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
+                  uint32_t ranks, int flags, struct shf_dealt *out, struct shf_gap *gap)
+{
+	struct deal d = { .flags = flags };
+	struct shf_gap found;
+	int rc;
+
+	rc = shf_parts_init(&d.parts, stripe, pieces, pieces_n, nodes, ranks);
+	if (rc < 0)
+		goto out;
+	rc = shf_parts_collect(&d.parts, &found);
+	if (rc == SHEAF_ELAYOUT) {
+		gap_finish(stripe, pieces, pieces_n, &found);
+		*gap = found;
+	}
+	if (rc < 0)
+		goto out;
+	rc = find_long_runs(&d);
+	if (rc < 0)
+		goto out;
+	rc = deal_segments(&d, ranks);
+	if (rc < 0)
+		goto out;
+	rc = deal_sources(&d);
+	if (rc < 0)
+		goto out;
+	rc = deal_finish(&d, arena, out);
+out:
+	deal_release(&d);
+	return rc;
+}
+
+static int deal_blocks(struct deal *d)
+{
+	const struct shf_stripe *s = d->parts.stripe;
+	uint64_t hi;
+	int64_t rank;
+	int rc;
+
+	for (uint64_t lo = s->lo; lo < s->hi; lo = hi) {
+		hi = s->hi - lo < SHF_BLOCK - lo % SHF_BLOCK ? s->hi :
+		     lo + SHF_BLOCK - lo % SHF_BLOCK;
+		rc = shf_parts_vote(&d->parts, lo, hi, &rank);
+		if (rc == 0 && rank >= 0)
+			rc = segment_add(d, lo, hi, (uint32_t)rank);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+/* Moves into the pieces of one tensor from the bytes of one segment. */
+static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
+{
+	const struct shf_parts *p = &d->parts;
+	const struct shf_segment *s = &d->segments[segment];
+	const struct shf_deal_tensor *t = &p->stripe->tensors[tensor];
+	struct shf_move m = { .segment = segment, .tensor = tensor };
+	struct shf_box boxes[SHF_RANGE_BOXES_MAX];
+	uint64_t lo, hi, first, last;
+	int n, rc = 0;
+
+	if (!shf_parts_units(t, s->lo, s->hi, &lo, &hi))
+		return 0;
+	n = shf_range_boxes(&t->shape, lo, hi, boxes);
+	for (size_t i = p->first[tensor]; i < p->first[tensor + 1] && rc == 0; i++) {
+		shf_box_span(&t->shape, &p->boxes[i], &first, &last);
+		if (first >= hi || last <= lo)
+			continue;
+		m.rank = p->ranks[i];
+		if (first >= lo && last <= hi) {
+			m.box = p->boxes[i];
+			rc = move_add(d, &m);
+			continue;
+		}
+		for (int k = 0; k < n && rc == 0; k++) {
+			if (shf_box_intersect(&m.box, &p->boxes[i], &boxes[k]))
+				rc = move_add(d, &m);
+		}
+	}
+	return rc;
+}
+
+int shf_deal_load(struct shf_arena *arena, const struct shf_stripe *stripe,
+                  const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
+                  uint32_t ranks, struct shf_dealt *out)
+{
+	struct deal d = { .flags = 0 };
+	int rc;
+
+	rc = shf_parts_init(&d.parts, stripe, pieces, pieces_n, nodes, ranks);
+	if (rc < 0)
+		goto out;
+	rc = shf_parts_collect(&d.parts, NULL);
+	if (rc < 0)
+		goto out;
+	rc = deal_blocks(&d);
+	for (uint32_t i = 0; i < d.segments_n && rc == 0; i++) {
+		for (uint32_t t = 0; t < stripe->tensors_n && rc == 0; t++)
+			rc = deal_targets(&d, i, t);
+	}
+	if (rc < 0)
+		goto out;
+	rc = deal_finish(&d, arena, out);
+out:
+	deal_release(&d);
+	return rc;
+}

@@ -1,0 +1,586 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Always true: pieces are sorted before anything looks at them, and no result depends on where
+ * a set lies in the table, so the order in which pieces came cannot show. */
+#include "parts.h"
+#include "cells.h"
+#include <stdlib.h>
+#include <string.h>
+
+void *shf_parts_grow(void *list, size_t *max, size_t n, size_t size)
+{
+	size_t more = *max ? 2 * *max : 32;
+
+	if (n < *max)
+		return list;
+	list = shf_realloc(list, more, size);
+	if (list)
+		*max = more;
+	return list;
+}
+
+static uint64_t tensor_bytes(const struct shf_deal_tensor *t)
+{
+	return shf_shape_units(&t->shape) * t->unit;
+}
+
+bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to, uint64_t *lo,
+                     uint64_t *hi)
+{
+	uint64_t end = t->off + tensor_bytes(t);
+
+	from = from > t->off ? from : t->off;
+	to = to < end ? to : end;
+	if (from >= to)
+		return false;
+	*lo = (from - t->off) / t->unit;
+	*hi = (to - t->off) / t->unit;
+	return *lo < *hi;
+}
+
+/* Tensors ascend without overlap, each on its unit and within 64 bits. */
+static bool stripe_is_sane(const struct shf_stripe *s)
+{
+	uint64_t end = 0, units, bytes;
+
+	if (s->lo > s->hi || s->lo % SHF_PAGE != 0)
+		return false;
+	for (size_t i = 0; i < s->tensors_n; i++) {
+		const struct shf_deal_tensor *t = &s->tensors[i];
+
+		if (t->shape.ndim < 0 || t->shape.ndim > SHEAF_DIMS_MAX || t->unit == 0 ||
+		    SHF_PAGE % t->unit != 0 || t->off % t->unit != 0 || t->off < end)
+			return false;
+		units = 1;
+		for (int d = 0; d < t->shape.ndim; d++) {
+			if (t->shape.dim[d] < 0 ||
+			    !shf_mul64(&units, units, (uint64_t)t->shape.dim[d]))
+				return false;
+		}
+		if (!shf_mul64(&bytes, units, t->unit) || bytes > INT64_MAX ||
+		    !shf_add64(&end, t->off, bytes))
+			return false;
+		if (t->off < s->hi && end > s->hi && (s->hi - t->off) % t->unit != 0)
+			return false;
+	}
+	return true;
+}
+
+static bool piece_is_sane(const struct shf_stripe *s, const struct shf_piece *p, uint32_t ranks)
+{
+	const struct shf_shape *shape;
+
+	if (p->rank >= ranks || p->tensor >= s->tensors_n)
+		return false;
+	shape = &s->tensors[p->tensor].shape;
+	if (p->box.ndim != shape->ndim)
+		return false;
+	for (int d = 0; d < shape->ndim; d++) {
+		if (p->box.start[d] < 0 || p->box.count[d] <= 0 ||
+		    p->box.start[d] > shape->dim[d] - p->box.count[d])
+			return false;
+	}
+	return true;
+}
+
+/* By span alone: what is left over costs a look, nothing else. */
+static bool meets_stripe(const struct shf_parts *p, const struct shf_piece *piece)
+{
+	const struct shf_deal_tensor *t = &p->stripe->tensors[piece->tensor];
+	uint64_t lo, hi, first, last;
+
+	if (!shf_parts_units(t, p->from, p->stripe->hi, &lo, &hi))
+		return false;
+	shf_box_span(&t->shape, &piece->box, &first, &last);
+	return first < hi && last > lo;
+}
+
+static int compare_pieces(const void *a, const void *b)
+{
+	const struct shf_piece *x = *(const struct shf_piece *const *)a;
+	const struct shf_piece *y = *(const struct shf_piece *const *)b;
+
+	if (x->tensor != y->tensor)
+		return x->tensor < y->tensor ? -1 : 1;
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	for (int d = 0; d < x->box.ndim; d++) {
+		if (x->box.start[d] != y->box.start[d])
+			return x->box.start[d] < y->box.start[d] ? -1 : 1;
+		if (x->box.count[d] != y->box.count[d])
+			return x->box.count[d] < y->box.count[d] ? -1 : 1;
+	}
+	return 0;
+}
+
+/* sorted: n pointers, those that meet the stripe. */
+static int pieces_copy(struct shf_parts *p, const struct shf_piece **sorted, size_t n)
+{
+	size_t kept = 0, t = 0;
+
+	if (n > 0)
+		qsort(sorted, n, sizeof(*sorted), compare_pieces);
+	p->boxes = shf_alloc(n, sizeof(*p->boxes));
+	p->ranks = shf_alloc(n, sizeof(*p->ranks));
+	p->first = shf_alloc(p->stripe->tensors_n + 1, sizeof(*p->first));
+	if (!p->boxes || !p->ranks || !p->first)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		if (i > 0 && compare_pieces(&sorted[i - 1], &sorted[i]) == 0)
+			continue;
+		while (t <= sorted[i]->tensor)
+			p->first[t++] = kept;
+		p->boxes[kept] = sorted[i]->box;
+		p->ranks[kept++] = sorted[i]->rank;
+	}
+	while (t <= p->stripe->tensors_n)
+		p->first[t++] = kept;
+	return 0;
+}
+
+int shf_parts_init(struct shf_parts *p, const struct shf_stripe *stripe,
+                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
+                   uint32_t ranks)
+{
+	const struct shf_piece **sorted;
+	uint64_t payload = stripe->payload / SHF_PAGE * SHF_PAGE;
+	size_t n = 0;
+	int rc = 0;
+
+	*p = (struct shf_parts){ .stripe = stripe, .nodes = nodes };
+	p->turn = stripe->file + stripe->index;
+	p->from = stripe->lo > payload ? stripe->lo : payload < stripe->hi ? payload : stripe->hi;
+	if (ranks == 0 || pieces_n > UINT32_MAX / 4 || !stripe_is_sane(stripe))
+		return SHEAF_EINVAL;
+	sorted = shf_alloc(pieces_n, sizeof(*sorted));
+	if (!sorted)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < pieces_n && rc == 0; i++) {
+		if (!piece_is_sane(stripe, &pieces[i], ranks))
+			rc = SHEAF_EINVAL;
+		else if (meets_stripe(p, &pieces[i]))
+			sorted[n++] = &pieces[i];
+	}
+	if (rc == 0)
+		rc = pieces_copy(p, sorted, n);
+	shf_free(sorted);
+	return rc;
+}
+
+void shf_parts_release(struct shf_parts *p)
+{
+	shf_arena_release(&p->arena);
+	shf_free(p->boxes);
+	shf_free(p->ranks);
+	shf_free(p->first);
+	shf_free(p->parts);
+	shf_free(p->table);
+}
+
+static uint64_t hash_ranks(const uint32_t *ranks, uint32_t n)
+{
+	uint64_t h = n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		h = (h ^ ranks[i]) * UINT64_C(0x9E3779B97F4A7C15);
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+static size_t slot_of(const struct shf_parts *p, const uint32_t *ranks, uint32_t n)
+{
+	size_t mask = p->table_max - 1, i = (size_t)hash_ranks(ranks, n) & mask;
+
+	while (p->table[i] && (p->table[i]->n != n ||
+	                       memcmp(p->table[i]->ranks, ranks, n * sizeof(*ranks)) != 0))
+		i = (i + 1) & mask;
+	return i;
+}
+
+static int table_grow(struct shf_parts *p)
+{
+	struct shf_set **old = p->table;
+	size_t old_max = p->table_max;
+
+	if (2 * p->table_n < old_max)
+		return 0;
+	p->table_max = old_max ? 2 * old_max : 64;
+	p->table = shf_zalloc(p->table_max, sizeof(struct shf_set *));
+	if (!p->table) {
+		p->table = old;
+		p->table_max = old_max;
+		return SHEAF_ENOMEM;
+	}
+	for (size_t i = 0; i < old_max; i++) {
+		if (old[i])
+			p->table[slot_of(p, old[i]->ranks, old[i]->n)] = old[i];
+	}
+	shf_free(old);
+	return 0;
+}
+
+/* The one set of these ranks; NULL: out of memory. */
+static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32_t n)
+{
+	struct shf_set *set;
+	size_t i;
+
+	if (table_grow(p) < 0)
+		return NULL;
+	i = slot_of(p, ranks, n);
+	if (p->table[i])
+		return p->table[i];
+	set = shf_arena_alloc(&p->arena, 1, sizeof(*set));
+	if (!set)
+		return NULL;
+	set->ranks = shf_arena_alloc(&p->arena, n, sizeof(*ranks));
+	if (!set->ranks)
+		return NULL;
+	memcpy(set->ranks, ranks, n * sizeof(*ranks));
+	set->n = n;
+	p->table[i] = set;
+	p->table_n++;
+	return set;
+}
+
+/* The ranks of a cell: its pieces ascend by rank, so equal ranks are neighbours. */
+static struct shf_set *set_of_cell(struct shf_parts *p, const struct shf_cell *c, size_t first)
+{
+	uint32_t *ranks = shf_alloc(c->set_n, sizeof(*ranks)), n = 0;
+	struct shf_set *set;
+
+	if (!ranks)
+		return NULL;
+	for (uint32_t i = 0; i < c->set_n; i++) {
+		uint32_t rank = p->ranks[first + c->set[i]];
+
+		if (n == 0 || ranks[n - 1] != rank)
+			ranks[n++] = rank;
+	}
+	set = set_of(p, ranks, n);
+	shf_free(ranks);
+	return set;
+}
+
+static int part_add(struct shf_parts *p, uint32_t tensor, const struct shf_cell *c)
+{
+	const struct shf_deal_tensor *t = &p->stripe->tensors[tensor];
+	struct shf_part *part = shf_parts_grow(p->parts, &p->parts_max, p->parts_n, sizeof(*part));
+	uint64_t lo, hi, reach;
+
+	if (!part)
+		return SHEAF_ENOMEM;
+	p->parts = part;
+	reach = p->parts_n ? part[p->parts_n - 1].reach : 0;
+	part += p->parts_n;
+	shf_box_span(&t->shape, &c->box, &lo, &hi);
+	*part = (struct shf_part){ .box = c->box, .tensor = tensor };
+	part->lo = t->off + lo * t->unit;
+	part->hi = t->off + hi * t->unit;
+	part->reach = part->hi > reach ? part->hi : reach;
+	part->set = set_of_cell(p, c, p->first[tensor]);
+	if (!part->set)
+		return SHEAF_ENOMEM;
+	p->parts_n++;
+	return 0;
+}
+
+/* Cells come in the order of the sweep, which is that of their first units. */
+static int collect_box(struct shf_parts *p, uint32_t tensor, const struct shf_box *inside,
+                       struct shf_gap *gap)
+{
+	struct shf_cell *cells;
+	size_t n, first = p->first[tensor];
+	int rc;
+
+	rc = shf_cells(&p->arena, inside, p->boxes + first, p->first[tensor + 1] - first, &cells,
+	               &n);
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		if (cells[i].set_n > 0) {
+			rc = part_add(p, tensor, &cells[i]);
+		} else if (gap) {
+			*gap = (struct shf_gap){ tensor, cells[i].box, -1, -1 };
+			rc = SHEAF_ELAYOUT;
+		}
+	}
+	return rc;
+}
+
+int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap)
+{
+	struct shf_box boxes[SHF_RANGE_BOXES_MAX];
+	uint64_t lo, hi;
+	int rc = 0;
+
+	for (uint32_t i = 0; rc == 0 && i < p->stripe->tensors_n; i++) {
+		const struct shf_deal_tensor *t = &p->stripe->tensors[i];
+		int n = 0;
+
+		if (shf_parts_units(t, p->from, p->stripe->hi, &lo, &hi))
+			n = shf_range_boxes(&t->shape, lo, hi, boxes);
+		for (int k = 0; rc == 0 && k < n; k++)
+			rc = collect_box(p, i, &boxes[k], gap);
+	}
+	return rc;
+}
+
+/* The first part that may reach past byte lo: reach only grows. */
+static size_t part_from(const struct shf_parts *p, uint64_t lo)
+{
+	size_t a = 0, b = p->parts_n;
+
+	while (a < b) {
+		size_t mid = a + (b - a) / 2;
+
+		if (p->parts[mid].reach <= lo)
+			a = mid + 1;
+		else
+			b = mid;
+	}
+	return a;
+}
+
+int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
+                   int (*item)(void *arg, const struct shf_part *part, const struct shf_box *box),
+                   void *arg)
+{
+	struct shf_box boxes[SHF_RANGE_BOXES_MAX], both;
+	uint32_t of = UINT32_MAX;       /* whose range boxes are */
+	int boxes_n = 0, rc = 0;
+
+	for (size_t i = part_from(p, lo); i < p->parts_n && p->parts[i].lo < hi; i++) {
+		const struct shf_part *part = &p->parts[i];
+		const struct shf_deal_tensor *t = &p->stripe->tensors[part->tensor];
+		uint64_t u_lo, u_hi;
+
+		if (part->hi <= lo)
+			continue;
+		if (part->lo >= lo && part->hi <= hi) {
+			rc = item(arg, part, &part->box);
+			if (rc != 0)
+				return rc;
+			continue;
+		}
+		if (of != part->tensor) {
+			of = part->tensor;
+			boxes_n = shf_parts_units(t, lo, hi, &u_lo, &u_hi) ?
+			          shf_range_boxes(&t->shape, u_lo, u_hi, boxes) : 0;
+		}
+		for (int k = 0; k < boxes_n; k++) {
+			if (!shf_box_intersect(&both, &part->box, &boxes[k]))
+				continue;
+			rc = item(arg, part, &both);
+			if (rc != 0)
+				return rc;
+		}
+	}
+	return 0;
+}
+
+static int compare_shares(const void *a, const void *b)
+{
+	const struct shf_share *x = a, *y = b;
+
+	if (x->node != y->node)
+		return x->node < y->node ? -1 : 1;
+	return x->first < y->first ? -1 : x->first > y->first;
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Sort by node and make one of the shares of each; returns how many are left. */
+static uint32_t shares_join(struct shf_share *s, uint32_t n)
+{
+	uint32_t kept = 0;
+
+	if (n > 0)
+		qsort(s, n, sizeof(*s), compare_shares);
+	for (uint32_t i = 0; i < n; i++) {
+		if (kept > 0 && s[kept - 1].node == s[i].node)
+			s[kept - 1].bytes += s[i].bytes;
+		else
+			s[kept++] = s[i];
+	}
+	return kept;
+}
+
+static int set_shares(struct shf_parts *p, struct shf_set *set)
+{
+	if (set->shares)
+		return 0;
+	set->shares = shf_arena_alloc(&p->arena, set->n, sizeof(*set->shares));
+	if (!set->shares)
+		return SHEAF_ENOMEM;
+	for (uint32_t i = 0; i < set->n; i++)
+		set->shares[i] = (struct shf_share){ p->nodes[set->ranks[i]], set->ranks[i], 0 };
+	set->shares_n = shares_join(set->shares, set->n);
+	return 0;
+}
+
+struct vote {
+	struct shf_parts *p;
+	struct shf_set **sets;          /* owned by shf_parts_vote */
+	size_t n;
+};
+
+static int vote_count(void *arg, const struct shf_part *part, const struct shf_box *box)
+{
+	struct vote *v = arg;
+	struct shf_set *set = part->set;
+
+	if (set->round != v->p->rounds) {
+		set->round = v->p->rounds;
+		set->bytes = 0;
+		v->sets[v->n++] = set;
+	}
+	set->bytes += shf_box_units(box) * v->p->stripe->tensors[part->tensor].unit;
+	return 0;
+}
+
+static int compare_firsts(const void *a, const void *b)
+{
+	const struct shf_share *x = a, *y = b;
+
+	return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* The node with most bytes; equals take turns, in the order of their lowest ranks. *turn is
+ * then whose turn it is inside the node. Spoils s. */
+static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
+{
+	uint64_t most = 0, pick;
+	uint32_t best_n = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		most = s[i].bytes > most ? s[i].bytes : most;
+	for (uint32_t i = 0; i < n; i++) {
+		if (s[i].bytes == most)
+			s[best_n++] = s[i];
+	}
+	qsort(s, best_n, sizeof(*s), compare_firsts);
+	pick = *turn % best_n;
+	*turn /= best_n;
+	return s[pick].node;
+}
+
+/* The turn-th of the different ranks of this node in the sets. */
+static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
+{
+	size_t all = 0, n = 0, kept = 0;
+	uint32_t *ranks;
+
+	for (size_t i = 0; i < v->n; i++)
+		all += v->sets[i]->n;
+	ranks = shf_alloc(all, sizeof(*ranks));
+	if (!ranks)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < v->n; i++) {
+		for (uint32_t k = 0; k < v->sets[i]->n; k++) {
+			if (v->p->nodes[v->sets[i]->ranks[k]] == node)
+				ranks[n++] = v->sets[i]->ranks[k];
+		}
+	}
+	qsort(ranks, n, sizeof(*ranks), compare_ranks);
+	for (size_t i = 0; i < n; i++) {
+		if (kept == 0 || ranks[kept - 1] != ranks[i])
+			ranks[kept++] = ranks[i];
+	}
+	*rank = ranks[turn % kept];
+	shf_free(ranks);
+	return 0;
+}
+
+static int vote_take(struct vote *v, int64_t *rank)
+{
+	struct shf_share *shares;
+	uint64_t turn = v->p->turn;
+	size_t all = 0, n = 0;
+	int32_t node;
+	int rc = 0;
+
+	for (size_t i = 0; i < v->n && rc == 0; i++) {
+		rc = set_shares(v->p, v->sets[i]);
+		all += v->sets[i]->shares_n;
+	}
+	shares = rc == 0 && all <= UINT32_MAX ? shf_alloc(all, sizeof(*shares)) : NULL;
+	if (!shares)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < v->n; i++) {
+		for (uint32_t k = 0; k < v->sets[i]->shares_n; k++) {
+			shares[n] = v->sets[i]->shares[k];
+			shares[n++].bytes = v->sets[i]->bytes;
+		}
+	}
+	node = node_of(shares, shares_join(shares, (uint32_t)n), &turn);
+	shf_free(shares);
+	return rank_of(v, node, turn, rank);
+}
+
+int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int64_t *rank)
+{
+	struct vote v = { .p = p };
+	int rc;
+
+	p->rounds++;
+	v.sets = shf_alloc(p->table_n, sizeof(struct shf_set *));
+	if (!v.sets)
+		return SHEAF_ENOMEM;
+	rc = shf_parts_each(p, lo, hi, vote_count, &v);
+	if (rc == 0 && v.n == 0)
+		*rank = -1;
+	else if (rc == 0)
+		rc = vote_take(&v, rank);
+	shf_free(v.sets);
+	return rc;
+}
+
+struct first {
+	const struct shf_parts *p;
+	const struct shf_set *set;
+	uint64_t at;
+};
+
+static int first_look(void *arg, const struct shf_part *part, const struct shf_box *box)
+{
+	struct first *f = arg;
+	const struct shf_deal_tensor *t = &f->p->stripe->tensors[part->tensor];
+	uint64_t lo, hi, at;
+
+	shf_box_span(&t->shape, box, &lo, &hi);
+	at = t->off + lo * t->unit;
+	if (!f->set || at < f->at) {
+		f->set = part->set;
+		f->at = at;
+	}
+	return 0;
+}
+
+int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi)
+{
+	struct first f = { .p = p };
+
+	shf_parts_each(p, lo, hi, first_look, &f);
+	return f.set ? (int64_t)f.set->ranks[p->turn % f.set->n] : -1;
+}
+
+uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, uint32_t writer)
+{
+	uint32_t near = 0, pick;
+
+	if (bsearch(&writer, set->ranks, set->n, sizeof(writer), compare_ranks))
+		return writer;
+	for (uint32_t i = 0; i < set->n; i++)
+		near += p->nodes[set->ranks[i]] == p->nodes[writer];
+	if (near == 0)
+		return set->ranks[p->turn % set->n];
+	pick = (uint32_t)(p->turn % near);
+	for (uint32_t i = 0;; i++) {
+		if (p->nodes[set->ranks[i]] == p->nodes[writer] && pick-- == 0)
+			return set->ranks[i];
+	}
+}
