@@ -73,8 +73,7 @@ uint64_t shf_real_pid(void *arg)
 	return (uint64_t)getpid();
 }
 
-/* The whole of a small file of /proc as text; false: not there or not ours to read. */
-static bool text_of(const char *path, char *buf, size_t n)
+bool shf_real_text(const char *path, char *buf, size_t n)
 {
 	int fd = shf_real_open(NULL, AT_FDCWD, path, 0, 0);
 	size_t len = 0;
@@ -102,7 +101,7 @@ static uint64_t start_of(uint64_t pid)
 	char path[48], buf[2048], *p;
 
 	snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", pid);
-	if (!text_of(path, buf, sizeof(buf)))
+	if (!shf_real_text(path, buf, sizeof(buf)))
 		return 0;
 	p = strrchr(buf, ')');
 	for (int field = 2; p && field < 22; field++) {
@@ -135,7 +134,7 @@ int shf_real_owner(void *arg, struct shf_owner *self)
 	self->host[sizeof(self->host) - 1] = '\0';
 	self->pid = (uint64_t)getpid();
 	/* Without /proc the rest stays empty: an owner nobody can prove dead. */
-	if (text_of("/proc/sys/kernel/random/boot_id", boot, sizeof(boot))) {
+	if (shf_real_text("/proc/sys/kernel/random/boot_id", boot, sizeof(boot))) {
 		boot[strcspn(boot, "\n")] = '\0';
 		snprintf(self->boot, sizeof(self->boot), "%.36s", boot);
 	}

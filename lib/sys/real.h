@@ -30,12 +30,17 @@ void shf_real_sleep_ms(void *arg, int ms);
 int shf_real_owner(void *arg, struct shf_owner *self);
 bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner);
 uint64_t shf_real_pid(void *arg);
+/* The beginning of a small file of the kernel's as text; false: not there or not ours to read. */
+bool shf_real_text(const char *path, char *buf, size_t n);
 
 /* Threads that do what is submitted (pool.c). */
 int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads);
 void shf_real_queue_free(void *arg, struct shf_queue *queue);
 int shf_real_submit(void *arg, struct shf_queue *queue, struct shf_io *io);
 int shf_real_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
+
+/* Bytes that can still be had without the kernel killing somebody for them (room.c). */
+uint64_t shf_real_memory_left(void);
 
 /* Memory shared by ranks of a node (shm.c). */
 int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared);

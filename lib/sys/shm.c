@@ -98,7 +98,8 @@ int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 	int fd = -1, rc;
 
 	(void)arg;
-	if (!n)
+	/* The kernel has no limit of its own here: asked for too much, it would kill. */
+	if (!n || n > shf_real_memory_left())
 		return -ENOMEM;
 	if (shared) {
 		fd = memfd_reserved(n);

@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real machine, tried on a directory of its own under the temporary one. */
+#include "t.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "sys.h"
+
+struct place {
+	char path[64];
+	int dir;
+};
+
+static const struct shf_sys_ops *ops(void)
+{
+	return shf_sys_real()->ops;
+}
+
+static struct place place_new(void)
+{
+	struct place p;
+
+	strcpy(p.path, "/tmp/sheaf-sys-XXXXXX");
+	CHECK(mkdtemp(p.path));
+	p.dir = ops()->open(NULL, SHF_CWD, p.path, SHF_O_DIR, 0);
+	CHECK(p.dir >= 0);
+	return p;
+}
+
+static int remove_one(void *arg, const char *name)
+{
+	int dir = *(int *)arg;
+
+	if (ops()->unlink(NULL, dir, name, false))
+		CHECK_INT(ops()->unlink(NULL, dir, name, true), 0);
+	return 0;
+}
+
+static void place_free(struct place *p)
+{
+	CHECK_INT(ops()->list(NULL, p->dir, remove_one, &p->dir), 0);
+	CHECK_INT(ops()->close(NULL, p->dir), 0);
+	CHECK_INT(rmdir(p->path), 0);
+}
+
+static int file_new(const struct place *p, const char *name)
+{
+	int fd = ops()->open(NULL, p->dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL, 0666);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+TEST(descriptors_are_close_on_exec_and_flags_mean_what_they_say)
+{
+	struct place p = place_new();
+	int fd = file_new(&p, "a");
+	char buf[8];
+
+	CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	CHECK(fcntl(p.dir, F_GETFD) & FD_CLOEXEC);
+	CHECK_INT(ops()->open(NULL, p.dir, "a", SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL, 0666),
+	          -EEXIST);
+	CHECK_INT(ops()->open(NULL, p.dir, "b", 0, 0), -ENOENT);
+	CHECK_INT(ops()->open(NULL, p.dir, "a", SHF_O_DIR, 0), -ENOTDIR);
+	CHECK_INT(ops()->pwrite(NULL, fd, "hello", 5, 0), 5);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	fd = ops()->open(NULL, p.dir, "a", 0, 0);
+	CHECK_INT(ops()->pwrite(NULL, fd, "x", 1, 0), -EBADF);
+	CHECK_INT(ops()->pread(NULL, fd, buf, 8, 2), 3);
+	CHECK(!memcmp(buf, "llo", 3));
+	CHECK_INT(ops()->pread(NULL, fd, buf, 8, UINT64_MAX), -EINVAL);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	fd = ops()->open(NULL, p.dir, "a", SHF_O_WRITE | SHF_O_TRUNC, 0);
+	CHECK_INT(ops()->pread(NULL, fd, buf, 8, 0), 0);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(ops()->close(NULL, fd), -EBADF);
+	place_free(&p);
+}
+
+TEST(a_link_is_never_followed_where_that_is_asked)
+{
+	struct place p = place_new();
+	struct shf_stat st;
+	char buf[8];
+
+	CHECK_INT(symlinkat("/tmp", p.dir, "link"), 0);
+	CHECK_INT(ops()->open(NULL, p.dir, "link", SHF_O_NOFOLLOW, 0), -ELOOP);
+	CHECK_INT(ops()->open(NULL, p.dir, "link", SHF_O_NOFOLLOW | SHF_O_DIR, 0), -ELOOP);
+	CHECK_INT(ops()->stat(NULL, p.dir, "link", false, &st), 0);
+	CHECK_INT(st.type, SHF_T_LINK);
+	CHECK_INT(ops()->stat(NULL, p.dir, "link", true, &st), 0);
+	CHECK_INT(st.type, SHF_T_DIR);
+	CHECK_INT(ops()->readlink(NULL, p.dir, "link", buf, 8), 4);
+	CHECK_STR(buf, "/tmp");
+	CHECK_INT(ops()->readlink(NULL, p.dir, "link", buf, 4), -ERANGE);
+	CHECK_INT(ops()->readlink(NULL, p.dir, "link", buf, 0), -ERANGE);
+	place_free(&p);
+}
+
+TEST(a_fifo_in_place_of_a_file_does_not_hang)
+{
+	struct place p = place_new();
+	struct shf_stat st;
+	int fd;
+
+	CHECK_INT(mkfifoat(p.dir, "fifo", 0600), 0);
+	fd = ops()->open(NULL, p.dir, "fifo", 0, 0);
+	CHECK(fd >= 0);
+	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(st.type, SHF_T_OTHER);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	place_free(&p);
+}
+
+TEST(rename_never_replaces_when_told_so)
+{
+	struct place p = place_new();
+
+	CHECK_INT(ops()->mkdir(NULL, p.dir, "from", 0777), 0);
+	CHECK_INT(ops()->mkdir(NULL, p.dir, "empty", 0777), 0);
+	CHECK_INT(ops()->mkdir(NULL, p.dir, "empty", 0777), -EEXIST);
+	CHECK_INT(ops()->rename(NULL, p.dir, "from", p.dir, "empty", true), -EEXIST);
+	CHECK_INT(ops()->rename(NULL, p.dir, "from", p.dir, "new", true), 0);
+	CHECK_INT(ops()->rename(NULL, p.dir, "from", p.dir, "newer", true), -ENOENT);
+	CHECK_INT(ops()->rename(NULL, p.dir, "new", p.dir, "empty", false), 0);
+	CHECK_INT(ops()->fsync(NULL, p.dir), 0);
+	place_free(&p);
+}
+
+TEST(resize_reserves_and_cuts)
+{
+	struct place p = place_new();
+	int fd = file_new(&p, "a");
+	struct shf_stat st;
+	struct stat raw;
+	uint64_t free_bytes = 0;
+
+	CHECK_INT(ops()->resize(NULL, fd, 1 << 20), 0);
+	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(st.bytes, 1 << 20);
+	CHECK_INT(fstat(fd, &raw), 0);
+	CHECK(raw.st_blocks > 0);       /* so not a hole */
+	CHECK_INT(ops()->resize(NULL, fd, 100), 0);
+	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(st.bytes, 100);
+	CHECK_INT(st.type, SHF_T_FILE);
+	CHECK_INT(ops()->resize(NULL, fd, 0), 0);
+	CHECK_INT(ops()->resize(NULL, fd, UINT64_MAX), -EFBIG);
+	CHECK_INT(ops()->fsync(NULL, fd), 0);
+	CHECK_INT(ops()->free_bytes(NULL, fd, &free_bytes), 0);
+	CHECK(free_bytes > 0);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	place_free(&p);
+}
+
+static int stop_at_second(void *arg, const char *name)
+{
+	int *n = arg;
+
+	CHECK(strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
+	return ++*n == 2 ? 77 : 0;
+}
+
+TEST(list_gives_each_name_once_and_stops_when_told)
+{
+	struct place p = place_new();
+	int n = 0;
+
+	for (int i = 0; i < 3; i++)
+		CHECK_INT(ops()->close(NULL, file_new(&p, i == 0 ? "a" : i == 1 ? "b" : "c")), 0);
+	CHECK_INT(ops()->list(NULL, p.dir, stop_at_second, &n), 77);
+	CHECK_INT(n, 2);
+	n = 10;
+	CHECK_INT(ops()->list(NULL, p.dir, stop_at_second, &n), 0);
+	CHECK_INT(n, 13);       /* and again from the start */
+	place_free(&p);
+}
+
+TEST(locks_belong_to_the_description_and_go_with_it)
+{
+	struct place p = place_new();
+	int a = file_new(&p, "lock");
+	int b = ops()->open(NULL, p.dir, "lock", SHF_O_WRITE, 0);
+
+	CHECK_INT(ops()->lock(NULL, a, true), 0);
+	CHECK_INT(ops()->lock(NULL, b, true), -EAGAIN);
+	CHECK_INT(ops()->lock(NULL, b, false), -EAGAIN);
+	CHECK_INT(ops()->lock(NULL, a, false), 0);
+	CHECK_INT(ops()->lock(NULL, b, false), 0);
+	CHECK_INT(ops()->lock(NULL, b, true), -EAGAIN);
+	CHECK_INT(ops()->close(NULL, a), 0);
+	CHECK_INT(ops()->lock(NULL, b, true), 0);
+	CHECK_INT(ops()->close(NULL, b), 0);
+	place_free(&p);
+}
+
+TEST(random_differs_and_clocks_go_forward)
+{
+	uint8_t a[32] = { 0 }, b[32] = { 0 };
+	int64_t t = ops()->mono_ns(NULL);
+
+	CHECK_INT(ops()->random(NULL, a, 32), 0);
+	CHECK_INT(ops()->random(NULL, b, 32), 0);
+	CHECK(memcmp(a, b, 32) != 0);
+	ops()->sleep_ms(NULL, 3);
+	CHECK(ops()->mono_ns(NULL) >= t + 3000000);
+	CHECK(ops()->wall_s(NULL) > 1600000000);
+}
+
+TEST(an_owner_is_dead_only_on_proof)
+{
+	struct shf_owner self, other;
+	int status;
+	pid_t pid;
+
+	CHECK_INT(ops()->owner(NULL, &self), 0);
+	CHECK_INT(self.pid, getpid());
+	CHECK_INT(ops()->pid(NULL), getpid());
+	CHECK(self.host[0] && self.boot[0] && self.pid_ns && self.start);
+	CHECK(!ops()->owner_is_dead(NULL, &self));
+	other = self;
+	other.start++;          /* the pid was given to someone else: me */
+	CHECK(ops()->owner_is_dead(NULL, &other));
+	other.boot[0] = other.boot[0] == '0' ? '1' : '0';
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+	other = self;
+	other.start++;
+	other.pid_ns++;
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	other = self;
+	other.pid = (uint64_t)pid;
+	CHECK(ops()->owner_is_dead(NULL, &other));
+	other.boot[0] = '\0';   /* what nobody knew proves nothing */
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+	other = self;
+	other.pid = UINT64_MAX;
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+	other.pid = 0;
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+	other = self;
+	other.start = 0;        /* unknown start, living pid */
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+}
+
+#define IO_N 64
+#define IO_BYTES 3000
+
+TEST(the_queue_does_what_is_submitted_and_gives_each_back_once)
+{
+	static uint8_t bytes[IO_N][IO_BYTES], back[IO_N][IO_BYTES];
+	struct place p = place_new();
+	struct shf_queue *q = NULL;
+	struct shf_io io[IO_N], *done;
+	int fd = file_new(&p, "a"), n = 0;
+
+	CHECK_INT(ops()->queue_new(NULL, &q, 0), -EINVAL);
+	CHECK_INT(ops()->queue_new(NULL, &q, 4), 0);
+	CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+	for (int pass = 0; pass < 2; pass++) {
+		for (int i = 0; i < IO_N; i++) {
+			memset(bytes[i], i + 1, IO_BYTES);
+			io[i] = (struct shf_io){ .op = pass ? SHF_IO_READ : SHF_IO_WRITE, .fd = fd,
+			                         .buf = pass ? back[i] : bytes[i], .len = IO_BYTES,
+			                         .off = (uint64_t)i * IO_BYTES, .user = &bytes[i] };
+			CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
+		}
+		for (n = 0; ops()->complete(NULL, q, &done, n % 2 ? -1 : 10000) == 1; n++) {
+			CHECK_INT(done->result, IO_BYTES);
+			CHECK(done->user == &bytes[done - io]);
+		}
+		CHECK_INT(n, IO_N);
+	}
+	CHECK(!memcmp(bytes, back, sizeof(bytes)));
+	io[0] = (struct shf_io){ .op = SHF_IO_READ, .fd = -1, .buf = back, .len = 1 };
+	io[1] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = fd };
+	io[2] = (struct shf_io){ .op = SHF_IO_READ, .fd = fd, .buf = back, .len = 10,
+	                         .off = IO_N * IO_BYTES - 4 };
+	for (int i = 0; i < 3; i++)
+		CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
+	while (ops()->complete(NULL, q, &done, -1) == 1)
+		;
+	CHECK_INT(io[0].result, -EBADF);
+	CHECK_INT(io[1].result, 0);
+	CHECK_INT(io[2].result, 4);
+	io[0].op = 99;
+	CHECK_INT(ops()->submit(NULL, q, &io[0]), -EINVAL);
+	ops()->queue_free(NULL, q);
+	ops()->queue_free(NULL, NULL);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	place_free(&p);
+}
+
+TEST(freeing_a_queue_waits_for_what_is_submitted)
+{
+	static uint8_t bytes[1 << 20];
+	struct place p = place_new();
+	struct shf_queue *q = NULL;
+	struct shf_io io[8];
+	struct shf_stat st;
+	int fd = file_new(&p, "a");
+
+	CHECK_INT(ops()->queue_new(NULL, &q, 2), 0);
+	for (int i = 0; i < 8; i++) {
+		io[i] = (struct shf_io){ .op = SHF_IO_WRITE, .fd = fd, .buf = bytes,
+		                         .len = sizeof(bytes), .off = (uint64_t)i << 20 };
+		CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
+	}
+	ops()->queue_free(NULL, q);
+	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(st.bytes, 8 << 20);
+	for (int i = 0; i < 8; i++)
+		CHECK_INT(io[i].result, sizeof(bytes));
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	place_free(&p);
+}
+
+TEST(an_error_is_a_completion_and_a_forked_child_frees_in_peace)
+{
+	struct shf_queue *q = NULL;
+	struct shf_io io, *done;
+	char byte;
+	int fds[2], status;
+	int64_t t;
+	pid_t pid;
+
+	CHECK_INT(pipe(fds), 0);
+	CHECK_INT(ops()->queue_new(NULL, &q, 1), 0);
+	io = (struct shf_io){ .op = SHF_IO_READ, .fd = fds[0], .buf = &byte, .len = 1 };
+	CHECK_INT(ops()->submit(NULL, q, &io), 0);
+	CHECK_INT(ops()->complete(NULL, q, &done, 10000), 1);
+	CHECK_INT(io.result, -ESPIPE);
+	t = ops()->mono_ns(NULL);
+	CHECK_INT(ops()->complete(NULL, q, &done, 10000), 0);
+	CHECK(ops()->mono_ns(NULL) - t < 5000000000); /* idle, so nothing to wait for */
+	pid = fork();
+	if (!pid) {
+		int bad = ops()->submit(NULL, q, &io) != -EINVAL;
+
+		bad |= ops()->complete(NULL, q, &done, -1) != -EINVAL;
+		ops()->queue_free(NULL, q);
+		_exit(bad);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK_INT(status, 0);
+	ops()->queue_free(NULL, q);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static volatile sig_atomic_t signals;
+
+static void count_signal(int sig)
+{
+	(void)sig;
+	signals++;
+}
+
+TEST(queue_threads_take_no_signals)
+{
+	struct sigaction act = { .sa_handler = count_signal }, old;
+	struct shf_queue *q = NULL;
+	sigset_t usr1, was;
+
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	CHECK_INT(sigaction(SIGUSR1, &act, &old), 0);
+	CHECK_INT(ops()->queue_new(NULL, &q, 3), 0);
+	CHECK_INT(pthread_sigmask(SIG_BLOCK, &usr1, &was), 0);
+	CHECK(!sigismember(&was, SIGUSR1)); /* ours came back as it was */
+	CHECK_INT(kill(getpid(), SIGUSR1), 0);
+	ops()->sleep_ms(NULL, 20);
+	CHECK_INT(signals, 0);
+	CHECK_INT(pthread_sigmask(SIG_SETMASK, &was, NULL), 0);
+	CHECK_INT(signals, 1);
+	ops()->queue_free(NULL, q);
+	CHECK_INT(sigaction(SIGUSR1, &old, NULL), 0);
+}
+
+TEST(memory_is_zeroed_aligned_and_not_inherited)
+{
+	for (int shared = 0; shared < 2; shared++) {
+		struct shf_shm m;
+		int status;
+		pid_t pid;
+
+		CHECK_INT(ops()->shm_new(NULL, &m, 10000, shared), 0);
+		CHECK_INT((uintptr_t)m.base % 4096, 0);
+		CHECK_INT(m.bytes, 10000);
+		for (size_t i = 0; i < m.bytes; i++)
+			CHECK(!((uint8_t *)m.base)[i]);
+		memset(m.base, 1, m.bytes);
+		pid = fork();
+		if (!pid) {
+			int fds[2];
+
+			/* The kernel says EFAULT where touching it would be a fault. */
+			_exit(pipe(fds) || write(fds[1], m.base, 1) >= 0 || errno != EFAULT);
+		}
+		CHECK(waitpid(pid, &status, 0) == pid);
+		CHECK_INT(status, 0);
+		ops()->shm_free(NULL, &m);
+		ops()->shm_free(NULL, &m);
+		CHECK(!m.base);
+		CHECK_INT(ops()->shm_new(NULL, &m, SIZE_MAX - 5, shared), -ENOMEM);
+		CHECK(ops()->shm_new(NULL, &m, (size_t)1 << 60, shared) < 0);
+		CHECK_INT(ops()->shm_new(NULL, &m, 0, shared), 0);
+		CHECK(m.base);
+		ops()->shm_free(NULL, &m);
+	}
+}
+
+static int taker(const uint8_t token[16], int go)
+{
+	struct shf_shm m;
+	char byte;
+	int h;
+
+	if (ops()->shm_connect(NULL, token, &h))
+		return 1;
+	if (write(go, "x", 1) != 1 || ops()->shm_take(NULL, h, &m, 10000))
+		return 2;
+	byte = ((char *)m.base)[5];
+	((char *)m.base)[6] = 'b';
+	if (m.bytes != 5000 || byte != 'a' || ftruncate(m.fd, 0) == 0)
+		return 3;
+	ops()->shm_free(NULL, &m);
+	ops()->shm_drop(NULL, h);
+	return 0;
+}
+
+TEST(another_process_takes_memory_by_token)
+{
+	uint8_t token[16], wrong[16];
+	struct shf_shm m;
+	int offer, h, status, go[2];
+	char byte;
+	pid_t pid;
+
+	CHECK_INT(pipe(go), 0);
+	CHECK_INT(ops()->shm_new(NULL, &m, 5000, false), 0);
+	CHECK_INT(ops()->shm_offer(NULL, &m, token, &offer), -EINVAL);
+	ops()->shm_free(NULL, &m);
+	CHECK_INT(ops()->shm_new(NULL, &m, 5000, true), 0);
+	CHECK_INT(ops()->shm_offer(NULL, &m, token, &offer), 0);
+	memcpy(wrong, token, 16);
+	wrong[3] ^= 1;
+	CHECK_INT(ops()->shm_connect(NULL, wrong, &h), -ECONNREFUSED);
+	((char *)m.base)[5] = 'a';
+	pid = fork();
+	if (!pid)
+		_exit(taker(token, go[1]));
+	CHECK_INT(read(go[0], &byte, 1), 1);
+	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 10000), 0);
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK_INT(status, 0);
+	CHECK(((char *)m.base)[6] == 'b');
+	ops()->shm_drop(NULL, offer);
+	ops()->shm_drop(NULL, -1);
+	ops()->shm_free(NULL, &m);
+	close(go[0]);
+	close(go[1]);
+}
+
+TEST(nobody_waits_longer_than_told)
+{
+	uint8_t token[16];
+	struct shf_shm m, got;
+	int offer, h;
+
+	CHECK_INT(ops()->shm_new(NULL, &m, 1, true), 0);
+	CHECK_INT(ops()->shm_offer(NULL, &m, token, &offer), 0);
+	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 5), -ETIMEDOUT);
+	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
+	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), -ETIMEDOUT);
+	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 2, 5), -ETIMEDOUT);
+	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), 0);
+	ops()->shm_free(NULL, &got);
+	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), -ECONNRESET);
+	ops()->shm_drop(NULL, h);
+	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
+	ops()->shm_drop(NULL, offer);
+	CHECK_INT(ops()->shm_take(NULL, h, &got, 1000), -ECONNRESET);
+	ops()->shm_drop(NULL, h);
+	CHECK_INT(ops()->shm_connect(NULL, token, &h), -ECONNREFUSED);
+	ops()->shm_free(NULL, &m);
+}
