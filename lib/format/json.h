@@ -19,7 +19,7 @@ enum shf_json_kind {
 #define SHF_JSON_DEPTH_MAX 64
 struct shf_json {
 	const uint8_t *bytes, *p, *end;
-	struct shf_buf scratch;         /* decoded text of the last key, string or number, NUL-ended */
+	struct shf_buf scratch;         /* text of the last key, string or number, NUL-ended */
 	char stack[SHF_JSON_DEPTH_MAX];
 	int depth, state;
 	enum shf_json_kind kind;        /* of the last token */

@@ -43,7 +43,7 @@ static void add_head(struct shf_buf *b, const struct shf_manifest *m)
 		add_text(b, m->config);
 	else
 		shf_buf_adds(b, "null");
-	shf_buf_adds(b, m->no_dir_fsync ? ",\n \"flags\": [\"no-dir-fsync\"]" : ",\n \"flags\": []");
+	shf_buf_addf(b, ",\n \"flags\": [%s]", m->no_dir_fsync ? "\"no-dir-fsync\"" : "");
 	shf_buf_adds(b, ",\n \"page\": 4096,\n \"block\": 1048576,\n \"sum\": \"crc64nvme\"");
 	shf_buf_addf(b, ",\n \"file_bytes_max\": %" PRIu64 ",\n \"ranks\": %" PRId64,
 		     m->file_bytes_max, m->ranks);
@@ -61,7 +61,8 @@ static void add_file(struct shf_buf *b, const struct shf_mf_file *f)
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 ", \"crc\": \"%016" PRIx64 "\"}", f->bytes, f->crc);
 }
 
-static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_file *files, size_t n)
+static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_file *files,
+		      size_t n)
 {
 	shf_buf_addf(b, ",\n \"%s\": [", name);
 	for (size_t i = 0; i < n; i++) {
@@ -137,7 +138,8 @@ int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struc
 	if (out->oom)
 		return shf_fail(err, SHEAF_ENOMEM, "out of memory for the manifest");
 	if (out->len - start >= SHF_MANIFEST_MAX) {
-		rc = shf_fail(err, SHEAF_EINVAL, "manifest of %zu bytes, must be less than %" PRIu64,
+		rc = shf_fail(err, SHEAF_EINVAL,
+			      "manifest of %zu bytes, must be less than %" PRIu64,
 			      out->len - start, SHF_MANIFEST_MAX);
 		out->len = start;
 	}

@@ -122,7 +122,8 @@ static int check_families(const struct check *c)
 		for (uint64_t k = 0; k < f->files; k++, file++) {
 			const char *name = m->files[file].name;
 
-			if ((dir_n && (strncmp(name, f->dir, dir_n - 1) || name[dir_n - 1] != '/')) ||
+			if ((dir_n && (strncmp(name, f->dir, dir_n - 1) ||
+				       name[dir_n - 1] != '/')) ||
 			    !shf_plain_is_valid(name + dir_n) || !ends_in(name, ".safetensors"))
 				return bad(c, "bad name of a tensor file", name);
 		}
@@ -266,7 +267,8 @@ int shf_manifest_check(const struct shf_manifest *m, int code, const char *where
 	if (rc == 0)
 		rc = check_notes(&c);
 	if (rc == 0)
-		rc = check_twice(&c, m->notes, m->notes_n, sizeof(*m->notes), "twice among the notes:");
+		rc = check_twice(&c, m->notes, m->notes_n, sizeof(*m->notes),
+				 "twice among the notes:");
 	if (rc == 0 && (!m->sums.name || strcmp(m->sums.name, "sheaf.sums")))
 		rc = bad(&c, "the table of sums is not named sheaf.sums but",
 			 m->sums.name ? m->sums.name : "");

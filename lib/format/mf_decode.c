@@ -55,7 +55,8 @@ static int bad(struct decoder *d, enum shf_json_kind kind, const char *member, c
 {
 	if (kind == SHF_JSON_ERROR)
 		return bad_json(d);
-	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: member \"%s\" %s at byte %zu", d->where, member,
+	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: member \"%s\" %s at byte %zu", d->where,
+			member,
 			why, d->json.at);
 }
 
@@ -165,7 +166,8 @@ static int read_members(struct decoder *d, void *record, const struct field *fie
 	}
 	for (size_t i = 0; i < n && rc == 0; i++)
 		if (!seen[i] && !fields[i].optional)
-			rc = bad(d, SHF_JSON_KEY, fields[i].name, "is missing from the object that ends");
+			rc = bad(d, SHF_JSON_KEY, fields[i].name,
+				 "is missing from the object that ends");
 	return rc;
 }
 
@@ -177,8 +179,8 @@ struct list {
 	size_t fields_n;
 };
 
-static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind first, void **items,
-		     size_t *items_n)
+static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind first,
+		     void **items, size_t *items_n)
 {
 	struct shf_buf got = SHF_BUF_INIT;
 	enum shf_json_kind kind;
@@ -328,7 +330,8 @@ static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 			return rc;
 	}
 	kind = shf_json_next(&d->json);
-	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "tied", "holds what is not three strings");
+	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "tied",
+						    "holds what is not three strings");
 }
 
 static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
@@ -413,7 +416,8 @@ static int read_constant(struct decoder *d, const char *member, uint64_t want)
 	if (!shf_json_u64(&d->json, &got))
 		return bad(d, SHF_JSON_KEY, member, "is no whole number");
 	if (got != want)
-		return shf_fail(d->err, SHEAF_EFORMAT, "%s: %s %" PRIu64 ", this sheaf reads %" PRIu64,
+		return shf_fail(d->err, SHEAF_EFORMAT,
+				"%s: %s %" PRIu64 ", this sheaf reads %" PRIu64,
 				d->where, member, got, want);
 	return 0;
 }
@@ -445,7 +449,8 @@ static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 	if (first != SHF_JSON_STRING)
 		return bad(d, first, "sum", "is no string");
 	if (!text_is(d, "crc64nvme"))
-		return shf_fail(d->err, SHEAF_EFORMAT, "%s: sum \"%.40s\", this sheaf knows crc64nvme",
+		return shf_fail(d->err, SHEAF_EFORMAT,
+				"%s: sum \"%.40s\", this sheaf knows crc64nvme",
 				d->where, shf_json_text(&d->json, NULL));
 	return 0;
 }
@@ -495,8 +500,9 @@ static int check_needs(struct decoder *d, enum shf_json_kind kind)
 		return shf_json_skip(&d->json, kind) ? 0 : bad_json(d);
 	kind = shf_json_next(&d->json);
 	if (kind == SHF_JSON_STRING)
-		return shf_fail(d->err, SHEAF_EFORMAT, "%s: needs \"%.60s\", which this sheaf does not "
-				"know", d->where, shf_json_text(&d->json, NULL));
+		return shf_fail(d->err, SHEAF_EFORMAT,
+				"%s: needs \"%.60s\", which this sheaf does not know",
+				d->where, shf_json_text(&d->json, NULL));
 	if (kind == SHF_JSON_ARRAY_END)
 		return 0;
 	return bad(d, kind, "needs", "holds what is no string");
@@ -541,7 +547,8 @@ static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes, must be less than %" PRIu64,
 				d->where, n, SHF_MANIFEST_MAX);
 	if (n < TAIL_BYTES)
-		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes are no manifest", d->where, n);
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %zu bytes are no manifest",
+				d->where, n);
 	tail = bytes + n - TAIL_BYTES;
 	digits = tail + sizeof(TAIL_HEAD) - 1;
 	if (memcmp(tail, TAIL_HEAD, sizeof(TAIL_HEAD) - 1) ||
@@ -552,7 +559,8 @@ static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 				d->where);
 	got = shf_crc64(bytes, n - TAIL_BYTES);
 	if (got != want)
-		return shf_fail(d->err, SHEAF_ECORRUPT, "%s: checksum %016" PRIx64 ", want %016" PRIx64,
+		return shf_fail(d->err, SHEAF_ECORRUPT,
+				"%s: checksum %016" PRIx64 ", want %016" PRIx64,
 				d->where, got, want);
 	return 0;
 }

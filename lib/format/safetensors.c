@@ -178,8 +178,8 @@ static int check_size(struct reader *r, struct entry *e)
 		return shf_fail(r->err, SHEAF_EFORMAT,
 				"%s: tensor \"%.*s\": %" PRIu64 " bytes by data_offsets, %" PRIu64
 				" by dtype and shape, at byte %zu", r->where,
-				shf_name_show(e->item.t.name), e->item.t.name, e->to - e->from, want,
-				e->item.at);
+				shf_name_show(e->item.t.name), e->item.t.name, e->to - e->from,
+				want, e->item.at);
 	e->item.t.off = e->from;
 	e->item.t.bytes = want;
 	return 0;
@@ -236,8 +236,8 @@ static int check_metadata_keys(struct reader *r)
 	if (!twice)
 		return 0;
 	return shf_fail(r->err, SHEAF_EFORMAT,
-			"%s: header: key %.*s twice in __metadata__ that ends at byte %zu", r->where,
-			shf_name_show(twice), twice, r->json.at);
+			"%s: header: key %.*s twice in __metadata__ that ends at byte %zu",
+			r->where, shf_name_show(twice), twice, r->json.at);
 }
 
 static int read_metadata(struct reader *r)
@@ -312,8 +312,8 @@ static int read_header(struct reader *r)
 	for (p = r->json.p; p < r->json.end; p++)
 		if (*p != ' ')
 			return shf_fail(r->err, SHEAF_EFORMAT,
-					"%s: header: padding that is no space at byte %zu", r->where,
-					(size_t)(p - r->json.bytes));
+					"%s: header: padding that is no space at byte %zu",
+					r->where, (size_t)(p - r->json.bytes));
 	return 0;
 }
 
@@ -340,7 +340,8 @@ static int check_names(struct reader *r, const struct item *items, size_t n)
 			return shf_fail(r->err, SHEAF_EFORMAT,
 					"%s: tensor \"%.*s\" twice, at bytes %zu and %zu", r->where,
 					shf_name_show(b->t.name), b->t.name,
-					a->at < b->at ? a->at : b->at, a->at < b->at ? b->at : a->at);
+					a->at < b->at ? a->at : b->at,
+					a->at < b->at ? b->at : a->at);
 	}
 	return 0;
 }
@@ -358,15 +359,15 @@ static int check_tiling(struct reader *r, const struct item *items, size_t n)
 			continue;
 		if (t->off < pos)
 			return shf_fail(r->err, SHEAF_EFORMAT,
-					"%s: tensor \"%.*s\" (named at byte %zu) overlaps \"%.*s\" at "
-					"byte %" PRIu64 " of the data", r->where,
+					"%s: tensor \"%.*s\" (named at byte %zu) overlaps "
+					"\"%.*s\" at byte %" PRIu64 " of the data", r->where,
 					shf_name_show(t->name), t->name, items[i].at,
 					shf_name_show(last->t.name), last->t.name, t->off);
 		if (t->off > pos)
 			return shf_fail(r->err, SHEAF_EFORMAT,
-					"%s: hole at byte %" PRIu64 " of the data, before tensor \"%.*s\" "
-					"(named at byte %zu)", r->where, pos, shf_name_show(t->name),
-					t->name, items[i].at);
+					"%s: hole at byte %" PRIu64 " of the data, before tensor "
+					"\"%.*s\" (named at byte %zu)", r->where, pos,
+					shf_name_show(t->name), t->name, items[i].at);
 		if (t->bytes) {
 			last = &items[i];
 			pos += t->bytes;

@@ -137,8 +137,10 @@ uint64_t shf_st_entry_bound(const struct shf_st_tensor *t)
 	/* The fixed text of an entry with the comma after it, and two offsets of 20 digits. */
 	static const char fixed[] = "\"\":{\"dtype\":\"\",\"shape\":[],\"data_offsets\":[,]},";
 	const struct shf_dtype *d = shf_dtype(t->dtype);
-	uint64_t n = sizeof(fixed) - 1 + 2 * 20 + escaped_bytes(t->name) + (d ? strlen(d->name) : 0);
+	uint64_t n = sizeof(fixed) - 1 + 2 * 20 + escaped_bytes(t->name);
 
+	if (d)
+		n += strlen(d->name);
 	for (int32_t i = 0; i < t->ndim && i < SHEAF_DIMS_MAX; i++)
 		n += digits_of(t->shape[i]) + (i > 0);
 	return n;

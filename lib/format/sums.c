@@ -265,7 +265,8 @@ static int check_pages(const struct check *c, uint64_t crc)
 		n = h->pages_off - at < SHF_SUMS_PAGE ? h->pages_off - at : SHF_SUMS_PAGE;
 		got = shf_crc64(bytes + at, (size_t)n);
 		if (got != want)
-			return shf_fail(c->err, SHEAF_ECORRUPT, "%s: checksum of the 64 KiB at byte %"
+			return shf_fail(c->err, SHEAF_ECORRUPT,
+					"%s: checksum of the 64 KiB at byte %"
 					PRIu64 " is %016" PRIx64 ", want %016" PRIx64, c->where, at,
 					got, want);
 	}
@@ -342,7 +343,8 @@ static int check_tensors_of(const struct check *c, uint32_t file, const struct s
 		pos += t.bytes;
 	}
 	if (pos != f->bytes)
-		return shf_fail(c->err, SHEAF_ECORRUPT, "%s: tensors of file %" PRIu32 " end at byte %"
+		return shf_fail(c->err, SHEAF_ECORRUPT,
+				"%s: tensors of file %" PRIu32 " end at byte %"
 				PRIu64 " of %" PRIu64, c->where, file, pos, f->bytes);
 	return 0;
 }

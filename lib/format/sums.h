@@ -27,9 +27,13 @@
 #define SHF_SUMS_PAGE (UINT64_C(64) << 10)
 struct shf_sums_head {
 	uint64_t files_n, tensors_n, blocks_n, names_bytes;
-	uint64_t files_off, tensors_off, blocks_off, names_off, pages_off, bytes; /* bytes: of the file */
+	uint64_t files_off, tensors_off, blocks_off, names_off, pages_off;
+	uint64_t bytes;                 /* of the file */
 };
-struct shf_sums_file { uint64_t bytes, first_block, first_tensor; uint32_t tensors_n, header_bytes; };
+struct shf_sums_file {
+	uint64_t bytes, first_block, first_tensor;
+	uint32_t tensors_n, header_bytes;
+};
 struct shf_sums_tensor {
 	uint64_t off, bytes;
 	uint32_t file, name_bytes;      /* name_bytes: of family 00 name, without the last 00 */
@@ -50,8 +54,9 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 struct shf_sums_file shf_sums_get_file(const uint8_t in[SHF_SUMS_FILE]);
 struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR]);
 /* The whole table in memory, checked: page sums, header, every record's ranges, names UTF-8 and
- * NUL-ended, slots a permutation in order, keys right, files' tensors consecutive, blocks_n equal to the
- * sum over files. bytes stays borrowed. crc: what the manifest says of header and page table. */
+ * NUL-ended, slots a permutation in order, keys right, no tensor twice, files' tensors consecutive
+ * and without gaps behind the header, blocks_n equal to the sum over files. EFORMAT: a newer
+ * version. bytes stays borrowed. crc: what the manifest says of header and page table. */
 struct shf_sums {
 	struct shf_sums_head head;
 	const uint8_t *bytes;           /* borrowed */

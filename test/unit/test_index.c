@@ -53,7 +53,8 @@ TEST(reading_is_the_inverse_of_writing)
 		}
 		shf_arena_release(&arena);
 		for (size_t k = 0; n && k + 1 < b.len; k++) {  /* the last byte is only LF */
-			CHECK_INT(shf_index_parse(&ix, &arena, b.data, k, "ix", &err), SHEAF_EFORMAT);
+			CHECK_INT(shf_index_parse(&ix, &arena, b.data, k, "ix", &err),
+				  SHEAF_EFORMAT);
 			shf_arena_release(&arena);
 			if (n > 40)
 				k += 97;
@@ -69,7 +70,8 @@ TEST(others_indexes_are_read_leniently)
 		"{\"metadata\":{},\"weight_map\":{\"a\":\"f\"}}",
 		"{\"metadata\":null,\"weight_map\":{\"a\":\"f\"}}",
 		"{\"metadata\":{\"total_size\":1.5e9,\"x\":[{}]},\"weight_map\":{\"a\":\"f\"}}",
-		"{\"metadata\":{\"total_size\":\"7\"},\"weight_map\":{\"a\":\"f\"},\"master_weights\":true}",
+		"{\"metadata\":{\"total_size\":\"7\"},\"weight_map\":{\"a\":\"f\"},"
+		"\"master_weights\":true}",
 		" {\"q\":{\"weight_map\":{}},\"weight_map\" : {\"a\" : \"f\"}}\n\n",
 	};
 	struct shf_index ix;
@@ -84,7 +86,8 @@ TEST(others_indexes_are_read_leniently)
 		CHECK(ix.total_size == UINT64_MAX);
 		shf_arena_release(&arena);
 	}
-	CHECK_RC(parse(&ix, &arena, "{\"weight_map\":{},\"metadata\":{\"total_size\":18446744073709551614}}",
+	CHECK_RC(parse(&ix, &arena,
+		       "{\"weight_map\":{},\"metadata\":{\"total_size\":18446744073709551614}}",
 		       &err), 0, &err);
 	CHECK(ix.n == 0 && ix.total_size == UINT64_MAX - 1);
 	shf_arena_release(&arena);

@@ -59,7 +59,8 @@ TEST(documents_are_read_token_by_token)
 TEST(what_is_no_json_is_refused)
 {
 	static const char *const cases[] = {
-		"", " ", "{", "[", "}", "]", "{]", "[}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "[1,]",
+		"", " ", "{", "[", "}", "]", "{]", "[}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}",
+			"[1,]",
 		"[,1]", "[1 2]", "{\"a\":1 \"b\":2}", "{a:1}", "{1:2}", "{null:1}", "{\"a\"=1}",
 		"{\"a\"::1}", "{,}", "[1,,2]", "1 2", "{} {}", "{}x", "nul", "True", "nulls", "tru",
 		"+1", "01", "-01", "1.", ".5", "1e", "1e+", "-", "0x10", "1_0", "NaN", "Infinity",
@@ -97,7 +98,8 @@ TEST(depth_64_is_read_and_65_refused)
 
 TEST(strings_come_decoded)
 {
-	static const char doc[] = "[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\",\"\\u0041\\u00e9\\u20AC\\ud83d\\uDE00\","
+	static const char doc[] =
+		"[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\",\"\\u0041\\u00e9\\u20AC\\ud83d\\uDE00\","
 				  "\"a\\u0000b\",\"\xc3\xa9\xf0\x9f\x98\x80\",\"\"]";
 	static const struct {
 		const char *text;
@@ -138,7 +140,8 @@ static bool u64_of(const char *s, uint64_t *v)
 
 TEST(integers_are_exact_or_none)
 {
-	static const char *const none[] = { "18446744073709551616", "99999999999999999999", "-1", "-0",
+	static const char *const none[] = { "18446744073709551616", "99999999999999999999", "-1",
+					   "-0",
 					    "1.0", "1e3", "\"1\"", "true", "01" };
 	uint64_t v = 0;
 	int64_t i = 0;
@@ -178,7 +181,8 @@ TEST(skip_passes_a_whole_value)
 
 TEST(every_truncation_of_a_document_is_refused)
 {
-	static const char doc[] = "{\"a\":[1.5e3,\"x\\u00e9\\ud83d\\ude00\",true,null],\"b\":{\"c\":\"\xc3\xa9\"}}";
+	static const char doc[] =
+		"{\"a\":[1.5e3,\"x\\u00e9\\ud83d\\ude00\",true,null],\"b\":{\"c\":\"\xc3\xa9\"}}";
 	char out[256];
 
 	for (size_t n = 0; n + 1 < sizeof(doc); n++) {

@@ -7,7 +7,8 @@
 #include "manifest.h"
 
 static struct shf_mf_family families[] = {
-	{ "model", ".", 2, 3, 1000 }, { "optimizer", "optimizer", 1, 6, 4000 }, { "ema", "ema", 0, 0, 0 },
+	{ "model", ".", 2, 3, 1000 }, { "optimizer", "optimizer", 1, 6, 4000 }, { "ema", "ema",
+										 0, 0, 0 },
 };
 static struct shf_mf_file files[] = {
 	{ "model-00001-of-00002.safetensors", 5096, 0x0123456789abcdef },
@@ -173,7 +174,8 @@ TEST(random_manifests_come_back)
 		m.files = rfiles;
 		m.files_n = f[0].files + f[1].files;
 		for (size_t i = 0; i < m.files_n; i++, used++) {
-			snprintf(names[used], 64, "%sq-%zu.safetensors", i < f[0].files ? "" : "z9/", i);
+			snprintf(names[used], 64, "%sq-%zu.safetensors",
+				 i < f[0].files ? "" : "z9/", i);
 			rfiles[i] = (struct shf_mf_file){ names[used], rnd(&seed), rnd(&seed) };
 		}
 		m.attached = rattached;
@@ -186,7 +188,8 @@ TEST(random_manifests_come_back)
 		m.notes_n = rnd(&seed) % 100;
 		for (size_t i = 0; i < m.notes_n; i++, used++) {
 			snprintf(names[used], 64, "note.%zu", i);
-			rnotes[i] = (struct shf_mf_note){ names[used], names[rnd(&seed) % (used + 1)] };
+			rnotes[i] = (struct shf_mf_note){ names[used],
+							 names[rnd(&seed) % (used + 1)] };
 		}
 		check_round(&m);
 	}
@@ -199,16 +202,20 @@ TEST(the_smallest_manifest_is_these_bytes)
 		" \"session\": \"00112233445566778899aabbccddeeff\",\n"
 		" \"run\": \"ffeeddccbbaa99887766554433221100\",\n \"parent\": null,\n"
 		" \"created\": \"2026-01-31T12:00:00Z\",\n"
-		" \"writer\": {\"version\": \"0.1.0\", \"commit\": \"\", \"compiler\": \"gcc 12\"},\n"
+		" \"writer\": {\"version\": \"0.1.0\", \"commit\": \"\", \"compiler\": \"gcc "
+			"12\"},\n"
 		" \"config\": null,\n \"flags\": [],\n \"page\": 4096,\n \"block\": 1048576,\n"
 		" \"sum\": \"crc64nvme\",\n \"file_bytes_max\": 5000000000,\n \"ranks\": 1,\n"
 		" \"plan\": \"0000000000000000\",\n \"families\": [\n"
-		"  {\"name\": \"model\", \"dir\": \".\", \"files\": 1, \"tensors\": 2, \"bytes\": 3}],\n"
+		"  {\"name\": \"model\", \"dir\": \".\", \"files\": 1, \"tensors\": 2, "
+			"\"bytes\": 3}],\n"
 		" \"files\": [\n"
 		"  {\"name\": \"model-00001-of-00001.safetensors\", \"bytes\": 4099, \"crc\": "
-		"\"00000000000000ab\"}],\n \"attached\": [],\n \"tied\": [\n  [\"model\", \"a\", \"b\"]],\n"
+		"\"00000000000000ab\"}],\n \"attached\": [],\n \"tied\": [\n  [\"model\", \"a\", "
+			"\"b\"]],\n"
 		" \"notes\": {\n  \"k\": \"v\"},\n"
-		" \"sums\": {\"name\": \"sheaf.sums\", \"bytes\": 136, \"crc\": \"0000000000000001\"}";
+		" \"sums\": {\"name\": \"sheaf.sums\", \"bytes\": 136, \"crc\": "
+			"\"0000000000000001\"}";
 	struct shf_mf_family f = { "model", ".", 1, 2, 3 };
 	struct shf_mf_file file = { "model-00001-of-00001.safetensors", 4099, 0xab };
 	struct shf_mf_tied t = { "model", "a", "b" };
@@ -305,7 +312,8 @@ TEST(unknown_members_are_ignored)
 		{ "\"step\": 1000", "\"x\": [{\"y\": 1.5e3}], \"x\": 2, \"step\": 1000" },
 		{ "{\"step\": 900", "{\"x\": null, \"step\": 900" },
 		{ "{\"name\": \"model\",", "{\"x\": {}, \"name\": \"model\"," },
-		{ "\"crc\": \"0123456789abcdef\"", "\"crc\": \"0123456789abcdef\", \"etag\": \"x\"" },
+		{ "\"crc\": \"0123456789abcdef\"",
+		 "\"crc\": \"0123456789abcdef\", \"etag\": \"x\"" },
 		{ "\"flags\": []", "\"flags\": [\"later\", \"no-dir-fsync\"]" },
 		{ "\"sums\":", "\"ema\": [{\"name\": \"ema\"}], \"sums\":" },
 		{ "{\"sheaf\": 1,\n \"needs\": [],", "{\"needs\":[],\"sheaf\":1," },
@@ -320,7 +328,8 @@ TEST(newer_formats_and_unknown_needs_are_refused)
 {
 	static const char *const cases[][3] = {
 		{ "\"sheaf\": 1", "\"sheaf\": 2", "newer sheaf" },
-		{ "\"sheaf\": 1,\n \"needs\": [],", "\"sheaf\": 2,\n \"needs\": {},", "newer sheaf" },
+		{ "\"sheaf\": 1,\n \"needs\": [],", "\"sheaf\": 2,\n \"needs\": {},",
+		 "newer sheaf" },
 		{ "\"needs\": []", "\"needs\": [\"zstd\"]", "needs \"zstd\"" },
 		{ "\"needs\": []", "\"needs\": [\"a\", \"b\"], \"step\": {}", "needs \"a\"" },
 		{ "\"page\": 4096", "\"page\": 8192", "page 8192" },

@@ -77,7 +77,8 @@ static const struct hostile hostiles[] = {
 	H("{\"__metadata__\":{\"a\":1}}", 0, "no string"),
 	H("{\"__metadata__\":{\"a\":null}}", 0, "no string"),
 	H("{\"__metadata__\":{\"a\":{}}}", 0, "no string"),
-	H("{\"__metadata__\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no string"),
+	H("{\"__metadata__\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+	  "no string"),
 	/* Fields */
 	H("{\"a\":{}}", 0, "no dtype"),
 	H("{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype"),
@@ -106,11 +107,14 @@ static const struct hostile hostiles[] = {
 	H("{" E("a", "U8", "[\"1\"]", "[0,1]") "}", 1, "dimension that is no integer"),
 	H("{" E("a", "U8", "[[1]]", "[0,1]") "}", 1, "dimension that is no integer"),
 	H("{" E("a", "U8", "[null]", "[0,1]") "}", 1, "dimension that is no integer"),
-	H("{" E("a", "U8", "[9223372036854775808]", "[0,1]") "}", 1, "dimension that is no integer"),
+	H("{" E("a", "U8", "[9223372036854775808]", "[0,1]") "}", 1,
+	  "dimension that is no integer"),
 	H("{" E("a", "U8", "[0,18446744073709551616]", "[0,0]") "}", 0, "dimension that is no"),
 	H("{" E("a", "U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "overflows at byte"),
-	H("{" E("a", "U8", "[0,4611686018427387904,4611686018427387904]", "[0,0]") "}", 0, "overflows"),
-	H("{" E("a", "U8", "[4611686018427387904,4611686018427387904,0]", "[0,0]") "}", 0, "overflows"),
+	H("{" E("a", "U8", "[0,4611686018427387904,4611686018427387904]", "[0,0]") "}", 0,
+	  "overflows"),
+	H("{" E("a", "U8", "[4611686018427387904,4611686018427387904,0]", "[0,0]") "}", 0,
+	  "overflows"),
 	H("{" E("a", "F64", "[4611686018427387904]", "[0,0]") "}", 0, "overflows"),
 	/* Sub-byte items */
 	H("{" E("a", "F4", "[3]", "[0,2]") "}", 2, "whole number of bytes at byte"),
@@ -136,8 +140,10 @@ static const struct hostile hostiles[] = {
 	/* The tiling */
 	H("{}", 1, "1 bytes after the last tensor, from byte 0"),
 	H("{" E("a", "U8", "[1]", "[0,1]") "}", 2, "1 bytes after the last tensor, from byte 1"),
-	H("{" E("a", "U8", "[1]", "[1,2]") "}", 2, "hole at byte 0 of the data, before tensor \"a\""),
-	H("{" E("a", "U8", "[1]", "[0,1]") "," E("b", "U8", "[1]", "[2,3]") "}", 3, "hole at byte 1"),
+	H("{" E("a", "U8", "[1]", "[1,2]") "}", 2,
+	  "hole at byte 0 of the data, before tensor \"a\""),
+	H("{" E("a", "U8", "[1]", "[0,1]") "," E("b", "U8", "[1]", "[2,3]") "}", 3,
+	  "hole at byte 1"),
 	H("{" E("a", "U8", "[2]", "[0,2]") "," E("b", "U8", "[2]", "[1,3]") "}", 3,
 	  "tensor \"b\" (named at byte 61) overlaps \"a\" at byte 1 of the data"),
 	H("{" E("a", "U8", "[2]", "[0,2]") "," E("b", "U8", "[2]", "[0,2]") "}", 2, "overlaps"),
@@ -234,7 +240,8 @@ TEST(header_length_is_checked_first)
 	shf_put64(first, SHF_ST_HEADER_MAX);
 	CHECK_INT(shf_st_header_bytes(&got, first, 8 + SHF_ST_HEADER_MAX, "f", &err), 0);
 	CHECK_INT(got, 8 + SHF_ST_HEADER_MAX);
-	CHECK_INT(shf_st_header_bytes(&got, first, 7 + SHF_ST_HEADER_MAX, "f", &err), SHEAF_EFORMAT);
+	CHECK_INT(shf_st_header_bytes(&got, first, 7 + SHF_ST_HEADER_MAX, "f", &err),
+		  SHEAF_EFORMAT);
 	shf_put64(first, SHF_ST_HEADER_MAX + 1);
 	CHECK_INT(shf_st_header_bytes(&got, first, UINT64_MAX, "f", &err), SHEAF_EFORMAT);
 	shf_put64(first, UINT64_MAX);
@@ -351,7 +358,8 @@ TEST(every_truncation_and_every_length_is_refused)
 
 TEST(the_header_of_a_known_tensor_is_these_bytes)
 {
-	static const char want[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"b\":{\"dtype\":\"F32\","
+	static const char want[] =
+		"{\"__metadata__\":{\"format\":\"pt\"},\"a\\\"b\":{\"dtype\":\"F32\","
 		"\"shape\":[2,3],\"data_offsets\":[0,24]},\"c\":{\"dtype\":\"U8\",\"shape\":[],"
 		"\"data_offsets\":[24,25]}}";
 	static const struct shf_st_tensor t[] = {
@@ -406,7 +414,9 @@ TEST(doubles_among_many_names_are_found_quickly)
 
 	shf_buf_adds(&b, "{");
 	for (int i = 0; i <= 200000; i++)
-		shf_buf_addf(&b, "%s\"tensor.%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+		shf_buf_addf(&b,
+			     "%s\"tensor.%d\":{\"dtype\":\"U8\",\"shape\":[0],"
+			     "\"data_offsets\":[0,0]}",
 			     i ? "," : "", i % 200000);
 	shf_buf_adds(&b, "}");
 	parse(&p, (char *)b.data, b.len, 0);

@@ -104,7 +104,8 @@ static struct built build(const struct spec *specs, uint32_t n)
 		uint64_t bytes = 4096;
 
 		for (size_t i = 0; specs[f].names[i]; i++) {
-			b.head.names_bytes += strlen(specs[f].family) + strlen(specs[f].names[i]) + 2;
+			b.head.names_bytes += strlen(specs[f].family) + 2 +
+					      strlen(specs[f].names[i]);
 			b.head.tensors_n++;
 			bytes += specs[f].bytes_each;
 		}
@@ -215,7 +216,8 @@ TEST(every_flipped_bit_is_refused)
 
 	for (uint64_t bit = 0; bit < b.head.bytes * 8; bit++) {
 		b.bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
-		CHECK_INT(shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err), SHEAF_ECORRUPT);
+		CHECK_INT(shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err),
+			  SHEAF_ECORRUPT);
 		b.bytes[bit / 8] ^= (uint8_t)(1U << bit % 8);
 	}
 	for (unsigned bit = 0; bit < 64; bit++)
@@ -259,7 +261,8 @@ TEST(a_sealed_lie_is_refused_by_its_meaning)
 			      at < b.head.tensors_off + b.head.tensors_n * SHF_SUMS_TENSOR &&
 			      ((in >= 40 && in < 48) || in == 50);
 		bool dtype = in == 48;  /* U8 and its like are one to the arithmetic */
-		bool block = at >= b.head.blocks_off && at < b.head.blocks_off + 8 * b.head.blocks_n;
+		bool block = at >= b.head.blocks_off &&
+			at < b.head.blocks_off + 8 * b.head.blocks_n;
 		uint8_t old = b.bytes[at];
 
 		if (at >= 120 && at < 128)
@@ -269,7 +272,8 @@ TEST(a_sealed_lie_is_refused_by_its_meaning)
 			seal(&b);
 			if (shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err) == 0) {
 				if (!digest && !block && !(dtype && at >= b.head.tensors_off))
-					print_error("byte %llu bit %d\n", (unsigned long long)at, bit);
+					print_error("byte %llu bit %d\n", (unsigned long long)at,
+						    bit);
 				CHECK(digest || block || (dtype && at >= b.head.tensors_off));
 				passed++;
 			}
@@ -325,7 +329,8 @@ TEST(a_table_of_several_pages_is_proved_and_searched)
 		CHECK_INT(shf_sums_find(&s, "model", names[i]), i);
 	for (uint64_t at = 0; at < b.head.bytes; at += 4093) {
 		b.bytes[at] ^= 16;
-		CHECK_INT(shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err), SHEAF_ECORRUPT);
+		CHECK_INT(shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err),
+			  SHEAF_ECORRUPT);
 		b.bytes[at] ^= 16;
 	}
 	free(b.bytes);

@@ -25,7 +25,8 @@ TEST(tensor_names_are_text_without_controls)
 	CHECK(name_ok(repeat('a', 1024)));
 	CHECK(!name_ok(repeat('a', 1025)));
 	CHECK(!name_ok("") && !name_ok("__metadata__") && !name_ok("a\nb") && !name_ok("\x1f"));
-	CHECK(!name_ok("a\x7f") && !name_ok("\xff") && !name_ok("\xc2\x80") && !name_ok("\xc2\x9f"));
+	CHECK(!name_ok("a\x7f") && !name_ok("\xff") && !name_ok("\xc2\x80") &&
+	      !name_ok("\xc2\x9f"));
 	CHECK(!name_ok("\xc2") && !shf_name_is_valid("a\0b", 3));
 }
 
@@ -36,8 +37,10 @@ TEST(families_are_short_lower_case_words)
 	CHECK(shf_family_is_valid(repeat('a', 32)));
 	CHECK(!shf_family_is_valid(repeat('a', 33)));
 	CHECK(!shf_family_is_valid(NULL) && !shf_family_is_valid("") && !shf_family_is_valid("A"));
-	CHECK(!shf_family_is_valid("1a") && !shf_family_is_valid("_a") && !shf_family_is_valid("a-b"));
-	CHECK(!shf_family_is_valid("a/b") && !shf_family_is_valid(".") && !shf_family_is_valid("a."));
+	CHECK(!shf_family_is_valid("1a") && !shf_family_is_valid("_a") &&
+	      !shf_family_is_valid("a-b"));
+	CHECK(!shf_family_is_valid("a/b") && !shf_family_is_valid(".") &&
+	      !shf_family_is_valid("a."));
 }
 
 TEST(attached_files_cannot_be_ours_or_elsewhere)
@@ -67,8 +70,8 @@ TEST(note_keys_and_plain_names)
 	      shf_plain_is_valid("...") && shf_plain_is_valid(repeat('a', 255)));
 	CHECK(!shf_plain_is_valid(repeat('a', 256)) && !shf_plain_is_valid("") &&
 	      !shf_plain_is_valid(".") && !shf_plain_is_valid("..") && !shf_plain_is_valid("a/b") &&
-	      !shf_plain_is_valid("/a") && !shf_plain_is_valid("a\n") && !shf_plain_is_valid(NULL) &&
-	      !shf_plain_is_valid("\xff"));
+	      !shf_plain_is_valid("/a") && !shf_plain_is_valid("a\n") &&
+	      !shf_plain_is_valid(NULL) && !shf_plain_is_valid("\xff"));
 }
 
 TEST(a_shown_name_ends_between_characters)
