@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dealing, by example: who writes and reads what, in whose turn. Linked with --wrap for the
+ * library's allocations. */
+#include "t.h"
+#include "deal.h"
+
+#define PAGE 4096
+#define MIB (UINT64_C(1) << 20)
+
+/* Two-byte items, one tensor of rows x columns behind a header of one page. */
+struct sheet {
+	struct shf_deal_tensor tensor;
+	struct shf_piece piece[96];
+	size_t pieces_n;
+	int32_t node[64];
+	uint32_t ranks;
+	struct shf_arena arena;
+	struct shf_dealt dealt;
+	struct shf_gap gap;
+};
+
+static struct sheet sheet_of(int64_t rows, int64_t columns, uint32_t ranks)
+{
+	return (struct sheet){
+		.tensor = { .unit = 2, .off = PAGE, .shape = { 2, { rows, columns } } },
+		.ranks = ranks,
+	};
+}
+
+static void hold(struct sheet *t, uint32_t rank, int64_t row, int64_t rows, int64_t column,
+                 int64_t columns)
+{
+	t->piece[t->pieces_n++] = (struct shf_piece){
+		rank, 0, { 2, { row, column }, { rows, columns } }
+	};
+}
+
+static struct shf_stripe sheet_stripe(const struct sheet *t, uint64_t i, uint64_t bytes)
+{
+	const int64_t *dim = t->tensor.shape.dim;
+	uint64_t items, end, hi = (i + 1) * bytes;
+
+	if (__builtin_mul_overflow(dim[0], dim[1], &items))
+		items = 64 * 64;
+	end = PAGE + 2 * items;
+	return (struct shf_stripe){ .index = i, .lo = i * bytes, .hi = hi < end ? hi : end,
+		.payload = PAGE, .tensors = &t->tensor, .tensors_n = 1 };
+}
+
+static int save_sheet(struct sheet *t, uint64_t i, uint64_t bytes)
+{
+	struct shf_stripe s = sheet_stripe(t, i, bytes);
+
+	return shf_deal_save(&t->arena, &s, t->piece, t->pieces_n, t->node, t->ranks, 0,
+	                     &t->dealt, &t->gap);
+}
+
+static int load_sheet(struct sheet *t, uint64_t i, uint64_t bytes)
+{
+	struct shf_stripe s = sheet_stripe(t, i, bytes);
+
+	return shf_deal_load(&t->arena, &s, t->piece, t->pieces_n, t->node, t->ranks, &t->dealt);
+}
+
+static void add_bytes(const struct sheet *t, uint64_t *bytes)
+{
+	for (size_t i = 0; i < t->dealt.segments_n; i++)
+		bytes[t->dealt.segments[i].rank] += t->dealt.segments[i].hi -
+		                                    t->dealt.segments[i].lo;
+}
+
+TEST(replicas_write_equal_shares)
+{
+	struct sheet t = sheet_of(64 * 4096, 2048, 4);
+	uint64_t bytes[4] = { 0 };
+
+	for (uint32_t r = 0; r < 4; r++)
+		hold(&t, r, 0, 64 * 4096, 0, 2048);
+	for (uint64_t i = 0; i < 64; i++) {
+		CHECK_INT(save_sheet(&t, i, SHF_STRIPE), 0);
+		CHECK_INT(t.dealt.segments_n, i ? 1 : 2);       /* the header is one of its own */
+		add_bytes(&t, bytes);
+	}
+	for (int r = 0; r < 4; r++)
+		CHECK_INT(bytes[r], 16 * SHF_STRIPE);
+	shf_arena_release(&t.arena);
+}
+
+/* tp 4 inside each of 4 nodes, the last axis cut: each rank of each node writes and reads. */
+TEST(interleaved_replicas_on_other_nodes_work_too)
+{
+	struct sheet t = sheet_of(32 * 4096, 2048, 16);
+	uint64_t written[16] = { 0 }, read[16] = { 0 };
+
+	for (uint32_t r = 0; r < 16; r++) {
+		t.node[r] = (int32_t)r / 4;
+		hold(&t, r, 0, 32 * 4096, r % 4 * 512, 512);
+	}
+	for (uint64_t i = 0; i < 32; i++) {
+		CHECK_INT(save_sheet(&t, i, SHF_STRIPE), 0);
+		for (size_t k = 0; k < t.dealt.moves_n; k++) {
+			const struct shf_move *m = &t.dealt.moves[k];
+
+			CHECK_INT(t.node[m->rank], t.node[t.dealt.segments[m->segment].rank]);
+		}
+		add_bytes(&t, written);
+		CHECK_INT(load_sheet(&t, i, SHF_STRIPE), 0);
+		CHECK_INT(t.dealt.segments_n, 1);
+		add_bytes(&t, read);
+	}
+	for (int r = 0; r < 16; r++) {
+		CHECK_INT(written[r], 2 * SHF_STRIPE);
+		CHECK_INT(read[r], 2 * SHF_STRIPE);
+	}
+	shf_arena_release(&t.arena);
+}
+
+TEST(an_edge_page_goes_to_the_holder_of_its_first_byte)
+{
+	struct sheet t = sheet_of(1024, 1000, 2);
+	const struct shf_segment *s;
+	uint64_t edge = PAGE + 500 * 2000;
+
+	hold(&t, 0, 0, 500, 0, 1000);
+	hold(&t, 1, 500, 524, 0, 1000);
+	CHECK_INT(save_sheet(&t, 0, SHF_STRIPE), 0);
+	CHECK_INT(t.dealt.segments_n, 3);
+	s = t.dealt.segments;
+	CHECK(s[0].lo == 0 && s[0].hi == PAGE && s[0].rank == 0);
+	CHECK(s[1].hi == (edge / PAGE + 1) * PAGE && s[1].rank == 0);
+	CHECK(s[2].hi == PAGE + 1024 * 2000 && s[2].rank == 1);
+	for (size_t i = 0; i < t.dealt.moves_n; i++) {
+		CHECK(t.dealt.moves[i].segment != 0);
+		CHECK(t.dealt.moves[i].segment == 1 || t.dealt.moves[i].rank == 1);
+	}
+	shf_arena_release(&t.arena);
+}
+
+TEST(a_mixed_stretch_goes_where_most_of_it_is)
+{
+	struct sheet t = sheet_of(1024, 1000, 3);
+
+	/* Rank 0 has 300 columns, 1 and 2 on the other node have 350 each. */
+	t.node[1] = t.node[2] = 7;
+	hold(&t, 0, 0, 1024, 0, 300);
+	hold(&t, 1, 0, 1024, 300, 350);
+	hold(&t, 2, 0, 1024, 650, 350);
+	for (uint64_t i = 0; i < 4; i++) {
+		CHECK_INT(save_sheet(&t, i, 100 * PAGE), 0);
+		CHECK_INT(t.dealt.segments[t.dealt.segments_n - 1].rank, 1 + i % 2);
+	}
+	shf_arena_release(&t.arena);
+}
+
+TEST(a_stripe_without_tensors_has_one_writer_and_no_reader)
+{
+	struct sheet t = sheet_of(0, 5, 3);
+	struct shf_stripe s = { .file = 2, .index = 2, .lo = 2 * PAGE, .hi = 4 * PAGE,
+		.payload = 4 * PAGE, .tensors = &t.tensor, .tensors_n = 1 };
+
+	t.tensor.off = 4 * PAGE;
+	for (int again = 0; again < 2; again++) {
+		CHECK_INT(shf_deal_save(&t.arena, &s, NULL, 0, t.node, 3, 0, &t.dealt, &t.gap), 0);
+		CHECK_INT(t.dealt.segments_n, 1);
+		CHECK_INT(t.dealt.moves_n, 0);
+		CHECK(t.dealt.segments[0].lo == s.lo && t.dealt.segments[0].hi == s.hi);
+		CHECK_INT(t.dealt.segments[0].rank, 1);
+		CHECK_INT(shf_deal_load(&t.arena, &s, NULL, 0, t.node, 3, &t.dealt), 0);
+		CHECK_INT(t.dealt.segments_n, 0);
+		s.tensors_n = 0;
+	}
+	shf_arena_release(&t.arena);
+}
+
+TEST(blocks_nobody_asks_for_are_not_read)
+{
+	struct sheet t = sheet_of(8 * 512, 1024, 2);
+
+	/* Row 1024 begins a page after byte 2 MiB, row 3071 ends one after 6 MiB. */
+	hold(&t, 1, 1024, 2, 0, 1);
+	hold(&t, 0, 3071, 1, 5, 9);
+	CHECK_INT(load_sheet(&t, 0, SHF_STRIPE), 0);
+	CHECK_INT(t.dealt.segments_n, 2);
+	CHECK(t.dealt.segments[0].lo == 2 * MIB && t.dealt.segments[0].hi == 3 * MIB);
+	CHECK(t.dealt.segments[1].lo == 6 * MIB && t.dealt.segments[1].hi == 7 * MIB);
+	CHECK(t.dealt.segments[0].rank == 1 && t.dealt.segments[1].rank == 0);
+	CHECK_INT(t.dealt.moves_n, 2);
+	shf_arena_release(&t.arena);
+}
+
+TEST(what_the_headers_forbid_is_refused)
+{
+	struct sheet good = sheet_of(64, 64, 2), t;
+
+	hold(&good, 0, 0, 64, 0, 64);
+	for (int k = 0; k < 9; k++) {
+		t = good;
+		if (k == 1)
+			t.piece[0].rank = 2;
+		if (k == 2)
+			t.piece[0].tensor = 1;
+		if (k == 3)
+			t.piece[0].box.count[1] = 65;
+		if (k == 4)
+			t.piece[0].box.start[0] = -1;
+		if (k == 5)
+			t.piece[0].box.ndim = 1;
+		if (k == 6)
+			t.tensor.off++;
+		if (k == 7)
+			t.tensor.unit = 3;
+		if (k == 8)
+			t.tensor.shape.dim[0] = INT64_MAX;
+		CHECK_INT(save_sheet(&t, 0, 2 * PAGE), k ? SHEAF_EINVAL : 0);
+		CHECK_INT(load_sheet(&t, 0, 2 * PAGE), k ? SHEAF_EINVAL : 0);
+		shf_arena_release(&t.arena);
+	}
+}
+
+/* The n-th allocation fails: linked with --wrap, so the plan's calls come here. */
+static int allocations_left = -1;
+
+static bool is_spent(void)
+{
+	return allocations_left >= 0 && allocations_left-- == 0;
+}
+
+void *__real_shf_alloc(size_t n, size_t size);
+void *__real_shf_zalloc(size_t n, size_t size);
+void *__real_shf_realloc(void *p, size_t n, size_t size);
+void *__real_shf_arena_alloc(struct shf_arena *a, size_t n, size_t size);
+void *__wrap_shf_alloc(size_t n, size_t size);
+void *__wrap_shf_zalloc(size_t n, size_t size);
+void *__wrap_shf_realloc(void *p, size_t n, size_t size);
+void *__wrap_shf_arena_alloc(struct shf_arena *a, size_t n, size_t size);
+
+void *__wrap_shf_alloc(size_t n, size_t size)
+{
+	return is_spent() ? NULL : __real_shf_alloc(n, size);
+}
+
+void *__wrap_shf_zalloc(size_t n, size_t size)
+{
+	return is_spent() ? NULL : __real_shf_zalloc(n, size);
+}
+
+void *__wrap_shf_realloc(void *p, size_t n, size_t size)
+{
+	return is_spent() ? NULL : __real_shf_realloc(p, n, size);
+}
+
+void *__wrap_shf_arena_alloc(struct shf_arena *a, size_t n, size_t size)
+{
+	return is_spent() ? NULL : __real_shf_arena_alloc(a, n, size);
+}
+
+TEST(every_allocation_may_fail)
+{
+	for (int load = 0; load < 2; load++) {
+		int nth = 0, rc;
+
+		do {
+			struct sheet t = sheet_of(600, 1000, 40);
+
+			for (uint32_t r = 0; r < 40; r++) {
+				t.node[r] = (int32_t)r / 3;
+				hold(&t, r, r * 15, 15, 0, 1000 - r);
+				hold(&t, (r + 1) % 40, r * 15, 15, 1000 - r - 1, r + 1);
+			}
+			allocations_left = nth++;
+			rc = load ? load_sheet(&t, 0, SHF_STRIPE) : save_sheet(&t, 0, SHF_STRIPE);
+			allocations_left = -1;
+			CHECK(rc == 0 || rc == SHEAF_ENOMEM);
+			shf_arena_release(&t.arena);
+		} while (rc < 0);
+		CHECK(nth > 20);
+	}
+}
