@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wire, per file: u32 file, u32 code, u64 file bytes, u32 sys, u32 header bytes (or bytes of the
+ * sentence when code != 0), then those bytes. */
+#include "catalog.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "crc64.h"
+#include "dtype.h"
+#include "err.h"
+#include "safetensors.h"
+
+const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
+                          size_t n)
+{
+	const struct shf_layout *l = &step->layout;
+	uint32_t i = l->by_place ? shf_layout_at(l, f, at) : 0;
+
+	snprintf(text, n, "header");
+	if (l->by_place && i < l->files[f].first_tensor + l->files[f].tensors_n) {
+		const struct shf_lt_tensor *t = &l->tensors[l->by_place[i]];
+
+		if (t->off <= at)
+			snprintf(text, n, "%s/%s", l->families[t->family].name, t->name);
+	}
+	return text;
+}
+
+int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
+                     uint64_t n, int64_t *first_bad, struct sheaf_error *err)
+{
+	struct shf_sums_file sf;
+	char who[256];
+
+	if (first_bad)
+		*first_bad = -1;
+	if (!step->sound || step->sums_rc < 0)
+		return 0;
+	sf = shf_sums_file(&step->sums, f);
+	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
+		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK, block = (lo + at) / SHF_BLOCK;
+		uint64_t got = shf_crc64(bytes + at, (size_t)len);
+		uint64_t want = shf_sums_block(&step->sums, sf.first_block + block);
+
+		if (got == want)
+			continue;
+		if (first_bad)
+			*first_bad = (int64_t)block;
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
+		                " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)", step->path,
+		                step->layout.files[f].name, block, block * SHF_BLOCK, got, want,
+		                shf_tensor_at(step, f, lo + at, who, sizeof(who)));
+	}
+	return 0;
+}
+
+static int read_exact(const struct sheaf_step *step, int fd, const char *name, uint8_t *to,
+                      uint64_t n, uint64_t off, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	int64_t got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
+
+	for (int tries = 0; got == -EIO && tries < 3; tries++)
+		got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
+	if (got < 0)
+		return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+		                    step->path, name, n, off);
+	if ((uint64_t)got != n)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, step->path, name,
+		                off + (uint64_t)got);
+	return 0;
+}
+
+/* What the manifest and the sums say of a file, against the file. */
+static int check_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
+                      struct sheaf_error *err)
+{
+	uint64_t want;
+
+	if (!step->sound)
+		return 0;
+	want = step->manifest.files[f].bytes;
+	if (bytes == want)
+		return 0;
+	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
+	                step->path, step->layout.files[f].name, bytes, want);
+}
+
+/* Header of file f, its blocks checked where sums exist. */
+static int header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes,
+                       struct shf_buf *out, struct sheaf_error *err)
+{
+	const char *name = step->layout.files[f].name;
+	const struct shf_sys *sys = step->run->sys;
+	struct shf_stat st;
+	uint8_t first[8];
+	uint64_t n = 0, take;
+	int fd = shf_step_fd(step, f, err), rc = fd;
+
+	if (rc < 0)
+		return step->sound && rc == SHEAF_ENOENT ? SHEAF_ECORRUPT : rc;
+	rc = sys->ops->fstat(sys->arg, fd, &st);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
+	*file_bytes = st.bytes;
+	rc = check_size(step, f, st.bytes, err);
+	if (rc == 0 && st.bytes < 8)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s/%s: %" PRIu64 " bytes are no safetensors file",
+		              step->path, name, st.bytes);
+	if (rc == 0)
+		rc = read_exact(step, fd, name, first, 8, 0, err);
+	if (rc == 0)
+		rc = shf_st_header_bytes(&n, first, st.bytes, name, err);
+	if (rc < 0)
+		return rc;
+	take = n;
+	if (step->sound && step->sums_rc == 0) {
+		take = (n + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
+		take = take < st.bytes ? take : st.bytes;
+	}
+	if (shf_buf_reserve(out, (size_t)take) < 0 || !shf_buf_extend(out, (size_t)take))
+		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for its header", step->path, name);
+	rc = read_exact(step, fd, name, out->data, take, 0, err);
+	if (rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED))
+		rc = shf_blocks_check(step, f, 0, out->data, take, NULL, err);
+	out->len = (size_t)n;
+	return rc;
+}
+
+static void say(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes, const struct shf_buf *h,
+                const struct sheaf_error *e)
+{
+	size_t n = rc < 0 ? strlen(e->msg) : h->len;
+
+	shf_buf_u32(mine, f);
+	shf_buf_u32(mine, (uint32_t)-rc);
+	shf_buf_u64(mine, bytes);
+	shf_buf_u32(mine, rc < 0 ? (uint32_t)e->sys : 0);
+	shf_buf_u32(mine, (uint32_t)n);
+	shf_buf_add(mine, rc < 0 ? (const void *)e->msg : (const void *)h->data, n);
+}
+
+static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
+{
+	struct shf_team *team = &step->run->team;
+	struct shf_buf header = SHF_BUF_INIT;
+
+	for (uint32_t f = (uint32_t)team->rank; f < step->layout.files_n;
+	     f += (uint32_t)team->ranks) {
+		struct sheaf_error e = { 0 };
+		uint64_t bytes = UINT64_MAX;
+		int rc;
+
+		shf_buf_reset(&header);
+		rc = header_read(step, f, &bytes, &header, &e);
+		say(mine, f, rc, bytes, &header, &e);
+	}
+	shf_buf_release(&header);
+}
+
+struct parsed {                 /* one file's header */
+	struct shf_st st;
+	bool here;
+};
+
+static int hear(struct sheaf_step *step, const struct shf_buf *all, struct parsed *files,
+                struct shf_arena *arena)
+{
+	struct shf_cur c = { all->data, all->data + all->len, false };
+	uint32_t bad_file = UINT32_MAX;
+	int rc = 0;
+
+	while (c.p < c.end) {
+		uint32_t f = shf_cur_u32(&c);
+		int code = -(int)shf_cur_u32(&c);
+		uint64_t bytes = shf_cur_u64(&c);
+		int sys = (int)shf_cur_u32(&c);
+		uint32_t n = shf_cur_u32(&c);
+		const uint8_t *p = shf_cur_bytes(&c, n);
+		struct sheaf_error e = { 0 };
+
+		if (c.bad || f >= step->layout.files_n)
+			return shf_fail(&step->cat_err, SHEAF_EBUG, "headers are torn on the way");
+		step->file_bytes[f] = bytes;
+		if (code < 0) {
+			shf_fail(&e, code, "%.*s", (int)n, (const char *)p);
+			e.sys = sys;
+		} else {
+			code = shf_st_parse(&files[f].st, arena, p, n, bytes,
+			                    step->layout.files[f].name, &e);
+			files[f].here = code == 0;
+			if (code < 0 && step->sound && code == SHEAF_EFORMAT)
+				code = SHEAF_ECORRUPT; /* ours, once whole */
+		}
+		if (code < 0 && f < bad_file) { /* the first by file, whoever read it */
+			bad_file = f;
+			rc = code;
+			step->cat_err = e;
+			step->cat_err.code = code;
+		}
+		step->layout.files[f].bytes = bytes == UINT64_MAX ? 0 : bytes;
+		step->layout.files[f].header_bytes = files[f].here ? files[f].st.header_bytes : 0;
+	}
+	return rc;
+}
+
+static int entry_order(const void *a, const void *b)
+{
+	return strcmp(((const struct shf_index_entry *)a)->name,
+	              ((const struct shf_index_entry *)b)->name);
+}
+
+static const char *file_in(const struct shf_index *sorted, const char *name)
+{
+	struct shf_index_entry key = { name, NULL };
+	const struct shf_index_entry *e = sorted->n ? bsearch(&key, sorted->entries, sorted->n,
+	                                                      sizeof(key), entry_order) : NULL;
+
+	return e ? e->file : NULL;
+}
+
+static int take_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
+                       struct shf_lt_tensor *t)
+{
+	struct shf_lt_file *file = &step->layout.files[f];
+
+	*t = (struct shf_lt_tensor){ .name = st->name, .family = file->family, .file = f,
+		.dtype = st->dtype, .off = file->header_bytes + st->off, .bytes = st->bytes };
+	if (st->ndim > SHEAF_DIMS_MAX) {
+		t->wide = st->ndim;
+		t->unit = 1;
+		t->items = t->shape = (struct shf_shape){ 1, { (int64_t)st->bytes } };
+		return 0;
+	}
+	t->items.ndim = st->ndim;
+	memcpy(t->items.dim, st->shape, sizeof(int64_t) * (size_t)st->ndim);
+	if (!shf_units_of(&t->shape, &t->unit, t->dtype, &t->items))
+		return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s/%s: tensor %s: its shape is no "
+		                "number of bytes", step->path, file->name, t->name);
+	t->loose = t->off % t->unit != 0;
+	return 0;
+}
+
+static int tensor_order(const void *a, const void *b)
+{
+	const struct shf_lt_tensor *x = a, *y = b;
+
+	if (x->family != y->family)
+		return x->family < y->family ? -1 : 1;
+	return shf_natural(x->name, y->name);
+}
+
+/* All tensors of all files, sorted; doubles are refused, but where an index chose one. */
+static int collect(struct sheaf_step *step, const struct parsed *files,
+                   const struct shf_index *index)
+{
+	struct shf_layout *l = &step->layout;
+	size_t max = 0;
+
+	for (size_t f = 0; f < l->files_n; f++)
+		max += files[f].here ? files[f].st.n : 0;
+	l->tensors = shf_arena_alloc(&l->arena, max + 1, sizeof(*l->tensors));
+	if (!l->tensors)
+		return shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for %zu tensors", max);
+	for (uint32_t f = 0; f < l->files_n; f++)
+		for (size_t i = 0; files[f].here && i < files[f].st.n; i++) {
+			const char *chosen = index ? file_in(index, files[f].st.tensors[i].name) : NULL;
+			int rc;
+
+			if (chosen && strcmp(chosen, l->files[f].name))
+				continue;
+			rc = take_tensor(step, &files[f].st.tensors[i], f, &l->tensors[l->tensors_n]);
+			if (rc < 0)
+				return rc;
+			l->tensors_n++;
+		}
+	if (l->tensors_n)
+		qsort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
+	for (size_t i = 1; i < l->tensors_n; i++)
+		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)
+			return shf_fail(&step->cat_err, step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
+			                "%s: tensor %s is in %s and in %s", step->path,
+			                l->tensors[i].name, l->files[l->tensors[i - 1].file].name,
+			                l->files[l->tensors[i].file].name);
+	for (size_t i = 0; index && i < index->n; i++)
+		if (shf_layout_find(l, "model", index->entries[i].name) < 0)
+			return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s: the index puts %s into %s, "
+			                "which does not have it", step->path, index->entries[i].name,
+			                index->entries[i].file);
+	return 0;
+}
+
+static void span_families(struct shf_layout *l)
+{
+	for (size_t i = 0; i < l->families_n; i++) {
+		l->families[i].tensors_n = 0;
+		l->families[i].bytes = 0;
+	}
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		struct shf_lt_family *fam = &l->families[l->tensors[i].family];
+
+		if (fam->tensors_n++ == 0)
+			fam->first_tensor = (uint32_t)i;
+		fam->bytes += l->tensors[i].bytes;
+	}
+}
+
+/* Headers and sums must tell the same story. */
+static int match_sums(struct sheaf_step *step)
+{
+	struct shf_layout *l = &step->layout;
+	const struct shf_sums *s = &step->sums;
+
+	if (s->head.tensors_n != l->tensors_n || s->head.blocks_n != l->blocks_n)
+		return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: headers have %zu tensors, the "
+		                "sums %" PRIu64, step->path, l->tensors_n, s->head.tensors_n);
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		struct shf_lt_tensor *t = &l->tensors[l->by_place[i]];
+		struct shf_sums_tensor r = shf_sums_tensor(s, i);
+
+		if (r.file != t->file || r.off != t->off || r.bytes != t->bytes ||
+		    r.dtype != (uint32_t)t->dtype || r.ndim != t->items.ndim ||
+		    strcmp(shf_sums_name(s, &r), t->name) ||
+		    strcmp(shf_sums_family(s, &r), l->families[t->family].name))
+			return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s/%s: tensor %s is not what the "
+			                "sums say", step->path, l->files[t->file].name, t->name);
+		t->digest = r.digest;
+	}
+	return 0;
+}
+
+static int index_sorted(const struct shf_index *in, struct shf_index *out, struct shf_arena *arena)
+{
+	*out = *in;
+	out->entries = shf_arena_alloc(arena, in->n + 1, sizeof(*in->entries));
+	if (!out->entries)
+		return SHEAF_ENOMEM;
+	if (in->n)
+		memcpy(out->entries, in->entries, in->n * sizeof(*in->entries));
+	if (in->n)
+		qsort(out->entries, in->n, sizeof(*in->entries), entry_order);
+	return 0;
+}
+
+static int build(struct sheaf_step *step, const struct shf_buf *all, const struct shf_index *index)
+{
+	struct shf_layout *l = &step->layout;
+	struct parsed *files = shf_zalloc(l->files_n, sizeof(*files));
+	struct shf_index sorted;
+	int rc = files ? 0 : shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for headers");
+
+	if (rc == 0 && index && index_sorted(index, &sorted, &l->arena) < 0)
+		rc = shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for the index");
+	if (rc == 0)
+		rc = hear(step, all, files, &l->arena);
+	if (rc == 0)
+		rc = collect(step, files, index ? &sorted : NULL);
+	if (rc == 0) {
+		span_families(l);
+		rc = shf_layout_number(l, &step->cat_err);
+	}
+	if (rc == 0 && step->sound)
+		rc = step->sums_rc < 0 ? step->sums_rc : match_sums(step);
+	if (rc < 0 && step->sums_rc < 0 && step->sound)
+		step->cat_err = step->sums_err;
+	shf_free(files);
+	return rc;
+}
+
+int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
+                     struct sheaf_error *err)
+{
+	struct shf_team *team = &step->run->team;
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	int rc;
+
+	read_mine(step, &mine);
+	rc = shf_agree(team, mine.oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for headers") : 0,
+	               err);
+	if (rc == 0)
+		rc = shf_allgatherv(team, &mine, &all, NULL, err);
+	if (rc == 0) {
+		step->cat_rc = build(step, &all, index);
+		/* What is wrong with the bytes is the same everywhere; memory is not. */
+		rc = shf_agree(team, step->cat_rc == SHEAF_ENOMEM
+		               ? shf_fail(err, SHEAF_ENOMEM, "%s", step->cat_err.msg) : 0, err);
+	}
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	return rc;
+}

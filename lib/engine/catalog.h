@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From headers on disk to a layout. Each header is read, checked and parsed by one rank and told
+ * to all. */
+#ifndef SHF_CATALOG_H
+#define SHF_CATALOG_H
+#include "engine.h"
+#include "index.h"
+
+/* Files of the step are in step->layout.files by name and family (families by name and dir);
+ * fills tensors, sizes, offsets. index: of a foreign directory, or NULL. What is wrong with the
+ * step itself goes to step->cat_rc; the return value is about the group. [collective] */
+int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
+                     struct sheaf_error *err);
+/* Bytes [lo, hi) of file f, whole blocks, against their sums; UNVERIFIED passes. ECORRUPT names
+ * file, block, offset, tensor. first_bad: block of the file, or -1. [local] */
+int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
+                     uint64_t n, int64_t *first_bad, struct sheaf_error *err);
+/* Name of the tensor that byte `at` of file f belongs to: "family/name", or "header". */
+const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
+                          size_t n);
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes between a rank's memory and file order, with the digest of what went by. One box at a
+ * time; pure but for the memory it is given. */
+#ifndef SHF_COPY_H
+#define SHF_COPY_H
+#include "box.h"
+#include "layout.h"
+#include "state.h"
+
+/* File order: where unit `at` of the tensor lies. Dense images have bytes at data + (unit - at) *
+ * unit_bytes; packed ones have the box's units one after the other (at is ignored). */
+struct shf_place_at {
+	uint8_t *data;
+	int64_t at;                     /* tensor unit at data; may be before the tensor */
+	bool packed;
+};
+/* Memory -> file order; converts where memory has another type. *digest ^= the raw CRC of the
+ * box's stored bytes, each shifted by the bytes that follow it in the tensor. */
+void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                 const struct shf_box *box, struct shf_place_at to, uint64_t *digest);
+/* File order -> memory. *digest as above, of the stored bytes read. */
+void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                  const struct shf_box *box, struct shf_place_at from, uint64_t *digest);
+/* Digest of what memory holds; false where memory has another type (nothing to compare). */
+bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                    const struct shf_box *box, uint64_t *digest);
+/* File order -> packed, and packed -> file order, without memory of a slice. */
+void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                   struct shf_place_at from, uint8_t *to, uint64_t *digest);
+void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
+                     struct shf_place_at to, uint64_t *digest);
+uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box);
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the entry points call: runs, steps, loads, verification, plans. Saves are in save.h. */
+#ifndef SHF_ENGINE_H
+#define SHF_ENGINE_H
+#include "layout.h"
+#include "manifest.h"
+#include "run.h"
+#include "state.h"
+#include "sums.h"
+
+/* A step that is open: its manifest, its sums, where every tensor lies. The catalog may be broken
+ * (cat_rc): then verify can still say what is wrong, and everything else returns cat_rc. */
+struct sheaf_step {
+	struct sheaf_run *run;          /* counted; bare for steps opened by path */
+	uint64_t pid;
+	int64_t number;                 /* -1: foreign */
+	const char *format;             /* "sheaf", "hf", "safetensors" */
+	char *path;                     /* owned */
+	int dir;                        /* descriptor of the directory */
+	int lease;                      /* of sheaf.json, shared lock; -1 */
+	bool sound;                     /* has a manifest, so also sums */
+	bool renamed;                   /* opened by path under another name than its step's */
+	struct shf_arena arena;
+	struct shf_manifest manifest;
+	struct shf_layout layout;
+	uint8_t *sums_bytes;            /* owned */
+	struct shf_sums sums;
+	int sums_rc, cat_rc;
+	struct sheaf_error sums_err, cat_err;
+	int *fds;                       /* by file; -1: not open yet; -2: gone */
+	uint64_t *file_bytes;           /* as on disk; UINT64_MAX: gone */
+	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files; /* attached, read */
+	size_t files_n;
+	struct shf_mf_file *plain;      /* attached or, foreign, plain files beside the weights */
+	size_t plain_n;
+};
+int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+                  struct sheaf_error *err);
+int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
+                       const struct sheaf_opts *opts, const struct shf_sys *sys,
+                       struct sheaf_error *err);
+void shf_step_put(struct sheaf_step *step);
+/* Descriptor of file f, opened when first wanted. Negative code. [local] */
+int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
+int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+                  struct sheaf_report *report, struct sheaf_error *err);
+int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
+                  struct sheaf_error *err);
+int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
+                    struct sheaf_error *err);
+int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
+                      struct sheaf_error *err);
+
+int shf_run_prune(struct sheaf_run *run, bool dry,
+                  void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                  struct sheaf_error *err);
+int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
+void shf_run_close(struct sheaf_run *run);
+
+int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
+                     const struct sheaf_opts *opts,
+                     void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
+                     struct sheaf_error *err);
+#endif

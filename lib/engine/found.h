@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What lies at a path: a step of ours, a Hugging Face directory, one safetensors file. Rank 0
+ * looks, everyone is told. */
+#ifndef SHF_FOUND_H
+#define SHF_FOUND_H
+#include "index.h"
+#include "manifest.h"
+#include "run.h"
+
+struct shf_found {              /* in the arena of decode, but for manifest: borrowed */
+	bool sound, single, in_run, has_index;
+	int64_t step;                   /* in_run: its number */
+	const char *path, *dir, *name;  /* for sentences; to open; its name in the run */
+	struct shf_buf manifest;        /* raw bytes */
+	const char **files; size_t files_n;
+	struct shf_mf_file *plain; size_t plain_n;
+	struct shf_index index;
+};
+/* Both append what was found, for decode on every rank. [rank 0] */
+int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err);
+int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
+                   struct sheaf_error *err);
+int shf_found_decode(struct shf_found *found, struct shf_arena *arena, const struct shf_buf *told,
+                     struct sheaf_error *err);
+#endif

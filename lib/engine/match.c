@@ -1,0 +1,641 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wire, little-endian. To a home: u32 tensor, box. To a file side: u64 stripe, u64 lo, u64 hi,
+ * u32 moves, then each: u32 rank, u32 tensor | witness << 31, box. To a memory side: u32 tensor |
+ * witness << 31, u32 round, u64 image, u64 seg_lo, box. A box: i64 start, i64 count per dimension
+ * of its tensor. */
+#include "match.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+
+#define WITNESS (UINT32_C(1) << 31)
+
+void shf_holds_release(struct shf_holds *h)
+{
+	shf_free(h->a);
+	*h = (struct shf_holds){ 0 };
+}
+
+struct adding {
+	struct shf_holds *holds;
+	uint32_t tensor, slice;
+};
+
+static int add_box(void *arg, const struct shf_box *box)
+{
+	struct adding *a = arg;
+	struct shf_holds *h = a->holds;
+
+	if (h->n == h->cap) {
+		size_t cap = h->cap ? 2 * h->cap : 64;
+		struct shf_hold *more = shf_realloc(h->a, cap, sizeof(*more));
+
+		if (!more)
+			return SHEAF_ENOMEM;
+		h->a = more;
+		h->cap = cap;
+	}
+	h->a[h->n++] = (struct shf_hold){ a->tensor, a->slice, *box };
+	return 0;
+}
+
+int shf_holds_add(struct shf_holds *h, const struct shf_layout *l, uint32_t tensor,
+                  uint32_t slice_i, const struct shf_slice *slice, struct sheaf_error *err)
+{
+	struct adding a = { h, tensor, slice_i };
+	size_t first = h->n;
+
+	if (slice->empty)
+		return 0;
+	if (shf_mem_boxes(&slice->mem, add_box, &a) != 0)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the boxes of %s", slice->name);
+	for (size_t i = first; i < h->n; i++)
+		h->bytes += shf_box_units(&h->a[i].box) * l->tensors[tensor].unit;
+	return 0;
+}
+
+static int hold_order(const void *a, const void *b)
+{
+	const struct shf_hold *x = a, *y = b;
+
+	if (x->tensor != y->tensor)
+		return x->tensor < y->tensor ? -1 : 1;
+	return x->slice < y->slice ? -1 : x->slice > y->slice;
+}
+
+void shf_holds_sort(struct shf_holds *h)
+{
+	if (h->n)
+		qsort(h->a, h->n, sizeof(*h->a), hold_order);
+}
+
+size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
+{
+	size_t lo = 0, hi = h->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (h->a[mid].tensor < tensor)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < h->n && h->a[lo].tensor == tensor ? lo : h->n;
+}
+
+void shf_work_release(struct shf_work *w)
+{
+	shf_arena_release(&w->arena);
+	*w = (struct shf_work){ 0 };
+}
+
+int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
+                 const struct shf_gap *gap)
+{
+	const struct shf_lt_tensor *t = &l->tensors[tensor];
+	char box[160], shape[120], ranks[80] = "";
+
+	if (gap->before >= 0 && gap->after >= 0)
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is before, rank %" PRId64
+		         " what is after)", gap->before, gap->after);
+	else if (gap->before >= 0 || gap->after >= 0)
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is %s)",
+		         gap->before >= 0 ? gap->before : gap->after,
+		         gap->before >= 0 ? "before" : "after");
+	return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: nobody holds %s of %s%s",
+	                l->families[t->family].name, t->name,
+	                shf_box_print(&gap->box, box, sizeof(box)),
+	                shf_shape_print(&t->shape, shape, sizeof(shape)), ranks);
+}
+
+static void put_box(struct shf_buf *b, const struct shf_box *box)
+{
+	for (int d = 0; d < box->ndim; d++) {
+		shf_buf_u64(b, (uint64_t)box->start[d]);
+		shf_buf_u64(b, (uint64_t)box->count[d]);
+	}
+}
+
+static void get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
+                    struct shf_box *box)
+{
+	*box = (struct shf_box){ 0 };
+	if (tensor >= l->tensors_n) {
+		c->bad = true;
+		return;
+	}
+	box->ndim = l->tensors[tensor].shape.ndim;
+	for (int d = 0; d < box->ndim; d++) {
+		box->start[d] = (int64_t)shf_cur_u64(c);
+		box->count[d] = (int64_t)shf_cur_u64(c);
+	}
+}
+
+/* Stripes are dealt to homes in equal, consecutive shares. */
+static uint64_t home_first(const struct shf_team *team, const struct shf_layout *l, uint64_t rank)
+{
+	uint64_t ranks = (uint64_t)team->ranks;
+
+	return (rank * l->stripes_n + ranks - 1) / ranks;
+}
+
+static uint64_t home_of(const struct shf_team *team, const struct shf_layout *l, uint64_t stripe)
+{
+	return stripe * (uint64_t)team->ranks / l->stripes_n;
+}
+
+static void tell_homes(const struct shf_team *team, const struct shf_match *m, struct shf_buf *out)
+{
+	const struct shf_layout *l = m->layout;
+
+	for (size_t i = 0; i < m->holds->n; i++) {
+		const struct shf_hold *h = &m->holds->a[i];
+		const struct shf_lt_tensor *t = &l->tensors[h->tensor];
+		uint64_t lo, hi, first = l->files[t->file].first_stripe;
+
+		shf_box_span(&t->shape, &h->box, &lo, &hi);
+		lo = first + (t->off + lo * t->unit) / SHF_STRIPE;
+		hi = first + (t->off + hi * t->unit - 1) / SHF_STRIPE;
+		for (uint64_t r = home_of(team, l, lo); r <= home_of(team, l, hi); r++) {
+			shf_buf_u32(&out[r], h->tensor);
+			put_box(&out[r], &h->box);
+		}
+	}
+}
+
+struct heard {                  /* what a home was told */
+	uint32_t rank, tensor;
+	struct shf_box box;
+};
+struct home {
+	uint64_t first, end;            /* stripes */
+	struct heard *heard;
+	size_t n;
+	size_t *start;                  /* by stripe: first position in `which`; end - first + 1 */
+	size_t *which;                  /* indices of heard */
+};
+
+static void heard_stripes(const struct shf_layout *l, const struct home *h, const struct heard *x,
+                          uint64_t *a, uint64_t *b)
+{
+	const struct shf_lt_tensor *t = &l->tensors[x->tensor];
+	uint64_t lo, hi, first = l->files[t->file].first_stripe;
+
+	shf_box_span(&t->shape, &x->box, &lo, &hi);
+	*a = first + (t->off + lo * t->unit) / SHF_STRIPE;
+	*b = first + (t->off + hi * t->unit - 1) / SHF_STRIPE + 1;
+	*a = *a < h->first ? h->first : *a;
+	*b = *b > h->end ? h->end : *b;
+}
+
+static int home_sort(const struct shf_layout *l, struct home *h, struct shf_arena *arena)
+{
+	size_t stripes = (size_t)(h->end - h->first), total = 0;
+	uint64_t a, b;
+
+	h->start = shf_arena_alloc(arena, stripes + 2, sizeof(*h->start));
+	if (!h->start)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < h->n; i++) {
+		heard_stripes(l, h, &h->heard[i], &a, &b);
+		for (uint64_t s = a; s < b; s++)
+			h->start[s - h->first + 2]++, total++;
+	}
+	for (size_t s = 2; s < stripes + 2; s++)
+		h->start[s] += h->start[s - 1];
+	h->which = shf_arena_alloc(arena, total + 1, sizeof(*h->which));
+	if (!h->which)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < h->n; i++) {
+		heard_stripes(l, h, &h->heard[i], &a, &b);
+		for (uint64_t s = a; s < b; s++)
+			h->which[h->start[s - h->first + 1]++] = i;
+	}
+	return 0;
+}
+
+static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct home *h,
+                     const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
+{
+	struct shf_cur c = { in->data, in->data, false };
+	size_t cap = 0;
+
+	h->first = home_first(team, l, (uint64_t)team->rank);
+	h->end = home_first(team, l, (uint64_t)team->rank + 1);
+	for (int r = 0; r < team->ranks; r++) {
+		c.end = c.p + in_bytes[r];
+		while (c.p < c.end) {
+			struct heard x = { .rank = (uint32_t)r };
+
+			if (h->n == cap) {
+				struct heard *more = shf_realloc(h->heard, cap = cap ? 2 * cap : 64,
+				                                 sizeof(*more));
+				if (!more)
+					return SHEAF_ENOMEM;
+				h->heard = more;
+			}
+			x.tensor = shf_cur_u32(&c);
+			get_box(&c, l, x.tensor, &x.box);
+			if (c.bad)
+				return SHEAF_EBUG;
+			h->heard[h->n++] = x;
+		}
+	}
+	return home_sort(l, h, arena);
+}
+
+static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
+                       struct shf_buf *out)
+{
+	size_t m = 0;
+
+	for (size_t i = 0; i < dealt->segments_n; i++) {
+		const struct shf_segment *g = &dealt->segments[i];
+		struct shf_buf *b = &out[g->rank];
+		size_t first = m;
+
+		while (m < dealt->moves_n && dealt->moves[m].segment == i)
+			m++;
+		shf_buf_u64(b, stripe);
+		shf_buf_u64(b, g->lo);
+		shf_buf_u64(b, g->hi);
+		shf_buf_u32(b, (uint32_t)(m - first));
+		for (size_t k = first; k < m; k++) {
+			const struct shf_move *v = &dealt->moves[k];
+
+			shf_buf_u32(b, v->rank);
+			shf_buf_u32(b, numbers[v->tensor] | (v->witness ? WITNESS : 0));
+			put_box(b, &v->box);
+		}
+	}
+}
+
+/* Index of a tensor in the stripe's list, which is by offset. */
+static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st, uint32_t tensor)
+{
+	size_t lo = 0, hi = st->tensors_n;
+
+	while (hi - lo > 1) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (st->tensors[mid].off <= l->tensors[tensor].off)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Deal one stripe of this home. */
+static int deal_stripe(const struct shf_team *team, const struct shf_match *m, const struct home *h,
+                       uint64_t stripe, struct shf_buf *out, struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_stripe st;
+	struct shf_dealt dealt = { 0 };
+	struct shf_gap gap;
+	const uint32_t *numbers;
+	size_t first = h->start[stripe - h->first], n = h->start[stripe - h->first + 1] - first;
+	int rc = shf_layout_stripe(m->layout, stripe, &arena, &st, &numbers);
+	struct shf_piece *pieces = rc < 0 ? NULL : shf_arena_alloc(&arena, n + 1, sizeof(*pieces));
+
+	if (rc == 0 && !pieces)
+		rc = SHEAF_ENOMEM;
+	for (size_t i = 0; i < n && rc == 0; i++) {
+		const struct heard *x = &h->heard[h->which[first + i]];
+		size_t t = in_stripe(m->layout, &st, x->tensor);
+
+		if (t >= st.tensors_n || numbers[t] != x->tensor)
+			rc = SHEAF_EBUG;
+		pieces[i] = (struct shf_piece){ x->rank, (uint32_t)t, x->box };
+	}
+	if (rc == 0 && m->way == SHF_SAVE)
+		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, (uint32_t)team->ranks,
+		                   m->witness ? SHF_DEAL_WITNESS : 0, &dealt, &gap);
+	else if (rc == 0)
+		rc = shf_deal_load(&arena, &st, pieces, n, m->nodes, (uint32_t)team->ranks, &dealt);
+	if (rc == SHEAF_ELAYOUT)
+		shf_gap_fail(err, m->layout, numbers[gap.tensor], &gap);
+	else if (rc < 0)
+		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, sheaf_strerror(rc));
+	if (rc == 0)
+		tell_files(stripe, numbers, &dealt, out);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+static int deal_home(const struct shf_team *team, const struct shf_match *m,
+                     const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
+                     struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct home h = { 0 };
+	int rc = home_hear(team, m->layout, &h, in, in_bytes, &arena);
+
+	if (rc < 0)
+		shf_fail(err, rc, "planning: %s", sheaf_strerror(rc));
+	for (uint64_t s = h.first; s < h.end && rc == 0; s++) {
+		if (m->way == SHF_LOAD && h.start[s - h.first] == h.start[s - h.first + 1])
+			continue;
+		rc = deal_stripe(team, m, &h, s, out, err);
+	}
+	shf_free(h.heard);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* The file side: segments and moves from what the homes say. */
+static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
+                         struct shf_work *w)
+{
+	struct shf_cur c = { in->data, in->data + in->len, false };
+	size_t segs = 0, moves = 0;
+
+	for (int pass = 0; pass < 2; pass++) {
+		c = (struct shf_cur){ in->data, in->data + in->len, false };
+		if (pass == 1) {
+			w->segs = shf_arena_alloc(&w->arena, segs + 1, sizeof(*w->segs));
+			w->moves = shf_arena_alloc(&w->arena, moves + 1, sizeof(*w->moves));
+			if (!w->segs || !w->moves)
+				return SHEAF_ENOMEM;
+		}
+		while (c.p < c.end && !c.bad) {
+			struct shf_seg g = { .first_move = (uint32_t)w->moves_n };
+			uint64_t stripe = shf_cur_u64(&c);
+
+			g.lo = shf_cur_u64(&c);
+			g.hi = shf_cur_u64(&c);
+			g.moves_n = shf_cur_u32(&c);
+			g.file = shf_layout_stripe_file(l, stripe);
+			for (uint32_t k = 0; k < g.moves_n && !c.bad; k++) {
+				struct shf_mv v = { .rank = shf_cur_u32(&c),
+				                    .seg = (uint32_t)w->segs_n };
+
+				v.tensor = shf_cur_u32(&c);
+				v.witness = v.tensor & WITNESS;
+				v.tensor &= ~WITNESS;
+				get_box(&c, l, v.tensor, &v.box);
+				if (pass == 1 && !c.bad)
+					w->moves[w->moves_n++] = v;
+			}
+			segs += pass == 0;
+			moves += pass == 0 ? g.moves_n : 0;
+			if (pass == 1)
+				w->segs[w->segs_n++] = g;
+		}
+		if (c.bad)
+			return SHEAF_EBUG;
+	}
+	return 0;
+}
+
+/* Cut segments that are larger than the window: their moves are cut with them. */
+static int cut_segments(const struct shf_layout *l, struct shf_work *w, uint64_t window)
+{
+	size_t segs = 0, moves = 0;
+
+	for (size_t i = 0; i < w->segs_n; i++) {
+		size_t parts = (size_t)((w->segs[i].hi - w->segs[i].lo + window - 1) / window);
+
+		segs += parts;
+		moves += parts > 1 ? w->segs[i].moves_n * (parts + 1) * SHF_RANGE_BOXES_MAX
+		                   : w->segs[i].moves_n;
+	}
+	if (segs == w->segs_n)
+		return 0;
+	struct shf_seg *g = shf_arena_alloc(&w->arena, segs, sizeof(*g));
+	struct shf_mv *v = shf_arena_alloc(&w->arena, moves, sizeof(*v));
+	size_t gn = 0, vn = 0;
+
+	if (!g || !v)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < w->segs_n; i++) {
+		const struct shf_seg *s = &w->segs[i];
+
+		for (uint64_t lo = s->lo; lo < s->hi; lo += window) {
+			struct shf_seg part = *s;
+
+			part.lo = lo;
+			part.hi = s->hi - lo > window ? lo + window : s->hi;
+			part.first_move = (uint32_t)vn;
+			for (uint32_t k = 0; k < s->moves_n; k++) {
+				struct shf_mv mv = w->moves[s->first_move + k];
+				const struct shf_lt_tensor *t = &l->tensors[mv.tensor];
+				struct shf_box range[SHF_RANGE_BOXES_MAX], box = mv.box;
+				uint64_t a = part.lo > t->off ? (part.lo - t->off) / t->unit : 0;
+				uint64_t b = part.hi > t->off ? (part.hi - t->off) / t->unit : 0;
+				uint64_t units = t->bytes / t->unit;
+				int n = shf_range_boxes(&t->shape, a, b < units ? b : units, range);
+
+				mv.seg = (uint32_t)gn;
+				for (int x = 0; x < n; x++)
+					if (shf_box_intersect(&mv.box, &box, &range[x]))
+						v[vn++] = mv;
+			}
+			part.moves_n = (uint32_t)(vn - part.first_move);
+			g[gn++] = part;
+		}
+	}
+	w->segs = g;
+	w->segs_n = gn;
+	w->moves = v;
+	w->moves_n = vn;
+	return 0;
+}
+
+static int seg_order(const void *a, const void *b)
+{
+	const struct shf_seg *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+/* Rounds: consecutive segments as long as they fit the window. */
+static void lay_out(struct shf_work *w, uint64_t window)
+{
+	uint64_t fill = 0;
+
+	w->rounds = w->segs_n ? 1 : 0;
+	for (size_t i = 0; i < w->segs_n; i++) {
+		struct shf_seg *g = &w->segs[i];
+		uint64_t bytes = g->hi - g->lo;
+
+		if (fill > 0 && window && fill + bytes > window) {
+			w->rounds++;
+			fill = 0;
+		}
+		g->round = w->rounds - 1;
+		g->image = fill;
+		fill += (bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
+		w->image_bytes = fill > w->image_bytes ? fill : w->image_bytes;
+		w->bytes += bytes;
+		for (uint32_t k = 0; k < g->moves_n; k++)
+			w->moves[g->first_move + k].seg = (uint32_t)i;
+	}
+}
+
+static void tell_memory(const struct shf_work *w, struct shf_buf *out)
+{
+	for (size_t i = 0; i < w->segs_n; i++) {
+		const struct shf_seg *g = &w->segs[i];
+
+		for (uint32_t k = 0; k < g->moves_n; k++) {
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+			struct shf_buf *b = &out[v->rank];
+
+			shf_buf_u32(b, v->tensor | (v->witness ? WITNESS : 0));
+			shf_buf_u32(b, g->round);
+			shf_buf_u64(b, g->image);
+			shf_buf_u64(b, g->lo);
+			put_box(b, &v->box);
+		}
+	}
+}
+
+struct serve_key {              /* keeps the file side's order inside a round */
+	struct shf_serve s;
+	size_t at;
+};
+
+static int serve_order(const void *a, const void *b)
+{
+	const struct serve_key *x = a, *y = b;
+
+	if (x->s.round != y->s.round)
+		return x->s.round < y->s.round ? -1 : 1;
+	if (x->s.rank != y->s.rank)
+		return x->s.rank < y->s.rank ? -1 : 1;
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
+                       const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
+{
+	struct shf_cur c = { in->data, in->data, false };
+	struct serve_key *keys = NULL;
+	size_t n = 0, cap = 0;
+	int rc = 0;
+
+	for (int r = 0; r < team->ranks && rc == 0; r++) {
+		c.end = c.p + in_bytes[r];
+		while (c.p < c.end && rc == 0) {
+			if (n == cap) {
+				struct serve_key *more = shf_realloc(keys, cap = cap ? 2 * cap : 64,
+				                                     sizeof(*more));
+				if (!more) {
+					rc = SHEAF_ENOMEM;
+					break;
+				}
+				keys = more;
+			}
+			struct shf_serve s = { .rank = (uint32_t)r, .tensor = shf_cur_u32(&c) };
+
+			s.witness = s.tensor & WITNESS;
+			s.tensor &= ~WITNESS;
+			s.round = shf_cur_u32(&c);
+			s.image = shf_cur_u64(&c);
+			s.seg_lo = shf_cur_u64(&c);
+			get_box(&c, l, s.tensor, &s.box);
+			if (c.bad)
+				rc = SHEAF_EBUG;
+			keys[n] = (struct serve_key){ s, n };
+			n++;
+		}
+	}
+	w->serves = rc == 0 ? shf_arena_alloc(&w->arena, n + 1, sizeof(*w->serves)) : NULL;
+	if (rc == 0 && !w->serves)
+		rc = SHEAF_ENOMEM;
+	if (rc == 0) {
+		if (n)
+			qsort(keys, n, sizeof(*keys), serve_order);
+		for (size_t i = 0; i < n; i++)
+			w->serves[i] = keys[i].s;
+		w->serves_n = n;
+	}
+	shf_free(keys);
+	return rc;
+}
+
+static int file_side(int self, const struct shf_match *m, const struct shf_buf *in,
+                     struct shf_work *w, struct shf_buf *out)
+{
+	uint8_t rank[4];
+	int rc = hear_segments(m->layout, in, w);
+
+	if (rc == 0 && m->window)
+		rc = cut_segments(m->layout, w, m->window);
+	if (rc < 0)
+		return rc;
+	if (w->segs_n)
+		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
+	lay_out(w, m->window);
+	tell_memory(w, out);
+	shf_put32(rank, (uint32_t)self);
+	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
+	return 0;
+}
+
+/* One exchange: sends `out`, leaves the answer in *in, empties out. */
+static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_buf *in,
+                 size_t *in_bytes, struct sheaf_error *err)
+{
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, out, in, in_bytes, err);
+	for (int r = 0; out && r < team->ranks; r++)
+		shf_buf_release(&out[r]);
+	return rc;
+}
+
+static int said(int rc, struct sheaf_error *err)
+{
+	return rc < 0 ? shf_fail(err, rc, "planning: %s", sheaf_strerror(rc)) : 0;
+}
+
+int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *w,
+              struct sheaf_error *err)
+{
+	struct shf_buf *out = shf_zalloc((size_t)team->ranks, sizeof(*out)), in = SHF_BUF_INIT;
+	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
+	uint64_t most, hash;
+	int rc = said(out && in_bytes ? 0 : SHEAF_ENOMEM, err);
+
+	*w = (struct shf_work){ 0 };
+	if (rc == 0)
+		tell_homes(team, m, out);
+	rc = trade(team, rc, out, &in, in_bytes, err);
+	if (rc == 0) {
+		rc = deal_home(team, m, &in, in_bytes, out, err);
+		rc = trade(team, rc, out, &in, in_bytes, err);
+	}
+	if (rc == 0) {
+		rc = said(file_side(team->rank, m, &in, w, out), err);
+		rc = trade(team, rc, out, &in, in_bytes, err);
+	}
+	if (rc == 0)
+		rc = shf_agree(team, said(hear_serves(team, m->layout, &in, in_bytes, w), err), err);
+	if (rc == 0) {
+		most = w->rounds;
+		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
+		w->rounds = (uint32_t)most;
+	}
+	if (rc == 0) {
+		hash = w->hash;
+		rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
+		w->hash = hash ^ shf_layout_hash(m->layout);
+	}
+	if (rc < 0)
+		shf_work_release(w);
+	for (int r = 0; out && r < team->ranks; r++)
+		shf_buf_release(&out[r]);
+	shf_free(out);
+	shf_free(in_bytes);
+	shf_buf_release(&in);
+	return rc;
+}

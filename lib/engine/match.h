@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matching: who moves which bytes between whose memory and which file. Saving and loading are the
+ * same problem with the arrows turned, so there is one matcher.
+ *
+ * Each stripe has a home rank. Every rank tells the homes what it holds (or wants) of their
+ * stripes; a home deals its stripes and tells the file side of each segment (writer or reader);
+ * the file side lays its segments out in rounds of a window and tells the memory side of each
+ * move the round and place. Three sparse exchanges; no rank ever sees more than it takes part in.
+ */
+#ifndef SHF_MATCH_H
+#define SHF_MATCH_H
+#include "group.h"
+#include "layout.h"
+#include "state.h"
+
+struct shf_hold {               /* a box of a tensor that this rank holds or wants */
+	uint32_t tensor, slice;
+	struct shf_box box;
+};
+struct shf_holds {
+	struct shf_hold *a;             /* owned; by tensor, then slice */
+	size_t n, cap;
+	uint64_t bytes;
+};
+/* Boxes of slice number `slice`, which is tensor number `tensor`. */
+int shf_holds_add(struct shf_holds *h, const struct shf_layout *l, uint32_t tensor,
+                  uint32_t slice_i, const struct shf_slice *slice, struct sheaf_error *err);
+void shf_holds_sort(struct shf_holds *h);
+void shf_holds_release(struct shf_holds *h);
+/* First hold of the tensor (index), h->n if none. */
+size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor);
+
+struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine to write or read */
+	uint32_t file, round;
+	uint64_t lo, hi;
+	uint64_t image;                 /* of lo in this rank's image */
+	uint32_t first_move, moves_n;
+};
+struct shf_mv {                 /* a move of my segment */
+	uint32_t tensor, rank, seg;     /* rank: the memory side */
+	bool witness;
+	struct shf_box box;
+};
+struct shf_serve {              /* the memory side of a move */
+	uint32_t tensor, rank, round;   /* rank: the file side */
+	bool witness;
+	uint64_t image, seg_lo;         /* byte seg_lo of the file is at `image` of that rank's image */
+	struct shf_box box;
+};
+struct shf_work {
+	struct shf_arena arena;
+	struct shf_seg *segs; size_t segs_n;            /* by round, file, offset */
+	struct shf_mv *moves; size_t moves_n;           /* by segment, in dealt order */
+	struct shf_serve *serves; size_t serves_n;      /* by round, file-side rank, its order */
+	uint32_t rounds;                                /* equal on all ranks */
+	uint64_t image_bytes;                           /* the largest round of this rank */
+	uint64_t bytes;                                 /* of all segments */
+	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
+};
+enum shf_way { SHF_SAVE, SHF_LOAD };
+struct shf_match {
+	const struct shf_layout *layout;
+	const struct shf_holds *holds;
+	const int32_t *nodes;           /* of every rank */
+	enum shf_way way;
+	bool witness;                   /* also digests of replicas */
+	uint64_t window;                /* bytes of image a round may take; 0: one round */
+};
+/* [collective] ELAYOUT names the first box that nobody holds. */
+int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,
+              struct sheaf_error *err);
+void shf_work_release(struct shf_work *w);
+/* The sentence for a gap. */
+int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
+                 const struct shf_gap *gap);
+#define SHF_WINDOW_MIN (UINT64_C(64) << 10)
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a run: options, the group, nodes, the lock on rank 0, the proof that all
+ * ranks see one file system. */
+#include "run.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "match.h"
+
+#define OPTS_MIN offsetof(struct sheaf_opts, ignore)
+
+static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
+{
+	size_t n = 0, bytes = 0;
+	char *text;
+
+	out->ignore = NULL;
+	if (!in || !in[0])
+		return 0;
+	for (; in[n]; n++)
+		bytes += strlen(in[n]) + 1;
+	const char **list = shf_zalloc(1, (n + 1) * sizeof(*list) + bytes);
+	if (!list)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu patterns", n);
+	text = (char *)(list + n + 1);
+	for (size_t i = 0; i < n; i++) {
+		size_t len = strlen(in[i]) + 1;
+
+		list[i] = memcpy(text, in[i], len);
+		text += len;
+	}
+	out->ignore = list;
+	return 0;
+}
+
+void shf_opts_release(struct sheaf_opts *opts)
+{
+	shf_free((void *)(uintptr_t)opts->ignore);
+	opts->ignore = NULL;
+}
+
+static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
+{
+	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
+	                 SHEAF_UNVERIFIED;
+
+	if (o->flags & ~known)
+		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
+		                (unsigned)(o->flags & ~known));
+	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 || o->keep_last < 0 ||
+	    o->keep_every < 0 || o->grace_s < -1 || o->timeout_ms < 0)
+		return shf_fail(err, SHEAF_EINVAL, "opts: a count or time is negative or too large");
+	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
+		return shf_fail(err, SHEAF_EINVAL, "opts.staging_bytes_max is %" PRIu64 ", at least %"
+		                PRIu64, o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
+	if (o->flags & SHEAF_CREATE && o->flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL, "SHEAF_CREATE and SHEAF_READONLY exclude each other");
+	return 0;
+}
+
+int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
+{
+	struct sheaf_opts o = { .size = sizeof(o) };
+
+	*out = o;
+	if (in && in->size < OPTS_MIN)
+		return shf_fail(err, SHEAF_EINVAL, "opts.size is %u; set it to sizeof(struct "
+		                "sheaf_opts)", (unsigned)in->size);
+	if (in) {
+		for (size_t i = sizeof(o); i < in->size; i++)
+			if (((const uint8_t *)in)[i])
+				return shf_fail(err, SHEAF_EINVAL, "opts asks for something newer than "
+				                "this sheaf");
+		memcpy(&o, in, in->size < sizeof(o) ? in->size : sizeof(o));
+		o.size = sizeof(o);
+	}
+	int rc = opts_check(&o, err);
+	if (rc < 0)
+		return rc;
+	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
+	o.io_threads = o.io_threads ? o.io_threads : 4;
+	o.images_max = o.images_max ? o.images_max : 1;
+	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
+	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
+	rc = ignore_copy(&o, o.ignore, err);
+	if (rc == 0)
+		*out = o;
+	return rc;
+}
+
+void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
+{
+	char line[600];
+	va_list ap;
+
+	if (!run->opts.log)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	run->opts.log(run->opts.arg, level, line);
+}
+
+int64_t shf_now(const struct sheaf_run *run)
+{
+	return run->sys->ops->mono_ns(run->sys->arg);
+}
+
+bool shf_run_is_ours(const struct sheaf_run *run)
+{
+	return run->sys->ops->pid(run->sys->arg) == run->pid;
+}
+
+void shf_run_get(struct sheaf_run *run)
+{
+	run->refs++;
+}
+
+void shf_run_put(struct sheaf_run *run)
+{
+	if (!run || --run->refs > 0)
+		return;
+	if (shf_run_is_ours(run)) {
+		if (run->queue)
+			run->sys->ops->queue_free(run->sys->arg, run->queue);
+		shf_images_release(&run->images, run->sys, run->team.ranks);
+		if (!run->foreign)
+			shf_store_close(&run->store);
+	}
+	shf_place_release(&run->place);
+	shf_opts_release(&run->opts);
+	if (run->team.group)
+		shf_group_put(run->team.group);
+	pthread_mutex_destroy(&run->in_lock);
+	shf_free(run);
+}
+
+/* Memory, group and options: what may fail before any agreement is possible. */
+static int run_new(struct sheaf_run **out, struct sheaf_group *group,
+                   const struct sheaf_opts *opts, const struct shf_sys *sys,
+                   struct sheaf_error *err)
+{
+	struct sheaf_run *run = shf_zalloc(1, sizeof(*run));
+	int rc = run ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a run");
+
+	if (rc < 0)
+		return rc;
+	run->refs = 1;
+	run->sys = sys;
+	run->pid = sys->ops->pid(sys->arg);
+	run->loaded = run->verified = run->parent = -1;
+	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
+	run->images.own.fd = -1;
+	pthread_mutex_init(&run->in_lock, NULL);
+	run->foreign = true;
+	rc = sys->ops->random(sys->arg, &run->id, sizeof(run->id));
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_opts_take(&run->opts, opts, err);
+	if (group)
+		shf_group_get(group);
+	else if (rc == 0 && shf_group_one(&group) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a group");
+	run->team = (struct shf_team){ group, group ? group->ops.rank : 0,
+	                               group ? group->ops.ranks : 1,
+	                               run->opts.timeout_ms ? run->opts.timeout_ms : 600000 };
+	*out = run;
+	return rc;
+}
+
+/* A rank without even a run still answers the agreement, so that the others do not wait. */
+static int agree_new(struct sheaf_run *run, struct sheaf_group *group, int rc,
+                     struct sheaf_error *err)
+{
+	struct shf_team bare = { group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
+	                         600000 };
+
+	if (run && run->team.group)
+		return shf_agree(&run->team, rc, err);
+	return group ? shf_agree(&bare, rc, err) : rc;
+}
+
+int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
+                      const struct sheaf_opts *opts, const struct shf_sys *sys,
+                      struct sheaf_error *err)
+{
+	struct sheaf_run *run = NULL;
+	int rc = run_new(&run, group, opts, sys, err);
+
+	if (rc == 0) {
+		rc = sys->ops->queue_new(sys->arg, &run->queue, run->opts.io_threads);
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);
+	}
+	rc = agree_new(run, group, rc, err);
+	if (rc == 0)
+		rc = shf_place_find(&run->team, sys, &run->place, err);
+	if (rc == 0)
+		*out = run;
+	else
+		shf_run_put(run);
+	return rc;
+}
+
+/* Rank 0's outcome, run id and session, to all. */
+struct opened {
+	char run[33], session[33];
+	uint8_t no_dir_fsync, pad[5];
+};
+
+static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
+{
+	int wait = run->opts.timeout_ms < 30000 ? run->opts.timeout_ms : 30000;
+	int rc = run->opts.flags & SHEAF_READONLY
+	       ? shf_store_open(&run->store, run->sys, dir, err)
+	       : shf_store_own(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE, wait, err);
+
+	if (rc < 0)
+		return rc;
+	run->foreign = false;
+	memcpy(told->run, run->store.run, sizeof(told->run));
+	memcpy(told->session, run->store.session, sizeof(told->session));
+	told->no_dir_fsync = run->store.no_dir_fsync;
+	return 0;
+}
+
+static int join(struct sheaf_run *run, const char *dir, const struct opened *told,
+                struct sheaf_error *err)
+{
+	int rc = run->opts.flags & SHEAF_READONLY
+	       ? shf_store_open(&run->store, run->sys, dir, err)
+	       : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
+
+	if (rc == 0) {
+		run->foreign = false;
+		run->store.no_dir_fsync = told->no_dir_fsync;
+	}
+	return rc;
+}
+
+/* All ranks see what rank 0 wrote: one file system, or EINVAL naming the rank (review A10). */
+static int prove(struct sheaf_run *run, struct sheaf_error *err)
+{
+	char token[33] = "";
+	uint8_t bits[16];
+	int rc = 0;
+
+	if (run->team.ranks == 1 || run->opts.flags & SHEAF_READONLY)
+		return 0;
+	if (run->team.rank == 0) {
+		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc, "drawing a token");
+		for (size_t i = 0; i < sizeof(bits); i++)
+			snprintf(token + 2 * i, 3, "%02x", bits[i]);
+		if (rc == 0)
+			rc = shf_store_proof_write(&run->store, token, err);
+	}
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, token, sizeof(token), err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, run->team.rank
+		               ? shf_store_proof_read(&run->store, token, err) : 0, err);
+	if (run->team.rank == 0 && token[0])
+		shf_store_proof_remove(&run->store, token);
+	return rc;
+}
+
+static uint64_t text_hash(const char *s)
+{
+	return s ? shf_crc64(s, strlen(s)) : 0;
+}
+
+/* Arguments that must be the same everywhere. */
+static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
+{
+	uint64_t x[3] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max };
+	uint64_t same, lo[3], hi[3];
+	int rc = shf_same(&run->team, x, 3, &same, lo, hi, err);
+
+	if (rc < 0 || same == 7)
+		return rc;
+	if (!(same & 1))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened different directories", dir);
+	return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different %s (%" PRIu64 " and %"
+	                PRIu64 ")", dir, same & 2 ? "file_bytes_max" : "flags",
+	                same & 2 ? lo[2] : lo[1], same & 2 ? hi[2] : hi[1]);
+}
+
+int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
+                 const struct sheaf_opts *opts, const struct shf_sys *sys,
+                 struct sheaf_error *err)
+{
+	struct sheaf_run *run = NULL;
+	struct opened told = { .run = "" };
+	int rc = shf_run_open_bare(&run, group, opts, sys, err);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_agree(&run->team, dir && dir[0] ? 0
+	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
+	if (rc == 0)
+		rc = same_arguments(run, dir, err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, run->team.rank == 0 ? own(run, dir, &told, err) : 0, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, &told, sizeof(told), err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, run->team.rank ? join(run, dir, &told, err) : 0, err);
+	if (rc == 0)
+		rc = prove(run, err);
+	if (rc == 0)
+		*out = run;
+	else
+		shf_run_put(run);
+	return rc;
+}

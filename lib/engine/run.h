@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An open run, or a checkpoint opened by path: the group, the machine, the directory, the nodes
+ * and the images. */
+#ifndef SHF_RUN_H
+#define SHF_RUN_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include "group.h"
+#include "mem.h"
+#include "store.h"
+#include "sys.h"
+
+/* This rank's image and, mapped, those of the ranks of its node. Allocated and touched once and
+ * kept between saves. */
+struct shf_images {
+	struct shf_shm own;
+	struct shf_shm *peers;          /* by rank; base NULL: not of this node, or none yet */
+};
+struct shf_place_info {         /* where this rank is */
+	int32_t *nodes;                 /* owned; of every rank, numbered from 0 */
+	int32_t node, node_ranks;       /* own node; how many ranks it has */
+	int32_t node_first;             /* its lowest rank */
+};
+struct sheaf_save;
+struct sheaf_run {
+	int refs;                       /* the caller, saves, steps */
+	uint64_t pid;                   /* of the process that opened it */
+	uint64_t id;                    /* random: plans remember for whom they were made */
+	bool closed, foreign;           /* foreign: no run directory behind it (open_path) */
+	const struct shf_sys *sys;
+	struct shf_team team;
+	struct shf_store store;
+	struct sheaf_opts opts;         /* taken, defaults filled; ignore is owned */
+	struct shf_place_info place;
+	struct shf_images images;
+	struct shf_queue *queue;
+	struct sheaf_save *first, *last;        /* in flight, in begin's order */
+	int in_flight;
+	pthread_mutex_t in_lock;        /* one thread at a time takes finished I/O */
+	int64_t loaded;                 /* the step this handle loaded; -1 */
+	int64_t verified;               /* newest step verified by this handle; -1 */
+	int64_t parent;                 /* of the next save; -1: none */
+	char parent_session[33];
+	char parent_run[33];            /* of another run; "": this one */
+};
+/* Take the caller's options. EINVAL. ignore is copied. */
+int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err);
+void shf_opts_release(struct sheaf_opts *opts);
+
+/* sheaf_run_open over a given machine: the seam of the simulator. [collective] */
+int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
+                 const struct sheaf_opts *opts, const struct shf_sys *sys,
+                 struct sheaf_error *err);
+/* Only group, machine and nodes; for steps opened by path. [collective] */
+int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
+                      const struct sheaf_opts *opts, const struct shf_sys *sys,
+                      struct sheaf_error *err);
+void shf_run_get(struct sheaf_run *run);
+void shf_run_put(struct sheaf_run *run);
+bool shf_run_is_ours(const struct sheaf_run *run);      /* not a forked child's */
+void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Which ranks share memory. [collective] */
+int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
+                   struct sheaf_error *err);
+void shf_place_release(struct shf_place_info *place);
+/* An image of at least `bytes` here, and everyone's of this node mapped. [collective] */
+int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *err);
+void shf_images_release(struct shf_images *images, const struct shf_sys *sys, int ranks);
+/* The image of a rank: own, a node peer's, or NULL: bytes must travel. */
+uint8_t *shf_image_of(const struct sheaf_run *run, uint32_t rank);
+int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */
+
+struct shf_io_owner {           /* first member of what submits requests */
+	void (*done)(struct shf_io_owner *owner, struct shf_io *io);    /* under the run's lock */
+	atomic_uint pending;
+};
+/* Negative errno when it could not be submitted. [local] */
+int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);
+/* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever). */
+int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
+/* Wait until every save before is written, so that the images are free. flags: SHEAF_MAY_DROP,
+ * SHEAF_MAY_FAIL instead of waiting. [collective] */
+int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *err);
+#endif

@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
+#include "save.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "json.h"
+#include "safetensors.h"
+#include "schema.h"
+
+void shf_plan_put(void *p)
+{
+	struct shf_plan *plan = p;
+
+	if (!plan || --plan->refs > 0)
+		return;
+	shf_work_release(&plan->work);
+	shf_holds_release(&plan->holds);
+	shf_layout_release(&plan->layout);
+	shf_free(plan);
+}
+
+static int hold_all(const struct sheaf_run *run, const struct sheaf_state *state,
+                    struct shf_plan *plan, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < state->n && rc == 0; i++) {
+		const struct shf_slice *s = &state->slices[i];
+		int64_t t;
+
+		if (shf_ignored(run->opts.ignore, s->family, s->name))
+			continue;
+		t = shf_layout_find(&plan->layout, s->family, s->stored);
+		if (!always(t >= 0))
+			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema", s->family,
+			                s->stored);
+		rc = shf_holds_add(&plan->holds, &plan->layout, (uint32_t)t, (uint32_t)i, s, err);
+	}
+	shf_holds_sort(&plan->holds);
+	return rc;
+}
+
+/* Smallest window of all ranks: half of the staging is image, the rest is for what travels. */
+static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error *err)
+{
+	uint64_t w = run->opts.staging_bytes_max ? run->opts.staging_bytes_max / 2 : UINT64_MAX, inv;
+	int rc;
+
+	w = w == UINT64_MAX ? w : w / SHF_PAGE * SHF_PAGE;
+	inv = ~w;
+	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
+	*window = ~inv == UINT64_MAX ? 0 : ~inv;
+	return rc;
+}
+
+static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
+                     struct sheaf_error *err)
+{
+	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
+		.nodes = run->place.nodes, .way = SHF_SAVE,
+		.witness = run->opts.flags & SHEAF_REPLICAS };
+	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
+
+	if (rc == 0) {
+		rc = shf_layout_place(&plan->layout, run->opts.file_bytes_max, err);
+		if (rc == 0)
+			rc = hold_all(run, state, plan, err);
+		rc = shf_agree(&run->team, rc, err);
+	}
+	if (rc == 0)
+		rc = window_of(run, &m.window, err);
+	if (rc == 0)
+		rc = shf_match(&run->team, &m, &plan->work, err);
+	plan->hash = plan->work.hash;
+	return rc;
+}
+
+int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **out,
+                 struct sheaf_error *err)
+{
+	struct shf_plan *plan = state->plan;
+	bool good = plan && plan->run_id == run->id && plan->version == state->version;
+	uint64_t x = good ? plan->hash : 0, same, lo, hi;
+	int rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
+
+	if (rc == 0 && same && lo != 0) {
+		plan->refs++;
+		*out = plan;
+		return 0;
+	}
+	if (rc < 0)
+		return rc;
+	plan = shf_zalloc(1, sizeof(*plan));
+	rc = shf_agree(&run->team, plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
+	if (rc == 0) {
+		plan->refs = 1;
+		plan->run_id = run->id;
+		plan->version = state->version;
+		rc = plan_make(run, state, plan, err);
+	}
+	if (rc < 0) {
+		shf_plan_put(plan);
+		return rc;
+	}
+	if (state->plan)
+		state->plan_free(state->plan);
+	state->plan = plan;
+	state->plan_free = shf_plan_put;
+	plan->refs++;
+	*out = plan;
+	return 0;
+}
+
+static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, struct sheaf_error *err)
+{
+	*flags = 0;
+	if (!opts)
+		return 0;
+	if (opts->size < sizeof(*opts))
+		return shf_fail(err, SHEAF_EINVAL, "save opts.size is %u", (unsigned)opts->size);
+	for (size_t i = sizeof(*opts); i < opts->size; i++)
+		if (((const uint8_t *)opts)[i])
+			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
+			                "this sheaf");
+	if (opts->flags & ~(SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
+		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
+		                (unsigned)opts->flags);
+	*flags = opts->flags;
+	return 0;
+}
+
+static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_state *state,
+                     struct sheaf_error *err)
+{
+	if (!shf_run_is_ours(run))
+		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
+	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
+	if (step < 0)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
+	if (!state)
+		return shf_fail(err, SHEAF_ENOMEM, "the state is NULL");
+	if (state->rc < 0) {
+		if (err)
+			*err = state->err;
+		return state->rc;
+	}
+	return 0;
+}
+
+static int agree_arguments(struct sheaf_run *run, int64_t step, uint32_t flags,
+                           struct sheaf_error *err)
+{
+	uint64_t x[2] = { (uint64_t)step, flags }, same, lo[2], hi[2];
+	int rc = shf_same(&run->team, x, 2, &same, lo, hi, err);
+
+	if (rc < 0 || same == 3)
+		return rc;
+	if (!(same & 1))
+		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
+		                PRIu64, lo[0], hi[0]);
+	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags", step);
+}
+
+int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *err)
+{
+	uint64_t busy = 0;
+	int rc = 0;
+
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		busy |= !s->over && (!s->exchanged || shf_save_drain(s, 0) == SHEAF_EAGAIN);
+	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
+	if (rc < 0 || !busy)
+		return rc;
+	if (flags & SHEAF_MAY_DROP)
+		return shf_fail(err, SHEAF_EAGAIN, "no image is free: an earlier save is being written");
+	if (flags & SHEAF_MAY_FAIL)
+		return shf_fail(err, SHEAF_EBUSY, "no image is free: an earlier save is being written");
+	for (struct sheaf_save *s = run->first; s && rc == 0; s = s->next) {
+		struct sheaf_error own; /* its failure is its commit's to tell */
+
+		while ((rc = shf_net_finish(s, 0, &own)) == SHEAF_EAGAIN)
+			;
+		if (rc == SHEAF_ELOST && err)
+			*err = own;
+		rc = rc == SHEAF_ELOST ? rc : 0;
+		if (rc == 0)
+			(void)shf_save_drain(s, -1);
+	}
+	return rc == 0 ? shf_agree(&run->team, 0, err) : rc;
+}
+
+/* Which step this one follows; saving beside a newer one needs a rewind first. [rank 0] */
+static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	struct shf_list list = { 0 };
+	const struct shf_entry *newest = NULL;
+	int rc = shf_store_list(&run->store, &list, err);
+
+	for (size_t i = 0; i < list.n && rc == 0; i++) {
+		const struct shf_entry *e = &list.entries[i];
+
+		if (e->state != SHF_COMMITTED && e->state != SHF_DAMAGED)
+			continue;
+		if (e->step == step)
+			rc = shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "
+			              "room)", step, run->store.path);
+		if (e->mark != 'b' && (!newest || e->step > newest->step))
+			newest = e;
+	}
+	if (rc == 0 && newest && newest->step > step)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64 " in %s "
+		              "(rewind to go back)", step, newest->step, run->store.path);
+	if (rc == 0 && newest && run->parent >= 0 && !run->parent_run[0] &&
+	    newest->step > run->parent)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to %"
+		              PRId64 " (rewind to go back)", run->parent, run->store.path,
+		              newest->step);
+	if (rc == 0 && newest && run->parent < 0) {
+		run->parent = newest->step;
+		memcpy(run->parent_session, newest->session, sizeof(run->parent_session));
+	}
+	shf_list_release(&list);
+	return rc;
+}
+
+static int room_check(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &save->plan->layout;
+	const struct shf_sys *sys = save->run->sys;
+	uint64_t need = 0, room;
+
+	for (size_t f = 0; f < l->files_n; f++)
+		need += l->files[f].bytes;
+	if (sys->ops->free_bytes(sys->arg, save->run->store.dir, &room) < 0 || room >= need)
+		return 0;
+	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
+	         PRIu64, save->step, need, save->run->store.path, room);
+	if (err)
+		err->sys = 28; /* ENOSPC */
+	return SHEAF_EIO;
+}
+
+/* C0 on rank 0. */
+static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &save->plan->layout;
+	const char **folders = shf_zalloc(l->families_n + 1, sizeof(*folders));
+	int rc = folders ? find_parent(save->run, save->step, err)
+	                 : shf_fail(err, SHEAF_ENOMEM, "no memory for folders");
+	size_t n = 0;
+
+	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
+		if (strcmp(l->families[i].dir, "."))
+			folders[n++] = l->families[i].dir;
+	if (rc == 0)
+		rc = room_check(save, err);
+	if (rc == 0)
+		rc = shf_stage_new(&save->run->store, &save->stage, save->step, folders, err);
+	shf_free(folders);
+	return rc;
+}
+
+static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
+{
+	const struct shf_lt_file *file = &save->plan->layout.files[f];
+	const struct shf_sys *sys = save->run->sys;
+	const char *slash = strrchr(file->name, '/');
+	int dir = save->stage.dir, rc;
+
+	if (slash) {
+		char folder[64];
+
+		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - file->name), file->name);
+		dir = sys->ops->open(sys->arg, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		if (dir < 0)
+			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
+	}
+	rc = sys->ops->open(sys->arg, dir, slash ? slash + 1 : file->name,
+	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	if (slash)
+		sys->ops->close(sys->arg, dir);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
+	save->fds[f] = rc;
+	rc = sys->ops->resize(sys->arg, save->fds[f], file->bytes);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "step %" PRId64 ": %s: making room for %" PRIu64 " bytes",
+		                    save->step, file->name, file->bytes);
+	return 0;
+}
+
+/* Every writer opens, and sizes, the files it writes (review B16: all to the same size). */
+static int files_open(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	int rc = 0;
+
+	for (size_t i = 0; i < w->segs_n && rc == 0; i++)
+		if (save->fds[w->segs[i].file] < 0)
+			rc = file_open(save, w->segs[i].file, err);
+	return rc;
+}
+
+static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_team *team = &run->team;
+	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_bcast(team, save->stage.name, sizeof(save->stage.name), err);
+	if (rc == 0 && team->rank)
+		rc = shf_stage_join(&run->store, &save->stage, save->step, save->stage.name, err);
+	if (rc == 0 && run->place.node_first == team->rank)
+		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_agree(team, files_open(save, err), err);
+	return rc;
+}
+
+static int reserve(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_layout *l = &save->plan->layout;
+	size_t blocks = 0;
+
+	for (size_t i = 0; i < w->segs_n; i++)
+		blocks += (size_t)((w->segs[i].hi - 1) / SHF_BLOCK - w->segs[i].lo / SHF_BLOCK + 1);
+	save->fds = shf_alloc(l->files_n, sizeof(*save->fds));
+	save->held = shf_zalloc(l->tensors_n, sizeof(*save->held));
+	save->wrote = shf_zalloc(l->tensors_n, sizeof(*save->wrote));
+	save->blocks = shf_alloc(blocks, sizeof(*save->blocks));
+	save->ios = shf_zalloc(w->segs_n, sizeof(*save->ios));
+	if (!save->fds || !save->held || !save->wrote || !save->blocks || !save->ios)
+		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
+		                save->step, w->segs_n);
+	for (size_t f = 0; f < l->files_n; f++)
+		save->fds[f] = -1;
+	atomic_store(&save->to_write, w->bytes);
+	return 0;
+}
+
+static void list_add(struct sheaf_run *run, struct sheaf_save *save)
+{
+	if (run->last)
+		run->last->next = save;
+	else
+		run->first = save;
+	run->last = save;
+	run->in_flight++;
+	save->listed = true;
+}
+
+static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
+                                   uint32_t flags)
+{
+	struct sheaf_save *save = shf_zalloc(1, sizeof(*save));
+
+	if (!save)
+		return NULL;
+	save->io.done = shf_save_io_done;
+	save->run = run;
+	shf_run_get(run);
+	save->step = step;
+	save->flags = flags;
+	save->stage.dir = save->stage.alive = -1;
+	pthread_mutex_init(&save->lock, NULL);
+	if (state) {
+		save->state = state;
+		state->refs++;
+	}
+	return save;
+}
+
+/* Everything after the arguments are known to be good and equal. */
+static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	int rc = shf_images_free(run, save->flags, err);
+
+	if (rc == 0)
+		rc = shf_plan_get(run, save->state, &save->plan, err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, reserve(save, err), err);
+	if (rc == 0)
+		rc = shf_images_need(run, save->plan->work.image_bytes, err);
+	if (rc == 0)
+		rc = stage_all(save, err);
+	if (rc == 0) {
+		atomic_store(&save->phase, 0);
+		rc = shf_rounds_run(save, err);
+		atomic_store(&save->phase, 1);
+	}
+	return rc;
+}
+
+int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
+                   struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                   struct sheaf_error *err)
+{
+	struct sheaf_save *save = NULL;
+	uint32_t flags = 0;
+	int64_t from = shf_now(run);
+	int rc = may_begin(run, step, state, err);
+
+	if (rc == 0)
+		rc = known_flags(opts, &flags, err);
+	if (rc == 0 && !(save = save_new(run, step, state, flags)))
+		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = agree_arguments(run, step, flags, err);
+	if (rc == 0)
+		rc = begin_agreed(save, err);
+	if (rc == 0) {
+		state->fixed = true;
+		list_add(run, save);
+		save->begin_ns = (uint64_t)(shf_now(run) - from);
+		*out = save;
+		return 0;
+	}
+	shf_save_free(save);
+	return rc;
+}
+
+/* ---- between begin and commit ---- */
+
+static int stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+{
+	if (rc < 0 && save->rc == 0) {
+		save->rc = rc;
+		save->err = *err;
+	}
+	return rc;
+}
+
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n)
+{
+	struct sheaf_error err = { 0 };
+	struct shf_attached *more, *a = NULL;
+
+	if (save->over)
+		return stick(save, shf_fail(&err, SHEAF_EINVAL, "the save is over"), &err);
+	if (!file || !shf_attached_is_valid(file))
+		return stick(save, shf_fail(&err, SHEAF_EINVAL, "attached file '%.140s': want "
+		             "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*",
+		             file ? file : ""), &err);
+	if (n > UINT64_C(64) << 20 || (!bytes && n))
+		return stick(save, shf_fail(&err, SHEAF_EINVAL, "attached file %s: %zu bytes, at most "
+		             "64 MiB", file, n), &err);
+	for (size_t i = 0; i < save->attached_n; i++)
+		if (strcmp(save->attached[i].name, file) == 0)
+			return stick(save, shf_fail(&err, SHEAF_EINVAL, "attached file %s: given twice",
+			             file), &err);
+	more = shf_realloc(save->attached, save->attached_n + 1, sizeof(*more));
+	if (more) {
+		save->attached = more;
+		a = &more[save->attached_n];
+		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
+		save->attached_n++;
+	}
+	if (!a || !a->name || !a->bytes)
+		return stick(save, shf_fail(&err, SHEAF_ENOMEM, "attached file %s: no memory", file),
+		             &err);
+	if (n)
+		memcpy(a->bytes, bytes, n);
+	return 0;
+}
+
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
+{
+	struct sheaf_error err = { 0 };
+	struct shf_note *more, *a = NULL;
+	size_t n = value ? strlen(value) : 0;
+
+	if (save->over)
+		return stick(save, shf_fail(&err, SHEAF_EINVAL, "the save is over"), &err);
+	if (!key || !shf_note_key_is_valid(key) || !value || !shf_utf8_is_valid(value, n))
+		return stick(save, shf_fail(&err, SHEAF_EINVAL, "note '%.70s': want a key "
+		             "[a-z0-9._-]{1,64} and UTF-8", key ? key : ""), &err);
+	save->notes_bytes += strlen(key) + n;
+	if (n > 65536 || save->notes_bytes > 524288)
+		return stick(save, shf_fail(&err, SHEAF_EINVAL, "note %s: a value is at most 64 KiB, all "
+		             "notes 512 KiB", key), &err);
+	for (size_t i = 0; i < save->notes_n; i++)
+		if (strcmp(save->notes[i].key, key) == 0)
+			return stick(save, shf_fail(&err, SHEAF_EINVAL, "note %s: given twice", key),
+			             &err);
+	more = shf_realloc(save->notes, save->notes_n + 1, sizeof(*more));
+	if (more) {
+		save->notes = more;
+		a = &more[save->notes_n];
+		*a = (struct shf_note){ shf_strdup(key), shf_strdup(value) };
+		save->notes_n++;
+	}
+	if (!a || !a->key || !a->value)
+		return stick(save, shf_fail(&err, SHEAF_ENOMEM, "note %s: no memory", key), &err);
+	return 0;
+}
+
+int shf_save_wait(struct sheaf_save *save, int timeout_ms)
+{
+	int64_t from = shf_now(save->run);
+	int rc = save->over ? save->rc : shf_save_drain(save, timeout_ms);
+
+	save->wait_ns += (uint64_t)(shf_now(save->run) - from);
+	return rc;
+}
+
+int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
+{
+	int64_t from = shf_now(save->run);
+	struct shf_team *team = &save->run->team;
+	uint64_t same, lo, hi;
+	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over") : save->rc;
+
+	if (rc == save->rc && rc < 0 && err)
+		*err = save->err;
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_same(team, &bytes_max, 1, &same, &lo, &hi, err);
+	if (rc == 0 && !same)
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks ask for exchanges of %" PRIu64 " and %" PRIu64
+		              " bytes", lo, hi);
+	if (rc == 0)
+		rc = shf_net_finish(save, bytes_max, err);
+	save->exchange_ns += (uint64_t)(shf_now(save->run) - from);
+	return rc;
+}
+
+int shf_save_fail(struct sheaf_save *save, const char *why)
+{
+	pthread_mutex_lock(&save->lock);
+	if (!atomic_load(&save->failed)) {
+		snprintf(save->why, sizeof(save->why), "%s", why ? why : "no reason was given");
+		atomic_store(&save->failed, 1);
+	}
+	pthread_mutex_unlock(&save->lock);
+	return 0;
+}
+
+static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
+{
+	struct sheaf_save **at = &run->first, *before = NULL;
+
+	while (*at && *at != save) {
+		before = *at;
+		at = &(*at)->next;
+	}
+	if (!*at)
+		return;
+	*at = save->next;
+	if (run->last == save)
+		run->last = before;
+	run->in_flight--;
+	save->listed = false;
+}
+
+/* Release what only the process that began the save may touch. */
+static void let_go(struct sheaf_save *save)
+{
+	struct sheaf_run *run = save->run;
+	const struct shf_sys *sys = run->sys;
+
+	(void)shf_save_drain(save, -1);
+	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++)
+		if (save->fds[f] >= 0)
+			sys->ops->close(sys->arg, save->fds[f]);
+	if (!save->over && save->stage.dir >= 0 && run->team.rank == 0)
+		shf_stage_discard(&run->store, &save->stage);
+	else
+		shf_stage_close(&run->store, &save->stage);
+}
+
+void shf_save_settle(struct sheaf_save *save, int rc)
+{
+	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
+	save->over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
+	let_go(save);
+	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+		save->fds[f] = -1;
+	save->over = true;
+	save->rc = save->rc ? save->rc : rc;
+	atomic_store(&save->phase, 3);
+	list_remove(save->run, save);
+}
+
+void shf_save_abandon(struct sheaf_run *run)
+{
+	for (struct sheaf_save *s = run->first; s; s = s->next) {
+		let_go(s);
+		shf_free(s->fds);
+		s->fds = NULL;
+		s->over = true;
+		s->rc = s->rc ? s->rc : shf_fail(&s->err, SHEAF_EFAILED, "the run was closed");
+	}
+}
+
+void shf_save_free(struct sheaf_save *save)
+{
+	if (!save)
+		return;
+	if (shf_run_is_ours(save->run))
+		let_go(save);
+	if (save->listed)
+		list_remove(save->run, save);
+	for (size_t i = 0; i < save->attached_n; i++) {
+		shf_free(save->attached[i].name);
+		shf_free(save->attached[i].bytes);
+	}
+	for (size_t i = 0; i < save->notes_n; i++) {
+		shf_free(save->notes[i].key);
+		shf_free(save->notes[i].value);
+	}
+	shf_free(save->attached);
+	shf_free(save->notes);
+	shf_free(save->fds);
+	shf_free(save->held);
+	shf_free(save->wrote);
+	shf_free(save->blocks);
+	shf_free(save->ios);
+	shf_net_release(&save->net);
+	shf_plan_put(save->plan);
+	shf_state_put(save->state);
+	shf_run_put(save->run);
+	pthread_mutex_destroy(&save->lock);
+	shf_free(save);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step being made. begin (save.c) plans and stages; moves.c carries bytes from memory to images
+ * to files; commit.c agrees, sums up and publishes.
+ *
+ * What is always true: a page of the image is written by the ranks of its node between two
+ * agreements of one round, and read by its owner after the second; `held` counts every stored
+ * byte once, at the memory it came from, `wrote` once, at the page that was written; both are
+ * XORed per tensor at its home before anything is published (I4).
+ */
+#ifndef SHF_SAVE_H
+#define SHF_SAVE_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include "match.h"
+#include "run.h"
+
+struct shf_plan {               /* of one state on one run; cached in the state */
+	int refs;
+	uint64_t run_id;
+	uint64_t version;               /* of the state */
+	struct shf_layout layout;
+	struct shf_holds holds;
+	struct shf_work work;
+	uint64_t hash;
+};
+void shf_plan_put(void *plan);
+
+struct shf_net {                /* what travels in one round, both directions */
+	uint8_t *out, *in;              /* owned; streams packed in rank order */
+	size_t *out_bytes, *in_bytes;   /* owned; whole streams */
+	size_t *out_at, *in_at;         /* owned; start of each stream */
+	size_t done;                    /* bytes of every stream that have travelled */
+	size_t most;                    /* longest stream anywhere; equal on all ranks */
+	size_t out_total, in_total;
+};
+struct shf_attached {
+	char *name;
+	uint8_t *bytes;
+	size_t n;
+};
+struct shf_note {
+	char *key, *value;
+};
+struct shf_block_sum {
+	uint64_t block, part;           /* global number; raw sum, shifted to the block's end */
+};
+struct sheaf_save {
+	struct shf_io_owner io;
+	struct sheaf_run *run;          /* counted */
+	struct sheaf_state *state;      /* counted */
+	struct shf_plan *plan;          /* counted */
+	struct sheaf_save *next;        /* in the run's list */
+	struct shf_stage stage;
+	int64_t step;
+	uint32_t flags, round;          /* round: the last one begun */
+	int *fds;                       /* by file of the layout; -1 */
+	struct shf_net net;             /* of the last round */
+	uint64_t *held, *wrote;         /* by tensor */
+	struct shf_block_sum *blocks;
+	size_t blocks_n;
+	struct shf_io *ios;             /* by segment */
+	struct shf_attached *attached;
+	size_t attached_n;
+	struct shf_note *notes;
+	size_t notes_n, notes_bytes;
+	bool exchanged, drained, over, listed;
+	int rc;                         /* first local failure; sticks */
+	struct sheaf_error err;
+	atomic_int failed;              /* sheaf_save_fail was called; why is set before (release) */
+	char why[400];
+	atomic_uint_fast64_t to_write, written, copied, sent;
+	atomic_uint phase;
+	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;
+	pthread_mutex_t lock;           /* guards `why` */
+};
+
+int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
+                   struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                   struct sheaf_error *err);
+int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+int shf_save_wait(struct sheaf_save *save, int timeout_ms);
+int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
+int shf_save_fail(struct sheaf_save *save, const char *why);
+void shf_save_free(struct sheaf_save *save);
+/* The save is over with this outcome: off the list, stage gone or closed. [local] */
+void shf_save_settle(struct sheaf_save *save, int rc);
+/* A plan for this state: cached, or made. [collective] */
+int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
+                 struct sheaf_error *err);
+/* The run must hold no save any more that was not committed. [local] */
+void shf_save_abandon(struct sheaf_run *run);
+
+/* moves.c */
+int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
+/* The rest of what must travel, then the segments that waited for it. [collective] */
+int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+void shf_net_release(struct shf_net *net);
+/* Until none of its requests is under way: EAGAIN after timeout_ms (< 0: for ever), or the save's
+ * own rc. [any thread] */
+void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io);
+int shf_save_drain(struct sheaf_save *save, int timeout_ms);
+
+/* attach.c: files and notes of all ranks. [collective] */
+struct shf_given {              /* what rank 0 knows after gathering; strings in the arena */
+	struct shf_mf_file *files; size_t files_n;      /* by name */
+	struct shf_mf_note *notes; size_t notes_n;      /* by key */
+};
+int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
+                      struct sheaf_error *err);
+
+/* A whole small file, created, written, fsynced. [local] */
+int shf_small_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
+                    size_t n, struct sheaf_error *err);
+
+/* sums_out.c: compares held and wrote, gathers digests and block sums on rank 0. [collective] */
+struct shf_sums_out {           /* rank 0 */
+	struct shf_buf table;           /* the whole of sheaf.sums */
+	uint64_t crc;                   /* of its header and page table */
+	uint64_t *file_crc;             /* by file; in the arena */
+};
+int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_sums_out *out,
+                    struct sheaf_error *err);
+#endif

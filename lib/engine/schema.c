@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Record on the wire: u8 kind (0 tensor, 1 tie), u8 dtype, u8 ndim, u8 0, u32 rank, u16 family
+ * bytes, u16 name bytes, u16 target bytes, u16 0, i64 shape each, then the three texts. */
+#include "schema.h"
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "dtype.h"
+#include "err.h"
+#include "place.h"
+#include "sums.h"
+
+struct desc {
+	uint8_t kind, dtype, ndim;
+	uint32_t rank;
+	const char *family, *name, *to; /* in an arena */
+	int64_t shape[SHEAF_DIMS_MAX];
+};
+enum { TENSOR, TIE };
+
+bool shf_ignored(const char *const *ignore, const char *family, const char *name)
+{
+	char text[1100];
+
+	if (!ignore || !ignore[0])
+		return false;
+	snprintf(text, sizeof(text), "%s/%s", family, name);
+	for (size_t i = 0; ignore[i]; i++)
+		if (fnmatch(ignore[i], text, 0) == 0)
+			return true;
+	return false;
+}
+
+static void put(struct shf_buf *b, const struct desc *d)
+{
+	size_t family = strlen(d->family), name = strlen(d->name), to = d->to ? strlen(d->to) : 0;
+
+	shf_buf_u8(b, d->kind);
+	shf_buf_u8(b, d->dtype);
+	shf_buf_u8(b, d->ndim);
+	shf_buf_u8(b, 0);
+	shf_buf_u32(b, d->rank);
+	shf_buf_u16(b, (uint16_t)family);
+	shf_buf_u16(b, (uint16_t)name);
+	shf_buf_u16(b, (uint16_t)to);
+	shf_buf_u16(b, 0);
+	for (int i = 0; i < d->ndim; i++)
+		shf_buf_u64(b, (uint64_t)d->shape[i]);
+	shf_buf_add(b, d->family, family);
+	shf_buf_add(b, d->name, name);
+	shf_buf_add(b, d->to ? d->to : "", to);
+}
+
+static char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n)
+{
+	const uint8_t *p = shf_cur_bytes(c, n);
+
+	return p ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
+}
+
+/* 0, ENOMEM, or EBUG: what ranks say to each other is our own. */
+static int get(struct shf_cur *c, struct shf_arena *arena, struct desc *d)
+{
+	size_t family, name, to;
+
+	*d = (struct desc){ .kind = shf_cur_u8(c), .dtype = shf_cur_u8(c) };
+	d->ndim = shf_cur_u8(c);
+	shf_cur_u8(c);
+	d->rank = shf_cur_u32(c);
+	family = shf_cur_u16(c);
+	name = shf_cur_u16(c);
+	to = shf_cur_u16(c);
+	shf_cur_u16(c);
+	if (c->bad || d->ndim > SHEAF_DIMS_MAX)
+		return SHEAF_EBUG;
+	for (int i = 0; i < d->ndim; i++)
+		d->shape[i] = (int64_t)shf_cur_u64(c);
+	d->family = text_of(arena, c, family);
+	d->name = text_of(arena, c, name);
+	d->to = text_of(arena, c, to);
+	if (c->bad)
+		return SHEAF_EBUG;
+	return d->family && d->name && d->to ? 0 : SHEAF_ENOMEM;
+}
+
+static int order(const void *a, const void *b)
+{
+	const struct desc *x = a, *y = b;
+	int c = shf_family_order(x->family, y->family);
+
+	if (c == 0)
+		c = shf_natural(x->name, y->name);
+	if (c == 0)
+		c = x->kind - y->kind;
+	if (c == 0)
+		c = x->rank < y->rank ? -1 : x->rank > y->rank;
+	return c;
+}
+
+static bool same_name(const struct desc *a, const struct desc *b)
+{
+	return strcmp(a->family, b->family) == 0 && strcmp(a->name, b->name) == 0;
+}
+
+static char *print(const struct desc *d, char *text, size_t n)
+{
+	struct shf_shape s = { .ndim = d->ndim };
+	char shape[200];
+
+	memcpy(s.dim, d->shape, sizeof(s.dim));
+	snprintf(text, n, "%s %s", shf_dtype(d->dtype)->name,
+	         shf_shape_print(&s, shape, sizeof(shape)));
+	return text;
+}
+
+/* Sorted descriptions -> unique ones, in place. */
+static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
+{
+	size_t kept = 0;
+	char one[240], two[240];
+
+	qsort(d, *n, sizeof(*d), order);
+	for (size_t i = 0; i < *n; i++) {
+		struct desc *last = kept ? &d[kept - 1] : NULL;
+
+		if (!last || !same_name(last, &d[i])) {
+			d[kept++] = d[i];
+			continue;
+		}
+		if (last->kind != d[i].kind)
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: a tensor of its own on rank %u, tied "
+			                "to %s on rank %u", d[i].family, d[i].name, last->rank,
+			                d[i].to, d[i].rank);
+		if (last->kind == TIE && strcmp(last->to, d[i].to))
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: tied to %s on rank %u, to %s on rank "
+			                "%u", d[i].family, d[i].name, last->to, last->rank, d[i].to,
+			                d[i].rank);
+		if (last->kind == TENSOR &&
+		    (last->dtype != d[i].dtype || last->ndim != d[i].ndim ||
+		     memcmp(last->shape, d[i].shape, sizeof(int64_t) * d[i].ndim)))
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: rank %u says %s, rank %u says %s",
+			                d[i].family, d[i].name, last->rank, print(last, one, sizeof(one)),
+			                d[i].rank, print(&d[i], two, sizeof(two)));
+	}
+	*n = kept;
+	return 0;
+}
+
+static int describe(const struct shf_team *team, const struct sheaf_state *state,
+                    const char *const *ignore, struct shf_buf *out, struct sheaf_error *err)
+{
+	for (size_t i = 0; i < state->n; i++) {
+		const struct shf_slice *s = &state->slices[i];
+		struct desc d = { TENSOR, (uint8_t)s->dtype, (uint8_t)s->items.ndim,
+			(uint32_t)team->rank, s->family, s->stored, NULL, { 0 } };
+		size_t home = (size_t)(shf_sums_key(s->family, s->stored) % (uint64_t)team->ranks);
+
+		if (shf_ignored(ignore, s->family, s->name))
+			continue;
+		if (s->stream.stream && s->stream.ranks != team->ranks)
+			return shf_fail(err, SHEAF_EINVAL, "stream %s: said to be of %d ranks, the group "
+			                "has %d", s->stream.stream, s->stream.ranks, team->ranks);
+		memcpy(d.shape, s->items.dim, sizeof(int64_t) * d.ndim);
+		put(&out[home], &d);
+		if (strcmp(s->stored, s->name) == 0)
+			continue;
+		home = (size_t)(shf_sums_key(s->family, s->name) % (uint64_t)team->ranks);
+		d.kind = TIE;
+		d.ndim = 0;
+		d.name = s->name;
+		d.to = s->stored;
+		put(&out[home], &d);
+	}
+	return 0;
+}
+
+/* Every record in the bytes, into a fresh array (shf_free). */
+static int read_all(const struct shf_buf *in, struct shf_arena *arena, struct desc **out, size_t *n,
+                    struct sheaf_error *err)
+{
+	struct shf_cur c = { in->data, in->data + in->len, false };
+	size_t cap = 0;
+	int rc = 0;
+
+	*out = NULL;
+	*n = 0;
+	while (c.p < c.end && rc == 0) {
+		if (*n == cap) {
+			struct desc *more = shf_realloc(*out, cap = cap ? 2 * cap : 64, sizeof(*more));
+
+			if (!more) {
+				rc = SHEAF_ENOMEM;
+				break;
+			}
+			*out = more;
+		}
+		rc = get(&c, arena, &(*out)[*n]);
+		*n += rc == 0;
+	}
+	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", sheaf_strerror(rc)) : 0;
+}
+
+static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct sheaf_error *err)
+{
+	size_t t = 0, k = 0;
+
+	l->tensors = shf_arena_alloc(&l->arena, n + 1, sizeof(*l->tensors));
+	l->tied = shf_arena_alloc(&l->arena, n + 1, sizeof(*l->tied));
+	l->families = shf_arena_alloc(&l->arena, n + 1, sizeof(*l->families));
+	if (!l->tensors || !l->tied || !l->families)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
+	for (size_t i = 0; i < n; i++) {
+		uint32_t fam = (uint32_t)l->families_n;
+		uint64_t units;
+
+		if (fam == 0 || strcmp(l->families[fam - 1].name, d[i].family)) {
+			const char *dir = strcmp(d[i].family, "model") ? d[i].family : ".";
+
+			l->families[l->families_n++] = (struct shf_lt_family){ d[i].family, dir, 0, 0, 0,
+			                                                       0, 0 };
+			fam++;
+		}
+		if (d[i].kind == TIE) {
+			l->tied[k++] = (struct shf_lt_tied){ fam - 1, d[i].name, d[i].to };
+			continue;
+		}
+		struct shf_lt_tensor *lt = &l->tensors[t++];
+
+		*lt = (struct shf_lt_tensor){ .name = d[i].name, .family = fam - 1, .dtype = d[i].dtype };
+		lt->items.ndim = d[i].ndim;
+		memcpy(lt->items.dim, d[i].shape, sizeof(lt->items.dim));
+		if (!shf_units_of(&lt->shape, &lt->unit, lt->dtype, &lt->items))
+			return shf_fail(err, SHEAF_EBUG, "%s/%s: shape", d[i].family, d[i].name);
+		units = shf_shape_units(&lt->shape);
+		lt->bytes = units * lt->unit;
+	}
+	l->tensors_n = t;
+	l->tied_n = k;
+	return 0;
+}
+
+/* Descriptions of this rank's own home, unique, to everyone. */
+static int share(struct shf_team *team, const struct shf_buf *in, struct shf_layout *l,
+                 struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct desc *d = NULL;
+	size_t n = 0;
+	int rc = read_all(in, &arena, &d, &n, err);
+
+	if (rc == 0)
+		rc = unite(d, &n, err);
+	for (size_t i = 0; i < n && rc == 0; i++)
+		put(&mine, &d[i]);
+	if (rc == 0 && mine.oom)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu descriptions", n);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_allgatherv(team, &mine, &all, NULL, err);
+	shf_free(d);
+	shf_arena_release(&arena);
+	d = NULL;
+	if (rc == 0) {
+		rc = read_all(&all, &l->arena, &d, &n, err);
+		if (rc == 0) {
+			qsort(d, n, sizeof(*d), order);
+			rc = fill_tensors(l, d, n, err);
+		}
+		rc = shf_agree(team, rc, err);
+	}
+	shf_free(d);
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	return rc;
+}
+
+int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
+                     const char *const *ignore, int rc, struct shf_layout *l,
+                     struct sheaf_error *err)
+{
+	struct shf_buf *out = shf_zalloc((size_t)team->ranks, sizeof(*out)), in = SHF_BUF_INIT;
+	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
+
+	if (rc == 0 && (!out || !in_bytes))
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", team->ranks);
+	if (rc == 0)
+		rc = describe(team, state, ignore, out, err);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, out, &in, in_bytes, err);
+	if (rc == 0)
+		rc = share(team, &in, l, err);
+	for (int r = 0; out && r < team->ranks; r++)
+		shf_buf_release(&out[r]);
+	shf_free(out);
+	shf_free(in_bytes);
+	shf_buf_release(&in);
+	return rc;
+}

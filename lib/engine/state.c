@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* States: a slice is checked once, when it is added, and is in units from then on; nothing
+ * below ever sees an item of half a byte, a stride that means "dense", or a box out of range. */
+#include "state.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "dtype.h"
+#include "safetensors.h"
+
+bool shf_same_text(const char *a, const char *b)
+{
+	return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
+{
+	size_t at = 0;
+
+	if (n == 0)
+		return text;
+	at += (size_t)snprintf(text, n, "[");
+	for (int d = 0; d < s->ndim && at < n; d++)
+		at += (size_t)snprintf(text + at, n - at, d ? ", %" PRId64 : "%" PRId64, s->dim[d]);
+	if (at < n)
+		snprintf(text + at, n - at, "]");
+	return text;
+}
+
+static bool count_items(const struct shf_shape *s, uint64_t *items)
+{
+	bool zero = false;
+
+	*items = 1;
+	for (int d = 0; d < s->ndim; d++)
+		zero |= s->dim[d] == 0;
+	if (zero) {
+		*items = 0;
+		return true;
+	}
+	for (int d = 0; d < s->ndim; d++)
+		if (s->dim[d] < 0 || !shf_mul64(items, *items, (uint64_t)s->dim[d]))
+			return false;
+	return *items <= INT64_MAX / 8;
+}
+
+bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype, const struct shf_shape *items)
+{
+	const struct shf_dtype *t = shf_dtype(dtype);
+	uint64_t n, bytes;
+
+	if (!t || !count_items(items, &n) || !shf_dtype_bytes(&bytes, dtype, n))
+		return false;
+	*units = *items;
+	*unit = t->group == 1 ? t->bits / 8u : 1u;
+	if (t->group == 1)
+		return true;
+	int last = items->ndim - 1;
+	if (last >= 0 && items->dim[last] % t->group == 0) {
+		units->dim[last] = items->dim[last] / t->group * (t->bits * t->group / 8);
+		return true;
+	}
+	*units = (struct shf_shape){ .ndim = 1, .dim = { (int64_t)bytes } };
+	return true;
+}
+
+/* Boxes and strides as the caller gave them, before units. */
+static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf_error *err)
+{
+	for (int d = 0; d < in->ndim; d++) {
+		if (in->start[d] < 0 || in->count[d] < 0 || in->start[d] > in->shape[d] ||
+		    in->count[d] > in->shape[d] - in->start[d])
+			return shf_fail(err, SHEAF_EINVAL,
+			                "%s: dimension %d: start %" PRId64 ", count %" PRId64
+			                " is outside of %" PRId64,
+			                who, d, in->start[d], in->count[d], in->shape[d]);
+		if (in->stride[d] < 0)
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride %" PRId64
+			                " is negative", who, d, in->stride[d]);
+	}
+	if (in->origin < 0)
+		return shf_fail(err, SHEAF_EINVAL, "%s: origin %" PRId64 " is negative", who,
+		                in->origin);
+	if ((in->flags & SHEAF_FLAT) && (in->flat_start < 0 || in->flat_count < 0 ||
+	                                 in->flat_start > INT64_MAX - in->flat_count))
+		return shf_fail(err, SHEAF_EINVAL, "%s: flat range %" PRId64 "+%" PRId64
+		                " is no range", who, in->flat_start, in->flat_count);
+	return 0;
+}
+
+static bool is_dense(const struct sheaf_slice *in)
+{
+	for (int d = 0; d < in->ndim; d++)
+		if (in->stride[d] != 0)
+			return false;
+	return true;
+}
+
+static void dense_strides(struct shf_mem *m)
+{
+	int64_t by = 1;
+
+	for (int d = m->box.ndim - 1; d >= 0; d--) {
+		m->stride[d] = by;
+		if (m->box.count[d] > 0)
+			by *= m->box.count[d];
+	}
+}
+
+/* Strides, origin and window of a type of whole bytes. */
+static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
+                       struct sheaf_error *err)
+{
+	struct shf_mem *m = &out->mem;
+	uint64_t top = (uint64_t)in->origin, far;
+
+	if (is_dense(in))
+		dense_strides(m);
+	else
+		memcpy(m->stride, in->stride, sizeof(m->stride));
+	m->origin = in->origin;
+	for (int d = 0; d < in->ndim && !out->empty; d++) {
+		if (m->box.count[d] > 1 && m->stride[d] == 0)
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride 0 puts %" PRId64
+			                " items in one place", who, d, m->box.count[d]);
+		if (!shf_mul64(&far, (uint64_t)(m->box.count[d] - 1), (uint64_t)m->stride[d]) ||
+		    !shf_add64(&top, top, far) || top > INT64_MAX / 16)
+			return shf_fail(err, SHEAF_EINVAL, "%s: strides reach beyond memory", who);
+	}
+	m->lo = in->flags & SHEAF_FLAT ? in->flat_start : 0;
+	m->hi = in->flags & SHEAF_FLAT ? in->flat_start + in->flat_count : (int64_t)top + 1;
+	return 0;
+}
+
+/* The same for F4 and F6, whose units are bytes and whose memory is dense. */
+static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
+                         struct sheaf_error *err)
+{
+	const struct shf_dtype *t = shf_dtype(in->dtype);
+	int64_t group = t->group, bytes = t->bits * t->group / 8;
+	struct shf_mem *m = &out->mem;
+	int last = in->ndim - 1;
+	bool rows = out->shape.ndim == in->ndim && in->ndim > 0 && in->shape[last] % group == 0;
+
+	if (!is_dense(in))
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s memory must be dense", who, t->name);
+	if (rows && (in->start[last] % group || in->count[last] % group))
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s is cut between bytes only, every %d items",
+		                who, t->name, (int)group);
+	if (rows) {
+		m->box.start[last] = in->start[last] / group * bytes;
+		m->box.count[last] = in->count[last] / group * bytes;
+	} else if (!out->empty) {
+		for (int d = 0; d < in->ndim; d++)
+			if (in->count[d] != in->shape[d])
+				return shf_fail(err, SHEAF_EINVAL,
+				                "%s: rows of %s are no whole bytes, so it is not cut",
+				                who, t->name);
+		m->box = shf_box_of(&out->shape);
+	}
+	if (in->origin % group || (in->flags & SHEAF_FLAT && (in->flat_start % group ||
+	                                                      in->flat_count % group)))
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s ranges begin and end between bytes", who,
+		                t->name);
+	dense_strides(m);
+	m->origin = in->origin / group * bytes;
+	m->lo = in->flags & SHEAF_FLAT ? in->flat_start / group * bytes : 0;
+	m->hi = in->flags & SHEAF_FLAT ? m->lo + in->flat_count / group * bytes
+	                               : m->origin + (int64_t)shf_box_units(&m->box);
+	return 0;
+}
+
+static int check_names(const struct sheaf_slice *in, const char **family, struct sheaf_error *err)
+{
+	*family = in->family ? in->family : "model";
+	if (!shf_family_is_valid(*family))
+		return shf_fail(err, SHEAF_EINVAL, "family '%.40s': want [a-z][a-z0-9_]{0,31}", *family);
+	if (!in->name || !shf_name_is_valid(in->name, strlen(in->name)))
+		return shf_fail(err, SHEAF_EINVAL, "%s: name '%.80s': want 1 to 1024 bytes of UTF-8 "
+		                "without controls", *family, in->name ? in->name : "");
+	if (in->tied_to && !shf_name_is_valid(in->tied_to, strlen(in->tied_to)))
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: tied_to is no name", *family, in->name);
+	return 0;
+}
+
+static int check_kind(const struct sheaf_slice *in, const char *who, struct sheaf_error *err)
+{
+	int memory = in->data_dtype ? in->data_dtype : in->dtype;
+
+	if (!shf_dtype(in->dtype) || !shf_dtype(memory))
+		return shf_fail(err, SHEAF_EINVAL, "%s: dtype %d is none of ours", who,
+		                shf_dtype(in->dtype) ? memory : in->dtype);
+	if (memory != in->dtype && !shf_can_convert(memory, in->dtype))
+		return shf_fail(err, SHEAF_EINVAL, "%s: no conversion between %s and %s", who,
+		                shf_dtype(in->dtype)->name, shf_dtype(memory)->name);
+	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
+		                SHEAF_DIMS_MAX);
+	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL))
+		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
+		                (unsigned)in->flags);
+	for (int d = 0; d < in->ndim; d++)
+		if (in->shape[d] < 0)
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d is %" PRId64, who, d,
+			                in->shape[d]);
+	return 0;
+}
+
+static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
+                     struct shf_arena *arena, struct sheaf_error *err)
+{
+	out->family = shf_arena_strdup(arena, family, strlen(family));
+	out->name = shf_arena_strdup(arena, in->name, strlen(in->name));
+	out->stored = in->tied_to ? shf_arena_strdup(arena, in->tied_to, strlen(in->tied_to))
+	                          : out->name;
+	if (!out->family || !out->name || !out->stored)
+		return shf_fail(err, SHEAF_ENOMEM, "%s/%.80s: no memory", family, in->name);
+	return 0;
+}
+
+int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
+                   struct sheaf_error *err)
+{
+	struct sheaf_slice own = { 0 };
+	const char *family;
+	char who[160];
+	int rc;
+
+	if (!in || in->size < offsetof(struct sheaf_slice, data) + sizeof(void *))
+		return shf_fail(err, SHEAF_EINVAL, "slice.size is %u; set it to sizeof(struct "
+		                "sheaf_slice)", in ? (unsigned)in->size : 0u);
+	memcpy(&own, in, sizeof(own));
+	for (size_t i = sizeof(own); i < in->size; i++)
+		if (((const uint8_t *)in)[i])
+			return shf_fail(err, SHEAF_EINVAL, "slice asks for something newer than this "
+			                "sheaf");
+	rc = check_names(&own, &family, err);
+	if (rc < 0)
+		return rc;
+	snprintf(who, sizeof(who), "%s/%.120s", family, own.name);
+	rc = check_kind(&own, who, err);
+	if (rc == 0)
+		rc = check_box(&own, who, err);
+	if (rc < 0)
+		return rc;
+
+	struct shf_slice s = { .dtype = own.dtype, .flags = own.flags };
+	s.data_dtype = own.data_dtype ? own.data_dtype : own.dtype;
+	s.items.ndim = s.mem.box.ndim = own.ndim;
+	memcpy(s.items.dim, own.shape, sizeof(int64_t) * (size_t)own.ndim);
+	memcpy(s.mem.box.start, own.start, sizeof(int64_t) * (size_t)own.ndim);
+	memcpy(s.mem.box.count, own.count, sizeof(int64_t) * (size_t)own.ndim);
+	s.empty = shf_box_is_empty(&s.mem.box) || (own.flags & SHEAF_FLAT && own.flat_count == 0);
+	if (!shf_units_of(&s.shape, &s.mem.unit, own.dtype, &s.items))
+		return shf_fail(err, SHEAF_EINVAL, "%s: shape is too large, or no whole number of "
+		                "bytes in %s", who, shf_dtype(own.dtype)->name);
+	rc = shf_dtype(own.dtype)->group == 1 ? take_memory(&s, &own, who, err)
+	                                      : take_sub_byte(&s, &own, who, err);
+	if (rc < 0)
+		return rc;
+	if (!own.data && !s.empty)
+		return shf_fail(err, SHEAF_EINVAL, "%s: data is NULL, but the slice is not empty", who);
+	s.mem_unit = s.data_dtype == s.dtype ? s.mem.unit : shf_dtype(s.data_dtype)->bits / 8u;
+	s.mem.base = own.data;
+	rc = take_text(&s, &own, family, arena, err);
+	if (rc == 0)
+		*out = s;
+	return rc;
+}
+
+struct sheaf_state *shf_state_new(void)
+{
+	struct sheaf_state *state = shf_zalloc(1, sizeof(*state));
+
+	if (state)
+		state->refs = 1;
+	return state;
+}
+
+/* A [local] failure sticks: the next collective call returns it everywhere. */
+static int stick(struct sheaf_state *state, int rc, const struct sheaf_error *err)
+{
+	if (rc < 0 && state->rc == 0) {
+		state->rc = rc;
+		state->err = *err;
+	}
+	return rc;
+}
+
+static int add_taken(struct sheaf_state *state, const struct sheaf_slice *slice,
+                     struct sheaf_error *err)
+{
+	if (state->fixed)
+		return shf_fail(err, SHEAF_EINVAL, "slices are fixed after the first save has begun");
+	if (state->n == state->cap) {
+		size_t cap = state->cap ? 2 * state->cap : 64;
+		struct shf_slice *more = shf_realloc(state->slices, cap, sizeof(*more));
+
+		if (!more)
+			return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", cap);
+		state->slices = more;
+		state->cap = cap;
+	}
+	int rc = shf_slice_take(&state->slices[state->n], slice, &state->arena, err);
+	if (rc < 0)
+		return rc;
+	state->version++;
+	return (int)state->n++;
+}
+
+int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
+{
+	struct sheaf_error err = { 0 };
+
+	if (!state)
+		return SHEAF_ENOMEM;
+	return stick(state, add_taken(state, slice, &err), &err);
+}
+
+static int stream_take(struct sheaf_state *state, struct shf_stream *s, const char *stream,
+                       const char *rule, struct sheaf_error *err)
+{
+	if (!stream || !shf_note_key_is_valid(stream) || strlen(stream) > 57)
+		return shf_fail(err, SHEAF_EINVAL, "stream '%.60s': want [a-z0-9._-]{1,57}",
+		                stream ? stream : "");
+	if (!rule)
+		rule = "strict";
+	if (strcmp(rule, "strict") && strcmp(rule, "drop") && strcmp(rule, "modulo"))
+		return shf_fail(err, SHEAF_EINVAL, "stream %s: rule '%.20s': want strict, drop or "
+		                "modulo", stream, rule);
+	if (s->ranks < 1 || s->rank < 0 || s->rank >= s->ranks)
+		return shf_fail(err, SHEAF_EINVAL, "stream %s: rank %d of %d", stream, s->rank,
+		                s->ranks);
+	s->stream = shf_arena_strdup(&state->arena, stream, strlen(stream));
+	s->rule = shf_arena_strdup(&state->arena, rule, strlen(rule));
+	return s->stream && s->rule ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory");
+}
+
+int shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
+                     int32_t rank, int32_t ranks, void *data, size_t bytes)
+{
+	struct shf_stream s = { .rank = rank, .ranks = ranks };
+	struct sheaf_error err = { 0 };
+	char name[96];
+
+	if (!state)
+		return SHEAF_ENOMEM;
+	int rc = stream_take(state, &s, stream, rule, &err);
+	if (rc < 0)
+		return stick(state, rc, &err);
+	snprintf(name, sizeof(name), "%s/%d", s.stream, (int)rank);
+	struct sheaf_slice slice = { .size = sizeof(slice), .family = "ranks", .name = name,
+		.dtype = SHEAF_U8, .ndim = 1, .shape = { (int64_t)bytes },
+		.count = { (int64_t)bytes }, .data = data };
+	rc = stick(state, add_taken(state, &slice, &err), &err);
+	if (rc >= 0)
+		state->slices[rc].stream = s;
+	return rc;
+}
+
+int shf_state_move(struct sheaf_state *state, int slice, void *data)
+{
+	struct sheaf_error err = { 0 };
+
+	if (!state)
+		return SHEAF_ENOMEM;
+	if (slice < 0 || (size_t)slice >= state->n)
+		return stick(state, shf_fail(&err, SHEAF_EINVAL, "slice %d of %zu: no such slice",
+		                             slice, state->n), &err);
+	if (!data && !state->slices[slice].empty)
+		return stick(state, shf_fail(&err, SHEAF_EINVAL, "%s/%s: moved to NULL",
+		                             state->slices[slice].family,
+		                             state->slices[slice].name), &err);
+	state->slices[slice].mem.base = data;
+	return 0;
+}
+
+void shf_state_put(struct sheaf_state *state)
+{
+	if (!state || --state->refs > 0)
+		return;
+	if (state->plan)
+		state->plan_free(state->plan);
+	shf_arena_release(&state->arena);
+	shf_free(state->slices);
+	shf_free(state);
+}

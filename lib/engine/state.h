@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this rank holds: the caller's slices, checked and put into units once. */
+#ifndef SHF_STATE_H
+#define SHF_STATE_H
+#include "box.h"
+#include "err.h"
+#include "mem.h"
+
+/* A stream of opaque per-rank bytes, or stream NULL. */
+struct shf_stream {
+	const char *stream, *rule;      /* in the state's arena */
+	int32_t rank, ranks;
+};
+struct shf_slice {
+	const char *family, *name;      /* in the state's arena; name as the caller says it */
+	const char *stored;             /* under which its bytes are stored: tied_to, or name */
+	int32_t dtype, data_dtype;
+	uint32_t flags;
+	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: as stored */
+	bool empty;                     /* holds nothing */
+	struct shf_shape items;         /* the caller's shape */
+	struct shf_shape shape;         /* the same in units */
+	struct shf_mem mem;             /* base: in memory units, data of unit mem.lo */
+	struct shf_stream stream;
+};
+struct sheaf_state {
+	int refs;
+	struct shf_arena arena;
+	struct shf_slice *slices;       /* owned */
+	size_t n, cap;
+	bool fixed;                     /* a save has begun: no more adds */
+	int rc;                         /* first failure of a [local] call; sticks */
+	struct sheaf_error err;
+	uint64_t version;               /* counts adds; a plan is for one version */
+	void *plan;                     /* owned by the engine: shf_plan_put */
+	void (*plan_free)(void *plan);
+};
+
+/* Check and normalise; strings are copied into the arena. EINVAL, ENOMEM. */
+int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
+                   struct sheaf_error *err);
+/* Units of a tensor of this dtype and shape: unit bytes and the shape in units; false where the
+ * items are no whole bytes or overflow. */
+bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype, const struct shf_shape *items);
+/* "[4, 8]" into text. */
+char *shf_shape_print(const struct shf_shape *s, char *text, size_t n);
+/* Strings equal, either may be NULL only if both are. */
+bool shf_same_text(const char *a, const char *b);
+
+struct sheaf_state *shf_state_new(void);
+int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
+int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
+                      int32_t rank, int32_t ranks, void *data, size_t bytes);
+int  shf_state_move(struct sheaf_state *state, int slice, void *data);
+void shf_state_put(struct sheaf_state *state);
+#endif

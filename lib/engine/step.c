@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a step: of a run by number, or any directory or file by path. Rank 0 looks what it is
+ * and tells all; every rank then opens the directory for itself. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "catalog.h"
+#include "crc64.h"
+#include "err.h"
+#include "found.h"
+#include "safetensors.h"
+
+#define ATTACHED_MAX (UINT64_C(64) << 20)
+
+int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const char *name = step->layout.files[f].name, *slash = strrchr(name, '/');
+	/* Foreign directories may be hub caches, whose files are links. */
+	int follow = step->number >= 0 && !step->run->foreign ? SHF_O_NOFOLLOW : 0;
+	int dir = step->dir, fd;
+
+	if (step->fds[f] >= 0)
+		return step->fds[f];
+	if (slash) {
+		char folder[64];
+
+		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
+		dir = sys->ops->open(sys->arg, step->dir, folder, SHF_O_DIR | follow, 0);
+		if (dir < 0)
+			return shf_fail_sys(err, -dir, "%s/%s", step->path, folder);
+	}
+	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, follow, 0);
+	if (slash)
+		sys->ops->close(sys->arg, dir);
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", step->path, name);
+	step->fds[f] = fd;
+	return fd;
+}
+
+void shf_step_put(struct sheaf_step *step)
+{
+	const struct shf_sys *sys;
+
+	if (!step)
+		return;
+	sys = step->run->sys;
+	if (sys->ops->pid(sys->arg) == step->pid) {
+		for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
+			if (step->fds[f] >= 0)
+				sys->ops->close(sys->arg, step->fds[f]);
+		if (step->lease >= 0)
+			sys->ops->close(sys->arg, step->lease);
+		if (step->dir >= 0)
+			sys->ops->close(sys->arg, step->dir);
+	}
+	for (size_t i = 0; i < step->files_n; i++) {
+		shf_free(step->files[i].name);
+		shf_free(step->files[i].bytes);
+	}
+	shf_free(step->files);
+	shf_free(step->fds);
+	shf_free(step->file_bytes);
+	shf_free(step->sums_bytes);
+	shf_free(step->path);
+	shf_layout_release(&step->layout);
+	shf_arena_release(&step->arena);
+	shf_run_put(step->run);
+	shf_free(step);
+}
+
+static struct sheaf_step *step_new(struct sheaf_run *run)
+{
+	struct sheaf_step *step = shf_zalloc(1, sizeof(*step));
+
+	if (!step)
+		return NULL;
+	step->run = run;
+	shf_run_get(run);
+	step->pid = run->sys->ops->pid(run->sys->arg);
+	step->number = -1;
+	step->dir = step->lease = -1;
+	step->format = "";
+	return step;
+}
+
+/* ---- files of the step: families first ---- */
+
+static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
+{
+	const struct shf_manifest *m = &step->manifest;
+	struct shf_layout *l = &step->layout;
+	uint64_t total = 0, at = 0;
+
+	for (size_t i = 0; i < m->families_n; i++)
+		total += m->families[i].files;
+	if (total != m->files_n)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: families have %" PRIu64 " files, "
+		                "%zu are listed", step->path, total, m->files_n);
+	l->families = shf_arena_alloc(&l->arena, m->families_n + 1, sizeof(*l->families));
+	l->files = shf_arena_alloc(&l->arena, m->files_n + 1, sizeof(*l->files));
+	if (!l->families || !l->files)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", m->files_n);
+	for (size_t i = 0; i < m->families_n; i++) {
+		l->families[i] = (struct shf_lt_family){ m->families[i].name, m->families[i].dir,
+			(uint32_t)at, (uint32_t)m->families[i].files, 0, 0, 0 };
+		for (uint64_t f = 0; f < m->families[i].files; f++, at++)
+			l->files[at] = (struct shf_lt_file){ .name = m->files[at].name,
+			                                     .family = (uint32_t)i };
+	}
+	l->families_n = m->families_n;
+	l->files_n = m->files_n;
+	l->tied = shf_arena_alloc(&l->arena, m->tied_n + 1, sizeof(*l->tied));
+	if (!l->tied)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for ties");
+	for (size_t i = 0; i < m->tied_n; i++) {
+		int64_t fam = shf_layout_family(l, m->tied[i].family);
+
+		if (fam >= 0)
+			l->tied[l->tied_n++] = (struct shf_lt_tied){ (uint32_t)fam, m->tied[i].name,
+			                                             m->tied[i].to };
+	}
+	step->plain = m->attached;
+	step->plain_n = m->attached_n;
+	return 0;
+}
+
+static int files_of_found(struct sheaf_step *step, const struct shf_found *found,
+                          struct sheaf_error *err)
+{
+	struct shf_layout *l = &step->layout;
+
+	l->families = shf_arena_alloc(&l->arena, 1, sizeof(*l->families));
+	l->files = shf_arena_alloc(&l->arena, found->files_n + 1, sizeof(*l->files));
+	if (!l->families || !l->files)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", found->files_n);
+	l->families[0] = (struct shf_lt_family){ "model", ".", 0, (uint32_t)found->files_n, 0, 0, 0 };
+	l->families_n = 1;
+	l->files_n = found->files_n;
+	for (size_t i = 0; i < found->files_n; i++)
+		l->files[i] = (struct shf_lt_file){ .name = found->files[i] };
+	step->plain = found->plain;
+	step->plain_n = found->plain_n;
+	return 0;
+}
+
+static int tables(struct sheaf_step *step, struct sheaf_error *err)
+{
+	size_t n = step->layout.files_n;
+
+	step->fds = shf_alloc(n, sizeof(*step->fds));
+	step->file_bytes = shf_alloc(n, sizeof(*step->file_bytes));
+	if (!step->fds || !step->file_bytes)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", n);
+	for (size_t f = 0; f < n; f++) {
+		step->fds[f] = -1;
+		step->file_bytes[f] = UINT64_MAX;
+	}
+	return 0;
+}
+
+/* ---- sums: rank 0 reads the table, all check it ---- */
+
+static int sums_read(struct sheaf_step *step, struct shf_buf *out)
+{
+	const struct shf_sys *sys = step->run->sys;
+	uint64_t want = step->manifest.sums.bytes;
+	struct shf_stat st;
+	int64_t got = 0;
+	int fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", 0, 0), rc = fd;
+
+	if (fd < 0)
+		return fd == -ENOENT
+		       ? shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone", step->path)
+		       : shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path);
+	rc = sys->ops->fstat(sys->arg, fd, &st);
+	if (rc < 0)
+		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
+	else if (st.bytes != want)
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64 " bytes, the "
+		              "manifest says %" PRIu64, step->path, st.bytes, want);
+	else if (!shf_buf_extend(out, (size_t)want))
+		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM, "no memory for %" PRIu64 " bytes of sums",
+		              want);
+	if (rc == 0)
+		got = sys->ops->pread(sys->arg, fd, out->data, (size_t)want, 0);
+	if (got < 0)
+		rc = shf_fail_sys(&step->sums_err, (int)-got, "%s/sheaf.sums", step->path);
+	else if (rc == 0 && (uint64_t)got != want)
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: short", step->path);
+	sys->ops->close(sys->arg, fd);
+	return rc;
+}
+
+static int sums_files_match(struct sheaf_step *step)
+{
+	const struct shf_manifest *m = &step->manifest;
+
+	if (step->sums.head.files_n != m->files_n)
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64 " files, the "
+		                "manifest has %zu", step->path, step->sums.head.files_n, m->files_n);
+	for (size_t f = 0; f < m->files_n; f++)
+		if (shf_sums_file(&step->sums, f).bytes != m->files[f].bytes)
+			return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s has another "
+			                "size in the manifest", step->path, m->files[f].name);
+	return 0;
+}
+
+static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
+{
+	struct shf_team *team = &step->run->team;
+	struct { int rc, sys; char msg[500]; } told = { 0 };
+	struct shf_buf b = SHF_BUF_INIT;
+	char where[600];
+	int rc;
+
+	if (team->rank == 0) {
+		told.rc = sums_read(step, &b);
+		told.sys = step->sums_err.sys;
+		memcpy(told.msg, step->sums_err.msg, sizeof(told.msg));
+	}
+	rc = shf_bcast(team, &told, sizeof(told), err);
+	if (rc == 0 && told.rc == 0)
+		rc = shf_bcast_buf(team, &b, err);
+	if (rc == 0 && told.rc < 0) {
+		shf_fail(&step->sums_err, told.rc, "%s", told.msg);
+		step->sums_err.sys = told.sys;
+		step->sums_rc = told.rc;
+	} else if (rc == 0) {
+		snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);
+		step->sums_rc = shf_sums_open(&step->sums, b.data, b.len, step->manifest.sums.crc,
+		                              where, &step->sums_err);
+		if (step->sums_rc == 0)
+			step->sums_rc = sums_files_match(step);
+		step->sums_bytes = b.data;
+		b = (struct shf_buf)SHF_BUF_INIT;
+	}
+	shf_buf_release(&b);
+	return rc;
+}
+
+/* ---- a step ---- */
+
+/* A shared lock on sheaf.json while it is open: pruning leaves it alone. Where the file system has
+ * no locks there is only the grace. */
+static void lease_take(struct sheaf_step *step)
+{
+	const struct shf_sys *sys = step->run->sys;
+
+	step->lease = sys->ops->open(sys->arg, step->dir, "sheaf.json", 0, 0);
+	if (step->lease >= 0)
+		(void)sys->ops->lock(sys->arg, step->lease, false);
+}
+
+static void warn_lost_index(const struct sheaf_step *step)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const struct shf_manifest *m = &step->manifest;
+
+	for (size_t i = 0; i < m->attached_n; i++) {
+		const char *name = m->attached[i].name;
+		size_t n = strlen(name);
+		struct shf_stat st;
+
+		if (n < 11 || strcmp(name + n - 11, ".index.json"))
+			continue;
+		if (!strchr(name, '/') && sys->ops->stat(sys->arg, step->dir, name, true, &st) == -ENOENT)
+			shf_log(step->run, 1, "%s/%s: the index is gone; rebuilt in memory from the "
+			        "headers", step->path, name);
+	}
+}
+
+/* From the manifest's bytes, which every rank has. */
+static int open_sound(struct sheaf_step *step, const struct shf_buf *raw, struct sheaf_error *err)
+{
+	struct shf_team *team = &step->run->team;
+	char where[600];
+	int rc;
+
+	snprintf(where, sizeof(where), "%.500s/sheaf.json", step->path);
+	step->sound = true;
+	step->format = "sheaf";
+	rc = shf_manifest_decode(&step->manifest, &step->arena, raw->data, raw->len, where, err);
+	if (rc == 0)
+		rc = files_of_manifest(step, err);
+	if (rc == 0)
+		rc = tables(step, err);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0) {
+		step->number = step->manifest.step;
+		lease_take(step);
+		if (team->rank == 0)
+			warn_lost_index(step);
+		rc = sums_open(step, err);
+	}
+	return rc == 0 ? shf_catalog_read(step, NULL, err) : rc;
+}
+
+static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
+                        struct sheaf_error *err)
+{
+	int rc = files_of_found(step, found, err);
+
+	step->format = found->single ? "safetensors" : "hf";
+	if (rc == 0)
+		rc = tables(step, err);
+	rc = shf_agree(&step->run->team, rc, err);
+	return rc == 0 ? shf_catalog_read(step, found->has_index ? &found->index : NULL, err) : rc;
+}
+
+/* Rank 0 knows what `dir` is (in told); the others open it and follow. */
+static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
+                     struct sheaf_error *err)
+{
+	struct shf_team *team = &step->run->team;
+	const struct shf_sys *sys = step->run->sys;
+	struct shf_found found = { 0 };
+
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast_buf(team, told, err);
+	if (rc == 0) {
+		rc = shf_found_decode(&found, &step->arena, told, err);
+		if (rc == 0) {
+			step->path = shf_strdup(found.path);
+			if (!step->path)
+				rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
+		}
+		if (rc == 0) {
+			step->dir = sys->ops->open(sys->arg, found.in_run ? step->run->store.dir : SHF_CWD,
+			                           found.in_run ? found.name : found.dir, SHF_O_DIR, 0);
+			if (step->dir < 0)
+				rc = shf_fail_sys(err, -step->dir, "%s", step->path);
+		}
+		rc = shf_agree(team, rc, err);
+	}
+	if (rc == 0 && found.sound)
+		rc = open_sound(step, &found.manifest, err);
+	else if (rc == 0)
+		rc = open_foreign(step, &found, err);
+	if (rc == 0 && found.in_run && step->manifest.step != found.step)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64, step->path,
+		              step->manifest.step);
+	if (rc == 0 && found.in_run && step->run->store.run[0] &&
+	    strcmp(step->manifest.run, step->run->store.run))
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s)",
+		              step->path, step->manifest.run);
+	return rc;
+}
+
+int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                  struct sheaf_error *err)
+{
+	struct sheaf_step *step = run->closed || run->foreign ? NULL : step_new(run);
+	struct shf_buf told = SHF_BUF_INIT;
+	uint64_t x = (uint64_t)n, same, lo, hi;
+	int rc = step ? 0 : run->closed || run->foreign
+	       ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
+	       : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+
+	if (rc == 0 && n < SHEAF_LATEST)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", n);
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
+	if (rc == 0 && !same)
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks open different steps: %" PRId64 " and %" PRId64,
+		              (int64_t)lo, (int64_t)hi);
+	if (rc == 0) {
+		rc = run->team.rank == 0 ? shf_found_step(run, n, &told, err) : 0;
+		rc = open_told(step, &told, rc, err);
+	}
+	shf_buf_release(&told);
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
+int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_group *group,
+                       const struct sheaf_opts *opts, const struct shf_sys *sys,
+                       struct sheaf_error *err)
+{
+	struct sheaf_run *run = NULL;
+	struct sheaf_step *step = NULL;
+	struct shf_buf told = SHF_BUF_INIT;
+	int rc = shf_run_open_bare(&run, group, opts, sys, err);
+
+	if (rc < 0)
+		return rc;
+	step = step_new(run);
+	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "no path was given")
+	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0) {
+		rc = run->team.rank == 0 ? shf_found_path(run, path, &told, err) : 0;
+		rc = open_told(step, &told, rc, err);
+	}
+	shf_buf_release(&told);
+	shf_run_put(run); /* the step's from now on */
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
+/* ---- attached files ---- */
+
+static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
+{
+	for (size_t i = 0; i < step->plain_n; i++)
+		if (strcmp(step->plain[i].name, file) == 0)
+			return &step->plain[i];
+	return NULL;
+}
+
+static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
+                      struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const char *slash = strrchr(f->name, '/');
+	int dir = step->dir, fd;
+	struct shf_stat st;
+	int64_t got;
+
+	if (slash) {
+		char folder[64];
+
+		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - f->name), f->name);
+		dir = sys->ops->open(sys->arg, step->dir, folder, SHF_O_DIR, 0);
+		if (dir < 0)
+			return shf_fail_sys(err, -dir, "%s/%s", step->path, folder);
+	}
+	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : f->name, 0, 0);
+	if (slash)
+		sys->ops->close(sys->arg, dir);
+	if (fd == -ENOENT && step->sound)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone", step->path, f->name);
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", step->path, f->name);
+	got = sys->ops->fstat(sys->arg, fd, &st);
+	if (got >= 0 && st.bytes == f->bytes)
+		got = sys->ops->pread(sys->arg, fd, to, (size_t)f->bytes, 0);
+	sys->ops->close(sys->arg, fd);
+	if (got < 0)
+		return shf_fail_sys(err, (int)-got, "%s/%s", step->path, f->name);
+	if (st.bytes != f->bytes || (uint64_t)got != f->bytes)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, want %" PRIu64,
+		                step->path, f->name, st.bytes, f->bytes);
+	if (step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED) &&
+	    shf_crc64(to, (size_t)f->bytes) != f->crc)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016" PRIx64,
+		                step->path, f->name, shf_crc64(to, (size_t)f->bytes), f->crc);
+	return 0;
+}
+
+int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
+                      struct sheaf_error *err)
+{
+	const struct shf_mf_file *f = file ? plain_of(step, file) : NULL;
+	struct shf_step_file *more;
+	uint8_t *data;
+	int rc;
+
+	for (size_t i = 0; file && i < step->files_n; i++)
+		if (strcmp(step->files[i].name, file) == 0) {
+			*bytes = step->files[i].bytes;
+			*n = step->files[i].n;
+			return 0;
+		}
+	if (!f)
+		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s", step->path,
+		                file ? file : "");
+	if (f->bytes > ATTACHED_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
+		                step->path, file, f->bytes);
+	more = shf_realloc(step->files, step->files_n + 1, sizeof(*more));
+	if (more)
+		step->files = more;
+	data = shf_alloc((size_t)f->bytes, 1);
+	rc = more && data ? plain_read(step, f, data, err)
+	                  : shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
+	char *name = rc == 0 ? shf_strdup(file) : NULL;
+	if (rc == 0 && !name)
+		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
+	if (rc < 0) {
+		shf_free(data);
+		return rc;
+	}
+	more[step->files_n++] = (struct shf_step_file){ name, data, (size_t)f->bytes };
+	*bytes = data;
+	*n = (size_t)f->bytes;
+	return 0;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything that proves a step, brought together by XOR: per tensor what was taken from memory
+ * against what was put into pages (I4), then digests and block sums to rank 0, who makes the
+ * table. Homes are by tensor, so that no rank sees (ranks x tensors) anything. */
+#include <stdlib.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "save.h"
+#include "sums.h"
+
+static uint64_t home_first(uint64_t rank, uint64_t ranks, uint64_t tensors)
+{
+	return (rank * tensors + ranks - 1) / ranks;
+}
+
+/* u32 tensor, u64 held, u64 wrote to the tensor's home. */
+static void tell_homes(const struct sheaf_save *save, struct shf_buf *out)
+{
+	uint64_t tensors = save->plan->layout.tensors_n, ranks = (uint64_t)save->run->team.ranks;
+
+	for (uint64_t t = 0; t < tensors; t++) {
+		struct shf_buf *b = &out[t * ranks / tensors];
+
+		if ((save->held[t] | save->wrote[t]) == 0)
+			continue;
+		shf_buf_u32(b, (uint32_t)t);
+		shf_buf_u64(b, save->held[t]);
+		shf_buf_u64(b, save->wrote[t]);
+	}
+}
+
+static int compare(const struct sheaf_save *save, const struct shf_buf *in, uint64_t first,
+                   uint64_t end, uint64_t *held, uint64_t *wrote, struct sheaf_error *err)
+{
+	struct shf_cur c = { in->data, in->data + in->len, false };
+
+	while (c.p < c.end) {
+		uint32_t t = shf_cur_u32(&c);
+		uint64_t h = shf_cur_u64(&c), w = shf_cur_u64(&c);
+
+		if (c.bad || t < first || t >= end)
+			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong rank", t);
+		held[t - first] ^= h;
+		wrote[t - first] ^= w;
+	}
+	for (uint64_t t = first; t < end; t++) {
+		const struct shf_lt_tensor *lt = &save->plan->layout.tensors[t];
+
+		if (held[t - first] != wrote[t - first])
+			return shf_fail(err, SHEAF_ECORRUPT, "step %lld: %s/%s: what was copied from memory "
+			                "(digest %016llx) is not what was to be written (%016llx)",
+			                (long long)save->step,
+			                save->plan->layout.families[lt->family].name, lt->name,
+			                (unsigned long long)held[t - first],
+			                (unsigned long long)wrote[t - first]);
+	}
+	return 0;
+}
+
+/* u64 n, n digests from `first` on, then u64 block, u64 part each. */
+static void tell_zero(const struct sheaf_save *save, const uint64_t *digests, uint64_t n,
+                      struct shf_buf *b)
+{
+	shf_buf_u64(b, n);
+	for (uint64_t i = 0; i < n; i++)
+		shf_buf_u64(b, digests[i]);
+	for (size_t i = 0; i < save->blocks_n; i++) {
+		shf_buf_u64(b, save->blocks[i].block);
+		shf_buf_u64(b, save->blocks[i].part);
+	}
+}
+
+static int hear_zero(const struct sheaf_save *save, const struct shf_buf *in,
+                     const size_t *in_bytes, uint64_t *digests, uint64_t *blocks)
+{
+	const struct shf_layout *l = &save->plan->layout;
+	struct shf_cur c = { in->data, in->data, false };
+	uint64_t ranks = (uint64_t)save->run->team.ranks;
+
+	for (uint64_t r = 0; r < ranks; r++) {
+		uint64_t first = home_first(r, ranks, l->tensors_n), n;
+
+		c.end = c.p + in_bytes[r];
+		n = shf_cur_u64(&c);
+		if (c.bad || n > l->tensors_n - first)
+			return SHEAF_EBUG;
+		for (uint64_t i = 0; i < n; i++)
+			digests[first + i] = shf_cur_u64(&c);
+		while (c.p < c.end && !c.bad) {
+			uint64_t block = shf_cur_u64(&c), part = shf_cur_u64(&c);
+
+			if (c.bad || block >= l->blocks_n)
+				return SHEAF_EBUG;
+			blocks[block] ^= part;
+		}
+	}
+	return 0;
+}
+
+/* ---- the table, on rank 0 ---- */
+
+struct slot {
+	uint64_t key;
+	uint32_t number;
+};
+
+static int slot_order(const void *a, const void *b)
+{
+	const struct slot *x = a, *y = b;
+
+	if (x->key != y->key)
+		return x->key < y->key ? -1 : 1;
+	return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Raw block sums -> standard ones in place; sums of whole files. */
+static void sum_files(const struct shf_layout *l, uint64_t *blocks, uint64_t *file_crc)
+{
+	struct shf_crc64_by *by = shf_alloc(1, sizeof(*by));
+
+	if (by)
+		shf_crc64_by_init(by, SHF_BLOCK);
+	for (size_t f = 0; f < l->files_n; f++) {
+		const struct shf_lt_file *file = &l->files[f];
+		uint64_t raw = 0;
+
+		for (uint64_t at = 0, b = file->first_block; at < file->bytes; at += SHF_BLOCK, b++) {
+			uint64_t n = file->bytes - at < SHF_BLOCK ? file->bytes - at : SHF_BLOCK;
+
+			raw = (by && n == SHF_BLOCK ? shf_crc64_by(by, raw) : shf_crc64_shift(raw, n)) ^
+			      blocks[b];
+			blocks[b] ^= shf_crc64_ones(n);
+		}
+		file_crc[f] = raw ^ shf_crc64_ones(file->bytes);
+	}
+	shf_free(by);
+}
+
+static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
+                        const uint64_t *digests, struct slot *slots)
+{
+	uint64_t name_off = 0;
+
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &l->tensors[l->by_place[i]];
+
+		slots[i] = (struct slot){ shf_sums_key(l->families[t->family].name, t->name),
+		                          (uint32_t)i };
+	}
+	if (l->tensors_n)
+		qsort(slots, l->tensors_n, sizeof(*slots), slot_order);
+	for (size_t i = 0; i < l->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &l->tensors[l->by_place[i]];
+		const char *family = l->families[t->family].name;
+		size_t fam_n = strlen(family), name_n = strlen(t->name);
+		uint64_t items;
+		struct shf_sums_tensor r = { .off = t->off, .bytes = t->bytes, .file = t->file,
+			.name_bytes = (uint32_t)(fam_n + 1 + name_n), .name_off = name_off,
+			.key = shf_sums_key(family, t->name), .digest = digests[l->by_place[i]],
+			.dtype = (uint16_t)t->dtype, .ndim = (uint8_t)t->items.ndim,
+			.slot = slots[i].number };
+
+		items = shf_shape_units(&t->items);
+		r.items = items;
+		shf_sums_put_tensor(table + h->tensors_off + i * SHF_SUMS_TENSOR, &r);
+		memcpy(table + h->names_off + name_off, family, fam_n + 1);
+		memcpy(table + h->names_off + name_off + fam_n + 1, t->name, name_n + 1);
+		name_off += fam_n + name_n + 2;
+	}
+}
+
+static void put_rest(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
+                     const uint64_t *blocks)
+{
+	uint64_t first = 0;
+
+	shf_sums_put_head(table, h);
+	for (size_t f = 0; f < l->files_n; f++) {
+		const struct shf_lt_file *file = &l->files[f];
+		struct shf_sums_file r = { file->bytes, file->first_block, first, file->tensors_n,
+		                           (uint32_t)file->header_bytes };
+
+		shf_sums_put_file(table + h->files_off + f * SHF_SUMS_FILE, &r);
+		first += file->tensors_n;
+	}
+	for (uint64_t b = 0; b < l->blocks_n; b++)
+		shf_put64(table + h->blocks_off + 8 * b, blocks[b]);
+	for (uint64_t at = 0, p = h->pages_off; at < h->pages_off; at += SHF_SUMS_PAGE, p += 8) {
+		uint64_t n = h->pages_off - at < SHF_SUMS_PAGE ? h->pages_off - at : SHF_SUMS_PAGE;
+
+		shf_put64(table + p, shf_crc64(table + at, (size_t)n));
+	}
+}
+
+static int make_table(const struct shf_layout *l, struct shf_arena *arena, uint64_t *digests,
+                      uint64_t *blocks, struct shf_sums_out *out, struct sheaf_error *err)
+{
+	struct shf_sums_head h = { .files_n = l->files_n, .tensors_n = l->tensors_n,
+	                           .blocks_n = l->blocks_n };
+	struct slot *slots = shf_alloc(l->tensors_n, sizeof(*slots));
+	uint8_t *table = NULL;
+
+	for (size_t i = 0; i < l->tensors_n; i++)
+		h.names_bytes += strlen(l->families[l->tensors[i].family].name) +
+		                 strlen(l->tensors[i].name) + 2;
+	out->file_crc = shf_arena_alloc(arena, l->files_n + 1, sizeof(*out->file_crc));
+	if (slots && out->file_crc && shf_sums_layout(&h))
+		table = shf_buf_extend(&out->table, (size_t)h.bytes);
+	if (!table) {
+		shf_free(slots);
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the sums of %zu tensors",
+		                l->tensors_n);
+	}
+	sum_files(l, blocks, out->file_crc);
+	put_tensors(l, &h, table, digests, slots);
+	put_rest(l, &h, table, blocks);
+	out->crc = shf_crc64_more(shf_crc64(table, SHF_SUMS_HEADER), table + h.pages_off,
+	                          (size_t)(h.bytes - h.pages_off));
+	shf_free(slots);
+	return 0;
+}
+
+static int zero(const struct sheaf_save *save, struct shf_arena *arena, const struct shf_buf *in,
+                const size_t *in_bytes, struct shf_sums_out *out, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &save->plan->layout;
+	uint64_t *digests = shf_zalloc(l->tensors_n, sizeof(*digests));
+	uint64_t *blocks = shf_zalloc(l->blocks_n, sizeof(*blocks));
+	int rc = digests && blocks ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
+
+	if (rc == 0 && hear_zero(save, in, in_bytes, digests, blocks) < 0)
+		rc = shf_fail(err, SHEAF_EBUG, "the ranks' sums do not fit the plan");
+	if (rc == 0)
+		rc = make_table(l, arena, digests, blocks, out, err);
+	shf_free(digests);
+	shf_free(blocks);
+	return rc;
+}
+
+int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_sums_out *out,
+                    struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	uint64_t ranks = (uint64_t)team->ranks, tensors = save->plan->layout.tensors_n;
+	uint64_t first = home_first((uint64_t)team->rank, ranks, tensors);
+	uint64_t end = home_first((uint64_t)team->rank + 1, ranks, tensors);
+	struct shf_buf *to = shf_zalloc((size_t)ranks, sizeof(*to)), in = SHF_BUF_INIT;
+	size_t *in_bytes = shf_zalloc((size_t)ranks, sizeof(*in_bytes));
+	uint64_t *held = shf_zalloc((size_t)(end - first), sizeof(*held));
+	uint64_t *wrote = shf_zalloc((size_t)(end - first), sizeof(*wrote));
+	int rc = to && in_bytes && held && wrote ? 0 : shf_fail(err, SHEAF_ENOMEM,
+	                                                       "no memory for sums");
+
+	if (rc == 0)
+		tell_homes(save, to);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, to, &in, in_bytes, err);
+	if (rc == 0)
+		rc = shf_agree(team, compare(save, &in, first, end, held, wrote, err), err);
+	for (uint64_t r = 0; to && r < ranks; r++)
+		shf_buf_release(&to[r]);
+	if (rc == 0) {
+		tell_zero(save, wrote, end - first, &to[0]);
+		rc = shf_exchange(team, to, &in, in_bytes, err);
+	}
+	if (rc == 0)
+		rc = shf_agree(team, team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0,
+		               err);
+	for (uint64_t r = 0; to && r < ranks; r++)
+		shf_buf_release(&to[r]);
+	shf_free(to);
+	shf_free(in_bytes);
+	shf_free(held);
+	shf_free(wrote);
+	shf_buf_release(&in);
+	return rc;
+}
