@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line of sheaf-bench: one table for all options, checked before anything is touched. */
+/* The command line of sheaf-bench: one table for all options, checked before the run is touched. */
 #include "bench.h"
 
 #include <errno.h>

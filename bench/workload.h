@@ -55,7 +55,8 @@ struct wl_model {
 	bool adam;                      /* the description asks for Adam's families */
 };
 void wl_model_release(struct wl_model *m);
-int wl_model_add(struct wl_model *m, const struct wl_tensor *t, struct sheaf_error *err); /* copies */
+/* Copies the tensor and its names. */
+int wl_model_add(struct wl_model *m, const struct wl_tensor *t, struct sheaf_error *err);
 int wl_model_parse(struct wl_model *m, const char *text, size_t n, const char *where,
                    struct sheaf_error *err);
 int wl_model_read(struct wl_model *m, const char *path, struct sheaf_error *err); /* STATE.json */

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sheaf command: what its verbs share.
+ *
+ * Answers go to stdout, the rest to stderr; exit 0 yes, 1 no, 2 could not tell. With --json every
+ * line is one object. Names come from files that anybody may have written, so nothing of them
+ * reaches a terminal raw: cli_put for people, cli_str for JSON.
+ */
+#ifndef CLI_H
+#define CLI_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "sheaf.h"
+
+#define CLI_POS_MAX 64
+#define CLI_OPTS_MAX 16
+
+struct cli_opt {
+	const char *name, *arg, *help;  /* arg NULL: a flag */
+};
+struct cli_args;
+struct cli_verb {
+	const char *name, *brief, *synopsis;
+	const char *text;               /* paragraphs of its page */
+	const char *exits, *examples;
+	const struct cli_opt *opts;     /* ended by a NULL name; --json and --help are all verbs' */
+	int pos_min, pos_max;
+	const char *pos_names;          /* for the sentence when there are too few */
+	int (*run)(const struct cli_args *a);   /* the exit status */
+};
+struct cli_args {
+	const struct cli_verb *verb;
+	const char *pos[CLI_POS_MAX];
+	int pos_n;
+	const char *value[CLI_OPTS_MAX];        /* by index in verb->opts; flags: "" */
+	bool json, help;
+};
+extern const struct cli_verb cli_ls, cli_show, cli_verify, cli_diff, cli_cat, cli_plan, cli_prune,
+	cli_mark, cli_rewind;
+extern const struct cli_verb *const cli_verbs[];        /* NULL-ended */
+const struct cli_verb *cli_verb_find(const char *name); /* NULL: none such */
+const char *cli_near(const char *word, const char *const *words, size_t n);     /* NULL: none */
+
+/* 0, or 2 with the line out. */
+int cli_args_parse(struct cli_args *a, const struct cli_verb *verb, int argc, char **argv);
+const char *cli_value(const struct cli_args *a, const char *name);      /* NULL: not given */
+bool cli_flag(const struct cli_args *a, const char *name);
+/* A number option: 0, or 2 with the line out. Not given: *out is left alone. */
+int cli_int(const struct cli_args *a, const char *name, int64_t least, int64_t most, int64_t *out);
+int cli_real(const struct cli_args *a, const char *name, double *out);  /* finite, from 0 */
+void cli_help_verb(FILE *f, const struct cli_verb *verb);
+void cli_help_all(FILE *f);
+
+/* Errors: one line `sheaf: what: where: why (hint)`, or an object, to stderr. */
+int cli_usage(const struct cli_args *a, const char *where, const char *why, const char *hint);
+int cli_error(const struct cli_args *a, int code, const char *where, const char *why,
+              const char *hint);
+int cli_nomem(const struct cli_args *a);
+int cli_exit_code(int code);
+
+/* Text of unknown origin. */
+void cli_put(FILE *f, const char *text);
+int cli_width(const char *text);                /* columns that cli_put takes */
+json_t *cli_str(const char *text);              /* NULL or "": null */
+json_t *cli_num(int64_t v);                     /* -1: null */
+void cli_line(json_t *object);                  /* one line on stdout; steals */
+void cli_part(json_t *value);                   /* the same without the end of line; steals */
+void cli_shape(FILE *f, int ndim, const int64_t *shape);        /* [3, 4] */
+json_t *cli_shape_json(int ndim, const int64_t *shape);
+
+/* Places: RUN, RUN@N, RUN@latest, a directory, a file. */
+enum cli_kind { CLI_RUN, CLI_RUN_STEP, CLI_DIR, CLI_FILE };
+struct cli_place {
+	enum cli_kind kind;
+	char *path;                     /* owned; without @N */
+	int64_t step;                   /* of CLI_RUN_STEP; SHEAF_LATEST */
+};
+/* 0, or an exit status with the line out. */
+int cli_place_parse(struct cli_place *p, const struct cli_args *a, const char *text);
+void cli_place_release(struct cli_place *p);
+struct cli_step {
+	struct cli_place place;
+	struct sheaf_run *run;          /* NULL: opened by path */
+	struct sheaf_step *step;
+};
+/* A place as one step: a run alone is its latest. 0, or an exit status with the line out. */
+int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified);
+void cli_step_close(struct cli_step *s);
+/* RUN@N with a number, for verbs that change a run. 0, or an exit status with the line out. */
+int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char *text);
+/* Is there such a file in the directory? */
+bool cli_has(const char *dir, const char *file);
+
+/* Everything in a run, copied. */
+struct cli_item {
+	char *state, *session, *created, *path; /* owned */
+	int64_t step, parent;
+	uint64_t bytes;
+	int32_t tries;
+	char mark;
+};
+struct cli_list {
+	struct cli_item *items;         /* owned */
+	size_t n, cap;
+};
+int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_error *err);
+void cli_list_release(struct cli_list *list);
+
+/* A box of a tensor, read as windows of its row-major items. */
+struct cli_box {
+	struct sheaf_tensor t;
+	int64_t start[SHEAF_DIMS_MAX], count[SHEAF_DIMS_MAX];
+	int64_t items;
+	bool whole;
+};
+void cli_box_init(struct cli_box *b, const struct sheaf_tensor *t);     /* all of it */
+int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from, int64_t n,
+                 void *dst, struct sheaf_error *err);
+/* Items of a window from `from`, at most `bytes`; windows end where 1-MiB blocks of the file do. */
+int64_t cli_box_window(const struct cli_box *b, int64_t from, int64_t bytes);
+uint64_t cli_box_bytes(const struct cli_box *b, int64_t items);
+
+/* show --hf: what a Hugging Face loader would miss; the exit status. */
+int cli_show_hf(const struct cli_args *a, struct cli_step *s);
+#endif

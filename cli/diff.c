@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf diff: two steps tensor by tensor, whatever their files. Values are always read: equal
+ * digests would save the reading but prove less than was asked. */
+#include "cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workload.h"
+
+#define WINDOW (INT64_C(4) << 20)
+
+struct diff {
+	const struct cli_args *a;
+	const char *family;             /* NULL: all */
+	struct sheaf_step *left, *right;
+	bool exact;
+	double rtol, atol;
+	char *x, *y;                    /* windows; owned */
+	uint64_t tensors, different;
+};
+
+struct gap {                            /* how two tensors differ */
+	int64_t count, first, where;    /* items; where max_abs is, -1: nowhere */
+	double max_abs, max_rel;
+};
+
+/* --- items -------------------------------------------------------------------------------- */
+
+static bool is_same(double a, double b)
+{
+	return a == b || (isnan(a) && isnan(b));
+}
+
+/* |a - b| and |b|, the two parts of a complex item together; false: no number. */
+static bool values_of(int lt, int rt, const char *x, const char *y, double *gap, double *size,
+		      bool *same)
+{
+	double a, b, ai = 0, bi = 0;
+
+	if (!wl_value(&a, lt, x) || !wl_value(&b, rt, y))
+		return false;
+	if (lt == SHEAF_C64)
+		wl_value(&ai, lt, x + 4);
+	if (rt == SHEAF_C64)
+		wl_value(&bi, rt, y + 4);
+	*gap = hypot(a - b, ai - bi);
+	*size = hypot(b, bi);
+	*same = is_same(a, b) && is_same(ai, bi);
+	return true;
+}
+
+static void gap_note(struct gap *g, int64_t item, double gap, double size)
+{
+	if (!isfinite(gap))
+		return;
+	if (g->where < 0 || gap > g->max_abs) {
+		g->max_abs = gap;
+		g->where = item;
+	}
+	if (size > 0 && gap / size > g->max_rel)
+		g->max_rel = gap / size;
+}
+
+/* One item, of which the bits may differ. Infinities equal themselves only. */
+static bool item_equal(const struct diff *d, int lt, int rt, const char *x, const char *y,
+		       int64_t item, struct gap *g)
+{
+	double gap = 0, size = 0;
+	bool same = false, known = values_of(lt, rt, x, y, &gap, &size, &same);
+
+	if (known && !same)
+		gap_note(g, item, gap, size);
+	if (d->exact || !known)
+		return lt == rt && memcmp(x, y, wl_unit_bytes(lt)) == 0;
+	return same || (isfinite(gap) && isfinite(size) && gap <= d->atol + d->rtol * size);
+}
+
+static void items_compare(const struct diff *d, const struct cli_box *l, const struct cli_box *r,
+			  int64_t from, int64_t n, struct gap *g)
+{
+	int lt = l->t.dtype, rt = r->t.dtype, bits = sheaf_dtype_bits(lt);
+	size_t xs = wl_unit_bytes(lt), ys = wl_unit_bytes(rt);
+	int64_t units = bits < 8 ? (int64_t)cli_box_bytes(l, n) : n;
+
+	for (int64_t k = 0; k < units; k++) {
+		const char *x = d->x + (size_t)k * xs, *y = d->y + (size_t)k * ys;
+		int64_t item = from + (bits < 8 ? k * 8 / bits : k);
+
+		if (lt == rt && memcmp(x, y, xs) == 0)
+			continue;
+		if (!item_equal(d, lt, rt, x, y, item, g) && g->count++ == 0)
+			g->first = item;
+	}
+}
+
+/* --- what is said ------------------------------------------------------------------------- */
+
+static void index_of(const struct sheaf_tensor *t, int64_t item, int64_t *at)
+{
+	for (int d = t->ndim; d-- > 0;) {
+		at[d] = t->shape[d] ? item % t->shape[d] : 0;
+		item /= t->shape[d] ? t->shape[d] : 1;
+	}
+}
+
+static json_t *real(const struct gap *g, double v)
+{
+	json_t *x = g && g->where >= 0 && isfinite(v) ? json_real(v) : NULL;
+
+	return x ? x : json_null();
+}
+
+static void print_json(const struct sheaf_tensor *t, const char *what, const struct gap *g)
+{
+	int64_t at[SHEAF_DIMS_MAX];
+	json_t *v = json_pack("{s:o,s:o,s:s}", "family", cli_str(t->family), "name",
+			      cli_str(t->name), "what", what);
+
+	json_object_set_new(v, "count", g ? json_integer(g->count) : json_null());
+	json_object_set_new(v, "first", g ? json_integer(g->first) : json_null());
+	json_object_set_new(v, "max_abs", real(g, g ? g->max_abs : 0));
+	json_object_set_new(v, "max_rel", real(g, g ? g->max_rel : 0));
+	if (g) {
+		index_of(t, g->first, at);
+		json_object_set_new(v, "first_index", cli_shape_json(t->ndim, at));
+	}
+	if (g && g->where >= 0) {
+		index_of(t, g->where, at);
+		json_object_set_new(v, "max_index", cli_shape_json(t->ndim, at));
+	}
+	cli_line(v);
+}
+
+static void print_text(const struct sheaf_tensor *t, const char *what, const struct gap *g)
+{
+	int64_t at[SHEAF_DIMS_MAX];
+
+	cli_put(stdout, t->family);
+	putchar('/');
+	cli_put(stdout, t->name);
+	printf(": %s", what);
+	if (g) {
+		index_of(t, g->first, at);
+		printf(" differ in %lld item%s, first at ", (long long)g->count,
+		       g->count == 1 ? "" : "s");
+		cli_shape(stdout, t->ndim, at);
+	}
+	if (g && g->where >= 0) {
+		index_of(t, g->where, at);
+		printf(", most by %.6g at ", g->max_abs);
+		cli_shape(stdout, t->ndim, at);
+		printf(" (relative at most %.3g)", g->max_rel);
+	}
+	putchar('\n');
+}
+
+static void differs(struct diff *d, const struct sheaf_tensor *t, const char *what,
+		    const struct gap *g)
+{
+	d->different++;
+	if (d->a->json)
+		print_json(t, what, g);
+	else
+		print_text(t, what, g);
+}
+
+/* --- tensors ------------------------------------------------------------------------------ */
+
+/* Window by window; 0, or an exit status with the line out. */
+static int values(struct diff *d, const struct sheaf_tensor *lt, const struct sheaf_tensor *rt)
+{
+	struct gap g = { .where = -1 };
+	struct sheaf_error err = { .msg = "" };
+	struct cli_box l, r;
+
+	cli_box_init(&l, lt);
+	cli_box_init(&r, rt);
+	for (int64_t at = 0; at < l.items;) {
+		int64_t n = cli_box_window(&l, at, WINDOW);
+		int rc;
+
+		/* The wider type sets the window, so that both fit. */
+		if (cli_box_bytes(&r, n) > (uint64_t)WINDOW)
+			n = cli_box_window(&r, at, WINDOW);
+		rc = cli_box_read(d->left, &l, at, n, d->x, &err);
+		if (rc < 0)
+			return cli_error(d->a, rc, d->a->pos[0], err.msg, NULL);
+		rc = cli_box_read(d->right, &r, at, n, d->y, &err);
+		if (rc < 0)
+			return cli_error(d->a, rc, d->a->pos[1], err.msg, NULL);
+		if (lt->dtype != rt->dtype || memcmp(d->x, d->y, cli_box_bytes(&l, n)) != 0)
+			items_compare(d, &l, &r, at, n, &g);
+		at += n;
+	}
+	if (g.count)
+		differs(d, lt, "values", &g);
+	return 0;
+}
+
+static int both(struct diff *d, const struct sheaf_tensor *l, const struct sheaf_tensor *r)
+{
+	bool small = sheaf_dtype_bits(l->dtype) < 8 || sheaf_dtype_bits(r->dtype) < 8;
+
+	if (l->ndim != r->ndim ||
+	    memcmp(l->shape, r->shape, sizeof(int64_t) * (size_t)l->ndim) != 0) {
+		differs(d, l, "shape", NULL);
+		return 0;
+	}
+	if (l->dtype != r->dtype && (d->exact || small)) {
+		differs(d, l, "dtype", NULL);
+		return 0;
+	}
+	return values(d, l, r);
+}
+
+/* --- the verb ----------------------------------------------------------------------------- */
+
+static bool wanted(const struct diff *d, const struct sheaf_tensor *t)
+{
+	return !d->family || strcmp(d->family, t->family) == 0;
+}
+
+static int compare(struct diff *d)
+{
+	struct sheaf_tensor l = { .size = sizeof(l) }, r = { .size = sizeof(r) };
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && sheaf_step_tensor(d->left, i, &l) == 0; i++) {
+		if (!wanted(d, &l))
+			continue;
+		d->tensors++;
+		if (l.ndim > SHEAF_DIMS_MAX)
+			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "has too many dimensions", NULL);
+		else if (sheaf_step_find(d->right, l.family, l.name, &r) < 0)
+			differs(d, &l, "left-only", NULL);
+		else
+			rc = both(d, &l, &r);
+	}
+	for (size_t i = 0; rc == 0 && sheaf_step_tensor(d->right, i, &r) == 0; i++) {
+		if (!wanted(d, &r) || sheaf_step_find(d->left, r.family, r.name, &l) == 0)
+			continue;
+		d->tensors++;
+		differs(d, &r, "right-only", NULL);
+	}
+	if (rc == 0 && d->family && d->tensors == 0)
+		rc = cli_error(d->a, SHEAF_ENOENT, d->family, "neither side has this family", NULL);
+	return rc;
+}
+
+static int answer(const struct diff *d)
+{
+	if (d->a->json)
+		cli_line(json_pack("{s:s,s:I,s:I}", "result", d->different ? "different" : "same",
+				   "tensors", (json_int_t)d->tensors, "different",
+				   (json_int_t)d->different));
+	else if (d->different)
+		printf("%llu of %llu tensors differ\n", (unsigned long long)d->different,
+		       (unsigned long long)d->tensors);
+	return d->different ? 1 : 0;
+}
+
+static int run(const struct cli_args *a)
+{
+	struct diff d = { .a = a, .family = cli_value(a, "family") };
+	struct cli_step left = { 0 }, right = { 0 };
+	int rc = cli_real(a, "rtol", &d.rtol);
+
+	if (!rc)
+		rc = cli_real(a, "atol", &d.atol);
+	if (rc)
+		return rc;
+	d.exact = !cli_value(a, "rtol") && !cli_value(a, "atol");
+	d.x = malloc((size_t)WINDOW + 16);
+	d.y = malloc((size_t)WINDOW + 16);
+	if (!d.x || !d.y)
+		rc = cli_nomem(a);
+	if (!rc)
+		rc = cli_step_open(&left, a, a->pos[0], cli_flag(a, "unverified"));
+	if (!rc)
+		rc = cli_step_open(&right, a, a->pos[1], cli_flag(a, "unverified"));
+	d.left = left.step;
+	d.right = right.step;
+	if (!rc)
+		rc = compare(&d);
+	if (!rc)
+		rc = answer(&d);
+	cli_step_close(&left);
+	cli_step_close(&right);
+	free(d.x);
+	free(d.y);
+	return rc;
+}
+
+static const struct cli_opt opts[] = {
+	{ "family", "F", "only this family" },
+	{ "rtol", "X", "relative tolerance, of the right side" },
+	{ "atol", "X", "absolute tolerance" },
+	{ "unverified", NULL, "read past damaged blocks" },
+	{ 0 },
+};
+const struct cli_verb cli_diff = {
+	.name = "diff",
+	.brief = "compare two steps tensor by tensor",
+	.synopsis = "sheaf diff A B [--family F] [--rtol X] [--atol X] [--unverified] [--json]",
+	.text = "Compares by family and name, however many ranks or files made each side; A and B\n"
+		"may be steps, Hugging Face directories or single files. Memory is bounded.\n\n"
+		"Without tolerances bits are compared, a NaN equals itself, and dtypes must agree.\n"
+		"With --rtol or --atol values are equal where |a - b| <= atol + rtol * |b| in fp64,\n"
+		"NaN equals NaN, infinities equal themselves only, and dtypes may differ; types\n"
+		"smaller than a byte are compared by bits.\n\n"
+		"A tensor or family on one side only is a difference, unless --family leaves it out.\n"
+		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
+		"dtype, shape or values, count, first, max_abs, max_rel}; first is the row-major\n"
+		"number of an item. Last comes {result: same or different, tensors, different}.\n"
+		"Silent when both are the same.",
+	.exits = "  0  the same\n  1  they differ, or one is damaged\n  2  no such step, or it could "
+		 "not be read",
+	.examples = "  sheaf diff runs/a@1000 runs/b@1000\n"
+		    "  sheaf diff runs/a model-hf/ --family model --rtol 1e-2",
+	.opts = opts,
+	.pos_min = 2,
+	.pos_max = 2,
+	.pos_names = "A B",
+	.run = run,
+};

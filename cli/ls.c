@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf ls: the steps of a run, whatever state they are in. */
+#include "cli.h"
+
+#include <string.h>
+#include "workload.h"
+
+static const char *mark_name(char mark)
+{
+	return mark == 'k' ? "keep" : mark == 'b' ? "bad" : "";
+}
+
+static void print(const struct cli_args *a, const struct cli_item *it)
+{
+	char size[32];
+
+	if (a->json) {
+		cli_line(json_pack("{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:i,s:o}", "step",
+				   cli_num(it->step), "state", it->state, "session",
+				   cli_str(it->session), "parent", cli_num(it->parent), "created",
+				   cli_str(it->created), "bytes", (json_int_t)it->bytes, "mark",
+				   cli_str(mark_name(it->mark)), "tries", (int)it->tries, "path",
+				   cli_str(it->path)));
+		return;
+	}
+	if (it->step >= 0)
+		printf("%10lld", (long long)it->step);
+	else
+		printf("%10s", "-");
+	printf("  %-9s  %-20s  %10s  %-4s  %5d  ", it->state, *it->created ? it->created : "-",
+	       wl_size(size, it->bytes), it->mark ? mark_name(it->mark) : "-", (int)it->tries);
+	cli_put(stdout, it->path);
+	putchar('\n');
+}
+
+static void header(const struct cli_args *a)
+{
+	if (!a->json)
+		printf("%10s  %-9s  %-20s  %10s  %-4s  %5s  %s\n", "STEP", "STATE", "CREATED",
+		       "SIZE", "MARK", "TRIES", "PATH");
+}
+
+/* A checkpoint outside a run is a list of one. */
+static int ls_path(const struct cli_args *a)
+{
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct cli_item it = { 0 };
+	struct cli_step s;
+	int rc = cli_step_open(&s, a, a->pos[0], false);
+
+	if (rc)
+		return rc;
+	rc = sheaf_step_info(s.step, &info);
+	if (rc < 0) {
+		rc = cli_error(a, rc, a->pos[0], "", NULL);
+	} else {
+		bool ours = strcmp(info.format, "sheaf") == 0;
+
+		it.state = (char *)(uintptr_t)(ours ? "committed" : "foreign");
+		it.session = (char *)(uintptr_t)info.session;
+		it.created = (char *)(uintptr_t)info.created;
+		it.path = (char *)(uintptr_t)a->pos[0];
+		it.step = info.step;
+		it.parent = info.parent;
+		it.bytes = info.bytes;
+		header(a);
+		print(a, &it);
+	}
+	cli_step_close(&s);
+	return rc;
+}
+
+static int ls_run(const struct cli_args *a, const struct cli_place *place, int64_t only)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_error err = { .msg = "" };
+	struct cli_list list = { 0 };
+	struct sheaf_run *r = NULL;
+	bool any = false;
+	int rc = sheaf_run_open(&r, place->path, NULL, &opts, &err);
+
+	if (rc == 0)
+		rc = cli_list_read(&list, r, &err);
+	if (rc < 0)
+		rc = cli_error(a, rc, place->path, err.msg, NULL);
+	for (size_t i = 0; i < list.n; i++) {
+		if (only >= 0 && list.items[i].step != only)
+			continue;
+		if (!any)
+			header(a);
+		any = true;
+		print(a, &list.items[i]);
+	}
+	if (!rc && !any && only >= 0)
+		rc = cli_error(a, SHEAF_ENOENT, a->pos[0], "no such step", NULL);
+	cli_list_release(&list);
+	sheaf_run_close(r);
+	return rc;
+}
+
+static int run(const struct cli_args *a)
+{
+	struct cli_place place;
+	int rc = cli_place_parse(&place, a, a->pos[0]);
+
+	if (rc)
+		return rc;
+	if (place.kind == CLI_RUN)
+		rc = ls_run(a, &place, -1);
+	else if (place.kind == CLI_RUN_STEP && place.step != SHEAF_LATEST)
+		rc = ls_run(a, &place, place.step);
+	else
+		rc = ls_path(a);
+	cli_place_release(&place);
+	return rc;
+}
+
+static const struct cli_opt opts[] = { { 0 } };
+const struct cli_verb cli_ls = {
+	.name = "ls",
+	.brief = "list the steps of a run",
+	.synopsis = "sheaf ls RUN|RUN@N|PATH [--json]",
+	.text = "Lists what lies in a run by step: committed steps, damaged ones (their manifest or\n"
+		"the size of a file is wrong), foreign ones (no manifest), steps set aside by rewind\n"
+		"and steps being made. SIZE counts all files that the manifest names. A checkpoint\n"
+		"outside a run is a list of one. An empty run prints nothing.",
+	.exits = "  0  listed, perhaps nothing\n  2  no such path, or it could not be read",
+	.examples = "  sheaf ls runs/gpt\n"
+		    "  sheaf ls runs/gpt --json | jq -r 'select(.mark==\"keep\").step'",
+	.opts = opts,
+	.pos_min = 1,
+	.pos_max = 1,
+	.pos_names = "RUN",
+	.run = run,
+};

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf: look at checkpoints, prove them, compare them, keep them tidy. */
+#include "cli.h"
+
+#include <errno.h>
+#include <string.h>
+
+const struct cli_verb *const cli_verbs[] = {
+	&cli_ls, &cli_show, &cli_verify, &cli_diff, &cli_cat, &cli_plan, &cli_prune, &cli_mark,
+	&cli_rewind, NULL,
+};
+
+const struct cli_verb *cli_verb_find(const char *name)
+{
+	for (int i = 0; cli_verbs[i]; i++)
+		if (strcmp(cli_verbs[i]->name, name) == 0)
+			return cli_verbs[i];
+	return NULL;
+}
+
+static int unknown_verb(const struct cli_args *a, const char *name)
+{
+	const char *words[16], *near;
+	char hint[64];
+	size_t n = 0;
+
+	for (; cli_verbs[n] && n < 16; n++)
+		words[n] = cli_verbs[n]->name;
+	near = cli_near(name, words, n);
+	if (near)
+		snprintf(hint, sizeof(hint), "did you mean %s?", near);
+	return cli_usage(a, name, "no such verb", near ? hint : "sheaf help lists them");
+}
+
+static int help(const struct cli_args *none, int argc, char **argv)
+{
+	const struct cli_verb *verb;
+
+	if (argc == 0) {
+		cli_help_all(stdout);
+		return 0;
+	}
+	verb = cli_verb_find(argv[0]);
+	if (!verb)
+		return unknown_verb(none, argv[0]);
+	if (argc > 1)
+		return cli_usage(none, argv[1], "is one argument too many", "sheaf help VERB");
+	cli_help_verb(stdout, verb);
+	return 0;
+}
+
+static int command(int argc, char **argv)
+{
+	struct cli_args a = { 0 };
+	const struct cli_verb *verb;
+	int version = sheaf_version(), rc;
+
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--json") == 0)
+			a.json = true;
+	if (argc < 2)
+		return cli_usage(&a, "", "no verb", "sheaf help lists them");
+	if (strcmp(argv[1], "help") == 0)
+		return help(&a, argc - 2, argv + 2);
+	if (strcmp(argv[1], "--help") == 0 && argc == 2)
+		return help(&a, 0, NULL);
+	if (strcmp(argv[1], "--version") == 0 && argc == 2) {
+		printf("sheaf %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
+		return 0;
+	}
+	verb = cli_verb_find(argv[1]);
+	if (!verb)
+		return unknown_verb(&a, argv[1]);
+	rc = cli_args_parse(&a, verb, argc - 2, argv + 2);
+	if (rc)
+		return rc;
+	if (a.help) {
+		cli_help_verb(stdout, verb);
+		return 0;
+	}
+	return verb->run(&a);
+}
+
+int main(int argc, char **argv)
+{
+	int status = command(argc, argv);
+
+	/* An answer that did not arrive is no answer. */
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		fprintf(stderr, "sheaf: stdout: %s\n", strerror(errno));
+		return 2;
+	}
+	return status;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf mark: a step that is never pruned, or one that latest skips. */
+#include "cli.h"
+
+#include <string.h>
+
+static int run(const struct cli_args *a)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct sheaf_error err = { .msg = "" };
+	const char *word = a->pos[1];
+	int64_t timeout = 30000;
+	struct sheaf_run *r = NULL;
+	struct cli_place place;
+	char mark;
+	int rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
+
+	if (rc)
+		return rc;
+	if (strcmp(word, "keep") == 0)
+		mark = 'k';
+	else if (strcmp(word, "bad") == 0)
+		mark = 'b';
+	else if (strcmp(word, "none") == 0)
+		mark = 0;
+	else
+		return cli_usage(a, word, "is none of keep, bad, none", NULL);
+	rc = cli_place_numbered(&place, a, a->pos[0]);
+	if (rc)
+		return rc;
+	opts.timeout_ms = (int32_t)timeout;
+	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
+	if (rc == 0)
+		rc = sheaf_run_mark(r, place.step, mark, &err);
+	if (rc < 0)
+		rc = cli_error(a, rc, a->pos[0], err.msg, NULL);
+	else if (a->json)
+		cli_line(json_pack("{s:I,s:o}", "step", (json_int_t)place.step, "mark",
+				   mark ? json_string(word) : json_null()));
+	sheaf_run_close(r);
+	cli_place_release(&place);
+	return rc;
+}
+
+static const struct cli_opt opts[] = {
+	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },
+	{ 0 },
+};
+const struct cli_verb cli_mark = {
+	.name = "mark",
+	.brief = "mark a step keep, bad or none",
+	.synopsis = "sheaf mark RUN@N keep|bad|none [--timeout-ms N] [--json]",
+	.text = "keep: the step is never pruned. bad: latest skips it, for a step that is whole on\n"
+		"disk but spoilt in value. none takes either mark away. The step's own files are not\n"
+		"touched. Silent when it worked.",
+	.exits = "  0  marked\n  2  no such step, or the run is locked",
+	.examples = "  sheaf mark runs/gpt@12000 keep",
+	.opts = opts,
+	.pos_min = 2,
+	.pos_max = 2,
+	.pos_names = "RUN@N and keep, bad or none",
+	.run = run,
+};

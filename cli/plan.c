@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf plan: who would write and read what, without running anything. The states are built as
+ * sheaf-bench builds them, but without memory. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "workload.h"
+
+#define RANKS_MAX (1 << 20)
+
+struct plan {
+	const struct cli_args *a;
+	struct wl_model model;
+	struct wl_layout layout;
+	struct sheaf_state **states;    /* owned */
+	int32_t *node;                  /* owned */
+	int64_t ranks, nodes;
+	struct sheaf_plan_rank total, most;
+	bool header;
+};
+
+static void row(const char *who, const char *node, const struct sheaf_plan_rank *r)
+{
+	char t[7][32];
+
+	printf("%8s  %4s  %10s %10s %10s %10s %10s %10s %10s %6d\n", who, node,
+	       wl_size(t[0], r->holds), wl_size(t[1], r->writes), wl_size(t[2], r->reads),
+	       wl_size(t[3], r->sends), wl_size(t[4], r->receives), wl_size(t[5], r->shares),
+	       wl_size(t[6], r->staging), (int)r->files);
+}
+
+static void fold(uint64_t v, uint64_t *total, uint64_t *most)
+{
+	*total += v;
+	if (v > *most)
+		*most = v;
+}
+
+static void count(struct plan *p, const struct sheaf_plan_rank *r)
+{
+	fold(r->holds, &p->total.holds, &p->most.holds);
+	fold(r->writes, &p->total.writes, &p->most.writes);
+	fold(r->reads, &p->total.reads, &p->most.reads);
+	fold(r->sends, &p->total.sends, &p->most.sends);
+	fold(r->receives, &p->total.receives, &p->most.receives);
+	fold(r->shares, &p->total.shares, &p->most.shares);
+	fold(r->staging, &p->total.staging, &p->most.staging);
+	p->total.files += r->files;
+	if (r->files > p->most.files)
+		p->most.files = r->files;
+}
+
+static void item(void *arg, const struct sheaf_plan_rank *r)
+{
+	struct plan *p = arg;
+	char who[16], node[16];
+
+	count(p, r);
+	if (p->a->json) {
+		cli_line(json_pack("{s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "rank",
+				   (int)r->rank, "node", (int)r->node, "holds",
+				   (json_int_t)r->holds, "writes", (json_int_t)r->writes, "reads",
+				   (json_int_t)r->reads, "sends", (json_int_t)r->sends, "receives",
+				   (json_int_t)r->receives, "staging", (json_int_t)r->staging,
+				   "shares", (json_int_t)r->shares, "files", (int)r->files));
+		return;
+	}
+	if (!p->header)
+		printf("%8s  %4s  %10s %10s %10s %10s %10s %10s %10s %6s\n", "RANK", "NODE", "HOLDS",
+		       "WRITES", "READS", "SENDS", "RECEIVES", "SHARES", "STAGING", "FILES");
+	p->header = true;
+	snprintf(who, sizeof(who), "%d", (int)r->rank);
+	snprintf(node, sizeof(node), "%d", (int)r->node);
+	row(who, node, r);
+}
+
+/* A description in JSON, or the tensors of a checkpoint that is there. */
+static int read_source(struct plan *p)
+{
+	const char *path = p->a->pos[0], *dot = strrchr(path, '.');
+	struct sheaf_error err = { .msg = "" };
+	struct cli_step s = { 0 };
+	struct stat st;
+	int rc;
+
+	if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode) &&
+	    !(dot && strcmp(dot, ".safetensors") == 0)) {
+		rc = wl_model_read(&p->model, path, &err);
+	} else {
+		rc = cli_step_open(&s, p->a, path, false);
+		if (rc)
+			return rc;
+		rc = wl_model_like(&p->model, s.step, true, &err);
+		cli_step_close(&s);
+	}
+	if (rc < 0)
+		cli_error(p->a, rc, path, err.msg, NULL);
+	return rc < 0 ? 2 : 0;
+}
+
+static int read_model(struct plan *p)
+{
+	const char *families = cli_value(p->a, "families");
+	struct sheaf_error err = { .msg = "" };
+	int rc = read_source(p);
+
+	if (rc)
+		return rc;
+	if (cli_flag(p->a, "adam") || p->model.adam)
+		rc = wl_model_adam(&p->model, &err);
+	if (rc == 0)
+		rc = wl_model_seal(&p->model, &err);
+	if (rc == 0 && families)
+		rc = wl_model_keep(&p->model, families, &err);
+	if (rc < 0)
+		cli_error(p->a, rc, p->a->pos[0], err.msg, NULL);
+	return rc < 0 ? 2 : 0;
+}
+
+static int read_layout(struct plan *p)
+{
+	const struct cli_args *a = p->a;
+	struct sheaf_error err = { .msg = "" };
+	int64_t zero = 0;
+	int rc = cli_int(a, "zero", 0, 3, &zero);
+
+	p->nodes = 1;
+	if (!rc)
+		rc = cli_int(a, "nodes", 1, RANKS_MAX, &p->nodes);
+	if (rc)
+		return rc;
+	if (wl_layout_parse(&p->layout, cli_value(a, "mesh"), cli_value(a, "expert-mesh"),
+			    (int)zero, &err) < 0)
+		return cli_usage(a, "", err.msg, NULL);
+	p->ranks = wl_mesh_ranks(&p->layout.mesh);
+	if (p->ranks > RANKS_MAX)
+		return cli_usage(a, "--mesh", "has more than 1048576 ranks", NULL);
+	if (p->ranks % p->nodes)
+		return cli_usage(a, "--nodes", "the ranks are not split evenly over them", NULL);
+	return 0;
+}
+
+static int build(struct plan *p)
+{
+	struct sheaf_error err = { .msg = "" };
+
+	p->states = calloc((size_t)p->ranks, sizeof(*p->states));
+	p->node = calloc((size_t)p->ranks, sizeof(*p->node));
+	if (!p->states || !p->node)
+		return cli_nomem(p->a);
+	for (int64_t r = 0; r < p->ranks; r++) {
+		struct wl_held held = { 0 };
+		int rc = wl_held_init(&held, &p->model, &p->layout, r, false, &err);
+
+		if (rc == 0)
+			rc = wl_held_state(&held, &p->states[r], &err);
+		wl_held_release(&held);
+		if (rc < 0)
+			return cli_error(p->a, rc, p->a->pos[0], err.msg, NULL);
+		p->node[r] = (int32_t)(r * p->nodes / p->ranks);
+	}
+	return 0;
+}
+
+static int run(const struct cli_args *a)
+{
+	struct plan p = { .a = a };
+	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct sheaf_error err = { .msg = "" };
+	int64_t file_bytes = 0, staging = 0;
+	int rc = read_layout(&p);
+
+	if (!rc)
+		rc = cli_int(a, "file-bytes", 1, INT64_MAX, &file_bytes);
+	if (!rc)
+		rc = cli_int(a, "staging-bytes", 1, INT64_MAX, &staging);
+	if (!rc)
+		rc = read_model(&p);
+	if (!rc)
+		rc = build(&p);
+	opts.file_bytes_max = (uint64_t)file_bytes;
+	opts.staging_bytes_max = (uint64_t)staging;
+	if (!rc) {
+		rc = sheaf_plan(p.states, p.node, (int32_t)p.ranks, &opts, item, &p, &err);
+		if (rc < 0)
+			rc = cli_error(a, rc, a->pos[0], err.msg, NULL);
+	}
+	if (!rc && p.header) {
+		row("total", "", &p.total);
+		row("most", "", &p.most);
+	}
+	for (int64_t r = 0; p.states && r < p.ranks; r++)
+		sheaf_state_free(p.states[r]);
+	free(p.states);
+	free(p.node);
+	wl_model_release(&p.model);
+	return rc;
+}
+
+static const struct cli_opt opts[] = {
+	{ "mesh", "dp=2,tp=2", "axes dp, tp, pp, ep; those not named are 1, the last one\n"
+			       "named varies fastest with the rank" },
+	{ "expert-mesh", "ep=4", "experts on a mesh of their own over the same ranks" },
+	{ "zero", "Z", "0 to 3: flat ranges over dp, of the optimizer (1, 2) or of\n"
+		       "the model too (3)" },
+	{ "adam", NULL, "also master weights and two moments" },
+	{ "families", "A,B", "only these families" },
+	{ "nodes", "N", "ranks split evenly over N nodes that share no memory" },
+	{ "file-bytes", "N", "largest file (5000000000)" },
+	{ "staging-bytes", "N", "bound of a rank's host copies" },
+	{ 0 },
+};
+const struct cli_verb cli_plan = {
+	.name = "plan",
+	.brief = "who would write and read what, without running it",
+	.synopsis = "sheaf plan STATE.json|PATH [--mesh M] [--nodes N] [--zero Z] [--adam] [--json]",
+	.text = "Prints for each rank of a mesh how many bytes it holds, writes to disk, reads back,\n"
+		"sends to and receives from other nodes, passes on through node memory, and keeps in\n"
+		"staging. Nothing is run and no tensor is read.\n\n"
+		"STATE.json is {\"tensors\": [{name, dtype, shape, tp_axis, stage, expert, experts,\n"
+		"family, tied_to}], \"adam\": bool}; name, dtype and shape are required. It is the file\n"
+		"that sheaf-bench reads, and cut by the same rules: tp along tp_axis in pieces of\n"
+		"ceil(n / tp); stages dealt evenly over pp, null on all; expert e of E to ep rank\n"
+		"floor(e * ep / E). Of a PATH the tensors are taken as they stand there; those of two\n"
+		"or more dimensions are cut on axis 0 and 1 in turn.",
+	.exits = "  0  planned\n  1  the pieces leave a gap or do not match\n  2  wrong arguments, or "
+		 "a description that cannot be read",
+	.examples = "  sheaf plan state.json --mesh dp=8,tp=8 --nodes 8 --adam --zero 1\n"
+		    "  sheaf plan runs/gpt@latest --mesh tp=4 --json",
+	.opts = opts,
+	.pos_min = 1,
+	.pos_max = 1,
+	.pos_names = "STATE.json",
+	.run = run,
+};

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf prune: which steps the keep rules let go; with --apply they go. */
+#include "cli.h"
+
+static void item(void *arg, int64_t step, char what, const char *why)
+{
+	const struct cli_args *a = arg;
+	const char *action = what == 'r' ? "remove" : "keep";
+
+	if (a->json) {
+		cli_line(json_pack("{s:I,s:s,s:o}", "step", (json_int_t)step, "action", action,
+				   "why", cli_str(why)));
+		return;
+	}
+	printf("%10lld  %-6s  ", (long long)step, action);
+	cli_put(stdout, why ? why : "");
+	putchar('\n');
+}
+
+/* What the library warns of goes where errors go. */
+static void log_line(void *arg, int level, const char *line)
+{
+	(void)arg;
+	if (level > 1)
+		return;
+	fputs("sheaf: prune: ", stderr);
+	cli_put(stderr, line);
+	fputc('\n', stderr);
+}
+
+static int run(const struct cli_args *a)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .arg = (void *)(uintptr_t)a };
+	struct sheaf_error err = { .msg = "" };
+	int64_t keep_last = 0, keep_every = 0, grace = 600, timeout = 30000;
+	bool apply = cli_flag(a, "apply");
+	struct sheaf_run *r = NULL;
+	struct cli_place place = { 0 };
+	int rc = cli_int(a, "keep-last", 1, INT32_MAX, &keep_last);
+
+	if (!rc)
+		rc = cli_int(a, "keep-every", 1, INT32_MAX, &keep_every);
+	if (!rc)
+		rc = cli_int(a, "grace", 0, INT32_MAX, &grace);
+	if (!rc)
+		rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
+	if (!rc && cli_value(a, "best"))
+		rc = cli_usage(a, "--best", "is not built yet", "--keep-last and --keep-every are");
+	if (!rc && !keep_last)
+		rc = cli_usage(a, "--keep-last", "is missing", NULL);
+	if (!rc)
+		rc = cli_place_parse(&place, a, a->pos[0]);
+	if (!rc && place.kind != CLI_RUN)
+		rc = cli_usage(a, a->pos[0], "is no run", NULL);
+	if (rc)
+		goto out;
+	/* Listing changes nothing, and needs no lock. */
+	opts.flags = apply ? 0 : SHEAF_READONLY;
+	opts.keep_last = (int32_t)keep_last;
+	opts.keep_every = (int32_t)keep_every;
+	opts.grace_s = grace ? (int32_t)grace : -1;
+	opts.timeout_ms = (int32_t)timeout;
+	opts.log = a->json ? NULL : log_line;
+	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
+	if (rc == 0)
+		rc = sheaf_run_prune(r, !apply, item, (void *)(uintptr_t)a, &err);
+	rc = rc < 0 ? cli_error(a, rc, place.path, err.msg, NULL) : 0;
+out:
+	sheaf_run_close(r);
+	cli_place_release(&place);
+	return rc;
+}
+
+static const struct cli_opt opts[] = {
+	{ "keep-last", "N", "keep the newest N" },
+	{ "keep-every", "N", "keep steps that N divides" },
+	{ "best", "K:NOTE:min|max", "keep the best by a note (not built yet)" },
+	{ "apply", NULL, "remove them; without it they are only listed" },
+	{ "grace", "SECONDS", "before removed bytes are deleted (600)" },
+	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },
+	{ 0 },
+};
+const struct cli_verb cli_prune = {
+	.name = "prune",
+	.brief = "list, or remove, steps that newer ones replace",
+	.synopsis = "sheaf prune RUN --keep-last N [--keep-every N] [--apply] [--grace SECONDS]",
+	.text = "Says of each step whether it stays or goes, and why. Only steps go that a newer,\n"
+		"verified step of the same branch replaces; marked ones (`sheaf mark`) stay. The\n"
+		"newest step is verified first if that has not been done since its commit. Removed\n"
+		"steps lie in .sheaf/trash for the grace, then their bytes are deleted.",
+	.exits = "  0  listed, or removed\n  1  the newest step is damaged, so nothing goes\n"
+		 "  2  no such run, it is locked, or it could not be read",
+	.examples = "  sheaf prune runs/gpt --keep-last 5 --keep-every 10000\n"
+		    "  sheaf prune runs/gpt --keep-last 5 --keep-every 10000 --apply",
+	.opts = opts,
+	.pos_min = 1,
+	.pos_max = 1,
+	.pos_names = "RUN",
+	.run = run,
+};

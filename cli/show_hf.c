@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf show --hf: what a Hugging Face loader would miss, before somebody tries on a cluster. */
+#include "cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "workload.h"
+
+struct hf {
+	const struct cli_args *a;
+	struct sheaf_step *step;
+	const char *dir;
+	json_t *config;                 /* owned; NULL: none */
+	uint64_t missing, notes;
+};
+
+/* must: a loader fails. Else it does without, but people notice. */
+static void say(struct hf *h, bool must, const char *what, const char *name, const char *why)
+{
+	if (must)
+		h->missing++;
+	else
+		h->notes++;
+	if (h->a->json) {
+		cli_line(json_pack("{s:s,s:o,s:b,s:o}", "missing", what, "name", cli_str(name),
+				   "needed", (int)must, "message", cli_str(why)));
+		return;
+	}
+	printf("%s: ", must ? what : "note");
+	if (name) {
+		cli_put(stdout, name);
+		fputs(": ", stdout);
+	}
+	cli_put(stdout, why);
+	putchar('\n');
+}
+
+/* --- files -------------------------------------------------------------------------------- */
+
+static bool attached(const struct hf *h, const char *want)
+{
+	const char *file;
+	uint64_t bytes;
+
+	for (size_t i = 0; sheaf_step_file_at(h->step, i, &file, &bytes) == 0; i++)
+		if (strcmp(file, want) == 0)
+			return true;
+	return false;
+}
+
+static void check_config(struct hf *h)
+{
+	const void *bytes;
+	json_t *arch;
+	size_t n;
+
+	if (!attached(h, "config.json")) {
+		say(h, true, "config", "config.json", "is absent: no loader knows the architecture");
+		return;
+	}
+	if (sheaf_step_file(h->step, "config.json", &bytes, &n) == 0)
+		h->config = json_loadb(bytes, n, 0, NULL);
+	if (!json_is_object(h->config)) {
+		say(h, true, "config", "config.json", "is no JSON object, or damaged");
+		return;
+	}
+	arch = json_object_get(h->config, "architectures");
+	if (!json_is_string(json_array_get(arch, 0)))
+		say(h, true, "config", "config.json", "names no \"architectures\"");
+	if (!json_is_string(json_object_get(h->config, "model_type")))
+		say(h, true, "config", "config.json", "has no \"model_type\"");
+}
+
+static void check_index(struct hf *h)
+{
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	const char *first = NULL;
+	bool many = false;
+
+	for (size_t i = 0; sheaf_step_tensor(h->step, i, &t) == 0; i++) {
+		if (strcmp(t.family, "model") != 0 || !t.file)
+			continue;
+		if (!first)
+			first = t.file;
+		many |= strcmp(first, t.file) != 0;
+	}
+	if (cli_has(h->dir, "model.safetensors.index.json"))
+		return;
+	if (many)
+		say(h, true, "index", "model.safetensors.index.json",
+		    "is absent, and the model lies in several files");
+	else if (first && strcmp(first, "model.safetensors") != 0)
+		say(h, true, "index", "model.safetensors.index.json",
+		    "is absent, and the only file is not called model.safetensors");
+}
+
+static void check_tokenizer(struct hf *h)
+{
+	static const char *const any[] = { "tokenizer.json", "tokenizer.model", "vocab.json",
+					   "vocab.txt", "spiece.model" };
+
+	for (size_t i = 0; i < sizeof(any) / sizeof(any[0]); i++)
+		if (attached(h, any[i]))
+			return;
+	say(h, false, "tokenizer", NULL, "no tokenizer is attached: the model loads, text does not");
+}
+
+/* --- names -------------------------------------------------------------------------------- */
+
+static int64_t get(const struct hf *h, const char *key, int64_t none)
+{
+	json_t *v = json_object_get(h->config, key);
+
+	return json_is_integer(v) && json_integer_value(v) >= 0 ? json_integer_value(v) : none;
+}
+
+/* The shapes that a Qwen2, Qwen2-MoE or Llama config asks for; false: another architecture. */
+static bool shape_of(const struct hf *h, const char *arch, struct wl_shape *s)
+{
+	bool moe = strcmp(arch, "Qwen2MoeForCausalLM") == 0;
+	bool qwen = moe || strcmp(arch, "Qwen2ForCausalLM") == 0;
+
+	if (!qwen && strcmp(arch, "LlamaForCausalLM") != 0)
+		return false;
+	*s = (struct wl_shape){
+		.vocab = get(h, "vocab_size", -1), .hidden = get(h, "hidden_size", -1),
+		.layers = get(h, "num_hidden_layers", -1),
+		.heads = get(h, "num_attention_heads", -1),
+		.inner = get(h, "intermediate_size", -1),
+		.tied = json_is_true(json_object_get(h->config, "tie_word_embeddings")),
+		.qkv_bias = qwen || json_is_true(json_object_get(h->config, "attention_bias")),
+	};
+	s->kv_heads = get(h, "num_key_value_heads", s->heads);
+	if (s->heads > 0)
+		s->head = get(h, "head_dim", s->hidden / s->heads);
+	if (moe) {
+		s->experts = get(h, "num_experts", 0);
+		s->expert_inner = get(h, "moe_intermediate_size", -1);
+		s->shared_inner = get(h, "shared_expert_intermediate_size", 0);
+	}
+	return true;
+}
+
+static bool is_size(int64_t v, int64_t least)
+{
+	return v >= least && v < (1 << 24);
+}
+
+static bool is_plausible(const struct wl_shape *s)
+{
+	return is_size(s->vocab, 0) && is_size(s->hidden, 0) && is_size(s->inner, 0) &&
+	       is_size(s->heads, 1) && is_size(s->kv_heads, 1) && is_size(s->head, 1) &&
+	       is_size(s->expert_inner, 0) && is_size(s->shared_inner, 0) && s->layers >= 0 &&
+	       s->layers < 4096 && s->experts < 4096;
+}
+
+/* Layers that are dense by list or by stride in a mixture are not looked at. */
+static bool is_mixed(const struct hf *h)
+{
+	return get(h, "decoder_sparse_step", 1) != 1 ||
+	       json_array_size(json_object_get(h->config, "mlp_only_layers")) > 0;
+}
+
+static void check_expected(struct hf *h, const struct wl_shape *s)
+{
+	struct wl_model m = { 0 };
+	char why[200];
+
+	if (wl_model_hf(&m, s, NULL) < 0)
+		say(h, false, "names", NULL, "the names could not be checked: no memory");
+	for (size_t i = 0; i < m.n; i++) {
+		const struct wl_tensor *want = &m.t[i];
+		struct sheaf_tensor t = { .size = sizeof(t) };
+
+		if (sheaf_step_find(h->step, "model", want->name, &t) < 0) {
+			say(h, true, "tensor", want->name, "is absent");
+		} else if (t.ndim != want->ndim ||
+			   memcmp(t.shape, want->shape, sizeof(int64_t) * (size_t)t.ndim) != 0) {
+			snprintf(why, sizeof(why), "has another shape than config.json asks for: "
+				 "%lld%s%.0lld", (long long)want->shape[0],
+				 want->ndim > 1 ? " x " : "",
+				 (long long)(want->ndim > 1 ? want->shape[1] : 0));
+			say(h, true, "tensor", want->name, why);
+		}
+	}
+	wl_model_release(&m);
+}
+
+static void check_names(struct hf *h)
+{
+	json_t *archs = json_object_get(h->config, "architectures");
+	const char *arch = json_string_value(json_array_get(archs, 0));
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	struct wl_shape s;
+	char why[200];
+	size_t n = 0;
+
+	for (size_t i = 0; sheaf_step_tensor(h->step, i, &t) == 0; i++)
+		n += strcmp(t.family, "model") == 0;
+	if (n == 0)
+		say(h, true, "family", "model", "holds no tensor");
+	if (!arch || n == 0)
+		return;
+	if (!shape_of(h, arch, &s)) {
+		snprintf(why, sizeof(why), "tensor names of %.100s are not known here and were not "
+			 "checked", arch);
+		say(h, false, "names", NULL, why);
+	} else if (!is_plausible(&s)) {
+		say(h, true, "config", "config.json", "lacks a size that the architecture needs");
+	} else if (is_mixed(h)) {
+		say(h, false, "names", NULL, "layers of mixed kinds: names were not checked");
+	} else {
+		check_expected(h, &s);
+	}
+}
+
+int cli_show_hf(const struct cli_args *a, struct cli_step *s)
+{
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct hf h = { .a = a, .step = s->step };
+	int rc = sheaf_step_info(s->step, &info);
+
+	if (rc < 0)
+		return cli_error(a, rc, a->pos[0], "", NULL);
+	if (strcmp(info.format, "safetensors") == 0) {
+		say(&h, true, "config", "config.json", "is absent: one file is no model directory");
+	} else {
+		h.dir = info.path;
+		check_config(&h);
+		check_index(&h);
+		check_tokenizer(&h);
+	}
+	check_names(&h);
+	json_decref(h.config);
+	if (a->json)
+		cli_line(json_pack("{s:s,s:I,s:I}", "result", h.missing ? "missing" : "complete",
+				   "missing", (json_int_t)h.missing, "notes", (json_int_t)h.notes));
+	else if (!h.missing)
+		puts("a Hugging Face loader finds all it needs");
+	return h.missing ? 1 : 0;
+}

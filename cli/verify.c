@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf verify: every byte against its checksum, every tensor against its digest. */
+#include "cli.h"
+
+#include <string.h>
+#include "workload.h"
+
+struct verify {
+	const struct cli_args *a;
+	const char *where;              /* the step, in sentences */
+	int64_t step;                   /* -1: foreign */
+	uint64_t findings, files, tensors, bytes;
+	uint64_t steps, unproved;       /* unproved: sound, but without sums */
+	int failed;                     /* a step that could not be looked at: its code */
+};
+
+static void found_json(const struct verify *v, const struct sheaf_finding *f)
+{
+	cli_line(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "finding", f->what, "step",
+			   cli_num(v->step), "file", cli_str(f->file), "block", cli_num(f->block),
+			   "offset", cli_num(f->offset), "family", cli_str(f->family), "tensor",
+			   cli_str(f->name), "message", cli_str(f->msg)));
+}
+
+static void found_text(const struct verify *v, const struct sheaf_finding *f)
+{
+	cli_put(stdout, v->where);
+	printf(": %s", f->what);
+	if (*f->file) {
+		fputs(": ", stdout);
+		cli_put(stdout, f->file);
+	}
+	if (f->block >= 0)
+		printf(", block %lld", (long long)f->block);
+	if (f->offset >= 0)
+		printf(", byte %lld", (long long)f->offset);
+	if (*f->name) {
+		fputs(", tensor ", stdout);
+		cli_put(stdout, f->family);
+		putchar('/');
+		cli_put(stdout, f->name);
+	}
+	if (*f->msg) {
+		fputs(": ", stdout);
+		cli_put(stdout, f->msg);
+	}
+	putchar('\n');
+}
+
+static void hear(void *arg, const struct sheaf_finding *f)
+{
+	struct verify *v = arg;
+	bool unproved = strcmp(f->what, "unverified") == 0;
+
+	if (!unproved)
+		v->findings++;
+	if (v->a->json)
+		found_json(v, f);
+	else if (!unproved)
+		found_text(v, f);
+}
+
+static void hear_own(struct verify *v, const char *what, const char *file, const char *msg)
+{
+	struct sheaf_finding f = { .size = sizeof(f), .what = what, .file = file, .family = "",
+				   .name = "", .msg = msg, .block = -1, .offset = -1 };
+
+	hear(v, &f);
+}
+
+static void cannot_tell(struct verify *v, int code, const char *msg)
+{
+	v->failed = code;
+	cli_error(v->a, code, v->where, msg, NULL);
+}
+
+static void verify_open(struct verify *v, struct sheaf_step *step)
+{
+	struct sheaf_report report = { .size = sizeof(report), .finding = hear, .arg = v };
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_error err = { .msg = "" };
+	uint64_t before = v->findings;
+	int rc = sheaf_step_verify(step, &report, &err);
+
+	if (sheaf_step_info(step, &info) == 0) {
+		v->tensors += info.tensors;
+		v->bytes += info.bytes;
+	}
+	v->files += report.files;
+	if (rc == SHEAF_EFORMAT && v->findings == before)
+		v->unproved++;
+	else if (rc == SHEAF_ECORRUPT && v->findings == before)
+		hear_own(v, "manifest", "", err.msg); /* a refusal is a finding, told or not */
+	else if (rc < 0 && rc != SHEAF_ECORRUPT && rc != SHEAF_EFORMAT)
+		cannot_tell(v, rc, err.msg);
+}
+
+/* A step that does not open is damaged, when it is there at all. */
+static void not_open(struct verify *v, int code, const char *msg, const char *path)
+{
+	bool manifest = cli_has(path, "sheaf.json");
+
+	if (code == SHEAF_ECORRUPT || code == SHEAF_EFORMAT)
+		hear_own(v, manifest ? "manifest" : "header", manifest ? "sheaf.json" : "", msg);
+	else
+		cannot_tell(v, code, msg);
+}
+
+/* One directory or file. run NULL: by its path; else as step n of that run. */
+static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const char *path)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_error err = { .msg = "" }, by_path = { .msg = "" };
+	struct sheaf_step *step = NULL;
+	uint64_t before = v->findings;
+	int rc;
+
+	v->step = n;
+	v->where = path;
+	v->steps++;
+	/* Sums without a manifest: this was a step, and its commit record is gone. */
+	if (cli_has(path, "sheaf.sums") && !cli_has(path, "sheaf.json"))
+		hear_own(v, "missing", "sheaf.json", "the manifest is gone, the sums are there");
+	if (run)
+		rc = sheaf_step_open(&step, run, n, &err);
+	else
+		rc = sheaf_step_open_path(&step, path, NULL, &opts, &err);
+	/* Not as step n; by its path it may open, and say more. */
+	if (rc < 0 && run && sheaf_step_open_path(&step, path, NULL, &opts, &by_path) == 0)
+		verify_open(v, step);
+	else if (rc == 0)
+		verify_open(v, step);
+	if (rc < 0 && v->findings == before)
+		not_open(v, rc, err.msg, path);
+	sheaf_step_close(step);
+}
+
+/* The step that latest means, without opening it: a damaged one is to be looked at. */
+static int64_t newest(const struct cli_list *list)
+{
+	int64_t step = -1;
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct cli_item *it = &list->items[i];
+
+		if (it->mark != 'b' && it->step > step &&
+		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "damaged") == 0))
+			step = it->step;
+	}
+	return step;
+}
+
+static int verify_run(struct verify *v, const struct cli_place *place)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_error err = { .msg = "" };
+	struct cli_list list = { 0 };
+	struct sheaf_run *run = NULL;
+	bool one = place->kind == CLI_RUN_STEP;
+	int64_t only = place->step;
+	int rc = sheaf_run_open(&run, place->path, NULL, &opts, &err);
+
+	if (rc == 0)
+		rc = cli_list_read(&list, run, &err);
+	if (rc < 0) {
+		rc = cli_error(v->a, rc, place->path, err.msg, NULL);
+		goto out;
+	}
+	if (one && only == SHEAF_LATEST)
+		only = newest(&list);
+	for (size_t i = 0; i < list.n; i++) {
+		const struct cli_item *it = &list.items[i];
+		char path[4300];
+
+		if (strcmp(it->state, "aside") == 0 || strcmp(it->state, "staged") == 0 ||
+		    (one && it->step != only))
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", place->path, it->path);
+		verify_one(v, strcmp(it->state, "foreign") ? run : NULL, it->step, path);
+	}
+	if (!v->steps)
+		rc = cli_error(v->a, SHEAF_ENOENT, v->a->pos[0], "holds no such step", NULL);
+out:
+	cli_list_release(&list);
+	sheaf_run_close(run);
+	return rc;
+}
+
+static int answer(const struct verify *v)
+{
+	const char *result = v->findings ? "bad" : v->failed || v->unproved ? "unknown" : "good";
+	char size[32];
+
+	if (v->a->json)
+		cli_line(json_pack("{s:s,s:I,s:I,s:I}", "result", result, "files",
+				   (json_int_t)v->files, "tensors", (json_int_t)v->tensors, "bytes",
+				   (json_int_t)v->bytes));
+	else if (v->findings)
+		printf("%llu finding%s in %llu tensors, %s\n", (unsigned long long)v->findings,
+		       v->findings == 1 ? "" : "s", (unsigned long long)v->tensors,
+		       wl_size(size, v->bytes));
+	else if (v->unproved)
+		printf("sound, but without checksums: the values of %llu tensors cannot be proved\n",
+		       (unsigned long long)v->tensors);
+	return v->findings ? 1 : v->failed || v->unproved ? 2 : 0;
+}
+
+static int run(const struct cli_args *a)
+{
+	struct verify v = { .a = a };
+	struct cli_place place;
+	int rc = cli_place_parse(&place, a, a->pos[0]);
+
+	if (rc)
+		return rc;
+	if (place.kind == CLI_RUN || place.kind == CLI_RUN_STEP)
+		rc = verify_run(&v, &place);
+	else
+		verify_one(&v, NULL, -1, place.path);
+	if (!rc)
+		rc = answer(&v);
+	cli_place_release(&place);
+	return rc;
+}
+
+static const struct cli_opt opts[] = { { 0 } };
+const struct cli_verb cli_verify = {
+	.name = "verify",
+	.brief = "prove every byte of a step, or of all steps",
+	.synopsis = "sheaf verify PATH [--json]",
+	.text = "Reads every byte and compares it with its checksum, every tensor with its digest,\n"
+		"every file with the manifest; sizes alone are never trusted. A run alone means all\n"
+		"its steps. A file that does not belong is a finding (extra).\n\n"
+		"A directory without sums (Hugging Face and others) has its structure checked:\n"
+		"headers, offsets, index. Sound structure still proves no value: exit 2.\n\n"
+		"Findings are checksum, digest, truncated, extended, missing, extra, manifest,\n"
+		"header, index and unverified. With --json each is an object with file, block (of\n"
+		"1 MiB), offset, family, tensor, message; the last line is {result: good, bad or\n"
+		"unknown, files, tensors, bytes}. Silent when all is good.",
+	.exits = "  0  all good\n  1  anything was found, in any step\n  2  sound but without sums, "
+		 "no such step, or the disk could not be read",
+	.examples = "  sheaf verify runs/gpt\n  sheaf verify runs/gpt@latest --json | tail -1",
+	.opts = opts,
+	.pos_min = 1,
+	.pos_max = 1,
+	.pos_names = "PATH",
+	.run = run,
+};

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which step a PATH means. */
+#include "cli.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool ends(const char *s, const char *tail)
+{
+	size_t n = strlen(s), k = strlen(tail);
+
+	return n >= k && strcmp(s + n - k, tail) == 0;
+}
+
+static bool is_number(const char *s)
+{
+	return *s && strspn(s, "0123456789") == strlen(s);
+}
+
+/* A run holds .sheaf or checkpoint-N; a checkpoint holds a manifest, an index or weights. A
+ * directory that holds neither is a run without steps. */
+static int kind_of_dir(const char *path, enum cli_kind *kind)
+{
+	bool run = false, weights = false, steps = false;
+	struct dirent *e;
+	DIR *d = opendir(path);
+	int rc;
+
+	if (!d)
+		return -errno;
+	while (errno = 0, (e = readdir(d))) {
+		run |= strcmp(e->d_name, ".sheaf") == 0;
+		steps |= strncmp(e->d_name, "checkpoint-", 11) == 0 && is_number(e->d_name + 11);
+		weights |= strcmp(e->d_name, "sheaf.json") == 0 ||
+			   strcmp(e->d_name, "sheaf.sums") == 0 ||
+			   ends(e->d_name, ".safetensors") ||
+			   ends(e->d_name, ".safetensors.index.json");
+	}
+	rc = -errno;
+	closedir(d);
+	/* Trainers that know nothing of runs put checkpoints beside the final weights. */
+	*kind = run || (steps && !weights) || !weights ? CLI_RUN : CLI_DIR;
+	return rc;
+}
+
+/* RUN@N and RUN@latest; a path that exists as it stands is that path. */
+static int split(struct cli_place *p, const struct cli_args *a, const char *text)
+{
+	char *at = strrchr(p->path, '@');
+	unsigned long long v;
+	struct stat st;
+
+	p->kind = CLI_RUN;
+	p->step = SHEAF_LATEST;
+	if (!at || lstat(p->path, &st) == 0)
+		return 0;
+	if (at == p->path || strchr(at, '/'))
+		return 0;
+	if (strcmp(at + 1, "latest") != 0) {
+		if (!is_number(at + 1))
+			return cli_error(a, SHEAF_ENOENT, text, "no such path, and after @ stands "
+					 "neither a step nor latest", "RUN@1000 or RUN@latest");
+		errno = 0;
+		v = strtoull(at + 1, NULL, 10);
+		if (errno || v > INT64_MAX)
+			return cli_error(a, SHEAF_ENOENT, text, "no such step", NULL);
+		p->step = (int64_t)v;
+	}
+	*at = '\0';
+	p->kind = CLI_RUN_STEP;
+	return 0;
+}
+
+int cli_place_parse(struct cli_place *p, const struct cli_args *a, const char *text)
+{
+	struct cli_place made = { .path = strdup(text) };
+	enum cli_kind kind = CLI_RUN;
+	struct stat st;
+	int rc;
+
+	if (!made.path)
+		return cli_nomem(a);
+	rc = split(&made, a, text);
+	if (rc)
+		goto out;
+	if (stat(made.path, &st) < 0) {
+		rc = cli_error(a, errno == ENOENT || errno == ENOTDIR ? SHEAF_ENOENT : SHEAF_EIO,
+			       made.path, strerror(errno), NULL);
+		goto out;
+	}
+	if (S_ISREG(st.st_mode)) {
+		if (made.kind == CLI_RUN_STEP)
+			rc = cli_error(a, SHEAF_ENOENT, made.path, "is a file, not a run", NULL);
+		made.kind = CLI_FILE;
+	} else if (!S_ISDIR(st.st_mode)) {
+		rc = cli_error(a, SHEAF_ENOENT, made.path, "is neither a directory nor a file",
+			       NULL);
+	} else if (made.kind == CLI_RUN) {
+		int code = kind_of_dir(made.path, &kind);
+
+		if (code < 0)
+			rc = cli_error(a, SHEAF_EIO, made.path, strerror(-code), NULL);
+		else
+			made.kind = kind;
+	}
+out:
+	if (rc)
+		cli_place_release(&made);
+	else
+		*p = made;
+	return rc;
+}
+
+void cli_place_release(struct cli_place *p)
+{
+	free(p->path);
+	p->path = NULL;
+}
+
+int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char *text)
+{
+	int rc = cli_place_parse(p, a, text);
+
+	if (rc)
+		return rc;
+	if (p->kind == CLI_RUN_STEP && p->step >= 0)
+		return 0;
+	cli_place_release(p);
+	return cli_usage(a, text, "names no step", "RUN@1000");
+}
+
+bool cli_has(const char *dir, const char *file)
+{
+	char path[4300];
+	struct stat st;
+
+	return snprintf(path, sizeof(path), "%s/%s", dir, file) < (int)sizeof(path) &&
+	       stat(path, &st) == 0;
+}
+
+/* --- steps -------------------------------------------------------------------------------- */
+
+static int open_path(struct cli_step *s, const char *path, bool unverified,
+		     struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts) };
+
+	opts.flags = SHEAF_READONLY | (unverified ? SHEAF_UNVERIFIED : 0);
+	return sheaf_step_open_path(&s->step, path, NULL, &opts, err);
+}
+
+/* Reading past damage is for steps opened by path: find out which it is, then go there. */
+static int open_in_run(struct cli_step *s, bool unverified, struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	int64_t n = s->place.step;
+	char path[4300];
+	int rc = sheaf_run_open(&s->run, s->place.path, NULL, &opts, err);
+
+	if (rc < 0)
+		return rc;
+	if (!unverified || n == SHEAF_LATEST) {
+		rc = sheaf_step_open(&s->step, s->run, n, err);
+		if (rc < 0 || !unverified)
+			return rc;
+		n = sheaf_step_number(s->step);
+		sheaf_step_close(s->step);
+		s->step = NULL;
+	}
+	if (snprintf(path, sizeof(path), "%s/checkpoint-%lld", s->place.path, (long long)n) >=
+	    (int)sizeof(path))
+		return SHEAF_EINVAL;
+	return open_path(s, path, true, err);
+}
+
+int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text, bool unverified)
+{
+	struct cli_step made = { 0 };
+	struct sheaf_error err = { .msg = "" };
+	int rc = cli_place_parse(&made.place, a, text);
+
+	if (rc)
+		return rc;
+	if (made.place.kind == CLI_RUN || made.place.kind == CLI_RUN_STEP)
+		rc = open_in_run(&made, unverified, &err);
+	else
+		rc = open_path(&made, made.place.path, unverified, &err);
+	if (rc < 0) {
+		rc = cli_error(a, rc, text, err.msg, NULL);
+		cli_step_close(&made);
+		return rc;
+	}
+	*s = made;
+	return 0;
+}
+
+void cli_step_close(struct cli_step *s)
+{
+	sheaf_step_close(s->step);
+	sheaf_run_close(s->run);
+	cli_place_release(&s->place);
+	*s = (struct cli_step){ 0 };
+}
+
+/* --- lists -------------------------------------------------------------------------------- */
+
+static int keep(void *arg, const struct sheaf_item *item)
+{
+	struct cli_list *list = arg;
+	struct cli_item *more, *it;
+
+	if (list->n == list->cap) {
+		size_t cap = list->cap ? 2 * list->cap : 16;
+
+		more = realloc(list->items, cap * sizeof(*more));
+		if (!more)
+			return SHEAF_ENOMEM;
+		list->items = more;
+		list->cap = cap;
+	}
+	it = &list->items[list->n++];
+	*it = (struct cli_item){
+		.state = strdup(item->state), .session = strdup(item->session),
+		.created = strdup(item->created), .path = strdup(item->path), .step = item->step,
+		.parent = item->parent, .bytes = item->bytes, .tries = item->tries,
+		.mark = item->mark,
+	};
+	return it->state && it->session && it->created && it->path ? 0 : SHEAF_ENOMEM;
+}
+
+int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc;
+
+	*list = (struct cli_list){ 0 };
+	rc = sheaf_run_list(run, keep, list, err);
+	if (rc < 0)
+		cli_list_release(list);
+	return rc;
+}
+
+void cli_list_release(struct cli_list *list)
+{
+	for (size_t i = 0; i < list->n; i++) {
+		free(list->items[i].state);
+		free(list->items[i].session);
+		free(list->items[i].created);
+		free(list->items[i].path);
+	}
+	free(list->items);
+	*list = (struct cli_list){ 0 };
+}

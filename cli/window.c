@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tensor in bounded memory: its row-major items a window at a time. A window is a flat range of
+ * the dense box, so it costs the same whatever the shape. */
+#include "cli.h"
+
+#include <string.h>
+
+#define BLOCK (INT64_C(1) << 20)
+
+void cli_box_init(struct cli_box *b, const struct sheaf_tensor *t)
+{
+	*b = (struct cli_box){ .t = *t, .items = 1, .whole = true };
+	for (int d = 0; d < t->ndim && d < SHEAF_DIMS_MAX; d++) {
+		b->count[d] = t->shape[d];
+		b->items *= t->shape[d];
+	}
+}
+
+uint64_t cli_box_bytes(const struct cli_box *b, int64_t items)
+{
+	uint64_t bits = (uint64_t)sheaf_dtype_bits(b->t.dtype);
+
+	return bits < 8 ? (uint64_t)items * bits / 8 : (uint64_t)items * (bits / 8);
+}
+
+int64_t cli_box_window(const struct cli_box *b, int64_t from, int64_t bytes)
+{
+	int64_t bits = sheaf_dtype_bits(b->t.dtype), items = bytes / bits * 8;
+	int64_t at, room;
+
+	/* A window that ends with a block makes the next one begin with one: no block is read and
+	 * checked twice, and at damage everything before the block has been given out. */
+	if (b->whole && bits >= 8 && b->t.offset != UINT64_MAX) {
+		at = (int64_t)((b->t.offset + cli_box_bytes(b, from)) % (uint64_t)BLOCK);
+		room = (bytes - at) / (bits / 8);
+		if (room > 0)
+			items = room;
+	}
+	return items < b->items - from ? items : b->items - from;
+}
+
+int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from, int64_t n,
+		 void *dst, struct sheaf_error *err)
+{
+	struct sheaf_slice s = {
+		.size = sizeof(s), .flags = SHEAF_FLAT, .family = b->t.family, .name = b->t.name,
+		.dtype = b->t.dtype, .ndim = b->t.ndim, .flat_start = from, .flat_count = n,
+		.data = dst,
+	};
+
+	memcpy(s.shape, b->t.shape, sizeof(s.shape));
+	memcpy(s.start, b->start, sizeof(s.start));
+	memcpy(s.count, b->count, sizeof(s.count));
+	return sheaf_step_read(step, &s, err);
+}
