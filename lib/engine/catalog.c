@@ -361,10 +361,12 @@ static int build(struct sheaf_step *step, const struct shf_buf *all, const struc
 		span_families(l);
 		rc = shf_layout_number(l, &step->cat_err);
 	}
-	if (rc == 0 && step->sound)
-		rc = step->sums_rc < 0 ? step->sums_rc : match_sums(step);
-	if (rc < 0 && step->sums_rc < 0 && step->sound)
+	if (rc == 0 && step->sound && step->sums_rc == 0) {
+		rc = match_sums(step);
+	} else if (rc == 0 && step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED)) {
+		rc = step->sums_rc;
 		step->cat_err = step->sums_err;
+	}
 	shf_free(files);
 	return rc;
 }

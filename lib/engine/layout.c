@@ -116,7 +116,7 @@ int shf_layout_header(const struct shf_layout *l, uint32_t file, struct shf_buf 
 static const char *file_name(struct shf_arena *arena, const struct shf_lt_family *fam, size_t i,
                              size_t n)
 {
-	char text[128];
+	char text[160];
 	int wide = 5;
 
 	for (size_t m = n / 100000; m > 0; m /= 10)

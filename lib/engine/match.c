@@ -97,7 +97,7 @@ int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t t
                  const struct shf_gap *gap)
 {
 	const struct shf_lt_tensor *t = &l->tensors[tensor];
-	char box[160], shape[120], ranks[80] = "";
+	char box[160], shape[120], ranks[128] = "";
 
 	if (gap->before >= 0 && gap->after >= 0)
 		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is before, rank %" PRId64

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each slice is filled from. Everything that cannot be filled is found here, on every rank,
+ * before a byte of the caller's memory is touched. */
+#include "load.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "copy.h"
+#include "dtype.h"
+#include "err.h"
+#include "schema.h"
+
+void shf_report_item(const struct sheaf_report *report, char what, const char *family,
+                     const char *name, const char *msg)
+{
+	if (report && report->item)
+		report->item(report->arg, what, family, name, msg);
+}
+
+int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
+                    const struct shf_lt_tensor *t, const char *family, bool convert,
+                    struct sheaf_error *err)
+{
+	char want[200], have[200];
+
+	if (t->wide)
+		return shf_fail(err, SHEAF_EFORMAT, "%s/%s: %d dimensions, at most %d can be loaded",
+		                family, t->name, t->wide, SHEAF_DIMS_MAX);
+	if (in->items.ndim != t->items.ndim ||
+	    memcmp(in->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim))
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for",
+		                family, t->name, shf_shape_print(&t->items, have, sizeof(have)),
+		                shf_shape_print(&in->items, want, sizeof(want)));
+	*out = *in;
+	if (in->dtype == t->dtype)
+		return 0;
+	if (!convert)
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, %s was asked for (allow "
+		                "conversion)", family, t->name, shf_dtype(t->dtype)->name,
+		                shf_dtype(in->dtype)->name);
+	if (in->data_dtype != t->dtype && !shf_can_convert(in->data_dtype, t->dtype))
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s", family,
+		                t->name, shf_dtype(t->dtype)->name, shf_dtype(in->data_dtype)->name);
+	out->dtype = t->dtype;
+	out->mem.unit = t->unit;
+	out->shape = t->shape;
+	return 0;
+}
+
+/* Name of a stream's bytes in this step: under the rule for another world size. */
+static int stream_source(const struct shf_load *ld, const struct shf_slice *s, char name[96],
+                         enum shf_source *source, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &ld->step->layout;
+	const struct shf_manifest *m = &ld->step->manifest;
+	int64_t fam = shf_layout_family(l, "ranks");
+	const char *rule = "strict";
+	char key[80], msg[200];
+	uint32_t saved = 0;
+	size_t n = strlen(s->stream.stream);
+
+	for (uint32_t i = 0; fam >= 0 && i < l->families[fam].tensors_n; i++) {
+		const char *at = l->tensors[l->families[fam].first_tensor + i].name;
+
+		saved += strncmp(at, s->stream.stream, n) == 0 && at[n] == '/' && !strchr(at + n + 1, '/');
+	}
+	snprintf(name, 96, "%s", s->name);
+	if (saved == 0 || (uint32_t)s->stream.ranks == saved)
+		return 0;
+	snprintf(key, sizeof(key), "ranks.%s", s->stream.stream);
+	for (size_t i = 0; i < m->notes_n; i++)
+		if (strcmp(m->notes[i].key, key) == 0)
+			rule = m->notes[i].value;
+	if (strcmp(rule, "drop") && strcmp(rule, "modulo"))
+		return shf_fail(err, SHEAF_ELAYOUT, "stream %s: saved by %u ranks, loaded by %d, and its "
+		                "rule is strict", s->stream.stream, saved, s->stream.ranks);
+	if (strcmp(rule, "drop") == 0)
+		*source = SHF_KEEP;
+	else
+		snprintf(name, 96, "%s/%u", s->stream.stream, (uint32_t)s->stream.rank % saved);
+	snprintf(msg, sizeof(msg), "saved by %u ranks, loaded by %d: %s", saved, s->stream.ranks, rule);
+	shf_report_item(&ld->report, 'R', "ranks", s->name, msg);
+	return 0;
+}
+
+static bool same_items(const struct shf_slice *s, const struct shf_lt_tensor *t)
+{
+	return !t->wide && s->items.ndim == t->items.ndim &&
+	       memcmp(s->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim) == 0;
+}
+
+static void note(struct shf_load *ld, enum shf_tally_kind kind, char what,
+                 const struct shf_slice *s, const char *msg)
+{
+	shf_tally_add(&ld->tally, kind, s->family, s->name, 0);
+	shf_report_item(&ld->report, what, s->family, s->name, msg);
+}
+
+/* Nothing is stored under that name. */
+static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
+                         struct sheaf_error *err)
+{
+	const struct shf_layout *l = &ld->step->layout;
+	int64_t model = -1;
+	struct sheaf_error own;
+
+	if (ld->flags & SHEAF_DERIVE && strcmp(s->family, "master_weights") == 0)
+		model = shf_layout_find(l, "model", s->stored);
+	if (model >= 0 && shf_slice_adapt(&t->slice, s, &l->tensors[model], "model", true, &own) == 0) {
+		t->tensor = (uint32_t)model;
+		note(ld, SHF_T_DERIVED, 'D', s, "cast from the model");
+		return 0;
+	}
+	if (ld->flags & SHEAF_ZERO && strcmp(s->family, "optimizer") == 0) {
+		t->source = SHF_FROM_ZERO;
+		note(ld, SHF_T_ZEROED, 'Z', s, "filled with zeros");
+		return 0;
+	}
+	t->source = SHF_KEEP;
+	note(ld, SHF_T_MISSING, 'M', s, "not in this step");
+	if (s->flags & SHEAF_OPTIONAL || ld->flags & SHEAF_LENIENT)
+		return 0;
+	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family, s->stored);
+}
+
+static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
+                  struct sheaf_error *err)
+{
+	const struct shf_layout *l = &ld->step->layout;
+	char stream[96];
+	const char *name = s->stored, *tied;
+	int64_t i;
+	int rc = 0;
+
+	t->slice = *s;
+	if (shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
+		t->source = SHF_KEEP;
+		note(ld, SHF_T_IGNORED, 'I', s, "ignored by pattern");
+		return 0;
+	}
+	if (s->stream.stream) {
+		rc = stream_source(ld, s, stream, &t->source, err);
+		name = stream;
+	}
+	if (rc < 0 || t->source == SHF_KEEP)
+		return rc;
+	i = shf_layout_find(l, s->family, name);
+	if (i < 0 && (tied = shf_layout_tied_to(l, s->family, name)))
+		i = shf_layout_find(l, s->family, tied);
+	if (i < 0 && strcmp(s->name, s->stored)) /* tied here, of its own in the step */
+		i = shf_layout_find(l, s->family, s->name);
+	if (i < 0)
+		return decide_absent(ld, s, t, err);
+	t->tensor = (uint32_t)i;
+	if (ld->flags & SHEAF_LENIENT && !same_items(s, &l->tensors[i])) {
+		t->source = SHF_KEEP;
+		note(ld, SHF_T_MISMATCHED, 'X', s, "another shape is stored");
+		return 0;
+	}
+	rc = shf_slice_adapt(&t->slice, s, &l->tensors[i], s->family, ld->flags & SHEAF_CONVERT, err);
+	if (rc < 0)
+		return rc;
+	shf_tally_add(&ld->tally, SHF_T_LOADED, s->family, name, l->tensors[i].bytes);
+	if (t->slice.dtype != s->dtype)
+		note(ld, SHF_T_CONVERTED, 'C', s, "another type is stored");
+	return 0;
+}
+
+/* Up to a dozen absent names in one sentence. */
+static int decide_all(struct shf_load *ld, struct sheaf_error *err)
+{
+	struct sheaf_error first = { 0 }, own;
+	char more[400] = "";
+	size_t at = 0, absent = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < ld->state->n; i++) {
+		const struct shf_slice *s = &ld->state->slices[i];
+		int r = decide(ld, s, &ld->targets[i], &own);
+
+		if (r < 0 && rc == 0) {
+			first = own;
+			rc = r;
+		} else if (r == SHEAF_ELAYOUT && absent++ < 11 && at < sizeof(more)) {
+			at += (size_t)snprintf(more + at, sizeof(more) - at, ", %s/%s", s->family, s->name);
+		}
+	}
+	if (rc < 0 && absent)
+		shf_fail(err, rc, "%.300s; also%s%s", first.msg, more + 1, absent > 11 ? ", ..." : "");
+	else if (rc < 0 && err)
+		*err = first;
+	return rc;
+}
+
+/* Tensors of a family we hold that no rank asked for: every rank marks what it asks for, homes by
+ * tensor see what is left. */
+static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &ld->step->layout;
+	struct shf_team *team = &ld->step->run->team;
+	size_t words = l->tensors_n / 64 + 1;
+	uint64_t *asked = shf_zalloc(words + l->families_n, sizeof(*asked)), *held, unexpected = 0;
+	int rc = shf_agree(team, asked ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare"), err);
+
+	if (rc < 0) {
+		shf_free(asked);
+		return rc;
+	}
+	held = asked + words;
+	for (size_t i = 0; i < ld->state->n; i++) {
+		const struct shf_target *t = &ld->targets[i];
+		int64_t fam = shf_layout_family(l, ld->state->slices[i].family);
+		int64_t at = shf_layout_find(l, ld->state->slices[i].family, ld->state->slices[i].stored);
+
+		if (fam >= 0)
+			held[fam] = 1;
+		if (at >= 0)
+			asked[at / 64] |= UINT64_C(1) << (at % 64);
+		if (t->source == SHF_FROM_STEP)
+			asked[t->tensor / 64] |= UINT64_C(1) << (t->tensor % 64);
+	}
+	rc = shf_or(team, asked, words + l->families_n, err);
+	for (size_t i = (size_t)team->rank; i < l->tensors_n && rc == 0; i += (size_t)team->ranks) {
+		const struct shf_lt_tensor *t = &l->tensors[i];
+		const char *family = l->families[t->family].name;
+
+		if (asked[i / 64] >> (i % 64) & 1 || !held[t->family] ||
+		    strcmp(family, "ranks") == 0 || shf_ignored(ld->step->run->opts.ignore, family, t->name))
+			continue;
+		shf_tally_add(&ld->tally, SHF_T_UNEXPECTED, family, t->name, 0);
+		shf_report_item(&ld->report, 'U', family, t->name, "in the step, not in the state");
+		if (unexpected++ == 0 && ld->flags & SHEAF_STRICT)
+			rc = shf_fail(err, SHEAF_ELAYOUT, "%s: %s/%s is stored and nobody asked for it",
+			              ld->step->path, family, t->name);
+	}
+	shf_free(asked);
+	return shf_agree(team, rc, err);
+}
+
+static int report_out(struct shf_load *ld, struct sheaf_error *err)
+{
+	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
+	uint64_t x[5] = { ld->disk_bytes, ld->node_bytes, ld->net_bytes, ld->holds.bytes, ld->retries };
+	struct shf_team *team = &ld->step->run->team;
+	struct sheaf_report *r = &ld->report;
+	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);
+
+	if (rc == 0)
+		rc = shf_allreduce(team, x, 5, SHEAF_SUM, err);
+	if (rc < 0)
+		return rc;
+	r->loaded = n[SHF_T_LOADED];
+	r->missing = n[SHF_T_MISSING];
+	r->unexpected = n[SHF_T_UNEXPECTED];
+	r->converted = n[SHF_T_CONVERTED];
+	r->derived = n[SHF_T_DERIVED];
+	r->ignored = n[SHF_T_IGNORED];
+	r->mismatched = n[SHF_T_MISMATCHED];
+	r->zeroed = n[SHF_T_ZEROED];
+	r->unverified = n[SHF_T_UNVERIFIED];
+	r->bytes = bytes[SHF_T_LOADED];
+	r->files = ld->step->layout.files_n;
+	r->disk_bytes = x[0];
+	r->node_bytes = x[1];
+	r->net_bytes = x[2];
+	r->held = x[3];
+	r->retries = x[4];
+	r->read_ns = (uint64_t)ld->read_ns;
+	r->verify_ns = (uint64_t)ld->verify_ns;
+	return 0;
+}
+
+static int prepare(struct shf_load *ld, struct sheaf_error *err)
+{
+	const struct sheaf_step *step = ld->step;
+	const struct sheaf_state *state = ld->state;
+	uint32_t known = SHEAF_STRICT | SHEAF_CONVERT | SHEAF_DRY | SHEAF_DERIVE | SHEAF_ZERO |
+	                 SHEAF_LENIENT;
+
+	if (!state)
+		return shf_fail(err, SHEAF_ENOMEM, "the state is NULL");
+	if (state->rc < 0) {
+		if (err)
+			*err = state->err;
+		return state->rc;
+	}
+	if (ld->flags & ~known)
+		return shf_fail(err, SHEAF_EINVAL, "load flags 0x%x are none of this sheaf's",
+		                (unsigned)(ld->flags & ~known));
+	if (step->cat_rc < 0) {
+		if (err)
+			*err = step->cat_err;
+		return step->cat_rc;
+	}
+	ld->targets = shf_zalloc(state->n, sizeof(*ld->targets));
+	if (!ld->targets || shf_tally_init(&ld->tally, step->run->team.ranks) < 0)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);
+	return decide_all(ld, err);
+}
+
+/* A run open for writing that loads an older step must rewind before it saves. */
+static void remember(struct shf_load *ld)
+{
+	struct sheaf_run *run = ld->step->run;
+
+	if (run->foreign || run->opts.flags & SHEAF_READONLY)
+		return;
+	run->loaded = run->parent = ld->step->number;
+	memcpy(run->parent_session, ld->step->manifest.session, sizeof(run->parent_session));
+	run->parent_run[0] = '\0';
+}
+
+int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+                  struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_load ld = { .step = step, .state = state, .flags = flags };
+	struct shf_team *team = &step->run->team;
+	uint64_t x = flags, same, lo, hi;
+	int64_t from = shf_now(step->run);
+	int rc;
+
+	if (report) {
+		ld.report.item = report->item;
+		ld.report.finding = report->finding;
+		ld.report.arg = report->arg;
+	}
+	rc = shf_agree(team, prepare(&ld, err), err);
+	if (rc == 0)
+		rc = shf_same(team, &x, 1, &same, &lo, &hi, err);
+	if (rc == 0 && !same)
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
+	if (rc == 0)
+		rc = find_unexpected(&ld, err);
+	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
+	if (rc == 0 && !(flags & SHEAF_DRY))
+		rc = shf_fill(&ld, err);
+	if (rc == 0)
+		rc = report_out(&ld, err);
+	if (rc == 0 && !(flags & SHEAF_DRY))
+		remember(&ld);
+	if (rc == 0 && report) {
+		ld.report.size = report->size;
+		ld.report.flags = report->flags;
+		*report = ld.report;
+	}
+	shf_free(ld.targets);
+	shf_holds_release(&ld.holds);
+	shf_work_release(&ld.work);
+	if (ld.tally.out)
+		shf_tally_release(&ld.tally);
+	return rc;
+}
