@@ -199,8 +199,11 @@ int cli_real(const struct cli_args *a, const char *name, double *out)
 
 static void option_line(FILE *f, const char *name, const char *arg, const char *help)
 {
-	int n = fprintf(f, "  --%s%s%s", name, arg ? " " : "", arg ? arg : "");
+	int n;
 
+	if (!help)
+		return; /* known, but not built: refused by name */
+	n = fprintf(f, "  --%s%s%s", name, arg ? " " : "", arg ? arg : "");
 	/* Help of several lines is indented under the first. */
 	fprintf(f, "%*s", n < 26 ? 26 - n : 2, "");
 	for (; *help; help++) {

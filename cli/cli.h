@@ -17,7 +17,7 @@
 #define CLI_OPTS_MAX 16
 
 struct cli_opt {
-	const char *name, *arg, *help;  /* arg NULL: a flag */
+	const char *name, *arg, *help;  /* arg NULL: a flag; help NULL: not built, refused */
 };
 struct cli_args;
 struct cli_verb {

@@ -45,7 +45,7 @@ static int run(const struct cli_args *a)
 	if (!rc)
 		rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
 	if (!rc && cli_value(a, "best"))
-		rc = cli_usage(a, "--best", "is not built yet", "--keep-last and --keep-every are");
+		rc = cli_usage(a, "", "keeping the best is not built yet", "--keep-last is");
 	if (!rc && !keep_last)
 		rc = cli_usage(a, "--keep-last", "is missing", NULL);
 	if (!rc)
@@ -74,7 +74,7 @@ out:
 static const struct cli_opt opts[] = {
 	{ "keep-last", "N", "keep the newest N" },
 	{ "keep-every", "N", "keep steps that N divides" },
-	{ "best", "K:NOTE:min|max", "keep the best by a note (not built yet)" },
+	{ "best", "K:NOTE:min|max", NULL }, /* known, but not built */
 	{ "apply", NULL, "remove them; without it they are only listed" },
 	{ "grace", "SECONDS", "before removed bytes are deleted (600)" },
 	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },

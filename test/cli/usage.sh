@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+# Wrong command lines, and the pages.
+mkdir -p empty-run/.sheaf
+: >plain.txt
+
+wrong "$SHEAF"
+wrong "$SHEAF" frobnicate
+wrong "$SHEAF" --frobnicate
+wrong "$SHEAF" '' x
+wrong "$SHEAF" help frobnicate
+wrong "$SHEAF" help ls more
+wrong "$SHEAF" ls
+wrong "$SHEAF" ls a b
+wrong "$SHEAF" ls ''
+wrong "$SHEAF" ls --jsno .
+wrong "$SHEAF" ls -l .
+wrong "$SHEAF" ls nowhere
+wrong "$SHEAF" ls plain.txt/x
+wrong "$SHEAF" show
+wrong "$SHEAF" show nowhere@1
+wrong "$SHEAF" show empty-run
+wrong "$SHEAF" show empty-run@5
+wrong "$SHEAF" show empty-run@latest
+wrong "$SHEAF" show empty-run@newest
+wrong "$SHEAF" show empty-run@99999999999999999999
+wrong "$SHEAF" show plain.txt@3
+wrong "$SHEAF" show . --family
+wrong "$SHEAF" show . --family=
+wrong "$SHEAF" show . --hf=yes
+wrong "$SHEAF" show /dev/null
+wrong "$SHEAF" verify
+wrong "$SHEAF" verify empty-run
+wrong "$SHEAF" verify empty-run@7
+wrong "$SHEAF" verify a b
+wrong "$SHEAF" verify nowhere
+wrong "$SHEAF" diff
+wrong "$SHEAF" diff a
+wrong "$SHEAF" diff a b c
+wrong "$SHEAF" diff nowhere nowhere
+wrong "$SHEAF" diff a b --rtol -1
+wrong "$SHEAF" diff a b --rtol nan
+wrong "$SHEAF" diff a b --atol inf
+wrong "$SHEAF" diff a b --atol 1e-3x
+wrong "$SHEAF" diff a b --rtol 1 --rtol 2
+wrong "$SHEAF" cat
+wrong "$SHEAF" cat a
+wrong "$SHEAF" cat a b c
+wrong "$SHEAF" cat empty-run x
+wrong "$SHEAF" cat nowhere x --npy
+wrong "$SHEAF" plan
+wrong "$SHEAF" plan nowhere.json
+wrong "$SHEAF" plan plain.txt
+wrong "$SHEAF" plan state.json --mesh dp=0
+wrong "$SHEAF" plan state.json --mesh dp
+wrong "$SHEAF" plan state.json --mesh xp=2
+wrong "$SHEAF" plan state.json --mesh dp=2,dp=2
+wrong "$SHEAF" plan state.json --mesh dp=2 --expert-mesh ep=4
+wrong "$SHEAF" plan state.json --mesh dp=3 --nodes 2
+wrong "$SHEAF" plan state.json --zero 4
+wrong "$SHEAF" plan state.json --families modle
+wrong "$SHEAF" plan state.json --nodes 0
+wrong "$SHEAF" prune
+wrong "$SHEAF" prune empty-run
+wrong "$SHEAF" prune empty-run --keep-last 0
+wrong "$SHEAF" prune empty-run --keep-last -3
+wrong "$SHEAF" prune empty-run --keep-last many
+wrong "$SHEAF" prune empty-run --keep-last 2 --best 3:loss:min
+wrong "$SHEAF" prune empty-run@3 --keep-last 2
+wrong "$SHEAF" prune nowhere --keep-last 2
+wrong "$SHEAF" mark empty-run keep
+wrong "$SHEAF" mark empty-run@latest keep
+wrong "$SHEAF" mark empty-run@3 good
+wrong "$SHEAF" mark empty-run@3
+wrong "$SHEAF" rewind empty-run
+wrong "$SHEAF" rewind empty-run@latest
+
+t 2 'an unknown option is guessed at' "$SHEAF" ls --jsno .
+has 'and the guess is in parentheses' err '(did you mean --json?)'
+t 2 'an unknown verb is guessed at' "$SHEAF" vreify .
+has 'the nearest one' err '(did you mean verify?)'
+t 2 'with --json an error is an object' "$SHEAF" show nowhere --json
+cp err out
+json 'with error, what, where, why, hint' \
+	'len(o) == 1 and keys(o[0], "error what where why hint") and o[0]["error"] == "ENOENT" \
+	and o[0]["what"] == "show" and o[0]["where"] == "nowhere"'
+t 2 'a usage error as well' "$SHEAF" show --json --what
+cp err out
+json 'even where the option is the error' 'len(o) == 1 and o[0]["error"] == "USAGE"'
+printf 'x' >"$(printf 'a\033[31mb\302\205')"
+t 1 'a path with control characters is no checkpoint' \
+	"$SHEAF" show "$(printf 'a\033[31mb\302\205')"
+has 'and does not reach the terminal raw' err 'a\x1b[31mb\u0085'
+
+t 0 'help lists the verbs' "$SHEAF" help
+has 'each of them' out 'rewind'
+for verb in ls show verify diff cat plan prune mark rewind; do
+	t 0 "help $verb is a page" "$SHEAF" help $verb
+	has "$verb says how it exits" out 'exit status'
+	cp out page
+	"$SHEAF" $verb --help >out 2>err
+	cmp -s page out
+	result $? "$verb --help is the same page"
+done
+t 0 'version is told' "$SHEAF" --version
+has 'as three numbers' out 'sheaf 0.1.0'
+t 0 'an empty run lists nothing' "$SHEAF" ls empty-run
+silent 'and says nothing'
+if [ -c /dev/full ]; then
+	said='sheaf help >/dev/full'
+	"$SHEAF" help >/dev/full 2>err
+	rc=$?
+	[ $rc = 2 ] && [ -s err ]
+	result $? 'an answer that cannot be written is an error'
+fi
+
+if have_bench; then
+	S="--run w --step 1 --state state.json"
+	wrong "$BENCH"
+	wrong "$BENCH" frob
+	wrong "$BENCH" save
+	wrong "$BENCH" save --run w
+	wrong "$BENCH" save --run w --step 1
+	wrong "$BENCH" save --run w --step x --state state.json
+	wrong "$BENCH" save --run w --step latest --state state.json
+	wrong "$BENCH" load --run w --step latest --steps 2 --state state.json
+	wrong "$BENCH" save --run w --step 1 --state nowhere.json
+	wrong "$BENCH" save --run w --step 1 --state plain.txt
+	wrong "$BENCH" save --run w --step 1 --state state.json --preset llama-7b
+	wrong "$BENCH" save --run w --step 1 --like nowhere
+	wrong "$BENCH" save --run w --step 1 --preset gpt-5
+	wrong "$BENCH" save $S --gb 1
+	wrong "$BENCH" save $S --mesh dp=2
+	wrong "$BENCH" save $S --expert-mesh ep=2
+	wrong "$BENCH" save $S --to tp=1
+	wrong "$BENCH" save $S --zero 4
+	wrong "$BENCH" save $S --io uring
+	wrong "$BENCH" save $S --io fast
+	wrong "$BENCH" save $S --isa avx512
+	wrong "$BENCH" save $S --agent auto
+	wrong "$BENCH" save $S --seed -1
+	wrong "$BENCH" save $S --seed 18446744073709551616
+	wrong "$BENCH" save $S --json=1
+	wrong "$BENCH" save $S --timeout-ms 0
+	wrong "$BENCH" save $S --families modle
+	wrong "$BENCH" save $S --events nowhere/events
+	wrong "$BENCH" save $S extra
+	wrong "$BENCH" reshard $S
+	wrong "$BENCH" reshard $S --to tp=2
+	[ ! -e w ]
+	result $? 'none of these touched the run'
+	t 2 'a mesh that does not fit the ranks is refused on all of them' \
+		mpi 2 save $S --mesh dp=3
+	has 'with the numbers' err "mesh 'dp=3' has 3 ranks, there are 2"
+	[ "$(grep -c "has 3 ranks" err)" = 1 ] && [ ! -e w ]
+	result $? 'said once, and the run is not touched'
+fi
