@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans without running anything. */
+#include "engine.h"
+#include "entry.h"
+#include "err.h"
+#include "export.h"
+
+SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
+                         const struct sheaf_opts *opts,
+                         void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
+                         struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc = 0;
+
+	err = shf_err_or(err, &own);
+	if (!states || ranks < 1 || !item)
+		rc = shf_fail(err, SHEAF_EINVAL, "want a state for each of at least one rank, and "
+		              "somebody to hear of them");
+	for (int32_t r = 0; rc == 0 && r < ranks; r++)
+		if (!states[r])
+			rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: the state is NULL", (int)r);
+	if (rc == 0)
+		rc = shf_plan_preview(states, node, ranks, opts, item, arg, err);
+	return shf_ended(rc, err);
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs: open, close, what is in them, rewind, marks, pruning. */
+#include <inttypes.h>
+#include <limits.h>
+#include "engine.h"
+#include "entry.h"
+#include "err.h"
+#include "export.h"
+
+SHEAF_API int sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
+                             const struct sheaf_opts *opts, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = run ? shf_run_open(run, dir, group, opts, shf_sys_real(), err)
+	         : shf_refuse_all(group, opts, "run", err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API void sheaf_run_close(struct sheaf_run *run)
+{
+	if (run)
+		shf_run_close(run);
+}
+
+SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
+                              struct sheaf_error *err)
+{
+	struct shf_list list = { 0 };
+	struct sheaf_error own;
+	size_t found = 0;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0 && !steps && n)
+		rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put %zu steps", n);
+	if (rc == 0)
+		rc = shf_store_list(&run->store, &list, err);
+	for (size_t i = 0; rc == 0 && i < list.n; i++) {
+		if (list.entries[i].state != SHF_COMMITTED)
+			continue;
+		if (found < n)
+			steps[found] = list.entries[i].step;
+		found++;
+	}
+	shf_list_release(&list);
+	if (rc == 0)
+		rc = found > INT_MAX ? INT_MAX : (int)found;
+	return shf_ended(rc, err);
+}
+
+static const char *state_name(enum shf_step_state state)
+{
+	switch (state) {
+	case SHF_COMMITTED:
+		return "committed";
+	case SHF_DAMAGED:
+		return "damaged";
+	case SHF_FOREIGN:
+		return "foreign";
+	case SHF_ASIDE:
+		return "aside";
+	case SHF_STAGED:
+		return "staged";
+	}
+	return "damaged";
+}
+
+SHEAF_API int sheaf_run_list(struct sheaf_run *run,
+                             int (*item)(void *arg, const struct sheaf_item *), void *arg,
+                             struct sheaf_error *err)
+{
+	struct shf_list list = { 0 };
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0 && !item)
+		rc = shf_fail(err, SHEAF_EINVAL, "nobody to hear of the steps");
+	if (rc == 0)
+		rc = shf_store_list(&run->store, &list, err);
+	for (size_t i = 0; rc == 0 && i < list.n; i++) {
+		const struct shf_entry *e = &list.entries[i];
+		struct sheaf_item it = { .size = sizeof(it), .mark = e->mark, .step = e->step,
+			.parent = e->parent, .state = state_name(e->state), .session = e->session,
+			.created = e->created, .path = e->path, .bytes = e->bytes,
+			.tries = e->tries };
+
+		rc = item(arg, &it);
+	}
+	shf_list_release(&list);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0)
+		rc = shf_run_rewind(run, step, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark,
+                             struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0)
+		rc = shf_run_mark(run, step, mark, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_prune(struct sheaf_run *run, int dry,
+                              void (*item)(void *arg, int64_t step, char what, const char *why),
+                              void *arg, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0)
+		rc = shf_run_prune(run, dry != 0, item, arg, err);
+	return shf_ended(rc, err);
+}

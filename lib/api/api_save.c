@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saves: begin, what is added to them, commit. */
+#include "entry.h"
+#include "err.h"
+#include "export.h"
+#include "save.h"
+
+#define STAT_MIN (offsetof(struct sheaf_stat, phase) + sizeof(uint32_t))
+
+static int save_check(const struct sheaf_save *save, struct sheaf_error *err)
+{
+	if (!save)
+		return shf_fail(err, SHEAF_EINVAL, "no save was given");
+	return shf_run_check(save->run, err);
+}
+
+SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
+                               struct sheaf_state *state, const struct sheaf_save_opts *opts,
+                               struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0 && !save) /* meets the first agreement of the others */
+		rc = shf_agree(&run->team, shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
+	else if (rc == 0)
+		rc = shf_save_begin(save, run, step, state, opts, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes,
+                                size_t n)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	return rc < 0 ? rc : shf_save_attach(save, file, bytes, n);
+}
+
+SHEAF_API int sheaf_save_note(struct sheaf_save *save, const char *key, const char *value)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	return rc < 0 ? rc : shf_save_note(save, key, value);
+}
+
+SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
+                                  struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_exchange(save, bytes_max, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	return rc < 0 ? rc : shf_save_wait(save, timeout_ms);
+}
+
+SHEAF_API int sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	if (rc < 0)
+		return rc;
+	struct sheaf_stat s = { .size = sizeof(s), .phase = atomic_load(&save->phase),
+		.held = save->plan ? save->plan->holds.bytes : 0,
+		.copied = atomic_load(&save->copied), .to_write = atomic_load(&save->to_write),
+		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
+		.begin_ns = save->begin_ns, .copied_ns = save->copied_ns,
+		.exchange_ns = save->exchange_ns, .wait_ns = save->wait_ns,
+		.commit_ns = save->commit_ns };
+
+	return shf_struct_out(stat, &s, sizeof(s), STAT_MIN);
+}
+
+SHEAF_API int sheaf_save_fail(struct sheaf_save *save, const char *why)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	return rc < 0 ? rc : shf_save_fail(save, why);
+}
+
+SHEAF_API int sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = save_check(save, err);
+	if (rc == 0)
+		rc = shf_save_commit(save, timeout_ms, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API void sheaf_save_free(struct sheaf_save *save)
+{
+	shf_save_free(save);
+}

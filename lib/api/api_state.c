@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* States: what this rank holds. All [local]; their failures stick to the state. */
+#include "export.h"
+#include "shard.h"
+#include "state.h"
+
+SHEAF_API int sheaf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
+{
+	if (!slice || slice->size < offsetof(struct sheaf_slice, data) + sizeof(void *))
+		return SHEAF_EINVAL;
+	return shf_slice_shard(slice, dim, i, n);
+}
+
+SHEAF_API struct sheaf_state *sheaf_state_new(void)
+{
+	return shf_state_new();
+}
+
+SHEAF_API int sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
+{
+	return shf_state_add(state, slice);
+}
+
+SHEAF_API int sheaf_state_move(struct sheaf_state *state, int slice, void *data)
+{
+	return shf_state_move(state, slice, data);
+}
+
+SHEAF_API int sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream,
+                                     const char *rule, int32_t rank, int32_t ranks, void *data,
+                                     size_t bytes)
+{
+	return shf_state_stream(state, stream, rule, rank, ranks, data, bytes);
+}
+
+SHEAF_API void sheaf_state_free(struct sheaf_state *state)
+{
+	shf_state_put(state);
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps: open, load, verify, and what is in them. */
+#include <string.h>
+#include "engine.h"
+#include "entry.h"
+#include "err.h"
+#include "export.h"
+#include "place.h"
+#include "safetensors.h"
+
+#define INFO_MIN offsetof(struct sheaf_step_info, format)
+#define TENSOR_MIN offsetof(struct sheaf_tensor, family)
+#define REPORT_MIN offsetof(struct sheaf_report, loaded)
+
+static int step_check(const struct sheaf_step *step, struct sheaf_error *err)
+{
+	if (!step)
+		return shf_fail(err, SHEAF_EINVAL, "no step was given");
+	return shf_run_check(step->run, err);
+}
+
+SHEAF_API int sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+                              struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0 && !step) /* meets the first agreement of the others */
+		rc = shf_agree(&run->team, shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
+	else if (rc == 0)
+		rc = shf_step_open(step, run, n, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_step_open_path(struct sheaf_step **step, const char *path,
+                                   struct sheaf_group *group, const struct sheaf_opts *opts,
+                                   struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step ? shf_step_open_path(step, path, group, opts, shf_sys_real(), err)
+	          : shf_refuse_all(group, opts, "step", err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API void sheaf_step_close(struct sheaf_step *step)
+{
+	shf_step_put(step);
+}
+
+static const char *text_or_none(const char *s)
+{
+	return s ? s : "";
+}
+
+SHEAF_API int sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *info)
+{
+	if (!step)
+		return SHEAF_EINVAL;
+	const struct shf_manifest *m = &step->manifest;
+	struct sheaf_step_info out = { .size = sizeof(out), .ranks = (int32_t)m->ranks,
+		.step = step->number, .parent = step->sound && m->has_parent ? m->parent_step : -1,
+		.format = text_or_none(step->format), .path = text_or_none(step->path),
+		.session = m->session, .run = m->run, .created = m->created,
+		.writer = text_or_none(m->version), .commit = text_or_none(m->commit),
+		.compiler = text_or_none(m->compiler), .files = step->layout.files_n };
+
+	/* A step with a broken catalog still says what its manifest says. */
+	if (step->cat_rc == 0)
+		out.tensors = step->layout.tensors_n;
+	for (size_t i = 0; step->cat_rc == 0 && i < step->layout.families_n; i++)
+		out.bytes += step->layout.families[i].bytes;
+	for (size_t i = 0; step->cat_rc < 0 && i < m->families_n; i++) {
+		out.tensors += m->families[i].tensors;
+		out.bytes += m->families[i].bytes;
+	}
+	return shf_struct_out(info, &out, sizeof(out), INFO_MIN);
+}
+
+/* ---- tensors: stored ones and, between them, names that are tied to one ---- */
+
+/* How many stored tensors stand before a tied name. */
+static size_t stored_before(const struct shf_layout *l, const struct shf_lt_tied *tied)
+{
+	size_t lo = 0, hi = l->tensors_n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct shf_lt_tensor *t = &l->tensors[mid];
+
+		if (t->family < tied->family ||
+		    (t->family == tied->family && shf_natural(t->name, tied->name) < 0))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Tied name k is entry k + stored_before(k) of the merged list: how many tied names are in its
+ * first i entries. */
+static size_t tied_before(const struct shf_layout *l, size_t i)
+{
+	size_t lo = 0, hi = l->tied_n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (mid + stored_before(l, &l->tied[mid]) < i)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+static int tensor_out(const struct sheaf_step *step, size_t number, const char *name,
+                      const char *tied_to, struct sheaf_tensor *tensor)
+{
+	const struct shf_layout *l = &step->layout;
+	const struct shf_lt_tensor *t = &l->tensors[number];
+	struct sheaf_tensor out = { .size = sizeof(out), .dtype = t->dtype,
+		.ndim = t->wide ? t->wide : t->items.ndim,
+		.verified = step->sound && step->sums_rc == 0,
+		.family = l->families[t->family].name, .name = name,
+		.file = l->files[t->file].name, .tied_to = tied_to, .offset = t->off,
+		.bytes = t->bytes };
+
+	for (int d = 0; !t->wide && d < t->items.ndim; d++)
+		out.shape[d] = t->items.dim[d];
+	if (out.verified)
+		out.digest = t->digest;
+	return shf_struct_out(tensor, &out, sizeof(out), TENSOR_MIN);
+}
+
+static int tied_out(const struct sheaf_step *step, size_t k, struct sheaf_tensor *tensor)
+{
+	const struct shf_layout *l = &step->layout;
+	const struct shf_lt_tied *tied = &l->tied[k];
+	int64_t t = shf_layout_find(l, l->families[tied->family].name, tied->to);
+
+	return t < 0 ? SHEAF_ECORRUPT : tensor_out(step, (size_t)t, tied->name, tied->to, tensor);
+}
+
+SHEAF_API int sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_tensor *tensor)
+{
+	if (!step || !tensor)
+		return SHEAF_EINVAL;
+	if (step->cat_rc < 0)
+		return step->cat_rc;
+	const struct shf_layout *l = &step->layout;
+
+	if (i >= l->tensors_n + l->tied_n)
+		return SHEAF_ENOENT;
+	size_t k = tied_before(l, i);
+
+	if (k < l->tied_n && k + stored_before(l, &l->tied[k]) == i)
+		return tied_out(step, k, tensor);
+	return tensor_out(step, i - k, l->tensors[i - k].name, NULL, tensor);
+}
+
+SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const char *name,
+                              struct sheaf_tensor *tensor)
+{
+	if (!step || !name || !tensor)
+		return SHEAF_EINVAL;
+	if (step->cat_rc < 0)
+		return step->cat_rc;
+	const struct shf_layout *l = &step->layout;
+	int64_t fam = shf_layout_family(l, family ? family : "model");
+	int64_t t = fam < 0 ? -1 : shf_layout_find(l, l->families[fam].name, name);
+
+	if (t >= 0)
+		return tensor_out(step, (size_t)t, l->tensors[t].name, NULL, tensor);
+	for (size_t lo = 0, hi = fam < 0 ? 0 : l->tied_n; lo < hi;) {
+		size_t mid = lo + (hi - lo) / 2;
+		const struct shf_lt_tied *tied = &l->tied[mid];
+		int c = tied->family != fam ? (tied->family < fam ? -1 : 1)
+		                            : shf_natural(tied->name, name);
+
+		if (c == 0)
+			return tied_out(step, mid, tensor);
+		if (c < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return SHEAF_ELAYOUT;
+}
+
+/* ---- notes and files ---- */
+
+SHEAF_API int64_t sheaf_step_number(const struct sheaf_step *step)
+{
+	return step ? step->number : -1;
+}
+
+SHEAF_API const char *sheaf_step_note(struct sheaf_step *step, const char *key)
+{
+	for (size_t i = 0; step && key && i < step->manifest.notes_n; i++)
+		if (strcmp(step->manifest.notes[i].key, key) == 0)
+			return step->manifest.notes[i].value;
+	return NULL;
+}
+
+SHEAF_API int sheaf_step_note_at(struct sheaf_step *step, size_t i, const char **key,
+                                 const char **value)
+{
+	if (!step)
+		return SHEAF_EINVAL;
+	if (i >= step->manifest.notes_n)
+		return SHEAF_ENOENT;
+	if (key)
+		*key = step->manifest.notes[i].key;
+	if (value)
+		*value = step->manifest.notes[i].value;
+	return 0;
+}
+
+SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char **file,
+                                 uint64_t *bytes)
+{
+	if (!step)
+		return SHEAF_EINVAL;
+	for (size_t k = 0; k < step->plain_n; k++) {
+		/* Index files are ours, not attached, though the manifest lists them too. */
+		if (!shf_attached_is_valid(step->plain[k].name) || i-- > 0)
+			continue;
+		if (file)
+			*file = step->plain[k].name;
+		if (bytes)
+			*bytes = step->plain[k].bytes;
+		return 0;
+	}
+	return SHEAF_ENOENT;
+}
+
+SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const void **bytes,
+                              size_t *n)
+{
+	struct sheaf_error own;
+	const void *data;
+	size_t size;
+	int rc = step_check(step, shf_err_or(NULL, &own));
+
+	if (rc == 0 && (!file || !bytes || !n))
+		rc = SHEAF_EINVAL;
+	if (rc == 0)
+		rc = shf_step_attached(step, file, &data, &size, &own);
+	if (rc == 0) {
+		*bytes = data;
+		*n = size;
+	}
+	return rc;
+}
+
+/* ---- bytes ---- */
+
+/* The caller's report as we know it, its counts at 0. */
+static int report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
+                     struct sheaf_error *err)
+{
+	struct sheaf_report in = { 0 };
+
+	*own = (struct sheaf_report){ .size = sizeof(*own) };
+	if (!theirs)
+		return 0;
+	if (shf_struct_in(&in, theirs, sizeof(in), REPORT_MIN) < 0)
+		return shf_fail(err, SHEAF_EINVAL, "report.size is %u; set it to sizeof(struct "
+		                "sheaf_report), and what this sheaf does not know to 0",
+		                (unsigned)theirs->size);
+	if (in.flags)
+		return shf_fail(err, SHEAF_EINVAL, "report.flags 0x%x are none of this sheaf's",
+		                (unsigned)in.flags);
+	own->item = in.item;
+	own->finding = in.finding;
+	own->arg = in.arg;
+	return 0;
+}
+
+static void report_out(struct sheaf_report *theirs, struct sheaf_report *own,
+                       const struct sheaf_report *in)
+{
+	own->flags = 0;
+	own->item = in->item;
+	own->finding = in->finding;
+	own->arg = in->arg;
+	if (theirs)
+		(void)shf_struct_out(theirs, own, sizeof(*own), REPORT_MIN);
+}
+
+SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
+                              struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct sheaf_report in, out;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc < 0)
+		return shf_ended(rc, err);
+	rc = shf_agree(&step->run->team, report_in(&in, report, err), err);
+	if (rc == 0) {
+		out = in;
+		rc = shf_step_load(step, state, flags, &out, err);
+		report_out(report, &out, &in);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
+                                struct sheaf_error *err)
+{
+	struct sheaf_report in, out;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc < 0)
+		return shf_ended(rc, err);
+	rc = shf_agree(&step->run->team, report_in(&in, report, err), err);
+	if (rc == 0) {
+		out = in;
+		rc = shf_step_verify(step, &out, err);
+		report_out(report, &out, &in);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
+                              struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc == 0)
+		rc = shf_step_read(step, slice, err);
+	return shf_ended(rc, err);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "entry.h"
+#include <stdint.h>
+#include <string.h>
+#include "err.h"
+#include "run.h"
+
+#define STRUCT_BYTES_MAX 4096   /* larger than any struct to come: `size` was not set */
+
+struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
+{
+	err = err ? err : own;
+	shf_error_clear(err);
+	return err;
+}
+
+int shf_ended(int rc, struct sheaf_error *err)
+{
+	if (rc >= 0)
+		shf_error_clear(err);
+	else if (err->code != rc)
+		shf_fail(err, rc, "%s", sheaf_strerror(rc));
+	return rc;
+}
+
+static bool size_of(const void *s, size_t least, size_t *size)
+{
+	uint32_t n;
+
+	if (!s)
+		return false;
+	memcpy(&n, s, sizeof(n));
+	*size = n;
+	return n >= least && n <= STRUCT_BYTES_MAX;
+}
+
+int shf_struct_out(void *to, const void *from, size_t bytes, size_t least)
+{
+	size_t size, skip = sizeof(uint32_t);
+
+	if (!size_of(to, least, &size))
+		return SHEAF_EINVAL;
+	memcpy((uint8_t *)to + skip, (const uint8_t *)from + skip,
+	       (size < bytes ? size : bytes) - skip);
+	if (size > bytes)
+		memset((uint8_t *)to + bytes, 0, size - bytes);
+	return 0;
+}
+
+int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
+{
+	uint32_t own = (uint32_t)bytes;
+	size_t size;
+
+	if (!size_of(from, least, &size))
+		return SHEAF_EINVAL;
+	for (size_t i = bytes; i < size; i++)
+		if (((const uint8_t *)from)[i])
+			return SHEAF_EINVAL;
+	memset(to, 0, bytes);
+	memcpy(to, from, size < bytes ? size : bytes);
+	memcpy(to, &own, sizeof(own));
+	return 0;
+}
+
+int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
+{
+	if (!run)
+		return shf_fail(err, SHEAF_EINVAL, "no run was given");
+	if (!shf_run_is_ours(run))
+		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
+	return 0;
+}
+
+int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts, const char *what,
+                   struct sheaf_error *err)
+{
+	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = 600000;
+
+	if (!group)
+		return rc;
+	if (opts && opts->size >= offsetof(struct sheaf_opts, ignore) && opts->timeout_ms > 0)
+		wait = opts->timeout_ms;
+	struct shf_team team = { group, group->ops.rank, group->ops.ranks, wait };
+
+	return shf_agree(&team, rc, err);
+}
