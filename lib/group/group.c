@@ -341,7 +341,8 @@ static int lens_reserve(const uint64_t *lens, const struct shf_team *t, struct s
 static void lens_copy(const uint64_t *lens, const struct shf_team *t, size_t *bytes)
 {
 	for (int r = 0; r < t->ranks; r++)
-		bytes[r] = (size_t)lens[r];
+		if (bytes)
+			bytes[r] = (size_t)lens[r];
 }
 
 int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,

@@ -46,7 +46,8 @@ int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *
 /* Sizes that both sides know already; out packed in rank order. No agreement inside. */
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
                   const size_t *in_bytes, struct sheaf_error *err);
-/* Everyone's buffer on everyone, packed in rank order (lengths may differ). */
+/* Everyone's buffer on everyone, packed in rank order (lengths may differ). all_bytes may be
+ * NULL. */
 int shf_allgatherv(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
                    size_t *all_bytes, struct sheaf_error *err);
 /* Are x[0..n) the same on all ranks? *same is a bit set over i < 64 of members that are; for a
