@@ -71,8 +71,9 @@ struct shf_sys_ops {
 	int (*fsync)(void *arg, int fd);
 	/* Make the file this long and reserve its space where the file system can. */
 	int (*resize)(void *arg, int fd, uint64_t bytes);
-	int64_t (*pread)(void *arg, int fd, void *buf, size_t n, uint64_t off);  /* short: at EOF */
-	int64_t (*pwrite)(void *arg, int fd, const void *buf, size_t n, uint64_t off); /* all or error */
+	int64_t (*pread)(void *arg, int fd, void *buf, size_t n, uint64_t off); /* short: at EOF */
+	/* All, or an error. */
+	int64_t (*pwrite)(void *arg, int fd, const void *buf, size_t n, uint64_t off);
 	int (*stat)(void *arg, int dir, const char *name, bool follow, struct shf_stat *st);
 	int (*fstat)(void *arg, int fd, struct shf_stat *st);
 	/* Calls item for each entry but . and .. in any order; its non-zero result ends it. */

@@ -95,7 +95,7 @@ void simtree_apply(struct simtree *t, const struct simrec *r, unsigned parts,
 void simtree_pages(const struct simtree *t, struct simrec *r, const uint8_t *bytes);
 size_t simtree_read(const struct sim_inode *f, void *buf, size_t n, uint64_t off);
 void simtree_drop(struct simtree *t, uint32_t ino);     /* without names and users: frees it */
-void simtree_sweep(struct simtree *t);  /* after a crash: what no name reaches, bytes past the end */
+void simtree_sweep(struct simtree *t);  /* after a cut: what nothing reaches goes */
 uint64_t simtree_used(const struct simtree *t);
 
 struct simproc;

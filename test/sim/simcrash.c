@@ -15,7 +15,7 @@ struct simcut {
 	uint8_t *durable;               /* parts of each record before the cut */
 	struct item *items;             /* unsynced, in order */
 	size_t item_n, item_cap;
-	struct simtree prefix;          /* base and the records before `first`, all of them durable */
+	struct simtree prefix;          /* base and the durable records before `first` */
 	size_t first;
 };
 /* What later fsyncs say about an inode, going backwards from the cut. */

@@ -154,7 +154,8 @@ void simdisk_sets_end(struct simdisk_sets *s);
 /* For tests: looking and meddling without a process. Not counted, never failing by a fault; they
  * take a path from the root and return 0 or a negative errno. */
 void simdisk_settle(struct simdisk *disk);      /* all is durable now; cuts begin at 0 again */
-int simdisk_put(struct simdisk *disk, const char *path, const void *bytes, size_t n); /* parents too */
+/* A file with these bytes, and the directories above it. */
+int simdisk_put(struct simdisk *disk, const char *path, const void *bytes, size_t n);
 int simdisk_symlink(struct simdisk *disk, const char *target, const char *path);
 int simdisk_remove(struct simdisk *disk, const char *path);     /* a directory with all it holds */
 int simdisk_flip(struct simdisk *disk, const char *path, uint64_t bit); /* on the disk, unnoticed */

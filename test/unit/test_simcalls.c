@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated machine as its processes see it: calls and the faults they meet, locks, limits,
+ * paths, queues and shared memory. What a power cut leaves is test_simdisk.c's. */
+#include "t.h"
+#include <errno.h>
+#include <stdlib.h>
+#include "simdisk.h"
+
+#define SEED 17
+#define W (SHF_O_WRITE | SHF_O_CREATE)
+
+static int file_new(const struct shf_sys *s, int dir, const char *name)
+{
+	int fd = s->ops->open(s->arg, dir, name, W | SHF_O_EXCL, 0666);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static void put(const struct shf_sys *s, int fd, const char *text, uint64_t off)
+{
+	CHECK_INT(s->ops->pwrite(s->arg, fd, text, strlen(text), off), (int)strlen(text));
+}
+
+static int dir_open(const struct shf_sys *s, const char *path)
+{
+	int fd = s->ops->open(s->arg, SHF_CWD, path, SHF_O_DIR, 0);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+/* What a file holds: -1 absent, else 1 when it is exactly text, 0 when not. */
+static int holds(struct simdisk *d, const char *path, const char *text)
+{
+	size_t n = 0;
+	char *bytes = simdisk_get(d, path, &n);
+	int is = bytes ? n == strlen(text) && !memcmp(bytes, text, n) : -1;
+
+	free(bytes);
+	return is;
+}
+
+TEST(every_call_can_be_made_to_fail_and_is_told)
+{
+	for (int nth = 1;; nth++) {
+		struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+		const struct shf_sys *s = simdisk_process(d, 1, 0);
+		int64_t rc = 0;
+		int fd, fired;
+
+		simdisk_fail_at(d, nth, ENOMEM);
+		fd = s->ops->open(s->arg, SHF_CWD, "f", W, 0);
+		rc = fd < 0 ? fd : s->ops->pwrite(s->arg, fd, "x", 1, 0);
+		rc = rc < 0 ? rc : s->ops->fsync(s->arg, fd);
+		rc = rc < 0 ? rc : s->ops->close(s->arg, fd);
+		rc = rc < 0 ? rc : s->ops->rename(s->arg, SHF_CWD, "f", SHF_CWD, "g", true);
+		fired = simdisk_fired(d);
+		CHECK_INT(fired, nth <= 5);
+		CHECK_INT(rc, fired ? -ENOMEM : 0);
+		CHECK_INT(simdisk_calls(d), fired ? nth : 5);
+		simdisk_free(d);
+		if (!fired)
+			break;
+	}
+}
+
+TEST(a_fault_can_choose_its_call_and_how_it_lies)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *s = simdisk_process(d, 1, 0), *other = simdisk_process(d, 2, 0);
+	int fd = file_new(s, SHF_CWD, "a.tmp"), g = file_new(other, SHF_CWD, "b");
+	struct shf_stat st;
+
+	simdisk_fault(d, &(struct simdisk_fault){ .nth = 2, .error = ENOENT, .how = SIMDISK_AFTER,
+	                                          .kind = SIMDISK_RENAME, .process = s });
+	simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .error = EIO, .how = SIMDISK_PART,
+	                                          .kind = SIMDISK_PWRITE, .name = ".tmp" });
+	CHECK_INT(other->ops->rename(other->arg, SHF_CWD, "b", SHF_CWD, "c", false), 0);
+	put(other, g, "0123456789", 0);
+	CHECK_INT(s->ops->pwrite(s->arg, fd, "0123456789", 10, 0), -EIO);
+	CHECK_INT(holds(d, "/a.tmp", "01234"), 1);
+	put(s, fd, "0123456789", 0);
+	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a.tmp", SHF_CWD, "a", true), 0);
+	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a", SHF_CWD, "z", true), -ENOENT);
+	CHECK(simdisk_exists(d, "/z") && !simdisk_exists(d, "/a"));
+	CHECK_INT(simdisk_fired(d), 2);
+	simdisk_faults_clear(d);
+	simdisk_fault(d, &(struct simdisk_fault){ .nth = 2, .error = EIO, .always = true,
+	                                          .kind = SIMDISK_FSTAT });
+	CHECK_INT(s->ops->fstat(s->arg, fd, &st), 0);
+	CHECK_INT(s->ops->fstat(s->arg, fd, &st), -EIO);
+	CHECK_INT(s->ops->fstat(s->arg, fd, &st), -EIO);
+	CHECK(strstr(simdisk_call_text(d, 4), "pwrite(a.tmp, 10 at 0) = -5"));
+	simdisk_free(d);
+}
+
+TEST(a_killed_process_loses_descriptors_and_locks_but_not_its_writes)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *a = simdisk_process(d, 1, 0), *b = simdisk_process(d, 2, 0);
+	struct shf_owner owner, later;
+	int fa = file_new(a, SHF_CWD, "lock");
+	int fb = b->ops->open(b->arg, SHF_CWD, "lock", SHF_O_WRITE, 0);
+
+	CHECK_INT(a->ops->owner(a->arg, &owner), 0);
+	put(a, fa, "mine", 0);
+	CHECK_INT(a->ops->lock(a->arg, fa, true), 0);
+	CHECK_INT(b->ops->lock(b->arg, fb, false), -EAGAIN);
+	CHECK_INT(b->ops->pread(b->arg, fa, &owner, 0, 0), -EBADF);     /* not its descriptor */
+	CHECK(!b->ops->owner_is_dead(b->arg, &owner));
+	simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .how = SIMDISK_KILL, .process = a });
+	CHECK_INT(a->ops->close(a->arg, fa), -ESHUTDOWN);
+	CHECK_INT(a->ops->mkdir(a->arg, SHF_CWD, "d", 0777), -ESHUTDOWN);
+	CHECK_INT(simdisk_open_n(a), 0);
+	CHECK_INT(b->ops->lock(b->arg, fb, true), 0);
+	CHECK_INT(holds(d, "/lock", "mine"), 1);
+	CHECK(b->ops->owner_is_dead(b->arg, &owner));
+	a = simdisk_process(d, 1, 0);   /* the pid is used again */
+	CHECK_INT(a->ops->owner(a->arg, &later), 0);
+	CHECK(b->ops->owner_is_dead(b->arg, &owner) && !b->ops->owner_is_dead(b->arg, &later));
+	b = simdisk_process(d, 3, 1);
+	CHECK(!b->ops->owner_is_dead(b->arg, &owner));  /* seen from another node */
+	simdisk_free(d);
+}
+
+TEST(locks_are_by_description_and_can_be_made_to_lie)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *s = simdisk_process(d, 1, 0);
+	int a = file_new(s, SHF_CWD, "f"), b = s->ops->open(s->arg, SHF_CWD, "f", 0, 0);
+	int c = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+
+	CHECK_INT(s->ops->lock(s->arg, a, true), 0);
+	CHECK_INT(s->ops->lock(s->arg, b, false), -EAGAIN);
+	CHECK_INT(s->ops->lock(s->arg, b, true), -EBADF);
+	CHECK_INT(s->ops->lock(s->arg, a, false), 0);
+	CHECK_INT(s->ops->lock(s->arg, b, false), 0);
+	CHECK_INT(s->ops->lock(s->arg, c, true), -EAGAIN);
+	CHECK_INT(s->ops->close(s->arg, a), 0);
+	CHECK_INT(s->ops->close(s->arg, b), 0);
+	CHECK_INT(s->ops->lock(s->arg, c, true), 0);
+	a = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+	simdisk_set_locks(d, false);
+	CHECK_INT(s->ops->lock(s->arg, a, true), 0);
+	simdisk_free(d);
+}
+
+TEST(a_full_disk_says_so_and_forgets_what_was_removed)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *s = simdisk_process(d, 1, 0);
+	static uint8_t bytes[3 * 4096];
+	int root = dir_open(s, "/"), fd = file_new(s, root, "f"), g;
+	uint64_t left = 0;
+
+	simdisk_set_space(d, 2 * 4096);
+	CHECK_INT(s->ops->resize(s->arg, fd, 3 * 4096), -ENOSPC);
+	CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, sizeof(bytes), 0), -ENOSPC);
+	CHECK_INT(s->ops->resize(s->arg, fd, 4096), 0);
+	CHECK_INT(s->ops->free_bytes(s->arg, fd, &left), 0);
+	CHECK_INT(left, 4096);
+	g = file_new(s, root, "g");
+	CHECK_INT(s->ops->resize(s->arg, g, 2 * 4096), -ENOSPC);
+	CHECK_INT(s->ops->unlink(s->arg, root, "f", false), 0);
+	CHECK_INT(s->ops->resize(s->arg, g, 2 * 4096), -ENOSPC);        /* still open */
+	CHECK_INT(s->ops->close(s->arg, fd), 0);
+	CHECK_INT(s->ops->resize(s->arg, g, 2 * 4096), 0);
+	simdisk_set_read_only(d, true);
+	CHECK_INT(s->ops->resize(s->arg, g, 0), -EROFS);
+	CHECK_INT(s->ops->mkdir(s->arg, root, "d", 0777), -EROFS);
+	CHECK_INT(s->ops->unlink(s->arg, root, "g", false), -EROFS);
+	CHECK_INT(s->ops->open(s->arg, root, "g", SHF_O_WRITE, 0), -EROFS);
+	simdisk_free(d);
+}
+
+TEST(paths_links_and_refusals_are_those_of_the_kernel)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *s = simdisk_process(d, 1, 0);
+	struct shf_stat st;
+	char buf[16];
+	int a;
+
+	CHECK_INT(simdisk_put(d, "/a/b/f", "x", 1), 0);
+	CHECK_INT(simdisk_symlink(d, "a/b", "/link"), 0);
+	CHECK_INT(simdisk_symlink(d, "/loop", "/loop"), 0);
+	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "link/f", true, &st), 0);
+	CHECK_INT(st.bytes, 1);
+	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "/a/b/../b//f", true, &st), 0);
+	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "a/f/x", true, &st), -ENOENT);
+	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "a/b/f/x", true, &st), -ENOTDIR);
+	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "loop", true, &st), -ELOOP);
+	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "loop", false, &st), 0);
+	CHECK_INT(s->ops->open(s->arg, SHF_CWD, "link", SHF_O_NOFOLLOW | SHF_O_DIR, 0), -ELOOP);
+	CHECK_INT(s->ops->readlink(s->arg, SHF_CWD, "link", buf, 16), 3);
+	CHECK_STR(buf, "a/b");
+	a = dir_open(s, "a");
+	CHECK_INT(s->ops->open(s->arg, a, "b/f", 0, 0), -EINVAL);       /* one component */
+	CHECK_INT(s->ops->unlink(s->arg, a, "b", true), -ENOTEMPTY);
+	CHECK_INT(s->ops->unlink(s->arg, a, "b", false), -EISDIR);
+	CHECK_INT(s->ops->mkdir(s->arg, a, "e", 0777), 0);
+	CHECK_INT(s->ops->rename(s->arg, a, "b", a, "e", true), -EEXIST);
+	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a", SHF_CWD, "a/b/z", false), -EINVAL);
+	CHECK_INT(s->ops->rename(s->arg, a, "e", a, "b", false), -ENOTEMPTY);
+	CHECK_INT(s->ops->rename(s->arg, a, "b", a, "e", false), 0);
+	CHECK_INT(s->ops->open(s->arg, a, "e", SHF_O_WRITE, 0), -EISDIR);
+	CHECK_INT(simdisk_remove(d, "/a"), 0);
+	CHECK_INT(s->ops->mkdir(s->arg, a, "late", 0777), -ENOENT);     /* open but gone */
+	simdisk_free(d);
+}
+
+static int count_names(void *arg, const char *name)
+{
+	const struct shf_sys *s = ((void **)arg)[0];
+	int *n = ((void **)arg)[1];
+
+	++*n;
+	return s->ops->unlink(s->arg, SHF_CWD, name, false);    /* calls from within are fine */
+}
+
+TEST(list_may_change_what_it_lists)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *s = simdisk_process(d, 1, 0);
+	int root = dir_open(s, "/"), n = 0;
+	void *arg[] = { (void *)(uintptr_t)s, &n };
+	char name[2] = "a";
+
+	for (; name[0] < 'k'; name[0]++)
+		s->ops->close(s->arg, file_new(s, root, name));
+	CHECK_INT(s->ops->list(s->arg, root, count_names, arg), 0);
+	CHECK_INT(n, 10);
+	CHECK_INT(s->ops->list(s->arg, root, count_names, arg), 0);
+	CHECK_INT(n, 10);
+	CHECK_INT(simdisk_open_n(s), 1);
+	simdisk_free(d);
+}
+
+TEST(a_queue_performs_in_any_order_at_complete)
+{
+	bool write_first = false, sync_first = false, later = false;
+
+	for (uint64_t seed = 0; seed < 40; seed++) {
+		struct simdisk *d = simdisk_new(seed, SIMDISK_STRICT);
+		const struct shf_sys *s = simdisk_process(d, 1, 0);
+		int fd = file_new(s, SHF_CWD, "f"), rc, n = 0;
+		struct shf_io io[2] = { { .op = SHF_IO_WRITE, .fd = fd, .buf = "hello", .len = 5 },
+		                        { .op = SHF_IO_FSYNC, .fd = fd } };
+		struct shf_io *done;
+		struct shf_queue *q = NULL;
+
+		CHECK_INT(s->ops->queue_new(s->arg, &q, 2), 0);
+		CHECK_INT(s->ops->complete(s->arg, q, &done, -1), 0);
+		CHECK_INT(s->ops->submit(s->arg, q, &io[0]), 0);
+		CHECK_INT(s->ops->submit(s->arg, q, &io[1]), 0);
+		CHECK_INT(holds(d, "/f", ""), 1);       /* nothing has happened */
+		while ((rc = s->ops->complete(s->arg, q, &done, 0)) != 0) {
+			later |= rc == -EAGAIN;
+			n += rc == 1;
+			if (rc == 1 && n == 1)
+				*(done == io ? &write_first : &sync_first) = true;
+		}
+		CHECK_INT(n, 2);
+		CHECK_INT(io[0].result, 5);
+		CHECK_INT(io[1].result, 0);
+		CHECK_INT(s->ops->submit(s->arg, q, &io[0]), 0);
+		io[0].off = 5;
+		s->ops->queue_free(s->arg, q);
+		CHECK_INT(holds(d, "/f", "hellohello"), 1);
+		simdisk_free(d);
+	}
+	CHECK(write_first && sync_first && later);
+}
+
+TEST(memory_is_shared_within_a_node_only)
+{
+	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *a = simdisk_process(d, 1, 0), *b = simdisk_process(d, 2, 0);
+	const struct shf_sys *far = simdisk_process(d, 3, 1);
+	struct shf_shm m, got;
+	uint8_t token[16];
+	int offer, h, h2;
+
+	CHECK_INT(a->ops->shm_new(a->arg, &m, 5000, true), 0);
+	CHECK_INT((uintptr_t)m.base % 4096, 0);
+	CHECK_INT(((char *)m.base)[4999], 0);
+	CHECK_INT(a->ops->shm_offer(a->arg, &m, token, &offer), 0);
+	CHECK_INT(far->ops->shm_connect(far->arg, token, &h), -ECONNREFUSED);
+	simdisk_set_shm(d, false, 10000);
+	CHECK_INT(b->ops->shm_connect(b->arg, token, &h), -ECONNREFUSED);
+	simdisk_set_shm(d, true, 10000);
+	CHECK_INT(b->ops->shm_connect(b->arg, token, &h), 0);
+	CHECK_INT(b->ops->shm_take(b->arg, h, &got, 5), -ETIMEDOUT);
+	CHECK_INT(a->ops->shm_serve(a->arg, offer, &m, 1, 5), 0);
+	CHECK_INT(a->ops->shm_serve(a->arg, offer, &m, 1, 5), -ETIMEDOUT);
+	CHECK_INT(b->ops->shm_connect(b->arg, token, &h2), 0);
+	a->ops->shm_drop(a->arg, offer);
+	CHECK_INT(b->ops->shm_take(b->arg, h2, &got, 5), -ECONNRESET);
+	a->ops->shm_free(a->arg, &m);
+	CHECK_INT(b->ops->shm_take(b->arg, h, &got, 5), 0);
+	CHECK_INT(got.bytes, 5000);
+	memset(got.base, 1, got.bytes);
+	CHECK_INT(b->ops->shm_new(b->arg, &m, 5001, false), -ENOSPC);
+	simdisk_kill(d, b);
+	b->ops->shm_free(b->arg, &got); /* memory only, so allowed */
+	b->ops->shm_drop(b->arg, h);
+	CHECK(!got.base);
+	simdisk_free(d);
+}
