@@ -344,6 +344,24 @@ static int index_sorted(const struct shf_index *in, struct shf_index *out, struc
 	return 0;
 }
 
+/* A tied name is no tensor of its own, and what it is tied to is one. */
+static int check_ties(struct sheaf_step *step)
+{
+	const struct shf_layout *l = &step->layout;
+
+	for (size_t i = 0; i < l->tied_n; i++) {
+		const char *family = l->families[l->tied[i].family].name, *name = l->tied[i].name;
+
+		if (shf_layout_find(l, family, name) >= 0)
+			return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: %s/%s is stored and tied",
+			                step->path, family, name);
+		if (shf_layout_find(l, family, l->tied[i].to) < 0)
+			return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: %s/%s is tied to %s, which "
+			                "is not stored", step->path, family, name, l->tied[i].to);
+	}
+	return 0;
+}
+
 static int build(struct sheaf_step *step, const struct shf_buf *all, const struct shf_index *index)
 {
 	struct shf_layout *l = &step->layout;
@@ -361,6 +379,8 @@ static int build(struct sheaf_step *step, const struct shf_buf *all, const struc
 		span_families(l);
 		rc = shf_layout_number(l, &step->cat_err);
 	}
+	if (rc == 0)
+		rc = check_ties(step);
 	if (rc == 0 && step->sound && step->sums_rc == 0) {
 		rc = match_sums(step);
 	} else if (rc == 0 && step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED)) {

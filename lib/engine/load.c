@@ -276,14 +276,10 @@ static int prepare(struct shf_load *ld, struct sheaf_error *err)
 	const struct sheaf_state *state = ld->state;
 	uint32_t known = SHEAF_STRICT | SHEAF_CONVERT | SHEAF_DRY | SHEAF_DERIVE | SHEAF_ZERO |
 	                 SHEAF_LENIENT;
+	int rc = shf_state_ready(state, !(ld->flags & SHEAF_DRY), err);
 
-	if (!state)
-		return shf_fail(err, SHEAF_ENOMEM, "the state is NULL");
-	if (state->rc < 0) {
-		if (err)
-			*err = state->err;
-		return state->rc;
-	}
+	if (rc < 0)
+		return rc;
 	if (ld->flags & ~known)
 		return shf_fail(err, SHEAF_EINVAL, "load flags 0x%x are none of this sheaf's",
 		                (unsigned)(ld->flags & ~known));

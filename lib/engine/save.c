@@ -140,14 +140,7 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
 	if (step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
-	if (!state)
-		return shf_fail(err, SHEAF_ENOMEM, "the state is NULL");
-	if (state->rc < 0) {
-		if (err)
-			*err = state->err;
-		return state->rc;
-	}
-	return 0;
+	return shf_state_ready(state, true, err);
 }
 
 static int agree_arguments(struct sheaf_run *run, int64_t step, uint32_t flags,

@@ -218,8 +218,9 @@ static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const 
 	return 0;
 }
 
-int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
-                   struct sheaf_error *err)
+/* All of it but that there is memory. */
+static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
+                struct sheaf_error *err)
 {
 	struct sheaf_slice own = { 0 };
 	const char *family;
@@ -258,11 +259,33 @@ int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct s
 	                                      : take_sub_byte(&s, &own, who, err);
 	if (rc < 0)
 		return rc;
-	if (!own.data && !s.empty)
-		return shf_fail(err, SHEAF_EINVAL, "%s: data is NULL, but the slice is not empty", who);
 	s.mem_unit = s.data_dtype == s.dtype ? s.mem.unit : shf_dtype(s.data_dtype)->bits / 8u;
 	s.mem.base = own.data;
 	rc = take_text(&s, &own, family, arena, err);
+	if (rc == 0)
+		*out = s;
+	return rc;
+}
+
+static bool is_hollow(const struct shf_slice *s)
+{
+	return !s->mem.base && !s->empty;
+}
+
+static int hollow_fail(const struct shf_slice *s, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_EINVAL, "%s/%.120s: data is NULL, but the slice is not empty",
+	                s->family, s->name);
+}
+
+int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
+                   struct sheaf_error *err)
+{
+	struct shf_slice s;
+	int rc = take(&s, in, arena, err);
+
+	if (rc == 0 && is_hollow(&s))
+		rc = hollow_fail(&s, err);
 	if (rc == 0)
 		*out = s;
 	return rc;
@@ -301,9 +324,10 @@ static int add_taken(struct sheaf_state *state, const struct sheaf_slice *slice,
 		state->slices = more;
 		state->cap = cap;
 	}
-	int rc = shf_slice_take(&state->slices[state->n], slice, &state->arena, err);
+	int rc = take(&state->slices[state->n], slice, &state->arena, err);
 	if (rc < 0)
 		return rc;
+	state->hollow += is_hollow(&state->slices[state->n]);
 	state->version++;
 	return (int)state->n++;
 }
@@ -371,7 +395,23 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data)
 		return stick(state, shf_fail(&err, SHEAF_EINVAL, "%s/%s: moved to NULL",
 		                             state->slices[slice].family,
 		                             state->slices[slice].name), &err);
+	state->hollow -= is_hollow(&state->slices[slice]);
 	state->slices[slice].mem.base = data;
+	return 0;
+}
+
+int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err)
+{
+	if (!state)
+		return shf_fail(err, SHEAF_ENOMEM, "the state is NULL");
+	if (state->rc < 0) {
+		if (err)
+			*err = state->err;
+		return state->rc;
+	}
+	for (size_t i = 0; memory && state->hollow && i < state->n; i++)
+		if (is_hollow(&state->slices[i]))
+			return hollow_fail(&state->slices[i], err);
 	return 0;
 }
 

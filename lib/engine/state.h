@@ -28,6 +28,7 @@ struct sheaf_state {
 	struct shf_arena arena;
 	struct shf_slice *slices;       /* owned */
 	size_t n, cap;
+	size_t hollow;                  /* slices that hold something, but nowhere: to plan with */
 	bool fixed;                     /* a save has begun: no more adds */
 	int rc;                         /* first failure of a [local] call; sticks */
 	struct sheaf_error err;
@@ -36,7 +37,8 @@ struct sheaf_state {
 	void (*plan_free)(void *plan);
 };
 
-/* Check and normalise; strings are copied into the arena. EINVAL, ENOMEM. */
+/* Check and normalise; strings are copied into the arena. EINVAL, ENOMEM. Data that is NULL is
+ * refused here; a state takes it, and has shf_state_ready refuse it. */
 int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
                    struct sheaf_error *err);
 /* Units of a tensor of this dtype and shape: unit bytes and the shape in units; false where the
@@ -52,5 +54,7 @@ int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
 int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                       int32_t rank, int32_t ranks, void *data, size_t bytes);
 int  shf_state_move(struct sheaf_state *state, int slice, void *data);
+/* Nothing went wrong with it so far and, where bytes will move, every slice has memory. */
+int  shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err);
 void shf_state_put(struct sheaf_state *state);
 #endif

@@ -10,6 +10,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "found.h"
+#include "place.h"
 #include "safetensors.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
@@ -89,6 +90,15 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 
 /* ---- files of the step: families first ---- */
 
+static int tied_order(const void *a, const void *b)
+{
+	const struct shf_lt_tied *x = a, *y = b;
+
+	if (x->family != y->family)
+		return x->family < y->family ? -1 : 1;
+	return shf_natural(x->name, y->name);
+}
+
 static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &step->manifest;
@@ -119,10 +129,15 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 	for (size_t i = 0; i < m->tied_n; i++) {
 		int64_t fam = shf_layout_family(l, m->tied[i].family);
 
-		if (fam >= 0)
-			l->tied[l->tied_n++] = (struct shf_lt_tied){ (uint32_t)fam, m->tied[i].name,
-			                                             m->tied[i].to };
+		if (fam < 0)
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%s is tied in a family "
+			                "that is not there", step->path, m->tied[i].family,
+			                m->tied[i].name);
+		l->tied[l->tied_n++] = (struct shf_lt_tied){ (uint32_t)fam, m->tied[i].name,
+		                                             m->tied[i].to };
 	}
+	if (l->tied_n)
+		qsort(l->tied, l->tied_n, sizeof(*l->tied), tied_order);
 	step->plain = m->attached;
 	step->plain_n = m->attached_n;
 	return 0;
