@@ -24,7 +24,8 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
 	snprintf(name, sizeof(name), "%.280s/sheaf.json", where);
 	if (rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
-		rc = shf_fail_sys(err, -rc, "%s: cannot be a manifest", name);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: cannot be a manifest: %s", name,
+		              rc == -EFBIG ? "longer than 1 MiB" : "not a plain file");
 	else if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s", name);
 	else
@@ -234,7 +235,7 @@ static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_e
 		rc = add(list, &e);
 	}
 	shf_free(steps.all);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s: its list of steps", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path) : 0;
 }
 
 /* Stages and steps set aside: <step>-<session> under a folder of .sheaf. */
@@ -248,7 +249,7 @@ static int list_folder(struct shf_store *s, const char *folder, enum shf_step_st
 
 	dir = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, folder);
 	if (dir < 0)
-		return is_ours(dir) ? shf_fail_sys(err, -dir, "%s/.sheaf/%s", s->path, folder) : 0;
+		return is_ours(dir) ? shf_fail_io(err, -dir, "%s/.sheaf/%s", s->path, folder) : 0;
 	rc = shf_names_read(s->sys, dir, &names);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		memset(&e, 0, sizeof(e));
@@ -264,7 +265,7 @@ static int list_folder(struct shf_store *s, const char *folder, enum shf_step_st
 		rc = rc == 1 ? 0 : add(list, &e);
 	}
 	if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, folder);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, folder);
 out:
 	shf_names_release(&names);
 	shf_fd_close(s->sys, &dir);
@@ -354,7 +355,7 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 
 	if (rc < 0) {
 		shf_free(steps.all);
-		return shf_fail_sys(err, -rc, "%s: its list of steps", s->path);
+		return shf_fail_io(err, -rc, "%s: its list of steps", s->path);
 	}
 	rc = SHEAF_ENOENT;
 	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n; i++) {

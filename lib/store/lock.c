@@ -120,7 +120,7 @@ int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err)
 		ms = ms < 50 ? ms * 2 : 100;
 	}
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s/.sheaf/lock", s->path);
+		return shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
 	return 0;
 }
 
@@ -151,7 +151,7 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 		rc = sys->ops->fsync(sys->arg, s->lock);
 out:
 	shf_buf_release(&text);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/lock", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 
 int shf_lock_check(struct shf_store *s, struct sheaf_error *err)
@@ -163,7 +163,7 @@ int shf_lock_check(struct shf_store *s, struct sheaf_error *err)
 
 	rc = shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX);
 	if (rc < 0 && rc != -ENOENT && rc != -EFBIG) {
-		rc = shf_fail_sys(err, -rc, "%s/.sheaf/lock", s->path);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
 		goto out;
 	}
 	if (rc < 0 || !shf_owner_get(text.data, text.len, &o, session))

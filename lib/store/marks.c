@@ -85,6 +85,6 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 		rc = shf_dir_sync(s, s->dot);   /* marks itself may be new */
 out:
 	shf_fd_close(s->sys, &dir);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/marks/%lld", s->path, (long long)step)
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/marks/%lld", s->path, (long long)step)
 	              : 0;
 }

@@ -55,19 +55,24 @@ static void empty_one(struct shf_store *s, int trash, const char *name, int grac
 int shf_trash_empty(struct shf_store *s, int grace_s, struct sheaf_error *err)
 {
 	struct shf_names names = { SHF_BUF_INIT };
+	char session[33];
+	int64_t step;
+	bool any = false;
 	int trash, rc;
 
 	trash = shf_dir_open(s->sys, s->dot, "trash");
 	if (trash < 0)
-		return trash == -ENOENT ? 0 : shf_fail_sys(err, -trash, "%s/.sheaf/trash", s->path);
+		return shf_fail_io(err, -trash, "%s/.sheaf/trash", s->path);
 	rc = shf_names_read(s->sys, trash, &names);
-	if (rc == 0 && shf_names_next(&names, NULL)) {
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		any |= shf_step_split(p, &step, session);
+	if (rc == 0 && any) {
 		rc = shf_dir_sync(s, trash);
 		if (rc == 0)
 			rc = shf_dir_sync(s, s->dir);
 	}
 	if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s/.sheaf/trash: sync before deleting", s->path);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/trash: sync before deleting", s->path);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
 		empty_one(s, trash, p, grace_s);
 	shf_names_release(&names);
@@ -139,7 +144,7 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 
 	dir = shf_dir_open(sys, s->dir, e->path);
 	if (dir < 0)
-		return shf_fail_sys(err, -dir, "%s/%s", s->path, e->path);
+		return shf_fail_io(err, -dir, "%s/%s", s->path, e->path);
 	fd = sys->ops->open(sys->arg, dir, "sheaf.json", SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
 	rc = fd < 0 ? fd : sys->ops->lock(sys->arg, fd, true);
 	if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))
@@ -211,7 +216,7 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 		trash = shf_dir_make(s->sys, s->dot, "trash");
 		if (trash < 0) {
 			shf_list_release(&list);
-			return shf_fail_sys(err, -trash, "%s/.sheaf/trash", s->path);
+			return shf_fail_io(err, -trash, "%s/.sheaf/trash", s->path);
 		}
 	}
 	gone = walk(s, p, &list, trash, item, arg, err);

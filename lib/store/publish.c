@@ -74,7 +74,7 @@ static int by_name(const void *a, const void *b)
 
 static int fail_in(const struct check *c, int sys, const char *what)
 {
-	return shf_fail_sys(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
+	return shf_fail_io(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
 }
 
 static int wants_fill(struct check *c)
@@ -161,8 +161,12 @@ static int check_top(struct check *c)
 		return fail_in(c, -rc, ".");
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		if (strncmp(p, "alive-", 6) == 0) {
+			/* What unlink says may be of an earlier try; what is there counts. */
 			rc = sys->ops->unlink(sys->arg, c->g->dir, p, false);
-			rc = rc < 0 && rc != -ENOENT ? fail_in(c, -rc, p) : 0;
+			if (sys->ops->stat(sys->arg, c->g->dir, p, false, &st) == -ENOENT)
+				rc = 0;
+			else
+				rc = fail_in(c, rc < 0 ? -rc : EBUSY, p);
 			continue;
 		}
 		rc = sys->ops->stat(sys->arg, c->g->dir, p, false, &st);
@@ -284,9 +288,9 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
 		snprintf(c->g->name, sizeof(c->g->name), "%s", name);
 		if (rc == -EEXIST || rc == -ENOTEMPTY)
 			return shf_fail(c->err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
-		return shf_fail_sys(c->err, -rc, "%s/%s: rename of the stage", s->path, t);
+		return shf_fail_io(c->err, -rc, "%s/%s: rename of the stage", s->path, t);
 	}
-	shf_fail_sys(c->err, -rc, "%s/%s: perhaps published: rename of the stage", s->path, t);
+	shf_fail_io(c->err, -rc, "%s/%s: perhaps published: rename of the stage", s->path, t);
 	if (c->err)
 		c->err->code = SHEAF_EINDOUBT;
 	return SHEAF_EINDOUBT;
@@ -301,7 +305,7 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 		rc = shf_dir_sync(s, s->stage);
 	if (rc == 0)
 		return 0;
-	shf_fail_sys(err, -rc, "%s/checkpoint-%lld: published, perhaps not for ever: sync of the "
+	shf_fail_io(err, -rc, "%s/checkpoint-%lld: published, perhaps not for ever: sync of the "
 	             "directory", s->path, (long long)step);
 	if (err)
 		err->code = SHEAF_EINDOUBT;

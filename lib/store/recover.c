@@ -159,12 +159,12 @@ int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "%s: recovery needs the lock", s->path);
 	rc = clean_stages(s);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s/.sheaf/stage: what dead jobs left", s->path);
+		return shf_fail_io(err, -rc, "%s/.sheaf/stage: what dead jobs left", s->path);
 	rc = shf_trash_empty(s, SHF_GRACE_S, err);
 	if (rc == 0)
 		rc = shf_rewind_finish(s, err);
 	if (rc < 0)
 		return rc;
 	rc = clean_proofs(s);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf", s->path) : 0;
 }

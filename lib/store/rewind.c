@@ -48,28 +48,36 @@ int shf_steps_read(struct shf_store *s, struct shf_steps *steps)
 	return rc;
 }
 
-/* What identifies a step: the sum of its manifest's bytes. 1; 0: gone or foreign; -errno only
- * when we lack memory or descriptors. */
+/* What identifies a step: the sum of its manifest's bytes. 1; 0: gone or foreign; -errno when it
+ * cannot be read now, because then nobody knows whether it is to go. */
 static int step_id(struct shf_store *s, int64_t step, char id[17])
 {
+	const struct shf_sys *sys = s->sys;
 	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_stat st;
 	char t[40];
 	int dir, rc;
 
 	shf_name_of_step(t, step);
-	dir = shf_dir_open(s->sys, s->dir, t);
+	dir = shf_dir_open(sys, s->dir, t);
+	if (dir == -ENOTDIR || dir == -ELOOP)
+		return 0;
+	if (dir == -ENOENT)     /* asked twice, for a network's stale answer would keep it here */
+		return sys->ops->stat(sys->arg, s->dir, t, false, &st) == -ENOENT ? 0 : -EAGAIN;
 	if (dir < 0)
-		return dir == -ENOMEM || dir == -EMFILE || dir == -ENFILE ? dir : 0;
-	rc = shf_text_read(s->sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
-	shf_fd_close(s->sys, &dir);
+		return dir;
+	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
+	if (rc == -ENOENT && sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st) != -ENOENT)
+		rc = -EAGAIN;
+	shf_fd_close(sys, &dir);
 	if (rc == 0)
 		snprintf(id, 17, "%016llx", (unsigned long long)shf_crc64(text.data, text.len));
-	else
-		memcpy(id, ID_UNREADABLE, 17);
 	shf_buf_release(&text);
-	if (rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE)
-		return rc;
-	return rc != -ENOENT;
+	if (rc == -EFBIG || rc == -ELOOP || rc == -EISDIR) {
+		memcpy(id, ID_UNREADABLE, 17);
+		rc = 0;
+	}
+	return rc == 0 ? 1 : rc == -ENOENT ? 0 : rc;
 }
 
 int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
@@ -97,7 +105,7 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 		if (rc != -EEXIST && rc != -ENOTEMPTY)
 			break;
 	}
-	return shf_fail_sys(err, -rc, "%s/%s: moving it away", s->path, t);
+	return shf_fail_io(err, -rc, "%s/%s: moving it away", s->path, t);
 }
 
 static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf_error *err)
@@ -105,13 +113,16 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	struct shf_arena arena = { NULL, 0 };
 	struct shf_manifest m;
 	char t[40];
-	bool known;
 	int dir, rc;
 
 	shf_name_of_step(t, step);
 	dir = shf_dir_open(s->sys, s->dir, t);
-	known = dir >= 0 && shf_manifest_read(s->sys, dir, t, &m, &arena, NULL) == 0;
-	rc = shf_step_move(s, step, aside, known ? m.session : NULL, err);
+	if (dir < 0)
+		return shf_fail_io(err, -dir, "%s/%s", s->path, t);
+	rc = shf_manifest_read(s->sys, dir, t, &m, &arena, err);
+	/* A damaged one goes under a name that is made up. */
+	if (rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT)
+		rc = shf_step_move(s, step, aside, rc == 0 ? m.session : NULL, err);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &dir);
 	if (rc < 0)
@@ -119,7 +130,7 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	rc = shf_dir_sync(s, aside);
 	if (rc == 0)
 		rc = shf_dir_sync(s, s->dir);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s: sync after setting step %lld aside", s->path,
+	return rc < 0 ? shf_fail_io(err, -rc, "%s: sync after setting step %lld aside", s->path,
 	                             (long long)step) : 0;
 }
 
@@ -131,10 +142,10 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 
 	rc = aside = shf_dir_make(s->sys, s->dot, "aside");
 	if (rc >= 0)
-		rc = shf_dir_sync(s, s->dot);   /* it may be new */
+		rc = shf_dir_sync(s, s->dot);   /* aside, and the journal: before anything moves */
 	if (rc < 0) {
 		shf_fd_close(s->sys, &aside);
-		return shf_fail_sys(err, -rc, "%s/.sheaf/aside", s->path);
+		return shf_fail_io(err, -rc, "%s/.sheaf/aside", s->path);
 	}
 	while (rc == 0 && shf_line_get(&p, end, "move ", line, sizeof(line))) {
 		int64_t step = strtoll(line, &gap, 10);
@@ -144,7 +155,7 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 		memcpy(want, gap + 1, 17);
 		rc = step_id(s, step, id);
 		if (rc < 0)
-			rc = shf_fail_sys(err, -rc, "%s: setting steps aside", s->path);
+			rc = shf_fail_io(err, -rc, "%s: setting steps aside", s->path);
 		else
 			rc = rc && strcmp(id, want) == 0 ? move_aside(s, aside, step, err) : 0;
 	}
@@ -154,10 +165,10 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 	rc = s->sys->ops->unlink(s->sys->arg, s->dot, "rewind", false);
 	if (rc >= 0)
 		rc = shf_dir_sync(s, s->dot);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
-int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err)
+static int finish(struct shf_store *s, bool must, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	const char *p, *end, *moves, *sum;
@@ -167,7 +178,7 @@ int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err)
 
 	rc = shf_text_read(s->sys, s->dot, "rewind", &text, JOURNAL_MAX);
 	if (rc < 0) {
-		rc = rc == -ENOENT ? 0 : shf_fail_sys(err, -rc, "%s/.sheaf/rewind", s->path);
+		rc = rc == -ENOENT && !must ? 0 : shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path);
 		goto out;
 	}
 	p = text.len ? (const char *)text.data : "";
@@ -191,6 +202,11 @@ out:
 	return rc;
 }
 
+int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err)
+{
+	return finish(s, false, err);
+}
+
 static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,
                          size_t *moves_n, struct sheaf_error *err)
 {
@@ -211,13 +227,10 @@ static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps
 	shf_line_sum(&text, 0);
 	if (rc == 0 && text.oom)
 		rc = -ENOMEM;
-	if (rc == 0 && *moves_n) {
+	if (rc == 0 && *moves_n)
 		rc = shf_text_write(s->sys, s->dot, "rewind", text.data, text.len);
-		if (rc == 0)
-			rc = shf_dir_sync(s, s->dot);
-	}
 	shf_buf_release(&text);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
 int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
@@ -240,12 +253,12 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		goto out;
 	rc = shf_steps_read(s, &steps);
 	if (rc < 0) {
-		rc = shf_fail_sys(err, -rc, "%s: the steps to set aside", s->path);
+		rc = shf_fail_io(err, -rc, "%s: the steps to set aside", s->path);
 		goto out;
 	}
 	rc = write_journal(s, step, &steps, &moves_n, err);
 	if (rc == 0 && moves_n)
-		rc = shf_rewind_finish(s, err);
+		rc = finish(s, true, err);
 out:
 	shf_free(steps.all);
 	shf_arena_release(&arena);

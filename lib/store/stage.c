@@ -38,7 +38,7 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 			                s->path, *folders);
 		rc = s->sys->ops->mkdir(s->sys->arg, g->dir, *folders, 0777);
 		if (rc < 0 && rc != -EEXIST)
-			return shf_fail_sys(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name,
+			return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name,
 			                    *folders);
 	}
 	return 0;
@@ -55,7 +55,7 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 	if (rc >= 0)
 		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
 	if (rc != -ENOENT)
-		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);
+		return shf_fail_io(err, -rc, "%s/%s", s->path, t);
 	return 0;
 }
 
@@ -77,16 +77,16 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	if (rc == 0)
 		rc = shf_id_draw(sys, fresh, 16);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s: step %lld", s->path, (long long)step);
+		return shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step);
 	snprintf(g->name, sizeof(g->name), "%lld-%.16s%s", (long long)step, s->session, fresh);
 	rc = sys->ops->mkdir(sys->arg, s->stage, g->name, 0777);
 	if (rc < 0) {
-		rc = shf_fail_sys(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
 		g->name[0] = '\0';      /* not ours, if it exists */
 		return rc;
 	}
 	g->dir = shf_dir_open(sys, s->stage, g->name);
-	rc = g->dir < 0 ? shf_fail_sys(err, -g->dir, "%s/.sheaf/stage/%s", s->path, g->name)
+	rc = g->dir < 0 ? shf_fail_io(err, -g->dir, "%s/.sheaf/stage/%s", s->path, g->name)
 	                : make_folders(s, g, folders, err);
 	if (rc < 0)
 		shf_stage_discard(s, g);
@@ -108,7 +108,7 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 		int rc = -g->dir;
 
 		g->dir = -1;
-		return shf_fail_sys(err, rc, "%s/.sheaf/stage/%s", s->path, name);
+		return shf_fail_io(err, rc, "%s/.sheaf/stage/%s", s->path, name);
 	}
 	snprintf(g->name, sizeof(g->name), "%s", name);
 	return 0;
@@ -139,7 +139,7 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 	fd = sys->ops->open(sys->arg, g->dir, name,
 	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
+		return shf_fail_io(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
 	rc = lock_alive(sys, fd);
 	if (rc < 0)
 		goto out;
@@ -150,7 +150,7 @@ out:
 	shf_buf_release(&text);
 	if (rc < 0) {
 		shf_fd_close(sys, &fd);
-		return shf_fail_sys(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
+		return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
 	}
 	shf_fd_close(sys, &g->alive);
 	g->alive = fd;

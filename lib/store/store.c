@@ -104,7 +104,7 @@ static int run_id_read(struct shf_store *s, struct sheaf_error *err)
 	if (rc == 0 && text.oom)
 		rc = -ENOMEM;
 	if (rc < 0) {
-		rc = rc == -ENOENT ? 0 : shf_fail_sys(err, -rc, "%s/.sheaf/run", s->path);
+		rc = rc == -ENOENT ? 0 : shf_fail_io(err, -rc, "%s/.sheaf/run", s->path);
 	} else if (text.len == n + 34 && memcmp(text.data, head, n) == 0 &&
 	           text.data[n + 32] == '\n') {
 		text.data[n + 32] = '\0';
@@ -139,13 +139,16 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
 	if (rc == -ENOENT)
 		return 0;       /* a directory of steps is enough for a reader */
 	if (rc < 0) {
-		rc = shf_fail_sys(err, -rc, "%s/.sheaf", path);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf", path);
 		goto out;
 	}
 	s->dot = rc;
 	rc = shf_dir_open(sys, s->dot, "stage");
-	if (rc >= 0)
-		s->stage = rc;
+	if (rc < 0 && rc != -ENOENT) {
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/stage", path);
+		goto out;
+	}
+	s->stage = rc < 0 ? -1 : rc;
 	rc = run_id_read(s, err);
 out:
 	if (rc < 0)
@@ -197,10 +200,10 @@ static int run_id_make(struct shf_store *s, struct sheaf_error *err)
 	if (rc == 0 && s->run[0] == '\0')
 		rc = shf_id_draw(s->sys, s->run, 32);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s: the run's identity", s->path);
+		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
 	snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
 	rc = shf_text_write(s->sys, s->dot, "run", text, strlen(text));
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/run", s->path) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/run", s->path) : 0;
 }
 
 /* Is there a step in the directory? Then it is a run, whatever became of its .sheaf. */
@@ -234,16 +237,16 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 			rc = shf_dir_make(sys, s->dir, ".sheaf");
 	}
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s/.sheaf", s->path);
+		return shf_fail_io(err, -rc, "%s/.sheaf", s->path);
 	s->dot = rc;
 	rc = shf_dir_make(sys, s->dot, "stage");
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s/.sheaf/stage", s->path);
+		return shf_fail_io(err, -rc, "%s/.sheaf/stage", s->path);
 	s->stage = rc;
 	for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
 		rc = sys->ops->mkdir(sys->arg, s->dot, folders[i], 0777);
 		if (rc < 0 && rc != -EEXIST)
-			return shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, folders[i]);
+			return shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, folders[i]);
 	}
 	return 0;
 }
@@ -260,7 +263,7 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_dir_sync(s, s->dir);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s: sync of the directory", s->path);
+		return shf_fail_io(err, -rc, "%s: sync of the directory", s->path);
 	/* Who made the directory synced its parent, unless he died in between; a parent that we
 	 * may not even open is nobody's doing here. */
 	up = sys->ops->open(sys->arg, s->dir, "..", SHF_O_DIR, 0);
@@ -269,7 +272,7 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 	rc = sys->ops->fsync(sys->arg, up);
 	sys->ops->close(sys->arg, up);
 	if (rc < 0 && rc != -EINVAL && rc != -ENOTSUP && rc != -EROFS)
-		return shf_fail_sys(err, -rc, "%s: sync of the directory above", s->path);
+		return shf_fail_io(err, -rc, "%s: sync of the directory above", s->path);
 	return 0;
 }
 
@@ -299,7 +302,7 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 	if (rc >= 0)
 		rc = shf_id_draw(sys, s->session, 32);
 	if (rc < 0) {
-		rc = shf_fail_sys(err, -rc, "%s: a session for the lock", path);
+		rc = shf_fail_io(err, -rc, "%s: a session for the lock", path);
 		goto out;
 	}
 	s->writer = true;
@@ -337,7 +340,7 @@ int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *p
 	memcpy(s->session, session, sizeof(s->session));
 	rc = sys->ops->owner(sys->arg, &s->self);
 	if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s: this process's identity", path);
+		rc = shf_fail_io(err, -rc, "%s: this process's identity", path);
 out:
 	if (rc < 0)
 		shf_store_close(s);
@@ -354,7 +357,7 @@ int shf_store_proof_write(struct shf_store *s, const char token[33], struct shea
 		                s->path);
 	snprintf(name, sizeof(name), "proof-%s", token);
 	rc = shf_text_write(s->sys, s->dot, name, token, 32);
-	return rc < 0 ? shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
 }
 
 int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err)
@@ -372,7 +375,7 @@ int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: the first rank's token is not here: the ranks do "
 		              "not see one file system", s->path);
 	else if (rc < 0)
-		rc = shf_fail_sys(err, -rc, "%s/.sheaf/%s", s->path, name);
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name);
 	shf_buf_release(&text);
 	return rc;
 }

@@ -111,6 +111,23 @@ int shf_id_draw(const struct shf_sys *sys, char *out, size_t n)
 	return 0;
 }
 
+int shf_fail_io(struct sheaf_error *err, int sys, const char *fmt, ...)
+{
+	char what[400];
+	va_list args;
+	int rc;
+
+	va_start(args, fmt);
+	vsnprintf(what, sizeof(what), fmt, args);
+	va_end(args);
+	rc = shf_fail_sys(err, sys, "%s", what);
+	if (rc != SHEAF_ENOENT)
+		return rc;
+	if (err)
+		err->code = SHEAF_EIO;
+	return SHEAF_EIO;
+}
+
 bool shf_line_get(const char **p, const char *end, const char *head, char *out, size_t max)
 {
 	size_t n = strlen(head), len;

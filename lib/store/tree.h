@@ -44,6 +44,11 @@ int shf_tree_remove(const struct shf_sys *sys, int dir, const char *name);
  * both names on a file system that does not journal, and then neither may be emptied. */
 bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step);
 
+/* shf_fail_sys where something of ours is in the way or gone: never ENOENT, which means that
+ * there is no such run or step and that one may start afresh. */
+int shf_fail_io(struct sheaf_error *err, int sys, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
 /* Lines of our own small texts: the rest of a line that starts with head, moving *p behind it.
  * False when it is not there, too long, or no number. */
 bool shf_line_get(const char **p, const char *end, const char *head, char *out, size_t max);

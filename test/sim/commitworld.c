@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job of commitworld.h. The files of a step:
  *
- *   model-00001-of-00001.safetensors            5000 bytes, two writers of one node
- *   optimizer/optimizer-00001-of-00001.safetensors  900, the other node
- *   config.json, sheaf.sums                     the last writer
+ *   model-00001-of-00001.safetensors                5000 bytes, one writer of each node
+ *   optimizer/optimizer-00001-of-00001.safetensors  900, the second writer
+ *   config.json, sheaf.sums                         the last writer
  */
 #include "commitworld.h"
 #include "crc64.h"
+#include "err.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +23,8 @@ static const struct part {
 	size_t off, len, bytes;
 } parts[] = {
 	{ 0, NULL, MODEL, 0, 4096, 5000 },
-	{ 1, NULL, MODEL, 4096, 904, 5000 },
-	{ 2, "optimizer", OPTIMIZER, 0, 900, 900 },
+	{ 2, NULL, MODEL, 4096, 904, 5000 },
+	{ 1, "optimizer", OPTIMIZER, 0, 900, 900 },
 	{ 3, NULL, "config.json", 0, 60, 60 },
 	{ 3, NULL, "sheaf.sums", 0, 200, 200 },
 };
@@ -137,7 +139,7 @@ static int write_part(struct world *w, const struct part *p, const char *session
 	if (p->folder) {
 		dir = sys->ops->open(sys->arg, top, p->folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 		if (dir < 0)
-			return SHEAF_EIO;
+			return shf_fail_sys(&w->err, EIO, "%s", p->folder);
 	}
 	fd = sys->ops->open(sys->arg, dir, p->name,
 	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
@@ -150,7 +152,7 @@ static int write_part(struct world *w, const struct part *p, const char *session
 	}
 	if (dir != top)
 		sys->ops->close(sys->arg, dir);
-	return rc < 0 ? SHEAF_EIO : 0;
+	return rc < 0 ? shf_fail_sys(&w->err, EIO, "%s", full) : 0;
 }
 
 int world_write(struct world *w, int64_t step)

@@ -4,7 +4,9 @@
  *
  *   test_commit [--long] [--seed N] [part of a test's name ...]
  *
- * Without --long the number of choices at each cut is bounded (see `quick`). */
+ * Every subset of up to 12 unsynced items is tried; beyond that those of up to 3 items, their
+ * complements and 2,000 drawn ones; without --long 200, and fewer of all in three long stories. */
+#include <errno.h>
 #include <stdlib.h>
 #include "commitoracle.h"
 
@@ -16,7 +18,11 @@ static struct {
 	uint64_t seed, states, distinct;
 	unsigned all_max, small_max;
 	uint64_t seeded;
-} opt = { 0x5eaf, 0, 0, 7, 1, 40 };
+	bool all;                       /* --long */
+} opt = { 0x5eaf, 0, 0, 12, 3, 200, false };
+
+#define QUICK_ALL 6      /* for the three longest: subsets of so many items, */
+#define QUICK_SEEDED 8  /* and so many drawn ones */
 
 /* Crash states already judged, by what is on the disk and what was promised. */
 struct judged {
@@ -220,6 +226,14 @@ static bool hunt(struct world *w, char why[300])
 	return fine;
 }
 
+/* For the stories in which too much is in the air. */
+static void be_quick(bool quick)
+{
+	opt.all_max = quick && !opt.all ? QUICK_ALL : 12;
+	opt.small_max = quick && !opt.all ? 1 : 3;
+	opt.seeded = opt.all ? 2000 : quick ? QUICK_SEEDED : 200;
+}
+
 static void check_hunt(struct world *w, const char *what)
 {
 	uint64_t before = opt.states;
@@ -317,6 +331,16 @@ static void mark(enum simdisk_model model, const char *what)
 	stop(&w);
 }
 
+static void rewind_alone(enum simdisk_model model, const char *what)
+{
+	struct world w;
+
+	start_with(&w, model, 4);
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	check_hunt(&w, what);
+	stop(&w);
+}
+
 static void rewind_and_save(enum simdisk_model model, const char *what)
 {
 	struct world w;
@@ -324,7 +348,9 @@ static void rewind_and_save(enum simdisk_model model, const char *what)
 	start_with(&w, model, 4);
 	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
 	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
+	be_quick(true);
 	check_hunt(&w, what);
+	be_quick(false);
 	stop(&w);
 }
 
@@ -343,7 +369,9 @@ static void recovery(enum simdisk_model model, const char *what)
 	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/stage"));
 	CHECK_RC(world_open(&w, false), 0, &w.err);
 	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	be_quick(true);
 	check_hunt(&w, what);
+	be_quick(false);
 	stop(&w);
 }
 
@@ -367,7 +395,9 @@ static void life(enum simdisk_model model, const char *what)
 	w.marks[w.marks_n - 1].done = world_now(&w);
 	CHECK_INT(world_prune(&w, 1, 3, -1), 2);
 	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+	be_quick(true);
 	check_hunt(&w, what);
+	be_quick(false);
 	stop(&w);
 }
 
@@ -381,9 +411,282 @@ EACH_MODEL(next_save)
 EACH_MODEL(prune)
 EACH_MODEL(prune_with_grace)
 EACH_MODEL(mark)
+EACH_MODEL(rewind_alone)
 EACH_MODEL(rewind_and_save)
 EACH_MODEL(recovery)
 EACH_MODEL(life)
+
+/* A job dies in C9 before the run directory is synced. Whoever opens the run then sees the step,
+ * may build on it, and so it must stay. */
+static void seen_at_open(long skipped, bool want)
+{
+	struct known *k;
+	struct world w;
+	char why[300];
+	bool fine;
+
+	start_with(&w, SIMDISK_STRICT, 1);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 10, .kind = SIMDISK_FSYNC,
+	                                               .how = SIMDISK_KILL });
+	CHECK_RC(world_save(&w, 2, 1), SHEAF_EINDOUBT, &w.err);
+	simdisk_faults_clear(w.disk);
+	world_kill(&w);
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2"));
+	k = &w.known[w.known_n - 1];
+	world_skip_fsync(&w, skipped);
+	CHECK_RC(world_open(&w, false), 0, &w.err);
+	world_skip_fsync(&w, 0);
+	k->acked = world_now(&w);
+	be_quick(true);
+	fine = hunt(&w, why);
+	be_quick(false);
+	if (fine != want)
+		print_error("%s\n", fine ? "nothing was found" : why);
+	CHECK(fine == want);
+	stop(&w);
+}
+
+TEST(a_step_seen_at_open_is_durable) { seen_at_open(0, true); }
+TEST(leaving_out_fsync_of_the_run_at_open_is_found) { seen_at_open(4, false); }
+
+/* Mutants: one fsync of the protocol does nothing, and the hunt must find it. */
+enum deed { SAVE, PRUNE, MARK, REWIND, OPEN };
+
+static int act(struct world *w, enum deed deed)
+{
+	switch (deed) {
+	case SAVE:
+		return world_save(w, 5, 4);
+	case PRUNE:
+		return world_prune(w, 2, 4, -1);
+	case MARK:
+		return world_mark(w, 3, 'b');
+	case REWIND:
+		return world_rewind(w, 2);
+	default:
+		world_close(w);
+		return world_open(w, false);
+	}
+}
+
+static void mutant(enum deed deed, long nth, long of)
+{
+	struct world w;
+	char why[300];
+	bool fine;
+
+	start_with(&w, SIMDISK_STRICT, 4);
+	world_skip_fsync(&w, nth);
+	CHECK(act(&w, deed) >= 0);
+	CHECK_INT(world_fsyncs(&w), of);        /* a new fsync needs a mutant of its own */
+	world_skip_fsync(&w, 0);
+	be_quick(true);
+	fine = hunt(&w, why);
+	be_quick(false);
+	if (fine)
+		print_error("leaving out fsync %ld is not found\n", nth);
+	else
+		printf("# found: %s\n", why);
+	CHECK(!fine);
+	stop(&w);
+}
+
+#define MUTANT(what, deed, nth, of)                                           \
+	TEST(leaving_out_fsync_##what##_is_found) { mutant(deed, nth, of); }
+
+MUTANT(c3_of_the_first_writer, SAVE, 1, 11)
+MUTANT(c3_of_another_node_on_the_same_file, SAVE, 3, 11)
+MUTANT(c3_in_a_folder, SAVE, 2, 11)
+MUTANT(c3_of_an_attached_file, SAVE, 4, 11)
+MUTANT(c3_of_the_sums, SAVE, 5, 11)
+MUTANT(c5_of_a_folder, SAVE, 6, 11)
+MUTANT(c5_of_the_stage, SAVE, 7, 11)
+MUTANT(c6_of_the_manifest, SAVE, 8, 11)
+MUTANT(c6_of_the_stage_again, SAVE, 9, 11)
+MUTANT(c9_of_the_run, SAVE, 10, 11)
+MUTANT(c9_of_the_stages, SAVE, 11, 11)
+MUTANT(p3_of_the_run, PRUNE, 2, 2)
+MUTANT(of_a_mark, MARK, 1, 3)
+MUTANT(of_the_marks, MARK, 2, 3)
+MUTANT(of_the_rewind_journal, REWIND, 1, 7)
+MUTANT(of_the_journals_name, REWIND, 2, 7)
+MUTANT(of_aside, REWIND, 5, 7)
+MUTANT(of_the_run_after_setting_aside, REWIND, 6, 7)
+
+/* What the disk is after a failed call, at the worst and at the best power cut. */
+static void check_now(struct world *w, const char *text)
+{
+	uint64_t all[64];
+	const uint64_t *const kept[] = { NULL, all };
+	char why[300];
+
+	memset(all, 255, sizeof(all));
+	CHECK(simdisk_unsynced(w->disk, simdisk_cut_n(w->disk) - 1) <= 64 * 64);
+	for (int i = 0; i < 2; i++) {
+		struct simdisk_choice choice = { .kept = kept[i] };
+		struct simdisk *disk;
+		const char *bad;
+
+		disk = simdisk_crash(w->disk, simdisk_cut_n(w->disk) - 1, &choice);
+		bad = judge_state(w, disk, world_now(w), why);
+		if (bad)
+			print_error("after %s: %s\n", text, bad);
+		CHECK(!bad);
+		simdisk_free(disk);
+	}
+}
+
+/* Each call of the deed fails in turn. */
+static void each_call_fails(enum deed deed, enum simdisk_how how, int error)
+{
+	bool fired = true;
+	char text[100];
+
+	for (int nth = 1; fired; nth++) {
+		struct world w;
+		int rc;
+
+		start_with(&w, SIMDISK_EXT4, 4);
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = error,
+		                                               .how = how });
+		rc = act(&w, deed);
+		fired = simdisk_fired(w.disk) > 0;
+		simdisk_faults_clear(w.disk);
+		snprintf(text, sizeof(text), "call %d of deed %d (%d)", nth, deed, rc);
+		CHECK(fired || rc >= 0);
+		CHECK(rc >= 0 || w.err.msg[0]);
+		CHECK(rc != SHEAF_EBUG);
+		/* ENOENT: the step or the run itself; EINVAL: a rank that does not see it. */
+		CHECK(rc != SHEAF_ENOENT || (error == ENOENT && deed >= MARK));
+		CHECK(rc != SHEAF_EINVAL || (error == ENOENT && deed == OPEN));
+		world_close(&w);
+		for (int i = 0; i < WRITERS; i++)
+			CHECK_INT(simdisk_open_n(w.proc[i]), 0);
+		check_now(&w, text);
+		simdisk_free(w.disk);
+	}
+}
+
+#define FAILS(deed, name)                                                     \
+	TEST(each_call_of_a_##name##_may_fail) { each_call_fails(deed, SIMDISK_INSTEAD, EIO); } \
+	TEST(each_call_of_a_##name##_may_not_find) { each_call_fails(deed, SIMDISK_INSTEAD, ENOENT); } \
+	TEST(each_call_of_a_##name##_may_lack_memory) { each_call_fails(deed, SIMDISK_INSTEAD, ENOMEM); } \
+	TEST(each_call_of_a_##name##_may_work_and_say_it_failed) { each_call_fails(deed, SIMDISK_AFTER, EIO); } \
+	TEST(each_call_of_a_##name##_may_be_the_last) { each_call_fails(deed, SIMDISK_KILL, EIO); }
+
+FAILS(SAVE, save)
+FAILS(PRUNE, prune)
+FAILS(MARK, mark)
+FAILS(REWIND, rewind)
+FAILS(OPEN, recovery)
+
+static void rename_says(int error, enum simdisk_how how, int nth, int want)
+{
+	struct world w;
+
+	start_with(&w, SIMDISK_NFS, 1);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = error, .how = how,
+	                                               .kind = SIMDISK_RENAME });
+	CHECK_RC(world_save(&w, 2, 1), want, &w.err);
+	CHECK_INT(simdisk_fired(w.disk), 1);
+	simdisk_faults_clear(w.disk);
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2") == (want == 0));
+	check_now(&w, "rename");
+	stop(&w);
+}
+
+TEST(a_publish_that_is_done_and_said_to_fail_is_done)
+{
+	rename_says(ENOENT, SIMDISK_AFTER, 2, 0);
+	rename_says(EIO, SIMDISK_AFTER, 2, 0);
+	rename_says(EEXIST, SIMDISK_AFTER, 2, 0);
+}
+
+TEST(a_publish_that_fails_is_a_failure_for_ever)
+{
+	rename_says(ENOENT, SIMDISK_INSTEAD, 2, SHEAF_EIO);
+	rename_says(EIO, SIMDISK_INSTEAD, 2, SHEAF_EIO);
+	rename_says(EIO, SIMDISK_AFTER, 1, SHEAF_EIO);
+}
+
+TEST(a_stolen_lock_ends_the_save_before_the_rename)
+{
+	const struct shf_sys *thief;
+	struct shf_store other;
+	struct world w;
+
+	start_with(&w, SIMDISK_STRICT, 3);
+	CHECK_RC(world_write(&w, 4), 0, &w.err);
+	simdisk_set_locks(w.disk, false);
+	thief = simdisk_process(w.disk, 999, 0);
+	CHECK_RC(shf_store_own(&other, thief, RUN, false, 0, &w.err), 0, &w.err);
+	/* I5: the other job cleaned, but not in a stage whose owner lives. */
+	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/stage"));
+	CHECK_RC(world_publish(&w, 4, 3), SHEAF_ELOST, &w.err);
+	CHECK(strstr(w.err.msg, "999"));
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-4"));
+	CHECK_RC(world_prune(&w, 1, 3, -1), SHEAF_ELOST, &w.err);
+	CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), SHEAF_ELOST, &w.err);
+	CHECK_RC(shf_store_mark(&w.store[0], 1, 'k', &w.err), SHEAF_ELOST, &w.err);
+	shf_stage_discard(&w.store[0], &w.stage[0]);
+	for (int i = 1; i < WRITERS; i++)
+		shf_stage_close(&w.store[i], &w.stage[i]);
+	shf_store_close(&other);
+	check_now(&w, "the theft");
+	stop(&w);
+}
+
+TEST(two_jobs_with_locks_ignored_touch_only_their_own)
+{
+	struct world a, b;
+	char path[200];
+
+	start_with(&a, SIMDISK_STRICT, 1);
+	CHECK_RC(world_write(&a, 2), 0, &a.err);
+	simdisk_set_locks(a.disk, false);
+	world_init(&b, a.disk);
+	b.pid = 500;
+	CHECK_RC(world_open(&b, false), 0, &b.err);
+	snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s/config.json",
+	         a.known[a.known_n - 1].stage);
+	CHECK(simdisk_exists(a.disk, path));
+	CHECK_RC(world_save(&b, 2, -1), 0, &b.err);
+	CHECK(simdisk_exists(a.disk, path));
+	CHECK_RC(world_publish(&a, 2, 1), SHEAF_ELOST, &a.err);
+	for (int i = 1; i < WRITERS; i++)
+		shf_stage_close(&a.store[i], &a.stage[i]);
+	shf_stage_discard(&a.store[0], &a.stage[0]);
+	CHECK(!simdisk_exists(a.disk, path));
+	snprintf(path, sizeof(path), RUN "/checkpoint-2/config.json");
+	CHECK(simdisk_exists(a.disk, path));
+	world_close(&b);
+	stop(&a);
+}
+
+TEST(a_target_that_appears_is_never_replaced)
+{
+	const char *text = "somebody's";
+	struct world w;
+	size_t n = 0;
+	char *got;
+
+	for (int empty = 0; empty < 2; empty++) {
+		start_with(&w, empty ? SIMDISK_NFS : SIMDISK_STRICT, 1);
+		CHECK_RC(world_write(&w, 2), 0, &w.err);
+		CHECK_INT(simdisk_put(w.disk, RUN "/checkpoint-2/x", text, strlen(text)), 0);
+		if (empty)
+			CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2/x"), 0);
+		CHECK_RC(world_publish(&w, 2, 1), SHEAF_EEXIST, &w.err);
+		shf_stage_discard(&w.store[0], &w.stage[0]);
+		for (int i = 1; i < WRITERS; i++)
+			shf_stage_close(&w.store[i], &w.stage[i]);
+		got = simdisk_get(w.disk, RUN "/checkpoint-2/x", &n);
+		CHECK(empty ? !got : got && n == strlen(text));
+		CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2/sheaf.json"));
+		free(got);
+		stop(&w);
+	}
+}
 
 int main(int argc, char **argv)
 {
@@ -391,8 +694,7 @@ int main(int argc, char **argv)
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--long") == 0) {
-			opt.all_max = 12;
-			opt.small_max = 3;
+			opt.all = true;
 			opt.seeded = 2000;
 		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
 			opt.seed = strtoull(argv[++i], NULL, 0);
