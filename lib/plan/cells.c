@@ -231,7 +231,8 @@ static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 
 		while (begun < n && l->starts[begun].at == l->bounds[k])
 			begun++;
-		active_n = active_next(w, d, l->bounds[k], active_n, l->starts + from, begun - from);
+		active_n = active_next(w, d, l->bounds[k], active_n, l->starts + from,
+		                       begun - from);
 		w->at.start[d] = l->bounds[k];
 		w->at.count[d] = l->bounds[k + 1] - l->bounds[k];
 		rc = sweep_dim(w, d + 1, l->active, active_n);

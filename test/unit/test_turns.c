@@ -121,6 +121,7 @@ TEST(an_edge_page_goes_to_the_holder_of_its_first_byte)
 	const struct shf_segment *s;
 	uint64_t edge = PAGE + 500 * 2000;
 
+	t.node[1] = 1;          /* who would have it by the bytes: rank 1 has most of the page */
 	hold(&t, 0, 0, 500, 0, 1000);
 	hold(&t, 1, 500, 524, 0, 1000);
 	CHECK_INT(save_sheet(&t, 0, SHF_STRIPE), 0);
@@ -148,6 +149,29 @@ TEST(a_mixed_stretch_goes_where_most_of_it_is)
 	for (uint64_t i = 0; i < 4; i++) {
 		CHECK_INT(save_sheet(&t, i, 100 * PAGE), 0);
 		CHECK_INT(t.dealt.segments[t.dealt.segments_n - 1].rank, 1 + i % 2);
+		CHECK_INT(t.dealt.segments[0].rank, 1 + i % 2); /* the header follows it */
+	}
+	shf_arena_release(&t.arena);
+}
+
+/* A cell over all rows stands before cells that end earlier, and is still found in the last. */
+TEST(long_runs_and_pages_between_them_take_turns_in_each_row)
+{
+	struct sheet t = sheet_of(10, 2048 + 65536, 3);
+
+	hold(&t, 0, 0, 10, 0, 2048);
+	hold(&t, 1, 0, 5, 2048, 65536);
+	hold(&t, 2, 5, 5, 2048, 65536);
+	CHECK_INT(save_sheet(&t, 0, SHF_STRIPE), 0);
+	CHECK_INT(t.dealt.segments_n, 21);
+	CHECK_INT(t.dealt.moves_n, 20);
+	for (uint32_t i = 0; i < 20; i++) {
+		const struct shf_segment *s = &t.dealt.segments[i + 1];
+		uint32_t want = i % 2 == 0 ? 0 : i < 10 ? 1 : 2;
+
+		CHECK_INT(s->rank, want);
+		CHECK_INT(s->hi - s->lo, want ? 131072 : PAGE);
+		CHECK(t.dealt.moves[i].segment == i + 1 && t.dealt.moves[i].rank == want);
 	}
 	shf_arena_release(&t.arena);
 }
