@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+# sheaf-bench: its events, its exit codes, and a few layouts loaded by others.
+if ! have_bench; then
+	echo "ok $((n += 1)) - sheaf-bench # SKIP no sheaf-bench"
+	return 0
+fi
+make() {
+	"$PY" "$here/foreign.py" "$1" "$2"
+}
+
+t 0 'a save tells its events' mpi 2 save --run run --step 7 --steps 2 --every 3 \
+	--state state.json --adam --mesh dp=2 --zero 2 --json --events events
+json 'in order' '[(x["event"], x["step"]) for x in o] == [("begin", 7), ("committed", 7), \
+	("saved", 7), ("begin", 10), ("committed", 10), ("saved", 10)]'
+json 'with all members' 'keys(o[2], "step bytes held seconds blocked_ms disk_bytes net_bytes files") \
+	and o[2]["bytes"] > 1e6 and o[2]["held"] >= o[2]["bytes"] and o[2]["files"] == 3 \
+	and o[2]["seconds"] > 0 and o[2]["disk_bytes"] >= o[2]["bytes"]'
+cmp -s out events
+result $? 'the same in --events'
+t 0 'a load as well' mpi 4 load --run run --step latest --state state.json --adam \
+	--mesh tp=2,pp=2 --json --events events
+json 'with what it found' 'len(o) == 1 and o[0]["event"] == "loaded" and o[0]["step"] == 10 and \
+	keys(o[0], "bytes held seconds blocked_ms disk_bytes net_bytes files missing unexpected \
+	converted derived ignored unverified checked_items")'
+json 'nothing amiss, every item checked' 'o[0]["missing"] == o[0]["unexpected"] == \
+	o[0]["converted"] == o[0]["derived"] == 0 and o[0]["checked_items"] > 1e6'
+[ "$(wc -l <events)" = 7 ]
+result $? '--events is appended to'
+
+mesh() {                # RANKS MESH ARGS...: saved one way, loaded another
+	ranks=$1 from=$2 to=$3
+	shift 3
+	t 0 "$from loads as $to $*" mpi "$ranks" reshard --run "r-$from-$to" --step 1 \
+		--state state.json --adam --mesh "$from" --to "$to" "$@" --json
+	json "$from as $to: proved" 'o[-1]["event"] == "loaded" and o[-1]["checked_items"] > 1e6'
+}
+mesh 3 tp=3 dp=3 --zero 0 --to-zero 1
+mesh 4 dp=2,tp=2 pp=2,tp=2 --nodes 2
+mesh 4 dp=4 tp=4 --zero 3 --to-zero 0
+mesh 4 tp=2,dp=2 dp=4 --expert-mesh ep=4 --staging-bytes 1000000
+
+t 0 'experts, stages and presets' mpi 4 reshard --run moe --step 2 --preset moe-small --gb 0.2 \
+	--mesh dp=2,ep=2 --to tp=2,ep=2 --families model --json
+json 'by their own names' 'o[-1]["checked_items"] > 5e7'
+rm -rf moe
+
+t 1 'another seed is a wrong restore' mpi 1 load --run run --step 7 --state state.json --adam \
+	--seed 9 --json
+json 'told as EVALUE' 'o[-1]["event"] == "error" and o[-1]["code"] == "EVALUE" and \
+	keys(o[-1], "verb step code rank message") and o[-1]["step"] == 7'
+t 2 'no run' mpi 1 load --run nowhere --step 7 --state state.json
+t 2 'no step' mpi 1 load --run run --step 8 --state state.json --json
+json 'told as ENOENT' 'o[-1]["code"] == "ENOENT"'
+t 2 'a step that exists' mpi 2 save --run run --step 10 --state state.json --adam --mesh dp=2 --json
+json 'told as EEXIST' 'o[-1]["code"] == "EEXIST"'
+sed 's/layers\.2\.w/layers.3.w/' state.json >renamed.json
+t 1 'a renamed tensor' mpi 1 load --run run --step 7 --state renamed.json --adam --json
+json 'told as ELAYOUT' 'o[-1]["code"] == "ELAYOUT" and "layers.3.w" in o[-1]["message"]'
+t 0 'with --lenient it is left out' mpi 1 load --run run --step 7 --state renamed.json --adam \
+	--lenient --json
+json 'and reported' 'o[-1]["missing"] >= 1 and o[-1]["unexpected"] >= 1'
+t 0 'a save without masters' mpi 1 save --run bare --step 1 --state state.json
+t 0 'derives them' mpi 1 load --run bare --step 1 --state state.json --adam --lenient \
+	--families model,master_weights --json
+json 'and says so' 'o[-1]["derived"] > 0 and o[-1]["missing"] == 0'
+sed 's/"BF16"/"F32"/' state.json >wide.json
+t 1 'another dtype' mpi 1 load --run bare --step 1 --state wide.json
+t 0 'is converted where asked' mpi 1 load --run bare --step 1 --state wide.json --convert --json
+json 'and counted' 'o[-1]["converted"] == 3'
+t 0 'families pick what is loaded' mpi 2 load --run run --step 7 --state state.json --adam \
+	--families optimizer --mesh tp=2 --json
+json 'and no more is read' 'o[-1]["disk_bytes"] < 1.3 * o[-1]["bytes"] + 2e6'
+t 0 '--keep-last prunes' mpi 1 save --run kept --step 1 --steps 4 --state state.json --keep-last 2
+t 0 'and keeps' "$SHEAF" ls kept --json
+json 'the newest' '[x["step"] for x in o if x["state"] == "committed"][-2:] == [3, 4]'
+
+make hf hf
+t 0 '--like takes values and files' mpi 2 save --run like --step 1 --like hf --adam --mesh tp=2
+t 0 'the same weights' "$SHEAF" diff hf like --family model
+cmp -s hf/config.json like/checkpoint-1/config.json
+result $? 'the same config.json'
+t 0 'proved on loading' mpi 1 load --run like --step 1 --like hf --adam --json
+json 'item by item' 'o[-1]["checked_items"] == 22 + 2 * 19 + 4'
+printf '\001' | dd of=hf/model-00001-of-00002.safetensors bs=1 conv=notrunc seek=400 2>>err
+t 1 'against other values it fails' mpi 1 load --run like --step 1 --like hf --adam --json
+json 'as EVALUE' 'o[-1]["code"] == "EVALUE"'

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+# Each verb on a run that sheaf-bench made.
+if ! have_bench; then
+	echo "ok $((n += 1)) - verbs on a run # SKIP no sheaf-bench"
+	return 0
+fi
+t 0 'a run is made' mpi 2 save --run run --step 10 --steps 4 --every 10 --state state.json --adam \
+	--mesh tp=2 --seed 5
+t 0 'and another, in another layout' mpi 2 save --run other --step 10 --steps 1 \
+	--state state.json --adam --mesh dp=2 --zero 1 --seed 5
+
+t 0 'ls lists its steps' "$SHEAF" ls run --json
+json 'ascending, each with all members' '[x["step"] for x in o] == [10, 20, 30, 40] and all( \
+	keys(x, "step state session parent created bytes mark tries path") for x in o)'
+json 'committed, one after the other' 'all(x["state"] == "committed" and x["mark"] is None \
+	and x["bytes"] > 1e6 and x["path"] == "checkpoint-%d" % x["step"] for x in o) \
+	and [x["parent"] for x in o] == [None, 10, 20, 30]'
+t 0 'ls is a table' "$SHEAF" ls run
+has 'with a head' out 'STEP'
+[ "$(wc -l <out)" = 5 ]
+result $? 'and a line a step'
+t 0 'ls of one step' "$SHEAF" ls run@20 --json
+json 'is one line' 'len(o) == 1 and o[0]["step"] == 20'
+wrong "$SHEAF" ls run@21
+
+t 0 'show of a run is its latest step' "$SHEAF" show run --json
+json 'whole' 'len(o) == 1 and o[0]["step"] == 40 and o[0]["format"] == "sheaf" \
+	and set(o[0]["families"]) == {"model", "master_weights", "optimizer"} \
+	and o[0]["notes"]["mesh"] == "tp=2" and o[0]["attached"] is not None'
+json 'every tensor has a digest' 'all(len(x["digest"]) == 16 and int(x["digest"], 16) >= 0 and \
+	keys(x, "family name dtype shape file offset bytes digest") for x in o[0]["tensors"])'
+json 'a tied name says under which it is stored' '[x["tied_to"] for x in o[0]["tensors"] \
+	if x["name"] == "head.weight" and x["family"] == "model"] == ["emb.weight"]'
+t 0 'show by @latest' "$SHEAF" show run@latest --json
+json 'is the same' 'o[0]["step"] == 40'
+t 0 'show by path' "$SHEAF" show run/checkpoint-20 --json
+json 'is that step' 'o[0]["step"] == 20'
+t 0 'show is a table' "$SHEAF" show run@10 --family optimizer 'layers.10.*'
+has 'with names' out 'layers.10.w/moment2_0'
+t 1 'a family that is not there' "$SHEAF" show run --family ema
+t 1 'a Hugging Face loader would miss config.json' "$SHEAF" show run --hf
+t 2 'a step that is not there' "$SHEAF" show run@11
+t 2 'a file of the step is one safetensors file, without sums' "$SHEAF" verify \
+	run/checkpoint-10/model-00001-of-00001.safetensors
+
+t 0 'verify is content' "$SHEAF" verify run
+silent 'and silent'
+t 0 'verify --json' "$SHEAF" verify run@30 --json
+json 'counts' 'len(o) == 1 and o[0]["result"] == "good" and o[0]["files"] > 0 and \
+	o[0]["tensors"] > 20 and o[0]["bytes"] > 1e6'
+
+t 0 'layouts make no difference' "$SHEAF" diff run@10 other@10
+silent 'at all'
+t 1 'steps do' "$SHEAF" diff run@10 run@20 --json
+json 'in almost all tensors' 'o[-1]["different"] > 20 and o[0]["what"] == "values" \
+	and o[0]["count"] > 0 and o[0]["max_abs"] > 0'
+t 0 'an empty family to compare is the same' "$SHEAF" diff run@10 run/checkpoint-10 --family model
+t 1 'a directory against one of its files' "$SHEAF" diff run@10 \
+	run/checkpoint-10/model-00001-of-00001.safetensors --json
+json 'lacks the other families' '{x["what"] for x in o[:-1]} == {"left-only"} and \
+	"model" not in {x["family"] for x in o[:-1] if x["name"] != "head.weight"}'
+t 2 'a family on neither side' "$SHEAF" diff run@10 run@20 --family nothing
+
+"$SHEAF" cat run@10 emb.weight >emb.raw 2>err && "$SHEAF" cat other@10 head.weight >head.raw 2>>err
+cmp -s emb.raw head.raw && [ "$(wc -c <emb.raw)" = 1602174 ]
+result $? 'cat of a tied name is the tensor it is tied to'
+"$SHEAF" cat run@10 emb.weight --slice 3:5,10:-700 >part.raw 2>err
+"$PY" -c 'w = open("emb.raw", "rb").read()
+want = b"".join(w[2 * (777 * r + 10):2 * (777 * r + 77)] for r in (3, 4))
+assert open("part.raw", "rb").read() == want' 2>>err
+result $? 'a slice is that part of it'
+t 1 'an optimizer tensor is not in the model' "$SHEAF" cat run layers.2.w/moment1_0
+has 'and the hint says where it is' err '--family optimizer'
+t 0 'with --family it is found' "$SHEAF" cat run layers.2.w/moment1_0 --family optimizer
+t 0 'a scalar' "$SHEAF" cat run scalar --npy
+has 'has shape ()' out "'shape': ()"
+t 0 'BF16 as NumPy' "$SHEAF" cat run layers.10.b --npy
+has 'is an unsigned integer' out "'<u2'"
+wrong "$SHEAF" cat run f4 --npy
+t 0 'items smaller than a byte come raw' "$SHEAF" cat run f4
+[ "$(wc -c <out)" = 12 ]
+result $? 'two a byte'
+wrong "$SHEAF" cat run f4 --slice 0:1,0:3
+t 0 'a tensor without items' "$SHEAF" cat run empty
+silent 'writes none'
+
+if "$PY" -c 'import numpy' 2>err; then
+	t 0 'an outside reader finds the published values' \
+		"$PY" "$here/../interop/check_values.py" run/checkpoint-20 --seed 5
+	t 1 'and none of another seed' \
+		"$PY" "$here/../interop/check_values.py" run/checkpoint-20 --seed 6
+fi
+
+t 0 'plan of a description' "$SHEAF" plan state.json --adam --mesh dp=2,tp=2 --nodes 2 --json
+json 'is a line a rank' '[x["rank"] for x in o] == [0, 1, 2, 3] and [x["node"] for x in o] \
+	== [0, 0, 1, 1] and all(keys(x, "holds writes reads sends receives staging") for x in o)'
+json 'that writes each byte once' 'sum(x["writes"] for x in o) < 0.6 * sum(x["holds"] for x in o)'
+t 0 'plan of a step is a table' "$SHEAF" plan run@10 --mesh tp=2,pp=2
+has 'with a sum' out 'total'
+t 0 'plan with ZeRO' "$SHEAF" plan state.json --adam --mesh dp=3 --zero 3 --json
+json 'holds a third each' 'max(x["holds"] for x in o) < 0.6 * sum(x["holds"] for x in o)'
+wrong "$SHEAF" plan run@10 --adam
+
+t 0 'mark keep' "$SHEAF" mark run@10 keep
+silent 'is silent'
+t 0 'mark bad' "$SHEAF" mark run@40 bad --json
+json 'or says what it did' 'o == [{"step": 40, "mark": "bad"}]'
+t 0 'ls shows marks' "$SHEAF" ls run --json
+json 'of both kinds' '[x["mark"] for x in o] == ["keep", None, None, "bad"]'
+t 0 'latest skips a bad step' "$SHEAF" show run --json
+json 'for the one before' 'o[0]["step"] == 30'
+t 0 'mark none' "$SHEAF" mark run@40 none
+t 2 'a step that is not there cannot be marked' "$SHEAF" mark run@41 keep
+
+t 0 'prune lists' "$SHEAF" prune run --keep-last 1 --json
+json 'what would go' '{x["step"]: x["action"] for x in o} == {10: "keep", 20: "remove", \
+	30: "remove", 40: "keep"} and all(x["why"] for x in o)'
+[ -d run/checkpoint-20 ]
+result $? 'and removes nothing'
+t 0 'prune --keep-every keeps more' "$SHEAF" prune run --keep-last 1 --keep-every 20 --json
+json 'multiples' '{x["step"] for x in only("action", "remove")} == {30}'
+t 0 'prune --apply removes' "$SHEAF" prune run --keep-last 1 --keep-every 20 --apply --grace 0
+[ ! -d run/checkpoint-30 ] && [ -d run/checkpoint-20 ]
+result $? 'those and no others'
+t 0 'the rest is whole' "$SHEAF" verify run
+
+t 0 'rewind' "$SHEAF" rewind run@20
+silent 'is silent'
+t 0 'later steps are aside' "$SHEAF" ls run --json
+json 'and listed so' 'by("step")[40]["state"] == "aside" and by("step")[20]["state"] == "committed"'
+t 0 'latest is the step gone back to' "$SHEAF" show run --json
+json 'now' 'o[0]["step"] == 20'
+t 0 'saving goes on from there' mpi 2 save --run run --step 40 --state state.json --adam \
+	--mesh tp=2 --seed 6
+t 0 'with the right parent' "$SHEAF" ls run@40 --json
+json 'beside the one aside' 'only("state", "committed")[0]["parent"] == 20'
+t 2 'a step that is not there cannot be gone back to' "$SHEAF" rewind run@35
