@@ -31,7 +31,8 @@ static const struct shape f32 = { 8, 23, 127, IEEE }, f16 = { 5, 10, 15, IEEE },
 /* Exact; a NaN becomes quiet and keeps its sign and payload. */
 INLINE uint64_t widen(struct shape s, uint64_t v)
 {
-	const uint64_t sign_bit = UINT64_C(1) << (s.exp + s.man), man_all = (UINT64_C(1) << s.man) - 1;
+	const uint64_t sign_bit = UINT64_C(1) << (s.exp + s.man);
+	const uint64_t man_all = (UINT64_C(1) << s.man) - 1;
 	const uint64_t exp_all = (UINT64_C(1) << s.exp) - 1;
 	uint64_t sign = v & sign_bit ? F64_SIGN : 0, exp = v >> s.man & exp_all, man = v & man_all;
 	int top;

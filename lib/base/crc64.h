@@ -17,7 +17,7 @@
 
 uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
 uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard, whole */
-uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continue a standard one */
+uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continue standard */
 /* Raw CRC of the run followed by n zero bytes: crc * x^(8n). O(log n). */
 uint64_t shf_crc64_shift(uint64_t crc, uint64_t n);
 /* What init and xorout add for a message of n bytes. */

@@ -80,9 +80,11 @@ void *shf_alloc(size_t n, size_t size)
 
 void *shf_zalloc(size_t n, size_t size)
 {
-	if (!n || !size)
-		return calloc(1, 1);
-	return calloc(n, size);
+	size_t bytes;
+
+	if (!shf_mul(&bytes, n, size))
+		return NULL;
+	return calloc(bytes ? bytes : 1, 1);
 }
 
 void *shf_realloc(void *p, size_t n, size_t size)
