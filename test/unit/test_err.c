@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "t.h"
+#include <errno.h>
+#include "err.h"
+
+TEST(the_sentence_the_code_and_nobody)
+{
+	struct sheaf_error err;
+
+	memset(&err, 0x55, sizeof(err));
+	CHECK_INT(shf_fail(&err, SHEAF_ECORRUPT, "%s: sum %d, want %d", "a/b", 1, 2),
+		  SHEAF_ECORRUPT);
+	CHECK_INT(err.code, SHEAF_ECORRUPT);
+	CHECK_INT(err.sys, 0);
+	CHECK_INT(err.rank, -1);
+	CHECK_STR(err.msg, "a/b: sum 1, want 2");
+	shf_error_clear(&err);
+	CHECK(err.code == 0 && err.sys == 0 && err.rank == -1 && !err.msg[0]);
+}
+
+TEST(no_error_wanted_is_no_error_written)
+{
+	CHECK_INT(shf_fail(NULL, SHEAF_EINVAL, "x"), SHEAF_EINVAL);
+	CHECK_INT(shf_fail_sys(NULL, ENOENT, "x"), SHEAF_ENOENT);
+	shf_error_clear(NULL);
+}
+
+TEST(an_errno_chooses_the_code_and_adds_its_words)
+{
+	struct sheaf_error err;
+
+	CHECK_INT(shf_fail_sys(&err, ENOSPC, "%s: write", "f"), SHEAF_EIO);
+	CHECK_INT(err.sys, ENOSPC);
+	CHECK_STR(err.msg, "f: write: No space left on device");
+	CHECK_INT(shf_fail_sys(&err, 99999, "f"), SHEAF_EIO);
+	CHECK_STR(err.msg, "f: error 99999");
+	CHECK_INT(shf_code_of(ENOMEM), SHEAF_ENOMEM);
+	CHECK_INT(shf_code_of(ENOENT), SHEAF_ENOENT);
+	CHECK_INT(shf_code_of(ENOTDIR), SHEAF_ENOENT);
+	CHECK_INT(shf_code_of(EACCES), SHEAF_EIO);
+	CHECK_INT(shf_code_of(EIO), SHEAF_EIO);
+}
+
+TEST(errno_is_left_as_it_was)
+{
+	struct sheaf_error err;
+
+	errno = EDOM;
+	shf_fail_sys(&err, 99999, "%s", "x");
+	CHECK_INT(errno, EDOM);
+}
+
+TEST(an_error_may_quote_its_own_sentence)
+{
+	struct sheaf_error err;
+
+	shf_fail(&err, SHEAF_EIO, "block 7");
+	shf_fail(&err, err.code, "file 2: %s", err.msg);
+	CHECK_STR(err.msg, "file 2: block 7");
+}
+
+TEST(control_bytes_become_question_marks)
+{
+	struct sheaf_error err;
+
+	shf_fail(&err, SHEAF_EIO, "a\nb\tc\x1b[31md\x7f" "e");
+	CHECK_STR(err.msg, "a?b?c?[31md?e");
+	shf_fail(&err, SHEAF_EIO, "a\xc2\x9b" "31m");           /* a C1 control */
+	CHECK_STR(err.msg, "a??31m");
+}
+
+TEST(good_utf8_stays_and_bad_becomes_question_marks)
+{
+	static const struct {
+		const char *in, *out;
+	} cases[] = {
+		{ "Schl\xc3\xbcssel", "Schl\xc3\xbcssel" },
+		{ "\xe6\x9d\x9f \xf0\x9f\x8c\xbe", "\xe6\x9d\x9f \xf0\x9f\x8c\xbe" },
+		{ "\xf4\x8f\xbf\xbf", "\xf4\x8f\xbf\xbf" },
+		{ "\xc2\xa0", "\xc2\xa0" },
+		{ "\xff", "?" },
+		{ "\xc0\xaf", "??" },                   /* overlong */
+		{ "\xe0\x80\xaf", "???" },
+		{ "\xf0\x80\x80\xaf", "????" },
+		{ "\xed\xa0\x80", "???" },              /* a surrogate */
+		{ "\xf4\x90\x80\x80", "????" },         /* past the last */
+		{ "\xe6\x9d", "??" },                   /* cut */
+		{ "\xe6" "abc", "?abc" },
+		{ "\x80", "?" },
+	};
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		shf_fail(&err, SHEAF_EIO, "%s", cases[i].in);
+		CHECK_STR(err.msg, cases[i].out);
+	}
+}
+
+TEST(a_long_name_is_cut_and_the_reason_is_not)
+{
+	struct sheaf_error err;
+	char name[2000];
+	const char *why = ": No space left on device", *end;
+
+	memset(name, 'n', sizeof(name) - 1);
+	name[sizeof(name) - 1] = 0;
+	shf_fail_sys(&err, ENOSPC, "%s", name);
+	CHECK_INT(strlen(err.msg), sizeof(err.msg) - 1);
+	CHECK_STR(err.msg + strlen(err.msg) - strlen(why), why);
+	/* A character of three bytes at each place of the cut. */
+	for (size_t off = 0; off < 3; off++) {
+		for (size_t i = off; i + 3 < sizeof(name); i += 3)
+			memcpy(name + i, "\xe6\x9d\x9f", 3);
+		shf_fail(&err, SHEAF_EIO, "%s", name);
+		CHECK_INT(strlen(err.msg), sizeof(err.msg) - 1);
+		end = err.msg + off;
+		for (; !strncmp(end, "\xe6\x9d\x9f", 3); end += 3)
+			;
+		CHECK(err.msg + sizeof(err.msg) - 1 - end < 3);
+		CHECK_INT(strspn(end, "?"), strlen(end));
+	}
+}
+
+TEST(each_code_has_words_of_its_own)
+{
+	for (int a = 0; a >= -15; a--) {
+		CHECK(sheaf_strerror(a) && sheaf_strerror(a)[0]);
+		for (int b = 0; b > a; b--)
+			CHECK(strcmp(sheaf_strerror(a), sheaf_strerror(b)));
+	}
+	CHECK_STR(sheaf_strerror(1), "unknown code");
+	CHECK_STR(sheaf_strerror(-16), "unknown code");
+}
+
+TEST(the_version_is_a_number)
+{
+	int major, minor, patch;
+
+	CHECK_INT(sscanf(VERSION, "%d.%d.%d", &major, &minor, &patch), 3);
+	CHECK_INT(sheaf_version(), 10000 * major + 100 * minor + patch);
+}
+
+TEST(always_is_true_of_what_is_true)
+{
+	CHECK(always(1 + 1 == 2));
+}
