@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes fuzz/corpus/<target>/: small inputs, sound and almost sound. Deterministic.
+
+usage: seeds.py [FOLDER]     default: corpus beside this file
+"""
+import json
+import os
+import struct
+import sys
+
+POLY, ALL = 0x9A6C9329AC4BC9B5, 2**64 - 1
+
+
+def crc(data):
+    c = ALL
+    for b in data:
+        c ^= b
+        for _ in range(8):
+            c = c >> 1 ^ (c & 1) * POLY
+    return c ^ ALL
+
+
+JSON = [
+    b'{}', b'[]', b'null', b'true', b'false', b'0', b'-0', b'1.5e-7', b'18446744073709551615',
+    b'18446744073709551616', b'""', b'"a"', b'"\\u0000"', b'"\\ud83d\\ude00"', b'"\\ud83d"',
+    b'"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"', b'"\xed\xa0\x80"', b'"\\"\\\\\\/\\b\\f\\n\\r\\t"',
+    b' \t\r\n{ "a" : [ 1 , 2.0 , { "b" : null } ] } ', b'{"a":1,"a":2}', b'[' * 64 + b']' * 64,
+    b'[' * 65 + b']' * 65, b'{"a":' * 63 + b'1' + b'}' * 63, b'[1,]', b'{"a":}', b'01', b'1.', b'-',
+    b'"\x01"', b'"a', b'tru', b'{} {}', b'{"k":"v","n":[true,false,null,1e9,"x"]}', b'',
+]
+
+
+def entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def st(obj, eights, pad=0):
+    """A header and the byte that says how long the data is, in units of 8."""
+    text = obj if isinstance(obj, bytes) else \
+        json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b" " * pad + bytes([eights])
+
+
+PT = {"__metadata__": {"format": "pt"}}
+SAFETENSORS = [
+    st({}, 0), st(PT, 0, 5), st({**PT, "a": entry("F32", [2], 0, 8)}, 1),
+    st({**PT, "a": entry("F32", [2, 2], 0, 16), "b": entry("U8", [8], 16, 24)}, 3),
+    st({"b": entry("U8", [8], 16, 24), "a": entry("F32", [2, 2], 0, 16)}, 3),
+    st({"e": entry("U8", [0], 0, 0), "a": entry("I64", [], 0, 8), "z": entry("F64", [3, 0], 8,
+                                                                             8)}, 1),
+    st({"a": entry("F4", [2, 8], 0, 8)}, 1), st({"a": entry("F6_E2M3", [32], 0, 24)}, 3),
+    st({"a": entry("F6_E3M2", [3], 0, 8)}, 1), st({"a": entry("U8", [1] * 9 + [8], 0, 8)}, 1),
+    st({"a": entry("U8", [8], 0, 8), "b": entry("U8", [8], 4, 12)}, 1),
+    st({"a": entry("U8", [8], 8, 16)}, 2), st({"a": entry("U8", [8], 0, 8)}, 2),
+    st({"a": entry("U8", [2**62, 2**62, 0], 0, 0)}, 0), st({"a": entry("U8", [2**63 - 1, 0], 0,
+                                                                       0)}, 0),
+    st({"a": entry("F128", [1], 0, 16)}, 2), st({"": entry("U8", [8], 0, 8)}, 1),
+    st({"é\"\\": entry("BF16", [4], 0, 8)}, 1), st({"a": {**entry("U8", [8], 0, 8), "x": 1}}, 1),
+    st(b'{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"\\u0061":{"dtype":"U8",'
+       b'"shape":[0],"data_offsets":[8,8]}}', 1),
+    st(b'{"__metadata__":{"a":"b","a":"c"}}', 0), st(b'{"__metadata__":null}', 0),
+    st(b'{"a":["U8",[8],[0,8]]}', 1),
+    st(b'{"a":{"dtype":{"U8":null},"shape":[8],"data_offsets":[0,8]}}', 1),
+    st(b'{}\t', 0), st(b' {}', 0), st(b'{"a":{"shape":[8],"data_offsets":[0,8]}}', 1),
+    st(b'{"a":{"dtype":"U8","shape":[8.0],"data_offsets":[0,8]}}', 1),
+    st({d: entry(d, [8], 8 * i * w, 8 * (i + 1) * w) for i, (d, w) in enumerate(
+        [(d, 1) for d in "BOOL U8 I8 F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ".split()])},
+        8),
+    st({d: entry(d, [4], 16 * i, 16 * (i + 1)) for i, d in enumerate("F32 U32 I32".split())}, 6),
+    st({"l.%d" % i: entry("U16", [4], 8 * i, 8 * i + 8) for i in range(30)}, 30),
+]
+
+
+def index(names, total=8, **more):
+    return json.dumps({"metadata": {"total_size": total}, "weight_map": names, **more},
+                      indent=2).encode()
+
+
+INDEX = [
+    index({}), index({"a": "model-00001-of-00001.safetensors"}),
+    index({"l.%d" % i: "m-%d.safetensors" % (i // 4) for i in range(12)}),
+    index({"a": "f"}, total=1.5e9), index({"a": "f"}, total=None), index({"a": "f"},
+                                                                         master_weights=True),
+    index({"a": "../f"}), index({"a": "/f"}), index({"a": ""}), index({"": "f"}), index({"a": 1}),
+    index({"é\"\\": "é f"}), b'{"weight_map":{}}', b'{"weight_map":{"a":"f","a":"f"}}', b'{}',
+    b'[]',
+    b'{"metadata":null,"weight_map":{"a":"f"}}', b'{"weight_map":{"a":"f"},"weight_map":{}}',
+    b'{"metadata":{},"metadata":{},"weight_map":{}}', b'{"weight_map":{"a\\u0000":"f"}}',
+    b'{"weight_map":[1]}', b'{"x":[[{"weight_map":{}}]],"weight_map":{"a":"."}}',
+    b'{"weight_map":{"a":"f"}}x',
+]
+
+
+def text(v):
+    return json.dumps(v, ensure_ascii=False, separators=(", ", ": "))
+
+
+def rows(v):
+    return "[" + ",".join("\n  " + text(x) for x in v) + "]"
+
+
+def file(name, n=4096):
+    return {"name": name, "bytes": n, "crc": "%016x" % crc(name.encode())}
+
+
+def manifest(drop=(), **change):
+    fields = {
+        "sheaf": "1", "needs": "[]", "step": "1000", "session": text("0123456789abcdef" * 2),
+        "run": text("fedcba9876543210" * 2),
+        "parent": text({"step": 900, "session": "00112233445566778899aabbccddeeff"}),
+        "created": text("2026-01-31T12:00:00Z"),
+        "writer": text({"version": "0.1.0", "commit": "abc", "compiler": "gcc 12"}),
+        "config": "null", "flags": "[]", "page": "4096", "block": "1048576",
+        "sum": text("crc64nvme"),
+        "file_bytes_max": "5000000000", "ranks": "4", "mesh": text("dp=2,tp=2"),
+        "plan": text("0011223344556677"),
+        "families": rows([{"name": "model", "dir": ".", "files": 1, "tensors": 2, "bytes": 24},
+                          {"name": "ema", "dir": "ema", "files": 1, "tensors": 1, "bytes": 8}]),
+        "files": rows([file("model-00001-of-00001.safetensors"),
+                       file("ema/ema-00001-of-00001.safetensors")]),
+        "attached": rows([file("config.json", 2), file("ema/ema.safetensors.index.json"),
+                          file("model.safetensors.index.json")]),
+        "tied": rows([["model", "a", "b"]]), "notes": text({"adam.step": "1000", "x": "\n\"é"}),
+        "sums": text(file("sheaf.sums", 136)), **change}
+    body = "{" + ",\n ".join('"%s": %s' % (k, v) for k, v in fields.items() if k not in drop)
+    body = body.encode()
+    return body + b',\n "self": "%016x"}\n' % crc(body)
+
+
+MANIFEST = [
+    manifest(), manifest(drop=("mesh",)), manifest(parent="null", config=text("c0ffee")),
+    manifest(families="[]", files="[]", attached="[]", tied="[]", notes="{}"), manifest(sheaf="2"),
+    manifest(needs='["zstd"]'), manifest(x='[{"y": 1.5}]'), manifest(flags='["no-dir-fsync", "x"]'),
+    manifest(step="-1"), manifest(drop=("plan",)), manifest(session=text("../x")),
+    manifest(tied="[[1]]"),
+    manifest(files=rows([file("../x.safetensors"), file("ema/y.safetensors")])),
+    manifest(attached=rows([file("../../x")])), manifest(attached=rows([file("a"), file("a")])),
+    manifest(notes='{"a": "b", "a": "c"}'), manifest(tied=rows([["model", "a", "b"], ["model",
+                                                                                      "b", "c"]])),
+    manifest(parent=text({"step": 1, "session": "ab" * 16, "run": "cd" * 16})),
+    manifest(page="8192"),
+    manifest().upper(), manifest()[:-1], manifest() + b"\n", manifest()[:100], b"{}", b"",
+]
+
+
+def sums(files, head=None, patch=None):
+    """files: (family, header bytes, [(name, dtype number, bytes an item, items)])."""
+    recs, tensors, blocks, names = [], [], 0, b""
+    for number, (family, at, items) in enumerate(files):
+        first, pos = len(tensors), at
+        for name, dtype, size, n in items:
+            key = family.encode() + b"\0" + name.encode()
+            tensors.append([pos, size * n, number, len(key), len(names), crc(key),
+                            7 if size * n else 0,
+                            dtype, 1, 0, 0, n])
+            names += key + b"\0"
+            pos += size * n
+        n = -(-pos // (1 << 20))
+        recs.append(struct.pack("<3Q2I", pos, blocks, first, len(items), at))
+        blocks += n
+    for i, k in enumerate(sorted(range(len(tensors)), key=lambda i: (tensors[i][5], i))):
+        tensors[i][10] = k
+    parts = [b"".join(recs), b"".join(struct.pack("<2Q2I3QH2BIQ", *t) for t in tensors),
+             b"".join(struct.pack("<Q", 99 + i) for i in range(blocks)), names]
+    offs = [128]
+    body = b""
+    for part in parts:
+        body += part + bytes(-len(part) % 64)
+        offs.append(128 + len(body))
+    counts = [len(recs), len(tensors), blocks, len(names)]
+    top = b"SHEAFSUM" + struct.pack("<2I9Q", *(head or (1, 0)), *counts, *offs) + bytes(32)
+    data = bytearray(top + struct.pack("<Q", crc(top)) + body)
+    for at, value in (patch or {}).items():
+        data[at] = value
+    pages = b"".join(struct.pack("<Q", crc(data[i:i + 65536])) for i in range(0, len(data), 65536))
+    return bytes(data) + pages
+
+
+ONE = [("model", 4096, [("a", 12, 4, 6), ("b", 2, 1, 3)])]
+TWO = ONE + [("optimizer", 4096, [("a/moment1_0", 12, 4, 6), ("e", 2, 1, 0), ("b/moment1_0", 12,
+                                                                              4, 1)])]
+SUMS = [
+    sums([]), sums(ONE), sums(TWO), sums([("model", 4096, [])]), sums(ONE + [("ema", 4096,
+                                                                              [])] + TWO[1:]),
+    sums([("model", 4096, [("big", 12, 4, 1 << 19), ("c", 2, 1, 1)])]), sums(ONE, head=(2, 0)),
+    sums(ONE, head=(1, 1)), sums([("model", 4096, [("a", 2, 1, 1), ("a", 2, 1, 1)])]),
+    sums([("Model", 4096, [("a", 2, 1, 1)])]), sums([("model", 4096, [("\n", 2, 1, 1)])]),
+    sums([("model", 4096, [("a", 99, 1, 1)])]), sums([("model", 4096, [("l.%d" % i, 11, 2,
+                                                                        i) for i in range(40)])]),
+    sums(TWO)[:-1], sums(TWO) + b"\0", sums(TWO)[:128], b"SHEAFSUM", b"",
+] + [sums(TWO, patch={at: 1}) for at in (16, 24, 40, 48, 88, 128, 136, 144, 152, 192, 193, 212,
+                                         216, 224, 242, 244)]
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "corpus")
+    for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
+                           ("manifest", MANIFEST), ("sums", SUMS)):
+        folder = os.path.join(root, target)
+        os.makedirs(folder, exist_ok=True)
+        for i, data in enumerate(inputs):
+            with open(os.path.join(folder, "%02d" % i), "wb") as f:
+                f.write(data)
+
+
+if __name__ == "__main__":
+    main()
