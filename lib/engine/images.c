@@ -75,7 +75,7 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 	return 0;
 }
 
-static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	int rc = 0;
@@ -83,8 +83,14 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	if (s->grew && s->shared)
 		rc = sys->ops->shm_serve(sys->arg, s->offer, &run->images.own,
 		                         run->place.node_ranks - 1, run->team.timeout_ms);
-	if (rc < 0)
-		return shf_fail_sys(err, -rc, "handing the image to the ranks of this node");
+	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
+}
+
+static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	int rc = 0;
+
 	for (int r = 0; r < run->team.ranks; r++) {
 		if (s->connections[r] < 0)
 			continue;
@@ -111,6 +117,8 @@ static int share(struct sheaf_run *run, struct sharing *s, int rc, struct sheaf_
 		rc = shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, s->shared ? connect_all(run, s, err) : 0, err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, serve_all(run, s, err), err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, s->shared ? take_all(run, s, err) : 0, err);
 	return rc;

@@ -121,9 +121,9 @@ static const char *file_name(struct shf_arena *arena, const struct shf_lt_family
 
 	for (size_t m = n / 100000; m > 0; m /= 10)
 		wide++;
-	snprintf(text, sizeof(text), "%s%s%s-%0*zu-of-%0*zu.safetensors",
+	snprintf(text, sizeof(text), "%.32s%s%.32s-%0*zu-of-%0*zu.safetensors",
 	         strcmp(fam->dir, ".") ? fam->dir : "", strcmp(fam->dir, ".") ? "/" : "", fam->name,
-	         wide, i + 1, wide, n);
+	         wide > 20 ? 20 : wide, i + 1, wide > 20 ? 20 : wide, n);
 	return shf_arena_strdup(arena, text, strlen(text));
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "home.h"
 
 #define WITNESS (UINT32_C(1) << 31)
 
@@ -167,20 +168,8 @@ static void tell_homes(const struct shf_team *team, const struct shf_match *m, s
 	}
 }
 
-struct heard {                  /* what a home was told */
-	uint32_t rank, tensor;
-	struct shf_box box;
-};
-struct home {
-	uint64_t first, end;            /* stripes */
-	struct heard *heard;
-	size_t n;
-	size_t *start;                  /* by stripe: first position in `which`; end - first + 1 */
-	size_t *which;                  /* indices of heard */
-};
-
-static void heard_stripes(const struct shf_layout *l, const struct home *h, const struct heard *x,
-                          uint64_t *a, uint64_t *b)
+static void heard_stripes(const struct shf_layout *l, const struct shf_home *h,
+                          const struct shf_heard *x, uint64_t *a, uint64_t *b)
 {
 	const struct shf_lt_tensor *t = &l->tensors[x->tensor];
 	uint64_t lo, hi, first = l->files[t->file].first_stripe;
@@ -192,7 +181,7 @@ static void heard_stripes(const struct shf_layout *l, const struct home *h, cons
 	*b = *b > h->end ? h->end : *b;
 }
 
-static int home_sort(const struct shf_layout *l, struct home *h, struct shf_arena *arena)
+int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena)
 {
 	size_t stripes = (size_t)(h->end - h->first), total = 0;
 	uint64_t a, b;
@@ -218,7 +207,7 @@ static int home_sort(const struct shf_layout *l, struct home *h, struct shf_aren
 	return 0;
 }
 
-static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct home *h,
+static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct shf_home *h,
                      const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
 {
 	struct shf_cur c = { in->data, in->data, false };
@@ -229,11 +218,13 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 	for (int r = 0; r < team->ranks; r++) {
 		c.end = c.p + in_bytes[r];
 		while (c.p < c.end) {
-			struct heard x = { .rank = (uint32_t)r };
+			struct shf_heard x = { .rank = (uint32_t)r };
 
 			if (h->n == cap) {
-				struct heard *more = shf_realloc(h->heard, cap = cap ? 2 * cap : 64,
-				                                 sizeof(*more));
+				struct shf_heard *more;
+
+				cap = cap ? 2 * cap : 64;
+				more = shf_realloc(h->heard, cap, sizeof(*more));
 				if (!more)
 					return SHEAF_ENOMEM;
 				h->heard = more;
@@ -245,7 +236,7 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 			h->heard[h->n++] = x;
 		}
 	}
-	return home_sort(l, h, arena);
+	return shf_home_sort(l, h, arena);
 }
 
 static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
@@ -291,7 +282,7 @@ static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st,
 }
 
 /* Deal one stripe of this home. */
-static int deal_stripe(const struct shf_team *team, const struct shf_match *m, const struct home *h,
+static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                        uint64_t stripe, struct shf_buf *out, struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
@@ -306,7 +297,7 @@ static int deal_stripe(const struct shf_team *team, const struct shf_match *m, c
 	if (rc == 0 && !pieces)
 		rc = SHEAF_ENOMEM;
 	for (size_t i = 0; i < n && rc == 0; i++) {
-		const struct heard *x = &h->heard[h->which[first + i]];
+		const struct shf_heard *x = &h->heard[h->which[first + i]];
 		size_t t = in_stripe(m->layout, &st, x->tensor);
 
 		if (t >= st.tensors_n || numbers[t] != x->tensor)
@@ -314,10 +305,10 @@ static int deal_stripe(const struct shf_team *team, const struct shf_match *m, c
 		pieces[i] = (struct shf_piece){ x->rank, (uint32_t)t, x->box };
 	}
 	if (rc == 0 && m->way == SHF_SAVE)
-		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, (uint32_t)team->ranks,
+		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, ranks,
 		                   m->witness ? SHF_DEAL_WITNESS : 0, &dealt, &gap);
 	else if (rc == 0)
-		rc = shf_deal_load(&arena, &st, pieces, n, m->nodes, (uint32_t)team->ranks, &dealt);
+		rc = shf_deal_load(&arena, &st, pieces, n, m->nodes, ranks, &dealt);
 	if (rc == SHEAF_ELAYOUT)
 		shf_gap_fail(err, m->layout, numbers[gap.tensor], &gap);
 	else if (rc < 0)
@@ -328,21 +319,31 @@ static int deal_stripe(const struct shf_team *team, const struct shf_match *m, c
 	return rc;
 }
 
+int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
+                  struct shf_buf *out, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	for (uint64_t s = h->first; s < h->end && rc == 0; s++) {
+		if (m->way == SHF_LOAD && h->start[s - h->first] == h->start[s - h->first + 1])
+			continue;
+		rc = deal_stripe(m, ranks, h, s, out, err);
+	}
+	return rc;
+}
+
 static int deal_home(const struct shf_team *team, const struct shf_match *m,
                      const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
                      struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
-	struct home h = { 0 };
+	struct shf_home h = { 0 };
 	int rc = home_hear(team, m->layout, &h, in, in_bytes, &arena);
 
 	if (rc < 0)
 		shf_fail(err, rc, "planning: %s", sheaf_strerror(rc));
-	for (uint64_t s = h.first; s < h.end && rc == 0; s++) {
-		if (m->way == SHF_LOAD && h.start[s - h.first] == h.start[s - h.first + 1])
-			continue;
-		rc = deal_stripe(team, m, &h, s, out, err);
-	}
+	else
+		rc = shf_home_deal(m, (uint32_t)team->ranks, &h, out, err);
 	shf_free(h.heard);
 	shf_arena_release(&arena);
 	return rc;
@@ -562,10 +563,8 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 	return rc;
 }
 
-static int file_side(int self, const struct shf_match *m, const struct shf_buf *in,
-                     struct shf_work *w, struct shf_buf *out)
+int shf_work_hear(const struct shf_match *m, const struct shf_buf *in, struct shf_work *w)
 {
-	uint8_t rank[4];
 	int rc = hear_segments(m->layout, in, w);
 
 	if (rc == 0 && m->window)
@@ -575,6 +574,17 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
 	lay_out(w, m->window);
+	return 0;
+}
+
+static int file_side(int self, const struct shf_match *m, const struct shf_buf *in,
+                     struct shf_work *w, struct shf_buf *out)
+{
+	uint8_t rank[4];
+	int rc = shf_work_hear(m, in, w);
+
+	if (rc < 0)
+		return rc;
 	tell_memory(w, out);
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);

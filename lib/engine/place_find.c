@@ -77,6 +77,8 @@ static int attempt(struct shf_team *team, const struct shf_sys *sys, struct roun
 		serve += reached[k] == team->rank;
 	if (rc == 0 && serve > 0)
 		(void)sys->ops->shm_serve(sys->arg, r->offer, &r->shm, serve, team->timeout_ms);
+	if (rc == 0)
+		rc = shf_agree(team, 0, err); /* everyone has served: nobody waits for his turn */
 	if (rc == 0 && mine >= 0)
 		*joined = take(sys, r, tokens + 16 * mine, team->timeout_ms);
 	shf_free(tokens);

@@ -21,8 +21,9 @@ void shf_plan_put(void *p)
 	shf_free(plan);
 }
 
-static int hold_all(const struct sheaf_run *run, const struct sheaf_state *state,
-                    struct shf_plan *plan, struct sheaf_error *err)
+int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
+                    const struct sheaf_state *state, const char *const *ignore,
+                    struct sheaf_error *err)
 {
 	int rc = 0;
 
@@ -30,26 +31,29 @@ static int hold_all(const struct sheaf_run *run, const struct sheaf_state *state
 		const struct shf_slice *s = &state->slices[i];
 		int64_t t;
 
-		if (shf_ignored(run->opts.ignore, s->family, s->name))
+		if (shf_ignored(ignore, s->family, s->name))
 			continue;
-		t = shf_layout_find(&plan->layout, s->family, s->stored);
+		t = shf_layout_find(l, s->family, s->stored);
 		if (!always(t >= 0))
 			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema", s->family,
 			                s->stored);
-		rc = shf_holds_add(&plan->holds, &plan->layout, (uint32_t)t, (uint32_t)i, s, err);
+		rc = shf_holds_add(h, l, (uint32_t)t, (uint32_t)i, s, err);
 	}
-	shf_holds_sort(&plan->holds);
+	shf_holds_sort(h);
 	return rc;
 }
 
-/* Smallest window of all ranks: half of the staging is image, the rest is for what travels. */
+uint64_t shf_window_of(const struct sheaf_opts *opts)
+{
+	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
+}
+
+/* Smallest window of all ranks. */
 static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error *err)
 {
-	uint64_t w = run->opts.staging_bytes_max ? run->opts.staging_bytes_max / 2 : UINT64_MAX, inv;
+	uint64_t w = shf_window_of(&run->opts), inv = w ? ~w : 0;
 	int rc;
 
-	w = w == UINT64_MAX ? w : w / SHF_PAGE * SHF_PAGE;
-	inv = ~w;
 	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
 	*window = ~inv == UINT64_MAX ? 0 : ~inv;
 	return rc;
@@ -66,7 +70,8 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	if (rc == 0) {
 		rc = shf_layout_place(&plan->layout, run->opts.file_bytes_max, err);
 		if (rc == 0)
-			rc = hold_all(run, state, plan, err);
+			rc = shf_holds_state(&plan->holds, &plan->layout, state, run->opts.ignore,
+			                     err);
 		rc = shf_agree(&run->team, rc, err);
 	}
 	if (rc == 0)
@@ -301,13 +306,15 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_team *team = &run->team;
+	char name[sizeof(save->stage.name)];
 	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
 
 	if (rc < 0)
 		return rc;
-	rc = shf_bcast(team, save->stage.name, sizeof(save->stage.name), err);
+	memcpy(name, save->stage.name, sizeof(name));
+	rc = shf_bcast(team, name, sizeof(name), err);
 	if (rc == 0 && team->rank)
-		rc = shf_stage_join(&run->store, &save->stage, save->step, save->stage.name, err);
+		rc = shf_stage_join(&run->store, &save->stage, save->step, name, err);
 	if (rc == 0 && run->place.node_first == team->rank)
 		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
 	rc = shf_agree(team, rc, err);

@@ -147,30 +147,43 @@ static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
 	return 0;
 }
 
+static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error *err)
+{
+	if (!s->stream.stream || s->stream.ranks == ranks)
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "stream %s: said to be of %d ranks, the group has %d",
+	                s->stream.stream, s->stream.ranks, ranks);
+}
+
+/* What a slice says: a tensor and, where it is known by another name here, a tie. How many. */
+static int say(const struct shf_slice *s, int rank, struct desc out[2])
+{
+	out[0] = (struct desc){ TENSOR, (uint8_t)s->dtype, (uint8_t)s->items.ndim, (uint32_t)rank,
+	                        s->family, s->stored, NULL, { 0 } };
+	memcpy(out[0].shape, s->items.dim, sizeof(int64_t) * (size_t)s->items.ndim);
+	if (strcmp(s->stored, s->name) == 0)
+		return 1;
+	out[1] = out[0];
+	out[1].kind = TIE;
+	out[1].ndim = 0;
+	out[1].name = s->name;
+	out[1].to = s->stored;
+	return 2;
+}
+
 static int describe(const struct shf_team *team, const struct sheaf_state *state,
                     const char *const *ignore, struct shf_buf *out, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < state->n; i++) {
 		const struct shf_slice *s = &state->slices[i];
-		struct desc d = { TENSOR, (uint8_t)s->dtype, (uint8_t)s->items.ndim,
-			(uint32_t)team->rank, s->family, s->stored, NULL, { 0 } };
-		size_t home = (size_t)(shf_sums_key(s->family, s->stored) % (uint64_t)team->ranks);
+		struct desc d[2];
 
 		if (shf_ignored(ignore, s->family, s->name))
 			continue;
-		if (s->stream.stream && s->stream.ranks != team->ranks)
-			return shf_fail(err, SHEAF_EINVAL, "stream %s: said to be of %d ranks, the group "
-			                "has %d", s->stream.stream, s->stream.ranks, team->ranks);
-		memcpy(d.shape, s->items.dim, sizeof(int64_t) * d.ndim);
-		put(&out[home], &d);
-		if (strcmp(s->stored, s->name) == 0)
-			continue;
-		home = (size_t)(shf_sums_key(s->family, s->name) % (uint64_t)team->ranks);
-		d.kind = TIE;
-		d.ndim = 0;
-		d.name = s->name;
-		d.to = s->stored;
-		put(&out[home], &d);
+		if (check_stream(s, team->ranks, err) < 0)
+			return SHEAF_EINVAL;
+		for (int k = 0, n = say(s, team->rank, d); k < n; k++)
+			put(&out[shf_sums_key(d[k].family, d[k].name) % (uint64_t)team->ranks], &d[k]);
 	}
 	return 0;
 }
@@ -297,5 +310,93 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 	shf_free(out);
 	shf_free(in_bytes);
 	shf_buf_release(&in);
+	return rc;
+}
+
+/* ---- the same without a group: descriptions of all ranks meet in one table ---- */
+
+struct table {                  /* open addressing; at most half full */
+	struct desc *all;               /* owned */
+	size_t n, cap;                  /* cap: a power of 2 */
+	uint32_t *slots;                /* owned; index into all + 1, 2 * cap of them */
+};
+
+static uint64_t desc_key(const struct desc *d)
+{
+	return shf_sums_key(d->family, d->name) * UINT64_C(0x9E3779B97F4A7C15) + d->kind;
+}
+
+/* The same words about the same thing. Different ones stay side by side, for unite to name. */
+static bool same_desc(const struct desc *a, const struct desc *b)
+{
+	return a->kind == b->kind && a->dtype == b->dtype && a->ndim == b->ndim &&
+	       same_name(a, b) && shf_same_text(a->to, b->to) &&
+	       memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) == 0;
+}
+
+static bool table_grow(struct table *t)
+{
+	size_t cap = t->cap ? 2 * t->cap : 256, mask = 2 * cap - 1;
+	uint32_t *slots = cap < UINT32_MAX / 4 ? shf_zalloc(2 * cap, sizeof(*slots)) : NULL;
+	struct desc *all = slots ? shf_realloc(t->all, cap, sizeof(*all)) : NULL;
+
+	if (!all) {
+		shf_free(slots);
+		return false;
+	}
+	for (size_t i = 0; i < t->n; i++) {
+		size_t at = (size_t)(desc_key(&all[i]) >> 20) & mask;
+
+		while (slots[at])
+			at = (at + 1) & mask;
+		slots[at] = (uint32_t)i + 1;
+	}
+	shf_free(t->slots);
+	t->slots = slots;
+	t->all = all;
+	t->cap = cap;
+	return true;
+}
+
+static int table_add(struct table *t, const struct desc *d)
+{
+	if (t->n == t->cap && !table_grow(t))
+		return SHEAF_ENOMEM;
+	size_t mask = 2 * t->cap - 1, at = (size_t)(desc_key(d) >> 20) & mask;
+
+	for (; t->slots[at]; at = (at + 1) & mask)
+		if (same_desc(&t->all[t->slots[at] - 1], d))
+			return 0;
+	t->all[t->n++] = *d;
+	t->slots[at] = (uint32_t)t->n;
+	return 0;
+}
+
+int shf_schema_preview(struct sheaf_state *const *states, int ranks, const char *const *ignore,
+                       struct shf_layout *l, struct sheaf_error *err)
+{
+	struct table t = { 0 };
+	int rc = 0;
+
+	for (int r = 0; r < ranks; r++)
+		for (size_t i = 0; i < states[r]->n && rc == 0; i++) {
+			const struct shf_slice *s = &states[r]->slices[i];
+			struct desc d[2];
+			int n = say(s, r, d);
+
+			if (shf_ignored(ignore, s->family, s->name))
+				continue;
+			rc = check_stream(s, ranks, err);
+			for (int k = 0; k < n && rc == 0; k++)
+				if (table_add(&t, &d[k]) < 0)
+					rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu descriptions",
+					              t.n);
+		}
+	if (rc == 0 && t.n)
+		rc = unite(t.all, &t.n, err);
+	if (rc == 0)
+		rc = fill_tensors(l, t.all, t.n, err);
+	shf_free(t.all);
+	shf_free(t.slots);
 	return rc;
 }

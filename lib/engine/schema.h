@@ -16,4 +16,8 @@ bool shf_ignored(const char *const *ignore, const char *family, const char *name
 int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
                      const char *const *ignore, int rc, struct shf_layout *l,
                      struct sheaf_error *err);
+/* The same of ranks that do not exist: states[r] is rank r's. Texts are borrowed from the states.
+ * [local] */
+int shf_schema_preview(struct sheaf_state *const *states, int ranks, const char *const *ignore,
+                       struct shf_layout *l, struct sheaf_error *err);
 #endif

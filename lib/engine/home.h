@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of matching that talk to nobody: what a home makes of what it was told, and what the
+ * file side makes of what the homes tell it. For match.c, and for plans of ranks that do not
+ * exist (preview.c). */
+#ifndef SHF_HOME_H
+#define SHF_HOME_H
+#include "match.h"
+
+struct shf_heard {              /* what a home was told: a rank holds, or wants, a box */
+	uint32_t rank, tensor;
+	struct shf_box box;
+};
+struct shf_home {
+	uint64_t first, end;            /* stripes */
+	struct shf_heard *heard;        /* by the caller */
+	size_t n;
+	size_t *start;                  /* by stripe: first position in `which`; end - first + 1 */
+	size_t *which;                  /* indices of heard */
+};
+/* start and which, in the arena. 0 or ENOMEM. */
+int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);
+/* Every stripe of a sorted home, to the buffers of the file side's ranks. */
+int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
+                  struct shf_buf *out, struct sheaf_error *err);
+/* Segments, moves, rounds and image of one rank of the file side, from what homes told it. Serves
+ * and hash are not filled. ENOMEM, EBUG. */
+int shf_work_hear(const struct shf_match *m, const struct shf_buf *in, struct shf_work *w);
+#endif
