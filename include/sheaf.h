@@ -179,7 +179,8 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
 /* Steps that a newer verified one dominates, by opts.keep_last and keep_every. Verifies the
  * newest first if that has not been done since its commit. Returns how many went (dry: would);
- * item, which may be NULL, hears of each step: 'k' stays, 'r' goes, and why. [collective] */
+ * item, which may be NULL, hears of each step on rank 0: 'k' stays, 'r' goes, and why.
+ * [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,
                      void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                      struct sheaf_error *err);
