@@ -62,6 +62,7 @@ static int open_folder(struct files *f, const char *name, size_t n)
 static int check_file(struct files *f, const struct shf_mf_file *file)
 {
 	const char *slash = strchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
+	const struct shf_sys *sys = f->s->sys;
 	struct shf_stat st;
 	int rc = 0;
 
@@ -70,7 +71,7 @@ static int check_file(struct files *f, const struct shf_mf_file *file)
 	if (rc == 0 && slash)
 		rc = open_folder(f, file->name, (size_t)(slash - file->name));
 	if (rc == 0)
-		rc = f->s->sys->ops->stat(f->s->sys->arg, slash ? f->dir : f->top, name, false, &st);
+		rc = sys->ops->stat(sys->arg, slash ? f->dir : f->top, name, false, &st);
 	if (is_ours(rc))
 		return rc;
 	if (rc < 0)
@@ -328,7 +329,7 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
 	if (rc == 0)
 		rc = check_names(s, m, step, where, err);
 	else if (rc == SHEAF_ENOENT)    /* which would mean that there is no such step */
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: has no manifest, so it is not a step of ours",
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no manifest, so it is not a step of ours",
 		              where);
 	return rc;
 }
@@ -380,8 +381,8 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 		} else if (why.code == SHEAF_EFORMAT) {
 			rc = shf_fail(err, SHEAF_EFORMAT, "%s", why.msg);
 		} else {
-			rc = shf_fail(err, SHEAF_ECORRUPT, "step %lld, the newest, is damaged: %.400s",
-			              (long long)e.step, why.msg);
+			rc = shf_fail(err, SHEAF_ECORRUPT, "step %lld, the newest, is damaged: "
+			              "%.400s", (long long)e.step, why.msg);
 		}
 	}
 	shf_free(steps.all);

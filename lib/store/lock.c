@@ -34,7 +34,8 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 	if (!shf_line_get(&p, end, "sheaf-owner 1", text, 1) ||
 	    !shf_line_get(&p, end, "host ", o.host, sizeof(o.host)) ||
 	    !shf_line_get(&p, end, "boot ", o.boot, sizeof(o.boot)) ||
-	    !shf_line_number(&p, end, "pid_ns ", &o.pid_ns) || !shf_line_number(&p, end, "pid ", &o.pid) ||
+	    !shf_line_number(&p, end, "pid_ns ", &o.pid_ns) ||
+	    !shf_line_number(&p, end, "pid ", &o.pid) ||
 	    !shf_line_number(&p, end, "start ", &o.start) ||
 	    !shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_id_is_valid(text, 32))
 		return false;
@@ -89,8 +90,8 @@ static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 
 	if (shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX) == 0 &&
 	    shf_owner_get(text.data, text.len, &o, session))
-		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here: pid %llu on %s, session %s",
-		         s->path, (unsigned long long)o.pid, o.host, session);
+		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here: pid %llu on %s, "
+		         "session %s", s->path, (unsigned long long)o.pid, o.host, session);
 	else
 		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here, its lock does not say who",
 		         s->path);
@@ -170,8 +171,8 @@ int shf_lock_check(struct shf_store *s, struct sheaf_error *err)
 		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock file no longer names this job",
 		              s->path);
 	else if (strcmp(session, s->session) != 0)
-		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock was taken by pid %llu on %s, session %s",
-		              s->path, (unsigned long long)o.pid, o.host, session);
+		rc = shf_fail(err, SHEAF_ELOST, "%s: the lock was taken by pid %llu on %s, "
+		              "session %s", s->path, (unsigned long long)o.pid, o.host, session);
 	else
 		rc = 0;
 out:

@@ -61,8 +61,8 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	int dir = -1, rc;
 
 	if (!s->writer || step < 0 || (mark != 'k' && mark != 'b' && mark != 0))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a mark is k, b or none, of a step, in a run "
-		                "open for writing", s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: a mark is k, b or none, of a step, in "
+		                "a run open for writing", s->path);
 	rc = shf_lock_check(s, err);
 	if (rc < 0)
 		return rc;
@@ -86,5 +86,5 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 out:
 	shf_fd_close(s->sys, &dir);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/marks/%lld", s->path, (long long)step)
-	              : 0;
+	             : 0;
 }

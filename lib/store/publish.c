@@ -104,7 +104,7 @@ static int check_file(struct check *c, int dir, const char *name, const char *fu
 
 	w = bsearch(&key, c->wants.all, c->wants.n, sizeof(key), by_name);
 	if (!w) {
-		/* Left by a network file system for somebody's open descriptor; it goes by itself. */
+		/* A network file system's, for an open descriptor; it goes by itself. */
 		if (strncmp(name, ".nfs", 4) == 0)
 			return 0;
 		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: nobody said he wrote it",
@@ -114,8 +114,8 @@ static int check_file(struct check *c, int dir, const char *name, const char *fu
 	if (rc < 0)
 		return fail_in(c, -rc, full);
 	if (st.type != SHF_T_FILE || st.bytes != w->bytes)
-		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: has %llu bytes, its writers "
-		                "say %llu", c->s->path, c->g->name, full,
+		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: has %llu bytes, its "
+		                "writers say %llu", c->s->path, c->g->name, full,
 		                (unsigned long long)st.bytes, (unsigned long long)w->bytes);
 	w->seen = true;
 	return 0;
@@ -195,8 +195,8 @@ static int settle(struct check *c)
 		return rc;
 	for (size_t i = 0; i < c->wants.n; i++)
 		if (!c->wants.all[i].seen)
-			return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: is not here, though "
-			                "its writers say so", c->s->path, c->g->name,
+			return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: is not here, "
+			                "though its writers say so", c->s->path, c->g->name,
 			                c->wants.all[i].name);
 	rc = shf_dir_sync(c->s, c->g->dir);
 	return rc < 0 ? fail_in(c, -rc, ".") : 0;
@@ -306,7 +306,7 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 	if (rc == 0)
 		return 0;
 	shf_fail_io(err, -rc, "%s/checkpoint-%lld: published, perhaps not for ever: sync of the "
-	             "directory", s->path, (long long)step);
+	            "directory", s->path, (long long)step);
 	if (err)
 		err->code = SHEAF_EINDOUBT;
 	return SHEAF_EINDOUBT;
@@ -320,8 +320,8 @@ int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf
 	int rc;
 
 	if (!s->writer || g->dir < 0 || g->name[0] == '\0' || m->step != g->step)
-		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld cannot be published from this stage",
-		                s->path, (long long)m->step);
+		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld cannot be published from this "
+		                "stage", s->path, (long long)m->step);
 	rc = settle(&c);
 	if (rc == 0)
 		rc = encode(&c, &text);

@@ -39,7 +39,7 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 		rc = s->sys->ops->mkdir(s->sys->arg, g->dir, *folders, 0777);
 		if (rc < 0 && rc != -EEXIST)
 			return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name,
-			                    *folders);
+			                   *folders);
 	}
 	return 0;
 }
@@ -68,8 +68,8 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 
 	init(s, g, step);
 	if (!s->writer || step < 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing and a "
-		                "number that is not negative", s->path, (long long)step);
+		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing "
+		                "and a number that is not negative", s->path, (long long)step);
 	rc = check_target(s, step, err);
 	if (rc < 0)
 		return rc;
@@ -87,7 +87,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	}
 	g->dir = shf_dir_open(sys, s->stage, g->name);
 	rc = g->dir < 0 ? shf_fail_io(err, -g->dir, "%s/.sheaf/stage/%s", s->path, g->name)
-	                : make_folders(s, g, folders, err);
+	               : make_folders(s, g, folders, err);
 	if (rc < 0)
 		shf_stage_discard(s, g);
 	return rc;
@@ -101,8 +101,8 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 
 	init(s, g, step);
 	if (!shf_step_split(name, &of, session) || of != step || s->stage < 0)
-		return shf_fail(err, SHEAF_EINVAL, "%s: '%.60s' is not a stage of step %lld", s->path,
-		                name, (long long)step);
+		return shf_fail(err, SHEAF_EINVAL, "%s: '%.60s' is not a stage of step %lld",
+		                s->path, name, (long long)step);
 	g->dir = shf_dir_open(s->sys, s->stage, name);
 	if (g->dir < 0) {
 		int rc = -g->dir;

@@ -114,8 +114,8 @@ static int run_id_read(struct shf_store *s, struct sheaf_error *err)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer sheaf", s->path);
 	}
 	if (rc == 0 && s->run[0] == '\0' && text.len > 1)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not a run's identity; remove the "
-		              "file and the next save makes one", s->path);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not a run's identity; remove "
+		              "the file and the next save makes one", s->path);
 	shf_buf_release(&text);
 	return rc;
 }
@@ -326,7 +326,8 @@ int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *p
 
 	if (!shf_id_is_valid(run, 32) || !shf_id_is_valid(session, 32)) {
 		init(s, sys);
-		return shf_fail(err, SHEAF_EINVAL, "%s: run and session are not 32 hex digits", path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: run and session are not 32 hex digits",
+		                path);
 	}
 	rc = shf_store_open(s, sys, path, err);
 	if (rc < 0)
@@ -353,8 +354,8 @@ int shf_store_proof_write(struct shf_store *s, const char token[33], struct shea
 	int rc;
 
 	if (s->dot < 0 || !shf_id_is_valid(token, 32))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex digits",
-		                s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex "
+		                "digits", s->path);
 	snprintf(name, sizeof(name), "proof-%s", token);
 	rc = shf_text_write(s->sys, s->dot, name, token, 32);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
@@ -367,13 +368,13 @@ int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf
 	int rc;
 
 	if (s->dot < 0 || !shf_id_is_valid(token, 32))
-		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex digits",
-		                s->path);
+		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex "
+		                "digits", s->path);
 	snprintf(name, sizeof(name), "proof-%s", token);
 	rc = shf_text_read(s->sys, s->dot, name, &text, 64);
 	if (rc == -ENOENT || (rc == 0 && (text.len != 32 || memcmp(text.data, token, 32) != 0)))
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: the first rank's token is not here: the ranks do "
-		              "not see one file system", s->path);
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: the first rank's token is not here: the "
+		              "ranks do not see one file system", s->path);
 	else if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name);
 	shf_buf_release(&text);

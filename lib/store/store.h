@@ -97,7 +97,8 @@ void shf_list_release(struct shf_list *list);
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
-/* Manifest of a committed step, or of a directory by descriptor. raw, if not NULL, gets the bytes. */
+/* Manifest of a committed step (ENOENT: no such step; EFORMAT: foreign; ECORRUPT: also one of
+ * another step or run), or of a directory by descriptor (ENOENT: it has none). */
 int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m,
                        struct shf_arena *arena, struct sheaf_error *err);
 int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,

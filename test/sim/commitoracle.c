@@ -285,7 +285,7 @@ static void judge_stage(struct judge *j)
 		for (size_t q = 0; q < j->w->known_n; q++)
 			if (!strcmp(j->w->known[q].stage, names.text[i]) &&
 			    j->w->known[q].acked <= j->cut)
-				bad(j, "C9: %s is still there after the step was acknowledged", dir);
+				bad(j, "C9: %s is still there after its step was told", dir);
 		if (j->recovered)
 			continue;       /* perhaps half deleted: nobody may publish it any more */
 		found = manifest_of(j, dir, &r);
@@ -323,7 +323,7 @@ static void judge_rewind(struct judge *j)
 
 			if (x->rewound && y->rewound && x->leaving == y->leaving &&
 			    x->leaving < j->cut && j->seen[a] != j->seen[b])
-				bad(j, "a rewind stopped half-way: step %lld is %s, step %lld is %s",
+				bad(j, "a rewind stopped half-way: step %lld is %s, %lld is %s",
 				    (long long)x->step, j->seen[a] ? "there" : "aside",
 				    (long long)y->step, j->seen[b] ? "there" : "aside");
 		}
@@ -377,7 +377,8 @@ static void judge_promises(struct judge *j)
 const char *oracle_judge(struct world *w, struct simdisk *crashed, int64_t cut, bool recovered,
                          int64_t *newest, char buf[300])
 {
-	struct judge j = { .w = w, .disk = crashed, .cut = cut, .recovered = recovered, .buf = buf };
+	struct judge j = { .w = w, .disk = crashed, .cut = cut, .recovered = recovered,
+	                   .buf = buf };
 	struct names names;
 	const char *session;
 	int64_t step, best = -1;

@@ -567,12 +567,14 @@ static void each_call_fails(enum deed deed, enum simdisk_how how, int error)
 	}
 }
 
+#define FAIL(deed, claim, how, error)                                         \
+	TEST(each_call_of_a_##claim) { each_call_fails(deed, how, error); }
 #define FAILS(deed, name)                                                     \
-	TEST(each_call_of_a_##name##_may_fail) { each_call_fails(deed, SIMDISK_INSTEAD, EIO); } \
-	TEST(each_call_of_a_##name##_may_not_find) { each_call_fails(deed, SIMDISK_INSTEAD, ENOENT); } \
-	TEST(each_call_of_a_##name##_may_lack_memory) { each_call_fails(deed, SIMDISK_INSTEAD, ENOMEM); } \
-	TEST(each_call_of_a_##name##_may_work_and_say_it_failed) { each_call_fails(deed, SIMDISK_AFTER, EIO); } \
-	TEST(each_call_of_a_##name##_may_be_the_last) { each_call_fails(deed, SIMDISK_KILL, EIO); }
+	FAIL(deed, name##_may_fail, SIMDISK_INSTEAD, EIO)                     \
+	FAIL(deed, name##_may_not_find, SIMDISK_INSTEAD, ENOENT)              \
+	FAIL(deed, name##_may_lack_memory, SIMDISK_INSTEAD, ENOMEM)           \
+	FAIL(deed, name##_may_work_and_say_it_failed, SIMDISK_AFTER, EIO)     \
+	FAIL(deed, name##_may_be_the_last, SIMDISK_KILL, EIO)
 
 FAILS(SAVE, save)
 FAILS(PRUNE, prune)

@@ -450,7 +450,8 @@ TEST(a_committed_run_opens_for_reading_without_writing_a_byte)
 TEST(names_that_are_not_canonical_are_nobodys)
 {
 	static const char *const names[] = { "checkpoint-01", "checkpoint-", "checkpoint--1",
-		"checkpoint-1x", "checkpoint-9223372036854775808", "Checkpoint-1", "checkpoint-+1" };
+		"checkpoint-1x", "checkpoint-9223372036854775808", "Checkpoint-1",
+		"checkpoint-+1" };
 	struct shf_list list;
 	struct world w;
 	char path[100];
@@ -573,7 +574,7 @@ TEST(each_allocation_may_fail)
 			CHECK_RC(world_open(&w, false), 0, &w.err);
 			bad = oracle_judge(&w, w.disk, world_now(&w), true, NULL, why);
 			if (bad)
-				print_error("deed %d, allocation %ld (%d): %s\n", deed, nth, rc, bad);
+				print_error("%d, allocation %ld (%d): %s\n", deed, nth, rc, bad);
 			CHECK(!bad);
 			stop(&w);
 		}

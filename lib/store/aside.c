@@ -131,7 +131,7 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	if (rc == 0)
 		rc = shf_dir_sync(s, s->dir);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: sync after setting step %lld aside", s->path,
-	                             (long long)step) : 0;
+	                            (long long)step) : 0;
 }
 
 /* Every line of a journal that was checked; then its end, durably. */
@@ -178,7 +178,8 @@ static int finish(struct shf_store *s, bool must, struct sheaf_error *err)
 
 	rc = shf_text_read(s->sys, s->dot, "rewind", &text, JOURNAL_MAX);
 	if (rc < 0) {
-		rc = rc == -ENOENT && !must ? 0 : shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path);
+		rc = rc == -ENOENT && !must ? 0
+		   : shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path);
 		goto out;
 	}
 	p = text.len ? (const char *)text.data : "";
