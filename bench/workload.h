@@ -70,6 +70,9 @@ struct wl_shape {
 	bool tied, qkv_bias;
 };
 int wl_model_hf(struct wl_model *m, const struct wl_shape *s, struct sheaf_error *err);
+/* A step whose headers are broken opens, so that verify can say what is wrong; all else wants its
+ * tensors. 0, or the code and its sentence. */
+int wl_step_check(struct sheaf_step *step, struct sheaf_error *err);
 /* The tensors of an open step: family model, or all that it has. */
 int wl_model_like(struct wl_model *m, struct sheaf_step *step, bool all, struct sheaf_error *err);
 /* tp_axis, stage and expert from names, for presets and --like. Of a sealed model; seals it. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "workload.h"
 
 static bool ends(const char *s, const char *tail)
 {
@@ -188,6 +189,8 @@ int cli_step_open(struct cli_step *s, const struct cli_args *a, const char *text
 		rc = open_in_run(&made, unverified, &err);
 	else
 		rc = open_path(&made, made.place.path, unverified, &err);
+	if (rc == 0)
+		rc = wl_step_check(made.step, &err);
 	if (rc < 0) {
 		rc = cli_error(a, rc, text, err.msg, NULL);
 		cli_step_close(&made);

@@ -62,7 +62,7 @@ json 'and reported' 'o[-1]["missing"] >= 1 and o[-1]["unexpected"] >= 1'
 t 0 'a save without masters' mpi 1 save --run bare --step 1 --state state.json
 t 0 'derives them' mpi 1 load --run bare --step 1 --state state.json --adam --lenient \
 	--families model,master_weights --json
-json 'and says so' 'o[-1]["derived"] > 0 and o[-1]["missing"] == 0'
+json 'and says so; only F4 cannot be cast up' 'o[-1]["derived"] > 4 and o[-1]["missing"] == 1'
 sed 's/"BF16"/"F32"/' state.json >wide.json
 t 1 'another dtype' mpi 1 load --run bare --step 1 --state wide.json
 t 0 'is converted where asked' mpi 1 load --run bare --step 1 --state wide.json --convert --json

@@ -86,7 +86,7 @@ json 'with error, what, where, why, hint' \
 t 2 'a usage error as well' "$SHEAF" show --json --what
 cp err out
 json 'even where the option is the error' 'len(o) == 1 and o[0]["error"] == "USAGE"'
-printf 'x' >"$(printf 'a\033[31mb\302\205')"
+printf x >"$(printf 'a\033[31mb\302\205')"
 t 1 'a path with control characters is no checkpoint' \
 	"$SHEAF" show "$(printf 'a\033[31mb\302\205')"
 has 'and does not reach the terminal raw' err 'a\x1b[31mb\u0085'
