@@ -30,7 +30,7 @@ const struct lay_tensor lay_tensors[] = {
 	T("model", "layers.1.experts.7.w", SHEAF_BF16, 0, 1, 7, 0, 2, 11, 9),
 	T("master_weights", "layers.2.down", SHEAF_F32, 0, 1, -1, 0, 2, 512, 128),
 	T("master_weights", "layers.1.experts.5.w", SHEAF_F32, 0, 1, 5, 0, 2, 11, 9),
-	T("optimizer", "layers.1.up/moment1_0", SHEAF_F32, 1, 1, -1, 0, 2, 301, 1033),
+	T("optimizer", "layers.1.up/moment1_0", SHEAF_F32, 1, 1, -1, 0, 2, 61, 103),
 	T("optimizer", "layers.0.q/moment2_0", SHEAF_F32, 0, 0, -1, 0, 2, 23, 29),
 	T("optimizer", "layers.1.experts.5.w/moment1_0", SHEAF_F32, 0, 1, 5, 0, 2, 11, 9),
 	T("optimizer", "layers.1.experts.6.w/moment1_0", SHEAF_F32, 0, 1, 6, 0, 2, 11, 9),
@@ -72,24 +72,37 @@ int lay_bytes(int32_t dtype)
 	}
 }
 
-uint64_t lay_value(const struct lay_tensor *t, int64_t i, uint64_t seed)
+/* The part of a value that is the same for all items of a tensor. */
+static uint64_t salt(const struct lay_tensor *t, uint64_t seed)
 {
-	uint64_t x = seed + 0x9E3779B97F4A7C15u * (uint64_t)(i + 1);
+	uint64_t x = seed;
 
 	for (const char *p = t->family; *p; p++)
 		x = (x ^ (uint8_t)*p) * 0x100000001b3u;
 	for (const char *p = t->name; *p; p++)
 		x = (x ^ (uint8_t)*p) * 0x100000001b3u;
+	return x;
+}
+
+static uint64_t salted(uint64_t x, bool boolean, int64_t i)
+{
+	x += 0x9E3779B97F4A7C15u * (uint64_t)(i + 1);
 	x ^= x >> 29;
 	x *= 0xbf58476d1ce4e5b9u;
 	x ^= x >> 32;
-	return t->dtype == SHEAF_BOOL ? x & 1 : x;
+	return boolean ? x & 1 : x;
+}
+
+uint64_t lay_value(const struct lay_tensor *t, int64_t i, uint64_t seed)
+{
+	return salted(salt(t, seed), t->dtype == SHEAF_BOOL, i);
 }
 
 struct held {                   /* one slice's memory, item by item */
 	const struct lay_tensor *t;
 	struct sheaf_slice s;
-	uint64_t seed;
+	uint64_t salt;
+	size_t bytes;                   /* of an item */
 };
 struct lay_memory {
 	struct held held[128];
@@ -123,32 +136,32 @@ static void each(const struct held *h,
 	}
 	if (!dense)
 		memcpy(stride, s->stride, sizeof(stride));
+	int64_t i[SHEAF_DIMS_MAX] = { 0 };
+
 	for (int64_t k = 0; k < total; k++) {
-		int64_t rest = k, global = 0, where = s->origin, unit = 1;
+		int64_t global = 0, where = s->origin;
 
-		for (int d = s->ndim - 1; d >= 0; d--) {
-			int64_t i = rest % s->count[d];
-
-			rest /= s->count[d];
-			where += i * stride[d];
-			global += (s->start[d] + i) * unit;
-			unit *= s->shape[d];
+		for (int d = 0; d < s->ndim; d++) {
+			where += i[d] * stride[d];
+			global = global * s->shape[d] + s->start[d] + i[d];
 		}
+		for (int d = s->ndim - 1; d >= 0 && ++i[d] == s->count[d]; d--)
+			i[d] = 0;
 		if (s->flags & SHEAF_FLAT) {
 			if (where < s->flat_start || where >= s->flat_start + s->flat_count)
 				continue;
 			where -= s->flat_start;
 		}
-		item(arg, h, global, (uint8_t *)s->data + where * lay_bytes(s->dtype));
+		item(arg, h, global, (uint8_t *)s->data + where * (int64_t)h->bytes);
 	}
 }
 
 static void paint(void *arg, const struct held *h, int64_t global, uint8_t *at)
 {
-	uint64_t v = lay_value(h->t, global, h->seed);
+	uint64_t v = salted(h->salt, h->s.dtype == SHEAF_BOOL, global);
 
 	(void)arg;
-	memcpy(at, &v, (size_t)lay_bytes(h->s.dtype));
+	memcpy(at, &v, h->bytes);
 }
 
 struct wrong {
@@ -160,8 +173,8 @@ struct wrong {
 static void look(void *arg, const struct held *h, int64_t global, uint8_t *at)
 {
 	struct wrong *w = arg;
-	uint64_t want = lay_value(h->t, global, h->seed), got = 0;
-	size_t n = (size_t)lay_bytes(h->s.dtype);
+	uint64_t want = salted(h->salt, h->s.dtype == SHEAF_BOOL, global), got = 0;
+	size_t n = h->bytes;
 
 	memcpy(&got, at, n);
 	if (n < 8)
@@ -319,7 +332,8 @@ struct lay_memory *lay_hold(const struct layout *l, int rank, struct sheaf_slice
 		if (!here(l, t, &w))
 			continue;
 		h->t = t;
-		h->seed = seed;
+		h->salt = salt(t, seed);
+		h->bytes = (size_t)lay_bytes(t->dtype);
 		h->s = (struct sheaf_slice){ .size = sizeof(h->s), .family = t->family, .name = t->name,
 			.dtype = t->dtype, .ndim = t->ndim };
 		memcpy(h->s.shape, t->shape, sizeof(h->s.shape));
