@@ -14,10 +14,11 @@ build=$1 PY=$2
 shift 2
 for SHEAF in "$build/cli/sheaf" "$build/sheaf"; do [ -x "$SHEAF" ] && break; done
 for BENCH in "$build/bench/sheaf-bench" "$build/sheaf-bench"; do [ -x "$BENCH" ] && break; done
-T=$(mktemp -d "${TMPDIR:-/tmp}/sheaf-cli.XXXXXX") || exit 1
-trap 'chmod -R u+w "$T"; rm -rf "$T"' EXIT
+W=$(mktemp -d "${TMPDIR:-/tmp}/sheaf-cli.XXXXXX") || exit 1
+T=$W
+trap 'chmod -R u+w "$W"; rm -rf "$W"' EXIT
 trap 'exit 1' INT TERM HUP
-cd "$T" || exit 1
+cd "$W" || exit 1
 # MPI leaks, and says so under a sanitizer.
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 n=0 bad=0 rc=0 said=
@@ -105,11 +106,13 @@ cat >state.json <<'STATE'
   "tied_to": "emb.weight"}]}
 STATE
 
-for part in "${@:-usage verbs damage foreign bench}"; do
-	# shellcheck disable=SC2086
-	for name in $part; do
-		. "$here/$name.sh"
-	done
+# Each part has a folder of its own, and runs there.
+for name in ${*:-usage foreign verbs damage bench}; do
+	T=$W/$name
+	mkdir "$T" && cp state.json "$T" && cd "$T" || exit 1
+	# shellcheck source=/dev/null
+	. "$here/$name.sh"
+	cd "$W" || exit 1
 done
 echo "1..$n"
 [ "$bad" = 0 ]
