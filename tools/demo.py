@@ -50,8 +50,8 @@ def tell_model(path):
 
 def moment(path, seed, attempt):
     """When to kill: some time within the first save's; earlier at each further try."""
-    most = event(path, "saved")["seconds"] * 0.9 ** int(attempt)
-    print("%.3f" % random.Random("%s/%s" % (seed, attempt)).uniform(0, most))
+    most = event(path, "saved")["seconds"] * 0.8 ** int(attempt)
+    print("%.3f" % random.Random("%s/%s" % (seed, attempt)).uniform(most / 8, most))
 
 
 def newest():
