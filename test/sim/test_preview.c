@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of ranks that do not exist, against numbers worked out by hand and against what ranks that
+ * do exist plan together. */
+#include "engine.h"
+#include "layouts.h"
+#include "save.h"
+#include "simdisk.h"
+#include "simgroup.h"
+#include <stdbool.h>
+#include <stdlib.h>
+#include "t.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define PAGE UINT64_C(4096)
+enum { RANKS_MAX = 8, SLICES = 128 };
+
+struct seen {
+	struct sheaf_plan_rank r[RANKS_MAX];
+	int n;
+};
+
+static void see(void *arg, const struct sheaf_plan_rank *rank)
+{
+	struct seen *s = arg;
+
+	if (s->n < RANKS_MAX)
+		s->r[s->n] = *rank;
+	s->n++;
+}
+
+static int preview(struct sheaf_state **states, const int32_t *node, int ranks,
+                   const struct sheaf_opts *opts, struct seen *seen, struct sheaf_error *err)
+{
+	*seen = (struct seen){ .n = 0 };
+	return shf_plan_preview(states, node, ranks, opts, see, seen, err);
+}
+
+static void release(struct sheaf_state **states, int ranks)
+{
+	for (int r = 0; r < ranks; r++)
+		shf_state_put(states[r]);
+}
+
+/* A slice of a float matrix without memory; cut: along dim into n, this is piece i. */
+static struct sheaf_slice matrix(const char *name, int64_t rows, int64_t cols)
+{
+	return (struct sheaf_slice){ .size = sizeof(struct sheaf_slice), .name = name,
+		.dtype = SHEAF_F32, .ndim = 2, .shape = { rows, cols }, .count = { rows, cols } };
+}
+
+static struct sheaf_state *state_with(const struct sheaf_slice *slice)
+{
+	struct sheaf_state *st = shf_state_new();
+
+	(void)shf_state_add(st, slice);
+	return st;
+}
+
+static void cut_in_two(struct sheaf_state **states, int dim)
+{
+	for (int r = 0; r < 2; r++) {
+		struct sheaf_slice s = matrix("w", 1024, 1024);
+
+		s.count[dim] = 512;
+		s.start[dim] = 512 * r;
+		states[r] = state_with(&s);
+	}
+}
+
+static void check_rank(const struct sheaf_plan_rank *got, const struct sheaf_plan_rank *want)
+{
+	CHECK_INT(got->rank, want->rank);
+	CHECK_INT(got->node, want->node);
+	CHECK_INT(got->files, want->files);
+	CHECK_INT(got->holds, want->holds);
+	CHECK_INT(got->writes, want->writes);
+	CHECK_INT(got->reads, want->reads);
+	CHECK_INT(got->sends, want->sends);
+	CHECK_INT(got->receives, want->receives);
+	CHECK_INT(got->shares, want->shares);
+	CHECK_INT(got->staging, want->staging);
+}
+
+TEST(rows_are_written_by_who_holds_them)
+{
+	/* The payload begins on page 1, so the edge lies in block 2: one node asks for all of it,
+	 * and there it is rank 0's turn. Rank 1 reads the page that is left over at the end. */
+	static const struct sheaf_plan_rank want[2] = {
+		{ .rank = 0, .files = 1, .holds = 2 * MIB, .writes = 2 * MIB + PAGE, .reads = 3 * MIB,
+		  .staging = 2 * MIB + PAGE },
+		{ .rank = 1, .files = 1, .holds = 2 * MIB, .writes = 2 * MIB, .reads = MIB + PAGE,
+		  .staging = 2 * MIB },
+	};
+	struct sheaf_state *states[2];
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	cut_in_two(states, 0);
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
+	CHECK_INT(seen.n, 2);
+	for (int r = 0; r < 2; r++) {
+		CHECK_INT(seen.r[r].size, sizeof(seen.r[r]));
+		check_rank(&seen.r[r], &want[r]);
+	}
+	release(states, 2);
+}
+
+TEST(columns_of_one_node_go_through_its_memory)
+{
+	static const struct sheaf_plan_rank want[2] = {
+		{ .rank = 0, .node = 3, .files = 1, .holds = 2 * MIB, .writes = 4 * MIB + PAGE,
+		  .reads = 4 * MIB + PAGE, .staging = 4 * MIB + PAGE },
+		{ .rank = 1, .node = 3, .holds = 2 * MIB, .shares = 2 * MIB },
+	};
+	static const int32_t node[2] = { 3, 3 };
+	struct sheaf_state *states[2];
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	cut_in_two(states, 1);
+	CHECK_RC(preview(states, node, 2, NULL, &seen, &err), 0, &err);
+	for (int r = 0; r < 2; r++)
+		check_rank(&seen.r[r], &want[r]);
+	release(states, 2);
+}
+
+TEST(columns_of_two_nodes_travel)
+{
+	static const struct sheaf_plan_rank want[2] = {
+		{ .rank = 0, .node = 0, .files = 1, .holds = 2 * MIB, .writes = 4 * MIB + PAGE,
+		  .reads = 4 * MIB + PAGE, .receives = 2 * MIB, .staging = 6 * MIB + PAGE },
+		{ .rank = 1, .node = 1, .holds = 2 * MIB, .sends = 2 * MIB, .staging = 2 * MIB },
+	};
+	static const int32_t node[2] = { 0, 1 };
+	struct sheaf_state *states[2];
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	cut_in_two(states, 1);
+	CHECK_RC(preview(states, node, 2, NULL, &seen, &err), 0, &err);
+	for (int r = 0; r < 2; r++)
+		check_rank(&seen.r[r], &want[r]);
+	release(states, 2);
+}
+
+TEST(replicas_share_the_work_by_stripes)
+{
+	/* 40 MiB and a header: stripes of 16, 16 and 8 MiB and a page, in turn. */
+	static const struct sheaf_plan_rank want[2] = {
+		{ .rank = 0, .files = 1, .holds = 40 * MIB, .writes = 24 * MIB + PAGE,
+		  .reads = 24 * MIB + PAGE, .staging = 24 * MIB + PAGE },
+		{ .rank = 1, .files = 1, .holds = 40 * MIB, .writes = 16 * MIB, .reads = 16 * MIB,
+		  .staging = 16 * MIB },
+	};
+	struct sheaf_slice s = matrix("w", 10 * 1024, 1024);
+	struct sheaf_state *states[2] = { state_with(&s), state_with(&s) };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
+	for (int r = 0; r < 2; r++)
+		check_rank(&seen.r[r], &want[r]);
+	release(states, 2);
+}
+
+TEST(stages_write_their_own_tensors_into_one_file)
+{
+	static const struct sheaf_plan_rank want[2] = {
+		{ .rank = 0, .node = 0, .files = 1, .holds = 3 * MIB, .writes = 3 * MIB + PAGE,
+		  .reads = 3 * MIB, .staging = 3 * MIB + PAGE },
+		{ .rank = 1, .node = 1, .files = 1, .holds = 5 * MIB, .writes = 5 * MIB,
+		  .reads = 5 * MIB + PAGE, .staging = 5 * MIB },
+	};
+	static const int32_t node[2] = { 0, 1 };
+	struct sheaf_slice a = matrix("a", 768, 1024), b = matrix("b", 1280, 1024);
+	struct sheaf_state *states[2] = { state_with(&a), state_with(&b) };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+	uint64_t met = 0;
+
+	CHECK_RC(preview(states, node, 2, NULL, &seen, &err), 0, &err);
+	/* The block in which a ends and b begins is read once and the rest of it travels, when
+	 * loading: that is not counted here. */
+	for (int r = 0; r < 2; r++) {
+		check_rank(&seen.r[r], &want[r]);
+		met += seen.r[r].reads;
+	}
+	CHECK_INT(met, 8 * MIB + PAGE);
+	release(states, 2);
+}
+
+TEST(files_of_their_own_are_counted)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = 3 * MIB };
+	struct sheaf_slice a = matrix("a", 768, 1024), b = matrix("b", 768, 1024);
+	struct sheaf_state *states[1] = { state_with(&a) };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	CHECK_INT(shf_state_add(states[0], &b), 1);
+	CHECK_RC(preview(states, NULL, 1, &opts, &seen, &err), 0, &err);
+	CHECK_INT(seen.r[0].files, 2);
+	CHECK_INT(seen.r[0].writes, 6 * MIB + 2 * PAGE);
+	release(states, 1);
+}
+
+TEST(what_nobody_holds_is_named)
+{
+	struct sheaf_state *states[2];
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	for (int r = 0; r < 2; r++) {
+		struct sheaf_slice s = matrix("w", 1024, 1024);
+
+		s.count[0] = 500;
+		s.start[0] = 524 * r;
+		states[r] = state_with(&s);
+	}
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), SHEAF_ELAYOUT, &err);
+	CHECK(strstr(err.msg, "model/w: nobody holds [500:524, 0:1024]") != NULL);
+	CHECK_INT(seen.n, 0);
+	release(states, 2);
+}
+
+TEST(ranks_that_disagree_are_named)
+{
+	struct sheaf_slice a = matrix("w", 8, 8), b = matrix("w", 8, 9);
+	struct sheaf_state *states[3] = { state_with(&a), state_with(&a), state_with(&b) };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	CHECK_RC(preview(states, NULL, 3, NULL, &seen, &err), SHEAF_ELAYOUT, &err);
+	CHECK(strstr(err.msg, "rank 0 says F32 [8, 8], rank 2 says F32 [8, 9]") != NULL);
+	release(states, 3);
+}
+
+TEST(a_tie_is_of_one_mind_and_stored_once)
+{
+	struct sheaf_slice a = matrix("w", 1024, 1024), b = a, c = a;
+	struct sheaf_state *states[2] = { state_with(&a), NULL };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	b.name = "head";
+	b.tied_to = "w";
+	states[1] = state_with(&b);
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
+	CHECK_INT(seen.r[0].writes + seen.r[1].writes, 4 * MIB + PAGE);
+	c.name = "head";
+	CHECK_INT(shf_state_add(states[0], &c), 1);
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), SHEAF_ELAYOUT, &err);
+	CHECK(strstr(err.msg, "model/head") != NULL);
+	release(states, 2);
+}
+
+TEST(a_state_that_failed_is_told_with_its_rank)
+{
+	struct sheaf_slice a = matrix("w", 8, 8), b = a;
+	struct sheaf_state *states[2] = { state_with(&a), NULL };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	b.dtype = 0;
+	states[1] = state_with(&b);
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), SHEAF_EINVAL, &err);
+	CHECK_INT(err.rank, 1);
+	release(states, 2);
+}
+
+TEST(nothing_held_is_a_plan_too)
+{
+	struct sheaf_state *states[2] = { shf_state_new(), shf_state_new() };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
+	CHECK_INT(seen.n, 2);
+	CHECK_INT(seen.r[1].writes + seen.r[1].staging + seen.r[1].holds, 0);
+	release(states, 2);
+}
+
+TEST(many_ranks_take_time_by_what_they_hold)
+{
+	/* 4,096 ranks of a sliver each: a plan that looked at all pairs would not end here. */
+	enum { RANKS = 4096 };
+	struct sheaf_state **states = calloc(RANKS, sizeof(*states));
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+
+	for (int r = 0; r < RANKS; r++) {
+		struct sheaf_slice s = matrix("w", RANKS, 2048);
+
+		s.start[0] = r;
+		s.count[0] = 1;
+		states[r] = state_with(&s);
+	}
+	CHECK_RC(preview(states, NULL, RANKS, NULL, &seen, &err), 0, &err);
+	CHECK_INT(seen.n, RANKS);
+	release(states, RANKS);
+	free(states);
+}
+
+/* ---- against ranks that exist ---- */
+
+struct job {
+	const struct layout *l;
+	const struct shf_sys *sys[RANKS_MAX];
+	struct sheaf_opts opts;
+	struct sheaf_plan_rank real[RANKS_MAX];
+	char why[500];
+};
+
+/* The largest round of what comes in and goes out, as moves.c packs it. */
+static uint64_t most_net(const struct sheaf_run *run, const struct shf_plan *plan)
+{
+	const struct shf_work *w = &plan->work;
+	const int32_t *nodes = run->place.nodes;
+	uint64_t most = 0;
+
+	for (uint32_t round = 0; round < w->rounds; round++) {
+		uint64_t sum = 0;
+
+		for (size_t i = 0; i < w->serves_n; i++)
+			if (w->serves[i].round == round && nodes[w->serves[i].rank] != run->place.node)
+				sum += shf_box_units(&w->serves[i].box) *
+				       plan->layout.tensors[w->serves[i].tensor].unit;
+		for (size_t i = 0; i < w->moves_n; i++)
+			if (w->segs[w->moves[i].seg].round == round &&
+			    nodes[w->moves[i].rank] != run->place.node)
+				sum += shf_box_units(&w->moves[i].box) *
+				       plan->layout.tensors[w->moves[i].tensor].unit;
+		most = sum > most ? sum : most;
+	}
+	return most;
+}
+
+static void fold(const struct sheaf_run *run, const struct shf_plan *plan,
+                 struct sheaf_plan_rank *out)
+{
+	const struct shf_work *w = &plan->work;
+	const int32_t *nodes = run->place.nodes;
+
+	out->holds = plan->holds.bytes;
+	out->writes = w->bytes;
+	out->staging = w->image_bytes + most_net(run, plan);
+	for (size_t i = 0; i < w->segs_n; i++) {
+		bool first = true;
+
+		for (size_t k = 0; k < i; k++)
+			first &= w->segs[k].file != w->segs[i].file;
+		out->files += first;
+	}
+	for (size_t i = 0; i < w->serves_n; i++) {
+		uint64_t bytes = shf_box_units(&w->serves[i].box) *
+		                 plan->layout.tensors[w->serves[i].tensor].unit;
+
+		if (nodes[w->serves[i].rank] != run->place.node)
+			out->sends += bytes;
+		else if (w->serves[i].rank != (uint32_t)run->team.rank)
+			out->shares += bytes;
+	}
+	for (size_t i = 0; i < w->moves_n; i++)
+		if (nodes[w->moves[i].rank] != run->place.node)
+			out->receives += shf_box_units(&w->moves[i].box) *
+			                 plan->layout.tensors[w->moves[i].tensor].unit;
+}
+
+static struct sheaf_state *hold(const struct layout *l, int rank, struct lay_memory **m)
+{
+	struct sheaf_slice slices[SLICES];
+	struct sheaf_state *st = shf_state_new();
+	int n;
+
+	*m = lay_hold(l, rank, slices, SLICES, &n, false, 1);
+	for (int i = 0; i < n; i++)
+		(void)shf_state_add(st, &slices[i]);
+	return st;
+}
+
+static int rank_main(void *arg, int rank, struct sheaf_group *group)
+{
+	struct job *j = arg;
+	struct lay_memory *m;
+	struct sheaf_state *st = hold(j->l, rank, &m);
+	struct sheaf_run *run = NULL;
+	struct shf_plan *plan = NULL;
+	struct shf_work back = { 0 };
+	struct sheaf_error err = { 0 };
+	int rc = shf_run_open(&run, "run", group, &j->opts, j->sys[rank], &err);
+
+	if (rc == 0)
+		rc = shf_plan_get(run, st, &plan, &err);
+	if (rc == 0) {
+		struct shf_match match = { .layout = &plan->layout, .holds = &plan->holds,
+			.nodes = run->place.nodes, .way = SHF_LOAD,
+			.window = shf_window_of(&run->opts) };
+
+		fold(run, plan, &j->real[rank]);
+		rc = shf_match(&run->team, &match, &back, &err);
+		j->real[rank].reads = back.bytes;
+		shf_work_release(&back);
+	}
+	if (rc < 0)
+		snprintf(j->why, sizeof(j->why), "rank %d: %.400s", rank, err.msg);
+	shf_plan_put(plan);
+	shf_run_put(run);
+	shf_state_put(st);
+	lay_free(m);
+	return rc;
+}
+
+static void compare(const struct layout *l, const int32_t *nodes, uint64_t staging, uint64_t seed)
+{
+	struct job j = { .l = l, .opts = { .size = sizeof(j.opts), .flags = SHEAF_CREATE,
+		.timeout_ms = 60000, .staging_bytes_max = staging, .file_bytes_max = 700000 } };
+	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
+	struct simgroup_opts o = { .seed = seed, .ranks = l->ranks, .nodes = nodes };
+	struct sheaf_state *states[RANKS_MAX];
+	struct lay_memory *m[RANKS_MAX];
+	struct sheaf_error err = { 0 };
+	int results[RANKS_MAX];
+	struct seen seen;
+
+	for (int r = 0; r < l->ranks; r++) {
+		j.sys[r] = simdisk_process(disk, 100 + (uint64_t)r, nodes ? nodes[r] : 0);
+		states[r] = hold(l, r, &m[r]);
+	}
+	if (simgroup_run(&o, rank_main, &j, results) || results[0])
+		print_error("%s: %s\n", l->name, j.why);
+	CHECK_INT(results[0], 0);
+	CHECK_RC(preview(states, nodes, l->ranks, &j.opts, &seen, &err), 0, &err);
+	for (int r = 0; r < l->ranks; r++) {
+		struct sheaf_plan_rank want = j.real[r];
+
+		want.rank = r;
+		want.node = nodes ? nodes[r] : 0;
+		check_rank(&seen.r[r], &want);
+		lay_free(m[r]);
+	}
+	release(states, l->ranks);
+	simdisk_free(disk);
+}
+
+TEST(previews_say_what_real_ranks_plan)
+{
+	static const int32_t nodes[RANKS_MAX] = { 1, 1, 2, 2, 3, 3, 1, 2 };
+
+	for (int i = 0; i < layouts_n; i++) {
+		compare(&layouts[i], NULL, 0, 10 + (uint64_t)i);
+		compare(&layouts[i], nodes, 0, 40 + (uint64_t)i);
+		compare(&layouts[i], nodes, 1 << 17, 70 + (uint64_t)i);
+	}
+}

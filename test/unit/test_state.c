@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a slice may say, how it becomes units, and what a state remembers of what went wrong. */
+#include "state.h"
+#include "shard.h"
+#include <stdbool.h>
+#include "t.h"
+
+static uint8_t memory[4096];
+
+static struct sheaf_slice good(void)
+{
+	return (struct sheaf_slice){ .size = sizeof(struct sheaf_slice), .name = "w",
+		.dtype = SHEAF_F32, .ndim = 2, .shape = { 6, 8 }, .start = { 2, 4 },
+		.count = { 3, 4 }, .data = memory };
+}
+
+/* Takes the slice; *out lives in *arena. */
+static int take(const struct sheaf_slice *in, struct shf_slice *out, struct shf_arena *arena,
+                struct sheaf_error *err)
+{
+	*arena = (struct shf_arena){ 0 };
+	return shf_slice_take(out, in, arena, err);
+}
+
+/* Refused, with a sentence that says `word`. */
+static void refused(const struct sheaf_slice *in, const char *word)
+{
+	struct sheaf_error err = { 0 };
+	struct shf_arena arena;
+	struct shf_slice out;
+
+	CHECK_RC(take(in, &out, &arena, &err), SHEAF_EINVAL, &err);
+	if (!strstr(err.msg, word))
+		print_error("'%s' does not say '%s'\n", err.msg, word);
+	CHECK(strstr(err.msg, word) != NULL);
+	shf_arena_release(&arena);
+}
+
+static void taken(const struct sheaf_slice *in, struct shf_slice *out, struct shf_arena *arena)
+{
+	struct sheaf_error err = { 0 };
+
+	CHECK_RC(take(in, out, arena, &err), 0, &err);
+}
+
+TEST(a_dense_box_gets_row_major_strides_and_a_window_of_its_own)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	taken(&in, &s, &arena);
+	CHECK_STR(s.family, "model");
+	CHECK_STR(s.name, "w");
+	CHECK(s.stored == s.name);
+	CHECK_INT(s.mem.unit, 4);
+	CHECK_INT(s.mem_unit, 4);
+	CHECK_INT(s.data_dtype, SHEAF_F32);
+	CHECK_INT(s.mem.stride[0], 4);
+	CHECK_INT(s.mem.stride[1], 1);
+	CHECK_INT(s.mem.lo, 0);
+	CHECK_INT(s.mem.hi, 12);
+	CHECK(!s.empty);
+	CHECK(s.name != in.name);       /* copied */
+	shf_arena_release(&arena);
+}
+
+TEST(sizes_of_the_struct_are_honoured)
+{
+	struct { struct sheaf_slice s; uint64_t more; } big = { good(), 0 };
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	big.s.size = sizeof(big);
+	taken(&big.s, &s, &arena);
+	shf_arena_release(&arena);
+	big.more = 1;
+	refused(&big.s, "newer");
+	big.s.size = 8;
+	refused(&big.s, "slice.size");
+	refused(NULL, "slice.size");
+}
+
+TEST(names_are_checked)
+{
+	struct sheaf_slice in = good();
+
+	in.name = NULL;
+	refused(&in, "name");
+	in.name = "";
+	refused(&in, "name");
+	in.name = "a\nb";
+	refused(&in, "name");
+	in.name = "__metadata__";
+	refused(&in, "name");
+	in = good();
+	in.family = "Model";
+	refused(&in, "family");
+	in.family = "../x";
+	refused(&in, "family");
+	in = good();
+	in.tied_to = "";
+	refused(&in, "tied_to");
+}
+
+TEST(kinds_are_checked)
+{
+	struct sheaf_slice in = good();
+
+	in.dtype = 0;
+	refused(&in, "dtype");
+	in = good();
+	in.data_dtype = 99;
+	refused(&in, "dtype");
+	in = good();
+	in.data_dtype = SHEAF_I32;
+	refused(&in, "conversion");
+	in = good();
+	in.ndim = SHEAF_DIMS_MAX + 1;
+	refused(&in, "dimensions");
+	in.ndim = -1;
+	refused(&in, "dimensions");
+	in = good();
+	in.flags = UINT32_C(1) << 31;
+	refused(&in, "flags");
+}
+
+TEST(boxes_are_checked)
+{
+	struct sheaf_slice in = good();
+
+	in.start[1] = 5;
+	refused(&in, "outside");
+	in = good();
+	in.start[0] = -1;
+	refused(&in, "outside");
+	in = good();
+	in.count[0] = -1;
+	refused(&in, "outside");
+	in = good();
+	in.count[1] = INT64_MAX;
+	refused(&in, "outside");
+	in = good();
+	in.shape[0] = -6;
+	refused(&in, "dimension 0");
+	in = good();
+	in.shape[0] = in.shape[1] = INT64_MAX / 2;
+	refused(&in, "too large");
+}
+
+TEST(memory_rules_are_checked)
+{
+	struct sheaf_slice in = good();
+
+	in.stride[0] = -4;
+	refused(&in, "negative");
+	in = good();
+	in.stride[0] = 1;
+	refused(&in, "stride 0");
+	in = good();
+	in.stride[0] = INT64_MAX / 2;
+	in.stride[1] = 1;
+	refused(&in, "beyond memory");
+	in = good();
+	in.origin = -1;
+	refused(&in, "origin");
+	in = good();
+	in.data = NULL;
+	refused(&in, "NULL");
+	in = good();
+	in.flags = SHEAF_FLAT;
+	in.flat_start = -1;
+	in.flat_count = 2;
+	refused(&in, "flat range");
+	in.flat_start = 0;
+	in.flat_count = -2;
+	refused(&in, "flat range");
+	in.flat_start = INT64_MAX;
+	in.flat_count = 1;
+	refused(&in, "flat range");
+}
+
+TEST(strides_and_origin_are_kept)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.stride[0] = 1;               /* transposed */
+	in.stride[1] = 6;
+	in.origin = 5;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.mem.stride[0], 1);
+	CHECK_INT(s.mem.stride[1], 6);
+	CHECK_INT(s.mem.origin, 5);
+	CHECK_INT(s.mem.lo, 0);
+	CHECK_INT(s.mem.hi, 5 + 2 + 18 + 1);
+	shf_arena_release(&arena);
+}
+
+TEST(a_stride_of_0_is_fine_where_there_is_one_item)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.count[0] = 1;
+	in.stride[1] = 2;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.mem.hi, 7);
+	shf_arena_release(&arena);
+}
+
+TEST(a_flat_window_is_what_is_here)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.flags = SHEAF_FLAT;
+	in.origin = 100;
+	in.flat_start = 103;
+	in.flat_count = 4;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.mem.lo, 103);
+	CHECK_INT(s.mem.hi, 107);
+	CHECK(!s.empty);
+	shf_arena_release(&arena);
+	in.flat_count = 0;
+	in.data = NULL;
+	taken(&in, &s, &arena);
+	CHECK(s.empty);
+	shf_arena_release(&arena);
+}
+
+TEST(empty_never_means_all)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.count[0] = 0;
+	in.data = NULL;
+	taken(&in, &s, &arena);
+	CHECK(s.empty);
+	shf_arena_release(&arena);
+	in = good();
+	memset(in.shape, 0, sizeof(in.shape));
+	memset(in.start, 0, sizeof(in.start));
+	memset(in.count, 0, sizeof(in.count));
+	in.data = NULL;
+	taken(&in, &s, &arena);
+	CHECK(s.empty);
+	shf_arena_release(&arena);
+}
+
+TEST(a_scalar_has_one_unit)
+{
+	struct sheaf_slice in = { .size = sizeof(in), .name = "s", .dtype = SHEAF_F64, .data = memory };
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	taken(&in, &s, &arena);
+	CHECK(!s.empty);
+	CHECK_INT(s.mem.unit, 8);
+	CHECK_INT(s.shape.ndim, 0);
+	CHECK_INT(s.mem.hi, 1);
+	shf_arena_release(&arena);
+}
+
+TEST(memory_of_another_type_has_its_own_unit)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.dtype = SHEAF_BF16;
+	in.data_dtype = SHEAF_F32;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.mem.unit, 2);
+	CHECK_INT(s.mem_unit, 4);
+	shf_arena_release(&arena);
+}
+
+TEST(rows_of_half_bytes_are_seen_as_bytes)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.dtype = SHEAF_F4;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.mem.unit, 1);
+	CHECK_INT(s.shape.dim[1], 4);
+	CHECK_INT(s.items.dim[1], 8);
+	CHECK_INT(s.mem.box.start[1], 2);
+	CHECK_INT(s.mem.box.count[1], 2);
+	CHECK_INT(s.mem.hi, 6);
+	shf_arena_release(&arena);
+	in.dtype = SHEAF_F6_E2M3;       /* four in three bytes */
+	taken(&in, &s, &arena);
+	CHECK_INT(s.shape.dim[1], 6);
+	CHECK_INT(s.mem.box.start[1], 3);
+	CHECK_INT(s.mem.box.count[1], 3);
+	shf_arena_release(&arena);
+}
+
+TEST(half_bytes_are_cut_between_bytes_only)
+{
+	struct sheaf_slice in = good();
+
+	in.dtype = SHEAF_F4;
+	in.start[1] = 3;
+	refused(&in, "between bytes");
+	in = good();
+	in.dtype = SHEAF_F4;
+	in.count[1] = 3;
+	refused(&in, "between bytes");
+	in = good();
+	in.dtype = SHEAF_F6_E3M2;
+	in.start[1] = 2;
+	refused(&in, "between bytes");
+	in = good();
+	in.dtype = SHEAF_F4;
+	in.stride[0] = 8;
+	in.stride[1] = 1;
+	refused(&in, "dense");
+	in = good();
+	in.dtype = SHEAF_F4;
+	in.flags = SHEAF_FLAT;
+	in.flat_start = 1;
+	in.flat_count = 4;
+	refused(&in, "between bytes");
+	in = good();
+	in.dtype = SHEAF_F4;
+	in.shape[0] = 3;
+	in.shape[1] = 3;
+	in.start[0] = in.start[1] = 0;
+	in.count[1] = 3;
+	refused(&in, "no whole number of bytes");
+}
+
+TEST(rows_that_are_no_whole_bytes_are_taken_whole_or_not_at_all)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.dtype = SHEAF_F4;
+	in.shape[0] = 4;
+	in.shape[1] = 3;
+	in.start[0] = in.start[1] = 0;
+	in.count[0] = 4;
+	in.count[1] = 3;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.shape.ndim, 1);
+	CHECK_INT(s.shape.dim[0], 6);
+	CHECK_INT(s.mem.hi, 6);
+	shf_arena_release(&arena);
+	in.count[0] = 2;
+	refused(&in, "not cut");
+}
+
+TEST(a_failed_add_sticks_and_the_first_one_is_told)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_slice in = good();
+	struct sheaf_error err = { 0 };
+
+	CHECK(st != NULL);
+	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_ready(st, true, &err), 0);
+	in.dtype = 0;
+	CHECK_INT(shf_state_add(st, &in), SHEAF_EINVAL);
+	in = good();
+	in.origin = -1;
+	CHECK_INT(shf_state_add(st, &in), SHEAF_EINVAL);
+	in = good();
+	CHECK_INT(shf_state_add(st, &in), 1);
+	CHECK_RC(shf_state_ready(st, true, &err), SHEAF_EINVAL, &err);
+	CHECK(strstr(err.msg, "dtype") != NULL);
+	shf_state_put(st);
+}
+
+TEST(no_state_is_no_memory)
+{
+	struct sheaf_slice in = good();
+	struct sheaf_error err = { 0 };
+
+	CHECK_INT(shf_state_add(NULL, &in), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_move(NULL, 0, memory), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_stream(NULL, "rng", NULL, 0, 1, memory, 4), SHEAF_ENOMEM);
+	CHECK_INT(shf_state_ready(NULL, false, &err), SHEAF_ENOMEM);
+	shf_state_put(NULL);
+}
+
+TEST(a_state_without_memory_is_good_for_plans_only)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_slice in = good();
+	struct sheaf_error err = { 0 };
+
+	in.data = NULL;
+	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_ready(st, false, &err), 0);
+	CHECK_RC(shf_state_ready(st, true, &err), SHEAF_EINVAL, &err);
+	CHECK(strstr(err.msg, "model/w: data is NULL") != NULL);
+	CHECK_INT(shf_state_move(st, 0, memory), 0);
+	CHECK_INT(shf_state_ready(st, true, &err), 0);
+	CHECK_INT(shf_state_move(st, 0, memory + 4), 0);
+	CHECK_INT(shf_state_ready(st, true, &err), 0);
+	shf_state_put(st);
+}
+
+TEST(a_slice_moves_to_memory_and_not_to_nowhere)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_slice in = good();
+
+	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_move(st, 0, memory + 64), 0);
+	CHECK(st->slices[0].mem.base == memory + 64);
+	CHECK_INT(shf_state_move(st, 1, memory), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, -1, memory), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, 0, NULL), SHEAF_EINVAL);
+	CHECK(st->slices[0].mem.base == memory + 64);
+	shf_state_put(st);
+}
+
+TEST(nothing_is_added_once_it_is_fixed)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_slice in = good();
+
+	CHECK_INT(shf_state_add(st, &in), 0);
+	st->fixed = true;
+	CHECK_INT(shf_state_add(st, &in), SHEAF_EINVAL);
+	CHECK_INT(shf_state_move(st, 0, memory + 8), 0);
+	shf_state_put(st);
+}
+
+TEST(streams_are_tensors_of_bytes_by_rank)
+{
+	struct sheaf_state *st = shf_state_new();
+	const struct shf_slice *s;
+
+	CHECK_INT(shf_state_stream(st, "rng.cpu", NULL, 3, 8, memory, 100), 0);
+	s = &st->slices[0];
+	CHECK_STR(s->family, "ranks");
+	CHECK_STR(s->name, "rng.cpu/3");
+	CHECK_STR(s->stream.rule, "strict");
+	CHECK_INT(s->stream.ranks, 8);
+	CHECK_INT(s->dtype, SHEAF_U8);
+	CHECK_INT(s->items.dim[0], 100);
+	CHECK_INT(shf_state_stream(st, "rng.cpu", "modulo", 8, 8, memory, 1), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "rng.cpu", "often", 0, 8, memory, 1), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "a/b", NULL, 0, 8, memory, 1), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, NULL, NULL, 0, 8, memory, 1), SHEAF_EINVAL);
+	CHECK_INT(shf_state_stream(st, "x", NULL, 0, 0, memory, 1), SHEAF_EINVAL);
+	shf_state_put(st);
+}
+
+TEST(a_sharded_slice_is_a_slice)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.start[0] = in.start[1] = 0;
+	in.count[0] = 6;
+	in.count[1] = 8;
+	CHECK_INT(shf_slice_shard(&in, 0, 3, 4), 0);    /* pieces of 2: the last is empty */
+	in.data = NULL;
+	taken(&in, &s, &arena);
+	CHECK(s.empty);
+	shf_arena_release(&arena);
+}
