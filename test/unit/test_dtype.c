@@ -49,6 +49,14 @@ static float f32_of(uint32_t bits)
 	return f;
 }
 
+static uint32_t f32_bits(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return bits;
+}
+
 static uint64_t f64_bits(double d)
 {
 	uint64_t bits;
@@ -340,6 +348,10 @@ TEST(nan_stays_nan_and_quiet)
 
 		CHECK_INT(shf_f32_to_bf16(f32_of(nans[i])) & 0xffc0, sign | 0x7fc0);
 		CHECK_INT(shf_f32_to_f16(f32_of(nans[i])) & 0xfe00, sign | 0x7e00);
+		CHECK_INT(f32_bits(shf_bf16_to_f32(sign | 0x7f81)),
+			  (uint32_t)sign << 16 | 0x7fc10000);
+		CHECK_INT(f32_bits(shf_f16_to_f32(sign | 0x7c01)),
+			  (uint32_t)sign << 16 | 0x7fc02000);
 		for (size_t t = 3; t < LAYOUTS_N; t++) {
 			uint8_t code = shf_f32_to_f8(layouts[t].dtype, f32_of(nans[i]));
 

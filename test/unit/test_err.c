@@ -48,6 +48,10 @@ TEST(errno_is_left_as_it_was)
 	errno = EDOM;
 	shf_fail_sys(&err, 99999, "%s", "x");
 	CHECK_INT(errno, EDOM);
+	/* No character of this locale, which printing answers with an errno of its own. */
+	CHECK_INT(shf_fail(&err, SHEAF_EIO, "%ls", L"\xd800"), SHEAF_EIO);
+	CHECK_INT(errno, EDOM);
+	CHECK_STR(err.msg, "unprintable message");
 }
 
 TEST(an_error_may_quote_its_own_sentence)

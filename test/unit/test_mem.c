@@ -302,13 +302,14 @@ TEST(each_allocation_of_an_arena_may_fail)
 TEST(behind_each_piece_of_an_arena_lies_a_red_zone)
 {
 	struct shf_arena a = { NULL, 0 };
+	uint8_t *p[40];
 
+	for (size_t n = 1; n < 40; n++)
+		p[n] = shf_arena_alloc(&a, n, 1);
 	for (size_t n = 1; n < 40; n++) {
-		uint8_t *p = shf_arena_alloc(&a, n, 1);
-
-		CHECK(p && !__asan_region_is_poisoned(p, n));
+		CHECK(p[n] && !__asan_region_is_poisoned(p[n], n));
 		for (size_t k = 0; k < 16; k++)
-			CHECK(__asan_address_is_poisoned(p + n + k));
+			CHECK(__asan_address_is_poisoned(p[n] + n + k));
 	}
 	shf_arena_release(&a);
 }
