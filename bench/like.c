@@ -59,9 +59,10 @@ static bool ends(const char *s, const char *tail)
 
 bool wl_attachable(const char *file, uint64_t bytes)
 {
-	static const char *const weights[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5",
-					       ".msgpack", ".onnx", ".gguf", ".ot", ".npz", ".npy",
-					       ".pdparams", ".index.json", ".tflite", NULL };
+	static const char *const weights[] = {
+		".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf",
+		".ot", ".npz", ".npy", ".pdparams", ".index.json", ".tflite", NULL,
+	};
 	size_t n = strlen(file);
 
 	if (bytes > UINT64_C(64) << 20 || n < 1 || n > 128 || file[0] == '.')

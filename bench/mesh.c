@@ -113,9 +113,9 @@ int wl_layout_parse(struct wl_layout *l, const char *mesh, const char *expert, i
 		made.own_expert = true;
 		if (wl_mesh_ranks(&made.expert) != wl_mesh_ranks(&made.mesh))
 			return wl_fail(err, SHEAF_EINVAL,
-				       "expert mesh '%s' has %lld ranks, mesh '%s' has %lld", expert,
-				       (long long)wl_mesh_ranks(&made.expert), mesh ? mesh : "",
-				       (long long)wl_mesh_ranks(&made.mesh));
+				       "expert mesh '%s' has %lld ranks, mesh '%s' has %lld",
+				       expert, (long long)wl_mesh_ranks(&made.expert),
+				       mesh ? mesh : "", (long long)wl_mesh_ranks(&made.mesh));
 	}
 	*l = made;
 	return 0;

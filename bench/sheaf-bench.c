@@ -43,8 +43,8 @@ static int check_mesh(const struct bench *b, const struct wl_layout *l, const ch
 
 	if (ranks == b->comm.ranks)
 		return 0;
-	return wl_fail(err, SHEAF_EINVAL, "mesh '%s' has %lld ranks, there are %d", text ? text : "",
-		       (long long)ranks, b->comm.ranks);
+	return wl_fail(err, SHEAF_EINVAL, "mesh '%s' has %lld ranks, there are %d",
+		       text ? text : "", (long long)ranks, b->comm.ranks);
 }
 
 static int load_layouts(struct bench *b, struct sheaf_error *err)

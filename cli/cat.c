@@ -227,13 +227,14 @@ const struct cli_verb cli_cat = {
 	.name = "cat",
 	.brief = "one tensor to stdout",
 	.synopsis = "sheaf cat PATH TENSOR [--family F] [--slice A:B,C:D] [--npy] [--unverified]",
-	.text = "Writes a tensor's items, row-major, little-endian, in bounded memory. Each block is\n"
-		"checked before a byte of it is written: at damage cat stops with exit 1, and what\n"
-		"was written is good.\n\n"
+	.text = "Writes a tensor's items, row-major, little-endian, in bounded memory. Each\n"
+		"block is checked before a byte of it is written: at damage cat stops with\n"
+		"exit 1, and what was written is good.\n\n"
 		"--npy writes a NumPy file; types that NumPy lacks (BF16, F8) become unsigned\n"
 		"integers of their width, types smaller than a byte are refused.",
-	.exits = "  0  written\n  1  damaged, or no tensor of that name\n  2  no such step, wrong "
-		 "arguments, or it could not be read or written",
+	.exits = "  0  written\n"
+		 "  1  damaged, or no tensor of that name\n"
+		 "  2  no such step, wrong arguments, or it could not be read or written",
 	.examples = "  sheaf cat runs/gpt@1000 model.norm.weight --npy > norm.npy\n"
 		    "  sheaf cat runs/gpt model.embed_tokens.weight --slice 0:4,: | xxd | head",
 	.opts = opts,

@@ -231,7 +231,7 @@ static int compare(struct diff *d)
 			continue;
 		d->tensors++;
 		if (l.ndim > SHEAF_DIMS_MAX)
-			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "has too many dimensions", NULL);
+			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "too many dimensions", NULL);
 		else if (sheaf_step_find(d->right, l.family, l.name, &r) < 0)
 			differs(d, &l, "left-only", NULL);
 		else
@@ -303,19 +303,21 @@ const struct cli_verb cli_diff = {
 	.name = "diff",
 	.brief = "compare two steps tensor by tensor",
 	.synopsis = "sheaf diff A B [--family F] [--rtol X] [--atol X] [--unverified] [--json]",
-	.text = "Compares by family and name, however many ranks or files made each side; A and B\n"
-		"may be steps, Hugging Face directories or single files. Memory is bounded.\n\n"
-		"Without tolerances bits are compared, a NaN equals itself, and dtypes must agree.\n"
-		"With --rtol or --atol values are equal where |a - b| <= atol + rtol * |b| in fp64,\n"
-		"NaN equals NaN, infinities equal themselves only, and dtypes may differ; types\n"
-		"smaller than a byte are compared by bits.\n\n"
-		"A tensor or family on one side only is a difference, unless --family leaves it out.\n"
-		"With --json each differing tensor is {family, name, what: left-only, right-only,\n"
-		"dtype, shape or values, count, first, max_abs, max_rel}; first is the row-major\n"
-		"number of an item. Last comes {result: same or different, tensors, different}.\n"
-		"Silent when both are the same.",
-	.exits = "  0  the same\n  1  they differ, or one is damaged\n  2  no such step, or it could "
-		 "not be read",
+	.text = "Compares by family and name, however many ranks or files made each side; A\n"
+		"and B may be steps, Hugging Face directories or single files. Memory is\n"
+		"bounded.\n\n"
+		"Without tolerances bits are compared, a NaN equals itself, and dtypes must\n"
+		"agree. With --rtol or --atol values are equal where |a - b| <= atol + rtol *\n"
+		"|b| in fp64, NaN equals NaN, infinities equal themselves only, and dtypes\n"
+		"may differ; types smaller than a byte are compared by bits.\n\n"
+		"A tensor or family on one side only is a difference, unless --family leaves\n"
+		"it out. With --json each differing tensor is {family, name, what: left-only,\n"
+		"right-only, dtype, shape or values, count, first, max_abs, max_rel}; first\n"
+		"is the row-major number of an item. Last comes {result: same or different,\n"
+		"tensors, different}. Silent when both are the same.",
+	.exits = "  0  the same\n"
+		 "  1  they differ, or one is damaged\n"
+		 "  2  no such step, or it could not be read",
 	.examples = "  sheaf diff runs/a@1000 runs/b@1000\n"
 		    "  sheaf diff runs/a model-hf/ --family model --rtol 1e-2",
 	.opts = opts,

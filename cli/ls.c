@@ -120,11 +120,13 @@ const struct cli_verb cli_ls = {
 	.name = "ls",
 	.brief = "list the steps of a run",
 	.synopsis = "sheaf ls RUN|RUN@N|PATH [--json]",
-	.text = "Lists what lies in a run by step: committed steps, damaged ones (their manifest or\n"
-		"the size of a file is wrong), foreign ones (no manifest), steps set aside by rewind\n"
-		"and steps being made. SIZE counts all files that the manifest names. A checkpoint\n"
-		"outside a run is a list of one. An empty run prints nothing.",
-	.exits = "  0  listed, perhaps nothing\n  2  no such path, or it could not be read",
+	.text = "Lists what lies in a run by step: committed steps, damaged ones (their\n"
+		"manifest or the size of a file is wrong), foreign ones (no manifest), steps\n"
+		"set aside by rewind and steps being made. SIZE counts all files that the\n"
+		"manifest names. A checkpoint outside a run is a list of one. An empty run\n"
+		"prints nothing.",
+	.exits = "  0  listed, perhaps nothing\n"
+		 "  2  no such path, or it could not be read",
 	.examples = "  sheaf ls runs/gpt\n"
 		    "  sheaf ls runs/gpt --json | jq -r 'select(.mark==\"keep\").step'",
 	.opts = opts,

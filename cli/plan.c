@@ -68,8 +68,9 @@ static void item(void *arg, const struct sheaf_plan_rank *r)
 		return;
 	}
 	if (!p->header)
-		printf("%8s  %4s  %10s %10s %10s %10s %10s %10s %10s %6s\n", "RANK", "NODE", "HOLDS",
-		       "WRITES", "READS", "SENDS", "RECEIVES", "SHARES", "STAGING", "FILES");
+		printf("%8s  %4s  %10s %10s %10s %10s %10s %10s %10s %6s\n", "RANK", "NODE",
+		       "HOLDS", "WRITES", "READS", "SENDS", "RECEIVES", "SHARES", "STAGING",
+		       "FILES");
 	p->header = true;
 	snprintf(who, sizeof(who), "%d", (int)r->rank);
 	snprintf(node, sizeof(node), "%d", (int)r->node);
@@ -215,18 +216,21 @@ static const struct cli_opt opts[] = {
 const struct cli_verb cli_plan = {
 	.name = "plan",
 	.brief = "who would write and read what, without running it",
-	.synopsis = "sheaf plan STATE.json|PATH [--mesh M] [--nodes N] [--zero Z] [--adam] [--json]",
-	.text = "Prints for each rank of a mesh how many bytes it holds, writes to disk, reads back,\n"
-		"sends to and receives from other nodes, passes on through node memory, and keeps in\n"
-		"staging. Nothing is run and no tensor is read.\n\n"
-		"STATE.json is {\"tensors\": [{name, dtype, shape, tp_axis, stage, expert, experts,\n"
-		"family, tied_to}], \"adam\": bool}; name, dtype and shape are required. It is the file\n"
-		"that sheaf-bench reads, and cut by the same rules: tp along tp_axis in pieces of\n"
-		"ceil(n / tp); stages dealt evenly over pp, null on all; expert e of E to ep rank\n"
-		"floor(e * ep / E). Of a PATH the tensors are taken as they stand there; those of two\n"
-		"or more dimensions are cut on axis 0 and 1 in turn.",
-	.exits = "  0  planned\n  1  the pieces leave a gap or do not match\n  2  wrong arguments, or "
-		 "a description that cannot be read",
+	.synopsis = "sheaf plan STATE.json|PATH [--mesh M] [--expert-mesh M] [--nodes N]\n"
+		    "                  [--zero Z] [--adam] [--families A,B] [--json]",
+	.text = "Prints for each rank of a mesh how many bytes it holds, writes to disk,\n"
+		"reads back, sends to and receives from other nodes, passes on through node\n"
+		"memory, and keeps in staging. Nothing is run and no tensor is read.\n\n"
+		"STATE.json is {\"tensors\": [{name, dtype, shape, tp_axis, stage, expert,\n"
+		"experts, family, tied_to}], \"adam\": bool}; name, dtype and shape are\n"
+		"required. It is the file that sheaf-bench reads, and cut by the same rules:\n"
+		"tp along tp_axis in pieces of ceil(n / tp); stages dealt evenly over pp,\n"
+		"null on all; expert e of E to ep rank floor(e * ep / E). Of a PATH the\n"
+		"tensors are taken as they stand there; those of two or more dimensions are\n"
+		"cut on axis 0 and 1 in turn.",
+	.exits = "  0  planned\n"
+		 "  1  the pieces leave a gap or do not match\n"
+		 "  2  wrong arguments, or a description that cannot be read",
 	.examples = "  sheaf plan state.json --mesh dp=8,tp=8 --nodes 8 --adam --zero 1\n"
 		    "  sheaf plan runs/gpt@latest --mesh tp=4 --json",
 	.opts = opts,

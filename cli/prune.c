@@ -84,11 +84,13 @@ const struct cli_verb cli_prune = {
 	.name = "prune",
 	.brief = "list, or remove, steps that newer ones replace",
 	.synopsis = "sheaf prune RUN --keep-last N [--keep-every N] [--apply] [--grace SECONDS]",
-	.text = "Says of each step whether it stays or goes, and why. Only steps go that a newer,\n"
-		"verified step of the same branch replaces; marked ones (`sheaf mark`) stay. The\n"
-		"newest step is verified first if that has not been done since its commit. Removed\n"
-		"steps lie in .sheaf/trash for the grace, then their bytes are deleted.",
-	.exits = "  0  listed, or removed\n  1  the newest step is damaged, so nothing goes\n"
+	.text = "Says of each step whether it stays or goes, and why. Only steps go that a\n"
+		"newer, verified step of the same branch replaces; marked ones (`sheaf mark`)\n"
+		"stay. The newest step is verified first if that has not been done since its\n"
+		"commit. Removed steps lie in .sheaf/trash for the grace, then their bytes\n"
+		"are deleted.",
+	.exits = "  0  listed, or removed\n"
+		 "  1  the newest step is damaged, so nothing goes\n"
 		 "  2  no such run, it is locked, or it could not be read",
 	.examples = "  sheaf prune runs/gpt --keep-last 5 --keep-every 10000\n"
 		    "  sheaf prune runs/gpt --keep-last 5 --keep-every 10000 --apply",

@@ -22,7 +22,8 @@ static int run(const struct cli_args *a)
 	if (rc < 0)
 		rc = cli_error(a, rc, a->pos[0], err.msg, NULL);
 	else if (a->json)
-		cli_line(json_pack("{s:I,s:s}", "step", (json_int_t)place.step, "action", "rewind"));
+		cli_line(json_pack("{s:I,s:s}", "step", (json_int_t)place.step, "action",
+				   "rewind"));
 	sheaf_run_close(r);
 	cli_place_release(&place);
 	return rc;
@@ -36,11 +37,12 @@ const struct cli_verb cli_rewind = {
 	.name = "rewind",
 	.brief = "set later steps aside and go on from this one",
 	.synopsis = "sheaf rewind RUN@N [--timeout-ms N] [--json]",
-	.text = "Moves the steps after N to .sheaf/aside, newest first, where they are kept but no\n"
-		"longer found: a step number is no timeline, and saving after going back needs the\n"
-		"later ones out of the way. A crash half way leaves a shorter, valid run. `sheaf ls`\n"
-		"shows them as aside. Silent when it worked.",
-	.exits = "  0  rewound\n  2  no such step, or the run is locked",
+	.text = "Moves the steps after N to .sheaf/aside, newest first, where they are kept\n"
+		"but no longer found: a step number is no timeline, and saving after going\n"
+		"back needs the later ones out of the way. A crash half way leaves a shorter,\n"
+		"valid run. `sheaf ls` shows them as aside. Silent when it worked.",
+	.exits = "  0  rewound\n"
+		 "  2  no such step, or the run is locked",
 	.examples = "  sheaf rewind runs/gpt@8000",
 	.opts = opts,
 	.pos_min = 1,

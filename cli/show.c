@@ -125,8 +125,8 @@ static void head_json(struct sheaf_step *step, const struct sheaf_step_info *inf
 			 cli_str(info->session), "parent", cli_num(info->parent), "created",
 			 cli_str(info->created), "writer", cli_str(info->writer), "commit",
 			 cli_str(info->commit), "compiler", cli_str(info->compiler), "families",
-			 names, "ranks", (int)info->ranks, "bytes", (json_int_t)info->bytes, "notes",
-			 notes_json(step));
+			 names, "ranks", (int)info->ranks, "bytes", (json_int_t)info->bytes,
+			 "notes", notes_json(step));
 	json_object_set_new(head, "attached", attached_json(step));
 	text = json_dumps(head, JSON_COMPACT | JSON_ENSURE_ASCII);
 	/* All but the closing brace: the tensors follow one by one, however many they are. */
@@ -267,16 +267,19 @@ const struct cli_verb cli_show = {
 	.name = "show",
 	.brief = "what a step holds",
 	.synopsis = "sheaf show PATH [NAME...] [--family F] [--hf] [--json]",
-	.text = "Prints where a step comes from, its families, notes and attached files, and its\n"
-		"tensors with dtype, shape and size. NAMEs restrict the list; they may be patterns\n"
-		"as a shell knows them. A run alone is its latest step. No tensor is read.\n\n"
-		"With --json it is one object: format (sheaf, hf, safetensors), step, families,\n"
-		"notes, attached, tensors [family, name, dtype, shape, file, offset, bytes, digest].\n\n"
-		"--hf names what transformers or vLLM would stumble over: config.json and what it\n"
-		"must say, tensors that the architecture wants and that are absent or of another\n"
-		"shape, the index, a tokenizer.",
-	.exits = "  0  shown; with --hf: nothing is missing\n  1  no tensor of that name; with --hf: "
-		 "something is missing\n  2  no such step, or it could not be read",
+	.text = "Prints where a step comes from, its families, notes and attached files, and\n"
+		"its tensors with dtype, shape and size. NAMEs restrict the list; they may be\n"
+		"patterns as a shell knows them. A run alone is its latest step. No tensor is\n"
+		"read.\n\n"
+		"With --json it is one object: format (sheaf, hf, safetensors), step,\n"
+		"families, notes, attached, tensors [family, name, dtype, shape, file,\n"
+		"offset, bytes, digest].\n\n"
+		"--hf names what transformers or vLLM would stumble over: config.json and\n"
+		"what it must say, tensors that the architecture wants and that are absent or\n"
+		"of another shape, the index, a tokenizer.",
+	.exits = "  0  shown; with --hf: nothing is missing\n"
+		 "  1  no tensor of that name; with --hf: something is missing\n"
+		 "  2  no such step, or it could not be read",
 	.examples = "  sheaf show runs/gpt@latest 'model.layers.0.*'\n"
 		    "  sheaf show runs/gpt@1000 --hf",
 	.opts = opts,

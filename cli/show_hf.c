@@ -55,7 +55,7 @@ static void check_config(struct hf *h)
 	size_t n;
 
 	if (!attached(h, "config.json")) {
-		say(h, true, "config", "config.json", "is absent: no loader knows the architecture");
+		say(h, true, "config", "config.json", "is absent, so no loader knows what this is");
 		return;
 	}
 	if (sheaf_step_file(h->step, "config.json", &bytes, &n) == 0)
@@ -102,7 +102,7 @@ static void check_tokenizer(struct hf *h)
 	for (size_t i = 0; i < sizeof(any) / sizeof(any[0]); i++)
 		if (attached(h, any[i]))
 			return;
-	say(h, false, "tokenizer", NULL, "no tokenizer is attached: the model loads, text does not");
+	say(h, false, "tokenizer", NULL, "no tokenizer is attached: weights load, text does not");
 }
 
 /* --- names -------------------------------------------------------------------------------- */

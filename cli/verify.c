@@ -200,8 +200,8 @@ static int answer(const struct verify *v)
 		       v->findings == 1 ? "" : "s", (unsigned long long)v->tensors,
 		       wl_size(size, v->bytes));
 	else if (v->unproved)
-		printf("sound, but without checksums: the values of %llu tensors cannot be proved\n",
-		       (unsigned long long)v->tensors);
+		printf("sound, but without checksums: the values of %llu tensors cannot be "
+		       "proved\n", (unsigned long long)v->tensors);
 	return v->findings ? 1 : v->failed || v->unproved ? 2 : 0;
 }
 
@@ -228,17 +228,20 @@ const struct cli_verb cli_verify = {
 	.name = "verify",
 	.brief = "prove every byte of a step, or of all steps",
 	.synopsis = "sheaf verify PATH [--json]",
-	.text = "Reads every byte and compares it with its checksum, every tensor with its digest,\n"
-		"every file with the manifest; sizes alone are never trusted. A run alone means all\n"
-		"its steps. A file that does not belong is a finding (extra).\n\n"
-		"A directory without sums (Hugging Face and others) has its structure checked:\n"
-		"headers, offsets, index. Sound structure still proves no value: exit 2.\n\n"
-		"Findings are checksum, digest, truncated, extended, missing, extra, manifest,\n"
-		"header, index and unverified. With --json each is an object with file, block (of\n"
-		"1 MiB), offset, family, tensor, message; the last line is {result: good, bad or\n"
-		"unknown, files, tensors, bytes}. Silent when all is good.",
-	.exits = "  0  all good\n  1  anything was found, in any step\n  2  sound but without sums, "
-		 "no such step, or the disk could not be read",
+	.text = "Reads every byte and compares it with its checksum, every tensor with its\n"
+		"digest, every file with the manifest; sizes alone are never trusted. A run\n"
+		"alone means all its steps. A file that does not belong is a finding (extra).\n\n"
+		"A directory without sums (Hugging Face and others) has its structure\n"
+		"checked: headers, offsets, index. Sound structure still proves no value:\n"
+		"exit 2.\n\n"
+		"Findings are checksum, digest, truncated, extended, missing, extra,\n"
+		"manifest, header, index and unverified. With --json each is an object with\n"
+		"file, block (of 1 MiB), offset, family, tensor, message; the last line is\n"
+		"{result: good, bad or unknown, files, tensors, bytes}. Silent when all is\n"
+		"good.",
+	.exits = "  0  all good\n"
+		 "  1  anything was found, in any step\n"
+		 "  2  sound but without sums, no such step, or the disk could not be read",
 	.examples = "  sheaf verify runs/gpt\n  sheaf verify runs/gpt@latest --json | tail -1",
 	.opts = opts,
 	.pos_min = 1,
