@@ -8,7 +8,8 @@ hf      a directory: config.json, two files, an index     qwen    a tiny Qwen2 m
 single  one file                                          link    hf, as a hub cache of links
 and of one file: short (its data are cut), hole (offsets leave a gap), overlap, long (bytes after
 the data), header (its length runs out of the file), json (no JSON), twice (a name twice), dtype
-(an unknown one), deep (a thousand brackets), name (control characters), nine (nine dimensions)
+(an unknown one), deep (a thousand brackets), name (control characters), bidi (one that turns the
+line around), nine (nine dimensions)
 """
 import json
 import os
@@ -114,6 +115,7 @@ def broken(kind, path):
             "overlap": {"w": entry("U8", [3], 0, 3), "b": entry("U8", [3], 2, 5)},
             "dtype": {"w": entry("F31", [5], 0, 5)},
             "name": {"w\u001b[31m\u0085": entry("U8", [5], 0, 5)},
+            "bidi": {"w\u202ez": entry("U8", [5], 0, 5)},
             "nine": {"w": entry("U8", [1] * 8 + [5], 0, 5)},
         }[kind]
         st(path, [("x", "U8", [5], b"12345")], json.dumps(header).encode())
