@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is done to a run as a whole, on two simulated ranks: pruning, rewinding, marks, closing. */
+#include "engine.h"
+#include "err.h"
+#include "save.h"
+#include "simdisk.h"
+#include "simgroup.h"
+#include <stdbool.h>
+#include <stdlib.h>
+#include "t.h"
+
+enum { RANKS = 2, ITEMS = 64 };
+
+struct world {
+	struct simdisk *disk;
+	const struct shf_sys *sys[RANKS];
+	struct sheaf_opts opts;
+	int (*play)(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err);
+	char kept[64], gone[64];        /* what rank 0's item heard: step digits */
+	char why[500];
+	int heard_elsewhere;
+};
+
+static int play_rank(void *arg, int rank, struct sheaf_group *group)
+{
+	struct world *w = arg;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err = { 0 };
+	int rc = shf_run_open(&run, "run", group, &w->opts, w->sys[rank], &err);
+
+	if (rc == 0)
+		rc = w->play(w, rank, run, &err);
+	if (rc < 0 && !w->why[0])
+		snprintf(w->why, sizeof(w->why), "rank %d: %.400s", rank, err.msg);
+	if (run)
+		shf_run_close(run);
+	return rc;
+}
+
+/* One job: opens, plays, closes. What both ranks returned. */
+static int play(struct world *w, int (*fn)(struct world *, int, struct sheaf_run *,
+                                           struct sheaf_error *))
+{
+	static uint64_t pid = 500, seed = 1;
+	struct simgroup_opts o = { .seed = seed++, .ranks = RANKS };
+	int results[RANKS];
+
+	w->play = fn;
+	w->why[0] = w->kept[0] = w->gone[0] = '\0';
+	for (int r = 0; r < RANKS; r++)
+		w->sys[r] = simdisk_process(w->disk, pid++, 0);
+	CHECK_INT(simgroup_run(&o, play_rank, w, results), 0);
+	CHECK_INT(results[0], results[1]);
+	for (int r = 0; r < RANKS; r++) {
+		CHECK_INT(simdisk_open_n(w->sys[r]), 0);
+		simdisk_kill(w->disk, w->sys[r]);
+	}
+	if (results[0] < 0 && w->why[0])
+		print_message("%s\n", w->why);
+	return results[0];
+}
+
+static void world_init(struct world *w)
+{
+	*w = (struct world){ .disk = simdisk_new(7, SIMDISK_STRICT),
+		.opts = { .size = sizeof(w->opts), .flags = SHEAF_CREATE, .timeout_ms = 60000,
+		          .grace_s = -1 } };
+}
+
+static int save(int rank, struct sheaf_run *run, int64_t step, bool commit, struct sheaf_error *err)
+{
+	float data[ITEMS] = { (float)step };
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { RANKS * ITEMS }, .start = { rank * ITEMS }, .count = { ITEMS },
+		.data = data };
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_save *sv = NULL;
+	int rc;
+
+	(void)shf_state_add(st, &s);
+	rc = shf_save_begin(&sv, run, step, st, NULL, err);
+	if (rc == 0 && commit)
+		rc = shf_save_commit(sv, -1, err);
+	if (commit)
+		shf_save_free(sv);
+	shf_state_put(st);
+	return rc;
+}
+
+static int save_four(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	(void)w;
+	for (int64_t step = 1; step <= 4 && rc == 0; step++)
+		rc = save(rank, run, step, true, err);
+	return rc;
+}
+
+static bool has(struct world *w, int step)
+{
+	char path[80];
+	void *bytes;
+	size_t n;
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d/sheaf.json", step);
+	bytes = simdisk_get(w->disk, path, &n);
+	free(bytes);
+	return bytes != NULL;
+}
+
+struct ear {
+	struct world *w;
+	int rank;
+};
+
+static void hear(void *arg, int64_t step, char what, const char *why)
+{
+	struct ear *e = arg;
+	char *to = what == 'r' ? e->w->gone : e->w->kept;
+	size_t n = strlen(to);
+
+	(void)why;
+	e->w->heard_elsewhere += e->rank != 0;
+	to[n] = (char)('0' + step);
+	to[n + 1] = '\0';
+}
+
+static int prune(struct world *w, int rank, struct sheaf_run *run, bool dry, struct sheaf_error *err)
+{
+	struct ear e = { w, rank };
+
+	return shf_run_prune(run, dry, hear, &e, err);
+}
+
+static int prune_dry(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	return prune(w, rank, run, true, err);
+}
+
+static int prune_real(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	return prune(w, rank, run, false, err);
+}
+
+TEST(a_dry_prune_tells_what_a_real_one_then_does)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	w.opts.keep_last = 2;
+	CHECK_INT(play(&w, prune_dry), 2);
+	CHECK_STR(w.gone, "12");
+	CHECK_STR(w.kept, "34");
+	CHECK(has(&w, 1) && has(&w, 2) && has(&w, 3) && has(&w, 4));
+	CHECK_INT(play(&w, prune_real), 2);
+	CHECK_STR(w.gone, "12");
+	CHECK_STR(w.kept, "34");
+	CHECK(!has(&w, 1) && !has(&w, 2) && has(&w, 3) && has(&w, 4));
+	CHECK_INT(play(&w, prune_real), 0);
+	CHECK_INT(w.heard_elsewhere, 0);
+	simdisk_free(w.disk);
+}
+
+static void spoil(struct world *w, int step)
+{
+	char path[100];
+	uint8_t *bytes;
+	size_t n;
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d/model-00001-of-00001.safetensors", step);
+	bytes = simdisk_get(w->disk, path, &n);
+	CHECK(bytes != NULL && n > 4100);
+	bytes[4100] ^= 1;
+	(void)simdisk_put(w->disk, path, bytes, n);
+	free(bytes);
+}
+
+TEST(nothing_goes_when_the_newest_step_is_not_sound)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	spoil(&w, 4);
+	w.opts.keep_last = 1;
+	CHECK_INT(play(&w, prune_real), SHEAF_ECORRUPT);
+	CHECK(has(&w, 1) && has(&w, 2) && has(&w, 3) && has(&w, 4));
+	simdisk_free(w.disk);
+}
+
+static int mark_keep_1(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	(void)rank;
+	return shf_run_mark(run, 1, 'k', err);
+}
+
+static int mark_bad_4(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	(void)rank;
+	return shf_run_mark(run, 4, 'b', err);
+}
+
+TEST(marks_keep_and_condemn)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	CHECK_INT(play(&w, mark_keep_1), 0);
+	CHECK_INT(play(&w, mark_bad_4), 0);
+	spoil(&w, 4);                   /* so 3 dominates, not 4 */
+	w.opts.keep_last = 1;
+	CHECK_INT(play(&w, prune_real), 1);
+	CHECK_STR(w.gone, "2");
+	CHECK(has(&w, 1) && has(&w, 3) && has(&w, 4));
+	simdisk_free(w.disk);
+}
+
+static int marks_differ(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_run_mark(run, rank, 'k', err);
+}
+
+static int mark_wrong(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_run_mark(run, 1, rank ? 'x' : 'k', err);
+}
+
+static int rewinds_differ(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_run_rewind(run, 1 + rank, err);
+}
+
+static int prunes_differ(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_run_prune(run, rank == 0, NULL, NULL, err);
+}
+
+TEST(ranks_that_ask_for_different_things_are_all_told)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	CHECK_INT(play(&w, marks_differ), SHEAF_EINVAL);
+	CHECK_INT(play(&w, mark_wrong), SHEAF_EINVAL);
+	CHECK_INT(play(&w, rewinds_differ), SHEAF_EINVAL);
+	CHECK_INT(play(&w, prunes_differ), SHEAF_EINVAL);
+	CHECK(has(&w, 1) && has(&w, 2) && has(&w, 3) && has(&w, 4));
+	simdisk_free(w.disk);
+}
+
+static int rewind_to_2(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = shf_run_rewind(run, 2, err);
+
+	(void)w;
+	if (rc == 0 && (run->parent != 2 || strlen(run->parent_session) != 32))
+		rc = shf_fail(err, SHEAF_EBUG, "parent %d", (int)run->parent);
+	return rc ? rc : save(rank, run, 3, true, err);
+}
+
+static int list_parent(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_list list;
+	int rc = rank ? 0 : shf_store_list(&run->store, &list, err);
+
+	if (rank || rc < 0)
+		return rc;
+	for (size_t i = 0; i < list.n; i++)
+		if (list.entries[i].state == SHF_COMMITTED)
+			snprintf(w->kept + strlen(w->kept), 10, "%d<%d ", (int)list.entries[i].step,
+			         (int)list.entries[i].parent);
+		else if (list.entries[i].state == SHF_ASIDE)
+			snprintf(w->gone + strlen(w->gone), 10, "%d ", (int)list.entries[i].step);
+	shf_list_release(&list);
+	return 0;
+}
+
+TEST(saving_goes_on_from_where_it_was_rewound_to)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	CHECK_INT(play(&w, rewind_to_2), 0);
+	CHECK_INT(play(&w, list_parent), 0);
+	CHECK_STR(w.kept, "1<-1 2<1 3<2 ");
+	CHECK_STR(w.gone, "3 4 ");
+	simdisk_free(w.disk);
+}
+
+static int rewind_to_none(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	(void)w;
+	(void)rank;
+	return shf_run_rewind(run, 9, err);
+}
+
+static int rewind_while_saving(struct world *w, int rank, struct sheaf_run *run,
+                               struct sheaf_error *err)
+{
+	struct sheaf_save *first;
+	int rc = save(rank, run, 5, false, err);
+
+	(void)w;
+	first = run->first;
+	if (rc == 0)
+		rc = shf_run_rewind(run, 2, err);
+	shf_save_free(first);
+	return rc;
+}
+
+TEST(a_rewind_needs_a_step_and_no_save_under_way)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	CHECK_INT(play(&w, rewind_to_none), SHEAF_ENOENT);
+	CHECK_INT(play(&w, rewind_while_saving), SHEAF_EINVAL);
+	CHECK(has(&w, 3) && has(&w, 4));
+	simdisk_free(w.disk);
+}
+
+static int all_refused(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = shf_run_rewind(run, 1, err);
+
+	(void)rank;
+	if (rc == SHEAF_EINVAL)
+		rc = shf_run_mark(run, 1, 'k', err);
+	if (rc == SHEAF_EINVAL)
+		rc = prune(w, rank, run, false, err);
+	return rc;
+}
+
+TEST(a_run_open_for_reading_changes_nothing)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	w.opts.flags = SHEAF_READONLY;
+	w.opts.keep_last = 1;
+	CHECK_INT(play(&w, all_refused), SHEAF_EINVAL);
+	CHECK_INT(play(&w, prune_dry), 3);
+	CHECK(has(&w, 1) && has(&w, 2) && has(&w, 3) && has(&w, 4));
+	simdisk_free(w.disk);
+}
+
+static struct sheaf_save *left[RANKS];
+
+static int leave_a_save(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = save(rank, run, 5, false, err);
+
+	(void)w;
+	left[rank] = run->first;
+	return rc;
+}
+
+static int after_close(void *arg, int rank, struct sheaf_group *group)
+{
+	struct world *w = arg;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err = { 0 };
+	int rc = shf_run_open(&run, "run", group, &w->opts, w->sys[rank], &err);
+
+	if (rc == 0)
+		rc = leave_a_save(w, rank, run, &err);
+	shf_run_close(run);
+	if (rc == 0 && shf_save_commit(left[rank], -1, &err) >= 0)
+		rc = 1;
+	shf_save_free(left[rank]);
+	return rc;
+}
+
+TEST(closing_gives_up_what_was_not_committed)
+{
+	struct simgroup_opts o = { .seed = 3, .ranks = RANKS };
+	struct world w;
+	int results[RANKS];
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	for (int r = 0; r < RANKS; r++)
+		w.sys[r] = simdisk_process(w.disk, 900 + (uint64_t)r, 0);
+	CHECK_INT(simgroup_run(&o, after_close, &w, results), 0);
+	for (int r = 0; r < RANKS; r++) {
+		CHECK_INT(results[r], 0);
+		CHECK_INT(simdisk_open_n(w.sys[r]), 0);
+	}
+	CHECK(!has(&w, 5));
+	CHECK_INT(play(&w, prune_dry), 0);      /* the lock is free */
+	simdisk_free(w.disk);
+}
+
+TEST(a_forked_child_closes_its_memory_only)
+{
+	struct world w;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err = { 0 };
+	size_t open_n;
+
+	world_init(&w);
+	w.sys[0] = simdisk_process(w.disk, 40, 0);
+	CHECK_RC(shf_run_open(&run, "run", NULL, &w.opts, w.sys[0], &err), 0, &err);
+	open_n = simdisk_open_n(w.sys[0]);
+	CHECK(open_n > 0);
+	simdisk_pretend_pid(w.sys[0], 41);
+	shf_run_close(run);
+	CHECK_INT(simdisk_open_n(w.sys[0]), open_n);
+	simdisk_kill(w.disk, w.sys[0]);
+	simdisk_free(w.disk);
+}
+
+static int commit_prunes(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	(void)w;
+	for (int64_t step = 1; step <= 6 && rc == 0; step++)
+		rc = save(rank, run, step, true, err);
+	return rc;
+}
+
+TEST(commits_prune_by_the_rules_of_the_run)
+{
+	struct world w;
+
+	world_init(&w);
+	w.opts.keep_last = 2;
+	w.opts.keep_every = 3;
+	CHECK_INT(play(&w, commit_prunes), 0);
+	CHECK(!has(&w, 1) && !has(&w, 2) && has(&w, 3) && !has(&w, 4) && has(&w, 5) && has(&w, 6));
+	simdisk_free(w.disk);
+}
