@@ -128,6 +128,9 @@ void shf_run_put(struct sheaf_run *run)
 		shf_images_release(&run->images, run->sys, run->team.ranks);
 		if (!run->foreign)
 			shf_store_close(&run->store);
+	} else { /* a forked child has the memory; threads, locks and files are its parent's */
+		shf_free(run->images.peers);
+		shf_free(run->store.path);
 	}
 	shf_place_release(&run->place);
 	shf_opts_release(&run->opts);

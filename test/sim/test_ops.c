@@ -409,16 +409,19 @@ TEST(a_forked_child_closes_its_memory_only)
 	struct world w;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err = { 0 };
+	struct shf_queue *queue;
 	size_t open_n;
 
 	world_init(&w);
 	w.sys[0] = simdisk_process(w.disk, 40, 0);
 	CHECK_RC(shf_run_open(&run, "run", NULL, &w.opts, w.sys[0], &err), 0, &err);
 	open_n = simdisk_open_n(w.sys[0]);
+	queue = run->queue;
 	CHECK(open_n > 0);
 	simdisk_pretend_pid(w.sys[0], 41);
 	shf_run_close(run);
 	CHECK_INT(simdisk_open_n(w.sys[0]), open_n);
+	w.sys[0]->ops->queue_free(w.sys[0]->arg, queue); /* the parent's threads */
 	simdisk_kill(w.disk, w.sys[0]);
 	simdisk_free(w.disk);
 }
