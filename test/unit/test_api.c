@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entry points as a caller of sheaf.h meets them: arguments that are missing, structs of other
+ * sizes, what is in a step. One process, a real directory. */
+#include "sheaf.h"
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "t.h"
+
+struct place {
+	char dir[64];
+	struct sheaf_run *run;
+	struct sheaf_state *st;
+	float w[6], head[4];
+	uint8_t rng[5];
+};
+
+static void place_init(struct place *p)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_error err;
+
+	*p = (struct place){ .dir = "/tmp/sheaf-test-XXXXXX", .w = { 1, 2, 3, 4, 5, 6 },
+		.head = { 7, 8, 9, 10 }, .rng = { 1, 2, 3, 4, 5 } };
+	CHECK(mkdtemp(p->dir) != NULL);
+	CHECK_RC(sheaf_run_open(&p->run, p->dir, NULL, &opts, &err), 0, &err);
+	p->st = sheaf_state_new();
+}
+
+static void place_release(struct place *p)
+{
+	char command[100];
+
+	sheaf_run_close(p->run);
+	sheaf_state_free(p->st);
+	snprintf(command, sizeof(command), "rm -rf %s", p->dir);
+	CHECK_INT(system(command), 0);
+}
+
+static void add(struct place *p, const char *name, const char *tied_to, float *data, int64_t n)
+{
+	struct sheaf_slice s = { .size = sizeof(s), .name = name, .tied_to = tied_to,
+		.dtype = SHEAF_F32, .ndim = 1, .shape = { n }, .count = { n }, .data = data };
+
+	CHECK(sheaf_state_add(p->st, &s) >= 0);
+}
+
+static void save(struct place *p, int64_t step)
+{
+	struct sheaf_save *save = NULL;
+	struct sheaf_error err;
+
+	CHECK_RC(sheaf_save_begin(&save, p->run, step, p->st, NULL, &err), 0, &err);
+	CHECK_INT(sheaf_save_attach(save, "config.json", "{}", 2), 0);
+	CHECK_INT(sheaf_save_attach(save, "vocab.txt", "a", 1), 0);
+	CHECK_INT(sheaf_save_note(save, "tokens", "12"), 0);
+	CHECK_INT(sheaf_save_note(save, "adam.step", "0"), 0);
+	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
+	sheaf_save_free(save);
+}
+
+static void fill(struct place *p)
+{
+	add(p, "layers.10.w", NULL, p->w, 6);
+	add(p, "layers.2.w", NULL, p->head, 4);
+	add(p, "alias", "layers.10.w", p->w, 6);
+	add(p, "layers.3.alias", "layers.2.w", p->head, 4);
+	add(p, "z", "layers.2.w", p->head, 4);
+	CHECK_INT(sheaf_state_rank_bytes(p->st, "rng", NULL, 0, 1, p->rng, 5), 5);
+}
+
+TEST(tensors_and_tied_names_are_listed_in_natural_order)
+{
+	static const struct { const char *family, *name, *tied_to; uint64_t bytes; } want[] = {
+		{ "model", "alias", "layers.10.w", 24 }, { "model", "layers.2.w", NULL, 16 },
+		{ "model", "layers.3.alias", "layers.2.w", 16 }, { "model", "layers.10.w", NULL, 24 },
+		{ "model", "z", "layers.2.w", 16 }, { "ranks", "rng/0", NULL, 5 },
+	};
+	struct sheaf_tensor t = { .size = sizeof(t) }, other = { .size = sizeof(other) };
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	CHECK_RC(sheaf_step_open(&step, p.run, SHEAF_LATEST, &err), 0, &err);
+	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+		CHECK_INT(sheaf_step_tensor(step, i, &t), 0);
+		CHECK_STR(t.family, want[i].family);
+		CHECK_STR(t.name, want[i].name);
+		CHECK_INT(t.bytes, want[i].bytes);
+		CHECK_INT(t.verified, 1);
+		CHECK(want[i].tied_to ? t.tied_to && strcmp(t.tied_to, want[i].tied_to) == 0
+		                      : !t.tied_to);
+		CHECK_INT(sheaf_step_find(step, want[i].family, want[i].name, &other), 0);
+		CHECK_STR(other.name, want[i].name);
+		CHECK_INT(other.digest, t.digest);
+		CHECK_INT(other.offset, t.offset);
+		CHECK_STR(other.file, t.file);
+	}
+	CHECK_INT(sheaf_step_tensor(step, 6, &t), SHEAF_ENOENT);
+	CHECK_INT(sheaf_step_find(step, NULL, "alias", &t), 0);
+	CHECK_INT(sheaf_step_find(step, NULL, "layers.1.w", &t), SHEAF_ELAYOUT);
+	CHECK_INT(sheaf_step_find(step, "ema", "alias", &t), SHEAF_ELAYOUT);
+	sheaf_step_close(step);
+	place_release(&p);
+}
+
+TEST(a_step_says_what_it_is_and_what_came_with_it)
+{
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	const char *key = NULL, *value = NULL;
+	const void *bytes = NULL;
+	uint64_t size = 0;
+	size_t n = 0;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	save(&p, 4);
+	CHECK_RC(sheaf_step_open(&step, p.run, 4, &err), 0, &err);
+	CHECK_INT(sheaf_step_info(step, &info), 0);
+	CHECK_INT(info.step, 4);
+	CHECK_INT(info.parent, 3);
+	CHECK_INT(info.ranks, 1);
+	CHECK_INT(info.tensors, 3);
+	CHECK_INT(info.bytes, 45);
+	CHECK_INT(info.files, 2);
+	CHECK_STR(info.format, "sheaf");
+	CHECK_INT(strlen(info.session), 32);
+	CHECK_INT(strlen(info.created), 20);
+	CHECK_INT(sheaf_step_number(step), 4);
+	CHECK_STR(sheaf_step_note(step, "tokens"), "12");
+	CHECK(sheaf_step_note(step, "none") == NULL);
+	CHECK_INT(sheaf_step_note_at(step, 0, &key, &value), 0);
+	CHECK_STR(key, "adam.step");
+	CHECK_INT(sheaf_step_note_at(step, 1, &key, &value), 0);
+	CHECK_STR(key, "ranks.rng");            /* the rule of the stream */
+	CHECK_STR(value, "strict");
+	CHECK_INT(sheaf_step_note_at(step, 3, &key, &value), SHEAF_ENOENT);
+	CHECK_INT(sheaf_step_file_at(step, 0, &key, &size), 0);
+	CHECK_STR(key, "config.json");
+	CHECK_INT(size, 2);
+	CHECK_INT(sheaf_step_file_at(step, 1, &key, &size), 0);
+	CHECK_STR(key, "vocab.txt");            /* the index is ours: not listed */
+	CHECK_INT(sheaf_step_file_at(step, 2, &key, &size), SHEAF_ENOENT);
+	CHECK_INT(sheaf_step_file(step, "config.json", &bytes, &n), 0);
+	CHECK(n == 2 && memcmp(bytes, "{}", 2) == 0);
+	CHECK_INT(sheaf_step_file(step, "model.safetensors.index.json", &bytes, &n), 0);
+	CHECK_INT(sheaf_step_file(step, "none", &bytes, &n), SHEAF_ENOENT);
+	sheaf_step_close(step);
+	place_release(&p);
+}
+
+TEST(structs_of_other_sizes_are_honoured)
+{
+	struct { struct sheaf_tensor t; uint64_t more[4]; } big;
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step_info info;
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	memset(&big, 0xa5, sizeof(big));
+	big.t.size = sizeof(big.t) + 8;
+	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), 0);
+	CHECK_INT(big.t.size, sizeof(big.t) + 8);
+	CHECK(big.more[0] == 0 && big.more[1] == UINT64_C(0xa5a5a5a5a5a5a5a5));
+	memset(&big, 0xa5, sizeof(big));
+	big.t.size = offsetof(struct sheaf_tensor, digest);     /* compiled before there was one */
+	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), 0);
+	CHECK(big.t.digest == UINT64_C(0xa5a5a5a5a5a5a5a5) && big.t.bytes == 24);
+	big.t.size = 4;
+	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), SHEAF_EINVAL);
+	big.t.size = 0xa5a5a5a5;
+	CHECK_INT(sheaf_step_tensor(step, 0, &big.t), SHEAF_EINVAL);
+	info.size = 0;
+	CHECK_INT(sheaf_step_info(step, &info), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_info(step, NULL), SHEAF_EINVAL);
+	report.size = 8;
+	CHECK_RC(sheaf_step_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
+	report = (struct sheaf_report){ .size = sizeof(report), .flags = 1 };
+	CHECK_RC(sheaf_step_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
+	sheaf_step_close(step);
+	place_release(&p);
+}
+
+TEST(a_report_is_filled_and_its_counts_begin_at_0)
+{
+	struct sheaf_report report;
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	memset(&report, 0, sizeof(report));
+	report.size = sizeof(report);
+	report.missing = report.loaded = 77;
+	p.w[0] = p.head[0] = 0;
+	CHECK_RC(sheaf_step_load(step, p.st, SHEAF_STRICT, &report, &err), 0, &err);
+	CHECK(p.w[0] == 1 && p.head[0] == 7);
+	CHECK_INT(report.missing, 0);
+	CHECK(report.loaded >= 3 && report.loaded < 77);
+	CHECK_RC(sheaf_step_load(step, p.st, 0, NULL, NULL), 0, &err);
+	sheaf_step_close(step);
+	place_release(&p);
+}
+
+TEST(missing_arguments_are_errors)
+{
+	struct sheaf_error err;
+	struct sheaf_save *save = NULL;
+	struct sheaf_step *step = NULL;
+	struct place p;
+
+	place_init(&p);
+	CHECK_INT(sheaf_run_open(NULL, p.dir, NULL, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_steps(NULL, NULL, 0, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_rewind(NULL, 1, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_mark(NULL, 1, 'k', NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_prune(NULL, 1, NULL, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_begin(NULL, p.run, 1, p.st, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_begin(&save, p.run, 1, NULL, NULL, &err), SHEAF_ENOMEM);
+	CHECK_INT(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_note(NULL, "a", ""), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_wait(NULL, 0), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_stat(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_fail(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_exchange(NULL, 0, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_open(NULL, p.run, 1, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_open(&step, p.run, 1, &err), SHEAF_ENOENT);
+	CHECK_INT(sheaf_step_open_path(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_open_path(&step, NULL, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_verify(NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_read(NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_number(NULL), -1);
+	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
+	CHECK_INT(sheaf_plan(NULL, NULL, 1, NULL, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK(save == NULL && step == NULL);
+	sheaf_save_free(NULL);
+	sheaf_step_close(NULL);
+	sheaf_run_close(NULL);
+	sheaf_state_free(NULL);
+	place_release(&p);
+}
+
+static int hear(void *arg, const struct sheaf_item *item)
+{
+	int *n = arg;
+
+	CHECK_INT(item->size, sizeof(*item));
+	CHECK_STR(item->state, "committed");
+	CHECK(item->bytes > 0 && item->path[0] && item->created[0]);
+	return ++*n == 2 ? 42 : 0;
+}
+
+TEST(steps_are_listed_and_the_error_is_clear_after_success)
+{
+	int64_t steps[2] = { -1, -1 };
+	struct sheaf_error err;
+	struct place p;
+	int n = 0;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 1);
+	save(&p, 5);
+	save(&p, 9);
+	memset(&err, 0xa5, sizeof(err));
+	CHECK_INT(sheaf_run_steps(p.run, steps, 2, &err), 3);
+	CHECK(err.code == 0 && err.rank == -1 && err.msg[0] == '\0');
+	CHECK(steps[0] == 1 && steps[1] == 5);
+	CHECK_INT(sheaf_run_list(p.run, hear, &n, NULL), 42);
+	CHECK_INT(n, 2);
+	place_release(&p);
+}
+
+TEST(a_save_counts_itself_and_can_be_given_up)
+{
+	struct sheaf_stat stat = { .size = sizeof(stat) };
+	struct sheaf_save *save = NULL;
+	struct sheaf_error err;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
+	CHECK_INT(sheaf_save_wait(save, -1), 0);
+	CHECK_INT(sheaf_save_stat(save, &stat), 0);
+	CHECK(stat.held >= 45 && stat.copied == 45);
+	CHECK(stat.to_write > 0 && stat.written == stat.to_write);
+	CHECK_INT(stat.sent, 0);
+	CHECK_INT(sheaf_save_fail(save, "a test said so"), 0);
+	CHECK_RC(sheaf_save_commit(save, -1, &err), SHEAF_EFAILED, &err);
+	CHECK(strstr(err.msg, "a test said so") != NULL);
+	sheaf_save_free(save);
+	CHECK_INT(sheaf_run_steps(p.run, NULL, 0, &err), 0);
+	place_release(&p);
+}
