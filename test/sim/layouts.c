@@ -223,8 +223,20 @@ struct where {
 	int dp, pp, tp, ep;
 };
 
+/* More than 200,000 bytes: most of the state, and few of its shapes. */
+static bool big(const struct lay_tensor *t)
+{
+	int64_t n = lay_bytes(t->dtype);
+
+	for (int d = 0; d < t->ndim; d++)
+		n *= t->shape[d];
+	return n > 200000;
+}
+
 static bool here(const struct layout *l, const struct lay_tensor *t, const struct where *w)
 {
+	if (l->small && big(t))
+		return false;
 	/* Three stages dealt to pp: uneven for 2. */
 	if (t->stage >= 0 && t->stage * l->pp / 3 != w->pp)
 		return false;

@@ -28,6 +28,7 @@ struct layout {
 	bool transposed, fused, own_experts;    /* own_experts: ep over all ranks */
 	int cut_a, cut_b;               /* dimension 0 by cut_a ranks, then by cut_b */
 	int shard;                      /* HSDP: shards of dimension 0, replicated over the rest */
+	bool small;                     /* without the two biggest tensors */
 };
 extern const struct layout layouts[];
 extern const int layouts_n;
