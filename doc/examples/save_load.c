@@ -6,7 +6,8 @@ int main(int argc, char **argv)
 {
 	float weight[2 * 3] = { 1, 2, 3, 4, 5, 6 };
 	struct sheaf_slice all = { .size = sizeof(all), .name = "layer.0.weight",
-		.dtype = SHEAF_F32, .ndim = 2, .shape = { 2, 3 }, .count = { 2, 3 }, .data = weight };
+		.dtype = SHEAF_F32, .ndim = 2, .shape = { 2, 3 }, .count = { 2, 3 },
+		.data = weight };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
 	struct sheaf_state *state = sheaf_state_new();
 	struct sheaf_run *run = NULL;

@@ -19,7 +19,7 @@ static int section(const char *name, const void *items, uint64_t n, size_t item_
 {
 	char head[32] = { 0 };
 
-	snprintf(head, 24, "%s", name);
+	memcpy(head, name, strnlen(name, 23));
 	shf_put64((uint8_t *)head + 24, n);
 	return fwrite(head, 1, sizeof(head), stdout) != sizeof(head) ||
 	       fwrite(items, item_bytes, (size_t)n, stdout) != n;

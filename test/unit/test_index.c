@@ -70,8 +70,8 @@ TEST(others_indexes_are_read_leniently)
 		"{\"metadata\":{},\"weight_map\":{\"a\":\"f\"}}",
 		"{\"metadata\":null,\"weight_map\":{\"a\":\"f\"}}",
 		"{\"metadata\":{\"total_size\":1.5e9,\"x\":[{}]},\"weight_map\":{\"a\":\"f\"}}",
-		"{\"metadata\":{\"total_size\":\"7\"},\"weight_map\":{\"a\":\"f\"},"
-		"\"master_weights\":true}",
+		("{\"metadata\":{\"total_size\":\"7\"},\"weight_map\":{\"a\":\"f\"},"
+		 "\"master_weights\":true}"),
 		" {\"q\":{\"weight_map\":{}},\"weight_map\" : {\"a\" : \"f\"}}\n\n",
 	};
 	struct shf_index ix;
