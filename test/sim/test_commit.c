@@ -214,7 +214,9 @@ static bool hunt(struct world *w, char why[300])
 			struct simdisk_choice choice = { s.kept, 0, 0 };
 
 			fine = try_state(&h, (int64_t)cut, &choice);
-			if (fine && n && has_data(w->disk, cut, n, s.kept))
+			/* Of many sets, each eighth is also torn. */
+			if (fine && n && (opt.all || n < 9 || s.count % 8 == 0) &&
+			    has_data(w->disk, cut, n, s.kept))
 				fine = try_tears(&h, (int64_t)cut, &s);
 		}
 		simdisk_sets_end(&s);
