@@ -137,8 +137,8 @@ static struct sheaf_state *state_of(const struct sheaf_slice *slices, int n)
 static int complain(const struct team *t, const char *what, int64_t step, int rc, const char *msg)
 {
 	if (rc != 0)
-		fprintf(stderr, "rank %d: %s %s step %lld: %d: %s\n", t->inner->ops.rank, t->l.name,
-		        what, (long long)step, rc, msg);
+		fprintf(stderr, "rank %d: %s %s step %lld: %d: %s\n", t->inner->ops.rank,
+		        t->l.name, what, (long long)step, rc, msg);
 	return rc != 0;
 }
 
@@ -173,8 +173,8 @@ static int check_ways(const struct team *t, bool apart, const struct sheaf_stat 
 	else
 		bad = all[1] == 0 || all[2] < all[1] || least > 0;
 	if (bad && t->inner->ops.rank == 0)
-		fprintf(stderr, "tp2 on %s holds %llu bytes, gave %llu to MPI, %llu of them payload; "
-		        "%d shared mappings\n", apart ? "two nodes" : "one node",
+		fprintf(stderr, "tp2 on %s holds %llu bytes, gave %llu to MPI, %llu of them "
+		        "payload; %d shared mappings\n", apart ? "two nodes" : "one node",
 		        (unsigned long long)all[0], (unsigned long long)all[2],
 		        (unsigned long long)all[1], least);
 	return bad;
@@ -238,7 +238,8 @@ static int load_all(struct team *t, const char *dir, const bool *saved)
 	struct sheaf_opts opts = options(SHEAF_READONLY);
 	struct sheaf_error err = { .msg = "" };
 	struct sheaf_run *run = NULL;
-	int bad = complain(t, "opens", 0, sheaf_run_open(&run, dir, t->group, &opts, &err), err.msg);
+	int rc = sheaf_run_open(&run, dir, t->group, &opts, &err);
+	int bad = complain(t, "opens", 0, rc, err.msg);
 
 	/* A wrong value is one rank's; the others go on, so that all make the same calls. */
 	for (int a = 0; a < layouts_n && run; a++)
