@@ -284,11 +284,6 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 			                "%s: tensor %s is in %s and in %s", step->path,
 			                l->tensors[i].name, l->files[l->tensors[i - 1].file].name,
 			                l->files[l->tensors[i].file].name);
-	for (size_t i = 0; index && i < index->n; i++)
-		if (shf_layout_find(l, "model", index->entries[i].name) < 0)
-			return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s: the index puts %s into %s, "
-			                "which does not have it", step->path, index->entries[i].name,
-			                index->entries[i].file);
 	return 0;
 }
 
@@ -305,6 +300,19 @@ static void span_families(struct shf_layout *l)
 			fam->first_tensor = (uint32_t)i;
 		fam->bytes += l->tensors[i].bytes;
 	}
+}
+
+/* What the index of a foreign directory names is where it says. */
+static int match_index(struct sheaf_step *step, const struct shf_index *index)
+{
+	for (size_t i = 0; i < index->n; i++)
+		if (shf_layout_find(&step->layout, "model", index->entries[i].name) < 0) {
+			step->cat_index = true;
+			return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s: the index puts %s into %s, "
+			                "which does not have it", step->path, index->entries[i].name,
+			                index->entries[i].file);
+		}
+	return 0;
 }
 
 /* Headers and sums must tell the same story. */
@@ -377,8 +385,10 @@ static int build(struct sheaf_step *step, const struct shf_buf *all, const struc
 		rc = collect(step, files, index ? &sorted : NULL);
 	if (rc == 0) {
 		span_families(l);
-		rc = shf_layout_number(l, &step->cat_err);
+		rc = index ? match_index(step, index) : 0;
 	}
+	if (rc == 0)
+		rc = shf_layout_number(l, &step->cat_err);
 	if (rc == 0)
 		rc = check_ties(step);
 	if (rc == 0 && step->sound && step->sums_rc == 0) {

@@ -26,6 +26,7 @@ struct sheaf_step {
 	uint8_t *sums_bytes;            /* owned */
 	struct shf_sums sums;
 	int sums_rc, cat_rc;
+	bool cat_index;                 /* cat_rc: the index of a foreign directory is at fault */
 	struct sheaf_error sums_err, cat_err;
 	int *fds;                       /* by file; -1: not open yet; -2: gone */
 	uint64_t *file_bytes;           /* as on disk; UINT64_MAX: gone */
