@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verifying a step: every byte against its checksum, every tensor against its digest, every file
+ * against the manifest. Nothing is taken from the catalog but names: it may be what is broken.
+ *
+ * The chain is manifest -> table of sums -> blocks, digests, headers, indexes. The manifest proved
+ * itself when the step was opened. Where the table is damaged, the manifest's sums of whole files
+ * still prove the tensor files.
+ */
+#include "verify.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+
+#define READ_TRIES 4
+
+/* ---- what is found ---- */
+
+void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
+                     const struct sheaf_error *e)
+{
+	struct sheaf_finding f = { .size = sizeof(f), .what = what,
+		.file = at->file ? at->file : "", .family = at->family ? at->family : "",
+		.name = at->name ? at->name : "", .msg = e->msg, .block = at->block,
+		.offset = at->offset };
+
+	if (v->findings++ == 0) {
+		v->err = *e;
+		v->err.code = v->rc = SHEAF_ECORRUPT;
+	}
+	if (v->report && v->report->finding)
+		v->report->finding(v->report->arg, &f);
+}
+
+void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e)
+{
+	if (v->blind)
+		return;
+	v->blind = rc;
+	v->blind_err = *e;
+	v->blind_err.code = rc;
+}
+
+/* ---- names and files ---- */
+
+int shf_verify_follow(const struct shf_verify *v)
+{
+	/* Foreign directories may be hub caches, whose files are links. */
+	return v->step->number >= 0 && !v->step->run->foreign ? SHF_O_NOFOLLOW : 0;
+}
+
+int shf_verify_enter(const struct shf_verify *v, const char *name, const char **base)
+{
+	const struct shf_sys *sys = v->step->run->sys;
+	const char *slash = strrchr(name, '/');
+	char folder[64];
+
+	*base = slash ? slash + 1 : name;
+	if (!slash)
+		return v->step->dir;
+	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
+	return sys->ops->open(sys->arg, v->step->dir, folder, SHF_O_DIR | shf_verify_follow(v), 0);
+}
+
+void shf_verify_leave(const struct shf_verify *v, int dir)
+{
+	const struct shf_sys *sys = v->step->run->sys;
+
+	if (dir >= 0 && dir != v->step->dir)
+		sys->ops->close(sys->arg, dir);
+}
+
+int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off)
+{
+	const struct shf_sys *sys = v->step->run->sys;
+	int64_t got = sys->ops->pread(sys->arg, fd, buf, (size_t)n, off);
+
+	for (int tries = 1; got == -EIO && tries < READ_TRIES; tries++) {
+		v->retries++;
+		got = sys->ops->pread(sys->arg, fd, buf, (size_t)n, off);
+	}
+	if (got > 0)
+		v->disk_bytes += (uint64_t)got;
+	return got;
+}
+
+bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const char *name,
+                      uint64_t want, uint64_t *bytes)
+{
+	const struct shf_sys *sys = v->step->run->sys;
+	struct shf_verify_at at = SHF_AT_FILE(name);
+	struct shf_stat st = { 0 };
+	struct sheaf_error e;
+	int rc = dir < 0 ? dir : sys->ops->stat(sys->arg, dir, base, !shf_verify_follow(v), &st);
+
+	if (rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP) {
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone", v->step->path, name);
+		shf_verify_find(v, "missing", &at, &e);
+		return false;
+	}
+	if (rc < 0) {
+		rc = shf_fail_sys(&e, -rc, "%s/%s", v->step->path, name);
+		shf_verify_blind(v, rc, &e);
+		return false;
+	}
+	if (st.type != SHF_T_FILE) {
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone; what has its name is no plain file",
+		         v->step->path, name);
+		shf_verify_find(v, "missing", &at, &e);
+		return false;
+	}
+	*bytes = st.bytes;
+	if (want == UINT64_MAX || st.bytes == want)
+		return true;
+	at.offset = (int64_t)(st.bytes < want ? st.bytes : want);
+	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
+	         v->step->path, name, st.bytes, want);
+	shf_verify_find(v, st.bytes < want ? "truncated" : "extended", &at, &e);
+	return false;
+}
+
+uint64_t shf_verify_want(const struct shf_verify *v, uint32_t f)
+{
+	return v->step->sound ? v->step->manifest.files[f].bytes : v->bytes[f];
+}
+
+/* Sizes of the tensor files, each looked at by one rank and told to all. [collective] */
+static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
+{
+	const struct sheaf_step *step = v->step;
+	struct shf_team *team = &step->run->team;
+	size_t files_n = step->layout.files_n;
+	uint64_t blocks = 0;
+	int rc;
+
+	for (size_t f = (size_t)team->rank; f < files_n; f += (size_t)team->ranks) {
+		const char *name = step->layout.files[f].name, *base;
+		int dir = shf_verify_enter(v, name, &base);
+
+		v->bytes[f] = SHF_GONE;
+		(void)shf_verify_plain(v, dir, base, name,
+		                       step->sound ? step->manifest.files[f].bytes : UINT64_MAX,
+		                       &v->bytes[f]);
+		shf_verify_leave(v, dir);
+	}
+	rc = shf_allreduce(team, v->bytes, files_n, SHEAF_XOR, err);
+	for (uint32_t f = 0; f < files_n; f++) {
+		uint64_t want = shf_verify_want(v, f);
+
+		v->first[f] = blocks;
+		if (want != SHF_GONE)
+			blocks += want / SHF_BLOCK + (want % SHF_BLOCK != 0);
+	}
+	v->first[files_n] = blocks;
+	return rc;
+}
+
+/* ---- the table of sums ---- */
+
+/* Manifest and table are still there; why the table could not be used. [rank 0] */
+static void look_at_sums(struct shf_verify *v)
+{
+	const struct sheaf_step *step = v->step;
+	struct shf_verify_at at = SHF_AT_FILE("sheaf.sums");
+	uint64_t bytes;
+
+	if (!step->sound)
+		return;
+	(void)shf_verify_plain(v, step->dir, "sheaf.json", "sheaf.json", UINT64_MAX, &bytes);
+	if (!shf_verify_plain(v, step->dir, at.file, at.file, step->manifest.sums.bytes, &bytes) ||
+	    v->sums)
+		return;
+	if (step->sums_err.sys || step->sums_rc != SHEAF_ECORRUPT) {
+		shf_verify_blind(v, step->sums_rc, &step->sums_err);
+		return;
+	}
+	/* Whole by itself, but not what the manifest says of the files. */
+	if (step->sums.bytes)
+		at.file = "sheaf.json";
+	shf_verify_find(v, step->sums.bytes ? "manifest" : "checksum", &at, &step->sums_err);
+}
+
+/* Sums of whole files in the manifest: what the blocks of the table add up to. */
+static void match_files(struct shf_verify *v)
+{
+	const struct sheaf_step *step = v->step;
+	const struct shf_team *team = &step->run->team;
+	struct shf_crc64_by *by = shf_alloc(1, sizeof(*by));
+
+	if (by)
+		shf_crc64_by_init(by, SHF_BLOCK);
+	for (size_t f = (size_t)team->rank; f < step->layout.files_n; f += (size_t)team->ranks) {
+		const struct shf_mf_file *m = &step->manifest.files[f];
+		uint64_t block = shf_sums_file(&step->sums, f).first_block, crc = shf_crc64(NULL, 0);
+
+		for (uint64_t at = 0; at < m->bytes; at += SHF_BLOCK) {
+			uint64_t n = m->bytes - at < SHF_BLOCK ? m->bytes - at : SHF_BLOCK;
+
+			crc = (by && n == SHF_BLOCK ? shf_crc64_by(by, crc) : shf_crc64_shift(crc, n)) ^
+			      shf_sums_block(&step->sums, block++);
+		}
+		if (crc != m->crc) {
+			struct shf_verify_at at = SHF_AT_FILE("sheaf.json");
+			struct sheaf_error e;
+
+			shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says checksum %016" PRIx64
+			         " of %s, its blocks in the sums make %016" PRIx64, step->path, m->crc,
+			         m->name, crc);
+			shf_verify_find(v, "manifest", &at, &e);
+		}
+	}
+	shf_free(by);
+}
+
+/* Families and ties as the manifest has them, against the table. [rank 0] */
+static void match_families(struct shf_verify *v)
+{
+	const struct sheaf_step *step = v->step;
+	const struct shf_manifest *m = &step->manifest;
+	const struct shf_sums *s = &step->sums;
+	struct shf_verify_at at = SHF_AT_FILE("sheaf.json");
+	struct sheaf_error e;
+
+	for (size_t i = 0; i < m->families_n; i++) {
+		const struct shf_lt_family *fam = &step->layout.families[i];
+		uint64_t tensors = 0, bytes = 0;
+
+		for (uint32_t f = fam->first_file; f < fam->first_file + fam->files_n; f++) {
+			struct shf_sums_file sf = shf_sums_file(s, f);
+
+			tensors += sf.tensors_n;
+			bytes += sf.bytes - sf.header_bytes;
+		}
+		if (tensors == m->families[i].tensors && bytes == m->families[i].bytes)
+			continue;
+		at.family = fam->name;
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says that family %s has %" PRIu64
+		         " tensors, %" PRIu64 " bytes; the sums have %" PRIu64 ", %" PRIu64, step->path,
+		         fam->name, m->families[i].tensors, m->families[i].bytes, tensors, bytes);
+		shf_verify_find(v, "manifest", &at, &e);
+	}
+	for (size_t i = 0; i < m->tied_n; i++) {
+		const struct shf_mf_tied *t = &m->tied[i];
+		bool stored = shf_sums_find(s, t->family, t->name) >= 0;
+
+		if (!stored && shf_sums_find(s, t->family, t->to) >= 0)
+			continue;
+		at.family = t->family;
+		at.name = t->name;
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%.140s is tied to %.140s, %s", step->path,
+		         t->family, t->name, t->to, stored ? "but stored" : "which is not stored");
+		shf_verify_find(v, "manifest", &at, &e);
+	}
+}
+
+/* Without a table: whole files against the manifest. One that is not right is marked gone, so
+ * that its header says nothing more. [collective] */
+static int match_raw(struct shf_verify *v, struct sheaf_error *err)
+{
+	const struct sheaf_step *step = v->step;
+	struct shf_team *team = &step->run->team;
+	uint64_t blind = v->blind != 0;
+	int rc = shf_allreduce(team, v->raw, step->layout.files_n, SHEAF_XOR, err);
+
+	if (rc == 0)
+		rc = shf_allreduce(team, &blind, 1, SHEAF_MAX, err);
+	if (rc < 0 || blind)
+		return rc; /* a rank could not read its share: the sums are of holes */
+	for (size_t f = 0; f < step->layout.files_n; f++) {
+		const struct shf_mf_file *m = &step->manifest.files[f];
+		uint64_t crc = v->raw[f] ^ shf_crc64_ones(m->bytes);
+		struct shf_verify_at at = SHF_AT_FILE(m->name);
+		struct sheaf_error e;
+
+		if (v->bytes[f] != m->bytes || crc == m->crc)
+			continue;
+		v->bytes[f] = SHF_GONE;
+		if (f % (size_t)team->ranks != (size_t)team->rank)
+			continue;
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the file has checksum %016" PRIx64 ", want %016"
+		         PRIx64 "; where, the damaged sums cannot tell", step->path, m->name, crc, m->crc);
+		shf_verify_find(v, "checksum", &at, &e);
+	}
+	return 0;
+}
+
+/* ---- digests: each tensor's parts meet at its home ---- */
+
+/* u32 tensor, u64 digest, u64 bytes. */
+static void tell_homes(const struct shf_verify *v, struct shf_buf *out)
+{
+	uint64_t tensors = v->step->sums.head.tensors_n, ranks = (uint64_t)v->step->run->team.ranks;
+
+	for (uint64_t t = 0; t < tensors; t++) {
+		struct shf_buf *b = &out[t * ranks / tensors];
+
+		if (v->got_bytes[t] == 0)
+			continue;
+		shf_buf_u32(b, (uint32_t)t);
+		shf_buf_u64(b, v->got[t]);
+		shf_buf_u64(b, v->got_bytes[t]);
+	}
+}
+
+static void compare(struct shf_verify *v, uint64_t n)
+{
+	const struct shf_sums *s = &v->step->sums;
+	struct shf_sums_tensor t = shf_sums_tensor(s, n);
+	struct shf_verify_at at = { v->step->layout.files[t.file].name, shf_sums_family(s, &t),
+		shf_sums_name(s, &t), -1, (int64_t)t.off };
+	struct sheaf_error e;
+
+	if (v->got_bytes[n] != t.bytes)
+		return; /* what of it could not be read or was wrong has been told */
+	v->tensors++;
+	v->tensor_bytes += t.bytes;
+	if (v->got[n] == t.digest)
+		return;
+	shf_fail(&e, SHEAF_ECORRUPT, "%s: %s/%.200s has digest %016" PRIx64 ", want %016" PRIx64,
+	         v->step->path, at.family, at.name, v->got[n], t.digest);
+	shf_verify_find(v, "digest", &at, &e);
+}
+
+/* After it this rank's arrays hold what all ranks have of the tensors it is home of. */
+static int hear(struct shf_verify *v, const struct shf_buf *in, uint64_t first, uint64_t end,
+                struct sheaf_error *err)
+{
+	struct shf_cur c = { in->data, in->data + in->len, false };
+
+	for (uint64_t t = first; t < end; t++)
+		v->got[t] = v->got_bytes[t] = 0;
+	while (c.p < c.end) {
+		uint32_t t = shf_cur_u32(&c);
+		uint64_t got = shf_cur_u64(&c), bytes = shf_cur_u64(&c);
+
+		if (c.bad || t < first || t >= end)
+			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong rank", t);
+		v->got[t] ^= got;
+		v->got_bytes[t] += bytes;
+	}
+	for (uint64_t t = first; t < end; t++)
+		compare(v, t);
+	return 0;
+}
+
+static int match_digests(struct shf_verify *v, struct sheaf_error *err)
+{
+	struct shf_team *team = &v->step->run->team;
+	uint64_t ranks = (uint64_t)team->ranks, n = v->step->sums.head.tensors_n;
+	uint64_t first = ((uint64_t)team->rank * n + ranks - 1) / ranks;
+	uint64_t end = (((uint64_t)team->rank + 1) * n + ranks - 1) / ranks;
+	struct shf_buf *to = shf_zalloc((size_t)ranks, sizeof(*to)), in = SHF_BUF_INIT;
+	size_t *in_bytes = shf_zalloc((size_t)ranks, sizeof(*in_bytes));
+	int rc = to && in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare digests");
+
+	if (rc == 0)
+		tell_homes(v, to);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, to, &in, in_bytes, err);
+	if (rc == 0)
+		rc = shf_agree(team, hear(v, &in, first, end, err), err);
+	for (uint64_t r = 0; to && r < ranks; r++)
+		shf_buf_release(&to[r]);
+	shf_free(to);
+	shf_free(in_bytes);
+	shf_buf_release(&in);
+	return rc;
+}
+
+/* ---- all of it ---- */
+
+static int setup(struct shf_verify *v, struct sheaf_error *err)
+{
+	size_t files = v->step->layout.files_n;
+	size_t tensors = v->sums ? (size_t)v->step->sums.head.tensors_n : 0;
+
+	v->bytes = shf_zalloc(files, sizeof(*v->bytes));
+	v->first = shf_zalloc(files + 1, sizeof(*v->first));
+	v->raw = shf_zalloc(files, sizeof(*v->raw));
+	v->got = shf_zalloc(tensors, sizeof(*v->got));
+	v->got_bytes = shf_zalloc(tensors, sizeof(*v->got_bytes));
+	v->chunk[0] = shf_alloc(SHF_VERIFY_CHUNK, 1);
+	v->chunk[1] = shf_alloc(SHF_VERIFY_CHUNK, 1);
+	if (v->bytes && v->first && v->raw && v->got && v->got_bytes && v->chunk[0] && v->chunk[1])
+		return 0;
+	return shf_fail(err, SHEAF_ENOMEM, "no memory to verify %zu files, %zu tensors", files,
+	                tensors);
+}
+
+static void release(struct shf_verify *v)
+{
+	shf_free(v->bytes);
+	shf_free(v->first);
+	shf_free(v->raw);
+	shf_free(v->got);
+	shf_free(v->got_bytes);
+	shf_free(v->chunk[0]);
+	shf_free(v->chunk[1]);
+}
+
+/* Every look at everything. Its failures are the group's; the step's are in v. [collective] */
+static int look(struct shf_verify *v, struct sheaf_error *err)
+{
+	const struct sheaf_step *step = v->step;
+	bool zero = step->run->team.rank == 0;
+	int rc = look_at_files(v, err);
+
+	if (rc < 0)
+		return rc;
+	if (zero)
+		look_at_sums(v);
+	shf_verify_data(v);
+	if (v->sums) {
+		match_files(v);
+		if (zero)
+			match_families(v);
+		rc = match_digests(v, err);
+	} else if (step->sound) {
+		rc = match_raw(v, err);
+	}
+	if (rc < 0)
+		return rc;
+	if (step->cat_rc < 0) /* else they were matched when the step was opened */
+		shf_verify_headers(v);
+	shf_verify_small(v);
+	if (zero && step->sound)
+		shf_verify_extra(v);
+	return 0;
+}
+
+enum { FINDINGS, BLIND, DISK_BYTES, RETRIES, TENSORS, TENSOR_BYTES, SUMS_N };
+
+/* Over all ranks. The catalog's own complaint, if nobody found what it is about. [collective] */
+static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *err)
+{
+	const struct sheaf_step *step = v->step;
+	struct shf_team *team = &step->run->team;
+	uint64_t own[SUMS_N] = { v->findings, v->blind != 0, v->disk_bytes, v->retries, v->tensors,
+		v->tensor_bytes };
+	int rc;
+
+	memcpy(x, own, sizeof(own));
+	rc = shf_allreduce(team, x, SUMS_N, SHEAF_SUM, err);
+	if (rc < 0 || x[FINDINGS] || x[BLIND] || step->cat_rc == 0 || step->cat_rc == SHEAF_EIO)
+		return rc;
+	x[FINDINGS] = 1;
+	if (team->rank == 0) {
+		struct shf_verify_at at = { NULL, NULL, NULL, -1, -1 };
+
+		shf_verify_find(v, step->cat_index ? "index" : "header", &at, &step->cat_err);
+	}
+	return 0;
+}
+
+static void report_out(const struct shf_verify *v, const uint64_t x[SUMS_N], int64_t ns,
+                       struct sheaf_report *r)
+{
+	const struct sheaf_step *step = v->step;
+
+	r->findings = x[FINDINGS];
+	r->disk_bytes = x[DISK_BYTES];
+	r->retries = x[RETRIES];
+	r->loaded = x[TENSORS];
+	r->bytes = x[TENSOR_BYTES];
+	r->unverified = step->sound ? 0 : step->layout.tensors_n;
+	r->files = step->layout.files_n + step->plain_n + (step->sound ? 2 : 0);
+	r->verify_ns = (uint64_t)ns;
+}
+
+/* Sound, as far as anybody can tell. */
+static int unverified(struct shf_verify *v, struct sheaf_error *err)
+{
+	struct sheaf_finding f = { .size = sizeof(f), .what = "unverified", .file = "", .family = "",
+		.name = "", .block = -1, .offset = -1 };
+	struct sheaf_error e;
+	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: sound, but without checksums: its values cannot be "
+	                  "proved", v->step->path);
+
+	f.msg = e.msg;
+	*err = e;
+	if (v->step->run->team.rank == 0 && v->report && v->report->finding)
+		v->report->finding(v->report->arg, &f);
+	return rc;
+}
+
+int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_verify v = { .step = step, .report = report,
+		.sums = step->sound && step->sums_rc == 0 };
+	struct sheaf_run *run = step->run;
+	int64_t from = shf_now(run);
+	struct sheaf_error own;
+	uint64_t x[SUMS_N];
+	int rc;
+
+	err = err ? err : &own;
+	rc = shf_agree(&run->team, setup(&v, err), err);
+	if (rc == 0)
+		rc = look(&v, err);
+	if (rc == 0)
+		rc = sum_up(&v, x, err);
+	if (rc == 0) {
+		if (report)
+			report_out(&v, x, shf_now(run) - from, report);
+		*err = x[FINDINGS] ? v.err : v.blind_err;
+		rc = shf_agree(&run->team, x[FINDINGS] ? v.rc : v.blind, err);
+		if (rc == 0 && !step->sound)
+			rc = unverified(&v, err);
+	}
+	if (rc == 0 && !run->foreign && step->number > run->verified)
+		run->verified = step->number;
+	release(&v);
+	return rc;
+}

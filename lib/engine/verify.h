@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verifying, shared by its files: verify.c leads and proves what needs the group, verify_data.c
+ * reads every block, verify_dir.c looks at headers, small files and the directory.
+ *
+ * What is always true: what is found goes to `finding` at once, on the rank that found it, and a
+ * rank goes on after it; what cannot be told (a disk that does not answer, no memory) goes to
+ * `blind` and only counts where nothing was found. Everything below but what says [collective] is
+ * [local].
+ */
+#ifndef SHF_VERIFY_H
+#define SHF_VERIFY_H
+#include "engine.h"
+
+#define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
+#define SHF_GONE UINT64_MAX
+struct shf_verify {
+	struct sheaf_step *step;
+	const struct sheaf_report *report;      /* the caller's; may be NULL */
+	bool sums;                      /* the table of sums is whole */
+	uint64_t *bytes;                /* owned; by file, as on disk; SHF_GONE: nothing to read */
+	uint64_t *first;                /* owned; by file: its first block; one more: all of them */
+	uint64_t *raw;                  /* owned; by file: raw sum of what was read (no sums) */
+	uint64_t *got, *got_bytes;      /* owned; by tensor of the sums: of its good blocks */
+	uint8_t *chunk[2];              /* owned */
+	int rc, blind;                  /* of the first finding; of the first thing not told */
+	struct sheaf_error err, blind_err;
+	uint64_t findings, disk_bytes, retries;
+	uint64_t tensors, tensor_bytes; /* whose digest was compared, at this home */
+};
+struct shf_verify_at {          /* where a finding is; NULL: does not apply */
+	const char *file, *family, *name;
+	int64_t block, offset;          /* -1: none */
+};
+#define SHF_AT_FILE(f) (struct shf_verify_at){ (f), NULL, NULL, -1, -1 }
+
+/* e is its sentence. */
+void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
+                     const struct sheaf_error *e);
+void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e);
+/* Bytes the file should have: of the manifest, else what is there, SHF_GONE too. */
+uint64_t shf_verify_want(const struct shf_verify *v, uint32_t f);
+/* Directory that `name`, relative to the step, is in, and its last part. Close it with
+ * shf_verify_leave. A negative errno. */
+int shf_verify_enter(const struct shf_verify *v, const char *name, const char **base);
+void shf_verify_leave(const struct shf_verify *v, int dir);
+int shf_verify_follow(const struct shf_verify *v);      /* 0 or SHF_O_NOFOLLOW */
+/* Tries again what fails with EIO; counted. Bytes, or a negative errno. */
+int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off);
+/* A name that is there, plain and of `want` bytes (UINT64_MAX: any), else finds what it is
+ * instead. dir: what enter returned, also when that was an error. */
+bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const char *name,
+                      uint64_t want, uint64_t *bytes);
+
+/* verify_data.c: this rank's share of all blocks. */
+void shf_verify_data(struct shf_verify *v);
+/* First record of file f whose tensor ends after byte `at`. */
+uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at);
+
+/* verify_dir.c */
+/* A header of n bytes against the format and, where they are whole, the sums. */
+int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *bytes, size_t n,
+                      struct shf_verify_at *at, struct sheaf_error *err);
+void shf_verify_headers(struct shf_verify *v);  /* of this rank's files */
+void shf_verify_small(struct shf_verify *v);    /* attached files and indexes, this rank's */
+void shf_verify_extra(struct shf_verify *v);    /* what the manifest does not name */
+#endif

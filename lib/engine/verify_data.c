@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every byte, once. Blocks are numbered over all files by the sizes that the manifest names, so
+ * that ranks need not agree on what they find, and cut into equal shares. A share is read in
+ * chunks, the next one under way while this one is summed.
+ *
+ * What is always true: only the bytes of blocks whose sum is right go into a tensor's digest. A
+ * digest is compared when all of its bytes did, so one damage is one finding.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include "crc64.h"
+#include "err.h"
+#include "verify.h"
+
+#define READ_TRIES 4
+
+struct chunk {                  /* within one file, from the start of a block */
+	uint32_t file;
+	uint64_t off, len;
+};
+struct walk {
+	uint64_t at, end;               /* blocks of all files */
+	uint32_t file;                  /* no later than that of `at` */
+};
+struct slot {
+	struct shf_io_owner io;
+	struct shf_io req;
+	struct chunk c;
+	uint8_t *buf;                   /* borrowed from the verify */
+	bool full;                      /* holds a chunk that was submitted */
+};
+
+static void read_done(struct shf_io_owner *owner, struct shf_io *io)
+{
+	(void)owner; /* the request keeps its result */
+	(void)io;
+}
+
+uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at)
+{
+	struct shf_sums_file sf = shf_sums_file(&v->step->sums, f);
+	uint64_t lo = sf.first_tensor, hi = lo + sf.tensors_n;
+
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+		struct shf_sums_tensor t = shf_sums_tensor(&v->step->sums, mid);
+
+		if (t.off + t.bytes <= at)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* The tensor that is not what it was, as well as the block alone can tell, or UINT64_MAX: one that
+ * lies in it whole is known by its digest, then the header by what it says, then what reaches out
+ * of it. */
+static uint64_t suspect(const struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
+                        uint64_t n)
+{
+	struct shf_sums_file sf = shf_sums_file(&v->step->sums, f);
+	uint64_t end = sf.first_tensor + sf.tensors_n, part = UINT64_MAX;
+	struct shf_verify_at at;
+
+	for (uint64_t i = shf_verify_record(v, f, lo); i < end; i++) {
+		struct shf_sums_tensor t = shf_sums_tensor(&v->step->sums, i);
+
+		if (t.off >= lo + n)
+			break;
+		if (t.off < lo || t.off + t.bytes > lo + n)
+			part = part == UINT64_MAX ? i : part;
+		else if (shf_crc64_raw(0, p + (t.off - lo), (size_t)t.bytes) != t.digest)
+			return i;
+	}
+	if (lo < sf.header_bytes &&
+	    (lo > 0 || sf.header_bytes > n || shf_verify_header(v, f, p, sf.header_bytes, &at, NULL)))
+		return UINT64_MAX;
+	return part;
+}
+
+static void bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p, uint64_t n,
+                      uint64_t got, uint64_t want)
+{
+	struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[f].name);
+	uint64_t i = suspect(v, f, lo, p, n);
+	struct sheaf_error e;
+
+	at.block = (int64_t)(lo / SHF_BLOCK);
+	at.offset = (int64_t)lo;
+	if (i != UINT64_MAX) {
+		struct shf_sums_tensor t = shf_sums_tensor(&v->step->sums, i);
+
+		at.family = shf_sums_family(&v->step->sums, &t);
+		at.name = shf_sums_name(&v->step->sums, &t);
+	}
+	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64 " has checksum %016"
+	         PRIx64 ", want %016" PRIx64 " (%s%s%.140s)", v->step->path, at.file, lo / SHF_BLOCK,
+	         lo, got, want, at.name ? at.family : "header", at.name ? "/" : "",
+	         at.name ? at.name : "");
+	shf_verify_find(v, "checksum", &at, &e);
+}
+
+/* A good block, into the digests of the tensors it is part of. */
+static void add_digests(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p, uint64_t n,
+                        uint64_t crc)
+{
+	const struct shf_sums *s = &v->step->sums;
+	struct shf_sums_file sf = shf_sums_file(s, f);
+	uint64_t hi = lo + n;
+
+	for (uint64_t i = shf_verify_record(v, f, lo); i < sf.first_tensor + sf.tensors_n; i++) {
+		struct shf_sums_tensor t = shf_sums_tensor(s, i);
+		uint64_t a = t.off > lo ? t.off : lo, b = t.off + t.bytes, sum;
+
+		if (t.off >= hi)
+			break;
+		b = b < hi ? b : hi;
+		if (a >= b)
+			continue;
+		/* The block's own sum will do where the tensor has all of it. */
+		sum = b - a == n ? crc ^ shf_crc64_ones(n)
+		                 : shf_crc64_raw(0, p + (a - lo), (size_t)(b - a));
+		v->got[i] ^= shf_crc64_shift(sum, t.off + t.bytes - b);
+		v->got_bytes[i] += b - a;
+	}
+}
+
+static void check(struct shf_verify *v, const struct chunk *c, const uint8_t *p)
+{
+	const struct sheaf_step *step = v->step;
+
+	if (step->sound && !v->sums)
+		v->raw[c->file] ^= shf_crc64_shift(shf_crc64_raw(0, p, (size_t)c->len),
+		                                   shf_verify_want(v, c->file) - c->off - c->len);
+	for (uint64_t at = 0; v->sums && at < c->len; at += SHF_BLOCK) {
+		uint64_t n = c->len - at < SHF_BLOCK ? c->len - at : SHF_BLOCK, lo = c->off + at;
+		uint64_t block = shf_sums_file(&step->sums, c->file).first_block + lo / SHF_BLOCK;
+		uint64_t want = shf_sums_block(&step->sums, block);
+		uint64_t got = shf_crc64(p + at, (size_t)n);
+
+		if (got == want)
+			add_digests(v, c->file, lo, p + at, n, got);
+		else
+			bad_block(v, c->file, lo, p + at, n, got, want);
+	}
+}
+
+/* ---- chunks ---- */
+
+/* What of file f can be read and compared: all that should be there, or the blocks that still
+ * are. */
+static uint64_t limit(const struct shf_verify *v, uint32_t f)
+{
+	uint64_t want = shf_verify_want(v, f);
+
+	if (v->bytes[f] == SHF_GONE)
+		return 0;
+	return v->bytes[f] >= want ? want : v->bytes[f] / SHF_BLOCK * SHF_BLOCK;
+}
+
+static bool next_chunk(const struct shf_verify *v, struct walk *w, struct chunk *c)
+{
+	while (w->at < w->end) {
+		uint64_t off, last, stop;
+
+		while (v->first[w->file + 1] <= w->at)
+			w->file++;
+		off = (w->at - v->first[w->file]) * SHF_BLOCK;
+		last = limit(v, w->file);
+		if (off >= last) {
+			w->at = v->first[w->file + 1];
+			continue;
+		}
+		stop = w->at + SHF_VERIFY_CHUNK / SHF_BLOCK;
+		stop = stop < w->end ? stop : w->end;
+		stop = stop < v->first[w->file + 1] ? stop : v->first[w->file + 1];
+		*c = (struct chunk){ w->file, off, (stop - w->at) * SHF_BLOCK };
+		c->len = c->len < last - off ? c->len : last - off;
+		w->at = stop;
+		return true;
+	}
+	return false;
+}
+
+static void not_read(struct shf_verify *v, const struct chunk *c, int code)
+{
+	struct sheaf_error e;
+	int rc = shf_fail_sys(&e, -code, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+	                      v->step->path, v->step->layout.files[c->file].name, c->len, c->off);
+
+	shf_verify_blind(v, rc, &e);
+}
+
+/* The next chunk under way, if there is one. */
+static void start(struct shf_verify *v, struct walk *w, struct slot *s)
+{
+	struct sheaf_error e;
+
+	s->full = false;
+	while (!s->full && next_chunk(v, w, &s->c)) {
+		int fd = shf_step_fd(v->step, s->c.file, &e), rc;
+
+		if (fd < 0) {
+			shf_verify_blind(v, fd, &e);
+			continue;
+		}
+		s->req = (struct shf_io){ .op = SHF_IO_READ, .fd = fd, .buf = s->buf,
+			.len = (size_t)s->c.len, .off = s->c.off };
+		rc = shf_io_submit(v->step->run, &s->io, &s->req);
+		if (rc < 0)
+			not_read(v, &s->c, rc);
+		s->full = rc >= 0;
+	}
+}
+
+/* Until it is read, or will not be. */
+static void finish(struct shf_verify *v, struct slot *s)
+{
+	struct sheaf_run *run = v->step->run;
+	int rc = shf_io_drain(run, &s->io, -1);
+	uint64_t n;
+
+	for (int tries = 1; rc == 0 && s->req.result == -EIO && tries < READ_TRIES; tries++) {
+		v->retries++;
+		if (shf_io_submit(run, &s->io, &s->req) < 0)
+			break;
+		rc = shf_io_drain(run, &s->io, -1);
+	}
+	if (rc < 0 || s->req.result < 0) {
+		not_read(v, &s->c, rc < 0 ? -EIO : (int)s->req.result);
+		return;
+	}
+	n = (uint64_t)s->req.result;
+	v->disk_bytes += n;
+	if (n < s->c.len) { /* it had them a moment ago */
+		struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[s->c.file].name);
+		struct sheaf_error e;
+
+		at.offset = (int64_t)(s->c.off + n);
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, v->step->path, at.file,
+		         s->c.off + n);
+		shf_verify_find(v, "truncated", &at, &e);
+		s->c.len = n / SHF_BLOCK * SHF_BLOCK;
+	}
+	check(v, &s->c, s->buf);
+}
+
+static void tell_progress(const struct shf_verify *v, uint64_t blocks)
+{
+	const struct sheaf_opts *o = &v->step->run->opts;
+	struct sheaf_stat stat = { .size = sizeof(stat), .phase = 5, .held = blocks * SHF_BLOCK,
+		.copied = v->disk_bytes };
+
+	if (o->progress)
+		o->progress(o->arg, &stat);
+}
+
+void shf_verify_data(struct shf_verify *v)
+{
+	const struct shf_team *team = &v->step->run->team;
+	uint64_t all = v->first[v->step->layout.files_n], ranks = (uint64_t)team->ranks;
+	uint64_t rank = (uint64_t)team->rank, more = all % ranks;
+	struct walk w = { .at = all / ranks * rank + (rank < more ? rank : more) };
+	struct slot slots[2] = { { .io.done = read_done, .buf = v->chunk[0] },
+	                         { .io.done = read_done, .buf = v->chunk[1] } };
+	uint64_t blocks = all / ranks + (rank < more);
+
+	w.end = w.at + blocks;
+	start(v, &w, &slots[0]);
+	for (int i = 0; slots[i].full; i ^= 1) {
+		start(v, &w, &slots[i ^ 1]);
+		finish(v, &slots[i]);
+		tell_progress(v, blocks);
+	}
+}

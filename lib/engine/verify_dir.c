@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Headers, small files, and what lies in the directory. Files are dealt by number; rank 0 alone
+ * lists. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "index.h"
+#include "json.h"
+#include "safetensors.h"
+#include "verify.h"
+
+/* ---- headers ---- */
+
+static uint64_t items_of(const struct shf_st_tensor *t)
+{
+	uint64_t n = 1;
+
+	for (int32_t d = 0; d < t->ndim && d < SHEAF_DIMS_MAX; d++)
+		n *= (uint64_t)t->shape[d];
+	return n;
+}
+
+/* Tensor by tensor; as many in the header as in the sums, so none is missing either. */
+static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_st *st,
+                      struct shf_verify_at *at, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &v->step->layout;
+	const struct shf_sums *s = &v->step->sums;
+	struct shf_sums_file sf = shf_sums_file(s, f);
+	const char *family = l->families[l->files[f].family].name;
+
+	if (st->n != sf.tensors_n || st->header_bytes != sf.header_bytes)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header of %" PRIu64 " bytes with %zu "
+		                "tensors, the sums say %" PRIu32 " with %" PRIu32, v->step->path,
+		                at->file, st->header_bytes, st->n, sf.header_bytes, sf.tensors_n);
+	for (size_t i = 0; i < st->n; i++) {
+		const struct shf_st_tensor *t = &st->tensors[i];
+		int64_t n = shf_sums_find(s, family, t->name);
+		struct shf_sums_tensor r = { 0 };
+
+		if (n >= 0)
+			r = shf_sums_tensor(s, (uint64_t)n);
+		if (n >= 0 && r.file == f && r.off == st->header_bytes + t->off &&
+		    r.bytes == t->bytes && r.dtype == t->dtype && r.ndim == t->ndim &&
+		    r.items == items_of(t))
+			continue;
+		if (n >= 0) {
+			at->family = shf_sums_family(s, &r);
+			at->name = shf_sums_name(s, &r);
+		}
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: tensor %.140s is not what the sums say",
+		                v->step->path, at->file, t->name);
+	}
+	return 0;
+}
+
+int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *bytes, size_t n,
+                      struct shf_verify_at *at, struct sheaf_error *err)
+{
+	const char *name = v->step->layout.files[f].name;
+	uint64_t file_bytes = v->bytes[f], header;
+	struct shf_arena arena = { 0 };
+	struct shf_st st;
+	int rc;
+
+	*at = SHF_AT_FILE(name);
+	rc = n < 8 ? shf_fail(err, SHEAF_EFORMAT, "%s: %zu bytes are no header", name, n)
+	           : shf_st_header_bytes(&header, bytes, file_bytes, name, err);
+	if (rc == 0 && header != n)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: says that its header has %" PRIu64
+		              " bytes, the sums say %zu", v->step->path, name, header, n);
+	if (rc == 0)
+		rc = shf_st_parse(&st, &arena, bytes, n, file_bytes, name, err);
+	if (rc == 0 && v->sums)
+		rc = match_sums(v, f, &st, at, err);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* The end of the last tensor as the header has it, from the start of the data; 0: it does not
+ * say. */
+static uint64_t data_end(const uint8_t *bytes, size_t n)
+{
+	struct shf_json j;
+	enum shf_json_kind kind;
+	uint64_t end = 0, x;
+	bool offsets = false;
+
+	shf_json_init(&j, bytes + 8, n - 8);
+	while ((kind = shf_json_next(&j)) > SHF_JSON_END) {
+		if (kind == SHF_JSON_KEY) {
+			size_t len;
+			const char *key = shf_json_text(&j, &len);
+
+			offsets = len == 12 && memcmp(key, "data_offsets", 12) == 0;
+		} else if (offsets && kind == SHF_JSON_NUMBER && shf_json_u64(&j, &x) && x > end) {
+			end = x;
+		}
+	}
+	shf_json_release(&j);
+	return end;
+}
+
+/* What is the matter with a file whose header does not fit it: one that would fit another size
+ * was cut, or grew. */
+static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_t n)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_st st;
+	uint64_t end;
+	int rc;
+
+	if (file_bytes < 8 || n < 8)
+		return "truncated";
+	if (file_bytes - 8 < shf_get64(bytes))
+		return shf_get64(bytes) <= SHF_ST_HEADER_MAX ? "truncated" : "header";
+	end = data_end(bytes, n);
+	if (end > UINT64_MAX - n || end + n == file_bytes)
+		return "header";
+	rc = shf_st_parse(&st, &arena, bytes, n, end + n, "", NULL);
+	shf_arena_release(&arena);
+	return rc < 0 ? "header" : end + n > file_bytes ? "truncated" : "extended";
+}
+
+/* Bytes of the header of file f, and of what is read with it: whole blocks, where they are
+ * summed. */
+static int header_span(struct shf_verify *v, uint32_t f, int fd, uint64_t *header, uint64_t *take)
+{
+	uint64_t bytes = v->bytes[f];
+	uint8_t first[8];
+	int64_t got;
+
+	if (v->sums) {
+		*header = shf_sums_file(&v->step->sums, f).header_bytes;
+		*take = (*header + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
+		*take = *take < bytes ? *take : bytes;
+		return 0;
+	}
+	got = shf_verify_read(v, fd, first, 8, 0);
+	if (got < 0)
+		return (int)got;
+	*header = 8;    /* no more where that much is not there */
+	if (got == 8 && shf_st_header_bytes(header, first, bytes, "", NULL) < 0)
+		*header = 8;
+	*header = *header < bytes ? *header : bytes;
+	*take = *header;
+	return 0;
+}
+
+static bool blocks_are_good(const struct shf_verify *v, uint32_t f, const uint8_t *p, uint64_t n)
+{
+	uint64_t first = shf_sums_file(&v->step->sums, f).first_block;
+
+	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
+		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK;
+
+		if (shf_crc64(p + at, (size_t)len) !=
+		    shf_sums_block(&v->step->sums, first + at / SHF_BLOCK))
+			return false;
+	}
+	return true;
+}
+
+static void check_header(struct shf_verify *v, uint32_t f)
+{
+	const struct sheaf_step *step = v->step;
+	uint64_t header = 0, take = 0;
+	struct shf_buf b = SHF_BUF_INIT;
+	struct shf_verify_at at;
+	struct sheaf_error e;
+	int fd = shf_step_fd(v->step, f, &e), rc = fd;
+	int64_t got;
+
+	if (rc >= 0) {
+		rc = header_span(v, f, fd, &header, &take);
+		if (rc < 0)
+			rc = shf_fail_sys(&e, -rc, "%s/%s: reading its header", step->path,
+			                  step->layout.files[f].name);
+	}
+	if (rc == 0 && take && !shf_buf_extend(&b, (size_t)take))
+		rc = shf_fail(&e, SHEAF_ENOMEM, "%s: no memory for a header of %" PRIu64 " bytes",
+		              step->layout.files[f].name, take);
+	if (rc == 0) {
+		got = shf_verify_read(v, fd, b.data, take, 0);
+		if (got < 0)
+			rc = shf_fail_sys(&e, (int)-got, "%s/%s: reading its header", step->path,
+			                  step->layout.files[f].name);
+		else if ((uint64_t)got < take)
+			goto out; /* whoever reads the blocks says so */
+	}
+	if (rc < 0) {
+		shf_verify_blind(v, rc, &e);
+		goto out;
+	}
+	if (v->sums && !blocks_are_good(v, f, b.data, take))
+		goto out; /* found there */
+	rc = shf_verify_header(v, f, b.data, (size_t)header, &at, &e);
+	if (rc == SHEAF_ENOMEM)
+		shf_verify_blind(v, rc, &e);
+	else if (rc < 0)
+		shf_verify_find(v, step->sound ? "header" : foreign_kind(v->bytes[f], b.data, header),
+		                &at, &e);
+out:
+	shf_buf_release(&b);
+}
+
+void shf_verify_headers(struct shf_verify *v)
+{
+	const struct shf_team *team = &v->step->run->team;
+
+	for (uint32_t f = (uint32_t)team->rank; f < v->step->layout.files_n;
+	     f += (uint32_t)team->ranks)
+		if (v->bytes[f] != SHF_GONE && v->bytes[f] == shf_verify_want(v, f))
+			check_header(v, f);
+}
+
+/* ---- indexes ---- */
+
+#define INDEX_TAIL ".safetensors.index.json"
+
+static const struct shf_lt_family *index_family(const struct shf_verify *v, const char *name)
+{
+	const struct shf_layout *l = &v->step->layout;
+	const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
+	size_t n = strlen(base), tail = sizeof(INDEX_TAIL) - 1;
+
+	if (n <= tail || strcmp(base + n - tail, INDEX_TAIL))
+		return NULL;
+	for (size_t i = 0; i < l->families_n; i++)
+		if (strlen(l->families[i].name) == n - tail &&
+		    memcmp(l->families[i].name, base, n - tail) == 0)
+			return &l->families[i];
+	return NULL;
+}
+
+/* It lists each tensor of the family, in the file where it is, and nothing else. */
+static int match_index(const struct shf_verify *v, const struct shf_lt_family *fam,
+                       const struct shf_index *ix, struct shf_verify_at *at,
+                       struct sheaf_error *err)
+{
+	const struct shf_layout *l = &v->step->layout;
+	const struct shf_sums *s = &v->step->sums;
+	uint64_t tensors = 0, bytes = 0;
+
+	for (uint32_t f = fam->first_file; f < fam->first_file + fam->files_n; f++) {
+		struct shf_sums_file sf = shf_sums_file(s, f);
+
+		tensors += sf.tensors_n;
+		bytes += sf.bytes - sf.header_bytes;
+	}
+	for (size_t i = 0; i < ix->n; i++) {
+		int64_t n = shf_sums_find(s, fam->name, ix->entries[i].name);
+		const char *file, *slash;
+
+		at->name = ix->entries[i].name;
+		if (n < 0)
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %.140s, which is not stored",
+			                v->step->path, at->file, at->name);
+		file = l->files[shf_sums_tensor(s, (uint64_t)n).file].name;
+		slash = strrchr(file, '/');
+		if (strcmp(slash ? slash + 1 : file, ix->entries[i].file))
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: puts %.140s into %.100s, it is in %s",
+			                v->step->path, at->file, at->name, ix->entries[i].file, file);
+	}
+	at->name = NULL;
+	if (ix->n != tensors)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %zu tensors of %" PRIu64,
+		                v->step->path, at->file, ix->n, tensors);
+	if (ix->total_size != UINT64_MAX && ix->total_size != bytes)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: total_size is %" PRIu64 ", the tensors "
+		                "have %" PRIu64 " bytes", v->step->path, at->file, ix->total_size, bytes);
+	return 0;
+}
+
+static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, const char *name,
+                        const struct shf_buf *text)
+{
+	struct shf_verify_at at = { name, fam->name, NULL, -1, -1 };
+	struct shf_arena arena = { 0 };
+	struct shf_index ix = { 0 };
+	struct sheaf_error e;
+	int rc = shf_index_parse(&ix, &arena, text->data, text->len, name, &e);
+
+	if (rc == 0)
+		rc = match_index(v, fam, &ix, &at, &e);
+	at.family = at.name ? fam->name : NULL;
+	if (rc == SHEAF_ENOMEM)
+		shf_verify_blind(v, rc, &e);
+	else if (rc < 0)
+		shf_verify_find(v, "index", &at, &e);
+	shf_arena_release(&arena);
+}
+
+/* ---- small files ---- */
+
+/* All of it, summed and, if keep, kept. */
+static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, struct shf_buf *keep,
+                    uint64_t *crc, struct sheaf_error *err)
+{
+	uint64_t at = 0;
+
+	*crc = shf_crc64(NULL, 0);
+	while (at < m->bytes) {
+		uint64_t n = m->bytes - at < SHF_VERIFY_CHUNK ? m->bytes - at : SHF_VERIFY_CHUNK;
+		int64_t got = shf_verify_read(v, fd, v->chunk[0], n, at);
+
+		if (got < 0)
+			return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+			                    v->step->path, m->name, n, at);
+		*crc = shf_crc64_more(*crc, v->chunk[0], (size_t)got);
+		if (keep)
+			shf_buf_add(keep, v->chunk[0], (size_t)got);
+		at += (uint64_t)got;
+		if ((uint64_t)got < n)
+			break;
+	}
+	if (keep && keep->oom)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %" PRIu64 " bytes", m->name,
+		                m->bytes);
+	return 0;
+}
+
+static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
+{
+	const struct sheaf_step *step = v->step;
+	const struct shf_sys *sys = step->run->sys;
+	const struct shf_lt_family *fam = v->sums ? index_family(v, m->name) : NULL;
+	struct shf_verify_at at = SHF_AT_FILE(m->name);
+	struct shf_buf text = SHF_BUF_INIT;
+	struct sheaf_error e;
+	const char *base;
+	uint64_t crc = 0, bytes;
+	int dir = shf_verify_enter(v, m->name, &base), fd, rc;
+
+	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
+		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
+		rc = fd < 0 ? shf_fail_sys(&e, -fd, "%s/%s", step->path, m->name)
+		            : read_all(v, fd, m, fam ? &text : NULL, &crc, &e);
+		if (fd >= 0)
+			sys->ops->close(sys->arg, fd);
+		if (rc < 0) {
+			shf_verify_blind(v, rc, &e);
+		} else if (step->sound && crc != m->crc) {
+			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016" PRIx64,
+			         step->path, m->name, crc, m->crc);
+			shf_verify_find(v, "checksum", &at, &e);
+		} else if (fam) {
+			check_index(v, fam, m->name, &text);
+		}
+	}
+	shf_verify_leave(v, dir);
+	shf_buf_release(&text);
+}
+
+void shf_verify_small(struct shf_verify *v)
+{
+	const struct shf_team *team = &v->step->run->team;
+
+	for (size_t i = (size_t)team->rank; i < v->step->plain_n; i += (size_t)team->ranks)
+		check_small(v, &v->step->plain[i]);
+}
+
+/* ---- what does not belong ---- */
+
+struct names {
+	const char **a;                 /* owned array */
+	size_t n, cap;
+	bool own;                       /* strings too */
+};
+
+static int add(struct names *l, const char *name)
+{
+	if (l->n == l->cap) {
+		size_t cap = l->cap ? 2 * l->cap : 32;
+		const char **more = shf_realloc(l->a, cap, sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		l->a = more;
+		l->cap = cap;
+	}
+	l->a[l->n] = l->own ? shf_strdup(name) : name;
+	return l->a[l->n] ? (l->n++, 0) : -ENOMEM;
+}
+
+static int add_entry(void *arg, const char *name)
+{
+	/* A network file system's, for somebody's open descriptor; it goes by itself. */
+	return strncmp(name, ".nfs", 4) == 0 ? 0 : add(arg, name);
+}
+
+static void names_release(struct names *l)
+{
+	for (size_t i = 0; l->own && i < l->n; i++)
+		shf_free((void *)(uintptr_t)l->a[i]);
+	shf_free(l->a);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Everything in the step's directory that may be there, folders too, sorted. */
+static int known_names(const struct sheaf_step *step, struct names *known)
+{
+	const struct shf_layout *l = &step->layout;
+	int rc = add(known, "sheaf.json");
+
+	rc = rc == 0 ? add(known, "sheaf.sums") : rc;
+	for (size_t i = 0; i < l->files_n && rc == 0; i++)
+		rc = add(known, l->files[i].name);
+	for (size_t i = 0; i < step->plain_n && rc == 0; i++)
+		rc = add(known, step->plain[i].name);
+	for (size_t i = 0; i < l->families_n && rc == 0; i++)
+		if (strcmp(l->families[i].dir, "."))
+			rc = add(known, l->families[i].dir);
+	if (rc == 0)
+		qsort(known->a, known->n, sizeof(*known->a), by_text);
+	return rc;
+}
+
+/* folder: as in names of files, "" or "optimizer/". */
+static int find_extra(struct shf_verify *v, int dir, const char *folder, const struct names *known)
+{
+	const struct shf_sys *sys = v->step->run->sys;
+	struct names here = { .own = true };
+	int rc = sys->ops->list(sys->arg, dir, add_entry, &here);
+
+	if (rc >= 0 && here.n)
+		qsort(here.a, here.n, sizeof(*here.a), by_text);
+	for (size_t i = 0; i < here.n && rc >= 0; i++) {
+		size_t n = strlen(folder) + strlen(here.a[i]) + 1;
+		char *name = shf_alloc(n, 1);
+		struct shf_verify_at at = SHF_AT_FILE(name);
+		const char *key = name;
+		struct sheaf_error e;
+
+		if (!name) {
+			rc = -ENOMEM;
+			break;
+		}
+		snprintf(name, n, "%s%s", folder, here.a[i]);
+		if (!bsearch(&key, known->a, known->n, sizeof(*known->a), by_text)) {
+			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the manifest does not name it",
+			         v->step->path, name);
+			shf_verify_find(v, "extra", &at, &e);
+		}
+		shf_free(name);
+	}
+	names_release(&here);
+	return rc < 0 ? rc : 0;
+}
+
+void shf_verify_extra(struct shf_verify *v)
+{
+	const struct sheaf_step *step = v->step;
+	const struct shf_sys *sys = step->run->sys;
+	const struct shf_layout *l = &step->layout;
+	struct names known = { .own = false };
+	struct sheaf_error e;
+	int rc = known_names(step, &known);
+
+	if (rc == 0)
+		rc = find_extra(v, step->dir, "", &known);
+	for (size_t i = 0; i < l->families_n && rc == 0; i++) {
+		char folder[64];
+		int dir;
+
+		if (strcmp(l->families[i].dir, ".") == 0)
+			continue;
+		dir = sys->ops->open(sys->arg, step->dir, l->families[i].dir,
+		                     SHF_O_DIR | shf_verify_follow(v), 0);
+		if (dir < 0)
+			continue; /* its files are missing, and said to be */
+		snprintf(folder, sizeof(folder), "%s/", l->families[i].dir);
+		rc = find_extra(v, dir, folder, &known);
+		sys->ops->close(sys->arg, dir);
+	}
+	if (rc < 0) {
+		rc = shf_fail_sys(&e, -rc, "%s: listing it", step->path);
+		shf_verify_blind(v, rc, &e);
+	}
+	names_release(&known);
+}
