@@ -24,7 +24,8 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !save) /* meets the first agreement of the others */
-		rc = shf_agree(&run->team, shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
+		rc = shf_agree(&run->team,
+		               shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
 	else if (rc == 0)
 		rc = shf_save_begin(save, run, step, state, opts, err);
 	return shf_ended(rc, err);

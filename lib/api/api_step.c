@@ -28,7 +28,8 @@ SHEAF_API int sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, i
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !step) /* meets the first agreement of the others */
-		rc = shf_agree(&run->team, shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
+		rc = shf_agree(&run->team,
+		               shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
 	else if (rc == 0)
 		rc = shf_step_open(step, run, n, err);
 	return shf_ended(rc, err);

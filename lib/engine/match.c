@@ -101,8 +101,8 @@ int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t t
 	char box[160], shape[120], ranks[128] = "";
 
 	if (gap->before >= 0 && gap->after >= 0)
-		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is before, rank %" PRId64
-		         " what is after)", gap->before, gap->after);
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is before, rank %"
+		         PRId64 " what is after)", gap->before, gap->after);
 	else if (gap->before >= 0 || gap->after >= 0)
 		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is %s)",
 		         gap->before >= 0 ? gap->before : gap->after,
@@ -629,7 +629,8 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 		rc = trade(team, rc, out, &in, in_bytes, err);
 	}
 	if (rc == 0)
-		rc = shf_agree(team, said(hear_serves(team, m->layout, &in, in_bytes, w), err), err);
+		rc = shf_agree(team, said(hear_serves(team, m->layout, &in, in_bytes, w), err),
+		               err);
 	if (rc == 0) {
 		most = w->rounds;
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);

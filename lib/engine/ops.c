@@ -42,7 +42,8 @@ static void pruned(void *arg, int64_t step, char what, const char *why)
 	const struct pruning *p = arg;
 
 	if (what == 'r' && !p->dry)
-		shf_log(p->run, 2, "%s: step %" PRId64 " pruned: %s", p->run->store.path, step, why);
+		shf_log(p->run, 2, "%s: step %" PRId64 " pruned: %s", p->run->store.path, step,
+		        why);
 	if (p->item)
 		p->item(p->arg, step, what, why);
 }
@@ -175,8 +176,8 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	err = err ? err : &own;
 	rc = writable(run, "a rewind", err);
 	if (rc == 0 && run->first)
-		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it or "
-		              "free it before a rewind)", run->store.path, run->first->step);
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
+		              "or free it before a rewind)", run->store.path, run->first->step);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	rc = shf_agree(&run->team, rc, err);

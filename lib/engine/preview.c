@@ -4,6 +4,7 @@
  * read back, comes from the same code that plans a real save and a real load. */
 #include <stdlib.h>
 #include <string.h>
+#include "copy.h"
 #include "engine.h"
 #include "err.h"
 #include "home.h"
@@ -92,7 +93,8 @@ static int count_move(struct preview *p, const struct shf_match *m, uint32_t sel
 {
 	bool near = m->nodes[v->rank] == m->nodes[self];
 	/* A replica says 8 bytes of digest, near or far, by the way of the messages. */
-	uint64_t bytes = v->witness ? 8 : shf_box_units(&v->box) * p->layout.tensors[v->tensor].unit;
+	uint64_t bytes = v->witness ? 8
+	               : shf_box_bytes(&p->layout.tensors[v->tensor], &v->box);
 
 	if (near && !v->witness) {
 		p->out[v->rank].shares += v->rank == self ? 0 : bytes;

@@ -129,18 +129,19 @@ static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
 			continue;
 		}
 		if (last->kind != d[i].kind)
-			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: a tensor of its own on rank %u, tied "
-			                "to %s on rank %u", d[i].family, d[i].name, last->rank,
-			                d[i].to, d[i].rank);
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: a tensor of its own on rank "
+			                "%u, tied to %s on rank %u", d[i].family, d[i].name,
+			                last->rank, d[i].to, d[i].rank);
 		if (last->kind == TIE && strcmp(last->to, d[i].to))
-			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: tied to %s on rank %u, to %s on rank "
-			                "%u", d[i].family, d[i].name, last->to, last->rank, d[i].to,
-			                d[i].rank);
+			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: tied to %s on rank %u, to %s "
+			                "on rank %u", d[i].family, d[i].name, last->to,
+			                last->rank, d[i].to, d[i].rank);
 		if (last->kind == TENSOR &&
 		    (last->dtype != d[i].dtype || last->ndim != d[i].ndim ||
 		     memcmp(last->shape, d[i].shape, sizeof(int64_t) * d[i].ndim)))
-			return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: rank %u says %s, rank %u says %s",
-			                d[i].family, d[i].name, last->rank, print(last, one, sizeof(one)),
+			return shf_fail(err, SHEAF_ELAYOUT,
+			                "%s/%s: rank %u says %s, rank %u says %s", d[i].family,
+			                d[i].name, last->rank, print(last, one, sizeof(one)),
 			                d[i].rank, print(&d[i], two, sizeof(two)));
 	}
 	*n = kept;
@@ -182,8 +183,11 @@ static int describe(const struct shf_team *team, const struct sheaf_state *state
 			continue;
 		if (check_stream(s, team->ranks, err) < 0)
 			return SHEAF_EINVAL;
-		for (int k = 0, n = say(s, team->rank, d); k < n; k++)
-			put(&out[shf_sums_key(d[k].family, d[k].name) % (uint64_t)team->ranks], &d[k]);
+		for (int k = 0, n = say(s, team->rank, d); k < n; k++) {
+			uint64_t key = shf_sums_key(d[k].family, d[k].name);
+
+			put(&out[key % (uint64_t)team->ranks], &d[k]);
+		}
 	}
 	return 0;
 }
@@ -200,8 +204,10 @@ static int read_all(const struct shf_buf *in, struct shf_arena *arena, struct de
 	*n = 0;
 	while (c.p < c.end && rc == 0) {
 		if (*n == cap) {
-			struct desc *more = shf_realloc(*out, cap = cap ? 2 * cap : 64, sizeof(*more));
+			struct desc *more;
 
+			cap = cap ? 2 * cap : 64;
+			more = shf_realloc(*out, cap, sizeof(*more));
 			if (!more) {
 				rc = SHEAF_ENOMEM;
 				break;
@@ -230,8 +236,8 @@ static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct s
 		if (fam == 0 || strcmp(l->families[fam - 1].name, d[i].family)) {
 			const char *dir = strcmp(d[i].family, "model") ? d[i].family : ".";
 
-			l->families[l->families_n++] = (struct shf_lt_family){ d[i].family, dir, 0, 0, 0,
-			                                                       0, 0 };
+			l->families[l->families_n++] = (struct shf_lt_family){ .name = d[i].family,
+			                                                       .dir = dir };
 			fam++;
 		}
 		if (d[i].kind == TIE) {
@@ -240,7 +246,8 @@ static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct s
 		}
 		struct shf_lt_tensor *lt = &l->tensors[t++];
 
-		*lt = (struct shf_lt_tensor){ .name = d[i].name, .family = fam - 1, .dtype = d[i].dtype };
+		*lt = (struct shf_lt_tensor){ .name = d[i].name, .family = fam - 1,
+		                              .dtype = d[i].dtype };
 		lt->items.ndim = d[i].ndim;
 		memcpy(lt->items.dim, d[i].shape, sizeof(lt->items.dim));
 		if (!shf_units_of(&lt->shape, &lt->unit, lt->dtype, &lt->items))
@@ -389,8 +396,8 @@ int shf_schema_preview(struct sheaf_state *const *states, int ranks, const char 
 			rc = check_stream(s, ranks, err);
 			for (int k = 0; k < n && rc == 0; k++)
 				if (table_add(&t, &d[k]) < 0)
-					rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu descriptions",
-					              t.n);
+					rc = shf_fail(err, SHEAF_ENOMEM,
+					              "no memory for %zu descriptions", t.n);
 		}
 	if (rc == 0 && t.n)
 		rc = unite(t.all, &t.n, err);

@@ -44,7 +44,8 @@ static bool count_items(const struct shf_shape *s, uint64_t *items)
 	return *items <= INT64_MAX / 8;
 }
 
-bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype, const struct shf_shape *items)
+bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
+                  const struct shf_shape *items)
 {
 	const struct shf_dtype *t = shf_dtype(dtype);
 	uint64_t n, bytes;
@@ -121,8 +122,8 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	m->origin = in->origin;
 	for (int d = 0; d < in->ndim && !out->empty; d++) {
 		if (m->box.count[d] > 1 && m->stride[d] == 0)
-			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride 0 puts %" PRId64
-			                " items in one place", who, d, m->box.count[d]);
+			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride 0 puts %"
+			                PRId64 " items in one place", who, d, m->box.count[d]);
 		if (!shf_mul64(&far, (uint64_t)(m->box.count[d] - 1), (uint64_t)m->stride[d]) ||
 		    !shf_add64(&top, top, far) || top > INT64_MAX / 16)
 			return shf_fail(err, SHEAF_EINVAL, "%s: strides reach beyond memory", who);
@@ -145,17 +146,16 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	if (!is_dense(in))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s memory must be dense", who, t->name);
 	if (rows && (in->start[last] % group || in->count[last] % group))
-		return shf_fail(err, SHEAF_EINVAL, "%s: %s is cut between bytes only, every %d items",
-		                who, t->name, (int)group);
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s is cut between bytes only, every %d "
+		                "items", who, t->name, (int)group);
 	if (rows) {
 		m->box.start[last] = in->start[last] / group * bytes;
 		m->box.count[last] = in->count[last] / group * bytes;
 	} else if (!out->empty) {
 		for (int d = 0; d < in->ndim; d++)
 			if (in->count[d] != in->shape[d])
-				return shf_fail(err, SHEAF_EINVAL,
-				                "%s: rows of %s are no whole bytes, so it is not cut",
-				                who, t->name);
+				return shf_fail(err, SHEAF_EINVAL, "%s: rows of %s are no whole "
+				                "bytes, so it is not cut", who, t->name);
 		m->box = shf_box_of(&out->shape);
 	}
 	if (in->origin % group || (in->flags & SHEAF_FLAT && (in->flat_start % group ||
@@ -174,10 +174,11 @@ static int check_names(const struct sheaf_slice *in, const char **family, struct
 {
 	*family = in->family ? in->family : "model";
 	if (!shf_family_is_valid(*family))
-		return shf_fail(err, SHEAF_EINVAL, "family '%.40s': want [a-z][a-z0-9_]{0,31}", *family);
+		return shf_fail(err, SHEAF_EINVAL, "family '%.40s': want [a-z][a-z0-9_]{0,31}",
+		                *family);
 	if (!in->name || !shf_name_is_valid(in->name, strlen(in->name)))
-		return shf_fail(err, SHEAF_EINVAL, "%s: name '%.80s': want 1 to 1024 bytes of UTF-8 "
-		                "without controls", *family, in->name ? in->name : "");
+		return shf_fail(err, SHEAF_EINVAL, "%s: name '%.80s': want 1 to 1024 bytes of "
+		                "UTF-8 without controls", *family, in->name ? in->name : "");
 	if (in->tied_to && !shf_name_is_valid(in->tied_to, strlen(in->tied_to)))
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: tied_to is no name", *family, in->name);
 	return 0;
@@ -233,8 +234,8 @@ static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_
 	memcpy(&own, in, sizeof(own));
 	for (size_t i = sizeof(own); i < in->size; i++)
 		if (((const uint8_t *)in)[i])
-			return shf_fail(err, SHEAF_EINVAL, "slice asks for something newer than this "
-			                "sheaf");
+			return shf_fail(err, SHEAF_EINVAL, "slice asks for something newer than "
+			                "this sheaf");
 	rc = check_names(&own, &family, err);
 	if (rc < 0)
 		return rc;
@@ -314,7 +315,8 @@ static int add_taken(struct sheaf_state *state, const struct sheaf_slice *slice,
                      struct sheaf_error *err)
 {
 	if (state->fixed)
-		return shf_fail(err, SHEAF_EINVAL, "slices are fixed after the first save has begun");
+		return shf_fail(err, SHEAF_EINVAL, "slices are fixed after the first save has "
+		                "begun");
 	if (state->n == state->cap) {
 		size_t cap = state->cap ? 2 * state->cap : 64;
 		struct shf_slice *more = shf_realloc(state->slices, cap, sizeof(*more));

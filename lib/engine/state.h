@@ -43,7 +43,8 @@ int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct s
                    struct sheaf_error *err);
 /* Units of a tensor of this dtype and shape: unit bytes and the shape in units; false where the
  * items are no whole bytes or overflow. */
-bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype, const struct shf_shape *items);
+bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
+                  const struct shf_shape *items);
 /* "[4, 8]" into text. */
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n);
 /* Strings equal, either may be NULL only if both are. */

@@ -126,7 +126,8 @@ static void hear(void *arg, int64_t step, char what, const char *why)
 	to[n + 1] = '\0';
 }
 
-static int prune(struct world *w, int rank, struct sheaf_run *run, bool dry, struct sheaf_error *err)
+static int prune(struct world *w, int rank, struct sheaf_run *run, bool dry,
+                 struct sheaf_error *err)
 {
 	struct ear e = { w, rank };
 

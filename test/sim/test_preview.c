@@ -86,8 +86,8 @@ TEST(rows_are_written_by_who_holds_them)
 	/* The payload begins on page 1, so the edge lies in block 2: one node asks for all of it,
 	 * and there it is rank 0's turn. Rank 1 reads the page that is left over at the end. */
 	static const struct sheaf_plan_rank want[2] = {
-		{ .rank = 0, .files = 1, .holds = 2 * MIB, .writes = 2 * MIB + PAGE, .reads = 3 * MIB,
-		  .staging = 2 * MIB + PAGE },
+		{ .rank = 0, .files = 1, .holds = 2 * MIB, .writes = 2 * MIB + PAGE,
+		  .reads = 3 * MIB, .staging = 2 * MIB + PAGE },
 		{ .rank = 1, .files = 1, .holds = 2 * MIB, .writes = 2 * MIB, .reads = MIB + PAGE,
 		  .staging = 2 * MIB },
 	};
@@ -322,7 +322,8 @@ static uint64_t most_net(const struct sheaf_run *run, const struct shf_plan *pla
 		uint64_t sum = 0;
 
 		for (size_t i = 0; i < w->serves_n; i++)
-			if (w->serves[i].round == round && nodes[w->serves[i].rank] != run->place.node)
+			if (w->serves[i].round == round &&
+			    nodes[w->serves[i].rank] != run->place.node)
 				sum += shf_box_units(&w->serves[i].box) *
 				       plan->layout.tensors[w->serves[i].tensor].unit;
 		for (size_t i = 0; i < w->moves_n; i++)

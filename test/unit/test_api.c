@@ -73,7 +73,8 @@ TEST(tensors_and_tied_names_are_listed_in_natural_order)
 {
 	static const struct { const char *family, *name, *tied_to; uint64_t bytes; } want[] = {
 		{ "model", "alias", "layers.10.w", 24 }, { "model", "layers.2.w", NULL, 16 },
-		{ "model", "layers.3.alias", "layers.2.w", 16 }, { "model", "layers.10.w", NULL, 24 },
+		{ "model", "layers.3.alias", "layers.2.w", 16 },
+		{ "model", "layers.10.w", NULL, 24 },
 		{ "model", "z", "layers.2.w", 16 }, { "ranks", "rng/0", NULL, 5 },
 	};
 	struct sheaf_tensor t = { .size = sizeof(t) }, other = { .size = sizeof(other) };

@@ -256,7 +256,8 @@ TEST(empty_never_means_all)
 
 TEST(a_scalar_has_one_unit)
 {
-	struct sheaf_slice in = { .size = sizeof(in), .name = "s", .dtype = SHEAF_F64, .data = memory };
+	struct sheaf_slice in = { .size = sizeof(in), .name = "s", .dtype = SHEAF_F64,
+		.data = memory };
 	struct shf_arena arena;
 	struct shf_slice s;
 
