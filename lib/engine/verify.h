@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verifying, shared by its files: verify.c leads and proves what needs the group, verify_data.c
- * reads every block, verify_dir.c looks at headers, small files and the directory.
+/* Verifying, shared by its files: verify_step.c leads and proves what needs the group,
+ * verify_data.c reads every block, verify_dir.c looks at headers, small files, the directory.
  *
  * What is always true: what is found goes to `finding` at once, on the rank that found it, and a
  * rank goes on after it; what cannot be told (a disk that does not answer, no memory) goes to

@@ -73,8 +73,8 @@ static uint64_t suspect(const struct shf_verify *v, uint32_t f, uint64_t lo, con
 		else if (shf_crc64_raw(0, p + (t.off - lo), (size_t)t.bytes) != t.digest)
 			return i;
 	}
-	if (lo < sf.header_bytes &&
-	    (lo > 0 || sf.header_bytes > n || shf_verify_header(v, f, p, sf.header_bytes, &at, NULL)))
+	if (lo < sf.header_bytes && (lo > 0 || sf.header_bytes > n ||
+	                             shf_verify_header(v, f, p, sf.header_bytes, &at, NULL) < 0))
 		return UINT64_MAX;
 	return part;
 }
@@ -94,10 +94,10 @@ static void bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8
 		at.family = shf_sums_family(&v->step->sums, &t);
 		at.name = shf_sums_name(&v->step->sums, &t);
 	}
-	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64 " has checksum %016"
-	         PRIx64 ", want %016" PRIx64 " (%s%s%.140s)", v->step->path, at.file, lo / SHF_BLOCK,
-	         lo, got, want, at.name ? at.family : "header", at.name ? "/" : "",
-	         at.name ? at.name : "");
+	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
+	         " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s%s%.140s)", v->step->path,
+	         at.file, lo / SHF_BLOCK, lo, got, want, at.name ? at.family : "header",
+	         at.name ? "/" : "", at.name ? at.name : "");
 	shf_verify_find(v, "checksum", &at, &e);
 }
 

@@ -34,9 +34,10 @@ static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_s
 	const char *family = l->families[l->files[f].family].name;
 
 	if (st->n != sf.tensors_n || st->header_bytes != sf.header_bytes)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header of %" PRIu64 " bytes with %zu "
-		                "tensors, the sums say %" PRIu32 " with %" PRIu32, v->step->path,
-		                at->file, st->header_bytes, st->n, sf.header_bytes, sf.tensors_n);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header of %" PRIu64
+		                " bytes with %zu tensors, the sums say %" PRIu32 " with %" PRIu32,
+		                v->step->path, at->file, st->header_bytes, st->n, sf.header_bytes,
+		                sf.tensors_n);
 	for (size_t i = 0; i < st->n; i++) {
 		const struct shf_st_tensor *t = &st->tensors[i];
 		int64_t n = shf_sums_find(s, family, t->name);
@@ -52,8 +53,8 @@ static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_s
 			at->family = shf_sums_family(s, &r);
 			at->name = shf_sums_name(s, &r);
 		}
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: tensor %.140s is not what the sums say",
-		                v->step->path, at->file, t->name);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: tensor %.140s is not what the "
+		                "sums say", v->step->path, at->file, t->name);
 	}
 	return 0;
 }
@@ -201,9 +202,10 @@ static void check_header(struct shf_verify *v, uint32_t f)
 	rc = shf_verify_header(v, f, b.data, (size_t)header, &at, &e);
 	if (rc == SHEAF_ENOMEM)
 		shf_verify_blind(v, rc, &e);
+	else if (rc < 0 && step->sound)
+		shf_verify_find(v, "header", &at, &e);
 	else if (rc < 0)
-		shf_verify_find(v, step->sound ? "header" : foreign_kind(v->bytes[f], b.data, header),
-		                &at, &e);
+		shf_verify_find(v, foreign_kind(v->bytes[f], b.data, (size_t)header), &at, &e);
 out:
 	shf_buf_release(&b);
 }
@@ -258,21 +260,23 @@ static int match_index(const struct shf_verify *v, const struct shf_lt_family *f
 
 		at->name = ix->entries[i].name;
 		if (n < 0)
-			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %.140s, which is not stored",
-			                v->step->path, at->file, at->name);
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %.140s, which is not "
+			                "stored", v->step->path, at->file, at->name);
 		file = l->files[shf_sums_tensor(s, (uint64_t)n).file].name;
 		slash = strrchr(file, '/');
 		if (strcmp(slash ? slash + 1 : file, ix->entries[i].file))
-			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: puts %.140s into %.100s, it is in %s",
-			                v->step->path, at->file, at->name, ix->entries[i].file, file);
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: puts %.140s into %.100s, it is "
+			                "in %s", v->step->path, at->file, at->name,
+			                ix->entries[i].file, file);
 	}
 	at->name = NULL;
 	if (ix->n != tensors)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: lists %zu tensors of %" PRIu64,
 		                v->step->path, at->file, ix->n, tensors);
 	if (ix->total_size != UINT64_MAX && ix->total_size != bytes)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: total_size is %" PRIu64 ", the tensors "
-		                "have %" PRIu64 " bytes", v->step->path, at->file, ix->total_size, bytes);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: total_size is %" PRIu64 ", the "
+		                "tensors have %" PRIu64 " bytes", v->step->path, at->file,
+		                ix->total_size, bytes);
 	return 0;
 }
 
@@ -309,8 +313,8 @@ static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, s
 		int64_t got = shf_verify_read(v, fd, v->chunk[0], n, at);
 
 		if (got < 0)
-			return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
-			                    v->step->path, m->name, n, at);
+			return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %"
+			                    PRIu64, v->step->path, m->name, n, at);
 		*crc = shf_crc64_more(*crc, v->chunk[0], (size_t)got);
 		if (keep)
 			shf_buf_add(keep, v->chunk[0], (size_t)got);
@@ -345,8 +349,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 		if (rc < 0) {
 			shf_verify_blind(v, rc, &e);
 		} else if (step->sound && crc != m->crc) {
-			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016" PRIx64,
-			         step->path, m->name, crc, m->crc);
+			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016"
+			         PRIx64, step->path, m->name, crc, m->crc);
 			shf_verify_find(v, "checksum", &at, &e);
 		} else if (fam) {
 			check_index(v, fam, m->name, &text);

@@ -193,21 +193,22 @@ static void match_files(struct shf_verify *v)
 		shf_crc64_by_init(by, SHF_BLOCK);
 	for (size_t f = (size_t)team->rank; f < step->layout.files_n; f += (size_t)team->ranks) {
 		const struct shf_mf_file *m = &step->manifest.files[f];
-		uint64_t block = shf_sums_file(&step->sums, f).first_block, crc = shf_crc64(NULL, 0);
+		uint64_t block = shf_sums_file(&step->sums, f).first_block;
+		uint64_t crc = shf_crc64(NULL, 0);
 
 		for (uint64_t at = 0; at < m->bytes; at += SHF_BLOCK) {
 			uint64_t n = m->bytes - at < SHF_BLOCK ? m->bytes - at : SHF_BLOCK;
 
-			crc = (by && n == SHF_BLOCK ? shf_crc64_by(by, crc) : shf_crc64_shift(crc, n)) ^
-			      shf_sums_block(&step->sums, block++);
+			crc = by && n == SHF_BLOCK ? shf_crc64_by(by, crc) : shf_crc64_shift(crc, n);
+			crc ^= shf_sums_block(&step->sums, block++);
 		}
 		if (crc != m->crc) {
 			struct shf_verify_at at = SHF_AT_FILE("sheaf.json");
 			struct sheaf_error e;
 
 			shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says checksum %016" PRIx64
-			         " of %s, its blocks in the sums make %016" PRIx64, step->path, m->crc,
-			         m->name, crc);
+			         " of %s, its blocks in the sums make %016" PRIx64, step->path,
+			         m->crc, m->name, crc);
 			shf_verify_find(v, "manifest", &at, &e);
 		}
 	}
@@ -237,8 +238,8 @@ static void match_families(struct shf_verify *v)
 			continue;
 		at.family = fam->name;
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says that family %s has %" PRIu64
-		         " tensors, %" PRIu64 " bytes; the sums have %" PRIu64 ", %" PRIu64, step->path,
-		         fam->name, m->families[i].tensors, m->families[i].bytes, tensors, bytes);
+		         " tensors, %" PRIu64 " bytes; the sums have %" PRIu64 ", %" PRIu64,
+		         step->path, fam->name, m->families[i].tensors, m->families[i].bytes, tensors, bytes);
 		shf_verify_find(v, "manifest", &at, &e);
 	}
 	for (size_t i = 0; i < m->tied_n; i++) {
@@ -249,8 +250,8 @@ static void match_families(struct shf_verify *v)
 			continue;
 		at.family = t->family;
 		at.name = t->name;
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%.140s is tied to %.140s, %s", step->path,
-		         t->family, t->name, t->to, stored ? "but stored" : "which is not stored");
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%.140s is tied to %.140s, %s",
+		         step->path, t->family, t->name, t->to, stored ? "but stored" : "which is not stored");
 		shf_verify_find(v, "manifest", &at, &e);
 	}
 }
@@ -279,8 +280,9 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 		v->bytes[f] = SHF_GONE;
 		if (f % (size_t)team->ranks != (size_t)team->rank)
 			continue;
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the file has checksum %016" PRIx64 ", want %016"
-		         PRIx64 "; where, the damaged sums cannot tell", step->path, m->name, crc, m->crc);
+		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the file has checksum %016" PRIx64
+		         ", want %016" PRIx64 "; where, the damaged sums cannot tell", step->path,
+		         m->name, crc, m->crc);
 		shf_verify_find(v, "checksum", &at, &e);
 	}
 	return 0;
@@ -336,7 +338,8 @@ static int hear(struct shf_verify *v, const struct shf_buf *in, uint64_t first, 
 		uint64_t got = shf_cur_u64(&c), bytes = shf_cur_u64(&c);
 
 		if (c.bad || t < first || t >= end)
-			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong rank", t);
+			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong "
+			                "rank", t);
 		v->got[t] ^= got;
 		v->got_bytes[t] += bytes;
 	}
@@ -473,11 +476,11 @@ static void report_out(const struct shf_verify *v, const uint64_t x[SUMS_N], int
 /* Sound, as far as anybody can tell. */
 static int unverified(struct shf_verify *v, struct sheaf_error *err)
 {
-	struct sheaf_finding f = { .size = sizeof(f), .what = "unverified", .file = "", .family = "",
-		.name = "", .block = -1, .offset = -1 };
+	struct sheaf_finding f = { .size = sizeof(f), .what = "unverified", .file = "",
+		.family = "", .name = "", .block = -1, .offset = -1 };
 	struct sheaf_error e;
-	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: sound, but without checksums: its values cannot be "
-	                  "proved", v->step->path);
+	int rc = shf_fail(&e, SHEAF_EFORMAT, "%s: sound, but without checksums: its values "
+	                  "cannot be proved", v->step->path);
 
 	f.msg = e.msg;
 	*err = e;
