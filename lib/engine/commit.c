@@ -303,7 +303,7 @@ static void succeed(struct sheaf_save *save)
 	run->parent = save->step;
 	memcpy(run->parent_session, run->store.session, sizeof(run->parent_session));
 	run->parent_run[0] = '\0';
-	run->loaded = -1;
+	run->loaded = run->doubtful = -1;
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
 	        run->team.rank);
 }
@@ -330,6 +330,8 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 		rc = finish(save, err);
 	save->commit_ns += (uint64_t)(shf_now(run) - from);
 	shf_save_settle(save, rc);
+	if (rc == SHEAF_EINDOUBT)
+		run->doubtful = save->step;
 	if (rc == 0) {
 		succeed(save);
 		if (run->opts.keep_last || run->opts.keep_every)

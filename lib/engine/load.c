@@ -302,6 +302,7 @@ static void remember(struct shf_load *ld)
 	if (run->foreign || run->opts.flags & SHEAF_READONLY)
 		return;
 	run->loaded = run->parent = ld->step->number;
+	run->doubtful = -1;
 	memcpy(run->parent_session, ld->step->manifest.session, sizeof(run->parent_session));
 	run->parent_run[0] = '\0';
 }

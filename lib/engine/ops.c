@@ -193,6 +193,7 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
 	run->parent = step;
+	run->doubtful = -1;
 	memcpy(run->parent_session, session, sizeof(session));
 	run->parent_run[0] = '\0';
 	if (run->loaded > step)

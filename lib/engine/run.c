@@ -153,7 +153,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->refs = 1;
 	run->sys = sys;
 	run->pid = sys->ops->pid(sys->arg);
-	run->loaded = run->verified = run->parent = -1;
+	run->loaded = run->verified = run->parent = run->doubtful = -1;
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->images.own.fd = -1;
 	pthread_mutex_init(&run->in_lock, NULL);

@@ -190,11 +190,13 @@ int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *e
 	return rc == 0 ? shf_agree(&run->team, 0, err) : rc;
 }
 
-/* Which step this one follows; saving beside a newer one needs a rewind first. [rank 0] */
+/* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
+ * counts as being there, but of one whose manifest cannot be read nobody knows the session, so it
+ * is nobody's parent. [rank 0] */
 static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	struct shf_list list = { 0 };
-	const struct shf_entry *newest = NULL;
+	const struct shf_entry *newest = NULL, *known = NULL;
 	int rc = shf_store_list(&run->store, &list, err);
 
 	for (size_t i = 0; i < list.n && rc == 0; i++) {
@@ -205,20 +207,28 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 		if (e->step == step)
 			rc = shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "
 			              "room)", step, run->store.path);
-		if (e->mark != 'b' && (!newest || e->step > newest->step))
+		if (e->mark == 'b')
+			continue;
+		if (!newest || e->step > newest->step)
 			newest = e;
+		if (e->session[0] && (!known || e->step > known->step))
+			known = e;
 	}
 	if (rc == 0 && newest && newest->step > step)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64 " in %s "
 		              "(rewind to go back)", step, newest->step, run->store.path);
+	/* What this handle published in doubt and finds there is its own last step. */
+	if (rc == 0 && newest && newest == known && newest->step == run->doubtful)
+		run->parent = -1;
 	if (rc == 0 && newest && run->parent >= 0 && !run->parent_run[0] &&
 	    newest->step > run->parent)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to %"
 		              PRId64 " (rewind to go back)", run->parent, run->store.path,
 		              newest->step);
-	if (rc == 0 && newest && run->parent < 0) {
-		run->parent = newest->step;
-		memcpy(run->parent_session, newest->session, sizeof(run->parent_session));
+	if (rc == 0 && known && run->parent < 0) {
+		run->parent = known->step;
+		memcpy(run->parent_session, known->session, sizeof(run->parent_session));
+		run->parent_run[0] = '\0';
 	}
 	shf_list_release(&list);
 	return rc;
@@ -302,6 +312,14 @@ static int files_open(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
+/* <step>-<32 hex> */
+static void take_session(struct sheaf_save *save, const char *stage)
+{
+	const char *dash = strrchr(stage, '-');
+
+	snprintf(save->session, sizeof(save->session), "%.32s", dash ? dash + 1 : "");
+}
+
 static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -315,6 +333,8 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 	rc = shf_bcast(team, name, sizeof(name), err);
 	if (rc == 0 && team->rank)
 		rc = shf_stage_join(&run->store, &save->stage, save->step, name, err);
+	if (rc == 0)
+		take_session(save, name);
 	if (rc == 0 && run->place.node_first == team->rank)
 		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
 	rc = shf_agree(team, rc, err);

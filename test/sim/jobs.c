@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "jobs.h"
+#include "engine.h"
+#include "err.h"
+#include "layouts.h"
+#include "save.h"
+#include "simcore.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIG = 5, BIGS = 4, TENSORS = BIG + BIGS };
+static struct lay_tensor tensor(int i, int64_t rows)
+{
+	static const struct lay_tensor all[TENSORS] = {
+		{ "model", "a.w", SHEAF_F32, 2, { 37, 29 }, 1, -1, -1, 0 },
+		{ "model", "b.w", SHEAF_BF16, 2, { 33, 20 }, 0, -1, -1, 0 },
+		{ "model", "norm", SHEAF_F32, 1, { 13 }, -1, -1, -1, 0 },
+		{ "model", "steps", SHEAF_I64, 0, { 0 }, -1, -1, -1, 0 },
+		{ "optimizer", "a.w/moment1_0", SHEAF_F32, 2, { 37, 29 }, 1, -1, -1, 0 },
+		{ "model", "big.0", SHEAF_F32, 2, { 0, 64 }, 1, -1, -1, 0 },
+		{ "model", "big.1", SHEAF_F32, 2, { 0, 64 }, 1, -1, -1, 0 },
+		{ "model", "big.2", SHEAF_F32, 2, { 0, 64 }, 1, -1, -1, 0 },
+		{ "model", "big.3", SHEAF_F32, 2, { 0, 64 }, 1, -1, -1, 0 },
+	};
+	struct lay_tensor t = all[i];
+
+	if (i >= BIG)
+		t.shape[0] = rows;
+	return t;
+}
+
+/* ---- memory of one rank ---- */
+
+struct memory {
+	struct sheaf_slice slices[TENSORS];
+	int n;
+	int64_t rows;
+};
+
+static int64_t items_of(const struct sheaf_slice *s)
+{
+	int64_t n = 1;
+
+	for (int d = 0; d < s->ndim; d++)
+		n *= s->count[d];
+	return n;
+}
+
+/* Each item of the slice: painted (at >= 0), or compared. Items that differ. */
+static int64_t each_item(const struct sheaf_slice *s, const struct lay_tensor *t, bool paint,
+                         uint64_t seed)
+{
+	int64_t n = items_of(s), cols = s->ndim == 2 ? s->count[1] : 1, wrong = 0;
+	size_t bytes = (size_t)lay_bytes(s->dtype);
+
+	for (int64_t k = 0; k < n; k++) {
+		int64_t global = s->ndim == 0 ? 0
+		               : s->ndim == 1 ? s->start[0] + k
+		               : (s->start[0] + k / cols) * s->shape[1] + s->start[1] + k % cols;
+		uint64_t v = lay_value(t, global, seed);
+		uint8_t *at = (uint8_t *)s->data + (size_t)k * bytes;
+
+		if (paint)
+			memcpy(at, &v, bytes);
+		else
+			wrong += memcmp(at, &v, bytes) != 0;
+	}
+	return wrong;
+}
+
+static void hold(struct memory *m, int rank, int ranks, int64_t rows, int bigs)
+{
+	m->n = BIG + (rows == 0 ? 0 : bigs ? bigs : 1);
+	m->rows = rows;
+	for (int i = 0; i < m->n; i++) {
+		struct lay_tensor t = tensor(i, rows);
+		struct sheaf_slice *s = &m->slices[i];
+
+		*s = (struct sheaf_slice){ .size = sizeof(*s), .family = t.family, .name = t.name,
+			.dtype = t.dtype, .ndim = t.ndim };
+		memcpy(s->shape, t.shape, sizeof(s->shape));
+		memcpy(s->count, t.shape, sizeof(s->count));
+		if (t.axis >= 0 && ranks > 1)
+			(void)sheaf_slice_shard(s, ranks == 4 ? t.axis : 0,
+			                        ranks == 4 ? rank % 2 : rank, ranks == 4 ? 2 : ranks);
+		s->data = calloc((size_t)items_of(s) + 1, 8);
+		if (!s->data)
+			abort();
+	}
+}
+
+static int64_t paint(const struct memory *m, bool fill, int64_t step)
+{
+	int64_t wrong = 0;
+
+	for (int i = 0; i < m->n; i++) {
+		struct lay_tensor t = tensor(i, m->rows);
+
+		if (fill || step >= 0)
+			wrong += each_item(&m->slices[i], &t, fill, JOB_SEED + (uint64_t)step);
+		else
+			memset(m->slices[i].data, 0xA5, (size_t)items_of(&m->slices[i]) * 8);
+	}
+	return wrong;
+}
+
+static void release(struct memory *m)
+{
+	for (int i = 0; i < m->n; i++)
+		free(m->slices[i].data);
+}
+
+static struct sheaf_state *state_of(const struct memory *m)
+{
+	struct sheaf_state *state = shf_state_new();
+
+	for (int i = 0; i < m->n; i++)
+		(void)shf_state_add(state, &m->slices[i]);
+	return state;
+}
+
+/* ---- fsyncs that are left out ---- */
+
+static struct {                 /* one job at a time is enough for a test */
+	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
+	long n, at;
+	struct shf_io *io;              /* left out, not yet given back */
+	struct shf_queue *queue;
+	char what[80];
+	struct shf_sys shown[JOB_RANKS];
+} skip;
+
+static bool skips(void *arg, int fd)
+{
+	if (++skip.n != skip.at)
+		return false;
+	snprintf(skip.what, sizeof(skip.what), "%s", sim_label(arg, fd));
+	return true;
+}
+
+static int fsync_or_skip(void *arg, int fd)
+{
+	return skips(arg, fd) ? 0 : skip.real->fsync(arg, fd);
+}
+
+static int submit_or_skip(void *arg, struct shf_queue *queue, struct shf_io *io)
+{
+	if (io->op != SHF_IO_FSYNC || !skips(arg, io->fd))
+		return skip.real->submit(arg, queue, io);
+	skip.io = io;
+	skip.queue = queue;
+	return 0;
+}
+
+static int complete_or_skipped(void *arg, struct shf_queue *queue, struct shf_io **io,
+                               int timeout_ms)
+{
+	if (!skip.io || skip.queue != queue)
+		return skip.real->complete(arg, queue, io, timeout_ms);
+	*io = skip.io;
+	(*io)->result = 0;
+	skip.io = NULL;
+	return 1;
+}
+
+void job_skip_fsync(long nth)
+{
+	skip.n = 0;
+	skip.at = nth;
+	skip.io = NULL;
+}
+
+long job_fsyncs(void)
+{
+	return skip.n;
+}
+
+const char *job_skipped(void)
+{
+	return skip.what;
+}
+
+static const struct shf_sys *shown(const struct shf_sys *sys, int rank)
+{
+	skip.real = sys->ops;
+	skip.ops = *sys->ops;
+	skip.ops.fsync = fsync_or_skip;
+	skip.ops.submit = submit_or_skip;
+	skip.ops.complete = complete_or_skipped;
+	skip.shown[rank] = (struct shf_sys){ &skip.ops, sys->arg };
+	return &skip.shown[rank];
+}
+
+/* ---- deeds ---- */
+
+static const char config[] = "{\"layers\": 2}\n";
+
+static int save_step(struct job *j, struct sheaf_run *run, struct memory *m,
+                     struct sheaf_state *state, struct deed *d, int rank)
+{
+	struct sheaf_error *err = &d->err[rank];
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	(void)paint(m, true, d->step);
+	rc = shf_save_begin(&save, run, d->step, state, NULL, err);
+	/* A failing attachment sticks: the commit tells it. */
+	if (rc == 0 && rank == j->ranks - 1)
+		(void)shf_save_attach(save, "config.json", config, sizeof(config) - 1);
+	if (rc == 0 && rank == 0)
+		(void)shf_save_note(save, "mesh", "dp=2,tp=2");
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, err);
+	shf_save_free(save);
+	return rc;
+}
+
+static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state *state,
+                     int64_t number, int *local_rc, struct sheaf_error *err)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_error own = { 0 };
+	struct sheaf_step *step = NULL;
+	const void *bytes = NULL;
+	size_t n = 0;
+	int rc;
+
+	(void)paint(m, false, -1);
+	rc = shf_step_open(&step, run, number, err);
+	if (rc == 0)
+		rc = shf_step_load(step, state, SHEAF_STRICT, &report, err);
+	if (rc == 0 && report.unverified)
+		rc = shf_fail(err, SHEAF_EBUG, "tensors were not verified");
+	if (rc == 0 && paint(m, false, step->number))
+		rc = shf_fail(err, SHEAF_EBUG, "step %lld: wrong values", (long long)step->number);
+	if (rc == 0) {
+		*local_rc = shf_step_attached(step, "config.json", &bytes, &n, &own);
+		if (*local_rc == 0 && (n != sizeof(config) - 1 || memcmp(bytes, config, n)))
+			rc = shf_fail(err, SHEAF_EBUG, "config.json: other bytes");
+	}
+	shf_step_put(step);
+	return rc;
+}
+
+static int do_deed(struct job *j, struct sheaf_run *run, struct memory *m,
+                   struct sheaf_state *state, struct deed *d, int rank)
+{
+	struct sheaf_error *err = &d->err[rank];
+	int local = 0, rc = 0;
+
+	switch (d->kind) {
+	case DEED_SAVE:
+		rc = save_step(j, run, m, state, d, rank);
+		break;
+	case DEED_LOAD:
+		rc = load_step(run, m, state, d->step, &local, err);
+		break;
+	case DEED_PRUNE:
+		rc = shf_run_prune(run, false, NULL, NULL, err);
+		rc = rc > 0 ? 0 : rc;
+		break;
+	case DEED_REWIND:
+		rc = shf_run_rewind(run, d->step, err);
+		break;
+	case DEED_MARK_BAD:
+	case DEED_MARK_KEEP:
+		rc = shf_run_mark(run, d->step, d->kind == DEED_MARK_BAD ? 'b' : 'k', err);
+		break;
+	}
+	if (local < 0)
+		j->local_rc = local;
+	return rc;
+}
+
+static int64_t now(const struct job *j)
+{
+	return (int64_t)simdisk_cut_n(j->disk) - 1;
+}
+
+static int rank_main(void *arg, int rank, struct sheaf_group *group)
+{
+	struct job *j = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+		.timeout_ms = JOB_TIMEOUT_MS, .staging_bytes_max = j->staging, .file_bytes_max = j->file_bytes,
+		.keep_last = j->keep_last, .grace_s = -1, .io_threads = 1 };
+	struct sheaf_state *state;
+	struct sheaf_run *run = NULL;
+	struct memory m;
+	int rc;
+
+	hold(&m, rank, j->ranks, j->rows, j->bigs);
+	state = state_of(&m);
+	if (j->armed)
+		j->armed(j->arg, rank);
+	rc = shf_run_open(&run, "run", group, &opts, shown(j->sys[rank], rank),
+	                  &j->open_err[rank]);
+	j->open_rc[rank] = rc;
+	for (int i = 0; i < j->deeds_n; i++) {
+		struct deed *d = &j->deeds[i];
+
+		if (rc < 0) {
+			d->rc[rank] = rc;
+			d->err[rank] = j->open_err[rank];
+			continue;
+		}
+		if (d->begun < 0)
+			d->begun = now(j);
+		d->rc[rank] = do_deed(j, run, &m, state, d, rank);
+		if (d->rc[rank] == 0 && d->acked < 0)
+			d->acked = now(j);
+	}
+	shf_run_close(run);
+	if (j->disarmed)
+		j->disarmed(j->arg, rank);
+	shf_state_put(state);
+	release(&m);
+	return 0;
+}
+
+/* ---- the job ---- */
+
+static void died(void *arg, int rank)
+{
+	struct job *j = arg;
+
+	j->dead[rank] = true;
+	simdisk_kill(j->disk, j->sys[rank]);
+}
+
+void job_prepare(struct job *j)
+{
+	static uint64_t pid = 1000;
+
+	for (int r = 0; r < j->ranks; r++) {
+		j->sys[r] = simdisk_process(j->disk, pid++, j->nodes ? j->nodes[r] : 0);
+		j->dead[r] = false;
+	}
+	j->why[0] = '\0';
+	j->local_rc = 0;
+	for (int i = 0; i < j->deeds_n; i++)
+		j->deeds[i].begun = j->deeds[i].acked = -1;
+}
+
+/* One code everywhere among the living, ELOST apart, and words with it. */
+static void check_codes(struct job *j, const char *what, const int *rc,
+                        const struct sheaf_error *err)
+{
+	int code = 1;
+
+	for (int r = 0; r < j->ranks && !j->why[0]; r++) {
+		if (j->dead[r])
+			continue;
+		if (rc[r] == SHEAF_EBUG || rc[r] > 0)
+			snprintf(j->why, sizeof(j->why), "%s: rank %d: %d %.500s", what, r, rc[r],
+			         err[r].msg);
+		else if (rc[r] < 0 && (err[r].code != rc[r] || strlen(err[r].msg) < 8))
+			snprintf(j->why, sizeof(j->why), "%s: rank %d: %d with the words '%.300s' of %d",
+			         what, r, rc[r], err[r].msg, err[r].code);
+		if (rc[r] == SHEAF_ELOST)
+			continue;
+		if (code <= 0 && rc[r] != code)
+			snprintf(j->why, sizeof(j->why), "%s: rank %d has %d, others %d: %.300s", what, r,
+			         rc[r], code, err[r].msg);
+		code = rc[r];
+	}
+}
+
+bool job_run(struct job *j)
+{
+	int results[JOB_RANKS];
+	char what[40];
+
+	j->group.ranks = j->ranks;
+	j->group.nodes = j->nodes;
+	j->group.pair_bytes = j->pairs;
+	j->group.stat = &j->stat;
+	j->group.died = died;
+	if (simgroup_run(&j->group, rank_main, j, results) != 0)
+		snprintf(j->why, sizeof(j->why), "the ranks fell out: %s", j->stat.why);
+	check_codes(j, "open", j->open_rc, j->open_err);
+	for (int i = 0; i < j->deeds_n; i++) {
+		snprintf(what, sizeof(what), "deed %d", i);
+		check_codes(j, what, j->deeds[i].rc, j->deeds[i].err);
+	}
+	for (int r = 0; r < j->ranks; r++) {
+		if (!j->why[0] && simdisk_open_n(j->sys[r]))
+			snprintf(j->why, sizeof(j->why), "rank %d left %zu descriptors open", r,
+			         simdisk_open_n(j->sys[r]));
+		simdisk_kill(j->disk, j->sys[r]);
+	}
+	return !j->why[0];
+}
+
+int job_rc(const struct job *j)
+{
+	int worst = 0;
+
+	for (int r = 0; r < j->ranks; r++)
+		for (int i = 0; i < j->deeds_n; i++)
+			if (!j->dead[r] && j->deeds[i].rc[r] < worst)
+				worst = j->deeds[i].rc[r];
+	return worst;
+}
+
+const char *job_word(const struct job *j)
+{
+	for (int i = 0; i < j->deeds_n; i++)
+		for (int r = 0; r < j->ranks; r++)
+			if (!j->dead[r] && j->deeds[i].rc[r] < 0)
+				return j->deeds[i].err[r].msg;
+	return "";
+}
+
+/* ---- who comes later ---- */
+
+static int look_at(struct sheaf_run *run, struct memory *m, struct sheaf_state *state,
+                   struct seen *seen, struct sheaf_error *err)
+{
+	struct shf_list list = { NULL, 0 };
+	struct sheaf_step *latest = NULL;
+	int local = 0, rc = shf_store_list(&run->store, &list, err);
+
+	for (size_t i = 0; rc == 0 && i < list.n; i++) {
+		const struct shf_entry *e = &list.entries[i];
+
+		seen->damaged += e->state == SHF_DAMAGED || e->state == SHF_FOREIGN;
+		seen->staged += e->state == SHF_STAGED;
+		seen->aside += e->state == SHF_ASIDE;
+		if (e->state != SHF_COMMITTED || seen->n == JOB_STEPS)
+			continue;
+		seen->steps[seen->n++] = e->step;
+		rc = load_step(run, m, state, e->step, &local, err);
+		rc = rc ? rc : local;
+	}
+	shf_list_release(&list);
+	if (rc < 0)
+		return rc;
+	rc = shf_step_open(&latest, run, SHEAF_LATEST, err);
+	seen->newest = rc == 0 ? latest->number : -1;
+	shf_step_put(latest);
+	return rc == SHEAF_ENOENT ? 0 : rc;
+}
+
+static const char *visit(struct simdisk *disk, bool write, int64_t rows, int64_t step,
+                         struct seen *seen, char why[300])
+{
+	static uint64_t pid = 900000;
+	const struct shf_sys *sys = simdisk_process(disk, pid++, 0);
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = JOB_TIMEOUT_MS,
+		.flags = write ? SHEAF_CREATE : SHEAF_READONLY, .io_threads = 1 };
+	struct sheaf_error err = { 0 };
+	struct sheaf_run *run = NULL;
+	struct memory m;
+	struct sheaf_state *state;
+	struct job j = { .ranks = 1 };
+	int rc, local = 0;
+
+	*seen = (struct seen){ .newest = -1 };
+	hold(&m, 0, 1, rows, 0);
+	state = state_of(&m);
+	rc = shf_run_open(&run, "run", NULL, &opts, sys, &err);
+	if (rc == 0)
+		rc = look_at(run, &m, state, seen, &err);
+	if (rc == 0 && step >= 0) {
+		struct deed d = { .kind = DEED_SAVE, .step = step };
+
+		run->loaded = run->parent = -1; /* as if nothing had been looked at */
+		rc = save_step(&j, run, &m, state, &d, 0);
+		err = d.err[0];
+		if (rc == 0)
+			rc = load_step(run, &m, state, step, &local, &err);
+		rc = rc ? rc : local;
+	}
+	shf_run_close(run);
+	if (rc == SHEAF_ENOENT && !write)
+		rc = 0;
+	why[0] = '\0';
+	if (rc < 0)
+		snprintf(why, 300, "who comes later gets %d: %.250s", rc, err.msg);
+	else if (simdisk_open_n(sys))
+		snprintf(why, 300, "who comes later leaves descriptors open");
+	shf_state_put(state);
+	release(&m);
+	simdisk_kill(disk, sys);
+	return why;
+}
+
+const char *job_look(struct simdisk *disk, bool write, int64_t rows, struct seen *seen,
+                     char why[300])
+{
+	return visit(disk, write, rows, -1, seen, why);
+}
+
+const char *job_go_on(struct simdisk *disk, int64_t step, int64_t rows, char why[300])
+{
+	struct seen seen;
+
+	return visit(disk, true, rows, step, &seen, why);
+}
+
+bool seen_has(const struct seen *seen, int64_t step)
+{
+	for (size_t i = 0; i < seen->n; i++)
+		if (seen->steps[i] == step)
+			return true;
+	return false;
+}

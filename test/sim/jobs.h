@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small job through the engine: simulated ranks open a run and do some deeds with it, and
+ * somebody who was not there looks at what the disk holds then.
+ *
+ * Step n holds lay_value(tensor, item, JOB_SEED + n), so that no two steps are alike. Four ranks
+ * are tp2 x dp2; any other number cuts dimension 0. */
+#ifndef JOBS_H
+#define JOBS_H
+#include "simdisk.h"
+#include "simgroup.h"
+
+#define JOB_SEED UINT64_C(0x5eaf00)
+#define JOB_TIMEOUT_MS 60000
+enum { JOB_RANKS = 4, JOB_DEEDS = 4, JOB_STEPS = 16 };
+
+enum deed_kind { DEED_SAVE, DEED_LOAD, DEED_PRUNE, DEED_REWIND, DEED_MARK_BAD, DEED_MARK_KEEP };
+struct deed {
+	enum deed_kind kind;
+	int64_t step;                   /* LOAD: -1 is the newest */
+	int rc[JOB_RANKS];
+	struct sheaf_error err[JOB_RANKS];
+	int64_t begun, acked;           /* cuts: before, and when the first rank knew; -1: never */
+};
+struct job {
+	struct simdisk *disk;           /* borrowed */
+	int ranks;                      /* of JOB_RANKS at most */
+	const int32_t *nodes;           /* NULL: one node */
+	int64_t rows;                   /* of each big tensor, of 256 bytes; 0: there are none */
+	int bigs;                       /* big tensors, 4 at most; 0: one */
+	uint64_t staging, file_bytes;   /* 0: no bound */
+	int keep_last;
+	struct deed deeds[JOB_DEEDS];
+	int deeds_n;
+	struct simgroup_opts group;     /* who dies or is late; the rest is filled in */
+	void (*armed)(void *arg, int rank);     /* on each rank, before it opens the run */
+	void (*disarmed)(void *arg, int rank);  /* and when all is closed */
+	void *arg;
+	const struct shf_sys *sys[JOB_RANKS];
+	/* afterwards */
+	struct simgroup_stat stat;
+	bool dead[JOB_RANKS];
+	int open_rc[JOB_RANKS];
+	struct sheaf_error open_err[JOB_RANKS];
+	int local_rc;                   /* of calls that are not collective */
+	uint64_t pairs[JOB_RANKS * JOB_RANKS];  /* bytes from rank to rank */
+	char why[700];                  /* what no job may do, whatever fails; "": nothing */
+};
+
+/* New processes; faults may then be set against job.sys. Then run them: true when the run kept
+ * its promises: one code everywhere, a sentence with it, and nothing left open. */
+void job_prepare(struct job *j);
+bool job_run(struct job *j);
+/* The worst of what its deeds returned; the first of its sentences. */
+int job_rc(const struct job *j);
+const char *job_word(const struct job *j);
+
+/* What one process that opens the run finds. Every step it lists is loaded and compared. */
+struct seen {
+	int64_t steps[JOB_STEPS];
+	size_t n;
+	int64_t newest;                 /* -1: none */
+	int damaged, staged, aside;
+};
+/* write: as the next job would, with recovery. rows as in the job. "" or what is wrong. */
+const char *job_look(struct simdisk *disk, bool write, int64_t rows, struct seen *seen,
+                     char why[300]);
+bool seen_has(const struct seen *seen, int64_t step);
+/* As job_look, and then save and load `step`. */
+const char *job_go_on(struct simdisk *disk, int64_t step, int64_t rows, char why[300]);
+
+/* The nth fsync from now on (1: the next) does nothing and says 0, whoever asks; 0: none. Files'
+ * are counted when they are submitted. */
+void job_skip_fsync(long nth);
+long job_fsyncs(void);                  /* since then */
+/* What the skipped one was to sync: its last name. */
+const char *job_skipped(void);
+#endif

@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything that can go wrong around a save and a load, one thing at a time: each system call of
+ * each rank fails, each rank dies or is late at each operation of the group, each allocation
+ * fails. Every rank then returns, with one code and words; the step is whole or absent; what was
+ * committed before stays; and the next save succeeds.
+ *
+ *   test_faults [--long] [part of a test's name ...]
+ *
+ * Without --long some of the larger variants try every third place only. */
+#include <errno.h>
+#include <stdlib.h>
+#include "jobs.h"
+#include "mem.h"
+
+#define main t_main
+#include "../t.h"
+#undef main
+
+static bool all_of_it;                  /* --long */
+static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
+static const int32_t crossed[JOB_RANKS] = { 1, 2, 1, 2 };       /* rows lie on both */
+static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
+
+struct variant {
+	const char *name;
+	int ranks;
+	const int32_t *nodes;
+	int64_t rows;
+	uint64_t staging;
+	int stride;                     /* without --long */
+};
+static const struct variant small = { "one node", 4, NULL, 0, 0, 1 };
+static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1 };
+static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5 };
+static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1 };
+static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1 };
+static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7 };
+static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11 };
+static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31 };
+
+static struct job job_of(const struct variant *v, struct simdisk *disk)
+{
+	struct job j = { .disk = disk, .ranks = v->ranks, .nodes = v->nodes, .rows = v->rows,
+	                 .staging = v->staging, .group = { .seed = 7 } };
+
+	return j;
+}
+
+/* A disk with step 1. */
+static struct simdisk *base_of(const struct variant *v)
+{
+	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
+	struct job j = job_of(v, disk);
+
+	j.deeds[j.deeds_n++] = (struct deed){ .kind = DEED_SAVE, .step = 1 };
+	job_prepare(&j);
+	if (!job_run(&j) || job_rc(&j) != 0)
+		print_error("%s: %s %s\n", v->name, j.why, job_word(&j));
+	CHECK_STR(j.why, "");
+	CHECK_INT(job_rc(&j), 0);
+	simdisk_settle(disk);
+	return disk;
+}
+
+static struct simdisk *copy_of(struct simdisk *base)
+{
+	return simdisk_crash(base, simdisk_cut_n(base) - 1, NULL);
+}
+
+static bool may_be_there(int rc)
+{
+	return rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
+}
+
+/* What is on the disk is what the ranks were told. "" or what is not. */
+static const char *judge(const struct job *j, struct simdisk *disk, char why[300])
+{
+	struct seen seen;
+
+	if (*job_look(disk, false, j->rows, &seen, why))
+		return why;
+	if (!seen_has(&seen, 1) || seen.damaged) {
+		snprintf(why, 300, "step 1 is gone, or %d are damaged", seen.damaged);
+		return why;
+	}
+	for (int i = 0; i < j->deeds_n; i++) {
+		const struct deed *d = &j->deeds[i];
+		bool must = false, may = true;
+
+		for (int r = 0; r < j->ranks && d->kind == DEED_SAVE; r++) {
+			must |= d->rc[r] == 0;
+			may &= j->dead[r] || may_be_there(d->rc[r]);
+		}
+		if (d->kind == DEED_SAVE && (seen_has(&seen, d->step) ? !may : must)) {
+			snprintf(why, 300, "step %lld is %s, and the ranks were told %d",
+			         (long long)d->step, must ? "gone" : "there", d->rc[0]);
+			return why;
+		}
+	}
+	return job_go_on(disk, 9, j->rows, why);
+}
+
+static const struct deed two_saves[] = { { .kind = DEED_SAVE, .step = 2 },
+                                         { .kind = DEED_SAVE, .step = 3 } };
+static const struct deed one_load[] = { { .kind = DEED_LOAD, .step = SHEAF_LATEST } };
+
+static void give(struct job *j, const struct deed *deeds, int n)
+{
+	memcpy(j->deeds, deeds, (size_t)n * sizeof(*deeds));
+	j->deeds_n = n;
+}
+
+/* ---- system calls ---- */
+
+static const int errors[] = { EIO, ENOSPC, ENOMEM, EMFILE };
+struct sweep {
+	const struct variant *v;
+	const struct deed *deeds;
+	int deeds_n;
+	struct simdisk_fault fault;
+	int bad, tried;
+};
+
+/* The nth call of a rank fails: false when there is no such call. */
+static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
+{
+	struct simdisk *disk = copy_of(base);
+	struct job j = job_of(s->v, disk);
+	struct simdisk_fault fault = s->fault;
+	char why[300] = "", call[300] = "";
+	bool fired;
+	int failed = 0;
+
+	give(&j, s->deeds, s->deeds_n);
+	job_prepare(&j);
+	fault.nth = nth;
+	fault.process = j.sys[rank];
+	simdisk_fault(disk, &fault);
+	(void)job_run(&j);
+	fired = simdisk_fired(disk) > 0;
+	simdisk_faults_clear(disk);
+	for (int i = 0; i < j.deeds_n; i++)
+		failed += j.deeds[i].rc[0] != 0;
+	/* One call fails one deed, unless the run did not open or all calls fail. */
+	if (!j.why[0] && failed > 1 && j.open_rc[0] == 0 && !fault.always)
+		snprintf(j.why, sizeof(j.why), "the deed after it fails too: %d", j.deeds[1].rc[0]);
+	if (!j.why[0] && !fired && (job_rc(&j) != 0 || j.local_rc != 0))
+		snprintf(j.why, sizeof(j.why), "failed without a fault");
+	if (!j.why[0])
+		(void)judge(&j, disk, why);
+	if (j.why[0] || why[0]) {
+		size_t calls = 0;
+
+		for (size_t i = 0; i < simdisk_calls(disk) && !call[0]; i++)
+			if (strstr(simdisk_call_text(disk, i), "fault") ||
+			    strstr(simdisk_call_text(disk, i), " = -"))
+				calls++, snprintf(call, sizeof(call), "%s", simdisk_call_text(disk, i));
+		print_error("%s, rank %d, call %d (how %d, %s): %s%s (%d: %s) %s\n", s->v->name, rank,
+		            nth, (int)fault.how, strerror(fault.error), j.why, why, job_rc(&j),
+		            job_word(&j), call);
+		s->bad++;
+	}
+	simdisk_free(disk);
+	s->tried += fired;
+	return fired;
+}
+
+static void each_call_fails(const struct variant *v, const struct deed *deeds, int n,
+                            struct simdisk_fault fault)
+{
+	struct sweep s = { v, deeds, n, fault, 0, 0 };
+	struct simdisk *base = base_of(v);
+	int stride = all_of_it ? 1 : v->stride;
+
+	for (int rank = 0; rank < v->ranks && s.bad < 20; rank++)
+		for (int nth = 1 + rank % stride;; nth += stride) {
+			s.fault.error = fault.error ? fault.error : errors[(nth + rank) % 4];
+			if (!one_fault(&s, base, rank, nth) || s.bad >= 20)
+				break;
+		}
+	printf("# %s: %d failing calls\n", v->name, s.tried);
+	simdisk_free(base);
+	CHECK_INT(s.bad, 0);
+	CHECK(s.tried > 5);
+}
+
+#define FAILS(deeds, variant, what, ...)                                                    \
+	TEST(each_call_of_##deeds##_on_##variant##_may_##what)                               \
+	{                                                                                    \
+		each_call_fails(&variant, deeds, (int)(sizeof(deeds) / sizeof(*deeds)),      \
+		                (struct simdisk_fault){ __VA_ARGS__ });                      \
+	}
+
+FAILS(two_saves, small, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(two_saves, small, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
+FAILS(two_saves, apart, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, rounds, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, rounds, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(two_saves, rounds, write_half, .how = SIMDISK_PART, .kind = SIMDISK_PWRITE)
+FAILS(two_saves, alone, fail, .how = SIMDISK_INSTEAD)
+FAILS(one_load, three, fail, .how = SIMDISK_INSTEAD)
+FAILS(one_load, three, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(one_load, three, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
+FAILS(one_load, rounds, fail, .how = SIMDISK_INSTEAD)
+FAILS(one_load, alone, fail, .how = SIMDISK_INSTEAD)
+
+/* ---- what is already wrong ---- */
+
+static void next_to(const char *file, const char *text)
+{
+	struct simdisk *base = base_of(&small), *disk = copy_of(base);
+	struct job j = job_of(&small, disk);
+	struct seen seen;
+	char why[300];
+
+	CHECK_INT(text ? simdisk_put(disk, file, text, strlen(text)) : simdisk_remove(disk, file), 0);
+	give(&j, two_saves, 2);
+	job_prepare(&j);
+	if (!job_run(&j) || job_rc(&j) != 0)
+		print_error("%s: %s%d %s\n", file, j.why, job_rc(&j), job_word(&j));
+	CHECK_STR(j.why, "");
+	CHECK_INT(job_rc(&j), 0);
+	CHECK_STR(job_look(disk, true, 0, &seen, why), "");
+	CHECK(seen_has(&seen, 2) && seen_has(&seen, 3) && seen.newest == 3 && !seen_has(&seen, 1));
+	simdisk_free(disk);
+	simdisk_free(base);
+}
+
+TEST(a_damaged_step_does_not_stop_the_next_save)
+{
+	next_to("run/checkpoint-1/sheaf.json", "{\"format\": 1");
+	next_to("run/checkpoint-1/sheaf.json", NULL);
+	next_to("run/checkpoint-1/sheaf.sums", NULL);
+	next_to("run/checkpoint-1/config.json", "another size");
+	next_to("run/checkpoint-1", NULL);
+}
+
+/* ---- ranks that die ---- */
+
+static bool one_death(const struct variant *v, struct simdisk *base, const struct deed *deeds,
+                      int deeds_n, const struct simgroup_opts *group, int *bad)
+{
+	struct simdisk *disk = copy_of(base);
+	struct job j = job_of(v, disk);
+	struct seen seen;
+	char why[300] = "";
+	bool fired;
+
+	j.group = *group;
+	give(&j, deeds, deeds_n);
+	job_prepare(&j);
+	(void)job_run(&j);
+	fired = j.stat.fired;
+	for (int r = 0; r < j.ranks && !j.why[0]; r++)
+		for (int i = 0; i < j.deeds_n; i++)
+			if (!j.dead[r] && j.deeds[i].rc[r] != 0 &&
+			    (j.deeds[i].rc[r] != SHEAF_ELOST || !fired))
+				snprintf(j.why, sizeof(j.why), "deed %d: rank %d has %d: %.300s", i, r,
+				         j.deeds[i].rc[r], j.deeds[i].err[r].msg);
+	if (!j.why[0] && j.stat.clock_ms > 2 * JOB_TIMEOUT_MS + 1000)
+		snprintf(j.why, sizeof(j.why), "it took %lld ms", (long long)j.stat.clock_ms);
+	/* A job that comes later sees all that was acknowledged, and cleans. */
+	if (!j.why[0] && !*judge(&j, disk, why) && !*job_look(disk, true, v->rows, &seen, why) &&
+	    seen.staged && !v->nodes)
+		snprintf(why, sizeof(why), "%d stages of the dead are left", seen.staged);
+	if (!j.why[0] && !why[0] && v->nodes) {
+		simdisk_advance(disk, 2 * 86400);
+		if (!*job_look(disk, true, v->rows, &seen, why) && seen.staged)
+			snprintf(why, sizeof(why), "%d stages of the dead are left after two days",
+			         seen.staged);
+	}
+	if (j.why[0] || why[0]) {
+		print_error("%s: rank %d dies at operation %d%s: %s%s\n", v->name, group->die_rank,
+		            group->die_at, group->die_sent ? ", heard" : "", j.why, why);
+		++*bad;
+	}
+	simdisk_free(disk);
+	return fired;
+}
+
+static void each_rank_dies(const struct variant *v, const struct deed *deeds, int n, bool sent)
+{
+	struct simdisk *base = base_of(v);
+	int bad = 0, tried = 0, stride = all_of_it ? 1 : v->stride;
+
+	for (int rank = 0; rank < v->ranks && bad < 20; rank++)
+		for (int at = 1 + rank % stride; bad < 20; at += stride) {
+			struct simgroup_opts group = { .seed = (uint64_t)(rank * 1000 + at),
+				.die_rank = rank, .die_at = at, .die_sent = sent };
+
+			if (!one_death(v, base, deeds, n, &group, &bad))
+				break;
+			tried++;
+		}
+	printf("# %s: %d deaths\n", v->name, tried);
+	simdisk_free(base);
+	CHECK_INT(bad, 0);
+	CHECK(tried > 50);
+}
+
+TEST(each_rank_may_die_at_each_operation_of_a_save) { each_rank_dies(&small, two_saves, 1, false); }
+TEST(each_rank_may_die_heard_at_each_operation_of_a_save)
+{
+	each_rank_dies(&small, two_saves, 1, true);
+}
+TEST(each_rank_may_die_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, false); }
+TEST(each_rank_may_die_heard_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, true); }
+TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
+TEST(each_rank_may_die_at_each_operation_of_a_load) { each_rank_dies(&three, one_load, 1, false); }
+TEST(each_rank_may_die_heard_at_each_operation_of_a_load)
+{
+	each_rank_dies(&three, one_load, 1, true);
+}
+
+/* ---- ranks that are late ---- */
+
+static void each_rank_is_late(const struct variant *v, const struct deed *deeds, int n, int64_t ms)
+{
+	struct simdisk *base = base_of(v);
+	int bad = 0, tried = 0, stride = all_of_it ? 1 : v->stride + 1;
+
+	for (int rank = 0; rank < v->ranks && bad < 20; rank++)
+		for (int at = 1 + rank % stride; bad < 20; at += stride) {
+			struct simdisk *disk = copy_of(base);
+			struct job j = job_of(v, disk);
+			char why[300] = "";
+			bool fired;
+
+			j.group = (struct simgroup_opts){ .seed = (uint64_t)(rank * 1000 + at),
+				.late_rank = rank, .late_at = at, .late_ms = ms };
+			give(&j, deeds, n);
+			job_prepare(&j);
+			(void)job_run(&j);
+			fired = j.stat.fired;
+			if (!j.why[0] && ms < JOB_TIMEOUT_MS && job_rc(&j) != 0)
+				snprintf(j.why, sizeof(j.why), "%d: %s", job_rc(&j), job_word(&j));
+			if (!j.why[0])
+				(void)judge(&j, disk, why);
+			if (j.why[0] || why[0]) {
+				print_error("%s: rank %d is %lld ms late at operation %d: %s%s\n", v->name,
+				            rank, (long long)ms, at, j.why, why);
+				bad++;
+			}
+			simdisk_free(disk);
+			if (!fired)
+				break;
+			tried++;
+		}
+	printf("# %s: %d times late\n", v->name, tried);
+	simdisk_free(base);
+	CHECK_INT(bad, 0);
+	CHECK(tried > 25);
+}
+
+TEST(a_rank_late_within_the_deadline_stops_nothing)
+{
+	each_rank_is_late(&small, two_saves, 1, JOB_TIMEOUT_MS / 2);
+	each_rank_is_late(&three, one_load, 1, JOB_TIMEOUT_MS / 2);
+}
+TEST(a_rank_late_beyond_the_deadline_leaves_a_step_whole_or_absent)
+{
+	each_rank_is_late(&small, two_saves, 1, 2 * JOB_TIMEOUT_MS);
+	each_rank_is_late(&apart, two_saves, 1, 2 * JOB_TIMEOUT_MS);
+	each_rank_is_late(&three, one_load, 1, 2 * JOB_TIMEOUT_MS);
+}
+
+/* ---- allocations that fail ---- */
+
+static _Thread_local long starve_left;  /* 0: none fails; 1: the next one */
+static _Atomic bool starved;
+static long starve_nth;
+static int starve_rank;
+
+static bool fails(void)
+{
+	if (starve_left == 0 || --starve_left > 0)
+		return false;
+	starved = true;
+	return true;
+}
+
+#define WRAP(type, name, params, args)                                        \
+	type __real_##name params;                                            \
+	type __wrap_##name params;                                            \
+	type __wrap_##name params                                             \
+	{                                                                     \
+		return fails() ? 0 : __real_##name args;                      \
+	}
+WRAP(void *, shf_alloc, (size_t n, size_t size), (n, size))
+WRAP(void *, shf_zalloc, (size_t n, size_t size), (n, size))
+WRAP(void *, shf_realloc, (void *p, size_t n, size_t size), (p, n, size))
+WRAP(char *, shf_strdup, (const char *s), (s))
+WRAP(void *, shf_arena_alloc, (struct shf_arena *a, size_t n, size_t size), (a, n, size))
+WRAP(char *, shf_arena_strdup, (struct shf_arena *a, const char *s, size_t n), (a, s, n))
+
+/* Of a buffer that cannot grow, oom tells. */
+#define WRAP_ADD(name, params, args)                                          \
+	void __real_##name params;                                            \
+	void __wrap_##name params;                                            \
+	void __wrap_##name params                                             \
+	{                                                                     \
+		if (fails())                                                  \
+			b->oom = true;                                        \
+		else                                                          \
+			__real_##name args;                                   \
+	}
+int __real_shf_buf_reserve(struct shf_buf *b, size_t more);
+int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more);
+int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more)
+{
+	if (!fails())
+		return __real_shf_buf_reserve(b, more);
+	b->oom = true;
+	return SHEAF_ENOMEM;
+}
+
+uint8_t *__real_shf_buf_extend(struct shf_buf *b, size_t n);
+uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n);
+uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n)
+{
+	if (!fails())
+		return __real_shf_buf_extend(b, n);
+	b->oom = true;
+	return NULL;
+}
+
+WRAP_ADD(shf_buf_add, (struct shf_buf *b, const void *p, size_t n), (b, p, n))
+WRAP_ADD(shf_buf_adds, (struct shf_buf *b, const char *s), (b, s))
+WRAP_ADD(shf_buf_u8, (struct shf_buf *b, uint8_t v), (b, v))
+WRAP_ADD(shf_buf_u32, (struct shf_buf *b, uint32_t v), (b, v))
+WRAP_ADD(shf_buf_u64, (struct shf_buf *b, uint64_t v), (b, v))
+
+static void starve(void *arg, int rank)
+{
+	(void)arg;
+	starve_left = rank == starve_rank ? starve_nth : 0;
+}
+
+static void feed(void *arg, int rank)
+{
+	(void)arg;
+	(void)rank;
+	starve_left = 0;
+}
+
+static bool one_starving(const struct variant *v, struct simdisk *base, int rank, long nth,
+                         int *bad)
+{
+	static const struct deed deeds[] = { { .kind = DEED_SAVE, .step = 2 },
+		{ .kind = DEED_LOAD, .step = 1 }, { .kind = DEED_LOAD, .step = SHEAF_LATEST } };
+	struct simdisk *disk = copy_of(base);
+	struct job j = job_of(v, disk);
+	char why[300] = "";
+	int rc, failed = 0;
+
+	j.armed = starve;
+	j.disarmed = feed;
+	give(&j, deeds, 3);
+	job_prepare(&j);
+	starve_nth = nth;
+	starve_rank = rank;
+	starved = false;
+	(void)job_run(&j);
+	rc = job_rc(&j);
+	for (int i = 0; i < j.deeds_n; i++)
+		failed += j.deeds[i].rc[0] != 0;
+	/* What only helps (a faster sum) may do without. */
+	if (!j.why[0] && starved && rc != SHEAF_ENOMEM && rc != 0)
+		snprintf(j.why, sizeof(j.why), "%d is no ENOMEM: %.300s", rc, job_word(&j));
+	if (!j.why[0] && failed > 1 && j.open_rc[0] == 0)
+		snprintf(j.why, sizeof(j.why), "the deed after it fails too");
+	if (!j.why[0] && !starved && rc != 0)
+		snprintf(j.why, sizeof(j.why), "%d: %.300s", rc, job_word(&j));
+	if (!j.why[0])
+		(void)judge(&j, disk, why);
+	if (j.why[0] || why[0]) {
+		print_error("%s: allocation %ld of rank %d fails: %s%s (%d: %s)\n", v->name, nth, rank,
+		            j.why, why, rc, job_word(&j));
+		++*bad;
+	}
+	simdisk_free(disk);
+	return starved;
+}
+
+static void each_allocation_fails(const struct variant *v)
+{
+	struct simdisk *base = base_of(v);
+	int bad = 0;
+	long tried = 0, stride = all_of_it ? 1 : v->stride;
+
+	for (int rank = 0; rank < v->ranks && bad < 20; rank++)
+		for (long nth = 1 + rank % stride; bad < 20; nth += stride, tried++)
+			if (!one_starving(v, base, rank, nth, &bad))
+				break;
+	printf("# %s: %ld failing allocations\n", v->name, tried);
+	simdisk_free(base);
+	CHECK_INT(bad, 0);
+	CHECK(tried > 100);
+}
+
+TEST(each_allocation_of_one_rank_may_fail) { each_allocation_fails(&starving_one); }
+TEST(each_allocation_of_two_ranks_may_fail) { each_allocation_fails(&starving_two); }
+TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_far); }
+
+/* ---- what travels ---- */
+
+static uint64_t travelled(const int32_t *nodes, uint64_t *to_zero, bool between)
+{
+	struct variant v = { "payload", 4, nodes, 1000, 0, 1 };
+	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
+	struct job j = job_of(&v, disk);
+	uint64_t n = 0;
+
+	j.bigs = 4;
+	j.file_bytes = 300000;
+	give(&j, two_saves, 1);
+	job_prepare(&j);
+	CHECK(job_run(&j));
+	CHECK_INT(job_rc(&j), 0);
+	*to_zero = 0;
+	for (int a = 0; a < 4; a++)
+		for (int b = 0; b < 4; b++) {
+			if (a != b && (!between || nodes[a] != nodes[b]))
+				n += j.pairs[4 * a + b];
+			if (a != b && b == 0)
+				*to_zero += j.pairs[4 * a + b];
+		}
+	simdisk_free(disk);
+	return n;
+}
+
+/* The state is 1 MB in four files, cut along its inner axis: each page has bytes of two ranks. */
+TEST(on_one_node_an_inner_cut_moves_no_bytes_by_messages)
+{
+	uint64_t to_zero, n = travelled(NULL, &to_zero, false);
+
+	printf("# one node: %llu bytes of messages, %llu to rank 0\n", (unsigned long long)n,
+	       (unsigned long long)to_zero);
+	CHECK(n < 50000);
+}
+
+TEST(between_two_nodes_only_what_the_other_node_lacks_travels)
+{
+	uint64_t to_zero, n = travelled(two_nodes, &to_zero, true);
+
+	/* Each node holds all: dp. */
+	printf("# two nodes: %llu bytes between, %llu to rank 0\n", (unsigned long long)n,
+	       (unsigned long long)to_zero);
+	CHECK(n < 50000);
+	CHECK(to_zero < 50000);
+}
+
+TEST(where_no_node_holds_whole_rows_half_of_them_travel_and_none_is_gathered)
+{
+	uint64_t to_zero, n = travelled(four_nodes, &to_zero, true), all = 4000 * 256;
+
+	printf("# four nodes: %llu bytes between, %llu to rank 0\n", (unsigned long long)n,
+	       (unsigned long long)to_zero);
+	CHECK(n > all / 4);
+	CHECK(n < all / 2 + 60000);
+	CHECK(to_zero < all / 4); /* a quarter of what travels is its own share */
+}
+
+int main(int argc, char **argv)
+{
+	int n = 1;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--long") == 0)
+			all_of_it = true;
+		else
+			argv[n++] = argv[i];
+	}
+	argv[n] = NULL;
+	return t_main(n, argv);
+}
