@@ -3,8 +3,10 @@
  * blocks, agree; ranks of a node scatter from the readers' images, other nodes are sent what they
  * asked for with its digest; then all agree and the images are free.
  *
- * Proof: each block against its sum; what was taken from the image against what then stands in the
- * caller's memory, move by move; and each tensor that was read whole against its stored digest.
+ * Proof, move by move: the reader sums each box before it checks the blocks that the box lies in,
+ * what is taken from the image or the message must have that sum, and so must what then stands in
+ * the caller's memory. So a byte that changes at any moment in between shows. Each tensor that was
+ * read whole is compared with its stored digest besides.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -168,7 +170,44 @@ static int check_round(struct shf_load *ld, uint32_t round, struct sheaf_error *
 	return rc;
 }
 
-/* ---- what travels: 8 bytes of digest, then the box, per move ---- */
+/* An earlier move of the segment with the same box, as replicas ask for: its distance, or 0. */
+static uint32_t same_before(const struct shf_work *w, const struct shf_seg *g, uint32_t k)
+{
+	const struct shf_mv *v = &w->moves[g->first_move + k];
+
+	for (uint32_t back = 1; back <= k && back <= 16; back++) {
+		const struct shf_mv *x = v - back;
+
+		if (x->tensor == v->tensor && shf_box_equal(&x->box, &v->box))
+			return back;
+	}
+	return 0;
+}
+
+/* Before the blocks are checked: the sums then hold for what was checked. */
+static void sum_boxes(struct shf_load *ld, uint32_t round)
+{
+	const struct shf_work *w = &ld->work;
+	uint8_t *image = ld->step->run->images.own.base;
+	struct span segs = segs_of(w, round);
+
+	for (size_t i = segs.first; i < segs.end; i++) {
+		const struct shf_seg *g = &w->segs[i];
+
+		for (uint32_t k = 0; k < g->moves_n; k++) {
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
+			uint64_t *sum = &ld->sums[g->first_move + k];
+			uint32_t back = same_before(w, g, k);
+
+			*sum = back ? sum[-(ptrdiff_t)back] : 0;
+			if (!back)
+				shf_copy_pack(t, &v->box, place_in(image, g->image, g->lo, t), NULL, sum);
+		}
+	}
+}
+
+/* ---- what travels, per move: 8 bytes of digest, then to another node the box ---- */
 
 struct net {
 	uint8_t *out, *in;
@@ -192,10 +231,16 @@ static size_t total(const size_t *bytes, int ranks)
 	return n;
 }
 
+static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t tensor,
+                            const struct shf_box *box)
+{
+	return 8 + (shares_memory(ld, peer)
+	            ? 0 : (size_t)shf_box_bytes(&ld->step->layout.tensors[tensor], box));
+}
+
 static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
-	const struct shf_layout *l = &ld->step->layout;
 	int ranks = ld->step->run->team.ranks;
 	struct span segs = segs_of(w, round), serves = serves_of(w, round);
 
@@ -207,14 +252,13 @@ static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 
-			if (!shares_memory(ld, v->rank))
-				net->out_bytes[v->rank] += 8 + (size_t)shf_box_bytes(&l->tensors[v->tensor],
-				                                                     &v->box);
+			net->out_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 		}
-	for (size_t i = serves.first; i < serves.end; i++)
-		if (!shares_memory(ld, w->serves[i].rank))
-			net->in_bytes[w->serves[i].rank] += 8 +
-				(size_t)shf_box_bytes(&l->tensors[w->serves[i].tensor], &w->serves[i].box);
+	for (size_t i = serves.first; i < serves.end; i++) {
+		const struct shf_serve *v = &w->serves[i];
+
+		net->in_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
+	}
 	net->out = shf_alloc(total(net->out_bytes, ranks), 1);
 	net->in = shf_alloc(total(net->in_bytes, ranks), 1);
 	if (!net->out || !net->in)
@@ -238,16 +282,17 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			const struct shf_seg *g = &w->segs[i];
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
-			uint64_t digest = 0;
+			uint64_t digest = 0; /* the one that was taken before the check goes along */
 
+			shf_put64(net->out + at[v->rank], ld->sums[g->first_move + k]);
+			at[v->rank] += 8;
 			if (shares_memory(ld, v->rank))
 				continue;
 			shf_copy_pack(t, &v->box, place_in(ld->step->run->images.own.base, g->image, g->lo, t),
-			              net->out + at[v->rank] + 8, &digest);
-			shf_put64(net->out + at[v->rank], digest);
-			at[v->rank] += 8 + (size_t)shf_box_bytes(t, &v->box);
+			              net->out + at[v->rank], &digest);
+			at[v->rank] += (size_t)shf_box_bytes(t, &v->box);
+			ld->net_bytes += 8 + shf_box_bytes(t, &v->box);
 		}
-	ld->net_bytes += total(net->out_bytes, ranks);
 	shf_free(at);
 	return 0;
 }
@@ -263,9 +308,9 @@ static int disagree(const struct shf_load *ld, const struct shf_lt_tensor *t,
 	                t->name, shf_box_print(box, text, sizeof(text)), what);
 }
 
-/* One box, into every slice of this rank that holds all of it. */
+/* One box, into every slice of this rank that holds all of it. sum: as it was read. */
 static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_place_at from,
-                   struct sheaf_error *err)
+                   uint64_t sum, struct sheaf_error *err)
 {
 	const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
 	const struct shf_holds *h = &ld->holds;
@@ -279,6 +324,9 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 			continue;
 		found = true;
 		shf_copy_out(t, s, &v->box, from, &taken);
+		if (taken != sum)
+			return disagree(ld, t, &v->box, from.packed ? "changed on the way between nodes"
+			                : "changed in the image after it was checked", err);
 		if (shf_copy_check(t, s, &v->box, &stands) && taken != stands)
 			return disagree(ld, t, &v->box, "memory does not hold what was put there", err);
 	}
@@ -300,20 +348,18 @@ static int scatter_round(struct shf_load *ld, uint32_t round, const struct net *
 	for (size_t i = serves.first; i < serves.end && rc == 0; i++) {
 		const struct shf_serve *v = &w->serves[i];
 		const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
-		uint64_t bytes = shf_box_bytes(t, &v->box), digest = 0;
+		uint64_t bytes = shf_box_bytes(t, &v->box), sum = shf_get64(net->in + at);
 		struct shf_place_at from;
 
+		at += 8;
 		if (shares_memory(ld, v->rank)) {
 			from = place_in(shf_image_of(run, v->rank), v->image, v->seg_lo, t);
 			ld->node_bytes += v->rank == (uint32_t)run->team.rank ? 0 : bytes;
 		} else {
-			from = (struct shf_place_at){ .data = net->in + at + 8, .packed = true };
-			shf_copy_pack(t, &v->box, from, NULL, &digest);
-			if (digest != shf_get64(net->in + at))
-				return disagree(ld, t, &v->box, "changed on the way between nodes", err);
-			at += 8 + (size_t)bytes;
+			from = (struct shf_place_at){ .data = net->in + at, .packed = true };
+			at += (size_t)bytes;
 		}
-		rc = scatter(ld, v, from, err);
+		rc = scatter(ld, v, from, sum, err);
 	}
 	return rc;
 }
@@ -327,6 +373,8 @@ static int one_round(struct shf_load *ld, uint32_t round, struct sheaf_error *er
 
 	ld->read_ns += shf_now(ld->step->run) - from;
 	from = shf_now(ld->step->run);
+	if (rc == 0)
+		sum_boxes(ld, round);
 	if (rc == 0)
 		rc = check_round(ld, round, err);
 	ld->verify_ns += shf_now(ld->step->run) - from;
@@ -508,9 +556,10 @@ static int make_plan(struct shf_load *ld, struct sheaf_error *err)
 		rc = shf_match(&run->team, &m, &ld->work, err);
 	if (rc == 0) {
 		ld->ios = shf_zalloc(ld->work.segs_n, sizeof(*ld->ios));
+		ld->sums = shf_zalloc(ld->work.moves_n, sizeof(*ld->sums));
 		ld->got = shf_zalloc(n, sizeof(*ld->got));
 		ld->got_bytes = shf_zalloc(n, sizeof(*ld->got_bytes));
-		rc = shf_agree(&run->team, ld->ios && ld->got && ld->got_bytes ? 0
+		rc = shf_agree(&run->team, ld->ios && ld->sums && ld->got && ld->got_bytes ? 0
 		               : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n), err);
 	}
 	if (rc == 0)
@@ -533,6 +582,7 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 	if (rc == 0)
 		rc = prove(ld, err);
 	shf_free(ld->ios);
+	shf_free(ld->sums);
 	shf_free(ld->got);
 	shf_free(ld->got_bytes);
 	return rc;

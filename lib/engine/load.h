@@ -25,6 +25,7 @@ struct shf_load {
 	struct shf_tally tally;
 	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes of it that were read here */
 	struct shf_io *ios;             /* by segment */
+	uint64_t *sums;                 /* by move of ours: digest of its box as it was read */
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
 	int64_t read_ns, verify_ns;
 };
