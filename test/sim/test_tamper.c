@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes that change where nobody should change them: between nodes, in images between copy, sum,
+ * write, read and scatter; and reads that fail. Nothing wrong is ever loaded without a word. */
+#include "hands.h"
+#include <errno.h>
+#include <stdlib.h>
+#include "t.h"
+
+/* One evil thing at a time, at the moment it counts down to 0. */
+static struct {
+	struct sheaf_group_ops group;   /* the simulator's own */
+	const struct shf_sys_ops *sys;
+	struct shf_sys_ops ops;
+	long travel, op, write, read;   /* 0: never */
+	uint64_t where;
+	int fired;
+	struct { uint8_t *base; size_t bytes; } shm[16];
+	int shm_n;
+} evil;
+
+static void flip(uint8_t *p, size_t n)
+{
+	if (n == 0)
+		return;
+	p[evil.where % n] ^= 0x10;
+	evil.fired++;
+}
+
+/* Between two operations of the group: every image. */
+static void between(void)
+{
+	if (evil.op == 0 || --evil.op > 0)
+		return;
+	for (int i = 0; i < evil.shm_n; i++)
+		flip(evil.shm[i].base, evil.shm[i].bytes);
+}
+
+static int evil_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+{
+	between();
+	return evil.group.allgather(arg, mine, all, bytes, timeout_ms);
+}
+
+static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	between();
+	return evil.group.allreduce(arg, x, n, op, timeout_ms);
+}
+
+static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                          const size_t *in_bytes, int timeout_ms)
+{
+	size_t total = in_bytes[0] + in_bytes[1] + in_bytes[2] + in_bytes[3];
+	int rc;
+
+	between();
+	rc = evil.group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+	if (rc == 0 && total > 20000 && evil.travel > 0 && --evil.travel == 0)
+		flip(in, total);        /* plans are shorter: this is what travels */
+	return rc;
+}
+
+static int evil_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
+{
+	int rc = evil.sys->shm_new(arg, shm, bytes, shared);
+
+	if (rc == 0 && bytes > 8192 && evil.shm_n < 16) {
+		evil.shm[evil.shm_n].base = shm->base;
+		evil.shm[evil.shm_n++].bytes = bytes;
+	}
+	return rc;
+}
+
+static void evil_shm_free(void *arg, struct shf_shm *shm)
+{
+	for (int i = 0; i < evil.shm_n; i++)
+		if (evil.shm[i].base == shm->base)
+			evil.shm[i--] = evil.shm[--evil.shm_n];
+	evil.sys->shm_free(arg, shm);
+}
+
+static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
+{
+	if (io->op == SHF_IO_WRITE && evil.write > 0 && --evil.write == 0)
+		flip(io->buf, io->len);
+	return evil.sys->submit(arg, queue, io);
+}
+
+static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
+{
+	int rc = evil.sys->complete(arg, queue, io, timeout_ms);
+
+	if (rc == 1 && (*io)->op == SHF_IO_READ && evil.read > 0 && --evil.read == 0)
+		flip((*io)->buf, (*io)->len);
+	return rc;
+}
+
+static void tamper(struct hand *h)
+{
+	evil.group = h->group->ops;
+	evil.sys = h->used.ops;
+	evil.ops = *h->used.ops;
+	evil.ops.shm_new = evil_shm_new;
+	evil.ops.shm_free = evil_shm_free;
+	evil.ops.submit = evil_submit;
+	evil.ops.complete = evil_complete;
+	h->used.ops = &evil.ops;
+	h->group->ops.allgather = evil_allgather;
+	h->group->ops.allreduce = evil_allreduce;
+	h->group->ops.alltoallv = evil_alltoallv;
+}
+
+/* Interleaved columns and flat edges: much travels, much is scattered in images. Variant: another
+ * layout. 4 ranks. */
+static void held(struct hand *h)
+{
+	static const char *const names[] = { "a", "b", "c" };
+
+	for (int k = 0; k < 3; k++) {
+		struct sheaf_slice *s = hand_add(h, "model", names[k], SHEAF_F32, 2, 97, 211);
+
+		hand_cut(s, h->play->variant ? 0 : 1, (h->rank + k) % 4, 4);
+	}
+	hand_add(h, "optimizer", "whole/moment1_0", SHEAF_F32, 1, 4099);
+}
+
+static const int32_t apart[4] = { 1, 2, 1, 2 };
+
+/* A save with something evil in it: refused, or what loads is right, or the load is refused. */
+static void save_with(struct play *p, const char *what, long n, int *refused, int *found)
+{
+	struct simdisk *disk = disk_new();
+	int rc;
+
+	p->disk = disk;
+	p->tamper = tamper;
+	rc = hands_save(p);
+	p->tamper = NULL;
+	if (evil.fired && rc < 0) {
+		*refused += 1;
+		if (rc != SHEAF_ECORRUPT)
+			print_error("%s %ld: refused with %d %s\n", what, n, rc, p->err.msg);
+		CHECK_INT(rc, SHEAF_ECORRUPT);
+	} else {
+		CHECK_RC(rc, 0, &p->err);
+		rc = hands_load(p);
+		*found += rc == SHEAF_ECORRUPT;
+		if (rc != 0 && rc != SHEAF_ECORRUPT)
+			print_error("%s %ld: %d %s\n", what, n, rc, p->err.msg);
+		CHECK(rc == 0 || rc == SHEAF_ECORRUPT);
+		if (rc == 0 && p->wrong)
+			print_error("%s %ld: loaded %s\n", what, n, p->why);
+		CHECK(rc != 0 || p->wrong == 0);
+	}
+	simdisk_free(disk);
+	evil.shm_n = 0;
+}
+
+/* A load with something evil in it: right, or refused naming the tensor. */
+static void load_with(struct play *p, const char *what, long n, int *found)
+{
+	int rc;
+
+	p->tamper = tamper;
+	rc = hands_load(p);
+	*found += rc == SHEAF_ECORRUPT;
+	if (rc != 0 && rc != SHEAF_ECORRUPT)
+		print_error("%s %ld: %d %s\n", what, n, rc, p->err.msg);
+	CHECK(rc == 0 || rc == SHEAF_ECORRUPT);
+	if (rc == 0 && p->wrong)
+		print_error("%s %ld where %llu: loaded %s\n", what, n, (unsigned long long)evil.where,
+		            p->why);
+	CHECK(rc != 0 || p->wrong == 0);
+	/* A block is named by its first tensor, and that may be the header. */
+	if (rc < 0 && !strstr(p->err.msg, "model/") && !strstr(p->err.msg, "optimizer/") &&
+	    !strstr(p->err.msg, "(header)"))
+		print_error("no tensor in: %s\n", p->err.msg);
+	CHECK(rc == 0 || strstr(p->err.msg, "model/") || strstr(p->err.msg, "optimizer/") ||
+	      strstr(p->err.msg, "(header)"));
+	evil.shm_n = 0;
+}
+
+TEST(a_byte_that_changes_between_nodes_while_saving_is_found)
+{
+	int refused = 0, found = 0, fired = 1;
+
+	for (long n = 1; fired; n++) {
+		struct play p = hands_play(NULL, 4, held);
+
+		p.nodes = apart;
+		evil.travel = n;
+		evil.where = (uint64_t)n * 7919;
+		evil.fired = 0;
+		save_with(&p, "travel", n, &refused, &found);
+		fired = evil.fired;
+		evil.travel = 0;
+	}
+	CHECK(refused + found > 0);
+	CHECK_INT(found, 0);    /* the save is where it is noticed */
+}
+
+TEST(a_byte_of_an_image_that_changes_while_saving_is_found)
+{
+	int refused = 0, found = 0, fired = 1;
+
+	for (long n = 1; fired; n += 3) {
+		struct play p = hands_play(NULL, 4, held);
+
+		p.nodes = n % 2 ? apart : NULL;
+		evil.op = n;
+		evil.where = (uint64_t)n * 7919;
+		evil.fired = 0;
+		save_with(&p, "op", n, &refused, &found);
+		fired = evil.op == 0;   /* there was such an operation */
+		evil.op = 0;
+	}
+	CHECK(refused > 0);
+}
+
+TEST(a_byte_that_changes_on_its_way_to_the_disk_is_found_by_the_load)
+{
+	int refused = 0, found = 0, fired = 1;
+	long n;
+
+	for (n = 1; fired; n++) {
+		struct play p = hands_play(NULL, 4, held);
+
+		evil.write = n;
+		evil.where = 4096 * 3 + (uint64_t)n * 31;
+		evil.fired = 0;
+		save_with(&p, "write", n, &refused, &found);
+		fired = evil.fired;
+		evil.write = 0;
+	}
+	CHECK(n > 2);
+	CHECK_INT(refused, 0);
+	CHECK_INT(found, n - 2);
+}
+
+static struct simdisk *saved(void)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 4, held);
+
+	SAVED(p);
+	return disk;
+}
+
+TEST(a_byte_that_changes_between_nodes_while_loading_is_found)
+{
+	struct simdisk *disk = saved();
+	int found = 0, fired = 1;
+	long n;
+
+	for (n = 1; fired; n++)
+		for (int variant = 0; variant < 2; variant++) {
+			struct play p = hands_play(disk, 4, held);
+
+			p.nodes = apart;
+			p.variant = variant;
+			evil.travel = n;
+			evil.where = (uint64_t)n * 7919;
+			evil.fired = 0;
+			load_with(&p, "travel", n, &found);
+			fired = evil.fired || variant == 0;
+			evil.travel = 0;
+		}
+	CHECK(found >= 2);
+	simdisk_free(disk);
+}
+
+TEST(a_byte_of_an_image_that_changes_before_it_is_scattered_is_found)
+{
+	struct simdisk *disk = saved();
+	int found = 0, fired = 1;
+
+	for (long n = 1; fired; n++) {
+		struct play p = hands_play(disk, 4, held);
+
+		p.nodes = n % 2 ? apart : NULL;
+		p.variant = n % 4 > 1;
+		evil.op = n;
+		evil.where = (uint64_t)(n * 7919 + 8192) % 200000;
+		evil.fired = 0;
+		load_with(&p, "op", n, &found);
+		fired = evil.op == 0;
+		evil.op = 0;
+	}
+	CHECK(found > 0);
+	simdisk_free(disk);
+}
+
+TEST(a_byte_that_changes_as_it_is_read_is_found)
+{
+	struct simdisk *disk = saved();
+	int found = 0, fired = 1;
+	long n;
+
+	for (n = 1; fired; n++) {
+		struct play p = hands_play(disk, 4, held);
+
+		evil.read = n;
+		evil.where = (uint64_t)n * 7919 + 4096;
+		evil.fired = 0;
+		load_with(&p, "read", n, &found);
+		fired = evil.fired;
+		evil.read = 0;
+	}
+	CHECK(n > 2);
+	CHECK_INT(found, n - 2);
+	simdisk_free(disk);
+}
+
+/* ---- reads that fail ---- */
+
+TEST(any_read_that_keeps_failing_fails_the_load_with_file_and_offset)
+{
+	struct simdisk *disk = saved();
+	int fired = 1;
+
+	for (int nth = 1; fired; nth++) {
+		struct play p = hands_play(disk, 4, held);
+		int rc;
+
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+		              .kind = SIMDISK_PREAD, .name = "-00001-of-", .always = true });
+		rc = hands_load(&p);
+		fired = simdisk_fired(disk);
+		simdisk_faults_clear(disk);
+		if (fired && (rc != SHEAF_EIO || !strstr(p.err.msg, "-00001-of-")))
+			print_error("%d: %d %s\n", nth, rc, p.err.msg);
+		CHECK_INT(rc, fired ? SHEAF_EIO : 0);
+		CHECK(!fired || (strstr(p.err.msg, ".safetensors: reading ") && p.err.sys == EIO));
+		CHECK(!fired || strstr(p.err.msg, " bytes at "));
+	}
+	simdisk_free(disk);
+}
+
+TEST(a_read_that_fails_twice_is_tried_again_and_counted)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 4, held);
+	int reads = 0;
+
+	LOADED(p);
+	CHECK_INT(p.report.retries, 0);
+	for (int nth = 1;; nth++) {
+		uint64_t retries;
+
+		for (int k = 0; k < 2; k++)
+			simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth + k, .error = EIO,
+			              .kind = SIMDISK_PREAD, .name = "-00001-of-" });
+		LOADED(p);
+		retries = p.report.retries;
+		reads += retries == 2;
+		if (simdisk_fired(disk) < 2) {
+			simdisk_faults_clear(disk);
+			break;
+		}
+		simdisk_faults_clear(disk);
+		CHECK(retries <= 2);
+	}
+	CHECK(reads > 0);
+	simdisk_free(disk);
+}
+
+TEST(any_number_of_threads_gives_the_same)
+{
+	uint64_t hash = 0;
+
+	for (int threads = 1; threads <= 32; threads *= 2) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 4, held);
+
+		p.opts.io_threads = threads;
+		SAVED(p);
+		hash = hash ? hash : hands_hash(disk, "run/checkpoint-7");
+		CHECK(hash == hands_hash(disk, "run/checkpoint-7"));
+		p.variant = 1;
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
