@@ -51,6 +51,8 @@ struct sheaf_save {
 	struct shf_plan *plan;          /* counted */
 	struct sheaf_save *next;        /* in the run's list */
 	struct shf_stage stage;
+	char session[33];               /* of this save, from the stage's name: two saves of one
+	                                 * step, with a rewind between, are told apart by it */
 	int64_t step;
 	uint32_t flags, round;          /* round: the last one begun */
 	int *fds;                       /* by file of the layout; -1 */
