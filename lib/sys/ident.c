@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time, chance and identity of the real machine. A process is called dead only on proof: this
- * boot, this pid namespace, and no such pid or another start time. Whatever cannot be read
- * proves nothing.
+ * boot, this pid namespace, and no such pid, a zombie, or another start time. Whatever cannot be
+ * read proves nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -94,22 +94,42 @@ bool shf_real_text(const char *path, char *buf, size_t n)
 	return len > 0;
 }
 
-/* Start time in ticks since boot: field 22 of stat, counted from behind the name, which may
- * hold anything, brackets and spaces too. 0: unknown. */
-static uint64_t start_of(uint64_t pid)
-{
-	char path[48], buf[2048], *p;
+struct process {
+	uint64_t start;                 /* in ticks since boot; 0: unknown */
+	bool over;                      /* nothing of it runs, but nobody asked for its status */
+};
 
-	snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", pid);
-	if (!shf_real_text(path, buf, sizeof(buf)))
-		return 0;
-	p = strrchr(buf, ')');
-	for (int field = 2; p && field < 22; field++) {
+/* A member of stat from its third on, counted from behind the name, which may hold anything,
+ * brackets and spaces too. */
+static const char *stat_field(const char *stat, int n)
+{
+	const char *p = strrchr(stat, ')');
+
+	for (int field = 2; p && field < n; field++) {
 		p = strchr(p, ' ');
 		if (p)
 			p++;
 	}
-	return p ? strtoull(p, NULL, 10) : 0;
+	return p;
+}
+
+static struct process process_of(uint64_t pid)
+{
+	const char *state, *threads, *start;
+	struct process made = { 0, false };
+	char path[48], buf[2048];
+
+	snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", pid);
+	if (!shf_real_text(path, buf, sizeof(buf)))
+		return made;
+	state = stat_field(buf, 3);
+	threads = stat_field(buf, 20);
+	start = stat_field(buf, 22);
+	made.start = start ? strtoull(start, NULL, 10) : 0;
+	/* A first thread that is a zombie may have others that write. */
+	made.over = state && threads && (*state == 'Z' || *state == 'X') &&
+	            strtoull(threads, NULL, 10) <= 1;
+	return made;
 }
 
 /* /proc may be mounted from another pid namespace; then its numbers are not ours. */
@@ -141,7 +161,7 @@ int shf_real_owner(void *arg, struct shf_owner *self)
 	if (proc_is_ours()) {
 		if (!stat("/proc/self/ns/pid", &st))
 			self->pid_ns = (uint64_t)st.st_ino;
-		self->start = start_of(self->pid);
+		self->start = process_of(self->pid).start;
 	}
 	return 0;
 }
@@ -149,7 +169,7 @@ int shf_real_owner(void *arg, struct shf_owner *self)
 bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner)
 {
 	struct shf_owner self;
-	uint64_t start;
+	struct process process;
 
 	if (shf_real_owner(arg, &self) || !self.boot[0] || !self.pid_ns)
 		return false;
@@ -160,6 +180,9 @@ bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner)
 	/* Asked by signal 0, because /proc can hide the processes of others. */
 	if (kill((pid_t)owner->pid, 0) && errno == ESRCH)
 		return true;
-	start = start_of(owner->pid);
-	return owner->start && start && start != owner->start;
+	process = process_of(owner->pid);
+	/* In a container whose first process collects nobody, zombies stay for ever. */
+	if (process.over)
+		return true;
+	return owner->start && process.start && process.start != owner->start;
 }

@@ -3,6 +3,7 @@
 #include "t.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -251,6 +252,69 @@ TEST(an_owner_is_dead_only_on_proof)
 	other = self;
 	other.start = 0;        /* unknown start, living pid */
 	CHECK(!ops()->owner_is_dead(NULL, &other));
+}
+
+TEST(a_zombie_is_dead)
+{
+	struct shf_owner other;
+	siginfo_t info;
+	pid_t pid;
+
+	CHECK_INT(ops()->owner(NULL, &other), 0);
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	CHECK_INT(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+	other.pid = (uint64_t)pid;
+	other.start = 0;
+	CHECK(ops()->owner_is_dead(NULL, &other));
+	CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+static void *wait_long(void *arg)
+{
+	(void)arg;
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static bool is_zombie(pid_t pid)
+{
+	char path[48], line[300] = "", *p;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "r");
+	if (f && !fgets(line, sizeof(line), f))
+		line[0] = '\0';
+	if (f)
+		fclose(f);
+	p = strrchr(line, ')');
+	return p && p[1] && p[2] == 'Z';
+}
+
+TEST(a_zombie_whose_other_threads_run_is_alive)
+{
+	struct shf_owner other;
+	pthread_t thread;
+	pid_t pid;
+
+	CHECK_INT(ops()->owner(NULL, &other), 0);
+	pid = fork();
+	if (!pid) {
+		if (pthread_create(&thread, NULL, wait_long, NULL))
+			_exit(1);
+		pthread_exit(NULL);
+	}
+	for (int i = 0; i < 5000 && !is_zombie(pid); i++)
+		ops()->sleep_ms(NULL, 1);
+	CHECK(is_zombie(pid));
+	other.pid = (uint64_t)pid;
+	other.start = 0;
+	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK_INT(kill(pid, SIGKILL), 0);
+	CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
 #define IO_N 64
