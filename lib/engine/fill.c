@@ -18,6 +18,7 @@
 #include "load.h"
 
 #define READ_TRIES 4
+#define FOREIGN "foreign: no sums exist"
 
 static void read_done(struct shf_io_owner *owner, struct shf_io *io)
 {
@@ -445,7 +446,7 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 			shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family_of(ld, lt), lt->name, 0);
 			shf_report_item(&ld->report, 'V', family_of(ld, lt), lt->name,
 			                ld->step->sound ? "read in part: its blocks were checked"
-			                                : "foreign: no sums exist");
+			                                : FOREIGN);
 		}
 	}
 	return 0;
@@ -528,6 +529,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 		rc = shf_direct_read(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes, err);
 		shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family_of(ld, &l->tensors[t->tensor]),
 		              l->tensors[t->tensor].name, 0);
+		shf_report_item(&ld->report, 'V', family_of(ld, &l->tensors[t->tensor]),
+		                l->tensors[t->tensor].name, FOREIGN);
 	}
 	return rc;
 }

@@ -345,7 +345,7 @@ int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_ar
 	for (uint32_t i = first; i < first + max; i++) {
 		const struct shf_lt_tensor *lt = &l->tensors[l->by_place[i]];
 
-		if (lt->bytes == 0)
+		if (lt->bytes == 0 || lt->loose) /* loose ones are read by themselves */
 			continue;
 		num[n] = l->by_place[i];
 		t[n] = (struct shf_deal_tensor){ (uint32_t)n, lt->unit, lt->off, lt->shape };
