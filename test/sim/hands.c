@@ -348,7 +348,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	if (!h)
 		abort();
 	*h = (struct hand){ .play = p, .rank = rank, .ranks = p->ranks, .group = group,
-		.used = *st->sys[rank], .sys = &h->used, .report = { .size = sizeof(h->report), .item = item_told, .arg = p } };
+		.used = *st->sys[rank], .sys = &h->used,
+		.report = { .size = sizeof(h->report), .item = item_told, .arg = p } };
 	if (p->tamper)
 		p->tamper(h);
 	if (p->hold)
