@@ -95,15 +95,46 @@ static void verify_open(struct verify *v, struct sheaf_step *step)
 		cannot_tell(v, rc, err.msg);
 }
 
+/* Which files an index names wrongly, where that is why a foreign directory does not open. */
+static bool index_found(struct verify *v, const char *path)
+{
+	static const char name[] = "model.safetensors.index.json";
+	uint64_t before = v->findings;
+	json_t *index, *map, *told = json_object(), *value;
+	const char *tensor;
+	char file[4300];
+
+	snprintf(file, sizeof(file), "%s/%s", path, name);
+	index = json_load_file(file, JSON_REJECT_DUPLICATES, NULL);
+	map = json_object_get(index, "weight_map");
+	json_object_foreach(map, tensor, value) {
+		const char *to = json_string_value(value);
+
+		if (!to || json_object_get(told, to))
+			continue;
+		json_object_set_new(told, to, json_true());
+		if (strchr(to, '/'))
+			hear_own(v, "index", name, "names a file outside its directory");
+		else if (!cli_has(path, to))
+			hear_own(v, "missing", to, "the index names it and it is not there");
+	}
+	json_decref(index);
+	json_decref(told);
+	return v->findings > before;
+}
+
 /* A step that does not open is damaged, when it is there at all. */
 static void not_open(struct verify *v, int code, const char *msg, const char *path)
 {
 	bool manifest = cli_has(path, "sheaf.json");
 
-	if (code == SHEAF_ECORRUPT || code == SHEAF_EFORMAT)
+	if (code == SHEAF_ECORRUPT || code == SHEAF_EFORMAT) {
+		if (!manifest && index_found(v, path))
+			return;
 		hear_own(v, manifest ? "manifest" : "header", manifest ? "sheaf.json" : "", msg);
-	else
+	} else {
 		cannot_tell(v, code, msg);
+	}
 }
 
 /* One directory or file. run NULL: by its path; else as step n of that run. */

@@ -97,14 +97,16 @@ result $? 'nine dimensions are refused, not read wrongly'
 
 rm hf/model-00002-of-00002.safetensors
 t 1 'a file that the index names and that is gone is found' "$SHEAF" verify hf --json
-json 'by name' 'any(x.get("file") and "00002" in x["file"] for x in o)'
+json 'by name' 'o[0]["finding"] == "missing" and o[0]["file"] == "model-00002-of-00002.safetensors"'
 make hf hf2
 "$PY" -c 'import json
 p = "hf2/model.safetensors.index.json"
 d = json.load(open(p))
 d["weight_map"]["b.ids"] = "../single.safetensors"
 json.dump(d, open(p, "w"))'
-t 1 'an index may not leave the directory' "$SHEAF" verify hf2
+t 1 'an index may not leave the directory' "$SHEAF" verify hf2 --json
+json 'and that is a finding' 'o[0]["finding"] == "index" and o[0]["file"]'
+t 1 'nor does anything read through it' "$SHEAF" cat hf2 b.ids
 
 t 0 'show --hf is content with a whole Qwen2' "$SHEAF" show qwen --hf
 has 'and says so' out 'finds all it needs'
