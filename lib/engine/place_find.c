@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks share memory: not who says the same host name, but who could receive a piece of
- * memory from the lowest rank and read in it what that rank wrote (review B8). Containers on one
+ * memory from the lowest rank and read in it what that rank wrote. Containers on one
  * host that cannot are nodes of their own. */
 #include <string.h>
 #include "crc64.h"

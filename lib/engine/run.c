@@ -241,7 +241,7 @@ static int join(struct sheaf_run *run, const char *dir, const struct opened *tol
 	return rc;
 }
 
-/* All ranks see what rank 0 wrote: one file system, or EINVAL naming the rank (review A10). */
+/* All ranks see what rank 0 wrote: one file system, or EINVAL naming the rank. */
 static int prove(struct sheaf_run *run, struct sheaf_error *err)
 {
 	char token[33] = "";

@@ -300,7 +300,7 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	return 0;
 }
 
-/* Every writer opens, and sizes, the files it writes (review B16: all to the same size). */
+/* Every writer opens, and sizes, the files it writes, all to the same size. */
 static int files_open(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;

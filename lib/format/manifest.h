@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.json, the commit record (review F as settled). < 1 MiB, members in a fixed order, ends
+/* sheaf.json, the commit record (doc/format.md). < 1 MiB, members in a fixed order, ends
  * exactly in  ,\n "self": "<16 lower-case hex>"}\n  where self is the standard CRC-64/NVME of
  * every byte before that comma. */
 #ifndef SHF_MANIFEST_H

@@ -37,7 +37,7 @@ int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_
                  struct sheaf_error *err);
 /* Upper bound of one entry, whatever its offsets (for placement; part of the format). */
 uint64_t shf_st_entry_bound(const struct shf_st_tensor *t);
-/* Names a tensor may have, families, attached files, notes (review B18). */
+/* Names a tensor may have, families, attached files, notes (doc/format.md). */
 bool shf_name_is_valid(const char *s, size_t n);        /* 1..1024 bytes of UTF-8, no control
                                                          * characters, not __metadata__ */
 bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.sums: the binary table of sums and digests (review F as settled). Little-endian.
+/* sheaf.sums: the binary table of sums and digests (doc/format.md). Little-endian.
  *
  *   header   128 bytes
  *     0  8 "SHEAFSUM"    8 u32 version 1   12 u32 flags 0

@@ -3,7 +3,7 @@
  * whose. Pure. The stripe is the unit of planning: a home rank collects the pieces that ranks
  * hold of it, deals, and tells the writers or readers; nothing global is ever needed.
  *
- * Saving: page ownership (review G5). Where one set of ranks H holds a long run (>= 64 KiB of
+ * Saving: ownership is by page. Where one set of ranks H holds a long run (>= 64 KiB of
  * whole pages), run of stripe s of file f belongs to H[(s + f) mod |H|], H ascending. Everything
  * between such runs is mixed: a mixed stretch goes to the node that holds most of its bytes
  * (of m equals, by lowest rank, the (s + f) mod m-th), there to the (s + f) / m mod n-th of the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Placement: which file and offset every tensor gets. A pure function of names, dtypes, shapes,
- * file_bytes_max and the format version, so the same state gives the same bytes (review G).
+ * file_bytes_max and the format version, so the same state gives the same bytes (doc/format.md).
  */
 #ifndef SHF_PLACE_H
 #define SHF_PLACE_H

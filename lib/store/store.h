@@ -120,6 +120,6 @@ struct shf_prune {
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                     struct sheaf_error *err);
-/* What a dead job left (review H, recovery), called by own. Idempotent, never creates a step. */
+/* What a dead job left (recover.c), called by own. Idempotent, never creates a step. */
 int shf_store_recover(struct shf_store *s, struct sheaf_error *err);
 #endif

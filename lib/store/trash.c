@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Old steps go (review H2): chosen by keep rules and I9, renamed into .sheaf/trash, both parents
+/* Old steps go: chosen by keep rules and I9, renamed into .sheaf/trash, both parents
  * synced, and only then, after a grace for readers who know nothing of us, deleted.
  *
  *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
