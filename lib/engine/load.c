@@ -56,7 +56,7 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	int64_t fam = shf_layout_family(l, "ranks");
 	const char *rule = "strict";
 	char key[80], msg[200];
-	uint32_t saved = 0;
+	uint32_t saved = 0; /* ranks of the world that saved; not each of them need have the stream */
 	size_t n = strlen(s->stream.stream);
 
 	for (uint32_t i = 0; fam >= 0 && i < l->families[fam].tensors_n; i++) {
@@ -65,6 +65,8 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 		saved += strncmp(at, s->stream.stream, n) == 0 && at[n] == '/' && !strchr(at + n + 1, '/');
 	}
 	snprintf(name, 96, "%s", s->name);
+	if (saved && m->ranks > 0 && m->ranks <= INT32_MAX)
+		saved = (uint32_t)m->ranks;
 	if (saved == 0 || (uint32_t)s->stream.ranks == saved)
 		return 0;
 	snprintf(key, sizeof(key), "ranks.%s", s->stream.stream);
