@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include "t.h"
 
-#define F1 "hf/model-00001-of-00002.safetensors"
-#define F2 "hf/model-00002-of-00002.safetensors"
+#define N1 "model-00001-of-00002.safetensors"
+#define N2 "model-00002-of-00002.safetensors"
+#define F1 "hf/" N1
+#define F2 "hf/" N2
 #define INDEX "hf/model.safetensors.index.json"
 
 static const struct hand_tensor first[] = {
@@ -40,7 +42,7 @@ static struct simdisk *hf(int pad)
 	hands_file(disk, F1, first, 2, pad);
 	hands_file(disk, F2, second, 2, pad + 3);
 	put(disk, "hf/config.json", "{}\n");
-	put_index(disk, F1 + 3, F2 + 3);
+	put_index(disk, N1, N2);
 	return disk;
 }
 
@@ -145,7 +147,7 @@ TEST(an_index_may_not_reach_out_of_its_directory)
 		struct play p = by_path(disk, "hf", 2);
 
 		hands_file(disk, "out.safetensors", second, 2, 0);
-		put_index(disk, F1 + 3, evil[k]);
+		put_index(disk, N1, evil[k]);
 		CHECK_RC(hands_load(&p), SHEAF_EFORMAT, &p.err);
 		CHECK_INT(p.wrong, 0);
 		CHECK(strstr(p.err.msg, "index.json") != NULL);
@@ -158,7 +160,7 @@ TEST(an_index_that_puts_a_tensor_into_the_wrong_file_is_refused)
 	struct simdisk *disk = hf(0);
 	struct play p = by_path(disk, "hf", 2);
 
-	put_index(disk, F2 + 3, F1 + 3);
+	put_index(disk, N2, N1);
 	CHECK_RC(hands_load(&p), SHEAF_EFORMAT, &p.err);
 	CHECK(strstr(p.err.msg, "the index puts") != NULL);
 	simdisk_free(disk);
