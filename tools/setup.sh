@@ -19,15 +19,19 @@ fi
 say() { printf '%s\n' "$*"; }
 die() { printf '%s%s: %s%s\n' "$red" "${0##*/}" "$*" "$plain" >&2; exit 2; }
 now() { date +%s.%N; }
-# quietly LOG COMMAND...: output goes to the log; when it fails, the log's end is shown.
+# quietly LOG COMMAND...: output goes to the log; when it fails, what matters of it is shown.
 quietly() {
 	quietly_log=$1
 	shift
 	if "$@" >"$quietly_log" 2>&1 </dev/null; then
 		return 0
 	fi
-	say "${red}$* did not work; the end of $quietly_log:${plain}" >&2
-	tail -n 40 "$quietly_log" >&2
+	say "${red}$* did not work; from $quietly_log:$plain" >&2
+	if grep -q '^FAILED' "$quietly_log"; then
+		grep -A 12 '^FAILED' "$quietly_log" | cut -c 1-300 | head -n 40 >&2
+	else
+		tail -n 20 "$quietly_log" >&2
+	fi
 	return 1
 }
 
