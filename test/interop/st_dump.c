@@ -23,7 +23,7 @@ static bool read_file(const char *path, struct shf_buf *b)
 		return false;
 	while ((n = fread(chunk, 1, sizeof(chunk), f)) > 0)
 		shf_buf_add(b, chunk, n);
-	return !ferror(f) & !fclose(f) & !b->oom;
+	return !(ferror(f) | fclose(f)) && !b->oom;
 }
 
 /* Empty ones first among equals, as the writer wants them. */
