@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One slice at a time by one process: any box, any memory, any type it can become, against values
+ * written down by formula; and what damage does to slices that touch it and to those that do not. */
+#include "hands.h"
+#include "err.h"
+#include <stdlib.h>
+#include "t.h"
+
+static const struct {
+	const char *family, *name;
+	int dtype, ndim;
+	int64_t shape[4];
+} tensors[] = {
+	{ "model", "big", SHEAF_F32, 2, { 1500, 701 } },        /* over five blocks */
+	{ "model", "cube", SHEAF_BF16, 3, { 17, 23, 29 } },
+	{ "model", "four", SHEAF_F16, 4, { 3, 5, 7, 11 } },
+	{ "model", "line", SHEAF_F64, 1, { 4001 } },
+	{ "model", "one", SHEAF_F32, 0, { 0 } },
+	{ "model", "quarter", SHEAF_F8_E4M3, 2, { 41, 67 } },
+	{ "optimizer", "big/moment1_0", SHEAF_F32, 2, { 61, 67 } },
+};
+enum { TENSORS = sizeof(tensors) / sizeof(tensors[0]) };
+
+static struct sheaf_slice *add(struct hand *h, int k)
+{
+	struct sheaf_slice *s = hand_add(h, tensors[k].family, tensors[k].name, tensors[k].dtype, 0);
+
+	s->ndim = tensors[k].ndim;
+	memcpy(s->shape, tensors[k].shape, sizeof(tensors[k].shape));
+	memcpy(s->count, tensors[k].shape, sizeof(tensors[k].shape));
+	return s;
+}
+
+static void held(struct hand *h)
+{
+	for (int k = 0; k < TENSORS; k++) {
+		struct sheaf_slice *s = add(h, k);
+
+		if (s->ndim)
+			hand_cut(s, 0, h->rank, h->ranks);
+	}
+}
+
+static uint64_t draw(uint64_t *x, uint64_t n)
+{
+	*x = *x * 6364136223846793005u + 1442695040888963407u;
+	return (*x >> 33) % n;
+}
+
+/* A random box, in random memory: dense, transposed with gaps, or a flat window; of the stored
+ * type or another. */
+static void random_slice(struct hand *h, uint64_t *x)
+{
+	static const int floats[] = { SHEAF_F16, SHEAF_BF16, SHEAF_F32, SHEAF_F64, SHEAF_F8_E5M2 };
+	struct sheaf_slice *s = add(h, (int)draw(x, TENSORS));
+	int64_t items = 1, by = 1 + (int64_t)draw(x, 3);
+
+	for (int d = 0; d < s->ndim; d++) {
+		s->start[d] = (int64_t)draw(x, (uint64_t)s->shape[d] + 1);
+		s->count[d] = (int64_t)draw(x, (uint64_t)(s->shape[d] - s->start[d]) + 1);
+		if (draw(x, 3) == 0) {
+			s->start[d] = 0;
+			s->count[d] = s->shape[d];
+		}
+		items *= s->count[d];
+	}
+	if (draw(x, 3) == 0)
+		s->data_dtype = floats[draw(x, 5)];
+	if (draw(x, 4) == 0)
+		s->dtype = s->data_dtype ? s->data_dtype : floats[draw(x, 5)], s->data_dtype = 0;
+	s->origin = (int64_t)draw(x, 5);
+	if (draw(x, 2) && s->ndim > 0)
+		for (int d = 0; d < s->ndim; d++) { /* column-major with gaps */
+			s->stride[d] = by;
+			by *= (s->count[d] ? s->count[d] : 1) + (int64_t)draw(x, 2);
+		}
+	if (draw(x, 3) == 0) {
+		s->flags = SHEAF_FLAT;
+		s->flat_start = (int64_t)draw(x, (uint64_t)items + 9);
+		s->flat_count = (int64_t)draw(x, (uint64_t)items + 9);
+	}
+}
+
+enum { READS = 400 };
+
+static void random_hold(struct hand *h)
+{
+	uint64_t x = h->play->seed * 97 + (uint64_t)h->rank;
+
+	for (int k = 0; k < HAND_SLICES; k++)
+		random_slice(h, &x);
+}
+
+static int read_act(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	char why[300] = "";
+	int rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	for (int k = 0; k < h->n && rc == 0; k++)
+		rc = shf_step_read(step, &h->s[k], &h->err);
+	if (rc == 0 && hand_wrong(h, why, sizeof(why)))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%.280s", why);
+	shf_step_put(step);
+	return rc;
+}
+
+static struct simdisk *saved(void)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 3, held);
+
+	SAVED(p);
+	return disk;
+}
+
+TEST(any_slice_reads_what_was_saved)
+{
+	struct simdisk *disk = saved();
+
+	for (int round = 0; round < READS / HAND_SLICES + 1; round++) {
+		struct play p = hands_play(disk, 1 + round, random_hold);
+
+		p.seed = (uint64_t)round + 11;
+		CHECK_RC(hands_run(&p, read_act, false), 0, &p.err);
+	}
+	simdisk_free(disk);
+}
+
+TEST(any_slices_load_together)
+{
+	struct simdisk *disk = saved();
+
+	for (int round = 0; round < 6; round++) {
+		static const int32_t apart[4] = { 1, 2, 2, 3 };
+		struct play p = hands_play(disk, 1 + round % 4, random_hold);
+
+		p.seed = (uint64_t)round + 101;
+		p.nodes = round % 2 ? apart : NULL;
+		p.flags = SHEAF_CONVERT;
+		p.opts.staging_bytes_max = round > 3 ? 2 << 16 : 0;
+		LOADED(p);
+	}
+	simdisk_free(disk);
+}
+
+/* ---- damage ---- */
+
+static const char big_file[] = "run/checkpoint-7/model-00001-of-00001.safetensors";
+
+static void rows(struct hand *h)
+{
+	struct sheaf_slice *s = add(h, 0);
+
+	s->start[0] = h->play->variant;
+	s->count[0] = 20;
+	hand_want(h, h->play->opts.flags & SHEAF_UNVERIFIED ? HAND_ANY : HAND_VALUES);
+}
+
+static int path_act(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	char why[300] = "";
+	int rc = shf_step_open_path(&step, "run/checkpoint-7", h->group, &h->play->opts, h->sys,
+	                            &h->err);
+
+	if (rc == 0)
+		rc = shf_step_read(step, &h->s[0], &h->err);
+	if (rc == 0 && hand_wrong(h, why, sizeof(why)))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%.280s", why);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(damage_is_found_by_the_slices_whose_blocks_it_touches_and_by_no_other)
+{
+	struct simdisk *disk = saved();
+	const uint64_t at = (UINT64_C(2) << 20) + 777;  /* in block 2 */
+	int bad = 0, good = 0;
+
+	CHECK_INT(simdisk_flip(disk, big_file, 8 * at), 0);
+	for (int row = 0; row + 20 <= 1500; row += 20) {
+		struct play p = hands_play(disk, 1, rows);
+		int rc;
+
+		p.path = "run/checkpoint-7";
+		p.opts.flags = 0;
+		p.variant = row;
+		rc = hands_run(&p, path_act, false);
+		CHECK(rc == 0 || rc == SHEAF_ECORRUPT);
+		bad += rc != 0;
+		good += rc == 0;
+		CHECK(rc == 0 || strstr(p.err.msg, "block 2 at byte 2097152") != NULL);
+		CHECK(rc == 0 || strstr(p.err.msg, "model/big") != NULL);
+		p.opts.flags = SHEAF_UNVERIFIED;
+		CHECK_RC(hands_run(&p, path_act, false), 0, &p.err);
+	}
+	/* A block has 374 rows of 2804 bytes: it touches 19 or 20 pieces of 20 rows. */
+	CHECK(bad >= 19 && bad <= 20);
+	CHECK_INT(good, 75 - bad);
+	simdisk_free(disk);
+}
+
+static void absent(struct hand *h)
+{
+	hand_add(h, "model", h->play->variant ? "big" : "none", SHEAF_F32, 2, 3, 3);
+	hand_want(h, HAND_KEPT);
+}
+
+TEST(a_read_of_what_is_not_there_is_a_layout_error)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 1, absent);
+
+	p.path = "run/checkpoint-7";
+	p.opts.flags = 0;
+	CHECK_RC(hands_run(&p, path_act, false), SHEAF_ELAYOUT, &p.err);
+	CHECK(strstr(p.err.msg, "no tensor model/none") != NULL);
+	p.variant = 1;
+	CHECK_RC(hands_run(&p, path_act, false), SHEAF_ELAYOUT, &p.err);
+	CHECK(strstr(p.err.msg, "shape [1500, 701] is stored") != NULL);
+	simdisk_free(disk);
+}
+
+/* ---- lists ---- */
+
+static int list_act(struct hand *h)
+{
+	struct shf_list list = { 0 };
+	int rc = shf_store_list(&h->run->store, &list, &h->err);
+
+	if (rc == 0 && (list.n != 2 || list.entries[0].state != SHF_DAMAGED ||
+	                list.entries[1].state != SHF_COMMITTED || list.entries[1].step != 8))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%zu entries, the first in state %d", list.n,
+		              list.n ? (int)list.entries[0].state : -1);
+	shf_list_release(&list);
+	return rc;
+}
+
+TEST(a_half_deleted_step_is_listed_as_damaged)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 2, held);
+
+	p.step = 8;
+	SAVED(p);
+	CHECK_INT(simdisk_remove(disk, big_file), 0);
+	CHECK_RC(hands_run(&p, list_act, false), 0, &p.err);
+	simdisk_free(disk);
+}
