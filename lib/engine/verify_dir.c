@@ -33,6 +33,9 @@ static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_s
 	struct shf_sums_file sf = shf_sums_file(s, f);
 	const char *family = l->families[l->files[f].family].name;
 
+	if (!st->format || strcmp(st->format, "pt"))
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header without {\"format\":\"pt\"}",
+		                v->step->path, at->file);
 	if (st->n != sf.tensors_n || st->header_bytes != sf.header_bytes)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header of %" PRIu64
 		                " bytes with %zu tensors, the sums say %" PRIu32 " with %" PRIu32,
@@ -265,8 +268,8 @@ static int match_index(const struct shf_verify *v, const struct shf_lt_family *f
 		file = l->files[shf_sums_tensor(s, (uint64_t)n).file].name;
 		slash = strrchr(file, '/');
 		if (strcmp(slash ? slash + 1 : file, ix->entries[i].file))
-			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: puts %.140s into %.100s, it is "
-			                "in %s", v->step->path, at->file, at->name,
+			return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: puts %.140s into %.100s, it "
+			                "is in %s", v->step->path, at->file, at->name,
 			                ix->entries[i].file, file);
 	}
 	at->name = NULL;

@@ -199,7 +199,8 @@ static void match_files(struct shf_verify *v)
 		for (uint64_t at = 0; at < m->bytes; at += SHF_BLOCK) {
 			uint64_t n = m->bytes - at < SHF_BLOCK ? m->bytes - at : SHF_BLOCK;
 
-			crc = by && n == SHF_BLOCK ? shf_crc64_by(by, crc) : shf_crc64_shift(crc, n);
+			crc = by && n == SHF_BLOCK ? shf_crc64_by(by, crc)
+			                           : shf_crc64_shift(crc, n);
 			crc ^= shf_sums_block(&step->sums, block++);
 		}
 		if (crc != m->crc) {
@@ -239,7 +240,8 @@ static void match_families(struct shf_verify *v)
 		at.family = fam->name;
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: says that family %s has %" PRIu64
 		         " tensors, %" PRIu64 " bytes; the sums have %" PRIu64 ", %" PRIu64,
-		         step->path, fam->name, m->families[i].tensors, m->families[i].bytes, tensors, bytes);
+		         step->path, fam->name, m->families[i].tensors, m->families[i].bytes,
+		         tensors, bytes);
 		shf_verify_find(v, "manifest", &at, &e);
 	}
 	for (size_t i = 0; i < m->tied_n; i++) {
@@ -251,7 +253,8 @@ static void match_families(struct shf_verify *v)
 		at.family = t->family;
 		at.name = t->name;
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%.140s is tied to %.140s, %s",
-		         step->path, t->family, t->name, t->to, stored ? "but stored" : "which is not stored");
+		         step->path, t->family, t->name, t->to,
+		         stored ? "but stored" : "which is not stored");
 		shf_verify_find(v, "manifest", &at, &e);
 	}
 }

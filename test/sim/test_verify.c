@@ -1,0 +1,997 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole step passes, and each damage gives exactly the finding that names it, whether one rank
+ * looks or three. Damage that no checksum of bytes can see (a digest, a name, a number of the
+ * manifest that was written wrong) is made by mending every sum above it. */
+#include "catalog.h"
+#include "crc64.h"
+#include "engine.h"
+#include "err.h"
+#include "layouts.h"
+#include "save.h"
+#include "simdisk.h"
+#include "simgroup.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include "t.h"
+
+#define SEED UINT64_C(0x7e57)
+#define STEP "run/checkpoint-7/"
+enum { SLICES = 128, FOUND_MAX = 64, RANKS_MAX = 3, FILES_MAX = 32, TWIN = 5000,
+       TENSORS = 2 };           /* beside those of layouts.h */
+
+struct found {
+	char what[16], file[96], family[40], name[64], msg[500];
+	int64_t block, offset;
+};
+struct look {                   /* one verify, and all that it said */
+	struct simdisk *disk;
+	const char *path;               /* NULL: step 7 of the run */
+	const struct shf_sys *sys[RANKS_MAX];
+	void (*between)(struct simdisk *disk);  /* after the step is open */
+	uint32_t flags;
+	int ranks, opened;
+	struct found found[FOUND_MAX];
+	int n;
+	struct sheaf_report report[RANKS_MAX];
+	struct sheaf_error err[RANKS_MAX];
+	int64_t verified[RANKS_MAX];
+	uint64_t phase5;                /* bytes that progress told of */
+};
+
+/* ---- a run ---- */
+
+static int save_rank(void *arg, int rank, struct sheaf_group *group)
+{
+	struct sheaf_slice slices[SLICES], tied, twin = { .size = sizeof(twin), .name = "w",
+		.dtype = SHEAF_U8, .ndim = 1, .shape = { TWIN }, .count = { TWIN } };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+	                           .file_bytes_max = 700000 };
+	struct sheaf_run *run = NULL;
+	struct sheaf_save *save = NULL;
+	struct sheaf_error err = { 0 };
+	struct sheaf_state *state = shf_state_new();
+	uint8_t twins[2][TWIN];
+	int n, rc;
+	struct lay_memory *m = lay_hold(&layouts[0], rank, slices, SLICES, &n, true, SEED);
+
+	for (int i = 0; i < n; i++)
+		(void)shf_state_add(state, &slices[i]);
+	tied = slices[0];
+	tied.tied_to = tied.name;
+	tied.name = "head.weight";
+	(void)shf_state_add(state, &tied);
+	for (int i = 0; i < 2; i++) { /* two files of one size and one header */
+		twin.family = i ? "twin_b" : "twin_a";
+		memset(twins[i], 'a' + i, TWIN);
+		twin.data = twins[i];
+		(void)shf_state_add(state, &twin);
+	}
+	rc = shf_run_open(&run, "run", group, &opts, arg, &err);
+	if (rc == 0)
+		rc = shf_save_begin(&save, run, 7, state, NULL, &err);
+	if (rc == 0)
+		rc = shf_save_attach(save, "config.json", "{\"a\": 1}\n", 9);
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &err);
+	if (rc < 0)
+		print_error("saving: %d %s\n", rc, err.msg);
+	shf_save_free(save);
+	shf_run_put(run);
+	shf_state_put(state);
+	lay_free(m);
+	return rc;
+}
+
+static struct simdisk *disk_new(void)
+{
+	struct simdisk *disk = simdisk_new(SEED, SIMDISK_STRICT);
+	const struct shf_sys *sys = simdisk_process(disk, 99, 0);
+
+	CHECK_INT(save_rank((void *)(uintptr_t)sys, 0, NULL), 0);
+	simdisk_kill(disk, sys);
+	return disk;
+}
+
+/* ---- a verify ---- */
+
+static void hear(void *arg, const struct sheaf_finding *f)
+{
+	struct look *l = arg;
+	struct found *to = &l->found[l->n < FOUND_MAX ? l->n : FOUND_MAX - 1];
+
+	l->n++;
+	snprintf(to->what, sizeof(to->what), "%s", f->what);
+	snprintf(to->file, sizeof(to->file), "%s", f->file);
+	snprintf(to->family, sizeof(to->family), "%s", f->family);
+	snprintf(to->name, sizeof(to->name), "%s", f->name);
+	snprintf(to->msg, sizeof(to->msg), "%s", f->msg);
+	to->block = f->block;
+	to->offset = f->offset;
+}
+
+static void progress(void *arg, const struct sheaf_stat *stat)
+{
+	struct look *l = arg;
+
+	if (stat->phase == 5)
+		l->phase5 = stat->copied;
+}
+
+static int look_rank(void *arg, int rank, struct sheaf_group *group)
+{
+	struct look *l = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = l->flags, .timeout_ms = 60000,
+	                           .progress = progress, .arg = l };
+	struct sheaf_report *report = &l->report[rank];
+	struct sheaf_error *err = &l->err[rank];
+	struct sheaf_run *run = NULL;
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	*report = (struct sheaf_report){ .size = sizeof(*report), .finding = hear, .arg = l };
+	if (l->path) {
+		rc = shf_step_open_path(&step, l->path, group, &opts, l->sys[rank], err);
+	} else {
+		rc = shf_run_open(&run, "run", group, &opts, l->sys[rank], err);
+		if (rc == 0)
+			rc = shf_step_open(&step, run, 7, err);
+	}
+	if (rc == 0) {
+		l->opened++;
+		if (l->between && rank == 0)
+			l->between(l->disk);
+		rc = shf_step_verify(step, report, err);
+	}
+	l->verified[rank] = run ? run->verified : -1;
+	shf_step_put(step);
+	shf_run_put(run);
+	return rc;
+}
+
+/* What all ranks return. */
+static int verify(struct look *l)
+{
+	static uint64_t pid = 1000;
+	struct simgroup_opts o = { .seed = pid, .ranks = l->ranks };
+	int results[RANKS_MAX], rc = 0;
+
+	l->n = l->opened = 0;
+	for (int r = 0; r < l->ranks; r++)
+		l->sys[r] = simdisk_process(l->disk, pid++, r);
+	if (l->ranks == 1)
+		results[0] = look_rank(l, 0, NULL);
+	else
+		rc = simgroup_run(&o, look_rank, l, results);
+	CHECK_INT(rc, 0);
+	for (int r = 0; r < l->ranks; r++) {
+		CHECK_INT(results[r], results[0]);
+		CHECK_INT(simdisk_open_n(l->sys[r]), 0);
+		simdisk_kill(l->disk, l->sys[r]);
+		if (l->opened) {
+			CHECK_INT(l->report[r].findings, l->report[0].findings);
+			CHECK_STR(l->err[r].msg, l->err[0].msg);
+		}
+	}
+	return results[0];
+}
+
+struct want {
+	const char *what, *file, *family, *name;        /* NULL: any */
+	int64_t block;                  /* -2: any */
+};
+
+static void tell(const struct look *l)
+{
+	for (int i = 0; i < l->n && i < FOUND_MAX; i++)
+		print_error("  %s %s block %" PRId64 " tensor %s/%s: %s\n", l->found[i].what,
+		            l->found[i].file, l->found[i].block, l->found[i].family,
+		            l->found[i].name, l->found[i].msg);
+}
+
+static bool is(const struct found *f, const struct want *w)
+{
+	return (!w->what || !strcmp(f->what, w->what)) && (!w->file || !strcmp(f->file, w->file)) &&
+	       (!w->family || !strcmp(f->family, w->family)) &&
+	       (!w->name || !strcmp(f->name, w->name)) && (w->block == -2 || f->block == w->block);
+}
+
+/* These findings, each once, and no others, by one rank and by three. */
+static void expect(struct simdisk *disk, const char *path, const struct want *want, int n)
+{
+	static const int ranks[] = { 1, 3 };
+
+	for (int k = 0; k < 2; k++) {
+		struct look l = { .disk = disk, .path = path, .ranks = ranks[k] };
+		int rc = verify(&l), missed = 0;
+
+		for (int i = 0; i < n; i++) {
+			int hits = 0;
+
+			for (int j = 0; j < l.n && j < FOUND_MAX; j++)
+				hits += is(&l.found[j], &want[i]);
+			if (hits != 1)
+				print_error("%s of %s: %d times\n", want[i].what, want[i].file,
+				            hits);
+			missed += hits != 1;
+		}
+		if (rc != SHEAF_ECORRUPT || l.n != n || missed)
+			tell(&l);
+		CHECK_RC(rc, SHEAF_ECORRUPT, &l.err[0]);
+		CHECK_INT(missed, 0);
+		CHECK_INT(l.n, n);
+		CHECK_INT(l.report[0].findings, n);
+		CHECK_INT(l.verified[0], -1);
+		CHECK(strstr(l.err[0].msg, l.found[0].msg) || n > 1);
+	}
+}
+
+static void expect_one(struct simdisk *disk, const char *what, const char *file)
+{
+	expect(disk, NULL, &(struct want){ what, file, "", "", -2 }, 1);
+}
+
+/* ---- what lies where ---- */
+
+struct table {                  /* sheaf.sums in memory, to read and to change */
+	uint8_t *bytes;
+	size_t n;
+	struct shf_sums s;
+};
+
+static uint64_t table_crc(const struct table *t)
+{
+	uint64_t pages = t->s.head.pages_off;
+
+	return shf_crc64_more(shf_crc64(t->bytes, SHF_SUMS_HEADER), t->bytes + pages,
+	                      t->n - (size_t)pages);
+}
+
+static struct table table_read(struct simdisk *disk)
+{
+	struct table t = { 0 };
+	struct sheaf_error err;
+
+	t.bytes = simdisk_get(disk, STEP "sheaf.sums", &t.n);
+	CHECK(t.bytes);
+	t.s.bytes = t.bytes;
+	CHECK_RC(shf_sums_get_head(&t.s.head, t.bytes, t.n, "sums", &err), 0, &err);
+	return t;
+}
+
+/* Files in the order of the table are those of the manifest. */
+struct files {
+	char name[FILES_MAX][96];
+	int n;
+};
+
+static void names_in(const char *text, const char *list, struct files *out)
+{
+	const char *p = strstr(text, list), *end = p ? strchr(p, ']') : NULL;
+
+	while (p && (p = strstr(p, "{\"name\": \"")) && p < end && out->n < FILES_MAX) {
+		p += strlen("{\"name\": \"");
+		snprintf(out->name[out->n++], sizeof(out->name[0]), "%.*s",
+		         (int)strcspn(p, "\""), p);
+	}
+}
+
+static char *manifest_text(struct simdisk *disk)
+{
+	size_t n;
+	char *bytes = simdisk_get(disk, STEP "sheaf.json", &n), *text = calloc(n + 1, 1);
+
+	CHECK(bytes && text);
+	memcpy(text, bytes, n);
+	free(bytes);
+	return text;
+}
+
+static struct files files_of(struct simdisk *disk)
+{
+	struct files f = { .n = 0 };
+	char *text = manifest_text(disk);
+
+	names_in(text, "\"files\": [\n", &f);
+	free(text);
+	CHECK(f.n > 4);
+	return f;
+}
+
+/* Every file of the step but the manifest. */
+static struct files all_files(struct simdisk *disk)
+{
+	struct files f = files_of(disk);
+	char *text = manifest_text(disk);
+
+	names_in(text, "\"attached\": [\n", &f);
+	free(text);
+	snprintf(f.name[f.n++], sizeof(f.name[0]), "sheaf.sums");
+	return f;
+}
+
+static const char *path_of(const char *name)
+{
+	static char path[200];
+
+	snprintf(path, sizeof(path), STEP "%s", name);
+	return path;
+}
+
+static void flip(struct simdisk *disk, const char *name, uint64_t byte, unsigned bit)
+{
+	CHECK_INT(simdisk_flip(disk, path_of(name), 8 * byte + bit), 0);
+}
+
+static void put(struct simdisk *disk, const char *name, const void *bytes, size_t n)
+{
+	CHECK_INT(simdisk_put(disk, path_of(name), bytes, n), 0);
+}
+
+/* ---- mending ---- */
+
+/* Replace `from`, which is there once, and prove the manifest anew. */
+static void manifest_edit(struct simdisk *disk, const char *from, const char *to)
+{
+	char *text = manifest_text(disk), *p = strstr(text, from);
+	size_t n = strlen(text), from_n = strlen(from), to_n = strlen(to);
+	char *out = calloc(n + to_n + 1, 1);
+
+	CHECK(p && !strstr(p + 1, from) && out);
+	memcpy(out, text, (size_t)(p - text));
+	memcpy(out + (p - text), to, to_n);
+	strcpy(out + (p - text) + to_n, p + from_n);
+	n = strlen(out);
+	snprintf(out + n - 31, 32, ",\n \"self\": \"%016" PRIx64 "\"}\n", shf_crc64(out, n - 31));
+	put(disk, "sheaf.json", out, n);
+	free(out);
+	free(text);
+}
+
+static void crc_edit(struct simdisk *disk, uint64_t from, uint64_t to)
+{
+	char a[17], b[17];
+
+	snprintf(a, sizeof(a), "%016" PRIx64, from);
+	snprintf(b, sizeof(b), "%016" PRIx64, to);
+	manifest_edit(disk, a, b);
+}
+
+/* The table's page sums, and its sum in the manifest; frees it. */
+static void table_write(struct simdisk *disk, struct table *t)
+{
+	uint64_t was = table_crc(t), pages = t->s.head.pages_off;
+
+	for (uint64_t at = 0, p = pages; at < pages; at += SHF_SUMS_PAGE, p += 8) {
+		uint64_t n = pages - at < SHF_SUMS_PAGE ? pages - at : SHF_SUMS_PAGE;
+
+		shf_put64(t->bytes + p, shf_crc64(t->bytes + at, (size_t)n));
+	}
+	put(disk, "sheaf.sums", t->bytes, t->n);
+	crc_edit(disk, was, table_crc(t));
+	free(t->bytes);
+}
+
+static uint64_t crc_of(struct simdisk *disk, const char *name)
+{
+	size_t n;
+	void *bytes = simdisk_get(disk, path_of(name), &n);
+	uint64_t crc = shf_crc64(bytes, n);
+
+	free(bytes);
+	return crc;
+}
+
+/* Text of a file, replaced where it stands, of equal length; the bytes it is in are returned. */
+static void patch(struct simdisk *disk, const char *name, const char *from, const char *to)
+{
+	size_t n, len = strlen(from);
+	uint8_t *bytes = simdisk_get(disk, path_of(name), &n), *p = bytes;
+
+	CHECK(bytes && len == strlen(to));
+	while (p + len <= bytes + n && memcmp(p, from, len))
+		p++;
+	CHECK(p + len <= bytes + n);
+	memcpy(p, to, len);
+	put(disk, name, bytes, n);
+	free(bytes);
+}
+
+/* ---- tests ---- */
+
+TEST(a_whole_step_passes_and_all_of_it_was_read)
+{
+	struct simdisk *disk = disk_new();
+	struct files all = all_files(disk);
+	uint64_t bytes = 0, tensors = TENSORS * TWIN;
+
+	for (int i = 0; i < lay_tensors_n; i++) {
+		uint64_t n = (uint64_t)lay_bytes(lay_tensors[i].dtype);
+
+		for (int d = 0; d < lay_tensors[i].ndim; d++)
+			n *= (uint64_t)lay_tensors[i].shape[d];
+		tensors += n;
+	}
+	for (int i = 0; i < all.n; i++) {
+		size_t n;
+
+		free(simdisk_get(disk, path_of(all.name[i]), &n));
+		bytes += strcmp(all.name[i], "sheaf.sums") ? n : 0;
+	}
+	for (int ranks = 1; ranks <= 3; ranks++) {
+		struct look l = { .disk = disk, .ranks = ranks };
+
+		CHECK_RC(verify(&l), 0, &l.err[0]);
+		CHECK_INT(l.n, 0);
+		CHECK_INT(l.report[0].findings, 0);
+		CHECK_INT(l.report[0].loaded, lay_tensors_n + TENSORS);
+		CHECK_INT(l.report[0].bytes, tensors);
+		CHECK_INT(l.report[0].disk_bytes, bytes);
+		CHECK_INT(l.report[0].files, all.n + 1);
+		CHECK_INT(l.report[0].unverified, 0);
+		CHECK_INT(l.verified[0], 7);
+		CHECK(l.phase5 > 0);
+		l.path = "run/checkpoint-7";
+		CHECK_RC(verify(&l), 0, &l.err[0]);
+	}
+	simdisk_free(disk);
+}
+
+TEST(a_caller_may_want_neither_report_nor_error)
+{
+	struct simdisk *disk = disk_new();
+	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
+	struct sheaf_step *step = NULL;
+
+	CHECK_INT(shf_step_open_path(&step, "run/checkpoint-7", NULL, NULL, sys, NULL), 0);
+	CHECK_INT(shf_step_verify(step, NULL, NULL), 0);
+	shf_step_put(step);
+	flip(disk, "config.json", 2, 2);
+	CHECK_INT(shf_step_open_path(&step, "run/checkpoint-7", NULL, NULL, sys, NULL), 0);
+	CHECK_INT(shf_step_verify(step, NULL, NULL), SHEAF_ECORRUPT);
+	shf_step_put(step);
+	simdisk_free(disk);
+}
+
+TEST(a_flipped_bit_names_file_block_and_tensor)
+{
+	struct simdisk *disk = disk_new();
+	struct files files = files_of(disk);
+	struct table t = table_read(disk);
+
+	for (uint64_t i = 0; i < t.s.head.tensors_n; i++) {
+		struct shf_sums_tensor r = shf_sums_tensor(&t.s, i);
+		uint64_t at[3] = { r.off, r.off + r.bytes / 2, r.off + r.bytes - 1 };
+
+		for (int k = 0; k < 3 && r.bytes; k++) {
+			struct want w = { "checksum", files.name[r.file], shf_sums_family(&t.s, &r),
+			                  shf_sums_name(&t.s, &r), (int64_t)(at[k] >> 20) };
+
+			flip(disk, files.name[r.file], at[k], (unsigned)(i + (uint64_t)k) % 8);
+			expect(disk, NULL, &w, 1);
+			flip(disk, files.name[r.file], at[k], (unsigned)(i + (uint64_t)k) % 8);
+		}
+	}
+	free(t.bytes);
+	simdisk_free(disk);
+}
+
+TEST(a_flipped_bit_in_a_header_is_one_finding_and_no_tensors)
+{
+	struct simdisk *disk = disk_new();
+	struct files files = files_of(disk);
+
+	for (int f = 0; f < files.n; f++) {
+		struct want w = { "checksum", files.name[f], "", "", 0 };
+		size_t n;
+		uint8_t *bytes = simdisk_get(disk, path_of(files.name[f]), &n);
+		uint64_t step = n > (1 << 20) ? 3 : 131;
+
+		for (uint64_t at = (uint64_t)f % 3; at < 4096; at += at < 200 ? step : 1013) {
+			flip(disk, files.name[f], at, (unsigned)at % 8);
+			expect(disk, NULL, &w, 1);
+			flip(disk, files.name[f], at, (unsigned)at % 8);
+		}
+		free(bytes);
+	}
+	simdisk_free(disk);
+}
+
+TEST(a_flipped_bit_in_any_other_file_is_one_finding)
+{
+	struct simdisk *disk = disk_new();
+	struct files all = all_files(disk);
+	struct look l = { .disk = disk, .ranks = 1 };
+
+	for (int i = files_of(disk).n; i < all.n; i++) {
+		size_t n;
+
+		free(simdisk_get(disk, path_of(all.name[i]), &n));
+		for (size_t at = 0; at < n; at += n / 5 + 1) {
+			flip(disk, all.name[i], at, 4);
+			expect_one(disk, "checksum", all.name[i]);
+			flip(disk, all.name[i], at, 4);
+		}
+	}
+	flip(disk, "sheaf.json", 60, 1);
+	CHECK_INT(verify(&l), SHEAF_ECORRUPT);
+	CHECK_INT(l.opened, 0);
+	simdisk_free(disk);
+}
+
+TEST(a_file_that_is_short_long_or_gone_is_one_finding)
+{
+	struct simdisk *disk = disk_new();
+	struct files all = all_files(disk);
+
+	for (int i = 0; i < all.n; i++) {
+		size_t n;
+		uint8_t *bytes = simdisk_get(disk, path_of(all.name[i]), &n);
+		uint8_t *more = calloc(n + 1, 1);
+
+		memcpy(more, bytes, n);
+		put(disk, all.name[i], bytes, n - 1);
+		expect_one(disk, "truncated", all.name[i]);
+		put(disk, all.name[i], bytes, 0);
+		expect_one(disk, "truncated", all.name[i]);
+		put(disk, all.name[i], more, n + 1);
+		expect_one(disk, "extended", all.name[i]);
+		CHECK_INT(simdisk_remove(disk, path_of(all.name[i])), 0);
+		expect_one(disk, "missing", all.name[i]);
+		put(disk, all.name[i], bytes, n);
+		free(more);
+		free(bytes);
+	}
+	simdisk_free(disk);
+}
+
+TEST(a_directory_or_a_link_is_no_file)
+{
+	struct simdisk *disk = disk_new();
+	static const char name[] = "model.safetensors.index.json", moved[] = "run/elsewhere";
+	size_t n;
+	uint8_t *bytes = simdisk_get(disk, path_of(name), &n);
+
+	CHECK_INT(simdisk_put(disk, moved, bytes, n), 0);
+	CHECK_INT(simdisk_remove(disk, path_of(name)), 0);
+	CHECK_INT(simdisk_symlink(disk, "../elsewhere", path_of(name)), 0);
+	expect_one(disk, "missing", name);
+	CHECK_INT(simdisk_remove(disk, path_of(name)), 0);
+	CHECK_INT(simdisk_put(disk, STEP "model.safetensors.index.json/x", "", 0), 0);
+	expect_one(disk, "missing", name);
+	free(bytes);
+	simdisk_free(disk);
+}
+
+TEST(a_folder_that_is_gone_is_every_file_of_it)
+{
+	struct simdisk *disk = disk_new();
+	struct files all = all_files(disk);
+	struct want want[FILES_MAX];
+	int n = 0;
+
+	for (int i = 0; i < all.n; i++)
+		if (strncmp(all.name[i], "optimizer/", 10) == 0)
+			want[n++] = (struct want){ "missing", all.name[i], "", "", -1 };
+	CHECK(n >= 2);
+	CHECK_INT(simdisk_remove(disk, STEP "optimizer"), 0);
+	expect(disk, NULL, want, n);
+	simdisk_free(disk);
+}
+
+TEST(what_the_manifest_does_not_name_is_extra)
+{
+	struct simdisk *disk = disk_new();
+	static const struct want want[] = {
+		{ "extra", "no\033[31m\ntes", "", "", -1 },
+		{ "extra", "optimizer/notes.txt", "", "", -1 },
+		{ "extra", "weights", "", "", -1 },
+	};
+
+	put(disk, want[0].file, "x", 1);
+	put(disk, want[1].file, "", 0);
+	put(disk, "weights/inside", "", 0);
+	put(disk, ".nfs0001", "", 0); /* a network file system's own */
+	expect(disk, NULL, want, 3);
+	simdisk_free(disk);
+}
+
+TEST(sentences_hide_control_characters_that_names_have)
+{
+	struct simdisk *disk = disk_new();
+	struct look l = { .disk = disk, .ranks = 1 };
+
+	put(disk, "a\033b", "x", 1);
+	CHECK_INT(verify(&l), SHEAF_ECORRUPT);
+	CHECK_STR(l.found[0].file, "a\033b");
+	CHECK(strstr(l.found[0].msg, "a?b") && !strchr(l.found[0].msg, '\033'));
+	simdisk_free(disk);
+}
+
+TEST(two_files_that_changed_places_are_both_found)
+{
+	struct simdisk *disk = disk_new();
+	static const char *const twins[2] = { "twin_a/twin_a-00001-of-00001.safetensors",
+	                                      "twin_b/twin_b-00001-of-00001.safetensors" };
+	struct want want[3] = { { "checksum", twins[0], "twin_a", "w", 0 },
+	                        { "checksum", twins[1], "twin_b", "w", 0 } };
+	struct files files = files_of(disk);
+	uint8_t *bytes[2];
+	size_t n[2];
+
+	for (int i = 0; i < 2; i++)
+		bytes[i] = simdisk_get(disk, path_of(twins[i]), &n[i]);
+	CHECK_INT(n[0], n[1]);
+	put(disk, twins[0], bytes[1], n[1]);
+	put(disk, twins[1], bytes[0], n[0]);
+	expect(disk, NULL, want, 2);
+	put(disk, twins[0], bytes[0], n[0]);
+	put(disk, twins[1], bytes[1], n[1]);
+	for (int i = 0; i < 2; i++) {
+		free(bytes[i]);
+		bytes[i] = simdisk_get(disk, path_of(files.name[i]), &n[i]);
+	}
+	CHECK(n[0] < 1 << 20 && n[1] > 1 << 20); /* so the second has no block of its own left */
+	put(disk, files.name[0], bytes[1], n[1]);
+	put(disk, files.name[1], bytes[0], n[0]);
+	want[0] = (struct want){ "extended", files.name[0], "", "", -1 };
+	want[1] = (struct want){ "truncated", files.name[1], "", "", -1 };
+	want[2] = (struct want){ "checksum", files.name[0], NULL, NULL, 0 };
+	expect(disk, NULL, want, 3);
+	free(bytes[0]);
+	free(bytes[1]);
+	simdisk_free(disk);
+}
+
+static struct shf_sums_tensor record(struct simdisk *disk, uint64_t i, uint64_t *n)
+{
+	struct table t = table_read(disk);
+	struct shf_sums_tensor r = shf_sums_tensor(&t.s, i);
+
+	*n = t.s.head.tensors_n;
+	free(t.bytes);
+	return r;
+}
+
+static void record_write(struct simdisk *disk, uint64_t i, const struct shf_sums_tensor *r)
+{
+	struct table t = table_read(disk);
+
+	shf_sums_put_tensor(t.bytes + t.s.head.tensors_off + i * SHF_SUMS_TENSOR, r);
+	table_write(disk, &t);
+}
+
+TEST(a_digest_that_was_written_wrong_is_found_although_all_sums_are_right)
+{
+	struct simdisk *disk = disk_new();
+	struct files files = files_of(disk);
+
+	for (uint64_t i = 0, n = 1; i < n; i++) {
+		struct want w = { "digest", NULL, NULL, NULL, -1 };
+		struct shf_sums_tensor was = record(disk, i, &n), r = was;
+		struct table t;
+
+		if (was.bytes == 0)
+			continue;
+		r.digest ^= UINT64_C(1) << (i % 64);
+		record_write(disk, i, &r);
+		t = table_read(disk);
+		w.file = files.name[r.file];
+		w.family = shf_sums_family(&t.s, &r);
+		w.name = shf_sums_name(&t.s, &r);
+		expect(disk, NULL, &w, 1);
+		free(t.bytes);
+		record_write(disk, i, &was);
+	}
+	simdisk_free(disk);
+}
+
+TEST(a_damaged_table_still_leaves_the_manifest_to_prove_the_files)
+{
+	struct simdisk *disk = disk_new();
+	struct files files = files_of(disk);
+	struct want want[3] = { { "checksum", "sheaf.sums", "", "", -1 },
+	                        { "checksum", files.name[0], "", "", -1 },
+	                        { "truncated", files.name[1], "", "", -1 } };
+	size_t n;
+	uint8_t *bytes = simdisk_get(disk, path_of(files.name[1]), &n);
+
+	flip(disk, "sheaf.sums", 200, 3);
+	expect(disk, NULL, want, 1);
+	flip(disk, files.name[0], 9, 3); /* in the header, which says nothing more then */
+	expect(disk, NULL, want, 2);
+	flip(disk, files.name[0], 9, 3);
+	flip(disk, files.name[0], 5000, 3);
+	expect(disk, NULL, want, 2);
+	put(disk, files.name[1], bytes, n / 2);
+	expect(disk, NULL, want, 3);
+	free(bytes);
+	simdisk_free(disk);
+}
+
+TEST(numbers_of_the_manifest_that_were_written_wrong_are_found)
+{
+	struct simdisk *disk = disk_new();
+	struct files files = files_of(disk);
+	uint64_t crc = crc_of(disk, files.name[2]);
+
+	crc_edit(disk, crc, crc ^ 1);
+	expect_one(disk, "manifest", "sheaf.json");
+	crc_edit(disk, crc ^ 1, crc);
+	manifest_edit(disk, "\"dir\": \"ema\", \"files\": 1, \"tensors\": 1",
+	              "\"dir\": \"ema\", \"files\": 1, \"tensors\": 2");
+	expect(disk, NULL, &(struct want){ "manifest", "sheaf.json", "ema", "", -1 }, 1);
+	manifest_edit(disk, "\"dir\": \"ema\", \"files\": 1, \"tensors\": 2",
+	              "\"dir\": \"ema\", \"files\": 1, \"tensors\": 1");
+	manifest_edit(disk, "\"head.weight\", \"embed.weight\"", "\"head.weight\", \"embed\"");
+	expect(disk, NULL, &(struct want){ "manifest", "sheaf.json", "model", "head.weight", -1 },
+	       1);
+	simdisk_free(disk);
+}
+
+/* Block 0 of file f in the table and in the manifest as the file now is. */
+static void mend_block(struct simdisk *disk, const char *name, uint64_t f, uint64_t was)
+{
+	struct table t = table_read(disk);
+	struct shf_sums_file sf = shf_sums_file(&t.s, f);
+	size_t n;
+	uint8_t *bytes = simdisk_get(disk, path_of(name), &n);
+
+	shf_put64(t.bytes + t.s.head.blocks_off + 8 * sf.first_block,
+	          shf_crc64(bytes, n < 1 << 20 ? n : 1 << 20));
+	table_write(disk, &t);
+	crc_edit(disk, was, crc_of(disk, name));
+	free(bytes);
+}
+
+TEST(a_header_that_tells_another_story_than_the_sums_is_found)
+{
+	struct simdisk *disk = disk_new();
+	struct files files = files_of(disk);
+	static const char *const change[][2] = {
+		{ "layers.0.norm", "layers.0.form" },   /* another name */
+		{ "\"shape\":[37]", "\"shape\":[38]" }, /* no longer the bytes */
+		{ "\"dtype\":\"F32\"", "\"dtype\":\"U32\"" },
+	};
+	int f = files.n - 1;
+
+	while (f > 0 && strncmp(files.name[f], "ema/", 4))
+		f--;
+	for (size_t i = 0; i < sizeof(change) / sizeof(change[0]); i++) {
+		struct want w = { "header", files.name[f], NULL, NULL, -1 };
+		uint64_t was = crc_of(disk, files.name[f]);
+
+		patch(disk, files.name[f], change[i][0], change[i][1]);
+		mend_block(disk, files.name[f], (uint64_t)f, was);
+		expect(disk, NULL, &w, 1);
+		was = crc_of(disk, files.name[f]);
+		patch(disk, files.name[f], change[i][1], change[i][0]);
+		mend_block(disk, files.name[f], (uint64_t)f, was);
+	}
+	simdisk_free(disk);
+}
+
+TEST(an_index_that_lists_something_else_is_found)
+{
+	struct simdisk *disk = disk_new();
+	static const char name[] = "model.safetensors.index.json";
+	static const char *const change[][3] = {
+		{ "\"steps\": \"model-", "\"slept\": \"model-", "slept" },
+		{ "\"steps\": \"model-00003", "\"steps\": \"model-00001", "steps" },
+		{ "\"total_size\": 1", "\"total_size\": 2", "" },
+		{ "weight_map", "weight_tap", "" },
+	};
+
+	for (size_t i = 0; i < sizeof(change) / sizeof(change[0]); i++) {
+		struct want w = { "index", name, NULL, change[i][2], -1 };
+		uint64_t was = crc_of(disk, name);
+
+		patch(disk, name, change[i][0], change[i][1]);
+		crc_edit(disk, was, crc_of(disk, name));
+		expect(disk, NULL, &w, 1);
+		was = crc_of(disk, name);
+		patch(disk, name, change[i][1], change[i][0]);
+		crc_edit(disk, was, crc_of(disk, name));
+	}
+	simdisk_free(disk);
+}
+
+TEST(a_flag_to_read_past_damage_does_not_hide_it)
+{
+	struct simdisk *disk = disk_new();
+	struct look l = { .disk = disk, .ranks = 1, .path = "run/checkpoint-7",
+	                  .flags = SHEAF_UNVERIFIED };
+
+	CHECK_RC(verify(&l), 0, &l.err[0]);
+	flip(disk, files_of(disk).name[0], 20, 0);
+	flip(disk, files_of(disk).name[1], 20000, 0);
+	CHECK_INT(verify(&l), SHEAF_ECORRUPT);
+	CHECK_INT(l.n, 2);
+	CHECK_STR(l.found[0].what, "checksum");
+	CHECK_STR(l.found[1].what, "checksum");
+	simdisk_free(disk);
+}
+
+/* ---- a disk that does not answer ---- */
+
+static void no_read(struct simdisk *disk)
+{
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = EIO, .kind = SIMDISK_PREAD,
+		.how = SIMDISK_INSTEAD, .always = true, .name = "model-00001" });
+}
+
+static void one_bad_read(struct simdisk *disk)
+{
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 2, .error = EIO, .kind = SIMDISK_PREAD,
+		.how = SIMDISK_INSTEAD });
+}
+
+TEST(a_disk_that_cannot_be_read_is_no_finding)
+{
+	struct simdisk *disk = disk_new();
+
+	for (int ranks = 1; ranks <= 3; ranks += 2) {
+		struct look l = { .disk = disk, .ranks = ranks, .between = no_read };
+
+		CHECK_RC(verify(&l), SHEAF_EIO, &l.err[0]);
+		CHECK_INT(l.n, 0);
+		CHECK_INT(l.err[0].sys, EIO);
+		CHECK(strstr(l.err[0].msg, "model-00001"));
+		CHECK(l.report[0].retries >= 3);
+		CHECK_INT(l.verified[0], -1);
+		simdisk_faults_clear(disk);
+		l.between = one_bad_read;
+		CHECK_RC(verify(&l), 0, &l.err[0]);
+		CHECK_INT(l.report[0].retries, 1);
+		simdisk_faults_clear(disk);
+	}
+	simdisk_free(disk);
+}
+
+TEST(what_was_found_counts_although_something_could_not_be_read)
+{
+	struct simdisk *disk = disk_new();
+	struct look l = { .disk = disk, .ranks = 3, .between = no_read };
+
+	flip(disk, "config.json", 3, 3);
+	CHECK_RC(verify(&l), SHEAF_ECORRUPT, &l.err[0]);
+	CHECK_INT(l.n, 1);
+	CHECK_STR(l.found[0].file, "config.json");
+	simdisk_free(disk);
+}
+
+static int fail_nth;
+
+static void fail_one(struct simdisk *disk)
+{
+	simdisk_fail_at(disk, fail_nth, EIO);
+}
+
+TEST(no_call_that_fails_makes_a_finding_or_a_pass_of_damage)
+{
+	struct simdisk *disk = disk_new();
+	bool fired = true;
+
+	flip(disk, "ema/ema.safetensors.index.json", 12, 1);
+	for (fail_nth = 1; fired; fail_nth++) {
+		struct look l = { .disk = disk, .ranks = 1, .between = fail_one };
+		int rc = verify(&l);
+
+		fired = simdisk_fired(disk) > 0;
+		simdisk_faults_clear(disk);
+		/* The one call may have been the look at the one damage. */
+		CHECK(rc == SHEAF_ECORRUPT || rc == SHEAF_EIO);
+		CHECK(l.n == (rc == SHEAF_ECORRUPT));
+		CHECK(fired || rc == SHEAF_ECORRUPT);
+	}
+	CHECK(fail_nth > 30);
+	simdisk_free(disk);
+}
+
+/* ---- foreign ---- */
+
+/* The model's files and index alone. */
+static struct files foreign_new(struct simdisk *disk)
+{
+	struct files all = all_files(disk), kept = { .n = 0 };
+	char path[200];
+
+	for (int i = 0; i < all.n; i++) {
+		size_t n;
+		void *bytes = simdisk_get(disk, path_of(all.name[i]), &n);
+
+		if (!strchr(all.name[i], '/') && strcmp(all.name[i], "sheaf.sums")) {
+			snprintf(path, sizeof(path), "hf/%s", all.name[i]);
+			CHECK_INT(simdisk_put(disk, path, bytes, n), 0);
+			snprintf(kept.name[kept.n++], sizeof(kept.name[0]), "%s", all.name[i]);
+		}
+		free(bytes);
+	}
+	return kept;
+}
+
+TEST(a_foreign_directory_is_sound_but_not_proved)
+{
+	struct simdisk *disk = disk_new();
+
+	(void)foreign_new(disk);
+	for (int k = 0; k < 6; k++) {
+		struct look l = { .disk = disk, .ranks = k % 3 + 1,
+			.path = k < 3 ? "hf" : "hf/model-00002-of-00003.safetensors" };
+
+		CHECK_RC(verify(&l), SHEAF_EFORMAT, &l.err[0]);
+		CHECK_INT(l.n, 1);
+		CHECK_STR(l.found[0].what, "unverified");
+		CHECK_INT(l.report[0].findings, 0);
+		CHECK(l.report[0].unverified > 0);
+		CHECK(l.report[0].disk_bytes > 100000);
+	}
+	simdisk_free(disk);
+}
+
+TEST(structural_damage_of_a_foreign_directory_is_found)
+{
+	struct simdisk *disk = disk_new();
+	struct files kept = foreign_new(disk);
+	static const char file[] = "model-00001-of-00003.safetensors", path[] = "hf/model-00001-of-"
+	                                                                       "00003.safetensors";
+	struct want w = { "truncated", file, "", "", -1 };
+	size_t n;
+	uint8_t *bytes = simdisk_get(disk, path, &n), *more = calloc(n + 1, 1);
+
+	CHECK(kept.n > 3 && bytes);
+	memcpy(more, bytes, n);
+	for (size_t len = 0; len < n; len = len < 4 ? len + 3 : len * 5) {
+		CHECK_INT(simdisk_put(disk, path, bytes, len), 0);
+		expect(disk, "hf", &w, 1);
+		expect(disk, path, &w, 1);
+	}
+	CHECK_INT(simdisk_put(disk, path, more, n + 1), 0);
+	w.what = "extended";
+	expect(disk, "hf", &w, 1);
+	w.what = "header";
+	more[9] ^= 1;
+	CHECK_INT(simdisk_put(disk, path, more, n), 0);
+	expect(disk, "hf", &w, 1);
+	CHECK_INT(simdisk_put(disk, path, "no weights at all", 17), 0);
+	expect(disk, "hf", &w, 1);
+	CHECK_INT(simdisk_put(disk, path, bytes, n), 0);
+	free(more);
+	free(bytes);
+
+	bytes = simdisk_get(disk, "hf/model.safetensors.index.json", &n);
+	for (uint8_t *p = bytes; p + 7 < bytes + n; p++)
+		if (memcmp(p, "\"steps\"", 7) == 0)
+			p[1] = 'z';
+	CHECK_INT(simdisk_put(disk, "hf/model.safetensors.index.json", bytes, n), 0);
+	w = (struct want){ "index", "", "", "", -1 };
+	expect(disk, "hf", &w, 1);
+	free(bytes);
+	simdisk_free(disk);
+}
+
+TEST(a_rank_that_dies_leaves_no_other_waiting)
+{
+	struct simdisk *disk = disk_new();
+
+	for (int at = 1; at < 200; at += 3) {
+		struct look l = { .disk = disk, .ranks = 3, .path = "run/checkpoint-7" };
+		struct simgroup_stat stat = { 0 };
+		struct simgroup_opts o = { .seed = (uint64_t)at, .ranks = 3, .die_rank = at % 3,
+			.die_at = at, .die_sent = at % 2, .quiet = true, .stat = &stat };
+		int results[3];
+
+		for (int r = 0; r < 3; r++)
+			l.sys[r] = simdisk_process(disk, (uint64_t)(50000 + 3 * at + r), r);
+		(void)simgroup_run(&o, look_rank, &l, results);
+		for (int r = 0; r < 3; r++) {
+			simdisk_kill(disk, l.sys[r]);
+			CHECK(results[r] == 0 || results[r] == SHEAF_ELOST);
+		}
+		if (!stat.fired)
+			break;
+		CHECK(results[at % 3] == SHEAF_ELOST);
+	}
+	simdisk_free(disk);
+}
