@@ -120,7 +120,8 @@ static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
 	size_t kept = 0;
 	char one[240], two[240];
 
-	qsort(d, *n, sizeof(*d), order);
+	if (*n)
+		qsort(d, *n, sizeof(*d), order);
 	for (size_t i = 0; i < *n; i++) {
 		struct desc *last = kept ? &d[kept - 1] : NULL;
 
@@ -285,7 +286,8 @@ static int share(struct shf_team *team, const struct shf_buf *in, struct shf_lay
 	if (rc == 0) {
 		rc = read_all(&all, &l->arena, &d, &n, err);
 		if (rc == 0) {
-			qsort(d, n, sizeof(*d), order);
+			if (n)
+				qsort(d, n, sizeof(*d), order);
 			rc = fill_tensors(l, d, n, err);
 		}
 		rc = shf_agree(team, rc, err);
