@@ -127,7 +127,8 @@ void sheaf_group_free(struct sheaf_group *group);
 struct sheaf_stat {
 	uint32_t size, phase;           /* 0 copying, 1 writing, 2 durable here, 3 over,
 	                                 * 4 reading, 5 verifying */
-	uint64_t held, copied, to_write, written, sent;                 /* bytes, this rank */
+	uint64_t held, copied, to_write, written, sent; /* bytes, this rank; phases 4 and 5: held
+	                                 * is to be read here, copied has been read */
 	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in */
 };
 struct sheaf_opts {

@@ -76,14 +76,9 @@ SHEAF_API int sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat)
 
 	if (rc < 0)
 		return rc;
-	struct sheaf_stat s = { .size = sizeof(s), .phase = atomic_load(&save->phase),
-		.held = save->plan ? save->plan->holds.bytes : 0,
-		.copied = atomic_load(&save->copied), .to_write = atomic_load(&save->to_write),
-		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
-		.begin_ns = save->begin_ns, .copied_ns = save->copied_ns,
-		.exchange_ns = save->exchange_ns, .wait_ns = save->wait_ns,
-		.commit_ns = save->commit_ns };
+	struct sheaf_stat s;
 
+	shf_save_stat(save, &s);
 	return shf_struct_out(stat, &s, sizeof(s), STAT_MIN);
 }
 

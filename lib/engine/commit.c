@@ -23,6 +23,8 @@
 #include "save.h"
 #include "version.h"
 
+#define PROGRESS_MS 200
+
 /* ---- C3 ---- */
 
 static int fsync_files(struct sheaf_save *save, struct sheaf_error *err)
@@ -140,7 +142,7 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	struct tm tm;
 
 	m->step = save->step;
-	memcpy(m->session, run->store.session, sizeof(m->session));
+	memcpy(m->session, save->session, sizeof(m->session));
 	memcpy(m->run, run->store.run, sizeof(m->run));
 	m->has_parent = run->parent >= 0;
 	m->parent_step = run->parent;
@@ -248,6 +250,27 @@ static int own_failure(struct sheaf_save *save, struct sheaf_error *err)
 	return save->rc;
 }
 
+/* Waits in slices, so that the caller hears how far it is. */
+static int wait_written(struct sheaf_save *save, int timeout_ms)
+{
+	const struct sheaf_opts *o = &save->run->opts;
+	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
+	int rc;
+
+	do {
+		left = (until - shf_now(save->run)) / 1000000;
+		left = left < 0 ? 0 : left;
+		rc = shf_save_drain(save, o->progress && left > PROGRESS_MS ? PROGRESS_MS : (int)left);
+		if (o->progress) {
+			struct sheaf_stat stat;
+
+			shf_save_stat(save, &stat);
+			o->progress(o->arg, &stat);
+		}
+	} while (rc == SHEAF_EAGAIN && left > 0);
+	return rc;
+}
+
 /* C2: EAGAIN on all while some rank's bytes are not written. */
 static int all_written(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
 {
@@ -262,7 +285,7 @@ static int all_written(struct sheaf_save *save, int timeout_ms, struct sheaf_err
 		return shf_fail(err, rc, "step %" PRId64 ": bytes must still travel", save->step);
 	if (rc < 0)
 		return rc;
-	rc = shf_save_drain(save, timeout_ms);
+	rc = wait_written(save, timeout_ms);
 	pending = rc == SHEAF_EAGAIN;
 	if (rc < 0 && rc != SHEAF_EAGAIN && err)
 		*err = save->err;
@@ -301,7 +324,7 @@ static void succeed(struct sheaf_save *save)
 	struct sheaf_run *run = save->run;
 
 	run->parent = save->step;
-	memcpy(run->parent_session, run->store.session, sizeof(run->parent_session));
+	memcpy(run->parent_session, save->session, sizeof(run->parent_session));
 	run->parent_run[0] = '\0';
 	run->loaded = run->doubtful = -1;
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,

@@ -572,14 +572,26 @@ static int make_plan(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
+static void tell_progress(const struct shf_load *ld)
+{
+	const struct sheaf_opts *o = &ld->step->run->opts;
+	struct sheaf_stat stat = { .size = sizeof(stat), .phase = 4, .held = ld->work.bytes,
+		.copied = ld->disk_bytes };
+
+	if (o->progress)
+		o->progress(o->arg, &stat);
+}
+
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	int rc;
 
 	ld->io.done = read_done;
 	rc = make_plan(ld, err);
-	for (uint32_t k = 0; k < ld->work.rounds && rc == 0; k++)
+	for (uint32_t k = 0; k < ld->work.rounds && rc == 0; k++) {
 		rc = one_round(ld, k, err);
+		tell_progress(ld);
+	}
 	if (rc == 0)
 		rc = shf_agree(&ld->step->run->team, fill_rest(ld, err), err);
 	if (rc == 0)

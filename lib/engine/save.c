@@ -553,6 +553,19 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	return rc;
 }
 
+void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
+{
+	*stat = (struct sheaf_stat){ .size = sizeof(*stat), .phase = atomic_load(&save->phase),
+		.held = save->plan ? save->plan->holds.bytes : 0,
+		.copied = atomic_load(&save->copied), .to_write = atomic_load(&save->to_write),
+		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
+		.begin_ns = save->begin_ns, .copied_ns = save->copied_ns,
+		.exchange_ns = save->exchange_ns, .wait_ns = save->wait_ns,
+		.commit_ns = save->commit_ns };
+	if (stat->phase == 1 && stat->written == stat->to_write)
+		stat->phase = 2;
+}
+
 int shf_save_fail(struct sheaf_save *save, const char *why)
 {
 	pthread_mutex_lock(&save->lock);

@@ -85,6 +85,7 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
 int shf_save_fail(struct sheaf_save *save, const char *why);
+void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
 void shf_save_free(struct sheaf_save *save);
 /* The save is over with this outcome: off the list, stage gone or closed. [local] */
 void shf_save_settle(struct sheaf_save *save, int rc);
