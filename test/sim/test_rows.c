@@ -2,8 +2,8 @@
 /* States that are odd but right: flat cuts at any item, ranks and families with nothing, zero
  * shapes, every item type, strided memory, one name many times, ties. */
 #include "hands.h"
-#include "err.h"
 #include <stdlib.h>
+#include "err.h"
 #include "t.h"
 
 /* ---- flat ranges ---- */
@@ -192,6 +192,22 @@ static void zeros(struct hand *h)
 	}
 }
 
+/* The other verbs on a step of nothing. */
+static int verify_act(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+
+	if (rc == 0)
+		rc = shf_step_verify(step, &h->report, &h->err);
+	for (int i = 0; i < h->n && rc == 0; i++)
+		rc = shf_step_read(step, &h->s[i], &h->err);
+	if (rc == 0)
+		rc = shf_run_mark(h->run, step->number, 'k', &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
 TEST(ranks_families_and_states_may_be_empty)
 {
 	static void (*const holds[3])(struct hand *) = { sparse, zeros, NULL };
@@ -211,6 +227,8 @@ TEST(ranks_families_and_states_may_be_empty)
 				LOADED(p);
 				CHECK_INT(p.report.loaded, tensors[k]);
 				CHECK_INT(p.report.missing, 0);
+				CHECK_RC(hands_run(&p, verify_act, false), 0, &p.err);
+				CHECK_INT(p.report.findings, 0);
 			}
 			simdisk_free(disk);
 		}
