@@ -126,6 +126,7 @@ static struct {                 /* one job at a time is enough for a test */
 	const struct shf_sys_ops *real;
 	struct shf_sys_ops ops;
 	long n, at;
+	bool waits;                     /* for the first deed */
 	struct shf_io *io;              /* left out, not yet given back */
 	struct shf_queue *queue;
 	char what[80];
@@ -134,7 +135,7 @@ static struct {                 /* one job at a time is enough for a test */
 
 static bool skips(void *arg, int fd)
 {
-	if (++skip.n != skip.at)
+	if (skip.waits || ++skip.n != skip.at)
 		return false;
 	snprintf(skip.what, sizeof(skip.what), "%s", sim_label(arg, fd));
 	return true;
@@ -165,8 +166,9 @@ static int complete_or_skipped(void *arg, struct shf_queue *queue, struct shf_io
 	return 1;
 }
 
-void job_skip_fsync(long nth)
+void job_skip_fsync(long nth, bool of_deeds)
 {
+	skip.waits = of_deeds;
 	skip.n = 0;
 	skip.at = nth;
 	skip.io = NULL;
@@ -307,6 +309,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 		}
 		if (d->begun < 0)
 			d->begun = now(j);
+		skip.waits = false;
 		d->rc[rank] = do_deed(j, run, &m, state, d, rank);
 		if (d->rc[rank] == 0 && d->acked < 0)
 			d->acked = now(j);
@@ -415,8 +418,49 @@ const char *job_word(const struct job *j)
 
 /* ---- who comes later ---- */
 
-static int look_at(struct sheaf_run *run, struct memory *m, struct sheaf_state *state,
-                   struct seen *seen, struct sheaf_error *err)
+static void finding(void *arg, const struct sheaf_finding *f)
+{
+	*(int *)arg += strcmp(f->what, "extra") != 0;
+}
+
+/* A stage that has a manifest holds all of it, though perhaps more: half a rename. */
+static int look_at_stage(struct simdisk *disk, const struct shf_sys *sys, const char *name,
+                         struct sheaf_error *err)
+{
+	int findings = 0;
+	struct sheaf_report report = { .size = sizeof(report), .finding = finding,
+	                               .arg = &findings };
+	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct sheaf_step *step = NULL;
+	char path[160];
+	int rc;
+
+	snprintf(path, sizeof(path), "run/%.100s/sheaf.json", name);
+	if (!simdisk_exists(disk, path))
+		return 0;
+	*strrchr(path, '/') = '\0';
+	rc = shf_step_open_path(&step, path, NULL, &opts, sys, err);
+	if (rc == 0)
+		rc = shf_step_verify(step, &report, err);
+	shf_step_put(step);
+	return rc == 0 || (rc == SHEAF_ECORRUPT && step && findings == 0) ? 1 : rc;
+}
+
+static int verify_step(struct sheaf_run *run, int64_t number, struct sheaf_error *err)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, run, number, err);
+
+	if (rc == 0)
+		rc = shf_step_verify(step, &report, err);
+	shf_step_put(step);
+	return rc;
+}
+
+static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m,
+                   struct sheaf_state *state, bool verify, struct seen *seen,
+                   struct sheaf_error *err)
 {
 	struct shf_list list = { NULL, 0 };
 	struct sheaf_step *latest = NULL;
@@ -428,11 +472,19 @@ static int look_at(struct sheaf_run *run, struct memory *m, struct sheaf_state *
 		seen->damaged += e->state == SHF_DAMAGED || e->state == SHF_FOREIGN;
 		seen->staged += e->state == SHF_STAGED;
 		seen->aside += e->state == SHF_ASIDE;
+		if (e->state == SHF_STAGED) {
+			rc = look_at_stage(disk, run->sys, e->path, err);
+			seen->unpublished += rc == 1;
+			rc = rc < 0 ? rc : 0;
+			continue;
+		}
 		if (e->state != SHF_COMMITTED || seen->n == JOB_STEPS)
 			continue;
 		seen->steps[seen->n++] = e->step;
 		rc = load_step(run, m, state, e->step, &local, err);
 		rc = rc ? rc : local;
+		if (rc == 0 && verify)
+			rc = verify_step(run, e->step, err);
 	}
 	shf_list_release(&list);
 	if (rc < 0)
@@ -462,7 +514,7 @@ static const char *visit(struct simdisk *disk, bool write, int64_t rows, int64_t
 	state = state_of(&m);
 	rc = shf_run_open(&run, "run", NULL, &opts, sys, &err);
 	if (rc == 0)
-		rc = look_at(run, &m, state, seen, &err);
+		rc = look_at(disk, run, &m, state, !write, seen, &err);
 	if (rc == 0 && step >= 0) {
 		struct deed d = { .kind = DEED_SAVE, .step = step };
 

@@ -60,17 +60,20 @@ struct seen {
 	size_t n;
 	int64_t newest;                 /* -1: none */
 	int damaged, staged, aside;
+	int unpublished;                /* staged, with a manifest, and all it names is there */
 };
-/* write: as the next job would, with recovery. rows as in the job. "" or what is wrong. */
+/* write: as the next job would, with recovery. rows as in the job. "" or what is wrong. A stage
+ * that has a manifest is loaded like a step: that manifest was not to be there before all it
+ * names was durable (I2). */
 const char *job_look(struct simdisk *disk, bool write, int64_t rows, struct seen *seen,
                      char why[300]);
 bool seen_has(const struct seen *seen, int64_t step);
 /* As job_look, and then save and load `step`. */
 const char *job_go_on(struct simdisk *disk, int64_t step, int64_t rows, char why[300]);
 
-/* The nth fsync from now on (1: the next) does nothing and says 0, whoever asks; 0: none. Files'
- * are counted when they are submitted. */
-void job_skip_fsync(long nth);
+/* The nth fsync (1: the next) does nothing and says 0, whoever asks; 0: none. Counted from now
+ * on, or from the first deed on. Files' are counted when they are submitted. */
+void job_skip_fsync(long nth, bool of_deeds);
 long job_fsyncs(void);                  /* since then */
 /* What the skipped one was to sync: its last name. */
 const char *job_skipped(void);

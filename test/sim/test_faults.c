@@ -72,41 +72,67 @@ static bool may_be_there(int rc)
 	return rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
 }
 
+static const struct deed *rewind_of(const struct job *j)
+{
+	for (int i = 0; i < j->deeds_n; i++)
+		if (j->deeds[i].kind == DEED_REWIND)
+			return &j->deeds[i];
+	return NULL;
+}
+
+/* Is what this save was said to have done what is there? */
+static bool save_is_as_told(const struct job *j, const struct deed *d, const struct seen *seen)
+{
+	bool must = false, may = true;
+	bool there = seen_has(seen, d->step) || (rewind_of(j) && seen->aside > 0);
+
+	for (int r = 0; r < j->ranks; r++) {
+		must |= d->rc[r] == 0;
+		may &= j->dead[r] || may_be_there(d->rc[r]);
+	}
+	return there ? may : !must;
+}
+
 /* What is on the disk is what the ranks were told. "" or what is not. */
 static const char *judge(const struct job *j, struct simdisk *disk, char why[300])
 {
+	const struct deed *back = rewind_of(j);
 	struct seen seen;
 
 	if (*job_look(disk, false, j->rows, &seen, why))
 		return why;
-	if (!seen_has(&seen, 1) || seen.damaged) {
+	if (seen.damaged || !(seen_has(&seen, 1) || (j->keep_last && seen_has(&seen, 2)))) {
 		snprintf(why, 300, "step 1 is gone, or %d are damaged", seen.damaged);
 		return why;
 	}
-	for (int i = 0; i < j->deeds_n; i++) {
-		const struct deed *d = &j->deeds[i];
-		bool must = false, may = true;
-
-		for (int r = 0; r < j->ranks && d->kind == DEED_SAVE; r++) {
-			must |= d->rc[r] == 0;
-			may &= j->dead[r] || may_be_there(d->rc[r]);
-		}
-		if (d->kind == DEED_SAVE && (seen_has(&seen, d->step) ? !may : must)) {
+	for (int i = 0; i < j->deeds_n; i++)
+		if (j->deeds[i].kind == DEED_SAVE && !save_is_as_told(j, &j->deeds[i], &seen)) {
 			snprintf(why, 300, "step %lld is %s, and the ranks were told %d",
-			         (long long)d->step, must ? "gone" : "there", d->rc[0]);
+			         (long long)j->deeds[i].step,
+			         seen_has(&seen, j->deeds[i].step) ? "there" : "gone",
+			         j->deeds[i].rc[0]);
 			return why;
 		}
+	if (back && back->rc[0] == 0 && seen.newest != back->step) {
+		snprintf(why, 300, "rewound, and %lld is the newest", (long long)seen.newest);
+		return why;
 	}
 	return job_go_on(disk, 9, j->rows, why);
 }
 
 static const struct deed two_saves[] = { { .kind = DEED_SAVE, .step = 2 },
                                          { .kind = DEED_SAVE, .step = 3 } };
+static const struct deed save_and_prune[] = { { .kind = DEED_SAVE, .step = 2 },
+                                              { .kind = DEED_PRUNE } };
+static const struct deed mark_and_rewind[] = { { .kind = DEED_SAVE, .step = 2 },
+                                               { .kind = DEED_MARK_KEEP, .step = 1 },
+                                               { .kind = DEED_REWIND, .step = 1 } };
 static const struct deed one_load[] = { { .kind = DEED_LOAD, .step = SHEAF_LATEST } };
 
 static void give(struct job *j, const struct deed *deeds, int n)
 {
 	memcpy(j->deeds, deeds, (size_t)n * sizeof(*deeds));
+	j->keep_last = n > 1 && deeds[1].kind == DEED_PRUNE;
 	j->deeds_n = n;
 }
 
@@ -199,6 +225,12 @@ FAILS(two_saves, rounds, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, rounds, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(two_saves, rounds, write_half, .how = SIMDISK_PART, .kind = SIMDISK_PWRITE)
 FAILS(two_saves, alone, fail, .how = SIMDISK_INSTEAD)
+FAILS(save_and_prune, small, fail, .how = SIMDISK_INSTEAD)
+FAILS(save_and_prune, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(save_and_prune, small, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
+FAILS(mark_and_rewind, small, fail, .how = SIMDISK_INSTEAD)
+FAILS(mark_and_rewind, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(mark_and_rewind, small, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
 FAILS(one_load, three, fail, .how = SIMDISK_INSTEAD)
 FAILS(one_load, three, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(one_load, three, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
@@ -307,6 +339,7 @@ TEST(each_rank_may_die_heard_at_each_operation_of_a_save)
 TEST(each_rank_may_die_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, false); }
 TEST(each_rank_may_die_heard_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
+TEST(each_rank_may_die_while_it_prunes) { each_rank_dies(&small, save_and_prune, 2, true); }
 TEST(each_rank_may_die_at_each_operation_of_a_load) { each_rank_dies(&three, one_load, 1, false); }
 TEST(each_rank_may_die_heard_at_each_operation_of_a_load)
 {

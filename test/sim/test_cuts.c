@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A power cut after every call of the engine's deeds: a save of four ranks over a committed step,
+ * a prune, a rewind, marks. Each choice of what reached the disk is then opened by a new job of
+ * one process, which loads every step it finds and compares every item.
+ *
+ *   test_cuts [--long] [--seed N] [part of a test's name ...]
+ *
+ * With --long: every subset of up to 12 unsynced items; beyond that those of up to 3, their
+ * complements and 2,000 drawn ones. Otherwise 4 items, 1 and 4. Pages are torn at 512 and 4096. */
+#include <stdlib.h>
+#include "jobs.h"
+
+#define main t_main
+#include "../t.h"
+#undef main
+
+static struct {
+	uint64_t seed, states, distinct;
+	bool all;                       /* --long */
+} opt = { .seed = 0x5eaf };
+
+static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
+static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
+
+struct story {
+	struct job j;                   /* what was done since the disk settled */
+	int64_t steps;                  /* 1..steps were committed before */
+	bool twice;                     /* half a rename leaves a directory under both names */
+	int64_t newest[JOB_DEEDS + 1];  /* before deed i; [deeds_n] at the end */
+};
+
+/* ---- crash states already judged ---- */
+
+struct judged {
+	uint64_t *hashes;               /* owned; open addressing, 0: free */
+	size_t n, cap;
+};
+
+static bool judged_add(struct judged *t, uint64_t h);
+
+static void judged_grow(struct judged *t)
+{
+	struct judged more = { NULL, 0, t->cap ? 2 * t->cap : 1024 };
+
+	more.hashes = calloc(more.cap, sizeof(*more.hashes));
+	if (!more.hashes)
+		abort();
+	for (size_t i = 0; i < t->cap; i++)
+		if (t->hashes[i])
+			(void)judged_add(&more, t->hashes[i]);
+	free(t->hashes);
+	*t = more;
+}
+
+static bool judged_add(struct judged *t, uint64_t h)
+{
+	h += h == 0;
+	if (2 * (t->n + 1) > t->cap)
+		judged_grow(t);
+	for (size_t i = h & (t->cap - 1);; i = (i + 1) & (t->cap - 1)) {
+		if (t->hashes[i] == h)
+			return false;
+		if (t->hashes[i] == 0) {
+			t->hashes[i] = h;
+			t->n++;
+			return true;
+		}
+	}
+}
+
+/* ---- one crash state ---- */
+
+/* How many deeds were acknowledged at the cut. */
+static int done_n(const struct story *s, int64_t cut)
+{
+	int n = 0;
+
+	while (n < s->j.deeds_n && s->j.deeds[n].acked >= 0 && s->j.deeds[n].acked <= cut)
+		n++;
+	return n;
+}
+
+/* May step i be gone after this deed? */
+static bool takes_away(const struct story *s, const struct deed *d, int64_t i)
+{
+	return (d->kind == DEED_PRUNE && i < s->steps) || (d->kind == DEED_REWIND && i > d->step);
+}
+
+/* What a job finds is what was promised: "" or what is wrong. */
+static const char *judge_seen(const struct story *s, int64_t cut, const struct seen *seen,
+                              char why[300])
+{
+	int done = done_n(s, cut);
+	const struct deed *now = done < s->j.deeds_n ? &s->j.deeds[done] : NULL;
+	const struct deed *last = done > 0 ? &s->j.deeds[done - 1] : NULL;
+	bool next = now && now->begun <= cut;
+
+	why[0] = '\0';
+	if (seen->newest != s->newest[done] && !(next && seen->newest == s->newest[done + 1]))
+		snprintf(why, 300, "the newest step is %lld, and %lld was acknowledged",
+		         (long long)seen->newest, (long long)s->newest[done]);
+	else if (seen->damaged)
+		snprintf(why, 300, "%d steps are damaged", seen->damaged);
+	else if (last && last->kind == DEED_SAVE && seen->staged)
+		snprintf(why, 300, "step %lld is still staged", (long long)last->step);
+	else if (s->j.deeds[0].kind == DEED_REWIND && (done > 0 || !s->twice) &&
+	         seen->n + (size_t)seen->aside < 3)     /* until then half a rename may lose both */
+		snprintf(why, 300, "a step set aside is gone");
+	for (int64_t i = 1; i <= s->steps && !why[0]; i++) {
+		bool may_go = false;
+
+		for (int k = 0; k < s->j.deeds_n; k++)
+			may_go |= takes_away(s, &s->j.deeds[k], i) && s->j.deeds[k].begun <= cut;
+		if (!may_go && !seen_has(seen, i))
+			snprintf(why, 300, "step %lld is gone", (long long)i);
+	}
+	return why;
+}
+
+static uint64_t hash_without_lock(struct simdisk *disk)
+{
+	(void)simdisk_remove(disk, "run/.sheaf/lock");
+	return simdisk_hash(disk, "run");
+}
+
+static const char *judge(const struct story *s, struct simdisk *disk, int64_t cut, char why[300])
+{
+	struct seen seen, again;
+	uint64_t h;
+
+	if (*job_look(disk, false, s->j.rows, &seen, why) ||    /* I2 */
+	    *job_look(disk, true, s->j.rows, &seen, why) || *judge_seen(s, cut, &seen, why))
+		return why;
+	/* Two days later what other nodes left may go as well; then nothing changes any more. */
+	simdisk_advance(disk, 2 * 86400);
+	if (*job_look(disk, true, s->j.rows, &again, why) || *judge_seen(s, cut, &again, why))
+		return why;
+	h = hash_without_lock(disk);
+	if (*job_look(disk, true, s->j.rows, &again, why))
+		return why;
+	if (h != hash_without_lock(disk) || again.newest != seen.newest ||
+	    (again.staged && !s->twice))
+		snprintf(why, 300, "another recovery changes something, or %d stages stay",
+		         again.staged);
+	return why;
+}
+
+struct hunt {
+	const struct story *story;
+	struct judged judged;
+	char why[400];
+};
+
+static bool try_state(struct hunt *h, int64_t cut, const struct simdisk_choice *choice)
+{
+	struct simdisk *disk = simdisk_crash(h->story->j.disk, (size_t)cut, choice);
+	uint64_t hash = simdisk_hash(disk, "/") * JOB_DEEDS * 2;
+	char why[300] = "";
+
+	for (int i = 0; i < h->story->j.deeds_n; i++)   /* what is promised differs as well */
+		hash += (uint64_t)(h->story->j.deeds[i].begun <= cut) +
+		        (uint64_t)(h->story->j.deeds[i].acked <= cut);
+	opt.states++;
+	if (judged_add(&h->judged, hash)) {
+		opt.distinct++;
+		if (*judge(h->story, disk, cut, why))
+			snprintf(h->why, sizeof(h->why), "cut %lld, after call %zu: %s", (long long)cut,
+			         simdisk_cut_call(h->story->j.disk, (size_t)cut), why);
+	}
+	simdisk_free(disk);
+	return !h->why[0];
+}
+
+static bool has_data(struct simdisk *disk, size_t cut, size_t n, const uint64_t *kept)
+{
+	char text[200];
+
+	for (size_t i = 0; i < n; i++) {
+		if (!(kept[i / 64] >> (i % 64) & 1))
+			continue;
+		simdisk_item_text(disk, cut, i, text, sizeof(text));
+		if (strstr(text, "data"))
+			return true;
+	}
+	return false;
+}
+
+static bool try_tears(struct hunt *h, int64_t cut, const struct simdisk_sets *s)
+{
+	for (unsigned tear = 512; tear <= 4096; tear *= 8) {
+		struct simdisk_choice choice = { s->kept, tear, opt.seed + s->count };
+
+		if (!try_state(h, cut, &choice))
+			return false;
+	}
+	return true;
+}
+
+/* Every cut of what was done since the disk settled: false at the first wrong state. */
+static bool hunt(const struct story *story, char why[400])
+{
+	struct hunt h = { .story = story };
+	size_t cut_n = simdisk_cut_n(story->j.disk);
+	bool fine = true;
+
+	for (size_t cut = 0; fine && cut < cut_n; cut++) {
+		size_t n = simdisk_unsynced(story->j.disk, cut);
+		struct simdisk_sets s;
+
+		simdisk_sets_begin(&s, n, opt.seed + cut);
+		if (!opt.all) {
+			s.all_max = 4;
+			s.small_max = 1;
+			s.seeded = 4;
+		}
+		while (fine && simdisk_sets_next(&s)) {
+			struct simdisk_choice choice = { s.kept, 0, 0 };
+
+			fine = try_state(&h, (int64_t)cut, &choice);
+			if (fine && n && (opt.all || s.count % 4 == 0) &&
+			    has_data(story->j.disk, cut, n, s.kept))
+				fine = try_tears(&h, (int64_t)cut, &s);
+		}
+		simdisk_sets_end(&s);
+	}
+	free(h.judged.hashes);
+	snprintf(why, 400, "%s", h.why);
+	return fine;
+}
+
+/* ---- stories ---- */
+
+static int64_t newest_after(const struct deed *d, int64_t before)
+{
+	switch (d->kind) {
+	case DEED_SAVE:
+	case DEED_REWIND:
+		return d->step;
+	case DEED_MARK_BAD:
+		return d->step - 1;
+	default:
+		return before;
+	}
+}
+
+static void tell(struct story *s, enum simdisk_model model, const int32_t *nodes, int64_t steps,
+                 const struct deed *deeds, int n)
+{
+	struct simdisk *disk = simdisk_new(opt.seed, model);
+
+	*s = (struct story){ .steps = steps, .newest = { steps ? steps : -1 },
+		.twice = model == SIMDISK_STRICT,
+		.j = { .disk = disk, .ranks = 4, .nodes = nodes, .deeds_n = 1,
+		       .group = { .seed = opt.seed } } };
+	for (int64_t i = 1; i <= steps; i++) {
+		s->j.deeds[0] = (struct deed){ .kind = DEED_SAVE, .step = i };
+		job_prepare(&s->j);
+		CHECK(job_run(&s->j));
+		CHECK_INT(job_rc(&s->j), 0);
+	}
+	simdisk_settle(disk);
+	s->j.deeds_n = n;
+	for (int i = 0; i < n; i++) {
+		s->j.deeds[i] = deeds[i];
+		s->newest[i + 1] = newest_after(&deeds[i], s->newest[i]);
+	}
+	s->j.keep_last = deeds[0].kind == DEED_PRUNE ? 1 : 0;
+	job_prepare(&s->j);
+}
+
+static void act(struct story *s)
+{
+	bool fine = job_run(&s->j);
+
+	if (!fine || job_rc(&s->j))
+		print_error("%s %d %s\n", s->j.why, job_rc(&s->j), job_word(&s->j));
+	CHECK(fine);
+	CHECK_INT(job_rc(&s->j), 0);
+}
+
+static void survives(const char *what, enum simdisk_model model, const int32_t *nodes,
+                     int64_t steps, const struct deed *deeds, int n)
+{
+	uint64_t before = opt.states;
+	struct story s;
+	char why[400];
+	bool fine;
+
+	tell(&s, model, nodes, steps, deeds, n);
+	act(&s);
+	fine = hunt(&s, why);
+	if (fine)
+		printf("# %s: %zu cuts, %llu states\n", what, simdisk_cut_n(s.j.disk),
+		       (unsigned long long)(opt.states - before));
+	else
+		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)opt.seed);
+	simdisk_free(s.j.disk);
+	CHECK(fine);
+}
+
+static const struct deed save_2[] = { { .kind = DEED_SAVE, .step = 2 } };
+static const struct deed mark_2[] = { { .kind = DEED_MARK_BAD, .step = 2 } };
+static const struct deed prune[] = { { .kind = DEED_PRUNE } };
+static const struct deed rewind_1[] = { { .kind = DEED_REWIND, .step = 1 } };
+static const struct deed rewind_and_save[] = { { .kind = DEED_REWIND, .step = 1 },
+                                               { .kind = DEED_SAVE, .step = 2 } };
+#define COUNT(deeds) (int)(sizeof(deeds) / sizeof(*(deeds)))
+
+#define EACH_MODEL(name, nodes, steps, deeds)                                              \
+	TEST(name##_survives_every_cut_strict)                                             \
+	{                                                                                  \
+		survives(#name " strict", SIMDISK_STRICT, nodes, steps, deeds, COUNT(deeds)); \
+	}                                                                                  \
+	TEST(name##_survives_every_cut_ext4)                                               \
+	{                                                                                  \
+		survives(#name " ext4", SIMDISK_EXT4, nodes, steps, deeds, COUNT(deeds));  \
+	}
+
+EACH_MODEL(first_save, NULL, 0, save_2)
+EACH_MODEL(next_save, NULL, 1, save_2)
+EACH_MODEL(next_save_of_two_nodes, two_nodes, 1, save_2)
+EACH_MODEL(rewind, NULL, 3, rewind_1)
+EACH_MODEL(rewind_and_save, NULL, 3, rewind_and_save)
+EACH_MODEL(mark_bad, NULL, 2, mark_2)
+EACH_MODEL(prune, NULL, 3, prune)
+
+/* ---- mutants: one fsync does nothing, and the hunt must find it ---- */
+
+struct mutant {
+	const char *what;               /* beginning of the last name of what is synced */
+	bool harmless;
+};
+
+/* Each rank is a node, so that nobody's fsync covers what another wrote. Every fsync there is
+ * must be in the table. */
+static void each_fsync_counts(const char *what, int64_t steps, const struct deed *deeds,
+                              int deeds_n, bool of_deeds, const struct mutant *table, int table_n)
+{
+	int bad = 0;
+	long n = 0;
+
+	for (int i = 0; i < table_n; i++) {
+		const struct mutant *m = &table[i];
+		struct story s;
+		char why[400];
+		bool fine, named;
+
+		tell(&s, SIMDISK_STRICT, four_nodes, steps, deeds, deeds_n);
+		job_skip_fsync(i + 1, of_deeds);
+		act(&s);
+		n = job_fsyncs();
+		job_skip_fsync(0, false);
+		fine = hunt(&s, why);
+		named = strncmp(job_skipped(), m->what, strlen(m->what)) == 0;
+		bad += fine != m->harmless || !named;
+		printf("# %s without fsync %2d of %ld, %-40.40s %s%s\n", what, i + 1, n, job_skipped(),
+		       fine ? m->harmless ? "harmless" : "NOT FOUND"
+		       : m->harmless ? "NOT HARMLESS: " : "found: ",
+		       fine ? "" : why);
+		if (!named)
+			print_error("fsync %d of %s is of %s, not of %s\n", i + 1, what,
+			            job_skipped(), m->what);
+		simdisk_free(s.j.disk);
+	}
+	CHECK_INT(bad, 0);
+	CHECK_INT(n, table_n);
+}
+
+#define MUTANTS(what, steps, deeds, of_deeds, ...)                                         \
+	TEST(leaving_out_any_fsync_of_##what##_is_found)                                   \
+	{                                                                                  \
+		static const struct mutant table[] = { __VA_ARGS__ };                      \
+											   \
+		each_fsync_counts(#what, steps, deeds, COUNT(deeds), of_deeds, table,      \
+		                  COUNT(table));                                           \
+	}
+
+MUTANTS(a_save, 1, save_2, true,
+        { "optimizer-00001", false }, { "model-00001", false },                 /* C3 */
+        { "config.json", false }, { "model.safetensors.index", false },         /* C5 */
+        { "optimizer.safetensors.index", false }, { "sheaf.sums", false },
+        { "optimizer", false }, { "2-", false },
+        { "sheaf.json.tmp", false }, { "2-", false },                           /* C6 */
+        { "run", false }, { "stage", false })                                   /* C9 */
+/* A journal that comes back names the sessions it set aside, and finds none of them. */
+MUTANTS(a_rewind, 3, rewind_1, true,
+        { "rewind.tmp", false }, { ".sheaf", false },
+        { "aside", true }, { "run", true },     /* of the first of two: the last ones cover it */
+        { "aside", false }, { "run", false }, { ".sheaf", true })
+/* Each of the two of / covers the other, the last one of the run what is in it, and what is lost
+ * of .sheaf is made again: the run's identity is taken from a step. */
+MUTANTS(a_first_save, 0, save_2, false,
+        { "/", true }, { "lock", true }, { "run.tmp", false }, { "stage", true },
+        { ".sheaf", true }, { "run", true }, { "/", true }, { "proof-", true },
+        { "optimizer-00001", false }, { "model-00001", false }, { "config.json", false },
+        { "model.safetensors.index", false }, { "optimizer.safetensors.index", false },
+        { "sheaf.sums", false }, { "optimizer", false }, { "2-", false },
+        { "sheaf.json.tmp", false }, { "2-", false }, { "run", false }, { "stage", false })
+MUTANTS(a_prune, 3, prune, true,
+        { "trash", true }, { "run", false })    /* what is lost of the trash was to go */
+MUTANTS(a_mark, 2, mark_2, true,
+        { "2.tmp", false }, { "marks", false },
+        { ".sheaf", true })     /* .sheaf/marks is as old as the run */
+
+TEST(a_journal_that_outlives_its_rewind_spares_what_was_saved_since)
+{
+	struct story s;
+	char why[400];
+	bool fine;
+
+	tell(&s, SIMDISK_STRICT, NULL, 3, rewind_and_save, COUNT(rewind_and_save));
+	job_skip_fsync(7, true);        /* of .sheaf, after the journal was removed */
+	act(&s);
+	job_skip_fsync(0, false);
+	CHECK(strcmp(job_skipped(), ".sheaf") == 0);
+	fine = hunt(&s, why);
+	if (!fine)
+		print_error("%s\n", why);
+	simdisk_free(s.j.disk);
+	CHECK(fine);
+}
+
+int main(int argc, char **argv)
+{
+	int n = 1;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--long") == 0)
+			opt.all = true;
+		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+			opt.seed = strtoull(argv[++i], NULL, 0);
+		else
+			argv[n++] = argv[i];
+	}
+	argv[n] = NULL;
+	n = t_main(n, argv);
+	printf("# %llu crash states, %llu of them different, seed 0x%llx\n",
+	       (unsigned long long)opt.states, (unsigned long long)opt.distinct,
+	       (unsigned long long)opt.seed);
+	return n;
+}
