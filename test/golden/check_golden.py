@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Golden runs: reader.py reads them as it did, and neither it nor the library takes broken ones.
+Prints TAP.
+
+usage: check_golden.py RUN EXPECTED TEST_GOLDEN     the committed run and list; the C program
+       check_golden.py RUN EXPECTED MPIRUN MAKER    today's library makes the same bytes
+"""
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader.py")
+STEPS = 10, 20
+MODEL = "model-00001-of-00003.safetensors"
+OPTIMIZER = "optimizer/optimizer-00002-of-00002.safetensors"
+INDEX = "ema/ema.safetensors.index.json"
+done = []
+
+
+def claim(true, what, why=""):
+    done.append(bool(true))
+    print("%s %d - %s" % ("ok" if true else "not ok", len(done), what), flush=True)
+    if not true:
+        print("".join("# %s\n" % line[:300] for line in str(why).splitlines()[:12]), end="")
+
+
+def call(*argv):
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.PIPE, check=False, encoding="utf-8")
+
+
+def flip(name, at):
+    """A bit, `at` of the file's bytes from its start (below 0: from its end)."""
+    def damage(step):
+        path = os.path.join(step, name)
+        with open(path, "r+b") as f:
+            f.seek(at if at >= 0 else os.path.getsize(path) + at)
+            byte = f.read(1)[0]
+            f.seek(-1, os.SEEK_CUR)
+            f.write(bytes([byte ^ 0x10]))
+    return "a bit of %s at %d" % (name, at), damage
+
+
+def shorten(name, to):
+    def damage(step):
+        path = os.path.join(step, name)
+        os.truncate(path, to if to >= 0 else os.path.getsize(path) + to)
+    return "%s cut to %d" % (name, to), damage
+
+
+def lengthen(name):
+    def damage(step):
+        with open(os.path.join(step, name), "ab") as f:
+            f.write(b"\0")
+    return "%s a byte longer" % name, damage
+
+
+def remove(name):
+    return "%s gone" % name, lambda step: os.unlink(os.path.join(step, name))
+
+
+def add(name):
+    def damage(step):
+        with open(os.path.join(step, name), "wb") as f:
+            f.write(b"{}\n")
+    return "%s that nobody names" % name, damage
+
+
+def swap(a, b):
+    def damage(step):
+        x, y = os.path.join(step, a), os.path.join(step, b)
+        os.rename(x, x + ".tmp")
+        os.rename(y, x)
+        os.rename(x + ".tmp", y)
+    return "%s and %s exchanged" % (a, b), damage
+
+
+DAMAGES = (
+    flip(MODEL, 3), flip(MODEL, 20), flip(MODEL, 4000), flip(MODEL, -1), shorten(MODEL, -1),
+    shorten(MODEL, 0), lengthen(MODEL), remove(MODEL), flip(OPTIMIZER, 4097), remove(OPTIMIZER),
+    flip("sheaf.sums", 0), flip("sheaf.sums", 20), flip("sheaf.sums", 100),
+    flip("sheaf.sums", 1000), flip("sheaf.sums", -1), shorten("sheaf.sums", -8),
+    remove("sheaf.sums"), flip("sheaf.json", 1), flip("sheaf.json", 300), flip("sheaf.json", -10),
+    flip("sheaf.json", -1), shorten("sheaf.json", -1), lengthen("sheaf.json"),
+    flip("config.json", 5), shorten("config.json", 3), remove("config.json"), flip(INDEX, 40),
+    remove(INDEX), add("notes.txt"), add("ema/ema-00002-of-00002.safetensors"),
+    swap(MODEL, "model-00002-of-00003.safetensors"))
+
+
+def check_sound(run, expected, program):
+    steps = [os.path.join(run, "checkpoint-%d" % n) for n in STEPS]
+    with open(expected, encoding="utf-8") as f:
+        want = f.read()
+    got = call(sys.executable, READER, *steps)
+    claim(got.returncode == 0 and got.stdout == want, "reader.py reads every step as it did",
+          got.stderr or "other tensors than the list has")
+    got = call(program, run)
+    claim(got.returncode == 0, "the library opens the run and proves every value", got.stderr)
+    for n, step in zip(STEPS, steps):
+        got = call(program, step, str(n))
+        claim(got.returncode == 0, "the library opens step %d by path" % n, got.stderr)
+
+
+def check_broken(run, at, program):
+    step = os.path.join(at, "step")
+    whole = os.path.join(run, "checkpoint-%d" % STEPS[1])
+    for what, damage in (("a copy", lambda step: None),) + DAMAGES:
+        shutil.copytree(whole, step)
+        damage(step)
+        ours = call(program, step, str(STEPS[1]))
+        theirs = call(sys.executable, READER, step)
+        want = 0 if what == "a copy" else 1
+        claim(ours.returncode == want, "%s: %s by the library" %
+              (what, "refused" if want else "read"), ours.stderr or "taken for whole")
+        claim(theirs.returncode == want and (not want or not theirs.stdout), "%s: %s by reader.py" %
+              (what, "refused" if want else "read"), theirs.stderr or "taken for whole")
+        shutil.rmtree(step)
+
+
+def check_again(run, at, mpirun, maker):
+    fresh = os.path.join(at, "run")
+    made = call(mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3", maker, fresh)
+    claim(made.returncode == 0, "the run is made again", made.stderr)
+    for n in STEPS if made.returncode == 0 else ():
+        a, b = [os.path.join(x, "checkpoint-%d" % n) for x in (run, fresh)]
+        there = [{os.path.relpath(os.path.join(d, f), x) for d, _, fs in os.walk(x) for f in fs}
+                 for x in (a, b)]
+        claim(there[0] == there[1], "step %d has the same files" % n, there[0] ^ there[1])
+        other = [f for f in sorted(there[0] & there[1]) if f != "sheaf.json" and
+                 not filecmp.cmp(os.path.join(a, f), os.path.join(b, f), shallow=False)]
+        claim(not other, "step %d has the same bytes but for its manifest" % n, other)
+
+
+def main(argv):
+    if len(argv) not in (3, 4):
+        print(__doc__, file=sys.stderr)
+        return 2
+    at = tempfile.mkdtemp(prefix="sheaf-golden-")
+    try:
+        if len(argv) == 4:
+            check_again(argv[0], at, *argv[2:])
+        else:
+            check_sound(*argv)
+            check_broken(argv[0], at, argv[2])
+    finally:
+        shutil.rmtree(at, ignore_errors=True)
+    print("1..%d" % len(done))
+    return not all(done)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
