@@ -6,7 +6,7 @@
  *
  *   test_faults [--long] [part of a test's name ...]
  *
- * Without --long some of the larger variants try every third place only. */
+ * Without --long the larger variants, and the rarer failures, take some of the places only. */
 #include <errno.h>
 #include <stdlib.h>
 #include "jobs.h"
@@ -28,15 +28,17 @@ struct variant {
 	int64_t rows;
 	uint64_t staging;
 	int stride;                     /* without --long */
+	bool fresh;                     /* no run, and no step 1 in it */
 };
-static const struct variant small = { "one node", 4, NULL, 0, 0, 1 };
-static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1 };
-static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5 };
-static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1 };
-static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1 };
-static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7 };
-static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11 };
-static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31 };
+static const struct variant small = { "one node", 4, NULL, 0, 0, 1, false };
+static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1, false };
+static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5, false };
+static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1, false };
+static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1, false };
+static const struct variant nothing = { "a new run", 4, two_nodes, 0, 0, 2, true };
+static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7, false };
+static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11, false };
+static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31, false };
 
 static struct job job_of(const struct variant *v, struct simdisk *disk)
 {
@@ -52,6 +54,8 @@ static struct simdisk *base_of(const struct variant *v)
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job j = job_of(v, disk);
 
+	if (v->fresh)
+		return disk;
 	j.deeds[j.deeds_n++] = (struct deed){ .kind = DEED_SAVE, .step = 1 };
 	job_prepare(&j);
 	if (!job_run(&j) || job_rc(&j) != 0)
@@ -94,14 +98,14 @@ static bool save_is_as_told(const struct job *j, const struct deed *d, const str
 }
 
 /* What is on the disk is what the ranks were told. "" or what is not. */
-static const char *judge(const struct job *j, struct simdisk *disk, char why[300])
+static const char *judge(const struct job *j, bool fresh, struct simdisk *disk, char why[300])
 {
 	const struct deed *back = rewind_of(j);
 	struct seen seen;
 
 	if (*job_look(disk, false, j->rows, &seen, why))
 		return why;
-	if (seen.damaged || !(seen_has(&seen, 1) || (j->keep_last && seen_has(&seen, 2)))) {
+	if (seen.damaged || !(fresh || seen_has(&seen, 1) || (j->keep_last && seen_has(&seen, 2)))) {
 		snprintf(why, 300, "step 1 is gone, or %d are damaged", seen.damaged);
 		return why;
 	}
@@ -153,7 +157,7 @@ static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
 	struct simdisk *disk = copy_of(base);
 	struct job j = job_of(s->v, disk);
 	struct simdisk_fault fault = s->fault;
-	char why[300] = "", call[300] = "";
+	char why[300] = "";
 	bool fired;
 	int failed = 0;
 
@@ -173,17 +177,11 @@ static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
 	if (!j.why[0] && !fired && (job_rc(&j) != 0 || j.local_rc != 0))
 		snprintf(j.why, sizeof(j.why), "failed without a fault");
 	if (!j.why[0])
-		(void)judge(&j, disk, why);
+		(void)judge(&j, s->v->fresh, disk, why);
 	if (j.why[0] || why[0]) {
-		size_t calls = 0;
-
-		for (size_t i = 0; i < simdisk_calls(disk) && !call[0]; i++)
-			if (strstr(simdisk_call_text(disk, i), "fault") ||
-			    strstr(simdisk_call_text(disk, i), " = -"))
-				calls++, snprintf(call, sizeof(call), "%s", simdisk_call_text(disk, i));
-		print_error("%s, rank %d, call %d (how %d, %s): %s%s (%d: %s) %s\n", s->v->name, rank,
+		print_error("%s, rank %d, call %d (how %d, %s): %s%s (%d: %s)\n", s->v->name, rank,
 		            nth, (int)fault.how, strerror(fault.error), j.why, why, job_rc(&j),
-		            job_word(&j), call);
+		            job_word(&j));
 		s->bad++;
 	}
 	simdisk_free(disk);
@@ -196,7 +194,7 @@ static void each_call_fails(const struct variant *v, const struct deed *deeds, i
 {
 	struct sweep s = { v, deeds, n, fault, 0, 0 };
 	struct simdisk *base = base_of(v);
-	int stride = all_of_it ? 1 : v->stride;
+	int stride = all_of_it ? 1 : v->stride * (fault.always || fault.how == SIMDISK_AFTER ? 3 : 1);
 
 	for (int rank = 0; rank < v->ranks && s.bad < 20; rank++)
 		for (int nth = 1 + rank % stride;; nth += stride) {
@@ -221,6 +219,9 @@ FAILS(two_saves, small, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(two_saves, small, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
 FAILS(two_saves, apart, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, nothing, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, nothing, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(two_saves, nothing, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
 FAILS(two_saves, rounds, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, rounds, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(two_saves, rounds, write_half, .how = SIMDISK_PART, .kind = SIMDISK_PWRITE)
@@ -293,7 +294,7 @@ static bool one_death(const struct variant *v, struct simdisk *base, const struc
 	if (!j.why[0] && j.stat.clock_ms > 2 * JOB_TIMEOUT_MS + 1000)
 		snprintf(j.why, sizeof(j.why), "it took %lld ms", (long long)j.stat.clock_ms);
 	/* A job that comes later sees all that was acknowledged, and cleans. */
-	if (!j.why[0] && !*judge(&j, disk, why) && !*job_look(disk, true, v->rows, &seen, why) &&
+	if (!j.why[0] && !*judge(&j, v->fresh, disk, why) && !*job_look(disk, true, v->rows, &seen, why) &&
 	    seen.staged && !v->nodes)
 		snprintf(why, sizeof(why), "%d stages of the dead are left", seen.staged);
 	if (!j.why[0] && !why[0] && v->nodes) {
@@ -314,7 +315,7 @@ static bool one_death(const struct variant *v, struct simdisk *base, const struc
 static void each_rank_dies(const struct variant *v, const struct deed *deeds, int n, bool sent)
 {
 	struct simdisk *base = base_of(v);
-	int bad = 0, tried = 0, stride = all_of_it ? 1 : v->stride;
+	int bad = 0, tried = 0, stride = all_of_it ? 1 : v->stride + !sent;
 
 	for (int rank = 0; rank < v->ranks && bad < 20; rank++)
 		for (int at = 1 + rank % stride; bad < 20; at += stride) {
@@ -338,6 +339,7 @@ TEST(each_rank_may_die_heard_at_each_operation_of_a_save)
 }
 TEST(each_rank_may_die_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, false); }
 TEST(each_rank_may_die_heard_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, true); }
+TEST(each_rank_may_die_in_a_new_run) { each_rank_dies(&nothing, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
 TEST(each_rank_may_die_while_it_prunes) { each_rank_dies(&small, save_and_prune, 2, true); }
 TEST(each_rank_may_die_at_each_operation_of_a_load) { each_rank_dies(&three, one_load, 1, false); }
@@ -369,7 +371,7 @@ static void each_rank_is_late(const struct variant *v, const struct deed *deeds,
 			if (!j.why[0] && ms < JOB_TIMEOUT_MS && job_rc(&j) != 0)
 				snprintf(j.why, sizeof(j.why), "%d: %s", job_rc(&j), job_word(&j));
 			if (!j.why[0])
-				(void)judge(&j, disk, why);
+				(void)judge(&j, v->fresh, disk, why);
 			if (j.why[0] || why[0]) {
 				print_error("%s: rank %d is %lld ms late at operation %d: %s%s\n", v->name,
 				            rank, (long long)ms, at, j.why, why);
@@ -506,7 +508,7 @@ static bool one_starving(const struct variant *v, struct simdisk *base, int rank
 	if (!j.why[0] && !starved && rc != 0)
 		snprintf(j.why, sizeof(j.why), "%d: %.300s", rc, job_word(&j));
 	if (!j.why[0])
-		(void)judge(&j, disk, why);
+		(void)judge(&j, v->fresh, disk, why);
 	if (j.why[0] || why[0]) {
 		print_error("%s: allocation %ld of rank %d fails: %s%s (%d: %s)\n", v->name, nth, rank,
 		            j.why, why, rc, job_word(&j));
@@ -540,7 +542,7 @@ TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_fa
 
 static uint64_t travelled(const int32_t *nodes, uint64_t *to_zero, bool between)
 {
-	struct variant v = { "payload", 4, nodes, 1000, 0, 1 };
+	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false };
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job j = job_of(&v, disk);
 	uint64_t n = 0;
