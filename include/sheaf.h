@@ -135,7 +135,7 @@ struct sheaf_opts {
 	uint32_t size, flags;
 	uint64_t staging_bytes_max;     /* this rank's host copies; 0: what one save needs */
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
-	int32_t io_threads, images_max; /* 0: 4; saves staged or being written, 0: 1 */
+	int32_t io_threads, images_max; /* 0: 4; 0: 1, more has no use yet */
 	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
 	int32_t keep_last, keep_every;  /* for sheaf_run_prune, run by commits too; 0: keep all */
 	int32_t grace_s;                /* before pruned bytes are deleted; 0: 600; -1: none */
@@ -203,7 +203,8 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
 void sheaf_state_free(struct sheaf_state *state);
 
 /* Saving. begin copies and returns: the tensors may change. EAGAIN or EBUSY from begin:
- * this save was not started, train on. At most images_max at once, committed in order.
+ * this save was not started, train on. A second save waits until the first is written; saves
+ * are committed in the order they began.
  * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
@@ -225,7 +226,7 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
 int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
-/* Give up: stops writing soon; commit then returns EFAILED everywhere. [any thread] */
+/* Give up: exchange and commit then return EFAILED everywhere. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written after timeout_ms
  * (< 0: opts.timeout_ms), call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "export.h"
 #include "group.h"
+#include "sys.h"
 #include "mem.h"
 #include "sheaf.h"
 
@@ -42,6 +43,7 @@ SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_gro
 	memcpy(&g->ops, ops, sizeof(g->ops));
 	g->ops.size = sizeof(g->ops);
 	g->refs = 1;
+	g->pid = shf_sys_real()->ops->pid(NULL);
 	*group = g;
 	return 0;
 }
@@ -52,5 +54,7 @@ SHEAF_API void sheaf_group_free(struct sheaf_group *group)
 	if (!group || group->dropped)
 		return;
 	group->dropped = true;
+	if (group->pid != shf_sys_real()->ops->pid(NULL))
+		group->ops.free = NULL; /* a forked child's copy: memory and nothing else */
 	shf_group_put(group);
 }

@@ -240,6 +240,9 @@ static int take_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, 
 		return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s/%s: tensor %s: its shape is no "
 		                "number of bytes", step->path, file->name, t->name);
 	t->loose = t->off % t->unit != 0;
+	if (t->loose && step->sound) /* placement never does that */
+		return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s/%s: tensor %s at byte %" PRIu64
+		                " is not aligned to its items", step->path, file->name, t->name, t->off);
 	return 0;
 }
 

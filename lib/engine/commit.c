@@ -23,42 +23,56 @@
 #include "save.h"
 #include "version.h"
 
-#define PROGRESS_MS 200
-
 /* ---- C3 ---- */
 
-static int fsync_files(struct sheaf_save *save, struct sheaf_error *err)
+static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct sheaf_error *err)
 {
-	struct sheaf_run *run = save->run;
-	size_t files_n = save->plan->layout.files_n;
-	struct shf_io *ios = shf_zalloc(files_n, sizeof(*ios));
-	int rc = ios ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files", files_n);
+	int rc = 0;
 
-	for (size_t f = 0; f < files_n && rc == 0; f++) {
+	for (size_t f = 0; f < save->plan->layout.files_n && rc == 0; f++) {
 		if (save->fds[f] < 0)
 			continue;
 		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->fds[f], .off = f };
-		rc = shf_io_submit(run, &save->io, &ios[f]);
+		rc = shf_io_submit(save->run, &save->io, &ios[f]);
 		if (rc < 0)
 			rc = shf_fail_sys(err, -rc, "step %" PRId64 ": submitting an fsync", save->step);
 	}
-	int drained = shf_save_drain(save, -1);
-	if (rc == 0 && drained < 0) {
-		rc = drained;
-		if (err)
-			*err = save->err;
-	}
-	for (size_t f = 0; f < files_n; f++) {
+	return rc;
+}
+
+static int close_files(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = save->run->sys;
+	int rc = 0;
+
+	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
 		int closed;
 
 		if (save->fds[f] < 0)
 			continue;
-		closed = run->sys->ops->close(run->sys->arg, save->fds[f]);
+		closed = sys->ops->close(sys->arg, save->fds[f]);
 		save->fds[f] = -1;
 		if (rc == 0 && closed < 0)
 			rc = shf_fail_sys(err, -closed, "step %" PRId64 ": closing %s", save->step,
 			                  save->plan->layout.files[f].name);
 	}
+	return rc;
+}
+
+/* C3 [collective] */
+static int fsync_files(struct sheaf_save *save, struct sheaf_error *err)
+{
+	size_t files_n = save->plan->layout.files_n;
+	struct shf_io *ios = shf_zalloc(files_n, sizeof(*ios));
+	int rc = ios ? fsync_submit(save, ios, err)
+	             : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files", files_n);
+
+	rc = shf_agree(&save->run->team, rc, err);
+	if (rc == 0)
+		rc = shf_save_drain_together(save, -1, err);
+	(void)shf_save_drain(save, -1); /* ios is ours until all of them are back */
+	if (rc == 0)
+		rc = shf_agree(&save->run->team, close_files(save, err), err);
 	shf_free(ios);
 	return rc;
 }
@@ -235,7 +249,7 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-static int own_failure(struct sheaf_save *save, struct sheaf_error *err)
+int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (atomic_load(&save->failed)) {
 		int rc;
@@ -245,57 +259,26 @@ static int own_failure(struct sheaf_save *save, struct sheaf_error *err)
 		pthread_mutex_unlock(&save->lock);
 		return rc;
 	}
-	if (save->rc < 0 && err)
-		*err = save->err;
-	return save->rc;
+	return shf_save_rc(save, err);
 }
 
-/* Waits in slices, so that the caller hears how far it is. */
-static int wait_written(struct sheaf_save *save, int timeout_ms)
-{
-	const struct sheaf_opts *o = &save->run->opts;
-	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
-	int rc;
-
-	do {
-		left = (until - shf_now(save->run)) / 1000000;
-		left = left < 0 ? 0 : left;
-		rc = shf_save_drain(save, o->progress && left > PROGRESS_MS ? PROGRESS_MS : (int)left);
-		if (o->progress) {
-			struct sheaf_stat stat;
-
-			shf_save_stat(save, &stat);
-			o->progress(o->arg, &stat);
-		}
-	} while (rc == SHEAF_EAGAIN && left > 0);
-	return rc;
-}
-
-/* C2: EAGAIN on all while some rank's bytes are not written. */
+/* C2: EAGAIN on all while some rank's bytes are not written. All wait as long as the least
+ * patient rank. */
 static int all_written(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	uint64_t pending;
-	int rc;
+	uint64_t inv = ~(uint64_t)timeout_ms;
+	int wait, rc = shf_allreduce(team, &inv, 1, SHEAF_MAX, err);
 
-	do {
-		rc = shf_net_finish(save, timeout_ms == 0 ? UINT64_C(1) << 20 : 0, err);
-	} while (rc == SHEAF_EAGAIN && timeout_ms != 0);
-	if (rc == SHEAF_EAGAIN)
-		return shf_fail(err, rc, "step %" PRId64 ": bytes must still travel", save->step);
 	if (rc < 0)
 		return rc;
-	rc = wait_written(save, timeout_ms);
-	pending = rc == SHEAF_EAGAIN;
-	if (rc < 0 && rc != SHEAF_EAGAIN && err)
-		*err = save->err;
-	rc = shf_agree(team, pending ? 0 : rc, err);
-	if (rc == 0)
-		rc = shf_allreduce(team, &pending, 1, SHEAF_MAX, err);
-	if (rc == 0 && pending)
-		rc = shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank is still writing",
-		              save->step);
-	return rc;
+	wait = (int)~inv;
+	do {
+		rc = shf_net_finish(save, wait == 0 ? UINT64_C(1) << 20 : 0, err);
+	} while (rc == SHEAF_EAGAIN && wait != 0);
+	if (rc == SHEAF_EAGAIN)
+		return shf_fail(err, rc, "step %" PRId64 ": bytes must still travel", save->step);
+	return rc == 0 ? shf_save_drain_together(save, wait, err) : rc;
 }
 
 static int finish(struct sheaf_save *save, struct sheaf_error *err)
@@ -304,7 +287,7 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_arena arena = { 0 };
 	struct shf_given given = { 0 };
 	struct shf_sums_out sums = { 0 };
-	int rc = shf_agree(team, fsync_files(save, err), err);
+	int rc = fsync_files(save, err);
 
 	if (rc == 0)
 		rc = shf_sums_gather(save, &arena, &sums, err);
@@ -331,6 +314,25 @@ static void succeed(struct sheaf_save *save)
 	        run->team.rank);
 }
 
+/* Perhaps it is on disk: saves begun after it would name the wrong parent. */
+static void doubt(const struct sheaf_save *save)
+{
+	save->run->doubtful = save->step;
+	for (struct sheaf_save *s = save->run->first; s; s = s->next)
+		(void)shf_save_fail(s, "the save before it is in doubt");
+}
+
+static int same_step(const struct sheaf_save *save, struct sheaf_error *err)
+{
+	uint64_t x = (uint64_t)save->step, same, lo, hi;
+	int rc = shf_same(&save->run->team, &x, 1, &same, &lo, &hi, err);
+
+	if (rc == 0 && !same)
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks commit different steps: %" PRIu64 " and %"
+		              PRIu64, lo, hi);
+	return rc;
+}
+
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -340,11 +342,14 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 
 	if (rc < 0)
 		return rc;
-	rc = shf_agree(&run->team, own_failure(save, err), err);
+	rc = same_step(save, err);
+	if (rc < 0)
+		return rc;
+	rc = shf_agree(&run->team, shf_save_failure(save, err), err);
 	if (rc == 0)
 		rc = all_written(save, wait, err);
 	if (rc == 0)
-		rc = shf_agree(&run->team, own_failure(save, err), err);
+		rc = shf_agree(&run->team, shf_save_failure(save, err), err);
 	if (rc == SHEAF_EAGAIN) {
 		save->commit_ns += (uint64_t)(shf_now(run) - from);
 		return rc;
@@ -352,9 +357,9 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	if (rc == 0)
 		rc = finish(save, err);
 	save->commit_ns += (uint64_t)(shf_now(run) - from);
-	shf_save_settle(save, rc);
+	shf_save_settle(save, rc, err);
 	if (rc == SHEAF_EINDOUBT)
-		run->doubtful = save->step;
+		doubt(save);
 	if (rc == 0) {
 		succeed(save);
 		if (run->opts.keep_last || run->opts.keep_every)

@@ -18,6 +18,7 @@ struct sheaf_step {
 	char *path;                     /* owned */
 	int dir;                        /* descriptor of the directory */
 	int lease;                      /* of sheaf.json, shared lock; -1 */
+	unsigned rewinds;               /* of the run when it was opened */
 	bool sound;                     /* has a manifest, so also sums */
 	bool renamed;                   /* opened by path under another name than its step's */
 	struct shf_arena arena;

@@ -137,10 +137,10 @@ int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *e
 	s.connections = shf_zalloc(ranks, sizeof(*s.connections));
 	if (!run->images.peers)
 		run->images.peers = shf_zalloc(ranks, sizeof(*run->images.peers));
+	for (size_t r = 0; s.connections && r < ranks; r++)
+		s.connections[r] = -1;
 	if (!s.all || !s.connections || !run->images.peers)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for images of %zu ranks", ranks);
-	for (size_t r = 0; rc == 0 && r < ranks; r++)
-		s.connections[r] = -1;
 	if (rc == 0 && s.grew)
 		rc = grow(run, bytes, s.shared, err);
 	rc = share(run, &s, rc, err);

@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of several owners share a run's queue; whoever waits takes what has finished, his or
- * not, and tells its owner. */
+/* Requests of several owners share a run's queue. One thread at a time waits for the queue and
+ * tells each owner of what has finished, his own or not; the others wait for that thread, no
+ * longer than they want to. */
+#include <time.h>
 #include "err.h"
 #include "run.h"
+
+void shf_io_turn_init(pthread_cond_t *turn)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(turn, &attr);
+	pthread_condattr_destroy(&attr);
+}
 
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io)
 {
@@ -14,6 +26,44 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 	return rc;
 }
 
+/* Takes one finished request; the lock is held on entry and exit, not while waiting. */
+static int take_one(struct sheaf_run *run, int timeout_ms)
+{
+	struct shf_io *io = NULL;
+	int rc;
+
+	run->in_taken = true;
+	pthread_mutex_unlock(&run->in_lock);
+	rc = run->sys->ops->complete(run->sys->arg, run->queue, &io, timeout_ms);
+	pthread_mutex_lock(&run->in_lock);
+	run->in_taken = false;
+	if (rc == 1) {
+		struct shf_io_owner *of = io->user;
+
+		of->done(of, io);
+		atomic_fetch_sub(&of->pending, 1);
+	}
+	pthread_cond_broadcast(&run->in_turn);
+	return rc;
+}
+
+/* Until the thread that waits for the queue has moved: 1, or 0 when the time is up. */
+static int wait_turn(struct sheaf_run *run, int timeout_ms)
+{
+	struct timespec until;
+
+	if (timeout_ms < 0)
+		return pthread_cond_wait(&run->in_turn, &run->in_lock) == 0;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += timeout_ms % 1000 * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000L;
+	}
+	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
+}
+
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
@@ -22,16 +72,12 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 	pthread_mutex_lock(&run->in_lock);
 	while (atomic_load(&owner->pending) > 0 && rc == 1) {
 		int64_t left = (until - shf_now(run)) / 1000000;
-		struct shf_io *io;
+		int wait = timeout_ms < 0 ? -1 : left > 0 ? (int)left : 0;
 
-		rc = run->sys->ops->complete(run->sys->arg, run->queue, &io,
-		                             timeout_ms < 0 ? -1 : left > 0 ? (int)left : 0);
-		if (rc == 1) {
-			struct shf_io_owner *of = io->user;
-
-			of->done(of, io);
-			atomic_fetch_sub(&of->pending, 1);
-		}
+		if (!run->in_taken)
+			rc = take_one(run, wait);
+		else
+			rc = wait == 0 ? 0 : wait_turn(run, wait);
 	}
 	rc = atomic_load(&owner->pending) == 0 ? 0 : SHEAF_EAGAIN;
 	pthread_mutex_unlock(&run->in_lock);

@@ -394,57 +394,76 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 	return 0;
 }
 
-/* Cut segments that are larger than the window: their moves are cut with them. */
+/* What of a move lies in bytes [lo, hi) of its file. */
+static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo, uint64_t hi,
+                       struct shf_box out[SHF_RANGE_BOXES_MAX])
+{
+	const struct shf_lt_tensor *t = &l->tensors[mv->tensor];
+	struct shf_box range[SHF_RANGE_BOXES_MAX];
+	uint64_t units = t->bytes / t->unit;
+	uint64_t a = lo > t->off ? (lo - t->off) / t->unit : 0;
+	uint64_t b = hi > t->off ? (hi - t->off) / t->unit : 0;
+	int ranges = a < units ? shf_range_boxes(&t->shape, a, b < units ? b : units, range) : 0;
+	size_t n = 0;
+
+	for (int x = 0; x < ranges; x++)
+		n += shf_box_intersect(&out[n], &mv->box, &range[x]);
+	return n;
+}
+
+/* Segments cut into parts of a window, their moves with them; how many moves there are then. g
+ * and v NULL: only count. */
+static size_t cut_into(const struct shf_layout *l, const struct shf_work *w, uint64_t window,
+                       struct shf_seg *g, struct shf_mv *v)
+{
+	size_t gn = 0, vn = 0;
+
+	for (size_t i = 0; i < w->segs_n; i++)
+		for (uint64_t lo = w->segs[i].lo; lo < w->segs[i].hi; lo += window, gn++) {
+			struct shf_seg part = w->segs[i];
+			size_t first = vn;
+
+			part.lo = lo;
+			part.hi = part.hi - lo > window ? lo + window : part.hi;
+			for (uint32_t k = 0; k < part.moves_n; k++) {
+				const struct shf_mv *mv = &w->moves[part.first_move + k];
+				struct shf_box boxes[SHF_RANGE_BOXES_MAX];
+				size_t n = cut_move(l, mv, part.lo, part.hi, boxes);
+
+				for (size_t x = 0; v && x < n; x++) {
+					v[vn + x] = *mv;
+					v[vn + x].seg = (uint32_t)gn;
+					v[vn + x].box = boxes[x];
+				}
+				vn += n;
+			}
+			part.first_move = (uint32_t)first;
+			part.moves_n = (uint32_t)(vn - first);
+			if (g)
+				g[gn] = part;
+		}
+	return vn;
+}
+
+/* Cut segments that are larger than the window. */
 static int cut_segments(const struct shf_layout *l, struct shf_work *w, uint64_t window)
 {
-	size_t segs = 0, moves = 0;
+	size_t segs = 0, moves;
 
-	for (size_t i = 0; i < w->segs_n; i++) {
-		size_t parts = (size_t)((w->segs[i].hi - w->segs[i].lo + window - 1) / window);
-
-		segs += parts;
-		moves += parts > 1 ? w->segs[i].moves_n * (parts + 1) * SHF_RANGE_BOXES_MAX
-		                   : w->segs[i].moves_n;
-	}
+	for (size_t i = 0; i < w->segs_n; i++)
+		segs += (size_t)((w->segs[i].hi - w->segs[i].lo + window - 1) / window);
 	if (segs == w->segs_n)
 		return 0;
+	moves = cut_into(l, w, window, NULL, NULL);
 	struct shf_seg *g = shf_arena_alloc(&w->arena, segs, sizeof(*g));
-	struct shf_mv *v = shf_arena_alloc(&w->arena, moves, sizeof(*v));
-	size_t gn = 0, vn = 0;
+	struct shf_mv *v = shf_arena_alloc(&w->arena, moves + 1, sizeof(*v));
 
 	if (!g || !v)
 		return SHEAF_ENOMEM;
-	for (size_t i = 0; i < w->segs_n; i++) {
-		const struct shf_seg *s = &w->segs[i];
-
-		for (uint64_t lo = s->lo; lo < s->hi; lo += window) {
-			struct shf_seg part = *s;
-
-			part.lo = lo;
-			part.hi = s->hi - lo > window ? lo + window : s->hi;
-			part.first_move = (uint32_t)vn;
-			for (uint32_t k = 0; k < s->moves_n; k++) {
-				struct shf_mv mv = w->moves[s->first_move + k];
-				const struct shf_lt_tensor *t = &l->tensors[mv.tensor];
-				struct shf_box range[SHF_RANGE_BOXES_MAX], box = mv.box;
-				uint64_t a = part.lo > t->off ? (part.lo - t->off) / t->unit : 0;
-				uint64_t b = part.hi > t->off ? (part.hi - t->off) / t->unit : 0;
-				uint64_t units = t->bytes / t->unit;
-				int n = shf_range_boxes(&t->shape, a, b < units ? b : units, range);
-
-				mv.seg = (uint32_t)gn;
-				for (int x = 0; x < n; x++)
-					if (shf_box_intersect(&mv.box, &box, &range[x]))
-						v[vn++] = mv;
-			}
-			part.moves_n = (uint32_t)(vn - part.first_move);
-			g[gn++] = part;
-		}
-	}
+	w->moves_n = cut_into(l, w, window, g, v);
 	w->segs = g;
-	w->segs_n = gn;
+	w->segs_n = segs;
 	w->moves = v;
-	w->moves_n = vn;
 	return 0;
 }
 

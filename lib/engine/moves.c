@@ -274,7 +274,7 @@ static void sum_segment(struct sheaf_save *save, const struct shf_seg *g)
 	}
 }
 
-static int write_segment(struct sheaf_save *save, size_t i)
+static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *err)
 {
 	const struct shf_seg *g = &save->plan->work.segs[i];
 	struct shf_io *io = &save->ios[i];
@@ -285,22 +285,26 @@ static int write_segment(struct sheaf_save *save, size_t i)
 		.off = g->lo };
 	int rc = shf_io_submit(save->run, &save->io, io);
 	if (rc < 0)
-		return shf_fail_sys(&save->err, -rc, "step %lld: %s: submitting a write",
+		return shf_fail_sys(err, -rc, "step %lld: %s: submitting a write",
 		                    (long long)save->step, save->plan->layout.files[g->file].name);
 	return 0;
 }
 
 /* Submit what is ready: of this round, the segments that do or do not wait for the net. */
-static int write_round(struct sheaf_save *save, uint32_t round, bool net)
+static int write_round(struct sheaf_save *save, uint32_t round, bool net,
+                       struct sheaf_error *err)
 {
 	struct span segs = segs_of(&save->plan->work, round);
-	int rc = save->rc;
+	struct sheaf_error own;
+	int rc = shf_save_rc(save, &own);
 
 	for (size_t i = segs.first; i < segs.end && rc == 0; i++)
 		if (waits_for_net(save, &save->plan->work.segs[i]) == net)
-			rc = write_segment(save, i);
-	if (rc < 0 && save->rc == 0)
-		save->rc = rc;
+			rc = write_segment(save, i, &own);
+	if (rc < 0)
+		shf_save_stick(save, rc, &own);
+	if (rc < 0 && err)
+		*err = own;
 	return rc;
 }
 
@@ -312,12 +316,17 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 	size_t file = sync ? (size_t)io->off : save->plan->work.segs[io - save->ios].file;
 	const char *name = save->plan->layout.files[file].name;
 
-	if (save->rc == 0 && io->result < 0)
-		save->rc = shf_fail_sys(&save->err, (int)-io->result, "step %lld: %s: %s",
-		                        (long long)save->step, name, sync ? "fsync" : "write");
-	else if (save->rc == 0 && !sync && (uint64_t)io->result != io->len)
-		save->rc = shf_fail(&save->err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
-		                    (long long)save->step, name, (long long)io->result, io->len);
+	struct sheaf_error err;
+	int rc = 0;
+
+	if (io->result < 0)
+		rc = shf_fail_sys(&err, (int)-io->result, "step %lld: %s: %s", (long long)save->step,
+		                  name, sync ? "fsync" : "write");
+	else if (!sync && (uint64_t)io->result != io->len)
+		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
+		              (long long)save->step, name, (long long)io->result, io->len);
+	if (rc < 0)
+		shf_save_stick(save, rc, &err);
 	if (!sync)
 		atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
 }
@@ -326,7 +335,38 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms)
 {
 	int rc = shf_io_drain(save->run, &save->io, timeout_ms);
 
-	return rc < 0 ? rc : save->rc;
+	return rc < 0 ? rc : shf_save_rc(save, NULL);
+}
+
+#define SLICE_MS 250
+
+int shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_error *err)
+{
+	const struct sheaf_opts *o = &save->run->opts;
+	struct shf_team *team = &save->run->team;
+	int left = wait_ms, rc;
+	uint64_t pending;
+
+	do {
+		int slice = wait_ms < 0 || left > SLICE_MS ? SLICE_MS : left;
+
+		rc = shf_save_drain(save, slice);
+		pending = rc == SHEAF_EAGAIN;
+		if (o->progress) {
+			struct sheaf_stat stat;
+
+			shf_save_stat(save, &stat);
+			o->progress(o->arg, &stat);
+		}
+		rc = shf_agree(team, pending ? 0 : shf_save_rc(save, err), err);
+		if (rc == 0)
+			rc = shf_allreduce(team, &pending, 1, SHEAF_MAX, err);
+		left -= slice;
+	} while (rc == 0 && pending && (wait_ms < 0 || left > 0));
+	if (rc == 0 && pending)
+		rc = shf_fail(err, SHEAF_EAGAIN, "step %lld: some rank is still writing",
+		              (long long)save->step);
+	return rc;
 }
 
 /* What arrived into the image; replicas' digests compared with what will be written. */
@@ -426,19 +466,13 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 		return SHEAF_EAGAIN;
 	if (rc == 0) {
 		rc = save->net.most ? unpack_round(save, save->round, err) : 0;
-		if (rc == 0 && write_round(save, save->round, true) < 0) {
-			rc = save->rc;
-			if (err)
-				*err = save->err;
-		}
+		if (rc == 0)
+			rc = write_round(save, save->round, true, err);
 		rc = shf_agree(&save->run->team, rc, err);
 	}
 	save->exchanged = rc == 0;
-	if (rc < 0 && save->rc == 0) {
-		save->rc = rc;
-		if (err)
-			save->err = *err;
-	}
+	if (rc < 0)
+		shf_save_stick(save, rc, err);
 	shf_net_release(&save->net);
 	return rc;
 }
@@ -460,21 +494,15 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
 	save->net.most = (size_t)most;
 	if (rc == 0) {
-		rc = write_round(save, round, false);
-		if (rc < 0 && err)
-			*err = save->err;
+		rc = write_round(save, round, false, err);
 		rc = shf_agree(team, rc, err);
 	}
 	if (rc < 0 || last)
 		return rc;
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
-	if (rc == 0) {
-		rc = shf_save_drain(save, -1);
-		if (rc < 0 && err)
-			*err = save->err;
-		rc = shf_agree(team, rc, err); /* the next round writes over these images (I10) */
-	}
+	if (rc == 0) /* the next round writes over these images (I10) */
+		rc = shf_save_drain_together(save, -1, err);
 	return rc;
 }
 

@@ -192,6 +192,7 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
+	run->rewinds++;
 	run->parent = step;
 	run->doubtful = -1;
 	memcpy(run->parent_session, session, sizeof(session));

@@ -65,11 +65,11 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	struct sheaf_opts o = { .size = sizeof(o) };
 
 	*out = o;
-	if (in && in->size < OPTS_MIN)
+	if (in && (in->size < OPTS_MIN || in->size > SHF_STRUCT_MAX))
 		return shf_fail(err, SHEAF_EINVAL, "opts.size is %u; set it to sizeof(struct "
 		                "sheaf_opts)", (unsigned)in->size);
 	if (in) {
-		for (size_t i = sizeof(o); i < in->size; i++)
+		for (size_t i = sizeof(o); i < in->size && i < SHF_STRUCT_MAX; i++)
 			if (((const uint8_t *)in)[i])
 				return shf_fail(err, SHEAF_EINVAL, "opts asks for something newer than "
 				                "this sheaf");
@@ -128,15 +128,18 @@ void shf_run_put(struct sheaf_run *run)
 		shf_images_release(&run->images, run->sys, run->team.ranks);
 		if (!run->foreign)
 			shf_store_close(&run->store);
+		pthread_cond_destroy(&run->in_turn);
+		pthread_mutex_destroy(&run->in_lock);
 	} else { /* a forked child has the memory; threads, locks and files are its parent's */
 		shf_free(run->images.peers);
 		shf_free(run->store.path);
+		if (run->team.group)
+			run->team.group->ops.free = NULL; /* nor is the group */
 	}
 	shf_place_release(&run->place);
 	shf_opts_release(&run->opts);
 	if (run->team.group)
 		shf_group_put(run->team.group);
-	pthread_mutex_destroy(&run->in_lock);
 	shf_free(run);
 }
 
@@ -157,6 +160,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->images.own.fd = -1;
 	pthread_mutex_init(&run->in_lock, NULL);
+	shf_io_turn_init(&run->in_turn);
 	run->foreign = true;
 	rc = sys->ops->random(sys->arg, &run->id, sizeof(run->id));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_opts_take(&run->opts, opts, err);
@@ -213,7 +217,8 @@ struct opened {
 
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
-	int wait = run->opts.timeout_ms < 30000 ? run->opts.timeout_ms : 30000;
+	/* Half of the deadline: the others wait in an agreement meanwhile. */
+	int wait = run->opts.timeout_ms / 2 < 30000 ? run->opts.timeout_ms / 2 : 30000;
 	int rc = run->opts.flags & SHEAF_READONLY
 	       ? shf_store_open(&run->store, run->sys, dir, err)
 	       : shf_store_own(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE, wait, err);
@@ -278,12 +283,16 @@ static uint64_t text_hash(const char *s)
 /* Arguments that must be the same everywhere. */
 static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
 {
-	uint64_t x[3] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max };
-	uint64_t same, lo[3], hi[3];
-	int rc = shf_same(&run->team, x, 3, &same, lo, hi, err);
+	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
+	uint64_t x[4] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep };
+	uint64_t same, lo[4], hi[4];
+	int rc = shf_same(&run->team, x, 4, &same, lo, hi, err);
 
-	if (rc < 0 || same == 7)
+	if (rc < 0 || same == 15)
 		return rc;
+	if (!(same & 8))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_last or "
+		                "keep_every", dir);
 	if (!(same & 1))
 		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened different directories", dir);
 	return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different %s (%" PRIu64 " and %"

@@ -22,6 +22,7 @@ struct shf_place_info {         /* where this rank is */
 	int32_t node_first;             /* its lowest rank */
 };
 struct sheaf_save;
+#define SHF_STRUCT_MAX 4096     /* a caller's `size` above it was never set */
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */
@@ -36,9 +37,12 @@ struct sheaf_run {
 	struct shf_queue *queue;
 	struct sheaf_save *first, *last;        /* in flight, in begin's order */
 	int in_flight;
-	pthread_mutex_t in_lock;        /* one thread at a time takes finished I/O */
+	pthread_mutex_t in_lock;        /* guards in_taken and the taking of finished I/O */
+	pthread_cond_t in_turn;         /* somebody has taken one, or gone */
+	bool in_taken;                  /* a thread waits for the queue; the others for it */
 	int64_t loaded;                 /* the step this handle loaded; -1 */
 	int64_t verified;               /* newest step verified by this handle; -1 */
+	unsigned rewinds;               /* so far: a step opened before one may be set aside */
 	int64_t parent;                 /* of the next save; -1: none */
 	int64_t doubtful;               /* published in doubt by this handle, and not seen since; -1 */
 	char parent_session[33];
@@ -76,9 +80,11 @@ struct shf_io_owner {           /* first member of what submits requests */
 	void (*done)(struct shf_io_owner *owner, struct shf_io *io);    /* under the run's lock */
 	atomic_uint pending;
 };
+void shf_io_turn_init(pthread_cond_t *turn);
 /* Negative errno when it could not be submitted. [local] */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);
-/* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever). */
+/* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever,
+ * 0: at once, whoever else waits). [any thread] */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 /* Wait until every save before is written, so that the images are free. flags: SHEAF_MAY_DROP,
  * SHEAF_MAY_FAIL instead of waiting. [collective] */

@@ -123,9 +123,9 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, stru
 	*flags = 0;
 	if (!opts)
 		return 0;
-	if (opts->size < sizeof(*opts))
+	if (opts->size < sizeof(*opts) || opts->size > SHF_STRUCT_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "save opts.size is %u", (unsigned)opts->size);
-	for (size_t i = sizeof(*opts); i < opts->size; i++)
+	for (size_t i = sizeof(*opts); i < opts->size && i < SHF_STRUCT_MAX; i++)
 		if (((const uint8_t *)opts)[i])
 			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
 			                "this sheaf");
@@ -145,6 +145,13 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
 	if (step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
+	for (const struct sheaf_save *s = run->first; s; s = s->next) {
+		if (!s->over && s->step == step)
+			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
+		if (!s->over && s->step > step)
+			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
+			                ", which is being saved", step, s->step);
+	}
 	return shf_state_ready(state, true, err);
 }
 
@@ -162,11 +169,30 @@ static int agree_arguments(struct sheaf_run *run, int64_t step, uint32_t flags,
 	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags", step);
 }
 
+/* A save freed on one rank only cannot be finished by the others. */
+static int same_saves(struct sheaf_run *run, struct sheaf_error *err)
+{
+	uint64_t x[2] = { 0, 0 }, same, lo[2], hi[2];
+	int rc;
+
+	for (const struct sheaf_save *s = run->first; s; s = s->next) {
+		x[0]++;
+		x[1] = x[1] * 31 + (uint64_t)s->step;
+	}
+	rc = shf_same(&run->team, x, 2, &same, lo, hi, err);
+	if (rc < 0 || same == 3)
+		return rc;
+	return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64 " to %"
+	                PRIu64 "): one was freed here and not there", lo[0], hi[0]);
+}
+
 int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *err)
 {
 	uint64_t busy = 0;
-	int rc = 0;
+	int rc = same_saves(run, err);
 
+	if (rc < 0)
+		return rc;
 	for (struct sheaf_save *s = run->first; s; s = s->next)
 		busy |= !s->over && (!s->exchanged || shf_save_drain(s, 0) == SHEAF_EAGAIN);
 	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
@@ -184,10 +210,13 @@ int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *e
 		if (rc == SHEAF_ELOST && err)
 			*err = own;
 		rc = rc == SHEAF_ELOST ? rc : 0;
-		if (rc == 0)
-			(void)shf_save_drain(s, -1);
+		if (rc == 0 && shf_save_drain_together(s, -1, &own) == SHEAF_ELOST) {
+			rc = SHEAF_ELOST;
+			if (err)
+				*err = own;
+		}
 	}
-	return rc == 0 ? shf_agree(&run->team, 0, err) : rc;
+	return rc;
 }
 
 /* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
@@ -352,6 +381,8 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	for (size_t i = 0; i < w->segs_n; i++)
 		blocks += (size_t)((w->segs[i].hi - 1) / SHF_BLOCK - w->segs[i].lo / SHF_BLOCK + 1);
 	save->fds = shf_alloc(l->files_n, sizeof(*save->fds));
+	for (size_t f = 0; save->fds && f < l->files_n; f++)
+		save->fds[f] = -1;
 	save->held = shf_zalloc(l->tensors_n, sizeof(*save->held));
 	save->wrote = shf_zalloc(l->tensors_n, sizeof(*save->wrote));
 	save->blocks = shf_alloc(blocks, sizeof(*save->blocks));
@@ -359,8 +390,6 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	if (!save->fds || !save->held || !save->wrote || !save->blocks || !save->ios)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->step, w->segs_n);
-	for (size_t f = 0; f < l->files_n; f++)
-		save->fds[f] = -1;
 	atomic_store(&save->to_write, w->bytes);
 	return 0;
 }
@@ -412,8 +441,11 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = stage_all(save, err);
 	if (rc == 0) {
+		int64_t from = shf_now(run);
+
 		atomic_store(&save->phase, 0);
 		rc = shf_rounds_run(save, err);
+		save->copied_ns = (uint64_t)(shf_now(run) - from);
 		atomic_store(&save->phase, 1);
 	}
 	return rc;
@@ -450,12 +482,36 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 
 /* ---- between begin and commit ---- */
 
+void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+{
+	pthread_mutex_lock(&save->lock);
+	if (save->rc == 0) {
+		save->rc = rc;
+		if (err)
+			save->err = *err;
+		else
+			shf_fail(&save->err, rc, "step %" PRId64 ": %s", save->step,
+			         sheaf_strerror(rc));
+	}
+	pthread_mutex_unlock(&save->lock);
+}
+
+int shf_save_rc(struct sheaf_save *save, struct sheaf_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&save->lock);
+	rc = save->rc;
+	if (rc < 0 && err)
+		*err = save->err;
+	pthread_mutex_unlock(&save->lock);
+	return rc;
+}
+
 static int stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	if (rc < 0 && save->rc == 0) {
-		save->rc = rc;
-		save->err = *err;
-	}
+	if (rc < 0)
+		shf_save_stick(save, rc, err);
 	return rc;
 }
 
@@ -526,7 +582,7 @@ int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t from = shf_now(save->run);
-	int rc = save->over ? save->rc : shf_save_drain(save, timeout_ms);
+	int rc = save->over ? shf_save_rc(save, NULL) : shf_save_drain(save, timeout_ms);
 
 	save->wait_ns += (uint64_t)(shf_now(save->run) - from);
 	return rc;
@@ -536,17 +592,19 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 {
 	int64_t from = shf_now(save->run);
 	struct shf_team *team = &save->run->team;
-	uint64_t same, lo, hi;
-	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over") : save->rc;
+	uint64_t x[2] = { bytes_max, (uint64_t)save->step }, same, lo[2], hi[2];
+	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
+	                    : shf_save_failure(save, err);
 
-	if (rc == save->rc && rc < 0 && err)
-		*err = save->err;
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_same(team, &bytes_max, 1, &same, &lo, &hi, err);
-	if (rc == 0 && !same)
+		rc = shf_same(team, x, 2, &same, lo, hi, err);
+	if (rc == 0 && !(same & 2))
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks exchange for steps %" PRIu64 " and %" PRIu64,
+		              lo[1], hi[1]);
+	else if (rc == 0 && !(same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks ask for exchanges of %" PRIu64 " and %" PRIu64
-		              " bytes", lo, hi);
+		              " bytes", lo[0], hi[0]);
 	if (rc == 0)
 		rc = shf_net_finish(save, bytes_max, err);
 	save->exchange_ns += (uint64_t)(shf_now(save->run) - from);
@@ -610,7 +668,7 @@ static void let_go(struct sheaf_save *save)
 		shf_stage_close(&run->store, &save->stage);
 }
 
-void shf_save_settle(struct sheaf_save *save, int rc)
+void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
 	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
 	save->over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
@@ -618,7 +676,8 @@ void shf_save_settle(struct sheaf_save *save, int rc)
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
 		save->fds[f] = -1;
 	save->over = true;
-	save->rc = save->rc ? save->rc : rc;
+	if (rc < 0)
+		shf_save_stick(save, rc, err);
 	atomic_store(&save->phase, 3);
 	list_remove(save->run, save);
 }
@@ -630,7 +689,9 @@ void shf_save_abandon(struct sheaf_run *run)
 		shf_free(s->fds);
 		s->fds = NULL;
 		s->over = true;
-		s->rc = s->rc ? s->rc : shf_fail(&s->err, SHEAF_EFAILED, "the run was closed");
+		struct sheaf_error err;
+
+		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
 	}
 }
 

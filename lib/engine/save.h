@@ -72,8 +72,8 @@ struct sheaf_save {
 	char why[400];
 	atomic_uint_fast64_t to_write, written, copied, sent;
 	atomic_uint phase;
-	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;
-	pthread_mutex_t lock;           /* guards `why` */
+	atomic_uint_fast64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;
+	pthread_mutex_t lock;           /* guards rc, err and why */
 };
 
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
@@ -88,7 +88,9 @@ int shf_save_fail(struct sheaf_save *save, const char *why);
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
 void shf_save_free(struct sheaf_save *save);
 /* The save is over with this outcome: off the list, stage gone or closed. [local] */
-void shf_save_settle(struct sheaf_save *save, int rc);
+void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err);
+/* What this rank knows against the save: sheaf_save_fail, or its first failure. [local] */
+int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 /* A plan for this state: cached, or made. [collective] */
 int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
                  struct sheaf_error *err);
@@ -106,6 +108,13 @@ int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
 /* The rest of what must travel, then the segments that waited for it. [collective] */
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 void shf_net_release(struct shf_net *net);
+/* The first failure of a save, with its sentence; later ones are forgotten. [any thread] */
+void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
+int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */
+/* The same on all ranks: in slices much shorter than the deadline, so that a slow disk is not
+ * taken for a dead rank. wait_ms equal on all ranks, < 0: for ever. 0, EAGAIN, or the first
+ * failure of any rank. [collective] */
+int  shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_error *err);
 /* Until none of its requests is under way: EAGAIN after timeout_ms (< 0: for ever), or the save's
  * own rc. [any thread] */
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io);

@@ -115,6 +115,8 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	struct shf_mem *m = &out->mem;
 	uint64_t top = (uint64_t)in->origin, far;
 
+	if (out->empty) /* nothing is anywhere: no number of it matters */
+		return 0;
 	if (is_dense(in))
 		dense_strides(m);
 	else

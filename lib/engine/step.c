@@ -83,6 +83,7 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 	shf_run_get(run);
 	step->pid = run->sys->ops->pid(run->sys->arg);
 	step->number = -1;
+	step->rewinds = run->rewinds;
 	step->dir = step->lease = -1;
 	step->format = "";
 	return step;
@@ -252,6 +253,9 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 			step->sums_rc = sums_files_match(step);
 		step->sums_bytes = b.data;
 		b = (struct shf_buf)SHF_BUF_INIT;
+		/* What is wrong with the bytes is the same everywhere; memory is not. */
+		rc = shf_agree(team, step->sums_rc == SHEAF_ENOMEM
+		               ? shf_fail(err, SHEAF_ENOMEM, "%s", step->sums_err.msg) : 0, err);
 	}
 	shf_buf_release(&b);
 	return rc;
@@ -363,7 +367,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	    strcmp(step->manifest.run, step->run->store.run))
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s)",
 		              step->path, step->manifest.run);
-	return rc;
+	/* Each rank read .sheaf/run for itself when it opened to read: agree on what it says. */
+	return shf_agree(&step->run->team, rc, err);
 }
 
 int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,

@@ -482,8 +482,12 @@ void shf_verify_extra(struct shf_verify *v)
 			continue;
 		dir = sys->ops->open(sys->arg, step->dir, l->families[i].dir,
 		                     SHF_O_DIR | shf_verify_follow(v), 0);
-		if (dir < 0)
+		if (dir == -ENOENT || dir == -ENOTDIR || dir == -ELOOP)
 			continue; /* its files are missing, and said to be */
+		if (dir < 0) {
+			rc = dir;
+			break;
+		}
 		snprintf(folder, sizeof(folder), "%s/", l->families[i].dir);
 		rc = find_extra(v, dir, folder, &known);
 		sys->ops->close(sys->arg, dir);

@@ -516,7 +516,9 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 		if (rc == 0 && !step->sound)
 			rc = unverified(&v, err);
 	}
-	if (rc == 0 && !run->foreign && step->number > run->verified)
+	/* A rewind may have set it aside and another save taken its number. */
+	if (rc == 0 && !run->foreign && step->rewinds == run->rewinds &&
+	    step->number > run->verified)
 		run->verified = step->number;
 	release(&v);
 	return rc;

@@ -14,6 +14,7 @@
 
 struct sheaf_group {
 	struct sheaf_group_ops ops;
+	uint64_t pid;           /* of the process that made it; 0: the group of one */
 	int refs;               /* sheaf_group_free and each run or step that uses it */
 	bool lost;
 	bool dropped;           /* sheaf_group_free was called */
