@@ -19,7 +19,7 @@
 
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"
-enum { SLICES = 128, FOUND_MAX = 64, RANKS_MAX = 3, FILES_MAX = 32, TWIN = 5000,
+enum { SLICES = 128, FOUND_MAX = 64, RANKS_MAX = 5, FILES_MAX = 32, TWIN = 5000,
        TENSORS = 2 };           /* beside those of layouts.h */
 
 struct found {
