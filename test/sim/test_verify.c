@@ -403,9 +403,10 @@ TEST(a_header_that_tells_another_story_than_the_sums_is_found)
 	simdisk_free(disk);
 }
 
-/* `from` becomes `to` in the header of file f, padded again, and every sum is mended. */
-static void header_edit(struct simdisk *disk, const struct files *files, const char *from,
-                        const char *to)
+/* `from` becomes `to` in the header that has it, padded again, and every sum is mended. Returns
+ * the file's name. */
+static const char *header_edit(struct simdisk *disk, const struct files *files, const char *from,
+                               const char *to)
 {
 	size_t n, from_n = strlen(from), to_n = strlen(to);
 	uint64_t was = 0, header = 0;
@@ -426,13 +427,14 @@ static void header_edit(struct simdisk *disk, const struct files *files, const c
 	put(disk, files->name[f - 1], bytes, n);
 	mend_block(disk, files->name[f - 1], (uint64_t)f - 1, was);
 	free(bytes);
+	return files->name[f - 1];
 }
 
 TEST(a_header_with_one_tensor_fewer_or_two_in_each_others_place_is_found)
 {
 	struct simdisk *disk = disk_new();
 	struct files files = files_of(disk);
-	struct want w = { "header", NULL, NULL, NULL, -1 };
+	struct want w = { "header", NULL, "model", NULL, -1 };
 	struct table t = table_read(disk);
 	struct shf_sums_tensor r =
 		shf_sums_tensor(&t.s, (uint64_t)shf_sums_find(&t.s, "model", "layers.10.void"));
@@ -441,14 +443,15 @@ TEST(a_header_with_one_tensor_fewer_or_two_in_each_others_place_is_found)
 
 	header_edit(disk, &files, "\"layers.1.experts.1.w\"", "\"layers.1.experts.x.w\"");
 	header_edit(disk, &files, "\"layers.1.experts.2.w\"", "\"layers.1.experts.1.w\"");
-	header_edit(disk, &files, "\"layers.1.experts.x.w\"", "\"layers.1.experts.2.w\"");
+	w.file = header_edit(disk, &files, "\"layers.1.experts.x.w\"",
+	                     "\"layers.1.experts.2.w\"");
 	expect(disk, NULL, &w, 1);
 	header_edit(disk, &files, "\"layers.1.experts.1.w\"", "\"layers.1.experts.x.w\"");
 	header_edit(disk, &files, "\"layers.1.experts.2.w\"", "\"layers.1.experts.1.w\"");
 	header_edit(disk, &files, "\"layers.1.experts.x.w\"", "\"layers.1.experts.2.w\"");
 	snprintf(entry, sizeof(entry), "\"layers.10.void\":{\"dtype\":\"F32\",\"shape\":[0,4],"
 	         "\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]},", at, at);
-	header_edit(disk, &files, entry, "");
+	w = (struct want){ "header", header_edit(disk, &files, entry, ""), "", "", -1 };
 	expect(disk, NULL, &w, 1);
 	free(t.bytes);
 	simdisk_free(disk);
