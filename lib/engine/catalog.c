@@ -99,8 +99,8 @@ static int header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes
 	uint64_t n = 0, take;
 	int fd = shf_step_fd(step, f, err), rc = fd;
 
-	if (rc < 0)
-		return step->sound && rc == SHEAF_ENOENT ? SHEAF_ECORRUPT : rc;
+	if (rc < 0) /* a link is no file of ours */
+		return step->sound && (rc == SHEAF_ENOENT || err->sys == ELOOP) ? SHEAF_ECORRUPT : rc;
 	rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
@@ -113,8 +113,8 @@ static int header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes
 		rc = read_exact(step, fd, name, first, 8, 0, err);
 	if (rc == 0)
 		rc = shf_st_header_bytes(&n, first, st.bytes, name, err);
-	if (rc < 0)
-		return rc;
+	if (rc < 0) /* ours, once whole */
+		return step->sound && rc == SHEAF_EFORMAT ? SHEAF_ECORRUPT : rc;
 	take = n;
 	if (step->sound && step->sums_rc == 0) {
 		take = (n + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;

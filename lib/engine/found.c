@@ -147,6 +147,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	struct tell t = { .flags = SOUND | IN_RUN };
 	char name[48], path[600];
 	struct shf_stat st;
+	bool remains;
 	int rc = 0, dir = -1;
 
 	if (n == SHEAF_LATEST)
@@ -162,11 +163,16 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		return shf_fail_sys(err, -rc, "%s", path);
 	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_MANIFEST_MAX, &t.manifest);
+	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
 	if (dir >= 0)
 		sys->ops->close(sys->arg, dir);
-	if (rc == -ENOENT)
+	if (rc == -ENOENT && remains)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone", path);
+	else if (rc == -ENOENT)
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no manifest, so it is foreign (open it by path)",
 		              path);
+	else if (rc == -EINVAL || rc == -EISDIR || rc == -ELOOP)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
 	else if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
 	else if (rc < 0)
@@ -381,8 +387,15 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 	return rc;
 }
 
-static int look_at_dir(const struct shf_sys *sys, const char *path, struct tell *t,
-                       struct sheaf_error *err)
+static bool has_sums(const struct shf_sys *sys, int dir)
+{
+	struct shf_stat st;
+
+	return sys->ops->stat(sys->arg, dir, "sheaf.sums", true, &st) >= 0;
+}
+
+static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverified,
+                       struct tell *t, struct sheaf_error *err)
 {
 	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0), rc;
 
@@ -391,8 +404,13 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, struct tell 
 	rc = slurp(sys, dir, "sheaf.json", SHF_MANIFEST_MAX, &t->manifest);
 	if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
+	else if (rc == -EINVAL || rc == -EISDIR)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
 	else if (rc < 0 && rc != -ENOENT)
 		rc = shf_fail_sys(err, -rc, "%s/sheaf.json", path);
+	else if (rc == -ENOENT && !unverified && has_sums(sys, dir))
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone, so its sums prove nothing",
+		              path);
 	else if (rc == -ENOENT)
 		rc = look_inside(sys, path, dir, t, err);
 	else
@@ -413,7 +431,7 @@ int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s", path);
 	if (st.type == SHF_T_DIR) {
-		rc = look_at_dir(sys, path, &t, err);
+		rc = look_at_dir(sys, path, run->opts.flags & SHEAF_UNVERIFIED, &t, err);
 	} else if (st.type == SHF_T_FILE) {
 		const char *slash = strrchr(path, '/');
 

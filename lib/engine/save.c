@@ -231,7 +231,7 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 	for (size_t i = 0; i < list.n && rc == 0; i++) {
 		const struct shf_entry *e = &list.entries[i];
 
-		if (e->state != SHF_COMMITTED && e->state != SHF_DAMAGED)
+		if ((e->state != SHF_COMMITTED && e->state != SHF_DAMAGED) || e->remains)
 			continue;
 		if (e->step == step)
 			rc = shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "

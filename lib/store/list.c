@@ -126,6 +126,25 @@ static int check_names(struct shf_store *s, const struct shf_manifest *m, int64_
 	return 0;
 }
 
+static int not_empty(void *arg, const char *name)
+{
+	(void)name;
+	*(bool *)arg = true;
+	return 1;
+}
+
+bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
+{
+	struct shf_stat st;
+	bool full = false;
+
+	if (sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st) != -ENOENT)
+		return false;
+	if (sys->ops->stat(sys->arg, dir, "sheaf.sums", false, &st) >= 0)
+		return true;
+	return sys->ops->list(sys->arg, dir, not_empty, &full) == 0 && !full;
+}
+
 int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
                   struct shf_entry *e, struct sheaf_error *err)
 {
@@ -163,7 +182,10 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
 		else if (rc == 0)
 			e->state = SHF_COMMITTED;
 	} else if (rc == SHEAF_ENOENT) {
-		e->state = SHF_FOREIGN;
+		e->remains = shf_dir_is_remains(s->sys, fd);
+		e->state = e->remains ? SHF_DAMAGED : SHF_FOREIGN;
+		if (e->remains)
+			shf_fail(&why, SHEAF_ECORRUPT, "%s: its manifest is gone", where);
 	}
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &fd);
@@ -373,7 +395,7 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 				*err = why;
 		} else if (rc == 1) {
 			rc = SHEAF_ENOENT;
-		} else if (e.state == SHF_FOREIGN) {
+		} else if (e.state == SHF_FOREIGN || e.remains) {
 			say(log, log_arg, s->path, e.path, "has no manifest");
 			rc = SHEAF_ENOENT;
 		} else if (e.state == SHF_COMMITTED) {

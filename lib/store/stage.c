@@ -44,6 +44,31 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 	return 0;
 }
 
+/* What a removal by hand left of a step must not stop the job that saves it again. It is moved,
+ * never deleted. */
+static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
+                             struct sheaf_error *err)
+{
+	int dir = shf_dir_open(s->sys, s->dir, t), aside = -1, rc = 0;
+	bool remains = dir >= 0 && shf_dir_is_remains(s->sys, dir);
+
+	shf_fd_close(s->sys, &dir);
+	if (!remains)
+		return 0;
+	aside = shf_dir_make(s->sys, s->dot, "aside");
+	rc = aside < 0 ? shf_fail_io(err, -aside, "%s/.sheaf/aside", s->path)
+	               : shf_step_move(s, step, aside, NULL, err);
+	if (rc == 0) {
+		rc = shf_dir_sync(s, aside);
+		if (rc == 0)
+			rc = shf_dir_sync(s, s->dir);
+		if (rc < 0)
+			rc = shf_fail_io(err, -rc, "%s: sync after moving the remains of %s", s->path, t);
+	}
+	shf_fd_close(s->sys, &aside);
+	return rc;
+}
+
 static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -51,6 +76,9 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 	int rc;
 
 	shf_name_of_step(t, step);
+	rc = set_remains_aside(s, step, t, err);
+	if (rc < 0)
+		return rc;
 	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
 	if (rc >= 0)
 		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);

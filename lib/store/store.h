@@ -54,7 +54,7 @@ struct shf_stage {              /* a step being made */
 	char name[64];                  /* <step>-<session of this save> */
 	char session[33];               /* of the run's writer */
 };
-/* C0 on rank 0: T must not exist in any form (EEXIST); mkdir S and family folders. families:
+/* C0 on rank 0: T must not exist (EEXIST; mere remains of a step are set aside); mkdir S and family folders. families:
  * NULL-ended; "." needs none. Then the other ranks join by name. */
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err);
@@ -77,6 +77,8 @@ enum shf_step_state { SHF_COMMITTED, SHF_DAMAGED, SHF_FOREIGN, SHF_ASIDE, SHF_ST
 struct shf_entry {
 	int64_t step;
 	enum shf_step_state state;
+	bool remains;                   /* damaged: no manifest, but sums, or nothing at all: what
+	                                 * a removal by hand left. Nobody's latest or parent */
 	char path[96];                  /* relative to the run */
 	char session[33], created[32], parent_session[33];
 	int64_t parent;                 /* -1: none */
@@ -103,6 +105,9 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
                        struct shf_arena *arena, struct sheaf_error *err);
 int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
                       struct shf_manifest *m, struct shf_arena *arena, struct sheaf_error *err);
+
+/* No manifest, but sums, or nothing at all. */
+bool shf_dir_is_remains(const struct shf_sys *sys, int dir);
 
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
 /* Steps later than `step` -> aside, newest first, journal first. */

@@ -70,7 +70,7 @@ static const struct {
 	{ "a family's folder is gone", STEP "optimizer", REMOVE, 0, NULL, SHEAF_ECORRUPT,
 	  "optimizer", true },
 	{ "the sums are gone", SUMS, REMOVE, 0, NULL, SHEAF_ECORRUPT, "sheaf.sums: gone", true },
-	{ "the manifest is gone", MANIFEST, REMOVE, 0, NULL, SHEAF_EFORMAT, "no manifest", true },
+	{ "the manifest is gone", MANIFEST, REMOVE, 0, NULL, SHEAF_ECORRUPT, "manifest is gone", true },
 	{ "a tensor file is short", MODEL, RESIZE, -5, NULL, SHEAF_ECORRUPT, "the manifest says",
 	  true },
 	{ "a tensor file is long", OPT, RESIZE, 4096, NULL, SHEAF_ECORRUPT, "the manifest says",
@@ -90,7 +90,8 @@ static const struct {
 	  "optimizer-00001", false },
 	{ "the manifest of another step", MANIFEST, COPY, 0, "run/checkpoint-8/sheaf.json",
 	  SHEAF_ECORRUPT, "step 8", true },
-	{ "a link in place of a file", MODEL, LINK, 0, "../other", SHEAF_EIO, "model-00001", true },
+	{ "a link in place of a file", MODEL, LINK, 0, "../other", SHEAF_ECORRUPT, "model-00001",
+	  true },
 	{ "a folder in place of the sums", SUMS, FOLDER, 0, NULL, SHEAF_ECORRUPT, "sheaf.sums",
 	  true },
 };

@@ -380,7 +380,7 @@ TEST(a_half_deleted_step_stops_nobody)
 		p.step = 7;
 		LOADED(p);
 		p.step = 8;
-		CHECK_RC(hands_load(&p), k == 1 ? SHEAF_EFORMAT : SHEAF_ECORRUPT, &p.err);
+		CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
 		CHECK_INT(p.wrong, 0);
 		CHECK(strstr(p.err.msg, "checkpoint-8") != NULL);
 		p.step = 9;
@@ -388,6 +388,23 @@ TEST(a_half_deleted_step_stops_nobody)
 		LOADED(p);
 		simdisk_free(disk);
 	}
+}
+
+TEST(what_is_left_of_a_step_does_not_keep_its_number)
+{
+	struct simdisk *disk = ours();
+	struct play p = hands_play(disk, 2, held);
+
+	p.step = 8;
+	SAVED(p);
+	CHECK_INT(simdisk_remove(disk, "run/checkpoint-8/sheaf.json"), 0);
+	SAVED(p); /* what was there is set aside, not deleted */
+	LOADED(p);
+	CHECK_INT(simdisk_remove(disk, "run/checkpoint-8"), 0);
+	CHECK_INT(simdisk_put(disk, "run/checkpoint-8/notes.txt", "mine", 4), 0);
+	CHECK_RC(hands_save(&p), SHEAF_EEXIST, &p.err); /* that is somebody else's */
+	CHECK(simdisk_exists(disk, "run/checkpoint-8/notes.txt"));
+	simdisk_free(disk);
 }
 
 TEST(a_lost_index_of_ours_is_rebuilt_in_memory)
