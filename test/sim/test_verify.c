@@ -626,6 +626,70 @@ TEST(no_call_that_fails_makes_a_whole_step_pass_unread)
 	simdisk_free(disk);
 }
 
+/* ---- no memory ---- */
+
+static _Thread_local long starve_left;  /* 0: nothing fails; 1: the next one */
+static bool starved;
+
+static bool starves(void)
+{
+	if (starve_left == 0 || --starve_left > 0)
+		return false;
+	starved = true;
+	return true;
+}
+
+#define STARVE(type, name, params, args)                                      \
+	type __real_##name params;                                            \
+	type __wrap_##name params;                                            \
+	type __wrap_##name params                                             \
+	{                                                                     \
+		return starves() ? NULL : __real_##name args;                 \
+	}
+STARVE(void *, shf_alloc, (size_t n, size_t size), (n, size))
+STARVE(void *, shf_zalloc, (size_t n, size_t size), (n, size))
+STARVE(void *, shf_realloc, (void *p, size_t n, size_t size), (p, n, size))
+STARVE(char *, shf_strdup, (const char *s), (s))
+STARVE(void *, shf_arena_alloc, (struct shf_arena *a, size_t n, size_t size), (a, n, size))
+STARVE(uint8_t *, shf_buf_extend, (struct shf_buf *b, size_t n), (b, n))
+
+static void starve(struct simdisk *disk)
+{
+	(void)disk;
+	starve_left = fail_nth;
+}
+
+/* Every allocation of rank 0: no memory is no damage, and hides none but what it was for. */
+static void starve_each(struct simdisk *disk, int ranks, int whole)
+{
+	int told = 0;
+
+	for (fail_nth = 1, starved = true; starved; fail_nth++) {
+		struct look l = { .disk = disk, .ranks = ranks, .between = starve };
+		int rc;
+
+		starved = false;
+		rc = verify(&l);
+		starve_left = 0;
+		CHECK(rc == whole || (starved && rc == SHEAF_ENOMEM));
+		CHECK(l.n <= (whole < 0));
+		told += rc == SHEAF_ENOMEM;
+	}
+	CHECK(told > 2);
+}
+
+TEST(no_memory_is_no_damage)
+{
+	struct simdisk *disk = disk_new();
+
+	starve_each(disk, 1, 0);
+	starve_each(disk, 3, 0);
+	flip(disk, "ema/ema-00001-of-00001.safetensors", 30, 1); /* so headers are looked at */
+	starve_each(disk, 1, SHEAF_ECORRUPT);
+	starve_each(disk, 3, SHEAF_ECORRUPT);
+	simdisk_free(disk);
+}
+
 /* ---- foreign ---- */
 
 /* The model's files and index alone. */
