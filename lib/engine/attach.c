@@ -83,7 +83,8 @@ static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks,
 			if (!g.name || (g.note && !g.value))
 				return SHEAF_ENOMEM;
 			if (*n == cap) {
-				struct given *more = shf_realloc(*out, cap = cap ? 2 * cap : 16, sizeof(g));
+				struct given *more =
+				    shf_realloc(*out, cap = cap ? 2 * cap : 16, sizeof(g));
 
 				if (!more)
 					return SHEAF_ENOMEM;
@@ -121,9 +122,10 @@ static int unite(struct given *g, size_t *n, struct sheaf_error *err)
 		}
 		if (last->bytes != g[i].bytes || last->crc != g[i].crc ||
 		    (g[i].note && strcmp(last->value, g[i].value)))
-			return shf_fail(err, SHEAF_EINVAL, "%s %s: ranks %u and %u give different %s",
-			                g[i].note ? "note" : "attached file", g[i].name, last->rank,
-			                g[i].rank, g[i].note ? "values" : "bytes");
+			return shf_fail(err, SHEAF_EINVAL,
+					"%s %s: ranks %u and %u give different %s",
+					g[i].note ? "note" : "attached file", g[i].name, last->rank,
+					g[i].rank, g[i].note ? "values" : "bytes");
 	}
 	*n = kept;
 	if (notes > 524288)
@@ -150,7 +152,8 @@ static int decide(struct given *g, size_t n, struct shf_arena *arena, struct shf
 			out->notes[out->notes_n++] = (struct shf_mf_note){ g[i].name, g[i].value };
 			continue;
 		}
-		out->files[out->files_n++] = (struct shf_mf_file){ g[i].name, g[i].bytes, g[i].crc };
+		out->files[out->files_n++] =
+		    (struct shf_mf_file){ g[i].name, g[i].bytes, g[i].crc };
 		shf_buf_u16(owners, (uint16_t)strlen(g[i].name));
 		shf_buf_adds(owners, g[i].name);
 		shf_buf_u32(owners, g[i].rank);
@@ -165,11 +168,11 @@ static int write_one(struct sheaf_save *save, const char *name, size_t name_n,
 		const struct shf_attached *a = &save->attached[i];
 
 		if (strlen(a->name) == name_n && memcmp(a->name, name, name_n) == 0)
-			return shf_small_write(save->run->sys, save->stage.dir, a->name, a->bytes, a->n,
-			                       err);
+			return shf_small_write(save->run->sys, save->stage.dir, a->name, a->bytes,
+					       a->n, err);
 	}
-	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here", (int)name_n,
-	                name);
+	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here",
+			(int)name_n, name);
 }
 
 static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,

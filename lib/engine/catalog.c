@@ -40,7 +40,8 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 		return 0;
 	sf = shf_sums_file(&step->sums, f);
 	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
-		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK, block = (lo + at) / SHF_BLOCK;
+		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK,
+			 block = (lo + at) / SHF_BLOCK;
 		uint64_t got = shf_crc64(bytes + at, (size_t)len);
 		uint64_t want = shf_sums_block(&step->sums, sf.first_block + block);
 
@@ -48,10 +49,11 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 			continue;
 		if (first_bad)
 			*first_bad = (int64_t)block;
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
-		                " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)", step->path,
-		                step->layout.files[f].name, block, block * SHF_BLOCK, got, want,
-		                shf_tensor_at(step, f, lo + at, who, sizeof(who)));
+		return shf_fail(err, SHEAF_ECORRUPT,
+				"%s/%s: block %" PRIu64 " at byte %" PRIu64
+				" has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)",
+				step->path, step->layout.files[f].name, block, block * SHF_BLOCK,
+				got, want, shf_tensor_at(step, f, lo + at, who, sizeof(who)));
 	}
 	return 0;
 }
@@ -68,8 +70,8 @@ static int read_exact(const struct sheaf_step *step, int fd, const char *name, u
 		return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
 		                    step->path, name, n, off);
 	if ((uint64_t)got != n)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, step->path, name,
-		                off + (uint64_t)got);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, step->path,
+				name, off + (uint64_t)got);
 	return 0;
 }
 
@@ -100,15 +102,17 @@ static int header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes
 	int fd = shf_step_fd(step, f, err), rc = fd;
 
 	if (rc < 0) /* a link is no file of ours */
-		return step->sound && (rc == SHEAF_ENOENT || err->sys == ELOOP) ? SHEAF_ECORRUPT : rc;
+		return step->sound && (rc == SHEAF_ENOENT || err->sys == ELOOP) ? SHEAF_ECORRUPT
+										: rc;
 	rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
 	*file_bytes = st.bytes;
 	rc = check_size(step, f, st.bytes, err);
 	if (rc == 0 && st.bytes < 8)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s/%s: %" PRIu64 " bytes are no safetensors file",
-		              step->path, name, st.bytes);
+		rc =
+		    shf_fail(err, SHEAF_EFORMAT, "%s/%s: %" PRIu64 " bytes are no safetensors file",
+			     step->path, name, st.bytes);
 	if (rc == 0)
 		rc = read_exact(step, fd, name, first, 8, 0, err);
 	if (rc == 0)
@@ -121,7 +125,8 @@ static int header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes
 		take = take < st.bytes ? take : st.bytes;
 	}
 	if (shf_buf_reserve(out, (size_t)take) < 0 || !shf_buf_extend(out, (size_t)take))
-		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for its header", step->path, name);
+		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for its header", step->path,
+				name);
 	rc = read_exact(step, fd, name, out->data, take, 0, err);
 	if (rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED))
 		rc = shf_blocks_check(step, f, 0, out->data, take, NULL, err);
@@ -241,8 +246,9 @@ static int take_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, 
 		                "number of bytes", step->path, file->name, t->name);
 	t->loose = t->off % t->unit != 0;
 	if (t->loose && step->sound) /* placement never does that */
-		return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s/%s: tensor %s at byte %" PRIu64
-		                " is not aligned to its items", step->path, file->name, t->name, t->off);
+		return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
+				"%s/%s: tensor %s at byte %" PRIu64 " is not aligned to its items",
+				step->path, file->name, t->name, t->off);
 	return 0;
 }
 
@@ -269,12 +275,14 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 		return shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for %zu tensors", max);
 	for (uint32_t f = 0; f < l->files_n; f++)
 		for (size_t i = 0; files[f].here && i < files[f].st.n; i++) {
-			const char *chosen = index ? file_in(index, files[f].st.tensors[i].name) : NULL;
+			const char *chosen =
+			    index ? file_in(index, files[f].st.tensors[i].name) : NULL;
 			int rc;
 
 			if (chosen && strcmp(chosen, l->files[f].name))
 				continue;
-			rc = take_tensor(step, &files[f].st.tensors[i], f, &l->tensors[l->tensors_n]);
+			rc = take_tensor(step, &files[f].st.tensors[i], f,
+					 &l->tensors[l->tensors_n]);
 			if (rc < 0)
 				return rc;
 			l->tensors_n++;
@@ -283,10 +291,11 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 		qsort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
 	for (size_t i = 1; i < l->tensors_n; i++)
 		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)
-			return shf_fail(&step->cat_err, step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
-			                "%s: tensor %s is in %s and in %s", step->path,
-			                l->tensors[i].name, l->files[l->tensors[i - 1].file].name,
-			                l->files[l->tensors[i].file].name);
+			return shf_fail(&step->cat_err,
+					step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
+					"%s: tensor %s is in %s and in %s", step->path,
+					l->tensors[i].name, l->files[l->tensors[i - 1].file].name,
+					l->files[l->tensors[i].file].name);
 	return 0;
 }
 
@@ -311,9 +320,10 @@ static int match_index(struct sheaf_step *step, const struct shf_index *index)
 	for (size_t i = 0; i < index->n; i++)
 		if (shf_layout_find(&step->layout, "model", index->entries[i].name) < 0) {
 			step->cat_index = true;
-			return shf_fail(&step->cat_err, SHEAF_EFORMAT, "%s: the index puts %s into %s, "
-			                "which does not have it", step->path, index->entries[i].name,
-			                index->entries[i].file);
+			return shf_fail(&step->cat_err, SHEAF_EFORMAT,
+					"%s: the index puts %s into %s, "
+					"which does not have it",
+					step->path, index->entries[i].name, index->entries[i].file);
 		}
 	return 0;
 }
@@ -335,8 +345,10 @@ static int match_sums(struct sheaf_step *step)
 		    r.dtype != (uint32_t)t->dtype || r.ndim != t->items.ndim ||
 		    strcmp(shf_sums_name(s, &r), t->name) ||
 		    strcmp(shf_sums_family(s, &r), l->families[t->family].name))
-			return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s/%s: tensor %s is not what the "
-			                "sums say", step->path, l->files[t->file].name, t->name);
+			return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
+					"%s/%s: tensor %s is not what the "
+					"sums say",
+					step->path, l->files[t->file].name, t->name);
 		t->digest = r.digest;
 	}
 	return 0;
@@ -364,11 +376,13 @@ static int check_ties(struct sheaf_step *step)
 		const char *family = l->families[l->tied[i].family].name, *name = l->tied[i].name;
 
 		if (shf_layout_find(l, family, name) >= 0)
-			return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: %s/%s is stored and tied",
-			                step->path, family, name);
+			return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
+					"%s: %s/%s is stored and tied", step->path, family, name);
 		if (shf_layout_find(l, family, l->tied[i].to) < 0)
-			return shf_fail(&step->cat_err, SHEAF_ECORRUPT, "%s: %s/%s is tied to %s, which "
-			                "is not stored", step->path, family, name, l->tied[i].to);
+			return shf_fail(&step->cat_err, SHEAF_ECORRUPT,
+					"%s: %s/%s is tied to %s, which "
+					"is not stored",
+					step->path, family, name, l->tied[i].to);
 	}
 	return 0;
 }

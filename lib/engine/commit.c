@@ -35,7 +35,8 @@ static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct shea
 		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->fds[f], .off = f };
 		rc = shf_io_submit(save->run, &save->io, &ios[f]);
 		if (rc < 0)
-			rc = shf_fail_sys(err, -rc, "step %" PRId64 ": submitting an fsync", save->step);
+			rc = shf_fail_sys(err, -rc, "step %" PRId64 ": submitting an fsync",
+					  save->step);
 	}
 	return rc;
 }
@@ -227,8 +228,8 @@ static int publish(struct sheaf_save *save, const struct shf_given *given,
 	if (rc == 0 && n)
 		qsort(m.attached, n, sizeof(*m.attached), by_name);
 	if (rc == 0)
-		rc = shf_small_write(save->run->sys, save->stage.dir, "sheaf.sums", sums->table.data,
-		                     sums->table.len, err);
+		rc = shf_small_write(save->run->sys, save->stage.dir, "sheaf.sums",
+				     sums->table.data, sums->table.len, err);
 	if (rc == 0)
 		rc = shf_stage_publish(&save->run->store, &save->stage, &m, err);
 	return rc;
@@ -241,7 +242,8 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	if (!shf_run_is_ours(save->run))
 		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
 	if (save->over)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over", save->step);
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
+				save->step);
 	if (save->run->first != save)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
 		                " was begun before it and is not committed", save->step,
@@ -294,8 +296,8 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_attach_gather(save, &arena, &given, err);
 	if (rc == 0)
-		rc = shf_agree(team, team->rank == 0 ? publish(save, &given, &sums, &arena, err) : 0,
-		               err);
+		rc = shf_agree(
+		    team, team->rank == 0 ? publish(save, &given, &sums, &arena, err) : 0, err);
 	shf_buf_release(&sums.table);
 	shf_arena_release(&arena);
 	return rc;

@@ -37,7 +37,8 @@ static void horner_add(struct horner *h, uint64_t at, const void *bytes, size_t 
 			shf_crc64_by_init(&h->by, gap);
 			h->gap = gap;
 		}
-		h->sum = gap == h->gap ? shf_crc64_by(&h->by, h->sum) : shf_crc64_shift(h->sum, gap);
+		h->sum =
+		    gap == h->gap ? shf_crc64_by(&h->by, h->sum) : shf_crc64_shift(h->sum, gap);
 	}
 	h->sum = shf_crc64_raw(h->sum, bytes, n);
 	h->end = at + n;
@@ -239,8 +240,10 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 			continue;
 		}
 		for (uint64_t i = 0, k; i < w.runs.units; i += k) {
-			k = w.runs.units - i < BOUNCE / t->unit ? w.runs.units - i : BOUNCE / t->unit;
-			collect(bounce, mem_at(s, mem + (int64_t)i * w.runs.step), t->unit, w.runs.step, k);
+			k = w.runs.units - i < BOUNCE / t->unit ? w.runs.units - i
+								: BOUNCE / t->unit;
+			collect(bounce, mem_at(s, mem + (int64_t)i * w.runs.step), t->unit,
+				w.runs.step, k);
 			horner_add(&h, (at + i) * t->unit, bounce, k * t->unit);
 		}
 	}

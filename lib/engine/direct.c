@@ -28,11 +28,12 @@ static int pread_exact(struct direct *d, int fd, uint64_t off, uint64_t n)
 	for (int tries = 0; tries < 4 && got == -5; tries++) /* EIO */
 		got = sys->ops->pread(sys->arg, fd, d->buf, (size_t)n, off);
 	if (got < 0)
-		return shf_fail_sys(d->err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
-		                    d->step->path, name, n, off);
+		return shf_fail_sys(d->err, (int)-got,
+				    "%s/%s: reading %" PRIu64 " bytes at %" PRIu64, d->step->path,
+				    name, n, off);
 	if ((uint64_t)got != n)
-		return shf_fail(d->err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, d->step->path,
-		                name, off + (uint64_t)got);
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64,
+				d->step->path, name, off + (uint64_t)got);
 	d->disk_bytes += n;
 	return 0;
 }
@@ -180,8 +181,8 @@ int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
 		if (i < 0 && (tied = shf_layout_tied_to(l, in.family, in.stored)))
 			i = shf_layout_find(l, in.family, tied);
 		if (i < 0)
-			rc = shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path, in.family,
-			              in.stored);
+			rc = shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path,
+				      in.family, in.stored);
 		else
 			rc = shf_slice_adapt(&s, &in, &l->tensors[i], in.family, true, err);
 		if (rc == 0)

@@ -117,11 +117,12 @@ static int read_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 		const char *name = ld->step->layout.files[g->file].name;
 
 		if (ld->ios[i].result < 0)
-			rc = shf_fail_sys(err, (int)-ld->ios[i].result, "%s/%s: reading %" PRIu64
-			                  " bytes at %" PRIu64, ld->step->path, name, g->hi - g->lo, g->lo);
+			rc = shf_fail_sys(err, (int)-ld->ios[i].result,
+					  "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+					  ld->step->path, name, g->hi - g->lo, g->lo);
 		else if ((uint64_t)ld->ios[i].result != g->hi - g->lo)
-			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, ld->step->path,
-			              name, g->lo + (uint64_t)ld->ios[i].result);
+			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64,
+				      ld->step->path, name, g->lo + (uint64_t)ld->ios[i].result);
 		ld->disk_bytes += g->hi - g->lo;
 	}
 	return rc;
@@ -164,8 +165,8 @@ static int check_round(struct shf_load *ld, uint32_t round, struct sheaf_error *
 		const uint8_t *image = step->run->images.own.base;
 
 		if (!(step->run->opts.flags & SHEAF_UNVERIFIED))
-			rc = shf_blocks_check(step, g->file, g->lo, image + g->image, g->hi - g->lo, NULL,
-			                      err);
+			rc = shf_blocks_check(step, g->file, g->lo, image + g->image, g->hi - g->lo,
+					      NULL, err);
 		sum_segment(ld, g, image + g->image);
 	}
 	return rc;
@@ -203,7 +204,8 @@ static void sum_boxes(struct shf_load *ld, uint32_t round)
 
 			*sum = back ? sum[-(ptrdiff_t)back] : 0;
 			if (!back)
-				shf_copy_pack(t, &v->box, place_in(image, g->image, g->lo, t), NULL, sum);
+				shf_copy_pack(t, &v->box, place_in(image, g->image, g->lo, t), NULL,
+					      sum);
 		}
 	}
 }
@@ -283,14 +285,16 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			const struct shf_seg *g = &w->segs[i];
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
-			uint64_t digest = 0; /* the one that was taken before the check goes along */
+			uint64_t digest =
+			    0; /* the one that was taken before the check goes along */
 
 			shf_put64(net->out + at[v->rank], ld->sums[g->first_move + k]);
 			at[v->rank] += 8;
 			if (shares_memory(ld, v->rank))
 				continue;
-			shf_copy_pack(t, &v->box, place_in(ld->step->run->images.own.base, g->image, g->lo, t),
-			              net->out + at[v->rank], &digest);
+			shf_copy_pack(t, &v->box,
+				      place_in(ld->step->run->images.own.base, g->image, g->lo, t),
+				      net->out + at[v->rank], &digest);
 			at[v->rank] += (size_t)shf_box_bytes(t, &v->box);
 			ld->net_bytes += 8 + shf_box_bytes(t, &v->box);
 		}
@@ -317,7 +321,8 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 	const struct shf_holds *h = &ld->holds;
 	bool found = false;
 
-	for (size_t i = shf_holds_first(h, v->tensor); i < h->n && h->a[i].tensor == v->tensor; i++) {
+	for (size_t i = shf_holds_first(h, v->tensor); i < h->n && h->a[i].tensor == v->tensor;
+	     i++) {
 		const struct shf_slice *s = &ld->targets[h->a[i].slice].slice;
 		uint64_t taken = 0, stands = 0;
 
@@ -326,10 +331,13 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 		found = true;
 		shf_copy_out(t, s, &v->box, from, &taken);
 		if (taken != sum)
-			return disagree(ld, t, &v->box, from.packed ? "changed on the way between nodes"
-			                : "changed in the image after it was checked", err);
+			return disagree(ld, t, &v->box,
+					from.packed ? "changed on the way between nodes"
+						    : "changed in the image after it was checked",
+					err);
 		if (shf_copy_check(t, s, &v->box, &stands) && taken != stands)
-			return disagree(ld, t, &v->box, "memory does not hold what was put there", err);
+			return disagree(ld, t, &v->box, "memory does not hold what was put there",
+					err);
 	}
 	if (!always(found))
 		return shf_fail(err, SHEAF_EBUG, "%s: a box came that nobody asked for", t->name);
@@ -427,7 +435,8 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 		uint32_t t = shf_cur_u32(&c), n = t & ~(UINT32_C(1) << 31);
 
 		if (n < first || n >= end)
-			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong rank", n);
+			return shf_fail(err, SHEAF_EBUG,
+					"digests of tensor %u came to the wrong rank", n);
 		w[n - first].asked |= t != n;
 		w[n - first].got ^= shf_cur_u64(&c);
 		w[n - first].bytes += shf_cur_u64(&c);
@@ -439,9 +448,10 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 		if (!x->asked && x->bytes != lt->bytes)
 			continue;
 		if (check && x->bytes == lt->bytes && x->got != lt->digest)
-			return shf_fail(err, SHEAF_ECORRUPT, "%s: %s/%s has digest %016" PRIx64 ", want %016"
-			                PRIx64, ld->step->path, family_of(ld, lt), lt->name, x->got,
-			                lt->digest);
+			return shf_fail(err, SHEAF_ECORRUPT,
+					"%s: %s/%s has digest %016" PRIx64 ", want %016" PRIx64,
+					ld->step->path, family_of(ld, lt), lt->name, x->got,
+					lt->digest);
 		if (x->asked && (!check || x->bytes != lt->bytes)) {
 			shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family_of(ld, lt), lt->name, 0);
 			shf_report_item(&ld->report, 'V', family_of(ld, lt), lt->name,
@@ -461,7 +471,8 @@ static int prove(struct shf_load *ld, struct sheaf_error *err)
 	struct shf_buf *to = shf_zalloc((size_t)ranks, sizeof(*to)), in = SHF_BUF_INIT;
 	size_t *in_bytes = shf_zalloc((size_t)ranks, sizeof(*in_bytes));
 	struct whole *w = shf_zalloc((size_t)(end - first), sizeof(*w));
-	int rc = to && in_bytes && w ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare digests");
+	int rc =
+	    to && in_bytes && w ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare digests");
 
 	if (rc == 0)
 		tell_homes(ld, to);
@@ -506,8 +517,8 @@ static int zero_box(void *arg, const struct shf_box *box)
 	shf_runs_init(&runs, &s->shape, &s->mem, box);
 	while (shf_runs_next(&runs, &at, &mem))
 		for (uint64_t i = 0; i < runs.units; i++)
-			memset(s->mem.base + (mem + (int64_t)i * runs.step) * (int64_t)s->mem_unit, 0,
-			       s->mem_unit);
+			memset(s->mem.base + (mem + (int64_t)i * runs.step) * (int64_t)s->mem_unit,
+			       0, s->mem_unit);
 	return 0;
 }
 
@@ -526,7 +537,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 			(void)shf_mem_boxes(&t->slice.mem, zero_box, &t->slice);
 		if (t->source != SHF_FROM_STEP || !l->tensors[t->tensor].loose)
 			continue;
-		rc = shf_direct_read(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes, err);
+		rc = shf_direct_read(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes,
+				     err);
 		shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family_of(ld, &l->tensors[t->tensor]),
 		              l->tensors[t->tensor].name, 0);
 		shf_report_item(&ld->report, 'V', family_of(ld, &l->tensors[t->tensor]),
@@ -537,7 +549,8 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 
 static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error *err)
 {
-	uint64_t w = run->opts.staging_bytes_max ? run->opts.staging_bytes_max / 2 : UINT64_C(256) << 20;
+	uint64_t w =
+	    run->opts.staging_bytes_max ? run->opts.staging_bytes_max / 2 : UINT64_C(256) << 20;
 	uint64_t inv = ~(w < SHF_BLOCK ? SHF_BLOCK : w / SHF_BLOCK * SHF_BLOCK);
 	int rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
 

@@ -169,8 +169,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	if (rc == -ENOENT && remains)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone", path);
 	else if (rc == -ENOENT)
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s: no manifest, so it is foreign (open it by path)",
-		              path);
+		rc = shf_fail(err, SHEAF_EFORMAT,
+			      "%s: no manifest, so it is foreign (open it by path)", path);
 	else if (rc == -EINVAL || rc == -EISDIR || rc == -ELOOP)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
 	else if (rc == -EFBIG)
@@ -314,8 +314,9 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 		if (i && strcmp(want.a[i], want.a[i - 1]) == 0)
 			continue;
 		if (!has(l, want.a[i]))
-			rc = shf_fail(err, SHEAF_ECORRUPT, "%s: the index names %s, which is not there",
-			              path, want.a[i]);
+			rc =
+			    shf_fail(err, SHEAF_ECORRUPT,
+				     "%s: the index names %s, which is not there", path, want.a[i]);
 		else if (push(&t->files, &t->files_n, want.a[i]) < 0)
 			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
 	}
@@ -337,7 +338,8 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 		unsigned k, n;
 		const char *dash = NULL;
 
-		if (!ends_in(l->a[i], ".safetensors") || (one && strcmp(l->a[i], "model.safetensors")))
+		if (!ends_in(l->a[i], ".safetensors") ||
+		    (one && strcmp(l->a[i], "model.safetensors")))
 			continue;
 		if (push(&t->files, &t->files_n, l->a[i]) < 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
@@ -351,7 +353,8 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 			snprintf(want, sizeof(want), "%.*s-%05u-of-%05u.safetensors",
 			         (int)(dash - 6 - l->a[i]), l->a[i], j, n);
 			if (!has(l, want))
-				return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is not there", path, want);
+				return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is not there", path,
+						want);
 		}
 	}
 	if (t->files_n == 0)
@@ -409,8 +412,8 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 	else if (rc < 0 && rc != -ENOENT)
 		rc = shf_fail_sys(err, -rc, "%s/sheaf.json", path);
 	else if (rc == -ENOENT && !unverified && has_sums(sys, dir))
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone, so its sums prove nothing",
-		              path);
+		rc = shf_fail(err, SHEAF_ECORRUPT,
+			      "%s: its manifest is gone, so its sums prove nothing", path);
 	else if (rc == -ENOENT)
 		rc = look_inside(sys, path, dir, t, err);
 	else

@@ -35,10 +35,12 @@ static int grow(struct sheaf_run *run, uint64_t bytes, bool shared, struct sheaf
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_shm fresh = { .fd = -1 };
-	uint64_t want = bytes > HUGE / 4 ? (bytes + HUGE - 1) / HUGE * HUGE : (bytes + 4095) / 4096 * 4096;
+	uint64_t want =
+	    bytes > HUGE / 4 ? (bytes + HUGE - 1) / HUGE * HUGE : (bytes + 4095) / 4096 * 4096;
 
 	if (want > SIZE_MAX / 2)
-		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes", (unsigned long long)want);
+		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes",
+				(unsigned long long)want);
 	/* The old one goes first: two at once may be more than there is. */
 	if (run->images.own.base)
 		sys->ops->shm_free(sys->arg, &run->images.own);
@@ -63,7 +65,8 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 	const struct shf_sys *sys = run->sys;
 
 	for (int r = 0; r < run->team.ranks; r++) {
-		if (r == run->team.rank || !s->all[r].grew || run->place.nodes[r] != run->place.node)
+		if (r == run->team.rank || !s->all[r].grew ||
+		    run->place.nodes[r] != run->place.node)
 			continue;
 		if (run->images.peers[r].base)
 			sys->ops->shm_free(sys->arg, &run->images.peers[r]);

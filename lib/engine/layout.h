@@ -30,8 +30,8 @@ struct shf_lt_tensor {
 	struct shf_shape items, shape;  /* shape: in units */
 	uint64_t off, bytes;            /* off: from the start of the file */
 	uint64_t digest;                /* loading, where sums exist */
-	int32_t wide;                   /* foreign: dimensions, if more than we can hold; not loadable */
-	bool loose;                     /* foreign: off is no multiple of unit; not planned by stripes */
+	int32_t wide; /* foreign: dimensions, if more than we can hold; not loadable */
+	bool loose;   /* foreign: off is no multiple of unit; not planned by stripes */
 };
 struct shf_lt_tied {
 	uint32_t family;
@@ -41,7 +41,8 @@ struct shf_layout {
 	struct shf_arena arena;         /* everything below lives here */
 	struct shf_lt_family *families; size_t families_n;      /* model first, then by bytes */
 	struct shf_lt_file *files; size_t files_n;              /* family by family */
-	struct shf_lt_tensor *tensors; size_t tensors_n;        /* by family, natural order of names */
+	struct shf_lt_tensor *tensors;
+	size_t tensors_n;               /* by family, natural order of names */
 	uint32_t *by_place;             /* tensor numbers by file, then offset, then number */
 	struct shf_lt_tied *tied; size_t tied_n;                /* by family, natural order */
 	uint64_t stripes_n, blocks_n;

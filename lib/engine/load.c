@@ -24,8 +24,9 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 	char want[200], have[200];
 
 	if (t->wide)
-		return shf_fail(err, SHEAF_EFORMAT, "%s/%s: %d dimensions, at most %d can be loaded",
-		                family, t->name, t->wide, SHEAF_DIMS_MAX);
+		return shf_fail(err, SHEAF_EFORMAT,
+				"%s/%s: %d dimensions, at most %d can be loaded", family, t->name,
+				t->wide, SHEAF_DIMS_MAX);
 	if (in->items.ndim != t->items.ndim ||
 	    memcmp(in->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim))
 		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for",
@@ -39,8 +40,9 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 		                "conversion)", family, t->name, shf_dtype(t->dtype)->name,
 		                shf_dtype(in->dtype)->name);
 	if (in->data_dtype != t->dtype && !shf_can_convert(in->data_dtype, t->dtype))
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s", family,
-		                t->name, shf_dtype(t->dtype)->name, shf_dtype(in->data_dtype)->name);
+		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s",
+				family, t->name, shf_dtype(t->dtype)->name,
+				shf_dtype(in->data_dtype)->name);
 	out->dtype = t->dtype;
 	out->mem.unit = t->unit;
 	out->shape = t->shape;
@@ -56,13 +58,15 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	int64_t fam = shf_layout_family(l, "ranks");
 	const char *rule = "strict";
 	char key[80], msg[200];
-	uint32_t saved = 0; /* ranks of the world that saved; not each of them need have the stream */
+	uint32_t saved =
+	    0; /* ranks of the world that saved; not each of them need have the stream */
 	size_t n = strlen(s->stream.stream);
 
 	for (uint32_t i = 0; fam >= 0 && i < l->families[fam].tensors_n; i++) {
 		const char *at = l->tensors[l->families[fam].first_tensor + i].name;
 
-		saved += strncmp(at, s->stream.stream, n) == 0 && at[n] == '/' && !strchr(at + n + 1, '/');
+		saved += strncmp(at, s->stream.stream, n) == 0 && at[n] == '/' &&
+			 !strchr(at + n + 1, '/');
 	}
 	snprintf(name, 96, "%s", s->name);
 	if (saved && m->ranks > 0 && m->ranks <= INT32_MAX)
@@ -74,13 +78,16 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 		if (strcmp(m->notes[i].key, key) == 0)
 			rule = m->notes[i].value;
 	if (strcmp(rule, "drop") && strcmp(rule, "modulo"))
-		return shf_fail(err, SHEAF_ELAYOUT, "stream %s: saved by %u ranks, loaded by %d, and its "
-		                "rule is strict", s->stream.stream, saved, s->stream.ranks);
+		return shf_fail(err, SHEAF_ELAYOUT,
+				"stream %s: saved by %u ranks, loaded by %d, and its "
+				"rule is strict",
+				s->stream.stream, saved, s->stream.ranks);
 	if (strcmp(rule, "drop") == 0)
 		*source = SHF_KEEP;
 	else
 		snprintf(name, 96, "%s/%u", s->stream.stream, (uint32_t)s->stream.rank % saved);
-	snprintf(msg, sizeof(msg), "saved by %u ranks, loaded by %d: %s", saved, s->stream.ranks, rule);
+	snprintf(msg, sizeof(msg), "saved by %u ranks, loaded by %d: %s", saved, s->stream.ranks,
+		 rule);
 	shf_report_item(&ld->report, 'R', "ranks", s->name, msg);
 	return 0;
 }
@@ -108,7 +115,8 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 
 	if (ld->flags & SHEAF_DERIVE && strcmp(s->family, "master_weights") == 0)
 		model = shf_layout_find(l, "model", s->stored);
-	if (model >= 0 && shf_slice_adapt(&t->slice, s, &l->tensors[model], "model", true, &own) == 0) {
+	if (model >= 0 &&
+	    shf_slice_adapt(&t->slice, s, &l->tensors[model], "model", true, &own) == 0) {
 		t->tensor = (uint32_t)model;
 		note(ld, SHF_T_DERIVED, 'D', s, "cast from the model");
 		return 0;
@@ -122,7 +130,8 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 	note(ld, SHF_T_MISSING, 'M', s, "not in this step");
 	if (s->flags & SHEAF_OPTIONAL || ld->flags & SHEAF_LENIENT)
 		return 0;
-	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family, s->stored);
+	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family,
+			s->stored);
 }
 
 static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
@@ -159,7 +168,8 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 		note(ld, SHF_T_MISMATCHED, 'X', s, "another shape is stored");
 		return 0;
 	}
-	rc = shf_slice_adapt(&t->slice, s, &l->tensors[i], s->family, ld->flags & SHEAF_CONVERT, err);
+	rc = shf_slice_adapt(&t->slice, s, &l->tensors[i], s->family, ld->flags & SHEAF_CONVERT,
+			     err);
 	if (rc < 0)
 		return rc;
 	shf_tally_add(&ld->tally, SHF_T_LOADED, s->family, name, l->tensors[i].bytes);
@@ -184,11 +194,13 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 			first = own;
 			rc = r;
 		} else if (r == SHEAF_ELAYOUT && absent++ < 11 && at < sizeof(more)) {
-			at += (size_t)snprintf(more + at, sizeof(more) - at, ", %s/%s", s->family, s->name);
+			at += (size_t)snprintf(more + at, sizeof(more) - at, ", %s/%s", s->family,
+					       s->name);
 		}
 	}
 	if (rc < 0 && absent)
-		shf_fail(err, rc, "%.300s; also%s%s", first.msg, more + 1, absent > 11 ? ", ..." : "");
+		shf_fail(err, rc, "%.300s; also%s%s", first.msg, more + 1,
+			 absent > 11 ? ", ..." : "");
 	else if (rc < 0 && err)
 		*err = first;
 	return rc;
@@ -202,7 +214,8 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	struct shf_team *team = &ld->step->run->team;
 	size_t words = l->tensors_n / 64 + 1;
 	uint64_t *asked = shf_zalloc(words + l->families_n, sizeof(*asked)), *held, unexpected = 0;
-	int rc = shf_agree(team, asked ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare"), err);
+	int rc =
+	    shf_agree(team, asked ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare"), err);
 
 	if (rc < 0) {
 		shf_free(asked);
@@ -212,7 +225,8 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	for (size_t i = 0; i < ld->state->n; i++) {
 		const struct shf_target *t = &ld->targets[i];
 		int64_t fam = shf_layout_family(l, ld->state->slices[i].family);
-		int64_t at = shf_layout_find(l, ld->state->slices[i].family, ld->state->slices[i].stored);
+		int64_t at =
+		    shf_layout_find(l, ld->state->slices[i].family, ld->state->slices[i].stored);
 
 		if (fam >= 0)
 			held[fam] = 1;
@@ -227,13 +241,15 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 		const char *family = l->families[t->family].name;
 
 		if (asked[i / 64] >> (i % 64) & 1 || !held[t->family] ||
-		    strcmp(family, "ranks") == 0 || shf_ignored(ld->step->run->opts.ignore, family, t->name))
+		    strcmp(family, "ranks") == 0 ||
+		    shf_ignored(ld->step->run->opts.ignore, family, t->name))
 			continue;
 		shf_tally_add(&ld->tally, SHF_T_UNEXPECTED, family, t->name, 0);
 		shf_report_item(&ld->report, 'U', family, t->name, "in the step, not in the state");
 		if (unexpected++ == 0 && ld->flags & SHEAF_STRICT)
-			rc = shf_fail(err, SHEAF_ELAYOUT, "%s: %s/%s is stored and nobody asked for it",
-			              ld->step->path, family, t->name);
+			rc = shf_fail(err, SHEAF_ELAYOUT,
+				      "%s: %s/%s is stored and nobody asked for it", ld->step->path,
+				      family, t->name);
 	}
 	shf_free(asked);
 	return shf_agree(team, rc, err);
@@ -242,7 +258,8 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 static int report_out(struct shf_load *ld, struct sheaf_error *err)
 {
 	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
-	uint64_t x[5] = { ld->disk_bytes, ld->node_bytes, ld->net_bytes, ld->holds.bytes, ld->retries };
+	uint64_t x[5] = { ld->disk_bytes, ld->node_bytes, ld->net_bytes, ld->holds.bytes,
+			  ld->retries };
 	struct shf_team *team = &ld->step->run->team;
 	struct sheaf_report *r = &ld->report;
 	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);

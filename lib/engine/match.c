@@ -395,8 +395,8 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 }
 
 /* What of a move lies in bytes [lo, hi) of its file. */
-static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo, uint64_t hi,
-                       struct shf_box out[SHF_RANGE_BOXES_MAX])
+static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo,
+		       uint64_t hi, struct shf_box out[SHF_RANGE_BOXES_MAX])
 {
 	const struct shf_lt_tensor *t = &l->tensors[mv->tensor];
 	struct shf_box range[SHF_RANGE_BOXES_MAX];

@@ -44,7 +44,7 @@ struct shf_mv {                 /* a move of my segment */
 struct shf_serve {              /* the memory side of a move */
 	uint32_t tensor, rank, round;   /* rank: the file side */
 	bool witness;
-	uint64_t image, seg_lo;         /* byte seg_lo of the file is at `image` of that rank's image */
+	uint64_t image, seg_lo; /* byte seg_lo of the file is at `image` of that rank's image */
 	struct shf_box box;
 };
 struct shf_work {

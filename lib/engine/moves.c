@@ -157,13 +157,16 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		uint64_t digest = 0, bytes = shf_box_bytes(t, &v->box);
 
 		if (!always(s != NULL))
-			return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here", t->name);
+			return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
+					t->name);
 		used = v->rank == last ? used : 0;
 		last = v->rank;
 		if (v->witness) {
 			if (!shf_copy_check(t, s, &v->box, &digest))
-				return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in "
-				                "memory cannot be compared", t->name);
+				return shf_fail(err, SHEAF_EINVAL,
+						"%s: replicas of another type in "
+						"memory cannot be compared",
+						t->name);
 			shf_put64(net->out + net->out_at[v->rank] + used, digest);
 			used += 8;
 			continue;
@@ -242,7 +245,8 @@ static void sum_segment(struct sheaf_save *save, const struct shf_seg *g)
 {
 	const struct shf_layout *l = &save->plan->layout;
 	const struct shf_lt_file *file = &l->files[g->file];
-	uint32_t next = shf_layout_at(l, g->file, g->lo), end = file->first_tensor + file->tensors_n;
+	uint32_t next = shf_layout_at(l, g->file, g->lo),
+		 end = file->first_tensor + file->tensors_n;
 	uint64_t at = g->lo;
 
 	while (at < g->hi) {
@@ -320,8 +324,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 	int rc = 0;
 
 	if (io->result < 0)
-		rc = shf_fail_sys(&err, (int)-io->result, "step %lld: %s: %s", (long long)save->step,
-		                  name, sync ? "fsync" : "write");
+		rc = shf_fail_sys(&err, (int)-io->result, "step %lld: %s: %s",
+				  (long long)save->step, name, sync ? "fsync" : "write");
 	else if (!sync && (uint64_t)io->result != io->len)
 		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
 		              (long long)save->step, name, (long long)io->result, io->len);
@@ -384,13 +388,15 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 		for (size_t i = segs.first; i < segs.end; i++)
 			for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 				const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
-				const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-				struct shf_place_at at = place_in(own_image(save),
-				                                  w->segs[i].image, w->segs[i].lo, t);
+				const struct shf_lt_tensor *t =
+				    &save->plan->layout.tensors[v->tensor];
+				struct shf_place_at at =
+				    place_in(own_image(save), w->segs[i].image, w->segs[i].lo, t);
 				const uint8_t *from = net->in + net->in_at[v->rank] + used[v->rank];
 				uint64_t digest = 0;
 
-				used[v->rank] += stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+				used[v->rank] +=
+				    stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 				if (pass == 0 && !v->witness && !reaches(save, v->rank))
 					shf_copy_unpack(t, &v->box, from, at, &digest);
 				if (pass == 0 || !v->witness)
@@ -400,10 +406,12 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 					char box[160];
 
 					shf_free(used);
-					return shf_fail(err, SHEAF_EDIVERGED, "%s: rank %u's replica of %s "
-					                "differs from what rank %d writes", t->name, v->rank,
-					                shf_box_print(&v->box, box, sizeof(box)),
-					                save->run->team.rank);
+					return shf_fail(err, SHEAF_EDIVERGED,
+							"%s: rank %u's replica of %s "
+							"differs from what rank %d writes",
+							t->name, v->rank,
+							shf_box_print(&v->box, box, sizeof(box)),
+							save->run->team.rank);
 				}
 			}
 	}
@@ -489,7 +497,8 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 		rc = copy_round(save, round, err);
 	if (rc == 0)
 		rc = copy_headers(save, round, err);
-	rc = shf_agree(team, rc, err); /* from here on the node's images are whole but for the net */
+	rc =
+	    shf_agree(team, rc, err); /* from here on the node's images are whole but for the net */
 	if (rc == 0)
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
 	save->net.most = (size_t)most;

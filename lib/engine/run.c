@@ -51,12 +51,15 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 		                (unsigned)(o->flags & ~known));
 	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 || o->keep_last < 0 ||
 	    o->keep_every < 0 || o->grace_s < -1 || o->timeout_ms < 0)
-		return shf_fail(err, SHEAF_EINVAL, "opts: a count or time is negative or too large");
+		return shf_fail(err, SHEAF_EINVAL,
+				"opts: a count or time is negative or too large");
 	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
-		return shf_fail(err, SHEAF_EINVAL, "opts.staging_bytes_max is %" PRIu64 ", at least %"
-		                PRIu64, o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
+		return shf_fail(err, SHEAF_EINVAL,
+				"opts.staging_bytes_max is %" PRIu64 ", at least %" PRIu64,
+				o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
 	if (o->flags & SHEAF_CREATE && o->flags & SHEAF_READONLY)
-		return shf_fail(err, SHEAF_EINVAL, "SHEAF_CREATE and SHEAF_READONLY exclude each other");
+		return shf_fail(err, SHEAF_EINVAL,
+				"SHEAF_CREATE and SHEAF_READONLY exclude each other");
 	return 0;
 }
 
@@ -71,8 +74,9 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	if (in) {
 		for (size_t i = sizeof(o); i < in->size && i < SHF_STRUCT_MAX; i++)
 			if (((const uint8_t *)in)[i])
-				return shf_fail(err, SHEAF_EINVAL, "opts asks for something newer than "
-				                "this sheaf");
+				return shf_fail(err, SHEAF_EINVAL,
+						"opts asks for something newer than "
+						"this sheaf");
 		memcpy(&o, in, in->size < sizeof(o) ? in->size : sizeof(o));
 		o.size = sizeof(o);
 	}
@@ -163,7 +167,8 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	shf_io_turn_init(&run->in_turn);
 	run->foreign = true;
 	rc = sys->ops->random(sys->arg, &run->id, sizeof(run->id));
-	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_opts_take(&run->opts, opts, err);
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number")
+		    : shf_opts_take(&run->opts, opts, err);
 	if (group)
 		shf_group_get(group);
 	else if (rc == 0 && shf_group_one(&group) < 0)
@@ -197,7 +202,8 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 	if (rc == 0) {
 		rc = sys->ops->queue_new(sys->arg, &run->queue, run->opts.io_threads);
 		if (rc < 0)
-			rc = shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);
+			rc =
+			    shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);
 	}
 	rc = agree_new(run, group, rc, err);
 	if (rc == 0)
@@ -220,8 +226,9 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	/* Half of the deadline: the others wait in an agreement meanwhile. */
 	int wait = run->opts.timeout_ms / 2 < 30000 ? run->opts.timeout_ms / 2 : 30000;
 	int rc = run->opts.flags & SHEAF_READONLY
-	       ? shf_store_open(&run->store, run->sys, dir, err)
-	       : shf_store_own(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE, wait, err);
+		     ? shf_store_open(&run->store, run->sys, dir, err)
+		     : shf_store_own(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE,
+				     wait, err);
 
 	if (rc < 0)
 		return rc;
@@ -315,7 +322,8 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc == 0)
 		rc = same_arguments(run, dir, err);
 	if (rc == 0)
-		rc = shf_agree(&run->team, run->team.rank == 0 ? own(run, dir, &told, err) : 0, err);
+		rc =
+		    shf_agree(&run->team, run->team.rank == 0 ? own(run, dir, &told, err) : 0, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &told, sizeof(told), err);
 	if (rc == 0)

@@ -44,7 +44,7 @@ struct sheaf_run {
 	int64_t verified;               /* newest step verified by this handle; -1 */
 	unsigned rewinds;               /* so far: a step opened before one may be set aside */
 	int64_t parent;                 /* of the next save; -1: none */
-	int64_t doubtful;               /* published in doubt by this handle, and not seen since; -1 */
+	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */
 	char parent_session[33];
 	char parent_run[33];            /* of another run; "": this one */
 };

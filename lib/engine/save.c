@@ -35,8 +35,8 @@ int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
 			continue;
 		t = shf_layout_find(l, s->family, s->stored);
 		if (!always(t >= 0))
-			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema", s->family,
-			                s->stored);
+			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema",
+					s->family, s->stored);
 		rc = shf_holds_add(h, l, (uint32_t)t, (uint32_t)i, s, err);
 	}
 	shf_holds_sort(h);
@@ -98,7 +98,8 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
 	if (rc < 0)
 		return rc;
 	plan = shf_zalloc(1, sizeof(*plan));
-	rc = shf_agree(&run->team, plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
+	rc =
+	    shf_agree(&run->team, plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
 	if (rc == 0) {
 		plan->refs = 1;
 		plan->run_id = run->id;
@@ -199,9 +200,11 @@ int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *e
 	if (rc < 0 || !busy)
 		return rc;
 	if (flags & SHEAF_MAY_DROP)
-		return shf_fail(err, SHEAF_EAGAIN, "no image is free: an earlier save is being written");
+		return shf_fail(err, SHEAF_EAGAIN,
+				"no image is free: an earlier save is being written");
 	if (flags & SHEAF_MAY_FAIL)
-		return shf_fail(err, SHEAF_EBUSY, "no image is free: an earlier save is being written");
+		return shf_fail(err, SHEAF_EBUSY,
+				"no image is free: an earlier save is being written");
 	for (struct sheaf_save *s = run->first; s && rc == 0; s = s->next) {
 		struct sheaf_error own; /* its failure is its commit's to tell */
 
@@ -234,8 +237,10 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 		if ((e->state != SHF_COMMITTED && e->state != SHF_DAMAGED) || e->remains)
 			continue;
 		if (e->step == step)
-			rc = shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "
-			              "room)", step, run->store.path);
+			rc = shf_fail(err, SHEAF_EEXIST,
+				      "step %" PRId64 " exists in %s (rewind makes "
+				      "room)",
+				      step, run->store.path);
 		if (e->mark == 'b')
 			continue;
 		if (!newest || e->step > newest->step)
@@ -311,7 +316,8 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 		char folder[64];
 
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - file->name), file->name);
-		dir = sys->ops->open(sys->arg, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		dir = sys->ops->open(sys->arg, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW,
+				     0);
 		if (dir < 0)
 			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
 	}
@@ -324,8 +330,9 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	save->fds[f] = rc;
 	rc = sys->ops->resize(sys->arg, save->fds[f], file->bytes);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "step %" PRId64 ": %s: making room for %" PRIu64 " bytes",
-		                    save->step, file->name, file->bytes);
+		return shf_fail_sys(err, -rc,
+				    "step %" PRId64 ": %s: making room for %" PRIu64 " bytes",
+				    save->step, file->name, file->bytes);
 	return 0;
 }
 
@@ -527,12 +534,18 @@ int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes
 		             "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*",
 		             file ? file : ""), &err);
 	if (n > UINT64_C(64) << 20 || (!bytes && n))
-		return stick(save, shf_fail(&err, SHEAF_EINVAL, "attached file %s: %zu bytes, at most "
-		             "64 MiB", file, n), &err);
+		return stick(save,
+			     shf_fail(&err, SHEAF_EINVAL,
+				      "attached file %s: %zu bytes, at most "
+				      "64 MiB",
+				      file, n),
+			     &err);
 	for (size_t i = 0; i < save->attached_n; i++)
 		if (strcmp(save->attached[i].name, file) == 0)
-			return stick(save, shf_fail(&err, SHEAF_EINVAL, "attached file %s: given twice",
-			             file), &err);
+			return stick(
+			    save,
+			    shf_fail(&err, SHEAF_EINVAL, "attached file %s: given twice", file),
+			    &err);
 	more = shf_realloc(save->attached, save->attached_n + 1, sizeof(*more));
 	if (more) {
 		save->attached = more;
@@ -541,8 +554,8 @@ int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes
 		save->attached_n++;
 	}
 	if (!a || !a->name || !a->bytes)
-		return stick(save, shf_fail(&err, SHEAF_ENOMEM, "attached file %s: no memory", file),
-		             &err);
+		return stick(
+		    save, shf_fail(&err, SHEAF_ENOMEM, "attached file %s: no memory", file), &err);
 	if (n)
 		memcpy(a->bytes, bytes, n);
 	return 0;
@@ -561,12 +574,16 @@ int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 		             "[a-z0-9._-]{1,64} and UTF-8", key ? key : ""), &err);
 	save->notes_bytes += strlen(key) + n;
 	if (n > 65536 || save->notes_bytes > 524288)
-		return stick(save, shf_fail(&err, SHEAF_EINVAL, "note %s: a value is at most 64 KiB, all "
-		             "notes 512 KiB", key), &err);
+		return stick(save,
+			     shf_fail(&err, SHEAF_EINVAL,
+				      "note %s: a value is at most 64 KiB, all "
+				      "notes 512 KiB",
+				      key),
+			     &err);
 	for (size_t i = 0; i < save->notes_n; i++)
 		if (strcmp(save->notes[i].key, key) == 0)
-			return stick(save, shf_fail(&err, SHEAF_EINVAL, "note %s: given twice", key),
-			             &err);
+			return stick(
+			    save, shf_fail(&err, SHEAF_EINVAL, "note %s: given twice", key), &err);
 	more = shf_realloc(save->notes, save->notes_n + 1, sizeof(*more));
 	if (more) {
 		save->notes = more;
@@ -600,11 +617,12 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	if (rc == 0)
 		rc = shf_same(team, x, 2, &same, lo, hi, err);
 	if (rc == 0 && !(same & 2))
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks exchange for steps %" PRIu64 " and %" PRIu64,
-		              lo[1], hi[1]);
+		rc = shf_fail(err, SHEAF_EINVAL,
+			      "ranks exchange for steps %" PRIu64 " and %" PRIu64, lo[1], hi[1]);
 	else if (rc == 0 && !(same & 1))
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks ask for exchanges of %" PRIu64 " and %" PRIu64
-		              " bytes", lo[0], hi[0]);
+		rc = shf_fail(err, SHEAF_EINVAL,
+			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes", lo[0],
+			      hi[0]);
 	if (rc == 0)
 		rc = shf_net_finish(save, bytes_max, err);
 	save->exchange_ns += (uint64_t)(shf_now(save->run) - from);

@@ -68,7 +68,7 @@ struct sheaf_save {
 	bool exchanged, drained, over, listed;
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
-	atomic_int failed;              /* sheaf_save_fail was called; why is set before (release) */
+	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */
 	char why[400];
 	atomic_uint_fast64_t to_write, written, copied, sent;
 	atomic_uint phase;

@@ -109,8 +109,10 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 	for (size_t i = 0; i < m->families_n; i++)
 		total += m->families[i].files;
 	if (total != m->files_n)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: families have %" PRIu64 " files, "
-		                "%zu are listed", step->path, total, m->files_n);
+		return shf_fail(err, SHEAF_ECORRUPT,
+				"%s/sheaf.json: families have %" PRIu64 " files, "
+				"%zu are listed",
+				step->path, total, m->files_n);
 	l->families = shf_arena_alloc(&l->arena, m->families_n + 1, sizeof(*l->families));
 	l->files = shf_arena_alloc(&l->arena, m->files_n + 1, sizeof(*l->files));
 	if (!l->families || !l->files)
@@ -131,9 +133,10 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 		int64_t fam = shf_layout_family(l, m->tied[i].family);
 
 		if (fam < 0)
-			return shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: %s/%s is tied in a family "
-			                "that is not there", step->path, m->tied[i].family,
-			                m->tied[i].name);
+			return shf_fail(err, SHEAF_ECORRUPT,
+					"%s/sheaf.json: %s/%s is tied in a family "
+					"that is not there",
+					step->path, m->tied[i].family, m->tied[i].name);
 		l->tied[l->tied_n++] = (struct shf_lt_tied){ (uint32_t)fam, m->tied[i].name,
 		                                             m->tied[i].to };
 	}
@@ -153,7 +156,8 @@ static int files_of_found(struct sheaf_step *step, const struct shf_found *found
 	l->files = shf_arena_alloc(&l->arena, found->files_n + 1, sizeof(*l->files));
 	if (!l->families || !l->files)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", found->files_n);
-	l->families[0] = (struct shf_lt_family){ "model", ".", 0, (uint32_t)found->files_n, 0, 0, 0 };
+	l->families[0] =
+	    (struct shf_lt_family){ "model", ".", 0, (uint32_t)found->files_n, 0, 0, 0 };
 	l->families_n = 1;
 	l->files_n = found->files_n;
 	for (size_t i = 0; i < found->files_n; i++)
@@ -190,17 +194,20 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 
 	if (fd < 0)
 		return fd == -ENOENT
-		       ? shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone", step->path)
-		       : shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path);
+			   ? shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone",
+				      step->path)
+			   : shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path);
 	rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
 	else if (st.bytes != want)
-		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64 " bytes, the "
-		              "manifest says %" PRIu64, step->path, st.bytes, want);
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT,
+			      "%s/sheaf.sums: %" PRIu64 " bytes, the "
+			      "manifest says %" PRIu64,
+			      step->path, st.bytes, want);
 	else if (!shf_buf_extend(out, (size_t)want))
-		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM, "no memory for %" PRIu64 " bytes of sums",
-		              want);
+		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM,
+			      "no memory for %" PRIu64 " bytes of sums", want);
 	if (rc == 0)
 		got = sys->ops->pread(sys->arg, fd, out->data, (size_t)want, 0);
 	if (got < 0)
@@ -216,12 +223,16 @@ static int sums_files_match(struct sheaf_step *step)
 	const struct shf_manifest *m = &step->manifest;
 
 	if (step->sums.head.files_n != m->files_n)
-		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %" PRIu64 " files, the "
-		                "manifest has %zu", step->path, step->sums.head.files_n, m->files_n);
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT,
+				"%s/sheaf.sums: %" PRIu64 " files, the "
+				"manifest has %zu",
+				step->path, step->sums.head.files_n, m->files_n);
 	for (size_t f = 0; f < m->files_n; f++)
 		if (shf_sums_file(&step->sums, f).bytes != m->files[f].bytes)
-			return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s has another "
-			                "size in the manifest", step->path, m->files[f].name);
+			return shf_fail(&step->sums_err, SHEAF_ECORRUPT,
+					"%s/sheaf.sums: %s has another "
+					"size in the manifest",
+					step->path, m->files[f].name);
 	return 0;
 }
 
@@ -286,9 +297,12 @@ static void warn_lost_index(const struct sheaf_step *step)
 
 		if (n < 11 || strcmp(name + n - 11, ".index.json"))
 			continue;
-		if (!strchr(name, '/') && sys->ops->stat(sys->arg, step->dir, name, true, &st) == -ENOENT)
-			shf_log(step->run, 1, "%s/%s: the index is gone; rebuilt in memory from the "
-			        "headers", step->path, name);
+		if (!strchr(name, '/') &&
+		    sys->ops->stat(sys->arg, step->dir, name, true, &st) == -ENOENT)
+			shf_log(step->run, 1,
+				"%s/%s: the index is gone; rebuilt in memory from the "
+				"headers",
+				step->path, name);
 	}
 }
 
@@ -349,8 +363,9 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 				rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 		}
 		if (rc == 0) {
-			step->dir = sys->ops->open(sys->arg, found.in_run ? step->run->store.dir : SHF_CWD,
-			                           found.in_run ? found.name : found.dir, SHF_O_DIR, 0);
+			step->dir =
+			    sys->ops->open(sys->arg, found.in_run ? step->run->store.dir : SHF_CWD,
+					   found.in_run ? found.name : found.dir, SHF_O_DIR, 0);
 			if (step->dir < 0)
 				rc = shf_fail_sys(err, -step->dir, "%s", step->path);
 		}
@@ -361,8 +376,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	else if (rc == 0)
 		rc = open_foreign(step, &found, err);
 	if (rc == 0 && found.in_run && step->manifest.step != found.step)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64, step->path,
-		              step->manifest.step);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64,
+			      step->path, step->manifest.step);
 	if (rc == 0 && found.in_run && step->run->store.run[0] &&
 	    strcmp(step->manifest.run, step->run->store.run))
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s)",
@@ -387,8 +402,9 @@ int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
 	if (rc == 0)
 		rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
 	if (rc == 0 && !same)
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks open different steps: %" PRId64 " and %" PRId64,
-		              (int64_t)lo, (int64_t)hi);
+		rc = shf_fail(err, SHEAF_EINVAL,
+			      "ranks open different steps: %" PRId64 " and %" PRId64, (int64_t)lo,
+			      (int64_t)hi);
 	if (rc == 0) {
 		rc = run->team.rank == 0 ? shf_found_step(run, n, &told, err) : 0;
 		rc = open_told(step, &told, rc, err);
@@ -474,8 +490,9 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 		                step->path, f->name, st.bytes, f->bytes);
 	if (step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED) &&
 	    shf_crc64(to, (size_t)f->bytes) != f->crc)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016" PRIx64,
-		                step->path, f->name, shf_crc64(to, (size_t)f->bytes), f->crc);
+		return shf_fail(err, SHEAF_ECORRUPT,
+				"%s/%s: checksum %016" PRIx64 ", want %016" PRIx64, step->path,
+				f->name, shf_crc64(to, (size_t)f->bytes), f->crc);
 	return 0;
 }
 

@@ -40,7 +40,8 @@ static int compare(const struct sheaf_save *save, const struct shf_buf *in, uint
 		uint64_t h = shf_cur_u64(&c), w = shf_cur_u64(&c);
 
 		if (c.bad || t < first || t >= end)
-			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong rank", t);
+			return shf_fail(err, SHEAF_EBUG,
+					"digests of tensor %u came to the wrong rank", t);
 		held[t - first] ^= h;
 		wrote[t - first] ^= w;
 	}
@@ -48,12 +49,13 @@ static int compare(const struct sheaf_save *save, const struct shf_buf *in, uint
 		const struct shf_lt_tensor *lt = &save->plan->layout.tensors[t];
 
 		if (held[t - first] != wrote[t - first])
-			return shf_fail(err, SHEAF_ECORRUPT, "step %lld: %s/%s: what was copied from memory "
-			                "(digest %016llx) is not what was to be written (%016llx)",
-			                (long long)save->step,
-			                save->plan->layout.families[lt->family].name, lt->name,
-			                (unsigned long long)held[t - first],
-			                (unsigned long long)wrote[t - first]);
+			return shf_fail(err, SHEAF_ECORRUPT,
+					"step %lld: %s/%s: what was copied from memory "
+					"(digest %016llx) is not what was to be written (%016llx)",
+					(long long)save->step,
+					save->plan->layout.families[lt->family].name, lt->name,
+					(unsigned long long)held[t - first],
+					(unsigned long long)wrote[t - first]);
 	}
 	return 0;
 }
@@ -125,10 +127,12 @@ static void sum_files(const struct shf_layout *l, uint64_t *blocks, uint64_t *fi
 		const struct shf_lt_file *file = &l->files[f];
 		uint64_t raw = 0;
 
-		for (uint64_t at = 0, b = file->first_block; at < file->bytes; at += SHF_BLOCK, b++) {
+		for (uint64_t at = 0, b = file->first_block; at < file->bytes;
+		     at += SHF_BLOCK, b++) {
 			uint64_t n = file->bytes - at < SHF_BLOCK ? file->bytes - at : SHF_BLOCK;
 
-			raw = (by && n == SHF_BLOCK ? shf_crc64_by(by, raw) : shf_crc64_shift(raw, n)) ^
+			raw = (by && n == SHF_BLOCK ? shf_crc64_by(by, raw)
+						    : shf_crc64_shift(raw, n)) ^
 			      blocks[b];
 			blocks[b] ^= shf_crc64_ones(n);
 		}
@@ -266,8 +270,8 @@ int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf
 		rc = shf_exchange(team, to, &in, in_bytes, err);
 	}
 	if (rc == 0)
-		rc = shf_agree(team, team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0,
-		               err);
+		rc = shf_agree(
+		    team, team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0, err);
 	for (uint64_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);

@@ -63,7 +63,8 @@ static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
 		if (rc == 0)
 			rc = shf_dir_sync(s, s->dir);
 		if (rc < 0)
-			rc = shf_fail_io(err, -rc, "%s: sync after moving the remains of %s", s->path, t);
+			rc = shf_fail_io(err, -rc, "%s: sync after moving the remains of %s",
+					 s->path, t);
 	}
 	shf_fd_close(s->sys, &aside);
 	return rc;

@@ -54,8 +54,8 @@ struct shf_stage {              /* a step being made */
 	char name[64];                  /* <step>-<session of this save> */
 	char session[33];               /* of the run's writer */
 };
-/* C0 on rank 0: T must not exist (EEXIST; mere remains of a step are set aside); mkdir S and family folders. families:
- * NULL-ended; "." needs none. Then the other ranks join by name. */
+/* C0 on rank 0: T must not exist (EEXIST; mere remains of a step are set aside); mkdir S and family
+ * folders. families: NULL-ended; "." needs none. Then the other ranks join by name. */
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err);
 int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,

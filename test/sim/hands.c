@@ -200,7 +200,8 @@ static void each(struct hand *h, int k,
 				continue;
 			where -= s.flat_start;
 		}
-		item(arg, h, k, global, (uint8_t *)s.data + where * (hand_bits(memory_type(&s)) / 8));
+		item(arg, h, k, global,
+		     (uint8_t *)s.data + where * (hand_bits(memory_type(&s)) / 8));
 	}
 }
 
@@ -288,7 +289,8 @@ static void make_memory(struct hand *h)
 			top += (b.count[d] - 1) * stride[d];
 		if (b.flags & SHEAF_FLAT)
 			top = b.flat_count - 1;
-		s->data = hand_block(h, total > 0 ? (top + 1) * (hand_bits(memory_type(&b)) / 8) : 0);
+		s->data =
+		    hand_block(h, total > 0 ? (top + 1) * (hand_bits(memory_type(&b)) / 8) : 0);
 	}
 }
 
@@ -476,12 +478,14 @@ void hands_file(struct simdisk *disk, const char *path, const struct hand_tensor
 	for (int i = 0; i < n; i++) {
 		int64_t items = 1;
 
-		header += (size_t)snprintf(text + header, 65536 - header, ",\"%s\":{\"dtype\":\"%s\","
-		                           "\"shape\":[", t[i].name, spelt(t[i].dtype));
+		header += (size_t)snprintf(text + header, 65536 - header,
+					   ",\"%s\":{\"dtype\":\"%s\","
+					   "\"shape\":[",
+					   t[i].name, spelt(t[i].dtype));
 		for (int d = 0; d < t[i].ndim; d++) {
 			items *= t[i].shape[d];
-			header += (size_t)snprintf(text + header, 65536 - header, d ? ",%lld" : "%lld",
-			                           (long long)t[i].shape[d]);
+			header += (size_t)snprintf(text + header, 65536 - header,
+						   d ? ",%lld" : "%lld", (long long)t[i].shape[d]);
 		}
 		at = total + (size_t)(items * hand_bits(t[i].dtype) / 8);
 		header += (size_t)snprintf(text + header, 65536 - header,

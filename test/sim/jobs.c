@@ -83,7 +83,8 @@ static void hold(struct memory *m, int rank, int ranks, int64_t rows, int bigs)
 		memcpy(s->count, t.shape, sizeof(s->count));
 		if (t.axis >= 0 && ranks > 1)
 			(void)sheaf_slice_shard(s, ranks == 4 ? t.axis : 0,
-			                        ranks == 4 ? rank % 2 : rank, ranks == 4 ? 2 : ranks);
+						ranks == 4 ? rank % 2 : rank,
+						ranks == 4 ? 2 : ranks);
 		s->data = calloc((size_t)items_of(s) + 1, 8);
 		if (!s->data)
 			abort();
@@ -284,9 +285,14 @@ static int64_t now(const struct job *j)
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct job *j = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
-		.timeout_ms = JOB_TIMEOUT_MS, .staging_bytes_max = j->staging, .file_bytes_max = j->file_bytes,
-		.keep_last = j->keep_last, .grace_s = -1, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts),
+				   .flags = SHEAF_CREATE,
+				   .timeout_ms = JOB_TIMEOUT_MS,
+				   .staging_bytes_max = j->staging,
+				   .file_bytes_max = j->file_bytes,
+				   .keep_last = j->keep_last,
+				   .grace_s = -1,
+				   .io_threads = 1 };
 	struct sheaf_state *state;
 	struct sheaf_run *run = NULL;
 	struct memory m;
@@ -359,13 +365,14 @@ static void check_codes(struct job *j, const char *what, const int *rc,
 			snprintf(j->why, sizeof(j->why), "%s: rank %d: %d %.500s", what, r, rc[r],
 			         err[r].msg);
 		else if (rc[r] < 0 && (err[r].code != rc[r] || strlen(err[r].msg) < 8))
-			snprintf(j->why, sizeof(j->why), "%s: rank %d: %d with the words '%.300s' of %d",
-			         what, r, rc[r], err[r].msg, err[r].code);
+			snprintf(j->why, sizeof(j->why),
+				 "%s: rank %d: %d with the words '%.300s' of %d", what, r, rc[r],
+				 err[r].msg, err[r].code);
 		if (rc[r] == SHEAF_ELOST)
 			continue;
 		if (code <= 0 && rc[r] != code)
-			snprintf(j->why, sizeof(j->why), "%s: rank %d has %d, others %d: %.300s", what, r,
-			         rc[r], code, err[r].msg);
+			snprintf(j->why, sizeof(j->why), "%s: rank %d has %d, others %d: %.300s",
+				 what, r, rc[r], code, err[r].msg);
 		code = rc[r];
 	}
 }

@@ -52,12 +52,30 @@ const struct layout layouts[] = {
 	{ .name = "dp2tp2pp2", .ranks = 8, .dp = 2, .pp = 2, .tp = 2, .ep = 1, .zero = 1 },
 	{ .name = "dp2ep2", .ranks = 2, .dp = 2, .pp = 1, .tp = 1, .ep = 2 },
 	{ .name = "dp4ep4", .ranks = 4, .dp = 4, .pp = 1, .tp = 1, .ep = 4, .zero = 1 },
-	{ .name = "tp2sh2=ep4", .ranks = 4, .dp = 2, .pp = 1, .tp = 2, .ep = 4, .zero = 1,
+	{ .name = "tp2sh2=ep4",
+	  .ranks = 4,
+	  .dp = 2,
+	  .pp = 1,
+	  .tp = 2,
+	  .ep = 4,
+	  .zero = 1,
 	  .own_experts = true },
 	{ .name = "tp3fused", .ranks = 3, .dp = 1, .pp = 1, .tp = 3, .ep = 1, .fused = true },
-	{ .name = "tp2transposed", .ranks = 2, .dp = 1, .pp = 1, .tp = 2, .ep = 1,
+	{ .name = "tp2transposed",
+	  .ranks = 2,
+	  .dp = 1,
+	  .pp = 1,
+	  .tp = 2,
+	  .ep = 1,
 	  .transposed = true },
-	{ .name = "cut2x3", .ranks = 6, .dp = 6, .pp = 1, .tp = 1, .ep = 1, .cut_a = 2, .cut_b = 3 },
+	{ .name = "cut2x3",
+	  .ranks = 6,
+	  .dp = 6,
+	  .pp = 1,
+	  .tp = 1,
+	  .ep = 1,
+	  .cut_a = 2,
+	  .cut_b = 3 },
 	{ .name = "hsdp2x2", .ranks = 4, .dp = 4, .pp = 1, .tp = 1, .ep = 1, .shard = 2 },
 };
 const int layouts_n = sizeof(layouts) / sizeof(layouts[0]);
@@ -180,8 +198,9 @@ static void look(void *arg, const struct held *h, int64_t global, uint8_t *at)
 	if (n < 8)
 		want &= (UINT64_C(1) << 8 * n) - 1;
 	if (got != want && w->n++ == 0)
-		snprintf(w->why, w->why_n, "%s/%s item %lld: %llx, want %llx", h->t->family, h->t->name,
-		         (long long)global, (unsigned long long)got, (unsigned long long)want);
+		snprintf(w->why, w->why_n, "%s/%s item %lld: %llx, want %llx", h->t->family,
+			 h->t->name, (long long)global, (unsigned long long)got,
+			 (unsigned long long)want);
 }
 
 int64_t lay_wrong(const struct lay_memory *m, char *why, size_t n)
@@ -332,7 +351,9 @@ struct lay_memory *lay_hold(const struct layout *l, int rank, struct sheaf_slice
                             int *n, bool fill, uint64_t seed)
 {
 	struct lay_memory *m = calloc(1, sizeof(*m));
-	struct where w = { .tp = rank % l->tp, .dp = rank / l->tp % l->dp, .pp = rank / l->tp / l->dp };
+	struct where w = { .tp = rank % l->tp,
+			   .dp = rank / l->tp % l->dp,
+			   .pp = rank / l->tp / l->dp };
 	static const int32_t types[] = { SHEAF_BOOL, SHEAF_F16, SHEAF_BF16, SHEAF_F32, SHEAF_F64,
 	                                 SHEAF_I64 };
 
@@ -346,8 +367,11 @@ struct lay_memory *lay_hold(const struct layout *l, int rank, struct sheaf_slice
 		h->t = t;
 		h->salt = salt(t, seed);
 		h->bytes = (size_t)lay_bytes(t->dtype);
-		h->s = (struct sheaf_slice){ .size = sizeof(h->s), .family = t->family, .name = t->name,
-			.dtype = t->dtype, .ndim = t->ndim };
+		h->s = (struct sheaf_slice){ .size = sizeof(h->s),
+					     .family = t->family,
+					     .name = t->name,
+					     .dtype = t->dtype,
+					     .ndim = t->ndim };
 		memcpy(h->s.shape, t->shape, sizeof(h->s.shape));
 		memcpy(h->s.count, t->shape, sizeof(h->s.count));
 		narrow(l, t, &w, &h->s);

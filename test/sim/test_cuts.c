@@ -164,8 +164,9 @@ static bool try_state(struct hunt *h, int64_t cut, const struct simdisk_choice *
 	if (judged_add(&h->judged, hash)) {
 		opt.distinct++;
 		if (*judge(h->story, disk, cut, why))
-			snprintf(h->why, sizeof(h->why), "cut %lld, after call %zu: %s", (long long)cut,
-			         simdisk_cut_call(h->story->j.disk, (size_t)cut), why);
+			snprintf(h->why, sizeof(h->why), "cut %lld, after call %zu: %s",
+				 (long long)cut, simdisk_cut_call(h->story->j.disk, (size_t)cut),
+				 why);
 	}
 	simdisk_free(disk);
 	return !h->why[0];
@@ -357,9 +358,11 @@ static void each_fsync_counts(const char *what, int64_t steps, const struct deed
 		      ? strstr(job_skipped(), DATA) && !strstr(job_skipped(), "index")
 		      : strncmp(job_skipped(), m->what, strlen(m->what)) == 0;
 		bad += fine != m->harmless || !named;
-		printf("# %s without fsync %2d of %ld, %-40.40s %s%s\n", what, i + 1, n, job_skipped(),
-		       fine ? m->harmless ? "harmless" : "NOT FOUND"
-		       : m->harmless ? "NOT HARMLESS: " : "found: ",
+		printf("# %s without fsync %2d of %ld, %-40.40s %s%s\n", what, i + 1, n,
+		       job_skipped(),
+		       fine          ? m->harmless ? "harmless" : "NOT FOUND"
+		       : m->harmless ? "NOT HARMLESS: "
+				     : "found: ",
 		       fine ? "" : why);
 		if (!named)
 			print_error("fsync %d of %s is of %s, not of %s\n", i + 1, what,

@@ -16,9 +16,11 @@ static void held(struct hand *h)
 	static const char *const names[] = { "a", "b" };
 
 	for (int k = 0; k < 2; k++) {
-		hand_cut(hand_add(h, "model", names[k], SHEAF_BF16, 2, 61, 53), k, h->rank, h->ranks);
-		hand_cut(hand_add(h, "optimizer", hand_text(h, names[k], "/moment1_0"), SHEAF_F32, 2,
-		                  61, 53), 0, h->rank, h->ranks);
+		hand_cut(hand_add(h, "model", names[k], SHEAF_BF16, 2, 61, 53), k, h->rank,
+			 h->ranks);
+		hand_cut(hand_add(h, "optimizer", hand_text(h, names[k], "/moment1_0"), SHEAF_F32,
+				  2, 61, 53),
+			 0, h->rank, h->ranks);
 	}
 }
 
@@ -70,7 +72,8 @@ static const struct {
 	{ "a family's folder is gone", STEP "optimizer", REMOVE, 0, NULL, SHEAF_ECORRUPT,
 	  "optimizer", true },
 	{ "the sums are gone", SUMS, REMOVE, 0, NULL, SHEAF_ECORRUPT, "sheaf.sums: gone", true },
-	{ "the manifest is gone", MANIFEST, REMOVE, 0, NULL, SHEAF_ECORRUPT, "manifest is gone", true },
+	{ "the manifest is gone", MANIFEST, REMOVE, 0, NULL, SHEAF_ECORRUPT, "manifest is gone",
+	  true },
 	{ "a tensor file is short", MODEL, RESIZE, -5, NULL, SHEAF_ECORRUPT, "the manifest says",
 	  true },
 	{ "a tensor file is long", OPT, RESIZE, 4096, NULL, SHEAF_ECORRUPT, "the manifest says",
@@ -81,7 +84,8 @@ static const struct {
 	{ "a bit of the manifest", MANIFEST, FLIP, 300, NULL, SHEAF_ECORRUPT, "sheaf.json", true },
 	{ "a bit of the sums", SUMS, FLIP, 8 * 140, NULL, SHEAF_ECORRUPT, "sheaf.sums", true },
 	{ "a bit of a header", MODEL, FLIP, 8 * 40, NULL, SHEAF_ECORRUPT, "model-00001", true },
-	{ "a bit of a tensor", OPT, FLIP, 8 * 9000, NULL, SHEAF_ECORRUPT, "optimizer-00001", false },
+	{ "a bit of a tensor", OPT, FLIP, 8 * 9000, NULL, SHEAF_ECORRUPT, "optimizer-00001",
+	  false },
 	{ "the other family's file", MODEL, COPY, 0, OPT, SHEAF_ECORRUPT, "model-00001", true },
 	{ "the sums of another step", SUMS, COPY, 0, "run/checkpoint-8/sheaf.sums", SHEAF_ECORRUPT,
 	  "sheaf.sums", true },

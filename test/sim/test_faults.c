@@ -105,7 +105,8 @@ static const char *judge(const struct job *j, bool fresh, struct simdisk *disk, 
 
 	if (*job_look(disk, false, j->rows, &seen, why))
 		return why;
-	if (seen.damaged || !(fresh || seen_has(&seen, 1) || (j->keep_last && seen_has(&seen, 2)))) {
+	if (seen.damaged ||
+	    !(fresh || seen_has(&seen, 1) || (j->keep_last && seen_has(&seen, 2)))) {
 		snprintf(why, 300, "step 1 is gone, or %d are damaged", seen.damaged);
 		return why;
 	}
@@ -194,7 +195,8 @@ static void each_call_fails(const struct variant *v, const struct deed *deeds, i
 {
 	struct sweep s = { v, deeds, n, fault, 0, 0 };
 	struct simdisk *base = base_of(v);
-	int stride = all_of_it ? 1 : v->stride * (fault.always || fault.how == SIMDISK_AFTER ? 3 : 1);
+	int stride =
+	    all_of_it ? 1 : v->stride * (fault.always || fault.how == SIMDISK_AFTER ? 3 : 1);
 
 	for (int rank = 0; rank < v->ranks && s.bad < 20; rank++)
 		for (int nth = 1 + rank % stride;; nth += stride) {
@@ -247,7 +249,8 @@ static void next_to(const char *file, const char *text)
 	struct seen seen;
 	char why[300];
 
-	CHECK_INT(text ? simdisk_put(disk, file, text, strlen(text)) : simdisk_remove(disk, file), 0);
+	CHECK_INT(text ? simdisk_put(disk, file, text, strlen(text)) : simdisk_remove(disk, file),
+		  0);
 	give(&j, two_saves, 2);
 	job_prepare(&j);
 	if (!job_run(&j) || job_rc(&j) != 0)
@@ -289,13 +292,13 @@ static bool one_death(const struct variant *v, struct simdisk *base, const struc
 		for (int i = 0; i < j.deeds_n; i++)
 			if (!j.dead[r] && j.deeds[i].rc[r] != 0 &&
 			    (j.deeds[i].rc[r] != SHEAF_ELOST || !fired))
-				snprintf(j.why, sizeof(j.why), "deed %d: rank %d has %d: %.300s", i, r,
-				         j.deeds[i].rc[r], j.deeds[i].err[r].msg);
+				snprintf(j.why, sizeof(j.why), "deed %d: rank %d has %d: %.300s", i,
+					 r, j.deeds[i].rc[r], j.deeds[i].err[r].msg);
 	if (!j.why[0] && j.stat.clock_ms > 2 * JOB_TIMEOUT_MS + 1000)
 		snprintf(j.why, sizeof(j.why), "it took %lld ms", (long long)j.stat.clock_ms);
 	/* A job that comes later sees all that was acknowledged, and cleans. */
-	if (!j.why[0] && !*judge(&j, v->fresh, disk, why) && !*job_look(disk, true, v->rows, &seen, why) &&
-	    seen.staged && !v->nodes)
+	if (!j.why[0] && !*judge(&j, v->fresh, disk, why) &&
+	    !*job_look(disk, true, v->rows, &seen, why) && seen.staged && !v->nodes)
 		snprintf(why, sizeof(why), "%d stages of the dead are left", seen.staged);
 	if (!j.why[0] && !why[0] && v->nodes) {
 		simdisk_advance(disk, 2 * 86400);
@@ -373,8 +376,8 @@ static void each_rank_is_late(const struct variant *v, const struct deed *deeds,
 			if (!j.why[0])
 				(void)judge(&j, v->fresh, disk, why);
 			if (j.why[0] || why[0]) {
-				print_error("%s: rank %d is %lld ms late at operation %d: %s%s\n", v->name,
-				            rank, (long long)ms, at, j.why, why);
+				print_error("%s: rank %d is %lld ms late at operation %d: %s%s\n",
+					    v->name, rank, (long long)ms, at, j.why, why);
 				bad++;
 			}
 			simdisk_free(disk);
@@ -510,8 +513,8 @@ static bool one_starving(const struct variant *v, struct simdisk *base, int rank
 	if (!j.why[0])
 		(void)judge(&j, v->fresh, disk, why);
 	if (j.why[0] || why[0]) {
-		print_error("%s: allocation %ld of rank %d fails: %s%s (%d: %s)\n", v->name, nth, rank,
-		            j.why, why, rc, job_word(&j));
+		print_error("%s: allocation %ld of rank %d fails: %s%s (%d: %s)\n", v->name, nth,
+			    rank, j.why, why, rc, job_word(&j));
 		++*bad;
 	}
 	simdisk_free(disk);

@@ -227,13 +227,15 @@ TEST(items_at_odd_offsets_load)
 
 static void wide(struct hand *h)
 {
-	hand_add(h, "model", h->play->variant ? "w9" : "b", SHEAF_U8, 1, h->play->variant ? 512 : 3);
+	hand_add(h, "model", h->play->variant ? "w9" : "b", SHEAF_U8, 1,
+		 h->play->variant ? 512 : 3);
 }
 
 static int wide_act(struct hand *h)
 {
 	struct sheaf_step *step = NULL;
-	int rc = shf_step_open_path(&step, "m.safetensors", h->group, &h->play->opts, h->sys, &h->err);
+	int rc =
+	    shf_step_open_path(&step, "m.safetensors", h->group, &h->play->opts, h->sys, &h->err);
 
 	if (rc == 0 && (step->layout.tensors_n != 2 || step->layout.tensors[1].wide != 9))
 		rc = SHEAF_EBUG;
@@ -319,7 +321,8 @@ TEST(a_copied_or_renamed_step_opens_by_path_and_is_verified)
 	LOADED(p);
 	CHECK_INT(p.report.unverified, 0);
 	simdisk_set_read_only(disk, false);
-	CHECK_INT(simdisk_flip(disk, "elsewhere/best/model-00001-of-00001.safetensors", 8 * 5000), 0);
+	CHECK_INT(simdisk_flip(disk, "elsewhere/best/model-00001-of-00001.safetensors", 8 * 5000),
+		  0);
 	CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
 	p.opts.flags = SHEAF_UNVERIFIED;
 	CHECK_RC(hands_load(&p), 0, &p.err);

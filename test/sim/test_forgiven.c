@@ -23,18 +23,21 @@ static void model(struct hand *h)
 			struct sheaf_slice *s;
 
 			snprintf(name, sizeof(name), "%s.%s", base, parts[k]);
-			s = hand_add(h, "model", hand_text(h, name, ""), v & AS_F32 ? SHEAF_F32 : SHEAF_BF16,
-			             2, l == 1 && k == 2 && v & WIDER ? 8 : 7, 5);
+			s = hand_add(h, "model", hand_text(h, name, ""),
+				     v & AS_F32 ? SHEAF_F32 : SHEAF_BF16, 2,
+				     l == 1 && k == 2 && v & WIDER ? 8 : 7, 5);
 			hand_cut(s, 0, h->rank, h->ranks);
 			if (l < 3)
 				continue;
 			if (v & MASTER) {
-				s = hand_add(h, "master_weights", hand_text(h, name, ""), SHEAF_F32, 2, 7, 5);
+				s = hand_add(h, "master_weights", hand_text(h, name, ""), SHEAF_F32,
+					     2, 7, 5);
 				hand_cut(s, 1, h->rank, h->ranks);
 			}
 			for (int m = 0; v & MOMENTS && m < (v & NO_SECOND && k == 5 ? 1 : 2); m++) {
-				s = hand_add(h, "optimizer", hand_text(h, name, m ? "/moment2_0" : "/moment1_0"),
-				             SHEAF_F32, 2, 7, 5);
+				s = hand_add(h, "optimizer",
+					     hand_text(h, name, m ? "/moment2_0" : "/moment1_0"),
+					     SHEAF_F32, 2, 7, 5);
 				hand_cut(s, 0, h->rank, h->ranks);
 			}
 		}

@@ -141,7 +141,8 @@ static void all_pairs(const int32_t *nodes, uint64_t staging)
 
 		bad += !play(disk, &layouts[a], 7, false, nodes, staging, (uint64_t)a, NULL);
 		for (int b = 0; b < layouts_n && !bad; b++)
-			if (!play(disk, &layouts[b], 7, true, nodes, staging, (uint64_t)(100 * a + b), NULL)) {
+			if (!play(disk, &layouts[b], 7, true, nodes, staging,
+				  (uint64_t)(100 * a + b), NULL)) {
 				print_error("saved by %s\n", layouts[a].name);
 				bad++;
 			}
@@ -179,8 +180,8 @@ TEST(the_same_state_gives_the_same_bytes_in_every_layout)
 			struct simdisk *disk = simdisk_new(SEED, SIMDISK_STRICT);
 			uint64_t got;
 
-			CHECK(play(disk, &layouts[a], 7, false, k ? nodes : NULL, k == 2 ? 1 << 18 : 0,
-			           (uint64_t)a, NULL));
+			CHECK(play(disk, &layouts[a], 7, false, k ? nodes : NULL,
+				   k == 2 ? 1 << 18 : 0, (uint64_t)a, NULL));
 			got = hash_but_manifest(disk, 7);
 			want = want ? want : got;
 			if (got != want)

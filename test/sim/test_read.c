@@ -23,7 +23,8 @@ enum { TENSORS = sizeof(tensors) / sizeof(tensors[0]) };
 
 static struct sheaf_slice *add(struct hand *h, int k)
 {
-	struct sheaf_slice *s = hand_add(h, tensors[k].family, tensors[k].name, tensors[k].dtype, 0);
+	struct sheaf_slice *s =
+	    hand_add(h, tensors[k].family, tensors[k].name, tensors[k].dtype, 0);
 
 	s->ndim = tensors[k].ndim;
 	memcpy(s->shape, tensors[k].shape, sizeof(tensors[k].shape));

@@ -108,8 +108,9 @@ static void families(struct hand *h)
 		hand_cut(hand_add(h, "model", names[back ? 3 - k : k], SHEAF_BF16, 2, 13, 5), 0,
 		         h->rank, h->ranks);
 	for (int k = 0; k < 4 && h->play->variant == BOTH; k++) {
-		hand_cut(hand_add(h, "optimizer", hand_text(h, names[k], "/moment1_0"), SHEAF_F32, 2,
-		                  13, 5), 0, h->rank, h->ranks);
+		hand_cut(hand_add(h, "optimizer", hand_text(h, names[k], "/moment1_0"), SHEAF_F32,
+				  2, 13, 5),
+			 0, h->rank, h->ranks);
 	}
 }
 
@@ -246,10 +247,12 @@ enum { TYPES = sizeof(types) / sizeof(types[0]) };
 static void all_types(struct hand *h)
 {
 	for (int k = 0; k < TYPES; k++) {
-		static const char *const names[TYPES] = { "a", "b", "c", "d", "e", "f", "g", "h", "i",
-			"j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v" };
+		static const char *const names[TYPES] = { "a", "b", "c", "d", "e", "f", "g", "h",
+							  "i", "j", "k", "l", "m", "n", "o", "p",
+							  "q", "r", "s", "t", "u", "v" };
 		struct sheaf_slice *s = hand_add(h, "model", names[k], types[k], 2, 7, 24);
-		int64_t lo = h->rank * 168 / h->ranks / 4 * 4, hi = (h->rank + 1) * 168 / h->ranks / 4 * 4;
+		int64_t lo = h->rank * 168 / h->ranks / 4 * 4,
+			hi = (h->rank + 1) * 168 / h->ranks / 4 * 4;
 
 		if (h->play->variant == 0) {
 			hand_cut(s, 0, h->rank, h->ranks);
@@ -514,7 +517,8 @@ TEST(either_name_of_a_tie_loads_from_any_step)
 			LOADED(p);
 			CHECK_INT(p.report.missing, 0);
 			p.flags = SHEAF_STRICT;
-			/* A tie asks for the other's bytes: a head of its own in the step is left. */
+			/* A tie asks for the other's bytes: a head of its own in the step is left.
+			 */
 			if (a == UNTIED && b != UNTIED) {
 				CHECK_RC(hands_load(&p), SHEAF_ELAYOUT, &p.err);
 				CHECK(strstr(p.err.msg, b == HEAD_ONLY || b == HEAD_TIED_OTHERWISE

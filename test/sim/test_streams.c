@@ -240,8 +240,8 @@ TEST(a_manifest_names_its_writer_its_commit_its_compiler_and_its_parent)
 
 	SAVED(p);
 	text = manifest(disk, 7);
-	CHECK(strstr(text, "\"writer\"") && strstr(text, "\"version\"") && strstr(text, "\"commit\"") &&
-	      strstr(text, "\"compiler\""));
+	CHECK(strstr(text, "\"writer\"") && strstr(text, "\"version\"") &&
+	      strstr(text, "\"commit\"") && strstr(text, "\"compiler\""));
 	CHECK(strstr(text, "\"parent\": null") != NULL);
 	CHECK(strstr(text, "\"ranks\": 2") != NULL);
 	session_of(text, session);

@@ -168,8 +168,8 @@ static void load_with(struct play *p, const char *what, long n, int *found)
 		print_error("%s %ld: %d %s\n", what, n, rc, p->err.msg);
 	CHECK(rc == 0 || rc == SHEAF_ECORRUPT);
 	if (rc == 0 && p->wrong)
-		print_error("%s %ld where %llu: loaded %s\n", what, n, (unsigned long long)evil.where,
-		            p->why);
+		print_error("%s %ld where %llu: loaded %s\n", what, n,
+			    (unsigned long long)evil.where, p->why);
 	CHECK(rc != 0 || p->wrong == 0);
 	/* A block is named by its first tensor, and that may be the header. */
 	if (rc < 0 && !strstr(p->err.msg, "model/") && !strstr(p->err.msg, "optimizer/") &&
