@@ -12,6 +12,18 @@ uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box)
 	return shf_box_units(box) * t->unit;
 }
 
+struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
+                                 const struct shf_lt_tensor *t)
+{
+	struct shf_place_at p = { .data = image + image_at };
+
+	if (seg_lo >= t->off)
+		p.at = (int64_t)((seg_lo - t->off) / t->unit);
+	else
+		p.data += t->off - seg_lo;
+	return p;
+}
+
 struct horner {
 	uint64_t sum;
 	uint64_t end;           /* byte of the tensor after the last run */

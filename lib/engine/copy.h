@@ -14,6 +14,10 @@ struct shf_place_at {
 	int64_t at;                     /* tensor unit at data; may be before the tensor */
 	bool packed;
 };
+/* Dense file order inside an image, where byte seg_lo of the tensor's file is at image + image_at.
+ * The segment may begin before the tensor, or inside it. */
+struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
+                                 const struct shf_lt_tensor *t);
 /* Memory -> file order; converts where memory has another type. *digest ^= the raw CRC of the
  * box's stored bytes, each shifted by the bytes that follow it in the tensor. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,

@@ -31,50 +31,11 @@ static const char *family_of(const struct shf_load *ld, const struct shf_lt_tens
 	return ld->step->layout.families[t->family].name;
 }
 
-struct span {
-	size_t first, end;
-};
-
-static struct span segs_of(const struct shf_work *w, uint32_t round)
-{
-	struct span s = { 0, 0 };
-
-	while (s.first < w->segs_n && w->segs[s.first].round < round)
-		s.first++;
-	for (s.end = s.first; s.end < w->segs_n && w->segs[s.end].round == round;)
-		s.end++;
-	return s;
-}
-
-static struct span serves_of(const struct shf_work *w, uint32_t round)
-{
-	struct span s = { 0, 0 };
-
-	while (s.first < w->serves_n && w->serves[s.first].round < round)
-		s.first++;
-	for (s.end = s.first; s.end < w->serves_n && w->serves[s.end].round == round;)
-		s.end++;
-	return s;
-}
-
 static bool shares_memory(const struct shf_load *ld, uint32_t rank)
 {
 	const struct shf_place_info *p = &ld->step->run->place;
 
 	return p->nodes[rank] == p->node;
-}
-
-static struct shf_place_at place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
-                                    const struct shf_lt_tensor *t)
-{
-	struct shf_place_at p = { .data = image + image_at };
-
-	if (seg_lo >= t->off) {
-		p.at = (int64_t)((seg_lo - t->off) / t->unit);
-	} else {
-		p.data += t->off - seg_lo;
-	}
-	return p;
 }
 
 /* ---- reading ---- */
@@ -96,7 +57,7 @@ static int submit(struct shf_load *ld, size_t i, struct sheaf_error *err)
 /* Read the round's segments; what fails is tried again a few times. */
 static int read_round(struct shf_load *ld, uint32_t round, struct sheaf_error *err)
 {
-	struct span segs = segs_of(&ld->work, round);
+	struct shf_span segs = shf_work_segs(&ld->work, round);
 	int rc = 0;
 
 	for (int tries = 0; tries < READ_TRIES && rc == 0; tries++) {
@@ -154,7 +115,7 @@ static void sum_segment(struct shf_load *ld, const struct shf_seg *g, const uint
 
 static int check_round(struct shf_load *ld, uint32_t round, struct sheaf_error *err)
 {
-	struct span segs = segs_of(&ld->work, round);
+	struct shf_span segs = shf_work_segs(&ld->work, round);
 	const struct sheaf_step *step = ld->step;
 	int rc = 0;
 
@@ -191,7 +152,7 @@ static void sum_boxes(struct shf_load *ld, uint32_t round)
 {
 	const struct shf_work *w = &ld->work;
 	uint8_t *image = ld->step->run->images.own.base;
-	struct span segs = segs_of(w, round);
+	struct shf_span segs = shf_work_segs(w, round);
 
 	for (size_t i = segs.first; i < segs.end; i++) {
 		const struct shf_seg *g = &w->segs[i];
@@ -204,8 +165,8 @@ static void sum_boxes(struct shf_load *ld, uint32_t round)
 
 			*sum = back ? sum[-(ptrdiff_t)back] : 0;
 			if (!back)
-				shf_copy_pack(t, &v->box, place_in(image, g->image, g->lo, t), NULL,
-					      sum);
+				shf_copy_pack(t, &v->box, shf_place_in(image, g->image, g->lo, t),
+					      NULL, sum);
 		}
 	}
 }
@@ -245,7 +206,7 @@ static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct
 {
 	const struct shf_work *w = &ld->work;
 	int ranks = ld->step->run->team.ranks;
-	struct span segs = segs_of(w, round), serves = serves_of(w, round);
+	struct shf_span segs = shf_work_segs(w, round), serves = shf_work_serves(w, round);
 
 	net->out_bytes = shf_zalloc((size_t)ranks, sizeof(size_t));
 	net->in_bytes = shf_zalloc((size_t)ranks, sizeof(size_t));
@@ -274,7 +235,7 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 	const struct shf_work *w = &ld->work;
 	int ranks = ld->step->run->team.ranks;
 	size_t *at = shf_zalloc((size_t)ranks + 1, sizeof(*at));
-	struct span segs = segs_of(w, round);
+	struct shf_span segs = shf_work_segs(w, round);
 
 	if (!at)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to pack");
@@ -292,9 +253,10 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			at[v->rank] += 8;
 			if (shares_memory(ld, v->rank))
 				continue;
-			shf_copy_pack(t, &v->box,
-				      place_in(ld->step->run->images.own.base, g->image, g->lo, t),
-				      net->out + at[v->rank], &digest);
+			shf_copy_pack(
+			    t, &v->box,
+			    shf_place_in(ld->step->run->images.own.base, g->image, g->lo, t),
+			    net->out + at[v->rank], &digest);
 			at[v->rank] += (size_t)shf_box_bytes(t, &v->box);
 			ld->net_bytes += 8 + shf_box_bytes(t, &v->box);
 		}
@@ -349,7 +311,7 @@ static int scatter_round(struct shf_load *ld, uint32_t round, const struct net *
 {
 	const struct shf_work *w = &ld->work;
 	struct sheaf_run *run = ld->step->run;
-	struct span serves = serves_of(w, round);
+	struct shf_span serves = shf_work_serves(w, round);
 	size_t at = 0;
 	int rc = 0;
 
@@ -362,7 +324,7 @@ static int scatter_round(struct shf_load *ld, uint32_t round, const struct net *
 
 		at += 8;
 		if (shares_memory(ld, v->rank)) {
-			from = place_in(shf_image_of(run, v->rank), v->image, v->seg_lo, t);
+			from = shf_place_in(shf_image_of(run, v->rank), v->image, v->seg_lo, t);
 			ld->node_bytes += v->rank == (uint32_t)run->team.rank ? 0 : bytes;
 		} else {
 			from = (struct shf_place_at){ .data = net->in + at, .packed = true };

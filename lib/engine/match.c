@@ -88,6 +88,28 @@ size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 	return lo < h->n && h->a[lo].tensor == tensor ? lo : h->n;
 }
 
+struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round)
+{
+	struct shf_span s = { 0, 0 };
+
+	while (s.first < w->segs_n && w->segs[s.first].round < round)
+		s.first++;
+	for (s.end = s.first; s.end < w->segs_n && w->segs[s.end].round == round;)
+		s.end++;
+	return s;
+}
+
+struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
+{
+	struct shf_span s = { 0, 0 };
+
+	while (s.first < w->serves_n && w->serves[s.first].round < round)
+		s.first++;
+	for (s.end = s.first; s.end < w->serves_n && w->serves[s.end].round == round;)
+		s.end++;
+	return s;
+}
+
 void shf_work_release(struct shf_work *w)
 {
 	shf_arena_release(&w->arena);

@@ -70,6 +70,12 @@ struct shf_match {
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,
               struct sheaf_error *err);
 void shf_work_release(struct shf_work *w);
+/* Which segments, and which serves, are of a round. */
+struct shf_span {
+	size_t first, end;
+};
+struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round);
+struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round);
 /* The sentence for a gap. */
 int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
                  const struct shf_gap *gap);

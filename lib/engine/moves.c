@@ -42,32 +42,6 @@ static size_t stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint3
 	return (size_t)shf_box_bytes(&save->plan->layout.tensors[tensor], box);
 }
 
-struct span {
-	size_t first, end;
-};
-
-static struct span serves_of(const struct shf_work *w, uint32_t round)
-{
-	struct span s = { 0, 0 };
-
-	while (s.first < w->serves_n && w->serves[s.first].round < round)
-		s.first++;
-	for (s.end = s.first; s.end < w->serves_n && w->serves[s.end].round == round;)
-		s.end++;
-	return s;
-}
-
-static struct span segs_of(const struct shf_work *w, uint32_t round)
-{
-	struct span s = { 0, 0 };
-
-	while (s.first < w->segs_n && w->segs[s.first].round < round)
-		s.first++;
-	for (s.end = s.first; s.end < w->segs_n && w->segs[s.end].round == round;)
-		s.end++;
-	return s;
-}
-
 static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t *most)
 {
 	size_t total = 0;
@@ -86,7 +60,7 @@ static int net_prepare(struct sheaf_save *save, uint32_t round, uint64_t *most,
 	const struct shf_work *w = &save->plan->work;
 	struct shf_net *net = &save->net;
 	size_t ranks = (size_t)save->run->team.ranks;
-	struct span serves = serves_of(w, round), segs = segs_of(w, round);
+	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
 
 	shf_net_release(net);
 	net->out_bytes = shf_zalloc(ranks, sizeof(size_t));
@@ -127,26 +101,13 @@ static const struct shf_slice *slice_of(const struct sheaf_save *save, uint32_t 
 	return NULL;
 }
 
-static struct shf_place_at place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
-                                    const struct shf_lt_tensor *t)
-{
-	struct shf_place_at p = { .data = image + image_at };
-
-	/* The segment may begin before the tensor, or inside it. */
-	p.at = seg_lo >= t->off ? (int64_t)((seg_lo - t->off) / t->unit)
-	                        : -(int64_t)((t->off - seg_lo) / t->unit);
-	if (seg_lo < t->off)
-		p.data += (t->off - seg_lo) % t->unit;
-	return p;
-}
-
 /* This rank's memory into images and streams. */
 static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_net *net = &save->net;
-	struct span serves = serves_of(w, round);
+	struct shf_span serves = shf_work_serves(w, round);
 	size_t used = 0, last = SIZE_MAX;
 
 	for (size_t i = serves.first; i < serves.end; i++) {
@@ -172,7 +133,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 			continue;
 		}
 		if (reaches(save, v->rank)) {
-			to = place_in(shf_image_of(save->run, v->rank), v->image, v->seg_lo, t);
+			to = shf_place_in(shf_image_of(save->run, v->rank), v->image, v->seg_lo, t);
 		} else {
 			to.data = net->out + net->out_at[v->rank] + used;
 			used += (size_t)bytes;
@@ -188,7 +149,7 @@ static int copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_er
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_layout *l = &save->plan->layout;
-	struct span segs = segs_of(w, round);
+	struct shf_span segs = shf_work_segs(w, round);
 	struct shf_buf header = SHF_BUF_INIT;
 	uint32_t have = UINT32_MAX;
 	int rc = 0;
@@ -298,7 +259,7 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 static int write_round(struct sheaf_save *save, uint32_t round, bool net,
                        struct sheaf_error *err)
 {
-	struct span segs = segs_of(&save->plan->work, round);
+	struct shf_span segs = shf_work_segs(&save->plan->work, round);
 	struct sheaf_error own;
 	int rc = shf_save_rc(save, &own);
 
@@ -378,7 +339,7 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 {
 	const struct shf_work *w = &save->plan->work;
 	struct shf_net *net = &save->net;
-	struct span segs = segs_of(w, round);
+	struct shf_span segs = shf_work_segs(w, round);
 	size_t *used = shf_zalloc((size_t)save->run->team.ranks, sizeof(*used));
 
 	if (!used)
@@ -390,8 +351,8 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 				const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 				const struct shf_lt_tensor *t =
 				    &save->plan->layout.tensors[v->tensor];
-				struct shf_place_at at =
-				    place_in(own_image(save), w->segs[i].image, w->segs[i].lo, t);
+				struct shf_place_at at = shf_place_in(
+				    own_image(save), w->segs[i].image, w->segs[i].lo, t);
 				const uint8_t *from = net->in + net->in_at[v->rank] + used[v->rank];
 				uint64_t digest = 0;
 
