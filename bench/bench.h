@@ -43,6 +43,8 @@ int bench_reduce(const struct bench_comm *c, uint64_t *x, int n, MPI_Op op,
 struct bench_events {
 	bool speaks, json;              /* rank 0; --json */
 	int fd;                         /* --events; -1: none */
+	const char *path;               /* of --events */
+	int *failed;                    /* becomes 1 when something could not be written */
 };
 int bench_events_open(struct bench_events *e, const struct bench_opts *o, int rank,
                       struct sheaf_error *err);

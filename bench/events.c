@@ -17,7 +17,8 @@
 int bench_events_open(struct bench_events *e, const struct bench_opts *o, int rank,
 		      struct sheaf_error *err)
 {
-	*e = (struct bench_events){ .speaks = rank == 0, .json = o->json, .fd = -1 };
+	*e = (struct bench_events){ .speaks = rank == 0, .json = o->json, .fd = -1,
+				    .path = o->events, .failed = e->failed };
 	if (!e->speaks || !o->events)
 		return 0;
 	e->fd = open(o->events, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -33,7 +34,18 @@ void bench_events_close(struct bench_events *e)
 	e->fd = -1;
 }
 
-static void write_line(int fd, const char *line, size_t n)
+/* Said once: a full disk stops the telling, never the job. */
+static void not_written(const struct bench_events *e, const char *where, int error)
+{
+	if (*e->failed)
+		return;
+	*e->failed = 1;
+	fputs("sheaf-bench: ", stderr);
+	wl_put(stderr, where);
+	fprintf(stderr, ": %s: events are lost\n", strerror(error));
+}
+
+static int write_line(int fd, const char *line, size_t n)
 {
 	ssize_t put;
 
@@ -44,24 +56,31 @@ static void write_line(int fd, const char *line, size_t n)
 	while (put > 0 && (size_t)put < n) {
 		line += put;
 		n -= (size_t)put;
-		put = write(fd, line, n);
+		do
+			put = write(fd, line, n);
+		while (put < 0 && errno == EINTR);
 	}
+	return put < 0 ? -errno : (size_t)put == n ? 0 : -EIO;
 }
 
 void bench_event(const struct bench_events *e, json_t *event)
 {
 	char *text;
 	size_t n;
+	int rc;
 
 	if (e->speaks && (e->json || e->fd >= 0) && event) {
-		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII);
+		text = json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII |
+				  JSON_REAL_PRECISION(9));
 		if (text) {
 			n = strlen(text);
 			text[n] = '\n'; /* in place of the NUL: one buffer, one write */
-			if (e->json)
-				write_line(STDOUT_FILENO, text, n + 1);
-			if (e->fd >= 0)
-				write_line(e->fd, text, n + 1);
+			rc = e->json ? write_line(STDOUT_FILENO, text, n + 1) : 0;
+			if (rc < 0)
+				not_written(e, "stdout", -rc);
+			rc = e->fd >= 0 ? write_line(e->fd, text, n + 1) : 0;
+			if (rc < 0)
+				not_written(e, e->path, -rc);
 			free(text);
 		}
 	}
@@ -78,7 +97,8 @@ void bench_say(const struct bench_events *e, const char *fmt, ...)
 	vprintf(fmt, ap);
 	va_end(ap);
 	putchar('\n');
-	fflush(stdout);
+	if (fflush(stdout) != 0)
+		not_written(e, "stdout", errno);
 }
 
 int bench_exit_code(int code)
@@ -117,12 +137,12 @@ int bench_error(const struct bench *b, int64_t step, int code, const struct shea
 {
 	if (!b->events.speaks)
 		return code;
+	fprintf(stderr, "sheaf-bench: %s: ", b->o->verb_name);
 	if (step >= 0)
-		fprintf(stderr, "sheaf-bench: %s: step %lld: %s: %s\n", b->o->verb_name,
-			(long long)step, wl_code_name(code), err->msg);
-	else
-		fprintf(stderr, "sheaf-bench: %s: %s: %s\n", b->o->verb_name, wl_code_name(code),
-			err->msg);
+		fprintf(stderr, "step %lld: ", (long long)step);
+	fprintf(stderr, "%s: ", wl_code_name(code));
+	wl_put(stderr, err->msg);
+	fputc('\n', stderr);
 	bench_event(&b->events, json_pack("{s:s,s:s,s:o,s:s,s:i,s:o}", "event", "error", "verb",
 					  b->o->verb_name, "step",
 					  step >= 0 ? json_integer(step) : json_null(), "code",

@@ -28,25 +28,25 @@ static int axis_parse(struct wl_mesh *mesh, const char *s, size_t n, const char 
 	int axis;
 
 	if (!eq)
-		return wl_fail(err, SHEAF_EINVAL, "mesh '%s': '%.*s' is not axis=size", text,
-			       (int)n, s);
+		return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': '%.*s' is not axis=size", text,
+			       n < 60 ? (int)n : 60, s);
 	axis = axis_of(s, (size_t)(eq - s));
 	if (axis < 0)
 		return wl_fail(err, SHEAF_EINVAL,
-			       "mesh '%s': no axis '%.*s', there are dp, tp, pp, ep", text,
-			       (int)(eq - s), s);
+			       "mesh '%.100s': no axis '%.*s', there are dp, tp, pp, ep", text,
+			       eq - s < 60 ? (int)(eq - s) : 60, s);
 	for (int k = 0; k < mesh->n; k++)
 		if (mesh->order[k] == axis)
-			return wl_fail(err, SHEAF_EINVAL, "mesh '%s': axis %s is named twice",
+			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': axis %s is named twice",
 				       text, axis_names[axis]);
 	for (const char *p = eq + 1; p < s + n; p++) {
 		if (*p < '0' || *p > '9' || v > MESH_RANKS_MAX)
-			return wl_fail(err, SHEAF_EINVAL, "mesh '%s': the size of %s is no number",
+			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': the size of %s is no number",
 				       text, axis_names[axis]);
 		v = v * 10 + (*p - '0');
 	}
 	if (v < 1 || v > MESH_RANKS_MAX)
-		return wl_fail(err, SHEAF_EINVAL, "mesh '%s': the size of %s is not 1 to %lld",
+		return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': the size of %s is not 1 to %lld",
 			       text, axis_names[axis], (long long)MESH_RANKS_MAX);
 	mesh->size[axis] = v;
 	mesh->order[mesh->n++] = axis;
@@ -71,7 +71,7 @@ int wl_mesh_parse(struct wl_mesh *mesh, const char *text, struct sheaf_error *er
 	for (int a = 0; a < WL_AXES; a++) {
 		ranks *= made.size[a]; /* each is at most 2^24, checked after each */
 		if (ranks > MESH_RANKS_MAX)
-			return wl_fail(err, SHEAF_EINVAL, "mesh '%s': more than %lld ranks", text,
+			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': more than %lld ranks", text,
 				       (long long)MESH_RANKS_MAX);
 	}
 	*mesh = made;
@@ -113,7 +113,7 @@ int wl_layout_parse(struct wl_layout *l, const char *mesh, const char *expert, i
 		made.own_expert = true;
 		if (wl_mesh_ranks(&made.expert) != wl_mesh_ranks(&made.mesh))
 			return wl_fail(err, SHEAF_EINVAL,
-				       "expert mesh '%s' has %lld ranks, mesh '%s' has %lld",
+				       "expert mesh '%.100s' has %lld ranks, mesh '%.100s' has %lld",
 				       expert, (long long)wl_mesh_ranks(&made.expert),
 				       mesh ? mesh : "", (long long)wl_mesh_ranks(&made.mesh));
 	}

@@ -262,7 +262,11 @@ int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_e
 	if (rc == 0 && !made.help) {
 		if (!made.run)
 			rc = wl_fail(err, SHEAF_EINVAL, "%s: needs --run", made.verb_name);
-		else if (!!made.state + !!made.like + !!made.preset != 1)
+		else if (!!made.state + !!made.like + !!made.preset > 1)
+			rc = wl_fail(err, SHEAF_EINVAL,
+				     "%s: give only one of --state, --like, --preset",
+				     made.verb_name);
+		else if (!made.state && !made.like && !made.preset)
 			rc = wl_fail(err, SHEAF_EINVAL,
 				     "%s: needs one of --state, --like, --preset", made.verb_name);
 		else if (made.verb == BENCH_RESHARD && !made.to)

@@ -77,6 +77,44 @@ static int load_states(struct bench *b, struct sheaf_error *err)
 	return rc;
 }
 
+/* What is wrong with a description names its file, where the sentence does not. */
+static void name_file(const struct bench_opts *o, struct sheaf_error *err)
+{
+	const char *path = o->state ? o->state : o->like;
+	char msg[sizeof(err->msg)];
+
+	if (!path || strncmp(err->msg, path, strnlen(path, 300)) == 0)
+		return;
+	memcpy(msg, err->msg, sizeof(msg));
+	msg[sizeof(msg) - 1] = '\0';
+	snprintf(err->msg, sizeof(err->msg), "%.190s: %.300s", path, msg);
+}
+
+/* The files that --like attaches, now: they stay in memory, and one that cannot be read must not
+ * be found out about in the middle of a save. */
+static int read_files(const struct bench *b, struct sheaf_error *err)
+{
+	struct sheaf_step_info info = { .size = sizeof(info) };
+	const char *file;
+	const void *bytes;
+	uint64_t n;
+	size_t got;
+	int rc;
+
+	if (!b->like || b->comm.rank != 0 || b->o->verb == BENCH_LOAD ||
+	    sheaf_step_info(b->like, &info) < 0 || strcmp(info.format, "safetensors") == 0)
+		return 0;
+	for (size_t i = 0; sheaf_step_file_at(b->like, i, &file, &n) == 0; i++) {
+		if (!wl_attachable(file, n))
+			continue;
+		rc = sheaf_step_file(b->like, file, &bytes, &got);
+		if (rc < 0)
+			return wl_fail(err, rc, "%.300s/%.128s: cannot be attached: %s", b->o->like,
+				       file, sheaf_strerror(rc));
+	}
+	return 0;
+}
+
 static int prepare(struct bench *b, struct sheaf_error *err)
 {
 	int rc = load_layouts(b, err);
@@ -84,7 +122,11 @@ static int prepare(struct bench *b, struct sheaf_error *err)
 	if (rc == 0)
 		rc = load_model(b, err);
 	if (rc == 0)
+		rc = read_files(b, err);
+	if (rc == 0)
 		rc = load_states(b, err);
+	if (rc < 0 && b->model.n)
+		name_file(b->o, err);
 	if (rc == 0)
 		rc = bench_events_open(&b->events, b->o, b->comm.rank, err);
 	return bench_agree(&b->comm, rc, err);
@@ -102,17 +144,39 @@ static void release(struct bench *b)
 	bench_events_close(&b->events);
 }
 
-static int usage(const struct bench_comm *c, const struct sheaf_error *err)
+/* Said by the rank that it happened to; all have the sentence. */
+static int refuse(const struct bench_comm *c, const struct sheaf_error *err, const char *hint)
 {
-	if (c->rank == 0)
-		fprintf(stderr, "sheaf-bench: %s (sheaf-bench --help)\n", err->msg);
+	int who = err->rank >= 0 && err->rank < c->ranks ? err->rank : 0;
+
+	if (c->rank == who) {
+		fputs("sheaf-bench: ", stderr);
+		wl_put(stderr, err->msg);
+		fprintf(stderr, "%s\n", hint);
+	}
 	return 2;
+}
+
+/* The same answer on every rank, at once: one that was started with other words than the rest
+ * must not leave them waiting. */
+static int parse(const struct bench_comm *c, struct bench_opts *o, int argc, char **argv,
+		 struct sheaf_error *err)
+{
+	int rc = bench_agree(c, bench_opts_parse(o, argc, argv, err), err);
+	uint64_t help = o->help;
+
+	if (rc == 0)
+		rc = bench_reduce(c, &help, 1, MPI_MAX, err);
+	o->help = help;
+	return rc;
 }
 
 /* The exit status. *lost: the others may be gone, so MPI must not be asked to finish. */
 static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 {
-	struct bench b = { .o = o, .comm = comm, .events = { .fd = -1 } };
+	int failed = 0;
+	struct bench b = { .o = o, .comm = comm, .events = { .fd = -1, .failed = &failed } };
+	uint64_t untold;
 	struct sheaf_error err = { .rank = -1 };
 	int32_t node = 0;
 	int rc;
@@ -121,7 +185,7 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 	rc = prepare(&b, &err);
 	if (rc != 0) {
 		*lost = rc == SHEAF_ELOST;
-		rc = usage(&comm, &err);
+		rc = refuse(&comm, &err, "");
 		goto out;
 	}
 	if (o->nodes)
@@ -132,6 +196,11 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 		bench_error(&b, -1, rc, &err);
 	} else {
 		rc = bench_run(&b);
+		untold = (uint64_t)failed;
+		if (rc != SHEAF_ELOST && bench_reduce(&b.comm, &untold, 1, MPI_MAX, &err) < 0)
+			rc = SHEAF_ELOST;
+		else if (rc == 0 && untold)
+			rc = SHEAF_EIO;
 	}
 	*lost = rc == SHEAF_ELOST;
 	rc = bench_exit_code(rc);
@@ -145,7 +214,7 @@ int main(int argc, char **argv)
 {
 	struct bench_comm comm = { .comm = MPI_COMM_WORLD, .timeout_ms = 60000 };
 	struct sheaf_error err = { .rank = -1 };
-	struct bench_opts o;
+	struct bench_opts o = { 0 };
 	bool lost = false;
 	int level, status;
 
@@ -156,8 +225,10 @@ int main(int argc, char **argv)
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &comm.rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &comm.ranks);
-	if (bench_opts_parse(&o, argc, argv, &err) < 0) {
-		status = usage(&comm, &err);
+	status = parse(&comm, &o, argc, argv, &err);
+	if (status < 0) {
+		lost = status == SHEAF_ELOST;
+		status = refuse(&comm, &err, " (sheaf-bench --help)");
 	} else if (o.help) {
 		if (comm.rank == 0)
 			fputs(bench_usage, stdout);

@@ -19,7 +19,7 @@ struct where {
 
 static int wrong(const struct where *w, struct sheaf_error *err, const char *what)
 {
-	return wl_fail(err, SHEAF_EINVAL, "%s: tensor %zu: %s", w->path, w->i, what);
+	return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: %s", w->path, w->i, what);
 }
 
 /* An integer member of at least `least`, or null and absent as `none`. */
@@ -33,7 +33,7 @@ static int get_int(json_t *v, const struct where *w, const char *key, int64_t le
 		return 0;
 	}
 	if (!json_is_integer(x) || json_integer_value(x) < least)
-		return wl_fail(err, SHEAF_EINVAL, "%s: tensor %zu: \"%s\" is no integer from %lld",
+		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is no integer from %lld",
 			       w->path, w->i, key, (long long)least);
 	*out = json_integer_value(x);
 	return 0;
@@ -50,7 +50,7 @@ static int get_text(json_t *v, const struct where *w, const char *key, char **ou
 		return 0;
 	if (!json_is_string(x) || json_string_length(x) == 0 ||
 	    strlen(json_string_value(x)) != json_string_length(x))
-		return wl_fail(err, SHEAF_EINVAL, "%s: tensor %zu: \"%s\" is no text", w->path,
+		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is no text", w->path,
 			       w->i, key);
 	*out = (char *)(uintptr_t)json_string_value(x); /* borrowed; wl_model_add copies */
 	return 0;
@@ -86,7 +86,7 @@ static int known_members(json_t *v, const char *const *known, const char *where,
 		while (known[k] && strcmp(known[k], key) != 0)
 			k++;
 		if (!known[k])
-			return wl_fail(err, SHEAF_EINVAL, "%s: unknown member \"%.60s\"", where,
+			return wl_fail(err, SHEAF_EINVAL, "%.340s: unknown member \"%.60s\"", where,
 				       key);
 	}
 	return 0;
@@ -116,6 +116,8 @@ static int get_places(json_t *v, const struct where *w, struct wl_tensor *t,
 		return wrong(w, err, "\"expert\" or \"experts\" is larger than 1000000000");
 	if (t->expert >= 0 && t->experts >= 0 && t->expert >= t->experts)
 		return wrong(w, err, "\"expert\" is not below \"experts\"");
+	if (t->expert >= 0 && t->experts < 0)
+		return wrong(w, err, "has \"expert\" and no \"experts\": one of how many?");
 	t->tp_axis = (int32_t)axis;
 	return 0;
 }
@@ -130,7 +132,7 @@ static int read_tensor(struct wl_model *m, json_t *v, const char *path, size_t i
 	char *dtype, where[600];
 	int rc;
 
-	snprintf(where, sizeof(where), "%.500s: tensor %zu", path, i);
+	snprintf(where, sizeof(where), "%.300s: tensor %zu", path, i);
 	if (!json_is_object(v))
 		return wrong(&w, err, "is no object");
 	rc = known_members(v, known, where, err);
@@ -154,7 +156,7 @@ static int read_tensor(struct wl_model *m, json_t *v, const char *path, size_t i
 		return wrong(&w, err, "has no \"dtype\"");
 	t.dtype = sheaf_dtype_from_name(dtype);
 	if (!t.dtype)
-		return wl_fail(err, SHEAF_EINVAL, "%s: dtype \"%.20s\" is none of safetensors'",
+		return wl_fail(err, SHEAF_EINVAL, "%.340s: dtype \"%.20s\" is none of safetensors'",
 			       where, dtype);
 	return wl_model_add(m, &t, err);
 }
@@ -169,9 +171,9 @@ int wl_model_parse(struct wl_model *m, const char *text, size_t n, const char *p
 	int rc;
 
 	if (!root)
-		return wl_fail(err, SHEAF_EINVAL, "%s: line %d: %s", path, at.line, at.text);
+		return wl_fail(err, SHEAF_EINVAL, "%.300s: line %d: %s", path, at.line, at.text);
 	if (!json_is_object(root)) {
-		rc = wl_fail(err, SHEAF_EINVAL, "%s: is no object", path);
+		rc = wl_fail(err, SHEAF_EINVAL, "%.300s: is no object", path);
 		goto out;
 	}
 	rc = known_members(root, known, path, err);
@@ -180,9 +182,9 @@ int wl_model_parse(struct wl_model *m, const char *text, size_t n, const char *p
 	v = json_object_get(root, "adam");
 	list = json_object_get(root, "tensors");
 	if (v && !json_is_boolean(v))
-		rc = wl_fail(err, SHEAF_EINVAL, "%s: \"adam\" is neither true nor false", path);
+		rc = wl_fail(err, SHEAF_EINVAL, "%.300s: \"adam\" is neither true nor false", path);
 	else if (!json_is_array(list))
-		rc = wl_fail(err, SHEAF_EINVAL, "%s: has no array \"tensors\"", path);
+		rc = wl_fail(err, SHEAF_EINVAL, "%.300s: has no array \"tensors\"", path);
 	if (rc < 0)
 		goto out;
 	m->adam = json_is_true(v);
@@ -204,13 +206,13 @@ int wl_model_read(struct wl_model *m, const char *path, struct sheaf_error *err)
 	int rc = 0;
 
 	if (!f)
-		return wl_fail(err, SHEAF_ENOENT, "%s: %s", path, strerror(errno));
+		return wl_fail(err, SHEAF_ENOENT, "%.300s: %s", path, strerror(errno));
 	for (;;) {
 		if (cap - n < 65536) {
 			cap = cap ? 2 * cap : 131072;
 			more = cap <= FILE_MAX_BYTES ? realloc(text, cap) : NULL;
 			if (!more) {
-				rc = wl_fail(err, SHEAF_ENOMEM, "%s: no memory for its text", path);
+				rc = wl_fail(err, SHEAF_ENOMEM, "%.300s: no memory for its text", path);
 				goto out;
 			}
 			text = more;
@@ -221,7 +223,7 @@ int wl_model_read(struct wl_model *m, const char *path, struct sheaf_error *err)
 			break;
 	}
 	if (ferror(f))
-		rc = wl_fail(err, SHEAF_EIO, "%s: %s", path, strerror(errno));
+		rc = wl_fail(err, SHEAF_EIO, "%.300s: %s", path, strerror(errno));
 	else
 		rc = wl_model_parse(m, text, n, path, err);
 out:

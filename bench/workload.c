@@ -190,6 +190,9 @@ int wl_model_add(struct wl_model *m, const struct wl_tensor *t, struct sheaf_err
 
 	if (rc < 0)
 		return rc;
+	if (strlen(t->name) > WL_NAME_MAX)
+		return wl_fail(err, SHEAF_EINVAL, "%.100s...: a name of %zu bytes, at most %d can "
+			       "be", t->name, strlen(t->name), WL_NAME_MAX);
 	if (m->n == m->cap) {
 		cap = m->cap ? 2 * m->cap : 64;
 		more = cap <= SIZE_MAX / sizeof(*more) ? realloc(m->t, cap * sizeof(*more)) : NULL;
@@ -230,13 +233,18 @@ static int add_derived(struct wl_model *m, size_t of, const char *family, const 
 	char *name = malloc(name_n), *tied = tied_n ? malloc(tied_n) : NULL;
 	int rc;
 
+	if (name_n > WL_NAME_MAX + 1) {
+		rc = wl_fail(err, SHEAF_EINVAL, "%.100s...: with %s for Adam its name has %zu bytes, "
+			     "at most %d can be", t.name, kind, name_n - 1, WL_NAME_MAX);
+		goto out;
+	}
 	if (!name || (tied_n && !tied)) {
 		rc = wl_fail(err, SHEAF_ENOMEM, "no memory for the name %.200s%s", t.name, kind);
 		goto out;
 	}
-	snprintf(name, name_n, "%s%s", t.name, kind);
+	stpcpy(stpcpy(name, t.name), kind);
 	if (tied)
-		snprintf(tied, tied_n, "%s%s", t.tied_to, kind);
+		stpcpy(stpcpy(tied, t.tied_to), kind);
 	t.family = (char *)(uintptr_t)family; /* copied by wl_model_add */
 	t.name = name;
 	t.tied_to = tied;
@@ -308,8 +316,8 @@ int wl_model_keep(struct wl_model *m, const char *families, struct sheaf_error *
 				     memcmp(m->t[i].family, s, n) == 0))
 			i++;
 		if (i == m->n && !is_usual(s, n))
-			return wl_fail(err, SHEAF_EINVAL, "the state has no family '%.*s'", (int)n,
-				       s);
+			return wl_fail(err, SHEAF_EINVAL, "the state has no family '%.*s'",
+				       n < 60 ? (int)n : 60, s);
 		if (!s[n])
 			break;
 		s += n + 1;

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "sheaf.h"
 
 /* Errors: writes code and sentence, returns code. err may be NULL. */
@@ -19,6 +20,13 @@ int wl_fail(struct sheaf_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 const char *wl_code_name(int code);             /* "ECORRUPT"; EVALUE above 0; never NULL */
 const char *wl_size(char text[32], uint64_t bytes);     /* "14.9 GiB" */
+
+/* Names and paths come from anybody: nothing that moves a terminal's cursor passes raw. */
+void wl_put(FILE *f, const char *text);
+int wl_width(const char *text);                 /* columns that wl_put takes */
+/* The length of the UTF-8 sequence at s and its code point; 0: none. */
+size_t wl_utf8_at(const unsigned char *s, uint32_t *cp);
+#define WL_NAME_MAX 1024                        /* bytes of a name, as the library takes them */
 
 /* --- values ------------------------------------------------------------------------------- */
 uint64_t wl_crc64(const void *bytes, size_t n); /* CRC-64/NVME, standard */

@@ -2,6 +2,7 @@
 /* sheaf ls: the steps of a run, whatever state they are in. */
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "workload.h"
 
@@ -70,32 +71,60 @@ static int ls_path(const struct cli_args *a)
 	return rc;
 }
 
-static int ls_run(const struct cli_args *a, const struct cli_place *place, int64_t only)
+/* All of it, one step of it (path NULL), or the entry at that path. */
+static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t only,
+		  const char *path)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
 	struct sheaf_error err = { .msg = "" };
 	struct cli_list list = { 0 };
 	struct sheaf_run *r = NULL;
 	bool any = false;
-	int rc = sheaf_run_open(&r, place->path, NULL, &opts, &err);
+	int rc = sheaf_run_open(&r, dir, NULL, &opts, &err);
 
 	if (rc == 0)
 		rc = cli_list_read(&list, r, &err);
 	if (rc < 0)
-		rc = cli_error(a, rc, place->path, err.msg, NULL);
+		rc = cli_error(a, rc, dir, err.msg, NULL);
+	if (!rc && one && only == SHEAF_LATEST)
+		only = cli_list_newest(&list);
 	for (size_t i = 0; i < list.n; i++) {
-		if (only >= 0 && list.items[i].step != only)
+		if ((one && list.items[i].step != only) ||
+		    (path && strcmp(list.items[i].path, path) != 0))
 			continue;
 		if (!any)
 			header(a);
 		any = true;
 		print(a, &list.items[i]);
 	}
-	if (!rc && !any && only >= 0)
+	if (!rc && !any && one)
 		rc = cli_error(a, SHEAF_ENOENT, a->pos[0], "no such step", NULL);
 	cli_list_release(&list);
 	sheaf_run_close(r);
 	return rc;
+}
+
+/* A step's directory inside its run is that step of the run: same size, same mark, same path. */
+static int ls_dir(const struct cli_args *a, const struct cli_place *place)
+{
+	char *real = realpath(place->path, NULL), *name = real ? strrchr(real, '/') : NULL, *end;
+	int64_t step;
+	int rc;
+
+	if (!name || name == real || strncmp(name, "/checkpoint-", 12) != 0 ||
+	    strspn(name + 12, "0123456789") != strlen(name + 12) || !name[12] ||
+	    strlen(name + 12) > 18)
+		goto alone;
+	*name = '\0';
+	if (!cli_has(real, ".sheaf"))
+		goto alone;
+	step = strtoll(name + 12, &end, 10);
+	rc = ls_run(a, real, true, step, name + 1);
+	free(real);
+	return rc;
+alone:
+	free(real);
+	return ls_path(a);
 }
 
 static int run(const struct cli_args *a)
@@ -106,9 +135,11 @@ static int run(const struct cli_args *a)
 	if (rc)
 		return rc;
 	if (place.kind == CLI_RUN)
-		rc = ls_run(a, &place, -1);
-	else if (place.kind == CLI_RUN_STEP && place.step != SHEAF_LATEST)
-		rc = ls_run(a, &place, place.step);
+		rc = ls_run(a, place.path, false, -1, NULL);
+	else if (place.kind == CLI_RUN_STEP)
+		rc = ls_run(a, place.path, true, place.step, NULL);
+	else if (place.kind == CLI_DIR)
+		rc = ls_dir(a, &place);
 	else
 		rc = ls_path(a);
 	cli_place_release(&place);

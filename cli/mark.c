@@ -3,6 +3,20 @@
 #include "cli.h"
 
 #include <string.h>
+#include "workload.h"
+
+/* Under the lock, so that none newer comes in between. */
+static int newest(struct sheaf_run *r, int64_t *step, struct sheaf_error *err)
+{
+	struct cli_list list;
+	int rc = cli_list_read(&list, r, err);
+
+	if (rc < 0)
+		return rc;
+	*step = cli_list_newest(&list);
+	cli_list_release(&list);
+	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "holds no step");
+}
 
 static int run(const struct cli_args *a)
 {
@@ -25,11 +39,17 @@ static int run(const struct cli_args *a)
 		mark = 0;
 	else
 		return cli_usage(a, word, "is none of keep, bad, none", NULL);
-	rc = cli_place_numbered(&place, a, a->pos[0]);
+	rc = cli_place_parse(&place, a, a->pos[0]);
 	if (rc)
 		return rc;
+	if (place.kind != CLI_RUN_STEP) {
+		cli_place_release(&place);
+		return cli_usage(a, a->pos[0], "names no step", "RUN@1000");
+	}
 	opts.timeout_ms = (int32_t)timeout;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
+	if (rc == 0 && place.step == SHEAF_LATEST)
+		rc = newest(r, &place.step, &err);
 	if (rc == 0)
 		rc = sheaf_run_mark(r, place.step, mark, &err);
 	if (rc < 0)
@@ -49,7 +69,7 @@ static const struct cli_opt opts[] = {
 const struct cli_verb cli_mark = {
 	.name = "mark",
 	.brief = "mark a step keep, bad or none",
-	.synopsis = "sheaf mark RUN@N keep|bad|none [--timeout-ms N] [--json]",
+	.synopsis = "sheaf mark RUN@N|RUN@latest keep|bad|none [--timeout-ms N] [--json]",
 	.text = "keep: the step is never pruned. bad: latest skips it, for a step that is\n"
 		"whole on disk but spoilt in value. none takes either mark away. The step's\n"
 		"own files are not touched. Silent when it worked.",

@@ -2,12 +2,39 @@
 /* sheaf rewind: later steps are set aside, so that training goes on from an older one. */
 #include "cli.h"
 
+#include <string.h>
+#include <unistd.h>
+
+/* For a person who watches: what went out of sight. */
+static void tell(struct sheaf_run *r, const struct cli_list *before)
+{
+	struct cli_list after;
+	int told = 0;
+
+	if (cli_list_read(&after, r, NULL) < 0)
+		return;
+	for (size_t i = 0; i < before->n; i++) {
+		const struct cli_item *it = &before->items[i];
+
+		for (size_t k = 0; k < after.n && strcmp(it->state, "aside") != 0; k++)
+			if (strcmp(after.items[k].state, "aside") == 0 &&
+			    after.items[k].step == it->step &&
+			    strcmp(after.items[k].session, it->session) == 0)
+				printf(told++ ? ", %lld" : "set aside: step %lld",
+				       (long long)it->step);
+	}
+	puts(told ? "" : "no later step to set aside");
+	cli_list_release(&after);
+}
+
 static int run(const struct cli_args *a)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_error err = { .msg = "" };
 	int64_t timeout = 30000;
 	struct sheaf_run *r = NULL;
+	struct cli_list before = { 0 };
+	bool watched = !a->json && isatty(STDOUT_FILENO);
 	struct cli_place place;
 	int rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
 
@@ -17,6 +44,8 @@ static int run(const struct cli_args *a)
 		return rc;
 	opts.timeout_ms = (int32_t)timeout;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
+	if (rc == 0 && watched)
+		rc = cli_list_read(&before, r, &err);
 	if (rc == 0)
 		rc = sheaf_run_rewind(r, place.step, &err);
 	if (rc < 0)
@@ -24,6 +53,9 @@ static int run(const struct cli_args *a)
 	else if (a->json)
 		cli_line(json_pack("{s:I,s:s}", "step", (json_int_t)place.step, "action",
 				   "rewind"));
+	else if (watched)
+		tell(r, &before);
+	cli_list_release(&before);
 	sheaf_run_close(r);
 	cli_place_release(&place);
 	return rc;
@@ -40,7 +72,8 @@ const struct cli_verb cli_rewind = {
 	.text = "Moves the steps after N to .sheaf/aside, newest first, where they are kept\n"
 		"but no longer found: a step number is no timeline, and saving after going\n"
 		"back needs the later ones out of the way. A crash half way leaves a shorter,\n"
-		"valid run. `sheaf ls` shows them as aside. Silent when it worked.",
+		"valid run. `sheaf ls` shows them as aside. Silent when it\n"
+		"worked; a terminal is told which steps went.",
 	.exits = "  0  rewound\n"
 		 "  2  no such step, or the run is locked",
 	.examples = "  sheaf rewind runs/gpt@8000",

@@ -6,71 +6,14 @@
 #include <string.h>
 #include "workload.h"
 
-/* The length of the UTF-8 sequence at s and its code point; 0: none. */
-static size_t utf8_at(const unsigned char *s, uint32_t *cp)
-{
-	size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3
-		 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
-	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	uint32_t v;
-
-	if (n < 2) {
-		*cp = s[0];
-		return n;
-	}
-	v = s[0] & (0x7fu >> n);
-	for (size_t i = 1; i < n; i++) {
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-		v = v << 6 | (s[i] & 0x3f);
-	}
-	if (v < least[n] || v > 0x10ffff || (v >= 0xd800 && v < 0xe000))
-		return 0;
-	*cp = v;
-	return n;
-}
-
-/* Control characters move a terminal's cursor, C1 does the same in one byte more, and the
- * bidirectional ones show one name as another. */
-static bool is_harmless(uint32_t cp)
-{
-	return cp >= 0x20 && !(cp >= 0x7f && cp < 0xa0) && !(cp >= 0x200b && cp <= 0x200f) &&
-	       !(cp >= 0x2028 && cp <= 0x202e) && !(cp >= 0x2066 && cp <= 0x2069) && cp != 0xfeff;
-}
-
 void cli_put(FILE *f, const char *text)
 {
-	const unsigned char *s = (const unsigned char *)text;
-
-	while (*s) {
-		uint32_t cp;
-		size_t n = utf8_at(s, &cp);
-
-		if (n && is_harmless(cp)) {
-			fwrite(s, 1, n, f);
-		} else if (n > 1) {
-			fprintf(f, "\\u%04x", cp);
-		} else {
-			fprintf(f, "\\x%02x", *s);
-			n = 1;
-		}
-		s += n;
-	}
+	wl_put(f, text);
 }
 
 int cli_width(const char *text)
 {
-	const unsigned char *s = (const unsigned char *)text;
-	int width = 0;
-
-	while (*s) {
-		uint32_t cp;
-		size_t n = utf8_at(s, &cp);
-
-		width += n && is_harmless(cp) ? 1 : n > 1 ? 6 : 4;
-		s += n ? n : 1;
-	}
-	return width;
+	return wl_width(text);
 }
 
 json_t *cli_str(const char *text)
@@ -89,7 +32,7 @@ json_t *cli_str(const char *text)
 		return json_null();
 	for (const unsigned char *s = (const unsigned char *)text; *s;) {
 		uint32_t cp;
-		size_t n = utf8_at(s, &cp);
+		size_t n = wl_utf8_at(s, &cp);
 
 		memcpy(to, n ? (const void *)s : "\xef\xbf\xbd", n ? n : 3);
 		to += n ? n : 3;
@@ -109,7 +52,8 @@ json_t *cli_num(int64_t v)
 static void dump(FILE *f, json_t *value)
 {
 	if (value)
-		json_dumpf(value, f, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
+		json_dumpf(value, f, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY |
+				    JSON_REAL_PRECISION(9));
 	json_decref(value);
 }
 

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <string.h>
+#include <unistd.h>
 #include "workload.h"
 
 struct verify {
@@ -166,21 +167,6 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	sheaf_step_close(step);
 }
 
-/* The step that latest means, without opening it: a damaged one is to be looked at. */
-static int64_t newest(const struct cli_list *list)
-{
-	int64_t step = -1;
-
-	for (size_t i = 0; i < list->n; i++) {
-		const struct cli_item *it = &list->items[i];
-
-		if (it->mark != 'b' && it->step > step &&
-		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "damaged") == 0))
-			step = it->step;
-	}
-	return step;
-}
-
 static int verify_run(struct verify *v, const struct cli_place *place)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
@@ -198,7 +184,7 @@ static int verify_run(struct verify *v, const struct cli_place *place)
 		goto out;
 	}
 	if (one && only == SHEAF_LATEST)
-		only = newest(&list);
+		only = cli_list_newest(&list);
 	for (size_t i = 0; i < list.n; i++) {
 		const struct cli_item *it = &list.items[i];
 		char path[4300];
@@ -233,6 +219,9 @@ static int answer(const struct verify *v)
 	else if (v->unproved)
 		printf("sound, but without checksums: the values of %llu tensors cannot be "
 		       "proved\n", (unsigned long long)v->tensors);
+	else if (!v->failed && isatty(STDOUT_FILENO))
+		printf("good: %llu step%s, %s\n", (unsigned long long)v->steps,
+		       v->steps == 1 ? "" : "s", wl_size(size, v->bytes));
 	return v->findings ? 1 : v->failed || v->unproved ? 2 : 0;
 }
 
@@ -269,7 +258,7 @@ const struct cli_verb cli_verify = {
 		"manifest, header, index and unverified. With --json each is an object with\n"
 		"file, block (of 1 MiB), offset, family, tensor, message; the last line is\n"
 		"{result: good, bad or unknown, files, tensors, bytes}. Silent when all is\n"
-		"good.",
+		"good, except on a terminal.",
 	.exits = "  0  all good\n"
 		 "  1  anything was found, in any step\n"
 		 "  2  sound but without sums, no such step, or the disk could not be read",

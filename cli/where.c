@@ -256,3 +256,18 @@ void cli_list_release(struct cli_list *list)
 	free(list->items);
 	*list = (struct cli_list){ 0 };
 }
+
+/* A damaged one too: it is to be looked at. */
+int64_t cli_list_newest(const struct cli_list *list)
+{
+	int64_t step = -1;
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct cli_item *it = &list->items[i];
+
+		if (it->mark != 'b' && it->step > step &&
+		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "damaged") == 0))
+			step = it->step;
+	}
+	return step;
+}

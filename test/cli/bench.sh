@@ -59,6 +59,20 @@ json 'told as ELAYOUT' 'o[-1]["code"] == "ELAYOUT" and "layers.3.w" in o[-1]["me
 t 0 'with --lenient it is left out' mpi 1 load --run run --step 7 --state renamed.json --adam \
 	--lenient --json
 json 'and reported' 'o[-1]["missing"] >= 1 and o[-1]["unexpected"] >= 1'
+sed 's/\[129, 257\], "tp_axis": 1/[129, 258], "tp_axis": 1/' state.json >shaped.json
+t 0 'another shape with --lenient' mpi 1 load --run run --step 7 --state shaped.json --lenient --json
+json 'is counted' 'o[-1]["mismatched"] == 1 and o[-1]["zeroed"] == 0 and o[-1]["missing"] == 0'
+has 'and said' err 'model/layers.2.w: is stored as [129, 257], not [129, 258]'
+t 0 'in text too' mpi 2 load --run run --step 7 --state shaped.json --lenient --mesh dp=2
+has 'it is counted' out ', 1 of another shape'
+[ "$(grep -c 'is stored as' err)" = 1 ]
+result $? 'and said once for all ranks'
+if [ -c /dev/full ]; then
+	t 2 'events that cannot be written' mpi 1 load --run run --step 7 --state state.json \
+		--events /dev/full
+	has 'are warned of' err '/dev/full: '
+	has 'and the load is done' out 'items equal'
+fi
 t 0 'a save without masters' mpi 1 save --run bare --step 1 --state state.json
 t 0 'derives them' mpi 1 load --run bare --step 1 --state state.json --adam --lenient \
 	--families model,master_weights --json
@@ -81,6 +95,14 @@ cmp -s hf/config.json like/checkpoint-1/config.json
 result $? 'the same config.json'
 t 0 'proved on loading' mpi 1 load --run like --step 1 --like hf --adam --json
 json 'item by item' 'o[-1]["checked_items"] == 22 + 2 * 19 + 4'
+chmod 000 hf/config.json
+if ! cat hf/config.json >/dev/null 2>&1; then
+	t 2 'a file to attach that cannot be read' mpi 1 save --run none --step 1 --like hf
+	has 'is named' err 'hf/config.json'
+	[ ! -e none ]
+	result $? 'before the run is touched'
+fi
+chmod 644 hf/config.json
 "$PY" -c 'f = open("hf/model-00001-of-00002.safetensors", "r+b")
 f.seek(-1, 2)
 f.write(b"B")'

@@ -73,6 +73,11 @@ wrong() {               # CMD...
 	result $? "refused: $(basename "$1") $(shift; echo "$*" | cut -c 1-70)"
 }
 
+tty() {                 # CMD...: on a terminal
+	"$PY" -c 'import os, pty, sys
+sys.exit(os.WEXITSTATUS(pty.spawn(sys.argv[1:])))' "$@"
+}
+
 mpi() {                 # RANKS ARGS...: sheaf-bench on so many ranks
 	ranks=$1
 	shift

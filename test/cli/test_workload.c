@@ -154,7 +154,7 @@ TEST(wrong_descriptions_are_refused)
 		"{\"tensors\":[],\"adam\":1}", "{\"tensors\":[],\"x\":1}", "{\"tensors\":[]",
 		T ",\"unknown\":1}]}", T ",\"tp_axis\":1}]}", T ",\"tp_axis\":-1}]}",
 		T ",\"tp_axis\":\"0\"}]}", T ",\"stage\":-1}]}", T ",\"stage\":1.5}]}",
-		T ",\"expert\":2,\"experts\":2}]}", T ",\"experts\":0}]}", T ",\"family\":\"\"}]}",
+		T ",\"expert\":2,\"experts\":2}]}", T ",\"experts\":0}]}", T ",\"expert\":2}]}", T ",\"family\":\"\"}]}",
 		T ",\"tied_to\":\"b\"}]}", T ",\"tied_to\":\"a\"}]}", T "}," T "}]}",
 		"{\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[-1]}]}",
 		"{\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1]}]}",
@@ -232,9 +232,9 @@ static const char described[] =
 	"{\"name\":\"flag\",\"dtype\":\"BOOL\",\"shape\":[9]},"
 	"{\"name\":\"head\",\"dtype\":\"BF16\",\"shape\":[13,7],\"tp_axis\":0,\"stage\":2,"
 	"\"tied_to\":\"emb\"},"
-	"{\"name\":\"e.0\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":0},"
-	"{\"name\":\"e.1\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":1},"
-	"{\"name\":\"e.2\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":2}],"
+	"{\"name\":\"e.0\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":0,\"experts\":3},"
+	"{\"name\":\"e.1\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":1,\"experts\":3},"
+	"{\"name\":\"e.2\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":2,\"experts\":3}],"
 	"\"adam\":true}";
 
 /* Item i of the box by the header's rule alone: its byte in memory, or NULL outside the window. */

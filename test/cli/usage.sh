@@ -146,6 +146,22 @@ if have_bench; then
 	wrong "$BENCH" save $S extra
 	wrong "$BENCH" reshard $S
 	wrong "$BENCH" reshard $S --to tp=2
+	has 'said without a hint at the options' err 'there are 1'
+	wrong "$BENCH" save --run nowhere/w --step 1 --state state.json --json=
+	wrong "$BENCH" save --run w --step 1 --state "$(printf 'a\033[31mb')"
+	has 'a file name does not reach the terminal raw' err 'a\x1b[31mb'
+	wrong "$BENCH" save --run w --step 1 --state state.json --like x
+	has 'said as it is' err 'give only one of --state, --like, --preset'
+	echo '{"tensors":[{"name":"e","dtype":"F32","shape":[2],"expert":0}]}' >expert.json
+	wrong "$BENCH" save --run w --step 1 --state expert.json
+	has 'one of how many' err 'has "expert" and no "experts"'
+	"$PY" -c 'import json
+print(json.dumps({"tensors": [{"name": 1020 * "n", "dtype": "F32", "shape": [2]}]}))' >long.json
+	wrong "$BENCH" save --run w --step 1 --state long.json --adam
+	has 'Adam makes a name too long' err 'with /moment1_0 for Adam its name has 1030 bytes'
+	has 'in which file' err 'long.json: '
+	[ "$(wc -c <err)" -lt 300 ] && ! grep -q -e --help err
+	result $? 'and the sentence is short'
 	[ ! -e w ]
 	result $? 'none of these touched the run'
 	t 2 'a mesh that does not fit the ranks is refused on all of them' \
@@ -153,4 +169,8 @@ if have_bench; then
 	has 'with the numbers' err "mesh 'dp=3' has 3 ranks, there are 2"
 	[ "$(grep -c "has 3 ranks" err)" = 1 ] && [ ! -e w ]
 	result $? 'said once, and the run is not touched'
+	run mpirun --allow-run-as-root --oversubscribe -n 1 "$BENCH" save $S --mesh dp=2 : \
+		-n 1 "$BENCH" save $S --mesh dp=2 --frob
+	[ "$rc" = 2 ] && [ "$(grep -c "unknown option '--frob'" err)" = 1 ] && [ ! -e w ]
+	result $? 'an option that is wrong on one rank stops all at once'
 fi

@@ -21,6 +21,14 @@ has 'with a head' out 'STEP'
 result $? 'and a line a step'
 t 0 'ls of one step' "$SHEAF" ls run@20 --json
 json 'is one line' 'len(o) == 1 and o[0]["step"] == 20'
+cp out one
+t 0 'ls of the directory of that step' "$SHEAF" ls run/checkpoint-20/ --json
+cmp -s out one
+result $? 'is the same line'
+"$SHEAF" ls run@40 --json >one
+t 0 'ls of the latest' "$SHEAF" ls run@latest --json
+cmp -s out one
+result $? 'is the line of the newest'
 wrong "$SHEAF" ls run@21
 
 t 0 'show of a run is its latest step' "$SHEAF" show run --json
@@ -45,6 +53,8 @@ t 2 'a file of the step is one safetensors file, without sums' "$SHEAF" verify \
 
 t 0 'verify is content' "$SHEAF" verify run
 silent 'and silent'
+t 0 'on a terminal it says so' tty "$SHEAF" verify run@30
+has 'in a line' out 'good: 1 step, '
 t 0 'verify --json' "$SHEAF" verify run@30 --json
 json 'counts' 'len(o) == 1 and o[0]["result"] == "good" and o[0]["files"] > 0 and \
 	o[0]["tensors"] > 20 and o[0]["bytes"] > 1e6'
@@ -110,11 +120,15 @@ json 'of both kinds' '[x["mark"] for x in o] == ["keep", None, None, "bad"]'
 t 0 'latest skips a bad step' "$SHEAF" show run --json
 json 'for the one before' 'o[0]["step"] == 30'
 t 0 'mark none' "$SHEAF" mark run@40 none
+t 0 'mark of the latest' "$SHEAF" mark run@latest keep --json
+json 'is of the newest' 'o == [{"step": 40, "mark": "keep"}]'
+t 0 'and can be taken away' "$SHEAF" mark run@40 none
 t 2 'a step that is not there cannot be marked' "$SHEAF" mark run@41 keep
 
 t 0 'prune lists' "$SHEAF" prune run --keep-last 1 --json
 json 'what would go' '{x["step"]: x["action"] for x in o} == {10: "keep", 20: "remove", \
 	30: "remove", 40: "keep"} and all(x["why"] for x in o)'
+json 'and claims no proof' 'by("step")[20]["why"] == "if the newest step proves sound"'
 [ -d run/checkpoint-20 ]
 result $? 'and removes nothing'
 t 0 'prune --keep-every keeps more' "$SHEAF" prune run --keep-last 1 --keep-every 20 --json
@@ -135,3 +149,5 @@ t 0 'saving goes on from there' mpi 2 save --run run --step 40 --state state.jso
 t 0 'with the right parent' "$SHEAF" ls run@40 --json
 json 'beside the one aside' 'only("state", "committed")[0]["parent"] == 20'
 t 2 'a step that is not there cannot be gone back to' "$SHEAF" rewind run@35
+t 0 'rewind on a terminal' tty "$SHEAF" rewind run@20
+has 'says what went' out 'set aside: step 40'
