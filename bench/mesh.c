@@ -41,8 +41,8 @@ static int axis_parse(struct wl_mesh *mesh, const char *s, size_t n, const char 
 				       text, axis_names[axis]);
 	for (const char *p = eq + 1; p < s + n; p++) {
 		if (*p < '0' || *p > '9' || v > MESH_RANKS_MAX)
-			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': the size of %s is no number",
-				       text, axis_names[axis]);
+			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': the size of %s is no "
+				       "number", text, axis_names[axis]);
 		v = v * 10 + (*p - '0');
 	}
 	if (v < 1 || v > MESH_RANKS_MAX)
@@ -71,8 +71,8 @@ int wl_mesh_parse(struct wl_mesh *mesh, const char *text, struct sheaf_error *er
 	for (int a = 0; a < WL_AXES; a++) {
 		ranks *= made.size[a]; /* each is at most 2^24, checked after each */
 		if (ranks > MESH_RANKS_MAX)
-			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': more than %lld ranks", text,
-				       (long long)MESH_RANKS_MAX);
+			return wl_fail(err, SHEAF_EINVAL, "mesh '%.100s': more than %lld ranks",
+				       text, (long long)MESH_RANKS_MAX);
 	}
 	*mesh = made;
 	return 0;
@@ -113,8 +113,8 @@ int wl_layout_parse(struct wl_layout *l, const char *mesh, const char *expert, i
 		made.own_expert = true;
 		if (wl_mesh_ranks(&made.expert) != wl_mesh_ranks(&made.mesh))
 			return wl_fail(err, SHEAF_EINVAL,
-				       "expert mesh '%.100s' has %lld ranks, mesh '%.100s' has %lld",
-				       expert, (long long)wl_mesh_ranks(&made.expert),
+				       "expert mesh '%.100s' has %lld ranks, mesh '%.100s' "
+				       "has %lld", expert, (long long)wl_mesh_ranks(&made.expert),
 				       mesh ? mesh : "", (long long)wl_mesh_ranks(&made.mesh));
 	}
 	*l = made;

@@ -33,8 +33,8 @@ static int get_int(json_t *v, const struct where *w, const char *key, int64_t le
 		return 0;
 	}
 	if (!json_is_integer(x) || json_integer_value(x) < least)
-		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is no integer from %lld",
-			       w->path, w->i, key, (long long)least);
+		return wl_fail(err, SHEAF_EINVAL, "%.300s: tensor %zu: \"%s\" is no integer from "
+			       "%lld", w->path, w->i, key, (long long)least);
 	*out = json_integer_value(x);
 	return 0;
 }
@@ -212,7 +212,8 @@ int wl_model_read(struct wl_model *m, const char *path, struct sheaf_error *err)
 			cap = cap ? 2 * cap : 131072;
 			more = cap <= FILE_MAX_BYTES ? realloc(text, cap) : NULL;
 			if (!more) {
-				rc = wl_fail(err, SHEAF_ENOMEM, "%.300s: no memory for its text", path);
+				rc = wl_fail(err, SHEAF_ENOMEM,
+					     "%.300s: no memory for its text", path);
 				goto out;
 			}
 			text = more;

@@ -298,8 +298,8 @@ static void loaded(const struct bench *b, int64_t step, const struct sheaf_repor
 	char size[32], rate[40], odd[240] = "";
 
 	bench_event(&b->events,
-		    json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,"
-			      "s:I}",
+		    json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,"
+			      "s:I,s:I}",
 			      "event", "loaded", "step", (json_int_t)step, "bytes",
 			      (json_int_t)r->bytes, "held", (json_int_t)r->held, "seconds", seconds,
 			      "blocked_ms", seconds * 1e3, "disk_bytes", (json_int_t)r->disk_bytes,

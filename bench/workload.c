@@ -234,8 +234,8 @@ static int add_derived(struct wl_model *m, size_t of, const char *family, const 
 	int rc;
 
 	if (name_n > WL_NAME_MAX + 1) {
-		rc = wl_fail(err, SHEAF_EINVAL, "%.100s...: with %s for Adam its name has %zu bytes, "
-			     "at most %d can be", t.name, kind, name_n - 1, WL_NAME_MAX);
+		rc = wl_fail(err, SHEAF_EINVAL, "%.100s...: with %s for Adam its name has %zu "
+			     "bytes, at most %d can be", t.name, kind, name_n - 1, WL_NAME_MAX);
 		goto out;
 	}
 	if (!name || (tied_n && !tied)) {
