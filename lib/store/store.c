@@ -62,26 +62,33 @@ static int sync_parent(const struct shf_sys *sys, char *path)
 	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
 }
 
-/* The directory itself, its entry durable, and none above it: a mistyped path makes no trees. */
-static int make_path(const struct shf_sys *sys, char *path, struct sheaf_error *err)
+/* The directory and those above it, each entry durable. path is written to and restored. */
+static int make_path(const struct shf_sys *sys, char *path)
 {
-	int rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
 	size_t n = strlen(path);
+	int rc;
 
+	rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
 	if (rc >= 0)
-		rc = sync_parent(sys, path);
-	if (rc >= 0 || rc == -EEXIST)
-		return 0;
+		return sync_parent(sys, path);
 	if (rc != -ENOENT)
-		return shf_fail_sys(err, -rc, "%s: no run here", path);
-	while (n > 1 && path[n - 1] == '/')
-		n--;
-	while (n > 0 && path[n - 1] != '/')
-		n--;
-	while (n > 1 && path[n - 1] == '/')
-		n--;
-	return shf_fail_sys(err, ENOENT, "%.*s: no such directory to make a run in",
-	                    n ? (int)n : 1, n ? path : ".");
+		return rc == -EEXIST ? 0 : rc;
+	for (size_t i = 1; i <= n; i++) {
+		char c = path[i];
+
+		if ((c != '/' && c != '\0') || path[i - 1] == '/')
+			continue;
+		path[i] = '\0';
+		rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
+		if (rc >= 0)
+			rc = sync_parent(sys, path);
+		else if (c == '/' || rc == -EEXIST)
+			rc = 0;         /* the last one says what is wrong */
+		path[i] = c;
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
 }
 
 static int run_id_read(struct shf_store *s, struct sheaf_error *err)
@@ -278,10 +285,9 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 	s->path = shf_strdup(path);
 	if (!s->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
-	rc = create ? make_path(sys, s->path, err) : 0;
-	if (rc < 0)
-		goto out;
-	rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	rc = create ? make_path(sys, s->path) : 0;
+	if (rc >= 0)
+		rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
 		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
 		goto out;

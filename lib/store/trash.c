@@ -190,9 +190,7 @@ static int walk(struct shf_store *s, const struct shf_prune *p, struct shf_list 
 		if (rc < 0)
 			return rc;
 		if (item)
-			item(arg, e->step, rc ? 'r' : 'k', !rc ? why
-			     : p->dry ? "if the newest step proves sound"
-				      : "a newer step is verified");
+			item(arg, e->step, rc ? 'r' : 'k', rc ? "a newer step is verified" : why);
 		gone += rc;
 	}
 	return gone;

@@ -182,7 +182,6 @@ TEST(a_mistyped_path_is_enoent_and_makes_nothing)
 	CHECK_RC(shf_store_own(&s, sys, "no/run", false, 0, &err), SHEAF_ENOENT, &err);
 	CHECK_RC(shf_store_open(&s, sys, "no/run", &err), SHEAF_ENOENT, &err);
 	CHECK(before == simdisk_hash(disk, "/"));
-	CHECK_INT(sys->ops->mkdir(sys->arg, SHF_CWD, "no", 0777), 0);
 	CHECK_RC(shf_store_own(&s, sys, "no/run", true, 0, &err), 0, &err);
 	shf_store_close(&s);
 	shf_store_close(&s);
@@ -629,7 +628,7 @@ TEST(the_real_machine_saves_lists_rewinds_and_prunes)
 	int64_t step = -1;
 
 	CHECK(mkdtemp(dir) != NULL);
-	snprintf(path, sizeof(path), "%s/gpt", dir);
+	snprintf(path, sizeof(path), "%s/runs/gpt", dir);
 	CHECK_RC(shf_store_own(&s, sys, path, true, 0, &err), 0, &err);
 	CHECK_RC(shf_store_own(&other, sys, path, true, 20, &err), SHEAF_EBUSY, &err);
 	for (int64_t i = 1; i <= 3; i++)
@@ -647,22 +646,4 @@ TEST(the_real_machine_saves_lists_rewinds_and_prunes)
 	shf_store_close(&s);
 	snprintf(line, sizeof(line), "rm -rf %s", dir);
 	CHECK_INT(system(line), 0);
-}
-
-TEST(a_run_is_made_and_nothing_above_it)
-{
-	struct simdisk *disk = simdisk_new(7, SIMDISK_STRICT);
-	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct sheaf_error err;
-	struct shf_store s;
-
-	CHECK_RC(shf_store_own(&s, sys, "a/b//run/", true, 0, &err), SHEAF_ENOENT, &err);
-	CHECK(strncmp(err.msg, "a/b:", 4) == 0);
-	CHECK(!simdisk_exists(disk, "a"));
-	CHECK_RC(shf_store_own(&s, sys, "a", true, 0, &err), 0, &err);
-	shf_store_close(&s);
-	CHECK_RC(shf_store_own(&s, sys, "a/run/", true, 0, &err), 0, &err);
-	shf_store_close(&s);
-	CHECK(simdisk_exists(disk, "a/run/.sheaf"));
-	simdisk_free(disk);
 }
