@@ -190,7 +190,9 @@ static int walk(struct shf_store *s, const struct shf_prune *p, struct shf_list 
 		if (rc < 0)
 			return rc;
 		if (item)
-			item(arg, e->step, rc ? 'r' : 'k', rc ? "a newer step is verified" : why);
+			item(arg, e->step, rc ? 'r' : 'k', !rc ? why
+			     : p->dry ? "if the newest step proves sound"
+				      : "a newer step is verified");
 		gone += rc;
 	}
 	return gone;
