@@ -60,7 +60,8 @@ t 0 'with --lenient it is left out' mpi 1 load --run run --step 7 --state rename
 	--lenient --json
 json 'and reported' 'o[-1]["missing"] >= 1 and o[-1]["unexpected"] >= 1'
 sed 's/\[129, 257\], "tp_axis": 1/[129, 258], "tp_axis": 1/' state.json >shaped.json
-t 0 'another shape with --lenient' mpi 1 load --run run --step 7 --state shaped.json --lenient --json
+t 0 "another shape with --lenient" mpi 1 load --run run --step 7 --state shaped.json \
+	--lenient --json
 json 'is counted' 'o[-1]["mismatched"] == 1 and o[-1]["zeroed"] == 0 and o[-1]["missing"] == 0'
 has 'and said' err 'model/layers.2.w: is stored as [129, 257], not [129, 258]'
 t 0 'in text too' mpi 2 load --run run --step 7 --state shaped.json --lenient --mesh dp=2

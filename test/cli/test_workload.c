@@ -150,12 +150,28 @@ TEST(wrong_descriptions_are_refused)
 {
 #define T "{\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[2]"
 	static const char *const wrong[] = {
-		"", "[]", "{}", "{\"tensors\":{}}", "{\"tensors\":[1]}", "{\"tensors\":[{}]}",
-		"{\"tensors\":[],\"adam\":1}", "{\"tensors\":[],\"x\":1}", "{\"tensors\":[]",
-		T ",\"unknown\":1}]}", T ",\"tp_axis\":1}]}", T ",\"tp_axis\":-1}]}",
-		T ",\"tp_axis\":\"0\"}]}", T ",\"stage\":-1}]}", T ",\"stage\":1.5}]}",
-		T ",\"expert\":2,\"experts\":2}]}", T ",\"experts\":0}]}", T ",\"expert\":2}]}", T ",\"family\":\"\"}]}",
-		T ",\"tied_to\":\"b\"}]}", T ",\"tied_to\":\"a\"}]}", T "}," T "}]}",
+		"",
+		"[]",
+		"{}",
+		"{\"tensors\":{}}",
+		"{\"tensors\":[1]}",
+		"{\"tensors\":[{}]}",
+		"{\"tensors\":[],\"adam\":1}",
+		"{\"tensors\":[],\"x\":1}",
+		"{\"tensors\":[]",
+		T ",\"unknown\":1}]}",
+		T ",\"tp_axis\":1}]}",
+		T ",\"tp_axis\":-1}]}",
+		T ",\"tp_axis\":\"0\"}]}",
+		T ",\"stage\":-1}]}",
+		T ",\"stage\":1.5}]}",
+		T ",\"expert\":2,\"experts\":2}]}",
+		T ",\"experts\":0}]}",
+		T ",\"expert\":2}]}",
+		T ",\"family\":\"\"}]}",
+		T ",\"tied_to\":\"b\"}]}",
+		T ",\"tied_to\":\"a\"}]}",
+		T "}," T "}]}",
 		"{\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[-1]}]}",
 		"{\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1]}]}",
 		"{\"tensors\":[{\"name\":\"a\",\"dtype\":\"F32\",\"shape\":[461168601842738790]}]}",
@@ -220,22 +236,25 @@ TEST(a_preset_has_its_published_size)
 /* --- the cut ------------------------------------------------------------------------------ */
 
 static const char described[] =
-	"{\"tensors\":["
-	"{\"name\":\"emb\",\"dtype\":\"BF16\",\"shape\":[13,7],\"tp_axis\":0,\"stage\":0},"
-	"{\"name\":\"l.0.w\",\"dtype\":\"F32\",\"shape\":[7,5,3],\"tp_axis\":1,\"stage\":0},"
-	"{\"name\":\"l.1.w\",\"dtype\":\"F32\",\"shape\":[7,5,3],\"tp_axis\":2,\"stage\":1},"
-	"{\"name\":\"l.2.w\",\"dtype\":\"F64\",\"shape\":[2,11],\"tp_axis\":0,\"stage\":2},"
-	"{\"name\":\"scalar\",\"dtype\":\"F32\",\"shape\":[]},"
-	"{\"name\":\"none\",\"dtype\":\"F32\",\"shape\":[0,4],\"tp_axis\":0},"
-	"{\"name\":\"small\",\"dtype\":\"F4\",\"shape\":[6,4],\"tp_axis\":0},"
-	"{\"name\":\"six\",\"dtype\":\"F6_E2M3\",\"shape\":[5,4],\"tp_axis\":1},"
-	"{\"name\":\"flag\",\"dtype\":\"BOOL\",\"shape\":[9]},"
-	"{\"name\":\"head\",\"dtype\":\"BF16\",\"shape\":[13,7],\"tp_axis\":0,\"stage\":2,"
-	"\"tied_to\":\"emb\"},"
-	"{\"name\":\"e.0\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":0,\"experts\":3},"
-	"{\"name\":\"e.1\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":1,\"experts\":3},"
-	"{\"name\":\"e.2\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":2,\"experts\":3}],"
-	"\"adam\":true}";
+    "{\"tensors\":["
+    "{\"name\":\"emb\",\"dtype\":\"BF16\",\"shape\":[13,7],\"tp_axis\":0,\"stage\":0},"
+    "{\"name\":\"l.0.w\",\"dtype\":\"F32\",\"shape\":[7,5,3],\"tp_axis\":1,\"stage\":0},"
+    "{\"name\":\"l.1.w\",\"dtype\":\"F32\",\"shape\":[7,5,3],\"tp_axis\":2,\"stage\":1},"
+    "{\"name\":\"l.2.w\",\"dtype\":\"F64\",\"shape\":[2,11],\"tp_axis\":0,\"stage\":2},"
+    "{\"name\":\"scalar\",\"dtype\":\"F32\",\"shape\":[]},"
+    "{\"name\":\"none\",\"dtype\":\"F32\",\"shape\":[0,4],\"tp_axis\":0},"
+    "{\"name\":\"small\",\"dtype\":\"F4\",\"shape\":[6,4],\"tp_axis\":0},"
+    "{\"name\":\"six\",\"dtype\":\"F6_E2M3\",\"shape\":[5,4],\"tp_axis\":1},"
+    "{\"name\":\"flag\",\"dtype\":\"BOOL\",\"shape\":[9]},"
+    "{\"name\":\"head\",\"dtype\":\"BF16\",\"shape\":[13,7],\"tp_axis\":0,\"stage\":2,"
+    "\"tied_to\":\"emb\"},"
+    "{\"name\":\"e.0\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":0,\"experts\":3}"
+    ","
+    "{\"name\":\"e.1\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":1,\"experts\":3}"
+    ","
+    "{\"name\":\"e.2\",\"dtype\":\"BF16\",\"shape\":[3,5],\"tp_axis\":0,\"expert\":2,\"experts\":3}"
+    "],"
+    "\"adam\":true}";
 
 /* Item i of the box by the header's rule alone: its byte in memory, or NULL outside the window. */
 static const char *item_by_rule(const struct sheaf_slice *s, const int64_t *i)
