@@ -58,10 +58,11 @@ static const char *speed(char text[40], uint64_t bytes, double seconds)
 {
 	double v = (double)bytes / 1e9 / (seconds > 0 ? seconds : 1e-9);
 
+	text[0] = '\0';
 	if (v >= 0.1)
 		snprintf(text, 40, ", %.2f GB/s", v);
-	else
-		snprintf(text, 40, v >= 1e-6 ? ", %.3f MB/s" : "", v * 1e3);
+	else if (v >= 1e-6)
+		snprintf(text, 40, ", %.3f MB/s", v * 1e3);
 	return text;
 }
 
