@@ -70,7 +70,7 @@ json() {                # CLAIM EXPRESSION
 wrong() {               # CMD...
 	run "$@"
 	[ "$rc" = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ]
-	result $? "refused: $(basename "$1") $(shift; echo "$*" | cut -c 1-70)"
+	result $? "refused: $(basename "$1") $(shift; echo "$*" | tr -d '\000-\037' | cut -c 1-70)"
 }
 
 tty() {                 # CMD...: on a terminal
