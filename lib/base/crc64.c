@@ -80,6 +80,14 @@ uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
 	return crc;
 }
 
+uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
+                        bool past_cache)
+{
+	(void)past_cache;
+	memcpy(to, from, n);
+	return shf_crc64_raw(crc, to, n);
+}
+
 uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n)
 {
 	return shf_crc64_raw(crc ^ ALL, bytes, n) ^ ALL;

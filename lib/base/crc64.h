@@ -12,10 +12,15 @@
  */
 #ifndef SHF_CRC64_H
 #define SHF_CRC64_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
+/* The same, and copies the bytes on the way: one read of memory. No overlap. past_cache: what is
+ * written will not be read soon (an image on its way to a disk). */
+uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
+                        bool past_cache);
 uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard, whole */
 uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n);     /* continue standard */
 /* Raw CRC of the run followed by n zero bytes: crc * x^(8n). O(log n). */

@@ -210,6 +210,14 @@ int shf_real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return 0;
 }
 
+void shf_real_queue_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+{
+	(void)arg;
+	(void)q;
+	(void)base;
+	(void)bytes;
+}
+
 static struct timespec deadline(int timeout_ms)
 {
 	int64_t at = shf_real_mono_ns(NULL) + (int64_t)timeout_ms * 1000000;

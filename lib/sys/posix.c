@@ -32,6 +32,7 @@ static int open_flags(int flags)
 	f |= flags & SHF_O_NOFOLLOW ? O_NOFOLLOW : 0;
 	f |= flags & SHF_O_TRUNC ? O_TRUNC : 0;
 	f |= flags & SHF_O_APPEND ? O_APPEND : 0;
+	f |= flags & SHF_O_DIRECT ? O_DIRECT : 0;
 	return f;
 }
 
@@ -44,6 +45,10 @@ int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode
 	do
 		fd = openat(dir, name, open_flags(flags), (mode_t)mode);
 	while (fd < 0 && errno == EINTR);
+	if (fd == 0 && flags & SHF_O_DIRECT) {
+		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		close(0);
+	}
 	if (fd >= 0)
 		return fd;
 	/* Asked for a directory, the kernel calls a link "not a directory" before it calls it a
@@ -306,4 +311,13 @@ int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
 		product = UINT64_MAX;
 	*bytes = product;
 	return 0;
+}
+
+int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	(void)arg;
+	(void)fd;
+	(void)off;
+	(void)n;
+	return -ENOTSUP;
 }

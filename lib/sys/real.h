@@ -21,6 +21,7 @@ int shf_real_list(void *arg, int fd, int (*item)(void *arg, const char *name), v
 int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n);
 int shf_real_lock(void *arg, int fd, bool exclusive);
 int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
+int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n);
 
 /* Time, chance and who we are (ident.c). */
 int shf_real_random(void *arg, void *buf, size_t n);
@@ -38,6 +39,7 @@ int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads);
 void shf_real_queue_free(void *arg, struct shf_queue *queue);
 int shf_real_submit(void *arg, struct shf_queue *queue, struct shf_io *io);
 int shf_real_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
+void shf_real_queue_pin(void *arg, struct shf_queue *queue, void *base, size_t bytes);
 
 /* Bytes that can still be had without the kernel killing somebody for them (room.c). */
 uint64_t shf_real_memory_left(void);

@@ -20,8 +20,11 @@ enum {                                  /* flags of open */
 	SHF_O_DIR = 8,                  /* must be a directory */
 	SHF_O_NOFOLLOW = 16,            /* last component must not be a symlink: -ELOOP */
 	SHF_O_TRUNC = 32,
-	SHF_O_APPEND = 64
+	SHF_O_APPEND = 64,
+	SHF_O_DIRECT = 128              /* past the page cache; -EINVAL where this file cannot.
+	                                 * Never descriptor 0 */
 };
+#define SHF_ALIGN 4096                  /* of offsets, lengths and memory of direct requests */
 enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
 struct shf_stat {
 	int type;                       /* SHF_T_... */
@@ -40,6 +43,9 @@ struct shf_owner {
 enum { SHF_IO_READ = 1, SHF_IO_WRITE, SHF_IO_FSYNC };
 struct shf_io {
 	int op, fd;
+	int direct;                     /* the same file, opened with SHF_O_DIRECT: the aligned part
+	                                 * of the request goes through it, the rest, and all of it
+	                                 * where the kernel refuses, through fd; 0: none */
 	void *buf;
 	size_t len;
 	uint64_t off;
@@ -99,6 +105,13 @@ struct shf_sys_ops {
 	/* The next finished request: 1 and *io; 0 when nothing is under way; -EAGAIN when nothing
 	 * finished within timeout_ms (< 0: for ever). */
 	int (*complete)(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
+	/* Memory that requests will use again and again, so that the kernel need not look it up
+	 * each time. A hint. One stretch at a time; NULL: none any more. It must stay mapped until
+	 * then, and nothing of it may be under way at either call. */
+	void (*queue_pin)(void *arg, struct shf_queue *queue, void *base, size_t bytes);
+	/* How many bytes of [off, off + n) of the file are in memory already; -ENOTSUP where nobody
+	 * knows. */
+	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);
 
 	/* Page-aligned zeroed memory, all of it reserved (-ENOSPC, -ENOMEM rather than SIGBUS),
 	 * not inherited by forked children. shared: another process may take it. */

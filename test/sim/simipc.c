@@ -155,6 +155,8 @@ static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	if (!rc && io->op != SHF_IO_READ && io->op != SHF_IO_WRITE && io->op != SHF_IO_FSYNC)
 		rc = -EINVAL;
 	/* What was refused is not the queue's; reported refused and yet done cannot be here. */
+	if (!rc && io->direct < 0)
+		rc = -EBADF;
 	if (!rc && c.after)
 		rc = -c.after;
 	if (!rc) {
@@ -218,6 +220,30 @@ static int op_complete(void *arg, struct shf_queue *q, struct shf_io **io, int t
 	*io = take(q);
 	perform(q->p, *io);
 	return 1;
+}
+
+/* Nobody's memory goes while the queue may still use it: the real one would write elsewhere. */
+static void op_queue_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+{
+	(void)arg;
+	(void)base;
+	(void)bytes;
+	if (q->n)
+		abort();
+}
+
+/* What the page cache has is the disk's to say: some, drawn. */
+static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	struct simdisk *d = ((struct simproc *)arg)->disk;
+	int64_t some;
+
+	(void)fd;
+	(void)off;
+	pthread_mutex_lock(&d->lock);
+	some = sim_draw(d) % 2 ? (int64_t)n : 0;
+	pthread_mutex_unlock(&d->lock);
+	return some;
 }
 
 static void op_queue_free(void *arg, struct shf_queue *q)
@@ -455,6 +481,8 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->queue_free = op_queue_free;
 	ops->submit = op_submit;
 	ops->complete = op_complete;
+	ops->queue_pin = op_queue_pin;
+	ops->resident = op_resident;
 	ops->shm_new = op_shm_new;
 	ops->shm_free = op_shm_free;
 	ops->shm_offer = op_shm_offer;
