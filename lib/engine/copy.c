@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A box is walked as runs in the tensor's order. The digest goes Horner-wise: between two runs
- * lie zeros as far as this box is concerned, so the sum so far is shifted by the gap and the next
- * run continues it. Equal gaps share a table once there are enough of them to pay for it. */
+/* A box is walked as runs in the tensor's order, each run looked at once: copied and summed. The
+ * sum goes Horner-wise inside a block of the file: between two runs lie zeros as far as this box
+ * is concerned, so the sum so far is shifted by the gap and the next run continues it. Where the
+ * block ends, the sum counts into the block's and into the tensor's. Equal gaps share a factor
+ * once there are enough of them to pay for it. */
 #include "copy.h"
+#include <stdatomic.h>
 #include <string.h>
 #include "crc64.h"
 #include "dtype.h"
@@ -25,24 +28,73 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
 }
 
 struct horner {
-	uint64_t sum;
+	struct shf_sums_to *to;
+	uint64_t off, bytes;    /* of the tensor: in its file, and long */
+	uint64_t sum;           /* of the runs in this block so far, as at `end` */
 	uint64_t end;           /* byte of the tensor after the last run */
+	uint64_t stop;          /* byte of the tensor where this block of the file ends */
+	uint64_t all, all_end;  /* of the blocks before, as at all_end */
 	uint64_t gap;           /* the table's distance; 0: no table yet */
 	uint64_t last_gap, same;
 	struct shf_crc64_by by;
 };
 #define GAPS_WORTH_A_TABLE 64
 
-static void horner_init(struct horner *h)
+static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
-	h->sum = h->end = h->gap = h->last_gap = h->same = 0;
+	h->to = to;
+	h->off = t->off;
+	h->bytes = t->bytes;
+	h->sum = h->end = h->all = h->all_end = h->gap = h->last_gap = h->same = 0;
+	h->stop = to->parts ? 0 : UINT64_MAX;
 }
 
-static void horner_add(struct horner *h, uint64_t at, const void *bytes, size_t n)
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* The byte of the file where the block that holds byte `at` ends. */
+static uint64_t block_end(const struct shf_sums_to *to, uint64_t at)
+{
+	return least((at / SHF_BLOCK + 1) * SHF_BLOCK, to->file_bytes);
+}
+
+static void part_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
+{
+	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
+}
+
+/* The block is over, or the box. */
+static void horner_flush(struct horner *h)
+{
+	if (h->sum && h->to->parts) {
+		uint64_t last = h->off + h->end - 1;
+
+		part_add(h->to, last / SHF_BLOCK,
+		         shf_crc64_shift(h->sum, block_end(h->to, last) - last - 1));
+	}
+	h->all = shf_crc64_shift(h->all, h->end - h->all_end) ^ h->sum;
+	h->all_end = h->end;
+	h->sum = 0;
+}
+
+static void horner_end(struct horner *h)
+{
+	horner_flush(h);
+	h->to->digest ^= shf_crc64_shift(h->all, h->bytes - h->all_end);
+}
+
+/* Byte `at` of the tensor comes next; how many bytes may be added before it is asked again. */
+static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 {
 	uint64_t gap = at - h->end;
 
-	if (h->sum != 0 && gap != 0) {
+	if (at >= h->stop) {
+		horner_flush(h);
+		h->stop = block_end(h->to, h->off + at) - h->off;
+		h->last_gap = gap;
+	} else if (gap != 0 && h->sum != 0) {
 		h->same = gap == h->last_gap ? h->same + 1 : 0;
 		h->last_gap = gap;
 		if (gap != h->gap && h->same >= GAPS_WORTH_A_TABLE) {
@@ -52,13 +104,47 @@ static void horner_add(struct horner *h, uint64_t at, const void *bytes, size_t 
 		h->sum =
 		    gap == h->gap ? shf_crc64_by(&h->by, h->sum) : shf_crc64_shift(h->sum, gap);
 	}
-	h->sum = shf_crc64_raw(h->sum, bytes, n);
-	h->end = at + n;
+	return (size_t)least(n, h->stop - at);
 }
 
-static uint64_t horner_end(const struct horner *h, uint64_t tensor_bytes)
+/* Below it, what is stored past the caches would share lines with its neighbours. */
+#define LONG_COPY 1024
+
+/* n bytes from byte `at` of the tensor on; to NULL: only looked at. */
+static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
-	return h->sum ? shf_crc64_shift(h->sum, tensor_bytes - h->end) : 0;
+	while (n > 0) {
+		size_t k = horner_at(h, at, n);
+
+		if (to) {
+			h->sum = shf_crc64_copy(h->sum, to, from, k, k >= LONG_COPY);
+			to += k;
+		} else {
+			h->sum = shf_crc64_raw(h->sum, from, k);
+		}
+		from += k;
+		at += k;
+		n -= k;
+		h->end = at;
+	}
+}
+
+static void horner_add(struct horner *h, uint64_t at, const uint8_t *bytes, size_t n)
+{
+	horner_copy(h, at, NULL, bytes, n);
+}
+
+void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint64_t n)
+{
+	const uint8_t *p = bytes;
+
+	for (uint64_t k; n > 0; n -= k, at += k, p += k) {
+		uint64_t end = block_end(sums, at);
+
+		k = least(n, end - at);
+		part_add(sums, at / SHF_BLOCK,
+		         shf_crc64_shift(shf_crc64_raw(0, p, (size_t)k), end - at - k));
+	}
 }
 
 /* The memory rule of file order itself: dense and row-major over the whole tensor. */
@@ -163,79 +249,89 @@ static void spread(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step
 	}
 }
 
-/* n units of memory as stored bytes, through conversion if need be. */
-static void fetch(const struct shf_slice *s, uint8_t *to, int64_t mem, int64_t step, size_t n)
+/* A run of n units of memory, step apart, to dense bytes at `to`: converted if need be. at: byte
+ * of the tensor. */
+static void run_in(struct horner *h, const struct shf_slice *s, uint64_t at, uint8_t *to,
+                   int64_t mem, int64_t step, size_t n)
 {
-	uint8_t bounce[BOUNCE];
+	uint8_t bounce[BOUNCE], stored[BOUNCE];
+	uint32_t unit = s->mem.unit;
+	size_t per = BOUNCE / (s->mem_unit > unit ? s->mem_unit : unit);
+	bool same = s->data_dtype == s->dtype;
 
-	if (s->data_dtype == s->dtype) {
-		collect(to, mem_at(s, mem), s->mem.unit, step, n);
+	if (same && step == 1) {
+		horner_copy(h, at, to, mem_at(s, mem), n * unit);
 		return;
 	}
 	for (size_t done = 0, k; done < n; done += k) {
-		k = n - done < BOUNCE / s->mem_unit ? n - done : BOUNCE / s->mem_unit;
+		k = n - done < per ? n - done : per;
 		collect(bounce, mem_at(s, mem + (int64_t)done * step), s->mem_unit, step, k);
-		shf_convert(to + done * s->mem.unit, s->dtype, bounce, s->data_dtype, k);
+		if (!same)
+			shf_convert(stored, s->dtype, bounce, s->data_dtype, k);
+		horner_copy(h, at + done * unit, to + done * unit, same ? bounce : stored,
+		            k * unit);
 	}
 }
 
-static void store(const struct shf_slice *s, const uint8_t *from, int dtype, int64_t mem,
-                  int64_t step, size_t n, uint32_t unit)
+/* And back: n units of `unit` bytes at `from` into memory. */
+static void run_out(struct horner *h, const struct shf_slice *s, const struct shf_lt_tensor *t,
+                    uint64_t at, const uint8_t *from, int64_t mem, int64_t step, size_t n)
 {
-	uint8_t bounce[BOUNCE];
+	uint8_t bounce[BOUNCE], stored[BOUNCE];
+	uint32_t unit = t->unit;
+	size_t per = BOUNCE / (s->mem_unit > unit ? s->mem_unit : unit);
+	bool same = s->data_dtype == t->dtype;
 
-	if (s->data_dtype == dtype) {
-		spread(mem_at(s, mem), from, unit, step, n);
+	if (same && step == 1) {
+		horner_copy(h, at, mem_at(s, mem), from, n * unit);
 		return;
 	}
 	for (size_t done = 0, k; done < n; done += k) {
-		k = n - done < BOUNCE / s->mem_unit ? n - done : BOUNCE / s->mem_unit;
-		shf_convert(bounce, s->data_dtype, from + done * unit, dtype, k);
-		spread(mem_at(s, mem + (int64_t)done * step), bounce, s->mem_unit, step, k);
+		k = n - done < per ? n - done : per;
+		horner_copy(h, at + done * unit, stored, from + done * unit, k * unit);
+		if (!same)
+			shf_convert(bounce, s->data_dtype, stored, t->dtype, k);
+		spread(mem_at(s, mem + (int64_t)done * step), same ? stored : bounce,
+		       s->mem_unit, step, k);
 	}
 }
 
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                 const struct shf_box *box, struct shf_place_at to, uint64_t *digest)
+                 const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
 {
 	struct horner h;
 	struct walk w;
 	uint64_t at;
 	int64_t mem;
 
-	horner_init(&h);
+	horner_init(&h, t, sums);
 	walk_init(&w, t, &s->mem, box, to);
-	while (shf_runs_next(&w.runs, &at, &mem)) {
-		uint8_t *p = walk_place(&w, at, w.runs.units);
-
-		fetch(s, p, mem, w.runs.step, w.runs.units);
-		horner_add(&h, at * t->unit, p, w.runs.units * t->unit);
-	}
-	*digest ^= horner_end(&h, t->bytes);
+	while (shf_runs_next(&w.runs, &at, &mem))
+		run_in(&h, s, at * t->unit, walk_place(&w, at, w.runs.units), mem, w.runs.step,
+		       w.runs.units);
+	horner_end(&h);
 }
 
 void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                  const struct shf_box *box, struct shf_place_at from, uint64_t *digest)
+                  const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums)
 {
 	struct horner h;
 	struct walk w;
 	uint64_t at;
 	int64_t mem;
 
-	horner_init(&h);
+	horner_init(&h, t, sums);
 	walk_init(&w, t, &s->mem, box, from);
-	while (shf_runs_next(&w.runs, &at, &mem)) {
-		const uint8_t *p = walk_place(&w, at, w.runs.units);
-
-		horner_add(&h, at * t->unit, p, w.runs.units * t->unit);
-		store(s, p, t->dtype, mem, w.runs.step, w.runs.units, t->unit);
-	}
-	*digest ^= horner_end(&h, t->bytes);
+	while (shf_runs_next(&w.runs, &at, &mem))
+		run_out(&h, s, t, at * t->unit, walk_place(&w, at, w.runs.units), mem, w.runs.step,
+		        w.runs.units);
+	horner_end(&h);
 }
 
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest)
 {
+	struct shf_sums_to sums = { 0 };
 	struct horner h;
 	struct walk w;
 	uint8_t bounce[BOUNCE];
@@ -244,7 +340,7 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 
 	if (s->data_dtype != t->dtype)
 		return false;
-	horner_init(&h);
+	horner_init(&h, t, &sums);
 	walk_init(&w, t, &s->mem, box, (struct shf_place_at){ 0 });
 	while (shf_runs_next(&w.runs, &at, &mem)) {
 		if (w.runs.step == 1) {
@@ -252,19 +348,19 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 			continue;
 		}
 		for (uint64_t i = 0, k; i < w.runs.units; i += k) {
-			k = w.runs.units - i < BOUNCE / t->unit ? w.runs.units - i
-								: BOUNCE / t->unit;
+			k = least(w.runs.units - i, BOUNCE / t->unit);
 			collect(bounce, mem_at(s, mem + (int64_t)i * w.runs.step), t->unit,
 				w.runs.step, k);
 			horner_add(&h, (at + i) * t->unit, bounce, k * t->unit);
 		}
 	}
-	*digest ^= horner_end(&h, t->bytes);
+	horner_end(&h);
+	*digest ^= sums.digest;
 	return true;
 }
 
 void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
-                   struct shf_place_at from, uint8_t *to, uint64_t *digest)
+                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums)
 {
 	struct shf_mem m = file_mem(t);
 	struct horner h;
@@ -272,23 +368,20 @@ void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
 	uint64_t at;
 	int64_t mem;
 
-	horner_init(&h);
+	horner_init(&h, t, sums);
 	walk_init(&w, t, &m, box, from);
 	while (shf_runs_next(&w.runs, &at, &mem)) {
 		size_t n = w.runs.units * t->unit;
-		const uint8_t *p = walk_place(&w, at, w.runs.units);
 
-		horner_add(&h, at * t->unit, p, n);
-		if (to) {
-			memcpy(to, p, n);
+		horner_copy(&h, at * t->unit, to, walk_place(&w, at, w.runs.units), n);
+		if (to)
 			to += n;
-		}
 	}
-	*digest ^= horner_end(&h, t->bytes);
+	horner_end(&h);
 }
 
 void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
-                     struct shf_place_at to, uint64_t *digest)
+                     struct shf_place_at to, struct shf_sums_to *sums)
 {
 	struct shf_mem m = file_mem(t);
 	struct horner h;
@@ -296,14 +389,13 @@ void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, c
 	uint64_t at;
 	int64_t mem;
 
-	horner_init(&h);
+	horner_init(&h, t, sums);
 	walk_init(&w, t, &m, box, to);
 	while (shf_runs_next(&w.runs, &at, &mem)) {
 		size_t n = w.runs.units * t->unit;
 
-		memcpy(walk_place(&w, at, w.runs.units), from, n);
-		horner_add(&h, at * t->unit, from, n);
+		horner_copy(&h, at * t->unit, walk_place(&w, at, w.runs.units), from, n);
 		from += n;
 	}
-	*digest ^= horner_end(&h, t->bytes);
+	horner_end(&h);
 }

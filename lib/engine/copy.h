@@ -18,20 +18,30 @@ struct shf_place_at {
  * The segment may begin before the tensor, or inside it. */
 struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
                                  const struct shf_lt_tensor *t);
-/* Memory -> file order; converts where memory has another type. *digest ^= the raw CRC of the
- * box's stored bytes, each shifted by the bytes that follow it in the tensor. */
+/* What a copy adds up, from the one look it takes at each stored byte. All by XOR of raw sums. */
+struct shf_sums_to {
+	uint64_t digest;                /* shifted by the bytes that follow in the tensor */
+	_Atomic uint64_t *parts;        /* of blocks of the file, shifted by what follows in each;
+	                                 * NULL: not wanted. Borrowed; other ranks may add too */
+	uint64_t first_block;           /* that parts[0] is of, numbered in the file */
+	uint64_t file_bytes;            /* the last block ends there */
+};
+/* Memory -> file order; converts where memory has another type. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                 const struct shf_box *box, struct shf_place_at to, uint64_t *digest);
-/* File order -> memory. *digest as above, of the stored bytes read. */
+                 const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums);
+/* File order -> memory. sums: of the stored bytes read. */
 void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
-                  const struct shf_box *box, struct shf_place_at from, uint64_t *digest);
+                  const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums);
+/* Header bytes or any others that are no tensor's: n bytes at byte `at` of the file, which are at
+ * p, into the parts. */
+void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *p, uint64_t n);
 /* Digest of what memory holds; false where memory has another type (nothing to compare). */
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest);
 /* File order -> packed, and packed -> file order, without memory of a slice. */
 void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
-                   struct shf_place_at from, uint8_t *to, uint64_t *digest);
+                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums);
 void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
-                     struct shf_place_at to, uint64_t *digest);
+                     struct shf_place_at to, struct shf_sums_to *sums);
 uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box);
 #endif

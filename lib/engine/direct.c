@@ -44,7 +44,7 @@ static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint6
 	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
 	int n = shf_range_boxes(&d->t->shape, lo, hi, range);
 	struct shf_place_at from = { .data = d->buf };
-	uint64_t digest = 0;
+	struct shf_sums_to unused = { 0 };
 
 	if (at >= d->t->off)
 		from.at = (int64_t)((at - d->t->off) / d->t->unit);
@@ -52,7 +52,7 @@ static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint6
 		from.data += d->t->off - at;
 	for (int i = 0; i < n; i++)
 		if (shf_box_intersect(&part, box, &range[i]))
-			shf_copy_out(d->t, d->s, &part, from, &digest);
+			shf_copy_out(d->t, d->s, &part, from, &unused);
 }
 
 static bool touches(const struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)

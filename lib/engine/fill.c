@@ -163,10 +163,13 @@ static void sum_boxes(struct shf_load *ld, uint32_t round)
 			uint64_t *sum = &ld->sums[g->first_move + k];
 			uint32_t back = same_before(w, g, k);
 
+			struct shf_sums_to sums = { 0 };
+
 			*sum = back ? sum[-(ptrdiff_t)back] : 0;
 			if (!back)
 				shf_copy_pack(t, &v->box, shf_place_in(image, g->image, g->lo, t),
-					      NULL, sum);
+					      NULL, &sums);
+			*sum ^= sums.digest;
 		}
 	}
 }
@@ -246,8 +249,8 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			const struct shf_seg *g = &w->segs[i];
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
-			uint64_t digest =
-			    0; /* the one that was taken before the check goes along */
+			/* The digest that was taken before the check goes along. */
+			struct shf_sums_to unused = { 0 };
 
 			shf_put64(net->out + at[v->rank], ld->sums[g->first_move + k]);
 			at[v->rank] += 8;
@@ -256,7 +259,7 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			shf_copy_pack(
 			    t, &v->box,
 			    shf_place_in(ld->step->run->images.own.base, g->image, g->lo, t),
-			    net->out + at[v->rank], &digest);
+			    net->out + at[v->rank], &unused);
 			at[v->rank] += (size_t)shf_box_bytes(t, &v->box);
 			ld->net_bytes += 8 + shf_box_bytes(t, &v->box);
 		}
@@ -286,18 +289,19 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 	for (size_t i = shf_holds_first(h, v->tensor); i < h->n && h->a[i].tensor == v->tensor;
 	     i++) {
 		const struct shf_slice *s = &ld->targets[h->a[i].slice].slice;
-		uint64_t taken = 0, stands = 0;
+		struct shf_sums_to taken = { 0 };
+		uint64_t stands = 0;
 
 		if (!shf_box_contains(&h->a[i].box, &v->box))
 			continue;
 		found = true;
 		shf_copy_out(t, s, &v->box, from, &taken);
-		if (taken != sum)
+		if (taken.digest != sum)
 			return disagree(ld, t, &v->box,
 					from.packed ? "changed on the way between nodes"
 						    : "changed in the image after it was checked",
 					err);
-		if (shf_copy_check(t, s, &v->box, &stands) && taken != stands)
+		if (shf_copy_check(t, s, &v->box, &stands) && taken.digest != stands)
 			return disagree(ld, t, &v->box, "memory does not hold what was put there",
 					err);
 	}

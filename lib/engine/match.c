@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wire, little-endian. To a home: u32 tensor, box. To a file side: u64 stripe, u64 lo, u64 hi,
  * u32 moves, then each: u32 rank, u32 tensor | witness << 31, box. To a memory side: u32 tensor |
- * witness << 31, u32 round, u64 image, u64 seg_lo, box. A box: i64 start, i64 count per dimension
- * of its tensor. */
+ * witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box. A box: i64 start, i64 count per
+ * dimension of its tensor. */
 #include "match.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -108,6 +108,11 @@ struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 	for (s.end = s.first; s.end < w->serves_n && w->serves[s.end].round == round;)
 		s.end++;
 	return s;
+}
+
+uint64_t shf_work_ctl(const struct shf_work *w, size_t i)
+{
+	return w->ctl_at + i * sizeof(struct shf_ctl);
 }
 
 void shf_work_release(struct shf_work *w)
@@ -515,11 +520,12 @@ static void lay_out(struct shf_work *w, uint64_t window)
 		g->round = w->rounds - 1;
 		g->image = fill;
 		fill += (bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
-		w->image_bytes = fill > w->image_bytes ? fill : w->image_bytes;
+		w->ctl_at = fill > w->ctl_at ? fill : w->ctl_at;
 		w->bytes += bytes;
 		for (uint32_t k = 0; k < g->moves_n; k++)
 			w->moves[g->first_move + k].seg = (uint32_t)i;
 	}
+	w->image_bytes = shf_work_ctl(w, w->segs_n);
 }
 
 static void tell_memory(const struct shf_work *w, struct shf_buf *out)
@@ -535,6 +541,7 @@ static void tell_memory(const struct shf_work *w, struct shf_buf *out)
 			shf_buf_u32(b, g->round);
 			shf_buf_u64(b, g->image);
 			shf_buf_u64(b, g->lo);
+			shf_buf_u64(b, shf_work_ctl(w, i));
 			put_box(b, &v->box);
 		}
 	}
@@ -583,6 +590,7 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 			s.round = shf_cur_u32(&c);
 			s.image = shf_cur_u64(&c);
 			s.seg_lo = shf_cur_u64(&c);
+			s.ctl = shf_cur_u64(&c);
 			get_box(&c, l, s.tensor, &s.box);
 			if (c.bad)
 				rc = SHEAF_EBUG;

@@ -45,7 +45,15 @@ struct shf_serve {              /* the memory side of a move */
 	uint32_t tensor, rank, round;   /* rank: the file side */
 	bool witness;
 	uint64_t image, seg_lo; /* byte seg_lo of the file is at `image` of that rank's image */
+	uint64_t ctl;                   /* of the segment, in that rank's image */
 	struct shf_box box;
+};
+/* Of a segment, in its owner's image behind the data, so that all ranks of the node see it. Saving:
+ * what is still to come, and what has come adds up to. */
+struct shf_ctl {
+	_Atomic uint32_t left;          /* moves, and whatever else its owner counts */
+	uint32_t unused;
+	_Atomic uint64_t parts[SHF_STRIPE / SHF_BLOCK]; /* raw sums of its blocks */
 };
 struct shf_work {
 	struct shf_arena arena;
@@ -53,7 +61,8 @@ struct shf_work {
 	struct shf_mv *moves; size_t moves_n;           /* by segment, in dealt order */
 	struct shf_serve *serves; size_t serves_n;      /* by round, file-side rank, its order */
 	uint32_t rounds;                                /* equal on all ranks */
-	uint64_t image_bytes;                           /* the largest round of this rank */
+	uint64_t ctl_at;                                /* in the image: behind the largest round */
+	uint64_t image_bytes;                           /* of this rank, with the controls */
 	uint64_t bytes;                                 /* of all segments */
 	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
 };
@@ -70,6 +79,8 @@ struct shf_match {
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,
               struct sheaf_error *err);
 void shf_work_release(struct shf_work *w);
+/* Where the control of own segment i lies in this rank's image. */
+uint64_t shf_work_ctl(const struct shf_work *w, size_t i);
 /* Which segments, and which serves, are of a round. */
 struct shf_span {
 	size_t first, end;

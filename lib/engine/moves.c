@@ -115,6 +115,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		const struct shf_lt_tensor *t = &l->tensors[v->tensor];
 		const struct shf_slice *s = slice_of(save, v->tensor, &v->box);
 		struct shf_place_at to = { .packed = true };
+		struct shf_sums_to sums = { 0 };
 		uint64_t digest = 0, bytes = shf_box_bytes(t, &v->box);
 
 		if (!always(s != NULL))
@@ -138,7 +139,8 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 			to.data = net->out + net->out_at[v->rank] + used;
 			used += (size_t)bytes;
 		}
-		shf_copy_in(t, s, &v->box, to, &save->held[v->tensor]);
+		shf_copy_in(t, s, &v->box, to, &sums);
+		save->held[v->tensor] ^= sums.digest;
 		atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
 	}
 	return 0;
@@ -354,16 +356,16 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 				struct shf_place_at at = shf_place_in(
 				    own_image(save), w->segs[i].image, w->segs[i].lo, t);
 				const uint8_t *from = net->in + net->in_at[v->rank] + used[v->rank];
-				uint64_t digest = 0;
+				struct shf_sums_to sums = { 0 };
 
 				used[v->rank] +=
 				    stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 				if (pass == 0 && !v->witness && !reaches(save, v->rank))
-					shf_copy_unpack(t, &v->box, from, at, &digest);
+					shf_copy_unpack(t, &v->box, from, at, &sums);
 				if (pass == 0 || !v->witness)
 					continue;
-				shf_copy_pack(t, &v->box, at, NULL, &digest);
-				if (digest != shf_get64(from)) {
+				shf_copy_pack(t, &v->box, at, NULL, &sums);
+				if (sums.digest != shf_get64(from)) {
 					char box[160];
 
 					shf_free(used);
