@@ -1,92 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From memory to images to files. A round covers one window of every writer's segments: ranks
- * scatter into their node's images, pack what must travel, agree; then the owners unpack, sum and
- * write. All rounds but the last are carried through inside begin; the last one is copied there,
- * so that the caller may change his tensors, and what must still travel waits in `net`. */
+ * scatter into their node's images and pack what must travel (travel.c). Each byte is looked at
+ * once, by the rank whose memory it comes from: the same look fills the page and counts into its
+ * block's sum and its tensor's digest. A segment whose last byte has come is written at once, while
+ * others are still copied; who copied last is told by the counter in its control. All rounds but
+ * the last are carried through inside begin; the last one is copied there, so that the caller may
+ * change his tensors, and what must still travel waits in `net`. */
+#include "moves.h"
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
-#include "copy.h"
 #include "crc64.h"
 #include "err.h"
-#include "save.h"
 
-void shf_net_release(struct shf_net *net)
-{
-	shf_free(net->out);
-	shf_free(net->in);
-	shf_free(net->out_bytes);
-	shf_free(net->in_bytes);
-	shf_free(net->out_at);
-	shf_free(net->in_at);
-	*net = (struct shf_net){ 0 };
-}
-
-static uint8_t *own_image(const struct sheaf_save *save)
+uint8_t *shf_own_image(const struct sheaf_save *save)
 {
 	return save->run->images.own.base;
 }
 
-/* Do we share memory with that rank? Asked by both sides of a move, so it goes by nodes. */
-static bool reaches(const struct sheaf_save *save, uint32_t peer)
+struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg)
 {
-	return save->run->place.nodes[peer] == save->run->place.node;
+	return (struct shf_ctl *)(void *)(shf_own_image(save) +
+	                                  shf_work_ctl(&save->plan->work, seg));
 }
 
-/* Does the move travel, and how long is it in the stream? */
-static size_t stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint32_t peer,
-                           bool witness, const struct shf_box *box)
+/* Of a segment that begins at byte lo of a file. */
+static struct shf_sums_to sums_of(const struct sheaf_save *save, uint32_t file, uint64_t lo,
+                                  struct shf_ctl *ctl)
 {
-	if (witness)
-		return 8;
-	if (reaches(save, peer))
-		return 0;
-	return (size_t)shf_box_bytes(&save->plan->layout.tensors[tensor], box);
+	return (struct shf_sums_to){ .parts = ctl->parts, .first_block = lo / SHF_BLOCK,
+		.file_bytes = save->plan->layout.files[file].bytes };
 }
 
-static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t *most)
+struct shf_sums_to shf_seg_sums(const struct sheaf_save *save, size_t seg, struct shf_ctl *ctl)
 {
-	size_t total = 0;
+	const struct shf_seg *g = &save->plan->work.segs[seg];
 
-	for (size_t r = 0; r < ranks; r++) {
-		at[r] = total;
-		total += bytes[r];
-		*most = bytes[r] > *most ? bytes[r] : *most;
+	return sums_of(save, g->file, g->lo, ctl);
+}
+
+static bool has_header(const struct sheaf_save *save, const struct shf_seg *g)
+{
+	return g->lo < save->plan->layout.files[g->file].header_bytes;
+}
+
+static bool waits_for_net(const struct sheaf_save *save, const struct shf_seg *g)
+{
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		const struct shf_mv *v = &save->plan->work.moves[g->first_move + k];
+
+		if (v->witness || !shf_reaches(save, v->rank))
+			return true;
 	}
-	return total;
+	return false;
 }
 
-static int net_prepare(struct sheaf_save *save, uint32_t round, uint64_t *most,
-                       struct sheaf_error *err)
+void shf_moves_init(struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_net *net = &save->net;
-	size_t ranks = (size_t)save->run->team.ranks;
-	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
 
-	shf_net_release(net);
-	net->out_bytes = shf_zalloc(ranks, sizeof(size_t));
-	net->in_bytes = shf_zalloc(ranks, sizeof(size_t));
-	net->out_at = shf_zalloc(ranks, sizeof(size_t));
-	net->in_at = shf_zalloc(ranks, sizeof(size_t));
-	if (!net->out_bytes || !net->in_bytes || !net->out_at || !net->in_at)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu ranks", ranks);
-	for (size_t i = serves.first; i < serves.end; i++)
-		net->out_bytes[w->serves[i].rank] += stream_bytes(save, w->serves[i].tensor,
-			w->serves[i].rank, w->serves[i].witness, &w->serves[i].box);
-	for (size_t i = segs.first; i < segs.end; i++)
-		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+	for (size_t i = 0; i < w->segs_n; i++) {
+		const struct shf_seg *g = &w->segs[i];
+		struct shf_ctl *ctl = shf_own_ctl(save, i);
+		uint32_t left = has_header(save, g) + waits_for_net(save, g);
 
-			net->in_bytes[v->rank] += stream_bytes(save, v->tensor, v->rank, v->witness,
-			                                       &v->box);
+		for (uint32_t k = 0; k < g->moves_n; k++) {
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+
+			left += !v->witness && shf_reaches(save, v->rank);
 		}
-	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, most);
-	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, most);
-	net->out = shf_alloc(net->out_total, 1);
-	net->in = shf_alloc(net->in_total, 1);
-	if (!net->out || !net->in)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu bytes that travel",
-		                net->out_total + net->in_total);
-	return 0;
+		memset(ctl, 0, sizeof(*ctl));
+		atomic_store_explicit(&ctl->left, left, memory_order_relaxed);
+	}
 }
 
 /* The slice that holds a box of a tensor: it was cut from one of this rank's holds. */
@@ -101,177 +86,51 @@ static const struct shf_slice *slice_of(const struct sheaf_save *save, uint32_t 
 	return NULL;
 }
 
-/* This rank's memory into images and streams. */
-static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+/* One part of the segment is in its page. */
+static void came(struct shf_ctl *ctl)
 {
-	const struct shf_work *w = &save->plan->work;
-	const struct shf_layout *l = &save->plan->layout;
-	struct shf_net *net = &save->net;
-	struct shf_span serves = shf_work_serves(w, round);
-	size_t used = 0, last = SIZE_MAX;
-
-	for (size_t i = serves.first; i < serves.end; i++) {
-		const struct shf_serve *v = &w->serves[i];
-		const struct shf_lt_tensor *t = &l->tensors[v->tensor];
-		const struct shf_slice *s = slice_of(save, v->tensor, &v->box);
-		struct shf_place_at to = { .packed = true };
-		struct shf_sums_to sums = { 0 };
-		uint64_t digest = 0, bytes = shf_box_bytes(t, &v->box);
-
-		if (!always(s != NULL))
-			return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
-					t->name);
-		used = v->rank == last ? used : 0;
-		last = v->rank;
-		if (v->witness) {
-			if (!shf_copy_check(t, s, &v->box, &digest))
-				return shf_fail(err, SHEAF_EINVAL,
-						"%s: replicas of another type in "
-						"memory cannot be compared",
-						t->name);
-			shf_put64(net->out + net->out_at[v->rank] + used, digest);
-			used += 8;
-			continue;
-		}
-		if (reaches(save, v->rank)) {
-			to = shf_place_in(shf_image_of(save->run, v->rank), v->image, v->seg_lo, t);
-		} else {
-			to.data = net->out + net->out_at[v->rank] + used;
-			used += (size_t)bytes;
-		}
-		shf_copy_in(t, s, &v->box, to, &sums);
-		save->held[v->tensor] ^= sums.digest;
-		atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
-	}
-	return 0;
+	atomic_fetch_sub_explicit(&ctl->left, 1, memory_order_release);
 }
 
-/* Header bytes of the segments of this round. */
-static int copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
-{
-	const struct shf_work *w = &save->plan->work;
-	const struct shf_layout *l = &save->plan->layout;
-	struct shf_span segs = shf_work_segs(w, round);
-	struct shf_buf header = SHF_BUF_INIT;
-	uint32_t have = UINT32_MAX;
-	int rc = 0;
-
-	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
-		const struct shf_seg *g = &w->segs[i];
-		uint64_t end = l->files[g->file].header_bytes;
-
-		if (g->lo >= end)
-			continue;
-		if (have != g->file) {
-			shf_buf_reset(&header);
-			rc = shf_layout_header(l, g->file, &header, err);
-			have = g->file;
-		}
-		if (rc == 0 && !always(header.len == end))
-			rc = shf_fail(err, SHEAF_EBUG, "%s: header of %zu bytes, planned %llu",
-			              l->files[g->file].name, header.len, (unsigned long long)end);
-		if (rc == 0)
-			memcpy(own_image(save) + g->image, header.data + g->lo,
-			       (size_t)((g->hi < end ? g->hi : end) - g->lo));
-	}
-	shf_buf_release(&header);
-	return rc;
-}
-
-static bool waits_for_net(const struct sheaf_save *save, const struct shf_seg *g)
-{
-	for (uint32_t k = 0; k < g->moves_n; k++) {
-		const struct shf_mv *v = &save->plan->work.moves[g->first_move + k];
-
-		if (v->witness || !reaches(save, v->rank))
-			return true;
-	}
-	return false;
-}
-
-/* Sums of [a, b), which lies in one block and in one tensor (or the header: NULL). */
-static void add_sum(struct sheaf_save *save, const struct shf_seg *g, uint64_t a, uint64_t b,
-                    uint64_t block_end, const struct shf_lt_tensor *t, struct shf_block_sum *block)
-{
-	const uint8_t *p = own_image(save) + g->image + (a - g->lo);
-	uint64_t sum = shf_crc64_raw(0, p, (size_t)(b - a));
-
-	block->part ^= shf_crc64_shift(sum, block_end - b);
-	if (t)
-		save->wrote[t - save->plan->layout.tensors] ^=
-			shf_crc64_shift(sum, t->off + t->bytes - b);
-}
-
-/* One pass over a finished segment: block sums and the tensors' digests, from the pages that
- * will be written. */
-static void sum_segment(struct sheaf_save *save, const struct shf_seg *g)
-{
-	const struct shf_layout *l = &save->plan->layout;
-	const struct shf_lt_file *file = &l->files[g->file];
-	uint32_t next = shf_layout_at(l, g->file, g->lo),
-		 end = file->first_tensor + file->tensors_n;
-	uint64_t at = g->lo;
-
-	while (at < g->hi) {
-		uint64_t block = at / SHF_BLOCK, block_end = (block + 1) * SHF_BLOCK;
-		struct shf_block_sum *sum = &save->blocks[save->blocks_n++];
-		uint64_t stop;
-
-		block_end = block_end < file->bytes ? block_end : file->bytes;
-		stop = block_end < g->hi ? block_end : g->hi;
-		*sum = (struct shf_block_sum){ file->first_block + block, 0 };
-		while (at < stop) {
-			const struct shf_lt_tensor *t = NULL;
-			uint64_t b = stop;
-
-			while (next < end && l->tensors[l->by_place[next]].off +
-			                     l->tensors[l->by_place[next]].bytes <= at)
-				next++;
-			if (next < end)
-				t = &l->tensors[l->by_place[next]];
-			if (t && t->off > at) {
-				b = t->off < b ? t->off : b;
-				t = NULL;
-			} else if (t) {
-				b = t->off + t->bytes < b ? t->off + t->bytes : b;
-			}
-			add_sum(save, g, at, b, block_end, t, sum);
-			at = b;
-		}
-	}
-}
+/* ---- whole segments to the disk ---- */
 
 static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *err)
 {
 	const struct shf_seg *g = &save->plan->work.segs[i];
+	const struct shf_lt_file *file = &save->plan->layout.files[g->file];
+	struct shf_ctl *ctl = shf_own_ctl(save, i);
 	struct shf_io *io = &save->ios[i];
 
-	sum_segment(save, g);
+	for (uint64_t b = g->lo / SHF_BLOCK, k = 0; b * SHF_BLOCK < g->hi; b++, k++)
+		save->blocks[save->blocks_n++] = (struct shf_block_sum){ file->first_block + b,
+			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
 	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->fds[g->file],
-		.buf = own_image(save) + g->image, .len = (size_t)(g->hi - g->lo),
-		.off = g->lo };
+		.direct = save->directs[g->file], .buf = shf_own_image(save) + g->image,
+		.len = (size_t)(g->hi - g->lo), .off = g->lo };
 	int rc = shf_io_submit(save->run, &save->io, io);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "step %lld: %s: submitting a write",
-		                    (long long)save->step, save->plan->layout.files[g->file].name);
+				    (long long)save->step, file->name);
 	return 0;
 }
 
-/* Submit what is ready: of this round, the segments that do or do not wait for the net. */
-static int write_round(struct sheaf_save *save, uint32_t round, bool net,
+static bool is_written(const struct sheaf_save *save, size_t i)
+{
+	return save->ios[i].op != 0;
+}
+
+/* Own segments of the round that are whole by now; `most` of them are looked at. */
+static int write_whole(struct sheaf_save *save, struct shf_span segs, size_t most,
                        struct sheaf_error *err)
 {
-	struct shf_span segs = shf_work_segs(&save->plan->work, round);
-	struct sheaf_error own;
-	int rc = shf_save_rc(save, &own);
+	int rc = shf_save_rc(save, err);
 
-	for (size_t i = segs.first; i < segs.end && rc == 0; i++)
-		if (waits_for_net(save, &save->plan->work.segs[i]) == net)
-			rc = write_segment(save, i, &own);
-	if (rc < 0)
-		shf_save_stick(save, rc, &own);
-	if (rc < 0 && err)
-		*err = own;
+	while (save->open_seg < segs.end && is_written(save, save->open_seg))
+		save->open_seg++;
+	for (size_t i = save->open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
+		if (!is_written(save, i) &&
+		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
+			rc = write_segment(save, i, err);
 	return rc;
 }
 
@@ -336,139 +195,186 @@ int shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_e
 	return rc;
 }
 
-/* What arrived into the image; replicas' digests compared with what will be written. */
-static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+/* ---- a round ---- */
+
+/* This rank's serves as the files go, so that pages fill from the front on all ranks and early
+ * ones can be written early. stream: where the move is in what goes to its rank. */
+struct turn {
+	uint64_t image;
+	size_t serve, stream;
+};
+
+static int turn_order(const void *a, const void *b)
+{
+	const struct turn *x = a, *y = b;
+
+	if (x->image != y->image)
+		return x->image < y->image ? -1 : 1;
+	return x->serve < y->serve ? -1 : x->serve > y->serve;
+}
+
+static struct turn *take_turns(const struct sheaf_save *save, struct shf_span serves)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_net *net = &save->net;
-	struct shf_span segs = shf_work_segs(w, round);
-	size_t *used = shf_zalloc((size_t)save->run->team.ranks, sizeof(*used));
+	struct turn *turns = shf_alloc(serves.end - serves.first, sizeof(*turns));
+	size_t used = 0, rank = SIZE_MAX;
 
-	if (!used)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory to unpack");
-	for (int pass = 0; pass < 2; pass++) {  /* bytes first: witnesses look at whole pages */
-		memset(used, 0, sizeof(*used) * (size_t)save->run->team.ranks);
-		for (size_t i = segs.first; i < segs.end; i++)
-			for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-				const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
-				const struct shf_lt_tensor *t =
-				    &save->plan->layout.tensors[v->tensor];
-				struct shf_place_at at = shf_place_in(
-				    own_image(save), w->segs[i].image, w->segs[i].lo, t);
-				const uint8_t *from = net->in + net->in_at[v->rank] + used[v->rank];
-				struct shf_sums_to sums = { 0 };
+	for (size_t i = serves.first; turns && i < serves.end; i++) {
+		const struct shf_serve *v = &w->serves[i];
 
-				used[v->rank] +=
-				    stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
-				if (pass == 0 && !v->witness && !reaches(save, v->rank))
-					shf_copy_unpack(t, &v->box, from, at, &sums);
-				if (pass == 0 || !v->witness)
-					continue;
-				shf_copy_pack(t, &v->box, at, NULL, &sums);
-				if (sums.digest != shf_get64(from)) {
-					char box[160];
-
-					shf_free(used);
-					return shf_fail(err, SHEAF_EDIVERGED,
-							"%s: rank %u's replica of %s "
-							"differs from what rank %d writes",
-							t->name, v->rank,
-							shf_box_print(&v->box, box, sizeof(box)),
-							save->run->team.rank);
-				}
-			}
+		used = v->rank == rank ? used : 0;
+		rank = v->rank;
+		turns[i - serves.first] = (struct turn){ v->image, i, used };
+		used += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 	}
-	shf_free(used);
+	if (turns && serves.end > serves.first)
+		qsort(turns, serves.end - serves.first, sizeof(*turns), turn_order);
+	return turns;
+}
+
+static int copy_move(struct sheaf_save *save, const struct shf_serve *v, size_t stream,
+                     struct sheaf_error *err)
+{
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	const struct shf_slice *s = slice_of(save, v->tensor, &v->box);
+	uint8_t *image = shf_image_of(save->run, v->rank);
+	struct shf_place_at to = { .packed = true };
+	struct shf_sums_to sums = { 0 };
+
+	if (!always(s != NULL))
+		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here", t->name);
+	if (v->witness) {
+		if (!shf_copy_check(t, s, &v->box, &sums.digest))
+			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
+			                "cannot be compared", t->name);
+		shf_put64(save->net.out + save->net.out_at[v->rank] + stream, sums.digest);
+		return 0;
+	}
+	if (shf_reaches(save, v->rank)) {
+		struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
+
+		to = shf_place_in(image, v->image, v->seg_lo, t);
+		sums = sums_of(save, t->file, v->seg_lo, ctl);
+		shf_copy_in(t, s, &v->box, to, &sums);
+		came(ctl);
+	} else {
+		to.data = save->net.out + save->net.out_at[v->rank] + stream;
+		shf_copy_in(t, s, &v->box, to, &sums);
+	}
+	save->held[v->tensor] ^= sums.digest;
 	return 0;
 }
 
-/* One portion of at most `part` bytes of every stream. */
-static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error *err)
+#define LOOK_BYTES (UINT64_C(2) << 20)  /* copied between looks at what is whole */
+#define LOOK_SEGS 64
+
+/* This rank's memory into images and streams. */
+static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
-	struct shf_net *net = &save->net;
-	size_t ranks = (size_t)save->run->team.ranks, out_n = 0, in_n = 0;
-	size_t *out_bytes = shf_zalloc(ranks, sizeof(size_t)), *in_bytes = shf_zalloc(ranks,
-	                                                                        sizeof(size_t));
-	uint8_t *out = NULL, *in = NULL;
-	int rc = out_bytes && in_bytes ? 0 : SHEAF_ENOMEM;
+	const struct shf_work *w = &save->plan->work;
+	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
+	struct turn *turns = take_turns(save, serves);
+	uint64_t since = 0;
+	int rc = turns ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a round of copies");
 
-	for (size_t r = 0; r < ranks && rc == 0; r++) {
-		size_t o = net->out_bytes[r] > net->done ? net->out_bytes[r] - net->done : 0;
-		size_t i = net->in_bytes[r] > net->done ? net->in_bytes[r] - net->done : 0;
+	for (size_t i = 0; i < serves.end - serves.first && rc == 0; i++) {
+		const struct shf_serve *v = &w->serves[turns[i].serve];
+		uint64_t bytes = shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
 
-		out_n += out_bytes[r] = o < part ? o : part;
-		in_n += in_bytes[r] = i < part ? i : part;
+		rc = copy_move(save, v, turns[i].stream, err);
+		atomic_fetch_add_explicit(&save->copied, v->witness ? 0 : bytes,
+		                          memory_order_relaxed);
+		since += bytes;
+		if (rc == 0 && since >= LOOK_BYTES) {
+			since = 0;
+			rc = write_whole(save, segs, LOOK_SEGS, err);
+			(void)shf_io_drain(save->run, &save->io, 0);
+		}
 	}
-	if (rc == 0 && (!(out = shf_alloc(out_n, 1)) || !(in = shf_alloc(in_n, 1))))
-		rc = SHEAF_ENOMEM;
-	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += out_bytes[r], r++)
-		if (out_bytes[r])
-			memcpy(out + at, net->out + net->out_at[r] + net->done, out_bytes[r]);
-	if (rc < 0)
-		shf_fail(err, rc, "no memory for a portion of %zu bytes", out_n + in_n);
-	rc = shf_agree(&save->run->team, rc, err);
-	if (rc == 0)
-		rc = shf_alltoallv(&save->run->team, out, out_bytes, in, in_bytes, err);
-	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += in_bytes[r], r++)
-		if (in_bytes[r])
-			memcpy(net->in + net->in_at[r] + net->done, in + at, in_bytes[r]);
-	if (rc == 0) {
-		net->done = net->most - net->done > part ? net->done + part : net->most;
-		atomic_fetch_add_explicit(&save->sent, out_n, memory_order_relaxed);
-	}
-	shf_free(out);
-	shf_free(in);
-	shf_free(out_bytes);
-	shf_free(in_bytes);
+	shf_free(turns);
 	return rc;
 }
 
-int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
+/* Header bytes of the segments of this round. */
+static int copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
-	uint64_t peers = save->run->team.ranks > 1 ? (uint64_t)save->run->team.ranks - 1 : 1;
-	size_t part = bytes_max ? (size_t)(bytes_max / peers) : SIZE_MAX;
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_layout *l = &save->plan->layout;
+	struct shf_span segs = shf_work_segs(w, round);
+	struct shf_buf header = SHF_BUF_INIT;
+	uint32_t have = UINT32_MAX;
 	int rc = 0;
 
-	if (save->exchanged)
-		return 0;
-	if (save->net.done < save->net.most)
-		rc = net_portion(save, part < 4096 ? 4096 : part, err);
-	if (rc == 0 && save->net.done < save->net.most)
-		return SHEAF_EAGAIN;
-	if (rc == 0) {
-		rc = save->net.most ? unpack_round(save, save->round, err) : 0;
-		if (rc == 0)
-			rc = write_round(save, save->round, true, err);
-		rc = shf_agree(&save->run->team, rc, err);
+	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
+		const struct shf_seg *g = &w->segs[i];
+		uint64_t end = l->files[g->file].header_bytes;
+		struct shf_sums_to sums = shf_seg_sums(save, i, shf_own_ctl(save, i));
+
+		if (!has_header(save, g))
+			continue;
+		if (have != g->file) {
+			shf_buf_reset(&header);
+			rc = shf_layout_header(l, g->file, &header, err);
+			have = g->file;
+		}
+		if (rc == 0 && !always(header.len == end))
+			rc = shf_fail(err, SHEAF_EBUG, "%s: header of %zu bytes, planned %llu",
+			              l->files[g->file].name, header.len, (unsigned long long)end);
+		if (rc < 0)
+			break;
+		end = g->hi < end ? g->hi : end;
+		memcpy(shf_own_image(save) + g->image, header.data + g->lo, (size_t)(end - g->lo));
+		shf_sums_add(&sums, g->lo, header.data + g->lo, end - g->lo);
+		save->headers[g->file] ^=
+		    shf_crc64_shift(shf_crc64_raw(0, header.data + g->lo, (size_t)(end - g->lo)),
+		                    header.len - end);
+		came(shf_own_ctl(save, i));
 	}
-	save->exchanged = rc == 0;
+	shf_buf_release(&header);
+	return rc;
+}
+
+int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+{
+	struct shf_span segs = shf_work_segs(&save->plan->work, round);
+	struct sheaf_error own;
+	int rc;
+
+	for (size_t i = segs.first; i < segs.end; i++)
+		if (waits_for_net(save, &save->plan->work.segs[i]))
+			came(shf_own_ctl(save, i));
+	rc = write_whole(save, segs, SIZE_MAX, &own);
+	for (size_t i = save->open_seg; i < segs.end && rc == 0; i++)
+		if (!always(is_written(save, i)))
+			rc = shf_fail(&own, SHEAF_EBUG, "step %lld: a segment is not whole",
+			              (long long)save->step);
 	if (rc < 0)
-		shf_save_stick(save, rc, err);
-	shf_net_release(&save->net);
+		shf_save_stick(save, rc, &own);
+	if (rc < 0 && err)
+		*err = own;
 	return rc;
 }
 
 static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
+	struct shf_span segs = shf_work_segs(&save->plan->work, round);
 	uint64_t most = 0;
-	int rc = net_prepare(save, round, &most, err);
+	int rc = shf_net_prepare(save, round, &most, err);
 
 	save->round = round;
 	save->exchanged = false;
-	if (rc == 0)
-		rc = copy_round(save, round, err);
+	save->open_seg = segs.first;
 	if (rc == 0)
 		rc = copy_headers(save, round, err);
-	rc =
-	    shf_agree(team, rc, err); /* from here on the node's images are whole but for the net */
+	if (rc == 0)
+		rc = copy_round(save, round, err);
+	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
 	if (rc == 0)
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
 	save->net.most = (size_t)most;
-	if (rc == 0) {
-		rc = write_round(save, round, false, err);
-		rc = shf_agree(team, rc, err);
-	}
+	if (rc == 0)
+		rc = shf_agree(team, write_whole(save, segs, SIZE_MAX, err), err);
 	if (rc < 0 || last)
 		return rc;
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)

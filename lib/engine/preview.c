@@ -123,7 +123,7 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 			rc = count_move(p, m, self, g->round, &w->moves[g->first_move + k]);
 	}
 	p->out[self].writes = w->bytes;
-	p->out[self].staging = w->image_bytes;
+	p->out[self].staging = w->ctl_at;
 	return rc;
 }
 

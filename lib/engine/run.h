@@ -88,5 +88,7 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 /* Wait until every save before is written, so that the images are free. flags: SHEAF_MAY_DROP,
  * SHEAF_MAY_FAIL instead of waiting. [collective] */
+/* Files below it are not worth a descriptor of their own past the page cache. */
+#define SHF_DIRECT_MIN (UINT64_C(1) << 20)
 int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *err);
 #endif

@@ -310,7 +310,7 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	const struct shf_lt_file *file = &save->plan->layout.files[f];
 	const struct shf_sys *sys = save->run->sys;
 	const char *slash = strrchr(file->name, '/');
-	int dir = save->stage.dir, rc;
+	int dir = save->stage.dir, direct = 0, rc;
 
 	if (slash) {
 		char folder[64];
@@ -323,11 +323,15 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	}
 	rc = sys->ops->open(sys->arg, dir, slash ? slash + 1 : file->name,
 	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	if (rc >= 0 && file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_BUFFERED))
+		direct = sys->ops->open(sys->arg, dir, slash ? slash + 1 : file->name,
+		                        SHF_O_WRITE | SHF_O_NOFOLLOW | SHF_O_DIRECT, 0);
 	if (slash)
 		sys->ops->close(sys->arg, dir);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
 	save->fds[f] = rc;
+	save->directs[f] = direct > 0 ? direct : 0; /* refused: the page cache will do */
 	rc = sys->ops->resize(sys->arg, save->fds[f], file->bytes);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc,
@@ -388,13 +392,15 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	for (size_t i = 0; i < w->segs_n; i++)
 		blocks += (size_t)((w->segs[i].hi - 1) / SHF_BLOCK - w->segs[i].lo / SHF_BLOCK + 1);
 	save->fds = shf_alloc(l->files_n, sizeof(*save->fds));
+	save->directs = shf_zalloc(l->files_n, sizeof(*save->directs));
 	for (size_t f = 0; save->fds && f < l->files_n; f++)
 		save->fds[f] = -1;
 	save->held = shf_zalloc(l->tensors_n, sizeof(*save->held));
-	save->wrote = shf_zalloc(l->tensors_n, sizeof(*save->wrote));
+	save->headers = shf_zalloc(l->files_n, sizeof(*save->headers));
 	save->blocks = shf_alloc(blocks, sizeof(*save->blocks));
 	save->ios = shf_zalloc(w->segs_n, sizeof(*save->ios));
-	if (!save->fds || !save->held || !save->wrote || !save->blocks || !save->ios)
+	if (!save->fds || !save->directs || !save->held || !save->headers ||
+	    !save->blocks || !save->ios)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->step, w->segs_n);
 	atomic_store(&save->to_write, w->bytes);
@@ -445,8 +451,10 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 		rc = shf_agree(&run->team, reserve(save, err), err);
 	if (rc == 0)
 		rc = shf_images_need(run, save->plan->work.image_bytes, err);
-	if (rc == 0)
+	if (rc == 0) {
+		shf_moves_init(save);
 		rc = stage_all(save, err);
+	}
 	if (rc == 0) {
 		int64_t from = shf_now(run);
 
@@ -677,9 +685,12 @@ static void let_go(struct sheaf_save *save)
 	const struct shf_sys *sys = run->sys;
 
 	(void)shf_save_drain(save, -1);
-	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++)
+	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
 			sys->ops->close(sys->arg, save->fds[f]);
+		if (save->directs && save->directs[f])
+			sys->ops->close(sys->arg, save->directs[f]);
+	}
 	if (!save->over && save->stage.dir >= 0 && run->team.rank == 0)
 		shf_stage_discard(&run->store, &save->stage);
 	else
@@ -691,8 +702,10 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
 	save->over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
 	let_go(save);
-	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
 		save->fds[f] = -1;
+		save->directs[f] = 0;
+	}
 	save->over = true;
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
@@ -733,7 +746,8 @@ void shf_save_free(struct sheaf_save *save)
 	shf_free(save->notes);
 	shf_free(save->fds);
 	shf_free(save->held);
-	shf_free(save->wrote);
+	shf_free(save->directs);
+	shf_free(save->headers);
 	shf_free(save->blocks);
 	shf_free(save->ios);
 	shf_net_release(&save->net);

@@ -2,10 +2,11 @@
 /* A step being made. begin (save.c) plans and stages; moves.c carries bytes from memory to images
  * to files; commit.c agrees, sums up and publishes.
  *
- * What is always true: a page of the image is written by the ranks of its node between two
- * agreements of one round, and read by its owner after the second; `held` counts every stored
- * byte once, at the memory it came from, `wrote` once, at the page that was written; both are
- * XORed per tensor at its home before anything is published (I4).
+ * What is always true: a page of the image is filled by the ranks of its node inside one round, and
+ * read by its owner after the segment's counter has come to nothing. Every stored byte is looked at
+ * once: where it is copied from memory it counts into `held`, its tensor's digest, and into the sum
+ * of its block. The two are added up apart, over tensors and over blocks, and must say the same of
+ * every file before anything is published (I4).
  */
 #ifndef SHF_SAVE_H
 #define SHF_SAVE_H
@@ -56,8 +57,11 @@ struct sheaf_save {
 	int64_t step;
 	uint32_t flags, round;          /* round: the last one begun */
 	int *fds;                       /* by file of the layout; -1 */
+	int *directs;                   /* the same past the page cache; 0 */
+	size_t open_seg;                /* of this round: all before it are being written */
 	struct shf_net net;             /* of the last round */
-	uint64_t *held, *wrote;         /* by tensor */
+	uint64_t *held;                 /* by tensor */
+	uint64_t *headers;              /* by file: raw sums, shifted to the header's end */
 	struct shf_block_sum *blocks;
 	size_t blocks_n;
 	struct shf_io *ios;             /* by segment */
@@ -103,7 +107,8 @@ uint64_t shf_window_of(const struct sheaf_opts *opts);
 /* The run must hold no save any more that was not committed. [local] */
 void shf_save_abandon(struct sheaf_run *run);
 
-/* moves.c */
+/* moves.c. The controls of this rank's segments, before any rank copies. [local] */
+void shf_moves_init(struct sheaf_save *save);
 int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
 /* The rest of what must travel, then the segments that waited for it. [collective] */
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
@@ -132,7 +137,7 @@ int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct s
 int shf_small_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
                     size_t n, struct sheaf_error *err);
 
-/* sums_out.c: compares held and wrote, gathers digests and block sums on rank 0. [collective] */
+/* sums_out.c: gathers digests and block sums on rank 0, compares them. [collective] */
 struct shf_sums_out {           /* rank 0 */
 	struct shf_buf table;           /* the whole of sheaf.sums */
 	uint64_t crc;                   /* of its header and page table */

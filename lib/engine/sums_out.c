@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that proves a step, brought together by XOR: per tensor what was taken from memory
- * against what was put into pages (I4), then digests and block sums to rank 0, who makes the
- * table. Homes are by tensor, so that no rank sees (ranks x tensors) anything. */
+/* Everything that proves a step, brought together by XOR: digests of tensors at homes by tensor, so
+ * that no rank sees (ranks x tensors) anything, then digests and block sums to rank 0, who sees
+ * that they say the same of every file (I4) and makes the table. */
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
@@ -14,7 +14,7 @@ static uint64_t home_first(uint64_t rank, uint64_t ranks, uint64_t tensors)
 	return (rank * tensors + ranks - 1) / ranks;
 }
 
-/* u32 tensor, u64 held, u64 wrote to the tensor's home. */
+/* u32 tensor, u64 held to the tensor's home. */
 static void tell_homes(const struct sheaf_save *save, struct shf_buf *out)
 {
 	uint64_t tensors = save->plan->layout.tensors_n, ranks = (uint64_t)save->run->team.ranks;
@@ -22,59 +22,61 @@ static void tell_homes(const struct sheaf_save *save, struct shf_buf *out)
 	for (uint64_t t = 0; t < tensors; t++) {
 		struct shf_buf *b = &out[t * ranks / tensors];
 
-		if ((save->held[t] | save->wrote[t]) == 0)
+		if (save->held[t] == 0)
 			continue;
 		shf_buf_u32(b, (uint32_t)t);
 		shf_buf_u64(b, save->held[t]);
-		shf_buf_u64(b, save->wrote[t]);
 	}
 }
 
-static int compare(const struct sheaf_save *save, const struct shf_buf *in, uint64_t first,
-                   uint64_t end, uint64_t *held, uint64_t *wrote, struct sheaf_error *err)
+static int hear_homes(const struct shf_buf *in, uint64_t first, uint64_t end, uint64_t *held,
+                      struct sheaf_error *err)
 {
 	struct shf_cur c = { in->data, in->data + in->len, false };
 
 	while (c.p < c.end) {
 		uint32_t t = shf_cur_u32(&c);
-		uint64_t h = shf_cur_u64(&c), w = shf_cur_u64(&c);
+		uint64_t h = shf_cur_u64(&c);
 
 		if (c.bad || t < first || t >= end)
 			return shf_fail(err, SHEAF_EBUG,
 					"digests of tensor %u came to the wrong rank", t);
 		held[t - first] ^= h;
-		wrote[t - first] ^= w;
-	}
-	for (uint64_t t = first; t < end; t++) {
-		const struct shf_lt_tensor *lt = &save->plan->layout.tensors[t];
-
-		if (held[t - first] != wrote[t - first])
-			return shf_fail(err, SHEAF_ECORRUPT,
-					"step %lld: %s/%s: what was copied from memory "
-					"(digest %016llx) is not what was to be written (%016llx)",
-					(long long)save->step,
-					save->plan->layout.families[lt->family].name, lt->name,
-					(unsigned long long)held[t - first],
-					(unsigned long long)wrote[t - first]);
 	}
 	return 0;
 }
 
-/* u64 n, n digests from `first` on, then u64 block, u64 part each. */
+/* u64 n, n digests from `first` on, u64 m, m times u32 file and u64 sum of its header, then u64
+ * block and u64 part of each block. */
 static void tell_zero(const struct sheaf_save *save, const uint64_t *digests, uint64_t n,
                       struct shf_buf *b)
 {
+	uint64_t headers = 0;
+
 	shf_buf_u64(b, n);
 	for (uint64_t i = 0; i < n; i++)
 		shf_buf_u64(b, digests[i]);
+	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+		headers += save->headers[f] != 0;
+	shf_buf_u64(b, headers);
+	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+		if (save->headers[f]) {
+			shf_buf_u32(b, (uint32_t)f);
+			shf_buf_u64(b, save->headers[f]);
+		}
 	for (size_t i = 0; i < save->blocks_n; i++) {
 		shf_buf_u64(b, save->blocks[i].block);
 		shf_buf_u64(b, save->blocks[i].part);
 	}
 }
 
+/* What all ranks say. Arrays of files_n, tensors_n and blocks_n, zeroed. */
+struct told {
+	uint64_t *headers, *digests, *blocks;   /* owned */
+};
+
 static int hear_zero(const struct sheaf_save *save, const struct shf_buf *in,
-                     const size_t *in_bytes, uint64_t *digests, uint64_t *blocks)
+                     const size_t *in_bytes, struct told *told)
 {
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_cur c = { in->data, in->data, false };
@@ -88,13 +90,20 @@ static int hear_zero(const struct sheaf_save *save, const struct shf_buf *in,
 		if (c.bad || n > l->tensors_n - first)
 			return SHEAF_EBUG;
 		for (uint64_t i = 0; i < n; i++)
-			digests[first + i] = shf_cur_u64(&c);
+			told->digests[first + i] = shf_cur_u64(&c);
+		for (n = shf_cur_u64(&c); n > 0 && !c.bad; n--) {
+			uint32_t f = shf_cur_u32(&c);
+
+			if (f >= l->files_n)
+				return SHEAF_EBUG;
+			told->headers[f] ^= shf_cur_u64(&c);
+		}
 		while (c.p < c.end && !c.bad) {
 			uint64_t block = shf_cur_u64(&c), part = shf_cur_u64(&c);
 
 			if (c.bad || block >= l->blocks_n)
 				return SHEAF_EBUG;
-			blocks[block] ^= part;
+			told->blocks[block] ^= part;
 		}
 	}
 	return 0;
@@ -116,14 +125,32 @@ static int slot_order(const void *a, const void *b)
 	return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Raw block sums -> standard ones in place; sums of whole files. */
-static void sum_files(const struct shf_layout *l, uint64_t *blocks, uint64_t *file_crc)
+/* I4: what the holders' digests and the headers say of a file. Tensors lie one behind the other. */
+static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struct told *told)
 {
+	const struct shf_lt_file *file = &l->files[f];
+	uint64_t raw = told->headers[f];
+
+	for (uint32_t i = 0; i < file->tensors_n; i++) {
+		uint32_t n = l->by_place[file->first_tensor + i];
+
+		raw = shf_crc64_shift(raw, l->tensors[n].bytes) ^ told->digests[n];
+	}
+	return raw;
+}
+
+/* Raw block sums -> standard ones in place; sums of whole files. */
+static int sum_files(const struct sheaf_save *save, const struct told *told, uint64_t *file_crc,
+                     struct sheaf_error *err)
+{
+	const struct shf_layout *l = &save->plan->layout;
+	uint64_t *blocks = told->blocks;
 	struct shf_crc64_by *by = shf_alloc(1, sizeof(*by));
+	int rc = 0;
 
 	if (by)
 		shf_crc64_by_init(by, SHF_BLOCK);
-	for (size_t f = 0; f < l->files_n; f++) {
+	for (size_t f = 0; f < l->files_n && rc == 0; f++) {
 		const struct shf_lt_file *file = &l->files[f];
 		uint64_t raw = 0;
 
@@ -137,8 +164,14 @@ static void sum_files(const struct shf_layout *l, uint64_t *blocks, uint64_t *fi
 			blocks[b] ^= shf_crc64_ones(n);
 		}
 		file_crc[f] = raw ^ shf_crc64_ones(file->bytes);
+		if (raw != sum_by_tensors(l, f, told))
+			rc = shf_fail(err, SHEAF_ECORRUPT,
+			              "step %lld: %s: its tensors as they were copied from memory "
+			              "do not make its blocks as they were to be written",
+			              (long long)save->step, file->name);
 	}
 	shf_free(by);
+	return rc;
 }
 
 static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
@@ -197,13 +230,15 @@ static void put_rest(const struct shf_layout *l, const struct shf_sums_head *h, 
 	}
 }
 
-static int make_table(const struct shf_layout *l, struct shf_arena *arena, uint64_t *digests,
-                      uint64_t *blocks, struct shf_sums_out *out, struct sheaf_error *err)
+static int make_table(const struct sheaf_save *save, struct shf_arena *arena,
+                      const struct told *told, struct shf_sums_out *out, struct sheaf_error *err)
 {
+	const struct shf_layout *l = &save->plan->layout;
 	struct shf_sums_head h = { .files_n = l->files_n, .tensors_n = l->tensors_n,
 	                           .blocks_n = l->blocks_n };
 	struct slot *slots = shf_alloc(l->tensors_n, sizeof(*slots));
 	uint8_t *table = NULL;
+	int rc;
 
 	for (size_t i = 0; i < l->tensors_n; i++)
 		h.names_bytes += strlen(l->families[l->tensors[i].family].name) +
@@ -216,29 +251,32 @@ static int make_table(const struct shf_layout *l, struct shf_arena *arena, uint6
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for the sums of %zu tensors",
 		                l->tensors_n);
 	}
-	sum_files(l, blocks, out->file_crc);
-	put_tensors(l, &h, table, digests, slots);
-	put_rest(l, &h, table, blocks);
+	rc = sum_files(save, told, out->file_crc, err);
+	put_tensors(l, &h, table, told->digests, slots);
+	put_rest(l, &h, table, told->blocks);
 	out->crc = shf_crc64_more(shf_crc64(table, SHF_SUMS_HEADER), table + h.pages_off,
 	                          (size_t)(h.bytes - h.pages_off));
 	shf_free(slots);
-	return 0;
+	return rc;
 }
 
 static int zero(const struct sheaf_save *save, struct shf_arena *arena, const struct shf_buf *in,
                 const size_t *in_bytes, struct shf_sums_out *out, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
-	uint64_t *digests = shf_zalloc(l->tensors_n, sizeof(*digests));
-	uint64_t *blocks = shf_zalloc(l->blocks_n, sizeof(*blocks));
-	int rc = digests && blocks ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
+	struct told told = { shf_zalloc(l->files_n, sizeof(uint64_t)),
+	                     shf_zalloc(l->tensors_n, sizeof(uint64_t)),
+	                     shf_zalloc(l->blocks_n, sizeof(uint64_t)) };
+	int rc = told.headers && told.digests && told.blocks
+	         ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 
-	if (rc == 0 && hear_zero(save, in, in_bytes, digests, blocks) < 0)
+	if (rc == 0 && hear_zero(save, in, in_bytes, &told) < 0)
 		rc = shf_fail(err, SHEAF_EBUG, "the ranks' sums do not fit the plan");
 	if (rc == 0)
-		rc = make_table(l, arena, digests, blocks, out, err);
-	shf_free(digests);
-	shf_free(blocks);
+		rc = make_table(save, arena, &told, out, err);
+	shf_free(told.headers);
+	shf_free(told.digests);
+	shf_free(told.blocks);
 	return rc;
 }
 
@@ -252,9 +290,7 @@ int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf
 	struct shf_buf *to = shf_zalloc((size_t)ranks, sizeof(*to)), in = SHF_BUF_INIT;
 	size_t *in_bytes = shf_zalloc((size_t)ranks, sizeof(*in_bytes));
 	uint64_t *held = shf_zalloc((size_t)(end - first), sizeof(*held));
-	uint64_t *wrote = shf_zalloc((size_t)(end - first), sizeof(*wrote));
-	int rc = to && in_bytes && held && wrote ? 0 : shf_fail(err, SHEAF_ENOMEM,
-	                                                       "no memory for sums");
+	int rc = to && in_bytes && held ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 
 	if (rc == 0)
 		tell_homes(save, to);
@@ -262,11 +298,11 @@ int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf
 	if (rc == 0)
 		rc = shf_exchange(team, to, &in, in_bytes, err);
 	if (rc == 0)
-		rc = shf_agree(team, compare(save, &in, first, end, held, wrote, err), err);
+		rc = shf_agree(team, hear_homes(&in, first, end, held, err), err);
 	for (uint64_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	if (rc == 0) {
-		tell_zero(save, wrote, end - first, &to[0]);
+		tell_zero(save, held, end - first, &to[0]);
 		rc = shf_exchange(team, to, &in, in_bytes, err);
 	}
 	if (rc == 0)
@@ -277,7 +313,6 @@ int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf
 	shf_free(to);
 	shf_free(in_bytes);
 	shf_free(held);
-	shf_free(wrote);
 	shf_buf_release(&in);
 	return rc;
 }

@@ -7,8 +7,8 @@
  *   C1  [all] copy; stamp the step before the first and after the last byte; digest
  *   C2  [all] exchange edges; write pages; sums and digests of what is written
  *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes
- *   C4  [all] agree: code (the first by rank), stamps equal, XOR of holders' digests = XOR of
- *       writers' digests, bytes written = plan
+ *   C4  [all] agree: code (the first by rank), stamps equal, sum of each file's digests and
+ *       header = sum of its blocks, bytes written = plan
  *   C5  [all] index, attached files, sums written by their owners, fsynced; agree again;
  *       [0] alive-* removed, names and sizes checked, folders of S and S fsynced
  *   C6  [0] sheaf.json.tmp written, fsynced, renamed to sheaf.json; S fsynced again

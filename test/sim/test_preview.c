@@ -344,7 +344,7 @@ static void fold(const struct sheaf_run *run, const struct shf_plan *plan,
 
 	out->holds = plan->holds.bytes;
 	out->writes = w->bytes;
-	out->staging = w->image_bytes + most_net(run, plan);
+	out->staging = w->ctl_at + most_net(run, plan);
 	for (size_t i = 0; i < w->segs_n; i++) {
 		bool first = true;
 

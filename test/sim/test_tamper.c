@@ -214,7 +214,8 @@ TEST(a_byte_of_an_image_that_changes_while_saving_is_found)
 		fired = evil.op == 0;   /* there was such an operation */
 		evil.op = 0;
 	}
-	CHECK(refused > 0);
+	/* A page is summed where it comes from: at the latest the load sees that it changed. */
+	CHECK(refused + found > 3);
 }
 
 TEST(a_byte_that_changes_on_its_way_to_the_disk_is_found_by_the_load)
