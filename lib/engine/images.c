@@ -42,14 +42,19 @@ static int grow(struct sheaf_run *run, uint64_t bytes, bool shared, struct sheaf
 		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes",
 				(unsigned long long)want);
 	/* The old one goes first: two at once may be more than there is. */
-	if (run->images.own.base)
+	if (run->images.own.base) {
+		if (run->queue)
+			sys->ops->queue_pin(sys->arg, run->queue, NULL, 0);
 		sys->ops->shm_free(sys->arg, &run->images.own);
+	}
 	run->images.own = (struct shf_shm){ .fd = -1 };
 	int rc = sys->ops->shm_new(sys->arg, &fresh, (size_t)want, shared);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
 		                    (unsigned long long)(want >> 20));
 	run->images.own = fresh;
+	if (run->queue && want >= SHF_DIRECT_MIN)
+		sys->ops->queue_pin(sys->arg, run->queue, fresh.base, fresh.bytes);
 	return 0;
 }
 
@@ -152,8 +157,11 @@ int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *e
 		if (s.connections[r] >= 0)
 			run->sys->ops->shm_drop(run->sys->arg, s.connections[r]);
 	/* Half a set of images is none: the next save begins afresh. */
-	if (rc < 0)
+	if (rc < 0) {
+		if (run->queue)
+			run->sys->ops->queue_pin(run->sys->arg, run->queue, NULL, 0);
 		shf_images_release(&run->images, run->sys, run->team.ranks);
+	}
 	shf_free(s.all);
 	shf_free(s.connections);
 	return rc;
