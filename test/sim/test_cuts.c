@@ -6,7 +6,7 @@
  *   test_cuts [--long] [--seed N] [part of a test's name ...]
  *
  * With --long: every subset of up to 12 unsynced items; beyond that those of up to 3, their
- * complements and 2,000 drawn ones. Otherwise 4 items, 1 and 4. Pages are torn at 512 and 4096. */
+ * complements and 2,000 drawn ones. Otherwise 3 items, 1 and 2. Pages are torn at 512 and 4096. */
 #include <stdlib.h>
 #include "jobs.h"
 
@@ -210,15 +210,15 @@ static bool hunt(const struct story *story, char why[400])
 
 		simdisk_sets_begin(&s, n, opt.seed + cut);
 		if (!opt.all) {
-			s.all_max = 4;
+			s.all_max = 3;
 			s.small_max = 1;
-			s.seeded = 4;
+			s.seeded = 2;
 		}
 		while (fine && simdisk_sets_next(&s)) {
 			struct simdisk_choice choice = { s.kept, 0, 0 };
 
 			fine = try_state(&h, (int64_t)cut, &choice);
-			if (fine && n && (opt.all || s.count % 4 == 0) &&
+			if (fine && n && (opt.all || s.count % 8 == 0) &&
 			    has_data(story->j.disk, cut, n, s.kept))
 				fine = try_tears(&h, (int64_t)cut, &s);
 		}
