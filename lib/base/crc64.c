@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC-64/NVME, portable: sixteen bytes a turn by table.
+/* CRC-64/NVME: portable, sixteen bytes a turn by table, and the choice of a faster path.
  *
  * A word is a polynomial over GF(2), reflected: bit 63 - i is the coefficient of x^i. The raw CRC
  * of a message is the message times x^64 modulo P, so a run that n bytes follow counts in the whole
@@ -18,9 +18,32 @@ static uint64_t times_x(uint64_t v)
 	return v >> 1 ^ (POLY & (0 - (v & 1)));
 }
 
+/* v / x modulo P: what has x^0 is made divisible by P, which has it too. */
+static uint64_t over_x(uint64_t v)
+{
+	return v << 1 ^ ((POLY << 1 | 1) & (0 - (v >> 63)));
+}
+
+/* Asked at each call: a look at a word that the C runtime filled in at start. It saw what the
+ * processor has and which registers the system saves. */
+enum path { BY_TABLE, X16, X32, X64 };
+
+static inline enum path best(void)
+{
+#if defined(__x86_64__)
+	if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1"))
+		return BY_TABLE;
+	if (!__builtin_cpu_supports("vpclmulqdq") || !__builtin_cpu_supports("avx2"))
+		return X16;
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") ? X64 : X32;
+#else
+	return BY_TABLE;
+#endif
+}
+
 /* Eight coefficients of a at a time, the highest powers of x first. by[0] is the multiples of b by
  * the four higher of them, by[1] by the four lower. */
-static uint64_t times(uint64_t a, uint64_t b)
+static uint64_t times_by_table(uint64_t a, uint64_t b)
 {
 	uint64_t by[2][16] = { { 0 }, { 0 } }, product = 0;
 
@@ -34,6 +57,15 @@ static uint64_t times(uint64_t a, uint64_t b)
 		product = product >> 8 ^ crc64_slice[0][product & 255] ^ by[0][a >> i & 15] ^
 			  by[1][a >> i >> 4 & 15];
 	return product;
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+#if defined(__x86_64__)
+	if (best() != BY_TABLE)
+		return shf_crc64_x16.times(a, over_x(b));
+#endif
+	return times_by_table(a, b);
 }
 
 /* x^(8n): a factor a byte of n. */
@@ -60,7 +92,7 @@ static inline uint64_t load64(const uint8_t *p)
 	return v;
 }
 
-uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
+static uint64_t raw_by_table(uint64_t crc, const void *bytes, size_t n)
 {
 	const uint64_t (*t)[256] = crc64_slice;
 	const uint8_t *p = bytes;
@@ -80,12 +112,76 @@ uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
 	return crc;
 }
 
+/* A part at a time, so that what is summed is still near. */
+#define NEAR ((size_t)8 << 10)
+
+static uint64_t copy_by_table(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
+                              bool past_cache)
+{
+	const uint8_t *src = from;
+	uint8_t *dst = to;
+
+	(void)past_cache;
+	for (size_t k; n > 0; n -= k, src += k, dst += k) {
+		k = n < NEAR ? n : NEAR;
+		memcpy(dst, src, k);
+		crc = raw_by_table(crc, dst, k);
+	}
+	return crc;
+}
+
+static uint64_t over_x_times_by_table(uint64_t a, uint64_t b)
+{
+	return times_by_table(a, times_x(b));
+}
+
+static const struct shf_crc64_path by_table = { .raw = raw_by_table,
+	                                        .copy = copy_by_table,
+	                                        .times = over_x_times_by_table };
+
+static inline const struct shf_crc64_path *path(enum path which)
+{
+#if defined(__x86_64__)
+	switch (which) {
+	case X64:
+		return &shf_crc64_x64;
+	case X32:
+		return &shf_crc64_x32;
+	case X16:
+		return &shf_crc64_x16;
+	case BY_TABLE:
+		break;
+	}
+#endif
+	(void)which;
+	return &by_table;
+}
+
+uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
+{
+	return path(best())->raw(crc, bytes, n);
+}
+
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache)
 {
-	(void)past_cache;
-	memcpy(to, from, n);
-	return shf_crc64_raw(crc, to, n);
+	return path(best())->copy(crc, to, from, n, past_cache);
+}
+
+const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here)
+{
+	static const char *const names[] = { "portable", "pclmul", "avx2-vpclmul",
+		                             "avx512-vpclmul" };
+	enum path last = BY_TABLE;
+
+#if defined(__x86_64__)
+	last = X64;
+#endif
+	if (i < BY_TABLE || i > (int)last)
+		return NULL;
+	*name = names[i];
+	*here = (int)best() >= i;
+	return path((enum path)i);
 }
 
 uint64_t shf_crc64_more(uint64_t crc, const void *bytes, size_t n)
@@ -119,6 +215,9 @@ void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n)
 {
 	uint64_t factor = zeros(n);
 
+	by->over_x = over_x(factor);
+	if (best() != BY_TABLE)
+		return;
 	for (int k = 7; k >= 0; k--) {
 		uint64_t *t = by->t[k];
 
@@ -134,6 +233,10 @@ uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc)
 {
 	uint64_t product = 0;
 
+#if defined(__x86_64__)
+	if (best() != BY_TABLE)
+		return shf_crc64_x16.times(crc, by->over_x);
+#endif
 	for (int k = 0; k < 8; k++)
 		product ^= by->t[k][crc >> 8 * k & 255];
 	return product;

@@ -30,10 +30,27 @@ uint64_t shf_crc64_ones(uint64_t n);
 /* Standard CRC of A followed by B, from standard(A), standard(B), len(B). */
 uint64_t shf_crc64_join(uint64_t a, uint64_t b, uint64_t b_bytes);
 
-/* Many shifts by one distance (equal strides, Horner-wise): 8 look-ups each. */
+/* Many shifts by one distance (equal strides, Horner-wise): a product each where the machine has
+ * carry-less multiplication, else 8 look-ups. */
 struct shf_crc64_by {
-	uint64_t t[8][256];
+	uint64_t over_x;        /* the factor x^(8n - 1) */
+	uint64_t t[8][256];     /* undefined where a product does it */
 };
 void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n);
 uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc);
+
+/* The ways to sum there are in this build, for tests and measurements: what is above takes, at each
+ * call, the last of them that this machine can run. All give the same results. */
+struct shf_crc64_path {
+	uint64_t (*raw)(uint64_t crc, const void *bytes, size_t n);
+	uint64_t (*copy)(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
+	                 bool past_cache);
+	uint64_t (*times)(uint64_t a, uint64_t over_x); /* a * x * over_x modulo P */
+};
+/* The i-th, from the portable one on; NULL behind the last. here: whether this machine can run it;
+ * the functions of one that it cannot run must not be called. */
+const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here);
+#if defined(__x86_64__)
+extern const struct shf_crc64_path shf_crc64_x16, shf_crc64_x32, shf_crc64_x64;
+#endif
 #endif

@@ -259,3 +259,147 @@ TEST(every_single_bit_flip_shows)
 	CHECK(shf_crc64(m, n) == good);
 	free(m);
 }
+
+/* The paths of this build, and those of wide multiplications with the multiplication emulated. */
+#define PATHS_MAX 6
+
+struct candidate {
+	const char *name;
+	const struct shf_crc64_path *path;
+};
+
+#if defined(__x86_64__)
+extern const struct shf_crc64_path emulated_x32, emulated_x64;
+#endif
+
+static int candidates(struct candidate *out)
+{
+	const struct shf_crc64_path *path;
+	const char *name;
+	bool here;
+	int n = 0;
+
+	for (int i = 0; (path = shf_crc64_path(i, &name, &here)) != NULL; i++) {
+		if (here)
+			out[n++] = (struct candidate){ name, path };
+		else
+			print_message("# skip %s: not run, the machine cannot\n", name);
+	}
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("pclmul"))
+		out[n++] = (struct candidate){ "avx2, emulated", &emulated_x32 };
+	else
+		print_message("# skip avx2, emulated: not run, the machine cannot\n");
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl"))
+		out[n++] = (struct candidate){ "avx512, emulated", &emulated_x64 };
+	else
+		print_message("# skip avx512, emulated: not run, the machine cannot\n");
+#endif
+	assert_in_range(n, 1, PATHS_MAX);
+	return n;
+}
+
+#define EDGE 64                 /* bytes before and behind a destination that nobody may touch */
+#define SHORT_MAX 300
+static const uint64_t start = UINT64_C(0x0123456789abcdef);
+
+/* A copy of n bytes to `to`, whose edges are checked. */
+static bool copy_is(const struct shf_crc64_path *path, uint8_t *to, const uint8_t *from, size_t n,
+                    bool past_cache, uint64_t want)
+{
+	uint8_t quiet[EDGE];
+	uint64_t got;
+
+	memset(quiet, 0xa5, EDGE);
+	memset(to - EDGE, 0xa5, n + (size_t)2 * EDGE);
+	got = path->copy(start, to, from, n, past_cache);
+	return got == want && !memcmp(to, from, n) && !memcmp(to - EDGE, quiet, EDGE) &&
+	       !memcmp(to + n, quiet, EDGE);
+}
+
+TEST(all_paths_sum_and_copy_alike_at_each_offset_and_short_length)
+{
+	uint8_t *from = aligned_alloc(64, 512), *to = aligned_alloc(64, 1024);
+	struct candidate c[PATHS_MAX];
+	uint64_t want[SHORT_MAX + 1], seed = 11;
+	int paths_n = candidates(c);
+
+	assert_non_null(from);
+	assert_non_null(to);
+	for (size_t i = 0; i < 512; i++)
+		from[i] = (uint8_t)next(&seed);
+	for (size_t off = 0; off < 64; off++) {
+		want[0] = start;
+		for (size_t n = 1; n <= SHORT_MAX; n++)
+			want[n] = slow_byte(want[n - 1], from[off + n - 1]);
+		for (int i = 0; i < paths_n; i++)
+			for (size_t n = 0; n <= SHORT_MAX; n++) {
+				CHECK(c[i].path->raw(start, from + off, n) == want[n]);
+				for (size_t at = EDGE; at < EDGE + 64; at++) {
+					CHECK(copy_is(c[i].path, to + at, from + off, n, false,
+					              want[n]));
+					CHECK(copy_is(c[i].path, to + at, from + off, n, true,
+					              want[n]));
+				}
+			}
+	}
+	free(from);
+	free(to);
+}
+
+/* Around what the paths do by turns: rows of constants, rounds, edges of lines, pages. */
+TEST(all_paths_sum_and_copy_alike_at_long_lengths)
+{
+	static const size_t about[] = { 512, 1024, 1040, 1280, 2048, 2112, 2304, 4096, 10000,
+					100000, 1 << 20 };
+	const size_t max = (1 << 20) + 256;
+	uint8_t *from = aligned_alloc(64, max), *to = aligned_alloc(64, max + 256);
+	struct candidate c[PATHS_MAX];
+	int paths_n = candidates(c);
+	uint64_t seed = 12;
+
+	assert_non_null(from);
+	assert_non_null(to);
+	for (size_t i = 0; i < max; i++)
+		from[i] = (uint8_t)next(&seed);
+	for (size_t k = 0; k < sizeof(about) / sizeof(about[0]); k++)
+		for (size_t step = 0; step < (about[k] < 9999 ? 130 : 4); step++) {
+			size_t n = about[k] - 65 + step, off = (size_t)(next(&seed) % 64);
+			size_t at = EDGE + (k + step) % 64;
+			uint64_t want = c[0].path->raw(start, from + off, n);
+
+			for (int i = 0; i < paths_n; i++) {
+				CHECK(c[i].path->raw(start, from + off, n) == want);
+				CHECK(copy_is(c[i].path, to + at, from + off, n, false, want));
+				CHECK(copy_is(c[i].path, to + at, from + off, n, true, want));
+			}
+		}
+	free(from);
+	free(to);
+}
+
+TEST(all_paths_multiply_alike)
+{
+	struct candidate c[PATHS_MAX];
+	int paths_n = candidates(c);
+	uint64_t seed = 13;
+
+	for (int round = 0; round < 1000; round++) {
+		uint64_t a = next(&seed) >> round % 64, b = next(&seed) << round % 63;
+		uint64_t want = slow_times(a, times_x(b));
+
+		for (int i = 0; i < paths_n; i++)
+			CHECK(c[i].path->times(a, b) == want);
+	}
+}
+
+TEST(the_path_taken_is_one_of_those_this_machine_has)
+{
+	const char *name;
+	bool here = false;
+
+	assert_non_null(shf_crc64_path(0, &name, &here));
+	CHECK(here);
+	CHECK(shf_crc64_path(-1, &name, &here) == NULL);
+	CHECK(shf_crc64_path(PATHS_MAX, &name, &here) == NULL);
+}

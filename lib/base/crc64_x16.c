@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pass with PCLMULQDQ: lanes of 16 bytes one by one. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define ON __attribute__((target("sse4.1,pclmul")))
+#define PATH shf_crc64_x16
+#define V __m128i
+#define LANES 1
+#define ACC 8
+#define LOAD(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define STORE(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
+#define STREAM(p, v) _mm_stream_si128((__m128i *)(void *)(p), v)
+#define MUL(a, b, i) _mm_clmulepi64_si128(a, b, i)
+#define SUM(a, b, c) _mm_xor_si128(_mm_xor_si128(a, b), c)
+#define SPREAD(p) LOAD(p)
+#define ZERO _mm_setzero_si128()
+#define FIRST(w) _mm_set_epi64x(0, (long long)(w))
+#define LAST(v) (v)
+#include "crc64_pass.c"
+#else
+typedef int not_on_this_machine; /* ISO C wants a declaration. */
+#endif
