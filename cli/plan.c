@@ -18,6 +18,7 @@ struct plan {
 	int32_t *node;                  /* owned */
 	int64_t ranks, nodes;
 	struct sheaf_plan_rank total, most;
+	struct sheaf_plan_rank *of_node;        /* owned; sums of its ranks */
 	bool header;
 };
 
@@ -50,6 +51,47 @@ static void count(struct plan *p, const struct sheaf_plan_rank *r)
 	p->total.files += r->files;
 	if (r->files > p->most.files)
 		p->most.files = r->files;
+	p->total.collects += r->collects;
+	p->of_node[r->node].files += r->files;
+	p->of_node[r->node].sends += r->sends;
+	p->of_node[r->node].receives += r->receives;
+}
+
+/* How it is written and why, and what that costs the nodes. */
+static void tell(const struct plan *p)
+{
+	struct sheaf_plan_rank most = { 0 };
+	const char *way = p->total.collects ? "two-phase" : "one-phase";
+	char t[4][32];
+
+	for (int64_t n = 0; n < p->nodes; n++) {
+		const struct sheaf_plan_rank *r = &p->of_node[n];
+
+		most.files = r->files > most.files ? r->files : most.files;
+		most.sends = r->sends > most.sends ? r->sends : most.sends;
+		most.receives = r->receives > most.receives ? r->receives : most.receives;
+	}
+	if (p->a->json) {
+		cli_line(json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "way", way, "collects",
+		                   (json_int_t)p->total.collects, "nodes", (json_int_t)p->nodes,
+		                   "node_files_most", (json_int_t)most.files, "files",
+		                   (json_int_t)p->total.files, "node_sends_most",
+		                   (json_int_t)most.sends, "node_receives_most",
+		                   (json_int_t)most.receives, "sends",
+		                   (json_int_t)p->total.sends));
+		return;
+	}
+	if (p->nodes < 2)
+		return;
+	printf("\nA node opens at most %d files, sends at most %s and receives at most %s;\n"
+	       "%s travel between nodes.\n", (int)most.files, wl_size(t[0], most.sends),
+	       wl_size(t[1], most.receives), wl_size(t[2], p->total.sends));
+	if (p->total.collects)
+		printf("%s of %s are written in two phases: a node holds less than 4 MiB of each\n"
+		       "16 MiB there, on average, and of many files.\n",
+		       wl_size(t[0], p->total.collects), wl_size(t[1], p->total.writes));
+	else
+		printf("All is written in one phase, by ranks of the nodes that hold it.\n");
 }
 
 static void item(void *arg, const struct sheaf_plan_rank *r)
@@ -59,12 +101,13 @@ static void item(void *arg, const struct sheaf_plan_rank *r)
 
 	count(p, r);
 	if (p->a->json) {
-		cli_line(json_pack("{s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "rank",
+		cli_line(json_pack("{s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i,s:I}", "rank",
 				   (int)r->rank, "node", (int)r->node, "holds",
 				   (json_int_t)r->holds, "writes", (json_int_t)r->writes, "reads",
 				   (json_int_t)r->reads, "sends", (json_int_t)r->sends, "receives",
 				   (json_int_t)r->receives, "staging", (json_int_t)r->staging,
-				   "shares", (json_int_t)r->shares, "files", (int)r->files));
+				   "shares", (json_int_t)r->shares, "files", (int)r->files,
+				   "collects", (json_int_t)r->collects));
 		return;
 	}
 	if (!p->header)
@@ -149,7 +192,8 @@ static int build(struct plan *p)
 
 	p->states = calloc((size_t)p->ranks, sizeof(*p->states));
 	p->node = calloc((size_t)p->ranks, sizeof(*p->node));
-	if (!p->states || !p->node)
+	p->of_node = calloc((size_t)p->nodes, sizeof(*p->of_node));
+	if (!p->states || !p->node || !p->of_node)
 		return cli_nomem(p->a);
 	for (int64_t r = 0; r < p->ranks; r++) {
 		struct wl_held held = { 0 };
@@ -192,10 +236,13 @@ static int run(const struct cli_args *a)
 		row("total", "", &p.total);
 		row("most", "", &p.most);
 	}
+	if (!rc)
+		tell(&p);
 	for (int64_t r = 0; p.states && r < p.ranks; r++)
 		sheaf_state_free(p.states[r]);
 	free(p.states);
 	free(p.node);
+	free(p.of_node);
 	wl_model_release(&p.model);
 	return rc;
 }
@@ -220,7 +267,10 @@ const struct cli_verb cli_plan = {
 		    "                  [--zero Z] [--adam] [--families A,B] [--json]",
 	.text = "Prints for each rank of a mesh how many bytes it holds, writes to disk,\n"
 		"reads back, sends to and receives from other nodes, passes on through node\n"
-		"memory, and keeps in staging. Nothing is run and no tensor is read.\n\n"
+		"memory, and keeps in staging. Nothing is run and no tensor is read. Then, of\n"
+		"several nodes, how many files a node opens, what it moves, and how much is\n"
+		"written in two phases: where a stripe of 16 MiB has bytes of more than four\n"
+		"nodes, and there are more than 16 files, one rank collects and writes it.\n\n"
 		"STATE.json is {\"tensors\": [{name, dtype, shape, tp_axis, stage, expert,\n"
 		"experts, family, tied_to}], \"adam\": bool}; name, dtype and shape are\n"
 		"required. It is the file that sheaf-bench reads, and cut by the same rules:\n"

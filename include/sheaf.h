@@ -324,6 +324,8 @@ struct sheaf_plan_rank {
 	uint64_t holds, writes, reads;          /* bytes: held, to disk, from disk on a load */
 	uint64_t sends, receives, shares;       /* to and from other nodes; through node memory */
 	uint64_t staging;                       /* bytes of image and messages */
+	uint64_t collects;                      /* of writes: in two phases, because what a node
+	                                         * holds there is short and the files are many */
 };
 int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
                 const struct sheaf_opts *opts,

@@ -17,6 +17,9 @@ struct shf_home {
 	size_t *start;                  /* by stripe: first position in `which`; end - first + 1 */
 	size_t *which;                  /* indices of heard */
 };
+/* Stripes are dealt to homes in equal, consecutive shares. A stripe of short runs is also written
+ * by its home: so a rank opens few files, those that its stripes lie in. */
+uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe);
 /* start and which, in the arena. 0 or ENOMEM. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);
 /* Every stripe of a sorted home, to the buffers of the file side's ranks. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wire, little-endian. To a home: u32 tensor, box. To a file side: u64 stripe, u64 lo, u64 hi,
- * u32 moves, then each: u32 rank, u32 tensor | witness << 31, box. To a memory side: u32 tensor |
- * witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box. A box: i64 start, i64 count per
- * dimension of its tensor. */
+ * u32 moves | collected << 31, then each: u32 rank, u32 tensor | witness << 31, box. To a memory
+ * side: u32 tensor | witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box. A box: i64
+ * start, i64 count per dimension of its tensor. */
 #include "match.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "home.h"
 
 #define WITNESS (UINT32_C(1) << 31)
+#define COLLECTED (UINT32_C(1) << 31)
 
 void shf_holds_release(struct shf_holds *h)
 {
@@ -163,7 +164,6 @@ static void get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tens
 	}
 }
 
-/* Stripes are dealt to homes in equal, consecutive shares. */
 static uint64_t home_first(const struct shf_team *team, const struct shf_layout *l, uint64_t rank)
 {
 	uint64_t ranks = (uint64_t)team->ranks;
@@ -171,14 +171,15 @@ static uint64_t home_first(const struct shf_team *team, const struct shf_layout 
 	return (rank * l->stripes_n + ranks - 1) / ranks;
 }
 
-static uint64_t home_of(const struct shf_team *team, const struct shf_layout *l, uint64_t stripe)
+uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe)
 {
-	return stripe * (uint64_t)team->ranks / l->stripes_n;
+	return stripe * ranks / l->stripes_n;
 }
 
 static void tell_homes(const struct shf_team *team, const struct shf_match *m, struct shf_buf *out)
 {
 	const struct shf_layout *l = m->layout;
+	uint32_t ranks = (uint32_t)team->ranks;
 
 	for (size_t i = 0; i < m->holds->n; i++) {
 		const struct shf_hold *h = &m->holds->a[i];
@@ -188,7 +189,8 @@ static void tell_homes(const struct shf_team *team, const struct shf_match *m, s
 		shf_box_span(&t->shape, &h->box, &lo, &hi);
 		lo = first + (t->off + lo * t->unit) / SHF_STRIPE;
 		hi = first + (t->off + hi * t->unit - 1) / SHF_STRIPE;
-		for (uint64_t r = home_of(team, l, lo); r <= home_of(team, l, hi); r++) {
+		for (uint64_t r = shf_home_of(l, ranks, lo), end = shf_home_of(l, ranks, hi);
+		     r <= end; r++) {
 			shf_buf_u32(&out[r], h->tensor);
 			put_box(&out[r], &h->box);
 		}
@@ -281,7 +283,7 @@ static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct sh
 		shf_buf_u64(b, stripe);
 		shf_buf_u64(b, g->lo);
 		shf_buf_u64(b, g->hi);
-		shf_buf_u32(b, (uint32_t)(m - first));
+		shf_buf_u32(b, (uint32_t)(m - first) | (dealt->collected ? COLLECTED : 0));
 		for (size_t k = first; k < m; k++) {
 			const struct shf_move *v = &dealt->moves[k];
 
@@ -331,6 +333,8 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 			rc = SHEAF_EBUG;
 		pieces[i] = (struct shf_piece){ x->rank, (uint32_t)t, x->box };
 	}
+	st.collect = m->layout->files_n > SHF_FILES_MANY;
+	st.collector = (uint32_t)shf_home_of(m->layout, ranks, stripe);
 	if (rc == 0 && m->way == SHF_SAVE)
 		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, ranks,
 		                   m->witness ? SHF_DEAL_WITNESS : 0, &dealt, &gap);
@@ -398,6 +402,8 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 			g.lo = shf_cur_u64(&c);
 			g.hi = shf_cur_u64(&c);
 			g.moves_n = shf_cur_u32(&c);
+			g.collected = g.moves_n & COLLECTED;
+			g.moves_n &= ~COLLECTED;
 			g.file = shf_layout_stripe_file(l, stripe);
 			for (uint32_t k = 0; k < g.moves_n && !c.bad; k++) {
 				struct shf_mv v = { .rank = shf_cur_u32(&c),

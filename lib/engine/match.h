@@ -35,6 +35,7 @@ struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine
 	uint64_t lo, hi;
 	uint64_t image;                 /* of lo in this rank's image */
 	uint32_t first_move, moves_n;
+	bool collected;                 /* in two phases, see deal.h */
 };
 struct shf_mv {                 /* a move of my segment */
 	uint32_t tensor, rank, seg;     /* rank: the memory side */
@@ -90,5 +91,8 @@ struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round);
 /* The sentence for a gap. */
 int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
                  const struct shf_gap *gap);
+/* With more files than this, stripes of short runs are written in two phases (deal.h): else every
+ * rank of every node would open all of them. */
+#define SHF_FILES_MANY 16
 #define SHF_WINDOW_MIN (UINT64_C(64) << 10)
 #endif

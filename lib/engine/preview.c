@@ -119,6 +119,7 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 		const struct shf_seg *g = &w->segs[i];
 
 		p->out[self].files += i == 0 || g->file != w->segs[i - 1].file;
+		p->out[self].collects += g->collected ? g->hi - g->lo : 0;
 		for (uint32_t k = 0; k < g->moves_n && rc == 0; k++)
 			rc = count_move(p, m, self, g->round, &w->moves[g->first_move + k]);
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dealing. Saving: long runs of one set of ranks are found first; what lies between them is
- * mixed; every stretch gets a writer, and then, segment by segment, every part a source.
+ * mixed; every stretch gets a writer, and then, segment by segment, every part a source. Where
+ * these are of too many nodes, all stretches become the collector's.
  * Loading: every block that is asked for gets a reader, and then every piece its moves. */
 #include "deal.h"
 #include "parts.h"
@@ -24,6 +25,7 @@ struct deal {
 	struct shf_move *moves;         /* owned */
 	size_t moves_n, moves_max;
 	int flags;
+	bool collected;
 };
 
 static void deal_release(struct deal *d)
@@ -77,7 +79,7 @@ static int deal_finish(struct deal *d, struct shf_arena *arena, struct shf_dealt
 		memcpy(s, d->segments, d->segments_n * sizeof(*s));
 	if (d->moves_n > 0)
 		memcpy(m, d->moves, d->moves_n * sizeof(*m));
-	*out = (struct shf_dealt){ s, d->segments_n, m, d->moves_n };
+	*out = (struct shf_dealt){ s, d->segments_n, m, d->moves_n, d->collected };
 	return 0;
 }
 
@@ -257,6 +259,57 @@ static int deal_sources(struct deal *d)
 	return rc;
 }
 
+static int compare_nodes(const void *a, const void *b)
+{
+	int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* From how many nodes the stripe takes its bytes. */
+static int count_nodes(const struct deal *d, uint64_t *nodes_n)
+{
+	int32_t *nodes = shf_alloc(d->moves_n, sizeof(*nodes));
+	size_t n = 0;
+
+	if (!nodes)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < d->moves_n; i++) {
+		int32_t node = d->parts.nodes[d->moves[i].rank];
+
+		if (!d->moves[i].witness && (n == 0 || nodes[n - 1] != node))
+			nodes[n++] = node;
+	}
+	if (n > 0)
+		qsort(nodes, n, sizeof(*nodes), compare_nodes);
+	*nodes_n = n > 0;
+	for (size_t i = 1; i < n; i++)
+		*nodes_n += nodes[i] != nodes[i - 1];
+	shf_free(nodes);
+	return 0;
+}
+
+/* The second phase, where the first makes short runs: one writer for the stripe. */
+static int deal_collector(struct deal *d)
+{
+	const struct shf_stripe *s = d->parts.stripe;
+	uint64_t nodes_n;
+	int rc;
+
+	if (!s->collect)
+		return 0;
+	rc = count_nodes(d, &nodes_n);
+	if (rc < 0 || nodes_n < 2 || (s->hi - d->parts.from) / nodes_n >= SHF_NODE_RUN)
+		return rc;
+	d->collected = true;
+	d->segments_n = d->fixed_n;
+	d->moves_n = 0;
+	if (d->fixed_n == 1)
+		d->segments[0].rank = s->collector;
+	rc = segment_add(d, d->parts.from, s->hi, s->collector);
+	return rc < 0 ? rc : deal_sources(d);
+}
+
 /* The lowest rank that holds unit u of the tensor; -1: none. Not only of pieces that meet the
  * stripe: the neighbour of a gap may lie before it. */
 static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
@@ -313,6 +366,8 @@ int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
 	if (rc < 0)
 		goto out;
 	rc = deal_sources(&d);
+	if (rc == 0)
+		rc = deal_collector(&d);
 	if (rc < 0)
 		goto out;
 	rc = deal_finish(&d, arena, out);

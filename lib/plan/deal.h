@@ -14,6 +14,10 @@
  * interleaved rows, and every byte has exactly one source. Neighbours of one writer are one
  * segment; the header is a segment of its own.
  *
+ * In two phases: where a stripe dealt like that takes its bytes from more than one node for every
+ * SHF_NODE_RUN of it, and its caller named a collector, the collector writes all of it. The bytes
+ * of the file are the same; more of them travel, and fewer files are opened.
+ *
  * Loading: blocks (1 MiB of the file) that nobody asks for are not read; every other one is read
  * by exactly one of those who ask: one of the node that asks for most of its bytes, by the turns
  * above, so blocks of a stripe that the same ranks ask for have the same reader. Then each
@@ -40,6 +44,8 @@ struct shf_stripe {
 	                                 * of the first stretch after them, without moves) */
 	const struct shf_deal_tensor *tensors;  /* borrowed */
 	size_t tensors_n;
+	bool collect;                   /* saving: short runs are written by the rank collector */
+	uint32_t collector;
 };
 struct shf_piece {              /* a box that a rank holds or wants; may reach out of the stripe */
 	uint32_t rank;
@@ -62,12 +68,14 @@ struct shf_dealt {              /* arrays are in the arena */
 	size_t segments_n;
 	struct shf_move *moves;         /* by segment; then a fixed order */
 	size_t moves_n;
+	bool collected;                 /* in two phases */
 };
 struct shf_gap {                /* what nobody holds: the first such box */
 	uint32_t tensor;                /* index into stripe.tensors */
 	struct shf_box box;
 	int64_t before, after;          /* ranks that hold the units just before and after; -1 */
 };
+#define SHF_NODE_RUN (UINT64_C(4) << 20)        /* shorter, on average, is short */
 #define SHF_DEAL_WITNESS 1      /* also emit a witness move for every replica */
 /* nodes[r]: node number of rank r; ranks members. pieces in any order; result does not depend
  * on it. 0; SHEAF_ENOMEM; SHEAF_ELAYOUT with *gap filled; SHEAF_EINVAL for what the structs above

@@ -87,12 +87,18 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	return rc;
 }
 
+struct bounds {                 /* of staging, 0: none; of a file */
+	uint64_t staging, file;
+};
+#define FEW UINT64_C(700000)    /* files */
+#define MANY 1                  /* a tensor a file: more than are written in one phase */
+
 static bool play(struct simdisk *disk, const struct layout *l, int64_t step, bool load,
-                 const int32_t *nodes, uint64_t staging, uint64_t seed, uint64_t *pairs)
+                 const int32_t *nodes, struct bounds bound, uint64_t seed, uint64_t *pairs)
 {
 	struct job j = { .l = l, .disk = disk, .step = step, .load = load,
 		.opts = { .size = sizeof(j.opts), .flags = SHEAF_CREATE, .timeout_ms = 60000,
-		          .staging_bytes_max = staging, .file_bytes_max = 700000 } };
+		          .staging_bytes_max = bound.staging, .file_bytes_max = bound.file } };
 	struct simgroup_opts o = { .seed = seed, .ranks = l->ranks, .nodes = nodes,
 	                           .pair_bytes = pairs };
 	static uint64_t pid = 100;
@@ -134,14 +140,15 @@ static uint64_t hash_but_manifest(struct simdisk *disk, int64_t step)
 
 static void all_pairs(const int32_t *nodes, uint64_t staging)
 {
+	struct bounds bound = { staging, FEW };
 	int bad = 0;
 
 	for (int a = 0; a < layouts_n; a++) {
 		struct simdisk *disk = simdisk_new(SEED + (uint64_t)a, SIMDISK_STRICT);
 
-		bad += !play(disk, &layouts[a], 7, false, nodes, staging, (uint64_t)a, NULL);
+		bad += !play(disk, &layouts[a], 7, false, nodes, bound, (uint64_t)a, NULL);
 		for (int b = 0; b < layouts_n && !bad; b++)
-			if (!play(disk, &layouts[b], 7, true, nodes, staging,
+			if (!play(disk, &layouts[b], 7, true, nodes, bound,
 				  (uint64_t)(100 * a + b), NULL)) {
 				print_error("saved by %s\n", layouts[a].name);
 				bad++;
@@ -170,7 +177,22 @@ TEST(every_pair_where_each_rank_is_a_node_and_staging_is_small)
 	all_pairs(nodes, 2 << 16);
 }
 
-TEST(the_same_state_gives_the_same_bytes_in_every_layout)
+/* Who wrote does not show in the files, so it is enough that each layout loads its own. */
+TEST(every_layout_saves_in_two_phases)
+{
+	static const int32_t nodes[8] = { 1, 2, 1, 2, 3, 4, 3, 4 };
+	struct bounds bound = { 2 << 16, MANY };
+
+	for (int a = 0; a < layouts_n; a++) {
+		struct simdisk *disk = simdisk_new(SEED, SIMDISK_STRICT);
+
+		CHECK(play(disk, &layouts[a], 7, false, nodes, bound, (uint64_t)a, NULL));
+		CHECK(play(disk, &layouts[a], 7, true, nodes, bound, (uint64_t)a, NULL));
+		simdisk_free(disk);
+	}
+}
+
+static void same_bytes(uint64_t file)
 {
 	static const int32_t nodes[8] = { 1, 1, 2, 2, 3, 3, 1, 2 };
 	uint64_t want = 0;
@@ -178,10 +200,11 @@ TEST(the_same_state_gives_the_same_bytes_in_every_layout)
 	for (int a = 0; a < layouts_n; a++)
 		for (int k = 0; k < 3; k++) {
 			struct simdisk *disk = simdisk_new(SEED, SIMDISK_STRICT);
+			struct bounds bound = { k == 2 ? 1 << 18 : 0, file };
 			uint64_t got;
 
-			CHECK(play(disk, &layouts[a], 7, false, k ? nodes : NULL,
-				   k == 2 ? 1 << 18 : 0, (uint64_t)a, NULL));
+			CHECK(play(disk, &layouts[a], 7, false, k ? nodes : NULL, bound,
+			           (uint64_t)a, NULL));
 			got = hash_but_manifest(disk, 7);
 			want = want ? want : got;
 			if (got != want)
@@ -189,4 +212,15 @@ TEST(the_same_state_gives_the_same_bytes_in_every_layout)
 			CHECK(got == want);
 			simdisk_free(disk);
 		}
+}
+
+TEST(the_same_state_gives_the_same_bytes_in_every_layout)
+{
+	same_bytes(FEW);
+}
+
+/* One rank never collects, the others do. */
+TEST(the_same_bytes_in_one_phase_and_in_two)
+{
+	same_bytes(MANY);
 }

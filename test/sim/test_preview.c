@@ -79,6 +79,7 @@ static void check_rank(const struct sheaf_plan_rank *got, const struct sheaf_pla
 	CHECK_INT(got->receives, want->receives);
 	CHECK_INT(got->shares, want->shares);
 	CHECK_INT(got->staging, want->staging);
+	CHECK_INT(got->collects, want->collects);
 }
 
 TEST(rows_are_written_by_who_holds_them)
@@ -301,6 +302,59 @@ TEST(many_ranks_take_time_by_what_they_hold)
 	free(states);
 }
 
+/* Rows of many tensors over nodes that hold little of each: the stripes of a file go to one node,
+ * and every byte that is not its own travels, once. */
+TEST(short_runs_in_many_files_are_written_in_two_phases)
+{
+	enum { RANKS = 8, TENSORS = 17 };
+	struct sheaf_state *states[RANKS];
+	struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = 1 };
+	int32_t node[RANKS], files = 0;
+	uint64_t sends = 0, receives = 0, collects = 0, written = 0;
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+	char name[8];
+
+	for (int r = 0; r < RANKS; r++) {
+		states[r] = shf_state_new();
+		node[r] = r / 2;
+		for (int t = 0; t < TENSORS; t++) {
+			snprintf(name, sizeof(name), "w%02d", t);
+			struct sheaf_slice s = matrix(name, 1024, 1024);
+
+			s.count[0] = 128;
+			s.start[0] = 128 * r;
+			(void)shf_state_add(states[r], &s);
+		}
+	}
+	CHECK_RC(preview(states, node, RANKS, &opts, &seen, &err), 0, &err);
+	for (int r = 0; r < RANKS; r++) {
+		const struct sheaf_plan_rank *p = &seen.r[r];
+
+		/* 17 files of one stripe each, to 8 homes in turn. */
+		CHECK_INT(p->files, r == 0 ? 3 : 2);
+		CHECK_INT(p->collects, p->writes);
+		CHECK_INT(p->holds, TENSORS * MIB / 2);
+		files += p->files;
+		sends += p->sends;
+		receives += p->receives;
+		collects += p->collects;
+		written += p->writes;
+	}
+	CHECK_INT(files, TENSORS);
+	CHECK_INT(written, TENSORS * (4 * MIB + PAGE));
+	CHECK_INT(sends, TENSORS * 3 * MIB); /* a node has a quarter of what it writes */
+	CHECK_INT(receives, sends);
+	CHECK_INT(collects, written);
+	opts.file_bytes_max = 8 * MIB; /* 9 files are few */
+	CHECK_RC(preview(states, node, RANKS, &opts, &seen, &err), 0, &err);
+	for (int r = 0; r < RANKS; r++) {
+		CHECK_INT(seen.r[r].collects, 0);
+		CHECK(seen.r[r].files == 9 && seen.r[r].sends < PAGE * TENSORS);
+	}
+	release(states, RANKS);
+}
+
 /* ---- against ranks that exist ---- */
 
 struct job {
@@ -351,6 +405,7 @@ static void fold(const struct sheaf_run *run, const struct shf_plan *plan,
 		for (size_t k = 0; k < i; k++)
 			first &= w->segs[k].file != w->segs[i].file;
 		out->files += first;
+		out->collects += w->segs[i].collected ? w->segs[i].hi - w->segs[i].lo : 0;
 	}
 	for (size_t i = 0; i < w->serves_n; i++) {
 		uint64_t bytes = shf_box_units(&w->serves[i].box) *
@@ -411,11 +466,13 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	return rc;
 }
 
-static void compare(const struct layout *l, const int32_t *nodes, uint64_t staging, uint64_t seed)
+static uint64_t compare(const struct layout *l, const int32_t *nodes, uint64_t staging,
+                        uint64_t file, uint64_t seed)
 {
 	struct job j = { .l = l, .opts = { .size = sizeof(j.opts), .flags = SHEAF_CREATE,
-		.timeout_ms = 60000, .staging_bytes_max = staging, .file_bytes_max = 700000 } };
+		.timeout_ms = 60000, .staging_bytes_max = staging, .file_bytes_max = file } };
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
+	uint64_t collects = 0;
 	struct simgroup_opts o = { .seed = seed, .ranks = l->ranks, .nodes = nodes };
 	struct sheaf_state *states[RANKS_MAX];
 	struct lay_memory *m[RANKS_MAX];
@@ -437,19 +494,25 @@ static void compare(const struct layout *l, const int32_t *nodes, uint64_t stagi
 		want.rank = r;
 		want.node = nodes ? nodes[r] : 0;
 		check_rank(&seen.r[r], &want);
+		collects += want.collects;
 		lay_free(m[r]);
 	}
 	release(states, l->ranks);
 	simdisk_free(disk);
+	return collects;
 }
 
 TEST(previews_say_what_real_ranks_plan)
 {
 	static const int32_t nodes[RANKS_MAX] = { 1, 1, 2, 2, 3, 3, 1, 2 };
+	uint64_t collects = 0;
 
 	for (int i = 0; i < layouts_n; i++) {
-		compare(&layouts[i], NULL, 0, 10 + (uint64_t)i);
-		compare(&layouts[i], nodes, 0, 40 + (uint64_t)i);
-		compare(&layouts[i], nodes, 1 << 17, 70 + (uint64_t)i);
+		CHECK_INT(compare(&layouts[i], NULL, 0, 700000, 10 + (uint64_t)i), 0);
+		CHECK_INT(compare(&layouts[i], nodes, 0, 700000, 40 + (uint64_t)i), 0);
+		CHECK_INT(compare(&layouts[i], nodes, 1 << 17, 700000, 70 + (uint64_t)i), 0);
+		CHECK_INT(compare(&layouts[i], NULL, 0, 1, 100 + (uint64_t)i), 0);
+		collects += compare(&layouts[i], nodes, 1 << 17, 1, 130 + (uint64_t)i);
 	}
+	CHECK(collects > MIB);
 }

@@ -61,6 +61,7 @@ static void others(void)
 	FIELD(sheaf_report, verify_ns);
 	STRUCT(sheaf_plan_rank);
 	FIELD(sheaf_plan_rank, staging);
+	FIELD(sheaf_plan_rank, collects);
 }
 
 static void codes(void)

@@ -461,10 +461,36 @@ static int check_save_stripe(uint64_t *s, const struct shf_stripe *stripe)
 	return runs;
 }
 
+/* In two phases: one writer, or what would be without a collector. */
+static bool check_collected(uint64_t *s, const struct shf_stripe *stripe)
+{
+	struct shf_stripe two = *stripe;
+	struct shf_arena arena = { 0 };
+	struct shf_dealt a, b;
+	struct shf_gap gap;
+	size_t n = shuffle(s, shuffled);
+	bool collected;
+
+	two.collect = true;
+	two.collector = (uint32_t)below(s, w.ranks);
+	CHECK_INT(shf_deal_save(&arena, &two, w.piece, w.pieces_n, w.node, w.ranks, 0, &a, &gap),
+	          0);
+	check_saved(&two, &a, false);
+	for (size_t i = 0; a.collected && i < a.segments_n; i++)
+		CHECK_INT(a.segments[i].rank, two.collector);
+	CHECK(!a.collected || a.segments_n <= 2);
+	CHECK_INT(shf_deal_save(&arena, a.collected ? &two : stripe, shuffled, n, w.node, w.ranks,
+	                        0, &b, &gap), 0);
+	check_same(&a, &b);
+	collected = a.collected;
+	shf_arena_release(&arena);
+	return collected;
+}
+
 TEST(every_byte_has_one_writer_and_one_source)
 {
 	uint64_t s = SEED;
-	int runs = 0;
+	int runs = 0, collected = 0;
 
 	print_message("# seed %llx\n", (unsigned long long)s);
 	for (int round = 0; round < 60; round++) {
@@ -476,9 +502,10 @@ TEST(every_byte_has_one_writer_and_one_source)
 			struct shf_stripe stripe = stripe_of(lo, hi, i++);
 
 			runs += check_save_stripe(&s, &stripe);
+			collected += check_collected(&s, &stripe);
 		}
 	}
-	CHECK(runs > 10);
+	CHECK(runs > 10 && collected > 10);
 }
 
 /* The first byte of the stripe that is data and that nobody holds. */
@@ -605,7 +632,7 @@ static void check_blocks(const struct shf_stripe *s)
  * may come twice. */
 static void check_loaded(const struct shf_stripe *s, const struct shf_dealt *d)
 {
-	struct shf_dealt own = { d->segments, d->segments_n, NULL, 0 };
+	struct shf_dealt own = { .segments = d->segments, .segments_n = d->segments_n };
 
 	paint_dealt(s, &own, false);
 	for (size_t i = 0; i < d->moves_n; i++) {

@@ -176,6 +176,45 @@ TEST(long_runs_and_pages_between_them_take_turns_in_each_row)
 	shf_arena_release(&t.arena);
 }
 
+/* A stripe of 64 MiB in rows of 1 KiB, cut between ranks by rows or by columns. */
+static bool is_collected(uint32_t ranks, bool columns, uint32_t nodes, uint64_t i)
+{
+	struct sheet t = sheet_of(16 * 4096, 512, ranks);
+	struct shf_stripe s = sheet_stripe(&t, i, SHF_STRIPE);
+	bool collected;
+
+	s.collect = true;
+	s.collector = ranks - 1;
+	for (uint32_t r = 0; r < ranks; r++) {
+		t.node[r] = (int32_t)(r % nodes);
+		if (columns)
+			hold(&t, r, 0, 16 * 4096, 512 / ranks * r, 512 / ranks);
+		else
+			hold(&t, r, 16 * 4096 / ranks * r, 16 * 4096 / ranks, 0, 512);
+	}
+	CHECK_INT(shf_deal_save(&t.arena, &s, t.piece, t.pieces_n, t.node, ranks, 0, &t.dealt,
+	                        &t.gap), 0);
+	collected = t.dealt.collected;
+	for (size_t k = 0; collected && k < t.dealt.segments_n; k++)
+		CHECK_INT(t.dealt.segments[k].rank, ranks - 1);
+	shf_arena_release(&t.arena);
+	return collected;
+}
+
+/* Of 16 nodes a stripe has bytes of four and, a page behind them, of a fifth. */
+TEST(stripes_of_many_nodes_are_collected)
+{
+	for (uint64_t i = 1; i < 4; i++) {
+		CHECK(!is_collected(4, false, 4, i));
+		CHECK(!is_collected(8, false, 8, i));
+		CHECK(is_collected(16, false, 16, i));
+		CHECK(!is_collected(16, false, 3, i));
+		CHECK(!is_collected(4, true, 4, i));
+		CHECK(is_collected(8, true, 8, i));
+		CHECK(!is_collected(8, true, 2, i));
+	}
+}
+
 TEST(a_stripe_without_tensors_has_one_writer_and_no_reader)
 {
 	struct sheet t = sheet_of(0, 5, 3);
