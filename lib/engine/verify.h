@@ -12,6 +12,7 @@
 #include "engine.h"
 
 #define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
+#define SHF_VERIFY_CHUNKS 8                     /* under way at a time */
 #define SHF_GONE UINT64_MAX
 struct shf_verify {
 	struct sheaf_step *step;
@@ -21,7 +22,9 @@ struct shf_verify {
 	uint64_t *first;                /* owned; by file: its first block; one more: all of them */
 	uint64_t *raw;                  /* owned; by file: raw sum of what was read (no sums) */
 	uint64_t *got, *got_bytes;      /* owned; by tensor of the sums: of its good blocks */
-	uint8_t *chunk[2];              /* owned */
+	int *direct;                    /* owned; by file: descriptor past the cache; 0: none */
+	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; NULL: not needed so far */
+	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
 	int rc, blind;                  /* of the first finding; of the first thing not told */
 	struct sheaf_error err, blind_err;
 	uint64_t findings, disk_bytes, retries;

@@ -388,9 +388,10 @@ static int setup(struct shf_verify *v, struct sheaf_error *err)
 	v->raw = shf_zalloc(files, sizeof(*v->raw));
 	v->got = shf_zalloc(tensors, sizeof(*v->got));
 	v->got_bytes = shf_zalloc(tensors, sizeof(*v->got_bytes));
-	v->chunk[0] = shf_alloc(SHF_VERIFY_CHUNK, 1);
-	v->chunk[1] = shf_alloc(SHF_VERIFY_CHUNK, 1);
-	if (v->bytes && v->first && v->raw && v->got && v->got_bytes && v->chunk[0] && v->chunk[1])
+	v->direct = shf_zalloc(files, sizeof(*v->direct));
+	v->chunk[0] = shf_alloc(SHF_VERIFY_CHUNK + SHF_ALIGN, 1);
+	v->block_ones = shf_crc64_ones(SHF_BLOCK);
+	if (v->bytes && v->first && v->raw && v->got && v->got_bytes && v->direct && v->chunk[0])
 		return 0;
 	return shf_fail(err, SHEAF_ENOMEM, "no memory to verify %zu files, %zu tensors", files,
 	                tensors);
@@ -403,8 +404,9 @@ static void release(struct shf_verify *v)
 	shf_free(v->raw);
 	shf_free(v->got);
 	shf_free(v->got_bytes);
-	shf_free(v->chunk[0]);
-	shf_free(v->chunk[1]);
+	shf_free(v->direct);
+	for (int i = 0; i < SHF_VERIFY_CHUNKS; i++)
+		shf_free(v->chunk[i]);
 }
 
 /* Every look at everything. Its failures are the group's; the step's are in v. [collective] */
