@@ -17,9 +17,9 @@ struct bench_opts {
 	double gb;
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
-	int64_t timeout_ms, keep_last;
+	int64_t timeout_ms, keep_last, rounds;
 	uint64_t seed;
-	bool adam, lenient, convert, json, help;
+	bool adam, lenient, convert, json, help, on_line, unverified;
 };
 /* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);
@@ -66,6 +66,22 @@ struct bench {
 	struct wl_held held, held_to;
 	struct sheaf_state *state, *state_to;
 };
+
+/* What a rank used between start and stop. */
+struct bench_meter {
+	uint64_t user_ns, sys_ns, faults;
+	uint64_t read_bytes, write_bytes;       /* from and to the disk, by the kernel */
+	uint64_t rss, peak, grown;              /* resident at start, most, and peak - rss */
+};
+void bench_meter_start(struct bench_meter *m);
+void bench_meter_stop(struct bench_meter *m);
+/* All ranks: times and bytes are added, of memory the largest is taken. */
+int bench_meter_share(const struct bench_comm *c, struct bench_meter *m, struct sheaf_error *err);
+json_t *bench_meter_json(const struct bench_meter *m, int64_t round);
+/* With --on-line: event `ready`, then 1 when rank 0 has read a line, 0 at the end of its input,
+ * or ELOST. Waits without a deadline. Without --on-line 1. */
+int bench_on_line(const struct bench *b, struct sheaf_error *err);
+
 /* 0, or the code that all ranks return; events and sentences are out. */
 int bench_run(struct bench *b);
 /* The sentence of a failure, to stderr and as an event; returns code. */

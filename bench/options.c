@@ -35,6 +35,11 @@ const char bench_usage[] =
 	"  --io auto|pwrite|buffered, --isa auto|scalar, --timeout-ms N (60000)\n"
 	"  --lenient              load what is there; master weights cast up where absent\n"
 	"  --convert              the stored dtype may differ\n"
+	"to measure\n"
+	"  --rounds N             save: steps S, S+E, ... with the values of step S, filled once;\n"
+	"                         load: step S again and again, the first and last time checked\n"
+	"  --on-line              a round waits for a line on standard input\n"
+	"  --unverified           load without looking at any checksum\n"
 	"  --json                 events on stdout;  --events FILE  append them there\n"
 	"\n"
 	"Exit 0; 1 values are wrong, or ECORRUPT, EDIVERGED, ELAYOUT, EFORMAT; 2 all else.\n";
@@ -74,6 +79,9 @@ static const struct opt {
 	{ "isa", TEXT, AT(isa), 0, 0, ALL },
 	{ "timeout-ms", INT, AT(timeout_ms), 1, INT32_MAX, ALL },
 	{ "keep-last", INT, AT(keep_last), 1, INT32_MAX, ALL },
+	{ "rounds", INT, AT(rounds), 1, 1000000000, BENCH_SAVE | BENCH_LOAD },
+	{ "on-line", FLAG, AT(on_line), 0, 0, BENCH_SAVE | BENCH_LOAD },
+	{ "unverified", FLAG, AT(unverified), 0, 0, BENCH_LOAD },
 	{ "lenient", FLAG, AT(lenient), 0, 0, ALL },
 	{ "convert", FLAG, AT(convert), 0, 0, ALL },
 	{ "json", FLAG, AT(json), 0, 0, ALL },
@@ -225,6 +233,20 @@ static int check_step(struct bench_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+static int check_rounds(struct bench_opts *o, struct sheaf_error *err)
+{
+	if (!o->rounds && o->on_line)
+		return wl_fail(err, SHEAF_EINVAL, "--on-line: is for --rounds");
+	if (!o->rounds)
+		return 0;
+	if (o->steps > 1)
+		return wl_fail(err, SHEAF_EINVAL, "--rounds: has one step each, not --steps %lld",
+			       (long long)o->steps);
+	if (o->verb == BENCH_SAVE && o->step > INT64_MAX - (o->rounds - 1) * o->every)
+		return wl_fail(err, SHEAF_EINVAL, "--rounds: the last step is beyond 2^63 - 1");
+	return 0;
+}
+
 static int check_gb(struct bench_opts *o, struct sheaf_error *err)
 {
 	char *end;
@@ -273,6 +295,8 @@ int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_e
 			rc = wl_fail(err, SHEAF_EINVAL, "reshard: needs --to");
 		if (rc == 0)
 			rc = check_step(&made, err);
+		if (rc == 0)
+			rc = check_rounds(&made, err);
 		if (rc == 0)
 			rc = check_gb(&made, err);
 		if (rc == 0)

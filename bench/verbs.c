@@ -145,7 +145,34 @@ static int commit(const struct bench *b, struct sheaf_save *save, struct sheaf_e
 	}
 }
 
-static int saved(const struct bench *b, int64_t step, const struct span *span,
+/* A save as it was measured: when, what it used, the part of it that begin blocked for. */
+struct measure {
+	struct span span;
+	struct bench_meter meter;
+	uint64_t first_ns;
+};
+
+/* What --rounds adds to an event. All ranks; the event is rank 0's. */
+static int measured(const struct bench *b, struct measure *m, int64_t round, const char *first,
+		    json_t *event, struct sheaf_error *err)
+{
+	int rc = 0;
+	json_t *more;
+
+	if (b->o->rounds)
+		rc = bench_meter_share(&b->comm, &m->meter, err);
+	if (b->o->rounds && rc == 0)
+		rc = bench_reduce(&b->comm, &m->first_ns, 1, MPI_MAX, err);
+	if (b->o->rounds && rc == 0) {
+		more = bench_meter_json(&m->meter, round);
+		json_object_set_new(event, first, json_real((double)m->first_ns * 1e-9));
+		json_object_update(event, more);
+		json_decref(more);
+	}
+	return rc;
+}
+
+static int saved(const struct bench *b, int64_t step, int64_t round, struct measure *m,
 		 const struct sheaf_stat *stat, struct sheaf_error *err)
 {
 	struct sheaf_step_info info = { .size = sizeof(info) };
@@ -153,6 +180,7 @@ static int saved(const struct bench *b, int64_t step, const struct span *span,
 	uint64_t blocked = stat->begin_ns + stat->copied_ns + stat->exchange_ns + stat->wait_ns +
 			   stat->commit_ns;
 	struct sheaf_step *made = NULL;
+	json_t *event;
 	char path[4200], size[32], rate[40];
 	double seconds = 0;
 	int rc = bench_reduce(&b->comm, sum, 3, MPI_SUM, err);
@@ -160,7 +188,7 @@ static int saved(const struct bench *b, int64_t step, const struct span *span,
 	if (rc == 0)
 		rc = bench_reduce(&b->comm, &blocked, 1, MPI_MAX, err);
 	if (rc == 0)
-		rc = span_seconds(b, span, &seconds, err);
+		rc = span_seconds(b, &m->span, &seconds, err);
 	if (rc < 0)
 		return rc;
 	if (b->comm.rank == 0) {
@@ -170,51 +198,58 @@ static int saved(const struct bench *b, int64_t step, const struct span *span,
 			rc = sheaf_step_info(made, &info);
 	}
 	rc = bench_agree(&b->comm, rc, err);
+	event = json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I}", "event", "saved", "step",
+			  (json_int_t)step, "bytes", (json_int_t)info.bytes, "held",
+			  (json_int_t)sum[0], "seconds", seconds, "blocked_ms",
+			  (double)blocked * 1e-6, "disk_bytes", (json_int_t)sum[1], "net_bytes",
+			  (json_int_t)sum[2], "files", (json_int_t)info.files);
+	if (rc == 0)
+		rc = measured(b, m, round, "begin_s", event, err);
 	if (rc == 0 && b->events.speaks) {
-		bench_event(&b->events,
-			    json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I}", "event", "saved",
-				      "step", (json_int_t)step, "bytes", (json_int_t)info.bytes,
-				      "held", (json_int_t)sum[0], "seconds", seconds, "blocked_ms",
-				      (double)blocked * 1e-6, "disk_bytes", (json_int_t)sum[1],
-				      "net_bytes", (json_int_t)sum[2], "files",
-				      (json_int_t)info.files));
+		bench_event(&b->events, json_incref(event));
 		bench_say(&b->events, "step %lld saved: %s in %llu file%s, %.3f s%s",
 			  (long long)step, wl_size(size, info.bytes),
 			  (unsigned long long)info.files, info.files == 1 ? "" : "s", seconds,
 			  speed(rate, info.bytes, seconds));
 	}
+	json_decref(event);
 	sheaf_step_close(made);
 	return rc;
 }
 
-static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+/* round 0 fills; later ones save the same values, as a trainer saves the same memory again. */
+static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
+		     struct sheaf_error *err)
 {
 	struct wl_source src = { b->o->seed, step, b->like };
 	struct sheaf_stat stat = { .size = sizeof(stat) };
 	struct sheaf_save *save = NULL;
-	struct span span;
-	int rc = wl_held_fill(&b->held, &b->model, &src, err);
+	struct measure m;
+	int rc = round ? 0 : wl_held_fill(&b->held, &b->model, &src, err);
 
 	rc = bench_agree(&b->comm, rc, err);
+	bench_meter_start(&m.meter);
 	if (rc == 0)
-		rc = span_begin(b, &span, err);
+		rc = span_begin(b, &m.span, err);
 	if (rc != 0)
 		return rc;
 	bench_event(&b->events, json_pack("{s:s,s:I}", "event", "begin", "step", (json_int_t)step));
-	span.start = now_ns();
+	m.span.start = now_ns();
 	rc = sheaf_save_begin(&save, run, step, b->state, NULL, err);
+	m.first_ns = (uint64_t)(now_ns() - m.span.start);
 	if (rc == 0) {
 		attach(b, save);
 		rc = commit(b, save, err);
 	}
-	span.end = now_ns();
+	m.span.end = now_ns();
+	bench_meter_stop(&m.meter);
 	if (rc == 0) {
 		bench_event(&b->events,
 			    json_pack("{s:s,s:I}", "event", "committed", "step", (json_int_t)step));
 		sheaf_save_stat(save, &stat);
 	}
 	sheaf_save_free(save);
-	return rc ? rc : saved(b, step, &span, &stat, err);
+	return rc ? rc : saved(b, step, round, &m, &stat, err);
 }
 
 /* --- load --------------------------------------------------------------------------------- */
@@ -293,25 +328,27 @@ static void count(char *text, size_t n, uint64_t k, const char *what)
 		snprintf(text + at, n - at, ", %llu %s", (unsigned long long)k, what);
 }
 
-static void loaded(const struct bench *b, int64_t step, const struct sheaf_report *r,
-		   const struct sheaf_step_info *info, double seconds, uint64_t checked)
+static int loaded(const struct bench *b, int64_t step, int64_t round, struct measure *m,
+		  const struct sheaf_report *r, const struct sheaf_step_info *info, double seconds,
+		  uint64_t checked, struct sheaf_error *err)
 {
 	char size[32], rate[40], odd[240] = "";
+	json_t *event = json_pack(
+	    "{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,"
+	    "s:I,s:I}",
+	    "event", "loaded", "step", (json_int_t)step, "bytes", (json_int_t)r->bytes, "held",
+	    (json_int_t)r->held, "seconds", seconds, "blocked_ms", seconds * 1e3, "disk_bytes",
+	    (json_int_t)r->disk_bytes, "net_bytes", (json_int_t)r->net_bytes, "files",
+	    (json_int_t)info->files, "missing", (json_int_t)r->missing, "unexpected",
+	    (json_int_t)r->unexpected, "converted", (json_int_t)r->converted, "derived",
+	    (json_int_t)r->derived, "ignored", (json_int_t)r->ignored, "unverified",
+	    (json_int_t)r->unverified, "mismatched", (json_int_t)r->mismatched, "zeroed",
+	    (json_int_t)r->zeroed, "checked_items", (json_int_t)checked);
+	int rc = measured(b, m, round, "open_s", event, err);
 
-	bench_event(&b->events,
-		    json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,"
-			      "s:I,s:I}",
-			      "event", "loaded", "step", (json_int_t)step, "bytes",
-			      (json_int_t)r->bytes, "held", (json_int_t)r->held, "seconds", seconds,
-			      "blocked_ms", seconds * 1e3, "disk_bytes", (json_int_t)r->disk_bytes,
-			      "net_bytes", (json_int_t)r->net_bytes, "files",
-			      (json_int_t)info->files, "missing", (json_int_t)r->missing,
-			      "unexpected", (json_int_t)r->unexpected, "converted",
-			      (json_int_t)r->converted, "derived", (json_int_t)r->derived,
-			      "ignored", (json_int_t)r->ignored, "unverified",
-			      (json_int_t)r->unverified, "mismatched", (json_int_t)r->mismatched,
-			      "zeroed", (json_int_t)r->zeroed, "checked_items",
-			      (json_int_t)checked));
+	bench_event(&b->events, event);
+	if (rc != 0)
+		return rc;
 	count(odd, sizeof(odd), r->missing, "missing");
 	count(odd, sizeof(odd), r->mismatched, "of another shape");
 	count(odd, sizeof(odd), r->unexpected, "unexpected");
@@ -322,55 +359,84 @@ static void loaded(const struct bench *b, int64_t step, const struct sheaf_repor
 	bench_say(&b->events, "step %lld loaded: %s, %.3f s%s, %llu items equal%s",
 		  (long long)step, wl_size(size, r->bytes), seconds,
 		  speed(rate, r->bytes, seconds), (unsigned long long)checked, odd);
+	return 0;
 }
 
-/* Load into held and compare every item. *number: the step that was opened. */
-static int load_step(struct bench *b, struct sheaf_run *run, int64_t step, struct wl_held *held,
-		     struct sheaf_state *state, int64_t *number, struct sheaf_error *err)
+/* --unverified is for steps opened by their path. */
+static int step_open(const struct bench *b, struct sheaf_run *run, int64_t step,
+		     struct sheaf_step **open, struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_UNVERIFIED,
+				   .io_threads = (int32_t)b->o->io_threads,
+				   .timeout_ms = (int32_t)b->o->timeout_ms };
+	char path[4200];
+
+	if (!b->o->unverified)
+		return sheaf_step_open(open, run, step, err);
+	snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
+	return sheaf_step_open_path(open, path, b->group, &opts, err);
+}
+
+/* What a load left in memory, item by item. */
+static int check(struct bench *b, struct wl_held *held, struct sheaf_step *open,
+		 const struct heard *heard, uint64_t *checked, struct sheaf_error *err)
+{
+	struct wl_source src = { b->o->seed, sheaf_step_number(open), b->like };
+	struct wl_said said = { .what = heard->what, .step = open };
+	int rc = wl_held_check(held, &b->model, &src, &said, checked, err);
+
+	rc = bench_agree(&b->comm, rc, err);
+	return rc ? rc : bench_reduce(&b->comm, checked, 1, MPI_SUM, err);
+}
+
+/* Load into held, whose memory is touched before the clock starts, and compare every item.
+ * Of many rounds the first and the last are compared. *step becomes the number that was opened. */
+static int load_step(struct bench *b, struct sheaf_run *run, int64_t round, struct wl_held *held,
+		     struct sheaf_state *state, int64_t *step, struct sheaf_error *err)
 {
 	struct heard heard = { .model = &b->model };
 	struct sheaf_report report = { .size = sizeof(report), .item = hear, .arg = &heard };
 	struct sheaf_step_info info = { .size = sizeof(info) };
-	struct wl_source src = { b->o->seed, step, b->like };
-	struct wl_said said = { 0 };
 	struct sheaf_step *open = NULL;
 	uint32_t flags = (b->o->convert ? SHEAF_CONVERT : 0) |
 			 (b->o->lenient ? SHEAF_LENIENT | SHEAF_DERIVE : 0);
 	uint64_t checked = 0;
-	struct span span;
+	struct measure m;
 	double seconds;
-	int rc = sheaf_step_open(&open, run, step, err);
+	int64_t before;
+	int rc;
 
+	wl_held_poison(held);
+	bench_meter_start(&m.meter);
+	before = now_ns();
+	rc = step_open(b, run, *step, &open, err);
+	m.first_ns = (uint64_t)(now_ns() - before);
 	if (rc < 0)
 		return rc;
-	*number = src.step = sheaf_step_number(open);
+	*step = sheaf_step_number(open);
 	heard.what = calloc(b->model.n + 1, 1);
 	if (!heard.what)
 		rc = wl_fail(err, SHEAF_ENOMEM, "no memory to hear the report");
-	wl_held_poison(held);
 	rc = bench_agree(&b->comm, rc, err);
 	if (rc == 0)
-		rc = span_begin(b, &span, err);
+		rc = span_begin(b, &m.span, err);
 	if (rc != 0)
 		goto out;
-	span.start = now_ns();
+	m.span.start = now_ns();
 	rc = sheaf_step_load(open, state, flags, &report, err);
-	span.end = now_ns();
+	m.span.end = now_ns();
+	bench_meter_stop(&m.meter);
 	if (rc == 0)
-		rc = span_seconds(b, &span, &seconds, err);
+		rc = span_seconds(b, &m.span, &seconds, err);
 	if (rc != 0)
 		goto out;
 	sheaf_step_info(open, &info);
-	said.what = heard.what;
-	said.step = open;
-	rc = wl_held_check(held, &b->model, &src, &said, &checked, err);
-	rc = bench_agree(&b->comm, rc, err);
-	if (rc == 0)
-		rc = bench_reduce(&b->comm, &checked, 1, MPI_SUM, err);
+	if (round == 0 || round == b->o->rounds - 1)
+		rc = check(b, held, open, &heard, &checked, err);
 	if (rc == 0 && b->o->lenient)
 		rc = tell_odd(b, open, &heard, err);
 	if (rc == 0)
-		loaded(b, src.step, &report, &info, seconds, checked);
+		rc = loaded(b, *step, round, &m, &report, &info, seconds, checked, err);
 out:
 	free(heard.what);
 	sheaf_step_close(open);
@@ -384,19 +450,25 @@ int bench_run(struct bench *b)
 	const struct bench_opts *o = b->o;
 	struct sheaf_error err = { .rank = -1 };
 	struct sheaf_run *run = NULL;
-	int64_t step = o->step;
+	int64_t step = o->step, n = o->rounds ? o->rounds : o->steps;
 	bool saves = o->verb != BENCH_LOAD, loads = o->verb != BENCH_SAVE;
 	struct wl_held *into = o->verb == BENCH_RESHARD ? &b->held_to : &b->held;
 	struct sheaf_state *state = o->verb == BENCH_RESHARD ? b->state_to : b->state;
 	int rc = run_open(b, saves ? SHEAF_CREATE : SHEAF_READONLY, &run, &err);
 
-	for (int64_t k = 0; rc == 0 && k < o->steps; k++) {
-		if (o->step >= 0)
+	for (int64_t k = 0; rc == 0 && k < n; k++) {
+		int64_t round = o->rounds ? k : 0;
+
+		rc = bench_on_line(b, &err);
+		if (rc <= 0)
+			break;
+		rc = 0;
+		if (o->step >= 0 && (saves || !o->rounds))
 			step = o->step + k * o->every;
 		if (saves)
-			rc = save_step(b, run, step, &err);
+			rc = save_step(b, run, step, round, &err);
 		if (rc == 0 && loads)
-			rc = load_step(b, run, step, into, state, &step, &err);
+			rc = load_step(b, run, round, into, state, &step, &err);
 	}
 	if (rc != 0)
 		bench_error(b, step, rc, &err);

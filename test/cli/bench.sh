@@ -89,6 +89,32 @@ t 0 '--keep-last prunes' mpi 1 save --run kept --step 1 --steps 4 --state state.
 t 0 'and keeps' "$SHEAF" ls kept --json
 json 'the newest' '[x["step"] for x in o if x["state"] == "committed"][-2:] == [3, 4]'
 
+t 0 'rounds save the same memory again' mpi 2 save --run rounds --step 4 --rounds 3 --every 2 \
+	--state state.json --mesh dp=2 --json
+json 'as steps of their own' '[x["step"] for x in o if x["event"] == "saved"] == [4, 6, 8]'
+json 'with what each used' 'all(keys(x, "round begin_s cpu_s user_s sys_s faults io_read_bytes \
+	io_write_bytes rss_bytes peak_bytes grown_bytes") and x["cpu_s"] > 0 and \
+	x["rss_bytes"] > 0 and x["begin_s"] <= x["seconds"] for x in o if x["event"] == "saved")'
+t 0 'with the values of the first' "$SHEAF" diff rounds@4 rounds@8
+t 0 'rounds load one step again and again' mpi 2 load --run rounds --step 4 --rounds 3 \
+	--state state.json --mesh dp=2 --json
+json 'and check it the first and the last time' '[x["step"] for x in o] == [4, 4, 4] and \
+	[x["checked_items"] > 1e6 for x in o] == [True, False, True] and \
+	all(keys(x, "round open_s cpu_s") for x in o)'
+t 0 'a load may leave checksums alone' mpi 1 load --run rounds --step 4 --unverified \
+	--state state.json --json
+json 'and says so of each tensor' 'o[0]["unverified"] > 10 and o[0]["checked_items"] > 1e6'
+printf 'go\n\n' >lines
+said='sheaf-bench save --on-line'
+mpi 2 save --run lined --step 1 --rounds 9 --on-line --state state.json --mesh dp=2 --json \
+	<lines >"$T/out" 2>"$T/err"
+rc=$?
+result $rc 'rounds wait for lines, and end where they do'
+json 'each told first' '[x["event"] for x in o if x["event"] in ("ready", "saved")] == \
+	["ready", "saved", "ready", "saved", "ready"]'
+t 2 '--on-line without rounds' mpi 1 save --run lined --step 9 --on-line --state state.json
+t 2 '--rounds with --steps' mpi 1 save --run lined --step 9 --rounds 2 --steps 2 --state state.json
+
 make hf hf
 t 0 '--like takes values and files' mpi 2 save --run like --step 1 --like hf --adam --mesh tp=2
 t 0 'the same weights' "$SHEAF" diff hf like --family model

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a number was measured on: processor, memory, kernel, file system, versions."""
+import os
+import re
+import subprocess
+
+
+def said(*command, cwd=None):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def file_text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""
+
+
+def mount_of(path):
+    """File system type and options of the mount that holds path; ("", "") where unknown."""
+    path, found = os.path.realpath(path), ("", "", "")
+    for line in file_text("/proc/self/mounts").splitlines():
+        parts = line.split()
+        at = parts[1].encode().decode("unicode_escape")
+        if (path + "/").startswith(at.rstrip("/") + "/") and len(at) >= len(found[0]):
+            found = (at, parts[2], parts[3])
+    return found[1], found[2]
+
+
+def memory_free():
+    """Bytes that new programs may take."""
+    free = re.search(r"MemAvailable:\s*(\d+)", file_text("/proc/meminfo"))
+    return int(free[1]) * 1024 if free else 1 << 62
+
+
+def describe(path):
+    cpu = file_text("/proc/cpuinfo")
+    flags = set((re.search(r"^(?:flags|Features)\s*:\s*(.*)", cpu, re.M) or ["", ""])[1].split())
+    memory = re.search(r"MemTotal:\s*(\d+)", file_text("/proc/meminfo"))
+    kind, options = mount_of(path)
+    return {
+        "cpu": (re.search(r"model name\s*:\s*(.*)", cpu) or ["", os.uname().machine])[1],
+        "cores": len(os.sched_getaffinity(0)),
+        "instructions": [f for f in ("avx2", "avx512f", "pclmulqdq", "vpclmulqdq") if f in flags],
+        "memory_bytes": int(memory[1]) * 1024 if memory else 0,
+        "kernel": os.uname().release,
+        "file_system": kind, "mount_options": options,
+        "fio": said("fio", "--version"),
+        "mpi": said("mpirun", "--version").split("\n")[0],
+        "compiler": said("gcc", "--version").split("\n")[0],
+        "commit": said(os.path.join(path, "tools", "commit"), cwd=path),
+        "load": os.getloadavg()[0],
+    }
+
+
+def lines(path):
+    m = describe(path)
+    yield "%s, %d cores (%s), %.0f GB of memory, Linux %s" % (
+        m["cpu"], m["cores"], " ".join(m["instructions"]), m["memory_bytes"] / 1e9, m["kernel"])
+    yield "%s (%s); %s; %s; %s; commit %s; load average %.1f at the end" % (
+        m["file_system"], m["mount_options"], m["fio"], m["mpi"], m["compiler"], m["commit"],
+        m["load"])
