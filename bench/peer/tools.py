@@ -45,37 +45,39 @@ class Sheaf(Tool):
     def start(self):
         from libsheaf import Sheaf as Library
         self.library = Library
-        self.run = self.saved = self.into = None
+        self.runs, self.saved, self.into = {}, None, None
         self.step = 0
 
     def open(self, path, create):
-        if self.run is None:
-            self.run = self.library(self.ctx.spec["library"], path, create)
+        """The run at path, opened once, as a trainer does."""
+        if path not in self.runs:
+            self.runs[path] = self.library(self.ctx.spec["library"], path, create)
+        return self.runs[path]
 
     def state(self, lib, address):
         return lib.state([(t["family"], t["name"], t["dtype"], t["shape"], t["at"])
                           for t in self.ctx.spec["tensors"]], address)
 
     def save(self, path):
-        self.open(path, True)
+        run = self.open(path, True)
         if self.saved is None:
-            self.saved = self.state(self.run, self.ctx.source_address())
+            self.saved = self.state(run, self.ctx.source_address())
         self.step += 1
-        self.run.save(self.step, self.saved)
+        run.save(self.step, self.saved)
 
     def load(self, path):
-        self.open(path, False)
+        run = self.open(path, False)
         if self.into is None:
-            self.into = self.state(self.run, self.ctx.target_address())
-        self.run.load(-1, self.into)
+            self.into = self.state(run, self.ctx.target_address())
+        run.load(-1, self.into)
 
     def fresh(self, path):
         import mmap
-        self.open(path, False)
-        memory = mmap.mmap(-1, self.ctx.spec["bytes"])
-        state = self.state(self.run, self.ctx.address(memory))
-        self.run.load(-1, state)
-        self.run.lib.sheaf_state_free(state)
+        run = self.open(path, False)
+        memory = mmap.mmap(-1, self.ctx.spec["bytes"], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        state = self.state(run, self.ctx.address(memory))
+        run.load(-1, state)
+        run.lib.sheaf_state_free(state)
         return memory
 
 
@@ -139,7 +141,7 @@ class Safetensors(Tool):
 
 
 class Fast(Safetensors):
-    note = "one loader a file: names repeat between files"
+    note = "one loader a file, as names repeat; drops the page cache, its default"
 
     def start(self):
         super().start()
@@ -253,12 +255,16 @@ class DcpHf(Dcp):
 
 
 class TorchCheckpointing(Tool):
+    direct = True
     note = "CheckpointManager, sync"
 
     def start(self):
         import torch  # noqa: F401
         import torch_checkpointing as tc
-        self.manager = tc.CheckpointManager(tc.CheckpointManager.Config.with_sync_save())
+        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+        config = tc.CheckpointManager.Config.with_sync_save()
+        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=self.direct)
+        self.manager = tc.CheckpointManager(config)
 
     def save(self, path):
         # It renames a folder of its own onto the path, which must not be there.
@@ -275,6 +281,11 @@ class TorchCheckpointing(Tool):
         for key, t in self.fresh(path).items():
             if t.data_ptr() != self.ctx.target[key].data_ptr():
                 self.ctx.target[key].copy_(t)
+
+
+class TorchCheckpointingBuffered(TorchCheckpointing):
+    direct = False
+    note = "CheckpointManager, sync, use_direct_io=False"
 
 
 class Orbax(Tool):
@@ -347,5 +358,6 @@ TOOLS = {
     "sheaf": Sheaf, "torch.save": TorchSave, "torch.read": TorchRead, "safetensors": Safetensors,
     "fastsafetensors": Fast, "runai-streamer": Streamer, "dcp": Dcp, "dcp-2": Dcp2, "dcp-4": Dcp4,
     "dcp-async": DcpAsync, "dcp-hf": DcpHf, "torch_checkpointing": TorchCheckpointing,
+    "torch_checkpointing-buffered": TorchCheckpointingBuffered,
     "orbax": Orbax, "orbax-plain": OrbaxPlain, "tensorstore": TensorStore,
 }
