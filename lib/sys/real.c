@@ -30,6 +30,7 @@ static const struct shf_sys_ops real_ops = {
 	.submit = shf_real_submit,
 	.complete = shf_real_complete,
 	.queue_pin = shf_real_queue_pin,
+	.queue_stat = shf_real_queue_stat,
 	.resident = shf_real_resident,
 	.shm_new = shf_real_shm_new,
 	.shm_free = shf_real_shm_free,

@@ -34,12 +34,22 @@ uint64_t shf_real_pid(void *arg);
 /* The beginning of a small file of the kernel's as text; false: not there or not ours to read. */
 bool shf_real_text(const char *path, char *buf, size_t n);
 
-/* Threads that do what is submitted (pool.c). */
+/* The queue (queue.c). */
 int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads);
 void shf_real_queue_free(void *arg, struct shf_queue *queue);
 int shf_real_submit(void *arg, struct shf_queue *queue, struct shf_io *io);
 int shf_real_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
 void shf_real_queue_pin(void *arg, struct shf_queue *queue, void *base, size_t bytes);
+void shf_real_queue_stat(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
+/* What queue_new leaves to the queue, for tests and measurements. Zero: as queue_new does. */
+enum { SHF_CARRY_BEST, SHF_CARRY_POOL, SHF_CARRY_BUFFERED };
+struct shf_queue_how {
+	int carrier;                    /* the ring where there is one; threads; threads, and
+	                                 * nothing direct */
+	int depth;                      /* pieces in the ring at a time */
+	size_t piece_bytes;             /* a multiple of SHF_ALIGN */
+};
+int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how);
 
 /* Bytes that can still be had without the kernel killing somebody for them (room.c). */
 uint64_t shf_real_memory_left(void);

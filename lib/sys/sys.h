@@ -41,6 +41,14 @@ struct shf_owner {
 /* I/O that is submitted and completed, never called and awaited. A request and its buffer
  * belong to the queue from submit until complete returns it. */
 enum { SHF_IO_READ = 1, SHF_IO_WRITE, SHF_IO_FSYNC };
+struct shf_part {                       /* the queue's own: a stretch of a request */
+	struct shf_part *next;
+	struct shf_io *io;
+	uint64_t at, end;               /* of the file, not yet handed out */
+	uint64_t redo_at, redo_end;     /* to be done again, buffered; empty: nothing */
+	uint32_t out;                   /* pieces handed out and not back */
+	bool direct;
+};
 struct shf_io {
 	int op, fd;
 	int direct;                     /* the same file, opened with SHF_O_DIRECT: the aligned part
@@ -52,7 +60,17 @@ struct shf_io {
 	int64_t result;                 /* set on completion: bytes (reads may be short at the end
 	                                 * of the file only), or a negative errno */
 	void *user;                     /* yours */
-	struct shf_io *next;            /* the queue's while it owns the request */
+	struct shf_io *next;            /* from here on the queue's while it owns the request */
+	struct shf_part part[3];
+	uint64_t reached;
+	uint32_t left;
+	int error;
+};
+/* What carried the bytes of a queue so far. */
+struct shf_queue_stat {
+	bool ring;                      /* direct requests go through io_uring */
+	uint64_t direct_bytes, buffered_bytes;
+	uint32_t refused;               /* requests of which the kernel refused the direct part */
 };
 struct shf_queue;                       /* opaque; one per open run or step */
 
@@ -109,6 +127,7 @@ struct shf_sys_ops {
 	 * each time. A hint. One stretch at a time; NULL: none any more. It must stay mapped until
 	 * then, and nothing of it may be under way at either call. */
 	void (*queue_pin)(void *arg, struct shf_queue *queue, void *base, size_t bytes);
+	void (*queue_stat)(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
 	/* How many bytes of [off, off + n) of the file are in memory already; -ENOTSUP where nobody
 	 * knows. */
 	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);

@@ -124,6 +124,7 @@ struct shf_queue {
 	struct shf_io *pending;         /* newest first */
 	size_t n;
 	bool hesitated;
+	struct shf_queue_stat stat;
 };
 
 static int op_queue_new(void *arg, struct shf_queue **queue, int threads)
@@ -199,6 +200,14 @@ static void perform(struct simproc *p, struct shf_io *io)
 		io->result = ops->fsync(p, io->fd);
 }
 
+/* All bytes go through fd here; those of direct requests count as if they had not. */
+static void account(struct shf_queue *q, const struct shf_io *io)
+{
+	if (io->op == SHF_IO_FSYNC || io->result <= 0)
+		return;
+	*(io->direct ? &q->stat.direct_bytes : &q->stat.buffered_bytes) += (uint64_t)io->result;
+}
+
 static bool hesitates(struct shf_queue *q)
 {
 	struct simdisk *d = q->p->disk;
@@ -219,6 +228,7 @@ static int op_complete(void *arg, struct shf_queue *q, struct shf_io **io, int t
 		return -EAGAIN;
 	*io = take(q);
 	perform(q->p, *io);
+	account(q, *io);
 	return 1;
 }
 
@@ -230,6 +240,12 @@ static void op_queue_pin(void *arg, struct shf_queue *q, void *base, size_t byte
 	(void)bytes;
 	if (q->n)
 		abort();
+}
+
+static void op_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
+{
+	(void)arg;
+	*stat = q->stat;
 }
 
 /* What the page cache has is the disk's to say: some, drawn. */
@@ -482,6 +498,7 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->submit = op_submit;
 	ops->complete = op_complete;
 	ops->queue_pin = op_queue_pin;
+	ops->queue_stat = op_queue_stat;
 	ops->resident = op_resident;
 	ops->shm_new = op_shm_new;
 	ops->shm_free = op_shm_free;

@@ -434,12 +434,15 @@ TEST(queue_threads_take_no_signals)
 {
 	struct sigaction act = { .sa_handler = count_signal }, old;
 	struct shf_queue *q = NULL;
+	struct shf_io io = { .op = SHF_IO_READ, .fd = -1, .len = 1 }, *done;
 	sigset_t usr1, was;
 
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
 	CHECK_INT(sigaction(SIGUSR1, &act, &old), 0);
 	CHECK_INT(ops()->queue_new(NULL, &q, 3), 0);
+	CHECK_INT(ops()->submit(NULL, q, &io), 0);      /* a thread */
+	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
 	CHECK_INT(pthread_sigmask(SIG_BLOCK, &usr1, &was), 0);
 	CHECK(!sigismember(&was, SIGUSR1)); /* ours came back as it was */
 	CHECK_INT(kill(getpid(), SIGUSR1), 0);

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The queue of the real machine: splits a request into the part that can go past the page cache
+ * and the edges that cannot, gives each to who carries it, and puts the results together.
+ * Always true here: a request is with the carriers while `left` of its parts have not come back,
+ * then in done; `under_way` counts both.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "mem.h"
+#include "queue.h"
+
+#define THREADS_MAX 256
+#define DEPTH 16
+#define DEPTH_MAX 1024
+#define PIECE_BYTES ((size_t)8 << 20)
+#define PIECE_BYTES_MAX ((size_t)1 << 30)
+
+struct shf_queue {
+	struct shf_works works;         /* first, as carriers hand it back; guards what follows */
+	pthread_cond_t finished;
+	struct shf_io *done, **done_end; /* borrowed from the submitter */
+	size_t under_way;               /* submitted, not yet handed back */
+	size_t carried;                 /* of these, not in done */
+	struct shf_queue_stat stat;
+	struct shf_pool pool;
+	struct shf_ring *ring;          /* owned; NULL: none */
+	bool buffered;                  /* nothing goes direct */
+	pid_t pid;                      /* who has the threads: a forked child does not */
+};
+
+void shf_parts_push(struct shf_parts *l, struct shf_part *part)
+{
+	part->next = NULL;
+	if (l->tail)
+		l->tail->next = part;
+	else
+		l->head = part;
+	l->tail = part;
+}
+
+struct shf_part *shf_parts_pop(struct shf_parts *l)
+{
+	struct shf_part *part = l->head;
+
+	if (!part)
+		return NULL;
+	l->head = part->next;
+	if (!l->head)
+		l->tail = NULL;
+	part->next = NULL;
+	return part;
+}
+
+bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
+{
+	struct shf_part *part = l->head;
+	uint64_t n;
+
+	if (!part)
+		return false;
+	n = part->end - part->at < max ? part->end - part->at : max;
+	*piece = (struct shf_piece){ .part = part, .direct = part->direct,
+	                             .at = part->at, .len = (size_t)n };
+	if (part->io->op != SHF_IO_FSYNC)
+		piece->buf = (uint8_t *)part->io->buf + (part->at - part->io->off);
+	part->at += n;
+	part->out++;
+	if (part->at == part->end)
+		shf_parts_pop(l);
+	return true;
+}
+
+bool shf_direct_is_refused(int64_t result)
+{
+	return result == -EINVAL || result == -EOPNOTSUPP || result == -EAGAIN ||
+	       result == -ENOMEM;
+}
+
+static void finish(struct shf_queue *q, struct shf_io *io)
+{
+	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
+	if (io->op == SHF_IO_FSYNC)
+		io->result = io->error;
+	io->next = NULL;
+	*q->done_end = io;
+	q->done_end = &io->next;
+	q->carried--;
+	pthread_cond_broadcast(&q->finished);
+}
+
+static void push(struct shf_queue *q, struct shf_part *part)
+{
+	if (part->direct && q->ring && !shf_ring_push(q->ring, part))
+		return;
+	shf_pool_push(&q->pool, part);
+}
+
+/* No more of this part is handed out. */
+static void abandon(struct shf_queue *q, struct shf_part *part)
+{
+	if (part->at == part->end)
+		return;
+	part->at = part->end;
+	/* Where it stands as the head (Q1), of one list or the other. */
+	if (q->pool.todo.head == part)
+		shf_parts_pop(&q->pool.todo);
+	else
+		shf_ring_drop(q->ring);
+}
+
+static void redo(struct shf_part *part, uint64_t at, uint64_t end)
+{
+	if (part->redo_at == part->redo_end) {
+		part->redo_at = at;
+		part->redo_end = end;
+		return;
+	}
+	part->redo_at = at < part->redo_at ? at : part->redo_at;
+	part->redo_end = end > part->redo_end ? end : part->redo_end;
+}
+
+static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t result)
+{
+	struct shf_part *part = p->part;
+
+	if (result >= 0) {
+		q->stat.direct_bytes += (uint64_t)result;
+		/* The end of the file, or something odd: the ordinary way tells which. */
+		if ((uint64_t)result < p->len)
+			redo(part, p->at + (uint64_t)result, p->at + p->len);
+	} else if (shf_direct_is_refused(result)) {
+		q->stat.refused += part->redo_at == part->redo_end;
+		redo(part, p->at, part->end);
+		abandon(q, part);
+	} else {
+		part->io->error = (int)result;
+		abandon(q, part);
+	}
+}
+
+static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_t result)
+{
+	struct shf_io *io = p->part->io;
+
+	if (result < 0) {
+		io->error = (int)result;
+		abandon(q, p->part);
+	} else if (io->op != SHF_IO_FSYNC) {
+		q->stat.buffered_bytes += (uint64_t)result;
+		if ((uint64_t)result < p->len && p->at + (uint64_t)result < io->reached)
+			io->reached = p->at + (uint64_t)result;
+	}
+}
+
+static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
+{
+	struct shf_queue *q = (struct shf_queue *)w;
+	struct shf_part *part = p->part;
+	struct shf_io *io = part->io;
+
+	part->out--;
+	if (p->direct)
+		back_direct(q, p, result);
+	else
+		back_buffered(q, p, result);
+	if (part->out || part->at < part->end)
+		return;
+	if (part->redo_at < part->redo_end && !io->error) {
+		part->direct = false;
+		part->at = part->redo_at;
+		part->end = part->redo_end;
+		part->redo_at = part->redo_end = 0;
+		push(q, part);
+		return;
+	}
+	if (!--io->left)
+		finish(q, io);
+}
+
+static void pass_on(struct shf_works *w, struct shf_part *part)
+{
+	shf_pool_push(&((struct shf_queue *)w)->pool, part);
+}
+
+static bool range_fits(const struct shf_io *io)
+{
+	return io->len <= INT64_MAX && io->off <= (uint64_t)INT64_MAX - io->len;
+}
+
+static void part_add(struct shf_io *io, uint64_t at, uint64_t end, bool direct)
+{
+	if (at < end)
+		io->part[io->left++] =
+			(struct shf_part){ .io = io, .at = at, .end = end, .direct = direct };
+}
+
+/* Into the edges and the stretch that can go direct, or into one. */
+static void split(const struct shf_queue *q, struct shf_io *io)
+{
+	uint64_t end = io->off + io->len, lo, hi;
+
+	io->left = 0;
+	io->error = 0;
+	io->reached = end;
+	if (io->op == SHF_IO_FSYNC) {
+		part_add(io, 0, 1, false);
+		return;
+	}
+	if (!range_fits(io)) {
+		io->error = io->op == SHF_IO_READ ? -EINVAL : -EFBIG;
+		return;
+	}
+	lo = (io->off + SHF_ALIGN - 1) / SHF_ALIGN * SHF_ALIGN;
+	hi = end / SHF_ALIGN * SHF_ALIGN;
+	if (io->direct <= 0 || q->buffered || lo >= hi ||
+	    ((uintptr_t)io->buf - io->off) % SHF_ALIGN) {
+		part_add(io, io->off, end, false);
+		return;
+	}
+	part_add(io, lo, hi, true);     /* the longest first */
+	part_add(io, io->off, lo, false);
+	part_add(io, hi, end, false);
+}
+
+int shf_real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
+{
+	uint32_t n;
+	int rc;
+
+	(void)arg;
+	if (q->pid != getpid())
+		return -EINVAL;
+	if (io->op != SHF_IO_READ && io->op != SHF_IO_WRITE && io->op != SHF_IO_FSYNC)
+		return -EINVAL;
+	if (io->direct < 0)
+		return -EBADF;
+	pthread_mutex_lock(&q->works.lock);
+	split(q, io);
+	n = io->left;
+	/* Before the request is ours: without a thread nobody would do it. */
+	rc = n && (!io->part[0].direct || n > 1 || !q->ring) ? shf_pool_ready(&q->pool) : 0;
+	if (!rc) {
+		q->under_way++;
+		q->carried++;
+		for (uint32_t i = 0; i < n; i++)
+			push(q, &io->part[i]);
+		if (!n)
+			finish(q, io);
+	}
+	pthread_mutex_unlock(&q->works.lock);
+	return -rc;
+}
+
+static struct timespec deadline(int timeout_ms)
+{
+	int64_t at = shf_real_mono_ns(NULL) + (int64_t)timeout_ms * 1000000;
+
+	return (struct timespec){ .tv_sec = (time_t)(at / 1000000000),
+	                          .tv_nsec = (long)(at % 1000000000) };
+}
+
+int shf_real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+{
+	struct timespec until = deadline(timeout_ms > 0 ? timeout_ms : 0);
+	int rc = 0;
+
+	(void)arg;
+	if (q->pid != getpid())
+		return -EINVAL;
+	pthread_mutex_lock(&q->works.lock);
+	while (!q->done && q->under_way && !rc) {
+		if (timeout_ms < 0)
+			rc = pthread_cond_wait(&q->finished, &q->works.lock);
+		else if (!timeout_ms)
+			rc = ETIMEDOUT;
+		else
+			rc = pthread_cond_timedwait(&q->finished, &q->works.lock, &until);
+	}
+	if (q->done) {
+		*io = q->done;
+		q->done = (*io)->next;
+		if (!q->done)
+			q->done_end = &q->done;
+		(*io)->next = NULL;
+		q->under_way--;
+		rc = 1;
+	} else {
+		rc = !q->under_way ? 0 : rc == ETIMEDOUT ? -EAGAIN : -rc;
+	}
+	if (!q->under_way)
+		pthread_cond_broadcast(&q->finished);
+	pthread_mutex_unlock(&q->works.lock);
+	return rc;
+}
+
+void shf_real_queue_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+{
+	(void)arg;
+	if (q->pid != getpid() || !q->ring)
+		return;
+	pthread_mutex_lock(&q->works.lock);
+	shf_ring_pin(q->ring, base, base ? bytes : 0);
+	pthread_mutex_unlock(&q->works.lock);
+}
+
+void shf_real_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
+{
+	(void)arg;
+	memset(stat, 0, sizeof(*stat));
+	if (q->pid != getpid())
+		return;
+	pthread_mutex_lock(&q->works.lock);
+	*stat = q->stat;
+	stat->ring = q->ring && shf_ring_is_up(q->ring);
+	pthread_mutex_unlock(&q->works.lock);
+}
+
+static int sync_init(struct shf_queue *q)
+{
+	pthread_condattr_t attr;
+	int rc = pthread_condattr_init(&attr);
+
+	if (rc)
+		return -rc;
+	rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	if (!rc)
+		rc = pthread_mutex_init(&q->works.lock, NULL);
+	if (rc)
+		goto out;
+	rc = pthread_cond_init(&q->finished, &attr);
+	if (rc)
+		pthread_mutex_destroy(&q->works.lock);
+out:
+	pthread_condattr_destroy(&attr);
+	return -rc;
+}
+
+static void sync_release(struct shf_queue *q)
+{
+	pthread_cond_destroy(&q->finished);
+	pthread_mutex_destroy(&q->works.lock);
+}
+
+int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how)
+{
+	size_t piece = how->piece_bytes ? how->piece_bytes : PIECE_BYTES;
+	int depth = how->depth ? how->depth : DEPTH, rc;
+	struct shf_queue *q;
+
+	if (threads < 1 || depth < 1 || piece % SHF_ALIGN || piece > PIECE_BYTES_MAX)
+		return -EINVAL;
+	q = shf_zalloc(1, sizeof(*q));
+	if (!q)
+		return -ENOMEM;
+	q->pid = getpid();
+	q->buffered = how->carrier == SHF_CARRY_BUFFERED;
+	q->done_end = &q->done;
+	q->works.piece_bytes = piece;
+	q->works.back = back;
+	q->works.pass_on = pass_on;
+	rc = sync_init(q);
+	if (rc)
+		goto fail;
+	rc = shf_pool_init(&q->pool, &q->works, threads < THREADS_MAX ? threads : THREADS_MAX);
+	if (rc)
+		goto fail_sync;
+	if (how->carrier == SHF_CARRY_BEST)
+		q->ring = shf_ring_new(&q->works, depth < DEPTH_MAX ? depth : DEPTH_MAX);
+	*queue = q;
+	return 0;
+fail_sync:
+	sync_release(q);
+fail:
+	shf_free(q);
+	return rc;
+}
+
+int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads)
+{
+	struct shf_queue_how how = { .carrier = SHF_CARRY_BEST };
+
+	(void)arg;
+	return shf_real_queue_make(queue, threads, &how);
+}
+
+void shf_real_queue_free(void *arg, struct shf_queue *q)
+{
+	bool ours;
+
+	(void)arg;
+	if (!q)
+		return;
+	/* In a forked child the threads are gone and the lock is in any state: memory only. */
+	ours = q->pid == getpid();
+	if (ours) {
+		pthread_mutex_lock(&q->works.lock);
+		while (q->carried)
+			pthread_cond_wait(&q->finished, &q->works.lock);
+		pthread_mutex_unlock(&q->works.lock);
+	}
+	shf_ring_free(q->ring, ours);
+	shf_pool_release(&q->pool, ours);
+	if (ours)
+		sync_release(q);
+	shf_free(q);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct I/O by io_uring. One thread fills the ring, sleeps in it and empties it; nobody else
+ * touches it, so completions interrupt no thread of the caller's and need no lock of the ring.
+ * Always true here: a busy slot is one entry in the kernel; the thread sleeps with the wake-up
+ * armed; `asleep` says that only a write to it, or a completion, gets new parts going.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+#include "mem.h"
+#include "queue.h"
+
+#define EAGAIN_MAX 8
+#define PIN_BYTES ((size_t)1 << 30)     /* the kernel takes no larger entry */
+#define PIN_MAX 64
+
+struct slot {
+	struct shf_piece piece;
+	size_t done;
+	int again;
+	struct slot *next;              /* free, or to be submitted anew */
+};
+
+struct stretch {
+	uint8_t *base;
+	size_t bytes;
+};
+
+struct shf_ring {
+	struct shf_works *works;        /* borrowed; its lock guards down to the blank line */
+	struct shf_parts todo;
+	pthread_cond_t pinned;          /* pin_have became pin_want, or will never */
+	struct stretch pin_want, pin_have;
+	bool pin_failed;                /* pin_want was refused */
+	bool pin_never;
+	bool up, refused, asleep, stop; /* up: there is a thread */
+
+	struct io_uring uring;          /* from here on the thread's */
+	pthread_t thread;
+	int wake;                       /* an eventfd */
+	bool made, wake_armed, entered;
+	unsigned depth, busy_n;
+	struct slot *slots, *free, *anew; /* slots owned */
+};
+
+static int uring_new(struct io_uring *uring, unsigned depth)
+{
+	/* Alone in it, and completions wait until we look. */
+	struct io_uring_params p = { .flags = IORING_SETUP_SINGLE_ISSUER |
+	                                      IORING_SETUP_DEFER_TASKRUN };
+	int rc = io_uring_queue_init_params(depth, uring, &p);
+
+	if (rc == -EINVAL) { /* an older kernel */
+		memset(&p, 0, sizeof(p));
+		rc = io_uring_queue_init_params(depth, uring, &p);
+	}
+	if (rc)
+		return rc;
+	/* Came with reads and writes that take no vector. */
+	rc = p.features & IORING_FEAT_RW_CUR_POS ? io_uring_ring_dontfork(uring) : -ENOSYS;
+	if (rc)
+		io_uring_queue_exit(uring);
+	return rc;
+}
+
+static void slot_submit(struct shf_ring *r, struct slot *s)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+	const struct shf_piece *p = &s->piece;
+	const struct shf_io *io = p->part->io;
+	uint8_t *buf = p->buf + s->done;
+	unsigned n = (unsigned)(p->len - s->done);
+	size_t in = (size_t)((uintptr_t)buf - (uintptr_t)r->pin_have.base);
+	bool fixed = r->pin_have.bytes > in && r->pin_have.bytes - in >= n &&
+	             in / PIN_BYTES == (in + n - 1) / PIN_BYTES;
+	int entry = (int)(in / PIN_BYTES);
+
+	if (io->op == SHF_IO_READ && fixed)
+		io_uring_prep_read_fixed(sqe, io->direct, buf, n, p->at + s->done, entry);
+	else if (io->op == SHF_IO_READ)
+		io_uring_prep_read(sqe, io->direct, buf, n, p->at + s->done);
+	else if (fixed)
+		io_uring_prep_write_fixed(sqe, io->direct, buf, n, p->at + s->done, entry);
+	else
+		io_uring_prep_write(sqe, io->direct, buf, n, p->at + s->done);
+	io_uring_sqe_set_data(sqe, s);
+}
+
+static void slot_free(struct shf_ring *r, struct slot *s)
+{
+	s->piece.part = NULL;
+	s->next = r->free;
+	r->free = s;
+	r->busy_n--;
+}
+
+/* The lock is held. */
+static void fill(struct shf_ring *r)
+{
+	struct slot *s;
+
+	while ((s = r->anew)) {
+		r->anew = s->next;
+		slot_submit(r, s);
+	}
+	while ((s = r->free) && shf_parts_cut(&r->todo, r->works->piece_bytes, &s->piece)) {
+		r->free = s->next;
+		r->busy_n++;
+		s->done = 0;
+		s->again = 0;
+		slot_submit(r, s);
+	}
+	if (!r->wake_armed) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+
+		io_uring_prep_poll_add(sqe, r->wake, POLLIN);
+		io_uring_sqe_set_data(sqe, NULL);
+		r->wake_armed = true;
+	}
+}
+
+/* The lock is held. */
+static void slot_back(struct shf_ring *r, struct slot *s, int res)
+{
+	struct shf_piece p = s->piece;
+	int64_t result = res;
+
+	if (res > 0) {
+		s->done += (size_t)res;
+		result = (int64_t)s->done;
+	} else if (!res) {
+		result = (int64_t)s->done;
+	}
+	if (res == -EINTR || (res == -EAGAIN && ++s->again < EAGAIN_MAX) ||
+	    (res > 0 && s->done < p.len && s->done % SHF_ALIGN == 0)) {
+		s->next = r->anew;
+		r->anew = s;
+		return;
+	}
+	slot_free(r, s);
+	r->works->back(r->works, &p, result);
+}
+
+/* The lock is held. */
+static void empty(struct shf_ring *r)
+{
+	struct io_uring_cqe *cqe;
+	unsigned head, n = 0;
+	uint64_t count;
+
+	io_uring_for_each_cqe(&r->uring, head, cqe) {
+		struct slot *s = io_uring_cqe_get_data(cqe);
+
+		if (s) {
+			slot_back(r, s, cqe->res);
+		} else {
+			r->wake_armed = false;
+			(void)!read(r->wake, &count, sizeof(count));
+		}
+		n++;
+	}
+	io_uring_cq_advance(&r->uring, n);
+}
+
+/* Let the kernel look the memory up once. Nothing of it is under way. The lock is held, and
+ * dropped meanwhile. */
+static void pin(struct shf_ring *r)
+{
+	struct stretch want = r->pin_want, have = r->pin_have;
+	struct iovec v[PIN_MAX];
+	unsigned n = 0;
+	int rc = 0;
+
+	pthread_mutex_unlock(&r->works->lock);
+	if (have.bytes)
+		io_uring_unregister_buffers(&r->uring);
+	for (size_t at = 0; at < want.bytes && n < PIN_MAX; at += PIN_BYTES, n++) {
+		v[n].iov_base = want.base + at;
+		v[n].iov_len = want.bytes - at < PIN_BYTES ? want.bytes - at : PIN_BYTES;
+	}
+	if (n)
+		rc = io_uring_register_buffers(&r->uring, v, n);
+	pthread_mutex_lock(&r->works->lock);
+	r->pin_have = rc ? (struct stretch){ NULL, 0 } : want;
+	r->pin_failed = rc != 0;
+	pthread_cond_broadcast(&r->pinned);
+}
+
+static bool pin_is_due(const struct shf_ring *r)
+{
+	if (r->pin_want.base == r->pin_have.base && r->pin_want.bytes == r->pin_have.bytes)
+		return false;
+	return r->pin_have.bytes || !r->pin_failed;
+}
+
+/* No ring here, or entering it is forbidden. What is out never got to the kernel. */
+static void give_up(struct shf_ring *r)
+{
+	struct shf_part *part;
+
+	r->refused = true;
+	for (unsigned i = 0; i < r->depth; i++) {
+		struct slot *s = &r->slots[i];
+		struct shf_piece p = s->piece;
+
+		if (!p.part)
+			continue;
+		s->piece.part = NULL;
+		r->works->back(r->works, &p, -EOPNOTSUPP);
+	}
+	r->busy_n = 0;
+	while ((part = shf_parts_pop(&r->todo)))
+		r->works->pass_on(r->works, part);
+	r->pin_failed = true;
+	pthread_cond_broadcast(&r->pinned);
+}
+
+/* Submits and sleeps. The lock is held, and dropped meanwhile. False: the ring is no good. */
+static bool enter(struct shf_ring *r)
+{
+	static const struct timespec moment = { .tv_nsec = 1000000 };
+	int rc;
+
+	r->asleep = true;
+	pthread_mutex_unlock(&r->works->lock);
+	rc = io_uring_submit_and_wait(&r->uring, 1);
+	if (rc < 0 && rc != -EINTR)
+		nanosleep(&moment, NULL);       /* the kernel is short of something */
+	pthread_mutex_lock(&r->works->lock);
+	r->asleep = false;
+	if (rc >= 0)
+		r->entered = true;
+	return r->entered || rc == -EINTR || rc == -EAGAIN;
+}
+
+static void *drive(void *arg)
+{
+	struct shf_ring *r = arg;
+	bool good;
+
+	r->made = !uring_new(&r->uring, r->depth + 1);
+	pthread_mutex_lock(&r->works->lock);
+	good = r->made;
+	/* Before, changing the memory waited for the whole ring to be idle, and it never is. */
+	if (good && !(r->uring.features & IORING_FEAT_RSRC_TAGS)) {
+		r->pin_never = true;
+		r->pin_want = (struct stretch){ NULL, 0 };
+	}
+	while (good && !(r->stop && !r->busy_n && !r->todo.head)) {
+		if (pin_is_due(r)) {
+			pin(r);
+			continue;
+		}
+		fill(r);
+		good = enter(r);
+		if (good)
+			empty(r);
+	}
+	if (!good)
+		give_up(r);
+	pthread_mutex_unlock(&r->works->lock);
+	return NULL;
+}
+
+static int start(struct shf_ring *r)
+{
+	int rc;
+
+	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (r->wake < 0)
+		return -errno;
+	rc = shf_thread_start(&r->thread, drive, r);
+	if (rc)
+		close(r->wake);
+	else
+		r->up = true;
+	return -rc;
+}
+
+static void wake_up(struct shf_ring *r)
+{
+	uint64_t one = 1;
+
+	if (!r->asleep)
+		return;
+	r->asleep = false;
+	(void)!write(r->wake, &one, sizeof(one));
+}
+
+int shf_ring_push(struct shf_ring *r, struct shf_part *part)
+{
+	if (!r->up && !r->refused)
+		r->refused = start(r) != 0;
+	if (r->refused)
+		return -ENOSYS;
+	shf_parts_push(&r->todo, part);
+	wake_up(r);
+	return 0;
+}
+
+void shf_ring_drop(struct shf_ring *r)
+{
+	shf_parts_pop(&r->todo);
+}
+
+bool shf_ring_is_up(const struct shf_ring *r)
+{
+	return r->up && !r->refused;
+}
+
+void shf_ring_pin(struct shf_ring *r, void *base, size_t bytes)
+{
+	if (r->pin_never)
+		return;
+	if (bytes > PIN_MAX * PIN_BYTES)
+		bytes = PIN_MAX * PIN_BYTES;
+	r->pin_want = (struct stretch){ bytes ? base : NULL, bytes };
+	r->pin_failed = false;
+	if (!shf_ring_is_up(r))
+		return;
+	wake_up(r);
+	while (!bytes && !r->refused && pin_is_due(r))
+		pthread_cond_wait(&r->pinned, &r->works->lock);
+}
+
+struct shf_ring *shf_ring_new(struct shf_works *works, int depth)
+{
+	struct shf_ring *r = shf_zalloc(1, sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->slots = shf_zalloc((size_t)depth, sizeof(*r->slots));
+	if (!r->slots || pthread_cond_init(&r->pinned, NULL)) {
+		shf_free(r->slots);
+		shf_free(r);
+		return NULL;
+	}
+	r->works = works;
+	r->depth = (unsigned)depth;
+	for (int i = depth; i-- > 0;) {
+		r->slots[i].next = r->free;
+		r->free = &r->slots[i];
+	}
+	return r;
+}
+
+void shf_ring_free(struct shf_ring *r, bool ours)
+{
+	if (!r)
+		return;
+	if (ours && r->up) {
+		pthread_mutex_lock(&r->works->lock);
+		r->stop = true;
+		wake_up(r);
+		pthread_mutex_unlock(&r->works->lock);
+		pthread_join(r->thread, NULL);
+		if (r->made)
+			io_uring_queue_exit(&r->uring);
+		close(r->wake);
+	}
+	if (ours)
+		pthread_cond_destroy(&r->pinned);
+	shf_free(r->slots);
+	shf_free(r);
+}

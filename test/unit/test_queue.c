@@ -1,0 +1,693 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The queue of the real machine, whoever carries the bytes, on the file system of the build and
+ * on one in memory. The kernel's answers are spoiled on their way back (linker wraps). */
+#include "t.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "mem.h"
+#include "real.h"
+#ifdef SHF_TEST_URING
+#include <liburing.h>
+#endif
+
+#define PAGE SHF_ALIGN
+#define FILE_BYTES (24 * PAGE + 1234)
+
+/* What is spoiled. */
+static struct {
+	bool ring_refused, enter_refused, no_threads;
+	bool odd;                       /* short counts, EINTR and EAGAIN for direct pieces */
+	int error;                      /* for every direct piece */
+	int alloc_nth;
+	int gate;                       /* a descriptor that is only read when gate_open */
+	bool gate_open;
+} spoil;
+static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_moved = PTHREAD_COND_INITIALIZER;
+static unsigned turn;                   /* of spoiled counts; whoever carries is one thread */
+static pthread_mutex_t turn_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int64_t spoiled(int64_t res)
+{
+	unsigned i;
+
+	if (spoil.error)
+		return -spoil.error;
+	if (!spoil.odd)
+		return res;
+	pthread_mutex_lock(&turn_lock);
+	i = turn++ % 7;
+	pthread_mutex_unlock(&turn_lock);
+	if (i == 1)
+		return -EINTR;
+	if (i == 2)
+		return -EAGAIN;
+	if (i == 4 && res > PAGE)
+		return res / 2 / PAGE * PAGE;
+	if (i == 6 && res > 0)
+		return res - 1;
+	return res;
+}
+
+ssize_t __real_pread64(int fd, void *buf, size_t n, off_t off);
+ssize_t __wrap_pread64(int fd, void *buf, size_t n, off_t off);
+ssize_t __wrap_pread64(int fd, void *buf, size_t n, off_t off)
+{
+	int64_t rc;
+
+	if (fd == spoil.gate) {
+		pthread_mutex_lock(&gate_lock);
+		while (!spoil.gate_open)
+			pthread_cond_wait(&gate_moved, &gate_lock);
+		pthread_mutex_unlock(&gate_lock);
+	}
+	rc = __real_pread64(fd, buf, n, off);
+	if (!(fcntl(fd, F_GETFL) & O_DIRECT) || rc < 0)
+		return rc;
+	rc = spoiled(rc);
+	if (rc < 0)
+		errno = (int)-rc;
+	return rc < 0 ? -1 : rc;
+}
+
+ssize_t __real_pwrite64(int fd, const void *buf, size_t n, off_t off);
+ssize_t __wrap_pwrite64(int fd, const void *buf, size_t n, off_t off);
+ssize_t __wrap_pwrite64(int fd, const void *buf, size_t n, off_t off)
+{
+	int64_t rc = __real_pwrite64(fd, buf, n, off);
+
+	if (!(fcntl(fd, F_GETFL) & O_DIRECT) || rc < 0)
+		return rc;
+	rc = spoiled(rc);
+	if (rc < 0)
+		errno = (int)-rc;
+	return rc < 0 ? -1 : rc;
+}
+
+int __real_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *arg)
+{
+	return spoil.no_threads ? EAGAIN : __real_pthread_create(t, a, f, arg);
+}
+
+void *__real_shf_zalloc(size_t n, size_t size);
+void *__wrap_shf_zalloc(size_t n, size_t size);
+void *__wrap_shf_zalloc(size_t n, size_t size)
+{
+	return spoil.alloc_nth && !--spoil.alloc_nth ? NULL : __real_shf_zalloc(n, size);
+}
+
+#ifdef SHF_TEST_URING
+int __real_io_uring_queue_init_params(unsigned n, struct io_uring *r, struct io_uring_params *p);
+int __wrap_io_uring_queue_init_params(unsigned n, struct io_uring *r, struct io_uring_params *p);
+int __wrap_io_uring_queue_init_params(unsigned n, struct io_uring *r, struct io_uring_params *p)
+{
+	return spoil.ring_refused ? -EPERM : __real_io_uring_queue_init_params(n, r, p);
+}
+
+int __real_io_uring_submit_and_wait(struct io_uring *r, unsigned n);
+int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n);
+int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n)
+{
+	int rc = spoil.enter_refused ? -EPERM : __real_io_uring_submit_and_wait(r, n);
+	struct io_uring_cqe *cqe;
+	unsigned head;
+
+	if (rc >= 0)
+		io_uring_for_each_cqe(r, head, cqe)
+			if (cqe->user_data && cqe->res >= 0)
+				cqe->res = (int)spoiled(cqe->res);
+	return rc;
+}
+#endif
+
+static const struct shf_sys_ops *ops(void)
+{
+	return shf_sys_real()->ops;
+}
+
+/* A file of known bytes and what it should hold, opened both ways. */
+struct file {
+	char path[64];
+	int fd, direct;                 /* direct 0: this file system has none */
+	uint8_t *model;
+	size_t bytes;
+};
+
+static uint8_t byte_of(uint64_t i, unsigned salt)
+{
+	return (uint8_t)((i * 2654435761U >> 13) + i + salt);
+}
+
+static struct file file_new(const char *dir, size_t bytes)
+{
+	struct file f = { .bytes = bytes };
+
+	snprintf(f.path, sizeof(f.path), "%s/sheaf-queue-XXXXXX", dir);
+	f.fd = mkstemp(f.path);
+	CHECK(f.fd > 0);
+	f.direct = ops()->open(NULL, SHF_CWD, f.path, SHF_O_WRITE | SHF_O_DIRECT, 0);
+	if (f.direct < 0) {
+		CHECK_INT(f.direct, -EINVAL);
+		f.direct = 0;
+	}
+	f.model = malloc(bytes);
+	CHECK(f.model);
+	for (size_t i = 0; i < bytes; i++)
+		f.model[i] = byte_of(i, 0);
+	CHECK_INT(ops()->pwrite(NULL, f.fd, f.model, bytes, 0), bytes);
+	return f;
+}
+
+static void file_free(struct file *f)
+{
+	if (f->direct)
+		close(f->direct);
+	close(f->fd);
+	unlink(f->path);
+	free(f->model);
+}
+
+static bool file_is_as_it_should(const struct file *f)
+{
+	uint8_t *now = malloc(f->bytes + 1);
+	bool same;
+
+	CHECK(now);
+	same = ops()->pread(NULL, f->fd, now, f->bytes + 1, 0) == (int64_t)f->bytes &&
+	       !memcmp(now, f->model, f->bytes);
+	free(now);
+	return same;
+}
+
+static const char *const dirs[] = { ".", "/dev/shm" };
+#define DIR_N 2
+#define CARRIER_N 3
+
+/* Small pieces and few at a time, so that there are edges of everything. */
+static struct shf_queue *queue_new(int carrier)
+{
+	struct shf_queue_how how = { .carrier = carrier, .depth = 3, .piece_bytes = 2 * PAGE };
+	struct shf_queue *q = NULL;
+
+	CHECK_INT(shf_real_queue_make(&q, 2, &how), 0);
+	return q;
+}
+
+static void *pages_new(size_t n)
+{
+	void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+static int64_t do_one(struct shf_queue *q, struct shf_io *io)
+{
+	struct shf_io *done = NULL;
+
+	CHECK_INT(ops()->submit(NULL, q, io), 0);
+	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK(done == io);
+	return io->result;
+}
+
+static const size_t offs[] = { 0, 1, 511, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 5 * PAGE + 100 };
+static const size_t lens[] = { 0, 1, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 101,
+	                       5 * PAGE, 7 * PAGE + 3, 16 * PAGE };
+#define N(a) (sizeof(a) / sizeof((a)[0]))
+
+static void write_one(struct shf_queue *q, struct file *f, struct shf_io *io, unsigned salt)
+{
+	io->op = SHF_IO_WRITE;
+	for (size_t i = 0; i < io->len; i++)
+		f->model[io->off + i] = ((uint8_t *)io->buf)[i] = byte_of(io->off + i, salt);
+	CHECK_INT(do_one(q, io), io->len);
+}
+
+static void read_one(struct shf_queue *q, const struct file *f, struct shf_io *io)
+{
+	uint8_t *buf = io->buf;
+
+	io->op = SHF_IO_READ;
+	memset(buf, 0xa5, io->len + 1);
+	CHECK_INT(do_one(q, io), io->len);
+	CHECK(!memcmp(buf, f->model + io->off, io->len));
+	CHECK_INT(buf[io->len], 0xa5);
+}
+
+static void every_alignment(struct shf_queue *q, struct file *f)
+{
+	uint8_t *mem = pages_new(20 * PAGE);
+	unsigned salt = 0;
+
+	for (size_t o = 0; o < N(offs); o++)
+		for (size_t l = 0; l < N(lens); l++)
+			for (int shift = 0; shift < 3; shift++) {
+				size_t at = shift == 2 ? offs[o] % PAGE : (size_t)shift;
+				struct shf_io io = { .fd = f->fd, .direct = f->direct,
+					             .buf = mem + at, .len = lens[l],
+					             .off = offs[o] };
+
+				write_one(q, f, &io, ++salt);
+				read_one(q, f, &io);
+			}
+	CHECK(file_is_as_it_should(f));
+	munmap(mem, 20 * PAGE);
+}
+
+TEST(every_alignment_moves_its_bytes_whoever_carries_them)
+{
+	for (size_t d = 0; d < DIR_N; d++)
+		for (int c = 0; c < CARRIER_N; c++) {
+			struct file f = file_new(dirs[d], FILE_BYTES);
+			struct shf_queue *q = queue_new(c);
+			struct shf_queue_stat st;
+
+			every_alignment(q, &f);
+			ops()->queue_stat(NULL, q, &st);
+			CHECK_INT(st.direct_bytes > 0, f.direct && c != SHF_CARRY_BUFFERED);
+			CHECK(st.buffered_bytes > 0);
+			CHECK_INT(st.refused, 0);
+			ops()->queue_free(NULL, q);
+			file_free(&f);
+		}
+}
+
+TEST(short_counts_and_interruptions_lose_nothing)
+{
+	for (size_t d = 0; d < DIR_N; d++)
+		for (int c = 0; c < CARRIER_N; c++) {
+			struct file f = file_new(dirs[d], FILE_BYTES);
+			struct shf_queue *q = queue_new(c);
+
+			spoil.odd = true;
+			every_alignment(q, &f);
+			spoil.odd = false;
+			ops()->queue_free(NULL, q);
+			file_free(&f);
+		}
+}
+
+TEST(reads_end_where_the_file_does)
+{
+	uint8_t *mem = pages_new(40 * PAGE);
+
+	for (size_t d = 0; d < DIR_N; d++)
+		for (int c = 0; c < CARRIER_N; c++) {
+			struct file f = file_new(dirs[d], FILE_BYTES);
+			struct shf_queue *q = queue_new(c);
+
+			for (size_t off = 0; off < 30 * PAGE; off += 1000) {
+				struct shf_io io = { .op = SHF_IO_READ, .fd = f.fd,
+					             .direct = f.direct, .len = 32 * PAGE,
+					             .buf = mem + off % PAGE, .off = off };
+				size_t want = off < f.bytes ? f.bytes - off : 0;
+
+				memset(mem, 0xa5, 40 * PAGE);
+				CHECK_INT(do_one(q, &io), want);
+				CHECK(!want || !memcmp(io.buf, f.model + off, want));
+			}
+			ops()->queue_free(NULL, q);
+			file_free(&f);
+		}
+	munmap(mem, 40 * PAGE);
+}
+
+TEST(what_the_kernel_refuses_to_do_direct_is_done_through_the_page_cache)
+{
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", FILE_BYTES), decoy = file_new(".", 64 * PAGE);
+		struct shf_queue *q = queue_new(c);
+		struct shf_queue_stat st;
+		int direct = f.direct;
+
+		f.direct = decoy.direct;
+		spoil.error = EINVAL;
+		every_alignment(q, &f);
+		spoil.error = 0;
+		ops()->queue_stat(NULL, q, &st);
+		CHECK_INT(st.direct_bytes, 0);
+		CHECK_INT(st.refused > 0, c != SHF_CARRY_BUFFERED && direct);
+		f.direct = direct;
+		ops()->queue_free(NULL, q);
+		file_free(&decoy);
+		file_free(&f);
+	}
+}
+
+TEST(where_there_is_no_ring_threads_go_direct)
+{
+	for (int how = 0; how < 2; how++) {
+		struct file f = file_new(".", FILE_BYTES);
+		struct shf_queue *q = queue_new(SHF_CARRY_BEST);
+		struct shf_queue_stat st;
+
+		*(how ? &spoil.enter_refused : &spoil.ring_refused) = true;
+		every_alignment(q, &f);
+		spoil.enter_refused = spoil.ring_refused = false;
+		ops()->queue_stat(NULL, q, &st);
+		CHECK(!st.ring);
+		CHECK_INT(st.direct_bytes > 0, f.direct != 0);
+		ops()->queue_free(NULL, q);
+		file_free(&f);
+	}
+}
+
+TEST(an_error_of_the_disk_is_the_result_and_the_queue_goes_on)
+{
+	uint8_t *mem = pages_new(20 * PAGE);
+
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", FILE_BYTES);
+		struct shf_queue *q = queue_new(c);
+		struct shf_io io = { .op = SHF_IO_READ, .fd = f.fd, .direct = f.direct,
+			             .buf = mem, .len = 16 * PAGE };
+		bool direct = f.direct && c != SHF_CARRY_BUFFERED;
+
+		spoil.error = EIO;
+		CHECK_INT(do_one(q, &io), direct ? -EIO : 16 * PAGE);
+		spoil.error = 0;
+		CHECK_INT(do_one(q, &io), 16 * PAGE);
+		io.fd = -1;
+		io.off = 1;
+		io.buf = mem + 1;
+		CHECK_INT(do_one(q, &io), -EBADF);      /* an edge alone */
+		io.off = (uint64_t)INT64_MAX - 5;
+		CHECK_INT(do_one(q, &io), -EINVAL);
+		io.op = SHF_IO_WRITE;
+		CHECK_INT(do_one(q, &io), -EFBIG);
+		io.direct = -1;
+		CHECK_INT(ops()->submit(NULL, q, &io), -EBADF);
+		ops()->queue_free(NULL, q);
+		file_free(&f);
+	}
+	munmap(mem, 20 * PAGE);
+}
+
+#define MANY 200
+
+struct flood {
+	struct shf_queue *q;
+	struct shf_io ios[MANY];
+};
+
+static void *submit_all(void *arg)
+{
+	struct flood *fl = arg;
+
+	for (int i = 0; i < MANY; i++)
+		if (ops()->submit(NULL, fl->q, &fl->ios[i]))
+			return fl;
+	return NULL;
+}
+
+/* MANY requests of five pages and a bit from one thread, taken by another. */
+static void flood(struct shf_queue *q, struct file *f, int op, uint8_t *mem)
+{
+	struct flood *fl = calloc(1, sizeof(*fl));
+	struct shf_io *done;
+	pthread_t t;
+	void *bad;
+	int n = 0, rc;
+
+	CHECK(fl);
+	fl->q = q;
+	for (int i = 0; i < MANY; i++)
+		fl->ios[i] = (struct shf_io){ .op = op, .fd = f->fd, .direct = f->direct,
+			                      .buf = mem + i * 21000, .len = 21000,
+			                      .off = (uint64_t)i * 21000, .user = fl };
+	CHECK_INT(pthread_create(&t, NULL, submit_all, fl), 0);
+	while (n < MANY) {
+		rc = ops()->complete(NULL, q, &done, n % 3 ? -1 : 1);
+		CHECK(rc == 1 || rc == 0 || rc == -EAGAIN);
+		if (rc != 1)
+			continue;
+		n++;
+		CHECK_INT(done->result, 21000);
+		CHECK(done->user == fl);
+		done->user = NULL;
+	}
+	CHECK_INT(pthread_join(t, &bad), 0);
+	CHECK(!bad);
+	CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+	free(fl);
+}
+
+TEST(one_thread_submits_while_another_waits)
+{
+	size_t bytes = (size_t)MANY * 21000;
+	uint8_t *mem = pages_new(bytes);
+
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", bytes);
+		struct shf_queue *q = queue_new(c);
+
+		for (size_t i = 0; i < bytes; i++)
+			f.model[i] = mem[i] = byte_of(i, 7);
+		flood(q, &f, SHF_IO_WRITE, mem);
+		CHECK(file_is_as_it_should(&f));
+		memset(mem, 0, bytes);
+		flood(q, &f, SHF_IO_READ, mem);
+		CHECK(!memcmp(mem, f.model, bytes));
+		ops()->queue_free(NULL, q);
+		file_free(&f);
+	}
+	munmap(mem, bytes);
+}
+
+TEST(freeing_waits_for_what_is_under_way)
+{
+	size_t bytes = 512 * PAGE;
+	uint8_t *mem = pages_new(bytes);
+
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", bytes);
+		struct shf_queue *q = queue_new(c);
+		struct shf_io ios[8];
+
+		for (size_t i = 0; i < bytes; i++)
+			f.model[i] = mem[i] = byte_of(i, 9);
+		for (size_t i = 0; i < 8; i++) {
+			ios[i] = (struct shf_io){ .op = SHF_IO_WRITE, .fd = f.fd,
+				                  .direct = f.direct, .len = 64 * PAGE,
+				                  .buf = mem + i * 64 * PAGE,
+				                  .off = i * 64 * PAGE };
+			CHECK_INT(ops()->submit(NULL, q, &ios[i]), 0);
+		}
+		ops()->queue_free(NULL, q);
+		for (int i = 0; i < 8; i++)
+			CHECK_INT(ios[i].result, 64 * PAGE);
+		CHECK(file_is_as_it_should(&f));
+		file_free(&f);
+	}
+	munmap(mem, bytes);
+}
+
+TEST(a_forked_child_frees_memory_only)
+{
+	size_t bytes = 512 * PAGE;
+	uint8_t *mem = pages_new(bytes);
+
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", bytes);
+		struct shf_queue *q = queue_new(c);
+		struct shf_io io = { .op = SHF_IO_WRITE, .fd = f.fd, .direct = f.direct,
+			             .buf = mem, .len = bytes };
+		struct shf_queue_stat st;
+		struct shf_io *done;
+		int status;
+		pid_t pid;
+
+		memcpy(mem, f.model, bytes);
+		CHECK_INT(ops()->submit(NULL, q, &io), 0);
+		pid = fork();
+		if (!pid) {
+			int bad = ops()->submit(NULL, q, &io) != -EINVAL;
+
+			bad |= ops()->complete(NULL, q, &done, -1) != -EINVAL;
+			ops()->queue_pin(NULL, q, mem, bytes);
+			ops()->queue_stat(NULL, q, &st);
+			ops()->queue_free(NULL, q);
+			_exit(bad);
+		}
+		CHECK(waitpid(pid, &status, 0) == pid);
+		CHECK_INT(status, 0);
+		CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+		CHECK_INT(io.result, bytes);
+		CHECK(file_is_as_it_should(&f));
+		ops()->queue_free(NULL, q);
+		file_free(&f);
+	}
+	munmap(mem, bytes);
+}
+
+/* Writes and reads a request in the stretch, one across its end and one beside it. */
+static void around(struct shf_queue *q, struct file *f, uint8_t *mem, unsigned salt)
+{
+	static const size_t ats[] = { 0, 6 * PAGE, 12 * PAGE };
+
+	for (size_t i = 0; i < N(ats); i++) {
+		struct shf_io io = { .fd = f->fd, .direct = f->direct, .buf = mem + ats[i],
+			             .len = 4 * PAGE, .off = ats[i] };
+
+		write_one(q, f, &io, salt);
+		read_one(q, f, &io);
+	}
+	CHECK(file_is_as_it_should(f));
+}
+
+TEST(pinned_memory_is_used_and_let_go)
+{
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", FILE_BYTES);
+		struct shf_queue *q = queue_new(c);
+		uint8_t *mem = pages_new(20 * PAGE), *other = pages_new(20 * PAGE);
+
+		ops()->queue_pin(NULL, q, mem, 8 * PAGE);       /* before anything moved */
+		around(q, &f, mem, 1);
+		ops()->queue_pin(NULL, q, other, 16 * PAGE);    /* another */
+		around(q, &f, other, 2);
+		around(q, &f, mem, 3);
+		ops()->queue_pin(NULL, q, NULL, 0);
+		/* The same address, other memory: what was pinned may not be written. */
+		CHECK(mmap(other, 20 * PAGE, PROT_READ | PROT_WRITE,
+		           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
+		around(q, &f, other, 4);
+		ops()->queue_pin(NULL, q, (void *)(uintptr_t)PAGE, PAGE);       /* refused */
+		around(q, &f, other, 5);
+		ops()->queue_pin(NULL, q, other, 16 * PAGE);
+		ops()->queue_free(NULL, q);
+		munmap(mem, 20 * PAGE);
+		munmap(other, 20 * PAGE);
+		file_free(&f);
+	}
+}
+
+static int thread_count(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	int n = 0;
+
+	CHECK(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+TEST(threads_start_when_there_is_something_to_do)
+{
+	struct file f = file_new(".", FILE_BYTES);
+	uint8_t *mem = pages_new(4 * PAGE);
+	struct shf_io io = { .op = SHF_IO_READ, .fd = f.fd, .buf = mem, .len = 4 * PAGE };
+	struct shf_queue *q = NULL;
+	int before = thread_count();
+
+	CHECK_INT(ops()->queue_new(NULL, &q, 100), 0);
+	CHECK_INT(thread_count(), before);
+	for (int i = 0; i < 5; i++)
+		CHECK_INT(do_one(q, &io), 4 * PAGE);
+	CHECK(thread_count() > before && thread_count() <= before + 5);
+	ops()->queue_free(NULL, q);
+	munmap(mem, 4 * PAGE);
+	file_free(&f);
+}
+
+TEST(without_threads_a_request_is_refused_or_done_by_the_caller)
+{
+	uint8_t *mem = pages_new(8 * PAGE);
+
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", FILE_BYTES);
+		struct shf_queue *q = queue_new(c);
+		struct shf_io io = { .op = SHF_IO_READ, .fd = f.fd, .buf = mem, .len = 8 * PAGE };
+		struct shf_io *done;
+
+		spoil.no_threads = true;
+		CHECK_INT(ops()->submit(NULL, q, &io), -EAGAIN);
+		CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+		io.direct = f.direct;
+		if (ops()->submit(NULL, q, &io) == 0) {
+			CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+			CHECK_INT(io.result, 8 * PAGE);
+		}
+		spoil.no_threads = false;
+		io.direct = 0;
+		CHECK_INT(do_one(q, &io), 8 * PAGE);
+		ops()->queue_free(NULL, q);
+		file_free(&f);
+	}
+	munmap(mem, 8 * PAGE);
+}
+
+TEST(without_memory_there_is_no_queue_or_one_without_a_ring)
+{
+	struct file f = file_new(".", FILE_BYTES);
+	uint8_t *mem = pages_new(8 * PAGE);
+
+	for (int nth = 1; nth < 10; nth++) {
+		struct shf_io io = { .op = SHF_IO_READ, .fd = f.fd, .direct = f.direct, .buf = mem,
+			             .len = 8 * PAGE };
+		struct shf_queue *q = NULL;
+		int rc;
+
+		spoil.alloc_nth = nth;
+		rc = ops()->queue_new(NULL, &q, 2);
+		spoil.alloc_nth = 0;
+		CHECK_INT(rc < 0, nth <= 2);
+		CHECK(!rc || rc == -ENOMEM);
+		if (!rc)
+			CHECK_INT(do_one(q, &io), 8 * PAGE);
+		ops()->queue_free(NULL, q);
+	}
+	munmap(mem, 8 * PAGE);
+	file_free(&f);
+}
+
+static void *open_gate(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&gate_lock);
+	spoil.gate_open = true;
+	pthread_cond_broadcast(&gate_moved);
+	pthread_mutex_unlock(&gate_lock);
+	return NULL;
+}
+
+TEST(waiting_ends_at_its_time_and_is_woken_by_either_carrier)
+{
+	struct file f = file_new(".", FILE_BYTES);
+	uint8_t *mem = pages_new(16 * PAGE);
+	struct shf_queue *q = queue_new(SHF_CARRY_BEST);
+	struct shf_io slow = { .op = SHF_IO_READ, .fd = dup(f.fd), .buf = mem, .len = PAGE };
+	struct shf_io fast = { .op = SHF_IO_READ, .fd = f.fd, .direct = f.direct,
+		               .buf = mem + 8 * PAGE, .len = 8 * PAGE };
+	struct shf_io *done = NULL;
+	pthread_t t;
+
+	spoil.gate = slow.fd;
+	CHECK_INT(ops()->submit(NULL, q, &slow), 0);
+	CHECK_INT(ops()->complete(NULL, q, &done, 0), -EAGAIN);
+	CHECK_INT(ops()->complete(NULL, q, &done, 5), -EAGAIN);
+	CHECK_INT(ops()->submit(NULL, q, &fast), 0);
+	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK(done == &fast);
+	CHECK_INT(ops()->complete(NULL, q, &done, 5), -EAGAIN);
+	CHECK_INT(pthread_create(&t, NULL, open_gate, NULL), 0);
+	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK(done == &slow);
+	CHECK_INT(pthread_join(t, NULL), 0);
+	spoil.gate = 0;
+	ops()->queue_free(NULL, q);
+	close(slow.fd);
+	munmap(mem, 16 * PAGE);
+	file_free(&f);
+}
