@@ -11,6 +11,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "save.h"
+#include "smalls.h"
 
 struct given {
 	const char *name, *value;       /* value: notes */
@@ -161,15 +162,14 @@ static int decide(struct given *g, size_t n, struct shf_arena *arena, struct shf
 	return owners->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for attached files") : 0;
 }
 
-static int write_one(struct sheaf_save *save, const char *name, size_t name_n,
-                     struct sheaf_error *err)
+static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const char *name,
+                     size_t name_n, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < save->attached_n; i++) {
 		const struct shf_attached *a = &save->attached[i];
 
 		if (strlen(a->name) == name_n && memcmp(a->name, name, name_n) == 0)
-			return shf_small_write(save->run->sys, save->stage.dir, a->name, a->bytes,
-					       a->n, err);
+			return shf_small_put(smalls, save->stage.dir, a->name, a->bytes, a->n, err);
 	}
 	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here",
 			(int)name_n, name);
@@ -179,6 +179,7 @@ static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
                       struct sheaf_error *err)
 {
 	struct shf_cur c = { owners->data, owners->data + owners->len, false };
+	struct shf_smalls smalls = { .run = save->run };
 	uint32_t n = shf_cur_u32(&c);
 	int rc = 0;
 
@@ -187,26 +188,10 @@ static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
 		const char *name = (const char *)shf_cur_bytes(&c, len);
 
 		if (shf_cur_u32(&c) == (uint32_t)save->run->team.rank && name)
-			rc = write_one(save, name, len, err);
+			rc = write_one(save, &smalls, name, len, err);
 	}
+	rc = shf_smalls_sync(&smalls, rc, err);
 	return c.bad ? shf_fail(err, SHEAF_EBUG, "the list of attached files is torn") : rc;
-}
-
-int shf_small_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
-                    size_t n, struct sheaf_error *err)
-{
-	int fd = sys->ops->open(sys->arg, dir, name,
-	                        SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
-	int64_t rc = fd;
-
-	if (fd >= 0) {
-		rc = n ? sys->ops->pwrite(sys->arg, fd, bytes, n, 0) : 0;
-		if (rc >= 0)
-			rc = sys->ops->fsync(sys->arg, fd);
-		int closed = sys->ops->close(sys->arg, fd);
-		rc = rc >= 0 ? closed : rc;
-	}
-	return rc < 0 ? shf_fail_sys(err, (int)-rc, "%s: writing %zu bytes", name, n) : 0;
 }
 
 int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,

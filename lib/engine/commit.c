@@ -21,6 +21,7 @@
 #include "err.h"
 #include "index.h"
 #include "save.h"
+#include "smalls.h"
 #include "version.h"
 
 /* ---- C3 ---- */
@@ -109,9 +110,9 @@ static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *f
 	return 0;
 }
 
-static int index_write(struct sheaf_save *save, const struct shf_lt_family *fam,
-                       struct shf_arena *arena, struct shf_mf_file *record,
-                       struct sheaf_error *err)
+static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
+                       const struct shf_lt_family *fam, struct shf_arena *arena,
+                       struct shf_mf_file *record, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
 	struct shf_buf text = SHF_BUF_INIT;
@@ -128,7 +129,7 @@ static int index_write(struct sheaf_save *save, const struct shf_lt_family *fam,
 			rc = shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, fam->dir);
 	}
 	if (rc == 0)
-		rc = shf_small_write(sys, dir, base_name(name), text.data, text.len, err);
+		rc = shf_small_put(smalls, dir, base_name(name), text.data, text.len, err);
 	if (!top && dir >= 0)
 		sys->ops->close(sys->arg, dir);
 	*record = (struct shf_mf_file){ shf_arena_strdup(arena, name, strlen(name)), text.len,
@@ -216,6 +217,7 @@ static int publish(struct sheaf_save *save, const struct shf_given *given,
                    struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
+	struct shf_smalls smalls = { .run = save->run };
 	struct shf_manifest m = { 0 };
 	size_t n = given->files_n + l->families_n;
 	int rc = fill_lists(save, sums, arena, &m, err);
@@ -227,12 +229,14 @@ static int publish(struct sheaf_save *save, const struct shf_given *given,
 	for (size_t i = 0; rc == 0 && i < given->files_n; i++)
 		m.attached[m.attached_n++] = given->files[i];
 	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
-		rc = index_write(save, &l->families[i], arena, &m.attached[m.attached_n++], err);
+		rc = index_write(save, &smalls, &l->families[i], arena,
+		                 &m.attached[m.attached_n++], err);
 	if (rc == 0 && n)
 		qsort(m.attached, n, sizeof(*m.attached), by_name);
 	if (rc == 0)
-		rc = shf_small_write(save->run->sys, save->stage.dir, "sheaf.sums",
-				     sums->table.data, sums->table.len, err);
+		rc = shf_small_put(&smalls, save->stage.dir, "sheaf.sums", sums->table.data,
+		                   sums->table.len, err);
+	rc = shf_smalls_sync(&smalls, rc, err);
 	if (rc == 0)
 		rc = shf_stage_publish(&save->run->store, &save->stage, &m, err);
 	return rc;

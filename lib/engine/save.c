@@ -227,45 +227,30 @@ int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *e
  * is nobody's parent. [rank 0] */
 static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
-	struct shf_list list = { 0 };
-	const struct shf_entry *newest = NULL, *known = NULL;
-	int rc = shf_store_list(&run->store, &list, err);
+	struct shf_newest n;
+	int rc = shf_store_newest(&run->store, step, &n, err);
 
-	for (size_t i = 0; i < list.n && rc == 0; i++) {
-		const struct shf_entry *e = &list.entries[i];
-
-		if ((e->state != SHF_COMMITTED && e->state != SHF_DAMAGED) || e->remains)
-			continue;
-		if (e->step == step)
-			rc = shf_fail(err, SHEAF_EEXIST,
-				      "step %" PRId64 " exists in %s (rewind makes "
-				      "room)",
-				      step, run->store.path);
-		if (e->mark == 'b')
-			continue;
-		if (!newest || e->step > newest->step)
-			newest = e;
-		if (e->session[0] && (!known || e->step > known->step))
-			known = e;
-	}
-	if (rc == 0 && newest && newest->step > step)
-		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64 " in %s "
-		              "(rewind to go back)", step, newest->step, run->store.path);
+	if (rc < 0)
+		return rc;
+	if (n.exists)
+		return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "
+		                "room)", step, run->store.path);
+	if (n.newest > step)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
+		                " in %s (rewind to go back)", step, n.newest, run->store.path);
 	/* What this handle published in doubt and finds there is its own last step. */
-	if (rc == 0 && newest && newest == known && newest->step == run->doubtful)
+	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful)
 		run->parent = -1;
-	if (rc == 0 && newest && run->parent >= 0 && !run->parent_run[0] &&
-	    newest->step > run->parent)
-		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to %"
-		              PRId64 " (rewind to go back)", run->parent, run->store.path,
-		              newest->step);
-	if (rc == 0 && known && run->parent < 0) {
-		run->parent = known->step;
-		memcpy(run->parent_session, known->session, sizeof(run->parent_session));
+	if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to "
+		                "%" PRId64 " (rewind to go back)", run->parent, run->store.path,
+		                n.newest);
+	if (n.known >= 0 && run->parent < 0) {
+		run->parent = n.known;
+		memcpy(run->parent_session, n.session, sizeof(run->parent_session));
 		run->parent_run[0] = '\0';
 	}
-	shf_list_release(&list);
-	return rc;
+	return 0;
 }
 
 static int room_check(struct sheaf_save *save, struct sheaf_error *err)

@@ -133,10 +133,6 @@ struct shf_given {              /* what rank 0 knows after gathering; strings in
 int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
                       struct sheaf_error *err);
 
-/* A whole small file, created, written, fsynced. [local] */
-int shf_small_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
-                    size_t n, struct sheaf_error *err);
-
 /* sums_out.c: gathers digests and block sums on rank 0, compares them. [collective] */
 struct shf_sums_out {           /* rank 0 */
 	struct shf_buf table;           /* the whole of sheaf.sums */

@@ -145,8 +145,9 @@ bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
 	return sys->ops->list(sys->arg, dir, not_empty, &full) == 0 && !full;
 }
 
-int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
-                  struct shf_entry *e, struct sheaf_error *err)
+/* files: are they there, too; else a step whose manifest is good counts as committed. */
+static int look(struct shf_store *s, int dir, const char *name, bool files, struct shf_entry *e,
+                struct sheaf_error *err)
 {
 	struct shf_arena arena = { NULL, 0 };
 	struct sheaf_error why;
@@ -174,8 +175,8 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
 		struct files f = { s, fd, -1, "", where, &why };
 
 		entry_fill(e, &m);
-		rc = check_names(s, &m, step, where, &why);
-		if (rc == 0)
+		rc = check_names(s, &m, e->step, where, &why);
+		if (rc == 0 && files)
 			rc = check_files(&f, &m);
 		if (rc < 0 && is_ours(rc))
 			rc = shf_fail_sys(&why, -rc, "%s", where);
@@ -192,6 +193,61 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
 	if (err)
 		*err = why;
 	return rc == SHEAF_ENOMEM || is_ours(-why.sys) ? rc : 0;
+}
+
+int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_entry *e,
+                  struct sheaf_error *err)
+{
+	return look(s, dir, name, true, e, err);
+}
+
+/* A step of the run, as far as its manifest tells: 1 when it is one, 0 when it is foreign, remains
+ * or gone. */
+static int look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
+                        struct sheaf_error *err)
+{
+	int rc;
+
+	memset(e, 0, sizeof(*e));
+	e->step = step;
+	shf_name_of_step(e->path, step);
+	rc = look(s, s->dir, e->path, false, e, err);
+	return rc < 0 ? rc : rc == 0 && e->state != SHF_FOREIGN && !e->remains;
+}
+
+int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
+                     struct sheaf_error *err)
+{
+	struct shf_newest n = { .exists = false, .newest = -1, .known = -1 };
+	struct shf_steps steps;
+	struct shf_entry e;
+	int rc = shf_steps_read(s, &steps);
+
+	if (rc < 0) {
+		shf_free(steps.all);
+		return shf_fail_io(err, -rc, "%s: its list of steps", s->path);
+	}
+	for (size_t i = 0; rc >= 0 && i < steps.n && !n.exists; i++)
+		if (steps.all[i] == step) {
+			rc = look_briefly(s, step, &e, err);
+			n.exists = rc == 1;
+		}
+	for (size_t i = 0; rc >= 0 && i < steps.n && n.known < 0; i++) {
+		if (shf_mark_read(s, steps.all[i]) == 'b')
+			continue;
+		rc = look_briefly(s, steps.all[i], &e, err);
+		if (rc != 1)
+			continue;
+		n.newest = n.newest < 0 ? e.step : n.newest;
+		if (e.session[0]) {
+			n.known = e.step;
+			memcpy(n.session, e.session, sizeof(n.session));
+		}
+	}
+	shf_free(steps.all);
+	if (rc >= 0)
+		*out = n;
+	return rc < 0 ? rc : 0;
 }
 
 static int read_tries(struct shf_store *s, const struct shf_entry *e)
@@ -243,7 +299,7 @@ static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_e
 		e.step = steps.all[i];
 		shf_name_of_step(name, e.step);
 		memcpy(e.path, name, sizeof(name));
-		rc = shf_step_look(s, s->dir, name, e.step, &e, err);
+		rc = shf_step_look(s, s->dir, name, &e, err);
 		if (rc < 0) {
 			shf_free(steps.all);
 			return rc;
@@ -280,7 +336,7 @@ static int list_folder(struct shf_store *s, const char *folder, enum shf_step_st
 			continue;
 		snprintf(e.path, sizeof(e.path), ".sheaf/%s/%.60s", folder, p);
 		e.parent = -1;
-		if (state == SHF_ASIDE && (rc = shf_step_look(s, dir, p, e.step, &e, err)) < 0)
+		if (state == SHF_ASIDE && (rc = shf_step_look(s, dir, p, &e, err)) < 0)
 			goto out;
 		if (e.session[0] == '\0')
 			memcpy(e.session, session, sizeof(e.session));
@@ -389,7 +445,7 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 			say(log, log_arg, s->path, e.path, "marked bad");
 			continue;
 		}
-		rc = shf_step_look(s, s->dir, e.path, e.step, &e, &why);
+		rc = shf_step_look(s, s->dir, e.path, &e, &why);
 		if (rc < 0) {
 			if (err)
 				*err = why;

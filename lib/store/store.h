@@ -94,6 +94,16 @@ struct shf_list {
  * or of another size, or another step. Without a manifest: foreign. */
 int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);
 void shf_list_release(struct shf_list *list);
+/* What a save of `step` has to know of the steps that are there, by a listing and as few manifests
+ * as tell it: mostly one. Foreign directories and remains do not count; damaged steps do. */
+struct shf_newest {
+	bool exists;                    /* that very step */
+	int64_t newest;                 /* of those not marked bad; -1: none */
+	int64_t known;                  /* the same of those whose session can be read; -1 */
+	char session[33];               /* of it */
+};
+int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
+                     struct sheaf_error *err);
 /* The newest step not marked bad; foreign ones do not count. ENOENT: none. ECORRUPT: the newest
  * is damaged (named). EINVAL never. Warn of skipped ones through log. */
 int shf_store_latest(struct shf_store *s, int64_t *step,

@@ -70,8 +70,8 @@ bool shf_lock_is_absent(int rc);
 /* One committed, damaged or foreign directory `name` under dir, read into e (path and step are
  * the caller's); of a damaged one err says why. 0; 1: gone meanwhile; a code only when we
  * ourselves lack memory or descriptors. */
-int shf_step_look(struct shf_store *s, int dir, const char *name, int64_t step,
-                  struct shf_entry *e, struct sheaf_error *err);
+int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_entry *e,
+                  struct sheaf_error *err);
 char shf_mark_read(struct shf_store *s, int64_t step);  /* 'k', 'b', 0: none, '?': unreadable */
 int shf_mark_clear(struct shf_store *s, int64_t step);
 /* The numbers of all checkpoint-<n> in the run, descending. 0 or -errno. */
