@@ -196,9 +196,10 @@ def claim_text(c):
 def told_lines(table):
     """A table of a program that measured itself: its own members are the columns."""
     keys = list(dict.fromkeys(k for r in table["rows"] for k in r))
-    text = [["%.4g" % r[k] if isinstance(r.get(k), float) else str(r.get(k, "-")) for k in keys]
-            for r in table["rows"]]
-    return [keys] + text
+    def text(v):
+        return "%.4g" % v if isinstance(v, float) else str(v)
+    rows = [[text(r.get(k, "-")) for k in keys] for r in table["rows"]]
+    return [keys] + rows
 
 
 def print_table(table):
@@ -329,8 +330,9 @@ class Bench:
 def prepare():
     """What ./demo does first: packages by name, the optimised build. Its folder."""
     script = (". tools/setup.sh; mkdir -p build; need_packages $packages_build fio; build_release;"
-              " targets=$(ninja -C build -t targets all | sed -n 's,^\\(bench/sheaf-bench[a-z-]*\\):"
-              " c_LINKER.*,\\1,p'); quietly build/ninja.log ninja -C build $targets")
+              " targets=$(ninja -C build -t targets all |"
+              " sed -n 's,^\\(bench/sheaf-bench[a-z-]*\\): c_LINKER.*,\\1,p');"
+              " quietly build/ninja.log ninja -C build $targets")
     done = subprocess.run(["sh", "-euc", script, "bench"], cwd=ROOT, stdout=sys.stderr)
     if done.returncode:
         sys.exit(2)
