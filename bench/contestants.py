@@ -9,7 +9,7 @@ import threading
 
 from harness import now
 
-MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n"]
+MPIRUN = ["--allow-run-as-root", "--oversubscribe", "-n"]
 FIO_LIMIT = ["ioengine=io_uring", "iodepth=8", "thread"]
 FIO_REQUEST = 8 << 20
 
@@ -69,8 +69,9 @@ class Again(Contestant):
 class Fio(Contestant):
     """New preallocated files of given sizes, one job each; or files that are there, read."""
 
-    def __init__(self, name, folder, files, direct=True, reads=False, cold=True):
+    def __init__(self, bench, name, folder, files, direct=True, reads=False, cold=True):
         super().__init__(name)
+        self.program = bench.program("fio")
         self.folder, self.files, self.reads = folder, files, reads
         self.direct, self.cold = direct, cold
 
@@ -99,8 +100,8 @@ class Fio(Contestant):
         return "\n".join(lines)
 
     def round(self):
-        done = subprocess.run(["fio", "--output-format=json"] + ["--readonly"] * self.reads + ["-"],
-                              input=self.job(), text=True, capture_output=True)
+        command = [self.program, "--output-format=json"] + ["--readonly"] * self.reads + ["-"]
+        done = subprocess.run(command, input=self.job(), text=True, capture_output=True)
         if not self.reads:
             shutil.rmtree(self.folder, ignore_errors=True)
         if done.returncode:
@@ -164,7 +165,7 @@ class Lines(Contestant):
 
 
 def sheaf_bench(bench, ranks, *args):
-    head = MPIRUN + [str(ranks)] if ranks > 1 else []
+    head = [bench.program("mpirun")] + MPIRUN + [str(ranks)] if ranks > 1 else []
     return head + [bench.program("sheaf-bench")] + list(args)
 
 

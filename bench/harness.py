@@ -80,12 +80,20 @@ class Series:
         return median(values) if values else None
 
 
+class Missing(RuntimeError):
+    """A program that this measurement needs is not here."""
+
+
+def ranks_text(n):
+    return "%d rank%s" % (n, "s" * (n > 1))
+
+
 class Table:
     """Contestants of one claim, measured together."""
 
     def __init__(self, title, limit, noise):
         self.title, self.limit, self.noise_of = title, limit, noise
-        self.series, self.claims, self.note = {}, [], ""
+        self.series, self.claims, self.note, self.timed = {}, [], "", False
 
     def run(self, contestants, rounds, settle):
         for c in contestants:
@@ -119,13 +127,15 @@ class Table:
         """Of several limits the one with the better median."""
         return min(names, key=lambda n: self.series[n].median())
 
-    def claim(self, text, value, bound, at_least):
+    def claim(self, text, value, bound, at_least, timed=True):
+        """A bound and what was found. timed False: a count, which noise does not excuse."""
+        self.timed |= timed
         if value is None:
             verdict = "not measured"
         elif (value >= bound) if at_least else (value <= bound):
             verdict = "met"
         else:
-            verdict = "undecided" if self.undecided() else "missed"
+            verdict = "undecided" if timed and self.undecided() else "missed"
         self.claims.append({"text": text, "value": value, "bound": bound,
                             "at_least": at_least, "verdict": verdict})
 
@@ -153,7 +163,8 @@ class Table:
         return {"title": self.title, "limit": self.limit, "note": self.note,
                 "noise": noise and {"of": list(self.noise_of), "median": noise[0],
                                     "interval": list(noise[1])},
-                "undecided": self.undecided(), "rows": list(self.rows()), "claims": self.claims}
+                "undecided": self.timed and self.undecided(), "rows": list(self.rows()),
+                "claims": self.claims}
 
 
 def cell(value, form, scale=1.0):
@@ -196,9 +207,10 @@ def claim_text(c):
 def told_lines(table):
     """A table of a program that measured itself: its own members are the columns."""
     keys = list(dict.fromkeys(k for r in table["rows"] for k in r))
-    text = [["%.4g" % r[k] if isinstance(r.get(k), float) else str(r.get(k, "-")) for k in keys]
-            for r in table["rows"]]
-    return [keys] + text
+    def text(v):
+        return "%.4g" % v if isinstance(v, float) else str(v)
+    rows = [[text(r.get(k, "-")) for k in keys] for r in table["rows"]]
+    return [keys] + rows
 
 
 def print_table(table):
@@ -251,17 +263,21 @@ class Bench:
         self.dir = tempfile.mkdtemp(prefix=self.name + ".",
                                     dir=a.dir or os.path.join(ROOT, "build", "bench"))
 
-    def program(self, name):
-        """Its path; None where this build has none."""
+    def program(self, name, needed=True):
+        """Its path; Missing, or None where it is not needed."""
         for at in ("bench/" + name, "cli/" + name, name):
             path = os.path.join(self.build, at)
             if os.access(path, os.X_OK) and os.path.isfile(path):
                 return path
-        return shutil.which(name) if name in ("fio", "mpirun") else None
+        found = shutil.which(name) if name in ("fio", "mpirun") else None
+        if needed and not found:
+            raise Missing("there is no " + name)
+        return found
 
     def settle(self):
         """Before a turn: what others wrote is on the disk, and what they removed is discarded."""
-        os.sync()
+        if not self.quick:
+            os.sync()
 
     def measure(self, title, contestants, limit, noise=None, rounds=None):
         """Runs them and closes them; the Table, to which claims are added."""
@@ -315,6 +331,11 @@ class Bench:
         """Runs body(self), whatever happens leaves nothing behind, and exits."""
         try:
             body(self)
+        except Missing as e:
+            self.close()
+            shutil.rmtree(self.dir, ignore_errors=True)
+            print("bench/%s: not measured: %s" % (self.name, e), file=sys.stderr)
+            sys.exit(SKIPPED)
         except (OSError, RuntimeError, subprocess.SubprocessError) as e:
             self.close()
             shutil.rmtree(self.dir, ignore_errors=True)
@@ -329,8 +350,9 @@ class Bench:
 def prepare():
     """What ./demo does first: packages by name, the optimised build. Its folder."""
     script = (". tools/setup.sh; mkdir -p build; need_packages $packages_build fio; build_release;"
-              " targets=$(ninja -C build -t targets all | sed -n 's,^\\(bench/sheaf-bench[a-z-]*\\):"
-              " c_LINKER.*,\\1,p'); quietly build/ninja.log ninja -C build $targets")
+              " targets=$(ninja -C build -t targets all |"
+              " sed -n 's,^\\(bench/sheaf-bench[a-z-]*\\): c_LINKER.*,\\1,p');"
+              " quietly build/ninja.log ninja -C build $targets")
     done = subprocess.run(["sh", "-euc", script, "bench"], cwd=ROOT, stdout=sys.stderr)
     if done.returncode:
         sys.exit(2)

@@ -11,7 +11,8 @@ _sheaf()
 		esac
 	done
 	if [[ -z $verb ]]; then
-		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind help --help
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind bench help
+			--help
 			--version' -- "$word"))
 		return
 	fi
@@ -29,7 +30,8 @@ _sheaf()
 	local options='--json --help'
 	case $verb in
 	help)
-		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind' -- "$word"))
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind
+			bench' -- "$word"))
 		return ;;
 	show) options+=' --hf' ;;
 	diff) options+=' --rtol --atol --family' ;;
@@ -40,6 +42,7 @@ _sheaf()
 		options+=' --timeout-ms'
 		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;
 	rewind) options+=' --timeout-ms' ;;
+	bench) options+=' --size --rounds --threads' ;;
 	esac
 	if [[ $word == -* || $options == 'keep bad none' ]]; then
 		COMPREPLY=($(compgen -W "$options" -- "$word"))
