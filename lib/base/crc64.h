@@ -51,6 +51,7 @@ struct shf_crc64_path {
  * the functions of one that it cannot run must not be called. */
 const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here);
 #if defined(__x86_64__)
-extern const struct shf_crc64_path shf_crc64_x16, shf_crc64_x32, shf_crc64_x64;
+extern const struct shf_crc64_path shf_crc64_x16, shf_crc64_x16v, shf_crc64_x32,
+	shf_crc64_x64;
 #endif
 #endif
