@@ -269,3 +269,30 @@ uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc)
 		product ^= by->t[k][crc >> 8 * k & 255];
 	return product;
 }
+
+/* Rows ahead and bytes of each: a short row ends before the hardware has seen that there is one,
+ * and a sum leaves a core less room than a copy to run into the next by itself. */
+#define ROWS_AHEAD 4
+#define BYTES_AHEAD 512
+#define LINE 64
+
+uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
+{
+	const struct shf_crc64_path *p = path(best());
+	const size_t near = r->n < BYTES_AHEAD ? r->n : BYTES_AHEAD;
+
+	for (size_t i = 0; i < r->rows; i++) {
+		const uint8_t *from = r->from + (ptrdiff_t)i * r->from_step;
+		/* As a number: beyond the last row there need not be an address to point to. */
+		uintptr_t soon = (uintptr_t)from + (uintptr_t)(ROWS_AHEAD * r->from_step);
+
+		for (size_t k = 0; k < near; k += LINE)
+			__builtin_prefetch((const void *)(soon + k));
+		if (i > 0)
+			crc = shf_crc64_by(r->gap, crc);
+		crc = r->to ? p->copy(crc, r->to + (ptrdiff_t)i * r->to_step, from, r->n,
+		                      r->past_cache) :
+			      p->raw(crc, from, r->n);
+	}
+	return crc;
+}
