@@ -26,19 +26,45 @@ static uint64_t over_x(uint64_t v)
 
 /* Asked at each call: a look at a word that the C runtime filled in at start. It saw what the
  * processor has and which registers the system saves. */
-enum path { BY_TABLE, X16, X32, X64 };
+enum path { BY_TABLE, X16, X16V, X32, X64 };
+
+static inline bool runs_here(enum path p)
+{
+#if defined(__x86_64__)
+	bool narrow = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+	bool wide = narrow && __builtin_cpu_supports("vpclmulqdq");
+	bool v512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+
+	switch (p) {
+	case X64:
+		return wide && v512;
+	case X32:
+		return wide && __builtin_cpu_supports("avx2");
+	case X16V:
+		return narrow && v512;
+	case X16:
+		return narrow;
+	case BY_TABLE:
+		break;
+	}
+#endif
+	return p == BY_TABLE;
+}
 
 static inline enum path best(void)
 {
-#if defined(__x86_64__)
-	if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1"))
-		return BY_TABLE;
-	if (!__builtin_cpu_supports("vpclmulqdq") || !__builtin_cpu_supports("avx2"))
-		return X16;
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") ? X64 : X32;
-#else
-	return BY_TABLE;
-#endif
+	if (runs_here(X64))
+		return X64;
+	if (runs_here(X32))
+		return X32;
+	if (runs_here(X16V))
+		return X16V;
+	return runs_here(X16) ? X16 : BY_TABLE;
+}
+
+static inline bool by_table_only(void)
+{
+	return !runs_here(X16);
 }
 
 /* Eight coefficients of a at a time, the highest powers of x first. by[0] is the multiples of b by
@@ -62,7 +88,7 @@ static uint64_t times_by_table(uint64_t a, uint64_t b)
 static uint64_t times(uint64_t a, uint64_t b)
 {
 #if defined(__x86_64__)
-	if (best() != BY_TABLE)
+	if (!by_table_only())
 		return shf_crc64_x16.times(a, over_x(b));
 #endif
 	return times_by_table(a, b);
@@ -147,6 +173,8 @@ static inline const struct shf_crc64_path *path(enum path which)
 		return &shf_crc64_x64;
 	case X32:
 		return &shf_crc64_x32;
+	case X16V:
+		return &shf_crc64_x16v;
 	case X16:
 		return &shf_crc64_x16;
 	case BY_TABLE:
@@ -170,8 +198,8 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 
 const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here)
 {
-	static const char *const names[] = { "portable", "pclmul", "avx2-vpclmul",
-		                             "avx512-vpclmul" };
+	static const char *const names[] = { "portable", "pclmul", "avx512-pclmul",
+		                             "avx2-vpclmul", "avx512-vpclmul" };
 	enum path last = BY_TABLE;
 
 #if defined(__x86_64__)
@@ -180,7 +208,7 @@ const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here
 	if (i < BY_TABLE || i > (int)last)
 		return NULL;
 	*name = names[i];
-	*here = (int)best() >= i;
+	*here = runs_here((enum path)i);
 	return path((enum path)i);
 }
 
@@ -216,7 +244,7 @@ void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n)
 	uint64_t factor = zeros(n);
 
 	by->over_x = over_x(factor);
-	if (best() != BY_TABLE)
+	if (!by_table_only())
 		return;
 	for (int k = 7; k >= 0; k--) {
 		uint64_t *t = by->t[k];
@@ -234,10 +262,37 @@ uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc)
 	uint64_t product = 0;
 
 #if defined(__x86_64__)
-	if (best() != BY_TABLE)
+	if (!by_table_only())
 		return shf_crc64_x16.times(crc, by->over_x);
 #endif
 	for (int k = 0; k < 8; k++)
 		product ^= by->t[k][crc >> 8 * k & 255];
 	return product;
+}
+
+/* Rows ahead and bytes of each: a short row ends before the hardware has seen that there is one,
+ * and a sum leaves a core less room than a copy to run into the next by itself. */
+#define ROWS_AHEAD 4
+#define BYTES_AHEAD 512
+#define LINE 64
+
+uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
+{
+	const struct shf_crc64_path *p = path(best());
+	const size_t near = r->n < BYTES_AHEAD ? r->n : BYTES_AHEAD;
+
+	for (size_t i = 0; i < r->rows; i++) {
+		const uint8_t *from = r->from + (ptrdiff_t)i * r->from_step;
+		/* As a number: beyond the last row there need not be an address to point to. */
+		uintptr_t soon = (uintptr_t)from + (uintptr_t)(ROWS_AHEAD * r->from_step);
+
+		for (size_t k = 0; k < near; k += LINE)
+			__builtin_prefetch((const void *)(soon + k));
+		if (i > 0)
+			crc = shf_crc64_by(r->gap, crc);
+		crc = r->to ? p->copy(crc, r->to + (ptrdiff_t)i * r->to_step, from, r->n,
+		                      r->past_cache) :
+			      p->raw(crc, from, r->n);
+	}
+	return crc;
 }

@@ -39,6 +39,20 @@ struct shf_crc64_by {
 void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n);
 uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc);
 
+/* Rows of a matrix cut by columns. Between two rows lie zeros as far as the sum is concerned, gap
+ * bytes of them: crc continues through row, gap, row, ..., row. Rows are n bytes, to_step and
+ * from_step bytes apart; where `to` is NULL they are only summed. No overlap. Asks memory for rows
+ * before their turn comes, beyond the last one too (that touches nothing). */
+struct shf_crc64_rows {
+	uint8_t *to;
+	const uint8_t *from;
+	ptrdiff_t to_step, from_step;
+	size_t n, rows;
+	const struct shf_crc64_by *gap;
+	bool past_cache;
+};
+uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r);
+
 /* The ways to sum there are in this build, for tests and measurements: what is above takes, at each
  * call, the last of them that this machine can run. All give the same results. */
 struct shf_crc64_path {
@@ -51,6 +65,7 @@ struct shf_crc64_path {
  * the functions of one that it cannot run must not be called. */
 const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here);
 #if defined(__x86_64__)
-extern const struct shf_crc64_path shf_crc64_x16, shf_crc64_x32, shf_crc64_x64;
+extern const struct shf_crc64_path shf_crc64_x16, shf_crc64_x16v, shf_crc64_x32,
+	shf_crc64_x64;
 #endif
 #endif

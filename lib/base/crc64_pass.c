@@ -13,11 +13,11 @@
  *
  * What follows the last whole vectors is not folded from lane to lane but each lane at once to the
  * last one, by a row of constants with one entry a lane: no multiplication waits for another. The
- * sum before a short run goes by one more product to the last lane too, so that the next of many
- * short runs starts while this one is reduced.
+ * sum before a short run goes by one more product behind it, so that of many short runs one after
+ * another only the last steps wait for each other.
  *
  *	V               vector of LANES lanes           ON      target attribute
- *	LOAD STORE      at any address                  STREAM  past the caches, aligned
+ *	LOAD STORE      at any address                  STREAM_LINE(to, from)  past the caches
  *	MUL(a, b, i)    of each lane                    SUM(a, b, c)  XOR of three
  *	SPREAD(p)       one lane in memory to all       LAST(v) XOR of all lanes
  *	ZERO            FIRST(w)  the word w, then zeros
@@ -35,12 +35,22 @@
 #define ROUND (WIDE * ACC)
 _Static_assert(2 * LANES * ACC <= CRC64_FOLDS, "the row of constants reaches over what is left");
 
-enum how { LOOK, COPY, PAST };          /* PAST: the destination starts on a cache line */
+/* What is kept for each i must be in registers. */
+#if defined(__clang__)
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (size_t i = 0; i < (n); i++)
+#else
+#define EACH(i, n) _Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)
+#endif
+
+/* PAST: past the caches, to a destination that starts on a cache line. SENT: already done. */
+enum how { LOOK, COPY, PAST, SENT };
 #define LINE 64
 /* Shorter runs are not worth the two cuts at the lines of the destination. */
 #define LONG 2048
+/* Bytes that the row of constants reaches over, with a sum before them. */
+#define SHORT ((size_t)16 * (CRC64_FOLDS - 1))
 /* Bytes ahead of the loads: the hardware's prefetch ends with each page. */
-#define AHEAD 1024
+#define AHEAD 2048
 
 struct pass {
 	const uint8_t *from;
@@ -80,11 +90,17 @@ INLINE V next(struct pass *p, enum how how)
 	p->from += WIDE;
 	if (how == COPY)
 		STORE(p->to, v);
-	if (how == PAST)
-		STREAM(p->to, v);
 	if (how != LOOK)
 		p->to += WIDE;
 	return v;
+}
+
+/* Whole lines where there are registers of that size, because buffers between core and memory that
+ * fill by parts wait for them. */
+INLINE void stream_round(const struct pass *p)
+{
+	EACH(i, ROUND / LINE)
+		STREAM_LINE(p->to + LINE * i, p->from + LINE * i);
 }
 
 /* a, as far on as the constants k say, and b. */
@@ -105,18 +121,29 @@ INLINE const uint64_t *row(size_t n)
 	return crc64_fold[CRC64_FOLDS - n];
 }
 
-/* a * x^64 modulo P. The upper word goes down by a product; then the quotient of Barrett: as many
- * words of it as are needed come from one product, the remainder from another. */
-INLINE uint64_t reduce(__m128i a)
+/* Words a and b, together a * x^64 + b, modulo P: by the quotient of Barrett, of which one product
+ * gives as much as is needed and another gives what that many P are. */
+INLINE uint64_t remainder_of(__m128i v)
 {
-	const __m128i k = _mm_set_epi64x((long long)CRC64_QUOTIENT, (long long)CRC64_X127);
-	const __m128i p = _mm_set_epi64x(0, (long long)CRC64_P_OVER_X);
-	__m128i v = _mm_xor_si128(_mm_clmulepi64_si128(a, k, 0x00), _mm_srli_si128(a, 8));
-	__m128i q = _mm_clmulepi64_si128(v, k, 0x10), r = _mm_clmulepi64_si128(q, p, 0x00);
+	const __m128i k = _mm_set_epi64x((long long)CRC64_QUOTIENT, (long long)CRC64_P_OVER_X);
+	__m128i q = _mm_clmulepi64_si128(v, k, 0x10), r = _mm_clmulepi64_si128(q, k, 0x00);
 
 	/* P has x^64 and 1 besides what the product saw: the quotient itself, above and below. */
 	r = _mm_xor_si128(_mm_xor_si128(r, v), _mm_slli_si128(q, 8));
 	return (uint64_t)_mm_extract_epi64(r, 1);
+}
+
+/* a * x^64, modulo P two words. */
+INLINE __m128i behind_all(__m128i a)
+{
+	const __m128i k = _mm_set_epi64x(0, (long long)CRC64_X127);
+
+	return _mm_xor_si128(_mm_clmulepi64_si128(a, k, 0x00), _mm_srli_si128(a, 8));
+}
+
+INLINE uint64_t reduce(__m128i a)
+{
+	return remainder_of(behind_all(a));
 }
 
 /* n < 16: the message behind as many zeros as make a lane, which add nothing. */
@@ -171,70 +198,115 @@ INLINE V rounds(uint64_t crc, struct pass *p, size_t n, size_t left, enum how ho
 	const uint64_t *to_last = row(LANES * ACC + left);
 	V acc[ACC], sum = ZERO;
 
-	for (int i = 0; i < ACC; i++)
-		acc[i] = next(p, how);
+	if (how == PAST)
+		stream_round(p);
+	EACH(i, ACC)
+		acc[i] = next(p, how == PAST ? SENT : how);
 	acc[0] = SUM(acc[0], FIRST(crc), ZERO);
 	for (n -= ROUND; n >= ROUND; n -= ROUND) {
-		for (int i = 0; i < ROUND / LINE; i++)
+		EACH(i, ROUND / LINE)
 			_mm_prefetch((const char *)p->from + AHEAD + LINE * i, _MM_HINT_T0);
-		for (int i = 0; i < ACC; i++)
-			acc[i] = fold(acc[i], k, next(p, how));
+		if (how == PAST)
+			stream_round(p);
+		EACH(i, ACC)
+			acc[i] = fold(acc[i], k, next(p, how == PAST ? SENT : how));
 	}
-	for (int i = 0; i < ACC; i++)
-		sum = fold(acc[i], LOAD(to_last + (size_t)(2 * LANES * i)), sum);
+	EACH(i, ACC)
+		sum = fold(acc[i], LOAD(to_last + 2 * LANES * i), sum);
 	return sum;
 }
 
-INLINE uint64_t pass(uint64_t crc, struct pass p, size_t n, enum how how)
+/* The next `left` lanes, the last of a run or of what is but its tail, and sum. No loop of single
+ * lanes: a compiler takes it for a memcpy. */
+INLINE __m128i settle(struct pass *p, size_t left, V sum, enum how how)
 {
-	size_t lanes = n / 16, left = lanes;
-	bool is_long = lanes > CRC64_FOLDS;
-	V sum = ZERO;
-	__m128i a, crc_lane;
+	__m128i a;
+
+	for (; left >= 4 * LANES; left -= 4 * LANES)
+		EACH(i, 4)
+			sum = fold(next(p, how), LOAD(row(left - i * LANES)), sum);
+	EACH(i, 3)
+		if (left >= LANES) {
+			sum = fold(next(p, how), LOAD(row(left)), sum);
+			left -= LANES;
+		}
+	a = LAST(sum);
+	EACH(i, 3)
+		if (LANES > i + 1 && left > 0)
+			a = fold_lane(next_lane(p, how), lane_at(row(left--)), a);
+	return a;
+}
+
+INLINE uint64_t finish(__m128i a, struct pass p, size_t n, enum how how)
+{
+	return reduce(n % 16 ? tail(a, p, n % 16, how) : a);
+}
+
+/* n <= SHORT. */
+INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
+{
+	__m128i a, before = _mm_set_epi64x(0, (long long)crc);
+	const uint64_t *k = row(n / 16 + 1);    /* of a lane before the first */
 
 	if (n < 16)
 		return tiny(crc, p, n, how);
-	if (is_long) {
-		left = n % ROUND / 16;
-		sum = rounds(crc, &p, n, left, how);
+	a = settle(&p, n / 16, ZERO, how);
+	if (n % 16) {
+		a = _mm_xor_si128(a, _mm_clmulepi64_si128(before, lane_at(k + 2), 0x00));
+		return finish(a, p, n, how);
 	}
-	for (; left >= LANES; left -= LANES)
-		sum = fold(next(&p, how == PAST ? COPY : how), LOAD(row(left)), sum);
-	a = LAST(sum);
-	for (; LANES > 1 && left > 0; left--)
-		a = fold_lane(next_lane(&p, how), lane_at(row(left)), a);
-	if (!is_long) {
-		crc_lane = _mm_set_epi64x(0, (long long)crc);
-		a = _mm_xor_si128(a, _mm_clmulepi64_si128(crc_lane, lane_at(row(lanes)), 0x00));
-	}
-	if (n % 16)
-		a = tail(a, p, n % 16, how);
-	return reduce(a);
+	/* As late as it can be: the next run waits for this. */
+	a = _mm_xor_si128(behind_all(a), _mm_clmulepi64_si128(before, lane_at(k), 0x10));
+	return remainder_of(a);
 }
 
-ON static uint64_t raw(uint64_t crc, const void *bytes, size_t n)
+INLINE uint64_t pass_long(uint64_t crc, struct pass p, size_t n, enum how how)
 {
-	return pass(crc, (struct pass){ .from = bytes }, n, LOOK);
+	const enum how rest = how == PAST ? COPY : how;
+	size_t left = n % ROUND / 16;
+	V sum = rounds(crc, &p, n, left, how);
+
+	return finish(settle(&p, left, sum, rest), p, n, rest);
 }
 
-ON static uint64_t copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
-                        bool past_cache)
+/* Apart, so that a short run pays for none of their registers. */
+ON static __attribute__((noinline)) uint64_t raw_long(uint64_t crc, const uint8_t *bytes, size_t n)
+{
+	return pass_long(crc, (struct pass){ .from = bytes }, n, LOOK);
+}
+
+ON static __attribute__((noinline)) uint64_t copy_long(uint64_t crc, uint8_t *to,
+                                                       const uint8_t *from, size_t n,
+                                                       bool past_cache)
 {
 	struct pass p = { .from = from, .to = to };
 	size_t edge = n >= LONG ? (0 - (uintptr_t)to) % LINE : 0;
 
 	if (edge) {
-		crc = pass(crc, p, edge, COPY);
+		crc = pass_short(crc, p, edge, COPY);
 		p.from += edge;
 		p.to += edge;
 		n -= edge;
 	}
 	if (n < LONG || !past_cache)
-		return pass(crc, p, n, COPY);
-	crc = pass(crc, p, n, PAST);
+		return pass_long(crc, p, n, COPY);
+	crc = pass_long(crc, p, n, PAST);
 	/* Who is told that the copy is done may be another thread, or a device. */
 	_mm_sfence();
 	return crc;
+}
+
+ON static uint64_t raw(uint64_t crc, const void *bytes, size_t n)
+{
+	return n > SHORT ? raw_long(crc, bytes, n) :
+	                   pass_short(crc, (struct pass){ .from = bytes }, n, LOOK);
+}
+
+ON static uint64_t copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
+                        bool past_cache)
+{
+	return n > SHORT ? copy_long(crc, to, from, n, past_cache) :
+	                   pass_short(crc, (struct pass){ .from = from, .to = to }, n, COPY);
 }
 
 /* a * b modulo P from b over x, because a product comes times x. */
@@ -242,11 +314,8 @@ ON static uint64_t times(uint64_t a, uint64_t b_over_x)
 {
 	__m128i v = _mm_clmulepi64_si128(_mm_set_epi64x(0, (long long)a),
 	                                 _mm_set_epi64x(0, (long long)b_over_x), 0x00);
-	const __m128i k = _mm_set_epi64x((long long)CRC64_QUOTIENT, (long long)CRC64_P_OVER_X);
-	__m128i q = _mm_clmulepi64_si128(v, k, 0x10), r = _mm_clmulepi64_si128(q, k, 0x00);
 
-	r = _mm_xor_si128(_mm_xor_si128(r, v), _mm_slli_si128(q, 8));
-	return (uint64_t)_mm_extract_epi64(r, 1);
+	return remainder_of(v);
 }
 
 const struct shf_crc64_path PATH = { .raw = raw, .copy = copy, .times = times };

@@ -14,7 +14,9 @@
 #define ACC 8
 #define LOAD(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define STORE(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
-#define STREAM(p, v) _mm256_stream_si256((__m256i *)(void *)(p), v)
+#define STREAM(to, from, i) \
+	_mm256_stream_si256((__m256i *)(void *)(to) + (i), LOAD((from) + 32 * (i)))
+#define STREAM_LINE(to, from) (STREAM(to, from, 0), STREAM(to, from, 1))
 #define SUM(a, b, c) _mm256_xor_si256(_mm256_xor_si256(a, b), c)
 #define SPREAD(p) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define ZERO _mm256_setzero_si256()

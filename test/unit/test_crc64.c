@@ -261,7 +261,7 @@ TEST(every_single_bit_flip_shows)
 }
 
 /* The paths of this build, and those of wide multiplications with the multiplication emulated. */
-#define PATHS_MAX 6
+#define PATHS_MAX 7
 
 struct candidate {
 	const char *name;
@@ -402,4 +402,40 @@ TEST(the_path_taken_is_one_of_those_this_machine_has)
 	CHECK(here);
 	CHECK(shf_crc64_path(-1, &name, &here) == NULL);
 	CHECK(shf_crc64_path(PATHS_MAX, &name, &here) == NULL);
+}
+
+TEST(rows_are_runs_with_gaps_between)
+{
+	static struct shf_crc64_by gap;
+	const size_t max = 40 * 700;
+	uint8_t *from = calloc(max, 1), *to = calloc(max, 1), *whole = calloc(max, 1);
+	uint64_t seed = 14;
+
+	assert_non_null(from);
+	assert_non_null(to);
+	assert_non_null(whole);
+	for (size_t i = 0; i < max; i++)
+		from[i] = (uint8_t)next(&seed);
+	for (int round = 0; round < 300; round++) {
+		size_t n = (size_t)(next(&seed) % 600), rows = (size_t)(next(&seed) % 40);
+		size_t between = (size_t)(next(&seed) % 100), step = n + between;
+		struct shf_crc64_rows r = { .from = from, .from_step = (ptrdiff_t)step, .n = n,
+			                    .rows = rows, .gap = &gap, .to_step = (ptrdiff_t)n,
+			                    .past_cache = round & 1 };
+		size_t last = rows ? rows * step - between : 0;
+
+		/* The whole with its gaps zeroed says what the sum is. */
+		memset(whole, 0, max);
+		for (size_t i = 0; i < rows; i++)
+			memcpy(whole + i * step, from + i * step, n);
+		shf_crc64_by_init(&gap, between);
+		CHECK(shf_crc64_rows(start, &r) == shf_crc64_raw(start, whole, last));
+		r.to = to;
+		CHECK(shf_crc64_rows(start, &r) == shf_crc64_raw(start, whole, last));
+		for (size_t i = 0; i < rows; i++)
+			CHECK(!memcmp(to + i * n, from + i * step, n));
+	}
+	free(from);
+	free(to);
+	free(whole);
 }
