@@ -312,12 +312,3 @@ int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
 	*bytes = product;
 	return 0;
 }
-
-int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n)
-{
-	(void)arg;
-	(void)fd;
-	(void)off;
-	(void)n;
-	return -ENOTSUP;
-}

@@ -21,6 +21,8 @@ int shf_real_list(void *arg, int fd, int (*item)(void *arg, const char *name), v
 int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n);
 int shf_real_lock(void *arg, int fd, bool exclusive);
 int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
+
+/* What the page cache has (resident.c). */
 int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n);
 
 /* Time, chance and who we are (ident.c). */

@@ -128,8 +128,8 @@ struct shf_sys_ops {
 	 * then, and nothing of it may be under way at either call. */
 	void (*queue_pin)(void *arg, struct shf_queue *queue, void *base, size_t bytes);
 	void (*queue_stat)(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
-	/* How many bytes of [off, off + n) of the file are in memory already; -ENOTSUP where nobody
-	 * knows. */
+	/* How many bytes of [off, off + n) of the file are in memory already, about (whole pages,
+	 * less what is beyond the end); -ENOTSUP where nobody knows. */
 	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);
 
 	/* Page-aligned zeroed memory, all of it reserved (-ENOSPC, -ENOMEM rather than SIGBUS),

@@ -21,7 +21,7 @@
 
 /* What is spoiled. */
 static struct {
-	bool ring_refused, enter_refused, no_threads;
+	bool ring_refused, enter_refused, no_threads, old_kernel;
 	bool odd;                       /* short counts, EINTR and EAGAIN for direct pieces */
 	int error;                      /* for every direct piece */
 	int alloc_nth;
@@ -95,6 +95,16 @@ int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *arg)
 {
 	return spoil.no_threads ? EAGAIN : __real_pthread_create(t, a, f, arg);
+}
+
+long __real_syscall(long nr, ...);
+long __wrap_syscall(long nr, long a, long b, long c, long d);
+long __wrap_syscall(long nr, long a, long b, long c, long d)
+{
+	if (!spoil.old_kernel)
+		return __real_syscall(nr, a, b, c, d);
+	errno = ENOSYS;
+	return -1;
 }
 
 void *__real_shf_zalloc(size_t n, size_t size);
@@ -689,5 +699,38 @@ TEST(waiting_ends_at_its_time_and_is_woken_by_either_carrier)
 	ops()->queue_free(NULL, q);
 	close(slow.fd);
 	munmap(mem, 16 * PAGE);
+	file_free(&f);
+}
+
+TEST(what_is_in_memory_is_counted_and_not_brought_there)
+{
+	size_t bytes = 5000 * PAGE + 100;
+	struct file f = file_new(".", bytes);
+	int fds[2];
+
+	CHECK_INT(pipe(fds), 0);
+	for (int old = 0; old < 2; old++) {
+		spoil.old_kernel = old;
+		/* As written: all of it. */
+		CHECK_INT(ops()->pwrite(NULL, f.fd, f.model, bytes, 0), bytes);
+		CHECK_INT(ops()->resident(NULL, f.fd, 0, bytes), bytes);
+		CHECK_INT(ops()->resident(NULL, f.fd, 10, UINT64_MAX), bytes - 10);
+		CHECK_INT(ops()->resident(NULL, f.fd, 3 * PAGE, 4 * PAGE), 4 * PAGE);
+		CHECK_INT(ops()->resident(NULL, f.fd, bytes, 1), 0);
+		CHECK_INT(ops()->resident(NULL, f.fd, 0, 0), 0);
+		CHECK_INT(ops()->resident(NULL, fds[0], 0, 1), -ENOTSUP);
+		CHECK_INT(ops()->resident(NULL, -1, 0, 1), -EBADF);
+		CHECK_INT(fsync(f.fd), 0);
+		CHECK_INT(posix_fadvise(f.fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+		/* A file system in memory keeps it; asking twice brings nothing in. */
+		CHECK_INT(ops()->resident(NULL, f.fd, 0, bytes),
+		          ops()->resident(NULL, f.fd, 0, bytes));
+		CHECK(ops()->resident(NULL, f.fd, 0, bytes) < (int64_t)bytes || !f.direct);
+		CHECK_INT(ops()->pread(NULL, f.fd, f.model, PAGE, 0), PAGE);
+		CHECK(ops()->resident(NULL, f.fd, 0, PAGE) == PAGE);
+	}
+	spoil.old_kernel = false;
+	close(fds[0]);
+	close(fds[1]);
 	file_free(&f);
 }

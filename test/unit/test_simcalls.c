@@ -247,6 +247,7 @@ TEST(a_queue_performs_in_any_order_at_complete)
 		int fd = file_new(s, SHF_CWD, "f"), rc, n = 0;
 		struct shf_io io[2] = { { .op = SHF_IO_WRITE, .fd = fd, .buf = "hello", .len = 5 },
 		                        { .op = SHF_IO_FSYNC, .fd = fd } };
+		struct shf_queue_stat st;
 		struct shf_io *done;
 		struct shf_queue *q = NULL;
 
@@ -264,6 +265,9 @@ TEST(a_queue_performs_in_any_order_at_complete)
 		CHECK_INT(n, 2);
 		CHECK_INT(io[0].result, 5);
 		CHECK_INT(io[1].result, 0);
+		s->ops->queue_stat(s->arg, q, &st);
+		CHECK_INT(st.buffered_bytes, 5);
+		CHECK_INT(st.direct_bytes + st.refused + st.ring, 0);
 		CHECK_INT(s->ops->submit(s->arg, q, &io[0]), 0);
 		io[0].off = 5;
 		s->ops->queue_free(s->arg, q);

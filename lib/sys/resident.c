@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much of a file is in memory. Nothing is read or mapped in by asking. */
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "real.h"
+
+#ifndef __NR_cachestat
+#define __NR_cachestat 451              /* the same on all machines that have it */
+#endif
+#define WINDOW_PAGES 4096
+
+/* As the kernel lays it out. */
+struct cachestat_range {
+	uint64_t off, len;
+};
+struct cachestat {
+	uint64_t cached, dirty, writeback, evicted, recently_evicted; /* pages */
+};
+
+static int64_t by_cachestat(int fd, uint64_t off, uint64_t n, uint64_t page)
+{
+	struct cachestat_range r = { off, n };
+	struct cachestat st;
+	uint64_t bytes;
+
+	if (syscall(__NR_cachestat, fd, &r, &st, 0))
+		return -errno;
+	bytes = st.cached * page;
+	return (int64_t)(bytes < n ? bytes : n);
+}
+
+/* Without that call: the pages of a mapping that nobody touches. The kernel tells only who may
+ * write the file; to others all of it seems to be there. */
+static int64_t by_mincore(int fd, uint64_t off, uint64_t n, uint64_t page)
+{
+	unsigned char there[WINDOW_PAGES];
+	uint64_t at = off / page * page, end = off + n, count = 0;
+
+	while (at < end) {
+		size_t len = (size_t)(end - at < WINDOW_PAGES * page ? end - at
+		                                                     : WINDOW_PAGES * page);
+		void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, (off_t)at);
+		int rc;
+
+		if (map == MAP_FAILED)
+			return -ENOTSUP;
+		rc = mincore(map, len, there);
+		munmap(map, len);
+		if (rc)
+			return -ENOTSUP;
+		for (size_t i = 0; i < (len + page - 1) / page; i++)
+			count += there[i] & 1;
+		at += len;
+	}
+	return (int64_t)(count * page < n ? count * page : n);
+}
+
+int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct stat st;
+	int64_t rc;
+
+	(void)arg;
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -ENOTSUP;
+	if (off >= (uint64_t)st.st_size || !n)
+		return 0;
+	n = (uint64_t)st.st_size - off < n ? (uint64_t)st.st_size - off : n;
+	rc = by_cachestat(fd, off, n, page);
+	return rc < 0 ? by_mincore(fd, off, n, page) : rc;
+}
