@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -39,7 +40,7 @@ struct file {                   /* one that a bare round makes */
 };
 struct bench {
 	struct args args;
-	char run_dir[3000], bare_dir[3000];
+	char run_dir[4000], bare_dir[4000];
 	struct sheaf_state *state;
 	struct sheaf_run *run;
 	float *data;                    /* owned; of the state */
@@ -50,6 +51,23 @@ struct bench {
 	double *took[KINDS];            /* owned; by round, seconds */
 	double *begins;                 /* owned */
 };
+
+static char made[3000];         /* what is removed at the end; "": nothing */
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)st;
+	(void)kind;
+	(void)at;
+	(void)remove(path);
+	return 0;
+}
+
+static void clean(void)
+{
+	if (made[0])
+		nftw(made, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
 
 static _Noreturn void die(const char *fmt, ...)
 {
@@ -268,11 +286,19 @@ static void setup(struct bench *b)
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
 	struct sheaf_error err = { 0 };
 
-	snprintf(b->run_dir, sizeof(b->run_dir), "%s/small-run", b->args.dir);
-	snprintf(b->bare_dir, sizeof(b->bare_dir), "%s/small-bare", b->args.dir);
-	must(mkdir(b->bare_dir, 0777), b->bare_dir);
+	char dir[sizeof(made)];
+
+	if ((size_t)snprintf(dir, sizeof(dir), "%s/sheaf-small-XXXXXX", b->args.dir) >= sizeof(dir))
+		die("%s: too long", b->args.dir);
+	if (!mkdtemp(dir))
+		die("%s: %s", dir, strerror(errno));
+	memcpy(made, dir, sizeof(made));
+	atexit(clean);
+	snprintf(b->run_dir, sizeof(b->run_dir), "%s/run", dir);
+	snprintf(b->bare_dir, sizeof(b->bare_dir), "%s/bare", dir);
+	make_dir(dir, "bare");
 	make_dir(b->bare_dir, "stage");
-	must(mkdir(b->run_dir, 0777), b->run_dir);
+	make_dir(dir, "run");
 	state_make(b);
 	if (sheaf_run_open(&b->run, b->run_dir, NULL, &opts, &err) < 0)
 		die("%s", err.msg);
@@ -364,7 +390,7 @@ static const char usage[] =
 	"usage: sheaf-bench-small --dir DIR [options]\n"
 	"\n"
 	"Save a small state again and again, between rounds that only make and fsync the same\n"
-	"files. Makes DIR/small-run and DIR/small-bare, which must not exist, and leaves them.\n"
+	"files. Works in a new folder under DIR, which it removes.\n"
 	"\n"
 	"  --rounds N     rounds (51)\n"
 	"  --bytes N      bytes of the state (1000000)\n"

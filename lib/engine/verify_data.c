@@ -103,7 +103,7 @@ static void bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8
 	shf_verify_find(v, "checksum", &at, &e);
 }
 
-/* Below it, a run is summed twice while it is in the nearest cache: that costs less than a shift. */
+/* Below it, a run is summed twice while it is in the nearest cache: cheaper than a shift. */
 #define SHORT_RUN 128
 
 /* The sum of a block, and its bytes into the digests of the tensors it is part of, by one look at
