@@ -24,7 +24,8 @@
 struct work {
 	const uint8_t *from;
 	uint8_t *to;
-	size_t run, runs, pitch;        /* bytes of a run, of them, from one to the next in `from` */
+	size_t run, pitch;              /* bytes of a run, from one to the next in `from` */
+	size_t runs;
 	int times;                      /* over all of them */
 };
 
@@ -77,13 +78,12 @@ static void go_raw(const struct job *j, const struct work *w)
 static void go_rows(const struct job *j, const struct work *w)
 {
 	static struct shf_crc64_by by;
-	uint64_t crc = 0;
+	struct shf_crc64_rows r = { .to = w->to, .from = w->from, .to_step = (ptrdiff_t)w->run,
+		                    .from_step = (ptrdiff_t)w->pitch, .n = w->run, .rows = w->runs,
+		                    .gap = &by, .past_cache = j->past_cache };
 
 	shf_crc64_by_init(&by, w->pitch - w->run);
-	for (size_t i = 0; i < w->runs; i++)
-		crc = shf_crc64_copy(shf_crc64_by(&by, crc), w->to + i * w->run,
-		                     w->from + i * w->pitch, w->run, j->past_cache);
-	sink = crc;
+	sink = shf_crc64_rows(0, &r);
 }
 
 static void go_convert(const struct job *j, const struct work *w)
