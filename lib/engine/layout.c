@@ -352,7 +352,8 @@ int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_ar
 		t[n] = (struct shf_deal_tensor){ (uint32_t)n, lt->unit, lt->off, lt->shape };
 		n++;
 	}
-	*out = (struct shf_stripe){ f, index, lo, hi, file->header_bytes, t, n };
+	*out = (struct shf_stripe){ .file = f, .index = index, .lo = lo, .hi = hi,
+		.payload = file->header_bytes, .tensors = t, .tensors_n = n };
 	*numbers = num;
 	return 0;
 }
