@@ -5,6 +5,7 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "peek.h"
 #include "place.h"
 #include "safetensors.h"
 
@@ -70,12 +71,14 @@ SHEAF_API int sheaf_step_info(struct sheaf_step *step, struct sheaf_step_info *i
 		.writer = text_or_none(m->version), .commit = text_or_none(m->commit),
 		.compiler = text_or_none(m->compiler), .files = step->layout.files_n };
 
-	/* A step with a broken catalog still says what its manifest says. */
-	if (step->cat_rc == 0)
+	/* A step with a broken or unread catalog still says what its manifest says. */
+	bool read = step->cat_rc == 0 && !step->asleep;
+
+	if (read)
 		out.tensors = step->layout.tensors_n;
-	for (size_t i = 0; step->cat_rc == 0 && i < step->layout.families_n; i++)
+	for (size_t i = 0; read && i < step->layout.families_n; i++)
 		out.bytes += step->layout.families[i].bytes;
-	for (size_t i = 0; step->cat_rc < 0 && i < m->families_n; i++) {
+	for (size_t i = 0; !read && i < m->families_n; i++) {
 		out.tensors += m->families[i].tensors;
 		out.bytes += m->families[i].bytes;
 	}
@@ -119,11 +122,10 @@ static size_t tied_before(const struct shf_layout *l, size_t i)
 	return lo;
 }
 
-static int tensor_out(const struct sheaf_step *step, size_t number, const char *name,
-                      const char *tied_to, struct sheaf_tensor *tensor)
+static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor *t,
+                      const char *name, const char *tied_to, struct sheaf_tensor *tensor)
 {
 	const struct shf_layout *l = &step->layout;
-	const struct shf_lt_tensor *t = &l->tensors[number];
 	struct sheaf_tensor out = { .size = sizeof(out), .dtype = t->dtype,
 		.ndim = t->wide ? t->wide : t->items.ndim,
 		.verified = step->sound && step->sums_rc == 0,
@@ -144,13 +146,16 @@ static int tied_out(const struct sheaf_step *step, size_t k, struct sheaf_tensor
 	const struct shf_lt_tied *tied = &l->tied[k];
 	int64_t t = shf_layout_find(l, l->families[tied->family].name, tied->to);
 
-	return t < 0 ? SHEAF_ECORRUPT : tensor_out(step, (size_t)t, tied->name, tied->to, tensor);
+	return t < 0 ? SHEAF_ECORRUPT
+	             : tensor_out(step, &l->tensors[t], tied->name, tied->to, tensor);
 }
 
 SHEAF_API int sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_tensor *tensor)
 {
-	if (!step || !tensor)
-		return SHEAF_EINVAL;
+	int rc = step && tensor ? shf_step_wake(step, NULL) : SHEAF_EINVAL;
+
+	if (rc < 0)
+		return rc;
 	if (step->cat_rc < 0)
 		return step->cat_rc;
 	const struct shf_layout *l = &step->layout;
@@ -161,22 +166,30 @@ SHEAF_API int sheaf_step_tensor(struct sheaf_step *step, size_t i, struct sheaf_
 
 	if (k < l->tied_n && k + stored_before(l, &l->tied[k]) == i)
 		return tied_out(step, k, tensor);
-	return tensor_out(step, i - k, l->tensors[i - k].name, NULL, tensor);
+	return tensor_out(step, &l->tensors[i - k], l->tensors[i - k].name, NULL, tensor);
 }
 
 SHEAF_API int sheaf_step_find(struct sheaf_step *step, const char *family, const char *name,
                               struct sheaf_tensor *tensor)
 {
+	struct shf_lt_tensor seen;
+	int rc;
+
 	if (!step || !name || !tensor)
 		return SHEAF_EINVAL;
-	if (step->cat_rc < 0)
-		return step->cat_rc;
+	if (shf_peek(step, family ? family : "model", name, &seen))
+		return tensor_out(step, &seen, seen.name, NULL, tensor);
+	rc = shf_step_wake(step, NULL);
+	if (rc == 0)
+		rc = step->cat_rc;
+	if (rc < 0)
+		return rc;
 	const struct shf_layout *l = &step->layout;
 	int64_t fam = shf_layout_family(l, family ? family : "model");
 	int64_t t = fam < 0 ? -1 : shf_layout_find(l, l->families[fam].name, name);
 
 	if (t >= 0)
-		return tensor_out(step, (size_t)t, l->tensors[t].name, NULL, tensor);
+		return tensor_out(step, &l->tensors[t], l->tensors[t].name, NULL, tensor);
 	for (size_t lo = 0, hi = fam < 0 ? 0 : l->tied_n; lo < hi;) {
 		size_t mid = lo + (hi - lo) / 2;
 		const struct shf_lt_tied *tied = &l->tied[mid];

@@ -90,9 +90,8 @@ static int check_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
 	                step->path, step->layout.files[f].name, bytes, want);
 }
 
-/* Header of file f, its blocks checked where sums exist. */
-static int header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes,
-                       struct shf_buf *out, struct sheaf_error *err)
+int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
+                    struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
 	const struct shf_sys *sys = step->run->sys;
@@ -159,7 +158,7 @@ static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 		int rc;
 
 		shf_buf_reset(&header);
-		rc = header_read(step, f, &bytes, &header, &e);
+		rc = shf_header_read(step, f, &bytes, &header, &e);
 		say(mine, f, rc, bytes, &header, &e);
 	}
 	shf_buf_release(&header);
@@ -226,7 +225,7 @@ static const char *file_in(const struct shf_index *sorted, const char *name)
 	return e ? e->file : NULL;
 }
 
-static int take_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
+int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
                        struct shf_lt_tensor *t)
 {
 	struct shf_lt_file *file = &step->layout.files[f];
@@ -281,8 +280,8 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 
 			if (chosen && strcmp(chosen, l->files[f].name))
 				continue;
-			rc = take_tensor(step, &files[f].st.tensors[i], f,
-					 &l->tensors[l->tensors_n]);
+			rc = shf_catalog_tensor(step, &files[f].st.tensors[i], f,
+			                        &l->tensors[l->tensors_n]);
 			if (rc < 0)
 				return rc;
 			l->tensors_n++;

@@ -7,6 +7,7 @@
 #include "copy.h"
 #include "err.h"
 #include "load.h"
+#include "peek.h"
 
 #define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */
 
@@ -161,32 +162,57 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	return rc;
 }
 
+/* The slice from tensor t. */
+static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
+                     const struct shf_slice *in, struct sheaf_error *err)
+{
+	struct shf_slice s;
+	uint64_t bytes = 0;
+	int rc = shf_slice_adapt(&s, in, t, in->family, true, err);
+
+	return rc == 0 ? shf_direct_read(step, t, &s, &bytes, err) : rc;
+}
+
+static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &step->layout;
+	const char *tied;
+	int64_t i;
+
+	if (step->cat_rc < 0) {
+		if (err)
+			*err = step->cat_err;
+		return step->cat_rc;
+	}
+	i = shf_layout_find(l, in->family, in->stored);
+	if (i < 0 && (tied = shf_layout_tied_to(l, in->family, in->stored)))
+		i = shf_layout_find(l, in->family, tied);
+	if (i < 0)
+		return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path, in->family,
+		                in->stored);
+	return read_from(step, &l->tensors[i], in, err);
+}
+
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err)
 {
-	const struct shf_layout *l = &step->layout;
 	struct shf_arena arena = { 0 };
-	struct shf_slice in, s;
-	const char *tied;
-	uint64_t bytes = 0;
-	int64_t i;
-	int rc = step->cat_rc;
+	struct shf_lt_tensor t;
+	struct shf_slice in;
+	bool done = false;
+	int rc;
 
-	if (rc < 0 && err)
-		*err = step->cat_err;
-	if (rc == 0)
-		rc = shf_slice_take(&in, slice, &arena, err);
-	if (rc == 0) {
-		i = shf_layout_find(l, in.family, in.stored);
-		if (i < 0 && (tied = shf_layout_tied_to(l, in.family, in.stored)))
-			i = shf_layout_find(l, in.family, tied);
-		if (i < 0)
-			rc = shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path,
-				      in.family, in.stored);
-		else
-			rc = shf_slice_adapt(&s, &in, &l->tensors[i], in.family, true, err);
+	if (!step->asleep && step->cat_rc < 0)
+		return read_awake(step, NULL, err);
+	rc = shf_slice_take(&in, slice, &arena, err);
+	if (rc == 0 && shf_peek(step, in.family, in.stored, &t)) {
+		rc = read_from(step, &t, &in, err);
+		done = rc != SHEAF_ECORRUPT; /* the catalog knows whose damage it is */
+	}
+	if (!done && (rc == 0 || rc == SHEAF_ECORRUPT)) {
+		rc = shf_step_wake(step, err);
 		if (rc == 0)
-			rc = shf_direct_read(step, &l->tensors[i], &s, &bytes, err);
+			rc = read_awake(step, &in, err);
 	}
 	shf_arena_release(&arena);
 	return rc;

@@ -5,9 +5,17 @@
 #include "layout.h"
 #include "manifest.h"
 #include "run.h"
+#include "safetensors.h"
 #include "state.h"
 #include "sums.h"
 
+struct shf_peek {               /* of a step that is asleep, see peek.h */
+	int fd;                         /* sheaf.sums; -1 */
+	uint8_t *have;                  /* owned; by page of the table: is it here, checked? */
+	uint32_t file, headers_n;       /* whose header st is; how many were parsed */
+	struct shf_st st;
+	struct shf_arena arena;         /* of st */
+};
 /* A step that is open: its manifest, its sums, where every tensor lies. The catalog may be broken
  * (cat_rc): then verify can still say what is wrong, and everything else returns cat_rc. */
 struct sheaf_step {
@@ -27,6 +35,9 @@ struct sheaf_step {
 	uint8_t *sums_bytes;            /* owned */
 	struct shf_sums sums;
 	int sums_rc, cat_rc;
+	bool asleep;                    /* table and headers are not read: shf_step_wake */
+	struct shf_peek peek;
+	uint8_t *peeked;                /* owned; the table as it was peeked at, for its names */
 	bool cat_index;                 /* cat_rc: the index of a foreign directory is at fault */
 	struct sheaf_error sums_err, cat_err;
 	int *fds;                       /* by file; -1: not open yet; -2: gone */

@@ -8,6 +8,7 @@
 #include "copy.h"
 #include "dtype.h"
 #include "err.h"
+#include "peek.h"
 #include "schema.h"
 
 void shf_report_item(const struct sheaf_report *report, char what, const char *family,
@@ -340,7 +341,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		ld.report.finding = report->finding;
 		ld.report.arg = report->arg;
 	}
-	rc = shf_agree(team, prepare(&ld, err), err);
+	rc = shf_step_wake(step, err);
+	rc = shf_agree(team, rc == 0 ? prepare(&ld, err) : rc, err);
 	if (rc == 0)
 		rc = shf_same(team, &x, 1, &same, &lo, &hi, err);
 	if (rc == 0 && !same)

@@ -10,6 +10,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "found.h"
+#include "peek.h"
 #include "place.h"
 #include "safetensors.h"
 
@@ -58,6 +59,7 @@ void shf_step_put(struct sheaf_step *step)
 		if (step->dir >= 0)
 			sys->ops->close(sys->arg, step->dir);
 	}
+	shf_peek_release(step);
 	for (size_t i = 0; i < step->files_n; i++) {
 		shf_free(step->files[i].name);
 		shf_free(step->files[i].bytes);
@@ -66,6 +68,7 @@ void shf_step_put(struct sheaf_step *step)
 	shf_free(step->fds);
 	shf_free(step->file_bytes);
 	shf_free(step->sums_bytes);
+	shf_free(step->peeked);
 	shf_free(step->path);
 	shf_layout_release(&step->layout);
 	shf_arena_release(&step->arena);
@@ -84,7 +87,7 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 	step->pid = run->sys->ops->pid(run->sys->arg);
 	step->number = -1;
 	step->rewinds = run->rewinds;
-	step->dir = step->lease = -1;
+	step->dir = step->lease = step->peek.fd = -1;
 	step->format = "";
 	return step;
 }
@@ -327,9 +330,34 @@ static int open_sound(struct sheaf_step *step, const struct shf_buf *raw, struct
 		lease_take(step);
 		if (team->rank == 0)
 			warn_lost_index(step);
+		if (team->ranks == 1 && shf_peek_init(step))
+			return 0;
 		rc = sums_open(step, err);
 	}
 	return rc == 0 ? shf_catalog_read(step, NULL, err) : rc;
+}
+
+int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	if (!step->asleep)
+		return 0;
+	err = err ? err : &own;
+	shf_peek_release(step);
+	step->asleep = false;
+	step->peeked = step->sums_bytes;
+	step->sums_bytes = NULL;
+	step->sums = (struct shf_sums){ 0 };
+	rc = sums_open(step, err);
+	if (rc == 0)
+		rc = shf_catalog_read(step, NULL, err);
+	if (rc < 0) {
+		step->cat_rc = rc;
+		step->cat_err = *err;
+	}
+	return rc;
 }
 
 static int open_foreign(struct sheaf_step *step, const struct shf_found *found,

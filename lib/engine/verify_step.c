@@ -13,6 +13,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "peek.h"
 
 #define READ_TRIES 4
 
@@ -496,8 +497,7 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct shf_verify v = { .step = step, .report = report,
-		.sums = step->sound && step->sums_rc == 0 };
+	struct shf_verify v = { .step = step, .report = report };
 	struct sheaf_run *run = step->run;
 	int64_t from = shf_now(run);
 	struct sheaf_error own;
@@ -505,7 +505,9 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 	int rc;
 
 	err = err ? err : &own;
-	rc = shf_agree(&run->team, setup(&v, err), err);
+	rc = shf_step_wake(step, err);
+	v.sums = step->sound && step->sums_rc == 0;
+	rc = shf_agree(&run->team, rc == 0 ? setup(&v, err) : rc, err);
 	if (rc == 0)
 		rc = look(&v, err);
 	if (rc == 0)

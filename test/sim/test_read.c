@@ -223,6 +223,50 @@ TEST(a_read_of_what_is_not_there_is_a_layout_error)
 	simdisk_free(disk);
 }
 
+/* ---- one tensor of a step that is not read whole ---- */
+
+static void one_tensor(struct hand *h)
+{
+	(void)add(h, h->play->variant);
+}
+
+TEST(a_read_needs_the_header_of_its_own_file_alone)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 1, one_tensor);
+
+	CHECK_INT(simdisk_flip(disk, "run/checkpoint-7/optimizer/"
+	                       "optimizer-00001-of-00001.safetensors", 8 * 40), 0);
+	p.path = "run/checkpoint-7";
+	p.opts.flags = 0;
+	CHECK_RC(hands_run(&p, path_act, false), 0, &p.err);
+	p.variant = TENSORS - 1;
+	CHECK_RC(hands_run(&p, path_act, false), SHEAF_ECORRUPT, &p.err);
+	CHECK(strstr(p.err.msg, "optimizer-00001-of-00001.safetensors: block 0") != NULL);
+	simdisk_free(disk);
+}
+
+/* The table of so few tensors is one page: a read touches all of it. */
+TEST(every_flip_in_the_table_of_sums_is_found_by_a_read)
+{
+	struct simdisk *disk = saved();
+	size_t n = 0;
+
+	free(simdisk_get(disk, "run/checkpoint-7/sheaf.sums", &n));
+	CHECK(n > 500);
+	for (uint64_t bit = 3; bit < 8 * n; bit += 41) {
+		struct play p = hands_play(disk, 1, one_tensor);
+
+		p.path = "run/checkpoint-7";
+		p.opts.flags = 0;
+		p.variant = (int)(bit % TENSORS);
+		CHECK_INT(simdisk_flip(disk, "run/checkpoint-7/sheaf.sums", bit), 0);
+		CHECK_RC(hands_run(&p, path_act, false), SHEAF_ECORRUPT, &p.err);
+		CHECK_INT(simdisk_flip(disk, "run/checkpoint-7/sheaf.sums", bit), 0);
+	}
+	simdisk_free(disk);
+}
+
 /* ---- lists ---- */
 
 static int list_act(struct hand *h)

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long it takes to open a step of many tensors and to read one of them. The tensors are of a
+ * few bytes, because only their number counts. DIR is made and left to its owner to remove.
+ *
+ *   bench-opens DIR [--tensors N] [--per-file N] [--rounds N] [--json] */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "sheaf.h"
+
+#define ITEMS 4
+struct opens {
+	const char *dir;
+	int64_t tensors, per_file, rounds;
+	bool json;
+	double save_ms, all_ms, *ms;
+	struct sheaf_error err;
+};
+
+static double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Tensor i, four bytes of its number. */
+static struct sheaf_slice tensor(int64_t i, char name[96], uint8_t *data)
+{
+	snprintf(name, 96, "model.layers.%d.mlp.experts.%d.%s_proj.weight", (int)(i / 768),
+	         (int)(i / 3 % 256), i % 3 == 0 ? "gate" : i % 3 == 1 ? "up" : "down");
+	return (struct sheaf_slice){ .size = sizeof(struct sheaf_slice), .name = name,
+		.dtype = SHEAF_U8, .ndim = 1, .shape = { ITEMS }, .count = { ITEMS },
+		.data = data };
+}
+
+static void value(int64_t i, uint8_t out[ITEMS])
+{
+	for (int k = 0; k < ITEMS; k++)
+		out[k] = (uint8_t)(i >> 8 * k);
+}
+
+static int save(struct opens *o)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+		.file_bytes_max = (uint64_t)(o->per_file * ITEMS) };
+	uint8_t *data = malloc((size_t)o->tensors * ITEMS);
+	struct sheaf_state *state = sheaf_state_new();
+	struct sheaf_run *run = NULL;
+	struct sheaf_save *s = NULL;
+	double from = now_ms();
+	char name[96];
+	int rc = data && state ? 0 : SHEAF_ENOMEM;
+
+	for (int64_t i = 0; i < o->tensors && rc == 0; i++) {
+		struct sheaf_slice t = tensor(i, name, data + i * ITEMS);
+
+		value(i, data + i * ITEMS);
+		rc = sheaf_state_add(state, &t);
+		rc = rc > 0 ? 0 : rc;
+	}
+	if (rc == 0)
+		rc = sheaf_run_open(&run, o->dir, NULL, &opts, &o->err);
+	if (rc == 0)
+		rc = sheaf_save_begin(&s, run, 1, state, NULL, &o->err);
+	if (rc == 0)
+		rc = sheaf_save_commit(s, -1, &o->err);
+	sheaf_save_free(s);
+	sheaf_run_close(run);
+	sheaf_state_free(state);
+	free(data);
+	o->save_ms = now_ms() - from;
+	return rc;
+}
+
+/* Open, read tensor i, close. */
+static int one(struct opens *o, int64_t i, double *ms)
+{
+	struct sheaf_run *run = NULL;
+	struct sheaf_step *step = NULL;
+	uint8_t got[ITEMS] = { 0 }, want[ITEMS];
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	char name[96];
+	struct sheaf_slice t = tensor(i, name, got);
+	double from = now_ms();
+	int rc = sheaf_run_open(&run, o->dir, NULL, &opts, &o->err);
+
+	if (rc == 0)
+		rc = sheaf_step_open(&step, run, 1, &o->err);
+	if (rc == 0)
+		rc = sheaf_step_read(step, &t, &o->err);
+	sheaf_step_close(step);
+	sheaf_run_close(run);
+	*ms = now_ms() - from;
+	value(i, want);
+	if (rc == 0 && memcmp(got, want, ITEMS) != 0) {
+		snprintf(o->err.msg, sizeof(o->err.msg), "%s: other bytes than were saved", name);
+		rc = SHEAF_ECORRUPT;
+	}
+	return rc;
+}
+
+/* Open, and ask for the list of all tensors. */
+static int all(struct opens *o)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	struct sheaf_run *run = NULL;
+	struct sheaf_step *step = NULL;
+	double from = now_ms();
+	int rc = sheaf_run_open(&run, o->dir, NULL, &opts, &o->err);
+
+	if (rc == 0)
+		rc = sheaf_step_open(&step, run, 1, &o->err);
+	if (rc == 0)
+		rc = sheaf_step_tensor(step, (size_t)o->tensors - 1, &t);
+	sheaf_step_close(step);
+	sheaf_run_close(run);
+	o->all_ms = now_ms() - from;
+	return rc;
+}
+
+static void print(const struct opens *o)
+{
+	const double *ms = o->ms;
+	int64_t n = o->rounds;
+
+	if (o->json)
+		printf("{\"bench\":\"opens\",\"tensors\":%" PRId64 ",\"files\":%" PRId64
+		       ",\"rounds\":%" PRId64 ",\"open_read_ms\":{\"best\":%.3f,\"median\":%.3f,"
+		       "\"worst\":%.3f},\"limit_ms\":50,\"list_ms\":%.1f,\"save_ms\":%.1f}\n",
+		       o->tensors, (o->tensors + o->per_file - 1) / o->per_file, n, ms[0],
+		       ms[n / 2], ms[n - 1], o->all_ms, o->save_ms);
+	else
+		printf("%-36s %10s %10s %10s %8s\n%-36s %8.2fms %8.2fms %8.2fms %6dms\n"
+		       "%-36s %8.0fms\n%-36s %8.0fms\n", "", "best", "median", "worst", "limit",
+		       "open, read one tensor, close", ms[0], ms[n / 2], ms[n - 1], 50,
+		       "open, list all tensors, close", o->all_ms, "save", o->save_ms);
+}
+
+static bool number(const char *text, int64_t *out)
+{
+	char *end;
+	long long v = text ? strtoll(text, &end, 10) : 0;
+
+	*out = v;
+	return text && v > 0 && *end == '\0';
+}
+
+static bool parse(struct opens *o, int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+		int64_t *to = strcmp(argv[i], "--tensors") == 0 ? &o->tensors
+		            : strcmp(argv[i], "--per-file") == 0 ? &o->per_file
+		            : strcmp(argv[i], "--rounds") == 0 ? &o->rounds : NULL;
+
+		if (to && !number(next, to))
+			return false;
+		if (to)
+			i++;
+		else if (strcmp(argv[i], "--json") == 0)
+			o->json = true;
+		else if (argv[i][0] != '-' && !o->dir)
+			o->dir = argv[i];
+		else
+			return false;
+	}
+	return o->dir && o->tensors < INT32_MAX;
+}
+
+int main(int argc, char **argv)
+{
+	struct opens o = { .tensors = 544000, .per_file = 340, .rounds = 15 };
+	int rc;
+
+	if (!parse(&o, argc, argv)) {
+		fprintf(stderr, "usage: bench-opens DIR [--tensors N] [--per-file N] [--rounds N] "
+		        "[--json]\n");
+		return 2;
+	}
+	o.ms = calloc((size_t)o.rounds, sizeof(*o.ms));
+	rc = o.ms ? save(&o) : SHEAF_ENOMEM;
+	for (int64_t r = 0; r < o.rounds && rc == 0; r++)
+		rc = one(&o, r * 7919 * 31 % o.tensors, &o.ms[r]);
+	if (rc == 0)
+		rc = all(&o);
+	if (rc == 0) {
+		qsort(o.ms, (size_t)o.rounds, sizeof(*o.ms), compare);
+		print(&o);
+	} else {
+		fprintf(stderr, "bench-opens: %s: %s: %s\n", o.dir, sheaf_strerror(rc), o.err.msg);
+	}
+	free(o.ms);
+	return rc ? 1 : 0;
+}
