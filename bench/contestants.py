@@ -170,15 +170,22 @@ def sheaf_bench(bench, ranks, *args):
 
 
 class Save(Lines):
-    """Saves of one process group, as in training; the step goes after each."""
+    """Saves of one process group, as in training; the step goes after each. The first save, which
+    touches the images for the first time, is made here and not counted, unless it is cold."""
 
-    def __init__(self, bench, name, ranks, state, *args, run=None):
+    def __init__(self, bench, name, ranks, state, *args, run=None, cold=False):
         self.run = run or os.path.join(bench.dir, "run-" + name.replace(" ", "-"))
         self.step, self.state = 0, state
         super().__init__(name, sheaf_bench(
             bench, ranks, "save", "--run", self.run, "--step", "1", "--rounds", "1000000",
             "--on-line", "--json", "--state", state, *args), ("saved",))
-        self.await_event(("ready",))
+        try:
+            self.await_event(("ready",))
+            if not cold:
+                self.round()
+        except BaseException:
+            self.close()
+            raise
 
     def round(self):
         event = super().round()

@@ -3,7 +3,7 @@
 
 A contestant has a name and three calls: before(), outside the clock, round(), which measures itself
 and returns a dictionary (seconds, bytes, perhaps cpu_s, peak_bytes, disk_bytes ...), and close().
-Rounds are interleaved: in each round every contestant has its turn, and who goes first rotates.
+Rounds are interleaved: in each round every contestant has its turn, in an order drawn for it.
 
 A and A' are the same thing measured twice; their difference is the noise. A difference between A
 and B is inside the noise when the 95 % bootstrap interval of median(B) - median(A), rounds drawn
@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,8 +100,9 @@ class Table:
         for c in contestants:
             self.series[c.name] = Series(c.name)
         for r in range(rounds):
-            k = r % len(contestants)
-            for c in contestants[k:] + contestants[:k]:
+            # Not by rotation: then A' would always come after A, and A after somebody else, whose
+            # removed files the disk may still be busy with.
+            for c in random.Random(r).sample(contestants, len(contestants)):
                 c.before()
                 settle()
                 self.series[c.name].rounds.append(c.round())
@@ -329,6 +331,7 @@ class Bench:
 
     def main(self, body):
         """Runs body(self), whatever happens leaves nothing behind, and exits."""
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             body(self)
         except Missing as e:
@@ -351,7 +354,7 @@ def prepare():
     """What ./demo does first: packages by name, the optimised build. Its folder."""
     script = (". tools/setup.sh; mkdir -p build; need_packages $packages_build fio; build_release;"
               " targets=$(ninja -C build -t targets all |"
-              " sed -n 's,^\\(bench/sheaf-bench[a-z-]*\\): c_LINKER.*,\\1,p');"
+              " sed -n 's,^\\(bench/[a-z-]*\\): c_LINKER.*,\\1,p');"
               " quietly build/ninja.log ninja -C build $targets")
     done = subprocess.run(["sh", "-euc", script, "bench"], cwd=ROOT, stdout=sys.stderr)
     if done.returncode:

@@ -1,25 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs in C that measure themselves and print JSON: objects, or lists of them under "rows".
 
-Every object becomes a row as it is. An object with "claim", "value", "bound" and "at_least" (true
-or false) is a claim; "undecided": true in any of them makes the claims undecided.
+Every object becomes a row, with the plain members of the object around it. An object with "claim",
+"value", "bound" and "at_least" (true or false) is a claim; "undecided": true in any row makes the
+claims undecided.
 """
 import json
 import subprocess
 
 
-def objects(value):
+def objects(value, around=None):
     if isinstance(value, list):
         for v in value:
-            yield from objects(v)
+            yield from objects(v, around)
     elif isinstance(value, dict):
         nested = [v for v in value.values() if isinstance(v, list) and v and
                   all(isinstance(x, dict) for x in v)]
-        flat = {k: v for k, v in value.items() if not isinstance(v, (list, dict))}
+        flat = dict(around or {})
+        for k, v in value.items():
+            if isinstance(v, dict):
+                flat.update(("%s %s" % (k, inner), x) for inner, x in v.items())
+            elif not isinstance(v, list):
+                flat[k] = v
         if flat and not nested:
             yield flat
         for v in nested:
-            yield from objects(v)
+            yield from objects(v, flat)
 
 
 class Told:
@@ -44,13 +50,14 @@ class Told:
                 "undecided": self.unsure, "rows": self.rows, "claims": self.claims}
 
 
-def wrap(bench, name, *args):
-    """Runs the program with --json, --quick where asked for; says so where this build has none."""
+def wrap(bench, name, args, claims=None):
+    """Runs the program with --json and args; says so where this build has none. claims makes more
+    rows, of claims, from its rows."""
     path = bench.program(name, needed=False)
     if not path:
         bench.skip("this build has no " + name)
         return
-    command = [path, "--json"] + ["--quick"] * bench.quick + list(args)
+    command = [path] + args + ["--json"]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                           cwd=bench.dir)
     if done.returncode not in (0, 1, 2) or not done.stdout.strip():
@@ -59,4 +66,5 @@ def wrap(bench, name, *args):
         values = [json.loads(done.stdout)]
     except ValueError:
         values = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    bench.tables.append(Told(name, list(objects(values))))
+    rows = list(objects(values))
+    bench.tables.append(Told(name, rows + list(claims(rows) if claims else [])))
