@@ -7,6 +7,7 @@
 #include "dtype.h"
 
 #include <string.h>
+#include "convert_wide.h"
 #include "sheaf.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items in memory are items in a file");
@@ -312,9 +313,51 @@ bool shf_can_convert(int dst_dtype, int src_dtype)
 	return is_float(dst_dtype) && is_float(src_dtype);
 }
 
+void shf_convert_each(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dtype, size_t n)
+{
+	uint64_t wide[256];
+
+	if (dst_dtype == SHEAF_F32 && src_dtype == SHEAF_BF16) {
+		f32_from_bf16(to, from, n);
+		return;
+	}
+	if (dst_dtype == SHEAF_BF16 && src_dtype == SHEAF_F32) {
+		bf16_from_f32(to, from, n);
+		return;
+	}
+	for (size_t k; n; n -= k) {
+		k = n < 256 ? n : 256;
+		load(wide, src_dtype, from, k);
+		store(to, dst_dtype, wide, k);
+		from += k * (shf_dtype(src_dtype)->bits / 8);
+		to += k * (shf_dtype(dst_dtype)->bits / 8);
+	}
+}
+
+static void convert(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dtype, size_t n)
+{
+#if defined(__x86_64__)
+	bool narrow_enough = dst_dtype != SHEAF_F64 && dst_dtype != SHEAF_F8_E8M0 &&
+			     src_dtype != SHEAF_F64 && src_dtype != SHEAF_F8_E8M0;
+
+	if (narrow_enough) {
+		if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+			shf_convert_x16(to, dst_dtype, from, src_dtype, n);
+			return;
+		}
+		if (__builtin_cpu_supports("avx2")) {
+			shf_convert_x8(to, dst_dtype, from, src_dtype, n);
+			return;
+		}
+	}
+#endif
+	shf_convert_each(to, dst_dtype, from, src_dtype, n);
+}
+
 int shf_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t n)
 {
-	uint64_t wide[256], src_bytes, dst_bytes;
+	uint64_t src_bytes, dst_bytes;
 	const uint8_t *from = src;
 	uint8_t *to = dst;
 
@@ -328,22 +371,8 @@ int shf_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t
 		memcpy(to, from, (size_t)src_bytes);
 		return 0;
 	}
-	if (dst_dtype == SHEAF_F32 && src_dtype == SHEAF_BF16) {
-		f32_from_bf16(to, from, n);
-		return 0;
-	}
-	if (dst_dtype == SHEAF_BF16 && src_dtype == SHEAF_F32) {
-		bf16_from_f32(to, from, n);
-		return 0;
-	}
 	/* Both are whole bytes an item here. */
-	for (size_t k; n; n -= k) {
-		k = n < 256 ? n : 256;
-		load(wide, src_dtype, from, k);
-		store(to, dst_dtype, wide, k);
-		from += k * (shf_dtype(src_dtype)->bits / 8);
-		to += k * (shf_dtype(dst_dtype)->bits / 8);
-	}
+	convert(to, dst_dtype, from, src_dtype, n);
 	return 0;
 }
 

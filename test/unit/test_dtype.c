@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include "convert_wide.h"
 #include "dtype.h"
 #include "sheaf.h"
 
@@ -506,3 +507,85 @@ TEST(the_value_of_an_item_of_any_whole_byte_type)
 	CHECK(!shf_value(&v, SHEAF_F4, "") && !shf_value(&v, SHEAF_F6_E2M3, "") && v == 5);
 	CHECK(!shf_value(&v, 0, "") && !shf_value(&v, 23, ""));
 }
+
+#if defined(__x86_64__)
+typedef void convert(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, size_t n);
+
+static const int narrow[] = { SHEAF_F32, SHEAF_F16, SHEAF_BF16, SHEAF_F8_E4M3, SHEAF_F8_E5M2,
+			      SHEAF_F8_E4M3FNUZ, SHEAF_F8_E5M2FNUZ };
+#define NARROW_N (sizeof(narrow) / sizeof(narrow[0]))
+#define ITEMS ((size_t)1 << 16)
+
+/* n items, from src into each type, by one way and by the reference. */
+static void check_way(convert *way, int src_dtype, const uint8_t *src, size_t n)
+{
+	uint8_t *want = malloc(ITEMS * 4 + 1), *got = malloc(ITEMS * 4 + 1);
+
+	assert_non_null(want);
+	assert_non_null(got);
+	for (size_t i = 0; i < NARROW_N; i++) {
+		size_t bytes = n * shf_dtype(narrow[i])->bits / 8;
+
+		if (narrow[i] == src_dtype)
+			continue;
+		shf_convert_each(want, narrow[i], src, src_dtype, n);
+		got[bytes] = 0xa5;
+		way(got, narrow[i], src, src_dtype, n);
+		CHECK(!memcmp(got, want, bytes));
+		CHECK(got[bytes] == 0xa5);
+	}
+	free(want);
+	free(got);
+}
+
+/* Every code of the small types; of fp32 each exponent and sign with mantissas about each rounding
+ * of the others, and many at random. */
+static void check_each_way(convert *way)
+{
+	uint32_t *src = malloc(ITEMS * 4), at = 0;
+	uint64_t z = 15;
+
+	assert_non_null(src);
+	for (size_t t = 1; t < NARROW_N; t++) {
+		size_t item = shf_dtype(narrow[t])->bits / 8;
+
+		for (size_t i = 0; i < ITEMS; i++)
+			memcpy((uint8_t *)src + i * item, &(uint16_t){ (uint16_t)i }, item);
+		check_way(way, narrow[t], (uint8_t *)src, ITEMS);
+		for (size_t n = 0; n < 600; n += n < 40 ? 1 : 37)
+			check_way(way, narrow[t], (uint8_t *)src, n);
+	}
+	for (uint32_t exp = 0; exp < 512; exp++)
+		for (uint32_t bit = 0; bit < 24; bit++)
+			for (int d = -2; d <= 2; d++) {
+				uint32_t man = (UINT32_C(1) << bit) + (uint32_t)d;
+
+				src[at++ % ITEMS] = exp << 23 | (man & 0x7fffff);
+			}
+	check_way(way, SHEAF_F32, (uint8_t *)src, at < ITEMS ? at : ITEMS);
+	for (int round = 0; round < 30; round++) {
+		for (size_t i = 0; i < ITEMS; i++) {
+			z = z * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+			src[i] = (uint32_t)(z >> 32);
+			/* Half of them where the small types have their numbers. */
+			if (i & 1)
+				src[i] = (src[i] & 0x8fffffff) | 0x30000000;
+		}
+		check_way(way, SHEAF_F32, (uint8_t *)src, ITEMS - (size_t)round);
+	}
+	free(src);
+}
+
+TEST(many_at_once_convert_as_one_at_a_time)
+{
+	if (__builtin_cpu_supports("avx2"))
+		check_each_way(shf_convert_x8);
+	else
+		print_message("# skip avx2: not run, the machine cannot\n");
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+		check_each_way(shf_convert_x16);
+	else
+		print_message("# skip avx512: not run, the machine cannot\n");
+}
+#endif

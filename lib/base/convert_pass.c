@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Floats of at most 32 bits from one type to another, LANES at once: through the bits of an fp32,
+ * of which every smaller type is a subset, with one rounding. Bit for bit what convert.c gives, and
+ * like it in integers alone; the one instruction on floats makes small integers exact. A template,
+ * not compiled alone: ON is the target attribute, CONVERT the function defined here.
+ *
+ * A value below the smallest normal number of the smaller type is treated on the side: widened from
+ * its mantissa as an integer, narrowed by a shift that depends on it. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include "dtype.h"
+#include "sheaf.h"
+
+#define INLINE static inline ON __attribute__((always_inline))
+#define BLOCK 256
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef uint8_t bytes __attribute__((vector_size(LANES)));
+
+#define SIGN UINT32_C(0x80000000)
+#define INF UINT32_C(0x7f800000)
+#define QUIET UINT32_C(0x400000)
+
+enum kind { IEEE, FN, FNUZ };
+struct shape {
+	int exp, man, bias;
+	enum kind kind;
+};
+static const struct shape f16 = { 5, 10, 15, IEEE }, bf16 = { 8, 7, 127, IEEE },
+			  e5m2 = { 5, 2, 15, IEEE }, e4m3 = { 4, 3, 7, FN },
+			  e5m2_fnuz = { 5, 2, 16, FNUZ }, e4m3_fnuz = { 4, 3, 8, FNUZ };
+
+/* Where yes is all ones, a; where it is zero, b. */
+INLINE words either(ints yes, words a, words b)
+{
+	return ((words)yes & a) | (~(words)yes & b);
+}
+
+INLINE words widen(struct shape s, words v)
+{
+	const uint32_t sign_bit = UINT32_C(1) << (s.exp + s.man), inf = sign_bit - (1u << s.man);
+	words sign = (v & sign_bit) << (31 - s.exp - s.man), mag = v & (sign_bit - 1), out, small;
+
+	if (s.bias == 127)
+		return either(mag > inf, (v << 16) | QUIET, v << 16);
+	small = (words) __builtin_convertvector((ints)mag, floats);
+	small = either(mag == 0, mag, small - ((uint32_t)(s.bias + s.man - 1) << 23));
+	out = (mag << (23 - s.man)) + ((uint32_t)(127 - s.bias) << 23);
+	out = either(mag < (1u << s.man), small, out);
+	if (s.kind == IEEE) {
+		words top = INF | (mag << (23 - s.man));
+
+		out = either(mag >= inf, either(mag > inf, top | QUIET, top), out);
+	}
+	if (s.kind == FN)
+		out = either(mag == sign_bit - 1, mag - mag + (INF | QUIET), out);
+	if (s.kind == FNUZ)
+		return either(v == sign_bit, mag - mag + (INF | QUIET), sign | out);
+	return sign | out;
+}
+
+INLINE words narrow(struct shape s, words v)
+{
+	const uint32_t sign_bit = UINT32_C(1) << (s.exp + s.man), inf = sign_bit - (1u << s.man);
+	const uint32_t drop = (uint32_t)(23 - s.man), under = (uint32_t)(127 - s.bias);
+	const uint32_t max = s.kind == IEEE ? inf : s.kind == FN ? sign_bit - 1 : sign_bit;
+	words sign = (v >> 31) * sign_bit, mag = v & (SIGN - 1), exp = mag >> 23, by, out;
+	ints nan = mag > INF;
+
+	if (s.bias == 127) {
+		out = (v + 0x7fff + (v >> 16 & 1)) >> 16;
+		return either(nan, v >> 16 | 0x40, out);
+	}
+	/* A number is denormal in the smaller type up to the exponent `under`. */
+	by = under + 1 - exp;
+	by = either(by > 31 - drop, by - by + (31 - drop), by);
+	out = either(exp > under, mag - (under << 23), (mag & (QUIET * 2 - 1)) | QUIET * 2);
+	by = drop + either(exp > under, by - by, by);
+	out = (out + ((((out - out) + 1) << (by - 1)) - 1) + (out >> by & 1)) >> by;
+	out = either(out > max, out - out + max, out);
+	if (s.kind == IEEE)
+		out = either(nan, inf | 1u << (s.man - 1) | (mag & (QUIET * 2 - 1)) >> drop, out);
+	if (s.kind == FN)
+		out = either(nan, out - out + max, out);
+	if (s.kind == FNUZ)
+		return either(nan | (out == max), out - out + max,
+		              either(out == 0, out, sign | out));
+	return sign | out;
+}
+
+#define LOAD_EACH(type, expr) \
+	for (size_t i = 0; i < BLOCK; i += LANES) { \
+		type in; \
+		words v; \
+		memcpy(&in, src + i * sizeof(in) / LANES, sizeof(in)); \
+		v = __builtin_convertvector(in, words); \
+		v = expr; \
+		memcpy(out + i, &v, sizeof(v)); \
+	}
+#define STORE_EACH(type, expr) \
+	for (size_t i = 0; i < BLOCK; i += LANES) { \
+		words v; \
+		type to; \
+		memcpy(&v, in + i, sizeof(v)); \
+		v = expr; \
+		to = __builtin_convertvector(v, type); \
+		memcpy(dst + i * sizeof(to) / LANES, &to, sizeof(to)); \
+	}
+
+ON static void load_block(uint32_t *out, int dtype, const uint8_t *src)
+{
+	switch (dtype) {
+	case SHEAF_F16:
+		LOAD_EACH(halves, widen(f16, v));
+		break;
+	case SHEAF_BF16:
+		LOAD_EACH(halves, widen(bf16, v));
+		break;
+	case SHEAF_F8_E4M3:
+		LOAD_EACH(bytes, widen(e4m3, v));
+		break;
+	case SHEAF_F8_E5M2:
+		LOAD_EACH(bytes, widen(e5m2, v));
+		break;
+	case SHEAF_F8_E4M3FNUZ:
+		LOAD_EACH(bytes, widen(e4m3_fnuz, v));
+		break;
+	case SHEAF_F8_E5M2FNUZ:
+		LOAD_EACH(bytes, widen(e5m2_fnuz, v));
+		break;
+	default:
+		memcpy(out, src, BLOCK * sizeof(*out));
+	}
+}
+
+ON static void store_block(uint8_t *dst, int dtype, const uint32_t *in)
+{
+	switch (dtype) {
+	case SHEAF_F16:
+		STORE_EACH(halves, narrow(f16, v));
+		break;
+	case SHEAF_BF16:
+		STORE_EACH(halves, narrow(bf16, v));
+		break;
+	case SHEAF_F8_E4M3:
+		STORE_EACH(bytes, narrow(e4m3, v));
+		break;
+	case SHEAF_F8_E5M2:
+		STORE_EACH(bytes, narrow(e5m2, v));
+		break;
+	case SHEAF_F8_E4M3FNUZ:
+		STORE_EACH(bytes, narrow(e4m3_fnuz, v));
+		break;
+	case SHEAF_F8_E5M2FNUZ:
+		STORE_EACH(bytes, narrow(e5m2_fnuz, v));
+		break;
+	default:
+		memcpy(dst, in, BLOCK * sizeof(*in));
+	}
+}
+
+ON void CONVERT(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, size_t n)
+{
+	const size_t from = shf_dtype(src_dtype)->bits / 8, to = shf_dtype(dst_dtype)->bits / 8;
+	_Alignas(64) uint32_t wide[BLOCK];
+	uint8_t in[BLOCK * 4], out[BLOCK * 4];
+
+	for (; n >= BLOCK; n -= BLOCK, src += BLOCK * from, dst += BLOCK * to) {
+		load_block(wide, src_dtype, src);
+		store_block(dst, dst_dtype, wide);
+	}
+	if (!n)
+		return;
+	memset(in, 0, sizeof(in));
+	memcpy(in, src, n * from);
+	load_block(wide, src_dtype, in);
+	store_block(out, dst_dtype, wide);
+	memcpy(dst, out, n * to);
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Conversions of eight at once, with AVX2. */
+#if defined(__x86_64__)
+#define ON __attribute__((target("avx2")))
+#define LANES 8
+#define CONVERT shf_convert_x8
+#include "convert_wide.h"
+#include "convert_pass.c"
+#else
+typedef int not_on_this_machine; /* ISO C wants a declaration. */
+#endif
