@@ -30,7 +30,7 @@ struct work {
 };
 
 struct job {
-	const char *name;
+	char name[40];
 	void (*go)(const struct job *j, const struct work *w);
 	const struct shf_crc64_path *path;
 	bool past_cache;
@@ -96,24 +96,16 @@ static void go_convert(const struct job *j, const struct work *w)
 			abort();
 }
 
-static struct job *job(struct group *g, const char *name,
+static struct job *job(struct group *g, const char *name, const char *what,
                        void (*go)(const struct job *j, const struct work *w))
 {
 	struct job *j = &g->jobs[g->jobs_n++];
 
 	if (g->jobs_n > JOBS_MAX)
 		abort();
-	*j = (struct job){ .name = name, .go = go };
+	*j = (struct job){ .go = go };
+	snprintf(j->name, sizeof(j->name), "%s%s", name, what);
 	return j;
-}
-
-static const char *label(const char *path, const char *what)
-{
-	char *s;
-
-	if (asprintf(&s, "%s%s", path, what) < 0)
-		abort();
-	return s;
 }
 
 /* Copies, and copies with sums, of runs that lie pitch bytes apart. */
@@ -123,11 +115,11 @@ static void sums(struct group *g, bool rows)
 	const char *name;
 	bool here;
 
-	job(g, "memcpy", go_memcpy);
-	job(g, "memcpy again", go_memcpy);
+	job(g, "memcpy", "", go_memcpy);
+	job(g, "memcpy again", "", go_memcpy);
 	if (rows) {
-		job(g, "copy+sum", go_rows);
-		job(g, "copy+sum, past caches", go_rows)->past_cache = true;
+		job(g, "copy+sum", "", go_rows);
+		job(g, "copy+sum, past caches", "", go_rows)->past_cache = true;
 		return;
 	}
 	for (int i = 0; (path = shf_crc64_path(i, &name, &here)) != NULL; i++) {
@@ -135,11 +127,11 @@ static void sums(struct group *g, bool rows)
 
 		if (!here)
 			continue;
-		job(g, label(name, " copy+sum"), go_copy)->path = path;
-		j = job(g, label(name, " copy+sum, past caches"), go_copy);
+		job(g, name, " copy+sum", go_copy)->path = path;
+		j = job(g, name, " copy+sum, past caches", go_copy);
 		j->path = path;
 		j->past_cache = true;
-		job(g, label(name, " sum alone"), go_raw)->path = path;
+		job(g, name, " sum alone", go_raw)->path = path;
 	}
 }
 
@@ -153,16 +145,14 @@ static void conversions(struct group *g)
 		{ SHEAF_F8_E4M3, SHEAF_BF16 },
 	};
 
-	job(g, "memcpy of the source", go_memcpy);
-	job(g, "memcpy again", go_memcpy);
+	job(g, "memcpy of the source", "", go_memcpy);
+	job(g, "memcpy again", "", go_memcpy);
 	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
-		char *name;
-		struct job *j;
+		struct job *j = job(g, shf_dtype(pairs[i][1])->name, " to ", go_convert);
+		size_t len = strlen(j->name);
 
-		if (asprintf(&name, "%s to %s", shf_dtype(pairs[i][1])->name,
-		             shf_dtype(pairs[i][0])->name) < 0)
-			abort();
-		j = job(g, name, go_convert);
+		snprintf(j->name + len, sizeof(j->name) - len, "%s",
+		         shf_dtype(pairs[i][0])->name);
 		j->dst = pairs[i][0];
 		j->src = pairs[i][1];
 	}
@@ -241,6 +231,7 @@ static void print(struct group *g, int rounds, json_t *all)
 			printf("  %-36s %9.2f %9.2f %6.1f%% %12.2f %14.2f\n", j->name, s.best,
 			       s.median, 100 * s.spread, s.best / first.best,
 			       s.median / first.median);
+		free(j->seconds);
 	}
 	if (all)
 		json_array_append_new(all, json_pack("{s:s,s:i,s:f,s:o}", "group", g->name,
@@ -314,6 +305,7 @@ int main(int argc, char **argv)
 		                                 { NULL, 0, NULL, 0 } };
 	static struct group g[16];
 	const char *only = "";
+	uint8_t *from, *to;
 	json_t *all = NULL;
 	int rounds = 15, groups_n;
 
@@ -329,8 +321,9 @@ int main(int argc, char **argv)
 	}
 	if (rounds < 1 || optind < argc)
 		return fputs(usage, stderr), 2;
-	/* What a conversion writes is up to four times what it reads. */
-	groups_n = groups(g, buffer(FAR, 1), buffer(FAR, 2));
+	from = buffer(FAR, 1);
+	to = buffer(FAR, 2);
+	groups_n = groups(g, from, to);
 	for (int i = 0; i < groups_n; i++) {
 		if (!strstr(g[i].name, only))
 			continue;
@@ -340,6 +333,9 @@ int main(int argc, char **argv)
 	if (all) {
 		json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
 		putchar('\n');
+		json_decref(all);
 	}
+	free(from);
+	free(to);
 	return fflush(stdout) || ferror(stdout);
 }
