@@ -31,14 +31,14 @@ struct horner {
 	struct shf_sums_to *to;
 	uint64_t off, bytes;    /* of the tensor: in its file, and long */
 	uint64_t sum;           /* of the runs in this block so far, as at `end` */
-	uint64_t end;           /* byte of the tensor after the last run */
+	uint64_t end;           /* byte of the tensor: after a run, or where one begins */
 	uint64_t stop;          /* byte of the tensor where this block of the file ends */
 	uint64_t all, all_end;  /* of the blocks before, as at all_end */
 	uint64_t gap;           /* the table's distance; 0: no table yet */
 	uint64_t last_gap, same;
 	struct shf_crc64_by by;
 };
-#define GAPS_WORTH_A_TABLE 64
+#define GAPS_WORTH_A_TABLE 16
 
 static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
@@ -104,6 +104,7 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 		h->sum =
 		    gap == h->gap ? shf_crc64_by(&h->by, h->sum) : shf_crc64_shift(h->sum, gap);
 	}
+	h->end = at;
 	return (size_t)least(n, h->stop - at);
 }
 
@@ -129,9 +130,41 @@ static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_
 	}
 }
 
-static void horner_add(struct horner *h, uint64_t at, const uint8_t *bytes, size_t n)
+/* From so many rows of one gap on, a factor for the gap is worth its making. */
+#define ROWS_WORTH_A_FACTOR 8
+
+/* Rows of n bytes; byte `at` of the tensor begins the first, at_step bytes before the next. Steps
+ * to and from are in bytes. */
+static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
+                        const struct shf_crc64_rows *rows)
 {
-	horner_copy(h, at, NULL, bytes, n);
+	struct shf_crc64_rows r = *rows;
+	uint64_t gap = at_step - r.n;
+
+	while (r.rows > 0) {
+		size_t k = 1, left = r.rows;
+
+		if (gap != 0 && left >= ROWS_WORTH_A_FACTOR && horner_at(h, at, r.n) == r.n)
+			k = (size_t)least(left, (h->stop - at - r.n) / at_step + 1);
+		if (k >= ROWS_WORTH_A_FACTOR) {
+			if (gap != h->gap) {
+				shf_crc64_by_init(&h->by, gap);
+				h->gap = gap;
+			}
+			r.gap = &h->by;
+			r.rows = k;
+			h->sum = shf_crc64_rows(h->sum, &r);
+			h->end = at + (k - 1) * at_step + r.n;
+		} else {
+			k = 1;
+			horner_copy(h, at, r.to, r.from, r.n);
+		}
+		at += k * at_step;
+		r.from += (ptrdiff_t)k * r.from_step;
+		if (r.to)
+			r.to += (ptrdiff_t)k * r.to_step;
+		r.rows = left - k;
+	}
 }
 
 void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint64_t n)
@@ -162,9 +195,11 @@ static struct shf_mem file_mem(const struct shf_lt_tensor *t)
 
 #define BOUNCE 4096             /* bytes; strided and converted runs go through it */
 
+/* A box by rows, and where their bytes lie in file order. */
 struct walk {
 	const struct shf_lt_tensor *t;
 	struct shf_runs runs;
+	struct shf_rows rows;           /* these */
 	uint8_t *packed;                /* next byte of a packed place */
 	struct shf_place_at place;
 };
@@ -178,15 +213,24 @@ static void walk_init(struct walk *w, const struct shf_lt_tensor *t, const struc
 	shf_runs_init(&w->runs, &t->shape, m, box);
 }
 
-/* Where the run of n units at unit `at` lies in file order. */
-static uint8_t *walk_place(struct walk *w, uint64_t at, uint64_t n)
+/* The next rows; *p: the first of them in file order, *step bytes before the next. */
+static bool walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
 {
-	uint8_t *p = w->packed;
+	uint32_t unit = w->t->unit;
 
-	if (!w->place.packed)
-		return w->place.data + ((int64_t)at - w->place.at) * (int64_t)w->t->unit;
-	w->packed += n * w->t->unit;
-	return p;
+	if (!shf_runs_rows(&w->runs, &w->rows))
+		return false;
+	*p = w->packed;
+	*step = (ptrdiff_t)(w->runs.units * unit);
+	if (w->place.packed) {
+		w->packed += (ptrdiff_t)w->rows.rows * *step;
+		return true;
+	}
+	if (w->place.data != NULL) {
+		*p = w->place.data + ((int64_t)w->rows.at - w->place.at) * (int64_t)unit;
+		*step = w->rows.at_step * (int64_t)unit;
+	}
+	return true;
 }
 
 static uint8_t *mem_at(const struct shf_slice *s, int64_t mem)
@@ -249,6 +293,58 @@ static void spread(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step
 	}
 }
 
+/* ---- transposed memory: what is a row here is a column there ---- */
+
+/* Rows of a tile of memory that share cache lines, and units of each that are taken at once: few,
+ * because strides that are powers of two put them into one set of the cache. */
+#define LINE_BYTES 64
+#define TILE_UNITS 8
+
+#define TRANSPOSE(name, type)                                                               \
+	static void name(uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,           \
+	                 size_t rows, size_t units, bool to_b)                               \
+	{                                                                                     \
+		for (size_t u = 0; u < units; u += TILE_UNITS) {                              \
+			size_t n = units - u < TILE_UNITS ? units - u : TILE_UNITS;           \
+                                                                                              \
+			for (size_t r = 0; r < rows; r++) {                                   \
+				uint8_t *row = a + (ptrdiff_t)r * a_step;                     \
+				uint8_t *col = b + (ptrdiff_t)u * b_step;                     \
+                                                                                              \
+				row += u * sizeof(type);                                      \
+				col += r * sizeof(type);                                      \
+				for (size_t i = 0; i < n; i++, row += sizeof(type), col += b_step) \
+					memcpy(to_b ? col : row, to_b ? row : col, sizeof(type)); \
+			}                                                                     \
+		}                                                                             \
+	}
+TRANSPOSE(transpose1, uint8_t)
+TRANSPOSE(transpose2, uint16_t)
+TRANSPOSE(transpose4, uint32_t)
+TRANSPOSE(transpose8, uint64_t)
+
+/* Rows of `units` units, a_step bytes apart at a, that are columns at b, where units of one row
+ * are b_step bytes apart: from a to b, or back. */
+static void transpose(uint32_t unit, uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,
+                      size_t rows, size_t units, bool to_b)
+{
+	switch (unit) {
+	case 1:
+		transpose1(a, a_step, b, b_step, rows, units, to_b);
+		break;
+	case 2:
+		transpose2(a, a_step, b, b_step, rows, units, to_b);
+		break;
+	case 4:
+		transpose4(a, a_step, b, b_step, rows, units, to_b);
+		break;
+	default:
+		transpose8(a, a_step, b, b_step, rows, units, to_b);
+	}
+}
+
+/* ---- rows between memory and file order ---- */
+
 /* A run of n units of memory, step apart, to dense bytes at `to`: converted if need be. at: byte
  * of the tensor. */
 static void run_in(struct horner *h, const struct shf_slice *s, uint64_t at, uint8_t *to,
@@ -296,19 +392,80 @@ static void run_out(struct horner *h, const struct shf_slice *s, const struct sh
 	}
 }
 
+/* The rows of a walk, from memory to `to` on. */
+static void rows_in(struct horner *h, const struct walk *w, const struct shf_slice *s, uint8_t *to,
+                    ptrdiff_t to_step)
+{
+	const struct shf_rows *r = &w->rows;
+	uint32_t unit = w->t->unit;
+	uint64_t at = r->at * unit, at_step = (uint64_t)r->at_step * unit;
+	size_t n = w->runs.units * unit;
+	ptrdiff_t mem_step = r->mem_step * (int64_t)s->mem_unit;
+	bool same = s->data_dtype == s->dtype;
+
+	if (same && w->runs.step == 1) {
+		horner_rows(h, at, at_step, &(struct shf_crc64_rows){ .to = to,
+			.from = mem_at(s, r->mem), .to_step = to_step, .from_step = mem_step,
+			.n = n, .rows = r->rows });
+		return;
+	}
+	if (same && r->mem_step == 1) {
+		for (size_t i = 0, k; i < r->rows; i += k, to += (ptrdiff_t)k * to_step) {
+			k = least(r->rows - i, LINE_BYTES / unit);
+			transpose(unit, to, to_step, mem_at(s, r->mem + (int64_t)i),
+			          w->runs.step * (int64_t)unit, k, w->runs.units, false);
+			horner_rows(h, at + i * at_step, at_step, &(struct shf_crc64_rows){
+				.from = to, .from_step = to_step, .n = n, .rows = k });
+		}
+		return;
+	}
+	for (uint64_t i = 0; i < r->rows; i++, at += at_step, to += to_step)
+		run_in(h, s, at, to, r->mem + (int64_t)i * r->mem_step, w->runs.step,
+		       w->runs.units);
+}
+
+static void rows_out(struct horner *h, const struct walk *w, const struct shf_slice *s,
+                     uint8_t *from, ptrdiff_t from_step)
+{
+	const struct shf_rows *r = &w->rows;
+	uint32_t unit = w->t->unit;
+	uint64_t at = r->at * unit, at_step = (uint64_t)r->at_step * unit;
+	size_t n = w->runs.units * unit;
+	bool same = s->data_dtype == w->t->dtype;
+
+	if (same && w->runs.step == 1) {
+		horner_rows(h, at, at_step, &(struct shf_crc64_rows){ .to = mem_at(s, r->mem),
+			.from = from, .to_step = r->mem_step * (int64_t)s->mem_unit,
+			.from_step = from_step, .n = n, .rows = r->rows });
+		return;
+	}
+	if (same && r->mem_step == 1) {
+		for (size_t i = 0, k; i < r->rows; i += k, from += (ptrdiff_t)k * from_step) {
+			k = least(r->rows - i, LINE_BYTES / unit);
+			horner_rows(h, at + i * at_step, at_step, &(struct shf_crc64_rows){
+				.from = from, .from_step = from_step, .n = n, .rows = k });
+			transpose(unit, from, from_step, mem_at(s, r->mem + (int64_t)i),
+			          w->runs.step * (int64_t)unit, k, w->runs.units, true);
+		}
+		return;
+	}
+	for (uint64_t i = 0; i < r->rows; i++, at += at_step, from += from_step)
+		run_out(h, s, w->t, at, from, r->mem + (int64_t)i * r->mem_step, w->runs.step,
+		        w->runs.units);
+}
+
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
                  const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
 {
 	struct horner h;
 	struct walk w;
-	uint64_t at;
-	int64_t mem;
+	uint8_t *p;
+	ptrdiff_t step;
 
 	horner_init(&h, t, sums);
 	walk_init(&w, t, &s->mem, box, to);
-	while (shf_runs_next(&w.runs, &at, &mem))
-		run_in(&h, s, at * t->unit, walk_place(&w, at, w.runs.units), mem, w.runs.step,
-		       w.runs.units);
+	while (walk_next(&w, &p, &step))
+		rows_in(&h, &w, s, p, step);
 	horner_end(&h);
 }
 
@@ -317,85 +474,97 @@ void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
 {
 	struct horner h;
 	struct walk w;
-	uint64_t at;
-	int64_t mem;
+	uint8_t *p;
+	ptrdiff_t step;
 
 	horner_init(&h, t, sums);
 	walk_init(&w, t, &s->mem, box, from);
-	while (shf_runs_next(&w.runs, &at, &mem))
-		run_out(&h, s, t, at * t->unit, walk_place(&w, at, w.runs.units), mem, w.runs.step,
-		        w.runs.units);
+	while (walk_next(&w, &p, &step))
+		rows_out(&h, &w, s, p, step);
 	horner_end(&h);
+}
+
+/* A run that is nowhere in file order: what it would be there. */
+static void check_run(struct horner *h, const struct shf_slice *s, uint32_t unit, uint64_t at,
+                      int64_t mem, int64_t step, uint64_t n)
+{
+	uint8_t bounce[BOUNCE];
+
+	for (uint64_t i = 0, k; i < n; i += k) {
+		k = least(n - i, BOUNCE / unit);
+		collect(bounce, mem_at(s, mem + (int64_t)i * step), unit, step, k);
+		horner_copy(h, at + i * unit, NULL, bounce, k * unit);
+	}
 }
 
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest)
 {
 	struct shf_sums_to sums = { 0 };
+	const struct shf_rows *r;
 	struct horner h;
 	struct walk w;
-	uint8_t bounce[BOUNCE];
-	uint64_t at;
-	int64_t mem;
+	uint8_t *p;
+	ptrdiff_t step;
 
 	if (s->data_dtype != t->dtype)
 		return false;
 	horner_init(&h, t, &sums);
 	walk_init(&w, t, &s->mem, box, (struct shf_place_at){ 0 });
-	while (shf_runs_next(&w.runs, &at, &mem)) {
-		if (w.runs.step == 1) {
-			horner_add(&h, at * t->unit, mem_at(s, mem), w.runs.units * t->unit);
-			continue;
-		}
-		for (uint64_t i = 0, k; i < w.runs.units; i += k) {
-			k = least(w.runs.units - i, BOUNCE / t->unit);
-			collect(bounce, mem_at(s, mem + (int64_t)i * w.runs.step), t->unit,
-				w.runs.step, k);
-			horner_add(&h, (at + i) * t->unit, bounce, k * t->unit);
-		}
-	}
+	r = &w.rows;
+	while (walk_next(&w, &p, &step))
+		if (w.runs.step == 1)
+			horner_rows(&h, r->at * t->unit, (uint64_t)r->at_step * t->unit,
+				    &(struct shf_crc64_rows){ .from = mem_at(s, r->mem),
+				    .from_step = r->mem_step * (int64_t)t->unit,
+				    .n = w.runs.units * t->unit, .rows = r->rows });
+		else
+			for (uint64_t i = 0; i < r->rows; i++)
+				check_run(&h, s, t->unit,
+				          (r->at + i * (uint64_t)r->at_step) * t->unit,
+				          r->mem + (int64_t)i * r->mem_step, w.runs.step,
+				          w.runs.units);
 	horner_end(&h);
 	*digest ^= sums.digest;
 	return true;
 }
 
-void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
-                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums)
+/* From file order to packed bytes, or back. */
+static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
+                    struct shf_place_at place, uint8_t *packed, bool pack,
+                    struct shf_sums_to *sums)
 {
 	struct shf_mem m = file_mem(t);
 	struct horner h;
 	struct walk w;
-	uint64_t at;
-	int64_t mem;
+	uint8_t *p;
+	ptrdiff_t step;
 
 	horner_init(&h, t, sums);
-	walk_init(&w, t, &m, box, from);
-	while (shf_runs_next(&w.runs, &at, &mem)) {
+	walk_init(&w, t, &m, box, place);
+	while (walk_next(&w, &p, &step)) {
 		size_t n = w.runs.units * t->unit;
 
-		horner_copy(&h, at * t->unit, to, walk_place(&w, at, w.runs.units), n);
-		if (to)
-			to += n;
+		horner_rows(&h, w.rows.at * t->unit, (uint64_t)w.rows.at_step * t->unit,
+		            &(struct shf_crc64_rows){ .to = pack ? packed : p,
+		            .from = pack ? p : packed, .to_step = pack ? (ptrdiff_t)n : step,
+		            .from_step = pack ? step : (ptrdiff_t)n, .n = n,
+		            .rows = w.rows.rows });
+		if (packed)
+			packed += n * w.rows.rows;
 	}
 	horner_end(&h);
+}
+
+void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums)
+{
+	between(t, box, from, to, true, sums);
 }
 
 void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
                      struct shf_place_at to, struct shf_sums_to *sums)
 {
-	struct shf_mem m = file_mem(t);
-	struct horner h;
-	struct walk w;
-	uint64_t at;
-	int64_t mem;
-
-	horner_init(&h, t, sums);
-	walk_init(&w, t, &m, box, to);
-	while (shf_runs_next(&w.runs, &at, &mem)) {
-		size_t n = w.runs.units * t->unit;
-
-		horner_copy(&h, at * t->unit, walk_place(&w, at, w.runs.units), from, n);
-		from += n;
-	}
-	horner_end(&h);
+	/* Only read: pack is false. */
+	between(t, box, to, (uint8_t *)(uintptr_t)from, false, sums);
 }

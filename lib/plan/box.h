@@ -69,4 +69,11 @@ struct shf_runs {
 void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct shf_mem *m,
                    const struct shf_box *box);
 bool shf_runs_next(struct shf_runs *r, uint64_t *at, int64_t *mem);     /* false: no more */
+/* As many runs at once as follow each other evenly in both: *rows of them, at_step and mem_step
+ * units apart (0 where it is one). */
+struct shf_rows {
+	uint64_t at, rows;
+	int64_t mem, at_step, mem_step;
+};
+bool shf_runs_rows(struct shf_runs *r, struct shf_rows *rows);          /* false: no more */
 #endif

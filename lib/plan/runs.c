@@ -62,23 +62,51 @@ void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct s
 	}
 }
 
+/* Past `done` rows of the innermost loop, which it ends or is one of. */
+static void advance(struct shf_runs *r, uint64_t done)
+{
+	int l = r->levels - 1;
+
+	if (l >= 0) {
+		r->at += done * (uint64_t)r->at_step[l];
+		r->mem += (int64_t)done * r->mem_step[l];
+		r->i[l] += done;
+	}
+	for (; l >= 0 && r->i[l] == r->n[l]; l--) {
+		r->at -= r->n[l] * (uint64_t)r->at_step[l];
+		r->mem -= (int64_t)r->n[l] * r->mem_step[l];
+		r->i[l] = 0;
+		if (l == 0)
+			break;
+		r->at += (uint64_t)r->at_step[l - 1];
+		r->mem += r->mem_step[l - 1];
+		r->i[l - 1]++;
+	}
+	r->done = r->levels == 0 || (l == 0 && r->i[0] == 0);
+}
+
 bool shf_runs_next(struct shf_runs *r, uint64_t *at, int64_t *mem)
 {
-	int l;
-
 	if (r->done)
 		return false;
 	*at = r->at;
 	*mem = r->mem;
-	for (l = r->levels - 1; l >= 0; l--) {
-		r->at += (uint64_t)r->at_step[l];
-		r->mem += r->mem_step[l];
-		if (++r->i[l] < r->n[l])
-			break;
-		r->at -= r->n[l] * (uint64_t)r->at_step[l];
-		r->mem -= (int64_t)r->n[l] * r->mem_step[l];
-		r->i[l] = 0;
+	advance(r, 1);
+	return true;
+}
+
+bool shf_runs_rows(struct shf_runs *r, struct shf_rows *rows)
+{
+	int l = r->levels - 1;
+
+	if (r->done)
+		return false;
+	*rows = (struct shf_rows){ .at = r->at, .mem = r->mem, .rows = 1 };
+	if (l >= 0) {
+		rows->rows = r->n[l] - r->i[l];
+		rows->at_step = r->at_step[l];
+		rows->mem_step = r->mem_step[l];
 	}
-	r->done = l < 0;
+	advance(r, rows->rows);
 	return true;
 }

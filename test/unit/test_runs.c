@@ -116,6 +116,30 @@ static uint64_t count_runs(const struct shf_shape *t, const struct shf_mem *m,
 	return n;
 }
 
+TEST(rows_are_the_same_runs_some_at_once)
+{
+	uint64_t s = SEED + 1;
+
+	for (int round = 0; round < 4000; round++) {
+		struct walk w;
+		struct shf_runs r, by_one;
+		struct shf_rows rows;
+		int64_t mem;
+		uint64_t at;
+
+		random_walk(&s, &w);
+		shf_runs_init(&r, &w.t, &w.m, &w.box);
+		by_one = r;
+		while (shf_runs_rows(&r, &rows))
+			for (uint64_t i = 0; i < rows.rows; i++) {
+				CHECK(shf_runs_next(&by_one, &at, &mem));
+				CHECK_INT(rows.at + i * (uint64_t)rows.at_step, at);
+				CHECK_INT(rows.mem + (int64_t)i * rows.mem_step, mem);
+			}
+		CHECK(!shf_runs_next(&by_one, &at, &mem));
+	}
+}
+
 TEST(runs_are_as_long_as_tensor_and_memory_allow)
 {
 	struct shf_shape t = { .ndim = 3, .dim = { 4, 6, 8 } };
