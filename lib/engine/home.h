@@ -20,6 +20,8 @@ struct shf_home {
 /* Stripes are dealt to homes in equal, consecutive shares. A stripe of short runs is also written
  * by its home: so a rank opens few files, those that its stripes lie in. */
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe);
+/* What a rank tells the homes of its stripes: out[r] is for rank r. */
+void shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_buf *out);
 /* start and which, in the arena. 0 or ENOMEM. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);
 /* Every stripe of a sorted home, to the buffers of the file side's ranks. */

@@ -176,10 +176,9 @@ uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe
 	return stripe * ranks / l->stripes_n;
 }
 
-static void tell_homes(const struct shf_team *team, const struct shf_match *m, struct shf_buf *out)
+void shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_buf *out)
 {
 	const struct shf_layout *l = m->layout;
-	uint32_t ranks = (uint32_t)team->ranks;
 
 	for (size_t i = 0; i < m->holds->n; i++) {
 		const struct shf_hold *h = &m->holds->a[i];
@@ -673,7 +672,7 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 
 	*w = (struct shf_work){ 0 };
 	if (rc == 0)
-		tell_homes(team, m, out);
+		shf_holds_tell(m, (uint32_t)team->ranks, out);
 	rc = trade(team, rc, out, &in, in_bytes, err);
 	if (rc == 0) {
 		rc = deal_home(team, m, &in, in_bytes, out, err);
