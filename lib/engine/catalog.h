@@ -15,6 +15,10 @@ int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
  * file, block, offset, tensor. first_bad: block of the file, or -1. [local] */
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
                      uint64_t n, int64_t *first_bad, struct sheaf_error *err);
+/* One block of file f, that has the standard sum `got`, against its own; the step has sums. The
+ * sentence as above. [local] */
+int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+                    struct sheaf_error *err);
 /* Name of the tensor that byte `at` of file f belongs to: "family/name", or "header". */
 const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
                           size_t n);

@@ -328,6 +328,32 @@ void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	horner_end(&h);
 }
 
+void shf_copy_plain(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                    const struct shf_box *box, struct shf_place_at from)
+{
+	uint8_t bounce[BOUNCE];
+	size_t per = BOUNCE / s->mem_unit, k;
+	struct walk w;
+	uint64_t at;
+	int64_t mem;
+
+	walk_init(&w, t, &s->mem, box, from);
+	while (shf_runs_next(&w.runs, &at, &mem)) {
+		const uint8_t *p = walk_place(&w, at, w.runs.units);
+
+		if (s->data_dtype == t->dtype) {
+			spread(mem_at(s, mem), p, t->unit, w.runs.step, w.runs.units);
+			continue;
+		}
+		for (uint64_t done = 0; done < w.runs.units; done += k) {
+			k = least(w.runs.units - done, per);
+			shf_convert(bounce, s->data_dtype, p + done * t->unit, t->dtype, k);
+			spread(mem_at(s, mem + (int64_t)done * w.runs.step), bounce, s->mem_unit,
+			       w.runs.step, k);
+		}
+	}
+}
+
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest)
 {

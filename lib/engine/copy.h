@@ -32,6 +32,9 @@ void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
 /* File order -> memory. sums: of the stored bytes read. */
 void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
                   const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums);
+/* File order -> memory, and nothing is added up. */
+void shf_copy_plain(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                    const struct shf_box *box, struct shf_place_at from);
 /* Header bytes or any others that are no tensor's: n bytes at byte `at` of the file, which are at
  * p, into the parts. */
 void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *p, uint64_t n);
