@@ -85,29 +85,27 @@ static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
 	return 0;
 }
 
-int shf_load_begin(struct shf_load *ld, size_t i, uint64_t lo, uint64_t bytes,
+int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, uint64_t bytes,
                    struct sheaf_error *err)
 {
-	const struct shf_seg *g = &ld->work.segs[i];
+	const struct shf_layout *l = &ld->step->layout;
+	const struct shf_lt_file *file = &l->files[g->file];
 	const struct shf_holds *h = &ld->holds;
 	size_t n = 0;
 	int rc = 0;
 
-	/* Moves are by the place of their tensors. */
-	for (uint32_t k = 0; k < g->moves_n && rc == 0; k++) {
-		const struct shf_mv *v = &ld->work.moves[g->first_move + k];
-		const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
+	for (uint32_t i = shf_layout_at(l, g->file, lo);
+	     i < file->first_tensor + file->tensors_n && rc == 0; i++) {
+		uint32_t t = l->by_place[i];
 
-		if (v->rank != (uint32_t)ld->step->run->team.rank || t->off + t->bytes <= lo ||
-		    t->off >= lo + bytes)
-			continue;
-		for (size_t x = shf_holds_first(h, v->tensor);
-		     x < h->n && h->a[x].tensor == v->tensor && rc == 0; x++) {
-			struct shf_want want = { .tensor = v->tensor, .box = v->box,
+		if (l->tensors[t].off >= lo + bytes)
+			break;
+		for (size_t x = shf_holds_first(h, t); x < h->n && h->a[x].tensor == t && rc == 0;
+		     x++) {
+			struct shf_want want = { .tensor = t, .box = h->a[x].box,
 				.slice = &ld->targets[h->a[x].slice].slice };
 
-			if (shf_box_contains(&h->a[x].box, &v->box))
-				rc = want_add(ld, n++, &want, err);
+			rc = want_add(ld, n++, &want, err);
 		}
 	}
 	if (rc == 0)

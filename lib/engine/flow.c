@@ -17,7 +17,7 @@
 struct slot {
 	struct shf_read read;
 	uint8_t *buf;                   /* a piece of the image */
-	size_t seg;
+	const struct shf_seg *seg;
 	uint64_t lo, n;
 };
 
@@ -107,7 +107,7 @@ static int sip(struct shf_flow *s, const struct shf_seg *g, struct sheaf_error *
 {
 	struct shf_load *ld = s->ld;
 	uint8_t *buf = (uint8_t *)ld->step->run->images.own.base + s->sip_at;
-	int rc = shf_load_begin(ld, s->seg, g->lo, g->hi - g->lo, err);
+	int rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
 
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
 		n = g->hi - at < SIP ? g->hi - at : SIP;
@@ -152,7 +152,7 @@ static int start(struct shf_flow *s, struct sheaf_error *err)
 	int rc;
 
 	slot->buf = (uint8_t *)s->ld->step->run->images.own.base + s->head % s->slots_n * s->piece;
-	slot->seg = s->seg;
+	slot->seg = g;
 	slot->lo = lo;
 	slot->n = g->hi - lo < s->piece ? g->hi - lo : s->piece;
 	slot->read.through = through(s);

@@ -35,9 +35,8 @@ struct shf_load {
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
 void shf_load_progress(const struct shf_load *load);
-/* The pass at bytes [lo, lo + n) of own segment i, or a part of it that begins there, with what
- * this rank wants of those. ENOMEM. */
-int shf_load_begin(struct shf_load *load, size_t i, uint64_t lo, uint64_t n,
+/* The pass at bytes [lo, lo + n) of a segment, with what this rank wants of those. ENOMEM. */
+int shf_load_begin(struct shf_load *load, const struct shf_seg *seg, uint64_t lo, uint64_t n,
                    struct sheaf_error *err);
 
 /* One read. Tried again a few times; what then is wrong with it is told by finish. */

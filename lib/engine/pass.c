@@ -57,15 +57,32 @@ static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
 	return true;
 }
 
-/* One box of consecutive units, to the n who want some of it. The sum goes on. */
+/* The one who wants some of the box, if that is one and all of it; NULL: none such. */
+static const struct shf_want *only(const struct shf_want *wants, size_t n,
+                                   const struct shf_box *box)
+{
+	const struct shf_want *one = NULL;
+	struct shf_box part;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!shf_box_intersect(&part, &wants[i].box, box))
+			continue;
+		if (one || !shf_box_equal(&part, box))
+			return NULL;
+		one = &wants[i];
+	}
+	return one;
+}
+
+/* One box of consecutive units, to the n who may want some of it. The sum goes on. */
 static uint64_t take_box(const struct shf_pass *p, const struct some *x, const struct shf_box *box,
                          const struct shf_want *wants, size_t n, uint64_t sum)
 {
 	struct shf_place_at from = { .data = (uint8_t *)(uintptr_t)x->p, .at = (int64_t)x->lo };
+	const struct shf_want *one = p->sums ? only(wants, n, box) : NULL;
 	struct shf_box part;
 
-	if (p->sums && n == 1 && shf_box_contains(&wants[0].box, box) &&
-	    copy_and_sum(x, wants[0].slice, box, &sum))
+	if (one && copy_and_sum(x, one->slice, box, &sum))
 		return sum;
 	if (p->sums)
 		sum = shf_crc64_raw(sum, x->p, (size_t)((x->hi - x->lo) * x->t->unit));
@@ -75,7 +92,7 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 	return sum;
 }
 
-/* Those who want some of tensor number i; wants before `at` of the file are over. */
+/* How many want some of the tensor; wants before `at` of the file are over. */
 static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
 {
 	const struct shf_lt_tensor *t = p->step->layout.tensors;

@@ -273,7 +273,7 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 		const struct shf_seg *g = &ld->work.segs[i];
 		const uint8_t *image = ld->step->run->images.own.base;
 
-		rc = shf_load_begin(ld, i, g->lo, g->hi - g->lo, err);
+		rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
 		if (rc == 0)
 			rc = shf_pass_feed(&ld->pass, image + g->image, g->hi - g->lo, err);
 	}
