@@ -52,6 +52,7 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 
 	for (size_t i = 0; i < ld->state->n && rc == 0; i++) {
 		struct shf_target *t = &ld->targets[i];
+		const char *family;
 
 		if (t->slice.empty)
 			continue;
@@ -61,10 +62,10 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 			continue;
 		rc = shf_direct_read(ld->step, &l->tensors[t->tensor], &t->slice, &ld->disk_bytes,
 				     err);
-		shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, &l->tensors[t->tensor]),
-		              l->tensors[t->tensor].name, 0);
-		shf_report_item(&ld->report, 'V', shf_load_family(ld, &l->tensors[t->tensor]),
-		                l->tensors[t->tensor].name, SHF_FOREIGN_MSG);
+		family = shf_load_family(ld, &l->tensors[t->tensor]);
+		shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, family, l->tensors[t->tensor].name, 0);
+		shf_report_item(&ld->report, 'V', family, l->tensors[t->tensor].name,
+		                SHF_FOREIGN_MSG);
 	}
 	return rc;
 }

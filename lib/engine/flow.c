@@ -11,7 +11,7 @@
 #include "load.h"
 
 #define SLOTS_MAX 12
-#define SIP (UINT64_C(256) << 10)       /* of what the page cache has; stays in the core's cache */
+#define SIP (UINT64_C(128) << 10)       /* of what the page cache has; stays in the core's cache */
 #define LAP (UINT64_C(256) << 20)
 
 struct slot {

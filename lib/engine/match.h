@@ -66,10 +66,10 @@ struct shf_work {
 	struct shf_seg *segs; size_t segs_n;            /* by round, file, offset */
 	struct shf_mv *moves; size_t moves_n;           /* by segment, in dealt order */
 	struct shf_serve *serves; size_t serves_n;      /* by round, file-side rank, its order;
-	                                                 * loading: of other ranks' segments */
+	                                                 * loading: of others' segments */
 	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: loading */
 	uint64_t ctl_at;                                /* in the image: behind the largest round */
-	uint64_t image_bytes;                           /* of this rank; saving: with the controls */
+	uint64_t image_bytes;                           /* of this rank, saving: with controls */
 	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
 	uint64_t bytes;                                 /* of all segments */
 	uint64_t hash;                                  /* of the whole plan, equal on all ranks */

@@ -56,7 +56,8 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 					ld->step->path, shf_load_family(ld, lt), lt->name, x->got,
 					lt->digest);
 		if (x->asked && (!check || x->bytes != lt->bytes)) {
-			shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, lt), lt->name, 0);
+			shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, lt),
+			              lt->name, 0);
 			shf_report_item(&ld->report, 'V', shf_load_family(ld, lt), lt->name,
 			                ld->step->sound ? "read in part: its blocks were checked"
 			                                : SHF_FOREIGN_MSG);
