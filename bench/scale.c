@@ -285,7 +285,7 @@ static int measure_homes(struct job *j, double *home_ms)
 			if (out[r].len == 0)
 				continue;
 			from = now();
-			rc = rc < 0 ? rc : shf_work_hear(&m, &out[r], &w);
+			rc = rc < 0 ? rc : shf_work_hear(&m, r, &out[r], &w);
 			worked += now() - from;
 			shf_work_release(&w);
 			shf_buf_release(&out[r]);
@@ -389,7 +389,7 @@ static int count_home(struct job *j, const struct shf_match *m, uint32_t writer,
                       const struct shf_buf *told, struct moved *moved)
 {
 	struct shf_work w = { 0 };
-	int rc = shf_work_hear(m, told, &w);
+	int rc = shf_work_hear(m, writer, told, &w);
 
 	for (size_t i = 0; i < w.segs_n && rc == 0; i++) {
 		const struct shf_seg *g = &w.segs[i];

@@ -28,32 +28,38 @@ const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at
 	return text;
 }
 
+int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+                    struct sheaf_error *err)
+{
+	struct shf_sums_file sf = shf_sums_file(&step->sums, f);
+	uint64_t want = shf_sums_block(&step->sums, sf.first_block + block);
+	char who[256];
+
+	if (got == want)
+		return 0;
+	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
+	                " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)", step->path,
+	                step->layout.files[f].name, block, block * SHF_BLOCK, got, want,
+	                shf_tensor_at(step, f, block * SHF_BLOCK, who, sizeof(who)));
+}
+
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
                      uint64_t n, int64_t *first_bad, struct sheaf_error *err)
 {
-	struct shf_sums_file sf;
-	char who[256];
-
 	if (first_bad)
 		*first_bad = -1;
 	if (!step->sound || step->sums_rc < 0)
 		return 0;
-	sf = shf_sums_file(&step->sums, f);
 	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
 		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK,
 			 block = (lo + at) / SHF_BLOCK;
-		uint64_t got = shf_crc64(bytes + at, (size_t)len);
-		uint64_t want = shf_sums_block(&step->sums, sf.first_block + block);
+		int rc = shf_block_check(step, f, block, shf_crc64(bytes + at, (size_t)len), err);
 
-		if (got == want)
+		if (rc == 0)
 			continue;
 		if (first_bad)
 			*first_bad = (int64_t)block;
-		return shf_fail(err, SHEAF_ECORRUPT,
-				"%s/%s: block %" PRIu64 " at byte %" PRIu64
-				" has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)",
-				step->path, step->layout.files[f].name, block, block * SHF_BLOCK,
-				got, want, shf_tensor_at(step, f, lo + at, who, sizeof(who)));
+		return rc;
 	}
 	return 0;
 }

@@ -21,6 +21,10 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 /* A tensor of file f, whose header_bytes are known. EFORMAT, ECORRUPT with step->cat_err. */
 int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
                        struct shf_lt_tensor *t);
+/* One block of file f, that has the standard sum `got`, against its own; the step has sums. The
+ * sentence as above. [local] */
+int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+                    struct sheaf_error *err);
 /* Name of the tensor that byte `at` of file f belongs to: "family/name", or "header". */
 const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
                           size_t n);

@@ -28,7 +28,7 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
 }
 
 struct horner {
-	struct shf_sums_to *to;
+	struct shf_sums_to *to; /* NULL: nobody wants any */
 	uint64_t off, bytes;    /* of the tensor: in its file, and long */
 	uint64_t sum;           /* of the runs in this block so far, as at `end` */
 	uint64_t end;           /* byte of the tensor: after a run, or where one begins */
@@ -46,7 +46,7 @@ static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct 
 	h->off = t->off;
 	h->bytes = t->bytes;
 	h->sum = h->end = h->all = h->all_end = h->gap = h->last_gap = h->same = 0;
-	h->stop = to->parts ? 0 : UINT64_MAX;
+	h->stop = to && to->parts ? 0 : UINT64_MAX;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -81,6 +81,8 @@ static void horner_flush(struct horner *h)
 
 static void horner_end(struct horner *h)
 {
+	if (!h->to)
+		return;
 	horner_flush(h);
 	h->to->digest ^= shf_crc64_shift(h->all, h->bytes - h->all_end);
 }
@@ -114,7 +116,9 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 /* n bytes from byte `at` of the tensor on; to NULL: only looked at. */
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
-	while (n > 0) {
+	if (!h->to && to)
+		memcpy(to, from, n);
+	while (h->to && n > 0) {
 		size_t k = horner_at(h, at, n);
 
 		if (to) {
@@ -144,7 +148,8 @@ static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
 	while (r.rows > 0) {
 		size_t k = 1, left = r.rows;
 
-		if (gap != 0 && left >= ROWS_WORTH_A_FACTOR && horner_at(h, at, r.n) == r.n)
+		if (h->to && gap != 0 && left >= ROWS_WORTH_A_FACTOR &&
+		    horner_at(h, at, r.n) == r.n)
 			k = (size_t)least(left, (h->stop - at - r.n) / at_step + 1);
 		if (k >= ROWS_WORTH_A_FACTOR) {
 			if (gap != h->gap) {

@@ -29,7 +29,7 @@ struct shf_sums_to {
 /* Memory -> file order; converts where memory has another type. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
                  const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums);
-/* File order -> memory. sums: of the stored bytes read. */
+/* File order -> memory. sums: of the stored bytes read; NULL: nothing is added up. */
 void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
                   const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums);
 /* Header bytes or any others that are no tensor's: n bytes at byte `at` of the file, which are at

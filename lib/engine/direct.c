@@ -15,7 +15,7 @@ struct direct {
 	struct sheaf_step *step;
 	const struct shf_lt_tensor *t;
 	const struct shf_slice *s;
-	uint8_t *buf;                   /* CHUNK + 8 bytes */
+	uint8_t *buf;                   /* a chunk and 8 bytes */
 	uint64_t disk_bytes;
 	struct sheaf_error *err;
 };
@@ -45,7 +45,6 @@ static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint6
 	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
 	int n = shf_range_boxes(&d->t->shape, lo, hi, range);
 	struct shf_place_at from = { .data = d->buf };
-	struct shf_sums_to unused = { 0 };
 
 	if (at >= d->t->off)
 		from.at = (int64_t)((at - d->t->off) / d->t->unit);
@@ -53,7 +52,7 @@ static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint6
 		from.data += d->t->off - at;
 	for (int i = 0; i < n; i++)
 		if (shf_box_intersect(&part, box, &range[i]))
-			shf_copy_out(d->t, d->s, &part, from, &unused);
+			shf_copy_out(d->t, d->s, &part, from, NULL);
 }
 
 static bool touches(const struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
@@ -85,7 +84,9 @@ static int read_checked(struct direct *d, const struct shf_box *box, int fd, uin
 	const struct shf_lt_tensor *t = d->t;
 	uint64_t end = d->step->layout.files[t->file].bytes;
 	uint64_t a = (t->off + lo * t->unit) / SHF_BLOCK * SHF_BLOCK, stop = t->off + hi * t->unit;
-	bool check = !(d->step->run->opts.flags & SHEAF_UNVERIFIED);
+	struct shf_want want = { .tensor = (uint32_t)(t - d->step->layout.tensors), .slice = d->s,
+		.box = *box };
+	struct shf_pass pass = { .step = d->step, .sums = shf_pass_sums(d->step) };
 	int rc = 0;
 
 	while (a < stop && rc == 0) {
@@ -104,12 +105,9 @@ static int read_checked(struct direct *d, const struct shf_box *box, int fd, uin
 		uint64_t n = (b < end ? b : end) - a;
 
 		rc = pread_exact(d, fd, a, n);
-		if (rc == 0 && check)
-			rc = shf_blocks_check(d->step, t->file, a, d->buf, n, NULL, d->err);
-		if (rc == 0) {
-			units_in(t, a, a + n, &u, &v);
-			take(d, box, u, v, a);
-		}
+		shf_pass_begin(&pass, t->file, a, &want, 1);
+		if (rc == 0)
+			rc = shf_pass_feed(&pass, d->buf, n, d->err);
 		a = b;
 	}
 	return rc;
@@ -153,7 +151,9 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 
 	if (s->empty || t->bytes == 0)
 		return 0;
-	d.buf = shf_alloc(CHUNK + 8, 1);
+	/* No more than can be used: pages touched for the first time cost more than the copy. */
+	d.buf = shf_alloc((t->bytes < CHUNK - 2 * SHF_BLOCK ? t->bytes + 2 * SHF_BLOCK : CHUNK) + 8,
+	                  1);
 	if (!d.buf)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to read %s", t->name);
 	rc = shf_mem_boxes(&s->mem, read_box, &d);

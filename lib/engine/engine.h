@@ -41,6 +41,7 @@ struct sheaf_step {
 	bool cat_index;                 /* cat_rc: the index of a foreign directory is at fault */
 	struct sheaf_error sums_err, cat_err;
 	int *fds;                       /* by file; -1: not open yet; -2: gone */
+	int *direct;                    /* the same, past the page cache; 0: cannot be had */
 	uint64_t *file_bytes;           /* as on disk; UINT64_MAX: gone */
 	struct shf_step_file { char *name; uint8_t *bytes; size_t n; } *files; /* attached, read */
 	size_t files_n;
@@ -55,6 +56,8 @@ int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_
 void shf_step_put(struct sheaf_step *step);
 /* Descriptor of file f, opened when first wanted. Negative code. [local] */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
+/* Another descriptor of it, past the page cache, or 0: there is none. [local] */
+int shf_step_direct(struct sheaf_step *step, uint32_t f);
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,

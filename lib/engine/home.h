@@ -27,7 +27,8 @@ int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_are
 /* Every stripe of a sorted home, to the buffers of the file side's ranks. */
 int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                   struct shf_buf *out, struct sheaf_error *err);
-/* Segments, moves, rounds and image of one rank of the file side, from what homes told it. Serves
- * and hash are not filled. ENOMEM, EBUG. */
-int shf_work_hear(const struct shf_match *m, const struct shf_buf *in, struct shf_work *w);
+/* Segments, moves, rounds and image of rank `self` of the file side, from what homes told it.
+ * Serves and hash are not filled. ENOMEM, EBUG. */
+int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
+                  struct shf_work *w);
 #endif

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling a state from a step. load.c decides for every slice what it is filled from, before a
- * byte is touched; fill.c carries the bytes and proves them. */
+ * byte is touched; fill.c leads the rest: flow.c reads what this rank alone wants, shared.c what
+ * several do, prove.c compares whole tensors. */
 #ifndef SHF_LOAD_H
 #define SHF_LOAD_H
 #include "engine.h"
 #include "match.h"
+#include "pass.h"
 #include "tally.h"
 
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
@@ -14,7 +16,6 @@ struct shf_target {             /* one slice of the state */
 	enum shf_source source;
 };
 struct shf_load {
-	struct shf_io_owner io;
 	struct sheaf_step *step;
 	const struct sheaf_state *state;
 	uint32_t flags;
@@ -24,13 +25,47 @@ struct shf_load {
 	struct shf_work work;
 	struct shf_tally tally;
 	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes of it that were read here */
-	struct shf_io *ios;             /* by segment */
-	uint64_t *sums;                 /* by move of ours: digest of its box as it was read */
+	struct shf_pass pass;
+	struct shf_want *wants;         /* owned; of the bytes that the pass is at */
+	size_t wants_cap;
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
-	int64_t read_ns, verify_ns;
+	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
 };
+#define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; whole blocks */
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
+void shf_load_progress(const struct shf_load *load);
+/* The pass at bytes [lo, lo + n) of a segment, with what this rank wants of those. ENOMEM. */
+int shf_load_begin(struct shf_load *load, const struct shf_seg *seg, uint64_t lo, uint64_t n,
+                   struct sheaf_error *err);
+
+/* One read. Tried again a few times; what then is wrong with it is told by finish. */
+struct shf_read {
+	struct shf_io_owner io;
+	struct shf_io req;
+	uint32_t file;
+	uint64_t want;                  /* bytes */
+	bool through;                   /* past the page cache, if that can be had */
+};
+int shf_read_start(struct shf_load *load, struct shf_read *r, uint32_t file, uint64_t lo,
+                   uint64_t n, uint8_t *to, struct sheaf_error *err);
+int shf_read_finish(struct shf_load *load, struct shf_read *r, struct sheaf_error *err);
+/* The same at once, on this thread and through the page cache. */
+int shf_read_here(struct shf_load *load, uint32_t file, uint64_t lo, uint64_t n, uint8_t *to,
+                  struct sheaf_error *err);
+
+/* flow.c: segments that this rank alone wants. What of the image it asks for; [local]. */
+struct shf_flow;
+int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
+                   uint64_t *image_bytes, struct sheaf_error *err);
+int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
+void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
+/* shared.c: segments that others want too. [collective] */
+int shf_shared_run(struct shf_load *load, struct sheaf_error *err);
+/* prove.c: digests of all tensors that were read whole. [collective] */
+int shf_prove(struct shf_load *load, struct sheaf_error *err);
+const char *shf_load_family(const struct shf_load *load, const struct shf_lt_tensor *t);
+#define SHF_FOREIGN_MSG "foreign: no sums exist"
 /* direct.c: a slice by this process alone. unverified: read past damage. [local] */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);

@@ -91,22 +91,34 @@ size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 
 struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round)
 {
-	struct shf_span s = { 0, 0 };
+	struct shf_span s = { 0, w->segs_n };
 
-	while (s.first < w->segs_n && w->segs[s.first].round < round)
-		s.first++;
-	for (s.end = s.first; s.end < w->segs_n && w->segs[s.end].round == round;)
+	while (s.first < s.end) {
+		size_t mid = s.first + (s.end - s.first) / 2;
+
+		if (w->segs[mid].round < round)
+			s.first = mid + 1;
+		else
+			s.end = mid;
+	}
+	while (s.end < w->segs_n && w->segs[s.end].round == round)
 		s.end++;
 	return s;
 }
 
 struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 {
-	struct shf_span s = { 0, 0 };
+	struct shf_span s = { 0, w->serves_n };
 
-	while (s.first < w->serves_n && w->serves[s.first].round < round)
-		s.first++;
-	for (s.end = s.first; s.end < w->serves_n && w->serves[s.end].round == round;)
+	while (s.first < s.end) {
+		size_t mid = s.first + (s.end - s.first) / 2;
+
+		if (w->serves[mid].round < round)
+			s.first = mid + 1;
+		else
+			s.end = mid;
+	}
+	while (s.end < w->serves_n && w->serves[s.end].round == round)
 		s.end++;
 	return s;
 }
@@ -432,69 +444,136 @@ static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint
 {
 	const struct shf_lt_tensor *t = &l->tensors[mv->tensor];
 	struct shf_box range[SHF_RANGE_BOXES_MAX];
-	uint64_t units = t->bytes / t->unit;
+	uint64_t units = t->bytes / t->unit, first, last;
 	uint64_t a = lo > t->off ? (lo - t->off) / t->unit : 0;
 	uint64_t b = hi > t->off ? (hi - t->off) / t->unit : 0;
-	int ranges = a < units ? shf_range_boxes(&t->shape, a, b < units ? b : units, range) : 0;
+	int ranges;
 	size_t n = 0;
 
+	b = b < units ? b : units;
+	shf_box_span(&t->shape, &mv->box, &first, &last);
+	if (first >= b || last <= a)
+		return 0;
+	if (first >= a && last <= b) {
+		out[0] = mv->box;
+		return 1;
+	}
+	ranges = shf_range_boxes(&t->shape, a, b, range);
 	for (int x = 0; x < ranges; x++)
 		n += shf_box_intersect(&out[n], &mv->box, &range[x]);
 	return n;
 }
 
-/* Segments cut into parts of a window, their moves with them; how many moves there are then. g
- * and v NULL: only count. */
-static size_t cut_into(const struct shf_layout *l, const struct shf_work *w, uint64_t window,
-                       struct shf_seg *g, struct shf_mv *v)
+#define BLOCKS_MAX (SHF_STRIPE / SHF_BLOCK)
+
+struct cutting {
+	const struct shf_match *m;
+	uint32_t self;
+	uint32_t kind[BLOCKS_MAX];      /* loading: of the segment's blocks */
+};
+
+/* Who wants something of each block: a segment of a load is cut where that changes. */
+static void find_kinds(struct cutting *c, const struct shf_work *w, const struct shf_seg *g)
+{
+	for (size_t b = 0; b < BLOCKS_MAX; b++)
+		c->kind[b] = SHF_ROUND_OWN;
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_lt_tensor *t = &c->m->layout->tensors[v->tensor];
+		bool near = c->m->nodes[v->rank] == c->m->nodes[c->self];
+		uint64_t lo, hi;
+
+		if (v->rank == c->self)
+			continue;
+		shf_box_span(&t->shape, &v->box, &lo, &hi);
+		lo = (t->off + lo * t->unit - g->lo) / SHF_BLOCK;
+		hi = (t->off + hi * t->unit - g->lo - 1) / SHF_BLOCK;
+		for (uint64_t b = lo; b <= hi && b < BLOCKS_MAX; b++)
+			if (!near || c->kind[b] == SHF_ROUND_OWN)
+				c->kind[b] = near ? 0 : SHF_ROUND_NET;
+	}
+}
+
+static uint64_t window_for(const struct shf_match *m, uint32_t kind)
+{
+	if (kind == SHF_ROUND_OWN)
+		return UINT64_MAX;
+	return kind == SHF_ROUND_NET ? m->net_window : m->window;
+}
+
+/* The part of the segment that begins at lo: how long it is. *kind: its round so far. */
+static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint64_t lo,
+                         uint32_t *kind)
+{
+	uint64_t left = g->hi - lo, n = 0, window;
+	size_t b = (size_t)((lo - g->lo) / SHF_BLOCK);
+
+	*kind = c->m->way == SHF_LOAD ? c->kind[b] : 0;
+	window = window_for(c->m, *kind);
+	if (c->m->way == SHF_LOAD)
+		for (; n < left && n < window && c->kind[b] == *kind; b++)
+			n += SHF_BLOCK;
+	else
+		n = window;
+	return n < left ? n : left;
+}
+
+/* Segments cut into parts of a window and one kind, their moves with them; how many segments and
+ * moves there are then. g and v NULL: only count. */
+static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg *g,
+                     struct shf_mv *v, size_t *segs_n, size_t *moves_n)
 {
 	size_t gn = 0, vn = 0;
 
-	for (size_t i = 0; i < w->segs_n; i++)
-		for (uint64_t lo = w->segs[i].lo; lo < w->segs[i].hi; lo += window, gn++) {
+	for (size_t i = 0; i < w->segs_n; i++) {
+		if (c->m->way == SHF_LOAD)
+			find_kinds(c, w, &w->segs[i]);
+		for (uint64_t lo = w->segs[i].lo, n; lo < w->segs[i].hi; lo += n, gn++) {
 			struct shf_seg part = w->segs[i];
 			size_t first = vn;
 
+			n = cut_part(c, &w->segs[i], lo, &part.round);
 			part.lo = lo;
-			part.hi = part.hi - lo > window ? lo + window : part.hi;
+			part.hi = lo + n;
 			for (uint32_t k = 0; k < part.moves_n; k++) {
 				const struct shf_mv *mv = &w->moves[part.first_move + k];
 				struct shf_box boxes[SHF_RANGE_BOXES_MAX];
-				size_t n = cut_move(l, mv, part.lo, part.hi, boxes);
+				size_t cut =
+				    cut_move(c->m->layout, mv, part.lo, part.hi, boxes);
 
-				for (size_t x = 0; v && x < n; x++) {
+				for (size_t x = 0; v && x < cut; x++) {
 					v[vn + x] = *mv;
 					v[vn + x].seg = (uint32_t)gn;
 					v[vn + x].box = boxes[x];
 				}
-				vn += n;
+				vn += cut;
 			}
 			part.first_move = (uint32_t)first;
 			part.moves_n = (uint32_t)(vn - first);
 			if (g)
 				g[gn] = part;
 		}
-	return vn;
+	}
+	*segs_n = gn;
+	*moves_n = vn;
 }
 
-/* Cut segments that are larger than the window. */
-static int cut_segments(const struct shf_layout *l, struct shf_work *w, uint64_t window)
+/* Cut segments that are larger than the window, or of several kinds. */
+static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_work *w)
 {
-	size_t segs = 0, moves;
+	struct cutting c = { .m = m, .self = self };
+	size_t segs, moves;
 
-	for (size_t i = 0; i < w->segs_n; i++)
-		segs += (size_t)((w->segs[i].hi - w->segs[i].lo + window - 1) / window);
-	if (segs == w->segs_n)
+	cut_into(&c, w, NULL, NULL, &segs, &moves);
+	if (m->way == SHF_SAVE && segs == w->segs_n)
 		return 0;
-	moves = cut_into(l, w, window, NULL, NULL);
-	struct shf_seg *g = shf_arena_alloc(&w->arena, segs, sizeof(*g));
+	struct shf_seg *g = shf_arena_alloc(&w->arena, segs + 1, sizeof(*g));
 	struct shf_mv *v = shf_arena_alloc(&w->arena, moves + 1, sizeof(*v));
 
 	if (!g || !v)
 		return SHEAF_ENOMEM;
-	w->moves_n = cut_into(l, w, window, g, v);
+	cut_into(&c, w, g, v, &w->segs_n, &w->moves_n);
 	w->segs = g;
-	w->segs_n = segs;
 	w->moves = v;
 	return 0;
 }
@@ -503,6 +582,8 @@ static int seg_order(const void *a, const void *b)
 {
 	const struct shf_seg *x = a, *y = b;
 
+	if (x->round != y->round) /* the kind so far */
+		return x->round < y->round ? -1 : 1;
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
@@ -533,7 +614,43 @@ static void lay_out(struct shf_work *w, uint64_t window)
 	w->image_bytes = shf_work_ctl(w, w->segs_n);
 }
 
-static void tell_memory(const struct shf_work *w, struct shf_buf *out)
+/* The same for a load, kind by kind: rounds of one kind take turns in two windows of the image. */
+static void lay_out_load(const struct shf_match *m, struct shf_work *w)
+{
+	uint64_t fill = 0;
+	uint32_t kind = 0, *rounds = &w->rounds;
+
+	for (size_t i = 0; i < w->segs_n; i++) {
+		struct shf_seg *g = &w->segs[i];
+		uint64_t bytes = g->hi - g->lo, window = window_for(m, g->round);
+
+		for (uint32_t k = 0; k < g->moves_n; k++)
+			w->moves[g->first_move + k].seg = (uint32_t)i;
+		w->bytes += bytes;
+		if (g->round == SHF_ROUND_OWN) {
+			w->own_bytes += bytes;
+			continue;
+		}
+		if (g->round != kind) {
+			kind = g->round;
+			rounds = &w->net_rounds;
+			fill = 0;
+		}
+		if (*rounds == 0 || fill + bytes > window) {
+			*rounds += 1;
+			fill = 0;
+		}
+		g->round = kind + *rounds - 1;
+		g->image = (*rounds - 1) % 2 * m->window + fill;
+		fill += (bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
+		if (g->image + bytes > w->image_bytes)
+			w->image_bytes = g->image + bytes;
+	}
+}
+
+/* Nobody tells itself what it reads for itself. */
+static void tell_memory(const struct shf_match *m, uint32_t self, const struct shf_work *w,
+                        struct shf_buf *out)
 {
 	for (size_t i = 0; i < w->segs_n; i++) {
 		const struct shf_seg *g = &w->segs[i];
@@ -542,6 +659,8 @@ static void tell_memory(const struct shf_work *w, struct shf_buf *out)
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 			struct shf_buf *b = &out[v->rank];
 
+			if (m->way == SHF_LOAD && v->rank == self)
+				continue;
 			shf_buf_u32(b, v->tensor | (v->witness ? WITNESS : 0));
 			shf_buf_u32(b, g->round);
 			shf_buf_u64(b, g->image);
@@ -617,17 +736,23 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 	return rc;
 }
 
-int shf_work_hear(const struct shf_match *m, const struct shf_buf *in, struct shf_work *w)
+int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
+                  struct shf_work *w)
 {
 	int rc = hear_segments(m->layout, in, w);
 
+	if (m->way == SHF_LOAD && !always(m->window / SHF_BLOCK && m->net_window / SHF_BLOCK))
+		return SHEAF_EBUG;
 	if (rc == 0 && m->window)
-		rc = cut_segments(m->layout, w, m->window);
+		rc = cut_segments(m, self, w);
 	if (rc < 0)
 		return rc;
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
-	lay_out(w, m->window);
+	if (m->way == SHF_LOAD)
+		lay_out_load(m, w);
+	else
+		lay_out(w, m->window);
 	return 0;
 }
 
@@ -635,11 +760,11 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
                      struct shf_work *w, struct shf_buf *out)
 {
 	uint8_t rank[4];
-	int rc = shf_work_hear(m, in, w);
+	int rc = shf_work_hear(m, (uint32_t)self, in, w);
 
 	if (rc < 0)
 		return rc;
-	tell_memory(w, out);
+	tell_memory(m, (uint32_t)self, w, out);
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
 	return 0;
@@ -667,7 +792,7 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 {
 	struct shf_buf *out = shf_zalloc((size_t)team->ranks, sizeof(*out)), in = SHF_BUF_INIT;
 	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
-	uint64_t most, hash;
+	uint64_t most[3], hash;
 	int rc = said(out && in_bytes ? 0 : SHEAF_ENOMEM, err);
 
 	*w = (struct shf_work){ 0 };
@@ -686,9 +811,13 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 		rc = shf_agree(team, said(hear_serves(team, m->layout, &in, in_bytes, w), err),
 		               err);
 	if (rc == 0) {
-		most = w->rounds;
-		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
-		w->rounds = (uint32_t)most;
+		most[0] = w->rounds;
+		most[1] = w->net_rounds;
+		most[2] = w->own_bytes;
+		rc = shf_allreduce(team, most, 3, SHEAF_MAX, err);
+		w->rounds = (uint32_t)most[0];
+		w->net_rounds = (uint32_t)most[1];
+		w->own_most = most[2];
 	}
 	if (rc == 0) {
 		hash = w->hash;

@@ -30,6 +30,11 @@ void shf_holds_release(struct shf_holds *h);
 /* First hold of the tensor (index), h->n if none. */
 size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor);
 
+/* Rounds of a load are numbered by kind. From 0: segments that ranks of the reader's node want;
+ * from SHF_ROUND_NET: those of which something goes to other nodes. What the reader alone wants is
+ * in no round and in no image: SHF_ROUND_OWN. */
+#define SHF_ROUND_NET (UINT32_C(1) << 30)
+#define SHF_ROUND_OWN UINT32_MAX
 struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine to write or read */
 	uint32_t file, round;
 	uint64_t lo, hi;
@@ -60,10 +65,12 @@ struct shf_work {
 	struct shf_arena arena;
 	struct shf_seg *segs; size_t segs_n;            /* by round, file, offset */
 	struct shf_mv *moves; size_t moves_n;           /* by segment, in dealt order */
-	struct shf_serve *serves; size_t serves_n;      /* by round, file-side rank, its order */
-	uint32_t rounds;                                /* equal on all ranks */
+	struct shf_serve *serves; size_t serves_n;      /* by round, file-side rank, its order;
+	                                                 * loading: of others' segments */
+	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: loading */
 	uint64_t ctl_at;                                /* in the image: behind the largest round */
-	uint64_t image_bytes;                           /* of this rank, with the controls */
+	uint64_t image_bytes;                           /* of this rank, saving: with controls */
+	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
 	uint64_t bytes;                                 /* of all segments */
 	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
 };
@@ -74,7 +81,9 @@ struct shf_match {
 	const int32_t *nodes;           /* of every rank */
 	enum shf_way way;
 	bool witness;                   /* also digests of replicas */
-	uint64_t window;                /* bytes of image a round may take; 0: one round */
+	uint64_t window;                /* bytes of image a round may take; 0: one round. Loading:
+	                                 * whole blocks; rounds take turns in two windows */
+	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

@@ -135,7 +135,7 @@ static int count_all(struct preview *p, const struct shf_match *m, struct sheaf_
 	for (uint32_t r = 0; r < p->ranks && rc == 0; r++) {
 		struct shf_work w = { 0 };
 
-		rc = p->told[r].oom ? SHEAF_ENOMEM : shf_work_hear(m, &p->told[r], &w);
+		rc = p->told[r].oom ? SHEAF_ENOMEM : shf_work_hear(m, r, &p->told[r], &w);
 		if (rc == 0 && m->way == SHF_SAVE)
 			rc = count_writer(p, m, r, &w);
 		else if (rc == 0)
@@ -163,6 +163,7 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
 		rc = count_all(p, &m, err);
 	m.way = SHF_LOAD;
 	m.witness = false;
+	m.window = m.net_window = SHF_STRIPE;
 	if (rc == 0)
 		rc = count_all(p, &m, err);
 	for (uint32_t r = 0; rc == 0 && r < p->ranks; r++) {

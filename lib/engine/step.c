@@ -16,7 +16,8 @@
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
 
-int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
+/* A descriptor of file f, or a negative errno and which path it is about. */
+static int open_file(const struct sheaf_step *step, uint32_t f, int flags, char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;
 	const char *name = step->layout.files[f].name, *slash = strrchr(name, '/');
@@ -24,23 +25,48 @@ int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 	int follow = step->number >= 0 && !step->run->foreign ? SHF_O_NOFOLLOW : 0;
 	int dir = step->dir, fd;
 
-	if (step->fds[f] >= 0)
-		return step->fds[f];
+	where[0] = '\0';
 	if (slash) {
-		char folder[64];
-
-		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-		dir = sys->ops->open(sys->arg, step->dir, folder, SHF_O_DIR | follow, 0);
+		snprintf(where, 64, "%.*s", (int)(slash - name), name);
+		dir = sys->ops->open(sys->arg, step->dir, where, SHF_O_DIR | follow, 0);
 		if (dir < 0)
-			return shf_fail_sys(err, -dir, "%s/%s", step->path, folder);
+			return dir;
+		where[0] = '\0';
 	}
-	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, follow, 0);
+	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, follow | flags, 0);
 	if (slash)
 		sys->ops->close(sys->arg, dir);
+	return fd;
+}
+
+int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
+{
+	char folder[64];
+	int fd;
+
+	if (step->fds[f] >= 0)
+		return step->fds[f];
+	fd = open_file(step, f, 0, folder);
 	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s/%s", step->path, name);
+		return shf_fail_sys(err, -fd, "%s/%s", step->path,
+		                    folder[0] ? folder : step->layout.files[f].name);
 	step->fds[f] = fd;
 	return fd;
+}
+
+int shf_step_direct(struct sheaf_step *step, uint32_t f)
+{
+	char folder[64];
+	int fd;
+
+	if (step->run->opts.flags & SHEAF_BUFFERED ||
+	    step->layout.files[f].bytes < SHF_DIRECT_MIN)
+		return 0;
+	if (step->direct[f] < 0) {
+		fd = open_file(step, f, SHF_O_DIRECT, folder);
+		step->direct[f] = fd < 0 ? 0 : fd;
+	}
+	return step->direct[f];
 }
 
 void shf_step_put(struct sheaf_step *step)
@@ -54,6 +80,9 @@ void shf_step_put(struct sheaf_step *step)
 		for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
 			if (step->fds[f] >= 0)
 				sys->ops->close(sys->arg, step->fds[f]);
+		for (size_t f = 0; step->direct && f < step->layout.files_n; f++)
+			if (step->direct[f] > 0)
+				sys->ops->close(sys->arg, step->direct[f]);
 		if (step->lease >= 0)
 			sys->ops->close(sys->arg, step->lease);
 		if (step->dir >= 0)
@@ -66,6 +95,7 @@ void shf_step_put(struct sheaf_step *step)
 	}
 	shf_free(step->files);
 	shf_free(step->fds);
+	shf_free(step->direct);
 	shf_free(step->file_bytes);
 	shf_free(step->sums_bytes);
 	shf_free(step->peeked);
@@ -175,13 +205,18 @@ static int tables(struct sheaf_step *step, struct sheaf_error *err)
 	size_t n = step->layout.files_n;
 
 	step->fds = shf_alloc(n, sizeof(*step->fds));
+	step->direct = shf_alloc(n, sizeof(*step->direct));
 	step->file_bytes = shf_alloc(n, sizeof(*step->file_bytes));
-	if (!step->fds || !step->file_bytes)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", n);
 	for (size_t f = 0; f < n; f++) {
-		step->fds[f] = -1;
-		step->file_bytes[f] = UINT64_MAX;
+		if (step->fds)
+			step->fds[f] = -1;
+		if (step->direct)
+			step->direct[f] = -1;
+		if (step->file_bytes)
+			step->file_bytes[f] = UINT64_MAX;
 	}
+	if (!step->fds || !step->direct || !step->file_bytes)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", n);
 	return 0;
 }
 

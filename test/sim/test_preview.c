@@ -450,7 +450,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	if (rc == 0) {
 		struct shf_match match = { .layout = &plan->layout, .holds = &plan->holds,
 			.nodes = run->place.nodes, .way = SHF_LOAD,
-			.window = shf_window_of(&run->opts) };
+			.window = SHF_BLOCK, .net_window = SHF_BLOCK };
 
 		fold(run, plan, &j->real[rank]);
 		rc = shf_match(&run->team, &match, &back, &err);

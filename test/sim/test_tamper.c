@@ -11,7 +11,7 @@ static struct {
 	struct sheaf_group_ops group;   /* the simulator's own */
 	const struct shf_sys_ops *sys;
 	struct shf_sys_ops ops;
-	long travel, op, write, read;   /* 0: never */
+	long travel, op, write, read, here;     /* 0: never */
 	uint64_t where;
 	int fired;
 	struct { uint8_t *base; size_t bytes; } shm[16];
@@ -95,6 +95,16 @@ static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 	return rc;
 }
 
+/* What is read a little at a time, as out of the page cache; headers come with a whole block. */
+static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	int64_t got = evil.sys->pread(arg, fd, buf, n, off);
+
+	if (got > 60000 && got <= 1 << 17 && evil.here > 0 && --evil.here == 0)
+		flip(buf, (size_t)got);
+	return got;
+}
+
 static void tamper(struct hand *h)
 {
 	evil.group = h->group->ops;
@@ -104,6 +114,7 @@ static void tamper(struct hand *h)
 	evil.ops.shm_free = evil_shm_free;
 	evil.ops.submit = evil_submit;
 	evil.ops.complete = evil_complete;
+	evil.ops.pread = evil_pread;
 	h->used.ops = &evil.ops;
 	h->group->ops.allgather = evil_allgather;
 	h->group->ops.allreduce = evil_allreduce;
@@ -238,6 +249,18 @@ TEST(a_byte_that_changes_on_its_way_to_the_disk_is_found_by_the_load)
 	CHECK_INT(found, n - 2);
 }
 
+/* The same, all of it wanted by one. */
+static void alone(struct hand *h)
+{
+	static const char *const names[] = { "a", "b", "c" };
+
+	if (h->rank != 0)
+		return;
+	for (int k = 0; k < 3; k++)
+		hand_add(h, "model", names[k], SHEAF_F32, 2, 97, 211);
+	hand_add(h, "optimizer", "whole/moment1_0", SHEAF_F32, 1, 4099);
+}
+
 static struct simdisk *saved(void)
 {
 	struct simdisk *disk = disk_new();
@@ -310,6 +333,27 @@ TEST(a_byte_that_changes_as_it_is_read_is_found)
 	CHECK(n > 2);
 	CHECK_INT(found, n - 2);
 	simdisk_free(disk);
+}
+
+TEST(a_byte_that_changes_as_it_is_copied_from_the_page_cache_is_found)
+{
+	int found = 0, flips = 0;
+
+	/* What is in the page cache is drawn: by the seed of the disk. */
+	for (long n = 1; n < 8; n++) {
+		struct simdisk *disk = saved();
+		struct play p = hands_play(disk, 4, alone);
+
+		evil.here = 1 + n % 2;
+		evil.where = (uint64_t)n * 7919 + 4096;
+		evil.fired = 0;
+		load_with(&p, "here", n, &found);
+		flips += evil.fired;
+		evil.here = 0;
+		simdisk_free(disk);
+	}
+	CHECK(flips > 0);
+	CHECK_INT(found, flips);
 }
 
 /* ---- reads that fail ---- */
