@@ -84,9 +84,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, int fd, uin
 	const struct shf_lt_tensor *t = d->t;
 	uint64_t end = d->step->layout.files[t->file].bytes;
 	uint64_t a = (t->off + lo * t->unit) / SHF_BLOCK * SHF_BLOCK, stop = t->off + hi * t->unit;
-	struct shf_want want = { .tensor = (uint32_t)(t - d->step->layout.tensors), .slice = d->s,
-		.box = *box };
-	struct shf_pass pass = { .step = d->step, .sums = shf_pass_sums(d->step) };
+	bool check = !(d->step->run->opts.flags & SHEAF_UNVERIFIED);
 	int rc = 0;
 
 	while (a < stop && rc == 0) {
@@ -105,9 +103,12 @@ static int read_checked(struct direct *d, const struct shf_box *box, int fd, uin
 		uint64_t n = (b < end ? b : end) - a;
 
 		rc = pread_exact(d, fd, a, n);
-		shf_pass_begin(&pass, t->file, a, &want, 1);
-		if (rc == 0)
-			rc = shf_pass_feed(&pass, d->buf, n, d->err);
+		if (rc == 0 && check)
+			rc = shf_blocks_check(d->step, t->file, a, d->buf, n, NULL, d->err);
+		if (rc == 0) {
+			units_in(t, a, a + n, &u, &v);
+			take(d, box, u, v, a);
+		}
 		a = b;
 	}
 	return rc;
