@@ -234,8 +234,8 @@ static int hear(const struct job *j, uint32_t k, struct shf_home *h, size_t *cap
 	int rc = 0;
 
 	h->n = 0;
-	h->first = ((uint64_t)k * l->stripes_n + j->ranks - 1) / j->ranks;
-	h->end = (((uint64_t)k + 1) * l->stripes_n + j->ranks - 1) / j->ranks;
+	h->first = shf_home_first(l, j->ranks, k);
+	h->end = shf_home_first(l, j->ranks, k + UINT64_C(1));
 	if (h->first == h->end)
 		return 0;
 	for (uint32_t f = shf_layout_stripe_file(l, h->first);

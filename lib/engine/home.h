@@ -17,8 +17,10 @@ struct shf_home {
 	size_t *start;                  /* by stripe: first position in `which`; end - first + 1 */
 	size_t *which;                  /* indices of heard */
 };
-/* Stripes are dealt to homes in equal, consecutive shares. A stripe of short runs is also written
- * by its home: so a rank opens few files, those that its stripes lie in. */
+/* Stripes are dealt to homes in equal, consecutive shares; a rest of a file shorter than a node's
+ * run (deal.h) goes with the stripe before it. A stripe of short runs is also written by its home:
+ * so a rank opens few files, those that its stripes lie in. */
+uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank);
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe);
 /* What a rank tells the homes of its stripes: out[r] is for rank r. */
 void shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_buf *out);

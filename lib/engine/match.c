@@ -70,7 +70,11 @@ static int hold_order(const void *a, const void *b)
 
 void shf_holds_sort(struct shf_holds *h)
 {
-	if (h->n)
+	bool sorted = true;
+
+	for (size_t i = 1; i < h->n && sorted; i++)
+		sorted = hold_order(&h->a[i - 1], &h->a[i]) <= 0;
+	if (!sorted)
 		qsort(h->a, h->n, sizeof(*h->a), hold_order);
 }
 
@@ -176,16 +180,25 @@ static void get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tens
 	}
 }
 
-static uint64_t home_first(const struct shf_team *team, const struct shf_layout *l, uint64_t rank)
+/* The rest of a file, if it is short and not all of it. */
+static bool is_rest(const struct shf_layout *l, uint64_t stripe)
 {
-	uint64_t ranks = (uint64_t)team->ranks;
+	const struct shf_lt_file *f = &l->files[shf_layout_stripe_file(l, stripe)];
+	uint64_t index = stripe - f->first_stripe;
 
-	return (rank * l->stripes_n + ranks - 1) / ranks;
+	return index > 0 && f->bytes - index * SHF_STRIPE < SHF_NODE_RUN;
+}
+
+uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank)
+{
+	uint64_t stripe = (rank * l->stripes_n + ranks - 1) / ranks;
+
+	return stripe < l->stripes_n && is_rest(l, stripe) ? stripe + 1 : stripe;
 }
 
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe)
 {
-	return stripe * ranks / l->stripes_n;
+	return (stripe - is_rest(l, stripe)) * ranks / l->stripes_n;
 }
 
 void shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_buf *out)
@@ -253,8 +266,8 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 	struct shf_cur c = { in->data, in->data, false };
 	size_t cap = 0;
 
-	h->first = home_first(team, l, (uint64_t)team->rank);
-	h->end = home_first(team, l, (uint64_t)team->rank + 1);
+	h->first = shf_home_first(l, (uint32_t)team->ranks, (uint64_t)team->rank);
+	h->end = shf_home_first(l, (uint32_t)team->ranks, (uint64_t)team->rank + 1);
 	for (int r = 0; r < team->ranks; r++) {
 		c.end = c.p + in_bytes[r];
 		while (c.p < c.end) {
@@ -321,9 +334,10 @@ static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st,
 	return lo;
 }
 
-/* Deal one stripe of this home. */
+/* Deal one stripe of this home. *collected: the stripe before was, and then whether this one is. */
 static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
-                       uint64_t stripe, struct shf_buf *out, struct sheaf_error *err)
+                       uint64_t stripe, bool *collected, struct shf_buf *out,
+                       struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_stripe st;
@@ -346,6 +360,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	}
 	st.collect = m->layout->files_n > SHF_FILES_MANY;
 	st.collector = (uint32_t)shf_home_of(m->layout, ranks, stripe);
+	st.follow = *collected && is_rest(m->layout, stripe);
 	if (rc == 0 && m->way == SHF_SAVE)
 		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, ranks,
 		                   m->witness ? SHF_DEAL_WITNESS : 0, &dealt, &gap);
@@ -357,6 +372,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, sheaf_strerror(rc));
 	if (rc == 0)
 		tell_files(stripe, numbers, &dealt, out);
+	*collected = dealt.collected;
 	shf_arena_release(&arena);
 	return rc;
 }
@@ -364,12 +380,13 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                   struct shf_buf *out, struct sheaf_error *err)
 {
+	bool collected = false;
 	int rc = 0;
 
 	for (uint64_t s = h->first; s < h->end && rc == 0; s++) {
 		if (m->way == SHF_LOAD && h->start[s - h->first] == h->start[s - h->first + 1])
 			continue;
-		rc = deal_stripe(m, ranks, h, s, out, err);
+		rc = deal_stripe(m, ranks, h, s, &collected, out, err);
 	}
 	return rc;
 }

@@ -166,6 +166,23 @@ static bool all_cross(const struct sweep *w, int d, const uint32_t *set, uint32_
 	return true;
 }
 
+/* Boxes mostly come in the order they are cut in: then there is nothing to sort. */
+static bool starts_ascend(const struct start *a, size_t n)
+{
+	for (size_t i = 1; i < n; i++)
+		if (compare_starts(&a[i - 1], &a[i]) > 0)
+			return false;
+	return true;
+}
+
+static bool bounds_ascend(const int64_t *a, size_t n)
+{
+	for (size_t i = 1; i < n; i++)
+		if (a[i - 1] > a[i])
+			return false;
+	return true;
+}
+
 /* Where the set changes along dimension d, both ends included; returns how many. Also fills
  * the starts of the level. */
 static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t n)
@@ -174,14 +191,16 @@ static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t 
 	size_t all = 0, bounds_n = 1;
 
 	l->bounds[all++] = w->inside->start[d];
-	l->bounds[all++] = w->inside->start[d] + w->inside->count[d];
 	for (uint32_t i = 0; i < n; i++) {
 		l->starts[i] = (struct start){ clip_start(w, set[i], d), set[i] };
 		l->bounds[all++] = l->starts[i].at;
 		l->bounds[all++] = clip_end(w, set[i], d);
 	}
-	qsort(l->starts, n, sizeof(*l->starts), compare_starts);
-	qsort(l->bounds, all, sizeof(*l->bounds), compare_bounds);
+	l->bounds[all++] = w->inside->start[d] + w->inside->count[d];
+	if (!starts_ascend(l->starts, n))
+		qsort(l->starts, n, sizeof(*l->starts), compare_starts);
+	if (!bounds_ascend(l->bounds, all))
+		qsort(l->bounds, all, sizeof(*l->bounds), compare_bounds);
 	for (size_t i = 1; i < all; i++) {
 		if (l->bounds[i] != l->bounds[bounds_n - 1])
 			l->bounds[bounds_n++] = l->bounds[i];

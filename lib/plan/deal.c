@@ -299,8 +299,10 @@ static int deal_collector(struct deal *d)
 	if (!s->collect)
 		return 0;
 	rc = count_nodes(d, &nodes_n);
-	if (rc < 0 || nodes_n < 2 || (s->hi - d->parts.from) / nodes_n >= SHF_NODE_RUN)
+	if (rc < 0)
 		return rc;
+	if (!s->follow && (nodes_n < 2 || (s->hi - d->parts.from) / nodes_n >= SHF_NODE_RUN))
+		return 0;
 	d->collected = true;
 	d->segments_n = d->fixed_n;
 	d->moves_n = 0;

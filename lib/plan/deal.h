@@ -46,6 +46,7 @@ struct shf_stripe {
 	size_t tensors_n;
 	bool collect;                   /* saving: short runs are written by the rank collector */
 	uint32_t collector;
+	bool follow;                    /* collect it in any case: it is the rest of one that was */
 };
 struct shf_piece {              /* a box that a rank holds or wants; may reach out of the stripe */
 	uint32_t rank;

@@ -112,13 +112,44 @@ static int compare_pieces(const void *a, const void *b)
 	return 0;
 }
 
+/* By tensor, rank, box. Pieces mostly come by rank: then it is enough to deal them out to their
+ * tensors. */
+static int pieces_sort(const struct shf_parts *p, const struct shf_piece **list, size_t n)
+{
+	size_t tensors = p->stripe->tensors_n;
+	const struct shf_piece **from = shf_alloc(n, sizeof(*from));
+	size_t *at = shf_zalloc(tensors + 1, sizeof(*at));
+	bool sorted = true;
+
+	if (!from || !at) {
+		shf_free(from);
+		shf_free(at);
+		return SHEAF_ENOMEM;
+	}
+	for (size_t i = 0; i < n; i++) {
+		from[i] = list[i];
+		at[from[i]->tensor + 1]++;
+	}
+	for (size_t t = 0; t < tensors; t++)
+		at[t + 1] += at[t];
+	for (size_t i = 0; i < n; i++)
+		list[at[from[i]->tensor]++] = from[i];
+	for (size_t i = 1; i < n && sorted; i++)
+		sorted = compare_pieces(&list[i - 1], &list[i]) <= 0;
+	if (!sorted)
+		qsort(list, n, sizeof(*list), compare_pieces);
+	shf_free(from);
+	shf_free(at);
+	return 0;
+}
+
 /* sorted: n pointers, those that meet the stripe. */
 static int pieces_copy(struct shf_parts *p, const struct shf_piece **sorted, size_t n)
 {
 	size_t kept = 0, t = 0;
 
-	if (n > 0)
-		qsort(sorted, n, sizeof(*sorted), compare_pieces);
+	if (pieces_sort(p, sorted, n) < 0)
+		return SHEAF_ENOMEM;
 	p->boxes = shf_alloc(n, sizeof(*p->boxes));
 	p->ranks = shf_alloc(n, sizeof(*p->ranks));
 	p->first = shf_alloc(p->stripe->tensors_n + 1, sizeof(*p->first));
@@ -243,26 +274,114 @@ static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32
 	return set;
 }
 
-/* The ranks of a cell: its pieces ascend by rank, so equal ranks are neighbours. */
-static struct shf_set *set_of_cell(struct shf_parts *p, const struct shf_cell *c, size_t first)
+/* The different boxes of one tensor, and who has each: replicas are many, boxes are few. */
+struct distinct {
+	struct shf_box *boxes;          /* owned */
+	size_t n;
+	uint32_t *start, *ranks;        /* owned; box i is of ranks[start[i]] .. start[i + 1],
+	                                 * ascending */
+};
+
+static void distinct_release(struct distinct *d)
 {
-	uint32_t *ranks = shf_alloc(c->set_n, sizeof(*ranks)), n = 0;
+	shf_free(d->boxes);
+	shf_free(d->start);
+	shf_free(d->ranks);
+}
+
+static uint64_t hash_box(const struct shf_box *b)
+{
+	uint64_t h = 0;
+
+	for (int k = 0; k < b->ndim; k++) {
+		h = (h ^ (uint64_t)b->start[k]) * UINT64_C(0x9E3779B97F4A7C15);
+		h = (h ^ (uint64_t)b->count[k] ^ h >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
+	}
+	return h ^ h >> 32;
+}
+
+/* Which box each piece has, into which; boxes in the order of their first pieces. */
+static bool distinct_find(struct distinct *d, const struct shf_box *boxes, size_t n,
+                          uint32_t *which)
+{
+	size_t max = 64;
+
+	while (max < 2 * n)
+		max *= 2;
+	uint32_t *slots = shf_zalloc(max, sizeof(*slots));
+
+	for (size_t i = 0; slots && i < n; i++) {
+		size_t at = (size_t)hash_box(&boxes[i]) & (max - 1);
+
+		while (slots[at] && !shf_box_equal(&d->boxes[slots[at] - 1], &boxes[i]))
+			at = (at + 1) & (max - 1);
+		if (!slots[at]) {
+			d->boxes[d->n++] = boxes[i];
+			slots[at] = (uint32_t)d->n;
+		}
+		which[i] = slots[at] - 1;
+		d->start[which[i] + 2]++;
+	}
+	shf_free(slots);
+	return slots != NULL;
+}
+
+/* Pieces of the tensor ascend by rank, so each box's ranks do. */
+static int distinct_init(struct distinct *d, const struct shf_parts *p, uint32_t tensor)
+{
+	size_t first = p->first[tensor], n = p->first[tensor + 1] - first;
+	uint32_t *which = shf_alloc(n, sizeof(*which));
+	bool done = false;
+
+	*d = (struct distinct){ .boxes = shf_alloc(n, sizeof(*d->boxes)),
+		.start = shf_zalloc(n + 2, sizeof(*d->start)),
+		.ranks = shf_alloc(n, sizeof(*d->ranks)) };
+	if (which && d->boxes && d->start && d->ranks)
+		done = distinct_find(d, p->boxes + first, n, which);
+	for (size_t i = 2; done && i < n + 2; i++)
+		d->start[i] += d->start[i - 1];
+	for (size_t i = 0; done && i < n; i++)
+		d->ranks[d->start[which[i] + 1]++] = p->ranks[first + i];
+	shf_free(which);
+	return done ? 0 : SHEAF_ENOMEM;
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The ranks of a cell, each once, ascending. */
+static struct shf_set *set_of_cell(struct shf_parts *p, const struct shf_cell *c,
+                                   const struct distinct *d)
+{
+	uint32_t all = 0, n = 0, kept = 0, *ranks;
 	struct shf_set *set;
 
+	if (c->set_n == 1)
+		return set_of(p, d->ranks + d->start[c->set[0]],
+		              d->start[c->set[0] + 1] - d->start[c->set[0]]);
+	for (uint32_t i = 0; i < c->set_n; i++)
+		all += d->start[c->set[i] + 1] - d->start[c->set[i]];
+	ranks = shf_alloc(all, sizeof(*ranks));
 	if (!ranks)
 		return NULL;
-	for (uint32_t i = 0; i < c->set_n; i++) {
-		uint32_t rank = p->ranks[first + c->set[i]];
-
-		if (n == 0 || ranks[n - 1] != rank)
-			ranks[n++] = rank;
-	}
-	set = set_of(p, ranks, n);
+	for (uint32_t i = 0; i < c->set_n; i++)
+		for (uint32_t k = d->start[c->set[i]]; k < d->start[c->set[i] + 1]; k++)
+			ranks[n++] = d->ranks[k];
+	qsort(ranks, n, sizeof(*ranks), compare_ranks);
+	for (uint32_t i = 0; i < n; i++)
+		if (kept == 0 || ranks[kept - 1] != ranks[i])
+			ranks[kept++] = ranks[i];
+	set = set_of(p, ranks, kept);
 	shf_free(ranks);
 	return set;
 }
 
-static int part_add(struct shf_parts *p, uint32_t tensor, const struct shf_cell *c)
+static int part_add(struct shf_parts *p, uint32_t tensor, const struct shf_cell *c,
+                    const struct distinct *d)
 {
 	const struct shf_deal_tensor *t = &p->stripe->tensors[tensor];
 	struct shf_part *part = shf_parts_grow(p->parts, &p->parts_max, p->parts_n, sizeof(*part));
@@ -278,7 +397,7 @@ static int part_add(struct shf_parts *p, uint32_t tensor, const struct shf_cell 
 	part->lo = t->off + lo * t->unit;
 	part->hi = t->off + hi * t->unit;
 	part->reach = part->hi > reach ? part->hi : reach;
-	part->set = set_of_cell(p, c, p->first[tensor]);
+	part->set = set_of_cell(p, c, d);
 	if (!part->set)
 		return SHEAF_ENOMEM;
 	p->parts_n++;
@@ -287,17 +406,16 @@ static int part_add(struct shf_parts *p, uint32_t tensor, const struct shf_cell 
 
 /* Cells come in the order of the sweep, which is that of their first units. */
 static int collect_box(struct shf_parts *p, uint32_t tensor, const struct shf_box *inside,
-                       struct shf_gap *gap)
+                       const struct distinct *d, struct shf_gap *gap)
 {
 	struct shf_cell *cells;
-	size_t n, first = p->first[tensor];
+	size_t n;
 	int rc;
 
-	rc = shf_cells(&p->arena, inside, p->boxes + first, p->first[tensor + 1] - first, &cells,
-	               &n);
+	rc = shf_cells(&p->arena, inside, d->boxes, d->n, &cells, &n);
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (cells[i].set_n > 0) {
-			rc = part_add(p, tensor, &cells[i]);
+			rc = part_add(p, tensor, &cells[i], d);
 		} else if (gap) {
 			*gap = (struct shf_gap){ tensor, cells[i].box, -1, -1 };
 			rc = SHEAF_ELAYOUT;
@@ -318,8 +436,14 @@ int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap)
 
 		if (shf_parts_units(t, p->from, p->stripe->hi, &lo, &hi))
 			n = shf_range_boxes(&t->shape, lo, hi, boxes);
+		if (n == 0)
+			continue;
+		struct distinct d;
+
+		rc = distinct_init(&d, p, i);
 		for (int k = 0; rc == 0 && k < n; k++)
-			rc = collect_box(p, i, &boxes[k], gap);
+			rc = collect_box(p, i, &boxes[k], &d, gap);
+		distinct_release(&d);
 	}
 	return rc;
 }
@@ -384,13 +508,6 @@ static int compare_shares(const void *a, const void *b)
 	if (x->node != y->node)
 		return x->node < y->node ? -1 : 1;
 	return x->first < y->first ? -1 : x->first > y->first;
-}
-
-static int compare_ranks(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return x < y ? -1 : x > y;
 }
 
 /* Sort by node and make one of the shares of each; returns how many are left. */

@@ -355,6 +355,38 @@ TEST(short_runs_in_many_files_are_written_in_two_phases)
 	release(states, RANKS);
 }
 
+/* Files of 17 MiB and a page: what is left of one behind its stripe is one rank's, and would have
+ * that rank open every file. */
+TEST(the_rest_of_a_file_follows_the_stripe_before_it)
+{
+	enum { RANKS = 8, TENSORS = 17 };
+	static const int32_t node[RANKS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	struct sheaf_state *states[RANKS];
+	struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = 1 };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+	char name[8];
+
+	for (int r = 0; r < RANKS; r++) {
+		states[r] = shf_state_new();
+		for (int t = 0; t < TENSORS; t++) {
+			snprintf(name, sizeof(name), "w%02d", t);
+			struct sheaf_slice s = matrix(name, 17 * 256, 1024);
+
+			s.count[0] = 17 * 32;
+			s.start[0] = 17 * 32 * r;
+			(void)shf_state_add(states[r], &s);
+		}
+	}
+	CHECK_RC(preview(states, node, RANKS, &opts, &seen, &err), 0, &err);
+	for (int r = 0; r < RANKS; r++) {
+		CHECK_INT(seen.r[r].files, r == 0 ? 3 : 2);
+		CHECK_INT(seen.r[r].collects, seen.r[r].writes);
+		CHECK_INT(seen.r[r].writes, (uint64_t)seen.r[r].files * (17 * MIB + PAGE));
+	}
+	release(states, RANKS);
+}
+
 /* ---- against ranks that exist ---- */
 
 struct job {
