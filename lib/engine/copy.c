@@ -110,9 +110,6 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 	return (size_t)least(n, h->stop - at);
 }
 
-/* Below it, what is stored past the caches would share lines with its neighbours. */
-#define LONG_COPY 1024
-
 /* n bytes from byte `at` of the tensor on; to NULL: only looked at. */
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
@@ -122,7 +119,7 @@ static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_
 		size_t k = horner_at(h, at, n);
 
 		if (to) {
-			h->sum = shf_crc64_copy(h->sum, to, from, k, k >= LONG_COPY);
+			h->sum = shf_crc64_copy(h->sum, to, from, k, false);
 			to += k;
 		} else {
 			h->sum = shf_crc64_raw(h->sum, from, k);

@@ -10,7 +10,6 @@
 
 #define STEP (UINT64_C(128) << 10)      /* divides a block */
 #define LONG_RUN 512                    /* bytes; from here on a run is summed as it is copied */
-#define PAST_CACHE 4096                 /* and from here on written past the caches */
 
 bool shf_pass_sums(const struct sheaf_step *step)
 {
@@ -53,7 +52,7 @@ static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
 		return false;
 	for (; shf_runs_next(&runs, &at, &mem); p += n)
 		*sum = shf_crc64_copy(*sum, s->mem.base + mem * (int64_t)s->mem_unit, p, n,
-		                      n >= PAST_CACHE);
+		                      false);
 	return true;
 }
 
