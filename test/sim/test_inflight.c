@@ -145,3 +145,43 @@ TEST(no_image_goes_to_the_next_save_while_a_failed_one_is_written)
 	odd_release();
 	simdisk_free(disk);
 }
+
+/* The first of three has failed on one rank before its bytes travel, and is committed last thing
+ * before the others. */
+static int begin_three(struct hand *h)
+{
+	struct sheaf_save *s[3] = { NULL };
+	int rc = shf_save_begin(&s[0], h->run, 7, h->state, NULL, &h->err);
+
+	if (h->rank == 1)
+		odd.fails = true;
+	if (rc == 0 && shf_save_wait(s[0], -1) != (h->rank == 1 ? SHEAF_EIO : 0))
+		rc = SHEAF_EBUG;
+	if (h->rank == 1)
+		odd.fails = false;
+	for (int i = 1; i < 3 && rc == 0; i++)
+		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, NULL, &h->err);
+	if (rc == 0 && shf_save_commit(s[0], -1, &h->err) != SHEAF_EIO)
+		rc = SHEAF_EBUG;
+	for (int i = 1; i < 3 && rc == 0; i++)
+		rc = shf_save_commit(s[i], -1, &h->err);
+	for (int i = 0; i < 3; i++)
+		shf_save_free(s[i]);
+	return rc;
+}
+
+TEST(a_failed_save_that_waits_for_its_commit_does_not_touch_later_ones)
+{
+	static const int32_t apart[2] = { 1, 2 };
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	p.nodes = apart;
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, begin_three, true), 0, &p.err);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
+	for (p.step = 8; p.step < 10; p.step++)
+		LOADED(p);
+	odd_release();
+	simdisk_free(disk);
+}
