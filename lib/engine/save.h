@@ -58,6 +58,7 @@ struct sheaf_save {
 	uint32_t flags, round;          /* round: the last one begun */
 	int *fds;                       /* by file of the layout; -1 */
 	int *directs;                   /* the same past the page cache; 0 */
+	bool few_fds;                   /* and none of these, as descriptors ran out */
 	size_t open_seg;                /* of this round: all before it are being written */
 	struct shf_net net;             /* of the last round */
 	uint64_t *held;                 /* by tensor */

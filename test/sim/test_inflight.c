@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saves that are begun while others are neither written nor committed, on a machine that is slow
- * on one rank and fails on another: what happens to one is no other's. */
+ * on one rank, fails on another, or is short of something: what happens to one is no other's. */
 #include "hands.h"
 #include <errno.h>
 #include <stdatomic.h>
@@ -18,6 +18,8 @@ static struct {
 	atomic_bool fails;              /* what rank 1 finishes has failed */
 	atomic_int under_way;           /* of rank 0 */
 	atomic_int taken;               /* memory of rank 0 that went under requests */
+	atomic_int fds, fds_max;        /* 0: any number */
+	atomic_int refused;
 } odd;
 
 static int odd_submit(void *arg, struct shf_queue *q, struct shf_io *io)
@@ -57,6 +59,25 @@ static void odd_shm_free(void *arg, struct shf_shm *shm)
 	odd.sys->shm_free(arg, shm);
 }
 
+static int odd_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	int rc;
+
+	if (odd.fds_max > 0 && odd.fds >= odd.fds_max) {
+		odd.refused++;
+		return -EMFILE;
+	}
+	rc = odd.sys->open(arg, dir, name, flags, mode);
+	odd.fds += rc >= 0;
+	return rc;
+}
+
+static int odd_close(void *arg, int fd)
+{
+	odd.fds--;
+	return odd.sys->close(arg, fd);
+}
+
 /* Rank 0's is everybody's, so the others wait for it. */
 static void tamper(struct hand *h)
 {
@@ -69,6 +90,8 @@ static void tamper(struct hand *h)
 		odd.ops.complete = odd_complete;
 		odd.ops.queue_pin = odd_pin;
 		odd.ops.shm_free = odd_shm_free;
+		odd.ops.open = odd_open;
+		odd.ops.close = odd_close;
 		odd.rank0 = h->used.arg;
 	}
 	if (h->rank == 1)
@@ -79,7 +102,7 @@ static void tamper(struct hand *h)
 
 static void odd_release(void)
 {
-	odd.slow = odd.under_way = odd.taken = 0;
+	odd.slow = odd.under_way = odd.taken = odd.fds = odd.fds_max = odd.refused = 0;
 	odd.fails = false;
 	odd.rank0 = odd.rank1 = NULL;
 }
@@ -182,6 +205,45 @@ TEST(a_failed_save_that_waits_for_its_commit_does_not_touch_later_ones)
 	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
 	for (p.step = 8; p.step < 10; p.step++)
 		LOADED(p);
+	odd_release();
+	simdisk_free(disk);
+}
+
+enum { FILES = 6 };
+
+static void files(struct hand *h)
+{
+	static const char *const families[FILES] = { "a", "b", "c", "d", "e", "f" };
+
+	for (int i = 0; i < FILES; i++)
+		hand_add(h, families[i], "w", SHEAF_F32, 1, MIB / 4);
+}
+
+/* As many descriptors as files, and a few for folders. */
+static int save_with_few(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	odd.fds_max = odd.fds + FILES + 4;
+	rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	odd.fds_max = 0;
+	return rc;
+}
+
+TEST(descriptors_past_the_page_cache_are_not_missed_where_there_are_few)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, files);
+
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, save_with_few, true), 0, &p.err);
+	CHECK(odd.refused > 0);
+	p.tamper = NULL;
+	LOADED(p);
 	odd_release();
 	simdisk_free(disk);
 }
