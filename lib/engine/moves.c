@@ -176,19 +176,19 @@ int shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_e
 	do {
 		int slice = wait_ms < 0 || left > SLICE_MS ? SLICE_MS : left;
 
-		rc = shf_save_drain(save, slice);
-		pending = rc == SHEAF_EAGAIN;
+		pending = shf_io_drain(save->run, &save->io, slice) == SHEAF_EAGAIN;
 		if (o->progress) {
 			struct sheaf_stat stat;
 
 			shf_save_stat(save, &stat);
 			o->progress(o->arg, &stat);
 		}
-		rc = shf_agree(team, pending ? 0 : shf_save_rc(save, err), err);
-		if (rc == 0)
-			rc = shf_allreduce(team, &pending, 1, SHEAF_MAX, err);
+		rc = shf_allreduce(team, &pending, 1, SHEAF_MAX, err);
 		left -= slice;
 	} while (rc == 0 && pending && (wait_ms < 0 || left > 0));
+	/* Not before: the image of a rank that still writes is not free, whoever failed (I10). */
+	if (rc == 0)
+		rc = shf_agree(team, shf_save_rc(save, err), err);
 	if (rc == 0 && pending)
 		rc = shf_fail(err, SHEAF_EAGAIN, "step %lld: some rank is still writing",
 		              (long long)save->step);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
 #include "save.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -318,27 +319,43 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
+/* Where descriptors are few the page cache will do for all files. */
+static int open_for_save(struct sheaf_save *save, int dir, const char *name, int flags)
+{
+	const struct shf_sys *sys = save->run->sys;
+	int rc = sys->ops->open(sys->arg, dir, name, flags, 0666);
+
+	if ((rc != -EMFILE && rc != -ENFILE) || save->few_fds)
+		return rc;
+	save->few_fds = true;
+	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
+		if (save->directs[f])
+			sys->ops->close(sys->arg, save->directs[f]);
+		save->directs[f] = 0;
+	}
+	return flags & SHF_O_DIRECT ? rc : sys->ops->open(sys->arg, dir, name, flags, 0666);
+}
+
 static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_lt_file *file = &save->plan->layout.files[f];
 	const struct shf_sys *sys = save->run->sys;
-	const char *slash = strrchr(file->name, '/');
+	const char *slash = strrchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
+	bool past = file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_BUFFERED);
 	int dir = save->stage.dir, direct = 0, rc;
 
 	if (slash) {
 		char folder[64];
 
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - file->name), file->name);
-		dir = sys->ops->open(sys->arg, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW,
-				     0);
+		dir = open_for_save(save, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW);
 		if (dir < 0)
 			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
 	}
-	rc = sys->ops->open(sys->arg, dir, slash ? slash + 1 : file->name,
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
-	if (rc >= 0 && file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_BUFFERED))
-		direct = sys->ops->open(sys->arg, dir, slash ? slash + 1 : file->name,
-		                        SHF_O_WRITE | SHF_O_NOFOLLOW | SHF_O_DIRECT, 0);
+	rc = open_for_save(save, dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW);
+	if (rc >= 0 && past && !save->few_fds)
+		direct = open_for_save(save, dir, name,
+		                       SHF_O_WRITE | SHF_O_NOFOLLOW | SHF_O_DIRECT);
 	if (slash)
 		sys->ops->close(sys->arg, dir);
 	if (rc < 0)

@@ -58,6 +58,7 @@ struct sheaf_save {
 	uint32_t flags, round;          /* round: the last one begun */
 	int *fds;                       /* by file of the layout; -1 */
 	int *directs;                   /* the same past the page cache; 0 */
+	bool few_fds;                   /* and none of these, as descriptors ran out */
 	size_t open_seg;                /* of this round: all before it are being written */
 	struct shf_net net;             /* of the last round */
 	uint64_t *held;                 /* by tensor */
@@ -118,7 +119,7 @@ void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *e
 int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */
 /* The same on all ranks: in slices much shorter than the deadline, so that a slow disk is not
  * taken for a dead rank. wait_ms equal on all ranks, < 0: for ever. 0, EAGAIN, or the first
- * failure of any rank. [collective] */
+ * failure of any rank, told when no rank writes any more or the time is up. [collective] */
 int  shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_error *err);
 /* Until none of its requests is under way: EAGAIN after timeout_ms (< 0: for ever), or the save's
  * own rc. [any thread] */

@@ -37,6 +37,7 @@ struct shf_ring {
 	struct stretch pin_want, pin_have;
 	bool pin_failed;                /* pin_want was refused */
 	bool pin_never;
+	bool pinning;                   /* pin_have is about to change */
 	bool up, refused, asleep, stop; /* up: there is a thread */
 
 	struct io_uring uring;          /* from here on the thread's */
@@ -175,6 +176,7 @@ static void pin(struct shf_ring *r)
 	unsigned n = 0;
 	int rc = 0;
 
+	r->pinning = true;
 	pthread_mutex_unlock(&r->works->lock);
 	if (have.bytes)
 		io_uring_unregister_buffers(&r->uring);
@@ -185,8 +187,9 @@ static void pin(struct shf_ring *r)
 	if (n)
 		rc = io_uring_register_buffers(&r->uring, v, n);
 	pthread_mutex_lock(&r->works->lock);
+	r->pinning = false;
 	r->pin_have = rc ? (struct stretch){ NULL, 0 } : want;
-	r->pin_failed = rc != 0;
+	r->pin_failed = rc && want.base == r->pin_want.base && want.bytes == r->pin_want.bytes;
 	pthread_cond_broadcast(&r->pinned);
 }
 
@@ -323,7 +326,8 @@ void shf_ring_pin(struct shf_ring *r, void *base, size_t bytes)
 	if (!shf_ring_is_up(r))
 		return;
 	wake_up(r);
-	while (!bytes && !r->refused && pin_is_due(r))
+	/* Else other memory at the same place would be taken for what is still being looked up. */
+	while (!bytes && !r->refused && (r->pinning || pin_is_due(r)))
 		pthread_cond_wait(&r->pinned, &r->works->lock);
 }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -134,6 +135,22 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n)
 		io_uring_for_each_cqe(r, head, cqe)
 			if (cqe->user_data && cqe->res >= 0)
 				cqe->res = (int)spoiled(cqe->res);
+	return rc;
+}
+
+static atomic_int pins_looked_up;       /* and not told yet, while pin_slow */
+static atomic_bool pin_slow;
+
+int __real_io_uring_register_buffers(struct io_uring *r, const struct iovec *v, unsigned n);
+int __wrap_io_uring_register_buffers(struct io_uring *r, const struct iovec *v, unsigned n);
+int __wrap_io_uring_register_buffers(struct io_uring *r, const struct iovec *v, unsigned n)
+{
+	int rc = __real_io_uring_register_buffers(r, v, n);
+
+	if (pin_slow) {
+		pins_looked_up++;
+		usleep(50000);
+	}
 	return rc;
 }
 #endif
@@ -580,6 +597,34 @@ TEST(pinned_memory_is_used_and_let_go)
 		file_free(&f);
 	}
 }
+
+#ifdef SHF_TEST_URING
+TEST(memory_let_go_while_it_is_being_pinned_is_not_taken_for_what_comes_there)
+{
+	struct file f = file_new(".", FILE_BYTES);
+	struct shf_queue *q = queue_new(SHF_CARRY_BEST);
+	uint8_t *mem = pages_new(20 * PAGE), *other = pages_new(20 * PAGE);
+	struct shf_queue_stat st;
+
+	around(q, &f, other, 1);
+	ops()->queue_stat(NULL, q, &st);
+	memset(mem, 0x55, 20 * PAGE);
+	pin_slow = st.ring;
+	ops()->queue_pin(NULL, q, mem, 16 * PAGE);
+	while (pin_slow && !pins_looked_up)
+		usleep(100);
+	pin_slow = false;
+	ops()->queue_pin(NULL, q, NULL, 0);
+	CHECK(mmap(mem, 20 * PAGE, PROT_READ | PROT_WRITE,
+	           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == mem);
+	ops()->queue_pin(NULL, q, mem, 16 * PAGE);
+	around(q, &f, mem, 2);
+	ops()->queue_free(NULL, q);
+	munmap(mem, 20 * PAGE);
+	munmap(other, 20 * PAGE);
+	file_free(&f);
+}
+#endif
 
 static int thread_count(void)
 {

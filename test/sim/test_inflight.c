@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saves that are begun while others are neither written nor committed, on a machine that is slow
+ * on one rank, fails on another, or is short of something: what happens to one is no other's. */
+#include "hands.h"
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include "t.h"
+
+enum { MIB = 1 << 20 };
+
+/* The machine of all ranks but for this. */
+static struct {
+	const struct shf_sys_ops *sys;
+	struct shf_sys_ops ops;
+	void *rank0, *rank1;            /* whose calls they are */
+	atomic_int slow;                /* so often rank 0 hears that nothing is finished */
+	atomic_bool fails;              /* what rank 1 finishes has failed */
+	atomic_int under_way;           /* of rank 0 */
+	atomic_int taken;               /* memory of rank 0 that went under requests */
+	atomic_int fds, fds_max;        /* 0: any number */
+	atomic_int refused;
+} odd;
+
+static int odd_submit(void *arg, struct shf_queue *q, struct shf_io *io)
+{
+	int rc = odd.sys->submit(arg, q, io);
+
+	odd.under_way += arg == odd.rank0 && rc == 0;
+	return rc;
+}
+
+static int odd_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+{
+	int rc;
+
+	if (arg == odd.rank0 && timeout_ms >= 0 && odd.under_way > 0 && odd.slow > 0) {
+		odd.slow--;
+		return -EAGAIN;
+	}
+	rc = odd.sys->complete(arg, q, io, timeout_ms);
+	if (rc == 1 && arg == odd.rank1 && odd.fails)
+		(*io)->result = -EIO;
+	odd.under_way -= rc == 1 && arg == odd.rank0;
+	return rc;
+}
+
+static void odd_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+{
+	(void)q;
+	(void)base;
+	(void)bytes;
+	odd.taken += arg == odd.rank0 && odd.under_way > 0;
+}
+
+static void odd_shm_free(void *arg, struct shf_shm *shm)
+{
+	odd.taken += arg == odd.rank0 && odd.under_way > 0;
+	odd.sys->shm_free(arg, shm);
+}
+
+static int odd_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	int rc;
+
+	if (odd.fds_max > 0 && odd.fds >= odd.fds_max) {
+		odd.refused++;
+		return -EMFILE;
+	}
+	rc = odd.sys->open(arg, dir, name, flags, mode);
+	odd.fds += rc >= 0;
+	return rc;
+}
+
+static int odd_close(void *arg, int fd)
+{
+	odd.fds--;
+	return odd.sys->close(arg, fd);
+}
+
+/* Rank 0's is everybody's, so the others wait for it. */
+static void tamper(struct hand *h)
+{
+	uint64_t x = 0;
+
+	if (h->rank == 0) {
+		odd.sys = h->used.ops;
+		odd.ops = *h->used.ops;
+		odd.ops.submit = odd_submit;
+		odd.ops.complete = odd_complete;
+		odd.ops.queue_pin = odd_pin;
+		odd.ops.shm_free = odd_shm_free;
+		odd.ops.open = odd_open;
+		odd.ops.close = odd_close;
+		odd.rank0 = h->used.arg;
+	}
+	if (h->rank == 1)
+		odd.rank1 = h->used.arg;
+	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
+	h->used.ops = &odd.ops;
+}
+
+static void odd_release(void)
+{
+	odd.slow = odd.under_way = odd.taken = odd.fds = odd.fds_max = odd.refused = 0;
+	odd.fails = false;
+	odd.rank0 = odd.rank1 = NULL;
+}
+
+/* Each rank has halves of its own, and columns that interleave. */
+static void halves(struct hand *h)
+{
+	hand_cut(hand_add(h, "optimizer", "own", SHEAF_F32, 2, 2, MIB / 4), 0, h->rank, 2);
+	hand_cut(hand_add(h, "model", "mixed", SHEAF_F32, 2, 64, 512), 1, h->rank, 2);
+}
+
+/* A state with more in it. */
+static struct sheaf_state *larger(struct hand *h)
+{
+	struct sheaf_slice s = { .size = sizeof(s), .family = "model", .name = "large",
+		.dtype = SHEAF_F32, .ndim = 2, .shape = { 2, MIB }, .start = { h->rank, 0 },
+		.count = { 1, MIB }, .data = hand_block(h, 4 * MIB) };
+	struct sheaf_state *state = shf_state_new();
+
+	(void)shf_state_add(state, &s);
+	return state;
+}
+
+/* Rank 1 knows that the first save has failed while rank 0 still writes; the next one needs more
+ * memory than the first. */
+static int begin_larger(struct hand *h)
+{
+	struct sheaf_save *first = NULL, *second = NULL;
+	struct sheaf_state *state = larger(h);
+	int rc = shf_save_begin(&first, h->run, 7, h->state, NULL, &h->err);
+
+	if (h->rank == 0)
+		odd.slow = 8;
+	if (h->rank == 1)
+		odd.fails = true;
+	if (rc == 0 && h->rank == 1)
+		(void)shf_save_wait(first, -1);
+	if (h->rank == 1)
+		odd.fails = false;
+	if (rc == 0)
+		rc = shf_save_begin(&second, h->run, 8, state, NULL, &h->err);
+	if (rc == 0 && shf_save_commit(first, -1, &h->err) != SHEAF_EIO)
+		rc = SHEAF_EBUG;
+	if (rc == 0)
+		rc = shf_save_commit(second, -1, &h->err);
+	shf_save_free(first);
+	shf_save_free(second);
+	shf_state_put(state);
+	return rc;
+}
+
+TEST(no_image_goes_to_the_next_save_while_a_failed_one_is_written)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, begin_larger, true), 0, &p.err);
+	CHECK_INT(odd.slow, 0);
+	CHECK_INT(odd.taken, 0);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
+	CHECK(simdisk_exists(disk, "run/checkpoint-8"));
+	odd_release();
+	simdisk_free(disk);
+}
+
+/* The first of three has failed on one rank before its bytes travel, and is committed last thing
+ * before the others. */
+static int begin_three(struct hand *h)
+{
+	struct sheaf_save *s[3] = { NULL };
+	int rc = shf_save_begin(&s[0], h->run, 7, h->state, NULL, &h->err);
+
+	if (h->rank == 1)
+		odd.fails = true;
+	if (rc == 0 && shf_save_wait(s[0], -1) != (h->rank == 1 ? SHEAF_EIO : 0))
+		rc = SHEAF_EBUG;
+	if (h->rank == 1)
+		odd.fails = false;
+	for (int i = 1; i < 3 && rc == 0; i++)
+		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, NULL, &h->err);
+	if (rc == 0 && shf_save_commit(s[0], -1, &h->err) != SHEAF_EIO)
+		rc = SHEAF_EBUG;
+	for (int i = 1; i < 3 && rc == 0; i++)
+		rc = shf_save_commit(s[i], -1, &h->err);
+	for (int i = 0; i < 3; i++)
+		shf_save_free(s[i]);
+	return rc;
+}
+
+TEST(a_failed_save_that_waits_for_its_commit_does_not_touch_later_ones)
+{
+	static const int32_t apart[2] = { 1, 2 };
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	p.nodes = apart;
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, begin_three, true), 0, &p.err);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
+	for (p.step = 8; p.step < 10; p.step++)
+		LOADED(p);
+	odd_release();
+	simdisk_free(disk);
+}
+
+enum { FILES = 6 };
+
+static void files(struct hand *h)
+{
+	static const char *const families[FILES] = { "a", "b", "c", "d", "e", "f" };
+
+	for (int i = 0; i < FILES; i++)
+		hand_add(h, families[i], "w", SHEAF_F32, 1, MIB / 4);
+}
+
+/* As many descriptors as files, and a few for folders. */
+static int save_with_few(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	odd.fds_max = odd.fds + FILES + 4;
+	rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	odd.fds_max = 0;
+	return rc;
+}
+
+TEST(descriptors_past_the_page_cache_are_not_missed_where_there_are_few)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, files);
+
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, save_with_few, true), 0, &p.err);
+	CHECK(odd.refused > 0);
+	p.tamper = NULL;
+	LOADED(p);
+	odd_release();
+	simdisk_free(disk);
+}
