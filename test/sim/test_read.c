@@ -2,6 +2,7 @@
 /* One slice at a time by one process: any box, any memory, any type it can become, against
  * values written down by formula; and what damage does to slices that touch it, and to others. */
 #include "hands.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
@@ -264,6 +265,85 @@ TEST(every_flip_in_the_table_of_sums_is_found_by_a_read)
 		CHECK_RC(hands_run(&p, path_act, false), SHEAF_ECORRUPT, &p.err);
 		CHECK_INT(simdisk_flip(disk, "run/checkpoint-7/sheaf.sums", bit), 0);
 	}
+	simdisk_free(disk);
+}
+
+/* ---- descriptors ---- */
+
+enum { MANY = 16 };
+static struct {
+	const struct shf_sys *sys;
+	struct shf_sys_ops ops;
+	size_t most;                    /* open when something was submitted, on any rank */
+} descriptors;
+
+static int counted_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
+{
+	struct shf_sys own = { descriptors.sys->ops, arg };
+	size_t n = simdisk_open_n(&own);
+
+	descriptors.most = n > descriptors.most ? n : descriptors.most;
+	return own.ops->submit(arg, queue, io);
+}
+
+static void count_descriptors(struct hand *h)
+{
+	static struct shf_sys sys;
+
+	sys = h->used;
+	descriptors.sys = &sys;
+	descriptors.ops = *sys.ops;
+	descriptors.ops.submit = counted_submit;
+	h->used.ops = &descriptors.ops;
+}
+
+/* A file each. Variant: columns, which ranks read together. */
+static void one_a_file(struct hand *h)
+{
+	for (int k = 0; k < MANY; k++) {
+		char number[8];
+		struct sheaf_slice *s;
+
+		snprintf(number, sizeof(number), "%d", k);
+		s = hand_add(h, "model", hand_text(h, "file", number), SHEAF_F64, 2, 1600, 125);
+		hand_cut(s, h->play->variant, h->rank, h->ranks);
+	}
+}
+
+static size_t most_open(struct play *p, uint32_t flags)
+{
+	p->opts.flags = flags;
+	p->tamper = count_descriptors;
+	descriptors.most = 0;
+	LOADED(*p);
+	return descriptors.most;
+}
+
+TEST(a_load_past_the_page_cache_opens_few_files_twice_at_a_time)
+{
+	static const int32_t apart[2] = { 1, 2 };
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, one_a_file);
+	size_t twice = 0;
+
+	p.opts.file_bytes_max = 1 << 20;
+	SAVED(p);
+	p.opts.staging_bytes_max = 2 << 20;
+	for (int way = 0; way < 4; way++) {
+		size_t buffered, direct;
+
+		p.ranks = way ? 2 : 1;
+		p.variant = way > 1;
+		p.nodes = way > 2 ? apart : NULL;
+		buffered = most_open(&p, SHEAF_BUFFERED);
+		direct = most_open(&p, 0);
+		if (direct > buffered + 5)
+			print_error("way %d: %zu open, %zu buffered\n", way, direct, buffered);
+		CHECK(buffered >= MANY / 2 && direct >= buffered);
+		CHECK(direct <= buffered + 5);
+		twice += direct - buffered;
+	}
+	CHECK(twice > 0);
 	simdisk_free(disk);
 }
 
