@@ -334,13 +334,15 @@ void shf_convert_each(uint8_t *to, int dst_dtype, const uint8_t *from, int src_d
 	}
 }
 
+#define FEW 16  /* up to here the setting up of vectors costs more than they save */
+
 static void convert(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dtype, size_t n)
 {
 #if defined(__x86_64__)
 	bool narrow_enough = dst_dtype != SHEAF_F64 && dst_dtype != SHEAF_F8_E8M0 &&
 			     src_dtype != SHEAF_F64 && src_dtype != SHEAF_F8_E8M0;
 
-	if (narrow_enough) {
+	if (narrow_enough && n > FEW) {
 		if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
 			shf_convert_x16(to, dst_dtype, from, src_dtype, n);

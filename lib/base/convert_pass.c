@@ -92,7 +92,7 @@ INLINE words narrow(struct shape s, words v)
 }
 
 #define LOAD_EACH(type, expr) \
-	for (size_t i = 0; i < BLOCK; i += LANES) { \
+	for (size_t i = 0; i < n; i += LANES) { \
 		type in; \
 		words v; \
 		memcpy(&in, src + i * sizeof(in) / LANES, sizeof(in)); \
@@ -101,7 +101,7 @@ INLINE words narrow(struct shape s, words v)
 		memcpy(out + i, &v, sizeof(v)); \
 	}
 #define STORE_EACH(type, expr) \
-	for (size_t i = 0; i < BLOCK; i += LANES) { \
+	for (size_t i = 0; i < n; i += LANES) { \
 		words v; \
 		type to; \
 		memcpy(&v, in + i, sizeof(v)); \
@@ -110,7 +110,8 @@ INLINE words narrow(struct shape s, words v)
 		memcpy(dst + i * sizeof(to) / LANES, &to, sizeof(to)); \
 	}
 
-ON static void load_block(uint32_t *out, int dtype, const uint8_t *src)
+/* n items: whole vectors, no more than a block. */
+ON static void load_block(uint32_t *out, int dtype, const uint8_t *src, size_t n)
 {
 	switch (dtype) {
 	case SHEAF_F16:
@@ -132,11 +133,11 @@ ON static void load_block(uint32_t *out, int dtype, const uint8_t *src)
 		LOAD_EACH(bytes, widen(e5m2_fnuz, v));
 		break;
 	default:
-		memcpy(out, src, BLOCK * sizeof(*out));
+		memcpy(out, src, n * sizeof(*out));
 	}
 }
 
-ON static void store_block(uint8_t *dst, int dtype, const uint32_t *in)
+ON static void store_block(uint8_t *dst, int dtype, const uint32_t *in, size_t n)
 {
 	switch (dtype) {
 	case SHEAF_F16:
@@ -158,7 +159,7 @@ ON static void store_block(uint8_t *dst, int dtype, const uint32_t *in)
 		STORE_EACH(bytes, narrow(e5m2_fnuz, v));
 		break;
 	default:
-		memcpy(dst, in, BLOCK * sizeof(*in));
+		memcpy(dst, in, n * sizeof(*in));
 	}
 }
 
@@ -167,16 +168,18 @@ ON void CONVERT(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, 
 	const size_t from = shf_dtype(src_dtype)->bits / 8, to = shf_dtype(dst_dtype)->bits / 8;
 	_Alignas(64) uint32_t wide[BLOCK];
 	uint8_t in[BLOCK * 4], out[BLOCK * 4];
+	size_t full;
 
 	for (; n >= BLOCK; n -= BLOCK, src += BLOCK * from, dst += BLOCK * to) {
-		load_block(wide, src_dtype, src);
-		store_block(dst, dst_dtype, wide);
+		load_block(wide, src_dtype, src, BLOCK);
+		store_block(dst, dst_dtype, wide, BLOCK);
 	}
 	if (!n)
 		return;
-	memset(in, 0, sizeof(in));
+	full = (n + LANES - 1) / LANES * LANES;
 	memcpy(in, src, n * from);
-	load_block(wide, src_dtype, in);
-	store_block(out, dst_dtype, wide);
+	memset(in + n * from, 0, (full - n) * from);
+	load_block(wide, src_dtype, in, full);
+	store_block(out, dst_dtype, wide, full);
 	memcpy(dst, out, n * to);
 }

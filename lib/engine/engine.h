@@ -58,6 +58,8 @@ void shf_step_put(struct sheaf_step *step);
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
 /* Another descriptor of it, past the page cache, or 0: there is none. [local] */
 int shf_step_direct(struct sheaf_step *step, uint32_t f);
+/* Those of the files before `end`, of which nothing is under way. They open again when wanted. */
+void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,

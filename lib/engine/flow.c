@@ -4,8 +4,9 @@
  * looked at while it is in the cache of the core.
  *
  * Always true: pieces [tail, head) are under way or read, each in slot number mod slots; they are
- * finished in the order in which they were started. All ranks meet after each lap, so that none
- * waits longer for another than a lap takes, and all hear of a failure. */
+ * finished in the order in which they were started, which is that of the files: with its last
+ * piece, what a file was opened for past the page cache is over. All ranks meet after each lap, so
+ * that none waits longer for another than a lap takes, and all hear of a failure. */
 #include <string.h>
 #include "err.h"
 #include "load.h"
@@ -89,6 +90,7 @@ void shf_flow_free(struct shf_flow *s)
 		return;
 	for (; s->tail < s->head; s->tail++)
 		(void)shf_io_drain(s->ld->step->run, &s->slots[s->tail % s->slots_n].read.io, -1);
+	shf_step_direct_close(s->ld->step, (uint32_t)s->ld->step->layout.files_n);
 	shf_free(s->cached);
 	shf_free(s);
 }
@@ -174,6 +176,7 @@ static int finish(struct shf_flow *s, struct sheaf_error *err)
 	int rc = shf_read_finish(s->ld, &slot->read, err);
 
 	s->tail++;
+	shf_step_direct_close(s->ld->step, slot->seg->file);
 	trial_done(s);
 	if (rc == 0)
 		rc = shf_load_begin(s->ld, slot->seg, slot->lo, slot->n, err);

@@ -22,6 +22,14 @@ static void tell_homes(struct shf_load *ld, struct shf_buf *out)
 	}
 }
 
+static const char *why_unverified(const struct shf_load *ld)
+{
+	if (!ld->step->sound)
+		return SHF_FOREIGN_MSG;
+	return shf_pass_sums(ld->step) ? "read in part: its blocks were checked"
+	                               : "read without a look at any sum, as the run was opened";
+}
+
 struct whole {
 	uint64_t got, bytes;
 	bool asked;
@@ -59,8 +67,7 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 			shf_tally_add(&ld->tally, SHF_T_UNVERIFIED, shf_load_family(ld, lt),
 			              lt->name, 0);
 			shf_report_item(&ld->report, 'V', shf_load_family(ld, lt), lt->name,
-			                ld->step->sound ? "read in part: its blocks were checked"
-			                                : SHF_FOREIGN_MSG);
+			                why_unverified(ld));
 		}
 	}
 	return 0;

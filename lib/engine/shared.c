@@ -68,6 +68,16 @@ static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_err
 	return rc;
 }
 
+/* Nothing is under way but segments of round `next`, if there is one: they lie in later files. */
+static void close_before(struct shf_load *ld, uint32_t next)
+{
+	struct shf_span segs = shf_work_segs(&ld->work, next);
+	uint32_t end = (uint32_t)ld->step->layout.files_n;
+
+	shf_step_direct_close(ld->step,
+	                      segs.first < segs.end ? ld->work.segs[segs.first].file : end);
+}
+
 static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -312,6 +322,8 @@ static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uin
 			rc = window_start(ld, &h[(k + 1) % 2], first + k + 1, err);
 		if (rc == 0)
 			rc = window_finish(ld, &h[k % 2], err);
+		if (rc == 0)
+			close_before(ld, first + k + 1);
 		rc = share_round(ld, first + k, rc, err);
 		if (rc < 0)
 			return rc;

@@ -69,6 +69,17 @@ int shf_step_direct(struct sheaf_step *step, uint32_t f)
 	return step->direct[f];
 }
 
+void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
+{
+	const struct shf_sys *sys = step->run->sys;
+
+	for (uint32_t f = 0; step->direct && f < end; f++)
+		if (step->direct[f] > 0) {
+			sys->ops->close(sys->arg, step->direct[f]);
+			step->direct[f] = -1;
+		}
+}
+
 void shf_step_put(struct sheaf_step *step)
 {
 	const struct shf_sys *sys;
@@ -80,9 +91,7 @@ void shf_step_put(struct sheaf_step *step)
 		for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
 			if (step->fds[f] >= 0)
 				sys->ops->close(sys->arg, step->fds[f]);
-		for (size_t f = 0; step->direct && f < step->layout.files_n; f++)
-			if (step->direct[f] > 0)
-				sys->ops->close(sys->arg, step->direct[f]);
+		shf_step_direct_close(step, (uint32_t)step->layout.files_n);
 		if (step->lease >= 0)
 			sys->ops->close(sys->arg, step->lease);
 		if (step->dir >= 0)

@@ -2,7 +2,9 @@
 /* One slice at a time by one process: any box, any memory, any type it can become, against
  * values written down by formula; and what damage does to slices that touch it, and to others. */
 #include "hands.h"
+#include <stdio.h>
 #include <stdlib.h>
+#include "crc64.h"
 #include "err.h"
 #include "t.h"
 
@@ -202,6 +204,21 @@ TEST(damage_is_found_by_the_slices_whose_blocks_it_touches_and_by_no_other)
 	simdisk_free(disk);
 }
 
+TEST(a_load_that_checks_nothing_does_not_say_that_it_checked)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 2, rows);
+
+	p.path = "run/checkpoint-7";
+	p.opts.flags = 0;
+	LOADED(p);
+	CHECK(strstr(p.told, "V model/big: read in part: its blocks were checked") != NULL);
+	p.opts.flags = SHEAF_UNVERIFIED;
+	LOADED(p);
+	CHECK(strstr(p.told, "V model/big: read without a look at any sum") != NULL);
+	simdisk_free(disk);
+}
+
 static void absent(struct hand *h)
 {
 	hand_add(h, "model", h->play->variant ? "big" : "none", SHEAF_F32, 2, 3, 3);
@@ -264,6 +281,145 @@ TEST(every_flip_in_the_table_of_sums_is_found_by_a_read)
 		CHECK_RC(hands_run(&p, path_act, false), SHEAF_ECORRUPT, &p.err);
 		CHECK_INT(simdisk_flip(disk, "run/checkpoint-7/sheaf.sums", bit), 0);
 	}
+	simdisk_free(disk);
+}
+
+/* The table as n bytes, proved again by itself and by the manifest: only what it says is wrong. */
+static void seal(struct simdisk *disk, const struct shf_manifest *m, uint8_t *table, size_t n)
+{
+	struct shf_manifest now = *m;
+	struct shf_buf text = SHF_BUF_INIT;
+	uint64_t pages_off = shf_get64(table + 80);
+	struct sheaf_error err;
+
+	if (pages_off > n)
+		pages_off = n;
+	shf_put64(table + 120, shf_crc64(table, 120));
+	for (uint64_t at = 0, k = 0; at < pages_off; at += SHF_SUMS_PAGE, k++)
+		if (pages_off + 8 * k + 8 <= n)
+			shf_put64(table + pages_off + 8 * k,
+			          shf_crc64(table + at, pages_off - at < SHF_SUMS_PAGE
+			                    ? pages_off - at : SHF_SUMS_PAGE));
+	now.sums.crc = shf_crc64_more(shf_crc64(table, SHF_SUMS_HEADER), table + pages_off,
+	                              n - pages_off);
+	CHECK_RC(shf_manifest_encode(&text, &now, &err), 0, &err);
+	CHECK_INT(simdisk_put(disk, "run/checkpoint-7/sheaf.sums", table, n), 0);
+	CHECK_INT(simdisk_put(disk, "run/checkpoint-7/sheaf.json", text.data, text.len), 0);
+	shf_buf_release(&text);
+}
+
+TEST(a_table_whose_sums_are_right_and_whose_numbers_are_wrong_gives_nothing_wrong)
+{
+	static const uint32_t evil[] = { 0, 1, 6, 7, 8, 0x7fffffff, 0x80000000, UINT32_MAX };
+	struct simdisk *disk = saved();
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error err;
+	size_t n = 0, text_n = 0;
+	uint8_t *table = simdisk_get(disk, "run/checkpoint-7/sheaf.sums", &n);
+	uint8_t *text = simdisk_get(disk, "run/checkpoint-7/sheaf.json", &text_n);
+	int refused = 0;
+
+	CHECK_RC(shf_manifest_decode(&m, &arena, text, text_n, "", &err), 0, &err);
+	for (size_t at = 16; at < n; at += 4) {
+		uint32_t was = shf_get32(table + at), now = evil[(at / 4 + at / 64) % 8];
+		struct play p = hands_play(disk, 1, one_tensor);
+		int rc;
+
+		p.path = "run/checkpoint-7";
+		p.opts.flags = 0;
+		p.variant = (int)(at / 4 % TENSORS);
+		shf_put32(table + at, now);
+		seal(disk, &m, table, n);
+		shf_put32(table + at, was);
+		rc = hands_run(&p, path_act, false);
+		CHECK(rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT);
+		refused += rc != 0;
+	}
+	CHECK(refused >= 30);
+	seal(disk, &m, table, n);
+	free(table);
+	free(text);
+	shf_arena_release(&arena);
+	simdisk_free(disk);
+}
+
+/* ---- descriptors ---- */
+
+enum { MANY = 16 };
+static struct {
+	const struct shf_sys *sys;
+	struct shf_sys_ops ops;
+	size_t most;                    /* open when something was submitted, on any rank */
+} descriptors;
+
+static int counted_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
+{
+	struct shf_sys own = { descriptors.sys->ops, arg };
+	size_t n = simdisk_open_n(&own);
+
+	descriptors.most = n > descriptors.most ? n : descriptors.most;
+	return own.ops->submit(arg, queue, io);
+}
+
+static void count_descriptors(struct hand *h)
+{
+	static struct shf_sys sys;
+
+	sys = h->used;
+	descriptors.sys = &sys;
+	descriptors.ops = *sys.ops;
+	descriptors.ops.submit = counted_submit;
+	h->used.ops = &descriptors.ops;
+}
+
+/* A file each. Variant: columns, which ranks read together. */
+static void one_a_file(struct hand *h)
+{
+	for (int k = 0; k < MANY; k++) {
+		char number[8];
+		struct sheaf_slice *s;
+
+		snprintf(number, sizeof(number), "%d", k);
+		s = hand_add(h, "model", hand_text(h, "file", number), SHEAF_F64, 2, 1600, 125);
+		hand_cut(s, h->play->variant, h->rank, h->ranks);
+	}
+}
+
+static size_t most_open(struct play *p, uint32_t flags)
+{
+	p->opts.flags = flags;
+	p->tamper = count_descriptors;
+	descriptors.most = 0;
+	LOADED(*p);
+	return descriptors.most;
+}
+
+TEST(a_load_past_the_page_cache_opens_few_files_twice_at_a_time)
+{
+	static const int32_t apart[2] = { 1, 2 };
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, one_a_file);
+	size_t twice = 0;
+
+	p.opts.file_bytes_max = 1 << 20;
+	SAVED(p);
+	p.opts.staging_bytes_max = 2 << 20;
+	for (int way = 0; way < 4; way++) {
+		size_t buffered, direct;
+
+		p.ranks = way ? 2 : 1;
+		p.variant = way > 1;
+		p.nodes = way > 2 ? apart : NULL;
+		buffered = most_open(&p, SHEAF_BUFFERED);
+		direct = most_open(&p, 0);
+		if (direct > buffered + 5)
+			print_error("way %d: %zu open, %zu buffered\n", way, direct, buffered);
+		CHECK(buffered >= MANY / 2 && direct >= buffered);
+		CHECK(direct <= buffered + 5);
+		twice += direct - buffered;
+	}
+	CHECK(twice > 0);
 	simdisk_free(disk);
 }
 
