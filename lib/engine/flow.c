@@ -56,7 +56,7 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 {
 	struct shf_span own = shf_work_segs(&ld->work, SHF_ROUND_OWN);
 	struct shf_flow *s = shf_zalloc(1, sizeof(*s));
-	uint64_t cold = 0;
+	uint64_t cold = 0, longest = SHF_PAGE;
 
 	if (s)
 		s->cached = shf_zalloc(own.end - own.first + 1, 1);
@@ -71,10 +71,15 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 		const struct shf_seg *g = &ld->work.segs[i];
 
 		s->cached[i - own.first] = is_cached(ld, g);
-		cold += s->cached[i - own.first] ? 0
-		        : (g->hi - g->lo + SHF_LOAD_PIECE - 1) / SHF_LOAD_PIECE;
+		if (s->cached[i - own.first])
+			continue;
+		cold += (g->hi - g->lo + SHF_LOAD_PIECE - 1) / SHF_LOAD_PIECE;
+		longest = g->hi - g->lo > longest ? g->hi - g->lo : longest;
 	}
+	/* A small load stages little. */
+	longest = (longest + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
 	s->piece = room / 2 < SHF_LOAD_PIECE ? room / 2 : SHF_LOAD_PIECE;
+	s->piece = longest < s->piece ? longest : s->piece;
 	s->slots_n = room / s->piece < SLOTS_MAX ? room / s->piece : SLOTS_MAX;
 	/* Pieces shorter than that are more, but then the ring is short too. */
 	s->slots_n = s->slots_n < cold ? s->slots_n : cold;

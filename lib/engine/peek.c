@@ -83,7 +83,7 @@ bool shf_peek_init(struct sheaf_step *step)
 		return false;
 	p->fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", 0, 0);
 	if (p->fd >= 0 && sys->ops->fstat(sys->arg, p->fd, &st) >= 0 && st.bytes == bytes) {
-		step->sums_bytes = shf_alloc((size_t)bytes, 1);
+		step->sums_bytes = shf_zalloc((size_t)bytes, 1);
 		p->have = shf_zalloc((size_t)(bytes / SHF_SUMS_PAGE) + 1, 1);
 		step->sums.bytes = step->sums_bytes;
 		step->asleep = step->sums_bytes && p->have && read_head(step);
