@@ -3,7 +3,8 @@
  * directory, and the invariants, stand in lib/store/publish.c.
  *
  *   C2  what must still travel; every write of every rank finished
- *   C3  each writer fsyncs each file through the descriptor it wrote with
+ *   C3  each writer fsyncs each file through the descriptor it wrote with, or wrote the edges with
+ *       where the rest went past the page cache
  *   C4  agreement; what was copied from memory is what was put into pages, tensor by tensor
  *   C5  index, attached files and sums written by their owners, fsynced; agreement
  *   C6-C9  rank 0 publishes

@@ -70,7 +70,7 @@ struct sheaf_save {
 	size_t attached_n;
 	struct shf_note *notes;
 	size_t notes_n, notes_bytes;
-	bool exchanged, drained, over, listed;
+	bool exchanged, over, listed;
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
 	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */

@@ -6,7 +6,8 @@
  *   C0  [all] begin: agree step, plan, flags; T must not exist; mkdir S; size the files
  *   C1  [all] copy; stamp the step before the first and after the last byte; digest
  *   C2  [all] exchange edges; write pages; sums and digests of what is written
- *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes
+ *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes (what went
+ *       past the page cache had a second one of the same file, whose writes told their own errors)
  *   C4  [all] agree: code (the first by rank), stamps equal, sum of each file's digests and
  *       header = sum of its blocks, bytes written = plan
  *   C5  [all] index, attached files, sums written by their owners, fsynced; agree again;
