@@ -24,6 +24,7 @@ struct shf_verify {
 	uint64_t *got, *got_bytes;      /* owned; by tensor of the sums: of its good blocks */
 	int *direct;                    /* owned; by file: descriptor past the cache; 0: none */
 	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; NULL: not needed so far */
+	uint64_t chunk_bytes;           /* of each: SHF_VERIFY_CHUNK, or the longest file */
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
 	int rc, blind;                  /* of the first finding; of the first thing not told */
 	struct sheaf_error err, blind_err;

@@ -320,7 +320,7 @@ static int fill_slots(struct shf_verify *v, struct walk *w, struct slot *slots)
 		struct slot *s = &slots[n];
 
 		if (!v->chunk[n])
-			v->chunk[n] = shf_alloc(SHF_VERIFY_CHUNK + SHF_ALIGN, 1);
+			v->chunk[n] = shf_alloc(v->chunk_bytes + SHF_ALIGN, 1);
 		if (!v->chunk[n])
 			break;
 		s->io.done = read_done;

@@ -312,7 +312,7 @@ static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, s
 
 	*crc = shf_crc64(NULL, 0);
 	while (at < m->bytes) {
-		uint64_t n = m->bytes - at < SHF_VERIFY_CHUNK ? m->bytes - at : SHF_VERIFY_CHUNK;
+		uint64_t n = m->bytes - at < v->chunk_bytes ? m->bytes - at : v->chunk_bytes;
 		int64_t got = shf_verify_read(v, fd, v->chunk[0], n, at);
 
 		if (got < 0)

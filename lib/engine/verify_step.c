@@ -390,7 +390,13 @@ static int setup(struct shf_verify *v, struct sheaf_error *err)
 	v->got = shf_zalloc(tensors, sizeof(*v->got));
 	v->got_bytes = shf_zalloc(tensors, sizeof(*v->got_bytes));
 	v->direct = shf_zalloc(files, sizeof(*v->direct));
-	v->chunk[0] = shf_alloc(SHF_VERIFY_CHUNK + SHF_ALIGN, 1);
+	/* Small steps are verified often, and a page costs more to have than to sum. */
+	v->chunk_bytes = v->step->sound ? SHF_PAGE : SHF_VERIFY_CHUNK; /* sizes are not known yet */
+	for (uint32_t f = 0; f < files && v->step->sound; f++)
+		if (shf_verify_want(v, f) > v->chunk_bytes)
+			v->chunk_bytes = shf_verify_want(v, f);
+	v->chunk_bytes = v->chunk_bytes < SHF_VERIFY_CHUNK ? v->chunk_bytes : SHF_VERIFY_CHUNK;
+	v->chunk[0] = shf_alloc(v->chunk_bytes + SHF_ALIGN, 1);
 	v->block_ones = shf_crc64_ones(SHF_BLOCK);
 	if (v->bytes && v->first && v->raw && v->got && v->got_bytes && v->direct && v->chunk[0])
 		return 0;
