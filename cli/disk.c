@@ -69,10 +69,12 @@ static bool number_after(const char *path, const char *key, int base, uint64_t *
 static uint64_t quota_left(int fd)
 {
 #ifdef SYS_quotactl_fd
+	/* QCMD shifts a signed number out of its range. */
+	const unsigned command = (unsigned)Q_GETQUOTA << SUBCMDSHIFT | USRQUOTA;
 	struct dqblk q = { 0 };
 	uint64_t limit;
 
-	if (syscall(SYS_quotactl_fd, fd, QCMD(Q_GETQUOTA, USRQUOTA), getuid(), &q) < 0)
+	if (syscall(SYS_quotactl_fd, fd, command, getuid(), &q) < 0)
 		return UINT64_MAX;
 	limit = q.dqb_bsoftlimit ? q.dqb_bsoftlimit : q.dqb_bhardlimit;
 	if (!(q.dqb_valid & QIF_BLIMITS) || !limit)
