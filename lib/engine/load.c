@@ -59,8 +59,7 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	int64_t fam = shf_layout_family(l, "ranks");
 	const char *rule = "strict";
 	char key[80], msg[200];
-	uint32_t saved =
-	    0; /* ranks of the world that saved; not each of them need have the stream */
+	uint32_t saved = 0;     /* ranks that saved; not each of them need have the stream */
 	size_t n = strlen(s->stream.stream);
 
 	for (uint32_t i = 0; fam >= 0 && i < l->families[fam].tensors_n; i++) {

@@ -93,38 +93,40 @@ size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 	return lo < h->n && h->a[lo].tensor == tensor ? lo : h->n;
 }
 
-struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round)
+/* Of n records of `size` bytes, by round, whose round is at `round` in the first. */
+static struct shf_span span_of(const uint32_t *round, size_t size, size_t n, uint32_t want)
 {
-	struct shf_span s = { 0, w->segs_n };
+	const uint8_t *first = (const uint8_t *)round;
+	struct shf_span s = { 0, n };
+	uint32_t at;
 
 	while (s.first < s.end) {
 		size_t mid = s.first + (s.end - s.first) / 2;
 
-		if (w->segs[mid].round < round)
+		memcpy(&at, first + mid * size, sizeof(at));
+		if (at < want)
 			s.first = mid + 1;
 		else
 			s.end = mid;
 	}
-	while (s.end < w->segs_n && w->segs[s.end].round == round)
-		s.end++;
+	for (; s.end < n; s.end++) {
+		memcpy(&at, first + s.end * size, sizeof(at));
+		if (at != want)
+			break;
+	}
 	return s;
+}
+
+struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round)
+{
+	return w->segs_n ? span_of(&w->segs->round, sizeof(*w->segs), w->segs_n, round)
+	                 : (struct shf_span){ 0, 0 };
 }
 
 struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 {
-	struct shf_span s = { 0, w->serves_n };
-
-	while (s.first < s.end) {
-		size_t mid = s.first + (s.end - s.first) / 2;
-
-		if (w->serves[mid].round < round)
-			s.first = mid + 1;
-		else
-			s.end = mid;
-	}
-	while (s.end < w->serves_n && w->serves[s.end].round == round)
-		s.end++;
-	return s;
+	return w->serves_n ? span_of(&w->serves->round, sizeof(*w->serves), w->serves_n, round)
+	                   : (struct shf_span){ 0, 0 };
 }
 
 uint64_t shf_work_ctl(const struct shf_work *w, size_t i)

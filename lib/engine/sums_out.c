@@ -105,6 +105,8 @@ static int hear_zero(const struct sheaf_save *save, const struct shf_buf *in,
 				return SHEAF_EBUG;
 			told->blocks[block] ^= part;
 		}
+		if (c.bad)
+			return SHEAF_EBUG;
 	}
 	return 0;
 }
