@@ -17,9 +17,9 @@
 #include <stdint.h>
 
 uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
-/* The same, and copies the bytes on the way: one read of memory. No overlap. past_cache: with stores
- * that leave the caches alone. Nobody in the library asks for it: it was slower wherever it was tried
- * (sheaf-bench-kernel shows it on a machine of yours). */
+/* The same, and copies the bytes on the way: one read of memory. No overlap. past_cache: with
+ * stores that leave the caches alone. Nobody in the library asks for it: it was slower wherever it
+ * was tried (sheaf-bench-kernel shows it on a machine of yours). */
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache);
 uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard, whole */
