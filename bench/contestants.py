@@ -2,7 +2,6 @@
 """Those who take part: fio, Sheaf as sheaf-bench drives it, plain reads, bare fsyncs."""
 import json
 import os
-import resource
 import shutil
 import subprocess
 import threading
@@ -344,72 +343,3 @@ def step_sizes(bench, state):
     sizes = [os.path.getsize(f) for f in tensor_files(step)]
     shutil.rmtree(run)
     return sizes
-
-
-class Bare(Contestant):
-    """The files and directories of a step written and fsynced, with nothing else: each file once,
-    each folder once, the stage a second time for the manifest, both parents after the rename."""
-
-    def __init__(self, name, run, step, parallel):
-        super().__init__(name)
-        self.run, self.parallel, self.k = run, parallel, 0
-        self.stage = os.path.join(run, "stage")
-        self.folders, self.files = [], []
-        for at, dirs, names in os.walk(step):
-            here = os.path.relpath(at, step)
-            self.folders += [os.path.normpath(os.path.join(here, d)) for d in sorted(dirs)]
-            for n in sorted(names):
-                with open(os.path.join(at, n), "rb") as f:
-                    self.files.append((os.path.normpath(os.path.join(here, n)), f.read()))
-        # The manifest comes last, when all else is durable.
-        self.last = [f for f in self.files if f[0] == "sheaf.json"]
-        self.files = [f for f in self.files if f[0] != "sheaf.json"]
-        os.makedirs(self.stage)
-
-    def put(self, at, item):
-        name, data = item
-        fd = os.open(os.path.join(at, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        os.write(fd, data)
-        os.fsync(fd)
-        os.close(fd)
-
-    @staticmethod
-    def sync(path):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(fd)
-        os.close(fd)
-
-    def round(self):
-        self.k += 1
-        at, to = os.path.join(self.stage, str(self.k)), os.path.join(self.run, "c%d" % self.k)
-        cpu = resource.getrusage(resource.RUSAGE_SELF)
-        start = now()
-        os.mkdir(at)
-        for folder in self.folders:
-            os.mkdir(os.path.join(at, folder))
-        if self.parallel:
-            threads = [threading.Thread(target=self.put, args=(at, f)) for f in self.files]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-        else:
-            for f in self.files:
-                self.put(at, f)
-        for folder in self.folders:
-            self.sync(os.path.join(at, folder))
-        self.sync(at)
-        for f in self.last:
-            self.put(at, f)
-        self.sync(at)
-        os.rename(at, to)
-        self.sync(self.run)
-        self.sync(self.stage)
-        seconds = now() - start
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        shutil.rmtree(to)
-        return {"seconds": seconds,
-                "cpu_s": used.ru_utime + used.ru_stime - cpu.ru_utime - cpu.ru_stime}
-
-    def close(self):
-        shutil.rmtree(self.run, ignore_errors=True)

@@ -477,6 +477,14 @@ static int watched(struct bench *b)
 
 /* --- the verb --------------------------------------------------------------------------------- */
 
+static int bad_size(const struct cli_args *a, const char *s)
+{
+	char what[80];
+
+	snprintf(what, sizeof(what), "--size %.60s", s);
+	return cli_usage(a, what, "is no size from 16M to 4096G", NULL);
+}
+
 /* 64M, 1G, or bytes. */
 static int parse_size(const struct cli_args *a, uint64_t *out)
 {
@@ -497,7 +505,7 @@ static int parse_size(const struct cli_args *a, uint64_t *out)
 		shift = 30;
 	if (*s < '0' || *s > '9' || errno || end[shift != 0] || v > (UINT64_C(1) << 42) >> shift ||
 	    v << shift < TENSOR_BYTES)
-		return cli_usage(a, "--size", "is no size from 16M to 4096G", NULL);
+		return bad_size(a, s);
 	*out = (v << shift) / TENSOR_BYTES * TENSOR_BYTES;
 	return 0;
 }

@@ -28,6 +28,7 @@ wrong "$SHEAF" bench disk disk
 wrong "$SHEAF" bench disk --size 1
 wrong "$SHEAF" bench disk --size 1T
 wrong "$SHEAF" bench disk --size 16Mx
+has 'and which it was' err '16Mx'
 wrong "$SHEAF" bench disk --rounds 0
 wrong "$SHEAF" bench disk --threads 65
 t 2 'a disk without room is left alone' "$SHEAF" bench disk --size 4096G

@@ -162,7 +162,6 @@ static const struct shf_sys_ops *ops(void)
 
 /* A file of known bytes and what it should hold, opened both ways. */
 struct file {
-	char path[64];
 	int fd, direct;                 /* direct 0: this file system has none */
 	uint8_t *model;
 	size_t bytes;
@@ -176,15 +175,17 @@ static uint8_t byte_of(uint64_t i, unsigned salt)
 static struct file file_new(const char *dir, size_t bytes)
 {
 	struct file f = { .bytes = bytes };
+	char path[64];
 
-	snprintf(f.path, sizeof(f.path), "%s/sheaf-queue-XXXXXX", dir);
-	f.fd = mkstemp(f.path);
+	snprintf(path, sizeof(path), "%s/sheaf-queue-XXXXXX", dir);
+	f.fd = mkstemp(path);
 	CHECK(f.fd > 0);
-	f.direct = ops()->open(NULL, SHF_CWD, f.path, SHF_O_WRITE | SHF_O_DIRECT, 0);
+	f.direct = ops()->open(NULL, SHF_CWD, path, SHF_O_WRITE | SHF_O_DIRECT, 0);
 	if (f.direct < 0) {
 		CHECK_INT(f.direct, -EINVAL);
 		f.direct = 0;
 	}
+	unlink(path);         /* nothing is left of it, whatever happens */
 	f.model = malloc(bytes);
 	CHECK(f.model);
 	for (size_t i = 0; i < bytes; i++)
@@ -198,7 +199,6 @@ static void file_free(struct file *f)
 	if (f->direct)
 		close(f->direct);
 	close(f->fd);
-	unlink(f->path);
 	free(f->model);
 }
 
