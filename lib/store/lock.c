@@ -16,9 +16,12 @@ void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const cha
 	size_t start = out->len;
 
 	shf_buf_addf(out, "sheaf-owner 1\nhost %s\nboot %s\n", owner->host, owner->boot);
-	shf_buf_addf(out, "pid_ns %llu\npid %llu\nstart %llu\nsession %s\n",
+	shf_buf_addf(out, "pid_ns %llu\npid %llu\nstart %llu\n",
 	             (unsigned long long)owner->pid_ns, (unsigned long long)owner->pid,
-	             (unsigned long long)owner->start, session);
+	             (unsigned long long)owner->start);
+	if (owner->dev)
+		shf_buf_addf(out, "dev %llu\n", (unsigned long long)owner->dev);
+	shf_buf_addf(out, "session %s\n", session);
 	shf_line_sum(out, start);
 }
 
@@ -36,8 +39,10 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 	    !shf_line_get(&p, end, "boot ", o.boot, sizeof(o.boot)) ||
 	    !shf_line_number(&p, end, "pid_ns ", &o.pid_ns) ||
 	    !shf_line_number(&p, end, "pid ", &o.pid) ||
-	    !shf_line_number(&p, end, "start ", &o.start) ||
-	    !shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_id_is_valid(text, 32))
+	    !shf_line_number(&p, end, "start ", &o.start))
+		return false;
+	(void)shf_line_number(&p, end, "dev ", &o.dev);
+	if (!shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_id_is_valid(text, 32))
 		return false;
 	/* A text torn by a crash, or half of an old one, names nobody. */
 	if (!shf_line_sum_is_right(start, p, end))

@@ -18,10 +18,31 @@ static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s
 	return st->mtime_s < now && now - st->mtime_s > age_s;
 }
 
+/* A process of another PID namespace cannot be asked after. But if it locked the file through
+ * this very kernel and this very mount, then the lock we now hold was in the same table: it is
+ * gone. Provided that locks exclude here at all: not even ourselves, then nobody. */
+static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
+                          const struct shf_stat *st, const struct shf_owner *owner)
+{
+	const struct shf_sys *sys = s->sys;
+	bool excludes;
+	int fd;
+
+	if (!owner->dev || owner->dev != st->dev || !s->self.boot[0] ||
+	    strcmp(owner->boot, s->self.boot) != 0)
+		return false;
+	fd = sys->ops->open(sys->arg, dir, name, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+	if (fd < 0)
+		return false;
+	excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN;
+	sys->ops->close(sys->arg, fd);
+	return excludes;
+}
+
 /* What an alive-<node> file proves. DEAD only if its lock can be had and then its process is
- * proven dead, or it gave no sign for a day: other PID namespaces, other hosts and file systems
- * without locks all make the living look dead. SILENT: the lock is free, but the text was not yet
- * written, or a power cut took it. */
+ * proven dead, or its kernel, which is ours, let go of it, or it gave no sign for a day: other
+ * hosts and file systems without locks make the living look dead. SILENT: the lock is free, but
+ * the text was not yet written, or a power cut took it. */
 enum proof { ALIVE, DEAD, SILENT };
 
 static enum proof alive_proof(struct shf_store *s, int dir, const char *name)
@@ -47,7 +68,8 @@ static enum proof alive_proof(struct shf_store *s, int dir, const char *name)
 	} else if (rc >= 0 && shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0) {
 		if (!shf_owner_get(text.data, text.len, &owner, session))
 			proof = SILENT;
-		else if (sys->ops->owner_is_dead(sys->arg, &owner))
+		else if (sys->ops->owner_is_dead(sys->arg, &owner) ||
+		         kernel_let_go(s, dir, name, &st, &owner))
 			proof = DEAD;
 	}
 out:

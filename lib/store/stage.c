@@ -159,7 +159,9 @@ static int lock_alive(const struct shf_sys *sys, int fd)
 int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
+	struct shf_owner self = s->self;
 	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_stat st;
 	char name[32];
 	int64_t put;
 	int fd, rc;
@@ -170,9 +172,12 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 	if (fd < 0)
 		return shf_fail_io(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
 	rc = lock_alive(sys, fd);
+	if (rc == 0)
+		rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		goto out;
-	shf_owner_put(&text, &s->self, s->session);
+	self.dev = st.dev;
+	shf_owner_put(&text, &self, s->session);
 	put = text.oom ? -ENOMEM : sys->ops->pwrite(sys->arg, fd, text.data, text.len, 0);
 	rc = put < 0 ? (int)put : 0;
 out:

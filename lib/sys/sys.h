@@ -36,6 +36,7 @@ struct shf_stat {
 struct shf_owner {
 	char host[65], boot[37];        /* host name and boot id, text */
 	uint64_t pid_ns, pid, start;    /* inode of the pid namespace, pid, start time in ticks */
+	uint64_t dev;                   /* of the file that this stands in; 0: not told */
 };
 
 /* I/O that is submitted and completed, never called and awaited. A request and its buffer

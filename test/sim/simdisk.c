@@ -54,6 +54,7 @@ struct simdisk *sim_disk_like(const struct simdisk *from, struct simtree *tree)
 	d->locks = from->locks;
 	d->dir_fsync = from->dir_fsync;
 	d->shm_connects = from->shm_connects;
+	d->one_kernel = from->one_kernel;
 	d->dir_twice = from->dir_twice;
 	d->read_only = from->read_only;
 	d->boots = from->boots + 1;
@@ -341,6 +342,11 @@ void simdisk_set_read_only(struct simdisk *d, bool read_only)
 void simdisk_set_locks(struct simdisk *d, bool work)
 {
 	d->locks = work;
+}
+
+void simdisk_set_one_kernel(struct simdisk *d, bool one)
+{
+	d->one_kernel = one;
 }
 
 void simdisk_set_dir_fsync(struct simdisk *d, bool works)

@@ -100,6 +100,8 @@ void simdisk_print(struct simdisk *disk, FILE *out);    /* the calls, then the t
 void simdisk_set_space(struct simdisk *disk, uint64_t bytes);   /* of all files, in pages */
 void simdisk_set_read_only(struct simdisk *disk, bool read_only);       /* -EROFS */
 void simdisk_set_locks(struct simdisk *disk, bool work);        /* false: each lock succeeds */
+/* Nodes are containers of one machine: one boot id, but each its PID namespace and its memory. */
+void simdisk_set_one_kernel(struct simdisk *disk, bool one);
 void simdisk_set_dir_fsync(struct simdisk *disk, bool works);   /* false: -EINVAL */
 void simdisk_set_shm(struct simdisk *disk, bool connects, uint64_t bytes_max);
 /* STRICT only. true (as it begins): a directory may be left under two names by half a rename, as

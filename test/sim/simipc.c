@@ -62,7 +62,8 @@ static uint64_t pid_ns_of(int node)
 
 static void boot_of(const struct simdisk *d, int node, char boot[37])
 {
-	uint64_t a = sim_mix(d->seed ^ sim_mix((uint64_t)node << 20 | (uint64_t)d->boots));
+	uint64_t machine = d->one_kernel ? 0 : (uint64_t)node;
+	uint64_t a = sim_mix(d->seed ^ sim_mix(machine << 20 | (uint64_t)d->boots));
 	uint64_t b = sim_mix(a);
 
 	snprintf(boot, 37, "%08x-%04x-4%03x-8%03x-%012llx", (unsigned)(a >> 32),

@@ -243,6 +243,40 @@ TEST(recovery_takes_only_stages_of_the_proven_dead)
 	stop(&w);
 }
 
+/* Containers: no process of the other one can be asked after, but its kernel is ours. */
+TEST(a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace)
+{
+	static const struct { bool one_kernel, locks, dies, gone; } cases[] = {
+		{ true, true, true, true }, { true, true, false, false },
+		{ false, true, true, false }, { true, false, true, false },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct world w, old;
+		char path[200];
+
+		start(&w, 1);
+		world_close(&w);
+		simdisk_set_one_kernel(w.disk, cases[i].one_kernel);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+		CHECK_RC(world_write(&w, 2), 0, &w.err);
+		snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s", w.known[1].stage);
+		old = w;
+		simdisk_kill(w.disk, w.proc[0]);
+		simdisk_kill(w.disk, w.proc[1]);
+		if (cases[i].dies) {
+			simdisk_kill(w.disk, w.proc[2]);
+			simdisk_kill(w.disk, w.proc[3]);
+		}
+		simdisk_set_locks(w.disk, cases[i].locks);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+		CHECK(simdisk_exists(w.disk, path) == !cases[i].gone);
+		for (int k = 0; k < WRITERS; k++)
+			shf_store_close(&old.store[k]);
+		stop(&w);
+	}
+}
+
 TEST(prune_keeps_what_no_newer_verified_step_dominates)
 {
 	struct world w;
