@@ -28,19 +28,51 @@ const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at
 	return text;
 }
 
+static int bad_block(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+                     uint64_t want, const char *who, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
+	                " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)", step->path,
+	                step->layout.files[f].name, block, block * SHF_BLOCK, got, want, who);
+}
+
+static uint64_t block_sum(const struct sheaf_step *step, uint32_t f, uint64_t block)
+{
+	return shf_sums_block(&step->sums, shf_sums_file(&step->sums, f).first_block + block);
+}
+
 int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
                     struct sheaf_error *err)
 {
-	struct shf_sums_file sf = shf_sums_file(&step->sums, f);
-	uint64_t want = shf_sums_block(&step->sums, sf.first_block + block);
+	uint64_t want = block_sum(step, f, block);
 	char who[256];
 
 	if (got == want)
 		return 0;
-	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
-	                " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)", step->path,
-	                step->layout.files[f].name, block, block * SHF_BLOCK, got, want,
-	                shf_tensor_at(step, f, block * SHF_BLOCK, who, sizeof(who)));
+	shf_tensor_at(step, f, block * SHF_BLOCK, who, sizeof(who));
+	return bad_block(step, f, block, got, want, who, err);
+}
+
+/* Who in a block is not what it was: a tensor that lies in it whole is known by its digest;
+ * otherwise it is the one that the block begins with, as far as anybody can tell. */
+static void suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
+                    uint64_t n, char *who, size_t who_n)
+{
+	struct shf_sums_file sf = shf_sums_file(&step->sums, f);
+
+	for (uint64_t i = 0; i < sf.tensors_n && !step->asleep; i++) {
+		struct shf_sums_tensor t = shf_sums_tensor(&step->sums, sf.first_tensor + i);
+
+		if (t.off >= lo + n)
+			break;
+		if (t.off < lo || t.bytes > lo + n - t.off ||
+		    shf_crc64_raw(0, bytes + (t.off - lo), (size_t)t.bytes) == t.digest)
+			continue;
+		snprintf(who, who_n, "%s/%s", shf_sums_family(&step->sums, &t),
+		         shf_sums_name(&step->sums, &t));
+		return;
+	}
+	shf_tensor_at(step, f, lo, who, who_n);
 }
 
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
@@ -53,13 +85,15 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
 		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK,
 			 block = (lo + at) / SHF_BLOCK;
-		int rc = shf_block_check(step, f, block, shf_crc64(bytes + at, (size_t)len), err);
+		uint64_t got = shf_crc64(bytes + at, (size_t)len), want = block_sum(step, f, block);
+		char who[256];
 
-		if (rc == 0)
+		if (got == want)
 			continue;
 		if (first_bad)
 			*first_bad = (int64_t)block;
-		return rc;
+		suspect(step, f, lo + at, bytes + at, len, who, sizeof(who));
+		return bad_block(step, f, block, got, want, who, err);
 	}
 	return 0;
 }
@@ -96,13 +130,36 @@ static int check_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
 	                step->path, step->layout.files[f].name, bytes, want);
 }
 
+/* Bytes of the header with its length: as the sums have them, so that a damaged length is found
+ * where all damage is found, by its block; else as the file says. */
+static int header_span(const struct sheaf_step *step, uint32_t f, int fd, uint64_t bytes,
+                       bool proven, uint64_t *n, struct sheaf_error *err)
+{
+	const char *name = step->layout.files[f].name;
+	uint8_t first[8];
+	int rc;
+
+	if (proven) {
+		*n = shf_sums_file(&step->sums, f).header_bytes;
+		if (*n <= 8 + SHF_ST_HEADER_MAX)
+			return 0;
+	}
+	if (bytes < 8)
+		return shf_fail(err, SHEAF_EFORMAT,
+				"%s/%s: %" PRIu64 " bytes are no safetensors file", step->path,
+				name, bytes);
+	rc = read_exact(step, fd, name, first, 8, 0, err);
+	return rc == 0 ? shf_st_header_bytes(n, first, bytes, name, err) : rc;
+}
+
 int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
                     struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
 	const struct shf_sys *sys = step->run->sys;
+	bool sums = step->sound && step->sums_rc == 0;
+	bool proven = sums && !(step->run->opts.flags & SHEAF_UNVERIFIED);
 	struct shf_stat st;
-	uint8_t first[8];
 	uint64_t n = 0, take;
 	int fd = shf_step_fd(step, f, err), rc = fd;
 
@@ -114,18 +171,12 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
 	*file_bytes = st.bytes;
 	rc = check_size(step, f, st.bytes, err);
-	if (rc == 0 && st.bytes < 8)
-		rc =
-		    shf_fail(err, SHEAF_EFORMAT, "%s/%s: %" PRIu64 " bytes are no safetensors file",
-			     step->path, name, st.bytes);
 	if (rc == 0)
-		rc = read_exact(step, fd, name, first, 8, 0, err);
-	if (rc == 0)
-		rc = shf_st_header_bytes(&n, first, st.bytes, name, err);
+		rc = header_span(step, f, fd, st.bytes, proven, &n, err);
 	if (rc < 0) /* ours, once whole */
 		return step->sound && rc == SHEAF_EFORMAT ? SHEAF_ECORRUPT : rc;
 	take = n;
-	if (step->sound && step->sums_rc == 0) {
+	if (sums) {
 		take = (n + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
 		take = take < st.bytes ? take : st.bytes;
 	}
@@ -133,7 +184,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for its header", step->path,
 				name);
 	rc = read_exact(step, fd, name, out->data, take, 0, err);
-	if (rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED))
+	if (rc == 0 && proven)
 		rc = shf_blocks_check(step, f, 0, out->data, take, NULL, err);
 	out->len = (size_t)n;
 	return rc;

@@ -266,6 +266,18 @@ static void judge_load(const struct harm_look *l, const struct harm_changed *c, 
 		say(why, "load: refused, after memory was touched: %.300s", l->load_msg);
 }
 
+/* One bit: the sentence has block and tensor. */
+static void judge_load_place(const struct harm_look *l, const struct harm_changed *c,
+                             char why[600])
+{
+	char who[130];
+
+	snprintf(who, sizeof(who), "(%s%s%s)", c->name[0] ? c->family : "header",
+	         c->name[0] ? "/" : "", c->name);
+	if (!strstr(l->load_msg, " block 0 ") || !strstr(l->load_msg, who))
+		say(why, "load: not of block 0, %s: %.300s", who, l->load_msg);
+}
+
 static void judge_attached(const struct harm_look *l, const struct harm_changed *c, char why[600])
 {
 	bool good = !is_changed(c, l->attached);
@@ -305,6 +317,8 @@ const char *harm_judge(const struct harm_look *l, const struct harm_changed *c, 
 		judge_place(l, c, why);
 	if (!why[0] && !l->verify_only)
 		judge_load(l, c, why);
+	if (!why[0] && !l->verify_only && c->name && c->file[0]->kind == HARM_WEIGHTS)
+		judge_load_place(l, c, why);
 	if (!why[0] && l->attached)
 		judge_attached(l, c, why);
 	return why;
