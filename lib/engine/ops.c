@@ -58,7 +58,7 @@ static int newest_sound(struct sheaf_run *run, int64_t *newest, struct sheaf_err
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
 
-		if (e->state == SHF_COMMITTED && e->mark != 'b' && e->step > *newest)
+		if (shf_entry_is_good(e) && e->step > *newest)
 			*newest = e->step;
 	}
 	shf_list_release(&list);

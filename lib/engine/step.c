@@ -452,8 +452,9 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 			      step->path, step->manifest.step);
 	if (rc == 0 && found.in_run && step->run->store.run[0] &&
 	    strcmp(step->manifest.run, step->run->store.run))
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s)",
-		              step->path, step->manifest.run);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s; "
+		              "%s/.sheaf/run says %s)", step->path, step->manifest.run,
+		              step->run->store.path, step->run->store.run);
 	/* Each rank read .sheaf/run for itself when it opened to read: agree on what it says. */
 	return shf_agree(&step->run->team, rc, err);
 }

@@ -121,8 +121,8 @@ static int check_names(struct shf_store *s, const struct shf_manifest *m, int64_
 		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %lld", where,
 		                (long long)m->step);
 	if (s->run[0] && strcmp(m->run, s->run) != 0)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says run %s, this is run %s",
-		                where, m->run, s->run);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says run %s, %s/.sheaf/run "
+		                "says %s", where, m->run, s->path, s->run);
 	return 0;
 }
 
@@ -273,6 +273,11 @@ static int read_tries(struct shf_store *s, const struct shf_entry *e)
 	return tries;
 }
 
+bool shf_entry_is_good(const struct shf_entry *e)
+{
+	return e->state == SHF_COMMITTED && e->mark != 'b' && e->mark != '?';
+}
+
 static int add(struct shf_list *list, const struct shf_entry *e)
 {
 	struct shf_entry *more;
@@ -291,7 +296,7 @@ static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_e
 {
 	struct shf_steps steps;
 	struct shf_entry e;
-	char mark, name[40];
+	char name[40];
 	int rc = shf_steps_read(s, &steps);
 
 	for (size_t i = 0; rc == 0 && i < steps.n; i++) {
@@ -308,8 +313,7 @@ static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_e
 			rc = 0;
 			continue;
 		}
-		mark = shf_mark_read(s, e.step);
-		e.mark = mark == '?' ? 0 : mark;
+		e.mark = shf_mark_read(s, e.step);
 		e.tries = read_tries(s, &e);
 		rc = add(list, &e);
 	}
@@ -441,7 +445,8 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 		memset(&e, 0, sizeof(e));
 		e.step = steps.all[i];
 		shf_name_of_step(e.path, e.step);
-		if (shf_mark_read(s, e.step) == 'b') {
+		e.mark = shf_mark_read(s, e.step);
+		if (e.mark == 'b') {
 			say(log, log_arg, s->path, e.path, "marked bad");
 			continue;
 		}
@@ -454,6 +459,10 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 		} else if (e.state == SHF_FOREIGN || e.remains) {
 			say(log, log_arg, s->path, e.path, "has no manifest");
 			rc = SHEAF_ENOENT;
+		} else if (e.mark == '?') {     /* perhaps somebody condemned it */
+			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not to be read "
+			              "as a mark; mark step %lld again", s->path,
+			              (long long)e.step, (long long)e.step);
 		} else if (e.state == SHF_COMMITTED) {
 			*step = e.step;
 		} else if (why.code == SHEAF_EFORMAT) {

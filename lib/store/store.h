@@ -83,13 +83,16 @@ struct shf_entry {
 	char session[33], created[32], parent_session[33];
 	int64_t parent;                 /* -1: none */
 	uint64_t bytes;
-	char mark;                      /* 'k', 'b' or 0 */
+	char mark;                      /* 'k', 'b', 0, or '?': it cannot be read, so nobody knows
+	                                 * whether the step is good */
 	int tries;
 };
 struct shf_list {
 	struct shf_entry *entries;      /* owned; by step, then state, then path */
 	size_t n;
 };
+/* Committed, and not marked bad as far as can be read. */
+bool shf_entry_is_good(const struct shf_entry *e);
 /* Reads every manifest. Damaged: a manifest that fails its own sum, or names files that are gone
  * or of another size, or another step. Without a manifest: foreign. */
 int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);

@@ -171,18 +171,18 @@ static int walk(struct shf_store *s, const struct shf_prune *p, struct shf_list 
 	int64_t newer_n = 0;
 	int gone = 0, rc;
 
-	if (verified && (verified->state != SHF_COMMITTED || verified->mark == 'b'))
+	if (verified && !shf_entry_is_good(verified))
 		verified = NULL;
 	find_branch(list, verified);
 	for (size_t i = 0; i < list->n; i++)
-		newer_n += list->entries[i].state == SHF_COMMITTED && list->entries[i].mark != 'b';
+		newer_n += shf_entry_is_good(&list->entries[i]);
 	for (size_t i = 0; i < list->n; i++) {
 		const struct shf_entry *e = &list->entries[i];
 		const char *why;
 
 		if (e->state > SHF_DAMAGED)
 			continue;
-		newer_n -= e->state == SHF_COMMITTED && e->mark != 'b';
+		newer_n -= shf_entry_is_good(e);
 		why = why_stays(s, p, e, verified, newer_n);
 		rc = why == NULL;
 		if (rc && !p->dry)

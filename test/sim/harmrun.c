@@ -136,8 +136,8 @@ bool harm_hand_touched(const struct harm_hand *h)
 
 /* ---- the run ---- */
 
-static int save_one(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
-                    struct sheaf_error *err)
+int harm_save_step(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
+                   struct sheaf_error *err)
 {
 	static const char config[] = "{\"hidden_size\": 12, \"vocab_size\": 23}\n";
 	struct sheaf_save *save = NULL;
@@ -165,7 +165,7 @@ static int save_small(struct sheaf_run *run, int64_t step, struct sheaf_error *e
 
 	memset(bytes, (int)step, sizeof(bytes));
 	(void)shf_state_add(state, &s);
-	rc = save_one(run, step, state, err);
+	rc = harm_save_step(run, step, state, err);
 	shf_state_put(state);
 	return rc;
 }
@@ -199,7 +199,7 @@ void harm_save(struct simdisk *disk, const char *dir, uint64_t salt)
 	for (int64_t step = HARM_OLDER; step <= HARM_LATEST && rc == 0; step++) {
 		harm_hand_want(&h, step);
 		memcpy(h.memory, h.want, h.n);
-		rc = save_one(run, step, h.state, &err);
+		rc = harm_save_step(run, step, h.state, &err);
 	}
 	for (int64_t step = HARM_BAD; step <= HARM_BAD + 1 && rc == 0; step++)
 		rc = save_small(run, step, &err);

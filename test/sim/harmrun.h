@@ -34,8 +34,13 @@ struct harm_run {
 	int files_n;
 	size_t bytes;                   /* of all of them */
 };
+struct sheaf_run;
+struct sheaf_state;
 /* Saved by one process; salt changes every value. */
 void harm_save(struct simdisk *disk, const char *dir, uint64_t salt);
+/* One more step of a run that is open. */
+int harm_save_step(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
+                   struct sheaf_error *err);
 void harm_walk(struct harm_run *r, struct simdisk *disk, const char *dir);
 void harm_release(struct harm_run *r);
 const struct harm_file *harm_find(const struct harm_run *r, int64_t step, const char *name);

@@ -76,7 +76,7 @@ static void do_load(struct harm_look *l, struct sheaf_step *step, struct harm_ha
 {
 	struct sheaf_error err = { 0 };
 
-	harm_hand_want(h, l->opened == HARM_OLDER ? HARM_OLDER : HARM_LATEST);
+	harm_hand_want(h, l->opened);
 	l->load_rc = shf_step_load(step, h->state, 0, NULL, &err);
 	l->right = harm_hand_right(h);
 	l->touched = harm_hand_touched(h);
