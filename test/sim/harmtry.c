@@ -194,13 +194,12 @@ static bool is_changed(const struct harm_changed *c, const char *name)
 	return c->extra && strcmp(c->extra, name) == 0;
 }
 
-static bool names_one(const struct harm_changed *c, const char *msg, bool loaded_only)
+bool harm_named(const struct harm_changed *c, const char *msg)
 {
 	for (int i = 0; i < c->n; i++)
-		if ((!loaded_only || c->file[i]->kind <= HARM_WEIGHTS) &&
-		    strstr(msg, c->file[i]->name))
+		if (strstr(msg, c->file[i]->name))
 			return true;
-	return false;
+	return c->extra && strstr(msg, c->extra);
 }
 
 /* Is there a changed file of one of these kinds? */
@@ -260,7 +259,7 @@ static void judge_load(const struct harm_look *l, const struct harm_changed *c, 
 
 	if (l->load_rc != (good ? 0 : SHEAF_ECORRUPT))
 		say(why, "load: %d: %.300s", l->load_rc, l->load_msg);
-	else if (!good && !names_one(c, l->load_msg, true))
+	else if (!good && !harm_named(c, l->load_msg))
 		say(why, "load: names no changed file: %.300s", l->load_msg);
 	else if (!good && l->touched)
 		say(why, "load: refused, after memory was touched: %.300s", l->load_msg);

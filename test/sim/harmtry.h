@@ -53,6 +53,8 @@ struct harm_changed {
 	/* one flipped bit in a file of tensors is also in this tensor; "": in the header */
 	const char *family, *name;      /* NULL: nobody knows */
 };
+/* Does a sentence name one of them? */
+bool harm_named(const struct harm_changed *c, const char *msg);
 /* "" or what is wrong. wrong_restore: a load said 0 and the memory is not what was saved. */
 const char *harm_judge(const struct harm_look *l, const struct harm_changed *c, char why[600],
                        bool *wrong_restore);

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "engine.h"
+#include "harmedit.h"
 #include "harmtry.h"
 
 #define main t_main
@@ -22,7 +23,7 @@
 static struct {
 	uint64_t seed, trial;           /* trial: UINT64_MAX: all */
 	bool all, json;
-	uint64_t flips, wrong;
+	uint64_t flips, cuts, more, swaps, files, edits, unknown, wrong;
 } opt = { .seed = 0x5eaf, .trial = UINT64_MAX };
 
 /* ---- the run, and its copies ---- */
@@ -80,8 +81,24 @@ static void complain(struct scene *s, const char *what, const char *why, bool wr
 		            " %s\n", what, why, opt.seed, s->trial - 1, s->test);
 }
 
+static void put(struct scene *s, const struct harm_file *f, const void *bytes, size_t n)
+{
+	CHECK_INT(simdisk_put(s->disk, f->path, bytes, n), 0);
+}
+
+/* The file as it was; and now and then a disk without a history. */
+static void mend(struct scene *s, const struct harm_file *f)
+{
+	put(s, f, f->bytes, f->n);
+	if (s->looks % RENEW == 0) {
+		CHECK(simdisk_hash(s->disk, "run") == s->hash);
+		scene_renew(s);
+	}
+}
+
 /* What is harmed on the disk is looked at in ways that change with the number of the trial. */
-static void look_at(struct scene *s, const struct harm_changed *c, int64_t step, const char *what)
+static void look_at(struct scene *s, const struct harm_changed *c, int64_t step, bool numbered,
+                    const char *what)
 {
 	uint64_t n = s->looks++;
 	struct harm_look l = { .dir = "run", .step = step, .ranks = n % 16 == 15 ? 2 : 1,
@@ -90,7 +107,7 @@ static void look_at(struct scene *s, const struct harm_changed *c, int64_t step,
 	bool closed, wrong;
 
 	snprintf(path, sizeof(path), "run/checkpoint-%d", (int)step);
-	l.path = n % 8 == 3 ? path : NULL;
+	l.path = n % 8 == 3 && !numbered ? path : NULL;
 	for (int i = 0; i < c->n; i++)
 		if (c->file[i]->kind == HARM_ATTACHED || c->file[i]->kind == HARM_INDEX)
 			l.attached = c->file[i]->name;
@@ -114,7 +131,7 @@ static void flip(struct scene *s, const struct harm_file *f, size_t bit)
 	c.name = name;
 	snprintf(what, sizeof(what), "%s bit %zu of byte %zu", f->path, bit % 8, bit / 8);
 	CHECK_INT(simdisk_flip(s->disk, f->path, bit), 0);
-	look_at(s, &c, f->step, what);
+	look_at(s, &c, f->step, false, what);
 	CHECK_INT(simdisk_flip(s->disk, f->path, bit), 0);
 	opt.flips++;
 	if (s->looks % RENEW)
@@ -259,6 +276,475 @@ TEST(no_flip_outside_a_step_makes_a_wrong_restore_or_loses_a_step)
 	scene_close(s);
 }
 
+/* ---- lengths ---- */
+
+/* A file of another length stops the latest too; only a step whose manifest is gone is passed over,
+ * and that with a word. */
+static void latest_at(struct scene *s, const struct harm_changed *c, const char *what)
+{
+	struct harm_look l = { .dir = "run", .step = SHEAF_LATEST, .ranks = 1 };
+	char why[600] = "", said[1600];
+	bool closed = harm_look(&s->eye, &l), wrong = l.load_rc == 0 && !l.right;
+
+	s->looks++;
+	snprintf(said, sizeof(said), "%s %s", l.open_msg, l.log);
+	if (wrong)
+		snprintf(why, sizeof(why), "latest: loaded something else");
+	else if (l.open_rc == SHEAF_ECORRUPT ? !strstr(said, "manifest") && !harm_named(c, said)
+	                                     : l.open_rc != 0)
+		snprintf(why, sizeof(why), "latest: %d %.300s", l.open_rc, l.open_msg);
+	else if (l.open_rc == 0 && l.opened != HARM_LATEST &&
+	         (c->file[0]->kind != HARM_MANIFEST || !strstr(l.log, "checkpoint-8")))
+		snprintf(why, sizeof(why), "latest: opened %d; %.300s", (int)l.opened, l.log);
+	if (!closed && !why[0])
+		snprintf(why, sizeof(why), "a descriptor was left open");
+	if (why[0])
+		complain(s, what, why, wrong);
+}
+
+static void length(struct scene *s, const struct harm_file *f, const void *bytes, size_t n,
+                   const char *how)
+{
+	struct harm_changed c = { .file = { f }, .n = 1 };
+	char what[300];
+
+	snprintf(what, sizeof(what), "%s %s, %zu bytes of %zu", f->path, how, n, f->n);
+	put(s, f, bytes, n);
+	look_at(s, &c, f->step, false, what);
+	if (f->step == HARM_LATEST && s->looks % 4 == 0)
+		latest_at(s, &c, what);
+	mend(s, f);
+}
+
+TEST(every_truncation_is_found)
+{
+	struct scene *s = &scene;
+
+	scene_open(s, __func__ + 2);
+	for (int i = 0; i < s->run.files_n; i++) {
+		const struct harm_file *f = &s->run.files[i];
+
+		for (size_t n = 0; f->kind != HARM_DOT && n < f->n; n++)
+			if (turn(s, 23)) {
+				length(s, f, f->bytes, n, "cut");
+				opt.cuts++;
+			}
+	}
+	scene_close(s);
+}
+
+TEST(whatever_a_file_grew_by_is_found)
+{
+	static const size_t by[] = { 1, 7, 4096 };
+	struct scene *s = &scene;
+	uint8_t *more;
+
+	scene_open(s, __func__ + 2);
+	for (int i = 0; i < s->run.files_n; i++) {
+		const struct harm_file *f = &s->run.files[i];
+
+		more = malloc(f->n + 4096);
+		CHECK(more != NULL);
+		memcpy(more, f->bytes, f->n);
+		for (int k = 0; k < 9 && f->kind != HARM_DOT; k++) {
+			for (size_t b = 0; b < by[k % 3]; b++)
+				more[f->n + b] = k < 3 ? 0 : k < 6 ? (uint8_t)(b * 131 + 7)
+				                                   : f->bytes[b % f->n];
+			if (turn(s, 1)) {
+				length(s, f, more, f->n + by[k % 3],
+				       k < 3 ? "and zeros" : k < 6 ? "and garbage" : "and itself");
+				opt.more++;
+			}
+		}
+		free(more);
+	}
+	scene_close(s);
+}
+
+/* ---- files in each other's place, gone, and too many ---- */
+
+static bool is_as_saved(struct scene *s, const struct harm_file *f)
+{
+	size_t n = 0;
+	uint8_t *now = simdisk_get(s->disk, f->path, &n);
+	bool same = now && n == f->n && memcmp(now, f->bytes, n) == 0;
+
+	free(now);
+	return same;
+}
+
+/* What of a step is not as it was. */
+static void changed_in(struct scene *s, int64_t step, struct harm_changed *c)
+{
+	*c = (struct harm_changed){ .n = 0 };
+	for (int i = 0; i < s->run.files_n; i++)
+		if (s->run.files[i].step == step && !is_as_saved(s, &s->run.files[i]))
+			c->file[c->n++] = &s->run.files[i];
+}
+
+/* By its path a step with a manifest that is somebody's opens; nobody is content with it. */
+static void by_path(struct scene *s, int64_t step, const char *what)
+{
+	char path[64], why[600] = "";
+	struct harm_look l = { .path = path, .ranks = 1 };
+	bool wrong;
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d", (int)step);
+	CHECK(harm_look(&s->eye, &l));
+	wrong = l.load_rc == 0 && !l.right;
+	if (l.open_rc == SHEAF_ECORRUPT)
+		return;
+	if (l.open_rc || l.verify_rc != SHEAF_ECORRUPT || l.load_rc != SHEAF_ECORRUPT)
+		snprintf(why, sizeof(why), "by path: %d, verify %d, load %d: %.300s", l.open_rc,
+		         l.verify_rc, l.load_rc, l.load_msg);
+	if (why[0])
+		complain(s, what, why, wrong);
+}
+
+static void look_at_step(struct scene *s, int64_t step, const char *what)
+{
+	struct harm_changed c;
+	bool manifest = false;
+
+	changed_in(s, step, &c);
+	for (int i = 0; i < c.n; i++)
+		manifest |= c.file[i]->kind == HARM_MANIFEST;
+	if (manifest)
+		by_path(s, step, what);
+	look_at(s, &c, step, manifest, what);
+	if (step == HARM_LATEST && c.n > 0)
+		latest_at(s, &c, what);
+}
+
+static void swap(struct scene *s, const struct harm_file *a, const struct harm_file *b)
+{
+	char what[500];
+
+	snprintf(what, sizeof(what), "%s and %s in each other's place", a->path, b->path);
+	put(s, a, b->bytes, b->n);
+	put(s, b, a->bytes, a->n);
+	look_at_step(s, a->step, what);
+	if (b->step != a->step)
+		look_at_step(s, b->step, what);
+	put(s, a, a->bytes, a->n);
+	mend(s, b);
+	opt.swaps++;
+}
+
+static bool in_full_step(const struct harm_file *f)
+{
+	return f->step == HARM_OLDER || f->step == HARM_LATEST;
+}
+
+/* All pairs of a step; the same file of the two; any file of one for any of the other. */
+TEST(files_in_each_others_place_are_found)
+{
+	struct scene *s = &scene;
+
+	scene_open(s, __func__ + 2);
+	for (int i = 0; i < s->run.files_n; i++)
+		for (int k = i + 1; k < s->run.files_n; k++) {
+			const struct harm_file *a = &s->run.files[i], *b = &s->run.files[k];
+
+			if (in_full_step(a) && in_full_step(b) && turn(s, 1))
+				swap(s, a, b);
+		}
+	scene_close(s);
+}
+
+TEST(an_older_file_or_another_runs_in_a_files_place_is_found)
+{
+	struct scene *s = &scene;
+	struct simdisk *far = simdisk_new(opt.seed + 1, SIMDISK_STRICT);
+	struct harm_run other;
+
+	scene_open(s, __func__ + 2);
+	harm_save(far, "run", SALT + 1);
+	harm_walk(&other, far, "run");
+	for (int i = 0; i < s->run.files_n; i++) {
+		const struct harm_file *f = &s->run.files[i];
+
+		for (int k = 0; k < 2 && in_full_step(f); k++) {
+			const struct harm_file *g = k ? harm_find(&other, f->step, f->name)
+				: harm_find(&s->run, HARM_OLDER + HARM_LATEST - f->step, f->name);
+			char what[300];
+
+			CHECK(g != NULL);
+			if (!turn(s, 1))
+				continue;
+			snprintf(what, sizeof(what), "%s of %s in its place", f->path,
+			         k ? "another run" : "the other step");
+			put(s, f, g->bytes, g->n);
+			look_at_step(s, f->step, what);
+			mend(s, f);
+			opt.swaps++;
+		}
+	}
+	harm_release(&other);
+	simdisk_free(far);
+	scene_close(s);
+}
+
+TEST(each_file_that_is_gone_is_missed)
+{
+	struct scene *s = &scene;
+	char what[300];
+
+	scene_open(s, __func__ + 2);
+	for (int i = 0; i < s->run.files_n; i++) {
+		const struct harm_file *f = &s->run.files[i];
+		struct harm_changed c = { .file = { f }, .n = 1 };
+
+		for (int k = 0; k < 17 && f->kind != HARM_DOT; k++) { /* in all ways of looking */
+			if (!turn(s, 1))
+				continue;
+			snprintf(what, sizeof(what), "%s is gone", f->path);
+			CHECK_INT(simdisk_remove(s->disk, f->path), 0);
+			look_at(s, &c, f->step, false, what);
+			if (f->step == HARM_LATEST)
+				latest_at(s, &c, what);
+			mend(s, f);
+			opt.files += k == 0;
+		}
+	}
+	scene_close(s);
+}
+
+TEST(each_file_too_many_is_found_and_harms_no_load)
+{
+	static const char *const extra[] = { "notes.txt", "model-00003-of-00003.safetensors",
+		"model-00001-of-00001.safetensors", "model.safetensors", "sheaf.json.tmp",
+		"alive-0", ".hidden", "optimizer/optimizer-00002-of-00002.safetensors",
+		"master_weights/config.json", "sheaf.pruned" };
+	struct scene *s = &scene;
+	char path[200];
+
+	scene_open(s, __func__ + 2);
+	for (size_t i = 0; i < sizeof(extra) / sizeof(extra[0]); i++)
+		for (int k = 0; k < 34; k++) {
+			int64_t step = k % 2 ? HARM_LATEST : HARM_OLDER;
+			const struct harm_file *like = harm_find(&s->run, step,
+				"model-00001-of-00002.safetensors");
+			struct harm_changed c = { .extra = extra[i] };
+
+			if (!turn(s, 1))
+				continue;
+			snprintf(path, sizeof(path), "run/checkpoint-%d/%s", (int)step, extra[i]);
+			CHECK_INT(simdisk_put(s->disk, path, like->bytes, k < 17 ? like->n : 0), 0);
+			look_at(s, &c, step, false, path);
+			CHECK_INT(simdisk_remove(s->disk, path), 0);
+			opt.files += k < 2;
+		}
+	CHECK(simdisk_hash(s->disk, "run") == s->hash);
+	scene_close(s);
+}
+
+/* ---- whole steps in another place ---- */
+
+static void copy_step(const struct harm_run *from, int64_t step, struct simdisk *disk, int64_t to)
+{
+	char path[300];
+
+	for (int i = 0; i < from->files_n; i++) {
+		const struct harm_file *f = &from->files[i];
+
+		if (f->step != step)
+			continue;
+		snprintf(path, sizeof(path), "run/checkpoint-%d/%s", (int)to, f->name);
+		CHECK_INT(simdisk_put(disk, path, f->bytes, f->n), 0);
+	}
+}
+
+/* By number nobody takes it for step n, however they ask; by its path it is what it was. */
+static void misplaced(struct scene *s, int64_t at, int64_t is, struct harm_eye *knows)
+{
+	char path[64], why[600] = "";
+	struct harm_changed none = { .n = 0 };
+	bool wrong = false;
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d", (int)at);
+	for (int k = 0; k < 4; k++) {
+		struct harm_look l = { .dir = "run", .step = k % 2 ? SHEAF_LATEST : at,
+			.ranks = 1 + k / 2 };
+
+		CHECK(harm_look(&s->eye, &l));
+		if (l.open_rc != SHEAF_ECORRUPT || !strstr(l.open_msg, path) ||
+		    !strstr(l.open_msg, "manifest"))
+			snprintf(why, sizeof(why), "by number: %d %.300s", l.open_rc, l.open_msg);
+		l = (struct harm_look){ .path = path, .ranks = 1 + k / 2, .order = k % 2 };
+		CHECK(harm_look(knows, &l));
+		if (!why[0])
+			harm_judge(&l, &none, why, &wrong);
+		if (!why[0] && l.opened != is)
+			snprintf(why, sizeof(why), "by path it is %d", (int)l.opened);
+	}
+	if (why[0])
+		complain(s, path, why, wrong);
+	opt.files++;
+}
+
+TEST(a_step_under_another_number_or_of_another_run_is_refused_by_number)
+{
+	static const struct { int from, to; } moves[] = { { 8, 11 }, { 7, 10 }, { 7, 8 } };
+	struct scene *s = &scene;
+	struct simdisk *far = simdisk_new(opt.seed + 1, SIMDISK_STRICT);
+	struct harm_run other;
+	struct harm_eye knows;
+
+	scene_open(s, __func__ + 2);
+	harm_save(far, "run", SALT + 1);
+	harm_walk(&other, far, "run");
+	harm_eye_open(&knows, s->disk, SALT + 1);
+	for (int i = 0; i < 6; i++) {
+		int from = moves[i % 3].from, to = i < 3 ? moves[i].to : HARM_LATEST + 3 * (i % 2);
+		char path[64];
+
+		scene_renew(s);
+		harm_eye_move(&knows, s->disk);
+		snprintf(path, sizeof(path), "run/checkpoint-%d", i < 3 ? from : HARM_LATEST);
+		CHECK_INT(simdisk_remove(s->disk, path), 0);
+		if (i < 3 && to == HARM_LATEST)
+			CHECK_INT(simdisk_remove(s->disk, "run/checkpoint-8"), 0);
+		copy_step(i < 3 ? &s->run : &other, from, s->disk, to);
+		misplaced(s, to, from, i < 3 ? &s->eye : &knows);
+	}
+	harm_eye_close(&knows);
+	harm_release(&other);
+	simdisk_free(far);
+	scene_close(s);
+}
+
+/* ---- the manifest, edited ---- */
+
+static bool begins(const char *s, const char *const *list)
+{
+	for (; *list; list++)
+		if (strncmp(s, *list, strlen(*list)) == 0)
+			return true;
+	return false;
+}
+
+/* What the manifest alone knows: with `self` made right nothing contradicts it, and nothing that
+ * verify proves or a load gives depends on it. Ties are its own too: a name that is no longer one
+ * is missing, and one that is tied elsewhere is what the manifest says. */
+static const char *const its_own[] = { "session", "parent", "created", "writer", "config", "flags",
+	"file_bytes_max", "ranks", "mesh", "plan", "notes", "tied", NULL };
+/* What verify compares and a load does not take anything from. */
+static const char *const told_twice[] = { "attached", NULL };
+
+static bool is_told_twice(const char *path)
+{
+	size_t n = strlen(path);
+
+	return begins(path, told_twice) ||
+	       (strncmp(path, "families[", 9) == 0 && n > 8 &&
+	        (strcmp(path + n - 8, ".tensors") == 0 || strcmp(path + n - 6, ".bytes") == 0)) ||
+	       (strncmp(path, "files[", 6) == 0 && n > 4 && strcmp(path + n - 4, ".crc") == 0);
+}
+
+/* With a `self` that is right: refused as it is opened, or found, or nobody's to know. */
+static void judge_edit(struct scene *s, const struct harm_look *l, const char *path,
+                       const char *what)
+{
+	bool wrong = l->load_rc == 0 && !l->right, own = begins(path, its_own);
+	char why[600] = "";
+
+	if (wrong)
+		snprintf(why, sizeof(why), "loaded, and it is not what was saved");
+	else if (l->open_rc == SHEAF_ECORRUPT || l->open_rc == SHEAF_EFORMAT)
+		snprintf(why, sizeof(why), "%s", strstr(l->open_msg, "sheaf.json") ||
+		         strstr(l->open_msg, "manifest") ? "" : l->open_msg);
+	else if (l->open_rc)
+		snprintf(why, sizeof(why), "open: %d %.300s", l->open_rc, l->open_msg);
+	else if (l->verify_rc != SHEAF_ECORRUPT && !(own && l->verify_rc == 0))
+		snprintf(why, sizeof(why), "verify: %d %.300s", l->verify_rc, l->verify_msg);
+	else if (l->load_rc != SHEAF_ECORRUPT &&
+	         !(l->load_rc == 0 && (own || is_told_twice(path))))
+		snprintf(why, sizeof(why), "load: %d %.300s", l->load_rc, l->load_msg);
+	if (why[0])
+		complain(s, what, why, wrong);
+}
+
+static void edit(struct scene *s, const struct harm_file *f, const struct harm_value *v,
+                 enum harm_edit how, bool prove)
+{
+	struct harm_changed c = { .file = { f }, .n = 1 };
+	char what[300], path[64];
+	size_t n = f->n;
+	char *text = harm_edit((const char *)f->bytes, &n, v, how, prove);
+
+	if (!text)
+		return;
+	snprintf(what, sizeof(what), "%s: %s, edit %d%s", f->path, v->path, how,
+	         prove ? ", proved" : "");
+	snprintf(path, sizeof(path), "run/checkpoint-%d", (int)f->step);
+	put(s, f, text, n);
+	for (int k = 0; k < 4; k++) {
+		struct harm_look l = { .dir = "run", .step = f->step, .ranks = 1 + k / 3,
+			.order = k % 2, .path = k == 2 && strcmp(v->path, "step") ? path : NULL };
+
+		if (!prove) {
+			look_at(s, &c, f->step, false, what);
+			continue;
+		}
+		CHECK(harm_look(&s->eye, &l));
+		if (!l.path || strcmp(v->path, "run")) /* by path the run is nobody's business */
+			judge_edit(s, &l, v->path, what);
+		opt.unknown += k == 0 && l.verify_rc == 0;
+	}
+	mend(s, f);
+	free(text);
+	opt.edits++;
+}
+
+TEST(every_value_of_a_manifest_is_proved_or_is_its_own)
+{
+	struct scene *s = &scene;
+	struct harm_values values;
+
+	scene_open(s, __func__ + 2);
+	for (int i = 0; i < s->run.files_n; i++) {
+		const struct harm_file *f = &s->run.files[i];
+
+		if (f->kind != HARM_MANIFEST || f->step != HARM_LATEST)
+			continue;
+		harm_values(&values, (const char *)f->bytes, f->n);
+		CHECK(values.n > 80);
+		for (int k = 1; k < values.n; k++)
+			for (int e = 0; e < 2 * HARM_EDITS; e++)
+				if (turn(s, 3) && (e < HARM_EDITS ||
+				                   strcmp(values.v[k].path, "self")))
+					edit(s, f, &values.v[k], e % HARM_EDITS, e >= HARM_EDITS);
+	}
+	CHECK(opt.trial != UINT64_MAX || opt.unknown > 5);
+	scene_close(s);
+}
+
+static void print_counts(void)
+{
+	const struct { const char *key, *word; uint64_t n; } counts[] = {
+		{ "flips", "flips tried", opt.flips }, { "truncations", "truncations", opt.cuts },
+		{ "extensions", "extensions", opt.more }, { "swaps", "swaps", opt.swaps },
+		{ "files", "files gone, extra or moved", opt.files },
+		{ "edits", "edits of a manifest", opt.edits },
+		{ "its_own", "of them told by the manifest alone", opt.unknown },
+		{ "wrong_restores", "wrong restores", opt.wrong },
+	};
+
+	printf(opt.json ? "{" : "#");
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+		if (opt.json)
+			printf("\"%s\": %" PRIu64 ", ", counts[i].key, counts[i].n);
+		else
+			printf(" %s %" PRIu64 "%s", counts[i].word, counts[i].n,
+			       i + 1 < sizeof(counts) / sizeof(counts[0]) ? "," : "");
+	if (opt.json)
+		printf("\"all\": %s, \"seed\": %" PRIu64 "}\n", opt.all ? "true" : "false",
+		       opt.seed);
+	else
+		printf(" (%s, seed 0x%" PRIx64 ")\n", opt.all ? "all" : "some of all", opt.seed);
+}
+
 int main(int argc, char **argv)
 {
 	int n = 1;
@@ -277,7 +763,6 @@ int main(int argc, char **argv)
 	}
 	argv[n] = NULL;
 	n = t_main(n, argv);
-	printf("# flips %" PRIu64 ", wrong restores %" PRIu64 ", seed 0x%" PRIx64 "\n", opt.flips,
-	       opt.wrong, opt.seed);
+	print_counts();
 	return n;
 }
