@@ -344,10 +344,12 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		if (waits_for_net(save, &save->plan->work.segs[i]))
 			came(shf_own_ctl(save, i));
 	rc = write_whole(save, segs, SIZE_MAX, &own);
+	/* Counters lie in the image, which others write too. */
 	for (size_t i = save->open_seg; i < segs.end && rc == 0; i++)
-		if (!always(is_written(save, i)))
-			rc = shf_fail(&own, SHEAF_EBUG, "step %lld: a segment is not whole",
-			              (long long)save->step);
+		if (!is_written(save, i))
+			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
+			              "whole: the image has changed", (long long)save->step,
+			              save->plan->layout.files[save->plan->work.segs[i].file].name);
 	if (rc < 0)
 		shf_save_stick(save, rc, &own);
 	if (rc < 0 && err)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include "engine.h"
 #include "harmedit.h"
+#include "harmflight.h"
 #include "harmtry.h"
 
 #define main t_main
@@ -23,6 +24,7 @@
 static struct {
 	uint64_t seed, trial;           /* trial: UINT64_MAX: all */
 	bool all, json;
+	struct harm_flights air;
 	uint64_t flips, cuts, more, swaps, files, edits, unknown, wrong;
 } opt = { .seed = 0x5eaf, .trial = UINT64_MAX };
 
@@ -720,6 +722,28 @@ TEST(every_value_of_a_manifest_is_proved_or_is_its_own)
 	scene_close(s);
 }
 
+/* ---- in flight ---- */
+
+TEST(nothing_that_changes_in_flight_is_trusted)
+{
+	uint64_t n = opt.all ? 100000 : 1000;
+	struct scene *s = &scene;
+	char why[900];
+
+	*s = (struct scene){ .test = __func__ + 2 };
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t wrong = opt.air.wrong;
+
+		if (!turn(s, 1))
+			continue;
+		if (harm_flight(&opt.air, opt.seed, i, why)[0])
+			complain(s, "in flight", why, opt.air.wrong > wrong);
+	}
+	harm_flights_end();
+	CHECK_INT(s->bad, 0);
+	CHECK(opt.trial != UINT64_MAX || opt.air.fired > n / 3);
+}
+
 static void print_counts(void)
 {
 	const struct { const char *key, *word; uint64_t n; } counts[] = {
@@ -728,6 +752,10 @@ static void print_counts(void)
 		{ "files", "files gone, extra or moved", opt.files },
 		{ "edits", "edits of a manifest", opt.edits },
 		{ "its_own", "of them told by the manifest alone", opt.unknown },
+		{ "in_flight", "in flight", opt.air.fired },
+		{ "refused", "of them refused where they happened", opt.air.refused },
+		{ "found", "found by the next load or verify", opt.air.found },
+		{ "harmless", "right in the end", opt.air.harmless },
 		{ "wrong_restores", "wrong restores", opt.wrong },
 	};
 
@@ -738,6 +766,10 @@ static void print_counts(void)
 		else
 			printf(" %s %" PRIu64 "%s", counts[i].word, counts[i].n,
 			       i + 1 < sizeof(counts) / sizeof(counts[0]) ? "," : "");
+	if (!opt.json)
+		for (int i = 0; i < HARM_DEEDS; i++)
+			printf("%s %s %" PRIu64, i ? "," : "; in flight:", harm_deed_name(i),
+			       opt.air.by[i]);
 	if (opt.json)
 		printf("\"all\": %s, \"seed\": %" PRIu64 "}\n", opt.all ? "true" : "false",
 		       opt.seed);
