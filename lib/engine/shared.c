@@ -5,8 +5,9 @@
  * Proof: readers sum a window, and take what they want of it themselves, only when every other rank
  * has taken its bytes from it. So a byte that changes in an image, before others looked at it or
  * while they did, is found; the load fails then on all ranks. What goes to another node has its
- * digest with it, from the look that copied it into the message. */
+ * proof with it, from the look that copied it into the message. */
 #include "copy.h"
+#include "crc64.h"
 #include "err.h"
 #include "load.h"
 
@@ -103,7 +104,24 @@ static void windows_free(struct shf_load *ld, struct window h[2])
 	}
 }
 
-/* ---- what travels to another node, per move: 8 bytes of digest, then the box ---- */
+/* ---- what travels to another node, per move: 8 bytes of proof, then the box ---- */
+
+/* What a message proves is its digest and whose it is. The digest alone is right too for the bytes
+ * of another tensor at the same place, for those of another step, and for zeros anywhere. */
+static uint64_t proof(uint64_t digest, uint32_t tensor, const struct shf_lt_tensor *t,
+                      const struct shf_box *box)
+{
+	uint8_t label[16 + 16 * SHEAF_DIMS_MAX];
+	size_t n = 16;
+
+	shf_put64(label, tensor);
+	shf_put64(label + 8, t->digest);
+	for (int32_t d = 0; d < box->ndim; d++, n += 16) {
+		shf_put64(label + n, (uint64_t)box->start[d]);
+		shf_put64(label + n + 8, (uint64_t)box->count[d]);
+	}
+	return digest ^ shf_crc64(label, n);
+}
 
 struct net {
 	uint8_t *out, *in;
@@ -193,7 +211,8 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			              shf_place_in(ld->step->run->images.own.base, g->image, g->lo,
 			                           t),
 			              net->out + at[v->rank] + 8, &sums);
-			shf_put64(net->out + at[v->rank], sums.digest);
+			shf_put64(net->out + at[v->rank],
+			          proof(sums.digest, v->tensor, t, &v->box));
 			at[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 			ld->net_bytes += message_bytes(ld, v->rank, v->tensor, &v->box);
 		}
@@ -213,9 +232,10 @@ static int disagree(const struct shf_load *ld, const struct shf_lt_tensor *t,
 	                shf_box_print(box, text, sizeof(text)));
 }
 
-/* One box, into every slice of this rank that holds all of it. sum: of its message; NULL: none. */
+/* One box, into every slice of this rank that holds all of it. told: its message's proof; NULL: it
+ * came in none. */
 static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_place_at from,
-                   const uint64_t *sum, struct sheaf_error *err)
+                   const uint64_t *told, struct sheaf_error *err)
 {
 	const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
 	const struct shf_holds *h = &ld->holds;
@@ -229,12 +249,12 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 		if (!shf_box_contains(&h->a[i].box, &v->box))
 			continue;
 		found = true;
-		if (!sum) {
+		if (!told) {
 			shf_copy_out(t, s, &v->box, from, NULL);
 			continue;
 		}
 		shf_copy_out(t, s, &v->box, from, &taken);
-		if (taken.digest != *sum)
+		if (proof(taken.digest, v->tensor, t, &v->box) != *told)
 			return disagree(ld, t, &v->box, err);
 	}
 	if (!always(found))
@@ -255,7 +275,7 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 	for (size_t i = serves.first; i < serves.end && rc == 0; i++) {
 		const struct shf_serve *v = &w->serves[i];
 		const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
-		uint64_t bytes = shf_box_bytes(t, &v->box), sum;
+		uint64_t bytes = shf_box_bytes(t, &v->box), told;
 		struct shf_place_at from;
 
 		if (shares_memory(ld, v->rank)) {
@@ -264,10 +284,10 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 			rc = scatter(ld, v, from, NULL, err);
 			continue;
 		}
-		sum = shf_get64(net->in + at);
+		told = shf_get64(net->in + at);
 		from = (struct shf_place_at){ .data = net->in + at + 8, .packed = true };
 		at += 8 + (size_t)bytes;
-		rc = scatter(ld, v, from, &sum, err);
+		rc = scatter(ld, v, from, &told, err);
 	}
 	return rc;
 }

@@ -10,7 +10,7 @@ enum { RANKS = 4, IMAGES = 32, LAYOUTS = 3, KEPT = 100 };
 
 static const int32_t nodes_of[][RANKS] = { { 0 }, { 1, 2, 1, 2 }, { 1, 1, 2, 2 }, { 1, 2, 3, 4 } };
 static const char *const deed_names[HARM_DEEDS] = { "image", "images swapped", "message",
-	"messages swapped", "message shifted", "disk", "told", "table" };
+	"messages swapped", "message shifted", "message lost", "disk", "told", "table" };
 
 /* The machine and the group of all ranks, of which one runs at a time. */
 static struct {
@@ -144,6 +144,11 @@ static void misdirect(uint8_t *in, const size_t *bytes)
 			exchange(in + at[a], in + at[b], n);
 		return;
 	}
+	if (evil.deed == HARM_MESSAGE_LOST) {
+		memset(in + at[a], 0, bytes[a]);
+		evil.fired += bytes[a] > 0;
+		return;
+	}
 	n = at[RANKS];
 	m = 1 + draw() % (n / 2);
 	exchange(in + draw() % (n - m + 1), in + draw() % (n - m + 1), m);
@@ -164,6 +169,8 @@ static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, v
 	if (now(HARM_MESSAGE_SWAP))
 		misdirect(in, in_bytes);
 	if (now(HARM_MESSAGE_SHIFT))
+		misdirect(in, in_bytes);
+	if (now(HARM_MESSAGE_LOST))
 		misdirect(in, in_bytes);
 	return rc;
 }
@@ -254,8 +261,8 @@ static void tamper(struct hand *h)
 
 /* ---- what is saved and loaded ---- */
 
-/* Tensors of one shape, so that messages are of one size: rows, columns, or each rank
- * a whole tensor; and one that everybody has. */
+/* Tensors of one shape, so that messages are of one size: rows, of each tensor another part; columns,
+ * of each the same; or each rank a whole tensor; and one that everybody has. */
 static void held(struct hand *h)
 {
 	static const char *const names[] = { "a", "b", "c", "d" };
@@ -265,7 +272,7 @@ static void held(struct hand *h)
 		struct sheaf_slice *s = hand_add(h, "model", names[k], SHEAF_F32, 2, 40, 48);
 
 		if (variant < 2)
-			hand_cut(s, variant, (h->rank + k) % RANKS, RANKS);
+			hand_cut(s, variant, (h->rank + (variant ? 0 : k)) % RANKS, RANKS);
 		else if (k != h->rank)
 			s->count[0] = 0;
 	}

@@ -13,6 +13,7 @@ enum harm_deed {
 	HARM_MESSAGE,                   /* a bit of what came from other nodes */
 	HARM_MESSAGE_SWAP,              /* what came from two ranks, in each other's place */
 	HARM_MESSAGE_SHIFT,             /* a stretch of it in another's place */
+	HARM_MESSAGE_LOST,              /* what came from a rank is zeros */
 	HARM_DISK,                      /* a bit of what is being written, or was just read */
 	HARM_TOLD,                      /* a bit of manifest, sums or headers as ranks are told */
 	HARM_TABLE,                     /* a bit of the table of sums of an open step */
