@@ -261,8 +261,8 @@ static void tamper(struct hand *h)
 
 /* ---- what is saved and loaded ---- */
 
-/* Tensors of one shape, so that messages are of one size: rows, of each tensor another part; columns,
- * of each the same; or each rank a whole tensor; and one that everybody has. */
+/* Tensors of one shape, so that messages are of one size: rows, of each another part; columns, of
+ * each the same; or each rank a whole tensor; and one that everybody has. */
 static void held(struct hand *h)
 {
 	static const char *const names[] = { "a", "b", "c", "d" };

@@ -121,6 +121,26 @@ void harm_hand_want(struct harm_hand *h, int64_t step)
 	h->step = step;
 }
 
+int harm_read(struct sheaf_step *step, uint64_t salt, uint64_t i, bool *right, char who[130],
+              struct sheaf_error *err)
+{
+	const struct tensor *t = &tensors[i % TENSORS];
+	size_t from, n;
+	struct sheaf_slice s = rows(t, 0, 1, &from, &n);
+	uint8_t *got = need(malloc(n + 1)), *want = need(malloc(n + 1));
+	int rc;
+
+	s.data = got;
+	memset(got, 0xA5, n);
+	values(want, t, salt, step->number, 0, n);
+	rc = shf_step_read(step, &s, err);
+	*right = memcmp(got, want, n) == 0;
+	snprintf(who, 130, "%s/%s", t->family, t->tied ? t->tied : t->name);
+	free(got);
+	free(want);
+	return rc;
+}
+
 bool harm_hand_right(const struct harm_hand *h)
 {
 	return memcmp(h->memory, h->want, h->n) == 0;

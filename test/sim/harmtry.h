@@ -6,7 +6,7 @@
 #include "harmrun.h"
 
 enum { HARM_FOUND = 24, HARM_CHANGED = 24 };
-enum harm_order { HARM_VERIFY_FIRST, HARM_LOAD_FIRST, HARM_ORDERS };
+enum harm_order { HARM_VERIFY_FIRST, HARM_LOAD_FIRST, HARM_READ_FIRST, HARM_ORDERS };
 
 struct harm_found {
 	char what[16], file[160], family[40], name[80];
@@ -28,13 +28,15 @@ struct harm_look {
 	const char *attached;           /* to be read too, or NULL */
 	bool verify_only;               /* its tensors are not those of the hands */
 	/* what came of it, of rank 0 where both must say the same */
-	int run_rc, open_rc, verify_rc, load_rc, attached_rc;   /* 1: not asked */
+	int run_rc, open_rc, verify_rc, load_rc, attached_rc, read_rc;  /* 1: not asked */
 	char open_msg[500], verify_msg[500], load_msg[500], attached_msg[500];
+	char read_msg[500], read_who[130];      /* of one tensor, alone */
 	int64_t opened;                 /* number of the step, -1 */
 	struct harm_found found[HARM_FOUND];
 	int found_n;
 	uint64_t findings;
 	bool right, touched;            /* of the caller's memory */
+	bool read_right;
 	bool agreed;                    /* ranks said the same */
 	char log[1000];
 };
