@@ -130,6 +130,19 @@ int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err)
 	return 0;
 }
 
+int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33])
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc;
+
+	session[0] = '\0';
+	rc = shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX);
+	if (rc < 0 || !shf_owner_get(text.data, text.len, owner, session))
+		session[0] = '\0';
+	shf_buf_release(&text);
+	return rc == -EFBIG ? 0 : rc;
+}
+
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -137,13 +150,6 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 	int64_t put;
 	int rc;
 
-	s->prev_session[0] = '\0';
-	rc = shf_text_read(sys, s->dot, "lock", &text, TEXT_MAX);
-	if (rc < 0 && rc != -EFBIG)
-		goto out;
-	if (rc < 0 || !shf_owner_get(text.data, text.len, &s->prev, s->prev_session))
-		s->prev_session[0] = '\0';
-	shf_buf_reset(&text);
 	shf_owner_put(&text, &s->self, s->session);
 	if (text.oom) {
 		rc = -ENOMEM;

@@ -66,6 +66,7 @@ struct check {
 	const struct shf_manifest *m;
 	struct wants wants;
 	struct sheaf_error *err;
+	uint64_t there;         /* bytes of a manifest that S has already; 0: C6 is to come */
 };
 
 static int by_name(const void *a, const void *b)
@@ -83,7 +84,7 @@ static int wants_fill(struct check *c)
 	const struct shf_manifest *m = c->m;
 	struct wants *w = &c->wants;
 
-	w->all = shf_zalloc(m->files_n + m->attached_n + 1, sizeof(*w->all));
+	w->all = shf_zalloc(m->files_n + m->attached_n + 2, sizeof(*w->all));
 	if (!w->all)
 		return shf_fail(c->err, SHEAF_ENOMEM, "%s: no memory for the names of step %lld",
 		                c->s->path, (long long)m->step);
@@ -92,6 +93,8 @@ static int wants_fill(struct check *c)
 	for (size_t i = 0; i < m->attached_n; i++)
 		w->all[w->n++] = (struct want){ m->attached[i].name, m->attached[i].bytes, false };
 	w->all[w->n++] = (struct want){ m->sums.name, m->sums.bytes, false };
+	if (c->there)
+		w->all[w->n++] = (struct want){ "sheaf.json", c->there, false };
 	qsort(w->all, w->n, sizeof(*w->all), by_name);
 	return 0;
 }
@@ -313,28 +316,59 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return SHEAF_EINDOUBT;
 }
 
+static int is_open(const struct check *c)
+{
+	if (c->s->writer && c->g->dir >= 0 && c->g->name[0] && c->m->step == c->g->step)
+		return 0;
+	return shf_fail(c->err, SHEAF_EINVAL, "%s: step %lld cannot be published from this stage",
+	                c->s->path, (long long)c->m->step);
+}
+
+/* C6 to C9, with the bytes of the manifest. */
+static int finish(struct check *c, const struct shf_buf *text)
+{
+	int rc = c->there ? 0 : write_manifest(c, text);
+
+	if (rc == 0)
+		rc = shf_lock_check(c->s, c->err);      /* C7 */
+	if (rc == 0)
+		rc = rename_stage(c, text);
+	return rc == 0 ? sync_parents(c->s, c->g->step, c->err) : rc;
+}
+
 int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf_manifest *m,
                       struct sheaf_error *err)
 {
-	struct check c = { s, g, m, { NULL, 0 }, err };
+	struct check c = { s, g, m, { NULL, 0 }, err, 0 };
 	struct shf_buf text = SHF_BUF_INIT;
-	int rc;
+	int rc = is_open(&c);
 
-	if (!s->writer || g->dir < 0 || g->name[0] == '\0' || m->step != g->step)
-		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld cannot be published from this "
-		                "stage", s->path, (long long)m->step);
-	rc = settle(&c);
+	if (rc == 0)
+		rc = settle(&c);
 	if (rc == 0)
 		rc = encode(&c, &text);
 	if (rc == 0)
-		rc = write_manifest(&c, &text);
-	if (rc == 0)
-		rc = shf_lock_check(s, err);    /* C7 */
-	if (rc == 0)
-		rc = rename_stage(&c, &text);
-	if (rc == 0)
-		rc = sync_parents(s, g->step, err);
+		rc = finish(&c, &text);
 	shf_free(c.wants.all);
 	shf_buf_release(&text);
+	return rc;
+}
+
+int shf_stage_publish_as(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
+                         bool there, struct sheaf_error *err)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+	struct check c = { s, g, &m, { NULL, 0 }, err, there ? text->len : 0 };
+	int rc = shf_manifest_decode(&m, &arena, text->data, text->len, "sheaf.json", err);
+
+	if (rc == 0)
+		rc = is_open(&c);
+	if (rc == 0)
+		rc = settle(&c);
+	if (rc == 0)
+		rc = finish(&c, text);
+	shf_free(c.wants.all);
+	shf_arena_release(&arena);
 	return rc;
 }

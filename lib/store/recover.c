@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a dead job left, settled under the lock, in this order: stages of the dead deleted, the
  * trash emptied further, a rewind that was cut finished. Never a step created (I11): a failure
- * that was reported must stay a failure, so a whole stage is deleted like half of one (I7).
+ * that was reported must stay a failure, so a whole stage is deleted like half of one (I7). A
+ * person who knows better salvages it before (salvage.c).
  * Litter that cannot be deleted stops nobody; it is tried again by the next job. */
 #include "err.h"
 #include "tree.h"
@@ -40,12 +41,11 @@ static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
 }
 
 /* What an alive-<node> file proves. DEAD only if its lock can be had and then its process is
- * proven dead, or its kernel, which is ours, let go of it, or it gave no sign for a day: other
- * hosts and file systems without locks make the living look dead. SILENT: the lock is free, but
- * the text was not yet written, or a power cut took it. */
+ * proven dead, or its kernel, which is ours, let go of it, or it gave no sign for a day. SILENT:
+ * the lock is free, but the text was not yet written, or a power cut took it. */
 enum proof { ALIVE, DEAD, SILENT };
 
-static enum proof alive_proof(struct shf_store *s, int dir, const char *name)
+static enum proof alive_proof(struct shf_store *s, int dir, const char *name, bool look)
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_buf text = SHF_BUF_INIT;
@@ -55,10 +55,10 @@ static enum proof alive_proof(struct shf_store *s, int dir, const char *name)
 	enum proof proof = ALIVE;
 	int fd, rc;
 
-	fd = sys->ops->open(sys->arg, dir, name, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+	fd = sys->ops->open(sys->arg, dir, name, (look ? 0 : SHF_O_WRITE) | SHF_O_NOFOLLOW, 0);
 	if (fd < 0)
 		return ALIVE;
-	rc = sys->ops->lock(sys->arg, fd, true);
+	rc = sys->ops->lock(sys->arg, fd, !look);
 	if (rc < 0 && !shf_lock_is_absent(rc))
 		goto out;
 	if (sys->ops->fstat(sys->arg, fd, &st) < 0)
@@ -92,8 +92,8 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
 }
 
-static bool stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
-                          const char *session)
+bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
+                       const char *session, bool look)
 {
 	bool any = false, silent = false;
 
@@ -102,7 +102,7 @@ static bool stage_is_dead(struct shf_store *s, int dir, const struct shf_names *
 
 		if (strncmp(p, "alive-", 6) != 0)
 			continue;
-		proof = alive_proof(s, dir, p);
+		proof = alive_proof(s, dir, p, look);
 		if (proof == ALIVE)
 			return false;
 		any = true;
@@ -125,7 +125,7 @@ static int clean_stage(struct shf_store *s, const char *name, const char *sessio
 		shf_fd_close(s->sys, &dir);
 		return rc == -ENOMEM ? rc : 0;
 	}
-	if (stage_is_dead(s, dir, &names, session)) {
+	if (shf_stage_is_dead(s, dir, &names, session, false)) {
 		for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
 			if (strncmp(p, "alive-", 6) != 0)
 				shf_tree_remove(s->sys, dir, p);
@@ -137,6 +137,24 @@ static int clean_stage(struct shf_store *s, const char *name, const char *sessio
 	return 0;
 }
 
+bool shf_copy_is_old(struct shf_store *s, int dir)
+{
+	struct shf_stat st;
+
+	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_COPY_S);
+}
+
+/* Half a copy is no failed save: it is left for the next try, but not for ever. */
+static void clean_copy(struct shf_store *s, const char *name)
+{
+	int dir = shf_dir_open(s->sys, s->stage, name);
+	bool old = dir >= 0 && shf_copy_is_old(s, dir);
+
+	shf_fd_close(s->sys, &dir);
+	if (old)
+		shf_tree_remove(s->sys, s->stage, name);
+}
+
 static int clean_stages(struct shf_store *s)
 {
 	struct shf_names names;
@@ -146,10 +164,17 @@ static int clean_stages(struct shf_store *s)
 
 	if (rc < 0)
 		return rc;
-	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
-		if (shf_step_split(p, &step, session) &&
-		    !shf_tree_is_step(s, s->stage, p, step))
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		bool copy = shf_copy_split(p, &step, session);
+
+		if ((!copy && !shf_step_split(p, &step, session)) ||
+		    shf_tree_is_step(s, s->stage, p, step))
+			continue;
+		if (copy)
+			clean_copy(s, p);
+		else
 			rc = clean_stage(s, p, session);
+	}
 	shf_names_release(&names);
 	return rc;
 }

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step being made: .sheaf/stage/<step>-<session of this save>/. Its session begins with half
  * of the writer's, so that the next job can tell whose it was, and ends in fresh digits, so that
- * no save ever meets another's leavings (I5). */
+ * no save ever meets another's leavings (I5).
+ *
+ * A step being copied from elsewhere: .sheaf/stage/copy-<step>-<session of the step>/. That name is
+ * the same for whoever copies it, so that a copy which was cut is taken up by the next one; and it
+ * is no stage to those who clean up after saves. Two copiers that know nothing of each other write
+ * the same bytes under names of their own, and C7 lets one of them through. */
 #include "err.h"
 #include "tree.h"
 
@@ -88,6 +93,16 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return 0;
 }
 
+int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	int rc = check_target(s, step, err);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_mark_clear(s, step);   /* of a step of that number that is gone */
+	return rc < 0 ? shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step) : 0;
+}
+
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err)
 {
@@ -99,12 +114,10 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	if (!s->writer || step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing "
 		                "and a number that is not negative", s->path, (long long)step);
-	rc = check_target(s, step, err);
+	rc = shf_stage_room(s, step, err);
 	if (rc < 0)
 		return rc;
-	rc = shf_mark_clear(s, step);   /* of a step of that number that is gone */
-	if (rc == 0)
-		rc = shf_id_draw(sys, fresh, 16);
+	rc = shf_id_draw(sys, fresh, 16);
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step);
 	snprintf(g->name, sizeof(g->name), "%lld-%.16s%s", (long long)step, s->session, fresh);
@@ -119,6 +132,30 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	               : make_folders(s, g, folders, err);
 	if (rc < 0)
 		shf_stage_discard(s, g);
+	return rc;
+}
+
+int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const char *session,
+                   const char *const *folders, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = s->sys;
+	int rc;
+
+	init(s, g, step);
+	if (!s->writer || step < 0 || !shf_id_is_valid(session, 32))
+		return shf_fail(err, SHEAF_EINVAL, "%s: a copy of step %lld needs a run open for "
+		                "writing and the session of the step", s->path, (long long)step);
+	rc = shf_stage_room(s, step, err);
+	if (rc < 0)
+		return rc;
+	snprintf(g->name, sizeof(g->name), "copy-%lld-%s", (long long)step, session);
+	rc = sys->ops->mkdir(sys->arg, s->stage, g->name, 0777);
+	if (rc >= 0 || rc == -EEXIST)
+		rc = g->dir = shf_dir_open(sys, s->stage, g->name);
+	rc = rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name)
+	            : make_folders(s, g, folders, err);
+	if (rc < 0)
+		shf_stage_close(s, g);
 	return rc;
 }
 

@@ -188,7 +188,7 @@ static int run_id_of_steps(struct shf_store *s)
 	return 0;
 }
 
-static int run_id_make(struct shf_store *s, struct sheaf_error *err)
+static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	char text[64];
 	int rc;
@@ -197,7 +197,9 @@ static int run_id_make(struct shf_store *s, struct sheaf_error *err)
 	if (rc < 0 || s->run[0])
 		return rc;
 	rc = run_id_of_steps(s);
-	if (rc == 0 && s->run[0] == '\0')
+	if (rc == 0 && s->run[0] == '\0' && run)
+		memcpy(s->run, run, sizeof(s->run));
+	else if (rc == 0 && s->run[0] == '\0')
 		rc = shf_id_draw(s->sys, s->run, 32);
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
@@ -276,7 +278,7 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 	return 0;
 }
 
-int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err)
 {
 	int rc;
@@ -306,17 +308,43 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 		goto out;
 	}
 	s->writer = true;
-	rc = shf_lock_write(s, err);
-	if (rc == 0)
-		rc = run_id_make(s, err);
-	if (rc == 0)
-		rc = sync_names(s, err);
-	if (rc == 0)
-		rc = shf_store_recover(s, err);
+	rc = shf_lock_read(s, &s->prev, s->prev_session);
+	if (rc < 0)
+		rc = shf_fail_io(err, -rc, "%s/.sheaf/lock", path);
 out:
 	if (rc < 0)
 		shf_store_close(s);
 	return rc;
+}
+
+int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
+{
+	int rc = shf_lock_write(s, err);
+
+	if (rc == 0)
+		rc = run_id_make(s, run, err);
+	return rc == 0 ? sync_names(s, err) : rc;
+}
+
+int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+                     int wait_ms, const char *run, struct sheaf_error *err)
+{
+	int rc = shf_own_begin(s, sys, path, create, wait_ms, err);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_own_end(s, run, err);
+	if (rc == 0)
+		rc = shf_store_recover(s, err);
+	if (rc < 0)
+		shf_store_close(s);
+	return rc;
+}
+
+int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+                  int wait_ms, struct sheaf_error *err)
+{
+	return shf_store_own_as(s, sys, path, create, wait_ms, NULL, err);
 }
 
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,

@@ -6,6 +6,7 @@
  *   <run>/.sheaf/run                   "sheaf-run 1\n<32 hex run id>\n"
  *               /lock                  held by the writer (OFD lock); text: who and which session
  *               /stage/<step>-<session>/     alive-<node> inside while it is being made
+ *               /stage/copy-<step>-<session>/        a step being copied, which says session
  *               /trash/<step>-<session>/     pruned, until the grace is over
  *               /aside/<step>-<session>/     rewound
  *               /rewind                journal of a rewind in progress
@@ -38,6 +39,9 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
  * within wait_ms (EBUSY naming the holder), draws a session, writes the lock file, recovers. */
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
+/* The same; a run that has no identity yet gets `run`. */
+int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+                     int wait_ms, const char *run, struct sheaf_error *err);
 /* Another rank of the writing job: opens what rank 0 made, with its run id and session. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err);
@@ -51,13 +55,18 @@ struct shf_stage {              /* a step being made */
 	int dir;                        /* descriptor of S */
 	int alive;                      /* descriptor of S/alive-<node>, locked; -1 */
 	int64_t step;
-	char name[64];                  /* <step>-<session of this save> */
+	char name[64];                  /* <step>-<session of this save>; of a copy, copy-<step>-
+	                                 * <session of the step> */
 	char session[33];               /* of the run's writer */
 };
 /* C0 on rank 0: T must not exist (EEXIST; mere remains of a step are set aside); mkdir S and family
  * folders. families: NULL-ended; "." needs none. Then the other ranks join by name. */
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err);
+/* C0 of a copy: the same, but S is taken up if it is there. Closed and not discarded, it waits
+ * SHF_COPY_S for the next one. */
+int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const char *session,
+                   const char *const *folders, struct sheaf_error *err);
 int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,
                    struct sheaf_error *err);
 /* The node's mark that S is alive: an OFD lock on S/alive-<node>. One rank a node. */
@@ -69,6 +78,10 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
  * another code: T never appears. */
 int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf_manifest *m,
                       struct sheaf_error *err);
+/* The same with a manifest that is kept byte for byte. there: S has it already, whole and fsynced,
+ * so that only its name is made durable again before C7. */
+int shf_stage_publish_as(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
+                         bool there, struct sheaf_error *err);
 /* Delete S as far as possible (a failed save); never fails. Then close. */
 void shf_stage_discard(struct shf_store *s, struct shf_stage *g);
 void shf_stage_close(struct shf_store *s, struct shf_stage *g);         /* descriptors only */
@@ -140,4 +153,25 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
                     struct sheaf_error *err);
 /* What a dead job left (recover.c), called by own. Idempotent, never creates a step. */
 int shf_store_recover(struct shf_store *s, struct sheaf_error *err);
+
+/* What a person may want to know of, as struct sheaf_left has it. Strings live during the call. */
+struct shf_left {
+	const char *what, *action, *why;
+	int64_t step;                   /* -1: of none */
+	uint64_t bytes;
+	int lives;
+	bool whole;
+	char path[96], session[33];
+};
+/* All of it, the lock first; a non-zero result of item ends it and is returned. */
+int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
+                   void *arg, struct sheaf_error *err);
+/* Publishing a whole staged step of a dead writer. begin takes the lock, leaving all as it is, and
+ * finds S: ENOENT, EBUSY (a writer of such a stage may live), EEXIST, ECORRUPT (it has no
+ * manifest). finish, after the caller has proved every byte: C7 to C9, with the bytes and the run
+ * of its manifest. The stage is closed by the caller, never discarded. */
+int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf_sys *sys,
+                      const char *path, int wait_ms, int64_t step, struct sheaf_error *err);
+int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
+                       const char *run, struct sheaf_error *err);
 #endif

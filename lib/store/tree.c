@@ -94,6 +94,11 @@ bool shf_step_split(const char *name, int64_t *step, char session[33])
 	return true;
 }
 
+bool shf_copy_split(const char *name, int64_t *step, char session[33])
+{
+	return strncmp(name, "copy-", 5) == 0 && shf_step_split(name + 5, step, session);
+}
+
 int shf_id_draw(const struct shf_sys *sys, char *out, size_t n)
 {
 	static const char digits[] = "0123456789abcdef";

@@ -8,6 +8,7 @@
 
 #define SHF_DAY_S 86400
 #define SHF_GRACE_S 600
+#define SHF_COPY_S (7 * SHF_DAY_S)      /* how long half a copy waits to be taken up */
 
 /* The names in a directory, collected before anything is changed there. */
 struct shf_names {
@@ -22,6 +23,8 @@ bool shf_step_of_name(const char *name, int64_t *step);
 void shf_name_of_step(char out[40], int64_t step);
 /* "12-<32 hex>", as in stage, trash and aside. */
 bool shf_step_split(const char *name, int64_t *step, char session[33]);
+/* "copy-12-<32 hex>", a step being copied. */
+bool shf_copy_split(const char *name, int64_t *step, char session[33]);
 bool shf_id_is_valid(const char *s, size_t n);         /* n lower-case digits, then NUL */
 int shf_id_draw(const struct shf_sys *sys, char *out, size_t n);       /* n digits and a NUL */
 
@@ -61,11 +64,30 @@ bool shf_line_sum_is_right(const char *start, const char *p, const char *end);
 void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const char *session);
 bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33]);
 int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err);
-int shf_lock_write(struct shf_store *s, struct sheaf_error *err);
+/* What the lock file says now; *session "" when it names nobody. 0, also then, or -errno. */
+int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]);
+int shf_lock_write(struct shf_store *s, struct sheaf_error *err);       /* s->prev before it */
 /* C7: the lock file still names our session, else ELOST. */
 int shf_lock_check(struct shf_store *s, struct sheaf_error *err);
 /* A lock that the file system does not have is no reason to stop: safety never rests on it. */
 bool shf_lock_is_absent(int rc);
+
+/* Whether alive-<node> files, or a bare stage, prove its writer dead: only if nobody holds the lock
+ * and his process is proven dead, or he gave no sign for a day: other hosts and file systems
+ * without locks make the living look dead. look: for those who change nothing. s->self is who asks,
+ * s->prev who held the run's lock last. */
+bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
+                       const char *session, bool look);
+/* A copy that nobody took up. */
+bool shf_copy_is_old(struct shf_store *s, int dir);
+/* The two halves of shf_store_own around what must be decided before the lock's text changes:
+ * after begin the lock is held and s->prev is read; end writes the text and makes durable the
+ * names by which steps are reached. run: the identity of a run that has none; NULL: drawn. */
+int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
+                  int wait_ms, struct sheaf_error *err);
+int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);
+/* C0 without a stage: T must not exist; remains of it are set aside, its number's mark goes. */
+int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err);
 
 /* One committed, damaged or foreign directory `name` under dir, read into e (path and step are
  * the caller's); of a damaged one err says why. 0; 1: gone meanwhile; a code only when we

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What there is in a run that a person may want to know before the next job opens it: who holds
+ * the lock, what is damaged, what the dead left, what was put away. Looking changes nothing; it
+ * asks for locks, shared and for a moment, because nothing else proves that somebody lives. */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct looking {
+	struct shf_store s;             /* a copy of the reader's, with who held the lock last */
+	bool held;                      /* somebody holds it now */
+	int (*item)(void *arg, const struct shf_left *left);
+	void *arg;
+	struct sheaf_error *err;
+};
+
+static int tell(struct looking *l, struct shf_left *left, const char *what, const char *action,
+                const char *why)
+{
+	left->what = what;
+	left->action = action;
+	left->why = why;
+	return l->item(l->arg, left);
+}
+
+static int fail_at(const struct looking *l, int rc, const char *what)
+{
+	return shf_fail_io(l->err, -rc, "%s/.sheaf/%s", l->s.path, what);
+}
+
+/* ---- the lock ---- */
+
+static int tell_lock(struct looking *l)
+{
+	struct shf_left left = { .step = -1, .path = ".sheaf/lock", .lives = 1 };
+	const struct shf_sys *sys = l->s.sys;
+	char why[200];
+	int fd, rc;
+
+	fd = sys->ops->open(sys->arg, l->s.dot, "lock", SHF_O_NOFOLLOW, 0);
+	if (fd == -ENOENT)
+		return 0;
+	if (fd < 0)
+		return fail_at(l, fd, "lock");
+	rc = sys->ops->lock(sys->arg, fd, false);
+	sys->ops->close(sys->arg, fd);
+	l->held = rc == -EAGAIN;
+	rc = shf_lock_read(&l->s, &l->s.prev, l->s.prev_session);
+	if (rc < 0)
+		return rc == -ENOENT ? 0 : fail_at(l, rc, "lock");
+	if (!l->s.prev_session[0] && !l->held)
+		return 0;
+	if (!l->held && sys->ops->owner_is_dead(sys->arg, &l->s.prev))
+		left.lives = 0;
+	memcpy(left.session, l->s.prev_session, sizeof(left.session));
+	snprintf(why, sizeof(why), "%s by pid %llu on %s%s", l->held ? "held" : "held last",
+	         (unsigned long long)l->s.prev.pid, l->s.prev.host,
+	         l->held ? "" : left.lives ? ", who may live" : ", who is dead");
+	if (!l->s.prev_session[0])
+		snprintf(why, sizeof(why), "held, and it does not say by whom");
+	return tell(l, &left, "lock", l->held ? "wait" : "none", why);
+}
+
+/* ---- steps ---- */
+
+static void left_of(struct shf_left *left, const struct shf_entry *e)
+{
+	*left = (struct shf_left){ .step = e->step, .bytes = e->bytes, .lives = -1 };
+	memcpy(left->path, e->path, sizeof(left->path));
+	memcpy(left->session, e->session, sizeof(left->session));
+}
+
+static int tell_damaged(struct looking *l)
+{
+	static const char remains[] = "no manifest: what a removal by hand left; the next save of "
+	                              "that number sets it aside";
+	struct shf_steps steps;
+	struct sheaf_error why;
+	struct shf_left left;
+	struct shf_entry e;
+	int rc = shf_steps_read(&l->s, &steps);
+
+	if (rc < 0)
+		rc = shf_fail_io(l->err, -rc, "%s: its list of steps", l->s.path);
+	for (size_t i = steps.n; i-- > 0 && rc == 0; ) {
+		memset(&e, 0, sizeof(e));
+		e.step = steps.all[i];
+		shf_name_of_step(e.path, e.step);
+		rc = shf_step_look(&l->s, l->s.dir, e.path, &e, &why);
+		if (rc < 0 && l->err)
+			*l->err = why;
+		if (rc != 0 || e.state != SHF_DAMAGED) {
+			rc = rc == 1 ? 0 : rc;  /* gone meanwhile */
+			continue;
+		}
+		left_of(&left, &e);
+		rc = e.remains ? tell(l, &left, "remains", "decide", remains)
+		               : tell(l, &left, "damaged", "decide", why.msg);
+	}
+	shf_free(steps.all);
+	return rc;
+}
+
+/* A stage of a save. */
+static int tell_staged(struct looking *l, const char *name, struct shf_left *left)
+{
+	struct shf_entry e = { .step = left->step };
+	struct shf_names names;
+	struct sheaf_error why;
+	char text[400];
+	int dir, rc;
+
+	snprintf(e.path, sizeof(e.path), "%s", left->path);
+	dir = shf_dir_open(l->s.sys, l->s.stage, name);
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : fail_at(l, dir, "stage");
+	rc = shf_names_read(l->s.sys, dir, &names);
+	if (rc == 0) {
+		left->lives = !shf_stage_is_dead(&l->s, dir, &names, left->session, true);
+		shf_names_release(&names);
+		rc = shf_step_look(&l->s, l->s.stage, name, &e, &why);
+	}
+	shf_fd_close(l->s.sys, &dir);
+	if (rc < 0)
+		return fail_at(l, rc, "stage");
+	left->whole = e.state == SHF_COMMITTED;
+	left->bytes = e.bytes;
+	if (left->lives)
+		return tell(l, left, "staged", "wait", left->whole ? "whole; its writer may live"
+		                                                   : "its writer may live");
+	if (!left->whole)
+		return tell(l, left, "staged", "delete", "half a save of somebody who is dead");
+	snprintf(text, sizeof(text), "a whole save that was not published, of somebody who is "
+	         "dead: --salvage %lld publishes it", (long long)left->step);
+	return tell(l, left, "staged", "delete", text);
+}
+
+static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
+{
+	int dir = shf_dir_open(l->s.sys, l->s.stage, name);
+	bool old = dir >= 0 && shf_copy_is_old(&l->s, dir);
+
+	shf_fd_close(l->s.sys, &dir);
+	if (old)
+		return tell(l, left, "copy", "delete", "half a copy that nobody took up");
+	return tell(l, left, "copy", "wait", "half a copy: the next copy of that step takes it up");
+}
+
+/* ---- folders of .sheaf ---- */
+
+static int tell_away(struct looking *l, int dir, const char *name, struct shf_left *left,
+                     bool aside)
+{
+	struct shf_entry e = { .step = left->step };
+	int rc;
+
+	snprintf(e.path, sizeof(e.path), "%s", left->path);
+	rc = shf_step_look(&l->s, dir, name, &e, NULL);
+	if (rc != 0)
+		return rc == 1 ? 0 : fail_at(l, rc, aside ? "aside" : "trash");
+	left->bytes = e.bytes;
+	left->whole = e.state == SHF_COMMITTED;
+	return aside ? tell(l, left, "aside", "decide", "set aside; nobody needs it but you")
+	             : tell(l, left, "trash", "delete", "pruned; deleted when its grace is over");
+}
+
+static int tell_folder(struct looking *l, const char *folder)
+{
+	bool stage = strcmp(folder, "stage") == 0, aside = strcmp(folder, "aside") == 0;
+	struct shf_names names;
+	int dir = shf_dir_open(l->s.sys, l->s.dot, folder), rc;
+
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : fail_at(l, dir, folder);
+	rc = shf_names_read(l->s.sys, dir, &names);
+	if (rc < 0) {
+		shf_fd_close(l->s.sys, &dir);
+		return fail_at(l, rc, folder);
+	}
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		struct shf_left left = { .lives = -1 };
+		bool copy = stage && shf_copy_split(p, &left.step, left.session);
+
+		if (!copy && !shf_step_split(p, &left.step, left.session))
+			continue;
+		snprintf(left.path, sizeof(left.path), ".sheaf/%s/%.60s", folder, p);
+		if (shf_tree_is_step(&l->s, dir, p, left.step))
+			continue;       /* the other name of a step, half a rename */
+		rc = copy ? tell_copy(l, p, &left) : stage ? tell_staged(l, p, &left)
+		   : tell_away(l, dir, p, &left, aside);
+	}
+	shf_names_release(&names);
+	shf_fd_close(l->s.sys, &dir);
+	return rc;
+}
+
+static int tell_rewind(struct looking *l)
+{
+	struct shf_left left = { .step = -1, .path = ".sheaf/rewind", .lives = -1 };
+	struct shf_stat st;
+	int rc = l->s.sys->ops->stat(l->s.sys->arg, l->s.dot, "rewind", false, &st);
+
+	if (rc < 0)
+		return rc == -ENOENT ? 0 : fail_at(l, rc, "rewind");
+	return tell(l, &left, "rewind", "finish", "a rewind that was cut");
+}
+
+int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
+                   void *arg, struct sheaf_error *err)
+{
+	struct looking l = { .s = *s, .item = item, .arg = arg, .err = err };
+	int rc = s->sys->ops->owner(s->sys->arg, &l.s.self);
+
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s: who we are", s->path);
+	rc = s->dot < 0 ? 0 : tell_lock(&l);
+	if (rc == 0)
+		rc = tell_damaged(&l);
+	if (s->dot < 0)
+		return rc;
+	if (rc == 0 && s->stage >= 0)
+		rc = tell_folder(&l, "stage");
+	if (rc == 0)
+		rc = tell_folder(&l, "aside");
+	if (rc == 0)
+		rc = tell_folder(&l, "trash");
+	return rc == 0 ? tell_rewind(&l) : rc;
+}

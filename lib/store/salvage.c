@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A whole step of a dead writer, published because a person says so: what recovery may not do
+ * (I7, I11). Its files are as durable as its manifest says (I2), its name and place come by C5 and
+ * C7 to C9.
+ *
+ * Until every byte has been looked at the lock's text is left as the dead wrote it, for it may be
+ * all that proves him dead. Then the lock is taken in his name: our session begins as his did, so
+ * that the stage is ours, to be protected while we live and to be judged by our death after it. */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The staged steps of that number, as they are found. */
+struct staged {
+	char whole[64], session[33];
+	int whole_n, part_n;
+};
+
+static int fail_stage(const struct shf_store *s, int rc, struct sheaf_error *err)
+{
+	return shf_fail_io(err, -rc, "%s/.sheaf/stage", s->path);
+}
+
+static int look(struct shf_store *s, const char *name, const char *session, struct staged *found,
+                struct sheaf_error *err)
+{
+	struct shf_names names;
+	struct shf_stat st;
+	bool dead;
+	int dir = shf_dir_open(s->sys, s->stage, name), rc;
+
+	if (dir < 0)
+		return fail_stage(s, dir, err);
+	rc = shf_names_read(s->sys, dir, &names);
+	if (rc == 0) {
+		dead = shf_stage_is_dead(s, dir, &names, session, false);
+		shf_names_release(&names);
+		if (!dead)
+			rc = shf_fail(err, SHEAF_EBUSY, "%s/.sheaf/stage/%s: its writer may live "
+			              "(what gives no sign for a day counts as dead)", s->path,
+			              name);
+		else if (s->sys->ops->stat(s->sys->arg, dir, "sheaf.json", false, &st) < 0)
+			found->part_n++;
+		else if (found->whole_n++ == 0)
+			memcpy(found->whole, name, strlen(name) + 1);
+	} else {
+		rc = fail_stage(s, rc, err);
+	}
+	shf_fd_close(s->sys, &dir);
+	if (found->whole_n == 1)
+		memcpy(found->session, session, sizeof(found->session));
+	return rc;
+}
+
+static int find(struct shf_store *s, int64_t step, struct staged *found, struct sheaf_error *err)
+{
+	struct shf_names names;
+	char session[33];
+	int64_t of;
+	int rc = shf_names_read(s->sys, s->stage, &names);
+
+	if (rc < 0)
+		return fail_stage(s, rc, err);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		if (shf_step_split(p, &of, session) && of == step &&
+		    !shf_tree_is_step(s, s->stage, p, step))
+			rc = look(s, p, session, found, err);
+	shf_names_release(&names);
+	if (rc < 0)
+		return rc;
+	if (found->whole_n > 1)
+		return shf_fail(err, SHEAF_EINVAL, "%s: %d saves of step %lld are staged and have "
+		                "a manifest; move all but one out of .sheaf/stage", s->path,
+		                found->whole_n, (long long)step);
+	if (found->whole_n == 0 && found->part_n)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is staged, but not whole: it "
+		                "has no manifest", s->path, (long long)step);
+	return found->whole_n ? 0
+	     : shf_fail(err, SHEAF_ENOENT, "%s: no step %lld is staged", s->path, (long long)step);
+}
+
+/* T, before anything is changed. */
+static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	struct shf_stat st;
+	char t[40];
+	int dir, rc;
+
+	shf_name_of_step(t, step);
+	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	if (rc == -ENOENT)
+		return 0;
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s/%s", s->path, t);
+	dir = shf_dir_open(s->sys, s->dir, t);
+	rc = dir >= 0 && shf_dir_is_remains(s->sys, dir);
+	shf_fd_close(s->sys, &dir);
+	return rc ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
+}
+
+int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf_sys *sys,
+                      const char *path, int wait_ms, int64_t step, struct sheaf_error *err)
+{
+	struct staged found = { .whole_n = 0 };
+	int rc = shf_own_begin(s, sys, path, false, wait_ms, err);
+
+	memset(g, 0, sizeof(*g));
+	g->dir = g->alive = -1;
+	g->step = step;
+	if (rc < 0)
+		return rc;
+	rc = check_free(s, step, err);
+	if (rc == 0)
+		rc = find(s, step, &found, err);
+	if (rc == 0) {
+		rc = g->dir = shf_dir_open(sys, s->stage, found.whole);
+		rc = rc < 0 ? fail_stage(s, rc, err) : 0;
+	}
+	if (rc < 0) {
+		shf_store_close(s);
+		return rc;
+	}
+	memcpy(g->name, found.whole, sizeof(g->name));
+	memcpy(s->session, found.session, 16);
+	memcpy(g->session, s->session, sizeof(g->session));
+	return 0;
+}
+
+/* Nobody else has written the lock's text since it was read. */
+static int check_prev(struct shf_store *s, struct sheaf_error *err)
+{
+	struct shf_owner owner;
+	char session[33];
+	int rc = shf_lock_read(s, &owner, session);
+
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
+	if (strcmp(session, s->prev_session) == 0)
+		return 0;
+	return shf_fail(err, SHEAF_ELOST, "%s: the lock was taken meanwhile, session %s", s->path,
+	                session);
+}
+
+int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
+                       const char *run, struct sheaf_error *err)
+{
+	int rc = check_prev(s, err);
+
+	if (rc == 0)
+		rc = shf_own_end(s, run, err);
+	if (rc == 0 && strcmp(s->run, run) != 0)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/stage/%s: its manifest says run %s, "
+		              "this is run %s", s->path, g->name, run, s->run);
+	if (rc == 0)
+		rc = shf_stage_room(s, g->step, err);
+	if (rc < 0)
+		return rc;
+	/* The old name of the manifest, which half a rename may have left. */
+	rc = s->sys->ops->unlink(s->sys->arg, g->dir, "sheaf.json.tmp", false);
+	if (rc < 0 && rc != -ENOENT)
+		return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
+	return shf_stage_publish_as(s, g, text, true, err);
+}
