@@ -11,9 +11,8 @@ _sheaf()
 		esac
 	done
 	if [[ -z $verb ]]; then
-		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind bench help
-			--help
-			--version' -- "$word"))
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
+			recover bench help --help --version' -- "$word"))
 		return
 	fi
 	case $before in
@@ -30,8 +29,8 @@ _sheaf()
 	local options='--json --help'
 	case $verb in
 	help)
-		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind
-			bench' -- "$word"))
+		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
+			recover bench' -- "$word"))
 		return ;;
 	show) options+=' --hf' ;;
 	diff) options+=' --rtol --atol --family' ;;
@@ -42,6 +41,7 @@ _sheaf()
 		options+=' --timeout-ms'
 		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;
 	rewind) options+=' --timeout-ms' ;;
+	recover) options+=' --apply --salvage --timeout-ms' ;;
 	bench) options+=' --size --rounds --threads' ;;
 	esac
 	if [[ $word == -* || $options == 'keep bad none' ]]; then

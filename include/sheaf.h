@@ -37,6 +37,7 @@ struct sheaf_run;                       /* an open run directory */
 struct sheaf_step;                      /* an open committed step; pruning leaves it alone */
 struct sheaf_state;                     /* the slices this rank holds */
 struct sheaf_save;                      /* a step being made */
+struct sheaf_report;                    /* what a load or a verify found, see below */
 
 enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_OK = 0,
@@ -174,6 +175,28 @@ struct sheaf_item {                     /* one entry of a run; strings live duri
 /* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
                     void *arg, struct sheaf_error *err);
+struct sheaf_left {                     /* strings live during the call */
+	uint32_t size;
+	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
+	int64_t step;                   /* -1: of none */
+	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
+	const char *what;               /* lock damaged remains staged copy aside trash rewind */
+	const char *action;             /* what the next sheaf_run_open to write does: none, delete,
+	                                 * finish; wait: not yet; decide: never, that is yours */
+	const char *path, *session, *why;       /* "" where unknown; path relative to the run */
+	int32_t whole, reserved;        /* staged: 1: manifest, names and sizes are right */
+};
+/* What dead jobs, half done work and a person's hand left, the lock first; a non-zero result of
+ * item ends it and is returned. Changes nothing; asks for locks, for a moment. [local] */
+int  sheaf_run_left(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_left *),
+                    void *arg, struct sheaf_error *err);
+/* Publish a save of a dead writer that is whole in the stage, which the next sheaf_run_open to
+ * write would delete: its commit may have returned a failure, so a person decides. Takes the lock,
+ * proves every byte, publishes as a commit does. ENOENT: no such stage. EBUSY: its writer may
+ * live, or somebody writes here. ECORRUPT: it is not whole (report.finding hears why). EEXIST:
+ * the number is taken. opts as of sheaf_run_open. [local] */
+int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+                       struct sheaf_report *report, struct sheaf_error *err);
 /* Set later steps aside (kept, no longer found), so that training goes on from `step`.
  * Opening an older step and saving without this is EINVAL. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
@@ -315,6 +338,17 @@ int  sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
  * that values cannot be proved. [collective] */
 int  sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                        struct sheaf_error *err);
+/* The step into another run, under its number, by this process alone; the run is made where there
+ * is none, with this one's identity, and its lock is taken. Each block is compared with its sum and
+ * each tensor with its digest on the way; the manifest stays as it is, byte for byte; the commit is
+ * that of a save. A copy that was cut is taken up by the next one. 0: the step is there, durable,
+ * every byte proved now, by this copy or because the same save was there (report.held: bytes
+ * written). ECORRUPT: this step is damaged, or the same one there: nothing appears. EEXIST:
+ * another save has its number. EFORMAT: a foreign directory. EBUSY: somebody writes there.
+ * EINDOUBT as of a commit. EINVAL: dir is another run; several ranks have the step open.
+ * [local] */
+int  sheaf_step_copy(struct sheaf_step *step, const char *dir, struct sheaf_report *report,
+                     struct sheaf_error *err);
 
 /* Who would write and read what, without running anything: states[r] is what rank r holds
  * (data may be NULL), node[r] its node (NULL: one node). item once per rank. [local] */

@@ -96,6 +96,55 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 	return shf_ended(rc, err);
 }
 
+struct telling {
+	int (*item)(void *arg, const struct sheaf_left *left);
+	void *arg;
+};
+
+static int left_out(void *arg, const struct shf_left *l)
+{
+	const struct telling *t = arg;
+	struct sheaf_left out = { .size = sizeof(out), .lives = l->lives, .step = l->step,
+		.bytes = l->bytes, .what = l->what, .action = l->action, .path = l->path,
+		.session = l->session, .why = l->why, .whole = l->whole };
+
+	return t->item(t->arg, &out);
+}
+
+SHEAF_API int sheaf_run_left(struct sheaf_run *run,
+                             int (*item)(void *arg, const struct sheaf_left *), void *arg,
+                             struct sheaf_error *err)
+{
+	struct telling t = { item, arg };
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0 && !item)
+		rc = shf_fail(err, SHEAF_EINVAL, "nobody to hear of what is left");
+	if (rc == 0)
+		rc = shf_store_left(&run->store, left_out, &t, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+                                struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct sheaf_report in, out;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_report_in(&in, report, err);
+	if (rc == 0) {
+		out = in;
+		rc = shf_run_salvage(dir, step, opts, shf_sys_real(), &out, err);
+		shf_report_out(report, &out, &in);
+	}
+	return shf_ended(rc, err);
+}
+
 SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	struct sheaf_error own;

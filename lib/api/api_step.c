@@ -11,7 +11,6 @@
 
 #define INFO_MIN offsetof(struct sheaf_step_info, format)
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)
-#define REPORT_MIN offsetof(struct sheaf_report, loaded)
 
 static int step_check(const struct sheaf_step *step, struct sheaf_error *err)
 {
@@ -274,39 +273,6 @@ SHEAF_API int sheaf_step_file(struct sheaf_step *step, const char *file, const v
 
 /* ---- bytes ---- */
 
-/* The caller's report as we know it, its counts at 0. */
-static int report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
-                     struct sheaf_error *err)
-{
-	struct sheaf_report in = { 0 };
-
-	*own = (struct sheaf_report){ .size = sizeof(*own) };
-	if (!theirs)
-		return 0;
-	if (shf_struct_in(&in, theirs, sizeof(in), REPORT_MIN) < 0)
-		return shf_fail(err, SHEAF_EINVAL, "report.size is %u; set it to sizeof(struct "
-		                "sheaf_report), and what this sheaf does not know to 0",
-		                (unsigned)theirs->size);
-	if (in.flags)
-		return shf_fail(err, SHEAF_EINVAL, "report.flags 0x%x are none of this sheaf's",
-		                (unsigned)in.flags);
-	own->item = in.item;
-	own->finding = in.finding;
-	own->arg = in.arg;
-	return 0;
-}
-
-static void report_out(struct sheaf_report *theirs, struct sheaf_report *own,
-                       const struct sheaf_report *in)
-{
-	own->flags = 0;
-	own->item = in->item;
-	own->finding = in->finding;
-	own->arg = in->arg;
-	if (theirs)
-		(void)shf_struct_out(theirs, own, sizeof(*own), REPORT_MIN);
-}
-
 SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                               struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -318,11 +284,11 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_agree(&step->run->team, report_in(&in, report, err), err);
+	rc = shf_agree(&step->run->team, shf_report_in(&in, report, err), err);
 	if (rc == 0) {
 		out = in;
 		rc = shf_step_load(step, state, flags, &out, err);
-		report_out(report, &out, &in);
+		shf_report_out(report, &out, &in);
 	}
 	return shf_ended(rc, err);
 }
@@ -338,11 +304,30 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_agree(&step->run->team, report_in(&in, report, err), err);
+	rc = shf_agree(&step->run->team, shf_report_in(&in, report, err), err);
 	if (rc == 0) {
 		out = in;
 		rc = shf_step_verify(step, &out, err);
-		report_out(report, &out, &in);
+		shf_report_out(report, &out, &in);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_step_copy(struct sheaf_step *step, const char *dir, struct sheaf_report *report,
+                              struct sheaf_error *err)
+{
+	struct sheaf_report in, out;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = step_check(step, err);
+	if (rc == 0)
+		rc = shf_report_in(&in, report, err);
+	if (rc == 0) {
+		out = in;
+		rc = shf_step_copy(step, dir, &out, err);
+		shf_report_out(report, &out, &in);
 	}
 	return shf_ended(rc, err);
 }

@@ -6,6 +6,7 @@
 #include "run.h"
 
 #define STRUCT_BYTES_MAX 4096   /* larger than any struct to come: `size` was not set */
+#define REPORT_MIN offsetof(struct sheaf_report, loaded)
 
 struct sheaf_error *shf_err_or(struct sheaf_error *err, struct sheaf_error *own)
 {
@@ -61,6 +62,38 @@ int shf_struct_in(void *to, const void *from, size_t bytes, size_t least)
 	memcpy(to, from, size < bytes ? size : bytes);
 	memcpy(to, &own, sizeof(own));
 	return 0;
+}
+
+int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
+                  struct sheaf_error *err)
+{
+	struct sheaf_report in = { 0 };
+
+	*own = (struct sheaf_report){ .size = sizeof(*own) };
+	if (!theirs)
+		return 0;
+	if (shf_struct_in(&in, theirs, sizeof(in), REPORT_MIN) < 0)
+		return shf_fail(err, SHEAF_EINVAL, "report.size is %u; set it to sizeof(struct "
+		                "sheaf_report), and what this sheaf does not know to 0",
+		                (unsigned)theirs->size);
+	if (in.flags)
+		return shf_fail(err, SHEAF_EINVAL, "report.flags 0x%x are none of this sheaf's",
+		                (unsigned)in.flags);
+	own->item = in.item;
+	own->finding = in.finding;
+	own->arg = in.arg;
+	return 0;
+}
+
+void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
+                    const struct sheaf_report *in)
+{
+	own->flags = 0;
+	own->item = in->item;
+	own->finding = in->finding;
+	own->arg = in->arg;
+	if (theirs)
+		(void)shf_struct_out(theirs, own, sizeof(*own), REPORT_MIN);
 }
 
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)

@@ -21,6 +21,12 @@ int shf_struct_out(void *to, const void *from, size_t bytes, size_t least);
  * not 0. */
 int shf_struct_in(void *to, const void *from, size_t bytes, size_t least);
 
+/* The caller's report as we know it, its counts at 0; and back to him, with what came of it. */
+int shf_report_in(struct sheaf_report *own, const struct sheaf_report *theirs,
+                  struct sheaf_error *err);
+void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
+                    const struct sheaf_report *in);
+
 /* 0, or SHEAF_EINVAL: no run, or that of another process. Then nothing may be communicated. */
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err);
 /* Where an output pointer is NULL on one rank, all ranks hear of it. [collective] */

@@ -69,11 +69,19 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
 int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
                       struct sheaf_error *err);
 
+/* [local] */
+int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
+                  struct sheaf_error *err);
+
 int shf_run_prune(struct sheaf_run *run, bool dry,
                   void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                   struct sheaf_error *err);
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
+/* [local] */
+int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+                    const struct shf_sys *sys, struct sheaf_report *report,
+                    struct sheaf_error *err);
 void shf_run_close(struct sheaf_run *run);
 
 int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,

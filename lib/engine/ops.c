@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "err.h"
 #include "save.h"
+#include "tree.h"
 
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
@@ -226,6 +227,92 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 		return rc;
 	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
 	return shf_agree(&run->team, rc, err);
+}
+
+/* ---- a step of the dead ---- */
+
+struct salvaging {
+	const struct sheaf_report *report;      /* the caller's; may be NULL */
+	int findings;
+};
+
+static void heard(void *arg, const struct sheaf_finding *f)
+{
+	struct salvaging *s = arg;
+
+	/* Half a rename leaves the manifest's old name, which is removed before the publish. */
+	if (strcmp(f->what, "extra") == 0 && strcmp(f->file, "sheaf.json.tmp") == 0)
+		return;
+	s->findings++;
+	if (s->report && s->report->finding)
+		s->report->finding(s->report->arg, f);
+}
+
+/* Every byte of the stage, and its manifest's. */
+static int prove_stage(struct shf_store *s, const struct shf_stage *g,
+                       const struct sheaf_opts *opts, struct sheaf_report *report,
+                       struct shf_buf *text, char run[33], struct sheaf_error *err)
+{
+	struct salvaging heard_of = { report, 0 };
+	struct sheaf_report own = { .size = sizeof(own), .finding = heard, .arg = &heard_of };
+	struct shf_buf path = SHF_BUF_INIT;
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	shf_buf_addf(&path, "%s/.sheaf/stage/%s", s->path, g->name);
+	shf_buf_u8(&path, 0);
+	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", s->path)
+	              : shf_step_open_path(&step, (char *)path.data, NULL, opts, s->sys, err);
+	if (rc == 0 && step->number != g->step)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %" PRId64,
+		              step->path, step->number);
+	if (rc == 0)
+		rc = shf_step_verify(step, &own, err);
+	if (rc == SHEAF_ECORRUPT && own.findings && heard_of.findings == 0)
+		rc = 0;
+	if (rc == 0) {
+		rc = shf_text_read(s->sys, step->dir, "sheaf.json", text, SHF_MANIFEST_MAX);
+		rc = rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
+		memcpy(run, step->manifest.run, sizeof(step->manifest.run));
+	}
+	if (report) {
+		own.finding = report->finding;
+		own.arg = report->arg;
+		*report = own;
+	}
+	shf_step_put(step);
+	shf_buf_release(&path);
+	return rc;
+}
+
+int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+                    const struct shf_sys *sys, struct sheaf_report *report,
+                    struct sheaf_error *err)
+{
+	struct sheaf_opts o = { .size = sizeof(o) }, look;
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_stage g;
+	struct shf_store s;
+	char run[33];
+	int rc = shf_opts_take(&o, opts, err);
+
+	if (rc == 0 && (!dir || !dir[0] || step < 0))
+		rc = shf_fail(err, SHEAF_EINVAL, "a salvage needs a run and a step's number");
+	look = o;
+	look.flags = SHEAF_READONLY | (o.flags & SHEAF_BUFFERED);
+	if (rc == 0)
+		rc = shf_salvage_begin(&s, &g, sys, dir, o.timeout_ms / 2 < 30000
+		                       ? o.timeout_ms / 2 : 30000, step, err);
+	if (rc == 0) {
+		rc = prove_stage(&s, &g, &look, report, &text, run, err);
+		if (rc == 0)
+			rc = shf_salvage_finish(&s, &g, &text, run, err);
+		shf_stage_close(&s, &g);
+		shf_store_close(&s);
+	}
+	shf_buf_release(&text);
+	shf_opts_release(&o);
+	return rc;
 }
 
 /* ---- closing ---- */

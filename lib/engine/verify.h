@@ -14,8 +14,25 @@
 #define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
 #define SHF_VERIFY_CHUNKS 8                     /* under way at a time */
 #define SHF_GONE UINT64_MAX
+/* Where what is looked at goes in the same pass, file after file: the copy of a step. [local], of a
+ * step that this process alone has open. The first finding, and the first failure of put or small,
+ * ends the pass; what is in the directory besides is not looked at. */
+struct shf_verify_sink {
+	/* A descriptor of what should be the same file elsewhere, to be looked at instead and not
+	 * put; -1: the step's own. */
+	int (*from)(struct shf_verify_sink *sink, uint32_t f);
+	/* It is not the same. Perhaps told more than once. */
+	void (*refuse)(struct shf_verify_sink *sink, uint32_t f);
+	/* Bytes of file f, by offset and without gaps, whose sums are right. */
+	int (*put)(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
+	           uint64_t n, struct sheaf_error *err);
+	int (*small)(struct shf_verify_sink *sink, const struct shf_mf_file *m,
+	             const struct shf_buf *bytes, struct sheaf_error *err);
+};
 struct shf_verify {
 	struct sheaf_step *step;
+	struct shf_verify_sink *sink;           /* borrowed; NULL: none */
+	bool over;                      /* nothing more is put */
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
 	bool sums;                      /* the table of sums is whole */
 	uint64_t *bytes;                /* owned; by file, as on disk; SHF_GONE: nothing to read */
@@ -67,4 +84,8 @@ int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *byt
 void shf_verify_headers(struct shf_verify *v);  /* of this rank's files */
 void shf_verify_small(struct shf_verify *v);    /* attached files and indexes, this rank's */
 void shf_verify_extra(struct shf_verify *v);    /* what the manifest does not name */
+
+/* verify_step.c: shf_step_verify with a sink. */
+int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
+                         struct sheaf_report *report, struct sheaf_error *err);
 #endif

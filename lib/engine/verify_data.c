@@ -30,6 +30,7 @@ struct slot {
 	struct chunk c;
 	uint8_t *buf;                   /* in one of the verify's chunks */
 	bool full;                      /* holds a chunk that was submitted */
+	bool elsewhere;                 /* which is the sink's */
 };
 
 static void read_done(struct shf_io_owner *owner, struct shf_io *io)
@@ -141,9 +142,28 @@ static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const u
 	return raw ^ (n == SHF_BLOCK ? v->block_ones : shf_crc64_ones(n));
 }
 
-static void check(struct shf_verify *v, const struct chunk *c, const uint8_t *p)
+/* The sink has what was looked at, or is told that it is not what it should be. */
+static void tell_sink(struct shf_verify *v, const struct slot *s, bool good)
+{
+	struct sheaf_error e;
+	int rc = 0;
+
+	if (s->elsewhere && !good)
+		v->sink->refuse(v->sink, s->c.file);
+	if (s->elsewhere || !good || v->over)
+		return;
+	rc = v->sink->put(v->sink, s->c.file, s->c.off, s->buf, s->c.len, &e);
+	if (rc < 0)
+		shf_verify_blind(v, rc, &e);
+	v->over |= rc < 0;
+}
+
+static void check(struct shf_verify *v, const struct slot *s)
 {
 	const struct sheaf_step *step = v->step;
+	const struct chunk *c = &s->c;
+	const uint8_t *p = s->buf;
+	bool good = true;
 
 	if (step->sound && !v->sums)
 		v->raw[c->file] ^= shf_crc64_shift(shf_crc64_raw(0, p, (size_t)c->len),
@@ -157,8 +177,12 @@ static void check(struct shf_verify *v, const struct chunk *c, const uint8_t *p)
 		if (got == want)
 			continue;
 		(void)sum_block(v, c->file, lo, p + at, n, UINT64_MAX);
-		bad_block(v, c->file, lo, p + at, n, got, want);
+		good = false;
+		if (!s->elsewhere)
+			bad_block(v, c->file, lo, p + at, n, got, want);
 	}
+	if (v->sink)
+		tell_sink(v, s, good);
 }
 
 /* ---- chunks ---- */
@@ -176,7 +200,7 @@ static uint64_t limit(const struct shf_verify *v, uint32_t f)
 
 static bool next_chunk(const struct shf_verify *v, struct walk *w, struct chunk *c)
 {
-	while (w->at < w->end) {
+	while (w->at < w->end && !v->over) {
 		uint64_t off, last, stop;
 
 		for (; v->first[w->file + 1] <= w->at; w->tried = false)
@@ -198,13 +222,20 @@ static bool next_chunk(const struct shf_verify *v, struct walk *w, struct chunk 
 	return false;
 }
 
-static void not_read(struct shf_verify *v, const struct chunk *c, int code)
+static void not_read(struct shf_verify *v, const struct slot *s, int code)
 {
+	const struct chunk *c = &s->c;
 	struct sheaf_error e;
-	int rc = shf_fail_sys(&e, -code, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
-	                      v->step->path, v->step->layout.files[c->file].name, c->len, c->off);
+	int rc;
 
+	if (s->elsewhere) {
+		tell_sink(v, s, false);
+		return;
+	}
+	rc = shf_fail_sys(&e, -code, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+	                  v->step->path, v->step->layout.files[c->file].name, c->len, c->off);
 	shf_verify_blind(v, rc, &e);
+	v->over |= v->sink != NULL;
 }
 
 /* The file once more, past the cache, where it is worth it and not refused. Its failure is nobody's
@@ -215,7 +246,7 @@ static void direct_open(struct shf_verify *v, const struct chunk *c)
 	const char *base;
 	int dir, fd;
 
-	if (c->len < SHF_VERIFY_CHUNK)
+	if (c->len < SHF_VERIFY_CHUNK || (v->sink && v->sink->from(v->sink, c->file) >= 0))
 		return;
 	dir = shf_verify_enter(v, v->step->layout.files[c->file].name, &base);
 	fd = dir < 0 ? dir : sys->ops->open(sys->arg, dir, base,
@@ -253,8 +284,11 @@ static void start(struct shf_verify *v, struct walk *w, struct slot *s)
 
 	s->full = false;
 	while (!s->full && next_chunk(v, w, &s->c)) {
-		int fd = shf_step_fd(v->step, s->c.file, &e), rc;
+		int fd = v->sink ? v->sink->from(v->sink, s->c.file) : -1, rc;
 
+		s->elsewhere = fd >= 0;
+		if (fd < 0)
+			fd = shf_step_fd(v->step, s->c.file, &e);
 		if (fd < 0) {
 			shf_verify_blind(v, fd, &e);
 			continue;
@@ -264,7 +298,7 @@ static void start(struct shf_verify *v, struct walk *w, struct slot *s)
 		w->tried = true;
 		rc = submit(v, fd, s);
 		if (rc < 0)
-			not_read(v, &s->c, rc);
+			not_read(v, s, rc);
 		s->full = rc >= 0;
 	}
 }
@@ -283,11 +317,15 @@ static void finish(struct shf_verify *v, struct slot *s)
 		rc = shf_io_drain(run, &s->io, -1);
 	}
 	if (rc < 0 || s->req.result < 0) {
-		not_read(v, &s->c, rc < 0 ? -EIO : (int)s->req.result);
+		not_read(v, s, rc < 0 ? -EIO : (int)s->req.result);
 		return;
 	}
 	n = (uint64_t)s->req.result;
 	v->disk_bytes += n;
+	if (n < s->c.len && s->elsewhere) {
+		tell_sink(v, s, false);
+		return;
+	}
 	if (n < s->c.len) { /* it had them a moment ago */
 		struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[s->c.file].name);
 		struct sheaf_error e;
@@ -298,7 +336,7 @@ static void finish(struct shf_verify *v, struct slot *s)
 		shf_verify_find(v, "truncated", &at, &e);
 		s->c.len = n / SHF_BLOCK * SHF_BLOCK;
 	}
-	check(v, &s->c, s->buf);
+	check(v, s);
 }
 
 static void tell_progress(const struct shf_verify *v, uint64_t blocks)

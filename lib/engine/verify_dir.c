@@ -331,6 +331,16 @@ static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, s
 	return 0;
 }
 
+static void put_small(struct shf_verify *v, const struct shf_mf_file *m, const struct shf_buf *text)
+{
+	struct sheaf_error e;
+	int rc = v->sink->small(v->sink, m, text, &e);
+
+	if (rc < 0)
+		shf_verify_blind(v, rc, &e);
+	v->over |= rc < 0;
+}
+
 static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 {
 	const struct sheaf_step *step = v->step;
@@ -346,7 +356,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
 		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
 		rc = fd < 0 ? shf_fail_sys(&e, -fd, "%s/%s", step->path, m->name)
-		            : read_all(v, fd, m, fam ? &text : NULL, &crc, &e);
+		            : read_all(v, fd, m, fam || v->sink ? &text : NULL, &crc, &e);
 		if (fd >= 0)
 			sys->ops->close(sys->arg, fd);
 		if (rc < 0) {
@@ -359,6 +369,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 			check_index(v, fam, m->name, &text);
 		}
 	}
+	if (v->sink && !v->over && !v->findings && !v->blind)
+		put_small(v, m, &text);
 	shf_verify_leave(v, dir);
 	shf_buf_release(&text);
 }

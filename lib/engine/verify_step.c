@@ -31,6 +31,7 @@ void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_ve
 		v->err = *e;
 		v->err.code = v->rc = SHEAF_ECORRUPT;
 	}
+	v->over |= v->sink != NULL;
 	if (v->report && v->report->finding)
 		v->report->finding(v->report->arg, &f);
 }
@@ -441,7 +442,7 @@ static int look(struct shf_verify *v, struct sheaf_error *err)
 	if (step->cat_rc < 0) /* else they were matched when the step was opened */
 		shf_verify_headers(v);
 	shf_verify_small(v);
-	if (zero && step->sound)
+	if (zero && step->sound && !v->sink)
 		shf_verify_extra(v);
 	return 0;
 }
@@ -503,7 +504,13 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct shf_verify v = { .step = step, .report = report };
+	return shf_step_verify_into(step, NULL, report, err);
+}
+
+int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
+                         struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_verify v = { .step = step, .sink = sink, .report = report };
 	struct sheaf_run *run = step->run;
 	int64_t from = shf_now(run);
 	struct sheaf_error own;

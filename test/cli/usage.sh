@@ -73,6 +73,14 @@ wrong "$SHEAF" mark empty-run@3 good
 wrong "$SHEAF" mark empty-run@3
 wrong "$SHEAF" rewind empty-run
 wrong "$SHEAF" rewind empty-run@latest
+wrong "$SHEAF" copy empty-run
+wrong "$SHEAF" copy empty-run@3 elsewhere
+wrong "$SHEAF" copy nowhere elsewhere
+wrong "$SHEAF" recover nowhere
+wrong "$SHEAF" recover empty-run@3
+wrong "$SHEAF" recover empty-run --salvage -1
+wrong "$SHEAF" recover empty-run --salvage 3 --apply
+wrong "$SHEAF" recover empty-run --salvage 3
 
 t 2 'an unknown option is guessed at' "$SHEAF" ls --jsno .
 has 'and the guess is in parentheses' err '(did you mean --json?)'
@@ -93,7 +101,7 @@ has 'and does not reach the terminal raw' err 'a\x1b[31mb\u0085'
 
 t 0 'help lists the verbs' "$SHEAF" help
 has 'each of them' out 'rewind'
-for verb in ls show verify diff cat plan prune mark rewind; do
+for verb in ls show verify diff cat plan prune mark rewind copy recover; do
 	t 0 "help $verb is a page" "$SHEAF" help $verb
 	has "$verb says how it exits" out 'exit status'
 	cp out page

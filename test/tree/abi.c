@@ -59,6 +59,9 @@ static void others(void)
 	FIELD(sheaf_report, item);
 	FIELD(sheaf_report, loaded);
 	FIELD(sheaf_report, verify_ns);
+	STRUCT(sheaf_left);
+	FIELD(sheaf_left, what);
+	FIELD(sheaf_left, whole);
 	STRUCT(sheaf_plan_rank);
 	FIELD(sheaf_plan_rank, staging);
 	FIELD(sheaf_plan_rank, collects);
