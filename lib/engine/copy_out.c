@@ -411,10 +411,11 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 		                "be proved (cp -a copies it as it is)", step->path);
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
-		rc = shf_step_verify(step, report, err);
-		if (rc == 0)
-			rc = shf_fail(err, SHEAF_EBUG, "%s: its catalog is broken, and nothing was "
-			              "found", step->path);
+		rc = shf_step_verify(step, report, err);        /* it says more, if it can */
+		if (rc == 0) {
+			rc = step->sums_rc < 0 ? step->sums_rc : step->cat_rc;
+			*err = step->sums_rc < 0 ? step->sums_err : step->cat_err;
+		}
 	}
 	return rc;
 }
@@ -423,9 +424,12 @@ int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report
                   struct sheaf_error *err)
 {
 	struct copying c = { .sink = { from, refuse, put, small }, .step = step, .fd = -1 };
+	struct sheaf_error own;
 	bool owned = false;
-	int rc = look_at(step, report, err);
+	int rc;
 
+	err = err ? err : &own;
+	rc = look_at(step, report, err);
 	if (rc == 0 && (!path || !path[0]))
 		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
 	if (rc == 0)
