@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save whose writer died before it was published, on the simulated disk: what a list of what is
+ * left says of it, and publishing it because a person says so. Killed at every call, each call
+ * failing, power cut after every call, without one fsync after another: what was committed stays,
+ * the step appears whole or not at all, and the next salvage succeeds.
+ *
+ *   test_salvage [--long] [--seed N] [part of a test's name ...]
+ *
+ * With --long every subset of up to 12 unsynced items is tried at each cut, beyond that those of up
+ * to 3, their complements and 2,000 drawn ones; otherwise 3 items, 1 and 2. */
+#include <errno.h>
+#include <stdlib.h>
+#include "err.h"
+#include "engine.h"
+#include "jobs.h"
+#include "simcore.h"
+
+#define main t_main
+#include "../t.h"
+#undef main
+
+#define TO "run/checkpoint-2"
+static struct {
+	uint64_t seed, states;
+	bool all;                       /* --long */
+} opt = { .seed = 0x5eaf };
+
+static struct {                 /* an fsync that is left out */
+	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
+	struct shf_sys shown;
+	long n, at;
+	char what[80];
+} skip;
+
+static int fsync_or_skip(void *arg, int fd)
+{
+	if (++skip.n != skip.at)
+		return skip.real->fsync(arg, fd);
+	snprintf(skip.what, sizeof(skip.what), "%s", sim_label(arg, fd));
+	return 0;
+}
+
+static const struct shf_sys *process(struct simdisk *disk)
+{
+	static uint64_t pid = 80000;
+
+	return simdisk_process(disk, pid++, 0);
+}
+
+struct salvaged {
+	int rc;
+	struct sheaf_error err;
+	struct sheaf_report report;
+};
+
+static struct salvaged salvage_by(struct simdisk *disk, const struct shf_sys *sys, int64_t step)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1, .timeout_ms = 1000 };
+	struct salvaged s = { .report = { .size = sizeof(s.report) } };
+
+	skip.real = sys->ops;
+	skip.ops = *sys->ops;
+	skip.ops.fsync = fsync_or_skip;
+	skip.shown = (struct shf_sys){ &skip.ops, sys->arg };
+	s.rc = shf_run_salvage("run", step, &opts, &skip.shown, &s.report, &s.err);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(disk, sys);
+	return s;
+}
+
+static struct salvaged salvage(struct simdisk *disk)
+{
+	return salvage_by(disk, process(disk), 2);
+}
+
+/* ---- a dead writer ---- */
+
+static struct job saving(struct simdisk *disk, int64_t step)
+{
+	struct job j = { .disk = disk, .ranks = 1, .deeds_n = 1, .group = { .seed = 7 },
+		.deeds = { { .kind = DEED_SAVE, .step = step } } };
+
+	job_prepare(&j);
+	return j;
+}
+
+enum death { BEFORE_RENAME, BEFORE_LAST_SYNC, BEFORE_MANIFEST };
+
+/* Step 1, and step 2 of somebody who died: before C8, before C6's second sync, before C6. */
+static struct simdisk *base_new(enum simdisk_model model, enum death death)
+{
+	struct simdisk *disk = simdisk_new(opt.seed, model);
+	struct simdisk_fault fault = { .how = SIMDISK_KILL,
+		.nth = death == BEFORE_LAST_SYNC ? 2 : 1,
+		.name = death == BEFORE_MANIFEST ? "sheaf.json" : "2-",
+		.kind = death == BEFORE_LAST_SYNC ? SIMDISK_FSYNC : SIMDISK_RENAME };
+	struct job j = saving(disk, 1);
+
+	CHECK(job_run(&j));
+	CHECK_INT(job_rc(&j), 0);
+	simdisk_settle(disk);
+	j = saving(disk, 2);
+	fault.process = j.sys[0];
+	simdisk_fault(disk, &fault);
+	(void)job_run(&j);
+	CHECK(simdisk_fired(disk) > 0);
+	simdisk_faults_clear(disk);
+	CHECK(!simdisk_exists(disk, TO));
+	return disk;
+}
+
+static struct simdisk *twin_of(struct simdisk *disk)
+{
+	size_t last = simdisk_cut_n(disk) - 1;
+	uint64_t all[64];
+	struct simdisk_choice choice = { .kept = all };
+
+	memset(all, 255, sizeof(all));
+	CHECK(simdisk_unsynced(disk, last) <= 64 * 64);
+	return simdisk_crash(disk, last, &choice);
+}
+
+/* ---- what is left ---- */
+
+struct heard {
+	char text[2000];                /* "what step action whole lives;" */
+};
+
+static int hear(void *arg, const struct shf_left *l)
+{
+	struct heard *h = arg;
+	size_t n = strlen(h->text);
+
+	CHECK(l->why[0] && l->path[0]);
+	snprintf(h->text + n, sizeof(h->text) - n, "%s %lld %s %d %d;", l->what,
+	         (long long)l->step, l->action, l->whole, l->lives);
+	return 0;
+}
+
+static const char *left(struct simdisk *disk)
+{
+	static struct heard h;
+	const struct shf_sys *sys = process(disk);
+	struct sheaf_error err;
+	struct shf_store s;
+	uint64_t before = simdisk_hash(disk, "/");
+
+	h.text[0] = '\0';
+	CHECK_RC(shf_store_open(&s, sys, "run", &err), 0, &err);
+	CHECK_RC(shf_store_left(&s, hear, &h, &err), 0, &err);
+	shf_store_close(&s);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(disk, sys);
+	CHECK(simdisk_hash(disk, "/") == before);
+	return h.text;
+}
+
+static int open_to_write(struct simdisk *disk)
+{
+	struct seen seen;
+	char why[300];
+
+	if (*job_look(disk, true, 0, &seen, why))
+		print_error("%s\n", why);
+	return why[0] ? -1 : seen.staged;
+}
+
+TEST(a_whole_save_of_the_dead_is_listed_and_published)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct salvaged s;
+	struct seen seen;
+	char why[300];
+
+	CHECK_STR(left(disk), "lock -1 none 0 0;staged 2 delete 1 0;");
+	s = salvage(disk);
+	CHECK_RC(s.rc, 0, &s.err);
+	CHECK(s.report.loaded > 0);
+	CHECK_STR(left(disk), "lock -1 none 0 0;");
+	CHECK_STR(job_look(disk, true, 0, &seen, why), "");
+	CHECK_INT(seen.newest, 2);
+	CHECK_INT(seen.staged, 0);
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_EEXIST, &s.err);
+	simdisk_free(disk);
+}
+
+TEST(recovery_deletes_what_was_not_salvaged)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct salvaged s;
+
+	CHECK_INT(open_to_write(disk), 0);
+	CHECK_STR(left(disk), "lock -1 none 0 0;");
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_ENOENT, &s.err);
+	simdisk_free(disk);
+}
+
+TEST(half_a_save_is_refused_and_left)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_MANIFEST);
+	struct salvaged s;
+
+	CHECK_STR(left(disk), "lock -1 none 0 0;staged 2 delete 0 0;");
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_ECORRUPT, &s.err);
+	CHECK_STR(left(disk), "lock -1 none 0 0;staged 2 delete 0 0;");
+	simdisk_free(disk);
+}
+
+static void name_of_stage(struct simdisk *disk, char name[120])
+{
+	const struct shf_sys *sys = process(disk);
+	struct shf_list list;
+	struct shf_store s;
+
+	CHECK_INT(shf_store_open(&s, sys, "run", NULL), 0);
+	CHECK_INT(shf_store_list(&s, &list, NULL), 0);
+	name[0] = '\0';
+	for (size_t i = 0; i < list.n; i++)
+		if (list.entries[i].state == SHF_STAGED)
+			snprintf(name, 120, "run/%.100s", list.entries[i].path);
+	CHECK(name[0]);
+	shf_list_release(&list);
+	shf_store_close(&s);
+	simdisk_kill(disk, sys);
+}
+
+TEST(every_byte_is_proved_first_and_a_damaged_save_can_be_mended)
+{
+	static const char *const files[] = { "model-00001-of-00001.safetensors", "config.json",
+		"optimizer/optimizer-00001-of-00001.safetensors", "sheaf.sums", "sheaf.json",
+		"model.safetensors.index.json" };
+	struct simdisk *base = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	char stage[120], path[200];
+
+	name_of_stage(base, stage);
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		struct simdisk *disk = twin_of(base);
+		struct salvaged s;
+
+		simdisk_advance(disk, 2 * 86400);       /* it was rebooted */
+		snprintf(path, sizeof(path), "%s/%s", stage, files[i]);
+		CHECK_INT(simdisk_flip(disk, path, 60), 0);
+		s = salvage(disk);
+		CHECK_RC(s.rc, SHEAF_ECORRUPT, &s.err);
+		CHECK(strstr(s.err.msg, files[i]) != NULL);
+		CHECK(!simdisk_exists(disk, TO));
+		CHECK_INT(simdisk_flip(disk, path, 60), 0);
+		s = salvage(disk);
+		CHECK_RC(s.rc, 0, &s.err);
+		simdisk_free(disk);
+	}
+	simdisk_free(base);
+}
+
+/* A run open for writing, in a process that lives. */
+static struct sheaf_run *opened(struct simdisk *disk)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1 };
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+
+	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, process(disk), &err), 0, &err);
+	return run;
+}
+
+TEST(the_living_are_not_robbed)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct shf_stage g;
+	struct sheaf_error err;
+	struct sheaf_run *run;
+	struct salvaged s;
+	char path[200];
+
+	CHECK_INT(open_to_write(disk), 0);
+	run = opened(disk);
+	CHECK_RC(shf_stage_new(&run->store, &g, 2, NULL, &err), 0, &err);
+	CHECK_RC(shf_stage_alive(&run->store, &g, 0, &err), 0, &err);
+	snprintf(path, sizeof(path), "run/.sheaf/stage/%.60s/sheaf.json", g.name);
+	CHECK_INT(simdisk_put(disk, path, "{}", 2), 0);
+	CHECK_STR(left(disk), "lock -1 wait 0 1;staged 2 wait 0 1;");
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_EBUSY, &s.err);    /* the lock */
+	simdisk_set_locks(disk, false);
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_EBUSY, &s.err);    /* what he left */
+	CHECK(strstr(s.err.msg, "may live") != NULL);
+	/* And he does not lose his lock by it. */
+	CHECK_RC(shf_store_mark(&run->store, 1, 'k', &err), 0, &err);
+	shf_stage_discard(&run->store, &g);
+	shf_run_close(run);
+	simdisk_free(disk);
+}
+
+TEST(all_kinds_of_leavings_are_listed)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_MANIFEST);
+	static const char id[] = "0123456789abcdef0123456789abcdef";
+	char path[200];
+
+	snprintf(path, sizeof(path), "run/.sheaf/stage/copy-7-%s/part-1", id);
+	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	snprintf(path, sizeof(path), "run/.sheaf/trash/3-%s/sheaf.json", id);
+	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	snprintf(path, sizeof(path), "run/.sheaf/aside/4-%s/sheaf.json", id);
+	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	CHECK_INT(simdisk_put(disk, "run/checkpoint-5/sheaf.sums", "x", 1), 0);
+	CHECK_INT(simdisk_put(disk, "run/checkpoint-6/sheaf.json", "x", 1), 0);
+	CHECK_INT(simdisk_put(disk, "run/checkpoint-8/model.safetensors", "x", 1), 0);
+	CHECK_INT(simdisk_put(disk, "run/.sheaf/rewind", "x", 1), 0);
+	CHECK_INT(simdisk_put(disk, "run/.sheaf/stage/mine/x", "x", 1), 0);
+	const char *text = left(disk);
+	static const char *const want[] = { "lock -1 none 0 0;remains 5 decide 0 -1;damaged 6 ",
+		"damaged 6 decide 0 -1;", "staged 2 delete 0 0;", "copy 7 wait 0 -1;",
+		"aside 4 decide 0 -1;", "trash 3 delete 0 -1;", "rewind -1 finish 0 -1;" };
+
+	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+		if (!strstr(text, want[i]))
+			print_error("%s is not in %s\n", want[i], text);
+		CHECK(strstr(text, want[i]) != NULL);
+	}
+	simdisk_advance(disk, 9 * 86400);
+	CHECK(strstr(left(disk), "copy 7 delete 0 -1;") != NULL);
+	simdisk_free(disk);
+}
+
+/* ---- every call ---- */
+
+static uint64_t hash_without_lock(struct simdisk *disk)
+{
+	(void)simdisk_remove(disk, "run/.sheaf/lock");
+	return simdisk_hash(disk, "run");
+}
+
+/* What is seen: step 1, step 2 whole or not there; then a salvage says what fits that, and what is
+ * left after it stays. must: step 2 was acknowledged. whole: it can still be had. */
+static const char *judge(struct simdisk *disk, bool must, bool whole, char why[300])
+{
+	struct salvaged s;
+	struct seen seen;
+	bool there;
+	uint64_t h;
+
+	if (*job_look(disk, false, 0, &seen, why))
+		return why;
+	there = seen_has(&seen, 2);
+	if (!seen_has(&seen, 1) || seen.damaged || (must && (!there || seen.staged))) {
+		snprintf(why, 300, "step 1 is %s, %d damaged, step 2 is %s, %d staged",
+		         seen_has(&seen, 1) ? "there" : "gone", seen.damaged,
+		         there ? "there" : "gone", seen.staged);
+		return why;
+	}
+	s = salvage(disk);
+	if (there ? s.rc != SHEAF_EEXIST : whole || seen.unpublished ? s.rc != 0
+	          : s.rc != SHEAF_ECORRUPT && s.rc != SHEAF_ENOENT) {
+		snprintf(why, 300, "step 2 was %s, the next salvage says %d %.200s",
+		         there ? "there" : "staged", s.rc, s.rc < 0 ? s.err.msg : "");
+		return why;
+	}
+	if (*job_look(disk, true, 0, &seen, why))
+		return why;
+	if (seen_has(&seen, 2) != (there || s.rc == 0) || seen.damaged)
+		snprintf(why, 300, "after the next salvage step 2 is not as it said");
+	h = hash_without_lock(disk);
+	if (!why[0] && !*job_look(disk, true, 0, &seen, why) && h != hash_without_lock(disk))
+		snprintf(why, 300, "another recovery changes something");
+	return why;
+}
+
+/* As the disk is for those who did not reboot, and as the worst and the best cut leave it. */
+static const char *judge_now(struct simdisk *disk, bool must, char why[300])
+{
+	struct simdisk *worst = simdisk_crash(disk, simdisk_cut_n(disk) - 1, NULL);
+	struct simdisk *best = twin_of(disk);
+
+	simdisk_advance(worst, 2 * 86400);
+	simdisk_advance(best, 2 * 86400);
+	if (!*judge(worst, must, false, why) && !*judge(best, must, true, why))
+		(void)judge(disk, must, true, why);
+	simdisk_free(worst);
+	simdisk_free(best);
+	return why;
+}
+
+static void each_call(enum simdisk_how how, const char *what)
+{
+	bool fired = true;
+	char why[300];
+	int nth = 1, failed = 0;
+
+	for (; fired; nth++) {
+		struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+		const struct shf_sys *sys = process(disk);
+		struct salvaged s;
+
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EIO, .how = how,
+		                                             .process = sys });
+		s = salvage_by(disk, sys, 2);
+		fired = simdisk_fired(disk) > 0;
+		simdisk_faults_clear(disk);
+		failed += s.rc < 0;
+		CHECK(fired || s.rc == 0);
+		CHECK(s.rc != SHEAF_EBUG);
+		CHECK(s.rc == 0 || s.err.msg[0]);
+		CHECK(s.rc == 0 || s.rc == SHEAF_EINDOUBT || how == SIMDISK_KILL ||
+		      !simdisk_exists(disk, TO));
+		if (*judge_now(disk, s.rc == 0, why))
+			print_error("call %d: %d %s: then %s\n", nth, s.rc, s.rc ? s.err.msg : "",
+			            why);
+		CHECK_STR(why, "");
+		simdisk_free(disk);
+	}
+	printf("# %s: %d calls, %d salvages failed\n", what, nth - 2, failed);
+	CHECK(failed > 20);
+}
+
+TEST(each_call_of_a_salvage_may_be_the_last) { each_call(SIMDISK_KILL, "killed"); }
+TEST(each_call_of_a_salvage_may_fail) { each_call(SIMDISK_INSTEAD, "failing"); }
+TEST(each_call_of_a_salvage_may_work_and_say_it_failed) { each_call(SIMDISK_AFTER, "after"); }
+
+/* ---- power cuts ---- */
+
+/* Cuts of the salvage: the dead writer's calls are test_cuts' business. */
+static bool hunt(struct simdisk *disk, size_t first, char why[400])
+{
+	size_t cut_n = simdisk_cut_n(disk);
+
+	why[0] = '\0';
+	for (size_t cut = first; !why[0] && cut < cut_n; cut++) {
+		struct simdisk_sets sets;
+
+		simdisk_sets_begin(&sets, simdisk_unsynced(disk, cut), opt.seed + cut);
+		if (!opt.all) {
+			sets.all_max = 3;
+			sets.small_max = 1;
+			sets.seeded = 2;
+		}
+		while (!why[0] && simdisk_sets_next(&sets)) {
+			struct simdisk_choice choice = { sets.kept, 0, 0 };
+			struct simdisk *crashed = simdisk_crash(disk, cut, &choice);
+			char own[300];
+
+			opt.states++;
+			simdisk_advance(crashed, 2 * 86400);
+			if (*judge(crashed, cut + 1 == cut_n, false, own))
+				snprintf(why, 400, "cut %zu, after call %zu: %s", cut,
+				         simdisk_cut_call(disk, cut), own);
+			simdisk_free(crashed);
+		}
+		simdisk_sets_end(&sets);
+	}
+	return !why[0];
+}
+
+static bool hunt_salvage(enum simdisk_model model, enum death death, long skipped, char why[400])
+{
+	struct simdisk *disk = base_new(model, death);
+	size_t first = simdisk_cut_n(disk) - 1;
+	struct salvaged s;
+	bool fine;
+
+	skip.n = 0;
+	skip.at = skipped;
+	s = salvage(disk);
+	skip.at = 0;
+	CHECK_RC(s.rc, 0, &s.err);
+	fine = hunt(disk, first, why);
+	if (fine && !skipped)
+		printf("# model %d, death %d: %zu cuts\n", model, death,
+		       simdisk_cut_n(disk) - first);
+	simdisk_free(disk);
+	return fine;
+}
+
+static void survives(enum simdisk_model model, enum death death)
+{
+	char why[400];
+	bool fine = hunt_salvage(model, death, 0, why);
+
+	if (!fine)
+		print_error("%s (test_salvage --seed %llu)\n", why, (unsigned long long)opt.seed);
+	CHECK(fine);
+}
+
+TEST(a_salvage_survives_every_cut_strict) { survives(SIMDISK_STRICT, BEFORE_RENAME); }
+TEST(a_salvage_survives_every_cut_ext4) { survives(SIMDISK_EXT4, BEFORE_RENAME); }
+TEST(a_salvage_survives_every_cut_nfs) { survives(SIMDISK_NFS, BEFORE_RENAME); }
+TEST(a_salvage_of_an_unsynced_manifest_survives_every_cut)
+{
+	survives(SIMDISK_STRICT, BEFORE_LAST_SYNC);
+}
+
+TEST(leaving_out_any_fsync_of_a_salvage_is_found)
+{
+	static const struct mutant {
+		const char *what;
+		bool harmless;
+	} table[] = {
+		/* Opening: the lock's text is for other clients; the names are old. */
+		{ "lock", true }, { "stage", true }, { ".sheaf", true }, { "run", true },
+		{ "/", true },
+		{ "optimizer", true },          /* C5: the dead writer did that (I2) */
+		{ "2-", false },                /* and had perhaps not yet done this (I3) */
+		{ "run", false }, { "stage", false },   /* C9 */
+	};
+	long n = (long)(sizeof(table) / sizeof(table[0]));
+	int bad = 0;
+
+	for (long i = 0; i < n; i++) {
+		const struct mutant *m = &table[i];
+		char why[400];
+		bool fine = hunt_salvage(SIMDISK_STRICT, BEFORE_LAST_SYNC, i + 1, why), named;
+
+		named = strncmp(skip.what, m->what, strlen(m->what)) == 0;
+		bad += fine != m->harmless || !named;
+		printf("# without fsync %ld of %ld, %-16.16s %s%s\n", i + 1, n, skip.what,
+		       fine ? m->harmless ? "harmless" : "NOT FOUND"
+		            : m->harmless ? "NOT HARMLESS: " : "found: ", fine ? "" : why);
+	}
+	CHECK_INT(bad, 0);
+}
+
+int main(int argc, char **argv)
+{
+	int n = 1;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--long") == 0)
+			opt.all = true;
+		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+			opt.seed = strtoull(argv[++i], NULL, 0);
+		else
+			argv[n++] = argv[i];
+	}
+	argv[n] = NULL;
+	n = t_main(n, argv);
+	printf("# %llu crash states, seed 0x%llx\n", (unsigned long long)opt.states,
+	       (unsigned long long)opt.seed);
+	return n;
+}
