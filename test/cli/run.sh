@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Drives the real sheaf and sheaf-bench. Prints TAP.
 #
-# usage: run.sh BUILD-DIR PYTHON [usage|verbs|damage|foreign|bench|device|hosts]...
+# usage: run.sh BUILD-DIR PYTHON [usage|verbs|copy|damage|foreign|bench|device|hosts]...
 #
 # Each part is a file beside this one. A test is a claim, a command, and what must be true after it:
 #   t 0 'ls lists three steps' "$SHEAF" ls "$T/run"     exit status; then, on its output,
@@ -112,7 +112,7 @@ cat >state.json <<'STATE'
 STATE
 
 # Each part has a folder of its own, and runs there.
-for name in ${*:-usage foreign verbs damage bench device}; do
+for name in ${*:-usage foreign verbs copy damage bench device}; do
 	T=$W/$name
 	mkdir "$T" && cp state.json "$T" && cd "$T" || exit 1
 	# shellcheck source=/dev/null
