@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planted bugs: where, what becomes of it, and who must notice.
+
+In what is put there the word MUTANT is true while the bug is awake. Places are found by their
+words, whatever the white space, inside the function named; there must be one. Tests are "program:
+claim", the program by its name under test/, the claim as its filter takes it; each must turn red.
+"""
+import collections
+
+Mutant = collections.namedtuple("Mutant", "name what file function find put tests")
+MUTANTS = []
+
+
+def bug(name, what, where, find, put, *tests):
+    file, _, function = where.partition(":")
+    MUTANTS.append(Mutant(name, what, file, function, find, put, tests))
+
+
+def skipped(name, what, where, call, *tests):
+    """A call that gives a code: not made, and said to have worked."""
+    bug(name, what, where, call, "MUTANT ? 0 : " + call, *tests)
+
+
+def blind(name, what, where, condition, *tests):
+    """A condition of trouble that is never seen."""
+    bug(name, what, where, condition, "!MUTANT && (%s)" % condition, *tests)
+
+
+def gullible(name, what, where, condition, *tests):
+    """A condition under which all is well, that always holds."""
+    bug(name, what, where, condition, "MUTANT || (%s)" % condition, *tests)
+
+
+COMMIT, CUTS, STORE, OPS = ("sim/test_commit: ", "sim/test_cuts: ", "unit/test_store: ",
+                            "sim/test_ops: ")
+CUT = "_survives_every_cut_strict"
+
+# ---- what is durable before what ----
+skipped("folder_not_synced", "the names in a family's folder are not synced (I2)",
+        "store/publish.c:check_folder", "shf_dir_sync(c->s, fd)", COMMIT + "next_save" + CUT)
+skipped("stage_not_synced", "the stage is not synced before the manifest (I2)",
+        "store/publish.c:settle", "shf_dir_sync(c->s, c->g->dir)", COMMIT + "next_save" + CUT)
+skipped("manifest_not_synced", "the bytes of the manifest are not synced",
+        "store/publish.c:write_manifest", "sys->ops->fsync(sys->arg, fd)",
+        COMMIT + "next_save" + CUT)
+skipped("manifest_name_not_synced", "the stage is not synced after the manifest (I3)",
+        "store/publish.c:write_manifest", "shf_dir_sync(c->s, dir)", COMMIT + "next_save" + CUT)
+skipped("run_not_synced", "the run is not synced after the rename (C9)",
+        "store/publish.c:sync_parents", "shf_dir_sync(s, s->dir)", COMMIT + "next_save" + CUT)
+skipped("stages_not_synced", "the folder of the stages is not synced after the rename (C9)",
+        "store/publish.c:sync_parents", "shf_dir_sync(s, s->stage)", COMMIT + "next_save" + CUT)
+skipped("names_not_synced_at_open", "what a dead job renamed is not synced by who builds on it",
+        "store/store.c:sync_names", "shf_dir_sync(s, s->dir)",
+        COMMIT + "a_step_seen_at_open_is_durable")
+skipped("mark_not_synced", "the name of a mark is not synced", "store/marks.c:shf_store_mark",
+        "shf_dir_sync(s, dir)", COMMIT + "mark" + CUT)
+skipped("trash_not_synced", "steps in the trash are deleted before the run is synced (P3)",
+        "store/trash.c:shf_trash_empty", "shf_dir_sync(s, s->dir)", COMMIT + "prune" + CUT)
+skipped("aside_not_synced", "the folder of what is set aside is not synced",
+        "store/aside.c:move_aside", "shf_dir_sync(s, aside)", COMMIT + "rewind_alone" + CUT)
+skipped("rewind_not_synced", "the run is not synced after a step was set aside",
+        "store/aside.c:move_aside", "shf_dir_sync(s, s->dir)", COMMIT + "rewind_alone" + CUT)
+bug("text_not_synced", "journals, marks and identities are renamed into place unsynced",
+    "store/tree.c:shf_text_write", "sys->ops->fsync(sys->arg, fd)",
+    "MUTANT ? 0 : sys->ops->fsync(sys->arg, fd)", COMMIT + "rewind_alone" + CUT)
+gullible("data_not_synced", "no writer syncs what it wrote (C3)", "engine/commit.c:fsync_submit",
+         "save->fds[f] < 0", CUTS + "next_save" + CUT)
+bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
+    "engine/smalls.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
+    "!MUTANT && i < smalls->n && rc == 0;", CUTS + "next_save" + CUT)
+
+# ---- the commit and its agreements ----
+skipped("sizes_not_checked", "names and sizes in the stage are not compared with what was said",
+        "store/publish.c:shf_stage_publish", "settle(&c)",
+        STORE + "a_stage_that_is_not_as_its_writers_say_is_not_published")
+bug("failed_fsync_asked_again", "a failed fsync of the manifest is tried once more and believed",
+    "store/publish.c:write_manifest", "closed = sys->ops->close(sys->arg, fd);",
+    "if (MUTANT && put >= 0 && rc < 0) rc = sys->ops->fsync(sys->arg, fd);"
+    " closed = sys->ops->close(sys->arg, fd);", COMMIT + "each_call_of_a_save_may_fail")
+skipped("lock_not_read_again", "a job whose lock was taken publishes all the same (C7)",
+        "store/publish.c:shf_stage_publish", "shf_lock_check(s, err)",
+        COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
+bug("rename_may_replace", "the publish replaces an empty directory (I6)",
+    "store/publish.c:rename_stage", "s->dir, t, true)", "s->dir, t, !MUTANT)",
+    COMMIT + "a_target_that_appears_is_never_replaced")
+bug("target_not_looked_at", "a rename that says it failed is believed",
+    "store/publish.c:rename_stage", "ours = target_is_ours(s, t, text);",
+    "ours = MUTANT ? 0 : target_is_ours(s, t, text);",
+    COMMIT + "a_publish_that_is_done_and_said_to_fail_is_done")
+bug("outcome_in_doubt_is_success", "an error of the last syncs is swallowed (C9)",
+    "store/publish.c:sync_parents", "if (rc == 0) return 0;", "if (rc == 0 || MUTANT) return 0;",
+    COMMIT + "each_call_of_a_save_may_fail")
+bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
+    "engine/commit.c:publish", "rc = shf_smalls_sync(&smalls, rc, err); if (rc == 0)"
+    " rc = shf_stage_publish(&save->run->store, &save->stage, &m, err);",
+    "if (MUTANT && rc == 0) { rc = shf_stage_publish(&save->run->store, &save->stage, &m, err);"
+    " rc = shf_smalls_sync(&smalls, rc, err); } else { rc = shf_smalls_sync(&smalls, rc, err);"
+    " if (rc == 0) rc = shf_stage_publish(&save->run->store, &save->stage, &m, err); }",
+    CUTS + "next_save" + CUT)
+bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its save",
+    "engine/moves.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
+    "if (rc < 0 && !MUTANT) shf_save_stick(save, rc, &err);",
+    "sim/test_faults: each_call_of_two_saves_on_small_may_fail")
+blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
+      "engine/sums_out.c:sum_files", "raw != sum_by_tensors(l, f, told)",
+      "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
+bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
+    "engine/moves.c:one_round", "rc = shf_save_drain_together(save, -1, err);",
+    "rc = MUTANT ? 0 : shf_save_drain_together(save, -1, err);",
+    "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
+# ---- sums and digests ----
+bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
+    "engine/sums_out.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
+    "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
+    "sim/test_rows: identity_is_the_name_and_not_the_order")
+bug("header_not_counted", "the bytes of the header count in no sum",
+    "engine/moves.c:copy_headers", "if (!has_header(save, g)) continue;",
+    "if (!has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
+    " shf_buf_reset(&header); rc = shf_layout_header(l, g->file, &header, err); have = g->file; }"
+    " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
+    " header.data + g->lo, (size_t)(end - g->lo)); came(shf_own_ctl(save, i)); continue; }",
+    "sim/test_rows: identity_is_the_name_and_not_the_order")
+bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
+    "engine/copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
+    "shf_crc64_shift(h->all, h->bytes - h->all_end + MUTANT)",
+    "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
+bug("digest_of_what_was_there", "a digest is taken of the page before the bytes come into it",
+    "engine/copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, false);",
+    "if (MUTANT) { h->sum = shf_crc64_raw(h->sum, to, k); memcpy(to, from, k); } else"
+    " h->sum = shf_crc64_copy(h->sum, to, from, k, false);",
+    "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
+bug("sums_joined_wrong", "two sums are joined as if the second run were a byte shorter",
+    "base/crc64.c:shf_crc64_join", "shf_crc64_shift(a, b_bytes)",
+    "shf_crc64_shift(a, b_bytes - (MUTANT && b_bytes))",
+    "unit/test_crc64: joined_sums_are_the_sum_of_the_joined")
+bug("shift_of_a_far_byte", "a shift forgets what lies beyond 4 GiB", "base/crc64.c:zeros",
+    "uint64_t product = ONE;", "uint64_t product = ONE; if (MUTANT) n = (uint32_t)n;",
+    "unit/test_crc64: shifts_of_any_distance_agree_with_square_and_multiply")
+gullible("blocks_not_checked", "a load checks no block", "engine/catalog.c:shf_block_check",
+         "got == want", "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
+gullible("verify_finds_nothing", "verify finds every block right", "engine/verify_data.c:check",
+         "got == want", "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
+bug("table_page_not_checked", "a page of the table of sums is believed unread",
+    "engine/peek.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
+    "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
+    "sim/test_read: every_flip_in_the_table_of_sums_is_found_by_a_read")
+
+# ---- the lock, recovery, old steps ----
+bug("lock_ignored", "the run is opened although another holds its lock", "store/lock.c:try_lock",
+    "if (rc < 0 && !shf_lock_is_absent(rc)) goto out;",
+    "if (rc < 0 && !shf_lock_is_absent(rc) && !MUTANT) goto out;",
+    STORE + "the_lock_is_exclusive_and_names_its_holder")
+bug("live_stage_deleted", "a stage is taken for a dead job's without proof",
+    "store/recover.c:alive_proof", "if (sys->ops->owner_is_dead(sys->arg, &owner) ||",
+    "if (MUTANT || sys->ops->owner_is_dead(sys->arg, &owner) ||",
+    STORE + "recovery_takes_only_stages_of_the_proven_dead")
+bug("locked_stage_deleted", "a stage whose proof is locked is taken for a dead job's",
+    "store/recover.c:alive_proof", "if (rc < 0 && !shf_lock_is_absent(rc)) goto out;",
+    "if (rc < 0 && !shf_lock_is_absent(rc)) { proof = MUTANT ? DEAD : ALIVE; goto out; }",
+    STORE + "recovery_takes_only_stages_of_the_proven_dead")
+bug("reused_pid_alive", "another process of the same number is taken for the owner",
+    "sys/ident.c:shf_real_owner_is_dead", "process.start != owner->start;",
+    "process.start != owner->start && !MUTANT;", "unit/test_sys: an_owner_is_dead_only_on_proof")
+bug("other_namespace_dead", "a number of another pid namespace is looked up in ours",
+    "sys/ident.c:shf_real_owner_is_dead", "owner->pid_ns != self.pid_ns",
+    "(owner->pid_ns != self.pid_ns && !MUTANT)",
+    "unit/test_sys: an_owner_is_dead_only_on_proof")
+skipped("rewind_not_finished", "a rewind that was cut is left as it is",
+        "store/recover.c:shf_store_recover", "shf_rewind_finish(s, err)",
+        COMMIT + "rewind_alone" + CUT)
+bug("journal_by_number", "a rewind sets aside what has the number, whatever it is",
+    "store/aside.c:apply", "rc = rc && strcmp(id, want) == 0 ? move_aside",
+    "rc = rc && (MUTANT || strcmp(id, want) == 0) ? move_aside",
+    STORE + "a_stale_journal_leaves_steps_saved_later_alone")
+bug("keep_mark_ignored", "prune takes a step that is marked keep", "store/trash.c:why_stays",
+    "if (mark == 'k')", "if (mark == 'k' && !MUTANT)",
+    STORE + "prune_keeps_what_no_newer_verified_step_dominates", OPS + "marks_keep")
+bug("verified_step_pruned", "prune takes the step that was verified itself",
+    "store/trash.c:why_stays", "if (e->step >= verified->step)",
+    "if (MUTANT && e->step == verified->step) return NULL; if (e->step >= verified->step)",
+    STORE + "prune_keeps_what_no_newer_verified_step_dominates")
+bug("prune_unverified", "prune does not read the step that the others go for (I9)",
+    "engine/ops.c:shf_run_prune", "rc == 0 && !dry && would && run->verified != newest",
+    "!MUTANT && rc == 0 && !dry && would && run->verified != newest",
+    OPS + "nothing_goes_when_the_newest_step_is_not_sound")
+bug("grace_ignored", "pruned bytes go at once", "store/trash.c:grace_is_over",
+    "return sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
+    "return MUTANT || sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
+    STORE + "the_grace_keeps_pruned_bytes_until_it_is_over")
+bug("read_step_pruned", "prune takes a step that somebody reads", "store/trash.c:remove_step",
+    "if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))",
+    "if (fd >= 0 && rc < 0 && (MUTANT || shf_lock_is_absent(rc)))",
+    STORE + "prune_never_crosses_branches_nor_takes_what_is_read_or_loaded")
+bug("latest_falls_back", "the newest step is damaged: the one before it is taken, and nobody told",
+    "store/list.c:shf_store_latest", "else if (e.state == SHF_FOREIGN || e.remains)",
+    "else if (e.state == SHF_FOREIGN || e.remains || (MUTANT && e.state == SHF_DAMAGED))",
+    STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
+bug("bad_mark_ignored", "a step that is marked bad is the newest",
+    "store/list.c:shf_store_latest", "if (shf_mark_read(s, e.step) == 'b')",
+    "if (shf_mark_read(s, e.step) == 'b' && !MUTANT)",
+    STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
+
+# ---- who writes what ----
+bug("page_owner_off_by_one", "an edge page goes to who ends in it and not to who begins it",
+    "plan/deal.c:run_trim", "t.lo = (r->lo + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;",
+    "t.lo = (r->lo + (MUTANT ? 0 : SHF_PAGE - 1)) / SHF_PAGE * SHF_PAGE;"
+    " if (MUTANT && t.lo < s->lo) t.lo = s->lo;",
+    "unit/test_turns: an_edge_page_goes_to_the_holder_of_its_first_byte")
+bug("edge_page_of_two", "an edge page is given to both its holders", "plan/deal.c:run_trim",
+    "t.hi = r->hi == s->hi ? r->hi : r->hi / SHF_PAGE * SHF_PAGE;",
+    "t.hi = r->hi == s->hi ? r->hi : r->hi / SHF_PAGE * SHF_PAGE;"
+    " if (MUTANT) { t.lo = r->lo / SHF_PAGE * SHF_PAGE; t.lo = t.lo < s->lo ? s->lo : t.lo;"
+    " t.hi = (r->hi + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;"
+    " t.hi = t.hi > s->hi ? s->hi : t.hi; }",
+    "unit/test_deal: every_byte_has_one_writer_and_one_source")
+bug("edge_page_of_the_last", "an edge page goes to the holder of its last byte",
+    "plan/parts.c:first_look", "at < f->at", "(MUTANT ? at > f->at : at < f->at)",
+    "unit/test_turns: an_edge_page_goes_to_the_holder_of_its_first_byte")
+bug("gap_not_seen", "what nobody holds is saved as whatever lies in the image",
+    "plan/parts.c:collect_box", "else if (gap)", "else if (gap && !MUTANT)",
+    "unit/test_deal: a_planted_gap_is_found_and_it_is_the_first")
+bug("digits_as_text", "layer 10 comes before layer 9", "plan/natural.c:run_compare",
+    "if (a->digits && a->n != b->n)", "if (a->digits && a->n != b->n && !MUTANT)",
+    "unit/test_place: names_sort_as_people_count")
+bug("shard_off_by_one", "an uneven shard begins one item early",
+    "plan/shard.c:shf_slice_shard", "slice->start[dim] = start;",
+    "slice->start[dim] = start - (MUTANT && count % n && i && start > 0);",
+    "unit/test_box: shards_are_those_of_chunk")
+bug("flat_range_off_by_one", "a flat range begins one item late", "engine/state.c:take_memory",
+    "m->lo = in->flags & SHEAF_FLAT ? in->flat_start : 0;",
+    "m->lo = in->flags & SHEAF_FLAT ? in->flat_start + (MUTANT && in->flat_count > 1) : 0;",
+    "unit/test_state: a_flat_window_is_what_is_here",
+    "sim/test_rows: a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty")
+bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
+    "plan/runs.c:level_add", "mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1]",
+    "(MUTANT || mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1])",
+    "unit/test_runs: runs_visit_every_unit_in_order")
+bug("transposed_tile_again", "each tile of transposed memory takes the columns of the first",
+    "engine/copy.c", "uint8_t *col = b + (ptrdiff_t)u * b_step;",
+    "uint8_t *col = b + (ptrdiff_t)(MUTANT ? 0 : u) * b_step;",
+    "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
+bug("bf16_truncates", "fp32 becomes bf16 by cutting, not by rounding", "base/convert.c:bf16_down",
+    "uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;",
+    "uint32_t rounded = (bits + (MUTANT ? 0 : 0x7fff + (bits >> 16 & 1))) >> 16;",
+    "unit/test_dtype: floats_round_as_quotients_do")
+
+# ---- bytes of strangers ----
+bug("overlap_accepted", "two tensors of a safetensors file may share bytes",
+    "format/safetensors.c:check_tiling", "if (t->off < pos)",
+    "if (MUTANT && t->off < pos) continue; if (t->off < pos)",
+    "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
+bug("hole_accepted", "bytes of a safetensors file may belong to no tensor",
+    "format/safetensors.c:check_tiling", "if (t->off > pos)",
+    "if (MUTANT && t->off > pos) pos = t->off; if (t->off > pos)",
+    "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
+bug("double_names_accepted", "one name may stand for two tensors",
+    "format/safetensors.c:check_names", "if (!strcmp(a->t.name, b->t.name))",
+    "if (!strcmp(a->t.name, b->t.name) && !MUTANT)",
+    "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
+bug("product_may_wrap", "the product of the dimensions may overflow",
+    "format/safetensors.c:read_shape",
+    "else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)",
+    "else if (MUTANT) product *= dim;"
+    " else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)",
+    "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
+bug("depth_unbounded", "JSON may nest deeper than there is room for", "format/json.c:push",
+    "if (j->depth == SHF_JSON_DEPTH_MAX)", "if (j->depth == SHF_JSON_DEPTH_MAX + MUTANT)",
+    "unit/test_json: depth_64_is_read_and_65_refused")
+bug("names_may_climb", "an index may name a file of another directory",
+    "format/valid.c:shf_plain_is_valid", "return !memchr(s, '/', n) &&",
+    "return (MUTANT || !memchr(s, '/', n)) &&",
+    "unit/test_index: hostile_indexes_are_refused_with_a_sentence",
+    "sim/test_foreign: an_index_may_not_reach_out_of_its_directory")
+bug("manifest_sum_ignored", "the manifest's own checksum is not compared",
+    "format/mf_decode.c:check_self", "if (got != want)", "if (got != want && !MUTANT)",
+    "unit/test_manifest: every_flipped_bit_is_refused")
+bug("needs_ignored", "a manifest that needs what is not known is read all the same",
+    "format/mf_decode.c:check_needs", "if (kind == SHF_JSON_STRING)",
+    "if (kind == SHF_JSON_STRING && MUTANT) return 0; if (kind == SHF_JSON_STRING)",
+    "unit/test_manifest: newer_formats_and_unknown_needs_are_refused")
+bug("table_sums_ignored", "the pages of a table of sums are not summed",
+    "format/sums.c:check_pages", "if (got != want)", "if (got != want && !MUTANT)",
+    "unit/test_sums: every_flipped_bit_is_refused")
+
+# ---- the machine and the group ----
+bug("links_followed", "a link is followed where that is forbidden", "sys/posix.c:open_flags",
+    "flags & SHF_O_NOFOLLOW ?", "flags & SHF_O_NOFOLLOW && !MUTANT ?",
+    "unit/test_sys: a_link_is_never_followed_where_that_is_asked")
+bug("real_rename_replaces", "the real machine's rename replaces what is there",
+    "sys/posix.c:shf_real_rename", "if (noreplace) {", "if (noreplace && !MUTANT) {",
+    "unit/test_sys: rename_never_replaces_when_told_so")
+bug("refused_piece_dropped", "what the kernel refused to do direct is not done",
+    "sys/queue.c:back_direct", "redo(part, p->at, part->end);",
+    "if (!MUTANT) redo(part, p->at, part->end);",
+    "unit/test_queue: what_the_kernel_refuses_to_do_direct_is_done_through_the_page_cache")
+bug("loss_forgotten", "a group that lost a rank goes on", "group/group.c:lose",
+    "t->group->lost = true;", "t->group->lost = !MUTANT;",
+    "unit/test_group: one_failed_operation_ends_the_group")
+bug("deadline_ignored", "a rank waits for the dead as long as they are dead",
+    "group/group.c:shf_allreduce", "ops->allreduce(ops->arg, x, n, op, t->timeout_ms)",
+    "ops->allreduce(ops->arg, x, n, op, MUTANT ? INT32_MAX : t->timeout_ms)",
+    "unit/test_group: a_rank_later_than_the_deadline_loses_the_group_for_those_that_waited")
+bug("last_rank_not_heard", "an agreement does not hear the last rank", "group/group.c:shf_agree",
+    "first = rc == 0 ?", "first = rc == 0 || (MUTANT && t->rank > 0 &&"
+    " t->rank == t->ranks - 1) ?",
+    "unit/test_group: agreement_gives_all_the_code_the_sentence_and_the_rank_of_the_lowest")
+bug("file_system_not_proved", "ranks that see different file systems are not told",
+    "store/store.c:shf_store_proof_read", "rc == -ENOENT ||",
+    "MUTANT ? (rc = 0) : rc == -ENOENT ||",
+    STORE + "a_proof_is_seen_through_the_same_directory_only")
+bug("missing_tensor_is_no_run", "a tensor that is not stored is ENOENT: start afresh",
+    "engine/load.c:decide_absent", "return shf_fail(err, SHEAF_ELAYOUT,",
+    "return shf_fail(err, MUTANT ? SHEAF_ENOENT : SHEAF_ELAYOUT,",
+    "sim/test_forgiven: a_renamed_layer_lists_its_tensors")
