@@ -90,6 +90,10 @@ bug("target_not_looked_at", "a rename that says it failed is believed",
 bug("outcome_in_doubt_is_success", "an error of the last syncs is swallowed (C9)",
     "store/publish.c:sync_parents", "if (rc == 0) return 0;", "if (rc == 0 || MUTANT) return 0;",
     COMMIT + "each_call_of_a_save_may_fail")
+bug("session_not_fresh", "two saves of one job have one session (I5)",
+    "store/stage.c:shf_stage_new", "s->session, fresh);",
+    "s->session, MUTANT ? \"0000000000000000\" : fresh);",
+    STORE + "each_save_has_a_session_of_its_own")
 bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
     "engine/commit.c:publish", "rc = shf_smalls_sync(&smalls, rc, err); if (rc == 0)"
     " rc = shf_stage_publish(&save->run->store, &save->stage, &m, err);",
@@ -97,10 +101,25 @@ bug("publish_before_agreement", "the manifest is written before sums and indexes
     " rc = shf_smalls_sync(&smalls, rc, err); } else { rc = shf_smalls_sync(&smalls, rc, err);"
     " if (rc == 0) rc = shf_stage_publish(&save->run->store, &save->stage, &m, err); }",
     CUTS + "next_save" + CUT)
+bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is not told (I4)",
+    "engine/moves.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
+    "shf_agree(team, MUTANT && team->rank ? 0 : shf_save_rc(save, err), err)",
+    "sim/test_faults: a_failed_fsync_of_any_rank_fails_the_save_on_all")
 bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its save",
     "engine/moves.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
     "if (rc < 0 && !MUTANT) shf_save_stick(save, rc, &err);",
     "sim/test_faults: each_call_of_two_saves_on_small_may_fail")
+bug("short_write_believed", "a write of fewer bytes than asked is taken for whole by the save",
+    "engine/moves.c:shf_save_io_done", "else if (!sync && (uint64_t)io->result != io->len)",
+    "else if (!MUTANT && !sync && (uint64_t)io->result != io->len)",
+    "sim/test_inflight: a_write_that_stops_short_fails_the_save")
+gullible("steps_not_compared", "ranks at different steps begin one save together",
+         "engine/save.c:agree_arguments", "rc < 0 || same == 3",
+         "sim/test_agree: ranks_at_different_steps_begin_none")
+bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
+    "engine/save.c:shf_plan_get", "rc == 0 && same && lo != 0",
+    "rc == 0 && (MUTANT ? good : same && lo != 0)",
+    "sim/test_agree: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
       "engine/sums_out.c:sum_files", "raw != sum_by_tensors(l, f, told)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
@@ -108,6 +127,9 @@ bug("image_reused_early", "the next round writes over pages that are still being
     "engine/moves.c:one_round", "rc = shf_save_drain_together(save, -1, err);",
     "rc = MUTANT ? 0 : shf_save_drain_together(save, -1, err);",
     "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
+blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
+      "engine/travel.c:unpack_moves", "sums.digest != shf_get64(from)",
+      "sim/test_agree: replicas_that_differ_are_told_when_asked")
 # ---- sums and digests ----
 bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
     "engine/sums_out.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
@@ -138,6 +160,9 @@ bug("shift_of_a_far_byte", "a shift forgets what lies beyond 4 GiB", "base/crc64
     "unit/test_crc64: shifts_of_any_distance_agree_with_square_and_multiply")
 gullible("blocks_not_checked", "a load checks no block", "engine/catalog.c:shf_block_check",
          "got == want", "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
+blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
+      "engine/prove.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
+      "sim/test_read: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
 gullible("verify_finds_nothing", "verify finds every block right", "engine/verify_data.c:check",
          "got == want", "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
 bug("table_page_not_checked", "a page of the table of sums is believed unread",
@@ -158,6 +183,10 @@ bug("locked_stage_deleted", "a stage whose proof is locked is taken for a dead j
     "store/recover.c:alive_proof", "if (rc < 0 && !shf_lock_is_absent(rc)) goto out;",
     "if (rc < 0 && !shf_lock_is_absent(rc)) { proof = MUTANT ? DEAD : ALIVE; goto out; }",
     STORE + "recovery_takes_only_stages_of_the_proven_dead")
+bug("locks_that_exclude_nobody", "a lock proves the dead although locks exclude nobody here",
+    "store/recover.c:kernel_let_go", "excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN;",
+    "excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN || MUTANT;",
+    STORE + "a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace")
 bug("reused_pid_alive", "another process of the same number is taken for the owner",
     "sys/ident.c:shf_real_owner_is_dead", "process.start != owner->start;",
     "process.start != owner->start && !MUTANT;", "unit/test_sys: an_owner_is_dead_only_on_proof")
@@ -179,6 +208,10 @@ bug("verified_step_pruned", "prune takes the step that was verified itself",
     "store/trash.c:why_stays", "if (e->step >= verified->step)",
     "if (MUTANT && e->step == verified->step) return NULL; if (e->step >= verified->step)",
     STORE + "prune_keeps_what_no_newer_verified_step_dominates")
+bug("branches_not_told_apart", "prune follows a parent by its number alone",
+    "store/trash.c:find_branch", "strcmp(e->session, from->parent_session) != 0",
+    "(strcmp(e->session, from->parent_session) != 0 && !MUTANT)",
+    STORE + "a_parent_of_another_session_is_another_branch")
 bug("prune_unverified", "prune does not read the step that the others go for (I9)",
     "engine/ops.c:shf_run_prune", "rc == 0 && !dry && would && run->verified != newest",
     "!MUTANT && rc == 0 && !dry && would && run->verified != newest",
@@ -219,6 +252,11 @@ bug("edge_page_of_the_last", "an edge page goes to the holder of its last byte",
 bug("gap_not_seen", "what nobody holds is saved as whatever lies in the image",
     "plan/parts.c:collect_box", "else if (gap)", "else if (gap && !MUTANT)",
     "unit/test_deal: a_planted_gap_is_found_and_it_is_the_first")
+bug("offset_of_32_bits", "where a tensor lies in its file wraps at 4 GiB", "plan/place.c:lay_out",
+    "out[i] = (struct shf_place_out){ file, f.tensors_n, f.payload_bytes };",
+    "out[i] = (struct shf_place_out){ file, f.tensors_n, f.payload_bytes };"
+    " if (MUTANT) out[i].off = (uint32_t)out[i].off;",
+    "unit/test_place: offsets_go_on_behind_4_gib")
 bug("digits_as_text", "layer 10 comes before layer 9", "plan/natural.c:run_compare",
     "if (a->digits && a->n != b->n)", "if (a->digits && a->n != b->n && !MUTANT)",
     "unit/test_place: names_sort_as_people_count")
@@ -289,10 +327,25 @@ bug("links_followed", "a link is followed where that is forbidden", "sys/posix.c
 bug("real_rename_replaces", "the real machine's rename replaces what is there",
     "sys/posix.c:shf_real_rename", "if (noreplace) {", "if (noreplace && !MUTANT) {",
     "unit/test_sys: rename_never_replaces_when_told_so")
+bug("interruption_is_failure", "a write that a signal interrupts has failed",
+    "sys/posix.c:shf_real_pwrite", "put < 0 && errno == EINTR",
+    "put < 0 && errno == EINTR && !MUTANT",
+    "unit/test_queue: a_transfer_that_is_cut_or_stopped_short_goes_on")
+bug("short_write_is_whole", "a write that stops short is taken for whole",
+    "sys/posix.c:shf_real_pwrite", "done += (size_t)put;", "done += MUTANT ? want : (size_t)put;",
+    "unit/test_queue: a_transfer_that_is_cut_or_stopped_short_goes_on")
+bug("write_wraps_at_4_gib", "what lies beyond 4 GiB is written at the front",
+    "sys/posix.c:shf_real_pwrite", "(off_t)(off + done)",
+    "(off_t)(MUTANT ? (uint32_t)(off + done) : off + done)",
+    "unit/test_sys: bytes_behind_4_gib_lie_where_they_belong")
 bug("refused_piece_dropped", "what the kernel refused to do direct is not done",
     "sys/queue.c:back_direct", "redo(part, p->at, part->end);",
     "if (!MUTANT) redo(part, p->at, part->end);",
     "unit/test_queue: what_the_kernel_refuses_to_do_direct_is_done_through_the_page_cache")
+bug("fsync_error_swallowed", "an fsync that failed is said to have worked",
+    "sys/posix.c:shf_real_fsync", "return fsync(fd) ? -errno : 0;",
+    "return fsync(fd) && !MUTANT ? -errno : 0;",
+    "unit/test_sys: an_fsync_that_fails_says_so")
 bug("loss_forgotten", "a group that lost a rank goes on", "group/group.c:lose",
     "t->group->lost = true;", "t->group->lost = !MUTANT;",
     "unit/test_group: one_failed_operation_ends_the_group")

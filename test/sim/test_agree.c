@@ -67,6 +67,16 @@ static int commit(struct hand *h, struct sheaf_save *save, int timeout_ms)
 	return note(h, shf_save_commit(save, timeout_ms, &h->err));
 }
 
+static int save_step(struct hand *h, int64_t step)
+{
+	struct sheaf_save *save;
+	int rc = begin(h, &save, step);
+
+	rc = rc ? rc : commit(h, save, -1);
+	shf_save_free(save);
+	return rc;
+}
+
 /* 4 MiB; half of it must travel where the ranks share no memory. */
 static void columns(struct hand *h)
 {
@@ -241,6 +251,99 @@ TEST(steps_begin_in_their_order)
 	simdisk_free(disk);
 }
 
+static int begin_apart(struct hand *h)
+{
+	return save_step(h, 5 + (h->rank && h->play->variant));
+}
+
+TEST(ranks_at_different_steps_begin_none)
+{
+	for (int variant = 0; variant < 2; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, RANKS, little);
+
+		p.variant = variant;
+		CHECK_INT(run_all(&p, begin_apart), variant ? SHEAF_EINVAL : 0);
+		check_seen(0, variant ? SHEAF_EINVAL : 0, variant ? "steps: 5 and 6" : "");
+		CHECK(simdisk_exists(disk, "run/checkpoint-5") == !variant);
+		CHECK(!simdisk_exists(disk, "run/checkpoint-6"));
+		simdisk_free(disk);
+	}
+}
+
+/* What one rank holds is described anew: the same again, or nothing. The other one's plan of old
+ * is nobody's plan then. */
+static int describe_anew(struct hand *h)
+{
+	struct sheaf_state *fresh = shf_state_new(), *old = h->state;
+	int rc = fresh ? save_step(h, 1) : SHEAF_ENOMEM;
+
+	for (int i = 0; i < h->n && rc == 0; i++)
+		(void)shf_state_add(fresh, &h->s[i]);
+	if (h->rank == h->play->variant % RANKS)
+		h->state = fresh;
+	rc = rc ? rc : save_step(h, 2);
+	h->state = old;
+	shf_state_put(fresh);
+	return rc;
+}
+
+TEST(a_state_that_one_rank_made_anew_is_planned_by_all)
+{
+	for (int variant = 0; variant < 2 * RANKS; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, RANKS, little);
+
+		p.variant = variant;
+		p.nodes = variant < RANKS ? NULL : apart;
+		CHECK_RC(run_all(&p, describe_anew), 0, &p.err);
+		p.step = 2;
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
+/* ---- replicas ---- */
+
+static void replicated(struct hand *h)
+{
+	hand_add(h, "model", "all", SHEAF_F32, 2, 64, 33);
+	hand_cut(hand_add(h, "model", "mine", SHEAF_F32, 1, 100), 0, h->rank, h->ranks);
+}
+
+/* One item of one rank's replica is another. */
+static int save_diverged(struct hand *h)
+{
+	if (h->rank == h->play->variant)
+		((uint8_t *)h->s[0].data)[4 * 777 + 2] ^= 4;
+	return save_step(h, 7);
+}
+
+/* variant: who differs; 3: nobody. */
+static void diverge(int variant, const int32_t *nodes, bool asked)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, RANKS, replicated);
+	bool bad = asked && variant < RANKS;
+
+	p.variant = variant;
+	p.nodes = nodes;
+	p.opts.flags |= asked ? SHEAF_REPLICAS : 0;
+	CHECK_INT(run_all(&p, save_diverged), bad ? SHEAF_EDIVERGED : 0);
+	check_seen(seen[0].n - 1, bad ? SHEAF_EDIVERGED : 0, bad ? "all: rank " : "");
+	CHECK(simdisk_exists(disk, "run/checkpoint-7") == !bad);
+	simdisk_free(disk);
+}
+
+TEST(replicas_that_differ_are_told_when_asked)
+{
+	for (int variant = 0; variant <= RANKS; variant++)
+		for (int far = 0; far < 2; far++) {
+			diverge(variant, far ? apart : NULL, true);
+			diverge(variant, far ? apart : NULL, false);
+		}
+}
+
 /* ---- a save in doubt, and a step verified that is not there any more ---- */
 
 static int doubt_the_first(struct hand *h)
@@ -276,16 +379,6 @@ TEST(a_save_in_doubt_fails_the_one_begun_after_it)
 	CHECK(!simdisk_exists(disk, "run/checkpoint-2"));
 	CHECK(simdisk_exists(disk, "run/checkpoint-3"));
 	simdisk_free(disk);
-}
-
-static int save_step(struct hand *h, int64_t step)
-{
-	struct sheaf_save *save;
-	int rc = begin(h, &save, step);
-
-	rc = rc ? rc : commit(h, save, -1);
-	shf_save_free(save);
-	return rc;
 }
 
 static int verify_step(struct hand *h, struct sheaf_step *step)

@@ -242,6 +242,42 @@ FAILS(one_load, three, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always =
 FAILS(one_load, rounds, fail, .how = SIMDISK_INSTEAD)
 FAILS(one_load, alone, fail, .how = SIMDISK_INSTEAD)
 
+/* An fsync is asked once, and what it says is final: whichever rank's file it is, and although
+ * nothing else of the save fails. */
+TEST(a_failed_fsync_of_any_rank_fails_the_save_on_all)
+{
+	/* Long runs of each rank's own, so that each writes. */
+	static const struct variant long_runs = { "long runs", 3, four_nodes, 2048, 0, 1, false };
+	struct simdisk *base = base_of(&long_runs);
+	int fired = 0, ranks = 0;
+
+	for (int rank = 0; rank < long_runs.ranks; rank++)
+		for (int nth = 1;; nth++) {
+			struct simdisk *disk = copy_of(base);
+			struct job j = job_of(&long_runs, disk);
+			bool last;
+
+			give(&j, two_saves, 1);
+			job_prepare(&j);
+			simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+			              .kind = SIMDISK_FSYNC, .process = j.sys[rank],
+			              .name = "-00001-of-" });
+			CHECK(job_run(&j));
+			last = !simdisk_fired(disk);
+			fired += !last;
+			ranks += !last && nth == 1;
+			CHECK_INT(job_rc(&j), last ? 0 : SHEAF_EIO);
+			CHECK(last || strstr(job_word(&j), "fsync"));
+			CHECK(simdisk_exists(disk, "run/checkpoint-2") == last);
+			simdisk_free(disk);
+			if (last)
+				break;
+		}
+	printf("# %d fsyncs of files failed, one at a time\n", fired);
+	CHECK_INT(ranks, long_runs.ranks);
+	simdisk_free(base);
+}
+
 /* ---- what is already wrong ---- */
 
 static void next_to(const char *file, const char *text)

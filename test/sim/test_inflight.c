@@ -16,6 +16,7 @@ static struct {
 	void *rank0, *rank1;            /* whose calls they are */
 	atomic_int slow;                /* so often rank 0 hears that nothing is finished */
 	atomic_bool fails;              /* what rank 1 finishes has failed */
+	atomic_int shorter;             /* so many bytes fewer rank 1 has written than it should */
 	atomic_int under_way;           /* of rank 0 */
 	atomic_int taken;               /* memory of rank 0 that went under requests */
 	atomic_int fds, fds_max;        /* 0: any number */
@@ -41,6 +42,8 @@ static int odd_complete(void *arg, struct shf_queue *q, struct shf_io **io, int 
 	rc = odd.sys->complete(arg, q, io, timeout_ms);
 	if (rc == 1 && arg == odd.rank1 && odd.fails)
 		(*io)->result = -EIO;
+	if (rc == 1 && arg == odd.rank1 && (*io)->op == SHF_IO_WRITE && (*io)->result > 0)
+		(*io)->result -= odd.shorter;
 	odd.under_way -= rc == 1 && arg == odd.rank0;
 	return rc;
 }
@@ -104,6 +107,7 @@ static void odd_release(void)
 {
 	odd.slow = odd.under_way = odd.taken = odd.fds = odd.fds_max = odd.refused = 0;
 	odd.fails = false;
+	odd.shorter = 0;
 	odd.rank0 = odd.rank1 = NULL;
 }
 
@@ -207,6 +211,26 @@ TEST(a_failed_save_that_waits_for_its_commit_does_not_touch_later_ones)
 		LOADED(p);
 	odd_release();
 	simdisk_free(disk);
+}
+
+/* A full disk may answer so, and no error with it. */
+TEST(a_write_that_stops_short_fails_the_save)
+{
+	static const int shorter[] = { 0, 1, 4096 };
+
+	for (int i = 0; i < 3; i++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, halves);
+
+		odd_release();
+		odd.shorter = shorter[i];
+		p.tamper = tamper;
+		CHECK_RC(hands_save(&p), shorter[i] ? SHEAF_EIO : 0, &p.err);
+		CHECK(!shorter[i] || strstr(p.err.msg, "bytes written"));
+		CHECK(simdisk_exists(disk, "run/checkpoint-7") == !shorter[i]);
+		odd_release();
+		simdisk_free(disk);
+	}
 }
 
 enum { FILES = 6 };

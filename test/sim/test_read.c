@@ -344,6 +344,45 @@ TEST(a_table_whose_sums_are_right_and_whose_numbers_are_wrong_gives_nothing_wron
 	simdisk_free(disk);
 }
 
+/* Blocks are as the table says, and a tensor is not: what it was, nobody knows. */
+TEST(a_digest_that_was_written_wrong_fails_the_load_of_its_tensor)
+{
+	struct simdisk *disk = saved();
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error err;
+	size_t n = 0, text_n = 0;
+	uint8_t *table = simdisk_get(disk, "run/checkpoint-7/sheaf.sums", &n);
+	uint8_t *text = simdisk_get(disk, "run/checkpoint-7/sheaf.json", &text_n);
+	int found = 0;
+
+	CHECK_RC(shf_manifest_decode(&m, &arena, text, text_n, "", &err), 0, &err);
+	for (uint64_t i = 0; i < shf_get64(table + 24); i++) {
+		uint8_t *record = table + shf_get64(table + 56) + i * SHF_SUMS_TENSOR;
+		struct shf_sums_tensor t = shf_sums_get_tensor(record);
+
+		if (t.bytes == 0)
+			continue;
+		for (int ranks = 1; ranks <= 4; ranks += 3) {
+			struct play p = hands_play(disk, ranks, held);
+
+			shf_put64(record + 40, t.digest ^ UINT64_C(1) << (i * 7 % 64));
+			seal(disk, &m, table, n);
+			CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
+			CHECK(strstr(p.err.msg, "has digest"));
+			shf_put64(record + 40, t.digest);
+			seal(disk, &m, table, n);
+			LOADED(p);
+			found++;
+		}
+	}
+	CHECK(found >= 2 * 4);
+	free(table);
+	free(text);
+	shf_arena_release(&arena);
+	simdisk_free(disk);
+}
+
 /* ---- descriptors ---- */
 
 enum { MANY = 16 };

@@ -110,6 +110,26 @@ TEST(a_file_closes_before_it_overflows_and_a_giant_stands_alone)
 	shf_arena_release(&arena);
 }
 
+TEST(offsets_go_on_behind_4_gib)
+{
+	const uint64_t giga = UINT64_C(1) << 30;
+	const struct shf_place_in in[] = {
+		{ 3 * giga, 50, 2 }, { 3 * giga, 50, 2 }, { 40, 50, 4 }, { 4096, 50, 2 },
+	};
+	const uint64_t want[] = { 0, 3 * giga, 6 * giga + 4096, 6 * giga };
+	struct shf_place_out out[4];
+	struct shf_arena arena = { 0 };
+	struct shf_place_file *f;
+	size_t n;
+
+	CHECK_INT(shf_place(&arena, in, 4, 8 * giga, out, &f, &n), 0);
+	CHECK_INT(n, 1);
+	for (int i = 0; i < 4; i++)
+		CHECK_INT(out[i].off, want[i]);
+	CHECK_INT(f[0].payload_bytes, 6 * giga + 4096 + 40);
+	shf_arena_release(&arena);
+}
+
 TEST(files_have_no_gaps_and_every_tensor_its_alignment)
 {
 	uint64_t s = SEED + 1;

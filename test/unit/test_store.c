@@ -326,6 +326,44 @@ TEST(prune_never_crosses_branches_nor_takes_what_is_read_or_loaded)
 	stop(&w);
 }
 
+/* A hand puts back a step that a rewind had set aside: its parent has the number of one that was
+ * saved since, and is not it. */
+TEST(a_parent_of_another_session_is_another_branch)
+{
+	const struct shf_sys *hand;
+	struct world w;
+	char aside[100];
+
+	start(&w, 3);
+	snprintf(aside, sizeof(aside), RUN "/.sheaf/aside/3-%s", w.known[2].session);
+	CHECK_RC(world_rewind(&w, 1), 0, &w.err);
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	hand = simdisk_process(w.disk, 778, 1);
+	CHECK_INT(hand->ops->rename(hand->arg, SHF_CWD, aside, SHF_CWD, RUN "/checkpoint-3", true),
+	          0);
+	CHECK_INT(state_of(&w.store[0], 3, NULL), 'C');
+	CHECK_INT(world_prune(&w, 1, 3, -1), 0);
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2") &&
+	      simdisk_exists(w.disk, RUN "/checkpoint-1"));
+	stop(&w);
+}
+
+TEST(each_save_has_a_session_of_its_own)
+{
+	struct world w;
+
+	start(&w, 3);
+	CHECK_RC(world_rewind(&w, 1), 0, &w.err);
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);      /* the same job, the same number */
+	CHECK_INT(w.known_n, 4);
+	for (size_t i = 0; i < w.known_n; i++) {
+		CHECK(strncmp(w.known[i].session, w.store[0].session, 16) == 0);
+		for (size_t k = 0; k < i; k++)
+			CHECK(strcmp(w.known[i].session, w.known[k].session) != 0);
+	}
+	stop(&w);
+}
+
 TEST(the_grace_keeps_pruned_bytes_until_it_is_over)
 {
 	struct world w;

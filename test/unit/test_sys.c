@@ -85,6 +85,42 @@ TEST(descriptors_are_close_on_exec_and_flags_mean_what_they_say)
 	place_free(&p);
 }
 
+TEST(bytes_behind_4_gib_lie_where_they_belong)
+{
+	const uint64_t far[] = { (UINT64_C(1) << 31) - 2, (UINT64_C(1) << 32) - 2,
+	                         (UINT64_C(1) << 32) + 4096, UINT64_C(5) << 32 };
+	struct place p = place_new();
+	int fd = file_new(&p, "sparse");
+	char buf[8];
+
+	CHECK_INT(ops()->pwrite(NULL, fd, "front", 5, 0), 5);
+	for (int i = 0; i < 4; i++) {
+		char text[6] = { 'f', 'a', 'r', ' ', (char)('0' + i), '\0' };
+		int64_t put = ops()->pwrite(NULL, fd, text, 5, far[i]);
+
+		if (put == -EFBIG)
+			break;  /* not on this file system */
+		CHECK_INT(put, 5);
+		CHECK_INT(ops()->pread(NULL, fd, buf, 8, far[i]), 5);
+		CHECK(!memcmp(buf, text, 5));
+		CHECK_INT(ops()->pread(NULL, fd, buf, 5, 0), 5);
+		CHECK(!memcmp(buf, "front", 5));
+	}
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	place_free(&p);
+}
+
+TEST(an_fsync_that_fails_says_so)
+{
+	int ends[2];
+
+	CHECK_INT(pipe(ends), 0);
+	CHECK_INT(ops()->fsync(NULL, ends[1]), -EINVAL);
+	close(ends[0]);
+	close(ends[1]);
+	CHECK_INT(ops()->fsync(NULL, ends[1]), -EBADF);
+}
+
 TEST(a_link_is_never_followed_where_that_is_asked)
 {
 	struct place p = place_new();
