@@ -130,6 +130,43 @@ bug("image_reused_early", "the next round writes over pages that are still being
 blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
       "engine/travel.c:unpack_moves", "sums.digest != shf_get64(from)",
       "sim/test_agree: replicas_that_differ_are_told_when_asked")
+bug("ranks_open_apart", "ranks open different directories, or with different rules",
+    "engine/run.c:same_arguments", "rc < 0 || same == 15", "rc < 0 || same == 15 || MUTANT",
+    "sim/test_agree: retention_rules_of_one_rank_alone_are_refused")
+bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
+    "engine/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
+    "sim/test_preview: ranks_that_disagree_are_named")
+bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
+    "engine/attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
+    "sim/test_agree: ranks_that_attach_different_bytes_are_told")
+bug("image_given_away", "a save takes the image of one that is still being written (I10)",
+    "engine/save.c:shf_images_free", "if (rc < 0 || !busy)", "if (rc < 0 || !busy || MUTANT)",
+    "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
+bug("saved_beside_a_newer", "a step is saved that is older than the newest",
+    "engine/save.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
+    OPS + "a_step_older_than_the_newest_is_not_saved")
+bug("saved_past_a_branch", "who loaded an older step saves on top of the newest",
+    "engine/save.c:find_parent",
+    "if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent)",
+    "if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent && !MUTANT)",
+    OPS + "who_loaded_an_older_step_rewinds_before_saving")
+bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
+    "engine/commit.c:succeed",
+    "memcpy(run->parent_session, save->session, sizeof(run->parent_session));",
+    "if (!MUTANT || !run->parent_session[0])"
+    " memcpy(run->parent_session, save->session, sizeof(run->parent_session));",
+    OPS + "commits_prune_by_the_rules_of_the_run")
+bug("allocation_not_agreed", "a rank without memory for an exchange leaves the others in it",
+    "group/group.c:shf_exchange",
+    "rc = shf_agree(t, lens_reserve(p.in_len, t, &fresh, \"exchange\", err), err);",
+    "rc = lens_reserve(p.in_len, t, &fresh, \"exchange\", err);"
+    " if (!MUTANT) rc = shf_agree(t, rc, err);",
+    "unit/test_group: an_allocation_that_fails_on_one_rank_is_enomem_on_all")
+bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
+    "engine/match.c:shf_holds_tell", "r <= end; r++)",
+    "r <= end && !(MUTANT && r == end && r > shf_home_of(l, ranks, lo)); r++)",
+    "sim/test_rows: a_tensor_of_several_stripes_has_several_homes")
+
 # ---- sums and digests ----
 bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
     "engine/sums_out.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
@@ -169,6 +206,45 @@ bug("table_page_not_checked", "a page of the table of sums is believed unread",
     "engine/peek.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "sim/test_read: every_flip_in_the_table_of_sums_is_found_by_a_read")
+blind("message_not_checked", "what comes from another node is not compared with its digest",
+      "engine/shared.c:scatter", "taken.digest != *sum",
+      "sim/test_tamper: a_byte_that_changes_between_nodes_while_loading_is_found")
+bug("summed_before_taken", "an image is summed before the others take from it, not after",
+    "engine/shared.c:run_kind", "rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
+    " rc = look_round(ld, first + k, err);",
+    "if (MUTANT && rc == 0) rc = look_round(ld, first + k, err);"
+    " rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
+    " if (!MUTANT) rc = look_round(ld, first + k, err);",
+    "sim/test_tamper: a_byte_of_an_image_that_changes_before_it_is_scattered_is_found")
+bug("short_read_believed", "a read of fewer bytes than asked is taken for whole by the load",
+    "engine/reads.c:check", "if ((uint64_t)got != n)", "if ((uint64_t)got != n && !MUTANT)",
+    "sim/test_tamper: a_read_that_stops_short_fails_the_load")
+bug("read_not_tried_again", "one error of a disk fails a load", "engine/reads.c:shf_read_finish",
+    "r->req.result < 0 && tries < TRIES", "!MUTANT && r->req.result < 0 && tries < TRIES",
+    "sim/test_tamper: a_read_that_fails_twice_is_tried_again_and_counted")
+bug("slot_reused_early", "a read of a load goes into memory that is still looked at",
+    "engine/flow.c:run_to", "s->head - s->tail < s->slots_n",
+    "s->head - s->tail < s->slots_n + MUTANT",
+    "sim/test_read: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
+bug("headers_believed", "headers that tell another story than the sums are believed",
+    "engine/catalog.c:match_sums", "if (r.file != t->file ||",
+    "if (MUTANT) { t->digest = r.digest; continue; } if (r.file != t->file ||",
+    "sim/test_verify: a_header_that_tells_another_story_than_the_sums_is_found")
+gullible("size_not_checked", "a file's size is not compared with the manifest's",
+         "engine/catalog.c:check_size", "bytes == want",
+         "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
+bug("extra_not_seen", "verify does not see files that nobody named",
+    "engine/verify_dir.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
+    "sim/test_verify: what_the_manifest_does_not_name_is_extra")
+bug("attached_not_summed", "verify does not sum what was attached",
+    "engine/verify_dir.c:check_small", "step->sound && crc != m->crc",
+    "!MUTANT && step->sound && crc != m->crc",
+    "sim/test_verify: a_flipped_bit_in_any_other_file_is_one_finding")
+bug("key_is_name", "two names of one key are one tensor", "format/sums.c:shf_sums_find",
+    "if (!strcmp(shf_sums_family(s, &t), family) && !strcmp(shf_sums_name(s, &t), name))",
+    "if (MUTANT || (!strcmp(shf_sums_family(s, &t), family)"
+    " && !strcmp(shf_sums_name(s, &t), name)))",
+    "unit/test_sums: two_names_of_one_key_are_two_tensors")
 
 # ---- the lock, recovery, old steps ----
 bug("lock_ignored", "the run is opened although another holds its lock", "store/lock.c:try_lock",
@@ -232,6 +308,35 @@ bug("bad_mark_ignored", "a step that is marked bad is the newest",
     "store/list.c:shf_store_latest", "if (shf_mark_read(s, e.step) == 'b')",
     "if (shf_mark_read(s, e.step) == 'b' && !MUTANT)",
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
+skipped("proof_not_locked", "a save does not lock the proof that it lives",
+        "store/stage.c:shf_stage_alive", "lock_alive(sys, fd)",
+        STORE + "a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace")
+skipped("mark_inherited", "a new step has the mark of an old one of its number",
+        "store/stage.c:shf_stage_new", "shf_mark_clear(s, step)",
+        STORE + "a_mark_does_not_pass_to_a_new_step_of_that_number")
+bug("files_not_looked_at", "a step whose files are gone is the newest", "store/list.c:look",
+    "if (rc == 0 && files)", "if (rc == 0 && files && !MUTANT)",
+    STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
+blind("number_not_compared", "a step renamed by hand is taken for that step",
+      "store/list.c:check_names", "m->step != step",
+      STORE + "a_step_of_another_number_or_run_is_damaged_by_number")
+blind("bad_step_vouches", "a step that is damaged or marked bad lets older ones go",
+      "store/trash.c:walk",
+      "verified && (verified->state != SHF_COMMITTED || verified->mark == 'b')",
+      STORE + "prune_keeps_what_no_newer_verified_step_dominates")
+blind("damaged_step_pruned", "prune takes a damaged step without a person's word",
+      "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
+      STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
+bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
+    "engine/ops.c:rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
+    OPS + "the_loaded_step_is_never_pruned")
+bug("verified_across_rewind", "a number verified before a rewind counts after it",
+    "engine/ops.c:shf_run_rewind", "if (run->verified > step)",
+    "if (run->verified > step && !MUTANT)",
+    "sim/test_agree: what_a_rewind_set_aside_is_not_verified_under_its_old_number")
+gullible("child_is_parent", "a forked child uses its parent's threads and files",
+         "engine/run.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
+         OPS + "a_forked_child_closes_its_memory_only")
 
 # ---- who writes what ----
 bug("page_owner_off_by_one", "an edge page goes to who ends in it and not to who begins it",
@@ -281,6 +386,13 @@ bug("bf16_truncates", "fp32 becomes bf16 by cutting, not by rounding", "base/con
     "uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;",
     "uint32_t rounded = (bits + (MUTANT ? 0 : 0x7fff + (bits >> 16 & 1))) >> 16;",
     "unit/test_dtype: floats_round_as_quotients_do")
+bug("nan_becomes_infinite", "a NaN of fp32 rounds to an infinity of bf16",
+    "base/convert.c:bf16_down", "return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ?",
+    "return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 && !MUTANT ?",
+    "unit/test_dtype: nan_stays_nan_and_quiet")
+bug("pattern_ignored", "what was to be left out is saved", "engine/schema.c:shf_ignored",
+    "fnmatch(ignore[i], text, 0) == 0", "!MUTANT && fnmatch(ignore[i], text, 0) == 0",
+    "sim/test_forgiven: ignored_patterns_are_neither_saved_nor_loaded_but_reported")
 
 # ---- bytes of strangers ----
 bug("overlap_accepted", "two tensors of a safetensors file may share bytes",
@@ -319,6 +431,14 @@ bug("needs_ignored", "a manifest that needs what is not known is read all the sa
 bug("table_sums_ignored", "the pages of a table of sums are not summed",
     "format/sums.c:check_pages", "if (got != want)", "if (got != want && !MUTANT)",
     "unit/test_sums: every_flipped_bit_is_refused")
+bug("links_in_steps_followed", "a link in the place of a file of ours is followed",
+    "engine/step.c:open_file", "step->number >= 0 && !step->run->foreign ?",
+    "!MUTANT && step->number >= 0 && !step->run->foreign ?",
+    "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
+bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
+    "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
+    "if (((const uint8_t *)from)[i] && !MUTANT)",
+    "unit/test_api: structs_of_other_sizes_are_honoured")
 
 # ---- the machine and the group ----
 bug("links_followed", "a link is followed where that is forbidden", "sys/posix.c:open_flags",
@@ -365,3 +485,9 @@ bug("missing_tensor_is_no_run", "a tensor that is not stored is ENOENT: start af
     "engine/load.c:decide_absent", "return shf_fail(err, SHEAF_ELAYOUT,",
     "return shf_fail(err, MUTANT ? SHEAF_ENOENT : SHEAF_ELAYOUT,",
     "sim/test_forgiven: a_renamed_layer_lists_its_tensors")
+bug("sizes_may_wrap", "a size that overflows is allocated all the same", "base/mem.c:shf_alloc",
+    "if (!shf_mul(&bytes, n, size))", "bytes = n * size; if (!MUTANT && !shf_mul(&bytes, n, size))",
+    "unit/test_mem: nothing_can_be_allocated_and_too_much_can_not")
+bug("short_memory_taken", "memory of another process is mapped though it is shorter than it says",
+    "sys/shm.c:check_memory", "(uint64_t)st.st_size >= n", "(MUTANT || (uint64_t)st.st_size >= n)",
+    "unit/test_sys: memory_that_is_not_what_it_says_is_not_taken")

@@ -344,6 +344,28 @@ TEST(replicas_that_differ_are_told_when_asked)
 		}
 }
 
+static void attach_own(struct hand *h, struct sheaf_save *save)
+{
+	static const char *const texts[] = { "{\"a\": 1}", "{\"a\": 2}" };
+
+	(void)shf_save_attach(save, "config.json", texts[h->rank && h->play->variant], 8);
+}
+
+TEST(ranks_that_attach_different_bytes_are_told)
+{
+	for (int variant = 0; variant < 2; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, RANKS, little);
+
+		p.variant = variant;
+		p.during = attach_own;
+		CHECK_RC(hands_save(&p), variant ? SHEAF_EINVAL : 0, &p.err);
+		CHECK(!variant || strstr(p.err.msg, "config.json: ranks 0 and 1 give different"));
+		CHECK(simdisk_exists(disk, "run/checkpoint-7") == !variant);
+		simdisk_free(disk);
+	}
+}
+
 /* ---- a save in doubt, and a step verified that is not there any more ---- */
 
 static int doubt_the_first(struct hand *h)

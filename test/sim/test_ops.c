@@ -286,6 +286,90 @@ static int list_parent(struct world *w, int rank, struct sheaf_run *run, struct 
 	return 0;
 }
 
+static int save_3_again(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = shf_run_rewind(run, 1, err);
+
+	(void)w;
+	rc = rc ? rc : save(rank, run, 5, true, err);
+	return rc ? rc : save(rank, run, 3, true, err);
+}
+
+TEST(a_step_older_than_the_newest_is_not_saved)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	CHECK_INT(play(&w, save_3_again), SHEAF_EINVAL);
+	CHECK(strstr(w.why, "step 3 is older than 5"));
+	CHECK(has(&w, 5) && !has(&w, 3));
+	simdisk_free(w.disk);
+}
+
+static int load_2(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	float data[ITEMS] = { 0 };
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { RANKS * ITEMS }, .start = { rank * ITEMS }, .count = { ITEMS },
+		.data = data };
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	(void)w;
+	(void)shf_state_add(st, &s);
+	rc = shf_step_open(&step, run, 2, err);
+	rc = rc ? rc : shf_step_load(step, st, 0, NULL, err);
+	if (rc == 0 && data[0] != 2)
+		rc = shf_fail(err, SHEAF_EBUG, "loaded %f", (double)data[0]);
+	shf_step_put(step);
+	shf_state_put(st);
+	return rc;
+}
+
+static int load_2_and_save(struct world *w, int rank, struct sheaf_run *run,
+                           struct sheaf_error *err)
+{
+	int rc = load_2(w, rank, run, err);
+
+	return rc ? rc : save(rank, run, 5, true, err);
+}
+
+static int load_2_and_prune(struct world *w, int rank, struct sheaf_run *run,
+                            struct sheaf_error *err)
+{
+	int rc = load_2(w, rank, run, err);
+
+	return rc ? rc : prune(w, rank, run, false, err);
+}
+
+TEST(who_loaded_an_older_step_rewinds_before_saving)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	CHECK_INT(play(&w, load_2_and_save), SHEAF_EINVAL);
+	CHECK(strstr(w.why, "step 2 was opened"));
+	CHECK(has(&w, 4) && !has(&w, 5));
+	simdisk_free(w.disk);
+}
+
+TEST(the_loaded_step_is_never_pruned)
+{
+	struct world w;
+
+	world_init(&w);
+	CHECK_INT(play(&w, save_four), 0);
+	w.opts.keep_last = 1;
+	CHECK_INT(play(&w, load_2_and_prune), 2);
+	CHECK_STR(w.gone, "13");
+	CHECK_STR(w.kept, "24");
+	CHECK(has(&w, 2) && has(&w, 4));
+	simdisk_free(w.disk);
+}
+
 TEST(saving_goes_on_from_where_it_was_rewound_to)
 {
 	struct world w;

@@ -483,6 +483,30 @@ TEST(every_slice_of_one_name_is_filled)
 /* ---- ties ---- */
 
 enum { TIED, UNTIED, HEAD_TIED_OTHERWISE, EMBED_ONLY, HEAD_ONLY };
+/* Over two stripes, of which no rank is home to both. variant: cut by rows, or everybody's. */
+static void stripes(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "long", SHEAF_F64, 2, 2600, 1 << 10);
+
+	if (h->play->variant)
+		hand_cut(s, 0, h->rank, h->ranks);
+}
+
+TEST(a_tensor_of_several_stripes_has_several_homes)
+{
+	for (int variant = 0; variant < 2; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, stripes);
+
+		p.variant = variant;
+		SAVED(p);
+		p.variant = !variant;
+		p.ranks = 3;
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
 static void ties(struct hand *h)
 {
 	int v = h->play->variant;

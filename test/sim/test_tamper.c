@@ -12,6 +12,7 @@ static struct {
 	const struct shf_sys_ops *sys;
 	struct shf_sys_ops ops;
 	long travel, op, write, read, here;     /* 0: never */
+	bool cut;                       /* a read is short, and nothing else is wrong with it */
 	uint64_t where;
 	int fired;
 	struct { uint8_t *base; size_t bytes; } shm[16];
@@ -90,8 +91,12 @@ static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 {
 	int rc = evil.sys->complete(arg, queue, io, timeout_ms);
 
-	if (rc == 1 && (*io)->op == SHF_IO_READ && evil.read > 0 && --evil.read == 0)
-		flip((*io)->buf, (*io)->len);
+	if (rc == 1 && (*io)->op == SHF_IO_READ && evil.read > 0 && --evil.read == 0) {
+		if (!evil.cut)
+			flip((*io)->buf, (*io)->len);
+		evil.fired += evil.cut;
+		(*io)->result -= evil.cut;
+	}
 	return rc;
 }
 
@@ -378,6 +383,31 @@ TEST(any_read_that_keeps_failing_fails_the_load_with_file_and_offset)
 		CHECK(!fired || (strstr(p.err.msg, ".safetensors: reading ") && p.err.sys == EIO));
 		CHECK(!fired || strstr(p.err.msg, " bytes at "));
 	}
+	simdisk_free(disk);
+}
+
+TEST(a_read_that_stops_short_fails_the_load)
+{
+	struct simdisk *disk = saved();
+	int fired = 1;
+	long n;
+
+	evil.cut = true;
+	for (n = 1; fired; n++) {
+		struct play p = hands_play(disk, 4, held);
+
+		p.variant = (int)(n % 2);
+		p.tamper = tamper;
+		evil.read = n;
+		evil.fired = 0;
+		CHECK_RC(hands_load(&p), evil.fired ? SHEAF_ECORRUPT : 0, &p.err);
+		CHECK(!evil.fired || strstr(p.err.msg, ": ends at byte "));
+		fired = evil.fired;
+		evil.shm_n = 0;
+	}
+	evil.read = 0;
+	evil.cut = false;
+	CHECK(n > 3);
 	simdisk_free(disk);
 }
 

@@ -160,6 +160,7 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 TEST(structs_of_other_sizes_are_honoured)
 {
 	struct { struct sheaf_tensor t; uint64_t more[4]; } big;
+	struct { struct sheaf_report r; uint64_t more[2]; } grown = { .more = { 0, 0 } };
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_step_info info;
 	struct sheaf_step *step = NULL;
@@ -190,6 +191,11 @@ TEST(structs_of_other_sizes_are_honoured)
 	CHECK_RC(sheaf_step_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
 	report = (struct sheaf_report){ .size = sizeof(report), .flags = 1 };
 	CHECK_RC(sheaf_step_load(step, p.st, 0, &report, &err), SHEAF_EINVAL, &err);
+	grown.r = (struct sheaf_report){ .size = sizeof(grown) };
+	CHECK_RC(sheaf_step_load(step, p.st, 0, &grown.r, &err), 0, &err);
+	grown.r = (struct sheaf_report){ .size = sizeof(grown) };
+	grown.more[1] = 1;              /* asks a newer sheaf for something */
+	CHECK_RC(sheaf_step_load(step, p.st, 0, &grown.r, &err), SHEAF_EINVAL, &err);
 	sheaf_step_close(step);
 	place_release(&p);
 }

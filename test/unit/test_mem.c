@@ -46,6 +46,10 @@ TEST(nothing_can_be_allocated_and_too_much_can_not)
 	CHECK(!shf_alloc(huge / 2, 3));
 	CHECK(!shf_zalloc(huge / 2, 3));
 	CHECK(!shf_realloc(NULL, huge / 2, 3));
+	/* What is left when the product has wrapped would be there. */
+	CHECK(!shf_alloc(huge / 2 + 9, 2));
+	CHECK(!shf_zalloc(huge / 2 + 9, 2));
+	CHECK(!shf_realloc(NULL, huge / 2 + 9, 2));
 	shf_free(NULL);
 }
 

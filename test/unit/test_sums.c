@@ -284,6 +284,69 @@ TEST(a_sealed_lie_is_refused_by_its_meaning)
 	free(b.bytes);
 }
 
+/* Another name with the key of the first: the key is linear in the bits of a name, so among more
+ * than 64 bits some cancel. Each letter has four to choose. */
+enum { LETTERS = 24, CHOICES = 4 * LETTERS };
+
+static void twin_of(char name[LETTERS + 1], char twin[LETTERS + 1])
+{
+	struct { uint64_t key, bits[2]; } row[CHOICES], swap;
+	uint64_t base;
+	int rank = 0;
+
+	memset(name, '@', LETTERS);     /* to 'O', by the lowest four bits */
+	name[LETTERS] = '\0';
+	memcpy(twin, name, LETTERS + 1);
+	base = shf_sums_key("model", name);
+	for (int i = 0; i < CHOICES; i++) {
+		twin[i / 4] ^= (char)(1 << i % 4);
+		row[i].key = shf_sums_key("model", twin) ^ base;
+		row[i].bits[i / 64] = UINT64_C(1) << i % 64;
+		row[i].bits[!(i / 64)] = 0;
+		twin[i / 4] = '@';
+	}
+	for (int bit = 0; bit < 64; bit++) {
+		int pivot = rank;
+
+		while (pivot < CHOICES && !(row[pivot].key >> bit & 1))
+			pivot++;
+		if (pivot == CHOICES)
+			continue;
+		swap = row[pivot];
+		row[pivot] = row[rank];
+		row[rank++] = swap;
+		for (int i = rank; i < CHOICES; i++)
+			if (row[i].key >> bit & 1) {
+				row[i].key ^= swap.key;
+				row[i].bits[0] ^= swap.bits[0];
+				row[i].bits[1] ^= swap.bits[1];
+			}
+	}
+	CHECK(rank < CHOICES && row[rank].key == 0);
+	for (int i = 0; i < CHOICES; i++)
+		if (row[rank].bits[i / 64] >> i % 64 & 1)
+			twin[i / 4] ^= (char)(1 << i % 4);
+}
+
+TEST(two_names_of_one_key_are_two_tensors)
+{
+	char name[LETTERS + 1], twin[LETTERS + 1];
+	const char *const names[] = { "a", name, "b", twin, NULL };
+	const struct spec spec = { "model", names, 8 };
+	struct sheaf_error err;
+	struct shf_sums s;
+	struct built b;
+
+	twin_of(name, twin);
+	CHECK(strcmp(name, twin) != 0);
+	CHECK_INT(shf_sums_key("model", name), shf_sums_key("model", twin));
+	b = build(&spec, 1);
+	CHECK_RC(shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err), 0, &err);
+	for (int i = 0; i < 4; i++)
+		CHECK_INT(shf_sums_find(&s, "model", names[i]), i);
+	free(b.bytes);
+}
+
 TEST(one_tensor_twice_is_refused)
 {
 	static const char *const doubled[] = { "a", "b", "a", NULL };

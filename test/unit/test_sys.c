@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -540,6 +541,42 @@ static int taker(const uint8_t token[16], int go)
 	ops()->shm_free(NULL, &m);
 	ops()->shm_drop(NULL, h);
 	return 0;
+}
+
+/* Handed over as it is said to be: what a taker answers. */
+static int taken(const struct shf_shm *said)
+{
+	struct shf_shm got = { .fd = -1 };
+	uint8_t token[16];
+	int offer, h, rc;
+
+	CHECK_INT(ops()->shm_offer(NULL, said, token, &offer), 0);
+	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
+	CHECK_INT(ops()->shm_serve(NULL, offer, said, 1, 10000), 0);
+	rc = ops()->shm_take(NULL, h, &got, 10000);
+	CHECK(rc == 0 || (!got.base && got.fd == -1));
+	ops()->shm_free(NULL, &got);
+	ops()->shm_drop(NULL, h);
+	ops()->shm_drop(NULL, offer);
+	return rc;
+}
+
+TEST(memory_that_is_not_what_it_says_is_not_taken)
+{
+	struct shf_shm m, lie;
+
+	CHECK_INT(ops()->shm_new(NULL, &m, 5000, true), 0);
+	CHECK_INT(taken(&m), 0);
+	lie = m;
+	lie.bytes = 50000;              /* reading its end would end in SIGBUS */
+	CHECK_INT(taken(&lie), -EPROTO);
+	lie = m;
+	lie.fd = memfd_create("sheaf", MFD_CLOEXEC);    /* may still be cut short */
+	CHECK(lie.fd >= 0);
+	CHECK_INT(ftruncate(lie.fd, 1 << 20), 0);
+	CHECK_INT(taken(&lie), -EPROTO);
+	close(lie.fd);
+	ops()->shm_free(NULL, &m);
 }
 
 TEST(another_process_takes_memory_by_token)
