@@ -148,8 +148,10 @@ struct simdisk {
 	size_t trace_n, trace_cap, calls, call_cap;
 	size_t *call_at;                /* offset of each call's text */
 	uint64_t space, used, shm_max, shm_used;
-	bool read_only, locks, dir_fsync, shm_connects, dir_twice, one_kernel;
+	bool read_only, locks, dir_fsync, shm_connects, dir_twice, one_kernel, traces;
 	int boots;
+	void (*turn)(void *arg);
+	void *turn_arg;
 	int64_t clock_ns, wall_s;       /* wall at clock 0 */
 	uint64_t draws, starts;
 	struct sim_mem *mems;

@@ -24,7 +24,7 @@ static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
 	d->model = model;
 	d->space = SPACE_BYTES;
 	d->shm_max = SPACE_BYTES;
-	d->locks = d->shm_connects = d->dir_twice = true;
+	d->locks = d->shm_connects = d->dir_twice = d->traces = true;
 	d->dir_fsync = model != SIMDISK_NFS;
 	d->wall_s = 1700000000;
 	d->line_next = 1;
@@ -57,6 +57,7 @@ struct simdisk *sim_disk_like(const struct simdisk *from, struct simtree *tree)
 	d->one_kernel = from->one_kernel;
 	d->dir_twice = from->dir_twice;
 	d->read_only = from->read_only;
+	d->traces = from->traces;
 	d->boots = from->boots + 1;
 	d->wall_s = from->wall_s + from->clock_ns / 1000000000 + HOUR_S;
 	d->draws = sim_mix((uint64_t)d->boots);
@@ -160,6 +161,23 @@ size_t simdisk_open_n(const struct shf_sys *process)
 	return n;
 }
 
+bool simdisk_is_dead(const struct shf_sys *process)
+{
+	struct simproc *p = proc_of(process);
+	bool dead;
+
+	pthread_mutex_lock(&p->disk->lock);
+	dead = p->dead;
+	pthread_mutex_unlock(&p->disk->lock);
+	return dead;
+}
+
+void simdisk_set_turn(struct simdisk *d, void (*turn)(void *arg), void *arg)
+{
+	d->turn = turn;
+	d->turn_arg = arg;
+}
+
 void simdisk_fault(struct simdisk *d, const struct simdisk_fault *fault)
 {
 	for (int i = 0; i < SIM_FAULTS; i++) {
@@ -219,6 +237,8 @@ static int fault_take(struct sim_call *c, const char *name)
 			c->after = f->error;
 		else if (f->how == SIMDISK_PART && c->kind == SIMDISK_PWRITE)
 			c->part = f->error;
+		else if (f->how == SIMDISK_JUMP)
+			d->wall_s += f->jump_s;
 		else if (f->how != SIMDISK_KILL)
 			rc = -f->error;
 		else
@@ -235,16 +255,24 @@ int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int
 	va_list ap;
 	int n;
 
+	if (d->turn)
+		d->turn(d->turn_arg);
 	pthread_mutex_lock(&d->lock);
-	*c = (struct sim_call){ .p = p, .kind = kind, .counted = !p->dead };
+	c->p = p;
+	c->kind = kind;
+	c->after = c->part = 0;
+	c->counted = !p->dead;
+	c->text[0] = '\0';
 	if (p->dead)
 		return -ESHUTDOWN;
 	label = fd == -1 ? "" : sim_label(p, fd);
-	n = snprintf(c->text, sizeof(c->text), "%llu %s(%.80s, ", (unsigned long long)p->pid,
-	             kind_names[kind], label);
-	va_start(ap, fmt);
-	vsnprintf(c->text + n, sizeof(c->text) - (size_t)n, fmt, ap);
-	va_end(ap);
+	if (d->traces) {
+		n = snprintf(c->text, sizeof(c->text), "%llu %s(%.80s, ",
+		             (unsigned long long)p->pid, kind_names[kind], label);
+		va_start(ap, fmt);
+		vsnprintf(c->text + n, sizeof(c->text) - (size_t)n, fmt, ap);
+		va_end(ap);
+	}
 	d->clock_ns += 1000;
 	return fault_take(c, name ? name : label);
 }
@@ -257,7 +285,8 @@ int64_t sim_end(struct sim_call *c, int64_t rc)
 
 	if (c->after && rc >= 0)
 		rc = -c->after;
-	if (c->counted) {
+	d->calls += c->counted && !d->traces;
+	if (c->counted && d->traces) {
 		n = snprintf(line, sizeof(line), "%s) = %lld", c->text, (long long)rc);
 		d->trace = sim_grow(d->trace, &d->trace_cap, d->trace_n + (size_t)n + 1, 1);
 		memcpy(d->trace + d->trace_n, line, (size_t)n + 1);
@@ -297,7 +326,7 @@ size_t simdisk_calls(const struct simdisk *d)
 
 const char *simdisk_call_text(const struct simdisk *d, size_t i)
 {
-	return i < d->calls ? d->trace + d->call_at[i] : "";
+	return d->traces && i < d->calls ? d->trace + d->call_at[i] : "";
 }
 
 static void print_tree(const struct simdisk *d, uint32_t ino, int depth, FILE *out)
@@ -334,6 +363,11 @@ void simdisk_set_space(struct simdisk *d, uint64_t bytes)
 	d->space = bytes;
 }
 
+uint64_t simdisk_used(const struct simdisk *d)
+{
+	return d->used;
+}
+
 void simdisk_set_read_only(struct simdisk *d, bool read_only)
 {
 	d->read_only = read_only;
@@ -358,6 +392,11 @@ void simdisk_set_shm(struct simdisk *d, bool connects, uint64_t bytes_max)
 {
 	d->shm_connects = connects;
 	d->shm_max = bytes_max;
+}
+
+void simdisk_set_trace(struct simdisk *d, bool trace)
+{
+	d->traces = trace;
 }
 
 void simdisk_set_dir_twice(struct simdisk *d, bool twice)

@@ -60,6 +60,10 @@ void simdisk_kill(struct simdisk *disk, const struct shf_sys *process);
 void simdisk_pretend_pid(const struct shf_sys *process, uint64_t pid);
 /* Descriptors the process has open: 0 when it gave everything back. */
 size_t simdisk_open_n(const struct shf_sys *process);
+bool simdisk_is_dead(const struct shf_sys *process);
+/* Called before each counted call and each sleep, by whoever makes it and without locks: to let
+ * others have a turn there. NULL: nobody has. */
+void simdisk_set_turn(struct simdisk *disk, void (*turn)(void *arg), void *arg);
 
 /* Calls that are counted, traced and can fail. Work of a queue is counted as PREAD, PWRITE, FSYNC
  * when it is performed. Not counted: pid, clocks, sleep, complete, frees. */
@@ -75,7 +79,8 @@ enum simdisk_how {
 	                                 * never made durable; close: the descriptor goes */
 	SIMDISK_AFTER,                  /* done, and reported as the error (NFS renames do that) */
 	SIMDISK_PART,                   /* pwrite: the first half is done, then the error */
-	SIMDISK_KILL                    /* the process dies before the call */
+	SIMDISK_KILL,                   /* the process dies before the call */
+	SIMDISK_JUMP                    /* done as ever, but the wall clock jumps by jump_s first */
 };
 struct simdisk_fault {
 	int nth;                        /* the nth matching call from now on; 1: the next */
@@ -85,6 +90,7 @@ struct simdisk_fault {
 	bool always;                    /* and every matching call after it */
 	const struct shf_sys *process;  /* NULL: any */
 	const char *name;               /* part of the file's last name; NULL: any; copied */
+	int64_t jump_s;
 };
 void simdisk_fault(struct simdisk *disk, const struct simdisk_fault *fault);
 void simdisk_fail_at(struct simdisk *disk, int nth, int error); /* any kind, any process */
@@ -94,10 +100,13 @@ void simdisk_faults_clear(struct simdisk *disk);        /* and fired becomes 0 *
 size_t simdisk_calls(const struct simdisk *disk);       /* counted calls so far */
 /* Text of call i < simdisk_calls: "7 openat(/run, \"lock\", wc) = 4099". */
 const char *simdisk_call_text(const struct simdisk *disk, size_t i);
+/* Whether calls are written down, as they are to begin with, or counted only. */
+void simdisk_set_trace(struct simdisk *disk, bool trace);
 void simdisk_print(struct simdisk *disk, FILE *out);    /* the calls, then the tree */
 
 /* Limits and habits; may be changed at any time. */
 void simdisk_set_space(struct simdisk *disk, uint64_t bytes);   /* of all files, in pages */
+uint64_t simdisk_used(const struct simdisk *disk);
 void simdisk_set_read_only(struct simdisk *disk, bool read_only);       /* -EROFS */
 void simdisk_set_locks(struct simdisk *disk, bool work);        /* false: each lock succeeds */
 /* Nodes are containers of one machine: one boot id, but each its PID namespace and its memory. */

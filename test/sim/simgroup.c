@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as threads that hand each other a baton.
  *
- * Always true: at most one rank thread is outside pthread_cond_wait, the one whose number is
+ * Always true: at most one rank thread is outside sem_wait, the one whose number is
  * sim->running. Everything below struct sim is guarded by sim->lock; the lock is held by a rank
- * only inside an operation. Rank r's n-th operation meets the n-th operation of all others.
+ * only inside an operation. Rank r's n-th operation meets the n-th operation of all others of its
+ * team.
  */
 #include "simgroup.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,19 +40,21 @@ struct part {                   /* what one rank has given */
 struct simop {
 	struct simop *next;
 	uint64_t number;
+	int base, ranks;                /* whose: the first rank of the team, and how many */
 	struct call call;               /* of the rank that came first; its pointers are not used */
 	int first;
 	int here_n, left_n;
 	bool complete;
-	struct part *parts;             /* owned; one a rank */
+	struct part *parts;             /* owned; one a rank of the team */
 	uint64_t *sum;                  /* owned; allreduce, once complete */
 };
 
 struct simrank {
 	struct sim *sim;
 	int rank;
+	int base, team_n;               /* its team: ranks base .. base + team_n - 1 */
 	pthread_t thread;
-	pthread_cond_t turn;
+	sem_t turn;                     /* posted to the rank whose turn it is, and to no other */
 	enum state state;
 	int64_t due_ms;                 /* WAITING, SLEEPING */
 	struct simop *op;               /* WAITING in it */
@@ -63,7 +67,7 @@ struct simrank {
 
 struct sim {
 	pthread_mutex_t lock;
-	pthread_cond_t over;
+	sem_t over;
 	const struct simgroup_opts *opts;
 	int (*fn)(void *arg, int rank, struct sheaf_group *group);
 	void *arg;
@@ -160,20 +164,20 @@ static bool clock_jump(struct sim *sim)
 
 		if (r->state == DONE || r->due_ms > due)
 			continue;
-		for (int j = 0; j < sim->ranks && r->state == WAITING && !sim->excused; j++)
+		for (int j = 0; j < r->team_n && r->state == WAITING && !sim->excused; j++)
 			if (!r->op->parts[j].here)
 				complain(sim, "operation %llu: rank %d waits in %s, rank %d %s",
 					 (unsigned long long)r->op->number, i,
-					 call_text(&r->op->call, text, sizeof(text)), j,
-					 sim->rank[j].state == DONE ? "has returned" :
-					 "never comes");
+					 call_text(&r->op->call, text, sizeof(text)), r->base + j,
+					 sim->rank[r->base + j].state == DONE ?
+					 "has returned" : "never comes");
 		r->expired = r->state == WAITING;
 		wake(r);
 	}
 	return true;
 }
 
-/* Draw the next rank and give it the baton. */
+/* Draw whose turn it is next. */
 static void baton_pass(struct sim *sim)
 {
 	int ready = 0;
@@ -185,7 +189,6 @@ static void baton_pass(struct sim *sim)
 			break;
 		if (!clock_jump(sim)) {
 			sim->running = -1;
-			pthread_cond_signal(&sim->over);
 			return;
 		}
 	}
@@ -194,15 +197,34 @@ static void baton_pass(struct sim *sim)
 		if (sim->rank[i].state != READY || ready-- > 0)
 			continue;
 		sim->running = i;
-		pthread_cond_signal(&sim->rank[i].turn);
 		return;
 	}
 }
 
+/* With the lock, and without it afterwards: whoever is woken finds it free. */
+static void baton_hand_over(struct sim *sim)
+{
+	sem_t *next = sim->running < 0 ? &sim->over : &sim->rank[sim->running].turn;
+
+	pthread_mutex_unlock(&sim->lock);
+	sem_post(next);
+}
+
+static void baton_take(sem_t *turn)
+{
+	while (sem_wait(turn) != 0)
+		;
+}
+
 static void baton_wait(struct simrank *me)
 {
-	while (me->sim->running != me->rank)
-		pthread_cond_wait(&me->turn, &me->sim->lock);
+	struct sim *sim = me->sim;
+
+	if (sim->running == me->rank)
+		return;
+	baton_hand_over(sim);
+	baton_take(&me->turn);
+	pthread_mutex_lock(&sim->lock);
 }
 
 static void sleep_until(struct simrank *me, int64_t ms)
@@ -217,9 +239,9 @@ static void sleep_until(struct simrank *me, int64_t ms)
 
 /* ---- operations ---- */
 
-static void simop_free(struct simop *op, int ranks)
+static void simop_free(struct simop *op)
 {
-	for (int i = 0; i < ranks; i++) {
+	for (int i = 0; i < op->ranks; i++) {
 		free(op->parts[i].bytes);
 		free(op->parts[i].out_bytes);
 		free(op->parts[i].in_bytes);
@@ -233,27 +255,29 @@ static void simop_leave(struct sim *sim, struct simop *op)
 {
 	struct simop **p = &sim->ops;
 
-	if (++op->left_n < sim->ranks)
+	if (++op->left_n < op->ranks)
 		return;
 	while (*p != op)
 		p = &(*p)->next;
 	*p = op->next;
-	simop_free(op, sim->ranks);
+	simop_free(op);
 }
 
-/* The operation of that number, made by whoever comes first. */
+/* The operation of that number of its team, made by whoever comes first. */
 static struct simop *simop_get(struct simrank *me, uint64_t number, const struct call *c)
 {
 	struct sim *sim = me->sim;
 	struct simop *op = sim->ops;
 
-	while (op && op->number != number)
+	while (op && (op->number != number || op->base != me->base))
 		op = op->next;
 	if (op)
 		return op;
 	op = must(calloc(1, sizeof(*op)));
-	op->parts = must(calloc((size_t)sim->ranks, sizeof(*op->parts)));
+	op->parts = must(calloc((size_t)me->team_n, sizeof(*op->parts)));
 	op->number = number;
+	op->base = me->base;
+	op->ranks = me->team_n;
 	op->call = *c;
 	op->first = me->rank;
 	op->next = sim->ops;
@@ -275,8 +299,8 @@ static bool calls_match(struct simrank *me, const struct simop *op, const struct
 
 static void give(struct simrank *me, struct simop *op, const struct call *c)
 {
-	struct part *part = &op->parts[me->rank];
-	size_t ranks = (size_t)me->sim->ranks, bytes = c->n;
+	struct part *part = &op->parts[me->rank - me->base];
+	size_t ranks = (size_t)op->ranks, bytes = c->n;
 
 	if (c->kind == ALLREDUCE)
 		bytes = c->n * sizeof(uint64_t);
@@ -294,8 +318,8 @@ static void give(struct simrank *me, struct simop *op, const struct call *c)
 
 static bool sizes_match(struct sim *sim, const struct simop *op)
 {
-	for (int from = 0; from < sim->ranks; from++)
-		for (int to = 0; to < sim->ranks; to++) {
+	for (int from = 0; from < op->ranks; from++)
+		for (int to = 0; to < op->ranks; to++) {
 			size_t out = op->parts[from].out_bytes[to];
 			size_t in = op->parts[to].in_bytes[from];
 
@@ -303,7 +327,8 @@ static bool sizes_match(struct sim *sim, const struct simop *op)
 				continue;
 			complain(sim, "operation %llu: rank %d calls alltoallv with %zu bytes for "
 				 "rank %d, which calls alltoallv with %zu bytes from it",
-				 (unsigned long long)op->number, from, out, to, in);
+				 (unsigned long long)op->number, op->base + from, out,
+				 op->base + to, in);
 			return false;
 		}
 	return true;
@@ -314,7 +339,7 @@ static void reduce(struct sim *sim, struct simop *op)
 	size_t n = op->call.n;
 
 	op->sum = must(calloc(n + 1, sizeof(*op->sum)));
-	for (int r = 0; r < sim->ranks; r++) {
+	for (int r = 0; r < op->ranks; r++) {
 		const uint64_t *x = (const uint64_t *)(void *)op->parts[r].bytes;
 
 		for (size_t i = 0; i < n; i++) {
@@ -331,12 +356,13 @@ static void reduce(struct sim *sim, struct simop *op)
 
 static void count_pairs(struct sim *sim, const struct simop *op)
 {
-	size_t ranks = (size_t)sim->ranks;
+	size_t ranks = (size_t)op->ranks, all = (size_t)sim->ranks, base = (size_t)op->base;
 
 	if (!sim->opts->pair_bytes || op->call.kind == ALLREDUCE)
 		return;
 	for (size_t i = 0; i < ranks * ranks; i++)
-		sim->opts->pair_bytes[i] += op->call.kind == ALLGATHER ?
+		sim->opts->pair_bytes[(base + i / ranks) * all + base + i % ranks] +=
+			op->call.kind == ALLGATHER ?
 			op->call.n : op->parts[i / ranks].out_bytes[i % ranks];
 }
 
@@ -356,13 +382,13 @@ static void complete(struct sim *sim, struct simop *op)
 
 static void take(const struct simrank *me, const struct simop *op, const struct call *c)
 {
-	size_t me_i = (size_t)me->rank, to = 0;
+	size_t me_i = (size_t)(me->rank - me->base), to = 0;
 
 	if (c->kind == ALLREDUCE) {
 		memcpy(c->in, op->sum, c->n * sizeof(uint64_t));
 		return;
 	}
-	for (int r = 0; r < me->sim->ranks; r++) {
+	for (int r = 0; r < op->ranks; r++) {
 		const struct part *part = &op->parts[r];
 		size_t off = 0, n = c->n;
 
@@ -382,7 +408,7 @@ static void give_up(struct simrank *me, struct simop *op)
 {
 	me->lost = true;
 	if (!op->complete && draw(me->sim) % 2 == 0) {
-		op->parts[me->rank].here = false;
+		op->parts[me->rank - me->base].here = false;
 		op->here_n = INT32_MIN / 2;     /* never complete */
 	}
 }
@@ -408,7 +434,7 @@ static bool fault(struct simrank *me, const struct call *c)
 	if (!calls_match(me, op, c))
 		return true;
 	give(me, op, c);
-	if (op->here_n == sim->ranks)
+	if (op->here_n == op->ranks)
 		complete(sim, op);
 	return true;
 }
@@ -423,7 +449,7 @@ static int meet(struct simrank *me, const struct call *c)
 		return -1;
 	}
 	give(me, op, c);
-	if (op->here_n == sim->ranks)
+	if (op->here_n == op->ranks)
 		complete(sim, op);
 	me->expired = false;
 	me->state = READY;
@@ -443,6 +469,17 @@ static int meet(struct simrank *me, const struct call *c)
 	return 0;
 }
 
+/* Somebody ended its process: whoever waits for it waits in vain. */
+static bool is_killed(struct simrank *me)
+{
+	struct sim *sim = me->sim;
+
+	if (me->dead || !sim->opts->is_killed || !sim->opts->is_killed(sim->arg, me->rank))
+		return false;
+	sim->stat.fired = sim->excused = true;
+	return true;
+}
+
 static int operate(struct simrank *me, const struct call *c)
 {
 	struct sim *sim = me->sim;
@@ -460,6 +497,10 @@ static int operate(struct simrank *me, const struct call *c)
 	}
 	if (me->dead || me->lost || sim->broken)
 		goto out;
+	if (is_killed(me)) {
+		me->dead = died = true;
+		goto out;
+	}
 	me->op_n++;
 	if (me->op_n > sim->stat.ops)
 		sim->stat.ops = me->op_n;
@@ -516,30 +557,36 @@ static void *rank_main(void *arg)
 	struct simrank *me = arg;
 	struct sim *sim = me->sim;
 
-	pthread_mutex_lock(&sim->lock);
+	baton_take(&me->turn);
 	me->thread = pthread_self();
-	baton_wait(me);
-	pthread_mutex_unlock(&sim->lock);
-
 	me->result = sim->fn(sim->arg, me->rank, me->group);
 
 	pthread_mutex_lock(&sim->lock);
+	(void)is_killed(me);
 	if (me->group->refs != 1)
 		complain(sim, "rank %d returned %d with the group in use %d times", me->rank,
 			 me->result, me->group->refs - 1);
 	sheaf_group_free(me->group);
 	me->state = DONE;
 	baton_pass(sim);
-	pthread_mutex_unlock(&sim->lock);
+	baton_hand_over(sim);
 	return NULL;
 }
 
 static void rank_init(struct simrank *r, struct sim *sim, int rank)
 {
+	const int *teams = sim->opts->teams;
+
+	r->base = rank;
+	while (r->base > 0 && (!teams || teams[r->base - 1] == teams[rank]))
+		r->base--;
+	while (r->base + r->team_n < sim->ranks &&
+	       (!teams || teams[r->base + r->team_n] == teams[rank]))
+		r->team_n++;
 	struct sheaf_group_ops ops = {
 		.size = sizeof(ops),
-		.rank = rank,
-		.ranks = sim->ranks,
+		.rank = rank - r->base,
+		.ranks = r->team_n,
 		.node = sim->opts->nodes ? sim->opts->nodes[rank] : 0,
 		.allgather = sim_allgather,
 		.alltoallv = sim_alltoallv,
@@ -551,7 +598,7 @@ static void rank_init(struct simrank *r, struct sim *sim, int rank)
 	r->sim = sim;
 	r->rank = rank;
 	r->state = READY;
-	pthread_cond_init(&r->turn, NULL);
+	sem_init(&r->turn, 0, 0);
 	if (sheaf_group_new(&r->group, &ops) != 0)
 		must(NULL);
 }
@@ -565,9 +612,8 @@ static void ranks_run(struct sim *sim)
 		if (pthread_create(&threads[i], NULL, rank_main, &sim->rank[i]) != 0)
 			must(NULL);
 	baton_pass(sim);
-	while (sim->running >= 0)
-		pthread_cond_wait(&sim->over, &sim->lock);
-	pthread_mutex_unlock(&sim->lock);
+	baton_hand_over(sim);
+	baton_take(&sim->over);
 	for (int i = 0; i < sim->ranks; i++)
 		pthread_join(threads[i], NULL);
 	free(threads);
@@ -579,7 +625,6 @@ int simgroup_run(const struct simgroup_opts *opts,
 {
 	struct sim sim = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.over = PTHREAD_COND_INITIALIZER,
 		.opts = opts,
 		.fn = fn,
 		.arg = arg,
@@ -592,6 +637,7 @@ int simgroup_run(const struct simgroup_opts *opts,
 	if (opts->ranks < 1)
 		return -1;
 	sim.rank = must(calloc((size_t)sim.ranks, sizeof(*sim.rank)));
+	sem_init(&sim.over, 0, 0);
 	for (int i = 0; i < sim.ranks; i++)
 		rank_init(&sim.rank[i], &sim, i);
 	ranks_run(&sim);
@@ -599,15 +645,15 @@ int simgroup_run(const struct simgroup_opts *opts,
 		results[i] = sim.rank[i].result;
 		if (!sim.rank[i].freed)
 			complain(&sim, "the group of rank %d was never freed", i);
-		pthread_cond_destroy(&sim.rank[i].turn);
+		sem_destroy(&sim.rank[i].turn);
 	}
 	while ((op = sim.ops) != NULL) {
 		sim.ops = op->next;
-		simop_free(op, sim.ranks);
+		simop_free(op);
 	}
 	free(sim.rank);
 	pthread_mutex_destroy(&sim.lock);
-	pthread_cond_destroy(&sim.over);
+	sem_destroy(&sim.over);
 	if (opts->stat)
 		*opts->stat = sim.stat;
 	return sim.broken ? -1 : 0;

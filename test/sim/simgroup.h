@@ -32,6 +32,9 @@ struct simgroup_opts {
 	uint64_t seed;
 	int ranks;
 	const int32_t *nodes;   /* sheaf_group_ops.node of each rank; NULL: all 0 */
+	/* Of each rank: groups of their own that share clock, turns and machine. The ranks of one
+	 * follow each other; fn's rank counts them all, the group's own begins at 0. NULL: one. */
+	const int *teams;
 	/* Operations are counted from 1 on each rank; 0: never. From its operation die_at on,
 	 * every operation of die_rank fails at once. die_sent: what it gives to operation die_at
 	 * still arrives, so that the others finish that one. died is called in the thread of the
@@ -39,6 +42,9 @@ struct simgroup_opts {
 	int die_rank, die_at;
 	bool die_sent;
 	void (*died)(void *arg, int rank);      /* arg as given to fn; may be NULL */
+	/* Has somebody else ended the rank's process? Asked at each of its operations, which then
+	 * fail for ever as after die_at. May be NULL. */
+	bool (*is_killed)(void *arg, int rank);
 	/* late_rank enters its operation late_at late_ms of simulated time late. When the others
 	 * have given up by then, what they had given has arrived or not, by a draw: the late rank
 	 * may finish an operation that failed on all others. */

@@ -52,7 +52,10 @@ static void op_sleep_ms(void *arg, int ms)
 	pthread_mutex_lock(&d->lock);
 	d->clock_ns += ms > 0 ? (int64_t)ms * 1000000 : 0;
 	pthread_mutex_unlock(&d->lock);
-	sched_yield();
+	if (d->turn)
+		d->turn(d->turn_arg);
+	else
+		sched_yield();
 }
 
 static uint64_t pid_ns_of(int node)
