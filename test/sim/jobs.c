@@ -10,7 +10,12 @@
 #include <string.h>
 
 enum { BIG = 5, BIGS = 4, TENSORS = BIG + BIGS };
-static struct lay_tensor tensor(int i, int64_t rows)
+int job_tensors_n(const struct job_state *state)
+{
+	return BIG + (state->rows == 0 ? 0 : state->bigs ? state->bigs : 1);
+}
+
+struct lay_tensor job_tensor(int i, const struct job_state *state)
 {
 	static const struct lay_tensor all[TENSORS] = {
 		{ "model", "a.w", SHEAF_F32, 2, { 37, 29 }, 1, -1, -1, 0 },
@@ -26,7 +31,9 @@ static struct lay_tensor tensor(int i, int64_t rows)
 	struct lay_tensor t = all[i];
 
 	if (i >= BIG)
-		t.shape[0] = rows;
+		t.shape[0] = state->rows;
+	else if (state->tiny && t.ndim == 2)
+		t.shape[0] /= 4;
 	return t;
 }
 
@@ -35,7 +42,7 @@ static struct lay_tensor tensor(int i, int64_t rows)
 struct memory {
 	struct sheaf_slice slices[TENSORS];
 	int n;
-	int64_t rows;
+	struct job_state of;
 };
 
 static int64_t items_of(const struct sheaf_slice *s)
@@ -69,37 +76,53 @@ static int64_t each_item(const struct sheaf_slice *s, const struct lay_tensor *t
 	return wrong;
 }
 
-static void hold(struct memory *m, int rank, int ranks, int64_t rows, int bigs)
+/* Which piece of t the rank holds. */
+static void cut(struct sheaf_slice *s, const struct lay_tensor *t, int rank, int ranks,
+                enum job_layout layout)
 {
-	m->n = BIG + (rows == 0 ? 0 : bigs ? bigs : 1);
-	m->rows = rows;
+	if (ranks == 1 || layout == JOB_WHOLE || t->ndim == 0)
+		return;
+	if (layout == JOB_ROWS)
+		(void)sheaf_slice_shard(s, 0, ranks - 1 - rank, ranks);
+	else if (t->axis >= 0)
+		(void)sheaf_slice_shard(s, ranks == 4 ? t->axis : 0, ranks == 4 ? rank % 2 : rank,
+		                        ranks == 4 ? 2 : ranks);
+}
+
+static void hold(struct memory *m, int rank, int ranks, enum job_layout layout,
+                 const struct job_state *state)
+{
+	m->n = job_tensors_n(state);
+	m->of = *state;
 	for (int i = 0; i < m->n; i++) {
-		struct lay_tensor t = tensor(i, rows);
+		struct lay_tensor t = job_tensor(i, state);
 		struct sheaf_slice *s = &m->slices[i];
 
 		*s = (struct sheaf_slice){ .size = sizeof(*s), .family = t.family, .name = t.name,
 			.dtype = t.dtype, .ndim = t.ndim };
 		memcpy(s->shape, t.shape, sizeof(s->shape));
 		memcpy(s->count, t.shape, sizeof(s->count));
-		if (t.axis >= 0 && ranks > 1)
-			(void)sheaf_slice_shard(s, ranks == 4 ? t.axis : 0,
-						ranks == 4 ? rank % 2 : rank,
-						ranks == 4 ? 2 : ranks);
+		cut(s, &t, rank, ranks, layout);
 		s->data = calloc((size_t)items_of(s) + 1, 8);
 		if (!s->data)
 			abort();
 	}
 }
 
-static int64_t paint(const struct memory *m, bool fill, int64_t step)
+uint64_t job_seed(int64_t step, uint64_t salt)
+{
+	return JOB_SEED + (uint64_t)step + salt * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static int64_t paint(const struct memory *m, bool fill, int64_t step, uint64_t salt)
 {
 	int64_t wrong = 0;
 
 	for (int i = 0; i < m->n; i++) {
-		struct lay_tensor t = tensor(i, m->rows);
+		struct lay_tensor t = job_tensor(i, &m->of);
 
 		if (fill || step >= 0)
-			wrong += each_item(&m->slices[i], &t, fill, JOB_SEED + (uint64_t)step);
+			wrong += each_item(&m->slices[i], &t, fill, job_seed(step, salt));
 		else
 			memset(m->slices[i].data, 0xA5, (size_t)items_of(&m->slices[i]) * 8);
 	}
@@ -131,7 +154,7 @@ static struct {                 /* one job at a time is enough for a test */
 	struct shf_io *io;              /* left out, not yet given back */
 	struct shf_queue *queue;
 	char what[80];
-	struct shf_sys shown[JOB_RANKS];
+	struct shf_sys shown[2 * JOB_RANKS];    /* of two jobs */
 } skip;
 
 static bool skips(void *arg, int fd)
@@ -185,15 +208,15 @@ const char *job_skipped(void)
 	return skip.what;
 }
 
-static const struct shf_sys *shown(const struct shf_sys *sys, int rank)
+static const struct shf_sys *shown(const struct shf_sys *sys, int slot)
 {
 	skip.real = sys->ops;
 	skip.ops = *sys->ops;
 	skip.ops.fsync = fsync_or_skip;
 	skip.ops.submit = submit_or_skip;
 	skip.ops.complete = complete_or_skipped;
-	skip.shown[rank] = (struct shf_sys){ &skip.ops, sys->arg };
-	return &skip.shown[rank];
+	skip.shown[slot] = (struct shf_sys){ &skip.ops, sys->arg };
+	return &skip.shown[slot];
 }
 
 /* ---- deeds ---- */
@@ -207,17 +230,30 @@ static int save_step(struct job *j, struct sheaf_run *run, struct memory *m,
 	struct sheaf_save *save = NULL;
 	int rc;
 
-	(void)paint(m, true, d->step);
+	char salt[24];
+
+	(void)paint(m, true, d->step, d->salt);
 	rc = shf_save_begin(&save, run, d->step, state, NULL, err);
 	/* A failing attachment sticks: the commit tells it. */
 	if (rc == 0 && rank == j->ranks - 1)
 		(void)shf_save_attach(save, "config.json", config, sizeof(config) - 1);
 	if (rc == 0 && rank == 0)
 		(void)shf_save_note(save, "mesh", "dp=2,tp=2");
+	snprintf(salt, sizeof(salt), "%llu", (unsigned long long)d->salt);
+	if (rc == 0 && rank == 0 && d->salt)
+		(void)shf_save_note(save, "salt", salt);
 	if (rc == 0)
 		rc = shf_save_commit(save, -1, err);
 	shf_save_free(save);
 	return rc;
+}
+
+static uint64_t salt_of(const struct sheaf_step *step)
+{
+	for (size_t i = 0; i < step->manifest.notes_n; i++)
+		if (strcmp(step->manifest.notes[i].key, "salt") == 0)
+			return strtoull(step->manifest.notes[i].value, NULL, 10);
+	return 0;
 }
 
 static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state *state,
@@ -230,13 +266,13 @@ static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state
 	size_t n = 0;
 	int rc;
 
-	(void)paint(m, false, -1);
+	(void)paint(m, false, -1, 0);
 	rc = shf_step_open(&step, run, number, err);
 	if (rc == 0)
 		rc = shf_step_load(step, state, SHEAF_STRICT, &report, err);
 	if (rc == 0 && report.unverified)
 		rc = shf_fail(err, SHEAF_EBUG, "tensors were not verified");
-	if (rc == 0 && paint(m, false, step->number))
+	if (rc == 0 && paint(m, false, step->number, salt_of(step)))
 		rc = shf_fail(err, SHEAF_EBUG, "step %lld: wrong values", (long long)step->number);
 	if (rc == 0) {
 		*local_rc = shf_step_attached(step, "config.json", &bytes, &n, &own);
@@ -245,6 +281,15 @@ static int load_step(struct sheaf_run *run, struct memory *m, struct sheaf_state
 	}
 	shf_step_put(step);
 	return rc;
+}
+
+static void pruned(void *arg, int64_t step, char what, const char *why)
+{
+	struct deed *d = arg;
+
+	(void)why;
+	if (what == 'r' && d->pruned_n < JOB_STEPS)
+		d->pruned[d->pruned_n++] = step;
 }
 
 static int do_deed(struct job *j, struct sheaf_run *run, struct memory *m,
@@ -261,7 +306,7 @@ static int do_deed(struct job *j, struct sheaf_run *run, struct memory *m,
 		rc = load_step(run, m, state, d->step, &local, err);
 		break;
 	case DEED_PRUNE:
-		rc = shf_run_prune(run, false, NULL, NULL, err);
+		rc = shf_run_prune(run, false, pruned, d, err);
 		rc = rc > 0 ? 0 : rc;
 		break;
 	case DEED_REWIND:
@@ -282,9 +327,34 @@ static int64_t now(const struct job *j)
 	return (int64_t)simdisk_cut_n(j->disk) - 1;
 }
 
+struct crew {                   /* the jobs of one simulation */
+	struct job **jobs;
+	int n, ranks;
+};
+
+/* Whose rank it is; the rank becomes the job's own. */
+static struct job *job_of_rank(const struct crew *c, int *rank)
+{
+	int i = 0;
+
+	while (*rank >= c->jobs[i]->ranks)
+		*rank -= c->jobs[i++]->ranks;
+	return c->jobs[i];
+}
+
+/* One rank runs at a time, and each is a thread: whose turn ends where it calls the disk. */
+static _Thread_local struct sheaf_group *on_turn;
+
+static void give_way(void *arg)
+{
+	(void)arg;
+	simgroup_pause(on_turn, 0);
+}
+
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
-	struct job *j = arg;
+	const int slot = rank;
+	struct job *j = job_of_rank(arg, &rank);
 	struct sheaf_opts opts = { .size = sizeof(opts),
 				   .flags = SHEAF_CREATE,
 				   .timeout_ms = JOB_TIMEOUT_MS,
@@ -295,16 +365,20 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 				   .io_threads = 1 };
 	struct sheaf_state *state;
 	struct sheaf_run *run = NULL;
+	struct job_state of = { j->rows, j->bigs, j->tiny };
 	struct memory m;
 	int rc;
 
-	hold(&m, rank, j->ranks, j->rows, j->bigs);
+	on_turn = group;
+	hold(&m, rank, j->ranks, j->layout, &of);
 	state = state_of(&m);
 	if (j->armed)
 		j->armed(j->arg, rank);
-	rc = shf_run_open(&run, "run", group, &opts, shown(j->sys[rank], rank),
+	rc = shf_run_open(&run, "run", group, &opts, shown(j->sys[rank], slot),
 	                  &j->open_err[rank]);
 	j->open_rc[rank] = rc;
+	if (rc == 0 && j->opened < 0)
+		j->opened = now(j);
 	for (int i = 0; i < j->deeds_n; i++) {
 		struct deed *d = &j->deeds[i];
 
@@ -317,6 +391,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 			d->begun = now(j);
 		skip.waits = false;
 		d->rc[rank] = do_deed(j, run, &m, state, d, rank);
+		d->ended = now(j);
 		if (d->rc[rank] == 0 && d->acked < 0)
 			d->acked = now(j);
 	}
@@ -330,24 +405,37 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 
 /* ---- the job ---- */
 
+static uint64_t next_pid = 1000;
+
+void job_pids(uint64_t next)
+{
+	next_pid = next;
+}
+
 static void died(void *arg, int rank)
 {
-	struct job *j = arg;
+	struct job *j = job_of_rank(arg, &rank);
 
 	j->dead[rank] = true;
 	simdisk_kill(j->disk, j->sys[rank]);
 }
 
+static bool is_killed(void *arg, int rank)
+{
+	struct job *j = job_of_rank(arg, &rank);
+
+	return simdisk_is_dead(j->sys[rank]);
+}
+
 void job_prepare(struct job *j)
 {
-	static uint64_t pid = 1000;
-
 	for (int r = 0; r < j->ranks; r++) {
-		j->sys[r] = simdisk_process(j->disk, pid++, j->nodes ? j->nodes[r] : 0);
+		j->sys[r] = simdisk_process(j->disk, next_pid++, j->nodes ? j->nodes[r] : 0);
 		j->dead[r] = false;
 	}
 	j->why[0] = '\0';
 	j->local_rc = 0;
+	j->opened = -1;
 	for (int i = 0; i < j->deeds_n; i++)
 		j->deeds[i].begun = j->deeds[i].acked = -1;
 }
@@ -377,18 +465,12 @@ static void check_codes(struct job *j, const char *what, const int *rc,
 	}
 }
 
-bool job_run(struct job *j)
+static void check_job(struct job *j)
 {
-	int results[JOB_RANKS];
 	char what[40];
 
-	j->group.ranks = j->ranks;
-	j->group.nodes = j->nodes;
-	j->group.pair_bytes = j->pairs;
-	j->group.stat = &j->stat;
-	j->group.died = died;
-	if (simgroup_run(&j->group, rank_main, j, results) != 0)
-		snprintf(j->why, sizeof(j->why), "the ranks fell out: %s", j->stat.why);
+	for (int r = 0; r < j->ranks; r++)
+		j->dead[r] |= simdisk_is_dead(j->sys[r]);
 	check_codes(j, "open", j->open_rc, j->open_err);
 	for (int i = 0; i < j->deeds_n; i++) {
 		snprintf(what, sizeof(what), "deed %d", i);
@@ -400,7 +482,47 @@ bool job_run(struct job *j)
 			         simdisk_open_n(j->sys[r]));
 		simdisk_kill(j->disk, j->sys[r]);
 	}
-	return !j->why[0];
+}
+
+bool jobs_run(struct job **jobs, int n)
+{
+	int results[2 * JOB_RANKS], teams[2 * JOB_RANKS];
+	int32_t nodes[2 * JOB_RANKS];
+	struct crew crew = { jobs, n, 0 };
+	struct job *first = jobs[0];
+	bool fine = true, turns = false, has_nodes = false;
+
+	for (int i = 0; i < n; i++) {
+		turns |= jobs[i]->turns;
+		has_nodes |= jobs[i]->nodes != NULL;
+		for (int r = 0; r < jobs[i]->ranks; r++) {
+			teams[crew.ranks] = i;
+			nodes[crew.ranks++] = jobs[i]->nodes ? jobs[i]->nodes[r] : 0;
+		}
+	}
+	first->group.ranks = crew.ranks;
+	first->group.nodes = has_nodes ? nodes : NULL;
+	first->group.teams = teams;
+	first->group.pair_bytes = n == 1 ? first->pairs : NULL;
+	first->group.stat = &first->stat;
+	first->group.died = died;
+	first->group.is_killed = is_killed;
+	if (turns)
+		simdisk_set_turn(first->disk, give_way, NULL);
+	if (simgroup_run(&first->group, rank_main, &crew, results) != 0)
+		snprintf(first->why, sizeof(first->why), "the ranks fell out: %s",
+		         first->stat.why);
+	simdisk_set_turn(first->disk, NULL, NULL);
+	for (int i = 0; i < n; i++) {
+		check_job(jobs[i]);
+		fine &= !jobs[i]->why[0];
+	}
+	return fine;
+}
+
+bool job_run(struct job *j)
+{
+	return jobs_run(&j, 1);
 }
 
 int job_rc(const struct job *j)
@@ -465,8 +587,10 @@ static int verify_step(struct sheaf_run *run, int64_t number, struct sheaf_error
 	return rc;
 }
 
+enum look { LOOK_WRITE = 1, LOOK_STAGES = 2 };
+
 static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m,
-                   struct sheaf_state *state, bool verify, struct seen *seen,
+                   struct sheaf_state *state, enum look how, struct seen *seen,
                    struct sheaf_error *err)
 {
 	struct shf_list list = { NULL, 0 };
@@ -479,6 +603,8 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 		seen->damaged += e->state == SHF_DAMAGED || e->state == SHF_FOREIGN;
 		seen->staged += e->state == SHF_STAGED;
 		seen->aside += e->state == SHF_ASIDE;
+		if (e->state == SHF_STAGED && !(how & LOOK_STAGES))
+			continue;
 		if (e->state == SHF_STAGED) {
 			rc = look_at_stage(disk, run->sys, e->path, err);
 			seen->unpublished += rc == 1;
@@ -490,7 +616,7 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 		seen->steps[seen->n++] = e->step;
 		rc = load_step(run, m, state, e->step, &local, err);
 		rc = rc ? rc : local;
-		if (rc == 0 && verify)
+		if (rc == 0 && !(how & LOOK_WRITE))
 			rc = verify_step(run, e->step, err);
 	}
 	shf_list_release(&list);
@@ -502,13 +628,12 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 	return rc == SHEAF_ENOENT ? 0 : rc;
 }
 
-static const char *visit(struct simdisk *disk, bool write, int64_t rows, int64_t step,
-                         struct seen *seen, char why[300])
+static const char *visit(struct simdisk *disk, enum look how, const struct job_state *of,
+                         int64_t step, struct seen *seen, char why[300])
 {
-	static uint64_t pid = 900000;
-	const struct shf_sys *sys = simdisk_process(disk, pid++, 0);
+	const struct shf_sys *sys = simdisk_process(disk, next_pid++, 0);
 	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = JOB_TIMEOUT_MS,
-		.flags = write ? SHEAF_CREATE : SHEAF_READONLY, .io_threads = 1 };
+		.flags = how & LOOK_WRITE ? SHEAF_CREATE : SHEAF_READONLY, .io_threads = 1 };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	struct memory m;
@@ -517,11 +642,11 @@ static const char *visit(struct simdisk *disk, bool write, int64_t rows, int64_t
 	int rc, local = 0;
 
 	*seen = (struct seen){ .newest = -1 };
-	hold(&m, 0, 1, rows, 0);
+	hold(&m, 0, 1, JOB_MESH, of);
 	state = state_of(&m);
 	rc = shf_run_open(&run, "run", NULL, &opts, sys, &err);
 	if (rc == 0)
-		rc = look_at(disk, run, &m, state, !write, seen, &err);
+		rc = look_at(disk, run, &m, state, how, seen, &err);
 	if (rc == 0 && step >= 0) {
 		struct deed d = { .kind = DEED_SAVE, .step = step };
 
@@ -533,7 +658,7 @@ static const char *visit(struct simdisk *disk, bool write, int64_t rows, int64_t
 		rc = rc ? rc : local;
 	}
 	shf_run_close(run);
-	if (rc == SHEAF_ENOENT && !write)
+	if (rc == SHEAF_ENOENT && !(how & LOOK_WRITE))
 		rc = 0;
 	why[0] = '\0';
 	if (rc < 0)
@@ -549,14 +674,23 @@ static const char *visit(struct simdisk *disk, bool write, int64_t rows, int64_t
 const char *job_look(struct simdisk *disk, bool write, int64_t rows, struct seen *seen,
                      char why[300])
 {
-	return visit(disk, write, rows, -1, seen, why);
+	struct job_state of = { .rows = rows };
+
+	return visit(disk, LOOK_STAGES | (write ? LOOK_WRITE : 0), &of, -1, seen, why);
+}
+
+const char *job_look_at(struct simdisk *disk, bool write, const struct job_state *state,
+                        struct seen *seen, char why[300])
+{
+	return visit(disk, write ? LOOK_WRITE : 0, state, -1, seen, why);
 }
 
 const char *job_go_on(struct simdisk *disk, int64_t step, int64_t rows, char why[300])
 {
+	struct job_state of = { .rows = rows };
 	struct seen seen;
 
-	return visit(disk, true, rows, step, &seen, why);
+	return visit(disk, LOOK_WRITE | LOOK_STAGES, &of, step, &seen, why);
 }
 
 bool seen_has(const struct seen *seen, int64_t step)

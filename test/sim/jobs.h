@@ -2,10 +2,11 @@
 /* A small job through the engine: simulated ranks open a run and do some deeds with it, and
  * somebody who was not there looks at what the disk holds then.
  *
- * Step n holds lay_value(tensor, item, JOB_SEED + n), so that no two steps are alike. Four ranks
- * are tp2 x dp2; any other number cuts dimension 0. */
+ * Step n holds lay_value(tensor, item, job_seed(n, salt)), so that no two steps are alike; a salt
+ * is a note of the step, and tells apart two saves of one number. */
 #ifndef JOBS_H
 #define JOBS_H
+#include "layouts.h"
 #include "simdisk.h"
 #include "simgroup.h"
 
@@ -13,20 +14,38 @@
 #define JOB_TIMEOUT_MS 60000
 enum { JOB_RANKS = 4, JOB_DEEDS = 4, JOB_STEPS = 16 };
 
+struct job_state {              /* what a step holds; a job's rows, bigs and tiny */
+	int64_t rows;
+	int bigs;
+	bool tiny;                      /* matrices of a quarter of the rows */
+};
+struct lay_tensor job_tensor(int i, const struct job_state *state);
+int job_tensors_n(const struct job_state *state);
+
 enum deed_kind { DEED_SAVE, DEED_LOAD, DEED_PRUNE, DEED_REWIND, DEED_MARK_BAD, DEED_MARK_KEEP };
 struct deed {
 	enum deed_kind kind;
 	int64_t step;                   /* LOAD: -1 is the newest */
+	uint64_t salt;                  /* SAVE; 0: none */
 	int rc[JOB_RANKS];
 	struct sheaf_error err[JOB_RANKS];
 	int64_t begun, acked;           /* cuts: before, and when the first rank knew; -1: never */
+	int64_t ended;                  /* when the last rank was through */
+	int64_t pruned[JOB_STEPS];      /* PRUNE: what rank 0 was told went */
+	int pruned_n;
 };
+/* Four ranks as tp2 x dp2, any other number by dimension 0; all by dimension 0, the last rank
+ * first; everybody holds all. */
+enum job_layout { JOB_MESH, JOB_ROWS, JOB_WHOLE };
 struct job {
 	struct simdisk *disk;           /* borrowed */
 	int ranks;                      /* of JOB_RANKS at most */
 	const int32_t *nodes;           /* NULL: one node */
+	enum job_layout layout;
+	bool turns;                     /* others may run at each call of the disk, too */
 	int64_t rows;                   /* of each big tensor, of 256 bytes; 0: there are none */
 	int bigs;                       /* big tensors, 4 at most; 0: one */
+	bool tiny;
 	uint64_t staging, file_bytes;   /* 0: no bound */
 	int keep_last;
 	struct deed deeds[JOB_DEEDS];
@@ -39,6 +58,7 @@ struct job {
 	/* afterwards */
 	struct simgroup_stat stat;
 	bool dead[JOB_RANKS];
+	int64_t opened;                 /* cut: when the first rank had the run open; -1: never */
 	int open_rc[JOB_RANKS];
 	struct sheaf_error open_err[JOB_RANKS];
 	int local_rc;                   /* of calls that are not collective */
@@ -50,6 +70,12 @@ struct job {
  * its promises: one code everywhere, a sentence with it, and nothing left open. */
 void job_prepare(struct job *j);
 bool job_run(struct job *j);
+/* Two at most on one disk at the same time; who dies or is late counts the ranks of all, and stands
+ * in the first one's group, as seed and stat do. */
+bool jobs_run(struct job **jobs, int n);
+/* The pid of the next process: numbers drawn depend on it. */
+void job_pids(uint64_t next);
+uint64_t job_seed(int64_t step, uint64_t salt);
 /* The worst of what its deeds returned; the first of its sentences. */
 int job_rc(const struct job *j);
 const char *job_word(const struct job *j);
@@ -67,6 +93,9 @@ struct seen {
  * names was durable (I2). */
 const char *job_look(struct simdisk *disk, bool write, int64_t rows, struct seen *seen,
                      char why[300]);
+/* The same of another state, and without a look into stages. */
+const char *job_look_at(struct simdisk *disk, bool write, const struct job_state *state,
+                        struct seen *seen, char why[300]);
 bool seen_has(const struct seen *seen, int64_t step);
 /* As job_look, and then save and load `step`. */
 const char *job_go_on(struct simdisk *disk, int64_t step, int64_t rows, char why[300]);

@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "jobs.h"
-#include "mem.h"
+#include "starve.h"
 
 #define main t_main
 #include "../t.h"
@@ -443,69 +443,8 @@ TEST(a_rank_late_beyond_the_deadline_leaves_a_step_whole_or_absent)
 
 /* ---- allocations that fail ---- */
 
-static _Thread_local long starve_left;  /* 0: none fails; 1: the next one */
-static _Atomic bool starved;
 static long starve_nth;
 static int starve_rank;
-
-static bool fails(void)
-{
-	if (starve_left == 0 || --starve_left > 0)
-		return false;
-	starved = true;
-	return true;
-}
-
-#define WRAP(type, name, params, args)                                        \
-	type __real_##name params;                                            \
-	type __wrap_##name params;                                            \
-	type __wrap_##name params                                             \
-	{                                                                     \
-		return fails() ? 0 : __real_##name args;                      \
-	}
-WRAP(void *, shf_alloc, (size_t n, size_t size), (n, size))
-WRAP(void *, shf_zalloc, (size_t n, size_t size), (n, size))
-WRAP(void *, shf_realloc, (void *p, size_t n, size_t size), (p, n, size))
-WRAP(char *, shf_strdup, (const char *s), (s))
-WRAP(void *, shf_arena_alloc, (struct shf_arena *a, size_t n, size_t size), (a, n, size))
-WRAP(char *, shf_arena_strdup, (struct shf_arena *a, const char *s, size_t n), (a, s, n))
-
-/* Of a buffer that cannot grow, oom tells. */
-#define WRAP_ADD(name, params, args)                                          \
-	void __real_##name params;                                            \
-	void __wrap_##name params;                                            \
-	void __wrap_##name params                                             \
-	{                                                                     \
-		if (fails())                                                  \
-			b->oom = true;                                        \
-		else                                                          \
-			__real_##name args;                                   \
-	}
-int __real_shf_buf_reserve(struct shf_buf *b, size_t more);
-int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more);
-int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more)
-{
-	if (!fails())
-		return __real_shf_buf_reserve(b, more);
-	b->oom = true;
-	return SHEAF_ENOMEM;
-}
-
-uint8_t *__real_shf_buf_extend(struct shf_buf *b, size_t n);
-uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n);
-uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n)
-{
-	if (!fails())
-		return __real_shf_buf_extend(b, n);
-	b->oom = true;
-	return NULL;
-}
-
-WRAP_ADD(shf_buf_add, (struct shf_buf *b, const void *p, size_t n), (b, p, n))
-WRAP_ADD(shf_buf_adds, (struct shf_buf *b, const char *s), (b, s))
-WRAP_ADD(shf_buf_u8, (struct shf_buf *b, uint8_t v), (b, v))
-WRAP_ADD(shf_buf_u32, (struct shf_buf *b, uint32_t v), (b, v))
-WRAP_ADD(shf_buf_u64, (struct shf_buf *b, uint64_t v), (b, v))
 
 static void starve(void *arg, int rank)
 {

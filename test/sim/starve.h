@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes the n-th allocation of the library on this thread fail, at its own doors: what the
+ * simulated machine needs is never refused. Include once, in the test's only file, and link with
+ * starve_args (meson.build here). */
+#ifndef STARVE_H
+#define STARVE_H
+#include <stdatomic.h>
+#include "mem.h"
+
+static _Thread_local long starve_left;  /* 0: none fails; 1: the next one */
+static atomic_bool starved;             /* one has */
+
+static bool starve_now(void)
+{
+	if (starve_left == 0 || --starve_left > 0)
+		return false;
+	starved = true;
+	return true;
+}
+
+#define STARVE_WRAP(type, name, params, args)                                 \
+	type __real_##name params;                                            \
+	type __wrap_##name params;                                            \
+	type __wrap_##name params                                             \
+	{                                                                     \
+		return starve_now() ? 0 : __real_##name args;                 \
+	}
+STARVE_WRAP(void *, shf_alloc, (size_t n, size_t size), (n, size))
+STARVE_WRAP(void *, shf_zalloc, (size_t n, size_t size), (n, size))
+STARVE_WRAP(void *, shf_realloc, (void *p, size_t n, size_t size), (p, n, size))
+STARVE_WRAP(char *, shf_strdup, (const char *s), (s))
+STARVE_WRAP(void *, shf_arena_alloc, (struct shf_arena *a, size_t n, size_t size), (a, n, size))
+STARVE_WRAP(char *, shf_arena_strdup, (struct shf_arena *a, const char *s, size_t n), (a, s, n))
+
+/* Of a buffer that cannot grow, oom tells. */
+#define STARVE_ADD(name, params, args)                                        \
+	void __real_##name params;                                            \
+	void __wrap_##name params;                                            \
+	void __wrap_##name params                                             \
+	{                                                                     \
+		if (starve_now())                                             \
+			b->oom = true;                                        \
+		else                                                          \
+			__real_##name args;                                   \
+	}
+int __real_shf_buf_reserve(struct shf_buf *b, size_t more);
+int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more);
+int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more)
+{
+	if (!starve_now())
+		return __real_shf_buf_reserve(b, more);
+	b->oom = true;
+	return SHEAF_ENOMEM;
+}
+
+uint8_t *__real_shf_buf_extend(struct shf_buf *b, size_t n);
+uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n);
+uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n)
+{
+	if (!starve_now())
+		return __real_shf_buf_extend(b, n);
+	b->oom = true;
+	return NULL;
+}
+
+STARVE_ADD(shf_buf_add, (struct shf_buf *b, const void *p, size_t n), (b, p, n))
+STARVE_ADD(shf_buf_adds, (struct shf_buf *b, const char *s), (b, s))
+STARVE_ADD(shf_buf_u8, (struct shf_buf *b, uint8_t v), (b, v))
+STARVE_ADD(shf_buf_u32, (struct shf_buf *b, uint32_t v), (b, v))
+STARVE_ADD(shf_buf_u64, (struct shf_buf *b, uint64_t v), (b, v))
+#endif
