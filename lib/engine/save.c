@@ -589,13 +589,17 @@ int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes
 		save->attached = more;
 		a = &more[save->attached_n];
 		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
-		save->attached_n++;
 	}
-	if (!a || !a->name || !a->bytes)
+	if (!a || !a->name || !a->bytes) {
+		/* Half of one must not be met by whoever looks through the list. */
+		shf_free(a ? a->name : NULL);
+		shf_free(a ? a->bytes : NULL);
 		return stick(
 		    save, shf_fail(&err, SHEAF_ENOMEM, "attached file %s: no memory", file), &err);
+	}
 	if (n)
 		memcpy(a->bytes, bytes, n);
+	save->attached_n++;
 	return 0;
 }
 
@@ -627,10 +631,13 @@ int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 		save->notes = more;
 		a = &more[save->notes_n];
 		*a = (struct shf_note){ shf_strdup(key), shf_strdup(value) };
-		save->notes_n++;
 	}
-	if (!a || !a->key || !a->value)
+	if (!a || !a->key || !a->value) {
+		shf_free(a ? a->key : NULL);
+		shf_free(a ? a->value : NULL);
 		return stick(save, shf_fail(&err, SHEAF_ENOMEM, "note %s: no memory", key), &err);
+	}
+	save->notes_n++;
 	return 0;
 }
 

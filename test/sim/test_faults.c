@@ -10,7 +10,9 @@
  * failures; with it each. */
 #include <errno.h>
 #include <stdlib.h>
+#include "engine.h"
 #include "jobs.h"
+#include "save.h"
 #include "starve.h"
 
 #define main t_main
@@ -517,6 +519,54 @@ static void each_allocation_fails(const struct variant *v)
 TEST(each_allocation_of_one_rank_may_fail) { each_allocation_fails(&starving_one); }
 TEST(each_allocation_of_two_ranks_may_fail) { each_allocation_fails(&starving_two); }
 TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_far); }
+
+/* A save without ranks or disk troubles, and what one allocation less makes of its notes and
+ * files. */
+static int notes_without(struct simdisk *disk, long nth, struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	const struct shf_sys *sys = simdisk_process(disk, (uint64_t)(77 + nth), 0);
+	struct sheaf_state *state = shf_state_new();
+	struct sheaf_run *run = NULL;
+	struct sheaf_save *save = NULL;
+	int rc = shf_run_open(&run, "run", NULL, &opts, sys, err);
+
+	if (rc == 0)
+		rc = shf_save_begin(&save, run, nth, state, NULL, err);
+	starved = false;
+	starve_left = rc == 0 ? nth : 0;
+	for (int i = 0; rc == 0 && i < 2; i++) {
+		(void)shf_save_note(save, i ? "b" : "a", "1");
+		(void)shf_save_attach(save, i ? "b.json" : "a.json", "{}", 2);
+	}
+	starve_left = 0;
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, err);
+	shf_save_free(save);
+	shf_run_close(run);
+	shf_state_put(state);
+	simdisk_kill(disk, sys);
+	return rc;
+}
+
+TEST(a_note_or_file_that_finds_no_memory_is_never_there_in_half)
+{
+	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
+	struct sheaf_error err;
+	long nth;
+	int rc = 0;
+
+	for (nth = 1;; nth++) {
+		rc = notes_without(disk, nth, &err);
+		if (!starved)
+			break;
+		CHECK_RC(rc, SHEAF_ENOMEM, &err);
+	}
+	CHECK_RC(rc, 0, &err);
+	CHECK(nth > 12);        /* two notes and two files of three allocations each */
+	printf("# %ld failing allocations of notes and files\n", nth - 1);
+	simdisk_free(disk);
+}
 
 /* ---- what travels ---- */
 
