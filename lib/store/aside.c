@@ -208,6 +208,23 @@ int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err)
 	return finish(s, false, err);
 }
 
+int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err)
+{
+	if (!s->rewinding)
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "%s: a rewind failed half-way; rewind again first",
+	                s->path);
+}
+
+/* The next job carries out a journal that stands, so what is saved or pruned meanwhile would rest
+ * on steps that are to go. */
+static bool journal_stands(struct shf_store *s)
+{
+	struct shf_stat st;
+
+	return s->sys->ops->stat(s->sys->arg, s->dot, "rewind", false, &st) != -ENOENT;
+}
+
 static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,
                          size_t *moves_n, struct sheaf_error *err)
 {
@@ -261,6 +278,7 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 	if (rc == 0 && moves_n)
 		rc = finish(s, true, err);
 out:
+	s->rewinding = rc < 0 && journal_stands(s);
 	shf_free(steps.all);
 	shf_arena_release(&arena);
 	return rc;

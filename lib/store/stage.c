@@ -95,8 +95,10 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 
 int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
-	int rc = check_target(s, step, err);
+	int rc = shf_rewind_is_over(s, err);
 
+	if (rc == 0)
+		rc = check_target(s, step, err);
 	if (rc < 0)
 		return rc;
 	rc = shf_mark_clear(s, step);   /* of a step of that number that is gone */

@@ -26,6 +26,7 @@ struct shf_store {
 	char *path;                     /* owned; for sentences */
 	int dir, dot, stage, lock;      /* descriptors; -1: not open */
 	bool writer;                    /* holds the lock */
+	bool rewinding;                 /* a rewind failed and its journal stands */
 	bool no_dir_fsync;              /* the file system has none (recorded in the manifest) */
 	char run[33], session[33];      /* hex; session "" without the lock */
 	struct shf_owner self;
@@ -136,7 +137,9 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 bool shf_dir_is_remains(const struct shf_sys *sys, int dir);
 
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
-/* Steps later than `step` -> aside, newest first, journal first. */
+/* Steps later than `step` -> aside, newest first, journal first. After a failure that left the
+ * journal, which the next job would carry out, nothing can be saved or pruned (EINVAL) until a
+ * rewind succeeds. */
 int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err);
 /* H2. verified: a step whose whole content was re-read since its commit (-1: none): only steps
  * older than it and on its branch may go. keep: a step that must stay (the loaded one; -1). */

@@ -211,6 +211,8 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 	if (!p->dry)
 		rc = shf_lock_check(s, err);
 	if (rc == 0)
+		rc = shf_rewind_is_over(s, err);
+	if (rc == 0)
 		rc = shf_store_list(s, &list, err);
 	if (rc < 0)
 		return rc;

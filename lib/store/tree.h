@@ -103,6 +103,8 @@ struct shf_steps {
 };
 int shf_steps_read(struct shf_store *s, struct shf_steps *steps);
 int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err);
+/* EINVAL while one that failed is not. */
+int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err);
 /* Deletes from the trash what is older than grace_s (< 0: all); both directories synced first. */
 int shf_trash_empty(struct shf_store *s, int grace_s, struct sheaf_error *err);
 /* Moves checkpoint-<step> to <to>/<step>-<session>, or under a fresh name where that is taken.

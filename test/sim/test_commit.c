@@ -613,6 +613,29 @@ TEST(a_publish_that_fails_is_a_failure_for_ever)
 	rename_says(EIO, SIMDISK_AFTER, 1, SHEAF_EIO);
 }
 
+/* Its journal stands, and whoever opens the run next carries it out: a step that was saved on top,
+ * or one that a prune left as the newest, would go with it. */
+TEST(after_half_a_rewind_nothing_is_saved_or_pruned_until_it_is_done)
+{
+	struct world w;
+
+	start_with(&w, SIMDISK_STRICT, 4);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_RENAME,
+	                                               .how = SIMDISK_AFTER, .error = EIO });
+	CHECK_RC(world_rewind(&w, 2), SHEAF_EIO, &w.err);
+	simdisk_faults_clear(w.disk);
+	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/rewind"));
+	CHECK_RC(world_prune(&w, 1, 4, -1), SHEAF_EINVAL, &w.err);
+	CHECK_RC(world_write(&w, 5), SHEAF_EINVAL, &w.err);
+	CHECK(strstr(w.err.msg, "rewind again") != NULL);
+	check_now(&w, "half a rewind");
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
+	CHECK_INT(world_prune(&w, 1, 3, -1), 2);
+	check_now(&w, "the rest of it");
+	stop(&w);
+}
+
 TEST(a_stolen_lock_ends_the_save_before_the_rename)
 {
 	const struct shf_sys *thief;
