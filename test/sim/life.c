@@ -87,13 +87,19 @@ struct course {                 /* what it may expect of the run, should all go 
 	bool may_save;
 };
 
+/* Of those that are there and surely not bad. */
 static int64_t some_step(struct life *l)
 {
 	int at = (int)draw(l, ATTEMPTS);
 
-	for (int i = 0; i < ATTEMPTS; i++)
-		if (l->view.here[(at + i) % ATTEMPTS])
-			return l->ledger.attempts[(at + i) % ATTEMPTS].step;
+	for (int i = 0; i < ATTEMPTS; i++) {
+		int64_t step = l->ledger.attempts[(at + i) % ATTEMPTS].step;
+
+		if (l->view.here[(at + i) % ATTEMPTS] &&
+		    (ledger_marked(&l->ledger, step, 0, NEVER - 1) ||
+		     ledger_marked(&l->ledger, step, 'k', NEVER - 1)))
+			return step;
+	}
 	return -1;
 }
 

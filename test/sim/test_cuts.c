@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A power cut after every call of the engine's deeds: a save of four ranks over a committed step,
- * a prune, a rewind, marks. Each choice of what reached the disk is then opened by a new job of
- * one process, which loads every step it finds and compares every item.
+/* A power cut after every call of the engine's deeds: a save of one to four ranks over a committed
+ * step, a prune, a rewind, marks, and the recovery from a job that was killed in one of them. Each
+ * choice of what reached the disk is then opened by a new job of one process, which loads every
+ * step it finds and compares every item.
  *
  *   test_cuts [--long] [--seed N] [part of a test's name ...]
  *
@@ -19,12 +20,15 @@ static struct {
 	bool all;                       /* --long */
 } opt = { .seed = 0x5eaf };
 
+static const int32_t each_a_node[JOB_RANKS] = { 1, 2 };
 static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
 static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
 
 struct story {
 	struct job j;                   /* what was done since the disk settled */
-	int64_t steps;                  /* 1..steps were committed before */
+	int64_t first, steps;           /* first..steps were committed before and are there */
+	bool killed;                    /* a stage of the dead is deleted, in any order */
+	int thin;                       /* of so many cuts one is tried; 0: all */
 	bool twice;                     /* half a rename leaves a directory under both names */
 	int64_t newest[JOB_DEEDS + 1];  /* before deed i; [deeds_n] at the end */
 };
@@ -106,7 +110,7 @@ static const char *judge_seen(const struct story *s, int64_t cut, const struct s
 	else if (s->j.deeds[0].kind == DEED_REWIND && (done > 0 || !s->twice) &&
 	         seen->n + (size_t)seen->aside < 3)     /* until then half a rename may lose both */
 		snprintf(why, 300, "a step set aside is gone");
-	for (int64_t i = 1; i <= s->steps && !why[0]; i++) {
+	for (int64_t i = s->first; i <= s->steps && !why[0]; i++) {
 		bool may_go = false;
 
 		for (int k = 0; k < s->j.deeds_n; k++)
@@ -123,20 +127,29 @@ static uint64_t hash_without_lock(struct simdisk *disk)
 	return simdisk_hash(disk, "run");
 }
 
+static const char *look(const struct story *s, struct simdisk *disk, bool write, struct seen *seen,
+                        char why[300])
+{
+	const struct job_state state = { .rows = s->j.rows };
+
+	return s->killed ? job_look_at(disk, write, &state, seen, why)
+	                 : job_look(disk, write, s->j.rows, seen, why);
+}
+
 static const char *judge(const struct story *s, struct simdisk *disk, int64_t cut, char why[300])
 {
 	struct seen seen, again;
 	uint64_t h;
 
-	if (*job_look(disk, false, s->j.rows, &seen, why) ||    /* I2 */
-	    *job_look(disk, true, s->j.rows, &seen, why) || *judge_seen(s, cut, &seen, why))
+	if (*look(s, disk, false, &seen, why) ||        /* I2 */
+	    *look(s, disk, true, &seen, why) || *judge_seen(s, cut, &seen, why))
 		return why;
 	/* Two days later what other nodes left may go as well; then nothing changes any more. */
 	simdisk_advance(disk, 2 * 86400);
-	if (*job_look(disk, true, s->j.rows, &again, why) || *judge_seen(s, cut, &again, why))
+	if (*look(s, disk, true, &again, why) || *judge_seen(s, cut, &again, why))
 		return why;
 	h = hash_without_lock(disk);
-	if (*job_look(disk, true, s->j.rows, &again, why))
+	if (*look(s, disk, true, &again, why))
 		return why;
 	if (h != hash_without_lock(disk) || again.newest != seen.newest ||
 	    (again.staged && !s->twice))
@@ -204,7 +217,7 @@ static bool hunt(const struct story *story, char why[400])
 	size_t cut_n = simdisk_cut_n(story->j.disk);
 	bool fine = true;
 
-	for (size_t cut = 0; fine && cut < cut_n; cut++) {
+	for (size_t cut = 0; fine && cut < cut_n; cut += story->thin ? (size_t)story->thin : 1) {
 		size_t n = simdisk_unsynced(story->j.disk, cut);
 		struct simdisk_sets s;
 
@@ -214,6 +227,8 @@ static bool hunt(const struct story *story, char why[400])
 			s.small_max = 1;
 			s.seeded = 2;
 		}
+		if (story->thin)
+			s.all_max = s.small_max = 0;
 		while (fine && simdisk_sets_next(&s)) {
 			struct simdisk_choice choice = { s.kept, 0, 0 };
 
@@ -244,14 +259,14 @@ static int64_t newest_after(const struct deed *d, int64_t before)
 	}
 }
 
-static void tell(struct story *s, enum simdisk_model model, const int32_t *nodes, int64_t steps,
-                 const struct deed *deeds, int n)
+static void tell(struct story *s, enum simdisk_model model, int ranks, const int32_t *nodes,
+                 int64_t steps, const struct deed *deeds, int n)
 {
 	struct simdisk *disk = simdisk_new(opt.seed, model);
 
-	*s = (struct story){ .steps = steps, .newest = { steps ? steps : -1 },
+	*s = (struct story){ .first = 1, .steps = steps, .newest = { steps ? steps : -1 },
 		.twice = model == SIMDISK_STRICT,
-		.j = { .disk = disk, .ranks = 4, .nodes = nodes, .deeds_n = 1,
+		.j = { .disk = disk, .ranks = ranks, .nodes = nodes, .deeds_n = 1,
 		       .group = { .seed = opt.seed } } };
 	for (int64_t i = 1; i <= steps; i++) {
 		s->j.deeds[0] = (struct deed){ .kind = DEED_SAVE, .step = i };
@@ -287,7 +302,7 @@ static void survives(const char *what, enum simdisk_model model, const int32_t *
 	char why[400];
 	bool fine;
 
-	tell(&s, model, nodes, steps, deeds, n);
+	tell(&s, model, 4, nodes, steps, deeds, n);
 	act(&s);
 	fine = hunt(&s, why);
 	if (fine)
@@ -325,6 +340,106 @@ EACH_MODEL(rewind_and_save, NULL, 3, rewind_and_save)
 EACH_MODEL(mark_bad, NULL, 2, mark_2)
 EACH_MODEL(prune, NULL, 3, prune)
 
+/* ---- every size, in every model ---- */
+
+static const struct size {
+	const char *name;
+	int ranks;
+	const int32_t *nodes;
+} sizes[] = {
+	{ "1 rank", 1, NULL },
+	{ "2 ranks", 2, NULL },
+	{ "2 nodes", 2, each_a_node },
+	{ "4 ranks", 4, NULL },
+	{ "4 ranks on 2 nodes", 4, two_nodes },
+};
+static const struct deed save_4[] = { { .kind = DEED_SAVE, .step = 4 } };
+
+/* What happened before: rank 0 was killed when it was to rename that. */
+struct killed {
+	const struct deed *deed;
+	const char *name;               /* part of it */
+	int64_t newest, first, last;    /* once somebody has recovered */
+};
+
+static void kill_in(struct story *s, const struct killed *k)
+{
+	struct job j = s->j;
+
+	j.deeds[0] = *k->deed;
+	j.deeds_n = 1;
+	j.keep_last = k->deed->kind == DEED_PRUNE ? 1 : 0;
+	job_prepare(&j);
+	simdisk_fault(j.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_RENAME,
+		.name = k->name, .process = j.sys[0], .how = SIMDISK_KILL });
+	(void)job_run(&j);
+	CHECK_STR(j.why, "");
+	CHECK_INT(simdisk_fired(j.disk), 1);
+	simdisk_faults_clear(j.disk);
+	simdisk_settle(j.disk);
+	s->newest[0] = k->newest;
+	s->first = k->first;
+	s->killed = true;
+	s->steps = k->last;
+	for (int i = 0; i < s->j.deeds_n; i++)
+		s->newest[i + 1] = newest_after(&s->j.deeds[i], s->newest[i]);
+	job_prepare(&s->j);
+}
+
+static void survives_in_every_size(const char *what, int64_t steps, const struct deed *deeds,
+                                   int n, const struct killed *killed)
+{
+	uint64_t before = opt.states;
+	int stories = 0, bad = 0;
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (int model = SIMDISK_STRICT; model <= SIMDISK_NFS; model++, stories++) {
+			struct story s;
+			char why[400];
+
+			tell(&s, (enum simdisk_model)model, sizes[i].ranks, sizes[i].nodes, steps,
+			     deeds, n);
+			s.thin = opt.all ? 0 : 9 + stories % 3;
+			if (killed)
+				kill_in(&s, killed);
+			act(&s);
+			if (!hunt(&s, why)) {
+				print_error("%s, %s, model %d: %s (seed %llu)\n", what,
+				            sizes[i].name, model, why,
+				            (unsigned long long)opt.seed);
+				bad++;
+			}
+			simdisk_free(s.j.disk);
+		}
+	printf("# %s: %d sizes and models, %llu states\n", what, stories,
+	       (unsigned long long)(opt.states - before));
+	CHECK_INT(bad, 0);
+}
+
+#define EVERY_SIZE(name, steps, deeds)                                                     \
+	TEST(name##_survives_in_every_size_and_model)                                      \
+	{                                                                                  \
+		survives_in_every_size(#name, steps, deeds, COUNT(deeds), NULL);           \
+	}
+/* The next job recovers and saves. */
+#define EVERY_RECOVERY(from, name, newest, first, last, next)                              \
+	TEST(recovery_from_half_a_##from##_survives_in_every_size_and_model)               \
+	{                                                                                  \
+		static const struct killed k = { from, name, newest, first, last };        \
+											   \
+		survives_in_every_size("recovery from half a " #from, 3, next, COUNT(next), &k); \
+	}
+
+EVERY_SIZE(save_4, 3, save_4)
+EVERY_SIZE(rewind_1, 3, rewind_1)
+EVERY_SIZE(rewind_and_save, 3, rewind_and_save)
+EVERY_SIZE(mark_2, 2, mark_2)
+EVERY_SIZE(prune, 3, prune)
+EVERY_RECOVERY(save_4, "4-", 3, 1, 3, save_4)
+EVERY_RECOVERY(rewind_1, "checkpoint-2", 1, 1, 1, save_2)
+EVERY_RECOVERY(mark_2, "2.tmp", 3, 1, 3, save_4)
+EVERY_RECOVERY(prune, "checkpoint-2", 3, 2, 3, save_4)
+
 /* ---- mutants: one fsync does nothing, and the hunt must find it ---- */
 
 struct mutant {
@@ -348,7 +463,7 @@ static void each_fsync_counts(const char *what, int64_t steps, const struct deed
 		char why[400];
 		bool fine, named;
 
-		tell(&s, SIMDISK_STRICT, four_nodes, steps, deeds, deeds_n);
+		tell(&s, SIMDISK_STRICT, 4, four_nodes, steps, deeds, deeds_n);
 		job_skip_fsync(i + 1, of_deeds);
 		act(&s);
 		n = job_fsyncs();
@@ -415,7 +530,7 @@ TEST(a_journal_that_outlives_its_rewind_spares_what_was_saved_since)
 	char why[400];
 	bool fine;
 
-	tell(&s, SIMDISK_STRICT, NULL, 3, rewind_and_save, COUNT(rewind_and_save));
+	tell(&s, SIMDISK_STRICT, 4, NULL, 3, rewind_and_save, COUNT(rewind_and_save));
 	job_skip_fsync(7, true);        /* of .sheaf, after the journal was removed */
 	act(&s);
 	job_skip_fsync(0, false);
