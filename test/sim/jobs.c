@@ -624,6 +624,7 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 		return rc;
 	rc = shf_step_open(&latest, run, SHEAF_LATEST, err);
 	seen->newest = rc == 0 ? latest->number : -1;
+	seen->salt = rc == 0 ? salt_of(latest) : 0;
 	shf_step_put(latest);
 	return rc == SHEAF_ENOENT ? 0 : rc;
 }

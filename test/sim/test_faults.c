@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that can go wrong around a save and a load, one thing at a time: each system call of
- * each rank fails, each rank dies or is late at each operation of the group, each allocation
- * fails. Every rank then returns, with one code and words; the step is whole or absent; what was
- * committed before stays; and the next save succeeds.
+ * each rank fails, each rank dies, hangs or is late at each operation of the group, each allocation
+ * fails, clocks jump, a second job writes. Every rank then returns, with one code and words; the
+ * step is whole or absent; what was committed before stays; and the next save succeeds.
  *
  *   test_faults [--long] [part of a test's name ...]
  *
  * Without --long one place of three fails, and fewer in the larger variants and of the rarer
- * failures; with it each. */
+ * failures, each with one error by turns; with it each place with every error. */
 #include <errno.h>
 #include <stdlib.h>
 #include "engine.h"
@@ -147,7 +147,9 @@ static void give(struct job *j, const struct deed *deeds, int n)
 
 /* ---- system calls ---- */
 
-static const int errors[] = { EIO, ENOSPC, ENOMEM, EMFILE };
+static const int errors[] = { EIO, ENOSPC, ENOMEM, EMFILE, EDQUOT, ENFILE, EINTR, EROFS, ESTALE,
+                              EACCES, EPERM, ENOENT, EBUSY };
+#define ERRORS (int)(sizeof(errors) / sizeof(*errors))
 struct sweep {
 	const struct variant *v;
 	const struct deed *deeds;
@@ -179,7 +181,8 @@ static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
 	/* One call fails one deed, unless the run did not open or all calls fail. */
 	if (!j.why[0] && failed > 1 && j.open_rc[0] == 0 && !fault.always)
 		snprintf(j.why, sizeof(j.why), "the deed after it fails too: %d", j.deeds[1].rc[0]);
-	if (!j.why[0] && !fired && (job_rc(&j) != 0 || j.local_rc != 0))
+	if (!j.why[0] && (!fired || fault.how == SIMDISK_JUMP) &&
+	    (job_rc(&j) != 0 || j.local_rc != 0))
 		snprintf(j.why, sizeof(j.why), "failed without a fault");
 	if (!j.why[0])
 		(void)judge(&j, s->v->fresh, disk, why);
@@ -204,8 +207,14 @@ static void each_call_fails(const struct variant *v, const struct deed *deeds, i
 
 	for (int rank = 0; rank < v->ranks && s.bad < 20; rank++)
 		for (int nth = 1 + rank % stride;; nth += stride) {
-			s.fault.error = fault.error ? fault.error : errors[(nth + rank) % 4];
-			if (!one_fault(&s, base, rank, nth) || s.bad >= 20)
+			int tries = all_of_it && fault.how != SIMDISK_JUMP ? ERRORS : 1;
+			bool fired = true;
+
+			for (int i = 0; i < tries && fired && s.bad < 20; i++) {
+				s.fault.error = errors[(nth + rank + i) % ERRORS];
+				fired = one_fault(&s, base, rank, nth);
+			}
+			if (!fired || s.bad >= 20)
 				break;
 		}
 	printf("# %s: %d failing calls\n", v->name, s.tried);
@@ -243,6 +252,100 @@ FAILS(one_load, three, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(one_load, three, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
 FAILS(one_load, rounds, fail, .how = SIMDISK_INSTEAD)
 FAILS(one_load, alone, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, apart, see_the_clock_jump_on, .how = SIMDISK_JUMP, .jump_s = 3 * 86400)
+FAILS(two_saves, apart, see_the_clock_jump_back, .how = SIMDISK_JUMP, .jump_s = -40 * 86400)
+FAILS(save_and_prune, small, see_the_clock_jump_back, .how = SIMDISK_JUMP, .jump_s = -86400)
+FAILS(mark_and_rewind, small, see_the_clock_jump_on, .how = SIMDISK_JUMP, .jump_s = 86400 * 9999)
+
+/* ---- renames that are done and say that they failed ---- */
+
+static void each_rename_lies(const struct variant *v, const struct deed *deeds, int n)
+{
+	static const int said[] = { EIO, ENOENT, ESTALE, EEXIST };
+	struct sweep s = { v, deeds, n, { .how = SIMDISK_AFTER, .kind = SIMDISK_RENAME }, 0, 0 };
+	struct simdisk *base = base_of(v);
+
+	for (int i = 0; i < 4 && s.bad < 20; i++) {
+		s.fault.error = said[i];
+		for (int nth = 1; s.bad < 20 && one_fault(&s, base, 0, nth); nth++)
+			;
+	}
+	printf("# %s: %d renames done and said to have failed\n", v->name, s.tried);
+	simdisk_free(base);
+	CHECK_INT(s.bad, 0);
+	CHECK(s.tried >= 4 * n);
+}
+
+TEST(each_rename_may_be_done_and_say_it_failed)
+{
+	each_rename_lies(&small, two_saves, 2);
+	each_rename_lies(&nothing, two_saves, 2);
+	each_rename_lies(&alone, save_and_prune, 2);
+	each_rename_lies(&apart, mark_and_rewind, 3);
+}
+
+/* ---- two jobs ---- */
+
+/* Both save step 2, each its own values. Who was told that his is there has it there. */
+static bool two_jobs(struct simdisk *base, uint64_t seed, bool locks, int tally[3], char why[300])
+{
+	struct simdisk *disk = copy_of(base);
+	struct job a = job_of(&alone, disk), b = job_of(&alone, disk), *jobs[] = { &a, &b };
+	struct job_state state = { .rows = 0 };
+	struct seen seen;
+	bool done[2];
+
+	a.turns = true;
+	a.group.seed = seed;
+	a.ranks = 1 + (int)(seed / 2 % 2);
+	b.ranks = 1 + (int)(seed % 2);
+	for (int i = 0; i < 2; i++) {
+		give(jobs[i], two_saves, 1);
+		jobs[i]->deeds[0].salt = 7 + (uint64_t)i;
+		job_prepare(jobs[i]);
+	}
+	simdisk_set_locks(disk, locks);
+	(void)jobs_run(jobs, 2);
+	simdisk_set_locks(disk, true);
+	for (int i = 0; i < 2; i++)
+		done[i] = jobs[i]->deeds[0].rc[0] == 0;
+	snprintf(why, 300, "%.140s%.140s", a.why, b.why);
+	if (!why[0] && !*job_look_at(disk, false, &state, &seen, why)) {
+		uint64_t salt = seen.newest == 2 ? seen.salt : 0;
+
+		if ((done[0] && salt != 7) || (done[1] && salt != 8) || (done[0] && done[1]))
+			snprintf(why, 300, "step 2 is of salt %llu, and the jobs were told %d, %d",
+			         (unsigned long long)salt, a.deeds[0].rc[0], b.deeds[0].rc[0]);
+		else if (!seen_has(&seen, 1) || (locks && !done[0] && !done[1]))
+			snprintf(why, 300, "step 1 is gone, or nobody saved: %d, %d",
+			         a.deeds[0].rc[0], b.deeds[0].rc[0]);
+	}
+	tally[done[0] ? 0 : done[1] ? 1 : 2]++;
+	simdisk_free(disk);
+	return !why[0];
+}
+
+static void many_two_jobs(bool locks)
+{
+	struct simdisk *base = base_of(&alone);
+	int tally[3] = { 0 }, n = all_of_it ? 4000 : 60, bad = 0;
+	char why[300];
+
+	for (uint64_t seed = 1; seed <= (uint64_t)n && bad < 20; seed++)
+		if (!two_jobs(base, seed, locks, tally, why)) {
+			print_error("seed %llu, locks %d: %s\n", (unsigned long long)seed, locks,
+			            why);
+			bad++;
+		}
+	printf("# two jobs, seeds 1..%d, locks %s: %d to the first, %d to the second, %d to none\n",
+	       n, locks ? "work" : "are ignored", tally[0], tally[1], tally[2]);
+	simdisk_free(base);
+	CHECK_INT(bad, 0);
+	CHECK(tally[0] > 0 && tally[1] > 0);
+}
+
+TEST(of_two_jobs_one_saves_and_the_other_knows) { many_two_jobs(true); }
+TEST(two_jobs_whose_lock_does_not_exclude_never_both_save) { many_two_jobs(false); }
 
 /* An fsync is asked once, and what it says is final: whichever rank's file it is, and although
  * nothing else of the save fails. */
@@ -385,6 +488,10 @@ TEST(each_rank_may_die_heard_in_saves_of_two_nodes) { each_rank_dies(&apart, two
 TEST(each_rank_may_die_in_a_new_run) { each_rank_dies(&nothing, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
 TEST(each_rank_may_die_while_it_prunes) { each_rank_dies(&small, save_and_prune, 2, true); }
+TEST(each_rank_may_die_while_it_marks_and_rewinds)
+{
+	each_rank_dies(&small, mark_and_rewind, 3, true);
+}
 TEST(each_rank_may_die_at_each_operation_of_a_load) { each_rank_dies(&three, one_load, 1, false); }
 TEST(each_rank_may_die_heard_at_each_operation_of_a_load)
 {
@@ -441,6 +548,13 @@ TEST(a_rank_late_beyond_the_deadline_leaves_a_step_whole_or_absent)
 	each_rank_is_late(&small, two_saves, 1, 2 * JOB_TIMEOUT_MS);
 	each_rank_is_late(&apart, two_saves, 1, 2 * JOB_TIMEOUT_MS);
 	each_rank_is_late(&three, one_load, 1, 2 * JOB_TIMEOUT_MS);
+}
+
+TEST(a_rank_that_hangs_at_any_operation_leaves_a_step_whole_or_absent)
+{
+	each_rank_is_late(&small, save_and_prune, 2, 100 * JOB_TIMEOUT_MS);
+	each_rank_is_late(&small, mark_and_rewind, 3, 100 * JOB_TIMEOUT_MS);
+	each_rank_is_late(&apart, two_saves, 1, 100 * JOB_TIMEOUT_MS);
 }
 
 /* ---- allocations that fail ---- */
