@@ -152,6 +152,8 @@ static void plan_job(struct life *l, struct job *j, int ranks_max)
 	j->nodes = odds(l, 2) ? NULL : placements[draw(l, 5)];
 	j->keep_last = odds(l, 4) ? 1 + (int)draw(l, 2) : 0;
 	j->turns = odds(l, 8);
+	j->staging = j->rows == 600 ? 2 << 16 : 0;
+	j->file_bytes = odds(l, 8) ? 1200 : 0;
 	j->deeds_n = 1 + (int)draw(l, 3);
 	for (int i = 0; i < j->deeds_n; i++) {
 		j->deeds[i] = plan_deed(l, &c);
@@ -623,7 +625,9 @@ const char *life_run(uint64_t seed, const struct life_starve *starve, long flaw,
 	why[0] = '\0';
 	l->model = (enum simdisk_model)draw(l, 3);
 	l->disk = simdisk_new(seed, l->model);
-	l->ledger.state = (struct job_state){ .rows = odds(l, 32) ? 64 : 0, .tiny = true };
+	/* Mostly as small as can be; some have files of many pages, or are written in rounds. */
+	l->ledger.state = (struct job_state){ .rows = odds(l, 32) ? 64 : odds(l, 64) ? 600 : 0,
+	                                      .tiny = true };
 	l->ledger.halves = l->model == SIMDISK_STRICT;
 	simdisk_set_dir_twice(l->disk, odds(l, 2));
 	simdisk_set_trace(l->disk, story != NULL);

@@ -205,8 +205,9 @@ static void print_json(const struct totals *t)
 	       ", \"failing_calls\": %" PRIu64, t->c.lives, t->c.jobs, t->c.deeds, t->c.deeds_done,
 	       t->c.cuts, t->c.judged, t->c.failing_calls);
 	for (int i = 0; i < TROUBLES; i++)
-		printf(", \"%s\": %" PRIu64, life_troubles[i], t->c.met[i]);
-	printf(", \"bad\": %" PRIu64 ", \"wrong_restores\": %" PRIu64 ", \"lost\": %" PRIu64
+		printf("%s\"%s\": %" PRIu64, i ? ", " : ", \"jobs_that_met\": {",
+		       life_troubles[i], t->c.met[i]);
+	printf("}, \"bad\": %" PRIu64 ", \"wrong_restores\": %" PRIu64 ", \"lost\": %" PRIu64
 	       ", \"hangs\": %" PRIu64 ", \"crashes\": %" PRIu64 ", \"leaks\": %" PRIu64
 	       ", \"seconds\": %.1f}\n", t->bad, t->wrong, t->lost, t->hangs, t->crashes, t->leaks,
 	       t->seconds);
