@@ -111,12 +111,11 @@ int shf_real_fsync(void *arg, int fd)
 	return fsync(fd) ? -errno : 0;
 }
 
-int shf_real_resize(void *arg, int fd, uint64_t bytes)
+static int resize(int fd, uint64_t bytes)
 {
 	struct stat st;
 	int rc;
 
-	(void)arg;
 	if (bytes > INT64_MAX)
 		return -EFBIG;
 	if (bytes) {
@@ -136,6 +135,15 @@ int shf_real_resize(void *arg, int fd, uint64_t bytes)
 		rc = ftruncate(fd, (off_t)bytes);
 	while (rc && errno == EINTR);
 	return rc ? -errno : 0;
+}
+
+int shf_real_resize(void *arg, int fd, uint64_t bytes)
+{
+	struct shf_mute mute;
+
+	(void)arg;
+	shf_mute_begin(&mute);
+	return (int)shf_mute_end(&mute, resize(fd, bytes));
 }
 
 static bool range_fits(size_t n, uint64_t off)
@@ -166,12 +174,11 @@ int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 	return (int64_t)done;
 }
 
-int64_t shf_real_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t off)
+static int64_t write_all(int fd, const void *buf, size_t n, uint64_t off)
 {
 	const uint8_t *p = buf;
 	size_t done = 0;
 
-	(void)arg;
 	if (!range_fits(n, off))
 		return -EFBIG;
 	while (done < n) {
@@ -187,6 +194,15 @@ int64_t shf_real_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t o
 		done += (size_t)put;
 	}
 	return (int64_t)done;
+}
+
+int64_t shf_real_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t off)
+{
+	struct shf_mute mute;
+
+	(void)arg;
+	shf_mute_begin(&mute);
+	return shf_mute_end(&mute, write_all(fd, buf, n, off));
 }
 
 static void stat_from(struct shf_stat *out, const struct stat *st)

@@ -2,7 +2,16 @@
 /* The real machine, in parts. Only lib/sys sees this; real.c binds the parts into the vtable. */
 #ifndef SHF_REAL_H
 #define SHF_REAL_H
+#include <signal.h>
 #include "sys.h"
+
+/* Around what makes a file longer: EFBIG without SIGXFSZ (mute.c). end passes the result on. */
+struct shf_mute {
+	sigset_t was;
+	bool done, pending;
+};
+void shf_mute_begin(struct shf_mute *m);
+int64_t shf_mute_end(struct shf_mute *m, int64_t result);
 
 /* Files (posix.c). */
 int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode);

@@ -95,6 +95,7 @@ static int memfd_reserved(size_t n)
 int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
 	size_t n = mapped_bytes(bytes);
+	struct shf_mute mute;
 	int fd = -1, rc;
 
 	(void)arg;
@@ -102,7 +103,8 @@ int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 	if (!n || n > shf_real_memory_left())
 		return -ENOMEM;
 	if (shared) {
-		fd = memfd_reserved(n);
+		shf_mute_begin(&mute);
+		fd = (int)shf_mute_end(&mute, memfd_reserved(n));
 		if (fd < 0)
 			return fd;
 	}

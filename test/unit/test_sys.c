@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -204,6 +205,47 @@ static int stop_at_second(void *arg, const char *name)
 
 	CHECK(strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
 	return ++*n == 2 ? 77 : 0;
+}
+
+/* In a child, which the signal would kill. A bit of its exit status for each thing wrong. */
+static int grow_beyond_the_limit(const struct place *p, bool held)
+{
+	struct rlimit most = { .rlim_cur = 8192, .rlim_max = RLIM_INFINITY };
+	struct shf_shm shm = { .fd = -1 };
+	int fd = file_new(p, "limited");
+	sigset_t xfsz, pending;
+	int rc = 0;
+
+	sigemptyset(&xfsz);
+	sigaddset(&xfsz, SIGXFSZ);
+	if (setrlimit(RLIMIT_FSIZE, &most) || signal(SIGXFSZ, SIG_DFL) == SIG_ERR ||
+	    (held && (pthread_sigmask(SIG_BLOCK, &xfsz, NULL) || raise(SIGXFSZ))))
+		return 1;
+	rc |= ops()->resize(NULL, fd, 8192) == 0 ? 0 : 2;
+	rc |= ops()->resize(NULL, fd, 8193) == -EFBIG ? 0 : 4;
+	rc |= ops()->pwrite(NULL, fd, "x", 1, 8192) == -EFBIG ? 0 : 8;
+	rc |= ops()->shm_new(NULL, &shm, 65536, true) == -EFBIG ? 0 : 16;
+	/* The host's own is where it was, and ours is gone. */
+	rc |= sigpending(&pending) || sigismember(&pending, SIGXFSZ) != held ? 32 : 0;
+	rc |= pthread_sigmask(SIG_BLOCK, NULL, &pending) ||
+	      sigismember(&pending, SIGXFSZ) != held ? 64 : 0;
+	return rc;
+}
+
+TEST(a_limit_of_file_size_is_an_answer_and_no_signal)
+{
+	for (int held = 0; held < 2; held++) {
+		struct place p = place_new();
+		pid_t child = fork();
+		int status = -1;
+
+		CHECK(child >= 0);
+		if (child == 0)
+			_exit(grow_beyond_the_limit(&p, held));
+		CHECK_INT(waitpid(child, &status, 0), child);
+		CHECK_INT(status, 0);
+		place_free(&p);
+	}
 }
 
 TEST(list_gives_each_name_once_and_stops_when_told)
