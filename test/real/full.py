@@ -138,7 +138,7 @@ def read_only(g, rounds):
             why = why or allowed(got, ("OK", "EIO", "EINDOUBT"))
             kept = [step] + [step + 1] * (got["code"] == 0)
             for verb in ("load", "verify"):
-                read = t.do("%s %d" % (verb, step))
+                read = t.do("%s %d" % (verb, kept[-1]))
                 why = why or ("" if read["code"] == 0 else "then %s: %s" % (verb, read))
             again = t.do("save %d" % (step + 2))
             why = why or allowed(again, ("EIO", "EINDOUBT"))
