@@ -32,8 +32,7 @@ class Disk:
         """Nothing of it is in the page cache any more."""
         if self.kind == "tmpfs":
             return
-        # The kernel may still be ending the requests of a trainer that was killed.
-        ground.kill.until(lambda: ground.call(["umount", self.at])[0] == 0, 10)
+        ground.unmount(self.at)
         ground.must(["mount", "-t", self.kind, "-o", "loop", self.image, self.at])
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the programs of this folder stand on: ground of their own, on a real machine.
 
-A program runs as the first process of a PID and a mount namespace. So what it mounts and starts is
-gone when it is, whatever happened to it; its temporary directory goes with the process that waits
-for it outside. Loop devices detach when their file system is unmounted.
+A program runs in a PID and a mount namespace of its own. So what it mounts and starts is gone when
+it is, whatever happened to it; its temporary directory goes with the process that waits for it
+outside. Loop devices detach when their file system is unmounted.
 
 A claim is a line of TAP. What was done is counted, and the counts end the output, as a table and as
 one object.
@@ -90,9 +90,9 @@ class Ground:
 
 
 def replay(args):
-    return "%s --seed %s%s %s" % (os.path.basename(sys.argv[0]), args.seed,
-                                  " --seconds %s" % args.seconds if args.seconds else "",
-                                  args.build)
+    given = [(name, getattr(args, name[2:])) for name in ["--seed", "--seconds"] + args.more]
+    return " ".join([os.path.basename(sys.argv[0])] +
+                    ["%s %s" % pair for pair in given if pair[1]] + [args.build])
 
 
 # --- places -----------------------------------------------------------------------------------
@@ -153,9 +153,10 @@ def mount_loop(kind, at, image, size):
 
 
 def unmount(at):
-    """At once if nobody uses it; else when they end."""
-    if call(["umount", at])[0]:
-        call(["umount", "-l", at])
+    """The kernel may for a moment still be ending the requests of who was killed."""
+    if not kill.until(lambda: call(["umount", at])[0] == 0, 20):
+        raise Skip("%s stays busy: %s" % (at, call(["fuser", "-vm", at])[1]
+                                          if shutil.which("fuser") else "no fuser"))
 
 
 def fill(at):
@@ -286,6 +287,7 @@ def options(what, more):
     for name, kind, default, text in more:
         p.add_argument(name, type=kind, default=default, help=text)
     args = p.parse_args()
+    args.more = [name for name, *_ in more]
     if args.seed is None:
         args.seed = str(random.SystemRandom().randrange(2**32))
     build = os.path.abspath(args.build)
@@ -304,6 +306,7 @@ def with_us():
 
 NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc",
               "--propagation", "private"]
+FIRST = ["sh", "-c", '"$@"; exit $?', "sh"]    # buries what outlives its parent
 
 
 def outside(args):
@@ -318,7 +321,7 @@ def outside(args):
     at = tempfile.mkdtemp(prefix="sheaf-real-")
     env = dict(os.environ, **{INSIDE: at})
     again = [sys.executable, os.path.abspath(sys.argv[0])] + sys.argv[1:] + ["--seed", args.seed]
-    child = subprocess.Popen(NAMESPACES + again, env=env, preexec_fn=with_us)
+    child = subprocess.Popen(NAMESPACES + FIRST + again, env=env, preexec_fn=with_us)
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: child.kill())

@@ -46,7 +46,7 @@ class Disk:
 
     def back(self):
         """What was lost so far, after the remount."""
-        ground.must(["umount", self.at])
+        ground.unmount(self.at)
         told = json.loads(self.server.stdout.readline())
         self.mounted()
         return told
@@ -155,7 +155,7 @@ def work(g):
         cuts += 1
     one = b.call(b.argv("save", 3, "dp=3", "--step", str(newest + 1)))
     g.claim(one.returncode == 0, "the next job saves on", one.stdout)
-    ground.must(["umount", disk.at])
+    ground.unmount(disk.at)
     g.claim(disk.server.wait(10) == 0, "lossyfs ends well")
 
 

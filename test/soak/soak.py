@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hours of saves, kills, full disks and refusals; is anything lost, does anything grow? Prints TAP
+and counts.
+
+usage: soak.py BUILD [--seed N] [--saves N] [--dir D]
+
+Two runs live on one small disk (ext4 on a loop device, or a tmpfs). One belongs to a trainer that
+never ends: it saves, with the N-th call of a kind refused (strace), with no room on the disk, with
+a limit of file size, and must answer and go on. On the other jobs of 1 to 4 ranks save states that
+change from job to job, in layouts that change, and are killed, stopped, out of room; what was told
+stays, verifies, and loads in another layout. Between them runs are pruned and rewound.
+
+Memory, descriptors and threads of the trainer, the files of the runs and the processes of the test
+are measured as it goes: the last quarter must be like the first. With --dir the disk, and what was
+done so far, are kept there: started again it goes on. --saves counts both.
+"""
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "real"))
+import ground  # noqa: E402
+import inject  # noqa: E402
+from ground import CODES, Skip, Trainer, kill  # noqa: E402
+
+DISK_BYTES, KEEP, MEASURE_EVERY = 160 << 20, 3, 10
+LAYOUTS = [(1, "dp=1", 0), (2, "tp=2", 0), (2, "dp=2", 1), (4, "dp=2,tp=2", 1),
+           (4, "dp=4", 3), (3, "dp=3", 2), (4, "tp=2,pp=2", 0)]
+SHAPES = [[513, 257], [1031, 517], [64, 64], [2053, 129]]
+RSS_SLACK = 6 << 20
+CALLS = ["openat", "close", "pwrite64", "fsync", "fallocate", "ftruncate", "renameat2", "mkdirat",
+         "unlinkat", "newfstatat", "fcntl", "io_uring_enter", "mmap"]
+
+
+def state_file(at, k):
+    """State k: some tensors, of several types and sizes."""
+    path = os.path.join(at, "state-%d.json" % k)
+    tensors = [{"name": "layers.%d.w" % i, "dtype": ["BF16", "F32", "F16"][(i + k) % 3],
+                "shape": SHAPES[(i * 3 + k) % 4], "tp_axis": (i + k) % 2, "stage": i % 2}
+               for i in range(2 + k)]
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"adam": k % 2 == 0, "tensors": tensors}, f)
+    return path
+
+
+class Soak:
+    def __init__(self, g):
+        self.g, self.dir = g, g.args.dir or g.room("soak")
+        os.makedirs(self.dir, exist_ok=True)
+        self.note = os.path.join(self.dir, "soak.json")
+        self.at = os.path.join(g.at, "disk")
+        self.mount()
+        self.states = [state_file(g.at, k) for k in range(4)]
+        self.jobs_run = os.path.join(self.at, "jobs")
+        self.own_run = os.path.join(self.at, "own")
+        self.done = {"iteration": 0, "saves": 0, "step": 0, "states": {}, "own": 0}
+        self.measured, self.trainer = [], None
+        self.resume()
+
+    def mount(self):
+        image = os.path.join(self.dir, "disk.image")
+        try:
+            if os.path.exists(image):
+                os.makedirs(self.at)
+                ground.must(["mount", "-t", "ext4", "-o", "loop", image, self.at])
+            else:
+                ground.mount_loop("ext4", self.at, image, DISK_BYTES)
+        except Skip as why:
+            if self.g.args.dir:
+                raise
+            print("# on a tmpfs: %s" % why)
+            ground.mount_tmpfs(self.at, DISK_BYTES)
+
+    def resume(self):
+        if not os.path.exists(self.note):
+            return
+        with open(self.note, encoding="utf-8") as f:
+            kept = json.load(f)
+        self.done, self.g.counts = kept["done"], kept["counts"]
+        self.g.args.seed = kept["seed"]
+        self.g.count("resumed")
+        print("# goes on after %d saves, seed %s" % (self.done["saves"], kept["seed"]))
+
+    def keep(self):
+        with open(self.note + ".new", "w", encoding="utf-8") as f:
+            json.dump({"seed": self.g.args.seed, "done": self.done, "counts": self.g.counts}, f)
+        os.replace(self.note + ".new", self.note)
+
+    def saved(self, n, what):
+        self.done["saves"] += n
+        self.g.count(what, n)
+
+    # --- the trainer that never ends ---
+
+    def own(self):
+        """It, alive."""
+        if self.trainer is None:
+            self.trainer = Trainer(self.g, self.own_run, "keep")
+            got = self.trainer.do("load -1")
+            self.done["own"] = max(self.done["own"], got["step"] if got["code"] == 0 else 0)
+            self.own_goes_on({"code": 0})       # it has all the threads it will ever have
+        return self.trainer
+
+    def good(self, got, codes=("OK",)):
+        """"" or why this is no such answer."""
+        if CODES.get(got["code"]) in codes and (got["code"] == 0 or ground.is_sentence(got)):
+            return ""
+        return str(got)
+
+    def own_saves(self):
+        t, why = self.own(), ""
+        for _ in range(self.g.draw.randint(1, 10)):
+            self.done["own"] += 1
+            why = why or self.good(t.do("save %d" % self.done["own"]))
+            self.saved(1, "saves of the trainer")
+        return why
+
+    def own_goes_on(self, got):
+        """After a fault: what it answered, then a save, a load and a verify."""
+        t, why = self.trainer, self.good(got, ("OK", "EIO", "ENOMEM", "EINDOUBT", "ENOENT"))
+        self.g.count("answered " + CODES.get(got["code"], "not"))
+        for _ in range(2):
+            self.done["own"] += 1
+            again = t.do("save %d" % self.done["own"])
+            if CODES.get(again["code"]) != "EEXIST":
+                break
+        self.saved(1, "saves of the trainer")
+        why = why or self.good(again)
+        for verb in ("load", "verify"):
+            why = why or self.good(t.do("%s %d" % (verb, self.done["own"])))
+        return why
+
+    def own_refused(self):
+        t = self.own()
+        if not shutil.which("strace"):
+            return ""
+        call = self.g.draw.choice(CALLS)
+        error = self.g.draw.choice(inject.ERRORS[call])
+        if self.g.draw.random() < 0.3:
+            t.do("close")
+        with inject.Fault(self.g.at, call, error, self.g.draw.randint(1, 9)) as fault:
+            fault.attach(t.pid)
+            self.done["own"] += 1
+            got = t.do("save %d" % self.done["own"])
+            self.g.count("calls refused", fault.detach().count("(INJECTED)"))
+        return self.own_goes_on(got)
+
+    def own_no_room(self):
+        t, filler = self.own(), ground.fill(self.at)
+        try:
+            os.truncate(filler, max(0, os.path.getsize(filler) -
+                                    self.g.draw.choice([0, 4096, 1 << 20, 4 << 20, 8 << 20])))
+            self.done["own"] += 1
+            got = t.do("save %d" % self.done["own"])
+        finally:
+            os.remove(filler)
+        self.g.count("full disks")
+        return self.own_goes_on(got)
+
+    def own_limit(self):
+        t = self.own()
+        _, hard = resource.prlimit(t.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(t.pid, resource.RLIMIT_FSIZE, (self.g.draw.randint(0, 2 << 20), hard))
+        self.done["own"] += 1
+        got = t.do("save %d" % self.done["own"])
+        resource.prlimit(t.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        self.g.count("limits of file size")
+        return self.own_goes_on(got)
+
+    # --- jobs ---
+
+    def argv(self, verb, layout, state, *more, mpi=()):
+        ranks, mesh, zero = layout
+        return [self.g.args.mpirun, "--allow-run-as-root", "--oversubscribe", *mpi, "-n",
+                str(ranks), self.g.args.bench, verb, "--run", self.jobs_run, "--state",
+                self.states[state], "--mesh", mesh, "--zero", str(zero), "--timeout-ms", "3000",
+                *more]
+
+    def job(self):
+        """A job that saves, and perhaps does not come far; then all that was told is there."""
+        g, d = self.g, self.done
+        layout, state = g.draw.choice(LAYOUTS), g.draw.randrange(len(self.states))
+        steps, told = g.draw.randint(1, 6), os.path.join(g.at, "told")
+        fate = g.draw.choice(["ends", "ends", "killed", "one killed", "no room"])
+        if os.path.exists(told):
+            os.remove(told)
+        filler = ground.fill(self.at) if fate == "no room" else None
+        if filler:
+            os.truncate(filler, max(0, os.path.getsize(filler) - g.draw.randint(0, 24 << 20)))
+        with open(os.path.join(g.at, "log"), "wb") as log:
+            job = kill.subprocess.Popen(
+                self.argv("save", layout, state, "--step", str(d["step"] + 1), "--steps",
+                          str(steps), "--io", g.draw.choice(["auto", "buffered"]), "--events",
+                          told),
+                stdin=kill.subprocess.DEVNULL, stdout=log, stderr=log)
+        self.strike(job, fate, told, steps)
+        if filler:
+            os.remove(filler)
+        said = [e["step"] for e in kill.events(told, "committed")]
+        g.count("jobs: " + fate)
+        self.saved(len(said), "saves of jobs")
+        return self.job_after(said, state, job.returncode, fate)
+
+    def strike(self, job, fate, told, steps):
+        g = self.g
+        if "killed" in fate:
+            wanted = g.draw.randint(1, steps)
+            kill.until(lambda: len(kill.events(told, "begin")) >= wanted or
+                       job.poll() is not None, 30)
+            time.sleep(g.draw.uniform(0, 0.2))
+            ranks = [p for p in kill.children(job.pid) if kill.rank_of(p) >= 0]
+            for pid in ranks if fate == "killed" else g.draw.sample(ranks, min(1, len(ranks))):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+        if not kill.until(lambda: job.poll() is not None, ground.PATIENCE_S):
+            g.claim(False, "a job hangs", ground.stacks(kill.children(job.pid)))
+        kill.end(job)
+
+    def listed(self):
+        rc, out = ground.call([self.g.args.sheaf, "ls", self.jobs_run, "--json"])
+        rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        return rows if rc == 0 else []
+
+    def job_after(self, said, state, rc, fate):
+        """"" or what is wrong with the run."""
+        g, d = self.g, self.done
+        known = {int(s) for s in d["states"]}
+        seen = [e["step"] for e in self.listed() if e["state"] == "committed"]
+        new = [s for s in seen if s not in known]
+        if not known | set(said) <= set(seen) or len(set(new) - set(said)) > 1:
+            return "told %s, known %s, seen %s" % (said, sorted(known), seen)
+        if fate == "ends" and (rc or not said):
+            with open(os.path.join(g.at, "log"), encoding="utf-8", errors="replace") as f:
+                return "a job without a fault: %s\n%s" % (rc, f.read())
+        d["states"].update({str(s): state for s in new})
+        d["step"] = max([d["step"]] + seen)
+        if not seen:
+            return ""
+        rc, out = ground.call([g.args.sheaf, "verify", "%s@%d" % (self.jobs_run, max(seen))])
+        g.count("steps verified")
+        if rc:
+            return "verify %d: %s" % (max(seen), out)
+        which = g.draw.choice(seen)
+        rc, out = ground.call(self.argv("load", g.draw.choice(LAYOUTS), d["states"][str(which)],
+                                        "--step", str(which)))
+        g.count("steps loaded elsewhere, every value right")
+        return "load %d: %s" % (which, out) if rc else ""
+
+    def prune(self):
+        rc, out = ground.call([self.g.args.sheaf, "prune", self.jobs_run, "--keep-last",
+                               str(KEEP), "--apply", "--grace", "0"])
+        self.g.count("prunes")
+        return self.forget("prune: %s" % out if rc else "", KEEP)
+
+    def forget(self, why, at_least):
+        """What the run no longer has, on purpose."""
+        seen = {e["step"] for e in self.listed() if e["state"] == "committed"}
+        known = sorted(map(int, self.done["states"]))
+        if not why and not set(known[len(known) - at_least:]) <= seen:
+            why = "of %s there are %s" % (known, sorted(seen))
+        self.done["states"] = {s: k for s, k in self.done["states"].items() if int(s) in seen}
+        return why
+
+    def rewind(self):
+        if len(self.done["states"]) < 2:
+            return ""
+        back = sorted(map(int, self.done["states"]))[-2]
+        rc, out = ground.call([self.g.args.sheaf, "rewind", "%s@%d" % (self.jobs_run, back)])
+        self.g.count("rewinds")
+        shutil.rmtree(os.path.join(self.jobs_run, ".sheaf", "aside"), ignore_errors=True)
+        self.done["step"] = back
+        return self.forget("rewind: %s" % out if rc else "", 0)
+
+    # --- what may not grow ---
+
+    def measure(self):
+        rss, fds, threads = ground.usage_of(self.own().pid)
+        names = os.listdir(self.own_run)
+        files = sum(len(f) + len(d) for _, d, f in os.walk(os.path.join(self.own_run, ".sheaf")))
+        staged = sum(len(os.listdir(os.path.join(run, ".sheaf", "stage")))
+                     for run in (self.own_run, self.jobs_run)
+                     if os.path.isdir(os.path.join(run, ".sheaf", "stage")))
+        processes = len([p for p in os.listdir("/proc") if p.isdigit()])
+        self.measured.append({"rss": rss, "descriptors": fds, "threads": threads,
+                              "files beside the steps": files, "staged": staged,
+                              "steps": min(KEEP, len([n for n in names if "-" in n])),
+                              "most steps": max(KEEP, len([n for n in names if "-" in n])),
+                              "processes": processes,
+                              "shm": len(os.listdir("/dev/shm"))})
+
+    def flat(self):
+        """The most of the last quarter, beside the most of the first."""
+        n = max(1, len(self.measured) // 4)
+        for what in self.measured[0]:
+            first = max(m[what] for m in self.measured[:n])
+            last = max(m[what] for m in self.measured[-n:])
+            slack = RSS_SLACK if what == "rss" else max(2, first // 10)
+            self.g.count("%s, first quarter" % what, first)
+            self.g.count("%s, last quarter" % what, last)
+            self.g.claim(last <= first + slack, "%s: no growth" % what, (first, last))
+        self.g.count("measurements", len(self.measured))
+
+    # --- all of it ---
+
+    def turn(self):
+        g, d = self.g, self.done
+        d["iteration"] += 1
+        g.draw = ground.random.Random("%s/%d" % (g.args.seed, d["iteration"]))
+        own = [self.own_saves, self.own_saves, self.own_refused, self.own_no_room, self.own_limit]
+        jobs = [self.job, self.job, self.prune, self.rewind] if os.path.isdir(self.jobs_run) else \
+            [self.job]
+        what = g.draw.choice(own if g.draw.random() < 0.6 or not g.args.mpirun else jobs)
+        why = what()
+        if self.trainer and self.trainer.job.poll() is not None:
+            self.trainer = None
+        if not why:
+            self.room()
+        if why:
+            g.claim(False, "turn %d: %s" % (d["iteration"], what.__name__), why)
+        if d["iteration"] % MEASURE_EVERY == 1:
+            self.measure()
+        self.keep()
+
+    def room(self):
+        """Jobs are pruned when the disk is half full."""
+        v = os.statvfs(self.at)
+        if v.f_bavail * 2 < v.f_blocks and self.done["states"]:
+            self.prune()
+
+    def end(self):
+        self.measure()
+        self.g.claim(self.own().close() == 0, "the trainer ends well")
+        for run in (self.own_run, self.jobs_run):
+            if os.path.isdir(run):
+                rc, out = ground.call([self.g.args.sheaf, "verify", run])
+                self.g.claim(rc == 0, "every step of %s verifies" % os.path.basename(run), out)
+        self.flat()
+        self.keep()
+        ground.unmount(self.at)
+
+
+def work(g):
+    if not os.path.exists(g.args.bench):
+        g.args.mpirun = None
+    s = Soak(g)
+    while s.done["saves"] < g.args.saves and g.bad < 5:
+        s.turn()
+    g.claim(g.bad == 0, "%d saves, %d turns: nothing lost, every answer one of the contract" %
+            (s.done["saves"], s.done["iteration"]))
+    s.end()
+
+
+if __name__ == "__main__":
+    ground.main("soak", " ".join(__doc__.splitlines()[:2]), work, [
+        ("--saves", int, 20, "so many (20)"), ("--dir", str, None, "goes on from what is there")])
