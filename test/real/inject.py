@@ -42,6 +42,7 @@ class Fault:
 
     def __init__(self, at, call, error, nth):
         self.log, self.what = os.path.join(at, "strace"), (call, error, nth)
+        self.tracer = None
 
     def __enter__(self):
         return self
@@ -70,7 +71,7 @@ class Fault:
             return f.read()
 
     def __exit__(self, *_):
-        if self.tracer.poll() is None:
+        if self.tracer and self.tracer.poll() is None:
             self.tracer.kill()
             self.tracer.wait()
 

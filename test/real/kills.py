@@ -85,7 +85,7 @@ def work(g):
     if not g.args.mpirun or not os.path.exists(g.args.bench):
         raise Skip("no MPI")
     b = kill.Bench(g.args.sheaf, g.args.bench, g.args.mpirun, [], g.room("kills"))
-    newest, kinds = 0, g.draw.sample(KINDS[1:], 2)
+    newest, kinds = 0, g.draw.sample(KINDS[1:], 1)
     while kinds or g.left() > 0:
         newest = Round(g, b, newest, kinds.pop() if kinds else g.draw.choice(KINDS)).end()
         if newest > 200:
