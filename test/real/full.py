@@ -178,8 +178,7 @@ def vm_bytes(pid):
 
 def limits(g, rounds):
     """A limit comes and goes while the trainer lives."""
-    with open(g.args.trainer, "rb") as f:
-        sanitized = b"__asan_init" in f.read()
+    sanitized = ground.is_sanitized(g.args.trainer)
     for name, (which, codes, sys, draw) in LIMITS.items():
         if sanitized and name == "memory":
             g.skip("a limit of memory", "the sanitizer wants all there is")

@@ -187,6 +187,24 @@ def sums_of(step):
     return found
 
 
+def states(pids):
+    """Of processes that should be gone: what the kernel says they do."""
+    said = []
+    for pid in pids:
+        try:
+            for name in ("comm", "wchan", "stat"):
+                with open("/proc/%d/%s" % (pid, name), encoding="ascii", errors="replace") as f:
+                    said.append("%d %s: %s" % (pid, name, f.read().strip()[:80]))
+        except OSError:
+            continue
+    return "\n".join(said)
+
+
+def is_sanitized(program):
+    with open(program, "rb") as f:
+        return b"__asan_init" in f.read()
+
+
 # --- one process that saves -------------------------------------------------------------------
 
 class Trainer:

@@ -109,9 +109,11 @@ def one_cut(g, b, disk, newest):
     disk.cut()
     # It may look once more at the disk that is gone: then it ends by itself, else we end it.
     kill.until(lambda: job.poll() is not None, g.draw.choice([0, 3]))
+    pids = kill.children(job.pid)
     ended = kill.end(job)
     what = "cut %.0f ms into save %d" % (late * 1e3, wanted)
-    g.claim(alive and ended, what, b.log())
+    g.claim(alive and ended, what, "alive %s, ended %s\n%s\n%s" %
+            (alive, ended, ground.states(pids), b.log()))
     lost = disk.back()
     g.most("pages lost", lost["lost_pages"])
     g.most("changes of directories lost", lost["lost_changes"])
