@@ -15,6 +15,7 @@ Memory, descriptors and threads of the trainer, the files of the runs and the pr
 are measured as it goes: the last quarter must be like the first. With --dir the disk, and what was
 done so far, are kept there: started again it goes on. --saves counts both.
 """
+import glob
 import json
 import os
 import resource
@@ -340,7 +341,7 @@ class Soak:
         self.measure()
         self.g.claim(self.own().close() == 0, "the trainer ends well")
         for run in (self.own_run, self.jobs_run):
-            if os.path.isdir(run):
+            if glob.glob(os.path.join(run, "checkpoint-*")):
                 rc, out = ground.call([self.g.args.sheaf, "verify", run])
                 self.g.claim(rc == 0, "every step of %s verifies" % os.path.basename(run), out)
         self.flat()
