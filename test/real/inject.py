@@ -4,10 +4,11 @@
 
 usage: inject.py BUILD [--seed N] [--seconds S]
 
-strace lets a running trainer's N-th openat, pwrite64, fsync, ... end with an error, in every thread
-that comes so far. Whatever the call and the error: no crash, no hang, a code of the contract with
-one sentence; a step that was reported failed does not exist, one reported saved verifies; a read
-that failed is never called corruption. Afterwards the same process saves, loads and verifies.
+strace lets a running trainer's N-th openat, pwrite64, fsync, ... end with an error, or all from the
+N-th on, in every thread that comes so far. Whatever the call and the error: no crash, no hang, a
+code of the contract with one sentence; a step that was reported failed does not exist, one reported
+saved verifies; a read that failed is never called corruption. Afterwards the same process saves,
+loads and verifies.
 
 The long form takes every N until nothing is hit any more, for each call that a verb makes and each
 error; the short one draws a few of these.
@@ -35,13 +36,16 @@ ERRORS = {call: errors.split() for call, errors in {
     "io_uring_register": "ENOMEM EINVAL"}.items()}
 VERBS = ("save", "open", "load", "verify")      # open: the run, then save
 SHORT_FAULTS = 10
+# Asking again is right after these, so that answering nothing else for ever is no answer.
+PASSING = ("EINTR", "EAGAIN", "EBUSY")
 
 
 class Fault:
-    """An error (None: none) for the nth call of each thread, while the trainer does one thing."""
+    """An error (None: none) for the nth call of each thread, or for all from then on, while the
+    trainer does one thing."""
 
-    def __init__(self, at, call, error, nth):
-        self.log, self.what = os.path.join(at, "strace"), (call, error, nth)
+    def __init__(self, at, call, error, nth, on=False):
+        self.log, self.what = os.path.join(at, "strace"), (call, error, "%d%s" % (nth, "+" * on))
         self.tracer = None
 
     def __enter__(self):
@@ -49,7 +53,7 @@ class Fault:
 
     def attach(self, pid):
         call, error, nth = self.what
-        inject = ["-e", "inject=%s:error=%s:when=%d" % (call, error, nth)] if error else []
+        inject = ["-e", "inject=%s:error=%s:when=%s" % (call, error, nth)] if error else []
         self.tracer = subprocess.Popen(
             ["strace", "-f", "-o", self.log, "-e", "trace=" + call, *inject, "-p", str(pid)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -161,11 +165,11 @@ def census(g, v, verb):
     return found
 
 
-def one(g, v, verb, call, error, nth):
+def one(g, v, verb, call, error, nth, on):
     """One fault; how often it hit."""
     t = v.ready()
     words = words_of(v, verb)
-    with Fault(g.at, call, error, nth) as fault:
+    with Fault(g.at, call, error, nth, on) as fault:
         fault.attach(t.pid)
         got = t.do(words)
         hit = fault.detach().count("(INJECTED)")
@@ -173,7 +177,7 @@ def one(g, v, verb, call, error, nth):
     if hit:
         g.count("faults that hit")
         g.count("answered " + (CODES.get(got["code"], "?") if got["code"] is not None else "not"))
-    what = "%s: call %d of %s is %s" % (verb, nth, call, error)
+    what = "%s: call %d of %s%s is %s" % (verb, nth, call, " and all later ones" * on, error)
     bad = wrong(v, "save" if verb == "open" else verb, got, v.step) or \
         (v.afterwards() if t.job.poll() is None else "the trainer is gone")
     if bad:
@@ -184,10 +188,15 @@ def one(g, v, verb, call, error, nth):
     return hit
 
 
-def sweep(g, v, verb, call, error):
+def stays(call, error):
+    """Can it be the answer from some time on? A ring that worked can always be entered."""
+    return error not in PASSING and call != "io_uring_enter"
+
+
+def sweep(g, v, verb, call, error, on):
     """Every N until one hits nothing."""
     nth = 1
-    while g.left() > 0 and one(g, v, verb, call, error, nth):
+    while g.left() > 0 and one(g, v, verb, call, error, nth, on):
         nth += 1
     g.count("sweeps to the end" if g.left() > 0 else "sweeps cut short")
 
@@ -198,8 +207,10 @@ def faults(g, v):
              for error in ERRORS[call]]
     if not g.args.seconds:
         for verb, call, error in g.draw.choices(cases, k=SHORT_FAULTS):
-            one(g, v, verb, call, error, g.draw.randint(1, made[verb][call]))
+            one(g, v, verb, call, error, g.draw.randint(1, made[verb][call]),
+                stays(call, error) and g.draw.random() < 0.5)
         return
+    cases = [c + (on,) for c in cases for on in (False, True) if stays(*c[1:]) or not on]
     g.draw.shuffle(cases)
     for case in cases:
         if g.left() > 0:
