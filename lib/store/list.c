@@ -233,7 +233,7 @@ int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
 			n.exists = rc == 1;
 		}
 	for (size_t i = 0; rc >= 0 && i < steps.n && n.known < 0; i++) {
-		if (shf_mark_read(s, steps.all[i]) == 'b')
+		if (shf_mark_read(s, steps.all[i], NULL) == 'b')
 			continue;
 		rc = look_briefly(s, steps.all[i], &e, err);
 		if (rc != 1)
@@ -313,7 +313,7 @@ static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_e
 			rc = 0;
 			continue;
 		}
-		e.mark = shf_mark_read(s, e.step);
+		e.mark = shf_mark_read(s, e.step, NULL);
 		e.tries = read_tries(s, &e);
 		rc = add(list, &e);
 	}
@@ -427,6 +427,30 @@ static void say(void (*log)(void *, int, const char *), void *arg, const char *p
 	log(arg, 1, line);
 }
 
+/* The kernel would not say, which is no verdict on the step. Where a link or a directory stands for
+ * a file, or a name cannot be one, it has said enough. */
+static bool is_unread(const struct sheaf_error *why)
+{
+	return why->code == SHEAF_EIO && why->sys != ELOOP && why->sys != EISDIR &&
+	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
+}
+
+static int newest_is_bad(int64_t step, const struct sheaf_error *why, struct sheaf_error *err)
+{
+	int rc;
+
+	if (why->code == SHEAF_EFORMAT)
+		return shf_fail(err, SHEAF_EFORMAT, "%s", why->msg);
+	if (!is_unread(why))
+		return shf_fail(err, SHEAF_ECORRUPT, "step %lld, the newest, is damaged: %.400s",
+		                (long long)step, why->msg);
+	rc = shf_fail(err, SHEAF_EIO, "step %lld, the newest, cannot be read: %.400s",
+	              (long long)step, why->msg);
+	if (err)
+		err->sys = why->sys;
+	return rc;
+}
+
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err)
@@ -434,7 +458,7 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 	struct shf_steps steps;
 	struct sheaf_error why;
 	struct shf_entry e;
-	int rc = shf_steps_read(s, &steps);
+	int sys, rc = shf_steps_read(s, &steps);
 
 	if (rc < 0) {
 		shf_free(steps.all);
@@ -445,10 +469,15 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 		memset(&e, 0, sizeof(e));
 		e.step = steps.all[i];
 		shf_name_of_step(e.path, e.step);
-		e.mark = shf_mark_read(s, e.step);
+		e.mark = shf_mark_read(s, e.step, &sys);
 		if (e.mark == 'b') {
 			say(log, log_arg, s->path, e.path, "marked bad");
 			continue;
+		}
+		if (e.mark == '?' && sys) {     /* it may say bad, and then another step is meant */
+			rc = shf_fail_io(err, -sys, "%s/.sheaf/marks/%lld", s->path,
+			                 (long long)e.step);
+			break;
 		}
 		rc = shf_step_look(s, s->dir, e.path, &e, &why);
 		if (rc < 0) {
@@ -465,11 +494,8 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 			              (long long)e.step, (long long)e.step);
 		} else if (e.state == SHF_COMMITTED) {
 			*step = e.step;
-		} else if (why.code == SHEAF_EFORMAT) {
-			rc = shf_fail(err, SHEAF_EFORMAT, "%s", why.msg);
 		} else {
-			rc = shf_fail(err, SHEAF_ECORRUPT, "step %lld, the newest, is damaged: "
-			              "%.400s", (long long)e.step, why.msg);
+			rc = newest_is_bad(e.step, &why, err);
 		}
 	}
 	shf_free(steps.all);

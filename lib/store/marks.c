@@ -17,16 +17,18 @@ static int open_marks(struct shf_store *s)
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "marks");
 }
 
-char shf_mark_read(struct shf_store *s, int64_t step)
+char shf_mark_read(struct shf_store *s, int64_t step, int *why)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	char name[24], mark = '?';
-	int dir = open_marks(s), rc;
+	int dir = open_marks(s), rc = dir;
 
-	if (dir < 0)
-		return dir == -ENOENT ? 0 : '?';
-	name_of(name, step);
-	rc = shf_text_read(s->sys, dir, name, &text, 16);
+	if (dir >= 0) {
+		name_of(name, step);
+		rc = shf_text_read(s->sys, dir, name, &text, 16);
+	}
+	if (why)
+		*why = rc < 0 ? rc : 0;
 	if (rc == -ENOENT)
 		mark = 0;
 	else if (rc == 0 && text.len >= 1 && (text.data[0] == 'k' || text.data[0] == 'b') &&

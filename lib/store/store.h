@@ -122,7 +122,8 @@ struct shf_newest {
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
                      struct sheaf_error *err);
 /* The newest step not marked bad; foreign ones do not count. ENOENT: none. ECORRUPT: the newest
- * is damaged (named). EINVAL never. Warn of skipped ones through log. */
+ * is damaged (named). EIO: it, or its mark, cannot be read (named). EINVAL never. Warn of skipped
+ * ones through log. */
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);

@@ -110,7 +110,7 @@ static const char *why_stays(struct shf_store *s, const struct shf_prune *p,
                              const struct shf_entry *e, const struct shf_entry *verified,
                              int64_t newer_n)
 {
-	char mark = shf_mark_read(s, e->step);
+	char mark = shf_mark_read(s, e->step, NULL);
 
 	if (e->state == SHF_DAMAGED)
 		return "damaged: a person decides";

@@ -94,7 +94,8 @@ int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err);
  * ourselves lack memory or descriptors. */
 int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_entry *e,
                   struct sheaf_error *err);
-char shf_mark_read(struct shf_store *s, int64_t step);  /* 'k', 'b', 0: none, '?': unreadable */
+/* 'k', 'b', 0: none, '?': nobody knows; then why (may be NULL) is what the disk said, or 0. */
+char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);
 /* The numbers of all checkpoint-<n> in the run, descending. 0 or -errno. */
 struct shf_steps {

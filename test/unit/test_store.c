@@ -127,6 +127,36 @@ TEST(latest_is_the_newest_good_step_and_never_falls_back_over_damage)
 	stop(&w);
 }
 
+/* A disk that does not answer says nothing about the step: not that it is damaged, and not that
+ * another, or the one that is marked bad, is the newest good one. */
+TEST(latest_is_told_or_cannot_be_read_and_is_never_called_damaged_for_that)
+{
+	static const int errors[] = { EIO, EACCES, ESTALE, EMFILE };
+	size_t told = 0, refused = 0;
+
+	for (size_t k = 0; k < sizeof(errors) / sizeof(errors[0]); k++)
+		for (int nth = 1, fired = 1; fired; nth++) {
+			struct world w;
+			int64_t step = -1;
+			int rc;
+
+			start(&w, 3);
+			CHECK_RC(world_mark(&w, 3, 'b'), 0, &w.err);
+			simdisk_faults_clear(w.disk);
+			simdisk_fail_at(w.disk, nth, errors[k]);
+			rc = shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err);
+			fired = simdisk_fired(w.disk);
+			CHECK_RC(rc, rc ? SHEAF_EIO : 0, &w.err);
+			CHECK_INT(step, rc ? -1 : 2);
+			told += rc == 0;
+			refused += rc != 0;
+			simdisk_faults_clear(w.disk);
+			stop(&w);
+		}
+	print_message("# a call refused: %zu told, %zu could not tell\n", told, refused);
+	CHECK(refused > 20);
+}
+
 TEST(a_flipped_bit_in_a_manifest_is_damage)
 {
 	struct world w;
