@@ -59,7 +59,8 @@ class Soak:
         self.states = [state_file(g.at, k) for k in range(4)]
         self.jobs_run = os.path.join(self.at, "jobs")
         self.own_run = os.path.join(self.at, "own")
-        self.done = {"iteration": 0, "saves": 0, "step": 0, "states": {}, "own": 0}
+        self.done = {"iteration": 0, "saves": 0, "step": 0, "states": {}, "own": 0,
+                     "now": 0}
         self.measured, self.trainer = [], None
         self.resume()
 
@@ -85,6 +86,11 @@ class Soak:
         self.done, self.g.counts = kept["done"], kept["counts"]
         self.g.args.seed = kept["seed"]
         self.g.count("resumed")
+        # It may have been in the middle of a job, a prune or a rewind.
+        seen = [e["step"] for e in self.listed() if e["state"] == "committed"]
+        known = self.done["states"]
+        self.done["states"] = {str(s): known.get(str(s), self.done["now"]) for s in seen}
+        self.done["step"] = max(seen, default=0)
         print("# goes on after %d saves, seed %s" % (self.done["saves"], kept["seed"]))
 
     def keep(self):
@@ -115,7 +121,7 @@ class Soak:
 
     def own_saves(self):
         t, why = self.own(), ""
-        for _ in range(self.g.draw.randint(1, 10)):
+        for _ in range(self.g.draw.randint(1, 30)):
             self.done["own"] += 1
             why = why or self.good(t.do("save %d" % self.done["own"]))
             self.saved(1, "saves of the trainer")
@@ -179,7 +185,7 @@ class Soak:
         ranks, mesh, zero = layout
         return [self.g.args.mpirun, "--allow-run-as-root", "--oversubscribe", *mpi, "-n",
                 str(ranks), self.g.args.bench, verb, "--run", self.jobs_run, "--state",
-                self.states[state], "--mesh", mesh, "--zero", str(zero), "--timeout-ms", "3000",
+                self.states[state], "--mesh", mesh, "--zero", str(zero), "--timeout-ms", "30000",
                 *more]
 
     def job(self):
@@ -190,6 +196,8 @@ class Soak:
         fate = g.draw.choice(["ends", "ends", "killed", "one killed", "no room"])
         if os.path.exists(told):
             os.remove(told)
+        d["now"] = state
+        self.keep()
         filler = ground.fill(self.at) if fate == "no room" else None
         if filler:
             os.truncate(filler, max(0, os.path.getsize(filler) - g.draw.randint(0, 24 << 20)))
