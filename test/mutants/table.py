@@ -78,7 +78,7 @@ bug("failed_fsync_asked_again", "a failed fsync of the manifest is tried once mo
     "if (MUTANT && put >= 0 && rc < 0) rc = sys->ops->fsync(sys->arg, fd);"
     " closed = sys->ops->close(sys->arg, fd);", COMMIT + "each_call_of_a_save_may_fail")
 skipped("lock_not_read_again", "a job whose lock was taken publishes all the same (C7)",
-        "store/publish.c:shf_stage_publish", "shf_lock_check(s, err)",
+        "store/publish.c:finish", "shf_lock_check(c->s, c->err)",
         COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
 bug("rename_may_replace", "the publish replaces an empty directory (I6)",
     "store/publish.c:rename_stage", "s->dir, t, true)", "s->dir, t, !MUTANT)",
@@ -207,7 +207,7 @@ bug("table_page_not_checked", "a page of the table of sums is believed unread",
     "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "sim/test_read: every_flip_in_the_table_of_sums_is_found_by_a_read")
 blind("message_not_checked", "what comes from another node is not compared with its digest",
-      "engine/shared.c:scatter", "taken.digest != *sum",
+      "engine/shared.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_loading_is_found")
 bug("summed_before_taken", "an image is summed before the others take from it, not after",
     "engine/shared.c:run_kind", "rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
@@ -305,14 +305,14 @@ bug("latest_falls_back", "the newest step is damaged: the one before it is taken
     "else if (e.state == SHF_FOREIGN || e.remains || (MUTANT && e.state == SHF_DAMAGED))",
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
 bug("bad_mark_ignored", "a step that is marked bad is the newest",
-    "store/list.c:shf_store_latest", "if (shf_mark_read(s, e.step) == 'b')",
-    "if (shf_mark_read(s, e.step) == 'b' && !MUTANT)",
+    "store/list.c:shf_store_latest", "if (e.mark == 'b')",
+    "if (e.mark == 'b' && !MUTANT)",
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
 skipped("proof_not_locked", "a save does not lock the proof that it lives",
         "store/stage.c:shf_stage_alive", "lock_alive(sys, fd)",
         STORE + "a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace")
 skipped("mark_inherited", "a new step has the mark of an old one of its number",
-        "store/stage.c:shf_stage_new", "shf_mark_clear(s, step)",
+        "store/stage.c:shf_stage_room", "shf_mark_clear(s, step)",
         STORE + "a_mark_does_not_pass_to_a_new_step_of_that_number")
 bug("files_not_looked_at", "a step whose files are gone is the newest", "store/list.c:look",
     "if (rc == 0 && files)", "if (rc == 0 && files && !MUTANT)",
@@ -322,7 +322,7 @@ blind("number_not_compared", "a step renamed by hand is taken for that step",
       STORE + "a_step_of_another_number_or_run_is_damaged_by_number")
 blind("bad_step_vouches", "a step that is damaged or marked bad lets older ones go",
       "store/trash.c:walk",
-      "verified && (verified->state != SHF_COMMITTED || verified->mark == 'b')",
+      "verified && !shf_entry_is_good(verified)",
       STORE + "prune_keeps_what_no_newer_verified_step_dominates")
 blind("damaged_step_pruned", "prune takes a damaged step without a person's word",
       "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
@@ -448,14 +448,14 @@ bug("real_rename_replaces", "the real machine's rename replaces what is there",
     "sys/posix.c:shf_real_rename", "if (noreplace) {", "if (noreplace && !MUTANT) {",
     "unit/test_sys: rename_never_replaces_when_told_so")
 bug("interruption_is_failure", "a write that a signal interrupts has failed",
-    "sys/posix.c:shf_real_pwrite", "put < 0 && errno == EINTR",
+    "sys/posix.c:write_all", "put < 0 && errno == EINTR",
     "put < 0 && errno == EINTR && !MUTANT",
     "unit/test_queue: a_transfer_that_is_cut_or_stopped_short_goes_on")
 bug("short_write_is_whole", "a write that stops short is taken for whole",
-    "sys/posix.c:shf_real_pwrite", "done += (size_t)put;", "done += MUTANT ? want : (size_t)put;",
+    "sys/posix.c:write_all", "done += (size_t)put;", "done += MUTANT ? want : (size_t)put;",
     "unit/test_queue: a_transfer_that_is_cut_or_stopped_short_goes_on")
 bug("write_wraps_at_4_gib", "what lies beyond 4 GiB is written at the front",
-    "sys/posix.c:shf_real_pwrite", "(off_t)(off + done)",
+    "sys/posix.c:write_all", "(off_t)(off + done)",
     "(off_t)(MUTANT ? (uint32_t)(off + done) : off + done)",
     "unit/test_sys: bytes_behind_4_gib_lie_where_they_belong")
 bug("refused_piece_dropped", "what the kernel refused to do direct is not done",
