@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step copied into another run, on the simulated disk: killed at every call, each call failing,
- * power cut after every call, without one fsync after another, from a damaged source. The source
- * stays as it is, the other run shows the step whole or not at all, and the next copy succeeds.
+/* A step copied into another run, on the simulated disk: killed at every call, each call and each
+ * allocation failing, power cut after every call, without one fsync after another, from a damaged
+ * source. The source stays as it is, the other run shows the step whole or not at all, and the next
+ * copy succeeds.
  *
  *   test_copies [--long] [--seed N] [part of a test's name ...]
  *
@@ -52,6 +53,49 @@ static const struct shf_sys *shown(const struct shf_sys *sys)
 	skip.ops.fsync = fsync_or_skip;
 	skip.shown = (struct shf_sys){ &skip.ops, sys->arg };
 	return &skip.shown;
+}
+
+/* ---- allocations that fail ---- */
+
+static struct {
+	long left;                      /* 0: none; 1: the next one */
+	bool fired;
+} starve;
+
+void *__real_shf_alloc(size_t n, size_t size);
+void *__real_shf_zalloc(size_t n, size_t size);
+void *__real_shf_realloc(void *p, size_t n, size_t size);
+char *__real_shf_strdup(const char *s);
+void *__wrap_shf_alloc(size_t n, size_t size);
+void *__wrap_shf_zalloc(size_t n, size_t size);
+void *__wrap_shf_realloc(void *p, size_t n, size_t size);
+char *__wrap_shf_strdup(const char *s);
+
+static bool starves(void)
+{
+	if (starve.left == 0 || --starve.left)
+		return false;
+	return starve.fired = true;
+}
+
+void *__wrap_shf_alloc(size_t n, size_t size)
+{
+	return starves() ? NULL : __real_shf_alloc(n, size);
+}
+
+void *__wrap_shf_zalloc(size_t n, size_t size)
+{
+	return starves() ? NULL : __real_shf_zalloc(n, size);
+}
+
+void *__wrap_shf_realloc(void *p, size_t n, size_t size)
+{
+	return starves() ? NULL : __real_shf_realloc(p, n, size);
+}
+
+char *__wrap_shf_strdup(const char *s)
+{
+	return starves() ? NULL : __real_shf_strdup(s);
 }
 
 /* ---- one copy ---- */
@@ -487,6 +531,36 @@ TEST(each_call_of_a_copy_may_be_the_last) { each_call(SIMDISK_KILL, EIO, "killed
 TEST(each_call_of_a_copy_may_fail) { each_call(SIMDISK_INSTEAD, EIO, "failing"); }
 TEST(each_call_of_a_copy_may_work_and_say_it_failed) { each_call(SIMDISK_AFTER, EIO, "after"); }
 
+TEST(a_copy_without_memory_fails_and_the_next_one_succeeds)
+{
+	struct simdisk *base = base_new(SIMDISK_EXT4);
+	int failed = 0;
+
+	starve.fired = true;
+	for (long nth = 1; starve.fired; nth++) {
+		struct simdisk *disk = twin_of(base);
+		struct copy c;
+
+		starve.fired = false;
+		starve.left = nth;
+		c = copied(disk, FROM, "dst");
+		starve.left = 0;
+		failed += c.rc < 0;
+		CHECK(starve.fired || c.rc == 0);
+		if (c.rc != 0 && c.rc != SHEAF_ENOMEM)
+			print_error("allocation %ld: %d: %s\n", nth, c.rc, c.err.msg);
+		CHECK(c.rc == 0 || c.rc == SHEAF_ENOMEM);
+		CHECK(is_whole(disk, TO, FROM) == (c.rc == 0));
+		c = copied(disk, FROM, "dst");
+		CHECK_RC(c.rc, 0, &c.err);
+		CHECK(is_whole(disk, TO, FROM));
+		simdisk_free(disk);
+	}
+	printf("# without memory: %d copies failed\n", failed);
+	CHECK(failed > 10);
+	simdisk_free(base);
+}
+
 /* ---- taken up ---- */
 
 /* A copier killed while it writes its nth file. */
@@ -719,6 +793,34 @@ TEST(another_run_a_step_and_a_foreign_directory_are_refused)
 	CHECK_INT(simdisk_remove(disk, FROM "/sheaf.sums"), 0);
 	c = copied(disk, FROM, "dst");
 	CHECK_RC(c.rc, SHEAF_EFORMAT, &c.err);
+	CHECK(!simdisk_exists(disk, TO));
+	simdisk_free(disk);
+}
+
+static int copy_on_two(void *arg, int rank, struct sheaf_group *group)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY, .io_threads = 1 };
+	const struct shf_sys *sys = process(arg);
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	int rc = shf_step_open_path(&step, FROM, group, &opts, sys, &err);
+
+	(void)rank;
+	if (rc == 0)
+		rc = shf_step_copy(step, "dst", NULL, &err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(a_step_that_is_open_on_two_ranks_is_refused)
+{
+	struct simdisk *disk = base_new(SIMDISK_STRICT);
+	struct simgroup_opts o = { .seed = 1, .ranks = 2 };
+	int results[2];
+
+	CHECK_INT(simgroup_run(&o, copy_on_two, disk, results), 0);
+	CHECK_INT(results[0], SHEAF_EINVAL);
+	CHECK_INT(results[1], SHEAF_EINVAL);
 	CHECK(!simdisk_exists(disk, TO));
 	simdisk_free(disk);
 }

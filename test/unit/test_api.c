@@ -257,6 +257,11 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_step_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_step_verify(NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_step_read(NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_copy(NULL, p.dir, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_left(NULL, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_left(p.run, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_salvage(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_salvage(p.dir, -1, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_step_number(NULL), -1);
 	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
 	CHECK_INT(sheaf_plan(NULL, NULL, 1, NULL, NULL, NULL, &err), SHEAF_EINVAL);
