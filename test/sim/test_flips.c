@@ -573,7 +573,8 @@ static void misplaced(struct scene *s, int64_t at, int64_t is, struct harm_eye *
 		if (l.open_rc != SHEAF_ECORRUPT || !strstr(l.open_msg, path) ||
 		    !strstr(l.open_msg, "manifest"))
 			snprintf(why, sizeof(why), "by number: %d %.300s", l.open_rc, l.open_msg);
-		l = (struct harm_look){ .path = path, .ranks = 1 + k / 2, .order = k % 2 };
+		l = (struct harm_look){ .path = path, .ranks = 1 + k / 2,
+			.order = k % 2 ? HARM_LOAD_FIRST : HARM_VERIFY_FIRST };
 		CHECK(harm_look(knows, &l));
 		if (!why[0])
 			harm_judge(&l, &none, why, &wrong);
@@ -648,7 +649,8 @@ static bool is_told_twice(const char *path)
 static void judge_edit(struct scene *s, const struct harm_look *l, const char *path,
                        const char *what)
 {
-	bool wrong = l->load_rc == 0 && !l->right, own = begins(path, its_own);
+	bool wrong = (l->load_rc == 0 && !l->right) || (l->read_rc == 0 && !l->read_right);
+	bool own = begins(path, its_own);
 	char why[600] = "";
 
 	if (wrong)
@@ -683,7 +685,8 @@ static void edit(struct scene *s, const struct harm_file *f, const struct harm_v
 	put(s, f, text, n);
 	for (int k = 0; k < 4; k++) {
 		struct harm_look l = { .dir = "run", .step = f->step, .ranks = 1 + k / 3,
-			.order = k % 2, .path = k == 2 && strcmp(v->path, "step") ? path : NULL };
+			.order = k % 2 ? HARM_LOAD_FIRST : HARM_READ_FIRST,
+			.path = k == 2 && strcmp(v->path, "step") ? path : NULL };
 
 		if (!prove) {
 			look_at(s, &c, f->step, false, what);
@@ -713,10 +716,11 @@ TEST(every_value_of_a_manifest_is_proved_or_is_its_own)
 		harm_values(&values, (const char *)f->bytes, f->n);
 		CHECK(values.n > 80);
 		for (int k = 1; k < values.n; k++)
-			for (int e = 0; e < 2 * HARM_EDITS; e++)
+			for (unsigned e = 0; e < 2 * HARM_EDITS; e++)
 				if (turn(s, 3) && (e < HARM_EDITS ||
 				                   strcmp(values.v[k].path, "self")))
-					edit(s, f, &values.v[k], e % HARM_EDITS, e >= HARM_EDITS);
+					edit(s, f, &values.v[k],
+					     (enum harm_edit)(e % HARM_EDITS), e >= HARM_EDITS);
 	}
 	CHECK(opt.trial != UINT64_MAX || opt.unknown > 0);
 	scene_close(s);
