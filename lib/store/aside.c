@@ -246,7 +246,7 @@ static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps
 	if (rc == 0 && text.oom)
 		rc = -ENOMEM;
 	if (rc == 0 && *moves_n)
-		rc = shf_text_write(s->sys, s->dot, "rewind", text.data, text.len);
+		rc = shf_text_write(s, s->dot, "rewind", text.data, text.len, false);
 	shf_buf_release(&text);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }

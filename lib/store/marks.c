@@ -80,7 +80,7 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	if (rc < 0)
 		goto out;
 	name_of(name, step);
-	rc = shf_text_write(s->sys, dir, name, &mark, 1);
+	rc = shf_text_write(s, dir, name, &mark, 1, false);
 	if (rc == 0)
 		rc = shf_dir_sync(s, dir);
 	if (rc == 0)

@@ -179,8 +179,14 @@ static int clean_stages(struct shf_store *s)
 	return rc;
 }
 
-/* Proofs of jobs that died while they opened the run. */
-static int clean_proofs(struct shf_store *s)
+/* Proofs of jobs that died while they opened the run, and texts that they were writing. */
+static bool is_litter(const char *name)
+{
+	return (strncmp(name, "proof-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
+	       (strncmp(name, "tmp-", 4) == 0 && shf_id_is_valid(name + 4, 32));
+}
+
+static int clean_litter(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_names names;
@@ -190,8 +196,7 @@ static int clean_proofs(struct shf_store *s)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
-		if (strncmp(p, "proof-", 6) == 0 && shf_id_is_valid(p + 6, 32) &&
-		    sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
+		if (is_litter(p) && sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
 			sys->ops->unlink(sys->arg, s->dot, p, false);
 	shf_names_release(&names);
@@ -212,6 +217,6 @@ int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 		rc = shf_rewind_finish(s, err);
 	if (rc < 0)
 		return rc;
-	rc = clean_proofs(s);
+	rc = clean_litter(s);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf", s->path) : 0;
 }

@@ -204,7 +204,16 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
 	snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
-	rc = shf_text_write(s->sys, s->dot, "run", text, strlen(text));
+	rc = shf_text_write(s, s->dot, "run", text, strlen(text), true);
+	/* Of two jobs that make the run at once, where locks do not exclude, one names it. An empty
+	 * file names nobody. */
+	if (rc == -EEXIST) {
+		rc = run_id_read(s, err);
+		if (rc < 0 || s->run[0])
+			return rc;
+		memcpy(s->run, strchr(text, '\n') + 1, 32);
+		rc = shf_text_write(s, s->dot, "run", text, strlen(text), false);
+	}
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/run", s->path) : 0;
 }
 
@@ -385,7 +394,7 @@ int shf_store_proof_write(struct shf_store *s, const char token[33], struct shea
 		return shf_fail(err, SHEAF_EINVAL, "%s: a proof needs an open run and 32 hex "
 		                "digits", s->path);
 	snprintf(name, sizeof(name), "proof-%s", token);
-	rc = shf_text_write(s->sys, s->dot, name, token, 32);
+	rc = shf_text_write(s, s->dot, name, token, 32, false);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
 }
 

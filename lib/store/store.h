@@ -13,6 +13,7 @@
  *               /marks/<step>          one byte: k or b
  *               /tries/<step>-<session>
  *               /proof-<token>         while ranks prove that they see one file system
+ *               /tmp-<32 hex>          a text that is being written, renamed to its name
  */
 #ifndef SHF_STORE_H
 #define SHF_STORE_H

@@ -252,18 +252,19 @@ out:
 	return rc < 0 ? rc : 0;
 }
 
-int shf_text_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
-                   size_t n)
+int shf_text_write(struct shf_store *s, int dir, const char *name, const void *bytes, size_t n,
+                   bool first)
 {
-	char tmp[128];
+	const struct shf_sys *sys = s->sys;
+	char tmp[48] = "tmp-";
 	int64_t put;
 	int fd, rc, closed;
 
-	if (!always(strlen(name) + sizeof(".tmp") <= sizeof(tmp)))
-		return -ENAMETOOLONG;
-	snprintf(tmp, sizeof(tmp), "%s.tmp", name);
-	fd = sys->ops->open(sys->arg, dir, tmp,
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC | SHF_O_NOFOLLOW, 0666);
+	rc = shf_id_draw(sys, tmp + 4, 32);
+	if (rc < 0)
+		return rc;
+	fd = sys->ops->open(sys->arg, s->dot, tmp,
+	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return fd;
 	put = sys->ops->pwrite(sys->arg, fd, bytes, n, 0);
@@ -272,9 +273,9 @@ int shf_text_write(const struct shf_sys *sys, int dir, const char *name, const v
 	if (rc >= 0)
 		rc = closed;
 	if (rc >= 0)
-		rc = sys->ops->rename(sys->arg, dir, tmp, dir, name, false);
+		rc = sys->ops->rename(sys->arg, s->dot, tmp, dir, name, first);
 	if (rc < 0)
-		sys->ops->unlink(sys->arg, dir, tmp, false);
+		sys->ops->unlink(sys->arg, s->dot, tmp, false);
 	return rc < 0 ? rc : 0;
 }
 

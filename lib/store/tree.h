@@ -38,9 +38,10 @@ void shf_fd_close(const struct shf_sys *sys, int *fd);                  /* -1 is
  * no file. */
 int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out,
                   size_t max);
-/* Through <name>.tmp, fsync and rename, so that it is old or new; the caller syncs dir. */
-int shf_text_write(const struct shf_sys *sys, int dir, const char *name, const void *bytes,
-                   size_t n);
+/* Through .sheaf/tmp-<32 hex>, fsync and rename, so that it is old or new, and nobody else's even
+ * where two jobs write; the caller syncs dir. first: never replacing (-EEXIST). */
+int shf_text_write(struct shf_store *s, int dir, const char *name, const void *bytes, size_t n,
+                   bool first);
 /* A file, a link, or a folder with all in it, as far as possible; the first error. Gone is 0. */
 int shf_tree_remove(const struct shf_sys *sys, int dir, const char *name);
 /* Is the folder `name` the directory of checkpoint-<step>? A rename cut in the middle may leave

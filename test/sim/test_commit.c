@@ -690,6 +690,57 @@ TEST(two_jobs_with_locks_ignored_touch_only_their_own)
 	stop(&a);
 }
 
+/* Another job opens the run in the middle of a call of ours. */
+struct intruder {
+	struct simdisk *disk;
+	struct shf_store store;
+	struct sheaf_error err;
+	int calls, at, rc;
+};
+
+static void intrude(void *arg)
+{
+	struct intruder *i = arg;
+
+	if (++i->calls != i->at)
+		return;
+	simdisk_set_turn(i->disk, NULL, NULL);
+	i->rc = shf_store_own(&i->store, simdisk_process(i->disk, 999, 1), RUN, true, 0, &i->err);
+}
+
+TEST(two_jobs_that_make_a_run_with_locks_ignored_agree_on_what_it_is)
+{
+	int tried = 0;
+
+	for (bool more = true; more; tried++) {
+		struct intruder i = { .disk = simdisk_new(opt.seed, SIMDISK_STRICT),
+		                      .at = tried + 1, .rc = 1 };
+		struct shf_store s;
+		struct sheaf_error err;
+		size_t n = 0;
+		char *text;
+		int rc;
+
+		simdisk_set_locks(i.disk, false);
+		simdisk_set_turn(i.disk, intrude, &i);
+		rc = shf_store_own(&s, simdisk_process(i.disk, 100, 0), RUN, true, 0, &err);
+		simdisk_set_turn(i.disk, NULL, NULL);
+		more = i.rc <= 0;
+		CHECK_RC(rc, 0, &err);
+		CHECK(!more || i.rc == 0);
+		text = simdisk_get(i.disk, RUN "/.sheaf/run", &n);
+		CHECK(text && n == 45 && memcmp(text + 12, s.run, 32) == 0);
+		CHECK(!more || strcmp(s.run, i.store.run) == 0);
+		free(text);
+		shf_store_close(&s);
+		if (more)
+			shf_store_close(&i.store);
+		simdisk_free(i.disk);
+	}
+	printf("# another job at each of %d calls\n", tried);
+	CHECK(tried > 20);
+}
+
 TEST(a_target_that_appears_is_never_replaced)
 {
 	const char *text = "somebody's";

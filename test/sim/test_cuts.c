@@ -355,9 +355,10 @@ static const struct size {
 };
 static const struct deed save_4[] = { { .kind = DEED_SAVE, .step = 4 } };
 
-/* What happened before: rank 0 was killed when it was to rename that. */
+/* What happened before: rank 0 was killed when it was to rename, or sync, that. */
 struct killed {
 	const struct deed *deed;
+	enum simdisk_kind kind;
 	const char *name;               /* part of it */
 	int64_t newest, first, last;    /* once somebody has recovered */
 };
@@ -370,7 +371,7 @@ static void kill_in(struct story *s, const struct killed *k)
 	j.deeds_n = 1;
 	j.keep_last = k->deed->kind == DEED_PRUNE ? 1 : 0;
 	job_prepare(&j);
-	simdisk_fault(j.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_RENAME,
+	simdisk_fault(j.disk, &(struct simdisk_fault){ .nth = 1, .kind = k->kind,
 		.name = k->name, .process = j.sys[0], .how = SIMDISK_KILL });
 	(void)job_run(&j);
 	CHECK_STR(j.why, "");
@@ -422,10 +423,10 @@ static void survives_in_every_size(const char *what, int64_t steps, const struct
 		survives_in_every_size(#name, steps, deeds, COUNT(deeds), NULL);           \
 	}
 /* The next job recovers and saves. */
-#define EVERY_RECOVERY(from, name, newest, first, last, next)                              \
+#define EVERY_RECOVERY(from, kind, name, newest, first, last, next)                        \
 	TEST(recovery_from_half_a_##from##_survives_in_every_size_and_model)               \
 	{                                                                                  \
-		static const struct killed k = { from, name, newest, first, last };        \
+		static const struct killed k = { from, kind, name, newest, first, last };  \
 											   \
 		survives_in_every_size("recovery from half a " #from, 3, next, COUNT(next), &k); \
 	}
@@ -435,10 +436,10 @@ EVERY_SIZE(rewind_1, 3, rewind_1)
 EVERY_SIZE(rewind_and_save, 3, rewind_and_save)
 EVERY_SIZE(mark_2, 2, mark_2)
 EVERY_SIZE(prune, 3, prune)
-EVERY_RECOVERY(save_4, "4-", 3, 1, 3, save_4)
-EVERY_RECOVERY(rewind_1, "checkpoint-2", 1, 1, 1, save_2)
-EVERY_RECOVERY(mark_2, "2.tmp", 3, 1, 3, save_4)
-EVERY_RECOVERY(prune, "checkpoint-2", 3, 2, 3, save_4)
+EVERY_RECOVERY(save_4, SIMDISK_RENAME, "4-", 3, 1, 3, save_4)
+EVERY_RECOVERY(rewind_1, SIMDISK_RENAME, "checkpoint-2", 1, 1, 1, save_2)
+EVERY_RECOVERY(mark_2, SIMDISK_FSYNC, "marks", 3, 1, 3, save_4)
+EVERY_RECOVERY(prune, SIMDISK_RENAME, "checkpoint-2", 3, 2, 3, save_4)
 
 /* ---- mutants: one fsync does nothing, and the hunt must find it ---- */
 
@@ -506,14 +507,14 @@ MUTANTS(a_save, 1, save_2, true,
         { "run", false }, { "stage", false })                                   /* C9 */
 /* A journal that comes back names the sessions it set aside, and finds none of them. */
 MUTANTS(a_rewind, 3, rewind_1, true,
-        { "rewind.tmp", false }, { ".sheaf", false },
+        { "tmp-", false }, { ".sheaf", false },
         { "aside", true }, { "run", true },     /* of the first of two: the last ones cover it */
         { "aside", false }, { "run", false }, { ".sheaf", true })
 /* Each of the two of / covers the other, the last one of the run what is in it, and what is lost
  * of .sheaf is made again: the run's identity is taken from a step. */
 MUTANTS(a_first_save, 0, save_2, false,
-        { "/", true }, { "lock", true }, { "run.tmp", false }, { "stage", true },
-        { ".sheaf", true }, { "run", true }, { "/", true }, { "proof-", true },
+        { "/", true }, { "lock", true }, { "tmp-", false }, { "stage", true },
+        { ".sheaf", true }, { "run", true }, { "/", true }, { "tmp-", true },
         { DATA, false }, { DATA, false }, { "config.json", false },
         { "model.safetensors.index", false }, { "optimizer.safetensors.index", false },
         { "sheaf.sums", false }, { "optimizer", false }, { "2-", false },
@@ -521,7 +522,7 @@ MUTANTS(a_first_save, 0, save_2, false,
 MUTANTS(a_prune, 3, prune, true,
         { "trash", true }, { "run", false })    /* what is lost of the trash was to go */
 MUTANTS(a_mark, 2, mark_2, true,
-        { "2.tmp", false }, { "marks", false },
+        { "tmp-", false }, { "marks", false },
         { ".sheaf", true })     /* .sheaf/marks is as old as the run */
 
 TEST(a_journal_that_outlives_its_rewind_spares_what_was_saved_since)
