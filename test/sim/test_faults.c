@@ -212,6 +212,9 @@ static void each_call_fails(const struct variant *v, const struct deed *deeds, i
 
 			for (int i = 0; i < tries && fired && s.bad < 20; i++) {
 				s.fault.error = errors[(nth + rank + i) % ERRORS];
+				/* A disk on which there is nothing any more is no failing disk. */
+				if (fault.always && s.fault.error == ENOENT)
+					s.fault.error = EIO;
 				fired = one_fault(&s, base, rank, nth);
 			}
 			if (!fired || s.bad >= 20)
