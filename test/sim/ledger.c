@@ -234,8 +234,10 @@ static void judge_promises(struct judge *j)
 		if (a->acked > j->cut || here || (a->gone <= j->cut && a->rewinding == NEVER))
 			continue;
 		if (a->rewinding <= j->cut) {
-			if (!aside && (!j->l->halves || a->gone <= j->cut) &&
-			    a->pruning > j->cut)
+			/* A stage that is a second name of what was set aside is deleted as a
+			 * stage: no disk that was repaired has such names. */
+			if (!aside && !j->l->twice && a->pruning > j->cut &&
+			    (!j->l->halves || a->gone <= j->cut))
 				bad(j, "step %lld was rewound and is not aside",
 				    (long long)a->step);
 		} else if (a->pruning > j->cut) {

@@ -29,6 +29,7 @@ struct ledger {
 	int marks_n;
 	struct job_state state;
 	bool halves;                    /* half a rename may lose or double a directory */
+	bool twice;                     /* and who deletes by one name deletes by both */
 	bool foreign;                   /* ledger_put_foreign was called */
 };
 /* What there is, without a promise. */

@@ -629,7 +629,9 @@ const char *life_run(uint64_t seed, const struct life_starve *starve, long flaw,
 	l->ledger.state = (struct job_state){ .rows = odds(l, 32) ? 64 : odds(l, 64) ? 600 : 0,
 	                                      .tiny = true };
 	l->ledger.halves = l->model == SIMDISK_STRICT;
-	simdisk_set_dir_twice(l->disk, odds(l, 2));
+	l->ledger.twice = odds(l, 2);
+	simdisk_set_dir_twice(l->disk, l->ledger.twice);
+	l->ledger.twice &= l->ledger.halves;
 	simdisk_set_trace(l->disk, story != NULL);
 	job_pids(1000);
 	if (odds(l, 4))
