@@ -91,6 +91,8 @@ void cli_step_close(struct cli_step *s);
 int cli_place_numbered(struct cli_place *p, const struct cli_args *a, const char *text);
 /* Is there such a file in the directory? */
 bool cli_has(const char *dir, const char *file);
+/* It is not there, for certain: neither is true where the disk does not say. */
+bool cli_lacks(const char *dir, const char *file);
 
 /* Everything in a run, copied. */
 struct cli_item {

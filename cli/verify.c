@@ -116,7 +116,7 @@ static bool index_found(struct verify *v, const char *path)
 		json_object_set_new(told, to, json_true());
 		if (strchr(to, '/'))
 			hear_own(v, "index", name, "names a file outside its directory");
-		else if (!cli_has(path, to))
+		else if (cli_lacks(path, to))
 			hear_own(v, "missing", to, "the index names it and it is not there");
 	}
 	json_decref(index);
@@ -151,7 +151,7 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	v->where = path;
 	v->steps++;
 	/* Sums without a manifest: this was a step, and its commit record is gone. */
-	if (cli_has(path, "sheaf.sums") && !cli_has(path, "sheaf.json"))
+	if (cli_has(path, "sheaf.sums") && cli_lacks(path, "sheaf.json"))
 		hear_own(v, "missing", "sheaf.json", "the manifest is gone, the sums are there");
 	if (run)
 		rc = sheaf_step_open(&step, run, n, &err);

@@ -142,6 +142,15 @@ bool cli_has(const char *dir, const char *file)
 	       stat(path, &st) == 0;
 }
 
+bool cli_lacks(const char *dir, const char *file)
+{
+	char path[4300];
+	struct stat st;
+
+	return snprintf(path, sizeof(path), "%s/%s", dir, file) < (int)sizeof(path) &&
+	       stat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 /* --- steps -------------------------------------------------------------------------------- */
 
 static int open_path(struct cli_step *s, const char *path, bool unverified,

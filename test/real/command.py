@@ -105,10 +105,22 @@ def is_error(line):
         return line.startswith("sheaf: ")
 
 
+def unread_is_not_gone(g, c):
+    """No stat of a manifest is answered: that is not a manifest that is gone."""
+    path = os.path.join(c.run, "checkpoint-2", "sheaf.json")
+    for error in ("EIO", "EACCES", "ESTALE"):
+        rc, out = c.strace(["-P", path, "-e", "trace=newfstatat,stat,statx", "-e",
+                            "inject=newfstatat,stat,statx:error=" + error], ["verify", c.run])
+        with open(c.log, encoding="utf-8", errors="replace") as f:
+            g.claim("(INJECTED)" in f.read() and rc in (0, 2) and "gone" not in out,
+                    "a manifest that is %s is not gone" % error, (rc, out))
+
+
 def work(g):
     if not shutil.which("strace"):
         raise Skip("strace is not installed")
     c = Command(g)
+    unread_is_not_gone(g, c)
     before, all_verbs = g.bad, c.looks + c.changes
     if not g.args.seconds:
         all_verbs = g.draw.sample(all_verbs, 3)
