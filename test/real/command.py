@@ -85,9 +85,15 @@ class Command:
         self.fresh(verb)
         return hit
 
+    def same(self, verb, out):
+        """As without faults; a step that ls cannot look at is among the damaged ones."""
+        lines, clean = out.splitlines(), self.clean[" ".join(verb)].splitlines()
+        return len(lines) == len(clean) and all(
+            a == b or verb[0] == "ls" and "damaged" in a for a, b in zip(lines, clean))
+
     def wrong(self, verb, call, rc, out):
         if rc == 0:
-            same = verb in self.changes or out == self.clean[" ".join(verb)]
+            same = verb in self.changes or self.same(verb, out)
             return "" if same else "exit 0, and another answer: " + out
         if rc != 2:
             return "exit %d: %s" % (rc, out)
