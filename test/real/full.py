@@ -213,14 +213,14 @@ def limits(g, rounds):
 
 
 def work(g):
-    rounds = 4
+    rounds = 3
     while True:
         full(g, rounds)
         try:
-            read_only(g, 2)
+            read_only(g, 1 + rounds // 5)
         except Skip as why:
             g.skip("a disk that turns read-only", why)
-        limits(g, rounds * 2)
+        limits(g, rounds)
         if g.left() <= 0:
             break
         rounds = 20
