@@ -22,7 +22,7 @@ IMAGE_BYTES = 320 << 20                 # xfs wants 300 MB; sparse
 class Disk:
     def __init__(self, g, kind):
         self.kind, self.at = kind, os.path.join(g.at, kind)
-        self.image = os.path.join(g.at, kind + ".image")
+        self.image = g.image(kind + ".image")
         if kind == "tmpfs":
             ground.mount_tmpfs(self.at, IMAGE_BYTES)
         else:

@@ -88,7 +88,7 @@ def full(g, rounds):
     full_rounds(g, "a tmpfs", at, rounds)
     ground.unmount(at)
     try:
-        at, image = os.path.join(g.at, "loop"), os.path.join(g.at, "loop.image")
+        at, image = os.path.join(g.at, "loop"), g.image("loop.image")
         ground.mount_loop("ext4", at, image, DISK_BYTES + (16 << 20))
         full_rounds(g, "a loop device", at, rounds)
         ground.unmount(at)
@@ -123,7 +123,7 @@ def full_job(g):
 
 def read_only(g, rounds):
     """As ext4 does after an error: what is open for writing stays open, and no call writes."""
-    at, image = os.path.join(g.at, "ro"), os.path.join(g.at, "ro.image")
+    at, image = os.path.join(g.at, "ro"), g.image("ro.image")
     ground.mount_loop("ext4", at, image, 64 << 20)
     ground.must(["mount", "-o", "remount,errors=remount-ro", at])
     run, bad, step, kept = os.path.join(at, "run"), [], 0, []

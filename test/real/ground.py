@@ -70,6 +70,10 @@ class Ground:
         self.skipped[what] = str(why)
         print("ok %d - %s # SKIP %s" % (self.n, what, " ".join(str(why).split())), flush=True)
 
+    def image(self, name):
+        """Where a file system in a file lies: in memory, where the test is to be quick."""
+        return os.path.join(self.at if self.args.seconds else "/dev/shm", name)
+
     def room(self, name):
         """An empty folder."""
         path = os.path.join(self.at, name)

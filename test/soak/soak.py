@@ -65,7 +65,7 @@ class Soak:
         self.resume()
 
     def mount(self):
-        image = os.path.join(self.dir, "disk.image")
+        image = os.path.join(self.dir if self.g.args.dir else "/dev/shm", "disk.image")
         try:
             if os.path.exists(image):
                 os.makedirs(self.at)
