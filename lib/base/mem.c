@@ -152,15 +152,23 @@ oom:
 	return SHEAF_ENOMEM;
 }
 
-uint8_t *shf_buf_extend(struct shf_buf *b, size_t n)
+uint8_t *shf_buf_room(struct shf_buf *b, size_t n)
 {
 	uint8_t *p;
 
 	if (shf_buf_reserve(b, n))
 		return NULL;
 	p = b->data + b->len;
-	memset(p, 0, n);
 	b->len += n;
+	return p;
+}
+
+uint8_t *shf_buf_extend(struct shf_buf *b, size_t n)
+{
+	uint8_t *p = shf_buf_room(b, n);
+
+	if (p)
+		memset(p, 0, n);
 	return p;
 }
 
@@ -271,39 +279,6 @@ uint64_t shf_cur_u64(struct shf_cur *c)
 	const uint8_t *p = shf_cur_bytes(c, 8);
 
 	return p ? shf_get64(p) : 0;
-}
-
-void shf_put16(uint8_t *p, uint16_t v)
-{
-	p[0] = (uint8_t)v;
-	p[1] = (uint8_t)(v >> 8);
-}
-
-void shf_put32(uint8_t *p, uint32_t v)
-{
-	shf_put16(p, (uint16_t)v);
-	shf_put16(p + 2, (uint16_t)(v >> 16));
-}
-
-void shf_put64(uint8_t *p, uint64_t v)
-{
-	shf_put32(p, (uint32_t)v);
-	shf_put32(p + 4, (uint32_t)(v >> 32));
-}
-
-uint16_t shf_get16(const uint8_t *p)
-{
-	return (uint16_t)(p[0] | p[1] << 8);
-}
-
-uint32_t shf_get32(const uint8_t *p)
-{
-	return shf_get16(p) | (uint32_t)shf_get16(p + 2) << 16;
-}
-
-uint64_t shf_get64(const uint8_t *p)
-{
-	return shf_get32(p) | (uint64_t)shf_get32(p + 4) << 32;
 }
 
 /* Chunks are zeroed when they are made and pieces are given once, so pieces are zeroed. */

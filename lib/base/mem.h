@@ -34,6 +34,7 @@ void shf_buf_release(struct shf_buf *b);
 void shf_buf_reset(struct shf_buf *b);                  /* len = 0, oom = false, keeps memory */
 int  shf_buf_reserve(struct shf_buf *b, size_t more);   /* 0 or SHEAF_ENOMEM */
 uint8_t *shf_buf_extend(struct shf_buf *b, size_t n);   /* n fresh zeroed bytes, or NULL */
+uint8_t *shf_buf_room(struct shf_buf *b, size_t n);     /* the same, for the caller to fill */
 void shf_buf_add(struct shf_buf *b, const void *bytes, size_t n);
 void shf_buf_adds(struct shf_buf *b, const char *s);
 void shf_buf_addf(struct shf_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -53,12 +54,39 @@ uint32_t shf_cur_u32(struct shf_cur *c);
 uint64_t shf_cur_u64(struct shf_cur *c);
 const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n); /* NULL and bad past the end */
 
-void shf_put16(uint8_t *p, uint16_t v);
-void shf_put32(uint8_t *p, uint32_t v);
-void shf_put64(uint8_t *p, uint64_t v);
-uint16_t shf_get16(const uint8_t *p);
-uint32_t shf_get32(const uint8_t *p);
-uint64_t shf_get64(const uint8_t *p);
+/* Here, because compilers make one load or store of each where they see it. */
+static inline void shf_put16(uint8_t *p, uint16_t v)
+{
+	p[0] = (uint8_t)v;
+	p[1] = (uint8_t)(v >> 8);
+}
+
+static inline void shf_put32(uint8_t *p, uint32_t v)
+{
+	shf_put16(p, (uint16_t)v);
+	shf_put16(p + 2, (uint16_t)(v >> 16));
+}
+
+static inline void shf_put64(uint8_t *p, uint64_t v)
+{
+	shf_put32(p, (uint32_t)v);
+	shf_put32(p + 4, (uint32_t)(v >> 32));
+}
+
+static inline uint16_t shf_get16(const uint8_t *p)
+{
+	return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static inline uint32_t shf_get32(const uint8_t *p)
+{
+	return shf_get16(p) | (uint32_t)shf_get16(p + 2) << 16;
+}
+
+static inline uint64_t shf_get64(const uint8_t *p)
+{
+	return shf_get32(p) | (uint64_t)shf_get32(p + 4) << 32;
+}
 
 /* Work that ends together. Zeroed is valid. Memory is aligned to 16 and zeroed. Red zones
  * under ASan. */
