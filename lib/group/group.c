@@ -280,47 +280,33 @@ out:
 	return rc;
 }
 
-/* The memory of one exchange that both of its operations need. */
+/* The numbers of one exchange: of bytes, by rank. */
 struct parcels {
-	uint64_t *out_len, *in_len;     /* owned; one a rank */
-	size_t *out_bytes, *eight;      /* owned; one a rank */
-	uint8_t *packed;                /* owned; out, end to end */
+	uint64_t *out_len, *in_len;     /* owned */
+	size_t *eight;                  /* owned */
 };
 
 static void parcels_release(struct parcels *p)
 {
 	shf_free(p->out_len);
 	shf_free(p->in_len);
-	shf_free(p->out_bytes);
 	shf_free(p->eight);
-	shf_free(p->packed);
 }
 
-static int parcels_init(struct parcels *p, const struct shf_team *t, const struct shf_buf *out,
+static int parcels_init(struct parcels *p, const struct shf_team *t, const size_t *out_bytes,
 			struct sheaf_error *err)
 {
-	size_t ranks = (size_t)t->ranks, total = 0;
+	size_t ranks = (size_t)t->ranks;
 
-	for (size_t r = 0; r < ranks; r++)
-		if (out[r].oom || !shf_add(&total, total, out[r].len))
-			return shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes for rank %zu",
-					t->rank, r);
 	p->out_len = shf_alloc(ranks, sizeof(*p->out_len));
 	p->in_len = shf_zalloc(ranks, sizeof(*p->in_len));
-	p->out_bytes = shf_alloc(ranks, sizeof(*p->out_bytes));
 	p->eight = shf_alloc(ranks, sizeof(*p->eight));
-	p->packed = shf_alloc(total, 1);
-	if (!p->out_len || !p->in_len || !p->out_bytes || !p->eight || !p->packed)
-		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange of %zu bytes", t->rank,
-				total);
-	total = 0;
+	if (!p->out_len || !p->in_len || !p->eight)
+		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange between %zu ranks",
+				t->rank, ranks);
 	for (size_t r = 0; r < ranks; r++) {
-		p->out_len[r] = out[r].len;
-		p->out_bytes[r] = out[r].len;
+		p->out_len[r] = out_bytes[r];
 		p->eight[r] = sizeof(uint64_t);
-		if (out[r].len > 0)
-			memcpy(p->packed + total, out[r].data, out[r].len);
-		total += out[r].len;
 	}
 	return 0;
 }
@@ -345,18 +331,16 @@ static void lens_copy(const uint64_t *lens, const struct shf_team *t, size_t *by
 			bytes[r] = (size_t)lens[r];
 }
 
-int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
-		 size_t *in_bytes, struct sheaf_error *err)
+/* rc: whether this rank has what it sends. */
+static int exchange(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
+		    struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
 	struct parcels p = { 0 };
 	struct shf_buf fresh = SHF_BUF_INIT;
-	struct sheaf_error own;
-	int rc;
 
-	if (t->group->lost)
-		return refuse(t, "exchange", err);
-	err = err ? err : &own;
-	rc = shf_agree(t, parcels_init(&p, t, out, err), err);
+	if (rc == 0)
+		rc = parcels_init(&p, t, out_bytes, err);
+	rc = shf_agree(t, rc, err);
 	if (rc != 0)
 		goto out;
 	rc = shf_alltoallv(t, p.out_len, p.eight, p.in_len, p.eight, err);
@@ -366,7 +350,7 @@ int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *
 	if (rc != 0)
 		goto out;
 	lens_copy(p.in_len, t, p.eight);
-	rc = shf_alltoallv(t, p.packed, p.out_bytes, fresh.data, p.eight, err);
+	rc = shf_alltoallv(t, out, out_bytes, fresh.data, p.eight, err);
 	if (rc != 0)
 		goto out;
 	lens_copy(p.in_len, t, in_bytes);
@@ -374,6 +358,59 @@ int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *
 out:
 	shf_buf_release(&fresh);
 	parcels_release(&p);
+	return rc;
+}
+
+int shf_exchange_packed(struct shf_team *t, const void *out, const size_t *out_bytes,
+			struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+
+	if (t->group->lost)
+		return refuse(t, "exchange", err);
+	return exchange(t, 0, out, out_bytes, in, in_bytes, err ? err : &own);
+}
+
+/* out end to end; *packed and *bytes are the caller's to free, in any case. */
+static int pack(const struct shf_team *t, const struct shf_buf *out, uint8_t **packed,
+		size_t **bytes, struct sheaf_error *err)
+{
+	size_t ranks = (size_t)t->ranks, total = 0;
+
+	for (size_t r = 0; r < ranks; r++)
+		if (out[r].oom || !shf_add(&total, total, out[r].len))
+			return shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes for rank %zu",
+					t->rank, r);
+	*bytes = shf_alloc(ranks, sizeof(**bytes));
+	*packed = shf_alloc(total, 1);
+	if (!*bytes || !*packed)
+		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange of %zu bytes", t->rank,
+				total);
+	total = 0;
+	for (size_t r = 0; r < ranks; r++) {
+		(*bytes)[r] = out[r].len;
+		if (out[r].len > 0)
+			memcpy(*packed + total, out[r].data, out[r].len);
+		total += out[r].len;
+	}
+	return 0;
+}
+
+int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
+		 size_t *in_bytes, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	uint8_t *packed = NULL;
+	size_t *bytes = NULL;
+	int rc;
+
+	if (t->group->lost)
+		return refuse(t, "exchange", err);
+	err = err ? err : &own;
+	rc = pack(t, out, &packed, &bytes, err);
+	rc = exchange(t, rc, packed, bytes, in, in_bytes, err);
+	shf_free(packed);
+	shf_free(bytes);
 	return rc;
 }
 

@@ -44,6 +44,9 @@ int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err
  * in_bytes has t->ranks members. An out[r].oom is ENOMEM on all. Sizes travel first. */
 int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err);
+/* The same for bytes that are packed in rank order already: out_bytes[r] of them to rank r. */
+int shf_exchange_packed(struct shf_team *t, const void *out, const size_t *out_bytes,
+                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
 /* Sizes that both sides know already; out packed in rank order. No agreement inside. */
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
                   const size_t *in_bytes, struct sheaf_error *err);

@@ -189,7 +189,29 @@ static uint64_t pair_key(uint64_t key, int from, int to)
 	return mix(key, (uint64_t)from, (uint64_t)to);
 }
 
-static int try_exchange(struct shf_team *t, uint64_t key, struct sheaf_error *err)
+/* The same bytes by either call. */
+static int exchange(struct shf_team *t, const struct shf_buf *out, bool packed,
+		    struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
+{
+	struct shf_buf all = SHF_BUF_INIT;
+	size_t bytes[RANKS_MAX];
+	int rc = 0;
+
+	if (!packed)
+		return shf_exchange(t, out, in, in_bytes, err);
+	for (int r = 0; r < t->ranks; r++) {
+		bytes[r] = out[r].len;
+		shf_buf_add(&all, out[r].data, out[r].len);
+	}
+	if (all.oom)
+		rc = __LINE__;
+	if (rc == 0)
+		rc = shf_exchange_packed(t, all.data, bytes, in, in_bytes, err);
+	shf_buf_release(&all);
+	return rc;
+}
+
+static int exchange_by(struct shf_team *t, uint64_t key, bool packed, struct sheaf_error *err)
 {
 	struct shf_buf out[RANKS_MAX] = { SHF_BUF_INIT }, in = SHF_BUF_INIT;
 	size_t in_bytes[RANKS_MAX], off = 0;
@@ -199,7 +221,7 @@ static int try_exchange(struct shf_team *t, uint64_t key, struct sheaf_error *er
 		rc |= buf_fill(&out[r], size_of(pair_key(key, t->rank, r)),
 			       pair_key(key, t->rank, r));
 	if (rc == 0)
-		rc = shf_exchange(t, out, &in, in_bytes, err);
+		rc = exchange(t, out, packed, &in, in_bytes, err);
 	for (int r = 0; r < t->ranks && rc == 0; r++) {
 		uint64_t k = pair_key(key, r, t->rank);
 
@@ -213,6 +235,16 @@ static int try_exchange(struct shf_team *t, uint64_t key, struct sheaf_error *er
 		shf_buf_release(&out[r]);
 	shf_buf_release(&in);
 	return rc;
+}
+
+static int try_exchange(struct shf_team *t, uint64_t key, struct sheaf_error *err)
+{
+	return exchange_by(t, key, false, err);
+}
+
+static int try_exchange_packed(struct shf_team *t, uint64_t key, struct sheaf_error *err)
+{
+	return exchange_by(t, key, true, err);
 }
 
 static int try_allgatherv(struct shf_team *t, uint64_t key, struct sheaf_error *err)
@@ -253,8 +285,8 @@ static int try_same(struct shf_team *t, uint64_t key, struct sheaf_error *err)
 }
 
 static int (*const tries[])(struct shf_team *t, uint64_t key, struct sheaf_error *err) = {
-	try_allgather, try_allreduce, try_bcast, try_bcast_buf, try_exchange, try_allgatherv,
-	try_same,
+	try_allgather, try_allreduce, try_bcast, try_bcast_buf, try_exchange, try_exchange_packed,
+	try_allgatherv, try_same,
 };
 #define TRY_N (sizeof(tries) / sizeof(tries[0]))
 
