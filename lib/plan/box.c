@@ -119,20 +119,18 @@ static void volumes(const struct shf_shape *s, uint64_t vol[SHEAF_DIMS_MAX])
 
 void shf_box_span(const struct shf_shape *s, const struct shf_box *b, uint64_t *lo, uint64_t *hi)
 {
-	uint64_t vol[SHEAF_DIMS_MAX], first = 0, last = 0;
+	uint64_t vol = 1, first = 0, more = 0;
+	bool empty = false;
 
 	assert(s->ndim == b->ndim);
-	if (shf_box_is_empty(b)) {
-		*lo = *hi = 0;
-		return;
+	for (int d = s->ndim - 1; d >= 0; d--) {
+		first += (uint64_t)b->start[d] * vol;
+		more += (uint64_t)(b->count[d] - 1) * vol;
+		vol *= (uint64_t)s->dim[d];
+		empty = empty || b->count[d] <= 0;
 	}
-	volumes(s, vol);
-	for (int d = 0; d < s->ndim; d++) {
-		first += (uint64_t)b->start[d] * vol[d];
-		last += (uint64_t)(b->start[d] + b->count[d] - 1) * vol[d];
-	}
-	*lo = first;
-	*hi = last + 1;
+	*lo = empty ? 0 : first;
+	*hi = empty ? 0 : first + more + 1;
 }
 
 /* The box of n indices of dimension d that begins at unit `at`, whole in the dimensions below. */
@@ -272,14 +270,31 @@ static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)
 	return rc;
 }
 
-int shf_mem_boxes(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
-                  void *arg)
+/* Is every unit of the box here? Mostly: then nothing has to be sorted or walked. */
+static bool all_here(const struct shf_mem *m)
+{
+	int64_t far = m->origin;
+
+	for (int d = 0; d < m->box.ndim; d++)
+		far += (m->box.count[d] - 1) * m->stride[d];
+	return m->origin >= m->lo && far < m->hi;
+}
+
+/* The general case, apart, so that the other pays nothing for it. */
+static int walk_all(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
+                    void *arg)
 {
 	struct window w = { .m = m, .item = item, .arg = arg };
 	struct shf_box box = m->box;
 
-	if (shf_box_is_empty(&box) || m->lo >= m->hi)
-		return 0;
 	window_init(&w);
 	return window_walk(&w, 0, m->origin, &box);
+}
+
+int shf_mem_boxes(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
+                  void *arg)
+{
+	if (shf_box_is_empty(&m->box) || m->lo >= m->hi)
+		return 0;
+	return all_here(m) ? item(arg, &m->box) : walk_all(m, item, arg);
 }

@@ -46,7 +46,8 @@ struct shf_mem {
 	uint32_t unit;                          /* bytes */
 	uint8_t *base;
 };
-/* The parts of box that are here, as disjoint boxes (global coordinates), in any order. Each is
+/* The parts of box that are here, as disjoint boxes (global coordinates), in any order; where all
+ * of it is here, that is m->box itself. Each is
  * given to item; its non-zero result ends it and is returned. Works for any strides. */
 int shf_mem_boxes(const struct shf_mem *m, int (*item)(void *arg, const struct shf_box *),
                   void *arg);

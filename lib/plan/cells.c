@@ -289,14 +289,125 @@ static int sweep_init(struct sweep *w, size_t n, uint32_t *met_n)
 	return 0;
 }
 
+/* ---- a comb: boxes cut along one dimension, in order, none over another ---- */
+
+static bool meets(const struct shf_box *inside, const struct shf_box *box)
+{
+	for (int d = 0; d < inside->ndim; d++) {
+		if (box->count[d] <= 0 || box->start[d] >= inside->start[d] + inside->count[d] ||
+		    box->start[d] + box->count[d] <= inside->start[d])
+			return false;
+	}
+	return true;
+}
+
+/* Which dimensions the box does not cross, as a set of bits. */
+static unsigned cut_of(const struct shf_box *inside, const struct shf_box *box)
+{
+	unsigned cut = 0;
+
+	for (int d = 0; d < inside->ndim; d++) {
+		if (box->start[d] > inside->start[d] ||
+		    box->start[d] + box->count[d] < inside->start[d] + inside->count[d])
+			cut |= 1u << d;
+	}
+	return cut;
+}
+
+/* Start and count of a box along dimension d, inside. */
+static void clip(const struct shf_box *inside, const struct shf_box *box, int d, int64_t *start,
+                 int64_t *count)
+{
+	int64_t end = box->start[d] + box->count[d], most = inside->start[d] + inside->count[d];
+
+	*start = box->start[d] > inside->start[d] ? box->start[d] : inside->start[d];
+	*count = (end < most ? end : most) - *start;
+}
+
+/* Is it a comb? Then how many teeth it has, and gaps between, along which dimension. */
+static bool comb_find(const struct shf_box *inside, const struct shf_box *boxes, size_t n, int *dim,
+                      size_t *teeth, size_t *gaps)
+{
+	int64_t at = 0, start, count;
+	unsigned cut = 0;
+	int d = 0;
+
+	*teeth = *gaps = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (!meets(inside, &boxes[i]))
+			continue;
+		if (*teeth == 0) {
+			cut = cut_of(inside, &boxes[i]);
+			while (d < inside->ndim - 1 && !(cut >> d & 1))
+				d++;
+			at = inside->start[d];
+		}
+		clip(inside, &boxes[i], d, &start, &count);
+		if (start < at || cut_of(inside, &boxes[i]) & ~(1u << d))
+			return false;
+		*gaps += start > at;
+		*teeth += 1;
+		at = start + count;
+	}
+	if (*teeth > 0)
+		*gaps += at < inside->start[d] + inside->count[d];
+	*dim = d;
+	return *teeth > 0;
+}
+
+static struct shf_cell comb_cell(const struct shf_box *inside, int d, int64_t start, int64_t end,
+                                 const uint32_t *set)
+{
+	struct shf_cell c = { .box = *inside, .set = set, .set_n = set != NULL };
+
+	c.box.start[d] = start;
+	c.box.count[d] = end - start;
+	return c;
+}
+
+/* Its cells, as the sweep would give them: sets differ from tooth to tooth, so nothing joins. */
+static int comb_cells(struct shf_arena *arena, const struct shf_box *inside,
+                      const struct shf_box *boxes, int d, size_t teeth, size_t gaps,
+                      struct shf_cell **cells, size_t *cells_n)
+{
+	struct shf_cell *out = shf_arena_alloc(arena, teeth + gaps, sizeof(*out));
+	uint32_t *set = shf_arena_alloc(arena, teeth, sizeof(*set));
+	int64_t at = inside->start[d], end = at + inside->count[d], start, count;
+	size_t n = 0;
+
+	if (!out || !set)
+		return SHEAF_ENOMEM;
+	for (uint32_t i = 0; teeth > 0; i++) {
+		if (!meets(inside, &boxes[i]))
+			continue;
+		clip(inside, &boxes[i], d, &start, &count);
+		if (start > at)
+			out[n++] = comb_cell(inside, d, at, start, NULL);
+		*set = i;
+		at = start + count;
+		out[n++] = comb_cell(inside, d, start, at, set++);
+		teeth--;
+	}
+	if (at < end)
+		out[n++] = comb_cell(inside, d, at, end, NULL);
+	*cells = out;
+	*cells_n = n;
+	return 0;
+}
+
 int shf_cells(struct shf_arena *arena, const struct shf_box *inside, const struct shf_box *boxes,
               size_t n, struct shf_cell **cells, size_t *cells_n)
 {
 	struct sweep w = { .arena = arena, .inside = inside, .boxes = boxes };
 	struct shf_cell *out;
+	size_t teeth, gaps;
 	uint32_t met_n;
-	int rc;
+	int d, rc;
 
+	/* How tensors mostly are cut: replicas are one box here (parts.c). */
+	if (inside->ndim > 0 && n <= UINT32_MAX / 4 && !shf_box_is_empty(inside) &&
+	    comb_find(inside, boxes, n, &d, &teeth, &gaps))
+		return comb_cells(arena, inside, boxes, d, teeth, gaps, cells, cells_n);
 	rc = sweep_init(&w, n, &met_n);
 	if (rc < 0)
 		goto out;

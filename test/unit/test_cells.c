@@ -136,6 +136,60 @@ TEST(cells_are_where_the_set_is_one)
 	}
 }
 
+/* Boxes that follow each other along one dimension, some with gaps between, some outside. */
+static size_t random_comb(uint64_t *s, const struct shf_box *all, struct shf_box *boxes)
+{
+	int d = (int)below(s, all->ndim);
+	size_t n = 0;
+
+	for (int64_t at = below(s, 3); at < all->count[d] && n < BOXES_MAX; n++) {
+		int64_t left = all->count[d] - at, count = 1 + below(s, left < 4 ? left : 4);
+
+		boxes[n] = *all;
+		boxes[n].start[d] = at;
+		boxes[n].count[d] = count;
+		at += count + (below(s, 3) == 0 ? below(s, 3) : 0);
+	}
+	return n;
+}
+
+/* The same boxes the other way round are no comb, so that the sweep cuts them. */
+TEST(boxes_one_behind_the_other_give_the_cells_of_the_sweep)
+{
+	uint64_t s = SEED + 1;
+	size_t cells_all = 0, gaps = 0;
+
+	for (int round = 0; round < 2000; round++) {
+		struct shf_box inside, all = { .ndim = 1 + (int)below(&s, 3) };
+		struct shf_box boxes[BOXES_MAX], turned[BOXES_MAX];
+		struct shf_cell *cells, *want;
+		struct shf_arena arena = { 0 };
+		size_t n, cells_n, want_n;
+
+		for (int d = 0; d < all.ndim; d++)
+			all.count[d] = 1 + below(&s, 20);
+		n = random_comb(&s, &all, boxes);
+		for (size_t i = 0; i < n; i++)
+			turned[n - 1 - i] = boxes[i];
+		inside = below(&s, 2) ? all : random_box(&s, all.ndim, all.count);
+		CHECK_INT(shf_cells(&arena, &inside, boxes, n, &cells, &cells_n), 0);
+		CHECK_INT(shf_cells(&arena, &inside, turned, n, &want, &want_n), 0);
+		CHECK_INT(cells_n, want_n);
+		for (size_t i = 0; i < cells_n; i++) {
+			CHECK(shf_box_equal(&cells[i].box, &want[i].box));
+			CHECK_INT(cells[i].set_n, want[i].set_n);
+			if (cells[i].set_n > 0)
+				CHECK_INT(cells[i].set[0], n - 1 - want[i].set[0]);
+			gaps += cells[i].set_n == 0;
+		}
+		cells_all += cells_n;
+		shf_arena_release(&arena);
+	}
+	print_message("# %zu cells, %zu of them gaps; seed %llx\n", cells_all, gaps,
+	              (unsigned long long)(SEED + 1));
+	CHECK(gaps > 100 && cells_all > 10 * gaps / 4);
+}
+
 TEST(what_nobody_covers_is_one_cell_without_a_set)
 {
 	struct shf_box inside = { .ndim = 3, .start = { 1, 2, 3 }, .count = { 4, 5, 6 } };
