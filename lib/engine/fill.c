@@ -14,18 +14,28 @@ const char *shf_load_family(const struct shf_load *ld, const struct shf_lt_tenso
 	return ld->step->layout.families[t->family].name;
 }
 
+static const struct shf_slice *target_slice(const void *arg, uint32_t i)
+{
+	return &((const struct shf_target *)arg)[i].slice;
+}
+
 static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
-	int rc = 0;
+	uint64_t *words = shf_alloc(ld->state->n, 2 * sizeof(*words));
+	size_t n = 0;
+	int rc;
 
-	for (size_t i = 0; i < ld->state->n && rc == 0; i++) {
+	if (!words)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", ld->state->n);
+	for (size_t i = 0; i < ld->state->n; i++) {
 		const struct shf_target *t = &ld->targets[i];
 
 		if (t->source == SHF_FROM_STEP && !l->tensors[t->tensor].loose)
-			rc = shf_holds_add(&ld->holds, l, t->tensor, (uint32_t)i, &t->slice, err);
+			words[n++] = shf_key(t->tensor, (uint32_t)i);
 	}
-	shf_holds_sort(&ld->holds);
+	rc = shf_holds_make(&ld->holds, words, n, target_slice, ld->targets, err);
+	shf_free(words);
 	return rc;
 }
 
@@ -103,7 +113,7 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 			break;
 		for (size_t x = shf_holds_first(h, t); x < h->n && h->a[x].tensor == t && rc == 0;
 		     x++) {
-			struct shf_want want = { .tensor = t, .box = h->a[x].box,
+			struct shf_want want = { .tensor = t, .box = *h->a[x].box,
 				.slice = &ld->targets[h->a[x].slice].slice };
 
 			rc = want_add(ld, n++, &want, err);

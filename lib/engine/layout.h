@@ -22,13 +22,13 @@ struct shf_lt_file {
 	uint64_t header_bytes, bytes;
 	uint64_t first_stripe, first_block;
 };
-struct shf_lt_tensor {
+struct shf_lt_tensor {          /* what planning looks at comes first */
 	const char *name;
 	uint32_t family, file;
 	int32_t dtype;
 	uint32_t unit;
-	struct shf_shape items, shape;  /* shape: in units */
 	uint64_t off, bytes;            /* off: from the start of the file */
+	struct shf_shape shape, items;  /* shape: in units */
 	uint64_t digest;                /* loading, where sums exist */
 	int32_t wide; /* foreign: dimensions, if more than we can hold; not loadable */
 	bool loose;   /* foreign: off is no multiple of unit; not planned by stripes */

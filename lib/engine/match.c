@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire, little-endian. To a home: u32 tensor, box. To a file side: u64 stripe, u64 lo, u64 hi,
- * u32 moves | collected << 31, then each: u32 rank, u32 tensor | witness << 31, box. To a memory
- * side: u32 tensor | witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box. A box: i64
- * start, i64 count per dimension of its tensor. */
+/* Wire, little-endian, behind what home.c says. To a memory side: u32 tensor | witness << 31, u32
+ * round, u64 image, u64 seg_lo, u64 ctl, box. */
 #include "match.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,86 +10,7 @@
 #include "err.h"
 #include "home.h"
 
-#define WITNESS (UINT32_C(1) << 31)
-#define COLLECTED (UINT32_C(1) << 31)
-
-void shf_holds_release(struct shf_holds *h)
-{
-	shf_free(h->a);
-	*h = (struct shf_holds){ 0 };
-}
-
-struct adding {
-	struct shf_holds *holds;
-	uint32_t tensor, slice;
-};
-
-static int add_box(void *arg, const struct shf_box *box)
-{
-	struct adding *a = arg;
-	struct shf_holds *h = a->holds;
-
-	if (h->n == h->cap) {
-		size_t cap = h->cap ? 2 * h->cap : 64;
-		struct shf_hold *more = shf_realloc(h->a, cap, sizeof(*more));
-
-		if (!more)
-			return SHEAF_ENOMEM;
-		h->a = more;
-		h->cap = cap;
-	}
-	h->a[h->n++] = (struct shf_hold){ a->tensor, a->slice, *box };
-	return 0;
-}
-
-int shf_holds_add(struct shf_holds *h, const struct shf_layout *l, uint32_t tensor,
-                  uint32_t slice_i, const struct shf_slice *slice, struct sheaf_error *err)
-{
-	struct adding a = { h, tensor, slice_i };
-	size_t first = h->n;
-
-	if (slice->empty)
-		return 0;
-	if (shf_mem_boxes(&slice->mem, add_box, &a) != 0)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the boxes of %s", slice->name);
-	for (size_t i = first; i < h->n; i++)
-		h->bytes += shf_box_units(&h->a[i].box) * l->tensors[tensor].unit;
-	return 0;
-}
-
-static int hold_order(const void *a, const void *b)
-{
-	const struct shf_hold *x = a, *y = b;
-
-	if (x->tensor != y->tensor)
-		return x->tensor < y->tensor ? -1 : 1;
-	return x->slice < y->slice ? -1 : x->slice > y->slice;
-}
-
-void shf_holds_sort(struct shf_holds *h)
-{
-	bool sorted = true;
-
-	for (size_t i = 1; i < h->n && sorted; i++)
-		sorted = hold_order(&h->a[i - 1], &h->a[i]) <= 0;
-	if (!sorted)
-		qsort(h->a, h->n, sizeof(*h->a), hold_order);
-}
-
-size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
-{
-	size_t lo = 0, hi = h->n;
-
-	while (lo < hi) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (h->a[mid].tensor < tensor)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo < h->n && h->a[lo].tensor == tensor ? lo : h->n;
-}
+#define SERVE_HEAD 32                   /* bytes before the box that a memory side is told */
 
 /* Of n records of `size` bytes, by round, whose round is at `round` in the first. */
 static struct shf_span span_of(const uint32_t *round, size_t size, size_t n, uint32_t want)
@@ -159,257 +78,6 @@ int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t t
 	                shf_shape_print(&t->shape, shape, sizeof(shape)), ranks);
 }
 
-static void put_box(struct shf_buf *b, const struct shf_box *box)
-{
-	for (int d = 0; d < box->ndim; d++) {
-		shf_buf_u64(b, (uint64_t)box->start[d]);
-		shf_buf_u64(b, (uint64_t)box->count[d]);
-	}
-}
-
-static void get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
-                    struct shf_box *box)
-{
-	*box = (struct shf_box){ 0 };
-	if (tensor >= l->tensors_n) {
-		c->bad = true;
-		return;
-	}
-	box->ndim = l->tensors[tensor].shape.ndim;
-	for (int d = 0; d < box->ndim; d++) {
-		box->start[d] = (int64_t)shf_cur_u64(c);
-		box->count[d] = (int64_t)shf_cur_u64(c);
-	}
-}
-
-/* The rest of a file, if it is short and not all of it. */
-static bool is_rest(const struct shf_layout *l, uint64_t stripe)
-{
-	const struct shf_lt_file *f = &l->files[shf_layout_stripe_file(l, stripe)];
-	uint64_t index = stripe - f->first_stripe;
-
-	return index > 0 && f->bytes - index * SHF_STRIPE < SHF_NODE_RUN;
-}
-
-uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank)
-{
-	uint64_t stripe = (rank * l->stripes_n + ranks - 1) / ranks;
-
-	return stripe < l->stripes_n && is_rest(l, stripe) ? stripe + 1 : stripe;
-}
-
-uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, uint64_t stripe)
-{
-	return (stripe - is_rest(l, stripe)) * ranks / l->stripes_n;
-}
-
-void shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_buf *out)
-{
-	const struct shf_layout *l = m->layout;
-
-	for (size_t i = 0; i < m->holds->n; i++) {
-		const struct shf_hold *h = &m->holds->a[i];
-		const struct shf_lt_tensor *t = &l->tensors[h->tensor];
-		uint64_t lo, hi, first = l->files[t->file].first_stripe;
-
-		shf_box_span(&t->shape, &h->box, &lo, &hi);
-		lo = first + (t->off + lo * t->unit) / SHF_STRIPE;
-		hi = first + (t->off + hi * t->unit - 1) / SHF_STRIPE;
-		for (uint64_t r = shf_home_of(l, ranks, lo), end = shf_home_of(l, ranks, hi);
-		     r <= end; r++) {
-			shf_buf_u32(&out[r], h->tensor);
-			put_box(&out[r], &h->box);
-		}
-	}
-}
-
-static void heard_stripes(const struct shf_layout *l, const struct shf_home *h,
-                          const struct shf_heard *x, uint64_t *a, uint64_t *b)
-{
-	const struct shf_lt_tensor *t = &l->tensors[x->tensor];
-	uint64_t lo, hi, first = l->files[t->file].first_stripe;
-
-	shf_box_span(&t->shape, &x->box, &lo, &hi);
-	*a = first + (t->off + lo * t->unit) / SHF_STRIPE;
-	*b = first + (t->off + hi * t->unit - 1) / SHF_STRIPE + 1;
-	*a = *a < h->first ? h->first : *a;
-	*b = *b > h->end ? h->end : *b;
-}
-
-int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena)
-{
-	size_t stripes = (size_t)(h->end - h->first), total = 0;
-	uint64_t a, b;
-
-	h->start = shf_arena_alloc(arena, stripes + 2, sizeof(*h->start));
-	if (!h->start)
-		return SHEAF_ENOMEM;
-	for (size_t i = 0; i < h->n; i++) {
-		heard_stripes(l, h, &h->heard[i], &a, &b);
-		for (uint64_t s = a; s < b; s++)
-			h->start[s - h->first + 2]++, total++;
-	}
-	for (size_t s = 2; s < stripes + 2; s++)
-		h->start[s] += h->start[s - 1];
-	h->which = shf_arena_alloc(arena, total + 1, sizeof(*h->which));
-	if (!h->which)
-		return SHEAF_ENOMEM;
-	for (size_t i = 0; i < h->n; i++) {
-		heard_stripes(l, h, &h->heard[i], &a, &b);
-		for (uint64_t s = a; s < b; s++)
-			h->which[h->start[s - h->first + 1]++] = i;
-	}
-	return 0;
-}
-
-static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct shf_home *h,
-                     const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
-{
-	struct shf_cur c = { in->data, in->data, false };
-	size_t cap = 0;
-
-	h->first = shf_home_first(l, (uint32_t)team->ranks, (uint64_t)team->rank);
-	h->end = shf_home_first(l, (uint32_t)team->ranks, (uint64_t)team->rank + 1);
-	for (int r = 0; r < team->ranks; r++) {
-		c.end = c.p + in_bytes[r];
-		while (c.p < c.end) {
-			struct shf_heard x = { .rank = (uint32_t)r };
-
-			if (h->n == cap) {
-				struct shf_heard *more;
-
-				cap = cap ? 2 * cap : 64;
-				more = shf_realloc(h->heard, cap, sizeof(*more));
-				if (!more)
-					return SHEAF_ENOMEM;
-				h->heard = more;
-			}
-			x.tensor = shf_cur_u32(&c);
-			get_box(&c, l, x.tensor, &x.box);
-			if (c.bad)
-				return SHEAF_EBUG;
-			h->heard[h->n++] = x;
-		}
-	}
-	return shf_home_sort(l, h, arena);
-}
-
-static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
-                       struct shf_buf *out)
-{
-	size_t m = 0;
-
-	for (size_t i = 0; i < dealt->segments_n; i++) {
-		const struct shf_segment *g = &dealt->segments[i];
-		struct shf_buf *b = &out[g->rank];
-		size_t first = m;
-
-		while (m < dealt->moves_n && dealt->moves[m].segment == i)
-			m++;
-		shf_buf_u64(b, stripe);
-		shf_buf_u64(b, g->lo);
-		shf_buf_u64(b, g->hi);
-		shf_buf_u32(b, (uint32_t)(m - first) | (dealt->collected ? COLLECTED : 0));
-		for (size_t k = first; k < m; k++) {
-			const struct shf_move *v = &dealt->moves[k];
-
-			shf_buf_u32(b, v->rank);
-			shf_buf_u32(b, numbers[v->tensor] | (v->witness ? WITNESS : 0));
-			put_box(b, &v->box);
-		}
-	}
-}
-
-/* Index of a tensor in the stripe's list, which is by offset. */
-static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st, uint32_t tensor)
-{
-	size_t lo = 0, hi = st->tensors_n;
-
-	while (hi - lo > 1) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (st->tensors[mid].off <= l->tensors[tensor].off)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
-/* Deal one stripe of this home. *collected: the stripe before was, and then whether this one is. */
-static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
-                       uint64_t stripe, bool *collected, struct shf_buf *out,
-                       struct sheaf_error *err)
-{
-	struct shf_arena arena = { 0 };
-	struct shf_stripe st;
-	struct shf_dealt dealt = { 0 };
-	struct shf_gap gap;
-	const uint32_t *numbers;
-	size_t first = h->start[stripe - h->first], n = h->start[stripe - h->first + 1] - first;
-	int rc = shf_layout_stripe(m->layout, stripe, &arena, &st, &numbers);
-	struct shf_piece *pieces = rc < 0 ? NULL : shf_arena_alloc(&arena, n + 1, sizeof(*pieces));
-
-	if (rc == 0 && !pieces)
-		rc = SHEAF_ENOMEM;
-	for (size_t i = 0; i < n && rc == 0; i++) {
-		const struct shf_heard *x = &h->heard[h->which[first + i]];
-		size_t t = in_stripe(m->layout, &st, x->tensor);
-
-		if (t >= st.tensors_n || numbers[t] != x->tensor)
-			rc = SHEAF_EBUG;
-		pieces[i] = (struct shf_piece){ x->rank, (uint32_t)t, x->box };
-	}
-	st.collect = m->layout->files_n > SHF_FILES_MANY;
-	st.collector = (uint32_t)shf_home_of(m->layout, ranks, stripe);
-	st.follow = *collected && is_rest(m->layout, stripe);
-	if (rc == 0 && m->way == SHF_SAVE)
-		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, ranks,
-		                   m->witness ? SHF_DEAL_WITNESS : 0, &dealt, &gap);
-	else if (rc == 0)
-		rc = shf_deal_load(&arena, &st, pieces, n, m->nodes, ranks, &dealt);
-	if (rc == SHEAF_ELAYOUT)
-		shf_gap_fail(err, m->layout, numbers[gap.tensor], &gap);
-	else if (rc < 0)
-		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, sheaf_strerror(rc));
-	if (rc == 0)
-		tell_files(stripe, numbers, &dealt, out);
-	*collected = dealt.collected;
-	shf_arena_release(&arena);
-	return rc;
-}
-
-int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
-                  struct shf_buf *out, struct sheaf_error *err)
-{
-	bool collected = false;
-	int rc = 0;
-
-	for (uint64_t s = h->first; s < h->end && rc == 0; s++) {
-		if (m->way == SHF_LOAD && h->start[s - h->first] == h->start[s - h->first + 1])
-			continue;
-		rc = deal_stripe(m, ranks, h, s, &collected, out, err);
-	}
-	return rc;
-}
-
-static int deal_home(const struct shf_team *team, const struct shf_match *m,
-                     const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
-                     struct sheaf_error *err)
-{
-	struct shf_arena arena = { 0 };
-	struct shf_home h = { 0 };
-	int rc = home_hear(team, m->layout, &h, in, in_bytes, &arena);
-
-	if (rc < 0)
-		shf_fail(err, rc, "planning: %s", sheaf_strerror(rc));
-	else
-		rc = shf_home_deal(m, (uint32_t)team->ranks, &h, out, err);
-	shf_free(h.heard);
-	shf_arena_release(&arena);
-	return rc;
-}
-
 /* The file side: segments and moves from what the homes say. */
 static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
                          struct shf_work *w)
@@ -432,17 +100,17 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 			g.lo = shf_cur_u64(&c);
 			g.hi = shf_cur_u64(&c);
 			g.moves_n = shf_cur_u32(&c);
-			g.collected = g.moves_n & COLLECTED;
-			g.moves_n &= ~COLLECTED;
+			g.collected = g.moves_n & SHF_WIRE_COLLECTED;
+			g.moves_n &= ~SHF_WIRE_COLLECTED;
 			g.file = shf_layout_stripe_file(l, stripe);
 			for (uint32_t k = 0; k < g.moves_n && !c.bad; k++) {
 				struct shf_mv v = { .rank = shf_cur_u32(&c),
 				                    .seg = (uint32_t)w->segs_n };
 
 				v.tensor = shf_cur_u32(&c);
-				v.witness = v.tensor & WITNESS;
-				v.tensor &= ~WITNESS;
-				get_box(&c, l, v.tensor, &v.box);
+				v.witness = v.tensor & SHF_WIRE_WITNESS;
+				v.tensor &= ~SHF_WIRE_WITNESS;
+				shf_get_box(&c, l, v.tensor, &v.box);
 				if (pass == 1 && !c.bad)
 					w->moves[w->moves_n++] = v;
 			}
@@ -676,16 +344,19 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
 			const struct shf_mv *v = &w->moves[g->first_move + k];
-			struct shf_buf *b = &out[v->rank];
+			uint8_t *p;
 
 			if (m->way == SHF_LOAD && v->rank == self)
 				continue;
-			shf_buf_u32(b, v->tensor | (v->witness ? WITNESS : 0));
-			shf_buf_u32(b, g->round);
-			shf_buf_u64(b, g->image);
-			shf_buf_u64(b, g->lo);
-			shf_buf_u64(b, shf_work_ctl(w, i));
-			put_box(b, &v->box);
+			p = shf_buf_room(&out[v->rank], SERVE_HEAD + shf_wire_box(&v->box));
+			if (!p) /* sticks in the buffer */
+				continue;
+			shf_put32(p, v->tensor | (v->witness ? SHF_WIRE_WITNESS : 0));
+			shf_put32(p + 4, g->round);
+			shf_put64(p + 8, g->image);
+			shf_put64(p + 16, g->lo);
+			shf_put64(p + 24, shf_work_ctl(w, i));
+			shf_put_box(p + SERVE_HEAD, &v->box);
 		}
 	}
 }
@@ -728,13 +399,13 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 			}
 			struct shf_serve s = { .rank = (uint32_t)r, .tensor = shf_cur_u32(&c) };
 
-			s.witness = s.tensor & WITNESS;
-			s.tensor &= ~WITNESS;
+			s.witness = s.tensor & SHF_WIRE_WITNESS;
+			s.tensor &= ~SHF_WIRE_WITNESS;
 			s.round = shf_cur_u32(&c);
 			s.image = shf_cur_u64(&c);
 			s.seg_lo = shf_cur_u64(&c);
 			s.ctl = shf_cur_u64(&c);
-			get_box(&c, l, s.tensor, &s.box);
+			shf_get_box(&c, l, s.tensor, &s.box);
 			if (c.bad)
 				rc = SHEAF_EBUG;
 			keys[n] = (struct serve_key){ s, n };
@@ -806,6 +477,23 @@ static int said(int rc, struct sheaf_error *err)
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", sheaf_strerror(rc)) : 0;
 }
 
+/* The first exchange, whose bytes are by rank already. */
+static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
+                       struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
+{
+	struct shf_tells tells = { .to = shf_zalloc((size_t)team->ranks, sizeof(*tells.to)) };
+
+	if (rc == 0)
+		rc = said(tells.to ? shf_holds_tell(m, (uint32_t)team->ranks, &tells)
+		                   : SHEAF_ENOMEM, err);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange_packed(team, tells.bytes.data, tells.to, in, in_bytes, err);
+	shf_buf_release(&tells.bytes);
+	shf_free(tells.to);
+	return rc;
+}
+
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *w,
               struct sheaf_error *err)
 {
@@ -815,11 +503,9 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 	int rc = said(out && in_bytes ? 0 : SHEAF_ENOMEM, err);
 
 	*w = (struct shf_work){ 0 };
-	if (rc == 0)
-		shf_holds_tell(m, (uint32_t)team->ranks, out);
-	rc = trade(team, rc, out, &in, in_bytes, err);
+	rc = trade_holds(team, m, rc, &in, in_bytes, err);
 	if (rc == 0) {
-		rc = deal_home(team, m, &in, in_bytes, out, err);
+		rc = shf_deal_home(team, m, &in, in_bytes, out, err);
 		rc = trade(team, rc, out, &in, in_bytes, err);
 	}
 	if (rc == 0) {

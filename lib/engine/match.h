@@ -10,25 +10,7 @@
 #ifndef SHF_MATCH_H
 #define SHF_MATCH_H
 #include "group.h"
-#include "layout.h"
-#include "state.h"
-
-struct shf_hold {               /* a box of a tensor that this rank holds or wants */
-	uint32_t tensor, slice;
-	struct shf_box box;
-};
-struct shf_holds {
-	struct shf_hold *a;             /* owned; by tensor, then slice */
-	size_t n, cap;
-	uint64_t bytes;
-};
-/* Boxes of slice number `slice`, which is tensor number `tensor`. */
-int shf_holds_add(struct shf_holds *h, const struct shf_layout *l, uint32_t tensor,
-                  uint32_t slice_i, const struct shf_slice *slice, struct sheaf_error *err);
-void shf_holds_sort(struct shf_holds *h);
-void shf_holds_release(struct shf_holds *h);
-/* First hold of the tensor (index), h->n if none. */
-size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor);
+#include "holds.h"
 
 /* Rounds of a load are numbered by kind. From 0: segments that ranks of the reader's node want;
  * from SHF_ROUND_NET: those of which something goes to other nodes. What the reader alone wants is

@@ -81,7 +81,7 @@ static const struct shf_slice *slice_of(const struct sheaf_save *save, uint32_t 
 	const struct shf_holds *h = &save->plan->holds;
 
 	for (size_t i = shf_holds_first(h, tensor); i < h->n && h->a[i].tensor == tensor; i++)
-		if (shf_box_contains(&h->a[i].box, box))
+		if (shf_box_contains(h->a[i].box, box))
 			return &save->state->slices[h->a[i].slice];
 	return NULL;
 }

@@ -50,7 +50,8 @@ static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore
 		}
 	}
 	for (size_t i = 0; rc == 0 && i < holds.n; i++)
-		h->heard[h->n++] = (struct shf_heard){ rank, holds.a[i].tensor, holds.a[i].box };
+		h->heard[h->n++] = (struct shf_heard){ .rank = rank,
+			.tensor = holds.a[i].tensor, .box = *holds.a[i].box };
 	p->out[rank].holds = holds.bytes;
 	shf_holds_release(&holds);
 	return rc;

@@ -22,56 +22,6 @@ void shf_plan_put(void *p)
 	shf_free(plan);
 }
 
-/* States are mostly described in the order of their tensors: the one sought is then the next of its
- * family after the one found last. *family and last[] are what was found before. */
-static int64_t find_next(const struct shf_layout *l, const struct shf_slice *s, int64_t *family,
-                         uint32_t *last)
-{
-	int64_t f = *family, t;
-
-	if (f < 0 || strcmp(l->families[f].name, s->family) != 0)
-		f = *family = shf_layout_family(l, s->family);
-	if (f < 0)
-		return -1;
-	t = last[f] + INT64_C(1);
-	if (t >= l->families[f].first_tensor + (int64_t)l->families[f].tensors_n ||
-	    strcmp(l->tensors[t].name, s->stored) != 0)
-		t = shf_layout_find(l, s->family, s->stored);
-	if (t >= 0)
-		last[f] = (uint32_t)t;
-	return t;
-}
-
-int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
-                    const struct sheaf_state *state, const char *const *ignore,
-                    struct sheaf_error *err)
-{
-	uint32_t *last = shf_alloc(l->families_n, sizeof(*last));
-	int64_t family = -1;
-	int rc = last ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu families",
-	                             l->families_n);
-
-	for (size_t f = 0; last && f < l->families_n; f++)
-		last[f] = l->families[f].first_tensor;
-	for (size_t i = 0; i < state->n && rc == 0; i++) {
-		const struct shf_slice *s = &state->slices[i];
-		int64_t t;
-
-		if (shf_ignored(ignore, s->family, s->name))
-			continue;
-		t = find_next(l, s, &family, last);
-		if (!always(t >= 0)) {
-			rc = shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema",
-			              s->family, s->stored);
-			break;
-		}
-		rc = shf_holds_add(h, l, (uint32_t)t, (uint32_t)i, s, err);
-	}
-	shf_free(last);
-	shf_holds_sort(h);
-	return rc;
-}
-
 uint64_t shf_window_of(const struct sheaf_opts *opts)
 {
 	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;

@@ -99,10 +99,6 @@ int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 /* A plan for this state: cached, or made. [collective] */
 int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
                  struct sheaf_error *err);
-/* Everything a state holds of a layout that has all its tensors; sorted. EBUG where it has not. */
-int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
-                    const struct sheaf_state *state, const char *const *ignore,
-                    struct sheaf_error *err);
 /* Half of the staging is image, the rest is for what travels; 0: no bound. */
 uint64_t shf_window_of(const struct sheaf_opts *opts);
 /* The run must hold no save any more that was not committed. [local] */

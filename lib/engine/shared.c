@@ -246,7 +246,7 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 		const struct shf_slice *s = &ld->targets[h->a[i].slice].slice;
 		struct shf_sums_to taken = { 0 };
 
-		if (!shf_box_contains(&h->a[i].box, &v->box))
+		if (!shf_box_contains(h->a[i].box, &v->box))
 			continue;
 		found = true;
 		if (!told) {

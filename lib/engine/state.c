@@ -209,10 +209,26 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	return 0;
 }
 
-static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
-                     struct shf_arena *arena, struct sheaf_error *err)
+/* NULL: no memory. */
+static const char *take_family(struct shf_families *known, const char *family,
+                               struct shf_arena *arena)
 {
-	out->family = shf_arena_strdup(arena, family, strlen(family));
+	const char *text;
+
+	for (size_t i = 0; known && i < known->n; i++)
+		if (strcmp(known->names[i], family) == 0)
+			return known->names[i];
+	text = shf_arena_strdup(arena, family, strlen(family));
+	if (text && known && known->n < SHF_FAMILIES_KNOWN)
+		known->names[known->n++] = text;
+	return text;
+}
+
+static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
+                     struct shf_families *known, struct shf_arena *arena,
+                     struct sheaf_error *err)
+{
+	out->family = take_family(known, family, arena);
 	out->name = shf_arena_strdup(arena, in->name, strlen(in->name));
 	out->stored = in->tied_to ? shf_arena_strdup(arena, in->tied_to, strlen(in->tied_to))
 	                          : out->name;
@@ -221,9 +237,9 @@ static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const 
 	return 0;
 }
 
-/* All of it but that there is memory. */
-static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
-                struct sheaf_error *err)
+/* All of it but that there is memory. known: may be NULL. */
+static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_families *known,
+                struct shf_arena *arena, struct sheaf_error *err)
 {
 	struct sheaf_slice own = { 0 };
 	const char *family;
@@ -264,7 +280,7 @@ static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_
 		return rc;
 	s.mem_unit = s.data_dtype == s.dtype ? s.mem.unit : shf_dtype(s.data_dtype)->bits / 8u;
 	s.mem.base = own.data;
-	rc = take_text(&s, &own, family, arena, err);
+	rc = take_text(&s, &own, family, known, arena, err);
 	if (rc == 0)
 		*out = s;
 	return rc;
@@ -285,7 +301,7 @@ int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct s
                    struct sheaf_error *err)
 {
 	struct shf_slice s;
-	int rc = take(&s, in, arena, err);
+	int rc = take(&s, in, NULL, arena, err);
 
 	if (rc == 0 && is_hollow(&s))
 		rc = hollow_fail(&s, err);
@@ -328,7 +344,7 @@ static int add_taken(struct sheaf_state *state, const struct sheaf_slice *slice,
 		state->slices = more;
 		state->cap = cap;
 	}
-	int rc = take(&state->slices[state->n], slice, &state->arena, err);
+	int rc = take(&state->slices[state->n], slice, &state->families, &state->arena, err);
 	if (rc < 0)
 		return rc;
 	state->hollow += is_hollow(&state->slices[state->n]);

@@ -11,21 +11,27 @@ struct shf_stream {
 	const char *stream, *rule;      /* in the state's arena */
 	int32_t rank, ranks;
 };
-struct shf_slice {
+struct shf_slice {              /* what planning looks at comes first */
 	const char *family, *name;      /* in the state's arena; name as the caller says it */
 	const char *stored;             /* under which its bytes are stored: tied_to, or name */
 	int32_t dtype, data_dtype;
 	uint32_t flags;
 	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: as stored */
 	bool empty;                     /* holds nothing */
+	struct shf_mem mem;             /* base: in memory units, data of unit mem.lo */
 	struct shf_shape items;         /* the caller's shape */
 	struct shf_shape shape;         /* the same in units */
-	struct shf_mem mem;             /* base: in memory units, data of unit mem.lo */
 	struct shf_stream stream;
+};
+#define SHF_FAMILIES_KNOWN 8
+struct shf_families {           /* of a state: slices of a family share its text */
+	const char *names[SHF_FAMILIES_KNOWN];  /* in the state's arena; the first few */
+	size_t n;
 };
 struct sheaf_state {
 	int refs;
 	struct shf_arena arena;
+	struct shf_families families;
 	struct shf_slice *slices;       /* owned */
 	size_t n, cap;
 	size_t hollow;                  /* slices that hold something, but nowhere: to plan with */

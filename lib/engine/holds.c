@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What costs time here is paid for every slice of a rank, once a state: so slices are put in order
+ * by numbers, and the box of a slice that is all here is not copied. */
+#include "holds.h"
+#include <string.h>
+#include "err.h"
+#include "schema.h"
+
+void shf_holds_release(struct shf_holds *h)
+{
+	shf_free(h->a);
+	shf_arena_release(&h->boxes);
+	*h = (struct shf_holds){ 0 };
+}
+
+struct adding {
+	struct shf_holds *holds;
+	const struct shf_slice *slice;
+	uint32_t tensor, slice_i;
+};
+
+static int add_box(void *arg, const struct shf_box *box)
+{
+	struct adding *a = arg;
+	struct shf_holds *h = a->holds;
+	struct shf_box *copy;
+
+	if (h->n == h->cap) {
+		struct shf_hold *more = shf_realloc(h->a, 2 * h->cap + 1, sizeof(*more));
+
+		if (!more)
+			return SHEAF_ENOMEM;
+		h->a = more;
+		h->cap = 2 * h->cap + 1;
+	}
+	if (box != &a->slice->mem.box) {
+		copy = shf_arena_alloc(&h->boxes, 1, sizeof(*copy));
+		if (!copy)
+			return SHEAF_ENOMEM;
+		*copy = *box;
+		box = copy;
+	}
+	h->a[h->n++] = (struct shf_hold){ a->tensor, a->slice_i, box };
+	h->bytes += shf_box_units(box) * a->slice->mem.unit;
+	return 0;
+}
+
+int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
+                   const struct shf_slice *(*slice)(const void *arg, uint32_t i), const void *arg,
+                   struct sheaf_error *err)
+{
+	/* A slice is one box, but for windows and what is empty. */
+	h->a = shf_alloc(n, sizeof(*h->a));
+	if (!h->a)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu boxes", n);
+	h->cap = n;
+	shf_keys_sort(words, words + n, n);
+	for (size_t i = 0; i < n; i++) {
+		const struct shf_slice *s = slice(arg, shf_key_item(words[i]));
+		struct adding a = { h, s, shf_key_of(words[i]), shf_key_item(words[i]) };
+
+		if (!s->empty && shf_mem_boxes(&s->mem, add_box, &a) != 0)
+			return shf_fail(err, SHEAF_ENOMEM, "no memory for the boxes of %s",
+			                s->name);
+	}
+	return 0;
+}
+
+size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
+{
+	size_t lo = 0, hi = h->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (h->a[mid].tensor < tensor)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < h->n && h->a[lo].tensor == tensor ? lo : h->n;
+}
+
+/* ---- of a state ---- */
+
+struct finding {
+	const struct shf_layout *layout;
+	const char *family;             /* borrowed: the text that was looked up last */
+	int64_t family_i;
+	uint32_t *next;                 /* owned; by family: the tensor after the one found last */
+};
+
+static void find_family(struct finding *f, const char *family)
+{
+	if (f->family == family)
+		return;
+	f->family = family;
+	if (f->family_i < 0 || strcmp(f->layout->families[f->family_i].name, family) != 0)
+		f->family_i = shf_layout_family(f->layout, family);
+}
+
+/* Tensors that are likely to be sought soon come into the cache meanwhile: what a rank holds is far
+ * apart in a layout of very many. */
+static void look_ahead(const struct shf_layout *l, const struct shf_lt_family *fam, int64_t t)
+{
+	int64_t end = (int64_t)fam->first_tensor + fam->tensors_n;
+
+	if (t + 8 >= end)
+		return;
+	__builtin_prefetch(&l->tensors[t + 8]);
+	__builtin_prefetch(l->tensors[t + 4].name);
+	__builtin_prefetch(l->tensors[t + 4].name + 64);
+}
+
+/* States are mostly described in the order of their tensors: the one sought is then the next of its
+ * family after the one found last. */
+static int64_t find_next(struct finding *f, const struct shf_slice *s)
+{
+	const struct shf_layout *l = f->layout;
+	const struct shf_lt_family *fam;
+	int64_t t;
+
+	find_family(f, s->family);
+	if (f->family_i < 0)
+		return -1;
+	fam = &l->families[f->family_i];
+	t = f->next[f->family_i];
+	look_ahead(l, fam, t);
+	if (t >= fam->first_tensor + (int64_t)fam->tensors_n ||
+	    strcmp(l->tensors[t].name, s->stored) != 0)
+		t = shf_layout_find(l, s->family, s->stored);
+	if (t >= 0)
+		f->next[f->family_i] = (uint32_t)t + 1;
+	return t;
+}
+
+static int find_all(struct finding *f, const struct sheaf_state *state, const char *const *ignore,
+                    uint64_t *words, size_t *n, struct sheaf_error *err)
+{
+	for (size_t i = 0; i < state->n; i++) {
+		const struct shf_slice *s = &state->slices[i];
+		int64_t t;
+
+		if (shf_ignored(ignore, s->family, s->name))
+			continue;
+		t = find_next(f, s);
+		if (!always(t >= 0))
+			return shf_fail(err, SHEAF_EBUG, "%s/%s: not in the merged schema",
+			                s->family, s->stored);
+		words[(*n)++] = shf_key((uint32_t)t, (uint32_t)i);
+	}
+	return 0;
+}
+
+static const struct shf_slice *slice_of(const void *arg, uint32_t i)
+{
+	return &((const struct sheaf_state *)arg)->slices[i];
+}
+
+int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
+                    const struct sheaf_state *state, const char *const *ignore,
+                    struct sheaf_error *err)
+{
+	struct finding f = { .layout = l, .family_i = -1,
+	                     .next = shf_alloc(l->families_n, sizeof(*f.next)) };
+	uint64_t *words = shf_alloc(state->n, 2 * sizeof(*words));
+	size_t n = 0;
+	int rc = 0;
+
+	if (!f.next || !words)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);
+	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
+		f.next[i] = l->families[i].first_tensor;
+	if (rc == 0)
+		rc = find_all(&f, state, ignore, words, &n, err);
+	if (rc == 0)
+		rc = shf_holds_make(h, words, n, slice_of, state, err);
+	shf_free(f.next);
+	shf_free(words);
+	return rc;
+}
