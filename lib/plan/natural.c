@@ -47,10 +47,23 @@ static int run_compare(const struct run *a, const struct run *b)
 	return a->n == b->n ? 0 : a->n < b->n ? -1 : 1;
 }
 
+/* Where to begin: names mostly begin alike, and equal runs say nothing. A run of digits in which
+ * they part is looked at whole. */
+static size_t same_start(const char *a, const char *b)
+{
+	size_t n = 0;
+
+	while (a[n] && a[n] == b[n])
+		n++;
+	while (n > 0 && is_digit(a[n - 1]))
+		n--;
+	return n;
+}
+
 int shf_natural(const char *a, const char *b)
 {
-	const char *p = a, *q = b;
-	size_t p_zeros = 0, q_zeros = 0;
+	size_t p_zeros = 0, q_zeros = 0, same = same_start(a, b);
+	const char *p = a + same, *q = b + same;
 
 	while (*p && *q) {
 		struct run x = run_take(&p), y = run_take(&q);

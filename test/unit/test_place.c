@@ -39,6 +39,78 @@ TEST(equal_values_sort_by_all_leading_zeros_then_bytes)
 	CHECK(shf_natural("a1b001", "a01b1") > 0);
 }
 
+/* The rule of place.h run by run, from the first byte. */
+struct said {
+	int order, zeros;
+};
+
+static struct said say_run(const char **p, const char **q)
+{
+	bool digits = **p >= '0' && **p <= '9', other = **q >= '0' && **q <= '9';
+	size_t n[2] = { 0, 0 }, zeros[2] = { 0, 0 };
+	const char **at[2] = { p, q }, *from[2];
+	struct said s = { 0, 0 };
+
+	if (digits != other)
+		return (struct said){ digits ? -1 : 1, 0 };
+	for (int k = 0; k < 2; k++) {
+		for (; digits && **at[k] == '0'; *at[k] += 1)
+			zeros[k]++;
+		from[k] = *at[k];
+		for (; **at[k] && (**at[k] >= '0' && **at[k] <= '9') == digits; *at[k] += 1)
+			n[k]++;
+	}
+	s.zeros = (int)zeros[0] - (int)zeros[1];
+	if (digits && n[0] != n[1])
+		s.order = n[0] < n[1] ? -1 : 1;
+	if (s.order == 0)
+		s.order = sign(memcmp(from[0], from[1], n[0] < n[1] ? n[0] : n[1]));
+	if (s.order == 0)
+		s.order = sign((int)n[0] - (int)n[1]);
+	return s;
+}
+
+static int say(const char *p, const char *q)
+{
+	const char *a = p, *b = q;
+	int zeros = 0;
+
+	while (*p && *q) {
+		struct said s = say_run(&p, &q);
+
+		if (s.order)
+			return s.order;
+		zeros += s.zeros;
+	}
+	if (*p || *q)
+		return *p ? 1 : -1;
+	return zeros ? sign(zeros) : sign(strcmp(a, b));
+}
+
+TEST(a_common_start_changes_no_order)
+{
+	uint64_t s = SEED + 2;
+	int alike = 0, pairs = 200000;
+	char name[2][16];
+
+	for (int round = 0; round < pairs; round++) {
+		for (size_t k = 0; k < 15; k++) { /* the second mostly as the first */
+			s = s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+			name[0][k] = "0012a.9"[(s >> 33) % 7];
+			name[1][k] = (s >> 40) % 8 ? name[0][k] : "0012a.9"[(s >> 45) % 7];
+		}
+		name[0][(s >> 50) % 16] = name[1][(s >> 54) % 16] = '\0';
+		name[0][15] = name[1][15] = '\0';
+		alike += name[0][0] == name[1][0];
+		if (sign(shf_natural(name[0], name[1])) != say(name[0], name[1]))
+			fail_msg("'%s' and '%s', seed %llx", name[0], name[1],
+			         (unsigned long long)(SEED + 2));
+	}
+	print_message("# %d pairs, %d begin alike; seed %llx\n", pairs, alike,
+	              (unsigned long long)(SEED + 2));
+	CHECK(alike > pairs / 2);
+}
+
 TEST(natural_is_a_total_order)
 {
 	uint64_t s = SEED;
