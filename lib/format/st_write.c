@@ -57,6 +57,19 @@ static int check_tensor(const struct shf_st_tensor *t, uint64_t pos, struct shea
 	return 0;
 }
 
+/* A header of very many tensors is mostly numbers. */
+static void add_decimal(struct shf_buf *out, uint64_t v)
+{
+	char text[20];
+	size_t at = sizeof(text);
+
+	do {
+		text[--at] = (char)('0' + v % 10);
+		v /= 10;
+	} while (v > 0);
+	shf_buf_add(out, text + at, sizeof(text) - at);
+}
+
 static void add_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 {
 	shf_buf_adds(out, ",");
@@ -64,10 +77,16 @@ static void add_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 	shf_buf_adds(out, ":{\"dtype\":\"");
 	shf_buf_adds(out, shf_dtype(t->dtype)->name);
 	shf_buf_adds(out, "\",\"shape\":[");
-	for (int32_t d = 0; d < t->ndim; d++)
-		shf_buf_addf(out, d ? ",%" PRId64 : "%" PRId64, t->shape[d]);
-	shf_buf_addf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->off,
-		     t->off + t->bytes);
+	for (int32_t d = 0; d < t->ndim; d++) {
+		if (d > 0)
+			shf_buf_adds(out, ",");
+		add_decimal(out, (uint64_t)t->shape[d]); /* checked: not negative */
+	}
+	shf_buf_adds(out, "],\"data_offsets\":[");
+	add_decimal(out, t->off);
+	shf_buf_adds(out, ",");
+	add_decimal(out, t->off + t->bytes);
+	shf_buf_adds(out, "]}");
 }
 
 int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
