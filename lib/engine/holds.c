@@ -128,7 +128,7 @@ static int64_t find_next(struct finding *f, const struct shf_slice *s)
 	look_ahead(l, fam, t);
 	if (t >= fam->first_tensor + (int64_t)fam->tensors_n ||
 	    strcmp(l->tensors[t].name, s->stored) != 0)
-		t = shf_layout_find(l, s->family, s->stored);
+		t = shf_layout_find_near(l, (uint32_t)f->family_i, (uint32_t)t, s->stored);
 	if (t >= 0)
 		f->next[f->family_i] = (uint32_t)t + 1;
 	return t;

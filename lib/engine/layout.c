@@ -263,14 +263,9 @@ int64_t shf_layout_family(const struct shf_layout *l, const char *family)
 	return -1;
 }
 
-int64_t shf_layout_find(const struct shf_layout *l, const char *family, const char *name)
+/* Among tensors [lo, hi). */
+static int64_t find_between(const struct shf_layout *l, size_t lo, size_t hi, const char *name)
 {
-	int64_t fam = shf_layout_family(l, family);
-
-	if (fam < 0)
-		return -1;
-	size_t lo = l->families[fam].first_tensor, hi = lo + l->families[fam].tensors_n;
-
 	while (lo < hi) {
 		size_t mid = lo + (hi - lo) / 2;
 		int c = shf_natural(l->tensors[mid].name, name);
@@ -283,6 +278,44 @@ int64_t shf_layout_find(const struct shf_layout *l, const char *family, const ch
 			hi = mid;
 	}
 	return -1;
+}
+
+int64_t shf_layout_find(const struct shf_layout *l, const char *family, const char *name)
+{
+	int64_t fam = shf_layout_family(l, family);
+
+	if (fam < 0)
+		return -1;
+	size_t lo = l->families[fam].first_tensor;
+	return find_between(l, lo, lo + l->families[fam].tensors_n, name);
+}
+
+int64_t shf_layout_find_near(const struct shf_layout *l, uint32_t family, uint32_t near,
+                             const char *name)
+{
+	const struct shf_lt_family *fam = &l->families[family];
+	size_t lo = fam->first_tensor, hi = lo + fam->tensors_n, at = near, far = 1;
+	int c;
+
+	if (at < lo || at >= hi)
+		return find_between(l, lo, hi, name);
+	c = shf_natural(l->tensors[at].name, name);
+	if (c == 0)
+		return (int64_t)at;
+	/* Twice as far each time, until the name is passed: it lies behind the look before. */
+	while (c < 0 ? at + far < hi : at - lo >= far) {
+		size_t look = c < 0 ? at + far : at - far;
+		int d = shf_natural(l->tensors[look].name, name);
+
+		if (d == 0)
+			return (int64_t)look;
+		if ((c < 0) != (d < 0))
+			return c < 0 ? find_between(l, at + far / 2, look, name)
+			             : find_between(l, look, at - far / 2, name);
+		far *= 2;
+	}
+	return c < 0 ? find_between(l, at + far / 2, hi, name)
+	             : find_between(l, lo, at - far / 2, name);
 }
 
 const char *shf_layout_tied_to(const struct shf_layout *l, const char *family, const char *name)

@@ -59,6 +59,10 @@ int shf_layout_header(const struct shf_layout *l, uint32_t file, struct shf_buf 
                       struct sheaf_error *err);
 /* Number of a tensor, or -1. */
 int64_t shf_layout_find(const struct shf_layout *l, const char *family, const char *name);
+/* The same in family number `family`, from tensor `near` of it on: names that are near each other
+ * in the order are found with few looks. */
+int64_t shf_layout_find_near(const struct shf_layout *l, uint32_t family, uint32_t near,
+                             const char *name);
 int64_t shf_layout_family(const struct shf_layout *l, const char *family);
 /* Where a tied name's bytes are: NULL if it is not tied. */
 const char *shf_layout_tied_to(const struct shf_layout *l, const char *family, const char *name);

@@ -52,15 +52,18 @@ static void put(struct shf_buf *b, const struct desc *d)
 	shf_buf_add(b, d->to ? d->to : "", to);
 }
 
-static char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n)
+/* same: a text that it may be once more, or NULL. */
+static const char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n, const char *same)
 {
 	const uint8_t *p = shf_cur_bytes(c, n);
 
+	if (p && same && strlen(same) == n && memcmp(same, p, n) == 0)
+		return same;
 	return p ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
 }
 
-/* 0, ENOMEM, or EBUG: what ranks say to each other is our own. */
-static int get(struct shf_cur *c, struct shf_arena *arena, struct desc *d)
+/* last: the one read before it, or NULL. 0, ENOMEM, or EBUG: what ranks say is our own. */
+static int get(struct shf_cur *c, struct shf_arena *arena, const struct desc *last, struct desc *d)
 {
 	size_t family, name, to;
 
@@ -76,9 +79,9 @@ static int get(struct shf_cur *c, struct shf_arena *arena, struct desc *d)
 		return SHEAF_EBUG;
 	for (int i = 0; i < d->ndim; i++)
 		d->shape[i] = (int64_t)shf_cur_u64(c);
-	d->family = text_of(arena, c, family);
-	d->name = text_of(arena, c, name);
-	d->to = text_of(arena, c, to);
+	d->family = text_of(arena, c, family, last ? last->family : NULL);
+	d->name = text_of(arena, c, name, NULL);
+	d->to = text_of(arena, c, to, "");
 	if (c->bad)
 		return SHEAF_EBUG;
 	return d->family && d->name && d->to ? 0 : SHEAF_ENOMEM;
@@ -87,7 +90,7 @@ static int get(struct shf_cur *c, struct shf_arena *arena, struct desc *d)
 static int order(const void *a, const void *b)
 {
 	const struct desc *x = a, *y = b;
-	int c = shf_family_order(x->family, y->family);
+	int c = x->family == y->family ? 0 : shf_family_order(x->family, y->family);
 
 	if (c == 0)
 		c = shf_natural(x->name, y->name);
@@ -98,9 +101,20 @@ static int order(const void *a, const void *b)
 	return c;
 }
 
+static void sort(struct desc *d, size_t n)
+{
+	size_t i = 1;
+
+	while (i < n && order(&d[i - 1], &d[i]) <= 0)
+		i++;
+	if (i < n) /* often they are sorted: one rank's are, and a home's that is alone */
+		qsort(d, n, sizeof(*d), order);
+}
+
 static bool same_name(const struct desc *a, const struct desc *b)
 {
-	return strcmp(a->family, b->family) == 0 && strcmp(a->name, b->name) == 0;
+	return (a->family == b->family || strcmp(a->family, b->family) == 0) &&
+	       strcmp(a->name, b->name) == 0;
 }
 
 static char *print(const struct desc *d, char *text, size_t n)
@@ -120,8 +134,7 @@ static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
 	size_t kept = 0;
 	char one[240], two[240];
 
-	if (*n)
-		qsort(d, *n, sizeof(*d), order);
+	sort(d, *n);
 	for (size_t i = 0; i < *n; i++) {
 		struct desc *last = kept ? &d[kept - 1] : NULL;
 
@@ -215,7 +228,7 @@ static int read_all(const struct shf_buf *in, struct shf_arena *arena, struct de
 			}
 			*out = more;
 		}
-		rc = get(&c, arena, &(*out)[*n]);
+		rc = get(&c, arena, *n ? &(*out)[*n - 1] : NULL, &(*out)[*n]);
 		*n += rc == 0;
 	}
 	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", sheaf_strerror(rc)) : 0;
@@ -286,8 +299,7 @@ static int share(struct shf_team *team, const struct shf_buf *in, struct shf_lay
 	if (rc == 0) {
 		rc = read_all(&all, &l->arena, &d, &n, err);
 		if (rc == 0) {
-			if (n)
-				qsort(d, n, sizeof(*d), order);
+			sort(d, n);
 			rc = fill_tensors(l, d, n, err);
 		}
 		rc = shf_agree(team, rc, err);

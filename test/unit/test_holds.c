@@ -214,6 +214,39 @@ static bool is_mixed(const struct world *w)
 	return false;
 }
 
+/* From wherever the search begins. */
+static void check_near(const struct world *w, uint64_t *s, uint32_t t)
+{
+	const struct shf_layout *l = &w->layout;
+	const struct shf_lt_family *fam = &l->families[l->tensors[t].family];
+	uint32_t near = fam->first_tensor + (uint32_t)below(s, fam->tensors_n + 1);
+	char none[64];
+
+	CHECK_INT(shf_layout_find_near(l, l->tensors[t].family, near, l->tensors[t].name), t);
+	snprintf(none, sizeof(none), "%s.none", l->tensors[t].name);
+	CHECK_INT(shf_layout_find_near(l, l->tensors[t].family, near, none), -1);
+	snprintf(none, sizeof(none), "%c", below(s, 2) ? '0' : 'z'); /* before all, behind all */
+	CHECK_INT(shf_layout_find_near(l, l->tensors[t].family, near, none), -1);
+}
+
+TEST(a_tensor_is_found_from_wherever_the_search_begins)
+{
+	uint64_t s = SEED + 1;
+	size_t looks = 0;
+
+	for (int round = 0; round < ROUNDS / 4; round++) {
+		struct world w;
+
+		world_make(&s, &w);
+		for (uint32_t t = 0; t < w.layout.tensors_n; t++)
+			for (int k = 0; k < 20; k++, looks++)
+				check_near(&w, &s, t);
+		world_free(&w);
+	}
+	print_message("# %zu looks; seed %llx\n", looks, (unsigned long long)(SEED + 1));
+	CHECK(looks > 5000);
+}
+
 TEST(every_home_is_told_of_every_box_that_meets_its_stripes)
 {
 	uint64_t s = SEED;
