@@ -45,6 +45,18 @@ static int add_box(void *arg, const struct shf_box *box)
 	return 0;
 }
 
+#define AHEAD 8
+
+/* What of a slice is looked at soon comes into the cache meanwhile: in the order of tensors slices
+ * lie far apart. */
+static void slice_ahead(const struct shf_slice *s)
+{
+	const char *p = (const char *)s;
+
+	for (size_t at = 0; at < offsetof(struct shf_slice, items); at += 64)
+		__builtin_prefetch(p + at);
+}
+
 int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
                    const struct shf_slice *(*slice)(const void *arg, uint32_t i), const void *arg,
                    struct sheaf_error *err)
@@ -59,6 +71,8 @@ int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
 		const struct shf_slice *s = slice(arg, shf_key_item(words[i]));
 		struct adding a = { h, s, shf_key_of(words[i]), shf_key_item(words[i]) };
 
+		if (n - i > AHEAD)
+			slice_ahead(slice(arg, shf_key_item(words[i + AHEAD])));
 		if (!s->empty && shf_mem_boxes(&s->mem, add_box, &a) != 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for the boxes of %s",
 			                s->name);
@@ -85,18 +99,27 @@ size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 
 struct finding {
 	const struct shf_layout *layout;
-	const char *family;             /* borrowed: the text that was looked up last */
-	int64_t family_i;
+	struct {
+		const char *text;       /* borrowed: slices of a family share it */
+		int64_t number;
+	} known[SHF_FAMILIES_KNOWN];
+	size_t known_n;
 	uint32_t *next;                 /* owned; by family: the tensor after the one found last */
 };
 
-static void find_family(struct finding *f, const char *family)
+static int64_t find_family(struct finding *f, const char *family)
 {
-	if (f->family == family)
-		return;
-	f->family = family;
-	if (f->family_i < 0 || strcmp(f->layout->families[f->family_i].name, family) != 0)
-		f->family_i = shf_layout_family(f->layout, family);
+	int64_t number;
+
+	for (size_t i = 0; i < f->known_n; i++)
+		if (f->known[i].text == family)
+			return f->known[i].number;
+	number = shf_layout_family(f->layout, family);
+	if (f->known_n < SHF_FAMILIES_KNOWN) {
+		f->known[f->known_n].text = family;
+		f->known[f->known_n++].number = number;
+	}
+	return number;
 }
 
 /* Tensors that are likely to be sought soon come into the cache meanwhile: what a rank holds is far
@@ -105,11 +128,11 @@ static void look_ahead(const struct shf_layout *l, const struct shf_lt_family *f
 {
 	int64_t end = (int64_t)fam->first_tensor + fam->tensors_n;
 
-	if (t + 8 >= end)
+	if (t + AHEAD >= end)
 		return;
-	__builtin_prefetch(&l->tensors[t + 8]);
-	__builtin_prefetch(l->tensors[t + 4].name);
-	__builtin_prefetch(l->tensors[t + 4].name + 64);
+	__builtin_prefetch(&l->tensors[t + AHEAD]);
+	__builtin_prefetch(l->tensors[t + AHEAD / 2].name);
+	__builtin_prefetch(l->tensors[t + AHEAD / 2].name + 64);
 }
 
 /* States are mostly described in the order of their tensors: the one sought is then the next of its
@@ -118,19 +141,18 @@ static int64_t find_next(struct finding *f, const struct shf_slice *s)
 {
 	const struct shf_layout *l = f->layout;
 	const struct shf_lt_family *fam;
-	int64_t t;
+	int64_t family = find_family(f, s->family), t;
 
-	find_family(f, s->family);
-	if (f->family_i < 0)
+	if (family < 0)
 		return -1;
-	fam = &l->families[f->family_i];
-	t = f->next[f->family_i];
+	fam = &l->families[family];
+	t = f->next[family];
 	look_ahead(l, fam, t);
 	if (t >= fam->first_tensor + (int64_t)fam->tensors_n ||
 	    strcmp(l->tensors[t].name, s->stored) != 0)
-		t = shf_layout_find_near(l, (uint32_t)f->family_i, (uint32_t)t, s->stored);
+		t = shf_layout_find_near(l, (uint32_t)family, (uint32_t)t, s->stored);
 	if (t >= 0)
-		f->next[f->family_i] = (uint32_t)t + 1;
+		f->next[family] = (uint32_t)t + 1;
 	return t;
 }
 
@@ -161,7 +183,7 @@ int shf_holds_state(struct shf_holds *h, const struct shf_layout *l,
                     const struct sheaf_state *state, const char *const *ignore,
                     struct sheaf_error *err)
 {
-	struct finding f = { .layout = l, .family_i = -1,
+	struct finding f = { .layout = l,
 	                     .next = shf_alloc(l->families_n, sizeof(*f.next)) };
 	uint64_t *words = shf_alloc(state->n, 2 * sizeof(*words));
 	size_t n = 0;
