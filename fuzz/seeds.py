@@ -192,12 +192,19 @@ SUMS = [
 ] + [sums(TWO, patch={at: 1}) for at in (16, 24, 40, 48, 88, 128, 136, 144, 152, 192, 193, 212,
                                          216, 224, 242, 244)]
 
+# Directories: what it is, how it is loaded, then bends of 8 bytes (fuzz/world.h).
+BENDS = 42
+DIR = [bytes([what, use]) for what in (2, 4, 9, 16, 22, 24, 1) for use in (0, 5, 32)]
+DIR += [bytes([(0, 18, 1)[kind % 3], 1]) + struct.pack("<4BI", kind, which, part, how, value)
+        for kind in range(BENDS)
+        for which, part, how, value in ((0, 1, 0, 1), (3, 7, 3, 9), (6, 4, 2, 2**32 - 1))]
+
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "corpus")
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
-                           ("manifest", MANIFEST), ("sums", SUMS)):
+                           ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):
