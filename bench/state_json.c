@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define FILE_MAX_BYTES ((size_t)1 << 30)
 
@@ -203,10 +204,16 @@ int wl_model_read(struct wl_model *m, const char *path, struct sheaf_error *err)
 	FILE *f = fopen(path, "rbe");
 	size_t n = 0, cap = 0, got;
 	char *text = NULL, *more;
+	struct stat st;
 	int rc = 0;
 
 	if (!f)
 		return wl_fail(err, SHEAF_ENOENT, "%.300s: %s", path, strerror(errno));
+	/* A device has no end. A pipe may be somebody's `<(command)`. */
+	if (fstat(fileno(f), &st) == 0 && (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode))) {
+		fclose(f);
+		return wl_fail(err, SHEAF_ENOENT, "%.300s: is a device, not a file", path);
+	}
 	for (;;) {
 		if (cap - n < 65536) {
 			cap = cap ? 2 * cap : 131072;

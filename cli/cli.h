@@ -66,6 +66,7 @@ json_t *cli_str(const char *text);              /* NULL or "": null */
 json_t *cli_num(int64_t v);                     /* -1: null */
 void cli_line(json_t *object);                  /* one line on stdout; steals */
 void cli_part(json_t *value);                   /* the same without the end of line; steals */
+void cli_open(json_t *object);                  /* and without its closing brace; steals */
 void cli_shape(FILE *f, int ndim, const int64_t *shape);        /* [3, 4] */
 json_t *cli_shape_json(int ndim, const int64_t *shape);
 

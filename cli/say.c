@@ -49,17 +49,38 @@ json_t *cli_num(int64_t v)
 	return v == -1 ? json_null() : json_integer(v);
 }
 
+/* What jansson takes for a letter and a terminal does not. */
+static int put_ascii(const char *text, size_t n, void *f)
+{
+	for (size_t i = 0; i < n; i++)
+		if (text[i] == 0x7f)
+			fputs("\\u007f", f);
+		else
+			fputc(text[i], f);
+	return 0;
+}
+
 static void dump(FILE *f, json_t *value)
 {
 	if (value)
-		json_dumpf(value, f, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY |
-				    JSON_REAL_PRECISION(9));
+		json_dump_callback(value, put_ascii, f, JSON_COMPACT | JSON_ENSURE_ASCII |
+				   JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
 	json_decref(value);
 }
 
 void cli_part(json_t *value)
 {
 	dump(stdout, value);
+}
+
+void cli_open(json_t *object)
+{
+	char *text = json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+
+	if (text && *text)
+		put_ascii(text, strlen(text) - 1, stdout);
+	free(text);
+	json_decref(object);
 }
 
 void cli_line(json_t *object)

@@ -115,7 +115,6 @@ static void head_json(struct sheaf_step *step, const struct sheaf_step_info *inf
 {
 	struct families fs;
 	json_t *names = json_array(), *head;
-	char *text;
 
 	families_count(&fs, step);
 	for (size_t i = 0; i < fs.n; i++)
@@ -128,12 +127,7 @@ static void head_json(struct sheaf_step *step, const struct sheaf_step_info *inf
 			 names, "ranks", (int)info->ranks, "bytes", (json_int_t)info->bytes,
 			 "notes", notes_json(step));
 	json_object_set_new(head, "attached", attached_json(step));
-	text = json_dumps(head, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
-	/* All but the closing brace: the tensors follow one by one, however many they are. */
-	if (text && *text)
-		fwrite(text, 1, strlen(text) - 1, stdout);
-	free(text);
-	json_decref(head);
+	cli_open(head); /* the tensors follow one by one, however many they are */
 }
 
 static void head_line(const char *key, const char *value)

@@ -6,6 +6,8 @@
 #include <string.h>
 #include "workload.h"
 
+#define CONFIG_MAX (1u << 20)           /* as values it takes some twenty times its text */
+
 struct hf {
 	const struct cli_args *a;
 	struct sheaf_step *step;
@@ -58,10 +60,11 @@ static void check_config(struct hf *h)
 		say(h, true, "config", "config.json", "is absent, so no loader knows what this is");
 		return;
 	}
-	if (sheaf_step_file(h->step, "config.json", &bytes, &n) == 0)
+	if (sheaf_step_file(h->step, "config.json", &bytes, &n) == 0 && n <= CONFIG_MAX)
 		h->config = json_loadb(bytes, n, 0, NULL);
 	if (!json_is_object(h->config)) {
-		say(h, true, "config", "config.json", "is no JSON object, or damaged");
+		say(h, true, "config", "config.json", "is no JSON object of up to 1 MiB, "
+		    "or damaged");
 		return;
 	}
 	arch = json_object_get(h->config, "architectures");

@@ -239,10 +239,15 @@ SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char *
 {
 	if (!step)
 		return SHEAF_EINVAL;
-	for (size_t k = 0; k < step->plain_n; k++) {
+	/* From the last answer on: whoever asks for all of them asks in order. */
+	size_t at = i < step->told_i ? 0 : step->told_i;
+
+	for (size_t k = at ? step->told_k : 0; k < step->plain_n; k++) {
 		/* Index files are ours, not attached, though the manifest lists them too. */
-		if (!shf_attached_is_valid(step->plain[k].name) || i-- > 0)
+		if (!shf_attached_is_valid(step->plain[k].name) || at++ < i)
 			continue;
+		step->told_i = i;
+		step->told_k = k;
 		if (file)
 			*file = step->plain[k].name;
 		if (bytes)

@@ -174,6 +174,9 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
+	if (st.type != SHF_T_FILE)
+		return shf_fail(err, step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
+		                "%s/%s: no plain file", step->path, name);
 	*file_bytes = st.bytes;
 	rc = check_size(step, f, st.bytes, err);
 	if (rc == 0)

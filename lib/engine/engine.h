@@ -47,6 +47,7 @@ struct sheaf_step {
 	size_t files_n;
 	struct shf_mf_file *plain;      /* attached or, foreign, plain files beside the weights */
 	size_t plain_n;
+	size_t told_i, told_k;          /* sheaf_step_file_at: file told_i is plain[told_k] */
 };
 int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err);
@@ -56,6 +57,9 @@ int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_
 void shf_step_put(struct sheaf_step *step);
 /* Descriptor of file f, opened when first wanted. Negative code. [local] */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
+/* SHF_O_NOFOLLOW, or 0 for what was opened by its path: that may be a hub cache, whose files are
+ * links. */
+int shf_step_follow(const struct sheaf_step *step);
 /* Another descriptor of it, past the page cache, or 0: there is none. [local] */
 int shf_step_direct(struct sheaf_step *step, uint32_t f);
 /* Those of the files before `end`, of which nothing is under way. They open again when wanted. */

@@ -116,12 +116,12 @@ static void tell_release(struct tell *t)
 }
 
 /* A whole file of at most `max` bytes. A negative errno, or -EFBIG. */
-static int slurp(const struct shf_sys *sys, int dir, const char *name, uint64_t max,
+static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
                  struct shf_buf *out)
 {
 	struct shf_stat st;
 	int64_t got;
-	int fd = sys->ops->open(sys->arg, dir, name, 0, 0), rc = fd;
+	int fd = sys->ops->open(sys->arg, dir, name, flags, 0), rc = fd;
 
 	if (fd < 0)
 		return fd;
@@ -162,7 +162,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s", path);
 	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
-	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_MANIFEST_MAX, &t.manifest);
+	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
+	                           &t.manifest);
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
 	if (dir >= 0)
 		sys->ops->close(sys->arg, dir);
@@ -328,6 +329,28 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	return rc;
 }
 
+static bool has_shard(const struct names *l, const char *name, int head, unsigned j, unsigned n,
+                      char want[300])
+{
+	snprintf(want, 300, "%.*s-%05u-of-%05u.safetensors", head, name, j, n);
+	return has(l, want);
+}
+
+/* Shard k of n: its neighbours are there, and so by turns all of them; to look for each from each
+ * would take for ever where there are many. Else the first that is not there. */
+static bool is_whole(const struct names *l, const char *name, int head, unsigned k, unsigned n,
+                     char want[300])
+{
+	unsigned before = k < 2 ? 1 : k - 1 < n ? k - 1 : n, after = k < n ? k + 1 : n;
+
+	if (n == 0 || (has_shard(l, name, head, before, n, want) &&
+	               has_shard(l, name, head, after, n, want)))
+		return true;
+	for (unsigned j = 1; j <= n && has_shard(l, name, head, j, n, want); j++)
+		;
+	return false;
+}
+
 /* Without an index: model.safetensors, or every shard; a shard that its own name misses is told. */
 static int files_of_names(struct tell *t, const char *path, const struct names *l,
                           struct sheaf_error *err)
@@ -337,6 +360,7 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 	for (size_t i = 0; i < l->n; i++) {
 		unsigned k, n;
 		const char *dash = NULL;
+		char want[300];
 
 		if (!ends_in(l->a[i], ".safetensors") ||
 		    (one && strcmp(l->a[i], "model.safetensors")))
@@ -347,15 +371,8 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 			dash = p;
 		if (!dash || dash - l->a[i] < 6 || sscanf(dash - 6, "-%5u-of-%5u.", &k, &n) != 2)
 			continue;
-		for (unsigned j = 1; j <= n && n < 100000; j++) {
-			char want[300];
-
-			snprintf(want, sizeof(want), "%.*s-%05u-of-%05u.safetensors",
-			         (int)(dash - 6 - l->a[i]), l->a[i], j, n);
-			if (!has(l, want))
-				return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is not there", path,
-						want);
-		}
+		if (!is_whole(l, l->a[i], (int)(dash - 6 - l->a[i]), k, n, want))
+			return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is not there", path, want);
 	}
 	if (t->files_n == 0)
 		return shf_fail(err, SHEAF_EFORMAT, "%s: no sheaf.json and no *.safetensors, so no "
@@ -376,7 +393,7 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 		qsort(l.a, l.n, sizeof(*l.a), text_order);
 	index = rc == 0 ? index_of(&l) : NULL;
 	if (index) {
-		rc = slurp(sys, dir, index, INDEX_MAX, &t->index);
+		rc = slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
 		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s/%s", path, index)
 		            : files_of_index(t, path, index, &l, err);
 	} else if (rc == 0) {
@@ -404,7 +421,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", path);
-	rc = slurp(sys, dir, "sheaf.json", SHF_MANIFEST_MAX, &t->manifest);
+	rc = slurp(sys, dir, "sheaf.json", 0, SHF_MANIFEST_MAX, &t->manifest);
 	if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
 	else if (rc == -EINVAL || rc == -EISDIR)

@@ -16,14 +16,17 @@
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
 
+int shf_step_follow(const struct sheaf_step *step)
+{
+	return step->run->foreign ? 0 : SHF_O_NOFOLLOW;
+}
+
 /* A descriptor of file f, or a negative errno and which path it is about. */
 static int open_file(const struct sheaf_step *step, uint32_t f, int flags, char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;
 	const char *name = step->layout.files[f].name, *slash = strrchr(name, '/');
-	/* Foreign directories may be hub caches, whose files are links. */
-	int follow = step->number >= 0 && !step->run->foreign ? SHF_O_NOFOLLOW : 0;
-	int dir = step->dir, fd;
+	int follow = shf_step_follow(step), dir = step->dir, fd;
 
 	where[0] = '\0';
 	if (slash) {
@@ -231,28 +234,67 @@ static int tables(struct sheaf_step *step, struct sheaf_error *err)
 
 /* ---- sums: rank 0 reads the table, all check it ---- */
 
+static int sums_open_file(struct sheaf_step *step)
+{
+	const struct shf_sys *sys = step->run->sys;
+	int fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", shf_step_follow(step), 0);
+
+	if (fd == -ENOENT || fd == -ELOOP)
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s", step->path,
+		                fd == -ENOENT ? "gone" : "gone; what has its name is a link");
+	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
+}
+
+/* Before memory is taken for all of a table that says it is large: is it one, and can the headers
+ * of the files have so much in them? */
+static int sums_fit(struct sheaf_step *step, int fd, uint64_t want)
+{
+	const struct shf_sys *sys = step->run->sys;
+	uint8_t head[SHF_SUMS_HEADER];
+	struct shf_sums_head h;
+	char where[600];
+	int64_t got;
+	int rc;
+
+	if (want <= SHF_SUMS_SMALL)
+		return 0;
+	snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);
+	got = sys->ops->pread(sys->arg, fd, head, sizeof(head), 0);
+	if (got < 0)
+		return shf_fail_sys(&step->sums_err, (int)-got, "%s", where);
+	if ((size_t)got < sizeof(head))
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s: short", where);
+	rc = shf_sums_get_head(&h, head, want, where, &step->sums_err);
+	if (rc == 0 && !shf_sums_is_likely(&h, &step->manifest))
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s: lists more tensors and blocks "
+		              "than the files that the manifest names can have", where);
+	return rc;
+}
+
 static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 {
 	const struct shf_sys *sys = step->run->sys;
 	uint64_t want = step->manifest.sums.bytes;
 	struct shf_stat st;
 	int64_t got = 0;
-	int fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", 0, 0), rc = fd;
+	int fd = sums_open_file(step), rc = fd;
 
 	if (fd < 0)
-		return fd == -ENOENT
-			   ? shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone",
-				      step->path)
-			   : shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path);
+		return fd;
 	rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
+	else if (st.type != SHF_T_FILE)
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone; what has its "
+		              "name is no plain file", step->path);
 	else if (st.bytes != want)
 		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT,
 			      "%s/sheaf.sums: %" PRIu64 " bytes, the "
 			      "manifest says %" PRIu64,
 			      step->path, st.bytes, want);
-	else if (!shf_buf_extend(out, (size_t)want))
+	else
+		rc = sums_fit(step, fd, want);
+	if (rc == 0 && !shf_buf_extend(out, (size_t)want))
 		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM,
 			      "no memory for %" PRIu64 " bytes of sums", want);
 	if (rc == 0)
@@ -327,7 +369,7 @@ static void lease_take(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
 
-	step->lease = sys->ops->open(sys->arg, step->dir, "sheaf.json", 0, 0);
+	step->lease = sys->ops->open(sys->arg, step->dir, "sheaf.json", shf_step_follow(step), 0);
 	if (step->lease >= 0)
 		(void)sys->ops->lock(sys->arg, step->lease, false);
 }
@@ -437,7 +479,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 		if (rc == 0) {
 			step->dir =
 			    sys->ops->open(sys->arg, found.in_run ? step->run->store.dir : SHF_CWD,
-					   found.in_run ? found.name : found.dir, SHF_O_DIR, 0);
+					   found.in_run ? found.name : found.dir,
+					   SHF_O_DIR | shf_step_follow(step), 0);
 			if (step->dir < 0)
 				rc = shf_fail_sys(err, -step->dir, "%s", step->path);
 		}
@@ -541,15 +584,17 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 		char folder[64];
 
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - f->name), f->name);
-		dir = sys->ops->open(sys->arg, step->dir, folder, SHF_O_DIR, 0);
+		dir = sys->ops->open(sys->arg, step->dir, folder,
+		                     SHF_O_DIR | shf_step_follow(step), 0);
 		if (dir < 0)
 			return shf_fail_sys(err, -dir, "%s/%s", step->path, folder);
 	}
-	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : f->name, 0, 0);
+	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : f->name, shf_step_follow(step), 0);
 	if (slash)
 		sys->ops->close(sys->arg, dir);
-	if (fd == -ENOENT && step->sound)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone", step->path, f->name);
+	if ((fd == -ENOENT || fd == -ELOOP) && step->sound)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, f->name,
+		                fd == -ELOOP ? "; what has its name is a link" : "");
 	if (fd < 0)
 		return shf_fail_sys(err, -fd, "%s/%s", step->path, f->name);
 	got = sys->ops->fstat(sys->arg, fd, &st);

@@ -226,6 +226,7 @@ void shf_verify_headers(struct shf_verify *v)
 /* ---- indexes ---- */
 
 #define INDEX_TAIL ".safetensors.index.json"
+#define INDEX_MAX (UINT64_C(256) << 20) /* that is kept while it is read */
 
 static const struct shf_lt_family *index_family(const struct shf_verify *v, const char *name)
 {
@@ -345,7 +346,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 {
 	const struct sheaf_step *step = v->step;
 	const struct shf_sys *sys = step->run->sys;
-	const struct shf_lt_family *fam = v->sums ? index_family(v, m->name) : NULL;
+	bool keep = v->sums && m->bytes <= INDEX_MAX;
+	const struct shf_lt_family *fam = keep ? index_family(v, m->name) : NULL;
 	struct shf_verify_at at = SHF_AT_FILE(m->name);
 	struct shf_buf text = SHF_BUF_INIT;
 	struct sheaf_error e;

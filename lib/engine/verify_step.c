@@ -49,8 +49,7 @@ void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e)
 
 int shf_verify_follow(const struct shf_verify *v)
 {
-	/* Foreign directories may be hub caches, whose files are links. */
-	return v->step->number >= 0 && !v->step->run->foreign ? SHF_O_NOFOLLOW : 0;
+	return shf_step_follow(v->step);
 }
 
 int shf_verify_enter(const struct shf_verify *v, const char *name, const char **base)

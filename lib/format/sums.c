@@ -175,6 +175,24 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 	return 0;
 }
 
+/* The shortest entry of a header: "a":{"dtype":"U8","shape":[],"data_offsets":[0,0]} */
+#define ENTRY_MIN 40
+#define FAMILY_MAX 34                   /* a family and its two NULs */
+
+bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest *m)
+{
+	uint64_t blocks = 0, text = 0;
+
+	for (size_t i = 0; i < m->files_n; i++) {
+		uint64_t n = m->files[i].bytes, max = 8 + SHF_ST_HEADER_MAX;
+
+		blocks += n / BLOCK_BYTES + (n % BLOCK_BYTES != 0);
+		text += n < max ? n : max;
+	}
+	return h->blocks_n <= blocks && h->tensors_n <= text / ENTRY_MIN &&
+	       h->names_bytes <= text + h->tensors_n * FAMILY_MAX;
+}
+
 struct shf_sums_file shf_sums_file(const struct shf_sums *s, uint64_t i)
 {
 	assert(i < s->head.files_n);
