@@ -192,19 +192,52 @@ SUMS = [
 ] + [sums(TWO, patch={at: 1}) for at in (16, 24, 40, 48, 88, 128, 136, 144, 152, 192, 193, 212,
                                          216, 224, 242, 244)]
 
+OWNER = b"sheaf-owner 1\nhost node\nboot 0-0\npid_ns 1\npid 2\nstart 3\nsession " + \
+    b"0123456789abcdef" * 2 + b"\n"
+JOURNAL = b"sheaf-rewind 1\nto 6\nmove 8 0123456789abcdef\nmove 7 ----------------\n"
+TEXT = [
+    b"\0sheaf-run 1\n" + b"0f" * 16 + b"\n", b"\0sheaf-run 2\nx\n", b"\0", b"\0sheaf-run 1\n",
+    b"\2" + OWNER, b"\2" + OWNER + b"sum %016x\n" % crc(OWNER), b"\2" + OWNER.replace(b"2", b"-1"),
+    b"\1" + JOURNAL, b"\1" + JOURNAL + b"sum %016x\n" % crc(JOURNAL), b"\1sheaf-rewind 1\nto 1\n",
+    b"\3k", b"\3b\n", b"\3x", b"\3kk", b"\4checkpoint-7", b"\4checkpoint-9223372036854775807",
+    b"\4checkpoint-9223372036854775808", b"\4checkpoint-007", b"\0047-" + b"0123456789abcdef" * 2,
+]
+
+
+def described(*tensors, **more):
+    return json.dumps({"tensors": [dict({"dtype": "F32"}, **t) for t in tensors], **more}).encode()
+
+
+STATE = [
+    described({"name": "a", "shape": [4, 6], "tp_axis": 0}, {"name": "s", "shape": []}),
+    described({"name": "a", "shape": [5, 7], "tp_axis": 1, "stage": 0}, adam=True),
+    described({"name": "a", "shape": [3]}, {"name": "b", "shape": [3], "tied_to": "a"}),
+    described({"name": "e", "shape": [2, 2], "expert": 0, "experts": 4}),
+    described({"name": "a", "shape": [2**40, 2**40]}), described({"name": "a", "shape": [0, 9]}),
+    described({"name": "q", "dtype": "F4", "shape": [6, 4], "tp_axis": 0}),
+    described({"name": "a", "shape": [1] * 9}), described({"name": "", "shape": [1]}),
+    described({"name": "a", "shape": [-1]}), described({"name": "a", "shape": [1], "tp_axis": 1}),
+    b'{"tensors": {}}', b'{}', b'[]', b'{"tensors": [], "x": 1}', b'{"tensors": [1]}',
+]
+
 # Directories: what it is, how it is loaded, then bends of 8 bytes (fuzz/world.h).
-BENDS = 42
+BENDS = 43
 DIR = [bytes([what, use]) for what in (2, 4, 9, 16, 22, 24, 1) for use in (0, 5, 32)]
 DIR += [bytes([(0, 18, 1)[kind % 3], 1]) + struct.pack("<4BI", kind, which, part, how, value)
         for kind in range(BENDS)
         for which, part, how, value in ((0, 1, 0, 1), (3, 7, 3, 9), (6, 4, 2, 2**32 - 1))]
+
+# Tables that say that they are longer than memory.
+DIR += [bytes([0, 1]) + struct.pack("<4BI", BENDS - 1, 0, part, 1, 0xE0000000)
+        for part in range(3)]
 
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "corpus")
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
-                           ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR)):
+                           ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
+                           ("text", TEXT), ("state", STATE)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):

@@ -24,7 +24,7 @@ enum world_bend {
 	BEND_INDEX_BYTE, BEND_INDEX_TEXT, BEND_INDEX_CUT,
 	BEND_GONE, BEND_DIRECTORY, BEND_LINK, BEND_OTHER, BEND_REFUSED, BEND_BROKEN, BEND_CHANGES,
 	BEND_SIZE, BEND_RENAMED, BEND_EXTRA, BEND_FILE_BYTE,
-	BEND_DOT_BYTE, BEND_DOT_TEXT, BEND_KINDS
+	BEND_DOT_BYTE, BEND_DOT_TEXT, BEND_SUMS_LONG, BEND_KINDS
 };
 enum { WORLD_BENDS = 48, WORLD_TENSORS = 12, WORLD_FILES = 5, WORLD_DIMS = 10 };
 struct bend {
@@ -55,7 +55,7 @@ struct world {
 	struct world_file files[WORLD_FILES];
 	int files_n, families_n;
 	struct shf_buf sums, index;
-	uint64_t sums_crc;
+	uint64_t sums_crc, sums_size;
 	uint64_t input;                 /* bytes of all files, as long as they say, up to a bound */
 };
 

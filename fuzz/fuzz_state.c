@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The description of a state that `sheaf plan` and sheaf-bench read: what is taken can be cut over
+ * a mesh, and what each rank then holds adds up to it. */
+#include "fuzz.h"
+#include "workload.h"
+
+#define ITEMS_MAX (INT64_C(1) << 40)    /* of one tensor that is cut */
+
+static void cut(const struct wl_model *m)
+{
+	struct sheaf_error err = { .msg = "" };
+	struct wl_layout l;
+	int64_t items = 0, want = 0;
+
+	MUST(wl_layout_parse(&l, "tp=2", NULL, 0, &err) == 0);
+	for (size_t i = 0; i < m->n; i++) {
+		if (wl_items(&m->t[i]) > ITEMS_MAX || m->t[i].experts > 1 || m->stages > 1)
+			return;
+		/* What tp does not cut, both ranks hold. */
+		want += m->t[i].tied_to ? 0 : wl_items(&m->t[i]) * (m->t[i].tp_axis < 0 ? 2 : 1);
+	}
+	for (int64_t rank = 0; rank < 2; rank++) {
+		struct wl_held held = { 0 };
+
+		if (wl_held_init(&held, m, &l, rank, false, &err) < 0) {
+			MUST(err.msg[0]);
+			return;
+		}
+		for (size_t i = 0; i < held.n; i++)
+			items += m->t[held.p[i].tensor].tied_to ? 0 : held.p[i].items;
+		wl_held_release(&held);
+	}
+	MUST(items == want);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct sheaf_error err = { .msg = "" };
+	struct wl_model m = { 0 };
+	int rc = wl_model_parse(&m, (const char *)data, size, "input", &err);
+
+	if (rc == 0)
+		rc = wl_model_seal(&m, &err);
+	MUST(rc == 0 || (rc < 0 && err.msg[0]));
+	if (rc == 0)
+		cut(&m);
+	wl_model_release(&m);
+	return 0;
+}
