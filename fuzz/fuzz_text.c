@@ -65,7 +65,7 @@ static void in_run(uint8_t *text, size_t n, const char *folder, const char *name
 	MUST(rc == 0 || err.msg[0]);
 	if (rc == 0) {
 		MUST(s.run[0] == '\0' || shf_id_is_valid(s.run, 32));
-		mark = shf_mark_read(&s, 7);
+		mark = shf_mark_read(&s, 7, NULL);
 		MUST(mark == 'k' || mark == 'b' || mark == 0 || mark == '?');
 		MUST(shf_store_list(&s, &list, &err) == 0 && list.n == 0);
 		shf_list_release(&list);
