@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "decimal.h"
+
+#include <string.h>
+
+#define EXPONENT_MAX 1000000
+#define TEXT_MAX 4096   /* of zeros, mostly */
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+/* A digit of the mantissa. Zeros wait until something follows them. */
+struct taking {
+	struct shf_decimal *d;
+	int zeros;                      /* seen behind the last digit that was taken */
+	bool any, point, full;
+};
+
+static void take(struct taking *t, char c)
+{
+	struct shf_decimal *d = t->d;
+
+	t->any = true;
+	if (c == '0' && d->n == 0) {
+		d->at -= t->point;
+		return;
+	}
+	d->at += !t->point;
+	if (c == '0') {
+		t->zeros++;
+		return;
+	}
+	if (d->n + t->zeros >= SHF_DECIMAL_DIGITS) {
+		t->full = true;
+		return;
+	}
+	memset(d->digits + d->n, '0', (size_t)t->zeros);
+	d->n += t->zeros;
+	d->digits[d->n++] = c;
+	t->zeros = 0;
+}
+
+/* What follows the e, to the end of the text. */
+static bool exponent(const char *s, int32_t *at)
+{
+	bool minus = *s == '-';
+	int32_t v = 0;
+
+	s += minus || *s == '+';
+	if (!is_digit(*s))
+		return false;
+	for (; is_digit(*s); s++) {
+		v = 10 * v + (*s - '0');
+		if (v > EXPONENT_MAX)
+			return false;
+	}
+	*at += minus ? -v : v;
+	return *s == '\0';
+}
+
+bool shf_decimal_read(struct shf_decimal *d, const char *text)
+{
+	struct taking t = { .d = d };
+	const char *s = text;
+
+	*d = (struct shf_decimal){ .sign = *s == '-' ? -1 : 1 };
+	s += *s == '-' || *s == '+';
+	for (; is_digit(*s) || (*s == '.' && !t.point); s++) {
+		if (s - text > TEXT_MAX)
+			return false;
+		if (*s == '.')
+			t.point = true;
+		else
+			take(&t, *s);
+	}
+	if (!t.any || t.full)
+		return false;
+	if (*s == 'e' || *s == 'E') {
+		if (!exponent(s + 1, &d->at))
+			return false;
+	} else if (*s) {
+		return false;
+	}
+	if (d->n == 0)
+		d->sign = d->at = 0;
+	return true;
+}
+
+/* Of two that are not zero, without their signs. */
+static int magnitude(const struct shf_decimal *a, const struct shf_decimal *b)
+{
+	int n = a->n < b->n ? a->n : b->n, c;
+
+	if (a->at != b->at)
+		return a->at < b->at ? -1 : 1;
+	c = memcmp(a->digits, b->digits, (size_t)n);
+	return c ? c : a->n - b->n;
+}
+
+int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b)
+{
+	if (a->sign != b->sign)
+		return a->sign - b->sign;
+	return a->sign == 0 ? 0 : a->sign * magnitude(a, b);
+}
