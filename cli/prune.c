@@ -2,6 +2,10 @@
 /* sheaf prune: which steps the keep rules let go; with --apply they go. */
 #include "cli.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
 static void item(void *arg, int64_t step, char what, const char *why)
 {
 	const struct cli_args *a = arg;
@@ -28,12 +32,37 @@ static void log_line(void *arg, int level, const char *line)
 	fputc('\n', stderr);
 }
 
+/* K:NOTE:min|max, note being room for its NOTE. The library says what is no key. */
+static int best(const struct cli_args *a, struct sheaf_opts *opts, char note[80])
+{
+	const char *text = cli_value(a, "best"), *from, *to;
+	char *end;
+	long long k;
+
+	if (!text)
+		return 0;
+	errno = 0;
+	k = strtoll(text, &end, 10);
+	from = *end == ':' ? end + 1 : end;
+	to = strrchr(from, ':');
+	if (*text < '0' || *text > '9' || errno || k < 1 || k > INT32_MAX || *end != ':' || !to ||
+	    to == from || to - from >= 80 || (strcmp(to, ":min") && strcmp(to, ":max")))
+		return cli_usage(a, "--best", "is not K:NOTE:min or K:NOTE:max", "3:loss:min");
+	memcpy(note, from, (size_t)(to - from));
+	note[to - from] = '\0';
+	opts->keep_best = (int32_t)k;
+	opts->best_largest = to[2] == 'a';
+	opts->best_note = note;
+	return 0;
+}
+
 static int run(const struct cli_args *a)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .arg = (void *)(uintptr_t)a };
 	struct sheaf_error err = { .msg = "" };
 	int64_t keep_last = 0, keep_every = 0, grace = 600, timeout = 30000;
 	bool apply = cli_flag(a, "apply");
+	char note[80];
 	struct sheaf_run *r = NULL;
 	struct cli_place place = { 0 };
 	int rc = cli_int(a, "keep-last", 1, INT32_MAX, &keep_last);
@@ -44,8 +73,8 @@ static int run(const struct cli_args *a)
 		rc = cli_int(a, "grace", 0, INT32_MAX, &grace);
 	if (!rc)
 		rc = cli_int(a, "timeout-ms", 1, INT32_MAX, &timeout);
-	if (!rc && cli_value(a, "best"))
-		rc = cli_usage(a, "", "keeping the best is not built yet", "--keep-last is");
+	if (!rc)
+		rc = best(a, &opts, note);
 	if (!rc && !keep_last)
 		rc = cli_usage(a, "--keep-last", "is missing", NULL);
 	if (!rc)
@@ -74,7 +103,7 @@ out:
 static const struct cli_opt opts[] = {
 	{ "keep-last", "N", "keep the newest N" },
 	{ "keep-every", "N", "keep steps that N divides" },
-	{ "best", "K:NOTE:min|max", NULL }, /* known, but not built */
+	{ "best", "K:NOTE:min|max", "keep the K with the least, or largest, note" },
 	{ "apply", NULL, "remove them; without it they are only listed" },
 	{ "grace", "SECONDS", "before removed bytes are deleted (600)" },
 	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },
@@ -83,17 +112,20 @@ static const struct cli_opt opts[] = {
 const struct cli_verb cli_prune = {
 	.name = "prune",
 	.brief = "list, or remove, steps that newer ones replace",
-	.synopsis = "sheaf prune RUN --keep-last N [--keep-every N] [--apply] [--grace SECONDS]",
+	.synopsis = "sheaf prune RUN --keep-last N [--keep-every N] [--best K:NOTE:min|max]\n"
+		    "       [--apply] [--grace SECONDS]",
 	.text = "Says of each step whether it stays or goes, and why. Only steps go that a\n"
 		"newer, verified step of the same branch replaces; marked ones (`sheaf mark`)\n"
 		"stay. The newest step is verified first if that has not been done since its\n"
-		"commit. Removed steps lie in .sheaf/trash for the grace, then their bytes\n"
-		"are deleted.",
+		"commit. --best looks at a note of the steps that is a decimal number, as in\n"
+		"1.25e-3; of equal ones the newer is better, and a step without such a note\n"
+		"is kept by the other rules only. Removed steps lie in .sheaf/trash for the\n"
+		"grace, then their bytes are deleted.",
 	.exits = "  0  listed, or removed\n"
 		 "  1  the newest step is damaged, so nothing goes\n"
 		 "  2  no such run, it is locked, or it could not be read",
 	.examples = "  sheaf prune runs/gpt --keep-last 5 --keep-every 10000\n"
-		    "  sheaf prune runs/gpt --keep-last 5 --keep-every 10000 --apply",
+		    "  sheaf prune runs/gpt --keep-last 5 --best 3:val.loss:min --apply",
 	.opts = opts,
 	.pos_min = 1,
 	.pos_max = 1,

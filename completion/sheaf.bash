@@ -36,7 +36,7 @@ _sheaf()
 	diff) options+=' --rtol --atol --family' ;;
 	cat) options+=' --family --slice --npy --unverified' ;;
 	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --preset --gb' ;;
-	prune) options+=' --keep-last --keep-every --apply --grace --timeout-ms' ;;
+	prune) options+=' --keep-last --keep-every --best --apply --grace --timeout-ms' ;;
 	mark)
 		options+=' --timeout-ms'
 		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;

@@ -146,6 +146,11 @@ struct sheaf_opts {
 	void (*log)(void *arg, int level, const char *line);
 	void (*progress)(void *arg, const struct sheaf_stat *stat);     /* from waiting calls */
 	void *arg;
+	/* Beside keep_last and keep_every stay the keep_best steps whose note best_note, a decimal
+	 * number, is smallest; best_largest not 0: largest. Of equal ones the newer is better; a
+	 * step without such a note never is. 0: none. Equal on all ranks */
+	int32_t keep_best, best_largest;
+	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
 };
 #define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
@@ -202,8 +207,8 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Mark 'k': never prune; 'b': bad, SHEAF_LATEST skips it; 0: neither. [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
-/* Steps that a newer verified one dominates, by opts.keep_last and keep_every. Verifies the
- * newest first if that has not been done since its commit. Returns how many went (dry: would);
+/* Steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best. Verifies
+ * the newest first if that has not been done since its commit. Returns how many went (dry: would);
  * item, which may be NULL, hears of each step on rank 0: 'k' stays, 'r' goes, and why.
  * [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,

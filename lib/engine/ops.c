@@ -71,6 +71,8 @@ static struct shf_prune rules(const struct sheaf_run *run, int64_t verified, boo
 	const struct sheaf_opts *o = &run->opts;
 
 	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
+		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
+		.best_note = o->best_note,
 		.verified = verified, .keep = run->loaded, .dry = dry,
 		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
 }

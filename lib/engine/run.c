@@ -8,8 +8,17 @@
 #include "crc64.h"
 #include "err.h"
 #include "match.h"
+#include "safetensors.h"
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
+
+static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_error *err)
+{
+	out->best_note = out->keep_best ? shf_strdup(note) : NULL;
+	return out->best_note || !out->keep_best
+		   ? 0
+		   : shf_fail(err, SHEAF_ENOMEM, "no memory for the key of a note");
+}
 
 static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
 {
@@ -38,7 +47,9 @@ static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct she
 void shf_opts_release(struct sheaf_opts *opts)
 {
 	shf_free((void *)(uintptr_t)opts->ignore);
+	shf_free((void *)(uintptr_t)opts->best_note);
 	opts->ignore = NULL;
+	opts->best_note = NULL;
 }
 
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
@@ -50,9 +61,12 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
 		                (unsigned)(o->flags & ~known));
 	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 || o->keep_last < 0 ||
-	    o->keep_every < 0 || o->grace_s < -1 || o->timeout_ms < 0)
+	    o->keep_every < 0 || o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0)
 		return shf_fail(err, SHEAF_EINVAL,
 				"opts: a count or time is negative or too large");
+	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
+		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs best_note, the key of a "
+		                "note");
 	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
 		return shf_fail(err, SHEAF_EINVAL,
 				"opts.staging_bytes_max is %" PRIu64 ", at least %" PRIu64,
@@ -89,7 +103,12 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
 	rc = ignore_copy(&o, o.ignore, err);
-	if (rc == 0)
+	if (rc < 0)
+		return rc;
+	rc = note_copy(&o, o.best_note, err);
+	if (rc < 0)
+		shf_opts_release(&o);
+	else
 		*out = o;
 	return rc;
 }
@@ -291,12 +310,17 @@ static uint64_t text_hash(const char *s)
 static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
 {
 	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
-	uint64_t x[4] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep };
-	uint64_t same, lo[4], hi[4];
-	int rc = shf_same(&run->team, x, 4, &same, lo, hi, err);
+	uint64_t best = (uint64_t)run->opts.keep_best << 1 | (run->opts.best_largest != 0);
+	uint64_t x[6] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
+		text_hash(run->opts.best_note) };
+	uint64_t same, lo[6], hi[6];
+	int rc = shf_same(&run->team, x, 6, &same, lo, hi, err);
 
-	if (rc < 0 || same == 15)
+	if (rc < 0 || same == 63)
 		return rc;
+	if (!(same & 16) || !(same & 32))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_best, "
+		                "best_largest or best_note", dir);
 	if (!(same & 8))
 		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_last or "
 		                "keep_every", dir);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What lies in a run: steps, foreign directories, steps set aside and stages. Looking never
  * changes anything, needs no lock, and no single directory, however broken, stops it. */
+#include "decimal.h"
 #include "err.h"
 #include "tree.h"
 
@@ -97,8 +98,27 @@ static int check_files(struct files *f, const struct shf_manifest *m)
 	return rc;
 }
 
+/* The note that was asked for: a decimal number, or not. */
+static void entry_note(struct shf_entry *e, const struct shf_manifest *m)
+{
+	struct shf_decimal d;
+
+	for (size_t i = 0; e->note && i < m->notes_n; i++) {
+		const char *value = m->notes[i].value;
+
+		if (strcmp(m->notes[i].key, e->note) != 0)
+			continue;
+		e->noted = SHF_NOTE_ODD;
+		if (strlen(value) < sizeof(e->value) && shf_decimal_read(&d, value)) {
+			e->noted = SHF_NOTE_NUMBER;
+			memcpy(e->value, value, strlen(value) + 1);
+		}
+	}
+}
+
 static void entry_fill(struct shf_entry *e, const struct shf_manifest *m)
 {
+	entry_note(e, m);
 	memcpy(e->session, m->session, sizeof(e->session));
 	memcpy(e->created, m->created, sizeof(e->created));
 	e->bytes = m->sums.bytes;
@@ -292,7 +312,8 @@ static int add(struct shf_list *list, const struct shf_entry *e)
 	return 0;
 }
 
-static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_error *err)
+static int list_steps(struct shf_store *s, const char *note, struct shf_list *list,
+                      struct sheaf_error *err)
 {
 	struct shf_steps steps;
 	struct shf_entry e;
@@ -302,6 +323,7 @@ static int list_steps(struct shf_store *s, struct shf_list *list, struct sheaf_e
 	for (size_t i = 0; rc == 0 && i < steps.n; i++) {
 		memset(&e, 0, sizeof(e));
 		e.step = steps.all[i];
+		e.note = note;
 		shf_name_of_step(name, e.step);
 		memcpy(e.path, name, sizeof(name));
 		rc = shf_step_look(s, s->dir, name, &e, err);
@@ -366,13 +388,14 @@ static int in_order(const void *pa, const void *pb)
 	return strcmp(a->path, b->path);
 }
 
-int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err)
+int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
+                   struct sheaf_error *err)
 {
 	int rc;
 
 	list->entries = NULL;
 	list->n = 0;
-	rc = list_steps(s, list, err);
+	rc = list_steps(s, note, list, err);
 	if (rc == 0)
 		rc = list_folder(s, "aside", SHF_ASIDE, list, err);
 	if (rc == 0)
@@ -382,6 +405,11 @@ int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_erro
 	else if (list->n)
 		qsort(list->entries, list->n, sizeof(*list->entries), in_order);
 	return rc;
+}
+
+int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err)
+{
+	return shf_list_noted(s, NULL, list, err);
 }
 
 void shf_list_release(struct shf_list *list)

@@ -11,6 +11,7 @@
  *               /aside/<step>-<session>/     rewound
  *               /rewind                journal of a rewind in progress
  *               /marks/<step>          one byte: k or b
+ *               /descent               of steps whose parents were pruned, older ancestors
  *               /tries/<step>-<session>
  *               /proof-<token>         while ranks prove that they see one file system
  *               /tmp-<32 hex>          a text that is being written, renamed to its name
@@ -101,6 +102,13 @@ struct shf_entry {
 	char mark;                      /* 'k', 'b', 0, or '?': it cannot be read, so nobody knows
 	                                 * whether the step is good */
 	int tries;
+	const char *note;               /* key of the note that was asked for; NULL: none */
+	enum { SHF_NOTE_ABSENT, SHF_NOTE_ODD, SHF_NOTE_NUMBER } noted;
+	char value[48];                 /* NUMBER: the note's, decimal */
+	int best;                       /* 1: the best by it, 2: the next; 0: not among them */
+	bool adopted;                   /* parent is an older ancestor: those between are gone */
+	bool on_branch, goes;           /* while pruning: of the verified step; is let go */
+	int64_t newer_n;                /* and: good steps above it */
 };
 struct shf_list {
 	struct shf_entry *entries;      /* owned; by step, then state, then path */
@@ -147,6 +155,9 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
  * older than it and on its branch may go. keep: a step that must stay (the loaded one; -1). */
 struct shf_prune {
 	int32_t keep_last, keep_every;
+	int32_t keep_best;              /* of them; best_largest: else the smallest are */
+	bool best_largest;
+	const char *best_note;          /* borrowed; where keep_best > 0 */
 	int64_t verified, keep;
 	int grace_s;
 	bool dry;

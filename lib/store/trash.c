@@ -12,6 +12,7 @@
 #include "tree.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Whether a folder of the trash may be deleted now; starts its grace when it has none yet. */
@@ -88,28 +89,58 @@ static struct shf_entry *find(struct shf_list *list, int64_t step)
 	return NULL;
 }
 
-/* Follow the parents of the verified step; `tries` of an entry becomes 1 where it is on that
- * branch. A link to a step that is gone ends it: what lies beyond cannot be proven and stays. */
+/* Follow the parents of the verified step. A link to a step that is gone, and that nobody wrote
+ * down, ends it: what lies beyond cannot be proven and stays. */
 static void find_branch(struct shf_list *list, const struct shf_entry *from)
 {
 	struct shf_entry *e;
 
-	for (size_t i = 0; i < list->n; i++)
-		list->entries[i].tries = 0;
 	while (from && from->parent >= 0 && from->parent < from->step) {
 		e = find(list, from->parent);
 		if (!e || strcmp(e->session, from->parent_session) != 0)
 			break;
-		e->tries = 1;
+		e->on_branch = true;
 		from = e;
 	}
 }
 
-/* Why a step stays; NULL: nothing keeps it. newer_n: good steps above it. */
-static const char *why_stays(struct shf_store *s, const struct shf_prune *p,
-                             const struct shf_entry *e, const struct shf_entry *verified,
-                             int64_t newer_n)
+/* One walk over the steps: who judges, and the sentence about one of them. */
+struct judge {
+	struct shf_store *s;
+	const struct shf_prune *p;
+	const struct shf_entry *verified;       /* NULL: none */
+	char text[200];
+};
+
+static const char *why_best(struct judge *j, const struct shf_entry *e)
 {
+	if (j->p->keep_best == 1)
+		snprintf(j->text, sizeof(j->text), "the best by %s (%s)", e->note, e->value);
+	else
+		snprintf(j->text, sizeof(j->text), "among the %d best by %s (%s)",
+		         (int)j->p->keep_best, e->note, e->value);
+	return j->text;
+}
+
+/* Why it goes; where a note chooses the best, a step without one must not go unheard. */
+static const char *why_goes(struct judge *j, const struct shf_entry *e)
+{
+	const char *why = j->p->dry ? "if the newest step proves sound"
+	                            : "a newer step is verified";
+
+	if (j->p->keep_best <= 0 || e->noted == SHF_NOTE_NUMBER)
+		return why;
+	snprintf(j->text, sizeof(j->text), e->noted == SHF_NOTE_ODD
+	         ? "%s; its note %s is no decimal number" : "%s; it has no note %s", why, e->note);
+	return j->text;
+}
+
+/* Why a step stays; NULL: nothing keeps it. */
+static const char *why_stays(struct judge *j, const struct shf_entry *e)
+{
+	const struct shf_entry *verified = j->verified;
+	const struct shf_prune *p = j->p;
+	struct shf_store *s = j->s;
 	char mark = shf_mark_read(s, e->step, NULL);
 
 	if (e->state == SHF_DAMAGED)
@@ -122,15 +153,17 @@ static const char *why_stays(struct shf_store *s, const struct shf_prune *p,
 		return "loaded";
 	if (p->keep_last <= 0)
 		return "all steps are kept";
-	if (mark != 'b' && newer_n < p->keep_last)
+	if (mark != 'b' && e->newer_n < p->keep_last)
 		return "among the newest";
 	if (p->keep_every > 0 && e->step % p->keep_every == 0)
 		return "kept by its number";
+	if (e->best)
+		return why_best(j, e);
 	if (!verified)
 		return "no newer step is verified";
 	if (e->step >= verified->step)
 		return "not older than the verified step";
-	if (!e->tries)
+	if (!e->on_branch)
 		return "not on the branch of the verified step";
 	return NULL;
 }
@@ -162,71 +195,102 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 	return rc;
 }
 
-/* Oldest first. Returns how many went, or a code. */
-static int walk(struct shf_store *s, const struct shf_prune *p, struct shf_list *list, int trash,
-                void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
-                struct sheaf_error *err)
+/* Whether each step goes; how many. */
+static int decide(struct judge *j, struct shf_list *list)
 {
-	struct shf_entry *verified = p->verified >= 0 ? find(list, p->verified) : NULL;
 	int64_t newer_n = 0;
-	int gone = 0, rc;
+	int go = 0;
 
-	if (verified && !shf_entry_is_good(verified))
-		verified = NULL;
-	find_branch(list, verified);
-	for (size_t i = 0; i < list->n; i++)
-		newer_n += shf_entry_is_good(&list->entries[i]);
-	for (size_t i = 0; i < list->n; i++) {
-		const struct shf_entry *e = &list->entries[i];
-		const char *why;
+	if (j->verified && !shf_entry_is_good(j->verified))
+		j->verified = NULL;
+	find_branch(list, j->verified);
+	for (size_t i = list->n; i-- > 0; ) {
+		struct shf_entry *e = &list->entries[i];
 
 		if (e->state > SHF_DAMAGED)
 			continue;
-		newer_n -= shf_entry_is_good(e);
-		why = why_stays(s, p, e, verified, newer_n);
-		rc = why == NULL;
-		if (rc && !p->dry)
-			rc = remove_step(s, trash, e, &why, err);
+		e->newer_n = newer_n;
+		e->goes = !why_stays(j, e);
+		go += e->goes;
+		newer_n += shf_entry_is_good(e);
+	}
+	return go;
+}
+
+/* Oldest first. Returns how many went, or a code. */
+static int walk(struct judge *j, struct shf_list *list, int trash,
+                void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                struct sheaf_error *err)
+{
+	int gone = 0, rc;
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct shf_entry *e = &list->entries[i];
+		const char *why = NULL;
+
+		if (e->state > SHF_DAMAGED)
+			continue;
+		rc = e->goes;
+		if (!rc)
+			why = why_stays(j, e);
+		else if (!j->p->dry)
+			rc = remove_step(j->s, trash, e, &why, err);
 		if (rc < 0)
 			return rc;
 		if (item)
-			item(arg, e->step, rc ? 'r' : 'k', !rc ? why
-			     : p->dry ? "if the newest step proves sound"
-				      : "a newer step is verified");
+			item(arg, e->step, rc ? 'r' : 'k', rc ? why_goes(j, e) : why);
 		gone += rc;
 	}
 	return gone;
+}
+
+/* The steps and what is known of them: notes, descent (its text in *descent). */
+static int look(struct shf_store *s, const struct shf_prune *p, struct shf_list *list,
+                struct shf_buf *descent, struct sheaf_error *err)
+{
+	int rc = p->dry ? 0 : shf_lock_check(s, err);
+
+	if (rc == 0)
+		rc = shf_rewind_is_over(s, err);
+	if (rc == 0)
+		rc = shf_list_noted(s, p->keep_best > 0 ? p->best_note : NULL, list, err);
+	if (rc == 0 && p->keep_best > 0)
+		rc = shf_best_find(list, p, err);
+	if (rc == 0)
+		shf_descent_read(s, list, descent);
+	return rc;
 }
 
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                     struct sheaf_error *err)
 {
+	struct judge j = { .s = s, .p = p };
 	struct shf_list list = { NULL, 0 };
-	int trash = -1, rc = 0, gone;
+	struct shf_buf descent = SHF_BUF_INIT;
+	int trash = -1, gone = 0, rc;
 
 	if (!s->writer && !p->dry)
 		return shf_fail(err, SHEAF_EINVAL, "%s: pruning needs the run open for writing",
 		                s->path);
-	if (!p->dry)
-		rc = shf_lock_check(s, err);
-	if (rc == 0)
-		rc = shf_rewind_is_over(s, err);
-	if (rc == 0)
-		rc = shf_store_list(s, &list, err);
+	rc = look(s, p, &list, &descent, err);
 	if (rc < 0)
-		return rc;
-	if (!p->dry) {
+		goto out;
+	j.verified = p->verified >= 0 ? find(&list, p->verified) : NULL;
+	if (decide(&j, &list) && !p->dry)
+		rc = shf_descent_write(s, &list, &descent, err);
+	if (rc == 0 && !p->dry) {
 		trash = shf_dir_make(s->sys, s->dot, "trash");
-		if (trash < 0) {
-			shf_list_release(&list);
-			return shf_fail_io(err, -trash, "%s/.sheaf/trash", s->path);
-		}
+		if (trash < 0)
+			rc = shf_fail_io(err, -trash, "%s/.sheaf/trash", s->path);
 	}
-	gone = walk(s, p, &list, trash, item, arg, err);
-	shf_list_release(&list);
+	if (rc == 0)
+		rc = gone = walk(&j, &list, trash, item, arg, err);
 	shf_fd_close(s->sys, &trash);
-	if (gone >= 0 && !p->dry)
+	if (rc >= 0 && !p->dry)
 		rc = shf_trash_empty(s, p->grace_s ? p->grace_s : SHF_GRACE_S, err);
+out:
+	shf_buf_release(&descent);
+	shf_list_release(&list);
 	return rc < 0 ? rc : gone;
 }

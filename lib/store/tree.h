@@ -95,6 +95,17 @@ int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err);
  * ourselves lack memory or descriptors. */
 int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_entry *e,
                   struct sheaf_error *err);
+/* shf_store_list, and of each step the note of that key, as far as it is a number (NULL: none). */
+int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
+                   struct sheaf_error *err);
+/* best of the entries: the p->keep_best committed ones, not marked bad, with the smallest or
+ * largest note; of equal ones the newer. ENOMEM. */
+int shf_best_find(struct shf_list *list, const struct shf_prune *p, struct sheaf_error *err);
+/* Gives steps whose parent is gone the ancestor that .sheaf/descent knows, where it does. text is
+ * what it read, for write, which remembers what must be known when those that go have gone. */
+void shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text);
+int shf_descent_write(struct shf_store *s, const struct shf_list *list,
+                      const struct shf_buf *before, struct sheaf_error *err);
 /* 'k', 'b', 0: none, '?': nobody knows; then why (may be NULL) is what the disk said, or 0. */
 char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);

@@ -64,7 +64,13 @@ wrong "$SHEAF" prune empty-run
 wrong "$SHEAF" prune empty-run --keep-last 0
 wrong "$SHEAF" prune empty-run --keep-last -3
 wrong "$SHEAF" prune empty-run --keep-last many
-wrong "$SHEAF" prune empty-run --keep-last 2 --best 3:loss:min
+wrong "$SHEAF" prune empty-run --keep-last 2 --best 3:loss
+wrong "$SHEAF" prune empty-run --keep-last 2 --best 0:loss:min
+wrong "$SHEAF" prune empty-run --keep-last 2 --best 3::min
+wrong "$SHEAF" prune empty-run --keep-last 2 --best 3:loss:most
+wrong "$SHEAF" prune empty-run --keep-last 2 --best loss:min
+wrong "$SHEAF" prune empty-run --keep-last 2 --best 99999999999:loss:min
+wrong "$SHEAF" prune empty-run --best 3:loss:min
 wrong "$SHEAF" prune empty-run@3 --keep-last 2
 wrong "$SHEAF" prune nowhere --keep-last 2
 wrong "$SHEAF" mark empty-run keep

@@ -153,6 +153,28 @@ t 0 'prune --apply removes' "$SHEAF" prune run --keep-last 1 --keep-every 20 --a
 result $? 'those and no others'
 t 0 'the rest is whole' "$SHEAF" verify run
 
+# sheaf-bench notes its seed in the step.
+for seed in 30 7 200 8; do
+	step=$((${step:-0} + 1))
+	mpi 1 save --run best --step $step --state state.json --seed $seed >out 2>err || break
+done
+t 0 'prune --best lists' "$SHEAF" prune best --keep-last 1 --best 1:bench.seed:min --json
+json 'the least by the note' '{x["step"] for x in only("action", "keep")} == {2, 4} and \
+	by("step")[2]["why"] == "the best by bench.seed (7)"'
+t 0 'or the largest' "$SHEAF" prune best --keep-last 1 --best 2:bench.seed:max --json
+json 'two of them' '{x["step"] for x in only("action", "keep")} == {1, 3, 4} and \
+	by("step")[3]["why"] == "among the 2 best by bench.seed (200)"'
+t 0 'a note that is not there' "$SHEAF" prune best --keep-last 1 --best 2:loss:min --json
+json 'is missed aloud' 'by("step")[2] == {"step": 2, "action": "remove", \
+	"why": "if the newest step proves sound; it has no note loss"}'
+t 0 'prune --best --apply removes' "$SHEAF" prune best --keep-last 1 --best 1:bench.seed:min --apply
+[ ! -d best/checkpoint-1 ] && [ -d best/checkpoint-2 ] && [ ! -d best/checkpoint-3 ]
+result $? 'the others'
+t 0 'and later' "$SHEAF" prune best --keep-last 1 --apply
+[ ! -d best/checkpoint-2 ] && [ -d best/checkpoint-4 ]
+result $? 'what was best, though steps between are gone'
+wrong "$SHEAF" prune best --keep-last 1 --best '1:no key:min'
+
 t 0 'rewind' "$SHEAF" rewind run@20
 silent 'is silent'
 t 0 'later steps are aside' "$SHEAF" ls run --json

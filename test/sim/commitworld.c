@@ -194,7 +194,8 @@ int world_publish(struct world *w, int64_t step, int64_t parent)
 	struct shf_mf_family families[] = { { "model", ".", 1, 1, 904 },
 	                                    { "optimizer", "optimizer", 1, 1, 804 } };
 	struct shf_mf_file files[2], attached[1];
-	struct shf_manifest m = { .step = step };
+	struct shf_mf_note note = { "loss", w->loss };
+	struct shf_manifest m = { .step = step, .notes = &note, .notes_n = w->loss != NULL };
 
 	files[0] = file_of(MODEL, 5000, k->session);
 	files[1] = file_of("optimizer/" OPTIMIZER, 900, k->session);

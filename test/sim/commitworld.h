@@ -36,6 +36,7 @@ struct world {
 	size_t known_n;
 	struct marking marks[8];        /* in order */
 	size_t marks_n;
+	const char *loss;               /* note of what is saved next; NULL: none */
 	struct sheaf_error err;
 };
 

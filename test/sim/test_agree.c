@@ -129,19 +129,24 @@ static int open_with_own_opts(struct hand *h)
 		o.keep_last = 1;
 	if (h->rank == 0 && h->play->variant == 2)
 		o.keep_every = 10;
+	if (h->play->variant > 3 || (h->rank == 0 && h->play->variant == 3))
+		o.keep_best = 2;
+	o.best_note = h->rank == 0 && h->play->variant == 4 ? "accuracy" : "loss";
+	o.best_largest = h->rank == 0 && h->play->variant == 5;
 	return note(h, shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err));
 }
 
 TEST(retention_rules_of_one_rank_alone_are_refused)
 {
-	for (int variant = 0; variant < 3; variant++) {
+	for (int variant = 0; variant < 6; variant++) {
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, RANKS, little);
 
 		p.path = "run";
 		p.variant = variant;
 		CHECK_INT(run_all(&p, open_with_own_opts), variant ? SHEAF_EINVAL : 0);
-		check_seen(0, variant ? SHEAF_EINVAL : 0, variant ? "keep_last" : "");
+		check_seen(0, variant ? SHEAF_EINVAL : 0, variant > 2 ? "keep_best"
+		                                         : variant ? "keep_last" : "");
 		simdisk_free(disk);
 	}
 }

@@ -18,8 +18,10 @@ struct world {
 	int (*play)(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err);
 	char kept[64], gone[64];        /* what rank 0's item heard: step digits */
 	char why[500];
+	const char *noted;              /* val.loss of what is saved; NULL: none */
 	int heard_elsewhere;
 };
+static const struct world *playing;
 
 static int play_rank(void *arg, int rank, struct sheaf_group *group)
 {
@@ -46,6 +48,7 @@ static int play(struct world *w, int (*fn)(struct world *, int, struct sheaf_run
 	int results[RANKS];
 
 	w->play = fn;
+	playing = w;
 	w->why[0] = w->kept[0] = w->gone[0] = '\0';
 	for (int r = 0; r < RANKS; r++)
 		w->sys[r] = simdisk_process(w->disk, pid++, 0);
@@ -79,6 +82,8 @@ static int save(int rank, struct sheaf_run *run, int64_t step, bool commit, stru
 
 	(void)shf_state_add(st, &s);
 	rc = shf_save_begin(&sv, run, step, st, NULL, err);
+	if (rc == 0 && playing && playing->noted)
+		rc = shf_save_note(sv, "val.loss", playing->noted);
 	if (rc == 0 && commit)
 		rc = shf_save_commit(sv, -1, err);
 	if (commit)
@@ -519,6 +524,41 @@ static int commit_prunes(struct world *w, int rank, struct sheaf_run *run, struc
 	for (int64_t step = 1; step <= 6 && rc == 0; step++)
 		rc = save(rank, run, step, true, err);
 	return rc;
+}
+
+/* Each with a note of its own: its number modulo 3. */
+static int commit_with_notes(struct world *w, int rank, struct sheaf_run *run,
+                             struct sheaf_error *err)
+{
+	int rc = 0;
+
+	for (int64_t step = 1; step <= 8 && rc == 0; step++) {
+		w->noted = step % 3 == 0 ? "0.0" : step % 3 == 1 ? "1e0" : "2";
+		rc = save(rank, run, step, true, err);
+	}
+	return rc;
+}
+
+TEST(commits_keep_the_best)
+{
+	struct world w;
+
+	world_init(&w);
+	w.opts.keep_last = 1;
+	w.opts.keep_best = 2;
+	w.opts.best_note = "val.loss";
+	CHECK_INT(play(&w, commit_with_notes), 0);
+	CHECK(has(&w, 3) && has(&w, 6) && has(&w, 8));
+	CHECK(!has(&w, 1) && !has(&w, 2) && !has(&w, 4) && !has(&w, 5));
+	w.opts.best_largest = 1;
+	w.opts.keep_best = 1;
+	CHECK_INT(play(&w, prune_real), 2 + has(&w, 7));
+	CHECK(!has(&w, 3) && !has(&w, 6) && has(&w, 8));
+	w.opts.best_note = "no key!";
+	CHECK_INT(play(&w, prune_real), SHEAF_EINVAL);
+	w.opts.best_note = NULL;
+	CHECK_INT(play(&w, prune_real), SHEAF_EINVAL);
+	simdisk_free(w.disk);
 }
 
 TEST(commits_prune_by_the_rules_of_the_run)

@@ -42,6 +42,8 @@ static void others(void)
 	FIELD(sheaf_opts, ignore);
 	FIELD(sheaf_opts, log);
 	FIELD(sheaf_opts, arg);
+	FIELD(sheaf_opts, keep_best);
+	FIELD(sheaf_opts, best_note);
 	STRUCT(sheaf_item);
 	FIELD(sheaf_item, state);
 	FIELD(sheaf_item, tries);

@@ -394,6 +394,214 @@ TEST(each_save_has_a_session_of_its_own)
 	stop(&w);
 }
 
+/* What one prune said of each step: 'k' or 'r', and why. */
+struct said {
+	char what[32];
+	char why[32][200];
+};
+
+static void listen(void *arg, int64_t step, char what, const char *why)
+{
+	struct said *said = arg;
+
+	said->what[step] = what;
+	snprintf(said->why[step], sizeof(said->why[step]), "%s", why);
+}
+
+static struct shf_prune best_of(int k, bool largest, int64_t verified, bool dry)
+{
+	return (struct shf_prune){ .keep_last = 1, .keep_best = k, .best_largest = largest,
+		.best_note = "loss", .verified = verified, .keep = -1, .grace_s = -1, .dry = dry };
+}
+
+static void start_with(struct world *w, const char *const *losses, int n)
+{
+	start(w, 0);
+	for (int i = 1; i <= n; i++) {
+		w->loss = losses[i - 1];
+		CHECK_RC(world_save(w, i, i > 1 ? i - 1 : -1), 0, &w->err);
+	}
+}
+
+TEST(the_best_by_a_note_stay_and_the_list_says_why)
+{
+	static const char *const losses[] = { "0.5", "2e-1", "nan", "0.50", NULL, "1e9", "0x1p-9",
+		"0.2", "3" };
+	struct shf_prune p = best_of(2, false, 9, true);
+	struct said said;
+	struct world w;
+
+	start_with(&w, losses, 9);
+	/* 8 and 2 are the smallest, and equal; one fewer: the newer of them. */
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 6);
+	CHECK_STR(said.why[8], "among the 2 best by loss (0.2)");
+	CHECK_STR(said.why[2], "among the 2 best by loss (2e-1)");
+	CHECK_STR(said.why[9], "among the newest");
+	CHECK_STR(said.why[1], "if the newest step proves sound");
+	CHECK_STR(said.why[3], "if the newest step proves sound; its note loss is no decimal "
+	          "number");
+	CHECK_STR(said.why[5], "if the newest step proves sound; it has no note loss");
+	CHECK_STR(said.why[7], said.why[3]);
+	p = best_of(1, false, 9, true);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 7);
+	CHECK_STR(said.why[8], "the best by loss (0.2)");
+	CHECK_INT(said.what[2], 'r');
+	/* The other way round, and for good. A bad step is nobody's best. */
+	CHECK_RC(world_mark(&w, 6, 'b'), 0, &w.err);
+	p = best_of(3, true, 9, false);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 6);
+	CHECK_INT(said.what[6], 'r');
+	CHECK_STR(said.why[6], "a newer step is verified");
+	CHECK_STR(said.why[5], "a newer step is verified; it has no note loss");
+	CHECK_STR(said.why[4], "among the 3 best by loss (0.50)");
+	CHECK_STR(said.why[1], "among the 3 best by loss (0.5)");
+	for (int step = 1; step <= 9; step++)
+		CHECK_INT(state_of(&w.store[0], step, NULL),
+		          step == 1 || step == 4 || step == 9 ? 'C' : '-');
+	stop(&w);
+}
+
+TEST(a_note_never_lets_go_what_no_newer_verified_step_dominates)
+{
+	static const char *const losses[] = { "1", "2", "3", "4" };
+	struct shf_prune p = best_of(1, false, -1, false);
+	struct said said;
+	struct world w;
+
+	start_with(&w, losses, 4);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 0);  /* I9 */
+	CHECK_STR(said.why[2], "no newer step is verified");
+	p.verified = 3;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
+	CHECK_STR(said.why[1], "the best by loss (1)");
+	CHECK_INT(said.what[2], 'r');
+	CHECK_STR(said.why[3], "not older than the verified step");
+	/* Without keep_last everything stays, whatever is best. */
+	p = best_of(1, false, 4, false);
+	p.keep_last = 0;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 0);
+	CHECK_STR(said.why[3], "all steps are kept");
+	stop(&w);
+}
+
+TEST(what_was_best_for_a_while_goes_when_it_is_not_though_steps_between_are_gone)
+{
+	static const char *const losses[] = { "5", "9", "9", "4", "9", "3", "9" };
+	static const int goes[] = { 0, 0, 1, 2, 0, 2, 0 };
+	struct shf_prune p = best_of(1, false, -1, false);
+	struct said said;
+	struct world w;
+
+	start(&w, 0);
+	for (int i = 1; i <= 7; i++) {
+		w.loss = losses[i - 1];
+		CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
+		p.verified = i;
+		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err),
+		          goes[i - 1]);
+		/* Another job knows as much. */
+		world_close(&w);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+	}
+	for (int step = 1; step <= 7; step++)
+		CHECK_INT(state_of(&w.store[0], step, NULL), step >= 6 ? 'C' : '-');
+	stop(&w);
+}
+
+TEST(a_descent_that_is_torn_or_of_other_sessions_proves_nothing)
+{
+	static const char *const losses[] = { "1", "9", "9", "0", "9" };
+	struct shf_prune p = best_of(1, false, 3, false);
+	size_t n = 0;
+	char *text;
+
+	for (int way = 0; way < 4; way++) {
+		struct said said;
+		struct world w;
+
+		start_with(&w, losses, 3);
+		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
+		w.loss = losses[3];
+		CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+		text = simdisk_get(w.disk, RUN "/.sheaf/descent", &n);
+		CHECK(text != NULL && n > 80);
+		if (way == 1)
+			CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/descent", text, n / 2), 0);
+		if (way == 2)
+			CHECK_INT(simdisk_flip(w.disk, RUN "/.sheaf/descent", 8 * 40 + 1), 0);
+		if (way == 3)
+			CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/descent"), 0);
+		p.verified = 4;
+		/* 4 is best now, 3 its parent; 1 is an ancestor only by what was written down. */
+		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), way ? 1 : 2);
+		CHECK_INT(state_of(&w.store[0], 1, NULL), way ? 'C' : '-');
+		if (way)
+			CHECK_STR(said.why[1], "not on the branch of the verified step");
+		p.verified = 3;
+		free(text);
+		stop(&w);
+	}
+}
+
+static uint64_t drawn(uint64_t *x)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
+/* Steps of an array that are better: counted, not sorted. */
+static int better_n(const int *value, int n, int i, bool largest)
+{
+	int better = 0;
+
+	for (int k = 1; k <= n; k++)
+		if (value[k] >= 0 && (value[k] == value[i] ? k > i
+		                      : largest            ? value[k] > value[i]
+		                                           : value[k] < value[i]))
+			better++;
+	return better;
+}
+
+TEST(drawn_notes_keep_what_counting_says)
+{
+	const char *text = getenv("SHEAF_SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : 0x5eaf, x = seed | 1;
+	int steps = 0, kept = 0;
+
+	for (int round = 0; round < 40; round++) {
+		int n = 3 + (int)(drawn(&x) % 8), k = 1 + (int)(drawn(&x) % 4), value[16];
+		struct shf_prune p = best_of(k, drawn(&x) % 2, n, false);
+		struct said said;
+		struct world w;
+		char loss[32];
+
+		start(&w, 0);
+		for (int i = 1; i <= n; i++) {
+			value[i] = drawn(&x) % 5 ? (int)(drawn(&x) % 6) : -1;
+			snprintf(loss, sizeof(loss), drawn(&x) % 2 ? "%d" : "%d.0e+00",
+			         value[i]);
+			w.loss = value[i] < 0 ? NULL : loss;
+			CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
+		}
+		CHECK(shf_store_prune(&w.store[0], &p, listen, &said, &w.err) >= 0);
+		for (int i = 1; i <= n; i++) {
+			bool stays = i == n || (value[i] >= 0 &&
+			                        better_n(value, n, i, p.best_largest) < k);
+
+			CHECK_INT(said.what[i], stays ? 'k' : 'r');
+			CHECK_INT(state_of(&w.store[0], i, NULL), stays ? 'C' : '-');
+			kept += stays;
+			steps++;
+		}
+		stop(&w);
+	}
+	CHECK(kept > 40 && kept < steps);
+	printf("# %d steps of 40 runs, %d stay; SHEAF_SEED=%#llx test_store drawn_notes\n", steps,
+	       kept, (unsigned long long)seed);
+}
+
 TEST(the_grace_keeps_pruned_bytes_until_it_is_over)
 {
 	struct world w;
@@ -626,6 +834,7 @@ void *__wrap_shf_arena_alloc(struct shf_arena *a, size_t n, size_t size)
 
 static int act(struct world *w, int deed)
 {
+	struct shf_prune best = best_of(1, false, 3, true);
 	struct shf_list list;
 	int64_t step;
 	int rc;
@@ -644,6 +853,8 @@ static int act(struct world *w, int deed)
 		if (rc == 0)
 			shf_list_release(&list);
 		return rc;
+	case 6:
+		return shf_store_prune(&w->store[0], &best, NULL, NULL, &w->err);
 	case 5:
 		return shf_store_latest(&w->store[0], &step, NULL, NULL, &w->err);
 	default:
@@ -654,7 +865,7 @@ static int act(struct world *w, int deed)
 
 TEST(each_allocation_may_fail)
 {
-	for (int deed = 0; deed < 7; deed++) {
+	for (int deed = 0; deed < 8; deed++) {
 		bool more = true;
 
 		for (long nth = 1; more; nth++) {

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which steps are best: by a number that the caller noted when he saved them. */
+#include "decimal.h"
+#include "err.h"
+#include "tree.h"
+
+#include <stdlib.h>
+
+struct candidate {
+	struct shf_decimal value;
+	struct shf_entry *entry;        /* borrowed from the list */
+	bool largest;                   /* is best */
+};
+
+/* The best one first. */
+static int better(const void *pa, const void *pb)
+{
+	const struct candidate *a = pa, *b = pb;
+	int c = shf_decimal_cmp(&a->value, &b->value);
+
+	if (c != 0)
+		return a->largest ? -c : c;
+	return (a->entry->step < b->entry->step) - (a->entry->step > b->entry->step);
+}
+
+int shf_best_find(struct shf_list *list, const struct shf_prune *p, struct sheaf_error *err)
+{
+	struct candidate *all = shf_alloc(list->n, sizeof(*all));
+	size_t n = 0;
+
+	if (!all)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to compare %zu steps", list->n);
+	for (size_t i = 0; i < list->n; i++) {
+		struct shf_entry *e = &list->entries[i];
+		struct candidate c = { .entry = e, .largest = p->best_largest };
+
+		e->best = 0;
+		if (e->state == SHF_COMMITTED && e->mark != 'b' && e->noted == SHF_NOTE_NUMBER &&
+		    shf_decimal_read(&c.value, e->value))
+			all[n++] = c;
+	}
+	if (n)
+		qsort(all, n, sizeof(*all), better);
+	for (size_t i = 0; i < n && i < (size_t)p->keep_best; i++)
+		all[i].entry->best = (int)i + 1;
+	shf_free(all);
+	return 0;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who descends from whom when the steps between are gone. A manifest names its parent, and once
+ * that was pruned nothing in the run would say that what lies beyond is of the same branch, so that
+ * a step kept for a while (the best so far, one whose mark was taken away) could never go. Hence
+ * .sheaf/descent, written before steps go: of each step whose parent is gone, the next that is
+ * not. A line says what was proven then and stays true; a text that is lost or torn says nothing,
+ * and then what lies beyond stays (I9). */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TEXT_MAX ((size_t)16 << 20)
+
+struct kin {                    /* a line: step descends from of */
+	int64_t step, of;
+	char session[33], of_session[33];
+};
+
+static struct shf_entry *find(const struct shf_list *list, int64_t step, const char *session)
+{
+	for (size_t i = 0; i < list->n; i++) {
+		struct shf_entry *e = &list->entries[i];
+
+		if (e->step == step && e->state <= SHF_DAMAGED && strcmp(e->session, session) == 0)
+			return e;
+	}
+	return NULL;
+}
+
+static struct shf_entry *parent_of(const struct shf_list *list, const struct shf_entry *e)
+{
+	if (e->parent < 0 || e->parent >= e->step)
+		return NULL;
+	return find(list, e->parent, e->parent_session);
+}
+
+static bool next_kin(const char **p, const char *end, struct kin *k)
+{
+	char line[128], *gap;
+
+	if (!shf_line_get(p, end, "kin ", line, sizeof(line)))
+		return false;
+	gap = strchr(line, ' ');
+	if (!gap)
+		return false;
+	*gap = '\0';
+	return shf_step_split(line, &k->step, k->session) &&
+	       shf_step_split(gap + 1, &k->of, k->of_session) && k->of < k->step;
+}
+
+/* The lines of a text that is whole; NULL: there is none. *end: behind the last. */
+static const char *lines(const struct shf_buf *text, const char **end)
+{
+	const char *start = (const char *)text->data, *p = start, *first;
+	char line[128];
+
+	if (text->len == 0)
+		return NULL;
+	*end = start + text->len;
+	if (!shf_line_get(&p, *end, "sheaf-descent 1", line, 1))
+		return NULL;
+	first = p;
+	while (shf_line_get(&p, *end, "kin ", line, sizeof(line)))
+		;
+	if (!shf_line_sum_is_right(start, p, *end))
+		return NULL;
+	*end = p;
+	return first;
+}
+
+void shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text)
+{
+	const char *p, *end;
+	struct kin k;
+
+	if (s->dot < 0 || shf_text_read(s->sys, s->dot, "descent", text, TEXT_MAX) < 0)
+		return;
+	p = lines(text, &end);
+	while (p && next_kin(&p, end, &k)) {
+		struct shf_entry *e = find(list, k.step, k.session);
+
+		if (!e || parent_of(list, e))
+			continue;
+		e->parent = k.of;
+		memcpy(e->parent_session, k.of_session, sizeof(e->parent_session));
+		e->adopted = true;
+	}
+}
+
+/* The next ancestor that stays; NULL: none is known. */
+static const struct shf_entry *staying(const struct shf_list *list, const struct shf_entry *e)
+{
+	do
+		e = parent_of(list, e);
+	while (e && e->goes);
+	return e;
+}
+
+int shf_descent_write(struct shf_store *s, const struct shf_list *list,
+                      const struct shf_buf *before, struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	bool any = before->len > 0;
+	int rc = 0;
+
+	shf_buf_addf(&text, "sheaf-descent 1\n");
+	for (size_t i = 0; i < list->n; i++) {
+		const struct shf_entry *e = &list->entries[i], *of;
+
+		if (e->state > SHF_DAMAGED || e->session[0] == '\0')
+			continue;
+		of = staying(list, e);
+		if (!of || (of == parent_of(list, e) && !e->adopted))
+			continue;
+		shf_buf_addf(&text, "kin %lld-%s %lld-%s\n", (long long)e->step, e->session,
+		             (long long)of->step, of->session);
+		any = true;
+	}
+	shf_line_sum(&text, 0);
+	if (text.oom)
+		rc = -ENOMEM;
+	else if (any && (before->len != text.len ||
+	                 memcmp(before->data, text.data, text.len) != 0))
+		rc = shf_text_write(s, s->dot, "descent", text.data, text.len, false);
+	else
+		any = false;
+	if (rc == 0 && any)
+		rc = shf_dir_sync(s, s->dot);
+	shf_buf_release(&text);
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/descent", s->path) : 0;
+}
