@@ -154,8 +154,9 @@ const struct cli_verb cli_ls = {
 	.text = "Lists what lies in a run by step: committed steps, damaged ones (their\n"
 		"manifest or the size of a file is wrong), foreign ones (no manifest), steps\n"
 		"set aside by rewind and steps being made. SIZE counts all files that the\n"
-		"manifest names. A checkpoint outside a run is a list of one. An empty run\n"
-		"prints nothing.",
+		"manifest names, TRIES the jobs that loaded a step and died before they saved\n"
+		"one: latest skips a step at two (`sheaf mark`). A checkpoint outside a run is\n"
+		"a list of one. An empty run prints nothing.",
 	.exits = "  0  listed, perhaps nothing\n"
 		 "  2  no such path, or it could not be read",
 	.examples = "  sheaf ls runs/gpt\n"

@@ -71,8 +71,9 @@ const struct cli_verb cli_mark = {
 	.brief = "mark a step keep, bad or none",
 	.synopsis = "sheaf mark RUN@N|RUN@latest keep|bad|none [--timeout-ms N] [--json]",
 	.text = "keep: the step is never pruned. bad: latest skips it, for a step that is\n"
-		"whole on disk but spoilt in value. none takes either mark away. The step's\n"
-		"own files are not touched. Silent when it worked.",
+		"whole on disk but spoilt in value. none takes either mark away, and forgets\n"
+		"how often jobs failed to go on from it: at two, latest skips it too. The\n"
+		"step's own files are not touched. Silent when it worked.",
 	.exits = "  0  marked\n"
 		 "  2  no such step, or the run is locked",
 	.examples = "  sheaf mark runs/gpt@12000 keep",

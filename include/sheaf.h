@@ -175,7 +175,7 @@ struct sheaf_item {                     /* one entry of a run; strings live duri
 	const char *state;              /* committed damaged foreign aside staged */
 	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
 	uint64_t bytes;                 /* of all files the manifest names */
-	int32_t tries, reserved;
+	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further */
 };
 /* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),
@@ -205,7 +205,8 @@ int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *o
 /* Set later steps aside (kept, no longer found), so that training goes on from `step`.
  * Opening an older step and saving without this is EINVAL. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
-/* Mark 'k': never prune; 'b': bad, SHEAF_LATEST skips it; 0: neither. [collective] */
+/* Mark 'k': never prune; 'b': bad, SHEAF_LATEST skips it; 0: neither, and its tries are forgotten.
+ * [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
 /* Steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best. Verifies
  * the newest first if that has not been done since its commit. Returns how many went (dry: would);
@@ -265,7 +266,11 @@ void sheaf_save_free(struct sheaf_save *save);          /* uncommitted: fail, th
 /* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face
  * directory, one safetensors file; foreign ones have no checksums and say so in the report.
  * A step opened by number whose manifest names another is ECORRUPT. [collective] */
-#define SHEAF_LATEST (-1)               /* the newest not marked bad; never falls back silently */
+/* The newest not marked bad; never falls back silently. A step that two sessions loaded to go on
+ * from, and that neither came to a commit nor to a close, is passed over too, which is logged, and
+ * marked bad when the run is next opened for writing; where only such are left it is ECORRUPT,
+ * not ENOENT. sheaf_run_mark with 0 forgives it. */
+#define SHEAF_LATEST (-1)
 int  sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                      struct sheaf_error *err);
 int  sheaf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
@@ -326,7 +331,8 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 };
 /* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
  * what cannot be filled is found before any byte is touched. After any other failure the
- * slices' contents are undefined. [collective] */
+ * slices' contents are undefined. In a run open for writing it counts as a try of the step, once
+ * a session, until the next commit or the close: evaluate with SHEAF_READONLY. [collective] */
 #define SHEAF_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
 #define SHEAF_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
 #define SHEAF_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */

@@ -320,6 +320,8 @@ static void succeed(struct sheaf_save *save)
 	memcpy(run->parent_session, save->session, sizeof(run->parent_session));
 	run->parent_run[0] = '\0';
 	run->loaded = run->doubtful = -1;
+	if (run->team.rank == 0)
+		shf_run_resumed(run);
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
 	        run->team.rank);
 }

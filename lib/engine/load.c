@@ -326,6 +326,29 @@ static void remember(struct shf_load *ld)
 	run->parent_run[0] = '\0';
 }
 
+/* That this session tries the step is on disk before any byte of it is read. Only ELOST stops a
+ * load here. [collective] */
+static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
+{
+	struct sheaf_run *run = step->run;
+	struct sheaf_error own;
+	int n;
+
+	if (run->foreign || run->opts.flags & SHEAF_READONLY)
+		return 0;
+	if (run->team.rank == 0) {
+		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
+		if (n < 0)
+			shf_log(run, 1, "%s: a load of step %" PRId64 " is not counted: %s",
+			        run->store.path, step->number, own.msg);
+		else if (n > 1)
+			shf_log(run, 1, "%s: step %" PRId64 " failed to resume %d time%s, and is "
+			        "tried again", run->store.path, step->number, n - 1,
+			        n > 2 ? "s" : "");
+	}
+	return shf_agree(&run->team, 0, err);
+}
+
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -349,6 +372,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	if (rc == 0)
 		rc = find_unexpected(&ld, err);
 	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
+	if (rc == 0 && !(flags & SHEAF_DRY))
+		rc = count_try(step, err);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_fill(&ld, err);
 	if (rc == 0)

@@ -326,8 +326,12 @@ void shf_run_close(struct sheaf_run *run)
 	/* A forked child has a copy of the memory and nothing else. */
 	if (shf_run_is_ours(run) && !run->closed) {
 		/* Nobody is still beginning a save when rank 0 throws the stages away. What the
-		 * others say does not matter: this rank closes in any case. */
-		(void)shf_agree(&run->team, 0, NULL);
+		 * others say does not matter: this rank closes in any case. But only where all
+		 * came to it is it a clean close. */
+		int rc = shf_agree(&run->team, 0, NULL);
+
+		if (rc == 0 && run->team.rank == 0)
+			shf_run_resumed(run);
 		shf_save_abandon(run);
 	}
 	run->closed = true;

@@ -131,6 +131,15 @@ int64_t shf_now(const struct sheaf_run *run)
 	return run->sys->ops->mono_ns(run->sys->arg);
 }
 
+void shf_run_resumed(struct sheaf_run *run)
+{
+	struct sheaf_error err;
+
+	if (!run->foreign && shf_tries_forget(&run->store, &err) < 0)
+		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
+		        run->store.path, err.msg);
+}
+
 bool shf_run_is_ours(const struct sheaf_run *run)
 {
 	return run->sys->ops->pid(run->sys->arg) == run->pid;

@@ -75,6 +75,8 @@ void shf_images_release(struct shf_images *images, const struct shf_sys *sys, in
 /* The image of a rank: own, a node peer's, or NULL: bytes must travel. */
 uint8_t *shf_image_of(const struct sheaf_run *run, uint32_t rank);
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */
+/* This session came somewhere with what it loaded. [rank 0] */
+void shf_run_resumed(struct sheaf_run *run);
 
 struct shf_io_owner {           /* first member of what submits requests */
 	void (*done)(struct shf_io_owner *owner, struct shf_io *io);    /* under the run's lock */

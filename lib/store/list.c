@@ -253,10 +253,13 @@ int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
 			n.exists = rc == 1;
 		}
 	for (size_t i = 0; rc >= 0 && i < steps.n && n.known < 0; i++) {
-		if (shf_mark_read(s, steps.all[i], NULL) == 'b')
+		char mark = shf_mark_read(s, steps.all[i], NULL);
+
+		if (mark == 'b')
 			continue;
 		rc = look_briefly(s, steps.all[i], &e, err);
-		if (rc != 1)
+		/* Recovery marks those that are condemned, but for what somebody wants kept. */
+		if (rc != 1 || (mark == 'k' && shf_tries_condemn(s, e.step, e.session)))
 			continue;
 		n.newest = n.newest < 0 ? e.step : n.newest;
 		if (e.session[0]) {
@@ -268,29 +271,6 @@ int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
 	if (rc >= 0)
 		*out = n;
 	return rc < 0 ? rc : 0;
-}
-
-static int read_tries(struct shf_store *s, const struct shf_entry *e)
-{
-	struct shf_buf text = SHF_BUF_INIT;
-	char name[64];
-	int dir, tries = 0;
-
-	if (s->dot < 0 || e->session[0] == '\0')
-		return 0;
-	dir = shf_dir_open(s->sys, s->dot, "tries");
-	if (dir < 0)
-		return 0;
-	snprintf(name, sizeof(name), "%lld-%s", (long long)e->step, e->session);
-	if (shf_text_read(s->sys, dir, name, &text, 16) == 0)
-		for (size_t i = 0; i < text.len && i < 4; i++) {
-			if (text.data[i] < '0' || text.data[i] > '9')
-				break;
-			tries = tries * 10 + (text.data[i] - '0');
-		}
-	shf_buf_release(&text);
-	shf_fd_close(s->sys, &dir);
-	return tries;
 }
 
 bool shf_entry_is_good(const struct shf_entry *e)
@@ -336,7 +316,7 @@ static int list_steps(struct shf_store *s, const char *note, struct shf_list *li
 			continue;
 		}
 		e.mark = shf_mark_read(s, e.step, NULL);
-		e.tries = read_tries(s, &e);
+		e.tries = shf_tries_read(s, e.step, e.session);
 		rc = add(list, &e);
 	}
 	shf_free(steps.all);
@@ -479,14 +459,64 @@ static int newest_is_bad(int64_t step, const struct sheaf_error *why, struct she
 	return rc;
 }
 
+/* Is this one it? 0; ENOENT: an older one is; else why nobody is. */
+static int latest_one(struct shf_store *s, struct shf_entry *e, int64_t *step,
+                      void (*log)(void *arg, int level, const char *line), void *log_arg,
+                      struct sheaf_error *err)
+{
+	struct sheaf_error why;
+	int rc = shf_step_look(s, s->dir, e->path, e, &why);
+
+	if (rc < 0) {
+		if (err)
+			*err = why;
+		return rc;
+	}
+	if (rc == 1)
+		return SHEAF_ENOENT;
+	if (e->state == SHF_FOREIGN || e->remains) {
+		say(log, log_arg, s->path, e->path, "has no manifest");
+		return SHEAF_ENOENT;
+	}
+	if (e->mark == '?')     /* perhaps somebody condemned it */
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not to be read as a "
+		                "mark; mark step %lld again", s->path, (long long)e->step,
+		                (long long)e->step);
+	if (e->state != SHF_COMMITTED)
+		return newest_is_bad(e->step, &why, err);
+	*step = e->step;
+	return 0;
+}
+
+/* Shall it be passed over, and why? 1: yes; 2: yes, condemned by its tries; 0; or a code: our own
+ * lack, or a mark that cannot be read, which may say bad, and then another step is meant. */
+static int is_passed(struct shf_store *s, struct shf_entry *e, const char **why,
+                     struct sheaf_error *err)
+{
+	struct shf_entry brief;
+	int sys, rc;
+
+	e->mark = shf_mark_read(s, e->step, &sys);
+	if (e->mark == '?' && sys)
+		return shf_fail_io(err, -sys, "%s/.sheaf/marks/%lld", s->path,
+		                   (long long)e->step);
+	rc = look_briefly(s, e->step, &brief, err);
+	if (rc < 0)
+		return rc;
+	*why = "failed to resume twice";
+	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session))
+		return 2;
+	*why = "marked bad";
+	return e->mark == 'b';
+}
+
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err)
 {
 	struct shf_steps steps;
-	struct sheaf_error why;
-	struct shf_entry e;
-	int sys, rc = shf_steps_read(s, &steps);
+	int64_t condemned = -1;
+	int rc = shf_steps_read(s, &steps);
 
 	if (rc < 0) {
 		shf_free(steps.all);
@@ -494,38 +524,25 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 	}
 	rc = SHEAF_ENOENT;
 	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n; i++) {
-		memset(&e, 0, sizeof(e));
-		e.step = steps.all[i];
+		struct shf_entry e = { .step = steps.all[i] };
+		const char *why;
+		int passed;
+
 		shf_name_of_step(e.path, e.step);
-		e.mark = shf_mark_read(s, e.step, &sys);
-		if (e.mark == 'b') {
-			say(log, log_arg, s->path, e.path, "marked bad");
-			continue;
-		}
-		if (e.mark == '?' && sys) {     /* it may say bad, and then another step is meant */
-			rc = shf_fail_io(err, -sys, "%s/.sheaf/marks/%lld", s->path,
-			                 (long long)e.step);
-			break;
-		}
-		rc = shf_step_look(s, s->dir, e.path, &e, &why);
-		if (rc < 0) {
-			if (err)
-				*err = why;
-		} else if (rc == 1) {
-			rc = SHEAF_ENOENT;
-		} else if (e.state == SHF_FOREIGN || e.remains) {
-			say(log, log_arg, s->path, e.path, "has no manifest");
-			rc = SHEAF_ENOENT;
-		} else if (e.mark == '?') {     /* perhaps somebody condemned it */
-			rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not to be read "
-			              "as a mark; mark step %lld again", s->path,
-			              (long long)e.step, (long long)e.step);
-		} else if (e.state == SHF_COMMITTED) {
-			*step = e.step;
-		} else {
-			rc = newest_is_bad(e.step, &why, err);
-		}
+		passed = is_passed(s, &e, &why, err);
+		if (passed == 0)
+			rc = latest_one(s, &e, step, log, log_arg, err);
+		else if (passed > 0)
+			say(log, log_arg, s->path, e.path, why);
+		else
+			rc = passed;
+		if (passed == 2 && condemned < 0)
+			condemned = e.step;
 	}
 	shf_free(steps.all);
+	if (rc == SHEAF_ENOENT && condemned >= 0)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld failed to resume twice, and "
+		                "there is no older one (mark it none to try again)", s->path,
+		                (long long)condemned);
 	return rc == SHEAF_ENOENT ? shf_fail(err, rc, "%s: has no step", s->path) : rc;
 }

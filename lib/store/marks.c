@@ -73,7 +73,10 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);
 	if (mark == 0) {
-		rc = shf_mark_clear(s, step);
+		/* In this order: else recovery would mark it again after a cut between the two. */
+		rc = shf_tries_clear(s, step);
+		if (rc >= 0)
+			rc = shf_mark_clear(s, step);
 		goto out;
 	}
 	rc = dir = shf_dir_make(s->sys, s->dot, "marks");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a dead job left, settled under the lock, in this order: stages of the dead deleted, the
- * trash emptied further, a rewind that was cut finished. Never a step created (I11): a failure
- * that was reported must stay a failure, so a whole stage is deleted like half of one (I7). A
- * person who knows better salvages it before (salvage.c).
+ * trash emptied further, a rewind that was cut finished, steps that nobody could go on from
+ * marked bad. Never a step created (I11): a failure that was reported must stay a failure, so a
+ * whole stage is deleted like half of one (I7). A person who knows better salvages it before
+ * (salvage.c).
  * Litter that cannot be deleted stops nobody; it is tried again by the next job. */
 #include "err.h"
 #include "tree.h"
@@ -217,6 +218,8 @@ int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 		rc = shf_rewind_finish(s, err);
 	if (rc < 0)
 		return rc;
-	rc = clean_litter(s);
+	rc = shf_tries_settle(s);
+	if (rc == 0)
+		rc = clean_litter(s);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf", s->path) : 0;
 }

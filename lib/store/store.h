@@ -12,7 +12,7 @@
  *               /rewind                journal of a rewind in progress
  *               /marks/<step>          one byte: k or b
  *               /descent               of steps whose parents were pruned, older ancestors
- *               /tries/<step>-<session>
+ *               /tries/<step>-<session>      how many sessions died after loading it
  *               /proof-<token>         while ranks prove that they see one file system
  *               /tmp-<32 hex>          a text that is being written, renamed to its name
  */
@@ -23,6 +23,11 @@
 #include "sheaf.h"
 #include "sys.h"
 
+#define SHF_TRIED_MAX 8
+struct shf_tried {              /* a step that this session loaded, and counted */
+	int64_t step;
+	char session[33];
+};
 struct shf_store {
 	const struct shf_sys *sys;      /* borrowed */
 	char *path;                     /* owned; for sentences */
@@ -34,6 +39,8 @@ struct shf_store {
 	struct shf_owner self;
 	struct shf_owner prev;          /* who held the lock before, as its text said */
 	char prev_session[33];          /* "": unknown */
+	struct shf_tried tried[SHF_TRIED_MAX];  /* more than these are not counted */
+	int tried_n;
 };
 /* Open for reading: the directory must exist (ENOENT); .sheaf need not. Any rank. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
@@ -130,9 +137,10 @@ struct shf_newest {
 };
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
                      struct sheaf_error *err);
-/* The newest step not marked bad; foreign ones do not count. ENOENT: none. ECORRUPT: the newest
- * is damaged (named). EIO: it, or its mark, cannot be read (named). EINVAL never. Warn of skipped
- * ones through log. */
+/* The newest step not marked bad nor condemned by its tries; foreign ones do not count. ENOENT:
+ * none, and none was condemned. ECORRUPT: the newest is damaged (named), or there are only
+ * condemned ones: to start afresh is a person's decision. EIO: it, or its mark, cannot be read
+ * (named). EINVAL never. Warns of skipped ones through log. */
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
@@ -146,6 +154,16 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 /* No manifest, but sums, or nothing at all. */
 bool shf_dir_is_remains(const struct shf_sys *sys, int dir);
 
+/* Sessions that load a step and die before they commit or close are counted (tries.c); at this many
+ * the step is condemned: SHEAF_LATEST passes it over and recovery marks it bad. */
+#define SHF_TRIES_MAX 2
+/* This session is about to load it. The count, 0 when this session had counted it already or is no
+ * writer's, or a code: then it goes on uncounted. */
+int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
+                  struct sheaf_error *err);
+/* It lives: what it counted goes. A code when that could not be made durable. */
+int shf_tries_forget(struct shf_store *s, struct sheaf_error *err);
+/* Mark 0 also takes tries away. */
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
 /* Steps later than `step` -> aside, newest first, journal first. After a failure that left the
  * journal, which the next job would carry out, nothing can be saved or pruned (EINVAL) until a

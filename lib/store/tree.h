@@ -109,6 +109,11 @@ int shf_descent_write(struct shf_store *s, const struct shf_list *list,
 /* 'k', 'b', 0: none, '?': nobody knows; then why (may be NULL) is what the disk said, or 0. */
 char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);
+int shf_tries_read(struct shf_store *s, int64_t step, const char *session);     /* 0: none */
+/* By sessions that are over: not counting this one, or the one that writes at the moment. */
+bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session);
+int shf_tries_clear(struct shf_store *s, int64_t step);
+int shf_tries_settle(struct shf_store *s);      /* in recovery; -ENOMEM or 0 */
 /* The numbers of all checkpoint-<n> in the run, descending. 0 or -errno. */
 struct shf_steps {
 	int64_t *all;                   /* owned */

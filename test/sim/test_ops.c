@@ -5,6 +5,7 @@
 #include "save.h"
 #include "simdisk.h"
 #include "simgroup.h"
+#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include "t.h"
@@ -20,6 +21,10 @@ struct world {
 	char why[500];
 	const char *noted;              /* val.loss of what is saved; NULL: none */
 	int heard_elsewhere;
+	bool dies;                      /* the job, when it has played */
+	uint32_t load_flags;
+	int64_t loaded;                 /* which step load_latest found */
+	char log[2000];                 /* warnings of rank 0 */
 };
 static const struct world *playing;
 
@@ -34,6 +39,8 @@ static int play_rank(void *arg, int rank, struct sheaf_group *group)
 		rc = w->play(w, rank, run, &err);
 	if (rc < 0 && !w->why[0])
 		snprintf(w->why, sizeof(w->why), "rank %d: %.400s", rank, err.msg);
+	if (w->dies)
+		simdisk_kill(w->disk, w->sys[rank]);    /* what follows frees memory only */
 	if (run)
 		shf_run_close(run);
 	return rc;
@@ -49,7 +56,7 @@ static int play(struct world *w, int (*fn)(struct world *, int, struct sheaf_run
 
 	w->play = fn;
 	playing = w;
-	w->why[0] = w->kept[0] = w->gone[0] = '\0';
+	w->why[0] = w->kept[0] = w->gone[0] = w->log[0] = '\0';
 	for (int r = 0; r < RANKS; r++)
 		w->sys[r] = simdisk_process(w->disk, pid++, 0);
 	CHECK_INT(simgroup_run(&o, play_rank, w, results), 0);
@@ -571,4 +578,208 @@ TEST(commits_prune_by_the_rules_of_the_run)
 	CHECK_INT(play(&w, commit_prunes), 0);
 	CHECK(!has(&w, 1) && !has(&w, 2) && has(&w, 3) && !has(&w, 4) && has(&w, 5) && has(&w, 6));
 	simdisk_free(w.disk);
+}
+
+/* ---- tries ---- */
+
+static void hear_log(void *arg, int level, const char *line)
+{
+	struct world *w = arg;
+	size_t n = strlen(w->log);
+
+	if (level <= 1)
+		snprintf(w->log + n, sizeof(w->log) - n, "%s\n", line);
+}
+
+static int load(struct world *w, int rank, struct sheaf_run *run, int64_t n, int64_t items,
+                struct sheaf_error *err)
+{
+	float data[ITEMS] = { 0 };
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { items }, .start = { rank * ITEMS }, .count = { ITEMS }, .data = data };
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	(void)shf_state_add(st, &s);
+	rc = shf_step_open(&step, run, n, err);
+	if (rc == 0) {
+		w->loaded = step->number;
+		rc = shf_step_load(step, st, w->load_flags, NULL, err);
+	}
+	if (rc == 0 && rank == 0 && !(w->load_flags & SHEAF_DRY) &&
+	    data[0] != (float)step->number)
+		rc = shf_fail(err, SHEAF_EBUG, "not the values of step %d", (int)step->number);
+	shf_step_put(step);
+	shf_state_put(st);
+	return rc;
+}
+
+static int load_latest(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	int rc = load(w, rank, run, SHEAF_LATEST, RANKS * ITEMS, err);
+
+	/* A second look in the same session finds the same. */
+	if (rc == 0)
+		rc = load(w, rank, run, SHEAF_LATEST, RANKS * ITEMS, err);
+	return rc;
+}
+
+static int load_and_save_5(struct world *w, int rank, struct sheaf_run *run,
+                           struct sheaf_error *err)
+{
+	int rc = load_latest(w, rank, run, err);
+
+	return rc ? rc : save(rank, run, 5, true, err);
+}
+
+static int load_another_shape(struct world *w, int rank, struct sheaf_run *run,
+                              struct sheaf_error *err)
+{
+	return load(w, rank, run, SHEAF_LATEST, RANKS * ITEMS + 1, err);
+}
+
+static int tries_of(struct world *w, int step)
+{
+	const struct shf_sys *sys = simdisk_process(w->disk, 7777, 0);
+	struct sheaf_error err;
+	struct shf_store s;
+	struct shf_list list;
+	int tries = -1;
+
+	CHECK_RC(shf_store_open(&s, sys, "run", &err), 0, &err);
+	CHECK_RC(shf_store_list(&s, &list, &err), 0, &err);
+	for (size_t i = 0; i < list.n; i++)
+		if (list.entries[i].step == step && list.entries[i].state == SHF_COMMITTED)
+			tries = list.entries[i].tries;
+	shf_list_release(&list);
+	shf_store_close(&s);
+	simdisk_kill(w->disk, sys);
+	return tries;
+}
+
+static void four_steps(struct world *w)
+{
+	world_init(w);
+	CHECK_INT(play(w, save_four), 0);
+	w->opts.log = hear_log;
+	w->opts.arg = w;
+}
+
+TEST(a_step_that_two_jobs_died_of_is_skipped_by_the_third)
+{
+	struct world w;
+
+	four_steps(&w);
+	w.dies = true;
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(w.loaded, 4);
+	CHECK_INT(tries_of(&w, 4), 1);
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(w.loaded, 4);
+	CHECK(strstr(w.log, "step 4 failed to resume 1 time, and is tried again"));
+	CHECK_INT(tries_of(&w, 4), 2);
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(w.loaded, 3);
+	CHECK(strstr(w.log, "checkpoint-4: skipped: failed to resume twice"));
+	CHECK_INT(tries_of(&w, 3), 1);
+	w.dies = false;
+	CHECK_INT(play(&w, load_and_save_5), 0);
+	CHECK_INT(w.loaded, 3);
+	CHECK_INT(tries_of(&w, 3), 0);
+	CHECK_INT(tries_of(&w, 5), 0);
+	CHECK_INT(tries_of(&w, 4), 2);
+	simdisk_free(w.disk);
+}
+
+TEST(a_commit_or_a_close_forgets_the_tries)
+{
+	struct world w;
+
+	four_steps(&w);
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(tries_of(&w, 4), 0);
+	w.dies = true;
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(tries_of(&w, 4), 1);
+	CHECK_INT(play(&w, load_and_save_5), 0);        /* dies after the commit */
+	CHECK_INT(tries_of(&w, 4), 0);
+	CHECK_INT(tries_of(&w, 5), 0);
+	simdisk_free(w.disk);
+}
+
+TEST(what_is_no_try_is_not_counted)
+{
+	struct world w;
+
+	four_steps(&w);
+	w.dies = true;
+	w.load_flags = SHEAF_DRY;
+	CHECK_INT(play(&w, load_latest), 0);
+	w.load_flags = 0;
+	CHECK_INT(play(&w, load_another_shape), SHEAF_ELAYOUT);
+	w.opts.flags = SHEAF_READONLY;
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(play(&w, load_latest), 0);
+	CHECK_INT(tries_of(&w, 4), 0);
+	CHECK(!simdisk_exists(w.disk, "run/.sheaf/tries"));
+	simdisk_free(w.disk);
+}
+
+static int load_4(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	return load(w, rank, run, 4, RANKS * ITEMS, err);
+}
+
+TEST(a_try_is_durable_before_a_tensor_is_read)
+{
+	struct simdisk *crashed;
+	struct world w;
+	size_t cut = SIZE_MAX;
+
+	four_steps(&w);
+	w.dies = true;
+	simdisk_settle(w.disk);
+	CHECK_INT(play(&w, load_4), 0);
+	/* All that was written was written before the last read of the tensors' file, and what of
+	 * it survives a cut without help is the count. */
+	for (size_t i = 0; i < simdisk_calls(w.disk); i++)
+		if (strstr(simdisk_call_text(w.disk, i), "pread") &&
+		    strstr(simdisk_call_text(w.disk, i), "safetensors"))
+			cut = i;
+	CHECK(cut != SIZE_MAX);
+	for (size_t c = 0; c < simdisk_cut_n(w.disk); c++)
+		CHECK(simdisk_cut_call(w.disk, c) <= cut);
+	crashed = simdisk_crash(w.disk, simdisk_cut_n(w.disk) - 1, NULL);
+	simdisk_free(w.disk);
+	w.disk = crashed;
+	CHECK_INT(tries_of(&w, 4), 1);
+	simdisk_free(w.disk);
+}
+
+TEST(no_failure_of_counting_stops_a_load_or_a_commit)
+{
+	static const int errors[] = { ENOSPC, EROFS, EIO };
+	static const char *const names[] = { "tries", "4-" };
+	int n = 0, said = 0;
+
+	for (int i = 0; i < 6; i++)
+		for (int nth = 1, more = 1; more; nth++) {
+			struct world w;
+
+			four_steps(&w);
+			simdisk_fault(w.disk, &(struct simdisk_fault){
+			                              .nth = nth, .error = errors[i % 3],
+			                              .name = names[i / 3], .always = nth % 2 });
+			CHECK_INT(play(&w, load_and_save_5), 0);
+			CHECK_INT(w.loaded, 4);
+			more = simdisk_fired(w.disk);
+			simdisk_faults_clear(w.disk);
+			CHECK(has(&w, 5));
+			said += strstr(w.log, "counted") != NULL;
+			n++;
+			simdisk_free(w.disk);
+		}
+	CHECK(n > 20 && said > 10);
+	printf("# %d faults, %d of them said\n", n, said);
 }

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads that came to nothing: .sheaf/tries/<step>-<session of the step>, how many sessions loaded
+ * it to go on from it and neither committed nor closed since, decimal. It is raised, durably,
+ * before the first byte is read and removed at the first commit or the clean close, so that what is
+ * left is the work of sessions that died: at SHF_TRIES_MAX they died of the step.
+ *
+ * Nothing here is worth stopping a job for; the caller says what could not be done. A session
+ * counts a step once, and what it counted itself it does not hold against the step. */
+#include "err.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRIES_MOST 9999
+
+static int open_tries(struct shf_store *s)
+{
+	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "tries");
+}
+
+static void name_of(char out[64], int64_t step, const char *session)
+{
+	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
+}
+
+/* A text that is no number counts nothing; what cannot be read is -errno. */
+static int read_count(const struct shf_sys *sys, int dir, const char *name)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	int n = 0, rc = shf_text_read(sys, dir, name, &text, 16);
+
+	for (size_t i = 0; rc == 0 && i < text.len && i < 4; i++) {
+		if (text.data[i] < '0' || text.data[i] > '9')
+			break;
+		n = n * 10 + (text.data[i] - '0');
+	}
+	shf_buf_release(&text);
+	return rc == 0 ? n : rc == -ENOENT ? 0 : rc;
+}
+
+int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
+{
+	int dir = session[0] ? open_tries(s) : -ENOENT, n;
+	char name[64];
+
+	if (dir < 0)
+		return 0;
+	name_of(name, step, session);
+	n = read_count(s->sys, dir, name);
+	shf_fd_close(s->sys, &dir);
+	return n > 0 ? n : 0;
+}
+
+static bool is_ours(const struct shf_store *s, int64_t step, const char *session)
+{
+	for (int i = 0; i < s->tried_n; i++)
+		if (s->tried[i].step == step && strcmp(s->tried[i].session, session) == 0)
+			return true;
+	return false;
+}
+
+/* Does a writer have the run open now, as far as locks tell? Who reads cannot see whether what he
+ * finds counted is still going on. */
+static bool is_being_written(struct shf_store *s)
+{
+	const struct shf_sys *sys = s->sys;
+	int fd = sys->ops->open(sys->arg, s->dot, "lock", SHF_O_NOFOLLOW, 0), rc;
+
+	rc = fd < 0 ? 0 : sys->ops->lock(sys->arg, fd, false);
+	shf_fd_close(sys, &fd);
+	return rc == -EAGAIN;
+}
+
+bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
+{
+	int n = shf_tries_read(s, step, session);
+
+	if (n >= SHF_TRIES_MAX && (s->writer ? is_ours(s, step, session) : is_being_written(s)))
+		n--;
+	return n >= SHF_TRIES_MAX;
+}
+
+int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
+                  struct sheaf_error *err)
+{
+	char name[64], text[16];
+	int dir, n = 0, rc;
+
+	if (!s->writer || is_ours(s, step, session) || s->tried_n == SHF_TRIED_MAX)
+		return 0;
+	name_of(name, step, session);
+	rc = dir = shf_dir_make(s->sys, s->dot, "tries");
+	if (rc >= 0) {
+		/* Ours from here on: what fails behind the rename is there all the same. */
+		s->tried[s->tried_n].step = step;
+		snprintf(s->tried[s->tried_n++].session, 33, "%.32s", session);
+		rc = n = read_count(s->sys, dir, name);
+	}
+	if (rc >= 0) {
+		n += n < TRIES_MOST;
+		snprintf(text, sizeof(text), "%d\n", n);
+		rc = shf_text_write(s, dir, name, text, strlen(text), false);
+	}
+	if (rc >= 0)
+		rc = shf_dir_sync(s, dir);
+	if (rc >= 0)
+		rc = shf_dir_sync(s, s->dot);   /* tries itself may be new */
+	shf_fd_close(s->sys, &dir);
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/tries/%s", s->path, name) : n;
+}
+
+/* Removes a name and says whether it was there. */
+static int remove_name(struct shf_store *s, int dir, const char *name)
+{
+	int rc = s->sys->ops->unlink(s->sys->arg, dir, name, false);
+
+	return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
+}
+
+int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
+{
+	int dir, rc = 0, gone = 0, n = s->tried_n;
+	char name[64];
+
+	if (n == 0)
+		return 0;
+	s->tried_n = 0;
+	dir = open_tries(s);
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : shf_fail_io(err, -dir, "%s/.sheaf/tries", s->path);
+	for (int i = 0; i < n; i++) {
+		int was;
+
+		name_of(name, s->tried[i].step, s->tried[i].session);
+		was = remove_name(s, dir, name);
+		rc = rc < 0 ? rc : was;
+		gone += was == 1;
+	}
+	if (rc >= 0 && gone)
+		rc = shf_dir_sync(s, dir);
+	shf_fd_close(s->sys, &dir);
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/tries", s->path) : 0;
+}
+
+int shf_tries_clear(struct shf_store *s, int64_t step)
+{
+	struct shf_names names = { SHF_BUF_INIT };
+	char session[33];
+	int64_t of;
+	int dir = open_tries(s), rc, gone = 0;
+
+	if (dir < 0)
+		return dir == -ENOENT ? 0 : dir;
+	rc = shf_names_read(s->sys, dir, &names);
+	for (const char *p = NULL; rc >= 0 && (p = shf_names_next(&names, p)) != NULL; )
+		if (shf_step_split(p, &of, session) && of == step) {
+			rc = remove_name(s, dir, p);
+			gone += rc == 1;
+		}
+	shf_names_release(&names);
+	if (rc >= 0 && gone)
+		rc = shf_dir_sync(s, dir);
+	shf_fd_close(s->sys, &dir);
+	return rc < 0 ? rc : 0;
+}
+
+/* What one name says, in recovery: its step is condemned where nobody marked it; one whose step is
+ * gone says nothing any more. */
+static void settle_one(struct shf_store *s, int dir, const char *name)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+	struct shf_stat st;
+	char t[40], session[33];
+	int64_t step;
+
+	if (!shf_step_split(name, &step, session))
+		return;
+	shf_name_of_step(t, step);
+	if (s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
+		(void)remove_name(s, dir, name);
+	else if (read_count(s->sys, dir, name) >= SHF_TRIES_MAX && !shf_mark_read(s, step, NULL) &&
+	         shf_store_manifest(s, step, &m, &arena, NULL) == 0 &&
+	         strcmp(m.session, session) == 0)
+		(void)shf_store_mark(s, step, 'b', NULL);
+	shf_arena_release(&arena);
+}
+
+int shf_tries_settle(struct shf_store *s)
+{
+	struct shf_names names = { SHF_BUF_INIT };
+	int dir = open_tries(s), rc;
+
+	if (dir < 0)
+		return dir == -ENOMEM ? dir : 0;
+	rc = shf_names_read(s->sys, dir, &names);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		settle_one(s, dir, p);
+	shf_names_release(&names);
+	shf_fd_close(s->sys, &dir);
+	return rc == -ENOMEM ? rc : 0;
+}
