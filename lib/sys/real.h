@@ -62,6 +62,11 @@ struct shf_queue_how {
 };
 int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how);
 
+/* Work behind the caller's back (task.c). */
+int shf_real_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work);
+bool shf_real_task_over(void *arg, struct shf_task *task);
+void shf_real_task_free(void *arg, struct shf_task *task);
+
 /* Bytes that can still be had without the kernel killing somebody for them (room.c). */
 uint64_t shf_real_memory_left(void);
 

@@ -75,6 +75,8 @@ struct shf_queue_stat {
 };
 struct shf_queue;                       /* opaque; one per open run or step */
 
+struct shf_task;                        /* opaque */
+
 /* Memory that ranks of one node share. */
 struct shf_shm {
 	void *base;
@@ -132,6 +134,14 @@ struct shf_sys_ops {
 	/* How many bytes of [off, off + n) of the file are in memory already, about (whole pages,
 	 * less what is beyond the end); -ENOTSUP where nobody knows. */
 	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);
+
+	/* Work that goes on behind the caller's back: step is called again and again, always by one
+	 * and the same thread that takes no signals and gives way to others, until it says false.
+	 * Steps are short. over: did it, and is all it wrote to be seen? A machine without threads
+	 * does some steps then. free: no other step begins, and the one under way is waited for. */
+	int (*task_new)(void *arg, struct shf_task **task, bool (*step)(void *work), void *work);
+	bool (*task_over)(void *arg, struct shf_task *task);
+	void (*task_free)(void *arg, struct shf_task *task);
 
 	/* Page-aligned zeroed memory, all of it reserved (-ENOSPC, -ENOMEM rather than SIGBUS),
 	 * not inherited by forked children. shared: another process may take it. */

@@ -12,7 +12,7 @@
 static const char *const kind_names[SIMDISK_KINDS] = {
 	"any", "open", "close", "mkdir", "rename", "unlink", "fsync", "resize", "pread", "pwrite",
 	"stat", "fstat", "list", "readlink", "lock", "free_bytes", "random", "owner", "queue_new",
-	"submit", "shm_new", "shm_offer", "shm_connect", "shm_serve", "shm_take",
+	"submit", "task_new", "shm_new", "shm_offer", "shm_connect", "shm_serve", "shm_take",
 };
 
 static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
@@ -28,6 +28,7 @@ static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
 	d->dir_fsync = model != SIMDISK_NFS;
 	d->wall_s = 1700000000;
 	d->line_next = 1;
+	d->task_steps = -1;
 	return d;
 }
 
@@ -58,6 +59,7 @@ struct simdisk *sim_disk_like(const struct simdisk *from, struct simtree *tree)
 	d->dir_twice = from->dir_twice;
 	d->read_only = from->read_only;
 	d->traces = from->traces;
+	d->task_steps = from->task_steps;
 	d->boots = from->boots + 1;
 	d->wall_s = from->wall_s + from->clock_ns / 1000000000 + HOUR_S;
 	d->draws = sim_mix((uint64_t)d->boots);
@@ -381,6 +383,11 @@ void simdisk_set_locks(struct simdisk *d, bool work)
 void simdisk_set_one_kernel(struct simdisk *d, bool one)
 {
 	d->one_kernel = one;
+}
+
+void simdisk_set_task_steps(struct simdisk *d, long steps)
+{
+	d->task_steps = steps;
 }
 
 void simdisk_set_dir_fsync(struct simdisk *d, bool works)

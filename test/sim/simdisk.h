@@ -71,8 +71,9 @@ enum simdisk_kind {
 	SIMDISK_ANY, SIMDISK_OPEN, SIMDISK_CLOSE, SIMDISK_MKDIR, SIMDISK_RENAME, SIMDISK_UNLINK,
 	SIMDISK_FSYNC, SIMDISK_RESIZE, SIMDISK_PREAD, SIMDISK_PWRITE, SIMDISK_STAT, SIMDISK_FSTAT,
 	SIMDISK_LIST, SIMDISK_READLINK, SIMDISK_LOCK, SIMDISK_FREE_BYTES, SIMDISK_RANDOM,
-	SIMDISK_OWNER, SIMDISK_QUEUE_NEW, SIMDISK_SUBMIT, SIMDISK_SHM_NEW, SIMDISK_SHM_OFFER,
-	SIMDISK_SHM_CONNECT, SIMDISK_SHM_SERVE, SIMDISK_SHM_TAKE, SIMDISK_KINDS
+	SIMDISK_OWNER, SIMDISK_QUEUE_NEW, SIMDISK_SUBMIT, SIMDISK_TASK_NEW,
+	SIMDISK_SHM_NEW, SIMDISK_SHM_OFFER, SIMDISK_SHM_CONNECT,
+	SIMDISK_SHM_SERVE, SIMDISK_SHM_TAKE, SIMDISK_KINDS
 };
 enum simdisk_how {
 	SIMDISK_INSTEAD,                /* the error, and nothing done; fsync: what was unsynced is
@@ -117,6 +118,9 @@ void simdisk_set_shm(struct simdisk *disk, bool connects, uint64_t bytes_max);
  * one inode. false: as after a repair, the later name alone. */
 void simdisk_set_dir_twice(struct simdisk *disk, bool twice);
 void simdisk_advance(struct simdisk *disk, int64_t seconds);    /* both clocks */
+/* How many steps of a task are done when somebody asks whether it is over; -1 (as it begins): a
+ * drawn few. */
+void simdisk_set_task_steps(struct simdisk *disk, long steps);
 
 /* Cuts: numbers 0 .. simdisk_cut_n - 1; the last one is now. To know later what was promised at a
  * moment, keep simdisk_cut_n(disk) - 1 of that moment. */

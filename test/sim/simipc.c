@@ -252,6 +252,49 @@ static void op_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat 
 	*stat = q->stat;
 }
 
+/* ---- work behind the caller's back: there are no threads, so it is done when asked after ---- */
+
+struct shf_task {
+	struct simproc *p;
+	bool (*step)(void *work);
+	void *work;
+	bool over;
+};
+
+static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work)
+{
+	struct sim_call c;
+	int rc = sim_begin(&c, arg, SIMDISK_TASK_NEW, -1, "", "%s", "");
+
+	if (!rc && c.after)
+		rc = -c.after;
+	if (!rc) {
+		*task = sim_alloc(1, sizeof(**task));
+		**task = (struct shf_task){ arg, step, work, false };
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static bool op_task_over(void *arg, struct shf_task *task)
+{
+	struct simdisk *d = task->p->disk;
+	long n;
+
+	(void)arg;
+	pthread_mutex_lock(&d->lock);
+	n = d->task_steps >= 0 ? d->task_steps : (long)(sim_draw(d) % 24);
+	pthread_mutex_unlock(&d->lock);
+	for (; n > 0 && !task->over; n--)
+		task->over = !task->step(task->work);
+	return task->over;
+}
+
+static void op_task_free(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	free(task);
+}
+
 /* What the page cache has is the disk's to say: some, drawn. */
 static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
@@ -501,6 +544,9 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->queue_free = op_queue_free;
 	ops->submit = op_submit;
 	ops->complete = op_complete;
+	ops->task_new = op_task_new;
+	ops->task_over = op_task_over;
+	ops->task_free = op_task_free;
 	ops->queue_pin = op_queue_pin;
 	ops->queue_stat = op_queue_stat;
 	ops->resident = op_resident;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -676,4 +677,64 @@ TEST(nobody_waits_longer_than_told)
 	ops()->shm_drop(NULL, h);
 	CHECK_INT(ops()->shm_connect(NULL, token, &h), -ECONNREFUSED);
 	ops()->shm_free(NULL, &m);
+}
+
+/* ---- tasks ---- */
+
+struct errand {
+	int turns, of;                  /* taken; how many there are */
+	bool blocked;                   /* all signals, in the thread of the turns */
+	pthread_t thread;
+	atomic_int begun;
+};
+
+static bool turn(void *work)
+{
+	struct errand *e = work;
+	sigset_t set;
+
+	if (e->turns == 0) {
+		(void)pthread_sigmask(SIG_SETMASK, NULL, &set);
+		e->blocked = sigismember(&set, SIGINT) == 1 && sigismember(&set, SIGTERM) == 1 &&
+		             sigismember(&set, SIGUSR1) == 1;
+		e->thread = pthread_self();
+	}
+	atomic_store(&e->begun, 1);
+	return ++e->turns < e->of;
+}
+
+TEST(a_task_takes_its_turns_behind_and_takes_no_signals)
+{
+	struct errand e = { .of = 1000 };
+	struct shf_task *task;
+
+	CHECK_INT(ops()->task_new(NULL, &task, turn, &e), 0);
+	while (!ops()->task_over(NULL, task))
+		ops()->sleep_ms(NULL, 1);
+	CHECK_INT(e.turns, 1000);
+	CHECK(e.blocked);
+	CHECK(!pthread_equal(e.thread, pthread_self()));
+	ops()->task_free(NULL, task);
+	ops()->task_free(NULL, NULL);
+}
+
+TEST(a_task_that_is_freed_takes_no_other_turn)
+{
+	struct errand e = { .of = INT32_MAX };
+	struct shf_task *task;
+	int turns;
+
+	CHECK_INT(ops()->task_new(NULL, &task, turn, &e), 0);
+	while (!atomic_load(&e.begun))
+		ops()->sleep_ms(NULL, 1);
+	CHECK(!ops()->task_over(NULL, task));
+	ops()->task_free(NULL, task);
+	turns = e.turns;
+	CHECK(turns > 0 && turns < INT32_MAX);
+	/* It may be freed before it was ever seen to run. */
+	for (int i = 0; i < 50; i++) {
+		e = (struct errand){ .of = INT32_MAX };
+		CHECK_INT(ops()->task_new(NULL, &task, turn, &e), 0);
+		ops()->task_free(NULL, task);
+	}
 }

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work behind the caller's back: a thread for each, that everybody else goes before. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "mem.h"
+#include "queue.h"
+
+#define NICE 10
+/* Of linux/ioprio.h, which is not everywhere: best effort, the last of its eight levels. Idle would
+ * be less still, and on a disk that is never idle the work would never end. */
+#define IOPRIO_THREAD 1
+#define IOPRIO_LAST (2 << 13 | 7)
+
+struct shf_task {
+	pthread_t thread;
+	bool (*step)(void *work);
+	void *work;
+	atomic_bool stop;               /* set by free, looked at before each step */
+	atomic_bool over;               /* released by the thread behind its last step, acquired
+	                                 * by over: what the steps wrote is seen then */
+};
+
+/* As far as the kernel lets us. */
+static void step_back(void)
+{
+	id_t self = (id_t)syscall(SYS_gettid);
+
+	(void)setpriority(PRIO_PROCESS, self, NICE);
+	(void)syscall(SYS_ioprio_set, IOPRIO_THREAD, 0, IOPRIO_LAST);
+}
+
+static void *work(void *arg)
+{
+	struct shf_task *task = arg;
+
+	step_back();
+	while (!atomic_load(&task->stop) && task->step(task->work))
+		;
+	atomic_store_explicit(&task->over, true, memory_order_release);
+	return NULL;
+}
+
+int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of)
+{
+	struct shf_task *task = shf_zalloc(1, sizeof(*task));
+	int rc;
+
+	(void)arg;
+	if (!task)
+		return -ENOMEM;
+	task->step = step;
+	task->work = of;
+	rc = shf_thread_start(&task->thread, work, task);
+	if (rc) {
+		shf_free(task);
+		return -rc;
+	}
+	*out = task;
+	return 0;
+}
+
+bool shf_real_task_over(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	return atomic_load_explicit(&task->over, memory_order_acquire);
+}
+
+void shf_real_task_free(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	if (!task)
+		return;
+	atomic_store(&task->stop, true);
+	pthread_join(task->thread, NULL);
+	shf_free(task);
+}
