@@ -138,7 +138,10 @@ struct sheaf_opts {
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
 	int32_t io_threads, images_max; /* 0: 4; 0: 1, more has no use yet */
 	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
-	int32_t keep_last, keep_every;  /* for sheaf_run_prune, run by commits too; 0: keep all */
+	/* For sheaf_run_prune, and for commits, which do not wait: after one, a thread of each node
+	 * reads its share of the step again, at low priority and past the page cache, and older
+	 * ones go in the first later commit or close that finds it sound. 0: keep all */
+	int32_t keep_last, keep_every;
 	int32_t grace_s;                /* before pruned bytes are deleted; 0: 600; -1: none */
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
 	                                 * saved nor loaded, but reported */

@@ -326,6 +326,15 @@ static void succeed(struct sheaf_save *save)
 	        run->team.rank);
 }
 
+static uint64_t bytes_of(const struct sheaf_save *save)
+{
+	uint64_t bytes = 0;
+
+	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+		bytes += save->plan->layout.files[f].bytes;
+	return bytes;
+}
+
 /* Perhaps it is on disk: saves begun after it would name the wrong parent. */
 static void doubt(const struct sheaf_save *save)
 {
@@ -374,8 +383,9 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 		doubt(save);
 	if (rc == 0) {
 		succeed(save);
-		if (run->opts.keep_last || run->opts.keep_every)
-			(void)shf_run_prune(run, false, NULL, NULL, NULL);
+		if (run->opts.keep_last)
+			shf_behind_next(run, save->step, save->session, bytes_of(save));
+		shf_run_prune_behind(run);
 	}
 	return rc;
 }

@@ -134,10 +134,15 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 		rc = same_two(run, "prune", dry, (int64_t)run->opts.keep_last << 32 |
 		              run->opts.keep_every, err);
 	if (rc == 0)
+		rc = shf_behind_look(run, err);
+	if (rc == 0)
 		rc = look(run, &newest, &would, err);
-	/* Reading all of a step is worth it only where some other one then goes. */
-	if (rc == 0 && !dry && would && run->verified != newest)
+	/* Reading all of a step is worth it only where some other one then goes. An older one that
+	 * is being read behind may be among these. */
+	if (rc == 0 && !dry && would && run->verified != newest) {
+		shf_behind_stop(run);
 		rc = verify_newest(run, newest, err);
+	}
 	if (rc < 0)
 		return rc;
 	if (run->team.rank == 0) {
@@ -151,6 +156,23 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &gone, sizeof(gone), err);
 	return rc < 0 ? rc : (int)gone;
+}
+
+void shf_run_prune_behind(struct sheaf_run *run)
+{
+	struct pruning p = { .run = run };
+	struct shf_prune r;
+	struct sheaf_error err;
+
+	if (run->opts.keep_last <= 0 || shf_behind_look(run, &err) < 0)
+		return;
+	shf_behind_start(run);
+	/* Whoever does not act on the directory need not wait. */
+	if (run->team.rank != 0 || run->verified < 0)
+		return;
+	r = rules(run, run->verified, false);
+	if (shf_store_prune(&run->store, &r, pruned, &p, &err) < 0)
+		shf_log(run, 1, "%s: nothing pruned: %s", run->store.path, err.msg);
 }
 
 /* ---- going back ---- */
@@ -195,6 +217,10 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
+	if (run->behind.step > step)
+		shf_behind_stop(run);
+	if (run->behind.next > step)
+		run->behind.next = -1;
 	run->rewinds++;
 	run->parent = step;
 	run->doubtful = -1;
@@ -319,6 +345,21 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 
 /* ---- closing ---- */
 
+/* What is little is still read, so that a run of small steps is left as its rules say: first what
+ * is under way, then the newest. [collective] */
+static void last_prune(struct sheaf_run *run)
+{
+	if (run->behind.step < 0 && run->behind.next < 0)
+		return;
+	if (!shf_behind_is_little(run))
+		run->behind.next = -1;
+	for (int i = 0; i < 2; i++) {
+		if (shf_behind_is_little(run))
+			shf_behind_wait(run);
+		shf_run_prune_behind(run);
+	}
+}
+
 void shf_run_close(struct sheaf_run *run)
 {
 	if (!run)
@@ -332,6 +373,9 @@ void shf_run_close(struct sheaf_run *run)
 
 		if (rc == 0 && run->team.rank == 0)
 			shf_run_resumed(run);
+		if (rc == 0)
+			last_prune(run);
+		shf_behind_stop(run);
 		shf_save_abandon(run);
 	}
 	run->closed = true;

@@ -154,7 +154,8 @@ void shf_run_put(struct sheaf_run *run)
 {
 	if (!run || --run->refs > 0)
 		return;
-	if (shf_run_is_ours(run)) {
+	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
+		shf_behind_stop(run);
 		if (run->queue)
 			run->sys->ops->queue_free(run->sys->arg, run->queue);
 		shf_images_release(&run->images, run->sys, run->team.ranks);
@@ -189,6 +190,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->sys = sys;
 	run->pid = sys->ops->pid(sys->arg);
 	run->loaded = run->verified = run->parent = run->doubtful = -1;
+	run->behind.step = run->behind.next = -1;
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->images.own.fd = -1;
 	pthread_mutex_init(&run->in_lock, NULL);

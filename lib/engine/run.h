@@ -5,6 +5,7 @@
 #define SHF_RUN_H
 #include <pthread.h>
 #include <stdatomic.h>
+#include "behind.h"
 #include "group.h"
 #include "mem.h"
 #include "store.h"
@@ -42,6 +43,7 @@ struct sheaf_run {
 	bool in_taken;                  /* a thread waits for the queue; the others for it */
 	int64_t loaded;                 /* the step this handle loaded; -1 */
 	int64_t verified;               /* newest step verified by this handle; -1 */
+	struct shf_behind behind;       /* what is being read again */
 	unsigned rewinds;               /* so far: a step opened before one may be set aside */
 	int64_t parent;                 /* of the next save; -1: none */
 	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */

@@ -326,3 +326,52 @@ TEST(a_save_counts_itself_and_can_be_given_up)
 	CHECK_INT(sheaf_run_steps(p.run, NULL, 0, &err), 0);
 	place_release(&p);
 }
+
+static int save_with_loss(struct sheaf_run *run, int64_t step, const char *loss)
+{
+	static float data[1 << 19];             /* 2 MiB, so that blocks are read past the cache */
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 1 << 19 }, .count = { 1 << 19 }, .data = data };
+	struct sheaf_state *st = sheaf_state_new();
+	struct sheaf_save *save = NULL;
+	struct sheaf_error err;
+	int rc;
+
+	data[7] = (float)step;
+	(void)sheaf_state_add(st, &s);
+	rc = sheaf_save_begin(&save, run, step, st, NULL, &err);
+	if (rc == 0 && loss)
+		rc = sheaf_save_note(save, "loss", loss);
+	if (rc == 0)
+		rc = sheaf_save_commit(save, -1, &err);
+	sheaf_save_free(save);
+	sheaf_state_free(st);
+	return rc;
+}
+
+TEST(steps_are_read_again_behind_and_the_rules_hold_when_the_run_is_closed)
+{
+	static const char *const losses[] = { "0.5", "0.1", "0.9", "0.2", "0.8", "nan" };
+	char dir[] = "/tmp/sheaf-api-XXXXXX", command[64];
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 2,
+		.keep_best = 1, .best_note = "loss", .grace_s = -1 };
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+	int64_t steps[8];
+
+	CHECK(mkdtemp(dir) != NULL);
+	CHECK_RC(sheaf_run_open(&run, dir, NULL, &opts, &err), 0, &err);
+	for (int64_t step = 1; step <= 6; step++) {
+		CHECK_INT(save_with_loss(run, step, losses[step - 1]), 0);
+		/* Whoever is faster: the rules are never overdone. */
+		CHECK(sheaf_run_steps(run, steps, 8, &err) >= (step < 4 ? step < 3 ? step : 2 : 3));
+	}
+	sheaf_run_close(run);
+	opts.flags = SHEAF_READONLY;
+	CHECK_RC(sheaf_run_open(&run, dir, NULL, &opts, &err), 0, &err);
+	CHECK_INT(sheaf_run_steps(run, steps, 8, &err), 3);
+	CHECK(steps[0] == 2 && steps[1] == 5 && steps[2] == 6);
+	sheaf_run_close(run);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	CHECK_INT(system(command), 0);
+}

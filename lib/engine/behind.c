@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "behind.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "err.h"
+#include "run.h"
+
+/* What a close still waits for, so that a run of small steps is left as its rules say: a share of
+ * so many bytes, and no longer than that. */
+#define LITTLE (UINT64_C(32) << 20)
+#define WAIT_MS 3000
+
+static uint32_t nodes_of(const struct sheaf_run *run)
+{
+	int32_t most = 0;
+
+	for (int r = 0; r < run->team.ranks; r++)
+		most = run->place.nodes[r] > most ? run->place.nodes[r] : most;
+	return (uint32_t)most + 1;
+}
+
+/* On the lowest rank of a node. */
+static int start_here(struct sheaf_run *run, int64_t step, const char *session,
+                      struct shf_reread *r, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	char name[48], where[300];
+	int dir, rc;
+
+	snprintf(name, sizeof(name), "checkpoint-%" PRId64, step);
+	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
+	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	if (dir < 0)
+		return shf_fail_sys(err, -dir, "%s", where);
+	rc = shf_reread_init(r, sys, dir, step, session, where, err);
+	if (rc < 0)
+		return rc;
+	r->share = (uint32_t)run->place.node;
+	r->shares = nodes_of(run);
+	r->buffered = run->opts.flags & SHEAF_BUFFERED;
+	rc = sys->ops->task_new(sys->arg, &run->behind.task, shf_reread_turn, r);
+	if (rc == 0)
+		return 0;
+	run->behind.task = NULL;
+	return shf_fail_sys(err, -rc, "%s: starting to read it again", where);
+}
+
+void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
+{
+	struct shf_behind *b = &run->behind;
+
+	b->next = step;
+	b->bytes = bytes;
+	snprintf(b->session, sizeof(b->session), "%s", session);
+}
+
+void shf_behind_start(struct sheaf_run *run)
+{
+	struct shf_behind *b = &run->behind;
+	struct sheaf_error err;
+	int rc;
+
+	if (b->step >= 0 || b->next <= run->verified)
+		return;
+	b->step = b->next;
+	b->next = -1;
+	if (run->place.node_first != run->team.rank)
+		return;
+	b->reread = shf_zalloc(1, sizeof(*b->reread));
+	if (!b->reread)
+		return; /* which the look takes for its answer */
+	b->reread->dir = b->reread->sums_fd = b->reread->fd = b->reread->direct = -1;
+	b->reread->sys = run->sys;
+	rc = start_here(run, b->step, b->session, b->reread, &err);
+	if (rc < 0) {
+		b->reread->rc = rc;
+		b->reread->err = err;
+	}
+}
+
+void shf_behind_stop(struct sheaf_run *run)
+{
+	struct shf_behind *b = &run->behind;
+
+	if (b->task)
+		run->sys->ops->task_free(run->sys->arg, b->task);
+	if (b->reread)
+		shf_reread_release(b->reread);
+	shf_free(b->reread);
+	b->task = NULL;
+	b->reread = NULL;
+	b->step = -1;
+}
+
+static bool is_over(const struct sheaf_run *run)
+{
+	const struct shf_behind *b = &run->behind;
+
+	return !b->task || run->sys->ops->task_over(run->sys->arg, b->task);
+}
+
+bool shf_behind_is_little(const struct sheaf_run *run)
+{
+	return run->behind.bytes / nodes_of(run) <= LITTLE;
+}
+
+void shf_behind_wait(struct sheaf_run *run)
+{
+	const struct shf_sys *sys = run->sys;
+
+	for (int ms = 0; ms < WAIT_MS && !is_over(run); ms++)
+		sys->ops->sleep_ms(sys->arg, 1);
+}
+
+/* What this rank's task says, when it is over. */
+static int answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
+{
+	const struct shf_behind *b = &run->behind;
+
+	*cut = 0;
+	if (run->place.node_first != run->team.rank)
+		return 0;
+	if (!b->reread)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to read step %" PRId64 " again",
+		                b->step);
+	if (b->reread->rc < 0)
+		*err = b->reread->err;
+	else
+		*cut = b->reread->cut;
+	return b->reread->rc;
+}
+
+/* Damage anywhere comes before what could not be told elsewhere. [collective] */
+static int gather(struct sheaf_run *run, struct sheaf_error *why, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	uint64_t cut, bad;
+	int rc = answer(run, &cut, why), told;
+
+	bad = rc == SHEAF_ECORRUPT;
+	told = shf_allreduce(&run->team, &cut, 1, SHEAF_XOR, err);
+	if (told == 0)
+		told = shf_allreduce(&run->team, &bad, 1, SHEAF_MAX, err);
+	if (told < 0)
+		return told;
+	own = *why;
+	rc = shf_agree(&run->team, bad && rc != SHEAF_ECORRUPT ? 0 : rc, &own);
+	if (rc == 0 && cut)
+		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
+		              "several nodes read has another digest", run->store.path,
+		              run->behind.step);
+	*why = own;
+	return rc;
+}
+
+int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_behind *b = &run->behind;
+	int64_t step = b->step;
+	struct sheaf_error why;
+	uint64_t busy;
+	int rc;
+
+	if (step < 0)
+		return 0;
+	busy = !is_over(run);
+	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
+	if (rc < 0 || busy)
+		return rc;
+	shf_error_clear(&why);
+	rc = gather(run, &why, err);
+	shf_behind_stop(run);
+	if (rc == 0)
+		run->verified = step > run->verified ? step : run->verified;
+	if (rc == SHEAF_ECORRUPT)
+		b->damaged_n++;
+	if (rc < 0 && run->team.rank == 0)
+		shf_log(run, rc == SHEAF_ECORRUPT ? 0 : 1, "%s: step %" PRId64 "%s: %s (%" PRIu64
+		        " damaged so far)", run->store.path, step, rc == SHEAF_ECORRUPT
+		        ? " is damaged, read again after its commit"
+		        : " could not be read again", why.msg, b->damaged_n);
+	return rc == SHEAF_ELOST ? rc : 0;
+}
