@@ -380,7 +380,8 @@ static void note_prune(struct life *l, const struct deed *d)
 		struct attempt *a = &l->ledger.attempts[i];
 		bool went = false;
 
-		if (a->step >= newest || a->over || a->begun > d->ended || a->gone != NEVER)
+		/* Another job's rewind may have been noted first and come later. */
+		if (a->step >= newest || a->over || a->begun > d->ended || a->gone <= d->begun)
 			continue;
 		for (int k = 0; k < d->pruned_n; k++)
 			went |= d->pruned[k] == a->step;
