@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What pruning lets go and what it never does: H2 and I9, through the store alone. */
+#include <stdlib.h>
+#include "lived.h"
+
+TEST(prune_keeps_what_no_newer_verified_step_dominates)
+{
+	struct world w;
+
+	start(&w, 6);
+	CHECK_INT(world_prune(&w, 2, -1, -1), 0);       /* nothing verified */
+	CHECK_INT(world_prune(&w, 0, 6, -1), 0);        /* keep all */
+	CHECK_RC(world_mark(&w, 2, 'k'), 0, &w.err);
+	/* Only what is older than the verified step, and not marked. */
+	CHECK_INT(world_prune(&w, 1, 4, -1), 2);
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-1"));
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2"));
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-3"));
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-4"));
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-5"));
+	CHECK_RC(world_mark(&w, 6, 'b'), 0, &w.err);
+	CHECK_INT(world_prune(&w, 1, 6, -1), 0);        /* a bad one vouches for nobody */
+	CHECK_INT(world_prune(&w, 1, 5, -1), 1);
+	stop(&w);
+}
+
+TEST(prune_never_crosses_branches_nor_takes_what_is_read_or_loaded)
+{
+	struct shf_prune p = { .keep_last = 1, .verified = 5, .keep = 4, .grace_s = -1 };
+	const struct shf_sys *reader;
+	struct world w;
+	int dir, fd;
+
+	start(&w, 3);
+	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+	CHECK_RC(world_save(&w, 5, 4), 0, &w.err);
+	CHECK_RC(world_save(&w, 6, 2), 0, &w.err);      /* from 2, past 3, 4, 5 */
+	reader = simdisk_process(w.disk, 777, 1);
+	dir = reader->ops->open(reader->arg, SHF_CWD, RUN "/checkpoint-3", SHF_O_DIR, 0);
+	fd = reader->ops->open(reader->arg, dir, "sheaf.json", 0, 0);
+	CHECK_INT(reader->ops->lock(reader->arg, fd, false), 0);
+	p.verified = 6;
+	p.dry = true;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 2);    /* 2 and 1 */
+	p.verified = 5;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 3);    /* not 4: loaded */
+	p.dry = false;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 2);    /* not 3: read */
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-3/sheaf.json"));
+	simdisk_kill(w.disk, reader);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 1);
+	stop(&w);
+}
+
+/* A hand puts back a step that a rewind had set aside: its parent has the number of one that was
+ * saved since, and is not it. */
+TEST(a_parent_of_another_session_is_another_branch)
+{
+	const struct shf_sys *hand;
+	struct world w;
+	char aside[100];
+
+	start(&w, 3);
+	snprintf(aside, sizeof(aside), RUN "/.sheaf/aside/3-%s", w.known[2].session);
+	CHECK_RC(world_rewind(&w, 1), 0, &w.err);
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	hand = simdisk_process(w.disk, 778, 1);
+	CHECK_INT(hand->ops->rename(hand->arg, SHF_CWD, aside, SHF_CWD, RUN "/checkpoint-3", true),
+	          0);
+	CHECK_INT(state_of(&w.store[0], 3, NULL), 'C');
+	CHECK_INT(world_prune(&w, 1, 3, -1), 0);
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2") &&
+	      simdisk_exists(w.disk, RUN "/checkpoint-1"));
+	stop(&w);
+}
+
+/* What one prune said of each step: 'k' or 'r', and why. */
+struct said {
+	char what[32];
+	char why[32][200];
+};
+
+static void listen(void *arg, int64_t step, char what, const char *why)
+{
+	struct said *said = arg;
+
+	said->what[step] = what;
+	snprintf(said->why[step], sizeof(said->why[step]), "%s", why);
+}
+
+static struct shf_prune best_of(int k, bool largest, int64_t verified, bool dry)
+{
+	return (struct shf_prune){ .keep_last = 1, .keep_best = k, .best_largest = largest,
+		.best_note = "loss", .verified = verified, .keep = -1, .grace_s = -1, .dry = dry };
+}
+
+static void start_with(struct world *w, const char *const *losses, int n)
+{
+	start(w, 0);
+	for (int i = 1; i <= n; i++) {
+		w->loss = losses[i - 1];
+		CHECK_RC(world_save(w, i, i > 1 ? i - 1 : -1), 0, &w->err);
+	}
+}
+
+TEST(the_best_by_a_note_stay_and_the_list_says_why)
+{
+	static const char *const losses[] = { "0.5", "2e-1", "nan", "0.50", NULL, "1e9", "0x1p-9",
+		"0.2", "3" };
+	struct shf_prune p = best_of(2, false, 9, true);
+	struct said said;
+	struct world w;
+
+	start_with(&w, losses, 9);
+	/* 8 and 2 are the smallest, and equal; one fewer: the newer of them. */
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 6);
+	CHECK_STR(said.why[8], "among the 2 best by loss (0.2)");
+	CHECK_STR(said.why[2], "among the 2 best by loss (2e-1)");
+	CHECK_STR(said.why[9], "among the newest");
+	CHECK_STR(said.why[1], "if the newest step proves sound");
+	CHECK_STR(said.why[3], "if the newest step proves sound; its note loss is no decimal "
+	          "number");
+	CHECK_STR(said.why[5], "if the newest step proves sound; it has no note loss");
+	CHECK_STR(said.why[7], said.why[3]);
+	p = best_of(1, false, 9, true);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 7);
+	CHECK_STR(said.why[8], "the best by loss (0.2)");
+	CHECK_INT(said.what[2], 'r');
+	/* The other way round, and for good. A bad step is nobody's best. */
+	CHECK_RC(world_mark(&w, 6, 'b'), 0, &w.err);
+	p = best_of(3, true, 9, false);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 6);
+	CHECK_INT(said.what[6], 'r');
+	CHECK_STR(said.why[6], "a newer step is verified");
+	CHECK_STR(said.why[5], "a newer step is verified; it has no note loss");
+	CHECK_STR(said.why[4], "among the 3 best by loss (0.50)");
+	CHECK_STR(said.why[1], "among the 3 best by loss (0.5)");
+	for (int step = 1; step <= 9; step++)
+		CHECK_INT(state_of(&w.store[0], step, NULL),
+		          step == 1 || step == 4 || step == 9 ? 'C' : '-');
+	stop(&w);
+}
+
+TEST(a_note_never_lets_go_what_no_newer_verified_step_dominates)
+{
+	static const char *const losses[] = { "1", "2", "3", "4" };
+	struct shf_prune p = best_of(1, false, -1, false);
+	struct said said;
+	struct world w;
+
+	start_with(&w, losses, 4);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 0);  /* I9 */
+	CHECK_STR(said.why[2], "no newer step is verified");
+	p.verified = 3;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
+	CHECK_STR(said.why[1], "the best by loss (1)");
+	CHECK_INT(said.what[2], 'r');
+	CHECK_STR(said.why[3], "not older than the verified step");
+	/* Without keep_last everything stays, whatever is best. */
+	p = best_of(1, false, 4, false);
+	p.keep_last = 0;
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 0);
+	CHECK_STR(said.why[3], "all steps are kept");
+	stop(&w);
+}
+
+TEST(what_was_best_for_a_while_goes_when_it_is_not_though_steps_between_are_gone)
+{
+	static const char *const losses[] = { "5", "9", "9", "4", "9", "3", "9" };
+	static const int goes[] = { 0, 0, 1, 2, 0, 2, 0 };
+	struct shf_prune p = best_of(1, false, -1, false);
+	struct said said;
+	struct world w;
+
+	start(&w, 0);
+	for (int i = 1; i <= 7; i++) {
+		w.loss = losses[i - 1];
+		CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
+		p.verified = i;
+		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err),
+		          goes[i - 1]);
+		/* Another job knows as much. */
+		world_close(&w);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+	}
+	for (int step = 1; step <= 7; step++)
+		CHECK_INT(state_of(&w.store[0], step, NULL), step >= 6 ? 'C' : '-');
+	stop(&w);
+}
+
+TEST(a_descent_that_is_torn_or_of_other_sessions_proves_nothing)
+{
+	static const char *const losses[] = { "1", "9", "9", "0", "9" };
+	struct shf_prune p = best_of(1, false, 3, false);
+	size_t n = 0;
+	char *text;
+
+	for (int way = 0; way < 4; way++) {
+		struct said said;
+		struct world w;
+
+		start_with(&w, losses, 3);
+		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
+		w.loss = losses[3];
+		CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+		text = simdisk_get(w.disk, RUN "/.sheaf/descent", &n);
+		CHECK(text != NULL && n > 80);
+		if (way == 1)
+			CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/descent", text, n / 2), 0);
+		if (way == 2)
+			CHECK_INT(simdisk_flip(w.disk, RUN "/.sheaf/descent", 8 * 40 + 1), 0);
+		if (way == 3)
+			CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/descent"), 0);
+		p.verified = 4;
+		/* 4 is best now, 3 its parent; 1 is an ancestor only by what was written down. */
+		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), way ? 1 : 2);
+		CHECK_INT(state_of(&w.store[0], 1, NULL), way ? 'C' : '-');
+		if (way)
+			CHECK_STR(said.why[1], "not on the branch of the verified step");
+		p.verified = 3;
+		free(text);
+		stop(&w);
+	}
+}
+
+static uint64_t drawn(uint64_t *x)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
+/* Steps of an array that are better: counted, not sorted. */
+static int better_n(const int *value, int n, int i, bool largest)
+{
+	int better = 0;
+
+	for (int k = 1; k <= n; k++)
+		if (value[k] >= 0 && (value[k] == value[i] ? k > i
+		                      : largest            ? value[k] > value[i]
+		                                           : value[k] < value[i]))
+			better++;
+	return better;
+}
+
+TEST(drawn_notes_keep_what_counting_says)
+{
+	const char *text = getenv("SHEAF_SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : 0x5eaf, x = seed | 1;
+	int steps = 0, kept = 0;
+
+	for (int round = 0; round < 40; round++) {
+		int n = 3 + (int)(drawn(&x) % 8), k = 1 + (int)(drawn(&x) % 4), value[16];
+		struct shf_prune p = best_of(k, drawn(&x) % 2, n, false);
+		struct said said;
+		struct world w;
+		char loss[32];
+
+		start(&w, 0);
+		for (int i = 1; i <= n; i++) {
+			value[i] = drawn(&x) % 5 ? (int)(drawn(&x) % 6) : -1;
+			snprintf(loss, sizeof(loss), drawn(&x) % 2 ? "%d" : "%d.0e+00",
+			         value[i]);
+			w.loss = value[i] < 0 ? NULL : loss;
+			CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
+		}
+		CHECK(shf_store_prune(&w.store[0], &p, listen, &said, &w.err) >= 0);
+		for (int i = 1; i <= n; i++) {
+			bool stays = i == n || (value[i] >= 0 &&
+			                        better_n(value, n, i, p.best_largest) < k);
+
+			CHECK_INT(said.what[i], stays ? 'k' : 'r');
+			CHECK_INT(state_of(&w.store[0], i, NULL), stays ? 'C' : '-');
+			kept += stays;
+			steps++;
+		}
+		stop(&w);
+	}
+	CHECK(kept > 40 && kept < steps);
+	printf("# %d steps of 40 runs, %d stay; SHEAF_SEED=%#llx test_store drawn_notes\n", steps,
+	       kept, (unsigned long long)seed);
+}
+
+TEST(the_grace_keeps_pruned_bytes_until_it_is_over)
+{
+	struct world w;
+	char path[200];
+
+	start(&w, 2);
+	snprintf(path, sizeof(path), RUN "/.sheaf/trash/1-%s", w.known[0].session);
+	CHECK_INT(world_prune(&w, 1, 2, 60), 1);
+	CHECK(simdisk_exists(w.disk, path));
+	simdisk_advance(w.disk, 30);
+	CHECK_INT(world_prune(&w, 1, 2, 60), 0);
+	CHECK(simdisk_exists(w.disk, path));
+	simdisk_advance(w.disk, 31);
+	CHECK_INT(world_prune(&w, 1, 2, 60), 0);
+	CHECK(!simdisk_exists(w.disk, path));
+	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/trash/treasure/x"));
+	stop(&w);
+}
