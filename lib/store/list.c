@@ -235,6 +235,24 @@ static int look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
 	return rc < 0 ? rc : rc == 0 && e->state != SHF_FOREIGN && !e->remains;
 }
 
+bool shf_step_has_older(struct shf_store *s, int64_t step)
+{
+	struct shf_steps steps;
+	struct shf_entry e;
+	bool has = false;
+
+	if (shf_steps_read(s, &steps) >= 0)
+		for (size_t i = 0; i < steps.n && !has; i++)
+			if (steps.all[i] < step &&
+			    look_briefly(s, steps.all[i], &e, NULL) == 1 && e.session[0]) {
+				char mark = shf_mark_read(s, e.step, NULL);
+
+				has = mark == 0 || mark == 'k';
+			}
+	shf_free(steps.all);
+	return has;
+}
+
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
                      struct sheaf_error *err)
 {
@@ -507,6 +525,9 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, const char **why,
 	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session))
 		return 2;
 	*why = "marked bad";
+	if (e->mark == 'b' && rc == 1 &&
+	    shf_tries_read(s, e->step, brief.session) >= SHF_TRIES_MAX)
+		return 2;
 	return e->mark == 'b';
 }
 
@@ -525,7 +546,7 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
 	rc = SHEAF_ENOENT;
 	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n; i++) {
 		struct shf_entry e = { .step = steps.all[i] };
-		const char *why;
+		const char *why = "";
 		int passed;
 
 		shf_name_of_step(e.path, e.step);

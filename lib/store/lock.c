@@ -146,11 +146,16 @@ int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
+	struct shf_owner self = s->self;
 	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_stat st;
 	int64_t put;
-	int rc;
+	int rc = sys->ops->fstat(sys->arg, s->lock, &st);
 
-	shf_owner_put(&text, &s->self, s->session);
+	if (rc < 0)
+		goto out;
+	self.dev = st.dev;
+	shf_owner_put(&text, &self, s->session);
 	if (text.oom) {
 		rc = -ENOMEM;
 		goto out;

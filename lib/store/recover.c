@@ -88,7 +88,9 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 	if (strncmp(session, s->session, 16) == 0)
 		return false;
 	if (s->prev_session[0] && strncmp(session, s->prev_session, 16) == 0 &&
-	    s->sys->ops->owner_is_dead(s->sys->arg, &s->prev))
+	    (s->sys->ops->owner_is_dead(s->sys->arg, &s->prev) ||
+	     (s->lock >= 0 && s->sys->ops->fstat(s->sys->arg, s->lock, &st) >= 0 &&
+	      kernel_let_go(s, s->dot, "lock", &st, &s->prev))))
 		return true;
 	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
 }

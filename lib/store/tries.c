@@ -4,6 +4,9 @@
  * before the first byte is read and removed at the first commit or the clean close, so that what is
  * left is the work of sessions that died: at SHF_TRIES_MAX they died of the step.
  *
+ * The oldest that is left is never condemned: jobs die of much else than of their step, and there
+ * would be nothing to go on from.
+ *
  * Nothing here is worth stopping a job for; the caller says what could not be done. A session
  * counts a step once, and what it counted itself it does not hold against the step. */
 #include "err.h"
@@ -79,7 +82,7 @@ bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
 
 	if (n >= SHF_TRIES_MAX && (s->writer ? is_ours(s, step, session) : is_being_written(s)))
 		n--;
-	return n >= SHF_TRIES_MAX;
+	return n >= SHF_TRIES_MAX && shf_step_has_older(s, step);
 }
 
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
@@ -182,6 +185,7 @@ static void settle_one(struct shf_store *s, int dir, const char *name)
 	if (s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
 		(void)remove_name(s, dir, name);
 	else if (read_count(s->sys, dir, name) >= SHF_TRIES_MAX && !shf_mark_read(s, step, NULL) &&
+	         shf_step_has_older(s, step) &&
 	         shf_store_manifest(s, step, &m, &arena, NULL) == 0 &&
 	         strcmp(m.session, session) == 0)
 		(void)shf_store_mark(s, step, 'b', NULL);

@@ -376,7 +376,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 		p->err = h->err;
 		p->report = h->report;
 	}
-	shf_run_put(h->run);
+	shf_run_close(h->run);
 	shf_state_put(h->state);
 	for (int i = 0; i < h->blocks_n; i++)
 		free(h->blocks[i]);

@@ -121,7 +121,7 @@ TEST(what_comes_to_a_commit_or_a_close_is_not_counted)
 	stop(&w);
 }
 
-TEST(where_only_condemned_steps_are_left_nobody_starts_afresh)
+TEST(the_oldest_is_never_condemned_and_nobody_starts_afresh)
 {
 	struct world w;
 
@@ -133,8 +133,14 @@ TEST(where_only_condemned_steps_are_left_nobody_starts_afresh)
 	CHECK_INT(shf_tries_add(&w.store[0], 1, w.known[0].session, &err), 2);
 	world_kill(&w);
 	CHECK_RC(world_open(&w, false), 0, &w.err);
+	/* 1 was tried twice as well, but it is the last to go on from. */
+	CHECK_INT(shf_tries_read(&w.store[0], 1, w.known[0].session), 2);
+	CHECK_INT(shf_mark_read(&w.store[0], 1, NULL), 0);
+	CHECK_INT(latest(&w.store[0]), 1);
+	/* If a person condemns it, nobody starts afresh while 2 may be asked for. */
+	CHECK_RC(world_mark(&w, 1, 'b'), 0, &w.err);
 	CHECK_INT(latest(&w.store[0]), SHEAF_ECORRUPT);
-	CHECK(strstr(err.msg, "step 2 failed to resume twice"));
+	CHECK(strstr(err.msg, "failed to resume twice"));
 	CHECK_RC(world_mark(&w, 1, 0), 0, &w.err);
 	CHECK_INT(latest(&w.store[0]), 1);
 	/* By hand alone it is what it was. */
@@ -423,15 +429,17 @@ TEST(a_mark_that_recovery_cannot_make_stops_nobody)
 		world_kill(&w);
 		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = ENOSPC,
 		                                               .kind = SIMDISK_PWRITE,
-		                                               .name = "2.tmp" });
+		                                               .name = "tmp-" });
 		rc = world_open(&w, false);
 		more = simdisk_fired(w.disk);
 		simdisk_faults_clear(w.disk);
-		CHECK_RC(rc, 0, &w.err);
-		CHECK_INT(shf_mark_read(&w.store[0], 2, NULL), more ? 0 : 'b');
-		CHECK_INT(latest(&w.store[0]), 1);      /* passed over with the mark or without */
+		CHECK(rc == 0 || more);         /* other texts of an opening are needed */
+		if (rc == 0) {
+			CHECK(more || shf_mark_read(&w.store[0], 2, NULL) == 'b');
+			CHECK_INT(latest(&w.store[0]), 1);      /* with the mark or without */
+			n += shf_mark_read(&w.store[0], 2, NULL) == 0;
+		}
 		stop(&w);
-		n++;
 	}
-	CHECK(n > 1);
+	CHECK_INT(n, 1);
 }
