@@ -122,10 +122,10 @@ def writers(run_of, step):
 
 
 def some(commands):
-    """All of them with --long; else every eighth, from another one on each time."""
+    """All of them with --long; else every sixteenth, from another one on each time."""
     commands = list(commands)
     state["turn"] += 1
-    return commands if LONG else commands[state["turn"] % 8::8]
+    return commands if LONG else commands[state["turn"] % 16::16]
 
 
 def every(claim, places, allowed=(0, 1, 2), write=None, **how):
