@@ -60,7 +60,7 @@ static int run(const struct cli_args *a)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .arg = (void *)(uintptr_t)a };
 	struct sheaf_error err = { .msg = "" };
-	int64_t keep_last = 0, keep_every = 0, grace = 600, timeout = 30000;
+	int64_t keep_last = 0, keep_every = 0, grace = 600, timeout = 60000;
 	bool apply = cli_flag(a, "apply");
 	char note[80];
 	struct sheaf_run *r = NULL;
@@ -106,7 +106,7 @@ static const struct cli_opt opts[] = {
 	{ "best", "K:NOTE:min|max", "keep the K with the least, or largest, note" },
 	{ "apply", NULL, "remove them; without it they are only listed" },
 	{ "grace", "SECONDS", "before removed bytes are deleted (600)" },
-	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },
+	{ "timeout-ms", "N", "deadline; half of it to wait for the lock (60000)" },
 	{ 0 },
 };
 const struct cli_verb cli_prune = {

@@ -81,7 +81,7 @@ static int salvage(const struct cli_args *a, const char *path, int64_t step, int
 
 static int run(const struct cli_args *a)
 {
-	int64_t step = -1, timeout = 30000;
+	int64_t step = -1, timeout = 60000;
 	struct cli_place place = { 0 };
 	int rc = cli_int(a, "salvage", 0, INT64_MAX, &step);
 
@@ -106,7 +106,7 @@ static int run(const struct cli_args *a)
 static const struct cli_opt opts[] = {
 	{ "apply", NULL, "settle it; without it everything is only listed" },
 	{ "salvage", "N", "publish step N, whole in the stage, of a dead writer" },
-	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },
+	{ "timeout-ms", "N", "deadline; half of it to wait for the lock (60000)" },
 	{ 0 },
 };
 const struct cli_verb cli_recover = {

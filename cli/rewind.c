@@ -31,7 +31,7 @@ static int run(const struct cli_args *a)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_error err = { .msg = "" };
-	int64_t timeout = 30000;
+	int64_t timeout = 60000;
 	struct sheaf_run *r = NULL;
 	struct cli_list before = { 0 };
 	bool watched = !a->json && isatty(STDOUT_FILENO);
@@ -62,7 +62,7 @@ static int run(const struct cli_args *a)
 }
 
 static const struct cli_opt opts[] = {
-	{ "timeout-ms", "N", "to wait for the lock, at most 30000 (30000)" },
+	{ "timeout-ms", "N", "deadline; half of it to wait for the lock (60000)" },
 	{ 0 },
 };
 const struct cli_verb cli_rewind = {

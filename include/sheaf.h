@@ -142,7 +142,8 @@ struct sheaf_opts {
 	 * reads its share of the step again, at low priority and past the page cache, and older
 	 * ones go in the first later commit or close that finds it sound. 0: keep all */
 	int32_t keep_last, keep_every;
-	int32_t grace_s;                /* before pruned bytes are deleted; 0: 600; -1: none */
+	int32_t grace_s;                /* before this run's prunes delete what went; 0: 600; -1:
+	                                 * none. A job that opens the run: always after 600 s */
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
 	                                 * saved nor loaded, but reported */
 	/* level 0 error, 1 warning, 2 step, 3 debug */
@@ -161,8 +162,8 @@ struct sheaf_opts {
 #define SHEAF_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
 #define SHEAF_UNVERIFIED (UINT32_C(1) << 4) /* steps opened by path: read past damaged blocks */
 
-/* Runs. Opening to write takes the lock (waiting for it 30 s or timeout_ms, whichever is
- * less), proves that all ranks see one file system, and discards what dead jobs left in
+/* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
+ * is less), proves that all ranks see one file system, and discards what dead jobs left in
  * the stage. ENOENT: no such directory and no SHEAF_CREATE. [collective] */
 int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                     const struct sheaf_opts *opts, struct sheaf_error *err);
@@ -212,8 +213,9 @@ int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *e
  * [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
 /* Steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best. Verifies
- * the newest first if that has not been done since its commit. Returns how many went (dry: would);
- * item, which may be NULL, hears of each step on rank 0: 'k' stays, 'r' goes, and why.
+ * the newest first if some step would then go and that was not done since its commit. Returns
+ * how many went (dry: would); item, which may be NULL, hears of each step on rank 0: 'k' stays,
+ * 'r' goes, and why.
  * [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,
                      void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,

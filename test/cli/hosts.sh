@@ -4,10 +4,13 @@
 PATH=$PATH:/usr/sbin:/sbin
 hosts_hub=
 hosts_down() {
+	pkill -9 -f "hostfile $W/net/file"
 	for p in "$W"/net/pid-*; do
 		[ -e "$p" ] && kill -9 "$(cat "$p")" 2>/dev/null
+		rm -f "$p"
 	done
 	[ -z "$hosts_hub" ] || kill -9 "$hosts_hub" 2>/dev/null
+	hosts_hub=
 }
 on() {                  # HOST CMD...: there
 	pid=$(cat "$W/net/pid-$1")
@@ -54,7 +57,7 @@ spread() {              # HOSTS RANKS-EACH ARGS...: sheaf-bench over hosts "1 2"
 	nsenter -t "$hosts_hub" -n mpirun --allow-run-as-root --hostfile "$W/net/file" \
 		-n $ranks --mca plm_rsh_agent "$W/net/rsh" --mca btl tcp,self,vader \
 		--mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_if_include 10.77.0.0/24 \
-		"$BENCH" "$@"
+		--mca orte_tmpdir_base "$W/net" "$BENCH" "$@"
 }
 sums() {                # of all files of a step but the manifest
 	(cd "$1" && find . -type f ! -name sheaf.json -exec sha256sum {} + | sort)
@@ -68,7 +71,7 @@ await() {               # CMD...: until it holds, 20 s
 }
 some_committed() { [ "$(grep -c '"committed"' events)" -ge 3 ]; }
 no_ranks() {             # but for those who start them
-	for p in $(pgrep -f -- '--run run --step 1 --steps 100000'); do
+	for p in $(pgrep -f -- "$many"); do
 		grep -qE 'nsenter|mpirun' "/proc/$p/comm" 2>/dev/null || return 1
 	done
 }
@@ -86,6 +89,8 @@ fi
 
 # ---- where bytes go ----
 state='--state state.json --adam'
+# Nobody else's processes have this in their arguments.
+many="--run run --step 1 --steps $((1000000 + $$))"
 for mesh in dp=2,tp=2 tp=4 pp=2,tp=2; do
 	t 0 "$mesh over two hosts is saved" spread '1 2' 2 save --run run-$mesh --step 1 $state \
 		--mesh $mesh --json
@@ -104,10 +109,10 @@ t 0 'loaded over two hosts in another layout' spread '1 2' 2 load --run run-tp=4
 t 0 'and on one of them' on 2 "$BENCH" load --run run-tp=4 --step 1 $state
 
 # ---- a writer whose processes cannot be seen from here ----
-on 1 "$BENCH" save --run run --step 1 --steps 100000 $state --json >events 2>&1 </dev/null &
+on 1 "$BENCH" save $many $state --json >events 2>&1 </dev/null &
 await some_committed
 await a_stage
-writer=$(pgrep -f -- '--run run --step 1 --steps 100000')
+writer=$(pgrep -f -- "$many")
 inside=$(echo "$writer" | tail -n 1)
 kill -STOP "$inside"
 a_stage || { kill -CONT "$inside"; await a_stage; kill -STOP "$inside"; }
@@ -127,7 +132,7 @@ t 0 'all steps are good' "$SHEAF" verify run
 
 # ---- a host that is lost, and another in its place ----
 rm -rf run events
-spread '1 2' 2 save --run run --step 1 --steps 100000 $state --mesh dp=2,tp=2 --events events \
+spread '1 2' 2 save $many $state --mesh dp=2,tp=2 --events events \
 	--timeout-ms 3000 >said 2>&1 </dev/null &
 job=$!
 await some_committed
