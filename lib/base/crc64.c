@@ -190,10 +190,23 @@ uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
 	return path(best())->raw(crc, bytes, n);
 }
 
+/* Who is told that the copy is done may be another thread, or a device. */
+static inline void fence(bool past_cache)
+{
+#if defined(__x86_64__)
+	if (past_cache)
+		__builtin_ia32_sfence();
+#else
+	(void)past_cache;
+#endif
+}
+
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache)
 {
-	return path(best())->copy(crc, to, from, n, past_cache);
+	crc = path(best())->copy(crc, to, from, n, past_cache);
+	fence(past_cache);
+	return crc;
 }
 
 const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here)
@@ -294,5 +307,6 @@ uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
 		                      r->past_cache) :
 			      p->raw(crc, from, r->n);
 	}
+	fence(r->past_cache);
 	return crc;
 }

@@ -18,8 +18,8 @@
 
 uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
 /* The same, and copies the bytes on the way: one read of memory. No overlap. past_cache: with
- * stores that leave the caches alone. Nobody in the library asks for it: it was slower wherever it
- * was tried (sheaf-bench-kernel shows it on a machine of yours). */
+ * stores that leave the caches alone. Twice as fast on some machines, slower on others
+ * (sheaf-bench-kernel shows it on one of yours): who copies much tries both (engine/stores.h). */
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache);
 uint64_t shf_crc64(const void *bytes, size_t n);                        /* standard, whole */
@@ -59,7 +59,7 @@ uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r);
 struct shf_crc64_path {
 	uint64_t (*raw)(uint64_t crc, const void *bytes, size_t n);
 	uint64_t (*copy)(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
-	                 bool past_cache);
+	                 bool past_cache);      /* then no fence follows the stores */
 	uint64_t (*times)(uint64_t a, uint64_t over_x); /* a * x * over_x modulo P */
 };
 /* The i-th, from the portable one on; NULL behind the last. here: whether this machine can run it;

@@ -18,6 +18,7 @@
  *
  *	V               vector of LANES lanes           ON      target attribute
  *	LOAD STORE      at any address                  STREAM_LINE(to, from)  past the caches
+ *	STREAM_ONE(to, v)  a part of a line past the caches
  *	MUL(a, b, i)    of each lane                    SUM(a, b, c)  XOR of three
  *	SPREAD(p)       one lane in memory to all       LAST(v) XOR of all lanes
  *	ZERO            FIRST(w)  the word w, then zeros
@@ -42,10 +43,11 @@ _Static_assert(2 * LANES * ACC <= CRC64_FOLDS, "the row of constants reaches ove
 #define EACH(i, n) _Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)
 #endif
 
-/* PAST: past the caches, to a destination that starts on a cache line. SENT: already done. */
+/* PAST: past the caches, to a destination that starts on a cache line, and ends on one but for
+ * pass_long. SENT: already done. */
 enum how { LOOK, COPY, PAST, SENT };
 #define LINE 64
-/* Shorter runs are not worth the two cuts at the lines of the destination. */
+/* Shorter runs are not worth cuts at the lines of the destination. */
 #define LONG 2048
 /* Bytes that the row of constants reaches over, with a sum before them. */
 #define SHORT ((size_t)16 * (CRC64_FOLDS - 1))
@@ -76,10 +78,12 @@ INLINE __m128i next_lane(struct pass *p, enum how how)
 	__m128i v = lane_at(p->from);
 
 	p->from += 16;
-	if (how != LOOK) {
+	if (how == COPY)
 		_mm_storeu_si128((__m128i *)p->to, v);
+	if (how == PAST)
+		_mm_stream_si128((__m128i *)(void *)p->to, v);
+	if (how != LOOK)
 		p->to += 16;
-	}
 	return v;
 }
 
@@ -90,6 +94,8 @@ INLINE V next(struct pass *p, enum how how)
 	p->from += WIDE;
 	if (how == COPY)
 		STORE(p->to, v);
+	if (how == PAST)
+		STREAM_ONE(p->to, v);
 	if (how != LOOK)
 		p->to += WIDE;
 	return v;
@@ -266,7 +272,15 @@ INLINE uint64_t pass_long(uint64_t crc, struct pass p, size_t n, enum how how)
 	size_t left = n % ROUND / 16;
 	V sum = rounds(crc, &p, n, left, how);
 
+	if (how == PAST && n % LINE == 0)
+		return reduce(settle(&p, left, sum, PAST));
 	return finish(settle(&p, left, sum, rest), p, n, rest);
+}
+
+/* Nothing but whole lines of the cache. */
+INLINE bool are_lines(const void *to, size_t n)
+{
+	return ((uintptr_t)to | n) % LINE == 0;
 }
 
 /* Apart, so that a short run pays for none of their registers. */
@@ -280,6 +294,7 @@ ON static __attribute__((noinline)) uint64_t copy_long(uint64_t crc, uint8_t *to
                                                        bool past_cache)
 {
 	struct pass p = { .from = from, .to = to };
+	bool past = past_cache && (n >= LONG || are_lines(to, n));
 	size_t edge = n >= LONG ? (0 - (uintptr_t)to) % LINE : 0;
 
 	if (edge) {
@@ -288,12 +303,7 @@ ON static __attribute__((noinline)) uint64_t copy_long(uint64_t crc, uint8_t *to
 		p.to += edge;
 		n -= edge;
 	}
-	if (n < LONG || !past_cache)
-		return pass_long(crc, p, n, COPY);
-	crc = pass_long(crc, p, n, PAST);
-	/* Who is told that the copy is done may be another thread, or a device. */
-	_mm_sfence();
-	return crc;
+	return past ? pass_long(crc, p, n, PAST) : pass_long(crc, p, n, COPY);
 }
 
 ON static uint64_t raw(uint64_t crc, const void *bytes, size_t n)
@@ -305,8 +315,12 @@ ON static uint64_t raw(uint64_t crc, const void *bytes, size_t n)
 ON static uint64_t copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache)
 {
-	return n > SHORT ? copy_long(crc, to, from, n, past_cache) :
-	                   pass_short(crc, (struct pass){ .from = from, .to = to }, n, COPY);
+	const struct pass p = { .from = from, .to = to };
+
+	if (n > SHORT)
+		return copy_long(crc, to, from, n, past_cache);
+	return past_cache && are_lines(to, n) ? pass_short(crc, p, n, PAST)
+	                                      : pass_short(crc, p, n, COPY);
 }
 
 /* a * b modulo P from b over x, because a product comes times x. */

@@ -18,6 +18,7 @@
 #define ACC 8
 #define LOAD(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
 #define STORE(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
+#define STREAM_ONE(p, v) _mm_stream_si128((__m128i *)(void *)(p), v)
 #define MUL(a, b, i) _mm_clmulepi64_si128(a, b, i)
 #define SPREAD(p) LOAD(p)
 #define ZERO _mm_setzero_si128()

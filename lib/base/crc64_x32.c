@@ -14,6 +14,7 @@
 #define ACC 8
 #define LOAD(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define STORE(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
+#define STREAM_ONE(p, v) _mm256_stream_si256((__m256i *)(void *)(p), v)
 #define STREAM(to, from, i) \
 	_mm256_stream_si256((__m256i *)(void *)(to) + (i), LOAD((from) + 32 * (i)))
 #define STREAM_LINE(to, from) (STREAM(to, from, 0), STREAM(to, from, 1))

@@ -14,6 +14,7 @@
 #define ACC 4
 #define LOAD(p) _mm512_loadu_si512(p)
 #define STORE(p, v) _mm512_storeu_si512(p, v)
+#define STREAM_ONE(p, v) _mm512_stream_si512((__m512i *)(void *)(p), v)
 #define STREAM_LINE(to, from) _mm512_stream_si512((__m512i *)(void *)(to), _mm512_loadu_si512(from))
 #define SUM(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
 #define SPREAD(p) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(p)))

@@ -373,6 +373,11 @@ TEST(all_paths_sum_and_copy_alike_at_long_lengths)
 				CHECK(copy_is(c[i].path, to + at, from + off, n, false, want));
 				CHECK(copy_is(c[i].path, to + at, from + off, n, true, want));
 			}
+			/* Whole lines of the cache. */
+			n -= n % 64;
+			want = c[0].path->raw(start, from + off, n);
+			for (int i = 0; i < paths_n; i++)
+				CHECK(copy_is(c[i].path, to + EDGE, from + off, n, true, want));
 		}
 	free(from);
 	free(to);
