@@ -29,6 +29,7 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
 
 struct horner {
 	struct shf_sums_to *to; /* NULL: nobody wants any */
+	bool past;              /* stores go past the caches */
 	uint64_t off, bytes;    /* of the tensor: in its file, and long */
 	uint64_t sum;           /* of the runs in this block so far, as at `end` */
 	uint64_t end;           /* byte of the tensor: after a run, or where one begins */
@@ -43,6 +44,7 @@ struct horner {
 static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
 	h->to = to;
+	h->past = to && to->past;
 	h->off = t->off;
 	h->bytes = t->bytes;
 	h->sum = h->end = h->all = h->all_end = h->gap = h->last_gap = h->same = 0;
@@ -119,7 +121,7 @@ static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_
 		size_t k = horner_at(h, at, n);
 
 		if (to) {
-			h->sum = shf_crc64_copy(h->sum, to, from, k, false);
+			h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);
 			to += k;
 		} else {
 			h->sum = shf_crc64_raw(h->sum, from, k);
@@ -141,6 +143,8 @@ static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
 {
 	struct shf_crc64_rows r = *rows;
 	uint64_t gap = at_step - r.n;
+
+	r.past_cache = h->past;
 
 	while (r.rows > 0) {
 		size_t k = 1, left = r.rows;
@@ -384,6 +388,7 @@ static void run_out(struct horner *h, const struct shf_slice *s, const struct sh
 		horner_copy(h, at, mem_at(s, mem), from, n * unit);
 		return;
 	}
+	h->past = false; /* what is stored is read again at once */
 	for (size_t done = 0, k; done < n; done += k) {
 		k = n - done < per ? n - done : per;
 		horner_copy(h, at + done * unit, stored, from + done * unit, k * unit);

@@ -124,6 +124,19 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 	return rc;
 }
 
+int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
+{
+	int64_t from = shf_now(ld->step->run), ns;
+	int rc;
+
+	ld->pass.past = shf_stores_past(&ld->stores);
+	rc = shf_pass_feed(&ld->pass, p, n, err);
+	ns = shf_now(ld->step->run) - from;
+	shf_stores_took(&ld->stores, n, ns);
+	ld->verify_ns += ns;
+	return rc;
+}
+
 /* What a rank may use of its image, the same on all; two windows of it for rounds. */
 static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *err)
 {

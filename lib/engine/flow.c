@@ -10,9 +10,10 @@
 #include <string.h>
 #include "err.h"
 #include "load.h"
+#include "trial.h"
 
 #define SLOTS_MAX 12
-#define SIP (UINT64_C(128) << 10)       /* of what the page cache has; stays in the core's cache */
+#define SIP (UINT64_C(256) << 10)       /* of what the page cache has; stays in the core's cache */
 #define LAP (UINT64_C(256) << 20)
 
 struct slot {
@@ -20,13 +21,6 @@ struct slot {
 	uint8_t *buf;                   /* a piece of the image */
 	const struct shf_seg *seg;
 	uint64_t lo, n;
-};
-
-/* Which way a disk is faster is tried at the start: so many pieces past the page cache, as many
- * through it, the first half of each while the other way's requests are still under way. */
-struct trial {
-	int64_t from, ns[2];            /* [1]: through the page cache */
-	uint64_t done;                  /* pieces */
 };
 
 struct shf_flow {
@@ -38,7 +32,7 @@ struct shf_flow {
 	uint64_t done;                  /* bytes looked at */
 	uint8_t *cached;                /* owned; by segment from first: is in memory already */
 	uint64_t sip_at;                /* in the image: room for a sip */
-	struct trial trial;
+	struct shf_trial trial;
 };
 
 static bool is_cached(const struct shf_load *ld, const struct shf_seg *g)
@@ -83,6 +77,7 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	s->slots_n = room / s->piece < SLOTS_MAX ? room / s->piece : SLOTS_MAX;
 	/* Pieces shorter than that are more, but then the ring is short too. */
 	s->slots_n = s->slots_n < cold ? s->slots_n : cold;
+	s->trial.turn = 2 * s->slots_n;
 	s->sip_at = s->slots_n * s->piece;
 	*image_bytes = s->sip_at + (own.end > own.first ? SIP : 0);
 	*flow = s;
@@ -100,15 +95,6 @@ void shf_flow_free(struct shf_flow *s)
 	shf_free(s);
 }
 
-static int look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
-{
-	int64_t from = shf_now(ld->step->run);
-	int rc = shf_pass_feed(&ld->pass, p, n, err);
-
-	ld->verify_ns += shf_now(ld->step->run) - from;
-	return rc;
-}
-
 /* A whole segment that is in the page cache. */
 static int sip(struct shf_flow *s, const struct shf_seg *g, struct sheaf_error *err)
 {
@@ -120,34 +106,10 @@ static int sip(struct shf_flow *s, const struct shf_seg *g, struct sheaf_error *
 		n = g->hi - at < SIP ? g->hi - at : SIP;
 		rc = shf_read_here(ld, g->file, at, n, buf, err);
 		if (rc == 0)
-			rc = look(ld, buf, n, err);
+			rc = shf_load_look(ld, buf, n, err);
 	}
 	s->done += g->hi - g->lo;
 	return rc;
-}
-
-/* Past the page cache, unless the trial says or is about to say otherwise. */
-static bool through(const struct shf_flow *s)
-{
-	uint64_t turn = 2 * s->slots_n;
-
-	if (s->trial.ns[1])
-		return s->trial.ns[0] <= s->trial.ns[1] + s->trial.ns[1] / 8;
-	return s->head < turn || s->head >= 2 * turn;
-}
-
-static void trial_done(struct shf_flow *s)
-{
-	uint64_t turn = 2 * s->slots_n;
-	int64_t now = shf_now(s->ld->step->run);
-
-	s->trial.done++;
-	if (s->trial.done % turn == turn / 2)
-		s->trial.from = now;
-	if (s->trial.done == turn)
-		s->trial.ns[0] = now - s->trial.from;
-	if (s->trial.done == 2 * turn)
-		s->trial.ns[1] = now - s->trial.from + 1;
 }
 
 /* The next piece, into a slot that is free. */
@@ -162,7 +124,7 @@ static int start(struct shf_flow *s, struct sheaf_error *err)
 	slot->seg = g;
 	slot->lo = lo;
 	slot->n = g->hi - lo < s->piece ? g->hi - lo : s->piece;
-	slot->read.through = through(s);
+	slot->read.through = shf_trial_past(&s->trial);
 	rc = shf_read_start(s->ld, &slot->read, g->file, lo, slot->n, slot->buf, err);
 	if (rc < 0)
 		return rc;
@@ -182,11 +144,11 @@ static int finish(struct shf_flow *s, struct sheaf_error *err)
 
 	s->tail++;
 	shf_step_direct_close(s->ld->step, slot->seg->file);
-	trial_done(s);
+	shf_trial_done(&s->trial, shf_now(s->ld->step->run));
 	if (rc == 0)
 		rc = shf_load_begin(s->ld, slot->seg, slot->lo, slot->n, err);
 	if (rc == 0)
-		rc = look(s->ld, slot->buf, slot->n, err);
+		rc = shf_load_look(s->ld, slot->buf, slot->n, err);
 	s->done += slot->n;
 	return rc;
 }

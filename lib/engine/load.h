@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "match.h"
 #include "pass.h"
+#include "stores.h"
 #include "tally.h"
 
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
@@ -26,6 +27,7 @@ struct shf_load {
 	struct shf_tally tally;
 	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes of it that were read here */
 	struct shf_pass pass;
+	struct shf_stores stores;
 	struct shf_want *wants;         /* owned; of the bytes that the pass is at */
 	size_t wants_cap;
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
@@ -38,6 +40,8 @@ void shf_load_progress(const struct shf_load *load);
 /* The pass at bytes [lo, lo + n) of a segment, with what this rank wants of those. ENOMEM. */
 int shf_load_begin(struct shf_load *load, const struct shf_seg *seg, uint64_t lo, uint64_t n,
                    struct sheaf_error *err);
+/* The pass over the next n bytes, timed. */
+int shf_load_look(struct shf_load *load, const uint8_t *p, uint64_t n, struct sheaf_error *err);
 
 /* One read. Tried again a few times; what then is wrong with it is told by finish. */
 struct shf_read {

@@ -232,12 +232,28 @@ static struct turn *take_turns(const struct sheaf_save *save, struct shf_span se
 	return turns;
 }
 
+/* Into the pages of a rank of this node; the digest of what went by. */
+static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_serve *v,
+                              const struct shf_slice *s)
+{
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	uint8_t *image = shf_image_of(save->run, v->rank);
+	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
+	struct shf_sums_to sums = sums_of(save, t->file, v->seg_lo, ctl);
+	int64_t from = shf_now(save->run);
+
+	sums.past = shf_stores_past(&save->stores);
+	shf_copy_in(t, s, &v->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
+	shf_stores_took(&save->stores, shf_box_bytes(t, &v->box), shf_now(save->run) - from);
+	came(ctl);
+	return sums.digest;
+}
+
 static int copy_move(struct sheaf_save *save, const struct shf_serve *v, size_t stream,
                      struct sheaf_error *err)
 {
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	const struct shf_slice *s = slice_of(save, v->tensor, &v->box);
-	uint8_t *image = shf_image_of(save->run, v->rank);
 	struct shf_place_at to = { .packed = true };
 	struct shf_sums_to sums = { 0 };
 
@@ -251,12 +267,7 @@ static int copy_move(struct sheaf_save *save, const struct shf_serve *v, size_t 
 		return 0;
 	}
 	if (shf_reaches(save, v->rank)) {
-		struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
-
-		to = shf_place_in(image, v->image, v->seg_lo, t);
-		sums = sums_of(save, t->file, v->seg_lo, ctl);
-		shf_copy_in(t, s, &v->box, to, &sums);
-		came(ctl);
+		sums.digest = copy_to_image(save, v, s);
 	} else {
 		to.data = save->net.out + save->net.out_at[v->rank] + stream;
 		shf_copy_in(t, s, &v->box, to, &sums);

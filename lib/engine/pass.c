@@ -32,6 +32,7 @@ struct some {                   /* bytes [lo, hi) of the tensor, in units, which
 	const struct shf_lt_tensor *t;
 	const uint8_t *p;
 	uint64_t lo, hi;
+	bool past;                      /* copies go past the caches */
 };
 
 /* A box that is all of the bytes, copied in runs and summed; false: runs are short or scattered. */
@@ -52,7 +53,7 @@ static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
 		return false;
 	for (; shf_runs_next(&runs, &at, &mem); p += n)
 		*sum = shf_crc64_copy(*sum, s->mem.base + mem * (int64_t)s->mem_unit, p, n,
-		                      false);
+		                      x->past);
 	return true;
 }
 
@@ -120,7 +121,7 @@ static void take(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b, co
 	else if (p->sums)
 		sum = shf_crc64_raw(0, bytes, (size_t)(b - a));
 	for (int i = 0; i < n; i++) {
-		struct some x = { .t = t, .p = bytes };
+		struct some x = { .t = t, .p = bytes, .past = p->past };
 
 		shf_box_span(&t->shape, &range[i], &lo, &hi);
 		x.lo = lo;

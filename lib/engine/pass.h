@@ -16,6 +16,7 @@ struct shf_pass {
 	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes seen; NULL: not wanted */
 	const struct shf_want *wants;   /* borrowed; by the tensor's place in the file */
 	size_t wants_n;
+	bool past;                      /* copies go past the caches */
 	/* ours */
 	uint32_t file, place;
 	size_t want;

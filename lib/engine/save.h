@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include "match.h"
 #include "run.h"
+#include "stores.h"
 
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;
@@ -70,6 +71,7 @@ struct sheaf_save {
 	size_t attached_n;
 	struct shf_note *notes;
 	size_t notes_n, notes_bytes;
+	struct shf_stores stores;
 	bool exchanged, over, listed;
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every byte, once. Blocks are numbered over all files by the sizes that the manifest names, so
  * that ranks need not agree on what they find, and cut into equal shares. A share is read in
- * chunks, in order, several under way while one is summed; past the page cache where they are not
- * in it already, so that looking at a step does not push out what somebody else works with.
+ * chunks, in order, several under way while one is summed; what the page cache did not have it is
+ * left without, so that looking at a step does not push out what somebody else works with.
  *
  * What is always true: only the bytes of blocks whose sum is right stay in a tensor's digest. A
  * digest is compared when all of its bytes did, so one damage is one finding.
@@ -31,6 +31,7 @@ struct slot {
 	uint8_t *buf;                   /* in one of the verify's chunks */
 	bool full;                      /* holds a chunk that was submitted */
 	bool elsewhere;                 /* which is the sink's */
+	bool cold;                      /* little of it was in the page cache */
 };
 
 static void read_done(struct shf_io_owner *owner, struct shf_io *io)
@@ -276,7 +277,8 @@ static int submit(struct shf_verify *v, int fd, struct slot *s)
 
 	s->req = (struct shf_io){ .op = SHF_IO_READ, .fd = fd, .buf = s->buf,
 		.len = (size_t)s->c.len, .off = s->c.off };
-	if (here < 0 || (uint64_t)here < s->c.len / 2)
+	s->cold = here < 0 || (uint64_t)here < s->c.len / 2;
+	if (s->cold && shf_trial_past(&v->trial))
 		s->req.direct = v->direct[s->c.file];
 	return shf_io_submit(v->step->run, &s->io, &s->req);
 }
@@ -314,6 +316,10 @@ static void finish(struct shf_verify *v, struct slot *s)
 	int rc = shf_io_drain(run, &s->io, -1);
 	uint64_t n;
 
+	if (s->cold)
+		shf_trial_done(&v->trial, shf_now(run));
+	if (s->cold && !s->req.direct)
+		run->sys->ops->forget(run->sys->arg, s->req.fd, s->c.off, s->c.len);
 	for (int tries = 1; rc == 0 && s->req.result == -EIO && tries < READ_TRIES; tries++) {
 		v->retries++;
 		if (shf_io_submit(run, &s->io, &s->req) < 0)
@@ -384,6 +390,7 @@ void shf_verify_data(struct shf_verify *v)
 	int n;
 
 	w.end = w.at + blocks;
+	v->trial.turn = 2 * SHF_VERIFY_CHUNKS;
 	n = fill_slots(v, &w, slots);
 	for (int i = 0; slots[i].full; i = (i + 1) % n) {
 		direct_close(v, &closed, slots[i].c.file);

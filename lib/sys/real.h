@@ -33,6 +33,7 @@ int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
 
 /* What the page cache has (resident.c). */
 int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n);
+void shf_real_forget(void *arg, int fd, uint64_t off, uint64_t n);
 
 /* Time, chance and who we are (ident.c). */
 int shf_real_random(void *arg, void *buf, size_t n);

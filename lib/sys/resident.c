@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much of a file is in memory. Nothing is read or mapped in by asking. */
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -74,4 +75,10 @@ int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	n = (uint64_t)st.st_size - off < n ? (uint64_t)st.st_size - off : n;
 	rc = by_cachestat(fd, off, n, page);
 	return rc < 0 ? by_mincore(fd, off, n, page) : rc;
+}
+
+void shf_real_forget(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	(void)arg;
+	(void)posix_fadvise(fd, (off_t)off, (off_t)n, POSIX_FADV_DONTNEED);
 }

@@ -134,6 +134,8 @@ struct shf_sys_ops {
 	/* How many bytes of [off, off + n) of the file are in memory already, about (whole pages,
 	 * less what is beyond the end); -ENOTSUP where nobody knows. */
 	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);
+	/* They need not stay there. A hint. */
+	void (*forget)(void *arg, int fd, uint64_t off, uint64_t n);
 
 	/* Work that goes on behind the caller's back: step is called again and again, always by one
 	 * and the same thread that takes no signals and gives way to others, until it says false.

@@ -184,9 +184,9 @@ bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is
     "shf_crc64_shift(h->all, h->bytes - h->all_end + MUTANT)",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("digest_of_what_was_there", "a digest is taken of the page before the bytes come into it",
-    "engine/copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, false);",
+    "engine/copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "if (MUTANT) { h->sum = shf_crc64_raw(h->sum, to, k); memcpy(to, from, k); } else"
-    " h->sum = shf_crc64_copy(h->sum, to, from, k, false);",
+    " h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("sums_joined_wrong", "two sums are joined as if the second run were a byte shorter",
     "base/crc64.c:shf_crc64_join", "shf_crc64_shift(a, b_bytes)",

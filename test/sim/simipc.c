@@ -309,6 +309,14 @@ static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	return some;
 }
 
+static void op_forget(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	(void)arg;
+	(void)fd;
+	(void)off;
+	(void)n;
+}
+
 static void op_queue_free(void *arg, struct shf_queue *q)
 {
 	struct shf_io *io;
@@ -550,6 +558,7 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->queue_pin = op_queue_pin;
 	ops->queue_stat = op_queue_stat;
 	ops->resident = op_resident;
+	ops->forget = op_forget;
 	ops->shm_new = op_shm_new;
 	ops->shm_free = op_shm_free;
 	ops->shm_offer = op_shm_offer;

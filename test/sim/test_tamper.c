@@ -105,7 +105,7 @@ static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	int64_t got = evil.sys->pread(arg, fd, buf, n, off);
 
-	if (got > 60000 && got <= 1 << 17 && evil.here > 0 && --evil.here == 0)
+	if (got > 60000 && n <= 1 << 18 && evil.here > 0 && --evil.here == 0)
 		flip(buf, (size_t)got);
 	return got;
 }

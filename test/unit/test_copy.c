@@ -121,7 +121,7 @@ static void sums_agree(const struct play *p, const struct shf_sums_to *sums)
 		CHECK(atomic_load(&sums->parts[b]) == p->parts[b]);
 }
 
-static void one(struct play *p)
+static void one(struct play *p, bool past)
 {
 	_Atomic uint64_t parts[4][BLOCKS] = { { 0 } };
 	struct shf_sums_to sums[4];
@@ -131,7 +131,8 @@ static void one(struct play *p)
 	struct shf_place_at to = { .data = file + p->t.off };
 
 	for (int i = 0; i < 4; i++)
-		sums[i] = (struct shf_sums_to){ .parts = parts[i], .file_bytes = p->file_bytes };
+		sums[i] = (struct shf_sums_to){ .parts = parts[i], .file_bytes = p->file_bytes,
+			.past = past };
 	p->s.mem.base = p->mem;
 	shf_copy_in(&p->t, &p->s, &p->box, to, &sums[0]);
 	CHECK(memcmp(file, p->only, (size_t)p->file_bytes) == 0);
@@ -160,7 +161,8 @@ TEST(each_way_moves_the_box_and_sums_it_by_block_and_by_tensor)
 		struct play p;
 
 		make(&p, &s, i % 3);
-		one(&p);
+		one(&p, false);
+		one(&p, true);
 		unmake(&p);
 	}
 }

@@ -815,6 +815,8 @@ TEST(what_is_in_memory_is_counted_and_not_brought_there)
 		CHECK(ops()->resident(NULL, f.fd, 0, bytes) < (int64_t)bytes || !f.direct);
 		CHECK_INT(ops()->pread(NULL, f.fd, f.model, PAGE, 0), PAGE);
 		CHECK(ops()->resident(NULL, f.fd, 0, PAGE) == PAGE);
+		ops()->forget(NULL, f.fd, 0, bytes);
+		CHECK(ops()->resident(NULL, f.fd, 0, PAGE) == 0 || !f.direct);
 	}
 	spoil.old_kernel = false;
 	close(fds[0]);
