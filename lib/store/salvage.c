@@ -23,12 +23,29 @@ static int fail_stage(const struct shf_store *s, int rc, struct sheaf_error *err
 	return shf_fail_io(err, -rc, "%s/.sheaf/stage", s->path);
 }
 
+/* A stage of somebody who is dead. */
+static int count(struct shf_store *s, int dir, const char *name, const char *session,
+                 struct staged *found)
+{
+	struct shf_stat st;
+	int rc = s->sys->ops->stat(s->sys->arg, dir, "sheaf.json", false, &st);
+
+	if (rc < 0 && rc != -ENOENT)
+		return rc;
+	if (rc < 0) {
+		found->part_n++;
+	} else if (found->whole_n++ == 0) {
+		memcpy(found->whole, name, strlen(name) + 1);
+		memcpy(found->session, session, sizeof(found->session));
+	}
+	return 0;
+}
+
 static int look(struct shf_store *s, const char *name, const char *session, struct staged *found,
                 struct sheaf_error *err)
 {
 	struct shf_names names;
-	struct shf_stat st;
-	bool dead;
+	bool dead = false;
 	int dir = shf_dir_open(s->sys, s->stage, name), rc;
 
 	if (dir < 0)
@@ -37,21 +54,14 @@ static int look(struct shf_store *s, const char *name, const char *session, stru
 	if (rc == 0) {
 		dead = shf_stage_is_dead(s, dir, &names, session, false);
 		shf_names_release(&names);
-		if (!dead)
-			rc = shf_fail(err, SHEAF_EBUSY, "%s/.sheaf/stage/%s: its writer may live "
-			              "(what gives no sign for a day counts as dead)", s->path,
-			              name);
-		else if (s->sys->ops->stat(s->sys->arg, dir, "sheaf.json", false, &st) < 0)
-			found->part_n++;
-		else if (found->whole_n++ == 0)
-			memcpy(found->whole, name, strlen(name) + 1);
-	} else {
-		rc = fail_stage(s, rc, err);
+		if (dead)
+			rc = count(s, dir, name, session, found);
 	}
 	shf_fd_close(s->sys, &dir);
-	if (found->whole_n == 1)
-		memcpy(found->session, session, sizeof(found->session));
-	return rc;
+	if (rc < 0)
+		return fail_stage(s, rc, err);
+	return dead ? 0 : shf_fail(err, SHEAF_EBUSY, "%s/.sheaf/stage/%s: its writer may live "
+	                           "(what gives no sign for a day counts as dead)", s->path, name);
 }
 
 static int find(struct shf_store *s, int64_t step, struct staged *found, struct sheaf_error *err)

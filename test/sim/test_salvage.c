@@ -228,6 +228,53 @@ static void name_of_stage(struct simdisk *disk, char name[120])
 	simdisk_kill(disk, sys);
 }
 
+/* The stages of others who died at that number give the whole one neither its name nor its
+ * session, wherever the directory lists them. */
+TEST(half_saves_beside_a_whole_one_lend_it_nothing)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	static const char *const others[] = { "00000000000000000000000000000000",
+		"ffffffffffffffffffffffffffffffff" };
+	const struct shf_sys *sys = process(disk);
+	struct sheaf_error err;
+	struct shf_stage g;
+	struct shf_store s;
+	char stage[120], path[200];
+
+	name_of_stage(disk, stage);
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "run/.sheaf/stage/2-%s/config.json", others[i]);
+		CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	}
+	simdisk_advance(disk, 2 * 86400);
+	for (int i = 0; i < 10; i++) {          /* the order is drawn each time */
+		CHECK_RC(shf_salvage_begin(&s, &g, sys, "run", 0, 2, &err), 0, &err);
+		CHECK_STR(g.name, strstr(stage, "2-"));
+		CHECK(strncmp(s.session, g.name + 2, 16) == 0);
+		CHECK(strncmp(g.session, g.name + 2, 16) == 0);
+		shf_stage_close(&s, &g);
+		shf_store_close(&s);
+	}
+	simdisk_free(disk);
+}
+
+/* Only a manifest that is not there makes half a save: a disk that does not answer says nothing. */
+TEST(a_manifest_that_cannot_be_asked_after_makes_no_half_save)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct salvaged s;
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = EIO, .name = "sheaf.json",
+	                                             .kind = SIMDISK_STAT });
+	s = salvage(disk);
+	CHECK_INT(simdisk_fired(disk), 1);
+	CHECK_RC(s.rc, SHEAF_EIO, &s.err);
+	simdisk_faults_clear(disk);
+	s = salvage(disk);
+	CHECK_RC(s.rc, 0, &s.err);
+	simdisk_free(disk);
+}
+
 TEST(every_byte_is_proved_first_and_a_damaged_save_can_be_mended)
 {
 	static const char *const files[] = { "model-00001-of-00001.safetensors", "config.json",
