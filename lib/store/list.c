@@ -221,18 +221,24 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_ent
 	return look(s, dir, name, true, e, err);
 }
 
-/* A step of the run, as far as its manifest tells: 1 when it is one, 0 when it is foreign, remains
- * or gone. */
-static int look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
-                        struct sheaf_error *err)
+/* A step of the run: 1 when it is one, 0 when it is foreign, remains or gone. */
+static int look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
+                   struct sheaf_error *err)
 {
 	int rc;
 
 	memset(e, 0, sizeof(*e));
 	e->step = step;
 	shf_name_of_step(e->path, step);
-	rc = look(s, s->dir, e->path, false, e, err);
+	rc = look(s, s->dir, e->path, files, e, err);
 	return rc < 0 ? rc : rc == 0 && e->state != SHF_FOREIGN && !e->remains;
+}
+
+/* As far as its manifest tells. */
+static int look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
+                        struct sheaf_error *err)
+{
+	return look_at(s, step, false, e, err);
 }
 
 bool shf_step_has_older(struct shf_store *s, int64_t step)
@@ -243,8 +249,8 @@ bool shf_step_has_older(struct shf_store *s, int64_t step)
 
 	if (shf_steps_read(s, &steps) >= 0)
 		for (size_t i = 0; i < steps.n && !has; i++)
-			if (steps.all[i] < step &&
-			    look_briefly(s, steps.all[i], &e, NULL) == 1 && e.session[0]) {
+			if (steps.all[i] < step && look_at(s, steps.all[i], true, &e, NULL) == 1 &&
+			    e.state == SHF_COMMITTED) {
 				char mark = shf_mark_read(s, e.step, NULL);
 
 				has = mark == 0 || mark == 'k';
@@ -461,16 +467,17 @@ static bool is_unread(const struct sheaf_error *why)
 	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
 }
 
-static int newest_is_bad(int64_t step, const struct sheaf_error *why, struct sheaf_error *err)
+/* The latest: what is newer, if anything, was passed over and named. */
+static int latest_is_bad(int64_t step, const struct sheaf_error *why, struct sheaf_error *err)
 {
 	int rc;
 
 	if (why->code == SHEAF_EFORMAT)
 		return shf_fail(err, SHEAF_EFORMAT, "%s", why->msg);
 	if (!is_unread(why))
-		return shf_fail(err, SHEAF_ECORRUPT, "step %lld, the newest, is damaged: %.400s",
+		return shf_fail(err, SHEAF_ECORRUPT, "step %lld, the latest, is damaged: %.400s",
 		                (long long)step, why->msg);
-	rc = shf_fail(err, SHEAF_EIO, "step %lld, the newest, cannot be read: %.400s",
+	rc = shf_fail(err, SHEAF_EIO, "step %lld, the latest, cannot be read: %.400s",
 	              (long long)step, why->msg);
 	if (err)
 		err->sys = why->sys;
@@ -501,7 +508,7 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, int64_t *step,
 		                "mark; mark step %lld again", s->path, (long long)e->step,
 		                (long long)e->step);
 	if (e->state != SHF_COMMITTED)
-		return newest_is_bad(e->step, &why, err);
+		return latest_is_bad(e->step, &why, err);
 	*step = e->step;
 	return 0;
 }

@@ -138,7 +138,7 @@ struct shf_newest {
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
                      struct sheaf_error *err);
 /* The newest step not marked bad nor condemned by its tries; foreign ones do not count. ENOENT:
- * none, and none was condemned. ECORRUPT: the newest is damaged (named), or there are only
+ * none, and none was condemned. ECORRUPT: that one is damaged (named), or there are only
  * condemned ones: to start afresh is a person's decision. EIO: it, or its mark, cannot be read
  * (named). EINVAL never. Warns of skipped ones through log. */
 int shf_store_latest(struct shf_store *s, int64_t *step,

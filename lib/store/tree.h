@@ -112,7 +112,7 @@ int shf_mark_clear(struct shf_store *s, int64_t step);
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session);     /* 0: none */
 /* By sessions that are over: not counting this one, or the one that writes at the moment. */
 bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session);
-/* Is there an older step to go on from: with a manifest, and not marked? */
+/* Is there an older step to go on from: committed, with all its files, and not marked bad? */
 bool shf_step_has_older(struct shf_store *s, int64_t step);
 int shf_tries_clear(struct shf_store *s, int64_t step);
 int shf_tries_settle(struct shf_store *s);      /* in recovery; -ENOMEM or 0 */

@@ -151,6 +151,29 @@ TEST(the_oldest_is_never_condemned_and_nobody_starts_afresh)
 	stop(&w);
 }
 
+/* An older one that cannot be loaded, though its manifest says it is there, is nothing to go on
+ * from: condemning 2 for it would leave nobody anything. */
+TEST(an_older_step_that_lacks_a_file_condemns_nobody)
+{
+	static const char *const hurt[] = { "model-00001-of-00001.safetensors", "config.json" };
+
+	for (int i = 0; i < 3; i++) {
+		struct world w;
+		char path[100];
+
+		start(&w, SIMDISK_STRICT, 1);
+		CHECK_INT(shf_tries_add(&w.store[0], 2, w.known[1].session, &err), 2);
+		snprintf(path, sizeof(path), RUN "/checkpoint-1/%s", hurt[i % 2]);
+		if (i < 2)
+			CHECK_INT(simdisk_remove(w.disk, path), 0);
+		world_kill(&w);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+		CHECK_INT(shf_mark_read(&w.store[0], 2, NULL), i < 2 ? 0 : 'b');
+		CHECK_INT(latest(&w.store[0]), i < 2 ? 2 : 1);
+		stop(&w);
+	}
+}
+
 TEST(a_mark_of_a_person_is_not_taken_away_by_recovery)
 {
 	struct shf_newest n;
