@@ -4,7 +4,8 @@
  * a step kept for a while (the best so far, one whose mark was taken away) could never go. Hence
  * .sheaf/descent, written before steps go: of each step whose parent is gone, the next that is
  * not. A line says what was proven then and stays true; a text that is lost or torn says nothing,
- * and then what lies beyond stays (I9). */
+ * and then what lies beyond stays (I9). One that cannot be read is not lost: it would be written
+ * anew without what it said. */
 #include "err.h"
 #include "tree.h"
 
@@ -71,13 +72,17 @@ static const char *lines(const struct shf_buf *text, const char **end)
 	return first;
 }
 
-void shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text)
+int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text,
+                     struct sheaf_error *err)
 {
 	const char *p, *end;
 	struct kin k;
+	int rc = s->dot < 0 ? -ENOENT : shf_text_read(s->sys, s->dot, "descent", text, TEXT_MAX);
 
-	if (s->dot < 0 || shf_text_read(s->sys, s->dot, "descent", text, TEXT_MAX) < 0)
-		return;
+	if (rc == -ENOENT || rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
+		return 0;
+	if (rc < 0)
+		return shf_fail_io(err, -rc, "%s/.sheaf/descent", s->path);
 	p = lines(text, &end);
 	while (p && next_kin(&p, end, &k)) {
 		struct shf_entry *e = find(list, k.step, k.session);
@@ -88,6 +93,7 @@ void shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf
 		memcpy(e->parent_session, k.of_session, sizeof(e->parent_session));
 		e->adopted = true;
 	}
+	return 0;
 }
 
 /* The next ancestor that stays; NULL: none is known. */

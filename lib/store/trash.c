@@ -257,7 +257,7 @@ static int look(struct shf_store *s, const struct shf_prune *p, struct shf_list 
 	if (rc == 0 && p->keep_best > 0)
 		rc = shf_best_find(list, p, err);
 	if (rc == 0)
-		shf_descent_read(s, list, descent);
+		rc = shf_descent_read(s, list, descent, err);
 	return rc;
 }
 

@@ -102,8 +102,10 @@ int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
  * largest note; of equal ones the newer. ENOMEM. */
 int shf_best_find(struct shf_list *list, const struct shf_prune *p, struct sheaf_error *err);
 /* Gives steps whose parent is gone the ancestor that .sheaf/descent knows, where it does. text is
- * what it read, for write, which remembers what must be known when those that go have gone. */
-void shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text);
+ * what it read, for write, which remembers what must be known when those that go have gone. A code
+ * when it is there and cannot be read. */
+int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text,
+                     struct sheaf_error *err);
 int shf_descent_write(struct shf_store *s, const struct shf_list *list,
                       const struct shf_buf *before, struct sheaf_error *err);
 /* 'k', 'b', 0: none, '?': nobody knows; then why (may be NULL) is what the disk said, or 0. */

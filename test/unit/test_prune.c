@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What pruning lets go and what it never does: H2 and I9, through the store alone. */
+#include <errno.h>
 #include <stdlib.h>
 #include "lived.h"
 
@@ -221,6 +222,38 @@ TEST(a_descent_that_is_torn_or_of_other_sessions_proves_nothing)
 		free(text);
 		stop(&w);
 	}
+}
+
+/* What a disk does not answer is not lost: nothing goes, and nothing is written over it. */
+TEST(a_descent_that_cannot_be_read_stops_a_prune_and_stays)
+{
+	static const char *const losses[] = { "1", "9", "9", "0", "9" };
+	static const int errors[] = { EIO, EACCES, ENOMEM };
+	struct shf_prune p = best_of(1, false, 3, false);
+	struct said said;
+	struct world w;
+	uint64_t before;
+
+	start_with(&w, losses, 3);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
+	w.loss = losses[3];
+	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+	p.verified = 4;
+	before = simdisk_hash(w.disk, RUN);
+	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = errors[i],
+		                                               .kind = SIMDISK_OPEN,
+		                                               .name = "descent" });
+		CHECK_RC(shf_store_prune(&w.store[0], &p, listen, &said, &w.err),
+		         errors[i] == ENOMEM ? SHEAF_ENOMEM : SHEAF_EIO, &w.err);
+		CHECK(strstr(w.err.msg, ".sheaf/descent"));
+		CHECK_INT(simdisk_fired(w.disk), 1);
+		simdisk_faults_clear(w.disk);
+		CHECK(simdisk_hash(w.disk, RUN) == before);
+	}
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 2);
+	CHECK_INT(state_of(&w.store[0], 1, NULL), '-');
+	stop(&w);
 }
 
 static uint64_t drawn(uint64_t *x)
