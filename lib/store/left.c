@@ -10,7 +10,8 @@
 #include <string.h>
 
 struct looking {
-	struct shf_store s;             /* a copy of the reader's, with who held the lock last */
+	struct shf_store s;             /* a copy of the reader's, with who held the lock last, and
+	                                 * whether he is gone, as recovery would find it */
 	bool held;                      /* somebody holds it now */
 	int (*item)(void *arg, const struct shf_left *left);
 	void *arg;
@@ -38,6 +39,7 @@ static int tell_lock(struct looking *l)
 	struct shf_left left = { .step = -1, .path = ".sheaf/lock", .lives = 1 };
 	const struct shf_sys *sys = l->s.sys;
 	char why[200];
+	bool free;
 	int fd, rc;
 
 	fd = sys->ops->open(sys->arg, l->s.dot, "lock", SHF_O_NOFOLLOW, 0);
@@ -46,19 +48,20 @@ static int tell_lock(struct looking *l)
 	if (fd < 0)
 		return fail_at(l, fd, "lock");
 	rc = sys->ops->lock(sys->arg, fd, false);
-	sys->ops->close(sys->arg, fd);
 	l->held = rc == -EAGAIN;
+	free = rc >= 0 || shf_lock_is_absent(rc);
 	rc = shf_lock_read(&l->s, &l->s.prev, l->s.prev_session);
+	l->s.prev_gone = rc == 0 && free && shf_prev_is_gone(&l->s, fd);
+	sys->ops->close(sys->arg, fd);
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : fail_at(l, rc, "lock");
 	if (!l->s.prev_session[0] && !l->held)
 		return 0;
-	if (!l->held && sys->ops->owner_is_dead(sys->arg, &l->s.prev))
-		left.lives = 0;
+	left.lives = !l->s.prev_gone;
 	memcpy(left.session, l->s.prev_session, sizeof(left.session));
 	snprintf(why, sizeof(why), "%s by pid %llu on %s%s", l->held ? "held" : "held last",
 	         (unsigned long long)l->s.prev.pid, l->s.prev.host,
-	         l->held ? "" : left.lives ? ", who may live" : ", who is dead");
+	         l->held ? "" : left.lives ? ", who may live" : ", who is gone");
 	if (!l->s.prev_session[0])
 		snprintf(why, sizeof(why), "held, and it does not say by whom");
 	return tell(l, &left, "lock", l->held ? "wait" : "none", why);
@@ -104,12 +107,22 @@ static int tell_damaged(struct looking *l)
 	return rc;
 }
 
+/* shf_step_look, whose code says why. */
+static int look(struct looking *l, int dir, const char *name, struct shf_entry *e)
+{
+	struct sheaf_error why;
+	int rc = shf_step_look(&l->s, dir, name, e, &why);
+
+	if (rc < 0 && l->err)
+		*l->err = why;
+	return rc;
+}
+
 /* A stage of a save. */
 static int tell_staged(struct looking *l, const char *name, struct shf_left *left)
 {
 	struct shf_entry e = { .step = left->step };
 	struct shf_names names;
-	struct sheaf_error why;
 	char text[400];
 	int dir, rc;
 
@@ -121,11 +134,13 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 	if (rc == 0) {
 		left->lives = !shf_stage_is_dead(&l->s, dir, &names, left->session, true);
 		shf_names_release(&names);
-		rc = shf_step_look(&l->s, l->s.stage, name, &e, &why);
 	}
 	shf_fd_close(l->s.sys, &dir);
 	if (rc < 0)
 		return fail_at(l, rc, "stage");
+	rc = look(l, l->s.stage, name, &e);
+	if (rc != 0)
+		return rc == 1 ? 0 : rc;
 	left->whole = e.state == SHF_COMMITTED;
 	left->bytes = e.bytes;
 	if (left->lives)
@@ -155,16 +170,22 @@ static int tell_away(struct looking *l, int dir, const char *name, struct shf_le
                      bool aside)
 {
 	struct shf_entry e = { .step = left->step };
-	int rc;
+	bool over;
+	int fd, rc;
 
 	snprintf(e.path, sizeof(e.path), "%s", left->path);
-	rc = shf_step_look(&l->s, dir, name, &e, NULL);
+	rc = look(l, dir, name, &e);
 	if (rc != 0)
-		return rc == 1 ? 0 : fail_at(l, rc, aside ? "aside" : "trash");
+		return rc == 1 ? 0 : rc;
 	left->bytes = e.bytes;
 	left->whole = e.state == SHF_COMMITTED;
-	return aside ? tell(l, left, "aside", "decide", "set aside; nobody needs it but you")
-	             : tell(l, left, "trash", "delete", "pruned; deleted when its grace is over");
+	if (aside)
+		return tell(l, left, "aside", "decide", "set aside; nobody needs it but you");
+	fd = shf_dir_open(l->s.sys, dir, name);
+	over = fd >= 0 && shf_grace_is_over(&l->s, fd, SHF_GRACE_S);
+	shf_fd_close(l->s.sys, &fd);
+	return over ? tell(l, left, "trash", "delete", "pruned; its grace is over")
+	            : tell(l, left, "trash", "wait", "pruned; deleted when its grace is over");
 }
 
 static int tell_folder(struct looking *l, const char *folder)

@@ -41,6 +41,18 @@ static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
 	return excludes;
 }
 
+bool shf_prev_is_gone(struct shf_store *s, int fd)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_stat st;
+
+	if (!s->prev_session[0])
+		return false;
+	return sys->ops->owner_is_dead(sys->arg, &s->prev) ||
+	       (sys->ops->fstat(sys->arg, fd, &st) >= 0 &&
+	        kernel_let_go(s, s->dot, "lock", &st, &s->prev));
+}
+
 /* What an alive-<node> file proves. DEAD only if its lock can be had and then its process is
  * proven dead, or its kernel, which is ours, let go of it, or it gave no sign for a day. SILENT:
  * the lock is free, but the text was not yet written, or a power cut took it. */
@@ -87,10 +99,7 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 
 	if (strncmp(session, s->session, 16) == 0)
 		return false;
-	if (s->prev_session[0] && strncmp(session, s->prev_session, 16) == 0 &&
-	    (s->sys->ops->owner_is_dead(s->sys->arg, &s->prev) ||
-	     (s->lock >= 0 && s->sys->ops->fstat(s->sys->arg, s->lock, &st) >= 0 &&
-	      kernel_let_go(s, s->dot, "lock", &st, &s->prev))))
+	if (s->prev_gone && strncmp(session, s->prev_session, 16) == 0)
 		return true;
 	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
 }

@@ -320,6 +320,8 @@ int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *pa
 	rc = shf_lock_read(s, &s->prev, s->prev_session);
 	if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/lock", path);
+	else
+		s->prev_gone = shf_prev_is_gone(s, s->lock);
 out:
 	if (rc < 0)
 		shf_store_close(s);

@@ -39,6 +39,7 @@ struct shf_store {
 	struct shf_owner self;
 	struct shf_owner prev;          /* who held the lock before, as its text said */
 	char prev_session[33];          /* "": unknown */
+	bool prev_gone;                 /* he is dead, or our kernel let go of his lock */
 	struct shf_tried tried[SHF_TRIED_MAX];  /* more than these are not counted */
 	int tried_n;
 };

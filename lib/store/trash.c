@@ -15,21 +15,24 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether a folder of the trash may be deleted now; starts its grace when it has none yet. */
-static bool grace_is_over(struct shf_store *s, int dir, int grace_s)
+bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_stat st;
-	int fd;
 
 	if (grace_s < 0 || sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st) == -ENOENT)
 		return true;
-	if (sys->ops->stat(sys->arg, dir, "sheaf.pruned", false, &st) >= 0)
-		return sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;
-	fd = sys->ops->open(sys->arg, dir, "sheaf.pruned",
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	return sys->ops->stat(sys->arg, dir, "sheaf.pruned", false, &st) >= 0 &&
+	       sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;
+}
+
+/* From now on, unless it has begun. */
+static void begin_grace(const struct shf_sys *sys, int dir)
+{
+	int fd = sys->ops->open(sys->arg, dir, "sheaf.pruned",
+	                        SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+
 	shf_fd_close(sys, &fd);
-	return false;
 }
 
 static void empty_one(struct shf_store *s, int trash, const char *name, int grace_s)
@@ -45,9 +48,11 @@ static void empty_one(struct shf_store *s, int trash, const char *name, int grac
 	dir = shf_dir_open(sys, trash, name);
 	if (dir < 0)
 		return;
-	over = grace_is_over(s, dir, grace_s);
+	over = shf_grace_is_over(s, dir, grace_s);
 	if (over)
 		sys->ops->unlink(sys->arg, dir, "sheaf.json", false);
+	else
+		begin_grace(sys, dir);
 	shf_fd_close(sys, &dir);
 	if (over)
 		shf_tree_remove(sys, trash, name);

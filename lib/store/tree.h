@@ -73,10 +73,13 @@ int shf_lock_check(struct shf_store *s, struct sheaf_error *err);
 /* A lock that the file system does not have is no reason to stop: safety never rests on it. */
 bool shf_lock_is_absent(int rc);
 
+/* Whether who held the run's lock last, s->prev, is proven gone; asked by s->self, who has the lock
+ * on fd, shared or not. */
+bool shf_prev_is_gone(struct shf_store *s, int fd);
 /* Whether alive-<node> files, or a bare stage, prove its writer dead: only if nobody holds the lock
  * and his process is proven dead, or he gave no sign for a day: other hosts and file systems
  * without locks make the living look dead. look: for those who change nothing. s->self is who asks,
- * s->prev who held the run's lock last. */
+ * s->prev and prev_gone tell of who held the run's lock last. */
 bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
                        const char *session, bool look);
 /* A copy that nobody took up. */
@@ -127,6 +130,8 @@ int shf_steps_read(struct shf_store *s, struct shf_steps *steps);
 int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err);
 /* EINVAL while one that failed is not. */
 int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err);
+/* Whether a folder of the trash may be deleted now. */
+bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s);
 /* Deletes from the trash what is older than grace_s (< 0: all); both directories synced first. */
 int shf_trash_empty(struct shf_store *s, int grace_s, struct sheaf_error *err);
 /* Moves checkpoint-<step> to <to>/<step>-<session>, or under a fresh name where that is taken.

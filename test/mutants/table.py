@@ -292,9 +292,9 @@ bug("prune_unverified", "prune does not read the step that the others go for (I9
     "engine/ops.c:shf_run_prune", "rc == 0 && !dry && would && run->verified != newest",
     "!MUTANT && rc == 0 && !dry && would && run->verified != newest",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
-bug("grace_ignored", "pruned bytes go at once", "store/trash.c:grace_is_over",
-    "return sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
-    "return MUTANT || sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
+bug("grace_ignored", "pruned bytes go at once", "store/trash.c:shf_grace_is_over",
+    "sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
+    "(MUTANT || sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s);",
     PRUNE + "the_grace_keeps_pruned_bytes_until_it_is_over")
 bug("read_step_pruned", "prune takes a step that somebody reads", "store/trash.c:remove_step",
     "if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))",

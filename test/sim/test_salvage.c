@@ -88,9 +88,8 @@ static struct job saving(struct simdisk *disk, int64_t step)
 enum death { BEFORE_RENAME, BEFORE_LAST_SYNC, BEFORE_MANIFEST };
 
 /* Step 1, and step 2 of somebody who died: before C8, before C6's second sync, before C6. */
-static struct simdisk *base_new(enum simdisk_model model, enum death death)
+static void base_make(struct simdisk *disk, enum death death)
 {
-	struct simdisk *disk = simdisk_new(opt.seed, model);
 	struct simdisk_fault fault = { .how = SIMDISK_KILL,
 		.nth = death == BEFORE_LAST_SYNC ? 2 : 1,
 		.name = death == BEFORE_MANIFEST ? "sheaf.json" : "2-",
@@ -107,6 +106,13 @@ static struct simdisk *base_new(enum simdisk_model model, enum death death)
 	CHECK(simdisk_fired(disk) > 0);
 	simdisk_faults_clear(disk);
 	CHECK(!simdisk_exists(disk, TO));
+}
+
+static struct simdisk *base_new(enum simdisk_model model, enum death death)
+{
+	struct simdisk *disk = simdisk_new(opt.seed, model);
+
+	base_make(disk, death);
 	return disk;
 }
 
@@ -138,10 +144,9 @@ static int hear(void *arg, const struct shf_left *l)
 	return 0;
 }
 
-static const char *left(struct simdisk *disk)
+static const char *left_to(struct simdisk *disk, const struct shf_sys *sys)
 {
 	static struct heard h;
-	const struct shf_sys *sys = process(disk);
 	struct sheaf_error err;
 	struct shf_store s;
 	uint64_t before = simdisk_hash(disk, "/");
@@ -154,6 +159,11 @@ static const char *left(struct simdisk *disk)
 	simdisk_kill(disk, sys);
 	CHECK(simdisk_hash(disk, "/") == before);
 	return h.text;
+}
+
+static const char *left(struct simdisk *disk)
+{
+	return left_to(disk, process(disk));
 }
 
 static int open_to_write(struct simdisk *disk)
@@ -363,7 +373,7 @@ TEST(all_kinds_of_leavings_are_listed)
 	const char *text = left(disk);
 	static const char *const want[] = { "lock -1 none 0 0;remains 5 decide 0 -1;damaged 6 ",
 		"damaged 6 decide 0 -1;", "staged 2 delete 0 0;", "copy 7 wait 0 -1;",
-		"aside 4 decide 0 -1;", "trash 3 delete 0 -1;", "rewind -1 finish 0 -1;" };
+		"aside 4 decide 0 -1;", "trash 3 wait 0 -1;", "rewind -1 finish 0 -1;" };
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
 		if (!strstr(text, want[i]))
@@ -372,6 +382,100 @@ TEST(all_kinds_of_leavings_are_listed)
 	}
 	simdisk_advance(disk, 9 * 86400);
 	CHECK(strstr(left(disk), "copy 7 delete 0 -1;") != NULL);
+	simdisk_free(disk);
+}
+
+/* What the list says that opening to write would do is what it does. */
+TEST(what_is_pruned_waits_until_its_grace_is_over)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_MANIFEST);
+	static const char trash[] = "run/.sheaf/trash/3-0123456789abcdef0123456789abcdef";
+	static const struct { int after_s; bool goes; } opens[] = { { 0, false }, { 599, false },
+		{ 1, true } };
+	char path[200];
+
+	snprintf(path, sizeof(path), "%s/sheaf.json", trash);
+	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	for (size_t i = 0; i < 3; i++) {
+		simdisk_advance(disk, opens[i].after_s);
+		CHECK(strstr(left(disk), opens[i].goes ? "trash 3 delete 0 -1;"
+		                                       : "trash 3 wait 0 -1;") != NULL);
+		CHECK_INT(open_to_write(disk), 0);
+		CHECK(simdisk_exists(disk, trash) == !opens[i].goes);
+	}
+	CHECK(strstr(left(disk), "trash") == NULL);
+	simdisk_free(disk);
+}
+
+/* Containers: nobody can be asked after, but the kernel that let go of the lock is the looker's. */
+TEST(the_dead_of_another_namespace_are_listed_as_recovery_finds_them)
+{
+	static const struct { bool one_kernel, locks; const char *text; } cases[] = {
+		{ true, true, "lock -1 none 0 0;staged 2 delete 1 0;" },
+		{ true, false, "lock -1 none 0 1;staged 2 wait 1 1;" },
+		{ false, true, "lock -1 none 0 1;staged 2 wait 1 1;" } };
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct simdisk *disk = simdisk_new(opt.seed, SIMDISK_EXT4);
+		const struct shf_sys *sys;
+		struct sheaf_error err;
+		struct shf_store s;
+		char stage[120];
+
+		simdisk_set_one_kernel(disk, cases[i].one_kernel);
+		base_make(disk, BEFORE_RENAME);
+		name_of_stage(disk, stage);
+		simdisk_set_locks(disk, cases[i].locks);
+		CHECK_STR(left_to(disk, simdisk_process(disk, 79000, 1)), cases[i].text);
+		sys = simdisk_process(disk, 79001, 1);
+		CHECK_RC(shf_store_own(&s, sys, "run", false, 0, &err), 0, &err);
+		CHECK(simdisk_exists(disk, stage) == !strstr(cases[i].text, "delete"));
+		shf_store_close(&s);
+		simdisk_free(disk);
+	}
+}
+
+static struct sheaf_error left_fails(struct simdisk *disk, int nth, const char *name, int error)
+{
+	const struct shf_sys *sys = process(disk);
+	struct sheaf_error err;
+	struct shf_store s;
+	struct heard h = { "" };
+	int rc;
+
+	CHECK_RC(shf_store_open(&s, sys, "run", &err), 0, &err);
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = error, .name = name,
+	                                             .kind = SIMDISK_OPEN });
+	rc = shf_store_left(&s, hear, &h, &err);
+	CHECK_INT(simdisk_fired(disk), 1);
+	simdisk_faults_clear(disk);
+	shf_store_close(&s);
+	simdisk_kill(disk, sys);
+	if (rc < 0)
+		return err;
+	shf_error_clear(&err);
+	snprintf(err.msg, sizeof(err.msg), "%.400s", h.text);
+	return err;
+}
+
+TEST(a_list_of_what_is_left_says_why_it_ended_and_passes_over_what_went)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct sheaf_error err;
+	char path[100];
+
+	snprintf(path, sizeof(path), "run/.sheaf/aside/4-%032d/sheaf.json", 4);
+	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	/* Manifests are opened in the order of the list: of step 1, the stage, what is aside. */
+	for (int nth = 2; nth <= 3; nth++) {
+		err = left_fails(disk, nth, "sheaf.json", EMFILE);
+		CHECK_RC(err.code, SHEAF_EIO, &err);
+		CHECK_INT(err.sys, EMFILE);
+		CHECK(strstr(err.msg, nth == 2 ? ".sheaf/stage/2-" : ".sheaf/aside/4-") != NULL);
+	}
+	/* Between being listed and being looked at. */
+	err = left_fails(disk, 2, "2-", ENOENT);
+	CHECK_STR(err.msg, "lock -1 none 0 0;aside 4 decide 0 -1;");
 	simdisk_free(disk);
 }
 
