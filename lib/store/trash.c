@@ -145,20 +145,18 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 {
 	const struct shf_entry *verified = j->verified;
 	const struct shf_prune *p = j->p;
-	struct shf_store *s = j->s;
-	char mark = shf_mark_read(s, e->step, NULL);
 
 	if (e->state == SHF_DAMAGED)
 		return "damaged: a person decides";
-	if (mark == 'k')
+	if (e->mark == 'k')
 		return "marked keep";
-	if (mark == '?')
+	if (e->mark == '?')
 		return "its mark cannot be read";
 	if (e->step == p->keep)
 		return "loaded";
 	if (p->keep_last <= 0)
 		return "all steps are kept";
-	if (mark != 'b' && e->newer_n < p->keep_last)
+	if (e->mark != 'b' && e->newer_n < p->keep_last)
 		return "among the newest";
 	if (p->keep_every > 0 && e->step % p->keep_every == 0)
 		return "kept by its number";

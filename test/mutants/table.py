@@ -278,7 +278,7 @@ bug("journal_by_number", "a rewind sets aside what has the number, whatever it i
     "rc = rc && (MUTANT || strcmp(id, want) == 0) ? move_aside",
     STORE + "a_stale_journal_leaves_steps_saved_later_alone")
 bug("keep_mark_ignored", "prune takes a step that is marked keep", "store/trash.c:why_stays",
-    "if (mark == 'k')", "if (mark == 'k' && !MUTANT)",
+    "if (e->mark == 'k')", "if (e->mark == 'k' && !MUTANT)",
     PRUNE + "prune_keeps_what_no_newer_verified_step_dominates", OPS + "marks_keep")
 bug("verified_step_pruned", "prune takes the step that was verified itself",
     "store/trash.c:why_stays", "if (e->step >= verified->step)",

@@ -89,6 +89,46 @@ static void listen(void *arg, int64_t step, char what, const char *why)
 	snprintf(said->why[step], sizeof(said->why[step]), "%s", why);
 }
 
+static struct {                 /* before the nth call a hand takes a mark away */
+	struct simdisk *disk;
+	int calls, at;
+} hand;
+
+static void meddle(void *arg)
+{
+	(void)arg;
+	if (++hand.calls == hand.at)
+		(void)simdisk_remove(hand.disk, RUN "/.sheaf/marks/2");
+}
+
+TEST(each_step_is_judged_once_whatever_becomes_of_its_mark)
+{
+	struct shf_prune p = { .keep_last = 1, .verified = 4, .keep = -1, .grace_s = -1 };
+	int kept = 0, went = 0;
+
+	for (hand.at = 1, hand.calls = 1; hand.calls >= hand.at; hand.at++) {
+		struct said said;
+		struct world w;
+		int n;
+
+		start(&w, 4);
+		CHECK_RC(world_mark(&w, 2, 'k'), 0, &w.err);
+		hand.disk = w.disk;
+		hand.calls = 0;
+		simdisk_set_turn(w.disk, meddle, NULL);
+		n = shf_store_prune(&w.store[0], &p, listen, &said, &w.err);
+		simdisk_set_turn(w.disk, NULL, NULL);
+		CHECK_INT(n, said.what[2] == 'k' ? 2 : 3);
+		CHECK_STR(said.why[2], said.what[2] == 'k' ? "marked keep"
+		                                           : "a newer step is verified");
+		kept += said.what[2] == 'k';
+		went += said.what[2] == 'r';
+		stop(&w);
+	}
+	print_message("# a mark gone at each call: it stays %d times, goes %d\n", kept, went);
+	CHECK(kept > 20 && went > 20);
+}
+
 static struct shf_prune best_of(int k, bool largest, int64_t verified, bool dry)
 {
 	return (struct shf_prune){ .keep_last = 1, .keep_best = k, .best_largest = largest,
