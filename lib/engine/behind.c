@@ -107,8 +107,10 @@ bool shf_behind_is_little(const struct sheaf_run *run)
 void shf_behind_wait(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
+	int64_t wait = shf_opts_wait_ms(&run->opts, WAIT_MS);
+	int64_t until = shf_now(run) + wait * 1000000;
 
-	for (int ms = 0; ms < WAIT_MS && !is_over(run); ms++)
+	while (!is_over(run) && shf_now(run) < until)
 		sys->ops->sleep_ms(sys->arg, 1);
 }
 

@@ -26,7 +26,7 @@ void shf_behind_start(struct sheaf_run *run);
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
 /* Is a node's share so little that a close waits for it? */
 bool shf_behind_is_little(const struct sheaf_run *run);
-/* Until it is read, but no longer than some seconds. [local] */
+/* Until it is read, but no longer than some seconds and half the others' deadline. [local] */
 void shf_behind_wait(struct sheaf_run *run);
 /* Without an answer; the turn under way is waited for. [local] */
 void shf_behind_stop(struct sheaf_run *run);

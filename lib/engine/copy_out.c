@@ -344,7 +344,7 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 {
 	const struct shf_manifest *m = &c->step->manifest;
 	const struct sheaf_run *run = c->step->run;
-	int wait = run->opts.timeout_ms / 2 < 30000 ? run->opts.timeout_ms / 2 : 30000;
+	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
 	int rc = is_no_step(run->sys, path, err);
 
 	if (rc == 0)

@@ -329,8 +329,8 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 	look = o;
 	look.flags = SHEAF_READONLY | (o.flags & SHEAF_BUFFERED);
 	if (rc == 0)
-		rc = shf_salvage_begin(&s, &g, sys, dir, o.timeout_ms / 2 < 30000
-		                       ? o.timeout_ms / 2 : 30000, step, err);
+		rc = shf_salvage_begin(&s, &g, sys, dir, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),
+		                       step, err);
 	if (rc == 0) {
 		rc = prove_stage(&s, &g, &look, report, &text, run, err);
 		if (rc == 0)

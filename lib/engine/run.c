@@ -113,6 +113,11 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	return rc;
 }
 
+int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms)
+{
+	return opts->timeout_ms / 2 < most_ms ? opts->timeout_ms / 2 : most_ms;
+}
+
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 {
 	char line[600];
@@ -253,8 +258,7 @@ struct opened {
 
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
-	/* Half of the deadline: the others wait in an agreement meanwhile. */
-	int wait = run->opts.timeout_ms / 2 < 30000 ? run->opts.timeout_ms / 2 : 30000;
+	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
 	int rc = run->opts.flags & SHEAF_READONLY
 		     ? shf_store_open(&run->store, run->sys, dir, err)
 		     : shf_store_own(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE,

@@ -23,6 +23,7 @@ struct shf_place_info {         /* where this rank is */
 	int32_t node_first;             /* its lowest rank */
 };
 struct sheaf_save;
+#define SHF_LOCK_WAIT_MS 30000  /* for another job to leave the run, at most */
 #define SHF_STRUCT_MAX 4096     /* a caller's `size` above it was never set */
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
@@ -53,6 +54,10 @@ struct sheaf_run {
 /* Take the caller's options. EINVAL. ignore is copied. */
 int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err);
 void shf_opts_release(struct sheaf_opts *opts);
+
+/* How long a rank may keep the others waiting in an agreement: half their deadline, most_ms at
+ * most. */
+int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms);
 
 /* sheaf_run_open over a given machine: the seam of the simulator. [collective] */
 int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,

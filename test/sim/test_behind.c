@@ -30,6 +30,7 @@ struct world {
 	int turns, turns_at_close;      /* of a task: at each commit, at the close */
 	void (*before)(struct world *w, int64_t step); /* on rank 0, before it begins */
 	int64_t verified, damaged;      /* what rank 0's run knows at last */
+	int lost;                       /* groups that were lost, when all had closed */
 	int64_t reads[16];              /* of tensors' bytes during the commit of each step */
 	char log[4000];
 	char why[500];
@@ -120,6 +121,7 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 		simdisk_set_task_steps(w->disk, w->turns_at_close);
 	}
 	shf_run_close(run);
+	w->lost += group->lost;
 	return rc;
 }
 
@@ -132,6 +134,7 @@ static int job(struct world *w, int64_t first, int64_t last)
 	w->first = first;
 	w->last = last;
 	w->log[0] = w->why[0] = '\0';
+	w->lost = 0;
 	w->opts.arg = w;
 	for (int r = 0; r < RANKS; r++)
 		w->sys[r] = simdisk_process(w->disk, pid++, w->nodes[r]);
@@ -337,6 +340,64 @@ TEST(a_close_does_not_wait_for_much)
 	CHECK(reads_since(&w, from) < 4);
 	CHECK_STR(there(&w), "12");
 	simdisk_free(w.disk);
+}
+
+static struct {                 /* a rank whose sleeps take 30 times as long, also to the group */
+	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
+	struct shf_sys shown;
+	struct sheaf_group *group;
+} tired;
+
+static void sleep_long(void *arg, int ms)
+{
+	tired.real->sleep_ms(arg, 30 * ms);
+	simgroup_pause(tired.group, 30 * ms);
+}
+
+static int job_of_tired(void *arg, int rank, struct sheaf_group *group)
+{
+	struct world *w = arg;
+
+	if (rank == 0) {
+		tired.real = w->sys[0]->ops;
+		tired.ops = *tired.real;
+		tired.ops.sleep_ms = sleep_long;
+		tired.shown = (struct shf_sys){ &tired.ops, w->sys[0]->arg };
+		tired.group = group;
+		w->sys[0] = &tired.shown;
+	}
+	return job_of(w, rank, group);
+}
+
+/* Who waits for its share of the reading at a close keeps the others in an agreement. */
+TEST(a_close_waits_no_longer_than_the_others_do)
+{
+	static const int32_t deadlines[] = { 300, 1000, 20000 };
+
+	for (int i = 0; i < 3; i++) {
+		struct simgroup_stat stat;
+		struct simgroup_opts o = { .seed = 5, .ranks = RANKS, .nodes = one_node,
+			.stat = &stat };
+		int results[RANKS];
+		struct world w;
+
+		start(&w, one_node, 500);
+		w.opts.timeout_ms = deadlines[i];
+		w.opts.arg = &w;
+		w.first = w.last = 1;
+		w.turns = 0;
+		w.turns_at_close = 0;
+		for (int r = 0; r < RANKS; r++)
+			w.sys[r] = simdisk_process(w.disk, 4000 + (uint64_t)r, 1);
+		CHECK_INT(simgroup_run(&o, job_of_tired, &w, results), 0);
+		CHECK_INT(results[0], 0);
+		CHECK_INT(w.lost, 0);
+		/* Twice it waits: for what is under way, then for the newest. */
+		CHECK(stat.clock_ms >= (i < 2 ? deadlines[i] : 6000) - 100);
+		CHECK(stat.clock_ms <= (i < 2 ? deadlines[i] : 6000) + 200);
+		simdisk_free(w.disk);
+	}
 }
 
 /* ---- shares ---- */
