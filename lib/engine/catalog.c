@@ -57,24 +57,43 @@ int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, u
 	return bad_block(step, f, block, got, want, who, err);
 }
 
+/* Its name, where the table still has it. */
+static bool name_of(const struct shf_sums *s, const struct shf_sums_tensor *t, char *who,
+                    size_t who_n)
+{
+	uint64_t n = s->head.names_bytes;
+	const char *text, *end;
+
+	if (t->name_off >= n || t->name_bytes >= n - t->name_off)
+		return false;
+	text = shf_sums_family(s, t);
+	end = memchr(text, 0, t->name_bytes);
+	if (end)
+		snprintf(who, who_n, "%s/%.*s", text, (int)(text + t->name_bytes - end - 1),
+		         end + 1);
+	return end != NULL;
+}
+
 /* Who in a block is not what it was: a tensor that lies in it whole is known by its digest;
- * otherwise it is the one that the block begins with, as far as anybody can tell. */
+ * otherwise it is the one that the block begins with, as far as anybody can tell. No more of the
+ * table is believed here than of the block: it may be what has changed. */
 static void suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
                     uint64_t n, char *who, size_t who_n)
 {
-	struct shf_sums_file sf = shf_sums_file(&step->sums, f);
+	const struct shf_sums *s = &step->sums;
+	struct shf_sums_file sf = shf_sums_file(s, f);
+	uint64_t all = step->asleep ? 0 : s->head.tensors_n;
 
-	for (uint64_t i = 0; i < sf.tensors_n && !step->asleep; i++) {
-		struct shf_sums_tensor t = shf_sums_tensor(&step->sums, sf.first_tensor + i);
+	for (uint64_t i = sf.first_tensor; i < all && i - sf.first_tensor < sf.tensors_n; i++) {
+		struct shf_sums_tensor t = shf_sums_tensor(s, i);
 
 		if (t.off >= lo + n)
 			break;
 		if (t.off < lo || t.bytes > lo + n - t.off ||
 		    shf_crc64_raw(0, bytes + (t.off - lo), (size_t)t.bytes) == t.digest)
 			continue;
-		snprintf(who, who_n, "%s/%s", shf_sums_family(&step->sums, &t),
-		         shf_sums_name(&step->sums, &t));
-		return;
+		if (name_of(s, &t, who, who_n))
+			return;
 	}
 	shf_tensor_at(step, f, lo, who, who_n);
 }
@@ -146,7 +165,7 @@ static int header_span(const struct sheaf_step *step, uint32_t f, int fd, uint64
 
 	if (proven) {
 		*n = shf_sums_file(&step->sums, f).header_bytes;
-		if (*n <= 8 + SHF_ST_HEADER_MAX)
+		if (*n <= 8 + SHF_ST_HEADER_MAX && *n <= bytes)
 			return 0;
 	}
 	if (bytes < 8)
