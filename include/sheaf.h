@@ -151,8 +151,9 @@ struct sheaf_opts {
 	void (*progress)(void *arg, const struct sheaf_stat *stat);     /* from waiting calls */
 	void *arg;
 	/* Beside keep_last and keep_every stay the keep_best steps whose note best_note, a decimal
-	 * number, is smallest; best_largest not 0: largest. Of equal ones the newer is better; a
-	 * step without such a note never is. 0: none. Equal on all ranks */
+	 * number of up to 40 significant digits, is smallest; best_largest not 0: largest. Of equal
+	 * ones the newer is better; a step without such a note never is. 0: none. Equal on all
+	 * ranks */
 	int32_t keep_best, best_largest;
 	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
 };

@@ -15,7 +15,7 @@ struct shf_decimal {            /* sign * 0.DIGITS * 10^at; zero has no digits *
 };
 /* [+-]digits[.digits][e[+-]digits], a digit before or behind the point, nothing before or after.
  * False: something else (a hexadecimal, an infinity, no number at all), more significant digits
- * than fit, or an exponent beyond a million. */
+ * than fit, more than 4096 characters before the e, or an exponent beyond a million. */
 bool shf_decimal_read(struct shf_decimal *d, const char *text);
 /* < 0, 0, > 0. */
 int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps are best: by a number that the caller noted when he saved them. */
-#include "decimal.h"
 #include "err.h"
 #include "tree.h"
 
 #include <stdlib.h>
 
 struct candidate {
-	struct shf_decimal value;
 	struct shf_entry *entry;        /* borrowed from the list */
 	bool largest;                   /* is best */
 };
@@ -16,7 +14,7 @@ struct candidate {
 static int better(const void *pa, const void *pb)
 {
 	const struct candidate *a = pa, *b = pb;
-	int c = shf_decimal_cmp(&a->value, &b->value);
+	int c = shf_decimal_cmp(&a->entry->number, &b->entry->number);
 
 	if (c != 0)
 		return a->largest ? -c : c;
@@ -32,12 +30,10 @@ int shf_best_find(struct shf_list *list, const struct shf_prune *p, struct sheaf
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to compare %zu steps", list->n);
 	for (size_t i = 0; i < list->n; i++) {
 		struct shf_entry *e = &list->entries[i];
-		struct candidate c = { .entry = e, .largest = p->best_largest };
 
 		e->best = 0;
-		if (e->state == SHF_COMMITTED && e->mark != 'b' && e->noted == SHF_NOTE_NUMBER &&
-		    shf_decimal_read(&c.value, e->value))
-			all[n++] = c;
+		if (e->state == SHF_COMMITTED && e->mark != 'b' && e->noted == SHF_NOTE_NUMBER)
+			all[n++] = (struct candidate){ e, p->best_largest };
 	}
 	if (n)
 		qsort(all, n, sizeof(*all), better);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What lies in a run: steps, foreign directories, steps set aside and stages. Looking never
  * changes anything, needs no lock, and no single directory, however broken, stops it. */
-#include "decimal.h"
 #include "err.h"
 #include "tree.h"
 
@@ -101,18 +100,17 @@ static int check_files(struct files *f, const struct shf_manifest *m)
 /* The note that was asked for: a decimal number, or not. */
 static void entry_note(struct shf_entry *e, const struct shf_manifest *m)
 {
-	struct shf_decimal d;
-
 	for (size_t i = 0; e->note && i < m->notes_n; i++) {
 		const char *value = m->notes[i].value;
 
 		if (strcmp(m->notes[i].key, e->note) != 0)
 			continue;
 		e->noted = SHF_NOTE_ODD;
-		if (strlen(value) < sizeof(e->value) && shf_decimal_read(&d, value)) {
-			e->noted = SHF_NOTE_NUMBER;
-			memcpy(e->value, value, strlen(value) + 1);
-		}
+		if (!shf_decimal_read(&e->number, value))
+			continue;
+		e->noted = SHF_NOTE_NUMBER;
+		snprintf(e->value, sizeof(e->value), strlen(value) < sizeof(e->value) ? "%s"
+		         : "%.44s...", value);
 	}
 }
 

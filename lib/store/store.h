@@ -18,6 +18,7 @@
  */
 #ifndef SHF_STORE_H
 #define SHF_STORE_H
+#include "decimal.h"
 #include "manifest.h"
 #include "mem.h"
 #include "sheaf.h"
@@ -112,7 +113,8 @@ struct shf_entry {
 	int tries;
 	const char *note;               /* key of the note that was asked for; NULL: none */
 	enum { SHF_NOTE_ABSENT, SHF_NOTE_ODD, SHF_NOTE_NUMBER } noted;
-	char value[48];                 /* NUMBER: the note's, decimal */
+	struct shf_decimal number;      /* NUMBER: what it says, */
+	char value[48];                 /* and how, for sentences: a long one is cut */
 	int best;                       /* 1: the best by it, 2: the next; 0: not among them */
 	bool adopted;                   /* parent is an older ancestor: those between are gone */
 	bool on_branch, goes;           /* while pruning: of the verified step; is let go */

@@ -182,6 +182,34 @@ TEST(the_best_by_a_note_stay_and_the_list_says_why)
 	stop(&w);
 }
 
+/* However long the note is that says the number, and however many digits differ behind its 47th
+ * character; 40 of them may be significant. */
+TEST(a_long_note_is_the_number_that_it_says)
+{
+	static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000";
+	char small[200], smaller[200], tiny[4000], precise[200], too_long[5000];
+	const char *losses[] = { small, smaller, tiny, precise, too_long, "9" };
+	struct shf_prune p = best_of(2, false, 6, true);
+	struct said said;
+	struct world w;
+
+	snprintf(small, sizeof(small), "0.%s7", zeros);
+	snprintf(smaller, sizeof(smaller), "0.%s6", zeros);
+	snprintf(tiny, sizeof(tiny), "0.%03800d5", 0);
+	snprintf(precise, sizeof(precise), "0.%041d", 1);
+	snprintf(too_long, sizeof(too_long), "0.%04100d1", 0);
+	start_with(&w, losses, 6);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 3);
+	CHECK_STR(said.why[2],
+	          "among the 2 best by loss (0.000000000000000000000000000000000000000000...)");
+	CHECK_STR(said.why[3], said.why[2]);
+	CHECK_STR(said.why[1], "if the newest step proves sound");
+	CHECK_STR(said.why[4], "if the newest step proves sound");
+	CHECK_STR(said.why[5], "if the newest step proves sound; its note loss is no decimal "
+	          "number");
+	stop(&w);
+}
+
 TEST(a_note_never_lets_go_what_no_newer_verified_step_dominates)
 {
 	static const char *const losses[] = { "1", "2", "3", "4" };
