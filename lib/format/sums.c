@@ -175,7 +175,7 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 	return 0;
 }
 
-/* The shortest entry of a header: "a":{"dtype":"U8","shape":[],"data_offsets":[0,0]} */
+/* A bound from below: "":{"dtype":"U8","shape":[],"data_offsets":[0,0]} has 49. */
 #define ENTRY_MIN 40
 #define FAMILY_MAX 34                   /* a family and its two NULs */
 
