@@ -145,22 +145,28 @@ static void refuse(struct shf_verify_sink *sink, uint32_t f)
 	((struct copying *)sink)->refused[f] = true;
 }
 
+static int small(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint64_t off,
+                 const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
+{
+	struct copying *c = (struct copying *)sink;
+	int rc = off == 0 ? part_begin(c, m->name, m->bytes, err) : 0;
+
+	return rc == 0 && n ? part_put(c, m->name, off, bytes, n, err) : rc;
+}
+
+static int keep(struct shf_verify_sink *sink, const struct shf_mf_file *m, struct sheaf_error *err)
+{
+	return part_end((struct copying *)sink, m->name, err);
+}
+
 static int put(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
                uint64_t n, struct sheaf_error *err)
 {
 	struct copying *c = (struct copying *)sink;
 	const struct shf_mf_file *m = &c->step->manifest.files[f];
-	int rc = off == 0 ? part_begin(c, m->name, m->bytes, err) : 0;
+	int rc = small(sink, m, off, bytes, n, err);
 
-	if (rc == 0)
-		rc = part_put(c, m->name, off, bytes, n, err);
-	return rc == 0 && off + n == m->bytes ? part_end(c, m->name, err) : rc;
-}
-
-static int small(struct shf_verify_sink *sink, const struct shf_mf_file *m,
-                 const struct shf_buf *bytes, struct sheaf_error *err)
-{
-	return write_whole((struct copying *)sink, m->name, bytes->data, bytes->len, err);
+	return rc == 0 && off + n == m->bytes ? keep(sink, m, err) : rc;
 }
 
 /* ---- what an earlier copier left ---- */
@@ -423,7 +429,7 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err)
 {
-	struct copying c = { .sink = { from, refuse, put, small }, .step = step, .fd = -1 };
+	struct copying c = { .sink = { from, refuse, put, small, keep }, .step = step, .fd = -1 };
 	struct sheaf_error own;
 	bool owned = false;
 	int rc;

@@ -16,8 +16,8 @@
 #define SHF_VERIFY_CHUNKS 8                     /* under way at a time */
 #define SHF_GONE UINT64_MAX
 /* Where what is looked at goes in the same pass, file after file: the copy of a step. [local], of a
- * step that this process alone has open. The first finding, and the first failure of put or small,
- * ends the pass; what is in the directory besides is not looked at. */
+ * step that this process alone has open. The first finding, and the first failure of put, small or
+ * keep, ends the pass; what is in the directory besides is not looked at. */
 struct shf_verify_sink {
 	/* A descriptor of what should be the same file elsewhere, to be looked at instead and not
 	 * put; -1: the step's own. */
@@ -27,8 +27,12 @@ struct shf_verify_sink {
 	/* Bytes of file f, by offset and without gaps, whose sums are right. */
 	int (*put)(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
 	           uint64_t n, struct sheaf_error *err);
-	int (*small)(struct shf_verify_sink *sink, const struct shf_mf_file *m,
-	             const struct shf_buf *bytes, struct sheaf_error *err);
+	/* Bytes of an attached file or an index, the same, at least once, before its sum is known;
+	 * keep: which was right. */
+	int (*small)(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint64_t off,
+	             const uint8_t *bytes, uint64_t n, struct sheaf_error *err);
+	int (*keep)(struct shf_verify_sink *sink, const struct shf_mf_file *m,
+	            struct sheaf_error *err);
 };
 struct shf_verify {
 	struct sheaf_step *step;

@@ -305,41 +305,48 @@ static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, c
 
 /* ---- small files ---- */
 
-/* All of it, summed and, if keep, kept. */
-static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, struct shf_buf *keep,
+/* Is there somewhere to put it, and nothing wrong so far? */
+static bool is_put(const struct shf_verify *v)
+{
+	return v->sink && !v->over && !v->findings && !v->blind;
+}
+
+static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
+{
+	if (rc < 0)
+		shf_verify_blind(v, rc, e);
+	v->over |= rc < 0;
+}
+
+/* All of it, a chunk at a time: summed, put where it goes, and, if text, kept. */
+static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, struct shf_buf *text,
                     uint64_t *crc, struct sheaf_error *err)
 {
-	uint64_t at = 0;
+	uint64_t at = 0, n;
+	struct sheaf_error e;
+	int64_t got;
 
 	*crc = shf_crc64(NULL, 0);
-	while (at < m->bytes) {
-		uint64_t n = m->bytes - at < v->chunk_bytes ? m->bytes - at : v->chunk_bytes;
-		int64_t got = shf_verify_read(v, fd, v->chunk[0], n, at);
-
+	if (text)
+		(void)shf_buf_reserve(text, (size_t)m->bytes);
+	do {
+		n = m->bytes - at < v->chunk_bytes ? m->bytes - at : v->chunk_bytes;
+		got = shf_verify_read(v, fd, v->chunk[0], n, at);
 		if (got < 0)
 			return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %"
 			                    PRIu64, v->step->path, m->name, n, at);
 		*crc = shf_crc64_more(*crc, v->chunk[0], (size_t)got);
-		if (keep)
-			shf_buf_add(keep, v->chunk[0], (size_t)got);
+		if (text)
+			shf_buf_add(text, v->chunk[0], (size_t)got);
+		if (is_put(v))
+			sink_says(v, v->sink->small(v->sink, m, at, v->chunk[0], (uint64_t)got,
+			                            &e), &e);
 		at += (uint64_t)got;
-		if ((uint64_t)got < n)
-			break;
-	}
-	if (keep && keep->oom)
+	} while ((uint64_t)got == n && at < m->bytes);
+	if (text && text->oom)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for %" PRIu64 " bytes", m->name,
 		                m->bytes);
 	return 0;
-}
-
-static void put_small(struct shf_verify *v, const struct shf_mf_file *m, const struct shf_buf *text)
-{
-	struct sheaf_error e;
-	int rc = v->sink->small(v->sink, m, text, &e);
-
-	if (rc < 0)
-		shf_verify_blind(v, rc, &e);
-	v->over |= rc < 0;
 }
 
 static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
@@ -358,7 +365,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
 		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
 		rc = fd < 0 ? shf_fail_sys(&e, -fd, "%s/%s", step->path, m->name)
-		            : read_all(v, fd, m, fam || v->sink ? &text : NULL, &crc, &e);
+		            : read_all(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)
 			sys->ops->close(sys->arg, fd);
 		if (rc < 0) {
@@ -371,8 +378,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 			check_index(v, fam, m->name, &text);
 		}
 	}
-	if (v->sink && !v->over && !v->findings && !v->blind)
-		put_small(v, m, &text);
+	if (is_put(v))
+		sink_says(v, v->sink->keep(v->sink, m, &e), &e);
 	shf_verify_leave(v, dir);
 	shf_buf_release(&text);
 }
