@@ -65,10 +65,11 @@ static bool damaged(struct shf_reread *r)
 	return false;
 }
 
+/* What is named and not there, or is a link, a folder or longer than it can be, is damage. */
 static bool cannot_tell(struct shf_reread *r, int sys, const char *name)
 {
 	r->rc = shf_fail_sys(&r->err, sys, "%s/%s", r->where, name);
-	if (r->rc == SHEAF_ENOENT) /* what is named and not there is damage, not absence */
+	if (r->rc == SHEAF_ENOENT || sys == ELOOP || sys == EISDIR || sys == EFBIG)
 		r->rc = r->err.code = SHEAF_ECORRUPT;
 	return false;
 }

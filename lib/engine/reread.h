@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a committed step again: one node's share of its blocks, of the pages of its table and of
- * its small files, in short turns and bounded memory (2 MiB and the manifest), so that it can go
- * on behind the training. A block is compared with its sum; the digest of a tensor that lies in the
- * share whole with the table's. What of a tensor lies in other shares is summed in `cut`, which
- * over all shares is 0.
+ * its small files, in short turns and bounded memory (2 MiB, the manifest, and of the table the
+ * sums of its pages, 1/8192 of it), so that it can go on behind the training. A block is compared
+ * with its sum; the digest of a tensor that lies in the share whole with the table's. What of a
+ * tensor lies in other shares is summed in `cut`, which over all shares is 0.
  *
  * Knows nothing of runs, groups and callers: the turns are a thread's. */
 #ifndef SHF_REREAD_H

@@ -297,6 +297,46 @@ TEST(a_file_that_is_gone_is_damage_and_the_training_goes_on)
 	simdisk_free(w.disk);
 }
 
+static const char *odd_file;
+static char odd_as;                     /* l: a link; f: a file where a folder was, or longer */
+
+static void odd_3(struct world *w, int64_t step)
+{
+	static char text[(1 << 20) + 5];
+	char path[120];
+
+	if (step != 4)
+		return;
+	snprintf(path, sizeof(path), "run/checkpoint-3/%s", odd_file);
+	CHECK_INT(simdisk_remove(w->disk, path), 0);
+	CHECK_INT(odd_as == 'l' ? simdisk_symlink(w->disk, "../checkpoint-2/config.json", path)
+	                        : simdisk_put(w->disk, path, text, sizeof(text)), 0);
+}
+
+TEST(what_stands_in_the_place_of_a_file_is_damage)
+{
+	static const struct { const char *file; char as; } odd[] = {
+		{ "model-00001-of-00001.safetensors", 'l' }, { "sheaf.json", 'l' },
+		{ "sheaf.sums", 'l' }, { "config.json", 'l' }, { "optimizer", 'l' },
+		{ "optimizer", 'f' }, { "sheaf.json", 'f' } };
+
+	for (size_t i = 0; i < sizeof(odd) / sizeof(*odd); i++) {
+		struct world w;
+
+		start(&w, i % 2 ? one_node : two_nodes, 500);
+		odd_file = odd[i].file;
+		odd_as = odd[i].as;
+		w.before = odd_3;
+		w.turns_at_close = 0;
+		CHECK_INT(job(&w, 1, 4), 0);
+		if (!strstr(w.log, "0 run: step 3 is damaged") || !strstr(w.log, odd_file))
+			print_error("%s %c: %s\n", odd_file, odd_as, w.log);
+		CHECK(strstr(w.log, "0 run: step 3 is damaged") && strstr(w.log, odd_file));
+		CHECK_INT(w.damaged, 1);
+		simdisk_free(w.disk);
+	}
+}
+
 TEST(a_reading_that_fails_stops_nobody_and_proves_nothing)
 {
 	static const struct { enum simdisk_kind kind; const char *name; bool always; } faults[] = {
