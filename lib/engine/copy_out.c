@@ -271,8 +271,9 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 	for (int i = 0; rc == 0 && bad && i < PASSES; i++) {
 		rc = shf_step_verify_into(c->step, &c->sink, report, err);
 		forget(c);
-		bad = rc == 0 ? drop_refused(c, err) : 0;
-		rc = bad < 0 ? bad : rc;
+		/* Also where something else failed: whoever goes on would refuse them again. */
+		bad = drop_refused(c, rc == 0 ? err : NULL);
+		rc = rc == 0 && bad < 0 ? bad : rc;
 	}
 	if (rc == 0 && bad)
 		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/stage/%s: what is written there does "

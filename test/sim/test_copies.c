@@ -618,6 +618,14 @@ TEST(what_was_finished_is_checked_not_trusted)
 		CHECK(c.report.held > good.report.held);
 		simdisk_free(d);
 		simdisk_free(sound);
+		/* It loses its name also where the copy then fails. */
+		d = twin_of(disk);
+		CHECK_INT(simdisk_flip(d, path, bit), 0);
+		simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_PWRITE,
+		                                          .error = ENOSPC, .name = "part-" });
+		CHECK_INT(copied(d, FROM, "dst").rc, SHEAF_EIO);
+		CHECK(!simdisk_exists(d, path) && simdisk_exists(d, stage));
+		simdisk_free(d);
 	}
 	simdisk_free(disk);
 }
