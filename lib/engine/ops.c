@@ -137,8 +137,13 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 		rc = shf_behind_look(run, err);
 	if (rc == 0)
 		rc = look(run, &newest, &would, err);
-	/* Reading all of a step is worth it only where some other one then goes. An older one that
-	 * is being read behind may be among these. */
+	/* Reading all of a step is worth it only where some other one then goes. What is read of it
+	 * already may be nearly all; an older one that is being read behind may be among those that
+	 * go. */
+	if (rc == 0 && !dry && would && run->behind.step == newest) {
+		shf_behind_wait(run);
+		rc = shf_behind_look(run, err);
+	}
 	if (rc == 0 && !dry && would && run->verified != newest) {
 		shf_behind_stop(run);
 		rc = verify_newest(run, newest, err);

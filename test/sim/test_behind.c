@@ -31,6 +31,8 @@ struct world {
 	void (*before)(struct world *w, int64_t step); /* on rank 0, before it begins */
 	int64_t verified, damaged;      /* what rank 0's run knows at last */
 	int lost;                       /* groups that were lost, when all had closed */
+	bool prunes;                    /* at last */
+	int64_t prune_bytes;            /* of tensor files that it read */
 	int64_t reads[16];              /* of tensors' bytes during the commit of each step */
 	char log[4000];
 	char why[500];
@@ -53,6 +55,19 @@ static int64_t reads_since(const struct world *w, size_t from)
 	for (size_t i = from; i < simdisk_calls(w->disk); i++)
 		n += strstr(simdisk_call_text(w->disk, i), "pread(") != NULL &&
 		     strstr(simdisk_call_text(w->disk, i), "of-0000") != NULL;
+	return n;
+}
+
+static int64_t bytes_since(const struct world *w, size_t from)
+{
+	int64_t n = 0;
+
+	for (size_t i = from; i < simdisk_calls(w->disk); i++) {
+		const char *text = simdisk_call_text(w->disk, i), *got = strstr(text, ") = ");
+
+		if (got && strstr(text, "pread(") && strstr(text, "of-0000"))
+			n += strtoll(got + 4, NULL, 10);
+	}
 	return n;
 }
 
@@ -112,6 +127,14 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 		if (rank == 0 && w->before)
 			w->before(w, step);
 		rc = commit(w, rank, run, step, &err);
+	}
+	if (rc == 0 && w->prunes) {
+		size_t from = simdisk_calls(w->disk);
+
+		rc = shf_run_prune(run, false, NULL, NULL, &err);
+		if (rank == 0)
+			w->prune_bytes = bytes_since(w, from);
+		rc = rc < 0 ? rc : 0;
 	}
 	if (rc < 0)
 		snprintf(w->why, sizeof(w->why), "rank %d: %.400s", rank, err.msg);
@@ -380,6 +403,29 @@ TEST(a_close_does_not_wait_for_much)
 	CHECK(reads_since(&w, from) < 4);
 	CHECK_STR(there(&w), "12");
 	simdisk_free(w.disk);
+}
+
+/* What is under way is what a prune would have to read. */
+TEST(a_prune_goes_on_with_the_reading_of_the_newest)
+{
+	const int32_t *const nodes[] = { one_node, two_nodes, four_nodes };
+	const int64_t items = 400001, tensors = 4 * RANKS * (TENSORS * items + 10);
+
+	for (int i = 0; i < 3; i++) {
+		struct world w;
+
+		start(&w, nodes[i], items);
+		w.prunes = true;
+		CHECK_INT(job(&w, 1, 1), 0);
+		w.turns = 3;
+		CHECK_INT(job(&w, 2, 2), 0);
+		CHECK_STR(there(&w), "2");
+		CHECK_INT(w.verified, 2);
+		printf("# %d nodes: %lld bytes read of %lld\n", 1 << i, (long long)w.prune_bytes,
+		       (long long)tensors);
+		CHECK(w.prune_bytes >= tensors && w.prune_bytes < tensors + tensors / 50);
+		simdisk_free(w.disk);
+	}
 }
 
 static struct {                 /* a rank whose sleeps take 30 times as long, also to the group */
