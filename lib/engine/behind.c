@@ -10,15 +10,6 @@
 #define LITTLE (UINT64_C(32) << 20)
 #define WAIT_MS 3000
 
-static uint32_t nodes_of(const struct sheaf_run *run)
-{
-	int32_t most = 0;
-
-	for (int r = 0; r < run->team.ranks; r++)
-		most = run->place.nodes[r] > most ? run->place.nodes[r] : most;
-	return (uint32_t)most + 1;
-}
-
 /* On the lowest rank of a node. */
 static int start_here(struct sheaf_run *run, int64_t step, const char *session,
                       struct shf_reread *r, struct sheaf_error *err)
@@ -36,7 +27,7 @@ static int start_here(struct sheaf_run *run, int64_t step, const char *session,
 	if (rc < 0)
 		return rc;
 	r->share = (uint32_t)run->place.node;
-	r->shares = nodes_of(run);
+	r->shares = (uint32_t)run->place.nodes_n;
 	r->buffered = run->opts.flags & SHEAF_BUFFERED;
 	rc = sys->ops->task_new(sys->arg, &run->behind.task, shf_reread_turn, r);
 	if (rc == 0)
@@ -101,7 +92,7 @@ static bool is_over(const struct sheaf_run *run)
 
 bool shf_behind_is_little(const struct sheaf_run *run)
 {
-	return run->behind.bytes / nodes_of(run) <= LITTLE;
+	return run->behind.bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
 void shf_behind_wait(struct sheaf_run *run)

@@ -154,12 +154,7 @@ static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *er
 /* Of a window whose bytes travel: what a rank is sent at once comes from many. */
 static uint64_t net_window(const struct sheaf_run *run, uint64_t window)
 {
-	uint64_t nodes = 1;
-
-	for (int r = 0; r < run->team.ranks; r++)
-		if ((uint64_t)run->place.nodes[r] + 1 > nodes)
-			nodes = (uint64_t)run->place.nodes[r] + 1;
-	window /= nodes;
+	window /= (uint64_t)run->place.nodes_n;
 	return window < SHF_BLOCK ? SHF_BLOCK : window / SHF_BLOCK * SHF_BLOCK;
 }
 

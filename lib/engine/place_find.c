@@ -121,6 +121,7 @@ static void number(struct shf_team *team, const struct hello *all, struct shf_pl
 
 	for (int k = 0; k < team->ranks; k++)
 		p->nodes[k] = all[k].node == k ? n++ : p->nodes[all[k].node];
+	p->nodes_n = n;
 	p->node = p->nodes[team->rank];
 	p->node_ranks = 0;
 	p->node_first = all[team->rank].node;

@@ -19,6 +19,7 @@ struct shf_images {
 };
 struct shf_place_info {         /* where this rank is */
 	int32_t *nodes;                 /* owned; of every rank, numbered from 0 */
+	int32_t nodes_n;                /* how many there are */
 	int32_t node, node_ranks;       /* own node; how many ranks it has */
 	int32_t node_first;             /* its lowest rank */
 };
