@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "err.h"
 #include "run.h"
+#include "tree.h"
 
 /* What a close still waits for, so that a run of small steps is left as its rules say: a share of
  * so many bytes, and no longer than that. */
@@ -15,12 +16,12 @@ static int start_here(struct sheaf_run *run, int64_t step, const char *session,
                       struct shf_reread *r, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
-	char name[48], where[300];
+	char name[40], where[300];
 	int dir, rc;
 
-	snprintf(name, sizeof(name), "checkpoint-%" PRId64, step);
+	shf_name_of_step(name, step);
 	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
-	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	dir = shf_dir_open(sys, run->store.dir, name);
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", where);
 	rc = shf_reread_init(r, sys, dir, step, session, where, err);

@@ -9,6 +9,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "place.h"
+#include "tree.h"
 
 #define READ_TRIES 4
 #define ROOM SHF_BLOCK
@@ -35,19 +36,12 @@ int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, in
 	return shf_fail(err, SHEAF_ENOMEM, "no memory to read step %" PRId64 " again", step);
 }
 
-static void fd_close(const struct shf_reread *r, int *fd)
-{
-	if (*fd >= 0)
-		r->sys->ops->close(r->sys->arg, *fd);
-	*fd = -1;
-}
-
 void shf_reread_release(struct shf_reread *r)
 {
-	fd_close(r, &r->fd);
-	fd_close(r, &r->direct);
-	fd_close(r, &r->sums_fd);
-	fd_close(r, &r->dir);
+	shf_fd_close(r->sys, &r->fd);
+	shf_fd_close(r->sys, &r->direct);
+	shf_fd_close(r->sys, &r->sums_fd);
+	shf_fd_close(r->sys, &r->dir);
 	shf_free(r->room);
 	shf_free(r->pages);
 	for (int i = 0; i < SHF_TABLE_SECTIONS; i++)
@@ -104,13 +98,13 @@ static int open_name(const struct shf_reread *r, const char *name, int flags)
 
 	if (slash) {
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-		dir = sys->ops->open(sys->arg, r->dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		dir = shf_dir_open(sys, r->dir, folder);
 		if (dir < 0)
 			return dir;
 	}
 	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, flags | SHF_O_NOFOLLOW, 0);
 	if (slash)
-		sys->ops->close(sys->arg, dir);
+		shf_fd_close(sys, &dir);
 	return fd;
 }
 
@@ -156,7 +150,7 @@ static bool read_manifest(struct shf_reread *r)
 		r->rc = shf_manifest_decode(&r->manifest, &r->arena, text, (size_t)st.bytes, where,
 		                            &r->err);
 	shf_free(text);
-	fd_close(r, &fd);
+	shf_fd_close(r->sys, &fd);
 	if (r->rc < 0)
 		return false;
 	if (r->manifest.step == r->step && strcmp(r->manifest.session, r->session) == 0)
@@ -312,8 +306,8 @@ static bool enter_file(struct shf_reread *r)
 	const uint8_t *p;
 
 	while (r->at - r->first >= blocks_of(m->bytes)) {
-		fd_close(r, &r->fd);
-		fd_close(r, &r->direct);
+		shf_fd_close(r->sys, &r->fd);
+		shf_fd_close(r->sys, &r->direct);
 		r->first += blocks_of(m->bytes);
 		m = &r->manifest.files[++r->file];
 	}
@@ -399,8 +393,8 @@ static bool turn_data(struct shf_reread *r)
 	uint64_t lo, left, n, got, want;
 
 	if (r->at == r->end) {
-		fd_close(r, &r->fd);
-		fd_close(r, &r->direct);
+		shf_fd_close(r->sys, &r->fd);
+		shf_fd_close(r->sys, &r->direct);
 		r->phase = SMALL;
 		return true;
 	}
@@ -452,7 +446,7 @@ static bool turn_small(struct shf_reread *r)
 		         PRIx64, r->where, f->name, r->small_crc, f->crc);
 		return damaged(r);
 	}
-	fd_close(r, &r->fd);
+	shf_fd_close(r->sys, &r->fd);
 	r->small += r->shares;
 	r->small_at = 0;
 	r->small_crc = shf_crc64(NULL, 0);
