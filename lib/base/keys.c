@@ -3,6 +3,7 @@
  * Digits that are the same in all keys cost nothing. */
 #include "keys.h"
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DIGIT 11                        /* bits: the counts of a pass stay in the first cache */
@@ -60,4 +61,15 @@ void shf_keys_sort(uint64_t *words, uint64_t *spare, size_t n)
 	}
 	if (from != words)
 		memcpy(words, from, n * sizeof(*words));
+}
+
+void shf_records_sort(void *a, size_t n, size_t bytes, int (*order)(const void *, const void *))
+{
+	const char *p = a;
+	size_t i = 1;
+
+	for (; i < n && order(p, p + bytes) <= 0; i++)
+		p += bytes;
+	if (i < n)
+		qsort(a, n, bytes, order);
 }

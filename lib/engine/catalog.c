@@ -10,6 +10,7 @@
 #include "crc64.h"
 #include "dtype.h"
 #include "err.h"
+#include "keys.h"
 #include "safetensors.h"
 
 const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
@@ -344,17 +345,6 @@ static int tensor_order(const void *a, const void *b)
 	return shf_natural(x->name, y->name);
 }
 
-/* Files of large tensors alone have them in order already. */
-static void sort_tensors(struct shf_lt_tensor *t, size_t n)
-{
-	size_t i = 1;
-
-	while (i < n && tensor_order(&t[i - 1], &t[i]) <= 0)
-		i++;
-	if (i < n)
-		qsort(t, n, sizeof(*t), tensor_order);
-}
-
 /* All tensors of all files, sorted; doubles are refused, but where an index chose one. */
 static int collect(struct sheaf_step *step, const struct parsed *files,
                    const struct shf_index *index)
@@ -381,7 +371,8 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 				return rc;
 			l->tensors_n++;
 		}
-	sort_tensors(l->tensors, l->tensors_n);
+	/* Files of large tensors alone have them in order already. */
+	shf_records_sort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
 	for (size_t i = 1; i < l->tensors_n; i++)
 		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)
 			return shf_fail(&step->cat_err,

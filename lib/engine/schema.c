@@ -4,10 +4,10 @@
 #include "schema.h"
 #include <fnmatch.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "dtype.h"
 #include "err.h"
+#include "keys.h"
 #include "place.h"
 #include "sums.h"
 
@@ -101,16 +101,6 @@ static int order(const void *a, const void *b)
 	return c;
 }
 
-static void sort(struct desc *d, size_t n)
-{
-	size_t i = 1;
-
-	while (i < n && order(&d[i - 1], &d[i]) <= 0)
-		i++;
-	if (i < n) /* often they are sorted: one rank's are, and a home's that is alone */
-		qsort(d, n, sizeof(*d), order);
-}
-
 static bool same_name(const struct desc *a, const struct desc *b)
 {
 	return (a->family == b->family || strcmp(a->family, b->family) == 0) &&
@@ -134,7 +124,7 @@ static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
 	size_t kept = 0;
 	char one[240], two[240];
 
-	sort(d, *n);
+	shf_records_sort(d, *n, sizeof(*d), order);     /* one rank's are sorted */
 	for (size_t i = 0; i < *n; i++) {
 		struct desc *last = kept ? &d[kept - 1] : NULL;
 
@@ -299,7 +289,7 @@ static int share(struct shf_team *team, const struct shf_buf *in, struct shf_lay
 	if (rc == 0) {
 		rc = read_all(&all, &l->arena, &d, &n, err);
 		if (rc == 0) {
-			sort(d, n);
+			shf_records_sort(d, n, sizeof(*d), order);
 			rc = fill_tensors(l, d, n, err);
 		}
 		rc = shf_agree(team, rc, err);

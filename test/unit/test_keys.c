@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sorted keys against the plainest sort there is. */
 #include "t.h"
+#include <stdbool.h>
 #include <stdlib.h>
 #include "keys.h"
 
@@ -75,4 +76,50 @@ TEST(what_ascends_is_left_alone_and_nothing_is_sorted_of_nothing)
 	CHECK_INT(shf_key_item(words[1]), 1);
 	CHECK_INT(shf_key_of(words[2]), UINT32_MAX);
 	shf_keys_sort(NULL, NULL, 0);
+}
+
+struct record {
+	uint32_t key, item;
+	char text[5];
+};
+
+static int asked;
+
+static int by_key(const void *a, const void *b)
+{
+	const struct record *x = a, *y = b;
+
+	asked++;
+	return x->key < y->key ? -1 : x->key > y->key;
+}
+
+TEST(records_are_sorted_and_asked_after_once_where_they_ascend)
+{
+	uint64_t s = SEED;
+	int sorted = 0;
+
+	shf_records_sort(NULL, 0, sizeof(struct record), by_key);
+	for (int k = 0; k < 400; k++) {
+		size_t n = 1 + (size_t)(rnd(&s) % 60), step = (size_t)(k % 4) * 20 + 1;
+		struct record a[60];
+		bool ascend = true;
+
+		for (size_t i = 0; i < n; i++) {
+			a[i] = (struct record){ .item = (uint32_t)i, .key = i % step
+			                        ? a[i - 1].key + (uint32_t)(rnd(&s) % 3)
+			                        : (uint32_t)(rnd(&s) % 40), .text = "text" };
+			ascend = ascend && (i == 0 || a[i - 1].key <= a[i].key);
+		}
+		asked = 0;
+		shf_records_sort(a, n, sizeof(*a), by_key);
+		CHECK(!ascend || asked == (int)n - 1);
+		for (size_t i = 1; i < n; i++)
+			CHECK(a[i - 1].key <= a[i].key);
+		for (size_t i = 0; ascend && i < n; i++)
+			CHECK_INT(a[i].item, i);
+		sorted += !ascend;
+	}
+	print_message("# 400 lists, %d of them not in order; seed %llx\n", sorted,
+	              (unsigned long long)SEED);
+	CHECK(sorted > 100 && sorted < 390);
 }
