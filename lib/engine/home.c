@@ -352,9 +352,9 @@ int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_ho
 	return rc;
 }
 
-int shf_deal_home(const struct shf_team *team, const struct shf_match *m,
-                     const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
-                     struct sheaf_error *err)
+int shf_home_deal_heard(const struct shf_team *team, const struct shf_match *m,
+                        const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
+                        struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_home h = { 0 };

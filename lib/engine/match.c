@@ -505,7 +505,7 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 	*w = (struct shf_work){ 0 };
 	rc = trade_holds(team, m, rc, &in, in_bytes, err);
 	if (rc == 0) {
-		rc = shf_deal_home(team, m, &in, in_bytes, out, err);
+		rc = shf_home_deal_heard(team, m, &in, in_bytes, out, err);
 		rc = trade(team, rc, out, &in, in_bytes, err);
 	}
 	if (rc == 0) {
