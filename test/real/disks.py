@@ -16,7 +16,6 @@ import ground
 from ground import Skip, Trainer
 
 KINDS = ["ext4", "xfs", "btrfs", "tmpfs"]
-IMAGE_BYTES = 320 << 20                 # xfs wants 300 MB; sparse
 
 
 class Disk:
@@ -24,9 +23,9 @@ class Disk:
         self.kind, self.at = kind, os.path.join(g.at, kind)
         self.image = g.image(kind + ".image")
         if kind == "tmpfs":
-            ground.mount_tmpfs(self.at, IMAGE_BYTES)
+            ground.mount_tmpfs(self.at, ground.LOOP_BYTES)
         else:
-            ground.mount_loop(kind, self.at, self.image, IMAGE_BYTES)
+            ground.mount_loop(kind, self.at, self.image, ground.LOOP_BYTES)
 
     def again(self):
         """Nothing of it is in the page cache any more."""
@@ -96,15 +95,25 @@ def on_disk(g, kind, rounds):
     return found
 
 
+def here(g):
+    """The kinds there are here."""
+    found = []
+    for kind in KINDS:
+        try:
+            if kind != "tmpfs":
+                ground.needs_loop(g, kind)
+            found.append(kind)
+        except Skip as why:
+            g.skip(kind, why)
+    return found
+
+
 def work(g):
-    rounds = 1
+    rounds, kinds = 1, here(g)
     while True:
         found = {}
-        for kind in KINDS:
-            try:
-                found.update(on_disk(g, kind, rounds))
-            except Skip as why:
-                g.skip(kind, why)
+        for kind in kinds:
+            found.update(on_disk(g, kind, rounds))
         first = next(iter(found.values()), {})
         g.claim(first and all(f == first for f in found.values()),
                 "the same bytes on all of them", found)

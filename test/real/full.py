@@ -87,13 +87,13 @@ def full(g, rounds):
     ground.mount_tmpfs(at, DISK_BYTES)
     full_rounds(g, "a tmpfs", at, rounds)
     ground.unmount(at)
-    try:
-        at, image = os.path.join(g.at, "loop"), g.image("loop.image")
-        ground.mount_loop("ext4", at, image, DISK_BYTES + (16 << 20))
-        full_rounds(g, "a loop device", at, rounds)
-        ground.unmount(at)
-    except Skip as why:
-        g.skip("a full loop device", why)
+
+
+def full_loop(g, rounds):
+    at, image = os.path.join(g.at, "loop"), g.image("loop.image")
+    ground.mount_loop("ext4", at, image, DISK_BYTES + (16 << 20))
+    full_rounds(g, "a loop device", at, rounds)
+    ground.unmount(at)
 
 
 def full_job(g):
@@ -212,22 +212,32 @@ def limits(g, rounds):
                         (name, " (buffered)" * (len(words) > 1)), "\n".join(bad))
 
 
+def can(g, what, *asked):
+    """Ask; where the answer is no, what is not done is told."""
+    try:
+        asked[0](*asked[1:])
+        return True
+    except Skip as why:
+        g.skip(what, why)
+        return False
+
+
 def work(g):
     rounds = 3
+    loop = can(g, "a full loop device", ground.needs_loop, g, "ext4")
+    fsck = loop and can(g, "a disk that turns read-only", ground.needs, "e2fsck")
     while True:
         full(g, rounds)
-        try:
+        if loop:
+            full_loop(g, rounds)
+        if fsck:
             read_only(g, 1 + rounds // 5)
-        except Skip as why:
-            g.skip("a disk that turns read-only", why)
         limits(g, rounds)
         if g.left() <= 0:
             break
         rounds = 20
-    if g.args.mpirun and os.path.exists(g.args.bench):
+    if can(g, "4 ranks fill a disk", ground.needs_mpi, g.args):
         full_job(g)
-    else:
-        g.skip("4 ranks fill a disk", "no MPI")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import kill  # noqa: E402
 
 INSIDE = "SHEAF_REAL_AT"
 PATIENCE_S = 60
+LOOP_BYTES = 320 << 20                  # xfs wants 300 MB; sparse
 STATES = ("EINVAL ENOMEM EIO ENOENT EEXIST EBUSY EAGAIN ELAYOUT ECORRUPT EFORMAT EINDOUBT EBUG "
           "ELOST EDIVERGED EFAILED").split()
 CODES = {-1 - i: name for i, name in enumerate(STATES)}
@@ -35,7 +36,11 @@ CODES[0] = "OK"
 
 
 class Skip(Exception):
-    """Not possible on this machine, and why."""
+    """Not possible on this machine, and why. Asked beforehand: no answer of ours is one."""
+
+
+class Broken(Exception):
+    """What has to work did not; a failed claim."""
 
 
 class Ground:
@@ -129,10 +134,26 @@ def stacks(pids):
     return "no eu-stack and no gdb: no stacks"
 
 
-def must(argv):
+def must(argv, otherwise=Broken):
     rc, out = call(argv)
     if rc:
-        raise Skip("%s: %s" % (" ".join(argv[:4]), out.strip()[:200] or "exit %d" % rc))
+        raise otherwise("%s: %s" % (" ".join(argv[:4]), out.strip()[:200] or "exit %d" % rc))
+
+
+def needs(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            raise Skip("%s is not installed" % tool)
+
+
+def needs_strace():
+    needs("strace")
+    must(["strace", "-f", "-o", os.devnull, "true"], Skip)
+
+
+def needs_mpi(args):
+    if not args.mpirun or not os.path.exists(args.bench):
+        raise Skip("no MPI")
 
 
 def mount_tmpfs(at, size):
@@ -144,22 +165,31 @@ MKFS = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"],
         "btrfs": ["mkfs.btrfs", "-q", "-f"]}
 
 
-def mount_loop(kind, at, image, size):
+def mount_loop(kind, at, image, size, otherwise=Broken):
     """A file system of this kind in a sparse file of so many bytes."""
-    tool = MKFS[kind][0]
-    if not shutil.which(tool):
-        raise Skip("%s is not installed" % tool)
     with open(image, "wb") as f:
         f.truncate(size)
-    must(MKFS[kind] + [image])
+    must(MKFS[kind] + [image], otherwise)
     os.makedirs(at, exist_ok=True)
-    must(["mount", "-t", kind, "-o", "loop", image, at])
+    must(["mount", "-t", kind, "-o", "loop", image, at], otherwise)
+
+
+def needs_loop(g, kind):
+    """Can an empty file system of this kind be mounted here, and be let go?"""
+    needs(MKFS[kind][0])
+    at, image = os.path.join(g.at, "asked"), g.image("asked.image")
+    try:
+        mount_loop(kind, at, image, LOOP_BYTES, Skip)
+        unmount(at)
+    finally:
+        if os.path.exists(image):
+            os.remove(image)
 
 
 def unmount(at):
     """The kernel may for a moment still be ending the requests of who was killed."""
     if not kill.until(lambda: call(["umount", at])[0] == 0, 20):
-        raise Skip("%s stays busy: %s" % (at, call(["fuser", "-vm", at])[1]
+        raise Broken("%s stays busy: %s" % (at, call(["fuser", "-vm", at])[1]
                                           if shutil.which("fuser") else "no fuser"))
 
 
@@ -356,7 +386,7 @@ def outside(args):
 
 
 def main(name, what, work, more=()):
-    """work(ground) does it all; a Skip that leaves it skips the program."""
+    """work(ground) does it all; a Skip that leaves it before the first claim skips the program."""
     args = options(what, more)
     if INSIDE not in os.environ:
         sys.exit(outside(args))
@@ -373,5 +403,7 @@ def main(name, what, work, more=()):
         if not g.n:
             print("1..0 # SKIP %s" % why)
             sys.exit(0)
-        g.skip("the rest", why)
+        g.claim(False, "what it needs it asks for first", why)
+    except Broken as why:
+        g.claim(False, "it comes to its end", why)
     sys.exit(g.end())

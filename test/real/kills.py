@@ -14,7 +14,7 @@ import signal
 import time
 
 import ground
-from ground import Skip, kill
+from ground import kill
 
 RANKS, SLACK_S = 4, 8
 TIMEOUT_MS = 1500
@@ -82,8 +82,7 @@ class Round:
 
 
 def work(g):
-    if not g.args.mpirun or not os.path.exists(g.args.bench):
-        raise Skip("no MPI")
+    ground.needs_mpi(g.args)
     b = kill.Bench(g.args.sheaf, g.args.bench, g.args.mpirun, [], g.room("kills"))
     newest, kinds = 0, g.draw.sample(KINDS[1:], 1)
     while kinds or g.left() > 0:

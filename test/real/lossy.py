@@ -17,7 +17,7 @@ import subprocess
 import time
 
 import ground
-from ground import Skip, kill
+from ground import Broken, Skip, kill
 
 LAYOUTS = [(1, "dp=1"), (2, "tp=2"), (4, "dp=2,tp=2"), (2, "dp=2")]
 KEEP = 6
@@ -25,10 +25,6 @@ KEEP = 6
 
 class Disk:
     def __init__(self, g):
-        if not os.path.exists(g.args.lossyfs):
-            raise Skip("built without libfuse3")
-        if not os.path.exists("/dev/fuse"):
-            raise Skip("no /dev/fuse")
         self.at = g.room("lossy")
         self.server = subprocess.Popen([g.args.lossyfs, self.at, str(g.draw.getrandbits(60))],
                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -39,7 +35,8 @@ class Disk:
         """Until it is there again."""
         if not kill.until(lambda: os.path.ismount(self.at) or self.server.poll() is not None,
                           10) or self.server.poll() is not None:
-            raise Skip("lossyfs does not mount: %s" % self.server.stdout.read().decode())
+            self.server.kill()
+            raise Broken("lossyfs does not mount: %s" % self.server.stdout.read().decode())
 
     def cut(self):
         self.server.send_signal(signal.SIGUSR1)
@@ -50,6 +47,15 @@ class Disk:
         told = json.loads(self.server.stdout.readline())
         self.mounted()
         return told
+
+
+def needs_fuse(args):
+    if not os.path.exists(args.lossyfs):
+        raise Skip("built without libfuse3")
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as why:
+        raise Skip(str(why)) from why
 
 
 def loses(g, disk):
@@ -145,8 +151,8 @@ def after(g, b, said, what):
 
 
 def work(g):
-    if not g.args.mpirun or not os.path.exists(g.args.bench):
-        raise Skip("no MPI")
+    ground.needs_mpi(g.args)
+    needs_fuse(g.args)
     disk = Disk(g)
     loses(g, disk)
     b = kill.Bench(g.args.sheaf, g.args.bench, g.args.mpirun, [], g.room("jobs"))

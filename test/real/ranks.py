@@ -14,7 +14,7 @@ import subprocess
 
 import ground
 import inject
-from ground import Skip, kill
+from ground import Broken, kill
 
 RANKS, SHORT = 4, 2
 CALLS = ["pwrite64", "fsync", "fallocate", "openat", "io_uring_enter", "close"]
@@ -49,7 +49,7 @@ class Job:
     def rank(self, r):
         ranks = {kill.rank_of(pid): pid for pid in kill.children(self.job.pid)}
         if r not in ranks:
-            raise Skip("no rank %d: %s" % (r, self.b.log()))
+            raise Broken("no rank %d: %s" % (r, self.b.log()))
         return ranks[r]
 
 
@@ -81,8 +81,8 @@ def one(g, b, newest):
     good = job.job.returncode == (2 if errors else 0) and len(errors) <= 1 and \
         (hit > 0 or not errors)
     if errors:
-        g.count("sentences that name the rank", errors[0]["rank"] == rank)
         good = good and errors[0]["code"] in ("EIO", "ENOMEM", "EINDOUBT") and \
+            errors[0]["rank"] == rank and \
             errors[0]["message"] and "\n" not in errors[0]["message"]
     elif good:
         good = newest + rounds in said
@@ -113,10 +113,8 @@ def after(g, b, said, newest, errors, what):
 
 
 def work(g):
-    if not g.args.mpirun or not os.path.exists(g.args.bench):
-        raise Skip("no MPI")
-    if not ground.shutil.which("strace"):
-        raise Skip("strace is not installed")
+    ground.needs_mpi(g.args)
+    ground.needs_strace()
     b = kill.Bench(g.args.sheaf, g.args.bench, g.args.mpirun, [], g.room("ranks"))
     newest, n = 0, 0
     while n < SHORT or g.left() > 0:

@@ -67,16 +67,16 @@ class Soak:
     def mount(self):
         image = os.path.join(self.dir if self.g.args.dir else "/dev/shm", "disk.image")
         try:
-            if os.path.exists(image):
-                os.makedirs(self.at)
-                ground.must(["mount", "-t", "ext4", "-o", "loop", image, self.at])
-            else:
-                ground.mount_loop("ext4", self.at, image, DISK_BYTES)
+            ground.needs_loop(self.g, "ext4")
         except Skip as why:
             if self.g.args.dir:
                 raise
             print("# on a tmpfs: %s" % why)
-            ground.mount_tmpfs(self.at, DISK_BYTES)
+            return ground.mount_tmpfs(self.at, DISK_BYTES)
+        if os.path.exists(image):
+            os.makedirs(self.at)
+            return ground.must(["mount", "-t", "ext4", "-o", "loop", image, self.at])
+        return ground.mount_loop("ext4", self.at, image, DISK_BYTES)
 
     def resume(self):
         if not os.path.exists(self.note):
