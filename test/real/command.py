@@ -7,6 +7,11 @@ usage: command.py BUILD [--seed N] [--seconds S]
 Each verb runs under strace with one call refused, or all from some call on. It ends, with 0 and the
 answer it gives without, or with 2, could not tell, and a line `sheaf: ...` of each thing it could
 not look at. Never with 1, which would be a verdict on the checkpoint, and never by a signal.
+
+What a verb that changes the run leaves behind is what doc/reliability.md says of its errors: a mark
+is the old one or the new one, of the steps that may be pruned some went and of the others none, and
+of a rewind the later steps are aside, newest first, or its journal says that they will be. The next
+job finishes what was begun, the newest step loads with its values, and every step verifies.
 """
 import json
 import os
@@ -15,21 +20,39 @@ import shutil
 
 import ground
 import inject
-from ground import Skip, Trainer
+from ground import Broken, Trainer
 
 CALLS = ["openat", "pread64", "newfstatat", "getdents64", "close", "fcntl", "mmap", "clone3",
          "io_uring_setup", "io_uring_enter", "eventfd2", "madvise", "read", "fstatfs", "readlinkat",
          "pwrite64", "fsync", "renameat2", "unlinkat", "mkdirat", "write"]
 ERRORS = dict(inject.ERRORS, read=["EIO"], write=["EIO", "ENOSPC"], readlinkat=["EIO"])
-SHORT = 14
+SHORT = 24
+STEPS = {1, 2, 3, 4, 5}         # 1 is marked keep, and 2 bad
+MAY_GO, BACK_TO = {2, 3}, 3     # by --keep-last 2; what is rewound to
 
 
 def verbs(run):
     """Those that only look, then those that change a copy of the run."""
     looks = [["verify", run], ["ls", run], ["show", run], ["cat", run + "@2", "layers.2.up"],
              ["diff", run + "@2", run + "@2"], ["verify", run, "--json"], ["ls", run, "--json"]]
-    return looks, [["mark", run + "@2", "keep"], ["prune", run, "--keep-last", "1", "--apply"],
-                   ["rewind", run + "@2"]]
+    return looks, [["mark", run + "@2", "keep"], ["mark", run + "@2", "none"],
+                   ["prune", run, "--keep-last", "2", "--apply"],
+                   ["rewind", "%s@%d" % (run, BACK_TO)]]
+
+
+def numbers(folder):
+    """The steps in a run, or in a folder of its .sheaf."""
+    if not os.path.isdir(folder):
+        return set()
+    found = [re.match(r"(?:checkpoint-)?(\d+)(?:-\w+)?$", name) for name in os.listdir(folder)]
+    return {int(m.group(1)) for m in found if m}
+
+
+def text_of(path):
+    if not os.path.exists(path):
+        return ""
+    with open(path, encoding="ascii") as f:
+        return f.read()
 
 
 class Command:
@@ -37,10 +60,13 @@ class Command:
         self.g, self.log = g, os.path.join(g.at, "strace")
         self.run, self.spare = os.path.join(g.at, "run"), os.path.join(g.at, "spare")
         with Trainer(g, self.run) as t:
-            for step in (1, 2, 3):
-                if t.do("save %d" % step)["code"] != 0:
-                    raise Skip("no run to look at")
+            for step in sorted(STEPS):
+                got = t.do("save %d" % step)
+                if got["code"] != 0:
+                    raise Broken("no run to look at: %s" % got)
             t.close()
+        for step, mark in (("1", "keep"), ("2", "bad")):
+            ground.must([g.args.sheaf, "mark", self.run + "@" + step, mark])
         shutil.copytree(self.run, self.spare)
         self.looks, self.changes = verbs(self.run)
         # Before main there is nothing of ours.
@@ -78,7 +104,8 @@ class Command:
         g.count("refusals that hit", hit)
         if hit:
             g.count("exit %d" % rc)
-            why = self.wrong(verb, call, rc, out)
+            why = self.wrong(verb, call, rc, out) or verb in self.changes and \
+                (self.left(verb, rc) or self.goes_on(verb))
             if why:
                 g.claim(False, "%s: call %s of %s is %s" % (" ".join(verb), when, call, error),
                         why)
@@ -104,6 +131,59 @@ class Command:
         return "" if told or call in ("write", "mmap") else "no sentence: " + out
 
 
+    def left(self, verb, rc):
+        """What a change left that it may not, or ""."""
+        seen, dot = numbers(self.run), os.path.join(self.run, ".sheaf")
+        if verb[0] == "mark":
+            old, new = "b", "k" if verb[2] == "keep" else ""
+            mark = text_of(os.path.join(dot, "marks", "2")).strip()
+            good = seen == STEPS and (mark == new or rc and mark == old)
+            self.g.count("marks that are " + ("the new one" if mark == new else "the old one"))
+            return "" if good else "of %s the mark is %r" % (sorted(seen), mark)
+        if verb[0] == "prune":
+            went, trash = STEPS - seen, numbers(os.path.join(dot, "trash"))
+            self.g.count("steps that prunes took", len(went))
+            good = trash == went and (went <= MAY_GO if rc else went == MAY_GO)
+            return "" if good else "%s went, in the trash: %s" % (sorted(went), sorted(trash))
+        aside, journal = numbers(os.path.join(dot, "aside")), text_of(os.path.join(dot, "rewind"))
+        part = self.part_of_a_rewind(aside)
+        self.g.count("rewinds that moved " + part)
+        good = seen == STEPS - aside and bool(part) and \
+            (not journal if rc == 0 else journal or part != "some") and (rc or part == "all")
+        return "" if good else "aside %s, here %s, the journal: %s" % (
+            sorted(aside), sorted(seen), journal or "none")
+
+    @staticmethod
+    def part_of_a_rewind(aside):
+        """Newest first."""
+        later = sorted(STEPS - set(range(BACK_TO + 1)), reverse=True)
+        for n in range(len(later) + 1):
+            if aside == set(later[:n]):
+                return "some" if 0 < n < len(later) else "all" if n else "none"
+        return ""
+
+    def goes_on(self, verb):
+        """"" when the next job does: it opens the run to write, and so ends a rewind."""
+        journal = os.path.join(self.run, ".sheaf", "rewind")
+        want = numbers(self.run)
+        if os.path.exists(journal):
+            want = set(range(1, BACK_TO + 1))
+            self.g.count("rewinds that the next job ended")
+        with Trainer(self.g, self.run) as t:
+            got = t.do("load -1")
+            saved = t.do("save %d" % (max(want) + 1))
+            t.close()
+        if got["code"] != 0 or got["step"] != max(want):
+            return "the newest of %s: %s" % (sorted(want), got)
+        if saved["code"] != 0:
+            return "then %s" % saved
+        if os.path.exists(journal) or numbers(self.run) != want | {max(want) + 1}:
+            return "then there are %s, not %s" % (sorted(numbers(self.run)), sorted(want))
+        rc, out = ground.call([self.g.args.sheaf, "verify", self.run])
+        self.g.count("runs that went on after a change")
+        return "%s: then verify: %s" % (verb[0], out) if rc else ""
+
+
 def is_error(line):
     try:
         return "error" in json.loads(line) or "code" in json.loads(line)
@@ -123,13 +203,12 @@ def unread_is_not_gone(g, c):
 
 
 def work(g):
-    if not shutil.which("strace"):
-        raise Skip("strace is not installed")
+    ground.needs_strace()
     c = Command(g)
     unread_is_not_gone(g, c)
     before, all_verbs = g.bad, c.looks + c.changes
     if not g.args.seconds:
-        all_verbs = g.draw.sample(all_verbs, 3)
+        all_verbs = g.draw.sample(c.looks, 2) + c.changes
     made = {" ".join(verb): c.made(verb) for verb in all_verbs}
     cases = [(verb, call, error, on) for verb in all_verbs for call in made[" ".join(verb)]
              for error in ERRORS[call] for on in (False, True)
