@@ -43,6 +43,11 @@ def result(good, claim, why=""):
     sys.stdout.flush()
 
 
+def skip(claim, why):
+    state["n"] += 1
+    print("ok %d - %s # SKIP %s" % (state["n"], claim, why), flush=True)
+
+
 def crc(data):
     c = ALL
     for b in data:
@@ -54,12 +59,16 @@ def crc(data):
 
 # --- running -----------------------------------------------------------------------------------
 
+def as_user(user):
+    return ["setpriv", "--reuid=%d" % user, "--regid=%d" % user, "--clear-groups"]
+
+
 def run(args, user=None, umask=0o022):
     """Exit status, out, err, and what was wrong with how it went."""
     os.umask(umask)
     command = [SHEAF] + args
     if user:
-        command = ["setpriv", "--reuid=%d" % user, "--regid=%d" % user, "--clear-groups"] + command
+        command = as_user(user) + command
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
     fds = [os.open(os.devnull, os.O_RDONLY), os.open(path("out"), flags, 0o600),
            os.open(path("err"), flags, 0o600)]
@@ -277,8 +286,7 @@ def others():
         with open(path("zero"), "rb"):
             pass
     except OSError:
-        print("# no devices may be made here")
-        return
+        return skip("a device without an end", "no devices may be made here")
     in_place_of("a device without an end", zero, FILES[:4] + DOTS[:1], PLACES[:1])
     every("a device instead of a run", ["zero", "/dev/null"], allowed=(2,))
 
@@ -472,18 +480,16 @@ def many():
 
 
 def rights():
+    nobody, claim = 65534, "what somebody else may not read or write"
     if os.getuid():
-        print("# not root, so nobody else can be tried")
-        return
-    nobody = 65534
+        return skip(claim, "not root, so nobody else can be tried")
+    if not shutil.which("setpriv"):
+        return skip(claim, "setpriv is not installed")
     os.chmod(WORK, 0o755)
-    try:
-        rc = run(["--version"], user=nobody)[0]
-    except OSError:
-        rc = 2
-    if rc:
-        print("# nobody may not run it here")
-        return
+    if subprocess.run(as_user(nobody) + ["test", "-x", SHEAF], check=False).returncode:
+        return skip(claim, "nobody may not run " + SHEAF)
+    rc, _, err, why = run(["--version"], user=nobody)
+    result(rc == 0 and not why, "nobody can run it", (err, why))
     for name in FILES + ["r/checkpoint-20", STEP + "optimizer", "r/.sheaf", "r/.sheaf/run", "r"]:
         fresh()
         os.chmod(path(name), 0)
@@ -516,46 +522,50 @@ def modes():
                "modes are what a umask of %03o leaves" % umask, "\n".join(wrong))
 
 
+OPEN = re.compile(r'(?:openat2?\((\w+)(?:<([^>]*)>)?, |open\(|creat\()"([^"]*)"(.*)')
+
+
+def strayed(line):
+    """Of an open below WORK: what is wrong with it, or "". None: it is elsewhere. Only the run,
+    which was named, may be opened by its path; what lies in it, by its name, from its folder."""
+    at, folder, name, flags = OPEN.search(line).groups()
+    folder = folder if folder and at != "AT_FDCWD" else WORK
+    target = os.path.normpath(os.path.join(folder, name))
+    if os.path.commonpath([target, WORK]) != WORK:
+        return None
+    if target != path("r") and (at in (None, "AT_FDCWD") or "/" in name):
+        return "by its path"
+    if name == ".." and folder != path("r"):
+        return "out of a directory of the run"
+    if target != path("r") and name != ".." and target != folder and "O_NOFOLLOW" not in flags:
+        return "follows"
+    return "" if "O_CLOEXEC" in flags else "is inherited"
+
+
 def opens():
     """Below the run everything is opened from a directory, and no link is followed."""
-    strace = shutil.which("strace")
-    if not strace or SANITIZED:
-        print("# no strace here")
-        return
-    wrong, n = [], 0
-    call = re.compile(r'openat\((\w+)(?:<[^>]*>)?, "([^"]*)", ([A-Z_|0-9]+)')
+    claim = "each open is from a directory and follows nothing"
+    if SANITIZED:
+        return skip(claim, "a sanitizer opens files too")
+    strace = ["strace", "-f", "-y", "-e", "trace=openat,openat2,open,creat", "-o", path("trace")]
+    if not shutil.which("strace") or subprocess.run(strace + ["true"], check=False).returncode:
+        return skip(claim, "nothing may be traced here")
+    wrong, n = set(), 0
     fresh()
     for args in (["ls", "r"], ["show", "r@20"], ["verify", "r@20"], ["cat", "r@20", TENSOR],
-                 ["diff", "r@20", "r@10"], *writers("r", 10)):
-        p = subprocess.run([strace, "-f", "-e", "trace=openat,open,creat,mmap", "-o",
-                            path("trace"), SHEAF] + args, cwd=WORK, stdin=subprocess.DEVNULL,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-        if not os.path.exists(path("trace")) or b"ptrace" in p.stderr:
-            print("# strace may not trace here")
-            return
+                 ["diff", "r@20", "r@10"], ["ls", path("r"), "--json"], *writers("r", 10)):
+        subprocess.run(strace + [SHEAF] + args, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         with open(path("trace"), encoding="utf-8", errors="replace") as f:
-            for line in f:
-                m = call.search(line)
-                if not m or m.group(2).startswith(("/etc", "/lib", "/usr", "/proc", "/sys",
-                                                   "/dev")):
-                    continue
-                n += 1
-                at, name, flags = m.groups()
-                if at == "AT_FDCWD" and name in ("r", "./r", "."):
-                    continue    # the place that was named
-                if at == "AT_FDCWD" and not name.startswith("r"):
-                    continue    # the loader's
-                if at == "AT_FDCWD" or "/" in name:
-                    wrong.append("by its path: " + line.strip())
-                elif name not in (".", "..") and "O_NOFOLLOW" not in flags:
-                    wrong.append("follows: " + line.strip())
-                elif "O_CLOEXEC" not in flags:
-                    wrong.append("is inherited: " + line.strip())
+            found = [(strayed(line), line) for line in f if OPEN.search(line)]
+        n += sum(why is not None for why, _ in found)
+        wrong |= {"%s: %s" % (why, re.sub(r"^\d+ ", "", line.strip()))
+                  for why, line in found if why}
     result(n > 30 and not wrong, "of %d opens each is from a directory and follows nothing" % n,
-           "\n".join(sorted(set(re.sub(r"^\d+ ", "", w) for w in wrong))))
+           "\n".join(sorted(wrong)))
 
 
-WORK = tempfile.mkdtemp(prefix="sheaf-hostile.")
+WORK = os.path.realpath(tempfile.mkdtemp(prefix="sheaf-hostile."))
 os.chdir(WORK)
 DECOY = path("decoy")
 TENSOR = "embed"
