@@ -3,7 +3,7 @@
 """Hours of saves, kills, full disks and refusals; is anything lost, does anything grow? Prints TAP
 and counts.
 
-usage: soak.py BUILD [--seed N] [--saves N] [--dir D]
+usage: soak.py BUILD [--seed N] [--saves N] [--seconds S] [--dir D]
 
 Two runs live on one small disk (ext4 on a loop device, or a tmpfs). One belongs to a trainer that
 never ends: it saves, with the N-th call of a kind refused (strace), with no room on the disk, with
@@ -12,8 +12,10 @@ change from job to job, in layouts that change, and are killed, stopped, out of 
 stays, verifies, and loads in another layout. Between them runs are pruned and rewound.
 
 Memory, descriptors and threads of the trainer, the files of the runs and the processes of the test
-are measured as it goes: the last quarter must be like the first. With --dir the disk, and what was
-done so far, are kept there: started again it goes on. --saves counts both.
+are measured as it goes: the last quarter must be like the first, and of steps there are never more
+than it keeps. With --dir the disk, and what was done so far, are kept there: started again it goes
+on, and what was told before it was interrupted is there. --saves counts the commits of both; with
+--seconds it goes on at least so long.
 """
 import glob
 import json
@@ -59,9 +61,17 @@ class Soak:
         self.states = [state_file(g.at, k) for k in range(4)]
         self.jobs_run = os.path.join(self.at, "jobs")
         self.own_run = os.path.join(self.at, "own")
+        self.told = os.path.join(self.dir, "told")
+        # own: the last step the trainer was asked for; own_told: the last it committed. now: the
+        # state of the job that runs; going: what may go of the run of the jobs.
         self.done = {"iteration": 0, "saves": 0, "step": 0, "states": {}, "own": 0,
-                     "now": 0}
-        self.measured, self.trainer = [], None
+                     "own_told": 0, "now": 0, "going": []}
+        self.measured, self.trainer, self.traced = [], None, True
+        try:
+            ground.needs_strace()
+        except Skip as why:
+            self.traced = False
+            g.skip("calls refused", why)
         self.resume()
 
     def mount(self):
@@ -84,19 +94,32 @@ class Soak:
         with open(self.note, encoding="utf-8") as f:
             kept = json.load(f)
         self.done, self.g.counts = kept["done"], kept["counts"]
+        if os.path.exists(os.path.join(self.at, "filler")):     # interrupted without room
+            os.remove(os.path.join(self.at, "filler"))
         self.g.args.seed = kept["seed"]
         self.g.count("resumed")
         # It may have been in the middle of a job, a prune or a rewind.
-        seen = [e["step"] for e in self.listed() if e["state"] == "committed"]
-        known = self.done["states"]
+        seen, known = self.seen(), self.done["states"]
+        said = {e["step"] for e in kill.events(self.told, "committed")}
+        lost = ({int(s) for s in known} | said) - set(seen) - set(self.done["going"])
+        self.g.claim(not lost, "nothing that was told before the interruption is gone",
+                     "%s of %s and %s, seen %s" % (sorted(lost), sorted(known), said, seen))
         self.done["states"] = {str(s): known.get(str(s), self.done["now"]) for s in seen}
         self.done["step"] = max(seen, default=0)
+        self.going([])
         print("# goes on after %d saves, seed %s" % (self.done["saves"], kept["seed"]))
 
     def keep(self):
         with open(self.note + ".new", "w", encoding="utf-8") as f:
             json.dump({"seed": self.g.args.seed, "done": self.done, "counts": self.g.counts}, f)
         os.replace(self.note + ".new", self.note)
+
+    def going(self, steps):
+        """An interruption may find these gone. What the last job told is known by now."""
+        self.done["going"] = steps
+        self.keep()
+        if os.path.exists(self.told):
+            os.remove(self.told)
 
     def saved(self, n, what):
         self.done["saves"] += n
@@ -109,8 +132,13 @@ class Soak:
         if self.trainer is None:
             self.trainer = Trainer(self.g, self.own_run, "keep")
             got = self.trainer.do("load -1")
-            self.done["own"] = max(self.done["own"], got["step"] if got["code"] == 0 else 0)
-            self.own_goes_on({"code": 0})       # it has all the threads it will ever have
+            here = got["step"] if got["code"] == 0 else 0
+            self.g.claim(here >= self.done["own_told"], "what the trainer was told is there",
+                         "%d: %s" % (self.done["own_told"], got))
+            self.done["own"] = max(self.done["own"], here)
+            # It has all the threads it will ever have.
+            why = self.own_goes_on({"code": 0})
+            self.g.claim(not why, "a trainer begins", why)
         return self.trainer
 
     def good(self, got, codes=("OK",)):
@@ -119,51 +147,51 @@ class Soak:
             return ""
         return str(got)
 
-    def own_saves(self):
-        t, why = self.own(), ""
-        for _ in range(self.g.draw.randint(1, 30)):
-            self.done["own"] += 1
-            why = why or self.good(t.do("save %d" % self.done["own"]))
+    def own_save(self):
+        """The answer to the next save."""
+        self.done["own"] += 1
+        got = self.trainer.do("save %d" % self.done["own"])
+        if got["code"] == 0:
+            self.done["own_told"] = self.done["own"]
             self.saved(1, "saves of the trainer")
-        return why
+        return got
+
+    def own_saves(self):
+        self.own()
+        for _ in range(self.g.draw.randint(1, 30)):
+            why = self.good(self.own_save())
+            if why:
+                return why
+        return ""
 
     def own_goes_on(self, got):
         """After a fault: what it answered, then a save, a load and a verify."""
-        t, why = self.trainer, self.good(got, ("OK", "EIO", "ENOMEM", "EINDOUBT", "ENOENT"))
+        why = self.good(got, ("OK", "EIO", "ENOMEM", "EINDOUBT"))
         self.g.count("answered " + CODES.get(got["code"], "not"))
-        for _ in range(2):
-            self.done["own"] += 1
-            again = t.do("save %d" % self.done["own"])
-            if CODES.get(again["code"]) != "EEXIST":
-                break
-        self.saved(1, "saves of the trainer")
-        why = why or self.good(again)
+        why = why or self.good(self.own_save())
         for verb in ("load", "verify"):
-            why = why or self.good(t.do("%s %d" % (verb, self.done["own"])))
+            why = why or self.good(self.trainer.do("%s %d" % (verb, self.done["own"])))
         return why
 
     def own_refused(self):
         t = self.own()
-        if not shutil.which("strace"):
-            return ""
         call = self.g.draw.choice(CALLS)
         error = self.g.draw.choice(inject.ERRORS[call])
         if self.g.draw.random() < 0.3:
             t.do("close")
         with inject.Fault(self.g.at, call, error, self.g.draw.randint(1, 9)) as fault:
             fault.attach(t.pid)
-            self.done["own"] += 1
-            got = t.do("save %d" % self.done["own"])
+            got = self.own_save()
             self.g.count("calls refused", fault.detach().count("(INJECTED)"))
         return self.own_goes_on(got)
 
     def own_no_room(self):
-        t, filler = self.own(), ground.fill(self.at)
+        self.own()
+        filler = ground.fill(self.at)
         try:
             os.truncate(filler, max(0, os.path.getsize(filler) -
                                     self.g.draw.choice([0, 4096, 1 << 20, 4 << 20, 8 << 20])))
-            self.done["own"] += 1
-            got = t.do("save %d" % self.done["own"])
+            got = self.own_save()
         finally:
             os.remove(filler)
         self.g.count("full disks")
@@ -173,8 +201,7 @@ class Soak:
         t = self.own()
         _, hard = resource.prlimit(t.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(t.pid, resource.RLIMIT_FSIZE, (self.g.draw.randint(0, 2 << 20), hard))
-        self.done["own"] += 1
-        got = t.do("save %d" % self.done["own"])
+        got = self.own_save()
         resource.prlimit(t.pid, resource.RLIMIT_FSIZE, (hard, hard))
         self.g.count("limits of file size")
         return self.own_goes_on(got)
@@ -192,12 +219,10 @@ class Soak:
         """A job that saves, and perhaps does not come far; then all that was told is there."""
         g, d = self.g, self.done
         layout, state = g.draw.choice(LAYOUTS), g.draw.randrange(len(self.states))
-        steps, told = g.draw.randint(1, 6), os.path.join(g.at, "told")
+        steps, told = g.draw.randint(1, 6), self.told
         fate = g.draw.choice(["ends", "ends", "killed", "one killed", "no room"])
-        if os.path.exists(told):
-            os.remove(told)
         d["now"] = state
-        self.keep()
+        self.going([])
         filler = ground.fill(self.at) if fate == "no room" else None
         if filler:
             os.truncate(filler, max(0, os.path.getsize(filler) - g.draw.randint(0, 24 << 20)))
@@ -213,7 +238,14 @@ class Soak:
         said = [e["step"] for e in kill.events(told, "committed")]
         g.count("jobs: " + fate)
         self.saved(len(said), "saves of jobs")
-        return self.job_after(said, state, job.returncode, fate)
+        whole = job.returncode == 0 and len(said) == steps
+        errors = kill.events(told, "error")
+        if fate == "ends" and not whole or \
+                fate == "no room" and not whole and [e["code"] for e in errors] != ["EIO"]:
+            with open(os.path.join(g.at, "log"), encoding="utf-8", errors="replace") as f:
+                return "a job that %s: exit %s, told %s, %s\n%s" % (
+                    fate, job.returncode, said, errors, f.read())
+        return self.job_after(said, state)
 
     def strike(self, job, fate, told, steps):
         g = self.g
@@ -237,17 +269,17 @@ class Soak:
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         return rows if rc == 0 else []
 
-    def job_after(self, said, state, rc, fate):
+    def seen(self):
+        return [e["step"] for e in self.listed() if e["state"] == "committed"]
+
+    def job_after(self, said, state):
         """"" or what is wrong with the run."""
         g, d = self.g, self.done
         known = {int(s) for s in d["states"]}
-        seen = [e["step"] for e in self.listed() if e["state"] == "committed"]
+        seen = self.seen()
         new = [s for s in seen if s not in known]
         if not known | set(said) <= set(seen) or len(set(new) - set(said)) > 1:
             return "told %s, known %s, seen %s" % (said, sorted(known), seen)
-        if fate == "ends" and (rc or not said):
-            with open(os.path.join(g.at, "log"), encoding="utf-8", errors="replace") as f:
-                return "a job without a fault: %s\n%s" % (rc, f.read())
         d["states"].update({str(s): state for s in new})
         d["step"] = max([d["step"]] + seen)
         if not seen:
@@ -263,35 +295,41 @@ class Soak:
         return "load %d: %s" % (which, out) if rc else ""
 
     def prune(self):
+        may_go = sorted(map(int, self.done["states"]))[:-KEEP]
+        self.going(may_go)
         rc, out = ground.call([self.g.args.sheaf, "prune", self.jobs_run, "--keep-last",
                                str(KEEP), "--apply", "--grace", "0"])
         self.g.count("prunes")
-        return self.forget("prune: %s" % out if rc else "", KEEP)
+        return self.forget("prune: %s" % out if rc else "", may_go)
 
-    def forget(self, why, at_least):
+    def forget(self, why, may_go):
         """What the run no longer has, on purpose."""
-        seen = {e["step"] for e in self.listed() if e["state"] == "committed"}
-        known = sorted(map(int, self.done["states"]))
-        if not why and not set(known[len(known) - at_least:]) <= seen:
-            why = "of %s there are %s" % (known, sorted(seen))
+        seen = set(self.seen())
+        known = set(map(int, self.done["states"]))
+        if not why and not known - seen <= set(may_go):
+            why = "of %s there are %s, and %s might go" % (sorted(known), sorted(seen), may_go)
         self.done["states"] = {s: k for s, k in self.done["states"].items() if int(s) in seen}
         return why
 
     def rewind(self):
         if len(self.done["states"]) < 2:
             return ""
-        back = sorted(map(int, self.done["states"]))[-2]
+        *_, back, last = sorted(map(int, self.done["states"]))
+        self.going([last])
         rc, out = ground.call([self.g.args.sheaf, "rewind", "%s@%d" % (self.jobs_run, back)])
         self.g.count("rewinds")
         shutil.rmtree(os.path.join(self.jobs_run, ".sheaf", "aside"), ignore_errors=True)
         self.done["step"] = back
-        return self.forget("rewind: %s" % out if rc else "", 0)
+        why = "rewind: %s" % out if rc else ""
+        if not why and max(self.seen(), default=0) != back:
+            why = "rewound to %d, and there are %s" % (back, self.seen())
+        return self.forget(why, [last])
 
     # --- what may not grow ---
 
     def measure(self):
         rss, fds, threads = ground.usage_of(self.own().pid)
-        names = os.listdir(self.own_run)
+        steps = len(glob.glob(os.path.join(self.own_run, "checkpoint-*")))
         files = sum(len(f) + len(d) for _, d, f in os.walk(os.path.join(self.own_run, ".sheaf")))
         staged = sum(len(os.listdir(os.path.join(run, ".sheaf", "stage")))
                      for run in (self.own_run, self.jobs_run)
@@ -299,23 +337,25 @@ class Soak:
         processes = len([p for p in os.listdir("/proc") if p.isdigit()])
         self.measured.append({"rss": rss, "descriptors": fds, "threads": threads,
                               "files beside the steps": files, "staged": staged,
-                              "steps": min(KEEP, len([n for n in names if "-" in n])),
-                              "most steps": max(KEEP, len([n for n in names if "-" in n])),
-                              "processes": processes,
+                              "steps": steps, "processes": processes,
                               "shm": len(os.listdir("/dev/shm"))})
 
     def flat(self):
         """The most of the last quarter, beside the most of the first."""
         n = max(1, len(self.measured) // 4)
-        for what in self.measured[0]:
+        for what in [w for w in self.measured[0] if w != "steps"]:
             first = max(m[what] for m in self.measured[:n])
             last = max(m[what] for m in self.measured[-n:])
             slack = RSS_SLACK if what == "rss" else max(2, first // 10)
             if what == "rss" and ground.is_sanitized(self.g.args.trainer):
                 slack = 512 << 20       # what was freed is kept
-            self.g.count("%s, first quarter" % what, first)
-            self.g.count("%s, last quarter" % what, last)
+            self.g.counts["%s, first quarter" % what] = first
+            self.g.counts["%s, last quarter" % what] = last
             self.g.claim(last <= first + slack, "%s: no growth" % what, (first, last))
+        most = max(m["steps"] for m in self.measured)
+        # The newest is read again behind the training before it may replace another.
+        self.g.claim(most <= KEEP + 1, "never more than %d steps, of which %d are kept" %
+                     (KEEP + 1, KEEP), most)
         self.g.count("measurements", len(self.measured))
 
     # --- all of it ---
@@ -324,7 +364,8 @@ class Soak:
         g, d = self.g, self.done
         d["iteration"] += 1
         g.draw = ground.random.Random("%s/%d" % (g.args.seed, d["iteration"]))
-        own = [self.own_saves, self.own_saves, self.own_refused, self.own_no_room, self.own_limit]
+        own = [self.own_saves, self.own_saves, self.own_no_room, self.own_limit] + \
+            [self.own_refused] * self.traced
         jobs = [self.job, self.job, self.prune, self.rewind] if os.path.isdir(self.jobs_run) else \
             [self.job]
         what = g.draw.choice(own if g.draw.random() < 0.6 or not g.args.mpirun else jobs)
@@ -337,13 +378,15 @@ class Soak:
             g.claim(False, "turn %d: %s" % (d["iteration"], what.__name__), why)
         if d["iteration"] % MEASURE_EVERY == 1:
             self.measure()
-        self.keep()
+        self.going([])
 
     def room(self):
         """Jobs are pruned when the disk is half full."""
         v = os.statvfs(self.at)
         if v.f_bavail * 2 < v.f_blocks and self.done["states"]:
-            self.prune()
+            why = self.prune()
+            if why:
+                self.g.claim(False, "a prune for room", why)
 
     def end(self):
         self.measure()
@@ -361,7 +404,7 @@ def work(g):
     if not os.path.exists(g.args.bench):
         g.args.mpirun = None
     s = Soak(g)
-    while s.done["saves"] < g.args.saves and g.bad < 5:
+    while (s.done["saves"] < g.args.saves or g.left() > 0) and g.bad < 5:
         s.turn()
     g.claim(g.bad == 0, "%d saves, %d turns: nothing lost, every answer one of the contract" %
             (s.done["saves"], s.done["iteration"]))
