@@ -173,5 +173,9 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 		        " damaged so far)", run->store.path, step, rc == SHEAF_ECORRUPT
 		        ? " is damaged, read again after its commit"
 		        : " could not be read again", why.msg, b->damaged_n);
-	return rc == SHEAF_ELOST ? rc : 0;
+	if (rc != SHEAF_ELOST)
+		return 0;
+	if (err && why.msg[0])
+		*err = why;
+	return rc;
 }
