@@ -196,7 +196,10 @@ bug("shift_of_a_far_byte", "a shift forgets what lies beyond 4 GiB", "base/crc64
     "uint64_t product = ONE;", "uint64_t product = ONE; if (MUTANT) n = (uint32_t)n;",
     "unit/test_crc64: shifts_of_any_distance_agree_with_square_and_multiply")
 gullible("blocks_not_checked", "a load checks no block", "engine/catalog.c:shf_block_check",
-         "got == want", "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
+         "got == want", "sim/test_damaged: a_load_of_one_family_does_not_mind_damage_to_the_data")
+gullible("slice_blocks_not_checked", "a slice that is read by itself checks no block",
+         "engine/catalog.c:shf_blocks_check", "got == want",
+         "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
       "engine/prove.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
       "sim/test_read: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
