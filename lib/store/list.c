@@ -530,8 +530,7 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, const char **why,
 	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session))
 		return 2;
 	*why = "marked bad";
-	if (e->mark == 'b' && rc == 1 &&
-	    shf_tries_read(s, e->step, brief.session) >= SHF_TRIES_MAX)
+	if (e->mark == 'b' && rc == 1 && shf_tries_spent(s, e->step, brief.session))
 		return 2;
 	return e->mark == 'b';
 }

@@ -115,7 +115,9 @@ int shf_descent_write(struct shf_store *s, const struct shf_list *list,
 char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session);     /* 0: none */
-/* By sessions that are over: not counting this one, or the one that writes at the moment. */
+/* Twice, by sessions that are over: not counting this one, or the one that writes at the moment. */
+bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session);
+/* And there is an older one to go on from. */
 bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session);
 /* Is there an older step to go on from: committed, with all its files, and not marked bad? */
 bool shf_step_has_older(struct shf_store *s, int64_t step);

@@ -76,13 +76,18 @@ static bool is_being_written(struct shf_store *s)
 	return rc == -EAGAIN;
 }
 
-bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
+bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session)
 {
 	int n = shf_tries_read(s, step, session);
 
 	if (n >= SHF_TRIES_MAX && (s->writer ? is_ours(s, step, session) : is_being_written(s)))
 		n--;
-	return n >= SHF_TRIES_MAX && shf_step_has_older(s, step);
+	return n >= SHF_TRIES_MAX;
+}
+
+bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
+{
+	return shf_tries_spent(s, step, session) && shf_step_has_older(s, step);
 }
 
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,

@@ -626,7 +626,8 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 	seen->newest = rc == 0 ? latest->number : -1;
 	seen->salt = rc == 0 ? salt_of(latest) : 0;
 	shf_step_put(latest);
-	return rc == SHEAF_ENOENT ? 0 : rc;
+	seen->spent = rc == SHEAF_ECORRUPT && strstr(err->msg, "failed to resume twice");
+	return rc == SHEAF_ENOENT || seen->spent ? 0 : rc;
 }
 
 static const char *visit(struct simdisk *disk, enum look how, const struct job_state *of,

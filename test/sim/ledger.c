@@ -116,6 +116,19 @@ static char raw_mark(struct simdisk *disk, int64_t step)
 	return mark;
 }
 
+static int raw_tries(struct simdisk *disk, const struct raw_step *r)
+{
+	char path[120], *text, count[8] = "";
+	size_t n = 0;
+
+	snprintf(path, sizeof(path), "run/.sheaf/tries/%lld-%s", (long long)r->step, r->session);
+	text = simdisk_get(disk, path, &n);
+	if (text)
+		snprintf(count, sizeof(count), "%.*s", (int)n, text);
+	free(text);
+	return atoi(count);
+}
+
 /* "12" or "12-<session>", canonical. */
 static bool number(const char *s, int64_t *step, bool session)
 {
@@ -171,11 +184,46 @@ static void judge_step(void *arg, const char *name)
 	if (!a || j->bad)
 		return;
 	j->view->here[a - j->l->attempts] = true;
-	if (!(mark_bit(raw_mark(j->disk, step)) & marks_of(j->l, step, j->cut)))
-		bad(j, "the mark of step %lld is %d, and may be of 0x%x", (long long)step,
-		    raw_mark(j->disk, step), marks_of(j->l, step, j->cut));
-	if (raw_mark(j->disk, step) != 'b' && step > j->view->newest)
-		j->view->newest = step;
+	j->view->mark[a - j->l->attempts] = raw_mark(j->disk, step);
+	j->view->tries[a - j->l->attempts] = raw_tries(j->disk, &r);
+}
+
+/* Somebody may have marked bad what two sessions died of. */
+static void may_be_bad(struct ledger *l, int64_t step, int64_t since)
+{
+	if (!(marks_of(l, step, since) & MARK_BAD))
+		ledger_mark(l, step, 'b', since, NEVER);
+}
+
+/* Is there an older step to go on from than this one? */
+static bool has_older(const struct judge *j, int i)
+{
+	for (int k = 0; k < j->l->n; k++)
+		if (j->view->here[k] && j->view->mark[k] != 'b' &&
+		    j->l->attempts[k].step < j->l->attempts[i].step)
+			return true;
+	return false;
+}
+
+static void judge_marks(struct judge *j)
+{
+	struct view *v = j->view;
+
+	for (int i = 0; i < j->l->n; i++) {
+		int64_t step = j->l->attempts[i].step;
+		bool spent = v->here[i] && v->tries[i] >= 2;
+
+		if (!v->here[i])
+			continue;
+		if (spent)
+			may_be_bad(j->l, step, j->cut);
+		if (!(mark_bit(v->mark[i]) & marks_of(j->l, step, j->cut)))
+			bad(j, "the mark of step %lld is %d, and may be of 0x%x", (long long)step,
+			    v->mark[i], marks_of(j->l, step, j->cut));
+		v->spent |= spent;
+		if (v->mark[i] != 'b' && !(spent && has_older(j, i)) && step > v->newest)
+			v->newest = step;
+	}
 }
 
 static void judge_aside(void *arg, const char *name)
@@ -202,7 +250,7 @@ static void judge_aside(void *arg, const char *name)
 static void judge_stage(void *arg, const char *name)
 {
 	struct judge *j = arg;
-	struct raw_step r = { -1, 0 };
+	struct raw_step r = { .step = -1 };
 	char path[160], why[300];
 	int64_t step;
 	int rc;
@@ -269,13 +317,15 @@ const char *ledger_judge(struct ledger *l, struct simdisk *disk, int64_t cut, bo
 	raw_list(disk, "run/.sheaf/aside", judge_aside, &j);
 	if (fresh)
 		raw_list(disk, "run/.sheaf/stage", judge_stage, &j);
+	judge_marks(&j);
 	judge_promises(&j);
 	return why;
 }
 
 /* ---- time goes on ---- */
 
-static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut)
+static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut,
+                         const struct view *view)
 {
 	int n = 0;
 
@@ -290,6 +340,9 @@ static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut)
 			                                  raw_mark(disk, m->step) };
 	}
 	l->marks_n = n;
+	for (int i = 0; i < l->n; i++)
+		if (view->here[i] && view->tries[i] >= 2)
+			may_be_bad(l, l->attempts[i].step, -1);
 }
 
 /* What is known of attempt i when all that is there is durable. One that half a rename lost was on
@@ -313,7 +366,7 @@ void ledger_crashed(struct ledger *l, struct simdisk *disk, int64_t cut, const s
 {
 	for (int i = 0; i < l->n; i++)
 		attempt_settle(l, i, cut, view);
-	marks_settle(l, disk, cut);
+	marks_settle(l, disk, cut, view);
 }
 
 void ledger_go_on(struct ledger *l, struct simdisk *disk, const struct view *view, int64_t since,
@@ -336,5 +389,5 @@ void ledger_go_on(struct ledger *l, struct simdisk *disk, const struct view *vie
 			a->acked = opened;
 	}
 	if (all)
-		marks_settle(l, disk, NEVER - 1);
+		marks_settle(l, disk, NEVER - 1, view);
 }

@@ -516,10 +516,12 @@ static void judge_later(struct life *l, struct simdisk *disk, int64_t cut, bool 
 	    *job_look_at(disk, true, &l->ledger.state, &seen, why) ||
 	    *ledger_judge(&l->ledger, disk, cut, false, &view, why))
 		goto out;
-	if (seen.newest != view.newest || seen.damaged || view.journal) {
-		snprintf(why, sizeof(why), "the newest step is %lld, a job sees %lld; %d damaged%s",
+	if (seen.newest != view.newest || seen.damaged || view.journal ||
+	    (seen.spent && !view.spent)) {
+		snprintf(why, sizeof(why), "the newest step is %lld, a job sees %lld; %d damaged%s%s",
 		         (long long)view.newest, (long long)seen.newest, seen.damaged,
-		         view.journal ? ", a rewind left open" : "");
+		         view.journal ? ", a rewind left open" : "",
+		         seen.spent ? ", and that all were died of twice" : "");
 		goto out;
 	}
 	simdisk_advance(disk, (l->jumped ? 300 : 2) * DAY_S);

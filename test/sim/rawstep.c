@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rawstep.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "layouts.h"
@@ -77,6 +78,8 @@ static bool read_manifest(const char *text, size_t n, struct record *r)
 	r->id.step = p ? strtoll(p, NULL, 10) : -1;
 	p = after(after(text, "\"notes\": {"), "\"salt\": \"");
 	r->id.salt = p ? strtoull(p, NULL, 10) : 0;
+	p = after(text, "\"session\": \"");
+	snprintf(r->id.session, sizeof(r->id.session), "%.32s", p ? p : "");
 	return r->id.step >= 0 && read_files(after(text, "\"files\": ["), r);
 }
 

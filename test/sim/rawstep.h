@@ -8,6 +8,7 @@
 struct raw_step {
 	int64_t step;
 	uint64_t salt;                  /* 0: none */
+	char session[33];
 };
 /* The directory at path. 0: it has no manifest; 1: it has one that its own sum vouches for, every
  * file it names is there with its size and sum, and every item of every tensor is what the job

@@ -151,6 +151,22 @@ TEST(the_oldest_is_never_condemned_and_nobody_starts_afresh)
 	stop(&w);
 }
 
+TEST(who_tries_it_now_has_not_failed)
+{
+	struct world w;
+
+	start(&w, SIMDISK_STRICT, 1);
+	CHECK_RC(world_mark(&w, 1, 'b'), 0, &w.err);
+	CHECK_RC(world_mark(&w, 2, 'b'), 0, &w.err);
+	CHECK_INT(latest(&w.store[0]), SHEAF_ENOENT);
+	CHECK_INT(shf_tries_add(&w.store[0], 2, w.known[1].session, &err), 2);
+	CHECK_INT(latest(&w.store[0]), SHEAF_ENOENT);
+	world_kill(&w);
+	CHECK_RC(world_open(&w, false), 0, &w.err);
+	CHECK_INT(latest(&w.store[0]), SHEAF_ECORRUPT);
+	stop(&w);
+}
+
 /* An older one that cannot be loaded, though its manifest says it is there, is nothing to go on
  * from: condemning 2 for it would leave nobody anything. */
 TEST(an_older_step_that_lacks_a_file_condemns_nobody)
