@@ -518,8 +518,8 @@ static void judge_later(struct life *l, struct simdisk *disk, int64_t cut, bool 
 		goto out;
 	if (seen.newest != view.newest || seen.damaged || view.journal ||
 	    (seen.spent && !view.spent)) {
-		snprintf(why, sizeof(why), "the newest step is %lld, a job sees %lld; %d damaged%s%s",
-		         (long long)view.newest, (long long)seen.newest, seen.damaged,
+		snprintf(why, sizeof(why), "the newest step is %lld, a job sees %lld; %d damaged"
+		         "%s%s", (long long)view.newest, (long long)seen.newest, seen.damaged,
 		         view.journal ? ", a rewind left open" : "",
 		         seen.spent ? ", and that all were died of twice" : "");
 		goto out;
