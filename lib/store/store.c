@@ -190,6 +190,7 @@ static int run_id_of_steps(struct shf_store *s)
 
 static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
+	struct shf_buf had = SHF_BUF_INIT;
 	char text[64];
 	int rc;
 
@@ -211,6 +212,11 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 		rc = run_id_read(s, err);
 		if (rc < 0 || s->run[0])
 			return rc;
+		/* Nor does one that is there and is not, of which all steps may be. */
+		rc = shf_text_read(s->sys, s->dot, "run", &had, RUN_TEXT_MAX);
+		shf_buf_release(&had);
+		if (rc < 0)
+			return shf_fail_io(err, -rc, "%s/.sheaf/run", s->path);
 		memcpy(s->run, strchr(text, '\n') + 1, 32);
 		rc = shf_text_write(s, s->dot, "run", text, strlen(text), false);
 	}

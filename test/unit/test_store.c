@@ -629,3 +629,30 @@ TEST(the_real_machine_saves_lists_rewinds_and_prunes)
 	snprintf(line, sizeof(line), "rm -rf %s", dir);
 	CHECK_INT(system(line), 0);
 }
+
+/* As file systems do that have lost track of a handle. */
+TEST(an_identity_that_is_there_and_is_not_is_not_replaced)
+{
+	struct world w;
+	char *before, *after;
+	size_t n, n2;
+
+	world_init(&w, simdisk_new(3, SIMDISK_STRICT));
+	CHECK_RC(world_open(&w, true), 0, &w.err);
+	CHECK_RC(world_save(&w, 1, -1), 0, &w.err);
+	world_kill(&w);
+	before = simdisk_get(w.disk, RUN "/.sheaf/run", &n);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 2, .kind = SIMDISK_OPEN,
+		.error = ENOENT, .always = true, .name = "run" });
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_OPEN,
+		.error = ENOENT, .always = true, .name = "checkpoint-1" });
+	CHECK_RC(world_open(&w, false), SHEAF_EIO, &w.err);
+	simdisk_faults_clear(w.disk);
+	after = simdisk_get(w.disk, RUN "/.sheaf/run", &n2);
+	CHECK(before && after && n == n2 && memcmp(before, after, n) == 0);
+	free(before);
+	free(after);
+	CHECK_RC(world_open(&w, false), 0, &w.err);
+	world_close(&w);
+	simdisk_free(w.disk);
+}
