@@ -406,6 +406,14 @@ static void op_queue_stat(void *arg, struct shf_queue *queue, struct shf_queue_s
 	*stat = (struct shf_queue_stat){ 0 };
 }
 
+static void op_forget(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	(void)arg;
+	(void)fd;
+	(void)off;
+	(void)n;
+}
+
 static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	(void)fd, (void)off;
@@ -484,7 +492,8 @@ static const struct shf_sys_ops ops = {
 	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid,
 	.queue_new = op_queue_new, .queue_free = op_queue_free, .submit = op_submit,
 	.complete = op_complete, .queue_pin = op_queue_pin, .queue_stat = op_queue_stat,
-	.resident = op_resident, .shm_new = op_shm_new, .shm_free = op_shm_free,
+	.resident = op_resident, .forget = op_forget,
+	.shm_new = op_shm_new, .shm_free = op_shm_free,
 	.shm_offer = op_shm_offer, .shm_connect = op_shm_connect, .shm_serve = op_shm_serve,
 	.shm_take = op_shm_take, .shm_drop = op_shm_drop,
 };

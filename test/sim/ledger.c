@@ -47,9 +47,13 @@ struct attempt *ledger_of(struct ledger *l, int64_t step)
 
 void ledger_mark(struct ledger *l, int64_t step, char mark, int64_t begun, int64_t acked)
 {
+	int i;
+
 	if (l->marks_n == MARKINGS)
 		abort();
-	l->marks[l->marks_n++] = (struct marking){ step, begun, acked, mark };
+	for (i = l->marks_n++; i > 0 && l->marks[i - 1].begun > begun; i--)
+		l->marks[i] = l->marks[i - 1];
+	l->marks[i] = (struct marking){ step, begun, acked, mark };
 }
 
 enum { MARK_NONE = 1, MARK_KEEP = 2, MARK_BAD = 4, MARK_ODD = 8 };

@@ -336,10 +336,15 @@ static void note_save(struct life *l, const struct job *j, const struct deed *d)
 	a->acked = d->acked < 0 ? NEVER : d->acked;
 	for (int r = 0; r < j->ranks; r++)
 		a->failed |= !j->dead[r] && !may_be_there(d->rc[r]);
+}
+
+/* A number that is saved again loses its mark. */
+static void note_number(struct life *l, const struct deed *d)
+{
 	for (int i = 0; i < l->ledger.marks_n; i++)
 		if (l->ledger.marks[i].step == d->step) {
 			ledger_mark(&l->ledger, d->step, 0, d->begun,
-			            l->act.n == 1 ? a->acked : NEVER);
+			            l->act.n == 1 && d->acked >= 0 ? d->acked : NEVER);
 			break;
 		}
 }
@@ -415,6 +420,9 @@ static void note_deed(struct life *l, const struct job *j, const struct deed *d)
 	case DEED_LOAD:
 		l->counts->loads += d->acked >= 0;
 		break;
+	case DEED_SAVE:
+		note_number(l, d);
+		/* fall through */
 	default:
 		if (j->keep_last)
 			note_prune(l, d);
