@@ -23,7 +23,7 @@ static const struct foreign {
 };
 
 struct judge {
-	struct world *w;
+	const struct world *w;
 	struct simdisk *disk;
 	const struct shf_sys *sys;
 	int64_t cut;
@@ -225,7 +225,7 @@ static void judge_whole(struct judge *j, const char *dir, const struct record *r
 			bad(j, "I1: %s holds a stray %s", sub, names.text[i]);
 }
 
-static struct known *known_of(struct judge *j, int64_t step, const char *session)
+static const struct known *known_of(struct judge *j, int64_t step, const char *session)
 {
 	for (size_t i = 0; i < j->w->known_n; i++)
 		if (j->w->known[i].step == step && !strcmp(j->w->known[i].session, session))
@@ -258,7 +258,7 @@ static int manifest_of(struct judge *j, const char *dir, struct record *r)
 /* checkpoint-<n>: published by a save that may have been, and whole. */
 static void judge_step(struct judge *j, const char *name, int64_t step)
 {
-	struct known *k;
+	const struct known *k;
 	struct record r;
 	char dir[200];
 
@@ -404,8 +404,8 @@ static void judge_promises(struct judge *j)
 	}
 }
 
-const char *oracle_judge(struct world *w, struct simdisk *crashed, int64_t cut, bool recovered,
-                         int64_t *newest, char buf[300])
+const char *oracle_judge(const struct world *w, struct simdisk *crashed, int64_t cut,
+                         bool recovered, int64_t *newest, char buf[300])
 {
 	struct judge j = { .w = w, .disk = crashed, .cut = cut, .recovered = recovered,
 	                   .buf = buf };

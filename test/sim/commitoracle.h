@@ -10,6 +10,6 @@ void oracle_put_foreign(struct simdisk *disk);
 /* NULL, or what is wrong with the disk that a cut after `cut` left, in buf. recovered: a job has
  * opened the run for writing since. newest, if not NULL, gets the newest step that is whole and
  * not marked bad (-1: none). */
-const char *oracle_judge(struct world *w, struct simdisk *crashed, int64_t cut, bool recovered,
-                         int64_t *newest, char buf[300]);
+const char *oracle_judge(const struct world *w, struct simdisk *crashed, int64_t cut,
+                         bool recovered, int64_t *newest, char buf[300]);
 #endif

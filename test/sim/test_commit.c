@@ -9,56 +9,21 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "commitoracle.h"
+#include "everycut.h"
 
 #define main t_main
 #include "../t.h"
 #undef main
 
-static struct {
-	uint64_t seed, states, distinct;
-	unsigned all_max, small_max;
-	uint64_t seeded;
-	bool all;                       /* --long */
-} opt = { 0x5eaf, 0, 0, 12, 3, 200, false };
+static bool brief;              /* this story is one of the three longest */
 
 #define QUICK_ALL 6      /* for the three longest: subsets of so many items, */
 #define QUICK_SEEDED 8  /* and so many drawn ones */
 
-/* Crash states already judged, by what is on the disk and what was promised. */
-struct judged {
-	uint64_t *hashes;               /* owned; open addressing, 0: free */
-	size_t n, cap;
-};
-
-static bool judged_add(struct judged *t, uint64_t h)
-{
-	h += h == 0;
-	if (2 * (t->n + 1) > t->cap) {
-		struct judged more = { calloc(t->cap ? 2 * t->cap : 1024, 8), 0,
-		                       t->cap ? 2 * t->cap : 1024 };
-
-		if (!more.hashes)
-			abort();
-		for (size_t i = 0; i < t->cap; i++)
-			if (t->hashes[i])
-				judged_add(&more, t->hashes[i]);
-		free(t->hashes);
-		*t = more;
-	}
-	for (size_t i = h & (t->cap - 1);; i = (i + 1) & (t->cap - 1)) {
-		if (t->hashes[i] == h)
-			return false;
-		if (t->hashes[i] == 0) {
-			t->hashes[i] = h;
-			t->n++;
-			return true;
-		}
-	}
-}
-
 /* A number that differs where the promises at two cuts may differ. */
-static uint64_t promises(const struct world *w, int64_t cut)
+static uint64_t promised(const void *arg, int64_t cut)
 {
+	const struct world *w = arg;
 	uint64_t h = 1;
 
 	for (size_t i = 0; i < w->known_n; i++) {
@@ -113,8 +78,9 @@ static uint64_t hash_without_lock(struct simdisk *disk)
 	return simdisk_hash(disk, RUN);
 }
 
-/* One crash state, whole: before recovery, after it, and after others. */
-static const char *judge_state(struct world *w, struct simdisk *disk, int64_t cut, char buf[300])
+/* One crash state, whole: before recovery, after it, and after others. NULL: all is well. */
+static const char *judge_state(const struct world *w, struct simdisk *disk, int64_t cut,
+                               char buf[300])
 {
 	int64_t newest = -1;
 	const char *why;
@@ -146,113 +112,39 @@ static const char *judge_state(struct world *w, struct simdisk *disk, int64_t cu
 	return why;
 }
 
-struct hunt {
-	struct world *w;
-	struct judged judged;
-	bool dirs_once;
-	char why[300];
-};
-
-static bool try_state(struct hunt *h, int64_t cut, const struct simdisk_choice *choice)
+static const char *judge(const void *w, struct simdisk *disk, int64_t cut, char why[300])
 {
-	struct simdisk *disk;
-	const char *why = NULL;
-	uint64_t hash;
+	const char *found = judge_state(w, disk, cut, why);
 
-	disk = simdisk_crash(h->w->disk, (size_t)cut, choice);
-	opt.states++;
-	hash = simdisk_hash(disk, "/") * 0x9e3779b97f4a7c15 + promises(h->w, cut);
-	if (judged_add(&h->judged, hash)) {
-		opt.distinct++;
-		why = judge_state(h->w, disk, cut, h->why);
-	}
-	simdisk_free(disk);
-	return why == NULL;
-}
-
-static bool try_tears(struct hunt *h, int64_t cut, const struct simdisk_sets *s)
-{
-	for (unsigned tear = 512; tear <= 4096; tear *= 8) {
-		struct simdisk_choice choice = { s->kept, tear, opt.seed + s->count };
-
-		if (!try_state(h, cut, &choice))
-			return false;
-	}
-	return true;
-}
-
-static bool has_data(struct simdisk *disk, size_t cut, size_t n, const uint64_t *kept)
-{
-	char text[200];
-
-	for (size_t i = 0; i < n; i++) {
-		if (!(kept[i / 64] >> (i % 64) & 1))
-			continue;
-		simdisk_item_text(disk, cut, i, text, sizeof(text));
-		if (strstr(text, "data"))
-			return true;
-	}
-	return false;
+	return found ? found : "";
 }
 
 /* Every cut of what the world did since it settled. False at the first wrong state, told. */
-static bool hunt(struct world *w, char why[300])
+static bool hunt(const struct world *w, char why[400])
 {
-	struct hunt h = { .w = w };
-	bool fine = true;
-	size_t cut_n = simdisk_cut_n(w->disk);
-
-	for (size_t cut = 0; fine && cut < cut_n; cut++) {
-		size_t n = simdisk_unsynced(w->disk, cut);
-		struct simdisk_sets s;
-
-		simdisk_sets_begin(&s, n, opt.seed + cut);
-		s.all_max = opt.all_max;
-		s.small_max = opt.small_max;
-		s.seeded = opt.seeded;
-		while (fine && simdisk_sets_next(&s)) {
-			struct simdisk_choice choice = { s.kept, 0, 0 };
-
-			fine = try_state(&h, (int64_t)cut, &choice);
-			/* Of many sets, each eighth is also torn. */
-			if (fine && n && (opt.all || n < 9 || s.count % 8 == 0) &&
-			    has_data(w->disk, cut, n, s.kept))
-				fine = try_tears(&h, (int64_t)cut, &s);
-		}
-		simdisk_sets_end(&s);
-		if (!fine)
-			snprintf(why, 300, "cut %zu, after call %zu: %.230s", cut,
-			         simdisk_cut_call(w->disk, cut), h.why);
-	}
-	free(h.judged.hashes);
-	return fine;
-}
-
-/* For the stories in which too much is in the air. */
-static void be_quick(bool quick)
-{
-	opt.all_max = quick && !opt.all ? QUICK_ALL : 12;
-	opt.small_max = quick && !opt.all ? 1 : 3;
-	opt.seeded = opt.all ? 2000 : quick ? QUICK_SEEDED : 200;
+	return everycut_hunt(&(struct everycut_hunt){
+		.disk = w->disk, .all_max = brief ? QUICK_ALL : 12, .small_max = brief ? 1 : 3,
+		.seeded = brief ? QUICK_SEEDED : 200, .torn_all = 8, .promised = promised,
+		.judge = judge, .story = w }, why);
 }
 
 static void check_hunt(struct world *w, const char *what)
 {
-	uint64_t before = opt.states;
-	char why[300];
+	uint64_t before = everycut.states;
+	char why[400];
 	bool fine = hunt(w, why);
 
 	if (!fine)
-		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)opt.seed);
+		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)everycut.seed);
 	else
 		printf("# %s: %zu cuts, %llu states\n", what, simdisk_cut_n(w->disk),
-		       (unsigned long long)(opt.states - before));
+		       (unsigned long long)(everycut.states - before));
 	CHECK(fine);
 }
 
 static void start(struct world *w, enum simdisk_model model)
 {
-	struct simdisk *disk = simdisk_new(opt.seed, model);
+	struct simdisk *disk = simdisk_new(everycut.seed, model);
 
 	oracle_put_foreign(disk);
 	simdisk_settle(disk);
@@ -350,9 +242,9 @@ static void rewind_and_save(enum simdisk_model model, const char *what)
 	start_with(&w, model, 4);
 	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
 	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
-	be_quick(true);
+	brief = true;
 	check_hunt(&w, what);
-	be_quick(false);
+	brief = false;
 	stop(&w);
 }
 
@@ -371,9 +263,9 @@ static void recovery(enum simdisk_model model, const char *what)
 	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/stage"));
 	CHECK_RC(world_open(&w, false), 0, &w.err);
 	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
-	be_quick(true);
+	brief = true;
 	check_hunt(&w, what);
-	be_quick(false);
+	brief = false;
 	stop(&w);
 }
 
@@ -397,9 +289,9 @@ static void life(enum simdisk_model model, const char *what)
 	w.marks[w.marks_n - 1].done = world_now(&w);
 	CHECK_INT(world_prune(&w, 1, 3, -1), 2);
 	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
-	be_quick(true);
+	brief = true;
 	check_hunt(&w, what);
-	be_quick(false);
+	brief = false;
 	stop(&w);
 }
 
@@ -424,7 +316,7 @@ static void seen_at_open(long skipped, bool want)
 {
 	struct known *k;
 	struct world w;
-	char why[300];
+	char why[400];
 	bool fine;
 
 	start_with(&w, SIMDISK_STRICT, 1);
@@ -439,9 +331,9 @@ static void seen_at_open(long skipped, bool want)
 	CHECK_RC(world_open(&w, false), 0, &w.err);
 	world_skip_fsync(&w, 0);
 	k->acked = world_now(&w);
-	be_quick(true);
+	brief = true;
 	fine = hunt(&w, why);
-	be_quick(false);
+	brief = false;
 	if (fine != want)
 		print_error("%s\n", fine ? "nothing was found" : why);
 	CHECK(fine == want);
@@ -474,7 +366,7 @@ static int act(struct world *w, enum deed deed)
 static void mutant(enum deed deed, long nth, long of)
 {
 	struct world w;
-	char why[300];
+	char why[400];
 	bool fine;
 
 	start_with(&w, SIMDISK_STRICT, 4);
@@ -482,9 +374,9 @@ static void mutant(enum deed deed, long nth, long of)
 	CHECK(act(&w, deed) >= 0);
 	CHECK_INT(world_fsyncs(&w), of);        /* a new fsync needs a mutant of its own */
 	world_skip_fsync(&w, 0);
-	be_quick(true);
+	brief = true;
 	fine = hunt(&w, why);
-	be_quick(false);
+	brief = false;
 	if (fine)
 		print_error("leaving out fsync %ld is not found\n", nth);
 	else
@@ -713,7 +605,7 @@ TEST(two_jobs_that_make_a_run_with_locks_ignored_agree_on_what_it_is)
 	int tried = 0;
 
 	for (bool more = true; more; tried++) {
-		struct intruder i = { .disk = simdisk_new(opt.seed, SIMDISK_STRICT),
+		struct intruder i = { .disk = simdisk_new(everycut.seed, SIMDISK_STRICT),
 		                      .at = tried + 1, .rc = 1 };
 		struct shf_store s;
 		struct sheaf_error err;
@@ -768,22 +660,5 @@ TEST(a_target_that_appears_is_never_replaced)
 
 int main(int argc, char **argv)
 {
-	int n = 1;
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--long") == 0) {
-			opt.all = true;
-			opt.seeded = 2000;
-		} else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-			opt.seed = strtoull(argv[++i], NULL, 0);
-		} else {
-			argv[n++] = argv[i];
-		}
-	}
-	argv[n] = NULL;
-	n = t_main(n, argv);
-	printf("# %llu crash states, %llu of them different, seed 0x%llx\n",
-	       (unsigned long long)opt.states, (unsigned long long)opt.distinct,
-	       (unsigned long long)opt.seed);
-	return n;
+	return everycut_main(argc, argv, t_main);
 }

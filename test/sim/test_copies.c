@@ -11,6 +11,7 @@
  * and one call of three. */
 #include <errno.h>
 #include <stdlib.h>
+#include "everycut.h"
 #include "jobs.h"
 #include "engine.h"
 #include "err.h"
@@ -20,14 +21,8 @@
 #include "../t.h"
 #undef main
 
-#define SEEN_MAX (1 << 16)
 #define FROM "run/checkpoint-2"
 #define TO "dst/checkpoint-2"
-static struct {
-	uint64_t seed, states, distinct;
-	bool all;                       /* --long */
-} opt = { .seed = 0x5eaf };
-
 /* ---- fsyncs that are left out ---- */
 
 static struct {                 /* one copier at a time */
@@ -166,7 +161,7 @@ static void save(struct simdisk *disk, int64_t step, int64_t rows, int bigs)
 /* Steps 1 and 2 of a run, and a run dst that has step 1. */
 static struct simdisk *base_new(enum simdisk_model model)
 {
-	struct simdisk *disk = simdisk_new(opt.seed, model);
+	struct simdisk *disk = simdisk_new(everycut.seed, model);
 	struct copy c;
 
 	save(disk, 1, 0, 0);
@@ -255,8 +250,9 @@ static const char *judge_seen(const struct story *s, struct simdisk *disk, int64
 }
 
 /* And what comes of it: the next copy succeeds, and then nothing changes any more. */
-static const char *judge(const struct story *s, struct simdisk *disk, int64_t cut, char why[300])
+static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, char why[300])
 {
+	const struct story *s = arg;
 	bool there = simdisk_exists(disk, TO), twice = there && simdisk_exists(disk, s->stage);
 	struct copy c;
 	uint64_t h;
@@ -282,69 +278,18 @@ static const char *judge(const struct story *s, struct simdisk *disk, int64_t cu
 
 /* ---- power cuts ---- */
 
-static struct {
-	uint64_t all[SEEN_MAX];
-} judged;
-
-static bool judged_add(uint64_t h)
+static uint64_t promised(const void *arg, int64_t cut)
 {
-	h += h == 0;
-	for (size_t i = h % SEEN_MAX, n = 0; n < SEEN_MAX; i = (i + 1) % SEEN_MAX, n++) {
-		if (judged.all[i] == h)
-			return false;
-		if (judged.all[i] == 0) {
-			judged.all[i] = h;
-			return true;
-		}
-	}
-	return true;
-}
+	const struct story *s = arg;
 
-static bool try_state(const struct story *s, int64_t cut, const struct simdisk_choice *choice,
-                      char why[400])
-{
-	struct simdisk *disk = simdisk_crash(s->disk, (size_t)cut, choice);
-	char own[300] = "";
-
-	opt.states++;
-	if (judged_add(simdisk_hash(disk, "/") * 2 + (s->acked <= cut))) {
-		opt.distinct++;
-		if (*judge(s, disk, cut, own))
-			snprintf(why, 400, "cut %lld, after call %zu: %s", (long long)cut,
-			         simdisk_cut_call(s->disk, (size_t)cut), own);
-	}
-	simdisk_free(disk);
-	return !why[0];
+	return s->acked <= cut;
 }
 
 static bool hunt(const struct story *s, char why[400])
 {
-	size_t cut_n = simdisk_cut_n(s->disk);
-	bool fine = true;
-
-	memset(&judged, 0, sizeof(judged));
-	why[0] = '\0';
-	for (size_t cut = 0; fine && cut < cut_n; cut++) {
-		struct simdisk_sets sets;
-
-		simdisk_sets_begin(&sets, simdisk_unsynced(s->disk, cut), opt.seed + cut);
-		if (!opt.all) {
-			sets.all_max = 2;
-			sets.small_max = 1;
-			sets.seeded = 2;
-		}
-		while (fine && simdisk_sets_next(&sets)) {
-			struct simdisk_choice choice = { sets.kept, 0, 0 };
-
-			fine = try_state(s, (int64_t)cut, &choice, why);
-			choice.tear = sets.count % 2 ? 512 : 4096;
-			choice.seed = opt.seed + sets.count;
-			if (fine && (opt.all || sets.count % 8 == 0))
-				fine = try_state(s, (int64_t)cut, &choice, why);
-		}
-		simdisk_sets_end(&sets);
-	}
-	return fine;
+	return everycut_hunt(&(struct everycut_hunt){
+		.disk = s->disk, .all_max = 2, .small_max = 1, .seeded = 2, .promised = promised,
+		.judge = judge, .story = s }, why);
 }
 
 static void tell(struct story *s, enum simdisk_model model)
@@ -356,7 +301,7 @@ static void tell(struct story *s, enum simdisk_model model)
 
 static void survives(enum simdisk_model model, const char *what)
 {
-	uint64_t before = opt.states;
+	uint64_t before = everycut.states;
 	struct story s;
 	struct copy c;
 	char why[400];
@@ -369,10 +314,10 @@ static void survives(enum simdisk_model model, const char *what)
 	fine = hunt(&s, why);
 	if (fine)
 		printf("# a copy, %s: %zu cuts, %llu states\n", what, simdisk_cut_n(s.disk),
-		       (unsigned long long)(opt.states - before));
+		       (unsigned long long)(everycut.states - before));
 	else
 		print_error("%s: %s (test_copies --seed %llu)\n", what, why,
-		            (unsigned long long)opt.seed);
+		            (unsigned long long)everycut.seed);
 	simdisk_free(s.disk);
 	CHECK(fine);
 }
@@ -435,7 +380,7 @@ TEST(leaving_out_any_fsync_of_a_copy_is_found)
 		bool fine, named;
 
 		tell(&s, SIMDISK_STRICT);
-		s.brief = !opt.all;
+		s.brief = !everycut.all;
 		skip.n = 0;
 		skip.at = i + 1;
 		c = copied(s.disk, FROM, "dst");
@@ -485,7 +430,7 @@ static void each_call(enum simdisk_how how, int error, const char *what)
 	struct story base;
 	bool fired = true;
 	char why[300];
-	int nth = 1, failed = 0, stride = opt.all || how == SIMDISK_KILL ? 1 : 3;
+	int nth = 1, failed = 0, stride = everycut.all || how == SIMDISK_KILL ? 1 : 3;
 
 	tell(&base, SIMDISK_EXT4);
 	for (; fired; nth += stride) {
@@ -671,7 +616,7 @@ TEST(a_full_disk_is_told_and_the_copy_taken_up_when_there_is_room)
 
 TEST(a_file_of_many_blocks_is_copied_and_taken_up)
 {
-	struct simdisk *disk = simdisk_new(opt.seed, SIMDISK_EXT4);
+	struct simdisk *disk = simdisk_new(everycut.seed, SIMDISK_EXT4);
 	struct copy c = { .from = FROM, .to = "dst" };
 
 	save(disk, 2, 40000, 0);                /* 10 MiB: three reads */
@@ -877,20 +822,5 @@ TEST(two_copiers_with_locks_ignored_end_in_one_whole_step)
 
 int main(int argc, char **argv)
 {
-	int n = 1;
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--long") == 0)
-			opt.all = true;
-		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-			opt.seed = strtoull(argv[++i], NULL, 0);
-		else
-			argv[n++] = argv[i];
-	}
-	argv[n] = NULL;
-	n = t_main(n, argv);
-	printf("# %llu crash states, %llu of them different, seed 0x%llx\n",
-	       (unsigned long long)opt.states, (unsigned long long)opt.distinct,
-	       (unsigned long long)opt.seed);
-	return n;
+	return everycut_main(argc, argv, t_main);
 }

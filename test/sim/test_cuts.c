@@ -8,17 +8,12 @@
  *
  * With --long: every subset of up to 12 unsynced items; beyond that those of up to 3, their
  * complements and 2,000 drawn ones. Otherwise 3 items, 1 and 2. Pages are torn at 512 and 4096. */
-#include <stdlib.h>
+#include "everycut.h"
 #include "jobs.h"
 
 #define main t_main
 #include "../t.h"
 #undef main
-
-static struct {
-	uint64_t seed, states, distinct;
-	bool all;                       /* --long */
-} opt = { .seed = 0x5eaf };
 
 static const int32_t each_a_node[JOB_RANKS] = { 1, 2 };
 static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
@@ -32,45 +27,6 @@ struct story {
 	bool twice;                     /* half a rename leaves a directory under both names */
 	int64_t newest[JOB_DEEDS + 1];  /* before deed i; [deeds_n] at the end */
 };
-
-/* ---- crash states already judged ---- */
-
-struct judged {
-	uint64_t *hashes;               /* owned; open addressing, 0: free */
-	size_t n, cap;
-};
-
-static bool judged_add(struct judged *t, uint64_t h);
-
-static void judged_grow(struct judged *t)
-{
-	struct judged more = { NULL, 0, t->cap ? 2 * t->cap : 1024 };
-
-	more.hashes = calloc(more.cap, sizeof(*more.hashes));
-	if (!more.hashes)
-		abort();
-	for (size_t i = 0; i < t->cap; i++)
-		if (t->hashes[i])
-			(void)judged_add(&more, t->hashes[i]);
-	free(t->hashes);
-	*t = more;
-}
-
-static bool judged_add(struct judged *t, uint64_t h)
-{
-	h += h == 0;
-	if (2 * (t->n + 1) > t->cap)
-		judged_grow(t);
-	for (size_t i = h & (t->cap - 1);; i = (i + 1) & (t->cap - 1)) {
-		if (t->hashes[i] == h)
-			return false;
-		if (t->hashes[i] == 0) {
-			t->hashes[i] = h;
-			t->n++;
-			return true;
-		}
-	}
-}
 
 /* ---- one crash state ---- */
 
@@ -136,8 +92,9 @@ static const char *look(const struct story *s, struct simdisk *disk, bool write,
 	                 : job_look(disk, write, s->j.rows, seen, why);
 }
 
-static const char *judge(const struct story *s, struct simdisk *disk, int64_t cut, char why[300])
+static const char *judge(const void *arg, struct simdisk *disk, int64_t cut, char why[300])
 {
+	const struct story *s = arg;
 	struct seen seen, again;
 	uint64_t h;
 
@@ -158,90 +115,24 @@ static const char *judge(const struct story *s, struct simdisk *disk, int64_t cu
 	return why;
 }
 
-struct hunt {
-	const struct story *story;
-	struct judged judged;
-	char why[400];
-};
-
-static bool try_state(struct hunt *h, int64_t cut, const struct simdisk_choice *choice)
+static uint64_t promised(const void *arg, int64_t cut)
 {
-	struct simdisk *disk = simdisk_crash(h->story->j.disk, (size_t)cut, choice);
-	uint64_t hash = simdisk_hash(disk, "/") * JOB_DEEDS * 2;
-	char why[300] = "";
+	const struct story *s = arg;
+	uint64_t n = 0;
 
-	for (int i = 0; i < h->story->j.deeds_n; i++)   /* what is promised differs as well */
-		hash += (uint64_t)(h->story->j.deeds[i].begun <= cut) +
-		        (uint64_t)(h->story->j.deeds[i].acked <= cut);
-	opt.states++;
-	if (judged_add(&h->judged, hash)) {
-		opt.distinct++;
-		if (*judge(h->story, disk, cut, why))
-			snprintf(h->why, sizeof(h->why), "cut %lld, after call %zu: %s",
-				 (long long)cut, simdisk_cut_call(h->story->j.disk, (size_t)cut),
-				 why);
-	}
-	simdisk_free(disk);
-	return !h->why[0];
-}
-
-static bool has_data(struct simdisk *disk, size_t cut, size_t n, const uint64_t *kept)
-{
-	char text[200];
-
-	for (size_t i = 0; i < n; i++) {
-		if (!(kept[i / 64] >> (i % 64) & 1))
-			continue;
-		simdisk_item_text(disk, cut, i, text, sizeof(text));
-		if (strstr(text, "data"))
-			return true;
-	}
-	return false;
-}
-
-static bool try_tears(struct hunt *h, int64_t cut, const struct simdisk_sets *s)
-{
-	for (unsigned tear = 512; tear <= 4096; tear *= 8) {
-		struct simdisk_choice choice = { s->kept, tear, opt.seed + s->count };
-
-		if (!try_state(h, cut, &choice))
-			return false;
-	}
-	return true;
+	for (int i = 0; i < s->j.deeds_n; i++)
+		n += (uint64_t)(s->j.deeds[i].begun <= cut) +
+		     (uint64_t)(s->j.deeds[i].acked <= cut);
+	return n;
 }
 
 /* Every cut of what was done since the disk settled: false at the first wrong state. */
-static bool hunt(const struct story *story, char why[400])
+static bool hunt(const struct story *s, char why[400])
 {
-	struct hunt h = { .story = story };
-	size_t cut_n = simdisk_cut_n(story->j.disk);
-	bool fine = true;
-
-	for (size_t cut = 0; fine && cut < cut_n; cut += story->thin ? (size_t)story->thin : 1) {
-		size_t n = simdisk_unsynced(story->j.disk, cut);
-		struct simdisk_sets s;
-
-		simdisk_sets_begin(&s, n, opt.seed + cut);
-		if (!opt.all) {
-			s.all_max = 3;
-			s.small_max = 1;
-			s.seeded = 2;
-		}
-		if (story->thin)
-			s.all_max = s.small_max = 0;
-		while (fine && simdisk_sets_next(&s)) {
-			struct simdisk_choice choice = { s.kept, 0, 0 };
-
-			fine = try_state(&h, (int64_t)cut, &choice);
-			if (fine && n && (opt.all || s.count % 8 == 0) &&
-			    has_data(story->j.disk, cut, n, s.kept))
-				fine = try_tears(&h, (int64_t)cut, &s);
-		}
-		simdisk_sets_end(&s);
-	}
-	free(h.judged.hashes);
-	snprintf(why, 400, "%s", h.why);
-	return fine;
+	return everycut_hunt(&(struct everycut_hunt){
+		.disk = s->j.disk, .stride = (size_t)s->thin, .all_max = s->thin ? 0 : 3,
+		.small_max = s->thin ? 0 : 1, .seeded = 2, .promised = promised, .judge = judge,
+		.story = s }, why);
 }
 
 /* ---- stories ---- */
@@ -262,12 +153,12 @@ static int64_t newest_after(const struct deed *d, int64_t before)
 static void tell(struct story *s, enum simdisk_model model, int ranks, const int32_t *nodes,
                  int64_t steps, const struct deed *deeds, int n)
 {
-	struct simdisk *disk = simdisk_new(opt.seed, model);
+	struct simdisk *disk = simdisk_new(everycut.seed, model);
 
 	*s = (struct story){ .first = 1, .steps = steps, .newest = { steps ? steps : -1 },
 		.twice = model == SIMDISK_STRICT,
 		.j = { .disk = disk, .ranks = ranks, .nodes = nodes, .deeds_n = 1,
-		       .group = { .seed = opt.seed } } };
+		       .group = { .seed = everycut.seed } } };
 	for (int64_t i = 1; i <= steps; i++) {
 		s->j.deeds[0] = (struct deed){ .kind = DEED_SAVE, .step = i };
 		job_prepare(&s->j);
@@ -297,7 +188,7 @@ static void act(struct story *s)
 static void survives(const char *what, enum simdisk_model model, const int32_t *nodes,
                      int64_t steps, const struct deed *deeds, int n)
 {
-	uint64_t before = opt.states;
+	uint64_t before = everycut.states;
 	struct story s;
 	char why[400];
 	bool fine;
@@ -307,9 +198,9 @@ static void survives(const char *what, enum simdisk_model model, const int32_t *
 	fine = hunt(&s, why);
 	if (fine)
 		printf("# %s: %zu cuts, %llu states\n", what, simdisk_cut_n(s.j.disk),
-		       (unsigned long long)(opt.states - before));
+		       (unsigned long long)(everycut.states - before));
 	else
-		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)opt.seed);
+		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)everycut.seed);
 	simdisk_free(s.j.disk);
 	CHECK(fine);
 }
@@ -390,7 +281,7 @@ static void kill_in(struct story *s, const struct killed *k)
 static void survives_in_every_size(const char *what, int64_t steps, const struct deed *deeds,
                                    int n, const struct killed *killed)
 {
-	uint64_t before = opt.states;
+	uint64_t before = everycut.states;
 	int stories = 0, bad = 0;
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -400,20 +291,20 @@ static void survives_in_every_size(const char *what, int64_t steps, const struct
 
 			tell(&s, (enum simdisk_model)model, sizes[i].ranks, sizes[i].nodes, steps,
 			     deeds, n);
-			s.thin = opt.all ? 0 : 9 + stories % 3;
+			s.thin = everycut.all ? 0 : 9 + stories % 3;
 			if (killed)
 				kill_in(&s, killed);
 			act(&s);
 			if (!hunt(&s, why)) {
 				print_error("%s, %s, model %d: %s (seed %llu)\n", what,
 				            sizes[i].name, model, why,
-				            (unsigned long long)opt.seed);
+				            (unsigned long long)everycut.seed);
 				bad++;
 			}
 			simdisk_free(s.j.disk);
 		}
 	printf("# %s: %d sizes and models, %llu states\n", what, stories,
-	       (unsigned long long)(opt.states - before));
+	       (unsigned long long)(everycut.states - before));
 	CHECK_INT(bad, 0);
 }
 
@@ -545,20 +436,5 @@ TEST(a_journal_that_outlives_its_rewind_spares_what_was_saved_since)
 
 int main(int argc, char **argv)
 {
-	int n = 1;
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--long") == 0)
-			opt.all = true;
-		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-			opt.seed = strtoull(argv[++i], NULL, 0);
-		else
-			argv[n++] = argv[i];
-	}
-	argv[n] = NULL;
-	n = t_main(n, argv);
-	printf("# %llu crash states, %llu of them different, seed 0x%llx\n",
-	       (unsigned long long)opt.states, (unsigned long long)opt.distinct,
-	       (unsigned long long)opt.seed);
-	return n;
+	return everycut_main(argc, argv, t_main);
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "engine.h"
+#include "everycut.h"
 #include "jobs.h"
 #include "simcore.h"
 
@@ -20,10 +21,6 @@
 #undef main
 
 #define TO "run/checkpoint-2"
-static struct {
-	uint64_t seed, states;
-	bool all;                       /* --long */
-} opt = { .seed = 0x5eaf };
 
 static struct {                 /* an fsync that is left out */
 	const struct shf_sys_ops *real;
@@ -110,7 +107,7 @@ static void base_make(struct simdisk *disk, enum death death)
 
 static struct simdisk *base_new(enum simdisk_model model, enum death death)
 {
-	struct simdisk *disk = simdisk_new(opt.seed, model);
+	struct simdisk *disk = simdisk_new(everycut.seed, model);
 
 	base_make(disk, death);
 	return disk;
@@ -416,7 +413,7 @@ TEST(the_dead_of_another_namespace_are_listed_as_recovery_finds_them)
 		{ false, true, "lock -1 none 0 1;staged 2 wait 1 1;" } };
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		struct simdisk *disk = simdisk_new(opt.seed, SIMDISK_EXT4);
+		struct simdisk *disk = simdisk_new(everycut.seed, SIMDISK_EXT4);
 		const struct shf_sys *sys;
 		struct sheaf_error err;
 		struct shf_store s;
@@ -575,36 +572,24 @@ TEST(each_call_of_a_salvage_may_work_and_say_it_failed) { each_call(SIMDISK_AFTE
 
 /* ---- power cuts ---- */
 
+/* The last cut is now: the salvage was acknowledged. */
+static uint64_t promised(const void *disk, int64_t cut)
+{
+	return cut + 1 == (int64_t)simdisk_cut_n(disk);
+}
+
+static const char *judge_cut(const void *disk, struct simdisk *crashed, int64_t cut, char why[300])
+{
+	simdisk_advance(crashed, 2 * 86400);
+	return judge(crashed, promised(disk, cut), false, why);
+}
+
 /* Cuts of the salvage: the dead writer's calls are test_cuts' business. */
 static bool hunt(struct simdisk *disk, size_t first, char why[400])
 {
-	size_t cut_n = simdisk_cut_n(disk);
-
-	why[0] = '\0';
-	for (size_t cut = first; !why[0] && cut < cut_n; cut++) {
-		struct simdisk_sets sets;
-
-		simdisk_sets_begin(&sets, simdisk_unsynced(disk, cut), opt.seed + cut);
-		if (!opt.all) {
-			sets.all_max = 3;
-			sets.small_max = 1;
-			sets.seeded = 2;
-		}
-		while (!why[0] && simdisk_sets_next(&sets)) {
-			struct simdisk_choice choice = { sets.kept, 0, 0 };
-			struct simdisk *crashed = simdisk_crash(disk, cut, &choice);
-			char own[300];
-
-			opt.states++;
-			simdisk_advance(crashed, 2 * 86400);
-			if (*judge(crashed, cut + 1 == cut_n, false, own))
-				snprintf(why, 400, "cut %zu, after call %zu: %s", cut,
-				         simdisk_cut_call(disk, cut), own);
-			simdisk_free(crashed);
-		}
-		simdisk_sets_end(&sets);
-	}
-	return !why[0];
+	return everycut_hunt(&(struct everycut_hunt){
+		.disk = disk, .first = first, .all_max = 3, .small_max = 1, .seeded = 2,
+		.promised = promised, .judge = judge_cut, .story = disk }, why);
 }
 
 static bool hunt_salvage(enum simdisk_model model, enum death death, long skipped, char why[400])
@@ -633,7 +618,8 @@ static void survives(enum simdisk_model model, enum death death)
 	bool fine = hunt_salvage(model, death, 0, why);
 
 	if (!fine)
-		print_error("%s (test_salvage --seed %llu)\n", why, (unsigned long long)opt.seed);
+		print_error("%s (test_salvage --seed %llu)\n", why,
+		            (unsigned long long)everycut.seed);
 	CHECK(fine);
 }
 
@@ -677,19 +663,5 @@ TEST(leaving_out_any_fsync_of_a_salvage_is_found)
 
 int main(int argc, char **argv)
 {
-	int n = 1;
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--long") == 0)
-			opt.all = true;
-		else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-			opt.seed = strtoull(argv[++i], NULL, 0);
-		else
-			argv[n++] = argv[i];
-	}
-	argv[n] = NULL;
-	n = t_main(n, argv);
-	printf("# %llu crash states, seed 0x%llx\n", (unsigned long long)opt.states,
-	       (unsigned long long)opt.seed);
-	return n;
+	return everycut_main(argc, argv, t_main);
 }
