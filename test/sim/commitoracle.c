@@ -2,6 +2,7 @@
 /* The judge of commitoracle.h. It knows the disk by simdisk_get and by listing, and what was
  * promised by the world's ledger. */
 #include "commitoracle.h"
+#include "plaincrc.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -79,23 +80,6 @@ static bool list(struct judge *j, const char *path, struct names *names)
 	return true;
 }
 
-/* As the definition says, bit by bit, kept by byte. */
-static uint64_t crc(const uint8_t *p, size_t n)
-{
-	static uint64_t by_byte[256];
-	uint64_t c = ~UINT64_C(0);
-
-	for (unsigned i = 0; !by_byte[255] && i < 256; i++) {
-		by_byte[i] = i;
-		for (int k = 0; k < 8; k++)
-			by_byte[i] = (by_byte[i] >> 1) ^
-				     (by_byte[i] & 1 ? UINT64_C(0x9A6C9329AC4BC9B5) : 0);
-	}
-	while (n--)
-		c = (c >> 8) ^ by_byte[(c ^ *p++) & 255];
-	return ~c;
-}
-
 /* What a file of a save must hold: made once, for the same is asked a thousand times. */
 struct wanted {
 	char session[33], file[80];
@@ -120,7 +104,7 @@ static const struct wanted *wanted_of(const char *session, const char *file, siz
 	snprintf(w->file, sizeof(w->file), "%s", file);
 	w->n = n;
 	world_fill(w->bytes, n, session, file);
-	w->crc = crc(w->bytes, n);
+	w->crc = plain_crc(w->bytes, n);
 	return w;
 }
 
@@ -148,7 +132,7 @@ static bool read_manifest(const char *text, size_t n, struct record *r)
 
 	if (!text || n < tail_n || memcmp(text + n - tail_n, tail, 12) != 0 ||
 	    memcmp(text + n - 3, "\"}\n", 3) != 0 ||
-	    strtoull(text + n - 19, &end, 16) != crc((const uint8_t *)text, n - tail_n))
+	    strtoull(text + n - 19, &end, 16) != plain_crc(text, n - tail_n))
 		return false;
 	memset(r, 0, sizeof(*r));
 	p = after(text, "\"step\": ");

@@ -371,16 +371,3 @@ void harm_owner(const struct harm_file *f, size_t at, char family[40], char name
 		return;
 	}
 }
-
-uint64_t harm_crc(const void *bytes, size_t n)
-{
-	const uint8_t *p = bytes;
-	uint64_t crc = ~UINT64_C(0);
-
-	for (size_t i = 0; i < n; i++) {
-		crc ^= p[i];
-		for (int b = 0; b < 8; b++)
-			crc = crc >> 1 ^ (crc & 1 ? UINT64_C(0x9A6C9329AC4BC9B5) : 0);
-	}
-	return ~crc;
-}

@@ -49,8 +49,6 @@ const struct harm_file *harm_find(const struct harm_run *r, int64_t step, const 
 void harm_owner(const struct harm_file *f, size_t at, char family[40], char name[80]);
 /* Everything as it is now, durable and unchanged by what becomes of the other. */
 struct simdisk *harm_copy(struct simdisk *disk);
-/* CRC-64/NVME, bit by bit. */
-uint64_t harm_crc(const void *bytes, size_t n);
 
 /* What one rank has in hand: rows of every tensor, in one piece of memory. */
 struct harm_hand {

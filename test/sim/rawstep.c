@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "layouts.h"
+#include "plaincrc.h"
 
 enum { FILES_MAX = 16, NAME_MAX_ = 96 };
 
@@ -13,31 +14,6 @@ struct record {                 /* what the manifest says, as far as we ask */
 	size_t files_n;
 	struct { char name[NAME_MAX_]; uint64_t bytes, crc; } files[FILES_MAX];
 };
-
-uint64_t raw_crc(const uint8_t *p, size_t n)
-{
-	static uint64_t by[8][256];     /* what a byte does, and so many bytes later */
-	uint64_t c = ~UINT64_C(0), x;
-
-	for (unsigned i = 0; !by[7][255] && i < 256; i++) {
-		x = i;
-		for (int k = 0; k < 64; k++) {
-			x = (x >> 1) ^ (x & 1 ? UINT64_C(0x9A6C9329AC4BC9B5) : 0);
-			if (k % 8 == 7)
-				by[k / 8][i] = x;
-		}
-	}
-	for (; n >= 8; n -= 8, p += 8) {
-		memcpy(&x, p, 8);
-		x ^= c;
-		c = 0;
-		for (int k = 0; k < 8; k++)
-			c ^= by[7 - k][x >> (8 * k) & 255];
-	}
-	while (n--)
-		c = (c >> 8) ^ by[0][(c ^ *p++) & 255];
-	return ~c;
-}
 
 static const char *after(const char *text, const char *key)
 {
@@ -72,7 +48,7 @@ static bool read_manifest(const char *text, size_t n, struct record *r)
 	memset(r, 0, sizeof(*r));
 	if (n < tail_n || memcmp(text + n - tail_n, tail, 12) != 0 ||
 	    memcmp(text + n - 3, "\"}\n", 3) != 0 ||
-	    strtoull(text + n - 19, NULL, 16) != raw_crc((const uint8_t *)text, n - tail_n))
+	    strtoull(text + n - 19, NULL, 16) != plain_crc(text, n - tail_n))
 		return false;
 	p = after(text, "\"step\": ");
 	r->id.step = p ? strtoll(p, NULL, 10) : -1;
@@ -152,7 +128,7 @@ static int look_at_file(struct simdisk *disk, const char *path, const struct rec
 		rc = wrong(why, path, "has another size", r->files[i].name);
 	/* The sum of the table of sums is of its own kind, and left to who verifies the step. */
 	else if (strcmp(r->files[i].name, "sheaf.sums") != 0 &&
-	         raw_crc((uint8_t *)bytes, n) != r->files[i].crc)
+	         plain_crc(bytes, n) != r->files[i].crc)
 		rc = wrong(why, path, "has other bytes", r->files[i].name);
 	for (int k = 0; rc == 0 && is_data && n > 8 && k < job_tensors_n(state); k++) {
 		struct lay_tensor t = job_tensor(k, state);

@@ -18,5 +18,4 @@ int raw_step_read(struct simdisk *disk, const char *path, const struct job_state
 /* Calls item for each name in the directory at path; false: there is none. */
 bool raw_list(struct simdisk *disk, const char *path, void (*item)(void *arg, const char *name),
               void *arg);
-uint64_t raw_crc(const uint8_t *p, size_t n);
 #endif

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include "commitoracle.h"
 #include "everycut.h"
+#include "plaincrc.h"
 
 #define main t_main
 #include "../t.h"
@@ -655,6 +656,23 @@ TEST(a_target_that_appears_is_never_replaced)
 		CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2/sheaf.json"));
 		free(got);
 		stop(&w);
+	}
+}
+
+TEST(the_judges_own_sum_is_the_standard_one)
+{
+	uint8_t bytes[70];
+
+	CHECK(plain_crc("123456789", 9) == UINT64_C(0xae8b14860a799888));
+	CHECK(plain_crc("", 0) == 0);
+	/* Of any length, by words and by bytes: with its sum behind it the rest is one number. */
+	memset(bytes, 0x5a, sizeof(bytes));
+	for (size_t n = 0; n + 8 <= sizeof(bytes); n++) {
+		uint64_t c = plain_crc(bytes, n);
+
+		for (int i = 0; i < 8; i++)
+			bytes[n + (size_t)i] = (uint8_t)(c >> (8 * i));
+		CHECK(plain_crc(bytes, n + 8) == UINT64_C(0x0cefcfc4d49091bd));
 	}
 }
 
