@@ -29,7 +29,8 @@ static int await(const struct bench_comm *c, MPI_Request *req, int started,
 		if (done)
 			return 0;
 		if (now_ns() > end)
-			return wl_fail(err, SHEAF_ELOST, "a rank did not answer within %d ms",
+			return wl_fail(err, SHEAF_ELOST, "a rank did not answer within %d ms, and "
+			               "none of the others can tell which",
 				       c->timeout_ms);
 		nanosleep(&ts, NULL);
 		sleep_ns = sleep_ns < 500000 ? sleep_ns * 2 : 1000000;

@@ -58,7 +58,7 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_EFAILED = -15             /* sheaf_save_fail was called; msg is its reason */
 };
 struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
-	int code, sys, rank;            /* what, errno or 0, who was first (-1: nobody's) */
+	int code, sys, rank;            /* what, errno or 0, who was first (-1: not known) */
 	char msg[500];                  /* one line: what, where, why */
 };
 const char *sheaf_strerror(int code);   /* static, never NULL */

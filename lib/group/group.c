@@ -36,13 +36,14 @@ void shf_group_put(struct sheaf_group *group)
 	shf_free(group);
 }
 
-/* The group ends here (G2). */
+/* The group ends here (G2). An operation says that it did not end, not who was missing: err->rank
+ * stays -1, and the rank in the sentence is the one that waited. */
 static int lose(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
 	t->group->lost = true;
 	return shf_fail(err, SHEAF_ELOST,
-			"rank %d: %s did not finish within %d ms: a rank died or is late",
-			t->rank, what, t->timeout_ms);
+			"rank %d waited: %s did not finish within %d ms: a rank died or is late, "
+			"and none of the others can tell which", t->rank, what, t->timeout_ms);
 }
 
 static int refuse(struct shf_team *t, const char *what, struct sheaf_error *err)

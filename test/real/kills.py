@@ -59,8 +59,8 @@ class Round:
         self.g.most("longest wait of survivors, ms", int(took * 1e3))
         errors = kill.events(self.told, "error")
         if self.victim:
-            self.g.claim(errors and errors[-1]["code"] == "ELOST",
-                         self.what + ": told as ELOST", "%s\n%s" % (errors, self.b.log()))
+            self.g.claim(kill.is_lost(errors), self.what + ": told as ELOST, of a rank that "
+                         "nobody knows", "%s\n%s" % (errors, self.b.log()))
             self.g.count("ELOST told")
 
     def end(self):

@@ -484,7 +484,8 @@ static void check_death(const struct simgroup_opts *o, struct script *s, const i
 			continue; /* that operation was the last there is */
 		CHECK_RC(results[r], SHEAF_ELOST, &s->err[r]);
 		if (r != o->die_rank)
-			CHECK(strstr(s->err[r].msg, "did not finish within 60000 ms") != NULL);
+			CHECK(strstr(s->err[r].msg, "did not finish within 60000 ms") &&
+			      s->err[r].rank == -1);
 	}
 }
 
@@ -708,8 +709,9 @@ TEST(one_failed_operation_ends_the_group)
 	CHECK_INT(sheaf_group_new(&g, &ops), 0);
 	t = team(g);
 	CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
-	CHECK_STR(err.msg, "rank 1: allreduce did not finish within 60000 ms: "
-		  "a rank died or is late");
+	CHECK_STR(err.msg, "rank 1 waited: allreduce did not finish within 60000 ms: "
+		  "a rank died or is late, and none of the others can tell which");
+	CHECK_INT(err.rank, -1);
 	CHECK(g->lost);
 	CHECK_INT(shf_agree(&t, SHEAF_EIO, NULL), SHEAF_ELOST);
 	sheaf_group_free(g);
