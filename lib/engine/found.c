@@ -64,13 +64,15 @@ static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_fou
 	if (!f->files)
 		return SHEAF_ENOMEM;
 	for (size_t i = 0; i < f->files_n; i++)
-		f->files[i] = hear_text(c, arena);
+		if (!(f->files[i] = hear_text(c, arena)))
+			return SHEAF_ENOMEM;
 	f->plain_n = shf_cur_u32(c);
 	f->plain = shf_arena_alloc(arena, f->plain_n + 1, sizeof(*f->plain));
 	if (!f->plain)
 		return SHEAF_ENOMEM;
 	for (size_t i = 0; i < f->plain_n; i++) {
-		f->plain[i].name = hear_text(c, arena);
+		if (!(f->plain[i].name = hear_text(c, arena)))
+			return SHEAF_ENOMEM;
 		f->plain[i].bytes = shf_cur_u64(c);
 	}
 	return c->bad ? SHEAF_ENOMEM : 0;

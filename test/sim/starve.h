@@ -4,14 +4,21 @@
  * starve_args (meson.build here). */
 #ifndef STARVE_H
 #define STARVE_H
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include "mem.h"
 
 static _Thread_local long starve_left;  /* 0: none fails; 1: the next one */
 static atomic_bool starved;             /* one has */
+/* Told of each one on this thread; NULL: nobody is. */
+static _Thread_local void (*starve_asked)(void);
 
 static bool starve_now(void)
 {
+	if (starve_asked)
+		starve_asked();
 	if (starve_left == 0 || --starve_left > 0)
 		return false;
 	starved = true;
@@ -63,9 +70,40 @@ uint8_t *__wrap_shf_buf_extend(struct shf_buf *b, size_t n)
 	return NULL;
 }
 
+uint8_t *__real_shf_buf_room(struct shf_buf *b, size_t n);
+uint8_t *__wrap_shf_buf_room(struct shf_buf *b, size_t n);
+uint8_t *__wrap_shf_buf_room(struct shf_buf *b, size_t n)
+{
+	if (!starve_now())
+		return __real_shf_buf_room(b, n);
+	b->oom = true;
+	return NULL;
+}
+
 STARVE_ADD(shf_buf_add, (struct shf_buf *b, const void *p, size_t n), (b, p, n))
+void __wrap_shf_buf_addf(struct shf_buf *b, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+void __wrap_shf_buf_addf(struct shf_buf *b, const char *fmt, ...)
+{
+	char text[1024];
+	va_list args;
+	int n;
+
+	if (starve_now()) {
+		b->oom = true;
+		return;
+	}
+	va_start(args, fmt);
+	n = vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (n < 0 || (size_t)n >= sizeof(text))
+		abort();
+	__real_shf_buf_add(b, text, (size_t)n);
+}
+
 STARVE_ADD(shf_buf_adds, (struct shf_buf *b, const char *s), (b, s))
 STARVE_ADD(shf_buf_u8, (struct shf_buf *b, uint8_t v), (b, v))
+STARVE_ADD(shf_buf_u16, (struct shf_buf *b, uint16_t v), (b, v))
 STARVE_ADD(shf_buf_u32, (struct shf_buf *b, uint32_t v), (b, v))
 STARVE_ADD(shf_buf_u64, (struct shf_buf *b, uint64_t v), (b, v))
 #endif
