@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "acts.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "simcore.h"
+
+/* ---- what ranks hold, and what they do ---- */
+
+enum { MANY = 12, FILES = 18, NOTES = 18 };
+
+void acts_hold(struct hand *h)
+{
+	static const struct sheaf_slice tie = { .family = "model", .name = "head" };
+	struct sheaf_slice *s = hand_add(h, "model", "embed", SHEAF_BF16, 2, 61, 37);
+
+	hand_cut(s, 1, h->rank, h->ranks);
+	s = hand_add(h, "model", tie.name, SHEAF_BF16, 2, 61, 37);
+	hand_cut(s, 1, h->rank, h->ranks);
+	s->tied_to = "embed";
+	s->data = hand_block(h, 61 * 37 * 2);
+	s = hand_add(h, "optimizer", "embed/moment1_0", SHEAF_F32, 2, 61, 37);
+	s->flags = SHEAF_FLAT;
+	s->flat_start = 61 * 37 * h->rank / h->ranks;
+	s->flat_count = 61 * 37 * (h->rank + 1) / h->ranks - s->flat_start;
+	s = hand_add(h, "ema", "wide", SHEAF_F32, 2, 8, 700);
+	hand_cut(s, 0, h->rank, h->ranks);
+	hand_add(h, "model", "scalar", SHEAF_I64, 0);
+	hand_add(h, "model", "packed", SHEAF_F4, 2, 8, 64);
+	for (int i = 0; i < MANY; i++) {
+		char number[12];
+
+		snprintf(number, sizeof(number), "%d", i);
+		hand_cut(hand_add(h, "model", hand_text(h, "l.", number), SHEAF_F32, 1, 29 + i),
+		         0, h->rank, h->ranks);
+	}
+}
+
+/* The process of a rank, as the disk knows it. */
+const struct shf_sys *acts_process(const struct hand *h)
+{
+	return &((struct simproc *)h->sys->arg)->sys;
+}
+
+static int open_run(struct hand *h, uint32_t flags, int grace_s)
+{
+	static const char *const ignore[] = { "model/l.7*", NULL };
+	struct sheaf_opts o = h->play->opts;
+
+	o.flags = flags;
+	o.ignore = ignore;
+		o.keep_best = 1;
+	o.best_note = "loss";
+	o.grace_s = grace_s;
+	o.io_threads = 1;
+	return shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
+}
+
+static void give(struct hand *h, struct sheaf_save *save)
+{
+	char name[24];
+
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof(name), "extra-%d.json", (7 * i) % FILES);
+		(void)shf_save_attach(save, name, "{}", 2);
+	}
+	for (int i = 0; h->rank == 0 && i < NOTES; i++) {
+		snprintf(name, sizeof(name), "note-%d", (7 * i) % NOTES);
+		(void)shf_save_note(save, name, "said");
+	}
+	(void)shf_save_note(save, "loss", "0.5");
+}
+
+static int save_one(struct hand *h, int64_t step)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, step, h->state, NULL, &h->err);
+
+	if (rc == 0) {
+		give(h, save);
+		do {
+			rc = shf_save_exchange(save, 10000, &h->err);
+		} while (rc == SHEAF_EAGAIN);
+	}
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+int act_save(struct hand *h)
+{
+	int rc = open_run(h, SHEAF_CREATE, -1);
+
+	if (rc == 0)
+		rc = save_one(h, 20);
+	return rc == SHEAF_EEXIST ? 0 : rc;
+}
+
+int act_save_again(struct hand *h)
+{
+	int rc = act_save(h);
+
+	if (rc == 0)
+		rc = save_one(h, 21);
+	return rc == SHEAF_EEXIST ? 0 : rc;
+}
+
+int act_load(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = open_run(h, 0, -1);
+
+	if (rc == 0)
+		rc = shf_step_open(&step, h->run, 12, &h->err);
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+int act_verify(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = open_run(h, SHEAF_READONLY, -1);
+
+	if (rc == 0)
+		rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+	if (rc == 0)
+		rc = shf_step_verify(step, &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+static int by_path(struct hand *h, struct sheaf_step **step, const char *path)
+{
+	struct sheaf_opts o = h->play->opts;
+
+	o.flags = 0;
+	return shf_step_open_path(step, path, h->group, &o, h->sys, &h->err);
+}
+
+static int foreign_of(struct hand *h, const char *path)
+{
+	struct sheaf_step *step = NULL;
+	const void *bytes;
+	size_t n;
+	int rc = by_path(h, &step, path);
+
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, SHEAF_LENIENT, &h->report, &h->err);
+	if (rc == 0) {
+		rc = shf_step_verify(step, &h->report, &h->err);
+		rc = rc == SHEAF_EFORMAT ? 0 : rc;      /* sound, as far as can be told */
+	}
+	if (rc == 0 && h->ranks == 1 && step->plain_n)
+		rc = shf_step_attached(step, step->plain[0].name, &bytes, &n, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+int act_foreign(struct hand *h) { return foreign_of(h, "hf"); }
+int act_shards(struct hand *h) { return foreign_of(h, "shards"); }
+int act_file(struct hand *h) { return foreign_of(h, "hf/model-00001-of-00002.safetensors"); }
+
+/* ---- of one process alone ---- */
+
+int act_peek(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	const void *bytes;
+	size_t n;
+	int rc = by_path(h, &step, "run/checkpoint-12");
+
+	for (int i = 0; rc == 0 && i < h->n; i++)
+		if (strcmp(h->s[i].name, "l.7"))        /* which saves ignore */
+			rc = shf_step_read(step, &h->s[i], &h->err);
+	if (rc == 0)
+		rc = shf_step_attached(step, "extra-3.json", &bytes, &n, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+static int heard(void *arg, const struct sheaf_item *item)
+{
+	(void)item;
+	++*(int *)arg;
+	return 0;
+}
+
+static int left(void *arg, const struct sheaf_left *l)
+{
+	(void)l;
+	++*(int *)arg;
+	return 0;
+}
+
+int act_look(struct hand *h)
+{
+	int64_t steps[8];
+	int n = 0, rc = open_run(h, SHEAF_READONLY, -1);
+
+	if (rc == 0)
+		rc = sheaf_run_list(h->run, heard, &n, &h->err);
+	if (rc == 0)
+		rc = sheaf_run_left(h->run, left, &n, &h->err);
+	if (rc == 0) {
+		rc = sheaf_run_steps(h->run, steps, 8, &h->err);
+		rc = rc > 0 ? 0 : rc;
+	}
+	return rc;
+}
+
+int act_prune(struct hand *h)
+{
+	int rc = open_run(h, 0, -1);
+
+	if (rc == 0)
+		rc = shf_run_mark(h->run, 10, 'k', &h->err);
+	if (rc == 0)
+		rc = shf_run_mark(h->run, 10, 0, &h->err);
+	if (rc == 0)
+		rc = shf_run_prune(h->run, false, NULL, NULL, &h->err);
+	return rc > 0 ? 0 : rc;
+}
+
+int act_rewind(struct hand *h)
+{
+	int rc = open_run(h, 0, -1);
+
+	return rc ? rc : shf_run_rewind(h->run, 10, &h->err);
+}
+
+int act_salvage(struct hand *h)
+{
+	struct sheaf_opts o = h->play->opts;
+
+	o.flags = 0;
+	o.timeout_ms = 1000;
+	return shf_run_salvage("run", 13, &o, h->sys, &h->report, &h->err);
+}
+
+int act_copy(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = by_path(h, &step, "run/checkpoint-12");
+
+	if (rc == 0)
+		rc = shf_step_copy(step, "other/run", &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+static int damaged(void *arg, const struct sheaf_item *item)
+{
+	struct hand *h = arg;
+
+	return strcmp(item->state, "damaged") ? 0 : shf_fail(&h->err, SHEAF_ECORRUPT, "%s",
+	                                                     item->path);
+}
+
+/* Each step that is there has all its files, and the newest is whole. */
+int act_look_after(struct hand *h)
+{
+	struct sheaf_opts o = h->play->opts;
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	o.flags = SHEAF_READONLY;
+	rc = shf_run_open(&h->run, "run", NULL, &o, h->sys, &h->err);
+	if (rc == 0)
+		rc = sheaf_run_list(h->run, damaged, h, NULL);
+	if (rc == 0)
+		rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+	if (rc == 0)
+		rc = shf_step_verify(step, NULL, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+/* ---- the disk ---- */
+
+static void put(struct simdisk *disk, const char *path, const char *text)
+{
+	if (simdisk_put(disk, path, text, strlen(text)) < 0)
+		abort();
+}
+
+static void must(int rc, const struct hand *h)
+{
+	if (rc == 0)
+		return;
+	fprintf(stderr, "%d: %s\n", rc, h->err.msg);
+	abort();
+}
+
+/* Step 9 is set aside, 8 is in the trash, 10 to 12 are there, and 13 died before its rename. */
+static int lives_act(struct hand *h)
+{
+	struct simdisk_fault fault = { .nth = 1, .kind = SIMDISK_RENAME, .how = SIMDISK_KILL,
+		.name = "13-", .process = acts_process(h) };
+
+	must(open_run(h, SHEAF_CREATE, 600), h);
+	must(save_one(h, 8), h);
+	must(save_one(h, 9), h);
+	must(shf_run_rewind(h->run, 8, &h->err), h);
+	must(save_one(h, 10), h);
+	must(shf_run_mark(h->run, 10, 'k', &h->err), h);
+	must(shf_run_prune(h->run, false, NULL, NULL, &h->err) != 1, h);
+	shf_run_close(h->run);
+	h->play->opts.keep_last = 0;
+	must(open_run(h, 0, 600), h);
+	must(save_one(h, 11), h);
+	must(save_one(h, 12), h);
+	if (h->ranks > 1)
+		return 0;
+	simdisk_fault(h->play->disk, &fault);
+	(void)save_one(h, 13);
+	return 0;
+}
+
+static void put_foreign(struct simdisk *disk, const char *dir)
+{
+	static const struct hand_tensor one[] = { { "embed", SHEAF_BF16, 2, { 61, 37 } },
+	                                          { "l.0", SHEAF_F32, 1, { 29 } } };
+	static const struct hand_tensor two[] = { { "l.1", SHEAF_F32, 1, { 30 } } };
+	char path[80];
+
+	snprintf(path, sizeof(path), "%s/model-00001-of-00002.safetensors", dir);
+	hands_file(disk, path, one, 2, 3);
+	snprintf(path, sizeof(path), "%s/model-00002-of-00002.safetensors", dir);
+	hands_file(disk, path, two, 1, 0);
+	snprintf(path, sizeof(path), "%s/config.json", dir);
+	put(disk, path, "{}\n");
+}
+
+struct simdisk *acts_disk(int ranks)
+{
+	struct simdisk *disk = simdisk_new(0x5eaf, SIMDISK_STRICT);
+	struct play p = hands_play(disk, ranks, acts_hold);
+
+	p.path = "";
+	p.opts.keep_last = 1;
+	(void)hands_run(&p, lives_act, true);
+	simdisk_faults_clear(disk);
+	put_foreign(disk, "hf");
+	put_foreign(disk, "shards");
+	put(disk, "hf/model.safetensors.index.json",
+	    "{\"metadata\":{\"total_size\":1},\"weight_map\":{"
+	    "\"embed\":\"model-00001-of-00002.safetensors\","
+	    "\"l.0\":\"model-00001-of-00002.safetensors\","
+	    "\"l.1\":\"model-00002-of-00002.safetensors\"}}\n");
+	put(disk, "run/.sheaf/stage/copy-12-00112233445566778899aabbccddeeff/config.json", "{}");
+	simdisk_settle(disk);
+	return disk;
+}
+
+struct simdisk *acts_disk_copy(struct simdisk *disk)
+{
+	struct simdisk *copy = simdisk_crash(disk, simdisk_cut_n(disk) - 1, NULL);
+
+	simdisk_advance(copy, 2 * 86400);       /* who died is known to be dead */
+	return copy;
+}
