@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store as it should not be asked, and texts under .sheaf whose sum is right and whose lines
+ * nobody of ours would write: a sentence or nothing, and never a step that moves. */
+#include <errno.h>
+#include <stdlib.h>
+#include "lived.h"
+#include "tree.h"
+
+#define ID "00112233445566778899aabbccddeeff"
+
+static void refused(int rc, const char *word, const struct sheaf_error *err)
+{
+	CHECK_RC(rc, SHEAF_EINVAL, err);
+	if (!strstr(err->msg, word))
+		print_error("%s\n", err->msg);
+	CHECK(strstr(err->msg, word) != NULL);
+}
+
+TEST(who_holds_no_lock_changes_nothing)
+{
+	struct shf_prune rules = { .keep_last = 1, .verified = 2, .keep = -1 };
+	const struct shf_sys *sys;
+	struct shf_stage g = { .dir = -1, .alive = -1 };
+	struct shf_store s;
+	struct world w;
+	uint64_t before;
+
+	start(&w, 2);
+	sys = simdisk_process(w.disk, 99, 0);
+	CHECK_RC(shf_store_open(&s, sys, RUN, &w.err), 0, &w.err);
+	before = simdisk_hash(w.disk, RUN);
+	refused(shf_store_rewind(&s, 1, &w.err), "needs the run open for writing", &w.err);
+	refused(shf_store_recover(&s, &w.err), "recovery needs the lock", &w.err);
+	refused(shf_store_prune(&s, &rules, NULL, NULL, &w.err), "", &w.err);
+	refused(shf_store_mark(&s, 1, 'k', &w.err), "", &w.err);
+	refused(shf_stage_new(&s, &g, 3, NULL, &w.err), "open for writing", &w.err);
+	refused(shf_stage_copy(&s, &g, 3, ID, NULL, &w.err), "open for writing", &w.err);
+	CHECK(simdisk_hash(w.disk, RUN) == before);
+	shf_store_close(&s);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	stop(&w);
+}
+
+TEST(numbers_sessions_and_tokens_have_one_spelling)
+{
+	static const char *const bad[] = { "", "0", "00112233445566778899AABBCCDDEEFF",
+		ID "0", "0011223344556677 899aabbccddeeff" };
+	static const char *const folders[] = { "a/b", NULL };
+	static const char *const nameless[] = { "", NULL };
+	struct shf_stage g = { .dir = -1, .alive = -1 };
+	struct shf_store *s, other;
+	struct world w;
+
+	start(&w, 1);
+	s = &w.store[0];
+	refused(shf_stage_new(s, &g, -1, NULL, &w.err), "step -1", &w.err);
+	refused(shf_stage_copy(s, &g, -1, ID, NULL, &w.err), "step -1", &w.err);
+	refused(shf_stage_new(s, &g, 5, folders, &w.err), "a folder 'a/b'", &w.err);
+	refused(shf_stage_new(s, &g, 5, nameless, &w.err), "a folder ''", &w.err);
+	refused(shf_stage_join(s, &g, 5, "6-" ID, &w.err), "not a stage of step 5", &w.err);
+	refused(shf_stage_join(s, &g, 5, "5-x", &w.err), "not a stage of step 5", &w.err);
+	refused(shf_store_mark(s, -1, 'k', &w.err), "", &w.err);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		refused(shf_stage_copy(s, &g, 5, bad[i], NULL, &w.err), "session", &w.err);
+		refused(shf_store_join(&other, w.proc[1], RUN, bad[i], ID, &w.err), "32 hex",
+		        &w.err);
+		refused(shf_store_join(&other, w.proc[1], RUN, ID, bad[i], &w.err), "32 hex",
+		        &w.err);
+		refused(shf_store_proof_write(s, bad[i], &w.err), "32 hex", &w.err);
+		refused(shf_store_proof_read(s, bad[i], &w.err), "32 hex", &w.err);
+		shf_store_proof_remove(s, bad[i]);
+	}
+	CHECK_INT(state_of(s, 5, NULL), '-');
+	stop(&w);
+}
+
+/* ---- texts with a right sum ---- */
+
+static void put_text(struct world *w, const char *name, const char *lines)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char path[120];
+
+	shf_buf_adds(&text, lines);
+	shf_line_sum(&text, 0);
+	snprintf(path, sizeof(path), RUN "/.sheaf/%s", name);
+	CHECK_INT(simdisk_put(w->disk, path, text.data, text.len), 0);
+	shf_buf_release(&text);
+}
+
+TEST(lines_of_a_journal_that_name_no_step_move_none)
+{
+	static const char *const odd[] = { "move 2 short\n", "move 2\n",
+		"move x 0123456789abcdef\n", "move 2 0123456789abcdef\n",
+		"move 77 0123456789abcdef\n", "move 90 ----------------\n" };
+	struct world w;
+	char text[100];
+
+	for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+		start(&w, 2);
+		world_close(&w);
+		snprintf(text, sizeof(text), "sheaf-rewind 1\nto 1\n%s", odd[i]);
+		put_text(&w, "rewind", text);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+		CHECK_INT(state_of(&w.store[0], 2, NULL), 'C');
+		CHECK_INT(state_of(&w.store[0], 90, NULL), 'F');
+		CHECK(!simdisk_exists(w.disk, RUN "/.sheaf/rewind"));
+		stop(&w);
+	}
+}
+
+TEST(a_journal_that_is_none_stops_the_next_job_with_a_sentence)
+{
+	static const char *const odd[] = { "", "sheaf-rewind 2\nto 1\n", "sheaf-rewind 1\nto x\n",
+		"sheaf-rewind 1\nto 99999999999999999999\n", "sheaf-rewind 1\n" };
+	struct world w;
+
+	for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+		start(&w, 2);
+		world_close(&w);
+		put_text(&w, "rewind", odd[i]);
+		CHECK_RC(world_open(&w, false), SHEAF_ECORRUPT, &w.err);
+		CHECK(strstr(w.err.msg, "not the journal of a rewind") != NULL);
+		CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2"));
+		simdisk_free(w.disk);
+	}
+}
+
+static void no_item(void *arg, int64_t step, char what, const char *why)
+{
+	(void)step;
+	(void)why;
+	*(int *)arg += what == 'r';
+}
+
+/* Step 1 is of the branch of 3 by its manifest alone: a descent adds nothing it should not. */
+TEST(lines_of_a_descent_that_make_no_sense_prove_nothing)
+{
+	static const char *const odd[] = { "", "sheaf-descent 2\nkin 3-" ID " 1-" ID "\n",
+		"sheaf-descent 1\nkin 3-" ID "\n", "sheaf-descent 1\nkin 3-x 1-" ID "\n",
+		"sheaf-descent 1\nkin 3-" ID " 1-x\n", "sheaf-descent 1\nkin 3-" ID " 4-" ID "\n",
+		"sheaf-descent 1\nkin 3-" ID " 1-" ID "\n",
+		"sheaf-descent 1\nkin 77-" ID " 1-" ID "\n" };
+	struct shf_prune rules = { .keep_last = 1, .verified = 3, .keep = -1 };
+	struct world w;
+
+	for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+		int gone = 0;
+
+		start(&w, 3);
+		CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2"), 0);
+		put_text(&w, "descent", odd[i]);
+		CHECK_INT(shf_store_prune(&w.store[0], &rules, no_item, &gone, &w.err), 0);
+		CHECK_INT(gone, 0);
+		CHECK_INT(state_of(&w.store[0], 1, NULL), 'C');
+		stop(&w);
+	}
+}
+
+TEST(a_lock_whose_text_is_odd_names_nobody_and_is_taken)
+{
+	static const char *const odd[] = { "", "sheaf-owner 2\n", "sheaf-owner 1\n",
+		"sheaf-owner 1\nhost h\n", "sheaf-owner 1\nhost h\nboot b\n",
+		"sheaf-owner 1\nhost h\nboot b\npid_ns x\n",
+		"sheaf-owner 1\nhost h\nboot b\npid_ns 1\npid 99999999999999999999\n",
+		"sheaf-owner 1\nhost h\nboot b\npid_ns 1\npid 2\nstart 3\nsession x\n",
+		"sheaf-owner 1\nhost h\nboot b\npid_ns 1\npid 2\nstart 3\nsession " ID "\n" };
+	struct world w;
+
+	for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
+		start(&w, 1);
+		world_close(&w);
+		put_text(&w, "lock", odd[i]);
+		CHECK_RC(world_open(&w, false), 0, &w.err);
+		CHECK_INT(strcmp(w.store[0].prev_session, ID) == 0, i == 8);
+		CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+		stop(&w);
+	}
+}
+
+TEST(a_holder_whose_text_is_odd_is_busy_all_the_same)
+{
+	const struct shf_sys *sys;
+	struct shf_store s;
+	struct world w;
+
+	start(&w, 1);
+	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/lock", "", 0), 0);
+	sys = simdisk_process(w.disk, 99, 0);
+	CHECK_RC(shf_store_own(&s, sys, RUN, false, 10, &w.err), SHEAF_EBUSY, &w.err);
+	CHECK(strstr(w.err.msg, "does not say who") != NULL);
+	CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), SHEAF_ELOST, &w.err);
+	CHECK(strstr(w.err.msg, "no longer names this job") != NULL);
+	stop(&w);
+}
+
+/* ---- where runs are ---- */
+
+TEST(a_run_is_made_wherever_its_path_leads)
+{
+	static const char *const paths[] = { "a", "a/", "b//c/", "/d", "/", "/e/f", "./g" };
+	struct simdisk *disk = simdisk_new(7, SIMDISK_STRICT);
+	struct sheaf_error err;
+	struct shf_store s;
+
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		const struct shf_sys *sys = simdisk_process(disk, 10 + i, 0);
+
+		CHECK_RC(shf_store_own(&s, sys, paths[i], true, 0, &err), 0, &err);
+		shf_store_close(&s);
+		CHECK_RC(shf_store_open(&s, sys, paths[i], &err), 0, &err);
+		shf_store_close(&s);
+		CHECK_INT(simdisk_open_n(sys), 0);
+		simdisk_kill(disk, sys);
+	}
+	simdisk_free(disk);
+}
+
+/* A folder in a folder in a folder, deeper than any step is. */
+TEST(what_is_deeper_than_a_step_stops_its_deletion_and_nobody)
+{
+	struct world w;
+	char path[800] = RUN "/.sheaf/trash/1-" ID;
+
+	for (int i = 0; i < 40; i++)
+		strcat(path, "/deeper");
+	start(&w, 1);
+	world_close(&w);
+	CHECK_INT(simdisk_put(w.disk, path, "x", 1), 0);
+	simdisk_advance(w.disk, 2 * 86400);
+	(void)world_open(&w, false);
+	CHECK(simdisk_exists(w.disk, path));
+	CHECK_INT(state_of(&w.store[0], 1, NULL), 'C');
+	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	stop(&w);
+}
