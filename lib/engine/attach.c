@@ -79,7 +79,7 @@ static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks,
 				g.bytes = shf_cur_u32(&c);
 				g.value = text(arena, &c, (size_t)g.bytes);
 			}
-			if (c.bad)
+			if (!always(!c.bad))
 				return SHEAF_EBUG;
 			if (!g.name || (g.note && !g.value))
 				return SHEAF_ENOMEM;
@@ -186,12 +186,14 @@ static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		size_t len = shf_cur_u16(&c);
 		const char *name = (const char *)shf_cur_bytes(&c, len);
+		uint32_t rank = shf_cur_u32(&c);
 
-		if (shf_cur_u32(&c) == (uint32_t)save->run->team.rank && name)
+		if (!always(!c.bad))
+			rc = shf_fail(err, SHEAF_EBUG, "the list of attached files is torn");
+		else if (rank == (uint32_t)save->run->team.rank)
 			rc = write_one(save, &smalls, name, len, err);
 	}
-	rc = shf_smalls_sync(&smalls, rc, err);
-	return c.bad ? shf_fail(err, SHEAF_EBUG, "the list of attached files is torn") : rc;
+	return shf_smalls_sync(&smalls, rc, err);
 }
 
 int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,

@@ -238,7 +238,7 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 			}
 			x.tensor = shf_cur_u32(&c);
 			shf_get_box(&c, l, x.tensor, &x.box);
-			if (c.bad)
+			if (!always(!c.bad))
 				return SHEAF_EBUG;
 			h->heard[h->n++] = x;
 		}
@@ -315,7 +315,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 		const struct shf_heard *x = &h->heard[h->which[first + i]];
 		size_t t = in_stripe(m->layout, &st, x->tensor);
 
-		if (t >= st.tensors_n || numbers[t] != x->tensor)
+		if (!always(t < st.tensors_n && numbers[t] == x->tensor))
 			rc = SHEAF_EBUG;
 		pieces[i] = (struct shf_piece){ x->rank, (uint32_t)t, x->box };
 	}

@@ -134,7 +134,7 @@ static int split_families(struct shf_layout *l, struct sheaf_error *err)
 
 	for (size_t i = 0; i < l->tensors_n; i++)
 		n += i == 0 || l->tensors[i].family != l->tensors[i - 1].family;
-	if (n != l->families_n)
+	if (!always(n == l->families_n))
 		return shf_fail(err, SHEAF_EBUG, "%zu families in order, %zu known", n,
 				l->families_n);
 	for (size_t i = 0; i < l->tensors_n; i++) {

@@ -93,7 +93,7 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 			if (!w->segs || !w->moves)
 				return SHEAF_ENOMEM;
 		}
-		while (c.p < c.end && !c.bad) {
+		while (c.p < c.end) {
 			struct shf_seg g = { .first_move = (uint32_t)w->moves_n };
 			uint64_t stripe = shf_cur_u64(&c);
 
@@ -102,8 +102,10 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 			g.moves_n = shf_cur_u32(&c);
 			g.collected = g.moves_n & SHF_WIRE_COLLECTED;
 			g.moves_n &= ~SHF_WIRE_COLLECTED;
+			if (!always(!c.bad))
+				return SHEAF_EBUG;
 			g.file = shf_layout_stripe_file(l, stripe);
-			for (uint32_t k = 0; k < g.moves_n && !c.bad; k++) {
+			for (uint32_t k = 0; k < g.moves_n; k++) {
 				struct shf_mv v = { .rank = shf_cur_u32(&c),
 				                    .seg = (uint32_t)w->segs_n };
 
@@ -111,7 +113,9 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 				v.witness = v.tensor & SHF_WIRE_WITNESS;
 				v.tensor &= ~SHF_WIRE_WITNESS;
 				shf_get_box(&c, l, v.tensor, &v.box);
-				if (pass == 1 && !c.bad)
+				if (!always(!c.bad))
+					return SHEAF_EBUG;
+				if (pass == 1)
 					w->moves[w->moves_n++] = v;
 			}
 			segs += pass == 0;
@@ -119,8 +123,6 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 			if (pass == 1)
 				w->segs[w->segs_n++] = g;
 		}
-		if (c.bad)
-			return SHEAF_EBUG;
 	}
 	return 0;
 }
@@ -406,7 +408,7 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 			s.seg_lo = shf_cur_u64(&c);
 			s.ctl = shf_cur_u64(&c);
 			shf_get_box(&c, l, s.tensor, &s.box);
-			if (c.bad)
+			if (!always(!c.bad))
 				rc = SHEAF_EBUG;
 			keys[n] = (struct serve_key){ s, n };
 			n++;

@@ -45,7 +45,7 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 	while (c.p < c.end) {
 		uint32_t t = shf_cur_u32(&c), n = t & ~(UINT32_C(1) << 31);
 
-		if (n < first || n >= end)
+		if (!always(n >= first && n < end))
 			return shf_fail(err, SHEAF_EBUG,
 					"digests of tensor %u came to the wrong rank", n);
 		w[n - first].asked |= t != n;

@@ -75,14 +75,14 @@ static int get(struct shf_cur *c, struct shf_arena *arena, const struct desc *la
 	name = shf_cur_u16(c);
 	to = shf_cur_u16(c);
 	shf_cur_u16(c);
-	if (c->bad || d->ndim > SHEAF_DIMS_MAX)
+	if (!always(!c->bad && d->ndim <= SHEAF_DIMS_MAX))
 		return SHEAF_EBUG;
 	for (int i = 0; i < d->ndim; i++)
 		d->shape[i] = (int64_t)shf_cur_u64(c);
 	d->family = text_of(arena, c, family, last ? last->family : NULL);
 	d->name = text_of(arena, c, name, NULL);
 	d->to = text_of(arena, c, to, "");
-	if (c->bad)
+	if (!always(!c->bad))
 		return SHEAF_EBUG;
 	return d->family && d->name && d->to ? 0 : SHEAF_ENOMEM;
 }

@@ -38,7 +38,7 @@ static int hear_homes(const struct shf_buf *in, uint64_t first, uint64_t end, ui
 		uint32_t t = shf_cur_u32(&c);
 		uint64_t h = shf_cur_u64(&c);
 
-		if (c.bad || t < first || t >= end)
+		if (!always(!c.bad && t >= first && t < end))
 			return shf_fail(err, SHEAF_EBUG,
 					"digests of tensor %u came to the wrong rank", t);
 		held[t - first] ^= h;
@@ -87,25 +87,25 @@ static int hear_zero(const struct sheaf_save *save, const struct shf_buf *in,
 
 		c.end = c.p + in_bytes[r];
 		n = shf_cur_u64(&c);
-		if (c.bad || n > l->tensors_n - first)
+		if (!always(!c.bad && n <= l->tensors_n - first))
 			return SHEAF_EBUG;
 		for (uint64_t i = 0; i < n; i++)
 			told->digests[first + i] = shf_cur_u64(&c);
-		for (n = shf_cur_u64(&c); n > 0 && !c.bad; n--) {
+		for (n = shf_cur_u64(&c); n > 0; n--) {
 			uint32_t f = shf_cur_u32(&c);
 
-			if (f >= l->files_n)
+			if (!always(!c.bad && f < l->files_n))
 				return SHEAF_EBUG;
 			told->headers[f] ^= shf_cur_u64(&c);
 		}
-		while (c.p < c.end && !c.bad) {
+		while (c.p < c.end) {
 			uint64_t block = shf_cur_u64(&c), part = shf_cur_u64(&c);
 
-			if (c.bad || block >= l->blocks_n)
+			if (!always(!c.bad && block < l->blocks_n))
 				return SHEAF_EBUG;
 			told->blocks[block] ^= part;
 		}
-		if (c.bad)
+		if (!always(!c.bad))
 			return SHEAF_EBUG;
 	}
 	return 0;
