@@ -34,6 +34,8 @@ void acts_hold(struct hand *h)
 		snprintf(number, sizeof(number), "%d", i);
 		hand_cut(hand_add(h, "model", hand_text(h, "l.", number), SHEAF_F32, 1, 29 + i),
 		         0, h->rank, h->ranks);
+		if (i == 7)     /* which is ignored */
+			hand_want(h, HAND_ANY);
 	}
 }
 
@@ -43,6 +45,18 @@ const struct shf_sys *acts_process(const struct hand *h)
 	return &((struct simproc *)h->sys->arg)->sys;
 }
 
+static void progress(void *arg, const struct sheaf_stat *stat)
+{
+	(void)arg;
+	(void)stat;
+}
+
+/* This rank's random numbers, say. */
+static int with_stream(struct hand *h)
+{
+	return shf_state_stream(h->state, "rng", "strict", h->rank, h->ranks, hand_block(h, 16), 16);
+}
+
 static int open_run(struct hand *h, uint32_t flags, int grace_s)
 {
 	static const char *const ignore[] = { "model/l.7*", NULL };
@@ -50,10 +64,11 @@ static int open_run(struct hand *h, uint32_t flags, int grace_s)
 
 	o.flags = flags;
 	o.ignore = ignore;
-		o.keep_best = 1;
+	o.keep_best = 1;
 	o.best_note = "loss";
 	o.grace_s = grace_s;
 	o.io_threads = 1;
+	o.progress = progress;
 	return shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
 }
 
@@ -93,6 +108,7 @@ int act_save(struct hand *h)
 {
 	int rc = open_run(h, SHEAF_CREATE, -1);
 
+	(void)with_stream(h);   /* a failure is the state's to tell */
 	if (rc == 0)
 		rc = save_one(h, 20);
 	return rc == SHEAF_EEXIST ? 0 : rc;
@@ -110,12 +126,16 @@ int act_save_again(struct hand *h)
 int act_load(struct hand *h)
 {
 	struct sheaf_step *step = NULL;
+	char why[200];
 	int rc = open_run(h, 0, -1);
 
+	(void)with_stream(h);
 	if (rc == 0)
 		rc = shf_step_open(&step, h->run, 12, &h->err);
 	if (rc == 0)
 		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
+	if (rc == 0 && hand_wrong(h, why, sizeof(why)))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%s", why);
 	shf_step_put(step);
 	return rc;
 }
@@ -179,6 +199,50 @@ int act_peek(struct hand *h)
 	if (rc == 0)
 		rc = shf_step_attached(step, "extra-3.json", &bytes, &n, &h->err);
 	shf_step_put(step);
+	return rc;
+}
+
+static void planned(void *arg, const struct sheaf_plan_rank *rank)
+{
+	(void)rank;
+	++*(int *)arg;
+}
+
+/* Each rank has a third of some tensors, all of others, and some of its own. */
+static void plan_hold(struct sheaf_state *state, int rank)
+{
+	for (int i = 0; i < 300; i++) {
+		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 1,
+			.shape = { 3000 }, .count = { 3000 } };
+		char name[24];
+
+		snprintf(name, sizeof(name), i % 3 == 2 ? "%d.%d" : "%d", i, rank);
+		s.name = name;
+		s.tied_to = i == 3 ? "0" : NULL;
+		if (i % 3 == 0)
+			hand_cut(&s, 0, rank, 3);
+		(void)shf_state_add(state, &s);
+	}
+}
+
+int act_plan(struct hand *h)
+{
+	static const char *const ignore[] = { "model/1??", NULL };
+	static const int32_t nodes[] = { 0, 1, 1 };
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_REPLICAS, .ignore = ignore };
+	struct sheaf_state *states[3];
+	int rc = 0, n = 0;
+
+	for (int r = 0; r < 3; r++) {
+		states[r] = shf_state_new();
+		if (states[r])
+			plan_hold(states[r], r);
+	}
+	rc = shf_plan_preview(states, nodes, 3, &o, planned, &n, &h->err);
+	if (rc == 0 && n != 3)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%d ranks were planned", n);
+	for (int r = 0; r < 3; r++)
+		shf_state_put(states[r]);
 	return rc;
 }
 
@@ -256,8 +320,9 @@ static int damaged(void *arg, const struct sheaf_item *item)
 {
 	struct hand *h = arg;
 
-	return strcmp(item->state, "damaged") ? 0 : shf_fail(&h->err, SHEAF_ECORRUPT, "%s",
-	                                                     item->path);
+	/* The remains of 20 were there before. */
+	return strcmp(item->state, "damaged") || (item->step == 20 && !item->session[0])
+	     ? 0 : shf_fail(&h->err, SHEAF_ECORRUPT, "%s", item->path);
 }
 
 /* Each step that is there has all its files, and the newest is whole. */
@@ -302,6 +367,7 @@ static int lives_act(struct hand *h)
 		.name = "13-", .process = acts_process(h) };
 
 	must(open_run(h, SHEAF_CREATE, 600), h);
+	(void)with_stream(h);
 	must(save_one(h, 8), h);
 	must(save_one(h, 9), h);
 	must(shf_run_rewind(h->run, 8, &h->err), h);
@@ -352,6 +418,12 @@ struct simdisk *acts_disk(int ranks)
 	    "\"l.0\":\"model-00001-of-00002.safetensors\","
 	    "\"l.1\":\"model-00002-of-00002.safetensors\"}}\n");
 	put(disk, "run/.sheaf/stage/copy-12-00112233445566778899aabbccddeeff/config.json", "{}");
+	/* Remains of a step, and litter. */
+	put(disk, "run/checkpoint-20/inside", "");
+	(void)simdisk_remove(disk, "run/checkpoint-20/inside");
+	put(disk, "run/.sheaf/tmp-00112233445566778899aabbccddeeff", "");
+	put(disk, "run/.sheaf/proof-00112233445566778899aabbccddeeff", "");
+	put(disk, "run/.sheaf/proof-notes", "");
 	simdisk_settle(disk);
 	return disk;
 }

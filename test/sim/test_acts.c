@@ -219,6 +219,65 @@ static long without_each_allocation(const struct act *a, struct simdisk *base)
 	return tried;
 }
 
+/* Each read of bytes, by a call or by the queue, may find a file shorter than it just was. */
+static struct {
+	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
+	int rank;
+	long n, nth;
+} brief;
+static _Thread_local bool is_brief;
+
+static int64_t pread_less(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	return brief.real->pread(arg, fd, buf, is_brief && ++brief.n == brief.nth ? n / 2 : n, off);
+}
+
+static int complete_less(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
+{
+	int rc = brief.real->complete(arg, queue, io, timeout_ms);
+
+	if (rc == 1 && (*io)->op == SHF_IO_READ && is_brief && ++brief.n == brief.nth)
+		(*io)->result /= 2;
+	return rc;
+}
+
+static void be_brief(struct hand *h)
+{
+	brief.real = h->used.ops;
+	brief.ops = *brief.real;
+	brief.ops.pread = pread_less;
+	brief.ops.complete = complete_less;
+	h->used.ops = &brief.ops;
+	is_brief = h->rank == brief.rank;
+}
+
+static long with_each_read_short(const struct act *a, struct simdisk *base)
+{
+	long tried = 0;
+
+	for (brief.nth = 1; bad_n < 20; brief.nth++) {
+		struct simdisk *disk = acts_disk_copy(base);
+		struct play p = play_of(a, disk);
+		char why[300];
+
+		simdisk_set_trace(disk, false);
+		brief.n = 0;
+		p.tamper = be_brief;
+		(void)run(&p);
+		if (*judge(a, &p, why)) {
+			print_error("%s: rank %d, read %ld is short: %s (%d: %s)\n", a->name,
+			            brief.rank, brief.nth, why, p.rc, p.err.msg);
+			bad_n++;
+		}
+		simdisk_free(disk);
+		if (brief.n < brief.nth)
+			break;
+		tried++;
+	}
+	return tried;
+}
+
 /* What a call of this name may say, as far as somebody asks what it said. 0 ends it. */
 static const int *errors_of(const char *name)
 {
@@ -278,7 +337,7 @@ static long without_each_call(const struct act *a, struct simdisk *base, struct 
 static void each(const struct act *a)
 {
 	struct simdisk *base = acts_disk(a->ranks);
-	long allocations = 0, calls = 0;
+	long allocations = 0, calls = 0, reads = 0;
 
 	bad_n = 0;
 	for (less.rank = 0; less.rank < a->ranks && bad_n < 20; less.rank++) {
@@ -293,12 +352,14 @@ static void each(const struct act *a)
 		allocations += without_each_allocation(a, base);
 		calls += without_each_call(a, base, disk);
 		simdisk_free(disk);
+		brief.rank = less.rank;
+		reads += with_each_read_short(a, base);
 	}
-	printf("# %s, %d ranks: %ld allocations, %ld calls failed\n", a->name, a->ranks,
-	       allocations, calls);
+	printf("# %s, %d ranks: %ld allocations, %ld calls failed, %ld reads were short\n",
+	       a->name, a->ranks, allocations, calls, reads);
 	simdisk_free(base);
 	CHECK_INT(bad_n, 0);
-	CHECK(less.calls.n > 5);
+	CHECK(allocations + calls > 0);
 }
 
 #define ACT(name, ranks, nodes, may_be_done)                                           \
@@ -317,6 +378,7 @@ ACT(foreign, 2, apart, false)
 ACT(shards, 1, NULL, false)
 ACT(file, 1, NULL, false)
 ACT(peek, 1, NULL, false)
+ACT(plan, 1, NULL, false)
 ACT(look, 1, NULL, false)
 ACT(prune, 1, NULL, true)
 ACT(rewind, 1, NULL, false)
