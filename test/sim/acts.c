@@ -54,7 +54,8 @@ static void progress(void *arg, const struct sheaf_stat *stat)
 /* This rank's random numbers, say. */
 static int with_stream(struct hand *h)
 {
-	return shf_state_stream(h->state, "rng", "strict", h->rank, h->ranks, hand_block(h, 16), 16);
+	return shf_state_stream(h->state, "rng", "strict", h->rank, h->ranks, hand_block(h, 16),
+	                        16);
 }
 
 static int open_run(struct hand *h, uint32_t flags, int grace_s)
