@@ -8,7 +8,7 @@
 
 /* ---- what ranks hold, and what they do ---- */
 
-enum { MANY = 12, FILES = 18, NOTES = 18 };
+enum { MANY = 12, NOTES = 18, FILES = 34 };     /* more files than are synced together */
 
 void acts_hold(struct hand *h)
 {
@@ -292,8 +292,14 @@ int act_prune(struct hand *h)
 
 int act_rewind(struct hand *h)
 {
+	struct sheaf_step *step = NULL;
 	int rc = open_run(h, 0, -1);
 
+	if (rc == 0)
+		rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, SHEAF_LENIENT, &h->report, &h->err);
+	shf_step_put(step);
 	return rc ? rc : shf_run_rewind(h->run, 10, &h->err);
 }
 

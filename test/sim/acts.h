@@ -28,7 +28,7 @@ int act_peek(struct hand *h);           /* a tensor and a file at a time */
 int act_plan(struct hand *h);           /* for three ranks */
 int act_look(struct hand *h);           /* lists what is there, and what is left */
 int act_prune(struct hand *h);
-int act_rewind(struct hand *h);         /* to 10 */
+int act_rewind(struct hand *h);         /* to 10, after a load of the newest */
 int act_salvage(struct hand *h);        /* 13 */
 int act_copy(struct hand *h);           /* 12 to "other/run" */
 /* Each step that is there has all its files, and the newest is whole. */
