@@ -47,6 +47,8 @@ TEST(numbers_sessions_and_tokens_have_one_spelling)
 		ID "0", "0011223344556677 899aabbccddeeff" };
 	static const char *const folders[] = { "a/b", NULL };
 	static const char *const nameless[] = { "", NULL };
+	static const char *const spelt[][2] = { { "A" }, { "a{" }, { "a:" }, { "a/" },
+		{ "a\x01" } };
 	struct shf_stage g = { .dir = -1, .alive = -1 };
 	struct shf_store *s, other;
 	struct world w;
@@ -57,6 +59,8 @@ TEST(numbers_sessions_and_tokens_have_one_spelling)
 	refused(shf_stage_copy(s, &g, -1, ID, NULL, &w.err), "step -1", &w.err);
 	refused(shf_stage_new(s, &g, 5, folders, &w.err), "a folder 'a/b'", &w.err);
 	refused(shf_stage_new(s, &g, 5, nameless, &w.err), "a folder ''", &w.err);
+	for (size_t i = 0; i < sizeof(spelt) / sizeof(spelt[0]); i++)
+		refused(shf_stage_new(s, &g, 5, spelt[i], &w.err), "a folder '", &w.err);
 	refused(shf_stage_join(s, &g, 5, "6-" ID, &w.err), "not a stage of step 5", &w.err);
 	refused(shf_stage_join(s, &g, 5, "5-x", &w.err), "not a stage of step 5", &w.err);
 	refused(shf_store_mark(s, -1, 'k', &w.err), "", &w.err);
@@ -72,6 +76,135 @@ TEST(numbers_sessions_and_tokens_have_one_spelling)
 	}
 	CHECK_INT(state_of(s, 5, NULL), '-');
 	stop(&w);
+}
+
+TEST(a_run_without_a_folder_of_its_own_can_be_read_and_no_more)
+{
+	const struct shf_sys *sys;
+	struct shf_manifest m;
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_stage g;
+	struct shf_list list;
+	struct shf_store s;
+	struct world w;
+	int64_t step = -1;
+
+	start(&w, 2);
+	world_close(&w);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf"), 0);
+	sys = simdisk_process(w.disk, 99, 0);
+	CHECK_RC(shf_store_open(&s, sys, RUN, &w.err), 0, &w.err);
+	CHECK_RC(shf_store_latest(&s, &step, NULL, NULL, &w.err), 0, &w.err);
+	CHECK_INT(step, 2);
+	CHECK_RC(shf_store_list(&s, &list, &w.err), 0, &w.err);
+	CHECK_INT(list.n, 4);           /* 1, 2, 90 and 91 */
+	shf_list_release(&list);
+	refused(shf_store_proof_write(&s, ID, &w.err), "an open run", &w.err);
+	refused(shf_store_proof_read(&s, ID, &w.err), "an open run", &w.err);
+	shf_store_proof_remove(&s, ID);
+	refused(shf_stage_join(&s, &g, 5, "5-" ID, &w.err), "not a stage", &w.err);
+	CHECK_RC(shf_store_manifest(&s, -1, &m, &arena, &w.err), SHEAF_EINVAL, &w.err);
+	shf_store_close(&s);
+	shf_arena_release(&arena);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(w.disk);
+}
+
+/* Who wants no sentence gets the same code. */
+TEST(a_code_comes_without_a_sentence_too)
+{
+	struct shf_list list;
+	struct world w;
+	int64_t step;
+
+	start(&w, 2);
+	CHECK_INT(simdisk_put(w.disk, RUN "/checkpoint-2/config.json", "x", 1), 0);
+	CHECK_INT(shf_store_latest(&w.store[0], &step, NULL, NULL, NULL), SHEAF_ECORRUPT);
+	CHECK_INT(shf_store_mark(&w.store[0], 77, 'k', NULL), SHEAF_ENOENT);
+	CHECK_INT(shf_store_rewind(&w.store[0], 77, NULL), SHEAF_ENOENT);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+	              .kind = SIMDISK_LIST });
+	CHECK_INT(shf_store_list(&w.store[0], &list, NULL), SHEAF_EIO);
+	simdisk_faults_clear(w.disk);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1"), 0);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2"), 0);
+	CHECK_INT(shf_store_latest(&w.store[0], &step, NULL, NULL, NULL), SHEAF_ENOENT);
+	stop(&w);
+}
+
+/* What a network file system keeps of removed files goes with the directory. */
+TEST(a_stage_with_a_network_file_systems_own_names_is_published)
+{
+	struct world w;
+	char path[160];
+
+	start(&w, 1);
+	CHECK_RC(world_write(&w, 2), 0, &w.err);
+	snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s/.nfs0001", w.stage[0].name);
+	CHECK_INT(simdisk_put(w.disk, path, "x", 1), 0);
+	CHECK_RC(world_publish(&w, 2, 1), 0, &w.err);
+	CHECK_INT(state_of(&w.store[0], 2, NULL), 'C');
+	stop(&w);
+}
+
+/* ---- salvage ---- */
+
+/* A whole stage of step 2, whose writers were killed. */
+static void leave_a_stage(struct world *w)
+{
+	simdisk_fault(w->disk, &(struct simdisk_fault){ .nth = 1, .how = SIMDISK_KILL,
+	              .kind = SIMDISK_RENAME, .name = "2-" });
+	(void)world_save(w, 2, 1);
+	simdisk_faults_clear(w->disk);
+	world_kill(w);
+	simdisk_advance(w->disk, 2 * 86400);
+}
+
+static int salvage(struct world *w, int64_t step)
+{
+	const struct shf_sys *sys = simdisk_process(w->disk, 99, 0);
+	struct shf_stage g = { .dir = -1, .alive = -1 };
+	struct shf_store s;
+	int rc = shf_salvage_begin(&s, &g, sys, RUN, 0, step, &w->err);
+
+	if (rc == 0) {
+		shf_stage_close(&s, &g);
+		shf_store_close(&s);
+	}
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(w->disk, sys);
+	return rc;
+}
+
+TEST(a_salvage_wants_one_whole_stage_and_a_free_number)
+{
+	struct world w;
+
+	start(&w, 1);
+	leave_a_stage(&w);
+	CHECK_RC(salvage(&w, 2), 0, &w.err);
+	CHECK_RC(salvage(&w, 3), SHEAF_ENOENT, &w.err);
+	CHECK_INT(simdisk_put(w.disk, RUN "/checkpoint-2/mine", "x", 1), 0);
+	CHECK_RC(salvage(&w, 2), SHEAF_EEXIST, &w.err);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2/mine"), 0);
+	CHECK_RC(salvage(&w, 2), 0, &w.err);    /* nothing in it: remains */
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2"), 0);
+	CHECK_INT(simdisk_put(w.disk, RUN "/checkpoint-2", "x", 1), 0);
+	CHECK_RC(salvage(&w, 2), SHEAF_EEXIST, &w.err);
+	simdisk_free(w.disk);
+}
+
+TEST(of_two_whole_stages_of_a_step_none_is_chosen)
+{
+	struct world w;
+
+	start(&w, 1);
+	leave_a_stage(&w);
+	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/stage/2-" ID "/sheaf.json", "x", 1), 0);
+	simdisk_advance(w.disk, 2 * 86400);
+	refused(salvage(&w, 2), "2 saves of step 2 are staged", &w.err);
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
+	simdisk_free(w.disk);
 }
 
 /* ---- texts with a right sum ---- */
