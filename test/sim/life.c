@@ -87,7 +87,7 @@ struct course {                 /* what it may expect of the run, should all go 
 	bool may_save;
 };
 
-/* Of those that are there and surely not bad. */
+/* Of those that are there, surely not bad, and not to be set aside by who comes next. */
 static int64_t some_step(struct life *l)
 {
 	int at = (int)draw(l, ATTEMPTS);
@@ -96,6 +96,7 @@ static int64_t some_step(struct life *l)
 		int64_t step = l->ledger.attempts[(at + i) % ATTEMPTS].step;
 
 		if (l->view.here[(at + i) % ATTEMPTS] &&
+		    l->ledger.attempts[(at + i) % ATTEMPTS].rewinding == NEVER &&
 		    (ledger_marked(&l->ledger, step, 0, NEVER - 1) ||
 		     ledger_marked(&l->ledger, step, 'k', NEVER - 1)))
 			return step;
