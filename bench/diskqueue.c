@@ -126,7 +126,7 @@ static void go(const struct opts *o, struct outcome *out)
 	if (rc)
 		die("queue", rc);
 	if (o->pin)
-		ops()->queue_pin(NULL, q, mem.base, mem.bytes);
+		ops()->queue_pin(NULL, q, 0, mem.base, mem.bytes);
 	if (o->write)
 		unlink(o->file);
 	fd = open_file(o, o->write ? SHF_O_CREATE | SHF_O_EXCL : 0);
@@ -145,7 +145,7 @@ static void go(const struct opts *o, struct outcome *out)
 	out->s = (double)(ops()->mono_ns(NULL) - t) * 1e-9;
 	out->cpu_s = cpu_s() - out->cpu_s;
 	ops()->queue_stat(NULL, q, &out->stat);
-	ops()->queue_pin(NULL, q, NULL, 0);
+	ops()->queue_pin(NULL, q, 0, NULL, 0);
 	ops()->queue_free(NULL, q);
 	if (direct)
 		ops()->close(NULL, direct);

@@ -395,9 +395,9 @@ static int op_complete(void *arg, struct shf_queue *queue, struct shf_io **io, i
 	return 1;
 }
 
-static void op_queue_pin(void *arg, struct shf_queue *queue, void *base, size_t bytes)
+static void op_queue_pin(void *arg, struct shf_queue *queue, int i, void *base, size_t bytes)
 {
-	(void)arg, (void)queue, (void)base, (void)bytes;
+	(void)arg, (void)queue, (void)i, (void)base, (void)bytes;
 }
 
 static void op_queue_stat(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat)

@@ -44,7 +44,7 @@ static int grow(struct sheaf_run *run, uint64_t bytes, bool shared, struct sheaf
 	/* The old one goes first: two at once may be more than there is. */
 	if (run->images.own.base) {
 		if (run->queue)
-			sys->ops->queue_pin(sys->arg, run->queue, NULL, 0);
+			sys->ops->queue_pin(sys->arg, run->queue, 0, NULL, 0);
 		sys->ops->shm_free(sys->arg, &run->images.own);
 	}
 	run->images.own = (struct shf_shm){ .fd = -1 };
@@ -54,7 +54,7 @@ static int grow(struct sheaf_run *run, uint64_t bytes, bool shared, struct sheaf
 		                    (unsigned long long)(want >> 20));
 	run->images.own = fresh;
 	if (run->queue && want >= SHF_DIRECT_MIN)
-		sys->ops->queue_pin(sys->arg, run->queue, fresh.base, fresh.bytes);
+		sys->ops->queue_pin(sys->arg, run->queue, 0, fresh.base, fresh.bytes);
 	return 0;
 }
 
@@ -159,7 +159,7 @@ int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *e
 	/* Half a set of images is none: the next save begins afresh. */
 	if (rc < 0) {
 		if (run->queue)
-			run->sys->ops->queue_pin(run->sys->arg, run->queue, NULL, 0);
+			run->sys->ops->queue_pin(run->sys->arg, run->queue, 0, NULL, 0);
 		shf_images_release(&run->images, run->sys, run->team.ranks);
 	}
 	shf_free(s.all);

@@ -33,9 +33,10 @@ bool shf_ring_is_up(const struct shf_ring *ring)
 	return false;
 }
 
-void shf_ring_pin(struct shf_ring *ring, void *base, size_t bytes)
+void shf_ring_pin(struct shf_ring *ring, int i, void *base, size_t bytes)
 {
 	(void)ring;
+	(void)i;
 	(void)base;
 	(void)bytes;
 }

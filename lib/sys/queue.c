@@ -296,13 +296,13 @@ int shf_real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int ti
 	return rc;
 }
 
-void shf_real_queue_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+void shf_real_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	(void)arg;
-	if (q->pid != getpid() || !q->ring)
+	if (q->pid != getpid() || !q->ring || i < 0 || i >= SHF_PINS)
 		return;
 	pthread_mutex_lock(&q->works.lock);
-	shf_ring_pin(q->ring, base, base ? bytes : 0);
+	shf_ring_pin(q->ring, i, base, base ? bytes : 0);
 	pthread_mutex_unlock(&q->works.lock);
 }
 

@@ -82,5 +82,5 @@ int shf_ring_push(struct shf_ring *ring, struct shf_part *part);
 void shf_ring_drop(struct shf_ring *ring);
 bool shf_ring_is_up(const struct shf_ring *ring);
 /* With the lock held, which is dropped while an earlier stretch is let go. */
-void shf_ring_pin(struct shf_ring *ring, void *base, size_t bytes);
+void shf_ring_pin(struct shf_ring *ring, int i, void *base, size_t bytes);
 #endif

@@ -51,7 +51,7 @@ int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads);
 void shf_real_queue_free(void *arg, struct shf_queue *queue);
 int shf_real_submit(void *arg, struct shf_queue *queue, struct shf_io *io);
 int shf_real_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
-void shf_real_queue_pin(void *arg, struct shf_queue *queue, void *base, size_t bytes);
+void shf_real_queue_pin(void *arg, struct shf_queue *queue, int i, void *base, size_t bytes);
 void shf_real_queue_stat(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
 /* What queue_new leaves to the queue, for tests and measurements. Zero: as queue_new does. */
 enum { SHF_CARRY_BEST, SHF_CARRY_POOL, SHF_CARRY_BUFFERED };

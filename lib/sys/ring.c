@@ -16,7 +16,7 @@
 
 #define EAGAIN_MAX 8
 #define PIN_BYTES ((size_t)1 << 30)     /* the kernel takes no larger entry */
-#define PIN_MAX 64
+#define PIN_MAX 64                      /* entries of a stretch */
 
 struct slot {
 	struct shf_piece piece;
@@ -29,21 +29,25 @@ struct stretch {
 	uint8_t *base;
 	size_t bytes;
 };
+struct pin {                    /* a stretch in the kernel's table: entries i * PIN_MAX and on */
+	struct stretch want, have;
+	bool failed;                    /* want was refused */
+	bool moving;                    /* have is about to change */
+};
 
 struct shf_ring {
 	struct shf_works *works;        /* borrowed; its lock guards down to the blank line */
 	struct shf_parts todo;
-	pthread_cond_t pinned;          /* pin_have became pin_want, or will never */
-	struct stretch pin_want, pin_have;
-	bool pin_failed;                /* pin_want was refused */
+	pthread_cond_t pinned;          /* what one has became what it wants, or will never */
+	struct pin pins[SHF_PINS];
 	bool pin_never;
-	bool pinning;                   /* pin_have is about to change */
 	bool up, refused, asleep, stop; /* up: there is a thread */
 
 	struct io_uring uring;          /* from here on the thread's */
 	pthread_t thread;
 	int wake;                       /* an eventfd */
 	bool made, wake_armed, entered;
+	bool table;                     /* the kernel has one, of whatever is pinned */
 	unsigned depth, busy_n;
 	struct slot *slots, *free, *anew; /* slots owned */
 };
@@ -68,6 +72,20 @@ static int uring_new(struct io_uring *uring, unsigned depth)
 	return rc;
 }
 
+/* Where in the kernel's table these bytes are, all of them; -1: nowhere. */
+static int entry_of(const struct shf_ring *r, const uint8_t *buf, size_t n)
+{
+	for (int i = 0; i < SHF_PINS; i++) {
+		const struct stretch *have = &r->pins[i].have;
+		size_t in = (size_t)((uintptr_t)buf - (uintptr_t)have->base);
+
+		if (have->bytes > in && have->bytes - in >= n &&
+		    in / PIN_BYTES == (in + n - 1) / PIN_BYTES)
+			return i * PIN_MAX + (int)(in / PIN_BYTES);
+	}
+	return -1;
+}
+
 static void slot_submit(struct shf_ring *r, struct slot *s)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
@@ -75,10 +93,8 @@ static void slot_submit(struct shf_ring *r, struct slot *s)
 	const struct shf_io *io = p->part->io;
 	uint8_t *buf = p->buf + s->done;
 	unsigned n = (unsigned)(p->len - s->done);
-	size_t in = (size_t)((uintptr_t)buf - (uintptr_t)r->pin_have.base);
-	bool fixed = r->pin_have.bytes > in && r->pin_have.bytes - in >= n &&
-	             in / PIN_BYTES == (in + n - 1) / PIN_BYTES;
-	int entry = (int)(in / PIN_BYTES);
+	int entry = entry_of(r, buf, n);
+	bool fixed = entry >= 0;
 
 	if (io->op == SHF_IO_READ && fixed)
 		io_uring_prep_read_fixed(sqe, io->direct, buf, n, p->at + s->done, entry);
@@ -167,37 +183,69 @@ static void empty(struct shf_ring *r)
 	io_uring_cq_advance(&r->uring, n);
 }
 
-/* Let the kernel look the memory up once. Nothing of it is under way. The lock is held, and
- * dropped meanwhile. */
-static void pin(struct shf_ring *r)
+/* The kernel's table, of nothing yet. */
+static int table_new(struct shf_ring *r)
 {
-	struct stretch want = r->pin_want, have = r->pin_have;
-	struct iovec v[PIN_MAX];
-	unsigned n = 0;
-	int rc = 0;
+	int rc = r->table ? 0
+	                  : io_uring_register_buffers_sparse(&r->uring, SHF_PINS * PIN_MAX);
 
-	r->pinning = true;
-	pthread_mutex_unlock(&r->works->lock);
-	if (have.bytes)
-		io_uring_unregister_buffers(&r->uring);
-	for (size_t at = 0; at < want.bytes && n < PIN_MAX; at += PIN_BYTES, n++) {
-		v[n].iov_base = want.base + at;
-		v[n].iov_len = want.bytes - at < PIN_BYTES ? want.bytes - at : PIN_BYTES;
-	}
-	if (n)
-		rc = io_uring_register_buffers(&r->uring, v, n);
-	pthread_mutex_lock(&r->works->lock);
-	r->pinning = false;
-	r->pin_have = rc ? (struct stretch){ NULL, 0 } : want;
-	r->pin_failed = rc && want.base == r->pin_want.base && want.bytes == r->pin_want.bytes;
-	pthread_cond_broadcast(&r->pinned);
+	r->table = r->table || rc == 0;
+	return rc;
 }
 
-static bool pin_is_due(const struct shf_ring *r)
+/* The entries of stretch i become these. */
+static int table_set(struct shf_ring *r, int i, const struct stretch *of)
 {
-	if (r->pin_want.base == r->pin_have.base && r->pin_want.bytes == r->pin_have.bytes)
+	struct iovec v[PIN_MAX];
+	__u64 tags[PIN_MAX];
+	int rc;
+
+	memset(v, 0, sizeof(v));
+	memset(tags, 0, sizeof(tags));
+	for (size_t at = 0, n = 0; at < of->bytes && n < PIN_MAX; at += PIN_BYTES, n++) {
+		v[n].iov_base = of->base + at;
+		v[n].iov_len = of->bytes - at < PIN_BYTES ? of->bytes - at : PIN_BYTES;
+	}
+	rc = io_uring_register_buffers_update_tag(&r->uring, (unsigned)(i * PIN_MAX), v, tags,
+	                                          PIN_MAX);
+	return rc == PIN_MAX ? 0 : -EINVAL;
+}
+
+static bool pin_is_due(const struct pin *p)
+{
+	if (p->want.base == p->have.base && p->want.bytes == p->have.bytes)
 		return false;
-	return r->pin_have.bytes || !r->pin_failed;
+	return p->have.bytes || !p->failed;
+}
+
+static struct pin *pin_due(struct shf_ring *r)
+{
+	for (int i = 0; i < SHF_PINS; i++)
+		if (pin_is_due(&r->pins[i]))
+			return &r->pins[i];
+	return NULL;
+}
+
+/* Let the kernel look the memory up once. Nothing of it is under way, but others' may be. The lock
+ * is held, and dropped meanwhile. */
+static void pin(struct shf_ring *r, struct pin *p)
+{
+	static const struct stretch none;
+	struct stretch want = p->want;
+	int i = (int)(p - r->pins), rc;
+
+	p->moving = true;
+	pthread_mutex_unlock(&r->works->lock);
+	rc = table_new(r);
+	if (!rc)
+		rc = table_set(r, i, &want);
+	if (rc && r->table) /* refused half way */
+		(void)table_set(r, i, &none);
+	pthread_mutex_lock(&r->works->lock);
+	p->moving = false;
+	p->have = rc ? none : want;
+	p->failed = rc && want.base == p->want.base && want.bytes == p->want.bytes;
+	pthread_cond_broadcast(&r->pinned);
 }
 
 /* No ring here, or entering it is forbidden. What is out never got to the kernel. */
@@ -218,7 +266,8 @@ static void give_up(struct shf_ring *r)
 	r->busy_n = 0;
 	while ((part = shf_parts_pop(&r->todo)))
 		r->works->pass_on(r->works, part);
-	r->pin_failed = true;
+	for (int i = 0; i < SHF_PINS; i++)
+		r->pins[i].failed = true;
 	pthread_cond_broadcast(&r->pinned);
 }
 
@@ -243,6 +292,7 @@ static bool enter(struct shf_ring *r)
 static void *drive(void *arg)
 {
 	struct shf_ring *r = arg;
+	struct pin *due;
 	bool good;
 
 	r->made = !uring_new(&r->uring, r->depth + 1);
@@ -251,11 +301,12 @@ static void *drive(void *arg)
 	/* Before, changing the memory waited for the whole ring to be idle, and it never is. */
 	if (good && !(r->uring.features & IORING_FEAT_RSRC_TAGS)) {
 		r->pin_never = true;
-		r->pin_want = (struct stretch){ NULL, 0 };
+		memset(r->pins, 0, sizeof(r->pins));
 	}
 	while (good && !(r->stop && !r->busy_n && !r->todo.head)) {
-		if (pin_is_due(r)) {
-			pin(r);
+		due = pin_due(r);
+		if (due) {
+			pin(r, due);
 			continue;
 		}
 		fill(r);
@@ -315,19 +366,21 @@ bool shf_ring_is_up(const struct shf_ring *r)
 	return r->up && !r->refused;
 }
 
-void shf_ring_pin(struct shf_ring *r, void *base, size_t bytes)
+void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 {
+	struct pin *p = &r->pins[i];
+
 	if (r->pin_never)
 		return;
 	if (bytes > PIN_MAX * PIN_BYTES)
 		bytes = PIN_MAX * PIN_BYTES;
-	r->pin_want = (struct stretch){ bytes ? base : NULL, bytes };
-	r->pin_failed = false;
+	p->want = (struct stretch){ bytes ? base : NULL, bytes };
+	p->failed = false;
 	if (!shf_ring_is_up(r))
 		return;
 	wake_up(r);
 	/* Else other memory at the same place would be taken for what is still being looked up. */
-	while (!bytes && !r->refused && (r->pinning || pin_is_due(r)))
+	while (!bytes && !r->refused && (p->moving || pin_is_due(p)))
 		pthread_cond_wait(&r->pinned, &r->works->lock);
 }
 

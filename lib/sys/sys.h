@@ -25,6 +25,7 @@ enum {                                  /* flags of open */
 	                                 * Never descriptor 0 */
 };
 #define SHF_ALIGN 4096                  /* of offsets, lengths and memory of direct requests */
+#define SHF_PINS 8                      /* stretches that a queue keeps pinned at once */
 enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
 struct shf_stat {
 	int type;                       /* SHF_T_... */
@@ -127,9 +128,9 @@ struct shf_sys_ops {
 	 * finished within timeout_ms (< 0: for ever). */
 	int (*complete)(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
 	/* Memory that requests will use again and again, so that the kernel need not look it up
-	 * each time. A hint. One stretch at a time; NULL: none any more. It must stay mapped until
-	 * then, and nothing of it may be under way at either call. */
-	void (*queue_pin)(void *arg, struct shf_queue *queue, void *base, size_t bytes);
+	 * each time. A hint. Stretches are numbered; NULL: that one is none any more. It must stay
+	 * mapped until then, and nothing of it may be under way at either call. */
+	void (*queue_pin)(void *arg, struct shf_queue *queue, int i, void *base, size_t bytes);
 	void (*queue_stat)(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
 	/* How many bytes of [off, off + n) of the file are in memory already, about (whole pages,
 	 * less what is beyond the end); -ENOTSUP where nobody knows. */

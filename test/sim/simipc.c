@@ -129,6 +129,7 @@ struct shf_queue {
 	size_t n;
 	bool hesitated;
 	struct shf_queue_stat stat;
+	struct { const uint8_t *base; size_t bytes; } pins[SHF_PINS];
 };
 
 static int op_queue_new(void *arg, struct shf_queue **queue, int threads)
@@ -237,13 +238,17 @@ static int op_complete(void *arg, struct shf_queue *q, struct shf_io **io, int t
 }
 
 /* Nobody's memory goes while the queue may still use it: the real one would write elsewhere. */
-static void op_queue_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+static void op_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	(void)arg;
-	(void)base;
-	(void)bytes;
-	if (q->n)
-		abort();
+	for (const struct shf_io *io = q->pending; io; io = io->next) {
+		size_t in = (size_t)((uintptr_t)io->buf - (uintptr_t)q->pins[i].base);
+
+		if (io->op != SHF_IO_FSYNC && in < q->pins[i].bytes)
+			abort();
+	}
+	q->pins[i].base = base;
+	q->pins[i].bytes = base ? bytes : 0;
 }
 
 static void op_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)

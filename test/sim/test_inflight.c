@@ -48,9 +48,10 @@ static int odd_complete(void *arg, struct shf_queue *q, struct shf_io **io, int 
 	return rc;
 }
 
-static void odd_pin(void *arg, struct shf_queue *q, void *base, size_t bytes)
+static void odd_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	(void)q;
+	(void)i;
 	(void)base;
 	(void)bytes;
 	odd.taken += arg == odd.rank0 && odd.under_way > 0;

@@ -168,11 +168,17 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n)
 static atomic_int pins_looked_up;       /* and not told yet, while pin_slow */
 static atomic_bool pin_slow;
 
-int __real_io_uring_register_buffers(struct io_uring *r, const struct iovec *v, unsigned n);
-int __wrap_io_uring_register_buffers(struct io_uring *r, const struct iovec *v, unsigned n);
-int __wrap_io_uring_register_buffers(struct io_uring *r, const struct iovec *v, unsigned n)
+int __real_io_uring_register_buffers_update_tag(struct io_uring *r, unsigned at,
+                                                const struct iovec *v, const __u64 *tags,
+                                                unsigned n);
+int __wrap_io_uring_register_buffers_update_tag(struct io_uring *r, unsigned at,
+                                                const struct iovec *v, const __u64 *tags,
+                                                unsigned n);
+int __wrap_io_uring_register_buffers_update_tag(struct io_uring *r, unsigned at,
+                                                const struct iovec *v, const __u64 *tags,
+                                                unsigned n)
 {
-	int rc = __real_io_uring_register_buffers(r, v, n);
+	int rc = __real_io_uring_register_buffers_update_tag(r, at, v, tags, n);
 
 	if (pin_slow) {
 		pins_looked_up++;
@@ -582,7 +588,7 @@ TEST(a_forked_child_frees_memory_only)
 			int bad = ops()->submit(NULL, q, &io) != -EINVAL;
 
 			bad |= ops()->complete(NULL, q, &done, -1) != -EINVAL;
-			ops()->queue_pin(NULL, q, mem, bytes);
+			ops()->queue_pin(NULL, q, 0, mem, bytes);
 			ops()->queue_stat(NULL, q, &st);
 			ops()->queue_free(NULL, q);
 			_exit(bad);
@@ -620,23 +626,57 @@ TEST(pinned_memory_is_used_and_let_go)
 		struct shf_queue *q = queue_new(c);
 		uint8_t *mem = pages_new(20 * PAGE), *other = pages_new(20 * PAGE);
 
-		ops()->queue_pin(NULL, q, mem, 8 * PAGE);       /* before anything moved */
+		ops()->queue_pin(NULL, q, 0, mem, 8 * PAGE);       /* before anything moved */
 		around(q, &f, mem, 1);
-		ops()->queue_pin(NULL, q, other, 16 * PAGE);    /* another */
+		ops()->queue_pin(NULL, q, 0, other, 16 * PAGE);    /* another */
 		around(q, &f, other, 2);
 		around(q, &f, mem, 3);
-		ops()->queue_pin(NULL, q, NULL, 0);
+		ops()->queue_pin(NULL, q, 0, NULL, 0);
 		/* The same address, other memory: what was pinned may not be written. */
 		CHECK(mmap(other, 20 * PAGE, PROT_READ | PROT_WRITE,
 		           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
 		around(q, &f, other, 4);
-		ops()->queue_pin(NULL, q, (void *)(uintptr_t)PAGE, PAGE);       /* refused */
+		ops()->queue_pin(NULL, q, 0, (void *)(uintptr_t)PAGE, PAGE);       /* refused */
 		around(q, &f, other, 5);
-		ops()->queue_pin(NULL, q, other, 16 * PAGE);
+		ops()->queue_pin(NULL, q, 0, other, 16 * PAGE);
 		ops()->queue_free(NULL, q);
 		munmap(mem, 20 * PAGE);
 		munmap(other, 20 * PAGE);
 		file_free(&f);
+	}
+}
+
+TEST(one_stretch_is_let_go_while_another_is_written)
+{
+	for (int c = 0; c < CARRIER_N; c++) {
+		struct file f = file_new(".", 64 * PAGE), g = file_new(".", FILE_BYTES);
+		struct shf_queue *q = queue_new(c);
+		uint8_t *mem = pages_new(64 * PAGE), *other = pages_new(20 * PAGE);
+
+		ops()->queue_pin(NULL, q, 0, mem, 64 * PAGE);
+		ops()->queue_pin(NULL, q, SHF_PINS - 1, other, 20 * PAGE);
+		for (int i = 0; i < 20; i++) {
+			struct shf_io io = { .op = SHF_IO_WRITE, .fd = f.fd, .direct = f.direct,
+				             .buf = mem, .len = 64 * PAGE };
+			struct shf_io *done;
+
+			for (size_t k = 0; k < 64 * PAGE; k++)
+				f.model[k] = mem[k] = byte_of(k, (unsigned)i);
+			CHECK_INT(ops()->submit(NULL, q, &io), 0);
+			ops()->queue_pin(NULL, q, SHF_PINS - 1, NULL, 0);
+			CHECK(mmap(other, 20 * PAGE, PROT_READ | PROT_WRITE,
+			           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
+			ops()->queue_pin(NULL, q, SHF_PINS - 1, other, 20 * PAGE);
+			CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+			CHECK(done == &io && io.result == 64 * PAGE);
+			around(q, &g, other, (unsigned)i);
+		}
+		CHECK(file_is_as_it_should(&f));
+		ops()->queue_free(NULL, q);
+		munmap(mem, 64 * PAGE);
+		munmap(other, 20 * PAGE);
+		file_free(&f);
+		file_free(&g);
 	}
 }
 
@@ -652,14 +692,14 @@ TEST(memory_let_go_while_it_is_being_pinned_is_not_taken_for_what_comes_there)
 	ops()->queue_stat(NULL, q, &st);
 	memset(mem, 0x55, 20 * PAGE);
 	pin_slow = st.ring;
-	ops()->queue_pin(NULL, q, mem, 16 * PAGE);
+	ops()->queue_pin(NULL, q, 0, mem, 16 * PAGE);
 	while (pin_slow && !pins_looked_up)
 		usleep(100);
 	pin_slow = false;
-	ops()->queue_pin(NULL, q, NULL, 0);
+	ops()->queue_pin(NULL, q, 0, NULL, 0);
 	CHECK(mmap(mem, 20 * PAGE, PROT_READ | PROT_WRITE,
 	           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == mem);
-	ops()->queue_pin(NULL, q, mem, 16 * PAGE);
+	ops()->queue_pin(NULL, q, 0, mem, 16 * PAGE);
 	around(q, &f, mem, 2);
 	ops()->queue_free(NULL, q);
 	munmap(mem, 20 * PAGE);
