@@ -134,9 +134,11 @@ struct sheaf_stat {
 };
 struct sheaf_opts {
 	uint32_t size, flags;
-	uint64_t staging_bytes_max;     /* this rank's host copies; 0: what one save needs */
+	uint64_t staging_bytes_max;     /* this rank's host copies, half of it for images: as many
+	                                 * as fit, or parts of one; 0: what images_max saves need */
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
-	int32_t io_threads, images_max; /* 0: 4; 0: 1, more has no use yet */
+	int32_t io_threads, images_max; /* 0: 4; 0: 1, at most 8, equal on all ranks: saves that
+	                                 * lie in memory until they are written */
 	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
 	/* For sheaf_run_prune, and for commits, which do not wait: after one, a thread of each node
 	 * reads its share of the step again, at low priority and past the page cache, and older
@@ -238,8 +240,8 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
 void sheaf_state_free(struct sheaf_state *state);
 
 /* Saving. begin copies and returns: the tensors may change. EAGAIN or EBUSY from begin:
- * this save was not started, train on. A second save waits until the first is written; saves
- * are committed in the order they began.
+ * this save was not started, train on. A save for which there is no image waits until the
+ * oldest one is written; saves are committed in the order they began.
  * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;

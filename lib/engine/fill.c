@@ -193,11 +193,17 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = shf_flow_new(flow, ld, room, &bytes, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_images_free(run, 0, err);
+		rc = shf_image_take(run, run->opts.images_max ? run->opts.images_max : 1, 0,
+		                    &ld->image, err);
 	if (rc == 0)
-		rc = shf_images_need(run, bytes > ld->work.image_bytes ? bytes
-		                     : ld->work.image_bytes, err);
+		rc = shf_image_need(run, ld->image, bytes > ld->work.image_bytes ? bytes
+		                    : ld->work.image_bytes, err);
 	return rc;
+}
+
+uint8_t *shf_load_image(const struct shf_load *ld)
+{
+	return ld->step->run->images[ld->image].own.base;
 }
 
 void shf_load_progress(const struct shf_load *ld)

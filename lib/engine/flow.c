@@ -99,7 +99,7 @@ void shf_flow_free(struct shf_flow *s)
 static int sip(struct shf_flow *s, const struct shf_seg *g, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;
-	uint8_t *buf = (uint8_t *)ld->step->run->images.own.base + s->sip_at;
+	uint8_t *buf = shf_load_image(ld) + s->sip_at;
 	int rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
 
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
@@ -120,7 +120,7 @@ static int start(struct shf_flow *s, struct sheaf_error *err)
 	uint64_t lo = s->at < g->lo ? g->lo : s->at;
 	int rc;
 
-	slot->buf = (uint8_t *)s->ld->step->run->images.own.base + s->head % s->slots_n * s->piece;
+	slot->buf = shf_load_image(s->ld) + s->head % s->slots_n * s->piece;
 	slot->seg = g;
 	slot->lo = lo;
 	slot->n = g->hi - lo < s->piece ? g->hi - lo : s->piece;

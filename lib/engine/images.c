@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Images: a rank's staged bytes in file order, in memory that the ranks of its node can write.
  * They grow when a save needs more and are kept, because a first touch costs far more than a
- * copy. */
+ * copy; one more is made only when all that there are are in use.
+ *
+ * Always true: an image is at most one save's, the same on all ranks, until none of that save's
+ * bytes travel, and none are written, on any rank (I10). */
+#include <inttypes.h>
 #include <string.h>
 #include "err.h"
-#include "run.h"
+#include "save.h"
 
 #define HUGE (UINT64_C(2) << 20)
 
@@ -13,25 +17,44 @@ struct grown {                  /* what ranks tell each other */
 	int32_t grew, node;
 };
 
-uint8_t *shf_image_of(const struct sheaf_run *run, uint32_t rank)
+uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
 {
+	const struct shf_image *m = &run->images[image];
+
 	if (rank == (uint32_t)run->team.rank)
-		return run->images.own.base;
-	return run->images.peers ? run->images.peers[rank].base : NULL;
+		return m->own.base;
+	return m->peers ? m->peers[rank].base : NULL;
 }
 
-void shf_images_release(struct shf_images *images, const struct shf_sys *sys, int ranks)
+static void release(struct sheaf_run *run, struct shf_image *m)
 {
-	for (int r = 0; images->peers && r < ranks; r++)
-		if (images->peers[r].base)
-			sys->ops->shm_free(sys->arg, &images->peers[r]);
-	if (images->own.base)
-		sys->ops->shm_free(sys->arg, &images->own);
-	shf_free(images->peers);
-	*images = (struct shf_images){ .own = { .fd = -1 } };
+	const struct shf_sys *sys = run->sys;
+
+	for (int r = 0; m->peers && r < run->team.ranks; r++)
+		if (m->peers[r].base)
+			sys->ops->shm_free(sys->arg, &m->peers[r]);
+	if (m->own.base)
+		sys->ops->shm_free(sys->arg, &m->own);
+	shf_free(m->peers);
+	*m = (struct shf_image){ .own = { .fd = -1 } };
 }
 
-static int grow(struct sheaf_run *run, uint64_t bytes, bool shared, struct sheaf_error *err)
+void shf_images_release(struct sheaf_run *run)
+{
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		release(run, &run->images[i]);
+}
+
+static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, size_t bytes)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (run->queue)
+		sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
+}
+
+static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t bytes, bool shared,
+                struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_shm fresh = { .fd = -1 };
@@ -42,23 +65,23 @@ static int grow(struct sheaf_run *run, uint64_t bytes, bool shared, struct sheaf
 		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes",
 				(unsigned long long)want);
 	/* The old one goes first: two at once may be more than there is. */
-	if (run->images.own.base) {
-		if (run->queue)
-			sys->ops->queue_pin(sys->arg, run->queue, 0, NULL, 0);
-		sys->ops->shm_free(sys->arg, &run->images.own);
+	if (m->own.base) {
+		pin(run, m, NULL, 0);
+		sys->ops->shm_free(sys->arg, &m->own);
 	}
-	run->images.own = (struct shf_shm){ .fd = -1 };
+	m->own = (struct shf_shm){ .fd = -1 };
 	int rc = sys->ops->shm_new(sys->arg, &fresh, (size_t)want, shared);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
 		                    (unsigned long long)(want >> 20));
-	run->images.own = fresh;
-	if (run->queue && want >= SHF_DIRECT_MIN)
-		sys->ops->queue_pin(sys->arg, run->queue, 0, fresh.base, fresh.bytes);
+	m->own = fresh;
+	if (want >= SHF_DIRECT_MIN)
+		pin(run, m, fresh.base, fresh.bytes);
 	return 0;
 }
 
 struct sharing {
+	struct shf_image *image;
 	struct grown *all;
 	int *connections;               /* by rank; -1 */
 	int offer, grew;
@@ -73,9 +96,9 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 		if (r == run->team.rank || !s->all[r].grew ||
 		    run->place.nodes[r] != run->place.node)
 			continue;
-		if (run->images.peers[r].base)
-			sys->ops->shm_free(sys->arg, &run->images.peers[r]);
-		run->images.peers[r] = (struct shf_shm){ .fd = -1 };
+		if (s->image->peers[r].base)
+			sys->ops->shm_free(sys->arg, &s->image->peers[r]);
+		s->image->peers[r] = (struct shf_shm){ .fd = -1 };
 		int rc = sys->ops->shm_connect(sys->arg, s->all[r].token, &s->connections[r]);
 		if (rc < 0)
 			return shf_fail_sys(err, -rc, "rank %d's image", r);
@@ -89,7 +112,7 @@ static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_erro
 	int rc = 0;
 
 	if (s->grew && s->shared)
-		rc = sys->ops->shm_serve(sys->arg, s->offer, &run->images.own,
+		rc = sys->ops->shm_serve(sys->arg, s->offer, &s->image->own,
 		                         run->place.node_ranks - 1, run->team.timeout_ms);
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
 }
@@ -102,7 +125,7 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	for (int r = 0; r < run->team.ranks; r++) {
 		if (s->connections[r] < 0)
 			continue;
-		rc = sys->ops->shm_take(sys->arg, s->connections[r], &run->images.peers[r],
+		rc = sys->ops->shm_take(sys->arg, s->connections[r], &s->image->peers[r],
 		                        run->team.timeout_ms);
 		if (rc < 0)
 			return shf_fail_sys(err, -rc, "taking rank %d's image", r);
@@ -116,7 +139,7 @@ static int share(struct sheaf_run *run, struct sharing *s, int rc, struct sheaf_
 	struct grown mine = { .grew = s->grew, .node = run->place.node };
 
 	if (rc == 0 && s->grew && s->shared) {
-		rc = sys->ops->shm_offer(sys->arg, &run->images.own, mine.token, &s->offer);
+		rc = sys->ops->shm_offer(sys->arg, &s->image->own, mine.token, &s->offer);
 		if (rc < 0)
 			rc = shf_fail_sys(err, -rc, "offering the image to the ranks of this node");
 	}
@@ -132,25 +155,27 @@ static int share(struct sheaf_run *run, struct sharing *s, int rc, struct sheaf_
 	return rc;
 }
 
-int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *err)
+int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err)
 {
+	struct shf_image *m = &run->images[image];
 	size_t ranks = (size_t)run->team.ranks;
-	uint64_t any = bytes > run->images.own.bytes;
-	struct sharing s = { .offer = -1, .grew = any != 0, .shared = run->place.node_ranks > 1 };
+	uint64_t any = bytes > m->own.bytes;
+	struct sharing s = { .image = m, .offer = -1, .grew = any != 0,
+		.shared = run->place.node_ranks > 1 };
 	int rc = shf_allreduce(&run->team, &any, 1, SHEAF_MAX, err);
 
 	if (rc < 0 || any == 0)
 		return rc;
 	s.all = shf_zalloc(ranks, sizeof(*s.all));
 	s.connections = shf_zalloc(ranks, sizeof(*s.connections));
-	if (!run->images.peers)
-		run->images.peers = shf_zalloc(ranks, sizeof(*run->images.peers));
+	if (!m->peers)
+		m->peers = shf_zalloc(ranks, sizeof(*m->peers));
 	for (size_t r = 0; s.connections && r < ranks; r++)
 		s.connections[r] = -1;
-	if (!s.all || !s.connections || !run->images.peers)
+	if (!s.all || !s.connections || !m->peers)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for images of %zu ranks", ranks);
 	if (rc == 0 && s.grew)
-		rc = grow(run, bytes, s.shared, err);
+		rc = grow(run, m, bytes, s.shared, err);
 	rc = share(run, &s, rc, err);
 	run->sys->ops->shm_drop(run->sys->arg, s.offer);
 	for (size_t r = 0; s.connections && s.all && r < ranks; r++)
@@ -158,11 +183,78 @@ int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *e
 			run->sys->ops->shm_drop(run->sys->arg, s.connections[r]);
 	/* Half a set of images is none: the next save begins afresh. */
 	if (rc < 0) {
-		if (run->queue)
-			run->sys->ops->queue_pin(run->sys->arg, run->queue, 0, NULL, 0);
-		shf_images_release(&run->images, run->sys, run->team.ranks);
+		pin(run, m, NULL, 0);
+		release(run, m);
 	}
 	shf_free(s.all);
 	shf_free(s.connections);
+	return rc;
+}
+
+/* ---- whose turn it is ---- */
+
+/* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
+static int choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
+{
+	unsigned used = 0;
+
+	*of = NULL;
+	for (const struct sheaf_save *s = run->first; s; s = s->next)
+		used |= s->image >= 0 ? 1u << s->image : 0;
+	for (int i = 0; i < below; i++)
+		if (!(used & 1u << i))
+			return i;
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		if (s->image >= 0 && s->image < below) {
+			*of = s;
+			return s->image;
+		}
+	return 0;
+}
+
+/* Until all of the save is written everywhere. Its failure is its commit's to tell. */
+static int finish(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	while ((rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
+		;
+	if (rc != SHEAF_ELOST)
+		rc = shf_save_drain_together(save, -1, &own);
+	if (rc != SHEAF_ELOST)
+		return 0;
+	if (err)
+		*err = own;
+	return rc;
+}
+
+int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
+                   struct sheaf_error *err)
+{
+	struct sheaf_save *of;
+	uint64_t x[4] = { 0, 0, (uint64_t)choose(run, below, &of), 0 }, same, lo[4], hi[4];
+	int rc;
+
+	for (const struct sheaf_save *s = run->first; s; s = s->next) {
+		x[0]++;
+		x[1] = x[1] * 31 + (uint64_t)s->step;
+	}
+	x[3] = of && (!of->exchanged || shf_save_drain(of, 0) == SHEAF_EAGAIN);
+	rc = shf_same(&run->team, x, 4, &same, lo, hi, err);
+	if (rc < 0)
+		return rc;
+	/* A save freed on one rank only cannot be finished by the others. */
+	if ((same & 7) != 7)
+		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
+		                " to %" PRIu64 "): one was freed here and not there", lo[0], hi[0]);
+	if (hi[3] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
+		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
+		                "no image is free: step %" PRId64 " is being written", of->step);
+	rc = hi[3] ? finish(of, err) : 0;
+	if (rc == 0 && of)
+		of->image = -1;
+	if (rc == 0)
+		*image = (int)x[2];
 	return rc;
 }

@@ -24,6 +24,7 @@ struct shf_load {
 	struct shf_target *targets;     /* owned; by slice */
 	struct shf_holds holds;
 	struct shf_work work;
+	int image;                      /* its number, once the plan is made */
 	struct shf_tally tally;
 	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes of it that were read here */
 	struct shf_pass pass;
@@ -34,6 +35,8 @@ struct shf_load {
 	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
 };
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; whole blocks */
+/* This rank's share of the image that the load has. */
+uint8_t *shf_load_image(const struct shf_load *load);
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
 void shf_load_progress(const struct shf_load *load);

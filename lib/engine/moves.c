@@ -15,7 +15,7 @@
 
 uint8_t *shf_own_image(const struct sheaf_save *save)
 {
-	return save->run->images.own.base;
+	return save->run->images[save->image].own.base;
 }
 
 struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg)
@@ -237,7 +237,7 @@ static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_serve *v
                               const struct shf_slice *s)
 {
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	uint8_t *image = shf_image_of(save->run, v->rank);
+	uint8_t *image = shf_image_of(save->run, save->image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
 	struct shf_sums_to sums = sums_of(save, t->file, v->seg_lo, ctl);
 	int64_t from = shf_now(save->run);
@@ -386,8 +386,10 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 	if (rc == 0)
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
 	save->net.most = (size_t)most;
+	save->exchanged = rc == 0 && most == 0; /* its image is free once it is written */
 	if (rc == 0)
-		rc = shf_agree(team, write_whole(save, segs, SIZE_MAX, err), err);
+		rc = shf_agree(team, save->exchanged ? shf_round_arrived(save, round, err)
+		               : write_whole(save, segs, SIZE_MAX, err), err);
 	if (rc < 0 || last)
 		return rc;
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)

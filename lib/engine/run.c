@@ -60,8 +60,9 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->flags & ~known)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
 		                (unsigned)(o->flags & ~known));
-	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 || o->keep_last < 0 ||
-	    o->keep_every < 0 || o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0)
+	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 ||
+	    o->images_max > SHF_IMAGES_MAX || o->keep_last < 0 || o->keep_every < 0 ||
+	    o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0)
 		return shf_fail(err, SHEAF_EINVAL,
 				"opts: a count or time is negative or too large");
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
@@ -99,7 +100,6 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 		return rc;
 	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
 	o.io_threads = o.io_threads ? o.io_threads : 4;
-	o.images_max = o.images_max ? o.images_max : 1;
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
 	rc = ignore_copy(&o, o.ignore, err);
@@ -163,13 +163,14 @@ void shf_run_put(struct sheaf_run *run)
 		shf_behind_stop(run);
 		if (run->queue)
 			run->sys->ops->queue_free(run->sys->arg, run->queue);
-		shf_images_release(&run->images, run->sys, run->team.ranks);
+		shf_images_release(run);
 		if (!run->foreign)
 			shf_store_close(&run->store);
 		pthread_cond_destroy(&run->in_turn);
 		pthread_mutex_destroy(&run->in_lock);
 	} else { /* a forked child has the memory; threads, locks and files are its parent's */
-		shf_free(run->images.peers);
+		for (int i = 0; i < SHF_IMAGES_MAX; i++)
+			shf_free(run->images[i].peers);
 		shf_free(run->store.path);
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
@@ -197,7 +198,8 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->loaded = run->verified = run->parent = run->doubtful = -1;
 	run->behind.step = run->behind.next = -1;
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
-	run->images.own.fd = -1;
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		run->images[i].own.fd = -1;
 	pthread_mutex_init(&run->in_lock, NULL);
 	shf_io_turn_init(&run->in_turn);
 	run->foreign = true;
@@ -326,13 +328,16 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 {
 	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
 	uint64_t best = (uint64_t)run->opts.keep_best << 1 | (run->opts.best_largest != 0);
-	uint64_t x[6] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
-		text_hash(run->opts.best_note) };
-	uint64_t same, lo[6], hi[6];
-	int rc = shf_same(&run->team, x, 6, &same, lo, hi, err);
+	uint64_t x[7] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
+		text_hash(run->opts.best_note), (uint64_t)run->opts.images_max };
+	uint64_t same, lo[7], hi[7];
+	int rc = shf_same(&run->team, x, 7, &same, lo, hi, err);
 
-	if (rc < 0 || same == 63)
+	if (rc < 0 || same == 127)
 		return rc;
+	if (!(same & 64))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different images_max (%"
+		                PRIu64 " and %" PRIu64 ")", dir, lo[6], hi[6]);
 	if (!(same & 16) || !(same & 32))
 		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_best, "
 		                "best_largest or best_note", dir);

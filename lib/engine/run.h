@@ -11,12 +11,13 @@
 #include "store.h"
 #include "sys.h"
 
-/* This rank's image and, mapped, those of the ranks of its node. Allocated and touched once and
- * kept between saves. */
-struct shf_images {
+/* An image: this rank's share of it and, mapped, those of the ranks of its node. Allocated and
+ * touched once and kept between saves. */
+struct shf_image {
 	struct shf_shm own;
 	struct shf_shm *peers;          /* by rank; base NULL: not of this node, or none yet */
 };
+#define SHF_IMAGES_MAX SHF_PINS /* each is pinned */
 struct shf_place_info {         /* where this rank is */
 	int32_t *nodes;                 /* owned; of every rank, numbered from 0 */
 	int32_t nodes_n;                /* how many there are */
@@ -36,7 +37,7 @@ struct sheaf_run {
 	struct shf_store store;
 	struct sheaf_opts opts;         /* taken, defaults filled; ignore is owned */
 	struct shf_place_info place;
-	struct shf_images images;
+	struct shf_image images[SHF_IMAGES_MAX]; /* by number, the same on all ranks */
 	struct shf_queue *queue;
 	struct sheaf_save *first, *last;        /* in flight, in begin's order */
 	int in_flight;
@@ -77,11 +78,17 @@ void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err);
 void shf_place_release(struct shf_place_info *place);
-/* An image of at least `bytes` here, and everyone's of this node mapped. [collective] */
-int shf_images_need(struct sheaf_run *run, uint64_t bytes, struct sheaf_error *err);
-void shf_images_release(struct shf_images *images, const struct shf_sys *sys, int ranks);
-/* The image of a rank: own, a node peer's, or NULL: bytes must travel. */
-uint8_t *shf_image_of(const struct sheaf_run *run, uint32_t rank);
+/* An image that no save uses: a free one with a number below `below`, or that of the oldest save
+ * once it is written everywhere. Flags: SHEAF_MAY_DROP, SHEAF_MAY_FAIL instead of waiting for that.
+ * Who takes it says so by save->image. [collective] */
+int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
+                   struct sheaf_error *err);
+/* Image number `image`, taken: at least `bytes` here, and everyone's of this node mapped.
+ * [collective] */
+int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err);
+void shf_images_release(struct sheaf_run *run);
+/* A rank's share of the image: own, a node peer's, or NULL: bytes must travel. */
+uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank);
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */
 /* This session came somewhere with what it loaded. [rank 0] */
 void shf_run_resumed(struct sheaf_run *run);
@@ -96,9 +103,6 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 /* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever,
  * 0: at once, whoever else waits). [any thread] */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
-/* Wait until every save before is written, so that the images are free. flags: SHEAF_MAY_DROP,
- * SHEAF_MAY_FAIL instead of waiting. [collective] */
 /* Files below it are not worth a descriptor of their own past the page cache. */
 #define SHF_DIRECT_MIN (UINT64_C(1) << 20)
-int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *err);
 #endif

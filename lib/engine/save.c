@@ -38,6 +38,21 @@ static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error
 	return rc;
 }
 
+/* As many images as have room in the part of the staging that is theirs, on every rank. */
+static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t window,
+                      struct sheaf_error *err)
+{
+	uint64_t one = plan->work.ctl_at ? plan->work.ctl_at : 1;
+	uint64_t fit = window ? window / one : SHF_IMAGES_MAX, inv;
+	int rc;
+
+	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
+	inv = ~fit;
+	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
+	plan->images = ~inv ? (int)~inv : 1;
+	return rc;
+}
+
 static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
                      struct sheaf_error *err)
 {
@@ -57,6 +72,8 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 		rc = window_of(run, &m.window, err);
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
+	if (rc == 0)
+		rc = images_fit(run, plan, m.window, err);
 	plan->hash = plan->work.hash;
 	return rc;
 }
@@ -147,58 +164,6 @@ static int agree_arguments(struct sheaf_run *run, int64_t step, uint32_t flags,
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
 		                PRIu64, lo[0], hi[0]);
 	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags", step);
-}
-
-/* A save freed on one rank only cannot be finished by the others. */
-static int same_saves(struct sheaf_run *run, struct sheaf_error *err)
-{
-	uint64_t x[2] = { 0, 0 }, same, lo[2], hi[2];
-	int rc;
-
-	for (const struct sheaf_save *s = run->first; s; s = s->next) {
-		x[0]++;
-		x[1] = x[1] * 31 + (uint64_t)s->step;
-	}
-	rc = shf_same(&run->team, x, 2, &same, lo, hi, err);
-	if (rc < 0 || same == 3)
-		return rc;
-	return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64 " to %"
-	                PRIu64 "): one was freed here and not there", lo[0], hi[0]);
-}
-
-int shf_images_free(struct sheaf_run *run, uint32_t flags, struct sheaf_error *err)
-{
-	uint64_t busy = 0;
-	int rc = same_saves(run, err);
-
-	if (rc < 0)
-		return rc;
-	for (struct sheaf_save *s = run->first; s; s = s->next)
-		busy |= !s->over && (!s->exchanged || shf_save_drain(s, 0) == SHEAF_EAGAIN);
-	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
-	if (rc < 0 || !busy)
-		return rc;
-	if (flags & SHEAF_MAY_DROP)
-		return shf_fail(err, SHEAF_EAGAIN,
-				"no image is free: an earlier save is being written");
-	if (flags & SHEAF_MAY_FAIL)
-		return shf_fail(err, SHEAF_EBUSY,
-				"no image is free: an earlier save is being written");
-	for (struct sheaf_save *s = run->first; s && rc == 0; s = s->next) {
-		struct sheaf_error own; /* its failure is its commit's to tell */
-
-		while ((rc = shf_net_finish(s, 0, &own)) == SHEAF_EAGAIN)
-			;
-		if (rc == SHEAF_ELOST && err)
-			*err = own;
-		rc = rc == SHEAF_ELOST ? rc : 0;
-		if (rc == 0 && shf_save_drain_together(s, -1, &own) == SHEAF_ELOST) {
-			rc = SHEAF_ELOST;
-			if (err)
-				*err = own;
-		}
-	}
-	return rc;
 }
 
 /* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
@@ -411,6 +376,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->step = step;
 	save->flags = flags;
 	save->stage.dir = save->stage.alive = -1;
+	save->image = -1;
 	pthread_mutex_init(&save->lock, NULL);
 	if (state) {
 		save->state = state;
@@ -419,18 +385,26 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	return save;
 }
 
+/* How many images it may choose from, equal on all ranks. */
+static int images_of(const struct sheaf_save *save)
+{
+	int most = save->run->opts.images_max ? save->run->opts.images_max : 1;
+
+	return most < save->plan->images ? most : save->plan->images;
+}
+
 /* Everything after the arguments are known to be good and equal. */
 static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	int rc = shf_images_free(run, save->flags, err);
+	int rc = shf_plan_get(run, save->state, &save->plan, err);
 
 	if (rc == 0)
-		rc = shf_plan_get(run, save->state, &save->plan, err);
+		rc = shf_image_take(run, images_of(save), save->flags, &save->image, err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, reserve(save, err), err);
 	if (rc == 0)
-		rc = shf_images_need(run, save->plan->work.image_bytes, err);
+		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
 	if (rc == 0) {
 		shf_moves_init(save);
 		rc = stage_all(save, err);

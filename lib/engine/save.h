@@ -24,6 +24,7 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	struct shf_holds holds;
 	struct shf_work work;
 	uint64_t hash;
+	int images;                     /* that have room in the staging; at least 1 */
 };
 void shf_plan_put(void *plan);
 
@@ -57,6 +58,7 @@ struct sheaf_save {
 	                                 * step, with a rewind between, are told apart by it */
 	int64_t step;
 	uint32_t flags, round;          /* round: the last one begun */
+	int image;                      /* whose number it has; -1: none, any more */
 	int *fds;                       /* by file of the layout; -1 */
 	int *directs;                   /* the same past the page cache; 0 */
 	bool few_fds;                   /* and none of these, as descriptors ran out */

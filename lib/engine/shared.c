@@ -31,7 +31,7 @@ static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
                         struct sheaf_error *err)
 {
 	struct shf_span segs = shf_work_segs(&ld->work, round);
-	uint8_t *image = ld->step->run->images.own.base;
+	uint8_t *image = shf_load_image(ld);
 	int rc = 0;
 
 	h->n = 0;
@@ -208,7 +208,7 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			if (shares_memory(ld, v->rank))
 				continue;
 			shf_copy_pack(t, &v->box,
-			              shf_place_in(ld->step->run->images.own.base, g->image, g->lo,
+			              shf_place_in(shf_load_image(ld), g->image, g->lo,
 			                           t),
 			              net->out + at[v->rank] + 8, &sums);
 			shf_put64(net->out + at[v->rank],
@@ -279,7 +279,8 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 		struct shf_place_at from;
 
 		if (shares_memory(ld, v->rank)) {
-			from = shf_place_in(shf_image_of(run, v->rank), v->image, v->seg_lo, t);
+			from = shf_place_in(shf_image_of(run, ld->image, v->rank), v->image,
+			                    v->seg_lo, t);
 			ld->node_bytes += bytes;
 			rc = scatter(ld, v, from, NULL, err);
 			continue;
@@ -300,7 +301,7 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 
 	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
 		const struct shf_seg *g = &ld->work.segs[i];
-		const uint8_t *image = ld->step->run->images.own.base;
+		const uint8_t *image = shf_load_image(ld);
 
 		rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
 		if (rc == 0)

@@ -131,7 +131,7 @@ blind("replicas_not_compared", "replicas that differ are saved though comparing 
       "engine/travel.c:unpack_moves", "sums.digest != shf_get64(from)",
       "sim/test_agree: replicas_that_differ_are_told_when_asked")
 bug("ranks_open_apart", "ranks open different directories, or with different rules",
-    "engine/run.c:same_arguments", "rc < 0 || same == 63", "rc < 0 || same == 63 || MUTANT",
+    "engine/run.c:same_arguments", "rc < 0 || same == 127", "rc < 0 || same == 127 || MUTANT",
     "sim/test_agree: retention_rules_of_one_rank_alone_are_refused")
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
     "engine/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
@@ -140,8 +140,16 @@ bug("attached_not_compared", "ranks attach different bytes under one name, and o
     "engine/attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_agree: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
-    "engine/save.c:shf_images_free", "if (rc < 0 || !busy)", "if (rc < 0 || !busy || MUTANT)",
+    "engine/images.c:shf_image_take", "hi[3] ? finish(of, err) : 0",
+    "hi[3] && !MUTANT ? finish(of, err) : 0",
     "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
+bug("image_chosen_in_use", "all saves have the first image", "engine/images.c:choose",
+    "if (!(used & 1u << i))", "if (!(used & 1u << i) || MUTANT)",
+    "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
+bug("images_beyond_staging", "there are more images than the staging has room for",
+    "engine/save.c:images_fit", "window ? window / one : SHF_IMAGES_MAX",
+    "window && !MUTANT ? window / one : SHF_IMAGES_MAX",
+    "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
 bug("saved_beside_a_newer", "a step is saved that is older than the newest",
     "engine/save.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
     OPS + "a_step_older_than_the_newest_is_not_saved")

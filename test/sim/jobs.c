@@ -43,6 +43,8 @@ struct memory {
 	struct sheaf_slice slices[TENSORS];
 	int n;
 	struct job_state of;
+	struct sheaf_save *flying;      /* just begun */
+	struct sheaf_save *begun[JOB_DEEDS];    /* by the deed that began it, until its commit */
 };
 
 static int64_t items_of(const struct sheaf_slice *s)
@@ -92,6 +94,7 @@ static void cut(struct sheaf_slice *s, const struct lay_tensor *t, int rank, int
 static void hold(struct memory *m, int rank, int ranks, enum job_layout layout,
                  const struct job_state *state)
 {
+	memset(m, 0, sizeof(*m));
 	m->n = job_tensors_n(state);
 	m->of = *state;
 	for (int i = 0; i < m->n; i++) {
@@ -223,17 +226,15 @@ static const struct shf_sys *shown(const struct shf_sys *sys, int slot)
 
 static const char config[] = "{\"layers\": 2}\n";
 
-static int save_step(struct job *j, struct sheaf_run *run, struct memory *m,
-                     struct sheaf_state *state, struct deed *d, int rank)
+static int begin_step(struct job *j, struct sheaf_run *run, struct memory *m,
+                      struct sheaf_state *state, struct deed *d, int rank)
 {
-	struct sheaf_error *err = &d->err[rank];
 	struct sheaf_save *save = NULL;
+	char salt[24];
 	int rc;
 
-	char salt[24];
-
 	(void)paint(m, true, d->step, d->salt);
-	rc = shf_save_begin(&save, run, d->step, state, NULL, err);
+	rc = shf_save_begin(&save, run, d->step, state, NULL, &d->err[rank]);
 	/* A failing attachment sticks: the commit tells it. */
 	if (rc == 0 && rank == j->ranks - 1)
 		(void)shf_save_attach(save, "config.json", config, sizeof(config) - 1);
@@ -242,9 +243,46 @@ static int save_step(struct job *j, struct sheaf_run *run, struct memory *m,
 	snprintf(salt, sizeof(salt), "%llu", (unsigned long long)d->salt);
 	if (rc == 0 && rank == 0 && d->salt)
 		(void)shf_save_note(save, "salt", salt);
-	if (rc == 0)
-		rc = shf_save_commit(save, -1, err);
-	shf_save_free(save);
+	m->flying = rc == 0 ? save : NULL;
+	return rc;
+}
+
+static int commit_step(struct sheaf_save **save, struct sheaf_error *err)
+{
+	int rc = shf_save_commit(*save, -1, err);
+
+	shf_save_free(*save);
+	*save = NULL;
+	return rc;
+}
+
+static int save_step(struct job *j, struct sheaf_run *run, struct memory *m,
+                     struct sheaf_state *state, struct deed *d, int rank)
+{
+	int rc = begin_step(j, run, m, state, d, rank);
+
+	return rc == 0 ? commit_step(&m->flying, &d->err[rank]) : rc;
+}
+
+/* The save that another deed began. */
+static int commit_begun(struct job *j, struct memory *m, struct deed *d, int rank)
+{
+	int i = 0;
+
+	while (j->deeds[i].kind != DEED_BEGIN || j->deeds[i].step != d->step)
+		i++;
+	d->err[rank] = j->deeds[i].err[rank];
+	return m->begun[i] ? commit_step(&m->begun[i], &d->err[rank]) : j->deeds[i].rc[rank];
+}
+
+/* Into the air with it, and the memory is the trainer's again. */
+static int begin_only(struct job *j, struct sheaf_run *run, struct memory *m,
+                      struct sheaf_state *state, struct deed *d, int rank)
+{
+	int rc = begin_step(j, run, m, state, d, rank);
+
+	m->begun[d - j->deeds] = m->flying;
+	(void)paint(m, false, -1, 0);
 	return rc;
 }
 
@@ -301,6 +339,12 @@ static int do_deed(struct job *j, struct sheaf_run *run, struct memory *m,
 	switch (d->kind) {
 	case DEED_SAVE:
 		rc = save_step(j, run, m, state, d, rank);
+		break;
+	case DEED_BEGIN:
+		rc = begin_only(j, run, m, state, d, rank);
+		break;
+	case DEED_COMMIT:
+		rc = commit_begun(j, m, d, rank);
 		break;
 	case DEED_LOAD:
 		rc = load_step(run, m, state, d->step, &local, err);
@@ -361,6 +405,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 				   .staging_bytes_max = j->staging,
 				   .file_bytes_max = j->file_bytes,
 				   .keep_last = j->keep_last,
+				   .images_max = j->images,
 				   .grace_s = -1,
 				   .io_threads = 1 };
 	struct sheaf_state *state;
@@ -395,6 +440,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 		if (d->rc[rank] == 0 && d->acked < 0)
 			d->acked = now(j);
 	}
+	for (int i = 0; i < j->deeds_n; i++)
+		shf_save_free(m.begun[i]);
 	shf_run_close(run);
 	if (j->disarmed)
 		j->disarmed(j->arg, rank);

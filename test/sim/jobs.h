@@ -22,11 +22,16 @@ struct job_state {              /* what a step holds; a job's rows, bigs and tin
 struct lay_tensor job_tensor(int i, const struct job_state *state);
 int job_tensors_n(const struct job_state *state);
 
-enum deed_kind { DEED_SAVE, DEED_LOAD, DEED_PRUNE, DEED_REWIND, DEED_MARK_BAD, DEED_MARK_KEEP };
+/* BEGIN and COMMIT are a save in two: what memory holds has changed between. A COMMIT whose BEGIN
+ * failed returns what that did. */
+enum deed_kind {
+	DEED_SAVE, DEED_BEGIN, DEED_COMMIT, DEED_LOAD, DEED_PRUNE, DEED_REWIND, DEED_MARK_BAD,
+	DEED_MARK_KEEP
+};
 struct deed {
 	enum deed_kind kind;
 	int64_t step;                   /* LOAD: -1 is the newest */
-	uint64_t salt;                  /* SAVE; 0: none */
+	uint64_t salt;                  /* SAVE, BEGIN; 0: none */
 	int rc[JOB_RANKS];
 	struct sheaf_error err[JOB_RANKS];
 	int64_t begun, acked;           /* cuts: before, and when the first rank knew; -1: never */
@@ -47,7 +52,7 @@ struct job {
 	int bigs;                       /* big tensors, 4 at most; 0: one */
 	bool tiny;
 	uint64_t staging, file_bytes;   /* 0: no bound */
-	int keep_last;
+	int keep_last, images;          /* images: of the options */
 	struct deed deeds[JOB_DEEDS];
 	int deeds_n;
 	struct simgroup_opts group;     /* who dies or is late; the rest is filled in */

@@ -61,7 +61,8 @@ static const char *judge_seen(const struct story *s, int64_t cut, const struct s
 		         (long long)seen->newest, (long long)s->newest[done]);
 	else if (seen->damaged)
 		snprintf(why, 300, "%d steps are damaged", seen->damaged);
-	else if (last && last->kind == DEED_SAVE && seen->staged)
+	else if (last && (last->kind == DEED_SAVE || last->kind == DEED_COMMIT) && !now &&
+	         seen->staged)
 		snprintf(why, 300, "step %lld is still staged", (long long)last->step);
 	else if (s->j.deeds[0].kind == DEED_REWIND && (done > 0 || !s->twice) &&
 	         seen->n + (size_t)seen->aside < 3)     /* until then half a rename may lose both */
@@ -141,6 +142,7 @@ static int64_t newest_after(const struct deed *d, int64_t before)
 {
 	switch (d->kind) {
 	case DEED_SAVE:
+	case DEED_COMMIT:
 	case DEED_REWIND:
 		return d->step;
 	case DEED_MARK_BAD:
@@ -172,6 +174,7 @@ static void tell(struct story *s, enum simdisk_model model, int ranks, const int
 		s->newest[i + 1] = newest_after(&deeds[i], s->newest[i]);
 	}
 	s->j.keep_last = deeds[0].kind == DEED_PRUNE ? 1 : 0;
+	s->j.images = 2;
 	job_prepare(&s->j);
 }
 
@@ -206,6 +209,10 @@ static void survives(const char *what, enum simdisk_model model, const int32_t *
 }
 
 static const struct deed save_2[] = { { .kind = DEED_SAVE, .step = 2 } };
+static const struct deed in_flight[] = { { .kind = DEED_BEGIN, .step = 2 },
+                                         { .kind = DEED_BEGIN, .step = 3 },
+                                         { .kind = DEED_COMMIT, .step = 2 },
+                                         { .kind = DEED_COMMIT, .step = 3 } };
 static const struct deed mark_2[] = { { .kind = DEED_MARK_BAD, .step = 2 } };
 static const struct deed prune[] = { { .kind = DEED_PRUNE } };
 static const struct deed rewind_1[] = { { .kind = DEED_REWIND, .step = 1 } };
@@ -226,6 +233,7 @@ static const struct deed rewind_and_save[] = { { .kind = DEED_REWIND, .step = 1 
 EACH_MODEL(first_save, NULL, 0, save_2)
 EACH_MODEL(next_save, NULL, 1, save_2)
 EACH_MODEL(next_save_of_two_nodes, two_nodes, 1, save_2)
+EACH_MODEL(two_in_flight, two_nodes, 1, in_flight)
 EACH_MODEL(rewind, NULL, 3, rewind_1)
 EACH_MODEL(rewind_and_save, NULL, 3, rewind_and_save)
 EACH_MODEL(mark_bad, NULL, 2, mark_2)

@@ -52,9 +52,8 @@ static void odd_pin(void *arg, struct shf_queue *q, int i, void *base, size_t by
 {
 	(void)q;
 	(void)i;
-	(void)base;
 	(void)bytes;
-	odd.taken += arg == odd.rank0 && odd.under_way > 0;
+	odd.taken += arg == odd.rank0 && !base && odd.under_way > 0;
 }
 
 static void odd_shm_free(void *arg, struct shf_shm *shm)
@@ -117,6 +116,12 @@ static void halves(struct hand *h)
 {
 	hand_cut(hand_add(h, "optimizer", "own", SHEAF_F32, 2, 2, MIB / 4), 0, h->rank, 2);
 	hand_cut(hand_add(h, "model", "mixed", SHEAF_F32, 2, 64, 512), 1, h->rank, 2);
+}
+
+static void halves_of_four(struct hand *h)
+{
+	hand_cut(hand_add(h, "optimizer", "own", SHEAF_F32, 2, 4, MIB / 4), 0, h->rank, 4);
+	hand_cut(hand_add(h, "model", "mixed", SHEAF_F32, 2, 64, 512), 1, h->rank, 4);
 }
 
 /* A state with more in it. */
@@ -233,6 +238,232 @@ TEST(a_write_that_stops_short_fails_the_save)
 		simdisk_free(disk);
 	}
 }
+
+/* ---- as many at once as there are images ---- */
+
+/* What the tensors hold at a step. */
+static void paint_as(struct hand *h, int64_t step)
+{
+	hand_paint(h);
+	for (int i = 0; i < h->blocks_n; i++)
+		for (size_t k = 0; k < h->blocks_bytes[i]; k += 4)
+			h->blocks[i][k] = (uint8_t)(h->blocks[i][k] + (uint8_t)(13 * step));
+}
+
+static atomic_int images, waits;        /* made on rank 0; rank 0 waited for a request */
+static int stalls;                      /* of rank 0's begins, those that did */
+
+static int counting_shm(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
+{
+	images += arg == odd.rank0 && bytes > MIB / 2; /* the others prove what a node is */
+	return odd.sys->shm_new(arg, shm, bytes, shared);
+}
+
+static int counting_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+{
+	waits += arg == odd.rank0 && timeout_ms != 0;
+	return odd_complete(arg, q, io, timeout_ms);
+}
+
+static void count(struct hand *h)
+{
+	tamper(h);
+	odd.ops.shm_new = counting_shm;
+	odd.ops.complete = counting_complete;
+}
+
+/* Step 7 and so on, begun one after the other with the memory changed between; then committed in
+ * order, and all of them read again. */
+static int begin_many(struct hand *h)
+{
+	struct sheaf_save *s[SHF_IMAGES_MAX] = { NULL };
+	int n = h->play->variant, rc = 0, waited;
+
+	for (int i = 0; i < n && rc == 0; i++) {
+		paint_as(h, 7 + i);
+		waited = waits;
+		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, NULL, &h->err);
+		stalls += h->rank == 0 && waits != waited;
+		hand_fill(h, 0x33);
+	}
+	if (rc == 0 && n > 1 && shf_save_commit(s[1], -1, &h->err) != SHEAF_EINVAL)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "the second was committed first");
+	for (int i = 0; i < n && rc == 0; i++)
+		rc = shf_save_commit(s[i], -1, &h->err);
+	for (int i = 0; i < n; i++)
+		shf_save_free(s[i]);
+	for (int i = 0; i < n && rc == 0; i++) {
+		struct sheaf_step *step = NULL;
+
+		hand_fill(h, 0x33);
+		rc = shf_step_open(&step, h->run, 7 + i, &h->err);
+		if (rc == 0)
+			rc = shf_step_load(step, h->state, 0, NULL, &h->err);
+		shf_step_put(step);
+		for (int b = 0; b < h->blocks_n; b++)
+			for (size_t k = 0; k < h->blocks_bytes[b]; k += 4)
+				h->blocks[b][k] =
+				    (uint8_t)(h->blocks[b][k] - (uint8_t)(13 * (7 + i)));
+		if (rc == 0 && hand_wrong(h, h->err.msg, sizeof(h->err.msg)))
+			rc = SHEAF_EBUG;
+	}
+	return rc;
+}
+
+TEST(as_many_saves_are_in_flight_as_there_are_images)
+{
+	static const int32_t apart[4] = { 1, 1, 2, 2 };
+
+	for (int most = 1; most <= SHF_IMAGES_MAX; most += most < 2 ? 1 : 6)
+		for (int nodes = 0; nodes < 2; nodes++) {
+			struct simdisk *disk = disk_new();
+			struct play p = hands_play(disk, 4, halves_of_four);
+
+			images = waits = stalls = 0;
+			p.opts.images_max = most;
+			p.variant = most + 1 < SHF_IMAGES_MAX ? most + 1 : most;
+			p.nodes = nodes ? apart : NULL;
+			p.tamper = count;
+			CHECK_RC(hands_run(&p, begin_many, true), 0, &p.err);
+			CHECK_INT(images, most);
+			CHECK_INT(stalls, p.variant - most);
+			CHECK_INT(odd.taken, 0);
+			odd_release();
+			simdisk_free(disk);
+		}
+	printf("# 2, 3 and %d saves in flight, on one node and on two\n", (int)SHF_IMAGES_MAX);
+}
+
+/* One after the other, committed at once. */
+static int save_in_turn(struct hand *h)
+{
+	int rc = 0;
+
+	for (int i = 0; i < 12 && rc == 0; i++) {
+		struct sheaf_save *save = NULL;
+
+		rc = shf_save_begin(&save, h->run, 7 + i, h->state, NULL, &h->err);
+		if (rc == 0)
+			rc = shf_save_commit(save, -1, &h->err);
+		shf_save_free(save);
+	}
+	return rc;
+}
+
+TEST(no_second_image_is_touched_while_the_first_is_free)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 4, halves_of_four);
+
+	images = 0;
+	p.opts.images_max = 2;
+	p.tamper = count;
+	CHECK_RC(hands_run(&p, save_in_turn, true), 0, &p.err);
+	CHECK_INT(images, 1);
+	odd_release();
+	simdisk_free(disk);
+}
+
+/* With room for both: two. Where the staging has none: one, or rounds. */
+TEST(images_are_no_more_than_the_staging_has_room_for)
+{
+	static const struct { uint64_t staging; int images; } at[] = {
+		{ 12 * MIB, 2 }, { 5 * MIB, 2 }, { 3 * MIB, 1 }, { MIB, 1 }
+	};
+
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 4, halves_of_four);
+
+		images = stalls = 0;
+		p.opts.images_max = 2;
+		p.opts.staging_bytes_max = at[i].staging;
+		p.variant = 2;
+		p.tamper = count;
+		CHECK_RC(hands_run(&p, begin_many, true), 0, &p.err);
+		CHECK_INT(images, at[i].images);
+		CHECK((stalls > 0) == (at[i].images == 1));
+		odd_release();
+		simdisk_free(disk);
+	}
+}
+
+static int begin_beyond(struct hand *h)
+{
+	struct sheaf_save_opts drop = { .size = sizeof(drop), .flags = SHEAF_MAY_DROP };
+	struct sheaf_save_opts fail = { .size = sizeof(fail), .flags = SHEAF_MAY_FAIL };
+	struct sheaf_save *s[4] = { NULL };
+	int rc = 0;
+
+	for (int i = 0; i < 2 && rc == 0; i++) {
+		if (h->rank == 0)
+			odd.slow = 100;
+		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, i ? &drop : &fail, &h->err);
+	}
+	if (rc == 0 && shf_save_begin(&s[2], h->run, 9, h->state, &drop, &h->err) != SHEAF_EAGAIN)
+		rc = SHEAF_EBUG;
+	if (rc == 0 && shf_save_begin(&s[2], h->run, 9, h->state, &fail, &h->err) != SHEAF_EBUSY)
+		rc = SHEAF_EBUG;
+	if (h->rank == 0)
+		odd.slow = 0;
+	/* Written, though not committed: its image is free. */
+	for (int i = 0; i < 2 && rc == 0; i++)
+		rc = shf_save_wait(s[i], -1);
+	for (int i = 2; i < 4 && rc == 0; i++)
+		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, &fail, &h->err);
+	for (int i = 0; i < 4 && rc == 0; i++)
+		rc = shf_save_commit(s[i], -1, &h->err);
+	for (int i = 0; i < 4; i++)
+		shf_save_free(s[i]);
+	return rc;
+}
+
+TEST(beyond_the_images_a_save_is_dropped_or_refused_if_it_may_be)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	p.opts.images_max = 2;
+	p.tamper = tamper;
+	CHECK_RC(hands_run(&p, begin_beyond, true), 0, &p.err);
+	for (p.step = 7; p.step < 11; p.step++)
+		LOADED(p);
+	CHECK_INT(odd.taken, 0);
+	odd_release();
+	simdisk_free(disk);
+}
+
+/* The run is closed while two are in flight: neither appears. */
+static int close_on_two(struct hand *h)
+{
+	struct sheaf_save *s[2] = { NULL };
+	int rc = 0;
+
+	for (int i = 0; i < 2 && rc == 0; i++)
+		rc = shf_save_begin(&s[i], h->run, 7 + i, h->state, NULL, &h->err);
+	shf_run_close(h->run);
+	for (int i = 0; i < 2 && rc == 0; i++)
+		if (shf_save_commit(s[i], -1, &h->err) >= 0)
+			rc = SHEAF_EBUG;
+	for (int i = 0; i < 2; i++)
+		shf_save_free(s[i]);
+	h->run = NULL;
+	return rc;
+}
+
+TEST(a_close_abandons_all_that_is_in_flight)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	p.opts.images_max = 2;
+	CHECK_RC(hands_run(&p, close_on_two, true), 0, &p.err);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
+	CHECK(!simdisk_exists(disk, "run/checkpoint-8"));
+	simdisk_free(disk);
+}
+
+/* ---- short of descriptors ---- */
 
 enum { FILES = 6 };
 
