@@ -54,7 +54,8 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_EINDOUBT = -11,           /* published, perhaps not durable; save again later */
 	SHEAF_EBUG = -12,               /* sheaf broke its own invariant */
 	SHEAF_ELOST = -13,              /* a rank or the lock was lost */
-	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not */
+	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not, or a tensor
+	                                 * changed before its gate */
 	SHEAF_EFAILED = -15             /* sheaf_save_fail was called; msg is its reason */
 };
 struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
@@ -130,15 +131,19 @@ struct sheaf_stat {
 	                                 * 4 reading, 5 verifying */
 	uint64_t held, copied, to_write, written, sent; /* bytes, this rank; phases 4 and 5: held
 	                                 * is to be read here, copied has been read */
-	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in */
+	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in;
+	                                 * copied: of a plain save a part of begin */
+	uint64_t image_ns;              /* of begin: until an image was free */
+	uint32_t images_busy;           /* that the run's saves in flight have */
+	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
 };
 struct sheaf_opts {
 	uint32_t size, flags;
 	uint64_t staging_bytes_max;     /* this rank's host copies, half of it for images: as many
 	                                 * as fit, or parts of one; 0: what images_max saves need */
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
-	int32_t io_threads, images_max; /* 0: 4; 0: 1, at most 8, equal on all ranks: saves that
-	                                 * lie in memory until they are written */
+	int32_t io_threads, images_max; /* 0: 4; 0: 1, of lazy saves 2, at most 8, equal on all
+	                                 * ranks: saves that lie in memory until they are written */
 	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */
 	/* For sheaf_run_prune, and for commits, which do not wait: after one, a thread of each node
 	 * reads its share of the step again, at low priority and past the page cache, and older
@@ -158,6 +163,7 @@ struct sheaf_opts {
 	 * ranks */
 	int32_t keep_best, best_largest;
 	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
+	int32_t copy_threads, reserved; /* of this rank, for each lazy save; 0: 1 */
 };
 #define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
@@ -227,8 +233,9 @@ int  sheaf_run_prune(struct sheaf_run *run, int dry,
 /* States. add returns the slice's number, 0, 1, ...; NULL state gives ENOMEM, so only
  * the collective call that follows need be checked. One name may be added many times
  * (pieces, replicas); overlapping pieces of one rank must be the same bytes. After the
- * first begin the list is fixed, save that move gives a slice new memory. A run may save
- * different states at different steps. free may come during a save. [local] */
+ * first begin the list is fixed, save that move gives a slice new memory: EINVAL while a
+ * lazy save has not copied it. A run may save different states at different steps. free may
+ * come during a save; memory that a lazy save has not copied stays. [local] */
 struct sheaf_state *sheaf_state_new(void);
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data);
@@ -239,14 +246,21 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
                             int32_t rank, int32_t ranks, void *data, size_t bytes);
 void sheaf_state_free(struct sheaf_state *state);
 
-/* Saving. begin copies and returns: the tensors may change. EAGAIN or EBUSY from begin:
+/* Saving. begin copies and returns: the tensors may change. With SHEAF_LAZY nothing is copied
+ * then: threads of sheaf copy the slices in the order in which they were added, and a tensor
+ * may change when sheaf_save_copied has returned for its slice; nothing is loaded into the
+ * state before. Where staging_bytes_max has no room for all of it, begin copies after all
+ * (sheaf_stat.at_once). EAGAIN or EBUSY from begin:
  * this save was not started, train on. A save for which there is no image waits until the
  * oldest one is written; saves are committed in the order they began.
  * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 };
+#define SHEAF_LAZY      (UINT32_C(1) << 0) /* begin returns, the copy runs behind */
 #define SHEAF_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
+#define SHEAF_CHECK     (UINT32_C(1) << 3) /* LAZY: look again when a slice is asked for: EDIVERGED
+                                            * by name where it changed before. Slow */
 #define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
@@ -257,17 +271,27 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
  * Bytes and value are copied. [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
-/* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come.
+/* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank
+ * still copies.
  * Needed only where `sheaf plan` says so; commit does what is left. [collective] */
 int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-/* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). [any thread] */
+/* Is that slice copied, so that it may change? What nobody has begun to copy is copied by the
+ * caller, the rest waited for; asks no other rank. EAGAIN: not after timeout_ms (< 0: for ever; 0:
+ * just ask). Any other code: no, but the save has failed and the memory is not read any more. A
+ * plain save, and bytes that another rank writes: 0 at once. commit refuses a lazy save with a
+ * slice for which this never returned, EAGAIN apart. [any thread] */
+int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
+/* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
+ * left, and is EAGAIN where another rank of the node still copies into it. [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
 int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
 /* Give up: exchange and commit then return EFAILED everywhere. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written after timeout_ms
- * (< 0: opts.timeout_ms), call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see
- * sheaf_run_steps after reopening. Else: it never was and never will be. [collective] */
+ * (< 0: opts.timeout_ms), call again. EINVAL: it is not this save's turn, or a slice of a lazy
+ * one was not asked for: nothing happened, call again. EINDOUBT: whole if seen, perhaps not
+ * seen. ELOST: see sheaf_run_steps after reopening. Else: it never was and never will be.
+ * [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 void sheaf_save_free(struct sheaf_save *save);          /* uncommitted: fail, then free [local] */
 

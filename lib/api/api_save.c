@@ -61,6 +61,14 @@ SHEAF_API int sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max,
 	return shf_ended(rc, err);
 }
 
+SHEAF_API int sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	return rc < 0 ? rc : shf_save_copied(save, slice, timeout_ms);
+}
+
 SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms)
 {
 	struct sheaf_error own;

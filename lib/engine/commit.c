@@ -21,6 +21,7 @@
 #include "engine.h"
 #include "err.h"
 #include "index.h"
+#include "lazy.h"
 #include "save.h"
 #include "smalls.h"
 #include "version.h"
@@ -367,6 +368,12 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	if (rc < 0)
 		return rc;
 	rc = shf_agree(&run->team, shf_save_failure(save, err), err);
+	if (rc == 0 && save->lazy && !save->together) {
+		rc = shf_agree(&run->team, shf_lazy_unasked(save, err), err);
+		if (rc < 0)
+			return rc;
+		save->together = true; /* asked for is copied, on all ranks */
+	}
 	if (rc == 0)
 		rc = all_written(save, wait, err);
 	if (rc == 0)

@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 #include "err.h"
+#include "lazy.h"
+#include "moves.h"
 #include "save.h"
 
 #define HUGE (UINT64_C(2) << 20)
@@ -212,14 +214,41 @@ static int choose(const struct sheaf_run *run, int below, struct sheaf_save **of
 	return 0;
 }
 
+/* Something of the save is still to be copied, sent or written by this rank. */
+static bool is_busy(struct sheaf_save *save)
+{
+	if (!save->exchanged && (!shf_lazy_is_behind(save) || save->net.most ||
+	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
+		return true;
+	if (!save->exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
+		return true;
+	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
+}
+
+/* All that ranks have of it is copied, by their callers if need be; or one has failed, and then
+ * nobody copies any more. */
+static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
+{
+	int rc = shf_lazy_is_behind(save) && !save->together ? shf_lazy_finish(save, -1) : 0;
+
+	if (rc < 0)
+		(void)shf_save_failure(save, err);
+	rc = shf_agree(&save->run->team, rc, err);
+	if (rc == 0)
+		save->together = true;
+	else if (rc != SHEAF_ELOST)
+		shf_net_drop(save);
+	return rc == SHEAF_ELOST ? rc : 0;
+}
+
 /* Until all of the save is written everywhere. Its failure is its commit's to tell. */
 static int finish(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int rc;
+	int rc = shf_lazy_is_behind(save) ? finish_copies(save, &own) : 0;
 
-	while ((rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
-		;
+	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
+		rc = 0;
 	if (rc != SHEAF_ELOST)
 		rc = shf_save_drain_together(save, -1, &own);
 	if (rc != SHEAF_ELOST)
@@ -227,6 +256,13 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 	if (err)
 		*err = own;
 	return rc;
+}
+
+void shf_image_give(struct sheaf_save *save)
+{
+	if (save->image >= 0)
+		atomic_fetch_sub(&save->run->images_busy, 1);
+	save->image = -1;
 }
 
 int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
@@ -240,7 +276,7 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 		x[0]++;
 		x[1] = x[1] * 31 + (uint64_t)s->step;
 	}
-	x[3] = of && (!of->exchanged || shf_save_drain(of, 0) == SHEAF_EAGAIN);
+	x[3] = of && is_busy(of);
 	rc = shf_same(&run->team, x, 4, &same, lo, hi, err);
 	if (rc < 0)
 		return rc;
@@ -252,8 +288,10 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
 		                "no image is free: step %" PRId64 " is being written", of->step);
 	rc = hi[3] ? finish(of, err) : 0;
-	if (rc == 0 && of)
-		of->image = -1;
+	if (rc == 0 && of) {
+		shf_net_drop(of);
+		shf_image_give(of);
+	}
 	if (rc == 0)
 		*image = (int)x[2];
 	return rc;

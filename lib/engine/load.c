@@ -2,6 +2,7 @@
 /* What each slice is filled from. Everything that cannot be filled is found here, on every rank,
  * before a byte of the caller's memory is touched. */
 #include "load.h"
+#include "lazy.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -307,6 +308,10 @@ static int prepare(struct shf_load *ld, struct sheaf_error *err)
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
+	for (const struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		if (shf_lazy_reads(save, -1))
+			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
+			                " has not copied", save->step);
 	ld->targets = shf_zalloc(state->n, sizeof(*ld->targets));
 	if (!ld->targets || shf_tally_init(&ld->tally, step->run->team.ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);

@@ -58,6 +58,7 @@ static bool waits_for_net(const struct sheaf_save *save, const struct shf_seg *g
 void shf_moves_init(struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
+	const struct shf_layout *l = &save->plan->layout;
 
 	for (size_t i = 0; i < w->segs_n; i++) {
 		const struct shf_seg *g = &w->segs[i];
@@ -67,16 +68,18 @@ void shf_moves_init(struct sheaf_save *save)
 		for (uint32_t k = 0; k < g->moves_n; k++) {
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 
-			left += !v->witness && shf_reaches(save, v->rank);
+			if (!v->witness && shf_reaches(save, v->rank))
+				left += shf_lazy_is_behind(save)
+				            ? shf_pieces_of(&l->tensors[v->tensor], &v->box)
+				            : 1;
 		}
 		memset(ctl, 0, sizeof(*ctl));
 		atomic_store_explicit(&ctl->left, left, memory_order_relaxed);
 	}
 }
 
-/* The slice that holds a box of a tensor: it was cut from one of this rank's holds. */
-static const struct shf_slice *slice_of(const struct sheaf_save *save, uint32_t tensor,
-                                        const struct shf_box *box)
+const struct shf_slice *shf_slice_of(const struct sheaf_save *save, uint32_t tensor,
+                                     const struct shf_box *box)
 {
 	const struct shf_holds *h = &save->plan->holds;
 
@@ -119,19 +122,38 @@ static bool is_written(const struct sheaf_save *save, size_t i)
 	return save->ios[i].op != 0;
 }
 
-/* Own segments of the round that are whole by now; `most` of them are looked at. */
-static int write_whole(struct sheaf_save *save, struct shf_span segs, size_t most,
-                       struct sheaf_error *err)
+/* Own segments of the round that are whole by now; `most` of them are looked at. Whoever made one
+ * whole looks afterwards, so that none is missed. */
+static int write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
 {
+	struct shf_span segs = shf_work_segs(&save->plan->work, save->round);
 	int rc = shf_save_rc(save, err);
 
+	pthread_mutex_lock(&save->looking);
 	while (save->open_seg < segs.end && is_written(save, save->open_seg))
 		save->open_seg++;
 	for (size_t i = save->open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
 		if (!is_written(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
 			rc = write_segment(save, i, err);
+	pthread_mutex_unlock(&save->looking);
 	return rc;
+}
+
+int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err)
+{
+	return write_some(save, SIZE_MAX, err);
+}
+
+bool shf_is_partial(struct sheaf_save *save)
+{
+	size_t end = shf_work_segs(&save->plan->work, save->round).end, i;
+
+	pthread_mutex_lock(&save->looking);
+	for (i = save->open_seg; i < end && is_written(save, i); i++)
+		;
+	pthread_mutex_unlock(&save->looking);
+	return i < end;
 }
 
 /* One finished request. */
@@ -232,48 +254,65 @@ static struct turn *take_turns(const struct sheaf_save *save, struct shf_span se
 	return turns;
 }
 
-/* Into the pages of a rank of this node; the digest of what went by. */
-static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_serve *v,
-                              const struct shf_slice *s)
+/* Into the pages of a rank of this node; the digest of what went by. Behind: past the caches, which
+ * the caller works with. */
+static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move *m)
 {
+	const struct shf_serve *v = m->serve;
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	uint8_t *image = shf_image_of(save->run, save->image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
 	struct shf_sums_to sums = sums_of(save, t->file, v->seg_lo, ctl);
 	int64_t from = shf_now(save->run);
 
-	sums.past = shf_stores_past(&save->stores);
-	shf_copy_in(t, s, &v->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
-	shf_stores_took(&save->stores, shf_box_bytes(t, &v->box), shf_now(save->run) - from);
+	sums.past = m->behind || shf_stores_past(&save->stores);
+	shf_copy_in(t, m->slice, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
+	if (!m->behind)
+		shf_stores_took(&save->stores, shf_box_bytes(t, &m->box),
+		                shf_now(save->run) - from);
 	came(ctl);
 	return sums.digest;
 }
 
-static int copy_move(struct sheaf_save *save, const struct shf_serve *v, size_t stream,
-                     struct sheaf_error *err)
+int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
+                  struct sheaf_error *err)
 {
+	const struct shf_serve *v = m->serve;
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	const struct shf_slice *s = slice_of(save, v->tensor, &v->box);
 	struct shf_place_at to = { .packed = true };
 	struct shf_sums_to sums = { 0 };
 
-	if (!always(s != NULL))
-		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here", t->name);
 	if (v->witness) {
-		if (!shf_copy_check(t, s, &v->box, &sums.digest))
+		if (!shf_copy_check(t, m->slice, &m->box, &sums.digest))
 			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
 			                "cannot be compared", t->name);
-		shf_put64(save->net.out + save->net.out_at[v->rank] + stream, sums.digest);
+		shf_put64(save->net.out + save->net.out_at[v->rank] + m->stream, sums.digest);
 		return 0;
 	}
 	if (shf_reaches(save, v->rank)) {
-		sums.digest = copy_to_image(save, v, s);
-	} else {
-		to.data = save->net.out + save->net.out_at[v->rank] + stream;
-		shf_copy_in(t, s, &v->box, to, &sums);
+		*digest = copy_to_image(save, m);
+		return 0;
 	}
-	save->held[v->tensor] ^= sums.digest;
+	to.data = save->net.out + save->net.out_at[v->rank] + m->stream;
+	shf_copy_in(t, m->slice, &m->box, to, &sums);
+	*digest = sums.digest;
 	return 0;
+}
+
+static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sheaf_error *err)
+{
+	const struct shf_serve *v = &save->plan->work.serves[turn->serve];
+	struct shf_box_move m = { .serve = v, .slice = shf_slice_of(save, v->tensor, &v->box),
+		.box = v->box, .stream = turn->stream };
+	uint64_t digest = 0;
+	int rc;
+
+	if (!always(m.slice != NULL))
+		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
+		                save->plan->layout.tensors[v->tensor].name);
+	rc = shf_move_copy(save, &m, &digest, err);
+	save->held[v->tensor] ^= digest;
+	return rc;
 }
 
 #define LOOK_BYTES (UINT64_C(2) << 20)  /* copied between looks at what is whole */
@@ -283,7 +322,7 @@ static int copy_move(struct sheaf_save *save, const struct shf_serve *v, size_t 
 static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
+	struct shf_span serves = shf_work_serves(w, round);
 	struct turn *turns = take_turns(save, serves);
 	uint64_t since = 0;
 	int rc = turns ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a round of copies");
@@ -292,13 +331,13 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		const struct shf_serve *v = &w->serves[turns[i].serve];
 		uint64_t bytes = shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
 
-		rc = copy_move(save, v, turns[i].stream, err);
+		rc = copy_move(save, &turns[i], err);
 		atomic_fetch_add_explicit(&save->copied, v->witness ? 0 : bytes,
 		                          memory_order_relaxed);
 		since += bytes;
 		if (rc == 0 && since >= LOOK_BYTES) {
 			since = 0;
-			rc = write_whole(save, segs, LOOK_SEGS, err);
+			rc = write_some(save, LOOK_SEGS, err);
 			(void)shf_io_drain(save->run, &save->io, 0);
 		}
 	}
@@ -354,13 +393,15 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	for (size_t i = segs.first; i < segs.end; i++)
 		if (waits_for_net(save, &save->plan->work.segs[i]))
 			came(shf_own_ctl(save, i));
-	rc = write_whole(save, segs, SIZE_MAX, &own);
+	rc = shf_write_whole(save, &own);
 	/* Counters lie in the image, which others write too. */
+	pthread_mutex_lock(&save->looking);
 	for (size_t i = save->open_seg; i < segs.end && rc == 0; i++)
 		if (!is_written(save, i))
 			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
 			              "whole: the image has changed", (long long)save->step,
 			              save->plan->layout.files[save->plan->work.segs[i].file].name);
+	pthread_mutex_unlock(&save->looking);
 	if (rc < 0)
 		shf_save_stick(save, rc, &own);
 	if (rc < 0 && err)
@@ -368,28 +409,33 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	return rc;
 }
 
-static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct sheaf_error *err)
+int shf_round_begin(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
-	struct shf_team *team = &save->run->team;
-	struct shf_span segs = shf_work_segs(&save->plan->work, round);
-	uint64_t most = 0;
-	int rc = shf_net_prepare(save, round, &most, err);
+	int rc = shf_net_prepare(save, round, err);
 
 	save->round = round;
 	save->exchanged = false;
-	save->open_seg = segs.first;
-	if (rc == 0)
-		rc = copy_headers(save, round, err);
+	save->open_seg = shf_work_segs(&save->plan->work, round).first;
+	return rc == 0 ? copy_headers(save, round, err) : rc;
+}
+
+static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	uint64_t most;
+	int rc = shf_round_begin(save, round, err);
+
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
+	most = save->net.longest;
 	if (rc == 0)
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
 	save->net.most = (size_t)most;
 	save->exchanged = rc == 0 && most == 0; /* its image is free once it is written */
 	if (rc == 0)
 		rc = shf_agree(team, save->exchanged ? shf_round_arrived(save, round, err)
-		               : write_whole(save, segs, SIZE_MAX, err), err);
+		               : shf_write_whole(save, err), err);
 	if (rc < 0 || last)
 		return rc;
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)

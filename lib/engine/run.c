@@ -61,6 +61,7 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
 		                (unsigned)(o->flags & ~known));
 	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 ||
+	    o->copy_threads < 0 || o->copy_threads > 256 || o->reserved ||
 	    o->images_max > SHF_IMAGES_MAX || o->keep_last < 0 || o->keep_every < 0 ||
 	    o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0)
 		return shf_fail(err, SHEAF_EINVAL,

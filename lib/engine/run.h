@@ -38,6 +38,7 @@ struct sheaf_run {
 	struct sheaf_opts opts;         /* taken, defaults filled; ignore is owned */
 	struct shf_place_info place;
 	struct shf_image images[SHF_IMAGES_MAX]; /* by number, the same on all ranks */
+	atomic_uint images_busy;        /* that saves in flight have */
 	struct shf_queue *queue;
 	struct sheaf_save *first, *last;        /* in flight, in begin's order */
 	int in_flight;
@@ -83,6 +84,8 @@ void shf_place_release(struct shf_place_info *place);
  * Who takes it says so by save->image. [collective] */
 int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
                    struct sheaf_error *err);
+/* The save needs its image no more. */
+void shf_image_give(struct sheaf_save *save);
 /* Image number `image`, taken: at least `bytes` here, and everyone's of this node mapped.
  * [collective] */
 int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err);

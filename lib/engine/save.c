@@ -7,6 +7,7 @@
 #include <string.h>
 #include "err.h"
 #include "json.h"
+#include "lazy.h"
 #include "safetensors.h"
 #include "schema.h"
 
@@ -16,6 +17,7 @@ void shf_plan_put(void *p)
 
 	if (!plan || --plan->refs > 0)
 		return;
+	shf_turns_release(&plan->turns);
 	shf_work_release(&plan->work);
 	shf_holds_release(&plan->holds);
 	shf_layout_release(&plan->layout);
@@ -126,9 +128,11 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, stru
 		if (((const uint8_t *)opts)[i])
 			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
 			                "this sheaf");
-	if (opts->flags & ~(SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
+	if (opts->flags & ~(SHEAF_LAZY | SHEAF_MAY_DROP | SHEAF_CHECK | SHEAF_MAY_FAIL))
 		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
 		                (unsigned)opts->flags);
+	if (opts->flags & SHEAF_CHECK && !(opts->flags & SHEAF_LAZY))
+		return shf_fail(err, SHEAF_EINVAL, "SHEAF_CHECK needs SHEAF_LAZY");
 	*flags = opts->flags;
 	return 0;
 }
@@ -378,6 +382,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->stage.dir = save->stage.alive = -1;
 	save->image = -1;
 	pthread_mutex_init(&save->lock, NULL);
+	pthread_mutex_init(&save->looking, NULL);
 	if (state) {
 		save->state = state;
 		state->refs++;
@@ -388,35 +393,65 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 /* How many images it may choose from, equal on all ranks. */
 static int images_of(const struct sheaf_save *save)
 {
-	int most = save->run->opts.images_max ? save->run->opts.images_max : 1;
+	int most = save->run->opts.images_max;
 
+	most = most ? most : save->flags & SHEAF_LAZY ? 2 : 1;
 	return most < save->plan->images ? most : save->plan->images;
+}
+
+/* Lazy, and more than one round: all but the last must be copied and written now. */
+static int prepare(struct sheaf_save *save, struct sheaf_error *err)
+{
+	bool now = save->plan->work.rounds > 1;
+	int rc = reserve(save, err);
+
+	if (rc < 0 || !(save->flags & SHEAF_LAZY))
+		return rc;
+	if (now)
+		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
+		        "part of it only", save->step);
+	return shf_lazy_new(save, now, err);
+}
+
+/* An image, and what one save needs besides. */
+static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	int64_t from = shf_now(run);
+	int rc = shf_image_take(run, images_of(save), save->flags, &save->image, err);
+
+	save->image_ns = (uint64_t)(shf_now(run) - from);
+	if (rc == 0)
+		atomic_fetch_add(&run->images_busy, 1);
+	if (rc == 0)
+		rc = shf_agree(&run->team, prepare(save, err), err);
+	if (rc == 0)
+		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
+	return rc;
 }
 
 /* Everything after the arguments are known to be good and equal. */
 static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
+	int64_t from;
 	int rc = shf_plan_get(run, save->state, &save->plan, err);
 
 	if (rc == 0)
-		rc = shf_image_take(run, images_of(save), save->flags, &save->image, err);
-	if (rc == 0)
-		rc = shf_agree(&run->team, reserve(save, err), err);
-	if (rc == 0)
-		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
+		rc = begin_memory(save, err);
 	if (rc == 0) {
 		shf_moves_init(save);
 		rc = stage_all(save, err);
 	}
-	if (rc == 0) {
-		int64_t from = shf_now(run);
-
-		atomic_store(&save->phase, 0);
-		rc = shf_rounds_run(save, err);
-		save->copied_ns = (uint64_t)(shf_now(run) - from);
-		atomic_store(&save->phase, 1);
-	}
+	if (rc < 0)
+		return rc;
+	from = shf_now(run);
+	atomic_store(&save->phase, 0);
+	if (shf_lazy_is_behind(save))
+		return shf_lazy_begin(save, err);
+	rc = shf_rounds_run(save, err);
+	save->copied_ns = (uint64_t)(shf_now(run) - from);
+	atomic_store(&save->phase, 1);
 	return rc;
 }
 
@@ -565,10 +600,40 @@ int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 	return 0;
 }
 
+int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
+{
+	struct sheaf_error own;
+	int64_t from = shf_now(save->run);
+	int rc;
+
+	if (slice < 0 || (size_t)slice >= save->state->n)
+		return SHEAF_EINVAL;
+	if (!save->lazy)
+		return 0;
+	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
+	save->copied_ns += (uint64_t)(shf_now(save->run) - from);
+	return rc;
+}
+
+/* Of a lazy save: copied first, and what other ranks of the node copy is not waited for. */
+static int wait_written(struct sheaf_save *save, int timeout_ms)
+{
+	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
+	int rc = shf_lazy_is_behind(save) ? shf_lazy_finish(save, timeout_ms) : 0;
+	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->net.most &&
+	               !save->exchanged && shf_lazy_is_partial(save);
+
+	if (rc < 0)
+		return rc;
+	left = (until - shf_now(save->run)) / 1000000;
+	rc = shf_save_drain(save, timeout_ms < 0 ? -1 : left > 0 ? (int)left : 0);
+	return rc == 0 && partial ? SHEAF_EAGAIN : rc;
+}
+
 int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t from = shf_now(save->run);
-	int rc = save->over ? shf_save_rc(save, NULL) : shf_save_drain(save, timeout_ms);
+	int rc = save->over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
 
 	save->wait_ns += (uint64_t)(shf_now(save->run) - from);
 	return rc;
@@ -593,6 +658,8 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes", lo[0],
 			      hi[0]);
 	if (rc == 0)
+		rc = shf_lazy_together(save, err);
+	if (rc == 0)
 		rc = shf_net_finish(save, bytes_max, err);
 	save->exchange_ns += (uint64_t)(shf_now(save->run) - from);
 	return rc;
@@ -606,7 +673,9 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
 		.begin_ns = save->begin_ns, .copied_ns = save->copied_ns,
 		.exchange_ns = save->exchange_ns, .wait_ns = save->wait_ns,
-		.commit_ns = save->commit_ns };
+		.commit_ns = save->commit_ns, .image_ns = save->image_ns,
+		.images_busy = atomic_load(&save->run->images_busy),
+		.at_once = save->lazy && !shf_lazy_is_behind(save) };
 	if (stat->phase == 1 && stat->written == stat->to_write)
 		stat->phase = 2;
 }
@@ -645,6 +714,7 @@ static void let_go(struct sheaf_save *save)
 	struct sheaf_run *run = save->run;
 	const struct shf_sys *sys = run->sys;
 
+	shf_lazy_stop(save);
 	(void)shf_save_drain(save, -1);
 	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
@@ -672,6 +742,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 		shf_save_stick(save, rc, err);
 	atomic_store(&save->phase, 3);
 	list_remove(save->run, save);
+	shf_image_give(save);
 }
 
 void shf_save_abandon(struct sheaf_run *run)
@@ -691,10 +762,13 @@ void shf_save_free(struct sheaf_save *save)
 {
 	if (!save)
 		return;
-	if (shf_run_is_ours(save->run))
+	bool ours = shf_run_is_ours(save->run);
+
+	if (ours)
 		let_go(save);
 	if (save->listed)
 		list_remove(save->run, save);
+	shf_image_give(save);
 	for (size_t i = 0; i < save->attached_n; i++) {
 		shf_free(save->attached[i].name);
 		shf_free(save->attached[i].bytes);
@@ -712,9 +786,11 @@ void shf_save_free(struct sheaf_save *save)
 	shf_free(save->blocks);
 	shf_free(save->ios);
 	shf_net_release(&save->net);
+	shf_lazy_free(save->lazy, ours);
 	shf_plan_put(save->plan);
 	shf_state_put(save->state);
 	shf_run_put(save->run);
 	pthread_mutex_destroy(&save->lock);
+	pthread_mutex_destroy(&save->looking);
 	shf_free(save);
 }

@@ -16,6 +16,18 @@
 #include "run.h"
 #include "stores.h"
 
+/* lazy.c: the order of the copy behind. */
+struct shf_turn {               /* a piece of a serve */
+	uint32_t serve, piece;
+	uint64_t image;                 /* where the serve begins, in its rank's image */
+	size_t stream;                  /* of the serve, in what goes to its rank */
+};
+struct shf_turns {              /* of a plan: all that this rank copies, slice by slice */
+	struct shf_turn *a;             /* owned */
+	size_t *first;                  /* owned; by slice, and one more */
+	bool *saved;                    /* owned; by slice: something of it is */
+	size_t slices_n, saved_n;
+};
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;
 	uint64_t run_id;
@@ -25,6 +37,9 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	struct shf_work work;
 	uint64_t hash;
 	int images;                     /* that have room in the staging; at least 1 */
+	struct shf_turns turns;         /* once a lazy save wanted them */
+	bool most_known;
+	uint64_t most;                  /* of its only round: longest stream anywhere, if known */
 };
 void shf_plan_put(void *plan);
 
@@ -33,6 +48,7 @@ struct shf_net {                /* what travels in one round, both directions */
 	size_t *out_bytes, *in_bytes;   /* owned; whole streams */
 	size_t *out_at, *in_at;         /* owned; start of each stream */
 	size_t done;                    /* bytes of every stream that have travelled */
+	uint64_t longest;               /* stream of this rank */
 	size_t most;                    /* longest stream anywhere; equal on all ranks */
 	size_t out_total, in_total;
 };
@@ -75,20 +91,25 @@ struct sheaf_save {
 	size_t notes_n, notes_bytes;
 	struct shf_stores stores;
 	bool exchanged, over, listed;
+	bool together;                  /* all ranks have copied all of it */
+	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
+	struct sheaf_save *lazy_next;   /* in the state's list */
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
 	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */
 	char why[400];
 	atomic_uint_fast64_t to_write, written, copied, sent;
 	atomic_uint phase;
-	atomic_uint_fast64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;
+	atomic_uint_fast64_t begin_ns, copied_ns, image_ns, exchange_ns, wait_ns, commit_ns;
 	pthread_mutex_t lock;           /* guards rc, err and why */
+	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
 };
 
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err);
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
+int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);        /* [any thread] */
 int shf_save_wait(struct sheaf_save *save, int timeout_ms);
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
@@ -114,6 +135,8 @@ int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
 /* The rest of what must travel, then the segments that waited for it. [collective] */
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 void shf_net_release(struct shf_net *net);
+/* Nothing of it travels any more: it has, or the save has failed. [local] */
+void shf_net_drop(struct sheaf_save *save);
 /* The first failure of a save, with its sentence; later ones are forgotten. [any thread] */
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
 int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "dtype.h"
+#include "lazy.h"
 #include "safetensors.h"
 
 bool shf_same_text(const char *a, const char *b)
@@ -415,6 +416,11 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data)
 		return stick(state, shf_fail(&err, SHEAF_EINVAL, "%s/%s: moved to NULL",
 		                             state->slices[slice].family,
 		                             state->slices[slice].name), &err);
+	for (const struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		if (shf_lazy_reads(save, slice))
+			return stick(state, shf_fail(&err, SHEAF_EINVAL, "%s/%s: moved while step "
+			             "%" PRId64 " has not copied it", state->slices[slice].family,
+			             state->slices[slice].name, save->step), &err);
 	state->hollow -= is_hollow(&state->slices[slice]);
 	state->slices[slice].mem.base = data;
 	return 0;

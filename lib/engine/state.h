@@ -39,6 +39,7 @@ struct sheaf_state {
 	int rc;                         /* first failure of a [local] call; sticks */
 	struct sheaf_error err;
 	uint64_t version;               /* counts adds; a plan is for one version */
+	struct sheaf_save *lazy;        /* those that copy behind, by save->lazy_next */
 	void *plan;                     /* owned by the engine: shf_plan_put */
 	void (*plan_free)(void *plan);
 };

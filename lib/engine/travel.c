@@ -44,8 +44,7 @@ static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t
 	return total;
 }
 
-int shf_net_prepare(struct sheaf_save *save, uint32_t round, uint64_t *most,
-                       struct sheaf_error *err)
+int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
 	struct shf_net *net = &save->net;
@@ -69,8 +68,8 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, uint64_t *most,
 			net->in_bytes[v->rank] +=
 			    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 		}
-	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, most);
-	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, most);
+	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, &net->longest);
+	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, &net->longest);
 	net->out = shf_alloc(net->out_total, 1);
 	net->in = shf_alloc(net->in_total, 1);
 	if (!net->out || !net->in)
@@ -170,6 +169,12 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 	return rc;
 }
 
+void shf_net_drop(struct sheaf_save *save)
+{
+	save->exchanged = true;
+	shf_net_release(&save->net);
+}
+
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
 {
 	uint64_t peers = save->run->team.ranks > 1 ? (uint64_t)save->run->team.ranks - 1 : 1;
@@ -189,9 +194,8 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 		rc = shf_agree(&save->run->team, rc, err);
 	}
 	/* Failed, too: the controls are the next save's by the time this is asked again. */
-	save->exchanged = true;
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
-	shf_net_release(&save->net);
+	shf_net_drop(save);
 	return rc;
 }

@@ -2,9 +2,10 @@
 /* A loop that trains and saves every step, two saves in flight, over real MPI and a real disk:
  * exit 0 good, 1 wrong.
  *
- *   mpirun -n 4 test_async_mpi
+ *   mpirun -n 4 test_async_mpi [lazy]
  *      each step is begun, the memory changes, and the step before it is committed then. Every
- *      step is what memory held when it was begun; descriptors and images do not grow.
+ *      step is what memory held when it was begun; descriptors and images do not grow. lazy: the
+ *      memory changes at its gates.
  */
 #include "sheaf-mpi.h"
 
@@ -18,7 +19,7 @@
 enum { STEPS = 24, ROWS = 512, COLUMNS = 1024, WARM = 6 };
 
 static struct {
-	int rank, ranks, wrong;
+	int rank, ranks, wrong, lazy;
 	char dir[64];
 	uint32_t *own, *mixed;          /* rows of one tensor, columns of another */
 	int64_t items;                  /* of each */
@@ -46,12 +47,18 @@ static uint32_t value(int64_t step, int tensor, int64_t i)
 	return (uint32_t)(step * 1000003 + tensor * 7919 + i * 31 + w.rank);
 }
 
+static void train_one(int64_t step, int tensor)
+{
+	uint32_t *of = tensor ? w.mixed : w.own;
+
+	for (int64_t i = 0; i < w.items; i++)
+		of[i] = value(step, tensor, i);
+}
+
 static void train(int64_t step)
 {
-	for (int64_t i = 0; i < w.items; i++) {
-		w.own[i] = value(step, 0, i);
-		w.mixed[i] = value(step, 1, i);
-	}
+	train_one(step, 0);
+	train_one(step, 1);
 }
 
 static int differ(int64_t step)
@@ -123,16 +130,22 @@ static void finish(struct sheaf_save **save, int64_t step)
 
 static void loop(struct sheaf_run *run, struct sheaf_state *state)
 {
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
 	struct sheaf_save *before = NULL, *now;
 	struct sheaf_error err;
 
 	for (int64_t step = 0; step < STEPS; step++) {
 		train(step);
 		now = NULL;
-		if (expect_rc(sheaf_save_begin(&now, run, step, state, NULL, &err), "begin", step,
-		              &err))
+		if (expect_rc(sheaf_save_begin(&now, run, step, state, w.lazy ? &opts : NULL, &err),
+		              "begin", step, &err))
 			break;
-		train(1000);
+		for (int i = 0; i < 2; i++) {
+			int tensor = (int)(step + w.rank + i) % 2;
+
+			expect(sheaf_save_copied(now, tensor, -1) == 0, "a gate");
+			train_one(1000, tensor);
+		}
 		finish(&before, step - 1);
 		before = now;
 		if (step == WARM) {
@@ -178,6 +191,7 @@ int main(int argc, char **argv)
 	int wrong = 0;
 
 	MPI_Init(&argc, &argv);
+	w.lazy = argc > 1 && strcmp(argv[1], "lazy") == 0;
 	MPI_Comm_rank(MPI_COMM_WORLD, &w.rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &w.ranks);
 	snprintf(w.dir, sizeof(w.dir), "async_mpi.XXXXXX");
@@ -195,8 +209,8 @@ int main(int argc, char **argv)
 	sheaf_group_free(group);
 	MPI_Allreduce(&w.wrong, &wrong, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
 	if (w.rank == 0) {
-		printf("%d ranks: %d steps, two in flight, %d descriptors, %d images mapped\n",
-		       w.ranks, (int)STEPS, w.fds, w.images);
+		printf("%d ranks%s: %d steps, two in flight, %d descriptors, %d images mapped\n",
+		       w.ranks, w.lazy ? ", lazy" : "", (int)STEPS, w.fds, w.images);
 		(void)nftw(w.dir, drop, 16, FTW_DEPTH | FTW_PHYS);
 	}
 	free(w.own);

@@ -150,6 +150,27 @@ bug("images_beyond_staging", "there are more images than the staging has room fo
     "engine/save.c:images_fit", "window ? window / one : SHF_IMAGES_MAX",
     "window && !MUTANT ? window / one : SHF_IMAGES_MAX",
     "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
+bug("gate_open", "a tensor may change before it is copied", "engine/lazy.c:shf_lazy_copied",
+    "rc = wait_for(lz, s, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, s, timeout_ms)",
+    "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for",
+    "unit/test_gates: tensors_change_behind_their_gates_and_no_step_knows")
+bug("gate_not_waiting", "who asks does not wait for a piece that somebody else copies",
+    "engine/lazy.c:wait_for", "calm = settled(lz, slice, until)",
+    "calm = MUTANT || settled(lz, slice, until); if (MUTANT) return 0",
+    "unit/test_gates: several_threads_copy_and_no_step_knows")
+gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
+         "engine/lazy.c:shf_lazy_unasked",
+         "!save->lazy || atomic_load(&save->lazy->unasked) == 0",
+         "sim/test_lazy: a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on")
+bug("sent_before_copied", "bytes travel to other nodes before they are copied",
+    "engine/lazy.c:shf_lazy_together", "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
+    "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
+bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
+    "engine/images.c:shf_image_take", "of && is_busy(of)", "of && !MUTANT && is_busy(of)",
+    "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
+blind("early_change_not_seen", "a tensor that changed before its gate is not told",
+      "engine/lazy.c:same_as_copied", "sums.digest != copied",
+      "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")
 bug("saved_beside_a_newer", "a step is saved that is older than the newest",
     "engine/save.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
     OPS + "a_step_older_than_the_newest_is_not_saved")

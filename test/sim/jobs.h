@@ -53,6 +53,7 @@ struct job {
 	bool tiny;
 	uint64_t staging, file_bytes;   /* 0: no bound */
 	int keep_last, images;          /* images: of the options */
+	bool lazy;                      /* saves copy behind, and memory changes at its gate */
 	struct deed deeds[JOB_DEEDS];
 	int deeds_n;
 	struct simgroup_opts group;     /* who dies or is late; the rest is filled in */

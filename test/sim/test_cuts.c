@@ -19,6 +19,8 @@ static const int32_t each_a_node[JOB_RANKS] = { 1, 2 };
 static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
 static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
 
+static bool lazily;                     /* saves copy behind */
+
 struct story {
 	struct job j;                   /* what was done since the disk settled */
 	int64_t first, steps;           /* first..steps were committed before and are there */
@@ -175,6 +177,7 @@ static void tell(struct story *s, enum simdisk_model model, int ranks, const int
 	}
 	s->j.keep_last = deeds[0].kind == DEED_PRUNE ? 1 : 0;
 	s->j.images = 2;
+	s->j.lazy = lazily;
 	job_prepare(&s->j);
 }
 
@@ -234,6 +237,12 @@ EACH_MODEL(first_save, NULL, 0, save_2)
 EACH_MODEL(next_save, NULL, 1, save_2)
 EACH_MODEL(next_save_of_two_nodes, two_nodes, 1, save_2)
 EACH_MODEL(two_in_flight, two_nodes, 1, in_flight)
+TEST(two_lazy_in_flight_survive_every_cut)
+{
+	lazily = true;
+	survives("two lazy in flight", SIMDISK_EXT4, two_nodes, 1, in_flight, COUNT(in_flight));
+	lazily = false;
+}
 EACH_MODEL(rewind, NULL, 3, rewind_1)
 EACH_MODEL(rewind_and_save, NULL, 3, rewind_and_save)
 EACH_MODEL(mark_bad, NULL, 2, mark_2)

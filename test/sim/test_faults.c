@@ -33,21 +33,28 @@ struct variant {
 	uint64_t staging;
 	int stride;                     /* without --long */
 	bool fresh;                     /* no run, and no step 1 in it */
+	bool lazy;                      /* saves copy behind */
 };
-static const struct variant small = { "one node", 4, NULL, 0, 0, 1, false };
-static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1, false };
-static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5, false };
-static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1, false };
-static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1, false };
-static const struct variant nothing = { "a new run", 4, two_nodes, 0, 0, 2, true };
-static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7, false };
-static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11, false };
-static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31, false };
+static const struct variant small = { "one node", 4, NULL, 0, 0, 1, false, false };
+static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1, false, false };
+static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5, false,
+                                       false };
+static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1, false, false };
+static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1, false, false };
+static const struct variant nothing = { "a new run", 4, two_nodes, 0, 0, 2, true, false };
+static const struct variant behind = { .name = "lazy, two nodes", .ranks = 4,
+	.nodes = crossed, .rows = 40, .stride = 2, .lazy = true };
+static const struct variant starving_lazy = { .name = "lazy, two nodes", .ranks = 4,
+	.nodes = crossed, .stride = 23, .lazy = true };
+static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7, false, false };
+static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11, false, false };
+static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31, false,
+                                             false };
 
 static struct job job_of(const struct variant *v, struct simdisk *disk)
 {
 	struct job j = { .disk = disk, .ranks = v->ranks, .nodes = v->nodes, .rows = v->rows,
-	                 .staging = v->staging, .group = { .seed = 7 } };
+	                 .staging = v->staging, .lazy = v->lazy, .group = { .seed = 7 } };
 
 	return j;
 }
@@ -254,6 +261,8 @@ FAILS(two_saves, alone, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, apart, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(in_flight, rounds, fail, .how = SIMDISK_INSTEAD)
+FAILS(in_flight, behind, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, behind, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(save_and_prune, small, fail, .how = SIMDISK_INSTEAD)
 FAILS(save_and_prune, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(save_and_prune, small, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
@@ -365,7 +374,8 @@ TEST(two_jobs_whose_lock_does_not_exclude_never_both_save) { many_two_jobs(false
 TEST(a_failed_fsync_of_any_rank_fails_the_save_on_all)
 {
 	/* Long runs of each rank's own, so that each writes. */
-	static const struct variant long_runs = { "long runs", 3, four_nodes, 2048, 0, 1, false };
+	static const struct variant long_runs = { "long runs", 3, four_nodes, 2048, 0, 1, false,
+		                                  false };
 	struct simdisk *base = base_of(&long_runs);
 	int fired = 0, ranks = 0;
 
@@ -499,6 +509,10 @@ TEST(each_rank_may_die_heard_at_each_operation_of_a_save)
 TEST(each_rank_may_die_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, false); }
 TEST(each_rank_may_die_heard_in_saves_of_two_nodes) { each_rank_dies(&apart, two_saves, 1, true); }
 TEST(each_rank_may_die_with_two_saves_in_flight) { each_rank_dies(&apart, in_flight, 4, true); }
+TEST(each_rank_may_die_with_two_lazy_saves_in_flight)
+{
+	each_rank_dies(&behind, in_flight, 4, false);
+}
 TEST(each_rank_may_die_in_a_new_run) { each_rank_dies(&nothing, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
 TEST(each_rank_may_die_while_it_prunes) { each_rank_dies(&small, save_and_prune, 2, true); }
@@ -646,6 +660,7 @@ static void each_allocation_fails(const struct variant *v)
 
 TEST(each_allocation_of_one_rank_may_fail) { each_allocation_fails(&starving_one); }
 TEST(each_allocation_of_two_ranks_may_fail) { each_allocation_fails(&starving_two); }
+TEST(each_allocation_of_lazy_saves_may_fail) { each_allocation_fails(&starving_lazy); }
 TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_far); }
 
 /* A save without ranks or disk troubles, and what one allocation less makes of its notes and
@@ -700,7 +715,7 @@ TEST(a_note_or_file_that_finds_no_memory_is_never_there_in_half)
 
 static uint64_t travelled(const int32_t *nodes, uint64_t *to_zero, bool between)
 {
-	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false };
+	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false, false };
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job j = job_of(&v, disk);
 	uint64_t n = 0;

@@ -36,6 +36,8 @@ static void others(void)
 	FIELD(sheaf_group_ops, arg);
 	STRUCT(sheaf_stat);
 	FIELD(sheaf_stat, begin_ns);
+	FIELD(sheaf_stat, image_ns);
+	FIELD(sheaf_stat, images_busy);
 	STRUCT(sheaf_opts);
 	FIELD(sheaf_opts, staging_bytes_max);
 	FIELD(sheaf_opts, timeout_ms);
@@ -44,6 +46,7 @@ static void others(void)
 	FIELD(sheaf_opts, arg);
 	FIELD(sheaf_opts, keep_best);
 	FIELD(sheaf_opts, best_note);
+	FIELD(sheaf_opts, copy_threads);
 	STRUCT(sheaf_item);
 	FIELD(sheaf_item, state);
 	FIELD(sheaf_item, tries);
@@ -104,6 +107,8 @@ static void flags(void)
 	VALUE(SHEAF_UNVERIFIED);
 	VALUE(SHEAF_MAY_DROP);
 	VALUE(SHEAF_MAY_FAIL);
+	VALUE(SHEAF_LAZY);
+	VALUE(SHEAF_CHECK);
 	VALUE(SHEAF_STRICT);
 	VALUE(SHEAF_CONVERT);
 	VALUE(SHEAF_DRY);

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Locks: `lock` of a lazy copy is a leaf; nothing is called while it is held. */
+#include "lazy.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+#include "err.h"
+#include "moves.h"
+
+#define PIECE (UINT64_C(2) << 20)       /* bytes; who asks waits for no more than one */
+#define LOOK_BYTES (UINT64_C(4) << 20)  /* copied between looks at what is whole */
+#define ANY SIZE_MAX                    /* slice: the next in the order */
+
+struct shf_lazy {
+	struct sheaf_save *save;        /* borrowed */
+	const struct shf_turns *turns;  /* of its plan; NULL: nothing is left to copy */
+	pthread_mutex_t lock;
+	pthread_cond_t moved;           /* a piece is done, or nothing more is taken */
+	size_t at;                      /* guarded by lock: all before this slice is taken */
+	uint32_t *taken;                /* guarded by lock; of each slice's pieces */
+	size_t busy;                    /* guarded by lock: taken and not done */
+	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
+	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
+	bool stop;                      /* guarded by lock: nothing more is taken */
+	atomic_uint *left;              /* by slice: pieces not done; released when one is,
+	                                 * acquired by who then changes the slice */
+	atomic_size_t open;             /* pieces of all slices not done; in the same way */
+	atomic_bool *asked;             /* by slice */
+	atomic_size_t unasked;          /* of those saved; changed by who asks, read by commit */
+	struct shf_task **tasks;        /* owned */
+	int tasks_n;
+};
+
+/* ---- pieces ---- */
+
+/* The dimension that is cut, and how many of it are a piece. */
+static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, int *dim)
+{
+	uint64_t bytes = shf_box_bytes(t, box);
+	int d = 0;
+
+	while (d < box->ndim - 1 && box->count[d] == 1)
+		d++;
+	*dim = d;
+	if (box->ndim == 0 || bytes <= PIECE)
+		return 0;
+	int64_t per = (int64_t)(PIECE / (bytes / (uint64_t)box->count[d]));
+
+	return per > 0 ? per : 1;
+}
+
+uint32_t shf_pieces_of(const struct shf_lt_tensor *t, const struct shf_box *box)
+{
+	int dim;
+	int64_t per = cut_of(t, box, &dim);
+
+	return per ? (uint32_t)((box->count[dim] + per - 1) / per) : 1;
+}
+
+uint64_t shf_piece_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint32_t i,
+                      struct shf_box *piece)
+{
+	int dim;
+	int64_t per = cut_of(t, box, &dim), from = i * per, left;
+
+	*piece = *box;
+	if (!per)
+		return 0;
+	left = box->count[dim] - from;
+	piece->start[dim] += from;
+	piece->count[dim] = left < per ? left : per;
+	return shf_box_bytes(t, box) / (uint64_t)box->count[dim] * (uint64_t)from;
+}
+
+/* ---- the order ---- */
+
+void shf_turns_release(struct shf_turns *turns)
+{
+	shf_free(turns->a);
+	shf_free(turns->first);
+	shf_free(turns->saved);
+	*turns = (struct shf_turns){ 0 };
+}
+
+static uint32_t pieces_of(const struct shf_plan *plan, const struct shf_serve *v)
+{
+	return v->witness ? 1 : shf_pieces_of(&plan->layout.tensors[v->tensor], &v->box);
+}
+
+static int by_image(const void *a, const void *b)
+{
+	const struct shf_turn *x = a, *y = b;
+
+	if (x->image != y->image)
+		return x->image < y->image ? -1 : 1;
+	if (x->serve != y->serve)
+		return x->serve < y->serve ? -1 : 1;
+	return x->piece < y->piece ? -1 : x->piece > y->piece;
+}
+
+/* Each serve's pieces, to their slice's place, which `at` says and which moves on. */
+static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const uint32_t *slices,
+                       size_t *at)
+{
+	const struct shf_work *w = &save->plan->work;
+	size_t stream = 0, rank = SIZE_MAX;
+
+	for (size_t i = 0; i < w->serves_n; i++) {
+		const struct shf_serve *v = &w->serves[i];
+		uint32_t n = pieces_of(save->plan, v);
+
+		stream = v->rank == rank ? stream : 0;
+		rank = v->rank;
+		for (uint32_t k = 0; k < n; k++)
+			o->a[at[slices[i]]++] =
+			    (struct shf_turn){ (uint32_t)i, k, v->image, stream };
+		stream += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+	}
+}
+
+static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
+{
+	for (size_t s = 0; s < o->slices_n; s++)
+		if (o->first[s + 1] - o->first[s] > 1)
+			qsort(o->a + o->first[s], o->first[s + 1] - o->first[s], sizeof(*o->a),
+			      by_image);
+	for (size_t i = 0; i < save->plan->holds.n; i++) {
+		bool *saved = &o->saved[save->plan->holds.a[i].slice];
+
+		o->saved_n += !*saved;
+		*saved = true;
+	}
+}
+
+static int turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	size_t n = save->state->n, total = 0;
+	uint32_t *slices = shf_alloc(w->serves_n, sizeof(*slices));
+	size_t *at = shf_alloc(n, sizeof(*at));
+	int rc = 0;
+
+	o->slices_n = n;
+	o->first = shf_zalloc(n + 1, sizeof(*o->first));
+	o->saved = shf_zalloc(n, sizeof(*o->saved));
+	if (!slices || !at || !o->first || !o->saved)
+		rc = SHEAF_ENOMEM;
+	for (size_t i = 0; rc == 0 && i < w->serves_n; i++) {
+		const struct shf_slice *s =
+		    shf_slice_of(save, w->serves[i].tensor, &w->serves[i].box);
+
+		if (!always(s != NULL)) {
+			rc = SHEAF_EBUG;
+			break;
+		}
+		slices[i] = (uint32_t)(s - save->state->slices);
+		o->first[slices[i] + 1] += pieces_of(save->plan, &w->serves[i]);
+	}
+	for (size_t s = 0; rc == 0 && s < n; s++) {
+		o->first[s + 1] += o->first[s];
+		at[s] = o->first[s];
+		total = o->first[s + 1];
+	}
+	if (rc == 0 && !(o->a = shf_alloc(total, sizeof(*o->a))))
+		rc = SHEAF_ENOMEM;
+	if (rc == 0) {
+		turns_fill(o, save, slices, at);
+		turns_sort(o, save);
+	} else {
+		shf_turns_release(o);
+		shf_fail(err, rc, "no order for %zu slices", n);
+	}
+	shf_free(slices);
+	shf_free(at);
+	return rc;
+}
+
+/* ---- one piece ---- */
+
+static size_t turns_of(const struct shf_lazy *lz, size_t slice)
+{
+	return lz->turns ? lz->turns->first[slice + 1] - lz->turns->first[slice] : 0;
+}
+
+/* A piece of that slice, or of the next in the order, if there is one. */
+static bool take(struct shf_lazy *lz, size_t *slice, size_t *turn)
+{
+	bool failed = shf_save_failure(lz->save, NULL) < 0, taken;
+	size_t n = lz->turns ? lz->turns->slices_n : 0;
+
+	pthread_mutex_lock(&lz->lock);
+	lz->stop |= failed;
+	if (*slice == ANY) {
+		while (lz->at < n && lz->taken[lz->at] == turns_of(lz, lz->at))
+			lz->at++;
+		*slice = lz->at;
+	}
+	taken = !lz->stop && *slice < n && lz->taken[*slice] < turns_of(lz, *slice);
+	if (taken) {
+		*turn = lz->turns->first[*slice] + lz->taken[*slice]++;
+		lz->busy++;
+	}
+	pthread_mutex_unlock(&lz->lock);
+	return taken;
+}
+
+/* It is copied, or the save has failed. True: somebody should look at what is whole. */
+static bool done(struct shf_lazy *lz, size_t slice, const struct shf_serve *v, uint64_t digest,
+                 uint64_t bytes)
+{
+	bool look;
+
+	pthread_mutex_lock(&lz->lock);
+	if (!v->witness) {
+		lz->save->held[v->tensor] ^= digest;
+		if (lz->sums)
+			lz->sums[slice] ^= digest;
+	}
+	lz->since += bytes;
+	look = lz->since >= LOOK_BYTES;
+	lz->since = look ? 0 : lz->since;
+	lz->busy--;
+	atomic_fetch_sub_explicit(&lz->left[slice], 1, memory_order_release);
+	if (atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1)
+		atomic_store(&lz->save->phase, 1);
+	pthread_cond_broadcast(&lz->moved);
+	pthread_mutex_unlock(&lz->lock);
+	return look;
+}
+
+static void look(struct sheaf_save *save)
+{
+	struct sheaf_error err;
+	int rc = shf_write_whole(save, &err);
+
+	if (rc < 0)
+		shf_save_stick(save, rc, &err);
+	(void)shf_io_drain(save->run, &save->io, 0);
+}
+
+static void copy(struct shf_lazy *lz, size_t slice, size_t turn)
+{
+	struct sheaf_save *save = lz->save;
+	const struct shf_turn *o = &lz->turns->a[turn];
+	const struct shf_serve *v = &save->plan->work.serves[o->serve];
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	struct shf_box_move m = { .serve = v, .slice = &save->state->slices[slice],
+		.stream = o->stream, .box = v->box, .behind = true };
+	uint64_t digest = 0, bytes;
+	struct sheaf_error err;
+	int rc;
+
+	if (!v->witness)
+		m.stream += (size_t)shf_piece_at(t, &v->box, o->piece, &m.box);
+	bytes = v->witness ? 0 : shf_box_bytes(t, &m.box);
+	rc = shf_move_copy(save, &m, &digest, &err);
+	if (rc < 0)
+		shf_save_stick(save, rc, &err);
+	atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
+	if (done(lz, slice, v, digest, bytes))
+		look(save);
+}
+
+/* ---- the threads ---- */
+
+static bool step(void *work)
+{
+	struct shf_lazy *lz = work;
+	size_t slice = ANY, turn;
+
+	if (!take(lz, &slice, &turn)) {
+		look(lz->save);
+		return false;
+	}
+	copy(lz, slice, turn);
+	return true;
+}
+
+void shf_lazy_tick(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+
+	for (int i = 0; save->lazy && i < save->lazy->tasks_n; i++)
+		(void)sys->ops->task_over(sys->arg, save->lazy->tasks[i]);
+}
+
+static void start(struct shf_lazy *lz)
+{
+	const struct sheaf_run *run = lz->save->run;
+	const struct shf_sys *sys = run->sys;
+	int want = run->opts.copy_threads ? run->opts.copy_threads : 1, rc = 0;
+
+	if (atomic_load(&lz->open) == 0)
+		return;
+	while (lz->tasks_n < want && rc == 0) {
+		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz);
+		lz->tasks_n += rc == 0;
+	}
+	if (rc < 0)
+		shf_log(run, 1, "step %" PRId64 ": %d of %d threads to copy behind: who asks for a "
+		        "slice copies it", lz->save->step, lz->tasks_n, want);
+}
+
+/* ---- begin and end ---- */
+
+static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
+{
+	size_t n = save->state->n;
+	int threads = save->run->opts.copy_threads ? save->run->opts.copy_threads : 1;
+
+	lz->save = save;
+	lz->turns = now ? NULL : &save->plan->turns;
+	pthread_mutex_init(&lz->lock, NULL);
+	shf_io_turn_init(&lz->moved);
+	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
+	lz->left = shf_zalloc(n, sizeof(*lz->left));
+	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
+	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
+	if (save->flags & SHEAF_CHECK)
+		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
+	if (!lz->taken || !lz->left || !lz->asked || !lz->tasks ||
+	    (save->flags & SHEAF_CHECK && !lz->sums))
+		return SHEAF_ENOMEM;
+	for (size_t s = 0; s < n; s++) {
+		atomic_init(&lz->left[s], (unsigned)turns_of(lz, s));
+		atomic_fetch_add(&lz->open, turns_of(lz, s));
+	}
+	atomic_init(&lz->unasked, save->plan->turns.saved_n);
+	return 0;
+}
+
+int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
+{
+	int rc = save->plan->turns.first ? 0 : turns_make(&save->plan->turns, save, err);
+
+	if (rc < 0)
+		return rc;
+	save->lazy = shf_zalloc(1, sizeof(*save->lazy));
+	if (!save->lazy || lazy_init(save->lazy, save, now) < 0)
+		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
+		                "behind", save->step, save->state->n);
+	return 0;
+}
+
+int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	int rc = shf_agree(team, shf_round_begin(save, 0, err), err);
+
+	if (rc == 0 && !save->plan->most_known) {
+		rc = shf_allreduce(team, &save->net.longest, 1, SHEAF_MAX, err);
+		save->plan->most = save->net.longest;
+		save->plan->most_known = rc == 0;
+	}
+	save->net.most = (size_t)save->plan->most;
+	if (rc < 0)
+		return rc;
+	save->lazy_next = save->state->lazy;
+	save->state->lazy = save;
+	start(save->lazy);
+	return 0;
+}
+
+void shf_lazy_stop(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
+	struct sheaf_save **at = save->state ? &save->state->lazy : NULL;
+
+	if (!lz)
+		return;
+	pthread_mutex_lock(&lz->lock);
+	lz->stop = true;
+	pthread_cond_broadcast(&lz->moved);
+	pthread_mutex_unlock(&lz->lock);
+	while (lz->tasks_n > 0)
+		sys->ops->task_free(sys->arg, lz->tasks[--lz->tasks_n]);
+	while (at && *at && *at != save)
+		at = &(*at)->lazy_next;
+	if (at && *at)
+		*at = save->lazy_next;
+}
+
+void shf_lazy_free(struct shf_lazy *lz, bool ours)
+{
+	if (!lz)
+		return;
+	if (ours) { /* in a forked child somebody may wait there, or hold it, for ever */
+		pthread_cond_destroy(&lz->moved);
+		pthread_mutex_destroy(&lz->lock);
+	}
+	shf_free(lz->taken);
+	shf_free(lz->left);
+	shf_free(lz->asked);
+	shf_free(lz->tasks);
+	shf_free(lz->sums);
+	shf_free(lz);
+}
+
+bool shf_lazy_is_behind(const struct sheaf_save *save)
+{
+	return save->lazy && save->lazy->turns;
+}
+
+/* ---- who asks ---- */
+
+/* Until nothing of the slice (ANY: of any) is under way; false: the time is up. */
+static bool settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+{
+	struct timespec until = { .tv_sec = until_ns / 1000000000,
+		.tv_nsec = until_ns % 1000000000 };
+	int rc = 0;
+
+	pthread_mutex_lock(&lz->lock);
+	while (rc == 0) {
+		size_t gone = slice == ANY ? 0
+		              : turns_of(lz, slice) - atomic_load(&lz->left[slice]);
+
+		if (slice == ANY ? lz->busy == 0 : lz->taken[slice] == gone)
+			break;
+		rc = until_ns < 0 ? pthread_cond_wait(&lz->moved, &lz->lock)
+		                  : pthread_cond_timedwait(&lz->moved, &lz->lock, &until);
+	}
+	pthread_mutex_unlock(&lz->lock);
+	return rc == 0;
+}
+
+/* Copies and waits, no longer than that. */
+static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
+{
+	struct sheaf_save *save = lz->save;
+	const atomic_uint *left = slice == ANY ? NULL : &lz->left[slice];
+	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
+	size_t which = slice, turn;
+	bool copied = false, calm;
+	int rc;
+
+	while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
+	       take(lz, &which, &turn)) {
+		copy(lz, which, turn);
+		which = slice;
+		copied = true;
+	}
+	calm = settled(lz, slice, until);
+	if (copied)
+		look(save);
+	if (left ? atomic_load_explicit(left, memory_order_acquire) == 0
+	         : atomic_load_explicit(&lz->open, memory_order_acquire) == 0)
+		return 0;
+	rc = calm ? shf_save_failure(save, NULL) : 0;
+	return rc < 0 ? rc : SHEAF_EAGAIN;
+}
+
+bool shf_lazy_is_partial(struct sheaf_save *save)
+{
+	look(save);
+	return shf_is_partial(save);
+}
+
+int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
+{
+	shf_lazy_tick(save);
+	return wait_for(save->lazy, ANY, timeout_ms);
+}
+
+/* Is what was copied what is there now? */
+static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
+{
+	struct sheaf_save *save = lz->save;
+	const struct shf_slice *s = &save->state->slices[slice];
+	const struct shf_turns *o = lz->turns;
+	struct shf_sums_to sums = { 0 };
+	uint64_t copied;
+
+	for (size_t i = o->first[slice]; i < o->first[slice + 1]; i++) {
+		const struct shf_serve *v = &save->plan->work.serves[o->a[i].serve];
+		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+		struct shf_box box;
+		uint8_t *scratch;
+
+		if (v->witness)
+			continue;
+		(void)shf_piece_at(t, &v->box, o->a[i].piece, &box);
+		scratch = shf_alloc((size_t)shf_box_bytes(t, &box), 1);
+		if (!scratch)
+			return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to look again",
+			                s->family, s->name);
+		shf_copy_in(t, s, &box, (struct shf_place_at){ .data = scratch, .packed = true },
+		            &sums);
+		shf_free(scratch);
+	}
+	pthread_mutex_lock(&lz->lock);
+	copied = lz->sums[slice];
+	pthread_mutex_unlock(&lz->lock);
+	if (sums.digest != copied)
+		return shf_fail(err, SHEAF_EDIVERGED, "step %" PRId64 ": slice %zu (%s/%s) changed "
+		                "before it was asked for", save->step, slice, s->family, s->name);
+	return 0;
+}
+
+int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
+{
+	struct shf_lazy *lz = save->lazy;
+	size_t s = (size_t)slice;
+	int rc = 0;
+
+	shf_lazy_tick(save);
+	if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0)
+		rc = wait_for(lz, s, timeout_ms);
+	if (rc == 0 && lz->sums && lz->turns && !atomic_load(&lz->asked[s])) {
+		rc = same_as_copied(lz, s, err);
+		if (rc < 0)
+			shf_save_stick(save, rc, err);
+	}
+	if (rc != SHEAF_EAGAIN && !atomic_exchange(&lz->asked[s], true) &&
+	    save->plan->turns.saved[s])
+		atomic_fetch_sub(&lz->unasked, 1);
+	return rc;
+}
+
+int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_turns *o = &save->plan->turns;
+	size_t s = 0;
+
+	if (!save->lazy || atomic_load(&save->lazy->unasked) == 0)
+		return 0;
+	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->lazy->asked[s])))
+		s++;
+	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %zu (%s/%s) was not asked for "
+	                "(sheaf_save_copied)", save->step, s, save->state->slices[s].family,
+	                save->state->slices[s].name);
+}
+
+bool shf_lazy_reads(const struct sheaf_save *save, int slice)
+{
+	const struct shf_lazy *lz = save->lazy;
+
+	if (!lz)
+		return false;
+	return (slice < 0 ? atomic_load_explicit(&lz->open, memory_order_acquire)
+	                  : atomic_load_explicit(&lz->left[slice], memory_order_acquire)) > 0;
+}
+
+int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
+{
+	uint64_t open;
+	int rc;
+
+	if (!save->lazy || save->together)
+		return 0;
+	shf_lazy_tick(save);
+	open = shf_lazy_reads(save, -1);
+	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
+	if (rc == 0 && open)
+		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
+		                save->step);
+	save->together = rc == 0;
+	return rc;
+}

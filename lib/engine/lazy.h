@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy behind: a save that has begun while nothing of it is copied. Threads of the library copy
+ * the slices in the order in which they were added, in pieces; whoever asks for a slice copies what
+ * nobody has taken of it yet, and waits for what somebody has.
+ *
+ * L1. A piece is copied once, by who took it, and memory of a slice is not read any more when its
+ *     `left` has come to nothing.
+ * L2. Nothing here waits for another process: what other ranks copy into this one's image is found
+ *     whole by whoever looks, and that all have copied is agreed before anything relies on it.
+ */
+#ifndef SHF_LAZY_H
+#define SHF_LAZY_H
+#include "save.h"
+
+void shf_turns_release(struct shf_turns *turns);
+
+/* A box is copied in so many pieces; the same wherever it is asked. */
+uint32_t shf_pieces_of(const struct shf_lt_tensor *t, const struct shf_box *box);
+/* Bytes of the box before piece i, which becomes *piece. */
+uint64_t shf_piece_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint32_t i,
+                      struct shf_box *piece);
+
+/* Memory for it. now: all is copied inside begin, and only who asks is remembered. [local] */
+int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
+/* What needs no copy, then the threads. The controls are set on all ranks. [collective] */
+int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
+/* Is there a copy behind? False: begin has copied all. */
+bool shf_lazy_is_behind(const struct sheaf_save *save);
+/* Nothing more is taken, and nothing is under way. [local] */
+void shf_lazy_stop(struct sheaf_save *save);
+void shf_lazy_free(struct shf_lazy *lazy, bool ours);
+/* Machines without threads do some of it now. [any thread] */
+void shf_lazy_tick(struct sheaf_save *save);
+/* All that is left is copied here, by whoever; or what is under way, if the save has failed. EAGAIN
+ * after timeout_ms (< 0: for ever; 0: only asks). [any thread] */
+int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
+/* Looks, and tells whether some own segments are not whole yet. [any thread] */
+bool shf_lazy_is_partial(struct sheaf_save *save);
+/* Of a slice: what sheaf_save_copied says. */
+int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err);
+/* The first slice that is saved and that nobody asked for: EINVAL. [local] */
+int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
+/* Is memory of that slice (< 0: of any) still to be read? */
+bool shf_lazy_reads(const struct sheaf_save *save, int slice);
+/* All ranks have copied all they have, or EAGAIN on all. [collective] */
+int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err);
+#endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy behind with real threads on a real disk: tensors change the moment their gate lets go,
+ * by another thread than the one that begins and commits, while others are copied. For
+ * ThreadSanitizer as much as for the values. */
+#include <dirent.h>
+#include <ftw.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "sheaf.h"
+#include "t.h"
+
+enum { SLICES = 24, STEPS = 16, LARGE = 1 << 20 };
+#define SEED 0x5eafu
+
+struct world {
+	char dir[32];
+	struct sheaf_run *run;
+	struct sheaf_state *state;
+	uint32_t *data[SLICES];
+	size_t n[SLICES];
+	struct sheaf_save *save;        /* whose gates are passed */
+	int64_t step;                   /* that tensors become */
+	atomic_int passed, bad;
+	unsigned seed;
+};
+
+static uint32_t value(int64_t step, int slice, size_t i)
+{
+	return (uint32_t)(step * 2654435761 + slice * 40503 + (int64_t)i);
+}
+
+static void become(struct world *w, int slice, int64_t step)
+{
+	for (size_t i = 0; i < w->n[slice]; i++)
+		w->data[slice][i] = value(step, slice, i);
+}
+
+static size_t differ(const struct world *w, int slice, int64_t step)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < w->n[slice]; i++)
+		n += w->data[slice][i] != value(step, slice, i);
+	return n;
+}
+
+static void world_init(struct world *w, int threads, int images)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+		.copy_threads = threads, .images_max = images };
+	struct sheaf_error err;
+
+	*w = (struct world){ .dir = "gates.XXXXXX", .seed = SEED };
+	CHECK(mkdtemp(w->dir) != NULL);
+	w->state = sheaf_state_new();
+	for (int i = 0; i < SLICES; i++) {
+		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_U32, .ndim = 2 };
+		char name[16];
+
+		w->n[i] = i % 6 == 0 ? LARGE : (size_t)(i * 777 + 1);
+		w->data[i] = malloc(w->n[i] * sizeof(uint32_t));
+		snprintf(name, sizeof(name), "t.%d", i);
+		s.name = name;
+		s.shape[0] = s.count[0] = i % 6 == 0 ? 1024 : 1;
+		s.shape[1] = s.count[1] = (int64_t)w->n[i] / s.shape[0];
+		if (i % 12 == 0) { /* turned */
+			s.stride[0] = 1;
+			s.stride[1] = s.shape[0];
+		}
+		s.data = w->data[i];
+		CHECK_INT(sheaf_state_add(w->state, &s), i);
+	}
+	CHECK_RC(sheaf_run_open(&w->run, w->dir, NULL, &opts, &err), 0, &err);
+}
+
+static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static void world_release(struct world *w)
+{
+	sheaf_run_close(w->run);
+	sheaf_state_free(w->state);
+	for (int i = 0; i < SLICES; i++)
+		free(w->data[i]);
+	(void)nftw(w->dir, drop, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* As an optimizer that goes through the layers in an order of its own. */
+static void *optimizer(void *arg)
+{
+	struct world *w = arg;
+	int from = (int)(rand_r(&w->seed) % SLICES), by = w->step % 2 ? 5 : 7;
+
+	for (int k = 0; k < SLICES; k++) {
+		int i = (from + k * by) % SLICES, rc;
+
+		if (k % 3 == 0)
+			rc = sheaf_save_copied(w->save, i, k % 2);
+		rc = sheaf_save_copied(w->save, i, -1);
+		if (rc != 0)
+			w->bad++;
+		become(w, i, w->step);
+		w->passed++;
+	}
+	return NULL;
+}
+
+static void look(struct world *w, int64_t n)
+{
+	struct sheaf_step *step;
+	struct sheaf_error err;
+
+	CHECK_RC(sheaf_step_open(&step, w->run, n, &err), 0, &err);
+	CHECK_RC(sheaf_step_load(step, w->state, 0, NULL, &err), 0, &err);
+	sheaf_step_close(step);
+	for (int i = 0; i < SLICES; i++)
+		CHECK_INT(differ(w, i, n), 0);
+}
+
+static void train(int threads, int images, uint32_t flags)
+{
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY | flags };
+	struct sheaf_save *before = NULL;
+	struct sheaf_error err;
+	struct world w;
+
+	world_init(&w, threads, images);
+	for (int i = 0; i < SLICES; i++)
+		become(&w, i, 0);
+	for (int64_t n = 0; n < STEPS; n++) {
+		struct sheaf_stat stat = { .size = sizeof(stat) };
+		pthread_t other;
+
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
+		w.step = n + 1;
+		CHECK_INT(pthread_create(&other, NULL, optimizer, &w), 0);
+		if (before) /* while the other copies and asks */
+			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
+		CHECK_INT(sheaf_save_stat(w.save, &stat), 0);
+		(void)sheaf_save_wait(w.save, 0);
+		pthread_join(other, NULL);
+		sheaf_save_free(before);
+		before = w.save;
+	}
+	CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
+	sheaf_save_free(before);
+	CHECK_INT(w.bad, 0);
+	for (int64_t n = 0; n < STEPS; n++)
+		look(&w, n);
+	printf("# %d threads, %d images: %d steps, %d gates\n", threads, images, (int)STEPS,
+	       (int)w.passed);
+	world_release(&w);
+}
+
+TEST(tensors_change_behind_their_gates_and_no_step_knows) { train(1, 0, 0); }
+TEST(several_threads_copy_and_no_step_knows) { train(3, 2, SHEAF_CHECK); }
+TEST(one_image_is_enough) { train(2, 1, 0); }
+
+/* ---- the end of a save while it is copied ---- */
+
+static int descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static int threads(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	int n = -2;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+TEST(saves_freed_while_they_are_copied_leave_nothing)
+{
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_error err;
+	struct world w;
+	int fds = 0;
+
+	world_init(&w, 2, 2);
+	for (int64_t n = 0; n < 30; n++) {
+		for (int i = 0; i < SLICES; i++)
+			become(&w, i, n);
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
+		for (int i = 0; i < n % 5; i++)
+			CHECK_INT(sheaf_save_copied(w.save, SLICES - 1 - i, -1), 0);
+		if (n % 3 == 0)
+			(void)sheaf_save_fail(w.save, "not wanted");
+		sheaf_save_free(w.save);
+		if (n == 4)
+			fds = descriptors();
+	}
+	CHECK(descriptors() <= fds);
+	CHECK(threads() <= 1 + 4 + 1); /* this one, those that write, the ring's */
+	world_release(&w);
+}
+
+/* A child frees what it was born with; the parent's save knows nothing of it. */
+TEST(a_forked_child_lets_a_lazy_save_alone)
+{
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_error err;
+	struct world w;
+	int status;
+	pid_t pid;
+
+	world_init(&w, 1, 2);
+	for (int i = 0; i < SLICES; i++)
+		become(&w, i, 5);
+	for (int64_t n = 0; n < 4; n++) {
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
+		pid = fork();
+		if (pid == 0) {
+			int bad = sheaf_save_copied(w.save, 0, -1) != SHEAF_EINVAL;
+
+			sheaf_save_free(w.save);
+			sheaf_state_free(w.state);
+			sheaf_run_close(w.run);
+			_exit(bad);
+		}
+		CHECK(waitpid(pid, &status, 0) == pid);
+		CHECK_INT(status, 0);
+		for (int i = 0; i < SLICES; i++)
+			CHECK_INT(sheaf_save_copied(w.save, i, -1), 0);
+		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+		sheaf_save_free(w.save);
+	}
+	world_release(&w);
+}
