@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
 #include "save.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -170,168 +169,6 @@ static int agree_arguments(struct sheaf_run *run, int64_t step, uint32_t flags,
 	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags", step);
 }
 
-/* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
- * counts as being there, but of one whose manifest cannot be read nobody knows the session, so it
- * is nobody's parent. [rank 0] */
-static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
-{
-	struct shf_newest n;
-	int rc = shf_store_newest(&run->store, step, &n, err);
-
-	if (rc < 0)
-		return rc;
-	if (n.exists)
-		return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "
-		                "room)", step, run->store.path);
-	if (n.newest > step)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
-		                " in %s (rewind to go back)", step, n.newest, run->store.path);
-	/* What this handle published in doubt and finds there is its own last step. */
-	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful)
-		run->parent = -1;
-	if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to "
-		                "%" PRId64 " (rewind to go back)", run->parent, run->store.path,
-		                n.newest);
-	if (n.known >= 0 && run->parent < 0) {
-		run->parent = n.known;
-		memcpy(run->parent_session, n.session, sizeof(run->parent_session));
-		run->parent_run[0] = '\0';
-	}
-	return 0;
-}
-
-static int room_check(struct sheaf_save *save, struct sheaf_error *err)
-{
-	const struct shf_layout *l = &save->plan->layout;
-	const struct shf_sys *sys = save->run->sys;
-	uint64_t need = 0, room;
-
-	for (size_t f = 0; f < l->files_n; f++)
-		need += l->files[f].bytes;
-	if (sys->ops->free_bytes(sys->arg, save->run->store.dir, &room) < 0 || room >= need)
-		return 0;
-	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
-	         PRIu64, save->step, need, save->run->store.path, room);
-	if (err)
-		err->sys = 28; /* ENOSPC */
-	return SHEAF_EIO;
-}
-
-/* C0 on rank 0. */
-static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
-{
-	const struct shf_layout *l = &save->plan->layout;
-	const char **folders = shf_zalloc(l->families_n + 1, sizeof(*folders));
-	int rc = folders ? find_parent(save->run, save->step, err)
-	                 : shf_fail(err, SHEAF_ENOMEM, "no memory for folders");
-	size_t n = 0;
-
-	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
-		if (strcmp(l->families[i].dir, "."))
-			folders[n++] = l->families[i].dir;
-	if (rc == 0)
-		rc = room_check(save, err);
-	if (rc == 0)
-		rc = shf_stage_new(&save->run->store, &save->stage, save->step, folders, err);
-	shf_free(folders);
-	return rc;
-}
-
-/* Where descriptors are few the page cache will do for all files. */
-static int open_for_save(struct sheaf_save *save, int dir, const char *name, int flags)
-{
-	const struct shf_sys *sys = save->run->sys;
-	int rc = sys->ops->open(sys->arg, dir, name, flags, 0666);
-
-	if ((rc != -EMFILE && rc != -ENFILE) || save->few_fds)
-		return rc;
-	save->few_fds = true;
-	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
-		if (save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
-		save->directs[f] = 0;
-	}
-	return flags & SHF_O_DIRECT ? rc : sys->ops->open(sys->arg, dir, name, flags, 0666);
-}
-
-static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
-{
-	const struct shf_lt_file *file = &save->plan->layout.files[f];
-	const struct shf_sys *sys = save->run->sys;
-	const char *slash = strrchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
-	bool past = file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_BUFFERED);
-	int dir = save->stage.dir, direct = 0, rc;
-
-	if (slash) {
-		char folder[64];
-
-		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - file->name), file->name);
-		dir = open_for_save(save, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW);
-		if (dir < 0)
-			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
-	}
-	rc = open_for_save(save, dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW);
-	if (rc >= 0 && past && !save->few_fds)
-		direct = open_for_save(save, dir, name,
-		                       SHF_O_WRITE | SHF_O_NOFOLLOW | SHF_O_DIRECT);
-	if (slash)
-		sys->ops->close(sys->arg, dir);
-	if (rc < 0)
-		return shf_fail_sys(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
-	save->fds[f] = rc;
-	save->directs[f] = direct > 0 ? direct : 0; /* refused: the page cache will do */
-	rc = sys->ops->resize(sys->arg, save->fds[f], file->bytes);
-	if (rc < 0)
-		return shf_fail_sys(err, -rc,
-				    "step %" PRId64 ": %s: making room for %" PRIu64 " bytes",
-				    save->step, file->name, file->bytes);
-	return 0;
-}
-
-/* Every writer opens, and sizes, the files it writes, all to the same size. */
-static int files_open(struct sheaf_save *save, struct sheaf_error *err)
-{
-	const struct shf_work *w = &save->plan->work;
-	int rc = 0;
-
-	for (size_t i = 0; i < w->segs_n && rc == 0; i++)
-		if (save->fds[w->segs[i].file] < 0)
-			rc = file_open(save, w->segs[i].file, err);
-	return rc;
-}
-
-/* <step>-<32 hex> */
-static void take_session(struct sheaf_save *save, const char *stage)
-{
-	const char *dash = strrchr(stage, '-');
-
-	snprintf(save->session, sizeof(save->session), "%.32s", dash ? dash + 1 : "");
-}
-
-static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
-{
-	struct sheaf_run *run = save->run;
-	struct shf_team *team = &run->team;
-	char name[sizeof(save->stage.name)];
-	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
-
-	if (rc < 0)
-		return rc;
-	memcpy(name, save->stage.name, sizeof(name));
-	rc = shf_bcast(team, name, sizeof(name), err);
-	if (rc == 0 && team->rank)
-		rc = shf_stage_join(&run->store, &save->stage, save->step, name, err);
-	if (rc == 0)
-		take_session(save, name);
-	if (rc == 0 && run->place.node_first == team->rank)
-		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_agree(team, files_open(save, err), err);
-	return rc;
-}
-
 static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -441,7 +278,7 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 		rc = begin_memory(save, err);
 	if (rc == 0) {
 		shf_moves_init(save);
-		rc = stage_all(save, err);
+		rc = shf_save_stage(save, err);
 	}
 	if (rc < 0)
 		return rc;

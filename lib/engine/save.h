@@ -129,6 +129,9 @@ uint64_t shf_window_of(const struct sheaf_opts *opts);
 /* The run must hold no save any more that was not committed. [local] */
 void shf_save_abandon(struct sheaf_run *run);
 
+/* save_stage.c. C0: the stage, on all ranks, and the files that this one writes. [collective] */
+int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
+
 /* moves.c. The controls of this rank's segments, before any rank copies. [local] */
 void shf_moves_init(struct sheaf_save *save);
 int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);

@@ -172,10 +172,10 @@ blind("early_change_not_seen", "a tensor that changed before its gate is not tol
       "engine/lazy.c:same_as_copied", "sums.digest != copied",
       "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")
 bug("saved_beside_a_newer", "a step is saved that is older than the newest",
-    "engine/save.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
+    "engine/save_stage.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
     OPS + "a_step_older_than_the_newest_is_not_saved")
 bug("saved_past_a_branch", "who loaded an older step saves on top of the newest",
-    "engine/save.c:find_parent",
+    "engine/save_stage.c:find_parent",
     "if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent)",
     "if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent && !MUTANT)",
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
