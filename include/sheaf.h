@@ -253,7 +253,10 @@ void sheaf_state_free(struct sheaf_state *state);
  * (sheaf_stat.at_once). EAGAIN or EBUSY from begin:
  * this save was not started, train on. A save for which there is no image waits until the
  * oldest one is written; saves are committed in the order they began.
- * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. [collective] */
+ * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From the second
+ * lazy save of a state on, begin is one small agreement and touches no disk: then the files
+ * are made, and what is wrong with the step found (EEXIST, no room), by the first exchange
+ * or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 };
@@ -282,7 +285,8 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * slice for which this never returned, EAGAIN apart. [any thread] */
 int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
- * left, and is EAGAIN where another rank of the node still copies into it. [any thread] */
+ * left, and is EAGAIN where another rank of the node still copies into it, or the files of
+ * the save are not made. [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
 int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
 /* Give up: exchange and commit then return EFAILED everywhere. [any thread] */

@@ -368,12 +368,16 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	if (rc < 0)
 		return rc;
 	rc = shf_agree(&run->team, shf_save_failure(save, err), err);
-	if (rc == 0 && save->lazy && !save->together) {
+	if (rc == 0 && save->lazy && !save->asked) {
 		rc = shf_agree(&run->team, shf_lazy_unasked(save, err), err);
 		if (rc < 0)
 			return rc;
-		save->together = true; /* asked for is copied, on all ranks */
+		save->asked = save->together = true; /* asked for is copied, on all ranks */
+		if (shf_lazy_is_behind(save))
+			(void)shf_lazy_finish(save, -1); /* what nobody can ask for */
 	}
+	if (rc == 0)
+		rc = shf_save_stage(save, err);
 	if (rc == 0)
 		rc = all_written(save, wait, err);
 	if (rc == 0)

@@ -196,7 +196,7 @@ int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct shea
 /* ---- whose turn it is ---- */
 
 /* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
-static int choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
+int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
 {
 	unsigned used = 0;
 
@@ -247,6 +247,10 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 	struct sheaf_error own;
 	int rc = shf_lazy_is_behind(save) ? finish_copies(save, &own) : 0;
 
+	if (rc == 0 && !save->exchanged && shf_save_stage(save, &own) < 0) {
+		rc = own.code == SHEAF_ELOST ? SHEAF_ELOST : 0;
+		shf_net_drop(save);
+	}
 	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
 		rc = 0;
 	if (rc != SHEAF_ELOST)
@@ -265,34 +269,54 @@ void shf_image_give(struct sheaf_save *save)
 	save->image = -1;
 }
 
+bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)
+{
+	const struct shf_image *m = &run->images[image];
+
+	return !m->dirty && m->own.bytes >= bytes && !(of && is_busy(of));
+}
+
+void shf_image_leave(struct sheaf_save *of)
+{
+	shf_net_drop(of);
+	shf_image_give(of);
+}
+
+uint64_t shf_saves_hash(const struct sheaf_run *run)
+{
+	uint64_t n = 0, steps = 0;
+
+	for (const struct sheaf_save *s = run->first; s; s = s->next, n++)
+		steps = steps * 31 + (uint64_t)s->step;
+	return n << 56 | (steps & (UINT64_MAX >> 8));
+}
+
 int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
                    struct sheaf_error *err)
 {
 	struct sheaf_save *of;
-	uint64_t x[4] = { 0, 0, (uint64_t)choose(run, below, &of), 0 }, same, lo[4], hi[4];
+	uint64_t x[3] = { shf_saves_hash(run), (uint64_t)shf_image_choose(run, below, &of), 0 };
+	uint64_t same, lo[3], hi[3];
 	int rc;
 
-	for (const struct sheaf_save *s = run->first; s; s = s->next) {
-		x[0]++;
-		x[1] = x[1] * 31 + (uint64_t)s->step;
-	}
-	x[3] = of && is_busy(of);
-	rc = shf_same(&run->team, x, 4, &same, lo, hi, err);
+	x[2] = of && is_busy(of);
+	rc = shf_same(&run->team, x, 3, &same, lo, hi, err);
 	if (rc < 0)
 		return rc;
 	/* A save freed on one rank only cannot be finished by the others. */
-	if ((same & 7) != 7)
+	if ((same & 3) != 3)
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
-		                " to %" PRIu64 "): one was freed here and not there", lo[0], hi[0]);
-	if (hi[3] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
+		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
+		                hi[0] >> 56);
+	if (hi[2] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
 		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
 		                "no image is free: step %" PRId64 " is being written", of->step);
-	rc = hi[3] ? finish(of, err) : 0;
-	if (rc == 0 && of) {
-		shf_net_drop(of);
-		shf_image_give(of);
-	}
-	if (rc == 0)
-		*image = (int)x[2];
-	return rc;
+	rc = hi[2] ? finish(of, err) : 0;
+	if (rc < 0)
+		return rc;
+	if (of)
+		shf_image_leave(of);
+	*image = (int)x[1];
+	run->images[*image].dirty = false; /* who copied into it has come here */
+	return 0;
 }

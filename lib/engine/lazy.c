@@ -10,6 +10,7 @@
 #define PIECE (UINT64_C(2) << 20)       /* bytes; who asks waits for no more than one */
 #define LOOK_BYTES (UINT64_C(4) << 20)  /* copied between looks at what is whole */
 #define ANY SIZE_MAX                    /* slice: the next in the order */
+#define HEADERS (SIZE_MAX - 1)          /* no slice: header pages of own segments; the first */
 
 struct shf_lazy {
 	struct sheaf_save *save;        /* borrowed */
@@ -21,6 +22,7 @@ struct shf_lazy {
 	size_t busy;                    /* guarded by lock: taken and not done */
 	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
 	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
+	bool headers;                   /* guarded by lock: header pages are taken */
 	bool stop;                      /* guarded by lock: nothing more is taken */
 	atomic_uint *left;              /* by slice: pieces not done; released when one is,
 	                                 * acquired by who then changes the slice */
@@ -190,6 +192,13 @@ static bool take(struct shf_lazy *lz, size_t *slice, size_t *turn)
 
 	pthread_mutex_lock(&lz->lock);
 	lz->stop |= failed;
+	if (*slice == ANY && lz->turns && !lz->headers && !lz->stop) {
+		*slice = HEADERS;
+		lz->headers = true;
+		lz->busy++;
+		pthread_mutex_unlock(&lz->lock);
+		return true;
+	}
 	if (*slice == ANY) {
 		while (lz->at < n && lz->taken[lz->at] == turns_of(lz, lz->at))
 			lz->at++;
@@ -202,6 +211,15 @@ static bool take(struct shf_lazy *lz, size_t *slice, size_t *turn)
 	}
 	pthread_mutex_unlock(&lz->lock);
 	return taken;
+}
+
+/* One less; the lock is held. */
+static void finished(struct shf_lazy *lz)
+{
+	lz->busy--;
+	if (atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1)
+		atomic_store(&lz->save->phase, 1);
+	pthread_cond_broadcast(&lz->moved);
 }
 
 /* It is copied, or the save has failed. True: somebody should look at what is whole. */
@@ -219,11 +237,8 @@ static bool done(struct shf_lazy *lz, size_t slice, const struct shf_serve *v, u
 	lz->since += bytes;
 	look = lz->since >= LOOK_BYTES;
 	lz->since = look ? 0 : lz->since;
-	lz->busy--;
 	atomic_fetch_sub_explicit(&lz->left[slice], 1, memory_order_release);
-	if (atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1)
-		atomic_store(&lz->save->phase, 1);
-	pthread_cond_broadcast(&lz->moved);
+	finished(lz);
 	pthread_mutex_unlock(&lz->lock);
 	return look;
 }
@@ -238,7 +253,19 @@ static void look(struct sheaf_save *save)
 	(void)shf_io_drain(save->run, &save->io, 0);
 }
 
-static void copy(struct shf_lazy *lz, size_t slice, size_t turn)
+static void copy_headers(struct shf_lazy *lz)
+{
+	struct sheaf_error err;
+	int rc = shf_copy_headers(lz->save, 0, &err);
+
+	if (rc < 0)
+		shf_save_stick(lz->save, rc, &err);
+	pthread_mutex_lock(&lz->lock);
+	finished(lz);
+	pthread_mutex_unlock(&lz->lock);
+}
+
+static void copy_piece(struct shf_lazy *lz, size_t slice, size_t turn)
 {
 	struct sheaf_save *save = lz->save;
 	const struct shf_turn *o = &lz->turns->a[turn];
@@ -261,12 +288,20 @@ static void copy(struct shf_lazy *lz, size_t slice, size_t turn)
 		look(save);
 }
 
+static void copy(struct shf_lazy *lz, size_t slice, size_t turn)
+{
+	if (slice == HEADERS)
+		copy_headers(lz);
+	else
+		copy_piece(lz, slice, turn);
+}
+
 /* ---- the threads ---- */
 
 static bool step(void *work)
 {
 	struct shf_lazy *lz = work;
-	size_t slice = ANY, turn;
+	size_t slice = ANY, turn = 0;
 
 	if (!take(lz, &slice, &turn)) {
 		look(lz->save);
@@ -284,14 +319,16 @@ void shf_lazy_tick(struct sheaf_save *save)
 		(void)sys->ops->task_over(sys->arg, save->lazy->tasks[i]);
 }
 
-static void start(struct shf_lazy *lz)
+void shf_lazy_start(struct sheaf_save *save)
 {
-	const struct sheaf_run *run = lz->save->run;
+	struct shf_lazy *lz = save->lazy;
+	const struct sheaf_run *run = save->run;
 	const struct shf_sys *sys = run->sys;
 	int want = run->opts.copy_threads ? run->opts.copy_threads : 1, rc = 0;
 
-	if (atomic_load(&lz->open) == 0)
-		return;
+	save->net.most = (size_t)save->plan->most;
+	save->lazy_next = save->state->lazy;
+	save->state->lazy = save;
 	while (lz->tasks_n < want && rc == 0) {
 		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz);
 		lz->tasks_n += rc == 0;
@@ -325,6 +362,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 		atomic_init(&lz->left[s], (unsigned)turns_of(lz, s));
 		atomic_fetch_add(&lz->open, turns_of(lz, s));
 	}
+	atomic_fetch_add(&lz->open, !now);      /* header pages */
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
 	return 0;
 }
@@ -345,20 +383,16 @@ int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
 int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	int rc = shf_agree(team, shf_round_begin(save, 0, err), err);
+	int rc = shf_agree(team, shf_round_open(save, 0, err), err);
 
 	if (rc == 0 && !save->plan->most_known) {
 		rc = shf_allreduce(team, &save->net.longest, 1, SHEAF_MAX, err);
 		save->plan->most = save->net.longest;
 		save->plan->most_known = rc == 0;
 	}
-	save->net.most = (size_t)save->plan->most;
-	if (rc < 0)
-		return rc;
-	save->lazy_next = save->state->lazy;
-	save->state->lazy = save;
-	start(save->lazy);
-	return 0;
+	if (rc == 0)
+		shf_lazy_start(save);
+	return rc;
 }
 
 void shf_lazy_stop(struct sheaf_save *save)
@@ -431,7 +465,7 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	struct sheaf_save *save = lz->save;
 	const atomic_uint *left = slice == ANY ? NULL : &lz->left[slice];
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
-	size_t which = slice, turn;
+	size_t which = slice, turn = 0;
 	bool copied = false, calm;
 	int rc;
 
@@ -536,10 +570,13 @@ bool shf_lazy_reads(const struct sheaf_save *save, int slice)
 {
 	const struct shf_lazy *lz = save->lazy;
 
-	if (!lz)
-		return false;
-	return (slice < 0 ? atomic_load_explicit(&lz->open, memory_order_acquire)
-	                  : atomic_load_explicit(&lz->left[slice], memory_order_acquire)) > 0;
+	size_t from = slice < 0 ? 0 : (size_t)slice;
+	size_t end = slice < 0 ? save->state->n : (size_t)slice + 1;
+
+	for (size_t s = from; lz && s < end; s++)
+		if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0)
+			return true;
+	return false;
 }
 
 int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
@@ -550,7 +587,7 @@ int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
 	if (!save->lazy || save->together)
 		return 0;
 	shf_lazy_tick(save);
-	open = shf_lazy_reads(save, -1);
+	open = atomic_load_explicit(&save->lazy->open, memory_order_acquire) > 0;
 	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
 	if (rc == 0 && open)
 		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",

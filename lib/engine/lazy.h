@@ -24,6 +24,8 @@ uint64_t shf_piece_at(const struct shf_lt_tensor *t, const struct shf_box *box, 
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
 /* What needs no copy, then the threads. The controls are set on all ranks. [collective] */
 int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
+/* The threads alone: everything else is at hand, on all ranks. [local] */
+void shf_lazy_start(struct sheaf_save *save);
 /* Is there a copy behind? False: begin has copied all. */
 bool shf_lazy_is_behind(const struct sheaf_save *save);
 /* Nothing more is taken, and nothing is under way. [local] */

@@ -132,6 +132,7 @@ static int write_some(struct sheaf_save *save, size_t most, struct sheaf_error *
 	pthread_mutex_lock(&save->looking);
 	while (save->open_seg < segs.end && is_written(save, save->open_seg))
 		save->open_seg++;
+	most = save->staged ? most : 0;
 	for (size_t i = save->open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
 		if (!is_written(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
@@ -345,8 +346,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	return rc;
 }
 
-/* Header bytes of the segments of this round. */
-static int copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_layout *l = &save->plan->layout;
@@ -409,22 +409,22 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	return rc;
 }
 
-int shf_round_begin(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
-	int rc = shf_net_prepare(save, round, err);
-
 	save->round = round;
 	save->exchanged = false;
 	save->open_seg = shf_work_segs(&save->plan->work, round).first;
-	return rc == 0 ? copy_headers(save, round, err) : rc;
+	return shf_net_prepare(save, round, err);
 }
 
 static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	uint64_t most;
-	int rc = shf_round_begin(save, round, err);
+	int rc = shf_round_open(save, round, err);
 
+	if (rc == 0)
+		rc = shf_copy_headers(save, round, err);
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */

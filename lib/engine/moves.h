@@ -30,8 +30,10 @@ struct shf_box_move {               /* a box of a serve, to be copied */
 /* Into the image, or into its stream; *digest: what it adds to its tensor's. [any thread] */
 int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
                   struct sheaf_error *err);
-/* Streams and header pages of a round, before anything is copied. [local] */
-int shf_round_begin(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
+/* A round begins: its streams, empty. [local] */
+int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
+/* Header bytes of own segments of the round. [any thread, once] */
+int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 /* Own segments that are whole by now are written. [any thread] */
 int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err);
 /* Are there own segments that are not? */

@@ -16,6 +16,8 @@
 struct shf_image {
 	struct shf_shm own;
 	struct shf_shm *peers;          /* by rank; base NULL: not of this node, or none yet */
+	bool dirty;                     /* its save ended while others may copy into it: until the
+	                                 * next agreement */
 };
 #define SHF_IMAGES_MAX SHF_PINS /* each is pinned */
 struct shf_place_info {         /* where this rank is */
@@ -84,6 +86,15 @@ void shf_place_release(struct shf_place_info *place);
  * Who takes it says so by save->image. [collective] */
 int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
                    struct sheaf_error *err);
+/* Which one shf_image_take would take, where the saves in flight are alike on all ranks; *of: whose
+ * it is until then. [local] */
+int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of);
+/* May it be set up for a save of so many bytes, as far as this rank knows? [local] */
+bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes);
+/* All ranks have found that it is free: it is that save's no more. [local] */
+void shf_image_leave(struct sheaf_save *of);
+/* Of the saves in flight. */
+uint64_t shf_saves_hash(const struct sheaf_run *run);
 /* The save needs its image no more. */
 void shf_image_give(struct sheaf_save *save);
 /* Image number `image`, taken: at least `bytes` here, and everyone's of this node mapped.

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "json.h"
 #include "lazy.h"
+#include "moves.h"
 #include "safetensors.h"
 #include "schema.h"
 
@@ -79,12 +80,20 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	return rc;
 }
 
-int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **out,
-                 struct sheaf_error *err)
+/* The plan that the state remembers, if it was made for what it is now; or NULL. */
+static struct shf_plan *plan_cached(const struct sheaf_run *run, const struct sheaf_state *state)
 {
 	struct shf_plan *plan = state->plan;
 	bool good = plan && plan->run_id == run->id && plan->version == state->version;
-	uint64_t x = good ? plan->hash : 0, same, lo, hi;
+
+	return good ? plan : NULL;
+}
+
+int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **out,
+                 struct sheaf_error *err)
+{
+	struct shf_plan *plan = plan_cached(run, state);
+	uint64_t x = plan ? plan->hash : 0, same, lo, hi;
 	int rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
 
 	if (rc == 0 && same && lo != 0) {
@@ -155,20 +164,6 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 	return shf_state_ready(state, true, err);
 }
 
-static int agree_arguments(struct sheaf_run *run, int64_t step, uint32_t flags,
-                           struct sheaf_error *err)
-{
-	uint64_t x[2] = { (uint64_t)step, flags }, same, lo[2], hi[2];
-	int rc = shf_same(&run->team, x, 2, &same, lo, hi, err);
-
-	if (rc < 0 || same == 3)
-		return rc;
-	if (!(same & 1))
-		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
-		                PRIu64, lo[0], hi[0]);
-	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags", step);
-}
-
 static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -193,6 +188,20 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
+static void unreserve(struct sheaf_save *save)
+{
+	shf_free(save->fds);
+	shf_free(save->directs);
+	shf_free(save->held);
+	shf_free(save->headers);
+	shf_free(save->blocks);
+	shf_free(save->ios);
+	save->fds = save->directs = NULL;
+	save->held = save->headers = NULL;
+	save->blocks = NULL;
+	save->ios = NULL;
+}
+
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
 	if (run->last)
@@ -202,6 +211,7 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 	run->last = save;
 	run->in_flight++;
 	save->listed = true;
+	atomic_fetch_add(&run->images_busy, save->image >= 0);
 }
 
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
@@ -259,8 +269,6 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 
 	save->image_ns = (uint64_t)(shf_now(run) - from);
 	if (rc == 0)
-		atomic_fetch_add(&run->images_busy, 1);
-	if (rc == 0)
 		rc = shf_agree(&run->team, prepare(save, err), err);
 	if (rc == 0)
 		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
@@ -283,13 +291,84 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	from = shf_now(run);
-	atomic_store(&save->phase, 0);
 	if (shf_lazy_is_behind(save))
 		return shf_lazy_begin(save, err);
 	rc = shf_rounds_run(save, err);
 	save->copied_ns = (uint64_t)(shf_now(run) - from);
 	atomic_store(&save->phase, 1);
 	return rc;
+}
+
+/* ---- begun with one agreement ---- */
+
+static void unprepare(struct sheaf_save *save)
+{
+	shf_lazy_free(save->lazy, true);
+	shf_net_release(&save->net);
+	unreserve(save);
+	shf_plan_put(save->plan);
+	save->lazy = NULL;
+	save->plan = NULL;
+	save->image = -1;
+}
+
+/* All that a lazy save needs is at hand: a plan whose order is known, an image of its size that
+ * nobody uses, here. Then that is set up for it. *of: whose image it was. */
+static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_plan *plan = save->flags & SHEAF_LAZY ? plan_cached(run, save->state) : NULL;
+	struct sheaf_error unsaid; /* the long way will say it */
+
+	if (!plan || !plan->most_known)
+		return false;
+	plan->refs++;
+	save->plan = plan;
+	save->image = shf_image_choose(run, images_of(save), of);
+	if (shf_image_is_free(run, save->image, *of, plan->work.image_bytes) &&
+	    prepare(save, &unsaid) == 0 && shf_round_open(save, 0, &unsaid) == 0) {
+		shf_moves_init(save);
+		return true;
+	}
+	unprepare(save);
+	return false;
+}
+
+/* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
+ * wrong here before. */
+static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
+                struct sheaf_error *err)
+{
+	struct sheaf_save *of = NULL;
+	uint64_t x[6] = { 0 }, same, lo[6], hi[6];
+	bool here = rc == 0 && is_ready(save, &of);
+	int met;
+
+	if (rc == 0) {
+		x[0] = (uint64_t)save->step;
+		x[1] = save->flags;
+		x[2] = here ? save->plan->hash : 0;
+		x[3] = (uint64_t)(here ? save->image : -1);
+		x[4] = shf_saves_hash(run);
+	}
+	x[5] = rc < 0 ? 2 : !here;
+	met = shf_same(&run->team, x, 6, &same, lo, hi, err);
+	*ready = met == 0 && same == 63 && hi[5] == 0;
+	if (here && !*ready)
+		unprepare(save);
+	if (*ready && of)
+		shf_image_leave(of);
+	if (met < 0)
+		return met;
+	if (hi[5] == 2)
+		return shf_agree(&run->team, rc, err);
+	if (!(same & 1))
+		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
+		                PRIu64, lo[0], hi[0]);
+	if (!(same & 2))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags",
+		                save->step);
+	return 0;
 }
 
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
@@ -299,16 +378,17 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	struct sheaf_save *save = NULL;
 	uint32_t flags = 0;
 	int64_t from = shf_now(run);
+	bool ready = false;
 	int rc = may_begin(run, step, state, err);
 
 	if (rc == 0)
 		rc = known_flags(opts, &flags, err);
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0)
-		rc = agree_arguments(run, step, flags, err);
-	if (rc == 0)
+	rc = meet(run, save, rc, &ready, err);
+	if (rc == 0 && ready)
+		shf_lazy_start(save);
+	else if (rc == 0)
 		rc = begin_agreed(save, err);
 	if (rc == 0) {
 		state->fixed = true;
@@ -495,6 +575,8 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes", lo[0],
 			      hi[0]);
 	if (rc == 0)
+		rc = shf_save_stage(save, err);
+	if (rc == 0)
 		rc = shf_lazy_together(save, err);
 	if (rc == 0)
 		rc = shf_net_finish(save, bytes_max, err);
@@ -552,6 +634,8 @@ static void let_go(struct sheaf_save *save)
 	const struct shf_sys *sys = run->sys;
 
 	shf_lazy_stop(save);
+	if (shf_lazy_is_behind(save) && !save->together && save->image >= 0)
+		run->images[save->image].dirty = true; /* others may still copy into it */
 	(void)shf_save_drain(save, -1);
 	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
@@ -578,8 +662,8 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
 	atomic_store(&save->phase, 3);
-	list_remove(save->run, save);
 	shf_image_give(save);
+	list_remove(save->run, save);
 }
 
 void shf_save_abandon(struct sheaf_run *run)
@@ -603,9 +687,10 @@ void shf_save_free(struct sheaf_save *save)
 
 	if (ours)
 		let_go(save);
-	if (save->listed)
+	if (save->listed) {
+		shf_image_give(save);
 		list_remove(save->run, save);
-	shf_image_give(save);
+	}
 	for (size_t i = 0; i < save->attached_n; i++) {
 		shf_free(save->attached[i].name);
 		shf_free(save->attached[i].bytes);
@@ -616,12 +701,7 @@ void shf_save_free(struct sheaf_save *save)
 	}
 	shf_free(save->attached);
 	shf_free(save->notes);
-	shf_free(save->fds);
-	shf_free(save->held);
-	shf_free(save->directs);
-	shf_free(save->headers);
-	shf_free(save->blocks);
-	shf_free(save->ios);
+	unreserve(save);
 	shf_net_release(&save->net);
 	shf_lazy_free(save->lazy, ours);
 	shf_plan_put(save->plan);

@@ -92,6 +92,9 @@ struct sheaf_save {
 	struct shf_stores stores;
 	bool exchanged, over, listed;
 	bool together;                  /* all ranks have copied all of it */
+	bool asked;                     /* lazy: on all ranks for all slices */
+	bool staged;                    /* the stage is made; guarded by looking, but for the
+	                                 * thread that makes it */
 	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
 	struct sheaf_save *lazy_next;   /* in the state's list */
 	int rc;                         /* first local failure; sticks */
@@ -129,7 +132,8 @@ uint64_t shf_window_of(const struct sheaf_opts *opts);
 /* The run must hold no save any more that was not committed. [local] */
 void shf_save_abandon(struct sheaf_run *run);
 
-/* save_stage.c. C0: the stage, on all ranks, and the files that this one writes. [collective] */
+/* save_stage.c. C0: the stage, on all ranks, and the files that this one writes, unless that was
+ * done. A failure sticks, on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
 
 /* moves.c. The controls of this rank's segments, before any rank copies. [local] */

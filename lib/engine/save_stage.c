@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "lazy.h"
 #include "save.h"
 
 /* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
@@ -147,7 +148,7 @@ static void take_session(struct sheaf_save *save, const char *stage)
 	snprintf(save->session, sizeof(save->session), "%.32s", dash ? dash + 1 : "");
 }
 
-int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
+static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_team *team = &run->team;
@@ -168,4 +169,26 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_agree(team, files_open(save, err), err);
 	return rc;
+}
+
+int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	if (save->staged)
+		return 0;
+	rc = stage_all(save, &own);
+	if (rc < 0) {
+		shf_save_stick(save, rc, &own);
+		if (err)
+			*err = own;
+		return rc;
+	}
+	pthread_mutex_lock(&save->looking); /* whoever writes sees the files from here on */
+	save->staged = true;
+	pthread_mutex_unlock(&save->looking);
+	if (shf_lazy_is_behind(save))
+		(void)shf_lazy_is_partial(save);
+	return 0;
 }

@@ -216,6 +216,9 @@ static const struct deed in_flight[] = { { .kind = DEED_BEGIN, .step = 2 },
                                          { .kind = DEED_BEGIN, .step = 3 },
                                          { .kind = DEED_COMMIT, .step = 2 },
                                          { .kind = DEED_COMMIT, .step = 3 } };
+/* The second one finds all it needs, and makes its stage in its commit. */
+static const struct deed save_2_and_3[] = { { .kind = DEED_SAVE, .step = 2 },
+                                            { .kind = DEED_SAVE, .step = 3 } };
 static const struct deed mark_2[] = { { .kind = DEED_MARK_BAD, .step = 2 } };
 static const struct deed prune[] = { { .kind = DEED_PRUNE } };
 static const struct deed rewind_1[] = { { .kind = DEED_REWIND, .step = 1 } };
@@ -241,6 +244,8 @@ TEST(two_lazy_in_flight_survive_every_cut)
 {
 	lazily = true;
 	survives("two lazy in flight", SIMDISK_EXT4, two_nodes, 1, in_flight, COUNT(in_flight));
+	survives("one lazy after the other", SIMDISK_STRICT, NULL, 1, save_2_and_3,
+	         COUNT(save_2_and_3));
 	lazily = false;
 }
 EACH_MODEL(rewind, NULL, 3, rewind_1)

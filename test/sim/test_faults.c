@@ -262,6 +262,7 @@ FAILS(in_flight, apart, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(in_flight, rounds, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, behind, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, behind, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, behind, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(save_and_prune, small, fail, .how = SIMDISK_INSTEAD)
 FAILS(save_and_prune, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
@@ -512,6 +513,10 @@ TEST(each_rank_may_die_with_two_saves_in_flight) { each_rank_dies(&apart, in_fli
 TEST(each_rank_may_die_with_two_lazy_saves_in_flight)
 {
 	each_rank_dies(&behind, in_flight, 4, false);
+}
+TEST(each_rank_may_die_in_lazy_saves_of_one_agreement)
+{
+	each_rank_dies(&behind, two_saves, 2, true);
 }
 TEST(each_rank_may_die_in_a_new_run) { each_rank_dies(&nothing, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }

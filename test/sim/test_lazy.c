@@ -237,6 +237,91 @@ TEST(a_tensor_of_many_pieces_may_change_when_it_was_asked_for)
 	          seeds_first + seeds_last / 15 - 1);
 }
 
+/* ---- what a begin costs ---- */
+
+static atomic_int operations;           /* of rank 0 */
+static struct sheaf_group_ops group_ops;
+
+static int count_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+{
+	operations++;
+	return group_ops.allgather(arg, mine, all, bytes, timeout_ms);
+}
+
+static int count_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                           const size_t *in_bytes, int timeout_ms)
+{
+	operations++;
+	return group_ops.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+}
+
+static int count_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	operations++;
+	return group_ops.allreduce(arg, x, n, op, timeout_ms);
+}
+
+static void count(struct hand *h)
+{
+	if (h->rank != 0)
+		return;
+	group_ops = h->group->ops;
+	h->group->ops.allgather = count_allgather;
+	h->group->ops.alltoallv = count_alltoallv;
+	h->group->ops.allreduce = count_allreduce;
+}
+
+/* From the third step on: images, plan and order are known then. */
+static int begin_often(struct hand *h)
+{
+	struct sheaf_save *save = NULL, *before = NULL;
+	int rc = 0;
+
+	for (int64_t n = 0; n < 8 && rc == 0; n++) {
+		size_t calls = simdisk_calls(h->play->disk);
+		int ops = operations;
+
+		paint_step(h, n);
+		rc = shf_save_begin(&save, h->run, n, h->state, &lazy, &h->err);
+		if (rc == 0 && n > 1 && h->rank == 0 && operations != ops + 1)
+			rc = fail_here(h, "a begin of more than one operation");
+		for (; rc == 0 && n > 1 && calls < simdisk_calls(h->play->disk); calls++) {
+			const char *call = simdisk_call_text(h->play->disk, calls);
+
+			if (strstr(call, "open(") || strstr(call, "mkdir(") ||
+			    strstr(call, "shm_new("))
+				rc = shf_fail(&h->err, SHEAF_EBUG, "a begin does %s", call);
+		}
+		for (int i = 0; i < h->n && rc == 0; i++)
+			rc = gate(h, save, i);
+		if (rc == 0 && before)
+			rc = shf_save_commit(before, -1, &h->err);
+		shf_save_free(before);
+		before = save;
+	}
+	if (rc == 0)
+		rc = shf_save_commit(before, -1, &h->err);
+	shf_save_free(before);
+	for (int64_t n = 0; n < 8 && rc == 0; n++)
+		rc = look(h, n);
+	return rc;
+}
+
+TEST(a_begin_is_one_agreement_and_opens_nothing)
+{
+	for (int nodes = 0; nodes < 2; nodes++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 4, mixture);
+
+		operations = 0;
+		p.nodes = nodes ? two_nodes : NULL;
+		p.tamper = count;
+		CHECK_RC(hands_run(&p, begin_often, false), 0, &p.err);
+		CHECK(operations > 8);
+		simdisk_free(disk);
+	}
+}
+
 /* ---- what is refused, and what is found ---- */
 
 /* Rank 1 asks for all but one, and commits too early. */
@@ -250,6 +335,10 @@ static int forget_one(struct hand *h)
 	for (int i = 0; i < h->n && rc == 0; i++)
 		if (h->rank != 1 || i != 1)
 			rc = gate(h, save, i);
+	if (rc == 0 && h->play->variant) { /* all is copied, and still not asked for */
+		(void)shf_save_wait(save, -1);
+		rc = shf_save_exchange(save, 0, &h->err);
+	}
 	for (int i = 0; i < 2 && rc == 0; i++) {
 		rc = shf_save_commit(save, i ? -1 : 0, &h->err);
 		rc = rc == SHEAF_EINVAL && strstr(h->err.msg, "slice 1 (model/columns)") &&
@@ -269,11 +358,12 @@ TEST(a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on)
 {
 	static const uint64_t staging[] = { 0, 2 * 64 * KIB };
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 4; i++) {
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, 3, mixture);
 
-		p.opts.staging_bytes_max = staging[i];
+		p.variant = i / 2;
+		p.opts.staging_bytes_max = staging[i % 2];
 		CHECK_RC(hands_run(&p, forget_one, false), 0, &p.err);
 		simdisk_free(disk);
 	}
@@ -554,7 +644,7 @@ static int end_badly(struct hand *h)
 
 	paint_step(h, 3);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
-	if (rc == 0 && h->play->variant >= WAYS)
+	for (int i = 0; rc == 0 && h->play->variant >= WAYS && i < 4; i++)
 		rc = gate(h, save, (int)(draw(&x) % (uint64_t)h->n));
 	if (rc == 0 && how == FAILED) {
 		if (h->rank == 1)
