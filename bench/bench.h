@@ -17,9 +17,9 @@ struct bench_opts {
 	double gb;
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
-	int64_t timeout_ms, keep_last, rounds;
+	int64_t timeout_ms, keep_last, rounds, images, copy_threads;
 	uint64_t seed;
-	bool adam, lenient, convert, json, help, on_line, unverified;
+	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy;
 };
 /* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);

@@ -40,6 +40,9 @@ const char bench_usage[] =
 	"                         load: step S again and again, the first and last time checked\n"
 	"  --on-line              a round waits for a line on standard input\n"
 	"  --unverified           load without looking at any checksum\n"
+	"  --async                save: a step is committed when the next ones have begun\n"
+	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
+	"  --images N, --copy-threads N   of --async (2), of --lazy (1)\n"
 	"  --json                 events on stdout;  --events FILE  append them there\n"
 	"\n"
 	"Exit 0; 1 values are wrong, or ECORRUPT, EDIVERGED, ELAYOUT, EFORMAT; 2 all else.\n";
@@ -81,6 +84,10 @@ static const struct opt {
 	{ "keep-last", INT, AT(keep_last), 1, INT32_MAX, ALL },
 	{ "rounds", INT, AT(rounds), 1, 1000000000, BENCH_SAVE | BENCH_LOAD },
 	{ "on-line", FLAG, AT(on_line), 0, 0, BENCH_SAVE | BENCH_LOAD },
+	{ "async", FLAG, AT(async), 0, 0, BENCH_SAVE },
+	{ "lazy", FLAG, AT(lazy), 0, 0, BENCH_SAVE },
+	{ "images", INT, AT(images), 1, 8, BENCH_SAVE },
+	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE },
 	{ "unverified", FLAG, AT(unverified), 0, 0, BENCH_LOAD },
 	{ "lenient", FLAG, AT(lenient), 0, 0, ALL },
 	{ "convert", FLAG, AT(convert), 0, 0, ALL },
@@ -247,6 +254,18 @@ static int check_rounds(struct bench_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+static int check_async(struct bench_opts *o, struct sheaf_error *err)
+{
+	if (!o->async && (o->lazy || o->images))
+		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --async",
+			       o->lazy ? "lazy" : "images");
+	if (!o->lazy && o->copy_threads)
+		return wl_fail(err, SHEAF_EINVAL, "--copy-threads: is for --lazy");
+	if (o->async && !o->images)
+		o->images = 2;
+	return 0;
+}
+
 static int check_gb(struct bench_opts *o, struct sheaf_error *err)
 {
 	char *end;
@@ -297,6 +316,8 @@ int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_e
 			rc = check_step(&made, err);
 		if (rc == 0)
 			rc = check_rounds(&made, err);
+		if (rc == 0)
+			rc = check_async(&made, err);
 		if (rc == 0)
 			rc = check_gb(&made, err);
 		if (rc == 0)

@@ -78,6 +78,8 @@ static int run_open(const struct bench *b, uint32_t flags, struct sheaf_run **ru
 		.io_threads = (int32_t)o->io_threads,
 		.timeout_ms = (int32_t)o->timeout_ms,
 		.keep_last = (int32_t)o->keep_last,
+		.images_max = (int32_t)o->images,
+		.copy_threads = (int32_t)o->copy_threads,
 		.log = log_line,
 		.arg = (void *)(uintptr_t)b,
 	};
@@ -172,12 +174,34 @@ static int measured(const struct bench *b, struct measure *m, int64_t round, con
 	return rc;
 }
 
+/* Other copies are a part of begin. */
+static uint64_t gates_ns(const struct bench *b, const struct sheaf_stat *stat)
+{
+	return b->o->lazy && !stat->at_once ? stat->copied_ns : 0;
+}
+
+/* What --async adds to an event: where the caller was blocked, on the rank that was so longest. */
+static int stalled(const struct bench *b, const struct sheaf_stat *stat, json_t *event,
+		   struct sheaf_error *err)
+{
+	uint64_t ns[5] = { stat->begin_ns, stat->image_ns, stat->exchange_ns, stat->commit_ns,
+			   gates_ns(b, stat) };
+	int rc = b->o->async ? bench_reduce(&b->comm, ns, 5, MPI_MAX, err) : 0;
+
+	if (b->o->async && rc == 0)
+		json_object_update_new(event, json_pack("{s:f,s:f,s:f,s:f,s:f,s:b}", "begin_ms",
+			(double)ns[0] * 1e-6, "image_ms", (double)ns[1] * 1e-6, "exchange_ms",
+			(double)ns[2] * 1e-6, "commit_ms", (double)ns[3] * 1e-6, "gates_ms",
+			(double)ns[4] * 1e-6, "at_once", stat->at_once != 0));
+	return rc;
+}
+
 static int saved(const struct bench *b, int64_t step, int64_t round, struct measure *m,
 		 const struct sheaf_stat *stat, struct sheaf_error *err)
 {
 	struct sheaf_step_info info = { .size = sizeof(info) };
 	uint64_t sum[3] = { stat->held, stat->written, stat->sent };
-	uint64_t blocked = stat->begin_ns + stat->copied_ns + stat->exchange_ns + stat->wait_ns +
+	uint64_t blocked = stat->begin_ns + gates_ns(b, stat) + stat->exchange_ns + stat->wait_ns +
 			   stat->commit_ns;
 	struct sheaf_step *made = NULL;
 	json_t *event;
@@ -205,6 +229,8 @@ static int saved(const struct bench *b, int64_t step, int64_t round, struct meas
 			  (json_int_t)sum[2], "files", (json_int_t)info.files);
 	if (rc == 0)
 		rc = measured(b, m, round, "begin_s", event, err);
+	if (rc == 0)
+		rc = stalled(b, stat, event, err);
 	if (rc == 0 && b->events.speaks) {
 		bench_event(&b->events, json_incref(event));
 		bench_say(&b->events, "step %lld saved: %s in %llu file%s, %.3f s%s",
@@ -217,39 +243,102 @@ static int saved(const struct bench *b, int64_t step, int64_t round, struct meas
 	return rc;
 }
 
+/* Begun and not committed, oldest first. */
+enum { FLIGHT = 8 };
+struct flight {
+	struct flown {
+		struct sheaf_save *save;
+		int64_t step, round;
+		struct measure m;
+	} a[FLIGHT];
+	int n;
+};
+
+/* What was begun last is copied behind: each tensor is asked for before it changes. */
+static int pass_gates(const struct bench *b, const struct flight *f, struct sheaf_error *err)
+{
+	struct sheaf_save *save = f->n > 0 && b->o->lazy ? f->a[f->n - 1].save : NULL;
+	int rc = 0;
+
+	/* A failed save lets go too; its commit tells why. */
+	for (int i = 0; save && rc != SHEAF_EINVAL; i++)
+		rc = sheaf_save_copied(save, i, -1);
+	return save ? bench_agree(&b->comm, 0, err) : 0;
+}
+
 /* round 0 fills; later ones save the same values, as a trainer saves the same memory again. */
-static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
-		     struct sheaf_error *err)
+static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
+		      struct flight *f, struct sheaf_error *err)
 {
 	struct wl_source src = { b->o->seed, step, b->like };
-	struct sheaf_stat stat = { .size = sizeof(stat) };
-	struct sheaf_save *save = NULL;
-	struct measure m;
-	int rc = round ? 0 : wl_held_fill(&b->held, &b->model, &src, err);
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct flown *new = &f->a[f->n];
+	int rc = pass_gates(b, f, err);
 
-	rc = bench_agree(&b->comm, rc, err);
-	bench_meter_start(&m.meter);
+	*new = (struct flown){ .step = step, .round = round };
+	if (rc == 0 && !round)
+		rc = bench_agree(&b->comm, wl_held_fill(&b->held, &b->model, &src, err), err);
+	bench_meter_start(&new->m.meter);
 	if (rc == 0)
-		rc = span_begin(b, &m.span, err);
+		rc = span_begin(b, &new->m.span, err);
 	if (rc != 0)
 		return rc;
 	bench_event(&b->events, json_pack("{s:s,s:I}", "event", "begin", "step", (json_int_t)step));
-	m.span.start = now_ns();
-	rc = sheaf_save_begin(&save, run, step, b->state, NULL, err);
-	m.first_ns = (uint64_t)(now_ns() - m.span.start);
+	new->m.span.start = now_ns();
+	rc = sheaf_save_begin(&new->save, run, step, b->state, b->o->lazy ? &lazy : NULL, err);
+	new->m.first_ns = (uint64_t)(now_ns() - new->m.span.start);
 	if (rc == 0) {
-		attach(b, save);
-		rc = commit(b, save, err);
+		attach(b, new->save);
+		f->n++;
 	}
-	m.span.end = now_ns();
-	bench_meter_stop(&m.meter);
+	return rc;
+}
+
+/* The oldest; EAGAIN: not yet, and it still flies. */
+static int land_oldest(struct bench *b, struct flight *f, bool now, struct sheaf_error *err)
+{
+	struct flown *old = &f->a[0];
+	struct sheaf_stat stat = { .size = sizeof(stat) };
+	int rc = now ? commit(b, old->save, err) : sheaf_save_commit(old->save, 0, err);
+
+	if (rc == SHEAF_EAGAIN && !now)
+		return rc;
+	old->m.span.end = now_ns();
+	bench_meter_stop(&old->m.meter);
 	if (rc == 0) {
-		bench_event(&b->events,
-			    json_pack("{s:s,s:I}", "event", "committed", "step", (json_int_t)step));
-		sheaf_save_stat(save, &stat);
+		bench_event(&b->events, json_pack("{s:s,s:I}", "event", "committed", "step",
+						  (json_int_t)old->step));
+		sheaf_save_stat(old->save, &stat);
+		rc = saved(b, old->step, old->round, &old->m, &stat, err);
 	}
-	sheaf_save_free(save);
-	return rc ? rc : saved(b, step, round, &m, &stat, err);
+	sheaf_save_free(old->save);
+	f->n--;
+	memmove(&f->a[0], &f->a[1], (size_t)f->n * sizeof(f->a[0]));
+	return rc;
+}
+
+/* With --async those before this one land if they can, without it this one does. */
+static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
+		     struct flight *f, struct sheaf_error *err)
+{
+	int rc = begin_step(b, run, step, round, f, err);
+
+	if (rc == 0 && !b->o->async)
+		return land_oldest(b, f, true, err);
+	while (rc == 0 && f->n > 1)
+		rc = land_oldest(b, f, f->n == FLIGHT, err);
+	return rc == SHEAF_EAGAIN ? 0 : rc;
+}
+
+static int land_all(struct bench *b, struct flight *f, int rc, struct sheaf_error *err)
+{
+	if (rc == 0)
+		rc = pass_gates(b, f, err);
+	while (rc == 0 && f->n > 0)
+		rc = land_oldest(b, f, true, err);
+	while (f->n > 0)
+		sheaf_save_free(f->a[--f->n].save);
+	return rc;
 }
 
 /* --- load --------------------------------------------------------------------------------- */
@@ -454,6 +543,7 @@ int bench_run(struct bench *b)
 	bool saves = o->verb != BENCH_LOAD, loads = o->verb != BENCH_SAVE;
 	struct wl_held *into = o->verb == BENCH_RESHARD ? &b->held_to : &b->held;
 	struct sheaf_state *state = o->verb == BENCH_RESHARD ? b->state_to : b->state;
+	struct flight flight = { .n = 0 };
 	int rc = run_open(b, saves ? SHEAF_CREATE : SHEAF_READONLY, &run, &err);
 
 	for (int64_t k = 0; rc == 0 && k < n; k++) {
@@ -466,10 +556,11 @@ int bench_run(struct bench *b)
 		if (o->step >= 0 && (saves || !o->rounds))
 			step = o->step + k * o->every;
 		if (saves)
-			rc = save_step(b, run, step, round, &err);
+			rc = save_step(b, run, step, round, &flight, &err);
 		if (rc == 0 && loads)
 			rc = load_step(b, run, round, into, state, &step, &err);
 	}
+	rc = land_all(b, &flight, rc, &err);
 	if (rc != 0)
 		bench_error(b, step, rc, &err);
 	/* After ELOST only _free and _close remain, and even they may wait for the dead. */

@@ -17,6 +17,7 @@ json 'with all members' 'keys(o[2], "step bytes held seconds blocked_ms disk_byt
 	and o[2]["seconds"] > 0 and o[2]["disk_bytes"] >= o[2]["bytes"]'
 cmp -s out events
 result $? 'the same in --events'
+json 'blocked no longer than it lasted' 'o[2]["blocked_ms"] <= 1000 * o[2]["seconds"] + 0.1'
 t 0 'a load as well' mpi 4 load --run run --step latest --state state.json --adam \
 	--mesh tp=2,pp=2 --json --events events
 json 'with what it found' 'len(o) == 1 and o[0]["event"] == "loaded" and o[0]["step"] == 10 and \
@@ -26,6 +27,35 @@ json 'nothing amiss, every item checked' 'o[0]["missing"] == o[0]["unexpected"] 
 	o[0]["converted"] == o[0]["derived"] == 0 and o[0]["checked_items"] > 1e6'
 [ "$(wc -l <events)" = 7 ]
 result $? '--events is appended to'
+
+for how in --async '--async --lazy' '--async --lazy --images 3 --copy-threads 2'; do
+	t 0 "a save with $how" mpi 2 save --run async --step 1 --steps 6 --every 2 $how \
+		--state state.json --adam --mesh tp=2 --json
+	json "$how: begun in order, committed in order" \
+		'[x["step"] for x in o if x["event"] == "begin"] == [1, 3, 5, 7, 9, 11] == \
+		[x["step"] for x in o if x["event"] == "committed"]'
+	json "$how: one flies while the next begins" \
+		'[x["event"] for x in o].index("committed") > [x.get("step") for x in o].index(3)'
+	json "$how: where it was blocked" 'all(keys(x, "begin_ms image_ms gates_ms exchange_ms \
+		commit_ms at_once") and not x["at_once"] for x in o if x["event"] == "saved")'
+	for step in 1 5 11; do
+		t 0 "step $step with $how is what it was" mpi 1 load --run async --step $step \
+			--state state.json --adam
+	done
+	rm -rf async
+done
+t 0 'a lazy save with little staging' mpi 1 save --run async --step 1 --async --lazy \
+	--staging-bytes 400000 --state state.json --adam --json
+json 'was copied at once' 'o[-1]["at_once"]'
+has 'and says so' err 'copied inside begin'
+rm -rf async
+t 2 '--lazy alone' mpi 1 save --run async --step 1 --lazy --state state.json
+has 'is for --async' err '--lazy: is for --async'
+t 2 '--copy-threads alone' mpi 1 save --run async --step 1 --async --copy-threads 2 \
+	--state state.json
+has 'is for --lazy' err '--copy-threads: is for --lazy'
+t 2 'a load' mpi 1 load --run run --step 7 --async --state state.json
+has 'is not async' err "unknown option '--async'"
 
 mesh() {                # RANKS MESH ARGS...: saved one way, loaded another
 	ranks=$1 from=$2 to=$3
