@@ -217,7 +217,7 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 /* Something of the save is still to be copied, sent or written by this rank. */
 static bool is_busy(struct sheaf_save *save)
 {
-	if (!save->exchanged && (!shf_lazy_is_behind(save) || save->net.most ||
+	if (!save->exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
 	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
 		return true;
 	if (!save->exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
@@ -234,10 +234,12 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc < 0)
 		(void)shf_save_failure(save, err);
 	rc = shf_agree(&save->run->team, rc, err);
-	if (rc == 0)
+	if (rc == 0) {
 		save->together = true;
-	else if (rc != SHEAF_ELOST)
+	} else if (rc != SHEAF_ELOST) { /* all know now: nobody looks at its image any more */
+		shf_save_stick(save, rc, err);
 		shf_net_drop(save);
+	}
 	return rc == SHEAF_ELOST ? rc : 0;
 }
 
@@ -264,9 +266,11 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 
 void shf_image_give(struct sheaf_save *save)
 {
-	if (save->image >= 0)
+	pthread_mutex_lock(&save->looking);
+	if (save->image >= 0 && save->listed)
 		atomic_fetch_sub(&save->run->images_busy, 1);
 	save->image = -1;
+	pthread_mutex_unlock(&save->looking);
 }
 
 bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)

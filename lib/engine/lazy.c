@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Locks: `lock` of a lazy copy is a leaf; nothing is called while it is held. */
+/* Locks: `tasks_lock`, then the save's `looking`; `lock` is a leaf, nothing is called under it. */
 #include "lazy.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,8 +29,9 @@ struct shf_lazy {
 	atomic_size_t open;             /* pieces of all slices not done; in the same way */
 	atomic_bool *asked;             /* by slice */
 	atomic_size_t unasked;          /* of those saved; changed by who asks, read by commit */
-	struct shf_task **tasks;        /* owned */
-	int tasks_n;
+	pthread_mutex_t tasks_lock;
+	struct shf_task **tasks;        /* guarded by tasks_lock; owned */
+	int tasks_n;                    /* guarded by tasks_lock */
 };
 
 /* ---- pieces ---- */
@@ -314,9 +315,12 @@ static bool step(void *work)
 void shf_lazy_tick(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
 
-	for (int i = 0; save->lazy && i < save->lazy->tasks_n; i++)
-		(void)sys->ops->task_over(sys->arg, save->lazy->tasks[i]);
+	pthread_mutex_lock(&lz->tasks_lock);
+	for (int i = 0; i < lz->tasks_n; i++)
+		(void)sys->ops->task_over(sys->arg, lz->tasks[i]);
+	pthread_mutex_unlock(&lz->tasks_lock);
 }
 
 void shf_lazy_start(struct sheaf_save *save)
@@ -348,6 +352,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->save = save;
 	lz->turns = now ? NULL : &save->plan->turns;
 	pthread_mutex_init(&lz->lock, NULL);
+	pthread_mutex_init(&lz->tasks_lock, NULL);
 	shf_io_turn_init(&lz->moved);
 	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
@@ -395,49 +400,6 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-void shf_lazy_stop(struct sheaf_save *save)
-{
-	const struct shf_sys *sys = save->run->sys;
-	struct shf_lazy *lz = save->lazy;
-	struct sheaf_save **at = save->state ? &save->state->lazy : NULL;
-
-	if (!lz)
-		return;
-	pthread_mutex_lock(&lz->lock);
-	lz->stop = true;
-	pthread_cond_broadcast(&lz->moved);
-	pthread_mutex_unlock(&lz->lock);
-	while (lz->tasks_n > 0)
-		sys->ops->task_free(sys->arg, lz->tasks[--lz->tasks_n]);
-	while (at && *at && *at != save)
-		at = &(*at)->lazy_next;
-	if (at && *at)
-		*at = save->lazy_next;
-}
-
-void shf_lazy_free(struct shf_lazy *lz, bool ours)
-{
-	if (!lz)
-		return;
-	if (ours) { /* in a forked child somebody may wait there, or hold it, for ever */
-		pthread_cond_destroy(&lz->moved);
-		pthread_mutex_destroy(&lz->lock);
-	}
-	shf_free(lz->taken);
-	shf_free(lz->left);
-	shf_free(lz->asked);
-	shf_free(lz->tasks);
-	shf_free(lz->sums);
-	shf_free(lz);
-}
-
-bool shf_lazy_is_behind(const struct sheaf_save *save)
-{
-	return save->lazy && save->lazy->turns;
-}
-
-/* ---- who asks ---- */
-
 /* Until nothing of the slice (ANY: of any) is under way; false: the time is up. */
 static bool settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 {
@@ -458,6 +420,53 @@ static bool settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	pthread_mutex_unlock(&lz->lock);
 	return rc == 0;
 }
+
+void shf_lazy_stop(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
+	struct sheaf_save **at = save->state ? &save->state->lazy : NULL;
+
+	if (!lz)
+		return;
+	pthread_mutex_lock(&lz->lock);
+	lz->stop = true;
+	pthread_cond_broadcast(&lz->moved);
+	pthread_mutex_unlock(&lz->lock);
+	pthread_mutex_lock(&lz->tasks_lock);
+	while (lz->tasks_n > 0)
+		sys->ops->task_free(sys->arg, lz->tasks[--lz->tasks_n]);
+	pthread_mutex_unlock(&lz->tasks_lock);
+	(void)settled(lz, ANY, -1);     /* and whoever copies what he asked for */
+	while (at && *at && *at != save)
+		at = &(*at)->lazy_next;
+	if (at && *at)
+		*at = save->lazy_next;
+}
+
+void shf_lazy_free(struct shf_lazy *lz, bool ours)
+{
+	if (!lz)
+		return;
+	if (ours) { /* in a forked child somebody may wait there, or hold it, for ever */
+		pthread_cond_destroy(&lz->moved);
+		pthread_mutex_destroy(&lz->lock);
+		pthread_mutex_destroy(&lz->tasks_lock);
+	}
+	shf_free(lz->taken);
+	shf_free(lz->left);
+	shf_free(lz->asked);
+	shf_free(lz->tasks);
+	shf_free(lz->sums);
+	shf_free(lz);
+}
+
+bool shf_lazy_is_behind(const struct sheaf_save *save)
+{
+	return save->lazy && save->lazy->turns;
+}
+
+/* ---- who asks ---- */
 
 /* Copies and waits, no longer than that. */
 static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
@@ -538,9 +547,10 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	size_t s = (size_t)slice;
 	int rc = 0;
 
-	shf_lazy_tick(save);
-	if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0)
+	if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
+		shf_lazy_tick(save);
 		rc = wait_for(lz, s, timeout_ms);
+	}
 	if (rc == 0 && lz->sums && lz->turns && !atomic_load(&lz->asked[s])) {
 		rc = same_as_copied(lz, s, err);
 		if (rc < 0)

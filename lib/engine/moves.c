@@ -132,7 +132,7 @@ static int write_some(struct sheaf_save *save, size_t most, struct sheaf_error *
 	pthread_mutex_lock(&save->looking);
 	while (save->open_seg < segs.end && is_written(save, save->open_seg))
 		save->open_seg++;
-	most = save->staged ? most : 0;
+	most = save->staged && save->image >= 0 ? most : 0;
 	for (size_t i = save->open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
 		if (!is_written(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)

@@ -95,7 +95,7 @@ bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, 
 void shf_image_leave(struct sheaf_save *of);
 /* Of the saves in flight. */
 uint64_t shf_saves_hash(const struct sheaf_run *run);
-/* The save needs its image no more. */
+/* The save needs its image no more. Waits for who looks at it. */
 void shf_image_give(struct sheaf_save *save);
 /* Image number `image`, taken: at least `bytes` here, and everyone's of this node mapped.
  * [collective] */

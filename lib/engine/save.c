@@ -537,8 +537,8 @@ static int wait_written(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
 	int rc = shf_lazy_is_behind(save) ? shf_lazy_finish(save, timeout_ms) : 0;
-	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->net.most &&
-	               !save->exchanged && shf_lazy_is_partial(save);
+	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->plan->most &&
+	               shf_lazy_is_partial(save);
 
 	if (rc < 0)
 		return rc;
@@ -636,6 +636,7 @@ static void let_go(struct sheaf_save *save)
 	shf_lazy_stop(save);
 	if (shf_lazy_is_behind(save) && !save->together && save->image >= 0)
 		run->images[save->image].dirty = true; /* others may still copy into it */
+	shf_image_give(save); /* from here on nobody submits a write of it */
 	(void)shf_save_drain(save, -1);
 	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
@@ -662,7 +663,6 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
 	atomic_store(&save->phase, 3);
-	shf_image_give(save);
 	list_remove(save->run, save);
 }
 
@@ -687,10 +687,8 @@ void shf_save_free(struct sheaf_save *save)
 
 	if (ours)
 		let_go(save);
-	if (save->listed) {
-		shf_image_give(save);
+	if (save->listed)
 		list_remove(save->run, save);
-	}
 	for (size_t i = 0; i < save->attached_n; i++) {
 		shf_free(save->attached[i].name);
 		shf_free(save->attached[i].bytes);

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -166,6 +167,50 @@ TEST(one_image_is_enough) { train(2, 1, 0); }
 
 /* ---- the end of a save while it is copied ---- */
 
+static void *ask(void *arg)
+{
+	struct world *w = arg;
+
+	for (int i = SLICES - 1; i >= 0; i--) {
+		w->bad += sheaf_save_copied(w->save, i, -1) == SHEAF_EAGAIN;
+		become(w, i, w->step);
+		w->passed++;
+	}
+	return NULL;
+}
+
+TEST(a_save_may_fail_while_another_thread_asks)
+{
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_error err;
+	struct world w;
+
+	world_init(&w, 2, 1);
+	for (int i = 0; i < SLICES; i++)
+		become(&w, i, 0);
+	for (int64_t n = 0; n < STEPS; n++) {
+		pthread_t other;
+
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
+		w.step = n + 1;
+		CHECK_INT(pthread_create(&other, NULL, ask, &w), 0);
+		while (n % 4 && w.passed < n * 5)
+			sched_yield();
+		if (n % 2) {
+			CHECK_INT(sheaf_save_fail(w.save, "not wanted"), 0);
+			CHECK_INT(sheaf_save_commit(w.save, -1, &err), SHEAF_EFAILED);
+		}
+		pthread_join(other, NULL);
+		if (n % 2 == 0)
+			CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+		sheaf_save_free(w.save);
+	}
+	CHECK_INT(w.bad, 0);
+	for (int64_t n = 0; n < STEPS; n += 2)
+		look(&w, n);
+	world_release(&w);
+}
+
 static int descriptors(void)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -193,10 +238,16 @@ TEST(saves_freed_while_they_are_copied_leave_nothing)
 	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
 	struct sheaf_error err;
 	struct world w;
-	int fds = 0;
+	int fds;
 
 	world_init(&w, 2, 2);
-	for (int64_t n = 0; n < 30; n++) {
+	for (int i = 0; i < SLICES; i++)
+		become(&w, i, 0);
+	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, NULL, &err), 0, &err);
+	CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+	sheaf_save_free(w.save);
+	fds = descriptors();    /* with those of the queue */
+	for (int64_t n = 1; n < 30; n++) {
 		for (int i = 0; i < SLICES; i++)
 			become(&w, i, n);
 		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
@@ -205,8 +256,6 @@ TEST(saves_freed_while_they_are_copied_leave_nothing)
 		if (n % 3 == 0)
 			(void)sheaf_save_fail(w.save, "not wanted");
 		sheaf_save_free(w.save);
-		if (n == 4)
-			fds = descriptors();
 	}
 	CHECK(descriptors() <= fds);
 	CHECK(threads() <= 1 + 4 + 1); /* this one, those that write, the ring's */
