@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "average.h"
+#include <fenv.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include "dtype.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define NO_NUMBER UINT32_C(0x7fc00000)
+#define BLOCK 4096                      /* items that are widened at a time */
+
+static inline float one(float e, float w, float c, float d)
+{
+	float next = fmaf(c, e, d * w);
+
+	if (next != next) {
+		const uint32_t bits = NO_NUMBER;
+
+		memcpy(&next, &bits, sizeof(next));
+	}
+	return next;
+}
+
+static void each(float *e, const float *w, size_t n, float c, float d)
+{
+	for (size_t i = 0; i < n; i++)
+		e[i] = one(e[i], w[i], c, d);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static void x8(float *e, const float *w, size_t n, float c,
+                                                    float d)
+{
+	const __m256 cs = _mm256_set1_ps(c), ds = _mm256_set1_ps(d);
+	const __m256 none = _mm256_castsi256_ps(_mm256_set1_epi32((int)NO_NUMBER));
+	size_t i = 0;
+
+	for (; i + 8 <= n; i += 8) {
+		__m256 v = _mm256_mul_ps(ds, _mm256_loadu_ps(w + i));
+
+		v = _mm256_fmadd_ps(cs, _mm256_loadu_ps(e + i), v);
+		v = _mm256_blendv_ps(v, none, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+		_mm256_storeu_ps(e + i, v);
+	}
+	for (; i < n; i++)
+		e[i] = one(e[i], w[i], c, d);
+}
+
+__attribute__((target("avx512f"))) static void x16(float *e, const float *w, size_t n, float c,
+                                                    float d)
+{
+	const __m512 cs = _mm512_set1_ps(c), ds = _mm512_set1_ps(d);
+	const __m512 none = _mm512_castsi512_ps(_mm512_set1_epi32((int)NO_NUMBER));
+
+	for (size_t i = 0; i < n; i += 16) {
+		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+		__m512 v = _mm512_mul_ps(ds, _mm512_maskz_loadu_ps(m, w + i));
+
+		v = _mm512_fmadd_ps(cs, _mm512_maskz_loadu_ps(m, e + i), v);
+		v = _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), none);
+		_mm512_mask_storeu_ps(e + i, m, v);
+	}
+}
+#endif
+
+shf_average_path *shf_average_way(int i, const char **name, int *here)
+{
+	static const char *const names[] = { "portable", "avx2-fma", "avx512" };
+	shf_average_path *ways[] = {
+		each,
+#if defined(__x86_64__)
+		x8, x16,
+#endif
+	};
+	if (i < 0 || (size_t)i >= sizeof(ways) / sizeof(ways[0]))
+		return NULL;
+	*name = names[i];
+	*here = 1;
+#if defined(__x86_64__)
+	if (i == 1)
+		*here = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+	if (i == 2)
+		*here = __builtin_cpu_supports("avx512f") != 0;
+#endif
+	return ways[i];
+}
+
+static shf_average_path *best(void)
+{
+	shf_average_path *way = each;
+	const char *name;
+	int here;
+
+	for (int i = 0; shf_average_way(i, &name, &here); i++)
+		if (here)
+			way = shf_average_way(i, &name, &here);
+	return way;
+}
+
+void shf_average(float *e, const void *w, int w_dtype, size_t n, double coef)
+{
+	const size_t bytes = shf_dtype(w_dtype)->bits / 8;
+	const float c = (float)coef, d = (float)(1.0 - coef);
+	shf_average_path *way = best();
+	const uint8_t *from = w;
+	float wide[BLOCK];
+	fenv_t env;
+
+	fegetenv(&env);
+	fesetenv(FE_DFL_ENV);
+	for (size_t k; n > 0; n -= k, e += k, from += k * bytes) {
+		k = n < BLOCK ? n : BLOCK;
+		if (w_dtype == SHEAF_F32 && (uintptr_t)from % sizeof(*wide) == 0) {
+			way(e, (const float *)(const void *)from, k, c, d);
+			continue;
+		}
+		shf_convert(wide, SHEAF_F32, from, w_dtype, k);
+		way(e, wide, k, c, d);
+	}
+	fesetenv(&env);
+}

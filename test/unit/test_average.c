@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Averages, bit for bit: by the formula one item at a time, over every way, cut and type. */
+#include <fenv.h>
+#include <math.h>
+#include <string.h>
+#include "t.h"
+#include "average.h"
+#include "dtype.h"
+#include "mem.h"
+
+#define N 1500
+#define STEPS 100
+
+static uint32_t bits_of(float v)
+{
+	uint32_t b;
+
+	memcpy(&b, &v, sizeof(b));
+	return b;
+}
+
+static float of_bits(uint32_t b)
+{
+	float v;
+
+	memcpy(&v, &b, sizeof(v));
+	return v;
+}
+
+static uint64_t rnd(uint64_t *s)
+{
+	*s ^= *s << 13;
+	*s ^= *s >> 7;
+	*s ^= *s << 17;
+	return *s;
+}
+
+/* Weights as they are, and now and then as they should not be. */
+static float draw(uint64_t *s, bool any)
+{
+	static const uint32_t odd[] = { 0, 0x80000000, 1, 0x807fffff, 0x7f800000, 0xff800000,
+					0x7fc12345, 0xffa00001, 0x7f7fffff, 0x00800000 };
+	uint64_t r = rnd(s);
+
+	if (any && r % 50 == 0)
+		return of_bits(odd[(r >> 32) % (sizeof(odd) / sizeof(odd[0]))]);
+	return ldexpf((float)(int32_t)(r >> 32), (int)(r % 40) - 66);
+}
+
+static uint32_t want(float e, float w, double coef)
+{
+	volatile float term = (float)(1.0 - coef) * w;
+	float v = fmaf((float)coef, e, term);
+
+	return v != v ? 0x7fc00000 : bits_of(v);
+}
+
+TEST(each_way_gives_the_bits_of_the_formula)
+{
+	static const double coefs[] = { 0.999, 0.9, 0.0, 0.99999999 };
+	float e[N], w[N], got[N];
+	const char *name;
+	uint64_t s = 88172645463325252;
+	int here, ways = 0;
+
+	for (int i = 0; shf_average_way(i, &name, &here); i++) {
+		shf_average_path *way = shf_average_way(i, &name, &here);
+
+		if (!here) {
+			printf("# %s: not on this machine\n", name);
+			continue;
+		}
+		ways++;
+		for (size_t n = 0; n < 200; n++)
+			for (size_t k = 0; k < 4; k++) {
+				size_t off = (n * 7 + k) % 64;
+
+				for (size_t j = 0; j < n + 2; j++) {
+					e[off + j] = got[off + j] = draw(&s, true);
+					w[k + j] = draw(&s, true);
+				}
+				way(got + off + 1, w + k + 1, n, (float)coefs[k],
+				    (float)(1.0 - coefs[k]));
+				CHECK(bits_of(got[off]) == bits_of(e[off]));
+				CHECK(bits_of(got[off + n + 1]) == bits_of(e[off + n + 1]));
+				for (size_t j = 1; j <= n; j++)
+					CHECK(bits_of(got[off + j]) ==
+					      want(e[off + j], w[k + j], coefs[k]));
+			}
+	}
+	CHECK(ways > 0);
+}
+
+/* e over STEPS steps of weights of the type, cut at `cut` each time. */
+static void run(float *e, int dtype, size_t cut)
+{
+	uint64_t s = 42;
+	float wide[N];
+	uint8_t w[N * 4 + 1];
+	size_t bytes = shf_dtype(dtype)->bits / 8;
+
+	for (int step = 0; step < STEPS; step++) {
+		uint8_t *at = w + step % 2; /* at no address in particular */
+
+		for (size_t i = 0; i < N; i++)
+			wide[i] = draw(&s, i % 3 == 0);
+		CHECK_INT(shf_convert(at, dtype, wide, SHEAF_F32, N), 0);
+		if (step == 0)
+			CHECK_INT(shf_convert(e, SHEAF_F32, at, dtype, N), 0);
+		else
+			for (size_t i = 0; i < N; i += cut)
+				shf_average(e + i, at + i * bytes, dtype, N - i < cut ? N - i : cut,
+				            0.99);
+	}
+}
+
+TEST(a_hundred_steps_are_the_same_whatever_the_cut_and_the_callers_rounding)
+{
+	static const int dtypes[] = { SHEAF_F32, SHEAF_BF16, SHEAF_F16 };
+	static float one[N], other[N];
+
+	for (int t = 0; t < 3; t++) {
+		size_t numbers = 0;
+
+		run(one, dtypes[t], N);
+		for (size_t i = 0; i < N; i++)
+			numbers += one[i] == one[i] && one[i] != 0;
+		CHECK(numbers > N / 20);
+		for (size_t cut = 1; cut <= 64; cut++) {
+			run(other, dtypes[t], cut);
+			CHECK(memcmp(one, other, sizeof(one)) == 0);
+		}
+		CHECK_INT(fesetround(FE_UPWARD), 0);
+#if defined(__x86_64__)
+		unsigned was = __builtin_ia32_stmxcsr();
+
+		__builtin_ia32_ldmxcsr(was | 0x8040); /* denormals are zero, in and out */
+#endif
+		/* Their making, not only their averaging, would be upward. */
+		float e = 1, w = of_bits(1);
+		shf_average(&e, &w, SHEAF_F32, 1, 0.75);
+		CHECK_INT(fegetround(), FE_UPWARD);
+#if defined(__x86_64__)
+		CHECK((__builtin_ia32_stmxcsr() & 0x8040) == 0x8040);
+		__builtin_ia32_ldmxcsr(was);
+#endif
+		CHECK_INT(fesetround(FE_TONEAREST), 0);
+		CHECK(bits_of(e) == want(1, of_bits(1), 0.75));
+		e = of_bits(3);
+		shf_average(&e, &w, SHEAF_F32, 1, 0.75);
+		CHECK(bits_of(e) == want(of_bits(3), of_bits(1), 0.75) && e > 0);
+	}
+}
