@@ -111,6 +111,18 @@ static void families_count(struct families *fs, struct sheaf_step *step)
 	}
 }
 
+static json_t *averages_json(struct sheaf_step *step)
+{
+	struct sheaf_ema_info e = { .size = sizeof(e) };
+	json_t *all = json_array();
+
+	for (size_t i = 0; sheaf_step_ema_at(step, i, &e) == 0; i++, e.size = sizeof(e))
+		json_array_append_new(all, json_pack("{s:s,s:o,s:f,s:I,s:I}", "family", e.name,
+			"of", e.of ? cli_str(e.of) : json_null(), "coef", e.coef, "interval",
+			(json_int_t)e.interval, "updates", (json_int_t)e.updates));
+	return all;
+}
+
 static void head_json(struct sheaf_step *step, const struct sheaf_step_info *info)
 {
 	struct families fs;
@@ -127,6 +139,7 @@ static void head_json(struct sheaf_step *step, const struct sheaf_step_info *inf
 			 names, "ranks", (int)info->ranks, "bytes", (json_int_t)info->bytes,
 			 "notes", notes_json(step));
 	json_object_set_new(head, "attached", attached_json(step));
+	json_object_set_new(head, "averages", averages_json(step));
 	cli_open(head); /* the tensors follow one by one, however many they are */
 }
 
@@ -167,6 +180,17 @@ static void head_lists(struct sheaf_step *step)
 	}
 }
 
+static void head_averages(struct sheaf_step *step)
+{
+	struct sheaf_ema_info e = { .size = sizeof(e) };
+
+	for (size_t i = 0; sheaf_step_ema_at(step, i, &e) == 0; i++, e.size = sizeof(e))
+		printf("%-10s %s of %s: %lld updates, coefficient %.12g, every %lld step%s\n",
+		       i ? "" : "averages", e.name, e.of ? e.of : "the weights",
+		       (long long)e.updates, e.coef, (long long)e.interval,
+		       e.interval == 1 ? "" : "s");
+}
+
 static void head_text(struct sheaf_step *step, const struct sheaf_step_info *info)
 {
 	char size[32];
@@ -184,6 +208,7 @@ static void head_text(struct sheaf_step *step, const struct sheaf_step_info *inf
 		printf("%-10s %d\n", "ranks", (int)info->ranks);
 	printf("%-10s %s in %llu file%s\n", "tensors", wl_size(size, info->bytes),
 	       (unsigned long long)info->files, info->files == 1 ? "" : "s");
+	head_averages(step);
 	head_lists(step);
 }
 

@@ -244,6 +244,24 @@ int  sheaf_state_move(struct sheaf_state *state, int slice, void *data);
  * NULL or "strict" ELAYOUT, "drop" keeps data as it is, "modulo" takes rank r mod R. */
 int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const char *rule,
                             int32_t rank, int32_t ranks, void *data, size_t bytes);
+/* Exponential moving averages of a family's slices, added before this call, in fp32: of `family`,
+ * or NULL: master_weights, and what of model is stored in F32 and has no master. They are slices
+ * of family `name`, that are saved and loaded with the others; their memory is the state's (4
+ * bytes an item held), and it has as many more numbers of slices. Every begin brings them up to
+ * date before anything is copied:
+ *   e = w at the first,  e = fma(c, e, d * w) at each step that is a multiple of interval and
+ * whose loss is below loss_max; c = (float)coef, d = (float)(1 - coef), both products rounded
+ * once: the same bits in every layout. With warmup the n-th update after the first takes the
+ * smaller of coef and (1 + n) / (warmup + n). No update is left out because no image was free or
+ * the save failed, and none is made twice for one step. A load of a step that has them goes on
+ * counting; of one that has not begins anew. Equal on all ranks. [local] */
+struct sheaf_ema {
+	uint32_t size, reserved;
+	const char *name;               /* NULL: "ema"; a family that no slice has */
+	double coef, loss_max;          /* 0 <= coef < 1; loss_max 0: any */
+	int64_t interval, warmup;       /* 0: every begin; 0: none */
+};
+int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
 void sheaf_state_free(struct sheaf_state *state);
 
 /* Saving. begin copies and returns: the tensors may change. With SHEAF_LAZY nothing is copied
@@ -259,6 +277,7 @@ void sheaf_state_free(struct sheaf_state *state);
  * or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
+	double loss;                    /* for averages; equal on all ranks */
 };
 #define SHEAF_LAZY      (UINT32_C(1) << 0) /* begin returns, the copy runs behind */
 #define SHEAF_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
@@ -338,6 +357,14 @@ int64_t sheaf_step_number(const struct sheaf_step *step);               /* -1: f
 const char *sheaf_step_note(struct sheaf_step *step, const char *key);  /* NULL: none */
 /* Note i in order of keys; ENOENT past the end. [local] */
 int  sheaf_step_note_at(struct sheaf_step *step, size_t i, const char **key, const char **value);
+struct sheaf_ema_info {                 /* strings live as long as the step is open */
+	uint32_t size, reserved;
+	const char *name, *of;          /* its family; of which, NULL as in sheaf_state_ema */
+	double coef;
+	int64_t interval, updates;      /* how often it was brought up to date */
+};
+/* Averages i of the step; ENOENT past the end. [local] */
+int  sheaf_step_ema_at(struct sheaf_step *step, size_t i, struct sheaf_ema_info *info);
 /* Attached file i (foreign: plain files beside the weights); ENOENT past the end. [local] */
 int  sheaf_step_file_at(struct sheaf_step *step, size_t i, const char **file, uint64_t *bytes);
 /* An attached file, checked; bytes live as long as the step is open. [local] */

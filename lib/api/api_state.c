@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* States: what this rank holds. All [local]; their failures stick to the state. */
+#include "ema.h"
 #include "export.h"
 #include "shard.h"
 #include "state.h"
@@ -31,6 +32,12 @@ SHEAF_API int sheaf_state_rank_bytes(struct sheaf_state *state, const char *stre
                                      size_t bytes)
 {
 	return shf_state_stream(state, stream, rule, rank, ranks, data, bytes);
+}
+
+SHEAF_API int sheaf_state_ema(struct sheaf_state *state, const char *family,
+                              const struct sheaf_ema *ema)
+{
+	return shf_state_ema(state, family, ema);
 }
 
 SHEAF_API void sheaf_state_free(struct sheaf_state *state)

@@ -5,12 +5,14 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "hexfloat.h"
 #include "peek.h"
 #include "place.h"
 #include "safetensors.h"
 
 #define INFO_MIN offsetof(struct sheaf_step_info, format)
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)
+#define EMA_INFO_MIN sizeof(struct sheaf_ema_info)
 
 static int step_check(const struct sheaf_step *step, struct sheaf_error *err)
 {
@@ -232,6 +234,24 @@ SHEAF_API int sheaf_step_note_at(struct sheaf_step *step, size_t i, const char *
 	if (value)
 		*value = step->manifest.notes[i].value;
 	return 0;
+}
+
+SHEAF_API int sheaf_step_ema_at(struct sheaf_step *step, size_t i, struct sheaf_ema_info *info)
+{
+	struct sheaf_ema_info x = { .size = sizeof(x) };
+	const struct shf_mf_ema *e;
+
+	if (!step)
+		return SHEAF_EINVAL;
+	if (i >= step->manifest.emas_n)
+		return SHEAF_ENOENT;
+	e = &step->manifest.emas[i];
+	x.name = e->name;
+	x.of = e->of[0] ? e->of : NULL;
+	x.interval = e->interval;
+	x.updates = e->updates;
+	(void)shf_hexfloat_get(&x.coef, e->coef); /* the manifest was checked */
+	return shf_struct_out(info, &x, sizeof(x), EMA_INFO_MIN);
 }
 
 SHEAF_API int sheaf_step_file_at(struct sheaf_step *step, size_t i, const char **file,

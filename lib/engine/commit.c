@@ -182,6 +182,8 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->plan = save->plan->hash;
 	m->notes = given->notes;
 	m->notes_n = given->notes_n;
+	m->emas = (struct shf_mf_ema *)(uintptr_t)save->emas;
+	m->emas_n = save->emas_n;
 }
 
 static int fill_lists(const struct sheaf_save *save, const struct shf_sums_out *sums,
@@ -370,6 +372,9 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	rc = shf_agree(&run->team, shf_save_failure(save, err), err);
 	if (rc == 0 && save->lazy && !save->asked) {
 		rc = shf_agree(&run->team, shf_lazy_unasked(save, err), err);
+		if (rc == 0)
+			rc = shf_agree(&run->team, shf_emas_copied(save, wait, err), err);
+		save->commit_ns += rc < 0 ? (uint64_t)(shf_now(run) - from) : 0;
 		if (rc < 0)
 			return rc;
 		save->asked = save->together = true; /* asked for is copied, on all ranks */

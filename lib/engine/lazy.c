@@ -128,10 +128,11 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 			qsort(o->a + o->first[s], o->first[s + 1] - o->first[s], sizeof(*o->a),
 			      by_image);
 	for (size_t i = 0; i < save->plan->holds.n; i++) {
-		bool *saved = &o->saved[save->plan->holds.a[i].slice];
+		size_t slice = save->plan->holds.a[i].slice;
 
-		o->saved_n += !*saved;
-		*saved = true;
+		/* Of averages nobody need ask: who changes them does. */
+		o->saved_n += !o->saved[slice] && !save->state->slices[slice].owned;
+		o->saved[slice] = !save->state->slices[slice].owned;
 	}
 }
 

@@ -2,6 +2,7 @@
 /* What each slice is filled from. Everything that cannot be filled is found here, on every rank,
  * before a byte of the caller's memory is touched. */
 #include "load.h"
+#include "ema.h"
 #include "lazy.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -129,7 +130,9 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 	}
 	t->source = SHF_KEEP;
 	note(ld, SHF_T_MISSING, 'M', s, "not in this step");
-	if (s->flags & SHEAF_OPTIONAL || ld->flags & SHEAF_LENIENT)
+	/* Averages that the step has are wanted whole. */
+	if (ld->flags & SHEAF_LENIENT || (s->owned ? shf_layout_family(l, s->family) < 0
+	                                           : (s->flags & SHEAF_OPTIONAL) != 0))
 		return 0;
 	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family,
 			s->stored);
@@ -256,17 +259,30 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	return shf_agree(team, rc, err);
 }
 
+/* Slices of each averages that were not filled from the step. */
+static void emas_kept(const struct shf_load *ld, uint64_t *kept)
+{
+	for (size_t k = 0; k < ld->state->emas_n; k++) {
+		const struct shf_ema *e = &ld->state->emas[k];
+
+		for (size_t i = 0; i < e->n; i++)
+			kept[k] += ld->targets[e->first + i].source != SHF_FROM_STEP;
+	}
+}
+
 static int report_out(struct shf_load *ld, struct sheaf_error *err)
 {
 	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
-	uint64_t x[5] = { ld->disk_bytes, ld->node_bytes, ld->net_bytes, ld->holds.bytes,
-			  ld->retries };
+	uint64_t x[5 + SHF_EMAS_MAX] = { ld->disk_bytes, ld->node_bytes, ld->net_bytes,
+					 ld->holds.bytes, ld->retries };
 	struct shf_team *team = &ld->step->run->team;
 	struct sheaf_report *r = &ld->report;
 	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);
 
+	emas_kept(ld, x + 5);
+
 	if (rc == 0)
-		rc = shf_allreduce(team, x, 5, SHEAF_SUM, err);
+		rc = shf_allreduce(team, x, 5 + SHF_EMAS_MAX, SHEAF_SUM, err);
 	if (rc < 0)
 		return rc;
 	r->loaded = n[SHF_T_LOADED];
@@ -287,6 +303,8 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->retries = x[4];
 	r->read_ns = (uint64_t)ld->read_ns;
 	r->verify_ns = (uint64_t)ld->verify_ns;
+	for (size_t k = 0; k < ld->state->emas_n; k++)
+		ld->emas_kept[k] = x[5 + k] > 0;
 	return 0;
 }
 
@@ -369,6 +387,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		ld.report.arg = report->arg;
 	}
 	rc = shf_step_wake(step, err);
+	if (rc == 0 && !(flags & SHEAF_DRY))
+		rc = shf_emas_ready(state, err);
 	rc = shf_agree(team, rc == 0 ? prepare(&ld, err) : rc, err);
 	if (rc == 0)
 		rc = shf_same(team, &x, 1, &same, &lo, &hi, err);
@@ -383,8 +403,10 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		rc = shf_fill(&ld, err);
 	if (rc == 0)
 		rc = report_out(&ld, err);
-	if (rc == 0 && !(flags & SHEAF_DRY))
+	if (rc == 0 && !(flags & SHEAF_DRY)) {
+		shf_emas_loaded(state, &step->manifest, ld.emas_kept);
 		remember(&ld);
+	}
 	if (rc == 0 && report) {
 		ld.report.size = report->size;
 		ld.report.flags = report->flags;

@@ -4,6 +4,7 @@
  * several do, prove.c compares whole tensors. */
 #ifndef SHF_LOAD_H
 #define SHF_LOAD_H
+#include "ema.h"
 #include "engine.h"
 #include "match.h"
 #include "pass.h"
@@ -32,6 +33,7 @@ struct shf_load {
 	struct shf_want *wants;         /* owned; of the bytes that the pass is at */
 	size_t wants_cap;
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
+	bool emas_kept[SHF_EMAS_MAX];   /* not filled, or not all of it, anywhere */
 	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
 };
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; whole blocks */

@@ -125,12 +125,16 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
 	return 0;
 }
 
-static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, struct sheaf_error *err)
+#define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
+
+static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, double *loss,
+                       struct sheaf_error *err)
 {
 	*flags = 0;
+	*loss = 0;
 	if (!opts)
 		return 0;
-	if (opts->size < sizeof(*opts) || opts->size > SHF_STRUCT_MAX)
+	if (opts->size < SAVE_OPTS_MIN || opts->size > SHF_STRUCT_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "save opts.size is %u", (unsigned)opts->size);
 	for (size_t i = sizeof(*opts); i < opts->size && i < SHF_STRUCT_MAX; i++)
 		if (((const uint8_t *)opts)[i])
@@ -142,6 +146,8 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, stru
 	if (opts->flags & SHEAF_CHECK && !(opts->flags & SHEAF_LAZY))
 		return shf_fail(err, SHEAF_EINVAL, "SHEAF_CHECK needs SHEAF_LAZY");
 	*flags = opts->flags;
+	if (opts->size >= sizeof(*opts))
+		*loss = opts->loss;
 	return 0;
 }
 
@@ -336,11 +342,11 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 
 /* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
  * wrong here before. */
-static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
+static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready, double loss,
                 struct sheaf_error *err)
 {
 	struct sheaf_save *of = NULL;
-	uint64_t x[6] = { 0 }, same, lo[6], hi[6];
+	uint64_t x[7] = { 0 }, same, lo[7], hi[7];
 	bool here = rc == 0 && is_ready(save, &of);
 	int met;
 
@@ -350,10 +356,11 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 		x[2] = here ? save->plan->hash : 0;
 		x[3] = (uint64_t)(here ? save->image : -1);
 		x[4] = shf_saves_hash(run);
+		memcpy(&x[6], &loss, sizeof(loss));
 	}
 	x[5] = rc < 0 ? 2 : !here;
-	met = shf_same(&run->team, x, 6, &same, lo, hi, err);
-	*ready = met == 0 && same == 63 && hi[5] == 0;
+	met = shf_same(&run->team, x, 7, &same, lo, hi, err);
+	*ready = met == 0 && same == 127 && hi[5] == 0;
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)
@@ -365,9 +372,9 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 	if (!(same & 1))
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
 		                PRIu64, lo[0], hi[0]);
-	if (!(same & 2))
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different flags",
-		                save->step);
+	if (!(same & 2) || !(same & 64))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different %s",
+		                save->step, same & 2 ? "losses" : "flags");
 	return 0;
 }
 
@@ -377,15 +384,23 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 {
 	struct sheaf_save *save = NULL;
 	uint32_t flags = 0;
+	double loss = 0;
 	int64_t from = shf_now(run);
 	bool ready = false;
-	int rc = may_begin(run, step, state, err);
+	int rc = shf_emas_ready(state, err);
 
 	if (rc == 0)
-		rc = known_flags(opts, &flags, err);
+		rc = may_begin(run, step, state, err);
+	if (rc == 0)
+		rc = known_flags(opts, &flags, &loss, err);
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
-	rc = meet(run, save, rc, &ready, err);
+	rc = meet(run, save, rc, &ready, loss, err);
+	if (rc == 0) {
+		shf_emas_update(state, step, loss);
+		shf_emas_tell(state, save->emas);
+		save->emas_n = state->emas_n;
+	}
 	if (rc == 0 && ready)
 		shf_lazy_start(save);
 	else if (rc == 0)

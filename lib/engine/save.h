@@ -12,6 +12,7 @@
 #define SHF_SAVE_H
 #include <pthread.h>
 #include <stdatomic.h>
+#include "ema.h"
 #include "match.h"
 #include "run.h"
 #include "stores.h"
@@ -90,6 +91,8 @@ struct sheaf_save {
 	struct shf_note *notes;
 	size_t notes_n, notes_bytes;
 	struct shf_stores stores;
+	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* as they were when it began */
+	size_t emas_n;
 	bool exchanged, over, listed;
 	bool together;                  /* all ranks have copied all of it */
 	bool asked;                     /* lazy: on all ranks for all slices */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "dtype.h"
+#include "ema.h"
 #include "lazy.h"
 #include "safetensors.h"
 
@@ -320,8 +321,7 @@ struct sheaf_state *shf_state_new(void)
 	return state;
 }
 
-/* A [local] failure sticks: the next collective call returns it everywhere. */
-static int stick(struct sheaf_state *state, int rc, const struct sheaf_error *err)
+int shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err)
 {
 	if (rc < 0 && state->rc == 0) {
 		state->rc = rc;
@@ -330,8 +330,8 @@ static int stick(struct sheaf_state *state, int rc, const struct sheaf_error *er
 	return rc;
 }
 
-static int add_taken(struct sheaf_state *state, const struct sheaf_slice *slice,
-                     struct sheaf_error *err)
+int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
+                   struct sheaf_error *err)
 {
 	if (state->fixed)
 		return shf_fail(err, SHEAF_EINVAL, "slices are fixed after the first save has "
@@ -359,7 +359,7 @@ int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
 
 	if (!state)
 		return SHEAF_ENOMEM;
-	return stick(state, add_taken(state, slice, &err), &err);
+	return shf_state_stick(state, shf_state_take(state, slice, &err), &err);
 }
 
 static int stream_take(struct sheaf_state *state, struct shf_stream *s, const char *stream,
@@ -392,35 +392,47 @@ int shf_state_stream(struct sheaf_state *state, const char *stream, const char *
 		return SHEAF_ENOMEM;
 	int rc = stream_take(state, &s, stream, rule, &err);
 	if (rc < 0)
-		return stick(state, rc, &err);
+		return shf_state_stick(state, rc, &err);
 	snprintf(name, sizeof(name), "%s/%d", s.stream, (int)rank);
 	struct sheaf_slice slice = { .size = sizeof(slice), .family = "ranks", .name = name,
 		.dtype = SHEAF_U8, .ndim = 1, .shape = { (int64_t)bytes },
 		.count = { (int64_t)bytes }, .data = data };
-	rc = stick(state, add_taken(state, &slice, &err), &err);
+	rc = shf_state_stick(state, shf_state_take(state, &slice, &err), &err);
 	if (rc >= 0)
 		state->slices[rc].stream = s;
 	return rc;
 }
 
+static int may_move(const struct sheaf_state *state, int slice, const void *data,
+                    struct sheaf_error *err)
+{
+	const struct shf_slice *s = &state->slices[slice];
+
+	if (slice < 0 || (size_t)slice >= state->n)
+		return shf_fail(err, SHEAF_EINVAL, "slice %d of %zu: no such slice", slice,
+		                state->n);
+	if (!data && !s->empty)
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: moved to NULL", s->family, s->name);
+	if (s->owned)
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: averages are not moved", s->family,
+		                s->name);
+	for (const struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		if (shf_lazy_reads(save, slice))
+			return shf_fail(err, SHEAF_EINVAL, "%s/%s: moved while step %" PRId64
+			                " has not copied it", s->family, s->name, save->step);
+	return 0;
+}
+
 int shf_state_move(struct sheaf_state *state, int slice, void *data)
 {
 	struct sheaf_error err = { 0 };
+	int rc;
 
 	if (!state)
 		return SHEAF_ENOMEM;
-	if (slice < 0 || (size_t)slice >= state->n)
-		return stick(state, shf_fail(&err, SHEAF_EINVAL, "slice %d of %zu: no such slice",
-		                             slice, state->n), &err);
-	if (!data && !state->slices[slice].empty)
-		return stick(state, shf_fail(&err, SHEAF_EINVAL, "%s/%s: moved to NULL",
-		                             state->slices[slice].family,
-		                             state->slices[slice].name), &err);
-	for (const struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		if (shf_lazy_reads(save, slice))
-			return stick(state, shf_fail(&err, SHEAF_EINVAL, "%s/%s: moved while step "
-			             "%" PRId64 " has not copied it", state->slices[slice].family,
-			             state->slices[slice].name, save->step), &err);
+	rc = may_move(state, slice, data, &err);
+	if (rc < 0)
+		return shf_state_stick(state, rc, &err);
 	state->hollow -= is_hollow(&state->slices[slice]);
 	state->slices[slice].mem.base = data;
 	return 0;
@@ -447,6 +459,7 @@ void shf_state_put(struct sheaf_state *state)
 		return;
 	if (state->plan)
 		state->plan_free(state->plan);
+	shf_emas_release(state);
 	shf_arena_release(&state->arena);
 	shf_free(state->slices);
 	shf_free(state);

@@ -18,6 +18,7 @@ struct shf_slice {              /* what planning looks at comes first */
 	uint32_t flags;
 	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: as stored */
 	bool empty;                     /* holds nothing */
+	bool owned;                     /* its memory is ours: averages */
 	struct shf_mem mem;             /* base: in memory units, data of unit mem.lo */
 	struct shf_shape items;         /* the caller's shape */
 	struct shf_shape shape;         /* the same in units */
@@ -39,6 +40,8 @@ struct sheaf_state {
 	int rc;                         /* first failure of a [local] call; sticks */
 	struct sheaf_error err;
 	uint64_t version;               /* counts adds; a plan is for one version */
+	struct shf_ema *emas;           /* owned */
+	size_t emas_n;
 	struct sheaf_save *lazy;        /* those that copy behind, by save->lazy_next */
 	void *plan;                     /* owned by the engine: shf_plan_put */
 	void (*plan_free)(void *plan);
@@ -59,6 +62,11 @@ bool shf_same_text(const char *a, const char *b);
 
 struct sheaf_state *shf_state_new(void);
 int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
+/* The same, [local] but for that: the caller makes a failure stick. */
+int  shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
+                    struct sheaf_error *err);
+/* A [local] failure sticks: the next collective call returns it everywhere. Gives rc. */
+int  shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err);
 int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                       int32_t rank, int32_t ranks, void *data, size_t bytes);
 int  shf_state_move(struct sheaf_state *state, int slice, void *data);

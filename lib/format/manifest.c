@@ -117,6 +117,25 @@ static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "}");
 }
 
+static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
+{
+	shf_buf_adds(b, ",\n \"ema\": [");
+	for (size_t i = 0; i < m->emas_n; i++) {
+		const struct shf_mf_ema *e = &m->emas[i];
+
+		add_comma(b, i);
+		shf_buf_adds(b, "{\"name\": ");
+		add_text(b, e->name);
+		shf_buf_adds(b, ", \"of\": ");
+		add_text(b, e->of);
+		shf_buf_adds(b, ", \"coef\": ");
+		add_text(b, e->coef);
+		shf_buf_addf(b, ", \"interval\": %" PRId64 ", \"updates\": %" PRId64 "}",
+			     e->interval, e->updates);
+	}
+	shf_buf_adds(b, "]");
+}
+
 int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struct sheaf_error *err)
 {
 	size_t start = out->len;
@@ -130,6 +149,8 @@ int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struc
 	add_files(out, "attached", m->attached, m->attached_n);
 	add_tied(out, m);
 	add_notes(out, m);
+	if (m->emas_n)
+		add_emas(out, m);
 	shf_buf_adds(out, ",\n \"sums\": ");
 	add_file(out, &m->sums);
 	if (!out->oom)

@@ -12,6 +12,7 @@ struct shf_mf_family { const char *name, *dir; uint64_t files, tensors, bytes; }
 struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name with the family's folder */
 struct shf_mf_tied { const char *family, *name, *to; };
 struct shf_mf_note { const char *key, *value; };
+struct shf_mf_ema { const char *name, *of; char coef[32]; int64_t interval, updates; };
 struct shf_manifest {           /* strings and arrays borrowed (encode) or in the arena (decode) */
 	int64_t step;
 	char session[33], run[33];      /* 32 lower-case hex */
@@ -32,6 +33,8 @@ struct shf_manifest {           /* strings and arrays borrowed (encode) or in th
 	struct shf_mf_file *attached; size_t attached_n; /* index files too; by name */
 	struct shf_mf_tied *tied; size_t tied_n;
 	struct shf_mf_note *notes; size_t notes_n;      /* by key */
+	struct shf_mf_ema *emas; size_t emas_n;         /* averages; of "": masters, and fp32
+	                                                 * weights that have none */
 	struct shf_mf_file sums;        /* name "sheaf.sums"; crc: of its header and page table */
 };
 /* SHEAF_EINVAL when it would not fit; appends to out. */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "err.h"
+#include "hexfloat.h"
 #include "json.h"
 #include "safetensors.h"
 
@@ -222,6 +223,26 @@ static int check_tied(const struct check *c)
 	return rc;
 }
 
+static int check_emas(const struct check *c)
+{
+	const struct shf_manifest *m = c->m;
+	double coef;
+
+	for (size_t i = 0; i < m->emas_n; i++) {
+		const struct shf_mf_ema *e = &m->emas[i];
+
+		if (!e->name || !shf_family_is_valid(e->name))
+			return bad(c, "averages of a bad name", e->name ? e->name : "");
+		if (!is_text(e->of) || (e->of[0] && !shf_family_is_valid(e->of)))
+			return bad(c, "averages of no family:", e->name);
+		if (!memchr(e->coef, 0, sizeof(e->coef)) || !shf_hexfloat_get(&coef, e->coef) ||
+		    !(coef >= 0 && coef < 1) || e->interval < 1 || e->updates < 0)
+			return bad(c, "averages without coefficient, interval or updates:",
+			           e->name);
+	}
+	return 0;
+}
+
 static int check_notes(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -266,6 +287,10 @@ int shf_manifest_check(const struct shf_manifest *m, int code, const char *where
 		rc = check_tied(&c);
 	if (rc == 0)
 		rc = check_notes(&c);
+	if (rc == 0)
+		rc = check_emas(&c);
+	if (rc == 0)
+		rc = check_twice(&c, m->emas, m->emas_n, sizeof(*m->emas), "averages twice:");
 	if (rc == 0)
 		rc = check_twice(&c, m->notes, m->notes_n, sizeof(*m->notes),
 				 "twice among the notes:");

@@ -232,6 +232,13 @@ static const struct field writer_fields[] = {
 	{ "commit", K_TEXT, false, offsetof(struct shf_manifest, commit), 0, NULL },
 	{ "compiler", K_TEXT, false, offsetof(struct shf_manifest, compiler), 0, NULL },
 };
+static const struct field ema_fields[] = {
+	{ "name", K_TEXT, false, offsetof(struct shf_mf_ema, name), 0, NULL },
+	{ "of", K_TEXT, false, offsetof(struct shf_mf_ema, of), 0, NULL },
+	{ "coef", K_FIXED, false, offsetof(struct shf_mf_ema, coef), 32, NULL },
+	{ "interval", K_I64, false, offsetof(struct shf_mf_ema, interval), 0, NULL },
+	{ "updates", K_I64, false, offsetof(struct shf_mf_ema, updates), 0, NULL },
+};
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static int read_families(struct decoder *d, void *record, enum shf_json_kind first)
@@ -270,6 +277,19 @@ static int read_attached(struct decoder *d, void *record, enum shf_json_kind fir
 
 	if (rc == 0)
 		m->attached = items;
+	return rc;
+}
+
+static int read_emas(struct decoder *d, void *record, enum shf_json_kind first)
+{
+	static const struct list l = { "ema", sizeof(struct shf_mf_ema), ema_fields,
+				       COUNT(ema_fields) };
+	struct shf_manifest *m = record;
+	void *items;
+	int rc = read_list(d, &l, first, &items, &m->emas_n);
+
+	if (rc == 0)
+		m->emas = items;
 	return rc;
 }
 
@@ -488,6 +508,7 @@ static const struct field root_fields[] = {
 	OTHER("attached", read_attached),
 	OTHER("tied", read_tied),
 	OTHER("notes", read_notes),
+	{ "ema", K_OTHER, true, 0, 0, read_emas },
 	OTHER("sums", read_sums),
 	OTHER("self", read_self),
 };

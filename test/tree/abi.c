@@ -51,6 +51,11 @@ static void others(void)
 	FIELD(sheaf_item, state);
 	FIELD(sheaf_item, tries);
 	STRUCT(sheaf_save_opts);
+	STRUCT(sheaf_ema);
+	FIELD(sheaf_ema, coef);
+	FIELD(sheaf_ema, interval);
+	STRUCT(sheaf_ema_info);
+	FIELD(sheaf_ema_info, updates);
 	STRUCT(sheaf_step_info);
 	FIELD(sheaf_step_info, format);
 	FIELD(sheaf_step_info, bytes);

@@ -2,10 +2,12 @@
 /* Averages, bit for bit: by the formula one item at a time, over every way, cut and type. */
 #include <fenv.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "t.h"
 #include "average.h"
 #include "dtype.h"
+#include "hexfloat.h"
 #include "mem.h"
 
 #define N 1500
@@ -150,4 +152,31 @@ TEST(a_hundred_steps_are_the_same_whatever_the_cut_and_the_callers_rounding)
 		shf_average(&e, &w, SHEAF_F32, 1, 0.75);
 		CHECK(bits_of(e) == want(of_bits(3), of_bits(1), 0.75) && e > 0);
 	}
+}
+
+TEST(a_hex_float_keeps_every_bit_and_nothing_else_is_one)
+{
+	static const char *const none[] = { "", "1", "0x", "0x1", "0x1p", "0x1p+", "0x1.p+0",
+		"0x1.0p+0", "0x2p+0", "0x1p0", "0x1,8p+0", "0x1p+0 ", " 0x1p+0", "0x1p+1024",
+		"0x1.00000000000001p+0", "0x1.Ap+0", "nan", "inf", "0x0p+1", "--0x1p+0",
+		"0x1.123456789abcdep-1074", "00000000000000000000000000000000000" };
+	uint64_t s = 7, bits;
+	char text[SHF_HEXFLOAT];
+	double v, got;
+
+	shf_hexfloat_put(text, 0.999);
+	CHECK_STR(text, "0x1.ff7ced916872bp-1");
+	CHECK(shf_hexfloat_get(&got, "0x1.ffcb923a29c78p-1") && got == 0x1.ffcb923a29c78p-1);
+	for (int i = 0; i < 20000; i++) {
+		bits = rnd(&s) & (i % 3 ? UINT64_MAX : UINT64_MAX << (i % 64));
+		bits >>= i % 7 == 0 ? 12 : 0; /* denormal */
+		memcpy(&v, &bits, sizeof(v));
+		if (!isfinite(v))
+			continue;
+		shf_hexfloat_put(text, v);
+		CHECK(shf_hexfloat_get(&got, text) && memcmp(&got, &v, sizeof(v)) == 0);
+		CHECK(strtod(text, NULL) == v);
+	}
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+		CHECK(!shf_hexfloat_get(&got, none[i]));
 }

@@ -25,6 +25,10 @@ static struct shf_mf_note notes[] = {
 	{ "adam.step", "1000" }, { "odd", "a\"b\\c\n\x1f\x7f\xc3\xa9" }, { "void", "" },
 };
 
+static struct shf_mf_ema emas[] = {
+	{ "ema", "", "0x1.ffcb923a29c78p-1", 2, 500 }, { "slow", "model", "0x0p+0", 1, 0 },
+};
+
 static struct shf_manifest example(void)
 {
 	return (struct shf_manifest){
@@ -36,7 +40,8 @@ static struct shf_manifest example(void)
 		.mesh = "pp=4,dp=2,tp=8", .plan = 0xfedcba9876543210,
 		.families = families, .families_n = 3, .files = files, .files_n = 3,
 		.attached = attached, .attached_n = 4, .tied = tied, .tied_n = 1,
-		.notes = notes, .notes_n = 3, .sums = { "sheaf.sums", 12345, 5 },
+		.notes = notes, .notes_n = 3, .emas = emas, .emas_n = 2,
+		.sums = { "sheaf.sums", 12345, 5 },
 	};
 }
 
@@ -90,6 +95,14 @@ static void check_equal(const struct shf_manifest *a, const struct shf_manifest 
 	for (size_t i = 0; i < a->notes_n; i++) {
 		CHECK_STR(a->notes[i].key, b->notes[i].key);
 		CHECK_STR(a->notes[i].value, b->notes[i].value);
+	}
+	CHECK_INT(a->emas_n, b->emas_n);
+	for (size_t i = 0; i < a->emas_n; i++) {
+		CHECK_STR(a->emas[i].name, b->emas[i].name);
+		CHECK_STR(a->emas[i].of, b->emas[i].of);
+		CHECK_STR(a->emas[i].coef, b->emas[i].coef);
+		CHECK(a->emas[i].interval == b->emas[i].interval &&
+		      a->emas[i].updates == b->emas[i].updates);
 	}
 }
 
@@ -236,7 +249,7 @@ TEST(the_smallest_manifest_is_these_bytes)
 	m.tied = &t;
 	m.notes = &note;
 	m.families_n = m.files_n = m.tied_n = m.notes_n = 1;
-	m.attached_n = 0;
+	m.attached_n = m.emas_n = 0;
 	m.sums = (struct shf_mf_file){ "sheaf.sums", 136, 1 };
 	CHECK_RC(shf_manifest_encode(&b, &m, &err), 0, &err);
 	CHECK_INT(b.len, sizeof(want) - 1 + 31);
@@ -315,7 +328,7 @@ TEST(unknown_members_are_ignored)
 		{ "\"crc\": \"0123456789abcdef\"",
 		 "\"crc\": \"0123456789abcdef\", \"etag\": \"x\"" },
 		{ "\"flags\": []", "\"flags\": [\"later\", \"no-dir-fsync\"]" },
-		{ "\"sums\":", "\"ema\": [{\"name\": \"ema\"}], \"sums\":" },
+		{ "\"sums\":", "\"tail\": [{\"name\": \"x\"}], \"sums\":" },
 		{ "{\"sheaf\": 1,\n \"needs\": [],", "{\"needs\":[],\"sheaf\":1," },
 	};
 	struct sheaf_error err;
@@ -453,6 +466,7 @@ TEST(sealed_lies_are_refused)
 TEST(what_the_decoder_would_refuse_is_not_encoded)
 {
 	struct shf_manifest good = example(), m;
+	struct shf_mf_ema ema[2];
 	struct shf_buf b = SHF_BUF_INIT;
 	struct sheaf_error err;
 	struct shf_mf_note note = { "x", NULL };
@@ -461,6 +475,7 @@ TEST(what_the_decoder_would_refuse_is_not_encoded)
 #define REFUSED(change)                                                       \
 	do {                                                                  \
 		m = good;                                                     \
+		memcpy(ema, emas, sizeof(ema));                               \
 		change;                                                       \
 		CHECK_INT(shf_manifest_encode(&b, &m, &err), SHEAF_EINVAL);   \
 		CHECK_INT(b.len, 0);                                          \
@@ -477,6 +492,15 @@ TEST(what_the_decoder_would_refuse_is_not_encoded)
 	REFUSED(m.files_n = 2);
 	REFUSED(m.families_n = 1);
 	REFUSED(m.sums.name = "x");
+	REFUSED((ema[0].name = "E", m.emas = ema));
+	REFUSED((ema[0].name = NULL, m.emas = ema));
+	REFUSED((ema[0].of = "../x", m.emas = ema));
+	REFUSED((ema[0].coef[2] = '3', m.emas = ema));
+	REFUSED((memcpy(ema[0].coef, "0x1p+0", 7), m.emas = ema));
+	REFUSED((memset(ema[0].coef, '0', 32), m.emas = ema));
+	REFUSED((ema[1].interval = 0, m.emas = ema));
+	REFUSED((ema[1].updates = -1, m.emas = ema));
+	REFUSED((ema[1].name = "ema", m.emas = ema));
 	memset(big, 'a', (64 << 10) + 1);
 	REFUSED((note.value = big, m.notes = &note, m.notes_n = 1));
 	big[64 << 10] = 0;

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ema.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "average.h"
+#include "dtype.h"
+#include "hexfloat.h"
+#include "lazy.h"
+#include "safetensors.h"
+
+/* ---- which slices ---- */
+
+/* Items of the buffer that a slice has, from *lo on; what it never looks at is left out. */
+static uint64_t window_of(const struct shf_slice *s, int64_t *lo)
+{
+	int64_t top = s->mem.origin, hi;
+
+	*lo = 0;
+	if (s->empty)
+		return 0;
+	for (int d = 0; d < s->mem.box.ndim; d++)
+		top += (s->mem.box.count[d] - 1) * s->mem.stride[d];
+	*lo = s->mem.lo > s->mem.origin ? s->mem.lo : s->mem.origin;
+	hi = s->mem.hi < top + 1 ? s->mem.hi : top + 1;
+	return hi > *lo ? (uint64_t)(hi - *lo) : 0;
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names of the fp32 masters, sorted; none: empty. */
+static const char **masters_of(const struct sheaf_state *state, size_t *n)
+{
+	const char **names = shf_alloc(state->n, sizeof(*names));
+
+	*n = 0;
+	for (size_t i = 0; names && i < state->n; i++)
+		if (strcmp(state->slices[i].family, "master_weights") == 0)
+			names[(*n)++] = state->slices[i].name;
+	if (names && *n)
+		qsort(names, *n, sizeof(*names), by_text);
+	return names;
+}
+
+/* Without a family: masters, and what is its own master. */
+static bool is_source(const struct shf_slice *s, const char *family, const char *const *masters,
+                      size_t masters_n)
+{
+	if (family)
+		return strcmp(s->family, family) == 0;
+	if (strcmp(s->family, "master_weights") == 0)
+		return true;
+	if (strcmp(s->family, "model") != 0 || s->dtype != SHEAF_F32)
+		return false;
+	return !bsearch(&s->name, masters, masters_n, sizeof(*masters), by_text);
+}
+
+static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source,
+                   struct sheaf_error *err)
+{
+	const struct shf_slice *s = &state->slices[source];
+	struct sheaf_slice in = { .size = sizeof(in), .flags = SHEAF_FLAT | SHEAF_OPTIONAL,
+		.family = e->name, .name = s->name,
+		.tied_to = strcmp(s->stored, s->name) ? s->stored : NULL, .dtype = SHEAF_F32,
+		.ndim = s->items.ndim, .origin = s->mem.origin };
+	int rc;
+
+	if (shf_dtype(s->data_dtype)->kind != 'f' || shf_dtype(s->dtype)->kind != 'f' ||
+	    shf_dtype(s->dtype)->group != 1 || !shf_can_convert(SHEAF_F32, s->data_dtype))
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s", e->name,
+		                s->family, s->name, shf_dtype(s->dtype)->name);
+	memcpy(in.shape, s->items.dim, sizeof(in.shape));
+	memcpy(in.start, s->mem.box.start, sizeof(in.start));
+	memcpy(in.count, s->mem.box.count, sizeof(in.count));
+	memcpy(in.stride, s->mem.stride, sizeof(in.stride));
+	in.flat_count = (int64_t)window_of(s, &in.flat_start);
+	rc = shf_state_take(state, &in, err);
+	if (rc < 0)
+		return rc;
+	state->slices[rc].owned = true;
+	e->source[e->n++] = source;
+	return 0;
+}
+
+static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_error *err)
+{
+	size_t masters_n, n = state->n;
+	const char **masters = masters_of(state, &masters_n);
+	int rc = 0;
+
+	e->first = n;
+	e->source = shf_alloc(n, sizeof(*e->source));
+	if (!masters || !e->source)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for averages of %zu slices", n);
+	for (uint32_t i = 0; rc == 0 && i < n; i++)
+		if (!state->slices[i].owned && !state->slices[i].stream.stream &&
+		    is_source(&state->slices[i], e->of, masters, masters_n))
+			rc = add_one(state, e, i, err);
+	shf_free(masters);
+	return rc;
+}
+
+static int check(const struct sheaf_state *state, const char *family, const struct shf_ema *e,
+                 struct sheaf_error *err)
+{
+	if (state->fixed)
+		return shf_fail(err, SHEAF_EINVAL, "averages are fixed after the first save has "
+		                "begun");
+	if (!shf_family_is_valid(e->name))
+		return shf_fail(err, SHEAF_EINVAL, "averages '%.40s': want [a-z][a-z0-9_]{0,31}",
+		                e->name);
+	if (family && !shf_family_is_valid(family))
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: no family '%.40s'", e->name,
+		                family);
+	for (size_t i = 0; i < state->n; i++)
+		if (strcmp(state->slices[i].family, e->name) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "averages %s: a family of that name is "
+			                "there", e->name);
+	if (!(e->coef >= 0 && e->coef < 1))
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: coef is %g: want 0 to less than 1",
+		                e->name, e->coef);
+	if (isnan(e->loss_max) || e->interval < 0 || e->warmup < 0)
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: interval, warmup and loss_max are "
+		                "not negative, and numbers", e->name);
+	if (state->emas_n == SHF_EMAS_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: at most %d", e->name,
+		                SHF_EMAS_MAX);
+	return 0;
+}
+
+static int take(struct sheaf_state *state, const char *family, const struct sheaf_ema *in,
+                struct sheaf_error *err)
+{
+	const char *name;
+	struct shf_ema e = { .last = -1 };
+	int rc;
+
+	if (!in || in->size < sizeof(*in))
+		return shf_fail(err, SHEAF_EINVAL, "ema.size is %u; set it to sizeof(struct "
+		                "sheaf_ema)", in ? (unsigned)in->size : 0u);
+	for (size_t i = sizeof(*in); i < in->size && i < 4096; i++)
+		if (((const uint8_t *)in)[i])
+			return shf_fail(err, SHEAF_EINVAL, "averages ask for something newer than "
+			                "this sheaf");
+	name = in->name ? in->name : "ema";
+	e.name = name;
+	e.coef = in->coef;
+	e.loss_max = in->loss_max;
+	e.interval = in->interval ? in->interval : 1;
+	e.warmup = in->warmup;
+	rc = check(state, family, &e, err);
+	if (rc < 0)
+		return rc;
+	e.name = shf_arena_strdup(&state->arena, name, strlen(name));
+	e.of = family ? shf_arena_strdup(&state->arena, family, strlen(family)) : NULL;
+	if (!state->emas)
+		state->emas = shf_zalloc(SHF_EMAS_MAX, sizeof(*state->emas));
+	if (!e.name || (family && !e.of) || !state->emas)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for averages");
+	rc = add_all(state, &e, err);
+	if (rc == 0 && e.n == 0)
+		rc = shf_fail(err, SHEAF_EINVAL, "averages %s: no slice to average%s%.40s", e.name,
+		              family ? " in " : "", family ? family : "");
+	state->emas[state->emas_n++] = e;
+	return rc;
+}
+
+int shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema)
+{
+	struct sheaf_error err = { 0 };
+
+	if (!state)
+		return SHEAF_ENOMEM;
+	return shf_state_stick(state, take(state, family, ema, &err), &err);
+}
+
+void shf_emas_release(struct sheaf_state *state)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		for (size_t i = 0; i < state->emas[k].n; i++)
+			shf_free(state->slices[state->emas[k].first + i].mem.base);
+		shf_free(state->emas[k].source);
+	}
+	shf_free(state->emas);
+}
+
+/* ---- their memory ---- */
+
+int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
+{
+	for (size_t k = 0; state && state->rc == 0 && k < state->emas_n; k++)
+		for (size_t i = 0; i < state->emas[k].n; i++) {
+			struct shf_slice *a = &state->slices[state->emas[k].first + i];
+			const struct shf_slice *s = &state->slices[state->emas[k].source[i]];
+
+			if (a->mem.base || a->empty || !s->mem.base)
+				continue;
+			a->mem.base = shf_alloc((size_t)(a->mem.hi - a->mem.lo), sizeof(float));
+			if (!a->mem.base)
+				return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for %lld "
+				                "averages", a->family, a->name,
+				                (long long)(a->mem.hi - a->mem.lo));
+			state->hollow--;
+		}
+	return 0;
+}
+
+/* ---- updates ---- */
+
+/* The averages as they were are in the images. */
+static void let_copies_end(const struct sheaf_state *state, const struct shf_ema *e)
+{
+	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		for (size_t i = 0; i < e->n; i++)
+			(void)shf_lazy_copied(save, (int)(e->first + i), -1, NULL);
+}
+
+int shf_emas_copied(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
+{
+	const struct sheaf_state *state = save->state;
+
+	for (size_t k = 0; k < state->emas_n; k++)
+		for (size_t i = 0; i < state->emas[k].n; i++)
+			if (shf_lazy_copied(save, (int)(state->emas[k].first + i), timeout_ms,
+			                    NULL) == SHEAF_EAGAIN)
+				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
+				                "copied", (long long)save->step);
+	return 0;
+}
+
+static void update_one(const struct sheaf_state *state, const struct shf_ema *e, size_t i,
+                       bool first, double coef)
+{
+	const struct shf_slice *a = &state->slices[e->first + i];
+	const struct shf_slice *s = &state->slices[e->source[i]];
+	const uint8_t *w;
+
+	if (a->empty)
+		return;
+	w = s->mem.base + (a->mem.lo - s->mem.lo) * (int64_t)s->mem_unit;
+	if (first)
+		shf_convert(a->mem.base, SHEAF_F32, w, s->data_dtype,
+		            (size_t)(a->mem.hi - a->mem.lo));
+	else
+		shf_average((float *)(void *)a->mem.base, w, s->data_dtype,
+		            (size_t)(a->mem.hi - a->mem.lo), coef);
+}
+
+static void update(struct sheaf_state *state, struct shf_ema *e, int64_t step, double loss)
+{
+	bool due = step % e->interval == 0 && (e->loss_max == 0 || loss < e->loss_max);
+	bool first = e->updates == 0 && (!e->begun || due);
+	double n = (double)e->updates, coef = e->coef;
+
+	if (e->last == step || (!first && !due))
+		return;
+	if (e->warmup && (1 + n) / ((double)e->warmup + n) < coef)
+		coef = (1 + n) / ((double)e->warmup + n);
+	let_copies_end(state, e);
+	for (size_t i = 0; i < e->n; i++)
+		update_one(state, e, i, first, coef);
+	e->begun = true;
+	e->updates += due;
+	e->last = step;
+}
+
+void shf_emas_update(struct sheaf_state *state, int64_t step, double loss)
+{
+	for (size_t k = 0; k < state->emas_n; k++)
+		update(state, &state->emas[k], step, loss);
+}
+
+void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m, const bool *kept)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		struct shf_ema *e = &state->emas[k];
+
+		e->begun = !kept[k];
+		e->updates = e->begun;
+		e->last = -1;
+		for (size_t i = 0; e->begun && i < m->emas_n; i++)
+			if (strcmp(m->emas[i].name, e->name) == 0)
+				e->updates = m->emas[i].updates;
+	}
+}
+
+void shf_emas_tell(const struct sheaf_state *state, struct shf_mf_ema *told)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		told[k] = (struct shf_mf_ema){ .name = e->name, .of = e->of ? e->of : "",
+			.interval = e->interval, .updates = e->updates };
+		shf_hexfloat_put(told[k].coef, e->coef);
+	}
+}
