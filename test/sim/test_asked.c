@@ -161,8 +161,9 @@ TEST(options_of_a_save_are_checked_like_those_of_a_run)
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save opts.size is 4", &a.err);
 	o.opts.size = 1 << 20;
 	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save opts.size is 1048576", &a.err);
-	o.opts = (struct sheaf_save_opts){ sizeof(o.opts), 1 };
-	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save flags 0x1", &a.err);
+	o.opts = (struct sheaf_save_opts){ .size = sizeof(o.opts),
+		.flags = 1 << 20 };
+	SAID(save_with(&a, &o.opts), SHEAF_EINVAL, "save flags 0x100000", &a.err);
 	end(&a);
 }
 
