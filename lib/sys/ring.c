@@ -15,6 +15,7 @@
 #include "queue.h"
 
 #define EAGAIN_MAX 8
+#define FORBIDDEN_MAX 2000              /* entries refused, of a millisecond each */
 #define PIN_BYTES ((size_t)1 << 30)     /* the kernel takes no larger entry */
 #define PIN_MAX 64                      /* entries of a stretch */
 
@@ -22,6 +23,7 @@ struct slot {
 	struct shf_piece piece;
 	size_t done;
 	int again;
+	unsigned nth;                   /* of all entries; those the kernel took come first */
 	struct slot *next;              /* free, or to be submitted anew */
 };
 
@@ -48,7 +50,8 @@ struct shf_ring {
 	int wake;                       /* an eventfd */
 	bool made, wake_armed, entered;
 	bool table;                     /* the kernel has one, of whatever is pinned */
-	unsigned depth, busy_n;
+	unsigned depth, busy_n, entry_n;
+	int forbidden;                  /* how often in a row */
 	struct slot *slots, *free, *anew; /* slots owned */
 };
 
@@ -86,22 +89,29 @@ static int entry_of(const struct shf_ring *r, const uint8_t *buf, size_t n)
 	return -1;
 }
 
+static struct io_uring_sqe *entry(struct shf_ring *r)
+{
+	r->entry_n++;
+	return io_uring_get_sqe(&r->uring);
+}
+
 static void slot_submit(struct shf_ring *r, struct slot *s)
 {
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+	struct io_uring_sqe *sqe = entry(r);
 	const struct shf_piece *p = &s->piece;
 	const struct shf_io *io = p->part->io;
 	uint8_t *buf = p->buf + s->done;
 	unsigned n = (unsigned)(p->len - s->done);
-	int entry = entry_of(r, buf, n);
-	bool fixed = entry >= 0;
+	int pinned = entry_of(r, buf, n);
+	bool fixed = pinned >= 0;
 
+	s->nth = r->entry_n;
 	if (io->op == SHF_IO_READ && fixed)
-		io_uring_prep_read_fixed(sqe, io->direct, buf, n, p->at + s->done, entry);
+		io_uring_prep_read_fixed(sqe, io->direct, buf, n, p->at + s->done, pinned);
 	else if (io->op == SHF_IO_READ)
 		io_uring_prep_read(sqe, io->direct, buf, n, p->at + s->done);
 	else if (fixed)
-		io_uring_prep_write_fixed(sqe, io->direct, buf, n, p->at + s->done, entry);
+		io_uring_prep_write_fixed(sqe, io->direct, buf, n, p->at + s->done, pinned);
 	else
 		io_uring_prep_write(sqe, io->direct, buf, n, p->at + s->done);
 	io_uring_sqe_set_data(sqe, s);
@@ -132,7 +142,7 @@ static void fill(struct shf_ring *r)
 		slot_submit(r, s);
 	}
 	if (!r->wake_armed) {
-		struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+		struct io_uring_sqe *sqe = entry(r);
 
 		io_uring_prep_poll_add(sqe, r->wake, POLLIN);
 		io_uring_sqe_set_data(sqe, NULL);
@@ -248,7 +258,22 @@ static void pin(struct shf_ring *r, struct pin *p)
 	pthread_cond_broadcast(&r->pinned);
 }
 
-/* No ring here, or entering it is forbidden. What is out never got to the kernel. */
+static bool kernel_has(const struct shf_ring *r, const struct slot *s)
+{
+	/* What is ready to go are the last entries made. */
+	return s->piece.part && r->made && r->entry_n - s->nth >= io_uring_sq_ready(&r->uring);
+}
+
+static bool kernel_has_any(const struct shf_ring *r)
+{
+	for (unsigned i = 0; i < r->depth; i++)
+		if (kernel_has(r, &r->slots[i]))
+			return true;
+	return false;
+}
+
+/* No ring here, or entering it is forbidden. What never got to the kernel goes another way; of the
+ * rest nobody will hear how it ended. */
 static void give_up(struct shf_ring *r)
 {
 	struct shf_part *part;
@@ -257,11 +282,12 @@ static void give_up(struct shf_ring *r)
 	for (unsigned i = 0; i < r->depth; i++) {
 		struct slot *s = &r->slots[i];
 		struct shf_piece p = s->piece;
+		int result = kernel_has(r, s) ? -EIO : -EOPNOTSUPP;
 
 		if (!p.part)
 			continue;
 		s->piece.part = NULL;
-		r->works->back(r->works, &p, -EOPNOTSUPP);
+		r->works->back(r->works, &p, result);
 	}
 	r->busy_n = 0;
 	while ((part = shf_parts_pop(&r->todo)))
@@ -284,9 +310,16 @@ static bool enter(struct shf_ring *r)
 		nanosleep(&moment, NULL);       /* the kernel is short of something */
 	pthread_mutex_lock(&r->works->lock);
 	r->asleep = false;
-	if (rc >= 0)
+	if (rc >= 0) {
 		r->entered = true;
-	return r->entered || rc == -EINTR || rc == -EAGAIN;
+		r->forbidden = 0;
+		return true;
+	}
+	if (rc == -EINTR || rc == -EAGAIN || (r->entered && (rc == -EBUSY || rc == -ENOMEM)))
+		return true;
+	/* Whatever worked before may be forbidden later, by a filter of system calls. The kernel
+	 * still moves the bytes that it has, so their memory is kept from others for a while. */
+	return kernel_has_any(r) && ++r->forbidden < FORBIDDEN_MAX;
 }
 
 static void *drive(void *arg)

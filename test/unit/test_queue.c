@@ -436,6 +436,38 @@ TEST(where_there_is_no_ring_threads_go_direct)
 	}
 }
 
+TEST(a_ring_that_worked_and_is_forbidden_later_is_done_without)
+{
+	uint8_t *mem = pages_new(20 * PAGE);
+	struct shf_queue *q = queue_new(SHF_CARRY_BEST), *later;
+	struct file f = file_new(".", FILE_BYTES);
+	struct shf_queue_stat st;
+
+	every_alignment(q, &f);
+	ops()->queue_stat(NULL, q, &st);
+	printf("# %s here\n", st.ring ? "a ring" : "no ring");
+	spoil.enter_refused = spoil.ring_refused = true;
+	/* It sleeps in the ring: what wakes it is the last that it is let do. */
+	for (unsigned salt = 1; salt < 8; salt++) {
+		struct shf_io io = { .fd = f.fd, .direct = f.direct, .buf = mem,
+			             .len = 16 * PAGE, .off = 3 * PAGE };
+
+		write_one(q, &f, &io, 100 + salt);
+		read_one(q, &f, &io);
+	}
+	ops()->queue_stat(NULL, q, &st);
+	CHECK(!st.ring);
+	later = queue_new(SHF_CARRY_BEST);
+	every_alignment(later, &f);
+	spoil.enter_refused = spoil.ring_refused = false;
+	ops()->queue_stat(NULL, later, &st);
+	CHECK(!st.ring);
+	ops()->queue_free(NULL, later);
+	ops()->queue_free(NULL, q);
+	file_free(&f);
+	munmap(mem, 20 * PAGE);
+}
+
 TEST(an_error_of_the_disk_is_the_result_and_the_queue_goes_on)
 {
 	uint8_t *mem = pages_new(20 * PAGE);
