@@ -305,6 +305,7 @@ TEST(a_forked_child_may_only_let_go)
 	struct sheaf_save *save = NULL, *more = NULL;
 	struct sheaf_step *step = NULL;
 	struct sheaf_run *run = NULL;
+	struct shf_queue *queue;
 	struct sheaf_error err;
 	size_t open_n;
 
@@ -316,10 +317,12 @@ TEST(a_forked_child_may_only_let_go)
 	SAID(shf_save_begin(&more, run, 31, held, NULL, &err), SHEAF_EINVAL, "another process",
 	     &err);
 	SAID(shf_save_commit(save, -1, &err), SHEAF_EINVAL, "process", &err);
+	queue = run->queue;     /* the parent's, like what is open */
 	shf_step_put(step);
 	shf_save_free(save);
 	shf_run_close(run);
-	CHECK_INT(simdisk_open_n(sys), open_n);         /* which are the parent's */
+	CHECK_INT(simdisk_open_n(sys), open_n);
+	sys->ops->queue_free(sys->arg, queue);
 	CHECK(!simdisk_exists(disk, "run/checkpoint-30"));
 	shf_state_put(held);
 	simdisk_free(disk);

@@ -214,7 +214,7 @@ static void put_text(struct world *w, const char *name, const char *lines)
 	struct shf_buf text = SHF_BUF_INIT;
 	char path[120];
 
-	shf_buf_adds(&text, lines);
+	shf_buf_adds(&text, lines[0] ? lines : "\n");
 	shf_line_sum(&text, 0);
 	snprintf(path, sizeof(path), RUN "/.sheaf/%s", name);
 	CHECK_INT(simdisk_put(w->disk, path, text.data, text.len), 0);
