@@ -367,3 +367,24 @@ TEST(what_is_deeper_than_a_step_stops_its_deletion_and_nobody)
 	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
 	stop(&w);
 }
+
+TEST(a_mark_is_one_letter_and_perhaps_the_end_of_its_line)
+{
+	struct world w;
+
+	start(&w, 1);
+	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/marks/1", "k\n", 2), 0);
+	CHECK_INT(shf_mark_read(&w.store[0], 1, NULL), 'k');
+	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/marks/1", "b\n", 2), 0);
+	CHECK_INT(shf_mark_read(&w.store[0], 1, NULL), 'b');
+	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/marks/1", "kx", 2), 0);
+	CHECK(shf_mark_read(&w.store[0], 1, NULL) != 'k');
+	stop(&w);
+}
+
+TEST(nothing_is_closed_and_released_without_harm)
+{
+	shf_store_close(NULL);
+	shf_list_release(NULL);
+	CHECK_INT(shf_fail_io(NULL, ENOENT, "x"), SHEAF_EIO);
+}
