@@ -174,6 +174,10 @@ bug("sent_before_copied", "bytes travel to other nodes before they are copied",
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
     "engine/images.c:shf_image_take", "of && is_busy(of)", "of && !MUTANT && is_busy(of)",
     "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
+bug("given_up_on_one_rank", "who lives on believes in a save whose image has gone to the next",
+    "engine/images.c:finish_copies", "shf_save_stick(save, rc, err);",
+    "if (!MUTANT) shf_save_stick(save, rc, err);",
+    "sim/test_lazy: the_image_of_a_save_that_was_given_up_goes_to_the_next")
 blind("early_change_not_seen", "a tensor that changed before its gate is not told",
       "engine/lazy.c:same_as_copied", "sums.digest != copied",
       "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")

@@ -49,6 +49,18 @@ static void large(struct hand *h)
 	hand_cut(hand_add(h, "model", "wide", SHEAF_BF16, 2, 2, MIB), 1, h->rank, h->ranks);
 }
 
+/* Of one rank alone, or of nobody. */
+static void lonely(struct hand *h)
+{
+	if (h->rank == 1)
+		hand_add(h, "model", "alone", SHEAF_F32, 2, 64, 257);
+}
+
+static void nothing(struct hand *h)
+{
+	(void)h;
+}
+
 static uint8_t *block_of(struct hand *h, int slice, size_t *bytes)
 {
 	const uint8_t *data = h->s[slice].data;
@@ -235,6 +247,12 @@ TEST(a_tensor_of_many_pieces_may_change_when_it_was_asked_for)
 {
 	each_seed("pieces", large, NULL, (struct sheaf_opts){ .images_max = 1 },
 	          seeds_first + seeds_last / 15 - 1);
+}
+
+TEST(ranks_that_hold_little_or_nothing_save_behind_too)
+{
+	each_seed("one rank's", lonely, two_nodes, (struct sheaf_opts){ 0 }, seeds_first + 3);
+	each_seed("nobody's", nothing, NULL, (struct sheaf_opts){ 0 }, seeds_first + 3);
 }
 
 /* ---- what a begin costs ---- */
