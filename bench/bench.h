@@ -13,8 +13,8 @@ struct bench_opts {
 	enum bench_verb verb;
 	const char *verb_name;
 	const char *run, *state, *like, *preset, *mesh, *expert_mesh, *to, *families, *events;
-	const char *io, *isa, *step_text, *gb_text;
-	double gb;
+	const char *io, *isa, *step_text, *gb_text, *ema_text;
+	double gb, ema;                 /* ema < 0: no averages */
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
 	int64_t timeout_ms, keep_last, rounds, images, copy_threads;

@@ -43,6 +43,7 @@ const char bench_usage[] =
 	"  --async                save: a step is committed when the next ones have begun\n"
 	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
 	"  --images N, --copy-threads N   of --async (2), of --lazy (1)\n"
+	"  --ema C                save: with moving averages of the masters, coefficient C\n"
 	"  --json                 events on stdout;  --events FILE  append them there\n"
 	"\n"
 	"Exit 0; 1 values are wrong, or ECORRUPT, EDIVERGED, ELAYOUT, EFORMAT; 2 all else.\n";
@@ -88,6 +89,7 @@ static const struct opt {
 	{ "lazy", FLAG, AT(lazy), 0, 0, BENCH_SAVE },
 	{ "images", INT, AT(images), 1, 8, BENCH_SAVE },
 	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE },
+	{ "ema", TEXT, AT(ema_text), 0, 0, BENCH_SAVE },
 	{ "unverified", FLAG, AT(unverified), 0, 0, BENCH_LOAD },
 	{ "lenient", FLAG, AT(lenient), 0, 0, ALL },
 	{ "convert", FLAG, AT(convert), 0, 0, ALL },
@@ -280,6 +282,20 @@ static int check_gb(struct bench_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+static int check_ema(struct bench_opts *o, struct sheaf_error *err)
+{
+	char *end;
+
+	o->ema = -1;
+	if (!o->ema_text)
+		return 0;
+	o->ema = strtod(o->ema_text, &end);
+	if (*end || !(o->ema >= 0) || !(o->ema < 1))
+		return wl_fail(err, SHEAF_EINVAL, "--ema: '%.60s' is not 0 to less than 1",
+			       o->ema_text);
+	return 0;
+}
+
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err)
 {
 	struct bench_opts made = { .steps = 1, .every = 1, .to_zero = -1, .timeout_ms = 60000 };
@@ -320,6 +336,8 @@ int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_e
 			rc = check_async(&made, err);
 		if (rc == 0)
 			rc = check_gb(&made, err);
+		if (rc == 0)
+			rc = check_ema(&made, err);
 		if (rc == 0)
 			rc = check_ways(&made, err);
 	}

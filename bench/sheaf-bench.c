@@ -64,12 +64,22 @@ static int load_layouts(struct bench *b, struct sheaf_error *err)
 	return rc;
 }
 
+static int add_averages(struct bench *b, struct sheaf_error *err)
+{
+	struct sheaf_ema ema = { .size = sizeof(ema), .coef = b->o->ema };
+	int rc = b->o->ema < 0 ? 0 : sheaf_state_ema(b->state, NULL, &ema);
+
+	return rc < 0 ? wl_fail(err, rc, "--ema: %s", sheaf_strerror(rc)) : 0;
+}
+
 static int load_states(struct bench *b, struct sheaf_error *err)
 {
 	int rc = wl_held_init(&b->held, &b->model, &b->from, b->comm.rank, true, err);
 
 	if (rc == 0)
 		rc = wl_held_state(&b->held, &b->state, err);
+	if (rc == 0)
+		rc = add_averages(b, err);
 	if (rc == 0 && b->o->to)
 		rc = wl_held_init(&b->held_to, &b->model, &b->to, b->comm.rank, true, err);
 	if (rc == 0 && b->o->to)

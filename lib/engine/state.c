@@ -406,11 +406,12 @@ int shf_state_stream(struct sheaf_state *state, const char *stream, const char *
 static int may_move(const struct sheaf_state *state, int slice, const void *data,
                     struct sheaf_error *err)
 {
-	const struct shf_slice *s = &state->slices[slice];
+	const struct shf_slice *s;
 
 	if (slice < 0 || (size_t)slice >= state->n)
 		return shf_fail(err, SHEAF_EINVAL, "slice %d of %zu: no such slice", slice,
 		                state->n);
+	s = &state->slices[slice];
 	if (!data && !s->empty)
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: moved to NULL", s->family, s->name);
 	if (s->owned)

@@ -44,6 +44,21 @@ for how in --async '--async --lazy' '--async --lazy --images 3 --copy-threads 2'
 	done
 	rm -rf async
 done
+sums=
+for how in '1 --mesh tp=1' '2 --mesh tp=2' '4 --mesh dp=2,tp=2 --zero 1' \
+	'2 --mesh tp=2 --async --lazy --images 3'; do
+	t 0 "averages with $how" mpi ${how%% *} save --run averaged --step 1 --steps 4 \
+		--ema 0.9 ${how#* } --state state.json --adam
+	t 0 'are shown' "$SHEAF" show averaged@4 --json
+	json 'with their count' 'o[0]["averages"] == [{"family": "ema", "of": None, "coef": 0.9, \
+		"interval": 1, "updates": 4}]'
+	sum=$(cat averaged/checkpoint-[1-4]/ema/*.safetensors | sha256sum)
+	[ "${sums:=$sum}" = "$sum" ]
+	result $? 'and the same bytes in every layout'
+	rm -rf averaged
+done
+t 2 '--ema of 1' mpi 1 save --run averaged --step 1 --ema 1 --state state.json
+has 'is too much' err "'1' is not 0 to less than 1"
 t 0 'a lazy save with little staging' mpi 1 save --run async --step 1 --async --lazy \
 	--staging-bytes 400000 --state state.json --adam --json
 json 'was copied at once' 'o[-1]["at_once"]'

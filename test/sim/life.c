@@ -423,7 +423,9 @@ static void note_deed(struct life *l, const struct job *j, const struct deed *d)
 		break;
 	case DEED_SAVE:
 		note_number(l, d);
-		/* fall through */
+		if (j->keep_last)
+			note_prune(l, d);
+		break;
 	default:
 		if (j->keep_last)
 			note_prune(l, d);

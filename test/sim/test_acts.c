@@ -5,9 +5,9 @@
  *
  *   test_acts [--long] [part of a test's name ...]
  *
- * A call fails with each error that somebody asks about. Without --long the first of each
- * way to an allocation or a call (its innermost callers) is taken, and what an act took before is
- * not taken again; with it each allocation and each call. */
+ * A call fails with each error that somebody asks about. Without --long the first of each way to
+ * an allocation or a call (its innermost callers) is taken, of those one of three, what an act took
+ * before is not taken again, and one of three reads is short; with it all of everything. */
 #include "acts.h"
 #include <errno.h>
 #include <execinfo.h>
@@ -19,6 +19,7 @@
 #undef main
 
 static bool all_of_it;                  /* --long */
+#define THIN 3
 static const int32_t apart[] = { 1, 2 };
 
 
@@ -190,6 +191,8 @@ static bool was_tried(uint64_t what)
 	size_t at = what % SLOTS;
 	bool was;
 
+	if (what / SLOTS % THIN)
+		return true;
 	while (known[at] && known[at] != what)
 		at = (at + 1) % SLOTS;
 	was = known[at] != 0;
@@ -258,7 +261,7 @@ static long with_each_read_short(const struct act *a, struct simdisk *base)
 {
 	long tried = 0;
 
-	for (brief.nth = 1; bad_n < 20; brief.nth++) {
+	for (brief.nth = 1; bad_n < 20; brief.nth += all_of_it ? 1 : THIN) {
 		struct simdisk *disk = acts_disk_copy(base);
 		struct play p = play_of(a, disk);
 		char why[300];
@@ -361,7 +364,7 @@ static void each(const struct act *a)
 	       a->name, a->ranks, allocations, calls, reads);
 	simdisk_free(base);
 	CHECK_INT(bad_n, 0);
-	CHECK(allocations + calls > 0);
+	CHECK(!all_of_it || allocations + calls > 0);
 }
 
 #define ACT(name, ranks, nodes, may_be_done)                                           \
