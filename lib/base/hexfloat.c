@@ -35,6 +35,8 @@ bool shf_hexfloat_get(double *v, const char *text)
 
 	if (strlen(text) >= SHF_HEXFLOAT || strncmp(p, "0x", 2) != 0)
 		return false;
+	if (p[2] != '0' && p[2] != '1')
+		return false;
 	digits = p[2] == '1';
 	p += 3;
 	if (*p == '.')

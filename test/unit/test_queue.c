@@ -22,7 +22,8 @@
 
 /* What is spoiled. */
 static struct {
-	bool ring_refused, enter_refused, no_threads, old_kernel;
+	atomic_bool ring_refused, enter_refused; /* the ring's thread looks at them too */
+	bool no_threads, old_kernel;
 	bool odd;                       /* short counts, EINTR and EAGAIN for direct pieces */
 	bool odd_plain;                 /* EINTR, and less is moved than asked, for the others */
 	int error;                      /* for every direct piece */
