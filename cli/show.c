@@ -291,8 +291,8 @@ const struct cli_verb cli_show = {
 		"patterns as a shell knows them. A run alone is its latest step. No tensor is\n"
 		"read.\n\n"
 		"With --json it is one object: format (sheaf, hf, safetensors), step,\n"
-		"families, notes, attached, tensors [family, name, dtype, shape, file,\n"
-		"offset, bytes, digest].\n\n"
+		"families, notes, attached, averages [family, of, coef, interval, updates],\n"
+		"tensors [family, name, dtype, shape, file, offset, bytes, digest].\n\n"
 		"--hf names what transformers or vLLM would stumble over: config.json and\n"
 		"what it must say, tensors that the architecture wants and that are absent or\n"
 		"of another shape, the index, a tokenizer.",
