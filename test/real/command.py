@@ -105,7 +105,7 @@ class Command:
         if hit:
             g.count("exit %d" % rc)
             why = self.wrong(verb, call, rc, out) or verb in self.changes and \
-                (self.left(verb, rc) or self.goes_on(verb))
+                (self.left(verb, rc, out) or self.goes_on(verb))
             if why:
                 g.claim(False, "%s: call %s of %s is %s" % (" ".join(verb), when, call, error),
                         why)
@@ -130,8 +130,7 @@ class Command:
         # Where nothing can be written, or no memory had to write it, nothing is.
         return "" if told or call in ("write", "mmap") else "no sentence: " + out
 
-
-    def left(self, verb, rc):
+    def left(self, verb, rc, out):
         """What a change left that it may not, or ""."""
         seen, dot = numbers(self.run), os.path.join(self.run, ".sheaf")
         if verb[0] == "mark":
@@ -143,9 +142,11 @@ class Command:
         if verb[0] == "prune":
             went, trash = STEPS - seen, numbers(os.path.join(dot, "trash"))
             self.g.count("steps that prunes took", len(went))
-            # A step that could not be looked at stays, and is named; the others go.
-            good = trash == went and went <= MAY_GO
-            return "" if good else "%s went, in the trash: %s" % (sorted(went), sorted(trash))
+            # What could not be looked at stays, and with exit 0 it was said why.
+            kept = {int(n) for n in re.findall(r"^ *(\d+)  keep +\S", out, re.M)}
+            good = trash == went <= MAY_GO and (rc or MAY_GO - went <= kept)
+            return "" if good else "%s went, in the trash: %s: %s" % (
+                sorted(went), sorted(trash), out)
         aside, journal = numbers(os.path.join(dot, "aside")), text_of(os.path.join(dot, "rewind"))
         part = self.part_of_a_rewind(aside)
         self.g.count("rewinds that moved " + part)
