@@ -41,6 +41,22 @@ static inline void t_add(const char *name, CMUnitTestFunction fn)
 		assert_int_equal(rc_, (want));                                \
 	} while (0)
 
+/* Is the word among the arguments? It is taken out of them. */
+static inline int t_takes(int *argc, char **argv, const char *word)
+{
+	int n = 1, found = 0;
+
+	for (int i = 1; i < *argc; i++) {
+		if (strcmp(argv[i], word) == 0)
+			found = 1;
+		else
+			argv[n++] = argv[i];
+	}
+	argv[n] = NULL;
+	*argc = n;
+	return found;
+}
+
 int main(int argc, char **argv)
 {
 	size_t n = 0;

@@ -11,7 +11,7 @@
 #define SHF_EMAS_MAX 8
 struct sheaf_save;
 struct shf_ema {
-	const char *name, *of;          /* in the state's arena; of: NULL as the caller's */
+	const char *name, *of;          /* in the state's arena; of: the caller's, perhaps NULL */
 	double coef, loss_max;
 	int64_t interval, warmup;
 	size_t first, n;                /* its slices: [first, first + n) of the state */

@@ -33,4 +33,13 @@ int act_salvage(struct hand *h);        /* 13 */
 int act_copy(struct hand *h);           /* 12 to "other/run" */
 /* Each step that is there has all its files, and the newest is whole. */
 int act_look_after(struct hand *h);
+
+/* For the tests' own files, which include t.h: this code, with this in the sentence. */
+#define SAID(rc, code, word, err)                                                        \
+	do {                                                                             \
+		CHECK_RC((rc), (code), (err));                                           \
+		if (!strstr((err)->msg, (word)))                                         \
+			print_error("%s:%d: %s\n", __FILE__, __LINE__, (err)->msg);      \
+		CHECK(strstr((err)->msg, (word)) != NULL);                               \
+	} while (0)
 #endif

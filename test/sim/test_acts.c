@@ -392,14 +392,6 @@ ACT(copy, 1, NULL, false)
 
 int main(int argc, char **argv)
 {
-	int n = 1;
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--long") == 0)
-			all_of_it = true;
-		else
-			argv[n++] = argv[i];
-	}
-	argv[n] = NULL;
-	return t_main(n, argv);
+	all_of_it = t_takes(&argc, argv, "--long");
+	return t_main(argc, argv);
 }

@@ -7,14 +7,6 @@
 #include <stdlib.h>
 #include "t.h"
 
-#define SAID(rc, code, word, err)                                                        \
-	do {                                                                             \
-		CHECK_RC((rc), (code), (err));                                           \
-		if (!strstr((err)->msg, (word)))                                         \
-			print_error("%s:%d: %s\n", __FILE__, __LINE__, (err)->msg);      \
-		CHECK(strstr((err)->msg, (word)) != NULL);                               \
-	} while (0)
-
 static const int32_t apart[] = { 1, 2 };
 
 /* One process alone, and what it has in hand. */

@@ -777,14 +777,6 @@ TEST(where_no_node_holds_whole_rows_half_of_them_travel_and_none_is_gathered)
 
 int main(int argc, char **argv)
 {
-	int n = 1;
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--long") == 0)
-			all_of_it = true;
-		else
-			argv[n++] = argv[i];
-	}
-	argv[n] = NULL;
-	return t_main(n, argv);
+	all_of_it = t_takes(&argc, argv, "--long");
+	return t_main(argc, argv);
 }

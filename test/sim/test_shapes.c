@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include "t.h"
 
-#define SAID(rc, code, word, err)                                                        \
-	do {                                                                             \
-		CHECK_RC((rc), (code), (err));                                           \
-		if (!strstr((err)->msg, (word)))                                         \
-			print_error("%s:%d: %s\n", __FILE__, __LINE__, (err)->msg);      \
-		CHECK(strstr((err)->msg, (word)) != NULL);                               \
-	} while (0)
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
 static const struct hand_tensor tensor[] = { { "w", SHEAF_F32, 1, { 7 } } };
