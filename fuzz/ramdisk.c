@@ -391,6 +391,7 @@ static int op_complete(void *arg, struct shf_queue *queue, struct shf_io **io, i
 		return 0;
 	queue->pending = p->next;
 	p->result = p->op == SHF_IO_READ ? op_pread(arg, p->fd, p->buf, p->len, p->off) : -EROFS;
+	p->done_ns = op_mono_ns(arg);
 	*io = p;
 	return 1;
 }
@@ -483,6 +484,14 @@ static void op_shm_drop(void *arg, int handle)
 	(void)arg, (void)handle;
 }
 
+static int op_keep_open(void *arg, const char *socket, const char *run, const char *job,
+                        int *keep)
+{
+	(void)arg, (void)socket, (void)run, (void)job;
+	*keep = -1;
+	return -ENOENT;
+}
+
 static const struct shf_sys_ops ops = {
 	.open = op_open, .close = op_close, .mkdir = op_mkdir, .rename = op_rename,
 	.unlink = op_unlink, .fsync = op_fsync, .resize = op_resize, .pread = op_pread,
@@ -496,6 +505,7 @@ static const struct shf_sys_ops ops = {
 	.shm_new = op_shm_new, .shm_free = op_shm_free,
 	.shm_offer = op_shm_offer, .shm_connect = op_shm_connect, .shm_serve = op_shm_serve,
 	.shm_take = op_shm_take, .shm_drop = op_shm_drop,
+	.keep_open = op_keep_open, /* and so nobody calls the others */
 };
 
 void ramdisk_init(struct ramdisk *d)

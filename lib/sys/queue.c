@@ -84,6 +84,7 @@ static void finish(struct shf_queue *q, struct shf_io *io)
 	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
 	if (io->op == SHF_IO_FSYNC)
 		io->result = io->error;
+	io->done_ns = shf_real_mono_ns(NULL);
 	io->next = NULL;
 	*q->done_end = io;
 	q->done_end = &io->next;

@@ -43,6 +43,14 @@ static const struct shf_sys_ops real_ops = {
 	.shm_serve = shf_real_shm_serve,
 	.shm_take = shf_real_shm_take,
 	.shm_drop = shf_real_shm_drop,
+	.keep_open = shf_real_keep_open,
+	.keep_put = shf_real_keep_put,
+	.keep_get = shf_real_keep_get,
+	.keep_drop = shf_real_keep_drop,
+	.keep_tell = shf_real_keep_tell,
+	.keep_list = shf_real_keep_list,
+	.keep_lives = shf_real_keep_lives,
+	.keep_close = shf_real_keep_close,
 };
 
 static const struct shf_sys real = { &real_ops, NULL };

@@ -79,4 +79,16 @@ int shf_real_shm_connect(void *arg, const uint8_t token[16], int *handle);
 int shf_real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
 int shf_real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
 void shf_real_shm_drop(void *arg, int handle);
+
+/* The agent of this node (keep.c). */
+int shf_real_keep_open(void *arg, const char *socket, const char *run, const char *job,
+                       int *keep);
+int shf_real_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm);
+int shf_real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm);
+int shf_real_keep_drop(void *arg, int keep, const char *name);
+int shf_real_keep_tell(void *arg, int keep, const char *text);
+int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
+                       void *item_arg);
+int shf_real_keep_lives(void *arg, int keep);
+void shf_real_keep_close(void *arg, int keep, bool bye);
 #endif

@@ -25,6 +25,7 @@ enum {                                  /* flags of open */
 	                                 * Never descriptor 0 */
 };
 #define SHF_ALIGN 4096                  /* of offsets, lengths and memory of direct requests */
+#define SHF_KEEP_NAME 112               /* bytes of a name that an agent keeps, its end too */
 #define SHF_PINS 8                      /* stretches that a queue keeps pinned at once */
 enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
 struct shf_stat {
@@ -61,6 +62,7 @@ struct shf_io {
 	uint64_t off;
 	int64_t result;                 /* set on completion: bytes (reads may be short at the end
 	                                 * of the file only), or a negative errno */
+	int64_t done_ns;                /* the same: when, by mono_ns, whoever asks how late */
 	void *user;                     /* yours */
 	struct shf_io *next;            /* from here on the queue's while it owns the request */
 	struct shf_part part[3];
@@ -158,6 +160,26 @@ struct shf_sys_ops {
 	int (*shm_serve)(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
 	int (*shm_take)(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
 	void (*shm_drop)(void *arg, int handle);        /* an offer or a connection; -1 is fine */
+
+	/* The agent of this node, behind a socket: it keeps shared memory under names when all who
+	 * made it are gone. socket: its path, or auto/<run id>. run: -EXDEV: it
+	 * keeps another one's. job: what this process is part of;
+	 * "" for one that only looks.
+	 * -ENOENT, -ECONNREFUSED: there is none; -EACCES: it is another user's; -EPROTO...: of
+	 * another version. A put replaces what had the name: -ENOSPC where the agent's bound does
+	 * not allow it. get maps it here as well; -ENOENT. Answers are waited for some seconds;
+	 * -EPIPE, -ETIMEDOUT: the agent is lost. */
+	int (*keep_open)(void *arg, const char *socket, const char *run, const char *job,
+	                 int *keep);
+	int (*keep_put)(void *arg, int keep, const char *name, const struct shf_shm *shm);
+	int (*keep_get)(void *arg, int keep, const char *name, struct shf_shm *shm);
+	int (*keep_drop)(void *arg, int keep, const char *name);
+	int (*keep_tell)(void *arg, int keep, const char *text);        /* to who started it */
+	int (*keep_list)(void *arg, int keep, int (*item)(void *arg, const char *name),
+	                 void *item_arg);
+	int (*keep_lives)(void *arg, int keep); /* 0, or -EPIPE; asks nobody */
+	/* bye: and that was in order; else the agent takes this process for dead. */
+	void (*keep_close)(void *arg, int keep, bool bye);
 };
 struct shf_sys {
 	const struct shf_sys_ops *ops;

@@ -130,6 +130,13 @@ struct sim_line {               /* an offer (peer 0) or a connection to one */
 	void *base;
 	size_t bytes;
 };
+#define SIM_NODES 64
+struct sim_kept {               /* by the agent of a node */
+	char name[SHF_KEEP_NAME];
+	void *base;                     /* NULL: free */
+	size_t bytes;
+	int node;
+};
 #define SIM_FAULTS 32
 struct simdisk {
 	pthread_mutex_t lock;           /* everything below */
@@ -160,6 +167,11 @@ struct simdisk {
 	struct sim_line *lines;
 	size_t line_n, line_cap;
 	int line_next;
+	struct sim_kept *kept;
+	size_t kept_n, kept_cap;
+	uint64_t agents_bytes;          /* 0: no agents */
+	char agent_run[SIM_NODES][40];
+	unsigned agent_life[SIM_NODES]; /* how often the node's agent was killed */
 	/* what is known about one cut (simcrash.c) */
 	struct simcut *cut;
 };
@@ -201,6 +213,7 @@ void sim_files_bind(struct shf_sys_ops *ops);
 /* simipc.c */
 void sim_ipc_bind(struct shf_sys_ops *ops);
 void sim_ipc_kill(struct simproc *p);
+void sim_ipc_release(struct simdisk *d);
 /* simcrash.c */
 void sim_cut_forget(struct simdisk *d);
 /* simdisk.c */

@@ -13,6 +13,7 @@ static const char *const kind_names[SIMDISK_KINDS] = {
 	"any", "open", "close", "mkdir", "rename", "unlink", "fsync", "resize", "pread", "pwrite",
 	"stat", "fstat", "list", "readlink", "lock", "free_bytes", "random", "owner", "queue_new",
 	"submit", "task_new", "shm_new", "shm_offer", "shm_connect", "shm_serve", "shm_take",
+	"keep",
 };
 
 static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
@@ -90,6 +91,7 @@ void simdisk_free(struct simdisk *d)
 	free(d->log);
 	free(d->trace);
 	free(d->call_at);
+	sim_ipc_release(d);
 	free(d->mems);
 	free(d->lines);
 	pthread_mutex_destroy(&d->lock);

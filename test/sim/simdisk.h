@@ -73,7 +73,7 @@ enum simdisk_kind {
 	SIMDISK_LIST, SIMDISK_READLINK, SIMDISK_LOCK, SIMDISK_FREE_BYTES, SIMDISK_RANDOM,
 	SIMDISK_OWNER, SIMDISK_QUEUE_NEW, SIMDISK_SUBMIT, SIMDISK_TASK_NEW,
 	SIMDISK_SHM_NEW, SIMDISK_SHM_OFFER, SIMDISK_SHM_CONNECT,
-	SIMDISK_SHM_SERVE, SIMDISK_SHM_TAKE, SIMDISK_KINDS
+	SIMDISK_SHM_SERVE, SIMDISK_SHM_TAKE, SIMDISK_KEEP, SIMDISK_KINDS
 };
 enum simdisk_how {
 	SIMDISK_INSTEAD,                /* the error, and nothing done; fsync: what was unsynced is
@@ -114,6 +114,11 @@ void simdisk_set_locks(struct simdisk *disk, bool work);        /* false: each l
 void simdisk_set_one_kernel(struct simdisk *disk, bool one);
 void simdisk_set_dir_fsync(struct simdisk *disk, bool works);   /* false: -EINVAL */
 void simdisk_set_shm(struct simdisk *disk, bool connects, uint64_t bytes_max);
+/* Each node has an agent that keeps up to bytes_max (0: there are none, as it begins). */
+void simdisk_set_agents(struct simdisk *disk, uint64_t bytes_max);
+/* kill -9 of the agent of a node; another one that knows nothing takes its place. */
+void simdisk_kill_agent(struct simdisk *disk, int node);
+size_t simdisk_kept(const struct simdisk *disk, int node);      /* names that its agent keeps */
 /* STRICT only. true (as it begins): a directory may be left under two names by half a rename, as
  * one inode. false: as after a repair, the later name alone. */
 void simdisk_set_dir_twice(struct simdisk *disk, bool twice);

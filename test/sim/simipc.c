@@ -203,6 +203,7 @@ static void perform(struct simproc *p, struct shf_io *io)
 		io->result = ops->pwrite(p, io->fd, io->buf, io->len, io->off);
 	else
 		io->result = ops->fsync(p, io->fd);
+	io->done_ns = ops->mono_ns(p);
 }
 
 /* All bytes go through fd here; those of direct requests count as if they had not. */
@@ -537,6 +538,196 @@ static void op_shm_drop(void *arg, int handle)
 	pthread_mutex_unlock(&p->disk->lock);
 }
 
+/* ---- agents: one a node, that outlive their processes. A handle is life << 8 | node. ---- */
+
+static int keep_begin(struct sim_call *c, struct simproc *p, int keep, const char *what,
+                      const char *name)
+{
+	struct simdisk *d = p->disk;
+	int rc = sim_begin(c, p, SIMDISK_KEEP, -1, name, "%s", what);
+
+	if (!rc && keep >= 0 && (unsigned)keep >> 8 != d->agent_life[p->node])
+		rc = -EPIPE;
+	return !rc && c->after ? -c->after : rc;
+}
+
+static struct sim_kept *kept_of(struct simdisk *d, int node, const char *name)
+{
+	for (size_t i = 0; i < d->kept_n; i++)
+		if (d->kept[i].base && d->kept[i].node == node && !strcmp(d->kept[i].name, name))
+			return &d->kept[i];
+	return NULL;
+}
+
+static void kept_drop(struct simdisk *d, struct sim_kept *k)
+{
+	struct sim_mem *m = mem_of(d, k->base);
+
+	if (!--m->refs) {
+		d->shm_used -= m->bytes;
+		free(m->base);
+	}
+	k->base = NULL;
+}
+
+/* One agent a node, whatever the socket, of the run that came first. */
+static int op_keep_open(void *arg, const char *socket, const char *run, const char *job,
+                        int *keep)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = keep_begin(&c, p, -1, job, socket);
+
+	if (!rc && !p->disk->agents_bytes)
+		rc = -ENOENT;
+	if (!rc && run[0] && !p->disk->agent_run[p->node][0])
+		snprintf(p->disk->agent_run[p->node], 40, "%s", run);
+	if (!rc && run[0] && strcmp(p->disk->agent_run[p->node], run))
+		rc = -EXDEV;
+	if (!rc)
+		*keep = (int)(p->disk->agent_life[p->node] << 8) | p->node;
+	return (int)sim_end(&c, rc);
+}
+
+static int op_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	struct sim_call c;
+	int rc = keep_begin(&c, p, keep, "put", name);
+	struct sim_mem *m = mem_of(d, shm->base);
+	struct sim_kept *k;
+	uint64_t all = shm->bytes;
+	size_t i = 0;
+
+	for (size_t j = 0; j < d->kept_n; j++)
+		all += d->kept[j].base && d->kept[j].node == p->node &&
+		       strcmp(d->kept[j].name, name) ? d->kept[j].bytes : 0;
+	if (!rc && (!m || shm->fd < 0))
+		rc = -EINVAL;
+	if (!rc && all > d->agents_bytes)
+		rc = -ENOSPC;
+	if (rc)
+		return (int)sim_end(&c, rc);
+	k = kept_of(d, p->node, name);
+	m->refs++;
+	if (k)
+		kept_drop(d, k);
+	while (i < d->kept_n && d->kept[i].base)
+		i++;
+	if (i == d->kept_n) {
+		d->kept = sim_grow(d->kept, &d->kept_cap, d->kept_n + 1, sizeof(*d->kept));
+		d->kept_n++;
+	}
+	d->kept[i] = (struct sim_kept){ .base = shm->base, .bytes = shm->bytes,
+	                                .node = p->node };
+	snprintf(d->kept[i].name, sizeof(d->kept[i].name), "%s", name);
+	return (int)sim_end(&c, 0);
+}
+
+static int op_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = keep_begin(&c, p, keep, "get", name);
+	struct sim_kept *k = kept_of(p->disk, p->node, name);
+
+	if (!rc && !k)
+		rc = -ENOENT;
+	if (!rc) {
+		mem_of(p->disk, k->base)->refs++;
+		*shm = (struct shf_shm){ k->base, k->bytes, 0 };
+	}
+	return (int)sim_end(&c, rc);
+}
+
+static int op_keep_drop(void *arg, int keep, const char *name)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = keep_begin(&c, p, keep, "drop", name);
+	struct sim_kept *k = kept_of(p->disk, p->node, name);
+
+	if (!rc && !k)
+		rc = -ENOENT;
+	if (!rc)
+		kept_drop(p->disk, k);
+	return (int)sim_end(&c, rc);
+}
+
+static int op_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
+                        void *item_arg)
+{
+	struct simproc *p = arg;
+	struct simdisk *d = p->disk;
+	struct sim_call c;
+	int rc = keep_begin(&c, p, keep, "list", "");
+
+	for (size_t i = 0; i < d->kept_n && !rc; i++)
+		if (d->kept[i].base && d->kept[i].node == p->node)
+			rc = item(item_arg, d->kept[i].name);
+	return (int)sim_end(&c, rc);
+}
+
+static int op_keep_tell(void *arg, int keep, const char *text)
+{
+	struct simproc *p = arg;
+	struct sim_call c;
+	int rc = keep_begin(&c, p, keep, "tell", text);
+
+	return (int)sim_end(&c, rc);
+}
+
+static int op_keep_lives(void *arg, int keep)
+{
+	struct simproc *p = arg;
+	int rc;
+
+	pthread_mutex_lock(&p->disk->lock);
+	rc = (unsigned)keep >> 8 == p->disk->agent_life[p->node] ? 0 : -EPIPE;
+	pthread_mutex_unlock(&p->disk->lock);
+	return rc;
+}
+
+static void op_keep_close(void *arg, int keep, bool bye)
+{
+	(void)arg;
+	(void)keep;
+	(void)bye;
+}
+
+void simdisk_set_agents(struct simdisk *d, uint64_t bytes_max)
+{
+	d->agents_bytes = bytes_max;
+}
+
+void simdisk_kill_agent(struct simdisk *d, int node)
+{
+	pthread_mutex_lock(&d->lock);
+	d->agent_life[node]++;
+	for (size_t i = 0; i < d->kept_n; i++)
+		if (d->kept[i].base && d->kept[i].node == node)
+			kept_drop(d, &d->kept[i]);
+	pthread_mutex_unlock(&d->lock);
+}
+
+size_t simdisk_kept(const struct simdisk *d, int node)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < d->kept_n; i++)
+		n += d->kept[i].base && d->kept[i].node == node;
+	return n;
+}
+
+void sim_ipc_release(struct simdisk *d)
+{
+	for (size_t i = 0; i < d->kept_n; i++)
+		if (d->kept[i].base)
+			kept_drop(d, &d->kept[i]);
+	free(d->kept);
+}
+
 void sim_ipc_kill(struct simproc *p)
 {
 	for (size_t i = 0; i < p->disk->line_n; i++)
@@ -571,4 +762,12 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->shm_serve = op_shm_serve;
 	ops->shm_take = op_shm_take;
 	ops->shm_drop = op_shm_drop;
+	ops->keep_open = op_keep_open;
+	ops->keep_put = op_keep_put;
+	ops->keep_get = op_keep_get;
+	ops->keep_drop = op_keep_drop;
+	ops->keep_tell = op_keep_tell;
+	ops->keep_list = op_keep_list;
+	ops->keep_lives = op_keep_lives;
+	ops->keep_close = op_keep_close;
 }

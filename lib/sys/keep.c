@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asking the agent of this node. It keeps memory under names, so that it outlives who made it. */
+#include "keep.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "passfd.h"
+
+static struct shf_keep_msg message(int op, const char *name)
+{
+	struct shf_keep_msg m = { .magic = SHF_KEEP_MAGIC, .version = SHF_KEEP_VERSION,
+		.op = (uint32_t)op };
+
+	snprintf(m.name, sizeof(m.name), "%s", name);
+	return m;
+}
+
+static int hear(int keep, struct shf_keep_msg *m, int *memfd, int64_t until)
+{
+	int rc;
+
+	do {
+		rc = shf_wait_for(keep, POLLIN, until);
+		if (!rc)
+			rc = shf_passed(keep, m, sizeof(*m), memfd);
+	} while (rc == -EAGAIN);
+	if (rc)
+		return rc;
+	if (m->magic != SHF_KEEP_MAGIC || m->version != SHF_KEEP_VERSION)
+		rc = -EPROTO;
+	else
+		rc = m->rc;
+	m->name[sizeof(m->name) - 1] = '\0';
+	return rc;
+}
+
+/* What came with an answer that should have nothing with it is closed. */
+static int ask(int keep, struct shf_keep_msg *m, int memfd, int *got)
+{
+	int64_t until = shf_until_ns(m->op == SHF_KEEP_HELLO ? SHF_KEEP_HELLO_MS
+	                                                     : SHF_KEEP_WAIT_MS);
+	int rc = shf_pass(keep, m, sizeof(*m), memfd, until), came = -1;
+
+	if (!rc)
+		rc = hear(keep, m, &came, until);
+	if (came >= 0 && (!got || rc)) {
+		close(came);
+		came = -1;
+	}
+	if (got)
+		*got = came;
+	return rc == -EPIPE || rc == -ECONNRESET ? -EPIPE : rc;
+}
+
+#define AUTO "auto/"
+
+static bool is_auto(const char *socket)
+{
+	return strncmp(socket, AUTO, sizeof(AUTO) - 1) == 0;
+}
+
+int shf_keep_path(const char *socket, char out[SHF_KEEP_PATH])
+{
+	int n;
+
+	if (is_auto(socket))
+		n = snprintf(out, SHF_KEEP_PATH, "/tmp/sheaf-%lu-%s/agent.sock",
+		             (unsigned long)geteuid(), socket + sizeof(AUTO) - 1);
+	else
+		n = snprintf(out, SHF_KEEP_PATH, "%s", socket);
+	return n < 0 || n >= SHF_KEEP_PATH ? -ENAMETOOLONG : 0;
+}
+
+int shf_keep_dir(const char *socket)
+{
+	char path[SHF_KEEP_PATH];
+	struct stat st;
+	int rc = shf_keep_path(socket, path);
+
+	if (rc || !is_auto(socket))
+		return rc;
+	*strrchr(path, '/') = '\0';
+	if (mkdir(path, 0700) && errno != EEXIST)
+		return -errno;
+	if (lstat(path, &st))
+		return -errno;
+	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077) ? 0 : -EPERM;
+}
+
+void shf_keep_dir_leave(const char *socket)
+{
+	char path[SHF_KEEP_PATH];
+
+	if (!is_auto(socket) || shf_keep_path(socket, path))
+		return;
+	*strrchr(path, '/') = '\0';
+	(void)rmdir(path);
+}
+
+int shf_real_keep_open(void *arg, const char *where, const char *run, const char *job,
+                       int *keep)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct shf_keep_msg m = message(SHF_KEEP_HELLO, job);
+	char path[SHF_KEEP_PATH];
+	int fd, rc;
+
+	(void)arg;
+	snprintf(m.run, sizeof(m.run), "%s", run);
+	rc = shf_keep_path(where, path);
+	if (rc)
+		return rc;
+	memcpy(a.sun_path, path, strlen(path) + 1);
+	fd = shf_unix_new();
+	if (fd < 0)
+		return fd;
+	do
+		rc = connect(fd, (const struct sockaddr *)&a, sizeof(a));
+	while (rc && errno == EINTR);
+	if (rc)
+		rc = errno == EAGAIN ? -ECONNREFUSED : -errno;
+	else
+		rc = shf_peer_is_us(fd) ? ask(fd, &m, -1, NULL) : -EACCES;
+	if (rc) {
+		close(fd);
+		return rc;
+	}
+	*keep = fd;
+	return 0;
+}
+
+int shf_real_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_PUT, name);
+
+	(void)arg;
+	if (shm->fd < 0)
+		return -EINVAL;
+	m.bytes = shm->bytes;
+	return ask(keep, &m, shm->fd, NULL);
+}
+
+int shf_real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_GET, name);
+	int fd, rc;
+
+	(void)arg;
+	rc = ask(keep, &m, -1, &fd);
+	if (rc)
+		return rc;
+	rc = fd < 0 ? -EPROTO : shf_memory_check(fd, m.bytes);
+	if (!rc)
+		rc = shf_memory_map(shm, fd, (size_t)m.bytes);
+	if (rc && fd >= 0)
+		close(fd);
+	return rc;
+}
+
+int shf_real_keep_drop(void *arg, int keep, const char *name)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_DROP, name);
+
+	(void)arg;
+	return ask(keep, &m, -1, NULL);
+}
+
+int shf_real_keep_tell(void *arg, int keep, const char *text)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_TELL, text);
+
+	(void)arg;
+	return ask(keep, &m, -1, NULL);
+}
+
+int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
+                       void *item_arg)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_LIST, "");
+	int64_t until = shf_until_ns(SHF_KEEP_WAIT_MS);
+	int rc = shf_pass(keep, &m, sizeof(m), -1, until), told = 0;
+
+	(void)arg;
+	while (!rc) {
+		int came = -1;
+
+		rc = hear(keep, &m, &came, until);
+		if (came >= 0)
+			close(came);
+		if (rc <= 0)
+			break;
+		if (!told)      /* all the same the rest is heard: it answers no later question */
+			told = item(item_arg, m.name);
+		rc = 0;
+	}
+	return rc ? rc : told;
+}
+
+int shf_real_keep_lives(void *arg, int keep)
+{
+	char c;
+	ssize_t got;
+
+	(void)arg;
+	do
+		got = recv(keep, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+	while (got < 0 && errno == EINTR);
+	return got < 0 && errno == EAGAIN ? 0 : -EPIPE;
+}
+
+void shf_real_keep_close(void *arg, int keep, bool bye)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_BYE, "");
+
+	(void)arg;
+	if (keep < 0)
+		return;
+	if (bye)
+		(void)shf_pass(keep, &m, sizeof(m), -1, shf_until_ns(0));
+	close(keep);
+}
+
+int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
+{
+	*m = message(op, "");
+	return ask(keep, m, -1, NULL);
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent: one process of a node that keeps descriptors of memory under names and knows nothing
+ * of what is in it. It sleeps in one poll until somebody asks, comes or goes, and wakes for nothing
+ * else. That a process has gone is seen by its pidfd: children that it forked hold its socket. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "keep.h"
+#include "passfd.h"
+
+#define ANSWER_MS 1000          /* for one who asked to take the answer */
+#define USERS_MAX 4096
+
+struct kept {
+	char name[SHF_KEEP_NAME];
+	int fd;
+	uint64_t bytes;
+};
+struct user {
+	int fd, pidfd;                  /* pidfd -1: cannot be had */
+	bool bye;
+	char job[SHF_KEEP_NAME];
+};
+struct serving {
+	const struct shf_keeper *k;
+	int listen, lock;
+	struct kept *kept;
+	size_t kept_n, kept_cap;
+	uint64_t bytes;
+	struct user *users;
+	size_t users_n, users_cap;
+	struct pollfd *polls;           /* 1 + 2 * users_cap */
+	char lock_name[SHF_KEEP_PATH + 8];
+	sigset_t open;                  /* no signal */
+	bool full;                      /* no descriptor is left for another user */
+	bool over;
+};
+
+static struct kept *find(struct serving *s, const char *name)
+{
+	for (size_t i = 0; i < s->kept_n; i++)
+		if (strcmp(s->kept[i].name, name) == 0)
+			return &s->kept[i];
+	return NULL;
+}
+
+static void drop(struct serving *s, struct kept *k)
+{
+	close(k->fd);
+	s->bytes -= k->bytes;
+	*k = s->kept[--s->kept_n];
+}
+
+static int put(struct serving *s, const struct shf_keep_msg *m, int memfd)
+{
+	struct kept *old = find(s, m->name);
+	uint64_t others = s->bytes - (old ? old->bytes : 0);
+	int rc = memfd < 0 || !m->name[0] ? -EINVAL : shf_memory_check(memfd, m->bytes);
+
+	if (rc == 0 && s->k->bytes_max && (m->bytes > s->k->bytes_max ||
+	                                   others > s->k->bytes_max - m->bytes))
+		rc = -ENOSPC;
+	if (rc == 0 && !old && s->kept_n == s->kept_cap) {
+		size_t cap = s->kept_cap ? 2 * s->kept_cap : 64;
+		struct kept *more = reallocarray(s->kept, cap, sizeof(*more));
+
+		if (more) {
+			s->kept = more;
+			s->kept_cap = cap;
+		} else {
+			rc = -ENOMEM;
+		}
+	}
+	if (rc)
+		return rc;
+	if (old)
+		drop(s, old);
+	old = &s->kept[s->kept_n++];
+	*old = (struct kept){ .fd = memfd, .bytes = m->bytes };
+	memcpy(old->name, m->name, sizeof(old->name));
+	s->bytes += m->bytes;
+	return 0;
+}
+
+static int answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
+{
+	m->magic = SHF_KEEP_MAGIC;
+	m->version = SHF_KEEP_VERSION;
+	m->rc = rc;
+	return shf_pass(fd, m, sizeof(*m), memfd, shf_until_ns(ANSWER_MS));
+}
+
+static int list(struct serving *s, int fd, struct shf_keep_msg *m)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < s->kept_n && !rc; i++) {
+		memcpy(m->name, s->kept[i].name, sizeof(m->name));
+		m->bytes = s->kept[i].bytes;
+		rc = answer(fd, m, 1, -1);
+	}
+	return rc ? rc : answer(fd, m, 0, -1);
+}
+
+static int get(struct serving *s, int fd, struct shf_keep_msg *m)
+{
+	const struct kept *k = find(s, m->name);
+
+	if (!k)
+		return answer(fd, m, -ENOENT, -1);
+	m->bytes = k->bytes;
+	return answer(fd, m, 0, k->fd);
+}
+
+static int status(struct serving *s, int fd, struct shf_keep_msg *m)
+{
+	m->bytes = s->bytes;
+	m->names = s->kept_n;
+	m->users = (int32_t)s->users_n - 1; /* but who asks */
+	m->pid = (uint64_t)getpid();
+	return answer(fd, m, 0, -1);
+}
+
+/* One request; non-zero: that user is none any more. */
+static int serve(struct serving *s, struct user *u, struct shf_keep_msg *m, int memfd)
+{
+	struct kept *k;
+	int rc;
+
+	switch (m->op) {
+	case SHF_KEEP_HELLO:
+		m->run[sizeof(m->run) - 1] = '\0';
+		if (s->k->run && strcmp(m->run, s->k->run))
+			return answer(u->fd, m, -EXDEV, -1) < 0 ? -EPIPE : -EXDEV;
+		memcpy(u->job, m->name, sizeof(u->job));
+		return answer(u->fd, m, 0, -1);
+	case SHF_KEEP_PUT:
+		rc = put(s, m, memfd);
+		if (rc && memfd >= 0)
+			close(memfd);
+		return answer(u->fd, m, rc, -1);
+	case SHF_KEEP_GET:
+		return get(s, u->fd, m);
+	case SHF_KEEP_DROP:
+		k = find(s, m->name);
+		if (k)
+			drop(s, k);
+		return answer(u->fd, m, k ? 0 : -ENOENT, -1);
+	case SHF_KEEP_LIST:
+		return list(s, u->fd, m);
+	case SHF_KEEP_STATUS:
+		return status(s, u->fd, m);
+	case SHF_KEEP_STOP:
+		s->over = true;
+		return answer(u->fd, m, 0, -1);
+	case SHF_KEEP_TELL:
+		if (s->k->told)
+			s->k->told(s->k->arg, m->name);
+		return answer(u->fd, m, 0, -1);
+	case SHF_KEEP_BYE:
+		u->bye = true;
+		return -EPIPE;
+	default:
+		return answer(u->fd, m, -ENOSYS, -1);
+	}
+}
+
+static int heard(struct serving *s, struct user *u)
+{
+	struct shf_keep_msg m;
+	int memfd = -1, rc = shf_passed(u->fd, &m, sizeof(m), &memfd);
+
+	if (rc == -EAGAIN)
+		return 0;
+	if (rc == 0 && m.magic != SHF_KEEP_MAGIC)
+		rc = -EPROTO;
+	if (rc == 0 && m.version != SHF_KEEP_VERSION)
+		rc = answer(u->fd, &m, -EPROTONOSUPPORT, -1) < 0 ? -EPIPE : -EPROTO;
+	if (rc == 0) {
+		m.name[sizeof(m.name) - 1] = '\0';
+		if (memfd >= 0 && m.op != SHF_KEEP_PUT) {
+			close(memfd);
+			memfd = -1;
+		}
+		return serve(s, u, &m, memfd);
+	}
+	if (memfd >= 0)
+		close(memfd);
+	return rc;
+}
+
+/* The last of a job that goes, and none of it said that it would. */
+static void gone(struct serving *s, size_t i)
+{
+	struct user u = s->users[i];
+
+	close(u.fd);
+	if (u.pidfd >= 0)
+		close(u.pidfd);
+	s->users[i] = s->users[--s->users_n];
+	s->full = false;
+	if (!u.job[0] || u.bye)
+		return;
+	for (size_t k = 0; k < s->users_n; k++)
+		if (strcmp(s->users[k].job, u.job) == 0)
+			return;
+	if (s->k->died)
+		s->k->died(s->k->arg, u.job);
+}
+
+static int pidfd_of(int fd)
+{
+	struct ucred cred;
+	socklen_t n = sizeof(cred);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) || cred.pid <= 0)
+		return -1;
+	return (int)syscall(SYS_pidfd_open, cred.pid, 0);
+}
+
+static bool grow(struct serving *s)
+{
+	size_t cap = s->users_cap ? 2 * s->users_cap : 16;
+	struct user *users = reallocarray(s->users, cap, sizeof(*users));
+	struct pollfd *polls;
+
+	s->users = users ? users : s->users;
+	polls = reallocarray(s->polls, 1 + 2 * cap, sizeof(*polls));
+	s->polls = polls ? polls : s->polls;
+	if (users && polls)
+		s->users_cap = cap;
+	return users && polls;
+}
+
+static void come(struct serving *s)
+{
+	int fd = accept4(s->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	s->full = fd < 0 && (errno == EMFILE || errno == ENFILE);
+	if (fd < 0)
+		return;
+	if (!shf_peer_is_us(fd) || s->users_n == USERS_MAX ||
+	    (s->users_n == s->users_cap && !grow(s))) {
+		close(fd);
+		return;
+	}
+	s->users[s->users_n++] = (struct user){ .fd = fd, .pidfd = pidfd_of(fd) };
+}
+
+static size_t set_polls(struct serving *s)
+{
+	size_t n = 0;
+
+	/* Who cannot be let in waits until somebody has gone. */
+	s->polls[n++] = (struct pollfd){ .fd = s->full ? -1 : s->listen, .events = POLLIN };
+	for (size_t i = 0; i < s->users_n; i++) {
+		s->polls[n++] = (struct pollfd){ .fd = s->users[i].fd, .events = POLLIN };
+		s->polls[n++] = (struct pollfd){ .fd = s->users[i].pidfd, .events = POLLIN };
+	}
+	return n;
+}
+
+static int loop(struct serving *s)
+{
+	while (!s->over) {
+		size_t n = set_polls(s), users = s->users_n;
+		struct timespec idle = { s->k->idle_ms / 1000, s->k->idle_ms % 1000 * 1000000L };
+		/* Signals that the caller has blocked come in here, and only here. */
+		int rc = ppoll(s->polls, (nfds_t)n, users || s->k->idle_ms < 0 ? NULL : &idle,
+		               &s->open);
+
+		if (rc < 0 && errno != EINTR)
+			return -errno;
+		if (rc < 0 && s->k->stop && s->k->stop(s->k->arg))
+			return 0;
+		if (rc == 0)
+			return 0;       /* idle for so long */
+		if (rc < 0)
+			continue;
+		/* From the end: who goes is replaced by the last, which was looked at. */
+		for (size_t i = users; i-- > 0 && !s->over;) {
+			short talks = s->polls[1 + 2 * i].revents;
+			short died = s->polls[2 + 2 * i].revents;
+
+			if (talks && heard(s, &s->users[i]))
+				gone(s, i);
+			else if (died && !(talks & POLLIN))
+				gone(s, i);
+		}
+		if (s->polls[0].revents && !s->over)
+			come(s);
+	}
+	return 0;
+}
+
+/* The lock beside the socket says who serves: who has it may take away what a dead one left. It
+ * goes with the agent, so what was locked may be a file without a name: then once more. */
+static int lock_path(struct serving *s)
+{
+	struct stat mine, named;
+
+	snprintf(s->lock_name, sizeof(s->lock_name), "%s.lock", s->k->socket);
+	for (;;) {
+		s->lock = open(s->lock_name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (s->lock < 0)
+			return -errno;
+		if (flock(s->lock, LOCK_EX | LOCK_NB))
+			return errno == EWOULDBLOCK ? -EBUSY : -errno;
+		if (!fstat(s->lock, &mine) && !stat(s->lock_name, &named) &&
+		    mine.st_ino == named.st_ino && mine.st_dev == named.st_dev)
+			return 0;
+		close(s->lock);
+	}
+}
+
+static int open_socket(struct serving *s)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct stat st;
+	mode_t was;
+	int rc;
+
+	if (strlen(s->k->socket) >= sizeof(a.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(a.sun_path, s->k->socket, strlen(s->k->socket) + 1);
+	rc = lock_path(s);
+	if (rc)
+		return rc;
+	if (!lstat(a.sun_path, &st) && !S_ISSOCK(st.st_mode))
+		return -EEXIST;
+	/* Whoever answers there serves, though somebody has taken his lock away. */
+	s->listen = shf_unix_new();
+	if (s->listen < 0)
+		return s->listen;
+	if (!connect(s->listen, (const struct sockaddr *)&a, sizeof(a)))
+		return -EBUSY;
+	close(s->listen);
+	(void)unlink(a.sun_path);
+	s->listen = shf_unix_new();
+	if (s->listen < 0)
+		return s->listen;
+	was = umask(0177);
+	rc = bind(s->listen, (const struct sockaddr *)&a, sizeof(a)) ? -errno : 0;
+	(void)umask(was);
+	if (!rc && listen(s->listen, 128))
+		rc = -errno;
+	return rc;
+}
+
+int shf_keeper_serve(const struct shf_keeper *k)
+{
+	struct serving s = { .k = k, .listen = -1, .lock = -1 };
+	int rc = grow(&s) ? open_socket(&s) : -ENOMEM;
+
+	sigemptyset(&s.open);
+
+	if (!rc && k->ready)
+		rc = k->ready(k->arg);
+	if (!rc) {
+		rc = loop(&s);
+		(void)unlink(k->socket);
+		(void)unlink(s.lock_name);
+	}
+	for (size_t i = 0; i < s.kept_n; i++)
+		close(s.kept[i].fd);
+	for (size_t i = 0; i < s.users_n; i++) {
+		close(s.users[i].fd);
+		if (s.users[i].pidfd >= 0)
+			close(s.users[i].pidfd);
+	}
+	if (s.listen >= 0)
+		close(s.listen);
+	if (s.lock >= 0)
+		close(s.lock);
+	free(s.kept);
+	free(s.users);
+	free(s.polls);
+	return rc;
+}

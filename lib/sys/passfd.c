@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "passfd.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int shf_unix_new(void)
+{
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	return fd < 0 ? -errno : fd;
+}
+
+bool shf_peer_is_us(int fd)
+{
+	struct ucred cred;
+	socklen_t n = sizeof(cred);
+
+	return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) && cred.uid == geteuid();
+}
+
+int64_t shf_until_ns(int timeout_ms)
+{
+	return shf_real_mono_ns(NULL) + (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
+}
+
+int shf_wait_for(int fd, short events, int64_t until)
+{
+	for (;;) {
+		struct pollfd p = { .fd = fd, .events = events };
+		int64_t left = until - shf_real_mono_ns(NULL);
+		int ms = left <= 0 ? 0 : left / 1000000 >= INT32_MAX ? INT32_MAX
+		                                                    : (int)(left / 1000000) + 1;
+		int rc = poll(&p, 1, ms);
+
+		if (rc > 0)
+			return p.revents & POLLNVAL ? -EBADF : 0;
+		if (rc < 0 && errno != EINTR)
+			return -errno;
+		if (!rc && left <= 0)
+			return -ETIMEDOUT;
+	}
+}
+
+union room {                    /* for one descriptor beside a message */
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr align;
+};
+
+int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until)
+{
+	struct iovec v = { (void *)(uintptr_t)message, n };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
+	union room c;
+	struct cmsghdr *head;
+
+	memset(&c, 0, sizeof(c));
+	if (memfd >= 0) {
+		m.msg_control = c.bytes;
+		m.msg_controllen = sizeof(c.bytes);
+		head = CMSG_FIRSTHDR(&m);
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(head), &memfd, sizeof(int));
+	}
+	for (;;) {
+		int rc;
+
+		if (sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 0;
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN && errno != ENOBUFS)
+			return -errno;
+		rc = shf_wait_for(fd, POLLOUT, until);
+		if (rc)
+			return rc;
+	}
+}
+
+int shf_passed(int fd, void *message, size_t n, int *memfd)
+{
+	struct iovec v = { message, n };
+	union room c;
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = c.bytes,
+	                    .msg_controllen = sizeof(c.bytes) };
+	struct cmsghdr *head;
+	size_t fds = 0;
+	ssize_t got;
+
+	memset(&c, 0, sizeof(c));
+	*memfd = -1;
+	do
+		got = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	while (got < 0 && errno == EINTR);
+	if (got < 0)
+		return -errno;
+	/* There may be room for more than one, by alignment: then none is taken. */
+	head = CMSG_FIRSTHDR(&m);
+	if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+		fds = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	for (size_t i = 0; i < fds; i++) {
+		int one;
+
+		memcpy(&one, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+		if (fds == 1)
+			*memfd = one;
+		else
+			close(one);
+	}
+	if (!got)
+		return -ECONNRESET;
+	return (size_t)got == n && !(m.msg_flags & MSG_TRUNC) ? 0 : -EPROTO;
+}
+
+/* Never nothing, so that an empty share has an address like any other. */
+size_t shf_mapped_bytes(size_t bytes)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	if (!bytes)
+		return page;
+	if (bytes > (size_t)INT64_MAX - page)
+		return 0;
+	return (bytes + page - 1) / page * page;
+}
+
+int shf_memory_check(int memfd, uint64_t bytes)
+{
+	struct stat st;
+	int seals = fcntl(memfd, F_GET_SEALS);
+	size_t n = bytes > SIZE_MAX ? 0 : shf_mapped_bytes((size_t)bytes);
+
+	if (seals < 0 || !(seals & F_SEAL_SHRINK))
+		return -EPROTO;
+	if (fstat(memfd, &st))
+		return -errno;
+	return n && (uint64_t)st.st_size >= n ? 0 : -EPROTO;
+}
+
+int shf_memory_map(struct shf_shm *shm, int fd, size_t bytes)
+{
+	size_t n = shf_mapped_bytes(bytes);
+	int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+	void *base = mmap(NULL, n, PROT_READ | PROT_WRITE, flags, fd, 0);
+	int rc = 0;
+
+	if (base == MAP_FAILED)
+		return -errno;
+	if (madvise(base, n, MADV_DONTFORK))
+		rc = -errno;
+#ifdef MADV_POPULATE_WRITE
+	/* Where the kernel knows how, anonymous memory is allocated now; where it does not,
+	 * at first touch. Shared memory was allocated with its file. */
+	if (!rc && fd < 0) {
+		(void)madvise(base, n, MADV_HUGEPAGE);
+		if (madvise(base, n, MADV_POPULATE_WRITE) && errno != EINVAL && errno != ENOSYS)
+			rc = -errno;
+	}
+#endif
+	if (rc) {
+		munmap(base, n);
+		return rc;
+	}
+	shm->base = base;
+	shm->bytes = bytes;
+	shm->fd = fd;
+	return 0;
+}
