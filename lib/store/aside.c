@@ -8,6 +8,7 @@
 #include "tree.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,6 +252,31 @@ static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
+uint64_t shf_store_rewinds(struct shf_store *s)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc = s->dot < 0 ? -ENOENT : shf_text_read(s->sys, s->dot, "rewinds", &text, 24);
+	uint64_t n = 0;
+
+	for (size_t i = 0; rc == 0 && i < text.len && text.data[i] != '\n'; i++)
+		n = text.data[i] < '0' || text.data[i] > '9' ? UINT64_MAX / 10 - 1
+		                                             : n * 10 + (text.data[i] - '0');
+	shf_buf_release(&text);
+	return rc == 0 ? n : rc == -ENOENT ? 0 : UINT64_MAX;
+}
+
+/* Nothing on disk tells of a rewind to the newest step, but this. */
+static int count_rewind(struct shf_store *s, struct sheaf_error *err)
+{
+	char text[24];
+	int n = snprintf(text, sizeof(text), "%" PRIu64 "\n", shf_store_rewinds(s) + 1);
+	int rc = shf_text_write(s, s->dot, "rewinds", text, (size_t)n, false);
+
+	if (rc >= 0)
+		rc = shf_dir_sync(s, s->dot);
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewinds", s->path) : 0;
+}
+
 int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_arena arena = { NULL, 0 };
@@ -275,8 +301,8 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		goto out;
 	}
 	rc = write_journal(s, step, &steps, &moves_n, err);
-	if (rc == 0 && moves_n)
-		rc = finish(s, true, err);
+	if (rc == 0)
+		rc = moves_n ? finish(s, true, err) : count_rewind(s, err);
 out:
 	s->rewinding = rc < 0 && journal_stands(s);
 	shf_free(steps.all);

@@ -13,6 +13,7 @@
  *               /marks/<step>          one byte: k or b
  *               /descent               of steps whose parents were pruned, older ancestors
  *               /tries/<step>-<session>      how many sessions died after loading it
+ *               /metrics.jsonl, metrics.1.jsonl      of saves that are over, if asked for
  *               /proof-<token>         while ranks prove that they see one file system
  *               /tmp-<32 hex>          a text that is being written, renamed to its name
  */
@@ -94,6 +95,13 @@ int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf
  * so that only its name is made durable again before C7. */
 int shf_stage_publish_as(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
                          bool there, struct sheaf_error *err);
+/* The done files of a published step of that session, in the folder `where`, which is made if it is
+ * not there: <family>.<step>.done of each family, and whole-step.<step>.done last (done.c). Done
+ * again it changes nothing. Only the writer, after its publish; a failure harms no step. */
+int shf_done_put(struct shf_store *s, const char *where, int64_t step, const char *session,
+                 struct sheaf_error *err);
+/* The same of the newest step, if it has all its files: its writer may have died before. */
+int shf_done_put_newest(struct shf_store *s, const char *where, struct sheaf_error *err);
 /* Delete S as far as possible (a failed save); never fails. Then close. */
 void shf_stage_discard(struct shf_store *s, struct shf_stage *g);
 void shf_stage_close(struct shf_store *s, struct shf_stage *g);         /* descriptors only */
@@ -172,6 +180,9 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
  * journal, which the next job would carry out, nothing can be saved or pruned (EINVAL) until a
  * rewind succeeds. */
 int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err);
+/* How often a rewind set nothing aside, for there was nothing later on disk: what was later in
+ * memory is out of reach by that. UINT64_MAX: cannot be told. */
+uint64_t shf_store_rewinds(struct shf_store *s);
 /* H2. verified: a step whose whole content was re-read since its commit (-1: none): only steps
  * older than it and on its branch may go. keep: a step that must stay (the loaded one; -1). */
 struct shf_prune {
@@ -188,6 +199,11 @@ struct shf_prune {
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                     struct sheaf_error *err);
+/* A line, without its end, that nothing relies on: written and not made durable. At 1 MiB what was
+ * there before it becomes metrics.1.jsonl. */
+#define SHF_METRICS_MAX (UINT64_C(1) << 20)
+int shf_metrics_add(struct shf_store *s, const char *line, struct sheaf_error *err);
+
 /* What a dead job left (recover.c), called by own. Idempotent, never creates a step. */
 int shf_store_recover(struct shf_store *s, struct sheaf_error *err);
 

@@ -252,10 +252,9 @@ out:
 	return rc < 0 ? rc : 0;
 }
 
-int shf_text_write(struct shf_store *s, int dir, const char *name, const void *bytes, size_t n,
-                   bool first)
+int shf_text_put(const struct shf_sys *sys, int from, int dir, const char *name,
+                 const void *bytes, size_t n, bool first)
 {
-	const struct shf_sys *sys = s->sys;
 	char tmp[48] = "tmp-";
 	int64_t put;
 	int fd, rc, closed;
@@ -263,7 +262,7 @@ int shf_text_write(struct shf_store *s, int dir, const char *name, const void *b
 	rc = shf_id_draw(sys, tmp + 4, 32);
 	if (rc < 0)
 		return rc;
-	fd = sys->ops->open(sys->arg, s->dot, tmp,
+	fd = sys->ops->open(sys->arg, from, tmp,
 	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return fd;
@@ -273,10 +272,16 @@ int shf_text_write(struct shf_store *s, int dir, const char *name, const void *b
 	if (rc >= 0)
 		rc = closed;
 	if (rc >= 0)
-		rc = sys->ops->rename(sys->arg, s->dot, tmp, dir, name, first);
+		rc = sys->ops->rename(sys->arg, from, tmp, dir, name, first);
 	if (rc < 0)
-		sys->ops->unlink(sys->arg, s->dot, tmp, false);
+		sys->ops->unlink(sys->arg, from, tmp, false);
 	return rc < 0 ? rc : 0;
+}
+
+int shf_text_write(struct shf_store *s, int dir, const char *name, const void *bytes, size_t n,
+                   bool first)
+{
+	return shf_text_put(s->sys, s->dot, dir, name, bytes, n, first);
 }
 
 static int remove_at(const struct shf_sys *sys, int dir, const char *name, int depth)

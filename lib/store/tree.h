@@ -42,6 +42,9 @@ int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct s
  * where two jobs write; the caller syncs dir. first: never replacing (-EEXIST). */
 int shf_text_write(struct shf_store *s, int dir, const char *name, const void *bytes, size_t n,
                    bool first);
+/* The same through <from>/tmp-<32 hex>; from is on the file system of dir. */
+int shf_text_put(const struct shf_sys *sys, int from, int dir, const char *name,
+                 const void *bytes, size_t n, bool first);
 /* A file, a link, or a folder with all in it, as far as possible; the first error. Gone is 0. */
 int shf_tree_remove(const struct shf_sys *sys, int dir, const char *name);
 /* Is the folder `name` the directory of checkpoint-<step>? A rename cut in the middle may leave

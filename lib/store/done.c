@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Done files: what tells others, who take finished steps away, that one is there, kind by kind.
+ *
+ * D1. Written after the publish is durable, from the manifest as it stands in the step, so that
+ *     none ever speaks of a step that is not there.
+ * D2. Each appears whole, by a rename, and durable before the name that says more: that of the
+ *     whole step comes when those of all its families are on the disk.
+ * D3. Only a regular file is ever replaced, and only by one that says something else.
+ */
+#include "err.h"
+#include "json.h"
+#include "tree.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WHOLE "whole-step"      /* no family can have that name */
+#define TEXT_MAX (UINT64_C(4) << 20)
+
+struct telling {
+	struct shf_store *s;
+	const char *where;              /* the folder, as the caller named it */
+	int dir;
+	const struct shf_manifest *m;
+	uint64_t manifest_bytes;
+	struct sheaf_error *err;
+};
+
+static void add_text(struct shf_buf *b, const char *s)
+{
+	shf_json_put(b, s, strlen(s));
+}
+
+static void add_head(struct shf_buf *b, const struct telling *t, const char *kind, uint64_t bytes)
+{
+	const struct shf_manifest *m = t->m;
+	struct shf_buf path = SHF_BUF_INIT;
+
+	shf_buf_addf(&path, "%s/checkpoint-%" PRId64, t->s->path, m->step);
+	b->oom |= path.oom;
+	shf_buf_addf(b, "{\"sheaf_done\": 1,\n \"kind\": \"%s\",\n \"step\": %" PRId64
+	             ",\n \"session\": \"%s\",\n \"run\": \"%s\",\n \"path\": ", kind, m->step,
+	             m->session, m->run);
+	if (!path.oom)
+		shf_json_put(b, (const char *)path.data, path.len);
+	shf_buf_addf(b, ",\n \"bytes\": %" PRIu64 ",\n \"files\": [", bytes);
+	shf_buf_release(&path);
+}
+
+static void add_file(struct shf_buf *b, const char *name, uint64_t bytes, bool first)
+{
+	shf_buf_adds(b, first ? "\n  {\"name\": " : ",\n  {\"name\": ");
+	add_text(b, name);
+	shf_buf_addf(b, ", \"bytes\": %" PRIu64 "}", bytes);
+}
+
+/* The index of a family; every step that has the family has it. */
+static const struct shf_mf_file *index_of(const struct shf_manifest *m,
+                                          const struct shf_mf_family *f)
+{
+	bool top = strcmp(f->dir, ".") == 0;
+	char name[128];
+
+	snprintf(name, sizeof(name), "%.40s%s%.40s.safetensors.index.json", top ? "" : f->dir,
+	         top ? "" : "/", f->name);
+	for (size_t i = 0; i < m->attached_n; i++)
+		if (strcmp(m->attached[i].name, name) == 0)
+			return &m->attached[i];
+	return NULL;
+}
+
+/* files: those of the family, which has so many. */
+static void family_text(struct shf_buf *b, const struct telling *t, const struct shf_mf_family *f,
+                        const struct shf_mf_file *files)
+{
+	const struct shf_mf_file *index = index_of(t->m, f);
+	uint64_t bytes = index ? index->bytes : 0;
+
+	for (uint64_t i = 0; i < f->files; i++)
+		bytes += files[i].bytes;
+	add_head(b, t, f->name, bytes);
+	for (uint64_t i = 0; i < f->files; i++)
+		add_file(b, files[i].name, files[i].bytes, i == 0);
+	if (index)
+		add_file(b, index->name, index->bytes, f->files == 0);
+	shf_buf_adds(b, "]}\n");
+}
+
+static void whole_text(struct shf_buf *b, const struct telling *t)
+{
+	const struct shf_manifest *m = t->m;
+	uint64_t bytes = m->sums.bytes + t->manifest_bytes;
+
+	for (size_t i = 0; i < m->files_n; i++)
+		bytes += m->files[i].bytes;
+	for (size_t i = 0; i < m->attached_n; i++)
+		bytes += m->attached[i].bytes;
+	add_head(b, t, WHOLE, bytes);
+	add_file(b, "sheaf.json", t->manifest_bytes, true);
+	add_file(b, m->sums.name, m->sums.bytes, false);
+	for (size_t i = 0; i < m->files_n; i++)
+		add_file(b, m->files[i].name, m->files[i].bytes, false);
+	for (size_t i = 0; i < m->attached_n; i++)
+		add_file(b, m->attached[i].name, m->attached[i].bytes, false);
+	shf_buf_adds(b, "]}\n");
+}
+
+static bool says(const struct shf_sys *sys, int dir, const char *name, const struct shf_buf *text)
+{
+	struct shf_buf there = SHF_BUF_INIT;
+	bool same = shf_text_read(sys, dir, name, &there, TEXT_MAX) == 0 &&
+	            there.len == text->len && memcmp(there.data, text->data, text->len) == 0;
+
+	shf_buf_release(&there);
+	return same;
+}
+
+static int put(const struct telling *t, const char *kind, const struct shf_buf *text)
+{
+	const struct shf_sys *sys = t->s->sys;
+	struct shf_stat st;
+	char name[80];
+	int rc;
+
+	snprintf(name, sizeof(name), "%.40s.%" PRId64 ".done", kind, t->m->step);
+	if (text->oom)
+		return shf_fail(t->err, SHEAF_ENOMEM, "%s/%s: no memory for it", t->where, name);
+	rc = sys->ops->stat(sys->arg, t->dir, name, false, &st);
+	if (rc >= 0 && st.type != SHF_T_FILE)
+		return shf_fail(t->err, SHEAF_EINVAL, "%s/%s: is no file, and stays as it is",
+		                t->where, name);
+	if (rc >= 0 && says(sys, t->dir, name, text))
+		return 0;
+	if (rc >= 0 || rc == -ENOENT)
+		rc = shf_text_put(sys, t->dir, t->dir, name, text->data, text->len, rc < 0);
+	return rc < 0 ? shf_fail_io(t->err, -rc, "%s/%s", t->where, name) : 0;
+}
+
+/* Of whatever file system that folder is on: it says nothing about the run's. */
+static int sync_dir(const struct telling *t, int dir)
+{
+	const struct shf_sys *sys = t->s->sys;
+	int rc = dir < 0 ? dir : sys->ops->fsync(sys->arg, dir);
+
+	if (rc >= 0 || rc == -EINVAL || rc == -ENOTSUP)
+		return 0;
+	return shf_fail_io(t->err, -rc, "%s: sync of the directory", t->where);
+}
+
+static int tell(const struct telling *t)
+{
+	const struct shf_manifest *m = t->m;
+	const struct shf_mf_file *files = m->files;
+	struct shf_buf text = SHF_BUF_INIT;
+	int rc = 0;
+
+	for (size_t i = 0; i < m->families_n && rc == 0; i++) {
+		shf_buf_reset(&text);
+		family_text(&text, t, &m->families[i], files);
+		files += m->families[i].files;
+		rc = put(t, m->families[i].name, &text);
+	}
+	if (rc == 0)
+		rc = sync_dir(t, t->dir);
+	if (rc == 0) {
+		shf_buf_reset(&text);
+		whole_text(&text, t);
+		rc = put(t, WHOLE, &text);
+	}
+	if (rc == 0)
+		rc = sync_dir(t, t->dir);
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* Its own name is synced by who makes it. */
+static int make_folder(struct telling *t)
+{
+	const struct shf_sys *sys = t->s->sys;
+	int rc = sys->ops->mkdir(sys->arg, SHF_CWD, t->where, 0777), up;
+
+	t->dir = rc < 0 && rc != -EEXIST
+		? rc : sys->ops->open(sys->arg, SHF_CWD, t->where, SHF_O_DIR, 0);
+	if (t->dir < 0)
+		return shf_fail_io(t->err, -t->dir, "%s", t->where);
+	up = sys->ops->open(sys->arg, t->dir, "..", SHF_O_DIR, 0);
+	rc = sync_dir(t, up);
+	shf_fd_close(sys, &up);
+	return rc;
+}
+
+static int open_folder(struct telling *t)
+{
+	const struct shf_sys *sys = t->s->sys;
+
+	t->dir = sys->ops->open(sys->arg, SHF_CWD, t->where, SHF_O_DIR, 0);
+	if (t->dir == -ENOENT)
+		return make_folder(t);
+	return t->dir < 0 ? shf_fail_io(t->err, -t->dir, "%s", t->where) : 0;
+}
+
+int shf_done_put(struct shf_store *s, const char *where, int64_t step, const char *session,
+                 struct sheaf_error *err)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct telling t = { .s = s, .where = where, .dir = -1, .m = &m, .err = err };
+	char name[40];
+	int rc, dir;
+
+	shf_name_of_step(name, step);
+	dir = shf_dir_open(s->sys, s->dir, name);
+	rc = dir < 0 ? dir : shf_text_read(s->sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
+	shf_fd_close(s->sys, &dir);
+	rc = rc < 0 ? shf_fail_io(err, -rc, "%s/%s/sheaf.json", s->path, name)
+	            : shf_manifest_decode(&m, &arena, text.data, text.len, name, err);
+	if (rc == 0 && (m.step != step || strcmp(m.session, session) != 0))
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: is another save", s->path, name);
+	t.manifest_bytes = text.len;
+	if (rc == 0)
+		rc = open_folder(&t);
+	if (rc == 0)
+		rc = tell(&t);
+	shf_fd_close(s->sys, &t.dir);
+	shf_arena_release(&arena);
+	shf_buf_release(&text);
+	return rc;
+}
+
+int shf_done_put_newest(struct shf_store *s, const char *where, struct sheaf_error *err)
+{
+	struct shf_entry e = { .step = -1 };
+	struct shf_newest newest;
+	char name[40];
+	int rc = shf_store_newest(s, -1, &newest, err);
+
+	if (rc < 0 || newest.known < 0)
+		return rc;
+	shf_name_of_step(name, newest.known);
+	e.step = newest.known;
+	snprintf(e.path, sizeof(e.path), "%s", name);
+	rc = shf_step_look(s, s->dir, name, &e, err);
+	if (rc != 0 || e.state != SHF_COMMITTED)
+		return rc < 0 ? rc : 0;
+	return shf_done_put(s, where, newest.known, newest.session, err);
+}
