@@ -136,6 +136,11 @@ struct sheaf_stat {
 	uint64_t image_ns;              /* of begin: until an image was free */
 	uint32_t images_busy;           /* that the run's saves in flight have */
 	uint32_t at_once;               /* 1: a lazy save that was copied inside begin */
+	uint64_t gates, gates_waited;   /* of a lazy save: calls of sheaf_save_copied; of them,
+	                                 * those with time to wait whose slice was not copied */
+	uint64_t gates_ns, gate_ns_max; /* callers were in these calls; and in the longest */
+	uint64_t copy_ns, over_ns;      /* after begin was entered, all was copied here: bytes a
+	                                 * second are copied / copy_ns; it was over. 0: not yet */
 };
 struct sheaf_opts {
 	uint32_t size, flags;
@@ -164,12 +169,39 @@ struct sheaf_opts {
 	int32_t keep_best, best_largest;
 	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
 	int32_t copy_threads, reserved; /* of this rank, for each lazy save; 0: 1 */
+	/* NULL: no memory tier. Else the socket of this node's `sheaf agent`, or "auto": where the
+	 * agent of this run listens unless told otherwise. Where none answers, and while one is
+	 * gone, the run does without; level 1 of log says so. NULL on all ranks or on none */
+	const char *agent;
+	/* On rank 0, inside its sheaf_save_commit, which then returns 0: the step survives power
+	 * loss, its done files are written, and the other ranks go on. path: <dir of the run>/
+	 * checkpoint-<step>, alive during the call. Not called for a step that failed, is in doubt
+	 * or in memory alone. Forbidden inside: every [collective] call on this run, its steps and
+	 * its saves, sheaf_save_free of this save, to leave by longjmp or an exception. What it
+	 * takes, the others wait in the next collective call: less than timeout_ms */
+	void (*committed)(void *arg, int64_t step, const char *path);
+	/* NULL: nothing. A folder of rank 0 (its parent exists), where each commit that returns 0
+	 * leaves, before that: <family>.<step>.done for each family of the step, and when those are
+	 * durable whole-step.<step>.done, as doc/format.md has them; and sheaf_run_open to write
+	 * those of the newest step that lacks them. What fails there is a warning. Nothing is ever
+	 * removed from it: the session tells a step from one saved again */
+	const char *signal_dir;
 };
 #define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
 #define SHEAF_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
 #define SHEAF_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
 #define SHEAF_UNVERIFIED (UINT32_C(1) << 4) /* steps opened by path: read past damaged blocks */
+#define SHEAF_METRICS   (UINT32_C(1) << 5) /* rank 0 adds a line of JSON for each save that is over
+                                            * to .sheaf/metrics.jsonl, at most twice 1 MiB:
+                                            * `sheaf stats`. One more agreement a commit; what goes
+                                            * wrong with it is logged, and fails no save */
+#define SHEAF_AB        (UINT32_C(1) << 6) /* measure what the copy costs: of the saves with both
+                                            * SHEAF_LAZY and SHEAF_MAY_DROP, and of no others, about
+                                            * half, the same on all ranks, are left out, EAGAIN.
+                                            * The times from begin to begin with a copy and without
+                                            * are compared: difference of the means with its 95 %
+                                            * interval to log (2) and metrics at the close */
 
 /* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
  * is less), proves that all ranks see one file system, and discards what dead jobs left in
@@ -215,6 +247,19 @@ int  sheaf_run_left(struct sheaf_run *run, int (*item)(void *arg, const struct s
  * the number is taken. opts as of sheaf_run_open. [local] */
 int  sheaf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
                        struct sheaf_report *report, struct sheaf_error *err);
+struct sheaf_run_stat {                 /* this rank, all saves since the run was opened */
+	uint32_t size, images_busy;
+	uint64_t begun;                 /* calls of begin: committed + dropped (EAGAIN or EBUSY from
+	                                 * begin) + failed + those that are not over */
+	uint64_t committed, dropped, failed;
+	uint64_t bytes;                 /* of the tensors of the committed ones, all ranks */
+	uint64_t gates, gates_waited, gate_ns_max;      /* as in sheaf_stat */
+	uint64_t begin_ns, image_ns, gates_ns, exchange_ns, wait_ns, commit_ns; /* blocked in, also
+	                                 * of saves that came to nothing; image: a part of begin */
+	uint64_t left_out;              /* of dropped: by SHEAF_AB */
+};
+/* [local] [any thread] */
+int  sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
 /* Set later steps aside (kept, no longer found), so that training goes on from `step`.
  * Opening an older step and saving without this is EINVAL. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
@@ -247,14 +292,17 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
 /* Exponential moving averages of a family's slices, added before this call, in fp32: of `family`,
  * or NULL: master_weights, and what of model is stored in F32 and has no master. They are slices
  * of family `name`, that are saved and loaded with the others; their memory is the state's (4
- * bytes an item held), and it has as many more numbers of slices. Every begin brings them up to
- * date before anything is copied:
+ * bytes an item held), and it has as many more numbers of slices. Every save brings them up to
+ * date with the weights that it copies: inside begin, or with SHEAF_LAZY behind it, those of a
+ * slice before sheaf_save_copied returns for it:
  *   e = w at the first,  e = fma(c, e, d * w) at each step that is a multiple of interval and
  * whose loss is below loss_max; c = (float)coef, d = (float)(1 - coef), both products rounded
  * once: the same bits in every layout. With warmup the n-th update after the first takes the
  * smaller of coef and (1 + n) / (warmup + n). No update is left out because no image was free or
- * the save failed, and none is made twice for one step. A load of a step that has them goes on
- * counting; of one that has not begins anew. Equal on all ranks. [local] */
+ * the save failed, and none is made twice for one step: a begin that all ranks agreed on and that
+ * gives no save makes them itself, and what a lazy save that failed has left is made by who asks
+ * for its slices, by the next begin, and by its commit or free. A load of a step that has them
+ * goes on counting; of one that has not begins anew. Equal on all ranks. [local] */
 struct sheaf_ema {
 	uint32_t size, reserved;
 	const char *name;               /* NULL: "ema"; a family that no slice has */
@@ -280,6 +328,11 @@ struct sheaf_save_opts {
 	double loss;                    /* for averages; equal on all ranks */
 };
 #define SHEAF_LAZY      (UINT32_C(1) << 0) /* begin returns, the copy runs behind */
+#define SHEAF_NO_DISK   (UINT32_C(1) << 1) /* the memory tier and averages only: nothing is written,
+                                            * commit makes the step one that a later job finds in
+                                            * memory. EAGAIN from begin: no agent on some node.
+                                            * Not in the order of the saves to disk, but of its
+                                            * own kind; two images at least */
 #define SHEAF_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
 #define SHEAF_CHECK     (UINT32_C(1) << 3) /* LAZY: look again when a slice is asked for: EDIVERGED
                                             * by name where it changed before. Slow */
@@ -300,23 +353,41 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
 /* Is that slice copied, so that it may change? What nobody has begun to copy is copied by the
  * caller, the rest waited for; asks no other rank. EAGAIN: not after timeout_ms (< 0: for ever; 0:
  * just ask). Any other code: no, but the save has failed and the memory is not read any more. A
- * plain save, and bytes that another rank writes: 0 at once. commit refuses a lazy save with a
- * slice for which this never returned, EAGAIN apart. [any thread] */
+ * plain save, and bytes that another rank writes: 0 at once, but for averages of them that are
+ * due, which are made first. commit refuses a lazy save with a slice for which this never
+ * returned, EAGAIN apart. [any thread] */
 int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
  * left, and is EAGAIN where another rank of the node still copies into it, or the files of
  * the save are not made. [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
 int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
-/* Give up: exchange and commit then return EFAILED everywhere. [any thread] */
+/* In how many ms, about, this rank will have done what a commit returns 0 after, if all copy,
+ * exchange and commit from now on: by the speed of this save, or of the run's saves before. Of all
+ * ranks the largest counts. 0: it is committed, and never before. -1: it has failed, or nothing is
+ * known yet (the first save of a run, until something of it is written). [any thread] */
+int64_t sheaf_save_eta_ms(struct sheaf_save *save);
+/* Give up, for what was saved is no good: exchange and commit then return EFAILED everywhere, and
+ * the step is in no memory either. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
-/* 0: the step survives power loss. EAGAIN: some rank's data is not written after timeout_ms
- * (< 0: opts.timeout_ms), call again. EINVAL: it is not this save's turn, or a slice of a lazy
- * one was not asked for: nothing happened, call again. EINDOUBT: whole if seen, perhaps not
- * seen. ELOST: see sheaf_run_steps after reopening. Else: it never was and never will be.
- * [collective] */
+/* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
+ * timeout_ms (< 0: opts.timeout_ms; 0: just ask), call again: what was begun goes on meanwhile.
+ * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
+ * call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps after
+ * reopening. Else: it never was and never will be.
+ * With a deadline, as SIGTERM gives one: pass what is left of it. Copies, writes, syncs and the
+ * net are left when the time of the least patient rank is up, but for one agreement and one portion
+ * that travels (4 MiB to begin with; more where that takes less than 0.1 s). What cannot be left
+ * half way, the making of the files and the publish, is not begun in less time than it took the
+ * run's last two saves: EAGAIN at once; the next call begins it all the same, and so does one of
+ * 0 ms. A run's first save knows no such time and begins. After EAGAIN with no time left give up:
+ * sheaf_save_free, which waits for what is being written, or just exit, and the next
+ * sheaf_run_open cleans up. The step then never appears in the run, unless it is in the memory
+ * tier: with opts.agent it is once all is copied and has travelled, msg then ends in "it is in
+ * memory", and there it stays, for the next job or for the agent to write. [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-void sheaf_save_free(struct sheaf_save *save);          /* uncommitted: fail, then free [local] */
+/* One that is not committed is given up; what commit said is in memory stays there. [local] */
+void sheaf_save_free(struct sheaf_save *save);
 
 /* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face
  * directory, one safetensors file; foreign ones have no checksums and say so in the report.
@@ -391,6 +462,7 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 	uint64_t disk_bytes, node_bytes, net_bytes;     /* over all ranks: read, shared, sent */
 	uint64_t held, bytes;           /* over all ranks: bytes filled; distinct bytes of them */
 	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
+	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
 };
 /* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
  * what cannot be filled is found before any byte is touched. After any other failure the
@@ -439,6 +511,58 @@ int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t 
                 const struct sheaf_opts *opts,
                 void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
                 struct sheaf_error *err);
+
+/* The memory tier. Where a run is opened with opts.agent, each node has an agent: a process that
+ * the launcher starts (`sheaf agent RUN`), that outlives the trainer and keeps what is in memory:
+ * the images of the newest steps as they were committed. A later job that opens the run on the same
+ * nodes with opts.agent is given by sheaf_step_open the newest of memory and disk, at the speed of
+ * memory, in any layout, every block proved as from the disk. What lies in memory must follow the
+ * newest step on disk, or is passed over: so it is after a rewind. `agent` as in sheaf_opts. */
+struct sheaf_agent_opts {
+	uint32_t size, flags;
+	const char *agent;              /* NULL: "auto" */
+	uint64_t memory_max;            /* of all that is kept; 0: no bound */
+	int32_t idle_s, reserved;       /* ends after so long without anybody; 0: never */
+	void *arg;
+	int  (*ready)(void *arg, const char *socket);   /* it can be reached; not 0: ends */
+	/* The last process of a job went without closing its run: what was due may be flushed, but
+	 * by another process: nobody is served meanwhile. */
+	void (*died)(void *arg, const char *job);
+	void (*committed)(void *arg, int64_t step);     /* the trainer says: it is on disk */
+	int  (*stop)(void *arg);        /* asked when a signal has come: not 0: ends */
+};
+/* Is the agent of this node for the run `dir`, which is made where there is none, until it is told
+ * to stop; then what it kept is gone. One thread; sleeps until somebody asks. EBUSY: another one
+ * serves. [local] */
+int  sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
+                       struct sheaf_error *err);
+struct sheaf_agent_info {
+	uint32_t size;
+	int32_t users;                  /* processes that are connected */
+	uint64_t pid, bytes, names;     /* bytes it keeps, under so many names */
+};
+/* ENOENT: no agent answers. agent NULL: "auto". [local] */
+int  sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
+                      struct sheaf_error *err);
+int  sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_error *err);
+struct sheaf_memory {                   /* a step that an agent has; strings live during the call */
+	uint32_t size;
+	int32_t due;                    /* 1: its save was to disk, too, and is not there */
+	int64_t step;
+	const char *session;
+	uint64_t bytes;                 /* of its images on this node */
+	int32_t ranks, here;            /* that saved it; of which on this node */
+	int32_t tries, lost;            /* loads; 1: the run was rewound since */
+};
+/* What the agent has, newest first; a non-zero result of item ends it and is returned. [local] */
+int  sheaf_agent_list(const char *dir, const char *agent,
+                      int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
+                      struct sheaf_error *err);
+/* Publish the newest step that lies in memory whole on this node and that the disk has not, by this
+ * process alone, by the commit of every save. due: only one that was to be on disk. *step: which;
+ * -1: there was nothing to do. EBUSY: a job writes to the run. [local] */
+int  sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
+                       struct sheaf_report *report, struct sheaf_error *err);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

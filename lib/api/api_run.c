@@ -7,6 +7,8 @@
 #include "err.h"
 #include "export.h"
 
+#define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))
+
 SHEAF_API int sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                              const struct sheaf_opts *opts, struct sheaf_error *err)
 {
@@ -143,6 +145,18 @@ SHEAF_API int sheaf_run_salvage(const char *dir, int64_t step, const struct shea
 		shf_report_out(report, &out, &in);
 	}
 	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat)
+{
+	struct sheaf_run_stat s;
+	struct sheaf_error own;
+	int rc = shf_run_check(run, shf_err_or(NULL, &own));
+
+	if (rc < 0)
+		return rc;
+	shf_stall_run(run, &s);
+	return shf_struct_out(stat, &s, sizeof(s), RUN_STAT_MIN);
 }
 
 SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)

@@ -90,6 +90,13 @@ SHEAF_API int sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat)
 	return shf_struct_out(stat, &s, sizeof(s), STAT_MIN);
 }
 
+SHEAF_API int64_t sheaf_save_eta_ms(struct sheaf_save *save)
+{
+	struct sheaf_error own;
+
+	return save_check(save, shf_err_or(NULL, &own)) < 0 ? -1 : shf_save_eta_ms(save);
+}
+
 SHEAF_API int sheaf_save_fail(struct sheaf_save *save, const char *why)
 {
 	struct sheaf_error own;

@@ -3,7 +3,8 @@
  * the same name mean the same, names the lowest one as its writer, and everyone writes his own.
  *
  * Wire to rank 0: u8 kind (0 file, 1 note), u16 name bytes, name; file: u64 bytes, u64 crc; note:
- * u32 value bytes, value. From rank 0: u32 n, then u16 name bytes, name, u32 rank each.
+ * u32 value bytes, value; carried: then the file's bytes. From rank 0: u32 n, then u16 name bytes,
+ * name, u32 rank each.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 struct given {
 	const char *name, *value;       /* value: notes */
+	const uint8_t *data;            /* of files that are carried */
 	uint64_t bytes, crc;
 	uint32_t rank;
 	bool note;
@@ -29,7 +31,7 @@ static void say_note(struct shf_buf *b, const char *key, const char *value)
 	shf_buf_adds(b, value);
 }
 
-static void say(const struct sheaf_save *save, struct shf_buf *b)
+static void say(const struct sheaf_save *save, bool carry, struct shf_buf *b)
 {
 	for (size_t i = 0; i < save->attached_n; i++) {
 		const struct shf_attached *a = &save->attached[i];
@@ -39,6 +41,8 @@ static void say(const struct sheaf_save *save, struct shf_buf *b)
 		shf_buf_adds(b, a->name);
 		shf_buf_u64(b, a->n);
 		shf_buf_u64(b, shf_crc64(a->bytes, a->n));
+		if (carry)
+			shf_buf_add(b, a->bytes, a->n);
 	}
 	for (size_t i = 0; i < save->notes_n; i++)
 		say_note(b, save->notes[i].key, save->notes[i].value);
@@ -60,7 +64,7 @@ static char *text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 	return p ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
 }
 
-static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks,
+static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks, bool carry,
                 struct shf_arena *arena, struct given **out, size_t *n)
 {
 	struct shf_cur c = { in->data, in->data, false };
@@ -75,6 +79,7 @@ static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks,
 			if (!g.note) {
 				g.bytes = shf_cur_u64(&c);
 				g.crc = shf_cur_u64(&c);
+				g.data = carry ? shf_cur_bytes(&c, (size_t)g.bytes) : NULL;
 			} else {
 				g.bytes = shf_cur_u32(&c);
 				g.value = text(arena, &c, (size_t)g.bytes);
@@ -143,7 +148,8 @@ static int decide(struct given *g, size_t n, struct shf_arena *arena, struct shf
 
 	out->files = shf_arena_alloc(arena, n + 1, sizeof(*out->files));
 	out->notes = shf_arena_alloc(arena, n + 1, sizeof(*out->notes));
-	if (!out->files || !out->notes)
+	out->data = shf_arena_alloc(arena, n + 1, sizeof(*out->data));
+	if (!out->files || !out->notes || !out->data)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu attached files", n);
 	for (size_t i = 0; i < n; i++)
 		files += !g[i].note;
@@ -153,6 +159,7 @@ static int decide(struct given *g, size_t n, struct shf_arena *arena, struct shf
 			out->notes[out->notes_n++] = (struct shf_mf_note){ g[i].name, g[i].value };
 			continue;
 		}
+		out->data[out->files_n] = g[i].data;
 		out->files[out->files_n++] =
 		    (struct shf_mf_file){ g[i].name, g[i].bytes, g[i].crc };
 		shf_buf_u16(owners, (uint16_t)strlen(g[i].name));
@@ -196,23 +203,23 @@ static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
 	return shf_smalls_sync(&smalls, rc, err);
 }
 
-int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,
-                      struct sheaf_error *err)
+static int gather(struct sheaf_save *save, bool carry, struct shf_arena *arena,
+                  struct shf_given *out, struct shf_buf *in, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	struct shf_buf *to = shf_zalloc((size_t)team->ranks, sizeof(*to));
 	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes)), n = 0;
-	struct shf_buf in = SHF_BUF_INIT, owners = SHF_BUF_INIT;
+	struct shf_buf owners = SHF_BUF_INIT;
 	struct given *g = NULL;
 	int rc = to && in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for attached files");
 
 	if (rc == 0)
-		say(save, &to[0]);
+		say(save, carry, &to[0]);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, to, &in, in_bytes, err);
+		rc = shf_exchange(team, to, in, in_bytes, err);
 	if (rc == 0 && team->rank == 0) {
-		rc = hear(&in, in_bytes, team->ranks, arena, &g, &n);
+		rc = hear(in, in_bytes, team->ranks, carry, arena, &g, &n);
 		if (rc < 0)
 			shf_fail(err, rc, "attached files: %s", sheaf_strerror(rc));
 		if (rc == 0)
@@ -223,16 +230,31 @@ int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct s
 	} else if (rc == 0) {
 		rc = shf_agree(team, 0, err);
 	}
-	if (rc == 0)
+	if (rc == 0 && !carry)
 		rc = shf_bcast_buf(team, &owners, err);
-	if (rc == 0)
+	if (rc == 0 && !carry)
 		rc = shf_agree(team, write_mine(save, &owners, err), err);
 	for (int r = 0; to && r < team->ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);
 	shf_free(in_bytes);
 	shf_free(g);
-	shf_buf_release(&in);
 	shf_buf_release(&owners);
 	return rc;
+}
+
+int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,
+                      struct sheaf_error *err)
+{
+	struct shf_buf in = SHF_BUF_INIT;
+	int rc = gather(save, false, arena, out, &in, err);
+
+	shf_buf_release(&in);
+	return rc;
+}
+
+int shf_attach_carry(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,
+                     struct shf_buf *in, struct sheaf_error *err)
+{
+	return gather(save, true, arena, out, in, err);
 }

@@ -14,17 +14,44 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include "crc64.h"
 #include "engine.h"
 #include "err.h"
-#include "index.h"
 #include "lazy.h"
+#include "record.h"
 #include "save.h"
 #include "smalls.h"
-#include "version.h"
+
+/* How long a commit may take: as the least patient rank says. */
+struct limit {
+	int64_t until_ns;               /* by this rank's clock */
+	bool asks;                      /* it just asks: nothing is waited for, but what is left
+	                                 * when nothing need be waited for is done */
+};
+
+static bool is_late(const struct sheaf_save *save, const struct limit *l, int64_t cost_ns)
+{
+	return shf_now(save->run) + cost_ns > l->until_ns;
+}
+
+/* EAGAIN on all where some rank has not the time for what cannot be given up half way, going by how
+ * long that took before. Whoever comes again is not refused again, so that a caller who always has
+ * little time gets there. [collective] */
+static int has_time(struct sheaf_save *save, const struct limit *l, const struct shf_lasted *took,
+                    struct sheaf_error *err)
+{
+	uint64_t late = is_late(save, l, shf_lasted_ns(took));
+	int rc;
+
+	if (l->asks || save->refused)
+		return 0;
+	rc = shf_allreduce(&save->run->team, &late, 1, SHEAF_MAX, err);
+	if (rc < 0 || !late)
+		return rc;
+	save->refused = true;
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to publish "
+	                "it", save->step);
+}
 
 /* ---- C3 ---- */
 
@@ -36,7 +63,7 @@ static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct shea
 		if (save->fds[f] < 0)
 			continue;
 		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->fds[f], .off = f };
-		rc = shf_io_submit(save->run, &save->io, &ios[f]);
+		rc = shf_io_submit(save->run, &save->syncs.io, &ios[f]);
 		if (rc < 0)
 			rc = shf_fail_sys(err, -rc, "step %" PRId64 ": submitting an fsync",
 					  save->step);
@@ -66,153 +93,72 @@ static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* C3 [collective] */
-static int fsync_files(struct sheaf_save *save, struct sheaf_error *err)
+/* C3 begins. [local] */
+static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
 {
 	size_t files_n = save->plan->layout.files_n;
-	struct shf_io *ios = shf_zalloc(files_n, sizeof(*ios));
-	int rc = ios ? fsync_submit(save, ios, err)
-	             : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files", files_n);
 
-	rc = shf_agree(&save->run->team, rc, err);
+	atomic_store(&save->syncs.from_ns, shf_now(save->run));
+	save->syncs.ios = shf_zalloc(files_n, sizeof(*save->syncs.ios));
+	return save->syncs.ios ? fsync_submit(save, save->syncs.ios, err)
+	                       : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files",
+	                                  files_n);
+}
+
+/* How long it took, whenever it was asked after. */
+static void sync_took(struct sheaf_save *save)
+{
+	int64_t from = atomic_load(&save->syncs.from_ns), to = from;
+
+	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+		if (save->syncs.ios[f].done_ns > to)
+			to = save->syncs.ios[f].done_ns;
+	shf_lasted_add(&save->run->pace.sync, to - from);
+}
+
+/* C3. It goes on behind a commit whose time was up; the next one waits for the same requests.
+ * [collective] */
+static int all_synced(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	int rc = 0;
+
+	if (atomic_load(&save->syncs.over))
+		return 0;
+	if (!save->syncs.ios)
+		rc = shf_agree(team, sync_begin(save, err), err);
 	if (rc == 0)
-		rc = shf_save_drain_together(save, -1, err);
-	(void)shf_save_drain(save, -1); /* ios is ours until all of them are back */
-	if (rc == 0)
-		rc = shf_agree(&save->run->team, close_files(save, err), err);
-	shf_free(ios);
+		rc = shf_save_drain_together(save, &save->syncs.io, l->until_ns, err);
+	if (rc == 0) {
+		sync_took(save);
+		rc = shf_agree(team, close_files(save, err), err);
+	}
+	atomic_store(&save->syncs.over, rc == 0);
 	return rc;
 }
 
 /* ---- C5, rank 0 ---- */
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
-static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *fam,
-                       struct shf_buf *out, struct sheaf_error *err)
-{
-	struct shf_index_entry *e = shf_alloc(fam->tensors_n, sizeof(*e));
-
-	if (!e)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
-	for (uint32_t i = 0; i < fam->tensors_n; i++) {
-		const struct shf_lt_tensor *t = &l->tensors[fam->first_tensor + i];
-
-		e[i] = (struct shf_index_entry){ t->name, base_name(l->files[t->file].name) };
-	}
-	int rc = shf_index_write(out, e, fam->tensors_n, fam->bytes);
-	shf_free(e);
-	if (rc < 0 || out->oom)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
-	return 0;
-}
-
 static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
-                       const struct shf_lt_family *fam, struct shf_arena *arena,
-                       struct shf_mf_file *record, struct sheaf_error *err)
+                       const struct shf_mf_file *file, const struct shf_buf *text,
+                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_buf text = SHF_BUF_INIT;
-	char name[128];
-	bool top = strcmp(fam->dir, ".") == 0;
-	int rc = index_bytes(&save->plan->layout, fam, &text, err), dir = save->stage.dir;
+	const char *base = shf_base_name(file->name);
+	int dir = save->stage.dir, rc = 0;
+	char folder[64];
 
-	snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : fam->dir,
-	         top ? "" : "/", fam->name);
-	if (rc == 0 && !top) {
-		dir = sys->ops->open(sys->arg, save->stage.dir, fam->dir,
+	if (base != file->name) {
+		snprintf(folder, sizeof(folder), "%.*s", (int)(base - file->name - 1), file->name);
+		dir = sys->ops->open(sys->arg, save->stage.dir, folder,
 		                     SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 		if (dir < 0)
-			rc = shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, fam->dir);
+			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
 	}
-	if (rc == 0)
-		rc = shf_small_put(smalls, dir, base_name(name), text.data, text.len, err);
-	if (!top && dir >= 0)
+	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
+	if (base != file->name)
 		sys->ops->close(sys->arg, dir);
-	*record = (struct shf_mf_file){ shf_arena_strdup(arena, name, strlen(name)), text.len,
-	                                shf_crc64(text.data, text.len) };
-	if (rc == 0 && !record->name)
-		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
-	shf_buf_release(&text);
 	return rc;
-}
-
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(((const struct shf_mf_file *)a)->name, ((const struct shf_mf_file *)b)->name);
-}
-
-static const char *note_of(const struct shf_given *given, const char *key)
-{
-	for (size_t i = 0; i < given->notes_n; i++)
-		if (strcmp(given->notes[i].key, key) == 0)
-			return given->notes[i].value;
-	return NULL;
-}
-
-static void fill_head(const struct sheaf_save *save, const struct shf_given *given,
-                      struct shf_manifest *m)
-{
-	const struct sheaf_run *run = save->run;
-	time_t now = (time_t)run->sys->ops->wall_s(run->sys->arg);
-	struct tm tm;
-
-	m->step = save->step;
-	memcpy(m->session, save->session, sizeof(m->session));
-	memcpy(m->run, run->store.run, sizeof(m->run));
-	m->has_parent = run->parent >= 0;
-	m->parent_step = run->parent;
-	memcpy(m->parent_session, run->parent_session, sizeof(m->parent_session));
-	memcpy(m->parent_run, run->parent_run, sizeof(m->parent_run));
-	gmtime_r(&now, &tm);
-	strftime(m->created, sizeof(m->created), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	m->version = SHEAF_VERSION_TEXT;
-	m->commit = SHEAF_COMMIT_TEXT;
-	m->compiler = SHEAF_COMPILER_TEXT;
-	m->config = note_of(given, "config.digest");
-	m->mesh = note_of(given, "mesh");
-	m->no_dir_fsync = run->store.no_dir_fsync;
-	m->file_bytes_max = run->opts.file_bytes_max;
-	m->ranks = run->team.ranks;
-	m->plan = save->plan->hash;
-	m->notes = given->notes;
-	m->notes_n = given->notes_n;
-	m->emas = (struct shf_mf_ema *)(uintptr_t)save->emas;
-	m->emas_n = save->emas_n;
-}
-
-static int fill_lists(const struct sheaf_save *save, const struct shf_sums_out *sums,
-                      struct shf_arena *arena, struct shf_manifest *m, struct sheaf_error *err)
-{
-	const struct shf_layout *l = &save->plan->layout;
-
-	m->families = shf_arena_alloc(arena, l->families_n + 1, sizeof(*m->families));
-	m->files = shf_arena_alloc(arena, l->files_n + 1, sizeof(*m->files));
-	m->tied = shf_arena_alloc(arena, l->tied_n + 1, sizeof(*m->tied));
-	if (!m->families || !m->files || !m->tied)
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
-	for (size_t i = 0; i < l->families_n; i++) {
-		const struct shf_lt_family *f = &l->families[i];
-
-		m->families[i] = (struct shf_mf_family){ f->name, f->dir, f->files_n, f->tensors_n,
-		                                         f->bytes };
-	}
-	for (size_t i = 0; i < l->files_n; i++)
-		m->files[i] = (struct shf_mf_file){ l->files[i].name, l->files[i].bytes,
-		                                    sums->file_crc[i] };
-	for (size_t i = 0; i < l->tied_n; i++)
-		m->tied[i] = (struct shf_mf_tied){ l->families[l->tied[i].family].name,
-		                                   l->tied[i].name, l->tied[i].to };
-	m->families_n = l->families_n;
-	m->files_n = l->files_n;
-	m->tied_n = l->tied_n;
-	m->sums = (struct shf_mf_file){ "sheaf.sums", sums->table.len, sums->crc };
-	return 0;
 }
 
 /* Index files, sums and the manifest's content; then C6 to C9. [rank 0] */
@@ -220,45 +166,40 @@ static int publish(struct sheaf_save *save, const struct shf_given *given,
                    const struct shf_sums_out *sums, struct shf_arena *arena,
                    struct sheaf_error *err)
 {
-	const struct shf_layout *l = &save->plan->layout;
 	struct shf_smalls smalls = { .run = save->run };
-	struct shf_manifest m = { 0 };
-	size_t n = given->files_n + l->families_n;
-	int rc = fill_lists(save, sums, arena, &m, err);
+	struct shf_record r = { 0 };
+	int rc = shf_record_make(&r, save, given, sums, arena, err);
 
-	fill_head(save, given, &m);
-	m.attached = shf_arena_alloc(arena, n + 1, sizeof(*m.attached));
-	if (rc == 0 && !m.attached)
-		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
-	for (size_t i = 0; rc == 0 && i < given->files_n; i++)
-		m.attached[m.attached_n++] = given->files[i];
-	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
-		rc = index_write(save, &smalls, &l->families[i], arena,
-		                 &m.attached[m.attached_n++], err);
-	if (rc == 0 && n)
-		qsort(m.attached, n, sizeof(*m.attached), by_name);
+	for (size_t i = 0; rc == 0 && i < r.indexes_n; i++)
+		rc = index_write(save, &smalls, &r.index_files[i], &r.indexes[i], err);
 	if (rc == 0)
 		rc = shf_small_put(&smalls, save->stage.dir, "sheaf.sums", sums->table.data,
 		                   sums->table.len, err);
 	rc = shf_smalls_sync(&smalls, rc, err);
 	if (rc == 0)
-		rc = shf_stage_publish(&save->run->store, &save->stage, &m, err);
+		rc = shf_stage_publish(&save->run->store, &save->stage, &r.manifest, err);
+	shf_record_release(&r);
 	return rc;
 }
 
 /* ---- agreement ---- */
 
+/* Those to disk are committed in their order, those to memory alone in theirs. */
 static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 {
+	const struct sheaf_save *first = save->run->first;
+
 	if (!shf_run_is_ours(save->run))
 		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
 	if (save->over)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
 				save->step);
-	if (save->run->first != save)
+	while (first && (first->flags ^ save->flags) & SHEAF_NO_DISK)
+		first = first->next;
+	if (first != save)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
 		                " was begun before it and is not committed", save->step,
-		                save->run->first ? save->run->first->step : -1);
+		                first ? first->step : -1);
 	return 0;
 }
 
@@ -275,43 +216,129 @@ int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_save_rc(save, err);
 }
 
-/* C2: EAGAIN on all while some rank's bytes are not written. All wait as long as the least
- * patient rank. */
-static int all_written(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
+/* All of it is in images: from now on it is in the memory tier, too. For a save to disk that is an
+ * extra, and no reason to fail. */
+static int to_memory(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_team *team = &save->run->team;
-	uint64_t inv = ~(uint64_t)timeout_ms;
-	int wait, rc = shf_allreduce(team, &inv, 1, SHEAF_MAX, err);
+	struct sheaf_error own;
+	int rc;
 
-	if (rc < 0)
-		return rc;
-	wait = (int)~inv;
-	do {
-		rc = shf_net_finish(save, wait == 0 ? UINT64_C(1) << 20 : 0, err);
-	} while (rc == SHEAF_EAGAIN && wait != 0);
-	if (rc == SHEAF_EAGAIN)
-		return shf_fail(err, rc, "step %" PRId64 ": bytes must still travel", save->step);
-	return rc == 0 ? shf_save_drain_together(save, wait, err) : rc;
+	if (!save->in_memory || save->stamped || save->image < 0 || !shf_save_fits_memory(save))
+		return 0;
+	save->stamped = true;
+	rc = shf_tier_commit(save, &own);
+	if (rc < 0 && rc != SHEAF_ELOST && !(save->flags & SHEAF_NO_DISK)) {
+		shf_log(save->run, 1, "%s: step %" PRId64 " is not kept in memory: %s",
+		        save->run->store.path, save->step, own.msg);
+		return 0;
+	}
+	save->kept = rc == 0;
+	if (rc < 0 && err)
+		*err = own;
+	return rc;
 }
 
+#define PORTION (UINT64_C(4) << 20)    /* bytes that travel at once, to begin with, */
+#define PORTION_MAX (UINT64_C(1) << 30)
+#define PORTION_NS 100000000           /* and how long that should take at most */
+
+/* What must still travel, in portions that leave time to look at the clock. [collective] */
+static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	uint64_t part = l->asks ? UINT64_C(1) << 20 : PORTION, x[2] = { 0 };
+	int rc = 0;
+
+	while (rc == 0) {
+		int64_t from = shf_now(save->run);
+
+		rc = shf_net_finish(save, part, err);
+		if (rc != SHEAF_EAGAIN)
+			return rc;
+		if (l->asks)
+			break;
+		x[0] = is_late(save, l, 0);
+		x[1] = shf_now(save->run) - from > PORTION_NS;
+		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
+		if (x[0])
+			break;
+		part = x[1] ? part / 2 : part * 2;
+		part = part < PORTION / 4 ? PORTION / 4 : part > PORTION_MAX ? PORTION_MAX : part;
+	}
+	return rc < 0 && rc != SHEAF_EAGAIN
+	       ? rc : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": bytes must still travel",
+	                       save->step);
+}
+
+/* C0, where begin had no time for it. */
+static int is_staged(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	int rc;
+
+	if (save->staged)
+		return 0;
+	/* Where it is kept in memory, too, that is worth it: only then does it get there. */
+	rc = save->in_memory ? 0 : has_time(save, l, &save->run->pace.stage, err);
+	return rc == 0 ? shf_save_stage(save, err) : rc;
+}
+
+/* C2 and C3, and is there time for the rest? EAGAIN on all: call again. */
+static int is_ready(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	int rc = is_staged(save, l, err);
+
+	if (rc == 0)
+		rc = all_sent(save, l, err);
+	if (rc == 0)
+		rc = to_memory(save, err);
+	if (rc == 0)
+		rc = shf_save_drain_together(save, &save->io, l->until_ns, err);
+	if (rc == 0)
+		shf_rate_set(&save->run->pace.write, atomic_load(&save->to_write),
+		             atomic_load(&save->write_to_ns) - atomic_load(&save->write_from_ns));
+	if (rc == 0)
+		rc = shf_agree(&save->run->team, shf_save_failure(save, err), err);
+	if (save->flags & SHEAF_NO_DISK)
+		return rc;
+	if (rc == 0)
+		rc = all_synced(save, l, err);
+	if (rc == 0)
+		rc = has_time(save, l, &save->run->pace.publish, err);
+	return rc;
+}
+
+/* C4 to C9, and what came of it on all. */
 static int finish(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	struct shf_arena arena = { 0 };
 	struct shf_given given = { 0 };
 	struct shf_sums_out sums = { 0 };
-	int rc = fsync_files(save, err);
+	int64_t from = shf_now(save->run);
+	int rc;
 
-	if (rc == 0)
-		rc = shf_sums_gather(save, &arena, &sums, err);
+	if (save->flags & SHEAF_NO_DISK)
+		return 0;       /* it is where it should be */
+	atomic_store(&save->publish_from_ns, from);
+	rc = shf_sums_gather(save, &arena, &sums, err);
 	if (rc == 0)
 		rc = shf_attach_gather(save, &arena, &given, err);
 	if (rc == 0)
+		shf_tier_publishing(save);
+	if (rc == 0)
 		rc = shf_agree(
 		    team, team->rank == 0 ? publish(save, &given, &sums, &arena, err) : 0, err);
+	shf_lasted_add(&save->run->pace.publish, shf_now(save->run) - from);
 	shf_buf_release(&sums.table);
 	shf_arena_release(&arena);
 	return rc;
+}
+
+/* This session came somewhere with what it loaded. */
+static void resumed(struct sheaf_run *run)
+{
+	if (run->team.rank == 0)
+		shf_run_resumed(run);
+	run->unsure = false;
 }
 
 /* Committed: the next save's parent is this one. */
@@ -319,42 +346,110 @@ static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 
+	if (save->flags & SHEAF_NO_DISK) {
+		if (run->unsure)
+			resumed(run);
+		shf_log(run, 2, "%s: step %" PRId64 " is in memory, rank %d", run->store.path,
+		        save->step, run->team.rank);
+		return;
+	}
+	shf_tier_published(save);
 	run->parent = save->step;
 	memcpy(run->parent_session, save->session, sizeof(run->parent_session));
 	run->parent_run[0] = '\0';
 	run->loaded = run->doubtful = -1;
-	if (run->team.rank == 0)
-		shf_run_resumed(run);
+	resumed(run);
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
 	        run->team.rank);
 }
 
-static uint64_t bytes_of(const struct sheaf_save *save)
+/* C10 is over: those outside may know. [rank 0] */
+static void announce(const struct sheaf_save *save)
 {
-	uint64_t bytes = 0;
+	struct sheaf_run *run = save->run;
+	const struct sheaf_opts *o = &run->opts;
+	struct sheaf_error err;
 
-	for (size_t f = 0; f < save->plan->layout.files_n; f++)
-		bytes += save->plan->layout.files[f].bytes;
-	return bytes;
+	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->step, save->session,
+	                                  &err) < 0)
+		shf_log(run, 1, "%s: step %" PRId64 " is committed, its done files are not all "
+		        "there: %s", run->store.path, save->step, err.msg);
+	if (!o->committed)
+		return;
+	snprintf(run->told, run->told_bytes, "%s/checkpoint-%" PRId64, run->store.path,
+	         save->step);
+	o->committed(o->arg, save->step, run->told);
 }
 
 /* Perhaps it is on disk: saves begun after it would name the wrong parent. */
-static void doubt(const struct sheaf_save *save)
+static void doubt(struct sheaf_save *save)
 {
+	shf_tier_doubt(save);
 	save->run->doubtful = save->step;
 	for (struct sheaf_save *s = save->run->first; s; s = s->next)
 		(void)shf_save_fail(s, "the save before it is in doubt");
 }
 
-static int same_step(const struct sheaf_save *save, struct sheaf_error *err)
+/* One step, and the shortest of the times. */
+static int same_step(const struct sheaf_save *save, int *wait_ms, struct sheaf_error *err)
 {
-	uint64_t x = (uint64_t)save->step, same, lo, hi;
-	int rc = shf_same(&save->run->team, &x, 1, &same, &lo, &hi, err);
+	uint64_t x[2] = { (uint64_t)save->step, (uint64_t)*wait_ms }, same, lo[2], hi[2];
+	int rc = shf_same(&save->run->team, x, 2, &same, lo, hi, err);
 
-	if (rc == 0 && !same)
+	if (rc == 0 && !(same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks commit different steps: %" PRIu64 " and %"
-		              PRIu64, lo, hi);
+		              PRIu64, lo[0], hi[0]);
+	if (rc == 0)
+		*wait_ms = (int)lo[1];
 	return rc;
+}
+
+/* Of a lazy save all is asked for, and so copied, on all ranks. */
+static int all_asked(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	int rc;
+
+	if (!save->lazy || save->asked)
+		return 0;
+	rc = shf_agree(team, shf_lazy_unasked(save, err), err);
+	if (rc == 0)
+		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
+	if (rc < 0)
+		return rc;
+	save->asked = save->together = true;
+	if (shf_lazy_is_behind(save))
+		(void)shf_lazy_finish(save, -1); /* what nobody can ask for */
+	return 0;
+}
+
+/* It is over, one way or the other. */
+static void conclude(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+
+	shf_save_settle(save, rc, err);
+	if (rc == SHEAF_EINDOUBT)
+		doubt(save);
+	if (rc == 0)
+		succeed(save);
+	if (rc == 0 && !(save->flags & SHEAF_NO_DISK)) {
+		if (run->opts.keep_last)
+			shf_behind_next(run, save->step, save->session, shf_save_bytes(save));
+		shf_run_prune_behind(run);
+		if (run->team.rank == 0)
+			announce(save);
+	}
+	shf_stall_tell_all(save, rc); /* last: it may wait for a rank that died since */
+}
+
+/* Who gives it up now need not fear for it while its nodes live. */
+static void say_kept(struct sheaf_error *err)
+{
+	size_t at = err ? strlen(err->msg) : 0;
+
+	if (err)
+		snprintf(err->msg + at, sizeof(err->msg) - at, "; it is in memory");
 }
 
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
@@ -362,46 +457,31 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	struct sheaf_run *run = save->run;
 	int64_t from = shf_now(run);
 	int wait = timeout_ms < 0 ? run->opts.timeout_ms : timeout_ms;
+	struct limit limit;
+	bool again = false;
 	int rc = shf_agree(&run->team, refuse(save, err), err);
 
 	if (rc < 0)
 		return rc;
-	rc = same_step(save, err);
+	rc = same_step(save, &wait, err);
 	if (rc < 0)
 		return rc;
+	limit = (struct limit){ from + (int64_t)wait * 1000000, wait == 0 };
 	rc = shf_agree(&run->team, shf_save_failure(save, err), err);
-	if (rc == 0 && save->lazy && !save->asked) {
-		rc = shf_agree(&run->team, shf_lazy_unasked(save, err), err);
-		if (rc == 0)
-			rc = shf_agree(&run->team, shf_emas_copied(save, wait, err), err);
-		save->commit_ns += rc < 0 ? (uint64_t)(shf_now(run) - from) : 0;
-		if (rc < 0)
-			return rc;
-		save->asked = save->together = true; /* asked for is copied, on all ranks */
-		if (shf_lazy_is_behind(save))
-			(void)shf_lazy_finish(save, -1); /* what nobody can ask for */
+	if (rc == 0) {
+		rc = all_asked(save, &limit, err);
+		again = rc < 0; /* whatever it is: nothing has happened */
 	}
-	if (rc == 0)
-		rc = shf_save_stage(save, err);
-	if (rc == 0)
-		rc = all_written(save, wait, err);
-	if (rc == 0)
-		rc = shf_agree(&run->team, shf_save_failure(save, err), err);
-	if (rc == SHEAF_EAGAIN) {
-		save->commit_ns += (uint64_t)(shf_now(run) - from);
-		return rc;
+	if (rc == 0) {
+		rc = is_ready(save, &limit, err);
+		again = rc == SHEAF_EAGAIN;
 	}
 	if (rc == 0)
 		rc = finish(save, err);
-	save->commit_ns += (uint64_t)(shf_now(run) - from);
-	shf_save_settle(save, rc, err);
-	if (rc == SHEAF_EINDOUBT)
-		doubt(save);
-	if (rc == 0) {
-		succeed(save);
-		if (run->opts.keep_last)
-			shf_behind_next(run, save->step, save->session, bytes_of(save));
-		shf_run_prune_behind(run);
-	}
+	shf_stalled(run, save, SHF_IN_COMMIT, from);
+	if (!again)
+		conclude(save, rc, err);
+	else if (rc == SHEAF_EAGAIN && save->kept)
+		say_kept(err);
 	return rc;
 }

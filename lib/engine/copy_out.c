@@ -427,8 +427,9 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 	return rc;
 }
 
-int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
-                  struct sheaf_error *err)
+int shf_step_copy_if(struct sheaf_step *step, const char *path,
+                     int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
+                     void *arg, struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct copying c = { .sink = { from, refuse, put, small, keep }, .step = step, .fd = -1 };
 	struct sheaf_error own;
@@ -445,6 +446,8 @@ int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report
 		rc = open_dst(&c, path, err);
 		owned = true;
 	}
+	if (rc == 0 && wanted)
+		rc = wanted(arg, &c.dst, err);
 	if (rc == 0)
 		rc = is_there(&c, err);
 	if (rc == 1)
@@ -457,4 +460,10 @@ int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report
 		shf_store_close(&c.dst);
 	shf_buf_release(&c.text);
 	return rc;
+}
+
+int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
+                  struct sheaf_error *err)
+{
+	return shf_step_copy_if(step, path, NULL, NULL, report, err);
 }

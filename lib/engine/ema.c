@@ -210,7 +210,64 @@ int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 
 /* ---- updates ---- */
 
-/* The averages as they were are in the images. */
+int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
+{
+	const struct sheaf_state *state = save->state;
+
+	for (size_t k = 0; k < state->emas_n; k++)
+		for (size_t i = 0; i < state->emas[k].n; i++) {
+			int slice = (int)(state->emas[k].first + i);
+
+			if (shf_lazy_copied(save, slice, shf_ms_left(save->run, until_ns), NULL) ==
+			    SHEAF_EAGAIN)
+				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
+				                "copied", (long long)save->step);
+		}
+	return 0;
+}
+
+void shf_emas_due(const struct sheaf_state *state, int64_t step, double loss,
+                  struct shf_fresh *fresh)
+{
+	for (size_t k = 0; state && k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+		struct shf_fresh f = { .coef = e->coef };
+		double n = (double)e->updates;
+
+		f.counts = step % e->interval == 0 && (e->loss_max == 0 || loss < e->loss_max);
+		f.first = e->updates == 0 && (!e->begun || f.counts);
+		f.due = e->last != step && (f.first || f.counts);
+		if (e->warmup && (1 + n) / ((double)e->warmup + n) < f.coef)
+			f.coef = (1 + n) / ((double)e->warmup + n);
+		fresh[k] = f;
+	}
+}
+
+int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                     struct shf_due **out, struct sheaf_error *err)
+{
+	struct shf_due *due = NULL;
+
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		if (!fresh[k].due)
+			continue;
+		if (!due && !(due = shf_zalloc(state->n, sizeof(*due))))
+			return shf_fail(err, SHEAF_ENOMEM, "no memory to average %zu slices", e->n);
+		for (size_t i = 0; i < e->n; i++) {
+			const struct shf_slice *a = &state->slices[e->first + i];
+
+			if (!a->empty)
+				due[e->source[i]] =
+				    (struct shf_due){ e->source[i], a->mem.lo, a->mem.hi };
+		}
+	}
+	*out = due;
+	return 0;
+}
+
+/* The averages as they were are up to date, and in the images. */
 static void let_copies_end(const struct sheaf_state *state, const struct shf_ema *e)
 {
 	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
@@ -218,59 +275,74 @@ static void let_copies_end(const struct sheaf_state *state, const struct shf_ema
 			(void)shf_lazy_copied(save, (int)(e->first + i), -1, NULL);
 }
 
-int shf_emas_copied(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
+void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
 {
-	const struct sheaf_state *state = save->state;
+	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		shf_lazy_update(save);
+	for (size_t k = 0; k < state->emas_n; k++) {
+		struct shf_ema *e = &state->emas[k];
 
-	for (size_t k = 0; k < state->emas_n; k++)
-		for (size_t i = 0; i < state->emas[k].n; i++)
-			if (shf_lazy_copied(save, (int)(state->emas[k].first + i), timeout_ms,
-			                    NULL) == SHEAF_EAGAIN)
-				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
-				                "copied", (long long)save->step);
-	return 0;
+		if (!fresh[k].due)
+			continue;
+		let_copies_end(state, e);
+		e->begun = true;
+		e->updates += fresh[k].counts;
+		e->last = step;
+	}
 }
 
-static void update_one(const struct sheaf_state *state, const struct shf_ema *e, size_t i,
-                       bool first, double coef)
+size_t shf_emas_before(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                       size_t slice)
 {
-	const struct shf_slice *a = &state->slices[e->first + i];
-	const struct shf_slice *s = &state->slices[e->source[i]];
-	const uint8_t *w;
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
 
-	if (a->empty)
-		return;
-	w = s->mem.base + (a->mem.lo - s->mem.lo) * (int64_t)s->mem_unit;
-	if (first)
-		shf_convert(a->mem.base, SHEAF_F32, w, s->data_dtype,
-		            (size_t)(a->mem.hi - a->mem.lo));
+		if (fresh[k].due && slice >= e->first && slice < e->first + e->n)
+			return e->source[slice - e->first];
+	}
+	return slice;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Units [lo, hi) of a's memory, which is that of s but for its type. */
+static void update(const struct shf_slice *a, const struct shf_slice *s, const struct shf_fresh *f,
+                   int64_t lo, int64_t hi)
+{
+	float *e = (float *)(void *)a->mem.base + (lo - a->mem.lo);
+	const uint8_t *w = s->mem.base + (lo - s->mem.lo) * (int64_t)s->mem_unit;
+
+	if (f->first)
+		shf_convert(e, SHEAF_F32, w, s->data_dtype, (size_t)(hi - lo));
 	else
-		shf_average((float *)(void *)a->mem.base, w, s->data_dtype,
-		            (size_t)(a->mem.hi - a->mem.lo), coef);
+		shf_average(e, w, s->data_dtype, (size_t)(hi - lo), f->coef);
 }
 
-static void update(struct sheaf_state *state, struct shf_ema *e, int64_t step, double loss)
+void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                     struct shf_due *due, int64_t to)
 {
-	bool due = step % e->interval == 0 && (e->loss_max == 0 || loss < e->loss_max);
-	bool first = e->updates == 0 && (!e->begun || due);
-	double n = (double)e->updates, coef = e->coef;
+	const uint32_t slice = (uint32_t)due->slice;
 
-	if (e->last == step || (!first && !due))
+	to = to < due->hi ? to : due->hi;
+	if (to <= due->at)
 		return;
-	if (e->warmup && (1 + n) / ((double)e->warmup + n) < coef)
-		coef = (1 + n) / ((double)e->warmup + n);
-	let_copies_end(state, e);
-	for (size_t i = 0; i < e->n; i++)
-		update_one(state, e, i, first, coef);
-	e->begun = true;
-	e->updates += due;
-	e->last = step;
-}
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+		const uint32_t *at;
 
-void shf_emas_update(struct sheaf_state *state, int64_t step, double loss)
-{
-	for (size_t k = 0; k < state->emas_n; k++)
-		update(state, &state->emas[k], step, loss);
+		if (!fresh[k].due)
+			continue;
+		at = bsearch(&slice, e->source, e->n, sizeof(slice), by_number);
+		if (at)
+			update(&state->slices[e->first + (size_t)(at - e->source)],
+			       &state->slices[slice], &fresh[k], due->at, to);
+	}
+	due->at = to;
 }
 
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m, const bool *kept)

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averages of a state's slices: slices of a family of their own, whose memory is ours. Each begin
- * of a save brings them up to date before anything of it is copied, so a step holds the averages
- * of the weights that it holds. An update is never left out for want of an image or a disk, and
- * what becomes of the save does not undo it. */
+/* Averages of a state's slices: slices of a family of their own, whose memory is ours. What a step
+ * makes of them is settled when its save begins, and counted once all ranks have agreed on that;
+ * their items are brought up to date in the pass that copies the weights, so a step holds the
+ * averages of the weights that it holds. An update is never left out for want of an image or a
+ * disk, and what becomes of the save does not undo it.
+ *
+ * E1. An item is brought up to date once, after its averages of the step before are copied and
+ *     before they, or the weights behind their gate, are anybody else's.
+ * E2. No two saves bring averages of one state up to date at a time: a begin finishes what those
+ *     before it have left. */
 #ifndef SHF_EMA_H
 #define SHF_EMA_H
 #include "manifest.h"
@@ -24,12 +30,33 @@ int  shf_state_ema(struct sheaf_state *state, const char *family, const struct s
 void shf_emas_release(struct sheaf_state *state);
 /* Memory of all averages whose weights have memory. ENOMEM. [local] */
 int  shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err);
-/* A save of the step begins, with this loss. Waits for saves that still copy the averages as they
- * were. [local]; equal arguments on all ranks */
-void shf_emas_update(struct sheaf_state *state, int64_t step, double loss);
-/* Until a lazy save has copied its averages, which nobody asks for: EAGAIN after timeout_ms (0:
- * just asks). What a save that has failed copies is nobody's concern. [local] */
-int  shf_emas_copied(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+struct shf_fresh {              /* what a step makes of averages */
+	double coef;
+	bool due, counts, first;        /* first: they become the weights */
+};
+struct shf_due {                /* of a slice's memory: units whose averages are not up to date */
+	size_t slice;
+	int64_t at, hi;
+};
+/* What a save of the step with this loss makes of each; nothing of it has happened then. [local];
+ * equal arguments on all ranks */
+void shf_emas_due(const struct sheaf_state *state, int64_t step, double loss,
+                  struct shf_fresh *fresh);
+/* All of each slice that is due, by slice; *out NULL: none is. ENOMEM. The caller frees it. */
+int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                      struct shf_due **out, struct sheaf_error *err);
+/* All ranks begin a save of the step. What is left of updates before is made here, and copies of
+ * averages as they were are waited for (E2). [local] */
+void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
+/* Whose units come first: of averages that are due the weights, else the slice itself. */
+size_t shf_emas_before(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                       size_t slice);
+/* All averages of those units, up to `to` of them at most. [any thread, once] */
+void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                     struct shf_due *due, int64_t to);
+/* Until a lazy save has copied its averages, which nobody asks for: EAGAIN at until_ns (past: just
+ * asks). What a save that has failed copies is nobody's concern. [local] */
+int  shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
 /* The state was filled from a step with that manifest, but for averages that were kept. */
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m, const bool *kept);
 /* Lines of the manifest of a save that begins now; strings live as long as the state. */

@@ -51,6 +51,11 @@ struct sheaf_step {
 };
 int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err);
+/* From memory: the view is the step's from here on, also where it fails. `run`: its path, for
+ * sentences. [collective] */
+struct shf_view;
+int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct sheaf_group *group,
+                       const struct sheaf_opts *opts, const char *run, struct sheaf_error *err);
 int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
@@ -74,6 +79,10 @@ int shf_step_attached(struct sheaf_step *step, const char *file, const void **by
                       struct sheaf_error *err);
 
 /* [local] */
+/* The same if `wanted`, asked when the run there is locked, returns 0. */
+int shf_step_copy_if(struct sheaf_step *step, const char *path,
+                     int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
+                     void *arg, struct sheaf_report *report, struct sheaf_error *err);
 int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err);
 

@@ -11,6 +11,7 @@
 #include "err.h"
 #include "load.h"
 #include "trial.h"
+#include "view.h"
 
 #define SLOTS_MAX 12
 #define SIP (UINT64_C(256) << 10)       /* of what the page cache has; stays in the core's cache */
@@ -100,13 +101,21 @@ static int sip(struct shf_flow *s, const struct shf_seg *g, struct sheaf_error *
 {
 	struct shf_load *ld = s->ld;
 	uint8_t *buf = shf_load_image(ld) + s->sip_at;
+	const struct shf_view *view = ld->step->run->view;
 	int rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
 
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
+		const uint8_t *held = NULL;
+
 		n = g->hi - at < SIP ? g->hi - at : SIP;
-		rc = shf_read_here(ld, g->file, at, n, buf, err);
+		if (view) /* it lies in memory: no copy of it is needed */
+			held = shf_view_at(view, g->file, at, &n);
+		if (held)
+			ld->disk_bytes += n;
+		else
+			rc = shf_read_here(ld, g->file, at, n, buf, err);
 		if (rc == 0)
-			rc = shf_load_look(ld, buf, n, err);
+			rc = shf_load_look(ld, held ? held : buf, n, err);
 	}
 	s->done += g->hi - g->lo;
 	return rc;

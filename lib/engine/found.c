@@ -475,3 +475,14 @@ int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told
 	shf_free(parent);
 	return rc;
 }
+
+int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
+                    struct shf_buf *told, struct sheaf_error *err)
+{
+	struct tell t = { .flags = SOUND, .path = path, .dir = dir };
+
+	t.manifest.data = (uint8_t *)(uintptr_t)manifest; /* borrowed: not released */
+	t.manifest.len = n;
+	say(&t, told);
+	return told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
+}

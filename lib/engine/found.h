@@ -20,6 +20,9 @@ struct shf_found {              /* in the arena of decode, but for manifest: bor
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err);
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err);
+/* Of a step whose manifest is at hand: dir is where to open it. */
+int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
+                    struct shf_buf *told, struct sheaf_error *err);
 int shf_found_decode(struct shf_found *found, struct shf_arena *arena, const struct shf_buf *told,
                      struct sheaf_error *err);
 #endif

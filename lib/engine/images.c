@@ -77,6 +77,7 @@ static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t bytes, bool
 		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
 		                    (unsigned long long)(want >> 20));
 	m->own = fresh;
+	shf_tier_image(run, (int)(m - run->images));
 	if (want >= SHF_DIRECT_MIN)
 		pin(run, m, fresh.base, fresh.bytes);
 	return 0;
@@ -177,7 +178,7 @@ int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct shea
 	if (!s.all || !s.connections || !m->peers)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for images of %zu ranks", ranks);
 	if (rc == 0 && s.grew)
-		rc = grow(run, m, bytes, s.shared, err);
+		rc = grow(run, m, bytes, s.shared || run->tier.wanted, err);
 	rc = share(run, &s, rc, err);
 	run->sys->ops->shm_drop(run->sys->arg, s.offer);
 	for (size_t r = 0; s.connections && s.all && r < ranks; r++)
@@ -198,16 +199,17 @@ int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct shea
 /* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
 int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
 {
-	unsigned used = 0;
+	unsigned used = below > 1 && run->tier.newest >= 0 ? 1u << run->tier.newest : 0;
 
-	*of = NULL;
+	*of = NULL; /* what memory has newest stays until it has something newer (M3) */
 	for (const struct sheaf_save *s = run->first; s; s = s->next)
 		used |= s->image >= 0 ? 1u << s->image : 0;
 	for (int i = 0; i < below; i++)
 		if (!(used & 1u << i))
 			return i;
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->image >= 0 && s->image < below) {
+		if (s->image >= 0 && s->image < below &&
+		    (below == 1 || s->image != run->tier.newest)) {
 			*of = s;
 			return s->image;
 		}
@@ -217,6 +219,8 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 /* Something of the save is still to be copied, sent or written by this rank. */
 static bool is_busy(struct sheaf_save *save)
 {
+	if (save->flags & SHEAF_NO_DISK)
+		return true;    /* its image is all there is of it */
 	if (!save->exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
 	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
 		return true;
@@ -256,7 +260,7 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
 		rc = 0;
 	if (rc != SHEAF_ELOST)
-		rc = shf_save_drain_together(save, -1, &own);
+		rc = shf_save_drain_together(save, &save->io, -1, &own);
 	if (rc != SHEAF_ELOST)
 		return 0;
 	if (err)
@@ -312,6 +316,10 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
 		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
 		                hi[0] >> 56);
+	if (hi[2] && of->flags & SHEAF_NO_DISK)
+		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
+		                "no image is free: step %" PRId64 " is in memory alone and not "
+		                "committed", of->step);
 	if (hi[2] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
 		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
 		                "no image is free: step %" PRId64 " is being written", of->step);

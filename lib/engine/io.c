@@ -2,6 +2,7 @@
 /* Requests of several owners share a run's queue. One thread at a time waits for the queue and
  * tells each owner of what has finished, his own or not; the others wait for that thread, no
  * longer than they want to. */
+#include <limits.h>
 #include <time.h>
 #include "err.h"
 #include "run.h"
@@ -64,6 +65,15 @@ static int wait_turn(struct sheaf_run *run, int timeout_ms)
 	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
 }
 
+int shf_ms_left(const struct sheaf_run *run, int64_t until_ns)
+{
+	int64_t left = until_ns - shf_now(run);
+
+	if (left <= 0)
+		return 0;
+	return left / 1000000 < INT_MAX ? (int)((left + 999999) / 1000000) : INT_MAX;
+}
+
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
@@ -71,8 +81,7 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 
 	pthread_mutex_lock(&run->in_lock);
 	while (atomic_load(&owner->pending) > 0 && rc == 1) {
-		int64_t left = (until - shf_now(run)) / 1000000;
-		int wait = timeout_ms < 0 ? -1 : left > 0 ? (int)left : 0;
+		int wait = timeout_ms < 0 ? -1 : shf_ms_left(run, until);
 
 		if (!run->in_taken)
 			rc = take_one(run, wait);

@@ -7,7 +7,7 @@
 #include "err.h"
 #include "moves.h"
 
-#define PIECE (UINT64_C(2) << 20)       /* bytes; who asks waits for no more than one */
+#define PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))      /* averages of a piece */
 #define LOOK_BYTES (UINT64_C(4) << 20)  /* copied between looks at what is whole */
 #define ANY SIZE_MAX                    /* slice: the next in the order */
 #define HEADERS (SIZE_MAX - 1)          /* no slice: header pages of own segments; the first */
@@ -19,14 +19,16 @@ struct shf_lazy {
 	pthread_cond_t moved;           /* a piece is done, or nothing more is taken */
 	size_t at;                      /* guarded by lock: all before this slice is taken */
 	uint32_t *taken;                /* guarded by lock; of each slice's pieces */
+	uint32_t *done;                 /* guarded by lock; of those, also what was not copied */
+	uint32_t *due;                  /* by slice: its first pieces have averages with them */
 	size_t busy;                    /* guarded by lock: taken and not done */
 	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
 	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
 	bool headers;                   /* guarded by lock: header pages are taken */
-	bool stop;                      /* guarded by lock: nothing more is taken */
-	atomic_uint *left;              /* by slice: pieces not done; released when one is,
+	bool stop;                      /* guarded by lock: nothing more is copied */
+	atomic_uint *left;              /* by slice: pieces not copied; released when one is,
 	                                 * acquired by who then changes the slice */
-	atomic_size_t open;             /* pieces of all slices not done; in the same way */
+	atomic_size_t open;             /* pieces of all slices not copied; in the same way */
 	atomic_bool *asked;             /* by slice */
 	atomic_size_t unasked;          /* of those saved; changed by who asks, read by commit */
 	pthread_mutex_t tasks_lock;
@@ -36,8 +38,9 @@ struct shf_lazy {
 
 /* ---- pieces ---- */
 
-/* The dimension that is cut, and how many of it are a piece. */
-static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, int *dim)
+/* The dimension that is cut, and how many of it are a part; 0: it is one part. */
+static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t most,
+                      int *dim)
 {
 	uint64_t bytes = shf_box_bytes(t, box);
 	int d = 0;
@@ -45,33 +48,33 @@ static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, 
 	while (d < box->ndim - 1 && box->count[d] == 1)
 		d++;
 	*dim = d;
-	if (box->ndim == 0 || bytes <= PIECE)
+	if (box->ndim == 0 || bytes <= most)
 		return 0;
-	int64_t per = (int64_t)(PIECE / (bytes / (uint64_t)box->count[d]));
+	int64_t per = (int64_t)(most / (bytes / (uint64_t)box->count[d]));
 
 	return per > 0 ? per : 1;
 }
 
-uint32_t shf_pieces_of(const struct shf_lt_tensor *t, const struct shf_box *box)
+uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes)
 {
 	int dim;
-	int64_t per = cut_of(t, box, &dim);
+	int64_t per = cut_of(t, box, bytes, &dim);
 
 	return per ? (uint32_t)((box->count[dim] + per - 1) / per) : 1;
 }
 
-uint64_t shf_piece_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint32_t i,
-                      struct shf_box *piece)
+uint64_t shf_cut_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes,
+                    uint32_t i, struct shf_box *part)
 {
 	int dim;
-	int64_t per = cut_of(t, box, &dim), from = i * per, left;
+	int64_t per = cut_of(t, box, bytes, &dim), from = i * per, left;
 
-	*piece = *box;
+	*part = *box;
 	if (!per)
 		return 0;
 	left = box->count[dim] - from;
-	piece->start[dim] += from;
-	piece->count[dim] = left < per ? left : per;
+	part->start[dim] += from;
+	part->count[dim] = left < per ? left : per;
 	return shf_box_bytes(t, box) / (uint64_t)box->count[dim] * (uint64_t)from;
 }
 
@@ -87,7 +90,8 @@ void shf_turns_release(struct shf_turns *turns)
 
 static uint32_t pieces_of(const struct shf_plan *plan, const struct shf_serve *v)
 {
-	return v->witness ? 1 : shf_pieces_of(&plan->layout.tensors[v->tensor], &v->box);
+	return v->witness ? 1
+	                  : shf_cuts_of(&plan->layout.tensors[v->tensor], &v->box, SHF_PIECE);
 }
 
 static int by_image(const void *a, const void *b)
@@ -112,6 +116,8 @@ static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const
 		const struct shf_serve *v = &w->serves[i];
 		uint32_t n = pieces_of(save->plan, v);
 
+		o->bytes += v->witness ? 0 : shf_box_bytes(&save->plan->layout.tensors[v->tensor],
+		                                           &v->box);
 		stream = v->rank == rank ? stream : 0;
 		rank = v->rank;
 		for (uint32_t k = 0; k < n; k++)
@@ -123,6 +129,8 @@ static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const
 
 static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 {
+	const struct sheaf_state *state = save->state;
+
 	for (size_t s = 0; s < o->slices_n; s++)
 		if (o->first[s + 1] - o->first[s] > 1)
 			qsort(o->a + o->first[s], o->first[s + 1] - o->first[s], sizeof(*o->a),
@@ -131,9 +139,14 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 		size_t slice = save->plan->holds.a[i].slice;
 
 		/* Of averages nobody need ask: who changes them does. */
-		o->saved_n += !o->saved[slice] && !save->state->slices[slice].owned;
-		o->saved[slice] = !save->state->slices[slice].owned;
+		o->saved[slice] = !state->slices[slice].owned;
 	}
+	for (size_t k = 0; k < state->emas_n; k++)
+		for (size_t i = 0; i < state->emas[k].n; i++)
+			o->saved[state->emas[k].source[i]] |=
+			    !state->slices[state->emas[k].first + i].empty;
+	for (size_t s = 0; s < o->slices_n; s++)
+		o->saved_n += o->saved[s];
 }
 
 static int turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sheaf_error *err)
@@ -186,61 +199,123 @@ static size_t turns_of(const struct shf_lazy *lz, size_t slice)
 	return lz->turns ? lz->turns->first[slice + 1] - lz->turns->first[slice] : 0;
 }
 
-/* A piece of that slice, or of the next in the order, if there is one. */
-static bool take(struct shf_lazy *lz, size_t *slice, size_t *turn)
+/* With or without something to copy. */
+static uint32_t pieces_in(const struct shf_lazy *lz, size_t slice)
 {
-	bool failed = shf_save_failure(lz->save, NULL) < 0, taken;
+	uint32_t n = (uint32_t)turns_of(lz, slice);
+
+	return n > lz->due[slice] ? n : lz->due[slice];
+}
+
+struct piece {
+	size_t slice;
+	uint32_t i;
+	bool copied;                    /* false: nothing is copied any more */
+};
+
+/* Of that slice, or what comes before it. *later: of that the last are under way. Locked. */
+static bool pick(struct shf_lazy *lz, size_t slice, struct piece *p, bool *later)
+{
+	size_t before = shf_emas_before(lz->save->state, lz->save->fresh, slice);
+
+	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : pieces_in(lz, slice)))
+		return false;
+	if (before != slice && atomic_load(&lz->left[before]) > 0) {
+		if (lz->taken[before] == pieces_in(lz, before)) {
+			*later = true;
+			return false;
+		}
+		slice = before;
+	}
+	*p = (struct piece){ slice, lz->taken[slice]++, !lz->stop };
+	return true;
+}
+
+/* The next in the order; the same. */
+static bool pick_next(struct shf_lazy *lz, struct piece *p, bool *later)
+{
 	size_t n = lz->turns ? lz->turns->slices_n : 0;
 
-	pthread_mutex_lock(&lz->lock);
-	lz->stop |= failed;
-	if (*slice == ANY && lz->turns && !lz->headers && !lz->stop) {
-		*slice = HEADERS;
+	if (lz->turns && !lz->headers && !lz->stop) {
+		*p = (struct piece){ .slice = HEADERS };
 		lz->headers = true;
-		lz->busy++;
-		pthread_mutex_unlock(&lz->lock);
 		return true;
 	}
-	if (*slice == ANY) {
-		while (lz->at < n && lz->taken[lz->at] == turns_of(lz, lz->at))
-			lz->at++;
-		*slice = lz->at;
-	}
-	taken = !lz->stop && *slice < n && lz->taken[*slice] < turns_of(lz, *slice);
-	if (taken) {
-		*turn = lz->turns->first[*slice] + lz->taken[*slice]++;
-		lz->busy++;
-	}
-	pthread_mutex_unlock(&lz->lock);
+	while (lz->at < n && lz->taken[lz->at] == pieces_in(lz, lz->at))
+		lz->at++;
+	for (size_t s = lz->at; s < n; s++)
+		if (pick(lz, s, p, later))
+			return true;
+	return false;
+}
+
+/* For something to be done; the lock is held. False: the time is up. */
+static bool wait_moved(struct shf_lazy *lz, int64_t until_ns)
+{
+	struct timespec until = { .tv_sec = until_ns / 1000000000,
+		.tv_nsec = until_ns % 1000000000 };
+
+	return (until_ns < 0 ? pthread_cond_wait(&lz->moved, &lz->lock)
+	                     : pthread_cond_timedwait(&lz->moved, &lz->lock, &until)) == 0;
+}
+
+/* A piece of that slice (ANY: of the next in the order), if there is one. Waits, no longer than
+ * that, where only averages are left whose weights are under way. */
+static bool take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct piece *p)
+{
+	bool later, taken;
+
+	do {
+		bool failed = shf_save_failure(lz->save, NULL) < 0;
+
+		later = false;
+		pthread_mutex_lock(&lz->lock);
+		lz->stop |= failed;
+		taken = slice == ANY ? pick_next(lz, p, &later) : pick(lz, slice, p, &later);
+		lz->busy += taken;
+		if (!taken && later)
+			later = wait_moved(lz, until_ns);
+		pthread_mutex_unlock(&lz->lock);
+	} while (!taken && later);
 	return taken;
 }
 
-/* One less; the lock is held. */
-static void finished(struct shf_lazy *lz)
+/* One less, now; the lock is held. */
+static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 {
 	lz->busy--;
-	if (atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1)
+	if (copied && atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1) {
+		atomic_store(&lz->save->copy_ns, (uint64_t)(now - lz->save->began));
 		atomic_store(&lz->save->phase, 1);
+	}
 	pthread_cond_broadcast(&lz->moved);
 }
 
+/* What a piece adds. */
+struct added {
+	const struct shf_serve *serve;  /* NULL: nothing */
+	uint64_t digest, bytes;
+};
+
 /* It is copied, or the save has failed. True: somebody should look at what is whole. */
-static bool done(struct shf_lazy *lz, size_t slice, const struct shf_serve *v, uint64_t digest,
-                 uint64_t bytes)
+static bool done(struct shf_lazy *lz, const struct piece *p, const struct added *a)
 {
+	int64_t now = shf_now(lz->save->run);
 	bool look;
 
 	pthread_mutex_lock(&lz->lock);
-	if (!v->witness) {
-		lz->save->held[v->tensor] ^= digest;
+	if (a->serve && !a->serve->witness) {
+		lz->save->held[a->serve->tensor] ^= a->digest;
 		if (lz->sums)
-			lz->sums[slice] ^= digest;
+			lz->sums[p->slice] ^= a->digest;
 	}
-	lz->since += bytes;
+	lz->since += a->bytes;
 	look = lz->since >= LOOK_BYTES;
 	lz->since = look ? 0 : lz->since;
-	atomic_fetch_sub_explicit(&lz->left[slice], 1, memory_order_release);
-	finished(lz);
+	lz->done[p->slice]++;
+	if (p->copied)
+		atomic_fetch_sub_explicit(&lz->left[p->slice], 1, memory_order_release);
+	finished(lz, p->copied, now);
 	pthread_mutex_unlock(&lz->lock);
 	return look;
 }
@@ -259,43 +334,65 @@ static void copy_headers(struct shf_lazy *lz)
 {
 	struct sheaf_error err;
 	int rc = shf_copy_headers(lz->save, 0, &err);
+	int64_t now = shf_now(lz->save->run);
 
 	if (rc < 0)
 		shf_save_stick(lz->save, rc, &err);
 	pthread_mutex_lock(&lz->lock);
-	finished(lz);
+	finished(lz, true, now);
 	pthread_mutex_unlock(&lz->lock);
 }
 
-static void copy_piece(struct shf_lazy *lz, size_t slice, size_t turn)
+static void copy_turn(struct sheaf_save *save, const struct shf_turn *o, size_t slice,
+                      struct shf_due *due, struct added *a)
 {
-	struct sheaf_save *save = lz->save;
-	const struct shf_turn *o = &lz->turns->a[turn];
 	const struct shf_serve *v = &save->plan->work.serves[o->serve];
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	struct shf_box_move m = { .serve = v, .slice = &save->state->slices[slice],
-		.stream = o->stream, .box = v->box, .behind = true };
-	uint64_t digest = 0, bytes;
+		.stream = o->stream, .box = v->box, .behind = true, .due = due };
 	struct sheaf_error err;
 	int rc;
 
 	if (!v->witness)
-		m.stream += (size_t)shf_piece_at(t, &v->box, o->piece, &m.box);
-	bytes = v->witness ? 0 : shf_box_bytes(t, &m.box);
-	rc = shf_move_copy(save, &m, &digest, &err);
+		m.stream += (size_t)shf_cut_at(t, &v->box, SHF_PIECE, o->piece, &m.box);
+	a->serve = v;
+	a->bytes = v->witness ? 0 : shf_box_bytes(t, &m.box);
+	rc = shf_move_copy(save, &m, &a->digest, &err);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
-	atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
-	if (done(lz, slice, v, digest, bytes))
-		look(save);
+	atomic_fetch_add_explicit(&save->copied, a->bytes, memory_order_relaxed);
 }
 
-static void copy(struct shf_lazy *lz, size_t slice, size_t turn)
+/* Averages that piece i of a slice has with it. */
+static struct shf_due due_of(const struct shf_lazy *lz, size_t slice, uint32_t i)
 {
-	if (slice == HEADERS)
+	struct shf_due due = { 0 };
+
+	if (i >= lz->due[slice])
+		return due;
+	due = lz->save->due[slice];
+	due.at += i * PIECE_ITEMS;
+	due.hi = due.hi - due.at > PIECE_ITEMS ? due.at + PIECE_ITEMS : due.hi;
+	return due;
+}
+
+static void copy(struct shf_lazy *lz, const struct piece *p)
+{
+	struct sheaf_save *save = lz->save;
+	struct added a = { 0 };
+	struct shf_due due;
+
+	if (p->slice == HEADERS) {
 		copy_headers(lz);
-	else
-		copy_piece(lz, slice, turn);
+		return;
+	}
+	due = due_of(lz, p->slice, p->i);
+	if (p->copied && p->i < turns_of(lz, p->slice))
+		copy_turn(save, &lz->turns->a[lz->turns->first[p->slice] + p->i], p->slice, &due,
+		          &a);
+	shf_emas_update(save->state, save->fresh, &due, INT64_MAX);
+	if (done(lz, p, &a))
+		look(save);
 }
 
 /* ---- the threads ---- */
@@ -303,13 +400,13 @@ static void copy(struct shf_lazy *lz, size_t slice, size_t turn)
 static bool step(void *work)
 {
 	struct shf_lazy *lz = work;
-	size_t slice = ANY, turn = 0;
+	struct piece p;
 
-	if (!take(lz, &slice, &turn)) {
+	if (!take(lz, ANY, -1, &p)) {
 		look(lz->save);
 		return false;
 	}
-	copy(lz, slice, turn);
+	copy(lz, &p);
 	return true;
 }
 
@@ -331,6 +428,7 @@ void shf_lazy_start(struct sheaf_save *save)
 	const struct shf_sys *sys = run->sys;
 	int want = run->opts.copy_threads ? run->opts.copy_threads : 1, rc = 0;
 
+	save->copy_from_ns = shf_now(run);
 	save->net.most = (size_t)save->plan->most;
 	save->lazy_next = save->state->lazy;
 	save->state->lazy = save;
@@ -356,17 +454,22 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	pthread_mutex_init(&lz->tasks_lock, NULL);
 	shf_io_turn_init(&lz->moved);
 	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
+	lz->done = shf_zalloc(n, sizeof(*lz->done));
+	lz->due = shf_zalloc(n, sizeof(*lz->due));
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
 	if (save->flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
-	if (!lz->taken || !lz->left || !lz->asked || !lz->tasks ||
+	if (!lz->taken || !lz->done || !lz->due || !lz->left || !lz->asked || !lz->tasks ||
 	    (save->flags & SHEAF_CHECK && !lz->sums))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
-		atomic_init(&lz->left[s], (unsigned)turns_of(lz, s));
-		atomic_fetch_add(&lz->open, turns_of(lz, s));
+		if (!now && save->due)
+			lz->due[s] = (uint32_t)((save->due[s].hi - save->due[s].at + PIECE_ITEMS -
+			                         1) / PIECE_ITEMS);
+		atomic_init(&lz->left[s], pieces_in(lz, s));
+		atomic_fetch_add(&lz->open, pieces_in(lz, s));
 	}
 	atomic_fetch_add(&lz->open, !now);      /* header pages */
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
@@ -380,10 +483,12 @@ int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	save->lazy = shf_zalloc(1, sizeof(*save->lazy));
-	if (!save->lazy || lazy_init(save->lazy, save, now) < 0)
-		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
-		                "behind", save->step, save->state->n);
-	return 0;
+	if (save->lazy && lazy_init(save->lazy, save, now) == 0)
+		return 0;
+	shf_lazy_free(save->lazy, true);
+	save->lazy = NULL;
+	return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices behind",
+	                save->step, save->state->n);
 }
 
 int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
@@ -401,25 +506,34 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* Until nothing of the slice (ANY: of any) is under way; false: the time is up. */
+/* Until nothing of the slice (ANY: of any) is under way, nor due to be; false: the time is up. */
 static bool settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 {
-	struct timespec until = { .tv_sec = until_ns / 1000000000,
-		.tv_nsec = until_ns % 1000000000 };
-	int rc = 0;
+	bool waits = true, calm = false;
 
 	pthread_mutex_lock(&lz->lock);
-	while (rc == 0) {
-		size_t gone = slice == ANY ? 0
-		              : turns_of(lz, slice) - atomic_load(&lz->left[slice]);
-
-		if (slice == ANY ? lz->busy == 0 : lz->taken[slice] == gone)
+	while (waits) {
+		calm = slice == ANY ? lz->busy == 0 : lz->taken[slice] == lz->done[slice];
+		if (calm)
 			break;
-		rc = until_ns < 0 ? pthread_cond_wait(&lz->moved, &lz->lock)
-		                  : pthread_cond_timedwait(&lz->moved, &lz->lock, &until);
+		waits = wait_moved(lz, until_ns);
 	}
+	calm = calm && (slice == ANY || lz->done[slice] >= lz->due[slice]);
 	pthread_mutex_unlock(&lz->lock);
-	return rc == 0;
+	return calm;
+}
+
+void shf_lazy_update(struct sheaf_save *save)
+{
+	struct shf_lazy *lz = save->lazy;
+	struct piece p;
+
+	for (size_t s = 0; lz->turns && s < lz->turns->slices_n; s++)
+		if (lz->due[s] && atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
+			while (take(lz, s, -1, &p))
+				copy(lz, &p);
+			(void)settled(lz, s, -1);
+		}
 }
 
 void shf_lazy_stop(struct sheaf_save *save)
@@ -438,6 +552,7 @@ void shf_lazy_stop(struct sheaf_save *save)
 	while (lz->tasks_n > 0)
 		sys->ops->task_free(sys->arg, lz->tasks[--lz->tasks_n]);
 	pthread_mutex_unlock(&lz->tasks_lock);
+	shf_lazy_update(save);
 	(void)settled(lz, ANY, -1);     /* and whoever copies what he asked for */
 	while (at && *at && *at != save)
 		at = &(*at)->lazy_next;
@@ -455,6 +570,8 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 		pthread_mutex_destroy(&lz->tasks_lock);
 	}
 	shf_free(lz->taken);
+	shf_free(lz->done);
+	shf_free(lz->due);
 	shf_free(lz->left);
 	shf_free(lz->asked);
 	shf_free(lz->tasks);
@@ -475,14 +592,13 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	struct sheaf_save *save = lz->save;
 	const atomic_uint *left = slice == ANY ? NULL : &lz->left[slice];
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
-	size_t which = slice, turn = 0;
 	bool copied = false, calm;
+	struct piece p;
 	int rc;
 
 	while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
-	       take(lz, &which, &turn)) {
-		copy(lz, which, turn);
-		which = slice;
+	       take(lz, slice, until, &p)) {
+		copy(lz, &p);
 		copied = true;
 	}
 	calm = settled(lz, slice, until);
@@ -524,7 +640,7 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 
 		if (v->witness)
 			continue;
-		(void)shf_piece_at(t, &v->box, o->a[i].piece, &box);
+		(void)shf_cut_at(t, &v->box, SHF_PIECE, o->a[i].piece, &box);
 		scratch = shf_alloc((size_t)shf_box_bytes(t, &box), 1);
 		if (!scratch)
 			return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to look again",

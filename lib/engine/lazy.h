@@ -7,6 +7,10 @@
  *     `left` has come to nothing.
  * L2. Nothing here waits for another process: what other ranks copy into this one's image is found
  *     whole by whoever looks, and that all have copied is agreed before anything relies on it.
+ * L3. Averages that are due are brought up to date with the pieces of their weights, each part by
+ *     who took the piece, also when the save has failed: no gate opens before. They are copied
+ *     after the last of these, and their slices come after those of their weights, so that who
+ *     waits for them waits for pieces that are under way.
  */
 #ifndef SHF_LAZY_H
 #define SHF_LAZY_H
@@ -14,11 +18,13 @@
 
 void shf_turns_release(struct shf_turns *turns);
 
-/* A box is copied in so many pieces; the same wherever it is asked. */
-uint32_t shf_pieces_of(const struct shf_lt_tensor *t, const struct shf_box *box);
-/* Bytes of the box before piece i, which becomes *piece. */
-uint64_t shf_piece_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint32_t i,
-                      struct shf_box *piece);
+#define SHF_PIECE (UINT64_C(2) << 20)   /* bytes; who asks waits for no more than one */
+/* A box cut along one dimension into parts of so many bytes, or of one row; the same wherever it
+ * is asked. */
+uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes);
+/* Bytes of the box before part i, which becomes *part. */
+uint64_t shf_cut_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes,
+                    uint32_t i, struct shf_box *part);
 
 /* Memory for it. now: all is copied inside begin, and only who asks is remembered. [local] */
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err);
@@ -28,7 +34,9 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err);
 void shf_lazy_start(struct sheaf_save *save);
 /* Is there a copy behind? False: begin has copied all. */
 bool shf_lazy_is_behind(const struct sheaf_save *save);
-/* Nothing more is taken, and nothing is under way. [local] */
+/* All averages that are due with it are up to date. [local] */
+void shf_lazy_update(struct sheaf_save *save);
+/* Nothing more is copied, averages are up to date, and nothing is under way. [local] */
 void shf_lazy_stop(struct sheaf_save *save);
 void shf_lazy_free(struct shf_lazy *lazy, bool ours);
 /* Machines without threads do some of it now. [any thread] */

@@ -2,6 +2,7 @@
 /* What each slice is filled from. Everything that cannot be filled is found here, on every rank,
  * before a byte of the caller's memory is touched. */
 #include "load.h"
+#include "view.h"
 #include "ema.h"
 #include "lazy.h"
 #include <inttypes.h>
@@ -296,7 +297,8 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->unverified = n[SHF_T_UNVERIFIED];
 	r->bytes = bytes[SHF_T_LOADED];
 	r->files = ld->step->layout.files_n;
-	r->disk_bytes = x[0];
+	r->disk_bytes = ld->step->run->view ? 0 : x[0];
+	r->memory_bytes = ld->step->run->view ? x[0] : 0;
 	r->node_bytes = x[1];
 	r->net_bytes = x[2];
 	r->held = x[3];
@@ -341,12 +343,30 @@ static void remember(struct shf_load *ld)
 {
 	struct sheaf_run *run = ld->step->run;
 
-	if (run->foreign || run->opts.flags & SHEAF_READONLY)
+	if (run->opts.flags & SHEAF_READONLY)
 		return;
+	if (run->of) { /* of memory: saving goes on where the disk ends */
+		run->of->parent = run->base.step;
+		memcpy(run->of->parent_session, run->base.session, sizeof(run->base.session));
+		run->of->parent_run[0] = '\0';
+	}
+	if (run->foreign)
+		return;
+	shf_tier_went_back(run, ld->step->number);
 	run->loaded = run->parent = ld->step->number;
 	run->doubtful = -1;
 	memcpy(run->parent_session, ld->step->manifest.session, sizeof(run->parent_session));
 	run->parent_run[0] = '\0';
+}
+
+/* Has this handle not loaded it before? Once is once, however many states are filled. */
+static bool is_first_try(const struct sheaf_step *step)
+{
+	char *tried = step->run->of->tier.tried;
+	bool first = strcmp(tried, step->manifest.session) != 0;
+
+	memcpy(tried, step->manifest.session, sizeof(step->manifest.session));
+	return first;
 }
 
 /* That this session tries the step is on disk before any byte of it is read. Only ELOST stops a
@@ -357,8 +377,14 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 	struct sheaf_error own;
 	int n;
 
+	if (run->of && !(run->opts.flags & SHEAF_READONLY) && is_first_try(step)) {
+		run->of->unsure = true;
+		if (run->place.node_first == run->team.rank)
+			shf_view_count_try(run->view);
+	}
 	if (run->foreign || run->opts.flags & SHEAF_READONLY)
 		return 0;
+	run->unsure = true;
 	if (run->team.rank == 0) {
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
 		if (n < 0)
@@ -401,6 +427,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		rc = count_try(step, err);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_fill(&ld, err);
+	if (rc == SHEAF_ECORRUPT && step->run->of && !(step->run->opts.flags & SHEAF_READONLY))
+		shf_view_condemn(step->run->view);
 	if (rc == 0)
 		rc = report_out(&ld, err);
 	if (rc == 0 && !(flags & SHEAF_DRY)) {

@@ -68,9 +68,11 @@ void shf_moves_init(struct sheaf_save *save)
 		for (uint32_t k = 0; k < g->moves_n; k++) {
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 
+			const struct shf_lt_tensor *t = &l->tensors[v->tensor];
+
 			if (!v->witness && shf_reaches(save, v->rank))
 				left += shf_lazy_is_behind(save)
-				            ? shf_pieces_of(&l->tensors[v->tensor], &v->box)
+				            ? shf_cuts_of(t, &v->box, SHF_PIECE)
 				            : 1;
 		}
 		memset(ctl, 0, sizeof(*ctl));
@@ -107,9 +109,15 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 	for (uint64_t b = g->lo / SHF_BLOCK, k = 0; b * SHF_BLOCK < g->hi; b++, k++)
 		save->blocks[save->blocks_n++] = (struct shf_block_sum){ file->first_block + b,
 			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
+	if (save->flags & SHEAF_NO_DISK) { /* it is where it should be */
+		*io = (struct shf_io){ .op = SHF_IO_WRITE };
+		return 0;
+	}
 	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->fds[g->file],
 		.direct = save->directs[g->file], .buf = shf_own_image(save) + g->image,
 		.len = (size_t)(g->hi - g->lo), .off = g->lo };
+	if (atomic_load(&save->write_from_ns) == 0)
+		atomic_store(&save->write_from_ns, shf_now(save->run));
 	int rc = shf_io_submit(save->run, &save->io, io);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "step %lld: %s: submitting a write",
@@ -160,8 +168,9 @@ bool shf_is_partial(struct sheaf_save *save)
 /* One finished request. */
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 {
-	struct sheaf_save *save = (struct sheaf_save *)owner;
 	bool sync = io->op == SHF_IO_FSYNC;
+	size_t at = sync ? offsetof(struct sheaf_save, syncs.io) : offsetof(struct sheaf_save, io);
+	struct sheaf_save *save = (struct sheaf_save *)(void *)((char *)owner - at);
 	size_t file = sync ? (size_t)io->off : save->plan->work.segs[io - save->ios].file;
 	const char *name = save->plan->layout.files[file].name;
 
@@ -176,6 +185,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 		              (long long)save->step, name, (long long)io->result, io->len);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
+	if (!sync && io->done_ns > atomic_load(&save->write_to_ns))
+		atomic_store(&save->write_to_ns, io->done_ns); /* one at a time does this */
 	if (!sync)
 		atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
 }
@@ -189,26 +200,35 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms)
 
 #define SLICE_MS 250
 
-int shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_error *err)
+static int slice_ms(const struct sheaf_run *run, int64_t until_ns)
+{
+	int left = until_ns < 0 ? SLICE_MS : shf_ms_left(run, until_ns);
+
+	return left < SLICE_MS ? left : SLICE_MS;
+}
+
+int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
+                            struct sheaf_error *err)
 {
 	const struct sheaf_opts *o = &save->run->opts;
 	struct shf_team *team = &save->run->team;
-	int left = wait_ms, rc;
-	uint64_t pending;
+	bool pending;
+	uint64_t x[2];
+	int rc;
 
 	do {
-		int slice = wait_ms < 0 || left > SLICE_MS ? SLICE_MS : left;
-
-		pending = shf_io_drain(save->run, &save->io, slice) == SHEAF_EAGAIN;
+		x[0] = shf_io_drain(save->run, owner, slice_ms(save->run, until_ns)) ==
+		       SHEAF_EAGAIN;
 		if (o->progress) {
 			struct sheaf_stat stat;
 
 			shf_save_stat(save, &stat);
 			o->progress(o->arg, &stat);
 		}
-		rc = shf_allreduce(team, &pending, 1, SHEAF_MAX, err);
-		left -= slice;
-	} while (rc == 0 && pending && (wait_ms < 0 || left > 0));
+		x[1] = until_ns >= 0 && slice_ms(save->run, until_ns) == 0;
+		rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
+		pending = x[0];
+	} while (rc == 0 && pending && !x[1]);
 	/* Not before: the image of a rank that still writes is not free, whoever failed (I10). */
 	if (rc == 0)
 		rc = shf_agree(team, shf_save_rc(save, err), err);
@@ -255,6 +275,43 @@ static struct turn *take_turns(const struct sheaf_save *save, struct shf_span se
 	return turns;
 }
 
+#define FUSED (UINT64_C(128) << 10)     /* bytes that stay in a core's cache, with averages */
+
+/* In memory, one past the last unit of the box. */
+static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
+{
+	int64_t last = m->origin;
+
+	for (int d = 0; d < box->ndim; d++)
+		last += (box->start[d] + box->count[d] - 1 - m->box.start[d]) * m->stride[d];
+	return last + 1;
+}
+
+/* Averages that are due are made of weights just before these are copied, or are copied just after
+ * they are made: so little at a time that memory is read once. */
+static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
+                    const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
+{
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[m->serve->tensor];
+	bool due = m->due && m->due->at < m->due->hi;
+	uint32_t n = due ? shf_cuts_of(t, box, FUSED) : 1;
+
+	for (uint32_t i = 0; n > 1 && i < n; i++) {
+		struct shf_place_at at = to;
+		struct shf_box part;
+		uint64_t before = shf_cut_at(t, box, FUSED, i, &part);
+
+		if (to.packed)
+			at.data += before;
+		copy_in(save, m, &part, at, sums);
+	}
+	if (n > 1)
+		return;
+	if (due)
+		shf_emas_update(save->state, save->fresh, m->due, end_of(&m->slice->mem, box));
+	shf_copy_in(t, m->slice, box, to, sums);
+}
+
 /* Into the pages of a rank of this node; the digest of what went by. Behind: past the caches, which
  * the caller works with. */
 static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move *m)
@@ -264,11 +321,12 @@ static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move
 	uint8_t *image = shf_image_of(save->run, save->image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
 	struct shf_sums_to sums = sums_of(save, t->file, v->seg_lo, ctl);
+	bool timed = !m->behind && !(m->due && m->due->at < m->due->hi);
 	int64_t from = shf_now(save->run);
 
 	sums.past = m->behind || shf_stores_past(&save->stores);
-	shf_copy_in(t, m->slice, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
-	if (!m->behind)
+	copy_in(save, m, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
+	if (timed)
 		shf_stores_took(&save->stores, shf_box_bytes(t, &m->box),
 		                shf_now(save->run) - from);
 	came(ctl);
@@ -284,6 +342,9 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 	struct shf_sums_to sums = { 0 };
 
 	if (v->witness) {
+		if (m->due)
+			shf_emas_update(save->state, save->fresh, m->due,
+			                end_of(&m->slice->mem, &m->box));
 		if (!shf_copy_check(t, m->slice, &m->box, &sums.digest))
 			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
 			                "cannot be compared", t->name);
@@ -295,7 +356,7 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 		return 0;
 	}
 	to.data = save->net.out + save->net.out_at[v->rank] + m->stream;
-	shf_copy_in(t, m->slice, &m->box, to, &sums);
+	copy_in(save, m, &m->box, to, &sums);
 	*digest = sums.digest;
 	return 0;
 }
@@ -311,6 +372,9 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	if (!always(m.slice != NULL))
 		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
 		                save->plan->layout.tensors[v->tensor].name);
+	if (save->due)
+		m.due = &save->due[shf_emas_before(save->state, save->fresh,
+		                                   (size_t)(m.slice - save->state->slices))];
 	rc = shf_move_copy(save, &m, &digest, err);
 	save->held[v->tensor] ^= digest;
 	return rc;
@@ -441,7 +505,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
 	if (rc == 0) /* the next round writes over these images (I10) */
-		rc = shf_save_drain_together(save, -1, err);
+		rc = shf_save_drain_together(save, &save->io, -1, err);
 	return rc;
 }
 

@@ -26,8 +26,10 @@ struct shf_box_move {               /* a box of a serve, to be copied */
 	struct shf_box box;
 	size_t stream;                  /* where it goes in what travels to the serve's rank */
 	bool behind;                    /* a piece of it, while the caller does other things */
+	struct shf_due *due;            /* averages that are due with it, or before it; or NULL */
 };
-/* Into the image, or into its stream; *digest: what it adds to its tensor's. [any thread] */
+/* Into the image, or into its stream; *digest: what it adds to its tensor's. What of `due` lies
+ * before the box's end in memory is brought up to date piece by piece. [any thread] */
 int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
                   struct sheaf_error *err);
 /* A round begins: its streams, empty. [local] */

@@ -227,6 +227,7 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	if (run->behind.next > step)
 		run->behind.next = -1;
 	run->rewinds++;
+	shf_tier_rewind(run, step);
 	run->parent = step;
 	run->doubtful = -1;
 	memcpy(run->parent_session, session, sizeof(session));
@@ -381,6 +382,7 @@ void shf_run_close(struct sheaf_run *run)
 		if (rc == 0)
 			last_prune(run);
 		shf_behind_stop(run);
+		shf_ab_tell(run);
 		shf_save_abandon(run);
 	}
 	run->closed = true;

@@ -5,10 +5,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "crc64.h"
 #include "err.h"
 #include "match.h"
 #include "safetensors.h"
+#include "view.h"
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
 
@@ -18,6 +20,12 @@ static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_erro
 	return out->best_note || !out->keep_best
 		   ? 0
 		   : shf_fail(err, SHEAF_ENOMEM, "no memory for the key of a note");
+}
+
+static int path_copy(const char **out, const char *path, struct sheaf_error *err)
+{
+	*out = path ? shf_strdup(path) : NULL;
+	return *out || !path ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 }
 
 static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
@@ -48,14 +56,16 @@ void shf_opts_release(struct sheaf_opts *opts)
 {
 	shf_free((void *)(uintptr_t)opts->ignore);
 	shf_free((void *)(uintptr_t)opts->best_note);
+	shf_free((void *)(uintptr_t)opts->agent);
+	shf_free((void *)(uintptr_t)opts->signal_dir);
 	opts->ignore = NULL;
-	opts->best_note = NULL;
+	opts->best_note = opts->agent = opts->signal_dir = NULL;
 }
 
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
-	                 SHEAF_UNVERIFIED;
+	                 SHEAF_UNVERIFIED | SHEAF_METRICS | SHEAF_AB;
 
 	if (o->flags & ~known)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
@@ -69,6 +79,11 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
 		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs best_note, the key of a "
 		                "note");
+	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
+		return shf_fail(err, SHEAF_EINVAL, "opts.agent is \"auto\" or the path of a "
+		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
+	if (o->signal_dir && !o->signal_dir[0])
+		return shf_fail(err, SHEAF_EINVAL, "opts.signal_dir is empty; NULL is none");
 	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
 		return shf_fail(err, SHEAF_EINVAL,
 				"opts.staging_bytes_max is %" PRIu64 ", at least %" PRIu64,
@@ -76,6 +91,9 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->flags & SHEAF_CREATE && o->flags & SHEAF_READONLY)
 		return shf_fail(err, SHEAF_EINVAL,
 				"SHEAF_CREATE and SHEAF_READONLY exclude each other");
+	if (o->flags & (SHEAF_METRICS | SHEAF_AB) && o->flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL, "%s and SHEAF_READONLY exclude each other",
+		                o->flags & SHEAF_AB ? "SHEAF_AB" : "SHEAF_METRICS");
 	return 0;
 }
 
@@ -103,10 +121,16 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	o.io_threads = o.io_threads ? o.io_threads : 4;
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
-	rc = ignore_copy(&o, o.ignore, err);
-	if (rc < 0)
-		return rc;
-	rc = note_copy(&o, o.best_note, err);
+	struct sheaf_opts theirs = o;
+	o.ignore = NULL;
+	o.best_note = o.agent = o.signal_dir = NULL;
+	rc = ignore_copy(&o, theirs.ignore, err);
+	if (rc == 0)
+		rc = note_copy(&o, theirs.best_note, err);
+	if (rc == 0)
+		rc = path_copy(&o.agent, theirs.agent, err);
+	if (rc == 0)
+		rc = path_copy(&o.signal_dir, theirs.signal_dir, err);
 	if (rc < 0)
 		shf_opts_release(&o);
 	else
@@ -137,6 +161,15 @@ int64_t shf_now(const struct sheaf_run *run)
 	return run->sys->ops->mono_ns(run->sys->arg);
 }
 
+void shf_run_time(const struct sheaf_run *run, char out[32])
+{
+	time_t now = (time_t)run->sys->ops->wall_s(run->sys->arg);
+	struct tm tm;
+
+	gmtime_r(&now, &tm);
+	strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
 void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;
@@ -162,6 +195,7 @@ void shf_run_put(struct sheaf_run *run)
 		return;
 	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
 		shf_behind_stop(run);
+		shf_tier_close(run, run->closed);
 		if (run->queue)
 			run->sys->ops->queue_free(run->sys->arg, run->queue);
 		shf_images_release(run);
@@ -169,6 +203,7 @@ void shf_run_put(struct sheaf_run *run)
 			shf_store_close(&run->store);
 		pthread_cond_destroy(&run->in_turn);
 		pthread_mutex_destroy(&run->in_lock);
+		shf_view_free(run->view);
 	} else { /* a forked child has the memory; threads, locks and files are its parent's */
 		for (int i = 0; i < SHF_IMAGES_MAX; i++)
 			shf_free(run->images[i].peers);
@@ -176,6 +211,9 @@ void shf_run_put(struct sheaf_run *run)
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
+	shf_ab_free(run->ab);
+	shf_free(run->told);
+	shf_run_put(run->of);
 	shf_place_release(&run->place);
 	shf_opts_release(&run->opts);
 	if (run->team.group)
@@ -198,6 +236,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->pid = sys->ops->pid(sys->arg);
 	run->loaded = run->verified = run->parent = run->doubtful = -1;
 	run->behind.step = run->behind.next = -1;
+	run->tier.keep = run->tier.newest = -1;
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		run->images[i].own.fd = -1;
@@ -270,6 +309,9 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	if (rc < 0)
 		return rc;
 	run->foreign = false;
+	run->told_bytes = strlen(run->store.path) + 40;
+	if (run->opts.committed && !(run->told = shf_alloc(run->told_bytes, 1)))
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", run->store.path);
 	memcpy(told->run, run->store.run, sizeof(told->run));
 	memcpy(told->session, run->store.session, sizeof(told->session));
 	told->no_dir_fsync = run->store.no_dir_fsync;
@@ -329,13 +371,17 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 {
 	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
 	uint64_t best = (uint64_t)run->opts.keep_best << 1 | (run->opts.best_largest != 0);
-	uint64_t x[7] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
-		text_hash(run->opts.best_note), (uint64_t)run->opts.images_max };
-	uint64_t same, lo[7], hi[7];
-	int rc = shf_same(&run->team, x, 7, &same, lo, hi, err);
+	uint64_t x[8] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
+		text_hash(run->opts.best_note), (uint64_t)run->opts.images_max,
+		run->opts.agent != NULL };
+	uint64_t same, lo[8], hi[8];
+	int rc = shf_same(&run->team, x, 8, &same, lo, hi, err);
 
-	if (rc < 0 || same == 127)
+	if (rc < 0 || same == 255)
 		return rc;
+	if (!(same & 128))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with an agent and without",
+		                dir);
 	if (!(same & 64))
 		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different images_max (%"
 		                PRIu64 " and %" PRIu64 ")", dir, lo[6], hi[6]);
@@ -350,6 +396,18 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different %s (%" PRIu64 " and %"
 	                PRIu64 ")", dir, same & 2 ? "file_bytes_max" : "flags",
 	                same & 2 ? lo[2] : lo[1], same & 2 ? hi[2] : hi[1]);
+}
+
+/* A job that died right after its publish told nobody. */
+static void announce_newest(struct sheaf_run *run)
+{
+	struct sheaf_error err;
+
+	if (run->team.rank || !run->opts.signal_dir || run->opts.flags & SHEAF_READONLY)
+		return;
+	if (shf_done_put_newest(&run->store, run->opts.signal_dir, &err) < 0)
+		shf_log(run, 1, "%s: the done files of its newest step are not all there: %s",
+		        run->store.path, err.msg);
 }
 
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
@@ -374,10 +432,16 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank ? join(run, dir, &told, err) : 0, err);
 	if (rc == 0)
+		rc = shf_agree(&run->team, shf_ab_new(run, err), err);
+	if (rc == 0)
 		rc = prove(run, err);
 	if (rc == 0)
-		*out = run;
-	else
+		rc = shf_tier_open(run, err);
+	if (rc < 0) {
 		shf_run_put(run);
-	return rc;
+		return rc;
+	}
+	announce_newest(run);
+	*out = run;
+	return 0;
 }

@@ -5,11 +5,15 @@
 #define SHF_RUN_H
 #include <pthread.h>
 #include <stdatomic.h>
+#include "ab.h"
 #include "behind.h"
 #include "group.h"
 #include "mem.h"
+#include "pace.h"
+#include "stall.h"
 #include "store.h"
 #include "sys.h"
+#include "tier.h"
 
 /* An image: this rank's share of it and, mapped, those of the ranks of its node. Allocated and
  * touched once and kept between saves. */
@@ -27,7 +31,9 @@ struct shf_place_info {         /* where this rank is */
 	int32_t node_first;             /* its lowest rank */
 };
 struct sheaf_save;
+struct shf_view;
 #define SHF_LOCK_WAIT_MS 30000  /* for another job to leave the run, at most */
+#define SHF_AGENT_MAX 104      /* bytes of the path of a socket, and its end */
 #define SHF_STRUCT_MAX 4096     /* a caller's `size` above it was never set */
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
@@ -50,11 +56,26 @@ struct sheaf_run {
 	int64_t loaded;                 /* the step this handle loaded; -1 */
 	int64_t verified;               /* newest step verified by this handle; -1 */
 	struct shf_behind behind;       /* what is being read again */
+	struct shf_tier tier;
+	struct shf_view *view;          /* owned; sys is its: a step in memory is read */
+	struct sheaf_run *of;           /* counted; the run whose step that is, or NULL */
+	struct shf_base {               /* the step on disk that it follows; -1: none */
+		int64_t step;
+		char session[33];
+	} base;
+	bool unsure;                    /* a load was counted, and nothing has come of it yet */
+	struct shf_pace pace;           /* of its saves so far */
 	unsigned rewinds;               /* so far: a step opened before one may be set aside */
 	int64_t parent;                 /* of the next save; -1: none */
 	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */
 	char parent_session[33];
 	char parent_run[33];            /* of another run; "": this one */
+	struct shf_stalls stalls;
+	bool metrics_said;              /* that they cannot be written */
+	struct shf_ab *ab;              /* owned; NULL: nothing is compared */
+	char *told;                     /* owned; room for the path of a step, where somebody is
+	                                 * told of commits; or NULL */
+	size_t told_bytes;
 };
 /* Take the caller's options. EINVAL. ignore is copied. */
 int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err);
@@ -104,6 +125,10 @@ void shf_images_release(struct sheaf_run *run);
 /* A rank's share of the image: own, a node peer's, or NULL: bytes must travel. */
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank);
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */
+/* The wall clock, as in manifests: 2026-01-31T12:00:00Z. [local] */
+void shf_run_time(const struct sheaf_run *run, char out[32]);
+/* Until then, whole ones, the last one begun counts; 0: it is over. */
+int shf_ms_left(const struct sheaf_run *run, int64_t until_ns);
 /* This session came somewhere with what it loaded. [rank 0] */
 void shf_run_resumed(struct sheaf_run *run);
 

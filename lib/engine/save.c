@@ -140,7 +140,8 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 		if (((const uint8_t *)opts)[i])
 			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
 			                "this sheaf");
-	if (opts->flags & ~(SHEAF_LAZY | SHEAF_MAY_DROP | SHEAF_CHECK | SHEAF_MAY_FAIL))
+	if (opts->flags & ~(SHEAF_LAZY | SHEAF_NO_DISK | SHEAF_MAY_DROP | SHEAF_CHECK |
+	                    SHEAF_MAY_FAIL))
 		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
 		                (unsigned)opts->flags);
 	if (opts->flags & SHEAF_CHECK && !(opts->flags & SHEAF_LAZY))
@@ -167,6 +168,10 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 			                ", which is being saved", step, s->step);
 	}
+	if (!shf_tier_is_later(run, step))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
+		                " in memory (rewind to go back)", step,
+		                run->tier.steps[run->tier.newest]);
 	return shf_state_ready(state, true, err);
 }
 
@@ -190,7 +195,7 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	    !save->blocks || !save->ios)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->step, w->segs_n);
-	atomic_store(&save->to_write, w->bytes);
+	atomic_store(&save->to_write, save->flags & SHEAF_NO_DISK ? 0 : w->bytes);
 	return 0;
 }
 
@@ -202,6 +207,8 @@ static void unreserve(struct sheaf_save *save)
 	shf_free(save->headers);
 	shf_free(save->blocks);
 	shf_free(save->ios);
+	shf_free(save->syncs.ios);
+	save->syncs.ios = NULL;
 	save->fds = save->directs = NULL;
 	save->held = save->headers = NULL;
 	save->blocks = NULL;
@@ -217,7 +224,8 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 	run->last = save;
 	run->in_flight++;
 	save->listed = true;
-	atomic_fetch_add(&run->images_busy, save->image >= 0);
+	save->images_busy =
+	    atomic_fetch_add(&run->images_busy, save->image >= 0) + (save->image >= 0);
 }
 
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
@@ -227,13 +235,13 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 
 	if (!save)
 		return NULL;
-	save->io.done = shf_save_io_done;
+	save->io.done = save->syncs.io.done = shf_save_io_done;
 	save->run = run;
 	shf_run_get(run);
 	save->step = step;
 	save->flags = flags;
 	save->stage.dir = save->stage.alive = -1;
-	save->image = -1;
+	save->image = save->card = -1;
 	pthread_mutex_init(&save->lock, NULL);
 	pthread_mutex_init(&save->looking, NULL);
 	if (state) {
@@ -248,7 +256,7 @@ static int images_of(const struct sheaf_save *save)
 {
 	int most = save->run->opts.images_max;
 
-	most = most ? most : save->flags & SHEAF_LAZY ? 2 : 1;
+	most = most ? most : save->flags & SHEAF_LAZY || save->run->tier.wanted ? 2 : 1;
 	return most < save->plan->images ? most : save->plan->images;
 }
 
@@ -266,6 +274,23 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_lazy_new(save, now, err);
 }
 
+static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
+{
+	if (save->run->opts.agent && !save->run->tier.wanted)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
+		                "one node, this job has %d", save->step, save->run->place.nodes_n);
+	if (!save->run->tier.wanted)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
+		                "opts.agent", save->step);
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node",
+	                save->step);
+}
+
+bool shf_save_fits_memory(const struct sheaf_save *save)
+{
+	return images_of(save) > 1 && save->plan->work.rounds <= 1;
+}
+
 /* An image, and what one save needs besides. */
 static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 {
@@ -273,11 +298,18 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	int64_t from = shf_now(run);
 	int rc = shf_image_take(run, images_of(save), save->flags, &save->image, err);
 
-	save->image_ns = (uint64_t)(shf_now(run) - from);
+	shf_stalled(run, save, SHF_IN_IMAGE, from);
+	if (rc == 0 && save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs two images "
+		              "(images_max, staging_bytes_max)", save->step);
+	if (rc == 0)
+		shf_tier_reuse(run, save->image); /* before anybody copies into it (M1) */
 	if (rc == 0)
 		rc = shf_agree(&run->team, prepare(save, err), err);
 	if (rc == 0)
 		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
+	if (rc == 0 && save->flags & SHEAF_NO_DISK) /* an agent may not want so much */
+		rc = shf_agree(&run->team, run->tier.keep < 0 ? no_agent(save, err) : 0, err);
 	return rc;
 }
 
@@ -300,7 +332,8 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 	if (shf_lazy_is_behind(save))
 		return shf_lazy_begin(save, err);
 	rc = shf_rounds_run(save, err);
-	save->copied_ns = (uint64_t)(shf_now(run) - from);
+	save->rounds_ns = (uint64_t)(shf_now(run) - from);
+	atomic_store(&save->copy_ns, (uint64_t)(shf_now(run) - save->began));
 	atomic_store(&save->phase, 1);
 	return rc;
 }
@@ -316,6 +349,8 @@ static void unprepare(struct sheaf_save *save)
 	save->lazy = NULL;
 	save->plan = NULL;
 	save->image = -1;
+	save->staged = false;
+	atomic_store(&save->to_send, 0);
 }
 
 /* All that a lazy save needs is at hand: a plan whose order is known, an image of its size that
@@ -330,14 +365,26 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 		return false;
 	plan->refs++;
 	save->plan = plan;
+	if (save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save)) {
+		unprepare(save);
+		return false;
+	}
 	save->image = shf_image_choose(run, images_of(save), of);
 	if (shf_image_is_free(run, save->image, *of, plan->work.image_bytes) &&
 	    prepare(save, &unsaid) == 0 && shf_round_open(save, 0, &unsaid) == 0) {
+		shf_tier_reuse(run, save->image);
+		save->staged = save->flags & SHEAF_NO_DISK;
 		shf_moves_init(save);
 		return true;
 	}
 	unprepare(save);
 	return false;
+}
+
+/* For memory alone, and some rank has no agent that would keep it. */
+static bool is_away(const struct sheaf_save *save)
+{
+	return save->flags & SHEAF_NO_DISK && !save->in_memory;
 }
 
 /* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
@@ -346,21 +393,24 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
                 struct sheaf_error *err)
 {
 	struct sheaf_save *of = NULL;
-	uint64_t x[7] = { 0 }, same, lo[7], hi[7];
-	bool here = rc == 0 && is_ready(save, &of);
+	uint64_t x[8] = { 0 }, same, lo[8], hi[8];
+	bool here = rc == 0 && !save->left_out && is_ready(save, &of);
 	int met;
 
 	if (rc == 0) {
 		x[0] = (uint64_t)save->step;
-		x[1] = save->flags;
+		x[1] = save->flags | (uint64_t)save->left_out << 32;
 		x[2] = here ? save->plan->hash : 0;
 		x[3] = (uint64_t)(here ? save->image : -1);
 		x[4] = shf_saves_hash(run);
 		memcpy(&x[6], &loss, sizeof(loss));
+		x[7] = shf_tier_is_up(run);
 	}
 	x[5] = rc < 0 ? 2 : !here;
-	met = shf_same(&run->team, x, 7, &same, lo, hi, err);
-	*ready = met == 0 && same == 127 && hi[5] == 0;
+	met = shf_same(&run->team, x, 8, &same, lo, hi, err);
+	if (rc == 0)
+		save->in_memory = met == 0 && lo[7];
+	*ready = met == 0 && (same & 127) == 127 && hi[5] == 0 && !is_away(save);
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)
@@ -378,6 +428,32 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 	return 0;
 }
 
+/* Behind they are the threads', or of who ends the save. */
+static void finish_averages(struct sheaf_save *save)
+{
+	for (size_t s = 0; save->due && !shf_lazy_is_behind(save) && s < save->state->n; s++)
+		shf_emas_update(save->state, save->fresh, &save->due[s], INT64_MAX);
+}
+
+/* The first agreement was reached: it counts, and is begun if it is to be. */
+static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *err)
+{
+	int rc;
+
+	shf_emas_count(save->state, save->step, save->fresh);
+	shf_emas_tell(save->state, save->emas);
+	save->emas_n = save->state->emas_n;
+	if (save->left_out)
+		rc = shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": left out for the comparison",
+		              save->step);
+	else if (is_away(save))
+		rc = no_agent(save, err);
+	else
+		rc = ready ? 0 : begin_agreed(save, err);
+	finish_averages(save);
+	return rc;
+}
+
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err)
@@ -386,29 +462,40 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	uint32_t flags = 0;
 	double loss = 0;
 	int64_t from = shf_now(run);
-	bool ready = false;
+	bool ready = false, left_out = false;
 	int rc = shf_emas_ready(state, err);
 
+	shf_ab_enter(run, from);
 	if (rc == 0)
 		rc = may_begin(run, step, state, err);
 	if (rc == 0)
 		rc = known_flags(opts, &flags, &loss, err);
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
-	rc = meet(run, save, rc, &ready, loss, err);
+	if (save)
+		save->left_out = shf_ab_leaves_out(run, step, flags);
 	if (rc == 0) {
-		shf_emas_update(state, step, loss);
-		shf_emas_tell(state, save->emas);
-		save->emas_n = state->emas_n;
+		shf_emas_due(state, step, loss, save->fresh);
+		rc = shf_emas_windows(state, save->fresh, &save->due, err);
+	}
+	rc = meet(run, save, rc, &ready, loss, err);
+	if (save)
+		save->began = from;
+	if (rc == 0) {
+		left_out = save->left_out;
+		rc = begin_met(save, ready, err);
 	}
 	if (rc == 0 && ready)
 		shf_lazy_start(save);
-	else if (rc == 0)
-		rc = begin_agreed(save, err);
+	shf_stalled(run, save, SHF_IN_BEGIN, from);
+	shf_stall_begun(run, rc, left_out);
+	shf_ab_began(run, flags, left_out ? SHF_AB_WITHOUT
+	                         : rc == 0 && ready ? SHF_AB_WITH : SHF_AB_NEITHER);
+	if (rc < 0)
+		shf_stall_tell(run, save, step, rc);
 	if (rc == 0) {
 		state->fixed = true;
 		list_add(run, save);
-		save->begin_ns = (uint64_t)(shf_now(run) - from);
 		*out = save;
 		return 0;
 	}
@@ -536,14 +623,16 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 {
 	struct sheaf_error own;
 	int64_t from = shf_now(save->run);
+	bool waited;
 	int rc;
 
 	if (slice < 0 || (size_t)slice >= save->state->n)
 		return SHEAF_EINVAL;
 	if (!save->lazy)
 		return 0;
+	waited = timeout_ms != 0 && shf_lazy_reads(save, slice);
 	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
-	save->copied_ns += (uint64_t)(shf_now(save->run) - from);
+	shf_stall_gate(save, from, waited);
 	return rc;
 }
 
@@ -567,7 +656,7 @@ int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 	int64_t from = shf_now(save->run);
 	int rc = save->over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
 
-	save->wait_ns += (uint64_t)(shf_now(save->run) - from);
+	shf_stalled(save->run, save, SHF_IN_WAIT, from);
 	return rc;
 }
 
@@ -595,21 +684,30 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 		rc = shf_lazy_together(save, err);
 	if (rc == 0)
 		rc = shf_net_finish(save, bytes_max, err);
-	save->exchange_ns += (uint64_t)(shf_now(save->run) - from);
+	shf_stalled(save->run, save, SHF_IN_EXCHANGE, from);
 	return rc;
 }
 
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 {
+	const struct shf_stall *s = &save->stall;
+	uint64_t gates_ns = atomic_load(&s->ns[SHF_IN_GATES]);
+
 	*stat = (struct sheaf_stat){ .size = sizeof(*stat), .phase = atomic_load(&save->phase),
 		.held = save->plan ? save->plan->holds.bytes : 0,
 		.copied = atomic_load(&save->copied), .to_write = atomic_load(&save->to_write),
 		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
-		.begin_ns = save->begin_ns, .copied_ns = save->copied_ns,
-		.exchange_ns = save->exchange_ns, .wait_ns = save->wait_ns,
-		.commit_ns = save->commit_ns, .image_ns = save->image_ns,
+		.begin_ns = atomic_load(&s->ns[SHF_IN_BEGIN]),
+		.copied_ns = save->rounds_ns + gates_ns,
+		.exchange_ns = atomic_load(&s->ns[SHF_IN_EXCHANGE]),
+		.wait_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
+		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
+		.image_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
 		.images_busy = atomic_load(&save->run->images_busy),
-		.at_once = save->lazy && !shf_lazy_is_behind(save) };
+		.at_once = save->lazy && !shf_lazy_is_behind(save),
+		.gates = atomic_load(&s->gates), .gates_waited = atomic_load(&s->gates_waited),
+		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),
+		.copy_ns = atomic_load(&save->copy_ns), .over_ns = atomic_load(&save->over_ns) };
 	if (stat->phase == 1 && stat->written == stat->to_write)
 		stat->phase = 2;
 }
@@ -642,6 +740,15 @@ static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
 	save->listed = false;
 }
 
+uint64_t shf_save_bytes(const struct sheaf_save *save)
+{
+	uint64_t bytes = 0;
+
+	for (size_t f = 0; f < save->plan->layout.files_n; f++)
+		bytes += save->plan->layout.files[f].bytes;
+	return bytes;
+}
+
 /* Release what only the process that began the save may touch. */
 static void let_go(struct sheaf_save *save)
 {
@@ -653,6 +760,7 @@ static void let_go(struct sheaf_save *save)
 		run->images[save->image].dirty = true; /* others may still copy into it */
 	shf_image_give(save); /* from here on nobody submits a write of it */
 	(void)shf_save_drain(save, -1);
+	(void)shf_io_drain(run, &save->syncs.io, -1);
 	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
 			sys->ops->close(sys->arg, save->fds[f]);
@@ -675,8 +783,11 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 		save->directs[f] = 0;
 	}
 	save->over = true;
+	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
+		shf_tier_unsaved(save);
 	if (rc < 0)
 		shf_save_stick(save, rc, err);
+	shf_stall_over(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
 	atomic_store(&save->phase, 3);
 	list_remove(save->run, save);
 }
@@ -684,10 +795,13 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 void shf_save_abandon(struct sheaf_run *run)
 {
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
+		shf_tier_left(s);
 		let_go(s);
 		shf_free(s->fds);
 		s->fds = NULL;
 		s->over = true;
+		shf_stall_over(s, -1);
+		shf_stall_tell(run, s, s->step, SHEAF_EFAILED);
 		struct sheaf_error err;
 
 		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
@@ -702,6 +816,11 @@ void shf_save_free(struct sheaf_save *save)
 
 	if (ours)
 		let_go(save);
+	if (ours && save->listed && !save->over) {
+		shf_tier_left(save);
+		shf_stall_over(save, -1);
+		shf_stall_tell(save->run, save, save->step, SHEAF_EFAILED);
+	}
 	if (save->listed)
 		list_remove(save->run, save);
 	for (size_t i = 0; i < save->attached_n; i++) {
@@ -714,6 +833,7 @@ void shf_save_free(struct sheaf_save *save)
 	}
 	shf_free(save->attached);
 	shf_free(save->notes);
+	shf_free(save->due);
 	unreserve(save);
 	shf_net_release(&save->net);
 	shf_lazy_free(save->lazy, ours);

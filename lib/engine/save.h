@@ -28,6 +28,7 @@ struct shf_turns {              /* of a plan: all that this rank copies, slice b
 	size_t *first;                  /* owned; by slice, and one more */
 	bool *saved;                    /* owned; by slice: something of it is */
 	size_t slices_n, saved_n;
+	uint64_t bytes;                 /* of all pieces */
 };
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;
@@ -64,6 +65,12 @@ struct shf_note {
 struct shf_block_sum {
 	uint64_t block, part;           /* global number; raw sum, shifted to the block's end */
 };
+struct shf_syncs {              /* C3: what this rank wrote, being made durable */
+	struct shf_io_owner io;
+	struct shf_io *ios;             /* owned, by file of the layout; NULL: not begun */
+	atomic_int_fast64_t from_ns;    /* 0: not begun */
+	atomic_bool over;               /* on all ranks */
+};
 struct sheaf_save {
 	struct shf_io_owner io;
 	struct sheaf_run *run;          /* counted */
@@ -91,11 +98,22 @@ struct sheaf_save {
 	struct shf_note *notes;
 	size_t notes_n, notes_bytes;
 	struct shf_stores stores;
+	struct shf_syncs syncs;
 	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* as they were when it began */
 	size_t emas_n;
+	struct shf_fresh fresh[SHF_EMAS_MAX];   /* of the state's averages, what it makes */
+	struct shf_due *due;            /* owned; by slice; NULL: no averages are. Where begin
+	                                 * copies, what is left; behind, all, as it began */
 	bool exchanged, over, listed;
+	bool in_memory;                 /* agents are there on all nodes: it is kept there too */
+	bool stamped;                   /* and that is done, or was given up */
+	int card;                       /* of which image says so; -1 */
+	bool kept;                      /* it is done */
+	bool left_out;                  /* it never began, because SHEAF_AB wants a step without */
 	bool together;                  /* all ranks have copied all of it */
 	bool asked;                     /* lazy: on all ranks for all slices */
+	bool refused;                   /* a commit had too little time left to publish it: the
+	                                 * next one does not ask */
 	bool staged;                    /* the stage is made; guarded by looking, but for the
 	                                 * thread that makes it */
 	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
@@ -104,9 +122,16 @@ struct sheaf_save {
 	struct sheaf_error err;
 	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */
 	char why[400];
-	atomic_uint_fast64_t to_write, written, copied, sent;
+	atomic_uint_fast64_t to_write, written, copied, sent, to_send;
+	atomic_int_fast64_t write_from_ns, write_to_ns; /* first submitted; last one that is done */
+	atomic_int_fast64_t publish_from_ns;    /* 0: not begun */
+	int64_t copy_from_ns;           /* lazy */
 	atomic_uint phase;
-	atomic_uint_fast64_t begin_ns, copied_ns, image_ns, exchange_ns, wait_ns, commit_ns;
+	int64_t began;                  /* its begin was entered */
+	unsigned images_busy;           /* when it had begun, its own too */
+	uint64_t rounds_ns;             /* of begin: what begin copied itself took */
+	atomic_uint_fast64_t copy_ns, over_ns;  /* after `began`; 0: not yet */
+	struct shf_stall stall;
 	pthread_mutex_t lock;           /* guards rc, err and why */
 	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
 };
@@ -121,10 +146,16 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
 int shf_save_fail(struct sheaf_save *save, const char *why);
+/* eta.c. What sheaf_save_eta_ms says. [any thread] */
+int64_t shf_save_eta_ms(struct sheaf_save *save);
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
 void shf_save_free(struct sheaf_save *save);
 /* The save is over with this outcome: off the list, stage gone or closed. [local] */
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err);
+/* Does all of it lie in one image, while another one may have the step before? [local] */
+bool shf_save_fits_memory(const struct sheaf_save *save);
+/* Of all its files of tensors. */
+uint64_t shf_save_bytes(const struct sheaf_save *save);
 /* What this rank knows against the save: sheaf_save_fail, or its first failure. [local] */
 int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
 /* A plan for this state: cached, or made. [collective] */
@@ -150,10 +181,12 @@ void shf_net_drop(struct sheaf_save *save);
 /* The first failure of a save, with its sentence; later ones are forgotten. [any thread] */
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
 int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */
-/* The same on all ranks: in slices much shorter than the deadline, so that a slow disk is not
- * taken for a dead rank. wait_ms equal on all ranks, < 0: for ever. 0, EAGAIN, or the first
- * failure of any rank, told when no rank writes any more or the time is up. [collective] */
-int  shf_save_drain_together(struct sheaf_save *save, int wait_ms, struct sheaf_error *err);
+/* The same on all ranks, of one owner in the save: in slices much shorter than the deadline, so
+ * that a slow disk is not taken for a dead rank. until_ns: by this rank's clock, < 0 on all ranks:
+ * for ever; over when the first one's is. 0, EAGAIN, or the first failure of any rank, told when no
+ * rank writes any more or the time is up. [collective] */
+int  shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
+                             struct sheaf_error *err);
 /* Until none of its requests is under way: EAGAIN after timeout_ms (< 0: for ever), or the save's
  * own rc. [any thread] */
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io);
@@ -163,7 +196,11 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms);
 struct shf_given {              /* what rank 0 knows after gathering; strings in the arena */
 	struct shf_mf_file *files; size_t files_n;      /* by name */
 	struct shf_mf_note *notes; size_t notes_n;      /* by key */
+	const uint8_t **data;                           /* of files, if they were carried */
 };
+/* The files' bytes to rank 0, into *in, which given points into; nothing is written. */
+int shf_attach_carry(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
+                     struct shf_buf *in, struct sheaf_error *err);
 int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
                       struct sheaf_error *err);
 

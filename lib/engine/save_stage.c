@@ -174,17 +174,23 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
+	int64_t from;
 	int rc;
 
 	if (save->staged)
 		return 0;
-	rc = stage_all(save, &own);
+	from = shf_now(save->run);
+	/* Also without a stage nobody copies before all images are set up. */
+	rc = save->flags & SHEAF_NO_DISK ? shf_agree(&save->run->team, 0, &own)
+	                                 : stage_all(save, &own);
 	if (rc < 0) {
 		shf_save_stick(save, rc, &own);
 		if (err)
 			*err = own;
 		return rc;
 	}
+	if (!(save->flags & SHEAF_NO_DISK))
+		shf_lasted_add(&save->run->pace.stage, shf_now(save->run) - from);
 	pthread_mutex_lock(&save->looking); /* whoever writes sees the files from here on */
 	save->staged = true;
 	pthread_mutex_unlock(&save->looking);

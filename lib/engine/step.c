@@ -12,6 +12,7 @@
 #include "found.h"
 #include "peek.h"
 #include "place.h"
+#include "recall.h"
 #include "safetensors.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
@@ -502,11 +503,50 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	return shf_agree(&step->run->team, rc, err);
 }
 
+/* The step that lies in memory, which the machine of a run of its own shows as a directory. The
+ * view is that run's from here on. */
+int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
+                       const struct sheaf_opts *opts, const char *run, struct sheaf_error *err)
+{
+	struct sheaf_run *bare = NULL;
+	struct sheaf_step *step = NULL;
+	struct shf_buf told = SHF_BUF_INIT;
+	const uint8_t *text;
+	char path[600];
+	size_t n;
+	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), err);
+
+	if (rc < 0) {
+		shf_view_free(view);
+		return rc;
+	}
+	bare->view = view;
+	shf_view_text(view, &text, &n);
+	snprintf(path, sizeof(path), "memory of %.500s/checkpoint-%" PRId64, run,
+	         shf_view_manifest(view)->step);
+	step = step_new(bare);
+	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+	if (rc == 0 && bare->team.rank == 0)
+		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
+	rc = shf_agree(&bare->team, rc, err);
+	if (rc == 0)
+		rc = open_told(step, &told, rc, err);
+	shf_buf_release(&told);
+	shf_run_put(bare); /* the step's from now on */
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
 int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err)
 {
 	struct sheaf_step *step = run->closed || run->foreign ? NULL : step_new(run);
 	struct shf_buf told = SHF_BUF_INIT;
+	struct shf_view *view = NULL;
+	struct shf_base base;
 	uint64_t x = (uint64_t)n, same, lo, hi;
 	int rc = step ? 0 : run->closed || run->foreign
 	       ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
@@ -521,6 +561,19 @@ int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
 		rc = shf_fail(err, SHEAF_EINVAL,
 			      "ranks open different steps: %" PRId64 " and %" PRId64, (int64_t)lo,
 			      (int64_t)hi);
+	if (rc == 0)
+		rc = shf_recall(run, n, &view, &base, err);
+	if (rc == 0 && view) {
+		shf_step_put(step);
+		rc = shf_step_open_view(out, view, run->team.group, &run->opts, run->store.path,
+		                        err);
+		if (rc == 0) {
+			(*out)->run->of = run;
+			(*out)->run->base = base;
+			shf_run_get(run);
+		}
+		return rc;
+	}
 	if (rc == 0) {
 		rc = run->team.rank == 0 ? shf_found_step(run, n, &told, err) : 0;
 		rc = open_told(step, &told, rc, err);

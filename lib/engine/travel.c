@@ -69,6 +69,7 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error 
 			    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 		}
 	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, &net->longest);
+	atomic_fetch_add(&save->to_send, net->out_total);
 	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, &net->longest);
 	net->out = shf_alloc(net->out_total, 1);
 	net->in = shf_alloc(net->in_total, 1);
@@ -86,6 +87,7 @@ static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error 
 	size_t *out_bytes = shf_zalloc(ranks, sizeof(size_t)), *in_bytes = shf_zalloc(ranks,
 	                                                                        sizeof(size_t));
 	uint8_t *out = NULL, *in = NULL;
+	int64_t from;
 	int rc = out_bytes && in_bytes ? 0 : SHEAF_ENOMEM;
 
 	for (size_t r = 0; r < ranks && rc == 0; r++) {
@@ -103,6 +105,7 @@ static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error 
 	if (rc < 0)
 		shf_fail(err, rc, "no memory for a portion of %zu bytes", out_n + in_n);
 	rc = shf_agree(&save->run->team, rc, err);
+	from = shf_now(save->run);
 	if (rc == 0)
 		rc = shf_alltoallv(&save->run->team, out, out_bytes, in, in_bytes, err);
 	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += in_bytes[r], r++)
@@ -111,6 +114,7 @@ static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error 
 	if (rc == 0) {
 		net->done = net->most - net->done > part ? net->done + part : net->most;
 		atomic_fetch_add_explicit(&save->sent, out_n, memory_order_relaxed);
+		shf_rate_set(&save->run->pace.send, out_n, shf_now(save->run) - from);
 	}
 	shf_free(out);
 	shf_free(in);

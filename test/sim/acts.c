@@ -107,7 +107,7 @@ static int save_one(struct hand *h, int64_t step)
 
 int act_save(struct hand *h)
 {
-	int rc = open_run(h, SHEAF_CREATE, -1);
+	int rc = open_run(h, SHEAF_CREATE | SHEAF_METRICS, -1);
 
 	(void)with_stream(h);   /* a failure is the state's to tell */
 	if (rc == 0)

@@ -416,7 +416,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	const int slot = rank;
 	struct job *j = job_of_rank(arg, &rank);
 	struct sheaf_opts opts = { .size = sizeof(opts),
-				   .flags = SHEAF_CREATE,
+				   .flags = SHEAF_CREATE | (j->lazy ? SHEAF_METRICS : 0),
 				   .timeout_ms = JOB_TIMEOUT_MS,
 				   .staging_bytes_max = j->staging,
 				   .file_bytes_max = j->file_bytes,

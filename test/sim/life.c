@@ -204,7 +204,7 @@ static void arm_call(struct life *l, const struct job *j, enum trouble t)
 	case T_CALL:
 		f.how = hows[draw(l, 5)];
 		f.kind = f.how == SIMDISK_PART ? SIMDISK_PWRITE : odds(l, 2) ? SIMDISK_ANY
-		       : (enum simdisk_kind)(1 + draw(l, SIMDISK_KINDS - 1));
+		       : (enum simdisk_kind)(1 + draw(l, SIMDISK_KEEP - 1));
 		f.always = odds(l, 6);
 		f.nth = f.kind == SIMDISK_ANY ? f.nth : some(l, 4);
 		break;

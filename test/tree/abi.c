@@ -38,6 +38,11 @@ static void others(void)
 	FIELD(sheaf_stat, begin_ns);
 	FIELD(sheaf_stat, image_ns);
 	FIELD(sheaf_stat, images_busy);
+	FIELD(sheaf_stat, gates);
+	FIELD(sheaf_stat, over_ns);
+	STRUCT(sheaf_run_stat);
+	FIELD(sheaf_run_stat, begun);
+	FIELD(sheaf_run_stat, commit_ns);
 	STRUCT(sheaf_opts);
 	FIELD(sheaf_opts, staging_bytes_max);
 	FIELD(sheaf_opts, timeout_ms);
@@ -47,6 +52,8 @@ static void others(void)
 	FIELD(sheaf_opts, keep_best);
 	FIELD(sheaf_opts, best_note);
 	FIELD(sheaf_opts, copy_threads);
+	FIELD(sheaf_opts, committed);
+	FIELD(sheaf_opts, signal_dir);
 	STRUCT(sheaf_item);
 	FIELD(sheaf_item, state);
 	FIELD(sheaf_item, tries);
@@ -110,6 +117,8 @@ static void flags(void)
 	VALUE(SHEAF_REPLICAS);
 	VALUE(SHEAF_BUFFERED);
 	VALUE(SHEAF_UNVERIFIED);
+	VALUE(SHEAF_METRICS);
+	VALUE(SHEAF_AB);
 	VALUE(SHEAF_MAY_DROP);
 	VALUE(SHEAF_MAY_FAIL);
 	VALUE(SHEAF_LAZY);

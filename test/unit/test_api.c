@@ -2,6 +2,8 @@
 /* The entry points as a caller of sheaf.h meets them: arguments that are missing, structs of other
  * sizes, what is in a step. One process, a real directory. */
 #include "sheaf.h"
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -262,6 +264,8 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_run_left(p.run, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_salvage(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_run_salvage(p.dir, -1, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_stat(NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_run_stat(p.run, NULL), SHEAF_EINVAL);
 	CHECK_INT(sheaf_step_number(NULL), -1);
 	CHECK_INT(sheaf_slice_shard(NULL, 0, 0, 1), SHEAF_EINVAL);
 	CHECK_INT(sheaf_plan(NULL, NULL, 1, NULL, NULL, NULL, &err), SHEAF_EINVAL);
@@ -324,6 +328,113 @@ TEST(a_save_counts_itself_and_can_be_given_up)
 	CHECK(strstr(err.msg, "a test said so") != NULL);
 	sheaf_save_free(save);
 	CHECK_INT(sheaf_run_steps(p.run, NULL, 0, &err), 0);
+	place_release(&p);
+}
+
+/* Who was compiled when the structs were shorter gets what he knows, and not a byte more. */
+TEST(a_shorter_stat_is_filled_to_its_end)
+{
+	struct { struct sheaf_stat s; } stat;
+	struct sheaf_run_stat sums = { .size = offsetof(struct sheaf_run_stat, dropped) };
+	const size_t before = offsetof(struct sheaf_stat, gates);
+	struct sheaf_save *save = NULL;
+	struct sheaf_error err;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	memset(&stat, 0xa5, sizeof(stat));
+	stat.s.size = (uint32_t)before;
+	memset(&sums.dropped, 0xa5, sizeof(sums) - sums.size);
+	CHECK_RC(sheaf_save_begin(&save, p.run, 2, p.st, NULL, &err), 0, &err);
+	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
+	CHECK_INT(sheaf_save_stat(save, &stat.s), 0);
+	CHECK_INT(sheaf_run_stat(p.run, &sums), 0);
+	CHECK_INT(stat.s.phase, 3);
+	for (size_t i = before; i < sizeof(stat); i++)
+		CHECK_INT(((uint8_t *)&stat)[i], 0xa5);
+	CHECK(sums.begun == 1 && sums.committed == 1);
+	for (size_t i = sums.size; i < sizeof(sums); i++)
+		CHECK_INT(((uint8_t *)&sums)[i], 0xa5);
+	sums.size = 4;
+	CHECK_INT(sheaf_run_stat(p.run, &sums), SHEAF_EINVAL);
+	sheaf_save_free(save);
+	place_release(&p);
+}
+
+/* Another thread asks how long it will take while the caller commits. */
+struct asking {
+	struct sheaf_save *save;
+	atomic_bool over;
+	int64_t least, most, asked;
+};
+
+static void *ask(void *arg)
+{
+	struct asking *a = arg;
+
+	do {
+		int64_t eta = sheaf_save_eta_ms(a->save);
+
+		a->least = eta < a->least ? eta : a->least;
+		a->most = eta > a->most ? eta : a->most;
+		a->asked++;
+	} while (!atomic_load(&a->over));
+	return NULL;
+}
+
+static int committed_n;
+static char committed_path[100];
+
+static void committed(void *arg, int64_t step, const char *path)
+{
+	(void)arg;
+	committed_n += step == 1 + committed_n;
+	snprintf(committed_path, sizeof(committed_path), "%s", path);
+}
+
+TEST(any_thread_may_ask_how_long_a_save_takes)
+{
+	struct place p;
+	struct sheaf_opts opts = { .size = sizeof(opts), .committed = committed };
+	struct sheaf_error err;
+	int64_t asked = 0;
+	char signals[80], want[100], command[200];
+
+	place_init(&p);
+	fill(&p);
+	sheaf_run_close(p.run);
+	snprintf(signals, sizeof(signals), "%s.done", p.dir);
+	opts.signal_dir = signals;
+	CHECK_RC(sheaf_run_open(&p.run, p.dir, NULL, &opts, &err), 0, &err);
+	for (int64_t step = 1; step <= 20; step++) {
+		struct asking a = { .least = 1 };
+		pthread_t thread;
+		int rc;
+
+		CHECK_RC(sheaf_save_begin(&a.save, p.run, step, p.st, NULL, &err), 0, &err);
+		CHECK(sheaf_save_eta_ms(a.save) != 0);
+		CHECK_INT(pthread_create(&thread, NULL, ask, &a), 0);
+		do
+			rc = sheaf_save_commit(a.save, 20, &err);
+		while (rc == SHEAF_EAGAIN);
+		atomic_store(&a.over, true);
+		CHECK_INT(pthread_join(thread, NULL), 0);
+		CHECK_RC(rc, 0, &err);
+		CHECK(a.least >= -1 && a.most < 600000);
+		CHECK(sheaf_save_eta_ms(a.save) == 0);
+		asked += a.asked;
+		sheaf_save_free(a.save);
+	}
+	CHECK(sheaf_save_eta_ms(NULL) == -1);
+	CHECK_INT(committed_n, 20);
+	snprintf(want, sizeof(want), "%s/checkpoint-20", p.dir);
+	CHECK_STR(committed_path, want);
+	printf("# asked %lld times\n", (long long)asked);
+	/* 20 steps of two families, and the whole. */
+	snprintf(command, sizeof(command), "test $(ls %s | grep -c done) = 60 && rm -r %s", signals,
+	         signals);
+	CHECK_INT(system(command), 0);
 	place_release(&p);
 }
 

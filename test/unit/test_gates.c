@@ -4,9 +4,11 @@
  * ThreadSanitizer as much as for the values. */
 #include <dirent.h>
 #include <ftw.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +28,7 @@ struct world {
 	int64_t step;                   /* that tensors become */
 	atomic_int passed, bad;
 	unsigned seed;
+	bool averages;                  /* tensors are fp32, and have them */
 };
 
 static uint32_t value(int64_t step, int slice, size_t i)
@@ -33,10 +36,21 @@ static uint32_t value(int64_t step, int slice, size_t i)
 	return (uint32_t)(step * 2654435761 + slice * 40503 + (int64_t)i);
 }
 
+/* As fp32 a small number, so that all of them are. */
+static uint32_t item(const struct world *w, int64_t step, int slice, size_t i)
+{
+	uint32_t v = value(step, slice, i);
+	float f = (float)(v >> 8);
+
+	if (w->averages)
+		memcpy(&v, &f, sizeof(v));
+	return v;
+}
+
 static void become(struct world *w, int slice, int64_t step)
 {
 	for (size_t i = 0; i < w->n[slice]; i++)
-		w->data[slice][i] = value(step, slice, i);
+		w->data[slice][i] = item(w, step, slice, i);
 }
 
 static size_t differ(const struct world *w, int slice, int64_t step)
@@ -44,27 +58,29 @@ static size_t differ(const struct world *w, int slice, int64_t step)
 	size_t n = 0;
 
 	for (size_t i = 0; i < w->n[slice]; i++)
-		n += w->data[slice][i] != value(step, slice, i);
+		n += w->data[slice][i] != item(w, step, slice, i);
 	return n;
 }
 
-static void world_init(struct world *w, int threads, int images)
+static void world_init(struct world *w, int threads, int images, bool averages)
 {
+	const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.75 };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
 		.copy_threads = threads, .images_max = images };
 	struct sheaf_error err;
 
-	*w = (struct world){ .dir = "gates.XXXXXX", .seed = SEED };
+	*w = (struct world){ .dir = "gates.XXXXXX", .seed = SEED, .averages = averages };
 	CHECK(mkdtemp(w->dir) != NULL);
 	w->state = sheaf_state_new();
 	for (int i = 0; i < SLICES; i++) {
-		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_U32, .ndim = 2 };
+		struct sheaf_slice s = { .size = sizeof(s), .ndim = 2 };
 		char name[16];
 
 		w->n[i] = i % 6 == 0 ? LARGE : (size_t)(i * 777 + 1);
 		w->data[i] = malloc(w->n[i] * sizeof(uint32_t));
 		snprintf(name, sizeof(name), "t.%d", i);
 		s.name = name;
+		s.dtype = averages ? SHEAF_F32 : SHEAF_U32;
 		s.shape[0] = s.count[0] = i % 6 == 0 ? 1024 : 1;
 		s.shape[1] = s.count[1] = (int64_t)w->n[i] / s.shape[0];
 		if (i % 12 == 0) { /* turned */
@@ -74,6 +90,8 @@ static void world_init(struct world *w, int threads, int images)
 		s.data = w->data[i];
 		CHECK_INT(sheaf_state_add(w->state, &s), i);
 	}
+	if (averages)
+		CHECK_INT(sheaf_state_ema(w->state, NULL, &ema), 0);
 	CHECK_RC(sheaf_run_open(&w->run, w->dir, NULL, &opts, &err), 0, &err);
 }
 
@@ -126,14 +144,49 @@ static void look(struct world *w, int64_t n)
 		CHECK_INT(differ(w, i, n), 0);
 }
 
-static void train(int threads, int images, uint32_t flags)
+/* Averages of all steps, by the formula. */
+static void look_at_averages(struct world *w)
+{
+	for (int i = 0; i < SLICES; i++) {
+		float *e = calloc(w->n[i], sizeof(*e)), *got = calloc(w->n[i], sizeof(*got));
+		struct sheaf_slice s = { .size = sizeof(s), .family = "ema", .dtype = SHEAF_F32,
+			.ndim = 2, .data = got };
+		struct sheaf_error err;
+		struct sheaf_step *step;
+		char name[16];
+
+		CHECK(e && got);
+		snprintf(name, sizeof(name), "t.%d", i);
+		s.name = name;
+		s.shape[0] = s.count[0] = i % 6 == 0 ? 1024 : 1;
+		s.shape[1] = s.count[1] = (int64_t)w->n[i] / s.shape[0];
+		s.stride[0] = i % 12 == 0;
+		s.stride[1] = i % 12 == 0 ? s.shape[0] : 0;
+		for (int64_t n = 0; n < STEPS; n++) {
+			for (size_t k = 0; k < w->n[i]; k++) {
+				float v = (float)(value(n, i, k) >> 8);
+				volatile float term = 0.25f * v;
+
+				e[k] = n == 0 ? v : fmaf(0.75f, e[k], term);
+			}
+			CHECK_RC(sheaf_step_open(&step, w->run, n, &err), 0, &err);
+			CHECK_RC(sheaf_step_read(step, &s, &err), 0, &err);
+			sheaf_step_close(step);
+			CHECK(memcmp(e, got, w->n[i] * sizeof(*e)) == 0);
+		}
+		free(e);
+		free(got);
+	}
+}
+
+static void train(int threads, int images, uint32_t flags, bool averages)
 {
 	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY | flags };
 	struct sheaf_save *before = NULL;
 	struct sheaf_error err;
 	struct world w;
 
-	world_init(&w, threads, images);
+	world_init(&w, threads, images, averages);
 	for (int i = 0; i < SLICES; i++)
 		become(&w, i, 0);
 	for (int64_t n = 0; n < STEPS; n++) {
@@ -156,14 +209,75 @@ static void train(int threads, int images, uint32_t flags)
 	CHECK_INT(w.bad, 0);
 	for (int64_t n = 0; n < STEPS; n++)
 		look(&w, n);
-	printf("# %d threads, %d images: %d steps, %d gates\n", threads, images, (int)STEPS,
-	       (int)w.passed);
+	if (averages)
+		look_at_averages(&w);
+	printf("# %d threads, %d images%s: %d steps, %d gates\n", threads, images,
+	       averages ? ", averages" : "", (int)STEPS, (int)w.passed);
 	world_release(&w);
 }
 
-TEST(tensors_change_behind_their_gates_and_no_step_knows) { train(1, 0, 0); }
-TEST(several_threads_copy_and_no_step_knows) { train(3, 2, SHEAF_CHECK); }
-TEST(one_image_is_enough) { train(2, 1, 0); }
+TEST(tensors_change_behind_their_gates_and_no_step_knows) { train(1, 0, 0, false); }
+TEST(several_threads_copy_and_no_step_knows) { train(3, 2, SHEAF_CHECK, false); }
+TEST(one_image_is_enough) { train(2, 1, 0, false); }
+TEST(averages_are_made_before_their_gates) { train(3, 2, 0, true); }
+
+/* ---- what the gates cost is counted ---- */
+
+enum { ASKERS = 4, ROUNDS = 50 };
+
+static void *ask_often(void *arg)
+{
+	struct world *w = arg;
+
+	for (int k = 0; k < ROUNDS; k++)
+		for (int i = 0; i < SLICES; i++, w->passed++)
+			w->bad += sheaf_save_copied(w->save, i, k % 2 ? -1 : 0) == SHEAF_EINVAL;
+	return NULL;
+}
+
+TEST(gates_of_many_threads_are_all_counted)
+{
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_run_stat sum = { .size = sizeof(sum) }, all = sum;
+	struct sheaf_stat s = { .size = sizeof(s) };
+	struct sheaf_error err;
+	struct world w;
+
+	world_init(&w, 2, 2, false);
+	for (int64_t n = 0; n < 4; n++) {
+		pthread_t other[ASKERS];
+
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
+		for (int i = 0; i < ASKERS; i++)
+			CHECK_INT(pthread_create(&other[i], NULL, ask_often, &w), 0);
+		for (int i = 0; i < ASKERS; i++)
+			pthread_join(other[i], NULL);
+		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+		CHECK_INT(sheaf_save_stat(w.save, &s), 0);
+		sheaf_save_free(w.save);
+		CHECK_INT(s.gates, ASKERS * ROUNDS * SLICES);
+		CHECK(s.gates_waited < s.gates && s.gate_ns_max > 0);
+		CHECK(s.gates_ns >= s.gate_ns_max && s.copied_ns == s.gates_ns);
+		CHECK(s.copy_ns > 0 && s.copy_ns <= s.over_ns);
+		sum.gates += s.gates;
+		sum.gates_waited += s.gates_waited;
+		sum.gates_ns += s.gates_ns;
+		sum.commit_ns += s.commit_ns;
+		if (s.gate_ns_max > sum.gate_ns_max)
+			sum.gate_ns_max = s.gate_ns_max;
+	}
+	CHECK_INT(sheaf_run_stat(w.run, &all), 0);
+	CHECK_INT(all.gates, w.passed);
+	CHECK_INT(all.gates, sum.gates);
+	CHECK_INT(all.gates_waited, sum.gates_waited);
+	CHECK_INT(all.gates_ns, sum.gates_ns);
+	CHECK_INT(all.gate_ns_max, sum.gate_ns_max);
+	CHECK_INT(all.commit_ns, sum.commit_ns);
+	CHECK_INT(w.bad, 0);
+	printf("# %d threads: %d gates, %d found their slice not copied\n", (int)ASKERS,
+	       (int)w.passed, (int)all.gates_waited);
+	world_release(&w);
+}
 
 /* ---- the end of a save while it is copied ---- */
 
@@ -185,7 +299,7 @@ TEST(a_save_may_fail_while_another_thread_asks)
 	struct sheaf_error err;
 	struct world w;
 
-	world_init(&w, 2, 1);
+	world_init(&w, 2, 1, false);
 	for (int i = 0; i < SLICES; i++)
 		become(&w, i, 0);
 	for (int64_t n = 0; n < STEPS; n++) {
@@ -240,7 +354,7 @@ TEST(saves_freed_while_they_are_copied_leave_nothing)
 	struct world w;
 	int fds;
 
-	world_init(&w, 2, 2);
+	world_init(&w, 2, 2, false);
 	for (int i = 0; i < SLICES; i++)
 		become(&w, i, 0);
 	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, NULL, &err), 0, &err);
@@ -271,7 +385,7 @@ TEST(a_forked_child_lets_a_lazy_save_alone)
 	int status;
 	pid_t pid;
 
-	world_init(&w, 1, 2);
+	world_init(&w, 1, 2, false);
 	for (int i = 0; i < SLICES; i++)
 		become(&w, i, 5);
 	for (int64_t n = 0; n < 4; n++) {

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory tier: being an agent, asking one, writing what one has. */
+#include <errno.h>
+#include "engine.h"
+#include "entry.h"
+#include "err.h"
+#include "export.h"
+#include "keep.h"
+#include "recall.h"
+
+#define AGENT_MIN (offsetof(struct sheaf_agent_opts, agent))
+#define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
+
+/* Which run it is. make: there need not be one yet. */
+static int identity(const char *dir, bool make, char run[33], struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_run *r = NULL;
+	int rc = dir ? shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err)
+	             : shf_fail(err, SHEAF_EINVAL, "no directory was named");
+
+	if (make && (rc == SHEAF_ENOENT || (rc == 0 && !r->store.run[0]))) {
+		if (rc == 0)
+			shf_run_close(r);
+		opts.flags = SHEAF_CREATE;
+		rc = shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err);
+	}
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < 33; i++)
+		run[i] = r->store.run[i];
+	shf_run_close(r);
+	return run[0] ? 0 : shf_fail(err, SHEAF_ENOENT, "%s: is no run", dir);
+}
+
+struct serving {
+	const struct sheaf_agent_opts *opts;
+	const char *socket;
+};
+
+static int ready(void *arg)
+{
+	const struct serving *s = arg;
+
+	return s->opts->ready && s->opts->ready(s->opts->arg, s->socket) ? -ECANCELED : 0;
+}
+
+static void died(void *arg, const char *job)
+{
+	const struct serving *s = arg;
+
+	if (s->opts->died)
+		s->opts->died(s->opts->arg, job);
+}
+
+static void told(void *arg, const char *text)
+{
+	const struct serving *s = arg;
+	int64_t step = 0;
+
+	for (const char *p = text; *p; p++) {
+		if (*p < '0' || *p > '9' || step > INT64_MAX / 10 - 1)
+			return;
+		step = 10 * step + (*p - '0');
+	}
+	if (s->opts->committed && *text)
+		s->opts->committed(s->opts->arg, step);
+}
+
+static bool stop(void *arg)
+{
+	const struct serving *s = arg;
+
+	return s->opts->stop && s->opts->stop(s->opts->arg);
+}
+
+static int serve(const char *run, const struct sheaf_agent_opts *o, struct sheaf_error *err)
+{
+	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
+	struct serving s = { o, path };
+	struct shf_keeper k = { .socket = path, .run = run, .bytes_max = o->memory_max, .arg = &s,
+		.idle_ms = o->idle_s ? o->idle_s > INT32_MAX / 1000 ? INT32_MAX : o->idle_s * 1000
+		                     : -1,
+		.ready = ready, .died = died, .told = told, .stop = stop };
+	int rc;
+
+	shf_tier_where(where, o->agent, run);
+	rc = shf_keep_path(where, path);
+	if (rc == 0)
+		rc = shf_keep_dir(where);
+	if (rc == 0)
+		rc = shf_keeper_serve(&k);
+	if (rc == 0)
+		shf_keep_dir_leave(where);
+	if (rc == -EBUSY)
+		return shf_fail(err, SHEAF_EBUSY, "%s: another agent serves there", path);
+	if (rc == -EPERM)
+		return shf_fail(err, SHEAF_EINVAL, "%s: its directory is not ours alone", path);
+	return rc < 0 && rc != -ECANCELED ? shf_fail_sys(err, -rc, "%s", path) : 0;
+}
+
+SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
+                                struct sheaf_error *err)
+{
+	struct sheaf_agent_opts o = { .size = sizeof(o) };
+	struct sheaf_error own;
+	char run[33];
+	int rc = 0;
+
+	err = shf_err_or(err, &own);
+	if (opts && shf_struct_in(&o, opts, sizeof(o), AGENT_MIN) < 0)
+		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.size is %u, or they ask for something "
+		              "newer than this sheaf", (unsigned)opts->size);
+	if (rc == 0 && (o.flags || o.reserved || o.idle_s < 0))
+		rc = shf_fail(err, SHEAF_EINVAL, "agent opts: flags are 0, times not negative");
+	if (rc == 0)
+		rc = identity(dir, true, run, err);
+	if (rc == 0)
+		rc = serve(run, &o, err);
+	return shf_ended(rc, err);
+}
+
+static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *m,
+               struct sheaf_error *err)
+{
+	char run[33];
+	int keep = -1, rc = identity(dir, false, run, err);
+
+	if (rc == 0)
+		rc = shf_tier_reach(shf_sys_real(), agent, run, &keep, err);
+	if (rc < 0)
+		return rc;
+	rc = shf_keep_ask(keep, op, m);
+	shf_real_keep_close(NULL, keep, true);
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", dir) : 0;
+}
+
+SHEAF_API int sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
+                               struct sheaf_error *err)
+{
+	struct sheaf_agent_info out = { .size = sizeof(out) };
+	struct sheaf_error own;
+	struct shf_keep_msg m;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = info ? ask(dir, agent, SHF_KEEP_STATUS, &m, err)
+	          : shf_fail(err, SHEAF_EINVAL, "nowhere to put it");
+	if (rc == 0) {
+		out.users = m.users;
+		out.pid = m.pid;
+		out.bytes = m.bytes;
+		out.names = m.names;
+		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN);
+	}
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	struct shf_keep_msg m;
+
+	err = shf_err_or(err, &own);
+	return shf_ended(ask(dir, agent, SHF_KEEP_STOP, &m, err), err);
+}
+
+struct telling {
+	int (*item)(void *arg, const struct sheaf_memory *m);
+	void *arg;
+	struct shf_store *store;
+	struct sheaf_error *err;
+	int rc;
+};
+
+static int tell(void *arg, const struct shf_recalled *r)
+{
+	struct telling *t = arg;
+	struct sheaf_memory m = { .size = sizeof(m), .due = r->due != 0, .step = r->step,
+		.session = r->session, .bytes = r->bytes, .ranks = r->ranks, .here = r->here,
+		.tries = (int32_t)r->tries };
+	bool lost = false;
+
+	t->rc = shf_recall_is_lost(t->store, r, &lost, t->err);
+	m.lost = lost;
+	if (t->rc == 0)
+		t->rc = t->item(t->arg, &m);
+	return t->rc;
+}
+
+SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
+                               int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
+                               struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct telling t = { .item = item, .arg = arg };
+	const struct shf_sys *sys = shf_sys_real();
+	struct sheaf_run *r = NULL;
+	struct sheaf_error own;
+	int keep = -1, rc;
+
+	t.err = err = shf_err_or(err, &own);
+	rc = item && dir ? shf_run_open(&r, dir, NULL, &opts, sys, err)
+	                 : shf_fail(err, SHEAF_EINVAL, "no directory was named, or nobody hears");
+	if (rc == 0)
+		rc = shf_tier_reach(sys, agent, r->store.run, &keep, err);
+	if (rc == 0) {
+		t.store = &r->store;
+		rc = shf_recall_list(sys, keep, r->store.run, tell, &t);
+		if (rc < 0 && t.rc == 0)
+			rc = shf_fail_sys(err, -rc, "%s: asking the agent", dir);
+		else
+			rc = t.rc;
+	}
+	sys->ops->keep_close(sys->arg, keep, true);
+	if (r)
+		shf_run_close(r);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
+                                struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct sheaf_report in, out;
+	struct sheaf_error own;
+	int64_t which = -1;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_report_in(&in, report, err);
+	if (rc == 0 && !dir)
+		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
+	if (rc == 0) {
+		out = in;
+		rc = shf_recall_flush(dir, agent, due != 0, shf_sys_real(), &which, &out, err);
+		shf_report_out(report, &out, &in);
+	}
+	if (step)
+		*step = which;
+	return shf_ended(rc, err);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a dead trainer had in memory, to the disk: the step is opened where it lies, and copied into
+ * its run, as one run's step is into another. What to copy is decided before, and looked at again
+ * when the run's lock is held: meanwhile a job may have come and gone. */
+#include <inttypes.h>
+#include <string.h>
+#include "engine.h"
+#include "err.h"
+#include "recall.h"
+
+struct flushing {
+	struct shf_store *store;
+	const struct shf_sys *sys;
+	int keep;
+	bool due;
+	bool found;
+	struct shf_recalled which;
+	int rc;
+	struct sheaf_error *err;
+};
+
+static int consider(void *arg, const struct shf_recalled *r)
+{
+	struct flushing *f = arg;
+	struct shf_newest disk;
+	bool lost = false;
+
+	if (f->found || r->here != r->ranks || (f->due && !r->due))
+		return 0;
+	f->rc = shf_store_newest(f->store, r->step, &disk, f->err);
+	if (f->rc == 0)
+		f->rc = shf_recall_is_lost(f->store, r, &lost, f->err);
+	if (f->rc == 0 && !disk.exists && r->step > disk.newest && !lost) {
+		f->found = true;
+		f->which = *r;
+	}
+	return f->rc < 0 ? f->rc : 0;
+}
+
+/* With the lock: is it still what it was, and then what lies behind it in memory follows it. */
+static int still(void *arg, struct shf_store *dst, struct sheaf_error *err)
+{
+	struct flushing *f = arg;
+	struct shf_newest disk;
+	bool lost = false;
+	uint64_t rewinds = shf_store_rewinds(dst);
+	int rc = shf_store_newest(dst, f->which.step, &disk, err);
+
+	if (rc == 0)
+		rc = shf_recall_is_lost(dst, &f->which, &lost, err);
+	if (rc == 0 && (lost || (disk.newest >= f->which.step && !disk.exists)))
+		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
+		              "meanwhile", f->which.step);
+	if (rc == 0 && !disk.exists) {
+		int told = shf_recall_go_on(f->sys, f->keep, dst->run, f->which.step,
+		                            shf_card_on(disk.known, disk.session, rewinds),
+		                            shf_card_on(f->which.step, f->which.session, rewinds));
+
+		rc = told < 0 ? shf_fail_sys(err, -told, "asking the agent") : 0;
+	}
+	return rc;
+}
+
+static int publish(struct flushing *f, struct shf_view *view, const char *dir,
+                   struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open_view(&step, view, NULL, &opts, dir, err);
+
+	if (rc == 0)
+		rc = shf_step_copy_if(step, dir, still, f, report, err);
+	if (rc == 0)
+		shf_view_is_written(view);
+	shf_step_put(step);
+	return rc;
+}
+
+int shf_recall_flush(const char *dir, const char *agent, bool due, const struct shf_sys *sys,
+                     int64_t *step, struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_store store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 };
+	struct flushing f = { .store = &store, .sys = sys, .keep = -1, .due = due, .err = err };
+	struct shf_view *view = NULL;
+	int rc = shf_store_open(&store, sys, dir, err);
+
+	*step = -1;
+	if (rc < 0)
+		return rc;
+	rc = shf_tier_reach(sys, agent, store.run, &f.keep, err);
+	if (rc == 0) {
+		int asked = shf_recall_list(sys, f.keep, store.run, consider, &f);
+
+		rc = f.rc;
+		if (rc == 0 && asked < 0)
+			rc = shf_fail_sys(err, -asked, "%s: asking the agent", dir);
+	}
+	if (rc == 0 && f.found)
+		rc = shf_recall_view(sys, f.keep, &f.which, &view, err);
+	shf_store_close(&store);
+	if (rc == 0 && f.found)
+		rc = publish(&f, view, dir, report, err);
+	if (rc == 0 && f.found)
+		*step = f.which.step;
+	sys->ops->keep_close(sys->arg, f.keep, true);
+	return rc;
+}

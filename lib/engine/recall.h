@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which steps lie in the memory of the agents, and one of them as a machine to read it from. */
+#ifndef SHF_RECALL_H
+#define SHF_RECALL_H
+#include "run.h"
+#include "view.h"
+
+struct shf_recalled {           /* a step in memory, as an agent has it */
+	char job[33], session[33];
+	int64_t step;
+	int32_t ranks, here;            /* that saved it; of which the cards are on this node */
+	uint64_t base, next, due, tries, bytes;
+};
+/* Every step that some card of this agent is whole of, newest first; a non-zero result of item ends
+ * it and is returned. Negative errno where the agent does not answer. [local] */
+int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
+                    int (*item)(void *arg, const struct shf_recalled *r), void *arg);
+/* All of one step that is on this node: 0 and *view, or ECORRUPT, EFORMAT, ENOMEM. [local] */
+int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
+                    struct shf_view **view, struct sheaf_error *err);
+/* Steps in memory that are later than `step` and follow `was` on disk follow `is`, too, which is
+ * about to be there. Negative errno. [local] */
+int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id, int64_t step,
+                     uint64_t was, uint64_t is);
+/* Was the run rewound below where that step begins? [local] */
+int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
+                       struct sheaf_error *err);
+/* The newest that is whole here and not on disk, published; due: of those that were to be there.
+ * *step -1: none. [local] */
+int shf_recall_flush(const char *dir, const char *agent, bool due, const struct shf_sys *sys,
+                     int64_t *step, struct sheaf_report *report, struct sheaf_error *err);
+/* The step n of the run, or the newest, if it is to be taken from memory: *view, or NULL: from
+ * disk. *base: which step on disk it follows. [collective] */
+int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct shf_base *base,
+               struct sheaf_error *err);
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "record.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "crc64.h"
+#include "engine.h"
+#include "err.h"
+#include "index.h"
+#include "version.h"
+
+const char *shf_base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *fam,
+                       struct shf_buf *out, struct sheaf_error *err)
+{
+	struct shf_index_entry *e = shf_alloc(fam->tensors_n, sizeof(*e));
+
+	if (!e)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
+	for (uint32_t i = 0; i < fam->tensors_n; i++) {
+		const struct shf_lt_tensor *t = &l->tensors[fam->first_tensor + i];
+
+		e[i] = (struct shf_index_entry){ t->name, shf_base_name(l->files[t->file].name) };
+	}
+	int rc = shf_index_write(out, e, fam->tensors_n, fam->bytes);
+	shf_free(e);
+	if (rc < 0 || out->oom)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s", fam->name);
+	return 0;
+}
+
+static int index_make(struct shf_record *r, const struct shf_layout *l,
+                      const struct shf_lt_family *fam, struct shf_arena *arena,
+                      struct sheaf_error *err)
+{
+	struct shf_buf *text = &r->indexes[r->indexes_n];
+	char name[128];
+	bool top = strcmp(fam->dir, ".") == 0;
+	int rc;
+
+	r->indexes_n++;
+	rc = index_bytes(l, fam, text, err);
+	snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : fam->dir,
+	         top ? "" : "/", fam->name);
+	r->index_files[r->indexes_n - 1] = (struct shf_mf_file){
+		shf_arena_strdup(arena, name, strlen(name)), text->len,
+		rc == 0 ? shf_crc64(text->data, text->len) : 0 };
+	if (rc == 0 && !r->index_files[r->indexes_n - 1].name)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct shf_mf_file *)a)->name, ((const struct shf_mf_file *)b)->name);
+}
+
+static const char *note_of(const struct shf_given *given, const char *key)
+{
+	for (size_t i = 0; i < given->notes_n; i++)
+		if (strcmp(given->notes[i].key, key) == 0)
+			return given->notes[i].value;
+	return NULL;
+}
+
+static void fill_head(const struct sheaf_save *save, const struct shf_given *given,
+                      struct shf_manifest *m)
+{
+	const struct sheaf_run *run = save->run;
+
+	m->step = save->step;
+	memcpy(m->session, save->session, sizeof(m->session));
+	memcpy(m->run, run->store.run, sizeof(m->run));
+	m->has_parent = run->parent >= 0;
+	m->parent_step = run->parent;
+	memcpy(m->parent_session, run->parent_session, sizeof(m->parent_session));
+	memcpy(m->parent_run, run->parent_run, sizeof(m->parent_run));
+	shf_run_time(run, m->created);
+	m->version = SHEAF_VERSION_TEXT;
+	m->commit = SHEAF_COMMIT_TEXT;
+	m->compiler = SHEAF_COMPILER_TEXT;
+	m->config = note_of(given, "config.digest");
+	m->mesh = note_of(given, "mesh");
+	m->no_dir_fsync = run->store.no_dir_fsync;
+	m->file_bytes_max = run->opts.file_bytes_max;
+	m->ranks = run->team.ranks;
+	m->plan = save->plan->hash;
+	m->notes = given->notes;
+	m->notes_n = given->notes_n;
+	m->emas = (struct shf_mf_ema *)(uintptr_t)save->emas;
+	m->emas_n = save->emas_n;
+}
+
+static int fill_lists(const struct sheaf_save *save, const struct shf_sums_out *sums,
+                      struct shf_arena *arena, struct shf_manifest *m, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &save->plan->layout;
+
+	m->families = shf_arena_alloc(arena, l->families_n + 1, sizeof(*m->families));
+	m->files = shf_arena_alloc(arena, l->files_n + 1, sizeof(*m->files));
+	m->tied = shf_arena_alloc(arena, l->tied_n + 1, sizeof(*m->tied));
+	if (!m->families || !m->files || !m->tied)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	for (size_t i = 0; i < l->families_n; i++) {
+		const struct shf_lt_family *f = &l->families[i];
+
+		m->families[i] = (struct shf_mf_family){ f->name, f->dir, f->files_n, f->tensors_n,
+		                                         f->bytes };
+	}
+	for (size_t i = 0; i < l->files_n; i++)
+		m->files[i] = (struct shf_mf_file){ l->files[i].name, l->files[i].bytes,
+		                                    sums->file_crc[i] };
+	for (size_t i = 0; i < l->tied_n; i++)
+		m->tied[i] = (struct shf_mf_tied){ l->families[l->tied[i].family].name,
+		                                   l->tied[i].name, l->tied[i].to };
+	m->families_n = l->families_n;
+	m->files_n = l->files_n;
+	m->tied_n = l->tied_n;
+	m->sums = (struct shf_mf_file){ "sheaf.sums", sums->table.len, sums->crc };
+	return 0;
+}
+
+int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
+                    const struct shf_given *given, const struct shf_sums_out *sums,
+                    struct shf_arena *arena, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &save->plan->layout;
+	struct shf_manifest *m = &r->manifest;
+	size_t n = given->files_n + l->families_n;
+	int rc = fill_lists(save, sums, arena, m, err);
+
+	fill_head(save, given, m);
+	m->attached = shf_arena_alloc(arena, n + 1, sizeof(*m->attached));
+	r->index_files = shf_arena_alloc(arena, l->families_n + 1, sizeof(*r->index_files));
+	r->indexes = shf_arena_alloc(arena, l->families_n + 1, sizeof(*r->indexes));
+	if (rc == 0 && (!m->attached || !r->index_files || !r->indexes))
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	for (size_t i = 0; rc == 0 && i < given->files_n; i++)
+		m->attached[m->attached_n++] = given->files[i];
+	for (size_t i = 0; rc == 0 && i < l->families_n; i++) {
+		rc = index_make(r, l, &l->families[i], arena, err);
+		m->attached[m->attached_n++] = r->index_files[i];
+	}
+	if (rc == 0 && n)
+		qsort(m->attached, n, sizeof(*m->attached), by_name);
+	return rc;
+}
+
+void shf_record_release(struct shf_record *r)
+{
+	for (size_t i = 0; i < r->indexes_n; i++)
+		shf_buf_release(&r->indexes[i]);
+	r->indexes_n = 0;
+}

@@ -1,0 +1,624 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keeping images and their cards (card.h: M1-M3) with the agent of the node. */
+#include "tier.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "card.h"
+#include "crc64.h"
+#include "err.h"
+#include "record.h"
+#include "save.h"
+
+#define ASK_AGAIN_NS INT64_C(1000000000)        /* after that; then after twice as long, ... */
+#define ASK_SELDOM_NS INT64_C(64000000000)      /* one that is stopped costs its deadline */
+#define CARD_STEP (UINT64_C(64) << 10)
+
+static struct shf_card_head *head_of(const struct shf_tier *t, int image)
+{
+	return t->cards[image].base ? shf_card_head(&t->cards[image]) : NULL;
+}
+
+static void make_nothing(struct shf_tier *t, int image)
+{
+	struct shf_card_head *h = head_of(t, image);
+
+	if (h)
+		atomic_store_explicit(&h->whole, 0, memory_order_seq_cst);
+	t->steps[image] = -1;
+}
+
+/* ---- the agent ---- */
+
+static void lost(struct sheaf_run *run, int sys, const char *doing)
+{
+	struct shf_tier *t = &run->tier;
+	struct sheaf_error why;
+
+	shf_fail_sys(&why, sys, "%s", doing);
+	if (!t->said)
+		shf_log(run, 1, "%s: steps are not kept in memory until an agent answers: %s, "
+		        "rank %d", run->store.path, why.msg, run->team.rank);
+	t->said = true;
+	run->sys->ops->keep_close(run->sys->arg, t->keep, true); /* we live */
+	t->keep = -1;
+	t->ask_ns = shf_now(run) + t->wait_ns;
+}
+
+static void put(struct sheaf_run *run, int image, bool card)
+{
+	const struct shf_sys *sys = run->sys;
+	const struct shf_shm *shm = card ? &run->tier.cards[image] : &run->images[image].own;
+	char name[SHF_KEEP_NAME];
+	int rc;
+
+	if (run->tier.keep < 0 || !shm->base)
+		return;
+	shf_card_name(name, run->tier.job, run->team.rank, image, card);
+	rc = sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
+	if (rc < 0)
+		lost(run, -rc, "handing memory to the agent");
+}
+
+void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *run_id)
+{
+	bool itself = !agent || strcmp(agent, "auto") == 0;
+
+	snprintf(where, SHF_KEEP_NAME, "%s%s", itself ? "auto/" : "", itself ? run_id : agent);
+}
+
+int shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *run_id, int *keep,
+                   struct sheaf_error *err)
+{
+	char where[SHF_KEEP_NAME];
+	int rc;
+
+	shf_tier_where(where, agent, run_id);
+	rc = sys->ops->keep_open(sys->arg, where, run_id, "", keep);
+	if (rc == -2 || rc == -111) /* ENOENT, ECONNREFUSED */
+		return shf_fail(err, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)");
+	if (rc == -18) /* EXDEV */
+		return shf_fail(err, SHEAF_EINVAL, "the agent there is another run's");
+	return rc < 0 ? shf_fail_sys(err, -rc, "the agent") : 0;
+}
+
+static void reach(struct sheaf_run *run)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_tier *t = &run->tier;
+	char where[SHF_KEEP_NAME];
+	int rc;
+
+	shf_tier_where(where, run->opts.agent, run->store.run);
+	rc = sys->ops->keep_open(sys->arg, where, run->store.run,
+	                         run->opts.flags & SHEAF_READONLY ? "" : t->job, &t->keep);
+	if (rc < 0) {
+		t->keep = -1;
+		t->ask_ns = shf_now(run) + t->wait_ns;
+		t->wait_ns = 2 * t->wait_ns < ASK_SELDOM_NS ? 2 * t->wait_ns : ASK_SELDOM_NS;
+	} else {
+		t->wait_ns = ASK_AGAIN_NS;
+	}
+}
+
+static void offer(struct sheaf_run *run)
+{
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		put(run, i, false);
+		put(run, i, true);
+	}
+}
+
+int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_tier *t = &run->tier;
+	uint8_t bits[16];
+	int rc = 0;
+
+	t->keep = t->newest = -1;
+	t->base_step = -1;
+	t->back = INT64_MAX;
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		t->steps[i] = -1;
+	t->wanted = run->opts.agent && run->place.nodes_n == 1;
+	t->wait_ns = ASK_AGAIN_NS;
+	t->back = INT64_MAX;
+	if (run->opts.agent && !t->wanted && run->team.rank == 0)
+		shf_log(run, 1, "%s: no step is kept in memory where a job has several nodes",
+		        run->store.path);
+	if (!t->wanted)
+		return 0;
+	if (run->team.rank == 0)
+		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
+	rc = shf_agree(&run->team, rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : 0, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, bits, sizeof(bits), err);
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < sizeof(bits); i++)
+		snprintf(t->job + 2 * i, 3, "%02x", bits[i]);
+	reach(run);
+	t->said = t->keep < 0;
+	if (t->keep < 0)
+		shf_log(run, 1, "%s: no agent answers: nothing is kept in memory, rank %d",
+		        run->store.path, run->team.rank);
+	return 0;
+}
+
+void shf_tier_close(struct sheaf_run *run, bool bye)
+{
+	const struct shf_sys *sys = run->sys;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (run->tier.cards[i].base)
+			sys->ops->shm_free(sys->arg, &run->tier.cards[i]);
+	if (run->tier.wanted && run->tier.keep >= 0)
+		sys->ops->keep_close(sys->arg, run->tier.keep, bye);
+	run->tier.keep = -1;
+}
+
+bool shf_tier_is_up(struct sheaf_run *run)
+{
+	struct shf_tier *t = &run->tier;
+
+	if (!t->wanted)
+		return false;
+	if (t->keep >= 0 && run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0)
+		lost(run, 32, "the agent"); /* EPIPE */
+	if (t->keep < 0 && shf_now(run) >= t->ask_ns) {
+		reach(run);
+		offer(run);
+	}
+	return t->keep >= 0;
+}
+
+/* ---- images ---- */
+
+void shf_tier_image(struct sheaf_run *run, int image)
+{
+	if (run->tier.wanted)
+		put(run, image, false);
+}
+
+void shf_tier_reuse(struct sheaf_run *run, int image)
+{
+	struct shf_tier *t = &run->tier;
+
+	if (!t->wanted)
+		return;
+	if (t->newest == image) { /* a state so large that it has one image */
+		shf_log(run, 1, "%s: step %" PRId64 " is in memory no more: its image is needed",
+		        run->store.path, t->steps[image]);
+		t->newest = -1;
+	}
+	make_nothing(t, image);
+}
+
+/* ---- a step ---- */
+
+/* <first half of the job's><its number among the job's>: all ranks know it, nobody else has it. */
+static void name_session(struct sheaf_save *save)
+{
+	const struct shf_tier *t = &save->run->tier;
+	char text[80];
+	int n = snprintf(text, sizeof(text), "%s:%" PRIu64 ":%" PRId64, t->job, t->commits,
+	                 save->step);
+
+	if (!save->session[0])
+		snprintf(save->session, sizeof(save->session), "%.16s%016" PRIx64, t->job,
+		         shf_crc64(text, (size_t)n));
+}
+
+static void add_small(struct shf_card *card, const char *name, const void *bytes, size_t n)
+{
+	card->smalls[card->smalls_n++] = (struct shf_card_small){ name, bytes, n };
+}
+
+/* Everything of the step that is no tensor file, as a card without segments. [rank 0] */
+static int smalls_make(const struct sheaf_save *save, const struct shf_given *given,
+                       const struct shf_sums_out *sums, struct shf_arena *arena,
+                       struct shf_buf *out, struct sheaf_error *err)
+{
+	struct shf_record r = { 0 };
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_card card = { .step = save->step, .ranks = 1 };
+	int rc = shf_record_make(&r, save, given, sums, arena, err);
+
+	if (rc == 0)
+		rc = shf_manifest_encode(&text, &r.manifest, err);
+	card.smalls = shf_arena_alloc(arena, 2 + given->files_n + r.indexes_n,
+	                              sizeof(*card.smalls));
+	if (rc == 0 && !card.smalls)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	if (rc == 0) {
+		add_small(&card, "sheaf.json", text.data, text.len);
+		add_small(&card, "sheaf.sums", sums->table.data, sums->table.len);
+		for (size_t i = 0; i < r.indexes_n; i++)
+			add_small(&card, r.index_files[i].name, r.indexes[i].data,
+			          r.indexes[i].len);
+		for (size_t i = 0; i < given->files_n; i++)
+			add_small(&card, given->files[i].name, given->data[i],
+			          (size_t)given->files[i].bytes);
+		memcpy(card.session, save->session, sizeof(card.session));
+		memcpy(card.run, save->run->store.run, sizeof(card.run));
+		shf_card_encode(out, &card);
+		if (out->oom)
+			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	}
+	shf_record_release(&r);
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* From rank 0 to the lowest rank of each node. [collective] */
+static int smalls_send(struct sheaf_save *save, const struct shf_buf *smalls, struct shf_buf *in,
+                       struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	const struct shf_place_info *place = &save->run->place;
+	size_t ranks = (size_t)team->ranks;
+	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
+	size_t *in_bytes = shf_zalloc(ranks, sizeof(*in_bytes));
+	bool *told = shf_zalloc((size_t)place->nodes_n, sizeof(*told));
+	int rc = to && in_bytes && told ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step "
+	                                               "in memory");
+
+	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
+		if (!told[place->nodes[r]])
+			shf_buf_add(&to[r], smalls->data, smalls->len);
+		told[place->nodes[r]] = true;
+	}
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, to, in, in_bytes, err);
+	for (size_t r = 0; to && r < ranks; r++)
+		shf_buf_release(&to[r]);
+	shf_free(to);
+	shf_free(in_bytes);
+	shf_free(told);
+	return rc;
+}
+
+/* This rank's share of the step; smalls: an encoded card that has them, or nothing. */
+static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls,
+                     struct shf_buf *body, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct shf_arena arena = { 0 };
+	struct shf_card card = { .step = -1 };
+	struct shf_shm shm = { NULL, 0, -1 };
+	int rc = 0;
+
+	if (smalls->len) {
+		struct shf_card_head *h;
+
+		shm.bytes = sizeof(*h) + smalls->len;
+		h = shm.base = shf_arena_alloc(&arena, shm.bytes, 1);
+		if (h) {
+			h->magic = SHF_CARD_MAGIC;
+			h->body_bytes = smalls->len;
+			memcpy(h + 1, smalls->data, smalls->len);
+			atomic_store(&h->whole, shf_crc64(smalls->data, smalls->len) | 1);
+		}
+		rc = h ? shf_card_decode(&card, &arena, &shm) : SHEAF_ENOMEM;
+	}
+	card.segs = shf_arena_alloc(&arena, w->segs_n + 1, sizeof(*card.segs));
+	if (rc < 0 || !card.segs) {
+		shf_arena_release(&arena);
+		return shf_fail(err, rc == SHEAF_ECORRUPT ? SHEAF_EBUG : SHEAF_ENOMEM,
+		                "step %" PRId64 ": its card in memory", save->step);
+	}
+	for (size_t i = 0; i < w->segs_n; i++)
+		card.segs[card.segs_n++] = (struct shf_card_seg){ w->segs[i].file, w->segs[i].lo,
+			w->segs[i].hi, w->segs[i].image };
+	card.step = save->step;
+	card.rank = save->run->team.rank;
+	card.ranks = save->run->team.ranks;
+	card.image_bytes = w->image_bytes;
+	memcpy(card.session, save->session, sizeof(card.session));
+	memcpy(card.run, save->run->store.run, sizeof(card.run));
+	shf_card_encode(body, &card);
+	rc = body->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a card") : 0;
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* Room for a body in the card of an image. */
+static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_shm *card = &run->tier.cards[image];
+	uint64_t want = (sizeof(struct shf_card_head) + body + body / 4 + CARD_STEP - 1) /
+	                CARD_STEP * CARD_STEP;
+	int rc;
+
+	if (card->base && card->bytes - sizeof(struct shf_card_head) >= body)
+		return 0;
+	if (card->base)
+		sys->ops->shm_free(sys->arg, card);
+	*card = (struct shf_shm){ NULL, 0, -1 };
+	rc = sys->ops->shm_new(sys->arg, card, (size_t)want, true);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "the card of an image");
+	shf_card_head(card)->magic = SHF_CARD_MAGIC;
+	put(run, image, true);
+	return 0;
+}
+
+static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_buf body = SHF_BUF_INIT;
+	struct shf_card_head *h;
+	uint64_t on = shf_card_on(run->tier.base_step, run->tier.base_session,
+	                          run->tier.rewinds);
+	int rc = body_make(save, smalls, &body, err);
+
+	if (rc == 0)
+		rc = card_need(run, save->image, body.len, err);
+	if (rc == 0 && (run->tier.keep < 0 ||
+	                run->sys->ops->keep_lives(run->sys->arg, run->tier.keep) < 0)) {
+		if (run->tier.keep >= 0)
+			lost(run, 32, "the agent");
+		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone",
+		              save->step);
+	}
+	if (rc == 0) {
+		h = head_of(&run->tier, save->image);
+		memcpy(h + 1, body.data, body.len);
+		h->body_bytes = body.len;
+		atomic_store(&h->base, on);
+		atomic_store(&h->next, run->tier.doubt ? run->tier.doubt : on);
+		atomic_store(&h->due, !(save->flags & SHEAF_NO_DISK));
+		atomic_store(&h->tries, 0);
+		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
+		                      memory_order_seq_cst);
+	}
+	shf_buf_release(&body);
+	return rc;
+}
+
+struct others {
+	struct sheaf_run *run;
+	struct shf_buf names;           /* each with its end */
+};
+
+static int note_other(void *arg, const char *name)
+{
+	struct others *o = arg;
+	char job[33];
+	int rank, image;
+	bool card;
+
+	if (shf_card_parse(name, job, &rank, &image, &card) && strcmp(job, o->run->tier.job))
+		shf_buf_add(&o->names, name, strlen(name) + 1);
+	return 0;
+}
+
+/* A newer step is there, or on disk: what earlier jobs left is of no use any more (M3). */
+static void let_others_go(struct sheaf_run *run)
+{
+	const struct shf_sys *sys = run->sys;
+	struct others o = { run, SHF_BUF_INIT };
+
+	if (run->tier.alone || run->tier.keep < 0 || run->place.node_first != run->team.rank)
+		return;
+	run->tier.alone = sys->ops->keep_list(sys->arg, run->tier.keep, note_other, &o) == 0;
+	for (size_t at = 0; at < o.names.len && !o.names.oom;
+	     at += strlen((char *)o.names.data + at) + 1)
+		(void)sys->ops->keep_drop(sys->arg, run->tier.keep, (char *)o.names.data + at);
+	shf_buf_release(&o.names);
+}
+
+/* What on disk it will be found to follow. As for the disk, a step beside a newer one needs a
+ * rewind first. [rank 0] */
+static int find_base(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	struct shf_newest n;
+	int rc;
+
+	if (run->parent >= 0 && !run->parent_run[0]) {
+		t->base_step = run->parent;
+		memcpy(t->base_session, run->parent_session, sizeof(t->base_session));
+	}
+	if (t->based)
+		return t->base_step < save->step ? 0
+		       : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
+		                  " on disk", save->step, t->base_step);
+	rc = shf_store_newest(&run->store, save->step, &n, err);
+	if (rc < 0)
+		return rc;
+	if (n.exists || n.newest > save->step ||
+	    (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent &&
+	     n.newest != run->doubtful))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
+		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
+		                run->store.path);
+	if (run->parent < 0 || run->parent_run[0]) {
+		t->base_step = n.known;
+		memcpy(t->base_session, n.session, sizeof(t->base_session));
+	}
+	t->rewinds = shf_store_rewinds(&run->store);
+	if (t->rewinds == UINT64_MAX)
+		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read",
+		                run->store.path);
+	t->based = true;
+	return 0;
+}
+
+static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	struct shf_arena arena = { 0 };
+	struct shf_given given = { 0 };
+	struct shf_sums_out sums = { 0 };
+	struct shf_buf in = SHF_BUF_INIT, smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
+	int rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
+
+	if (rc == 0)
+		rc = shf_sums_gather(save, &arena, &sums, err);
+	if (rc == 0)
+		rc = shf_attach_carry(save, &arena, &given, &in, err);
+	if (rc == 0)
+		rc = shf_agree(team, team->rank ? 0 : smalls_make(save, &given, &sums, &arena,
+		                                                  &smalls, err), err);
+	if (rc == 0)
+		rc = smalls_send(save, &smalls, &mine, err);
+	if (rc == 0)
+		rc = shf_agree(team, stamp(save, &mine, err), err);
+	shf_buf_release(&sums.table);
+	shf_buf_release(&in);
+	shf_buf_release(&smalls);
+	shf_buf_release(&mine);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* What this handle left behind when it went back goes when something newer is there. */
+static void forget_later(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] > step)
+			make_nothing(t, i);
+	if (t->newest >= 0 && t->steps[t->newest] < 0)
+		t->newest = -1;
+}
+
+static void is_newest(struct shf_tier *t, int image)
+{
+	if (t->newest < 0 || t->steps[image] >= t->steps[t->newest])
+		t->newest = image;
+}
+
+int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	int rc;
+
+	name_session(save);
+	if (t->back < save->step)
+		forget_later(run, t->back);
+	rc = gather_and_stamp(save, err);
+	if (rc == SHEAF_ELOST)  /* others may think that it is there: so it may be (M2) */
+		return rc;
+	if (rc < 0) {
+		make_nothing(t, save->image);
+		return rc;
+	}
+	t->back = INT64_MAX;
+	t->commits++;
+	t->said = false;
+	t->steps[save->image] = save->step;
+	save->card = save->image;
+	/* One to disk holds its image itself, and may yet be given up. */
+	if (save->flags & SHEAF_NO_DISK) {
+		is_newest(t, save->image);
+		let_others_go(run);
+	}
+	return 0;
+}
+
+static bool has_card(const struct sheaf_save *save)
+{
+	return save->card >= 0 && save->run->tier.steps[save->card] == save->step;
+}
+
+void shf_tier_unsaved(struct sheaf_save *save)
+{
+	if (has_card(save))
+		make_nothing(&save->run->tier, save->card);
+	save->card = -1;
+}
+
+void shf_tier_left(struct sheaf_save *save)
+{
+	struct sheaf_error own;
+
+	if (!save->kept || shf_save_failure(save, &own) < 0)
+		shf_tier_unsaved(save);
+	else if (has_card(save))
+		is_newest(&save->run->tier, save->card);
+}
+
+void shf_tier_publishing(struct sheaf_save *save)
+{
+	struct shf_tier *t = &save->run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] > save->step)
+			atomic_store(&head_of(t, i)->next,
+			             shf_card_on(save->step, save->session, t->rewinds));
+}
+
+void shf_tier_doubt(struct sheaf_save *save)
+{
+	struct shf_tier *t = &save->run->tier;
+
+	t->doubt = shf_card_on(save->step, save->session, t->rewinds);
+}
+
+void shf_tier_published(struct sheaf_save *save)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	uint64_t on = shf_card_on(save->step, save->session, t->rewinds);
+
+	if (!t->wanted)
+		return;
+	t->doubt = 0;
+	t->base_step = save->step;
+	memcpy(t->base_session, save->session, sizeof(t->base_session));
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] > save->step)
+			atomic_store(&head_of(t, i)->base, on);
+	if (has_card(save)) {
+		atomic_store(&head_of(t, save->card)->due, 0);
+		is_newest(t, save->card);
+	}
+	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
+		reach(run);
+		let_others_go(run);
+		offer(run);
+	}
+	let_others_go(run);
+	if (t->keep >= 0 && run->team.rank == 0) {
+		char text[32];
+		int rc;
+
+		snprintf(text, sizeof(text), "%" PRId64, save->step);
+		rc = run->sys->ops->keep_tell(run->sys->arg, t->keep, text);
+		if (rc < 0)
+			lost(run, -rc, "telling the agent");
+	}
+}
+
+void shf_tier_went_back(struct sheaf_run *run, int64_t step)
+{
+	run->tier.back = step;
+	run->tier.based = false;
+}
+
+bool shf_tier_is_later(const struct sheaf_run *run, int64_t step)
+{
+	const struct shf_tier *t = &run->tier;
+
+	return t->newest < 0 || step > t->steps[t->newest] || step > t->back;
+}
+
+void shf_tier_rewind(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	if (!t->wanted)
+		return;
+	forget_later(run, step);
+	t->based = t->alone = false;
+	t->doubt = 0;
+	t->back = INT64_MAX;
+	let_others_go(run);
+}

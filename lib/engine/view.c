@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors of the view are VIEW + the number of what they stand for: the directory of the step,
+ * its folders, its files. They have no state, so nothing is opened and nothing closed. Reads are
+ * copies out of mapped memory, done when they are submitted. */
+#include "view.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+
+#define VIEW 0x20000000
+
+struct stretch {                /* bytes [lo, hi) of a file */
+	uint32_t file;
+	uint64_t lo, hi;
+	const uint8_t *at;
+};
+struct vfile {
+	const char *name;               /* with its folder */
+	uint64_t bytes;
+	size_t first, end;              /* stretches */
+	const uint8_t *whole;           /* of a small one: all of it */
+};
+struct shf_view {
+	struct shf_over over;           /* first */
+	struct shf_arena arena;
+	struct shf_part_held *parts;    /* owned */
+	size_t parts_n;
+	struct stretch *stretches;      /* owned */
+	size_t stretches_n, stretches_cap;
+	const struct shf_card_small *smalls;    /* in the arena */
+	size_t smalls_n;
+	struct shf_manifest manifest;
+	struct vfile *files;            /* in the arena */
+	size_t files_n;
+	char (*folders)[64];            /* in the arena */
+	size_t folders_n;
+};
+
+/* ---- names and descriptors: 0 is the step, then folders, then files ---- */
+
+static bool is_ours(int fd)
+{
+	return fd >= VIEW;
+}
+
+static const struct vfile *file_of(const struct shf_view *v, int fd)
+{
+	size_t i = (size_t)(fd - VIEW);
+
+	return is_ours(fd) && i > v->folders_n && i - v->folders_n - 1 < v->files_n
+	       ? &v->files[i - v->folders_n - 1] : NULL;
+}
+
+/* The folder that a descriptor stands for, "" for the step's own; NULL: it is none. */
+static const char *folder_of(const struct shf_view *v, int fd)
+{
+	size_t i = (size_t)(fd - VIEW);
+
+	if (!is_ours(fd) || i > v->folders_n)
+		return NULL;
+	return i == 0 ? "" : v->folders[i - 1];
+}
+
+/* What of a name follows the folder; NULL: it is not directly in it. */
+static const char *inside(const char *name, const char *folder)
+{
+	size_t n = strlen(folder);
+
+	if (n && (strncmp(name, folder, n) || name[n] != '/'))
+		return NULL;
+	name += n ? n + 1 : 0;
+	return strchr(name, '/') ? NULL : name;
+}
+
+static int look_up(const struct shf_view *v, int dir, const char *name)
+{
+	const char *folder = folder_of(v, dir), *base;
+
+	if (!folder)
+		return -ENOTDIR;
+	for (size_t i = 0; i < v->folders_n && !folder[0]; i++)
+		if (strcmp(v->folders[i], name) == 0)
+			return VIEW + 1 + (int)i;
+	for (size_t i = 0; i < v->files_n; i++) {
+		base = inside(v->files[i].name, folder);
+		if (base && strcmp(base, name) == 0)
+			return VIEW + 1 + (int)(v->folders_n + i);
+	}
+	return -ENOENT;
+}
+
+/* ---- the machine ---- */
+
+static struct shf_view *view_of(void *arg)
+{
+	return arg;
+}
+
+static const struct shf_sys *below(void *arg)
+{
+	return view_of(arg)->over.in;
+}
+
+static int view_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	const struct shf_sys *in = below(arg);
+	int fd;
+
+	if (dir == SHF_CWD && strcmp(name, SHF_VIEW_DIR) == 0)
+		return VIEW;
+	if (!is_ours(dir))
+		return in->ops->open(in->arg, dir, name, flags, mode);
+	if (flags & (SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC | SHF_O_APPEND))
+		return -EROFS;
+	fd = look_up(view_of(arg), dir, name);
+	if (fd < 0)
+		return fd;
+	if (flags & SHF_O_DIRECT)
+		return -EINVAL;
+	return flags & SHF_O_DIR && file_of(view_of(arg), fd) ? -ENOTDIR : fd;
+}
+
+static int view_close(void *arg, int fd)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? 0 : in->ops->close(in->arg, fd);
+}
+
+static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
+{
+	const struct vfile *f = file_of(v, fd);
+
+	*st = (struct shf_stat){ .type = f ? SHF_T_FILE : SHF_T_DIR, .bytes = f ? f->bytes : 0,
+		.ino = (uint64_t)(fd - VIEW) };
+	return f || folder_of(v, fd) ? 0 : -EBADF;
+}
+
+static int view_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *st)
+{
+	const struct shf_sys *in = below(arg);
+	int fd;
+
+	if (!is_ours(dir))
+		return in->ops->stat(in->arg, dir, name, follow, st);
+	fd = look_up(view_of(arg), dir, name);
+	return fd < 0 ? fd : tell_stat(view_of(arg), fd, st);
+}
+
+static int view_fstat(void *arg, int fd, struct shf_stat *st)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? tell_stat(view_of(arg), fd, st) : in->ops->fstat(in->arg, fd, st);
+}
+
+static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
+{
+	const struct shf_sys *in = below(arg);
+	const struct shf_view *v = view_of(arg);
+	const char *folder = folder_of(v, fd), *base;
+	int rc = 0;
+
+	if (!is_ours(fd))
+		return in->ops->list(in->arg, fd, item, item_arg);
+	if (!folder)
+		return -ENOTDIR;
+	for (size_t i = 0; i < v->folders_n && !folder[0] && rc == 0; i++)
+		rc = item(item_arg, v->folders[i]);
+	for (size_t i = 0; i < v->files_n && rc == 0; i++)
+		if ((base = inside(v->files[i].name, folder)))
+			rc = item(item_arg, base);
+	return rc;
+}
+
+static int view_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(dir) ? -EINVAL : in->ops->readlink(in->arg, dir, name, buf, n);
+}
+
+static int view_lock(void *arg, int fd, bool exclusive)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? 0 : in->ops->lock(in->arg, fd, exclusive);
+}
+
+static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? (int64_t)n : in->ops->resident(in->arg, fd, off, n);
+}
+
+static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	const struct shf_sys *in = below(arg);
+
+	if (!is_ours(fd))
+		in->ops->forget(in->arg, fd, off, n);
+}
+
+/* The stretch that byte `off` of a file is in. */
+static const struct stretch *stretch_at(const struct shf_view *v, const struct vfile *f,
+                                        uint64_t off)
+{
+	size_t lo = f->first, hi = f->end;
+
+	while (hi - lo > 1) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (v->stretches[mid].lo <= off)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo < hi && v->stretches[lo].lo <= off && off < v->stretches[lo].hi
+	       ? &v->stretches[lo] : NULL;
+}
+
+const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, uint64_t *n)
+{
+	const struct stretch *s = f < v->files_n ? stretch_at(v, &v->files[f], off) : NULL;
+
+	if (!s)
+		return NULL;
+	*n = *n < s->hi - off ? *n : s->hi - off;
+	return s->at + (off - s->lo);
+}
+
+static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	const struct shf_sys *in = below(arg);
+	const struct shf_view *v = view_of(arg);
+	const struct vfile *f = file_of(v, fd);
+	uint8_t *to = buf;
+
+	if (!is_ours(fd))
+		return in->ops->pread(in->arg, fd, buf, n, off);
+	if (!f)
+		return -EISDIR;
+	if (off >= f->bytes)
+		return 0;
+	n = n < f->bytes - off ? n : (size_t)(f->bytes - off);
+	if (f->whole) {
+		memcpy(to, f->whole + off, n);
+		return (int64_t)n;
+	}
+	for (size_t done = 0, some; done < n; done += some) {
+		const struct stretch *s = stretch_at(v, f, off + done);
+
+		if (!s)
+			return -EIO;
+		some = (size_t)(s->hi - (off + done));
+		some = some < n - done ? some : n - done;
+		memcpy(to + done, s->at + (off + done - s->lo), some);
+	}
+	return (int64_t)n;
+}
+
+/* ---- the queue ---- */
+
+struct shf_queue {
+	struct shf_queue *in;           /* owned; of the machine below */
+	pthread_mutex_t lock;
+	struct shf_io *done;            /* guarded by lock; the last first */
+};
+
+static int view_queue_new(void *arg, struct shf_queue **queue, int threads)
+{
+	const struct shf_sys *in = below(arg);
+	struct shf_queue *q = shf_zalloc(1, sizeof(*q));
+	int rc = q ? in->ops->queue_new(in->arg, &q->in, threads) : -ENOMEM;
+
+	if (rc < 0) {
+		shf_free(q);
+		return rc;
+	}
+	pthread_mutex_init(&q->lock, NULL);
+	*queue = q;
+	return 0;
+}
+
+static void view_queue_free(void *arg, struct shf_queue *q)
+{
+	const struct shf_sys *in = below(arg);
+
+	if (!q)
+		return;
+	in->ops->queue_free(in->arg, q->in);
+	pthread_mutex_destroy(&q->lock);
+	shf_free(q);
+}
+
+static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
+{
+	const struct shf_sys *in = below(arg);
+
+	if (!is_ours(io->fd))
+		return in->ops->submit(in->arg, q->in, io);
+	io->result = io->op == SHF_IO_READ ? view_pread(arg, io->fd, io->buf, io->len, io->off)
+	                                   : -EROFS;
+	pthread_mutex_lock(&q->lock);
+	io->next = q->done;
+	q->done = io;
+	pthread_mutex_unlock(&q->lock);
+	return 0;
+}
+
+static int view_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+{
+	const struct shf_sys *in = below(arg);
+
+	pthread_mutex_lock(&q->lock);
+	*io = q->done;
+	if (*io) {
+		q->done = (*io)->next;
+		(*io)->next = NULL;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return *io ? 1 : in->ops->complete(in->arg, q->in, io, timeout_ms);
+}
+
+static void view_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
+{
+	const struct shf_sys *in = below(arg);
+
+	in->ops->queue_pin(in->arg, q->in, i, base, bytes);
+}
+
+static void view_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
+{
+	const struct shf_sys *in = below(arg);
+
+	in->ops->queue_stat(in->arg, q->in, stat);
+}
+
+/* ---- making it ---- */
+
+struct shf_view *shf_view_new(const struct shf_sys *in)
+{
+	struct shf_view *v = shf_zalloc(1, sizeof(*v));
+	struct shf_sys_ops *ops;
+
+	if (!v)
+		return NULL;
+	shf_over_init(&v->over, in);
+	ops = &v->over.ops;
+	ops->open = view_open;
+	ops->close = view_close;
+	ops->stat = view_stat;
+	ops->fstat = view_fstat;
+	ops->list = view_list;
+	ops->readlink = view_readlink;
+	ops->lock = view_lock;
+	ops->resident = view_resident;
+	ops->forget = view_forget;
+	ops->pread = view_pread;
+	ops->queue_new = view_queue_new;
+	ops->queue_free = view_queue_free;
+	ops->submit = view_submit;
+	ops->complete = view_complete;
+	ops->queue_pin = view_queue_pin;
+	ops->queue_stat = view_queue_stat;
+	return v;
+}
+
+int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sheaf_error *err)
+{
+	struct shf_part_held *parts = shf_realloc(v->parts, v->parts_n + 1, sizeof(*parts));
+	struct stretch *more;
+	struct shf_card card;
+	size_t n;
+	int rc;
+
+	if (!parts) {
+		struct shf_part_held p = *part;
+
+		v->over.in->ops->shm_free(v->over.in->arg, &p.card);
+		v->over.in->ops->shm_free(v->over.in->arg, &p.image);
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
+	}
+	v->parts = parts;
+	parts[v->parts_n] = *part;
+	parts[v->parts_n++].whole = atomic_load(&shf_card_head(&part->card)->whole);
+	rc = shf_card_decode(&card, &v->arena, &part->card);
+	if (rc == 0 && card.image_bytes > part->image.bytes)
+		rc = SHEAF_ECORRUPT;
+	n = v->stretches_n + card.segs_n;
+	more = rc == 0 ? shf_realloc(v->stretches, n + 1, sizeof(*more)) : NULL;
+	if (more)
+		v->stretches = more;
+	else if (rc == 0)
+		rc = SHEAF_ENOMEM;
+	if (rc < 0)
+		return shf_fail(err, rc, "a step in memory: the card of an image: %s",
+		                sheaf_strerror(rc));
+	for (size_t i = 0; i < card.segs_n; i++)
+		v->stretches[v->stretches_n++] = (struct stretch){ card.segs[i].file,
+			card.segs[i].lo, card.segs[i].hi,
+			(const uint8_t *)part->image.base + card.segs[i].image };
+	if (card.smalls_n) {
+		v->smalls = card.smalls;
+		v->smalls_n = card.smalls_n;
+	}
+	return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct stretch *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+static int add_folder(struct shf_view *v, const char *name)
+{
+	const char *slash = strchr(name, '/');
+	size_t n = slash ? (size_t)(slash - name) : 0;
+
+	if (!slash)
+		return 0;
+	if (n == 0 || n >= sizeof(*v->folders))
+		return SHEAF_ECORRUPT;
+	for (size_t i = 0; i < v->folders_n; i++)
+		if (strncmp(v->folders[i], name, n) == 0 && !v->folders[i][n])
+			return 0;
+	memcpy(v->folders[v->folders_n++], name, n);
+	return 0;
+}
+
+/* The stretches of a tensor file, one behind the other from its first byte to its last. */
+static bool is_covered(const struct shf_view *v, struct vfile *f, uint32_t file, size_t *at)
+{
+	uint64_t to = 0;
+
+	f->first = *at;
+	for (; *at < v->stretches_n && v->stretches[*at].file == file; (*at)++) {
+		if (v->stretches[*at].lo != to)
+			return false;
+		to = v->stretches[*at].hi;
+	}
+	f->end = *at;
+	return to == f->bytes;
+}
+
+static int name_files(struct shf_view *v)
+{
+	const struct shf_manifest *m = &v->manifest;
+	size_t at = 0, n = m->files_n + v->smalls_n;
+	int rc = 0;
+
+	v->files = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->files));
+	v->folders = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->folders));
+	if (!v->files || !v->folders)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < m->files_n && rc == 0; i++) {
+		struct vfile *f = &v->files[v->files_n++];
+
+		*f = (struct vfile){ .name = m->files[i].name, .bytes = m->files[i].bytes };
+		rc = add_folder(v, f->name);
+		if (rc == 0 && !is_covered(v, f, (uint32_t)i, &at))
+			rc = SHEAF_EFORMAT;
+	}
+	for (size_t i = 0; i < v->smalls_n && rc == 0; i++) {
+		const struct shf_card_small *s = &v->smalls[i];
+
+		v->files[v->files_n++] = (struct vfile){ .name = s->name, .bytes = s->n,
+			.whole = s->bytes ? s->bytes : (const uint8_t *)"" };
+		rc = add_folder(v, s->name);
+	}
+	return rc == 0 && at != v->stretches_n ? SHEAF_ECORRUPT : rc;
+}
+
+int shf_view_finish(struct shf_view *v, struct sheaf_error *err)
+{
+	const uint8_t *text;
+	size_t n;
+	int rc;
+
+	if (!v->smalls_n || strcmp(v->smalls[0].name, "sheaf.json"))
+		return shf_fail(err, SHEAF_EFORMAT, "a step in memory: its manifest is not here");
+	shf_view_text(v, &text, &n);
+	rc = shf_manifest_decode(&v->manifest, &v->arena, text, n, "sheaf.json in memory", err);
+	if (rc < 0)
+		return rc;
+	if (v->stretches_n)
+		qsort(v->stretches, v->stretches_n, sizeof(*v->stretches), by_place);
+	rc = name_files(v);
+	return rc < 0 ? shf_fail(err, rc, "step %" PRId64 " in memory: %s", v->manifest.step,
+	                         rc == SHEAF_EFORMAT ? "not all of it is on this node"
+	                                             : sheaf_strerror(rc)) : 0;
+}
+
+const struct shf_sys *shf_view_sys(const struct shf_view *v)
+{
+	return &v->over.sys;
+}
+
+const struct shf_manifest *shf_view_manifest(const struct shf_view *v)
+{
+	return &v->manifest;
+}
+
+void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n)
+{
+	*bytes = v->smalls[0].bytes;
+	*n = (size_t)v->smalls[0].n;
+}
+
+void shf_view_count_try(struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++)
+		atomic_fetch_add(&shf_card_head(&v->parts[i].card)->tries, 1);
+}
+
+void shf_view_is_written(struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++)
+		atomic_store(&shf_card_head(&v->parts[i].card)->due, 0);
+}
+
+void shf_view_condemn(struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++) {
+		uint64_t was = v->parts[i].whole; /* meanwhile it may be another step's */
+
+		(void)atomic_compare_exchange_strong(&shf_card_head(&v->parts[i].card)->whole,
+		                                     &was, 0);
+	}
+}
+
+void shf_view_free(struct shf_view *v)
+{
+	const struct shf_sys *in;
+
+	if (!v)
+		return;
+	in = v->over.in;
+	for (size_t i = 0; i < v->parts_n; i++) {
+		in->ops->shm_free(in->arg, &v->parts[i].card);
+		in->ops->shm_free(in->arg, &v->parts[i].image);
+	}
+	shf_free(v->parts);
+	shf_free(v->stretches);
+	shf_arena_release(&v->arena);
+	shf_free(v);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads of which one runs at a time. Who runs next is drawn from the seed at every lock, unlock
+ * and wait of theirs and wherever weave_point is called, so that a seed is a schedule of real
+ * threads through real locks. Threads that all wait for each other end the program, with the seed.
+ *
+ * A program that uses it is linked with weave_args (meson.build), which leads the calls of pthreads
+ * here. Threads that are not woven are let alone; they and woven ones share no lock. */
+#ifndef WEAVE_H
+#define WEAVE_H
+#include <stdint.h>
+#include "sys.h"
+
+struct weave_stat {
+	uint64_t points, switches, blocked, late;       /* late: waits that ended by their time */
+};
+/* The thread that calls is the first. */
+void weave_begin(uint64_t seed);
+/* All others have ended. */
+void weave_end(struct weave_stat *add);
+/* Perhaps somebody else is next. Nothing where the thread is not woven. */
+void weave_point(void);
+/* 0 .. n - 1 from the schedule's seed. */
+uint64_t weave_draw(uint64_t n);
+/* fn(arg) in a thread of its own, until it returns. */
+int  weave_start(void (*fn)(void *arg), void *arg);
+void weave_join(int thread);
+/* For a machine's table: tasks that are woven threads. */
+int  weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work);
+bool weave_task_over(void *arg, struct shf_task *task);
+void weave_task_free(void *arg, struct shf_task *task);
+#endif
