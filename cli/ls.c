@@ -71,6 +71,58 @@ static int ls_path(const struct cli_args *a)
 	return rc;
 }
 
+struct in_memory {              /* of the agent of this node, newest first */
+	struct cli_list *list;
+	bool nomem;
+};
+
+/* What memory has and the disk has not, and that a job would be given. */
+static int remember(void *arg, const struct sheaf_memory *m)
+{
+	struct in_memory *im = arg;
+	struct cli_list *l = im->list;
+	size_t at = l->n;
+
+	if (m->lost || m->here < m->ranks)
+		return 0;
+	for (size_t i = 0; i < l->n; i++)
+		if (l->items[i].step >= m->step && strcmp(l->items[i].state, "committed") == 0)
+			return 0;
+	if (l->n == l->cap) {
+		struct cli_item *more = realloc(l->items, 2 * (l->cap + 1) * sizeof(*more));
+
+		if (!more) {
+			im->nomem = true;
+			return 1;
+		}
+		l->items = more;
+		l->cap = 2 * (l->cap + 1);
+	}
+	while (at > 0 && l->items[at - 1].step > m->step)
+		at--;
+	memmove(&l->items[at + 1], &l->items[at], (l->n - at) * sizeof(*l->items));
+	l->items[at] = (struct cli_item){ .state = strdup("memory"), .created = strdup(""),
+		.session = strdup(m->session), .path = strdup(""), .step = m->step, .parent = -1,
+		.bytes = m->bytes, .tries = m->tries };
+	l->n++;
+	im->nomem = !l->items[at].state || !l->items[at].created || !l->items[at].session ||
+		    !l->items[at].path;
+	return im->nomem;
+}
+
+static int add_memory(const struct cli_args *a, const char *dir, struct cli_list *list)
+{
+	struct in_memory im = { list, false };
+	struct sheaf_error err = { .msg = "" };
+	int rc = sheaf_agent_list(dir, NULL, remember, &im, &err);
+
+	if (im.nomem)
+		return cli_nomem(a);
+	if (rc < 0 && rc != SHEAF_ENOENT)
+		(void)cli_error(a, rc, dir, err.msg, "what memory has is not listed");
+	return 0;
+}
+
 /* All of it, one step of it (path NULL), or the entry at that path. */
 static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t only,
 		  const char *path)
@@ -86,6 +138,8 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 		rc = cli_list_read(&list, r, &err);
 	if (rc < 0)
 		rc = cli_error(a, rc, dir, err.msg, NULL);
+	else if (!path)
+		rc = add_memory(a, dir, &list);
 	if (!rc && one && only == SHEAF_LATEST)
 		only = cli_list_newest(&list);
 	for (size_t i = 0; i < list.n; i++) {
@@ -153,10 +207,11 @@ const struct cli_verb cli_ls = {
 	.synopsis = "sheaf ls RUN|RUN@N|PATH [--json]",
 	.text = "Lists what lies in a run by step: committed steps, damaged ones (their\n"
 		"manifest or the size of a file is wrong), foreign ones (no manifest), steps\n"
-		"set aside by rewind and steps being made. SIZE counts all files that the\n"
-		"manifest names, TRIES the jobs that loaded a step and died before they saved\n"
-		"one: latest skips a step at two (`sheaf mark`). A checkpoint outside a run is\n"
-		"a list of one. An empty run prints nothing.",
+		"set aside by rewind, steps being made, and steps that the agent of this\n"
+		"node (`sheaf agent`) has in memory and the disk has not. SIZE counts all files\n"
+		"that the manifest names, TRIES the jobs that loaded a step and died before they\n"
+		"saved one: latest skips a step at two (`sheaf mark`). A checkpoint outside a run\n"
+		"is a list of one. An empty run prints nothing.",
 	.exits = "  0  listed, perhaps nothing\n"
 		 "  2  no such path, or it could not be read",
 	.examples = "  sheaf ls runs/gpt\n"

@@ -12,7 +12,7 @@ _sheaf()
 	done
 	if [[ -z $verb ]]; then
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
-			recover bench help --help --version' -- "$word"))
+			recover agent stats bench help --help --version' -- "$word"))
 		return
 	fi
 	case $before in
@@ -23,14 +23,14 @@ _sheaf()
 		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))
 		return ;;
 	--preset)
-		COMPREPLY=($(compgen -W 'qwen2-0.5b qwen2-7b llama-7b moe-small' -- "$word"))
+		COMPREPLY=($(compgen -W 'qwen2-0.5b qwen2-mini qwen2-7b llama-7b moe-small' -- "$word"))
 		return ;;
 	esac
 	local options='--json --help'
 	case $verb in
 	help)
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
-			recover bench' -- "$word"))
+			recover agent stats bench' -- "$word"))
 		return ;;
 	show) options+=' --hf' ;;
 	diff) options+=' --rtol --atol --family' ;;
@@ -42,6 +42,9 @@ _sheaf()
 		[[ $before == *@* ]] && options='keep bad none' && word=${word:-} ;;
 	rewind) options+=' --timeout-ms' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
+	agent) options+=' --detach --socket --memory-max --idle --hook --no-flush --grace --status --flush
+			--due --stop' ;;
+	stats) options+=' --last' ;;
 	bench) options+=' --size --rounds --threads' ;;
 	esac
 	if [[ $word == -* || $options == 'keep bad none' ]]; then

@@ -134,6 +134,44 @@ t 0 '--keep-last prunes' mpi 1 save --run kept --step 1 --steps 4 --state state.
 t 0 'and keeps' "$SHEAF" ls kept --json
 json 'the newest' '[x["step"] for x in o if x["state"] == "committed"][-2:] == [3, 4]'
 
+for how in '' '--async --lazy --images 3'; do
+	t 0 "a deadline with time $how" mpi 2 save --run hurry --step 1 --steps 3 --mesh dp=2 \
+		$how --state state.json --adam --deadline-ms 60000 --signal-dir signals --json
+	json 'is met' 'o[-1]["event"] == "deadline" and o[-1]["step"] == 3 and \
+		o[-1]["made"] is True and 0 < o[-1]["ms"] < 60000 and o[-1]["eta_ms"] != 0'
+	t 0 'and the step is what it was' mpi 1 load --run hurry --step 3 --state state.json --adam
+	"$PY" - <<-'EOF'
+		import json, os
+		kinds = ["model", "optimizer", "master_weights"]
+		for step in 1, 2, 3:
+		    at = "hurry/checkpoint-%d" % step
+		    manifest = json.load(open(at + "/sheaf.json"))
+		    for kind in kinds + ["whole-step"]:
+		        done = json.load(open("signals/%s.%d.done" % (kind, step)))
+		        assert (done["kind"], done["step"], done["path"]) == (kind, step, at)
+		        for who in "session", "run":
+		            assert done[who] == manifest[who]
+		        sizes = [os.path.getsize(at + "/" + f["name"]) for f in done["files"]]
+		        assert sizes == [f["bytes"] for f in done["files"]]
+		        assert sum(sizes) == done["bytes"] > 0
+		    files = sum(len(f) for _, _, f in os.walk(at))
+		    assert len(done["files"]) == files
+		assert len(os.listdir("signals")) == 12
+	EOF
+	result $? 'done files say what is there'
+	t 0 "a deadline without time $how" mpi 2 save --run hurry --step 4 --mesh dp=2 $how \
+		--preset qwen2-0.5b --gb 0.2 --deadline-ms 1 --signal-dir signals --json
+	json 'is not met' 'o[-1]["event"] == "deadline" and o[-1]["made"] is False'
+	[ ! -e hurry/checkpoint-4 ] && [ -z "$(ls hurry/.sheaf/stage; ls signals | grep 4)" ]
+	result $? 'and leaves nothing'
+	t 0 'so that it can be saved' mpi 1 save --run hurry --step 4 --state state.json
+	rm -rf hurry signals
+done
+t 2 'no time' mpi 1 save --run hurry --step 1 --state state.json --deadline-ms 0
+has 'is none' err "--deadline-ms: '0' is no number from 1"
+t 2 'a deadline on line' mpi 1 save --run hurry --step 1 --rounds 2 --on-line --deadline-ms 9 \
+	--state state.json
+has 'knows no last step' err '--deadline-ms: is after the last step'
 t 0 'rounds save the same memory again' mpi 2 save --run rounds --step 4 --rounds 3 --every 2 \
 	--state state.json --mesh dp=2 --json
 json 'as steps of their own' '[x["step"] for x in o if x["event"] == "saved"] == [4, 6, 8]'

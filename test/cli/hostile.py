@@ -404,6 +404,62 @@ def sizes():
         every("a TiB of nothing: " + name, PLACES[:1], write=("r", 20))
 
 
+def metrics():
+    """Lines of metrics that no writer wrote, and what is no file."""
+    good = {"what": "committed", "step": 3, "session": "ab" * 16, "at": "2026-01-31T12:00:00Z",
+            "code": 0, "ranks": 2, "of": 2, "lazy": True, "images": 1, "bytes": 9, "gates": 1,
+            "gates_waited": 0, **{t + "_ms": 1.5 for t in (
+                "begin", "image", "gates", "gate_max", "exchange", "wait", "commit", "copy",
+                "wall")}}
+    line = json.dumps(good).encode()
+    odd = [b'"\x1b[2J"', b'"\\u001b[2J"', b'"\\u202e"', b"-1", b"1e999", b"1e300", b"9" * 40,
+           b"9223372036854775807", b"-9223372036854775808", b"null", b"[1]", b'"' + b"x" * 4000]
+    lines = [line.replace(json.dumps({k: v}).encode()[1:-1],
+                          b'"%s": %s' % (k.encode(), o), 1) for k, v in good.items() for o in odd]
+    found = {k + "_" + u: 1.5 for k in ("with", "without", "slower", "low", "high")
+             for u in ("ms", "pct")}
+    both = json.dumps({"what": "ab", "with": 3, "without": 4, "aside": 5, "whole": found,
+                       "compute": found}).encode()
+    lines += [both.replace(v, o) for v in (b"3", b"5", b"1.5", b"{", json.dumps(found).encode())
+              for o in odd]
+    many = line + b"\n"
+    texts = {"each member is odd": (b"\n".join(lines) + b"\n", 1), "one line": (b"x", 3 << 20),
+             "brackets": (b"[", 1 << 20), "NULs": (b"\0", 1 << 20), "empty": (b"", 1),
+             "ends of lines": (b"\n", 1 << 20), "twice in a line":
+             (line[:-1] + b', "step": 4}\n', 1), "no text": (bytes(range(256)), 4096),
+             "as many as there is room for": (many, (2 << 20) // len(many))}
+    name, wrong, n = "r/.sheaf/metrics.jsonl", [], 0
+
+    def look(claim, small=True):
+        codes = set()
+        for args in (["stats", "r"], ["stats", "r", "--json"], ["stats", "r", "--last", "1"]):
+            if not small and "--json" in args:
+                continue        # what we took to read it would count as the command's memory
+            rc, out, err, why = run(args)
+            codes.add(rc)
+            if why:
+                wrong.append("%s: %s: %s\n%s\n%s" % (claim, args, why, out[:200], err[:300]))
+        return len(codes) == 1 and codes <= {0, 2}
+
+    for claim, (text, times) in texts.items():
+        fresh()
+        put(name, text * times)
+        n += look(claim, text is not many)
+    for make in (os.mkfifo, os.mkdir, lambda to: os.symlink(path("decoy", "file"), to)):
+        fresh()
+        make(gone(name))
+        n += look(make)
+        shutil.rmtree(path("r/.sheaf"))
+        make(path("r/.sheaf"))
+        n += look(make)
+    fresh()
+    put(name, b"x")
+    os.truncate(path(name), 1 << 40)
+    n += look("a TiB of nothing")
+    result(not wrong and n == len(texts) + 7,
+           "metrics of nobody's: %d kinds of them" % n, "\n".join(wrong))
+
+
 def changing():
     """Files that shrink, grow, go and come while they are read."""
     fresh()
@@ -553,7 +609,8 @@ def opens():
     wrong, n = set(), 0
     fresh()
     for args in (["ls", "r"], ["show", "r@20"], ["verify", "r@20"], ["cat", "r@20", TENSOR],
-                 ["diff", "r@20", "r@10"], ["ls", path("r"), "--json"], *writers("r", 10)):
+                 ["diff", "r@20", "r@10"], ["ls", path("r"), "--json"], ["stats", "r"],
+                 *writers("r", 10)):
         subprocess.run(strace + [SHEAF] + args, stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         with open(path("trace"), encoding="utf-8", errors="replace") as f:
@@ -581,7 +638,7 @@ try:
     assert run(["verify", "good"])[0] == 0, run(["verify", "good"])
     os.makedirs(path("good/.sheaf/tries"), exist_ok=True)
     decoy_was = tree(DECOY)
-    parts = (links, others, foreign, names, sizes, changing, many, rights, modes, opens)
+    parts = (links, others, foreign, names, sizes, metrics, changing, many, rights, modes, opens)
     wanted = [a for a in sys.argv[3:] if a != "--long"]
     for part in parts:
         if wanted and part.__name__ not in wanted:

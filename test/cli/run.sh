@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Drives the real sheaf and sheaf-bench. Prints TAP.
 #
-# usage: run.sh BUILD-DIR PYTHON [usage|verbs|copy|damage|foreign|bench|device|hosts]...
+# usage: run.sh BUILD-DIR PYTHON [usage|verbs|copy|damage|foreign|bench|agent|stall|device|hosts]...
 #
 # Each part is a file beside this one. A test is a claim, a command, and what must be true after it:
 #   t 0 'ls lists three steps' "$SHEAF" ls "$T/run"     exit status; then, on its output,
@@ -88,6 +88,10 @@ mpi() {                 # RANKS ARGS...: sheaf-bench on so many ranks
 	fi
 }
 
+mpi_bg() {              # the same, and go on; wait for it
+	mpi "$@" >"$T/bg" 2>&1 </dev/null &
+}
+
 have_bench() {
 	[ -x "$BENCH" ] && command -v mpirun >/dev/null
 }
@@ -112,7 +116,7 @@ cat >state.json <<'STATE'
 STATE
 
 # Each part has a folder of its own, and runs there.
-for name in ${*:-usage foreign verbs copy damage bench device}; do
+for name in ${*:-usage foreign verbs copy damage bench stall device}; do
 	T=$W/$name
 	mkdir "$T" && cp state.json "$T" && cd "$T" || exit 1
 	# shellcheck source=/dev/null

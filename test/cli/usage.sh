@@ -82,6 +82,13 @@ wrong "$SHEAF" rewind empty-run@latest
 wrong "$SHEAF" copy empty-run
 wrong "$SHEAF" copy empty-run@3 elsewhere
 wrong "$SHEAF" copy nowhere elsewhere
+wrong "$SHEAF" stats
+wrong "$SHEAF" stats nowhere
+wrong "$SHEAF" stats empty-run
+wrong "$SHEAF" stats empty-run@3
+wrong "$SHEAF" stats plain.txt
+wrong "$SHEAF" stats empty-run --last 0
+wrong "$SHEAF" stats empty-run --last many
 wrong "$SHEAF" recover nowhere
 wrong "$SHEAF" recover empty-run@3
 wrong "$SHEAF" recover empty-run --salvage -1
@@ -107,7 +114,7 @@ has 'and does not reach the terminal raw' err 'a\x1b[31mb\u0085'
 
 t 0 'help lists the verbs' "$SHEAF" help
 has 'each of them' out 'rewind'
-for verb in ls show verify diff cat plan prune mark rewind copy recover; do
+for verb in ls show verify diff cat plan prune mark rewind copy recover stats; do
 	t 0 "help $verb is a page" "$SHEAF" help $verb
 	has "$verb says how it exits" out 'exit status'
 	cp out page
@@ -150,7 +157,7 @@ if have_bench; then
 	wrong "$BENCH" save $S --io uring
 	wrong "$BENCH" save $S --io fast
 	wrong "$BENCH" save $S --isa avx512
-	wrong "$BENCH" save $S --agent auto
+	wrong "$BENCH" save $S --memory-every 1
 	wrong "$BENCH" save $S --seed -1
 	wrong "$BENCH" save $S --seed 18446744073709551616
 	wrong "$BENCH" save $S --json=1

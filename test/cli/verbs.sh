@@ -51,6 +51,79 @@ t 2 'a step that is not there' "$SHEAF" show run@11
 t 2 'a file of the step is one safetensors file, without sums' "$SHEAF" verify \
 	run/checkpoint-10/model-00001-of-00001.safetensors
 
+t 2 'a run whose job asked for none has no metrics' "$SHEAF" stats run
+has 'and the hint says how' err 'SHEAF_METRICS'
+t 0 'a run with metrics' mpi 2 save --run told --step 1 --steps 6 --state state.json \
+	--mesh dp=2 --async --lazy --metrics
+t 0 'stats --json' "$SHEAF" stats told --json
+json 'is a line a save and one of sums' '[x["what"] for x in o] == ["committed"] * 6 + ["sums"] \
+	and [x["step"] for x in o[:-1]] == [1, 2, 3, 4, 5, 6] and all(keys(x, "session at code \
+	ranks of lazy images bytes gates gates_waited begin_ms image_ms gates_ms gate_max_ms \
+	exchange_ms wait_ms commit_ms copy_ms wall_ms blocked_ms gb_s") for x in o[:-1])'
+json 'of the slowest of all ranks' 'len(o) == 7 and all(x["ranks"] == x["of"] == 2 and \
+	x["lazy"] and x["disk"] and x["gates"] > 10 and 0 < x["begin_ms"] < x["wall_ms"] and \
+	x["copy_ms"] <= x["wall_ms"] and x["gate_max_ms"] <= x["gates_ms"] and \
+	x["bytes"] > 1e6 for x in o[:-1])'
+json 'that add up' 'o[-1]["saves"] == o[-1]["committed"] == 6 and o[-1]["bad_lines"] == 0 and \
+	o[-1]["bytes"] == sum(x["bytes"] for x in o[:-1]) and all(abs(o[-1][t]["sum"] - \
+	sum(x[t] for x in o[:-1])) < 1e-3 and \
+	o[-1][t]["median"] == sorted(x[t] for x in o[:-1])[2] and \
+	o[-1][t]["p99"] == o[-1][t]["most"] == max(x[t] for x in o[:-1]) \
+	for t in ("begin_ms", "gates_ms", "commit_ms", "blocked_ms", "wall_ms"))'
+t 0 'stats of the newest two' "$SHEAF" stats told --json --last 2
+json 'are sums of two' '[x.get("step") for x in o] == [5, 6, None] and o[-1]["saves"] == 2'
+t 0 'stats is a table' "$SHEAF" stats told
+has 'with a head' out 'BLOCKED'
+has 'and with sums' out '6 saves: 6 committed, 0 dropped, 0 left out, 0 failed'
+t 0 'a run that compares steps' mpi 2 save --run halves --step 1 --steps 80 --state state.json \
+	--mesh dp=2 --async --lazy --metrics --ab
+has 'says what it found' err 'at 95 %'
+t 0 'stats knows' "$SHEAF" stats halves --json
+json 'which steps were left out' 'o[-1]["committed"] + o[-1]["left_out"] + o[-1]["dropped"] == 80 \
+	and o[-1]["left_out"] == len(only("what", "left-out")) > 5 and o[-1]["failed"] == 0 and \
+	all(x["code"] == -7 for x in only("what", "left-out"))'
+json 'and the difference' 'o[-2]["what"] == "ab" and o[-2]["with"] + o[-2]["without"] + \
+	o[-2]["aside"] == 79 and all(o[-2][k]["low_ms"] <= o[-2][k]["slower_ms"] <= \
+	o[-2][k]["high_ms"] and o[-2][k]["without_ms"] > 0 for k in ("whole", "compute"))'
+t 0 'and the table' "$SHEAF" stats halves
+has 'says it in words' out 'slower by'
+wrong "$BENCH" save --run x --step 1 --state state.json --ab
+mv told/.sheaf/metrics.jsonl told/.sheaf/metrics.1.jsonl
+for i in 1 2 3 4 5; do
+	sed 's/"step":/&1/' told/.sheaf/metrics.1.jsonl
+done >told/.sheaf/metrics.jsonl
+t 0 'the older lines come first' "$SHEAF" stats told --json
+json 'and none is left out' '[x["step"] for x in o[:6]] == [1, 2, 3, 4, 5, 6] and len(o) == 37'
+t 0 'the table has the newest 20' "$SHEAF" stats told
+[ "$(grep -c ' committed  ' out)" = 20 ]
+result $? 'and no more'
+# Half a line of a crash, lines of somebody else.
+{
+	head -c 100 told/.sheaf/metrics.1.jsonl
+	printf '\n\n[]\n{}\n{"what":"committed"}\n\033[2J\n{"what":"\\u001b[2J","step":1}\n\0\n'
+	sed -n '1s/"at":"[^"]*"/"at":"\\u001b[2J"/p' told/.sheaf/metrics.1.jsonl
+	sed -n '1s/"begin_ms":[0-9.]*/"begin_ms":-1/p;1s/"begin_ms":[0-9.]*/"begin_ms":1e999/p' \
+		told/.sheaf/metrics.1.jsonl
+	sed -n '1s/"bytes":[0-9]*/"bytes":"1"/p' told/.sheaf/metrics.1.jsonl
+} >told/.sheaf/metrics.jsonl
+t 0 'a torn line is passed over' "$SHEAF" stats told --json
+json 'and counted' 'len(o) == 8 and o[-1]["bad_lines"] == 10 and o[6]["at"] is None'
+t 0 'and nothing of it reaches a terminal' "$SHEAF" stats told
+has 'but a count' err '10 lines are not metrics'
+! grep -q "$(printf '\033')" out err
+result $? 'as it stands'
+t 0 'other verbs do not mind' "$SHEAF" ls told --json
+json 'the file' 'len(o) == 6'
+t 0 'nor does recover' "$SHEAF" recover told --json
+json 'list it' 'not any("metrics" in (x["path"] or "") for x in o)'
+t 0 'nor a job that goes on' mpi 2 save --run told --step 7 --state state.json --mesh dp=2 \
+	--metrics
+t 0 'and adds to it' "$SHEAF" stats told --json --last 1
+json 'behind what is there' 'o[0]["step"] == 7 and not o[0]["lazy"] and o[0]["gates"] == 0'
+t 0 'a step of it is good' "$SHEAF" verify told@7
+ln -sf ../../plain.txt told/.sheaf/metrics.jsonl
+wrong "$SHEAF" stats told
+
 t 0 'verify is content' "$SHEAF" verify run
 silent 'and silent'
 t 0 'on a terminal it says so' tty "$SHEAF" verify run@30
