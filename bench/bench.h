@@ -7,19 +7,21 @@
 #include <mpi.h>
 #include "workload.h"
 
-enum bench_verb { BENCH_SAVE = 1, BENCH_LOAD = 2, BENCH_RESHARD = 4 };
+enum bench_verb { BENCH_SAVE = 1, BENCH_LOAD = 2, BENCH_RESHARD = 4, BENCH_STALL = 8 };
 
 struct bench_opts {
 	enum bench_verb verb;
 	const char *verb_name;
 	const char *run, *state, *like, *preset, *mesh, *expert_mesh, *to, *families, *events;
-	const char *io, *isa, *step_text, *gb_text, *ema_text;
+	const char *io, *isa, *step_text, *gb_text, *ema_text, *modes, *agent, *signal_dir;
 	double gb, ema;                 /* ema < 0: no averages */
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
-	int64_t timeout_ms, keep_last, rounds, images, copy_threads;
+	int64_t timeout_ms, keep_last, rounds, images, copy_threads, deadline_ms;
+	int64_t step_ms, warmup, compute_threads, memory_every;
 	uint64_t seed;
-	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy;
+	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy, no_agent;
+	bool metrics, ab;
 };
 /* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);
@@ -38,6 +40,8 @@ int bench_barrier(const struct bench_comm *c, struct sheaf_error *err);
 /* In place; op MPI_SUM, MPI_MAX or MPI_MIN. */
 int bench_reduce(const struct bench_comm *c, uint64_t *x, int n, MPI_Op op,
                  struct sheaf_error *err);
+/* Adds up over the ranks, in place, waiting busily. */
+int bench_sum(const struct bench_comm *c, float *x, size_t n, struct sheaf_error *err);
 
 /* Events: one JSON object a line, one write(2). */
 struct bench_events {
@@ -78,12 +82,27 @@ void bench_meter_stop(struct bench_meter *m);
 /* All ranks: times and bytes are added, of memory the largest is taken. */
 int bench_meter_share(const struct bench_comm *c, struct bench_meter *m, struct sheaf_error *err);
 json_t *bench_meter_json(const struct bench_meter *m, int64_t round);
+#define BENCH_LINE 48
 /* With --on-line: event `ready`, then 1 when rank 0 has read a line, 0 at the end of its input,
- * or ELOST. Waits without a deadline. Without --on-line 1. */
-int bench_on_line(const struct bench *b, struct sheaf_error *err);
+ * or ELOST. Waits without a deadline. Without --on-line 1. line: how the line begins, on all
+ * ranks; "" without one. */
+int bench_on_line(const struct bench *b, char line[BENCH_LINE], struct sheaf_error *err);
 
+/* How the command line says that a run is to be opened. */
+struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags);
+/* Waits as long as anybody writes. */
+int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err);
 /* 0, or the code that all ranks return; events and sentences are out. */
 int bench_run(struct bench *b);
+int bench_stall(struct bench *b);
+/* The modes of a list with commas (NULL: all that can be), a bit each. */
+int bench_stall_modes(const char *list, bool has_agent, unsigned *mask, struct sheaf_error *err);
+/* An agent of our own on each node for run, which is made; *pid: what this rank has started, or 0.
+ * All ranks. */
+int bench_agent_start(const struct bench_comm *c, const char *run, int *pid,
+                      struct sheaf_error *err);
+void bench_agent_end(int *pid);
+int bench_agent_serve(const char *run);         /* what is started: the exit status */
 /* The sentence of a failure, to stderr and as an event; returns code. */
 int bench_error(const struct bench *b, int64_t step, int code, const struct sheaf_error *err);
 #endif

@@ -2,6 +2,8 @@
 /* Agreement between ranks outside the library, each with a deadline. */
 #include "bench.h"
 
+#include <limits.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
@@ -44,6 +46,28 @@ int bench_reduce(const struct bench_comm *c, uint64_t *x, int n, MPI_Op op, stru
 	int started = MPI_Iallreduce(MPI_IN_PLACE, x, n, MPI_UINT64_T, op, c->comm, &req);
 
 	return await(c, &req, started, err);
+}
+
+/* Busy, as MPI waits in a trainer: a sleep here would be part of every step. Others who want the
+ * core get it. */
+int bench_sum(const struct bench_comm *c, float *x, size_t n, struct sheaf_error *err)
+{
+	int64_t end = now_ns() + (int64_t)c->timeout_ms * 1000000;
+	MPI_Request req;
+	int done = 0;
+
+	if (n > INT_MAX)
+		return wl_fail(err, SHEAF_EINVAL, "%zu gradients are more than MPI counts", n);
+	if (MPI_Iallreduce(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, c->comm, &req) !=
+	    MPI_SUCCESS)
+		return wl_fail(err, SHEAF_ELOST, "MPI lost a rank");
+	while (MPI_Test(&req, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
+		if (now_ns() > end)
+			return wl_fail(err, SHEAF_ELOST, "a rank did not answer within %d ms, and "
+				       "none of the others can tell which", c->timeout_ms);
+		sched_yield();
+	}
+	return done ? 0 : wl_fail(err, SHEAF_ELOST, "MPI lost a rank");
 }
 
 int bench_barrier(const struct bench_comm *c, struct sheaf_error *err)

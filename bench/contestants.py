@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import threading
 
-from harness import now
+from harness import ROOT, now
 
+PEER = os.path.join(ROOT, "bench", "peer")
 MPIRUN = ["--allow-run-as-root", "--oversubscribe", "-n"]
 FIO_LIMIT = ["ioengine=io_uring", "iodepth=8", "thread"]
 FIO_REQUEST = 8 << 20

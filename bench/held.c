@@ -340,8 +340,7 @@ static bool runs_next(struct runs *r, int64_t most, int64_t *local, int64_t *glo
 	return true;
 }
 
-/* Where item `local` of the box lies. */
-static char *item_at(const struct wl_piece *p, int64_t local)
+char *wl_piece_at(const struct wl_piece *p, int64_t local)
 {
 	int64_t i = local;
 
@@ -386,7 +385,7 @@ int wl_held_fill(struct wl_held *h, const struct wl_model *m, const struct wl_so
 		hash = hash_of(t, t->dtype, t->family, src);
 		runs_init(&r, p);
 		while (runs_next(&r, INT64_MAX, &local, &global, &n))
-			wl_fill(item_at(p, local), t->dtype, hash, unit_of(t->dtype, global),
+			wl_fill(wl_piece_at(p, local), t->dtype, hash, unit_of(t->dtype, global),
 				unit_of(t->dtype, n));
 	}
 	return 0;
@@ -484,7 +483,7 @@ static int check_made(const struct want *w, uint64_t *items, struct sheaf_error 
 				       "%.200s: converted from %s to %s, which cannot be checked",
 				       w->t->name, sheaf_dtype_name(w->dtype),
 				       sheaf_dtype_name(w->t->dtype));
-		rc = compare(w, global, n, item_at(w->p, local), (const char *)out, err);
+		rc = compare(w, global, n, wl_piece_at(w->p, local), (const char *)out, err);
 		*items += (uint64_t)n;
 	}
 	return rc;
@@ -509,7 +508,7 @@ static int check_stored(const struct want *w, uint64_t *items, struct sheaf_erro
 		s.data = window;
 		rc = sheaf_step_read(w->src->like, &s, err);
 		if (rc == 0)
-			rc = compare(w, at, n, item_at(w->p, at), window, err);
+			rc = compare(w, at, n, wl_piece_at(w->p, at), window, err);
 		*items += (uint64_t)n;
 		at += n;
 	}

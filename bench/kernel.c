@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "average.h"
 #include "crc64.h"
 #include "dtype.h"
 #include "sheaf.h"
@@ -24,17 +25,19 @@
 struct work {
 	const uint8_t *from;
 	uint8_t *to;
+	float *averages;                /* of what is in `from`, as fp32 */
 	size_t run, pitch;              /* bytes of a run, from one to the next in `from` */
 	size_t runs;
 	int times;                      /* over all of them */
 };
 
 struct job {
-	char name[40];
+	char name[64];
 	void (*go)(const struct job *j, const struct work *w);
 	const struct shf_crc64_path *path;
 	bool past_cache;
 	int dst, src;                   /* dtypes */
+	size_t piece;                   /* bytes that are averaged, then copied */
 	double *seconds;                /* owned, a round each */
 };
 
@@ -96,6 +99,52 @@ static void go_convert(const struct job *j, const struct work *w)
 			abort();
 }
 
+static void go_average(const struct job *j, const struct work *w)
+{
+	size_t n = w->run * w->runs;
+
+	(void)j;
+	shf_average(w->averages, w->from, SHEAF_F32, n / sizeof(float), 0.999);
+}
+
+typedef float four __attribute__((vector_size(16)));
+
+/* The least that reads two streams and writes one of them; n: of whole lines. */
+static void triad(float *e, const float *w, size_t n)
+{
+	const four c = { 0.999f, 0.999f, 0.999f, 0.999f }, d = { 0.001f, 0.001f, 0.001f, 0.001f };
+	const four *from = (const four *)(const void *)w;
+	four *to = (four *)(void *)e;
+
+	for (size_t i = 0; i < n / 4; i += 4) {
+		to[i] = c * to[i] + d * from[i];
+		to[i + 1] = c * to[i + 1] + d * from[i + 1];
+		to[i + 2] = c * to[i + 2] + d * from[i + 2];
+		to[i + 3] = c * to[i + 3] + d * from[i + 3];
+	}
+}
+
+static void go_triad(const struct job *j, const struct work *w)
+{
+	(void)j;
+	triad(w->averages, (const float *)(const void *)w->from,
+	      w->run * w->runs / sizeof(float));
+}
+
+
+/* As a save does it. */
+static void go_fused(const struct job *j, const struct work *w)
+{
+	uint64_t crc = 0;
+
+	for (size_t at = 0; at < w->run * w->runs; at += j->piece) {
+		shf_average(w->averages + at / sizeof(float), w->from + at, SHEAF_F32,
+		            j->piece / sizeof(float), 0.999);
+		crc = shf_crc64_copy(crc, w->to + at, w->from + at, j->piece, j->past_cache);
+	}
+	sink = crc;
+}
+
 static struct job *job(struct group *g, const char *name, const char *what,
                        void (*go)(const struct job *j, const struct work *w))
 {
@@ -132,6 +181,33 @@ static void sums(struct group *g, bool rows)
 		j->path = path;
 		j->past_cache = true;
 		job(g, name, " sum alone", go_raw)->path = path;
+	}
+}
+
+static void averages(struct group *g)
+{
+	static const size_t pieces[] = { 64 << 10, 128 << 10, 512 << 10, 2 << 20, FAR };
+	const struct shf_crc64_path *path = NULL;
+	const char *name;
+	struct job *j;
+	bool here;
+
+	job(g, "memcpy", "", go_memcpy);
+	job(g, "memcpy again", "", go_memcpy);
+	for (int i = 0; shf_crc64_path(i, &name, &here); i++)
+		path = here ? shf_crc64_path(i, &name, &here) : path;
+	job(g, "copy+sum", "", go_copy)->path = path;
+	j = job(g, "copy+sum", ", past caches", go_copy);
+	j->path = path;
+	j->past_cache = true;
+	job(g, "average", " alone", go_average);
+	job(g, "triad", " alone", go_triad);
+	for (size_t i = 0; i < 2 * sizeof(pieces) / sizeof(pieces[0]); i++) {
+		j = job(g, "", "", go_fused);
+		j->piece = pieces[i / 2];
+		j->past_cache = i % 2;
+		snprintf(j->name, sizeof(j->name), "average, copy+sum by %zu KiB%s",
+		         j->piece >> 10, i % 2 ? ", past" : "");
 	}
 }
 
@@ -252,6 +328,16 @@ static void *buffer(size_t n, unsigned seed)
 	return p;
 }
 
+/* As weights are: no denormals, over which a core stumbles. */
+static float *floats(size_t n, unsigned seed)
+{
+	float *p = (float *)(void *)buffer(n * sizeof(*p), seed);
+
+	for (size_t i = 0; i < n; i++)
+		p[i] = (float)(i * 2654435761u >> 13 ^ seed) * 0x1p-32f + 0.01f;
+	return p;
+}
+
 static struct group *group(struct group *g, struct work work, size_t bytes)
 {
 	work.runs = bytes / work.pitch;
@@ -261,11 +347,12 @@ static struct group *group(struct group *g, struct work work, size_t bytes)
 	return g;
 }
 
-static int groups(struct group *g, const uint8_t *from, uint8_t *to)
+static int groups(struct group *g, const uint8_t *from, uint8_t *to, const float *weights,
+                  float *averages_of)
 {
 	static const size_t rows[] = { 256, 512, 1024, 4096 };
 	struct group *first = g;
-	struct work w = { .from = from, .to = to };
+	struct work w = { .from = from, .to = to, .averages = averages_of };
 
 	for (int i = 0; i < 4; i++, g++) {
 		w.run = w.pitch = i % 2 ? 256 : i / 2 ? NEAR : CALL;
@@ -288,13 +375,20 @@ static int groups(struct group *g, const uint8_t *from, uint8_t *to)
 		         i ? "in cache" : "beyond caches");
 		conversions(g);
 	}
+	w.run = w.pitch = CALL;
+	w.from = (const uint8_t *)weights;
+	group(g, w, FAR);
+	g->work.times = 1;
+	g->bytes = (double)FAR;
+	snprintf(g->name, sizeof(g->name), "averages of fp32, beyond caches");
+	averages(g++);
 	return (int)(g - first);
 }
 
 static const char usage[] =
     "usage: sheaf-bench-kernel [--rounds N] [--only WORD] [--json]\n"
-    "Copies, sums and conversions on one core beside memcpy of the same bytes, in N rounds (15)\n"
-    "that run each once. --only: the groups whose name has WORD in it.\n";
+    "Copies, sums, averages and conversions on one core beside memcpy of the same bytes, in N\n"
+    "rounds (15) that run each once. --only: the groups whose name has WORD in it.\n";
 
 int main(int argc, char **argv)
 {
@@ -305,6 +399,7 @@ int main(int argc, char **argv)
 		                                 { NULL, 0, NULL, 0 } };
 	static struct group g[16];
 	const char *only = "";
+	float *weights, *averages_of;
 	uint8_t *from, *to;
 	json_t *all = NULL;
 	int rounds = 15, groups_n;
@@ -323,7 +418,9 @@ int main(int argc, char **argv)
 		return fputs(usage, stderr), 2;
 	from = buffer(FAR, 1);
 	to = buffer(FAR, 2);
-	groups_n = groups(g, from, to);
+	weights = floats(FAR / sizeof(float), 3);
+	averages_of = floats(FAR / sizeof(float), 4);
+	groups_n = groups(g, from, to, weights, averages_of);
 	for (int i = 0; i < groups_n; i++) {
 		if (!strstr(g[i].name, only))
 			continue;
@@ -337,5 +434,7 @@ int main(int argc, char **argv)
 	}
 	free(from);
 	free(to);
+	free(weights);
+	free(averages_of);
 	return fflush(stdout) || ferror(stdout);
 }

@@ -103,9 +103,10 @@ json_t *bench_meter_json(const struct bench_meter *m, int64_t round)
 
 /* --- the line --------------------------------------------------------------------------------- */
 
-/* One line of standard input, whatever is in it; false at its end. */
-static bool read_line(void)
+/* One line of standard input, and how it begins; false at its end. */
+static bool read_line(char line[BENCH_LINE])
 {
+	size_t at = 0;
 	char c;
 	ssize_t n;
 
@@ -117,25 +118,29 @@ static bool read_line(void)
 			return false;
 		if (c == '\n')
 			return true;
+		if (at + 1 < BENCH_LINE)
+			line[at++] = c;
 	}
 }
 
-int bench_on_line(const struct bench *b, struct sheaf_error *err)
+int bench_on_line(const struct bench *b, char line[BENCH_LINE], struct sheaf_error *err)
 {
 	/* Others may measure while we wait: a rank that waits for rank 0 looks ten times a second,
 	 * and for as long as it takes. */
 	struct timespec pause = { .tv_nsec = 100000000 };
-	uint64_t go = 0;
+	struct { uint64_t go; char line[BENCH_LINE]; } told;
 	MPI_Request req;
 	int done = 0, bad;
 
+	memset(&told, 0, sizeof(told));
+	memset(line, 0, BENCH_LINE);
 	if (!b->o->on_line)
 		return 1;
 	if (b->comm.rank == 0) {
 		bench_event(&b->events, json_pack("{s:s}", "event", "ready"));
-		go = read_line();
+		told.go = read_line(told.line);
 	}
-	bad = MPI_Ibcast(&go, 1, MPI_UINT64_T, 0, b->comm.comm, &req);
+	bad = MPI_Ibcast(&told, (int)sizeof(told), MPI_BYTE, 0, b->comm.comm, &req);
 	while (bad == MPI_SUCCESS && !done) {
 		bad = MPI_Test(&req, &done, MPI_STATUS_IGNORE);
 		if (bad == MPI_SUCCESS && !done)
@@ -143,5 +148,6 @@ int bench_on_line(const struct bench *b, struct sheaf_error *err)
 	}
 	if (bad != MPI_SUCCESS)
 		return wl_fail(err, SHEAF_ELOST, "MPI lost a rank");
-	return (int)go;
+	memcpy(line, told.line, BENCH_LINE);
+	return (int)told.go;
 }

@@ -9,9 +9,11 @@
 
 const char bench_usage[] =
 	"usage: sheaf-bench save|load|reshard --run DIR --step S [options]\n"
+	"       sheaf-bench stall --run DIR [--gb 1] [--every K] [--step-ms 1500] [options]\n"
 	"\n"
 	"Fill, save, load and check training state whose every item is a function of\n"
-	"(seed, step, family, name, index). Run it under mpirun, one process a rank.\n"
+	"(seed, step, family, name, index); or step as a trainer does and measure what saving\n"
+	"costs a step. Run it under mpirun, one process a rank.\n"
 	"\n"
 	"  --run DIR              the run\n"
 	"  --step S               the step; `load` takes `latest`\n"
@@ -19,7 +21,7 @@ const char bench_usage[] =
 	"what the state is, one of\n"
 	"  --state FILE           a description: {\"tensors\": [...], \"adam\": bool}\n"
 	"  --like PATH            family model of a checkpoint, with its values\n"
-	"  --preset NAME          qwen2-0.5b, qwen2-7b, llama-7b, moe-small\n"
+	"  --preset NAME          qwen2-0.5b, qwen2-mini, qwen2-7b, llama-7b, moe-small\n"
 	"  --gb X                 as many layers of a preset as make X * 1e9 bytes in all\n"
 	"  --adam                 also master weights and two moments\n"
 	"  --families A,B         only these families\n"
@@ -43,7 +45,25 @@ const char bench_usage[] =
 	"  --async                save: a step is committed when the next ones have begun\n"
 	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
 	"  --images N, --copy-threads N   of --async (2), of --lazy (1)\n"
+	"  --agent auto|PATH|none the memory tier: what `sheaf agent` keeps (none)\n"
+	"  --memory-every M       save, with an agent: steps S, S+M, ... those between the ones\n"
+	"                         of --every to memory alone\n"
+	"  --deadline-ms N        save: so much time for what flies after the last begin, then it\n"
+	"                         is given up\n"
+	"  --signal-dir DIR       save: done files there\n"
 	"  --ema C                save: with moving averages of the masters, coefficient C\n"
+	"  --metrics              save: lines for `sheaf stats`\n"
+	"  --ab                   with --lazy: some steps are not saved, to compare them\n"
+	"of stall, which has --adam, and without a state a preset of --gb (1)\n"
+	"  --step-ms N            how long a step without saves should last (1500)\n"
+	"  --every K              save at each K-th step (5)\n"
+	"  --memory-every M       save to memory at each M-th (1)\n"
+	"  --agent auto|PATH|none the socket of `sheaf agent`; none: no such modes (its own)\n"
+	"  --modes A,B            of none, none2, lazy-memory, lazy-disk, copy-memory, copy-disk\n"
+	"  --steps N, --warmup N  counted steps of a block (10), steps before them (3)\n"
+	"  --rounds N             blocks of each mode (3); --on-line: a line is MODE [K]\n"
+	"  --compute-threads N    of a rank, for its products (1)\n"
+	"all\n"
 	"  --json                 events on stdout;  --events FILE  append them there\n"
 	"\n"
 	"Exit 0; 1 values are wrong, or ECORRUPT, EDIVERGED, ELAYOUT, EFORMAT; 2 all else.\n";
@@ -58,7 +78,8 @@ static const struct opt {
 	unsigned verbs;
 } table[] = {
 #define AT(member) offsetof(struct bench_opts, member)
-#define ALL (BENCH_SAVE | BENCH_LOAD | BENCH_RESHARD)
+#define VALUES (BENCH_SAVE | BENCH_LOAD | BENCH_RESHARD)
+#define ALL (VALUES | BENCH_STALL)
 	{ "run", TEXT, AT(run), 0, 0, ALL },
 	{ "step", TEXT, AT(step_text), 0, 0, ALL },
 	{ "steps", INT, AT(steps), 1, 1000000000, ALL },
@@ -82,21 +103,32 @@ static const struct opt {
 	{ "io", TEXT, AT(io), 0, 0, ALL },
 	{ "isa", TEXT, AT(isa), 0, 0, ALL },
 	{ "timeout-ms", INT, AT(timeout_ms), 1, INT32_MAX, ALL },
-	{ "keep-last", INT, AT(keep_last), 1, INT32_MAX, ALL },
-	{ "rounds", INT, AT(rounds), 1, 1000000000, BENCH_SAVE | BENCH_LOAD },
-	{ "on-line", FLAG, AT(on_line), 0, 0, BENCH_SAVE | BENCH_LOAD },
+	{ "keep-last", INT, AT(keep_last), 1, INT32_MAX, VALUES },
+	{ "rounds", INT, AT(rounds), 1, 1000000000, BENCH_SAVE | BENCH_LOAD | BENCH_STALL },
+	{ "on-line", FLAG, AT(on_line), 0, 0, BENCH_SAVE | BENCH_LOAD | BENCH_STALL },
 	{ "async", FLAG, AT(async), 0, 0, BENCH_SAVE },
 	{ "lazy", FLAG, AT(lazy), 0, 0, BENCH_SAVE },
-	{ "images", INT, AT(images), 1, 8, BENCH_SAVE },
-	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE },
+	{ "images", INT, AT(images), 1, 8, BENCH_SAVE | BENCH_STALL },
+	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE | BENCH_STALL },
+	{ "step-ms", INT, AT(step_ms), 1, 3600000, BENCH_STALL },
+	{ "warmup", INT, AT(warmup), 0, 1000000, BENCH_STALL },
+	{ "agent", TEXT, AT(agent), 0, 0, ALL },
+	{ "memory-every", INT, AT(memory_every), 1, 1000000000, BENCH_SAVE | BENCH_STALL },
+	{ "modes", TEXT, AT(modes), 0, 0, BENCH_STALL },
+	{ "compute-threads", INT, AT(compute_threads), 1, 1024, BENCH_STALL },
 	{ "ema", TEXT, AT(ema_text), 0, 0, BENCH_SAVE },
+	{ "ab", FLAG, AT(ab), 0, 0, BENCH_SAVE },
+	{ "metrics", FLAG, AT(metrics), 0, 0, BENCH_SAVE },
+	{ "deadline-ms", INT, AT(deadline_ms), 1, INT32_MAX, BENCH_SAVE },
+	{ "signal-dir", TEXT, AT(signal_dir), 0, 0, BENCH_SAVE },
 	{ "unverified", FLAG, AT(unverified), 0, 0, BENCH_LOAD },
-	{ "lenient", FLAG, AT(lenient), 0, 0, ALL },
-	{ "convert", FLAG, AT(convert), 0, 0, ALL },
+	{ "lenient", FLAG, AT(lenient), 0, 0, VALUES },
+	{ "convert", FLAG, AT(convert), 0, 0, VALUES },
 	{ "json", FLAG, AT(json), 0, 0, ALL },
 	{ "events", TEXT, AT(events), 0, 0, ALL },
 	{ "help", FLAG, AT(help), 0, 0, ALL },
 #undef AT
+#undef VALUES
 #undef ALL
 };
 
@@ -198,7 +230,7 @@ static bool is_one_of(const char *s, const char *const *of)
 }
 
 /* Ways that exist, and ways that are known but not built. */
-static int check_ways(const struct bench_opts *o, struct sheaf_error *err)
+static int check_ways(struct bench_opts *o, struct sheaf_error *err)
 {
 	static const char *const io[] = { "auto", "pwrite", "buffered", NULL };
 	static const char *const isa[] = { "auto", "scalar", NULL };
@@ -221,6 +253,8 @@ static int check_step(struct bench_opts *o, struct sheaf_error *err)
 {
 	uint64_t v;
 
+	if (o->verb == BENCH_STALL && !o->step_text)
+		o->step_text = "1";
 	if (!o->step_text)
 		return wl_fail(err, SHEAF_EINVAL, "%s: needs --step", o->verb_name);
 	if (strcmp(o->step_text, "latest") == 0) {
@@ -246,7 +280,10 @@ static int check_rounds(struct bench_opts *o, struct sheaf_error *err)
 {
 	if (!o->rounds && o->on_line)
 		return wl_fail(err, SHEAF_EINVAL, "--on-line: is for --rounds");
-	if (!o->rounds)
+	if (o->on_line && o->deadline_ms)
+		return wl_fail(err, SHEAF_EINVAL, "--deadline-ms: is after the last step, which "
+			       "--on-line does not know");
+	if (!o->rounds || o->verb == BENCH_STALL)
 		return 0;
 	if (o->steps > 1)
 		return wl_fail(err, SHEAF_EINVAL, "--rounds: has one step each, not --steps %lld",
@@ -258,13 +295,35 @@ static int check_rounds(struct bench_opts *o, struct sheaf_error *err)
 
 static int check_async(struct bench_opts *o, struct sheaf_error *err)
 {
+	if (o->verb == BENCH_STALL)
+		return 0;
 	if (!o->async && (o->lazy || o->images))
 		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --async",
 			       o->lazy ? "lazy" : "images");
-	if (!o->lazy && o->copy_threads)
-		return wl_fail(err, SHEAF_EINVAL, "--copy-threads: is for --lazy");
+	if (!o->lazy && (o->copy_threads || o->ab))
+		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --lazy",
+			       o->ab ? "ab" : "copy-threads");
 	if (o->async && !o->images)
 		o->images = 2;
+	return 0;
+}
+
+static int check_memory(struct bench_opts *o, struct sheaf_error *err)
+{
+	o->no_agent = o->agent && strcmp(o->agent, "none") == 0;
+	if (o->no_agent)
+		o->agent = NULL;
+	if (o->verb == BENCH_STALL)
+		return 0;
+	if (!o->memory_every)
+		return 0;
+	if (!o->agent)
+		return wl_fail(err, SHEAF_EINVAL, "--memory-every: needs an --agent");
+	if (o->rounds || o->every % o->memory_every)
+		return wl_fail(err, SHEAF_EINVAL, "--memory-every: %s",
+			       o->rounds ? "is not for --rounds" : "must divide --every");
+	if (o->images == 1)
+		return wl_fail(err, SHEAF_EINVAL, "--memory-every: needs two --images");
 	return 0;
 }
 
@@ -296,51 +355,96 @@ static int check_ema(struct bench_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+static int check_stall(struct bench_opts *o, struct sheaf_error *err)
+{
+	unsigned mask;
+	int64_t steps;
+
+	if (o->verb != BENCH_STALL)
+		return 0;
+	if (__builtin_mul_overflow(o->steps, o->rounds, &steps) || steps > 10000000)
+		return wl_fail(err, SHEAF_EINVAL, "stall: more than 10000000 steps of a mode");
+	return bench_stall_modes(o->modes, !o->no_agent, &mask, err);
+}
+
+/* What the verb measures where nobody says so. */
+static struct bench_opts defaults(enum bench_verb verb)
+{
+	struct bench_opts o = { .verb = verb, .steps = 1, .every = 1, .to_zero = -1,
+				.timeout_ms = 60000 };
+
+	if (verb != BENCH_STALL)
+		return o;
+	o.steps = 10;
+	o.every = 5;
+	o.memory_every = 1;
+	o.rounds = 3;
+	o.warmup = 3;
+	o.step_ms = 1500;
+	o.images = 2;
+	o.compute_threads = 1;
+	o.adam = true;
+	return o;
+}
+
+static int check_state(struct bench_opts *o, struct sheaf_error *err)
+{
+	int given = !!o->state + !!o->like + !!o->preset;
+
+	if (!o->run)
+		return wl_fail(err, SHEAF_EINVAL, "%s: needs --run", o->verb_name);
+	if (!given && o->verb == BENCH_STALL) {
+		o->preset = "qwen2-mini";
+		if (!o->gb_text)
+			o->gb_text = "1";
+		return 0;
+	}
+	if (given != 1)
+		return wl_fail(err, SHEAF_EINVAL, "%s: %s one of --state, --like, --preset",
+			       o->verb_name, given ? "give only" : "needs");
+	if (o->verb == BENCH_RESHARD && !o->to)
+		return wl_fail(err, SHEAF_EINVAL, "reshard: needs --to");
+	return 0;
+}
+
+static bool verb_of(const char *name, enum bench_verb *verb)
+{
+	static const struct { const char *name; enum bench_verb verb; } verbs[] = {
+		{ "save", BENCH_SAVE }, { "load", BENCH_LOAD }, { "reshard", BENCH_RESHARD },
+		{ "stall", BENCH_STALL },
+	};
+
+	for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+		if (strcmp(verbs[i].name, name) == 0) {
+			*verb = verbs[i].verb;
+			return true;
+		}
+	}
+	return false;
+}
+
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err)
 {
-	struct bench_opts made = { .steps = 1, .every = 1, .to_zero = -1, .timeout_ms = 60000 };
-	int rc;
+	static int (*const checks[])(struct bench_opts *o, struct sheaf_error *err) = {
+		check_state, check_step, check_rounds, check_async, check_memory, check_stall,
+		check_gb, check_ema, check_ways,
+	};
+	struct bench_opts made = { .help = true };
+	enum bench_verb verb;
+	int rc = 0;
 
 	if (argc < 2)
-		return wl_fail(err, SHEAF_EINVAL, "needs a verb: save, load or reshard");
-	made.verb_name = argv[1];
-	if (strcmp(argv[1], "save") == 0)
-		made.verb = BENCH_SAVE;
-	else if (strcmp(argv[1], "load") == 0)
-		made.verb = BENCH_LOAD;
-	else if (strcmp(argv[1], "reshard") == 0)
-		made.verb = BENCH_RESHARD;
-	else if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)
-		made.help = true;
-	else
+		return wl_fail(err, SHEAF_EINVAL, "needs a verb: save, load, reshard or stall");
+	if (verb_of(argv[1], &verb)) {
+		made = defaults(verb);
+		made.verb_name = argv[1];
+		rc = parse_all(&made, argc, argv, err);
+	} else if (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "help") != 0) {
 		return wl_fail(err, SHEAF_EINVAL, "unknown verb '%.60s', there are save, load, "
-			       "reshard", argv[1]);
-	rc = made.verb ? parse_all(&made, argc, argv, err) : 0;
-	if (rc == 0 && !made.help) {
-		if (!made.run)
-			rc = wl_fail(err, SHEAF_EINVAL, "%s: needs --run", made.verb_name);
-		else if (!!made.state + !!made.like + !!made.preset > 1)
-			rc = wl_fail(err, SHEAF_EINVAL,
-				     "%s: give only one of --state, --like, --preset",
-				     made.verb_name);
-		else if (!made.state && !made.like && !made.preset)
-			rc = wl_fail(err, SHEAF_EINVAL,
-				     "%s: needs one of --state, --like, --preset", made.verb_name);
-		else if (made.verb == BENCH_RESHARD && !made.to)
-			rc = wl_fail(err, SHEAF_EINVAL, "reshard: needs --to");
-		if (rc == 0)
-			rc = check_step(&made, err);
-		if (rc == 0)
-			rc = check_rounds(&made, err);
-		if (rc == 0)
-			rc = check_async(&made, err);
-		if (rc == 0)
-			rc = check_gb(&made, err);
-		if (rc == 0)
-			rc = check_ema(&made, err);
-		if (rc == 0)
-			rc = check_ways(&made, err);
+			       "reshard, stall", argv[1]);
 	}
+	for (size_t i = 0; rc == 0 && !made.help && i < sizeof(checks) / sizeof(checks[0]); i++)
+		rc = checks[i](&made, err);
 	if (made.to_zero < 0)
 		made.to_zero = made.zero;
 	if (rc == 0)

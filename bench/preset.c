@@ -158,6 +158,8 @@ static const struct {
 } presets[] = {
 	{ "qwen2-0.5b", { .vocab = 151936, .hidden = 896, .layers = 24, .heads = 14, .kv_heads = 2,
 			  .head = 64, .inner = 4864, .tied = true, .qkv_bias = true } },
+	{ "qwen2-mini", { .vocab = 8192, .hidden = 512, .layers = 8, .heads = 8, .kv_heads = 2,
+			  .head = 64, .inner = 2816, .tied = true, .qkv_bias = true } },
 	{ "qwen2-7b", { .vocab = 152064, .hidden = 3584, .layers = 28, .heads = 28, .kv_heads = 4,
 			.head = 128, .inner = 18944, .qkv_bias = true } },
 	{ "llama-7b", { .vocab = 32000, .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32,
@@ -192,8 +194,8 @@ int wl_model_preset(struct wl_model *m, const char *name, double gb, bool adam,
 		i++;
 	if (i == n)
 		return wl_fail(err, SHEAF_EINVAL,
-			       "no preset '%.60s', there are qwen2-0.5b, qwen2-7b, llama-7b, "
-			       "moe-small", name);
+			       "no preset '%.60s', there are qwen2-0.5b, qwen2-mini, qwen2-7b, "
+			       "llama-7b, moe-small", name);
 	s = presets[i].s;
 	if (gb > 0) {
 		uint64_t one = bytes_of(s, 1, adam), layer = bytes_of(s, 2, adam) - one;

@@ -205,7 +205,7 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 		wl_fail(&err, rc, "no group over MPI: %s", sheaf_strerror(rc));
 		bench_error(&b, -1, rc, &err);
 	} else {
-		rc = bench_run(&b);
+		rc = o->verb == BENCH_STALL ? bench_stall(&b) : bench_run(&b);
 		untold = (uint64_t)failed;
 		if (rc != SHEAF_ELOST && bench_reduce(&b.comm, &untold, 1, MPI_MAX, &err) < 0)
 			rc = SHEAF_ELOST;
@@ -228,6 +228,8 @@ int main(int argc, char **argv)
 	bool lost = false;
 	int level, status;
 
+	if (argc == 3 && strcmp(argv[1], "agent") == 0)
+		return bench_agent_serve(argv[2]);
 	if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
 		fprintf(stderr, "sheaf-bench: MPI does not start\n");
 		return 2;

@@ -45,7 +45,8 @@ static void log_line(void *arg, int level, const char *line)
 {
 	const struct bench *b = arg;
 
-	if (level <= 1 && b->events.speaks)
+	if ((level <= 1 || (level == 2 && b->o->ab && strstr(line, "with a copy"))) &&
+	    b->events.speaks)
 		fprintf(stderr, "sheaf-bench: %s: ", b->o->verb_name);
 	else
 		return;
@@ -66,8 +67,7 @@ static const char *speed(char text[40], uint64_t bytes, double seconds)
 	return text;
 }
 
-static int run_open(const struct bench *b, uint32_t flags, struct sheaf_run **run,
-		    struct sheaf_error *err)
+struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags)
 {
 	const struct bench_opts *o = b->o;
 	struct sheaf_opts opts = {
@@ -80,13 +80,17 @@ static int run_open(const struct bench *b, uint32_t flags, struct sheaf_run **ru
 		.keep_last = (int32_t)o->keep_last,
 		.images_max = (int32_t)o->images,
 		.copy_threads = (int32_t)o->copy_threads,
+		.agent = o->agent,
+		.signal_dir = o->signal_dir,
 		.log = log_line,
 		.arg = (void *)(uintptr_t)b,
 	};
 
 	if (o->io && strcmp(o->io, "buffered") == 0)
 		opts.flags |= SHEAF_BUFFERED;
-	return sheaf_run_open(run, o->run, b->group, &opts, err);
+	opts.flags |= o->metrics ? SHEAF_METRICS : 0;
+	opts.flags |= o->ab ? SHEAF_AB : 0;
+	return opts;
 }
 
 /* --- save --------------------------------------------------------------------------------- */
@@ -125,7 +129,7 @@ static void attach(const struct bench *b, struct sheaf_save *save)
 }
 
 /* EAGAIN after the timeout means that some rank's disk is slow: wait on while anybody writes. */
-static int commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err)
+int bench_commit(const struct bench *b, struct sheaf_save *save, struct sheaf_error *err)
 {
 	uint64_t before = UINT64_MAX;
 
@@ -196,18 +200,18 @@ static int stalled(const struct bench *b, const struct sheaf_stat *stat, json_t 
 	return rc;
 }
 
-static int saved(const struct bench *b, int64_t step, int64_t round, struct measure *m,
-		 const struct sheaf_stat *stat, struct sheaf_error *err)
+static int saved(const struct bench *b, int64_t step, int64_t round, bool memory,
+		 struct measure *m, const struct sheaf_stat *stat, struct sheaf_error *err)
 {
 	struct sheaf_step_info info = { .size = sizeof(info) };
-	uint64_t sum[3] = { stat->held, stat->written, stat->sent };
+	uint64_t sum[4] = { stat->held, stat->written, stat->sent, stat->copied };
 	uint64_t blocked = stat->begin_ns + gates_ns(b, stat) + stat->exchange_ns + stat->wait_ns +
 			   stat->commit_ns;
 	struct sheaf_step *made = NULL;
 	json_t *event;
 	char path[4200], size[32], rate[40];
 	double seconds = 0;
-	int rc = bench_reduce(&b->comm, sum, 3, MPI_SUM, err);
+	int rc = bench_reduce(&b->comm, sum, 4, MPI_SUM, err);
 
 	if (rc == 0)
 		rc = bench_reduce(&b->comm, &blocked, 1, MPI_MAX, err);
@@ -215,7 +219,8 @@ static int saved(const struct bench *b, int64_t step, int64_t round, struct meas
 		rc = span_seconds(b, &m->span, &seconds, err);
 	if (rc < 0)
 		return rc;
-	if (b->comm.rank == 0) {
+	info.bytes = sum[3];
+	if (b->comm.rank == 0 && !memory) {
 		snprintf(path, sizeof(path), "%s/checkpoint-%lld", b->o->run, (long long)step);
 		rc = sheaf_step_open_path(&made, path, NULL, NULL, err);
 		if (rc == 0)
@@ -227,13 +232,19 @@ static int saved(const struct bench *b, int64_t step, int64_t round, struct meas
 			  (json_int_t)sum[0], "seconds", seconds, "blocked_ms",
 			  (double)blocked * 1e-6, "disk_bytes", (json_int_t)sum[1], "net_bytes",
 			  (json_int_t)sum[2], "files", (json_int_t)info.files);
+	if (b->o->agent)
+		json_object_set_new(event, "to", json_string(memory ? "memory" : "disk"));
 	if (rc == 0)
 		rc = measured(b, m, round, "begin_s", event, err);
 	if (rc == 0)
 		rc = stalled(b, stat, event, err);
 	if (rc == 0 && b->events.speaks) {
 		bench_event(&b->events, json_incref(event));
-		bench_say(&b->events, "step %lld saved: %s in %llu file%s, %.3f s%s",
+		if (memory)
+			bench_say(&b->events, "step %lld is in memory: %s, %.3f s",
+				  (long long)step, wl_size(size, info.bytes), seconds);
+		else
+			bench_say(&b->events, "step %lld saved: %s in %llu file%s, %.3f s%s",
 			  (long long)step, wl_size(size, info.bytes),
 			  (unsigned long long)info.files, info.files == 1 ? "" : "s", seconds,
 			  speed(rate, info.bytes, seconds));
@@ -249,6 +260,7 @@ struct flight {
 	struct flown {
 		struct sheaf_save *save;
 		int64_t step, round;
+		bool memory;            /* to memory alone */
 		struct measure m;
 	} a[FLIGHT];
 	int n;
@@ -271,11 +283,16 @@ static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int6
 		      struct flight *f, struct sheaf_error *err)
 {
 	struct wl_source src = { b->o->seed, step, b->like };
-	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_save_opts opts = { .size = sizeof(opts),
+					.flags = b->o->lazy ? SHEAF_LAZY : 0 };
 	struct flown *new = &f->a[f->n];
-	int rc = pass_gates(b, f, err);
+	int rc = 0;
 
-	*new = (struct flown){ .step = step, .round = round };
+	*new = (struct flown){ .step = step, .round = round,
+			       .memory = b->o->memory_every &&
+					 (step - b->o->step) % b->o->every };
+	opts.flags |= new->memory ? SHEAF_NO_DISK : 0;
+	opts.flags |= b->o->ab ? SHEAF_MAY_DROP : 0;
 	if (rc == 0 && !round)
 		rc = bench_agree(&b->comm, wl_held_fill(&b->held, &b->model, &src, err), err);
 	bench_meter_start(&new->m.meter);
@@ -285,7 +302,7 @@ static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int6
 		return rc;
 	bench_event(&b->events, json_pack("{s:s,s:I}", "event", "begin", "step", (json_int_t)step));
 	new->m.span.start = now_ns();
-	rc = sheaf_save_begin(&new->save, run, step, b->state, b->o->lazy ? &lazy : NULL, err);
+	rc = sheaf_save_begin(&new->save, run, step, b->state, &opts, err);
 	new->m.first_ns = (uint64_t)(now_ns() - new->m.span.start);
 	if (rc == 0) {
 		attach(b, new->save);
@@ -294,14 +311,14 @@ static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int6
 	return rc;
 }
 
-/* The oldest; EAGAIN: not yet, and it still flies. */
-static int land_oldest(struct bench *b, struct flight *f, bool now, struct sheaf_error *err)
+/* Number i; EAGAIN: not in so much time (< 0: it has to), and it still flies. */
+static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_error *err)
 {
-	struct flown *old = &f->a[0];
+	struct flown *old = &f->a[i];
 	struct sheaf_stat stat = { .size = sizeof(stat) };
-	int rc = now ? commit(b, old->save, err) : sheaf_save_commit(old->save, 0, err);
+	int rc = ms < 0 ? bench_commit(b, old->save, err) : sheaf_save_commit(old->save, ms, err);
 
-	if (rc == SHEAF_EAGAIN && !now)
+	if (rc == SHEAF_EAGAIN && ms >= 0)
 		return rc;
 	old->m.span.end = now_ns();
 	bench_meter_stop(&old->m.meter);
@@ -309,24 +326,89 @@ static int land_oldest(struct bench *b, struct flight *f, bool now, struct sheaf
 		bench_event(&b->events, json_pack("{s:s,s:I}", "event", "committed", "step",
 						  (json_int_t)old->step));
 		sheaf_save_stat(old->save, &stat);
-		rc = saved(b, old->step, old->round, &old->m, &stat, err);
+		rc = saved(b, old->step, old->round, old->memory, &old->m, &stat, err);
 	}
 	sheaf_save_free(old->save);
 	f->n--;
-	memmove(&f->a[0], &f->a[1], (size_t)f->n * sizeof(f->a[0]));
+	memmove(&f->a[i], &f->a[i + 1], (size_t)(f->n - i) * sizeof(f->a[0]));
 	return rc;
+}
+
+static int ms_left(int64_t until)
+{
+	int64_t left = (until - now_ns()) / 1000000;
+
+	return left > 0 ? (int)left : 1;
+}
+
+/* Is all of what was begun last copied, everywhere, by then? */
+static int pass_gates_by(const struct bench *b, const struct flight *f, int64_t until,
+			 uint64_t *late, struct sheaf_error *err)
+{
+	struct sheaf_save *save = b->o->lazy ? f->a[f->n - 1].save : NULL;
+	int rc = 0;
+
+	for (int i = 0; save && rc != SHEAF_EINVAL && rc != SHEAF_EAGAIN; i++)
+		rc = sheaf_save_copied(save, i, ms_left(until));
+	*late = rc == SHEAF_EAGAIN;
+	return bench_reduce(&b->comm, late, 1, MPI_MAX, err);
+}
+
+/* As a trainer that is told to leave when it has begun its last step. */
+static int land_by_deadline(struct bench *b, struct flight *f, struct sheaf_error *err)
+{
+	int64_t from = now_ns(), until = from + b->o->deadline_ms * 1000000;
+	int64_t step = f->a[f->n - 1].step, eta = sheaf_save_eta_ms(f->a[f->n - 1].save);
+	double ms;
+	uint64_t late;
+	int rc = pass_gates_by(b, f, until, &late, err);
+
+	while (rc == 0 && !late && f->n > 0)
+		rc = land(b, f, 0, ms_left(until), err);
+	if (rc < 0 && rc != SHEAF_EAGAIN)
+		return rc;
+	ms = (double)(now_ns() - from) * 1e-6;
+	bench_event(&b->events, json_pack("{s:s,s:I,s:b,s:f,s:I}", "event", "deadline", "step",
+					  (json_int_t)step, "made", f->n == 0, "ms", ms, "eta_ms",
+					  (json_int_t)eta));
+	bench_say(&b->events, "step %lld %s in the %lld ms there were: %.3f s%s%s",
+		  (long long)step, f->n ? "was not made" : "was made",
+		  (long long)b->o->deadline_ms, ms * 1e-3, rc < 0 ? ", " : "",
+		  rc < 0 ? err->msg : "");
+	while (f->n > 0)
+		sheaf_save_free(f->a[--f->n].save);
+	return 0;
 }
 
 /* With --async those before this one land if they can, without it this one does. */
 static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64_t round,
-		     struct flight *f, struct sheaf_error *err)
+		     bool last, struct flight *f, struct sheaf_error *err)
 {
-	int rc = begin_step(b, run, step, round, f, err);
+	int rc = pass_gates(b, f, err);
 
+	/* Memory does not wait for the disk, and its image is wanted now. */
+	for (int i = 0; rc == 0 && i < f->n;)
+		if (f->a[i].memory)
+			rc = land(b, f, i, -1, err);
+		else
+			i++;
+	if (rc == 0)
+		rc = begin_step(b, run, step, round, f, err);
+	if (rc == SHEAF_EAGAIN) {
+		bench_event(&b->events, json_pack("{s:s,s:I,s:s}", "event", "dropped", "step",
+						  (json_int_t)step, "why", err->msg));
+		bench_say(&b->events, "step %lld dropped: %s", (long long)step, err->msg);
+		/* It waits for those before it, so that the next may be without a copy. */
+		for (rc = 0; rc == 0 && b->o->ab && f->n > 0;)
+			rc = land(b, f, 0, -1, err);
+		return rc;
+	}
+	if (rc == 0 && last && b->o->deadline_ms)
+		return land_by_deadline(b, f, err);
 	if (rc == 0 && !b->o->async)
-		return land_oldest(b, f, true, err);
+		return land(b, f, 0, -1, err);
 	while (rc == 0 && f->n > 1)
-		rc = land_oldest(b, f, f->n == FLIGHT, err);
+		rc = land(b, f, 0, f->n == FLIGHT ? -1 : 0, err);
 	return rc == SHEAF_EAGAIN ? 0 : rc;
 }
 
@@ -335,7 +417,7 @@ static int land_all(struct bench *b, struct flight *f, int rc, struct sheaf_erro
 	if (rc == 0)
 		rc = pass_gates(b, f, err);
 	while (rc == 0 && f->n > 0)
-		rc = land_oldest(b, f, true, err);
+		rc = land(b, f, 0, -1, err);
 	while (f->n > 0)
 		sheaf_save_free(f->a[--f->n].save);
 	return rc;
@@ -433,7 +515,12 @@ static int loaded(const struct bench *b, int64_t step, int64_t round, struct mea
 	    (json_int_t)r->derived, "ignored", (json_int_t)r->ignored, "unverified",
 	    (json_int_t)r->unverified, "mismatched", (json_int_t)r->mismatched, "zeroed",
 	    (json_int_t)r->zeroed, "checked_items", (json_int_t)checked);
-	int rc = measured(b, m, round, "open_s", event, err);
+	int rc;
+
+	json_object_set_new(event, "source", json_string(!r->memory_bytes ? "disk" :
+							 r->disk_bytes ? "mixed" : "memory"));
+	json_object_set_new(event, "memory_bytes", json_integer((json_int_t)r->memory_bytes));
+	rc = measured(b, m, round, "open_s", event, err);
 
 	bench_event(&b->events, event);
 	if (rc != 0)
@@ -445,9 +532,10 @@ static int loaded(const struct bench *b, int64_t step, int64_t round, struct mea
 	count(odd, sizeof(odd), r->derived, "derived");
 	count(odd, sizeof(odd), r->zeroed, "zeroed");
 	count(odd, sizeof(odd), r->ignored, "ignored");
-	bench_say(&b->events, "step %lld loaded: %s, %.3f s%s, %llu items equal%s",
-		  (long long)step, wl_size(size, r->bytes), seconds,
-		  speed(rate, r->bytes, seconds), (unsigned long long)checked, odd);
+	bench_say(&b->events, "step %lld loaded%s: %s, %.3f s%s, %llu items equal%s",
+		  (long long)step, r->memory_bytes ? " from memory" : "",
+		  wl_size(size, r->bytes), seconds, speed(rate, r->bytes, seconds),
+		  (unsigned long long)checked, odd);
 	return 0;
 }
 
@@ -539,24 +627,27 @@ int bench_run(struct bench *b)
 	const struct bench_opts *o = b->o;
 	struct sheaf_error err = { .rank = -1 };
 	struct sheaf_run *run = NULL;
-	int64_t step = o->step, n = o->rounds ? o->rounds : o->steps;
+	int64_t every = o->memory_every ? o->memory_every : o->every, step = o->step;
+	int64_t n = o->rounds ? o->rounds : (o->steps - 1) * (o->every / every) + 1;
 	bool saves = o->verb != BENCH_LOAD, loads = o->verb != BENCH_SAVE;
 	struct wl_held *into = o->verb == BENCH_RESHARD ? &b->held_to : &b->held;
 	struct sheaf_state *state = o->verb == BENCH_RESHARD ? b->state_to : b->state;
 	struct flight flight = { .n = 0 };
-	int rc = run_open(b, saves ? SHEAF_CREATE : SHEAF_READONLY, &run, &err);
+	struct sheaf_opts opts = bench_run_opts(b, saves ? SHEAF_CREATE : SHEAF_READONLY);
+	int rc = sheaf_run_open(&run, o->run, b->group, &opts, &err);
+	char line[BENCH_LINE];
 
 	for (int64_t k = 0; rc == 0 && k < n; k++) {
 		int64_t round = o->rounds ? k : 0;
 
-		rc = bench_on_line(b, &err);
+		rc = bench_on_line(b, line, &err);
 		if (rc <= 0)
 			break;
 		rc = 0;
 		if (o->step >= 0 && (saves || !o->rounds))
-			step = o->step + k * o->every;
+			step = o->step + k * every;
 		if (saves)
-			rc = save_step(b, run, step, round, &flight, &err);
+			rc = save_step(b, run, step, round, k == n - 1, &flight, &err);
 		if (rc == 0 && loads)
 			rc = load_step(b, run, round, into, state, &step, &err);
 	}

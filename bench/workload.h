@@ -123,6 +123,7 @@ struct wl_piece {
 	struct sheaf_slice slice;       /* data NULL without memory */
 	int64_t from, items;            /* of the box, row-major, that lie in data */
 };
+char *wl_piece_at(const struct wl_piece *p, int64_t item);      /* where item of the box lies */
 struct wl_held {
 	struct wl_piece *p;             /* owned */
 	size_t n, cap;

@@ -6,6 +6,7 @@ Sheaf runs here as its peers do, in a Python process, from and into the same mem
 import ctypes as c
 
 CREATE, LATEST, DIMS = 1, -1, 8
+LAZY, NO_DISK, MAY_DROP, EBUSY, EAGAIN = 1, 2, 4, -6, -7
 I64x8 = c.c_int64 * DIMS
 
 
@@ -27,13 +28,19 @@ class Opts(c.Structure):
                 ("file_bytes", c.c_uint64), ("io_threads", c.c_int32), ("images", c.c_int32),
                 ("timeout", c.c_int32), ("keep_last", c.c_int32), ("keep_every", c.c_int32),
                 ("grace", c.c_int32), ("ignore", c.c_void_p), ("log", c.c_void_p),
-                ("progress", c.c_void_p), ("arg", c.c_void_p)]
+                ("progress", c.c_void_p), ("arg", c.c_void_p), ("keep_best", c.c_int32),
+                ("best_largest", c.c_int32), ("best_note", c.c_char_p),
+                ("copy_threads", c.c_int32), ("reserved", c.c_int32), ("agent", c.c_char_p)]
+
+
+class SaveOpts(c.Structure):
+    _fields_ = [("size", c.c_uint32), ("flags", c.c_uint32), ("loss", c.c_double)]
 
 
 class Sheaf:
     """A run and the state that is saved in it. What fails raises OSError with the sentence."""
 
-    def __init__(self, library, run, create):
+    def __init__(self, library, run, create, images=0, agent=None):
         self.lib = c.CDLL(library)
         self.lib.sheaf_state_new.restype = c.c_void_p
         self.lib.sheaf_run_open.argtypes = [c.c_void_p, c.c_char_p, c.c_void_p, c.c_void_p,
@@ -42,6 +49,7 @@ class Sheaf:
         self.lib.sheaf_save_begin.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p,
                                               c.c_void_p, c.c_void_p]
         self.lib.sheaf_save_commit.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
+        self.lib.sheaf_save_copied.argtypes = [c.c_void_p, c.c_int, c.c_int]
         self.lib.sheaf_step_open.argtypes = [c.c_void_p, c.c_void_p, c.c_int64, c.c_void_p]
         self.lib.sheaf_step_load.argtypes = [c.c_void_p, c.c_void_p, c.c_uint32, c.c_void_p,
                                              c.c_void_p]
@@ -49,7 +57,8 @@ class Sheaf:
             getattr(self.lib, name).argtypes = [c.c_void_p]
         self.err = Error()
         self.run = c.c_void_p()
-        opts = Opts(size=c.sizeof(Opts), flags=CREATE if create else 0)
+        opts = Opts(size=c.sizeof(Opts), flags=CREATE if create else 0, images=images,
+                    agent=agent)
         self.must(self.lib.sheaf_run_open(c.byref(self.run), run.encode(), None, c.byref(opts),
                                           c.byref(self.err)))
 
@@ -78,6 +87,33 @@ class Sheaf:
             self.must(self.lib.sheaf_save_commit(save, -1, c.byref(self.err)))
         finally:
             self.lib.sheaf_save_free(save)
+
+    def begin(self, step, state, memory=False):
+        """A lazy save, or None where no image is free."""
+        save = c.c_void_p()
+        opts = SaveOpts(size=c.sizeof(SaveOpts), flags=LAZY | MAY_DROP | NO_DISK * memory)
+        code = self.lib.sheaf_save_begin(c.byref(save), self.run, step, state, c.byref(opts),
+                                         c.byref(self.err))
+        if code in (EAGAIN, EBUSY):
+            return None
+        self.must(code)
+        return save
+
+    def copied(self, save, i):
+        """Until slice i may change."""
+        self.lib.sheaf_save_copied(save, i, -1)
+
+    def commit(self, save, wait):
+        """True: the save is on disk, and gone from memory; False: not yet."""
+        code = self.lib.sheaf_save_commit(save, -1 if wait else 0, c.byref(self.err))
+        if code == EAGAIN:
+            return False
+        self.lib.sheaf_save_free(save)
+        self.must(code)
+        return True
+
+    def close(self):
+        self.lib.sheaf_run_close(self.run)
 
     def load(self, step, state):
         opened = c.c_void_p()
