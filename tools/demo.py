@@ -29,6 +29,8 @@ def tell_event(path, name):
     speed = e["bytes"] / max(e["seconds"], 1e-9)
     text = "%s in %.2f s, %s/s" % (size(e["bytes"]), e["seconds"], size(speed))
     if name == "loaded":
+        if e.get("source") == "memory":
+            text += ", from memory, %d bytes from the disk" % e["disk_bytes"]
         text += ", {:,} values checked, none wrong".format(e["checked_items"])
         if not e["checked_items"]:
             sys.exit("no value was checked")
@@ -52,6 +54,21 @@ def moment(path, seed, attempt):
     """When to kill: some time within the first save's; earlier at each further try."""
     most = event(path, "saved")["seconds"] * 0.8 ** int(attempt)
     print("%.3f" % random.Random("%s/%s" % (seed, attempt)).uniform(most / 8, most))
+
+
+def killed(path):
+    """The last step that a killed job said was committed, and how many were to memory alone."""
+    with open(path, encoding="utf-8") as f:
+        found = [json.loads(line) for line in f]
+    memory = sum(e["event"] == "saved" and e["to"] == "memory" for e in found)
+    print(max(e["step"] for e in found if e["event"] == "committed"), memory)
+
+
+def restarted(path):
+    e = event(path, "loaded")
+    if e["source"] != "memory" or e["disk_bytes"]:
+        sys.exit("it came from %s, %d bytes from the disk" % (e["source"], e["disk_bytes"]))
+    print(e["step"])
 
 
 def newest():
@@ -128,4 +145,5 @@ def fio(step, saved, loaded):
 
 if __name__ == "__main__":
     {"model": tell_model, "event": tell_event, "moment": moment, "newest": newest,
-     "compare": compare, "fio": fio}[sys.argv[1]](*sys.argv[2:])
+     "killed": killed, "restarted": restarted, "compare": compare,
+     "fio": fio}[sys.argv[1]](*sys.argv[2:])
