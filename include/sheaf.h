@@ -544,6 +544,7 @@ struct sheaf_agent_info {
 /* ENOENT: no agent answers. agent NULL: "auto". [local] */
 int  sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,
                       struct sheaf_error *err);
+/* Returns when it has left: what it kept is gone, and another one may serve. [local] */
 int  sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_error *err);
 struct sheaf_memory {                   /* a step that an agent has; strings live during the call */
 	uint32_t size;

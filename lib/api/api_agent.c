@@ -35,7 +35,7 @@ static int identity(const char *dir, bool make, char run[33], struct sheaf_error
 
 struct serving {
 	const struct sheaf_agent_opts *opts;
-	const char *socket;
+	const char *socket, *where;
 };
 
 static int ready(void *arg)
@@ -74,14 +74,22 @@ static bool stop(void *arg)
 	return s->opts->stop && s->opts->stop(s->opts->arg);
 }
 
+static void left(void *arg)
+{
+	const struct serving *s = arg;
+
+	shf_keep_dir_leave(s->where);
+}
+
 static int serve(const char *run, const struct sheaf_agent_opts *o, struct sheaf_error *err)
 {
 	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
-	struct serving s = { o, path };
+	struct serving s = { o, path, where };
 	struct shf_keeper k = { .socket = path, .run = run, .bytes_max = o->memory_max, .arg = &s,
 		.idle_ms = o->idle_s ? o->idle_s > INT32_MAX / 1000 ? INT32_MAX : o->idle_s * 1000
 		                     : -1,
-		.ready = ready, .died = died, .told = told, .stop = stop };
+		.ready = ready, .died = died, .told = told, .stop = stop,
+		.left = left };
 	int rc;
 
 	shf_tier_where(where, o->agent, run);
@@ -90,8 +98,6 @@ static int serve(const char *run, const struct sheaf_agent_opts *o, struct sheaf
 		rc = shf_keep_dir(where);
 	if (rc == 0)
 		rc = shf_keeper_serve(&k);
-	if (rc == 0)
-		shf_keep_dir_leave(where);
 	if (rc == -EBUSY)
 		return shf_fail(err, SHEAF_EBUSY, "%s: another agent serves there", path);
 	if (rc == -EPERM)

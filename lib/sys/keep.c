@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include "passfd.h"
 
+#define LEAVE_MS 10000          /* for an agent that was told to go */
+
 static struct shf_keep_msg message(int op, const char *name)
 {
 	struct shf_keep_msg m = { .magic = SHF_KEEP_MAGIC, .version = SHF_KEEP_VERSION,
@@ -227,6 +229,11 @@ void shf_real_keep_close(void *arg, int keep, bool bye)
 
 int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
 {
+	int rc;
+
 	*m = message(op, "");
-	return ask(keep, m, -1, NULL);
+	rc = ask(keep, m, -1, NULL);
+	if (rc == 0 && op == SHF_KEEP_STOP)     /* its end of the connection goes last */
+		rc = shf_wait_for(keep, POLLIN, shf_until_ns(LEAVE_MS));
+	return rc;
 }

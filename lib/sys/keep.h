@@ -35,6 +35,7 @@ struct shf_keeper {
 	void (*died)(void *arg, const char *job);       /* the last of a job went without a word */
 	void (*told)(void *arg, const char *text);      /* what a user wants known */
 	bool (*stop)(void *arg);        /* asked when a signal has come */
+	void (*left)(void *arg);        /* nothing is kept and nobody reached; users hear it next */
 };
 /* Serves until it is told to stop, is idle for so long, or a signal says so. 0, or a negative
  * errno; -EBUSY: another one serves there. */
@@ -47,6 +48,7 @@ int shf_keep_path(const char *socket, char out[SHF_KEEP_PATH]);
  * -EPERM: it is not ours, or open to others. */
 int shf_keep_dir(const char *socket);
 void shf_keep_dir_leave(const char *socket);     /* removed, if it is empty */
-/* STATUS or STOP, by who has connected: the answer in *m. */
+/* STATUS or STOP, by who has connected: the answer in *m; of STOP when the agent has left.
+ * -ETIMEDOUT. */
 int shf_keep_ask(int keep, int op, struct shf_keep_msg *m);
 #endif

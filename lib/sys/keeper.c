@@ -372,15 +372,18 @@ int shf_keeper_serve(const struct shf_keeper *k)
 	}
 	for (size_t i = 0; i < s.kept_n; i++)
 		close(s.kept[i].fd);
-	for (size_t i = 0; i < s.users_n; i++) {
-		close(s.users[i].fd);
-		if (s.users[i].pidfd >= 0)
-			close(s.users[i].pidfd);
-	}
 	if (s.listen >= 0)
 		close(s.listen);
 	if (s.lock >= 0)
 		close(s.lock);
+	if (!rc && k->left)
+		k->left(k->arg);
+	for (size_t i = 0; i < s.users_n; i++) {
+		(void)shutdown(s.users[i].fd, SHUT_RDWR);       /* whatever children have it too */
+		close(s.users[i].fd);
+		if (s.users[i].pidfd >= 0)
+			close(s.users[i].pidfd);
+	}
 	free(s.kept);
 	free(s.users);
 	free(s.polls);

@@ -71,7 +71,14 @@ t 0 'an agent that may not keep so much' mpi 1 save --run mem --step 20000 --ste
 cp ev3 out
 json 'keeps nothing, and training goes on' '[x["step"] for x in o if x["event"] == "dropped"] == \
 	[20001] and [x["step"] for x in o if x["event"] == "saved"] == [20000, 20002]'
-t 0 'it ends when it is told to' "$SHEAF" agent mem --stop
+left=0
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+	run "$SHEAF" agent mem --stop
+	[ "$rc" = 0 ] && [ ! -e "$d" ] || left=1
+	"$SHEAF" agent mem --detach || left=1
+done
+result $left 'it ends when it is told to, before the one who told it goes on'
+t 0 'for good' "$SHEAF" agent mem --stop
 [ ! -e "$d" ]
 result $? 'and leaves nothing'
 
