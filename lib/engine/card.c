@@ -101,22 +101,12 @@ static int get_smalls(struct shf_card *card, struct shf_arena *arena, struct shf
 	return 0;
 }
 
-int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm)
+int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body, size_t n)
 {
-	const struct shf_card_head *h = shm->base;
-	const uint8_t *body = (const uint8_t *)(h + 1);
-	struct shf_cur c;
-	uint64_t whole;
+	struct shf_cur c = { body, body + n, false };
 	int rc;
 
 	*card = (struct shf_card){ .step = -1 };
-	if (shm->bytes < sizeof(*h) || h->magic != SHF_CARD_MAGIC)
-		return SHEAF_ECORRUPT;
-	whole = atomic_load_explicit(&h->whole, memory_order_acquire);
-	if (!whole || h->body_bytes > shm->bytes - sizeof(*h) ||
-	    (shf_crc64(body, (size_t)h->body_bytes) | 1) != whole)
-		return SHEAF_ECORRUPT;
-	c = (struct shf_cur){ body, body + h->body_bytes, false };
 	get_text(&c, card->session);
 	get_text(&c, card->run);
 	card->step = (int64_t)shf_cur_u64(&c);
@@ -130,6 +120,22 @@ int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct
 	                card->rank < 0 || card->rank >= card->ranks))
 		rc = SHEAF_ECORRUPT;
 	return rc;
+}
+
+int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm)
+{
+	const struct shf_card_head *h = shm->base;
+	const uint8_t *body = (const uint8_t *)(h + 1);
+	uint64_t whole;
+
+	*card = (struct shf_card){ .step = -1 };
+	if (shm->bytes < sizeof(*h) || h->magic != SHF_CARD_MAGIC)
+		return SHEAF_ECORRUPT;
+	whole = atomic_load_explicit(&h->whole, memory_order_acquire);
+	if (!whole || h->body_bytes > shm->bytes - sizeof(*h) ||
+	    (shf_crc64(body, (size_t)h->body_bytes) | 1) != whole)
+		return SHEAF_ECORRUPT;
+	return shf_card_body(card, arena, body, (size_t)h->body_bytes);
 }
 
 void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image, bool card)

@@ -48,6 +48,8 @@ struct shf_card {
 	                                                 * this node has them */
 };
 void shf_card_encode(struct shf_buf *out, const struct shf_card *card);
+/* What encode has made; strings and bytes of *card point into it and the arena. ECORRUPT. */
+int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body, size_t n);
 /* The body of a whole card, in the arena; strings and bytes point into it. ECORRUPT: it is none, or
  * not whole. */
 int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm);

@@ -12,6 +12,7 @@
 #include "err.h"
 #include "keys.h"
 #include "safetensors.h"
+#include "view.h"
 
 const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
                           size_t n)
@@ -231,17 +232,44 @@ static void say(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes, const 
 	shf_buf_add(mine, rc < 0 ? (const void *)e->msg : (const void *)h->data, n);
 }
 
+/* Which of its node's ranks this is. */
+static uint32_t index_in_node(const struct sheaf_run *run)
+{
+	uint32_t n = 0;
+
+	for (int r = 0; r < run->team.rank; r++)
+		n += run->place.nodes[r] == run->place.node;
+	return n;
+}
+
+/* Headers are shared out; of a step in the memory of several nodes, among those who can read it. */
+static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, uint32_t f,
+                    uint32_t index)
+{
+	const struct shf_had *had = hads && hads->first[f] < hads->first[f + 1]
+	                          ? &hads->a[hads->first[f]] : NULL;
+
+	if (!had || had->node < 0)
+		return f % (uint32_t)run->team.ranks == (uint32_t)run->team.rank;
+	if (had->rank >= 0)
+		return had->rank == run->team.rank;
+	return had->node == run->place.node && f % (uint32_t)run->place.node_ranks == index;
+}
+
 static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 {
-	struct shf_team *team = &step->run->team;
+	const struct sheaf_run *run = step->run;
+	const struct shf_hads *hads = run->view ? shf_view_hads(run->view) : NULL;
+	uint32_t index = index_in_node(run);
 	struct shf_buf header = SHF_BUF_INIT;
 
-	for (uint32_t f = (uint32_t)team->rank; f < step->layout.files_n;
-	     f += (uint32_t)team->ranks) {
+	for (uint32_t f = 0; f < step->layout.files_n; f++) {
 		struct sheaf_error e = { 0 };
 		uint64_t bytes = UINT64_MAX;
 		int rc;
 
+		if (!is_mine(run, hads, f, index))
+			continue;
 		shf_buf_reset(&header);
 		rc = shf_header_read(step, f, &bytes, &header, &e);
 		say(mine, f, rc, bytes, &header, &e);

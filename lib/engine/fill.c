@@ -6,6 +6,7 @@
 #include <string.h>
 #include "err.h"
 #include "load.h"
+#include "view.h"
 
 #define ROOM (UINT64_C(40) << 20)       /* of the image at most, for whatever is under way */
 
@@ -175,7 +176,8 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 {
 	struct sheaf_run *run = ld->step->run;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
-		.nodes = run->place.nodes, .way = SHF_LOAD };
+		.nodes = run->place.nodes, .way = SHF_LOAD,
+		.hads = run->view ? shf_view_hads(run->view) : NULL };
 	uint64_t room = 0, bytes = 0;
 	int rc = shf_agree(&run->team, hold_all(ld, err), err);
 

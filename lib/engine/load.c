@@ -274,16 +274,18 @@ static void emas_kept(const struct shf_load *ld, uint64_t *kept)
 static int report_out(struct shf_load *ld, struct sheaf_error *err)
 {
 	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
-	uint64_t x[5 + SHF_EMAS_MAX] = { ld->disk_bytes, ld->node_bytes, ld->net_bytes,
-					 ld->holds.bytes, ld->retries };
+	const struct shf_view *view = ld->step->run->view;
+	uint64_t disk = view ? shf_view_disk_bytes(view) : ld->disk_bytes;
+	uint64_t x[6 + SHF_EMAS_MAX] = { disk, ld->node_bytes, ld->net_bytes, ld->holds.bytes,
+		ld->retries, ld->disk_bytes > disk ? ld->disk_bytes - disk : 0 };
 	struct shf_team *team = &ld->step->run->team;
 	struct sheaf_report *r = &ld->report;
 	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);
 
-	emas_kept(ld, x + 5);
+	emas_kept(ld, x + 6);
 
 	if (rc == 0)
-		rc = shf_allreduce(team, x, 5 + SHF_EMAS_MAX, SHEAF_SUM, err);
+		rc = shf_allreduce(team, x, 6 + SHF_EMAS_MAX, SHEAF_SUM, err);
 	if (rc < 0)
 		return rc;
 	r->loaded = n[SHF_T_LOADED];
@@ -297,8 +299,8 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->unverified = n[SHF_T_UNVERIFIED];
 	r->bytes = bytes[SHF_T_LOADED];
 	r->files = ld->step->layout.files_n;
-	r->disk_bytes = ld->step->run->view ? 0 : x[0];
-	r->memory_bytes = ld->step->run->view ? x[0] : 0;
+	r->disk_bytes = x[0];
+	r->memory_bytes = x[5];
 	r->node_bytes = x[1];
 	r->net_bytes = x[2];
 	r->held = x[3];
@@ -306,7 +308,7 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->read_ns = (uint64_t)ld->read_ns;
 	r->verify_ns = (uint64_t)ld->verify_ns;
 	for (size_t k = 0; k < ld->state->emas_n; k++)
-		ld->emas_kept[k] = x[5 + k] > 0;
+		ld->emas_kept[k] = x[6 + k] > 0;
 	return 0;
 }
 

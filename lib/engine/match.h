@@ -57,6 +57,10 @@ struct shf_work {
 	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
 };
 enum shf_way { SHF_SAVE, SHF_LOAD };
+struct shf_hads {               /* who can read what: of file f, a[first[f]] .. a[first[f + 1]] */
+	struct shf_had *a;
+	size_t *first;
+};
 struct shf_match {
 	const struct shf_layout *layout;
 	const struct shf_holds *holds;
@@ -66,6 +70,7 @@ struct shf_match {
 	uint64_t window;                /* bytes of image a round may take; 0: one round. Loading:
 	                                 * whole blocks; rounds take turns in two windows */
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
+	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

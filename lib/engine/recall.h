@@ -5,23 +5,39 @@
 #include "run.h"
 #include "view.h"
 
-struct shf_recalled {           /* a step in memory, as an agent has it */
+struct shf_told {               /* a whole card, as the agent of its node tells of it */
 	char job[33], session[33];
 	int64_t step;
-	int32_t ranks, here;            /* that saved it; of which the cards are on this node */
+	int32_t rank, ranks;
+	uint64_t base, next, due, tries, bytes;
+};
+struct shf_recalled {           /* a step in memory, as agents have it */
+	char job[33], session[33];
+	int64_t step;
+	int32_t ranks, here;            /* that saved it; of which the cards are there */
 	uint64_t base, next, due, tries, bytes;
 };
 /* Every step that some card of this agent is whole of, newest first; a non-zero result of item ends
  * it and is returned. Negative errno where the agent does not answer. [local] */
 int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
                     int (*item)(void *arg, const struct shf_recalled *r), void *arg);
-/* All of one step that is on this node: 0 and *view, or ECORRUPT, EFORMAT, ENOMEM. [local] */
+/* The same in two: struct shf_told of each card, which other nodes' may be added to. */
+int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, struct shf_buf *out);
+int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
+                    void *arg);
+/* What of one step is on this node, for shf_view_finish. ECORRUPT, ENOMEM. [local] */
+int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
+                     struct shf_view **view, struct sheaf_error *err);
+/* All of one step: 0 and *view, or ECORRUPT, ENOMEM, EFORMAT: not all is on this node. [local] */
 int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                     struct shf_view **view, struct sheaf_error *err);
 /* Steps in memory that are later than `step` and follow `was` on disk follow `is`, too, which is
  * about to be there. Negative errno. [local] */
 int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id, int64_t step,
                      uint64_t was, uint64_t is);
+/* Does what lies on disk go on where this step begins? Nobody has rewound since, then. [local] */
+bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
+                        const struct shf_newest *disk);
 /* Was the run rewound below where that step begins? [local] */
 int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
                        struct sheaf_error *err);

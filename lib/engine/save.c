@@ -276,9 +276,6 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 
 static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	if (save->run->opts.agent && !save->run->tier.wanted)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
-		                "one node, this job has %d", save->step, save->run->place.nodes_n);
 	if (!save->run->tier.wanted)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
 		                "opts.agent", save->step);

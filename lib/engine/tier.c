@@ -120,12 +120,9 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	t->back = INT64_MAX;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		t->steps[i] = -1;
-	t->wanted = run->opts.agent && run->place.nodes_n == 1;
+	t->wanted = run->opts.agent;
 	t->wait_ns = ASK_AGAIN_NS;
 	t->back = INT64_MAX;
-	if (run->opts.agent && !t->wanted && run->team.rank == 0)
-		shf_log(run, 1, "%s: no step is kept in memory where a job has several nodes",
-		        run->store.path);
 	if (!t->wanted)
 		return 0;
 	if (run->team.rank == 0)
@@ -286,22 +283,10 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 	const struct shf_work *w = &save->plan->work;
 	struct shf_arena arena = { 0 };
 	struct shf_card card = { .step = -1 };
-	struct shf_shm shm = { NULL, 0, -1 };
 	int rc = 0;
 
-	if (smalls->len) {
-		struct shf_card_head *h;
-
-		shm.bytes = sizeof(*h) + smalls->len;
-		h = shm.base = shf_arena_alloc(&arena, shm.bytes, 1);
-		if (h) {
-			h->magic = SHF_CARD_MAGIC;
-			h->body_bytes = smalls->len;
-			memcpy(h + 1, smalls->data, smalls->len);
-			atomic_store(&h->whole, shf_crc64(smalls->data, smalls->len) | 1);
-		}
-		rc = h ? shf_card_decode(&card, &arena, &shm) : SHEAF_ENOMEM;
-	}
+	if (smalls->len)
+		rc = shf_card_body(&card, &arena, smalls->data, smalls->len);
 	card.segs = shf_arena_alloc(&arena, w->segs_n + 1, sizeof(*card.segs));
 	if (rc < 0 || !card.segs) {
 		shf_arena_release(&arena);
@@ -444,6 +429,34 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	if (t->rewinds == UINT64_MAX)
 		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read",
 		                run->store.path);
+	return 0;
+}
+
+struct on_disk {                /* what rank 0 has found */
+	int64_t step;
+	char session[33];
+	uint64_t rewinds;
+};
+
+/* On all cards: the node of rank 0 may be the one that is lost. [collective] */
+static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	struct shf_tier *t = &save->run->tier;
+	struct on_disk on = { 0 };
+	int rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
+
+	if (rc < 0 || t->based)
+		return rc;
+	on.step = t->base_step;
+	on.rewinds = t->rewinds;
+	memcpy(on.session, t->base_session, sizeof(on.session));
+	rc = shf_bcast(team, &on, sizeof(on), err);
+	if (rc < 0)
+		return rc;
+	t->base_step = on.step;
+	t->rewinds = on.rewinds;
+	memcpy(t->base_session, on.session, sizeof(t->base_session));
 	t->based = true;
 	return 0;
 }
@@ -455,7 +468,7 @@ static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_given given = { 0 };
 	struct shf_sums_out sums = { 0 };
 	struct shf_buf in = SHF_BUF_INIT, smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
-	int rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
+	int rc = agree_on_base(save, err);
 
 	if (rc == 0)
 		rc = shf_sums_gather(save, &arena, &sums, err);

@@ -17,7 +17,7 @@ struct shf_tier {
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	uint64_t commits;               /* of this job */
-	/* Rank 0: what on disk the next step in memory follows, once `based`. */
+	/* What on disk the next step in memory follows, once `based`; alike on all ranks. */
 	bool based;
 	int64_t base_step;              /* -1: an empty run */
 	char base_session[33];

@@ -2,42 +2,13 @@
 /* Descriptors of the view are VIEW + the number of what they stand for: the directory of the step,
  * its folders, its files. They have no state, so nothing is opened and nothing closed. Reads are
  * copies out of mapped memory, done when they are submitted. */
-#include "view.h"
+#include "viewed.h"
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "err.h"
 
 #define VIEW 0x20000000
-
-struct stretch {                /* bytes [lo, hi) of a file */
-	uint32_t file;
-	uint64_t lo, hi;
-	const uint8_t *at;
-};
-struct vfile {
-	const char *name;               /* with its folder */
-	uint64_t bytes;
-	size_t first, end;              /* stretches */
-	const uint8_t *whole;           /* of a small one: all of it */
-};
-struct shf_view {
-	struct shf_over over;           /* first */
-	struct shf_arena arena;
-	struct shf_part_held *parts;    /* owned */
-	size_t parts_n;
-	struct stretch *stretches;      /* owned */
-	size_t stretches_n, stretches_cap;
-	const struct shf_card_small *smalls;    /* in the arena */
-	size_t smalls_n;
-	struct shf_manifest manifest;
-	struct vfile *files;            /* in the arena */
-	size_t files_n;
-	char (*folders)[64];            /* in the arena */
-	size_t folders_n;
-};
 
 /* ---- names and descriptors: 0 is the step, then folders, then files ---- */
 
@@ -46,7 +17,7 @@ static bool is_ours(int fd)
 	return fd >= VIEW;
 }
 
-static const struct vfile *file_of(const struct shf_view *v, int fd)
+static const struct shf_vfile *file_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
 
@@ -132,7 +103,7 @@ static int view_close(void *arg, int fd)
 
 static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
 {
-	const struct vfile *f = file_of(v, fd);
+	const struct shf_vfile *f = file_of(v, fd);
 
 	*st = (struct shf_stat){ .type = f ? SHF_T_FILE : SHF_T_DIR, .bytes = f ? f->bytes : 0,
 		.ino = (uint64_t)(fd - VIEW) };
@@ -206,7 +177,7 @@ static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
 }
 
 /* The stretch that byte `off` of a file is in. */
-static const struct stretch *stretch_at(const struct shf_view *v, const struct vfile *f,
+static const struct shf_stretch *stretch_at(const struct shf_view *v, const struct shf_vfile *f,
                                         uint64_t off)
 {
 	size_t lo = f->first, hi = f->end;
@@ -225,7 +196,7 @@ static const struct stretch *stretch_at(const struct shf_view *v, const struct v
 
 const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, uint64_t *n)
 {
-	const struct stretch *s = f < v->files_n ? stretch_at(v, &v->files[f], off) : NULL;
+	const struct shf_stretch *s = f < v->files_n ? stretch_at(v, &v->files[f], off) : NULL;
 
 	if (!s)
 		return NULL;
@@ -233,11 +204,57 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 	return s->at + (off - s->lo);
 }
 
+static int open_on_disk(const struct shf_view *v, const char *name)
+{
+	const struct shf_sys *in = v->over.in;
+	const char *slash = strrchr(name, '/');
+	char folder[64];
+	int dir = v->disk, fd;
+
+	if (slash) {
+		memcpy(folder, name, (size_t)(slash - name)); /* add_folder has seen that it fits */
+		folder[slash - name] = '\0';
+		dir = in->ops->open(in->arg, v->disk, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		if (dir < 0)
+			return dir;
+	}
+	fd = in->ops->open(in->arg, dir, slash ? slash + 1 : name, SHF_O_NOFOLLOW, 0);
+	if (slash)
+		in->ops->close(in->arg, dir);
+	return fd;
+}
+
+/* Up to n bytes of a tensor file that are nowhere here, as far as there is such a gap. */
+static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
+                         uint64_t off)
+{
+	const struct shf_sys *in = v->over.in;
+	size_t file = (size_t)(f - v->files);
+	int64_t got;
+
+	if (v->disk < 0)
+		return -EIO;
+	for (size_t i = f->first; i < f->end; i++)
+		if (v->stretches[i].lo > off) {
+			uint64_t gap = v->stretches[i].lo - off;
+
+			n = gap < n ? (size_t)gap : n;
+			break;
+		}
+	if (v->disk_files[file] < 0)
+		v->disk_files[file] = open_on_disk(v, f->name);
+	if (v->disk_files[file] < 0)
+		return v->disk_files[file];
+	got = in->ops->pread(in->arg, v->disk_files[file], to, n, off);
+	v->disk_bytes += got > 0 ? (uint64_t)got : 0;
+	return got;
+}
+
 static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	const struct shf_sys *in = below(arg);
-	const struct shf_view *v = view_of(arg);
-	const struct vfile *f = file_of(v, fd);
+	struct shf_view *v = view_of(arg);
+	const struct shf_vfile *f = file_of(v, fd);
 	uint8_t *to = buf;
 
 	if (!is_ours(fd))
@@ -252,10 +269,16 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 		return (int64_t)n;
 	}
 	for (size_t done = 0, some; done < n; done += some) {
-		const struct stretch *s = stretch_at(v, f, off + done);
+		const struct shf_stretch *s = stretch_at(v, f, off + done);
 
-		if (!s)
-			return -EIO;
+		if (!s) {
+			int64_t got = from_disk(v, f, to + done, n - done, off + done);
+
+			if (got <= 0)
+				return got ? got : -EIO;
+			some = (size_t)got;
+			continue;
+		}
 		some = (size_t)(s->hi - (off + done));
 		some = some < n - done ? some : n - done;
 		memcpy(to + done, s->at + (off + done - s->lo), some);
@@ -350,6 +373,7 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	if (!v)
 		return NULL;
 	shf_over_init(&v->over, in);
+	v->disk = -1;
 	ops = &v->over.ops;
 	ops->open = view_open;
 	ops->close = view_close;
@@ -370,133 +394,14 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	return v;
 }
 
-int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sheaf_error *err)
+uint64_t shf_view_disk_bytes(const struct shf_view *v)
 {
-	struct shf_part_held *parts = shf_realloc(v->parts, v->parts_n + 1, sizeof(*parts));
-	struct stretch *more;
-	struct shf_card card;
-	size_t n;
-	int rc;
-
-	if (!parts) {
-		struct shf_part_held p = *part;
-
-		v->over.in->ops->shm_free(v->over.in->arg, &p.card);
-		v->over.in->ops->shm_free(v->over.in->arg, &p.image);
-		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
-	}
-	v->parts = parts;
-	parts[v->parts_n] = *part;
-	parts[v->parts_n++].whole = atomic_load(&shf_card_head(&part->card)->whole);
-	rc = shf_card_decode(&card, &v->arena, &part->card);
-	if (rc == 0 && card.image_bytes > part->image.bytes)
-		rc = SHEAF_ECORRUPT;
-	n = v->stretches_n + card.segs_n;
-	more = rc == 0 ? shf_realloc(v->stretches, n + 1, sizeof(*more)) : NULL;
-	if (more)
-		v->stretches = more;
-	else if (rc == 0)
-		rc = SHEAF_ENOMEM;
-	if (rc < 0)
-		return shf_fail(err, rc, "a step in memory: the card of an image: %s",
-		                sheaf_strerror(rc));
-	for (size_t i = 0; i < card.segs_n; i++)
-		v->stretches[v->stretches_n++] = (struct stretch){ card.segs[i].file,
-			card.segs[i].lo, card.segs[i].hi,
-			(const uint8_t *)part->image.base + card.segs[i].image };
-	if (card.smalls_n) {
-		v->smalls = card.smalls;
-		v->smalls_n = card.smalls_n;
-	}
-	return 0;
+	return v->disk_bytes;
 }
 
-static int by_place(const void *a, const void *b)
+const struct shf_hads *shf_view_hads(const struct shf_view *v)
 {
-	const struct stretch *x = a, *y = b;
-
-	if (x->file != y->file)
-		return x->file < y->file ? -1 : 1;
-	return x->lo < y->lo ? -1 : x->lo > y->lo;
-}
-
-static int add_folder(struct shf_view *v, const char *name)
-{
-	const char *slash = strchr(name, '/');
-	size_t n = slash ? (size_t)(slash - name) : 0;
-
-	if (!slash)
-		return 0;
-	if (n == 0 || n >= sizeof(*v->folders))
-		return SHEAF_ECORRUPT;
-	for (size_t i = 0; i < v->folders_n; i++)
-		if (strncmp(v->folders[i], name, n) == 0 && !v->folders[i][n])
-			return 0;
-	memcpy(v->folders[v->folders_n++], name, n);
-	return 0;
-}
-
-/* The stretches of a tensor file, one behind the other from its first byte to its last. */
-static bool is_covered(const struct shf_view *v, struct vfile *f, uint32_t file, size_t *at)
-{
-	uint64_t to = 0;
-
-	f->first = *at;
-	for (; *at < v->stretches_n && v->stretches[*at].file == file; (*at)++) {
-		if (v->stretches[*at].lo != to)
-			return false;
-		to = v->stretches[*at].hi;
-	}
-	f->end = *at;
-	return to == f->bytes;
-}
-
-static int name_files(struct shf_view *v)
-{
-	const struct shf_manifest *m = &v->manifest;
-	size_t at = 0, n = m->files_n + v->smalls_n;
-	int rc = 0;
-
-	v->files = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->files));
-	v->folders = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->folders));
-	if (!v->files || !v->folders)
-		return SHEAF_ENOMEM;
-	for (size_t i = 0; i < m->files_n && rc == 0; i++) {
-		struct vfile *f = &v->files[v->files_n++];
-
-		*f = (struct vfile){ .name = m->files[i].name, .bytes = m->files[i].bytes };
-		rc = add_folder(v, f->name);
-		if (rc == 0 && !is_covered(v, f, (uint32_t)i, &at))
-			rc = SHEAF_EFORMAT;
-	}
-	for (size_t i = 0; i < v->smalls_n && rc == 0; i++) {
-		const struct shf_card_small *s = &v->smalls[i];
-
-		v->files[v->files_n++] = (struct vfile){ .name = s->name, .bytes = s->n,
-			.whole = s->bytes ? s->bytes : (const uint8_t *)"" };
-		rc = add_folder(v, s->name);
-	}
-	return rc == 0 && at != v->stretches_n ? SHEAF_ECORRUPT : rc;
-}
-
-int shf_view_finish(struct shf_view *v, struct sheaf_error *err)
-{
-	const uint8_t *text;
-	size_t n;
-	int rc;
-
-	if (!v->smalls_n || strcmp(v->smalls[0].name, "sheaf.json"))
-		return shf_fail(err, SHEAF_EFORMAT, "a step in memory: its manifest is not here");
-	shf_view_text(v, &text, &n);
-	rc = shf_manifest_decode(&v->manifest, &v->arena, text, n, "sheaf.json in memory", err);
-	if (rc < 0)
-		return rc;
-	if (v->stretches_n)
-		qsort(v->stretches, v->stretches_n, sizeof(*v->stretches), by_place);
-	rc = name_files(v);
-	return rc < 0 ? shf_fail(err, rc, "step %" PRId64 " in memory: %s", v->manifest.step,
-	                         rc == SHEAF_EFORMAT ? "not all of it is on this node"
-	                                             : sheaf_strerror(rc)) : 0;
+	return v->hads.first ? &v->hads : NULL;
 }
 
 const struct shf_sys *shf_view_sys(const struct shf_view *v)
@@ -544,6 +449,11 @@ void shf_view_free(struct shf_view *v)
 	if (!v)
 		return;
 	in = v->over.in;
+	for (size_t i = 0; v->disk_files && i < v->manifest.files_n; i++)
+		if (v->disk_files[i] >= 0)
+			in->ops->close(in->arg, v->disk_files[i]);
+	if (v->disk >= 0)
+		in->ops->close(in->arg, v->disk);
 	for (size_t i = 0; i < v->parts_n; i++) {
 		in->ops->shm_free(in->arg, &v->parts[i].card);
 		in->ops->shm_free(in->arg, &v->parts[i].image);

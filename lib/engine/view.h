@@ -5,6 +5,7 @@
 #define SHF_VIEW_H
 #include "card.h"
 #include "manifest.h"
+#include "match.h"
 #include "over.h"
 
 #define SHF_VIEW_DIR "memory:"
@@ -17,12 +18,35 @@ struct shf_part_held {          /* an image and its card, mapped; the view's fro
 struct shf_view *shf_view_new(const struct shf_sys *in);
 /* Another card of the step, and its image. The memory is the view's also where it fails. */
 int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sheaf_error *err);
-/* All are added: does every byte of every file lie in one of them? ECORRUPT: no; EFORMAT: of this
- * step, but some are on other nodes. */
-int shf_view_finish(struct shf_view *v, struct sheaf_error *err);
+/* What is no tensor file: each node that a step was saved by has all of that, and who has may tell
+ * it to a node that has no part of the step. */
+bool shf_view_knows(const struct shf_view *v);
+void shf_view_tell(const struct shf_view *v, struct shf_buf *out);
+int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_error *err);
+/* All are added. ECORRUPT: they are not of one step. whole: EFORMAT, if not every byte of every
+ * file lies in one of them. */
+int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err);
+
+/* What is here of the tensor files, ascending; as long as possible. A non-zero result of item ends
+ * it and is returned. */
+int shf_view_each(const struct shf_view *v,
+                  int (*item)(void *arg, uint32_t file, uint64_t lo, uint64_t hi), void *arg);
+/* Bytes of a tensor file that are here; and those that another node had. ECORRUPT, ENOMEM. */
+int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                  struct shf_buf *out);
+int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                  const uint8_t *bytes);
+int shf_view_taken(struct shf_view *v); /* all of them */
+/* What is in no memory is read from the directory `name` of dir, where the step is too. */
+int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err);
+uint64_t shf_view_disk_bytes(const struct shf_view *v);
+/* Who can read what (n of them, as deal.h has them, by file): NULL: everybody everything. */
+int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
+                      size_t n);
+const struct shf_hads *shf_view_hads(const struct shf_view *v);
 const struct shf_sys *shf_view_sys(const struct shf_view *v);
 /* Where byte `off` of tensor file f lies, and as much of *n bytes as lies there together; NULL:
- * nowhere. */
+ * nowhere here. */
 const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, uint64_t *n);
 const struct shf_manifest *shf_view_manifest(const struct shf_view *v);
 void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n); /* sheaf.json */

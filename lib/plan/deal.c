@@ -181,7 +181,7 @@ static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 	if (hi - lo <= SHF_PAGE) {
 		rank = shf_parts_first(&d->parts, lo, hi);
 	} else {
-		rc = shf_parts_vote(&d->parts, lo, hi, &rank);
+		rc = shf_parts_vote(&d->parts, lo, hi, -1, &rank);
 		if (rc < 0)
 			return rc;
 	}
@@ -378,9 +378,26 @@ out:
 	return rc;
 }
 
+/* Who can read the block at byte lo; NULL: everybody. */
+static const struct shf_had *had_at(const struct shf_stripe *s, uint64_t lo)
+{
+	size_t first = 0, end = s->had_n;
+
+	while (end - first > 1) {
+		size_t mid = first + (end - first) / 2;
+
+		if (s->had[mid].lo <= lo)
+			first = mid;
+		else
+			end = mid;
+	}
+	return first < end && s->had[first].node >= 0 ? &s->had[first] : NULL;
+}
+
 static int deal_blocks(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
+	const struct shf_had *had;
 	uint64_t hi;
 	int64_t rank;
 	int rc;
@@ -388,9 +405,11 @@ static int deal_blocks(struct deal *d)
 	for (uint64_t lo = s->lo; lo < s->hi; lo = hi) {
 		hi = s->hi - lo < SHF_BLOCK - lo % SHF_BLOCK ? s->hi :
 		     lo + SHF_BLOCK - lo % SHF_BLOCK;
-		rc = shf_parts_vote(&d->parts, lo, hi, &rank);
+		had = had_at(s, lo);
+		rc = shf_parts_vote(&d->parts, lo, hi, had ? had->node : -1, &rank);
 		if (rc == 0 && rank >= 0)
-			rc = segment_add(d, lo, hi, (uint32_t)rank);
+			rc = segment_add(d, lo, hi, (uint32_t)(had && had->rank >= 0
+			                                       ? had->rank : rank));
 		if (rc < 0)
 			return rc;
 	}

@@ -20,8 +20,10 @@
  *
  * Loading: blocks (1 MiB of the file) that nobody asks for are not read; every other one is read
  * by exactly one of those who ask: one of the node that asks for most of its bytes, by the turns
- * above, so blocks of a stripe that the same ranks ask for have the same reader. Then each
- * requester has a move for each of its boxes (equal boxes of one rank count once).
+ * above, so blocks of a stripe that the same ranks ask for have the same reader. Where not every
+ * node has all blocks (a step in memory), one of a node that has it: of those who ask, or, where
+ * none of them is there, of all its ranks the (s + f)-th. Then each requester has a move for each of
+ * its boxes (equal boxes of one rank count once).
  */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H
@@ -35,6 +37,11 @@ struct shf_deal_tensor {        /* a tensor that has bytes in the stripe; by asc
 	uint64_t off;                   /* of its first byte from the start of the file */
 	struct shf_shape shape;         /* in units */
 };
+struct shf_had {                /* blocks in bytes [lo, hi) of a file, and who can read them */
+	uint64_t lo, hi;
+	int32_t node;                   /* its ranks; -1: everybody */
+	int64_t rank;                   /* of them only this one; -1: any */
+};
 struct shf_stripe {
 	uint32_t file;                  /* caller's number, only for dealing in turn */
 	uint64_t index;                 /* number of the stripe in its file */
@@ -47,6 +54,9 @@ struct shf_stripe {
 	bool collect;                   /* saving: short runs are written by the rank collector */
 	uint32_t collector;
 	bool follow;                    /* collect it in any case: it is the rest of one that was */
+	const struct shf_had *had;      /* borrowed. Loading: ascending, all its blocks; NULL:
+	                                 * everybody can read all of them */
+	size_t had_n;
 };
 struct shf_piece {              /* a box that a rank holds or wants; may reach out of the stripe */
 	uint32_t rank;

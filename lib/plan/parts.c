@@ -177,7 +177,8 @@ int shf_parts_init(struct shf_parts *p, const struct shf_stripe *stripe,
 	size_t n = 0;
 	int rc = 0;
 
-	*p = (struct shf_parts){ .stripe = stripe, .nodes = nodes };
+	*p = (struct shf_parts){ .stripe = stripe, .nodes = nodes,
+		.all = ranks };
 	p->turn = stripe->file + stripe->index;
 	p->from = stripe->lo > payload ? stripe->lo : payload < stripe->hi ? payload : stripe->hi;
 	if (ranks == 0 || pieces_n > UINT32_MAX / 4 || !stripe_is_sane(stripe))
@@ -585,6 +586,20 @@ static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 	return s[pick].node;
 }
 
+/* The turn-th of all ranks of this node; -1: it has none. */
+static int64_t any_of(const struct shf_parts *p, int32_t node, uint64_t turn)
+{
+	uint64_t n = 0, pick;
+
+	for (uint32_t r = 0; r < p->all; r++)
+		n += p->nodes[r] == node;
+	pick = n ? turn % n : 0;
+	for (uint32_t r = 0; r < p->all; r++)
+		if (p->nodes[r] == node && pick-- == 0)
+			return r;
+	return -1;
+}
+
 /* The turn-th of the different ranks of this node in the sets. */
 static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
 {
@@ -602,17 +617,18 @@ static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *r
 				ranks[n++] = v->sets[i]->ranks[k];
 		}
 	}
-	qsort(ranks, n, sizeof(*ranks), compare_ranks);
+	if (n)
+		qsort(ranks, n, sizeof(*ranks), compare_ranks);
 	for (size_t i = 0; i < n; i++) {
 		if (kept == 0 || ranks[kept - 1] != ranks[i])
 			ranks[kept++] = ranks[i];
 	}
-	*rank = ranks[turn % kept];
+	*rank = kept ? ranks[turn % kept] : any_of(v->p, node, turn);
 	shf_free(ranks);
 	return 0;
 }
 
-static int vote_take(struct vote *v, int64_t *rank)
+static int vote_take(struct vote *v, int32_t only, int64_t *rank)
 {
 	struct shf_share *shares;
 	uint64_t turn = v->p->turn;
@@ -633,12 +649,12 @@ static int vote_take(struct vote *v, int64_t *rank)
 			shares[n++].bytes = v->sets[i]->bytes;
 		}
 	}
-	node = node_of(shares, shares_join(shares, (uint32_t)n), &turn);
+	node = only >= 0 ? only : node_of(shares, shares_join(shares, (uint32_t)n), &turn);
 	shf_free(shares);
 	return rank_of(v, node, turn, rank);
 }
 
-int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int64_t *rank)
+int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, int64_t *rank)
 {
 	struct vote v = { .p = p };
 	int rc;
@@ -651,7 +667,7 @@ int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int64_t *rank)
 	if (rc == 0 && v.n == 0)
 		*rank = -1;
 	else if (rc == 0)
-		rc = vote_take(&v, rank);
+		rc = vote_take(&v, only, rank);
 	shf_free(v.sets);
 	return rc;
 }

@@ -28,6 +28,7 @@ struct shf_parts {
 	struct shf_arena arena;         /* all but the arrays marked owned */
 	const struct shf_stripe *stripe;
 	const int32_t *nodes;
+	uint32_t all;                   /* ranks that there are */
 	uint64_t turn;                  /* s + f */
 	uint64_t from;                  /* first byte of the stripe that is no header */
 	/* Pieces that meet the stripe, by tensor, then rank, then box; no two are equal. */
@@ -61,9 +62,10 @@ bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to
 int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
                    int (*item)(void *arg, const struct shf_part *part, const struct shf_box *box),
                    void *arg);
-/* Who should write or read bytes [lo, hi): of the node with most of the bytes there, by turns.
+/* Who should write or read bytes [lo, hi): of the node with most of the bytes there, by turns; or
+ * of node `only`, if that is not -1, also where none of its ranks has any of them.
  * *rank: -1 where there is nobody. 0 or SHEAF_ENOMEM. */
-int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int64_t *rank);
+int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, int64_t *rank);
 /* The elected holder of the first byte at or after lo and before hi; -1: none. */
 int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi);
 /* From whose memory rank `writer` takes what the set holds. */

@@ -608,6 +608,25 @@ static uint64_t asked(uint64_t lo, uint64_t hi, uint16_t of)
 	return n;
 }
 
+static const struct shf_had *had_of(const struct shf_stripe *s, uint64_t block)
+{
+	for (size_t i = 0; i < s->had_n; i++)
+		if (s->had[i].node >= 0 && s->had[i].lo <= block && block < s->had[i].hi)
+			return &s->had[i];
+	return NULL;
+}
+
+/* Where only a node has the block, one of its ranks reads it: that rank, if it is named, or one
+ * that asks for some of it, if there is one. */
+static void check_had(const struct shf_had *had, uint64_t lo, uint64_t hi, uint32_t reader)
+{
+	CHECK_INT(w.node[reader], had->node);
+	if (had->rank >= 0)
+		CHECK_INT(reader, had->rank);
+	else if (asked(lo, hi, node_mask(had->node)))
+		CHECK(asked(lo, hi, (uint16_t)(1u << reader)) > 0);
+}
+
 /* The reader of each block asks for some of it, and no node asks for more. */
 static void check_blocks(const struct shf_stripe *s)
 {
@@ -621,6 +640,10 @@ static void check_blocks(const struct shf_stripe *s)
 		CHECK_INT(reader != 0, asked(lo, hi, UINT16_MAX) != 0);
 		if (!reader--)
 			continue;
+		if (had_of(s, lo)) {
+			check_had(had_of(s, lo), lo, hi, reader);
+			continue;
+		}
 		CHECK(asked(lo, hi, (uint16_t)(1u << reader)) > 0);
 		most = asked(lo, hi, node_mask(w.node[reader]));
 		for (uint32_t r = 0; r < w.ranks; r++)
@@ -648,12 +671,33 @@ static void check_loaded(const struct shf_stripe *s, const struct shf_dealt *d)
 	check_blocks(s);
 }
 
+static struct shf_had hads[FILE_MAX / MIB + 2];
+
+/* A few blocks are there for everybody, some for a node, some for a rank. */
+static void draw_hads(uint64_t *s, struct shf_stripe *stripe)
+{
+	size_t n = 0;
+
+	for (uint64_t lo = 0, hi; lo < stripe->hi; lo = hi) {
+		uint32_t rank = (uint32_t)below(s, w.ranks);
+		int64_t kind = below(s, 3);
+
+		hi = lo + (uint64_t)(1 + below(s, 2)) * MIB;
+		if (hi <= stripe->lo)
+			continue;
+		hads[n++] = (struct shf_had){ lo, hi, kind ? w.node[rank] : -1,
+			kind == 2 ? (int64_t)rank : -1 };
+	}
+	stripe->had = hads;
+	stripe->had_n = n;
+}
+
 TEST(every_asker_gets_his_bytes_and_blocks_are_read_once)
 {
 	uint64_t s = SEED + 2;
 
 	print_message("# seed %llx\n", (unsigned long long)s);
-	for (int round = 0; round < 12; round++) {
+	for (int round = 0; round < 16; round++) {
 		uint64_t step = (uint64_t)(1 + below(&s, 3)) * MIB, i = 0;
 
 		make_world(&s, round % 4 ? FILE_MAX / 7 : 20000, true);
@@ -667,6 +711,8 @@ TEST(every_asker_gets_his_bytes_and_blocks_are_read_once)
 			struct shf_dealt a, b;
 			size_t n = shuffle(&s, shuffled);
 
+			if (round % 2)
+				draw_hads(&s, &stripe);
 			CHECK_INT(shf_deal_load(&arena, &stripe, w.piece, w.pieces_n, w.node,
 			                        w.ranks, &a), 0);
 			CHECK_INT(shf_deal_load(&arena, &stripe, shuffled, n, w.node, w.ranks,

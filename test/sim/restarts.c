@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "restarts.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine.h"
+#include "save.h"
+
+#define ROOM (UINT64_C(1) << 30)
+
+int64_t re_cols = 700;
+
+static float value(int tensor, int64_t item, int64_t step)
+{
+	return (float)((item * 7 + tensor * 131 + step * 1009) % 65521);
+}
+
+void re_paint(struct re_mine *m, int64_t step)
+{
+	for (int t = 0; t < RE_TENSORS; t++)
+		for (int64_t i = 0; i < m->n * re_cols; i++)
+			m->data[t][i] = value(t, m->lo * re_cols + i, step);
+}
+
+static int64_t wrong(const struct re_mine *m, int64_t step)
+{
+	int64_t n = 0;
+
+	for (int t = 0; t < RE_TENSORS; t++)
+		for (int64_t i = 0; i < m->n * re_cols; i++)
+			n += m->data[t][i] != value(t, m->lo * re_cols + i, step);
+	return n;
+}
+
+struct sheaf_state *re_state(struct re_mine *m, int rank, int ranks)
+{
+	static const char *const names[RE_TENSORS] = { "a", "b", "c" };
+	struct sheaf_state *state = shf_state_new();
+
+	m->lo = (int64_t)rank * RE_ROWS / ranks;
+	m->n = (int64_t)(rank + 1) * RE_ROWS / ranks - m->lo;
+	for (int t = 0; t < RE_TENSORS; t++) {
+		struct sheaf_slice s = { .size = sizeof(s), .name = names[t],
+			.family = t ? "optimizer" : "model", .dtype = SHEAF_F32, .ndim = 2,
+			.shape = { RE_ROWS, re_cols }, .start = { m->lo, 0 }, .count = { m->n, re_cols } };
+
+		m->data[t] = calloc((size_t)(m->n * re_cols) + 1, sizeof(float));
+		s.data = m->data[t];
+		(void)shf_state_add(state, &s);
+	}
+	return state;
+}
+
+void re_say(struct re_job *j, int rank, const char *what, int rc, const struct sheaf_error *err)
+{
+	if (!j->why[0])
+		snprintf(j->why, sizeof(j->why), "rank %d: %s: %d %.400s", rank, what, rc,
+		         err->msg);
+}
+
+int re_resume(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_state *state,
+                  struct re_mine *m, int64_t *at, struct sheaf_error *err)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, run, j->plan.resume, err);
+
+	if (rc == SHEAF_ENOENT) {
+		*at = 0;
+		return 0;
+	}
+	if (rc == 0)
+		rc = shf_step_load(step, state, SHEAF_STRICT, &report, err);
+	if (rc == 0) {
+		*at = step->number;
+		if (wrong(m, *at) && !j->why[0])
+			snprintf(j->why, sizeof(j->why), "rank %d: step %lld came back wrong", rank,
+			         (long long)*at);
+		if (rank == 0) {
+			j->loaded = *at;
+			j->disk_bytes = report.disk_bytes;
+			j->memory_bytes = report.memory_bytes;
+		}
+	}
+	shf_step_put(step);
+	return rc;
+}
+
+static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_state *state,
+                    struct re_mine *m, int64_t step, struct sheaf_error *err)
+{
+	bool disk = j->plan.disk_every && step % j->plan.disk_every == 0;
+	struct sheaf_save_opts opts = { .size = sizeof(opts),
+		.flags = j->plan.flags | (disk ? 0 : SHEAF_NO_DISK) };
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	re_paint(m, step);
+	rc = shf_save_begin(&save, run, step, state, &opts, err);
+	if (rc == SHEAF_EAGAIN) {
+		j->refused += rank == 0;
+		return 0;
+	}
+	for (int s = 0; rc == 0 && s < RE_TENSORS && opts.flags & SHEAF_LAZY; s++)
+		rc = shf_save_copied(save, s, -1);
+	if (rc == 0 && opts.flags & SHEAF_LAZY)
+		re_paint(m, 9999);         /* and training goes on */
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, err);
+	if (rc == 0 && step > atomic_load(&j->acked))
+		atomic_store(&j->acked, step);
+	shf_save_free(save);
+	return rc;
+}
+
+static int rank_main(void *arg, int rank, struct sheaf_group *group)
+{
+	struct re_job *j = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | SHEAF_METRICS,
+		.timeout_ms = 60000, .images_max = j->plan.images,
+		.agent = j->plan.no_agent ? NULL : "auto" };
+	struct sheaf_error err = { 0 };
+	struct sheaf_run *run = NULL;
+	struct re_mine m = { 0 };
+	struct sheaf_state *state = re_state(&m, rank, j->ranks);
+	int64_t at = 0;
+	int rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
+
+	if (rc == 0 && j->plan.rewind_first)
+		rc = shf_run_rewind(run, j->plan.resume, &err);
+	if (rc == 0 && !j->plan.fresh)
+		rc = re_resume(j, rank, run, state, &m, &at, &err);
+	for (int64_t k = j->plan.first ? j->plan.first : at + 1;
+	     rc == 0 && !j->plan.stop && k <= j->plan.last; k++)
+		rc = save_one(j, rank, run, state, &m, k, &err);
+	if (rc < 0)
+		re_say(j, rank, "the job", rc, &err);
+	shf_run_close(run);
+	shf_state_put(state);
+	for (int t = 0; t < RE_TENSORS; t++)
+		free(m.data[t]);
+	return rc;
+}
+
+void re_died(void *arg, int rank)
+{
+	struct re_job *j = arg;
+
+	simdisk_kill(j->disk, j->sys[rank]);
+}
+
+static int node_of(const struct re_job *j, int rank)
+{
+	int n = j->plan.nodes ? j->plan.nodes : 1, node = rank * n / j->ranks;
+
+	return j->plan.backwards ? n - 1 - node : node;
+}
+
+int re_play(struct re_job *j, uint64_t seed)
+{
+	static uint64_t pid = 100;
+	int results[RE_RANKS], rc = 0;
+
+	j->group.seed = seed;
+	j->group.ranks = j->ranks;
+	j->group.died = re_died;
+	j->loaded = -1;
+	atomic_store(&j->acked, -1);
+	for (int r = 0; r < j->ranks; r++)
+		if (!j->sys[r])
+			j->sys[r] = simdisk_process(j->disk, pid++, node_of(j, r));
+	if (simgroup_run(&j->group, rank_main, j, results) < 0)
+		return SHEAF_EBUG;
+	for (int r = 0; r < j->ranks; r++) {
+		rc = results[r] < rc ? results[r] : rc;
+		simdisk_kill(j->disk, j->sys[r]);
+		j->sys[r] = NULL;
+	}
+	return rc;
+}
+
+struct simdisk *re_world(uint64_t seed)
+{
+	struct simdisk *d = simdisk_new(seed, SIMDISK_STRICT);
+
+	simdisk_set_trace(d, false);
+	simdisk_set_agents(d, ROOM);
+	return d;
+}
+
+struct re_job re_on(struct simdisk *d, int ranks, struct re_plan plan)
+{
+	if (plan.resume == 0)
+		plan.resume = SHEAF_LATEST;
+	return (struct re_job){ .disk = d, .ranks = ranks, .plan = plan };
+}
+
+int re_told(struct simdisk *d, const char *what, const char *member)
+{
+	size_t n = 0;
+	char *text = simdisk_get(d, "run/.sheaf/metrics.jsonl", &n);
+	int lines = 0;
+
+	for (char *p = text, *end; p && p < text + n; p = end + 1) {
+		end = memchr(p, '\n', (size_t)(text + n - p));
+		if (!end)
+			break;
+		*end = '\0';
+		lines += strstr(p, what) && strstr(p, member);
+	}
+	free(text);
+	return lines;
+}

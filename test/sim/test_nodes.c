@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory tier of a job on several nodes, each with an agent of its own: what a job that died
+ * had in all of their memories, in that of some of them, and where the rest is on disk. */
+#include <stdlib.h>
+#include "engine.h"
+#include "restarts.h"
+#include "t.h"
+
+#define BYTES ((uint64_t)RE_TENSORS * RE_ROWS * (uint64_t)re_cols * sizeof(float))
+enum { SMALL = 700, LARGE = 60000 };    /* columns: within a block; of several blocks */
+
+static struct re_plan on(int nodes, struct re_plan plan)
+{
+	plan.nodes = nodes;
+	return plan;
+}
+
+/* Jobs of two nodes, whose ranks are on them one way or the other, save what the next ones load;
+ * one of three nodes looks at it. */
+static void in_any_layout(int ranks)
+{
+	struct simdisk *d = re_world((uint64_t)ranks);
+	struct re_job j = re_on(d, ranks, on(2, (struct re_plan){ .last = 5 }));
+	int last = 5;
+
+	PLAYED(j, 0);
+	CHECK_INT(j.acked, last);
+	for (int next = 2; next <= RE_RANKS; next++) {
+		struct re_job look = re_on(d, next, on(3, (struct re_plan){ .stop = true }));
+		struct re_job k = re_on(d, next, on(2, (struct re_plan){ .last = last + 2,
+			.backwards = next % 2 }));
+
+		if (next >= 3) {
+			PLAYED(look, 0);
+			CHECK_INT(look.loaded, last);
+			CHECK_INT(look.disk_bytes, 0);
+		}
+		PLAYED(k, 0);
+		CHECK_INT(k.loaded, last);
+		CHECK_INT(k.disk_bytes, 0);
+		CHECK(k.memory_bytes >= BYTES);
+		last += 2;
+	}
+	simdisk_free(d);
+}
+
+TEST(what_several_memories_have_comes_back_in_any_layout)
+{
+	for (int ranks = 2; ranks <= 5; ranks++)
+		in_any_layout(ranks);
+	re_cols = LARGE;
+	for (int ranks = 2; ranks <= 4; ranks += 2)
+		in_any_layout(ranks);
+	re_cols = SMALL;
+}
+
+TEST(a_node_that_is_lost_takes_the_steps_with_it_that_were_in_memory_alone)
+{
+	for (int lost = 0; lost < 2; lost++) {
+		struct simdisk *d = re_world(2);
+		struct re_job j = re_on(d, 4, on(2, (struct re_plan){ .last = 8, .disk_every = 3,
+		                                                      .images = 3 }));
+		struct re_job k = re_on(d, 4, on(2, (struct re_plan){ .stop = true }));
+
+		PLAYED(j, 0);
+		CHECK_INT(j.acked, 8);
+		simdisk_kill_agent(d, lost);
+		PLAYED(k, 0);
+		CHECK_INT(k.loaded, 6);
+		CHECK(k.disk_bytes > 0);
+		simdisk_free(d);
+	}
+}
+
+/* The newest is on disk as well: each byte is read there that no memory has, and no other. */
+TEST(of_a_step_on_disk_a_lost_node_costs_what_it_had)
+{
+	for (int cols = 0; cols < 2; cols++)
+		for (int lost = 0; lost < 2; lost++) {
+			struct simdisk *d = re_world(3);
+
+			re_cols = cols ? LARGE : SMALL;
+			struct re_job j = re_on(d, 4, on(2, (struct re_plan){ .last = 6,
+				.disk_every = 3, .images = 3 }));
+			struct re_job k = re_on(d, 4, on(2, (struct re_plan){ .stop = true }));
+			struct re_job l = re_on(d, 3, on(3, (struct re_plan){ .stop = true }));
+
+			PLAYED(j, 0);
+			simdisk_kill_agent(d, lost);
+			PLAYED(k, 0);
+			CHECK_INT(k.loaded, 6);
+			CHECK(k.disk_bytes + k.memory_bytes >= BYTES);
+			if (cols) { /* about its half; small files are one node's */
+				CHECK(k.disk_bytes > 0 && k.disk_bytes < BYTES * 3 / 4);
+				CHECK(k.memory_bytes > 0 && k.memory_bytes < BYTES * 3 / 4);
+			}
+			PLAYED(l, 0);
+			CHECK_INT(l.loaded, 6);
+			CHECK_INT(l.memory_bytes > 0, k.memory_bytes > 0);
+			simdisk_kill_agent(d, 1 - lost);
+			l.why[0] = '\0';
+			PLAYED(l, 0);
+			CHECK_INT(l.loaded, 6);
+			CHECK_INT(l.memory_bytes, 0);
+			simdisk_free(d);
+		}
+	re_cols = SMALL;
+}
+
+TEST(without_an_agent_on_one_node_no_step_is_in_memory_and_training_goes_on)
+{
+	struct simdisk *d = re_world(4);
+	struct re_job j = re_on(d, 4, on(2, (struct re_plan){ .last = 6, .disk_every = 3 }));
+	struct re_job k = re_on(d, 2, on(2, (struct re_plan){ .stop = true }));
+
+	simdisk_set_agents(d, 4096);    /* too little for anybody */
+	PLAYED(j, 0);
+	CHECK_INT(j.acked, 6);
+	CHECK(j.refused > 0);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, 6);
+	simdisk_free(d);
+}
+
+TEST(on_some_of_its_nodes_a_step_is_not_taken_for_whole)
+{
+	struct simdisk *d = re_world(5);
+	struct re_job j = re_on(d, 4, on(2, (struct re_plan){ .last = 7, .disk_every = 3,
+	                                                      .images = 3 }));
+	struct re_job half = re_on(d, 2, (struct re_plan){ .stop = true });
+	struct re_job all = re_on(d, 2, on(2, (struct re_plan){ .stop = true }));
+
+	PLAYED(j, 0);
+	PLAYED(half, 0);
+	CHECK_INT(half.loaded, 6);
+	PLAYED(all, 0);
+	CHECK_INT(all.loaded, 7);
+	CHECK_INT(all.disk_bytes, 0);
+	simdisk_free(d);
+}
+
+static long long play_dying(struct simdisk *d, int rank, int at, uint32_t flags, bool *fired)
+{
+	struct simgroup_stat stat = { 0 };
+	struct re_job j = re_on(d, 3, on(2, (struct re_plan){ .last = 4, .disk_every = 3,
+		.images = 3, .flags = flags }));
+
+	j.group.die_rank = rank;
+	j.group.die_at = at;
+	j.group.quiet = true;
+	j.group.stat = &stat;
+	(void)re_play(&j, (uint64_t)at);
+	*fired = stat.fired;
+	return j.acked;
+}
+
+TEST(each_rank_may_die_at_each_operation_of_two_nodes)
+{
+	long deaths = 0, found = 0;
+	bool fired;
+
+	for (int lazy = 0; lazy < 2; lazy++)
+		for (int rank = 0; rank < 3; rank++)
+			for (int at = 1 + rank;; at += 3 * T_STRIDE) {
+				struct simdisk *d = re_world((uint64_t)at);
+				long long acked = play_dying(d, rank, at, lazy ? SHEAF_LAZY : 0,
+				                             &fired);
+				struct re_job k = re_on(d, 2 + at % 3, on(2, (struct re_plan){
+					.last = 9, .disk_every = 4, .images = 3 }));
+
+				if (!fired) {
+					simdisk_free(d);
+					break;
+				}
+				deaths++;
+				PLAYED(k, 0);
+				if (k.loaded < acked)
+					print_error("rank %d at %d: acked %lld, found %lld\n",
+					            rank, at, acked, (long long)k.loaded);
+				CHECK(k.loaded >= acked);
+				found += k.loaded > 0 && k.disk_bytes == 0;
+				CHECK_INT(k.acked, 9);
+				simdisk_free(d);
+			}
+	print_message("# %ld deaths, %ld restarts from memory\n", deaths, found);
+	CHECK(deaths > 100 / T_STRIDE && found > 20 / T_STRIDE);
+}
+
+/* Calls fail in the job that saves, or in the one that takes what it left. */
+TEST(each_call_may_fail_on_two_nodes)
+{
+	long faults = 0, found = 0;
+
+	for (int late = 0; late < 2; late++)
+		for (int nth = 1;; nth += T_STRIDE) {
+			struct simdisk *d = re_world((uint64_t)nth);
+			struct re_job j = re_on(d, 3, on(2, (struct re_plan){ .last = 4,
+				.disk_every = 3, .images = 3 }));
+			struct re_job k = re_on(d, 2 + nth % 2, on(2, (struct re_plan){
+				.last = 9, .disk_every = 4, .images = 3 }));
+			long long acked;
+			int hit;
+
+			if (!late)
+				simdisk_fail_at(d, nth, nth % 2 ? 5 : 28);
+			(void)re_play(&j, (uint64_t)nth);
+			acked = j.acked;
+			if (late) {
+				simdisk_fail_at(d, nth, 5);
+				(void)re_play(&k, (uint64_t)nth);
+				acked = k.acked > acked ? k.acked : acked;
+				CHECK(strstr(k.why, "wrong") == NULL);
+				k.why[0] = '\0';
+			}
+			hit = simdisk_fired(d);
+			simdisk_faults_clear(d);
+			if (!hit) {
+				simdisk_free(d);
+				break;
+			}
+			faults++;
+			PLAYED(k, 0);
+			if (k.loaded < acked)
+				print_error("%s call %d: acked %lld, found %lld\n",
+				            late ? "late" : "early", nth, acked,
+				            (long long)k.loaded);
+			CHECK(k.loaded >= acked);
+			found += k.loaded > 0 && k.disk_bytes == 0;
+			simdisk_free(d);
+		}
+	print_message("# %ld failed calls, %ld restarts from memory\n", faults, found);
+	CHECK(faults > 300 / T_STRIDE && found > 100 / T_STRIDE);
+}
