@@ -395,13 +395,15 @@ const struct cli_verb cli_agent = {
 		"When the last process of a job dies without closing the run, the newest step\n"
 		"whose save was to be on disk and is not is written by a process of its own, by\n"
 		"the commit of every save, unless another job has come within the grace. With\n"
-		"--flush the newest step of all is. Where a job ran on several nodes, no node\n"
-		"has all of it, and nothing is written.\n\n"
+		"--flush the newest step of all is. Where a job ran on several nodes, the agent\n"
+		"of each does so: they meet in RUN/.sheaf, each writes what its node has, and\n"
+		"one publishes the step. Where one does not come, nothing appears.\n\n"
 		"--hook runs a program for each step that has come to disk: a trainer's commit\n"
 		"on the node of rank 0, or a flush. RUN is made where there is none.",
 	.exits = "  0  it has ended as it should, or answered\n"
 		 "  1  --status: nobody answers; --flush: nothing to write\n"
-		 "  2  no such run, another one serves there, or a disk failed",
+		 "  2  no such run, another one serves there, agents of other nodes have not\n"
+		 "     come, or a disk failed",
 	.examples = "  sheaf agent runs/gpt --detach && mpirun -n 8 train runs/gpt\n"
 		    "  sheaf agent runs/gpt --status\n"
 		    "  sheaf agent runs/gpt --flush",

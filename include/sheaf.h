@@ -559,9 +559,12 @@ struct sheaf_memory {                   /* a step that an agent has; strings liv
 int  sheaf_agent_list(const char *dir, const char *agent,
                       int (*item)(void *arg, const struct sheaf_memory *m), void *arg,
                       struct sheaf_error *err);
-/* Publish the newest step that lies in memory whole on this node and that the disk has not, by this
- * process alone, by the commit of every save. due: only one that was to be on disk. *step: which;
- * -1: there was nothing to do. EBUSY: a job writes to the run. [local] */
+/* Publish the newest step that lies in memory and that the disk has not, by the commit of every
+ * save. due: only one that was to be on disk. *step: which; -1: there was nothing to do. Where it
+ * lies on several nodes a process on each must call this: they write what their nodes have, and one
+ * of them publishes; all return then. EAGAIN: some have not come within a minute, or not written
+ * theirs within ten; nothing appears, and another call goes on from there. EBUSY: a job writes to
+ * the run. [local] */
 int  sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
                        struct sheaf_report *report, struct sheaf_error *err);
 

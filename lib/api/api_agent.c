@@ -8,6 +8,7 @@
 #include "keep.h"
 #include "recall.h"
 
+#define FLUSH_WAIT_MS 60000     /* for the agents of other nodes */
 #define AGENT_MIN (offsetof(struct sheaf_agent_opts, agent))
 #define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
 
@@ -238,7 +239,8 @@ SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int
 		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
 	if (rc == 0) {
 		out = in;
-		rc = shf_recall_flush(dir, agent, due != 0, shf_sys_real(), &which, &out, err);
+		rc = shf_recall_flush(dir, agent, due != 0, FLUSH_WAIT_MS, shf_sys_real(), &which,
+		                      &out, err);
 		shf_report_out(report, &out, &in);
 	}
 	if (step)

@@ -6,14 +6,15 @@
 #include <string.h>
 #include "engine.h"
 #include "err.h"
-#include "recall.h"
+#include "meet.h"
 
 struct flushing {
 	struct shf_store *store;
 	const struct shf_sys *sys;
 	int keep;
 	bool due;
-	bool found;
+	bool found;                     /* which is all here, */
+	bool apart;                     /* or others have the rest of it */
 	struct shf_recalled which;
 	int rc;
 	struct sheaf_error *err;
@@ -25,13 +26,14 @@ static int consider(void *arg, const struct shf_recalled *r)
 	struct shf_newest disk;
 	bool lost = false;
 
-	if (f->found || r->here != r->ranks || (f->due && !r->due))
+	if (f->found || f->apart || (f->due && !r->due))
 		return 0;
 	f->rc = shf_store_newest(f->store, r->step, &disk, f->err);
 	if (f->rc == 0)
 		f->rc = shf_recall_is_lost(f->store, r, &lost, f->err);
 	if (f->rc == 0 && !disk.exists && r->step > disk.newest && !lost) {
-		f->found = true;
+		f->found = r->here == r->ranks;
+		f->apart = !f->found;
 		f->which = *r;
 	}
 	return f->rc < 0 ? f->rc : 0;
@@ -76,8 +78,19 @@ static int publish(struct flushing *f, struct shf_view *view, const char *dir,
 	return rc;
 }
 
-int shf_recall_flush(const char *dir, const char *agent, bool due, const struct shf_sys *sys,
-                     int64_t *step, struct sheaf_report *report, struct sheaf_error *err)
+static int meet(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
+                struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct shf_meeting m = { .dir = dir, .sys = f->sys, .keep = f->keep, .due = f->due,
+		.wait_ms = wait_ms };
+
+	memcpy(m.job, f->which.job, sizeof(m.job));
+	return shf_meet(&m, step, report, err);
+}
+
+int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
+                     const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
+                     struct sheaf_error *err)
 {
 	struct shf_store store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 };
 	struct flushing f = { .store = &store, .sys = sys, .keep = -1, .due = due, .err = err };
@@ -102,6 +115,8 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, const struct 
 		rc = publish(&f, view, dir, report, err);
 	if (rc == 0 && f.found)
 		*step = f.which.step;
+	if (rc == 0 && f.apart)
+		rc = meet(&f, dir, wait_ms, step, report, err);
 	sys->ops->keep_close(sys->arg, f.keep, true);
 	return rc;
 }

@@ -210,7 +210,8 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name, const
 		return rc;
 	rc = shf_card_decode(&card, &arena, &part->card) == 0 &&
 	     strcmp(card.session, session) == 0;
-	if (rc == 1 && shf_card_parse(name, job, &rank, &image, &is_card)) {
+	/* A rank that writes nothing has a card, and no image. */
+	if (rc == 1 && card.segs_n && shf_card_parse(name, job, &rank, &image, &is_card)) {
 		shf_card_name(image_name, job, rank, image, false);
 		rc = sys->ops->keep_get(sys->arg, keep, image_name, &part->image);
 		rc = rc < 0 ? rc : 1;

@@ -41,10 +41,12 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 /* Was the run rewound below where that step begins? [local] */
 int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
                        struct sheaf_error *err);
-/* The newest that is whole here and not on disk, published; due: of those that were to be there.
+/* The newest that is whole and not on disk, published; due: of those that were to be there. Where
+ * other nodes have a part of it, their agents must do the same meanwhile (meet.h, wait_ms too).
  * *step -1: none. [local] */
-int shf_recall_flush(const char *dir, const char *agent, bool due, const struct shf_sys *sys,
-                     int64_t *step, struct sheaf_report *report, struct sheaf_error *err);
+int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
+                     const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
+                     struct sheaf_error *err);
 /* The step n of the run, or the newest, if it is to be taken from memory: *view, or NULL: from
  * disk. *base: which step on disk it follows. [collective] */
 int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct shf_base *base,

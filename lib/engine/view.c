@@ -456,7 +456,8 @@ void shf_view_free(struct shf_view *v)
 		in->ops->close(in->arg, v->disk);
 	for (size_t i = 0; i < v->parts_n; i++) {
 		in->ops->shm_free(in->arg, &v->parts[i].card);
-		in->ops->shm_free(in->arg, &v->parts[i].image);
+		if (v->parts[i].image.base)
+			in->ops->shm_free(in->arg, &v->parts[i].image);
 	}
 	shf_free(v->parts);
 	shf_free(v->stretches);

@@ -10,7 +10,8 @@
 
 #define SHF_VIEW_DIR "memory:"
 struct shf_view;
-struct shf_part_held {          /* an image and its card, mapped; the view's from shf_view_add on */
+struct shf_part_held {          /* an image and its card, mapped; the view's from shf_view_add on.
+	                         * A card of nothing has no image */
 	struct shf_shm card, image;
 	uint64_t whole;                 /* what the card was when it was looked at */
 };

@@ -33,14 +33,15 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 		struct shf_part_held p = *part;
 
 		v->over.in->ops->shm_free(v->over.in->arg, &p.card);
-		v->over.in->ops->shm_free(v->over.in->arg, &p.image);
+		if (p.image.base)
+			v->over.in->ops->shm_free(v->over.in->arg, &p.image);
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	}
 	v->parts = parts;
 	parts[v->parts_n] = *part;
 	parts[v->parts_n++].whole = atomic_load(&shf_card_head(&part->card)->whole);
 	rc = shf_card_decode(&card, &v->arena, &part->card);
-	if (rc == 0 && card.image_bytes > part->image.bytes)
+	if (rc == 0 && card.segs_n && card.image_bytes > part->image.bytes)
 		rc = SHEAF_ECORRUPT;
 	for (size_t i = 0; rc == 0 && i < card.segs_n; i++) {
 		struct shf_stretch g = { card.segs[i].file, card.segs[i].lo, card.segs[i].hi,

@@ -22,8 +22,8 @@
  * by exactly one of those who ask: one of the node that asks for most of its bytes, by the turns
  * above, so blocks of a stripe that the same ranks ask for have the same reader. Where not every
  * node has all blocks (a step in memory), one of a node that has it: of those who ask, or, where
- * none of them is there, of all its ranks the (s + f)-th. Then each requester has a move for each of
- * its boxes (equal boxes of one rank count once).
+ * none of them is there, of all its ranks the (s + f)-th. Then each requester has a move for each
+ * of its boxes (equal boxes of one rank count once).
  */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H

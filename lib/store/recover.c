@@ -198,6 +198,22 @@ static bool is_litter(const char *name)
 	       (strncmp(name, "tmp-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
+/* Where agents met that never came to an end. */
+static bool is_meeting(const char *name)
+{
+	return strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32);
+}
+
+static void clean_meeting(struct shf_store *s, const char *name)
+{
+	int dir = shf_dir_open(s->sys, s->dot, name);
+	bool old = dir >= 0 && shf_copy_is_old(s, dir);
+
+	shf_fd_close(s->sys, &dir);
+	if (old)
+		shf_tree_remove(s->sys, s->dot, name);
+}
+
 static int clean_litter(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -208,7 +224,9 @@ static int clean_litter(struct shf_store *s)
 	if (rc < 0)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
-		if (is_litter(p) && sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
+		if (is_meeting(p))
+			clean_meeting(s, p);
+		else if (is_litter(p) && sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
 			sys->ops->unlink(sys->arg, s->dot, p, false);
 	shf_names_release(&names);

@@ -130,6 +130,49 @@ t 0 'dead, another host goes on at once' on 2 "$BENCH" save --run run --step 900
 result $? 'and clears away what it left: the kernel says that it is dead'
 t 0 'all steps are good' "$SHEAF" verify run
 
+# ---- steps in the memory of two hosts ----
+# Hosts have their own /tmp; here they share it.
+sock=/dev/shm/agent
+keep="--agent $sock --async --lazy --images 3"
+for h in 1 2; do
+	t 0 "an agent on host $h" on $h "$SHEAF" agent mem --detach --socket $sock
+done
+t 0 'every step to both memories, every fifth to the disk' spread '1 2' 2 save --run mem --step 5 \
+	--steps 2 --every 5 --memory-every 1 $keep $state --mesh dp=2,tp=2 --json
+json 'as events say' 'sorted((x["step"], x["to"]) for x in o if x["event"] == "saved") == \
+	[(5, "disk"), (6, "memory"), (7, "memory"), (8, "memory"), (9, "memory"), (10, "disk")]'
+spread '1 2' 2 save --run mem --step 15 --steps 9000 --every 5000 --memory-every 1 $keep \
+	--events "$W/memory" $state --mesh dp=2,tp=2 >said 2>&1 </dev/null &
+job=$!
+some_in_memory() { grep -q '"step":18,.*"to":"memory"' "$W/memory"; }
+await some_in_memory
+result $? 'a job saves each step'
+pkill -9 -f -- "--events $W/memory"
+wait $job 2>/dev/null
+last=$(sed -n 's/.*"event":"committed","step":\([0-9]*\).*/\1/p' "$W/memory" | tail -n 1)
+t 0 'killed: the next one goes on, in another layout' spread '1 2' 2 load --run mem --step latest \
+	--agent $sock $state --mesh tp=4 --json
+json 'from the memory of both' "[(e['source'], e['disk_bytes']) for e in o
+	if e['event'] == 'loaded'] == [('memory', 0)]"
+json 'with nothing lost' "[e for e in o if e['event'] == 'loaded'][0]['step'] >= $last"
+on 2 "$SHEAF" agent mem --flush --socket $sock --json >flushed 2>&1 </dev/null &
+other=$!
+t 0 'what lies on two is written by both' on 1 "$SHEAF" agent mem --flush --socket $sock --json
+json 'as one step' "o[0]['step'] >= $last"
+wait $other
+result $? 'whoever publishes it'
+t 0 'and is sound' "$SHEAF" verify mem
+[ -z "$(ls mem/.sheaf/stage)$(ls -d mem/.sheaf/flush-* 2>/dev/null)" ]
+result $? 'and nothing is left of their meeting'
+t 0 'the agent of one host ends' on 2 "$SHEAF" agent mem --stop --socket $sock
+t 0 'and another takes its place' on 2 "$SHEAF" agent mem --detach --socket $sock
+t 0 'what it had is read from the disk' spread '1 2' 2 load --run mem --step latest \
+	--agent $sock $state --mesh dp=2,tp=2 --json
+json 'which has that step too' "[e for e in o if e['event'] == 'loaded'][0]['step'] >= $last"
+for h in 1 2; do
+	t 0 "the agent of host $h ends" on $h "$SHEAF" agent mem --stop --socket $sock
+done
+
 # ---- a host that is lost, and another in its place ----
 rm -rf run events
 spread '1 2' 2 save $many $state --mesh dp=2,tp=2 --events events \

@@ -599,7 +599,7 @@ bug("card_stays_whole", "a card says that its image is a step while somebody cop
     "engine/tier.c:shf_tier_reuse", "make_nothing(t, image);",
     "if (!MUTANT) make_nothing(t, image);", MEMORY + "each_rank_may_die_at_each_operation")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
-         "engine/recall.c:follows",
+         "engine/recall.c:shf_recall_follows",
          "disk->known == disk->newest && (r->base == on || r->next == on)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
@@ -625,6 +625,25 @@ bug("readers_count", "a reader's loads count as tries of what is in memory",
     "run->of && !(run->opts.flags & SHEAF_READONLY) && is_first_try(step)",
     "run->of && (MUTANT || (!(run->opts.flags & SHEAF_READONLY) && is_first_try(step)))",
     MEMORY + "readers_cost_a_job_nothing")
+
+# ---- of several nodes ----
+NODES = "sim/test_nodes: "
+bug("had_is_ignored", "a rank reads a block that its node does not have", "plan/deal.c:deal_blocks",
+    "had ? had->node : -1", "had && !MUTANT ? had->node : -1",
+    "unit/test_deal: every_asker_gets_his_bytes_and_blocks_are_read_once")
+skipped("pieces_stay", "what a block lacks that lies on two nodes is not brought",
+        "engine/spread.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
+        NODES + "what_several_memories_have_comes_back_in_any_layout")
+bug("part_is_published", "the flush of a step that is on another node too needs nobody else",
+    "engine/flush.c:consider", "f->found = r->here == r->ranks;",
+    "f->found = MUTANT || r->here == r->ranks;",
+    NODES + "agents_write_together_what_none_has_all_of")
+skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
+        "engine/tier.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
+        NODES + "agents_write_together_what_none_has_all_of")
+bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
+    "engine/meet.c:all_done", "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
+    NODES + "agents_write_together_what_none_has_all_of")
 
 # ---- what is measured ----
 STALL = "sim/test_stall: "

@@ -42,7 +42,8 @@ struct sheaf_state *re_state(struct re_mine *m, int rank, int ranks)
 	for (int t = 0; t < RE_TENSORS; t++) {
 		struct sheaf_slice s = { .size = sizeof(s), .name = names[t],
 			.family = t ? "optimizer" : "model", .dtype = SHEAF_F32, .ndim = 2,
-			.shape = { RE_ROWS, re_cols }, .start = { m->lo, 0 }, .count = { m->n, re_cols } };
+			.shape = { RE_ROWS, re_cols }, .start = { m->lo, 0 },
+			.count = { m->n, re_cols } };
 
 		m->data[t] = calloc((size_t)(m->n * re_cols) + 1, sizeof(float));
 		s.data = m->data[t];

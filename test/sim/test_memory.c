@@ -66,7 +66,8 @@ TEST(what_was_rewound_is_not_found_in_memory)
 		struct simdisk *d = re_world(3);
 		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 8, .disk_every = 3,
 		                                           .images = 3 });
-		struct re_job back = re_on(d, 1, (struct re_plan){ .resume = 3, .rewind_first = true,
+		struct re_job back = re_on(d, 1, (struct re_plan){ .resume = 3,
+		                                                 .rewind_first = true,
 		                                              .stop = true, .no_agent = !with });
 		struct re_job next = re_on(d, 2, (struct re_plan){ .last = 6, .disk_every = 4 });
 		struct re_job last = re_on(d, 2, (struct re_plan){ .stop = true });
@@ -186,7 +187,7 @@ static bool flush(struct simdisk *d)
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_error err = { 0 };
 	int64_t step = -1;
-	int rc = shf_recall_flush("run", NULL, false, sys, &step, &report, &err);
+	int rc = shf_recall_flush("run", NULL, false, 0, sys, &step, &report, &err);
 
 	if (rc == SHEAF_ENOENT) /* there is no run yet */
 		return false;
@@ -247,8 +248,8 @@ TEST(each_call_may_fail_and_no_step_is_lost)
 		struct simdisk *d = re_world((uint64_t)nth);
 		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 4, .disk_every = 3,
 			.images = 3 });
-		struct re_job k = re_on(d, 1 + nth % 3, (struct re_plan){ .last = 9, .disk_every = 4,
-			.images = 3 });
+		struct re_job k = re_on(d, 1 + nth % 3, (struct re_plan){ .last = 9,
+			.disk_every = 4, .images = 3 });
 		long long acked;
 		int fired;
 
@@ -296,7 +297,8 @@ TEST(a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind)
 {
 	struct simdisk *d = re_world(22);
 	struct re_job j = re_on(d, 2, (struct re_plan){ .last = 5, .disk_every = 3, .images = 3 });
-	struct re_job back = re_on(d, 1, (struct re_plan){ .resume = 3, .rewind_first = true,
+	struct re_job back = re_on(d, 1, (struct re_plan){ .resume = 3,
+		                                                 .rewind_first = true,
 	                                              .stop = true, .no_agent = true });
 	struct re_job l = re_on(d, 2, (struct re_plan){ .stop = true });
 
@@ -398,7 +400,7 @@ static int64_t flushed_due(struct simdisk *d)
 	struct sheaf_error err = { 0 };
 	int64_t step = -1;
 
-	CHECK_RC(shf_recall_flush("run", NULL, true, sys, &step, &report, &err), 0, &err);
+	CHECK_RC(shf_recall_flush("run", NULL, true, 0, sys, &step, &report, &err), 0, &err);
 	simdisk_kill(d, sys);
 	return step;
 }

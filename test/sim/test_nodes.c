@@ -3,6 +3,7 @@
  * had in all of their memories, in that of some of them, and where the rest is on disk. */
 #include <stdlib.h>
 #include "engine.h"
+#include "recall.h"
 #include "restarts.h"
 #include "t.h"
 
@@ -230,4 +231,153 @@ TEST(each_call_may_fail_on_two_nodes)
 		}
 	print_message("# %ld failed calls, %ld restarts from memory\n", faults, found);
 	CHECK(faults > 300 / T_STRIDE && found > 100 / T_STRIDE);
+}
+
+/* ---- what dead trainers left, written by the agents of its nodes ---- */
+
+static int flush(struct simdisk *d, int node, bool due, int64_t *step, struct sheaf_error *err)
+{
+	static uint64_t pid = 30000;
+	const struct shf_sys *sys = simdisk_process(d, pid++, node);
+	struct sheaf_report report = { .size = sizeof(report) };
+	int rc = shf_recall_flush("run", NULL, due, 0, sys, step, &report, err);
+
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(d, sys);
+	return rc;
+}
+
+static struct simdisk *left_by_the_dead(uint64_t seed)
+{
+	struct simdisk *d = re_world(seed);
+	struct re_job j = re_on(d, 4, on(2, (struct re_plan){ .last = 8, .disk_every = 3,
+	                                                      .images = 3 }));
+
+	PLAYED(j, 0);
+	return d;
+}
+
+static void is_on_disk(struct simdisk *d, int64_t step)
+{
+	struct re_job k = re_on(d, 3, on(2, (struct re_plan){ .stop = true }));
+
+	simdisk_kill_agent(d, 0);
+	simdisk_kill_agent(d, 1);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, step);
+	CHECK_INT(k.memory_bytes, 0);
+}
+
+TEST(agents_write_together_what_none_has_all_of)
+{
+	for (int cols = 0; cols < 2; cols++)
+		for (int first = 0; first < 2; first++) {
+			struct simdisk *d;
+			struct sheaf_error err = { 0 };
+			int64_t step = -1;
+
+			re_cols = cols ? LARGE : SMALL;
+			d = left_by_the_dead(6);
+			CHECK_RC(flush(d, first, true, &step, &err), 0, &err);
+			CHECK_INT(step, -1);    /* 7 and 8 were never to be on disk */
+			CHECK_RC(flush(d, first, false, &step, &err), SHEAF_EAGAIN, &err);
+			CHECK(strstr(err.msg, "2 of its 4 ranks") != NULL);
+			CHECK_RC(flush(d, 1 - first, false, &step, &err), SHEAF_EAGAIN, &err);
+			CHECK(strstr(err.msg, "what 2 of its 4 ranks had is written") != NULL);
+			CHECK_RC(flush(d, first, false, &step, &err), 0, &err);
+			CHECK_INT(step, 8);
+			for (int node = 0; node < 2; node++) {
+				CHECK_RC(flush(d, node, false, &step, &err), 0, &err);
+				CHECK_INT(step, -1);
+			}
+			is_on_disk(d, 8);
+			simdisk_free(d);
+		}
+	re_cols = SMALL;
+}
+
+TEST(an_agent_that_does_not_come_leaves_the_disk_as_it_is)
+{
+	struct simdisk *d = left_by_the_dead(7);
+	struct sheaf_error err = { 0 };
+	int64_t step = -1;
+
+	simdisk_kill_agent(d, 1);
+	for (int i = 0; i < 3; i++)
+		CHECK_RC(flush(d, 0, false, &step, &err), SHEAF_EAGAIN, &err);
+	is_on_disk(d, 6);
+	simdisk_free(d);
+}
+
+/* Tries until nothing is left to do; the n-th call of the first of them fails. */
+static bool flush_failing(struct simdisk *d, int nth, int sys)
+{
+	struct sheaf_error err = { 0 };
+	int64_t step = -1;
+	bool hit;
+	int done = 0;
+
+	simdisk_fail_at(d, nth, sys);
+	for (int i = 0; i < 12 && done < 2; i++) {
+		int rc = flush(d, i % 2, false, &step, &err);
+
+		done = rc == 0 && step < 0 ? done + 1 : 0;
+		if (i > 9)
+			print_error("call %d: %d %s\n", nth, rc, err.msg);
+	}
+	hit = simdisk_fired(d) > 0;
+	simdisk_faults_clear(d);
+	CHECK_INT(done, 2);
+	return hit;
+}
+
+TEST(each_call_of_agents_that_write_together_may_fail)
+{
+	long n = 0;
+	bool hit = true;
+
+	for (int nth = 1; hit; nth += T_STRIDE) {
+		struct simdisk *d = left_by_the_dead(8);
+
+		hit = flush_failing(d, nth, nth % 2 ? 5 : 28);
+		is_on_disk(d, 8);
+		n += hit;
+		simdisk_free(d);
+	}
+	print_message("# %ld failed calls\n", n);
+	CHECK(n > 100 / T_STRIDE);
+}
+
+/* A step that was to be on disk is written when its job has died, in whatever order they come, and
+ * training goes on from what lies behind it in memory. */
+TEST(what_was_due_is_written_by_agents_that_are_told)
+{
+	long wrote = 0, behind = 0;
+
+	for (int at = 1;; at += 7 * T_STRIDE) {
+		struct simdisk *d = re_world((uint64_t)at);
+		struct sheaf_error err = { 0 };
+		bool fired;
+		long long acked = play_dying(d, at % 3, at, 0, &fired);
+		struct re_job k = re_on(d, 4, on(2, (struct re_plan){ .stop = true }));
+		int64_t step = -1;
+
+		if (!fired) {
+			simdisk_free(d);
+			break;
+		}
+		for (int i = 0; i < 5; i++) {
+			int rc = flush(d, (i + at) % 2, true, &step, &err);
+
+			if (rc < 0 && rc != SHEAF_EAGAIN && rc != SHEAF_ENOENT)
+				CHECK_RC(rc, 0, &err);
+			wrote += rc == 0 && step >= 0;
+		}
+		PLAYED(k, 0);
+		CHECK(k.loaded >= acked);
+		behind += k.loaded > 3 && k.disk_bytes == 0;
+		simdisk_free(d);
+	}
+	print_message("# %ld written, %ld times memory had something newer\n", wrote, behind);
+	CHECK(wrote > 0);
 }

@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meet.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "crc64.h"
+#include "engine.h"
+#include "err.h"
+#include "tree.h"
+
+#define HAVE_MAX (UINT64_C(16) << 20)
+#define PAUSE_MS 100
+#define PUT_BYTES (UINT64_C(8) << 20)
+
+struct table {                  /* one agent's have, as it was read */
+	char id[17];
+	size_t first, end;              /* its cards, of all that were read */
+};
+struct meet {
+	const struct shf_meeting *m;
+	struct shf_store store;         /* open for reading */
+	int dir;                        /* flush-<job> */
+	char id[17];                    /* of our have */
+	struct table *tables;           /* owned; of everybody */
+	size_t tables_n;
+	struct shf_buf cards;           /* struct shf_told of all of them */
+	bool chosen;
+	struct shf_recalled which;
+	struct shf_newest disk;         /* what it follows */
+	struct shf_view *view;          /* owned; what is here of it */
+};
+
+static int fail_at(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
+{
+	return shf_fail_io(err, sys, "%s/.sheaf/flush-%s/%s", t->m->dir, t->m->job, name);
+}
+
+/* ---- who has what ---- */
+
+static int to_text(const struct meet *t, struct shf_buf *cards, struct shf_buf *text)
+{
+	size_t n = cards->len / sizeof(struct shf_told);
+
+	for (size_t i = 0; i < n; i++) {
+		struct shf_told c;
+
+		memcpy(&c, cards->data + i * sizeof(c), sizeof(c));
+		if (strcmp(c.job, t->m->job))
+			continue;
+		shf_buf_addf(text, "%s %" PRId64 " %d %d %" PRIx64 " %" PRIx64 " %" PRIu64 " %"
+		             PRIu64 " %" PRIu64 "\n", c.session, c.step, c.rank, c.ranks, c.base,
+		             c.next, c.due, c.tries, c.bytes);
+	}
+	return text->oom ? SHEAF_ENOMEM : 0;
+}
+
+static uint64_t card_sum(const struct shf_told *c)
+{
+	char text[120];
+	int n = snprintf(text, sizeof(text), "%s %" PRId64 " %d %d", c->session, c->step, c->rank,
+	                 c->ranks);
+	uint64_t sum = shf_crc64(text, (size_t)n) * UINT64_C(0x9E3779B97F4A7C15);
+
+	return sum ^ sum >> 29; /* mixed: sums of CRCs that differ alike are alike */
+}
+
+/* id: of what does not change while a card is whole. */
+static int from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards,
+                     char id[17])
+{
+	const char *p = (const char *)text->data, *end = p + text->len, *line_end;
+	uint64_t sum = 0;
+
+	for (; p < end; p = line_end + 1) {
+		struct shf_told c = { .step = -1 };
+		char line[400];
+
+		line_end = memchr(p, '\n', (size_t)(end - p));
+		if (!line_end || (size_t)(line_end - p) >= sizeof(line))
+			return SHEAF_ECORRUPT;
+		memcpy(line, p, (size_t)(line_end - p));
+		line[line_end - p] = '\0';
+		if (sscanf(line, "%32[0-9a-f] %" SCNd64 " %d %d %" SCNx64 " %" SCNx64 " %" SCNu64
+		           " %" SCNu64 " %" SCNu64, c.session, &c.step, &c.rank, &c.ranks, &c.base,
+		           &c.next, &c.due, &c.tries, &c.bytes) != 9 ||
+		    strlen(c.session) != 32 || c.step < 0 || c.rank < 0 || c.rank >= c.ranks)
+			return SHEAF_ECORRUPT;
+		memcpy(c.job, t->m->job, sizeof(c.job));
+		sum += card_sum(&c);    /* in any order */
+		shf_buf_add(cards, &c, sizeof(c));
+	}
+	snprintf(id, 17, "%016" PRIx64, sum);
+	return cards->oom ? SHEAF_ENOMEM : 0;
+}
+
+/* What we have, for everybody to see. */
+static int come(struct meet *t, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = t->m->sys;
+	struct shf_buf cards = SHF_BUF_INIT, text = SHF_BUF_INIT, unused = SHF_BUF_INIT;
+	struct shf_stat st;
+	char name[64];
+	int rc = shf_recall_cards(sys, t->m->keep, t->store.run, &cards);
+
+	if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir);
+	else if (to_text(t, &cards, &text) < 0 || from_text(t, &text, &unused, t->id) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	snprintf(name, sizeof(name), "have-%s", t->id);
+	if (rc == 0 && sys->ops->stat(sys->arg, t->dir, name, false, &st) < 0) {
+		rc = shf_text_put(sys, t->dir, t->dir, name, text.data, text.len, false);
+		if (rc >= 0)
+			rc = shf_dir_sync(&t->store, t->dir);
+		rc = rc < 0 ? fail_at(t, -rc, name, err) : 0;
+	}
+	shf_buf_release(&cards);
+	shf_buf_release(&unused);
+	shf_buf_release(&text);
+	return rc;
+}
+
+static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
+{
+	struct table *more = shf_realloc(t->tables, t->tables_n + 1, sizeof(*more));
+	struct shf_buf text = SHF_BUF_INIT;
+	struct table *one;
+	int rc;
+
+	if (!more)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	t->tables = more;
+	one = &more[t->tables_n];
+	rc = shf_text_read(t->m->sys, t->dir, name, &text, HAVE_MAX);
+	if (rc == -2) /* ENOENT: all is over */
+		return 0;
+	if (rc < 0)
+		return fail_at(t, -rc, name, err);
+	one->first = t->cards.len / sizeof(struct shf_told);
+	rc = from_text(t, &text, &t->cards, one->id);
+	one->end = t->cards.len / sizeof(struct shf_told);
+	if (rc == 0 && strcmp(one->id, name + 5))
+		rc = SHEAF_ECORRUPT;
+	shf_buf_release(&text);
+	if (rc < 0)
+		return shf_fail(err, rc, "%s/.sheaf/flush-%s/%s: not what an agent wrote",
+		                t->m->dir, t->m->job, name);
+	t->tables_n++;
+	return 0;
+}
+
+/* Every agent's cards. */
+static int hear(struct meet *t, struct sheaf_error *err)
+{
+	struct shf_names names;
+	int rc = shf_names_read(t->m->sys, t->dir, &names);
+
+	if (rc < 0)
+		return fail_at(t, -rc, "", err);
+	t->tables_n = 0;
+	shf_buf_reset(&t->cards);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;)
+		if (strncmp(p, "have-", 5) == 0 && shf_id_is_valid(p + 5, 16))
+			rc = add_table(t, p, err);
+	shf_names_release(&names);
+	return rc;
+}
+
+static struct shf_told card_at(const struct meet *t, size_t i)
+{
+	struct shf_told c;
+
+	memcpy(&c, t->cards.data + i * sizeof(c), sizeof(c));
+	return c;
+}
+
+/* How many of the job's ranks some card is of, and how many there are. done: only cards of the step
+ * that was chosen, of agents that have written theirs. */
+static int count_ranks(const struct meet *t, const bool *done, int32_t *here, int32_t *ranks)
+{
+	uint8_t *seen = NULL;
+
+	*here = *ranks = 0;
+	for (size_t k = 0; k < t->tables_n; k++)
+		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
+			struct shf_told c = card_at(t, i);
+
+			if (!seen) {
+				*ranks = c.ranks;
+				seen = shf_zalloc((size_t)c.ranks, 1);
+				if (!seen)
+					return SHEAF_ENOMEM;
+			}
+			if (done && (!done[k] || strcmp(c.session, t->which.session)))
+				continue;
+			*here += c.rank < *ranks && !seen[c.rank];
+			if (c.rank < *ranks)
+				seen[c.rank] = 1;
+		}
+	shf_free(seen);
+	return 0;
+}
+
+struct choosing {
+	struct meet *t;
+	int rc;
+	struct sheaf_error *err;
+};
+
+static int consider(void *arg, const struct shf_recalled *r)
+{
+	struct choosing *c = arg;
+	struct meet *t = c->t;
+	struct shf_newest disk;
+	bool lost = false;
+
+	if (r->here != r->ranks || (t->m->due && !r->due))
+		return 0;
+	c->rc = shf_store_newest(&t->store, r->step, &disk, c->err);
+	if (c->rc == 0)
+		c->rc = shf_recall_is_lost(&t->store, r, &lost, c->err);
+	if (c->rc < 0 || disk.exists || r->step <= disk.newest || lost)
+		return c->rc;
+	t->chosen = true;
+	t->which = *r;
+	t->disk = disk;
+	return 1;
+}
+
+/* The same for all, once all have come. EAGAIN: they have not. */
+static int choose(struct meet *t, struct sheaf_error *err)
+{
+	struct choosing c = { .t = t, .err = err };
+	int32_t here = 0, ranks = 0;
+	int rc = hear(t, err);
+
+	if (rc == 0 && count_ranks(t, NULL, &here, &ranks) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	if (rc == 0 && here < ranks)
+		rc = shf_fail(err, SHEAF_EAGAIN, "%s: a step in memory lies on several nodes, and "
+		              "the agents of %d of its %d ranks have come", t->m->dir, here, ranks);
+	if (rc == 0 && shf_recall_join(&t->cards, consider, &c) < 0 && c.rc == 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	return rc < 0 ? rc : c.rc;
+}
+
+/* ---- its own bytes ---- */
+
+static void name_step(const struct meet *t, char out[64])
+{
+	snprintf(out, 64, "%" PRId64 "-%s", t->which.step, t->which.session);
+}
+
+static void name_done(const struct meet *t, const char *id, char out[64])
+{
+	snprintf(out, 64, "done-%s-%" PRId64, id, t->which.step);
+}
+
+struct putting {
+	struct meet *t;
+	int step;                       /* the folder of the step */
+	int fd;                         /* the file that is being written; -1 */
+	uint32_t file;
+	uint8_t *held;                  /* owned by the view, or NULL */
+	int rc;
+	struct sheaf_error *err;
+};
+
+static const struct shf_mf_file *file_of(const struct putting *p)
+{
+	return &shf_view_manifest(p->t->view)->files[p->file];
+}
+
+static int end_file(struct putting *p)
+{
+	const struct shf_sys *sys = p->t->m->sys;
+	int rc, closed;
+
+	if (p->fd < 0)
+		return 0;
+	rc = sys->ops->fsync(sys->arg, p->fd);
+	closed = sys->ops->close(sys->arg, p->fd);
+	p->fd = -1;
+	rc = rc < 0 ? rc : closed;
+	return rc < 0 ? fail_at(p->t, -rc, file_of(p)->name, p->err) : 0;
+}
+
+/* Every node makes it as long as it will be. */
+static int begin_file(struct putting *p, uint32_t file)
+{
+	const struct shf_sys *sys = p->t->m->sys;
+	const char *name, *slash;
+	char folder[64];
+	int dir = p->step, rc;
+
+	p->file = file;
+	name = file_of(p)->name;
+	slash = strrchr(name, '/');
+	if (slash) {
+		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
+		rc = dir = shf_dir_make(sys, p->step, folder);
+		if (rc < 0)
+			return fail_at(p->t, -rc, folder, p->err);
+	}
+	rc = p->fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name,
+	                            SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	if (rc >= 0)
+		rc = sys->ops->resize(sys->arg, p->fd, file_of(p)->bytes);
+	if (rc >= 0)
+		rc = shf_dir_sync(&p->t->store, dir);
+	if (slash)
+		shf_fd_close(sys, &dir);
+	return rc < 0 ? fail_at(p->t, -rc, name, p->err) : 0;
+}
+
+static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
+{
+	struct putting *p = arg;
+	const struct shf_sys *sys = p->t->m->sys;
+	int rc = 0;
+
+	if (p->fd < 0 || p->file != file) {
+		rc = end_file(p);
+		if (rc == 0)
+			rc = begin_file(p, file);
+	}
+	for (uint64_t at = lo, n; at < hi && rc == 0; at += n) {
+		const uint8_t *from;
+		int64_t put;
+
+		n = hi - at < PUT_BYTES ? hi - at : PUT_BYTES;
+		from = shf_view_at(p->t->view, file, at, &n);
+		put = from ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -5; /* EIO */
+		if (put < 0)
+			rc = fail_at(p->t, (int)-put, file_of(p)->name, p->err);
+	}
+	p->rc = rc;
+	return rc < 0;
+}
+
+static int put_all(struct meet *t, const char *folder, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = t->m->sys;
+	struct putting p = { .t = t, .fd = -1, .err = err };
+	int rc;
+
+	p.step = shf_dir_make(sys, t->dir, folder);
+	if (p.step < 0)
+		return fail_at(t, -p.step, folder, err);
+	(void)shf_view_each(t->view, put_stretch, &p);
+	rc = p.rc == 0 ? end_file(&p) : p.rc;
+	shf_fd_close(sys, &p.fd);
+	if (rc == 0) {
+		rc = shf_dir_sync(&t->store, p.step);
+		if (rc >= 0)
+			rc = shf_dir_sync(&t->store, t->dir);
+		rc = rc < 0 ? fail_at(t, -rc, folder, err) : 0;
+	}
+	shf_fd_close(sys, &p.step);
+	return rc;
+}
+
+/* What lies behind it in this node's memory follows it from now on. */
+static int go_on(const struct meet *t, struct sheaf_error *err)
+{
+	uint64_t rewinds = shf_store_rewinds((struct shf_store *)(uintptr_t)&t->store);
+	int rc = shf_recall_go_on(t->m->sys, t->m->keep, t->store.run, t->which.step,
+	                          shf_card_on(t->disk.known, t->disk.session, rewinds),
+	                          shf_card_on(t->which.step, t->which.session, rewinds));
+
+	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
+}
+
+static int look(struct meet *t, struct sheaf_error *err)
+{
+	int rc;
+
+	if (t->view)
+		return 0;
+	rc = shf_recall_parts(t->m->sys, t->m->keep, &t->which, &t->view, err);
+	return rc == 0 ? shf_view_finish(t->view, false, err) : rc;
+}
+
+static int write_share(struct meet *t, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = t->m->sys;
+	struct shf_stat st;
+	char folder[64], done[64];
+	int rc;
+
+	name_step(t, folder);
+	name_done(t, t->id, done);
+	if (sys->ops->stat(sys->arg, t->dir, done, false, &st) >= 0)
+		return 0;
+	rc = put_all(t, folder, err);
+	if (rc == 0)
+		rc = go_on(t, err);
+	if (rc < 0)
+		return rc;
+	rc = shf_text_put(sys, t->dir, t->dir, done, "done\n", 5, false);
+	if (rc >= 0)
+		rc = shf_dir_sync(&t->store, t->dir);
+	return rc < 0 ? fail_at(t, -rc, done, err) : 0;
+}
+
+/* ---- publishing ---- */
+
+/* *first: rank 0's is ours. */
+static int all_done(const struct meet *t, bool *first, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = t->m->sys;
+	bool *done = shf_zalloc(t->tables_n, sizeof(*done));
+	int32_t here = 0, ranks = 0;
+	struct shf_stat st;
+	char name[64];
+	int rc;
+
+	*first = false;
+	for (size_t k = 0; done && k < t->tables_n; k++) {
+		name_done(t, t->tables[k].id, name);
+		done[k] = sys->ops->stat(sys->arg, t->dir, name, false, &st) >= 0;
+		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++)
+			*first = *first || (card_at(t, i).rank == 0 &&
+			                    strcmp(t->tables[k].id, t->id) == 0);
+	}
+	rc = done ? count_ranks(t, done, &here, &ranks) : SHEAF_ENOMEM;
+	shf_free(done);
+	if (rc < 0)
+		return shf_fail(err, rc, "no memory for what is in memory");
+	return here == ranks ? 0
+	       : shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: what %d of its %d "
+	                  "ranks had is written", t->m->dir, t->which.step, here, ranks);
+}
+
+/* With the run's lock: what all have written becomes the stage that a copy takes up. */
+static int adopt(void *arg, struct shf_store *dst, struct sheaf_error *err)
+{
+	const struct meet *t = arg;
+	const struct shf_sys *sys = t->m->sys;
+	struct shf_newest disk;
+	char folder[64], stage[80];
+	bool lost = false;
+	int rc = shf_store_newest(dst, t->which.step, &disk, err);
+
+	if (rc == 0)
+		rc = shf_recall_is_lost(dst, &t->which, &lost, err);
+	if (rc < 0 || disk.exists)
+		return rc;
+	if (lost || disk.newest >= t->which.step)
+		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
+		                "meanwhile", t->which.step);
+	name_step(t, folder);
+	snprintf(stage, sizeof(stage), "copy-%s", folder);
+	rc = sys->ops->rename(sys->arg, t->dir, folder, dst->stage, stage, true);
+	if (rc == -17) { /* EEXIST: of a copier that knew nothing of this */
+		rc = shf_tree_remove(sys, dst->stage, stage);
+		if (rc >= 0)
+			rc = sys->ops->rename(sys->arg, t->dir, folder, dst->stage, stage, true);
+	}
+	if (rc == -2) /* ENOENT: it is there already, of one who died then */
+		return 0;
+	return rc < 0 ? fail_at(t, -rc, folder, err) : 0;
+}
+
+static int publish(struct meet *t, struct sheaf_report *report, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = t->m->sys;
+	struct sheaf_opts opts = { .size = sizeof(opts) };
+	struct sheaf_step *step = NULL;
+	struct shf_stat st;
+	char folder[80] = "copy-";
+	int rc, from = t->dir;
+
+	name_step(t, folder + 5);
+	if (sys->ops->stat(sys->arg, t->dir, folder + 5, false, &st) < 0)
+		from = t->store.stage;  /* adopted, and not published */
+	rc = shf_view_on_disk(t->view, from, from == t->dir ? folder + 5 : folder, err);
+	if (rc < 0)
+		return rc;
+	rc = shf_step_open_view(&step, t->view, NULL, &opts, t->m->dir, err);
+	if (rc == 0)
+		rc = shf_step_copy_if(step, t->m->dir, adopt, t, report, err);
+	if (rc == 0)
+		shf_view_is_written(t->view);
+	shf_step_put(step);     /* and the view with it */
+	t->view = NULL;
+	return rc;
+}
+
+/* ---- one try ---- */
+
+static bool is_on_disk(struct meet *t)
+{
+	struct shf_newest disk;
+	struct sheaf_error own;
+
+	return t->chosen && shf_store_newest(&t->store, t->which.step, &disk, &own) == 0 &&
+	       disk.exists;
+}
+
+static int attempt(struct meet *t, bool patient, struct sheaf_report *report,
+                   struct sheaf_error *err)
+{
+	bool first = false;
+	int rc = t->chosen ? 0 : choose(t, err);
+
+	if (rc < 0 || !t->chosen)
+		return rc;
+	if (is_on_disk(t)) {
+		if (t->view)
+			shf_view_is_written(t->view);
+		return 0;
+	}
+	rc = look(t, err);
+	if (rc == 0)
+		rc = write_share(t, err);
+	if (rc == 0)
+		rc = all_done(t, &first, err);
+	if (rc == 0 && !first && patient)
+		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: all of it is "
+		                "written, and the agent of rank 0 publishes it", t->m->dir,
+		                t->which.step);
+	if (rc == 0)
+		rc = publish(t, report, err);
+	return rc;
+}
+
+static int meet_open(struct meet *t, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = t->m->sys;
+	char name[64];
+	int rc = shf_store_open(&t->store, sys, t->m->dir, err);
+
+	if (rc < 0)
+		return rc;
+	snprintf(name, sizeof(name), "flush-%s", t->m->job);
+	t->dir = shf_dir_make(sys, t->store.dot, name);
+	if (t->dir < 0)
+		return fail_at(t, -t->dir, "", err);
+	rc = shf_dir_sync(&t->store, t->store.dot);
+	return rc < 0 ? fail_at(t, -rc, "", err) : come(t, err);
+}
+
+int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
+             struct sheaf_error *err)
+{
+	struct meet t = { .m = m, .dir = -1, .cards = SHF_BUF_INIT,
+		.store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 } };
+	int64_t from = m->sys->ops->mono_ns(m->sys->arg), waited = 0;
+	int rc = meet_open(&t, err);
+
+	*step = -1;
+	while (rc == 0) {
+		rc = attempt(&t, waited < 5 * (int64_t)m->wait_ms, report, err);
+		waited = (m->sys->ops->mono_ns(m->sys->arg) - from) / 1000000;
+		if (rc != SHEAF_EAGAIN ||
+		    waited >= (t.chosen ? 10 : 1) * (int64_t)m->wait_ms)
+			break;
+		m->sys->ops->sleep_ms(m->sys->arg, PAUSE_MS);
+		rc = 0;
+	}
+	if (rc == 0 && t.chosen) {
+		char name[64];
+
+		*step = t.which.step;
+		snprintf(name, sizeof(name), "flush-%s", m->job);
+		(void)shf_tree_remove(m->sys, t.store.dot, name);
+	}
+	shf_view_free(t.view);
+	shf_fd_close(m->sys, &t.dir);
+	shf_store_close(&t.store);
+	shf_free(t.tables);
+	shf_buf_release(&t.cards);
+	return rc;
+}
