@@ -13,11 +13,13 @@ struct bench_opts {
 	enum bench_verb verb;
 	const char *verb_name;
 	const char *run, *state, *like, *preset, *mesh, *expert_mesh, *to, *families, *events;
-	const char *io, *isa, *step_text, *gb_text, *ema_text, *modes, *agent, *signal_dir;
+	const char *io, *isa, *step_text, *gb_text, *ema_text, *modes, *agent, *signal_dir,
+	    *copy_cpus;
 	double gb, ema;                 /* ema < 0: no averages */
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
-	int64_t timeout_ms, keep_last, rounds, images, copy_threads, deadline_ms;
+	int64_t timeout_ms, keep_last, rounds, images, copy_threads, copy_rate;
+	int64_t deadline_ms;
 	int64_t step_ms, warmup, compute_threads, memory_every;
 	uint64_t seed;
 	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy, no_agent;

@@ -45,6 +45,8 @@ const char bench_usage[] =
 	"  --async                save: a step is committed when the next ones have begun\n"
 	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
 	"  --images N, --copy-threads N   of --async (2), of --lazy (1)\n"
+	"  --copy-cpus LIST, --copy-rate N  of --lazy: where its threads run (0-3,8), and how\n"
+	"                         many bytes a second they copy at most\n"
 	"  --agent auto|PATH|none the memory tier: what `sheaf agent` keeps (none)\n"
 	"  --memory-every M       save, with an agent: steps S, S+M, ... those between the ones\n"
 	"                         of --every to memory alone\n"
@@ -110,6 +112,8 @@ static const struct opt {
 	{ "lazy", FLAG, AT(lazy), 0, 0, BENCH_SAVE },
 	{ "images", INT, AT(images), 1, 8, BENCH_SAVE | BENCH_STALL },
 	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE | BENCH_STALL },
+	{ "copy-cpus", TEXT, AT(copy_cpus), 0, 0, BENCH_SAVE | BENCH_STALL },
+	{ "copy-rate", INT, AT(copy_rate), 1, INT64_MAX, BENCH_SAVE | BENCH_STALL },
 	{ "step-ms", INT, AT(step_ms), 1, 3600000, BENCH_STALL },
 	{ "warmup", INT, AT(warmup), 0, 1000000, BENCH_STALL },
 	{ "agent", TEXT, AT(agent), 0, 0, ALL },
@@ -300,9 +304,10 @@ static int check_async(struct bench_opts *o, struct sheaf_error *err)
 	if (!o->async && (o->lazy || o->images))
 		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --async",
 			       o->lazy ? "lazy" : "images");
-	if (!o->lazy && (o->copy_threads || o->ab))
+	if (!o->lazy && (o->copy_threads || o->copy_cpus || o->copy_rate || o->ab))
 		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --lazy",
-			       o->ab ? "ab" : "copy-threads");
+			       o->ab ? "ab" : o->copy_threads ? "copy-threads"
+			       : o->copy_cpus ? "copy-cpus" : "copy-rate");
 	if (o->async && !o->images)
 		o->images = 2;
 	return 0;

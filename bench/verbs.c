@@ -80,6 +80,8 @@ struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags)
 		.keep_last = (int32_t)o->keep_last,
 		.images_max = (int32_t)o->images,
 		.copy_threads = (int32_t)o->copy_threads,
+		.copy_cpus = o->copy_cpus,
+		.copy_rate_max = (uint64_t)o->copy_rate,
 		.agent = o->agent,
 		.signal_dir = o->signal_dir,
 		.log = log_line,

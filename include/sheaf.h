@@ -186,6 +186,12 @@ struct sheaf_opts {
 	 * those of the newest step that lacks them. What fails there is a warning. Nothing is ever
 	 * removed from it: the session tells a step from one saved again */
 	const char *signal_dir;
+	/* Of the threads that copy lazy saves on this rank: which processors they may run on, as
+	 * "0-3,8" (NULL: any; what the kernel refuses is a warning), and bytes a second that those
+	 * of one save copy at most, together (0: no bound). Whoever waits at a gate or in commit
+	 * copies what is left without a bound */
+	const char *copy_cpus;
+	uint64_t copy_rate_max;
 };
 #define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */

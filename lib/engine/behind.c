@@ -30,7 +30,7 @@ static int start_here(struct sheaf_run *run, int64_t step, const char *session,
 	r->share = (uint32_t)run->place.node;
 	r->shares = (uint32_t)run->place.nodes_n;
 	r->buffered = run->opts.flags & SHEAF_BUFFERED;
-	rc = sys->ops->task_new(sys->arg, &run->behind.task, shf_reread_turn, r);
+	rc = sys->ops->task_new(sys->arg, &run->behind.task, shf_reread_turn, r, NULL);
 	if (rc == 0)
 		return 0;
 	run->behind.task = NULL;

@@ -397,11 +397,33 @@ static void copy(struct shf_lazy *lz, const struct piece *p)
 
 /* ---- the threads ---- */
 
+#define NAP_MS 10               /* at most, so that whoever ends the thread need not wait */
+
+/* More was copied than opts.copy_rate_max allows since the copy began: how long until it is not;
+ * ms. */
+static int ahead_ms(const struct shf_lazy *lz)
+{
+	uint64_t rate = lz->save->run->opts.copy_rate_max;
+	double s;
+
+	if (!rate)
+		return 0;
+	s = (double)atomic_load_explicit(&lz->save->copied, memory_order_relaxed) / (double)rate -
+	    (double)(shf_now(lz->save->run) - lz->save->copy_from_ns) * 1e-9;
+	return s <= 0 ? 0 : s * 1e3 >= NAP_MS ? NAP_MS : (int)(s * 1e3) + 1;
+}
+
 static bool step(void *work)
 {
 	struct shf_lazy *lz = work;
+	const struct shf_sys *sys = lz->save->run->sys;
+	int ms = atomic_load(&lz->open) ? ahead_ms(lz) : 0;
 	struct piece p;
 
+	if (ms) {
+		sys->ops->sleep_ms(sys->arg, ms);
+		return true;
+	}
 	if (!take(lz, ANY, -1, &p)) {
 		look(lz->save);
 		return false;
@@ -432,10 +454,14 @@ void shf_lazy_start(struct sheaf_save *save)
 	save->net.most = (size_t)save->plan->most;
 	save->lazy_next = save->state->lazy;
 	save->state->lazy = save;
-	while (lz->tasks_n < want && rc == 0) {
-		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz);
-		lz->tasks_n += rc == 0;
+	while (lz->tasks_n < want && rc >= 0) {
+		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz,
+		                        run->opts.copy_cpus);
+		lz->tasks_n += rc >= 0;
 	}
+	if (rc > 0)
+		shf_log(run, 1, "step %" PRId64 ": the threads that copy run anywhere: the kernel "
+		        "does not let them on %.60s", lz->save->step, run->opts.copy_cpus);
 	if (rc < 0)
 		shf_log(run, 1, "step %" PRId64 ": %d of %d threads to copy behind: who asks for a "
 		        "slice copies it", lz->save->step, lz->tasks_n, want);

@@ -217,11 +217,12 @@ static void on_forget(void *arg, int fd, uint64_t off, uint64_t n)
 	in->ops->forget(in->arg, fd, off, n);
 }
 
-static int on_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work)
+static int on_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                       const char *cpus)
 {
 	const struct shf_sys *in = under(arg);
 
-	return in->ops->task_new(in->arg, task, step, work);
+	return in->ops->task_new(in->arg, task, step, work, cpus);
 }
 
 static bool on_task_over(void *arg, struct shf_task *task)

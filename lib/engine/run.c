@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "cpulist.h"
 #include "crc64.h"
 #include "err.h"
 #include "match.h"
@@ -58,14 +59,16 @@ void shf_opts_release(struct sheaf_opts *opts)
 	shf_free((void *)(uintptr_t)opts->best_note);
 	shf_free((void *)(uintptr_t)opts->agent);
 	shf_free((void *)(uintptr_t)opts->signal_dir);
+	shf_free((void *)(uintptr_t)opts->copy_cpus);
 	opts->ignore = NULL;
-	opts->best_note = opts->agent = opts->signal_dir = NULL;
+	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = NULL;
 }
 
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
 	                 SHEAF_UNVERIFIED | SHEAF_METRICS | SHEAF_AB;
+	uint64_t cpus[SHF_CPUS_WORDS];
 
 	if (o->flags & ~known)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
@@ -82,6 +85,9 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
 		return shf_fail(err, SHEAF_EINVAL, "opts.agent is \"auto\" or the path of a "
 		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
+	if (o->copy_cpus && !shf_cpulist(o->copy_cpus, cpus))
+		return shf_fail(err, SHEAF_EINVAL, "opts.copy_cpus is '%.40s', no list of "
+		                "processors (0-3,8)", o->copy_cpus);
 	if (o->signal_dir && !o->signal_dir[0])
 		return shf_fail(err, SHEAF_EINVAL, "opts.signal_dir is empty; NULL is none");
 	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
@@ -123,7 +129,7 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
 	struct sheaf_opts theirs = o;
 	o.ignore = NULL;
-	o.best_note = o.agent = o.signal_dir = NULL;
+	o.best_note = o.agent = o.signal_dir = o.copy_cpus = NULL;
 	rc = ignore_copy(&o, theirs.ignore, err);
 	if (rc == 0)
 		rc = note_copy(&o, theirs.best_note, err);
@@ -131,6 +137,8 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 		rc = path_copy(&o.agent, theirs.agent, err);
 	if (rc == 0)
 		rc = path_copy(&o.signal_dir, theirs.signal_dir, err);
+	if (rc == 0)
+		rc = path_copy(&o.copy_cpus, theirs.copy_cpus, err);
 	if (rc < 0)
 		shf_opts_release(&o);
 	else

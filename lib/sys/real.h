@@ -64,7 +64,8 @@ struct shf_queue_how {
 int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how);
 
 /* Work behind the caller's back (task.c). */
-int shf_real_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work);
+int shf_real_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                      const char *cpus);
 bool shf_real_task_over(void *arg, struct shf_task *task);
 void shf_real_task_free(void *arg, struct shf_task *task);
 

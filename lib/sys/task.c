@@ -2,10 +2,12 @@
 /* Work behind the caller's back: a thread for each, that everybody else goes before. */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "cpulist.h"
 #include "mem.h"
 #include "queue.h"
 
@@ -44,7 +46,23 @@ static void *work(void *arg)
 	return NULL;
 }
 
-int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of)
+/* Where it may run. 1: the kernel does not let us. */
+static int place(pthread_t thread, const char *cpus)
+{
+	uint64_t bits[SHF_CPUS_WORDS];
+	cpu_set_t set[SHF_CPUS_MAX / CPU_SETSIZE];
+
+	if (!shf_cpulist(cpus, bits))
+		return 1;
+	CPU_ZERO_S(sizeof(set), set);
+	for (int i = 0; i < SHF_CPUS_MAX; i++)
+		if (bits[i / 64] >> i % 64 & 1)
+			CPU_SET_S((size_t)i, sizeof(set), set);
+	return pthread_setaffinity_np(thread, sizeof(set), set) != 0;
+}
+
+int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
+                      const char *cpus)
 {
 	struct shf_task *task = shf_zalloc(1, sizeof(*task));
 	int rc;
@@ -60,7 +78,7 @@ int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work)
 		return -rc;
 	}
 	*out = task;
-	return 0;
+	return cpus ? place(task->thread, cpus) : 0;
 }
 
 bool shf_real_task_over(void *arg, struct shf_task *task)

@@ -267,7 +267,8 @@ struct shf_task {
 	bool over;
 };
 
-static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work)
+static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                       const char *cpus)
 {
 	struct sim_call c;
 	int rc = sim_begin(&c, arg, SIMDISK_TASK_NEW, -1, "", "%s", "");
@@ -277,6 +278,7 @@ static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *wor
 	if (!rc) {
 		*task = sim_alloc(1, sizeof(**task));
 		**task = (struct shf_task){ arg, step, work, false };
+		rc = cpus && strcmp(cpus, "63") == 0; /* which this machine has not */
 	}
 	return (int)sim_end(&c, rc);
 }

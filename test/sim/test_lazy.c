@@ -521,12 +521,14 @@ TEST(a_plain_save_is_copied_and_checks_need_a_lazy_one)
 
 static atomic_int refused, told;
 
-static int no_task(void *arg, struct shf_task **task, bool (*step)(void *work), void *work)
+static int no_task(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                   const char *cpus)
 {
 	(void)arg;
 	(void)task;
 	(void)step;
 	(void)work;
+	(void)cpus;
 	refused++;
 	return -EAGAIN;
 }

@@ -296,9 +296,11 @@ static void steps(void *arg)
 	task->over = true;
 }
 
-int weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work)
+int weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                   const char *cpus)
 {
 	(void)arg;
+	(void)cpus;
 	*task = calloc(1, sizeof(**task));
 	if (!*task)
 		return -ENOMEM;

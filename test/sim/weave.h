@@ -25,7 +25,8 @@ uint64_t weave_draw(uint64_t n);
 int  weave_start(void (*fn)(void *arg), void *arg);
 void weave_join(int thread);
 /* For a machine's table: tasks that are woven threads. */
-int  weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work);
+int  weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                    const char *cpus);
 bool weave_task_over(void *arg, struct shf_task *task);
 void weave_task_free(void *arg, struct shf_task *task);
 #endif

@@ -62,11 +62,15 @@ static size_t differ(const struct world *w, int slice, int64_t step)
 	return n;
 }
 
+static uint64_t rate;
+static const char *cpus;
+
 static void world_init(struct world *w, int threads, int images, bool averages)
 {
 	const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.75 };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
-		.copy_threads = threads, .images_max = images };
+		.copy_threads = threads, .images_max = images, .copy_rate_max = rate,
+		.copy_cpus = cpus };
 	struct sheaf_error err;
 
 	*w = (struct world){ .dir = "gates.XXXXXX", .seed = SEED, .averages = averages };
@@ -220,6 +224,34 @@ TEST(tensors_change_behind_their_gates_and_no_step_knows) { train(1, 0, 0, false
 TEST(several_threads_copy_and_no_step_knows) { train(3, 2, SHEAF_CHECK, false); }
 TEST(one_image_is_enough) { train(2, 1, 0, false); }
 TEST(averages_are_made_before_their_gates) { train(3, 2, 0, true); }
+
+/* One byte a second: a piece is copied behind, and the rest by who asks. */
+TEST(a_rate_bounds_the_threads_and_nobody_who_waits)
+{
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+	struct sheaf_stat s = { .size = sizeof(s) };
+	struct sheaf_error err;
+	struct world w;
+
+	rate = 1;
+	cpus = "0-63";
+	world_init(&w, 2, 2, false);
+	for (int64_t n = 0; n < 2; n++) {
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &lazy, &err), 0, &err);
+		usleep(30000);
+		CHECK_INT(sheaf_save_stat(w.save, &s), 0);
+		CHECK(s.copied < s.held / 2);
+		for (int i = 0; i < SLICES; i++)
+			CHECK_INT(sheaf_save_copied(w.save, i, -1), 0);
+		CHECK_INT(sheaf_save_stat(w.save, &s), 0);
+		CHECK_INT(s.copied, s.held);
+		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+		sheaf_save_free(w.save);
+	}
+	world_release(&w);
+	rate = 0;
+	cpus = NULL;
+}
 
 /* ---- what the gates cost is counted ---- */
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -708,7 +709,7 @@ TEST(a_task_takes_its_turns_behind_and_takes_no_signals)
 	struct errand e = { .of = 1000 };
 	struct shf_task *task;
 
-	CHECK_INT(ops()->task_new(NULL, &task, turn, &e), 0);
+	CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
 	while (!ops()->task_over(NULL, task))
 		ops()->sleep_ms(NULL, 1);
 	CHECK_INT(e.turns, 1000);
@@ -718,13 +719,46 @@ TEST(a_task_takes_its_turns_behind_and_takes_no_signals)
 	ops()->task_free(NULL, NULL);
 }
 
+static bool look_where(void *work)
+{
+	cpu_set_t *set = work;
+
+	(void)sched_getaffinity(0, sizeof(*set), set);
+	return false;
+}
+
+TEST(a_task_runs_where_it_is_told_to)
+{
+	cpu_set_t mine, set;
+	struct shf_task *task;
+	char cpu[24];
+	size_t at = 0;
+
+	CHECK_INT(sched_getaffinity(0, sizeof(mine), &mine), 0);
+	while (!CPU_ISSET(at, &mine))
+		at++;
+	snprintf(cpu, sizeof(cpu), "%zu", at);
+	for (int told = 0; told < 200; told++) {        /* it may look before it is placed */
+		CPU_ZERO(&set);
+		CHECK_INT(ops()->task_new(NULL, &task, look_where, &set, cpu), 0);
+		while (!ops()->task_over(NULL, task))
+			ops()->sleep_ms(NULL, 1);
+		ops()->task_free(NULL, task);
+		if (CPU_COUNT(&set) == 1)
+			break;
+	}
+	CHECK(CPU_COUNT(&set) == 1 && CPU_ISSET(at, &set));
+	CHECK_INT(ops()->task_new(NULL, &task, look_where, &set, "4095"), 1);
+	ops()->task_free(NULL, task);
+}
+
 TEST(a_task_that_is_freed_takes_no_other_turn)
 {
 	struct errand e = { .of = INT32_MAX };
 	struct shf_task *task;
 	int turns;
 
-	CHECK_INT(ops()->task_new(NULL, &task, turn, &e), 0);
+	CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
 	while (!atomic_load(&e.begun))
 		ops()->sleep_ms(NULL, 1);
 	CHECK(!ops()->task_over(NULL, task));
@@ -734,7 +768,7 @@ TEST(a_task_that_is_freed_takes_no_other_turn)
 	/* It may be freed before it was ever seen to run. */
 	for (int i = 0; i < 50; i++) {
 		e = (struct errand){ .of = INT32_MAX };
-		CHECK_INT(ops()->task_new(NULL, &task, turn, &e), 0);
+		CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
 		ops()->task_free(NULL, task);
 	}
 }

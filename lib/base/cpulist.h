@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of processors as people and kernels write them: "0-3,8" (cpuset(7), "List format"). */
+#ifndef SHF_CPULIST_H
+#define SHF_CPULIST_H
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SHF_CPUS_MAX 4096
+#define SHF_CPUS_WORDS (SHF_CPUS_MAX / 64)
+/* Bit n of bits: processor n is in it. False: it is no such list, or of none, or one of its numbers
+ * is SHF_CPUS_MAX or more. */
+bool shf_cpulist(const char *text, uint64_t bits[SHF_CPUS_WORDS]);
+#endif
