@@ -120,6 +120,7 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 			rc = want_add(ld, n++, &want, err);
 		}
 	}
+	ld->pass.quiet = g->collected;
 	if (rc == 0)
 		shf_pass_begin(&ld->pass, g->file, lo, ld->wants, n);
 	return rc;
@@ -185,6 +186,8 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = room_of(run, &room, err);
 	if (rc < 0)
 		return rc;
+	/* In the memory of the only node: all its ranks see it, and none stages it for another. */
+	ld->apart = m.apart = run->view && !m.hads;
 	m.window = room / 2;
 	m.net_window = net_window(run, m.window);
 	rc = shf_match(&run->team, &m, &ld->work, err);
@@ -223,10 +226,12 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 	struct shf_flow *flow = NULL;
 	int rc = make_plan(ld, &flow, err);
 
-	if (rc == 0)
+	if (rc == 0 && ld->apart)
+		rc = shf_crew_run(ld, err);
+	else if (rc == 0)
 		rc = shf_flow_run(flow, err);
 	shf_flow_free(flow);
-	if (rc == 0)
+	if (rc == 0 && !ld->apart)
 		rc = shf_shared_run(ld, err);
 	if (rc == 0)
 		rc = shf_agree(&ld->step->run->team, fill_rest(ld, err), err);

@@ -272,7 +272,8 @@ static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct sh
 		shf_buf_u64(b, stripe);
 		shf_buf_u64(b, g->lo);
 		shf_buf_u64(b, g->hi);
-		shf_buf_u32(b, (uint32_t)(m - first) | (dealt->collected ? SHF_WIRE_COLLECTED : 0));
+		shf_buf_u32(b, (uint32_t)(m - first) |
+		               (dealt->collected || g->quiet ? SHF_WIRE_COLLECTED : 0));
 		for (size_t k = first; k < m; k++)
 			tell_move(b, &dealt->moves[k], numbers);
 	}
@@ -340,6 +341,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	st.collect = m->layout->files_n > SHF_FILES_MANY;
 	st.collector = (uint32_t)shf_home_of(m->layout, ranks, file, stripe);
 	st.follow = *collected && is_rest(file, stripe);
+	st.apart = m->apart;
 	if (rc == 0 && m->hads)
 		set_had(m->hads, shf_layout_stripe_file(m->layout, stripe), &st);
 	if (rc == 0 && m->way == SHF_SAVE)

@@ -26,6 +26,7 @@ struct shf_load {
 	struct shf_holds holds;
 	struct shf_work work;
 	int image;                      /* its number, once the plan is made */
+	bool apart;                     /* all of it lies in memory that all ranks see: no rounds */
 	struct shf_tally tally;
 	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes of it that were read here */
 	struct shf_pass pass;
@@ -69,6 +70,8 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err);
 int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
+/* crew.c: the same where all of it lies in memory. [collective] */
+int shf_crew_run(struct shf_load *load, struct sheaf_error *err);
 /* shared.c: segments that others want too. [collective] */
 int shf_shared_run(struct shf_load *load, struct sheaf_error *err);
 /* prove.c: digests of all tensors that were read whole. [collective] */

@@ -22,7 +22,7 @@ struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine
 	uint64_t lo, hi;
 	uint64_t image;                 /* of lo in this rank's image */
 	uint32_t first_move, moves_n;
-	bool collected;                 /* in two phases, see deal.h */
+	bool collected;                 /* in two phases, see deal.h; loading: quiet */
 };
 struct shf_mv {                 /* a move of my segment */
 	uint32_t tensor, rank, seg;     /* rank: the memory side */
@@ -71,6 +71,7 @@ struct shf_match {
 	                                 * whole blocks; rounds take turns in two windows */
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
+	bool apart;                     /* loading: everybody reads what he wants himself */
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

@@ -129,7 +129,7 @@ static void take(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b, co
 		sum = take_box(p, &x, &range[i], p->wants + p->want, wants, sum);
 		bytes += (hi - lo) * t->unit;
 	}
-	if (p->got) {
+	if (p->got && !p->quiet) {
 		p->got[number] ^= shf_crc64_shift(sum, end - b);
 		p->got_bytes[number] += b - a;
 	}

@@ -52,7 +52,7 @@ static int segment_add(struct deal *d, uint64_t lo, uint64_t hi, uint32_t rank)
 	if (!s)
 		return SHEAF_ENOMEM;
 	d->segments = s;
-	s[d->segments_n++] = (struct shf_segment){ lo, hi, rank };
+	s[d->segments_n++] = (struct shf_segment){ .lo = lo, .hi = hi, .rank = rank };
 	return 0;
 }
 
@@ -432,7 +432,7 @@ static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 	n = shf_range_boxes(&t->shape, lo, hi, boxes);
 	for (size_t i = p->first[tensor]; i < p->first[tensor + 1] && rc == 0; i++) {
 		shf_box_span(&t->shape, &p->boxes[i], &first, &last);
-		if (first >= hi || last <= lo)
+		if (first >= hi || last <= lo || (p->stripe->apart && p->ranks[i] != s->rank))
 			continue;
 		m.rank = p->ranks[i];
 		if (first >= lo && last <= hi) {
@@ -445,6 +445,72 @@ static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 				rc = move_add(d, &m);
 		}
 	}
+	return rc;
+}
+
+/* Which blocks of the stripe a piece has bytes in, or reaches over. */
+static uint64_t blocks_of(const struct shf_stripe *s, const struct shf_deal_tensor *t,
+                          const struct shf_box *box)
+{
+	uint64_t lo, hi, blocks = 0;
+
+	shf_box_span(&t->shape, box, &lo, &hi);
+	lo = t->off + lo * t->unit;
+	hi = t->off + hi * t->unit;
+	lo = lo < s->lo ? s->lo : lo;
+	hi = hi > s->hi ? s->hi : hi;
+	for (uint64_t at = lo / SHF_BLOCK; lo < hi && at <= (hi - 1) / SHF_BLOCK; at++)
+		blocks |= UINT64_C(1) << (at - s->lo / SHF_BLOCK);
+	return blocks;
+}
+
+/* Runs of blocks of a rank that are all counted, or all quiet. */
+static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t counted)
+{
+	const struct shf_stripe *s = d->parts.stripe;
+	size_t own = d->segments_n;
+	int rc = 0;
+
+	for (uint64_t lo = s->lo, hi, b = 0; lo < s->hi && rc == 0; lo = hi, b++) {
+		bool quiet = !(counted >> b & 1);
+
+		hi = s->hi - lo < SHF_BLOCK - lo % SHF_BLOCK ? s->hi
+		     : lo + SHF_BLOCK - lo % SHF_BLOCK;
+		if (!(asked >> b & 1))
+			continue;
+		if (d->segments_n > own && d->segments[d->segments_n - 1].hi == lo &&
+		    d->segments[d->segments_n - 1].quiet == quiet) {
+			d->segments[d->segments_n - 1].hi = hi;
+			continue;
+		}
+		d->fixed_n = d->segments_n;     /* the next is not joined to it */
+		rc = segment_add(d, lo, hi, rank);
+		if (rc == 0)
+			d->segments[d->segments_n - 1].quiet = quiet;
+	}
+	return rc;
+}
+
+static int deal_apart(struct deal *d)
+{
+	const struct shf_parts *p = &d->parts;
+	const struct shf_stripe *s = p->stripe;
+	uint64_t *asked, seen = 0;
+	int rc = 0;
+
+	if ((s->hi - s->lo) / SHF_BLOCK >= 64)
+		return SHEAF_EINVAL;
+	asked = shf_zalloc(p->all, sizeof(*asked));
+	if (!asked)
+		return SHEAF_ENOMEM;
+	for (size_t t = 0; t < s->tensors_n; t++)
+		for (size_t i = p->first[t]; i < p->first[t + 1]; i++)
+			asked[p->ranks[i]] |= blocks_of(s, &s->tensors[t], &p->boxes[i]);
+	for (uint32_t r = 0; r < p->all && rc == 0; r++) {
+		rc = deal_own(d, r, asked[r], asked[r] & ~seen);
+		seen |= asked[r];
+	}
+	shf_free(asked);
 	return rc;
 }
 
@@ -461,7 +527,7 @@ int shf_deal_load(struct shf_arena *arena, const struct shf_stripe *stripe,
 	rc = shf_parts_collect(&d.parts, NULL);
 	if (rc < 0)
 		goto out;
-	rc = deal_blocks(&d);
+	rc = stripe->apart ? deal_apart(&d) : deal_blocks(&d);
 	for (uint32_t i = 0; i < d.segments_n && rc == 0; i++) {
 		for (uint32_t t = 0; t < stripe->tensors_n && rc == 0; t++)
 			rc = deal_targets(&d, i, t);

@@ -23,7 +23,9 @@
  * above, so blocks of a stripe that the same ranks ask for have the same reader. Where not every
  * node has all blocks (a step in memory), one of a node that has it: of those who ask, or, where
  * none of them is there, of all its ranks the (s + f)-th. Then each requester has a move for each
- * of its boxes (equal boxes of one rank count once).
+ * of its boxes (equal boxes of one rank count once). Apart, each of those who ask reads for himself
+ * (memory that all of them see costs no reading): segments of several ranks overlap then, and every
+ * block is in one that is not quiet.
  */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H
@@ -57,6 +59,7 @@ struct shf_stripe {
 	const struct shf_had *had;      /* borrowed. Loading: ascending, all its blocks; NULL:
 	                                 * everybody can read all of them */
 	size_t had_n;
+	bool apart;                     /* loading: everybody for himself */
 };
 struct shf_piece {              /* a box that a rank holds or wants; may reach out of the stripe */
 	uint32_t rank;
@@ -66,6 +69,7 @@ struct shf_piece {              /* a box that a rank holds or wants; may reach o
 struct shf_segment {            /* bytes [lo, hi) of the file, written or read by one rank */
 	uint64_t lo, hi;
 	uint32_t rank;
+	bool quiet;                     /* apart: another's segment has these blocks, too */
 };
 struct shf_move {               /* box: wholly inside its segment and inside what rank holds */
 	uint32_t segment;               /* index */
@@ -75,7 +79,8 @@ struct shf_move {               /* box: wholly inside its segment and inside wha
 	struct shf_box box;
 };
 struct shf_dealt {              /* arrays are in the arena */
-	struct shf_segment *segments;   /* ascending, disjoint; saving: cover [lo, hi) */
+	struct shf_segment *segments;   /* ascending, disjoint (apart: those of each rank; by rank);
+	                                 * saving: cover [lo, hi) */
 	size_t segments_n;
 	struct shf_move *moves;         /* by segment; then a fixed order */
 	size_t moves_n;
