@@ -35,22 +35,51 @@ static int index_bytes(const struct shf_layout *l, const struct shf_lt_family *f
 	return 0;
 }
 
-static int index_make(struct shf_record *r, const struct shf_layout *l,
-                      const struct shf_lt_family *fam, struct shf_arena *arena,
-                      struct sheaf_error *err)
+/* The bytes and their sum, of the plan's stock if it has them. */
+static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t i,
+                    struct shf_buf *out, uint64_t *crc, struct sheaf_error *err)
 {
+	struct shf_index_stock *kept;
+	int rc;
+
+	if (!stock->indexes) {
+		stock->indexes = shf_zalloc(l->families_n, sizeof(*stock->indexes));
+		stock->indexes_n = stock->indexes ? l->families_n : 0;
+	}
+	kept = stock->indexes ? &stock->indexes[i] : NULL;
+	if (kept && kept->text.len) {
+		shf_buf_add(out, kept->text.data, kept->text.len);
+		*crc = kept->crc;
+		return out->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for the index of %s",
+		                           l->families[i].name) : 0;
+	}
+	rc = index_bytes(l, &l->families[i], out, err);
+	*crc = rc == 0 ? shf_crc64(out->data, out->len) : 0;
+	if (rc == 0 && kept && out->len <= SHF_STOCK_MAX) {
+		kept->crc = *crc;
+		shf_buf_add(&kept->text, out->data, out->len);
+		if (kept->text.oom) /* then the next save makes it again */
+			shf_buf_release(&kept->text);
+	}
+	return rc;
+}
+
+static int index_make(struct shf_record *r, struct shf_plan *plan, size_t i,
+                      struct shf_arena *arena, struct sheaf_error *err)
+{
+	const struct shf_lt_family *fam = &plan->layout.families[i];
 	struct shf_buf *text = &r->indexes[r->indexes_n];
 	char name[128];
 	bool top = strcmp(fam->dir, ".") == 0;
+	uint64_t crc;
 	int rc;
 
 	r->indexes_n++;
-	rc = index_bytes(l, fam, text, err);
+	rc = index_of(&plan->stock, &plan->layout, i, text, &crc, err);
 	snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : fam->dir,
 	         top ? "" : "/", fam->name);
 	r->index_files[r->indexes_n - 1] = (struct shf_mf_file){
-		shf_arena_strdup(arena, name, strlen(name)), text->len,
-		rc == 0 ? shf_crc64(text->data, text->len) : 0 };
+		shf_arena_strdup(arena, name, strlen(name)), text->len, crc };
 	if (rc == 0 && !r->index_files[r->indexes_n - 1].name)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
 	return rc;
@@ -144,7 +173,7 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
 	for (size_t i = 0; rc == 0 && i < given->files_n; i++)
 		m->attached[m->attached_n++] = given->files[i];
 	for (size_t i = 0; rc == 0 && i < l->families_n; i++) {
-		rc = index_make(r, l, &l->families[i], arena, err);
+		rc = index_make(r, save->plan, i, arena, err);
 		m->attached[m->attached_n++] = r->index_files[i];
 	}
 	if (rc == 0 && n)

@@ -17,6 +17,7 @@ void shf_plan_put(void *p)
 
 	if (!plan || --plan->refs > 0)
 		return;
+	shf_stock_release(&plan->stock);
 	shf_turns_release(&plan->turns);
 	shf_work_release(&plan->work);
 	shf_holds_release(&plan->holds);

@@ -15,6 +15,7 @@
 #include "ema.h"
 #include "match.h"
 #include "run.h"
+#include "stock.h"
 #include "stores.h"
 
 /* lazy.c: the order of the copy behind. */
@@ -40,6 +41,7 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	uint64_t hash;
 	int images;                     /* that have room in the staging; at least 1 */
 	struct shf_turns turns;         /* once a lazy save wanted them */
+	struct shf_stock stock;         /* rank 0's */
 	bool most_known;
 	uint64_t most;                  /* of its only round: longest stream anywhere, if known */
 };

@@ -176,8 +176,10 @@ static int sum_files(const struct sheaf_save *save, const struct told *told, uin
 	return rc;
 }
 
+/* ---- the table without the sums, alike in every save of the plan ---- */
+
 static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
-                        const uint64_t *digests, struct slot *slots)
+                        struct slot *slots)
 {
 	uint64_t name_off = 0;
 
@@ -193,15 +195,12 @@ static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *
 		const struct shf_lt_tensor *t = &l->tensors[l->by_place[i]];
 		const char *family = l->families[t->family].name;
 		size_t fam_n = strlen(family), name_n = strlen(t->name);
-		uint64_t items;
 		struct shf_sums_tensor r = { .off = t->off, .bytes = t->bytes, .file = t->file,
 			.name_bytes = (uint32_t)(fam_n + 1 + name_n), .name_off = name_off,
-			.key = shf_sums_key(family, t->name), .digest = digests[l->by_place[i]],
-			.dtype = (uint16_t)t->dtype, .ndim = (uint8_t)t->items.ndim,
-			.slot = slots[i].number };
+			.key = shf_sums_key(family, t->name), .dtype = (uint16_t)t->dtype,
+			.ndim = (uint8_t)t->items.ndim, .slot = slots[i].number,
+			.items = shf_shape_units(&t->items) };
 
-		items = shf_shape_units(&t->items);
-		r.items = items;
 		shf_sums_put_tensor(table + h->tensors_off + i * SHF_SUMS_TENSOR, &r);
 		memcpy(table + h->names_off + name_off, family, fam_n + 1);
 		memcpy(table + h->names_off + name_off + fam_n + 1, t->name, name_n + 1);
@@ -209,8 +208,7 @@ static void put_tensors(const struct shf_layout *l, const struct shf_sums_head *
 	}
 }
 
-static void put_rest(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
-                     const uint64_t *blocks)
+static void put_files(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table)
 {
 	uint64_t first = 0;
 
@@ -223,9 +221,61 @@ static void put_rest(const struct shf_layout *l, const struct shf_sums_head *h, 
 		shf_sums_put_file(table + h->files_off + f * SHF_SUMS_FILE, &r);
 		first += file->tensors_n;
 	}
+}
+
+static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct shf_buf *out)
+{
+	struct slot *slots = shf_alloc(l->tensors_n, sizeof(*slots));
+	uint8_t *table = NULL;
+
+	*h = (struct shf_sums_head){ .files_n = l->files_n, .tensors_n = l->tensors_n,
+	                             .blocks_n = l->blocks_n };
+	for (size_t i = 0; i < l->tensors_n; i++)
+		h->names_bytes += strlen(l->families[l->tensors[i].family].name) +
+		                  strlen(l->tensors[i].name) + 2;
+	if (slots && shf_sums_layout(h))
+		table = shf_buf_extend(out, (size_t)h->bytes);
+	if (table) {
+		put_tensors(l, h, table, slots);
+		put_files(l, h, table);
+	}
+	shf_free(slots);
+	return table ? 0 : SHEAF_ENOMEM;
+}
+
+static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct shf_buf *out)
+{
+	struct shf_stock *stock = &plan->stock;
+	int rc;
+
+	if (stock->table.len) {
+		*h = stock->head;
+		shf_buf_add(out, stock->table.data, stock->table.len);
+		return out->oom ? SHEAF_ENOMEM : 0;
+	}
+	rc = table_new(&plan->layout, h, out);
+	if (rc == 0 && h->bytes <= SHF_STOCK_MAX) {
+		shf_buf_add(&stock->table, out->data, out->len);
+		stock->head = *h;
+		if (stock->table.oom) /* then the next save makes one again */
+			shf_buf_release(&stock->table);
+	}
+	return rc;
+}
+
+/* ---- and the sums ---- */
+
+static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
+                     const struct told *told)
+{
+	uint64_t at = 0, p = h->pages_off;
+
+	for (size_t i = 0; i < l->tensors_n; i++)
+		shf_put64(table + h->tensors_off + i * SHF_SUMS_TENSOR + SHF_SUMS_DIGEST,
+		          told->digests[l->by_place[i]]);
 	for (uint64_t b = 0; b < l->blocks_n; b++)
-		shf_put64(table + h->blocks_off + 8 * b, blocks[b]);
-	for (uint64_t at = 0, p = h->pages_off; at < h->pages_off; at += SHF_SUMS_PAGE, p += 8) {
+		shf_put64(table + h->blocks_off + 8 * b, told->blocks[b]);
+	for (; at < h->pages_off; at += SHF_SUMS_PAGE, p += 8) {
 		uint64_t n = h->pages_off - at < SHF_SUMS_PAGE ? h->pages_off - at : SHF_SUMS_PAGE;
 
 		shf_put64(table + p, shf_crc64(table + at, (size_t)n));
@@ -236,29 +286,17 @@ static int make_table(const struct sheaf_save *save, struct shf_arena *arena,
                       const struct told *told, struct shf_sums_out *out, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
-	struct shf_sums_head h = { .files_n = l->files_n, .tensors_n = l->tensors_n,
-	                           .blocks_n = l->blocks_n };
-	struct slot *slots = shf_alloc(l->tensors_n, sizeof(*slots));
-	uint8_t *table = NULL;
+	struct shf_sums_head h;
 	int rc;
 
-	for (size_t i = 0; i < l->tensors_n; i++)
-		h.names_bytes += strlen(l->families[l->tensors[i].family].name) +
-		                 strlen(l->tensors[i].name) + 2;
 	out->file_crc = shf_arena_alloc(arena, l->files_n + 1, sizeof(*out->file_crc));
-	if (slots && out->file_crc && shf_sums_layout(&h))
-		table = shf_buf_extend(&out->table, (size_t)h.bytes);
-	if (!table) {
-		shf_free(slots);
+	if (!out->file_crc || table_of_plan(save->plan, &h, &out->table) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for the sums of %zu tensors",
 		                l->tensors_n);
-	}
 	rc = sum_files(save, told, out->file_crc, err);
-	put_tensors(l, &h, table, told->digests, slots);
-	put_rest(l, &h, table, told->blocks);
-	out->crc = shf_crc64_more(shf_crc64(table, SHF_SUMS_HEADER), table + h.pages_off,
-	                          (size_t)(h.bytes - h.pages_off));
-	shf_free(slots);
+	put_sums(l, &h, out->table.data, told);
+	out->crc = shf_crc64_more(shf_crc64(out->table.data, SHF_SUMS_HEADER),
+	                          out->table.data + h.pages_off, (size_t)(h.bytes - h.pages_off));
 	return rc;
 }
 

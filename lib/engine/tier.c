@@ -247,7 +247,7 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 	return rc;
 }
 
-/* From rank 0 to the lowest rank of each node. [collective] */
+/* From rank 0 to the lowest rank of each other node. [collective] */
 static int smalls_send(struct sheaf_save *save, const struct shf_buf *smalls, struct shf_buf *in,
                        struct sheaf_error *err)
 {
@@ -261,7 +261,7 @@ static int smalls_send(struct sheaf_save *save, const struct shf_buf *smalls, st
 	                                               "in memory");
 
 	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
-		if (!told[place->nodes[r]])
+		if (r && !told[place->nodes[r]]) /* rank 0 has them */
 			shf_buf_add(&to[r], smalls->data, smalls->len);
 		told[place->nodes[r]] = true;
 	}
@@ -480,7 +480,7 @@ static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = smalls_send(save, &smalls, &mine, err);
 	if (rc == 0)
-		rc = shf_agree(team, stamp(save, &mine, err), err);
+		rc = shf_agree(team, stamp(save, team->rank ? &mine : &smalls, err), err);
 	shf_buf_release(&sums.table);
 	shf_buf_release(&in);
 	shf_buf_release(&smalls);

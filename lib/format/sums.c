@@ -88,7 +88,7 @@ void shf_sums_put_tensor(uint8_t out[SHF_SUMS_TENSOR], const struct shf_sums_ten
 	shf_put32(out + 20, t->name_bytes);
 	shf_put64(out + 24, t->name_off);
 	shf_put64(out + 32, t->key);
-	shf_put64(out + 40, t->digest);
+	shf_put64(out + SHF_SUMS_DIGEST, t->digest);
 	shf_put16(out + 48, t->dtype);
 	out[50] = t->ndim;
 	out[51] = 0;
@@ -116,7 +116,7 @@ struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR])
 		.name_bytes = shf_get32(in + 20),
 		.name_off = shf_get64(in + 24),
 		.key = shf_get64(in + 32),
-		.digest = shf_get64(in + 40),
+		.digest = shf_get64(in + SHF_SUMS_DIGEST),
 		.dtype = shf_get16(in + 48),
 		.ndim = in[50],
 		.slot = shf_get32(in + 52),

@@ -25,6 +25,7 @@
 #define SHF_SUMS_HEADER 128
 #define SHF_SUMS_FILE 32
 #define SHF_SUMS_TENSOR 64
+#define SHF_SUMS_DIGEST 40      /* of a tensor: where its digest is */
 #define SHF_SUMS_PAGE (UINT64_C(64) << 10)
 struct shf_sums_head {
 	uint64_t files_n, tensors_n, blocks_n, names_bytes;
