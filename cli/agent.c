@@ -305,7 +305,8 @@ static int flush(const struct agent *g)
 	if (g->a->json)
 		cli_line(json_pack("{s:o,s:I}", "step", cli_num(step), "written",
 				   (json_int_t)report.held));
-	if (step >= 0 && g->hook && hook_argv(g, step, argv, number, path)) {
+	/* Of several nodes that wrote it, one published it. */
+	if (step >= 0 && report.held && g->hook && hook_argv(g, step, argv, number, path)) {
 		fflush(NULL);
 		become(argv);
 	}

@@ -567,10 +567,11 @@ int  sheaf_agent_list(const char *dir, const char *agent,
                       struct sheaf_error *err);
 /* Publish the newest step that lies in memory and that the disk has not, by the commit of every
  * save. due: only one that was to be on disk. *step: which; -1: there was nothing to do. Where it
- * lies on several nodes a process on each must call this: they write what their nodes have, and one
- * of them publishes; all return then. EAGAIN: some have not come within a minute, or not written
- * theirs within ten; nothing appears, and another call goes on from there. EBUSY: a job writes to
- * the run. [local] */
+ * lies on several nodes a process on each must call this, with the same `due`: they write what
+ * their nodes have, and one of them publishes (report->held is 0 in the others). EAGAIN: some have
+ * not come within a minute (due: a quarter of an hour), or not written theirs within ten; another
+ * call goes on from there. EBUSY: a job writes to the run, or another process of this node does
+ * this. [local] */
 int  sheaf_agent_flush(const char *dir, const char *agent, int due, int64_t *step,
                        struct sheaf_report *report, struct sheaf_error *err);
 

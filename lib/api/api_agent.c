@@ -8,7 +8,10 @@
 #include "keep.h"
 #include "recall.h"
 
-#define FLUSH_WAIT_MS 60000     /* for the agents of other nodes */
+/* For the agents of other nodes: a person has called them all; of a job that died, the last rank
+ * may have waited for the others as long as its own deadline. */
+#define FLUSH_WAIT_MS 60000
+#define DUE_WAIT_MS 900000
 #define AGENT_MIN (offsetof(struct sheaf_agent_opts, agent))
 #define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
 
@@ -239,8 +242,8 @@ SHEAF_API int sheaf_agent_flush(const char *dir, const char *agent, int due, int
 		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
 	if (rc == 0) {
 		out = in;
-		rc = shf_recall_flush(dir, agent, due != 0, FLUSH_WAIT_MS, shf_sys_real(), &which,
-		                      &out, err);
+		rc = shf_recall_flush(dir, agent, due != 0, due ? DUE_WAIT_MS : FLUSH_WAIT_MS,
+		                      shf_sys_real(), &which, &out, err);
 		shf_report_out(report, &out, &in);
 	}
 	if (step)

@@ -78,7 +78,7 @@ static int gather(struct sheaf_run *run, struct shf_buf *all, struct sheaf_error
 	int rc = to && bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	int asked = 0;
 
-	if (rc == 0 && run->place.node_first == team->rank && shf_tier_is_up(run))
+	if (shf_tier_is_up(run) && rc == 0 && run->place.node_first == team->rank)
 		asked = shf_recall_cards(run->sys, run->tier.keep, run->store.run, &to[0]);
 	if (asked < 0) {
 		struct sheaf_error why;
@@ -155,6 +155,7 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct 
 	rc = open_all(run, &choice, view, err);
 	if (rc == 0 && *view) {
 		base->step = choice.base_step;
+		base->tries = choice.which.tries;
 		memcpy(base->session, choice.base_session, sizeof(base->session));
 	}
 	return rc;

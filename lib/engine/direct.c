@@ -8,6 +8,7 @@
 #include "err.h"
 #include "load.h"
 #include "peek.h"
+#include "view.h"
 
 #define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */
 
@@ -203,6 +204,9 @@ int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
 	bool done = false;
 	int rc;
 
+	if (step->run->view && shf_view_hads(step->run->view))
+		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes: load "
+		                "it", step->path);
 	if (!step->asleep && step->cat_rc < 0)
 		return read_awake(step, NULL, err);
 	rc = shf_slice_take(&in, slice, &arena, err);

@@ -55,7 +55,8 @@ int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
  * sentences. [collective] */
 struct shf_view;
 int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct sheaf_group *group,
-                       const struct sheaf_opts *opts, const char *run, struct sheaf_error *err);
+                       const struct shf_place_info *place, const struct sheaf_opts *opts,
+                       const char *run, struct sheaf_error *err);
 int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);

@@ -13,9 +13,8 @@ struct flushing {
 	const struct shf_sys *sys;
 	int keep;
 	bool due;
-	bool found;                     /* which is all here, */
-	bool apart;                     /* or others have the rest of it */
-	struct shf_recalled which;
+	bool found, apart;              /* which is all here; others have the rest of `part` */
+	struct shf_recalled which, part;
 	int rc;
 	struct sheaf_error *err;
 };
@@ -26,15 +25,15 @@ static int consider(void *arg, const struct shf_recalled *r)
 	struct shf_newest disk;
 	bool lost = false;
 
-	if (f->found || f->apart || (f->due && !r->due))
+	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
 		return 0;
 	f->rc = shf_store_newest(f->store, r->step, &disk, f->err);
 	if (f->rc == 0)
 		f->rc = shf_recall_is_lost(f->store, r, &lost, f->err);
 	if (f->rc == 0 && !disk.exists && r->step > disk.newest && !lost) {
 		f->found = r->here == r->ranks;
-		f->apart = !f->found;
-		f->which = *r;
+		f->apart = f->apart || !f->found;
+		*(f->found ? &f->which : &f->part) = *r;
 	}
 	return f->rc < 0 ? f->rc : 0;
 }
@@ -68,7 +67,7 @@ static int publish(struct flushing *f, struct shf_view *view, const char *dir,
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_step *step = NULL;
-	int rc = shf_step_open_view(&step, view, NULL, &opts, dir, err);
+	int rc = shf_step_open_view(&step, view, NULL, NULL, &opts, dir, err);
 
 	if (rc == 0)
 		rc = shf_step_copy_if(step, dir, still, f, report, err);
@@ -84,7 +83,8 @@ static int meet(const struct flushing *f, const char *dir, int wait_ms, int64_t 
 	struct shf_meeting m = { .dir = dir, .sys = f->sys, .keep = f->keep, .due = f->due,
 		.wait_ms = wait_ms };
 
-	memcpy(m.job, f->which.job, sizeof(m.job));
+	memcpy(m.job, f->part.job, sizeof(m.job));
+	m.step = f->part.step;
 	return shf_meet(&m, step, report, err);
 }
 

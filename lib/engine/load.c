@@ -275,7 +275,7 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 {
 	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
 	const struct shf_view *view = ld->step->run->view;
-	uint64_t disk = view ? shf_view_disk_bytes(view) : ld->disk_bytes;
+	uint64_t disk = view ? shf_view_disk_bytes(view) - ld->disk_from : ld->disk_bytes;
 	uint64_t x[6 + SHF_EMAS_MAX] = { disk, ld->node_bytes, ld->net_bytes, ld->holds.bytes,
 		ld->retries, ld->disk_bytes > disk ? ld->disk_bytes - disk : 0 };
 	struct shf_team *team = &ld->step->run->team;
@@ -382,7 +382,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 	if (run->of && !(run->opts.flags & SHEAF_READONLY) && is_first_try(step)) {
 		run->of->unsure = true;
 		if (run->place.node_first == run->team.rank)
-			shf_view_count_try(run->view);
+			shf_view_count_try(run->view, run->base.tries + 1);
 	}
 	if (run->foreign || run->opts.flags & SHEAF_READONLY)
 		return 0;
@@ -408,6 +408,8 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	uint64_t x = flags, same, lo, hi;
 	int64_t from = shf_now(step->run);
 	int rc;
+
+	ld.disk_from = step->run->view ? shf_view_disk_bytes(step->run->view) : 0;
 
 	if (report) {
 		ld.report.item = report->item;

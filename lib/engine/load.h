@@ -34,6 +34,7 @@ struct shf_load {
 	struct shf_want *wants;         /* owned; of the bytes that the pass is at */
 	size_t wants_cap;
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
+	uint64_t disk_from;             /* what a view had read from the disk before */
 	bool emas_kept[SHF_EMAS_MAX];   /* not filled, or not all of it, anywhere */
 	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
 };

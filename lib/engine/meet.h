@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agents of several nodes write a step that none of them has all of. They meet in the run:
  *
- *   .sheaf/flush-<job>/have-<id>       the cards that one of them has; id: which they are
+ *   .sheaf/flush-<job>/have-<node>     the cards that one of them has now; node: the lowest of the
+ *                                      job's ranks that it has cards of
  *                     /<step>-<session>/...     files of the step: each writes its own bytes
- *                     /done-<id>-<step>         what that one has of the step is on disk
+ *                     /done-<node>-<step>       what that one has of the step is on disk
+ *                     /lock-<node>              held by the one process that does all this there
  *
- * A have is written before anything else and never changes, so all who see those of every rank
- * choose the same step. Bytes are fsynced before the done that says so. When all are done (one that
- * came twice with other cards counts for what he did), the one
- * that has rank 0, or after some patience any, makes the folder the stage of a copy (copy_out.c):
- * every byte of it is proved before the step appears, by C0-C10 as ever. */
+ * (due-<job> where only what was due is written: who wants another step meets elsewhere.)
+ * When some have is there of every rank, all who look choose the same step: the newest that is
+ * whole. Bytes are fsynced before the done that says so, and a done is written only if all cards
+ * of the step are what they were before. When all are done, the one that has rank 0, or after some
+ * patience any, makes the folder the stage of a copy (copy_out.c): every byte of it is proved
+ * before the step appears, by C0-C10 as ever. Where that fails nothing counts as done any more. */
 #ifndef SHF_MEET_H
 #define SHF_MEET_H
 #include "recall.h"
@@ -20,10 +23,13 @@ struct shf_meeting {
 	int keep;                       /* the agent of this node */
 	bool due;                       /* only a step that was to be on disk */
 	char job[33];                   /* whose memory it is */
-	int wait_ms;                    /* for the others to come; ten times that for their bytes */
+	int64_t step;                   /* the newest here that may be wanted */
+	int wait_ms;                    /* for the others to come; then ten minutes for their bytes
+	                                 * (0: none) */
 };
-/* *step: what is on disk now that was not, by whomever; -1: nothing is to be written. EAGAIN: some
- * have not come, or not written what they have: a later try goes on from there. [local] */
+/* *step: what is on disk now that was not, by whomever (report->held: by us); -1: nothing is to be
+ * written. EAGAIN: some have not come, or not written what they have: a later try goes on from
+ * there. EBUSY: another process of this node does it. [local] */
 int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
              struct sheaf_error *err);
 #endif

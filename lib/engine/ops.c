@@ -377,6 +377,7 @@ void shf_run_close(struct sheaf_run *run)
 		 * came to it is it a clean close. */
 		int rc = shf_agree(&run->team, 0, NULL);
 
+		run->clean = rc == 0;
 		if (rc == 0 && run->team.rank == 0)
 			shf_run_resumed(run);
 		if (rc == 0)

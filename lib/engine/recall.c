@@ -170,10 +170,12 @@ static int go_on(const struct going_on *g, const char *name)
 	    card.step > g->step) {
 		struct shf_card_head *h = shf_card_head(&shm);
 
-		if (atomic_load(&h->base) == g->was || atomic_load(&h->next) == g->was) {
+		uint64_t next = atomic_load(&h->next);
+
+		/* Its job may live, and be telling it the same of another step. */
+		if ((atomic_load(&h->base) == g->was || next == g->was) &&
+		    atomic_compare_exchange_strong(&h->next, &next, g->is))
 			atomic_store(&h->base, g->was);
-			atomic_store(&h->next, g->is);
-		}
 	}
 	shf_arena_release(&arena);
 	sys->ops->shm_free(sys->arg, &shm);

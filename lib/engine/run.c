@@ -203,7 +203,7 @@ void shf_run_put(struct sheaf_run *run)
 		return;
 	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
 		shf_behind_stop(run);
-		shf_tier_close(run, run->closed);
+		shf_tier_close(run, run->clean);
 		if (run->queue)
 			run->sys->ops->queue_free(run->sys->arg, run->queue);
 		shf_images_release(run);
@@ -277,9 +277,22 @@ static int agree_new(struct sheaf_run *run, struct sheaf_group *group, int rc,
 	return group ? shf_agree(&bare, rc, err) : rc;
 }
 
+static int place_copy(struct shf_place_info *to, const struct shf_place_info *from, int ranks,
+                      struct sheaf_error *err)
+{
+	int32_t *nodes = shf_alloc((size_t)ranks, sizeof(*nodes));
+
+	if (!nodes)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", ranks);
+	memcpy(nodes, from->nodes, (size_t)ranks * sizeof(*nodes));
+	*to = *from;
+	to->nodes = nodes;
+	return 0;
+}
+
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
-                      struct sheaf_error *err)
+                      const struct shf_place_info *place, struct sheaf_error *err)
 {
 	struct sheaf_run *run = NULL;
 	int rc = run_new(&run, group, opts, sys, err);
@@ -290,8 +303,10 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 			rc =
 			    shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);
 	}
+	if (rc == 0 && place)
+		rc = place_copy(&run->place, place, run->team.ranks, err);
 	rc = agree_new(run, group, rc, err);
-	if (rc == 0)
+	if (rc == 0 && !place)
 		rc = shf_place_find(&run->team, sys, &run->place, err);
 	if (rc == 0)
 		*out = run;
@@ -424,7 +439,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 {
 	struct sheaf_run *run = NULL;
 	struct opened told = { .run = "" };
-	int rc = shf_run_open_bare(&run, group, opts, sys, err);
+	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, err);
 
 	if (rc < 0)
 		return rc;

@@ -39,6 +39,7 @@ struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */
 	uint64_t id;                    /* random: plans remember for whom they were made */
+	bool clean;                     /* all ranks came to close it */
 	bool closed, foreign;           /* foreign: no run directory behind it (open_path) */
 	const struct shf_sys *sys;
 	struct shf_team team;
@@ -62,6 +63,7 @@ struct sheaf_run {
 	struct shf_base {               /* the step on disk that it follows; -1: none */
 		int64_t step;
 		char session[33];
+		uint64_t tries;         /* and how many loaded the one in memory before */
 	} base;
 	bool unsure;                    /* a load was counted, and nothing has come of it yet */
 	struct shf_pace pace;           /* of its saves so far */
@@ -89,10 +91,11 @@ int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms);
 int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err);
-/* Only group, machine and nodes; for steps opened by path. [collective] */
+/* Only group, machine and nodes; for steps opened by path. place: where the group's ranks were
+ * found to be, if that is known: asked again, a machine may answer otherwise. [collective] */
 int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
-                      struct sheaf_error *err);
+                      const struct shf_place_info *place, struct sheaf_error *err);
 void shf_run_get(struct sheaf_run *run);
 void shf_run_put(struct sheaf_run *run);
 bool shf_run_is_ours(const struct sheaf_run *run);      /* not a forked child's */

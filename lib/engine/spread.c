@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "safetensors.h"
 
 #define AT_ONCE (UINT64_C(64) << 20)    /* bytes that travel in one exchange */
 
@@ -163,7 +164,8 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 static uint64_t head_of(struct mapping *m, uint64_t bytes)
 {
 	const struct span *s = span_at(m, 0);
-	uint64_t n = s && s->lo == 0 && s->head < bytes ? s->head + 8 : 0;
+	/* What a header says of itself is not proved yet. */
+	uint64_t n = s && s->lo == 0 && s->head <= SHF_ST_HEADER_MAX ? s->head + 8 : 0;
 
 	n = (n + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
 	n = n < bytes ? n : bytes;
@@ -366,7 +368,37 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 	}
 	shf_free(had);
 	shf_free(files);
-	return rc < 0 ? shf_fail(err, rc, "no memory for what nodes have") : 0;
+	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", sheaf_strerror(rc)) : 0;
+}
+
+/* Does this rank see what it may have to read? It may have asked another time than the one that
+ * told of its node, or could not ask. */
+static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
+{
+	size_t n = map->had.len / sizeof(struct shf_had);
+
+	for (size_t i = 0; i < n; i++) {
+		struct shf_had h;
+		uint32_t file;
+
+		memcpy(&h, map->had.data + i * sizeof(h), sizeof(h));
+		memcpy(&file, map->files.data + i * sizeof(file), sizeof(file));
+		if (h.node != run->place.node || (h.rank >= 0 && h.rank != run->team.rank))
+			continue;
+		for (uint64_t at = h.lo, some; at < h.hi; at += some) {
+			some = h.hi - at;
+			if (!shf_view_at(view, file, at, &some))
+				return shf_view_has_disk(view);
+		}
+	}
+	return true;
+}
+
+static int look_again(const struct sheaf_run *run, const struct shf_view *view,
+                      const struct map *map, struct sheaf_error *err)
+{
+	return has_all(run, view, map) ? 0
+	       : shf_fail(err, SHEAF_EFORMAT, "a rank does not see what its node has");
 }
 
 int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
@@ -396,6 +428,8 @@ int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk
 		rc = shf_agree(team, map_keep(view, &map, err), err);
 	if (rc == 0)
 		rc = send_pieces(run, view, &map.pieces, err);
+	if (rc == 0)
+		rc = shf_agree(team, look_again(run, view, &map, err), err);
 	shf_buf_release(&told);
 	shf_buf_release(&map.had);
 	shf_buf_release(&map.files);

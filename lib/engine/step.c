@@ -506,7 +506,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 /* The step that lies in memory, which the machine of a run of its own shows as a directory. The
  * view is that run's from here on. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
-                       const struct sheaf_opts *opts, const char *run, struct sheaf_error *err)
+                       const struct shf_place_info *place, const struct sheaf_opts *opts,
+                       const char *run, struct sheaf_error *err)
 {
 	struct sheaf_run *bare = NULL;
 	struct sheaf_step *step = NULL;
@@ -514,7 +515,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	const uint8_t *text;
 	char path[600];
 	size_t n;
-	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), err);
+	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), place, err);
 
 	if (rc < 0) {
 		shf_view_free(view);
@@ -565,8 +566,8 @@ int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
 		rc = shf_recall(run, n, &view, &base, err);
 	if (rc == 0 && view) {
 		shf_step_put(step);
-		rc = shf_step_open_view(out, view, run->team.group, &run->opts, run->store.path,
-		                        err);
+		rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
+		                        run->store.path, err);
 		if (rc == 0) {
 			(*out)->run->of = run;
 			(*out)->run->base = base;
@@ -593,7 +594,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
 	struct shf_buf told = SHF_BUF_INIT;
-	int rc = shf_run_open_bare(&run, group, opts, sys, err);
+	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, err);
 
 	if (rc < 0)
 		return rc;

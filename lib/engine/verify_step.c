@@ -14,6 +14,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "peek.h"
+#include "view.h"
 
 #define READ_TRIES 4
 
@@ -503,6 +504,10 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
+	if (step->run->view && shf_view_hads(step->run->view))
+		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes, where "
+		                "loading it is what proves it", step->path);
+
 	return shf_step_verify_into(step, NULL, report, err);
 }
 

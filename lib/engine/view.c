@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors of the view are VIEW + the number of what they stand for: the directory of the step,
  * its folders, its files. They have no state, so nothing is opened and nothing closed. Reads are
- * copies out of mapped memory, done when they are submitted. */
+ * copies out of mapped memory, done when they are submitted; what is in no memory is read from the
+ * same step on disk, in the same way. */
 #include "viewed.h"
 #include <errno.h>
 #include <pthread.h>
@@ -394,6 +395,11 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	return v;
 }
 
+bool shf_view_has_disk(const struct shf_view *v)
+{
+	return v->disk >= 0;
+}
+
 uint64_t shf_view_disk_bytes(const struct shf_view *v)
 {
 	return v->disk_bytes;
@@ -420,16 +426,33 @@ void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n)
 	*n = (size_t)v->smalls[0].n;
 }
 
-void shf_view_count_try(struct shf_view *v)
+void shf_view_count_try(struct shf_view *v, uint64_t tries)
 {
-	for (size_t i = 0; i < v->parts_n; i++)
-		atomic_fetch_add(&shf_card_head(&v->parts[i].card)->tries, 1);
+	for (size_t i = 0; i < v->parts_n; i++) {
+		_Atomic uint64_t *had = &shf_card_head(&v->parts[i].card)->tries;
+
+		if (atomic_load(had) < tries)   /* of two nodes with one agent it is one */
+			atomic_store(had, tries);
+	}
 }
 
 void shf_view_is_written(struct shf_view *v)
 {
 	for (size_t i = 0; i < v->parts_n; i++)
 		atomic_store(&shf_card_head(&v->parts[i].card)->due, 0);
+}
+
+size_t shf_view_parts(const struct shf_view *v)
+{
+	return v->parts_n;
+}
+
+bool shf_view_is_still(const struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++)
+		if (atomic_load(&shf_card_head(&v->parts[i].card)->whole) != v->parts[i].whole)
+			return false;
+	return true;
 }
 
 void shf_view_condemn(struct shf_view *v)

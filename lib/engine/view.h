@@ -40,6 +40,7 @@ int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
 int shf_view_taken(struct shf_view *v); /* all of them */
 /* What is in no memory is read from the directory `name` of dir, where the step is too. */
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err);
+bool shf_view_has_disk(const struct shf_view *v);
 uint64_t shf_view_disk_bytes(const struct shf_view *v);
 /* Who can read what (n of them, as deal.h has them, by file): NULL: everybody everything. */
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
@@ -52,8 +53,10 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 const struct shf_manifest *shf_view_manifest(const struct shf_view *v);
 void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n); /* sheaf.json */
 /* It is loaded: once more in all cards. Or it is found damaged: nobody finds it again. */
-void shf_view_count_try(struct shf_view *v);
+void shf_view_count_try(struct shf_view *v, uint64_t tries);    /* so many, with this one */
 void shf_view_is_written(struct shf_view *v);   /* it is on disk: nothing is due */
 void shf_view_condemn(struct shf_view *v);
+size_t shf_view_parts(const struct shf_view *v);        /* cards of it that are here */
+bool shf_view_is_still(const struct shf_view *v);       /* none is another step's meanwhile */
 void shf_view_free(struct shf_view *v);
 #endif

@@ -625,7 +625,7 @@ static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *r
 	}
 	*rank = kept ? ranks[turn % kept] : any_of(v->p, node, turn);
 	shf_free(ranks);
-	return 0;
+	return *rank < 0 ? SHEAF_EINVAL : 0; /* never nobody, where somebody asks */
 }
 
 static int vote_take(struct vote *v, int32_t only, int64_t *rank)

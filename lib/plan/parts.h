@@ -64,7 +64,7 @@ int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
                    void *arg);
 /* Who should write or read bytes [lo, hi): of the node with most of the bytes there, by turns; or
  * of node `only`, if that is not -1, also where none of its ranks has any of them.
- * *rank: -1 where there is nobody. 0 or SHEAF_ENOMEM. */
+ * *rank: -1 where there is nobody. 0, SHEAF_ENOMEM, or SHEAF_EINVAL: that node has no rank. */
 int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, int64_t *rank);
 /* The elected holder of the first byte at or after lo and before hi; -1: none. */
 int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi);

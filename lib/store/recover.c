@@ -201,7 +201,8 @@ static bool is_litter(const char *name)
 /* Where agents met that never came to an end. */
 static bool is_meeting(const char *name)
 {
-	return strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32);
+	return (strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
+	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
 static void clean_meeting(struct shf_store *s, const char *name)

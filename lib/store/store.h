@@ -14,7 +14,7 @@
  *               /descent               of steps whose parents were pruned, older ancestors
  *               /tries/<step>-<session>      how many sessions died after loading it
  *               /metrics.jsonl, metrics.1.jsonl      of saves that are over, if asked for
- *               /flush-<job>/          agents of several nodes write a step (engine/meet.h)
+ *               /flush-<job>/, due-<job>/    agents of several nodes write a step (engine/meet.h)
  *               /proof-<token>         while ranks prove that they see one file system
  *               /tmp-<32 hex>          a text that is being written, renamed to its name
  */

@@ -9,7 +9,9 @@ Two runs live on one small disk (ext4 on a loop device, or a tmpfs). One belongs
 never ends: it saves, with the N-th call of a kind refused (strace), with no room on the disk, with
 a limit of file size, and must answer and go on. On the other jobs of 1 to 4 ranks save states that
 change from job to job, in layouts that change, and are killed, stopped, out of room; what was told
-stays, verifies, and loads in another layout. Between them runs are pruned and rewound.
+stays, verifies, and loads in another layout. Between them runs are pruned and rewound. Jobs of a
+third run save each step to the memory of an agent and each fifth to the disk, and are killed, with
+the agent or without: the next one finds what was told, or what of it had come to the disk.
 
 Memory, descriptors and threads of the trainer, the files of the runs and the processes of the test
 are measured as it goes: the last quarter must be like the first, and of steps there are never more
@@ -61,11 +63,13 @@ class Soak:
         self.states = [state_file(g.at, k) for k in range(4)]
         self.jobs_run = os.path.join(self.at, "jobs")
         self.own_run = os.path.join(self.at, "own")
+        self.memory_run = os.path.join(self.at, "memory")
         self.told = os.path.join(self.dir, "told")
         # own: the last step the trainer was asked for; own_told: the last it committed. now: the
         # state of the job that runs; going: what may go of the run of the jobs.
         self.done = {"iteration": 0, "saves": 0, "step": 0, "states": {}, "own": 0,
-                     "own_told": 0, "now": 0, "going": []}
+                     "own_told": 0, "now": 0, "going": [],
+                     "memory": {"step": 0, "told": 0, "disk": 0, "state": 2}}
         self.measured, self.trainer, self.unclosed, self.traced = [], None, 0, True
         try:
             ground.needs_strace()
@@ -211,10 +215,10 @@ class Soak:
 
     # --- jobs ---
 
-    def argv(self, verb, layout, state, *more, mpi=()):
+    def argv(self, verb, layout, state, *more, mpi=(), run=None):
         ranks, mesh, zero = layout
         return [self.g.args.mpirun, "--allow-run-as-root", "--oversubscribe", *mpi, "-n",
-                str(ranks), self.g.args.bench, verb, "--run", self.jobs_run, "--state",
+                str(ranks), self.g.args.bench, verb, "--run", run or self.jobs_run, "--state",
                 self.states[state], "--mesh", mesh, "--zero", str(zero), "--timeout-ms", "30000",
                 *more]
 
@@ -297,6 +301,66 @@ class Soak:
         g.count("steps loaded elsewhere, every value right")
         return "load %d: %s" % (which, out) if rc else ""
 
+    # --- jobs with an agent ---
+
+    def agent(self, *more):
+        return ground.call([self.g.args.sheaf, "agent", self.memory_run, *more])
+
+    def memory(self):
+        """Every step to memory, every fifth to the disk, until it ends or is killed."""
+        g, m, told = self.g, self.done["memory"], self.told
+        rc, out = self.agent("--detach")
+        if rc:
+            return "an agent: %s" % out
+        first, steps = m["step"] + 1, g.draw.randint(2, 30)
+        fate = g.draw.choice(["ends", "killed", "killed", "one killed", "agent killed",
+                              "killed with its agent"])
+        self.going([])
+        with open(os.path.join(g.at, "log"), "wb") as log:
+            job = kill.subprocess.Popen(
+                self.argv("save", g.draw.choice(LAYOUTS), m["state"], "--step", str(first),
+                          "--steps", str(steps), "--every", "5", "--memory-every", "1",
+                          "--async", "--lazy", "--images", "3", "--agent", "auto",
+                          "--keep-last", str(KEEP), "--events", told, run=self.memory_run),
+                stdin=kill.subprocess.DEVNULL, stdout=log, stderr=log)
+        if "agent" in fate:
+            kill.until(lambda: len(kill.events(told, "begin")) >= g.draw.randint(1, 9) or
+                       job.poll() is not None, 30)
+            self.kill_agent()
+        self.strike(job, fate.replace(" with its agent", ""), told, steps)
+        said = [e["step"] for e in kill.events(told, "committed")]
+        g.count("jobs with an agent: " + fate)
+        self.saved(len(said), "saves of jobs with an agent")
+        m["told"] = max(said + [m["told"]])
+        m["disk"] = max([s for s in said if (s - first) % 5 == 0] + [m["disk"]])
+        m["step"] = first + 5 * steps
+        if "agent" in fate:
+            m["told"] = m["disk"]
+        if fate in ("ends", "agent killed") and job.returncode:
+            with open(os.path.join(g.at, "log"), encoding="utf-8", errors="replace") as f:
+                return "a job that %s: exit %s\n%s" % (fate, job.returncode, f.read())
+        return self.memory_after()
+
+    def kill_agent(self):
+        rc, out = self.agent("--status", "--json")
+        if rc == 0:
+            os.kill(json.loads(out.splitlines()[-1])["pid"], signal.SIGKILL)
+
+    def memory_after(self):
+        """"" or why the next job does not find what was told."""
+        g, m = self.g, self.done["memory"]
+        if not m["told"]:
+            return ""
+        rc, out = ground.call(self.argv("load", g.draw.choice(LAYOUTS), m["state"], "--step",
+                                        "latest", "--agent", "auto", "--json",
+                                        run=self.memory_run))
+        found = [json.loads(l) for l in out.splitlines() if l.startswith("{")]
+        found = [e for e in found if e["event"] == "loaded"]
+        if rc or not found or found[0]["step"] < m["told"]:
+            return "told %s: exit %d, %s" % (m, rc, out)
+        g.count("restarts from " + found[0]["source"])
+        return ""
+
     def prune(self):
         may_go = sorted(map(int, self.done["states"]))[:-KEEP]
         self.going(may_go)
@@ -371,6 +435,7 @@ class Soak:
             [self.own_refused] * self.traced
         jobs = [self.job, self.job, self.prune, self.rewind] if os.path.isdir(self.jobs_run) else \
             [self.job]
+        jobs += [self.memory] * 2
         what = g.draw.choice(own if g.draw.random() < 0.6 or not g.args.mpirun else jobs)
         why = what()
         if self.trainer and self.trainer.job.poll() is not None:
@@ -394,7 +459,9 @@ class Soak:
     def end(self):
         self.measure()
         self.g.claim(self.own().close() == 0, "the trainer ends well")
-        for run in (self.own_run, self.jobs_run):
+        if os.path.isdir(self.memory_run):
+            self.agent("--stop")
+        for run in (self.own_run, self.jobs_run, self.memory_run):
             if glob.glob(os.path.join(run, "checkpoint-*")):
                 rc, out = ground.call([self.g.args.sheaf, "verify", run])
                 self.g.claim(rc == 0, "every step of %s verifies" % os.path.basename(run), out)

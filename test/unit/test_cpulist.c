@@ -29,8 +29,8 @@ TEST(a_list_names_each_processor)
 
 TEST(what_is_no_list_is_refused)
 {
-	static const char *const bad[] = { "", "-", "a", "0-", "-3", "3-0", "0,", ",0", "0--3", "1 ",
-		" 1", "4096", "0-4096", "99999999999999999999", "0x1", "1-2-3", "1;2" };
+	static const char *const bad[] = { "", "-", "a", "0-", "-3", "3-0", "0,", ",0", "0--3",
+		"1 ", " 1", "4096", "0-4096", "99999999999999999999", "0x1", "1-2-3", "1;2" };
 	uint64_t bits[SHF_CPUS_WORDS];
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
