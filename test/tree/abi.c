@@ -54,6 +54,8 @@ static void others(void)
 	FIELD(sheaf_opts, copy_threads);
 	FIELD(sheaf_opts, committed);
 	FIELD(sheaf_opts, signal_dir);
+	FIELD(sheaf_opts, copy_cpus);
+	FIELD(sheaf_opts, copy_rate_max);
 	STRUCT(sheaf_item);
 	FIELD(sheaf_item, state);
 	FIELD(sheaf_item, tries);
