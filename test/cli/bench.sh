@@ -69,8 +69,8 @@ has 'is for --async' err '--lazy: is for --async'
 t 2 '--copy-threads alone' mpi 1 save --run async --step 1 --async --copy-threads 2 \
 	--state state.json
 has 'is for --lazy' err '--copy-threads: is for --lazy'
-t 0 'the threads that copy have a place and a rate' mpi 2 save --run rated --step 1 --steps 2 \
-	--async --lazy --copy-cpus 0-63 --copy-rate 1000000 --state state.json
+t 0 'the threads that copy have a place and a rate' mpi 2 save --run rated --step 1 \
+	--steps 2 --mesh dp=2 --async --lazy --copy-cpus 0-63 --copy-rate 1000000 --state state.json
 t 0 'and what they copy is right' mpi 1 load --run rated --step 2 --state state.json
 t 2 'a list that is none' mpi 1 save --run rated --step 9 --async --lazy --copy-cpus 3-0 \
 	--state state.json

@@ -33,7 +33,7 @@ import ground  # noqa: E402
 import inject  # noqa: E402
 from ground import CODES, Skip, Trainer, kill  # noqa: E402
 
-DISK_BYTES, KEEP, MEASURE_EVERY = 160 << 20, 3, 10
+DISK_BYTES, KEEP, MEASURE_EVERY = 320 << 20, 3, 10
 LAYOUTS = [(1, "dp=1", 0), (2, "tp=2", 0), (2, "dp=2", 1), (4, "dp=2,tp=2", 1),
            (4, "dp=4", 3), (3, "dp=3", 2), (4, "tp=2,pp=2", 0)]
 SHAPES = [[513, 257], [1031, 517], [64, 64], [2053, 129]]
@@ -312,7 +312,7 @@ class Soak:
         rc, out = self.agent("--detach")
         if rc:
             return "an agent: %s" % out
-        first, steps = m["step"] + 1, g.draw.randint(2, 30)
+        first, steps = m["step"] + 1, g.draw.randint(2, 6)
         fate = g.draw.choice(["ends", "killed", "killed", "one killed", "agent killed",
                               "killed with its agent"])
         self.going([])
@@ -321,7 +321,7 @@ class Soak:
                 self.argv("save", g.draw.choice(LAYOUTS), m["state"], "--step", str(first),
                           "--steps", str(steps), "--every", "5", "--memory-every", "1",
                           "--async", "--lazy", "--images", "3", "--agent", "auto",
-                          "--keep-last", str(KEEP), "--events", told, run=self.memory_run),
+                          "--events", told, run=self.memory_run),
                 stdin=kill.subprocess.DEVNULL, stdout=log, stderr=log)
         if "agent" in fate:
             kill.until(lambda: len(kill.events(told, "begin")) >= g.draw.randint(1, 9) or
@@ -336,6 +336,8 @@ class Soak:
         m["step"] = first + 5 * steps
         if "agent" in fate:
             m["told"] = m["disk"]
+        ground.call([g.args.sheaf, "prune", self.memory_run, "--keep-last", str(KEEP), "--apply",
+                     "--grace", "0"])
         if fate in ("ends", "agent killed") and job.returncode:
             with open(os.path.join(g.at, "log"), encoding="utf-8", errors="replace") as f:
                 return "a job that %s: exit %s\n%s" % (fate, job.returncode, f.read())
@@ -414,6 +416,8 @@ class Soak:
             first = max(m[what] for m in self.measured[:n])
             last = max(m[what] for m in self.measured[-n:])
             slack = RSS_SLACK if what == "rss" else max(2, first // 10)
+            if what == "processes":         # an agent, and who writes what a job left
+                slack += 4
             if what == "rss" and ground.is_sanitized(self.g.args.trainer):
                 slack = 512 << 20       # what was freed is kept
             self.g.counts["%s, first quarter" % what] = first
