@@ -313,6 +313,13 @@ static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int6
 	return rc;
 }
 
+static void say_dropped(const struct bench *b, int64_t step, const struct sheaf_error *err)
+{
+	bench_event(&b->events, json_pack("{s:s,s:I,s:s}", "event", "dropped", "step",
+					  (json_int_t)step, "why", err->msg));
+	bench_say(&b->events, "step %lld dropped: %s", (long long)step, err->msg);
+}
+
 /* Number i; EAGAIN: not in so much time (< 0: it has to), and it still flies. */
 static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_error *err)
 {
@@ -329,6 +336,9 @@ static int land(struct bench *b, struct flight *f, int i, int ms, struct sheaf_e
 						  (json_int_t)old->step));
 		sheaf_save_stat(old->save, &stat);
 		rc = saved(b, old->step, old->round, old->memory, &old->m, &stat, err);
+	} else if (old->memory && rc == SHEAF_EFAILED) { /* its agent died: training goes on */
+		say_dropped(b, old->step, err);
+		rc = 0;
 	}
 	sheaf_save_free(old->save);
 	f->n--;
@@ -397,9 +407,7 @@ static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64
 	if (rc == 0)
 		rc = begin_step(b, run, step, round, f, err);
 	if (rc == SHEAF_EAGAIN) {
-		bench_event(&b->events, json_pack("{s:s,s:I,s:s}", "event", "dropped", "step",
-						  (json_int_t)step, "why", err->msg));
-		bench_say(&b->events, "step %lld dropped: %s", (long long)step, err->msg);
+		say_dropped(b, step, err);
 		/* It waits for those before it, so that the next may be without a copy. */
 		for (rc = 0; rc == 0 && b->o->ab && f->n > 0;)
 			rc = land(b, f, 0, -1, err);

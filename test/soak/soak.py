@@ -327,7 +327,8 @@ class Soak:
             kill.until(lambda: len(kill.events(told, "begin")) >= g.draw.randint(1, 9) or
                        job.poll() is not None, 30)
             self.kill_agent()
-        self.strike(job, fate.replace(" with its agent", ""), told, steps)
+        self.strike(job, "ends" if fate == "agent killed" else fate.replace(" with its agent", ""),
+                    told, steps)
         said = [e["step"] for e in kill.events(told, "committed")]
         g.count("jobs with an agent: " + fate)
         self.saved(len(said), "saves of jobs with an agent")
@@ -346,7 +347,8 @@ class Soak:
     def kill_agent(self):
         rc, out = self.agent("--status", "--json")
         if rc == 0:
-            os.kill(json.loads(out.splitlines()[-1])["pid"], signal.SIGKILL)
+            told = [json.loads(line) for line in out.splitlines()]
+            os.kill([e["pid"] for e in told if "pid" in e][0], signal.SIGKILL)
 
     def memory_after(self):
         """"" or why the next job does not find what was told."""
