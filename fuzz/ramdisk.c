@@ -492,13 +492,19 @@ static int op_keep_open(void *arg, const char *socket, const char *run, const ch
 	return -ENOENT;
 }
 
+static int op_cpus(void *arg)
+{
+	(void)arg;
+	return 1;
+}
+
 static const struct shf_sys_ops ops = {
 	.open = op_open, .close = op_close, .mkdir = op_mkdir, .rename = op_rename,
 	.unlink = op_unlink, .fsync = op_fsync, .resize = op_resize, .pread = op_pread,
 	.pwrite = op_pwrite, .stat = op_stat, .fstat = op_fstat, .list = op_list,
 	.readlink = op_readlink, .lock = op_lock, .free_bytes = op_free_bytes,
 	.random = op_random, .mono_ns = op_mono_ns, .wall_s = op_wall_s, .sleep_ms = op_sleep_ms,
-	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid,
+	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid, .cpus = op_cpus,
 	.queue_new = op_queue_new, .queue_free = op_queue_free, .submit = op_submit,
 	.complete = op_complete, .queue_pin = op_queue_pin, .queue_stat = op_queue_stat,
 	.resident = op_resident, .forget = op_forget,

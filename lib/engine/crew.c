@@ -123,8 +123,10 @@ static int crew_new(struct crew *c, struct shf_load *ld, struct sheaf_error *err
 {
 	const struct shf_sys *sys = ld->step->run->sys;
 	struct shf_span own = shf_work_segs(&ld->work, SHF_ROUND_OWN);
-	int want = ld->step->run->opts.io_threads, rc = 0;
+	int each = sys->ops->cpus(sys->arg) / ld->step->run->place.node_ranks, rc = 0;
+	int want = ld->step->run->opts.io_threads;
 
+	want = want < each ? want : each > 0 ? each : 1;
 	if ((size_t)want > own.end - own.first)
 		want = own.end > own.first ? (int)(own.end - own.first) : 1;
 	atomic_init(&c->next, own.first);

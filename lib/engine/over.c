@@ -217,6 +217,13 @@ static void on_forget(void *arg, int fd, uint64_t off, uint64_t n)
 	in->ops->forget(in->arg, fd, off, n);
 }
 
+static int on_cpus(void *arg)
+{
+	const struct shf_sys *in = under(arg);
+
+	return in->ops->cpus(in->arg);
+}
+
 static int on_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
                        const char *cpus)
 {
@@ -380,6 +387,7 @@ static const struct shf_sys_ops passing = {
 	.task_new = on_task_new,
 	.task_over = on_task_over,
 	.task_free = on_task_free,
+	.cpus = on_cpus,
 	.shm_new = on_shm_new,
 	.shm_free = on_shm_free,
 	.shm_offer = on_shm_offer,

@@ -33,6 +33,7 @@ static const struct shf_sys_ops real_ops = {
 	.queue_stat = shf_real_queue_stat,
 	.resident = shf_real_resident,
 	.forget = shf_real_forget,
+	.cpus = shf_real_cpus,
 	.task_new = shf_real_task_new,
 	.task_over = shf_real_task_over,
 	.task_free = shf_real_task_free,

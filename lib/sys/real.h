@@ -64,6 +64,7 @@ struct shf_queue_how {
 int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how);
 
 /* Work behind the caller's back (task.c). */
+int shf_real_cpus(void *arg);
 int shf_real_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
                       const char *cpus);
 bool shf_real_task_over(void *arg, struct shf_task *task);

@@ -122,6 +122,7 @@ struct shf_sys_ops {
 	int (*owner)(void *arg, struct shf_owner *self);
 	bool (*owner_is_dead)(void *arg, const struct shf_owner *owner); /* proven, else false */
 	uint64_t (*pid)(void *arg);     /* this process, for handles in a forked child */
+	int (*cpus)(void *arg);         /* processors that this process may use; at least 1 */
 
 	int (*queue_new)(void *arg, struct shf_queue **queue, int threads);
 	void (*queue_free)(void *arg, struct shf_queue *queue);  /* waits for what is submitted */

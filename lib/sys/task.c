@@ -61,6 +61,19 @@ static int place(pthread_t thread, const char *cpus)
 	return pthread_setaffinity_np(thread, sizeof(set), set) != 0;
 }
 
+int shf_real_cpus(void *arg)
+{
+	cpu_set_t set[SHF_CPUS_MAX / CPU_SETSIZE];
+	int n;
+
+	(void)arg;
+	CPU_ZERO_S(sizeof(set), set);
+	if (sched_getaffinity(0, sizeof(set), set) < 0)
+		return 1;
+	n = CPU_COUNT_S(sizeof(set), set);
+	return n > 0 ? n : 1;
+}
+
 int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
                       const char *cpus)
 {

@@ -267,6 +267,12 @@ struct shf_task {
 	bool over;
 };
 
+static int op_cpus(void *arg)
+{
+	(void)arg;
+	return 4;
+}
+
 static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
                        const char *cpus)
 {
@@ -750,6 +756,7 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->queue_free = op_queue_free;
 	ops->submit = op_submit;
 	ops->complete = op_complete;
+	ops->cpus = op_cpus;
 	ops->task_new = op_task_new;
 	ops->task_over = op_task_over;
 	ops->task_free = op_task_free;
