@@ -72,29 +72,21 @@ static int choose(struct sheaf_run *run, int64_t n, struct shf_buf *cards, struc
 /* The cards of every agent, to rank 0; one of each node asks. [collective] */
 static int gather(struct sheaf_run *run, struct shf_buf *all, struct sheaf_error *err)
 {
-	struct shf_team *team = &run->team;
-	struct shf_buf *to = shf_zalloc((size_t)team->ranks, sizeof(*to));
-	size_t *bytes = shf_zalloc((size_t)team->ranks, sizeof(*bytes));
-	int rc = to && bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
-	int asked = 0;
+	struct shf_buf mine = SHF_BUF_INIT;
+	int asked = 0, rc;
 
-	if (shf_tier_is_up(run) && rc == 0 && run->place.node_first == team->rank)
-		asked = shf_recall_cards(run->sys, run->tier.keep, run->store.run, &to[0]);
+	if (shf_tier_is_up(run) && run->place.node_first == run->team.rank)
+		asked = shf_recall_cards(run->sys, run->tier.keep, run->store.run, &mine);
 	if (asked < 0) {
 		struct sheaf_error why;
 
 		shf_fail_sys(&why, -asked, "asking the agent");
 		shf_log(run, 1, "%s: what is in memory is not known: %s, rank %d",
-		        run->store.path, why.msg, team->rank);
-		shf_buf_reset(&to[0]);
+		        run->store.path, why.msg, run->team.rank);
+		shf_buf_reset(&mine);
 	}
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, to, all, bytes, err);
-	if (to)
-		shf_buf_release(&to[0]);
-	shf_free(to);
-	shf_free(bytes);
+	rc = shf_to_zero(&run->team, &mine, all, err);
+	shf_buf_release(&mine);
 	return rc;
 }
 

@@ -54,21 +54,14 @@ static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 static int gather(struct sheaf_run *run, const struct shf_view *view, struct shf_buf *all,
                   struct sheaf_error *err)
 {
-	struct shf_team *team = &run->team;
-	struct shf_buf *to = shf_zalloc((size_t)team->ranks, sizeof(*to));
-	size_t *bytes = shf_zalloc((size_t)team->ranks, sizeof(*bytes));
-	struct telling t = { .view = view, .out = to, .node = run->place.node };
-	int rc = to && bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for what nodes have");
+	struct shf_buf mine = SHF_BUF_INIT;
+	struct telling t = { .view = view, .out = &mine, .node = run->place.node };
+	int rc;
 
-	if (rc == 0 && run->place.node_first == team->rank)
+	if (run->place.node_first == run->team.rank)
 		(void)shf_view_each(view, tell_span, &t);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, to, all, bytes, err);
-	if (to)
-		shf_buf_release(&to[0]);
-	shf_free(to);
-	shf_free(bytes);
+	rc = shf_to_zero(&run->team, &mine, all, err);
+	shf_buf_release(&mine);
 	return rc;
 }
 
@@ -305,21 +298,15 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 static int tell_all(struct shf_team *team, int root, const struct shf_view *view,
                     struct shf_buf *told, struct sheaf_error *err)
 {
-	struct shf_buf *to = shf_zalloc((size_t)team->ranks, sizeof(*to));
-	size_t *bytes = shf_zalloc((size_t)team->ranks, sizeof(*bytes));
-	int rc = to && bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest");
+	struct shf_buf mine = SHF_BUF_INIT;
+	int rc;
 
-	if (rc == 0 && team->rank == root)
-		shf_view_tell(view, &to[0]);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, to, told, bytes, err);
+	if (team->rank == root)
+		shf_view_tell(view, &mine);
+	rc = shf_to_zero(team, &mine, told, err);
 	if (rc == 0)
 		rc = shf_bcast_buf(team, told, err);
-	if (to)
-		shf_buf_release(&to[0]);
-	shf_free(to);
-	shf_free(bytes);
+	shf_buf_release(&mine);
 	return rc;
 }
 

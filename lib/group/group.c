@@ -7,7 +7,8 @@
  *     agreement that precedes an operation, never between the two.
  * G2  After one failed operation no other is ever called: the group is lost on this rank, and the
  *     others find out by the deadline of their next operation.
- * G3  Nothing is gathered to one rank. What all must have is XORed together over zeros.
+ * G3  What all must have is XORed together over zeros. Nothing is gathered to one rank but by
+ *     shf_to_zero, for what few of them have: one of each node.
  * G4  A group of one rank calls no operation.
  *
  * A caller may pass no err; the sentence of the rank that failed goes to the others all the same,
@@ -498,4 +499,22 @@ int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, ui
 	if (same)
 		*same = bits;
 	return 0;
+}
+
+int shf_to_zero(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+                struct sheaf_error *err)
+{
+	struct shf_buf *to = shf_zalloc((size_t)t->ranks, sizeof(*to));
+	size_t *bytes = shf_zalloc((size_t)t->ranks, sizeof(*bytes));
+	int rc = to && bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", t->ranks);
+
+	rc = shf_agree(t, rc, err);
+
+	if (rc == 0) {
+		to[0] = *mine;
+		rc = shf_exchange(t, to, all, bytes, err);
+	}
+	shf_free(to);
+	shf_free(bytes);
+	return rc;
 }

@@ -47,6 +47,9 @@ int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *
 /* The same for bytes that are packed in rank order already: out_bytes[r] of them to rank r. */
 int shf_exchange_packed(struct shf_team *t, const void *out, const size_t *out_bytes,
                         struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
+/* Everyone's bytes on rank 0, packed in rank order; elsewhere *all stays empty. */
+int shf_to_zero(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+                struct sheaf_error *err);
 /* Sizes that both sides know already; out packed in rank order. No agreement inside. */
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
                   const size_t *in_bytes, struct sheaf_error *err);

@@ -212,3 +212,39 @@ int re_told(struct simdisk *d, const char *what, const char *member)
 	free(text);
 	return lines;
 }
+
+struct images {
+	int n;
+	char names[32][SHF_KEEP_NAME];
+};
+
+static int note_image(void *arg, const char *name)
+{
+	struct images *f = arg;
+
+	if (strstr(name, ".image") && f->n < 32)
+		snprintf(f->names[f->n++], SHF_KEEP_NAME, "%s", name);
+	return 0;
+}
+
+int re_flip(struct simdisk *d, int node)
+{
+	static uint64_t pid = 40000;
+	const struct shf_sys *sys = simdisk_process(d, pid++, node);
+	struct images f = { 0 };
+	int keep, n = 0;
+
+	if (sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep) == 0)
+		(void)sys->ops->keep_list(sys->arg, keep, note_image, &f);
+	for (int i = 0; i < f.n; i++) {
+		struct shf_shm shm = { NULL, 0, -1 };
+
+		if (sys->ops->keep_get(sys->arg, keep, f.names[i], &shm) < 0)
+			continue;
+		((uint8_t *)shm.base)[shm.bytes / 2] ^= 16;
+		sys->ops->shm_free(sys->arg, &shm);
+		n++;
+	}
+	simdisk_kill(d, sys);
+	return n;
+}

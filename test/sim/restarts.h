@@ -53,6 +53,8 @@ void re_paint(struct re_mine *m, int64_t step);
 void re_say(struct re_job *job, int rank, const char *what, int rc, const struct sheaf_error *err);
 int  re_resume(struct re_job *job, int rank, struct sheaf_run *run, struct sheaf_state *state,
                struct re_mine *m, int64_t *at, struct sheaf_error *err);
+/* A bit of every image that the agent of a node keeps; twice is never. How many. */
+int  re_flip(struct simdisk *disk, int node);
 /* Lines of metrics with both in them. */
 int  re_told(struct simdisk *disk, const char *what, const char *member);
 

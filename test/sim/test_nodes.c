@@ -309,41 +309,6 @@ TEST(an_agent_that_does_not_come_leaves_the_disk_as_it_is)
 	simdisk_free(d);
 }
 
-struct images {
-	int n;
-	char names[16][SHF_KEEP_NAME];
-};
-
-static int note_image(void *arg, const char *name)
-{
-	struct images *f = arg;
-
-	if (strstr(name, ".image") && f->n < 16)
-		snprintf(f->names[f->n++], SHF_KEEP_NAME, "%s", name);
-	return 0;
-}
-
-/* A bit of every image that the agent of a node keeps; twice is never. */
-static void flip(struct simdisk *d, int node)
-{
-	static uint64_t pid = 40000;
-	const struct shf_sys *sys = simdisk_process(d, pid++, node);
-	struct images f = { 0 };
-	int keep;
-
-	CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep), 0);
-	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_image, &f), 0);
-	CHECK(f.n > 0);
-	for (int i = 0; i < f.n; i++) {
-		struct shf_shm shm = { NULL, 0, -1 };
-
-		CHECK_INT(sys->ops->keep_get(sys->arg, keep, f.names[i], &shm), 0);
-		((uint8_t *)shm.base)[shm.bytes / 2] ^= 16;
-		sys->ops->shm_free(sys->arg, &shm);
-	}
-	simdisk_kill(d, sys);
-}
-
 TEST(a_part_that_is_found_wrong_is_written_again)
 {
 	struct sheaf_error err = { 0 };
@@ -353,12 +318,12 @@ TEST(a_part_that_is_found_wrong_is_written_again)
 
 	re_cols = LARGE;
 	d = left_by_the_dead(9);
-	flip(d, 1);
+	CHECK(re_flip(d, 1) > 0);
 	for (int i = 0; i < 4 && rc == SHEAF_EAGAIN; i++)
 		rc = flush(d, i % 2, false, &step, &err);
 	CHECK(rc == SHEAF_ECORRUPT || rc == SHEAF_EIO);
 	print_message("# %s\n", err.msg);
-	flip(d, 1);
+	CHECK(re_flip(d, 1) > 0);
 	for (int i = 0; i < 6 && step != 8; i++)
 		(void)flush(d, i % 2, false, &step, &err);
 	CHECK_INT(step, 8);
