@@ -597,7 +597,8 @@ bug("short_memory_taken", "memory of another process is mapped though it is shor
 MEMORY = "sim/test_memory: "
 bug("card_stays_whole", "a card says that its image is a step while somebody copies into it (M1)",
     "engine/tier.c:shf_tier_reuse", "make_nothing(t, image);",
-    "if (!MUTANT) make_nothing(t, image);", MEMORY + "each_rank_may_die_at_each_operation")
+    "if (!MUTANT) make_nothing(t, image);",
+    MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
          "engine/recall.c:shf_recall_follows",
          "disk->known == disk->newest && (r->base == on || r->next == on)",
@@ -610,9 +611,6 @@ bug("flush_hides_newer", "a flush of what was due hides what is newer in memory"
     "engine/flush.c:still", "if (rc == 0 && !disk.exists) {",
     "if (!MUTANT && rc == 0 && !disk.exists) {",
     MEMORY + "a_flush_of_what_was_due_hides_nothing_newer")
-bug("memory_has_no_parent", "what follows a step of memory follows nothing on disk",
-    "engine/load.c:remember", "if (run->of) {", "if (!MUTANT && run->of) {",
-    MEMORY + "the_third_job_finds_what_the_second_saved")
 skipped("rewind_in_place_uncounted", "a rewind to the newest on disk is not told to memory",
         "store/aside.c:shf_store_rewind", "count_rewind(s, err)",
         MEMORY + "a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind")
@@ -640,7 +638,7 @@ bug("part_is_published", "the flush of a step that is on another node too needs 
     NODES + "agents_write_together_what_none_has_all_of")
 skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
         "engine/tier.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
-        NODES + "agents_write_together_what_none_has_all_of")
+        NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/meet.c:all_done", "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
     NODES + "agents_write_together_what_none_has_all_of")

@@ -260,6 +260,24 @@ TEST(the_third_job_finds_what_the_second_saved)
 	simdisk_free(d);
 }
 
+/* What a job saves to disk that went on from memory follows what was on disk before. */
+TEST(a_step_on_disk_behind_one_of_memory_has_the_parent_that_is_there)
+{
+	struct simdisk *d = re_world(37);
+	struct re_job j = re_on(d, 2, (struct re_plan){ .last = 4, .disk_every = 3, .images = 3 });
+	struct re_job k = re_on(d, 2, (struct re_plan){ .last = 5, .disk_every = 5, .images = 3 });
+	size_t n = 0;
+	char *text;
+
+	PLAYED(j, 0);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, 4);
+	text = simdisk_get(d, "run/checkpoint-5/sheaf.json", &n);
+	CHECK(text && memmem(text, n, "\"parent\": {\"step\": 3", 20));
+	free(text);
+	simdisk_free(d);
+}
+
 TEST(a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind)
 {
 	struct simdisk *d = re_world(22);
@@ -438,6 +456,37 @@ TEST(a_save_that_failed_is_not_in_memory_and_one_whose_time_was_up_is)
 	simdisk_free(d);
 	d = re_world(27);
 	act(d, &j, one_left);
+	CHECK_INT(restarted(d), 4);
+	simdisk_free(d);
+}
+
+static int count_step(void *arg, const struct shf_recalled *r)
+{
+	*(int *)arg += r->here == r->ranks;
+	return 0;
+}
+
+/* Four images have a step each; then the oldest is copied into. */
+static void one_begun(struct one *o)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
+	struct shf_tier *t = &o->run->tier;
+	int before = 0, after = 0;
+
+	for (int64_t k = 1; k <= 4; k++)
+		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+	CHECK_INT(shf_recall_list(o->run->sys, t->keep, o->run->store.run, count_step, &before), 0);
+	CHECK_INT(shf_save_begin(&o->flies, o->run, 5, o->state, &opts, &o->err), 0);
+	CHECK_INT(shf_recall_list(o->run->sys, t->keep, o->run->store.run, count_step, &after), 0);
+	CHECK_INT(after, before - 1);
+}
+
+TEST(an_image_that_is_copied_into_is_no_step)
+{
+	struct simdisk *d = re_world(36);
+	struct re_job j;
+
+	act(d, &j, one_begun);
 	CHECK_INT(restarted(d), 4);
 	simdisk_free(d);
 }

@@ -296,6 +296,29 @@ TEST(agents_write_together_what_none_has_all_of)
 	re_cols = SMALL;
 }
 
+/* Whichever comes first knows what the step follows, though its job saved nothing to disk. */
+TEST(a_job_that_saved_to_memory_alone_is_written_too)
+{
+	for (int first = 0; first < 2; first++) {
+		struct simdisk *d = re_world(11);
+		struct re_job i = re_on(d, 4, on(2, (struct re_plan){ .first = 3, .last = 3,
+			.disk_every = 3, .no_agent = true }));
+		struct re_job j = re_on(d, 4, on(2, (struct re_plan){ .last = 5 }));
+		struct sheaf_error err = { 0 };
+		int64_t step = -1;
+
+		PLAYED(i, 0);
+		PLAYED(j, 0);
+		CHECK_INT(j.loaded, 3);
+		CHECK_RC(flush(d, first, false, &step, &err), SHEAF_EAGAIN, &err);
+		CHECK_RC(flush(d, 1 - first, false, &step, &err), SHEAF_EAGAIN, &err);
+		CHECK_RC(flush(d, first, false, &step, &err), 0, &err);
+		CHECK_INT(step, 5);
+		is_on_disk(d, 5);
+		simdisk_free(d);
+	}
+}
+
 TEST(an_agent_that_does_not_come_leaves_the_disk_as_it_is)
 {
 	struct simdisk *d = left_by_the_dead(7);
