@@ -295,24 +295,6 @@ static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st,
 	return lo;
 }
 
-/* What of the file's map is of this stripe: from the one that its first byte is in. */
-static void set_had(const struct shf_hads *hads, uint32_t file, struct shf_stripe *st)
-{
-	size_t lo = hads->first[file], end = hads->first[file + 1], hi = end;
-
-	while (hi - lo > 1) {
-		size_t mid = lo + (hi - lo) / 2;
-
-		if (hads->a[mid].lo <= st->lo)
-			lo = mid;
-		else
-			hi = mid;
-	}
-	st->had = &hads->a[lo];
-	while (lo + st->had_n < end && hads->a[lo + st->had_n].lo < st->hi)
-		st->had_n++;
-}
-
 /* Deal one stripe of this home. *collected: the stripe before was, and then whether this one is. */
 static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                        uint64_t stripe, bool *collected, struct shf_buf *out,
@@ -342,8 +324,12 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	st.collector = (uint32_t)shf_home_of(m->layout, ranks, file, stripe);
 	st.follow = *collected && is_rest(file, stripe);
 	st.apart = m->apart;
-	if (rc == 0 && m->hads)
-		set_had(m->hads, shf_layout_stripe_file(m->layout, stripe), &st);
+	if (rc == 0 && m->hads) {
+		size_t f = shf_layout_stripe_file(m->layout, stripe), at = m->hads->first[f];
+
+		st.had = &m->hads->a[at];
+		st.had_n = m->hads->first[f + 1] - at;
+	}
 	if (rc == 0 && m->way == SHF_SAVE)
 		rc = shf_deal_save(&arena, &st, pieces, n, m->nodes, ranks,
 		                   m->witness ? SHF_DEAL_WITNESS : 0, &dealt, &gap);

@@ -384,11 +384,12 @@ static int go_on(struct meet *t, struct sheaf_error *err)
 
 static int look(struct meet *t, struct sheaf_error *err)
 {
-	int rc = 0;
+	int rc;
 
-	if (!t->view)
-		rc = shf_recall_parts(t->m->sys, t->m->keep, &t->which, &t->view, err);
-	if (rc == 0 && !shf_view_manifest(t->view)->version)
+	if (t->view)
+		return 0;
+	rc = shf_recall_parts(t->m->sys, t->m->keep, &t->which, &t->view, err);
+	if (rc == 0)
 		rc = shf_view_finish(t->view, false, err);
 	if (rc == 0 && shf_view_parts(t->view) != t->own)
 		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: the agent has "

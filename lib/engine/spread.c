@@ -96,18 +96,10 @@ static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, i
 	shf_buf_add(&m->map->files, &m->file, sizeof(m->file));
 }
 
-/* The turn-th rank of a node. */
+/* A node that has something has a rank. */
 static int32_t rank_of(const struct sheaf_run *run, int32_t node, uint64_t turn)
 {
-	uint64_t n = 0;
-
-	for (int32_t r = 0; r < run->team.ranks; r++)
-		n += run->place.nodes[r] == node;
-	turn = n ? turn % n : 0;
-	for (int32_t r = 0; r < run->team.ranks; r++)
-		if (run->place.nodes[r] == node && turn-- == 0)
-			return r;
-	return 0;
+	return (int32_t)shf_node_rank(run->place.nodes, (uint32_t)run->team.ranks, node, turn);
 }
 
 /* Of what reaches beyond byte `at`, what has it, or else begins next; NULL: nothing. */

@@ -122,7 +122,6 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 		t->steps[i] = -1;
 	t->wanted = run->opts.agent;
 	t->wait_ns = ASK_AGAIN_NS;
-	t->back = INT64_MAX;
 	if (!t->wanted)
 		return 0;
 	if (run->team.rank == 0)

@@ -56,8 +56,8 @@ struct shf_stripe {
 	bool collect;                   /* saving: short runs are written by the rank collector */
 	uint32_t collector;
 	bool follow;                    /* collect it in any case: it is the rest of one that was */
-	const struct shf_had *had;      /* borrowed. Loading: ascending, all its blocks; NULL:
-	                                 * everybody can read all of them */
+	const struct shf_had *had;      /* borrowed. Loading: of its file, ascending, with all its
+	                                 * blocks; NULL: everybody can read all of them */
 	size_t had_n;
 	bool apart;                     /* loading: everybody for himself */
 };
@@ -100,6 +100,8 @@ struct shf_gap {                /* what nobody holds: the first such box */
 int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, int flags, struct shf_dealt *out, struct shf_gap *gap);
+/* The turn-th of all ranks of a node; -1: it has none. */
+int64_t shf_node_rank(const int32_t *nodes, uint32_t ranks, int32_t node, uint64_t turn);
 int shf_deal_load(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, struct shf_dealt *out);

@@ -586,20 +586,6 @@ static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 	return s[pick].node;
 }
 
-/* The turn-th of all ranks of this node; -1: it has none. */
-static int64_t any_of(const struct shf_parts *p, int32_t node, uint64_t turn)
-{
-	uint64_t n = 0, pick;
-
-	for (uint32_t r = 0; r < p->all; r++)
-		n += p->nodes[r] == node;
-	pick = n ? turn % n : 0;
-	for (uint32_t r = 0; r < p->all; r++)
-		if (p->nodes[r] == node && pick-- == 0)
-			return r;
-	return -1;
-}
-
 /* The turn-th of the different ranks of this node in the sets. */
 static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
 {
@@ -623,7 +609,8 @@ static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *r
 		if (kept == 0 || ranks[kept - 1] != ranks[i])
 			ranks[kept++] = ranks[i];
 	}
-	*rank = kept ? ranks[turn % kept] : any_of(v->p, node, turn);
+	*rank = kept ? ranks[turn % kept]
+	             : shf_node_rank(v->p->nodes, v->p->all, node, turn);
 	shf_free(ranks);
 	return *rank < 0 ? SHEAF_EINVAL : 0; /* never nobody, where somebody asks */
 }

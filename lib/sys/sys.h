@@ -165,9 +165,9 @@ struct shf_sys_ops {
 	void (*shm_drop)(void *arg, int handle);        /* an offer or a connection; -1 is fine */
 
 	/* The agent of this node, behind a socket: it keeps shared memory under names when all who
-	 * made it are gone. socket: its path, or auto/<run id>. run: -EXDEV: it
-	 * keeps another one's. job: what this process is part of;
-	 * "" for one that only looks.
+	 * made it are gone. socket: its path, or auto/<run id>. run: whose memory it should keep;
+	 * -EXDEV: it keeps another one's. job: what this process is part of; "" for one that only
+	 * looks.
 	 * -ENOENT, -ECONNREFUSED: there is none; -EACCES: it is another user's; -EPROTO...: of
 	 * another version. A put replaces what had the name: -ENOSPC where the agent's bound does
 	 * not allow it. get maps it here as well; -ENOENT. Answers are waited for some seconds;
