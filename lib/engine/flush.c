@@ -77,15 +77,21 @@ static int publish(struct flushing *f, struct shf_view *view, const char *dir,
 	return rc;
 }
 
+/* Others have the rest of a newer one. What has been written before is not less for it that they do
+ * not come. */
 static int meet(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
                 struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_meeting m = { .dir = dir, .sys = f->sys, .keep = f->keep, .due = f->due,
-		.wait_ms = wait_ms };
+		.step = f->part.step, .wait_ms = wait_ms };
+	int64_t newer;
+	int rc;
 
 	memcpy(m.job, f->part.job, sizeof(m.job));
-	m.step = f->part.step;
-	return shf_meet(&m, step, report, err);
+	rc = shf_meet(&m, &newer, report, err);
+	if (rc == 0 && newer >= 0)
+		*step = newer;
+	return rc == SHEAF_EAGAIN && f->found ? 0 : rc;
 }
 
 int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,

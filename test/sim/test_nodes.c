@@ -319,6 +319,73 @@ TEST(a_job_that_saved_to_memory_alone_is_written_too)
 	}
 }
 
+struct sought {
+	int64_t step;
+	bool whole;
+};
+
+static int seek(void *arg, const struct shf_recalled *r)
+{
+	struct sought *s = arg;
+
+	s->whole = s->whole || (r->step == s->step && r->here == r->ranks);
+	return 0;
+}
+
+static bool is_whole(struct simdisk *d, int node, int64_t step)
+{
+	static uint64_t pid = 50000;
+	const struct shf_sys *sys = simdisk_process(d, pid++, node);
+	struct shf_store store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 };
+	struct sought s = { .step = step };
+	struct sheaf_error err;
+	int keep;
+
+	if (shf_store_open(&store, sys, "run", &err) == 0) {
+		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", store.run, "", &keep), 0);
+		CHECK_INT(shf_recall_list(sys, keep, store.run, seek, &s), 0);
+		shf_store_close(&store);
+	}
+	simdisk_kill(d, sys);
+	return s.whole;
+}
+
+/* A job of two nodes dies over its first step; what one of one node had left is whole. */
+TEST(a_newer_part_does_not_hide_an_older_whole)
+{
+	long kept = 0;
+
+	for (int at = 1;; at += T_STRIDE) {
+		struct simdisk *d = re_world((uint64_t)at);
+		struct simgroup_stat stat = { 0 };
+		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 5 });
+		struct re_job k = re_on(d, 2, on(2, (struct re_plan){ .last = 6 }));
+		struct sheaf_error err = { 0 };
+		int64_t step = -1;
+
+		PLAYED(j, 0);
+		k.group.die_rank = 1;
+		k.group.die_at = at;
+		k.group.quiet = true;
+		k.group.stat = &stat;
+		(void)re_play(&k, (uint64_t)at);
+		if (!stat.fired) {
+			simdisk_free(d);
+			break;
+		}
+		simdisk_kill_agent(d, 1);
+		if (is_whole(d, 0, 5)) {        /* else the newer one is there, and it was let go */
+			CHECK_RC(flush(d, 0, false, &step, &err), 0, &err);
+			CHECK_INT(step, 5);
+			is_on_disk(d, 5);
+			kept++;
+		}
+		simdisk_free(d);
+	}
+	print_message("# %ld deaths before the newer one was there\n", kept);
+	CHECK(kept > 20 / T_STRIDE);
+}
+
 TEST(an_agent_that_does_not_come_leaves_the_disk_as_it_is)
 {
 	struct simdisk *d = left_by_the_dead(7);
