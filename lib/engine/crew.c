@@ -1,53 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step in memory is taken by several threads: no disk is waited for, and one core copies and sums
- * less than memory gives. Each takes segment after segment and has sums of its own, which are added
- * up when all are done. The caller's thread works too, and meets the other ranks after each lap. */
+/* What lies in memory already, a step that an agent keeps or files that the page cache has, is
+ * taken by several threads: no disk is waited for, and one core copies and sums less than memory
+ * gives. Each takes segment after segment; the caller's thread works too, between what else it
+ * does. */
 #include <string.h>
 #include "err.h"
 #include "load.h"
 #include "view.h"
 
-#define LAP (UINT64_C(256) << 20)
-#define AT_ONCE (UINT64_C(256) << 10)   /* looked at before the clock and the error are */
+#define SIP (UINT64_C(256) << 10)       /* looked at at once: stays in the core's cache */
 
-struct crew;
 struct hand {
-	struct crew *crew;
-	struct shf_load ld;             /* the load's, with sums of its own */
+	struct shf_crew *crew;
+	struct shf_load ld;             /* the load's, with a pass of its own */
 	struct shf_task *task;          /* NULL: the caller's thread */
+	uint8_t *buf;                   /* owned; a sip of a file; NULL: all lies in a view */
 	struct sheaf_error err;
 	size_t bad;                     /* the segment of err; SIZE_MAX: none */
 };
-struct crew {
+struct shf_crew {
 	struct hand *hands;             /* owned */
 	int n;
-	atomic_size_t next;             /* segment */
+	const size_t *segs;             /* borrowed; of the plan */
 	size_t end;
+	atomic_size_t next;
 	atomic_uint_fast64_t done;      /* bytes */
 	atomic_bool failed;
 };
 
-/* The next segment, in one piece or as it lies. */
+/* The next bytes of a segment, n of them at most: as they lie, or a copy of what the page cache
+ * has. */
+static int sip(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
+{
+	struct shf_load *ld = &h->ld;
+	const struct shf_view *view = ld->step->run->view;
+	const uint8_t *held = view ? shf_view_at(view, g->file, at, n) : NULL;
+	int rc = 0;
+
+	if (held)
+		ld->disk_bytes += *n;
+	else if (h->buf)
+		rc = shf_read_here(ld, g->file, at, *n, h->buf, &h->err);
+	else
+		rc = shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
+	return rc == 0 ? shf_load_look(ld, held ? held : h->buf, *n, &h->err) : rc;
+}
+
+/* The next segment; false: there is none, or somebody has failed. */
 static bool take(struct hand *h)
 {
-	struct crew *c = h->crew;
-	struct shf_load *ld = &h->ld;
+	struct shf_crew *c = h->crew;
 	size_t i = atomic_fetch_add(&c->next, 1);
 	const struct shf_seg *g;
 	int rc;
 
 	if (i >= c->end || atomic_load(&c->failed))
 		return false;
-	g = &ld->work.segs[i];
-	rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, &h->err);
+	g = &h->ld.work.segs[c->segs[i]];
+	rc = shf_load_begin(&h->ld, g, g->lo, g->hi - g->lo, &h->err);
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
-		const uint8_t *held;
-
-		n = g->hi - at < AT_ONCE ? g->hi - at : AT_ONCE;
-		held = shf_view_at(ld->step->run->view, g->file, at, &n);
-		rc = held ? shf_load_look(ld, held, n, &h->err)
-		          : shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
-		ld->disk_bytes += n;
+		n = g->hi - at < SIP ? g->hi - at : SIP;
+		rc = sip(h, g, at, &n);
 	}
 	atomic_fetch_add(&c->done, g->hi - g->lo);
 	if (rc == 0)
@@ -62,119 +75,121 @@ static bool turn(void *work)
 	return take(work);
 }
 
-static int hand_new(struct crew *c, struct hand *h, struct shf_load *ld)
+bool shf_crew_take(struct shf_crew *c)
 {
-	size_t n = ld->step->layout.tensors_n;
+	return take(&c->hands[0]);
+}
+
+uint64_t shf_crew_done(const struct shf_crew *c)
+{
+	return atomic_load(&c->done);
+}
+
+static int hand_new(struct shf_crew *c, const struct shf_load *ld)
+{
+	struct hand *h = &c->hands[c->n++];
 
 	*h = (struct hand){ .crew = c, .ld = *ld, .bad = SIZE_MAX };
 	h->ld.wants = NULL;
 	h->ld.wants_cap = 0;
-	h->ld.disk_bytes = 0;
-	h->ld.verify_ns = 0;
-	h->ld.got = shf_zalloc(n, sizeof(*h->ld.got));
-	h->ld.got_bytes = shf_zalloc(n, sizeof(*h->ld.got_bytes));
-	h->ld.pass.got = h->ld.got;
-	h->ld.pass.got_bytes = h->ld.got_bytes;
-	return h->ld.got && h->ld.got_bytes ? 0 : SHEAF_ENOMEM;
+	h->ld.disk_bytes = h->ld.retries = 0;
+	h->ld.verify_ns = h->ld.read_ns = 0;
+	if (ld->apart)
+		return 0;
+	h->buf = shf_alloc(SIP, 1);
+	return h->buf ? 0 : SHEAF_ENOMEM;
 }
 
-/* What it has summed counts for the load. */
+/* What it has done counts for the load. */
 static void hand_end(struct hand *h, struct shf_load *ld)
 {
-	for (size_t t = 0; h->ld.got && h->ld.got_bytes && t < ld->step->layout.tensors_n; t++) {
-		ld->got[t] ^= h->ld.got[t];
-		ld->got_bytes[t] += h->ld.got_bytes[t];
-	}
 	ld->disk_bytes += h->ld.disk_bytes;
+	ld->retries += h->ld.retries;
 	ld->verify_ns += h->ld.verify_ns;
+	ld->read_ns += h->ld.read_ns;
 	shf_free(h->ld.wants);
-	shf_free(h->ld.got);
-	shf_free(h->ld.got_bytes);
+	shf_free(h->buf);
 }
 
 /* Only the caller's thread is left. */
-static void gather(struct crew *c, const struct shf_load *ld)
+static void gather(struct shf_crew *c)
 {
-	const struct shf_sys *sys = ld->step->run->sys;
+	const struct sheaf_run *run = c->hands[0].ld.step->run;
 
 	for (int i = 1; i < c->n; i++)
 		if (c->hands[i].task) {
-			sys->ops->task_free(sys->arg, c->hands[i].task);
+			run->sys->ops->task_free(run->sys->arg, c->hands[i].task);
 			c->hands[i].task = NULL;
 		}
 }
 
-/* Of the first segment that failed, whoever had it. Once they are gathered. */
-static int failure(const struct crew *c, struct sheaf_error *err)
+int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 {
 	const struct hand *first = NULL;
 
+	if (!atomic_load(&c->failed))
+		return 0;
+	gather(c);
 	for (int i = 0; i < c->n; i++)
 		if (c->hands[i].bad != SIZE_MAX && (!first || c->hands[i].bad < first->bad))
 			first = &c->hands[i];
-	if (!first)
-		return 0;
 	if (err)
 		*err = first->err;
 	return first->err.code;
 }
 
-static int crew_new(struct crew *c, struct shf_load *ld, struct sheaf_error *err)
+/* As many as there are processors for this rank, and something to do. */
+static int hands_for(const struct sheaf_run *run, size_t segs)
 {
-	const struct shf_sys *sys = ld->step->run->sys;
-	struct shf_span own = shf_work_segs(&ld->work, SHF_ROUND_OWN);
-	int each = sys->ops->cpus(sys->arg) / ld->step->run->place.node_ranks, rc = 0;
-	int want = ld->step->run->opts.io_threads;
+	int want = run->opts.io_threads;
+	int each = run->sys->ops->cpus(run->sys->arg) / run->place.node_ranks;
 
-	want = want < each ? want : each > 0 ? each : 1;
-	if ((size_t)want > own.end - own.first)
-		want = own.end > own.first ? (int)(own.end - own.first) : 1;
-	atomic_init(&c->next, own.first);
-	c->end = own.end;
-	c->hands = shf_zalloc((size_t)want, sizeof(*c->hands));
-	if (!c->hands)
+	if (run->view && shf_view_hads(run->view))
+		return 1;       /* what is nowhere in memory comes from a disk, through the view */
+	want = want < each ? want : each;
+	want = (size_t)want < segs ? want : (int)segs;
+	return want > 0 ? want : 1;
+}
+
+int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t *segs, size_t n,
+                 struct sheaf_error *err)
+{
+	const struct sheaf_run *run = ld->step->run;
+	int want = hands_for(run, n), rc = 0;
+	struct shf_crew *c = shf_zalloc(1, sizeof(*c));
+
+	*crew = c;
+	if (c)
+		c->hands = shf_zalloc((size_t)want, sizeof(*c->hands));
+	if (!c || !c->hands)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d threads", want);
+	c->segs = segs;
+	c->end = n;
 	while (c->n < want && rc == 0)
-		rc = hand_new(c, &c->hands[c->n++], ld);
+		rc = hand_new(c, ld);
 	if (rc < 0)
 		return shf_fail(err, rc, "no memory for %d threads", want);
 	/* Where a thread cannot be had, the others take what it would have taken. */
 	for (int i = 1; i < c->n; i++)
-		if (sys->ops->task_new(sys->arg, &c->hands[i].task, turn, &c->hands[i], NULL) < 0)
+		if (run->sys->ops->task_new(run->sys->arg, &c->hands[i].task, turn, &c->hands[i],
+		                            NULL) < 0)
 			c->hands[i].task = NULL;
 	return 0;
 }
 
-static int lap_end(struct crew *c, const struct shf_load *ld, struct sheaf_error *err)
+int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *err)
 {
-	if (!atomic_load(&c->failed))
-		return 0;
-	gather(c, ld);
-	return failure(c, err);
-}
+	int rc = 0;
 
-static int crew_end(struct crew *c, struct shf_load *ld, int rc, struct sheaf_error *err)
-{
-	gather(c, ld);
-	if (rc == 0)
-		rc = failure(c, err);
+	if (!c)
+		return 0;
+	if (c->n > 0)
+		gather(c);
+	if (c->n > 0)
+		rc = shf_crew_check(c, err);
 	for (int k = 0; k < c->n; k++)
 		hand_end(&c->hands[k], ld);
 	shf_free(c->hands);
+	shf_free(c);
 	return rc;
-}
-
-int shf_crew_run(struct shf_load *ld, struct sheaf_error *err)
-{
-	struct shf_team *team = &ld->step->run->team;
-	struct crew c = { .n = 0 };
-	int rc = shf_agree(team, crew_new(&c, ld, err), err);
-
-	for (uint64_t lap = 0; lap < ld->work.own_most && rc == 0; lap += LAP) {
-		while (atomic_load(&c.done) < lap + LAP && take(&c.hands[0]))
-			;
-		rc = shf_agree(team, lap_end(&c, ld, err), err);
-		shf_load_progress(ld);
-	}
-	return shf_agree(team, crew_end(&c, ld, rc, err), err);
 }

@@ -226,9 +226,7 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 	struct shf_flow *flow = NULL;
 	int rc = make_plan(ld, &flow, err);
 
-	if (rc == 0 && ld->apart)
-		rc = shf_crew_run(ld, err);
-	else if (rc == 0)
+	if (rc == 0)
 		rc = shf_flow_run(flow, err);
 	shf_flow_free(flow);
 	if (rc == 0 && !ld->apart)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this rank alone wants goes through a ring of buffers: while one piece is looked at, the
- * others are read. What the page cache has already is copied out of it a little at a time, and
- * looked at while it is in the cache of the core.
+ * others are read. What is in memory already is taken by the crew meanwhile, and by this thread
+ * when nothing is left to be read.
  *
  * Always true: pieces [tail, head) are under way or read, each in slot number mod slots; they are
  * finished in the order in which they were started, which is that of the files: with its last
@@ -14,7 +14,6 @@
 #include "view.h"
 
 #define SLOTS_MAX 12
-#define SIP (UINT64_C(256) << 10)       /* of what the page cache has; stays in the core's cache */
 #define LAP (UINT64_C(256) << 20)
 
 struct slot {
@@ -28,11 +27,10 @@ struct shf_flow {
 	struct shf_load *ld;
 	struct slot slots[SLOTS_MAX];
 	uint64_t slots_n, piece, head, tail;
-	size_t seg, first, end;         /* of the plan; seg: the next to be read */
+	size_t *segs;                   /* owned; of the plan: what is to be read, then the rest */
+	size_t segs_n, cold, next;      /* next: the next to be read */
 	uint64_t at;                    /* its next byte */
 	uint64_t done;                  /* bytes looked at */
-	uint8_t *cached;                /* owned; by segment from first: is in memory already */
-	uint64_t sip_at;                /* in the image: room for a sip */
 	struct shf_trial trial;
 };
 
@@ -46,29 +44,45 @@ static bool is_cached(const struct shf_load *ld, const struct shf_seg *g)
 	       (int64_t)(g->hi - g->lo);
 }
 
+/* Segments that are to be read first, in their order, then those that are in memory. */
+static void sort_out(struct shf_flow *s, struct shf_span own)
+{
+	const struct shf_load *ld = s->ld;
+	size_t held = 0;
+
+	for (size_t i = own.first; i < own.end; i++) {
+		bool is_held = ld->apart || is_cached(ld, &ld->work.segs[i]);
+
+		s->segs[is_held ? s->segs_n - ++held : s->cold++] = i;
+	}
+	for (size_t lo = s->cold, hi = s->segs_n; lo + 1 < hi; lo++) {
+		size_t other = s->segs[--hi];
+
+		s->segs[hi] = s->segs[lo];
+		s->segs[lo] = other;
+	}
+}
+
 int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err)
 {
 	struct shf_span own = shf_work_segs(&ld->work, SHF_ROUND_OWN);
 	struct shf_flow *s = shf_zalloc(1, sizeof(*s));
-	uint64_t cold = 0, longest = SHF_PAGE;
+	uint64_t pieces = 0, longest = SHF_PAGE;
 
 	if (s)
-		s->cached = shf_zalloc(own.end - own.first + 1, 1);
-	if (!s || !s->cached) {
+		s->segs = shf_alloc(own.end - own.first + 1, sizeof(*s->segs));
+	if (!s || !s->segs) {
 		shf_free(s);
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a ring of buffers");
 	}
 	s->ld = ld;
-	s->first = s->seg = own.first;
-	s->end = own.end;
-	for (size_t i = own.first; i < own.end; i++) {
-		const struct shf_seg *g = &ld->work.segs[i];
+	s->segs_n = own.end - own.first;
+	sort_out(s, own);
+	for (size_t i = 0; i < s->cold; i++) {
+		const struct shf_seg *g = &ld->work.segs[s->segs[i]];
 
-		s->cached[i - own.first] = is_cached(ld, g);
-		if (s->cached[i - own.first])
-			continue;
-		cold += (g->hi - g->lo + SHF_LOAD_PIECE - 1) / SHF_LOAD_PIECE;
+		pieces += (g->hi - g->lo + SHF_LOAD_PIECE - 1) / SHF_LOAD_PIECE;
 		longest = g->hi - g->lo > longest ? g->hi - g->lo : longest;
 	}
 	/* A small load stages little. */
@@ -77,10 +91,9 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	s->piece = longest < s->piece ? longest : s->piece;
 	s->slots_n = room / s->piece < SLOTS_MAX ? room / s->piece : SLOTS_MAX;
 	/* Pieces shorter than that are more, but then the ring is short too. */
-	s->slots_n = s->slots_n < cold ? s->slots_n : cold;
+	s->slots_n = s->slots_n < pieces ? s->slots_n : pieces;
 	s->trial.turn = 2 * s->slots_n;
-	s->sip_at = s->slots_n * s->piece;
-	*image_bytes = s->sip_at + (own.end > own.first ? SIP : 0);
+	*image_bytes = s->slots_n * s->piece;
 	*flow = s;
 	return 0;
 }
@@ -92,39 +105,14 @@ void shf_flow_free(struct shf_flow *s)
 	for (; s->tail < s->head; s->tail++)
 		(void)shf_io_drain(s->ld->step->run, &s->slots[s->tail % s->slots_n].read.io, -1);
 	shf_step_direct_close(s->ld->step, (uint32_t)s->ld->step->layout.files_n);
-	shf_free(s->cached);
+	shf_free(s->segs);
 	shf_free(s);
-}
-
-/* A whole segment that is in the page cache. */
-static int sip(struct shf_flow *s, const struct shf_seg *g, struct sheaf_error *err)
-{
-	struct shf_load *ld = s->ld;
-	uint8_t *buf = shf_load_image(ld) + s->sip_at;
-	const struct shf_view *view = ld->step->run->view;
-	int rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
-
-	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
-		const uint8_t *held = NULL;
-
-		n = g->hi - at < SIP ? g->hi - at : SIP;
-		if (view) /* it lies in memory: no copy of it is needed */
-			held = shf_view_at(view, g->file, at, &n);
-		if (held)
-			ld->disk_bytes += n;
-		else
-			rc = shf_read_here(ld, g->file, at, n, buf, err);
-		if (rc == 0)
-			rc = shf_load_look(ld, held ? held : buf, n, err);
-	}
-	s->done += g->hi - g->lo;
-	return rc;
 }
 
 /* The next piece, into a slot that is free. */
 static int start(struct shf_flow *s, struct sheaf_error *err)
 {
-	const struct shf_seg *g = &s->ld->work.segs[s->seg];
+	const struct shf_seg *g = &s->ld->work.segs[s->segs[s->next]];
 	struct slot *slot = &s->slots[s->head % s->slots_n];
 	uint64_t lo = s->at < g->lo ? g->lo : s->at;
 	int rc;
@@ -140,7 +128,7 @@ static int start(struct shf_flow *s, struct sheaf_error *err)
 	s->head++;
 	s->at = lo + slot->n;
 	if (s->at == g->hi) {
-		s->seg++;
+		s->next++;
 		s->at = 0;
 	}
 	return 0;
@@ -163,34 +151,39 @@ static int finish(struct shf_flow *s, struct sheaf_error *err)
 }
 
 /* Until so many bytes are looked at, or all. */
-static int run_to(struct shf_flow *s, uint64_t bytes, struct sheaf_error *err)
+static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
+                  struct sheaf_error *err)
 {
 	int rc = 0;
 
-	while (s->done < bytes && rc == 0) {
-		while (rc == 0 && s->seg < s->end && s->head - s->tail < s->slots_n &&
-		       !s->cached[s->seg - s->first])
+	while (rc == 0 && s->done + shf_crew_done(crew) < bytes) {
+		while (rc == 0 && s->next < s->cold && s->head - s->tail < s->slots_n)
 			rc = start(s, err);
-		if (rc == 0 && s->seg < s->end && s->cached[s->seg - s->first]) {
-			rc = sip(s, &s->ld->work.segs[s->seg], err);
-			s->seg++;
-		} else if (rc == 0 && s->tail < s->head) {
+		if (rc == 0 && s->tail < s->head)
 			rc = finish(s, err);
-		} else {
+		else if (rc == 0 && !shf_crew_take(crew))
 			break;
-		}
 	}
-	return rc;
+	return rc == 0 ? shf_crew_check(crew, err) : rc;
 }
 
 int shf_flow_run(struct shf_flow *s, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;
-	int rc = 0;
+	struct shf_team *team = &ld->step->run->team;
+	struct shf_crew *crew;
+	struct sheaf_error own = { 0 };
+	int rc = shf_crew_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err), end;
 
+	rc = shf_agree(team, rc, err);
 	for (uint64_t lap = 0; lap < ld->work.own_most && rc == 0; lap += LAP) {
-		rc = shf_agree(&ld->step->run->team, run_to(s, lap + LAP, err), err);
+		rc = shf_agree(team, run_to(s, crew, lap + LAP, err), err);
 		shf_load_progress(ld);
 	}
-	return rc;
+	end = shf_crew_end(crew, ld, &own);
+	if (rc < 0)
+		return rc;
+	if (end < 0 && err)
+		*err = own;
+	return shf_agree(team, end, err);
 }

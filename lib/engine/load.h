@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling a state from a step. load.c decides for every slice what it is filled from, before a
- * byte is touched; fill.c leads the rest: flow.c reads what this rank alone wants, shared.c what
- * several do, prove.c compares whole tensors. */
+ * byte is touched; fill.c leads the rest: flow.c reads what this rank alone wants, with crew.c for
+ * what lies in memory already, shared.c what several do, prove.c compares whole tensors. */
 #ifndef SHF_LOAD_H
 #define SHF_LOAD_H
 #include "ema.h"
@@ -28,7 +28,8 @@ struct shf_load {
 	int image;                      /* its number, once the plan is made */
 	bool apart;                     /* all of it lies in memory that all ranks see: no rounds */
 	struct shf_tally tally;
-	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes of it that were read here */
+	/* By tensor: digest and bytes of it that were read here, by whichever thread. */
+	atomic_uint_fast64_t *got, *got_bytes;
 	struct shf_pass pass;
 	struct shf_stores stores;
 	struct shf_want *wants;         /* owned; of the bytes that the pass is at */
@@ -71,8 +72,17 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err);
 int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
-/* crew.c: the same where all of it lies in memory. [collective] */
-int shf_crew_run(struct shf_load *load, struct sheaf_error *err);
+
+/* crew.c: segments that lie in memory already, of the plan's by number; borrowed. [local] */
+struct shf_crew;
+int shf_crew_new(struct shf_crew **crew, const struct shf_load *load, const size_t *segs, size_t n,
+                 struct sheaf_error *err); /* *crew: also when it fails */
+/* One segment, on this thread; false: there is none, or one has failed. */
+bool shf_crew_take(struct shf_crew *crew);
+uint64_t shf_crew_done(const struct shf_crew *crew); /* bytes */
+/* Of all threads the failure of the first segment; then none is at work any more. */
+int shf_crew_check(struct shf_crew *crew, struct sheaf_error *err);
+int shf_crew_end(struct shf_crew *crew, struct shf_load *load, struct sheaf_error *err);
 /* shared.c: segments that others want too. [collective] */
 int shf_shared_run(struct shf_load *load, struct sheaf_error *err);
 /* prove.c: digests of all tensors that were read whole. [collective] */

@@ -130,8 +130,8 @@ static void take(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b, co
 		bytes += (hi - lo) * t->unit;
 	}
 	if (p->got && !p->quiet) {
-		p->got[number] ^= shf_crc64_shift(sum, end - b);
-		p->got_bytes[number] += b - a;
+		atomic_fetch_xor(&p->got[number], shf_crc64_shift(sum, end - b));
+		atomic_fetch_add(&p->got_bytes[number], b - a);
 	}
 	p->block = shf_crc64_shift(p->block, b - a) ^ sum;
 }

@@ -3,6 +3,7 @@
  * copied to where it belongs, all of them are summed, and each block is compared with its sum. */
 #ifndef SHF_PASS_H
 #define SHF_PASS_H
+#include <stdatomic.h>
 #include "engine.h"
 
 struct shf_want {               /* a box of a tensor, and the slice that holds all of it */
@@ -13,7 +14,8 @@ struct shf_want {               /* a box of a tensor, and the slice that holds a
 struct shf_pass {
 	const struct sheaf_step *step;
 	bool sums;                      /* false: only copy */
-	uint64_t *got, *got_bytes;      /* by tensor: digest and bytes seen; NULL: not wanted */
+	/* By tensor: digest and bytes seen; NULL: not wanted. Other passes may add to the same. */
+	atomic_uint_fast64_t *got, *got_bytes;
 	const struct shf_want *wants;   /* borrowed; by the tensor's place in the file */
 	size_t wants_n;
 	bool past;                      /* copies go past the caches */
