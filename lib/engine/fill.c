@@ -120,7 +120,9 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 			rc = want_add(ld, n++, &want, err);
 		}
 	}
+	/* Memory that another rank has, too, is proved by one of them. */
 	ld->pass.quiet = g->collected;
+	ld->pass.sums = !g->collected && shf_pass_sums(ld->step);
 	if (rc == 0)
 		shf_pass_begin(&ld->pass, g->file, lo, ld->wants, n);
 	return rc;
@@ -221,6 +223,15 @@ void shf_load_progress(const struct shf_load *ld)
 		o->progress(o->arg, &stat);
 }
 
+/* What one rank proved another took, at another time: all that time it was the same. Its trainer
+ * may live, and go on. */
+static int is_still(const struct shf_load *ld, struct sheaf_error *err)
+{
+	return shf_view_is_still(ld->step->run->view) ? 0
+	       : shf_fail(err, SHEAF_ECORRUPT, "%s: was another step's memory before all of it was "
+	                  "read", ld->step->path);
+}
+
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_flow *flow = NULL;
@@ -235,6 +246,8 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 		rc = shf_agree(&ld->step->run->team, fill_rest(ld, err), err);
 	if (rc == 0)
 		rc = shf_prove(ld, err);
+	if (rc == 0 && ld->step->run->view)
+		rc = shf_agree(&ld->step->run->team, is_still(ld, err), err);
 	shf_free(ld->wants);
 	shf_free(ld->got);
 	shf_free(ld->got_bytes);

@@ -19,7 +19,8 @@ struct shf_pass {
 	const struct shf_want *wants;   /* borrowed; by the tensor's place in the file */
 	size_t wants_n;
 	bool past;                      /* copies go past the caches */
-	bool quiet;                     /* what is seen is not added to got: another rank's is */
+	bool quiet;                     /* what is seen is not added to got: another rank's is;
+	                                 * then nothing need be summed */
 	/* ours */
 	uint32_t file, place;
 	size_t want;

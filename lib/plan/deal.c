@@ -504,25 +504,45 @@ static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t coun
 	return rc;
 }
 
+/* Of a few blocks at a time one of those who ask for them counts them, in turn. */
+static void take_turns(const struct shf_stripe *s, uint32_t ranks, const uint64_t *asked,
+                       uint64_t *counted)
+{
+	uint64_t first = s->lo / SHF_BLOCK, end = (s->hi + SHF_BLOCK - 1) / SHF_BLOCK;
+
+	for (uint64_t b = 0; b < end - first; b++) {
+		uint64_t n = 0, pick;
+
+		for (uint32_t r = 0; r < ranks; r++)
+			n += asked[r] >> b & 1;
+		pick = n ? (first + b) / 4 % n : 0;
+		for (uint32_t r = 0; r < ranks && n; r++)
+			if (asked[r] >> b & 1 && pick-- == 0) {
+				counted[r] |= UINT64_C(1) << b;
+				break;
+			}
+	}
+}
+
 static int deal_apart(struct deal *d)
 {
 	const struct shf_parts *p = &d->parts;
 	const struct shf_stripe *s = p->stripe;
-	uint64_t *asked, seen = 0;
+	uint64_t *asked, *counted;
 	int rc = 0;
 
 	if ((s->hi - s->lo) / SHF_BLOCK >= 64)
 		return SHEAF_EINVAL;
-	asked = shf_zalloc(p->all, sizeof(*asked));
+	asked = shf_zalloc(p->all, 2 * sizeof(*asked));
 	if (!asked)
 		return SHEAF_ENOMEM;
+	counted = asked + p->all;
 	for (size_t t = 0; t < s->tensors_n; t++)
 		for (size_t i = p->first[t]; i < p->first[t + 1]; i++)
 			asked[p->ranks[i]] |= blocks_of(s, &s->tensors[t], &p->boxes[i]);
-	for (uint32_t r = 0; r < p->all && rc == 0; r++) {
-		rc = deal_own(d, r, asked[r], asked[r] & ~seen);
-		seen |= asked[r];
-	}
+	take_turns(s, p->all, asked, counted);
+	for (uint32_t r = 0; r < p->all && rc == 0; r++)
+		rc = deal_own(d, r, asked[r], counted[r]);
 	shf_free(asked);
 	return rc;
 }

@@ -25,7 +25,7 @@
  * none of them is there, of all its ranks the (s + f)-th. Then each requester has a move for each
  * of its boxes (equal boxes of one rank count once). Apart, each of those who ask reads for himself
  * (memory that all of them see costs no reading): segments of several ranks overlap then, and every
- * block is in one that is not quiet.
+ * block is in one that is not quiet, whose rank proves it; the others just take their bytes.
  */
 #ifndef SHF_DEAL_H
 #define SHF_DEAL_H
@@ -69,7 +69,7 @@ struct shf_piece {              /* a box that a rank holds or wants; may reach o
 struct shf_segment {            /* bytes [lo, hi) of the file, written or read by one rank */
 	uint64_t lo, hi;
 	uint32_t rank;
-	bool quiet;                     /* apart: another's segment has these blocks, too */
+	bool quiet;                     /* apart: another rank proves these blocks */
 };
 struct shf_move {               /* box: wholly inside its segment and inside what rank holds */
 	uint32_t segment;               /* index */
