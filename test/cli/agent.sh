@@ -82,6 +82,52 @@ t 0 'for good' "$SHEAF" agent mem --stop
 [ ! -e "$d" ]
 result $? 'and leaves nothing'
 
+# An agent that is stopped, and goes on; one of another version.
+t 0 'an agent once more' "$SHEAF" agent mem --detach
+agent_pid=$("$SHEAF" agent mem --status --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+mpi_bg 1 save --run mem --step 30000 --steps 100000 --every 50 --memory-every 1 --async --lazy \
+	--keep-last 2 --agent auto --events "$home/ev4" $small --images 3
+begun ev4 '"to":"memory"'
+kill -STOP "$agent_pid"
+begun ev4 '"dropped"'
+result $? 'a stopped agent keeps nothing'
+stopped=$(wc -l <ev4)
+more() { tail -n +"$stopped" ev4 | sed 1d | grep -q '"saved".*"to":"disk"'; }
+for _ in $(seq 600); do more && break; sleep 0.1; done
+more
+result $? 'and training goes on'
+kill -CONT "$agent_pid"
+stopped=$(wc -l <ev4)
+more() { tail -n +"$stopped" ev4 | sed 1d | grep -q '"saved".*"to":"memory"'; }
+for _ in $(seq 900); do more && break; sleep 0.1; done
+more
+result $? 'when it goes on, it keeps steps again'
+pkill -9 -f "$home/ev4"
+wait
+t 0 'it ends' "$SHEAF" agent mem --stop
+cat >older.py <<'EOF'
+import socket, struct, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen()
+while True:
+    c, _ = s.accept()
+    m = bytearray(c.recv(4096))
+    struct.pack_into("I", m, 8, 7)
+    c.send(m)
+    c.close()
+EOF
+python3 older.py "$home/older" &
+older=$!
+for _ in $(seq 100); do [ -S "$home/older" ] && break; sleep 0.1; done
+t 0 'with an agent of another version' mpi 1 save --run due --step 1 --steps 2 --every 2 \
+	--memory-every 1 --async --agent "$home/older" --events ev5 $small
+cp ev5 out
+json 'nothing is kept, and training goes on' '[x["step"] for x in o if x["event"] == "dropped"] == \
+	[2] and [x["step"] for x in o if x["event"] == "saved"] == [1, 3]'
+kill "$older"
+rm -rf due
+
 # Who started the agent hears of what has come to disk.
 printf '#!/bin/sh\necho "$1 $2" >>"%s/hooked"\n' "$home" >hook
 chmod +x hook

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A trainer of one rank that does what its standard input says, one reply a line.
  *
- * usage: trainer RUN [buffered] [keep]
+ * usage: trainer RUN [buffered] [keep] [agent]
  *
  *   buffered        never past the page cache
  *   keep            of committed steps the last three
+ *   agent           saves are copied behind, and lie in the memory of the run's agent too
  *
  *   save STEP       every value is a function of (STEP, tensor, index)
  *   load STEP       STEP -1: the newest; every value is compared
@@ -41,6 +42,7 @@ struct trainer {
 	const char *dir;
 	uint32_t flags;
 	int32_t keep_last;
+	bool agent;
 	struct sheaf_run *run;
 	struct sheaf_state *state;
 	uint32_t *data[TENSORS];        /* owned */
@@ -65,20 +67,25 @@ static int open_run(struct trainer *tr, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | tr->flags,
 				   .file_bytes_max = FILE_BYTES, .timeout_ms = 500,
-				   .keep_last = tr->keep_last, .grace_s = -1 };
+				   .keep_last = tr->keep_last, .grace_s = -1,
+				   .agent = tr->agent ? "auto" : NULL };
 
 	return tr->run ? 0 : sheaf_run_open(&tr->run, tr->dir, NULL, &opts, err);
 }
 
 static int save(struct trainer *tr, int64_t step, struct sheaf_error *err)
 {
+	struct sheaf_save_opts opts = { .size = sizeof(opts),
+					.flags = tr->agent ? SHEAF_LAZY : 0 };
 	struct sheaf_save *save = NULL;
 	int rc;
 
 	for (int t = 0; t < TENSORS; t++)
 		for (uint64_t i = 0; i < items(t); i++)
 			tr->data[t][i] = value(step, t, i);
-	rc = sheaf_save_begin(&save, tr->run, step, tr->state, NULL, err);
+	rc = sheaf_save_begin(&save, tr->run, step, tr->state, &opts, err);
+	for (int t = 0; t < TENSORS && rc == 0 && tr->agent; t++)
+		rc = sheaf_save_copied(save, t, -1);
 	if (rc == 0) {
 		sheaf_save_attach(save, "config.json", "{}\n", 3);
 		sheaf_save_note(save, "consumed_samples", "1");
@@ -197,12 +204,13 @@ int main(int argc, char **argv)
 	int64_t step;
 
 	if (argc < 2 || prepare(&tr) < 0) {
-		fputs("usage: trainer RUN [buffered] [keep]\n", stderr);
+		fputs("usage: trainer RUN [buffered] [keep] [agent]\n", stderr);
 		return 2;
 	}
 	for (int i = 2; i < argc; i++) {
 		tr.flags |= strcmp(argv[i], "buffered") == 0 ? SHEAF_BUFFERED : 0;
 		tr.keep_last = strcmp(argv[i], "keep") == 0 ? 3 : tr.keep_last;
+		tr.agent = tr.agent || strcmp(argv[i], "agent") == 0;
 	}
 	while (fgets(line, sizeof(line), stdin)) {
 		step = -1;
