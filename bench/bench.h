@@ -19,11 +19,11 @@ struct bench_opts {
 	int64_t step;                   /* SHEAF_LATEST: load the newest */
 	int64_t steps, every, zero, to_zero, nodes, staging_bytes, file_bytes, io_threads;
 	int64_t timeout_ms, keep_last, rounds, images, copy_threads, copy_rate;
-	int64_t deadline_ms;
+	int64_t deadline_ms, copies;
 	int64_t step_ms, warmup, compute_threads, memory_every;
 	uint64_t seed;
 	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy, no_agent;
-	bool metrics, ab;
+	bool metrics, ab, copies_behind;
 };
 /* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);
@@ -34,6 +34,7 @@ extern const char bench_usage[];
 struct bench_comm {
 	MPI_Comm comm;
 	int rank, ranks, timeout_ms;
+	bool threads;                   /* MPI may be called by several at once */
 };
 /* Everybody gets the worst code and its sentence, or SHEAF_ELOST. A positive code (EVALUE) is
  * the worst of all. */
@@ -65,7 +66,7 @@ struct bench {
 	const struct bench_opts *o;
 	struct bench_comm comm;
 	struct bench_events events;
-	struct sheaf_group *group;
+	struct sheaf_group *group, *behind;     /* behind: of copies; or NULL */
 	struct sheaf_step *like;        /* NULL: none */
 	struct wl_model model;
 	struct wl_layout from, to;

@@ -50,6 +50,8 @@ const char bench_usage[] =
 	"  --agent auto|PATH|none the memory tier: what `sheaf agent` keeps (none)\n"
 	"  --memory-every M       save, with an agent: steps S, S+M, ... those between the ones\n"
 	"                         of --every to memory alone\n"
+	"  --copies 2, --copies-behind  with an agent: steps in memory lie on the next node\n"
+	"                         too; sent by a thread, not inside commits\n"
 	"  --deadline-ms N        save: so much time for what flies after the last begin, then it\n"
 	"                         is given up\n"
 	"  --signal-dir DIR       save: done files there\n"
@@ -118,6 +120,8 @@ static const struct opt {
 	{ "warmup", INT, AT(warmup), 0, 1000000, BENCH_STALL },
 	{ "agent", TEXT, AT(agent), 0, 0, ALL },
 	{ "memory-every", INT, AT(memory_every), 1, 1000000000, BENCH_SAVE | BENCH_STALL },
+	{ "copies", INT, AT(copies), 1, 2, BENCH_SAVE },
+	{ "copies-behind", FLAG, AT(copies_behind), 0, 0, BENCH_SAVE },
 	{ "modes", TEXT, AT(modes), 0, 0, BENCH_STALL },
 	{ "compute-threads", INT, AT(compute_threads), 1, 1024, BENCH_STALL },
 	{ "ema", TEXT, AT(ema_text), 0, 0, BENCH_SAVE },
@@ -320,6 +324,10 @@ static int check_memory(struct bench_opts *o, struct sheaf_error *err)
 		o->agent = NULL;
 	if (o->verb == BENCH_STALL)
 		return 0;
+	if (o->copies == 2 && !o->agent)
+		return wl_fail(err, SHEAF_EINVAL, "--copies 2: needs an --agent");
+	if (o->copies_behind && o->copies != 2)
+		return wl_fail(err, SHEAF_EINVAL, "--copies-behind: needs --copies 2");
 	if (!o->memory_every)
 		return 0;
 	if (!o->agent)

@@ -148,6 +148,7 @@ static void release(struct bench *b)
 	sheaf_state_free(b->state_to);
 	sheaf_step_close(b->like);
 	sheaf_group_free(b->group);
+	sheaf_group_free(b->behind);
 	wl_held_release(&b->held);
 	wl_held_release(&b->held_to);
 	wl_model_release(&b->model);
@@ -201,7 +202,12 @@ static int work(struct bench_opts *o, struct bench_comm comm, bool *lost)
 	if (o->nodes)
 		node = 1 + (int32_t)((int64_t)comm.rank * o->nodes / comm.ranks);
 	rc = sheaf_group_mpi(&b.group, comm.comm, node);
-	if (rc < 0) {
+	if (rc == 0 && o->copies_behind)
+		rc = comm.threads ? sheaf_group_mpi(&b.behind, comm.comm, node) : SHEAF_EINVAL;
+	if (rc < 0 && o->copies_behind && !comm.threads) {
+		wl_fail(&err, rc, "--copies-behind: this MPI cannot be called by two threads");
+		bench_error(&b, -1, rc, &err);
+	} else if (rc < 0) {
 		wl_fail(&err, rc, "no group over MPI: %s", sheaf_strerror(rc));
 		bench_error(&b, -1, rc, &err);
 	} else {
@@ -220,6 +226,15 @@ out:
 	return rc;
 }
 
+/* Before MPI is started, which is before options are read. */
+static int level_for(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--copies-behind") == 0)
+			return MPI_THREAD_MULTIPLE;
+	return MPI_THREAD_FUNNELED;
+}
+
 int main(int argc, char **argv)
 {
 	struct bench_comm comm = { .comm = MPI_COMM_WORLD, .timeout_ms = 60000 };
@@ -230,10 +245,11 @@ int main(int argc, char **argv)
 
 	if (argc == 3 && strcmp(argv[1], "agent") == 0)
 		return bench_agent_serve(argv[2]);
-	if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
+	if (MPI_Init_thread(&argc, &argv, level_for(argc, argv), &level) != MPI_SUCCESS) {
 		fprintf(stderr, "sheaf-bench: MPI does not start\n");
 		return 2;
 	}
+	comm.threads = level >= MPI_THREAD_MULTIPLE;
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &comm.rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &comm.ranks);

@@ -83,6 +83,8 @@ struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags)
 		.copy_cpus = o->copy_cpus,
 		.copy_rate_max = (uint64_t)o->copy_rate,
 		.agent = o->agent,
+		.copies = (int32_t)o->copies,
+		.copies_group = b->behind,
 		.signal_dir = o->signal_dir,
 		.log = log_line,
 		.arg = (void *)(uintptr_t)b,
@@ -528,7 +530,8 @@ static int loaded(const struct bench *b, int64_t step, int64_t round, struct mea
 	int rc;
 
 	json_object_set_new(event, "source", json_string(!r->memory_bytes ? "disk" :
-							 r->disk_bytes ? "mixed" : "memory"));
+							 r->disk_bytes ? "mixed" :
+							 r->peers ? "peer" : "memory"));
 	json_object_set_new(event, "memory_bytes", json_integer((json_int_t)r->memory_bytes));
 	rc = measured(b, m, round, "open_s", event, err);
 

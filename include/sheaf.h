@@ -170,10 +170,15 @@ struct sheaf_opts {
 	 * ranks */
 	int32_t keep_best, best_largest;
 	const char *best_note;          /* a key of sheaf_save_note; with keep_best only */
-	int32_t copy_threads, reserved; /* of this rank, for each lazy save; 0: 1 */
+	int32_t copy_threads;           /* of this rank, for each lazy save; 0: 1 */
+	int32_t copies;                 /* of a step in memory, see agent; 0: 1 */
 	/* NULL: no memory tier. Else the socket of this node's `sheaf agent`, or "auto": where the
 	 * agent of this run listens unless told otherwise. Where none answers, and while one is
-	 * gone, the run does without; level 1 of log says so. NULL on all ranks or on none */
+	 * gone, the run does without; level 1 of log says so. NULL on all ranks or on none.
+	 * With copies 2 a rank of the next node keeps what this one has, too, in two more images'
+	 * memory, so that a step outlives any one node; a commit sends it over the group before it
+	 * returns, or see copies_group. Equal on all ranks; of one node, and after a failure,
+	 * level 1 of log says that there are no copies */
 	const char *agent;
 	/* On rank 0, inside its sheaf_save_commit, which then returns 0: the step survives power
 	 * loss, its done files are written, and the other ranks go on. path: <dir of the run>/
@@ -194,6 +199,13 @@ struct sheaf_opts {
 	 * copies what is left without a bound */
 	const char *copy_cpus;
 	uint64_t copy_rate_max;
+	/* NULL, or a second group of the same ranks, on all of them: then copies go behind the
+	 * training, in a thread of each rank, whose calls on this group meet those of the caller on
+	 * the other at any time; sheaf_run_close waits for it. It outlives the run. A step that is
+	 * committed while another is on its way is not sent. images_max is then 4, or 3: with 3 a
+	 * copy that takes longer than a step costs the one before it; where the staging has room
+	 * for 2, copies are sent inside commits */
+	struct sheaf_group *copies_group;
 };
 #define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
@@ -471,6 +483,7 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 	uint64_t held, bytes;           /* over all ranks: bytes filled; distinct bytes of them */
 	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
 	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
+	uint32_t peers, reserved;       /* 1: of those some are copies that another node kept */
 };
 /* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
  * what cannot be filled is found before any byte is touched. After any other failure the

@@ -58,7 +58,9 @@ static inline struct shf_card_head *shf_card_head(const struct shf_shm *shm)
 	return shm->base;
 }
 
-/* Names that agents keep them under: <job>.<rank>.<image>.card and .image */
+/* Names that agents keep them under: <job>.<rank>.<image>.card and .image; numbers from here on are
+ * of copies that another node than the rank's keeps (guest.h) */
+#define SHF_CARD_GUEST 64
 void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image, bool card);
 /* Whose it is: false: no such name. job: 32 characters and an end. */
 bool shf_card_parse(const char *name, char job[33], int *rank, int *image, bool *card);

@@ -56,7 +56,7 @@ static int consider(void *arg, const struct shf_recalled *r)
 
 /* [rank 0] */
 static int choose(struct sheaf_run *run, int64_t n, struct shf_buf *cards, struct choice *choice,
-                  struct sheaf_error *err)
+                  struct shf_buf *copied, struct sheaf_error *err)
 {
 	struct choosing c = { .run = run, .n = n, .choice = choice };
 	int rc = shf_store_newest(&run->store, n == SHEAF_LATEST ? 0 : n, &c.disk, err);
@@ -64,7 +64,9 @@ static int choose(struct sheaf_run *run, int64_t n, struct shf_buf *cards, struc
 	if (rc == 0 && shf_store_rewinds(&run->store) == UINT64_MAX)
 		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
 		              "memory rewound?", run->store.path);
-	if (rc == 0 && shf_recall_join(cards, consider, &c) < 0)
+	if (rc == 0 && (shf_recall_join(cards, consider, &c) < 0 ||
+	                (choice->which.copied &&
+	                 shf_recall_copied(cards, &choice->which, copied) < 0)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	return rc;
 }
@@ -76,7 +78,7 @@ static int gather(struct sheaf_run *run, struct shf_buf *all, struct sheaf_error
 	int asked = 0, rc;
 
 	if (shf_tier_is_up(run) && run->place.node_first == run->team.rank)
-		asked = shf_recall_cards(run->sys, run->tier.keep, run->store.run, &mine);
+		asked = shf_recall_cards(run->sys, run->tier.keep, run->store.run, true, &mine);
 	if (asked < 0) {
 		struct sheaf_error why;
 
@@ -91,22 +93,23 @@ static int gather(struct sheaf_run *run, struct shf_buf *all, struct sheaf_error
 }
 
 /* What of the step this node has: a view of it, which may be one of nothing. */
-static int look(struct sheaf_run *run, const struct choice *choice, struct shf_view **view,
-                struct sheaf_error *err)
+static int look(struct sheaf_run *run, const struct choice *choice, const struct shf_buf *copied,
+                struct shf_view **view, struct sheaf_error *err)
 {
 	if (run->tier.keep >= 0)
-		return shf_recall_parts(run->sys, run->tier.keep, &choice->which, view, err);
+		return shf_recall_parts(run->sys, run->tier.keep, &choice->which, copied, view,
+		                        err);
 	*view = shf_view_new(run->sys);
 	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 }
 
 /* All have a view of it, or nobody. [collective] */
-static int open_all(struct sheaf_run *run, const struct choice *choice, struct shf_view **view,
-                    struct sheaf_error *err)
+static int open_all(struct sheaf_run *run, const struct choice *choice,
+                    const struct shf_buf *copied, struct shf_view **view, struct sheaf_error *err)
 {
 	struct sheaf_error own = { .rank = -1 };
 	char name[48];
-	int rc = shf_agree(&run->team, look(run, choice, view, &own), &own);
+	int rc = shf_agree(&run->team, look(run, choice, copied, view, &own), &own);
 
 	snprintf(name, sizeof(name), "checkpoint-%" PRId64, choice->which.step);
 	if (rc == 0)
@@ -129,7 +132,7 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct 
                struct sheaf_error *err)
 {
 	struct choice choice = { .memory = false };
-	struct shf_buf cards = SHF_BUF_INIT;
+	struct shf_buf cards = SHF_BUF_INIT, copied = SHF_BUF_INIT;
 	int rc;
 
 	*view = NULL;
@@ -138,13 +141,15 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct 
 	rc = gather(run, &cards, err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank == 0
-		               ? choose(run, n, &cards, &choice, err) : 0, err);
+		               ? choose(run, n, &cards, &choice, &copied, err) : 0, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &choice, sizeof(choice), err);
+	if (rc == 0)
+		rc = shf_bcast_buf(&run->team, &copied, err);
 	shf_buf_release(&cards);
-	if (rc < 0 || !choice.memory)
-		return rc;
-	rc = open_all(run, &choice, view, err);
+	if (rc == 0 && choice.memory)
+		rc = open_all(run, &choice, &copied, view, err);
+	shf_buf_release(&copied);
 	if (rc == 0 && *view) {
 		base->step = choice.base_step;
 		base->tries = choice.which.tries;

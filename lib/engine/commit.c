@@ -452,6 +452,23 @@ static void say_kept(struct sheaf_error *err)
 		snprintf(err->msg + at, sizeof(err->msg) - at, "; it is in memory");
 }
 
+/* Given up: its copies are nothing before any rank's own card is, or a node alone might have all
+ * of it. [collective] */
+static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
+{
+	struct shf_guests *g = &save->run->tier.guests;
+	struct sheaf_error own;
+
+	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST || !save->kept || g->to < 0)
+		return rc;
+	shf_guests_forget(g, save->step);
+	if (shf_agree(&save->run->team, 0, &own) == 0)
+		return rc;
+	if (err)
+		*err = own;
+	return SHEAF_ELOST;
+}
+
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -478,6 +495,8 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	}
 	if (rc == 0)
 		rc = finish(save, err);
+	if (!again)
+		rc = uncopy(save, rc, err);
 	shf_stalled(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, err);

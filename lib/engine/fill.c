@@ -174,6 +174,18 @@ static int tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
+/* An image to read into. What is in memory needs those of saves. */
+static int take_image(struct shf_load *ld, struct sheaf_error *err)
+{
+	struct sheaf_run *run = ld->step->run;
+	int below = run->tier.wanted ? SHF_IMAGES_MAX : shf_tier_images(run);
+	int rc = shf_image_take(run, below, 0, &ld->image, err);
+
+	if (rc == 0)
+		shf_tier_reuse(run, ld->image); /* before anybody reads into it (M1) */
+	return rc;
+}
+
 /* *flow: also when it fails. */
 static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_error *err)
 {
@@ -200,8 +212,7 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = shf_flow_new(flow, ld, room, &bytes, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_image_take(run, run->opts.images_max ? run->opts.images_max : 1, 0,
-		                    &ld->image, err);
+		rc = take_image(ld, err);
 	if (rc == 0)
 		rc = shf_image_need(run, ld->image, bytes > ld->work.image_bytes ? bytes
 		                    : ld->work.image_bytes, err);

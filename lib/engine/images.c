@@ -199,20 +199,33 @@ int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct shea
 /* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
 int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
 {
-	unsigned used = below > 1 && run->tier.newest >= 0 ? 1u << run->tier.newest : 0;
+	unsigned stay = 0, older = 0, used;
 
-	*of = NULL; /* what memory has newest stays until it has something newer (M3) */
+	/* What memory has newest stays until it has something newer (M3), and what is being copied
+	 * until it has been; what has been copied, unless somebody would have to wait (G2). */
+	if (below > 1) {
+		stay = run->tier.newest >= 0 ? 1u << run->tier.newest : 0;
+		stay |= shf_guests_pins(&run->tier.guests, false);
+		older = shf_guests_pins(&run->tier.guests, true);
+	}
+	*of = NULL;
+	used = stay;
 	for (const struct sheaf_save *s = run->first; s; s = s->next)
 		used |= s->image >= 0 ? 1u << s->image : 0;
+	for (int i = 0; i < below; i++)
+		if (!((used | older) & 1u << i))
+			return i;
 	for (int i = 0; i < below; i++)
 		if (!(used & 1u << i))
 			return i;
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->image >= 0 && s->image < below &&
-		    (below == 1 || s->image != run->tier.newest)) {
+		if (s->image >= 0 && s->image < below && !(stay & 1u << s->image)) {
 			*of = s;
 			return s->image;
 		}
+	for (int i = 0; i < below; i++) /* what is on its way comes to its end first */
+		if (i != run->tier.newest || below == 1)
+			return i;
 	return 0;
 }
 

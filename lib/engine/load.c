@@ -301,6 +301,7 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->files = ld->step->layout.files_n;
 	r->disk_bytes = x[0];
 	r->memory_bytes = x[5];
+	r->peers = view && shf_view_is_peers(view);
 	r->node_bytes = x[1];
 	r->net_bytes = x[2];
 	r->held = x[3];

@@ -118,7 +118,7 @@ static int come(struct meet *t, struct sheaf_error *err)
 	const struct shf_sys *sys = t->m->sys;
 	struct shf_buf cards = SHF_BUF_INIT, text = SHF_BUF_INIT, was = SHF_BUF_INIT;
 	char name[64];
-	int rc = shf_recall_cards(sys, t->m->keep, t->store.run, &cards);
+	int rc = shf_recall_cards(sys, t->m->keep, t->store.run, false, &cards);
 
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir);
@@ -388,7 +388,7 @@ static int look(struct meet *t, struct sheaf_error *err)
 
 	if (t->view)
 		return 0;
-	rc = shf_recall_parts(t->m->sys, t->m->keep, &t->which, &t->view, err);
+	rc = shf_recall_parts(t->m->sys, t->m->keep, &t->which, NULL, &t->view, err);
 	if (rc == 0)
 		rc = shf_view_finish(t->view, false, err);
 	if (rc == 0 && shf_view_parts(t->view) != t->own)

@@ -385,6 +385,7 @@ void shf_run_close(struct sheaf_run *run)
 		shf_behind_stop(run);
 		shf_ab_tell(run);
 		shf_save_abandon(run);
+		shf_guests_stop(run, run->clean);
 	}
 	run->closed = true;
 	shf_run_put(run);

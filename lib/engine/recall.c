@@ -28,16 +28,17 @@ struct looking {
 	const struct shf_sys *sys;
 	int keep;
 	const char *run_id;
+	bool guests;
 	struct shf_buf *out;            /* struct shf_told */
 };
 
-static void add(struct looking *l, const char *job, const struct shf_card *card,
+static void add(struct looking *l, const char *job, bool guest, const struct shf_card *card,
                 const struct shf_card_head *h)
 {
 	struct shf_told t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
 		.base = atomic_load(&h->base), .next = atomic_load(&h->next),
 		.due = atomic_load(&h->due), .tries = atomic_load(&h->tries),
-		.bytes = card->image_bytes };
+		.bytes = card->image_bytes, .guest = guest };
 
 	memcpy(t.job, job, sizeof(t.job));
 	memcpy(t.session, card->session, sizeof(t.session));
@@ -59,17 +60,20 @@ static int look(struct looking *l, const char *name)
 	if (rc < 0)
 		return rc;
 	if (shf_card_parse(name, job, &rank, &image, &is_card) &&
+	    (l->guests || image < SHF_CARD_GUEST) &&
 	    shf_card_decode(&card, &arena, &shm) == 0 && strcmp(card.run, l->run_id) == 0 &&
 	    card.rank == rank)
-		add(l, job, &card, shf_card_head(&shm));
+		add(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
 	shf_arena_release(&arena);
 	l->sys->ops->shm_free(l->sys->arg, &shm);
 	return l->out->oom ? -12 : 0; /* ENOMEM */
 }
 
-int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, struct shf_buf *out)
+int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
+                     struct shf_buf *out)
 {
-	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id, .out = out };
+	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id, .guests = guests,
+		.out = out };
 	struct names names = { SHF_BUF_INIT };
 	int rc = sys->ops->keep_list(sys->arg, keep, note, &names);
 
@@ -90,10 +94,14 @@ static int newest_first(const void *a, const void *b)
 	d = strcmp(x->session, y->session);
 	if (d == 0)
 		d = strcmp(x->job, y->job);
-	return d ? d : x->rank < y->rank ? -1 : x->rank > y->rank;
+	if (d == 0)
+		d = x->rank < y->rank ? -1 : x->rank > y->rank;
+	return d ? d : x->guest - y->guest;
 }
 
-/* Cards of one step: the first says which, n there are; a rank's counts once, wherever it is. */
+/* Cards of one step: the first says which, n there are; a rank's counts once, wherever it is, and a
+ * copy only where there is no other. While a step comes to disk before this one, some have heard of
+ * it and some have not: there are two that it may follow, whoever says so. */
 static struct shf_recalled join(const struct shf_told *t, size_t n)
 {
 	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
@@ -102,32 +110,65 @@ static struct shf_recalled join(const struct shf_told *t, size_t n)
 	memcpy(r.job, t->job, sizeof(r.job));
 	memcpy(r.session, t->session, sizeof(r.session));
 	for (size_t i = 0; i < n; i++) {
+		r.next = t[i].base != r.base ? t[i].base : t[i].next != r.base ? t[i].next : r.next;
 		r.due = t[i].due ? 1 : r.due;
 		r.tries = t[i].tries > r.tries ? t[i].tries : r.tries;
 		if (i && t[i].rank == t[i - 1].rank)
 			continue;
 		r.here++;
+		r.copied += t[i].guest;
 		r.bytes += t[i].bytes;
 	}
 	return r;
 }
 
+/* In the order of newest_first; NULL: no memory. */
+static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
+{
+	struct shf_told *t;
+
+	*n = cards->len / sizeof(*t);
+	t = shf_alloc(*n, sizeof(*t));
+	if (t && *n) {
+		memcpy(t, cards->data, *n * sizeof(*t));
+		qsort(t, *n, sizeof(*t), newest_first);
+	}
+	return t;
+}
+
+static bool is_of(const struct shf_told *t, const char *job, const char *session, int64_t step)
+{
+	return t->step == step && strcmp(t->session, session) == 0 && strcmp(t->job, job) == 0;
+}
+
+int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
+                      struct shf_buf *ranks)
+{
+	size_t n;
+	struct shf_told *t = sorted(cards, &n);
+
+	for (size_t i = 0; t && i < n; i++) {
+		if (!is_of(&t[i], which->job, which->session, which->step) || !t[i].guest ||
+		    (i && is_of(&t[i - 1], which->job, which->session, which->step) &&
+		     t[i - 1].rank == t[i].rank))
+			continue;
+		shf_buf_add(ranks, &t[i].rank, sizeof(t[i].rank));
+	}
+	shf_free(t);
+	return t && !ranks->oom ? 0 : SHEAF_ENOMEM;
+}
+
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg)
 {
-	size_t n = cards->len / sizeof(struct shf_told), end;
-	struct shf_told *t = shf_alloc(n, sizeof(*t));
+	size_t n, end;
+	struct shf_told *t = sorted(cards, &n);
 	int rc = t ? 0 : -12; /* ENOMEM */
 
-	if (t && n) {
-		memcpy(t, cards->data, n * sizeof(*t));
-		qsort(t, n, sizeof(*t), newest_first);
-	}
 	for (size_t i = 0; i < n && rc == 0; i = end) {
 		struct shf_recalled r;
 
-		for (end = i + 1; end < n && strcmp(t[end].session, t[i].session) == 0 &&
-		                  strcmp(t[end].job, t[i].job) == 0 && t[end].step == t[i].step;)
+		for (end = i + 1; end < n && is_of(&t[end], t[i].job, t[i].session, t[i].step);)
 			end++;
 		r = join(&t[i], end - i);
 		rc = item(arg, &r);
@@ -140,7 +181,7 @@ int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
                     int (*item)(void *arg, const struct shf_recalled *r), void *arg)
 {
 	struct shf_buf cards = SHF_BUF_INIT;
-	int rc = shf_recall_cards(sys, keep, run_id, &cards);
+	int rc = shf_recall_cards(sys, keep, run_id, false, &cards);
 
 	if (rc == 0)
 		rc = shf_recall_join(&cards, item, arg);
@@ -199,21 +240,34 @@ int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id, in
 
 /* ---- one step ---- */
 
-static int get_part(const struct shf_sys *sys, int keep, const char *name, const char *session,
+static bool has_rank(const struct shf_buf *ranks, int32_t rank)
+{
+	for (size_t at = 0; ranks && at < ranks->len; at += sizeof(rank))
+		if (memcmp(ranks->data + at, &rank, sizeof(rank)) == 0)
+			return true;
+	return false;
+}
+
+static int get_part(const struct shf_sys *sys, int keep, const char *name,
+                    const struct shf_recalled *which, const struct shf_buf *copied,
                     struct shf_part_held *part)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_card card;
 	char job[33], image_name[SHF_KEEP_NAME];
-	int rank, image, rc = sys->ops->keep_get(sys->arg, keep, name, &part->card);
+	int rank, image, rc;
 	bool is_card;
 
+	if (!shf_card_parse(name, job, &rank, &image, &is_card) || strcmp(job, which->job) ||
+	    (image >= SHF_CARD_GUEST && !has_rank(copied, rank)))
+		return 0;
+	rc = sys->ops->keep_get(sys->arg, keep, name, &part->card);
 	if (rc < 0)
 		return rc;
 	rc = shf_card_decode(&card, &arena, &part->card) == 0 &&
-	     strcmp(card.session, session) == 0;
+	     strcmp(card.session, which->session) == 0;
 	/* A rank that writes nothing has a card, and no image. */
-	if (rc == 1 && card.segs_n && shf_card_parse(name, job, &rank, &image, &is_card)) {
+	if (rc == 1 && card.segs_n) {
 		shf_card_name(image_name, job, rank, image, false);
 		rc = sys->ops->keep_get(sys->arg, keep, image_name, &part->image);
 		rc = rc < 0 ? rc : 1;
@@ -225,7 +279,8 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name, const
 }
 
 int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
-                     struct shf_view **view, struct sheaf_error *err)
+                     const struct shf_buf *copied, struct shf_view **view,
+                     struct sheaf_error *err)
 {
 	struct names names = { SHF_BUF_INIT };
 	struct shf_view *v = shf_view_new(sys);
@@ -237,9 +292,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 		const char *name = (char *)names.bytes.data + at;
 		struct shf_part_held part = { { NULL, 0, -1 }, { NULL, 0, -1 }, 0 };
 
-		if (strncmp(name, which->job, 32))
-			continue;
-		got = get_part(sys, keep, name, which->session, &part);
+		got = get_part(sys, keep, name, which, copied, &part);
 		if (got == 1)
 			rc = shf_view_add(v, &part, err);
 		got = got == -2 ? 0 : got;
@@ -248,6 +301,8 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 		rc = shf_fail_sys(err, -got, "step %" PRId64 " in memory: asking the agent",
 		                  which->step);
 	shf_buf_release(&names.bytes);
+	if (rc == 0 && copied && copied->len)
+		shf_view_has_guests(v);
 	if (rc == 0)
 		*view = v;
 	else
@@ -258,7 +313,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                     struct shf_view **view, struct sheaf_error *err)
 {
-	int rc = shf_recall_parts(sys, keep, which, view, err);
+	int rc = shf_recall_parts(sys, keep, which, NULL, view, err);
 
 	if (rc == 0)
 		rc = shf_view_finish(*view, true, err);

@@ -9,25 +9,34 @@ struct shf_told {               /* a whole card, as the agent of its node tells 
 	char job[33], session[33];
 	int64_t step;
 	int32_t rank, ranks;
+	int32_t guest, reserved;        /* 1: a copy, which another node than its own has */
 	uint64_t base, next, due, tries, bytes;
 };
 struct shf_recalled {           /* a step in memory, as agents have it */
 	char job[33], session[33];
 	int64_t step;
 	int32_t ranks, here;            /* that saved it; of which the cards are there */
+	int32_t copied;                 /* of these there are copies alone */
 	uint64_t base, next, due, tries, bytes;
 };
 /* Every step that some card of this agent is whole of, newest first; a non-zero result of item ends
  * it and is returned. Negative errno where the agent does not answer. [local] */
 int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
                     int (*item)(void *arg, const struct shf_recalled *r), void *arg);
-/* The same in two: struct shf_told of each card, which other nodes' may be added to. */
-int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, struct shf_buf *out);
+/* The same in two: struct shf_told of each card, which other nodes' may be added to. guests: copies
+ * of other nodes' too; one agent alone leaves those to the nodes that they are of. */
+int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
+                     struct shf_buf *out);
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg);
-/* What of one step is on this node, for shf_view_finish. ECORRUPT, ENOMEM. [local] */
+/* Of which ranks of that step there are copies alone: int32_t each, ascending. ENOMEM. */
+int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
+                      struct shf_buf *ranks);
+/* What of one step is on this node, for shf_view_finish; copies only of those ranks, NULL: of none.
+ * ECORRUPT, ENOMEM. [local] */
 int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
-                     struct shf_view **view, struct sheaf_error *err);
+                     const struct shf_buf *copied, struct shf_view **view,
+                     struct sheaf_error *err);
 /* All of one step: 0 and *view, or ECORRUPT, ENOMEM, EFORMAT: not all is on this node. [local] */
 int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                     struct shf_view **view, struct sheaf_error *err);

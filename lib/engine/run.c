@@ -74,7 +74,7 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
 		                (unsigned)(o->flags & ~known));
 	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 ||
-	    o->copy_threads < 0 || o->copy_threads > 256 || o->reserved ||
+	    o->copy_threads < 0 || o->copy_threads > 256 || o->copies < 0 || o->copies > 2 ||
 	    o->images_max > SHF_IMAGES_MAX || o->keep_last < 0 || o->keep_every < 0 ||
 	    o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0)
 		return shf_fail(err, SHEAF_EINVAL,
@@ -85,6 +85,12 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
 		return shf_fail(err, SHEAF_EINVAL, "opts.agent is \"auto\" or the path of a "
 		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
+	if (o->copies == 2 && !o->agent)
+		return shf_fail(err, SHEAF_EINVAL, "opts.copies are of steps in memory: they need "
+		                "an agent");
+	if (o->copies_group && (o->copies != 2 || (o->images_max && o->images_max < 3)))
+		return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is for copies 2, and needs "
+		                "images_max 3 at least");
 	if (o->copy_cpus && !shf_cpulist(o->copy_cpus, cpus))
 		return shf_fail(err, SHEAF_EINVAL, "opts.copy_cpus is '%.40s', no list of "
 		                "processors (0-3,8)", o->copy_cpus);
@@ -126,6 +132,8 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
 	o.io_threads = o.io_threads ? o.io_threads : 4;
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
+	if (o.copies_group && !o.images_max)
+		o.images_max = 4;
 	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
 	struct sheaf_opts theirs = o;
 	o.ignore = NULL;
@@ -211,6 +219,7 @@ void shf_run_put(struct sheaf_run *run)
 			shf_store_close(&run->store);
 		pthread_cond_destroy(&run->in_turn);
 		pthread_mutex_destroy(&run->in_lock);
+		pthread_mutex_destroy(&run->tier.guests.lock);
 		shf_view_free(run->view);
 	} else { /* a forked child has the memory; threads, locks and files are its parent's */
 		for (int i = 0; i < SHF_IMAGES_MAX; i++)
@@ -245,6 +254,10 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->loaded = run->verified = run->parent = run->doubtful = -1;
 	run->behind.step = run->behind.next = -1;
 	run->tier.keep = run->tier.newest = -1;
+	run->tier.guests.image = run->tier.guests.copied = -1;
+	run->tier.guests.to = -1;
+	run->tier.guests.coming = -1;
+	pthread_mutex_init(&run->tier.guests.lock, NULL);
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		run->images[i].own.fd = -1;
@@ -384,6 +397,18 @@ static int prove(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
+/* The group that copies go over has the same ranks, and is another one. */
+static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
+{
+	const struct sheaf_group *g = run->opts.copies_group;
+
+	if (!g || (g != run->team.group && g->ops.rank == run->team.rank &&
+	           g->ops.ranks == run->team.ranks))
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is %s", g == run->team.group
+	                ? "the run's own group: copies go behind its calls" : "of other ranks");
+}
+
 static uint64_t text_hash(const char *s)
 {
 	return s ? shf_crc64(s, strlen(s)) : 0;
@@ -394,14 +419,18 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 {
 	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
 	uint64_t best = (uint64_t)run->opts.keep_best << 1 | (run->opts.best_largest != 0);
-	uint64_t x[8] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
+	uint64_t x[10] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
 		text_hash(run->opts.best_note), (uint64_t)run->opts.images_max,
-		run->opts.agent != NULL };
-	uint64_t same, lo[8], hi[8];
-	int rc = shf_same(&run->team, x, 8, &same, lo, hi, err);
+		run->opts.agent != NULL, run->opts.copies == 2,
+		run->opts.copies_group != NULL };
+	uint64_t same, lo[10], hi[10];
+	int rc = shf_same(&run->team, x, 10, &same, lo, hi, err);
 
-	if (rc < 0 || same == 255)
+	if (rc < 0 || same == 1023)
 		return rc;
+	if (!(same & 256) || !(same & 512))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with %s and without", dir,
+		                same & 256 ? "a copies_group" : "copies 2");
 	if (!(same & 128))
 		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with an agent and without",
 		                dir);
@@ -443,7 +472,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 
 	if (rc < 0)
 		return rc;
-	rc = shf_agree(&run->team, dir && dir[0] ? 0
+	rc = shf_agree(&run->team, dir && dir[0] ? copies_check(run, err)
 	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
 	if (rc == 0)
 		rc = same_arguments(run, dir, err);

@@ -252,8 +252,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	return save;
 }
 
-/* How many images it may choose from, equal on all ranks. */
-static int images_of(const struct sheaf_save *save)
+int shf_save_images(const struct sheaf_save *save)
 {
 	int most = save->run->opts.images_max;
 
@@ -286,7 +285,7 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 
 bool shf_save_fits_memory(const struct sheaf_save *save)
 {
-	return images_of(save) > 1 && save->plan->work.rounds <= 1;
+	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1;
 }
 
 /* An image, and what one save needs besides. */
@@ -294,7 +293,7 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	int64_t from = shf_now(run);
-	int rc = shf_image_take(run, images_of(save), save->flags, &save->image, err);
+	int rc = shf_image_take(run, shf_save_images(save), save->flags, &save->image, err);
 
 	shf_stalled(run, save, SHF_IN_IMAGE, from);
 	if (rc == 0 && save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
@@ -367,7 +366,7 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 		unprepare(save);
 		return false;
 	}
-	save->image = shf_image_choose(run, images_of(save), of);
+	save->image = shf_image_choose(run, shf_save_images(save), of);
 	if (shf_image_is_free(run, save->image, *of, plan->work.image_bytes) &&
 	    prepare(save, &unsaid) == 0 && shf_round_open(save, 0, &unsaid) == 0) {
 		shf_tier_reuse(run, save->image);

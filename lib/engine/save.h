@@ -154,6 +154,8 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     
 void shf_save_free(struct sheaf_save *save);
 /* The save is over with this outcome: off the list, stage gone or closed. [local] */
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err);
+/* How many images it may choose from; equal on all ranks. [local] */
+int  shf_save_images(const struct sheaf_save *save);
 /* Does all of it lie in one image, while another one may have the step before? [local] */
 bool shf_save_fits_memory(const struct sheaf_save *save);
 /* Of all its files of tensors. */

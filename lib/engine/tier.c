@@ -25,6 +25,10 @@ static void make_nothing(struct shf_tier *t, int image)
 
 	if (h)
 		atomic_store_explicit(&h->whole, 0, memory_order_seq_cst);
+	if (t->steps[image] >= 0)
+		shf_guests_forget(&t->guests, t->steps[image]);
+	if (t->guests.copied == image)
+		t->guests.copied = -1;
 	t->steps[image] = -1;
 }
 
@@ -103,10 +107,15 @@ static void reach(struct sheaf_run *run)
 
 static void offer(struct sheaf_run *run)
 {
+	int rc;
+
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
-		put(run, i, false);
+		shf_tier_image(run, i);
 		put(run, i, true);
 	}
+	rc = shf_guests_offer(run);
+	if (rc < 0)
+		lost(run, -rc, "handing copies to the agent");
 }
 
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
@@ -126,7 +135,8 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 		return 0;
 	if (run->team.rank == 0)
 		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
-	rc = shf_agree(&run->team, rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : 0, err);
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_guests_open(run, err);
+	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, bits, sizeof(bits), err);
 	if (rc < 0)
@@ -145,6 +155,7 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 {
 	const struct shf_sys *sys = run->sys;
 
+	shf_guests_close(run);
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (run->tier.cards[i].base)
 			sys->ops->shm_free(sys->arg, &run->tier.cards[i]);
@@ -170,9 +181,14 @@ bool shf_tier_is_up(struct sheaf_run *run)
 
 /* ---- images ---- */
 
+int shf_tier_images(const struct sheaf_run *run)
+{
+	return run->opts.images_max ? run->opts.images_max : run->tier.wanted ? 2 : 1;
+}
+
 void shf_tier_image(struct sheaf_run *run, int image)
 {
-	if (run->tier.wanted)
+	if (run->tier.wanted && image < shf_tier_images(run))
 		put(run, image, false);
 }
 
@@ -182,6 +198,8 @@ void shf_tier_reuse(struct sheaf_run *run, int image)
 
 	if (!t->wanted)
 		return;
+	if (t->guests.image == image)   /* where there are too few */
+		shf_guests_stop(run, true);
 	if (t->newest == image) { /* a state so large that it has one image */
 		shf_log(run, 1, "%s: step %" PRId64 " is in memory no more: its image is needed",
 		        run->store.path, t->steps[image]);
@@ -516,6 +534,8 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 	if (t->back < save->step)
 		forget_later(run, t->back);
 	rc = gather_and_stamp(save, err);
+	if (rc == 0)
+		rc = shf_guests_send(save, err);
 	if (rc == SHEAF_ELOST)  /* others may think that it is there: so it may be (M2) */
 		return rc;
 	if (rc < 0) {
@@ -530,7 +550,8 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 	/* One to disk holds its image itself, and may yet be given up. */
 	if (save->flags & SHEAF_NO_DISK) {
 		is_newest(t, save->image);
-		let_others_go(run);
+		if (shf_guests_have_some(&t->guests))
+			let_others_go(run);
 	}
 	return 0;
 }
@@ -565,6 +586,8 @@ void shf_tier_publishing(struct sheaf_save *save)
 		if (t->steps[i] > save->step)
 			atomic_store(&head_of(t, i)->next,
 			             shf_card_on(save->step, save->session, t->rewinds));
+	shf_guests_next(&t->guests, save->step,
+	                shf_card_on(save->step, save->session, t->rewinds));
 }
 
 void shf_tier_doubt(struct sheaf_save *save)
@@ -588,8 +611,10 @@ void shf_tier_published(struct sheaf_save *save)
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (t->steps[i] > save->step)
 			atomic_store(&head_of(t, i)->base, on);
+	shf_guests_base(&t->guests, save->step, on);
 	if (has_card(save)) {
 		atomic_store(&head_of(t, save->card)->due, 0);
+		shf_guests_written(&t->guests, save->step);
 		is_newest(t, save->card);
 	}
 	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */

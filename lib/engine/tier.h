@@ -4,6 +4,7 @@
 #ifndef SHF_TIER_H
 #define SHF_TIER_H
 #include <stdint.h>
+#include "guest.h"
 #include "sheaf.h"
 #include "sys.h"
 
@@ -17,6 +18,7 @@ struct shf_tier {
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	uint64_t commits;               /* of this job */
+	struct shf_guests guests;       /* copies that this rank keeps of another node's */
 	/* What on disk the next step in memory follows, once `based`; alike on all ranks. */
 	bool based;
 	int64_t base_step;              /* -1: an empty run */
@@ -43,6 +45,8 @@ int  shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *ru
 void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *run_id);
 /* Is there an agent? Where there was none, asks again now and then. [local] */
 bool shf_tier_is_up(struct sheaf_run *run);
+/* Saves have images below that; the rest are for loads, and no agent's. */
+int  shf_tier_images(const struct sheaf_run *run);
 /* An image is new memory: to the agent. Its failure is the tier's alone. [local] */
 void shf_tier_image(struct sheaf_run *run, int image);
 /* Somebody will copy into that image (M1). [local] */

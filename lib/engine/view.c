@@ -395,6 +395,16 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	return v;
 }
 
+void shf_view_has_guests(struct shf_view *v)
+{
+	v->guests = true;
+}
+
+bool shf_view_is_peers(const struct shf_view *v)
+{
+	return v->guests;
+}
+
 bool shf_view_has_disk(const struct shf_view *v)
 {
 	return v->disk >= 0;

@@ -41,6 +41,9 @@ int shf_view_taken(struct shf_view *v); /* all of them */
 /* What is in no memory is read from the directory `name` of dir, where the step is too. */
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err);
 bool shf_view_has_disk(const struct shf_view *v);
+/* Some of it may be copies that another node than its own has kept. */
+void shf_view_has_guests(struct shf_view *v);
+bool shf_view_is_peers(const struct shf_view *v);
 uint64_t shf_view_disk_bytes(const struct shf_view *v);
 /* Who can read what (n of them, as deal.h has them, by file): NULL: everybody everything. */
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,

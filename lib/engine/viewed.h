@@ -33,5 +33,6 @@ struct shf_view {
 	int *disk_files;                /* in the arena; by tensor file: open there, or -1 */
 	uint64_t disk_bytes;            /* that were read there */
 	struct shf_hads hads;           /* in the arena; what each node has */
+	bool guests;
 };
 #endif

@@ -164,6 +164,30 @@ result $? 'whoever publishes it'
 t 0 'and is sound' "$SHEAF" verify mem
 [ -z "$(ls mem/.sheaf/stage)$(ls -d mem/.sheaf/flush-* 2>/dev/null)" ]
 result $? 'and nothing is left of their meeting'
+# Twice: the memory of one host goes with all that runs there. What goes behind is a little late.
+some_twice() { [ "$(grep -c '"to":"memory"' "$W/twice")" -gt 12 ]; }
+first=20000
+for behind in '' --copies-behind; do
+	spread '1 2' 2 save --run mem --step $first --steps 9000 --every 5000 --memory-every 1 \
+		--copies 2 $behind $keep --events "$W/twice" $state --mesh dp=2,tp=2 \
+		>said 2>&1 </dev/null &
+	job=$!
+	await some_twice
+	result $? "a job keeps each step in both memories $behind"
+	pkill -9 -f -- "--events $W/twice"
+	wait $job 2>/dev/null
+	on 2 pkill -9 -f 'agent mem'
+	twice=$(sed -n 's/.*"event":"committed","step":\([0-9]*\).*/\1/p' "$W/twice" | tail -n 1)
+	[ "$behind" ] && twice=$((first + 1))
+	rm "$W/twice"
+	t 0 'an empty agent is where one was lost' on 2 "$SHEAF" agent mem --detach --socket $sock
+	t 0 'the next one goes on' spread '1 2' 2 load --run mem --step latest --agent $sock \
+		$state --mesh tp=4 --json
+	json 'from the copies of its neighbour' "[(e['source'], e['disk_bytes']) for e in o
+		if e['event'] == 'loaded'] == [('peer', 0)]"
+	json 'with nothing lost either' "[e for e in o if e['event'] == 'loaded'][0]['step'] >= $twice"
+	first=40000
+done
 t 0 'the agent of one host ends' on 2 "$SHEAF" agent mem --stop --socket $sock
 t 0 'and another takes its place' on 2 "$SHEAF" agent mem --detach --socket $sock
 t 0 'what it had is read from the disk' spread '1 2' 2 load --run mem --step latest \

@@ -131,7 +131,7 @@ blind("replicas_not_compared", "replicas that differ are saved though comparing 
       "engine/travel.c:unpack_moves", "sums.digest != shf_get64(from)",
       "sim/test_agree: replicas_that_differ_are_told_when_asked")
 bug("ranks_open_apart", "ranks open different directories, or with different rules",
-    "engine/run.c:same_arguments", "rc < 0 || same == 255", "rc < 0 || same == 255 || MUTANT",
+    "engine/run.c:same_arguments", "rc < 0 || same == 1023", "rc < 0 || same == 1023 || MUTANT",
     "sim/test_agree: retention_rules_of_one_rank_alone_are_refused")
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
     "engine/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
@@ -144,7 +144,7 @@ bug("image_given_away", "a save takes the image of one that is still being writt
     "hi[2] && !MUTANT ? finish(of, err) : 0",
     "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
 bug("image_chosen_in_use", "all saves have the first image", "engine/images.c:shf_image_choose",
-    "if (!(used & 1u << i))", "if (!(used & 1u << i) || MUTANT)",
+    "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
     "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
 bug("images_beyond_staging", "there are more images than the staging has room for",
     "engine/save.c:images_fit", "window ? window / one : SHF_IMAGES_MAX",
@@ -642,6 +642,23 @@ skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/meet.c:all_done", "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
     NODES + "agents_write_together_what_none_has_all_of")
+
+# ---- twice ----
+GUESTS = "sim/test_guests: "
+bug("newer_copy_makes_place", "what comes is copied over the newest copy that is whole",
+    "engine/guest_send.c:make_place", "c->slot = g->steps[1] < g->steps[0];",
+    "c->slot = MUTANT ? g->steps[1] > g->steps[0] : g->steps[1] < g->steps[0];",
+    GUESTS + "each_rank_may_die_at_each_operation_and_a_node_with_it")
+bug("copies_not_asked_for", "a restarted job does not hear of copies", "engine/choose.c:gather",
+    "run->store.run, true, &mine", "run->store.run, !MUTANT, &mine",
+    GUESTS + "a_lost_node_costs_nothing")
+skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
+        "engine/recall.c:get_part", "!has_rank(copied, rank)",
+        GUESTS + "a_lost_node_costs_nothing")
+bug("load_takes_the_newest", "a load is read into the image of what memory has newest",
+    "engine/images.c:shf_image_choose", "stay = run->tier.newest >= 0 ?",
+    "stay = run->tier.newest >= 0 && !MUTANT ?",
+    MEMORY + "a_load_leaves_what_memory_has_newest")
 
 # ---- what is measured ----
 STALL = "sim/test_stall: "

@@ -81,14 +81,35 @@ int re_resume(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_st
 			j->loaded = *at;
 			j->disk_bytes = report.disk_bytes;
 			j->memory_bytes = report.memory_bytes;
+			j->peers = report.peers;
 		}
 	}
 	shf_step_put(step);
 	return rc;
 }
 
+static int end_late(struct re_job *j, int rank, struct sheaf_save **late, struct sheaf_error *err)
+{
+	struct sheaf_save *save = *late;
+	bool fails = save->step == j->plan.fail;
+	int rc;
+
+	if (fails && rank == 0)
+		(void)shf_save_fail(save, "the loss is no number");
+	rc = shf_save_commit(save, -1, err);
+	if (fails && rc == SHEAF_EFAILED) {
+		atomic_store(&j->given_up, save->step);
+		rc = 0;
+	}
+	shf_save_free(save);
+	*late = NULL;
+	return rc;
+}
+
+/* *late: a save that is in memory and still to come to disk; this one, or the one before. */
 static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_state *state,
-                    struct re_mine *m, int64_t step, struct sheaf_error *err)
+                    struct re_mine *m, int64_t step, struct sheaf_save **late,
+                    struct sheaf_error *err)
 {
 	bool disk = j->plan.disk_every && step % j->plan.disk_every == 0;
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
@@ -107,36 +128,59 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 	if (rc == 0 && opts.flags & SHEAF_LAZY)
 		re_paint(m, 9999);         /* and training goes on */
 	if (rc == 0)
-		rc = shf_save_commit(save, -1, err);
+		rc = shf_save_commit(save, disk && j->plan.late ? 0 : -1, err);
+	if (rc == SHEAF_EAGAIN && disk && j->plan.late) {
+		*late = save;
+		return step == j->plan.fail ? end_late(j, rank, late, err) : 0;
+	}
+	if (rc == 0 && *late)
+		rc = end_late(j, rank, late, err);
 	if (rc == 0 && step > atomic_load(&j->acked))
 		atomic_store(&j->acked, step);
 	shf_save_free(save);
 	return rc;
 }
 
+static void hear(void *arg, int level, const char *line)
+{
+	struct re_job *j = arg;
+
+	if (getenv("RE_LOG"))
+		fprintf(stderr, "# %d %s\n", level, line);
+	if (level == 1 && strstr(line, "are kept once"))
+		atomic_fetch_add(&j->once, 1);
+}
+
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | SHEAF_METRICS,
-		.timeout_ms = 60000, .images_max = j->plan.images,
+		.timeout_ms = 60000, .images_max = j->plan.images, .copies = j->plan.copies,
+		.log = hear, .arg = j,
 		.agent = j->plan.no_agent ? NULL : "auto" };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	struct re_mine m = { 0 };
 	struct sheaf_state *state = re_state(&m, rank, j->ranks);
+	struct sheaf_save *late = NULL;
 	int64_t at = 0;
-	int rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
+	int rc;
 
+	if (j->plan.behind)
+		(void)sheaf_group_new(&opts.copies_group, &group->ops);
+	rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
 	if (rc == 0 && j->plan.rewind_first)
 		rc = shf_run_rewind(run, j->plan.resume, &err);
 	if (rc == 0 && !j->plan.fresh)
 		rc = re_resume(j, rank, run, state, &m, &at, &err);
 	for (int64_t k = j->plan.first ? j->plan.first : at + 1;
 	     rc == 0 && !j->plan.stop && k <= j->plan.last; k++)
-		rc = save_one(j, rank, run, state, &m, k, &err);
+		rc = save_one(j, rank, run, state, &m, k, &late, &err);
+	shf_save_free(late);
 	if (rc < 0)
 		re_say(j, rank, "the job", rc, &err);
 	shf_run_close(run);
+	sheaf_group_free(opts.copies_group);
 	shf_state_put(state);
 	for (int t = 0; t < RE_TENSORS; t++)
 		free(m.data[t]);
@@ -166,6 +210,9 @@ int re_play(struct re_job *j, uint64_t seed)
 	j->group.ranks = j->ranks;
 	j->group.died = re_died;
 	j->loaded = -1;
+	j->peers = false;
+	atomic_store(&j->once, 0);
+	atomic_store(&j->given_up, 0);
 	atomic_store(&j->acked, -1);
 	for (int r = 0; r < j->ranks; r++)
 		if (!j->sys[r])

@@ -23,6 +23,11 @@ struct re_plan {                /* what a job does at each of its steps: */
 	int gaps;                       /* saves that begin may refuse */
 	int nodes;                      /* its ranks are spread over so many; 0: one */
 	bool backwards;                 /* the last rank is on the first of them */
+	bool late;                      /* what goes to disk is there after the next save */
+	int64_t fail;                   /* late: a step that rank 0 gives up then */
+	int copies;
+	bool behind;                    /* those go in a thread, over the same simulated group:
+	                                 * ranks give it as many turns, and so meet */
 };
 struct re_job {
 	struct simdisk *disk;
@@ -34,6 +39,9 @@ struct re_job {
 	int64_t loaded;                 /* -1: there was none */
 	atomic_llong acked;             /* the newest that a rank knows to be committed */
 	uint64_t disk_bytes, memory_bytes;
+	bool peers;                     /* of memory some were copies of another node */
+	atomic_llong given_up;          /* a rank was told so; 0: none */
+	atomic_int once;                /* logged: steps are kept once, on any rank */
 	int refused;                    /* begins, on rank 0 */
 	char why[600];
 };

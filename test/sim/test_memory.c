@@ -328,12 +328,13 @@ static void one_save(struct one *o, int64_t step, int64_t values, uint32_t flags
 }
 
 static void (*acting)(struct one *o);
+static int act_images = 4;
 
 static int act_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct one o = { .j = arg };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
-		.timeout_ms = 60000, .images_max = 4, .agent = "auto" };
+		.timeout_ms = 60000, .images_max = act_images, .agent = "auto" };
 
 	o.state = re_state(&o.m, rank, 1);
 	o.rc = shf_run_open(&o.run, "run", group, &opts, o.j->sys[0], &o.err);
@@ -576,6 +577,37 @@ TEST(who_went_back_finds_what_he_saved_then)
 	CHECK_INT(j.acked, 3);
 	CHECK_INT(restarted(d), 3);
 	simdisk_free(d);
+}
+
+/* What a job reads from disk goes through an image, too. */
+static void one_that_looks_back(struct one *o)
+{
+	int64_t at = 0;
+
+	one_save(o, 1, 1, 0, NULL, -1);
+	one_save(o, 2, 2, SHEAF_NO_DISK, NULL, -1);
+	one_save(o, 3, 3, SHEAF_NO_DISK, NULL, -1);
+	o->j->plan.resume = 1;
+	if (o->rc == 0)
+		o->rc = re_resume(o->j, 0, o->run, o->state, &o->m, &at, &o->err);
+}
+
+TEST(a_load_leaves_what_memory_has_newest)
+{
+	struct re_job j;
+
+	for (uint64_t seed = 1; seed <= 8; seed++)
+		for (act_images = 0; act_images <= 4; act_images++) {
+			struct simdisk *d;
+
+			if (act_images == 1)
+				continue;       /* too few for memory */
+			d = re_world(seed);
+			act(d, &j, one_that_looks_back);
+			CHECK_INT(restarted(d), 3);
+			simdisk_free(d);
+		}
+	act_images = 4;
 }
 
 static int doubt_at;

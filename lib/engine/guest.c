@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose copies are where, and what becomes of them. */
+#include "guest.h"
+#include <inttypes.h>
+#include "err.h"
+#include "run.h"
+
+#define PAGE UINT64_C(4096)
+#define HUGE (UINT64_C(2) << 20)
+#define BEHIND_MS 60000         /* for a rank to appear with a piece */
+
+struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
+{
+	return g->cards[slot].base ? shf_card_head(&g->cards[slot]) : NULL;
+}
+
+/* ---- who keeps whose ---- */
+
+static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
+{
+	int32_t n = 0;
+
+	for (int32_t r = 0; r < rank; r++)
+		n += run->place.nodes[r] == run->place.nodes[rank];
+	return n;
+}
+
+int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
+{
+	const struct shf_place_info *place = &run->place;
+	struct shf_guests *g = &run->tier.guests;
+	int32_t here = place_in_node(run, run->team.rank), turn = 0;
+	int32_t next = (place->node + 1) % place->nodes_n;
+	int32_t before = (place->node + place->nodes_n - 1) % place->nodes_n;
+
+	g->wanted = run->opts.copies == 2 && place->nodes_n > 1;
+	if (run->opts.copies == 2 && place->nodes_n == 1 && run->team.rank == 0)
+		shf_log(run, 1, "%s: one node alone: steps in memory are kept once",
+		        run->store.path);
+	if (!g->wanted)
+		return 0;
+	if (run->opts.copies_group) {
+		shf_group_get(run->opts.copies_group);
+		g->behind = run->team;
+		g->behind.group = run->opts.copies_group;
+		if (g->behind.timeout_ms > BEHIND_MS) /* who gives up lets nobody wait for long */
+			g->behind.timeout_ms = BEHIND_MS;
+	}
+	g->to = (int32_t)shf_node_rank(place->nodes, (uint32_t)run->team.ranks, next,
+	                               (uint64_t)here);
+	g->of = shf_zalloc((size_t)run->team.ranks, sizeof(*g->of));
+	if (!g->of)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for what other nodes keep here");
+	for (int32_t r = 0; r < run->team.ranks; r++) {
+		if (place->nodes[r] != before || turn++ % place->node_ranks != here)
+			continue;
+		g->of[g->n++] = (struct shf_guest){ .rank = r, .steps = { -1, -1 },
+			.cards = { { .fd = -1 }, { .fd = -1 } },
+			.images = { { .fd = -1 }, { .fd = -1 } } };
+	}
+	return 0;
+}
+
+/* ---- memory ---- */
+
+static int put(const struct sheaf_run *run, const struct shf_guest *g, int slot, bool card)
+{
+	const struct shf_sys *sys = run->sys;
+	const struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
+	char name[SHF_KEEP_NAME];
+
+	if (run->tier.keep < 0 || !shm->base)
+		return 0;
+	shf_card_name(name, run->tier.job, g->rank, SHF_CARD_GUEST + slot, card);
+	return sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
+}
+
+static void drop(const struct sheaf_run *run, struct shf_guest *g, int slot)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (g->cards[slot].base)
+		sys->ops->shm_free(sys->arg, &g->cards[slot]);
+	if (g->images[slot].base)
+		sys->ops->shm_free(sys->arg, &g->images[slot]);
+	g->cards[slot] = g->images[slot] = (struct shf_shm){ .fd = -1 };
+	g->steps[slot] = -1;
+}
+
+int shf_guests_offer(struct sheaf_run *run)
+{
+	struct shf_guests *g = &run->tier.guests;
+	int rc = 0;
+
+	for (size_t i = 0; i < g->n && rc == 0; i++)
+		for (int k = 0; k < SHF_GUEST_SLOTS && rc == 0; k++) {
+			rc = put(run, &g->of[i], k, false);
+			if (rc == 0)
+				rc = put(run, &g->of[i], k, true);
+		}
+	g->failed = g->failed || rc == -28;     /* ENOSPC: nor will it take the next */
+	return g->failed ? 0 : rc;
+}
+
+void shf_guests_close(struct sheaf_run *run)
+{
+	struct shf_guests *g = &run->tier.guests;
+
+	shf_guests_stop(run, false);
+	for (size_t i = 0; i < g->n; i++)
+		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
+			drop(run, &g->of[i], k);
+	shf_free(g->of);
+	g->of = NULL;
+	g->n = 0;
+	if (g->behind.group)
+		shf_group_put(g->behind.group);
+	g->behind.group = NULL;
+	g->wanted = false;
+}
+
+int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
+                   uint64_t bytes, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
+	uint64_t unit = bytes > HUGE / 4 ? HUGE : PAGE;
+	int rc;
+
+	if (shm->base && shm->bytes >= bytes)
+		return 0;
+	if (bytes > SIZE_MAX / 2)
+		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
+	if (shm->base)
+		sys->ops->shm_free(sys->arg, shm);
+	*shm = (struct shf_shm){ .fd = -1 };
+	rc = sys->ops->shm_new(sys->arg, shm, (size_t)((bytes + unit - 1) / unit * unit), true);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%" PRIu64 " MiB for what rank %d has in memory",
+		                    bytes >> 20, g->rank);
+	if (card)
+		shf_card_head(shm)->magic = SHF_CARD_MAGIC;
+	rc = put(run, g, slot, card);
+	return rc < 0 ? shf_fail_sys(err, -rc, "handing what rank %d has in memory to the agent",
+	                             g->rank) : 0;
+}
+
+/* ---- what becomes of them ---- */
+
+struct each {
+	size_t guest;
+	int slot;
+};
+
+/* The next copy that is of a step in [lo, hi]. */
+static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t lo,
+                                     int64_t hi)
+{
+	for (; e->guest < g->n; e->guest++, e->slot = 0)
+		while (e->slot < SHF_GUEST_SLOTS) {
+			const struct shf_guest *of = &g->of[e->guest];
+			int64_t step = of->steps[e->slot++];
+
+			if (step >= 0 && step >= lo && step <= hi)
+				return shf_guest_head(of, e->slot - 1);
+		}
+	return NULL;
+}
+
+void shf_guests_forget(struct shf_guests *g, int64_t step)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, step, step))) {
+		atomic_store(&h->whole, 0);
+		g->of[e.guest].steps[e.slot - 1] = -1;
+	}
+	if (g->coming == step)
+		g->coming = -1;
+	pthread_mutex_unlock(&g->lock);
+}
+
+void shf_guests_written(struct shf_guests *g, int64_t step)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, step, step)))
+		atomic_store(&h->due, 0);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void shf_guests_base(struct shf_guests *g, int64_t after, uint64_t on)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, after + 1, INT64_MAX)))
+		atomic_store(&h->base, on);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void shf_guests_next(struct shf_guests *g, int64_t after, uint64_t on)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, after + 1, INT64_MAX)))
+		atomic_store(&h->next, on);
+	pthread_mutex_unlock(&g->lock);
+}
