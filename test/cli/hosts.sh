@@ -185,7 +185,8 @@ for behind in '' --copies-behind; do
 		$state --mesh tp=4 --json
 	json 'from the copies of its neighbour' "[(e['source'], e['disk_bytes']) for e in o
 		if e['event'] == 'loaded'] == [('peer', 0)]"
-	json 'with nothing lost either' "[e for e in o if e['event'] == 'loaded'][0]['step'] >= $twice"
+	json 'with nothing lost either' "[e for e in o
+		if e['event'] == 'loaded'][0]['step'] >= $twice"
 	first=40000
 done
 t 0 'the agent of one host ends' on 2 "$SHEAF" agent mem --stop --socket $sock
