@@ -145,7 +145,7 @@ static void die(bool behind)
 				deaths++;
 				simdisk_kill_agent(d, at % 2);
 				PLAYED(k, 0);
-				if (k.loaded < acked)
+				if (k.loaded < acked && (!behind || acked > 0))
 					print_error("rank %d at %d: acked %lld, found %lld\n",
 					            rank, at, acked, (long long)k.loaded);
 				CHECK(k.loaded >= acked || (behind && acked < 1));
@@ -321,7 +321,7 @@ TEST(without_room_for_copies_training_goes_on)
 {
 	long once = 0;
 
-	for (uint64_t room = 4096; room < 4 << 20; room += 65536 * (uint64_t)T_STRIDE) {
+	for (uint64_t room = 200000; room < 600000; room += 10000) {
 		struct simdisk *d = re_world(6);
 		struct re_job j = re_on(d, 4, twice(2, (struct re_plan){ .last = 6, .images = 3,
 			.disk_every = 3 }));
