@@ -193,24 +193,13 @@ void shf_guests_written(struct shf_guests *g, int64_t step)
 	pthread_mutex_unlock(&g->lock);
 }
 
-void shf_guests_base(struct shf_guests *g, int64_t after, uint64_t on)
+void shf_guests_follow(struct shf_guests *g, int64_t after, uint64_t on, bool published)
 {
 	struct each e = { 0 };
 	struct shf_card_head *h;
 
 	pthread_mutex_lock(&g->lock);
 	while ((h = next_of(g, &e, after + 1, INT64_MAX)))
-		atomic_store(&h->base, on);
-	pthread_mutex_unlock(&g->lock);
-}
-
-void shf_guests_next(struct shf_guests *g, int64_t after, uint64_t on)
-{
-	struct each e = { 0 };
-	struct shf_card_head *h;
-
-	pthread_mutex_lock(&g->lock);
-	while ((h = next_of(g, &e, after + 1, INT64_MAX)))
-		atomic_store(&h->next, on);
+		atomic_store(published ? &h->base : &h->next, on);
 	pthread_mutex_unlock(&g->lock);
 }

@@ -53,8 +53,7 @@ int  shf_guests_offer(struct sheaf_run *run);
  * nothing; it is on disk; those after it follow what is, or may be, there. */
 void shf_guests_forget(struct shf_guests *g, int64_t step);
 void shf_guests_written(struct shf_guests *g, int64_t step);
-void shf_guests_base(struct shf_guests *g, int64_t after, uint64_t on);
-void shf_guests_next(struct shf_guests *g, int64_t after, uint64_t on);
+void shf_guests_follow(struct shf_guests *g, int64_t after, uint64_t on, bool published);
 /* Images that nobody may copy into: bits. older: the one of the newest copy as well. */
 static inline unsigned shf_guests_pins(const struct shf_guests *g, bool older)
 {

@@ -586,8 +586,8 @@ void shf_tier_publishing(struct sheaf_save *save)
 		if (t->steps[i] > save->step)
 			atomic_store(&head_of(t, i)->next,
 			             shf_card_on(save->step, save->session, t->rewinds));
-	shf_guests_next(&t->guests, save->step,
-	                shf_card_on(save->step, save->session, t->rewinds));
+	shf_guests_follow(&t->guests, save->step,
+	                  shf_card_on(save->step, save->session, t->rewinds), false);
 }
 
 void shf_tier_doubt(struct sheaf_save *save)
@@ -611,7 +611,7 @@ void shf_tier_published(struct sheaf_save *save)
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (t->steps[i] > save->step)
 			atomic_store(&head_of(t, i)->base, on);
-	shf_guests_base(&t->guests, save->step, on);
+	shf_guests_follow(&t->guests, save->step, on, true);
 	if (has_card(save)) {
 		atomic_store(&head_of(t, save->card)->due, 0);
 		shf_guests_written(&t->guests, save->step);
