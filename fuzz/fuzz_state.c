@@ -6,6 +6,18 @@
 
 #define ITEMS_MAX (INT64_C(1) << 40)    /* of one tensor that is cut */
 
+/* Ranks of tp=2 that hold the whole tensor: both, unless an axis is cut, and between bytes. */
+static int copies(const struct wl_tensor *t)
+{
+	int64_t first = t->tp_axis < 0 ? 0 : (t->shape[t->tp_axis] + 1) / 2;
+
+	if (wl_items(t) == 0)
+		return 1;
+	for (int d = t->tp_axis + 1; d < t->ndim; d++)
+		first *= t->shape[d];
+	return t->tp_axis < 0 || first * sheaf_dtype_bits(t->dtype) % 8 != 0 ? 2 : 1;
+}
+
 static void cut(const struct wl_model *m)
 {
 	struct sheaf_error err = { .msg = "" };
@@ -16,8 +28,7 @@ static void cut(const struct wl_model *m)
 	for (size_t i = 0; i < m->n; i++) {
 		if (wl_items(&m->t[i]) > ITEMS_MAX || m->t[i].experts > 1 || m->stages > 1)
 			return;
-		/* What tp does not cut, both ranks hold. */
-		want += m->t[i].tied_to ? 0 : wl_items(&m->t[i]) * (m->t[i].tp_axis < 0 ? 2 : 1);
+		want += m->t[i].tied_to ? 0 : wl_items(&m->t[i]) * copies(&m->t[i]);
 	}
 	for (int64_t rank = 0; rank < 2; rank++) {
 		struct wl_held held = { 0 };
