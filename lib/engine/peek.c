@@ -72,34 +72,19 @@ static bool read_head(struct sheaf_step *step)
 	return crc == step->manifest.sums.crc;
 }
 
-/* Before memory is taken for the table. */
-static bool is_likely(struct sheaf_step *step)
-{
-	const struct shf_sys *sys = step->run->sys;
-	uint8_t head[SHF_SUMS_HEADER];
-	struct shf_sums_head h;
-	struct sheaf_error e;
-
-	if (step->manifest.sums.bytes <= SHF_SUMS_SMALL)
-		return true;
-	return sys->ops->pread(sys->arg, step->peek.fd, head, sizeof(head), 0) ==
-	               (int64_t)sizeof(head) &&
-	       shf_sums_get_head(&h, head, step->manifest.sums.bytes, "", &e) == 0 &&
-	       shf_sums_is_likely(&h, &step->manifest);
-}
-
 bool shf_peek_init(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
 	struct shf_peek *p = &step->peek;
 	uint64_t bytes = step->manifest.sums.bytes;
 	struct shf_stat st;
+	struct sheaf_error unsaid; /* by who reads the whole table */
 
 	if (bytes < SHF_SUMS_HEADER)
 		return false;
 	p->fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", shf_step_follow(step), 0);
 	if (p->fd >= 0 && sys->ops->fstat(sys->arg, p->fd, &st) >= 0 && st.bytes == bytes &&
-	    is_likely(step)) {
+	    shf_step_sums_fit(step, p->fd, &unsaid) == 0) {
 		step->sums_bytes = shf_zalloc((size_t)bytes, 1);
 		p->have = shf_zalloc((size_t)(bytes / SHF_SUMS_PAGE) + 1, 1);
 		step->sums.bytes = step->sums_bytes;

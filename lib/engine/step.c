@@ -22,11 +22,12 @@ int shf_step_follow(const struct sheaf_step *step)
 	return step->run->foreign ? 0 : SHF_O_NOFOLLOW;
 }
 
-/* A descriptor of file f, or a negative errno and which path it is about. */
-static int open_file(const struct sheaf_step *step, uint32_t f, int flags, char where[64])
+/* A descriptor of a file of the step, or a negative errno and, where that is not the file's, the
+ * path it is about. */
+static int open_file(const struct sheaf_step *step, const char *name, int flags, char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;
-	const char *name = step->layout.files[f].name, *slash = strrchr(name, '/');
+	const char *slash = strrchr(name, '/');
 	int follow = shf_step_follow(step), dir = step->dir, fd;
 
 	where[0] = '\0';
@@ -50,7 +51,7 @@ int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 
 	if (step->fds[f] >= 0)
 		return step->fds[f];
-	fd = open_file(step, f, 0, folder);
+	fd = open_file(step, step->layout.files[f].name, 0, folder);
 	if (fd < 0)
 		return shf_fail_sys(err, -fd, "%s/%s", step->path,
 		                    folder[0] ? folder : step->layout.files[f].name);
@@ -67,7 +68,7 @@ int shf_step_direct(struct sheaf_step *step, uint32_t f)
 	    step->layout.files[f].bytes < SHF_DIRECT_MIN)
 		return 0;
 	if (step->direct[f] < 0) {
-		fd = open_file(step, f, SHF_O_DIRECT, folder);
+		fd = open_file(step, step->layout.files[f].name, SHF_O_DIRECT, folder);
 		step->direct[f] = fd < 0 ? 0 : fd;
 	}
 	return step->direct[f];
@@ -246,11 +247,29 @@ static int sums_open_file(struct sheaf_step *step)
 	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
 }
 
-/* Before memory is taken for all of a table that says it is large: is it one, and can the headers
- * of the files have so much in them? */
-static int sums_fit(struct sheaf_step *step, int fd, uint64_t want)
+/* Do the files that the manifest names have so many bytes between them? */
+static bool has_bytes(const struct sheaf_step *step, uint64_t want)
 {
 	const struct shf_sys *sys = step->run->sys;
+	const struct shf_manifest *m = &step->manifest;
+	struct shf_stat st;
+	char folder[64];
+
+	for (size_t f = 0; f < m->files_n && want; f++) {
+		int fd = open_file(step, m->files[f].name, 0, folder);
+
+		if (fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0)
+			want -= st.bytes < want ? st.bytes : want;
+		if (fd >= 0)
+			sys->ops->close(sys->arg, fd);
+	}
+	return want == 0;
+}
+
+int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	uint64_t want = step->manifest.sums.bytes;
 	uint8_t head[SHF_SUMS_HEADER];
 	struct shf_sums_head h;
 	char where[600];
@@ -262,13 +281,16 @@ static int sums_fit(struct sheaf_step *step, int fd, uint64_t want)
 	snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);
 	got = sys->ops->pread(sys->arg, fd, head, sizeof(head), 0);
 	if (got < 0)
-		return shf_fail_sys(&step->sums_err, (int)-got, "%s", where);
+		return shf_fail_sys(err, (int)-got, "%s", where);
 	if ((size_t)got < sizeof(head))
-		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s: short", where);
-	rc = shf_sums_get_head(&h, head, want, where, &step->sums_err);
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: short", where);
+	rc = shf_sums_get_head(&h, head, want, where, err);
 	if (rc == 0 && !shf_sums_is_likely(&h, &step->manifest))
-		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s: lists more tensors and blocks "
-		              "than the files that the manifest names can have", where);
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: lists other blocks than the files have "
+		              "that the manifest names, or more tensors", where);
+	if (rc == 0 && !has_bytes(step, want))
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: is longer than all the files that it lists",
+		              where);
 	return rc;
 }
 
@@ -294,7 +316,7 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 			      "manifest says %" PRIu64,
 			      step->path, st.bytes, want);
 	else
-		rc = sums_fit(step, fd, want);
+		rc = shf_step_sums_fit(step, fd, &step->sums_err);
 	if (rc == 0 && !shf_buf_extend(out, (size_t)want))
 		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM,
 			      "no memory for %" PRIu64 " bytes of sums", want);

@@ -189,7 +189,8 @@ bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest
 		blocks += n / BLOCK_BYTES + (n % BLOCK_BYTES != 0);
 		text += n < max ? n : max;
 	}
-	return h->blocks_n <= blocks && h->tensors_n <= text / ENTRY_MIN &&
+	return h->files_n == m->files_n && h->blocks_n == blocks &&
+	       h->tensors_n <= text / ENTRY_MIN &&
 	       h->names_bytes <= text + h->tensors_n * FAMILY_MAX;
 }
 

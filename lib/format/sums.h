@@ -53,8 +53,8 @@ void shf_sums_put_tensor(uint8_t out[SHF_SUMS_TENSOR], const struct shf_sums_ten
 /* Header of a file of file_bytes bytes: every offset and count checked against it. ECORRUPT. */
 int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t file_bytes,
                       const char *where, struct sheaf_error *err);
-/* Can files of these sizes have so many blocks, and their headers so many tensors and names? Asked
- * before memory is taken for a table that says it is large. */
+/* Have files of these sizes so many blocks, and can their headers have so many tensors and names?
+ * Asked before memory is taken for a table that says it is large. */
 #define SHF_SUMS_SMALL (UINT64_C(16) << 20)
 bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest *m);
 struct shf_sums_file shf_sums_get_file(const uint8_t in[SHF_SUMS_FILE]);

@@ -380,7 +380,33 @@ def names():
         every("a manifest that says " + new.decode().replace("\\u", "u"), PLACES[:1])
 
 
+def long_table():
+    """A file of petabytes, by the manifest, and the table of its blocks: all of it holes."""
+    blocks = 1 << 31
+    with open(path(STEP + "sheaf.json"), "rb") as f:
+        first = re.search(rb'"(model-00001-of[^"]*", "bytes": )(\d+)', f.read())
+    had = int(first.group(2))
+    edit(first.group(0), b'"%s%d' % (first.group(1), blocks << 20))
+    with open(path(STEP + "sheaf.sums"), "r+b") as f:
+        n = len(f.read())
+        f.seek(0)
+        head = list(struct.unpack("<8sII9Q", f.read(88)))
+        head[5] += blocks - -(-had >> 20)
+        for i, end in ((10, head[9] + 8 * head[5]), (11, 0)):
+            end = end or head[10] + head[6]
+            head[i] = -(-end // 64) * 64
+        size = head[11] + -(-head[11] // 65536) * 8
+        body = struct.pack("<8sII9Q", *head) + bytes(32)
+        f.seek(0)
+        f.write(body + struct.pack("<Q", crc(body)))
+        f.truncate(size)
+    edit(b'"sheaf.sums", "bytes": %d' % n, b'"sheaf.sums", "bytes": %d' % size)
+
+
 def sizes():
+    fresh()
+    long_table()
+    every("a table of sums as long as a file is said to be", PLACES)
     fresh()
     with open(path(STEP + "sheaf.sums"), "rb") as f:
         n = len(f.read())
