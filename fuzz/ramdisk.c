@@ -191,7 +191,7 @@ static int64_t op_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 		return -p->broken;
 	if (p->reads && --p->reads == 0)
 		p->size /= 2;
-	if (off >= p->size)
+	if (off >= p->size || !n)
 		return 0;
 	take = p->size - off < n ? (size_t)(p->size - off) : n;
 	have = off < p->have ? p->have - (size_t)off : 0;
@@ -421,6 +421,17 @@ static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	return disk_of(arg)->resident ? (int64_t)n : 0;
 }
 
+static bool op_touched(void *arg, const void *at)
+{
+	(void)at;
+	return disk_of(arg)->resident;
+}
+
+static void op_touch(void *arg, void *at, uint64_t n)
+{
+	(void)arg, (void)at, (void)n;
+}
+
 /* ---- memory ---- */
 
 static int op_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
@@ -507,7 +518,7 @@ static const struct shf_sys_ops ops = {
 	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid, .cpus = op_cpus,
 	.queue_new = op_queue_new, .queue_free = op_queue_free, .submit = op_submit,
 	.complete = op_complete, .queue_pin = op_queue_pin, .queue_stat = op_queue_stat,
-	.resident = op_resident, .forget = op_forget,
+	.resident = op_resident, .touched = op_touched, .touch = op_touch, .forget = op_forget,
 	.shm_new = op_shm_new, .shm_free = op_shm_free,
 	.shm_offer = op_shm_offer, .shm_connect = op_shm_connect, .shm_serve = op_shm_serve,
 	.shm_take = op_shm_take, .shm_drop = op_shm_drop,

@@ -10,7 +10,7 @@
 
 #define BLOCK (UINT64_C(1) << 20)
 #define DATA_MAX (UINT64_C(3) << 20)    /* that is really there; a file may say that it is longer */
-#define INPUT_MAX (UINT64_C(64) << 20)
+#define INPUT_MAX UINT64_C(100000008)   /* as long as a header can be */
 #define RUN_ID "00112233445566778899aabbccddeeff"
 #define SESSION "0123456789abcdef0123456789abcdef"
 

@@ -138,15 +138,19 @@ int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 	return first->err.code;
 }
 
-/* As many as there are processors for this rank, and something to do. */
+int shf_load_threads(const struct sheaf_run *run)
+{
+	int each = run->sys->ops->cpus(run->sys->arg) / run->place.node_ranks;
+
+	return run->opts.io_threads < each ? run->opts.io_threads : each;
+}
+
 static int hands_for(const struct sheaf_run *run, size_t segs)
 {
-	int want = run->opts.io_threads;
-	int each = run->sys->ops->cpus(run->sys->arg) / run->place.node_ranks;
+	int want = shf_load_threads(run);
 
 	if (run->view && shf_view_hads(run->view))
 		return 1;       /* what is nowhere in memory comes from a disk, through the view */
-	want = want < each ? want : each;
 	want = (size_t)want < segs ? want : (int)segs;
 	return want > 0 ? want : 1;
 }

@@ -247,12 +247,14 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_flow *flow = NULL;
 	int rc = make_plan(ld, &flow, err);
+	struct shf_ahead *ahead = rc == 0 && shf_flow_waits(flow) ? shf_ahead_start(ld) : NULL;
 
 	if (rc == 0)
 		rc = shf_flow_run(flow, err);
 	shf_flow_free(flow);
 	if (rc == 0 && !ld->apart)
 		rc = shf_shared_run(ld, err);
+	shf_ahead_end(ahead);
 	if (rc == 0)
 		rc = shf_agree(&ld->step->run->team, fill_rest(ld, err), err);
 	if (rc == 0)

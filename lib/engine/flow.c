@@ -98,6 +98,11 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	return 0;
 }
 
+bool shf_flow_waits(const struct shf_flow *s)
+{
+	return s->cold > 0 || (s->segs_n == 0 && !s->ld->apart);
+}
+
 void shf_flow_free(struct shf_flow *s)
 {
 	if (!s)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling a state from a step. load.c decides for every slice what it is filled from, before a
  * byte is touched; fill.c leads the rest: flow.c reads what this rank alone wants, with crew.c for
- * what lies in memory already, shared.c what several do, prove.c compares whole tensors. */
+ * what lies in memory already and ahead.c for memory that is new, shared.c what several do, prove.c
+ * compares whole tensors. */
 #ifndef SHF_LOAD_H
 #define SHF_LOAD_H
 #include "ema.h"
@@ -70,8 +71,18 @@ int shf_read_here(struct shf_load *load, uint32_t file, uint64_t lo, uint64_t n,
 struct shf_flow;
 int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err);
+/* Will it wait for a disk? What is in memory, several threads take, and its faults. [local] */
+bool shf_flow_waits(const struct shf_flow *flow);
 int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
+
+/* Threads that a rank may compute with: as many as there are processors for it. */
+int shf_load_threads(const struct sheaf_run *run);
+/* ahead.c: the caller's memory comes to be there before it is filled, until the end. NULL: it is
+ * there, or no thread is free. [local] */
+struct shf_ahead;
+struct shf_ahead *shf_ahead_start(const struct shf_load *load);
+void shf_ahead_end(struct shf_ahead *ahead);
 
 /* crew.c: segments that lie in memory already, of the plan's by number; borrowed. [local] */
 struct shf_crew;

@@ -217,6 +217,20 @@ static void on_forget(void *arg, int fd, uint64_t off, uint64_t n)
 	in->ops->forget(in->arg, fd, off, n);
 }
 
+static bool on_touched(void *arg, const void *at)
+{
+	const struct shf_sys *in = under(arg);
+
+	return in->ops->touched(in->arg, at);
+}
+
+static void on_touch(void *arg, void *at, uint64_t n)
+{
+	const struct shf_sys *in = under(arg);
+
+	in->ops->touch(in->arg, at, n);
+}
+
 static int on_cpus(void *arg)
 {
 	const struct shf_sys *in = under(arg);
@@ -383,6 +397,8 @@ static const struct shf_sys_ops passing = {
 	.queue_pin = on_queue_pin,
 	.queue_stat = on_queue_stat,
 	.resident = on_resident,
+	.touched = on_touched,
+	.touch = on_touch,
 	.forget = on_forget,
 	.task_new = on_task_new,
 	.task_over = on_task_over,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much of a file is in memory. Nothing is read or mapped in by asking. */
+/* How much of a file is in memory, and what of memory is there. Nothing is read or mapped in by
+ * asking. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,6 +11,9 @@
 
 #ifndef __NR_cachestat
 #define __NR_cachestat 451              /* the same on all machines that have it */
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23          /* since Linux 5.14 */
 #endif
 #define WINDOW_PAGES 4096
 
@@ -81,4 +85,25 @@ void shf_real_forget(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	(void)arg;
 	(void)posix_fadvise(fd, (off_t)off, (off_t)n, POSIX_FADV_DONTNEED);
+}
+
+static uintptr_t page_of(const void *at)
+{
+	return (uintptr_t)at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+}
+
+bool shf_real_touched(void *arg, const void *at)
+{
+	unsigned char there = 0;
+
+	(void)arg;
+	return mincore((void *)page_of(at), 1, &there) || there & 1;
+}
+
+void shf_real_touch(void *arg, void *at, uint64_t n)
+{
+	uintptr_t from = page_of(at);
+
+	(void)arg;
+	(void)madvise((void *)from, (uintptr_t)at + n - from, MADV_POPULATE_WRITE);
 }

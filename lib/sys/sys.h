@@ -140,6 +140,11 @@ struct shf_sys_ops {
 	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);
 	/* They need not stay there. A hint. */
 	void (*forget)(void *arg, int fd, uint64_t off, uint64_t n);
+	/* Has the page of this byte of memory been used, or does nobody know? */
+	bool (*touched)(void *arg, const void *at);
+	/* The pages of memory that will be written are there when it returns, about; no byte of
+	 * them changes, whoever writes them meanwhile. A hint. */
+	void (*touch)(void *arg, void *at, uint64_t n);
 
 	/* Work that goes on behind the caller's back: step is called again and again, always by one
 	 * and the same thread that takes no signals and gives way to others, until it says false.

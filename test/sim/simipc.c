@@ -323,6 +323,21 @@ static int64_t op_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	return some;
 }
 
+/* Only large states ask. */
+static bool op_touched(void *arg, const void *at)
+{
+	(void)arg;
+	(void)at;
+	return true;
+}
+
+static void op_touch(void *arg, void *at, uint64_t n)
+{
+	(void)arg;
+	(void)at;
+	(void)n;
+}
+
 static void op_forget(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	(void)arg;
@@ -763,6 +778,8 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->queue_pin = op_queue_pin;
 	ops->queue_stat = op_queue_stat;
 	ops->resident = op_resident;
+	ops->touched = op_touched;
+	ops->touch = op_touch;
 	ops->forget = op_forget;
 	ops->shm_new = op_shm_new;
 	ops->shm_free = op_shm_free;

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that nobody has written yet costs a load as much as the disk does, a fault for each page.
+ * One thread takes those faults in advance, many pages at a time, in the order in which the files
+ * are read; what it has not come to, who scatters takes himself. It changes no byte. */
+#include <stdlib.h>
+#include "load.h"
+#include "err.h"
+
+#define STRETCH (UINT64_C(4) << 20)     /* of a step of the thread: it ends soon when it is told */
+#define SLICE_MIN (UINT64_C(1) << 20)   /* a smaller one is not looked at */
+#define ALL_MIN (UINT64_C(64) << 20)    /* below it a thread costs as much as it spares */
+
+struct stretch {                /* of the caller's memory */
+	uint8_t *base;
+	uint64_t bytes;
+	uint32_t file;
+	uint64_t off;                   /* where its tensor begins */
+};
+struct shf_ahead {
+	const struct shf_sys *sys;
+	struct shf_task *task;
+	struct stretch *a;              /* owned */
+	size_t n, next;
+	uint64_t at;                    /* bytes of the next one that are done */
+};
+
+/* The memory of a slice where it has no gaps. */
+static bool is_dense(const struct shf_slice *s, struct stretch *out)
+{
+	const struct shf_mem *m = &s->mem;
+	int64_t by = 1, lo, hi;
+
+	for (int d = m->box.ndim - 1; d >= 0; d--) {
+		if (m->box.count[d] > 1 && m->stride[d] != by)
+			return false;
+		by *= m->box.count[d];
+	}
+	lo = m->origin > m->lo ? m->origin : m->lo;
+	hi = m->origin + by < m->hi ? m->origin + by : m->hi;
+	if (lo >= hi)
+		return false;
+	out->base = m->base + (uint64_t)(lo - m->lo) * s->mem_unit;
+	out->bytes = (uint64_t)(hi - lo) * s->mem_unit;
+	return true;
+}
+
+static bool step(void *work)
+{
+	struct shf_ahead *w = work;
+	struct stretch *s = &w->a[w->next];
+	uint64_t n = s->bytes - w->at < STRETCH ? s->bytes - w->at : STRETCH;
+
+	w->sys->ops->touch(w->sys->arg, s->base + w->at, n);
+	w->at += n;
+	if (w->at == s->bytes) {
+		w->next++;
+		w->at = 0;
+	}
+	return w->next < w->n;
+}
+
+static int by_place(const void *pa, const void *pb)
+{
+	const struct stretch *a = pa, *b = pb;
+
+	if (a->file != b->file)
+		return a->file < b->file ? -1 : 1;
+	return a->off < b->off ? -1 : a->off > b->off;
+}
+
+/* Slices that are filled from the step, and whose middle nobody has written. */
+static uint64_t find(struct shf_ahead *w, const struct shf_load *ld)
+{
+	const struct shf_layout *l = &ld->step->layout;
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < ld->state->n; i++) {
+		const struct shf_slice *s = &ld->state->slices[i];
+		const struct shf_target *t = &ld->targets[i];
+		struct stretch *to = &w->a[w->n];
+
+		if (t->source != SHF_FROM_STEP || s->empty || !is_dense(s, to) ||
+		    to->bytes < SLICE_MIN ||
+		    w->sys->ops->touched(w->sys->arg, to->base + to->bytes / 2))
+			continue;
+		to->file = l->tensors[t->tensor].file;
+		to->off = l->tensors[t->tensor].off;
+		bytes += to->bytes;
+		w->n++;
+	}
+	return bytes;
+}
+
+static struct shf_ahead *ahead_new(const struct shf_load *ld)
+{
+	struct shf_ahead *w = shf_zalloc(1, sizeof(*w));
+
+	if (!w)
+		return NULL;
+	w->sys = ld->step->run->sys;
+	w->a = shf_alloc(ld->state->n, sizeof(*w->a));
+	if (w->a && find(w, ld) >= ALL_MIN) {
+		qsort(w->a, w->n, sizeof(*w->a), by_place);
+		if (w->sys->ops->task_new(w->sys->arg, &w->task, step, w, NULL) == 0)
+			return w;
+	}
+	shf_free(w->a);
+	shf_free(w);
+	return NULL;
+}
+
+struct shf_ahead *shf_ahead_start(const struct shf_load *ld)
+{
+	return shf_load_threads(ld->step->run) > 1 ? ahead_new(ld) : NULL;
+}
+
+void shf_ahead_end(struct shf_ahead *w)
+{
+	if (!w)
+		return;
+	w->sys->ops->task_free(w->sys->arg, w->task);
+	shf_free(w->a);
+	shf_free(w);
+}
