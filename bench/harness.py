@@ -99,7 +99,12 @@ class Table:
     def run(self, contestants, rounds, settle):
         for c in contestants:
             self.series[c.name] = Series(c.name)
+        began = now()
         for r in range(rounds):
+            if r == 1:
+                each = now() - began
+                print("%s: a round takes %.0f s, all %d of them %.0f min" % (
+                    self.title, each, rounds, each * rounds / 60), file=sys.stderr, flush=True)
             # Not by rotation: then A' would always come after A, and A after somebody else, whose
             # removed files the disk may still be busy with.
             for c in random.Random(r).sample(contestants, len(contestants)):
@@ -259,6 +264,7 @@ class Bench:
         self.rounds = a.rounds or (2 if a.quick else rounds)
         self.gb = a.gb or (0.008 if a.quick else gb)
         self.tables, self.skips, self.open = [], [], []
+        self.shown = None                       # of the tables; None: not even the machine
         sys.stdout.reconfigure(line_buffering=True)
         self.build = os.path.abspath(a.build) if a.build else prepare()
         os.makedirs(a.dir or os.path.join(ROOT, "build", "bench"), exist_ok=True)
@@ -282,7 +288,8 @@ class Bench:
             os.sync()
 
     def measure(self, title, contestants, limit, noise=None, rounds=None):
-        """Runs them and closes them; the Table, to which claims are added."""
+        """Runs them and closes them; the Table, to which claims are added until the next one."""
+        self.show()
         table = Table(title, limit, noise)
         self.open = contestants
         try:
@@ -301,23 +308,34 @@ class Bench:
         """Something that cannot be measured here; said, never left out in silence."""
         self.skips.append(why)
 
+    def data(self, table):
+        data = table.data()
+        for c in data["claims"] if self.quick else ():
+            c["verdict"] = "no verdict (--quick)"
+        return data
+
+    def show(self):
+        """What is measured by now, for people: the rest may take an hour, or never come."""
+        if self.args.json:
+            return
+        if self.shown is None:
+            for line in machine.lines(ROOT):
+                print(line)
+        for t in self.tables[self.shown or 0:]:
+            print_table(self.data(t))
+        self.shown = len(self.tables)
+
     def finish(self):
         """Prints; the exit status."""
         self.close()
         shutil.rmtree(self.dir, ignore_errors=True)
-        tables = [t.data() for t in self.tables]
-        if self.quick:
-            for c in [c for t in tables for c in t["claims"]]:
-                c["verdict"] = "no verdict (--quick)"
+        tables = [self.data(t) for t in self.tables]
         if self.args.json:
             print(json.dumps({"bench": self.name, "command": "bench/" + self.name,
                               "rounds": self.rounds, "quick": self.quick, "tables": tables,
                               "skipped": self.skips, "machine": machine.describe(ROOT)}))
         else:
-            for line in machine.lines(ROOT):
-                print(line)
-            for t in tables:
-                print_table(t)
+            self.show()
             for why in self.skips:
                 print("not measured: " + why)
         if self.quick:
