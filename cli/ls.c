@@ -206,7 +206,8 @@ const struct cli_verb cli_ls = {
 	.brief = "list the steps of a run",
 	.synopsis = "sheaf ls RUN|RUN@N|PATH [--json]",
 	.text = "Lists what lies in a run by step: committed steps, damaged ones (their\n"
-		"manifest or the size of a file is wrong), foreign ones (no manifest), steps\n"
+		"manifest or the size of a file is wrong), unread ones (the disk or the\n"
+		"permissions would not let them be looked at), foreign ones (no manifest), steps\n"
 		"set aside by rewind, steps being made, and steps that the agent of this\n"
 		"node (`sheaf agent`) has in memory and the disk has not. SIZE counts all files\n"
 		"that the manifest names, TRIES the jobs that loaded a step and died before they\n"

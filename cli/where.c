@@ -275,7 +275,8 @@ int64_t cli_list_newest(const struct cli_list *list)
 		const struct cli_item *it = &list->items[i];
 
 		if (it->mark != 'b' && it->step > step &&
-		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "damaged") == 0))
+		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "damaged") == 0 ||
+		     strcmp(it->state, "unread") == 0))
 			step = it->step;
 	}
 	return step;

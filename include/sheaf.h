@@ -237,7 +237,7 @@ struct sheaf_item {                     /* one entry of a run; strings live duri
 	char mark;                      /* 'k' keep, 'b' bad, 0 */
 	char pad[3];
 	int64_t step, parent;           /* parent -1: none */
-	const char *state;              /* committed damaged foreign aside staged */
+	const char *state;              /* committed damaged foreign aside staged; unread: EIO */
 	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
 	uint64_t bytes;                 /* of all files the manifest names */
 	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further */
@@ -250,7 +250,8 @@ struct sheaf_left {                     /* strings live during the call */
 	int32_t lives;                  /* its writer: 0 proven dead, 1 lives or may, -1 none */
 	int64_t step;                   /* -1: of none */
 	uint64_t bytes;                 /* of the files its manifest names; 0: unknown */
-	const char *what;               /* lock damaged remains staged copy aside trash rewind */
+	const char *what;               /* lock damaged unread remains staged copy aside trash
+	                                 * rewind */
 	const char *action;             /* what the next sheaf_run_open to write does: none, delete,
 	                                 * finish; wait: not yet; decide: never, that is yours */
 	const char *path, *session, *why;       /* "" where unknown; path relative to the run */

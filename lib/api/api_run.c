@@ -54,13 +54,13 @@ SHEAF_API int sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n,
 	return shf_ended(rc, err);
 }
 
-static const char *state_name(enum shf_step_state state)
+static const char *state_name(const struct shf_entry *e)
 {
-	switch (state) {
+	switch (e->state) {
 	case SHF_COMMITTED:
 		return "committed";
 	case SHF_DAMAGED:
-		return "damaged";
+		return e->unread ? "unread" : "damaged";
 	case SHF_FOREIGN:
 		return "foreign";
 	case SHF_ASIDE:
@@ -88,7 +88,7 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
 		struct sheaf_item it = { .size = sizeof(it), .mark = e->mark == '?' ? 0 : e->mark,
-			.step = e->step, .parent = e->parent, .state = state_name(e->state),
+			.step = e->step, .parent = e->parent, .state = state_name(e),
 			.session = e->session, .created = e->created, .path = e->path,
 			.bytes = e->bytes, .tries = e->tries };
 

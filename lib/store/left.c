@@ -101,7 +101,7 @@ static int tell_damaged(struct looking *l)
 		}
 		left_of(&left, &e);
 		rc = e.remains ? tell(l, &left, "remains", "decide", remains)
-		               : tell(l, &left, "damaged", "decide", why.msg);
+		               : tell(l, &left, e.unread ? "unread" : "damaged", "decide", why.msg);
 	}
 	shf_free(steps.all);
 	return rc;

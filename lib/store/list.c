@@ -163,6 +163,14 @@ bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
 	return sys->ops->list(sys->arg, dir, not_empty, &full) == 0 && !full;
 }
 
+/* The kernel would not say, which is no verdict on the step. Where a link or a directory stands for
+ * a file, or a name cannot be one, it has said enough. */
+static bool is_unread(const struct sheaf_error *why)
+{
+	return why->code == SHEAF_EIO && why->sys != ELOOP && why->sys != EISDIR &&
+	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
+}
+
 /* files: are they there, too; else a step whose manifest is good counts as committed. */
 static int look(struct shf_store *s, int dir, const char *name, bool files, struct shf_entry *e,
                 struct sheaf_error *err)
@@ -185,7 +193,10 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 		return 0;
 	}
 	if (fd < 0) {
-		rc = shf_fail_sys(err, -fd, "%s", where);
+		rc = shf_fail_sys(&why, -fd, "%s", where);
+		e->unread = is_unread(&why);
+		if (err)
+			*err = why;
 		return is_ours(fd) ? rc : 0;
 	}
 	rc = shf_manifest_read(s->sys, fd, where, &m, &arena, &why);
@@ -206,6 +217,7 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 		if (e->remains)
 			shf_fail(&why, SHEAF_ECORRUPT, "%s: its manifest is gone", where);
 	}
+	e->unread = e->state == SHF_DAMAGED && is_unread(&why);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &fd);
 	if (err)
@@ -455,14 +467,6 @@ static void say(void (*log)(void *, int, const char *), void *arg, const char *p
 		return;
 	snprintf(line, sizeof(line), "%.250s/%s: skipped: %s", path, step, why);
 	log(arg, 1, line);
-}
-
-/* The kernel would not say, which is no verdict on the step. Where a link or a directory stands for
- * a file, or a name cannot be one, it has said enough. */
-static bool is_unread(const struct sheaf_error *why)
-{
-	return why->code == SHEAF_EIO && why->sys != ELOOP && why->sys != EISDIR &&
-	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
 }
 
 /* The latest: what is newer, if anything, was passed over and named. */

@@ -113,6 +113,7 @@ struct shf_entry {
 	enum shf_step_state state;
 	bool remains;                   /* damaged: no manifest, but sums, or nothing at all: what
 	                                 * a removal by hand left. Nobody's latest or parent */
+	bool unread;                    /* damaged, or not: the kernel would not say */
 	char path[96];                  /* relative to the run */
 	char session[33], created[32], parent_session[33];
 	int64_t parent;                 /* -1: none */

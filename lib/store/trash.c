@@ -147,7 +147,8 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 	const struct shf_prune *p = j->p;
 
 	if (e->state == SHF_DAMAGED)
-		return "damaged: a person decides";
+		return e->unread ? "it cannot be read: a person decides"
+		                 : "damaged: a person decides";
 	if (e->mark == 'k')
 		return "marked keep";
 	if (e->mark == '?')

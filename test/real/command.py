@@ -113,10 +113,10 @@ class Command:
         return hit
 
     def same(self, verb, out):
-        """As without faults; a step that ls cannot look at is among the damaged ones."""
+        """As without faults; a step that ls cannot look at is one that was not read."""
         lines, clean = out.splitlines(), self.clean[" ".join(verb)].splitlines()
         return len(lines) == len(clean) and all(
-            a == b or verb[0] == "ls" and "damaged" in a for a, b in zip(lines, clean))
+            a == b or verb[0] == "ls" and "unread" in a for a, b in zip(lines, clean))
 
     def wrong(self, verb, call, rc, out):
         if rc == 0:

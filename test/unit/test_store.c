@@ -123,8 +123,38 @@ TEST(latest_is_told_or_cannot_be_read_and_is_never_called_damaged_for_that)
 	CHECK(refused > 20);
 }
 
+TEST(a_list_calls_no_step_damaged_that_it_could_not_read)
+{
+	static const int errors[] = { EIO, EACCES, ESTALE };
+	size_t unread = 0;
+
+	for (size_t k = 0; k < sizeof(errors) / sizeof(errors[0]); k++)
+		for (int nth = 1, fired = 1; fired; nth++) {
+			struct shf_list list;
+			struct world w;
+			int rc;
+
+			start(&w, 2);
+			simdisk_faults_clear(w.disk);
+			simdisk_fail_at(w.disk, nth, errors[k]);
+			rc = shf_store_list(&w.store[0], &list, &w.err);
+			fired = simdisk_fired(w.disk);
+			for (size_t i = 0; i < list.n && rc == 0; i++) {
+				const struct shf_entry *e = &list.entries[i];
+
+				CHECK(e->state != SHF_DAMAGED || e->unread);
+				unread += e->unread;
+			}
+			shf_list_release(&list);
+			simdisk_faults_clear(w.disk);
+			stop(&w);
+		}
+	CHECK(unread > 10);
+}
+
 TEST(a_flipped_bit_in_a_manifest_is_damage)
 {
+	struct shf_entry e = { 0 };
 	struct world w;
 	size_t n = 0;
 	char *text;
@@ -134,7 +164,8 @@ TEST(a_flipped_bit_in_a_manifest_is_damage)
 	free(text);
 	for (uint64_t bit = 0; bit < 8 * n; bit += 37) {
 		CHECK_INT(simdisk_flip(w.disk, RUN "/checkpoint-1/sheaf.json", bit), 0);
-		CHECK_INT(state_of(&w.store[0], 1, NULL), 'D');
+		CHECK_INT(state_of(&w.store[0], 1, &e), 'D');
+		CHECK(!e.unread);
 		CHECK_INT(simdisk_flip(w.disk, RUN "/checkpoint-1/sheaf.json", bit), 0);
 	}
 	CHECK_INT(state_of(&w.store[0], 1, NULL), 'C');
