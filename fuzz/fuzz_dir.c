@@ -131,8 +131,8 @@ static void hold(struct held *h, struct sheaf_state *state, const struct world *
 		struct sheaf_slice s = slice_of(&h->t);
 		struct piece *p = &h->pieces[h->pieces_n++];
 
-		p->start = h->dim < 0 ? 0 : n * k / pieces;
-		p->count = h->dim < 0 ? 1 : n * (k + 1) / pieces - p->start;
+		p->start = h->dim < 0 ? 0 : n / pieces * k;
+		p->count = h->dim < 0 ? 1 : (k < pieces - 1 ? n / pieces * (k + 1) : n) - p->start;
 		if (h->dim >= 0) {
 			s.start[h->dim] = p->start;
 			s.count[h->dim] = p->count;
