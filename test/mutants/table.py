@@ -18,17 +18,17 @@ def bug(name, what, where, find, put, *tests):
 
 def skipped(name, what, where, call, *tests):
     """A call that gives a code: not made, and said to have worked."""
-    bug(name, what, where, call, "MUTANT ? 0 : " + call, *tests)
+    bug(name, what, where, call, "(MUTANT ? 0 : " + call + ")", *tests)
 
 
 def blind(name, what, where, condition, *tests):
     """A condition of trouble that is never seen."""
-    bug(name, what, where, condition, "!MUTANT && (%s)" % condition, *tests)
+    bug(name, what, where, condition, "(!MUTANT && (%s))" % condition, *tests)
 
 
 def gullible(name, what, where, condition, *tests):
     """A condition under which all is well, that always holds."""
-    bug(name, what, where, condition, "MUTANT || (%s)" % condition, *tests)
+    bug(name, what, where, condition, "(MUTANT || (%s))" % condition, *tests)
 
 
 COMMIT, CUTS, STORE, PRUNE, OPS = ("sim/test_commit: ", "sim/test_cuts: ", "unit/test_store: ",
@@ -418,6 +418,9 @@ skipped("mark_inherited", "a new step has the mark of an old one of its number",
 bug("files_not_looked_at", "a step whose files are gone is the newest", "store/list.c:look",
     "if (rc == 0 && files)", "if (rc == 0 && files && !MUTANT)",
     STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
+bug("unread_is_damaged", "a step that the kernel would not show is called damaged",
+    "store/list.c:is_unread", "why->code == SHEAF_EIO &&", "!MUTANT && why->code == SHEAF_EIO &&",
+    STORE + "a_list_calls_no_step_damaged_that_it_could_not_read")
 blind("number_not_compared", "a step renamed by hand is taken for that step",
       "store/list.c:check_names", "m->step != step",
       STORE + "a_step_of_another_number_or_run_is_damaged_by_number")
@@ -659,6 +662,13 @@ bug("load_takes_the_newest", "a load is read into the image of what memory has n
     "engine/images.c:shf_image_choose", "stay = run->tier.newest >= 0 ?",
     "stay = run->tier.newest >= 0 && !MUTANT ?",
     MEMORY + "a_load_leaves_what_memory_has_newest")
+AHEAD = "unit/test_ahead: "
+bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
+    "engine/ahead.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
+    AHEAD + "new_memory_is_touched_before_it_is_filled")
+gullible("nothing_touched", "memory that is new is left to faults",
+         "engine/ahead.c:find", "t->source != SHF_FROM_STEP",
+         AHEAD + "new_memory_is_touched_before_it_is_filled")
 
 # ---- what is measured ----
 STALL = "sim/test_stall: "
