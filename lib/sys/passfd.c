@@ -157,9 +157,11 @@ int shf_memory_map(struct shf_shm *shm, int fd, size_t bytes)
 		rc = -errno;
 #ifdef MADV_POPULATE_WRITE
 	/* Where the kernel knows how, anonymous memory is allocated now; where it does not,
-	 * at first touch. Shared memory was allocated with its file. */
-	if (!rc && fd < 0) {
+	 * at first touch. Shared memory was allocated with its file, and is mapped by large pages
+	 * where it has them. */
+	if (!rc)
 		(void)madvise(base, n, MADV_HUGEPAGE);
+	if (!rc && fd < 0) {
 		if (madvise(base, n, MADV_POPULATE_WRITE) && errno != EINVAL && errno != ENOSYS)
 			rc = -errno;
 	}
