@@ -427,9 +427,9 @@ static bool op_touched(void *arg, const void *at)
 	return disk_of(arg)->resident;
 }
 
-static void op_touch(void *arg, void *at, uint64_t n)
+static void op_touch(void *arg, const void *at, uint64_t n, bool write)
 {
-	(void)arg, (void)at, (void)n;
+	(void)arg, (void)at, (void)n, (void)write;
 }
 
 /* ---- memory ---- */

@@ -148,7 +148,8 @@ struct sheaf_opts {
 	                                 * as fit, or parts of one; 0: what images_max saves need */
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
 	/* io_threads: of this rank, for the disk where there is no ring, and, as far as there are
-	 * processors, for loading what lies in memory or in the page cache */
+	 * processors, for loading what lies in memory or in the page cache; more than 1: one makes
+	 * the pages of memory that a load from disk is the first to write */
 	int32_t io_threads, images_max; /* 0: 4; 0: 1, of lazy saves 2, at most 8, equal on all
 	                                 * ranks: saves that lie in memory until they are written */
 	int32_t timeout_ms;             /* for a rank to appear in a collective; 0: 600000 */

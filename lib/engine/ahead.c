@@ -50,7 +50,7 @@ static bool step(void *work)
 	struct stretch *s = &w->a[w->next];
 	uint64_t n = s->bytes - w->at < STRETCH ? s->bytes - w->at : STRETCH;
 
-	w->sys->ops->touch(w->sys->arg, s->base + w->at, n);
+	w->sys->ops->touch(w->sys->arg, s->base + w->at, n, true);
 	w->at += n;
 	if (w->at == s->bytes) {
 		w->next++;

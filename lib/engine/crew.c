@@ -8,6 +8,7 @@
 #include "load.h"
 #include "view.h"
 
+#define GULP (UINT64_C(2) << 20)        /* of memory that is mapped at once */
 #define SIP (UINT64_C(256) << 10)       /* looked at at once: stays in the core's cache */
 
 struct hand {
@@ -28,22 +29,39 @@ struct shf_crew {
 	atomic_bool failed;
 };
 
-/* The next bytes of a segment, n of them at most: as they lie, or a copy of what the page cache
- * has. */
-static int sip(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
+/* n bytes of a segment, a sip at a time: as they lie at held, or a copy of what the page cache has
+ * (held NULL). */
+static int drink(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t n,
+                 const uint8_t *held)
 {
-	struct shf_load *ld = &h->ld;
-	const struct shf_view *view = ld->step->run->view;
-	const uint8_t *held = view ? shf_view_at(view, g->file, at, n) : NULL;
 	int rc = 0;
 
-	if (held)
+	for (uint64_t k = 0, m; k < n && rc == 0; k += m) {
+		m = n - k < SIP ? n - k : SIP;
+		if (!held)
+			rc = shf_read_here(&h->ld, g->file, at + k, m, h->buf, &h->err);
+		if (rc == 0)
+			rc = shf_load_look(&h->ld, held ? held + k : h->buf, m, &h->err);
+	}
+	return rc;
+}
+
+/* The next bytes of a segment, n of them at most. Of memory that this process has not looked at
+ * yet the pages are mapped many at a time. */
+static int gulp(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
+{
+	struct shf_load *ld = &h->ld;
+	const struct shf_sys *sys = ld->step->run->sys;
+	const struct shf_view *view = ld->step->run->view;
+	const uint8_t *held = view ? shf_view_at(view, g->file, at, n) : NULL;
+
+	if (held) {
+		sys->ops->touch(sys->arg, held, *n, false);
 		ld->disk_bytes += *n;
-	else if (h->buf)
-		rc = shf_read_here(ld, g->file, at, *n, h->buf, &h->err);
-	else
-		rc = shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
-	return rc == 0 ? shf_load_look(ld, held ? held : h->buf, *n, &h->err) : rc;
+	} else if (!h->buf) {
+		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
+	}
+	return drink(h, g, at, *n, held);
 }
 
 /* The next segment; false: there is none, or somebody has failed. */
@@ -59,8 +77,8 @@ static bool take(struct hand *h)
 	g = &h->ld.work.segs[c->segs[i]];
 	rc = shf_load_begin(&h->ld, g, g->lo, g->hi - g->lo, &h->err);
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
-		n = g->hi - at < SIP ? g->hi - at : SIP;
-		rc = sip(h, g, at, &n);
+		n = g->hi - at < GULP ? g->hi - at : GULP;
+		rc = gulp(h, g, at, &n);
 	}
 	atomic_fetch_add(&c->done, g->hi - g->lo);
 	if (rc == 0)

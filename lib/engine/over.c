@@ -224,11 +224,11 @@ static bool on_touched(void *arg, const void *at)
 	return in->ops->touched(in->arg, at);
 }
 
-static void on_touch(void *arg, void *at, uint64_t n)
+static void on_touch(void *arg, const void *at, uint64_t n, bool write)
 {
 	const struct shf_sys *in = under(arg);
 
-	in->ops->touch(in->arg, at, n);
+	in->ops->touch(in->arg, at, n, write);
 }
 
 static int on_cpus(void *arg)

@@ -34,7 +34,7 @@ int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
 /* What the page cache has (resident.c). */
 int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n);
 bool shf_real_touched(void *arg, const void *at);
-void shf_real_touch(void *arg, void *at, uint64_t n);
+void shf_real_touch(void *arg, const void *at, uint64_t n, bool write);
 void shf_real_forget(void *arg, int fd, uint64_t off, uint64_t n);
 
 /* Time, chance and who we are (ident.c). */

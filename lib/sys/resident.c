@@ -13,7 +13,8 @@
 #define __NR_cachestat 451              /* the same on all machines that have it */
 #endif
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23          /* since Linux 5.14 */
+#define MADV_POPULATE_READ 22           /* since Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
 #endif
 #define WINDOW_PAGES 4096
 
@@ -100,10 +101,11 @@ bool shf_real_touched(void *arg, const void *at)
 	return mincore((void *)page_of(at), 1, &there) || there & 1;
 }
 
-void shf_real_touch(void *arg, void *at, uint64_t n)
+void shf_real_touch(void *arg, const void *at, uint64_t n, bool write)
 {
 	uintptr_t from = page_of(at);
 
 	(void)arg;
-	(void)madvise((void *)from, (uintptr_t)at + n - from, MADV_POPULATE_WRITE);
+	(void)madvise((void *)from, (uintptr_t)at + n - from,
+	              write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }

@@ -142,9 +142,9 @@ struct shf_sys_ops {
 	void (*forget)(void *arg, int fd, uint64_t off, uint64_t n);
 	/* Has the page of this byte of memory been used, or does nobody know? */
 	bool (*touched)(void *arg, const void *at);
-	/* The pages of memory that will be written are there when it returns, about; no byte of
-	 * them changes, whoever writes them meanwhile. A hint. */
-	void (*touch)(void *arg, void *at, uint64_t n);
+	/* The pages of memory that will be read, or written, are there when it returns, about; no
+	 * byte of them changes, whoever writes them meanwhile. A hint. */
+	void (*touch)(void *arg, const void *at, uint64_t n, bool write);
 
 	/* Work that goes on behind the caller's back: step is called again and again, always by one
 	 * and the same thread that takes no signals and gives way to others, until it says false.

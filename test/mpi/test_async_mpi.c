@@ -7,10 +7,10 @@
  *      step is what memory held when it was begun; descriptors and images do not grow. lazy: the
  *      memory changes at its gates.
  */
+#include "rmtree.h"
 #include "sheaf-mpi.h"
 
 #include <dirent.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,14 +172,6 @@ static void look(struct sheaf_run *run, struct sheaf_state *state)
 	}
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 int main(int argc, char **argv)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .images_max = 2,
@@ -211,7 +203,7 @@ int main(int argc, char **argv)
 	if (w.rank == 0) {
 		printf("%d ranks%s: %d steps, two in flight, %d descriptors, %d images mapped\n",
 		       w.ranks, w.lazy ? ", lazy" : "", (int)STEPS, w.fds, w.images);
-		(void)nftw(w.dir, drop, 16, FTW_DEPTH | FTW_PHYS);
+		rmtree(w.dir);
 	}
 	free(w.own);
 	free(w.mixed);

@@ -8,10 +8,10 @@
  *      saved. On one node payload goes through shared memory and not through MPI.
  */
 #include "layouts.h"
+#include "rmtree.h"
 #include "sheaf-mpi.h"
 
 #include <dirent.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -376,14 +376,6 @@ static int pairs(const struct world *w, const char *run, bool all, const int32_t
 	return bad;
 }
 
-static int unlink_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st;
-	(void)type;
-	(void)at;
-	return remove(path);
-}
-
 int main(int argc, char **argv)
 {
 	struct world w = { .dir = "/tmp/sheaf-pairs-XXXXXX" };
@@ -401,7 +393,7 @@ int main(int argc, char **argv)
 	bad = bad ? bad : pairs(&w, "two", false, two_nodes, three_nodes);
 	bad = bad ? bad : pairs(&w, "three", false, three_nodes, NULL);
 	if (w.rank == 0)
-		nftw(w.dir, unlink_one, 16, FTW_DEPTH | FTW_PHYS);
+		rmtree(w.dir);
 	/* After a failure a group may be lost, and MPI_Finalize would wait for it. */
 	if (worst(bad))
 		MPI_Abort(MPI_COMM_WORLD, 1);

@@ -331,11 +331,12 @@ static bool op_touched(void *arg, const void *at)
 	return true;
 }
 
-static void op_touch(void *arg, void *at, uint64_t n)
+static void op_touch(void *arg, const void *at, uint64_t n, bool write)
 {
 	(void)arg;
 	(void)at;
 	(void)n;
+	(void)write;
 }
 
 static void op_forget(void *arg, int fd, uint64_t off, uint64_t n)

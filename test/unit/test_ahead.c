@@ -3,11 +3,11 @@
  * not. The disk is real; what is new and what is cached is said by the test. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "rmtree.h"
 #include "run.h"
 #include "sys.h"
 #include "t.h"
@@ -56,13 +56,13 @@ static bool on_touched(void *arg, const void *at)
 	return i < 0 || s.to[i] == s.used;
 }
 
-static void on_touch(void *arg, void *at, uint64_t n)
+static void on_touch(void *arg, const void *at, uint64_t n, bool write)
 {
 	int i = slice_of(at, n);
 
-	if (i < 0 || i == ROWS || i == SMALL || s.to[i] == s.used)
+	if (!write || i < 0 || i == ROWS || i == SMALL || s.to[i] == s.used)
 		atomic_fetch_add(&s.astray, 1);
-	real()->touch(arg, at, n);
+	real()->touch(arg, at, n, write);
 	atomic_fetch_add(&s.touched, n);
 	atomic_fetch_add(&s.touches, 1);
 }
@@ -175,14 +175,6 @@ static void world_init(struct world *w)
 	w->sys = (struct shf_sys){ .ops = &s.ops };
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 static void world_release(struct world *w)
 {
 	sheaf_state_free(w->saved);
@@ -191,7 +183,7 @@ static void world_release(struct world *w)
 		munmap(w->from[i], ITEMS * sizeof(uint32_t));
 		munmap(w->to[i], w->to_bytes[i]);
 	}
-	(void)nftw(w->dir, drop, 16, FTW_DEPTH | FTW_PHYS);
+	rmtree(w->dir);
 }
 
 /* Into memory that is new again. Whoever touched it is done when the load is. */

@@ -3,7 +3,6 @@
  * by another thread than the one that begins and commits, while others are copied. For
  * ThreadSanitizer as much as for the values. */
 #include <dirent.h>
-#include <ftw.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "rmtree.h"
 #include "sheaf.h"
 #include "t.h"
 
@@ -99,21 +99,13 @@ static void world_init(struct world *w, int threads, int images, bool averages)
 	CHECK_RC(sheaf_run_open(&w->run, w->dir, NULL, &opts, &err), 0, &err);
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 static void world_release(struct world *w)
 {
 	sheaf_run_close(w->run);
 	sheaf_state_free(w->state);
 	for (int i = 0; i < SLICES; i++)
 		free(w->data[i]);
-	(void)nftw(w->dir, drop, 16, FTW_DEPTH | FTW_PHYS);
+	rmtree(w->dir);
 }
 
 /* As an optimizer that goes through the layers in an order of its own. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of steps in memory that go behind the training, by real threads and a real agent: for
  * ThreadSanitizer as much as for the values. Two ranks are threads that are told they are nodes. */
-#include <ftw.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 #include "engine.h"
 #include "recall.h"
+#include "rmtree.h"
 #include "sheaf.h"
 #include "store.h"
 #include "t.h"
@@ -316,14 +316,6 @@ static int lose_node(struct world *w)
 	return gone;
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 static void go(bool behind)
 {
 	struct world w = { .dir = "twice.XXXXXX", .behind = behind };
@@ -347,7 +339,7 @@ static void go(bool behind)
 	CHECK_INT(waitpid(w.agent, &status, 0), w.agent);
 	pthread_barrier_destroy(&w.front.all);
 	pthread_barrier_destroy(&w.back.all);
-	(void)nftw(w.dir, drop, 16, FTW_DEPTH | FTW_PHYS);
+	rmtree(w.dir);
 }
 
 TEST(copies_inside_commits_come_back)

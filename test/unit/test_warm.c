@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "rmtree.h"
 #include "sheaf.h"
 #include "t.h"
 
@@ -60,20 +61,12 @@ static void world_init(struct world *w)
 	sheaf_run_close(w->run);
 }
 
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
 static void world_release(struct world *w)
 {
 	sheaf_state_free(w->state);
 	for (int i = 0; i < SLICES; i++)
 		free(w->data[i]);
-	(void)nftw(w->dir, drop, 16, FTW_DEPTH | FTW_PHYS);
+	rmtree(w->dir);
 }
 
 /* Into the page cache. */
