@@ -360,6 +360,9 @@ class Bench:
         except (OSError, RuntimeError, subprocess.SubprocessError) as e:
             self.close()
             shutil.rmtree(self.dir, ignore_errors=True)
+            if self.tables:         # an hour's worth, perhaps
+                self.skip("what is not here: %s" % e)
+                self.finish()
             sys.exit("bench/%s: %s" % (self.name, e))
         except BaseException:
             self.close()
