@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define JOURNAL_MAX ((size_t)64 << 20)
+#define ODD_REWINDS (UINT64_C(1) << 62)
 #define ID_UNREADABLE "----------------"
 
 static int descending(const void *a, const void *b)
@@ -252,26 +253,42 @@ static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
-uint64_t shf_store_rewinds(struct shf_store *s)
+/* Of a file that nobody of us wrote it is a number like no other. */
+static int rewinds_read(struct shf_store *s, uint64_t *n)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	int rc = s->dot < 0 ? -ENOENT : shf_text_read(s->sys, s->dot, "rewinds", &text, 24);
-	uint64_t n = 0;
+	bool odd = rc == -EFBIG || text.len > 20;
 
-	for (size_t i = 0; rc == 0 && i < text.len && text.data[i] != '\n'; i++)
-		n = text.data[i] < '0' || text.data[i] > '9' ? UINT64_MAX / 10 - 1
-		                                             : n * 10 + (text.data[i] - '0');
+	*n = 0;
+	for (size_t i = 0; i < text.len && text.data[i] != '\n' && !odd; i++) {
+		odd = text.data[i] < '0' || text.data[i] > '9';
+		*n = *n * 10 + (text.data[i] - '0');
+	}
+	if (odd)
+		*n = ODD_REWINDS;
 	shf_buf_release(&text);
-	return rc == 0 ? n : rc == -ENOENT ? 0 : UINT64_MAX;
+	return odd || rc == -ENOENT ? 0 : rc;
+}
+
+uint64_t shf_store_rewinds(struct shf_store *s)
+{
+	uint64_t n;
+
+	return rewinds_read(s, &n) < 0 ? UINT64_MAX : n;
 }
 
 /* Nothing on disk tells of a rewind to the newest step, but this. */
 static int count_rewind(struct shf_store *s, struct sheaf_error *err)
 {
 	char text[24];
-	int n = snprintf(text, sizeof(text), "%" PRIu64 "\n", shf_store_rewinds(s) + 1);
-	int rc = shf_text_write(s, s->dot, "rewinds", text, (size_t)n, false);
+	uint64_t before;
+	int n, rc = rewinds_read(s, &before);
 
+	if (rc >= 0) {
+		n = snprintf(text, sizeof(text), "%" PRIu64 "\n", before + 1);
+		rc = shf_text_write(s, s->dot, "rewinds", text, (size_t)n, false);
+	}
 	if (rc >= 0)
 		rc = shf_dir_sync(s, s->dot);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewinds", s->path) : 0;
