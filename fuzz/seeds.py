@@ -220,6 +220,23 @@ STATE = [
     b'{"tensors": {}}', b'{}', b'[]', b'{"tensors": [], "x": 1}', b'{"tensors": [1]}',
 ]
 
+
+
+def card(segs, smalls, rank=1, ranks=3, step=7, image=5000):
+    """As lib/engine/card.c has it."""
+    out = b"0123456789abcdef" * 2 + b"fedcba9876543210" * 2
+    out += struct.pack("<qIIQQ", step, rank, ranks, image, len(segs))
+    out += b"".join(struct.pack("<IQQQ", *s) for s in segs) + struct.pack("<I", len(smalls))
+    out += b"".join(struct.pack("<H", len(n)) + n + struct.pack("<Q", len(b)) for n, b in smalls)
+    return out + b"".join(b for _, b in smalls)
+
+
+ID = b"0123456789abcdef" * 2
+CARD = [card([], []), card([(0, 0, 4096, 0), (1, 100, 300, 4096)], [(b"sheaf.json", b"{}")]),
+        card([], [(b"a/b", b""), (b"", b"xyz")]), card([(0, 0, 5001, 0)], []),
+        card([(0, 9, 9, 0)], []), card([], [], rank=3), card([], [], step=-1), card([], [])[:-1],
+        ID + b".12.65.card", ID + b".0.3.image", ID + b".2147483648.1.card", ID + b".1.x.image"]
+
 # Directories: what it is, how it is loaded, then bends of 8 bytes (fuzz/world.h).
 BENDS = 43
 DIR = [bytes([what, use]) for what in (2, 4, 9, 16, 22, 24, 1) for use in (0, 5, 32)]
@@ -237,7 +254,7 @@ def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "corpus")
     for target, inputs in (("json", JSON), ("safetensors", SAFETENSORS), ("index", INDEX),
                            ("manifest", MANIFEST), ("sums", SUMS), ("dir", DIR),
-                           ("text", TEXT), ("state", STATE)):
+                           ("text", TEXT), ("state", STATE), ("card", CARD)):
         folder = os.path.join(root, target)
         os.makedirs(folder, exist_ok=True)
         for i, data in enumerate(inputs):

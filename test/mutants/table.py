@@ -418,6 +418,10 @@ skipped("mark_inherited", "a new step has the mark of an old one of its number",
 bug("files_not_looked_at", "a step whose files are gone is the newest", "store/list.c:look",
     "if (rc == 0 && files)", "if (rc == 0 && files && !MUTANT)",
     STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
+bug("rewinds_begin_anew", "a count of rewinds that cannot be read is nothing",
+    "store/aside.c:rewinds_read", "return odd || rc == -ENOENT",
+    "return MUTANT || odd || rc == -ENOENT",
+    "unit/test_corners: a_rewind_in_place_that_is_not_counted_has_failed")
 bug("unread_is_damaged", "a step that the kernel would not show is called damaged",
     "store/list.c:is_unread", "why->code == SHEAF_EIO &&", "!MUTANT && why->code == SHEAF_EIO &&",
     STORE + "a_list_calls_no_step_damaged_that_it_could_not_read")

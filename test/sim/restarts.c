@@ -123,8 +123,9 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 		j->refused += rank == 0;
 		return 0;
 	}
+	/* What one rank alone hears there, commit tells all. */
 	for (int s = 0; rc == 0 && s < RE_TENSORS && opts.flags & SHEAF_LAZY; s++)
-		rc = shf_save_copied(save, s, -1);
+		(void)shf_save_copied(save, s, -1);
 	if (rc == 0 && opts.flags & SHEAF_LAZY)
 		re_paint(m, 9999);         /* and training goes on */
 	if (rc == 0)
@@ -168,6 +169,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 
 	if (j->plan.behind)
 		(void)sheaf_group_new(&opts.copies_group, &group->ops);
+	if (j->starts)
+		j->starts(rank);
 	rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
 	if (rc == 0 && j->plan.rewind_first)
 		rc = shf_run_rewind(run, j->plan.resume, &err);

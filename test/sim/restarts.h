@@ -35,6 +35,7 @@ struct re_job {
 	struct re_plan plan;
 	struct simgroup_opts group;
 	const struct shf_sys *sys[RE_RANKS];
+	void (*starts)(int rank);       /* each, on its thread, before it asks for anything; NULL */
 	/* what came of it */
 	int64_t loaded;                 /* -1: there was none */
 	atomic_llong acked;             /* the newest that a rank knows to be committed */

@@ -94,6 +94,19 @@ TEST(options_that_make_no_sense_open_nothing)
 		{ { .keep_best = -1 }, "negative or too large" },
 		{ { .grace_s = -2 }, "negative or too large" },
 		{ { .timeout_ms = -1 }, "negative or too large" },
+		{ { .images_max = 9 }, "negative or too large" },
+		{ { .copy_threads = -1 }, "negative or too large" },
+		{ { .copy_threads = 257 }, "negative or too large" },
+		{ { .copies = -1 }, "negative or too large" },
+		{ { .copies = 3 }, "negative or too large" },
+		{ { .agent = "" }, "opts.agent is" },
+		{ { .agent = "/a/path/that/is/longer/than/the/address/of/a/unix/socket/can/be"
+		             "/which/is/a/hundred/and/eight/bytes/or/more" }, "opts.agent is" },
+		{ { .copies = 2 }, "they need an agent" },
+		{ { .copy_cpus = "1-" }, "no list of processors" },
+		{ { .signal_dir = "" }, "opts.signal_dir is empty" },
+		{ { .flags = SHEAF_READONLY | SHEAF_METRICS }, "SHEAF_METRICS and SHEAF_READONLY" },
+		{ { .flags = SHEAF_READONLY | SHEAF_AB }, "SHEAF_AB and SHEAF_READONLY" },
 		{ { .keep_best = 1 }, "keep_best needs best_note" },
 		{ { .keep_best = 1, .best_note = "UPPER" }, "keep_best needs best_note" },
 		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1" },
@@ -415,6 +428,16 @@ static int open_differently(struct hand *h)
 		o.file_bytes_max = 1 << 20;
 	if (h->rank == 1 && h->play->variant == 1)
 		o.flags |= SHEAF_BUFFERED;
+	if (h->rank == 1 && h->play->variant == 3)
+		o.images_max = 3;
+	if (h->rank == 1 && h->play->variant == 4)
+		o.agent = "auto";
+	if (h->play->variant > 4)
+		o.agent = "auto";
+	if (h->play->variant == 6 || (h->rank == 1 && h->play->variant == 5))
+		o.copies = 2;
+	if (h->play->variant == 6)
+		o.copies_group = h->group;
 	return shf_run_open(&h->run, h->rank == 1 && h->play->variant == 2 ? "walk" : "run",
 	                    h->group, &o, h->sys, &h->err);
 }
@@ -422,9 +445,10 @@ static int open_differently(struct hand *h)
 TEST(ranks_that_open_a_run_differently_are_told_in_what)
 {
 	static const char *const word[] = { "different file_bytes_max (1048576 and 5000000000)",
-		"different flags (1 and 9)", "different directories" };
+		"different flags (1 and 9)", "different directories", "different images_max",
+		"with an agent and without", "with copies 2 and without", "the run's own group" };
 
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 7; i++) {
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, 2, acts_hold);
 

@@ -662,23 +662,27 @@ TEST(arguments_that_make_no_averages_are_told)
 	static const struct {
 		const char *of, *name, *said;
 		double coef, loss_max;
-		int64_t interval;
+		int64_t interval, warmup;
 	} bad[] = {
-		{ NULL, "Ema", "want [a-z]", 0.9, 0, 0 },
-		{ NULL, "model", "a family of that name is there", 0.9, 0, 0 },
-		{ NULL, NULL, "coef is 1", 1, 0, 0 },
-		{ NULL, NULL, "coef is nan", NAN, 0, 0 },
-		{ NULL, NULL, "not negative", 0.9, 0, -1 },
-		{ NULL, NULL, "numbers", 0.9, NAN, 0 },
-		{ "nobody", NULL, "no slice", 0.9, 0, 0 },
-		{ "ints", NULL, "ints/i is I32", 0.9, 0, 0 },
+		{ NULL, NULL, "not negative", 0.9, 0, 0, -1 },
+		{ "Model", NULL, "no family 'Model'", 0.9, 0, 0, 0 },
+		{ NULL, NULL, "coef is -0.1", -0.1, 0, 0, 0 },
+		{ "halves", NULL, "halves/h is F4", 0.9, 0, 0, 0 },
+		{ NULL, "Ema", "want [a-z]", 0.9, 0, 0, 0 },
+		{ NULL, "model", "a family of that name is there", 0.9, 0, 0, 0 },
+		{ NULL, NULL, "coef is 1", 1, 0, 0, 0 },
+		{ NULL, NULL, "coef is nan", NAN, 0, 0, 0 },
+		{ NULL, NULL, "not negative", 0.9, 0, -1, 0 },
+		{ NULL, NULL, "numbers", 0.9, NAN, 0, 0 },
+		{ "nobody", NULL, "no slice", 0.9, 0, 0, 0 },
+		{ "ints", NULL, "ints/i is I32", 0.9, 0, 0, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct sheaf_state *st = shf_state_new();
 		struct sheaf_ema e = { .size = sizeof(e), .name = bad[i].name,
 			.coef = bad[i].coef, .loss_max = bad[i].loss_max,
-			.interval = bad[i].interval };
+			.interval = bad[i].interval, .warmup = bad[i].warmup };
 		float w[4];
 		struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32,
 			.ndim = 1, .shape = { 4 }, .count = { 4 }, .data = w };
@@ -689,6 +693,10 @@ TEST(arguments_that_make_no_averages_are_told)
 		s.name = "i";
 		s.dtype = SHEAF_I32;
 		CHECK_INT(shf_state_add(st, &s), 1);
+		s.family = "halves";
+		s.name = "h";
+		s.dtype = SHEAF_F4;
+		CHECK_INT(shf_state_add(st, &s), 2);
 		CHECK_INT(shf_state_ema(st, bad[i].of, &e), SHEAF_EINVAL);
 		CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
 		if (!strstr(err.msg, bad[i].said))
@@ -696,4 +704,55 @@ TEST(arguments_that_make_no_averages_are_told)
 		CHECK(strstr(err.msg, bad[i].said) != NULL);
 		shf_state_put(st);
 	}
+}
+
+static int told(struct sheaf_state *st, const struct sheaf_ema *e, const char *word)
+{
+	struct sheaf_error err = { 0 };
+	int rc = shf_state_ema(st, NULL, e);
+
+	(void)shf_state_ready(st, true, &err);
+	if (rc < 0 && !strstr(err.msg, word))
+		print_error("%s\n", err.msg);
+	CHECK(rc == 0 || strstr(err.msg, word));
+	return rc;
+}
+
+TEST(averages_of_a_newer_caller_and_too_many_are_refused)
+{
+	struct { struct sheaf_ema e; uint64_t tail; } newer = { { .coef = 0.5 }, 0 };
+	float w[4];
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 }, .count = { 4 }, .data = w };
+
+	for (int i = 0; i < 4; i++) {
+		struct sheaf_state *st = shf_state_new();
+
+		CHECK_INT(shf_state_add(st, &s), 0);
+		newer.e.size = i < 2 ? sizeof(newer) : 4;
+		newer.tail = i == 1;
+		CHECK_INT(told(st, i == 3 ? NULL : &newer.e,
+		               i == 1 ? "something newer" : "ema.size"),
+		          i == 0 ? 0 : SHEAF_EINVAL);
+		shf_state_put(st);
+	}
+	CHECK_INT(shf_state_ema(NULL, NULL, &newer.e), SHEAF_ENOMEM);
+}
+
+TEST(eight_averages_are_as_many_as_there_can_be)
+{
+	struct sheaf_state *st = shf_state_new();
+	float w[4];
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 }, .count = { 4 }, .data = w };
+
+	CHECK_INT(shf_state_add(st, &s), 0);
+	for (int i = 0; i <= 8; i++) {
+		char name[8];
+		struct sheaf_ema e = { .size = sizeof(e), .name = name, .coef = 0.5 };
+
+		snprintf(name, sizeof(name), "ema_%d", i);
+		CHECK_INT(told(st, &e, "at most 8"), i < 8 ? 0 : SHEAF_EINVAL);
+	}
+	shf_state_put(st);
 }

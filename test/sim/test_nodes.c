@@ -2,10 +2,12 @@
 /* The memory tier of a job on several nodes, each with an agent of its own: what a job that died
  * had in all of their memories, in that of some of them, and where the rest is on disk. */
 #include <stdlib.h>
+#include <string.h>
 #include "engine.h"
 #include "recall.h"
 #include "restarts.h"
 #include "t.h"
+#include "tree.h"
 
 #define BYTES ((uint64_t)RE_TENSORS * RE_ROWS * (uint64_t)re_cols * sizeof(float))
 enum { SMALL = 700, LARGE = 60000 };    /* columns: within a block; of several blocks */
@@ -384,6 +386,67 @@ TEST(a_newer_part_does_not_hide_an_older_whole)
 	}
 	print_message("# %ld deaths before the newer one was there\n", kept);
 	CHECK(kept > 20 / T_STRIDE);
+}
+
+static int note_meeting(void *arg, const char *name)
+{
+	if (strncmp(name, "flush-", 6) == 0)
+		snprintf(arg, 100, "run/.sheaf/%s/have-9", name);
+	return 0;
+}
+
+static void put_table(struct simdisk *d, const char *line, int sum)
+{
+	const struct shf_sys *sys = simdisk_process(d, 35000, 0);
+	struct shf_buf text = SHF_BUF_INIT;
+	char path[100] = "";
+	int dot = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf", SHF_O_DIR, 0);
+
+	CHECK_INT(sys->ops->list(sys->arg, dot, note_meeting, path), 0);
+	CHECK(path[0]);
+	simdisk_kill(d, sys);
+	shf_buf_adds(&text, line);
+	if (sum)
+		shf_line_sum(&text, 0);
+	if (sum < 0)
+		text.data[text.len - 2] ^= 1;
+	CHECK_INT(simdisk_put(d, path, text.data, text.len), 0);
+	shf_buf_release(&text);
+}
+
+/* Of an agent that died while it wrote, of another version, of somebody who means no good. */
+TEST(a_table_that_no_agent_wrote_has_not_come)
+{
+#define ID "0123456789abcdef0123456789abcdef"
+	static const struct {
+		const char *text;
+		int sum;                        /* 1: right; -1: wrong; 0: none */
+	} all[] = {
+		{ "", 0 }, { ID, 0 }, { "x\n", 1 }, { ID " 8 2 4 0 0 0 0 9\n", 0 },
+		{ ID " 8 2 4 0 0 0 0 9\n", -1 }, { ID " 8 4 4 0 0 0 0 9\n", 1 },
+		{ ID " 8 -1 4 0 0 0 0 9\n", 1 }, { ID " -8 2 4 0 0 0 0 9\n", 1 },
+		{ ID " 8 2 999999999 0 0 0 0 9\n", 1 }, { "0123 8 2 4 0 0 0 0 9\n", 1 },
+		{ ID " 8 2 4 0 0 0 0\n", 1 },
+		{ ID ID ID ID ID ID ID ID ID ID ID ID ID "\n", 1 },
+	};
+#undef ID
+	struct simdisk *d = left_by_the_dead(12);
+	struct sheaf_error err = { 0 };
+	int64_t step = -1;
+
+	CHECK_RC(flush(d, 0, false, &step, &err), SHEAF_EAGAIN, &err);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		put_table(d, all[i].text, all[i].sum);
+		CHECK_RC(flush(d, 0, false, &step, &err), SHEAF_EAGAIN, &err);
+		if (!strstr(err.msg, "2 of its 4 ranks"))
+			print_error("table %zu: %s\n", i, err.msg);
+		CHECK(strstr(err.msg, "2 of its 4 ranks") != NULL);
+	}
+	CHECK_RC(flush(d, 1, false, &step, &err), SHEAF_EAGAIN, &err);
+	CHECK_RC(flush(d, 0, false, &step, &err), 0, &err);
+	CHECK_INT(step, 8);
+	is_on_disk(d, 8);
+	simdisk_free(d);
 }
 
 TEST(an_agent_that_does_not_come_leaves_the_disk_as_it_is)
