@@ -62,7 +62,7 @@ int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_
                        struct sheaf_error *err);
 void shf_step_put(struct sheaf_step *step);
 /* Before memory is taken for all of a table of sums, open as fd, that says it is large: is it one,
- * of these files, and shorter than they are? [local] */
+ * of these files, and not much longer than they are? [local] */
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err);
 /* Descriptor of file f, opened when first wanted. Negative code. [local] */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
