@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One allocation of one rank fails, while steps are saved to memory, while a job resumes from it,
  * while agents write to disk what the dead left: what was acknowledged comes back. --long: each of
- * them, not each third. */
+ * them, not each seventh. */
 #include <string.h>
 #include "engine.h"
 #include "recall.h"
@@ -26,7 +26,7 @@ static const struct scene {
 };
 #define SCENES (sizeof(scenes) / sizeof(scenes[0]))
 
-static int stride = 3 * T_STRIDE;
+static int stride = 7 * T_STRIDE;
 static int hungry;              /* the rank */
 static long nth;                /* of its allocations */
 
