@@ -247,23 +247,29 @@ static int sums_open_file(struct sheaf_step *step)
 	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
 }
 
-/* Do the files that the manifest names have so many bytes between them? */
-static bool has_bytes(const struct sheaf_step *step, uint64_t want)
+/* Do the files that the manifest names have so many bytes between them? A file that the kernel
+ * would not show is no verdict: 1, 0, or a negative errno. */
+static int has_bytes(const struct sheaf_step *step, uint64_t want)
 {
 	const struct shf_sys *sys = step->run->sys;
 	const struct shf_manifest *m = &step->manifest;
 	struct shf_stat st;
 	char folder[64];
+	int unread = 0;
 
 	for (size_t f = 0; f < m->files_n && want; f++) {
-		int fd = open_file(step, m->files[f].name, 0, folder);
+		int fd = open_file(step, m->files[f].name, 0, folder), rc = fd;
 
-		if (fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0)
-			want -= st.bytes < want ? st.bytes : want;
-		if (fd >= 0)
+		if (fd >= 0) {
+			rc = sys->ops->fstat(sys->arg, fd, &st);
 			sys->ops->close(sys->arg, fd);
+		}
+		if (rc >= 0)
+			want -= st.bytes < want ? st.bytes : want;
+		else if (rc != -ENOENT && rc != -ENOTDIR && rc != -ELOOP)
+			unread = rc;
 	}
-	return want == 0;
+	return want == 0 ? 1 : unread;
 }
 
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err)
@@ -274,7 +280,7 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	struct shf_sums_head h;
 	char where[600];
 	int64_t got;
-	int rc;
+	int rc, there;
 
 	if (want <= SHF_SUMS_SMALL)
 		return 0;
@@ -289,7 +295,10 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: lists other blocks than the files have "
 		              "that the manifest names, or more tensors", where);
 	/* Of tensors of an item each the table is longer than header and data: 2.3 times. */
-	if (rc == 0 && !has_bytes(step, want / 4))
+	there = rc == 0 ? has_bytes(step, want / 4) : 1;
+	if (there < 0)
+		rc = shf_fail_sys(err, -there, "%s: the files that it lists", where);
+	else if (!there)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: is four times as long as all the files "
 		              "that it lists", where);
 	return rc;

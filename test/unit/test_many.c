@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Very many very small tensors: the table of their sums is large, and longer than their bytes. */
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "engine.h"
 #include "rmtree.h"
-#include "sheaf.h"
+#include "sys.h"
 #include "t.h"
 
 enum { TENSORS = 230000 };      /* a table above 16 MiB */
@@ -22,6 +24,36 @@ static struct sheaf_state *state_of(uint8_t *data)
 		CHECK_INT(sheaf_state_add(state, &s), i);
 	}
 	return state;
+}
+
+static int refused;             /* errno of opening a tensor file; 0 */
+
+static int on_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	return refused && strstr(name, ".safetensors") ? -refused
+	       : shf_sys_real()->ops->open(arg, dir, name, flags, mode);
+}
+
+/* What is said of the table where the kernel refuses the tensor file. */
+static int open_refused(const char *dir, int error, struct sheaf_error *err)
+{
+	struct shf_sys_ops ops = *shf_sys_real()->ops;
+	struct shf_sys sys = { &ops, shf_sys_real()->arg };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_run *run;
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	ops.open = on_open;
+	CHECK_RC(shf_run_open(&run, dir, NULL, &opts, &sys, err), 0, err);
+	refused = error;
+	CHECK_RC(shf_step_open(&step, run, 1, err), 0, err);
+	refused = 0;
+	rc = step->sums_rc;
+	*err = step->sums_err;
+	shf_step_put(step);
+	shf_run_close(run);
+	return rc;
 }
 
 TEST(a_table_longer_than_the_files_is_no_damage)
@@ -56,6 +88,10 @@ TEST(a_table_longer_than_the_files_is_no_damage)
 	CHECK_RC(sheaf_step_verify(step, NULL, &err), 0, &err);
 	sheaf_step_close(step);
 	sheaf_run_close(run);
+	/* Files that cannot be looked at are no verdict on the table. */
+	CHECK_RC(open_refused(dir, EIO, &err), SHEAF_EIO, &err);
+	CHECK_RC(open_refused(dir, EACCES, &err), SHEAF_EIO, &err);
+	CHECK_RC(open_refused(dir, ENOENT, &err), SHEAF_ECORRUPT, &err);
 	sheaf_state_free(from);
 	sheaf_state_free(to);
 	free(data);
