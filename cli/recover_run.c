@@ -113,7 +113,8 @@ const struct cli_verb cli_recover = {
 	.name = "recover",
 	.brief = "list, or settle, what dead jobs left",
 	.synopsis = "sheaf recover RUN [--apply | --salvage N] [--timeout-ms N] [--json]",
-	.text = "Lists who holds the lock, damaged steps, what a removal by hand left, saves\n"
+	.text = "Lists who holds the lock, damaged steps and those that could not be looked\n"
+		"at (unread), what a removal by hand left, saves\n"
 		"and copies that were cut, what was set aside and pruned, and a rewind that\n"
 		"was not finished; and what the next job that opens the run does with each:\n"
 		"none, delete, finish, wait (not yet), decide (never; that is yours). Nothing\n"

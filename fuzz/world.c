@@ -6,11 +6,12 @@
 #include "dtype.h"
 #include "fuzz.h"
 #include "json.h"
+#include "safetensors.h"
 #include "sums.h"
 
 #define BLOCK (UINT64_C(1) << 20)
 #define DATA_MAX (UINT64_C(3) << 20)    /* that is really there; a file may say that it is longer */
-#define INPUT_MAX UINT64_C(100000008)   /* as long as a header can be */
+#define INPUT_MAX (8 + SHF_ST_HEADER_MAX)       /* a header can be so long */
 #define RUN_ID "00112233445566778899aabbccddeeff"
 #define SESSION "0123456789abcdef0123456789abcdef"
 

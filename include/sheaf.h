@@ -238,7 +238,8 @@ struct sheaf_item {                     /* one entry of a run; strings live duri
 	char mark;                      /* 'k' keep, 'b' bad, 0 */
 	char pad[3];
 	int64_t step, parent;           /* parent -1: none */
-	const char *state;              /* committed damaged foreign aside staged; unread: EIO */
+	const char *state;              /* committed damaged foreign aside staged; unread: it could
+	                                 * not be looked at */
 	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
 	uint64_t bytes;                 /* of all files the manifest names */
 	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further */

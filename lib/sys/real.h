@@ -31,7 +31,7 @@ int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
 int shf_real_lock(void *arg, int fd, bool exclusive);
 int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
 
-/* What the page cache has (resident.c). */
+/* What the page cache has, and what of memory is there (resident.c). */
 int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n);
 bool shf_real_touched(void *arg, const void *at);
 void shf_real_touch(void *arg, const void *at, uint64_t n, bool write);

@@ -136,7 +136,7 @@ def after(g, b, said, what):
     kept = {s for s in said if s > newest - KEEP + 1}
     g.claim(kept <= set(seen), what + ": every step that was told is there (I7)",
             "told %s, seen %s\n%s" % (said, seen, b.log()))
-    damaged = [e for e in listed if e["state"] in ("damaged", "foreign")]
+    damaged = [e for e in listed if e["state"] in ("damaged", "foreign", "unread")]
     g.claim(not damaged, what + ": what is seen is whole (I8)", damaged)
     if not seen:
         return 0

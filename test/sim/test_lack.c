@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One allocation of one rank fails, while steps are saved to memory, while a job resumes from it,
- * while agents write to disk what the dead left: what was acknowledged comes back. --long: each of
- * them, not each seventh. */
+ * while agents write to disk what the dead left: what was acknowledged comes back. --long: seven
+ * times as many. */
 #include <string.h>
 #include "engine.h"
 #include "recall.h"
@@ -74,62 +74,65 @@ static void goes_on(struct simdisk *d, const struct scene *s, long long acked, b
 	CHECK_INT(k.acked, 9);
 }
 
-TEST(a_job_that_saves_to_memory_may_lack_some)
+/* Each allocation of each rank of each scene, until there is none so late. */
+static void starve_each(bool (*one)(struct simdisk *d, const struct scene *s))
 {
 	for (size_t i = 0; i < SCENES; i++) {
 		const struct scene *s = &scenes[i];
 		long n = 0;
 
-		for (hungry = 0; hungry < s->ranks; hungry++)
-			for (nth = 1 + hungry;; nth += s->stride * stride) {
+		for (hungry = 0; hungry < s->ranks; hungry++) {
+			bool hit = true;
+
+			for (nth = 1 + hungry; hit; nth += s->stride * stride) {
 				struct simdisk *d = re_world((uint64_t)nth);
-				struct re_job j = job(d, s, 4);
-				bool hit;
 
 				simdisk_set_task_steps(d, 4);
-				hit = play_hungry(&j, s->name);
-				if (hit)
-					goes_on(d, s, j.acked - s->behind, j.once);
-				simdisk_free(d);
+				hit = one(d, s);
 				n += hit;
-				if (!hit)
-					break;
+				simdisk_free(d);
 			}
+		}
 		print_message("# %s: %ld allocations\n", s->name, n);
 		CHECK(n > 100 / s->stride / stride);
 	}
 }
 
+static bool save_hungry(struct simdisk *d, const struct scene *s)
+{
+	struct re_job j = job(d, s, 4);
+	bool hit = play_hungry(&j, s->name);
+
+	if (hit)
+		goes_on(d, s, j.acked - s->behind, j.once);
+	return hit;
+}
+
+TEST(a_job_that_saves_to_memory_may_lack_some)
+{
+	starve_each(save_hungry);
+}
+
+static bool resume_hungry(struct simdisk *d, const struct scene *s)
+{
+	struct re_job j = job(d, s, 4), k = job(d, s, 5);
+	bool hit;
+
+	PLAYED(j, 0);
+	CHECK_INT(j.acked, 4);
+	if (s->copies) {
+		simdisk_kill_agent(d, (int)(nth % s->nodes));
+		k.plan.stop = nth / 2 % 2;
+	}
+	hit = play_hungry(&k, s->name);
+	if (hit && !s->copies)
+		goes_on(d, s, k.acked > 4 ? k.acked : 4, false);
+	return hit;
+}
+
 TEST(a_job_that_resumes_from_memory_may_lack_some)
 {
-	for (size_t i = 0; i < SCENES; i++) {
-		const struct scene *s = &scenes[i];
-		long n = 0;
-
-		for (hungry = 0; hungry < s->ranks; hungry++)
-			for (nth = 1 + hungry;; nth += s->stride * stride) {
-				struct simdisk *d = re_world((uint64_t)nth);
-				struct re_job j = job(d, s, 4), k = job(d, s, 5);
-				bool hit;
-
-				simdisk_set_task_steps(d, 4);
-				PLAYED(j, 0);
-				CHECK_INT(j.acked, 4);
-				if (s->copies) {
-					simdisk_kill_agent(d, (int)(nth % s->nodes));
-					k.plan.stop = nth / 2 % 2;
-				}
-				hit = play_hungry(&k, s->name);
-				if (hit && !s->copies)
-					goes_on(d, s, k.acked > 4 ? k.acked : 4, false);
-				simdisk_free(d);
-				n += hit;
-				if (!hit)
-					break;
-			}
-		print_message("# %s: %ld allocations\n", s->name, n);
-		CHECK(n > 100 / s->stride / stride);
-	}
+	starve_each(resume_hungry);
 }
 
 /* Of a node's agent, until nothing is left to do; the first lacks memory. */

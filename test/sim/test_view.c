@@ -193,8 +193,7 @@ TEST(beside_it_lies_the_disk)
 	end(&w);
 }
 
-/* What a card says is not believed: the bytes of a card that says yes are summed, and a step whose
- * cards do not fit each other is none. */
+/* A card that is made nothing takes the step with it. */
 TEST(it_is_still_there_or_says_so)
 {
 	struct world w;
