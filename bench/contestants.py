@@ -124,6 +124,9 @@ class Lines(Contestant):
     def __init__(self, name, command, events):
         super().__init__(name)
         self.events = events
+        self.start(command)
+
+    def start(self, command):
         self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, text=True)
         self.said = []
@@ -213,17 +216,28 @@ class FreshSave(Contestant):
 
 
 class Load(Lines):
-    """Loads of one step into memory that was touched."""
+    """Loads of one step into memory that was touched. Where a process has its memory makes half of
+    a difference on some machines, and stays with it: so there are so many lives, one after the
+    other."""
 
-    def __init__(self, bench, name, ranks, run, step, state, *args, rounds, cold=True):
+    def __init__(self, bench, name, ranks, run, step, state, *args, rounds, cold=True, lives=3):
         self.files = tensor_files(os.path.join(run, "checkpoint-%d" % step))
-        self.cold = cold
-        super().__init__(name, sheaf_bench(
-            bench, ranks, "load", "--run", run, "--step", str(step), "--rounds", str(rounds),
-            "--on-line", "--json", "--state", state, *args), ("loaded",))
+        self.cold, self.rounds = cold, -(-rounds // lives)
+        self.command = sheaf_bench(
+            bench, ranks, "load", "--run", run, "--step", str(step), "--rounds",
+            str(self.rounds), "--on-line", "--json", "--state", state, *args)
+        super().__init__(name, self.command, ("loaded",))
+
+    def start(self, command):
+        super().start(command)
+        self.left = self.rounds
         self.await_event(("ready",))
 
     def before(self):
+        if self.left == 0:
+            self.close()
+            self.start(self.command)
+        self.left -= 1
         (drop if self.cold else warm)(self.files)
 
     def round(self):
