@@ -128,7 +128,7 @@ void sheaf_group_free(struct sheaf_group *group);
 
 struct sheaf_stat {
 	uint32_t size, phase;           /* 0 copying, 1 writing, 2 durable here, 3 over,
-	                                 * 4 reading, 5 verifying */
+	                                 * 4 reading, 5 verifying, 6 being published */
 	uint64_t held, copied, to_write, written, sent; /* bytes, this rank; phases 4 and 5: held
 	                                 * is to be read here, copied has been read */
 	uint64_t begin_ns, copied_ns, exchange_ns, wait_ns, commit_ns;  /* caller blocked in;
@@ -366,7 +366,7 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
 /* A file of the step (the same name from two ranks: the same bytes), 64 MiB each, plain
  * names only: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*. A line of its manifest:
  * key [a-z0-9._-]{1,64}, value <= 64 KiB, all <= 512 KiB; equal on the ranks that give it.
- * Bytes and value are copied. [local] */
+ * Bytes and value are copied. EINVAL too while it is being published. [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
 /* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank
@@ -391,10 +391,12 @@ int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         
  * known yet (the first save of a run, until something of it is written). [any thread] */
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
 /* Give up, for what was saved is no good: exchange and commit then return EFAILED everywhere, and
- * the step is in no memory either. [any thread] */
+ * the step is in no memory either. Too late, and nothing, while it is being published, which only
+ * a commit of 0 ms leaves behind. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
- * timeout_ms (< 0: opts.timeout_ms; 0: just ask), call again: what was begun goes on meanwhile.
+ * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or it was asked, all is, and rank 0 has a thread
+ * publish it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
  * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
  * call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps after
  * reopening. Else: it never was and never will be.
@@ -404,10 +406,11 @@ int  sheaf_save_fail(struct sheaf_save *save, const char *why);
  * half way, the making of the files and the publish, is not begun in less time than it took the
  * run's last two saves: EAGAIN at once; the next call begins it all the same, and so does one of
  * 0 ms. A run's first save knows no such time and begins. After EAGAIN with no time left give up:
- * sheaf_save_free, which waits for what is being written, or just exit, and the next
- * sheaf_run_open cleans up. The step then never appears in the run, unless it is in the memory
- * tier: with opts.agent it is once all is copied and has travelled, msg then ends in "it is in
- * memory", and there it stays, for the next job or for the agent to write. [collective] */
+ * sheaf_save_free, which waits for what is being written or published, or just exit, and the next
+ * sheaf_run_open cleans up. The step then never appears in the run, unless it was being published,
+ * when it may, whole, or it is in the memory tier: with opts.agent it is once all is copied and has
+ * travelled, msg then ends in "it is in memory", and there it stays, for the next job or for the
+ * agent to write. [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 /* One that is not committed is given up; what commit said is in memory stays there. [local] */
 void sheaf_save_free(struct sheaf_save *save);

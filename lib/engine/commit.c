@@ -7,7 +7,7 @@
  *       where the rest went past the page cache
  *   C4  agreement; what was copied from memory is what was put into pages, tensor by tensor
  *   C5  index, attached files and sums written by their owners, fsynced; agreement
- *   C6-C9  rank 0 publishes
+ *   C6-C9  rank 0 publishes (publishing.h), behind a caller who just asks
  *   C10 all learn the outcome
  *
  * A failure before C6 on any rank is its code on all, and the step never appears (I7).
@@ -18,9 +18,7 @@
 #include "engine.h"
 #include "err.h"
 #include "lazy.h"
-#include "record.h"
 #include "save.h"
-#include "smalls.h"
 
 /* How long a commit may take: as the least patient rank says. */
 struct limit {
@@ -134,51 +132,6 @@ static int all_synced(struct sheaf_save *save, const struct limit *l, struct she
 		rc = shf_agree(team, close_files(save, err), err);
 	}
 	atomic_store(&save->syncs.over, rc == 0);
-	return rc;
-}
-
-/* ---- C5, rank 0 ---- */
-
-static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
-                       const struct shf_mf_file *file, const struct shf_buf *text,
-                       struct sheaf_error *err)
-{
-	const struct shf_sys *sys = save->run->sys;
-	const char *base = shf_base_name(file->name);
-	int dir = save->stage.dir, rc = 0;
-	char folder[64];
-
-	if (base != file->name) {
-		snprintf(folder, sizeof(folder), "%.*s", (int)(base - file->name - 1), file->name);
-		dir = sys->ops->open(sys->arg, save->stage.dir, folder,
-		                     SHF_O_DIR | SHF_O_NOFOLLOW, 0);
-		if (dir < 0)
-			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
-	}
-	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
-	if (base != file->name)
-		sys->ops->close(sys->arg, dir);
-	return rc;
-}
-
-/* Index files, sums and the manifest's content; then C6 to C9. [rank 0] */
-static int publish(struct sheaf_save *save, const struct shf_given *given,
-                   const struct shf_sums_out *sums, struct shf_arena *arena,
-                   struct sheaf_error *err)
-{
-	struct shf_smalls smalls = { .run = save->run };
-	struct shf_record r = { 0 };
-	int rc = shf_record_make(&r, save, given, sums, arena, err);
-
-	for (size_t i = 0; rc == 0 && i < r.indexes_n; i++)
-		rc = index_write(save, &smalls, &r.index_files[i], &r.indexes[i], err);
-	if (rc == 0)
-		rc = shf_small_put(&smalls, save->stage.dir, "sheaf.sums", sums->table.data,
-		                   sums->table.len, err);
-	rc = shf_smalls_sync(&smalls, rc, err);
-	if (rc == 0)
-		rc = shf_stage_publish(&save->run->store, &save->stage, &r.manifest, err);
-	shf_record_release(&r);
 	return rc;
 }
 
@@ -306,30 +259,94 @@ static int is_ready(struct sheaf_save *save, const struct limit *l, struct sheaf
 	return rc;
 }
 
-/* C4 to C9, and what came of it on all. */
-static int finish(struct sheaf_save *save, struct sheaf_error *err)
+/* ---- C4 to C10 ---- */
+
+#define CARRY_MAX (UINT64_C(16) << 20) /* of all attached files, that rank 0 may write */
+#define CARRY_FILES_MAX 256
+
+/* Who attached a file need not sync it himself, where others wait for him and rank 0 has a thread
+ * for it. [collective] */
+static int may_carry(struct sheaf_save *save, bool *carry, struct sheaf_error *err)
 {
+	uint64_t x[2] = { save->attached_n, 0 };
+	int rc;
+
+	for (size_t i = 0; i < save->attached_n; i++)
+		x[1] += save->attached[i].n;
+	rc = shf_allreduce(&save->run->team, x, 2, SHEAF_SUM, err);
+	*carry = rc == 0 && x[0] <= CARRY_FILES_MAX && x[1] <= CARRY_MAX;
+	return rc;
+}
+
+/* C4 and C5 as far as all ranks do it. From then on nothing but the disk can keep the step from
+ * appearing. [collective] */
+static int gather(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	struct shf_publishing *p = &save->publishing;
+	int rc = 0;
+
+	atomic_store(&save->publish_from_ns, shf_now(save->run));
+	if (l->asks)
+		rc = may_carry(save, &p->carried, err);
+	if (rc == 0)
+		rc = shf_sums_gather(save, &p->arena, &p->sums, err);
+	if (rc == 0)
+		rc = p->carried ? shf_attach_carry(save, &p->arena, &p->given, &p->in, err)
+		                : shf_attach_gather(save, &p->arena, &p->given, err);
+	if (rc < 0)
+		return rc;
+	shf_tier_publishing(save);
+	p->begun = true;
+	if (save->run->team.rank == 0)
+		shf_publishing_begin(save);
+	return 0;
+}
+
+/* Is it left to go on behind this call? Who has little time waits only for what should be over by
+ * then. EAGAIN: it is. [collective] */
+static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	int64_t due = atomic_load(&save->publish_from_ns) +
+	              shf_lasted_ns(&save->run->pace.publish);
+	uint64_t on = save->run->team.rank == 0 && (l->asks || due > l->until_ns) &&
+	              shf_publishing_goes_on(save);
+	int rc = shf_bcast(&save->run->team, &on, sizeof(on), err);
+
+	save->publishing.behind = true;
+	return rc < 0 || !on ? rc
+	       : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published",
+	                  save->step);
+}
+
+/* How long it took; of what went on behind only rank 0 knows. */
+static void publish_took(struct sheaf_save *save)
+{
+	const struct shf_publishing *p = &save->publishing;
+	int64_t to = p->behind && save->run->team.rank == 0 ? p->over_ns : shf_now(save->run);
+
+	if (!p->behind || save->run->team.rank == 0)
+		shf_lasted_add(&save->run->pace.publish, to - atomic_load(&save->publish_from_ns));
+}
+
+/* C4 to C9, and what came of it on all. *again: it goes on behind. */
+static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
+                  struct sheaf_error *err)
+{
+	struct shf_publishing *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
-	struct shf_arena arena = { 0 };
-	struct shf_given given = { 0 };
-	struct shf_sums_out sums = { 0 };
-	int64_t from = shf_now(save->run);
 	int rc;
 
 	if (save->flags & SHEAF_NO_DISK)
 		return 0;       /* it is where it should be */
-	atomic_store(&save->publish_from_ns, from);
-	rc = shf_sums_gather(save, &arena, &sums, err);
+	rc = p->begun ? 0 : gather(save, l, err);
+	if (rc == 0 && (l->asks || p->behind)) {
+		rc = goes_on(save, l, err);
+		*again = rc == SHEAF_EAGAIN;
+	}
 	if (rc == 0)
-		rc = shf_attach_gather(save, &arena, &given, err);
-	if (rc == 0)
-		shf_tier_publishing(save);
-	if (rc == 0)
-		rc = shf_agree(
-		    team, team->rank == 0 ? publish(save, &given, &sums, &arena, err) : 0, err);
-	shf_lasted_add(&save->run->pace.publish, shf_now(save->run) - from);
-	shf_buf_release(&sums.table);
-	shf_arena_release(&arena);
+		rc = shf_agree(team, team->rank == 0 ? shf_publishing_end(save, err) : 0, err);
+	if (p->begun && !*again)
+		publish_took(save);
 	return rc;
 }
 
@@ -381,8 +398,7 @@ static void announce(const struct sheaf_save *save)
 	o->committed(o->arg, save->step, run->told);
 }
 
-/* Perhaps it is on disk: saves begun after it would name the wrong parent. */
-static void doubt(struct sheaf_save *save)
+void shf_save_doubt(struct sheaf_save *save)
 {
 	shf_tier_doubt(save);
 	save->run->doubtful = save->step;
@@ -430,13 +446,13 @@ static void conclude(struct sheaf_save *save, int rc, const struct sheaf_error *
 
 	shf_save_settle(save, rc, err);
 	if (rc == SHEAF_EINDOUBT)
-		doubt(save);
+		shf_save_doubt(save);
 	if (rc == 0)
 		succeed(save);
 	if (rc == 0 && !(save->flags & SHEAF_NO_DISK)) {
 		if (run->opts.keep_last)
 			shf_behind_next(run, save->step, save->session, shf_save_bytes(save));
-		shf_run_prune_behind(run);
+		shf_run_prune_behind(run, save->publishing.behind);
 		if (run->team.rank == 0)
 			announce(save);
 	}
@@ -469,6 +485,23 @@ static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	return SHEAF_ELOST;
 }
 
+/* All that comes before C4. *again: nothing has happened, or it was not enough. */
+static int get_ready(struct sheaf_save *save, const struct limit *l, bool *again,
+                     struct sheaf_error *err)
+{
+	int rc = shf_agree(&save->run->team, shf_save_failure(save, err), err);
+
+	if (rc == 0) {
+		rc = all_asked(save, l, err);
+		*again = rc < 0; /* whatever it is */
+	}
+	if (rc == 0) {
+		rc = is_ready(save, l, err);
+		*again = rc == SHEAF_EAGAIN;
+	}
+	return rc;
+}
+
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
@@ -484,17 +517,10 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	if (rc < 0)
 		return rc;
 	limit = (struct limit){ from + (int64_t)wait * 1000000, wait == 0 };
-	rc = shf_agree(&run->team, shf_save_failure(save, err), err);
-	if (rc == 0) {
-		rc = all_asked(save, &limit, err);
-		again = rc < 0; /* whatever it is: nothing has happened */
-	}
-	if (rc == 0) {
-		rc = is_ready(save, &limit, err);
-		again = rc == SHEAF_EAGAIN;
-	}
+	if (!save->publishing.begun)
+		rc = get_ready(save, &limit, &again, err);
 	if (rc == 0)
-		rc = finish(save, err);
+		rc = finish(save, &limit, &again, err);
 	if (!again)
 		rc = uncopy(save, rc, err);
 	shf_stalled(run, save, SHF_IN_COMMIT, from);

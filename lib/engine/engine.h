@@ -94,8 +94,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
                   void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                   struct sheaf_error *err);
 /* What a commit, or the close, lets go: by what has been read again so far; then the next step's
- * turn comes. [collective] */
-void shf_run_prune_behind(struct sheaf_run *run);
+ * turn comes. behind: by a thread, for whoever does not wait. [collective] */
+void shf_run_prune_behind(struct sheaf_run *run, bool behind);
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
 /* [local] */

@@ -16,6 +16,13 @@ static int writable(const struct sheaf_run *run, const char *what, struct sheaf_
 	return 0;
 }
 
+/* What threads of this handle do in the directory is over. */
+static void settle(struct sheaf_run *run)
+{
+	shf_publishing_settle(run);
+	shf_pruning_settle(run);
+}
+
 static int same_two(struct sheaf_run *run, const char *what, int64_t a, int64_t b,
                     struct sheaf_error *err)
 {
@@ -127,6 +134,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	int rc;
 
 	err = err ? err : &own;
+	settle(run);
 	rc = run->closed || run->foreign ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
 	   : dry ? 0 : writable(run, "pruning", err);
 	rc = shf_agree(&run->team, rc, err);
@@ -163,9 +171,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	return rc < 0 ? rc : (int)gone;
 }
 
-void shf_run_prune_behind(struct sheaf_run *run)
+void shf_run_prune_behind(struct sheaf_run *run, bool behind)
 {
-	struct pruning p = { .run = run };
 	struct shf_prune r;
 	struct sheaf_error err;
 
@@ -176,8 +183,7 @@ void shf_run_prune_behind(struct sheaf_run *run)
 	if (run->team.rank != 0 || run->verified < 0)
 		return;
 	r = rules(run, run->verified, false);
-	if (shf_store_prune(&run->store, &r, pruned, &p, &err) < 0)
-		shf_log(run, 1, "%s: nothing pruned: %s", run->store.path, err.msg);
+	shf_pruning_begin(run, &r, behind);
 }
 
 /* ---- going back ---- */
@@ -215,6 +221,7 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 		rc = same_two(run, "rewind", step, 0, err);
 	if (rc < 0)
 		return rc;
+	settle(run);
 	rc = run->team.rank == 0 ? rewind_here(run, step, session, err) : 0;
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
@@ -259,6 +266,7 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 		rc = same_two(run, "mark", step, mark, err);
 	if (rc < 0)
 		return rc;
+	settle(run);
 	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
 	return shf_agree(&run->team, rc, err);
 }
@@ -362,7 +370,7 @@ static void last_prune(struct sheaf_run *run)
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);
-		shf_run_prune_behind(run);
+		shf_run_prune_behind(run, false);
 	}
 }
 
@@ -378,6 +386,7 @@ void shf_run_close(struct sheaf_run *run)
 		int rc = shf_agree(&run->team, 0, NULL);
 
 		run->clean = rc == 0;
+		settle(run);
 		if (rc == 0 && run->team.rank == 0)
 			shf_run_resumed(run);
 		if (rc == 0)

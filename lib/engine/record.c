@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "err.h"
 #include "index.h"
+#include "save.h"
 #include "version.h"
 
 const char *shf_base_name(const char *path)

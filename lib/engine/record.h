@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 writes down of a save when all ranks have said what they know: the manifest and the
- * indexes. */
+/* What rank 0 knows of a save when all ranks have said what they know, and writes down: the
+ * manifest and the indexes. */
 #ifndef SHF_RECORD_H
 #define SHF_RECORD_H
 #include "manifest.h"
-#include "save.h"
+#include "mem.h"
 
+struct sheaf_save;
+struct shf_given {              /* strings in the arena */
+	struct shf_mf_file *files; size_t files_n;      /* by name */
+	struct shf_mf_note *notes; size_t notes_n;      /* by key */
+	const uint8_t **data;                           /* of files, if they were carried */
+};
+struct shf_sums_out {
+	struct shf_buf table;           /* the whole of sheaf.sums; owned */
+	uint64_t crc;                   /* of its header and page table */
+	uint64_t *file_crc;             /* by file; in the arena */
+};
 struct shf_record {             /* zero it; what is not owned is in the arena or the save's */
 	struct shf_manifest manifest;
 	struct shf_mf_file *index_files;        /* by family */

@@ -10,6 +10,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "match.h"
+#include "publishing.h"
 #include "safetensors.h"
 #include "view.h"
 
@@ -190,6 +191,7 @@ void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;
 
+	shf_publishing_settle(run);
 	if (!run->foreign && shf_tries_forget(&run->store, &err) < 0)
 		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
 		        run->store.path, err.msg);
@@ -211,6 +213,7 @@ void shf_run_put(struct sheaf_run *run)
 		return;
 	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
 		shf_behind_stop(run);
+		shf_pruning_settle(run);
 		shf_tier_close(run, run->clean);
 		if (run->queue)
 			run->sys->ops->queue_free(run->sys->arg, run->queue);
@@ -228,6 +231,7 @@ void shf_run_put(struct sheaf_run *run)
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
+	shf_buf_release(&run->pruning.told);
 	shf_ab_free(run->ab);
 	shf_free(run->told);
 	shf_run_put(run->of);

@@ -10,6 +10,7 @@
 #include "group.h"
 #include "mem.h"
 #include "pace.h"
+#include "pruning.h"
 #include "stall.h"
 #include "store.h"
 #include "sys.h"
@@ -57,6 +58,7 @@ struct sheaf_run {
 	int64_t loaded;                 /* the step this handle loaded; -1 */
 	int64_t verified;               /* newest step verified by this handle; -1 */
 	struct shf_behind behind;       /* what is being read again */
+	struct shf_pruning pruning;     /* rank 0's */
 	struct shf_tier tier;
 	struct shf_view *view;          /* owned; sys is its: a step in memory is read */
 	struct sheaf_run *of;           /* counted; the run whose step that is, or NULL */

@@ -540,6 +540,8 @@ int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes
 	struct sheaf_error err = { 0 };
 	struct shf_attached *more, *a = NULL;
 
+	if (save->publishing.begun && !save->over)
+		return SHEAF_EINVAL; /* nothing can fail it any more */
 	if (save->over)
 		return stick(save, shf_fail(&err, SHEAF_EINVAL, "the save is over"), &err);
 	if (!file || !shf_attached_is_valid(file))
@@ -584,6 +586,8 @@ int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 	struct shf_note *more, *a = NULL;
 	size_t n = value ? strlen(value) : 0;
 
+	if (save->publishing.begun && !save->over)
+		return SHEAF_EINVAL; /* nothing can fail it any more */
 	if (save->over)
 		return stick(save, shf_fail(&err, SHEAF_EINVAL, "the save is over"), &err);
 	if (!key || !shf_note_key_is_valid(key) || !value || !shf_utf8_is_valid(value, n))
@@ -707,6 +711,8 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.copy_ns = atomic_load(&save->copy_ns), .over_ns = atomic_load(&save->over_ns) };
 	if (stat->phase == 1 && stat->written == stat->to_write)
 		stat->phase = 2;
+	if (stat->phase == 2 && save->publishing.begun)
+		stat->phase = 6;
 }
 
 int shf_save_fail(struct sheaf_save *save, const char *why)
@@ -758,6 +764,9 @@ static void let_go(struct sheaf_save *save)
 	shf_image_give(save); /* from here on nobody submits a write of it */
 	(void)shf_save_drain(save, -1);
 	(void)shf_io_drain(run, &save->syncs.io, -1);
+	if (save->publishing.begun && run->team.rank == 0)
+		(void)shf_publishing_end(save, NULL); /* all agreed to it, and it takes no longer
+		                                       * than throwing the stage away */
 	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
 			sys->ops->close(sys->arg, save->fds[f]);
@@ -815,6 +824,8 @@ void shf_save_free(struct sheaf_save *save)
 		let_go(save);
 	if (ours && save->listed && !save->over) {
 		shf_tier_left(save);
+		if (save->publishing.begun)
+			shf_save_doubt(save);
 		shf_stall_over(save, -1);
 		shf_stall_tell(save->run, save, save->step, SHEAF_EFAILED);
 	}
@@ -833,6 +844,7 @@ void shf_save_free(struct sheaf_save *save)
 	shf_free(save->due);
 	unreserve(save);
 	shf_net_release(&save->net);
+	shf_publishing_release(&save->publishing);
 	shf_lazy_free(save->lazy, ours);
 	shf_plan_put(save->plan);
 	shf_state_put(save->state);

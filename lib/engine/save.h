@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include "ema.h"
 #include "match.h"
+#include "publishing.h"
 #include "run.h"
 #include "stock.h"
 #include "stores.h"
@@ -101,6 +102,7 @@ struct sheaf_save {
 	size_t notes_n, notes_bytes;
 	struct shf_stores stores;
 	struct shf_syncs syncs;
+	struct shf_publishing publishing;
 	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* as they were when it began */
 	size_t emas_n;
 	struct shf_fresh fresh[SHF_EMAS_MAX];   /* of the state's averages, what it makes */
@@ -145,6 +147,8 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);        /* [any thread] */
 int shf_save_wait(struct sheaf_save *save, int timeout_ms);
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+/* Perhaps it is on disk: saves begun after it would name the wrong parent. [local], on all ranks */
+void shf_save_doubt(struct sheaf_save *save);
 int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
 int shf_save_fail(struct sheaf_save *save, const char *why);
@@ -197,11 +201,6 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io);
 int shf_save_drain(struct sheaf_save *save, int timeout_ms);
 
 /* attach.c: files and notes of all ranks. [collective] */
-struct shf_given {              /* what rank 0 knows after gathering; strings in the arena */
-	struct shf_mf_file *files; size_t files_n;      /* by name */
-	struct shf_mf_note *notes; size_t notes_n;      /* by key */
-	const uint8_t **data;                           /* of files, if they were carried */
-};
 /* The files' bytes to rank 0, into *in, which given points into; nothing is written. */
 int shf_attach_carry(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
                      struct shf_buf *in, struct sheaf_error *err);
@@ -209,11 +208,6 @@ int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct s
                       struct sheaf_error *err);
 
 /* sums_out.c: gathers digests and block sums on rank 0, compares them. [collective] */
-struct shf_sums_out {           /* rank 0 */
-	struct shf_buf table;           /* the whole of sheaf.sums */
-	uint64_t crc;                   /* of its header and page table */
-	uint64_t *file_crc;             /* by file; in the arena */
-};
 int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_sums_out *out,
                     struct sheaf_error *err);
 #endif

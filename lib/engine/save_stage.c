@@ -14,6 +14,7 @@
  * is nobody's parent. [rank 0] */
 static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
+	const struct sheaf_save *before = shf_publishing_now(run);
 	struct shf_newest n;
 	int rc = shf_store_newest(&run->store, step, &n, err);
 
@@ -25,6 +26,8 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 	if (n.newest > step)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 		                " in %s (rewind to go back)", step, n.newest, run->store.path);
+	if (before && n.newest == before->step) /* this one follows it, when that is told */
+		return 0;
 	/* What this handle published in doubt and finds there is its own last step. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful)
 		run->parent = -1;
@@ -62,10 +65,12 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
 	const char **folders = shf_zalloc(l->families_n + 1, sizeof(*folders));
-	int rc = folders ? find_parent(save->run, save->step, err)
-	                 : shf_fail(err, SHEAF_ENOMEM, "no memory for folders");
 	size_t n = 0;
+	int rc;
 
+	shf_publishing_settle(save->run);
+	rc = folders ? find_parent(save->run, save->step, err)
+	             : shf_fail(err, SHEAF_ENOMEM, "no memory for folders");
 	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
 		if (strcmp(l->families[i].dir, "."))
 			folders[n++] = l->families[i].dir;

@@ -370,7 +370,8 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 		memcpy(h + 1, body.data, body.len);
 		h->body_bytes = body.len;
 		atomic_store(&h->base, on);
-		atomic_store(&h->next, run->tier.doubt ? run->tier.doubt : on);
+		atomic_store(&h->next, run->tier.coming ? run->tier.coming
+		                     : run->tier.doubt ? run->tier.doubt : on);
 		atomic_store(&h->due, !(save->flags & SHEAF_NO_DISK));
 		atomic_store(&h->tries, 0);
 		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
@@ -412,6 +413,14 @@ static void let_others_go(struct sheaf_run *run)
 	shf_buf_release(&o.names);
 }
 
+/* Is that the step which is being published? */
+static bool is_coming(const struct sheaf_run *run, int64_t step)
+{
+	const struct sheaf_save *save = shf_publishing_now(run);
+
+	return save && save->step == step;
+}
+
 /* What on disk it will be found to follow. As for the disk, a step beside a newer one needs a
  * rewind first. [rank 0] */
 static int find_base(struct sheaf_save *save, struct sheaf_error *err)
@@ -429,12 +438,13 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 		return t->base_step < save->step ? 0
 		       : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                  " on disk", save->step, t->base_step);
+	shf_publishing_settle(run);
 	rc = shf_store_newest(&run->store, save->step, &n, err);
 	if (rc < 0)
 		return rc;
 	if (n.exists || n.newest > save->step ||
 	    (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent &&
-	     n.newest != run->doubtful))
+	     n.newest != run->doubtful && !is_coming(run, n.newest)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
 		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
 		                run->store.path);
@@ -449,6 +459,12 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
+/* What the step of a save is as something to follow. */
+static uint64_t on_of(const struct sheaf_save *save)
+{
+	return shf_card_on(save->step, save->session, save->run->tier.rewinds);
+}
+
 struct on_disk {                /* what rank 0 has found */
 	int64_t step;
 	char session[33];
@@ -460,6 +476,7 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	struct shf_tier *t = &save->run->tier;
+	const struct sheaf_save *coming = shf_publishing_now(save->run);
 	struct on_disk on = { 0 };
 	int rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
 
@@ -475,6 +492,7 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	t->rewinds = on.rewinds;
 	memcpy(t->base_session, on.session, sizeof(t->base_session));
 	t->based = true;
+	t->coming = coming ? on_of(coming) : 0;
 	return 0;
 }
 
@@ -566,6 +584,8 @@ void shf_tier_unsaved(struct sheaf_save *save)
 	if (has_card(save))
 		make_nothing(&save->run->tier, save->card);
 	save->card = -1;
+	if (save->publishing.begun)
+		save->run->tier.coming = 0;
 }
 
 void shf_tier_left(struct sheaf_save *save)
@@ -582,30 +602,30 @@ void shf_tier_publishing(struct sheaf_save *save)
 {
 	struct shf_tier *t = &save->run->tier;
 
+	t->coming = on_of(save);
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (t->steps[i] > save->step)
-			atomic_store(&head_of(t, i)->next,
-			             shf_card_on(save->step, save->session, t->rewinds));
-	shf_guests_follow(&t->guests, save->step,
-	                  shf_card_on(save->step, save->session, t->rewinds), false);
+			atomic_store(&head_of(t, i)->next, t->coming);
+	shf_guests_follow(&t->guests, save->step, t->coming, false);
 }
 
 void shf_tier_doubt(struct sheaf_save *save)
 {
 	struct shf_tier *t = &save->run->tier;
 
-	t->doubt = shf_card_on(save->step, save->session, t->rewinds);
+	t->doubt = on_of(save);
+	t->coming = 0;
 }
 
 void shf_tier_published(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_tier *t = &run->tier;
-	uint64_t on = shf_card_on(save->step, save->session, t->rewinds);
+	uint64_t on = on_of(save);
 
 	if (!t->wanted)
 		return;
-	t->doubt = 0;
+	t->doubt = t->coming = 0;
 	t->base_step = save->step;
 	memcpy(t->base_session, save->session, sizeof(t->base_session));
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
@@ -655,7 +675,7 @@ void shf_tier_rewind(struct sheaf_run *run, int64_t step)
 		return;
 	forget_later(run, step);
 	t->based = t->alone = false;
-	t->doubt = 0;
+	t->doubt = t->coming = 0;
 	t->back = INT64_MAX;
 	let_others_go(run);
 }

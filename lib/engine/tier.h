@@ -25,6 +25,7 @@ struct shf_tier {
 	char base_session[33];
 	uint64_t rewinds;
 	uint64_t doubt;                 /* what is on disk instead, perhaps; 0: nothing */
+	uint64_t coming;                /* the same of what is being published; 0: nothing */
 	int64_t back;                   /* this handle went back to that step of the disk: what it
 	                                 * has later in memory goes with its next; INT64_MAX */
 	int newest;                     /* image of the newest step that is there, on all ranks;

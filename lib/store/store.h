@@ -20,6 +20,7 @@
  */
 #ifndef SHF_STORE_H
 #define SHF_STORE_H
+#include <stdatomic.h>
 #include "decimal.h"
 #include "manifest.h"
 #include "mem.h"
@@ -37,7 +38,7 @@ struct shf_store {
 	int dir, dot, stage, lock;      /* descriptors; -1: not open */
 	bool writer;                    /* holds the lock */
 	bool rewinding;                 /* a rewind failed and its journal stands */
-	bool no_dir_fsync;              /* the file system has none (recorded in the manifest) */
+	atomic_bool no_dir_fsync;       /* the file system has none (recorded in the manifest) */
 	char run[33], session[33];      /* hex; session "" without the lock */
 	struct shf_owner self;
 	struct shf_owner prev;          /* who held the lock before, as its text said */

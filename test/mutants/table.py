@@ -95,13 +95,10 @@ bug("session_not_fresh", "two saves of one job have one session (I5)",
     "s->session, MUTANT ? \"0000000000000000\" : fresh);",
     STORE + "each_save_has_a_session_of_its_own")
 bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
-    "engine/commit.c:publish", "rc = shf_smalls_sync(&smalls, rc, err); if (rc == 0)"
-    " rc = shf_stage_publish(&save->run->store, &save->stage, &r.manifest, err);",
-    "if (MUTANT && rc == 0) {"
-    " rc = shf_stage_publish(&save->run->store, &save->stage, &r.manifest, err);"
-    " rc = shf_smalls_sync(&smalls, rc, err); } else { rc = shf_smalls_sync(&smalls, rc, err);"
-    " if (rc == 0) rc = shf_stage_publish(&save->run->store, &save->stage, &r.manifest, err); }",
-    CUTS + "next_save" + CUT)
+    "engine/publishing.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
+    "if (MUTANT && rc == 0) { save->publishing.turn = PUBLISH; rc = shf_stage_publish("
+    "&save->run->store, &save->stage, &p->record.manifest, err); }"
+    " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
 bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is not told (I4)",
     "engine/moves.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
     "shf_agree(team, MUTANT && team->rank ? 0 : shf_save_rc(save, err), err)",
@@ -241,12 +238,13 @@ bug("speed_by_who_asks", "writes count from when somebody took them, not from wh
     "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
-    "engine/commit.c:shf_save_commit", "rc = finish(save, err);",
-    "{ if (MUTANT && run->team.rank == 0) announce(save); rc = finish(save, err); }",
+    "engine/commit.c:shf_save_commit", "rc = finish(save, &limit, &again, err);",
+    "{ if (MUTANT && run->team.rank == 0) announce(save);"
+    " rc = finish(save, &limit, &again, err); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
-    "engine/commit.c:conclude", "doubt(save);",
-    "{ doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
+    "engine/commit.c:conclude", "shf_save_doubt(save);",
+    "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_not_synced", "the names of done files are not synced",
     "store/done.c:sync_dir", "dir < 0 ? dir :", "dir < 0 || MUTANT ? dir :",
@@ -625,6 +623,9 @@ bug("doubt_not_stamped", "what follows a step in doubt is not found where that s
     "engine/tier.c:stamp", "run->tier.doubt ? run->tier.doubt : on",
     "run->tier.doubt && !MUTANT ? run->tier.doubt : on",
     MEMORY + "after_a_step_in_doubt_what_is_in_memory_is_found")
+bug("coming_not_noted", "a step in memory knows nothing of the one that is being published",
+    "engine/tier.c:stamp", "run->tier.coming ?", "run->tier.coming && !MUTANT ?",
+    MEMORY + "what_comes_to_memory_while_a_step_is_published_is_found")
 bug("readers_count", "a reader's loads count as tries of what is in memory",
     "engine/load.c:count_try",
     "run->of && !(run->opts.flags & SHEAF_READONLY) && is_first_try(step)",
@@ -673,6 +674,29 @@ bug("gaps_touched", "memory between the rows of a slice is written to, page by p
 gullible("nothing_touched", "memory that is new is left to faults",
          "engine/ahead.c:find", "t->source != SHF_FROM_STEP",
          AHEAD + "new_memory_is_touched_before_it_is_filled")
+
+# ---- behind who asks ----
+PUBLISHING = "sim/test_publishing: "
+bug("stage_beside_publish", "a stage is made while a thread publishes the step before",
+    "engine/save_stage.c:stage_new", "shf_publishing_settle(save->run);",
+    "if (!MUTANT) shf_publishing_settle(save->run);",
+    PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
+blind("own_step_in_the_way", "a step that is published and not told is taken for another's",
+      "engine/save_stage.c:find_parent", "before && n.newest == before->step",
+      PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
+blind("freed_without_doubt", "who gives up a step that is being published forgets it",
+      "engine/save.c:shf_save_free", "save->publishing.begun",
+      PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
+blind("freed_half_published", "a step that is being published is thrown away with its save",
+      "engine/save.c:let_go", "save->publishing.begun && run->team.rank == 0",
+      PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
+blind("note_too_late", "a note is taken that no manifest will have",
+      "engine/save.c:shf_save_note", "save->publishing.begun && !save->over",
+      PUBLISHING + "nothing_can_be_added_to_it_and_nobody_can_fail_it")
+bug("pruned_unheard", "the log does not hear of steps that went behind",
+    "engine/pruning.c:shf_pruning_settle", "tell(run);",
+    "if (MUTANT) shf_buf_release(&p->told); tell(run);",
+    PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
 # ---- what is measured ----
 STALL = "sim/test_stall: "

@@ -263,10 +263,13 @@ static int begin_step(struct job *j, struct sheaf_run *run, struct memory *m,
 	return rc;
 }
 
-static int commit_step(struct sheaf_save **save, struct sheaf_error *err)
+static int commit_step(const struct job *j, struct sheaf_save **save, struct sheaf_error *err)
 {
-	int rc = shf_save_commit(*save, -1, err);
+	int rc;
 
+	do
+		rc = shf_save_commit(*save, j->asks ? 0 : -1, err);
+	while (j->asks && rc == SHEAF_EAGAIN);
 	shf_save_free(*save);
 	*save = NULL;
 	return rc;
@@ -277,18 +280,47 @@ static int save_step(struct job *j, struct sheaf_run *run, struct memory *m,
 {
 	int rc = begin_step(j, run, m, state, d, rank);
 
-	return rc == 0 ? commit_step(&m->flying, &d->err[rank]) : rc;
+	return rc == 0 ? commit_step(j, &m->flying, &d->err[rank]) : rc;
+}
+
+static int deed_of(const struct job *j, enum deed_kind kind, int64_t step)
+{
+	int i = 0;
+
+	while (i < j->deeds_n && (j->deeds[i].kind != kind || j->deeds[i].step != step))
+		i++;
+	return i;
 }
 
 /* The save that another deed began. */
 static int commit_begun(struct job *j, struct memory *m, struct deed *d, int rank)
 {
-	int i = 0;
+	int i = deed_of(j, DEED_BEGIN, d->step), asked = deed_of(j, DEED_ASK, d->step);
 
-	while (j->deeds[i].kind != DEED_BEGIN || j->deeds[i].step != d->step)
-		i++;
+	if (m->begun[i])
+		return commit_step(j, &m->begun[i], &d->err[rank]);
+	i = j->deeds[i].rc[rank] == 0 && asked < j->deeds_n ? asked : i;
 	d->err[rank] = j->deeds[i].err[rank];
-	return m->begun[i] ? commit_step(&m->begun[i], &d->err[rank]) : j->deeds[i].rc[rank];
+	return j->deeds[i].rc[rank];
+}
+
+static int ask_begun(struct job *j, struct memory *m, struct deed *d, int rank)
+{
+	struct sheaf_save **save = &m->begun[deed_of(j, DEED_BEGIN, d->step)];
+	struct sheaf_stat stat = { .phase = 0 };
+	int rc;
+
+	if (!*save)
+		return 0;
+	do {
+		rc = shf_save_commit(*save, 0, &d->err[rank]);
+		shf_save_stat(*save, &stat);
+	} while (rc == SHEAF_EAGAIN && stat.phase != 6);
+	if (rc == SHEAF_EAGAIN)
+		return 0;
+	shf_save_free(*save);
+	*save = NULL;
+	return rc;
 }
 
 /* Into the air with it, and the memory is the trainer's again. */
@@ -358,6 +390,9 @@ static int do_deed(struct job *j, struct sheaf_run *run, struct memory *m,
 		break;
 	case DEED_BEGIN:
 		rc = begin_only(j, run, m, state, d, rank);
+		break;
+	case DEED_ASK:
+		rc = ask_begun(j, m, d, rank);
 		break;
 	case DEED_COMMIT:
 		rc = commit_begun(j, m, d, rank);

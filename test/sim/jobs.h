@@ -12,7 +12,7 @@
 
 #define JOB_SEED UINT64_C(0x5eaf00)
 #define JOB_TIMEOUT_MS 60000
-enum { JOB_RANKS = 4, JOB_DEEDS = 4, JOB_STEPS = 16 };
+enum { JOB_RANKS = 4, JOB_DEEDS = 5, JOB_STEPS = 16 };
 
 struct job_state {              /* what a step holds; a job's rows, bigs and tiny */
 	int64_t rows;
@@ -23,10 +23,11 @@ struct lay_tensor job_tensor(int i, const struct job_state *state);
 int job_tensors_n(const struct job_state *state);
 
 /* BEGIN and COMMIT are a save in two: what memory holds has changed between. A COMMIT whose BEGIN
- * failed returns what that did. */
+ * failed returns what that did. Between them ASK leaves it being published, or it has failed and
+ * the COMMIT returns that. */
 enum deed_kind {
-	DEED_SAVE, DEED_BEGIN, DEED_COMMIT, DEED_LOAD, DEED_PRUNE, DEED_REWIND, DEED_MARK_BAD,
-	DEED_MARK_KEEP
+	DEED_SAVE, DEED_BEGIN, DEED_ASK, DEED_COMMIT, DEED_LOAD, DEED_PRUNE, DEED_REWIND,
+	DEED_MARK_BAD, DEED_MARK_KEEP
 };
 struct deed {
 	enum deed_kind kind;
@@ -54,6 +55,8 @@ struct job {
 	uint64_t staging, file_bytes;   /* 0: no bound */
 	int keep_last, images;          /* images: of the options */
 	bool lazy;                      /* saves copy behind, and memory changes at its gate */
+	bool asks;                      /* commits wait for nothing, and are called until they are
+	                                 * through: what is published is so behind them */
 	struct deed deeds[JOB_DEEDS];
 	int deeds_n;
 	struct simgroup_opts group;     /* who dies or is late; the rest is filled in */

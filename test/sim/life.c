@@ -171,6 +171,7 @@ static void plan_job(struct life *l, struct job *j, int ranks_max)
 			j->deeds[i].kind = DEED_LOAD, j->deeds[i].step = SHEAF_LATEST,
 			j->deeds_n = i;
 	j->group.seed = draw(l, UINT64_MAX);
+	j->asks = j->group.seed % 3 == 0;
 }
 
 /* ---- what befalls it ---- */

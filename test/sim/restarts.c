@@ -106,6 +106,20 @@ static int end_late(struct re_job *j, int rank, struct sheaf_save **late, struct
 	return rc;
 }
 
+/* The one before is waited for where this one goes to disk, too. */
+static int ask_late(struct re_job *j, struct sheaf_save **late, bool wait, struct sheaf_error *err)
+{
+	int rc = shf_save_commit(*late, wait ? -1 : 0, err);
+
+	if (rc == SHEAF_EAGAIN && !wait)
+		return 0;
+	if (rc == 0 && (*late)->step > atomic_load(&j->acked))
+		atomic_store(&j->acked, (*late)->step);
+	shf_save_free(*late);
+	*late = NULL;
+	return rc;
+}
+
 /* *late: a save that is in memory and still to come to disk; this one, or the one before. */
 static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_state *state,
                     struct re_mine *m, int64_t step, struct sheaf_save **late,
@@ -128,13 +142,15 @@ static int save_one(struct re_job *j, int rank, struct sheaf_run *run, struct sh
 		(void)shf_save_copied(save, s, -1);
 	if (rc == 0 && opts.flags & SHEAF_LAZY)
 		re_paint(m, 9999);         /* and training goes on */
+	if (rc == 0 && *late && j->plan.asks)
+		rc = ask_late(j, late, disk, err);
 	if (rc == 0)
 		rc = shf_save_commit(save, disk && j->plan.late ? 0 : -1, err);
 	if (rc == SHEAF_EAGAIN && disk && j->plan.late) {
 		*late = save;
 		return step == j->plan.fail ? end_late(j, rank, late, err) : 0;
 	}
-	if (rc == 0 && *late)
+	if (rc == 0 && *late && !j->plan.asks)
 		rc = end_late(j, rank, late, err);
 	if (rc == 0 && step > atomic_load(&j->acked))
 		atomic_store(&j->acked, step);

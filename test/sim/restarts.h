@@ -24,6 +24,8 @@ struct re_plan {                /* what a job does at each of its steps: */
 	int nodes;                      /* its ranks are spread over so many; 0: one */
 	bool backwards;                 /* the last rank is on the first of them */
 	bool late;                      /* what goes to disk is there after the next save */
+	bool asks;                      /* late, and asked after in each save until it is there:
+	                                 * it is published behind them */
 	int64_t fail;                   /* late: a step that rank 0 gives up then */
 	int copies;
 	bool behind;                    /* those go in a thread, over the same simulated group:

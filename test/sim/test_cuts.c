@@ -20,6 +20,7 @@ static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
 static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
 
 static bool lazily;                     /* saves copy behind */
+static bool asking;                     /* and are published so */
 
 struct story {
 	struct job j;                   /* what was done since the disk settled */
@@ -42,6 +43,16 @@ static int done_n(const struct story *s, int64_t cut)
 	return n;
 }
 
+/* Is that step being published, perhaps? */
+static bool is_asked(const struct story *s, int64_t cut, int64_t step)
+{
+	for (int i = 0; i < s->j.deeds_n; i++)
+		if (s->j.deeds[i].kind == DEED_ASK && s->j.deeds[i].step == step &&
+		    s->j.deeds[i].begun <= cut)
+			return true;
+	return false;
+}
+
 /* May step i be gone after this deed? */
 static bool takes_away(const struct story *s, const struct deed *d, int64_t i)
 {
@@ -58,7 +69,8 @@ static const char *judge_seen(const struct story *s, int64_t cut, const struct s
 	bool next = now && now->begun <= cut;
 
 	why[0] = '\0';
-	if (seen->newest != s->newest[done] && !(next && seen->newest == s->newest[done + 1]))
+	if (seen->newest != s->newest[done] && !(next && seen->newest == s->newest[done + 1]) &&
+	    !(s->newest[done] < seen->newest && is_asked(s, cut, seen->newest)))
 		snprintf(why, 300, "the newest step is %lld, and %lld was acknowledged",
 		         (long long)seen->newest, (long long)s->newest[done]);
 	else if (seen->damaged)
@@ -178,6 +190,7 @@ static void tell(struct story *s, enum simdisk_model model, int ranks, const int
 	s->j.keep_last = deeds[0].kind == DEED_PRUNE ? 1 : 0;
 	s->j.images = 2;
 	s->j.lazy = lazily;
+	s->j.asks = asking;
 	job_prepare(&s->j);
 }
 
@@ -216,6 +229,11 @@ static const struct deed in_flight[] = { { .kind = DEED_BEGIN, .step = 2 },
                                          { .kind = DEED_BEGIN, .step = 3 },
                                          { .kind = DEED_COMMIT, .step = 2 },
                                          { .kind = DEED_COMMIT, .step = 3 } };
+static const struct deed published_behind[] = { { .kind = DEED_BEGIN, .step = 2 },
+                                                { .kind = DEED_ASK, .step = 2 },
+                                                { .kind = DEED_BEGIN, .step = 3 },
+                                                { .kind = DEED_COMMIT, .step = 2 },
+                                                { .kind = DEED_COMMIT, .step = 3 } };
 /* The second one finds all it needs, and makes its stage in its commit. */
 static const struct deed save_2_and_3[] = { { .kind = DEED_SAVE, .step = 2 },
                                             { .kind = DEED_SAVE, .step = 3 } };
@@ -247,6 +265,17 @@ TEST(two_lazy_in_flight_survive_every_cut)
 	survives("one lazy after the other", SIMDISK_STRICT, NULL, 1, save_2_and_3,
 	         COUNT(save_2_and_3));
 	lazily = false;
+}
+TEST(what_is_published_behind_survives_every_cut)
+{
+	survives("published behind", SIMDISK_EXT4, two_nodes, 1, published_behind,
+	         COUNT(published_behind));
+	survives("published behind", SIMDISK_STRICT, NULL, 0, published_behind,
+	         COUNT(published_behind));
+	asking = lazily = true;
+	survives("one after the other, asking", SIMDISK_STRICT, NULL, 1, save_2_and_3,
+	         COUNT(save_2_and_3));
+	asking = lazily = false;
 }
 EACH_MODEL(rewind, NULL, 3, rewind_1)
 EACH_MODEL(rewind_and_save, NULL, 3, rewind_and_save)

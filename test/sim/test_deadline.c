@@ -312,7 +312,9 @@ static int sync_behind(struct hand *h)
 	slow.sync_ns = 1000;            /* those of the publish */
 	from = slow_now(h->sys->arg);
 	wait_ms = 0;
-	rc = rc ? rc : commit_once(h, save, false);
+	do
+		rc = rc && rc != SHEAF_EAGAIN ? rc : commit_once(h, save, false);
+	while (rc == SHEAF_EAGAIN);
 	if (rc == 0 && slow_now(h->sys->arg) - from > TOLERANCE)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "it waited again");
 	if (rc == 0 && slow.syncs != 2 + 3)     /* tensor files, then indexes and sums */

@@ -34,27 +34,35 @@ struct variant {
 	int stride;                     /* without --long */
 	bool fresh;                     /* no run, and no step 1 in it */
 	bool lazy;                      /* saves copy behind */
+	bool asks;                      /* and are published so */
 };
-static const struct variant small = { "one node", 4, NULL, 0, 0, 1, false, false };
-static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1, false, false };
+static const struct variant small = { "one node", 4, NULL, 0, 0, 1, false, false, false };
+static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1, false, false, false };
 static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5, false,
-                                       false };
-static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1, false, false };
-static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1, false, false };
-static const struct variant nothing = { "a new run", 4, two_nodes, 0, 0, 2, true, false };
+                                       false, false };
+static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1, false, false, false };
+static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1, false, false, false };
+static const struct variant nothing = { "a new run", 4, two_nodes, 0, 0, 2, true, false, false };
 static const struct variant behind = { .name = "lazy, two nodes", .ranks = 4,
 	.nodes = crossed, .rows = 40, .stride = 2, .lazy = true };
 static const struct variant starving_lazy = { .name = "lazy, two nodes", .ranks = 4,
 	.nodes = crossed, .stride = 23, .lazy = true };
-static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7, false, false };
-static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11, false, false };
+static const struct variant asking = { .name = "asking", .ranks = 4, .nodes = crossed,
+	.rows = 40, .stride = 2, .lazy = true, .asks = true };
+static const struct variant asking_alone = { .name = "one asking rank", .ranks = 1, .stride = 1,
+	.asks = true };
+static const struct variant starving_behind = { .name = "asking", .ranks = 2, .stride = 17,
+	.asks = true };
+static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7, false, false, false };
+static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11, false, false, false };
 static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31, false,
-                                             false };
+                                             false, false };
 
 static struct job job_of(const struct variant *v, struct simdisk *disk)
 {
 	struct job j = { .disk = disk, .ranks = v->ranks, .nodes = v->nodes, .rows = v->rows,
-	                 .staging = v->staging, .lazy = v->lazy, .group = { .seed = 7 } };
+	                 .staging = v->staging, .lazy = v->lazy, .asks = v->asks,
+	                 .group = { .seed = 7 } };
 
 	return j;
 }
@@ -143,6 +151,12 @@ static const struct deed in_flight[] = { { .kind = DEED_BEGIN, .step = 2 },
                                          { .kind = DEED_BEGIN, .step = 3 },
                                          { .kind = DEED_COMMIT, .step = 2 },
                                          { .kind = DEED_COMMIT, .step = 3 } };
+/* The first is published while the second begins. */
+static const struct deed published_behind[] = { { .kind = DEED_BEGIN, .step = 2 },
+                                                { .kind = DEED_ASK, .step = 2 },
+                                                { .kind = DEED_BEGIN, .step = 3 },
+                                                { .kind = DEED_COMMIT, .step = 2 },
+                                                { .kind = DEED_COMMIT, .step = 3 } };
 static const struct deed save_and_prune[] = { { .kind = DEED_SAVE, .step = 2 },
                                               { .kind = DEED_PRUNE } };
 static const struct deed mark_and_rewind[] = { { .kind = DEED_SAVE, .step = 2 },
@@ -190,7 +204,8 @@ static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
 	fired = simdisk_fired(disk) > 0;
 	simdisk_faults_clear(disk);
 	for (int i = 0; i < j.deeds_n; i++)
-		failed += j.deeds[i].kind != DEED_BEGIN && j.deeds[i].rc[0] != 0 &&
+		failed += j.deeds[i].kind != DEED_BEGIN && j.deeds[i].kind != DEED_ASK &&
+		          j.deeds[i].rc[0] != 0 &&
 		          j.deeds[i].rc[0] != SHEAF_EFAILED; /* one before it is in doubt */
 	/* One call fails one deed, unless the run did not open or all calls fail. */
 	if (!j.why[0] && failed > 1 && j.open_rc[0] == 0 && !fault.always)
@@ -264,6 +279,10 @@ FAILS(in_flight, rounds, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, behind, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, behind, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, behind, work_and_say_it_failed, .how = SIMDISK_AFTER)
+FAILS(two_saves, asking, fail, .how = SIMDISK_INSTEAD)
+FAILS(published_behind, apart, fail, .how = SIMDISK_INSTEAD)
+FAILS(published_behind, asking_alone, fail, .how = SIMDISK_INSTEAD)
+FAILS(published_behind, asking_alone, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(save_and_prune, small, fail, .how = SIMDISK_INSTEAD)
 FAILS(save_and_prune, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(save_and_prune, small, be_the_last_that_works, .how = SIMDISK_INSTEAD, .always = true)
@@ -376,7 +395,7 @@ TEST(a_failed_fsync_of_any_rank_fails_the_save_on_all)
 {
 	/* Long runs of each rank's own, so that each writes. */
 	static const struct variant long_runs = { "long runs", 3, four_nodes, 2048, 0, 1, false,
-		                                  false };
+		                                  false, false };
 	struct simdisk *base = base_of(&long_runs);
 	int fired = 0, ranks = 0;
 
@@ -517,6 +536,11 @@ TEST(each_rank_may_die_with_two_lazy_saves_in_flight)
 TEST(each_rank_may_die_in_lazy_saves_of_one_agreement)
 {
 	each_rank_dies(&behind, two_saves, 2, true);
+}
+TEST(each_rank_may_die_while_a_step_is_published_behind)
+{
+	each_rank_dies(&apart, published_behind, 5, false);
+	each_rank_dies(&asking, two_saves, 2, true);
 }
 TEST(each_rank_may_die_in_a_new_run) { each_rank_dies(&nothing, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
@@ -666,6 +690,7 @@ static void each_allocation_fails(const struct variant *v)
 TEST(each_allocation_of_one_rank_may_fail) { each_allocation_fails(&starving_one); }
 TEST(each_allocation_of_two_ranks_may_fail) { each_allocation_fails(&starving_two); }
 TEST(each_allocation_of_lazy_saves_may_fail) { each_allocation_fails(&starving_lazy); }
+TEST(each_allocation_of_who_asks_may_fail) { each_allocation_fails(&starving_behind); }
 TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_far); }
 
 /* A save without ranks or disk troubles, and what one allocation less makes of its notes and
@@ -720,7 +745,7 @@ TEST(a_note_or_file_that_finds_no_memory_is_never_there_in_half)
 
 static uint64_t travelled(const int32_t *nodes, uint64_t *to_zero, bool between)
 {
-	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false, false };
+	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false, false, false };
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job j = job_of(&v, disk);
 	uint64_t n = 0;

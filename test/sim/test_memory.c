@@ -169,14 +169,15 @@ TEST(each_rank_may_die_at_each_operation)
 {
 	long deaths = 0, found = 0, flushed = 0;
 
-	for (int lazy = 0; lazy < 2; lazy++)
+	for (int way = 0; way < 3; way++)
 		for (int rank = 0; rank < 2; rank++)
 			for (int at = 1;; at += T_STRIDE) {
 				struct simdisk *d = re_world((uint64_t)at);
 				struct simgroup_stat stat = { 0 };
-				struct re_job j = re_on(d, 2, (struct re_plan){ .last = 4,
-					.disk_every = 3, .images = 3,
-					.flags = lazy ? SHEAF_LAZY : 0 });
+				struct re_job j = re_on(d, 2, (struct re_plan){
+					.last = way == 2 ? 6 : 4, .disk_every = 3, .images = 3,
+					.flags = way == 1 ? SHEAF_LAZY : 0, .late = way == 2,
+					.asks = way == 2 });
 				struct re_job k = re_on(d, 1 + at % 3, (struct re_plan){ .last = 9,
 					.disk_every = 4, .images = 3 });
 				long long acked;
@@ -207,14 +208,14 @@ TEST(each_rank_may_die_at_each_operation)
 	CHECK(deaths > 100 / T_STRIDE && found > 20 / T_STRIDE && flushed > 20 / T_STRIDE);
 }
 
-TEST(each_call_may_fail_and_no_step_is_lost)
+static void each_call_may_fail(bool behind)
 {
 	long faults = 0, found = 0;
 
 	for (int nth = 1;; nth += T_STRIDE) {
 		struct simdisk *d = re_world((uint64_t)nth);
-		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 4, .disk_every = 3,
-			.images = 3 });
+		struct re_job j = re_on(d, 2, (struct re_plan){ .last = behind ? 6 : 4,
+			.disk_every = 3, .images = 3, .late = behind, .asks = behind });
 		struct re_job k = re_on(d, 1 + nth % 3, (struct re_plan){ .last = 9,
 			.disk_every = 4, .images = 3 });
 		long long acked;
@@ -240,6 +241,32 @@ TEST(each_call_may_fail_and_no_step_is_lost)
 	}
 	print_message("# %ld failed calls, %ld restarts from memory\n", faults, found);
 	CHECK(faults > 200 / T_STRIDE && found > 100 / T_STRIDE);
+}
+
+TEST(each_call_may_fail_and_no_step_is_lost) { each_call_may_fail(false); }
+TEST(nor_is_one_while_another_is_published_behind) { each_call_may_fail(true); }
+
+/* Steps that come to memory while another one is being published follow it, wherever all die. */
+TEST(a_step_in_memory_is_found_whatever_came_of_the_one_published_before_it)
+{
+	int on_disk = 0;
+
+	for (long steps = 0; steps < 3; steps++)
+		for (int last = 3; last <= 6; last++) {
+			struct simdisk *d = re_world((uint64_t)last);
+			struct re_job j = re_on(d, 2, (struct re_plan){ .last = last,
+				.disk_every = 3, .images = 4, .late = true, .asks = true });
+			struct re_job k = re_on(d, 2, (struct re_plan){ .stop = true });
+
+			simdisk_set_task_steps(d, steps);
+			PLAYED(j, 0);
+			on_disk += simdisk_exists(d, "run/checkpoint-3");
+			PLAYED(k, 0);
+			CHECK_INT(k.loaded, last);
+			CHECK_INT(k.disk_bytes, 0);
+			simdisk_free(d);
+		}
+	CHECK(on_disk > 0);
 }
 
 /* ---- what a second pair of eyes saw ---- */
@@ -413,6 +440,48 @@ TEST(a_flush_of_what_was_due_hides_nothing_newer)
 	simdisk_kill_agent(d, 0);
 	CHECK_INT(restarted(d), 4);
 	simdisk_free(d);
+}
+
+static bool renamed;
+
+/* Until 4 is being published, and by now perhaps is; then 5 and 6 come to memory, and all dies. */
+static void one_published_behind(struct one *o)
+{
+	struct sheaf_stat stat = { .phase = 0 };
+
+	one_save(o, 3, 3, 0, NULL, -1);
+	one_save(o, 4, 4, 0, &o->flies, 0);
+	for (int i = 0; i < 9 && o->rc == SHEAF_EAGAIN && stat.phase != 6; i++) {
+		o->rc = shf_save_commit(o->flies, 0, &o->err);
+		shf_save_stat(o->flies, &stat);
+	}
+	CHECK_INT(stat.phase, 6);
+	o->rc = o->rc == SHEAF_EAGAIN ? 0 : SHEAF_EBUG;
+	if (renamed)
+		shf_publishing_settle(o->run);
+	for (int64_t k = 5; k <= 6; k++)
+		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
+	simdisk_kill(o->j->disk, o->j->sys[0]);
+}
+
+TEST(what_comes_to_memory_while_a_step_is_published_is_found)
+{
+	for (int i = 0; i < 4; i++) {
+		struct simdisk *d = re_world(24);
+		struct re_job j;
+
+		simdisk_set_task_steps(d, 0);
+		renamed = i % 2;
+		act(d, &j, one_published_behind);
+		CHECK_INT(j.acked, 6);
+		CHECK_INT(simdisk_exists(d, "run/checkpoint-4"), renamed);
+		if (i >= 2)
+			CHECK_INT(flushed_due(d), renamed ? -1 : 4);
+		CHECK_INT(restarted(d), 6);
+		simdisk_kill_agent(d, 0);
+		CHECK_INT(restarted(d), i == 0 ? 3 : 4);
+		simdisk_free(d);
+	}
 }
 
 /* A save that was found bad after it had come to memory. */
