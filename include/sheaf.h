@@ -229,7 +229,8 @@ struct sheaf_opts {
  * the stage. ENOENT: no such directory and no SHEAF_CREATE. [collective] */
 int  sheaf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                     const struct sheaf_opts *opts, struct sheaf_error *err);
-/* Abandons saves that were not committed; the lock goes with the last handle. [collective] */
+/* Abandons saves that were not committed (one that is being published is, whole, if the disk lets
+ * it; no callback or done file tells of it); the lock goes with the last handle. [collective] */
 void sheaf_run_close(struct sheaf_run *run);
 /* Committed steps, ascending; returns how many there are, stores at most n. [local] */
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
@@ -395,8 +396,8 @@ int64_t sheaf_save_eta_ms(struct sheaf_save *save);
  * a commit of 0 ms leaves behind. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
- * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or it was asked, all is, and rank 0 has a thread
- * publish it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
+ * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or all is, and since an ask a thread of rank 0
+ * publishes it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
  * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
  * call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps after
  * reopening. Else: it never was and never will be.
@@ -412,7 +413,9 @@ int  sheaf_save_fail(struct sheaf_save *save, const char *why);
  * travelled, msg then ends in "it is in memory", and there it stays, for the next job or for the
  * agent to write. [collective] */
 int  sheaf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* One that is not committed is given up; what commit said is in memory stays there. [local] */
+/* One that is not committed is given up; what commit said is in memory stays there. Of one that is
+ * being published the end is waited for; it is there or not, and the saves begun after it, which
+ * would follow it, fail. [local] */
 void sheaf_save_free(struct sheaf_save *save);
 
 /* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face

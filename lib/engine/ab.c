@@ -78,14 +78,14 @@ bool shf_ab_leaves_out(const struct sheaf_run *run, int64_t step, uint32_t flags
 	return x >> 63;
 }
 
-/* Is a save still being copied or written here? */
+/* Is a save still being copied, written or published here? */
 static bool is_busy(const struct sheaf_run *run)
 {
 	struct sheaf_stat stat;
 
 	for (const struct sheaf_save *s = run->first; s; s = s->next) {
 		shf_save_stat(s, &stat);
-		if (stat.phase < 2)
+		if (stat.phase < 2 || stat.phase == 6)
 			return true;
 	}
 	return false;

@@ -12,7 +12,6 @@
 #include "dtype.h"
 #include "err.h"
 #include "peek.h"
-#include "publishing.h"
 #include "schema.h"
 
 void shf_report_item(const struct sheaf_report *report, char what, const char *family,
@@ -390,7 +389,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 		return 0;
 	run->unsure = true;
 	if (run->team.rank == 0) {
-		shf_publishing_settle(run);
+		shf_pruning_settle(run); /* it does not know yet what is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
 		if (n < 0)
 			shf_log(run, 1, "%s: a load of step %" PRId64 " is not counted: %s",

@@ -55,12 +55,22 @@ void shf_pruning_settle(struct sheaf_run *run)
 	tell(run);
 }
 
+bool shf_pruning_goes_on(struct sheaf_run *run)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (run->pruning.task && !sys->ops->task_over(sys->arg, run->pruning.task))
+		return true;
+	shf_pruning_settle(run);
+	return false;
+}
+
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_pruning *p = &run->pruning;
 
-	if (behind && p->task && !sys->ops->task_over(sys->arg, p->task))
+	if (behind && shf_pruning_goes_on(run))
 		return;
 	shf_pruning_settle(run);
 	p->rules = *rules;

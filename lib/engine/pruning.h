@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Old steps go after a commit: at once, or behind a caller who just asks, by a thread of rank 0. It
- * meets no publish and no stage, for these never touch a step that may go; whatever else changes
- * the run directory waits for it. */
+/* Old steps go after a commit: at once, or behind a caller who just asks, by a thread of rank 0. No
+ * publish begins meanwhile, no step is opened, marked or set aside; a stage may be made and thrown
+ * away, for its number is no step's that may go. */
 #ifndef SHF_PRUNING_H
 #define SHF_PRUNING_H
 #include "mem.h"
@@ -19,6 +19,8 @@ struct shf_pruning {
 /* By these rules. Nothing where the one before still deletes: the next one will do. The log hears
  * what went here, or at the next call of these. [rank 0] */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind);
+/* Does it, behind? [local] */
+bool shf_pruning_goes_on(struct sheaf_run *run);
 /* What was begun is over. [local] */
 void shf_pruning_settle(struct sheaf_run *run);
 #endif

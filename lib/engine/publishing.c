@@ -87,6 +87,8 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
 		return !sys->ops->task_over(sys->arg, p->task);
 	if (p->turn == OVER)
 		return false;
+	if (shf_pruning_goes_on(save->run)) /* one after the other */
+		return true;
 	if (sys->ops->task_new(sys->arg, &p->task, take_turn, save, NULL) >= 0)
 		return true;
 	p->task = NULL;
@@ -102,6 +104,8 @@ static void finish(struct sheaf_save *save)
 	if (p->task)
 		sys->ops->task_free(sys->arg, p->task);
 	p->task = NULL;
+	if (p->turn != OVER)
+		shf_pruning_settle(save->run);
 	while (p->turn != OVER)
 		(void)take_turn(save);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What rank 0 does when all ranks agree on a step: its own small files of C5, then C6 to C9. At
- * once, or behind a caller who just asks how far it is: then by a task, that no other work of this
- * handle in the run directory may overlap. */
+ * once, or behind a caller who just asks how far it is: then by a task. Who of this handle makes a
+ * stage, marks, prunes, or goes by what is newest meanwhile, settles it first. */
 #ifndef SHF_PUBLISHING_H
 #define SHF_PUBLISHING_H
 #include <stdatomic.h>

@@ -10,7 +10,6 @@
 #include "crc64.h"
 #include "err.h"
 #include "match.h"
-#include "publishing.h"
 #include "safetensors.h"
 #include "view.h"
 
@@ -191,7 +190,6 @@ void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;
 
-	shf_publishing_settle(run);
 	if (!run->foreign && shf_tries_forget(&run->store, &err) < 0)
 		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
 		        run->store.path, err.msg);
@@ -231,7 +229,6 @@ void shf_run_put(struct sheaf_run *run)
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
-	shf_buf_release(&run->pruning.told);
 	shf_ab_free(run->ab);
 	shf_free(run->told);
 	shf_run_put(run->of);

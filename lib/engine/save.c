@@ -718,7 +718,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 int shf_save_fail(struct sheaf_save *save, const char *why)
 {
 	pthread_mutex_lock(&save->lock);
-	if (!atomic_load(&save->failed)) {
+	if (!atomic_load(&save->failed) && !atomic_load(&save->publishing.begun)) {
 		snprintf(save->why, sizeof(save->why), "%s", why ? why : "no reason was given");
 		atomic_store(&save->failed, 1);
 	}
@@ -789,6 +789,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 		save->directs[f] = 0;
 	}
 	save->over = true;
+	shf_publishing_release(&save->publishing);
 	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
 		shf_tier_unsaved(save);
 	if (rc < 0)
@@ -796,6 +797,12 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	shf_stall_over(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
 	atomic_store(&save->phase, 3);
 	list_remove(save->run, save);
+}
+
+/* What became of one that was left: nobody else hears of it. */
+static int left_code(const struct sheaf_save *save)
+{
+	return save->publishing.begun ? SHEAF_EINDOUBT : SHEAF_EFAILED;
 }
 
 void shf_save_abandon(struct sheaf_run *run)
@@ -807,7 +814,7 @@ void shf_save_abandon(struct sheaf_run *run)
 		s->fds = NULL;
 		s->over = true;
 		shf_stall_over(s, -1);
-		shf_stall_tell(run, s, s->step, SHEAF_EFAILED);
+		shf_stall_tell(run, s, s->step, left_code(s));
 		struct sheaf_error err;
 
 		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
@@ -827,7 +834,7 @@ void shf_save_free(struct sheaf_save *save)
 		if (save->publishing.begun)
 			shf_save_doubt(save);
 		shf_stall_over(save, -1);
-		shf_stall_tell(save->run, save, save->step, SHEAF_EFAILED);
+		shf_stall_tell(save->run, save, save->step, left_code(save));
 	}
 	if (save->listed)
 		list_remove(save->run, save);

@@ -68,7 +68,6 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 	size_t n = 0;
 	int rc;
 
-	shf_publishing_settle(save->run);
 	rc = folders ? find_parent(save->run, save->step, err)
 	             : shf_fail(err, SHEAF_ENOMEM, "no memory for folders");
 	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
@@ -184,6 +183,8 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 
 	if (save->staged)
 		return 0;
+	if (!(save->flags & SHEAF_NO_DISK))
+		shf_publishing_settle(save->run); /* whose time is none of this one's */
 	from = shf_now(save->run);
 	/* Also without a stage nobody copies before all images are set up. */
 	rc = save->flags & SHEAF_NO_DISK ? shf_agree(&save->run->team, 0, &own)

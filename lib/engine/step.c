@@ -594,6 +594,7 @@ int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
 		rc = shf_fail(err, SHEAF_EINVAL,
 			      "ranks open different steps: %" PRId64 " and %" PRId64, (int64_t)lo,
 			      (int64_t)hi);
+	shf_pruning_settle(run); /* it may be about to take that very step away */
 	if (rc == 0)
 		rc = shf_recall(run, n, &view, &base, err);
 	if (rc == 0 && view) {

@@ -678,7 +678,7 @@ gullible("nothing_touched", "memory that is new is left to faults",
 # ---- behind who asks ----
 PUBLISHING = "sim/test_publishing: "
 bug("stage_beside_publish", "a stage is made while a thread publishes the step before",
-    "engine/save_stage.c:stage_new", "shf_publishing_settle(save->run);",
+    "engine/save_stage.c:shf_save_stage", "shf_publishing_settle(save->run);",
     "if (!MUTANT) shf_publishing_settle(save->run);",
     PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("own_step_in_the_way", "a step that is published and not told is taken for another's",
