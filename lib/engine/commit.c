@@ -6,7 +6,8 @@
  *   C3  each writer fsyncs each file through the descriptor it wrote with, or wrote the edges with
  *       where the rest went past the page cache
  *   C4  agreement; what was copied from memory is what was put into pages, tensor by tensor
- *   C5  index, attached files and sums written by their owners, fsynced; agreement
+ *   C5  index, attached files and sums written by their owners, fsynced; of who just asks rank
+ *       0 writes the attached files, too, if they are little
  *   C6-C9  rank 0 publishes (publishing.h), behind a caller who just asks
  *   C10 all learn the outcome
  *
@@ -293,9 +294,10 @@ static int gather(struct sheaf_save *save, const struct limit *l, struct sheaf_e
 	if (rc == 0)
 		rc = p->carried ? shf_attach_carry(save, &p->arena, &p->given, &p->in, err)
 		                : shf_attach_gather(save, &p->arena, &p->given, err);
+	if (rc == 0)
+		rc = shf_tier_publishing(save, err);
 	if (rc < 0)
 		return rc;
-	shf_tier_publishing(save);
 	p->begun = true;
 	if (save->run->team.rank == 0)
 		shf_publishing_begin(save);
@@ -343,10 +345,10 @@ static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
 		rc = goes_on(save, l, err);
 		*again = rc == SHEAF_EAGAIN;
 	}
-	if (rc == 0)
-		rc = shf_agree(team, team->rank == 0 ? shf_publishing_end(save, err) : 0, err);
-	if (p->begun && !*again)
-		publish_took(save);
+	if (rc < 0)
+		return rc;
+	rc = shf_agree(team, team->rank == 0 ? shf_publishing_end(save, err) : 0, err);
+	publish_took(save);
 	return rc;
 }
 

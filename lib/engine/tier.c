@@ -448,7 +448,8 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
 		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
 		                run->store.path);
-	if (run->parent < 0 || run->parent_run[0]) {
+	if (run->parent < 0 || run->parent_run[0] ||
+	    (n.newest == n.known && n.newest == run->doubtful)) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}
@@ -492,6 +493,7 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	t->rewinds = on.rewinds;
 	memcpy(t->base_session, on.session, sizeof(t->base_session));
 	t->based = true;
+	t->doubt = 0;           /* it was looked for just now */
 	t->coming = coming ? on_of(coming) : 0;
 	return 0;
 }
@@ -598,15 +600,49 @@ void shf_tier_left(struct sheaf_save *save)
 		is_newest(&save->run->tier, save->card);
 }
 
-void shf_tier_publishing(struct sheaf_save *save)
+/* All that is in memory and newer than the save. */
+static void follow(struct shf_tier *t, int64_t step, uint64_t on, bool published)
+{
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		struct shf_card_head *h = t->steps[i] > step ? head_of(t, i) : NULL;
+
+		if (h)
+			atomic_store(published ? &h->base : &h->next, on);
+	}
+	shf_guests_follow(&t->guests, step, on, published);
+}
+
+/* What rank 0 found when it made the stage of this save: the step in doubt before it, or not. */
+static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	struct on_disk on = { .step = run->parent_run[0] ? -1 : run->parent };
+	int rc;
+
+	memcpy(on.session, run->parent_session, sizeof(on.session));
+	rc = shf_bcast(&run->team, &on, sizeof(on), err);
+	if (rc < 0 || !t->based || !t->doubt)
+		return rc;
+	if (on.step >= 0) {
+		t->base_step = on.step;
+		memcpy(t->base_session, on.session, sizeof(t->base_session));
+		follow(t, save->step, shf_card_on(on.step, on.session, t->rewinds), true);
+	}
+	t->doubt = 0;
+	return 0;
+}
+
+int shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_tier *t = &save->run->tier;
+	int rc = t->wanted ? end_doubt(save, err) : 0;
 
+	if (rc < 0)
+		return rc;
 	t->coming = on_of(save);
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (t->steps[i] > save->step)
-			atomic_store(&head_of(t, i)->next, t->coming);
-	shf_guests_follow(&t->guests, save->step, t->coming, false);
+	follow(t, save->step, t->coming, false);
+	return 0;
 }
 
 void shf_tier_doubt(struct sheaf_save *save)
@@ -628,10 +664,7 @@ void shf_tier_published(struct sheaf_save *save)
 	t->doubt = t->coming = 0;
 	t->base_step = save->step;
 	memcpy(t->base_session, save->session, sizeof(t->base_session));
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (t->steps[i] > save->step)
-			atomic_store(&head_of(t, i)->base, on);
-	shf_guests_follow(&t->guests, save->step, on, true);
+	follow(t, save->step, on, true);
 	if (has_card(save)) {
 		atomic_store(&head_of(t, save->card)->due, 0);
 		shf_guests_written(&t->guests, save->step);

@@ -55,8 +55,9 @@ void shf_tier_reuse(struct sheaf_run *run, int image);
 /* All of the save is in images on all ranks: from here on it is there (M2). Its failure leaves it
  * as if it had never been in memory. [collective] */
 int  shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err);
-/* Around the publication of a save: what is in memory follows it, perhaps, and then surely. */
-void shf_tier_publishing(struct sheaf_save *save);
+/* Around the publication of a save: what is in memory follows it, perhaps, and then surely. By
+ * then rank 0 knows what came of a step that was in doubt before it. [collective], [local] */
+int  shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err);
 void shf_tier_published(struct sheaf_save *save);
 /* The disk may have it, or not: what follows in memory is right either way. [local] */
 void shf_tier_doubt(struct sheaf_save *save);

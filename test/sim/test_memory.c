@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory tier: jobs that save to the memory of agents, die, and are followed by others. What
  * the next one finds is judged by values that say of which step they are. */
+#include <errno.h>
 #include <stdlib.h>
 #include "engine.h"
 #include "recall.h"
@@ -321,8 +322,9 @@ TEST(a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind)
 	simdisk_free(d);
 }
 
-/* One rank by hand. */
+/* A rank by hand; mostly the only one. */
 struct one {
+	int rank;
 	struct re_job *j;
 	struct sheaf_run *run;
 	struct sheaf_state *state;
@@ -355,22 +357,22 @@ static void one_save(struct one *o, int64_t step, int64_t values, uint32_t flags
 }
 
 static void (*acting)(struct one *o);
-static int act_images = 4;
+static int act_images = 4, act_ranks = 1;
 
 static int act_main(void *arg, int rank, struct sheaf_group *group)
 {
-	struct one o = { .j = arg };
+	struct one o = { .rank = rank, .j = arg };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
 		.timeout_ms = 60000, .images_max = act_images, .agent = "auto" };
 
-	o.state = re_state(&o.m, rank, 1);
-	o.rc = shf_run_open(&o.run, "run", group, &opts, o.j->sys[0], &o.err);
+	o.state = re_state(&o.m, rank, act_ranks);
+	o.rc = shf_run_open(&o.run, "run", group, &opts, o.j->sys[rank], &o.err);
 	if (o.rc == 0)
 		acting(&o);
 	if (o.rc < 0)
 		re_say(o.j, rank, "the job", o.rc, &o.err);
 	shf_save_free(o.flies);
-	simdisk_kill(o.j->disk, o.j->sys[0]); /* it ends without a word */
+	simdisk_kill(o.j->disk, o.j->sys[rank]); /* it ends without a word */
 	if (o.run)
 		shf_run_put(o.run);
 	shf_state_put(o.state);
@@ -379,22 +381,23 @@ static int act_main(void *arg, int rank, struct sheaf_group *group)
 	return o.rc;
 }
 
-/* Another job of one rank; what it acknowledged is in j->acked. */
+/* Another job; what it acknowledged is in j->acked. */
 static void act(struct simdisk *d, struct re_job *j, void (*what)(struct one *o))
 {
 	static uint64_t pid = 20000;
-	struct simgroup_opts g = { .seed = 1, .ranks = 1, .died = re_died };
-	int result;
+	struct simgroup_opts g = { .seed = 1, .ranks = act_ranks, .died = re_died };
+	int results[2];
 
-	*j = re_on(d, 1, (struct re_plan){ .last = 0 });
-	j->sys[0] = simdisk_process(d, pid++, 0);
-	j->sys[2] = simdisk_process(d, pid++, 0);
+	*j = re_on(d, act_ranks, (struct re_plan){ .last = 0 });
+	for (int i = 0; i < 3; i++)
+		j->sys[i] = simdisk_process(d, pid++, 0);
 	atomic_store(&j->acked, -1);
 	acting = what;
-	(void)simgroup_run(&g, act_main, j, &result);
+	(void)simgroup_run(&g, act_main, j, results);
 	if (j->why[0])
 		print_error("%s\n", j->why);
-	CHECK_INT(result, 0);
+	for (int r = 0; r < act_ranks; r++)
+		CHECK_INT(results[r], 0);
 	simdisk_kill(d, j->sys[2]);
 }
 
@@ -442,26 +445,31 @@ TEST(a_flush_of_what_was_due_hides_nothing_newer)
 	simdisk_free(d);
 }
 
-static bool renamed;
-
-/* Until 4 is being published, and by now perhaps is; then 5 and 6 come to memory, and all dies. */
-static void one_published_behind(struct one *o)
+/* Until it is being published. */
+static void one_asked(struct one *o, int64_t step, struct sheaf_save **save)
 {
 	struct sheaf_stat stat = { .phase = 0 };
 
-	one_save(o, 3, 3, 0, NULL, -1);
-	one_save(o, 4, 4, 0, &o->flies, 0);
+	one_save(o, step, step, 0, save, 0);
 	for (int i = 0; i < 9 && o->rc == SHEAF_EAGAIN && stat.phase != 6; i++) {
-		o->rc = shf_save_commit(o->flies, 0, &o->err);
-		shf_save_stat(o->flies, &stat);
+		o->rc = shf_save_commit(*save, 0, &o->err);
+		shf_save_stat(*save, &stat);
 	}
-	CHECK_INT(stat.phase, 6);
-	o->rc = o->rc == SHEAF_EAGAIN ? 0 : SHEAF_EBUG;
+	o->rc = o->rc == SHEAF_EAGAIN && stat.phase == 6 ? 0 : SHEAF_EBUG;
+}
+
+static bool renamed;
+
+/* 4 is being published, and perhaps is; then 5 and 6 come to memory, and all dies. */
+static void one_published_behind(struct one *o)
+{
+	one_save(o, 3, 3, 0, NULL, -1);
+	one_asked(o, 4, &o->flies);
 	if (renamed)
 		shf_publishing_settle(o->run);
 	for (int64_t k = 5; k <= 6; k++)
 		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
-	simdisk_kill(o->j->disk, o->j->sys[0]);
+	simdisk_kill(o->j->disk, o->j->sys[o->rank]);
 }
 
 TEST(what_comes_to_memory_while_a_step_is_published_is_found)
@@ -482,6 +490,104 @@ TEST(what_comes_to_memory_while_a_step_is_published_is_found)
 		CHECK_INT(restarted(d), i == 0 ? 3 : 4);
 		simdisk_free(d);
 	}
+}
+
+/* 4 is given up while it is published, and the disk does it, or refuses. */
+static void one_freed(struct one *o)
+{
+	one_save(o, 3, 3, 0, NULL, -1);
+	one_asked(o, 4, &o->flies);
+	if (!renamed)
+		simdisk_fault(o->j->disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+			.kind = SIMDISK_RENAME, .how = SIMDISK_INSTEAD });
+	shf_save_free(o->flies);
+	o->flies = NULL;
+}
+
+TEST(one_that_is_given_up_while_it_is_published_stays_in_memory)
+{
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *d = re_world(25);
+		struct re_job j;
+
+		simdisk_set_task_steps(d, 0);
+		renamed = i;
+		act(d, &j, one_freed);
+		CHECK_INT(simdisk_exists(d, "run/checkpoint-4"), renamed);
+		CHECK_INT(restarted(d), 4);
+		simdisk_kill_agent(d, 0);
+		CHECK_INT(restarted(d), renamed ? 4 : 3);
+		simdisk_free(d);
+	}
+}
+
+/* 4 is given up so, and 6 is published; what comes to memory between them, or behind, is found. */
+static void one_after_doubt(struct one *o)
+{
+	struct sheaf_save *given_up = NULL;
+
+	one_save(o, 3, 3, 0, NULL, -1);
+	one_asked(o, 4, &given_up);
+	shf_save_free(given_up);
+	one_save(o, 5, 5, SHEAF_NO_DISK, NULL, -1);
+	one_asked(o, 6, &o->flies);
+	if (renamed)
+		shf_publishing_settle(o->run);
+	one_save(o, 7, 7, SHEAF_NO_DISK, NULL, -1);
+	simdisk_kill(o->j->disk, o->j->sys[o->rank]);
+}
+
+TEST(after_one_that_was_given_up_so_what_is_in_memory_is_found)
+{
+	act_images = 6;
+	for (int i = 0; i < 4; i++) {
+		struct simdisk *d = re_world(26);
+		struct re_job j;
+
+		act_ranks = 1 + i / 2;
+		simdisk_set_task_steps(d, 0);
+		renamed = i % 2;
+		act(d, &j, one_after_doubt);
+		CHECK_INT(j.acked, 7);
+		CHECK(simdisk_exists(d, "run/checkpoint-4"));
+		CHECK_INT(simdisk_exists(d, "run/checkpoint-6"), renamed);
+		CHECK_INT(restarted(d), 7);
+		simdisk_free(d);
+	}
+	act_ranks = 1;
+	act_images = 4;
+}
+
+/* The disk was rewound once, and no agent was there when 4 was given up so. */
+static void one_late_agent(struct one *o)
+{
+	struct sheaf_save *given_up = NULL;
+
+	one_save(o, 3, 3, 0, NULL, -1);
+	o->rc = o->rc ? o->rc : shf_run_rewind(o->run, 3, &o->err);
+	one_asked(o, 4, &given_up);
+	shf_save_free(given_up);
+	simdisk_set_agents(o->j->disk, UINT64_C(1) << 30);
+	for (int i = 0; i < 99; i++) {
+		one_save(o, 5 + i, 5 + i, SHEAF_NO_DISK, NULL, -1);
+		if (o->rc != SHEAF_EAGAIN)
+			break;
+		o->rc = 0;
+		simdisk_advance(o->j->disk, 10);
+	}
+}
+
+TEST(a_doubt_from_before_the_agent_came_hides_nothing)
+{
+	struct simdisk *d = re_world(27);
+	struct re_job j;
+
+	simdisk_set_agents(d, 0);
+	simdisk_set_task_steps(d, 0);
+	act(d, &j, one_late_agent);
+	CHECK(j.acked >= 5);
+	CHECK_INT(restarted(d), j.acked);
+	simdisk_free(d);
 }
 
 /* A save that was found bad after it had come to memory. */
