@@ -43,8 +43,9 @@ struct horner {
 
 static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
-	h->to = to;
 	h->past = to && to->past;
+	to = to && to->unsummed ? NULL : to;
+	h->to = to;
 	h->off = t->off;
 	h->bytes = t->bytes;
 	h->sum = h->end = h->all = h->all_end = h->gap = h->last_gap = h->same = 0;
@@ -112,10 +113,14 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 	return (size_t)least(n, h->stop - at);
 }
 
+#define LONG_ROW 4096   /* bytes; shorter ones would wait for too many fences */
+
 /* n bytes from byte `at` of the tensor on; to NULL: only looked at. */
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
-	if (!h->to && to)
+	if (!h->to && to && h->past && n >= LONG_ROW)
+		(void)shf_crc64_copy(0, to, from, n, true); /* memory is slower than the sum */
+	else if (!h->to && to)
 		memcpy(to, from, n);
 	while (h->to && n > 0) {
 		size_t k = horner_at(h, at, n);

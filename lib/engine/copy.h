@@ -26,6 +26,7 @@ struct shf_sums_to {
 	uint64_t first_block;           /* that parts[0] is of, numbered in the file */
 	uint64_t file_bytes;            /* the last block ends there */
 	bool past;                      /* long runs are stored past the caches */
+	bool unsummed;                  /* and that is all: nothing is added up */
 };
 /* Memory -> file order; converts where memory has another type. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,

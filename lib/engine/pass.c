@@ -80,6 +80,7 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 {
 	struct shf_place_at from = { .data = (uint8_t *)(uintptr_t)x->p, .at = (int64_t)x->lo };
 	const struct shf_want *one = p->sums ? only(wants, n, box) : NULL;
+	struct shf_sums_to none = { .past = x->past, .unsummed = true };
 	struct shf_box part;
 
 	if (one && copy_and_sum(x, one->slice, box, &sum))
@@ -88,7 +89,7 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 		sum = shf_crc64_raw(sum, x->p, (size_t)((x->hi - x->lo) * x->t->unit));
 	for (size_t i = 0; i < n; i++)
 		if (shf_box_intersect(&part, &wants[i].box, box))
-			shf_copy_out(x->t, wants[i].slice, &part, from, NULL);
+			shf_copy_out(x->t, wants[i].slice, &part, from, &none);
 	return sum;
 }
 

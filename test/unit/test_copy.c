@@ -124,7 +124,7 @@ static void sums_agree(const struct play *p, const struct shf_sums_to *sums)
 static void one(struct play *p, bool past)
 {
 	_Atomic uint64_t parts[4][BLOCKS] = { { 0 } };
-	struct shf_sums_to sums[4];
+	struct shf_sums_to sums[4], none = { .past = past, .unsummed = true };
 	size_t box_bytes = (size_t)shf_box_bytes(&p->t, &p->box);
 	uint8_t *file = shf_zalloc((size_t)p->file_bytes, 1), *mem = shf_zalloc(p->mem_bytes, 1);
 	uint8_t *packed = shf_alloc(box_bytes, 1);
@@ -138,6 +138,9 @@ static void one(struct play *p, bool past)
 	CHECK(memcmp(file, p->only, (size_t)p->file_bytes) == 0);
 	p->s.mem.base = mem;
 	shf_copy_out(&p->t, &p->s, &p->box, p->in_file, &sums[1]);
+	CHECK(memcmp(mem, p->mem, p->mem_bytes) == 0);
+	memset(mem, 0, p->mem_bytes);
+	shf_copy_out(&p->t, &p->s, &p->box, p->in_file, &none);
 	CHECK(memcmp(mem, p->mem, p->mem_bytes) == 0);
 	shf_copy_pack(&p->t, &p->box, p->in_file, packed, &sums[2]);
 	memset(file, 0, (size_t)p->file_bytes);
