@@ -76,6 +76,9 @@ static int load_states(struct bench *b, struct sheaf_error *err)
 {
 	int rc = wl_held_init(&b->held, &b->model, &b->from, b->comm.rank, true, err);
 
+	for (size_t i = 0; rc == 0 && b->o->in_place && i < b->held.n; i++)
+		if (strcmp(b->model.t[b->held.p[i].tensor].family, "model") != 0)
+			b->held.p[i].slice.flags |= SHEAF_IN_PLACE;
 	if (rc == 0)
 		rc = wl_held_state(&b->held, &b->state, err);
 	if (rc == 0)

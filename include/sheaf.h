@@ -100,6 +100,13 @@ struct sheaf_slice {
 };
 #define SHEAF_FLAT      (UINT32_C(1) << 0)
 #define SHEAF_OPTIONAL  (UINT32_C(1) << 1) /* may be absent when loading; data is then kept */
+/* Saving: is not staged, as optimizer state that was put into host memory, or into a file that is
+ * mapped, and of which there is no room for a second copy. With SHEAF_LAZY sheaf_save_copied
+ * returns for it as fast as the disk takes it; without, begin does. What this rank writes of it
+ * goes through 48 MiB at most for each save. Stretches of 16 MiB of a file, or shorter ones, in
+ * which there are bytes of other ranks or of other slices are staged as all else. Such a save is
+ * in no memory tier, and its begin makes the files. */
+#define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
  * that are not all 0 keep their meaning (origin moves along). [local] */

@@ -92,3 +92,17 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 	pthread_mutex_unlock(&run->in_lock);
 	return rc;
 }
+
+bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
+{
+	bool pending;
+
+	pthread_mutex_lock(&run->in_lock);
+	pending = atomic_load(&owner->pending) > 0;
+	if (pending && !run->in_taken)
+		(void)take_one(run, timeout_ms);
+	else if (pending)
+		(void)wait_turn(run, timeout_ms);
+	pthread_mutex_unlock(&run->in_lock);
+	return pending;
+}

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Locks: `tasks_lock`, then the save's `looking`; `lock` is a leaf, nothing is called under it. */
+/* Locks: `tasks_lock`, then the save's `looking`; under `lock` nothing is called but what is of no
+ * image is taken (apart.h). */
 #include "lazy.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
+#include "apart.h"
 #include "err.h"
 #include "moves.h"
 
@@ -21,6 +23,8 @@ struct shf_lazy {
 	uint32_t *taken;                /* guarded by lock; of each slice's pieces */
 	uint32_t *done;                 /* guarded by lock; of those, also what was not copied */
 	uint32_t *due;                  /* by slice: its first pieces have averages with them */
+	uint32_t *apart;                /* guarded by lock; by slice: moves of segments apart that
+	                                 * are taken and not done */
 	size_t busy;                    /* guarded by lock: taken and not done */
 	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
 	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
@@ -85,6 +89,8 @@ void shf_turns_release(struct shf_turns *turns)
 	shf_free(turns->a);
 	shf_free(turns->first);
 	shf_free(turns->saved);
+	shf_free(turns->apart);
+	shf_free(turns->apart_first);
 	*turns = (struct shf_turns){ 0 };
 }
 
@@ -149,6 +155,40 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 		o->saved_n += o->saved[s];
 }
 
+static size_t slice_of(const struct sheaf_save *save, const struct shf_mv *v)
+{
+	return (size_t)(shf_slice_of(save, v->tensor, &v->box) - save->state->slices);
+}
+
+/* Segments in no image, slice by slice: once for each move. */
+static int turns_apart(struct shf_turns *o, const struct sheaf_save *save)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct shf_span segs = shf_apart_segs(w);
+	size_t n = save->state->n, total = 0;
+
+	o->apart_first = shf_zalloc(n + 2, sizeof(*o->apart_first));
+	for (size_t i = segs.first; i < segs.end; i++)
+		total += w->segs[i].moves_n;
+	o->apart = shf_alloc(total, sizeof(*o->apart));
+	if (!o->apart_first || !o->apart)
+		return SHEAF_ENOMEM;
+	for (size_t i = segs.first; i < segs.end; i++)
+		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
+			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+
+			o->apart_first[slice_of(save, v) + 2]++;
+			o->bytes += shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
+		}
+	for (size_t s = 0; s < n; s++)
+		o->apart_first[s + 2] += o->apart_first[s + 1];
+	for (size_t i = segs.first; i < segs.end; i++)
+		for (uint32_t k = 0; k < w->segs[i].moves_n; k++)
+			o->apart[o->apart_first[slice_of(save, &w->moves[w->segs[i].first_move +
+			                                                 k]) + 1]++] = i;
+	return 0;
+}
+
 static int turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -180,6 +220,8 @@ static int turns_make(struct shf_turns *o, const struct sheaf_save *save, struct
 	}
 	if (rc == 0 && !(o->a = shf_alloc(total, sizeof(*o->a))))
 		rc = SHEAF_ENOMEM;
+	if (rc == 0)
+		rc = turns_apart(o, save);
 	if (rc == 0) {
 		turns_fill(o, save, slices, at);
 		turns_sort(o, save);
@@ -207,6 +249,14 @@ static uint32_t pieces_in(const struct shf_lazy *lz, size_t slice)
 	return n > lz->due[slice] ? n : lz->due[slice];
 }
 
+/* Moves of segments of no image. */
+static uint32_t apart_in(const struct shf_lazy *lz, size_t slice)
+{
+	const struct shf_turns *o = lz->turns;
+
+	return o ? (uint32_t)(o->apart_first[slice + 1] - o->apart_first[slice]) : 0;
+}
+
 struct piece {
 	size_t slice;
 	uint32_t i;
@@ -220,7 +270,7 @@ static bool pick(struct shf_lazy *lz, size_t slice, struct piece *p, bool *later
 
 	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : pieces_in(lz, slice)))
 		return false;
-	if (before != slice && atomic_load(&lz->left[before]) > 0) {
+	if (before != slice && lz->done[before] < pieces_in(lz, before)) {
 		if (lz->taken[before] == pieces_in(lz, before)) {
 			*later = true;
 			return false;
@@ -395,8 +445,68 @@ static void copy(struct shf_lazy *lz, const struct piece *p)
 		look(save);
 }
 
+/* ---- segments of no image ---- */
+
+/* One of the plan is taken (+1), or done (-1). Locked. */
+static void count_apart(struct shf_lazy *lz, size_t seg, int more)
+{
+	const struct sheaf_save *save = lz->save;
+	const struct shf_seg *g = &save->plan->work.segs[seg];
+
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		size_t s = slice_of(save, &save->plan->work.moves[g->first_move + k]);
+
+		lz->apart[s] += (uint32_t)more;
+		if (more < 0)
+			atomic_fetch_sub_explicit(&lz->left[s], 1, memory_order_release);
+	}
+}
+
+/* For one that is written, or copied by somebody else who has a slot. */
+static void await_slot(struct shf_lazy *lz, int ms)
+{
+	if (shf_apart_wait(lz->save, ms))
+		return;
+	pthread_mutex_lock(&lz->lock);
+	if (lz->busy > 0)
+		(void)wait_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
+	pthread_mutex_unlock(&lz->lock);
+}
+
+/* The next that has some of the slice (ANY: the next), if there is a slot in so many ms. 1: it is
+ * copied; 0: there is none that nobody has taken; EAGAIN. */
+static int copy_apart(struct shf_lazy *lz, size_t slice, int ms)
+{
+	struct sheaf_save *save = lz->save;
+	bool failed = shf_save_failure(save, NULL) < 0;
+	int64_t seg = SHF_APART_NONE, now;
+
+	pthread_mutex_lock(&lz->lock);
+	lz->stop |= failed;
+	if (!lz->stop && lz->turns)
+		seg = shf_apart_take(save, slice);
+	if (seg >= 0) {
+		lz->busy++;
+		count_apart(lz, (size_t)seg, 1);
+	}
+	pthread_mutex_unlock(&lz->lock);
+	if (seg == SHF_APART_NO_SLOT)
+		await_slot(lz, ms);
+	if (seg < 0)
+		return seg == SHF_APART_NONE ? 0 : SHEAF_EAGAIN;
+	shf_apart_copy(save, (size_t)seg);
+	now = shf_now(save->run);
+	pthread_mutex_lock(&lz->lock);
+	shf_apart_add(save, (size_t)seg, lz->sums);
+	count_apart(lz, (size_t)seg, -1);
+	finished(lz, true, now);
+	pthread_mutex_unlock(&lz->lock);
+	return 1;
+}
+
 /* ---- the threads ---- */
 
+#define SLICE_MS 1000           /* who asks looks whether the save still goes on */
 #define NAP_MS 10               /* at most, so that whoever ends the thread need not wait */
 
 /* More was copied than opts.copy_rate_max allows since the copy began: how long until it is not;
@@ -424,12 +534,12 @@ static bool step(void *work)
 		sys->ops->sleep_ms(sys->arg, ms);
 		return true;
 	}
-	if (!take(lz, ANY, -1, &p)) {
-		look(lz->save);
-		return false;
+	if (take(lz, ANY, -1, &p)) {
+		copy(lz, &p);
+		return true;
 	}
-	copy(lz, &p);
-	return true;
+	look(lz->save);
+	return copy_apart(lz, ANY, NAP_MS) != 0;
 }
 
 void shf_lazy_tick(struct sheaf_save *save)
@@ -471,6 +581,7 @@ void shf_lazy_start(struct sheaf_save *save)
 
 static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 {
+	struct shf_span apart = shf_apart_segs(&save->plan->work);
 	size_t n = save->state->n;
 	int threads = save->run->opts.copy_threads ? save->run->opts.copy_threads : 1;
 
@@ -482,22 +593,25 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
 	lz->done = shf_zalloc(n, sizeof(*lz->done));
 	lz->due = shf_zalloc(n, sizeof(*lz->due));
+	lz->apart = shf_zalloc(n, sizeof(*lz->apart));
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
 	if (save->flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
-	if (!lz->taken || !lz->done || !lz->due || !lz->left || !lz->asked || !lz->tasks ||
+	if (!lz->taken || !lz->done || !lz->due || !lz->apart || !lz->left || !lz->asked ||
+	    !lz->tasks ||
 	    (save->flags & SHEAF_CHECK && !lz->sums))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
 		if (!now && save->due)
 			lz->due[s] = (uint32_t)((save->due[s].hi - save->due[s].at + PIECE_ITEMS -
 			                         1) / PIECE_ITEMS);
-		atomic_init(&lz->left[s], pieces_in(lz, s));
+		atomic_init(&lz->left[s], pieces_in(lz, s) + apart_in(lz, s));
 		atomic_fetch_add(&lz->open, pieces_in(lz, s));
 	}
-	atomic_fetch_add(&lz->open, !now);      /* header pages */
+	if (!now)       /* header pages, and segments of no image */
+		atomic_fetch_add(&lz->open, 1 + apart.end - apart.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
 	return 0;
 }
@@ -539,7 +653,8 @@ static bool settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 
 	pthread_mutex_lock(&lz->lock);
 	while (waits) {
-		calm = slice == ANY ? lz->busy == 0 : lz->taken[slice] == lz->done[slice];
+		calm = slice == ANY ? lz->busy == 0
+		                    : lz->taken[slice] == lz->done[slice] && !lz->apart[slice];
 		if (calm)
 			break;
 		waits = wait_moved(lz, until_ns);
@@ -598,6 +713,7 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->taken);
 	shf_free(lz->done);
 	shf_free(lz->due);
+	shf_free(lz->apart);
 	shf_free(lz->left);
 	shf_free(lz->asked);
 	shf_free(lz->tasks);
@@ -627,6 +743,9 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 		copy(lz, &p);
 		copied = true;
 	}
+	while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
+	       copy_apart(lz, slice, until < 0 ? SLICE_MS : shf_ms_left(save->run, until)) != 0)
+		copied = true;
 	calm = settled(lz, slice, until);
 	if (copied)
 		look(save);
@@ -649,32 +768,63 @@ int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
 	return wait_for(save->lazy, ANY, timeout_ms);
 }
 
+/* A box of a slice, once more. */
+static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,
+                     const struct shf_box *box, struct shf_sums_to *sums, struct sheaf_error *err)
+{
+	uint8_t *scratch = shf_alloc((size_t)shf_box_bytes(t, box), 1);
+
+	if (!scratch)
+		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to look again", s->family,
+		                s->name);
+	shf_copy_in(t, s, box, (struct shf_place_at){ .data = scratch, .packed = true }, sums);
+	shf_free(scratch);
+	return 0;
+}
+
+/* All of the slice that was copied. */
+static int slice_again(const struct sheaf_save *save, size_t slice, struct shf_sums_to *sums,
+                       struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_turns *o = &save->plan->turns;
+	const struct shf_slice *s = &save->state->slices[slice];
+	const struct shf_lt_tensor *tensors = save->plan->layout.tensors;
+	struct shf_box box;
+	int rc = 0;
+
+	for (size_t i = o->first[slice]; i < o->first[slice + 1] && rc == 0; i++) {
+		const struct shf_serve *v = &w->serves[o->a[i].serve];
+
+		(void)shf_cut_at(&tensors[v->tensor], &v->box, SHF_PIECE, o->a[i].piece, &box);
+		if (!v->witness)
+			rc = sum_again(s, &tensors[v->tensor], &box, sums, err);
+	}
+	for (size_t i = o->apart_first[slice]; i < o->apart_first[slice + 1] && rc == 0; i++) {
+		const struct shf_seg *g = &w->segs[o->apart[i]];
+		bool seen = i > o->apart_first[slice] && o->apart[i] == o->apart[i - 1];
+
+		for (uint32_t k = 0; k < g->moves_n && !seen && rc == 0; k++) {
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+
+			if (slice_of(save, v) == slice)
+				rc = sum_again(s, &tensors[v->tensor], &v->box, sums, err);
+		}
+	}
+	return rc;
+}
+
 /* Is what was copied what is there now? */
 static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
 {
 	struct sheaf_save *save = lz->save;
 	const struct shf_slice *s = &save->state->slices[slice];
-	const struct shf_turns *o = lz->turns;
 	struct shf_sums_to sums = { 0 };
 	uint64_t copied;
+	int rc = slice_again(save, slice, &sums, err);
 
-	for (size_t i = o->first[slice]; i < o->first[slice + 1]; i++) {
-		const struct shf_serve *v = &save->plan->work.serves[o->a[i].serve];
-		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-		struct shf_box box;
-		uint8_t *scratch;
-
-		if (v->witness)
-			continue;
-		(void)shf_cut_at(t, &v->box, SHF_PIECE, o->a[i].piece, &box);
-		scratch = shf_alloc((size_t)shf_box_bytes(t, &box), 1);
-		if (!scratch)
-			return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to look again",
-			                s->family, s->name);
-		shf_copy_in(t, s, &box, (struct shf_place_at){ .data = scratch, .packed = true },
-		            &sums);
-		shf_free(scratch);
-	}
+	if (rc < 0)
+		return rc;
 	pthread_mutex_lock(&lz->lock);
 	copied = lz->sums[slice];
 	pthread_mutex_unlock(&lz->lock);

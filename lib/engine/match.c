@@ -278,29 +278,64 @@ static int seg_order(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
+/* Whose every byte this rank holds in slices that stay. A header is a segment of its own. */
+static bool is_apart(const struct shf_match *m, uint32_t self, const struct shf_work *w,
+                     const struct shf_seg *g)
+{
+	if (!m->stays || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
+		return false;
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		const struct shf_mv *v = &w->moves[g->first_move + k];
+
+		if (v->witness || v->rank != self || !m->stays(m->stays_arg, v->tensor, &v->box))
+			return false;
+	}
+	return true;
+}
+
+/* Slots for so many segments that are in no image, none of which is larger than the window. */
+static void add_slots(struct shf_work *w, size_t apart, uint64_t window)
+{
+	w->image_bytes = shf_work_ctl(w, w->segs_n);
+	if (apart == 0)
+		return;
+	w->slots = apart < SHF_APART_SLOTS ? (uint32_t)apart : SHF_APART_SLOTS;
+	while (window && w->slots > 1 && w->slots * w->slot_bytes > window)
+		w->slots--;
+	w->slots_at = (w->image_bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
+	w->image_bytes = w->slots_at + w->slots * w->slot_bytes;
+}
+
 /* Rounds: consecutive segments as long as they fit the window. */
 static void lay_out(struct shf_work *w, uint64_t window)
 {
 	uint64_t fill = 0;
+	size_t apart = 0;
 
 	w->rounds = w->segs_n ? 1 : 0;
 	for (size_t i = 0; i < w->segs_n; i++) {
 		struct shf_seg *g = &w->segs[i];
-		uint64_t bytes = g->hi - g->lo;
+		uint64_t bytes = g->hi - g->lo, paged = (bytes + SHF_PAGE - 1) / SHF_PAGE *
+		                                        SHF_PAGE;
 
+		w->bytes += bytes;
+		for (uint32_t k = 0; k < g->moves_n; k++)
+			w->moves[g->first_move + k].seg = (uint32_t)i;
+		if (g->round == SHF_ROUND_OWN) { /* the last ones */
+			w->slot_bytes = paged > w->slot_bytes ? paged : w->slot_bytes;
+			apart++;
+			continue;
+		}
 		if (fill > 0 && window && fill + bytes > window) {
 			w->rounds++;
 			fill = 0;
 		}
 		g->round = w->rounds - 1;
 		g->image = fill;
-		fill += (bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
+		fill += paged;
 		w->ctl_at = fill > w->ctl_at ? fill : w->ctl_at;
-		w->bytes += bytes;
-		for (uint32_t k = 0; k < g->moves_n; k++)
-			w->moves[g->first_move + k].seg = (uint32_t)i;
 	}
-	w->image_bytes = shf_work_ctl(w, w->segs_n);
+	add_slots(w, apart, window);
 }
 
 /* The same for a load, kind by kind: rounds of one kind take turns in two windows of the image. */
@@ -348,7 +383,7 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 			uint8_t *p;
 
-			if (m->way == SHF_LOAD && v->rank == self)
+			if (v->rank == self && (m->way == SHF_LOAD || g->round == SHF_ROUND_OWN))
 				continue;
 			p = shf_buf_room(&out[v->rank], SERVE_HEAD + shf_wire_box(&v->box));
 			if (!p) /* sticks in the buffer */
@@ -439,6 +474,9 @@ int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf
 		rc = cut_segments(m, self, w);
 	if (rc < 0)
 		return rc;
+	for (size_t i = 0; i < w->segs_n; i++)
+		if (m->way == SHF_SAVE && is_apart(m, self, w, &w->segs[i]))
+			w->segs[i].round = SHF_ROUND_OWN;
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
 	if (m->way == SHF_LOAD)

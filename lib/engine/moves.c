@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include "apart.h"
 #include "crc64.h"
 #include "err.h"
 
@@ -114,7 +115,8 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 		return 0;
 	}
 	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->fds[g->file],
-		.direct = save->directs[g->file], .buf = shf_own_image(save) + g->image,
+		.direct = save->directs[g->file],
+		.buf = shf_is_apart(g) ? shf_apart_at(save, i) : shf_own_image(save) + g->image,
 		.len = (size_t)(g->hi - g->lo), .off = g->lo };
 	if (atomic_load(&save->write_from_ns) == 0)
 		atomic_store(&save->write_from_ns, shf_now(save->run));
@@ -123,6 +125,16 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 		return shf_fail_sys(err, -rc, "step %lld: %s: submitting a write",
 				    (long long)save->step, file->name);
 	return 0;
+}
+
+int shf_write_apart(struct sheaf_save *save, size_t seg, struct sheaf_error *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&save->looking);
+	rc = write_segment(save, seg, err);
+	pthread_mutex_unlock(&save->looking);
+	return rc;
 }
 
 static bool is_written(const struct sheaf_save *save, size_t i)
@@ -171,7 +183,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 	bool sync = io->op == SHF_IO_FSYNC;
 	size_t at = sync ? offsetof(struct sheaf_save, syncs.io) : offsetof(struct sheaf_save, io);
 	struct sheaf_save *save = (struct sheaf_save *)(void *)((char *)owner - at);
-	size_t file = sync ? (size_t)io->off : save->plan->work.segs[io - save->ios].file;
+	const struct shf_seg *g = sync ? NULL : &save->plan->work.segs[io - save->ios];
+	size_t file = sync ? (size_t)io->off : g->file;
 	const char *name = save->plan->layout.files[file].name;
 
 	struct sheaf_error err;
@@ -189,6 +202,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 		atomic_store(&save->write_to_ns, io->done_ns); /* one at a time does this */
 	if (!sync)
 		atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
+	if (g && shf_is_apart(g))
+		shf_apart_written(save, (size_t)(io - save->ios));
 }
 
 int shf_save_drain(struct sheaf_save *save, int timeout_ms)
@@ -492,6 +507,8 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
+	if (rc == 0 && last)
+		rc = shf_apart_run(save, err);
 	most = save->net.longest;
 	if (rc == 0)
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);

@@ -147,6 +147,9 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 /* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever,
  * 0: at once, whoever else waits). [any thread] */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
+/* Until some request of the run has finished, no longer than that; false, at once: the owner has
+ * none. [any thread] */
+bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 /* Files below it are not worth a descriptor of their own past the page cache. */
 #define SHF_DIRECT_MIN (UINT64_C(1) << 20)
 #endif

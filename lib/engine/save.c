@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
+#include "apart.h"
 #include "save.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,15 +46,35 @@ static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error
 static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t window,
                       struct sheaf_error *err)
 {
-	uint64_t one = plan->work.ctl_at ? plan->work.ctl_at : 1;
-	uint64_t fit = window ? window / one : SHF_IMAGES_MAX, inv;
+	uint64_t one = plan->work.ctl_at + plan->work.slots * plan->work.slot_bytes;
+	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[2];
 	int rc;
 
 	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
-	inv = ~fit;
-	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
-	plan->images = ~inv ? (int)~inv : 1;
+	x[0] = ~fit;
+	x[1] = plan->work.slots > 0;
+	rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
+	plan->images = ~x[0] ? (int)~x[0] : 1;
+	plan->apart = x[1];
 	return rc;
+}
+
+struct held {
+	const struct shf_holds *holds;
+	const struct sheaf_state *state;
+};
+
+/* Held by a slice that is not staged? */
+static bool stays(const void *arg, uint32_t tensor, const struct shf_box *box)
+{
+	const struct held *of = arg;
+	const struct shf_hold *h = of->holds->a;
+
+	for (size_t i = shf_holds_first(of->holds, tensor);
+	     i < of->holds->n && h[i].tensor == tensor; i++)
+		if (shf_box_contains(h[i].box, box))
+			return of->state->slices[h[i].slice].flags & SHEAF_IN_PLACE;
+	return false;
 }
 
 static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
@@ -61,7 +82,8 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 {
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
-		.witness = run->opts.flags & SHEAF_REPLICAS };
+		.witness = run->opts.flags & SHEAF_REPLICAS,
+		.stays = stays, .stays_arg = &(struct held){ &plan->holds, state } };
 	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
 
 	if (rc == 0) {
@@ -197,10 +219,10 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->step, w->segs_n);
 	atomic_store(&save->to_write, save->flags & SHEAF_NO_DISK ? 0 : w->bytes);
-	return 0;
+	return shf_apart_new(save, err);
 }
 
-static void unreserve(struct sheaf_save *save)
+static void unreserve(struct sheaf_save *save, bool ours)
 {
 	shf_free(save->fds);
 	shf_free(save->directs);
@@ -209,6 +231,8 @@ static void unreserve(struct sheaf_save *save)
 	shf_free(save->blocks);
 	shf_free(save->ios);
 	shf_free(save->syncs.ios);
+	shf_apart_free(save->apart, ours);
+	save->apart = NULL;
 	save->syncs.ios = NULL;
 	save->fds = save->directs = NULL;
 	save->held = save->headers = NULL;
@@ -285,7 +309,7 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 
 bool shf_save_fits_memory(const struct sheaf_save *save)
 {
-	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1;
+	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1 && !save->plan->apart;
 }
 
 /* An image, and what one save needs besides. */
@@ -297,8 +321,10 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 
 	shf_stalled(run, save, SHF_IN_IMAGE, from);
 	if (rc == 0 && save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
-		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs two images "
-		              "(images_max, staging_bytes_max)", save->step);
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs %s",
+		              save->step, save->plan->apart
+		              ? "all of it there: some slices are SHEAF_IN_PLACE"
+		              : "two images (images_max, staging_bytes_max)");
 	if (rc == 0)
 		shf_tier_reuse(run, save->image); /* before anybody copies into it (M1) */
 	if (rc == 0)
@@ -341,7 +367,7 @@ static void unprepare(struct sheaf_save *save)
 {
 	shf_lazy_free(save->lazy, true);
 	shf_net_release(&save->net);
-	unreserve(save);
+	unreserve(save, true);
 	shf_plan_put(save->plan);
 	save->lazy = NULL;
 	save->plan = NULL;
@@ -358,7 +384,8 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 	struct shf_plan *plan = save->flags & SHEAF_LAZY ? plan_cached(run, save->state) : NULL;
 	struct sheaf_error unsaid; /* the long way will say it */
 
-	if (!plan || !plan->most_known)
+	/* What stays is written before it may change: the files are made first. */
+	if (!plan || !plan->most_known || plan->apart)
 		return false;
 	plan->refs++;
 	save->plan = plan;
@@ -849,7 +876,7 @@ void shf_save_free(struct sheaf_save *save)
 	shf_free(save->attached);
 	shf_free(save->notes);
 	shf_free(save->due);
-	unreserve(save);
+	unreserve(save, ours);
 	shf_net_release(&save->net);
 	shf_publishing_release(&save->publishing);
 	shf_lazy_free(save->lazy, ours);

@@ -201,7 +201,7 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
 		                SHEAF_DIMS_MAX);
-	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL))
+	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
 		                (unsigned)in->flags);
 	for (int d = 0; d < in->ndim; d++)

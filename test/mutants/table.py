@@ -144,8 +144,8 @@ bug("image_chosen_in_use", "all saves have the first image", "engine/images.c:sh
     "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
     "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
 bug("images_beyond_staging", "there are more images than the staging has room for",
-    "engine/save.c:images_fit", "window ? window / one : SHF_IMAGES_MAX",
-    "window && !MUTANT ? window / one : SHF_IMAGES_MAX",
+    "engine/save.c:images_fit", "window ? window / (one ? one : 1) : SHF_IMAGES_MAX",
+    "window && !MUTANT ? window / (one ? one : 1) : SHF_IMAGES_MAX",
     "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
 gullible("image_of_the_ended_taken",
          "an image is set up while others copy into it for a save that has ended here (I10)",
@@ -170,7 +170,16 @@ bug("gate_before_averages", "a tensor may change when it is copied and not avera
     " shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
-      "engine/lazy.c:pick", "before != slice && atomic_load(&lz->left[before]) > 0", WEAVE)
+      "engine/lazy.c:pick", "before != slice && lz->done[before] < pieces_in(lz, before)", WEAVE)
+bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
+    "engine/lazy.c:count_apart", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
+    "unit/test_gates: what_is_not_staged_changes_behind_its_gate")
+blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
+      "engine/apart.c:shf_apart_take", "a->busy >> slot & 1",
+      "sim/test_in_place: an_image_is_as_large_as_its_slots")
+gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
+         "engine/save.c:shf_save_fits_memory", "!save->plan->apart",
+         "sim/test_in_place: a_save_to_memory_alone_is_refused")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
     "engine/lazy.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")

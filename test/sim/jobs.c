@@ -467,6 +467,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 
 	on_turn = group;
 	hold(&m, rank, j->ranks, j->layout, &of);
+	for (int i = 0; i < m.n; i++)
+		m.slices[i].flags |= j->stays ? SHEAF_IN_PLACE : 0;
 	state = state_of(&m);
 	if (j->armed)
 		j->armed(j->arg, rank);

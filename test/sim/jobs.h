@@ -57,6 +57,7 @@ struct job {
 	bool lazy;                      /* saves copy behind, and memory changes at its gate */
 	bool asks;                      /* commits wait for nothing, and are called until they are
 	                                 * through: what is published is so behind them */
+	bool stays;                     /* nothing of it is staged that need not be */
 	struct deed deeds[JOB_DEEDS];
 	int deeds_n;
 	struct simgroup_opts group;     /* who dies or is late; the rest is filled in */

@@ -172,6 +172,7 @@ static void plan_job(struct life *l, struct job *j, int ranks_max)
 			j->deeds_n = i;
 	j->group.seed = draw(l, UINT64_MAX);
 	j->asks = j->group.seed % 3 == 0;
+	j->stays = j->group.seed % 4 == 1;
 }
 
 /* ---- what befalls it ---- */

@@ -20,6 +20,7 @@ static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
 static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
 
 static bool lazily;                     /* saves copy behind */
+static bool staying;                    /* what is large is not staged */
 static bool asking;                     /* and are published so */
 
 struct story {
@@ -174,7 +175,7 @@ static void tell(struct story *s, enum simdisk_model model, int ranks, const int
 	*s = (struct story){ .first = 1, .steps = steps, .newest = { steps ? steps : -1 },
 		.twice = model == SIMDISK_STRICT,
 		.j = { .disk = disk, .ranks = ranks, .nodes = nodes, .deeds_n = 1,
-		       .group = { .seed = everycut.seed } } };
+		       .rows = staying ? 1200 : 0, .group = { .seed = everycut.seed } } };
 	for (int64_t i = 1; i <= steps; i++) {
 		s->j.deeds[0] = (struct deed){ .kind = DEED_SAVE, .step = i };
 		job_prepare(&s->j);
@@ -191,6 +192,7 @@ static void tell(struct story *s, enum simdisk_model model, int ranks, const int
 	s->j.images = 2;
 	s->j.lazy = lazily;
 	s->j.asks = asking;
+	s->j.stays = staying;
 	job_prepare(&s->j);
 }
 
@@ -265,6 +267,12 @@ TEST(two_lazy_in_flight_survive_every_cut)
 	survives("one lazy after the other", SIMDISK_STRICT, NULL, 1, save_2_and_3,
 	         COUNT(save_2_and_3));
 	lazily = false;
+}
+TEST(what_is_not_staged_survives_every_cut)
+{
+	staying = lazily = true;
+	survives("in place", SIMDISK_EXT4, NULL, 1, in_flight, COUNT(in_flight));
+	staying = lazily = false;
 }
 TEST(what_is_published_behind_survives_every_cut)
 {

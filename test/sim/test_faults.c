@@ -35,14 +35,17 @@ struct variant {
 	bool fresh;                     /* no run, and no step 1 in it */
 	bool lazy;                      /* saves copy behind */
 	bool asks;                      /* and are published so */
+	bool stays;                     /* what is large is not staged */
 };
-static const struct variant small = { "one node", 4, NULL, 0, 0, 1, false, false, false };
-static const struct variant apart = { "two nodes", 4, two_nodes, 0, 0, 1, false, false, false };
-static const struct variant rounds = { "rounds on two nodes", 4, crossed, 600, 2 << 16, 5, false,
-                                       false, false };
-static const struct variant three = { "three ranks", 3, NULL, 0, 0, 1, false, false, false };
-static const struct variant alone = { "one rank", 1, NULL, 0, 0, 1, false, false, false };
-static const struct variant nothing = { "a new run", 4, two_nodes, 0, 0, 2, true, false, false };
+static const struct variant small = { .name = "one node", .ranks = 4, .stride = 1 };
+static const struct variant apart = { .name = "two nodes", .ranks = 4, .nodes = two_nodes,
+	.stride = 1 };
+static const struct variant rounds = { .name = "rounds on two nodes", .ranks = 4, .nodes = crossed,
+	.rows = 600, .staging = 2 << 16, .stride = 5 };
+static const struct variant three = { .name = "three ranks", .ranks = 3, .stride = 1 };
+static const struct variant alone = { .name = "one rank", .ranks = 1, .stride = 1 };
+static const struct variant nothing = { .name = "a new run", .ranks = 4, .nodes = two_nodes,
+	.stride = 2, .fresh = true };
 static const struct variant behind = { .name = "lazy, two nodes", .ranks = 4,
 	.nodes = crossed, .rows = 40, .stride = 2, .lazy = true };
 static const struct variant starving_lazy = { .name = "lazy, two nodes", .ranks = 4,
@@ -51,17 +54,22 @@ static const struct variant asking = { .name = "asking", .ranks = 4, .nodes = cr
 	.rows = 40, .stride = 2, .lazy = true, .asks = true };
 static const struct variant asking_alone = { .name = "one asking rank", .ranks = 1, .stride = 1,
 	.asks = true };
+static const struct variant staying = { .name = "in place", .ranks = 2, .rows = 1200, .stride = 1,
+	.lazy = true, .stays = true };
+static const struct variant starving_staying = { .name = "in place", .ranks = 2, .rows = 1200,
+	.stride = 19, .lazy = true, .stays = true };
 static const struct variant starving_behind = { .name = "asking", .ranks = 2, .stride = 17,
 	.asks = true };
-static const struct variant starving_one = { "one rank", 1, NULL, 0, 0, 7, false, false, false };
-static const struct variant starving_two = { "two ranks", 2, NULL, 0, 0, 11, false, false, false };
-static const struct variant starving_far = { "two nodes", 4, crossed, 600, 2 << 16, 31, false,
-                                             false, false };
+static const struct variant starving_one = { .name = "one rank", .ranks = 1, .stride = 7 };
+static const struct variant starving_two = { .name = "two ranks", .ranks = 2, .stride = 11 };
+static const struct variant starving_far = { .name = "two nodes", .ranks = 4, .nodes = crossed,
+	.rows = 600, .staging = 2 << 16, .stride = 31 };
 
 static struct job job_of(const struct variant *v, struct simdisk *disk)
 {
 	struct job j = { .disk = disk, .ranks = v->ranks, .nodes = v->nodes, .rows = v->rows,
 	                 .staging = v->staging, .lazy = v->lazy, .asks = v->asks,
+	                 .stays = v->stays,
 	                 .group = { .seed = 7 } };
 
 	return j;
@@ -276,6 +284,8 @@ FAILS(two_saves, alone, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, apart, fail, .how = SIMDISK_INSTEAD)
 FAILS(in_flight, small, work_and_say_it_failed, .how = SIMDISK_AFTER)
 FAILS(in_flight, rounds, fail, .how = SIMDISK_INSTEAD)
+FAILS(two_saves, staying, fail, .how = SIMDISK_INSTEAD)
+FAILS(in_flight, staying, write_half, .how = SIMDISK_PART, .kind = SIMDISK_PWRITE)
 FAILS(in_flight, behind, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, behind, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, behind, work_and_say_it_failed, .how = SIMDISK_AFTER)
@@ -394,8 +404,8 @@ TEST(two_jobs_whose_lock_does_not_exclude_never_both_save) { many_two_jobs(false
 TEST(a_failed_fsync_of_any_rank_fails_the_save_on_all)
 {
 	/* Long runs of each rank's own, so that each writes. */
-	static const struct variant long_runs = { "long runs", 3, four_nodes, 2048, 0, 1, false,
-		                                  false, false };
+	static const struct variant long_runs = { .name = "long runs", .ranks = 3,
+		.nodes = four_nodes, .rows = 2048, .stride = 1 };
 	struct simdisk *base = base_of(&long_runs);
 	int fired = 0, ranks = 0;
 
@@ -541,6 +551,10 @@ TEST(each_rank_may_die_while_a_step_is_published_behind)
 {
 	each_rank_dies(&apart, published_behind, 5, false);
 	each_rank_dies(&asking, two_saves, 2, true);
+}
+TEST(each_rank_may_die_while_what_is_not_staged_is_written)
+{
+	each_rank_dies(&staying, in_flight, 3, true);
 }
 TEST(each_rank_may_die_in_a_new_run) { each_rank_dies(&nothing, two_saves, 1, true); }
 TEST(each_rank_may_die_in_saves_of_many_rounds) { each_rank_dies(&rounds, two_saves, 2, true); }
@@ -690,6 +704,7 @@ static void each_allocation_fails(const struct variant *v)
 TEST(each_allocation_of_one_rank_may_fail) { each_allocation_fails(&starving_one); }
 TEST(each_allocation_of_two_ranks_may_fail) { each_allocation_fails(&starving_two); }
 TEST(each_allocation_of_lazy_saves_may_fail) { each_allocation_fails(&starving_lazy); }
+TEST(each_allocation_of_saves_in_place_may_fail) { each_allocation_fails(&starving_staying); }
 TEST(each_allocation_of_who_asks_may_fail) { each_allocation_fails(&starving_behind); }
 TEST(each_allocation_of_two_nodes_may_fail) { each_allocation_fails(&starving_far); }
 
@@ -745,7 +760,7 @@ TEST(a_note_or_file_that_finds_no_memory_is_never_there_in_half)
 
 static uint64_t travelled(const int32_t *nodes, uint64_t *to_zero, bool between)
 {
-	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false, false, false };
+	struct variant v = { "payload", 4, nodes, 1000, 0, 1, false, false, false, false };
 	struct simdisk *disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
 	struct job j = job_of(&v, disk);
 	uint64_t n = 0;

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "apart.h"
+#include <inttypes.h>
+#include "err.h"
+#include "moves.h"
+
+struct shf_apart {
+	pthread_mutex_t lock;           /* a leaf */
+	size_t first, n;                /* segments of the plan */
+	size_t next;                    /* guarded by lock: all before are taken */
+	uint8_t *taken;                 /* owned; guarded by lock; by segment: 1 + its slot */
+	uint64_t *digests;              /* owned; by move of the plan: of who copies it */
+	uint32_t busy;                  /* guarded by lock: slots, a bit each */
+};
+
+struct shf_span shf_apart_segs(const struct shf_work *w)
+{
+	return shf_work_segs(w, SHF_ROUND_OWN);
+}
+
+int shf_apart_new(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_span segs = shf_apart_segs(&save->plan->work);
+	struct shf_apart *a;
+
+	if (segs.end == segs.first)
+		return 0;
+	save->apart = a = shf_zalloc(1, sizeof(*a));
+	if (a) {
+		pthread_mutex_init(&a->lock, NULL);
+		a->first = segs.first;
+		a->n = segs.end - segs.first;
+		a->taken = shf_zalloc(a->n, 1);
+		a->digests = shf_zalloc(save->plan->work.moves_n, sizeof(*a->digests));
+	}
+	return a && a->taken && a->digests
+	           ? 0
+	           : shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments "
+	                      "that stay where they are", save->step, segs.end - segs.first);
+}
+
+void shf_apart_free(struct shf_apart *a, bool ours)
+{
+	if (!a)
+		return;
+	if (ours)
+		pthread_mutex_destroy(&a->lock);
+	shf_free(a->taken);
+	shf_free(a->digests);
+	shf_free(a);
+}
+
+/* With bytes of that slice, or of any. Locked. */
+static int64_t untaken(struct sheaf_save *save, size_t slice)
+{
+	struct shf_apart *a = save->apart;
+	const struct shf_turns *o = &save->plan->turns;
+
+	while (a->next < a->n && a->taken[a->next])
+		a->next++;
+	if (slice == SIZE_MAX)
+		return a->next < a->n ? (int64_t)(a->first + a->next) : SHF_APART_NONE;
+	for (size_t k = o->apart_first[slice]; k < o->apart_first[slice + 1]; k++)
+		if (!a->taken[o->apart[k] - a->first])
+			return (int64_t)o->apart[k];
+	return SHF_APART_NONE;
+}
+
+int64_t shf_apart_take(struct sheaf_save *save, size_t slice)
+{
+	struct shf_apart *a = save->apart;
+	int64_t seg;
+	uint32_t slot = 0;
+
+	if (!a)
+		return SHF_APART_NONE;
+	pthread_mutex_lock(&a->lock);
+	seg = untaken(save, slice);
+	while (slot < save->plan->work.slots && a->busy >> slot & 1)
+		slot++;
+	if (seg >= 0 && slot == save->plan->work.slots)
+		seg = SHF_APART_NO_SLOT;
+	if (seg >= 0) {
+		a->busy |= UINT32_C(1) << slot;
+		a->taken[(size_t)seg - a->first] = (uint8_t)(slot + 1);
+	}
+	pthread_mutex_unlock(&a->lock);
+	return seg;
+}
+
+bool shf_apart_wait(struct sheaf_save *save, int timeout_ms)
+{
+	return shf_io_some(save->run, &save->io, timeout_ms);
+}
+
+uint8_t *shf_apart_at(const struct sheaf_save *save, size_t seg)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_apart *a = save->apart;
+
+	return shf_own_image(save) + w->slots_at + (a->taken[seg - a->first] - 1U) * w->slot_bytes;
+}
+
+void shf_apart_written(struct sheaf_save *save, size_t seg)
+{
+	struct shf_apart *a = save->apart;
+
+	pthread_mutex_lock(&a->lock);
+	a->busy &= ~(UINT32_C(1) << (a->taken[seg - a->first] - 1));
+	pthread_mutex_unlock(&a->lock);
+}
+
+void shf_apart_copy(struct sheaf_save *save, size_t seg)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_seg *g = &w->segs[seg];
+	struct shf_sums_to sums = shf_seg_sums(save, seg, shf_own_ctl(save, seg));
+	uint8_t *at = shf_apart_at(save, seg);
+	struct sheaf_error err;
+	uint64_t bytes = 0;
+	int rc;
+
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+
+		sums.digest = 0;
+		shf_copy_in(t, shf_slice_of(save, v->tensor, &v->box), &v->box,
+		            shf_place_in(at, 0, g->lo, t), &sums);
+		save->apart->digests[g->first_move + k] = sums.digest;
+		bytes += shf_box_bytes(t, &v->box);
+	}
+	rc = shf_write_apart(save, seg, &err);
+	if (rc < 0) {
+		shf_save_stick(save, rc, &err);
+		shf_apart_written(save, seg);
+	}
+	atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
+}
+
+void shf_apart_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_seg *g = &w->segs[seg];
+
+	for (uint32_t k = g->first_move; k < g->first_move + g->moves_n; k++) {
+		const struct shf_mv *v = &w->moves[k];
+		uint64_t digest = save->apart->digests[k];
+
+		save->held[v->tensor] ^= digest;
+		if (sums)
+			sums[shf_slice_of(save, v->tensor, &v->box) - save->state->slices] ^=
+			    digest;
+	}
+}
+
+#define SLICE_MS 250    /* much shorter than the deadline */
+
+/* What can be done in that time, while others wait; true: there is more. */
+static bool run_some(struct sheaf_save *save)
+{
+	int64_t until = shf_now(save->run) + SLICE_MS * INT64_C(1000000), seg = SHF_APART_NONE;
+
+	while (shf_save_rc(save, NULL) == 0 && shf_now(save->run) < until) {
+		seg = shf_apart_take(save, SIZE_MAX);
+		if (seg == SHF_APART_NONE)
+			return false;
+		if (seg == SHF_APART_NO_SLOT) {
+			(void)shf_apart_wait(save, SLICE_MS);
+			continue;
+		}
+		shf_apart_copy(save, (size_t)seg);
+		shf_apart_add(save, (size_t)seg, NULL);
+	}
+	return shf_save_rc(save, NULL) == 0;
+}
+
+int shf_apart_run(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	uint64_t more = save->plan->apart;
+	int rc = 0;
+
+	while (rc == 0 && more) {
+		more = run_some(save);
+		rc = shf_allreduce(team, &more, 1, SHEAF_MAX, err);
+	}
+	return rc < 0 ? rc : shf_agree(team, shf_save_rc(save, err), err);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slices that are not staged: the files are the same, the image is small whatever the state is, and
+ * a gate opens when their bytes have left. */
+#include <errno.h>
+#include <stdlib.h>
+#include "apart.h"
+#include "hands.h"
+#include "lazy.h"
+#include "../t.h"
+
+static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
+static const struct sheaf_save_opts checked = { .size = sizeof(checked),
+	.flags = SHEAF_LAZY | SHEAF_CHECK };
+
+enum { STAGED, IN_PLACE, LAZY, WAYS };
+enum { FILES = 8, MIB = 1 << 20 };
+
+/* Weights that are staged, and optimizer state of many files, whose tensors ranks share, hold
+ * alone, turned and converted. */
+static void hold(struct hand *h)
+{
+	char name[16];
+	struct sheaf_slice *s;
+
+	hand_cut(hand_add(h, "model", "rows", SHEAF_BF16, 2, 512, 256), 0, h->rank, h->ranks);
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof(name), "m%d", i);
+		s = hand_add(h, "optimizer", hand_text(h, name, ".exp_avg"), SHEAF_F32, 2, 512,
+		             256);
+		if (i % 3 == 0)
+			hand_cut(s, 1, h->rank, h->ranks);
+		else
+			hand_cut(s, 0, (h->rank + i) % h->ranks, h->ranks);
+		if (i % 5 == 1) {
+			s->stride[0] = 1;
+			s->stride[1] = s->count[0];
+		}
+		if (i % 5 == 2)
+			s->data_dtype = SHEAF_F64;
+	}
+	hand_cut(hand_add(h, "master_weights", "rows", SHEAF_F32, 1, 300000), 0, h->rank, h->ranks);
+	for (int i = 1; i < h->n; i++)
+		h->s[i].flags |= h->play->variant == STAGED ? 0 : SHEAF_IN_PLACE;
+}
+
+static void change(struct hand *h, int slice)
+{
+	const uint8_t *data = h->s[slice].data;
+
+	for (int i = 0; i < h->blocks_n; i++)
+		if (data >= h->blocks[i] && data < h->blocks[i] + h->blocks_bytes[i])
+			memset(h->blocks[i], 0x5A, h->blocks_bytes[i]);
+}
+
+/* From the last slice on, which is copied last. */
+static int pass_gates(struct hand *h, struct sheaf_save *save)
+{
+	int rc = 0;
+
+	for (int i = h->n; rc == 0 && i-- > 0; ) {
+		if (i % 2 && shf_save_copied(save, i, 0) == 0)
+			change(h, i);
+		rc = shf_save_copied(save, i, i % 4 ? -1 : 1000000);
+		if (rc == 0)
+			change(h, i);
+	}
+	return rc;
+}
+
+static int save_one(struct hand *h)
+{
+	const struct sheaf_save_opts *o = h->play->variant == LAZY ? &lazily : NULL;
+	struct sheaf_save *save = NULL;
+	int rc = 0;
+
+	for (int64_t n = 1; rc == 0 && n < 3; n++) {
+		hand_paint(h);
+		rc = shf_save_begin(&save, h->run, n, h->state, o, &h->err);
+		if (rc == 0 && !o)
+			hand_fill(h, 0x5A);
+		if (rc == 0 && o)
+			(void)pass_gates(h, save); /* what fails is told by the commit */
+		if (rc == 0)
+			rc = shf_save_commit(save, -1, &h->err);
+		shf_save_free(save);
+		save = NULL;
+	}
+	return rc;
+}
+
+static struct play play_of(struct simdisk *disk, int ranks, int way, int64_t step)
+{
+	struct play p = hands_play(disk, ranks, hold);
+
+	p.variant = way;
+	p.step = step;
+	p.opts.file_bytes_max = 512 << 10;
+	return p;
+}
+
+TEST(the_files_are_those_of_a_state_that_is_staged)
+{
+	static const int32_t nodes[4] = { 1, 2, 1, 2 };
+
+	for (int i = 0; i < 5; i++) {
+		uint64_t hash[WAYS];
+		int ranks = i < 3 ? 1 << i : 4;
+
+		for (int way = STAGED; way < WAYS; way++) {
+			struct simdisk *disk = disk_new();
+			struct play p = play_of(disk, ranks, way, 2);
+
+			p.nodes = i == 3 ? nodes : NULL;
+			/* What is staged goes in rounds. */
+			p.opts.staging_bytes_max = i == 4 ? 128 << 10 : 0;
+			CHECK_RC(hands_run(&p, save_one, true), 0, &p.err);
+			hash[way] = hands_hash(disk, "run/checkpoint-2");
+			CHECK(hands_hash(disk, "run/checkpoint-1") == hash[way]);
+			LOADED(p);
+			simdisk_free(disk);
+		}
+		CHECK(hash[IN_PLACE] == hash[STAGED]);
+		CHECK(hash[LAZY] == hash[STAGED]);
+	}
+}
+
+/* ---- what is staged ---- */
+
+static int image_is_small(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	const struct shf_work *w;
+	struct shf_span apart;
+	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazily, &h->err);
+
+	if (rc == 0) {
+		w = &save->plan->work;
+		apart = shf_apart_segs(w);
+		/* All but the model's. */
+		if (apart.end - apart.first <= SHF_APART_SLOTS || w->segs_n - apart.end != 0)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "%zu segments apart of %zu",
+			              apart.end - apart.first, w->segs_n);
+		for (size_t i = 0; i < apart.first; i++) /* headers alone are */
+			if (w->segs[i].moves_n > 0 &&
+			    strstr(save->plan->layout.files[w->segs[i].file].name, "optim"))
+				rc = shf_fail(&h->err, SHEAF_EBUG, "a segment is staged");
+		if (w->slots != SHF_APART_SLOTS ||
+		    w->image_bytes > w->slots_at + SHF_APART_SLOTS * 2 * MIB)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "%u slots, an image of %llu", w->slots,
+			              (unsigned long long)w->image_bytes);
+	}
+	rc = rc ? rc : pass_gates(h, save);
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(an_image_is_as_large_as_its_slots)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = play_of(disk, 1, IN_PLACE, 1);
+
+	CHECK_RC(hands_run(&p, image_is_small, true), 0, &p.err);
+	LOADED(p);
+	simdisk_free(disk);
+}
+
+/* ---- gates ---- */
+
+static int changed_early(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 1, h->state, &checked, &h->err);
+
+	for (int i = 0; i < h->n && rc == 0; i++)
+		rc = shf_save_copied(save, i, -1);
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	if (rc == 0)
+		rc = shf_save_begin(&save, h->run, 2, h->state, &checked, &h->err);
+	for (int i = h->n - 1; i > 4 && rc == 0; i--)
+		rc = shf_save_copied(save, i, -1);
+	if (rc == 0 && shf_lazy_finish(save, -1) == 0)
+		change(h, 4);
+	rc = rc ? rc : shf_save_copied(save, 4, -1);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(a_tensor_that_changes_before_its_gate_is_named)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = play_of(disk, 2, LAZY, 1);
+
+	CHECK_RC(hands_run(&p, changed_early, true), SHEAF_EDIVERGED, &p.err);
+	LOADED(p);
+	simdisk_free(disk);
+}
+
+static int unasked(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazily, &h->err);
+
+	for (int i = 0; i + 1 < h->n && rc == 0; i++)
+		rc = shf_save_copied(save, i, -1);
+	if (rc == 0 && shf_save_commit(save, -1, &h->err) != SHEAF_EINVAL)
+		rc = SHEAF_EBUG;
+	if (rc == 0 && !strstr(h->err.msg, "master_weights/rows"))
+		rc = SHEAF_EBUG;
+	if (rc == 0 && !shf_lazy_reads(save, -1) && h->rank == 1)
+		rc = shf_save_copied(save, h->n - 1, 0);
+	rc = rc ? rc : shf_save_copied(save, h->n - 1, -1);
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(one_that_nobody_asked_for_is_named)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = play_of(disk, 2, LAZY, 1);
+
+	CHECK_RC(hands_run(&p, unasked, true), 0, &p.err);
+	LOADED(p);
+	simdisk_free(disk);
+}
+
+/* ---- where it does not go well ---- */
+
+static int two_steps(struct hand *h)
+{
+	int rc = save_one(h);
+
+	if (rc != SHEAF_EIO)
+		return rc ? rc : SHEAF_EBUG;
+	simdisk_faults_clear(h->play->disk);
+	return save_one(h);
+}
+
+TEST(a_write_that_fails_is_told_and_the_next_save_goes_well)
+{
+	for (int way = IN_PLACE; way <= LAZY; way++)
+		for (int nth = 1; nth <= FILES; nth += 3) {
+			struct simdisk *disk = disk_new();
+			struct play p = play_of(disk, 2, way, 2);
+
+			simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth,
+				.kind = SIMDISK_PWRITE, .name = "optimizer", .error = EIO });
+			CHECK_RC(hands_run(&p, two_steps, true), 0, &p.err);
+			LOADED(p);
+			simdisk_free(disk);
+		}
+}
+
+static int given_up(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazily, &h->err);
+
+	rc = rc ? rc : shf_save_copied(save, 3, -1);
+	if (rc == 0 && h->rank == 0)
+		(void)shf_save_fail(save, "enough");
+	if (rc == 0 && shf_save_copied(save, 5, -1) == SHEAF_EAGAIN)
+		rc = SHEAF_EBUG;
+	shf_save_free(save);
+	return rc ? rc : save_one(h);
+}
+
+TEST(one_that_is_given_up_reads_no_more)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = play_of(disk, 2, LAZY, 1);
+
+	CHECK_RC(hands_run(&p, given_up, true), 0, &p.err);
+	CHECK(simdisk_exists(disk, "run/checkpoint-2"));
+	LOADED(p);
+	simdisk_free(disk);
+}
+
+static int for_memory(struct hand *h)
+{
+	struct sheaf_save_opts memory = { .size = sizeof(memory),
+		.flags = SHEAF_LAZY | SHEAF_NO_DISK };
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	for (int i = 0; i < 2; i++)
+		if ((rc = shf_save_begin(&save, h->run, 1, h->state, &memory, &h->err)) !=
+		    SHEAF_EINVAL)
+			return shf_fail(&h->err, SHEAF_EBUG, "%d", rc);
+	return strstr(h->err.msg, "SHEAF_IN_PLACE") ? save_one(h) : SHEAF_EBUG;
+}
+
+TEST(a_save_to_memory_alone_is_refused)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = play_of(disk, 2, LAZY, 1);
+
+	p.opts.agent = "auto";
+	simdisk_set_agents(disk, UINT64_C(1) << 30);
+	CHECK_RC(hands_run(&p, for_memory, true), 0, &p.err);
+	LOADED(p);
+	simdisk_free(disk);
+}
