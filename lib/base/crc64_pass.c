@@ -53,6 +53,10 @@ enum how { LOOK, COPY, PAST, SENT };
 #define SHORT ((size_t)16 * (CRC64_FOLDS - 1))
 /* Bytes ahead of the loads: the hardware's prefetch ends with each page. */
 #define AHEAD 2048
+/* It goes on in several pages at once: so many are copied side by side, past the caches, and summed
+ * from the cache. */
+#define PAGE 4096
+#define PAGES 4
 
 struct pass {
 	const uint8_t *from;
@@ -277,6 +281,21 @@ INLINE uint64_t pass_long(uint64_t crc, struct pass p, size_t n, enum how how)
 	return finish(settle(&p, left, sum, rest), p, n, rest);
 }
 
+/* All pages, a few lines of each by turns, to whole lines of the cache. Then the first lines of
+ * those that come next are asked for. */
+INLINE void stream_pages(uint8_t *to, const uint8_t *from)
+{
+	for (size_t at = 0; at < PAGE; at += 4 * LINE)
+		EACH(p, PAGES)
+			EACH(i, 4)
+				STREAM_LINE(to + PAGE * p + at + LINE * i,
+				            from + PAGE * p + at + LINE * i);
+	EACH(p, PAGES)
+		EACH(i, 4)
+			_mm_prefetch((const char *)from + PAGE * (PAGES + p) + LINE * i,
+			             _MM_HINT_T0);
+}
+
 /* Nothing but whole lines of the cache. */
 INLINE bool are_lines(const void *to, size_t n)
 {
@@ -303,7 +322,15 @@ ON static __attribute__((noinline)) uint64_t copy_long(uint64_t crc, uint8_t *to
 		p.to += edge;
 		n -= edge;
 	}
-	return past ? pass_long(crc, p, n, PAST) : pass_long(crc, p, n, COPY);
+	if (!past)
+		return pass_long(crc, p, n, COPY);
+	for (; n > PAGES * PAGE + LONG; n -= PAGES * PAGE) {
+		stream_pages(p.to, p.from);
+		crc = raw_long(crc, p.from, PAGES * PAGE);
+		p.from += PAGES * PAGE;
+		p.to += PAGES * PAGE;
+	}
+	return pass_long(crc, p, n, PAST);
 }
 
 ON static uint64_t raw(uint64_t crc, const void *bytes, size_t n)

@@ -351,7 +351,7 @@ TEST(all_paths_sum_and_copy_alike_at_each_offset_and_short_length)
 TEST(all_paths_sum_and_copy_alike_at_long_lengths)
 {
 	static const size_t about[] = { 512, 1024, 1040, 1280, 2048, 2112, 2304, 4096, 10000,
-					100000, 1 << 20 };
+					16384, 18432, 34816, 100000, 1 << 20 };
 	const size_t max = (1 << 20) + 256;
 	uint8_t *from = aligned_alloc(64, max), *to = aligned_alloc(64, max + 256);
 	struct candidate c[PATHS_MAX];
@@ -363,7 +363,7 @@ TEST(all_paths_sum_and_copy_alike_at_long_lengths)
 	for (size_t i = 0; i < max; i++)
 		from[i] = (uint8_t)next(&seed);
 	for (size_t k = 0; k < sizeof(about) / sizeof(about[0]); k++)
-		for (size_t step = 0; step < (about[k] < 9999 ? 130 : 4); step++) {
+		for (size_t step = 0; step < (about[k] < 40000 ? 130 : 4); step++) {
 			size_t n = about[k] - 65 + step, off = (size_t)(next(&seed) % 64);
 			size_t at = EDGE + (k + step) % 64;
 			uint64_t want = c[0].path->raw(start, from + off, n);
