@@ -21,7 +21,7 @@ static int note(void *arg, const char *name)
 
 	if (shf_card_parse(name, job, &rank, &image, &card) && card)
 		shf_buf_add(&n->bytes, name, strlen(name) + 1);
-	return 0;
+	return n->bytes.oom ? -12 : 0; /* ENOMEM */
 }
 
 struct looking {
@@ -59,14 +59,15 @@ static int look(struct looking *l, const char *name)
 		return 0;
 	if (rc < 0)
 		return rc;
-	if (shf_card_parse(name, job, &rank, &image, &is_card) &&
-	    (l->guests || image < SHF_CARD_GUEST) &&
-	    shf_card_decode(&card, &arena, &shm) == 0 && strcmp(card.run, l->run_id) == 0 &&
-	    card.rank == rank)
-		add(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
+	if (always(shf_card_parse(name, job, &rank, &image, &is_card)) &&
+	    (l->guests || image < SHF_CARD_GUEST)) {
+		rc = shf_card_decode(&card, &arena, &shm);
+		if (rc == 0 && strcmp(card.run, l->run_id) == 0 && card.rank == rank)
+			add(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
+	}
 	shf_arena_release(&arena);
 	l->sys->ops->shm_free(l->sys->arg, &shm);
-	return l->out->oom ? -12 : 0; /* ENOMEM */
+	return rc == SHEAF_ENOMEM || l->out->oom ? -12 : 0; /* ENOMEM */
 }
 
 int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
@@ -207,8 +208,8 @@ static int go_on(const struct going_on *g, const char *name)
 
 	if (rc < 0)
 		return rc == -2 ? 0 : rc;
-	if (shf_card_decode(&card, &arena, &shm) == 0 && strcmp(card.run, g->l->run_id) == 0 &&
-	    card.step > g->step) {
+	rc = shf_card_decode(&card, &arena, &shm);
+	if (rc == 0 && strcmp(card.run, g->l->run_id) == 0 && card.step > g->step) {
 		struct shf_card_head *h = shf_card_head(&shm);
 
 		uint64_t next = atomic_load(&h->next);
@@ -220,7 +221,7 @@ static int go_on(const struct going_on *g, const char *name)
 	}
 	shf_arena_release(&arena);
 	sys->ops->shm_free(sys->arg, &shm);
-	return 0;
+	return rc == SHEAF_ENOMEM ? -12 : 0;
 }
 
 int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id, int64_t step,
@@ -258,14 +259,15 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 	int rank, image, rc;
 	bool is_card;
 
-	if (!shf_card_parse(name, job, &rank, &image, &is_card) || strcmp(job, which->job) ||
+	if (!always(shf_card_parse(name, job, &rank, &image, &is_card)) ||
+	    strcmp(job, which->job) ||
 	    (image >= SHF_CARD_GUEST && !has_rank(copied, rank)))
 		return 0;
 	rc = sys->ops->keep_get(sys->arg, keep, name, &part->card);
 	if (rc < 0)
 		return rc;
-	rc = shf_card_decode(&card, &arena, &part->card) == 0 &&
-	     strcmp(card.session, which->session) == 0;
+	rc = shf_card_decode(&card, &arena, &part->card);
+	rc = rc == SHEAF_ENOMEM ? -12 : rc == 0 && strcmp(card.session, which->session) == 0;
 	/* A rank that writes nothing has a card, and no image. */
 	if (rc == 1 && card.segs_n) {
 		shf_card_name(image_name, job, rank, image, false);
