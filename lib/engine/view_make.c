@@ -94,16 +94,17 @@ static int name_files(struct shf_view *v)
 	v->folders = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->folders));
 	if (!v->files || !v->folders)
 		return SHEAF_ENOMEM;
-	for (size_t i = 0; i < m->files_n && rc == 0; i++) {
+	for (size_t i = 0; i < m->files_n; i++) {
 		v->files[v->files_n++] = (struct shf_vfile){ .name = m->files[i].name,
 			.bytes = m->files[i].bytes };
-		rc = add_folder(v, m->files[i].name);
+		if (!always(add_folder(v, m->files[i].name) == 0)) /* a family's, and short */
+			return SHEAF_EBUG;
 	}
 	for (size_t i = 0; i < v->smalls_n && rc == 0; i++) {
 		const struct shf_card_small *s = &v->smalls[i];
 
 		v->files[v->files_n++] = (struct shf_vfile){ .name = s->name, .bytes = s->n,
-			.whole = s->bytes ? s->bytes : (const uint8_t *)"" };
+			.whole = s->bytes };
 		rc = add_folder(v, s->name);
 	}
 	return rc;
