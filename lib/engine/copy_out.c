@@ -107,7 +107,7 @@ static int write_whole(struct copying *c, const char *name, const uint8_t *bytes
 {
 	int rc = part_begin(c, name, n, err);
 
-	if (rc == 0 && n)
+	if (rc == 0)
 		rc = part_put(c, name, 0, bytes, n, err);
 	return rc == 0 ? part_end(c, name, err) : rc;
 }
@@ -232,7 +232,7 @@ static int sweep_all(struct copying *c, struct sheaf_error *err)
 
 static void forget(struct copying *c)
 {
-	for (size_t f = 0; c->there && f < c->step->manifest.files_n; f++) {
+	for (size_t f = 0; f < c->step->manifest.files_n; f++) {
 		shf_fd_close(c->dst.sys, &c->there[f]);
 		c->there[f] = ASK;
 	}
@@ -419,9 +419,11 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
 		rc = shf_step_verify(step, report, err);        /* it says more, if it can */
-		if (rc == 0) {
-			rc = step->sums_rc < 0 ? step->sums_rc : step->cat_rc;
-			*err = step->sums_rc < 0 ? step->sums_err : step->cat_err;
+		if (rc == 0 && !always(step->sums_rc == 0))     /* without them it finds fault */
+			return shf_fail(err, SHEAF_EBUG, "%s: right without its sums", step->path);
+		if (rc == 0) {  /* it could read a header that the opening could not */
+			rc = step->cat_rc;
+			*err = step->cat_err;
 		}
 	}
 	return rc;
