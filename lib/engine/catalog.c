@@ -105,8 +105,8 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 {
 	if (first_bad)
 		*first_bad = -1;
-	if (!step->sound || step->sums_rc < 0)
-		return 0;
+	if (!always(step->sound && step->sums_rc == 0))
+		return shf_fail(err, SHEAF_EBUG, "%s: has no sums to check by", step->path);
 	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
 		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK,
 			 block = (lo + at) / SHF_BLOCK;
@@ -298,7 +298,7 @@ static int hear(struct sheaf_step *step, const struct shf_buf *all, struct parse
 		const uint8_t *p = shf_cur_bytes(&c, n);
 		struct sheaf_error e = { 0 };
 
-		if (c.bad || f >= step->layout.files_n)
+		if (!always(!c.bad && f < step->layout.files_n))
 			return shf_fail(&step->cat_err, SHEAF_EBUG, "headers are torn on the way");
 		step->file_bytes[f] = bytes;
 		if (code < 0) {
@@ -318,8 +318,12 @@ static int hear(struct sheaf_step *step, const struct shf_buf *all, struct parse
 			step->cat_err.code = code;
 		}
 		step->layout.files[f].bytes = bytes == UINT64_MAX ? 0 : bytes;
-		step->layout.files[f].header_bytes = files[f].here ? files[f].st.header_bytes : 0;
+		step->layout.files[f].header_bytes = code < 0 ? 0 : files[f].st.header_bytes;
 	}
+	for (size_t f = 0; f < step->layout.files_n && rc == 0; f++)
+		if (!always(files[f].here))
+			return shf_fail(&step->cat_err, SHEAF_EBUG, "%s: its header was read by "
+			                "nobody", step->layout.files[f].name);
 	return rc;
 }
 
@@ -332,8 +336,8 @@ static int entry_order(const void *a, const void *b)
 static const char *file_in(const struct shf_index *sorted, const char *name)
 {
 	struct shf_index_entry key = { name, NULL };
-	const struct shf_index_entry *e = sorted->n ? bsearch(&key, sorted->entries, sorted->n,
-	                                                      sizeof(key), entry_order) : NULL;
+	const struct shf_index_entry *e = bsearch(&key, sorted->entries, sorted->n, sizeof(key),
+	                                          entry_order);
 
 	return e ? e->file : NULL;
 }
@@ -367,10 +371,9 @@ int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, 
 static int tensor_order(const void *a, const void *b)
 {
 	const struct shf_lt_tensor *x = a, *y = b;
+	int d = (x->family > y->family) - (x->family < y->family);
 
-	if (x->family != y->family)
-		return x->family < y->family ? -1 : 1;
-	return shf_natural(x->name, y->name);
+	return d ? d : shf_natural(x->name, y->name);
 }
 
 /* All tensors of all files, sorted; doubles are refused, but where an index chose one. */
@@ -381,12 +384,12 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 	size_t max = 0;
 
 	for (size_t f = 0; f < l->files_n; f++)
-		max += files[f].here ? files[f].st.n : 0;
+		max += files[f].st.n;
 	l->tensors = shf_arena_alloc(&l->arena, max + 1, sizeof(*l->tensors));
 	if (!l->tensors)
 		return shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for %zu tensors", max);
 	for (uint32_t f = 0; f < l->files_n; f++)
-		for (size_t i = 0; files[f].here && i < files[f].st.n; i++) {
+		for (size_t i = 0; i < files[f].st.n; i++) {
 			const char *chosen =
 			    index ? file_in(index, files[f].st.tensors[i].name) : NULL;
 			int rc;

@@ -29,8 +29,8 @@ static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *sys = step->run->sys;
 
-	return n == 0 || sys->ops->pread(sys->arg, step->peek.fd, step->sums_bytes + off,
-	                                 (size_t)n, off) == (int64_t)n;
+	return sys->ops->pread(sys->arg, step->peek.fd, step->sums_bytes + off, (size_t)n,
+	                       off) == (int64_t)n;
 }
 
 /* Bytes [off, off + n) of the table, before its page table: here and good. */
@@ -99,14 +99,12 @@ bool shf_peek_init(struct sheaf_step *step)
 	return step->asleep;
 }
 
-/* Record i and its name. */
+/* Record i, which slot_at has seen, and its name. */
 static bool record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *t)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	const char *text;
 
-	if (i >= h->tensors_n || !need(step, h->tensors_off + i * SHF_SUMS_TENSOR, SHF_SUMS_TENSOR))
-		return false;
 	*t = shf_sums_tensor(&step->sums, i);
 	if (t->file >= h->files_n || t->name_off > h->names_bytes ||
 	    t->name_bytes >= h->names_bytes - t->name_off ||
