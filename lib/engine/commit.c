@@ -375,7 +375,6 @@ static void succeed(struct sheaf_save *save)
 	shf_tier_published(save);
 	run->parent = save->step;
 	memcpy(run->parent_session, save->session, sizeof(run->parent_session));
-	run->parent_run[0] = '\0';
 	run->loaded = run->doubtful = -1;
 	resumed(run);
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,

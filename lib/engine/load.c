@@ -351,7 +351,6 @@ static void remember(struct shf_load *ld)
 	if (run->of) { /* of memory: saving goes on where the disk ends */
 		run->of->parent = run->base.step;
 		memcpy(run->of->parent_session, run->base.session, sizeof(run->base.session));
-		run->of->parent_run[0] = '\0';
 	}
 	if (run->foreign)
 		return;
@@ -359,7 +358,6 @@ static void remember(struct shf_load *ld)
 	run->loaded = run->parent = ld->step->number;
 	run->doubtful = -1;
 	memcpy(run->parent_session, ld->step->manifest.session, sizeof(run->parent_session));
-	run->parent_run[0] = '\0';
 }
 
 /* Has this handle not loaded it before? Once is once, however many states are filled. */

@@ -238,7 +238,6 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	run->parent = step;
 	run->doubtful = -1;
 	memcpy(run->parent_session, session, sizeof(session));
-	run->parent_run[0] = '\0';
 	if (run->loaded > step)
 		run->loaded = -1;
 	if (run->verified > step)

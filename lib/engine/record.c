@@ -110,7 +110,6 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->has_parent = run->parent >= 0;
 	m->parent_step = run->parent;
 	memcpy(m->parent_session, run->parent_session, sizeof(m->parent_session));
-	memcpy(m->parent_run, run->parent_run, sizeof(m->parent_run));
 	shf_run_time(run, m->created);
 	m->version = SHEAF_VERSION_TEXT;
 	m->commit = SHEAF_COMMIT_TEXT;

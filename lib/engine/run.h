@@ -73,7 +73,6 @@ struct sheaf_run {
 	int64_t parent;                 /* of the next save; -1: none */
 	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */
 	char parent_session[33];
-	char parent_run[33];            /* of another run; "": this one */
 	struct shf_stalls stalls;
 	bool metrics_said;              /* that they cannot be written */
 	struct shf_ab *ab;              /* owned; NULL: nothing is compared */

@@ -31,14 +31,13 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 	/* What this handle published in doubt and finds there is its own last step. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful)
 		run->parent = -1;
-	if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent)
+	if (run->parent >= 0 && n.newest > run->parent)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to "
 		                "%" PRId64 " (rewind to go back)", run->parent, run->store.path,
 		                n.newest);
 	if (n.known >= 0 && run->parent < 0) {
 		run->parent = n.known;
 		memcpy(run->parent_session, n.session, sizeof(run->parent_session));
-		run->parent_run[0] = '\0';
 	}
 	return 0;
 }

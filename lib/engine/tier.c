@@ -430,7 +430,7 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_newest n;
 	int rc;
 
-	if (run->parent >= 0 && !run->parent_run[0]) {
+	if (run->parent >= 0) {
 		t->base_step = run->parent;
 		memcpy(t->base_session, run->parent_session, sizeof(t->base_session));
 	}
@@ -443,13 +443,12 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	if (n.exists || n.newest > save->step ||
-	    (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent &&
-	     n.newest != run->doubtful && !is_coming(run, n.newest)))
+	    (run->parent >= 0 && n.newest > run->parent && n.newest != run->doubtful &&
+	     !is_coming(run, n.newest)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
 		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
 		                run->store.path);
-	if (run->parent < 0 || run->parent_run[0] ||
-	    (n.newest == n.known && n.newest == run->doubtful)) {
+	if (run->parent < 0 || (n.newest == n.known && n.newest == run->doubtful)) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}
@@ -617,7 +616,7 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_tier *t = &run->tier;
-	struct on_disk on = { .step = run->parent_run[0] ? -1 : run->parent };
+	struct on_disk on = { .step = run->parent };
 	int rc;
 
 	memcpy(on.session, run->parent_session, sizeof(on.session));
