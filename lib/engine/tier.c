@@ -307,7 +307,7 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 	card.segs = shf_arena_alloc(&arena, w->segs_n + 1, sizeof(*card.segs));
 	if (rc < 0 || !card.segs) {
 		shf_arena_release(&arena);
-		return shf_fail(err, rc == SHEAF_ECORRUPT ? SHEAF_EBUG : SHEAF_ENOMEM,
+		return shf_fail(err, always(rc != SHEAF_ECORRUPT) ? SHEAF_ENOMEM : SHEAF_EBUG,
 		                "step %" PRId64 ": its card in memory", save->step);
 	}
 	for (size_t i = 0; i < w->segs_n; i++)
@@ -406,8 +406,9 @@ static void let_others_go(struct sheaf_run *run)
 
 	if (run->tier.alone || run->tier.keep < 0 || run->place.node_first != run->team.rank)
 		return;
-	run->tier.alone = sys->ops->keep_list(sys->arg, run->tier.keep, note_other, &o) == 0;
-	for (size_t at = 0; at < o.names.len && !o.names.oom;
+	run->tier.alone = sys->ops->keep_list(sys->arg, run->tier.keep, note_other, &o) == 0 &&
+	                  !o.names.oom;
+	for (size_t at = 0; at < o.names.len;
 	     at += strlen((char *)o.names.data + at) + 1)
 		(void)sys->ops->keep_drop(sys->arg, run->tier.keep, (char *)o.names.data + at);
 	shf_buf_release(&o.names);

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of steps in memory when the agent goes, or is another's, at any moment; when cards
+ * grow; when there is one image; and of what else an agent has. */
+#include <errno.h>
+#include <stdlib.h>
+#include "engine.h"
+#include "recall.h"
+#include "restarts.h"
+#include "publishing.h"
+#include "save.h"
+#include "starve.h"
+#include "t.h"
+#include "tier.h"
+
+/* A job of one rank, step by step. */
+struct one {
+	struct simdisk *disk;
+	const struct shf_sys *sys;
+	struct sheaf_run *run;
+	struct sheaf_state *state;
+	struct re_mine m;
+	struct sheaf_error err;
+	int gone;                       /* logged: a step is in memory no more */
+	int lost;                       /* logged: until an agent answers */
+};
+
+static void hear(void *arg, int level, const char *line)
+{
+	struct one *o = arg;
+
+	(void)level;
+	o->gone += strstr(line, "is in memory no more") != NULL;
+	o->lost += strstr(line, "until an agent answers") != NULL;
+}
+
+static void begin_with(struct one *o, struct simdisk *disk, const char *path, int images,
+                       uint64_t staging)
+{
+	static uint64_t pid = 50000;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+		.images_max = images, .staging_bytes_max = staging, .io_threads = 1, .log = hear,
+		.arg = o };
+
+	*o = (struct one){ .disk = disk, .sys = simdisk_process(disk, pid++, 0) };
+	o->state = re_state(&o->m, 0, 1);
+	CHECK_RC(shf_run_open(&o->run, path, NULL, &opts, o->sys, &o->err), 0, &o->err);
+}
+
+static void begin_at(struct one *o, struct simdisk *disk, const char *path, int images)
+{
+	begin_with(o, disk, path, images, 0);
+}
+
+static void begin(struct one *o, int images)
+{
+	begin_at(o, re_world(1), "run", images);
+}
+
+/* The process ends; the disk and its agents stay. */
+static struct simdisk *leave(struct one *o)
+{
+	shf_run_close(o->run);
+	shf_state_put(o->state);
+	for (int t = 0; t < RE_TENSORS; t++)
+		free(o->m.data[t]);
+	CHECK_INT(simdisk_open_n(o->sys), 0);
+	simdisk_kill(o->disk, o->sys);
+	return o->disk;
+}
+
+static void end(struct one *o)
+{
+	simdisk_free(leave(o));
+}
+
+static struct sheaf_save *begun(struct one *o, int64_t step, uint32_t flags)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+	struct sheaf_save *save = NULL;
+
+	re_paint(&o->m, step);
+	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &opts, &o->err), 0, &o->err);
+	return save;
+}
+
+static int committed(struct one *o, struct sheaf_save *save)
+{
+	int rc = shf_save_commit(save, -1, &o->err);
+
+	shf_save_free(save);
+	return rc;
+}
+
+static int saved(struct one *o, int64_t step, uint32_t flags)
+{
+	return committed(o, begun(o, step, flags));
+}
+
+/* With so many bytes attached, which its card has, too. */
+static int saved_with(struct one *o, int64_t step, size_t n)
+{
+	struct sheaf_save *save = begun(o, step, SHEAF_NO_DISK);
+	uint8_t *bytes = malloc(n);
+
+	memset(bytes, (int)step, n);
+	CHECK_INT(shf_save_attach(save, "more.bin", bytes, n), 0);
+	free(bytes);
+	return committed(o, save);
+}
+
+/* Which step a job that comes then would take, and it is that. */
+static void resumes(struct one *o, int64_t want, bool memory)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, o->run, SHEAF_LATEST, &o->err);
+
+	CHECK_RC(rc, want < 0 ? SHEAF_ENOENT : 0, &o->err);
+	if (rc == 0) {
+		CHECK_INT(step->number, want);
+		re_paint(&o->m, 9999);
+		CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, &report, &o->err), 0, &o->err);
+		CHECK((report.memory_bytes > 0) == memory);
+	}
+	shf_step_put(step);
+}
+
+static void next_resumes(struct simdisk *disk, int64_t want, bool memory)
+{
+	struct one o;
+
+	begin_at(&o, disk, "run", 2);
+	resumes(&o, want, memory);
+	(void)leave(&o);
+}
+
+/* ---- */
+
+TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
+{
+	static const struct {
+		int error, code;
+		const char *says;
+	} ways[] = { { ENOENT, SHEAF_ENOENT, "no agent answers" },
+		{ ECONNREFUSED, SHEAF_ENOENT, "no agent answers" },
+		{ EXDEV, SHEAF_EINVAL, "another run's" }, { EACCES, SHEAF_EIO, "the agent" } };
+	struct simdisk *disk = re_world(1);
+	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
+	struct sheaf_error err;
+	int keep;
+
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = ways[i].error,
+		                                             .kind = SIMDISK_KEEP });
+		CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, &err), ways[i].code);
+		CHECK(strstr(err.msg, ways[i].says) != NULL);
+	}
+	CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, &err), 0);
+	simdisk_kill(disk, sys);
+	simdisk_free(disk);
+}
+
+static void other_state(struct one *o, int64_t cols)
+{
+	shf_state_put(o->state);
+	for (int t = 0; t < RE_TENSORS; t++)
+		free(o->m.data[t]);
+	re_cols = cols;
+	o->state = re_state(&o->m, 0, 1);
+}
+
+/* Of the small state there is room for two images, of the large one for one. */
+TEST(a_state_that_has_one_image_takes_that_of_what_is_newest_and_says_so)
+{
+	struct simdisk *disk;
+	struct one o;
+
+	begin_with(&o, re_world(1), "run", 0, 500000);
+	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+	CHECK_INT(o.gone, 0);
+	other_state(&o, 3000);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	CHECK_INT(o.gone, 1);
+	disk = leave(&o);
+	next_resumes(disk, 2, false);
+	re_cols = 700;
+	simdisk_free(disk);
+}
+
+TEST(what_is_attached_to_a_step_in_memory_comes_back)
+{
+	struct sheaf_step *step = NULL;
+	struct simdisk *disk;
+	struct one o;
+	const void *bytes = NULL;
+	size_t n = 0;
+
+	begin(&o, 2);
+	CHECK_INT(saved_with(&o, 1, 100), 0);
+	CHECK_INT(saved_with(&o, 2, 100), 0);
+	CHECK_INT(saved_with(&o, 3, 100), 0);
+	CHECK_INT(saved_with(&o, 4, 300000), 0); /* a larger card in place of another */
+	disk = leave(&o);
+	begin_at(&o, disk, "run", 2);
+	CHECK_RC(shf_step_open(&step, o.run, SHEAF_LATEST, &o.err), 0, &o.err);
+	CHECK_INT(step->number, 4);
+	CHECK_RC(shf_step_attached(step, "more.bin", &bytes, &n, &o.err), 0, &o.err);
+	CHECK_INT(n, 300000);
+	CHECK(((const uint8_t *)bytes)[0] == 4 && ((const uint8_t *)bytes)[n - 1] == 4);
+	shf_step_put(step);
+	end(&o);
+}
+
+/* The card grows, and there is no memory for it, or the agent does not take it. */
+TEST(a_card_that_cannot_grow_fails_its_step_and_no_other)
+{
+	static const enum simdisk_kind kinds[] = { SIMDISK_SHM_NEW, SIMDISK_KEEP };
+	static const uint8_t much[300000];
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *disk;
+		struct sheaf_save *save;
+		struct one o;
+
+		begin(&o, 2);
+		CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+		CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+		save = begun(&o, 3, SHEAF_NO_DISK);
+		CHECK_INT(shf_save_attach(save, "more.bin", much, sizeof(much)), 0);
+		simdisk_fault(o.disk, &(struct simdisk_fault){
+			.nth = 1, .error = i ? EPIPE : ENOMEM, .kind = kinds[i] });
+		CHECK_INT(committed(&o, save), i ? SHEAF_EFAILED : SHEAF_ENOMEM);
+		CHECK_INT(simdisk_fired(o.disk), 1);
+		CHECK_INT(o.lost, i);
+		disk = leave(&o);
+		next_resumes(disk, 2, true);
+		simdisk_free(disk);
+	}
+}
+
+/* It goes between begin and commit, and between steps; another takes its place. */
+TEST(without_the_agent_it_was_begun_with_no_step_is_in_memory)
+{
+	struct simdisk *disk;
+	struct sheaf_save *save;
+	struct one o;
+
+	begin(&o, 2);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0); /* each image has a card by now */
+	save = begun(&o, 4, SHEAF_NO_DISK);
+	simdisk_kill_agent(o.disk, 0);
+	CHECK_INT(committed(&o, save), SHEAF_EFAILED);
+	CHECK(strstr(o.err.msg, "the agent is gone") != NULL);
+	CHECK_INT(o.lost, 1);
+	simdisk_advance(o.disk, 2);
+	CHECK_INT(saved(&o, 5, SHEAF_NO_DISK), 0);
+	simdisk_kill_agent(o.disk, 0);
+	resumes(&o, 2, false);          /* asked after it here */
+	CHECK_INT(o.lost, 2);
+	simdisk_advance(o.disk, 2);
+	CHECK_INT(saved(&o, 6, SHEAF_NO_DISK), 0);
+	disk = leave(&o);
+	next_resumes(disk, 6, true);
+	simdisk_free(disk);
+}
+
+static int names_like(void *arg, const char *name)
+{
+	*(int *)arg += strcmp(name, "notes of somebody") == 0 ? 100 : 1;
+	return 0;
+}
+
+static int kept(const struct one *o)
+{
+	int keep, n = 0;
+
+	CHECK_INT(o->sys->ops->keep_open(o->sys->arg, "auto/x", "", "", &keep), 0);
+	CHECK_INT(o->sys->ops->keep_list(o->sys->arg, keep, names_like, &n), 0);
+	return n;
+}
+
+/* What an earlier job left goes when there is something newer; what is no image stays. */
+TEST(names_that_are_no_images_are_left_alone)
+{
+	struct shf_shm shm = { NULL, 0, -1 };
+	struct simdisk *disk;
+	struct one o;
+	int keep;
+
+	begin(&o, 2);
+	CHECK_INT(o.sys->ops->keep_open(o.sys->arg, "auto/x", "", "", &keep), 0);
+	CHECK_INT(o.sys->ops->shm_new(o.sys->arg, &shm, 4096, true), 0);
+	CHECK_INT(o.sys->ops->keep_put(o.sys->arg, keep, "notes of somebody", &shm), 0);
+	o.sys->ops->shm_free(o.sys->arg, &shm);
+	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+	CHECK_INT(kept(&o), 104);
+	disk = leave(&o);
+	begin_at(&o, disk, "run", 2);
+	resumes(&o, 2, true);
+	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 4, SHEAF_NO_DISK), 0);
+	CHECK_INT(kept(&o), 104);
+	end(&o);
+}
+
+/* Also where there was no memory once to look for it. */
+TEST(what_an_earlier_job_left_goes_in_the_end)
+{
+	int failed = 0;
+
+	starved = true;
+	for (long nth = 1; starved; nth++) {
+		struct simdisk *disk;
+		struct sheaf_save *save;
+		struct one o;
+
+		begin(&o, 2);
+		CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+		CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+		disk = leave(&o);
+		begin_at(&o, disk, "run", 2);
+		resumes(&o, 2, true);
+		save = begun(&o, 3, SHEAF_NO_DISK);
+		starved = false;
+		starve_left = nth;
+		failed += committed(&o, save) < 0;
+		starve_left = 0;
+		CHECK_INT(saved(&o, 4, SHEAF_NO_DISK), 0);
+		CHECK_INT(saved(&o, 5, SHEAF_NO_DISK), 0);
+		CHECK_INT(kept(&o), 4);
+		disk = leave(&o);
+		if (nth % 16 == 0)
+			next_resumes(disk, 5, true);
+		simdisk_free(disk);
+	}
+	CHECK(failed > 10);
+}
+
+/* ---- what a step in memory follows ---- */
+
+static void beside(int64_t load, int64_t step)
+{
+	struct sheaf_step *opened = NULL;
+	struct sheaf_save *save = NULL;
+	struct simdisk *disk;
+	struct one o;
+	int rc;
+
+	begin(&o, 2);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 3, 0), 0);
+	disk = leave(&o);
+	simdisk_kill_agent(disk, 0);
+	begin_at(&o, disk, "run", 2);
+	if (load > 0) {
+		CHECK_RC(shf_step_open(&opened, o.run, load, &o.err), 0, &o.err);
+		CHECK_RC(shf_step_load(opened, o.state, SHEAF_STRICT, NULL, &o.err), 0, &o.err);
+		shf_step_put(opened);
+	}
+	save = begun(&o, step, SHEAF_NO_DISK);
+	rc = committed(&o, save);
+	CHECK_RC(rc, SHEAF_EINVAL, &o.err);
+	CHECK(strstr(o.err.msg, "in memory would lie beside 3") != NULL);
+	disk = leave(&o);
+	next_resumes(disk, 3, false);
+	simdisk_free(disk);
+}
+
+TEST(a_step_in_memory_beside_one_on_disk_needs_a_rewind)
+{
+	beside(1, 4);
+	beside(0, 3);
+	beside(0, 2);
+}
+
+/* 3 goes to disk before 2, which was begun first, has come to memory. */
+TEST(a_step_that_comes_to_memory_behind_a_newer_one_on_disk_is_refused)
+{
+	struct sheaf_save *two, *three;
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 4);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	two = begun(&o, 2, SHEAF_NO_DISK);
+	three = begun(&o, 3, 0);
+	CHECK_RC(committed(&o, three), 0, &o.err);
+	CHECK_RC(committed(&o, two), SHEAF_EINVAL, &o.err);
+	CHECK(strstr(o.err.msg, "step 2 is not newer than 3 on disk") != NULL);
+	disk = leave(&o);
+	next_resumes(disk, 3, true);
+	simdisk_free(disk);
+}
+
+/* The agent comes while 2 is being published behind: what then comes to memory follows 2. */
+TEST(an_agent_that_comes_while_a_step_is_published_has_what_follows_it)
+{
+	struct sheaf_save *two;
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 4);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	disk = leave(&o);
+	simdisk_kill_agent(disk, 0);
+	simdisk_set_agents(disk, 0);
+	simdisk_set_task_steps(disk, 0);
+	begin_at(&o, disk, "run", 4);
+	resumes(&o, 1, false);
+	two = begun(&o, 2, 0);
+	for (int i = 0; i < 3; i++)
+		CHECK_RC(shf_save_commit(two, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	CHECK(shf_publishing_now(o.run) == two);
+	simdisk_set_agents(disk, UINT64_C(1) << 30);
+	simdisk_advance(disk, 99);
+	CHECK_RC(saved(&o, 3, SHEAF_NO_DISK), 0, &o.err);
+	CHECK_RC(committed(&o, two), 0, &o.err);
+	disk = leave(&o);
+	next_resumes(disk, 3, true);
+	simdisk_free(disk);
+}
+
+TEST(a_rewind_to_what_is_newest_in_memory_too_loses_nothing)
+{
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 3);
+	CHECK_RC(shf_run_rewind(o.run, 0, &o.err), SHEAF_ENOENT, &o.err);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	CHECK_RC(shf_run_rewind(o.run, 2, &o.err), 0, &o.err);
+	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	disk = leave(&o);
+	next_resumes(disk, 3, true);
+	simdisk_free(disk);
+}
