@@ -239,7 +239,7 @@ static int send_now(struct sheaf_save *save, struct sheaf_error *err)
 		while (turn(s))
 			;
 		rc = s->rc;
-		if (rc < 0 && err)
+		if (rc < 0)
 			*err = s->err;
 	}
 	sending_free(s);
@@ -325,8 +325,7 @@ int shf_guests_send(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		return 0;
 	if (rc == SHEAF_ELOST) {
-		if (err)
-			*err = own;
+		*err = own;
 		return rc;
 	}
 	g->wanted = false;      /* all ranks have heard of it */
