@@ -438,3 +438,22 @@ TEST(a_rewind_to_what_is_newest_in_memory_too_loses_nothing)
 	next_resumes(disk, 3, true);
 	simdisk_free(disk);
 }
+
+TEST(a_step_in_the_memory_of_one_node_is_verified_there)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step *step = NULL;
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 2);
+	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
+	disk = leave(&o);
+	begin_at(&o, disk, "run", 2);
+	CHECK_RC(shf_step_open(&step, o.run, SHEAF_LATEST, &o.err), 0, &o.err);
+	CHECK_RC(shf_step_verify(step, &report, &o.err), 0, &o.err);
+	CHECK_INT(report.findings, 0);
+	CHECK_INT(report.loaded, RE_TENSORS);
+	shf_step_put(step);
+	end(&o);
+}

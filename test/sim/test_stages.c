@@ -338,6 +338,37 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 	simdisk_free(base);
 }
 
+/* A file of the stage is cut when it has been opened. */
+static int open_and_cut(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	int fd = rot.real->open(arg, dir, name, flags, mode);
+
+	if (fd >= 0 && strcmp(name, SECOND) == 0 && rot.gone++ == 1) /* the source's was */
+		CHECK_INT(simdisk_put(rot.disk, in_stage(rot.disk, SECOND), "short", 5), 0);
+	return fd;
+}
+
+TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
+{
+	struct simdisk *base = saved(), *disk = left_by(base, 7);
+	const struct shf_sys *sys = process(disk);
+	struct shf_sys shown;
+	struct copy c;
+
+	rot.disk = disk;
+	rot.real = sys->ops;
+	rot.ops = *sys->ops;
+	rot.ops.open = open_and_cut;
+	rot.gone = 0;
+	shown = (struct shf_sys){ &rot.ops, sys->arg };
+	c = copy_by(disk, sys, &shown);
+	CHECK_RC(c.rc, 0, &c.err);
+	CHECK(rot.gone > 1);
+	CHECK(is_whole(disk));
+	simdisk_free(disk);
+	simdisk_free(base);
+}
+
 /* ---- a source that is read on the second try ---- */
 
 /* The first so many reads of it fail. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of sums of many pages, of which a read of one tensor looks at few; and headers that tell
  * another story than the table, where nothing proves them: what is found is right, or nothing. */
+#include <errno.h>
 #include <stdlib.h>
 #include "catalog.h"
 #include "crc64.h"
@@ -538,5 +539,184 @@ TEST(a_block_that_has_no_sum_in_the_table_is_never_right)
 	p.path = STEP;
 	p.opts.flags = SHEAF_READONLY;
 	CHECK_RC(hands_run(&p, change_blocks, false), 0, &p.err);
+	simdisk_free(disk);
+}
+
+/* ---- what a verify makes of it ---- */
+
+struct found {
+	int n;
+	char what[32], file[100];
+};
+
+static void find(void *arg, const struct sheaf_finding *f)
+{
+	struct found *found = arg;
+
+	found->n++;
+	snprintf(found->what, sizeof(found->what), "%s", f->what);
+	snprintf(found->file, sizeof(found->file), "%s", f->file);
+}
+
+static struct found found;
+
+static int verify_act(struct hand *h)
+{
+	struct sheaf_report report = { .size = sizeof(report), .finding = find, .arg = &found };
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open_path(&step, h->play->path, h->group, &h->play->opts, h->sys,
+	                            &h->err);
+
+	found = (struct found){ 0 };
+	if (h->play->variant)
+		report.finding = NULL;
+	if (rc == 0)
+		rc = shf_step_verify(step, &report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+static int verified(struct simdisk *disk, const char *path, struct sheaf_error *err)
+{
+	struct play p = hands_play(disk, 1, NULL);
+
+	p.path = path;
+	p.opts.flags = SHEAF_READONLY;
+	(void)hands_run(&p, verify_act, false);
+	*err = p.err;
+	return p.rc;
+}
+
+TEST(a_table_that_has_another_type_or_number_of_dimensions_is_found)
+{
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *disk = four_saved();
+		struct table t = table_of(disk);
+		struct sheaf_error err;
+
+		if (i)
+			record_at(&t, 1)[50] = 1;
+		else
+			shf_put16(record_at(&t, 1) + 48, SHEAF_I32);
+		put_table(disk, &t);
+		CHECK_RC(verified(disk, STEP, &err), SHEAF_ECORRUPT, &err);
+		CHECK_INT(found.n, 1);
+		CHECK_STR(found.what, "header");
+		CHECK_STR(found.file, "model-00001-of-00002.safetensors");
+		simdisk_free(disk);
+	}
+}
+
+static void put_bytes_of_family(struct simdisk *disk)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct shf_buf text = SHF_BUF_INIT;
+	struct sheaf_error err;
+	size_t n;
+	void *old = simdisk_get(disk, STEP "sheaf.json", &n);
+
+	CHECK_RC(shf_manifest_decode(&m, &arena, old, n, "", &err), 0, &err);
+	m.families[0].bytes++;
+	CHECK_RC(shf_manifest_encode(&text, &m, &err), 0, &err);
+	CHECK_INT(simdisk_put(disk, STEP "sheaf.json", text.data, text.len), 0);
+	shf_buf_release(&text);
+	shf_arena_release(&arena);
+	free(old);
+}
+
+TEST(a_family_that_has_other_bytes_than_the_manifest_says_is_found)
+{
+	struct simdisk *disk = four_saved();
+	struct sheaf_error err;
+
+	put_bytes_of_family(disk);
+	CHECK_RC(verified(disk, STEP, &err), SHEAF_ECORRUPT, &err);
+	CHECK_INT(found.n, 1);
+	CHECK_STR(found.what, "manifest");
+	simdisk_free(disk);
+}
+
+/* Offsets that are no whole numbers say nothing of where the file should end. */
+TEST(offsets_that_are_no_numbers_of_bytes_are_a_bad_header)
+{
+	static const char header[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[4],"
+	                             "\"data_offsets\":[0,4.5]}}";
+	struct simdisk *disk = disk_new();
+	struct sheaf_error err;
+	uint8_t file[200] = { 0 };
+
+	shf_put64(file, sizeof(header) - 1);
+	memcpy(file + 8, header, sizeof(header) - 1);
+	CHECK_INT(simdisk_put(disk, "hf/model.safetensors", file, 8 + sizeof(header) + 3), 0);
+	CHECK(verified(disk, "hf", &err) < 0);
+	CHECK_INT(found.n, 1);
+	CHECK_STR(found.what, "header");
+	simdisk_free(disk);
+}
+
+TEST(who_wants_a_report_without_findings_of_a_foreign_directory_gets_it)
+{
+	struct simdisk *disk = foreign("\"x\":\"model-00001-of-00002.safetensors\","
+	                               "\"y\":\"model-00002-of-00002.safetensors\"");
+	struct play p = of_hf(disk);
+
+	for (p.variant = 0; p.variant < 2; p.variant++) {
+		CHECK_RC(hands_run(&p, verify_act, false), SHEAF_EFORMAT, &p.err);
+		CHECK(strstr(p.err.msg, "cannot be proved") != NULL);
+		CHECK_INT(found.n, p.variant == 0);
+	}
+	simdisk_free(disk);
+}
+
+/* A read fails, and is not even taken when it is tried once more. */
+TEST(a_read_that_cannot_be_tried_again_has_failed)
+{
+	struct sheaf_error err;
+	int failed = 0;
+
+	for (int nth = 1; nth <= 6; nth++) {
+		struct simdisk *disk = four_saved();
+		int rc;
+
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 2, .error = EIO,
+			.kind = SIMDISK_PREAD, .name = "model-00001" });
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EAGAIN,
+			.kind = SIMDISK_SUBMIT });
+		rc = verified(disk, STEP, &err);
+		CHECK(rc == 0 || rc == SHEAF_EIO);
+		CHECK_INT(found.n, 0);
+		failed += rc < 0;
+		simdisk_free(disk);
+	}
+	CHECK(failed > 1);
+}
+
+static int verify_both(struct hand *h)
+{
+	int rc = 0;
+
+	for (int64_t n = 8; n >= 7 && rc == 0; n--) {
+		struct sheaf_step *step = NULL;
+
+		rc = shf_step_open(&step, h->run, n, &h->err);
+		if (rc == 0)
+			rc = shf_step_verify(step, NULL, &h->err);
+		shf_step_put(step);
+		if (rc == 0 && h->run->verified != 8)
+			rc = SHEAF_EBUG;
+	}
+	return rc;
+}
+
+TEST(the_newest_that_was_proved_stays_it_when_an_older_one_is)
+{
+	struct simdisk *disk = four_saved();
+	struct play p = hands_play(disk, 1, four);
+
+	p.step = 8;
+	p.opts.file_bytes_max = 512;
+	SAVED(p);
+	CHECK_RC(hands_run(&p, verify_both, false), 0, &p.err);
 	simdisk_free(disk);
 }
