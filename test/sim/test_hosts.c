@@ -25,7 +25,7 @@ struct host {
 	int (*act)(struct mine *m);
 	int images;
 	uint64_t staging;
-	bool behind;
+	bool behind, deaf;              /* deaf: the agent of rank 1 does not answer */
 	long nth;
 	int error, who;
 	const struct shf_sys *sys[RANKS];
@@ -81,6 +81,9 @@ static int play(struct host *h)
 
 	for (int r = 0; r < RANKS; r++)
 		h->sys[r] = simdisk_process(h->disk, pid++, r);
+	if (h->deaf)
+		simdisk_fault(h->disk, &(struct simdisk_fault){ .nth = 1, .error = ENOENT,
+			.kind = SIMDISK_KEEP, .always = true, .process = h->sys[1] });
 	h->why[0] = '\0';
 	CHECK_INT(simgroup_run(&o, rank_main, h, h->rc), 0);
 	for (int r = 0; r < RANKS; r++) {
@@ -382,6 +385,52 @@ TEST(a_rank_that_lacks_memory_to_keep_a_copy_ends_no_training)
 	}
 	print_message("# %d allocations, %d times copies end\n", hits, once);
 	CHECK(hits > 20 / T_STRIDE && once > 0);
+}
+
+/* One rank lacks it while all look which step is taken, and from where. */
+static int looks_hungry(struct mine *m)
+{
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	if (m->rank == m->h->who) {
+		starved = false;
+		starve_left = m->h->nth;
+	}
+	rc = shf_step_open(&step, m->run, SHEAF_LATEST, &m->err);
+	starve_left = 0;
+	if (m->rank == m->h->who)
+		m->h->hit = starved;
+	if (rc == 0 && step->number != 3 && !m->h->hit)
+		rc = SHEAF_EBUG;
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(a_rank_that_lacks_memory_to_look_for_copies_opens_no_other_step_without_a_word)
+{
+	int failed = 0;
+
+	for (int way = 0; way < 2; way++) {
+		struct host h = { .disk = re_world(12), .act = saves_three };
+
+		PLAYS(h);
+		simdisk_kill_agent(h.disk, 1);
+		h.act = looks_hungry;
+		h.who = way > 0;
+		h.deaf = way > 0;
+		h.hit = true;
+		for (h.nth = 1; h.hit; h.nth += T_STRIDE) {
+			int rc = play(&h);
+
+			CHECK(rc == 0 || rc == SHEAF_ENOMEM || rc == SHEAF_ENOENT);
+			CHECK(h.hit || rc == 0);
+			failed += rc < 0;
+			simdisk_faults_clear(h.disk);
+		}
+		simdisk_free(h.disk);
+	}
+	CHECK(failed > 20 / T_STRIDE);
 }
 
 static long open_nth;

@@ -457,3 +457,60 @@ TEST(a_step_in_the_memory_of_one_node_is_verified_there)
 	shf_step_put(step);
 	end(&o);
 }
+
+/* ---- which of them is taken ---- */
+
+static void opens(struct one *o, int64_t n, int rc, bool memory)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step *step = NULL;
+
+	CHECK_RC(shf_step_open(&step, o->run, n, &o->err), rc, &o->err);
+	if (rc == 0) {
+		CHECK(n == SHEAF_LATEST || step->number == n);
+		CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, &report, &o->err), 0, &o->err);
+		CHECK((report.memory_bytes > 0) == memory);
+	}
+	shf_step_put(step);
+}
+
+TEST(a_step_that_is_asked_for_by_its_number_is_that_one_wherever_it_is)
+{
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 2);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	disk = leave(&o);
+	begin_at(&o, disk, "run", 2);
+	opens(&o, 9, SHEAF_ENOENT, false);
+	opens(&o, 2, 0, true);
+	opens(&o, 1, 0, false);         /* its image has step 3 now */
+	opens(&o, 3, 0, true);
+	end(&o);
+}
+
+/* The same number was saved again by a job that had no agent. */
+TEST(of_two_saves_of_a_number_the_disks_is_taken)
+{
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 2);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	disk = leave(&o);
+	CHECK_INT(simdisk_remove(disk, "run/checkpoint-2"), 0);
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = ENOENT, .always = true,
+	                                             .kind = SIMDISK_KEEP });
+	begin_at(&o, disk, "run", 2);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	disk = leave(&o);
+	simdisk_faults_clear(disk);
+	begin_at(&o, disk, "run", 2);
+	opens(&o, SHEAF_LATEST, 0, false);
+	opens(&o, 2, 0, false);
+	end(&o);
+}
