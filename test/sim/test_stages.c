@@ -241,12 +241,12 @@ TEST(each_call_of_a_copy_that_is_there_already_may_fail)
 	simdisk_free(disk);
 }
 
-static void each_allocation(struct simdisk *start, const char *what, int least)
+static void each_allocation(struct simdisk *start, const char *what, int stride, int least)
 {
 	int failed = 0;
 
 	starved = true;
-	for (long nth = 1; starved; nth += 2 * T_STRIDE) {
+	for (long nth = 1; starved; nth += stride * T_STRIDE) {
 		struct simdisk *disk = twin_of(start);
 		const struct shf_sys *sys = process(disk);
 		struct copy c;
@@ -266,7 +266,7 @@ static void each_allocation(struct simdisk *start, const char *what, int least)
 		simdisk_free(disk);
 	}
 	print_message("# %s: %d copies without memory\n", what, failed);
-	CHECK(failed > least / 2 / T_STRIDE);
+	CHECK(failed > least / stride / T_STRIDE);
 }
 
 TEST(a_copy_that_is_taken_up_may_lack_memory)
@@ -275,7 +275,7 @@ TEST(a_copy_that_is_taken_up_may_lack_memory)
 
 	CHECK_INT(simdisk_put(disk, in_stage(disk, "optimizer/notes"), "x", 1), 0);
 	simdisk_settle(disk);
-	each_allocation(disk, "taken up", 50);
+	each_allocation(disk, "taken up", 4, 50);
 	simdisk_free(disk);
 	simdisk_free(base);
 }
@@ -286,7 +286,7 @@ TEST(a_copy_that_is_there_already_may_lack_memory)
 
 	next_is_whole(disk);
 	simdisk_settle(disk);
-	each_allocation(disk, "there", 50);
+	each_allocation(disk, "there", 2, 50);
 	simdisk_free(disk);
 }
 

@@ -720,3 +720,25 @@ TEST(the_newest_that_was_proved_stays_it_when_an_older_one_is)
 	CHECK_RC(hands_run(&p, verify_both, false), 0, &p.err);
 	simdisk_free(disk);
 }
+
+static void attach_long(struct hand *h, struct sheaf_save *save)
+{
+	(void)h;
+	(void)shf_save_attach(save, "what-somebody-wrote-down-about-it.json", "{}", 2);
+}
+
+TEST(a_file_with_a_long_name_is_no_index)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, four);
+	struct sheaf_error err;
+
+	p.during = attach_long;
+	SAVED(p);
+	CHECK_RC(verified(disk, STEP, &err), 0, &err);
+	CHECK_INT(found.n, 0);
+	CHECK_INT(simdisk_put(disk, STEP "what-somebody-wrote-down-about-it.json", "[]", 2), 0);
+	CHECK_RC(verified(disk, STEP, &err), SHEAF_ECORRUPT, &err);
+	CHECK_STR(found.what, "checksum");
+	simdisk_free(disk);
+}
