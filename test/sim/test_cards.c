@@ -409,7 +409,7 @@ static void card_get(struct step *s, int rank, char name[SHF_KEEP_NAME], struct 
 			return;
 		sys->ops->shm_free(sys->arg, shm);
 	}
-	CHECK(!"the rank has a card");
+	fail_msg("rank %d has no card", rank);
 }
 
 enum { SMALLS = 40, SEGS = 200 };
@@ -669,7 +669,7 @@ static uint64_t hole_of(const struct shf_view *v, uint32_t *file)
 	for (*file = 0; *file < m->files_n; ++*file)
 		if (!shf_view_at(v, *file, m->files[*file].bytes - 8, &n))
 			return m->files[*file].bytes - 8;
-	CHECK(!"some bytes are rank 1's");
+	fail_msg("%s", "all bytes are here");
 	return 0;
 }
 
