@@ -160,6 +160,26 @@ static bool read_manifest(struct shf_reread *r)
 	return damaged(r);
 }
 
+static uint64_t blocks_of(uint64_t bytes)
+{
+	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
+}
+
+/* It has records of all that the manifest names: whoever looks for one finds it in its section. */
+static bool table_fits(struct shf_reread *r, const char *where)
+{
+	uint64_t blocks = 0;
+
+	for (size_t f = 0; f < r->manifest.files_n; f++)
+		blocks += blocks_of(r->manifest.files[f].bytes);
+	if (r->head.files_n == r->manifest.files_n && r->head.blocks_n == blocks)
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: has sums of %" PRIu64 " files and %" PRIu64
+	         " blocks, the manifest names %zu and %" PRIu64, where, r->head.files_n,
+	         r->head.blocks_n, r->manifest.files_n, blocks);
+	return damaged(r);
+}
+
 static bool open_table(struct shf_reread *r)
 {
 	const struct shf_mf_file *sums = &r->manifest.sums;
@@ -182,8 +202,8 @@ static bool open_table(struct shf_reread *r)
 	if (!fetch(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
 		return false;
 	crc = shf_crc64_more(shf_crc64(r->buf, SHF_SUMS_HEADER), r->pages, (size_t)n);
-	if (crc == sums->crc && r->head.files_n == r->manifest.files_n)
-		return true;
+	if (crc == sums->crc)
+		return table_fits(r, where);
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: header and page table have checksum %016" PRIx64
 	         ", want %016" PRIx64, where, crc, sums->crc);
 	return damaged(r);
@@ -245,18 +265,10 @@ static bool turn_table(struct shf_reread *r)
 
 /* ---- blocks ---- */
 
-static uint64_t blocks_of(uint64_t bytes)
-{
-	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
-}
-
 static void deal(struct shf_reread *r)
 {
-	uint64_t all = 0, more;
+	uint64_t all = r->head.blocks_n, more = all % r->shares;
 
-	for (size_t f = 0; f < r->manifest.files_n; f++)
-		all += blocks_of(r->manifest.files[f].bytes);
-	more = all % r->shares;
 	r->at = all / r->shares * r->share + (r->share < more ? r->share : more);
 	r->end = r->at + all / r->shares + (r->share < more);
 }
@@ -318,7 +330,8 @@ static bool enter_file(struct shf_reread *r)
 		return false;
 	r->sums_file = shf_sums_get_file(p);
 	if (r->sums_file.bytes != m->bytes || r->sums_file.first_block != r->first ||
-	    r->sums_file.first_tensor + r->sums_file.tensors_n > r->head.tensors_n) {
+	    r->sums_file.tensors_n > r->head.tensors_n ||
+	    r->sums_file.first_tensor > r->head.tensors_n - r->sums_file.tensors_n) {
 		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: says of %s what the manifest "
 		         "does not", r->where, m->name);
 		return damaged(r);

@@ -405,6 +405,22 @@ static void too_many_tensors(struct made *m)
 	shf_put32(file_record(m, 2) + 24, 3);
 }
 
+/* Counted from there, its last one is number 1 of the first file. */
+static void tensors_from_far_off(struct made *m)
+{
+	shf_put64(file_record(m, 2) + 16, UINT64_MAX);
+}
+
+static void more_tensors_than_all(struct made *m)
+{
+	shf_put32(file_record(m, 2) + 24, UINT32_MAX);
+}
+
+static void fewer_blocks(struct made *m)
+{
+	shf_put64(m->table + 32, 1);
+}
+
 static void other_digest(struct made *m)
 {
 	*(tensor_record(m, 4) + SHF_SUMS_DIGEST) ^= 1;
@@ -412,10 +428,14 @@ static void other_digest(struct made *m)
 
 TEST(what_a_table_says_wrongly_is_damage)
 {
-	lie(one_file_more, "header and page table");
+	lie(one_file_more, "has sums of 4 files and 5 blocks, the manifest names 3 and 5");
 	lie(other_bytes, "says of model-00002-of-00003.safetensors what the manifest");
 	lie(other_block, "says of model-00002-of-00003.safetensors what the manifest");
 	lie(too_many_tensors, "says of model-00003-of-00003.safetensors what the manifest");
+	lie(tensors_from_far_off, "says of model-00003-of-00003.safetensors what the manifest");
+	lie(more_tensors_than_all,
+	    "says of model-00003-of-00003.safetensors what the manifest");
+	lie(fewer_blocks, "has sums of 3 files and 1 blocks");
 	lie(other_digest, "model-00003-of-00003.safetensors: tensor at byte 64 has digest");
 }
 
