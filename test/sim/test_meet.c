@@ -1,0 +1,649 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Agents of two nodes write a step that none of them has all of, and each time something comes
+ * between: the other one, a job, a death, a lock, memory that runs out or is another step's. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "card.h"
+#include "engine.h"
+#include "meet.h"
+#include "recall.h"
+#include "restarts.h"
+#include "starve.h"
+#include "t.h"
+#include "tree.h"
+
+enum { RANKS = 3 };             /* 0 and 1 on the first node, 2 on the other */
+
+/* ---- a job that died, its agents, and what comes between ---- */
+
+static struct re_job job_on(struct simdisk *d, struct re_plan plan)
+{
+	plan.nodes = 2;
+	return re_on(d, RANKS, plan);
+}
+
+/* Steps up to `last`, of which 3 is on disk too. */
+static struct simdisk *left_at(int last)
+{
+	struct simdisk *d = re_world(4);
+	struct re_job j = job_on(d, (struct re_plan){ .last = last, .disk_every = 3, .images = 3 });
+
+	PLAYED(j, 0);
+	CHECK_INT(j.acked, last);
+	return d;
+}
+
+/* Another job goes on from disk and saves that step there. */
+static void job_saves(struct simdisk *d, int64_t step)
+{
+	struct re_job j = job_on(d, (struct re_plan){ .first = (int)step, .last = (int)step,
+		.disk_every = 1, .no_agent = true });
+
+	PLAYED(j, 0);
+	CHECK_INT(j.acked, step);
+}
+
+static void is_on_disk(struct simdisk *d, int64_t step)
+{
+	struct re_job k = job_on(d, (struct re_plan){ .stop = true });
+
+	simdisk_kill_agent(d, 0);
+	simdisk_kill_agent(d, 1);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, step);
+	CHECK_INT(k.memory_bytes, 0);
+}
+
+struct came {                   /* what came of a flush */
+	int rc;
+	int64_t step;
+	struct sheaf_error err;
+	int64_t ms;                     /* it took */
+};
+
+/* The n-th lock, or the n-th sleep, of one process: before it, something is done. */
+static struct {
+	struct simdisk *disk;
+	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
+	struct shf_sys sys;
+	int locks, sleeps;              /* left; 0: never */
+	void (*then)(struct simdisk *d);
+} between;
+
+static int lock_between(void *arg, int fd, bool exclusive)
+{
+	if (between.locks && --between.locks == 0)
+		between.then(between.disk);
+	return between.real->lock(arg, fd, exclusive);
+}
+
+static void sleep_between(void *arg, int ms)
+{
+	between.real->sleep_ms(arg, ms);
+	if (between.sleeps && --between.sleeps == 0)
+		between.then(between.disk);
+}
+
+static uint64_t next_pid(void)
+{
+	static uint64_t pid = 30000;
+
+	return pid++;
+}
+
+/* sys: of a new process. */
+static struct came flush_on(const struct shf_sys *sys, int wait_ms)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct came c = { .step = -1 };
+	int64_t from = sys->ops->mono_ns(sys->arg);
+
+	c.rc = shf_recall_flush("run", NULL, false, wait_ms, sys, &c.step, &report, &c.err);
+	c.ms = (sys->ops->mono_ns(sys->arg) - from) / 1000000;
+	CHECK(c.rc == 0 || (c.err.code == c.rc && strlen(c.err.msg) > 8));
+	return c;
+}
+
+static struct came flush_for(struct simdisk *d, int node, int wait_ms)
+{
+	const struct shf_sys *sys = simdisk_process(d, next_pid(), node);
+	struct came c = flush_on(sys, wait_ms);
+
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(d, sys);
+	return c;
+}
+
+static struct came flush(struct simdisk *d, int node)
+{
+	return flush_for(d, node, 0);
+}
+
+/* One of a node, that waits so long; before its n-th lock, or after its n-th sleep. */
+static struct came flush_with(struct simdisk *d, int node, int wait_ms, int locks, int sleeps,
+                              void (*then)(struct simdisk *d))
+{
+	const struct shf_sys *sys = simdisk_process(d, next_pid(), node);
+	struct came c;
+
+	between.disk = d;
+	between.real = sys->ops;
+	between.ops = *sys->ops;
+	between.ops.lock = lock_between;
+	between.ops.sleep_ms = sleep_between;
+	between.sys = (struct shf_sys){ &between.ops, sys->arg };
+	between.locks = locks;
+	between.sleeps = sleeps;
+	between.then = then;
+	c = flush_on(&between.sys, wait_ms);
+	CHECK_INT(between.locks, 0);
+	CHECK_INT(between.sleeps, 0);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(d, sys);
+	return c;
+}
+
+#define CAME(what, want, words)                                                          \
+	do {                                                                             \
+		struct came came_ = (what);                                              \
+		CHECK_RC(came_.rc, (want), &came_.err);                                  \
+		if (!strstr(came_.err.msg, (words)))                                     \
+			print_error("%s:%d: %s\n", __FILE__, __LINE__, came_.err.msg);   \
+		CHECK(strstr(came_.err.msg, (words)) != NULL);                           \
+		CHECK_INT(came_.step, -1);                                               \
+	} while (0)
+#define WROTE(what, n)                                                                   \
+	do {                                                                             \
+		struct came came_ = (what);                                              \
+		CHECK_RC(came_.rc, 0, &came_.err);                                       \
+		CHECK_INT(came_.step, (n));                                              \
+	} while (0)
+
+/* Both have come, and the second has written what it has. */
+static void come_both(struct simdisk *d, int first)
+{
+	CAME(flush(d, first), SHEAF_EAGAIN, "of its 3 ranks have come");
+	CAME(flush(d, 1 - first), SHEAF_EAGAIN, "ranks had is written");
+}
+
+/* What is left to do is done. */
+static void goes_on(struct simdisk *d, int64_t step)
+{
+	int64_t found = -1;
+
+	for (int i = 0; i < 8 && found < 0; i++) {
+		struct came c = flush(d, i % 2);
+
+		if (c.rc < 0)
+			CHECK_RC(c.rc, SHEAF_EAGAIN, &c.err);
+		found = c.step;
+	}
+	CHECK_INT(found, step);
+	is_on_disk(d, step);
+}
+
+struct cards {
+	int n;
+	char names[64][SHF_KEEP_NAME];
+};
+
+static int note_card(void *arg, const char *name)
+{
+	struct cards *c = arg;
+	char job[33];
+	int rank, image;
+	bool card;
+
+	if (shf_card_parse(name, job, &rank, &image, &card) && card && c->n < 64)
+		memcpy(c->names[c->n++], name, strlen(name) + 1);
+	return 0;
+}
+
+/* That part of it is nothing any more: its memory is another step's. */
+static void forget(struct simdisk *d, int node, int64_t step, int rank)
+{
+	const struct shf_sys *sys = simdisk_process(d, next_pid(), node);
+	struct cards cards = { 0 };
+	int keep, n = 0;
+
+	CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep), 0);
+	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_card, &cards), 0);
+	for (int i = 0; i < cards.n; i++) {
+		struct shf_shm shm = { NULL, 0, -1 };
+		struct shf_arena arena = { 0 };
+		struct shf_card card;
+
+		CHECK_INT(sys->ops->keep_get(sys->arg, keep, cards.names[i], &shm), 0);
+		if (shf_card_decode(&card, &arena, &shm) == 0 && card.step == step &&
+		    card.rank == rank) {
+			atomic_store(&shf_card_head(&shm)->whole, 0);
+			n++;
+		}
+		shf_arena_release(&arena);
+		sys->ops->shm_free(sys->arg, &shm);
+	}
+	CHECK_INT(n, 1);
+	simdisk_kill(d, sys);
+}
+
+/* ---- they wait for each other ---- */
+
+TEST(who_comes_alone_waits_as_long_as_it_is_told)
+{
+	static const int waits[] = { 3000, 25000 };
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *d = left_at(4);
+		struct came c = flush_for(d, 0, waits[i]);
+
+		CAME(c, SHEAF_EAGAIN, "the agents of 2 of its 3 ranks have come");
+		CHECK(c.ms >= waits[i] && c.ms < waits[i] + 2000);
+		goes_on(d, 4);
+		simdisk_free(d);
+	}
+}
+
+static void other_one_comes(struct simdisk *d)
+{
+	(void)flush(d, 1);
+}
+
+static void first_one_comes_and_publishes(struct simdisk *d)
+{
+	struct came c = flush(d, 0);
+
+	if (c.rc == SHEAF_EAGAIN)       /* it comes once more */
+		between.sleeps = 1;
+	else
+		WROTE(c, 4);
+}
+
+TEST(who_waits_goes_on_when_the_other_has_come)
+{
+	struct simdisk *d = left_at(4);
+	struct came c;
+
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	c = flush_with(d, 0, 30000, 0, 1, other_one_comes);
+	WROTE(c, 4);
+	CHECK(c.ms < 1000);
+	is_on_disk(d, 4);
+	simdisk_free(d);
+}
+
+/* The one that has rank 0 publishes; the other one hears of it. */
+TEST(who_has_not_rank_0_waits_until_it_is_published)
+{
+	struct simdisk *d = left_at(4);
+	struct came c = flush_with(d, 1, 30000, 0, 1, first_one_comes_and_publishes);
+
+	WROTE(c, 4);
+	CHECK(c.ms < 1000);
+	is_on_disk(d, 4);
+	simdisk_free(d);
+}
+
+static void first_one_comes(struct simdisk *d)
+{
+	CAME(flush(d, 0), SHEAF_EAGAIN, "what 2 of its 3 ranks had is written");
+}
+
+TEST(who_has_waited_long_enough_publishes_without_rank_0)
+{
+	struct simdisk *d = left_at(4);
+	struct came c = flush_with(d, 1, 30000, 0, 1, first_one_comes);
+
+	WROTE(c, 4);
+	CHECK(c.ms >= 300000 && c.ms < 310000);
+	is_on_disk(d, 4);
+	simdisk_free(d);
+}
+
+/* Rank 0's has come, and never writes what it has. */
+TEST(who_waits_for_bytes_gives_up_some_time)
+{
+	struct simdisk *d = left_at(4);
+	struct came c;
+
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	c = flush_for(d, 1, 1000);
+	CAME(c, SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	CHECK(c.ms >= 600000 && c.ms < 610000);
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+/* ---- a job comes between ---- */
+
+static void job_saves_4(struct simdisk *d) { job_saves(d, 4); }
+static void job_saves_6(struct simdisk *d) { job_saves(d, 6); }
+
+static void damaged_4(struct simdisk *d)
+{
+	job_saves(d, 4);
+	CHECK_INT(simdisk_flip(d, "run/checkpoint-4/sheaf.json", 800), 0);
+}
+
+/* Before all have come; when they have, while one waits for the other's bytes. */
+TEST(when_the_run_has_gone_on_nothing_is_written)
+{
+	static void (*const then[])(struct simdisk *d) = { job_saves_4, job_saves_6, damaged_4 };
+
+	for (int i = 0; i < 6; i++) {
+		struct simdisk *d = left_at(4);
+		struct came c;
+
+		if (i / 3)
+			CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+		c = flush_with(d, 0, 30000, 0, 1, then[i % 3]);
+		CHECK_RC(c.rc, 0, &c.err);
+		CHECK_INT(c.step, -1);
+		CHECK(c.ms < 1000);
+		if (then[i % 3] != damaged_4)
+			is_on_disk(d, i % 3 ? 6 : 4);
+		simdisk_free(d);
+	}
+}
+
+static void first_one_publishes(struct simdisk *d)
+{
+	WROTE(flush(d, 0), 4);
+}
+
+/* It holds the run's lock next, and looks again. */
+TEST(what_another_has_published_meanwhile_is_there)
+{
+	struct simdisk *d = left_at(4);
+	struct came c;
+
+	come_both(d, 1);
+	c = flush_with(d, 1, 0, 3, 0, first_one_publishes);
+	WROTE(c, 4);
+	is_on_disk(d, 4);
+	simdisk_free(d);
+}
+
+TEST(who_has_the_lock_at_last_finds_that_the_run_has_gone_on)
+{
+	static void (*const then[])(struct simdisk *d) = { job_saves_4, job_saves_6 };
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *d = left_at(4);
+		struct came c;
+
+		come_both(d, 0);
+		c = flush_with(d, 0, 0, 3, 0, then[i]);
+		CAME(c, SHEAF_EAGAIN, "the run has gone on meanwhile");
+		c = flush(d, 1);
+		CHECK_RC(c.rc, 0, &c.err);
+		CHECK_INT(c.step, -1);
+		is_on_disk(d, i ? 6 : 4);
+		simdisk_free(d);
+	}
+}
+
+/* ---- memory runs out ---- */
+
+static long hungry;             /* the n-th allocation of a meeting fails; 0: none */
+
+int __real_shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
+                    struct sheaf_error *err);
+int __wrap_shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
+                    struct sheaf_error *err);
+int __wrap_shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
+                    struct sheaf_error *err)
+{
+	int rc;
+
+	starve_left = hungry;
+	rc = __real_shf_meet(m, step, report, err);
+	starve_left = 0;
+	return rc;
+}
+
+/* No two fail for the same want: each goes on from what the one before it did. */
+TEST(without_memory_nothing_is_lost_of_what_agents_meet_for)
+{
+	struct simdisk *d = left_at(4);
+	long n = 0;
+
+	for (int node = 0; node < 2; node++)
+		for (hungry = 1;; hungry += T_STRIDE) {
+			struct came c;
+
+			starved = false;
+			c = flush(d, node);
+			if (!starved)
+				break;
+			n++;
+			if (c.rc != SHEAF_EAGAIN)
+				CHECK_RC(c.rc, SHEAF_ENOMEM, &c.err);
+			CHECK_INT(c.step, -1);
+		}
+	hungry = 0;
+	printf("# %ld allocations\n", n);
+	CHECK(n > 200 / T_STRIDE);
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+/* ---- deaths and locks ---- */
+
+/* The last one to come dies at one call after the other, and leaves what it has done. */
+TEST(each_call_may_be_the_last_one_of_an_agent_that_publishes)
+{
+	struct simdisk *d = left_at(4);
+	struct came c;
+	int nth = 1;
+
+	come_both(d, 0);
+	for (bool dies = true; dies; nth++) {
+		const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
+		struct simdisk_fault fault = { .nth = nth, .how = SIMDISK_KILL, .process = sys };
+
+		simdisk_fault(d, &fault);
+		c = flush_on(sys, 0);
+		dies = simdisk_is_dead(sys);
+		if (!dies)
+			CHECK_INT(simdisk_open_n(sys), 0);
+		simdisk_kill(d, sys);
+		simdisk_faults_clear(d);
+		CHECK(dies ? c.rc < 0 : c.rc == 0);
+	}
+	printf("# %d deaths\n", nth - 2);
+	CHECK(nth > 50);
+	is_on_disk(d, 4);
+	simdisk_free(d);
+}
+
+/* The folder of the meeting, of a job that has died. */
+static int note_meeting(void *arg, const char *name)
+{
+	if (strncmp(name, "flush-", 6) == 0)
+		snprintf(arg, 60, "run/.sheaf/%s", name);
+	return 0;
+}
+
+static void meeting_of(struct simdisk *d, char path[60])
+{
+	const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
+	int dot = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf", SHF_O_DIR, 0);
+
+	path[0] = '\0';
+	CHECK_INT(sys->ops->list(sys->arg, dot, note_meeting, path), 0);
+	CHECK(path[0]);
+	simdisk_kill(d, sys);
+}
+
+/* Somebody who holds it, until he is killed. */
+static const struct shf_sys *locked(struct simdisk *d, int node, const char *path)
+{
+	const struct shf_sys *sys = simdisk_process(d, next_pid(), node);
+	int fd = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_WRITE | SHF_O_CREATE, 0666);
+
+	CHECK(fd >= 0);
+	CHECK_INT(sys->ops->lock(sys->arg, fd, true), 0);
+	return sys;
+}
+
+TEST(while_a_job_has_the_run_open_no_agent_writes)
+{
+	struct simdisk *d = left_at(4);
+	const struct shf_sys *job = locked(d, 2, "run/.sheaf/lock");
+
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "step 4 in memory: a job has the run open");
+	CAME(flush(d, 0), SHEAF_EAGAIN, "step 4 in memory: a job has the run open");
+	simdisk_kill(d, job);
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+TEST(of_a_node_one_process_writes)
+{
+	struct simdisk *d = left_at(4);
+	const struct shf_sys *twin;
+	char path[80];
+
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	meeting_of(d, path);
+	twin = locked(d, 0, strcat(path, "/lock-0"));
+	CAME(flush(d, 0), SHEAF_EBUSY, "another process writes what the memory of this node has");
+	simdisk_kill(d, twin);
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+/* ---- memory that is another step's meanwhile ---- */
+
+static void rank_1_is_gone(struct simdisk *d) { forget(d, 0, 4, 1); }
+
+/* Before it is looked at, and while it is written. */
+TEST(a_part_that_is_gone_meanwhile_is_not_written_as_whole)
+{
+	static const char *const words[] = { "the agent has not all that it had of it",
+		"its memory was another step's meanwhile" };
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *d = left_at(4);
+
+		CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+		CAME(flush_with(d, 0, 0, 1 + i, 0, rank_1_is_gone), SHEAF_EAGAIN, words[i]);
+		for (int k = 0; k < 4; k++)
+			CHECK_INT(flush(d, k % 2).step, -1);
+		is_on_disk(d, 3);
+		simdisk_free(d);
+	}
+}
+
+/* All have come, and of the newest one has nothing any more. */
+TEST(agents_write_the_newest_that_all_of_them_have)
+{
+	struct simdisk *d = left_at(5);
+
+	forget(d, 1, 5, 2);
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+static void job_saves_4_too(struct simdisk *d) { job_saves(d, 4); }
+
+TEST(what_is_whole_in_memory_and_on_disk_by_now_is_not_written_again)
+{
+	struct simdisk *d = left_at(5);
+	struct came c;
+
+	forget(d, 1, 5, 2);
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	c = flush_with(d, 0, 0, 1, 0, job_saves_4_too);
+	CHECK_RC(c.rc, 0, &c.err);
+	CHECK_INT(c.step, -1);
+	is_on_disk(d, 4);
+	simdisk_free(d);
+}
+
+/* ---- what lies where they meet ---- */
+
+static void put_there(struct simdisk *d, const char *name, const char *line)
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	char path[160];
+
+	meeting_of(d, path);
+	strcat(strcat(path, "/"), name);
+	shf_buf_adds(&text, line);
+	shf_line_sum(&text, 0);
+	CHECK_INT(simdisk_put(d, path, text.data, text.len), 0);
+	shf_buf_release(&text);
+}
+
+TEST(names_that_are_no_tables_are_passed_over)
+{
+	struct simdisk *d = left_at(4);
+
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	put_there(d, "have-", "x\n");
+	put_there(d, "have-x", "x\n");
+	put_there(d, "have-2x", "0123456789abcdef0123456789abcdef 4 2 3 0 0 0 0 9\n");
+	CHECK_INT(flush(d, 0).step, -1);
+	simdisk_free(d);
+}
+
+/* Of an older job of that name, say, with more ranks. */
+TEST(a_rank_that_the_job_does_not_have_is_not_counted)
+{
+	struct simdisk *d = left_at(4);
+
+	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+	put_there(d, "have-9", "0123456789abcdef0123456789abcdef 4 5 9 0 0 0 0 9\n");
+	CAME(flush(d, 1), SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+/* What cannot be read has not come: it may be gone, as all is over. */
+TEST(a_table_that_goes_meanwhile_has_not_come)
+{
+	static const int errors[] = { ENOENT, EIO };
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *d = left_at(4);
+		struct simdisk_fault fault = { .nth = 1, .error = errors[i],
+			.kind = SIMDISK_OPEN, .name = "have-2" };
+
+		CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+		simdisk_fault(d, &fault);
+		if (i)
+			CAME(flush(d, 0), SHEAF_EIO, "have-2: ");
+		else
+			CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
+		CHECK_INT(simdisk_fired(d), 1);
+		simdisk_faults_clear(d);
+		goes_on(d, 4);
+		simdisk_free(d);
+	}
+}
+
+/* A stage of one who died over it cannot be taken away, and then it can. */
+TEST(a_stage_that_stays_is_told_and_the_next_try_makes_it_anew)
+{
+	struct simdisk *d = left_at(4);
+	struct simdisk_fault after = { .nth = 1, .error = EIO, .kind = SIMDISK_RENAME,
+		.how = SIMDISK_AFTER, .name = "4-" }, stays = { .nth = 1, .error = EACCES,
+		.kind = SIMDISK_UNLINK, .name = "model-", .always = true };
+
+	come_both(d, 0);
+	simdisk_fault(d, &after);
+	CAME(flush(d, 0), SHEAF_EIO, "4-");
+	CHECK_INT(simdisk_fired(d), 1);
+	simdisk_faults_clear(d);
+	CAME(flush(d, 1), SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	simdisk_fault(d, &stays);
+	CAME(flush(d, 0), SHEAF_EIO, "4-");
+	CHECK(simdisk_fired(d) > 0);
+	simdisk_faults_clear(d);
+	goes_on(d, 4);
+	simdisk_free(d);
+}
