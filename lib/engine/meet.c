@@ -341,7 +341,8 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 
 		n = hi - at < PUT_BYTES ? hi - at : PUT_BYTES;
 		from = shf_view_at(p->t->view, file, at, &n);
-		put = from ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -5; /* EIO */
+		put = always(from != NULL)
+		      ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -5; /* EIO */
 		if (put < 0)
 			rc = fail_at(p->t, (int)-put, file_of(p)->name, p->err);
 	}
@@ -554,8 +555,10 @@ static int publish(struct meet *t, struct sheaf_report *report, struct sheaf_err
 	t->view = NULL;
 	if (rc == 0 || on_disk(t, &t->store) == THERE)
 		return 0;
-	if (rc == SHEAF_EBUSY)
+	if (rc == SHEAF_EBUSY) {
+		err->code = SHEAF_EAGAIN;
 		return SHEAF_EAGAIN;
+	}
 	start_again(t);
 	/* A file that was refused is gone, and part of it was nowhere else. */
 	return rc == SHEAF_ENOENT
