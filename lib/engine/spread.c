@@ -130,7 +130,9 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 		at = end;
 	}
 	m->map->missing += m->disk ? 0 : hi - at;
-	to = best < 0 ? -1 : rank_of(m->run, best, m->file + lo / SHF_BLOCK);
+	if (!always(best >= 0)) /* who comes here has seen that some node has a byte of it */
+		return;
+	to = rank_of(m->run, best, m->file + lo / SHF_BLOCK);
 	add_had(m, lo, hi, best, to);
 	m->at = first;
 	for (at = lo; at < hi && (s = span_at(m, at)) && s->lo < hi;) {
