@@ -48,12 +48,10 @@ static int open_folder(struct files *f, const char *name, size_t n)
 	if (f->dir >= 0 && strlen(f->folder) == n && memcmp(f->folder, name, n) == 0)
 		return 0;
 	shf_fd_close(f->s->sys, &f->dir);
-	if (n == 0 || n >= sizeof(f->folder))
-		return -ENAMETOOLONG;
+	if (!always(n > 0 && n < sizeof(f->folder) && name[0] != '.')) /* it is a family */
+		return -EINVAL;
 	memcpy(f->folder, name, n);
 	f->folder[n] = '\0';
-	if (strcmp(f->folder, ".") == 0 || strcmp(f->folder, "..") == 0)
-		return -EINVAL;
 	f->dir = shf_dir_open(f->s->sys, f->top, f->folder);
 	return f->dir < 0 ? f->dir : 0;
 }
@@ -66,8 +64,8 @@ static int check_file(struct files *f, const struct shf_mf_file *file)
 	struct shf_stat st;
 	int rc = 0;
 
-	if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-		rc = -EINVAL;
+	if (!always(!strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..")))
+		rc = -EINVAL;   /* of a decoded manifest */
 	if (rc == 0 && slash)
 		rc = open_folder(f, file->name, (size_t)(slash - file->name));
 	if (rc == 0)

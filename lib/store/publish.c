@@ -219,7 +219,7 @@ static int encode(struct check *c, struct shf_buf *text)
 		return rc;
 	rc = shf_manifest_decode(&back, &arena, text->data, text->len, "sheaf.json", c->err);
 	shf_arena_release(&arena);
-	return rc == SHEAF_ENOMEM || rc == 0 ? rc : SHEAF_EBUG;
+	return always(rc == SHEAF_ENOMEM || rc == 0) ? rc : SHEAF_EBUG;
 }
 
 /* C6. */
