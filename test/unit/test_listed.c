@@ -282,7 +282,7 @@ TEST(a_link_in_the_place_of_a_file_is_not_published)
 TEST(what_stands_where_a_step_would_be_published_stays)
 {
 	static char much[(1 << 20) + 5];
-	enum { STEP = 0, FILE_THERE, LINK, EMPTY, NO_TEXT, OTHER_TEXT, LONG, LINKED, FOLDER, KINDS };
+	enum { STEP, FILE_THERE, LINK, EMPTY, NO_TEXT, OTHER_TEXT, LONG, LINKED, FOLDER, KINDS };
 
 	for (int i = 0; i < KINDS; i++) {
 		const char *at = RUN "/checkpoint-1", *text = RUN "/checkpoint-1/sheaf.json";
@@ -398,7 +398,8 @@ TEST(only_the_writer_publishes_and_only_the_stage_it_has_open)
 	start(&w, 0);
 	CHECK_RC(world_write(&w, 1), 0, &w.err);
 	text = text_of_stage(&w);
-	CHECK_RC(shf_stage_publish_as(&w.store[1], &w.stage[1], &text, false, &w.err), SHEAF_EINVAL,
+	CHECK_RC(shf_stage_publish_as(&w.store[1], &w.stage[1], &text, false, &w.err),
+	         SHEAF_EINVAL,
 	         &w.err);
 	CHECK_RC(shf_stage_publish_as(&w.store[0], &none, &text, false, &w.err), SHEAF_EINVAL,
 	         &w.err);
