@@ -108,6 +108,7 @@ static struct sheaf_slice slice(int i, char name[16], uint32_t *data)
 
 	snprintf(name, 16, "t.%02d", i);
 	l.name = name;
+	l.family = i % 2 ? "optimizer" : "model";
 	l.shape[0] = l.count[0] = i == SMALL ? FEW : ITEMS;
 	if (i == ROWS) {
 		l.ndim = 2;
@@ -136,7 +137,7 @@ static void world_init(struct world *w)
 	w->saved = sheaf_state_new();
 	w->loaded = sheaf_state_new();
 	for (int i = 0; i < SLICES; i++) {
-		struct sheaf_slice in, out;
+		struct sheaf_slice in;
 
 		w->from[i] = memory(ITEMS * sizeof(uint32_t));
 		for (size_t k = 0; k < ITEMS; k++)
@@ -145,7 +146,12 @@ static void world_init(struct world *w)
 		w->to[i] = memory(w->to_bytes[i]);
 		in = slice(i, name, w->from[i]);
 		CHECK_INT(sheaf_state_add(w->saved, &in), i);
-		out = slice(i, name, w->to[i]);
+	}
+	/* Of two files, and in no order of theirs. */
+	for (int n = 0; n < SLICES; n++) {
+		int i = n * 5 % SLICES;
+		struct sheaf_slice out = slice(i, name, w->to[i]);
+
 		if (i == ROWS) {
 			out.stride[0] = 2048;
 			out.stride[1] = 1;
@@ -154,7 +160,7 @@ static void world_init(struct world *w)
 			out.flags = SHEAF_FLAT;
 			out.flat_start = out.flat_count = ITEMS / 2;
 		}
-		CHECK_INT(sheaf_state_add(w->loaded, &out), i);
+		CHECK_INT(sheaf_state_add(w->loaded, &out), n);
 	}
 	CHECK_RC(sheaf_run_open(&run, w->dir, NULL, &opts, &err), 0, &err);
 	CHECK_RC(sheaf_save_begin(&save, run, 1, w->saved, NULL, &err), 0, &err);
@@ -250,6 +256,31 @@ TEST(no_thread_where_it_would_spare_nothing)
 	CHECK_INT(wrong(&w), 0);
 	s.cpus = 2;
 	s.cached = true;
+	CHECK_RC(load(&w, &err), 0, &err);
+	CHECK_INT(atomic_load(&s.touches), 0);
+	CHECK_INT(wrong(&w), 0);
+	world_release(&w);
+}
+
+static int no_task(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                   const char *cpus)
+{
+	(void)arg;
+	(void)task;
+	(void)step;
+	(void)work;
+	(void)cpus;
+	return -EAGAIN;
+}
+
+TEST(where_no_thread_can_be_had_the_load_goes_without)
+{
+	struct world w;
+	struct sheaf_error err;
+
+	world_init(&w);
+	s.ops.task_new = no_task;
+	s.ops.complete = real()->complete; /* which would wait for it */
 	CHECK_RC(load(&w, &err), 0, &err);
 	CHECK_INT(atomic_load(&s.touches), 0);
 	CHECK_INT(wrong(&w), 0);
