@@ -58,7 +58,7 @@ static int gulp(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *
 	if (held) {
 		sys->ops->touch(sys->arg, held, *n, false);
 		ld->disk_bytes += *n;
-	} else if (!h->buf) {
+	} else if (!always(h->buf != NULL)) {
 		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
 	}
 	return drink(h, g, at, *n, held);

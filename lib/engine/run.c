@@ -118,7 +118,7 @@ int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sh
 		return shf_fail(err, SHEAF_EINVAL, "opts.size is %u; set it to sizeof(struct "
 		                "sheaf_opts)", (unsigned)in->size);
 	if (in) {
-		for (size_t i = sizeof(o); i < in->size && i < SHF_STRUCT_MAX; i++)
+		for (size_t i = sizeof(o); i < in->size; i++)
 			if (((const uint8_t *)in)[i])
 				return shf_fail(err, SHEAF_EINVAL,
 						"opts asks for something newer than "
@@ -393,7 +393,7 @@ static int prove(struct sheaf_run *run, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank
 		               ? shf_store_proof_read(&run->store, token, err) : 0, err);
-	if (run->team.rank == 0 && token[0])
+	if (run->team.rank == 0)
 		shf_store_proof_remove(&run->store, token);
 	return rc;
 }
