@@ -51,8 +51,7 @@ static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, si
 {
 	const struct shf_sys *sys = run->sys;
 
-	if (run->queue)
-		sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
+	sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
 }
 
 static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t bytes, bool shared,
@@ -223,10 +222,8 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 			*of = s;
 			return s->image;
 		}
-	for (int i = 0; i < below; i++) /* what is on its way comes to its end first */
-		if (i != run->tier.newest || below == 1)
-			return i;
-	return 0;
+	/* One image alone is free, or a save's; what is on its way comes to its end first. */
+	return run->tier.newest == 0;
 }
 
 /* Something of the save is still to be copied, sent or written by this rank. */

@@ -17,7 +17,7 @@
 void shf_report_item(const struct sheaf_report *report, char what, const char *family,
                      const char *name, const char *msg)
 {
-	if (report && report->item)
+	if (report->item)
 		report->item(report->arg, what, family, name, msg);
 }
 
