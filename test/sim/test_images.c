@@ -138,3 +138,153 @@ TEST(an_image_that_no_machine_has_is_refused_and_the_next_one_is_made)
 	shf_save_free(save);
 	end(&a);
 }
+
+/* ---- who has no image free finishes the oldest save first, with all ranks ---- */
+
+enum { RANKS = 3 };
+static const int32_t nodes[RANKS] = { 0, 0, 1 };
+
+struct job {
+	struct simdisk *disk;
+	const struct shf_sys *sys[RANKS];
+	uint32_t flags;
+	bool silent;                    /* the begin that waits is asked without a sentence */
+	bool copied;                    /* the first save is copied before */
+	bool warm;                      /* and one has been committed before it, so that this one
+	                                 * begins without a stage */
+	int second[RANKS], committed[RANKS];    /* that begin, the commit of the save before */
+	char why[RANKS][200];
+};
+
+/* All slices of a lazy save. */
+static void ask_for(struct sheaf_save *save, bool all)
+{
+	for (int s = 0; all && s < RE_TENSORS; s++)
+		(void)shf_save_copied(save, s, -1);
+}
+
+static int job_of(void *arg, int rank, struct sheaf_group *group)
+{
+	struct job *j = arg;
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_CREATE, .images_max = 1,
+		.timeout_ms = 60000, .io_threads = 1 };
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = j->flags };
+	struct sheaf_save *first = NULL, *second = NULL;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err = { 0 };
+	struct re_mine mine = { 0 };
+	struct sheaf_state *state = re_state(&mine, rank, RANKS);
+	int rc = shf_run_open(&run, "run", group, &o, j->sys[rank], &err);
+
+	j->second[rank] = j->committed[rank] = 1;
+	re_paint(&mine, 1);
+	for (int64_t step = j->warm ? 0 : 1; rc == 0 && step < 2; step++) {
+		rc = shf_save_begin(&first, run, step, state, &opts, &err);
+		if (rc == 0 && step == 0) {
+			ask_for(first, j->flags);
+			rc = shf_save_commit(first, -1, &err);
+			shf_save_free(first);
+			first = NULL;
+		}
+	}
+	ask_for(first, rc == 0 && j->copied && j->flags);
+	if (rc == 0)
+		rc = j->second[rank] = shf_save_begin(&second, run, 2, state, &opts,
+		                                      j->silent ? NULL : &err);
+	snprintf(j->why[rank], sizeof(j->why[rank]), "%.190s", err.msg);
+	ask_for(first, rc == 0 && j->flags);
+	ask_for(second, rc == 0 && j->flags);
+	if (rc == 0)
+		rc = j->committed[rank] = shf_save_commit(first, -1, &err);
+	if (rc == 0)
+		rc = shf_save_commit(second, -1, &err);
+	shf_save_free(first);
+	shf_save_free(second);
+	shf_run_close(run);
+	shf_state_put(state);
+	for (int t = 0; t < RE_TENSORS; t++)
+		free(mine.data[t]);
+	return rc;
+}
+
+static void job_died(void *arg, int rank)
+{
+	struct job *j = arg;
+
+	simdisk_kill(j->disk, j->sys[rank]);
+}
+
+static void job_begin(struct job *j)
+{
+	static uint64_t pid = 500;
+
+	j->disk = re_world(9);
+	for (int r = 0; r < RANKS; r++)
+		j->sys[r] = simdisk_process(j->disk, pid++, nodes[r]);
+}
+
+static void job_end(struct job *j)
+{
+	for (int r = 0; r < RANKS; r++) {
+		CHECK_INT(simdisk_open_n(j->sys[r]), 0);
+		simdisk_kill(j->disk, j->sys[r]);
+	}
+	simdisk_free(j->disk);
+}
+
+/* What the begin that waits says is the same on all that live, and has a sentence where wanted. */
+TEST(each_rank_may_die_while_the_oldest_save_is_finished)
+{
+	long deaths = 0, lost = 0;
+
+	for (int kind = 0; kind < 4; kind++)
+		for (int at = 1, fired = 1; fired; at += T_STRIDE) {
+			struct job j = { .flags = kind % 2 ? SHEAF_LAZY : 0, .silent = at % 3 == 0,
+				.copied = at % 2,
+				.warm = kind < 2 };
+			struct simgroup_stat stat = { 0 };
+			struct simgroup_opts o = { .seed = (uint64_t)at, .ranks = RANKS,
+				.nodes = nodes, .die_rank = 1 + kind / 2, .die_at = at,
+				.died = job_died, .quiet = true, .stat = &stat };
+			int results[RANKS];
+
+			job_begin(&j);
+			(void)simgroup_run(&o, job_of, &j, results);
+			fired = stat.fired;
+			deaths += fired;
+			for (int r = 0; r < RANKS; r++)
+				if (r != o.die_rank && j.second[r] < 0) {
+					CHECK_INT(j.second[r], SHEAF_ELOST);
+					CHECK_INT(j.why[r][0] == '\0', j.silent);
+					lost++;
+				}
+			CHECK(fired || results[0] == 0);
+			job_end(&j);
+		}
+	printf("# %ld deaths, %ld begins were lost\n", deaths, lost);
+	CHECK(lost > 20 / T_STRIDE);
+}
+
+/* A save that has failed gives its image to the next one, and tells of it at its commit. */
+TEST(a_save_that_fails_while_it_is_finished_fails_alone)
+{
+	static const struct { enum simdisk_kind kind; const char *name; } faults[] = {
+		{ SIMDISK_MKDIR, "1-" }, { SIMDISK_PWRITE, "model-" } };
+
+	for (int i = 0; i < 4; i++) {
+		struct job j = { .flags = SHEAF_LAZY, .warm = true, .copied = i % 2 };
+		struct simgroup_opts o = { .seed = (uint64_t)i, .ranks = RANKS, .nodes = nodes };
+		int results[RANKS];
+
+		job_begin(&j);
+		simdisk_fault(j.disk, &(struct simdisk_fault){ .nth = i / 2 ? 4 : 1, .error = 28,
+			.kind = faults[i / 2].kind, .name = faults[i / 2].name, .always = true });
+		CHECK_INT(simgroup_run(&o, job_of, &j, results), 0);
+		CHECK(simdisk_fired(j.disk) > 0);
+		for (int r = 0; r < RANKS; r++) {
+			CHECK_INT(j.second[r], 0);
+			CHECK_INT(j.committed[r], SHEAF_EIO);
+		}
+		job_end(&j);
+	}
+}
