@@ -539,3 +539,54 @@ TEST(a_stream_that_was_never_saved_is_absent)
 	SAID(hands_run(&p, with_streams, false), SHEAF_ELAYOUT, "no tensor ranks/rng/0", &p.err);
 	simdisk_free(disk);
 }
+
+/* ---- what is somebody else's ---- */
+
+static const char *const others[] = { "hf", "shards", "alone.safetensors", "hf/alone.safetensors" };
+
+static int open_other(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	struct sheaf_opts o = h->play->opts;
+	int rc;
+
+	o.flags = SHEAF_UNVERIFIED;
+	starve_left = h->rank == 0 ? nth : 0;
+	rc = shf_step_open_path(&step, others[h->play->variant], h->group, &o, h->sys, &h->err);
+	starve_left = 0;
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(without_memory_no_directory_of_others_is_opened)
+{
+	static const struct hand_tensor t[] = { { "w", SHEAF_F32, 2, { 4, 4 } } };
+	struct simdisk *disk = acts_disk(1);
+	long n = 0;
+
+	hands_file(disk, others[2], t, 1, 0);
+	hands_file(disk, others[3], t, 1, 0);
+	CHECK_INT(simdisk_put(disk, "hf/config.json", "{}", 2), 0);
+	CHECK_INT(simdisk_put(disk, "shards/config.json", "{}", 2), 0);
+	simdisk_set_trace(disk, false);
+	for (int i = 0; i < 4; i++)
+		for (nth = 1;; nth += T_STRIDE) {
+			struct play p = hands_play(disk, 1, NULL);
+
+			p.path = "";
+			p.variant = i;
+			starved = false;
+			(void)hands_run(&p, open_other, false);
+			n += starved;
+			if (!starved) {
+				CHECK_RC(p.rc, 0, &p.err);
+				break;
+			}
+			if (p.rc != 0)
+				SAID(p.rc, SHEAF_ENOMEM, "", &p.err);
+		}
+	nth = 0;
+	printf("# %ld allocations\n", n);
+	CHECK(n > 40 / T_STRIDE);
+	simdisk_free(disk);
+}
