@@ -38,8 +38,9 @@ struct world {
 
 static uint8_t item(const struct world *w, uint32_t file, uint64_t off)
 {
-	return file == 0 && off < 8 ? (uint8_t)(w->head >> 8 * off)
-	                            : (uint8_t)(off % MIB * 31 + off % MIB / 4093 + file);
+	uint64_t at = off % MIB;
+
+	return (uint8_t)(file == 0 && off < 8 ? w->head >> 8 * off : at * 31 + at / 4093 + file);
 }
 
 static void add(struct world *w, int32_t node, uint32_t file, uint64_t lo, uint64_t hi)
@@ -394,7 +395,7 @@ TEST(each_allocation_may_fail_and_the_next_try_finds_all)
 	long n = 0;
 
 	for (w->hungry = 0; w->hungry < RANKS; w->hungry += 2)
-		for (w->nth = 1;; w->nth += T_STRIDE) {
+		for (w->nth = 1;; w->nth += (w->hungry ? 11 : 1) * T_STRIDE) {
 			int rc = spread(w);
 
 			if (!starved)
