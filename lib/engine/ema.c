@@ -138,10 +138,10 @@ static int take(struct sheaf_state *state, const char *family, const struct shea
 	struct shf_ema e = { .last = -1 };
 	int rc;
 
-	if (!in || in->size < sizeof(*in))
+	if (!in || in->size < sizeof(*in) || in->size > SHF_STRUCT_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "ema.size is %u; set it to sizeof(struct "
 		                "sheaf_ema)", in ? (unsigned)in->size : 0u);
-	for (size_t i = sizeof(*in); i < in->size && i < 4096; i++)
+	for (size_t i = sizeof(*in); i < in->size; i++)
 		if (((const uint8_t *)in)[i])
 			return shf_fail(err, SHEAF_EINVAL, "averages ask for something newer than "
 			                "this sheaf");

@@ -248,7 +248,8 @@ static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_
 	char who[160];
 	int rc;
 
-	if (!in || in->size < offsetof(struct sheaf_slice, data) + sizeof(void *))
+	if (!in || in->size < offsetof(struct sheaf_slice, data) + sizeof(void *) ||
+	    in->size > SHF_STRUCT_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "slice.size is %u; set it to sizeof(struct "
 		                "sheaf_slice)", in ? (unsigned)in->size : 0u);
 	memcpy(&own, in, sizeof(own));

@@ -725,11 +725,11 @@ TEST(averages_of_a_newer_caller_and_too_many_are_refused)
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
 		.shape = { 4 }, .count = { 4 }, .data = w };
 
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 5; i++) {
 		struct sheaf_state *st = shf_state_new();
 
 		CHECK_INT(shf_state_add(st, &s), 0);
-		newer.e.size = i < 2 ? sizeof(newer) : 4;
+		newer.e.size = i < 2 ? sizeof(newer) : i == 4 ? 5000 : 4;
 		newer.tail = i == 1;
 		CHECK_INT(told(st, i == 3 ? NULL : &newer.e,
 		               i == 1 ? "something newer" : "ema.size"),

@@ -78,6 +78,10 @@ TEST(sizes_of_the_struct_are_honoured)
 	refused(&big.s, "newer");
 	big.s.size = 8;
 	refused(&big.s, "slice.size");
+	big.s.size = 5000;              /* never set: nothing behind it is looked at */
+	refused(&big.s, "slice.size is 5000");
+	big.s.size = UINT32_MAX;
+	refused(&big.s, "slice.size");
 	refused(NULL, "slice.size");
 }
 
