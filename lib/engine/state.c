@@ -10,18 +10,10 @@
 #include "lazy.h"
 #include "safetensors.h"
 
-bool shf_same_text(const char *a, const char *b)
-{
-	return a == b || (a && b && strcmp(a, b) == 0);
-}
-
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
 {
-	size_t at = 0;
+	size_t at = (size_t)snprintf(text, n, "[");
 
-	if (n == 0)
-		return text;
-	at += (size_t)snprintf(text, n, "[");
 	for (int d = 0; d < s->ndim && at < n; d++)
 		at += (size_t)snprintf(text + at, n - at, d ? ", %" PRId64 : "%" PRId64, s->dim[d]);
 	if (at < n)
@@ -59,7 +51,9 @@ bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
 	if (t->group == 1)
 		return true;
 	int last = items->ndim - 1;
-	if (last >= 0 && items->dim[last] % t->group == 0) {
+	if (!always(last >= 0)) /* one item is no whole group */
+		return false;
+	if (items->dim[last] % t->group == 0) {
 		units->dim[last] = items->dim[last] / t->group * (t->bits * t->group / 8);
 		return true;
 	}
@@ -124,7 +118,7 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	else
 		memcpy(m->stride, in->stride, sizeof(m->stride));
 	m->origin = in->origin;
-	for (int d = 0; d < in->ndim && !out->empty; d++) {
+	for (int d = 0; d < in->ndim; d++) {
 		if (m->box.count[d] > 1 && m->stride[d] == 0)
 			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d: stride 0 puts %"
 			                PRId64 " items in one place", who, d, m->box.count[d]);
@@ -145,7 +139,7 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	int64_t group = t->group, bytes = t->bits * t->group / 8;
 	struct shf_mem *m = &out->mem;
 	int last = in->ndim - 1;
-	bool rows = out->shape.ndim == in->ndim && in->ndim > 0 && in->shape[last] % group == 0;
+	bool rows = in->shape[last] % group == 0; /* units have at least one dimension */
 
 	if (!is_dense(in))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s memory must be dense", who, t->name);
@@ -449,10 +443,12 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 			*err = state->err;
 		return state->rc;
 	}
-	for (size_t i = 0; memory && state->hollow && i < state->n; i++)
+	if (!memory || state->hollow == 0)
+		return 0;
+	for (size_t i = 0; always(i < state->n); i++)
 		if (is_hollow(&state->slices[i]))
 			return hollow_fail(&state->slices[i], err);
-	return 0;
+	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is without memory", state->n);
 }
 
 void shf_state_put(struct sheaf_state *state)

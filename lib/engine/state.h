@@ -55,10 +55,8 @@ int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct s
  * items are no whole bytes or overflow. */
 bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
                   const struct shf_shape *items);
-/* "[4, 8]" into text. */
+/* "[4, 8]" into text of n > 0 bytes, as far as there is room. */
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n);
-/* Strings equal, either may be NULL only if both are. */
-bool shf_same_text(const char *a, const char *b);
 
 struct sheaf_state *shf_state_new(void);
 int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a slice may say, how it becomes units, and what a state remembers of what went wrong. */
 #include "state.h"
+#include "ema.h"
 #include "shard.h"
 #include <stdbool.h>
 #include "t.h"
@@ -152,6 +153,33 @@ TEST(boxes_are_checked)
 	refused(&in, "too large");
 }
 
+TEST(shapes_that_are_no_bytes_have_no_units)
+{
+	struct shf_shape s = { .ndim = 2, .dim = { 3, -1 } }, units;
+	uint32_t unit = 0;
+
+	CHECK(!shf_units_of(&units, &unit, SHEAF_F32, &s));
+	s.dim[1] = 5;
+	CHECK(!shf_units_of(&units, &unit, 0, &s));
+	CHECK(!shf_units_of(&units, &unit, SHEAF_F4, &s));
+	CHECK(shf_units_of(&units, &unit, SHEAF_F32, &s));
+	CHECK_INT(unit, 4);
+}
+
+TEST(a_shape_is_printed_as_far_as_there_is_room)
+{
+	struct shf_shape s = { .ndim = 3, .dim = { 12, 345, 6 } };
+	char text[20];
+
+	CHECK_STR(shf_shape_print(&s, text, sizeof(text)), "[12, 345, 6]");
+	CHECK_STR(shf_shape_print(&s, text, 13), "[12, 345, 6]");
+	CHECK_STR(shf_shape_print(&s, text, 12), "[12, 345, 6");
+	CHECK_STR(shf_shape_print(&s, text, 6), "[12, ");
+	CHECK_STR(shf_shape_print(&s, text, 1), "");
+	s.ndim = 0;
+	CHECK_STR(shf_shape_print(&s, text, sizeof(text)), "[]");
+}
+
 TEST(memory_rules_are_checked)
 {
 	struct sheaf_slice in = good();
@@ -164,6 +192,16 @@ TEST(memory_rules_are_checked)
 	in = good();
 	in.stride[0] = INT64_MAX / 2;
 	in.stride[1] = 1;
+	refused(&in, "beyond memory");
+	in = good();
+	in.shape[0] = in.count[0] = 8;
+	in.start[0] = 0;
+	in.stride[0] = INT64_MAX;       /* 7 of them are no number */
+	in.stride[1] = 1;
+	refused(&in, "beyond memory");
+	in = good();
+	in.stride[0] = INT64_MAX;       /* 2 of them are one, and the origin is past it */
+	in.origin = 10;
 	refused(&in, "beyond memory");
 	in = good();
 	in.origin = -1;
@@ -343,6 +381,57 @@ TEST(half_bytes_are_cut_between_bytes_only)
 	in.start[0] = in.start[1] = 0;
 	in.count[1] = 3;
 	refused(&in, "no whole number of bytes");
+	in = good();
+	in.dtype = SHEAF_F4;
+	in.origin = 1;
+	refused(&in, "ranges begin and end between bytes");
+	in = good();
+	in.dtype = SHEAF_F4;
+	in.flags = SHEAF_FLAT;
+	in.flat_start = 2;
+	in.flat_count = 3;
+	refused(&in, "ranges begin and end between bytes");
+}
+
+TEST(a_flat_window_of_half_bytes_is_in_bytes)
+{
+	struct sheaf_slice in = good();
+	struct shf_arena arena;
+	struct shf_slice s;
+
+	in.dtype = SHEAF_F4;
+	in.flags = SHEAF_FLAT;
+	in.origin = 6;
+	in.flat_start = 8;
+	in.flat_count = 4;
+	taken(&in, &s, &arena);
+	CHECK_INT(s.mem.origin, 3);
+	CHECK_INT(s.mem.lo, 4);
+	CHECK_INT(s.mem.hi, 6);
+	shf_arena_release(&arena);
+}
+
+TEST(nothing_of_half_bytes_is_empty_however_it_is_cut)
+{
+	static const int64_t shapes[][2] = { { 4, 8 }, { 4, 3 }, { 0, 3 }, { 4, 0 } };
+
+	for (int i = 0; i < 4; i++) {
+		struct sheaf_slice in = good();
+		struct shf_arena arena;
+		struct shf_slice s;
+
+		in.dtype = SHEAF_F4;
+		in.data = NULL;
+		memcpy(in.shape, shapes[i], sizeof(shapes[i]));
+		in.start[0] = in.start[1] = 0;
+		in.count[0] = in.shape[0] ? 2 : 0;
+		in.count[1] = 0;
+		taken(&in, &s, &arena);
+		CHECK(s.empty);
+		CHECK_INT(s.mem.unit, 1);
+		CHECK_INT(shf_shape_units(&s.shape), i == 0 ? 16 : i == 1 ? 6 : 0);
+		shf_arena_release(&arena);
+	}
 }
 
 TEST(rows_that_are_no_whole_bytes_are_taken_whole_or_not_at_all)
@@ -429,6 +518,28 @@ TEST(a_slice_moves_to_memory_and_not_to_nowhere)
 	CHECK_INT(shf_state_move(st, -1, memory), SHEAF_EINVAL);
 	CHECK_INT(shf_state_move(st, 0, NULL), SHEAF_EINVAL);
 	CHECK(st->slices[0].mem.base == memory + 64);
+	in.count[0] = 0;
+	in.name = "none";
+	CHECK_INT(shf_state_add(st, &in), 1);
+	CHECK_INT(shf_state_move(st, 1, NULL), 0); /* of which there is nothing */
+	CHECK_INT(shf_state_move(st, 1, memory), 0);
+	shf_state_put(st);
+}
+
+TEST(averages_are_not_moved)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_slice in = good();
+	struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
+	struct sheaf_error err = { 0 };
+
+	CHECK_INT(shf_state_add(st, &in), 0);
+	CHECK_INT(shf_state_ema(st, NULL, &e), 0);
+	CHECK_INT(st->n, 2);
+	CHECK_INT(shf_state_move(st, 1, memory), SHEAF_EINVAL);
+	CHECK(st->slices[1].mem.base == NULL);
+	CHECK_RC(shf_state_ready(st, false, &err), SHEAF_EINVAL, &err);
+	CHECK_STR(err.msg, "ema/w: averages are not moved");
 	shf_state_put(st);
 }
 

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One process and two, short of memory: every single allocation of a small save, of what reads it
+ * again, and of a plan fails once. What could not be done says so, leaves nothing behind, and can
+ * be done a moment later. */
+#include "acts.h"
+#include <stdlib.h>
+#include "ema.h"
+#include "err.h"
+#include "starve.h"
+#include "t.h"
+
+enum { ROWS = 6, COLUMNS = 8 };
+
+/* ---- one process alone ---- */
+
+struct lone {
+	struct simdisk *disk;
+	const struct shf_sys *sys;
+	struct sheaf_error err;
+	float w[ROWS][COLUMNS], gone[ROWS][COLUMNS];
+	uint8_t rng[16];
+};
+
+static float number(int r, int c)
+{
+	return (float)(r * 100 + c);
+}
+
+static struct sheaf_opts opts_of(uint32_t flags)
+{
+	return (struct sheaf_opts){ .size = sizeof(struct sheaf_opts), .flags = flags,
+		.io_threads = 1 };
+}
+
+/* Tensors of two families, one that is tied, a stream, averages; what failed sticks to it. */
+static struct sheaf_state *state_of(struct lone *l, void *memory)
+{
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { ROWS, COLUMNS }, .count = { ROWS, COLUMNS }, .data = memory };
+	struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+	struct sheaf_state *state = shf_state_new();
+
+	(void)shf_state_add(state, &s);
+	s.name = "head";
+	s.tied_to = "w";
+	(void)shf_state_add(state, &s);
+	s.tied_to = NULL;
+	s.family = "optimizer";
+	(void)shf_state_add(state, &s);
+	(void)shf_state_stream(state, "rng", "drop", 0, 1, l->rng, sizeof(l->rng));
+	(void)shf_state_ema(state, "model", &ema);
+	return state;
+}
+
+static int save_to(struct lone *l, struct sheaf_run *run, struct sheaf_state *state)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, run, 5, state, NULL, &l->err);
+
+	if (rc < 0)
+		return rc;
+	(void)shf_save_attach(save, "tokens.json", "{}", 2);
+	(void)shf_save_note(save, "epoch", "3");
+	rc = shf_save_commit(save, -1, &l->err);
+	shf_save_free(save);
+	return rc;
+}
+
+static int saves(struct lone *l)
+{
+	struct sheaf_opts opts = opts_of(SHEAF_CREATE);
+	struct sheaf_run *run = NULL;
+	struct sheaf_state *state = NULL;
+	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
+
+	if (rc == 0) {
+		for (int i = 0; i < ROWS * COLUMNS; i++)
+			l->w[i / COLUMNS][i % COLUMNS] = number(i / COLUMNS, i % COLUMNS);
+		state = state_of(l, l->w);
+		rc = save_to(l, run, state);
+	}
+	shf_state_put(state);
+	shf_run_close(run);
+	return rc;
+}
+
+static int is_wrong(struct lone *l, const char *what)
+{
+	for (int r = 0; r < ROWS; r++)
+		for (int c = 0; c < COLUMNS; c++)
+			if (l->gone[r][c] != number(r, c))
+				return shf_fail(&l->err, SHEAF_EBUG, "%s: [%d, %d] is wrong", what,
+				                r, c);
+	memset(l->gone, 0, sizeof(l->gone));
+	return 0;
+}
+
+/* The step that is open: a slice at a time, its file, then all of it. */
+static int reads_from(struct lone *l, struct sheaf_step *step)
+{
+	struct sheaf_slice s = { .size = sizeof(s), .name = "head", .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { ROWS, COLUMNS }, .count = { ROWS, COLUMNS }, .data = l->gone };
+	struct sheaf_report report = { .size = sizeof(report) };
+	const void *bytes;
+	size_t n;
+	int rc = shf_step_read(step, &s, &l->err);
+
+	if (rc == 0)
+		rc = is_wrong(l, "a slice");
+	if (rc == 0)
+		rc = shf_step_attached(step, "tokens.json", &bytes, &n, &l->err);
+	if (rc == 0 && (n != 2 || memcmp(bytes, "{}", 2)))
+		rc = shf_fail(&l->err, SHEAF_EBUG, "another file");
+	if (rc == 0) {
+		struct sheaf_state *state = state_of(l, l->gone);
+
+		rc = shf_step_load(step, state, 0, &report, &l->err);
+		shf_state_put(state);
+	}
+	return rc == 0 ? is_wrong(l, "a load") : rc;
+}
+
+static int reads_run(struct lone *l)
+{
+	struct sheaf_opts opts = opts_of(SHEAF_READONLY);
+	struct sheaf_run *run = NULL;
+	struct sheaf_step *step = NULL;
+	int rc = shf_run_open(&run, "run", NULL, &opts, l->sys, &l->err);
+
+	if (rc == 0)
+		rc = shf_step_open(&step, run, 5, &l->err);
+	if (rc == 0)
+		rc = reads_from(l, step);
+	shf_step_put(step);
+	shf_run_close(run);
+	return rc;
+}
+
+static int reads_path(struct lone *l)
+{
+	struct sheaf_opts opts = opts_of(0);
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open_path(&step, "run/checkpoint-5", NULL, &opts, l->sys, &l->err);
+
+	if (rc == 0)
+		rc = reads_from(l, step);
+	shf_step_put(step);
+	return rc;
+}
+
+/* The act without its nth allocation; false: it has none such. */
+static bool without(struct lone *l, int (*act)(struct lone *l), long nth)
+{
+	static uint64_t pid = 500;
+	int rc;
+
+	l->sys = simdisk_process(l->disk, pid++, 0);
+	memset(l->gone, 0, sizeof(l->gone));
+	starved = false;
+	starve_left = nth;
+	rc = act(l);
+	starve_left = 0;
+	if (rc != 0 && (rc != SHEAF_ENOMEM || !starved || !l->err.msg[0]))
+		print_error("allocation %ld: %d: %s\n", nth, rc, l->err.msg);
+	CHECK(rc == 0 || (rc == SHEAF_ENOMEM && starved));
+	CHECK(rc == 0 || l->err.msg[0]);
+	CHECK_INT(simdisk_open_n(l->sys), 0);
+	simdisk_kill(l->disk, l->sys);
+	return starved;
+}
+
+TEST(a_save_goes_without_any_of_its_allocations)
+{
+	long nth = 0;
+	bool more = true;
+
+	while (more) {
+		struct lone l = { .disk = disk_new() };
+
+		simdisk_set_trace(l.disk, false);
+		more = without(&l, saves, ++nth);
+		if (!simdisk_exists(l.disk, "run/checkpoint-5"))
+			(void)without(&l, saves, 0);
+		(void)without(&l, reads_run, 0);
+		simdisk_free(l.disk);
+	}
+	printf("# %ld allocations\n", nth - 1);
+	CHECK(nth > 100);
+}
+
+TEST(a_step_is_read_without_any_of_the_allocations)
+{
+	int (*const acts[])(struct lone *l) = { reads_run, reads_path };
+	struct lone l = { .disk = disk_new() };
+
+	simdisk_set_trace(l.disk, false);
+	(void)without(&l, saves, 0);
+	for (int i = 0; i < 2; i++) {
+		long nth = 1;
+
+		while (without(&l, acts[i], nth))
+			nth++;
+		printf("# %ld allocations\n", nth - 1);
+		CHECK(nth > 50);
+	}
+	simdisk_free(l.disk);
+}
