@@ -68,8 +68,7 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 		.ndim = s->items.ndim, .origin = s->mem.origin };
 	int rc;
 
-	if (shf_dtype(s->data_dtype)->kind != 'f' || shf_dtype(s->dtype)->kind != 'f' ||
-	    shf_dtype(s->dtype)->group != 1 || !shf_can_convert(SHEAF_F32, s->data_dtype))
+	if (!shf_can_convert(SHEAF_F32, s->data_dtype))
 		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s", e->name,
 		                s->family, s->name, shf_dtype(s->dtype)->name);
 	memcpy(in.shape, s->items.dim, sizeof(in.shape));
@@ -229,7 +228,7 @@ int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_erro
 void shf_emas_due(const struct sheaf_state *state, int64_t step, double loss,
                   struct shf_fresh *fresh)
 {
-	for (size_t k = 0; state && k < state->emas_n; k++) {
+	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
 		struct shf_fresh f = { .coef = e->coef };
 		double n = (double)e->updates;

@@ -287,7 +287,7 @@ TEST(interval_loss_and_warm_up_say_which_steps_count)
 		int64_t interval, warmup;
 		double loss_max;
 	} rules[] = { { 3, 0, 0 }, { 0, 10, 0 }, { 0, 0, 2 }, { 2, 5, 2 }, { 50, 0, 0 },
-		      { 1, 0, 0.5 } };
+		      { 1, 0, 0.5 }, { 0, 1, 0 } };
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
 		struct simdisk *disk = disk_new();
@@ -755,4 +755,103 @@ TEST(eight_averages_are_as_many_as_there_can_be)
 		CHECK_INT(told(st, &e, "at most 8"), i < 8 ? 0 : SHEAF_EINVAL);
 	}
 	shf_state_put(st);
+}
+
+/* Neither of them has anything to average, and says of what. */
+TEST(averages_of_nothing_are_refused)
+{
+	for (int i = 0; i < 2; i++) {
+		struct sheaf_state *st = shf_state_new();
+		struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
+		struct sheaf_error err = { 0 };
+		int32_t n[4];
+		struct sheaf_slice s = { .size = sizeof(s), .name = "n", .dtype = SHEAF_I32,
+			.ndim = 1, .shape = { 4 }, .count = { 4 }, .data = n };
+
+		CHECK_INT(shf_state_add(st, &s), 0);
+		CHECK_INT(shf_state_ema(st, i ? "optimizer" : NULL, &e), SHEAF_EINVAL);
+		CHECK_INT(shf_state_ready(st, false, &err), SHEAF_EINVAL);
+		CHECK_STR(err.msg, i ? "averages ema: no slice to average in optimizer"
+		                     : "averages ema: no slice to average");
+		shf_state_put(st);
+	}
+}
+
+TEST(averages_wait_for_the_memory_of_what_they_average)
+{
+	struct sheaf_state *st = shf_state_new();
+	struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
+	struct sheaf_error err = { 0 };
+	float w[4];
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 }, .count = { 4 } };
+
+	CHECK_INT(shf_state_add(st, &s), 0);
+	CHECK_INT(shf_state_ema(st, NULL, &e), 0);
+	CHECK_INT(shf_emas_ready(st, &err), 0);
+	CHECK(st->slices[1].mem.base == NULL);
+	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "model/w: data is NULL, but the slice is not empty");
+	CHECK_INT(shf_state_move(st, 0, w), 0);
+	CHECK_INT(shf_emas_ready(st, &err), 0);
+	CHECK(st->slices[1].mem.base != NULL);
+	CHECK_INT(shf_state_ready(st, true, &err), 0);
+	st->fixed = true;
+	e.name = "late";
+	CHECK_INT(shf_state_ema(st, NULL, &e), SHEAF_EINVAL);
+	CHECK_INT(shf_state_ready(st, true, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "averages are fixed after the first save has begun");
+	shf_state_put(st);
+}
+
+/* ---- two of them, of different families ---- */
+
+static void hold_two(struct hand *h)
+{
+	(void)hand_add(h, "model", "a", SHEAF_F32, 1, 6);
+	(void)hand_add(h, "optimizer", "a", SHEAF_F32, 1, 5);
+}
+
+/* Steps 0 to 3 with 1, 2, ... as values, every second of which the slow averages take; or what
+ * step 3 has of them. */
+static int train_two(struct hand *h)
+{
+	static const struct sheaf_ema fast = { .size = sizeof(fast), .name = "fast", .coef = 0 },
+		slow = { .size = sizeof(slow), .name = "slow", .coef = 0.5, .interval = 2 };
+	const struct shf_ema *e;
+	int rc = shf_state_ema(h->state, "model", &fast);
+
+	rc = rc == 0 ? shf_state_ema(h->state, "optimizer", &slow) : rc;
+	for (int64_t n = 0; n < 4 && rc == 0 && h->play->variant == 0; n++) {
+		struct sheaf_save *save = NULL;
+
+		for (int i = 0; i < 11; i++)
+			((float *)h->s[i >= 6].data)[i % 6] = (float)(n + 1);
+		rc = shf_save_begin(&save, h->run, n, h->state, NULL, &h->err);
+		rc = rc == 0 ? shf_save_commit(save, -1, &h->err) : rc;
+		shf_save_free(save);
+	}
+	rc = rc == 0 && h->play->variant ? load(h, 3) : rc;
+	e = h->state->emas;
+	if (rc == 0 && (e[0].updates != 4 || e[1].updates != 2))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "%lld and %lld updates",
+		              (long long)e[0].updates, (long long)e[1].updates);
+	for (int i = 0; i < 11 && rc == 0; i++) {
+		const float *base = (const float *)(void *)h->state->slices[2 + (i >= 6)].mem.base;
+
+		if (base[i % 6] != (i < 6 ? 4 : 2)) /* the last; half of 1 and half of 3 */
+			rc = shf_fail(&h->err, SHEAF_EBUG, "item %d is %g", i,
+			              (double)base[i % 6]);
+	}
+	return rc;
+}
+
+TEST(two_averages_keep_their_own_count_and_come_back_with_it)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, hold_two);
+
+	for (p.variant = 0; p.variant < 2; p.variant++)
+		CHECK_RC(hands_run(&p, train_two, false), 0, &p.err);
+	simdisk_free(disk);
 }
