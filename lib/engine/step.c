@@ -662,28 +662,19 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
-	const char *slash = strrchr(f->name, '/');
-	int dir = step->dir, fd;
+	const char *what;
+	char folder[64];
 	struct shf_stat st;
 	int64_t got;
+	int fd = open_file(step, f->name, 0, folder);
 
-	if (slash) {
-		char folder[64];
-
-		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - f->name), f->name);
-		dir = sys->ops->open(sys->arg, step->dir, folder,
-		                     SHF_O_DIR | shf_step_follow(step), 0);
-		if (dir < 0)
-			return shf_fail_sys(err, -dir, "%s/%s", step->path, folder);
-	}
-	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : f->name, shf_step_follow(step), 0);
-	if (slash)
-		sys->ops->close(sys->arg, dir);
-	if ((fd == -ENOENT || fd == -ELOOP) && step->sound)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, f->name,
-		                fd == -ELOOP ? "; what has its name is a link" : "");
+	what = folder[0] ? folder : f->name;
+	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
+		                fd == -ELOOP ? "; what has its name is a link"
+		                : fd == -ENOTDIR ? "; what has its name is no folder" : "");
 	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s/%s", step->path, f->name);
+		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
 	got = sys->ops->fstat(sys->arg, fd, &st);
 	if (got >= 0 && st.bytes == f->bytes)
 		got = sys->ops->pread(sys->arg, fd, to, (size_t)f->bytes, 0);
