@@ -74,7 +74,7 @@ static void units_in(const struct shf_lt_tensor *t, uint64_t a, uint64_t b, uint
 	uint64_t units = t->bytes / t->unit;
 
 	*lo = a > t->off ? (a - t->off) / t->unit : 0;
-	*hi = b > t->off ? (b - t->off) / t->unit : 0;
+	*hi = always(b > t->off) ? (b - t->off) / t->unit : 0; /* its first block ends in it */
 	*hi = *hi < units ? *hi : units;
 }
 
@@ -151,8 +151,10 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	struct direct d = { .step = step, .t = t, .s = s, .err = err };
 	int rc;
 
-	if (s->empty || t->bytes == 0)
+	if (s->empty)
 		return 0;
+	if (!always(t->bytes > 0))
+		return shf_fail(err, SHEAF_EBUG, "%s: a slice of nothing that is not empty", t->name);
 	/* No more than can be used: pages touched for the first time cost more than the copy. */
 	d.buf = shf_alloc((t->bytes < CHUNK - 2 * SHF_BLOCK ? t->bytes + 2 * SHF_BLOCK : CHUNK) + 8,
 	                  1);

@@ -574,3 +574,62 @@ TEST(what_was_due_is_written_by_agents_that_are_told)
 	print_message("# %ld written, %ld times memory had something newer\n", wrote, behind);
 	CHECK(wrote > 0);
 }
+
+/* ---- a slice of it, by one who does not load ---- */
+
+static int read_rank(void *arg, int rank, struct sheaf_group *group)
+{
+	struct re_job *j = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY,
+		.timeout_ms = 60000, .agent = "auto" };
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err = { 0 };
+	struct sheaf_run *run = NULL;
+	struct re_mine m = { 0 };
+	struct sheaf_state *state = re_state(&m, 0, 1);
+	size_t bytes = (size_t)(RE_ROWS * re_cols) * sizeof(float);
+	float *got = calloc(1, bytes);
+	struct sheaf_slice s = { .size = sizeof(s), .name = "b", .family = "optimizer",
+		.dtype = SHEAF_F32, .ndim = 2, .shape = { RE_ROWS, re_cols },
+		.count = { RE_ROWS, re_cols }, .data = got };
+	int rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
+
+	if (rc == 0)
+		rc = shf_step_open(&step, run, SHEAF_LATEST, &err);
+	if (rc == 0)
+		rc = shf_step_read(step, &s, &err);
+	re_paint(&m, 2);
+	if (rc == 0 && memcmp(got, m.data[1], bytes))
+		rc = SHEAF_EBUG;
+	if (rc < 0 && rank == 0)
+		snprintf(j->why, sizeof(j->why), "%s", err.msg);
+	shf_step_put(step);
+	shf_run_close(run);
+	shf_state_put(state);
+	for (int t = 0; t < RE_TENSORS; t++)
+		free(m.data[t]);
+	free(got);
+	return rc;
+}
+
+TEST(a_slice_is_read_from_the_memory_of_one_node_and_not_of_several)
+{
+	for (int nodes = 1; nodes <= 2; nodes++) {
+		struct simdisk *d = re_world((uint64_t)nodes);
+		struct re_job j = re_on(d, 2, on(nodes, (struct re_plan){ .last = 2 }));
+		struct simgroup_opts o = { .seed = 3, .ranks = 2 };
+		int rc[2];
+
+		PLAYED(j, 0);
+		for (int r = 0; r < 2; r++)
+			j.sys[r] = simdisk_process(d, 7000 + (uint64_t)r, nodes == 2 ? r : 0);
+		CHECK_INT(simgroup_run(&o, read_rank, &j, rc), 0);
+		for (int r = 0; r < 2; r++) {
+			CHECK_INT(rc[r], nodes == 1 ? 0 : SHEAF_EINVAL);
+			CHECK_INT(simdisk_open_n(j.sys[r]), 0);
+			simdisk_kill(d, j.sys[r]);
+		}
+		CHECK(nodes == 1 || strstr(j.why, "memory of several nodes: load it"));
+		simdisk_free(d);
+	}
+}
