@@ -61,7 +61,7 @@ static char *text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 {
 	const uint8_t *p = shf_cur_bytes(c, n);
 
-	return p ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
+	return always(p) ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
 }
 
 static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks, bool carry,
@@ -109,7 +109,7 @@ static int order(const void *a, const void *b)
 
 	if (x->note != y->note)
 		return x->note ? 1 : -1;
-	return c ? c : x->rank < y->rank ? -1 : x->rank > y->rank;
+	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
 static int unite(struct given *g, size_t *n, struct sheaf_error *err)
@@ -172,7 +172,7 @@ static int decide(struct given *g, size_t n, struct shf_arena *arena, struct shf
 static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const char *name,
                      size_t name_n, struct sheaf_error *err)
 {
-	for (size_t i = 0; i < save->attached_n; i++) {
+	for (size_t i = 0; always(i < save->attached_n); i++) {
 		const struct shf_attached *a = &save->attached[i];
 
 		if (strlen(a->name) == name_n && memcmp(a->name, name, name_n) == 0)

@@ -23,7 +23,7 @@ bool shf_ignored(const char *const *ignore, const char *family, const char *name
 {
 	char text[1100];
 
-	if (!ignore || !ignore[0])
+	if (!ignore)
 		return false;
 	snprintf(text, sizeof(text), "%s/%s", family, name);
 	for (size_t i = 0; ignore[i]; i++)

@@ -281,6 +281,33 @@ TEST(nothing_held_is_a_plan_too)
 	release(states, 2);
 }
 
+/* More than the table of descriptions has room for at first, and names that meet in it. */
+TEST(many_tensors_are_each_planned_once)
+{
+	enum { TENSORS = 300 };
+	struct sheaf_state *states[2] = { shf_state_new(), shf_state_new() };
+	struct sheaf_error err = { 0 };
+	struct seen seen;
+	char name[8];
+
+	for (int t = 0; t < TENSORS; t++)
+		for (int r = 0; r < 2; r++) {
+			snprintf(name, sizeof(name), "w%d", t);
+			struct sheaf_slice s = matrix(name, 64, 64);
+
+			s.start[0] = 32 * r;
+			s.count[0] = 32;
+			CHECK_INT(shf_state_add(states[r], &s), t);
+		}
+	CHECK_RC(preview(states, NULL, 2, NULL, &seen, &err), 0, &err);
+	for (int r = 0; r < 2; r++)
+		CHECK_INT(seen.r[r].holds, TENSORS * 32 * 64 * sizeof(float));
+	CHECK(seen.r[0].writes + seen.r[1].writes > TENSORS * 64 * 64 * sizeof(float));
+	CHECK(seen.r[0].writes + seen.r[1].writes <
+	      TENSORS * (64 * 64 * sizeof(float) + 200));
+	release(states, 2);
+}
+
 TEST(many_ranks_take_time_by_what_they_hold)
 {
 	/* 4,096 ranks of a sliver each: a plan that looked at all pairs would not end here. */

@@ -234,3 +234,64 @@ TEST(a_step_is_read_without_any_of_the_allocations)
 	}
 	simdisk_free(l.disk);
 }
+
+/* ---- a plan ---- */
+
+enum { PLANNED = 4, CUT = 6 };
+
+static void count(void *arg, const struct sheaf_plan_rank *rank)
+{
+	(void)rank;
+	++*(int *)arg;
+}
+
+/* Columns over two nodes, which travel, and replicas, whose digests do; a file of each tensor. */
+static void states_of(struct sheaf_state *states[PLANNED])
+{
+	static const char *const names[CUT] = { "a", "b", "c", "d", "e", "f" };
+
+	for (int r = 0; r < PLANNED; r++) {
+		struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
+			.shape = { 64, 1024 }, .start = { 0, 256 * r }, .count = { 64, 256 } };
+
+		states[r] = shf_state_new();
+		for (int k = 0; k < CUT; k++) {
+			s.name = names[k];
+			CHECK_INT(shf_state_add(states[r], &s), k);
+		}
+		s.name = "all";
+		s.start[1] = 0;
+		s.count[1] = 1024;
+		CHECK_INT(shf_state_add(states[r], &s), CUT);
+		s.name = "tied";
+		s.tied_to = "all";
+		CHECK_INT(shf_state_add(states[r], &s), CUT + 1);
+	}
+}
+
+TEST(a_plan_goes_without_any_of_its_allocations)
+{
+	static const int32_t node[PLANNED] = { 0, 0, 1, 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_REPLICAS,
+		.file_bytes_max = 1 };
+	struct sheaf_state *states[PLANNED];
+	long nth = 0;
+
+	states_of(states);
+	do {
+		struct sheaf_error err = { 0 };
+		int n = 0, rc;
+
+		starved = false;
+		starve_left = ++nth;
+		rc = shf_plan_preview(states, node, PLANNED, &opts, count, &n, &err);
+		starve_left = 0;
+		CHECK_RC(rc, starved ? SHEAF_ENOMEM : 0, &err);
+		CHECK_INT(n, starved ? 0 : PLANNED);
+		CHECK(!starved || err.msg[0]);
+	} while (starved);
+	printf("# %ld allocations\n", nth - 1);
+	CHECK(nth > 40);
+	for (int r = 0; r < PLANNED; r++)
+		shf_state_put(states[r]);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that mean different things by one name: tensors, ties, streams, notes, attached files. All
+ * are told who says what, with one code; what only looks different is saved. */
+#include "acts.h"
+#include "t.h"
+
+enum what {
+	SAME, DTYPE, DIMENSIONS, TIED, TIED_OR_NOT, STREAM, CASES
+};
+static const struct {
+	int code;
+	const char *said;
+} outcome[CASES] = {
+	[SAME] = { 0, "" },
+	[DTYPE] = { SHEAF_ELAYOUT, "model/v: rank 0 says F32 [4, 6], rank 1 says F16 [4, 6]" },
+	[DIMENSIONS] = { SHEAF_ELAYOUT, "model/v: rank 0 says F32 [4, 6], rank 1 says F32 [24]" },
+	[TIED] = { SHEAF_ELAYOUT, "model/head: tied to v on rank 0, to w on rank 1" },
+	[TIED_OR_NOT] = { SHEAF_ELAYOUT, "model/head: a tensor of its own on rank 1, tied to v "
+	                  "on rank 0" },
+	[STREAM] = { SHEAF_EINVAL, "stream rng: said to be of 3 ranks, the group has 2" },
+};
+static const int64_t shape[2] = { 4, 6 };
+
+static void hold(struct hand *h)
+{
+	enum what what = h->rank == 1 ? (enum what)h->play->variant : SAME;
+	struct sheaf_slice *s;
+
+	(void)hand_add(h, "model", "w", SHEAF_F32, 2, 4, 6);
+	if (what == DIMENSIONS)
+		(void)hand_add(h, "model", "v", SHEAF_F32, 1, 24);
+	else
+		(void)hand_add(h, "model", "v", what == DTYPE ? SHEAF_F16 : SHEAF_F32, 2, 4, 6);
+	s = hand_add(h, "model", "head", SHEAF_F32, 2, 4, 6);
+	if (what != TIED_OR_NOT)
+		s->tied_to = what == TIED ? "w" : "v";
+}
+
+static int save(struct hand *h)
+{
+	static uint8_t bytes[2][8];
+	bool odd = h->play->variant == STREAM && h->rank == 1;
+	struct sheaf_save *save = NULL;
+	int rc = shf_state_stream(h->state, "rng", NULL, h->rank, odd ? 3 : 2, bytes[h->rank], 8);
+
+	rc = rc < 0 ? rc : shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
+	if (rc == 0 && h->play->during)
+		h->play->during(h, save);
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(ranks_that_mean_different_tensors_by_one_name_are_told_which)
+{
+	static const char *const nothing[] = { NULL };
+
+	for (int k = 0; k < CASES; k++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold);
+
+		p.variant = k;
+		p.opts.ignore = nothing;
+		SAID(hands_run(&p, save, true), outcome[k].code, outcome[k].said, &p.err);
+		CHECK(simdisk_exists(disk, "run/checkpoint-7") == (k == SAME));
+		CHECK_INT(p.rc, outcome[k].code);
+		simdisk_free(disk);
+	}
+}
+
+/* The same without ranks: a plan of their states. */
+static struct sheaf_state *state_of(enum what what, int rank)
+{
+	struct sheaf_slice s = { .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { shape[0], shape[1] }, .count = { shape[0], shape[1] } };
+	struct sheaf_state *state = shf_state_new();
+
+	s.name = "w";
+	(void)shf_state_add(state, &s);
+	s.name = "v";
+	s.dtype = what == DTYPE ? SHEAF_F16 : SHEAF_F32;
+	if (what == DIMENSIONS) {
+		s.ndim = 1;
+		s.shape[0] = s.count[0] = shape[0] * shape[1];
+	}
+	(void)shf_state_add(state, &s);
+	s = (struct sheaf_slice){ .size = sizeof(s), .dtype = SHEAF_F32, .ndim = 2,
+		.shape = { shape[0], shape[1] }, .count = { shape[0], shape[1] },
+		.name = "head", .tied_to = what == TIED_OR_NOT ? NULL : what == TIED ? "w" : "v" };
+	(void)shf_state_add(state, &s);
+	(void)shf_state_stream(state, "rng", NULL, rank, what == STREAM ? 3 : 2, NULL, 8);
+	return state;
+}
+
+static void count(void *arg, const struct sheaf_plan_rank *rank)
+{
+	(void)rank;
+	++*(int *)arg;
+}
+
+TEST(their_plan_says_the_same)
+{
+	for (int k = 0; k < CASES; k++) {
+		struct sheaf_state *states[2] = { state_of(SAME, 0), state_of((enum what)k, 1) };
+		struct sheaf_error err = { 0 };
+		int n = 0;
+
+		SAID(shf_plan_preview(states, NULL, 2, NULL, count, &n, &err), outcome[k].code,
+		     outcome[k].said, &err);
+		CHECK_INT(n, k == SAME ? 2 : 0);
+		n = 0;
+		CHECK_INT(shf_plan_preview(states, NULL, 2, NULL, count, &n, NULL),
+		          outcome[k].code);
+		for (int r = 0; r < 2; r++)
+			shf_state_put(states[r]);
+	}
+}
+
+TEST(a_plan_of_a_state_that_failed_needs_no_sentence)
+{
+	struct sheaf_state *held = state_of(SAME, 0);
+	int n = 0;
+
+	CHECK_INT(shf_state_move(held, 99, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_plan_preview(&held, NULL, 1, NULL, count, &n, NULL), SHEAF_EINVAL);
+	CHECK_INT(n, 0);
+	shf_state_put(held);
+}
+
+/* ---- what is given to a save ---- */
+
+enum { NOTE_EQUAL, NOTE_DIFFERS, NOTE_LONGER, FILE_EQUAL, FILE_DIFFERS, FILE_LONGER, GIVEN };
+static const struct {
+	int code;
+	const char *said;
+} given[GIVEN] = {
+	[NOTE_DIFFERS] = { SHEAF_EINVAL, "note epoch: ranks 0 and 1 give different values" },
+	[NOTE_LONGER] = { SHEAF_EINVAL, "note epoch: ranks 0 and 1 give different values" },
+	[FILE_DIFFERS] = { SHEAF_EINVAL, "attached file a.json: ranks 0 and 1 give different "
+	                   "bytes" },
+	[FILE_LONGER] = { SHEAF_EINVAL, "attached file a.json: ranks 0 and 1 give different "
+	                  "bytes" },
+};
+static int now;
+
+static void give(struct hand *h, struct sheaf_save *save)
+{
+	static const char *const text[] = { "3", "3", "4", "3 " };
+	const char *mine = text[h->rank == 0 ? 0 : now % 3 + 1];
+
+	if (now < FILE_EQUAL)
+		(void)shf_save_note(save, "epoch", mine);
+	else
+		(void)shf_save_attach(save, "a.json", mine, strlen(mine));
+	/* The same name for a note and a file is no quarrel. */
+	(void)shf_save_note(save, "a.json", "note");
+	if (h->rank == 1)
+		(void)shf_save_attach(save, "only-1.json", "{}", 2);
+}
+
+TEST(ranks_that_give_different_bytes_or_values_are_told)
+{
+	for (now = 0; now < GIVEN; now++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold);
+
+		p.during = give;
+		SAID(hands_run(&p, save, true), given[now].code, given[now].said ? given[now].said
+		     : "", &p.err);
+		CHECK(simdisk_exists(disk, "run/checkpoint-7/only-1.json") == !given[now].code);
+		CHECK(simdisk_exists(disk, "run/checkpoint-7/a.json") == (now == FILE_EQUAL));
+		simdisk_free(disk);
+	}
+}
