@@ -154,7 +154,7 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	if (s->empty)
 		return 0;
 	if (!always(t->bytes > 0))
-		return shf_fail(err, SHEAF_EBUG, "%s: a slice of nothing that is not empty", t->name);
+		return shf_fail(err, SHEAF_EBUG, "%s: a slice of nothing", t->name);
 	/* No more than can be used: pages touched for the first time cost more than the copy. */
 	d.buf = shf_alloc((t->bytes < CHUNK - 2 * SHF_BLOCK ? t->bytes + 2 * SHF_BLOCK : CHUNK) + 8,
 	                  1);
