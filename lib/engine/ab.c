@@ -206,7 +206,7 @@ void shf_ab_tell(struct sheaf_run *run)
 	a = &run->ab->of[SHF_AB_WITHOUT];
 	b = &run->ab->of[SHF_AB_WITH];
 	if (!shf_welch(&whole, a->whole, kept(a), b->whole, kept(b)) ||
-	    !shf_welch(&compute, a->compute, kept(a), b->compute, kept(b))) {
+	    !always(shf_welch(&compute, a->compute, kept(a), b->compute, kept(b)))) {
 		shf_log(run, 2, "%s: %" PRIu64 " steps with a copy and %" PRIu64 " without are "
 		        "too few to compare", run->store.path, b->n, a->n);
 		tell_line(run, NULL, NULL);

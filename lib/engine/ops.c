@@ -10,9 +10,9 @@
 
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
-	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
+	if (run->closed || run->opts.flags & SHEAF_READONLY)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s needs the run open for writing",
-		                run->store.path ? run->store.path : "the run", what);
+		                run->store.path, what);
 	return 0;
 }
 
@@ -135,7 +135,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 	err = err ? err : &own;
 	settle(run);
-	rc = run->closed || run->foreign ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
+	rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
 	   : dry ? 0 : writable(run, "pruning", err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)

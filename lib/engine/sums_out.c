@@ -233,7 +233,7 @@ static int table_new(const struct shf_layout *l, struct shf_sums_head *h, struct
 	for (size_t i = 0; i < l->tensors_n; i++)
 		h->names_bytes += strlen(l->families[l->tensors[i].family].name) +
 		                  strlen(l->tensors[i].name) + 2;
-	if (slots && shf_sums_layout(h))
+	if (slots && always(shf_sums_layout(h))) /* of what has room in memory */
 		table = shf_buf_extend(out, (size_t)h->bytes);
 	if (table) {
 		put_tensors(l, h, table, slots);
@@ -310,7 +310,7 @@ static int zero(const struct sheaf_save *save, struct shf_arena *arena, const st
 	int rc = told.headers && told.digests && told.blocks
 	         ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 
-	if (rc == 0 && hear_zero(save, in, in_bytes, &told) < 0)
+	if (rc == 0 && !always(hear_zero(save, in, in_bytes, &told) == 0))
 		rc = shf_fail(err, SHEAF_EBUG, "the ranks' sums do not fit the plan");
 	if (rc == 0)
 		rc = make_table(save, arena, &told, out, err);

@@ -55,7 +55,9 @@ int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts
 		for (size_t at = 0; at + RECORD <= in.len; at += RECORD) {
 			const uint8_t *p = in.data + at;
 
-			if ((at && memcmp(p, p - RECORD, 9) == 0) || p[0] >= SHF_T_KINDS)
+			if (at && memcmp(p, p - RECORD, 9) == 0)
+				continue;
+			if (!always(p[0] < SHF_T_KINDS))
 				continue;
 			sums[p[0]]++;
 			sums[SHF_T_KINDS + p[0]] += shf_get64(p + 9);
