@@ -124,7 +124,7 @@ static int slot_order(const void *a, const void *b)
 
 	if (x->key != y->key)
 		return x->key < y->key ? -1 : 1;
-	return x->number < y->number ? -1 : x->number > y->number;
+	return (x->number > y->number) - (x->number < y->number);
 }
 
 /* I4: what the holders' digests and the headers say of a file. Tensors lie one behind the other. */

@@ -128,6 +128,89 @@ TEST(a_plan_of_a_state_that_failed_needs_no_sentence)
 	shf_state_put(held);
 }
 
+/* ---- names that only look the same: their keys are one ---- */
+
+enum { NAME = 20, BITS = 4 * NAME }; /* of each letter the low four bits are free */
+static char twins[2][NAME + 1];
+
+/* Keys are checksums, and so linear: some of more than 64 bits cancel out. */
+static void make_twins(void)
+{
+	struct { uint64_t key; bool of[BITS]; } row[BITS] = { 0 }, swap;
+	uint64_t plain;
+	int done = 0;
+
+	memset(twins, 0, sizeof(twins));
+	memset(twins[0], 'P', NAME);
+	plain = shf_sums_key("model", twins[0]);
+	for (int i = 0; i < BITS; i++) {
+		memcpy(twins[1], twins[0], NAME);
+		twins[1][i / 4] = (char)(twins[1][i / 4] ^ 1 << i % 4);
+		row[i].key = shf_sums_key("model", twins[1]) ^ plain;
+		row[i].of[i] = true;
+	}
+	for (int bit = 0; bit < 64; bit++)
+		for (int i = done; i < BITS; i++) {
+			if (!(row[i].key >> bit & 1))
+				continue;
+			for (int k = 0; k < BITS; k++)
+				if (k != i && row[k].key >> bit & 1) {
+					row[k].key ^= row[i].key;
+					for (int b = 0; b < BITS; b++)
+						row[k].of[b] ^= row[i].of[b];
+				}
+			swap = row[i];
+			row[i] = row[done];
+			row[done] = swap;
+			done++;
+			break;
+		}
+	CHECK_INT(row[BITS - 1].key, 0);
+	memcpy(twins[1], twins[0], NAME);
+	for (int b = 0; b < BITS; b++)
+		if (row[BITS - 1].of[b])
+			twins[1][b / 4] = (char)(twins[1][b / 4] ^ 1 << b % 4);
+}
+
+static void hold_twins(struct hand *h)
+{
+	for (int k = 0; k < 2; k++)
+		hand_cut(hand_add(h, "model", twins[k], SHEAF_F32, 1, 9 + k), 0, h->rank, h->ranks);
+	(void)hand_add(h, "model", "another", SHEAF_F32, 1, 3);
+}
+
+static int read_twins(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	char why[300];
+	int rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	for (int k = 0; k < h->n && rc == 0; k++)
+		rc = shf_step_read(step, &h->s[k], &h->err);
+	if (rc == 0 && hand_wrong(h, why, sizeof(why)))
+		rc = SHEAF_EBUG;
+	if (rc == 0)
+		rc = shf_step_verify(step, &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(two_names_with_one_key_are_two_tensors)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, hold_twins);
+
+	make_twins();
+	CHECK(strcmp(twins[0], twins[1]) != 0);
+	CHECK(shf_sums_key("model", twins[0]) == shf_sums_key("model", twins[1]));
+	SAVED(p);
+	for (p.ranks = 1; p.ranks <= 3; p.ranks++) {
+		LOADED(p);
+		CHECK_RC(hands_run(&p, read_twins, false), 0, &p.err);
+	}
+	simdisk_free(disk);
+}
+
 /* ---- what is given to a save ---- */
 
 enum { NOTE_EQUAL, NOTE_DIFFERS, NOTE_LONGER, FILE_EQUAL, FILE_DIFFERS, FILE_LONGER, GIVEN };

@@ -13,6 +13,8 @@ static struct {
 	struct shf_sys_ops ops;
 	long travel, op, write, read, here;     /* 0: never */
 	bool cut;                       /* a read is short, and nothing else is wrong with it */
+	long fails, seen;               /* so many reads fail after that of the header */
+	bool no_second;                 /* what has failed is not submitted again */
 	uint64_t where;
 	int fired;
 	struct { uint8_t *base; size_t bytes; } shm[16];
@@ -82,6 +84,8 @@ static void evil_shm_free(void *arg, struct shf_shm *shm)
 
 static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 {
+	if (io->op == SHF_IO_READ && evil.no_second && evil.fired)
+		return -ENOMEM;
 	if (io->op == SHF_IO_WRITE && evil.write > 0 && --evil.write == 0)
 		flip(io->buf, io->len);
 	return evil.sys->submit(arg, queue, io);
@@ -91,6 +95,7 @@ static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 {
 	int rc = evil.sys->complete(arg, queue, io, timeout_ms);
 
+	evil.fired += rc == 1 && evil.no_second && (*io)->result < 0;
 	if (rc == 1 && (*io)->op == SHF_IO_READ && evil.read > 0 && --evil.read == 0) {
 		if (!evil.cut)
 			flip((*io)->buf, (*io)->len);
@@ -105,6 +110,10 @@ static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	int64_t got = evil.sys->pread(arg, fd, buf, n, off);
 
+	if (got > 60000 && n <= 1 << 18 && evil.fails > 0 && ++evil.seen > 1) {
+		evil.fails--;
+		return -EIO;
+	}
 	if (got > 60000 && n <= 1 << 18 && evil.here > 0 && --evil.here == 0)
 		flip(buf, (size_t)got);
 	return got;
@@ -436,6 +445,82 @@ TEST(a_read_that_fails_twice_is_tried_again_and_counted)
 		CHECK(retries <= 2);
 	}
 	CHECK(reads > 0);
+	simdisk_free(disk);
+}
+
+TEST(a_read_of_the_page_cache_that_fails_is_tried_again_too)
+{
+	int fired = 0;
+
+	for (long n = 0; n < 8; n++) {
+		struct simdisk *disk = saved();
+		struct play p = hands_play(disk, 4, alone);
+		long fails = n % 2 ? 1000 : 3;
+
+		p.tamper = tamper;
+		evil.fails = fails;
+		evil.seen = 0;
+		CHECK_RC(hands_load(&p), n % 2 && evil.fails < fails ? SHEAF_EIO : 0, &p.err);
+		fired += evil.fails < fails;
+		if (p.rc == 0) {
+			CHECK_INT(p.wrong, 0);
+			CHECK_INT(p.report.retries, fails - evil.fails);
+		} else {
+			CHECK_INT(fails - evil.fails, 4); /* and not a fifth time */
+			CHECK(strstr(p.err.msg, ".safetensors: reading ") && p.err.sys == EIO);
+		}
+		evil.fails = 0;
+		evil.shm_n = 0;
+		simdisk_free(disk);
+	}
+	CHECK(fired > 1);
+}
+
+TEST(a_read_that_cannot_be_submitted_again_fails_the_load)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 4, held);
+
+	p.tamper = tamper;
+	evil.no_second = true;
+	evil.fired = 0;
+	for (int nth = 1; evil.fired == 0; nth++) {
+		CHECK(nth < 20);
+		simdisk_faults_clear(disk);
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+		              .kind = SIMDISK_PREAD, .name = "-00001-of-" });
+		CHECK_RC(hands_load(&p), evil.fired ? SHEAF_ENOMEM : 0, &p.err);
+		evil.shm_n = 0;
+	}
+	CHECK(strstr(p.err.msg, "submitting a read") != NULL);
+	evil.no_second = false;
+	simdisk_free(disk);
+}
+
+TEST(a_file_that_does_not_open_is_named_by_whoever_reads_it)
+{
+	struct simdisk *disk = disk_new();
+	struct play all = hands_play(disk, 4, held);
+	int fired = 1, n = 0;
+
+	all.opts.file_bytes_max = 1;    /* a file of each tensor */
+	SAVED(all);
+	for (int nth = 2; fired || nth % 2; nth++) {
+		struct play p = hands_play(disk, 4, held);
+
+		p.nodes = nth % 2 ? apart : NULL;
+		p.variant = 1;
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth / 2, .error = EACCES,
+		              .kind = SIMDISK_OPEN, .name = "-of-0000", .always = true });
+		(void)hands_load(&p);
+		fired = simdisk_fired(disk);
+		n += p.rc < 0;
+		CHECK_RC(p.rc, fired && p.rc ? SHEAF_EIO : 0, &p.err);
+		CHECK(p.rc == 0 || (p.err.sys == EACCES && strstr(p.err.msg, "-of-0000")));
+		CHECK_INT(p.wrong, 0);
+		simdisk_faults_clear(disk);
+	}
+	CHECK(n > 4);
 	simdisk_free(disk);
 }
 
