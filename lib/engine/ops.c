@@ -66,7 +66,7 @@ static int newest_sound(struct sheaf_run *run, int64_t *newest, struct sheaf_err
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
 
-		if (shf_entry_is_good(e) && e->step > *newest)
+		if (shf_entry_is_good(e)) /* they are in their order */
 			*newest = e->step;
 	}
 	shf_list_release(&list);

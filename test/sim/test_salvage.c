@@ -310,6 +310,84 @@ TEST(every_byte_is_proved_first_and_a_damaged_save_can_be_mended)
 	simdisk_free(base);
 }
 
+/* A stage is named after its step: a manifest of another one is none of this save. */
+TEST(a_stage_with_the_manifest_of_another_step_is_refused)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct salvaged s;
+	char stage[120], path[200];
+	uint8_t *bytes;
+	size_t n = 0;
+
+	name_of_stage(disk, stage);
+	snprintf(path, sizeof(path), "%s/sheaf.json", stage);
+	bytes = simdisk_get(disk, path, &n);
+	CHECK_RC(shf_manifest_decode(&m, &arena, bytes, n, "", &s.err), 0, &s.err);
+	m.step = 3;
+	CHECK_RC(shf_manifest_encode(&text, &m, &s.err), 0, &s.err);
+	CHECK_INT(simdisk_put(disk, path, text.data, text.len), 0);
+	simdisk_advance(disk, 2 * 86400);
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_ECORRUPT, &s.err);
+	CHECK(strstr(s.err.msg, "its manifest says step 3") != NULL);
+	CHECK(!simdisk_exists(disk, TO));
+	CHECK_INT(simdisk_put(disk, path, bytes, n), 0);
+	s = salvage(disk);
+	CHECK_RC(s.rc, 0, &s.err);
+	free(bytes);
+	shf_buf_release(&text);
+	shf_arena_release(&arena);
+	simdisk_free(disk);
+}
+
+/* Half a rename leaves the manifest's old name; anything else is nobody's, and told. */
+TEST(what_is_left_of_a_rename_is_not_published_and_what_is_nobodys_stops_it)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct salvaged s;
+	char stage[120], path[200];
+
+	name_of_stage(disk, stage);
+	snprintf(path, sizeof(path), "%s/nobodys.bin", stage);
+	CHECK_INT(simdisk_put(disk, path, "x", 1), 0);
+	simdisk_advance(disk, 2 * 86400);
+	s = salvage(disk);
+	CHECK_RC(s.rc, SHEAF_ECORRUPT, &s.err);
+	CHECK_INT(s.report.findings, 1);
+	CHECK(!simdisk_exists(disk, TO));
+	CHECK_INT(simdisk_remove(disk, path), 0);
+	snprintf(path, sizeof(path), "%s/sheaf.json.tmp", stage);
+	CHECK_INT(simdisk_put(disk, path, "{", 1), 0);
+	s = salvage(disk);
+	CHECK_RC(s.rc, 0, &s.err);
+	CHECK(simdisk_exists(disk, TO "/sheaf.json"));
+	CHECK(!simdisk_exists(disk, TO "/sheaf.json.tmp"));
+	simdisk_free(disk);
+}
+
+TEST(a_salvage_without_a_run_or_a_step_is_refused)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	const struct shf_sys *sys = process(disk);
+	struct sheaf_opts unset = { .size = 1 };
+	struct sheaf_error err;
+
+	CHECK_INT(shf_run_salvage("run", 2, &unset, sys, NULL, &err), SHEAF_EINVAL);
+	CHECK(strstr(err.msg, "opts.size is 1") != NULL);
+	CHECK_INT(shf_run_salvage(NULL, 2, NULL, sys, NULL, &err), SHEAF_EINVAL);
+	CHECK(strstr(err.msg, "needs a run") != NULL);
+	CHECK_INT(shf_run_salvage("", 2, NULL, sys, NULL, &err), SHEAF_EINVAL);
+	CHECK(strstr(err.msg, "needs a run") != NULL);
+	CHECK_INT(shf_run_salvage("run", -1, NULL, sys, NULL, &err), SHEAF_EINVAL);
+	CHECK(strstr(err.msg, "a step's number") != NULL);
+	CHECK(!simdisk_exists(disk, TO));
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_free(disk);
+}
+
 /* A run open for writing, in a process that lives. */
 static struct sheaf_run *opened(struct simdisk *disk)
 {

@@ -235,6 +235,33 @@ TEST(a_step_is_read_without_any_of_the_allocations)
 	simdisk_free(l.disk);
 }
 
+/* A step of the dead: it stays in its stage until all of a salvage has its memory. */
+static int salvages(struct lone *l)
+{
+	struct sheaf_opts opts = opts_of(0);
+	struct sheaf_report report = { .size = sizeof(report) };
+
+	opts.timeout_ms = 1000;
+	return shf_run_salvage("run", 13, &opts, l->sys, &report, &l->err);
+}
+
+TEST(a_salvage_goes_without_any_of_its_allocations)
+{
+	struct simdisk *base = acts_disk(1);
+	struct lone l = { .disk = acts_disk_copy(base) };
+	long nth = 0;
+
+	simdisk_set_trace(l.disk, false);
+	do {
+		CHECK(!simdisk_exists(l.disk, "run/checkpoint-13"));
+		(void)without(&l, salvages, ++nth);
+	} while (!simdisk_exists(l.disk, "run/checkpoint-13"));
+	printf("# %ld allocations\n", nth - 1);
+	CHECK(nth > 100);
+	simdisk_free(l.disk);
+	simdisk_free(base);
+}
+
 /* ---- a plan ---- */
 
 enum { PLANNED = 4, CUT = 6 };
