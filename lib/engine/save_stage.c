@@ -54,8 +54,7 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
 	         PRIu64, save->step, need, save->run->store.path, room);
-	if (err)
-		err->sys = 28; /* ENOSPC */
+	err->sys = 28; /* ENOSPC */
 	return SHEAF_EIO;
 }
 
@@ -148,7 +147,7 @@ static void take_session(struct sheaf_save *save, const char *stage)
 {
 	const char *dash = strrchr(stage, '-');
 
-	snprintf(save->session, sizeof(save->session), "%.32s", dash ? dash + 1 : "");
+	snprintf(save->session, sizeof(save->session), "%.32s", always(dash) ? dash + 1 : "");
 }
 
 static int stage_all(struct sheaf_save *save, struct sheaf_error *err)

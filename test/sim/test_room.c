@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saves that have too little of something: descriptors, room on the disk, time for what must still
+ * travel; and what may no longer be given to a save. */
+#include "acts.h"
+#include <errno.h>
+#include "t.h"
+
+static const int32_t apart[] = { 1, 2 };
+
+/* ---- one process ---- */
+
+struct alone {
+	struct simdisk *disk;
+	const struct shf_sys *sys;
+	struct sheaf_run *run;
+	struct sheaf_state *state;
+	struct sheaf_error err;
+	uint8_t w[3 << 20];
+};
+static struct alone a;
+
+static void begin(uint32_t flags)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | flags,
+		.io_threads = 1 };
+	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_U8, .ndim = 1,
+		.shape = { sizeof(a.w) }, .count = { sizeof(a.w) }, .data = a.w };
+
+	a.disk = disk_new();
+	a.sys = simdisk_process(a.disk, 9, 0);
+	a.state = shf_state_new();
+	simdisk_set_task_steps(a.disk, 0);
+	CHECK_INT(shf_state_add(a.state, &s), 0);
+	s.family = "optimizer";
+	CHECK_INT(shf_state_add(a.state, &s), 1);
+	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
+}
+
+static void end(void)
+{
+	shf_run_close(a.run);
+	shf_state_put(a.state);
+	CHECK_INT(simdisk_open_n(a.sys), 0);
+	simdisk_free(a.disk);
+}
+
+static int saves(int64_t step, struct sheaf_error *err)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, a.run, step, a.state, NULL, err);
+
+	rc = rc == 0 ? shf_save_commit(save, -1, err) : rc;
+	shf_save_free(save);
+	return rc;
+}
+
+/* The system, or the process, has none left for once: files past the page cache are let go, and
+ * what is opened then is opened in their place. */
+TEST(where_descriptors_are_few_a_save_goes_through_the_page_cache)
+{
+	static const int errors[] = { ENFILE, EMFILE };
+	char path[40];
+	int step = 1;
+
+	begin(0);
+	CHECK_RC(saves(1, &a.err), 0, &a.err);
+	for (int i = 0; i < 2; i++)
+		for (int nth = 1;; nth++) {
+			struct simdisk_fault fault = { .nth = nth, .error = errors[i],
+				.kind = SIMDISK_OPEN, .name = "-of-00001" };
+
+			simdisk_fault(a.disk, &fault);
+			CHECK_RC(saves(++step, &a.err), 0, &a.err);
+			snprintf(path, sizeof(path), "run/checkpoint-%d", step);
+			CHECK(simdisk_exists(a.disk, path));
+			if (!simdisk_fired(a.disk))
+				break;
+			simdisk_faults_clear(a.disk);
+		}
+	CHECK(step > 4);
+	end();
+}
+
+TEST(where_there_are_none_it_fails_and_says_so)
+{
+	struct simdisk_fault fault = { .nth = 1, .error = EMFILE, .kind = SIMDISK_OPEN,
+		.name = "optimizer-", .always = true };
+
+	begin(0);
+	simdisk_fault(a.disk, &fault);
+	SAID(saves(1, &a.err), SHEAF_EIO, "step 1: optimizer/optimizer-", &a.err);
+	CHECK_INT(a.err.sys, EMFILE);
+	simdisk_faults_clear(a.disk);
+	CHECK(!simdisk_exists(a.disk, "run/checkpoint-1"));
+	CHECK_RC(saves(1, &a.err), 0, &a.err);
+	end();
+}
+
+TEST(who_wants_the_page_cache_gets_no_file_past_it)
+{
+	for (int i = 0; i < 2; i++) {
+		int past = 0;
+
+		begin(i ? SHEAF_BUFFERED : 0);
+		CHECK_RC(saves(1, &a.err), 0, &a.err);
+		for (size_t k = 0; k < simdisk_calls(a.disk); k++) {
+			const char *text = simdisk_call_text(a.disk, k);
+
+			past += strstr(text, "-of-00001") && strstr(text, " open(");
+		}
+		CHECK_INT(past, i ? 2 : 4); /* of two files: once, or twice */
+		end();
+	}
+}
+
+TEST(a_disk_without_room_is_told_also_to_who_wants_no_sentence)
+{
+	begin(0);
+	simdisk_set_space(a.disk, simdisk_used(a.disk) + (4 << 20));
+	CHECK_INT(saves(1, NULL), SHEAF_EIO);
+	SAID(saves(1, &a.err), SHEAF_EIO, "bytes are needed", &a.err);
+	CHECK_INT(a.err.sys, ENOSPC);
+	simdisk_set_space(a.disk, UINT64_C(1) << 40);
+	CHECK_RC(saves(1, &a.err), 0, &a.err);
+	end();
+}
+
+/* ---- what is not taken any more ---- */
+
+TEST(while_a_step_is_published_nothing_is_given_to_it)
+{
+	struct sheaf_save *save = NULL;
+
+	begin(0);
+	CHECK_RC(shf_save_begin(&save, a.run, 1, a.state, NULL, &a.err), 0, &a.err);
+	CHECK_INT(shf_save_wait(save, 1000), 0);
+	CHECK_INT(shf_save_wait(save, 0), 0);
+	for (int i = 0; !save->publishing.begun; i++) {
+		CHECK(i < 100);
+		CHECK_INT(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN);
+	}
+	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "late", "1"), SHEAF_EINVAL);
+	CHECK_INT(shf_save_fail(save, "too late"), 0);
+	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "late", "1"), SHEAF_EINVAL);
+	shf_save_free(save);
+	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
+	CHECK(!simdisk_exists(a.disk, "run/checkpoint-1/late.json"));
+	end();
+}
+
+/* Whose struct ends before the loss: it has none. */
+TEST(save_options_of_an_older_caller_have_no_loss)
+{
+	struct sheaf_save_opts older = { .size = offsetof(struct sheaf_save_opts, loss),
+		.loss = 5 };
+	struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0, .loss_max = 1 };
+	struct sheaf_slice s = { .size = sizeof(s), .name = "f", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 }, .count = { 4 }, .data = a.w, .family = "master_weights" };
+
+	for (int i = 0; i < 2; i++) {
+		struct sheaf_save *save = NULL;
+
+		begin(0);
+		CHECK_INT(shf_state_add(a.state, &s), 2);
+		CHECK(shf_state_ema(a.state, "master_weights", &ema) >= 0);
+		older.size = i ? sizeof(older) : offsetof(struct sheaf_save_opts, loss);
+		CHECK_RC(shf_save_begin(&save, a.run, 1, a.state, &older, &a.err), 0, &a.err);
+		CHECK(save->fresh[0].counts == (i == 0)); /* 0 is below 1, and 5 is not */
+		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+		shf_save_free(save);
+		end();
+	}
+}
+
+/* ---- two ranks ---- */
+
+enum { FAST, SLOW, LATE, LOSSES, FLAGS };
+static struct sheaf_group_ops real;
+
+/* 16 MiB by columns, of which half must travel. */
+static void columns(struct hand *h)
+{
+	if (h->play->variant < LOSSES)
+		hand_cut(hand_add(h, "model", "w", SHEAF_F64, 2, 1024, 2048), 1, h->rank,
+		         h->ranks);
+	else
+		(void)hand_add(h, "model", "w", SHEAF_F64, 1, 5);
+}
+
+static struct hand *hands[2];
+
+static int slowly(void *arg, const void *out, const size_t *out_bytes, void *in,
+                  const size_t *in_bytes, int timeout_ms)
+{
+	int rc = real.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+
+	for (int r = 0; r < 2; r++)
+		if (hands[r]->group->ops.arg == arg)
+			simgroup_pause(hands[r]->group, 150);
+	return rc;
+}
+
+static void tamper(struct hand *h)
+{
+	hands[h->rank] = h;
+	real = h->group->ops;
+	if (h->play->variant != FAST)
+		h->group->ops.alltoallv = slowly;
+}
+
+/* The machine's clock is the group's. */
+static int64_t group_ns(void *arg)
+{
+	(void)arg;
+	return simgroup_now_ms(hands[0]->group) * 1000000;
+}
+
+static int save_columns(struct hand *h)
+{
+	const int variant = h->play->variant;
+	struct sheaf_save_opts opts = { .size = sizeof(opts),
+		.loss = variant == LOSSES ? h->rank : 1,
+		.flags = variant == FLAGS && h->rank ? SHEAF_MAY_DROP : 0 };
+	struct shf_sys_ops ops = *h->used.ops;
+	struct sheaf_save *save = NULL;
+	int rc, again = 0;
+
+	ops.mono_ns = group_ns;
+	h->used.ops = &ops;
+	rc = shf_run_open(&h->run, "run", h->group, &h->play->opts, h->sys, &h->err);
+	if (rc == 0)
+		rc = shf_save_begin(&save, h->run, 7, h->state, &opts, &h->err);
+	while (rc == 0 && variant == LATE &&
+	       (rc = shf_save_commit(save, 200, &h->err)) == SHEAF_EAGAIN && again++ < 50) {
+		if (again == 1 && !strstr(h->err.msg, "bytes must still travel"))
+			return SHEAF_EBUG;
+		rc = 0;
+	}
+	if (rc == 0 && variant != LATE)
+		rc = shf_save_commit(save, -1, &h->err);
+	if (rc == 0 && variant == LATE && again < 1)
+		rc = SHEAF_EBUG;
+	shf_save_free(save);
+	shf_run_close(h->run);
+	h->run = NULL;
+	return rc;
+}
+
+TEST(what_must_travel_goes_in_portions_that_leave_time_to_look_at_the_clock)
+{
+	for (int variant = FAST; variant <= LATE; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, columns), q;
+
+		simdisk_set_trace(disk, false);
+		p.nodes = apart;
+		p.path = "";
+		p.variant = variant;
+		p.tamper = tamper;
+		CHECK_RC(hands_run(&p, save_columns, true), 0, &p.err);
+		if (variant == LATE) {
+			q = hands_play(disk, 1, columns);
+			LOADED(q);
+		}
+		simdisk_free(disk);
+	}
+}
+
+TEST(ranks_that_begin_a_save_differently_are_told_in_what)
+{
+	for (int variant = LOSSES; variant <= FLAGS; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, columns);
+
+		p.nodes = apart;
+		p.path = "";
+		p.variant = variant;
+		p.tamper = tamper;
+		SAID(hands_run(&p, save_columns, true), SHEAF_EINVAL, variant == LOSSES
+		     ? "step 7: ranks pass different losses"
+		     : "step 7: ranks pass different flags", &p.err);
+		CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
+		simdisk_free(disk);
+	}
+}
