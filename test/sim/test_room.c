@@ -19,14 +19,16 @@ struct alone {
 };
 static struct alone a;
 
-static void begin(uint32_t flags)
+static void begin_with(struct sheaf_opts opts)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | flags,
-		.io_threads = 1 };
 	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_U8, .ndim = 1,
 		.shape = { sizeof(a.w) }, .count = { sizeof(a.w) }, .data = a.w };
 
+	opts.size = sizeof(opts);
+	opts.flags |= SHEAF_CREATE;
+	opts.io_threads = 1;
 	a.disk = disk_new();
+	simdisk_set_agents(a.disk, 64 << 20);
 	a.sys = simdisk_process(a.disk, 9, 0);
 	a.state = shf_state_new();
 	simdisk_set_task_steps(a.disk, 0);
@@ -34,6 +36,11 @@ static void begin(uint32_t flags)
 	s.family = "optimizer";
 	CHECK_INT(shf_state_add(a.state, &s), 1);
 	CHECK_RC(shf_run_open(&a.run, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
+}
+
+static void begin(uint32_t flags)
+{
+	begin_with((struct sheaf_opts){ .flags = flags });
 }
 
 static void end(void)
@@ -122,6 +129,63 @@ TEST(a_disk_without_room_is_told_also_to_who_wants_no_sentence)
 	CHECK_INT(a.err.sys, ENOSPC);
 	simdisk_set_space(a.disk, UINT64_C(1) << 40);
 	CHECK_RC(saves(1, &a.err), 0, &a.err);
+	end();
+}
+
+/* ---- memory of an agent ---- */
+
+static int begins(struct sheaf_save **save, int64_t step, uint32_t flags)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+
+	*save = NULL;
+	return shf_save_begin(save, a.run, step, a.state, &opts, &a.err);
+}
+
+/* One image, or images that are filled several times: while one is written nothing is whole in
+ * memory. To disk such a step comes all the same. */
+TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
+{
+	static const struct sheaf_opts scant[] = {
+		{ .agent = "auto", .images_max = 1 },
+		{ .agent = "auto", .images_max = 2, .staging_bytes_max = 4 << 20 },
+	};
+
+	for (int i = 0; i < 2; i++)
+		for (int lazy = 0; lazy < 2; lazy++) {
+			uint32_t flags = lazy ? SHEAF_LAZY : 0;
+			struct sheaf_save *save;
+
+			begin_with(scant[i]);
+			for (int64_t step = 1; step <= 2; step++) {
+				CHECK_RC(begins(&save, step, flags), 0, &a.err);
+				for (int k = 0; k < 2; k++)
+					CHECK_INT(shf_save_copied(save, k, -1), 0);
+				CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+				CHECK(!save->kept);
+				shf_save_free(save);
+				SAID(begins(&save, step + 1, flags | SHEAF_NO_DISK), SHEAF_EINVAL,
+				     "memory alone needs two images", &a.err);
+				CHECK(save == NULL);
+			}
+			CHECK(simdisk_exists(a.disk, "run/checkpoint-2"));
+			end();
+		}
+}
+
+TEST(a_commit_that_is_not_over_says_that_the_step_is_in_memory)
+{
+	struct sheaf_save *save;
+
+	begin_with((struct sheaf_opts){ .agent = "auto", .images_max = 2 });
+	CHECK_RC(begins(&save, 1, 0), 0, &a.err);
+	SAID(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN, "; it is in memory", &a.err);
+	CHECK(save->kept);
+	CHECK_INT(shf_save_commit(save, 0, NULL), SHEAF_EAGAIN);
+	CHECK_INT(shf_save_commit(save, -1, NULL), 0);
+	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
+	CHECK_INT(shf_save_eta_ms(save), 0);
+	shf_save_free(save);
 	end();
 }
 

@@ -95,8 +95,8 @@ static int is_wrong(struct lone *l, const char *what)
 	return 0;
 }
 
-/* The step that is open: a slice at a time, its file, then all of it. */
-static int reads_from(struct lone *l, struct sheaf_step *step)
+/* The step that is open: a slice, its file, then all of it if wanted. */
+static int reads_from(struct lone *l, struct sheaf_step *step, bool all)
 {
 	struct sheaf_slice s = { .size = sizeof(s), .name = "head", .dtype = SHEAF_F32, .ndim = 2,
 		.shape = { ROWS, COLUMNS }, .count = { ROWS, COLUMNS }, .data = l->gone };
@@ -111,13 +111,13 @@ static int reads_from(struct lone *l, struct sheaf_step *step)
 		rc = shf_step_attached(step, "tokens.json", &bytes, &n, &l->err);
 	if (rc == 0 && (n != 2 || memcmp(bytes, "{}", 2)))
 		rc = shf_fail(&l->err, SHEAF_EBUG, "another file");
-	if (rc == 0) {
+	if (rc == 0 && all) {
 		struct sheaf_state *state = state_of(l, l->gone);
 
 		rc = shf_step_load(step, state, 0, &report, &l->err);
 		shf_state_put(state);
 	}
-	return rc == 0 ? is_wrong(l, "a load") : rc;
+	return rc == 0 && all ? is_wrong(l, "a load") : rc;
 }
 
 static int reads_run(struct lone *l)
@@ -130,7 +130,7 @@ static int reads_run(struct lone *l)
 	if (rc == 0)
 		rc = shf_step_open(&step, run, 5, &l->err);
 	if (rc == 0)
-		rc = reads_from(l, step);
+		rc = reads_from(l, step, true);
 	shf_step_put(step);
 	shf_run_close(run);
 	return rc;
@@ -143,7 +143,7 @@ static int reads_path(struct lone *l)
 	int rc = shf_step_open_path(&step, "run/checkpoint-5", NULL, &opts, l->sys, &l->err);
 
 	if (rc == 0)
-		rc = reads_from(l, step);
+		rc = reads_from(l, step, false);
 	shf_step_put(step);
 	return rc;
 }
