@@ -547,7 +547,7 @@ TEST(what_was_due_is_written_by_agents_that_are_told)
 {
 	long wrote = 0, behind = 0;
 
-	for (int at = 1;; at += 7 * T_STRIDE) {
+	for (int at = 1;; at += 7) {
 		struct simdisk *d = re_world((uint64_t)at);
 		struct sheaf_error err = { 0 };
 		bool fired;
