@@ -104,8 +104,10 @@ struct sheaf_slice {
  * mapped, and of which there is no room for a second copy. With SHEAF_LAZY sheaf_save_copied
  * returns for it as fast as the disk takes it; without, begin does. What this rank writes of it
  * goes through 48 MiB at most for each save. Stretches of 16 MiB of a file, or shorter ones, in
- * which there are bytes of other ranks or of other slices are staged as all else. Such a save is
- * in no memory tier, and its begin makes the files. */
+ * which there are bytes of other ranks, or of slices without this flag, are staged as all else; so
+ * are averages of such slices, and with SHEAF_REPLICAS what is replicated. sheaf_plan counts it as
+ * staged. Such a save is in no memory tier; its begin makes the files, after the publish of the
+ * save before it is over. */
 #define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides

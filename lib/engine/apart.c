@@ -116,6 +116,7 @@ void shf_apart_copy(struct sheaf_save *save, size_t seg)
 	const struct shf_seg *g = &w->segs[seg];
 	struct shf_sums_to sums = shf_seg_sums(save, seg, shf_own_ctl(save, seg));
 	uint8_t *at = shf_apart_at(save, seg);
+	bool behind = shf_lazy_is_behind(save);
 	struct sheaf_error err;
 	uint64_t bytes = 0;
 	int rc;
@@ -125,6 +126,7 @@ void shf_apart_copy(struct sheaf_save *save, size_t seg)
 		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 
 		sums.digest = 0;
+		sums.past = behind || shf_stores_past(&save->stores);
 		shf_copy_in(t, shf_slice_of(save, v->tensor, &v->box), &v->box,
 		            shf_place_in(at, 0, g->lo, t), &sums);
 		save->apart->digests[g->first_move + k] = sums.digest;
@@ -166,7 +168,7 @@ static bool run_some(struct sheaf_save *save)
 		if (seg == SHF_APART_NONE)
 			return false;
 		if (seg == SHF_APART_NO_SLOT) {
-			(void)shf_apart_wait(save, SLICE_MS);
+			(void)shf_apart_wait(save, shf_ms_left(save->run, until));
 			continue;
 		}
 		shf_apart_copy(save, (size_t)seg);
@@ -178,11 +180,17 @@ static bool run_some(struct sheaf_save *save)
 int shf_apart_run(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	uint64_t more = save->plan->apart;
+	const struct sheaf_opts *o = &save->run->opts;
+	uint64_t more = 1;
 	int rc = 0;
 
 	while (rc == 0 && more) {
+		struct sheaf_stat stat;
+
 		more = run_some(save);
+		shf_save_stat(save, &stat);
+		if (o->progress)
+			o->progress(o->arg, &stat);
 		rc = shf_allreduce(team, &more, 1, SHEAF_MAX, err);
 	}
 	return rc < 0 ? rc : shf_agree(team, shf_save_rc(save, err), err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Locks: `tasks_lock`, then the save's `looking`; under `lock` nothing is called but what is of no
- * image is taken (apart.h). */
+/* Locks: `tasks_lock`, then the save's `looking`; `lock`, then that of the segments in no image
+ * (apart.c), which is a leaf. */
 #include "lazy.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,6 +26,7 @@ struct shf_lazy {
 	uint32_t *apart;                /* guarded by lock; by slice: moves of segments apart that
 	                                 * are taken and not done */
 	size_t busy;                    /* guarded by lock: taken and not done */
+	int askers;                     /* guarded by lock: who wait for a slot, before threads */
 	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
 	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
 	bool headers;                   /* guarded by lock: header pages are taken */
@@ -39,200 +40,6 @@ struct shf_lazy {
 	struct shf_task **tasks;        /* guarded by tasks_lock; owned */
 	int tasks_n;                    /* guarded by tasks_lock */
 };
-
-/* ---- pieces ---- */
-
-/* The dimension that is cut, and how many of it are a part; 0: it is one part. */
-static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t most,
-                      int *dim)
-{
-	uint64_t bytes = shf_box_bytes(t, box);
-	int d = 0;
-
-	while (d < box->ndim - 1 && box->count[d] == 1)
-		d++;
-	*dim = d;
-	if (box->ndim == 0 || bytes <= most)
-		return 0;
-	int64_t per = (int64_t)(most / (bytes / (uint64_t)box->count[d]));
-
-	return per > 0 ? per : 1;
-}
-
-uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes)
-{
-	int dim;
-	int64_t per = cut_of(t, box, bytes, &dim);
-
-	return per ? (uint32_t)((box->count[dim] + per - 1) / per) : 1;
-}
-
-uint64_t shf_cut_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes,
-                    uint32_t i, struct shf_box *part)
-{
-	int dim;
-	int64_t per = cut_of(t, box, bytes, &dim), from = i * per, left;
-
-	*part = *box;
-	if (!per)
-		return 0;
-	left = box->count[dim] - from;
-	part->start[dim] += from;
-	part->count[dim] = left < per ? left : per;
-	return shf_box_bytes(t, box) / (uint64_t)box->count[dim] * (uint64_t)from;
-}
-
-/* ---- the order ---- */
-
-void shf_turns_release(struct shf_turns *turns)
-{
-	shf_free(turns->a);
-	shf_free(turns->first);
-	shf_free(turns->saved);
-	shf_free(turns->apart);
-	shf_free(turns->apart_first);
-	*turns = (struct shf_turns){ 0 };
-}
-
-static uint32_t pieces_of(const struct shf_plan *plan, const struct shf_serve *v)
-{
-	return v->witness ? 1
-	                  : shf_cuts_of(&plan->layout.tensors[v->tensor], &v->box, SHF_PIECE);
-}
-
-static int by_image(const void *a, const void *b)
-{
-	const struct shf_turn *x = a, *y = b;
-
-	if (x->image != y->image)
-		return x->image < y->image ? -1 : 1;
-	if (x->serve != y->serve)
-		return x->serve < y->serve ? -1 : 1;
-	return x->piece < y->piece ? -1 : x->piece > y->piece;
-}
-
-/* Each serve's pieces, to their slice's place, which `at` says and which moves on. */
-static void turns_fill(struct shf_turns *o, const struct sheaf_save *save, const uint32_t *slices,
-                       size_t *at)
-{
-	const struct shf_work *w = &save->plan->work;
-	size_t stream = 0, rank = SIZE_MAX;
-
-	for (size_t i = 0; i < w->serves_n; i++) {
-		const struct shf_serve *v = &w->serves[i];
-		uint32_t n = pieces_of(save->plan, v);
-
-		o->bytes += v->witness ? 0 : shf_box_bytes(&save->plan->layout.tensors[v->tensor],
-		                                           &v->box);
-		stream = v->rank == rank ? stream : 0;
-		rank = v->rank;
-		for (uint32_t k = 0; k < n; k++)
-			o->a[at[slices[i]]++] =
-			    (struct shf_turn){ (uint32_t)i, k, v->image, stream };
-		stream += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
-	}
-}
-
-static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
-{
-	const struct sheaf_state *state = save->state;
-
-	for (size_t s = 0; s < o->slices_n; s++)
-		if (o->first[s + 1] - o->first[s] > 1)
-			qsort(o->a + o->first[s], o->first[s + 1] - o->first[s], sizeof(*o->a),
-			      by_image);
-	for (size_t i = 0; i < save->plan->holds.n; i++) {
-		size_t slice = save->plan->holds.a[i].slice;
-
-		/* Of averages nobody need ask: who changes them does. */
-		o->saved[slice] = !state->slices[slice].owned;
-	}
-	for (size_t k = 0; k < state->emas_n; k++)
-		for (size_t i = 0; i < state->emas[k].n; i++)
-			o->saved[state->emas[k].source[i]] |=
-			    !state->slices[state->emas[k].first + i].empty;
-	for (size_t s = 0; s < o->slices_n; s++)
-		o->saved_n += o->saved[s];
-}
-
-static size_t slice_of(const struct sheaf_save *save, const struct shf_mv *v)
-{
-	return (size_t)(shf_slice_of(save, v->tensor, &v->box) - save->state->slices);
-}
-
-/* Segments in no image, slice by slice: once for each move. */
-static int turns_apart(struct shf_turns *o, const struct sheaf_save *save)
-{
-	const struct shf_work *w = &save->plan->work;
-	struct shf_span segs = shf_apart_segs(w);
-	size_t n = save->state->n, total = 0;
-
-	o->apart_first = shf_zalloc(n + 2, sizeof(*o->apart_first));
-	for (size_t i = segs.first; i < segs.end; i++)
-		total += w->segs[i].moves_n;
-	o->apart = shf_alloc(total, sizeof(*o->apart));
-	if (!o->apart_first || !o->apart)
-		return SHEAF_ENOMEM;
-	for (size_t i = segs.first; i < segs.end; i++)
-		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
-			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
-
-			o->apart_first[slice_of(save, v) + 2]++;
-			o->bytes += shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
-		}
-	for (size_t s = 0; s < n; s++)
-		o->apart_first[s + 2] += o->apart_first[s + 1];
-	for (size_t i = segs.first; i < segs.end; i++)
-		for (uint32_t k = 0; k < w->segs[i].moves_n; k++)
-			o->apart[o->apart_first[slice_of(save, &w->moves[w->segs[i].first_move +
-			                                                 k]) + 1]++] = i;
-	return 0;
-}
-
-static int turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sheaf_error *err)
-{
-	const struct shf_work *w = &save->plan->work;
-	size_t n = save->state->n, total = 0;
-	uint32_t *slices = shf_alloc(w->serves_n, sizeof(*slices));
-	size_t *at = shf_alloc(n, sizeof(*at));
-	int rc = 0;
-
-	o->slices_n = n;
-	o->first = shf_zalloc(n + 1, sizeof(*o->first));
-	o->saved = shf_zalloc(n, sizeof(*o->saved));
-	if (!slices || !at || !o->first || !o->saved)
-		rc = SHEAF_ENOMEM;
-	for (size_t i = 0; rc == 0 && i < w->serves_n; i++) {
-		const struct shf_slice *s =
-		    shf_slice_of(save, w->serves[i].tensor, &w->serves[i].box);
-
-		if (!always(s != NULL)) {
-			rc = SHEAF_EBUG;
-			break;
-		}
-		slices[i] = (uint32_t)(s - save->state->slices);
-		o->first[slices[i] + 1] += pieces_of(save->plan, &w->serves[i]);
-	}
-	for (size_t s = 0; rc == 0 && s < n; s++) {
-		o->first[s + 1] += o->first[s];
-		at[s] = o->first[s];
-		total = o->first[s + 1];
-	}
-	if (rc == 0 && !(o->a = shf_alloc(total, sizeof(*o->a))))
-		rc = SHEAF_ENOMEM;
-	if (rc == 0)
-		rc = turns_apart(o, save);
-	if (rc == 0) {
-		turns_fill(o, save, slices, at);
-		turns_sort(o, save);
-	} else {
-		shf_turns_release(o);
-		shf_fail(err, rc, "no order for %zu slices", n);
-	}
-	shf_free(slices);
-	shf_free(at);
-	return rc;
-}
 
 /* ---- one piece ---- */
 
@@ -454,7 +261,7 @@ static void count_apart(struct shf_lazy *lz, size_t seg, int more)
 	const struct shf_seg *g = &save->plan->work.segs[seg];
 
 	for (uint32_t k = 0; k < g->moves_n; k++) {
-		size_t s = slice_of(save, &save->plan->work.moves[g->first_move + k]);
+		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
 
 		lz->apart[s] += (uint32_t)more;
 		if (more < 0)
@@ -473,9 +280,10 @@ static void await_slot(struct shf_lazy *lz, int ms)
 	pthread_mutex_unlock(&lz->lock);
 }
 
-/* The next that has some of the slice (ANY: the next), if there is a slot in so many ms. 1: it is
- * copied; 0: there is none that nobody has taken; EAGAIN. */
-static int copy_apart(struct shf_lazy *lz, size_t slice, int ms)
+/* The next that has some of the slice (ANY: the next), if there is a slot in so many ms; asks: for
+ * somebody who wants it, before the threads. 1: it is copied; 0: there is none that nobody has
+ * taken; EAGAIN. */
+static int copy_apart(struct shf_lazy *lz, size_t slice, bool asks, int ms)
 {
 	struct sheaf_save *save = lz->save;
 	bool failed = shf_save_failure(save, NULL) < 0;
@@ -484,7 +292,7 @@ static int copy_apart(struct shf_lazy *lz, size_t slice, int ms)
 	pthread_mutex_lock(&lz->lock);
 	lz->stop |= failed;
 	if (!lz->stop && lz->turns)
-		seg = shf_apart_take(save, slice);
+		seg = lz->askers > 0 && !asks ? SHF_APART_NO_SLOT : shf_apart_take(save, slice);
 	if (seg >= 0) {
 		lz->busy++;
 		count_apart(lz, (size_t)seg, 1);
@@ -539,7 +347,7 @@ static bool step(void *work)
 		return true;
 	}
 	look(lz->save);
-	return copy_apart(lz, ANY, NAP_MS) != 0;
+	return copy_apart(lz, ANY, false, NAP_MS) != 0;
 }
 
 void shf_lazy_tick(struct sheaf_save *save)
@@ -618,7 +426,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
 {
-	int rc = save->plan->turns.first ? 0 : turns_make(&save->plan->turns, save, err);
+	int rc = save->plan->turns.first ? 0 : shf_turns_make(&save->plan->turns, save, err);
 
 	if (rc < 0)
 		return rc;
@@ -728,32 +536,70 @@ bool shf_lazy_is_behind(const struct sheaf_save *save)
 
 /* ---- who asks ---- */
 
+/* All of them that have some of the slice, no longer than that. True: something was copied. */
+static bool ask_apart(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+{
+	const struct sheaf_run *run = lz->save->run;
+	bool copied = false;
+	int rc = SHEAF_EAGAIN;
+
+	if (!lz->save->apart)
+		return false;
+	pthread_mutex_lock(&lz->lock);
+	lz->askers++;
+	pthread_mutex_unlock(&lz->lock);
+	while (rc != 0 && (until_ns < 0 || shf_now(run) < until_ns)) {
+		rc = copy_apart(lz, slice, true, until_ns < 0 ? SLICE_MS
+		                                 : shf_ms_left(run, until_ns));
+		copied |= rc == 1;
+	}
+	pthread_mutex_lock(&lz->lock);
+	lz->askers--;
+	pthread_mutex_unlock(&lz->lock);
+	return copied;
+}
+
+/* A save that has failed takes nothing more: what is calm then stays so. */
+static int stop_failed(struct shf_lazy *lz)
+{
+	int rc = shf_save_failure(lz->save, NULL);
+
+	pthread_mutex_lock(&lz->lock);
+	lz->stop |= rc < 0;
+	pthread_mutex_unlock(&lz->lock);
+	return rc;
+}
+
+static bool is_copied(const struct shf_lazy *lz, size_t slice)
+{
+	return slice == ANY ? atomic_load_explicit(&lz->open, memory_order_acquire) == 0
+	                    : atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0;
+}
+
 /* Copies and waits, no longer than that. */
 static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 {
 	struct sheaf_save *save = lz->save;
-	const atomic_uint *left = slice == ANY ? NULL : &lz->left[slice];
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
 	bool copied = false, calm;
 	struct piece p;
 	int rc;
 
-	while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
-	       take(lz, slice, until, &p)) {
-		copy(lz, &p);
-		copied = true;
-	}
-	while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
-	       copy_apart(lz, slice, until < 0 ? SLICE_MS : shf_ms_left(save->run, until)) != 0)
-		copied = true;
-	calm = settled(lz, slice, until);
+	do {
+		while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
+		       take(lz, slice, until, &p)) {
+			copy(lz, &p);
+			copied = true;
+		}
+		if (timeout_ms != 0)
+			copied |= ask_apart(lz, slice, until);
+		rc = stop_failed(lz);
+		calm = settled(lz, slice, until);
+		rc = is_copied(lz, slice) ? 0 : calm && rc < 0 ? rc : SHEAF_EAGAIN;
+	} while (rc == SHEAF_EAGAIN && until < 0); /* it has failed since */
 	if (copied)
 		look(save);
-	if (left ? atomic_load_explicit(left, memory_order_acquire) == 0
-	         : atomic_load_explicit(&lz->open, memory_order_acquire) == 0)
-		return 0;
-	rc = calm ? shf_save_failure(save, NULL) : 0;
-	return rc < 0 ? rc : SHEAF_EAGAIN;
+	return rc;
 }
 
 bool shf_lazy_is_partial(struct sheaf_save *save)
@@ -807,7 +653,7 @@ static int slice_again(const struct sheaf_save *save, size_t slice, struct shf_s
 		for (uint32_t k = 0; k < g->moves_n && !seen && rc == 0; k++) {
 			const struct shf_mv *v = &w->moves[g->first_move + k];
 
-			if (slice_of(save, v) == slice)
+			if (shf_slice_number(save, v) == slice)
 				rc = sum_again(s, &tensors[v->tensor], &v->box, sums, err);
 		}
 	}

@@ -18,9 +18,15 @@
 #define SHF_LAZY_H
 #include "save.h"
 
+/* turns.c. Of all that the save's plan has this rank copy. ENOMEM, EBUG. [local] */
+int  shf_turns_make(struct shf_turns *turns, const struct sheaf_save *save,
+                    struct sheaf_error *err);
 void shf_turns_release(struct shf_turns *turns);
+/* Of the slice that a move of this rank's segments comes from. */
+size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v);
 
-#define SHF_PIECE (UINT64_C(2) << 20)   /* bytes; who asks waits for no more than one */
+#define SHF_PIECE (UINT64_C(2) << 20)   /* bytes; who asks waits for no more than one,
+                                         * or for a segment of no image */
 /* A box cut along one dimension into parts of so many bytes, or of one row; the same wherever it
  * is asked. */
 uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes);

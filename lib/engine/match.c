@@ -293,7 +293,8 @@ static bool is_apart(const struct shf_match *m, uint32_t self, const struct shf_
 	return true;
 }
 
-/* Slots for so many segments that are in no image, none of which is larger than the window. */
+/* Slots for so many segments that are in no image, and no larger than the window, as far as it has
+ * room: for one at least. */
 static void add_slots(struct shf_work *w, size_t apart, uint64_t window)
 {
 	w->image_bytes = shf_work_ctl(w, w->segs_n);
@@ -306,7 +307,7 @@ static void add_slots(struct shf_work *w, size_t apart, uint64_t window)
 	w->image_bytes = w->slots_at + w->slots * w->slot_bytes;
 }
 
-/* Rounds: consecutive segments as long as they fit the window. */
+/* Rounds: consecutive segments as long as they fit the window; slots in one of their own. */
 static void lay_out(struct shf_work *w, uint64_t window)
 {
 	uint64_t fill = 0;
@@ -497,6 +498,11 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	tell_memory(m, (uint32_t)self, w, out);
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
+	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
+		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same was dealt, and stays or not */
+			shf_put32(rank, (uint32_t)i);
+			w->hash = shf_crc64_more(w->hash, rank, sizeof(rank));
+		}
 	return 0;
 }
 

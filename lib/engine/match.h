@@ -75,8 +75,7 @@ struct shf_match {
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 	bool apart;                     /* loading: everybody reads what he wants himself */
-	/* saving: does this box, which this rank holds, stay as it is until it is written? NULL:
-	 * none does */
+	/* saving: need this box, which this rank holds, not be staged? NULL: all is */
 	bool (*stays)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *stays_arg;
 };

@@ -507,7 +507,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
-	if (rc == 0 && last)
+	if (rc == 0 && last && save->plan->apart)
 		rc = shf_apart_run(save, err);
 	most = save->net.longest;
 	if (rc == 0)

@@ -1,152 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
-#include "apart.h"
 #include "save.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "apart.h"
 #include "err.h"
 #include "json.h"
 #include "lazy.h"
 #include "moves.h"
 #include "safetensors.h"
-#include "schema.h"
-
-void shf_plan_put(void *p)
-{
-	struct shf_plan *plan = p;
-
-	if (!plan || --plan->refs > 0)
-		return;
-	shf_stock_release(&plan->stock);
-	shf_turns_release(&plan->turns);
-	shf_work_release(&plan->work);
-	shf_holds_release(&plan->holds);
-	shf_layout_release(&plan->layout);
-	shf_free(plan);
-}
-
-uint64_t shf_window_of(const struct sheaf_opts *opts)
-{
-	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
-}
-
-/* Smallest window of all ranks. */
-static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error *err)
-{
-	uint64_t w = shf_window_of(&run->opts), inv = w ? ~w : 0;
-	int rc;
-
-	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
-	*window = ~inv == UINT64_MAX ? 0 : ~inv;
-	return rc;
-}
-
-/* As many images as have room in the part of the staging that is theirs, on every rank. */
-static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t window,
-                      struct sheaf_error *err)
-{
-	uint64_t one = plan->work.ctl_at + plan->work.slots * plan->work.slot_bytes;
-	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[2];
-	int rc;
-
-	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
-	x[0] = ~fit;
-	x[1] = plan->work.slots > 0;
-	rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
-	plan->images = ~x[0] ? (int)~x[0] : 1;
-	plan->apart = x[1];
-	return rc;
-}
-
-struct held {
-	const struct shf_holds *holds;
-	const struct sheaf_state *state;
-};
-
-/* Held by a slice that is not staged? */
-static bool stays(const void *arg, uint32_t tensor, const struct shf_box *box)
-{
-	const struct held *of = arg;
-	const struct shf_hold *h = of->holds->a;
-
-	for (size_t i = shf_holds_first(of->holds, tensor);
-	     i < of->holds->n && h[i].tensor == tensor; i++)
-		if (shf_box_contains(h[i].box, box))
-			return of->state->slices[h[i].slice].flags & SHEAF_IN_PLACE;
-	return false;
-}
-
-static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
-                     struct sheaf_error *err)
-{
-	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
-		.nodes = run->place.nodes, .way = SHF_SAVE,
-		.witness = run->opts.flags & SHEAF_REPLICAS,
-		.stays = stays, .stays_arg = &(struct held){ &plan->holds, state } };
-	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
-
-	if (rc == 0) {
-		rc = shf_layout_place(&plan->layout, run->opts.file_bytes_max, err);
-		if (rc == 0)
-			rc = shf_holds_state(&plan->holds, &plan->layout, state, run->opts.ignore,
-			                     err);
-		rc = shf_agree(&run->team, rc, err);
-	}
-	if (rc == 0)
-		rc = window_of(run, &m.window, err);
-	if (rc == 0)
-		rc = shf_match(&run->team, &m, &plan->work, err);
-	if (rc == 0)
-		rc = images_fit(run, plan, m.window, err);
-	plan->hash = plan->work.hash;
-	return rc;
-}
-
-/* The plan that the state remembers, if it was made for what it is now; or NULL. */
-static struct shf_plan *plan_cached(const struct sheaf_run *run, const struct sheaf_state *state)
-{
-	struct shf_plan *plan = state->plan;
-	bool good = plan && plan->run_id == run->id && plan->version == state->version;
-
-	return good ? plan : NULL;
-}
-
-int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **out,
-                 struct sheaf_error *err)
-{
-	struct shf_plan *plan = plan_cached(run, state);
-	uint64_t x = plan ? plan->hash : 0, same, lo, hi;
-	int rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
-
-	if (rc == 0 && same && lo != 0) {
-		plan->refs++;
-		*out = plan;
-		return 0;
-	}
-	if (rc < 0)
-		return rc;
-	plan = shf_zalloc(1, sizeof(*plan));
-	rc =
-	    shf_agree(&run->team, plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
-	if (rc == 0) {
-		plan->refs = 1;
-		plan->run_id = run->id;
-		plan->version = state->version;
-		rc = plan_make(run, state, plan, err);
-	}
-	if (rc < 0) {
-		shf_plan_put(plan);
-		return rc;
-	}
-	if (state->plan)
-		state->plan_free(state->plan);
-	state->plan = plan;
-	state->plan_free = shf_plan_put;
-	plan->refs++;
-	*out = plan;
-	return 0;
-}
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
@@ -381,7 +244,7 @@ static void unprepare(struct sheaf_save *save)
 static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_plan *plan = save->flags & SHEAF_LAZY ? plan_cached(run, save->state) : NULL;
+	struct shf_plan *plan = save->flags & SHEAF_LAZY ? shf_plan_cached(run, save->state) : NULL;
 	struct sheaf_error unsaid; /* the long way will say it */
 
 	/* What stays is written before it may change: the files are made first. */
@@ -486,7 +349,7 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	uint32_t flags = 0;
 	double loss = 0;
 	int64_t from = shf_now(run);
-	bool ready = false, left_out = false;
+	bool ready = false, left_out = false, known = state && shf_plan_cached(run, state);
 	int rc = shf_emas_ready(state, err);
 
 	shf_ab_enter(run, from);
@@ -513,6 +376,8 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 		shf_lazy_start(save);
 	shf_stalled(run, save, SHF_IN_BEGIN, from);
 	shf_stall_begun(run, rc, left_out);
+	if (rc == 0 && known && save->plan->apart)
+		ready = shf_lazy_is_behind(save); /* as ready as such a save gets */
 	shf_ab_began(run, flags, left_out ? SHF_AB_WITHOUT
 	                         : rc == 0 && ready ? SHF_AB_WITH : SHF_AB_NEITHER);
 	if (rc < 0)
@@ -810,6 +675,8 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 {
 	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
 	save->over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
+	if (rc < 0)
+		shf_save_stick(save, rc, err); /* before who waits at a gate is let go */
 	let_go(save);
 	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
 		save->fds[f] = -1;
@@ -819,8 +686,6 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 	shf_publishing_release(&save->publishing);
 	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
 		shf_tier_unsaved(save);
-	if (rc < 0)
-		shf_save_stick(save, rc, err);
 	shf_stall_over(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
 	atomic_store(&save->phase, 3);
 	list_remove(save->run, save);
@@ -835,16 +700,16 @@ static int left_code(const struct sheaf_save *save)
 void shf_save_abandon(struct sheaf_run *run)
 {
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
+		struct sheaf_error err;
+
 		shf_tier_left(s);
+		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
 		let_go(s);
 		shf_free(s->fds);
 		s->fds = NULL;
 		s->over = true;
 		shf_stall_over(s, -1);
 		shf_stall_tell(run, s, s->step, left_code(s));
-		struct sheaf_error err;
-
-		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
 	}
 }
 

@@ -169,6 +169,8 @@ bool shf_save_fits_memory(const struct sheaf_save *save);
 uint64_t shf_save_bytes(const struct sheaf_save *save);
 /* What this rank knows against the save: sheaf_save_fail, or its first failure. [local] */
 int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
+/* save_plan.c. The plan that the state remembers, if it was made for what it is now; or NULL. */
+struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state);
 /* A plan for this state: cached, or made. [collective] */
 int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
                  struct sheaf_error *err);

@@ -114,7 +114,7 @@ bug("short_write_believed", "a write of fewer bytes than asked is taken for whol
 blind("steps_not_compared", "ranks at different steps begin one save together",
       "engine/save.c:meet", "!(same & 1)", "sim/test_agree: ranks_at_different_steps_begin_none")
 bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
-    "engine/save.c:shf_plan_get", "rc == 0 && same && lo != 0",
+    "engine/save_plan.c:shf_plan_get", "rc == 0 && same && lo != 0",
     "rc == 0 && (MUTANT ? plan != NULL : same && lo != 0)",
     "sim/test_agree: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
@@ -144,7 +144,7 @@ bug("image_chosen_in_use", "all saves have the first image", "engine/images.c:sh
     "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
     "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
 bug("images_beyond_staging", "there are more images than the staging has room for",
-    "engine/save.c:images_fit", "window ? window / (one ? one : 1) : SHF_IMAGES_MAX",
+    "engine/save_plan.c:images_fit", "window ? window / (one ? one : 1) : SHF_IMAGES_MAX",
     "window && !MUTANT ? window / (one ? one : 1) : SHF_IMAGES_MAX",
     "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
 gullible("image_of_the_ended_taken",
@@ -201,7 +201,7 @@ bug("away_not_averaged", "a save for memory alone that no agent keeps makes no a
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
 bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and not saved",
-    "engine/lazy.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
+    "engine/turns.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
     "!MUTANT && !state->slices[state->emas[k].first + i].empty",
     EMA + "weights_that_are_ignored_have_averages_and_gates")
 gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",

@@ -144,8 +144,8 @@ static int image_is_small(struct hand *h)
 			if (w->segs[i].moves_n > 0 &&
 			    strstr(save->plan->layout.files[w->segs[i].file].name, "optim"))
 				rc = shf_fail(&h->err, SHEAF_EBUG, "a segment is staged");
-		if (w->slots != SHF_APART_SLOTS ||
-		    w->image_bytes > w->slots_at + SHF_APART_SLOTS * 2 * MIB)
+		if (w->slots != SHF_APART_SLOTS || w->slots_at > MIB ||
+		    w->slot_bytes > 2 * MIB)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "%u slots, an image of %llu", w->slots,
 			              (unsigned long long)w->image_bytes);
 	}
@@ -302,4 +302,85 @@ TEST(a_save_to_memory_alone_is_refused)
 	CHECK_RC(hands_run(&p, for_memory, true), 0, &p.err);
 	LOADED(p);
 	simdisk_free(disk);
+}
+
+/* ---- bounds ---- */
+
+static int half_of_staging(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 1, h->state, NULL, &h->err);
+
+	if (rc == 0) {
+		const struct shf_work *w = &save->plan->work;
+		uint64_t half = h->play->opts.staging_bytes_max / 2;
+
+		if (w->slots == 0 || w->ctl_at + w->slots * w->slot_bytes > half)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "an image of %llu and %u slots of %llu",
+			              (unsigned long long)w->ctl_at, w->slots,
+			              (unsigned long long)w->slot_bytes);
+	}
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(image_and_slots_take_half_of_the_staging)
+{
+	for (uint64_t staging = 128 << 10; staging <= 4 * MIB; staging *= 4) {
+		struct simdisk *disk = disk_new();
+		struct play p = play_of(disk, 2, IN_PLACE, 1);
+
+		p.opts.staging_bytes_max = staging;
+		CHECK_RC(hands_run(&p, half_of_staging, true), 0, &p.err);
+		LOADED(p);
+		simdisk_free(disk);
+	}
+}
+
+/* ---- two states of the same tensors ---- */
+
+static int save_state(struct hand *h, struct sheaf_state *state, int64_t step, bool behind)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, step, state, behind ? &lazily : NULL, &h->err);
+
+	for (int i = 0; rc == 0 && behind && i < h->n; i++)
+		(void)shf_save_copied(save, i, -1);
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+/* One is in place; each rank brings another one in the end. */
+static int mixed(struct hand *h)
+{
+	struct sheaf_state *other = shf_state_new();
+	bool behind = h->play->variant == STAGED;
+	int rc = 0;
+
+	for (int i = 0; i < h->n; i++) {
+		struct sheaf_slice s = h->s[i];
+
+		s.flags ^= i ? SHEAF_IN_PLACE : 0;
+		if (shf_state_add(other, &s) < 0)
+			rc = SHEAF_EBUG;
+	}
+	rc = rc ? rc : save_state(h, h->state, 1, behind);
+	rc = rc ? rc : save_state(h, other, 2, behind);
+	rc = rc ? rc : save_state(h, h->rank ? other : h->state, 3, behind);
+	shf_state_put(other);
+	return rc;
+}
+
+TEST(plans_of_two_states_are_told_apart)
+{
+	for (int way = STAGED; way <= IN_PLACE; way++) {
+		struct simdisk *disk = disk_new();
+		struct play p = play_of(disk, 2, way, 3);
+
+		CHECK_RC(hands_run(&p, mixed, true), 0, &p.err);
+		LOADED(p);
+		simdisk_free(disk);
+	}
 }

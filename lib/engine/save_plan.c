@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of saves: who writes what from whose memory, how many images have room, and what is in
+ * none. Made once for a state, and kept with it. */
+#include <string.h>
+#include "err.h"
+#include "lazy.h"
+#include "save.h"
+#include "schema.h"
+
+void shf_plan_put(void *p)
+{
+	struct shf_plan *plan = p;
+
+	if (!plan || --plan->refs > 0)
+		return;
+	shf_stock_release(&plan->stock);
+	shf_turns_release(&plan->turns);
+	shf_work_release(&plan->work);
+	shf_holds_release(&plan->holds);
+	shf_layout_release(&plan->layout);
+	shf_free(plan);
+}
+
+uint64_t shf_window_of(const struct sheaf_opts *opts)
+{
+	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
+}
+
+/* Smallest window of all ranks. */
+static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error *err)
+{
+	uint64_t w = shf_window_of(&run->opts), inv = w ? ~w : 0;
+	int rc;
+
+	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
+	*window = ~inv == UINT64_MAX ? 0 : ~inv;
+	return rc;
+}
+
+/* As many images as have room in the part of the staging that is theirs, on every rank. */
+static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t window,
+                      struct sheaf_error *err)
+{
+	uint64_t one = plan->work.ctl_at + plan->work.slots * plan->work.slot_bytes;
+	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[2];
+	int rc;
+
+	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
+	x[0] = ~fit;
+	x[1] = plan->work.slots > 0;
+	rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
+	plan->images = ~x[0] ? (int)~x[0] : 1;
+	plan->apart = x[1];
+	return rc;
+}
+
+static bool has_in_place(const struct sheaf_state *state)
+{
+	size_t i = 0;
+
+	while (i < state->n && !(state->slices[i].flags & SHEAF_IN_PLACE))
+		i++;
+	return i < state->n;
+}
+
+struct held {
+	const struct shf_holds *holds;
+	const struct sheaf_state *state;
+};
+
+/* Held by a slice that is not staged? */
+static bool stays(const void *arg, uint32_t tensor, const struct shf_box *box)
+{
+	const struct held *of = arg;
+	const struct shf_hold *h = of->holds->a;
+
+	for (size_t i = shf_holds_first(of->holds, tensor);
+	     i < of->holds->n && h[i].tensor == tensor; i++)
+		if (shf_box_contains(h[i].box, box))
+			return of->state->slices[h[i].slice].flags & SHEAF_IN_PLACE;
+	return false;
+}
+
+static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
+                     struct sheaf_error *err)
+{
+	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
+		.nodes = run->place.nodes, .way = SHF_SAVE,
+		.witness = run->opts.flags & SHEAF_REPLICAS,
+		.stays = has_in_place(state) ? stays : NULL,
+		.stays_arg = &(struct held){ &plan->holds, state } };
+	uint64_t window = 0;
+	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
+
+	if (rc == 0) {
+		rc = shf_layout_place(&plan->layout, run->opts.file_bytes_max, err);
+		if (rc == 0)
+			rc = shf_holds_state(&plan->holds, &plan->layout, state, run->opts.ignore,
+			                     err);
+		rc = shf_agree(&run->team, rc, err);
+	}
+	if (rc == 0)
+		rc = window_of(run, &window, err);
+	m.window = m.stays ? window / 2 / SHF_PAGE * SHF_PAGE : window; /* half is for slots */
+	if (rc == 0)
+		rc = shf_match(&run->team, &m, &plan->work, err);
+	if (rc == 0)
+		rc = images_fit(run, plan, window, err);
+	plan->hash = plan->work.hash;
+	return rc;
+}
+
+struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state)
+{
+	struct shf_plan *plan = state->plan;
+	bool good = plan && plan->run_id == run->id && plan->version == state->version;
+
+	return good ? plan : NULL;
+}
+
+int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **out,
+                 struct sheaf_error *err)
+{
+	struct shf_plan *plan = shf_plan_cached(run, state);
+	uint64_t x = plan ? plan->hash : 0, same, lo, hi;
+	int rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
+
+	if (rc == 0 && same && lo != 0) {
+		plan->refs++;
+		*out = plan;
+		return 0;
+	}
+	if (rc < 0)
+		return rc;
+	plan = shf_zalloc(1, sizeof(*plan));
+	rc =
+	    shf_agree(&run->team, plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
+	if (rc == 0) {
+		plan->refs = 1;
+		plan->run_id = run->id;
+		plan->version = state->version;
+		rc = plan_make(run, state, plan, err);
+	}
+	if (rc < 0) {
+		shf_plan_put(plan);
+		return rc;
+	}
+	if (state->plan)
+		state->plan_free(state->plan);
+	state->plan = plan;
+	state->plan_free = shf_plan_put;
+	plan->refs++;
+	*out = plan;
+	return 0;
+}
