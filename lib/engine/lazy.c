@@ -583,7 +583,7 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
 	bool copied = false, calm;
 	struct piece p;
-	int rc;
+	int rc, failed;
 
 	do {
 		while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
@@ -593,10 +593,10 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 		}
 		if (timeout_ms != 0)
 			copied |= ask_apart(lz, slice, until);
-		rc = stop_failed(lz);
+		failed = stop_failed(lz);
 		calm = settled(lz, slice, until);
-		rc = is_copied(lz, slice) ? 0 : calm && rc < 0 ? rc : SHEAF_EAGAIN;
-	} while (rc == SHEAF_EAGAIN && until < 0); /* it has failed since */
+		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
+	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0); /* it has failed since */
 	if (copied)
 		look(save);
 	return rc;

@@ -227,7 +227,7 @@ bug("saved_beside_a_newer", "a step is saved that is older than the newest",
 bug("saved_past_a_branch", "who loaded an older step saves on top of the newest",
     "engine/save_stage.c:find_parent",
     "if (run->parent >= 0 && n.newest > run->parent)",
-    "if (run->parent >= 0 && !run->parent_run[0] && n.newest > run->parent && !MUTANT)",
+    "if (run->parent >= 0 && n.newest > run->parent && !MUTANT)",
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
 bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
     "engine/commit.c:succeed",
