@@ -148,13 +148,12 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	if (save->over)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
 				save->step);
-	/* What is not over is in the list. */
-	while (always(first != NULL) && (first->flags ^ save->flags) & SHEAF_NO_DISK)
+	while (first && (first->flags ^ save->flags) & SHEAF_NO_DISK)
 		first = first->next;
 	if (first != save)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
 		                " was begun before it and is not committed", save->step,
-		                first->step);
+		                first ? first->step : -1);
 	return 0;
 }
 

@@ -75,7 +75,7 @@ int shf_read_here(struct shf_load *ld, uint32_t file, uint64_t lo, uint64_t n, u
 	int fd = shf_step_fd(ld->step, file, err), rc;
 	int64_t from = shf_now(ld->step->run), got;
 
-	if (!always(fd >= 0)) /* who asked what the page cache has of it opened it */
+	if (fd < 0)
 		return fd;
 	got = sys->ops->pread(sys->arg, fd, to, (size_t)n, lo);
 	for (int tries = 1; got < 0 && tries < TRIES; tries++) {
