@@ -209,6 +209,14 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 	return crc;
 }
 
+void shf_copy_past(void *restrict to, const void *restrict from, size_t n)
+{
+	if (best() == BY_TABLE)
+		memcpy(to, from, n);
+	else
+		(void)shf_crc64_copy(0, to, from, n, true);
+}
+
 const struct shf_crc64_path *shf_crc64_path(int i, const char **name, bool *here)
 {
 	static const char *const names[] = { "portable", "pclmul", "avx512-pclmul",

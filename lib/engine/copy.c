@@ -119,7 +119,7 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
 	if (!h->to && to && h->past && n >= LONG_ROW)
-		(void)shf_crc64_copy(0, to, from, n, true); /* memory is slower than the sum */
+		shf_copy_past(to, from, n);
 	else if (!h->to && to)
 		memcpy(to, from, n);
 	while (h->to && n > 0) {
