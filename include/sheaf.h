@@ -346,16 +346,15 @@ int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct
 void sheaf_state_free(struct sheaf_state *state);
 
 /* Saving. begin copies and returns: the tensors may change. With SHEAF_LAZY nothing is copied
- * then: threads of sheaf copy the slices in the order in which they were added, and a tensor
- * may change when sheaf_save_copied has returned for its slice; nothing is loaded into the
- * state before. Where staging_bytes_max has no room for all of it, begin copies after all
- * (sheaf_stat.at_once). EAGAIN or EBUSY from begin:
- * this save was not started, train on. A save for which there is no image waits until the
- * oldest one is written; saves are committed in the order they began.
- * EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From the second
- * lazy save of a state on, begin is one small agreement and touches no disk: then the files
- * are made, and what is wrong with the step found (EEXIST, no room), by the first exchange
- * or commit. [collective] */
+ * then: threads of sheaf copy the slices in the order in which they were added, and a tensor may
+ * change when sheaf_save_copied has returned for its slice; nothing is loaded into the state
+ * before. Where staging_bytes_max has no room for all of it, begin copies after all
+ * (sheaf_stat.at_once). EAGAIN or EBUSY from begin: this save was not started, train on. A save
+ * for which there is no image waits until the oldest one is written; saves are committed in the
+ * order they began. EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From
+ * the second lazy save of a state on, begin is one small agreement and touches no disk (but see
+ * SHEAF_IN_PLACE): then the files are made, and what is wrong with the step found (EEXIST, no
+ * room), by the first exchange or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 	double loss;                    /* for averages; equal on all ranks */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Locks: `tasks_lock`, then the save's `looking`; `lock`, then that of the segments in no image
- * (apart.c), which is a leaf. */
+ * (slots.c), which is a leaf. */
 #include "lazy.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
-#include "apart.h"
 #include "err.h"
 #include "moves.h"
+#include "slots.h"
 
 #define PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))      /* averages of a piece */
 #define LOOK_BYTES (UINT64_C(4) << 20)  /* copied between looks at what is whole */
@@ -23,7 +23,7 @@ struct shf_lazy {
 	uint32_t *taken;                /* guarded by lock; of each slice's pieces */
 	uint32_t *done;                 /* guarded by lock; of those, also what was not copied */
 	uint32_t *due;                  /* by slice: its first pieces have averages with them */
-	uint32_t *apart;                /* guarded by lock; by slice: moves of segments apart that
+	uint32_t *slotted;              /* guarded by lock; by slice: moves of such segments that
 	                                 * are taken and not done */
 	size_t busy;                    /* guarded by lock: taken and not done */
 	int askers;                     /* guarded by lock: who wait for a slot, before threads */
@@ -57,11 +57,11 @@ static uint32_t pieces_in(const struct shf_lazy *lz, size_t slice)
 }
 
 /* Moves of segments of no image. */
-static uint32_t apart_in(const struct shf_lazy *lz, size_t slice)
+static uint32_t slotted_in(const struct shf_lazy *lz, size_t slice)
 {
 	const struct shf_turns *o = lz->turns;
 
-	return o ? (uint32_t)(o->apart_first[slice + 1] - o->apart_first[slice]) : 0;
+	return o ? (uint32_t)(o->slotted_first[slice + 1] - o->slotted_first[slice]) : 0;
 }
 
 struct piece {
@@ -255,7 +255,7 @@ static void copy(struct shf_lazy *lz, const struct piece *p)
 /* ---- segments of no image ---- */
 
 /* One of the plan is taken (+1), or done (-1). Locked. */
-static void count_apart(struct shf_lazy *lz, size_t seg, int more)
+static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
 {
 	const struct sheaf_save *save = lz->save;
 	const struct shf_seg *g = &save->plan->work.segs[seg];
@@ -263,7 +263,7 @@ static void count_apart(struct shf_lazy *lz, size_t seg, int more)
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
 
-		lz->apart[s] += (uint32_t)more;
+		lz->slotted[s] += (uint32_t)more;
 		if (more < 0)
 			atomic_fetch_sub_explicit(&lz->left[s], 1, memory_order_release);
 	}
@@ -272,7 +272,7 @@ static void count_apart(struct shf_lazy *lz, size_t seg, int more)
 /* For one that is written, or copied by somebody else who has a slot. */
 static void await_slot(struct shf_lazy *lz, int ms)
 {
-	if (shf_apart_wait(lz->save, ms))
+	if (shf_slots_wait(lz->save, ms))
 		return;
 	pthread_mutex_lock(&lz->lock);
 	if (lz->busy > 0)
@@ -283,30 +283,30 @@ static void await_slot(struct shf_lazy *lz, int ms)
 /* The next that has some of the slice (ANY: the next), if there is a slot in so many ms; asks: for
  * somebody who wants it, before the threads. 1: it is copied; 0: there is none that nobody has
  * taken; EAGAIN. */
-static int copy_apart(struct shf_lazy *lz, size_t slice, bool asks, int ms)
+static int copy_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms)
 {
 	struct sheaf_save *save = lz->save;
 	bool failed = shf_save_failure(save, NULL) < 0;
-	int64_t seg = SHF_APART_NONE, now;
+	int64_t seg = SHF_SLOTS_NONE, now;
 
 	pthread_mutex_lock(&lz->lock);
 	lz->stop |= failed;
 	if (!lz->stop && lz->turns)
-		seg = lz->askers > 0 && !asks ? SHF_APART_NO_SLOT : shf_apart_take(save, slice);
+		seg = lz->askers > 0 && !asks ? SHF_SLOTS_FULL : shf_slots_take(save, slice);
 	if (seg >= 0) {
 		lz->busy++;
-		count_apart(lz, (size_t)seg, 1);
+		count_slotted(lz, (size_t)seg, 1);
 	}
 	pthread_mutex_unlock(&lz->lock);
-	if (seg == SHF_APART_NO_SLOT)
+	if (seg == SHF_SLOTS_FULL)
 		await_slot(lz, ms);
 	if (seg < 0)
-		return seg == SHF_APART_NONE ? 0 : SHEAF_EAGAIN;
-	shf_apart_copy(save, (size_t)seg);
+		return seg == SHF_SLOTS_NONE ? 0 : SHEAF_EAGAIN;
+	shf_slots_copy(save, (size_t)seg);
 	now = shf_now(save->run);
 	pthread_mutex_lock(&lz->lock);
-	shf_apart_add(save, (size_t)seg, lz->sums);
-	count_apart(lz, (size_t)seg, -1);
+	shf_slots_add(save, (size_t)seg, lz->sums);
+	count_slotted(lz, (size_t)seg, -1);
 	finished(lz, true, now);
 	pthread_mutex_unlock(&lz->lock);
 	return 1;
@@ -347,7 +347,7 @@ static bool step(void *work)
 		return true;
 	}
 	look(lz->save);
-	return copy_apart(lz, ANY, false, NAP_MS) != 0;
+	return copy_slotted(lz, ANY, false, NAP_MS) != 0;
 }
 
 void shf_lazy_tick(struct sheaf_save *save)
@@ -389,7 +389,7 @@ void shf_lazy_start(struct sheaf_save *save)
 
 static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 {
-	struct shf_span apart = shf_apart_segs(&save->plan->work);
+	struct shf_span slotted = shf_slots_segs(&save->plan->work);
 	size_t n = save->state->n;
 	int threads = save->run->opts.copy_threads ? save->run->opts.copy_threads : 1;
 
@@ -401,25 +401,24 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
 	lz->done = shf_zalloc(n, sizeof(*lz->done));
 	lz->due = shf_zalloc(n, sizeof(*lz->due));
-	lz->apart = shf_zalloc(n, sizeof(*lz->apart));
+	lz->slotted = shf_zalloc(n, sizeof(*lz->slotted));
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
 	if (save->flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
-	if (!lz->taken || !lz->done || !lz->due || !lz->apart || !lz->left || !lz->asked ||
-	    !lz->tasks ||
-	    (save->flags & SHEAF_CHECK && !lz->sums))
+	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
+	    !lz->tasks || (save->flags & SHEAF_CHECK && !lz->sums))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
 		if (!now && save->due)
 			lz->due[s] = (uint32_t)((save->due[s].hi - save->due[s].at + PIECE_ITEMS -
 			                         1) / PIECE_ITEMS);
-		atomic_init(&lz->left[s], pieces_in(lz, s) + apart_in(lz, s));
+		atomic_init(&lz->left[s], pieces_in(lz, s) + slotted_in(lz, s));
 		atomic_fetch_add(&lz->open, pieces_in(lz, s));
 	}
 	if (!now)       /* header pages, and segments of no image */
-		atomic_fetch_add(&lz->open, 1 + apart.end - apart.first);
+		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
 	return 0;
 }
@@ -462,7 +461,7 @@ static bool settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	pthread_mutex_lock(&lz->lock);
 	while (waits) {
 		calm = slice == ANY ? lz->busy == 0
-		                    : lz->taken[slice] == lz->done[slice] && !lz->apart[slice];
+		                    : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
 		if (calm)
 			break;
 		waits = wait_moved(lz, until_ns);
@@ -521,7 +520,7 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->taken);
 	shf_free(lz->done);
 	shf_free(lz->due);
-	shf_free(lz->apart);
+	shf_free(lz->slotted);
 	shf_free(lz->left);
 	shf_free(lz->asked);
 	shf_free(lz->tasks);
@@ -537,19 +536,19 @@ bool shf_lazy_is_behind(const struct sheaf_save *save)
 /* ---- who asks ---- */
 
 /* All of them that have some of the slice, no longer than that. True: something was copied. */
-static bool ask_apart(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 {
 	const struct sheaf_run *run = lz->save->run;
 	bool copied = false;
 	int rc = SHEAF_EAGAIN;
 
-	if (!lz->save->apart)
+	if (!lz->save->slots)
 		return false;
 	pthread_mutex_lock(&lz->lock);
 	lz->askers++;
 	pthread_mutex_unlock(&lz->lock);
 	while (rc != 0 && (until_ns < 0 || shf_now(run) < until_ns)) {
-		rc = copy_apart(lz, slice, true, until_ns < 0 ? SLICE_MS
+		rc = copy_slotted(lz, slice, true, until_ns < 0 ? SLICE_MS
 		                                 : shf_ms_left(run, until_ns));
 		copied |= rc == 1;
 	}
@@ -592,7 +591,7 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 			copied = true;
 		}
 		if (timeout_ms != 0)
-			copied |= ask_apart(lz, slice, until);
+			copied |= ask_slotted(lz, slice, until);
 		failed = stop_failed(lz);
 		calm = settled(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
@@ -646,9 +645,9 @@ static int slice_again(const struct sheaf_save *save, size_t slice, struct shf_s
 		if (!v->witness)
 			rc = sum_again(s, &tensors[v->tensor], &box, sums, err);
 	}
-	for (size_t i = o->apart_first[slice]; i < o->apart_first[slice + 1] && rc == 0; i++) {
-		const struct shf_seg *g = &w->segs[o->apart[i]];
-		bool seen = i > o->apart_first[slice] && o->apart[i] == o->apart[i - 1];
+	for (size_t i = o->slotted_first[slice]; i < o->slotted_first[slice + 1] && rc == 0; i++) {
+		const struct shf_seg *g = &w->segs[o->slotted[i]];
+		bool seen = i > o->slotted_first[slice] && o->slotted[i] == o->slotted[i - 1];
 
 		for (uint32_t k = 0; k < g->moves_n && !seen && rc == 0; k++) {
 			const struct shf_mv *v = &w->moves[g->first_move + k];

@@ -11,7 +11,7 @@
  *     who took the piece, also when the save has failed: no gate opens before. They are copied
  *     after the last of these, and their slices come after those of their weights, so that who
  *     waits for them waits for pieces that are under way.
- * L4. Segments that lie in no image (apart.h) come last, or when somebody asks for a slice of
+ * L4. Segments that lie in no image (slots.h) come last, or when somebody asks for a slice of
  *     theirs, who then may wait for the disk.
  */
 #ifndef SHF_LAZY_H

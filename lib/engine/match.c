@@ -278,16 +278,17 @@ static int seg_order(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Whose every byte this rank holds in slices that stay. A header is a segment of its own. */
-static bool is_apart(const struct shf_match *m, uint32_t self, const struct shf_work *w,
+/* Whose every byte this rank holds in slices in place. A header is a segment of its own. */
+static bool is_slotted(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                      const struct shf_seg *g)
 {
-	if (!m->stays || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
+	if (!m->in_place || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
 		return false;
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 
-		if (v->witness || v->rank != self || !m->stays(m->stays_arg, v->tensor, &v->box))
+		if (v->witness || v->rank != self ||
+		    !m->in_place(m->in_place_arg, v->tensor, &v->box))
 			return false;
 	}
 	return true;
@@ -295,12 +296,12 @@ static bool is_apart(const struct shf_match *m, uint32_t self, const struct shf_
 
 /* Slots for so many segments that are in no image, and no larger than the window, as far as it has
  * room: for one at least. */
-static void add_slots(struct shf_work *w, size_t apart, uint64_t window)
+static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 {
 	w->image_bytes = shf_work_ctl(w, w->segs_n);
-	if (apart == 0)
+	if (segs == 0)
 		return;
-	w->slots = apart < SHF_APART_SLOTS ? (uint32_t)apart : SHF_APART_SLOTS;
+	w->slots = segs < SHF_SLOTS ? (uint32_t)segs : SHF_SLOTS;
 	while (window && w->slots > 1 && w->slots * w->slot_bytes > window)
 		w->slots--;
 	w->slots_at = (w->image_bytes + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
@@ -311,7 +312,7 @@ static void add_slots(struct shf_work *w, size_t apart, uint64_t window)
 static void lay_out(struct shf_work *w, uint64_t window)
 {
 	uint64_t fill = 0;
-	size_t apart = 0;
+	size_t slotted = 0;
 
 	w->rounds = w->segs_n ? 1 : 0;
 	for (size_t i = 0; i < w->segs_n; i++) {
@@ -324,7 +325,7 @@ static void lay_out(struct shf_work *w, uint64_t window)
 			w->moves[g->first_move + k].seg = (uint32_t)i;
 		if (g->round == SHF_ROUND_OWN) { /* the last ones */
 			w->slot_bytes = paged > w->slot_bytes ? paged : w->slot_bytes;
-			apart++;
+			slotted++;
 			continue;
 		}
 		if (fill > 0 && window && fill + bytes > window) {
@@ -336,7 +337,7 @@ static void lay_out(struct shf_work *w, uint64_t window)
 		fill += paged;
 		w->ctl_at = fill > w->ctl_at ? fill : w->ctl_at;
 	}
-	add_slots(w, apart, window);
+	add_slots(w, slotted, window);
 }
 
 /* The same for a load, kind by kind: rounds of one kind take turns in two windows of the image. */
@@ -476,7 +477,7 @@ int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf
 	if (rc < 0)
 		return rc;
 	for (size_t i = 0; i < w->segs_n; i++)
-		if (m->way == SHF_SAVE && is_apart(m, self, w, &w->segs[i]))
+		if (m->way == SHF_SAVE && is_slotted(m, self, w, &w->segs[i]))
 			w->segs[i].round = SHF_ROUND_OWN;
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
@@ -499,7 +500,7 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
 	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
-		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same was dealt, and stays or not */
+		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same is dealt, in place or not */
 			shf_put32(rank, (uint32_t)i);
 			w->hash = shf_crc64_more(w->hash, rank, sizeof(rank));
 		}

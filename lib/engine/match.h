@@ -17,7 +17,7 @@
  * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN. */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
-#define SHF_APART_SLOTS 3       /* apart.h: one is filled while two are written */
+#define SHF_SLOTS 3       /* slots.h: one is filled while two are written */
 struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine to write or read */
 	uint32_t file, round;
 	uint64_t lo, hi;
@@ -53,7 +53,7 @@ struct shf_work {
 	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: loading */
 	uint64_t ctl_at;                                /* in the image: behind the largest round */
 	uint64_t image_bytes;                           /* of this rank, saving: with controls */
-	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see apart.h */
+	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see slots.h */
 	uint32_t slots;
 	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
 	uint64_t bytes;                                 /* of all segments */
@@ -75,9 +75,9 @@ struct shf_match {
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 	bool apart;                     /* loading: everybody reads what he wants himself */
-	/* saving: need this box, which this rank holds, not be staged? NULL: all is */
-	bool (*stays)(const void *arg, uint32_t tensor, const struct shf_box *box);
-	const void *stays_arg;
+	/* saving: is this box, which this rank holds, of a slice in place? NULL: none is */
+	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
+	const void *in_place_arg;
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

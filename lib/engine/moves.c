@@ -2,17 +2,19 @@
 /* From memory to images to files. A round covers one window of every writer's segments: ranks
  * scatter into their node's images and pack what must travel (travel.c). Each byte is looked at
  * once, by the rank whose memory it comes from: the same look fills the page and counts into its
- * block's sum and its tensor's digest. A segment whose last byte has come is written at once, while
- * others are still copied; who copied last is told by the counter in its control. All rounds but
- * the last are carried through inside begin; the last one is copied there, so that the caller may
- * change his tensors, and what must still travel waits in `net`. */
+ * block's sum and its tensor's digest. (Past the caches that look is two, 16 KiB apart at most:
+ * who changes memory meanwhile, which is not his then, has a step that no load takes.) A segment
+ * whose last byte has come is written at once, while others are still copied; who copied last is
+ * told by the counter in its control. All rounds but the last are carried through inside begin;
+ * the last one is copied there, so that the caller may change his tensors, and what must still
+ * travel waits in `net`. */
 #include "moves.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include "apart.h"
 #include "crc64.h"
 #include "err.h"
+#include "slots.h"
 
 uint8_t *shf_own_image(const struct sheaf_save *save)
 {
@@ -116,7 +118,7 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 	}
 	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->fds[g->file],
 		.direct = save->directs[g->file],
-		.buf = shf_is_apart(g) ? shf_apart_at(save, i) : shf_own_image(save) + g->image,
+		.buf = shf_is_slotted(g) ? shf_slots_at(save, i) : shf_own_image(save) + g->image,
 		.len = (size_t)(g->hi - g->lo), .off = g->lo };
 	if (atomic_load(&save->write_from_ns) == 0)
 		atomic_store(&save->write_from_ns, shf_now(save->run));
@@ -127,7 +129,7 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 	return 0;
 }
 
-int shf_write_apart(struct sheaf_save *save, size_t seg, struct sheaf_error *err)
+int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *err)
 {
 	int rc;
 
@@ -202,8 +204,8 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 		atomic_store(&save->write_to_ns, io->done_ns); /* one at a time does this */
 	if (!sync)
 		atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
-	if (g && shf_is_apart(g))
-		shf_apart_written(save, (size_t)(io - save->ios));
+	if (g && shf_is_slotted(g))
+		shf_slots_written(save, (size_t)(io - save->ios));
 }
 
 int shf_save_drain(struct sheaf_save *save, int timeout_ms)
@@ -507,8 +509,8 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 	if (rc == 0)
 		rc = copy_round(save, round, err);
 	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
-	if (rc == 0 && last && save->plan->apart)
-		rc = shf_apart_run(save, err);
+	if (rc == 0 && last && save->plan->slotted)
+		rc = shf_slots_run(save, err);
 	most = save->net.longest;
 	if (rc == 0)
 		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);

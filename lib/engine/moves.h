@@ -36,8 +36,8 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 /* Header bytes of own segments of the round. [any thread, once] */
 int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
-/* One of no image (apart.h), that is whole. [any thread] */
-int shf_write_apart(struct sheaf_save *save, size_t seg, struct sheaf_error *err);
+/* One of no image (slots.h), that is whole. [any thread] */
+int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *err);
 /* Own segments that are whole by now are written. [any thread] */
 int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err);
 /* Are there own segments that are not? */

@@ -4,12 +4,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "apart.h"
 #include "err.h"
 #include "json.h"
 #include "lazy.h"
 #include "moves.h"
 #include "safetensors.h"
+#include "slots.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
@@ -22,7 +22,7 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 		return 0;
 	if (opts->size < SAVE_OPTS_MIN || opts->size > SHF_STRUCT_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "save opts.size is %u", (unsigned)opts->size);
-	for (size_t i = sizeof(*opts); i < opts->size && i < SHF_STRUCT_MAX; i++)
+	for (size_t i = sizeof(*opts); i < opts->size; i++)
 		if (((const uint8_t *)opts)[i])
 			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
 			                "this sheaf");
@@ -82,7 +82,7 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->step, w->segs_n);
 	atomic_store(&save->to_write, save->flags & SHEAF_NO_DISK ? 0 : w->bytes);
-	return shf_apart_new(save, err);
+	return shf_slots_new(save, err);
 }
 
 static void unreserve(struct sheaf_save *save, bool ours)
@@ -94,8 +94,8 @@ static void unreserve(struct sheaf_save *save, bool ours)
 	shf_free(save->blocks);
 	shf_free(save->ios);
 	shf_free(save->syncs.ios);
-	shf_apart_free(save->apart, ours);
-	save->apart = NULL;
+	shf_slots_free(save->slots, ours);
+	save->slots = NULL;
 	save->syncs.ios = NULL;
 	save->fds = save->directs = NULL;
 	save->held = save->headers = NULL;
@@ -172,7 +172,7 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 
 bool shf_save_fits_memory(const struct sheaf_save *save)
 {
-	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1 && !save->plan->apart;
+	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1 && !save->plan->slotted;
 }
 
 /* An image, and what one save needs besides. */
@@ -185,7 +185,7 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	shf_stalled(run, save, SHF_IN_IMAGE, from);
 	if (rc == 0 && save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs %s",
-		              save->step, save->plan->apart
+		              save->step, save->plan->slotted
 		              ? "all of it there: some slices are SHEAF_IN_PLACE"
 		              : "two images (images_max, staging_bytes_max)");
 	if (rc == 0)
@@ -247,8 +247,8 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 	struct shf_plan *plan = save->flags & SHEAF_LAZY ? shf_plan_cached(run, save->state) : NULL;
 	struct sheaf_error unsaid; /* the long way will say it */
 
-	/* What stays is written before it may change: the files are made first. */
-	if (!plan || !plan->most_known || plan->apart)
+	/* What is in place is written before it may change: the files are made first. */
+	if (!plan || !plan->most_known || plan->slotted)
 		return false;
 	plan->refs++;
 	save->plan = plan;
@@ -341,6 +341,12 @@ static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *er
 	return rc;
 }
 
+/* A save whose begin was what it mostly is: one agreement, or the way of those in place. */
+static bool is_usual(const struct sheaf_save *save, bool ready, bool known)
+{
+	return ready || (known && save->plan->slotted && shf_lazy_is_behind(save));
+}
+
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err)
@@ -376,10 +382,9 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 		shf_lazy_start(save);
 	shf_stalled(run, save, SHF_IN_BEGIN, from);
 	shf_stall_begun(run, rc, left_out);
-	if (rc == 0 && known && save->plan->apart)
-		ready = shf_lazy_is_behind(save); /* as ready as such a save gets */
 	shf_ab_began(run, flags, left_out ? SHF_AB_WITHOUT
-	                         : rc == 0 && ready ? SHF_AB_WITH : SHF_AB_NEITHER);
+	                         : rc == 0 && is_usual(save, ready, known)
+	                         ? SHF_AB_WITH : SHF_AB_NEITHER);
 	if (rc < 0)
 		shf_stall_tell(run, save, step, rc);
 	if (rc == 0) {

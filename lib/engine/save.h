@@ -30,8 +30,8 @@ struct shf_turns {              /* of a plan: all that this rank copies, slice b
 	size_t *first;                  /* owned; by slice, and one more */
 	bool *saved;                    /* owned; by slice: something of it is */
 	size_t slices_n, saved_n;
-	uint64_t bytes;                 /* of all pieces, and of the segments apart */
-	size_t *apart, *apart_first;    /* owned; segments apart (apart.h), by slice */
+	uint64_t bytes;                 /* of all pieces, and of the segments in slots */
+	size_t *slotted, *slotted_first; /* owned; segments in no image (slots.h), by slice */
 };
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;
@@ -42,7 +42,7 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	struct shf_work work;
 	uint64_t hash;
 	int images;                     /* that have room in the staging; at least 1 */
-	bool apart;                     /* some rank has segments in no image */
+	bool slotted;                   /* some rank has segments in no image */
 	struct shf_turns turns;         /* once a lazy save wanted them */
 	struct shf_stock stock;         /* rank 0's */
 	bool most_known;
@@ -123,7 +123,7 @@ struct sheaf_save {
 	bool staged;                    /* the stage is made; guarded by looking, but for the
 	                                 * thread that makes it */
 	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
-	struct shf_apart *apart;        /* owned; NULL: no segments of this rank are */
+	struct shf_slots *slots;        /* owned; NULL: no segments of this rank are */
 	struct sheaf_save *lazy_next;   /* in the state's list */
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;

@@ -50,7 +50,7 @@ static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t win
 	x[1] = plan->work.slots > 0;
 	rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
 	plan->images = ~x[0] ? (int)~x[0] : 1;
-	plan->apart = x[1];
+	plan->slotted = x[1];
 	return rc;
 }
 
@@ -68,8 +68,8 @@ struct held {
 	const struct sheaf_state *state;
 };
 
-/* Held by a slice that is not staged? */
-static bool stays(const void *arg, uint32_t tensor, const struct shf_box *box)
+/* Held by a slice that is? */
+static bool in_place(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
 	const struct held *of = arg;
 	const struct shf_hold *h = of->holds->a;
@@ -87,8 +87,8 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
 		.witness = run->opts.flags & SHEAF_REPLICAS,
-		.stays = has_in_place(state) ? stays : NULL,
-		.stays_arg = &(struct held){ &plan->holds, state } };
+		.in_place = has_in_place(state) ? in_place : NULL,
+		.in_place_arg = &(struct held){ &plan->holds, state } };
 	uint64_t window = 0;
 	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
 
@@ -101,7 +101,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	}
 	if (rc == 0)
 		rc = window_of(run, &window, err);
-	m.window = m.stays ? window / 2 / SHF_PAGE * SHF_PAGE : window; /* half is for slots */
+	m.window = m.in_place ? window / 2 / SHF_PAGE * SHF_PAGE : window; /* half is for slots */
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
 	if (rc == 0)

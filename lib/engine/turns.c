@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the copy behind copies, in its order: slice by slice, the pieces of each. */
 #include <stdlib.h>
-#include "apart.h"
 #include "err.h"
 #include "lazy.h"
 #include "moves.h"
+#include "slots.h"
 
 /* The dimension that is cut, and how many of it are a part; 0: it is one part. */
 static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t most,
@@ -51,8 +51,8 @@ void shf_turns_release(struct shf_turns *turns)
 	shf_free(turns->a);
 	shf_free(turns->first);
 	shf_free(turns->saved);
-	shf_free(turns->apart);
-	shf_free(turns->apart_first);
+	shf_free(turns->slotted);
+	shf_free(turns->slotted_first);
 	*turns = (struct shf_turns){ 0 };
 }
 
@@ -123,32 +123,32 @@ size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v)
 }
 
 /* Segments in no image, slice by slice: once for each move. */
-static int turns_apart(struct shf_turns *o, const struct sheaf_save *save)
+static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_span segs = shf_apart_segs(w);
+	struct shf_span segs = shf_slots_segs(w);
 	size_t n = save->state->n, total = 0;
 
-	o->apart_first = shf_zalloc(n + 2, sizeof(*o->apart_first));
+	o->slotted_first = shf_zalloc(n + 2, sizeof(*o->slotted_first));
 	for (size_t i = segs.first; i < segs.end; i++)
 		total += w->segs[i].moves_n;
-	o->apart = shf_alloc(total, sizeof(*o->apart));
-	if (!o->apart_first || !o->apart)
+	o->slotted = shf_alloc(total, sizeof(*o->slotted));
+	if (!o->slotted_first || !o->slotted)
 		return SHEAF_ENOMEM;
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 
-			o->apart_first[shf_slice_number(save, v) + 2]++;
+			o->slotted_first[shf_slice_number(save, v) + 2]++;
 			o->bytes += shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
 		}
 	for (size_t s = 0; s < n; s++)
-		o->apart_first[s + 2] += o->apart_first[s + 1];
+		o->slotted_first[s + 2] += o->slotted_first[s + 1];
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 
-			o->apart[o->apart_first[shf_slice_number(save, v) + 1]++] = i;
+			o->slotted[o->slotted_first[shf_slice_number(save, v) + 1]++] = i;
 		}
 	return 0;
 }
@@ -185,7 +185,7 @@ int shf_turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sh
 	if (rc == 0 && !(o->a = shf_alloc(total, sizeof(*o->a))))
 		rc = SHEAF_ENOMEM;
 	if (rc == 0)
-		rc = turns_apart(o, save);
+		rc = turns_slotted(o, save);
 	if (rc == 0) {
 		turns_fill(o, save, slices, at);
 		turns_sort(o, save);

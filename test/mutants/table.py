@@ -172,13 +172,13 @@ bug("gate_before_averages", "a tensor may change when it is copied and not avera
 blind("averages_copied_early", "averages are copied while they are made (L3)",
       "engine/lazy.c:pick", "before != slice && lz->done[before] < pieces_in(lz, before)", WEAVE)
 bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
-    "engine/lazy.c:count_apart", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
+    "engine/lazy.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
     "unit/test_gates: what_is_not_staged_changes_behind_its_gate")
 blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
-      "engine/apart.c:shf_apart_take", "a->busy >> slot & 1",
+      "engine/slots.c:shf_slots_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
-         "engine/save.c:shf_save_fits_memory", "!save->plan->apart",
+         "engine/save.c:shf_save_fits_memory", "!save->plan->slotted",
          "sim/test_in_place: a_save_to_memory_alone_is_refused")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
     "engine/lazy.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",

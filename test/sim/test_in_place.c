@@ -3,7 +3,7 @@
  * a gate opens when their bytes have left. */
 #include <errno.h>
 #include <stdlib.h>
-#include "apart.h"
+#include "slots.h"
 #include "hands.h"
 #include "lazy.h"
 #include "../t.h"
@@ -130,21 +130,21 @@ static int image_is_small(struct hand *h)
 {
 	struct sheaf_save *save = NULL;
 	const struct shf_work *w;
-	struct shf_span apart;
+	struct shf_span slotted;
 	int rc = shf_save_begin(&save, h->run, 1, h->state, &lazily, &h->err);
 
 	if (rc == 0) {
 		w = &save->plan->work;
-		apart = shf_apart_segs(w);
+		slotted = shf_slots_segs(w);
 		/* All but the model's. */
-		if (apart.end - apart.first <= SHF_APART_SLOTS || w->segs_n - apart.end != 0)
-			rc = shf_fail(&h->err, SHEAF_EBUG, "%zu segments apart of %zu",
-			              apart.end - apart.first, w->segs_n);
-		for (size_t i = 0; i < apart.first; i++) /* headers alone are */
+		if (slotted.end - slotted.first <= SHF_SLOTS || w->segs_n - slotted.end != 0)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "%zu segments in slots of %zu",
+			              slotted.end - slotted.first, w->segs_n);
+		for (size_t i = 0; i < slotted.first; i++) /* headers alone are */
 			if (w->segs[i].moves_n > 0 &&
 			    strstr(save->plan->layout.files[w->segs[i].file].name, "optim"))
 				rc = shf_fail(&h->err, SHEAF_EBUG, "a segment is staged");
-		if (w->slots != SHF_APART_SLOTS || w->slots_at > MIB ||
+		if (w->slots != SHF_SLOTS || w->slots_at > MIB ||
 		    w->slot_bytes > 2 * MIB)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "%u slots, an image of %llu", w->slots,
 			              (unsigned long long)w->image_bytes);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "apart.h"
+#include "slots.h"
 #include <inttypes.h>
 #include "err.h"
 #include "moves.h"
 
-struct shf_apart {
+struct shf_slots {
 	pthread_mutex_t lock;           /* a leaf */
 	size_t first, n;                /* segments of the plan */
 	size_t next;                    /* guarded by lock: all before are taken */
@@ -13,19 +13,19 @@ struct shf_apart {
 	uint32_t busy;                  /* guarded by lock: slots, a bit each */
 };
 
-struct shf_span shf_apart_segs(const struct shf_work *w)
+struct shf_span shf_slots_segs(const struct shf_work *w)
 {
 	return shf_work_segs(w, SHF_ROUND_OWN);
 }
 
-int shf_apart_new(struct sheaf_save *save, struct sheaf_error *err)
+int shf_slots_new(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_span segs = shf_apart_segs(&save->plan->work);
-	struct shf_apart *a;
+	struct shf_span segs = shf_slots_segs(&save->plan->work);
+	struct shf_slots *a;
 
 	if (segs.end == segs.first)
 		return 0;
-	save->apart = a = shf_zalloc(1, sizeof(*a));
+	save->slots = a = shf_zalloc(1, sizeof(*a));
 	if (a) {
 		pthread_mutex_init(&a->lock, NULL);
 		a->first = segs.first;
@@ -36,10 +36,10 @@ int shf_apart_new(struct sheaf_save *save, struct sheaf_error *err)
 	return a && a->taken && a->digests
 	           ? 0
 	           : shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments "
-	                      "that stay where they are", save->step, segs.end - segs.first);
+	                      "in no image", save->step, segs.end - segs.first);
 }
 
-void shf_apart_free(struct shf_apart *a, bool ours)
+void shf_slots_free(struct shf_slots *a, bool ours)
 {
 	if (!a)
 		return;
@@ -53,33 +53,33 @@ void shf_apart_free(struct shf_apart *a, bool ours)
 /* With bytes of that slice, or of any. Locked. */
 static int64_t untaken(struct sheaf_save *save, size_t slice)
 {
-	struct shf_apart *a = save->apart;
+	struct shf_slots *a = save->slots;
 	const struct shf_turns *o = &save->plan->turns;
 
 	while (a->next < a->n && a->taken[a->next])
 		a->next++;
 	if (slice == SIZE_MAX)
-		return a->next < a->n ? (int64_t)(a->first + a->next) : SHF_APART_NONE;
-	for (size_t k = o->apart_first[slice]; k < o->apart_first[slice + 1]; k++)
-		if (!a->taken[o->apart[k] - a->first])
-			return (int64_t)o->apart[k];
-	return SHF_APART_NONE;
+		return a->next < a->n ? (int64_t)(a->first + a->next) : SHF_SLOTS_NONE;
+	for (size_t k = o->slotted_first[slice]; k < o->slotted_first[slice + 1]; k++)
+		if (!a->taken[o->slotted[k] - a->first])
+			return (int64_t)o->slotted[k];
+	return SHF_SLOTS_NONE;
 }
 
-int64_t shf_apart_take(struct sheaf_save *save, size_t slice)
+int64_t shf_slots_take(struct sheaf_save *save, size_t slice)
 {
-	struct shf_apart *a = save->apart;
+	struct shf_slots *a = save->slots;
 	int64_t seg;
 	uint32_t slot = 0;
 
 	if (!a)
-		return SHF_APART_NONE;
+		return SHF_SLOTS_NONE;
 	pthread_mutex_lock(&a->lock);
 	seg = untaken(save, slice);
 	while (slot < save->plan->work.slots && a->busy >> slot & 1)
 		slot++;
 	if (seg >= 0 && slot == save->plan->work.slots)
-		seg = SHF_APART_NO_SLOT;
+		seg = SHF_SLOTS_FULL;
 	if (seg >= 0) {
 		a->busy |= UINT32_C(1) << slot;
 		a->taken[(size_t)seg - a->first] = (uint8_t)(slot + 1);
@@ -88,66 +88,69 @@ int64_t shf_apart_take(struct sheaf_save *save, size_t slice)
 	return seg;
 }
 
-bool shf_apart_wait(struct sheaf_save *save, int timeout_ms)
+bool shf_slots_wait(struct sheaf_save *save, int timeout_ms)
 {
 	return shf_io_some(save->run, &save->io, timeout_ms);
 }
 
-uint8_t *shf_apart_at(const struct sheaf_save *save, size_t seg)
+uint8_t *shf_slots_at(const struct sheaf_save *save, size_t seg)
 {
 	const struct shf_work *w = &save->plan->work;
-	const struct shf_apart *a = save->apart;
+	const struct shf_slots *a = save->slots;
 
 	return shf_own_image(save) + w->slots_at + (a->taken[seg - a->first] - 1U) * w->slot_bytes;
 }
 
-void shf_apart_written(struct sheaf_save *save, size_t seg)
+void shf_slots_written(struct sheaf_save *save, size_t seg)
 {
-	struct shf_apart *a = save->apart;
+	struct shf_slots *a = save->slots;
 
 	pthread_mutex_lock(&a->lock);
 	a->busy &= ~(UINT32_C(1) << (a->taken[seg - a->first] - 1));
 	pthread_mutex_unlock(&a->lock);
 }
 
-void shf_apart_copy(struct sheaf_save *save, size_t seg)
+void shf_slots_copy(struct sheaf_save *save, size_t seg)
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_seg *g = &w->segs[seg];
 	struct shf_sums_to sums = shf_seg_sums(save, seg, shf_own_ctl(save, seg));
-	uint8_t *at = shf_apart_at(save, seg);
+	uint8_t *at = shf_slots_at(save, seg);
 	bool behind = shf_lazy_is_behind(save);
+	int64_t from = shf_now(save->run);
 	struct sheaf_error err;
 	uint64_t bytes = 0;
 	int rc;
 
+	sums.past = behind || shf_stores_past(&save->stores);
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 
 		sums.digest = 0;
-		sums.past = behind || shf_stores_past(&save->stores);
 		shf_copy_in(t, shf_slice_of(save, v->tensor, &v->box), &v->box,
 		            shf_place_in(at, 0, g->lo, t), &sums);
-		save->apart->digests[g->first_move + k] = sums.digest;
+		save->slots->digests[g->first_move + k] = sums.digest;
 		bytes += shf_box_bytes(t, &v->box);
 	}
-	rc = shf_write_apart(save, seg, &err);
+	if (!behind)
+		shf_stores_took(&save->stores, bytes, shf_now(save->run) - from);
+	rc = shf_write_slotted(save, seg, &err);
 	if (rc < 0) {
 		shf_save_stick(save, rc, &err);
-		shf_apart_written(save, seg);
+		shf_slots_written(save, seg);
 	}
 	atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
 }
 
-void shf_apart_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
+void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_seg *g = &w->segs[seg];
 
 	for (uint32_t k = g->first_move; k < g->first_move + g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[k];
-		uint64_t digest = save->apart->digests[k];
+		uint64_t digest = save->slots->digests[k];
 
 		save->held[v->tensor] ^= digest;
 		if (sums)
@@ -161,23 +164,23 @@ void shf_apart_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
 /* What can be done in that time, while others wait; true: there is more. */
 static bool run_some(struct sheaf_save *save)
 {
-	int64_t until = shf_now(save->run) + SLICE_MS * INT64_C(1000000), seg = SHF_APART_NONE;
+	int64_t until = shf_now(save->run) + SLICE_MS * INT64_C(1000000), seg = SHF_SLOTS_NONE;
 
 	while (shf_save_rc(save, NULL) == 0 && shf_now(save->run) < until) {
-		seg = shf_apart_take(save, SIZE_MAX);
-		if (seg == SHF_APART_NONE)
+		seg = shf_slots_take(save, SIZE_MAX);
+		if (seg == SHF_SLOTS_NONE)
 			return false;
-		if (seg == SHF_APART_NO_SLOT) {
-			(void)shf_apart_wait(save, shf_ms_left(save->run, until));
+		if (seg == SHF_SLOTS_FULL) {
+			(void)shf_slots_wait(save, shf_ms_left(save->run, until));
 			continue;
 		}
-		shf_apart_copy(save, (size_t)seg);
-		shf_apart_add(save, (size_t)seg, NULL);
+		shf_slots_copy(save, (size_t)seg);
+		shf_slots_add(save, (size_t)seg, NULL);
 	}
 	return shf_save_rc(save, NULL) == 0;
 }
 
-int shf_apart_run(struct sheaf_save *save, struct sheaf_error *err)
+int shf_slots_run(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	const struct sheaf_opts *o = &save->run->opts;
