@@ -412,3 +412,13 @@ bool simdisk_sets_next(struct simdisk_sets *s)
 	s->count += more;
 	return more;
 }
+
+struct simdisk *simdisk_twin(struct simdisk *d)
+{
+	size_t last = simdisk_cut_n(d) - 1;
+	uint64_t all[64];
+
+	memset(all, 255, sizeof(all));
+	return simdisk_unsynced(d, last) > 64 * 64 ? NULL
+	       : simdisk_crash(d, last, &(struct simdisk_choice){ .kept = all });
+}

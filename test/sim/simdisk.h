@@ -145,6 +145,8 @@ struct simdisk_choice {
  * without processes and faults, an hour later. choice NULL: nothing unsynced persisted. */
 struct simdisk *simdisk_crash(struct simdisk *disk, size_t cut,
                               const struct simdisk_choice *choice);
+/* Now, and all that is seen persisted. NULL: so much is unsynced that nobody tried. */
+struct simdisk *simdisk_twin(struct simdisk *disk);
 
 /* The sets worth trying of n items: all of them up to all_max; beyond it, all of up to small_max
  * items, their complements, and `seeded` drawn ones. Each of the three may be lowered between

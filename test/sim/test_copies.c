@@ -172,18 +172,6 @@ static struct simdisk *base_new(enum simdisk_model model)
 	return disk;
 }
 
-/* The disk as it is seen now, all of it durable. */
-static struct simdisk *twin_of(struct simdisk *disk)
-{
-	size_t last = simdisk_cut_n(disk) - 1;
-	uint64_t all[64];
-	struct simdisk_choice choice = { .kept = all };
-
-	memset(all, 255, sizeof(all));
-	CHECK(simdisk_unsynced(disk, last) <= 64 * 64);
-	return simdisk_crash(disk, last, &choice);
-}
-
 static bool is_whole(struct simdisk *disk, const char *to, const char *from)
 {
 	return simdisk_hash(disk, to) == simdisk_hash(disk, from) && simdisk_exists(disk, to);
@@ -438,7 +426,7 @@ static void each_call(enum simdisk_how how, int error, const char *what)
 		struct copy c = { .from = FROM, .to = "dst" };
 		const struct shf_sys *sys;
 
-		s.disk = twin_of(base.disk);
+		s.disk = simdisk_twin(base.disk);
 		sys = process(s.disk);
 		simdisk_fault(s.disk, &(struct simdisk_fault){ .nth = nth, .error = error,
 		                                               .how = how, .process = sys });
@@ -483,7 +471,7 @@ TEST(a_copy_without_memory_fails_and_the_next_one_succeeds)
 
 	starve.fired = true;
 	for (long nth = 1; starve.fired; nth++) {
-		struct simdisk *disk = twin_of(base);
+		struct simdisk *disk = simdisk_twin(base);
 		struct copy c;
 
 		starve.fired = false;
@@ -527,7 +515,7 @@ TEST(what_was_finished_is_not_written_again)
 	struct copy c;
 
 	for (int nth = 1; nth <= 4; nth++) {
-		struct simdisk *d = twin_of(disk);
+		struct simdisk *d = simdisk_twin(disk);
 
 		killed_at(d, nth);
 		c = copied(d, FROM, "dst");
@@ -553,7 +541,7 @@ TEST(what_was_finished_is_checked_not_trusted)
 	snprintf(path, sizeof(path), "%s/model-00001-of-00002.safetensors", stage);
 	CHECK(simdisk_exists(disk, path));
 	for (uint64_t bit = 7; bit < 8 * 8192; bit += 8 * 1021) {
-		struct simdisk *d = twin_of(disk), *sound = twin_of(disk);
+		struct simdisk *d = simdisk_twin(disk), *sound = simdisk_twin(disk);
 
 		good = copied(sound, FROM, "dst");
 		CHECK_INT(simdisk_flip(d, path, bit), 0);
@@ -564,7 +552,7 @@ TEST(what_was_finished_is_checked_not_trusted)
 		simdisk_free(d);
 		simdisk_free(sound);
 		/* It loses its name also where the copy then fails. */
-		d = twin_of(disk);
+		d = simdisk_twin(disk);
 		CHECK_INT(simdisk_flip(d, path, bit), 0);
 		simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_PWRITE,
 		                                          .error = ENOSPC, .name = "part-" });
@@ -803,7 +791,7 @@ TEST(two_copiers_with_locks_ignored_end_in_one_whole_step)
 	struct copy c;
 
 	for (int nth = 1; nth <= 7; nth++) {
-		struct simdisk *d = twin_of(disk);
+		struct simdisk *d = simdisk_twin(disk);
 		struct copy second = { .from = FROM, .to = "dst" };
 
 		simdisk_set_locks(d, false);

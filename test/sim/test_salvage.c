@@ -113,17 +113,6 @@ static struct simdisk *base_new(enum simdisk_model model, enum death death)
 	return disk;
 }
 
-static struct simdisk *twin_of(struct simdisk *disk)
-{
-	size_t last = simdisk_cut_n(disk) - 1;
-	uint64_t all[64];
-	struct simdisk_choice choice = { .kept = all };
-
-	memset(all, 255, sizeof(all));
-	CHECK(simdisk_unsynced(disk, last) <= 64 * 64);
-	return simdisk_crash(disk, last, &choice);
-}
-
 /* ---- what is left ---- */
 
 struct heard {
@@ -292,7 +281,7 @@ TEST(every_byte_is_proved_first_and_a_damaged_save_can_be_mended)
 
 	name_of_stage(base, stage);
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-		struct simdisk *disk = twin_of(base);
+		struct simdisk *disk = simdisk_twin(base);
 		struct salvaged s;
 
 		simdisk_advance(disk, 2 * 86400);       /* it was rebooted */
@@ -601,7 +590,7 @@ static const char *judge(struct simdisk *disk, bool must, bool whole, char why[3
 static const char *judge_now(struct simdisk *disk, bool must, char why[300])
 {
 	struct simdisk *worst = simdisk_crash(disk, simdisk_cut_n(disk) - 1, NULL);
-	struct simdisk *best = twin_of(disk);
+	struct simdisk *best = simdisk_twin(disk);
 
 	simdisk_advance(worst, 2 * 86400);
 	simdisk_advance(best, 2 * 86400);

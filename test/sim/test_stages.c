@@ -76,17 +76,6 @@ static struct simdisk *saved(void)
 	return saved_with(0, 0, 5000);
 }
 
-static struct simdisk *twin_of(struct simdisk *disk)
-{
-	size_t last = simdisk_cut_n(disk) - 1;
-	uint64_t all[64];
-	struct simdisk_choice choice = { .kept = all };
-
-	memset(all, 255, sizeof(all));
-	CHECK(simdisk_unsynced(disk, last) <= 64 * 64);
-	return simdisk_crash(disk, last, &choice);
-}
-
 static const char *in_stage(struct simdisk *disk, const char *name)
 {
 	static char path[300];
@@ -103,7 +92,7 @@ static const char *in_stage(struct simdisk *disk, const char *name)
 /* A copier was killed in its nth file. */
 static struct simdisk *left_by(struct simdisk *base, int nth)
 {
-	struct simdisk *disk = twin_of(base);
+	struct simdisk *disk = simdisk_twin(base);
 
 	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .kind = SIMDISK_FSYNC,
 	                                             .how = SIMDISK_KILL, .name = "part-" });
@@ -194,7 +183,7 @@ static void each_call(struct simdisk *start, const char *what, int least)
 	bool fired = true;
 
 	for (; fired; nth += T_STRIDE) {
-		struct simdisk *disk = twin_of(start);
+		struct simdisk *disk = simdisk_twin(start);
 		const struct shf_sys *sys = process(disk);
 		bool was_there = simdisk_exists(disk, TO);
 		struct copy c;
@@ -247,7 +236,7 @@ static void each_allocation(struct simdisk *start, const char *what, int stride,
 
 	starved = true;
 	for (long nth = 1; starved; nth += stride * T_STRIDE) {
-		struct simdisk *disk = twin_of(start);
+		struct simdisk *disk = simdisk_twin(start);
 		const struct shf_sys *sys = process(disk);
 		struct copy c;
 
@@ -301,6 +290,16 @@ static struct {
 	int gone;
 } rot;
 
+/* Its calls, which may be changed then. */
+static struct shf_sys rotting(struct simdisk *disk, const struct shf_sys *sys)
+{
+	rot.disk = disk;
+	rot.real = sys->ops;
+	rot.ops = *sys->ops;
+	rot.gone = 0;
+	return (struct shf_sys){ &rot.ops, sys->arg };
+}
+
 static int unlink_and_rot(void *arg, int dir, const char *name, bool folder)
 {
 	static const char *const next[] = { SECOND, THIRD };
@@ -316,15 +315,10 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 7);
 	const struct shf_sys *sys = process(disk);
-	struct shf_sys shown;
+	struct shf_sys shown = rotting(disk, sys);
 	struct copy c;
 
-	rot.disk = disk;
-	rot.real = sys->ops;
-	rot.ops = *sys->ops;
 	rot.ops.unlink = unlink_and_rot;
-	rot.gone = 0;
-	shown = (struct shf_sys){ &rot.ops, sys->arg };
 	CHECK(simdisk_exists(disk, in_stage(disk, THIRD)));
 	CHECK_INT(simdisk_flip(disk, in_stage(disk, FIRST), 8 * 4200), 0);
 	c = copy_by(disk, sys, &shown);
@@ -352,15 +346,10 @@ TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 7);
 	const struct shf_sys *sys = process(disk);
-	struct shf_sys shown;
+	struct shf_sys shown = rotting(disk, sys);
 	struct copy c;
 
-	rot.disk = disk;
-	rot.real = sys->ops;
-	rot.ops = *sys->ops;
 	rot.ops.open = open_and_cut;
-	rot.gone = 0;
-	shown = (struct shf_sys){ &rot.ops, sys->arg };
 	c = copy_by(disk, sys, &shown);
 	CHECK_RC(c.rc, 0, &c.err);
 	CHECK(rot.gone > 1);
@@ -374,7 +363,7 @@ TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
 /* The first so many reads of it fail. */
 static int read_late(struct simdisk *base, const char *name, int fail)
 {
-	struct simdisk *disk = twin_of(base);
+	struct simdisk *disk = simdisk_twin(base);
 	struct copy c;
 
 	for (int nth = 1; nth <= fail; nth++)

@@ -706,6 +706,32 @@ TEST(a_step_in_which_an_earlier_copy_is_written_is_neither)
 	simdisk_free(disk);
 }
 
+static void halves_in_place(struct hand *h)
+{
+	halves(h);
+	for (int i = 0; i < h->n; i++)
+		h->s[i].flags |= SHEAF_IN_PLACE;
+}
+
+TEST(a_step_whose_slices_are_not_staged_is_one_with_a_copy)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves_in_place);
+	int with = 0;
+	char *text;
+
+	p.opts.flags |= SHEAF_AB | SHEAF_METRICS;
+	CHECK_RC(hands_run(&p, toss, true), 0, &p.err);
+	for (int n = 1; n < AB_STEPS - 1; n++)
+		with += coins[0][n];
+	text = text_of(disk, METRICS);
+	CHECK(with > 60);
+	/* But the first ones, which make plan and images. */
+	CHECK(number_at(text, "{\"what\":\"ab\"", "with") >= with - 2);
+	free(text);
+	simdisk_free(disk);
+}
+
 /* Twelve steps, of which one at least is left out, until one is saved. */
 static int average(struct hand *h)
 {
