@@ -253,6 +253,13 @@ static bool on_task_over(void *arg, struct shf_task *task)
 	return in->ops->task_over(in->arg, task);
 }
 
+static void on_task_again(void *arg, struct shf_task *task)
+{
+	const struct shf_sys *in = under(arg);
+
+	in->ops->task_again(in->arg, task);
+}
+
 static void on_task_free(void *arg, struct shf_task *task)
 {
 	const struct shf_sys *in = under(arg);
@@ -402,6 +409,7 @@ static const struct shf_sys_ops passing = {
 	.forget = on_forget,
 	.task_new = on_task_new,
 	.task_over = on_task_over,
+	.task_again = on_task_again,
 	.task_free = on_task_free,
 	.cpus = on_cpus,
 	.shm_new = on_shm_new,

@@ -38,6 +38,7 @@ static const struct shf_sys_ops real_ops = {
 	.cpus = shf_real_cpus,
 	.task_new = shf_real_task_new,
 	.task_over = shf_real_task_over,
+	.task_again = shf_real_task_again,
 	.task_free = shf_real_task_free,
 	.shm_new = shf_real_shm_new,
 	.shm_free = shf_real_shm_free,

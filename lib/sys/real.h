@@ -70,6 +70,7 @@ int shf_real_cpus(void *arg);
 int shf_real_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
                       const char *cpus);
 bool shf_real_task_over(void *arg, struct shf_task *task);
+void shf_real_task_again(void *arg, struct shf_task *task);
 void shf_real_task_free(void *arg, struct shf_task *task);
 
 /* Bytes that can still be had without the kernel killing somebody for them (room.c). */

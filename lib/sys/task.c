@@ -24,6 +24,9 @@ struct shf_task {
 	atomic_bool stop;               /* set by free, looked at before each step */
 	atomic_bool over;               /* released by the thread behind its last step, acquired
 	                                 * by over: what the steps wrote is seen then */
+	pthread_mutex_t lock;
+	pthread_cond_t woken;           /* there is more, or it must stop */
+	bool more;                      /* guarded by lock; asked for since the last steps began */
 };
 
 /* As far as the kernel lets us. */
@@ -35,14 +38,31 @@ static void step_back(void)
 	(void)syscall(SYS_ioprio_set, IOPRIO_THREAD, 0, IOPRIO_LAST);
 }
 
+/* Over, until there is more to do. False: for good. */
+static bool rest(struct shf_task *task)
+{
+	bool more;
+
+	pthread_mutex_lock(&task->lock);
+	if (!task->more)
+		atomic_store_explicit(&task->over, true, memory_order_release);
+	while (!task->more && !atomic_load(&task->stop))
+		pthread_cond_wait(&task->woken, &task->lock);
+	more = task->more && !atomic_load(&task->stop);
+	task->more = false;
+	pthread_mutex_unlock(&task->lock);
+	return more;
+}
+
 static void *work(void *arg)
 {
 	struct shf_task *task = arg;
 
 	step_back();
-	while (!atomic_load(&task->stop) && task->step(task->work))
-		;
-	atomic_store_explicit(&task->over, true, memory_order_release);
+	do {
+		while (!atomic_load(&task->stop) && task->step(task->work))
+			;
+	} while (rest(task));
 	return NULL;
 }
 
@@ -74,6 +94,13 @@ int shf_real_cpus(void *arg)
 	return n > 0 ? n : 1;
 }
 
+static void task_end(struct shf_task *task)
+{
+	pthread_cond_destroy(&task->woken);
+	pthread_mutex_destroy(&task->lock);
+	shf_free(task);
+}
+
 int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
                       const char *cpus)
 {
@@ -85,9 +112,11 @@ int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work)
 		return -ENOMEM;
 	task->step = step;
 	task->work = of;
+	pthread_mutex_init(&task->lock, NULL);
+	pthread_cond_init(&task->woken, NULL);
 	rc = shf_thread_start(&task->thread, work, task);
 	if (rc) {
-		shf_free(task);
+		task_end(task);
 		return -rc;
 	}
 	*out = task;
@@ -100,12 +129,25 @@ bool shf_real_task_over(void *arg, struct shf_task *task)
 	return atomic_load_explicit(&task->over, memory_order_acquire);
 }
 
+void shf_real_task_again(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	pthread_mutex_lock(&task->lock);
+	task->more = true;
+	atomic_store(&task->over, false);
+	pthread_cond_signal(&task->woken);
+	pthread_mutex_unlock(&task->lock);
+}
+
 void shf_real_task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	if (!task)
 		return;
+	pthread_mutex_lock(&task->lock);
 	atomic_store(&task->stop, true);
+	pthread_cond_signal(&task->woken);
+	pthread_mutex_unlock(&task->lock);
 	pthread_join(task->thread, NULL);
-	shf_free(task);
+	task_end(task);
 }

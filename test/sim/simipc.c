@@ -303,6 +303,12 @@ static bool op_task_over(void *arg, struct shf_task *task)
 	return task->over;
 }
 
+static void op_task_again(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	task->over = false;
+}
+
 static void op_task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
@@ -775,6 +781,7 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->cpus = op_cpus;
 	ops->task_new = op_task_new;
 	ops->task_over = op_task_over;
+	ops->task_again = op_task_again;
 	ops->task_free = op_task_free;
 	ops->queue_pin = op_queue_pin;
 	ops->queue_stat = op_queue_stat;

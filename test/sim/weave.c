@@ -283,7 +283,7 @@ void weave_end(struct weave_stat *add)
 struct shf_task {
 	bool (*step)(void *work);
 	void *work;
-	bool stop, over;                /* one thread at a time */
+	bool stop, over, more;          /* one thread at a time */
 	int thread;
 };
 
@@ -291,9 +291,14 @@ static void steps(void *arg)
 {
 	struct shf_task *task = arg;
 
-	while (!task->stop && task->step(task->work))
-		weave_point();
-	task->over = true;
+	while (!task->stop) {
+		task->more = false;
+		while (!task->stop && task->step(task->work))
+			weave_point();
+		task->over = !task->more;
+		while (!task->stop && !task->more)
+			wait_so(ON_TURN, task);
+	}
 }
 
 int weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
@@ -316,12 +321,21 @@ bool weave_task_over(void *arg, struct shf_task *task)
 	return task->over;
 }
 
+void weave_task_again(void *arg, struct shf_task *task)
+{
+	(void)arg;
+	task->more = true;
+	task->over = false;
+	wake(task);
+}
+
 void weave_task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	if (!task)
 		return;
 	task->stop = true;
+	wake(task);
 	weave_join(task->thread);
 	free(task);
 }

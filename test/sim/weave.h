@@ -28,5 +28,6 @@ void weave_join(int thread);
 int  weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
                     const char *cpus);
 bool weave_task_over(void *arg, struct shf_task *task);
+void weave_task_again(void *arg, struct shf_task *task);
 void weave_task_free(void *arg, struct shf_task *task);
 #endif

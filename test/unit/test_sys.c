@@ -719,6 +719,27 @@ TEST(a_task_takes_its_turns_behind_and_takes_no_signals)
 	ops()->task_free(NULL, NULL);
 }
 
+TEST(a_task_that_is_over_goes_on_when_there_is_more)
+{
+	struct errand e = { .of = 1 };
+	struct shf_task *task;
+	int turns = 0;
+
+	CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
+	for (int i = 0; i < 200; i++) {
+		if (i % 3 == 0)
+			ops()->sleep_ms(NULL, i % 2);
+		ops()->task_again(NULL, task);
+		while (!ops()->task_over(NULL, task))
+			ops()->sleep_ms(NULL, 0);
+		CHECK(e.turns > turns); /* none is lost; one may do for two */
+		turns = e.turns;
+	}
+	CHECK(turns <= 1 + 200);
+	ops()->task_again(NULL, task);
+	ops()->task_free(NULL, task);
+}
+
 static bool look_where(void *work)
 {
 	cpu_set_t *set = work;
