@@ -369,6 +369,9 @@ struct sheaf_save_opts {
 #define SHEAF_CHECK     (UINT32_C(1) << 3) /* LAZY: look again when a slice is asked for: EDIVERGED
                                             * by name where it changed before. Slow */
 #define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
+#define SHEAF_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its data
+                                            * may be NULL until then. Not with averages, nor slices
+                                            * in place; staging_bytes_max holds all of it */
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
@@ -389,6 +392,16 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * due, which are made first. commit refuses a lazy save with a slice for which this never
  * returned, EAGAIN apart. [any thread] */
 int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
+#define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
+                                         * sheaf_state_add that went unseen */
+/* Of a save with SHEAF_LATER: that slice holds the step's values, and may be read until
+ * sheaf_save_copied has returned for it. data: where it lies in this save, as sheaf_slice.data,
+ * whose other members hold; NULL: where the state says. So a layer is copied as soon as it is
+ * final, while others are still computed, and what lies elsewhere (a device, a file) is streamed
+ * through a few buffers: put, copied, the next one. Each slice once, in any order (an empty one
+ * need not be); before, sheaf_save_copied is EINVAL for it, commit refuses the save and names it,
+ * and no other save begins. EINVAL: it was put, or is no slice of such a save. [any thread] */
+int  sheaf_save_put(struct sheaf_save *save, int slice, const void *data);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
  * left, and is EAGAIN where another rank of the node still copies into it, or the files of
  * the save are not made. [any thread] */

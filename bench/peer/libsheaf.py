@@ -100,7 +100,7 @@ class Sheaf:
         return save
 
     def copied(self, save, i):
-        """Until slice i may change."""
+        """Until slice i may change; -2 ** 31: all of them."""
         self.lib.sheaf_save_copied(save, i, -1)
 
     def commit(self, save, wait):

@@ -21,6 +21,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 SIDE = 512
+ALL_SLICES = -2 ** 31
 
 
 def now():
@@ -44,10 +45,7 @@ class Saver:
         return True
 
     def before_update(self):
-        """All may change when this has returned, but for what gate guards."""
-
-    def gate(self, i):
-        """Before parameter i changes."""
+        """All may change when this has returned."""
 
     def after_update(self):
         """The step's values are there."""
@@ -69,7 +67,7 @@ class Saver:
 
 
 class Sheaf(Saver):
-    """Lazy saves of libsheaf, each slice asked for before it changes."""
+    """Lazy saves of libsheaf, all slices asked for before they change."""
     memory = False
 
     def start(self):
@@ -91,22 +89,17 @@ class Sheaf(Saver):
         self.gated = save
         return True
 
-    def gate(self, i):
+    def before_update(self):
         if self.gated is not None:
-            for k in range(4 * i, 4 * i + 4):
-                self.run.copied(self.gated, k)
-
-    def after_update(self):
-        self.gated = None
+            self.run.copied(self.gated, ALL_SLICES)
+            self.gated = None
 
     def poll(self, wait=False):
         while self.flying and self.run.commit(self.flying[0], wait):
             self.flying.pop(0)
 
     def close(self):
-        for i in range(len(self.loop.params)):
-            self.gate(i)
-        self.gated = None
+        self.before_update()
         self.poll(True)
         self.run.close()
         self.run.lib.sheaf_state_free(self.state)
@@ -287,15 +280,11 @@ class Loop:
         for _ in range(units):
             self.torch.mm(self.a, self.b, out=self.c)
 
-    def update(self, saver):
-        """Adam, in place; what the gates took."""
-        took = 0.0
+    def update(self):
+        """Adam, in place."""
         first = 1 / (1 - 0.9 ** self.steps)
         second = 1 / (1 - 0.999 ** self.steps)
-        for i, (w, p, m, v) in enumerate(self.params):
-            start = now()
-            saver.gate(i)
-            took += now() - start
+        for w, p, m, v in self.params:
             n = w.numel()
             g, room = self.grad[:n].view(w.shape), self.room[:n].view(w.shape)
             m.mul_(0.9).add_(g, alpha=0.1)
@@ -303,7 +292,6 @@ class Loop:
             self.torch.mul(v, second, out=room).sqrt_().add_(1e-8)
             w.mul_(1 - 1e-5).addcdiv_(m, room, value=-1e-3 * first)
             p.copy_(w)
-        return took
 
     def step(self, saver, saves):
         """(seconds of the step, seconds in the saver's calls, whether a save began)"""
@@ -313,7 +301,7 @@ class Loop:
         at = now()
         saver.before_update()
         blocked = now() - at
-        blocked += self.update(saver)
+        self.update()
         at, began = now(), None
         saver.after_update()
         saver.poll()

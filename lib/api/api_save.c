@@ -69,6 +69,14 @@ SHEAF_API int sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_
 	return rc < 0 ? rc : shf_save_copied(save, slice, timeout_ms);
 }
 
+SHEAF_API int sheaf_save_put(struct sheaf_save *save, int slice, const void *data)
+{
+	struct sheaf_error own;
+	int rc = save_check(save, shf_err_or(NULL, &own));
+
+	return rc < 0 ? rc : shf_save_put(save, slice, data);
+}
+
 SHEAF_API int sheaf_save_wait(struct sheaf_save *save, int timeout_ms)
 {
 	struct sheaf_error own;

@@ -29,6 +29,10 @@ struct shf_lazy {
 	int askers;                     /* guarded by lock: who wait for a slot, before threads */
 	uint64_t since;                 /* guarded by lock: bytes copied since somebody looked */
 	uint64_t *sums;                 /* guarded by lock; by slice, of what was copied; or NULL */
+	bool *put;                      /* guarded by lock; by slice: may be read; NULL: all may */
+	void **data;                    /* by slice: where it lies, if not where the state says;
+	                                 * written before it is put */
+	size_t unput;                   /* guarded by lock: slices that may not be read yet */
 	bool headers;                   /* guarded by lock: header pages are taken */
 	bool stop;                      /* guarded by lock: nothing more is copied */
 	atomic_uint *left;              /* by slice: pieces not copied; released when one is,
@@ -75,7 +79,8 @@ static bool pick(struct shf_lazy *lz, size_t slice, struct piece *p, bool *later
 {
 	size_t before = shf_emas_before(lz->save->state, lz->save->fresh, slice);
 
-	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : pieces_in(lz, slice)))
+	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : pieces_in(lz, slice)) ||
+	    (lz->put && !lz->put[slice]))
 		return false;
 	if (before != slice && lz->done[before] < pieces_in(lz, before)) {
 		if (lz->taken[before] == pieces_in(lz, before)) {
@@ -200,13 +205,24 @@ static void copy_headers(struct shf_lazy *lz)
 	pthread_mutex_unlock(&lz->lock);
 }
 
+/* With the memory that it has in this save. */
+static struct shf_slice slice_in(const struct sheaf_save *save, size_t slice)
+{
+	struct shf_slice s = save->state->slices[slice];
+
+	if (save->lazy->data && save->lazy->data[slice])
+		s.mem.base = save->lazy->data[slice];
+	return s;
+}
+
 static void copy_turn(struct sheaf_save *save, const struct shf_turn *o, size_t slice,
                       struct shf_due *due, struct added *a)
 {
 	const struct shf_serve *v = &save->plan->work.serves[o->serve];
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	struct shf_box_move m = { .serve = v, .slice = &save->state->slices[slice],
-		.stream = o->stream, .box = v->box, .behind = true, .due = due };
+	const struct shf_slice s = slice_in(save, slice);
+	struct shf_box_move m = { .serve = v, .slice = &s, .stream = o->stream, .box = v->box,
+		.behind = true, .due = due };
 	struct sheaf_error err;
 	int rc;
 
@@ -407,10 +423,19 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
 	if (save->flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
+	if (save->flags & SHEAF_LATER) {
+		lz->put = shf_zalloc(n, sizeof(*lz->put));
+		lz->data = shf_zalloc(n, sizeof(*lz->data));
+	}
 	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
-	    !lz->tasks || (save->flags & SHEAF_CHECK && !lz->sums))
+	    !lz->tasks || (save->flags & SHEAF_CHECK && !lz->sums) ||
+	    (save->flags & SHEAF_LATER && (!lz->put || !lz->data)))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
+		if (lz->put) {
+			lz->put[s] = save->state->slices[s].empty;
+			lz->unput += !lz->put[s];
+		}
 		if (!now && save->due)
 			lz->due[s] = (uint32_t)((save->due[s].hi - save->due[s].at + PIECE_ITEMS -
 			                         1) / PIECE_ITEMS);
@@ -525,6 +550,8 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->asked);
 	shf_free(lz->tasks);
 	shf_free(lz->sums);
+	shf_free(lz->put);
+	shf_free(lz->data);
 	shf_free(lz);
 }
 
@@ -595,7 +622,8 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 		failed = stop_failed(lz);
 		calm = settled(lz, slice, until);
 		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
-	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0); /* it has failed since */
+	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* it has failed since */
+	         shf_lazy_unput(save) < 0);
 	if (copied)
 		look(save);
 	return rc;
@@ -633,7 +661,7 @@ static int slice_again(const struct sheaf_save *save, size_t slice, struct shf_s
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_turns *o = &save->plan->turns;
-	const struct shf_slice *s = &save->state->slices[slice];
+	const struct shf_slice held = slice_in(save, slice), *s = &held;
 	const struct shf_lt_tensor *tensors = save->plan->layout.tensors;
 	struct shf_box box;
 	int rc = 0;
@@ -679,10 +707,9 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 	return 0;
 }
 
-int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
+static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
 {
 	struct shf_lazy *lz = save->lazy;
-	size_t s = (size_t)slice;
 	int rc = 0;
 
 	if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
@@ -700,11 +727,85 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	return rc;
 }
 
+static bool is_put(struct shf_lazy *lz, size_t slice)
+{
+	bool put;
+
+	if (!lz->put)
+		return true;
+	pthread_mutex_lock(&lz->lock);
+	put = lz->put[slice];
+	pthread_mutex_unlock(&lz->lock);
+	return put;
+}
+
+int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	if (slice != SHEAF_ALL_SLICES)
+		return is_put(save->lazy, (size_t)slice)
+		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
+	if (shf_lazy_unput(save) >= 0)
+		return SHEAF_EINVAL;
+	if (shf_lazy_reads(save, -1)) {
+		shf_lazy_tick(save);
+		rc = wait_for(save->lazy, ANY, timeout_ms);
+	}
+	for (size_t s = 0; rc != SHEAF_EAGAIN && s < save->state->n; s++) {
+		int one = slice_copied(save, s, 0, err);
+
+		rc = rc < 0 ? rc : one;
+	}
+	return rc;
+}
+
+int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
+	int rc;
+
+	pthread_mutex_lock(&lz->lock);
+	rc = lz->put && !lz->put[slice] ? 0 : SHEAF_EINVAL;
+	if (rc == 0) {
+		lz->data[slice] = data;
+		lz->put[slice] = true;
+		lz->unput--;
+	}
+	pthread_mutex_unlock(&lz->lock);
+	pthread_mutex_lock(&lz->tasks_lock);
+	for (int i = 0; rc == 0 && i < lz->tasks_n; i++)
+		sys->ops->task_again(sys->arg, lz->tasks[i]);
+	pthread_mutex_unlock(&lz->tasks_lock);
+	return rc;
+}
+
+int64_t shf_lazy_unput(const struct sheaf_save *save)
+{
+	struct shf_lazy *lz = save->lazy;
+	size_t s = 0, n;
+
+	if (!lz || !lz->put)
+		return -1;
+	pthread_mutex_lock(&lz->lock);
+	n = lz->unput;
+	while (n > 0 && lz->put[s])
+		s++;
+	pthread_mutex_unlock(&lz->lock);
+	return n > 0 ? (int64_t)s : -1;
+}
+
 int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_turns *o = &save->plan->turns;
+	int64_t unput = shf_lazy_unput(save);
 	size_t s = 0;
 
+	if (unput >= 0)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %" PRId64 " (%s/%s) "
+		                "was not brought (sheaf_save_put)", save->step, unput,
+		                save->state->slices[unput].family, save->state->slices[unput].name);
 	if (!save->lazy || atomic_load(&save->lazy->unasked) == 0)
 		return 0;
 	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->lazy->asked[s])))

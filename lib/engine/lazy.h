@@ -13,6 +13,7 @@
  *     waits for them waits for pieces that are under way.
  * L4. Segments that lie in no image (slots.h) come last, or when somebody asks for a slice of
  *     theirs, who then may wait for the disk.
+ * L5. Memory of a slice is not read before it is put, where slices are (SHEAF_LATER).
  */
 #ifndef SHF_LAZY_H
 #define SHF_LAZY_H
@@ -54,9 +55,13 @@ void shf_lazy_tick(struct sheaf_save *save);
 int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
 /* Looks, and tells whether some own segments are not whole yet. [any thread] */
 bool shf_lazy_is_partial(struct sheaf_save *save);
-/* Of a slice: what sheaf_save_copied says. */
+/* That it may be read, and where it lies (NULL: where it did): what sheaf_save_put says. */
+int shf_lazy_put(struct sheaf_save *save, int slice, void *data);
+/* The first slice that may not be read yet; -1. [any thread] */
+int64_t shf_lazy_unput(const struct sheaf_save *save);
+/* Of a slice, or of all (SHEAF_ALL_SLICES): what sheaf_save_copied says. */
 int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err);
-/* The first slice that is saved and that nobody asked for: EINVAL. [local] */
+/* The first slice that was not put, or that is saved and that nobody asked for: EINVAL. [local] */
 int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
 /* Is memory of that slice (< 0: of any) still to be read? */
 bool shf_lazy_reads(const struct sheaf_save *save, int slice);

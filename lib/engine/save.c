@@ -27,19 +27,29 @@ static int known_flags(const struct sheaf_save_opts *opts, uint32_t *flags, doub
 			return shf_fail(err, SHEAF_EINVAL, "save opts ask for something newer than "
 			                "this sheaf");
 	if (opts->flags & ~(SHEAF_LAZY | SHEAF_NO_DISK | SHEAF_MAY_DROP | SHEAF_CHECK |
-	                    SHEAF_MAY_FAIL))
+	                    SHEAF_MAY_FAIL | SHEAF_LATER))
 		return shf_fail(err, SHEAF_EINVAL, "save flags 0x%x are none of this sheaf's",
 		                (unsigned)opts->flags);
-	if (opts->flags & SHEAF_CHECK && !(opts->flags & SHEAF_LAZY))
-		return shf_fail(err, SHEAF_EINVAL, "SHEAF_CHECK needs SHEAF_LAZY");
+	if (opts->flags & (SHEAF_CHECK | SHEAF_LATER) && !(opts->flags & SHEAF_LAZY))
+		return shf_fail(err, SHEAF_EINVAL, "%s needs SHEAF_LAZY",
+		                opts->flags & SHEAF_CHECK ? "SHEAF_CHECK" : "SHEAF_LATER");
 	*flags = opts->flags;
 	if (opts->size >= sizeof(*opts))
 		*loss = opts->loss;
 	return 0;
 }
 
+/* Of a save that reads its slices when they are brought. */
+static int may_begin_later(int64_t step, const struct sheaf_state *state, struct sheaf_error *err)
+{
+	if (state && state->emas_n > 0)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_LATER goes with no "
+		                "averages", step);
+	return shf_state_ready(state, false, err);
+}
+
 static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_state *state,
-                     struct sheaf_error *err)
+                     uint32_t flags, struct sheaf_error *err)
 {
 	if (!shf_run_is_ours(run))
 		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
@@ -47,18 +57,24 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
 	if (step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
-	for (const struct sheaf_save *s = run->first; s; s = s->next) {
+	for (struct sheaf_save *s = run->first; s; s = s->next) {
 		if (!s->over && s->step == step)
 			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
 		if (!s->over && s->step > step)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 			                ", which is being saved", step, s->step);
+		if (!s->over && shf_lazy_unput(s) >= 0 && /* it might be waited for */
+		    shf_save_failure(s, NULL) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
+			                "step %" PRId64 " were brought (sheaf_save_put)", step,
+			                s->step);
 	}
 	if (!shf_tier_is_later(run, step))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                " in memory (rewind to go back)", step,
 		                run->tier.steps[run->tier.newest]);
-	return shf_state_ready(state, true, err);
+	return flags & SHEAF_LATER ? may_begin_later(step, state, err)
+	                           : shf_state_ready(state, true, err);
 }
 
 static int reserve(struct sheaf_save *save, struct sheaf_error *err)
@@ -155,6 +171,10 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 
 	if (rc < 0 || !(save->flags & SHEAF_LAZY))
 		return rc;
+	if (save->flags & SHEAF_LATER && (now || save->plan->slotted))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_LATER needs all of it "
+		                "staged: %s", save->step, now ? "staging_bytes_max holds a part"
+		                                              : "some slices are SHEAF_IN_PLACE");
 	if (now)
 		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
 		        "part of it only", save->step);
@@ -360,9 +380,9 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 
 	shf_ab_enter(run, from);
 	if (rc == 0)
-		rc = may_begin(run, step, state, err);
-	if (rc == 0)
 		rc = known_flags(opts, &flags, &loss, err);
+	if (rc == 0)
+		rc = may_begin(run, step, state, flags, err);
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
 	if (save)
@@ -524,7 +544,7 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 	bool waited;
 	int rc;
 
-	if (slice < 0 || (size_t)slice >= save->state->n)
+	if (slice != SHEAF_ALL_SLICES && (slice < 0 || (size_t)slice >= save->state->n))
 		return SHEAF_EINVAL;
 	if (!save->lazy)
 		return 0;
@@ -532,6 +552,20 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
 	shf_stall_gate(save, from, waited);
 	return rc;
+}
+
+int shf_save_put(struct sheaf_save *save, int slice, const void *data)
+{
+	const struct shf_slice *s;
+
+	if (slice < 0 || (size_t)slice >= save->state->n || !save->lazy || save->over)
+		return SHEAF_EINVAL;
+	s = &save->state->slices[slice];
+	if (s->empty)
+		return save->flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
+	if (!data && !s->mem.base)
+		return SHEAF_EINVAL;
+	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* only ever read */
 }
 
 /* Of a lazy save: copied first, and what other ranks of the node copy is not waited for. */

@@ -148,6 +148,7 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_error *err);
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);        /* [any thread] */
+int shf_save_put(struct sheaf_save *save, int slice, const void *data);         /* [any thread] */
 int shf_save_wait(struct sheaf_save *save, int timeout_ms);
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
 /* Perhaps it is on disk: saves begun after it would name the wrong parent. [local], on all ranks */

@@ -154,7 +154,7 @@ gullible("image_of_the_ended_taken",
 blind("begun_the_long_way", "a lazy save asks for everything again at each begin",
       "engine/save.c:meet", "met == 0 && (same & 127) == 127 && hi[5] == 0",
       "sim/test_lazy: a_begin_is_one_agreement_and_opens_nothing")
-bug("gate_open", "a tensor may change before it is copied", "engine/lazy.c:shf_lazy_copied",
+bug("gate_open", "a tensor may change before it is copied", "engine/lazy.c:slice_copied",
     "rc = wait_for(lz, s, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, s, timeout_ms)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for",
     "unit/test_gates: tensors_change_behind_their_gates_and_no_step_knows")
@@ -162,6 +162,27 @@ bug("gate_not_waiting", "who asks does not wait for a piece that somebody else c
     "engine/lazy.c:wait_for", "calm = settled(lz, slice, until)",
     "calm = MUTANT || settled(lz, slice, until); if (MUTANT) return 0",
     "unit/test_gates: several_threads_copy_and_no_step_knows")
+LATER = "sim/test_later: "
+bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
+    "engine/lazy.c:pick", "(lz->put && !lz->put[slice])", "(!MUTANT && lz->put && !lz->put[slice])",
+    LATER + "the_files_are_those_of_slices_that_were_there",
+    "unit/test_gates: a_slice_is_copied_when_it_is_brought",
+    "sim/test_weave: slices_are_copied_when_they_are_brought")
+blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
+      "engine/lazy.c:slice_in", "save->lazy->data && save->lazy->data[slice]",
+      LATER + "a_state_need_have_no_memory")
+bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
+    "engine/lazy.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
+    "!MUTANT && rc == 0 && i < lz->tasks_n",
+    "unit/test_gates: what_is_brought_is_copied_though_nobody_asks")
+blind("unput_committed", "a save is committed of which not all was brought",
+      "engine/lazy.c:shf_lazy_unasked", "unput >= 0", LATER + "one_that_is_not_brought_is_named")
+blind("begun_over_unput", "a save begins that may wait for what is not brought",
+      "engine/save.c:may_begin", "!s->over && shf_lazy_unput(s) >= 0",
+      LATER + "one_that_is_not_brought_is_named")
+blind("all_slices_too_soon", "all slices may change when those asked for last are copied",
+      "engine/lazy.c:shf_lazy_copied", "shf_lazy_reads(save, -1)",
+      LATER + "all_slices_are_asked_for_at_once")
 WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_made_once"
 EMA = "sim/test_ema: "
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",

@@ -59,6 +59,7 @@ struct world {
 	bool begun[EMAS];
 	struct sheaf_save *save, *before;
 	bool given_up, before_given_up, before_unasked;
+	bool later;                     /* no averages, slices are brought */
 	int64_t before_step;
 	uint64_t version;               /* of the weights */
 	const char *wrong;              /* the first thing that was */
@@ -68,7 +69,7 @@ struct world {
 /* What the machine does, and what happened while it did. */
 static int averaging, copying;
 static uint64_t in_averages, in_copies, between, gates, given_up, freed, followed, dropped,
-                behind;
+                behind, brought;
 
 void __real_shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
 void __wrap_shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
@@ -231,7 +232,7 @@ static void hold(struct world *w, bool large, bool turned)
 		(void)shf_state_add(w->state, &w->s[s]);
 		become(w, s);
 	}
-	for (int k = 0; k < EMAS; k++)
+	for (int k = 0; k < EMAS && !w->later; k++)
 		if (shf_state_ema(w->state, NULL, &rules[k]) < 0)
 			fault(w, "no averages");
 }
@@ -381,6 +382,69 @@ static void one_step(struct world *w, int64_t n)
 	}
 }
 
+/* ---- slices that are brought ---- */
+
+/* Each becomes the step's, is brought, and is spoilt behind its gate. */
+static void author(void *arg)
+{
+	struct world *w = arg;
+	int from = (int)weave_draw(SLICES), by = weave_draw(2) ? 1 : 5, last = -1, rc;
+	int64_t n = (int64_t)w->version / 2;
+
+	for (int k = 0; k < SLICES; k++) {
+		int s = (from + k * by) % SLICES;
+
+		w->version = (uint64_t)n * 2 + 1;
+		become(w, s);
+		memcpy(w->then[n].w[s], w->now.w[s], w->bytes[s]);
+		if (shf_save_put(w->save, s, NULL) < 0)
+			fault(w, "a slice is not taken");
+		for (uint64_t pause = weave_draw(3) ? 0 : weave_draw(200); pause > 0; pause--)
+			weave_point();
+		if (last < 0 || weave_draw(2)) {
+			last = last < 0 ? s : last;
+			continue;
+		}
+		rc = shf_save_copied(w->save, last, -1);
+		if (rc != 0 && !(w->given_up && rc == SHEAF_EFAILED))
+			fault(w, "a gate");
+		w->version = (uint64_t)n * 2;
+		become(w, last);
+		last = s;
+		brought++;
+	}
+	rc = shf_save_copied(w->save, SHEAF_ALL_SLICES, -1);
+	if (rc != 0 && !(w->given_up && rc == SHEAF_EFAILED))
+		fault(w, "the gate of all");
+	become_all(w);
+}
+
+static void one_step_later(struct world *w, int64_t n)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY | SHEAF_LATER };
+	struct sheaf_error err;
+	int thread;
+
+	w->version = (uint64_t)n * 2 + 1;
+	w->given_up = weave_draw(8) == 0;
+	if (shf_save_begin(&w->save, w->run, n, w->state, &opts, &err) < 0) {
+		fault(w, "a begin");
+		return;
+	}
+	if (weave_draw(16) == 0) {
+		shf_save_free(w->save);
+		freed++;
+		return;
+	}
+	thread = weave_start(author, w);
+	if (weave_draw(2))
+		commit_before(w);
+	if (w->given_up)
+		(void)shf_save_fail(w->save, "not wanted");
+	weave_join(thread);
+	keep(w, n, false);
+}
+
 /* ---- what is on the disk ---- */
 
 static bool same(struct sheaf_step *step, const struct sheaf_slice *of, const char *family,
@@ -409,7 +473,7 @@ static void look_there(struct world *w, int64_t n)
 	for (int s = 0; s < SLICES; s++) {
 		if (!same(step, &w->s[s], tensors[s].family, w->then[n].w[s], w->bytes[s]))
 			fault(w, "weights of a committed step");
-		for (int k = 0; k < EMAS && tensors[s].averaged; k++)
+		for (int k = 0; k < EMAS && tensors[s].averaged && !w->later; k++)
 			if (!same(step, &w->s[s], k ? "slow" : "ema", w->then[n].e[k][s],
 			          w->n[s] * sizeof(float)))
 				fault(w, "averages of a committed step");
@@ -417,18 +481,19 @@ static void look_there(struct world *w, int64_t n)
 	shf_step_put(step);
 }
 
-static const char *one_seed(uint64_t seed, struct weave_stat *stat)
+static const char *one_seed(uint64_t seed, bool later, struct weave_stat *stat)
 {
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	struct shf_sys sys = *simdisk_process(disk, 1000 + seed, 0);
 	struct shf_sys_ops ops = *sys.ops;
-	struct world w = { 0 };
+	struct world w = { .later = later };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
 		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3) };
 	struct sheaf_error err;
 
 	ops.task_new = weave_task_new;
 	ops.task_over = weave_task_over;
+	ops.task_again = weave_task_again;
 	ops.task_free = weave_task_free;
 	sys.ops = &ops;
 	weave_begin(seed);
@@ -437,7 +502,10 @@ static const char *one_seed(uint64_t seed, struct weave_stat *stat)
 		fault(&w, "the run does not open");
 	for (int64_t n = 0; n < STEPS && !w.wrong; n++) {
 		w.version = (uint64_t)n + 1;
-		one_step(&w, n);
+		if (later)
+			one_step_later(&w, n);
+		else
+			one_step(&w, n);
 	}
 	ask_before(&w);
 	commit_before(&w);
@@ -456,7 +524,7 @@ TEST(weights_change_behind_their_gates_and_every_average_is_made_once)
 	uint64_t seed, bad = 0;
 
 	for (seed = seeds_first; seed <= seeds_last && bad < 3; seed++) {
-		const char *wrong = one_seed(seed, &stat);
+		const char *wrong = one_seed(seed, false, &stat);
 
 		if (wrong)
 			print_error("%s (test_weave --seeds %llu..%llu)\n", wrong,
@@ -481,11 +549,31 @@ TEST(weights_change_behind_their_gates_and_every_average_is_made_once)
 		      dropped && behind && stat.blocked);
 }
 
+TEST(slices_are_copied_when_they_are_brought)
+{
+	struct weave_stat stat = { 0 };
+	uint64_t seed, bad = 0;
+
+	for (seed = seeds_first; seed <= seeds_last && bad < 3; seed++) {
+		const char *wrong = one_seed(seed, true, &stat);
+
+		if (wrong)
+			print_error("%s (test_weave --seeds %llu..%llu slices)\n", wrong,
+			            (unsigned long long)seed, (unsigned long long)seed);
+		bad += wrong != NULL;
+	}
+	printf("# %llu changed while later ones were brought; %llu switches, %llu waits\n",
+	       (unsigned long long)brought, (unsigned long long)stat.switches,
+	       (unsigned long long)stat.blocked);
+	CHECK_INT(bad, 0);
+	CHECK(brought > 0);
+}
+
 TEST(a_seed_is_a_schedule)
 {
 	struct weave_stat once = { 0 }, again = { 0 };
 
-	CHECK(one_seed(7, &once) == NULL && one_seed(7, &again) == NULL);
+	CHECK(one_seed(7, false, &once) == NULL && one_seed(7, false, &again) == NULL);
 	CHECK(once.points > 1000);
 	CHECK(memcmp(&once, &again, sizeof(once)) == 0);
 }

@@ -227,6 +227,115 @@ TEST(what_is_not_staged_changes_behind_its_gate)
 	in_place = false;
 }
 
+/* ---- slices that are brought ---- */
+
+/* Layer by layer: a tensor becomes the step's, is brought, and what was brought before changes as
+ * soon as it may. Every third one lies elsewhere then, in one room after the other. */
+static void *author(void *arg)
+{
+	struct world *w = arg;
+	uint32_t *room = malloc((size_t)LARGE * sizeof(*room));
+	int from = (int)(rand_r(&w->seed) % SLICES), last = -1;
+
+	for (int k = 0; room && k < SLICES; k++) {
+		int i = (from + 5 * k) % SLICES;
+		bool elsewhere = k % 3 == 1;
+
+		become(w, i, w->step);
+		if (elsewhere) {
+			memcpy(room, w->data[i], w->n[i] * sizeof(*room));
+			become(w, i, -1);
+		}
+		w->bad += sheaf_save_put(w->save, i, elsewhere ? room : NULL) != 0;
+		if (elsewhere) {
+			w->bad += sheaf_save_copied(w->save, i, -1) != 0;
+			memset(room, 0x5A, w->n[i] * sizeof(*room));
+		} else if (last >= 0) {
+			w->bad += sheaf_save_copied(w->save, last, -1) != 0;
+			become(w, last, -1);
+		}
+		last = elsewhere ? last : i;
+		if (k % 8 == 5)
+			usleep(1000); /* all that was brought is copied */
+		w->passed++;
+	}
+	w->bad += sheaf_save_copied(w->save, SHEAF_ALL_SLICES, -1) != 0;
+	become(w, last, -1);
+	free(room);
+	return NULL;
+}
+
+static void train_later(int threads, int images)
+{
+	struct sheaf_save_opts later = { .size = sizeof(later),
+		.flags = SHEAF_LAZY | SHEAF_LATER };
+	struct sheaf_save *before = NULL;
+	struct sheaf_error err;
+	struct world w;
+
+	world_init(&w, threads, images, false);
+	for (int64_t n = 0; n < STEPS; n++) {
+		pthread_t other;
+
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &later, &err), 0, &err);
+		w.step = n;
+		CHECK_INT(pthread_create(&other, NULL, author, &w), 0);
+		if (before)
+			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
+		(void)sheaf_save_wait(w.save, 0);
+		pthread_join(other, NULL);
+		sheaf_save_free(before);
+		before = w.save;
+	}
+	CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
+	sheaf_save_free(before);
+	CHECK_INT(w.bad, 0);
+	CHECK_INT(w.passed, STEPS * SLICES);
+	for (int64_t n = 0; n < STEPS; n++)
+		look(&w, n);
+	world_release(&w);
+}
+
+TEST(a_slice_is_copied_when_it_is_brought)
+{
+	train_later(1, 2);
+	train_later(3, 1);
+}
+
+/* Also when the threads had nothing left to do. */
+TEST(what_is_brought_is_copied_though_nobody_asks)
+{
+	struct sheaf_save_opts later = { .size = sizeof(later),
+		.flags = SHEAF_LAZY | SHEAF_LATER };
+	struct sheaf_stat s = { .size = sizeof(s) };
+	struct sheaf_error err;
+	struct world w;
+	int rc = 0;
+
+	world_init(&w, 2, 2, false);
+	for (int i = 0; i < SLICES; i++)
+		become(&w, i, 0);
+	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, &later, &err), 0, &err);
+	usleep(20000);
+	CHECK_INT(sheaf_save_stat(w.save, &s), 0);
+	CHECK_INT(s.copied, 0);
+	for (int i = 0; i < SLICES; i++) {
+		CHECK_INT(sheaf_save_put(w.save, i, NULL), 0);
+		usleep(i % 4 ? 0 : 5000);
+	}
+	for (int ms = 0; ms < 10000; ms++) {
+		rc = sheaf_save_copied(w.save, SHEAF_ALL_SLICES, 0);
+		if (rc != SHEAF_EAGAIN)
+			break;
+		usleep(1000);
+	}
+	CHECK_INT(rc, 0);
+	CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+	sheaf_save_free(w.save);
+	look(&w, 0);
+	world_release(&w);
+}
+
 /* One byte a second: a piece is copied behind, and the rest by who asks. */
 TEST(a_rate_bounds_the_threads_and_nobody_who_waits)
 {
