@@ -520,7 +520,8 @@ static int check_stored(const struct want *w, uint64_t *items, struct sheaf_erro
 static void want_said(struct want *w, const struct wl_said *said, char what)
 {
 	struct sheaf_tensor s = { .size = sizeof(s) };
-	const char *family = what == 'D' ? "model" : w->t->family;
+	bool down = what == 'D' && strcmp(w->t->family, "model") == 0;
+	const char *family = down ? "master_weights" : what == 'D' ? "model" : w->t->family;
 
 	w->zero = what == 'Z';
 	if (said->step && (what == 'D' || what == 'C') &&
@@ -543,7 +544,7 @@ int wl_held_check(const struct wl_held *h, const struct wl_model *m, const struc
 		if (what == 'M' || what == 'X' || what == 'I')
 			continue;
 		want_said(&w, said, what);
-		if (t->stored && src->like && what != 'Z')
+		if (t->stored && src->like && what != 'Z' && what != 'D')
 			rc = check_stored(&w, items, err);
 		else
 			rc = check_made(&w, items, err);

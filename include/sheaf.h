@@ -522,7 +522,10 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 #define SHEAF_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
 #define SHEAF_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
 #define SHEAF_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */
-#define SHEAF_DERIVE  (UINT32_C(1) << 3) /* master_weights absent: cast up from the model */
+/* Absent master_weights: cast up from the model. Absent tensors of family model whose slice is BF16
+ * or F16, stored and in memory: their F32 masters of the same name, rounded to nearest even; so a
+ * step may leave such weights out, 12 of 14 bytes with Adam, if that is how they are made. */
+#define SHEAF_DERIVE  (UINT32_C(1) << 3)
 #define SHEAF_ZERO    (UINT32_C(1) << 4) /* optimizer absent: zeros */
 #define SHEAF_LENIENT (UINT32_C(1) << 5) /* absent, or of another shape: data is kept, reported */
 int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,

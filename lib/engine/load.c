@@ -108,22 +108,57 @@ static void note(struct shf_load *ld, enum shf_tally_kind kind, char what,
 	shf_report_item(&ld->report, what, s->family, s->name, msg);
 }
 
+/* The tensor of a family that has the slice's bytes: under `name`, under what that is tied to, or
+ * under the slice's own name; -1. */
+static int64_t find_stored(const struct shf_layout *l, const char *family, const char *name,
+                           const struct shf_slice *s)
+{
+	int64_t i = shf_layout_find(l, family, name);
+	const char *tied;
+
+	if (i < 0 && (tied = shf_layout_tied_to(l, family, name)))
+		i = shf_layout_find(l, family, tied);
+	if (i < 0 && strcmp(s->name, s->stored)) /* tied here, of its own in the step */
+		i = shf_layout_find(l, family, s->name);
+	return i;
+}
+
+/* A weight whose every bit its master says: smaller types may have a scale beside them, and of what
+ * is as wide as a master nobody knows that it was one. */
+static bool is_rounded_master(const struct shf_slice *s, const struct shf_lt_tensor *master)
+{
+	return (s->dtype == SHEAF_BF16 || s->dtype == SHEAF_F16) && s->data_dtype == s->dtype &&
+	       master->dtype == SHEAF_F32;
+}
+
+/* Masters from the model, the model from its masters. */
+static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t)
+{
+	const struct shf_layout *l = &ld->step->layout;
+	bool down = strcmp(s->family, "model") == 0;
+	const char *from = down ? "master_weights" : "model";
+	struct sheaf_error own;
+	int64_t i;
+
+	if (!(ld->flags & SHEAF_DERIVE) || (!down && strcmp(s->family, "master_weights")))
+		return false;
+	i = find_stored(l, from, s->stored, s);
+	if (i < 0 || (down && !is_rounded_master(s, &l->tensors[i])) ||
+	    shf_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
+		return false;
+	t->tensor = (uint32_t)i;
+	note(ld, SHF_T_DERIVED, 'D', s, down ? "rounded from its master" : "cast from the model");
+	return true;
+}
+
 /* Nothing is stored under that name. */
 static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
                          struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
-	int64_t model = -1;
-	struct sheaf_error own;
 
-	if (ld->flags & SHEAF_DERIVE && strcmp(s->family, "master_weights") == 0)
-		model = shf_layout_find(l, "model", s->stored);
-	if (model >= 0 &&
-	    shf_slice_adapt(&t->slice, s, &l->tensors[model], "model", true, &own) == 0) {
-		t->tensor = (uint32_t)model;
-		note(ld, SHF_T_DERIVED, 'D', s, "cast from the model");
+	if (derive(ld, s, t))
 		return 0;
-	}
 	if (ld->flags & SHEAF_ZERO && strcmp(s->family, "optimizer") == 0) {
 		t->source = SHF_FROM_ZERO;
 		note(ld, SHF_T_ZEROED, 'Z', s, "filled with zeros");
@@ -144,7 +179,7 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 {
 	const struct shf_layout *l = &ld->step->layout;
 	char stream[96];
-	const char *name = s->stored, *tied;
+	const char *name = s->stored;
 	int64_t i;
 	int rc = 0;
 
@@ -160,11 +195,7 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 	}
 	if (rc < 0 || t->source == SHF_KEEP)
 		return rc;
-	i = shf_layout_find(l, s->family, name);
-	if (i < 0 && (tied = shf_layout_tied_to(l, s->family, name)))
-		i = shf_layout_find(l, s->family, tied);
-	if (i < 0 && strcmp(s->name, s->stored)) /* tied here, of its own in the step */
-		i = shf_layout_find(l, s->family, s->name);
+	i = find_stored(l, s->family, name, s);
 	if (i < 0)
 		return decide_absent(ld, s, t, err);
 	t->tensor = (uint32_t)i;

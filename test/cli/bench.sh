@@ -129,6 +129,12 @@ t 0 'a save without masters' mpi 1 save --run bare --step 1 --state state.json
 t 0 'derives them' mpi 1 load --run bare --step 1 --state state.json --adam --lenient \
 	--families model,master_weights --json
 json 'and says so; only F4 cannot be cast up' 'o[-1]["derived"] > 4 and o[-1]["missing"] == 1'
+t 0 'a save of masters without the weights' mpi 2 save --run masters --step 1 --state state.json \
+	--adam --mesh dp=2 --zero 2 --families master_weights,optimizer
+t 0 'the weights are derived' mpi 4 load --run masters --step 1 --state state.json --adam \
+	--mesh tp=2,pp=2 --lenient --json
+json 'and equal, and only what has no master of 32 bits is missing' \
+	'o[-1]["derived"] == 4 and o[-1]["missing"] == 9 and o[-1]["checked_items"] > 6e6'
 sed 's/"BF16"/"F32"/' state.json >wide.json
 t 1 'another dtype' mpi 1 load --run bare --step 1 --state wide.json
 t 0 'is converted where asked' mpi 1 load --run bare --step 1 --state wide.json --convert --json

@@ -620,6 +620,16 @@ bug("missing_tensor_is_no_run", "a tensor that is not stored is ENOENT: start af
     "engine/load.c:decide_absent", "return shf_fail(err, SHEAF_ELAYOUT,",
     "return shf_fail(err, MUTANT ? SHEAF_ENOENT : SHEAF_ELAYOUT,",
     "sim/test_forgiven: a_renamed_layer_lists_its_tensors")
+DERIVED = "sim/test_derived: "
+gullible("any_weight_is_a_rounded_master", "a weight of any type is cast from any master",
+         "engine/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
+         DERIVED + "nothing_else_is_made_from_a_master")
+blind("tie_of_a_master_lost", "a weight is not looked for under what it is tied to in the step",
+      "engine/load.c:find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
+      DERIVED + "a_tied_weight_is_rounded_from_what_its_master_is_tied_to")
+bug("derived_without_asking", "weights are derived though nobody asked", "engine/load.c:derive",
+    "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
+    DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")
 bug("sizes_may_wrap", "a size that overflows is allocated all the same", "base/mem.c:shf_alloc",
     "if (!shf_mul(&bytes, n, size))", "bytes = n * size; if (!MUTANT && !shf_mul(&bytes, n, size))",
     "unit/test_mem: nothing_can_be_allocated_and_too_much_can_not")
