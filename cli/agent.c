@@ -207,11 +207,16 @@ static int serve(struct agent *g)
 	struct sheaf_agent_opts o = { .size = sizeof(o), .agent = g->socket, .arg = g,
 		.ready = ready, .died = died, .committed = committed, .stop = stop };
 	struct sheaf_error err = { .msg = "" };
-	int64_t memory = 0, idle = 0;
+	int64_t memory = 0, idle = 0, steps = 0;
 	int rc = cli_int(g->a, "memory-max", 1, INT64_MAX, &memory);
 
 	if (!rc)
 		rc = cli_int(g->a, "idle", 1, INT32_MAX / 1000, &idle);
+	if (!rc)
+		rc = cli_int(g->a, "steps", 0, INT32_MAX, &steps);
+	if (!rc && cli_value(g->a, "steps") && steps < 2)
+		rc = cli_usage(g->a, "--steps", "one step is kept while the next is copied, so 2 "
+		               "at least", NULL);
 	if (!rc && cli_flag(g->a, "detach")) {
 		o.ready = ready_detached;
 		rc = detach(g);
@@ -220,6 +225,7 @@ static int serve(struct agent *g)
 		return rc;
 	o.memory_max = (uint64_t)memory;
 	o.idle_s = (int32_t)idle;
+	o.steps_max = (int32_t)steps;
 	take_signals();
 	want_descriptors();
 	rc = sheaf_agent_serve(g->run, &o, &err);
@@ -256,14 +262,17 @@ static int status(const struct agent *g)
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 	struct sheaf_error err = { .msg = "" };
 	int rc = sheaf_agent_info(g->run, g->socket, &info, &err);
-	char size[32];
+	char size[32], most[40] = "";
 
+	if (info.steps_max)
+		snprintf(most, sizeof(most), ", %d steps at most", (int)info.steps_max);
 	if (rc == 0 && g->a->json)
-		cli_line(json_pack("{s:I,s:i,s:I}", "pid", (json_int_t)info.pid, "users",
-				   (int)info.users, "bytes", (json_int_t)info.bytes));
+		cli_line(json_pack("{s:I,s:i,s:I,s:o}", "pid", (json_int_t)info.pid, "users",
+				   (int)info.users, "bytes", (json_int_t)info.bytes, "steps",
+				   info.steps_max ? json_integer(info.steps_max) : json_null()));
 	else if (rc == 0)
-		printf("agent %llu keeps %s, %d connected\n", (unsigned long long)info.pid,
-		       wl_size(size, info.bytes), (int)info.users);
+		printf("agent %llu keeps %s%s, %d connected\n", (unsigned long long)info.pid,
+		       wl_size(size, info.bytes), most, (int)info.users);
 	if (rc == 0)
 		rc = sheaf_agent_list(g->run, g->socket, item, (void *)(uintptr_t)g, &err);
 	if (rc == SHEAF_ENOENT) {
@@ -372,6 +381,7 @@ static const struct cli_opt opts[] = {
 	{ "detach", NULL, "return when it can be reached, and go on serving" },
 	{ "socket", "PATH", "where it listens (by the run's identity, below /tmp)" },
 	{ "memory-max", "BYTES", "of all that it keeps (no bound)" },
+	{ "steps", "N", "that a job may keep, 2 at least (as many as it has images)" },
 	{ "idle", "SECONDS", "end after so long with nobody connected (never)" },
 	{ "hook", "PROG", "run PROG STEP PATH when a step is on disk" },
 	{ "no-flush", NULL, "write nothing when a job has died" },
@@ -386,7 +396,8 @@ const struct cli_verb cli_agent = {
 	.name = "agent",
 	.brief = "keep the newest steps in the memory of a node, beyond a crash",
 	.synopsis = "sheaf agent RUN [--detach] [--socket PATH] [--memory-max BYTES]\n"
-		    "       [--idle SECONDS] [--hook PROG] [--no-flush] [--grace SECONDS]\n"
+		    "       [--steps N] [--idle SECONDS] [--hook PROG] [--no-flush]\n"
+		    "       [--grace SECONDS]\n"
 		    "sheaf agent RUN --status | --flush [--due] | --stop [--socket PATH] [--json]",
 	.text = "One process a node, started by the launcher before the trainer. It keeps the\n"
 		"memory that the trainer's saves lie in, so that a job that follows a crash on\n"

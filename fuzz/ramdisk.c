@@ -496,9 +496,9 @@ static void op_shm_drop(void *arg, int handle)
 }
 
 static int op_keep_open(void *arg, const char *socket, const char *run, const char *job,
-                        int *keep)
+                        int *keep, int *steps)
 {
-	(void)arg, (void)socket, (void)run, (void)job;
+	(void)arg, (void)socket, (void)run, (void)job, (void)steps;
 	*keep = -1;
 	return -ENOENT;
 }

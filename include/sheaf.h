@@ -576,7 +576,11 @@ struct sheaf_agent_opts {
 	uint32_t size, flags;
 	const char *agent;              /* NULL: "auto" */
 	uint64_t memory_max;            /* of all that is kept; 0: no bound */
-	int32_t idle_s, reserved;       /* ends after so long without anybody; 0: never */
+	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
+	/* 0, or 2 at least, for one is kept while the next is copied: jobs use so many images at
+	 * most, whatever their images_max; of several agents the least. What the job before left
+	 * stays beside it until a newer step is there; as do copies (opts.copies) */
+	int32_t steps_max;
 	void *arg;
 	int  (*ready)(void *arg, const char *socket);   /* it can be reached; not 0: ends */
 	/* The last process of a job went without closing its run: what was due may be flushed, but
@@ -594,6 +598,7 @@ struct sheaf_agent_info {
 	uint32_t size;
 	int32_t users;                  /* processes that are connected */
 	uint64_t pid, bytes, names;     /* bytes it keeps, under so many names */
+	int32_t steps_max, reserved;    /* as it was told; 0: no bound, or it does not say */
 };
 /* ENOENT: no agent answers. agent NULL: "auto". [local] */
 int  sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,

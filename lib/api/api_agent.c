@@ -90,6 +90,7 @@ static int serve(const char *run, const struct sheaf_agent_opts *o, struct sheaf
 	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
 	struct serving s = { o, path, where };
 	struct shf_keeper k = { .socket = path, .run = run, .bytes_max = o->memory_max, .arg = &s,
+		.steps_max = o->steps_max,
 		.idle_ms = o->idle_s ? o->idle_s > INT32_MAX / 1000 ? INT32_MAX : o->idle_s * 1000
 		                     : -1,
 		.ready = ready, .died = died, .told = told, .stop = stop,
@@ -121,8 +122,11 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 	if (opts && shf_struct_in(&o, opts, sizeof(o), AGENT_MIN) < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.size is %u, or they ask for something "
 		              "newer than this sheaf", (unsigned)opts->size);
-	if (rc == 0 && (o.flags || o.reserved || o.idle_s < 0))
+	if (rc == 0 && (o.flags || o.idle_s < 0))
 		rc = shf_fail(err, SHEAF_EINVAL, "agent opts: flags are 0, times not negative");
+	if (rc == 0 && o.steps_max && o.steps_max < 2)
+		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.steps_max is %d: one step is kept "
+		              "while the next is copied, so 2 at least", (int)o.steps_max);
 	if (rc == 0)
 		rc = identity(dir, true, run, err);
 	if (rc == 0)
@@ -130,14 +134,14 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 	return shf_ended(rc, err);
 }
 
-static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *m,
+static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *m, int *steps,
                struct sheaf_error *err)
 {
 	char run[33];
 	int keep = -1, rc = identity(dir, false, run, err);
 
 	if (rc == 0)
-		rc = shf_tier_reach(shf_sys_real(), agent, run, &keep, err);
+		rc = shf_tier_reach(shf_sys_real(), agent, run, &keep, steps, err);
 	if (rc < 0)
 		return rc;
 	rc = shf_keep_ask(keep, op, m);
@@ -151,16 +155,17 @@ SHEAF_API int sheaf_agent_info(const char *dir, const char *agent, struct sheaf_
 	struct sheaf_agent_info out = { .size = sizeof(out) };
 	struct sheaf_error own;
 	struct shf_keep_msg m;
-	int rc;
+	int steps = 0, rc;
 
 	err = shf_err_or(err, &own);
-	rc = info ? ask(dir, agent, SHF_KEEP_STATUS, &m, err)
+	rc = info ? ask(dir, agent, SHF_KEEP_STATUS, &m, &steps, err)
 	          : shf_fail(err, SHEAF_EINVAL, "nowhere to put it");
 	if (rc == 0) {
 		out.users = m.users;
 		out.pid = m.pid;
 		out.bytes = m.bytes;
 		out.names = m.names;
+		out.steps_max = steps;
 		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN);
 	}
 	return shf_ended(rc, err);
@@ -172,7 +177,7 @@ SHEAF_API int sheaf_agent_stop(const char *dir, const char *agent, struct sheaf_
 	struct shf_keep_msg m;
 
 	err = shf_err_or(err, &own);
-	return shf_ended(ask(dir, agent, SHF_KEEP_STOP, &m, err), err);
+	return shf_ended(ask(dir, agent, SHF_KEEP_STOP, &m, NULL, err), err);
 }
 
 struct telling {
@@ -213,7 +218,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 	rc = item && dir ? shf_run_open(&r, dir, NULL, &opts, sys, err)
 	                 : shf_fail(err, SHEAF_EINVAL, "no directory was named, or nobody hears");
 	if (rc == 0)
-		rc = shf_tier_reach(sys, agent, r->store.run, &keep, err);
+		rc = shf_tier_reach(sys, agent, r->store.run, &keep, NULL, err);
 	if (rc == 0) {
 		t.store = &r->store;
 		rc = shf_recall_list(sys, keep, r->store.run, tell, &t);

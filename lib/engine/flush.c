@@ -106,7 +106,7 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
 	*step = -1;
 	if (rc < 0)
 		return rc;
-	rc = shf_tier_reach(sys, agent, store.run, &f.keep, err);
+	rc = shf_tier_reach(sys, agent, store.run, &f.keep, NULL, err);
 	if (rc == 0) {
 		int asked = shf_recall_list(sys, f.keep, store.run, consider, &f);
 

@@ -317,11 +317,11 @@ static void on_shm_drop(void *arg, int handle)
 }
 
 static int on_keep_open(void *arg, const char *socket, const char *run, const char *job,
-                        int *keep)
+                        int *keep, int *steps)
 {
 	const struct shf_sys *in = under(arg);
 
-	return in->ops->keep_open(in->arg, socket, run, job, keep);
+	return in->ops->keep_open(in->arg, socket, run, job, keep, steps);
 }
 
 static int on_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm)

@@ -160,6 +160,7 @@ int shf_save_images(const struct sheaf_save *save)
 	int most = save->run->opts.images_max;
 
 	most = most ? most : save->flags & SHEAF_LAZY || save->run->tier.wanted ? 2 : 1;
+	most = shf_tier_allows(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;
 }
 
@@ -301,7 +302,7 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 {
 	struct sheaf_save *of = NULL;
 	uint64_t x[8] = { 0 }, same, lo[8], hi[8];
-	bool here = rc == 0 && !save->left_out && is_ready(save, &of);
+	bool here = rc == 0 && !save->left_out && is_ready(save, &of), fewer;
 	int met;
 
 	if (rc == 0) {
@@ -311,13 +312,14 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 		x[3] = (uint64_t)(here ? save->image : -1);
 		x[4] = shf_saves_hash(run);
 		memcpy(&x[6], &loss, sizeof(loss));
-		x[7] = shf_tier_is_up(run);
+		x[7] = shf_tier_room(run);
 	}
 	x[5] = rc < 0 ? 2 : !here;
 	met = shf_same(&run->team, x, 8, &same, lo, hi, err);
 	if (rc == 0)
 		save->in_memory = met == 0 && lo[7];
-	*ready = met == 0 && (same & 127) == 127 && hi[5] == 0 && !is_away(save);
+	fewer = met == 0 && shf_tier_bound(run, lo[7]); /* the image may be one too many */
+	*ready = met == 0 && (same & 127) == 127 && hi[5] == 0 && !is_away(save) && !fewer;
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)

@@ -56,7 +56,7 @@ static void put(struct sheaf_run *run, int image, bool card)
 	char name[SHF_KEEP_NAME];
 	int rc;
 
-	if (run->tier.keep < 0 || !shm->base)
+	if (run->tier.keep < 0 || !shm->base || image >= shf_tier_images(run))
 		return;
 	shf_card_name(name, run->tier.job, run->team.rank, image, card);
 	rc = sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
@@ -72,13 +72,13 @@ void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *ru
 }
 
 int shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *run_id, int *keep,
-                   struct sheaf_error *err)
+                   int *steps, struct sheaf_error *err)
 {
 	char where[SHF_KEEP_NAME];
 	int rc;
 
 	shf_tier_where(where, agent, run_id);
-	rc = sys->ops->keep_open(sys->arg, where, run_id, "", keep);
+	rc = sys->ops->keep_open(sys->arg, where, run_id, "", keep, steps);
 	if (rc == -2 || rc == -111) /* ENOENT, ECONNREFUSED */
 		return shf_fail(err, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)");
 	if (rc == -18) /* EXDEV */
@@ -95,13 +95,16 @@ static void reach(struct sheaf_run *run)
 
 	shf_tier_where(where, run->opts.agent, run->store.run);
 	rc = sys->ops->keep_open(sys->arg, where, run->store.run,
-	                         run->opts.flags & SHEAF_READONLY ? "" : t->job, &t->keep);
+	                         run->opts.flags & SHEAF_READONLY ? "" : t->job, &t->keep,
+	                         &t->steps_told);
 	if (rc < 0) {
 		t->keep = -1;
 		t->ask_ns = shf_now(run) + t->wait_ns;
 		t->wait_ns = 2 * t->wait_ns < ASK_SELDOM_NS ? 2 * t->wait_ns : ASK_SELDOM_NS;
 	} else {
 		t->wait_ns = ASK_AGAIN_NS;
+		if (t->steps_told == 1) /* one is kept while the next is being copied */
+			t->steps_told = 2;
 	}
 }
 
@@ -181,14 +184,48 @@ bool shf_tier_is_up(struct sheaf_run *run)
 
 /* ---- images ---- */
 
+static int at_most(int images, int bound)
+{
+	return bound && bound < images ? bound : images;
+}
+
+int shf_tier_allows(const struct sheaf_run *run, int images)
+{
+	return at_most(images, run->tier.steps_max);
+}
+
+uint64_t shf_tier_room(struct sheaf_run *run)
+{
+	if (!shf_tier_is_up(run))
+		return 0;
+	return (uint64_t)at_most(SHF_IMAGES_MAX, run->tier.steps_told);
+}
+
+bool shf_tier_bound(struct sheaf_run *run, uint64_t least)
+{
+	struct shf_tier *t = &run->tier;
+
+	if (least == 0 || least >= (uint64_t)at_most(SHF_IMAGES_MAX, t->steps_max))
+		return false;
+	t->steps_max = (int)least;
+	if (run->opts.images_max > t->steps_max && run->team.rank == 0)
+		shf_log(run, 1, "%s: an agent keeps %d steps at most: saves have as many images, "
+		        "not %d", run->store.path, t->steps_max, run->opts.images_max);
+	return true;
+}
+
 int shf_tier_images(const struct sheaf_run *run)
 {
-	return run->opts.images_max ? run->opts.images_max : run->tier.wanted ? 2 : 1;
+	int images = run->opts.images_max ? run->opts.images_max : run->tier.wanted ? 2 : 1;
+
+	/* What this rank's agent says, others hear at the next begin. */
+	return run->tier.wanted ? at_most(shf_tier_allows(run, images), run->tier.steps_told)
+	                        : images;
 }
 
 void shf_tier_image(struct sheaf_run *run, int image)
 {
-	if (run->tier.wanted && image < shf_tier_images(run))
+	if (run->tier.wanted)
 		put(run, image, false);
 }
 
@@ -365,6 +402,9 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone",
 		              save->step);
 	}
+	if (rc == 0 && save->image >= shf_tier_images(run)) /* another one came meanwhile */
+		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent keeps %d steps at "
+		              "most", save->step, run->tier.steps_told);
 	if (rc == 0) {
 		h = head_of(&run->tier, save->image);
 		memcpy(h + 1, body.data, body.len);

@@ -13,6 +13,8 @@ struct sheaf_save;
 struct shf_tier {
 	bool wanted;                    /* opts.agent: the same on all ranks */
 	int keep;                       /* the agent; -1: none now */
+	int steps_told;                 /* it has room for so many steps; 0: it does not say */
+	int steps_max;                  /* the fewest that agents of all ranks said; 0: none did */
 	char job[33];                   /* of this opening of the run, on all ranks */
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
@@ -39,14 +41,23 @@ struct shf_tier {
 int  shf_tier_open(struct sheaf_run *run, struct sheaf_error *err);
 /* bye: this job ends as it should. [local] */
 void shf_tier_close(struct sheaf_run *run, bool bye);
-/* The agent of a run, to look only. ENOENT: none answers. [local] */
+/* The agent of a run, to look only; steps: as keep_open says. ENOENT: none answers. [local] */
 int  shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *run_id, int *keep,
-                    struct sheaf_error *err);
+                    int *steps, struct sheaf_error *err);
 /* Where it listens, as sys wants it. */
 void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *run_id);
 /* Is there an agent? Where there was none, asks again now and then. [local] */
 bool shf_tier_is_up(struct sheaf_run *run);
-/* Saves have images below that; the rest are for loads, and no agent's. */
+/* What agents allow of so many images, alike on all ranks: fewer as soon as one that comes says so,
+ * never more. */
+int  shf_tier_allows(const struct sheaf_run *run, int images);
+/* Of all ranks: 0, some have no agent; else the least that shf_tier_room says. true: that is less
+ * than before. [local], alike on all ranks */
+bool shf_tier_bound(struct sheaf_run *run, uint64_t least);
+/* 0: no agent; else for how many images it has room. Asks, as shf_tier_is_up. [local] */
+uint64_t shf_tier_room(struct sheaf_run *run);
+/* Saves have images below that, or their agent does not keep them; the rest are for loads, and no
+ * agent's. */
 int  shf_tier_images(const struct sheaf_run *run);
 /* An image is new memory: to the agent. Its failure is the tier's alone. [local] */
 void shf_tier_image(struct sheaf_run *run, int image);

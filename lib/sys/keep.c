@@ -2,6 +2,7 @@
 /* Asking the agent of this node. It keeps memory under names, so that it outlives who made it. */
 #include "keep.h"
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,7 +106,7 @@ void shf_keep_dir_leave(const char *socket)
 }
 
 int shf_real_keep_open(void *arg, const char *where, const char *run, const char *job,
-                       int *keep)
+                       int *keep, int *steps)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct shf_keep_msg m = message(SHF_KEEP_HELLO, job);
@@ -133,6 +134,8 @@ int shf_real_keep_open(void *arg, const char *where, const char *run, const char
 		return rc;
 	}
 	*keep = fd;
+	if (steps)
+		*steps = m.names < INT_MAX ? (int)m.names : INT_MAX;
 	return 0;
 }
 

@@ -19,7 +19,9 @@ struct shf_keep_msg {
 	uint32_t version, op;
 	int32_t rc, users;              /* rc of an answer; users: of STATUS, who are connected */
 	uint64_t bytes;                 /* of the memory; of STATUS, of all */
-	uint64_t pid, names;            /* of STATUS */
+	uint64_t pid, names;            /* of STATUS; names: of the answer to HELLO the steps that a
+	                                 * job may keep, 0 no bound, and from an agent that knows
+	                                 * none, as what was asked has 0 there */
 	char run[40];                   /* of HELLO: which run it is about */
 	char name[SHF_KEEP_NAME];       /* HELLO: of the job, "" for one that only looks; TELL:
 	                                 * what for k->told */
@@ -29,6 +31,7 @@ struct shf_keeper {
 	const char *socket;
 	const char *run;                /* whose memory it keeps, and no other's */
 	uint64_t bytes_max;             /* of all memory kept; 0: no bound */
+	int steps_max;                  /* told to who comes, who heeds it; 0: no bound */
 	int idle_ms;                    /* with nobody connected, until it ends; < 0: for ever */
 	void *arg;
 	int (*ready)(void *arg);        /* it can be reached from now on; < 0: ends */

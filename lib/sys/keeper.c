@@ -142,6 +142,7 @@ static int serve(struct serving *s, struct user *u, struct shf_keep_msg *m, int 
 		if (s->k->run && strcmp(m->run, s->k->run))
 			return answer(u->fd, m, -EXDEV, -1) < 0 ? -EPIPE : -EXDEV;
 		memcpy(u->job, m->name, sizeof(u->job));
+		m->names = (uint64_t)s->k->steps_max;
 		return answer(u->fd, m, 0, -1);
 	case SHF_KEEP_PUT:
 		rc = put(s, m, memfd);

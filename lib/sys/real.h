@@ -87,7 +87,7 @@ void shf_real_shm_drop(void *arg, int handle);
 
 /* The agent of this node (keep.c). */
 int shf_real_keep_open(void *arg, const char *socket, const char *run, const char *job,
-                       int *keep);
+                       int *keep, int *steps);
 int shf_real_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm);
 int shf_real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm);
 int shf_real_keep_drop(void *arg, int keep, const char *name);

@@ -176,11 +176,12 @@ struct shf_sys_ops {
 	 * -EXDEV: it keeps another one's. job: what this process is part of; "" for one that only
 	 * looks.
 	 * -ENOENT, -ECONNREFUSED: there is none; -EACCES: it is another user's; -EPROTO...: of
-	 * another version. A put replaces what had the name: -ENOSPC where the agent's bound does
-	 * not allow it. get maps it here as well; -ENOENT. Answers are waited for some seconds;
-	 * -EPIPE, -ETIMEDOUT: the agent is lost. */
+	 * another version. steps, unless NULL: so many steps of a job it is to keep; 0: it does not
+	 * say. A put replaces what had the name: -ENOSPC where the agent's bound does not allow it.
+	 * get maps it here as well; -ENOENT. Answers are waited for some seconds; -EPIPE,
+	 * -ETIMEDOUT: the agent is lost. */
 	int (*keep_open)(void *arg, const char *socket, const char *run, const char *job,
-	                 int *keep);
+	                 int *keep, int *steps);
 	int (*keep_put)(void *arg, int keep, const char *name, const struct shf_shm *shm);
 	int (*keep_get)(void *arg, int keep, const char *name, struct shf_shm *shm);
 	int (*keep_drop)(void *arg, int keep, const char *name);

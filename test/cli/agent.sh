@@ -24,7 +24,8 @@ t 2 'a second one is refused' "$SHEAF" agent mem
 has 'and says why' err 'another agent serves there'
 t 0 'a launcher that starts one where one serves is fine' "$SHEAF" agent mem --detach
 t 0 'it says what it has' "$SHEAF" agent mem --status --json
-json 'which is nothing' 'len(o) == 1 and o[0]["bytes"] == 0 and o[0]["users"] == 0'
+json 'which is nothing' 'len(o) == 1 and o[0]["bytes"] == 0 and o[0]["users"] == 0 and \
+	o[0]["steps"] is None'
 agent_pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' "$T/out")
 
 t 0 'every step to memory, every fifth to disk' mpi 2 save --run mem --step 5 --steps 2 --every 5 \
@@ -81,6 +82,25 @@ result $left 'it ends when it is told to, before the one who told it goes on'
 t 0 'for good' "$SHEAF" agent mem --stop
 [ ! -e "$d" ]
 result $? 'and leaves nothing'
+
+# An agent that allows so many steps.
+wrong "$SHEAF" agent mem --steps 1
+has 'and says why' err 'one step is kept while the next is copied, so 2 at least'
+for steps in 0 -1 2x 99999999999; do
+	wrong "$SHEAF" agent mem --steps "$steps"
+done
+t 1 'and none of them serves' "$SHEAF" agent mem --status
+t 0 'an agent of two steps' "$SHEAF" agent mem --detach --steps 2
+t 0 'says so' "$SHEAF" agent mem --status
+has 'in text' out ', 2 steps at most, 0 connected'
+t 0 'in JSON' "$SHEAF" agent mem --status --json
+json 'as well' 'o[0]["steps"] == 2'
+t 0 'a job that was given more images' mpi 2 save --run mem --step 25000 --steps 2 --every 6 \
+	--memory-every 1 --async --lazy --agent auto --images 4 $small --mesh dp=2
+has 'is told' err 'an agent keeps 2 steps at most: saves have as many images, not 4'
+t 0 'its newest step' mpi 1 load --run mem --step latest --agent auto $small --json
+json 'is in memory' 'o[-1]["step"] == 25006 and o[-1]["source"] == "memory"'
+t 0 'it ends, too' "$SHEAF" agent mem --stop
 
 # An agent that is stopped, and goes on; one of another version.
 t 0 'an agent once more' "$SHEAF" agent mem --detach

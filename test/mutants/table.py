@@ -738,6 +738,19 @@ bug("pruned_unheard", "the log does not hear of steps that went behind",
     "if (MUTANT) shf_buf_release(&p->told); tell(run);",
     PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
+# ---- how many steps an agent keeps ----
+ALLOWED = "sim/test_allowed: "
+bug("agents_bound_ignored", "a job has as many images as it was given, whatever agents allow",
+    "engine/save.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
+    "if (!MUTANT) most = shf_tier_allows(save->run, most);",
+    ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
+gullible("image_one_too_many", "a save keeps the image that an agent has just disallowed",
+         "engine/save.c:meet", "!fewer",
+         ALLOWED + "the_begin_that_hears_of_it_takes_another_image")
+blind("no_room_not_seen", "a step is said to lie with an agent that has not taken its image",
+      "engine/tier.c:stamp", "save->image >= shf_tier_images(run)",
+      ALLOWED + "a_step_without_room_with_its_agent_is_not_said_to_be_in_memory")
+
 # ---- what is measured ----
 STALL = "sim/test_stall: "
 bug("coin_of_ones_own", "each rank tosses a coin of its own", "engine/ab.c:shf_ab_leaves_out",

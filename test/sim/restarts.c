@@ -300,7 +300,7 @@ int re_flip(struct simdisk *d, int node)
 	struct images f = { 0 };
 	int keep, n = 0;
 
-	if (sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep) == 0)
+	if (sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL) == 0)
 		(void)sys->ops->keep_list(sys->arg, keep, note_image, &f);
 	for (int i = 0; i < f.n; i++) {
 		struct shf_shm shm = { NULL, 0, -1 };

@@ -171,6 +171,7 @@ struct simdisk {
 	size_t kept_n, kept_cap;
 	uint64_t agents_bytes;          /* 0: no agents */
 	char agent_run[SIM_NODES][40];
+	int agent_steps[SIM_NODES];     /* that it says it may keep; 0: it does not say */
 	unsigned agent_life[SIM_NODES]; /* how often the node's agent was killed */
 	/* what is known about one cut (simcrash.c) */
 	struct simcut *cut;

@@ -116,6 +116,8 @@ void simdisk_set_dir_fsync(struct simdisk *disk, bool works);   /* false: -EINVA
 void simdisk_set_shm(struct simdisk *disk, bool connects, uint64_t bytes_max);
 /* Each node has an agent that keeps up to bytes_max (0: there are none, as it begins). */
 void simdisk_set_agents(struct simdisk *disk, uint64_t bytes_max);
+/* How many steps the agent of a node says that a job may keep; 0, as it begins: it says nothing. */
+void simdisk_set_agent_steps(struct simdisk *disk, int node, int steps);
 /* kill -9 of the agent of a node; another one that knows nothing takes its place. */
 void simdisk_kill_agent(struct simdisk *disk, int node);
 size_t simdisk_kept(const struct simdisk *disk, int node);      /* names that its agent keeps */

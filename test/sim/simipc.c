@@ -602,7 +602,7 @@ static void kept_drop(struct simdisk *d, struct sim_kept *k)
 
 /* One agent a node, whatever the socket, of the run that came first. */
 static int op_keep_open(void *arg, const char *socket, const char *run, const char *job,
-                        int *keep)
+                        int *keep, int *steps)
 {
 	struct simproc *p = arg;
 	struct sim_call c;
@@ -616,6 +616,8 @@ static int op_keep_open(void *arg, const char *socket, const char *run, const ch
 		rc = -EXDEV;
 	if (!rc)
 		*keep = (int)(p->disk->agent_life[p->node] << 8) | p->node;
+	if (!rc && steps)
+		*steps = p->disk->agent_steps[p->node];
 	return (int)sim_end(&c, rc);
 }
 
@@ -729,6 +731,11 @@ static void op_keep_close(void *arg, int keep, bool bye)
 void simdisk_set_agents(struct simdisk *d, uint64_t bytes_max)
 {
 	d->agents_bytes = bytes_max;
+}
+
+void simdisk_set_agent_steps(struct simdisk *d, int node, int steps)
+{
+	d->agent_steps[node] = steps;
 }
 
 void simdisk_kill_agent(struct simdisk *d, int node)

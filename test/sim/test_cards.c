@@ -31,7 +31,7 @@ static void begin(struct world *w)
 
 	*w = (struct world){ .disk = re_world(1) };
 	w->sys = simdisk_process(w->disk, pid++, 0);
-	CHECK_INT(w->sys->ops->keep_open(w->sys->arg, "auto/x", "", "", &w->keep), 0);
+	CHECK_INT(w->sys->ops->keep_open(w->sys->arg, "auto/x", "", "", &w->keep, NULL), 0);
 }
 
 static void end(struct world *w)

@@ -152,10 +152,10 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = ways[i].error,
 		                                             .kind = SIMDISK_KEEP });
-		CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, &err), ways[i].code);
+		CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, NULL, &err), ways[i].code);
 		CHECK(strstr(err.msg, ways[i].says) != NULL);
 	}
-	CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, &err), 0);
+	CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, NULL, &err), 0);
 	simdisk_kill(disk, sys);
 	simdisk_free(disk);
 }
@@ -276,7 +276,7 @@ static int kept(const struct one *o)
 {
 	int keep, n = 0;
 
-	CHECK_INT(o->sys->ops->keep_open(o->sys->arg, "auto/x", "", "", &keep), 0);
+	CHECK_INT(o->sys->ops->keep_open(o->sys->arg, "auto/x", "", "", &keep, NULL), 0);
 	CHECK_INT(o->sys->ops->keep_list(o->sys->arg, keep, names_like, &n), 0);
 	return n;
 }
@@ -290,7 +290,7 @@ TEST(names_that_are_no_images_are_left_alone)
 	int keep;
 
 	begin(&o, 2);
-	CHECK_INT(o.sys->ops->keep_open(o.sys->arg, "auto/x", "", "", &keep), 0);
+	CHECK_INT(o.sys->ops->keep_open(o.sys->arg, "auto/x", "", "", &keep, NULL), 0);
 	CHECK_INT(o.sys->ops->shm_new(o.sys->arg, &shm, 4096, true), 0);
 	CHECK_INT(o.sys->ops->keep_put(o.sys->arg, keep, "notes of somebody", &shm), 0);
 	o.sys->ops->shm_free(o.sys->arg, &shm);

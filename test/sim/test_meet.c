@@ -208,7 +208,7 @@ static void forget(struct simdisk *d, int node, int64_t step, int rank)
 	struct cards cards = { 0 };
 	int keep, n = 0;
 
-	CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep), 0);
+	CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
 	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_card, &cards), 0);
 	for (int i = 0; i < cards.n; i++) {
 		struct shf_shm shm = { NULL, 0, -1 };

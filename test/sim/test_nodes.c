@@ -344,7 +344,7 @@ static bool is_whole(struct simdisk *d, int node, int64_t step)
 	int keep;
 
 	if (shf_store_open(&store, sys, "run", &err) == 0) {
-		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", store.run, "", &keep), 0);
+		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", store.run, "", &keep, NULL), 0);
 		CHECK_INT(shf_recall_list(sys, keep, store.run, seek, &s), 0);
 		shf_store_close(&store);
 	}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Agents that allow so many steps: jobs have no more images with them, whatever they were given and
+ * whenever they hear of it. Each byte of a step says which one it is of. */
+#include "hands.h"
+#include "lazy.h"
+#include "t.h"
+
+enum { ROWS = 24, COLUMNS = 4096 };
+static const struct sheaf_save_opts to_disk = { .size = sizeof(to_disk) },
+	lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY },
+	to_memory = { .size = sizeof(to_memory), .flags = SHEAF_NO_DISK },
+	lazily_to_memory = { .size = sizeof(to_memory), .flags = SHEAF_NO_DISK | SHEAF_LAZY };
+
+static void hold(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_U8, 2, ROWS, COLUMNS), 0, h->rank, h->ranks);
+	hand_want(h, HAND_ANY);
+}
+
+static int begin(struct hand *h, struct sheaf_save **save, int64_t step,
+                 const struct sheaf_save_opts *o)
+{
+	int rc;
+
+	hand_fill(h, (int)step);
+	rc = shf_save_begin(save, h->run, step, h->state, o, &h->err);
+	if (rc == 0 && o->flags & SHEAF_LAZY)
+		rc = shf_save_copied(*save, 0, -1);
+	if (rc == 0 && h->rank == 0 && (*save)->image > h->play->variant)
+		h->play->variant = (*save)->image; /* the last that was used */
+	return rc;
+}
+
+static int end(struct hand *h, struct sheaf_save **save, int rc)
+{
+	if (rc == 0)
+		rc = shf_save_commit(*save, -1, &h->err);
+	shf_save_free(*save);
+	*save = NULL;
+	return rc;
+}
+
+/* Four to disk begun at once, then each ended. */
+static int four(struct hand *h, int64_t step, const struct sheaf_save_opts *o)
+{
+	struct sheaf_save *s[4] = { NULL };
+	int rc = 0;
+
+	for (int i = 0; i < 4 && rc == 0; i++)
+		rc = begin(h, &s[i], step + i, o);
+	for (int i = 0; i < 4; i++)
+		rc = end(h, &s[i], rc);
+	return rc;
+}
+
+static int many(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int64_t first = h->play->step;
+	int rc = four(h, first, &to_disk);
+
+	if (rc == 0)
+		rc = four(h, first + 4, &lazily);
+	for (int64_t step = first + 8; rc == 0 && step < first + 11; step++) {
+		rc = begin(h, &save, step, step % 2 ? &to_memory : &lazily_to_memory);
+		rc = end(h, &save, rc);
+	}
+	return rc;
+}
+
+/* Loads the newest and sees whether it is that one, all of it, from memory. */
+static int look(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, 0, &h->report, &h->err);
+	if (rc == 0 && step->number != h->play->step)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "the newest is %d", (int)step->number);
+	for (size_t i = 0; rc == 0 && i < h->blocks_bytes[0]; i++)
+		if (h->s[0].count[0] && h->blocks[0][i] != (uint8_t)h->play->step)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "byte %zu is of another step", i);
+	shf_step_put(step);
+	return rc;
+}
+
+static const int32_t together[4] = { 1, 1, 1, 1 }, apart[4] = { 1, 2, 2, 1 };
+
+static struct play play(struct simdisk *disk, int ranks, const int32_t *nodes)
+{
+	struct play p = hands_play(disk, ranks, hold);
+
+	p.nodes = nodes;
+	p.opts.agent = "auto";
+	p.opts.images_max = 5;
+	p.step = 1;
+	return p;
+}
+
+static struct simdisk *world(int first, int second)
+{
+	struct simdisk *disk = disk_new();
+
+	simdisk_set_agents(disk, UINT64_C(1) << 30);
+	simdisk_set_agent_steps(disk, 1, first);
+	simdisk_set_agent_steps(disk, 2, second);
+	return disk;
+}
+
+static void found(struct simdisk *disk, int ranks, const int32_t *nodes, int64_t step)
+{
+	struct play p = play(disk, ranks, nodes);
+
+	p.step = step;
+	CHECK_RC(hands_run(&p, look, false), 0, &p.err);
+	CHECK_INT(p.report.disk_bytes, 0);
+	CHECK(p.report.memory_bytes >= ROWS * COLUMNS);
+}
+
+/* What agents say, and the images there are: an image and a card of each with each rank's agent. */
+static const struct {
+	int first, second, images;
+} bounds[] = { { 0, 0, 5 }, { 2, 2, 2 }, { 3, 3, 3 }, { 0, 2, 2 }, { 4, 3, 3 }, { 2, 0, 2 },
+	{ 9, 5, 5 }, { 1, 0, 2 } };
+
+TEST(saves_have_as_many_images_as_every_agent_allows)
+{
+	for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
+		struct simdisk *disk = world(bounds[i].first, bounds[i].second);
+		struct play p = play(disk, 4, apart);
+
+		CHECK_RC(hands_run(&p, many, true), 0, &p.err);
+		CHECK(p.variant < bounds[i].images);
+		CHECK(bounds[i].images == 5 ? p.variant >= 3 : p.variant == bounds[i].images - 1);
+		for (int node = 1; node <= 2; node++)
+			CHECK(simdisk_kept(disk, node) <= 2 * 2 * (size_t)bounds[i].images);
+		found(disk, 2, apart, 11);
+		simdisk_free(disk);
+	}
+}
+
+TEST(images_that_were_given_are_no_more_where_an_agent_allows_more)
+{
+	struct simdisk *disk = world(4, 4);
+	struct play p = play(disk, 2, together);
+
+	p.opts.images_max = 2;
+	CHECK_RC(hands_run(&p, many, true), 0, &p.err);
+	CHECK_INT(p.variant, 1);
+	simdisk_free(disk);
+}
+
+/* Of an agent that allowed more; the newest is taken, and goes when there is a newer one. */
+TEST(what_a_job_with_more_images_left_is_found_and_let_go)
+{
+	for (int ranks = 1; ranks <= 4; ranks++) {
+		struct simdisk *disk = world(0, 0);
+		struct play p = play(disk, 4, together);
+
+		CHECK_RC(hands_run(&p, many, true), 0, &p.err);
+		CHECK(simdisk_kept(disk, 1) > 4 * 2 * 2);
+		simdisk_set_agent_steps(disk, 1, 2);
+		found(disk, ranks, together, 11);
+		p = play(disk, ranks, together);
+		p.step = 12;
+		CHECK_RC(hands_run(&p, many, true), 0, &p.err);
+		CHECK_INT(p.variant, 1);
+		CHECK(simdisk_kept(disk, 1) <= (size_t)ranks * 2 * 2);
+		found(disk, 5 - ranks, together, 22);
+		simdisk_free(disk);
+	}
+}
+
+/* The agent is killed; another one is found at a later begin. Once on all ranks. */
+static int another(struct hand *h, int steps)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_agree(&h->run->team, 0, &h->err);
+
+	if (rc == 0 && h->rank == 0) {
+		simdisk_kill_agent(h->play->disk, 1);
+		simdisk_set_agent_steps(h->play->disk, 1, steps);
+	}
+	if (rc == 0)
+		rc = shf_agree(&h->run->team, 0, &h->err);
+	if (rc == 0 && begin(h, &save, 100, &to_memory) != SHEAF_EAGAIN)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "a save that no agent keeps has begun");
+	shf_save_free(save);
+	if (rc == 0 && h->rank == 0)
+		simdisk_advance(h->play->disk, 10);
+	return rc == 0 ? shf_agree(&h->run->team, 0, &h->err) : rc;
+}
+
+static int fewer_later(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = four(h, 1, &lazily), least = h->play->flags ? 2 : 3;
+
+	if (rc == 0 && h->rank == 0)
+		h->play->variant = 0;
+	if (rc == 0)
+		rc = another(h, least);
+	for (int64_t step = 5; rc == 0 && step < 9; step++) {
+		rc = begin(h, &save, step, step % 2 ? &lazily_to_memory : &to_memory);
+		if (rc == 0 && save->image >= least)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "step %d is in image %d", (int)step,
+			              save->image);
+		rc = end(h, &save, rc);
+	}
+	if (rc == 0)
+		rc = another(h, 5); /* never more than before */
+	if (rc == 0)
+		rc = begin(h, &save, 9, &to_disk);
+	rc = end(h, &save, rc);
+	return rc == 0 ? four(h, 10, &lazily) : rc;
+}
+
+TEST(an_agent_that_comes_later_may_allow_fewer_and_never_more)
+{
+	for (int ranks = 1; ranks <= 4; ranks++)
+		for (uint32_t two = 0; two < 2; two++) {
+			struct simdisk *disk = world(0, 0);
+			struct play p = play(disk, ranks, together);
+
+			p.flags = two;
+			CHECK_RC(hands_run(&p, fewer_later, true), 0, &p.err);
+			CHECK_INT(p.variant, two ? 1 : 2);
+			CHECK(simdisk_kept(disk, 1) <= (size_t)ranks * 2 * (two ? 2 : 3));
+			found(disk, 5 - ranks, together, 13);
+			simdisk_free(disk);
+		}
+}
+
+/* The one begin that hears of it has an image at hand that is one too many. */
+static int heard_at_once(struct hand *h)
+{
+	struct sheaf_save *s[3] = { NULL };
+	int rc = four(h, 1, &lazily);
+
+	for (int i = 0; i < 3 && rc == 0; i++) {
+		rc = i == 2 ? another(h, 2) : 0;
+		if (rc == 0)
+			rc = begin(h, &s[i], 5 + i, &lazily);
+	}
+	if (rc == 0 && s[2]->image >= 2)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "it is in image %d", s[2]->image);
+	for (int i = 0; i < 3; i++)
+		rc = end(h, &s[i], rc);
+	return rc;
+}
+
+TEST(the_begin_that_hears_of_it_takes_another_image)
+{
+	for (int ranks = 1; ranks <= 4; ranks++) {
+		struct simdisk *disk = world(0, 0);
+		struct play p = play(disk, ranks, together);
+
+		CHECK_RC(hands_run(&p, heard_at_once, true), 0, &p.err);
+		found(disk, 5 - ranks, together, 7);
+		simdisk_free(disk);
+	}
+}
+
+/* In an image that the agent which came meanwhile has no room for. */
+static int too_many(struct hand *h)
+{
+	struct sheaf_save *s[4] = { NULL };
+	int rc = begin(h, &s[0], 1, &to_disk), sunk;
+
+	if (rc == 0)
+		rc = begin(h, &s[1], 2, &to_disk);
+	if (rc == 0)
+		rc = begin(h, &s[2], 3, &to_memory);
+	if (rc == 0 && s[2]->image != 2)
+		rc = shf_fail(&h->err, SHEAF_EBUG, "it is in image %d", s[2]->image);
+	if (rc == 0)
+		rc = another(h, 2);
+	if (rc == 0)
+		rc = begin(h, &s[3], 4, &to_memory);
+	rc = end(h, &s[0], rc);
+	rc = end(h, &s[1], rc);
+	sunk = rc == 0 ? shf_save_commit(s[2], -1, &h->err) : 0;
+	if (rc == 0 && (sunk != SHEAF_EFAILED || !strstr(h->err.msg, "keeps 2 steps at most")))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "a step that no agent has is said to be there");
+	shf_save_free(s[2]);
+	return end(h, &s[3], rc);
+}
+
+TEST(a_step_without_room_with_its_agent_is_not_said_to_be_in_memory)
+{
+	struct simdisk *disk = world(0, 0);
+	struct play p = play(disk, 2, together);
+
+	CHECK_RC(hands_run(&p, too_many, true), 0, &p.err);
+	found(disk, 3, together, 4);
+	simdisk_free(disk);
+}
+
+/* Copies are sent inside commits then, and the next node has them. */
+TEST(with_two_images_copies_are_there_all_the_same)
+{
+	struct simdisk *disk = world(2, 3);
+	struct play p = play(disk, 4, apart);
+
+	p.opts.copies = 2;
+	CHECK_RC(hands_run(&p, many, true), 0, &p.err);
+	CHECK_INT(p.variant, 1);
+	simdisk_kill_agent(disk, 1);
+	found(disk, 2, apart, 11);
+	simdisk_free(disk);
+}
