@@ -504,6 +504,10 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 			shf_put32(rank, (uint32_t)i);
 			w->hash = shf_crc64_more(w->hash, rank, sizeof(rank));
 		}
+	/* Sums are linear: what all ranks have alike must not be lost where their hashes are
+	 * added up by XOR. */
+	w->hash = (w->hash ^ w->hash >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+	w->hash ^= w->hash >> 29;
 	return 0;
 }
 
