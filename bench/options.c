@@ -12,8 +12,8 @@ const char bench_usage[] =
 	"       sheaf-bench stall --run DIR [--gb 1] [--every K] [--step-ms 1500] [options]\n"
 	"\n"
 	"Fill, save, load and check training state whose every item is a function of\n"
-	"(seed, step, family, name, index); or step as a trainer does and measure what saving\n"
-	"costs a step. Run it under mpirun, one process a rank.\n"
+	"(seed, step, family, name, index); or step as a trainer does and measure what\n"
+	"saving costs. Run it under mpirun, one process a rank.\n"
 	"\n"
 	"  --run DIR              the run\n"
 	"  --step S               the step; `load` takes `latest`\n"
@@ -46,6 +46,7 @@ const char bench_usage[] =
 	"  --async                save: a step is committed when the next ones have begun\n"
 	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
 	"  --in-place             save: all but the model is not staged (SHEAF_IN_PLACE)\n"
+	"  --cast                 save: 16-bit weights are cast from masters (SHEAF_CAST)\n"
 	"  --images N, --copy-threads N   of --async (2), of --lazy (1)\n"
 	"  --copy-cpus LIST, --copy-rate N  of --lazy: where its threads run (0-3,8), and how\n"
 	"                         many bytes a second they copy at most\n"
@@ -66,11 +67,11 @@ const char bench_usage[] =
 	"  --memory-every M       save to memory at each M-th (1)\n"
 	"  --agent auto|PATH|none the socket of `sheaf agent`; none: no such modes (its own)\n"
 	"  --modes A,B            of none, none2, lazy-memory, lazy-disk, copy-memory, copy-disk\n"
-	"  --steps N, --warmup N  counted steps of a block (10), steps before them (3)\n"
+	"  --steps N, --warmup N  counted steps of a block (10), and before (3)\n"
 	"  --rounds N             blocks of each mode (3); --on-line: a line is MODE [K]\n"
-	"  --compute-threads N    of a rank, for its products (1)\n"
+	"  --compute-threads N    of a rank (1)\n"
 	"all\n"
-	"  --json                 events on stdout;  --events FILE  append them there\n"
+	"  --json                 events on stdout;  --events FILE  added there\n"
 	"\n"
 	"Exit 0; 1 values are wrong, or ECORRUPT, EDIVERGED, ELAYOUT, EFORMAT; 2 all else.\n";
 
@@ -115,6 +116,7 @@ static const struct opt {
 	{ "async", FLAG, AT(async), 0, 0, BENCH_SAVE },
 	{ "lazy", FLAG, AT(lazy), 0, 0, BENCH_SAVE },
 	{ "in-place", FLAG, AT(in_place), 0, 0, BENCH_SAVE },
+	{ "cast", FLAG, AT(cast), 0, 0, BENCH_SAVE },
 	{ "images", INT, AT(images), 1, 8, BENCH_SAVE | BENCH_STALL },
 	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE | BENCH_STALL },
 	{ "copy-cpus", TEXT, AT(copy_cpus), 0, 0, BENCH_SAVE | BENCH_STALL },

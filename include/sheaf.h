@@ -109,6 +109,18 @@ struct sheaf_slice {
  * staged. Such a save is in no memory tier; its begin makes the files, after the publish of the
  * save before it is over. */
 #define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
+/* Saving: items of this slice of family "model", BF16 or F16 stored as in memory (else EINVAL), are
+ * those of the tensor of the same name and shape in "master_weights", an F32, rounded to nearest
+ * even, at every begin. Then it is not staged, and sheaf_save_copied does not wait for it: once the
+ * masters are staged, they are rounded again for the file, which is the same (but for the bits of a
+ * NaN). A slice that is not what this says is wrong in the file; SHEAF_CHECK finds it (EDIVERGED
+ * names the slice). Stretches of 16 MiB of a file, or shorter ones, are staged as all else where
+ * this rank does not write all of them, and all that their masters lie in, from slices of its own,
+ * the former with this flag, the latter without SHEAF_IN_PLACE; so are all of a rank whose part of
+ * the staging does not hold the rest at once, all of a run with an agent, and with SHEAF_REPLICAS
+ * what is replicated. sheaf_plan counts it as staged. What is rounded goes through 48 MiB, after
+ * all else; begin is as with SHEAF_IN_PLACE. */
+#define SHEAF_CAST      (UINT32_C(1) << 5)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
  * that are not all 0 keep their meaning (origin moves along). [local] */
@@ -353,8 +365,8 @@ void sheaf_state_free(struct sheaf_state *state);
  * for which there is no image waits until the oldest one is written; saves are committed in the
  * order they began. EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From
  * the second lazy save of a state on, begin is one small agreement and touches no disk (but see
- * SHEAF_IN_PLACE): then the files are made, and what is wrong with the step found (EEXIST, no
- * room), by the first exchange or commit. [collective] */
+ * SHEAF_IN_PLACE and SHEAF_CAST): then the files are made, and what is wrong with the step found
+ * (EEXIST, no room), by the first exchange or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 	double loss;                    /* for averages; equal on all ranks */

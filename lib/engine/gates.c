@@ -2,6 +2,7 @@
 /* The copy behind: who asks whether memory may change, who brings it, who wants all copied. */
 #include "pieces.h"
 #include <inttypes.h>
+#include "cast.h"
 #include "err.h"
 #include "moves.h"
 
@@ -71,6 +72,48 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	         shf_lazy_unput(save) < 0);
 	if (copied)
 		shf_pieces_look(save);
+	return rc;
+}
+
+/* Of a save without threads nothing is copied that nobody waits for. */
+static bool has_threads(struct shf_lazy *lz)
+{
+	bool has;
+
+	pthread_mutex_lock(&lz->tasks_lock);
+	has = lz->tasks_n > 0;
+	pthread_mutex_unlock(&lz->tasks_lock);
+	return has;
+}
+
+#define TOGETHER_MS 250         /* much shorter than the deadline */
+
+int shf_lazy_rest(struct sheaf_save *save, int64_t until_ns, bool asks, struct sheaf_error *err)
+{
+	const struct sheaf_run *run = save->run;
+	const struct sheaf_opts *o = &run->opts;
+	uint64_t x[2] = { 0 };
+	int rc;
+
+	do {
+		int ms = until_ns < 0 ? TOGETHER_MS : shf_ms_left(run, until_ns);
+
+		x[1] = ms == 0 || asks;
+		if (asks)
+			ms = has_threads(save->lazy) ? 0 : TOGETHER_MS;
+		ms = ms < TOGETHER_MS ? ms : TOGETHER_MS;
+		x[0] = shf_lazy_finish(save, ms) == SHEAF_EAGAIN;
+		if (o->progress) {
+			struct sheaf_stat stat;
+
+			shf_save_stat(save, &stat);
+			o->progress(o->arg, &stat);
+		}
+		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
+	} while (rc == 0 && x[0] && !x[1]);
+	if (rc == 0 && x[0])
+		rc = shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
+		              save->step);
 	return rc;
 }
 
@@ -152,6 +195,37 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 	return 0;
 }
 
+/* Is what is there now what is cast of it, or will be? Whoever comes second says so. */
+static int same_as_cast(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
+{
+	const struct sheaf_save *save = lz->save;
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_turns *o = &save->plan->turns;
+	uint64_t digest = 0;
+	bool same = true;
+
+	if (!lz->cast_sums)
+		return 0;
+	for (size_t i = o->cast_first[slice]; i < o->cast_first[slice + 1]; i++) {
+		const struct shf_seg *g = &w->segs[o->cast[i]];
+		bool seen = i > o->cast_first[slice] && o->cast[i] == o->cast[i - 1];
+
+		for (uint32_t k = 0; k < g->moves_n && !seen; k++) {
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+
+			if (shf_slice_number(save, v) == slice)
+				digest ^= shf_cast_digest(save, v);
+		}
+	}
+	pthread_mutex_lock(&lz->lock);
+	if (lz->cast_left[slice] & SHF_GATE) { /* nobody else has come through it */
+		lz->cast_sums[slice] ^= digest;
+		same = shf_piece_cast(lz, slice, SHF_GATE);
+	}
+	pthread_mutex_unlock(&lz->lock);
+	return same ? 0 : shf_cast_fail(save, slice, err);
+}
+
 static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
 {
 	struct shf_lazy *lz = save->lazy;
@@ -163,6 +237,8 @@ static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struc
 	}
 	if (rc == 0 && lz->sums && lz->turns && !atomic_load(&lz->asked[s])) {
 		rc = same_as_copied(lz, s, err);
+		if (rc == 0)
+			rc = same_as_cast(lz, s, err);
 		if (rc < 0)
 			shf_save_stick(save, rc, err);
 	}

@@ -243,8 +243,11 @@ static bool is_busy(struct sheaf_save *save)
  * nobody copies any more. */
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 {
-	int rc = shf_lazy_is_behind(save) && !save->together ? shf_lazy_finish(save, -1) : 0;
+	bool behind = shf_lazy_is_behind(save) && !save->together;
+	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, -1, false, err) : 0;
 
+	if (rc == 0 && behind)
+		rc = shf_lazy_finish(save, -1);
 	if (rc < 0)
 		(void)shf_save_failure(save, err);
 	rc = shf_agree(&save->run->team, rc, err);

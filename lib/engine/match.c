@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "cast.h"
 #include "crc64.h"
 #include "err.h"
 #include "home.h"
@@ -273,6 +274,8 @@ static int seg_order(const void *a, const void *b)
 
 	if (x->round != y->round) /* the kind so far */
 		return x->round < y->round ? -1 : 1;
+	if (x->cast != y->cast)
+		return y->cast ? -1 : 1;
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
@@ -282,13 +285,13 @@ static int seg_order(const void *a, const void *b)
 static bool is_slotted(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                      const struct shf_seg *g)
 {
-	if (!m->in_place || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
+	if (!m->flags || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
 		return false;
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 
 		if (v->witness || v->rank != self ||
-		    !m->in_place(m->in_place_arg, v->tensor, &v->box))
+		    !(m->flags(m->flags_arg, v->tensor, &v->box) & SHEAF_IN_PLACE))
 			return false;
 	}
 	return true;
@@ -309,12 +312,13 @@ static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 }
 
 /* Rounds: consecutive segments as long as they fit the window; slots in one of their own. */
-static void lay_out(struct shf_work *w, uint64_t window)
+static void lay_out(const struct shf_match *m, struct shf_work *w)
 {
-	uint64_t fill = 0;
+	uint64_t fill = 0, window = m->window;
 	size_t slotted = 0;
 
 	w->rounds = w->segs_n ? 1 : 0;
+	w->bytes = w->slot_bytes = w->ctl_at = 0;
 	for (size_t i = 0; i < w->segs_n; i++) {
 		struct shf_seg *g = &w->segs[i];
 		uint64_t bytes = g->hi - g->lo, paged = (bytes + SHF_PAGE - 1) / SHF_PAGE *
@@ -337,7 +341,38 @@ static void lay_out(struct shf_work *w, uint64_t window)
 		fill += paged;
 		w->ctl_at = fill > w->ctl_at ? fill : w->ctl_at;
 	}
-	add_slots(w, slotted, window);
+	add_slots(w, slotted, m->slots_window);
+}
+
+/* What is in no image, and the rest in rounds. What is cast is so only where all it is cast from
+ * is in the image at once. */
+static int lay_out_save(const struct shf_match *m, uint32_t self, struct shf_work *w)
+{
+	size_t staged = 0;
+	int rc = 0;
+
+	for (int casts = m->casts; casts >= 0; casts--) {
+		for (size_t i = 0; i < w->segs_n; i++) {
+			struct shf_seg *g = &w->segs[i];
+
+			g->cast = false;
+			g->round = is_slotted(m, self, w, g) ? SHF_ROUND_OWN : 0;
+			staged += casts && g->round == 0;
+		}
+		if (w->segs_n)
+			qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
+		if (casts)
+			rc = shf_casts_find(m, self, w, staged);
+		if (rc < 0)
+			return rc;
+		if (w->masters)
+			qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
+		lay_out(m, w);
+		if (w->rounds <= 1)
+			break;
+		w->masters = NULL;
+	}
+	return 0;
 }
 
 /* The same for a load, kind by kind: rounds of one kind take turns in two windows of the image. */
@@ -476,15 +511,11 @@ int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf
 		rc = cut_segments(m, self, w);
 	if (rc < 0)
 		return rc;
-	for (size_t i = 0; i < w->segs_n; i++)
-		if (m->way == SHF_SAVE && is_slotted(m, self, w, &w->segs[i]))
-			w->segs[i].round = SHF_ROUND_OWN;
+	if (m->way == SHF_SAVE)
+		return lay_out_save(m, self, w);
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
-	if (m->way == SHF_LOAD)
-		lay_out_load(m, w);
-	else
-		lay_out(w, m->window);
+	lay_out_load(m, w);
 	return 0;
 }
 
@@ -500,9 +531,12 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
 	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
-		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same is dealt, in place or not */
-			shf_put32(rank, (uint32_t)i);
-			w->hash = shf_crc64_more(w->hash, rank, sizeof(rank));
+		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same is dealt, staged or not */
+			uint8_t seg[5];
+
+			shf_put32(seg, (uint32_t)i);
+			seg[4] = w->segs[i].cast;
+			w->hash = shf_crc64_more(w->hash, seg, sizeof(seg));
 		}
 	/* Sums are linear: what all ranks have alike must not be lost where their hashes are
 	 * added up by XOR. */

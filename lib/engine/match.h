@@ -14,7 +14,8 @@
 
 /* Rounds of a load are numbered by kind. From 0: segments that ranks of the reader's node want;
  * from SHF_ROUND_NET: those of which something goes to other nodes. What the reader alone wants, or
- * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN. */
+ * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN; there
+ * those that are cast (cast.h) come last. */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
 #define SHF_SLOTS 3       /* slots.h: one is filled while two are written */
@@ -24,6 +25,7 @@ struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine
 	uint64_t image;                 /* of lo in this rank's image */
 	uint32_t first_move, moves_n;
 	bool collected;                 /* in two phases, see deal.h; loading: quiet */
+	bool cast;                      /* saving: made of others that are in the image: cast.h */
 };
 struct shf_mv {                 /* a move of my segment */
 	uint32_t tensor, rank, seg;     /* rank: the memory side */
@@ -55,6 +57,8 @@ struct shf_work {
 	uint64_t image_bytes;                           /* of this rank, saving: with controls */
 	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see slots.h */
 	uint32_t slots;
+	uint32_t *masters;              /* saving, by move of segments that are cast: the tensor
+	                                 * that it is cast from; NULL: there are none */
 	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
 	uint64_t bytes;                                 /* of all segments */
 	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
@@ -72,12 +76,15 @@ struct shf_match {
 	bool witness;                   /* also digests of replicas */
 	uint64_t window;                /* bytes of image a round may take; 0: one round. Loading:
 	                                 * whole blocks; rounds take turns in two windows */
+	uint64_t slots_window;          /* saving: that slots may take besides; 0: no bound */
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 	bool apart;                     /* loading: everybody reads what he wants himself */
-	/* saving: is this box, which this rank holds, of a slice in place? NULL: none is */
-	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
-	const void *in_place_arg;
+	/* saving: flags of the slice that holds this box, which this rank does; NULL: none has any
+	 * of SHEAF_IN_PLACE and SHEAF_CAST */
+	uint32_t (*flags)(const void *arg, uint32_t tensor, const struct shf_box *box);
+	const void *flags_arg;
+	bool casts;                     /* and the latter is to be heeded */
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

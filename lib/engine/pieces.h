@@ -9,6 +9,7 @@
 #include "lazy.h"
 
 #define SHF_ANY SIZE_MAX                /* slice: the next in the order */
+#define SHF_GATE (SIZE_MAX / 2 + 1)   /* in cast_left: the slice's own memory */
 
 struct shf_lazy {
 	struct sheaf_save *save;        /* borrowed */
@@ -29,6 +30,11 @@ struct shf_lazy {
 	void **data;                    /* by slice: where it lies, if not where the state says;
 	                                 * written before it is put */
 	size_t unput;                   /* guarded by lock: slices that may not be read yet */
+	uint64_t *cast_sums;            /* guarded by lock; by slice: of what was cast, and of the
+	                                 * same in memory at its gate, which is nothing together;
+	                                 * or NULL */
+	size_t *cast_left;              /* guarded by lock; by slice: what is to come of these:
+	                                 * moves, and SHF_GATE */
 	bool headers;                   /* guarded by lock: header pages are taken */
 	bool stop;                      /* guarded by lock: nothing more is copied */
 	atomic_uint *left;              /* by slice: pieces not copied; released when one is,
@@ -56,6 +62,9 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
 int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 /* A slice with the memory that it has in this save. */
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
+/* So many (moves, SHF_GATE) have come of what a slice's casts, and its memory, add up to. False:
+ * that was the last, and they are not the same. Locked. */
+bool shf_piece_cast(struct shf_lazy *lz, size_t slice, size_t n);
 /* What is whole goes to the disk. */
 void shf_pieces_look(struct sheaf_save *save);
 /* Until nothing of the slice (SHF_ANY: of any) is under way, nor due to be; false: the time is

@@ -31,7 +31,9 @@ struct shf_turns {              /* of a plan: all that this rank copies, slice b
 	bool *saved;                    /* owned; by slice: something of it is */
 	size_t slices_n, saved_n;
 	uint64_t bytes;                 /* of all pieces, and of the segments in slots */
-	size_t *slotted, *slotted_first; /* owned; segments in no image (slots.h), by slice */
+	size_t *slotted, *slotted_first; /* owned; segments in no image (slots.h), by slice, but
+	                                 * for those that are cast (cast.h) */
+	size_t *cast, *cast_first;      /* owned; those that are */
 };
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;
@@ -43,6 +45,7 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	uint64_t hash;
 	int images;                     /* that have room in the staging; at least 1 */
 	bool slotted;                   /* some rank has segments in no image */
+	bool cast;                      /* and some that are cast */
 	struct shf_turns turns;         /* once a lazy save wanted them */
 	struct shf_stock stock;         /* rank 0's */
 	bool most_known;

@@ -42,25 +42,41 @@ static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t win
                       struct sheaf_error *err)
 {
 	uint64_t one = plan->work.ctl_at + plan->work.slots * plan->work.slot_bytes;
-	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[2];
+	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[3];
 	int rc;
 
 	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
 	x[0] = ~fit;
 	x[1] = plan->work.slots > 0;
-	rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
+	x[2] = plan->work.masters != NULL;
+	rc = shf_allreduce(&run->team, x, 3, SHEAF_MAX, err);
 	plan->images = ~x[0] ? (int)~x[0] : 1;
 	plan->slotted = x[1];
+	plan->cast = x[2];
 	return rc;
 }
 
-static bool has_in_place(const struct sheaf_state *state)
+/* Of its slices, together. */
+static uint32_t flags_of(const struct sheaf_state *state)
 {
-	size_t i = 0;
+	uint32_t flags = 0;
 
-	while (i < state->n && !(state->slices[i].flags & SHEAF_IN_PLACE))
-		i++;
-	return i < state->n;
+	for (size_t i = 0; i < state->n; i++)
+		flags |= state->slices[i].flags;
+	return flags;
+}
+
+/* The window is for what is staged, and for slots: for them half of it, and no more than they need
+ * when they are as large as they can be. */
+static void share_window(struct shf_match *m, uint64_t window)
+{
+	const uint64_t most = SHF_SLOTS * SHF_STRIPE;
+
+	m->window = m->slots_window = window / 2 / SHF_PAGE * SHF_PAGE;
+	if (m->slots_window > most) {
+		m->slots_window = most;
+		m->window = window - most;
+	}
 }
 
 struct held {
@@ -68,8 +84,8 @@ struct held {
 	const struct sheaf_state *state;
 };
 
-/* Held by a slice that is? */
-static bool in_place(const void *arg, uint32_t tensor, const struct shf_box *box)
+/* Of the slice that holds it. */
+static uint32_t flags_at(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
 	const struct held *of = arg;
 	const struct shf_hold *h = of->holds->a;
@@ -77,8 +93,8 @@ static bool in_place(const void *arg, uint32_t tensor, const struct shf_box *box
 	for (size_t i = shf_holds_first(of->holds, tensor);
 	     i < of->holds->n && h[i].tensor == tensor; i++)
 		if (shf_box_contains(h[i].box, box))
-			return of->state->slices[h[i].slice].flags & SHEAF_IN_PLACE;
-	return false;
+			return of->state->slices[h[i].slice].flags;
+	return 0;
 }
 
 static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
@@ -87,8 +103,8 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
 		.witness = run->opts.flags & SHEAF_REPLICAS,
-		.in_place = has_in_place(state) ? in_place : NULL,
-		.in_place_arg = &(struct held){ &plan->holds, state } };
+		.flags_arg = &(struct held){ &plan->holds, state } };
+	uint32_t flags = flags_of(state);
 	uint64_t window = 0;
 	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
 
@@ -101,7 +117,12 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	}
 	if (rc == 0)
 		rc = window_of(run, &window, err);
-	m.window = m.in_place ? window / 2 / SHF_PAGE * SHF_PAGE : window; /* half is for slots */
+	m.window = window;
+	m.casts = flags & SHEAF_CAST && !run->tier.wanted; /* memory keeps whole images */
+	if (flags & SHEAF_IN_PLACE || m.casts) {
+		m.flags = flags_at;
+		share_window(&m, window);
+	}
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
 	if (rc == 0)

@@ -203,6 +203,19 @@ blind("slot_while_it_is_written", "a slot goes to the next segment before it is 
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
          "engine/save.c:shf_save_fits_memory", "!save->plan->slotted",
          "sim/test_in_place: a_save_to_memory_alone_is_refused")
+CAST = "sim/test_cast: "
+gullible("cast_from_what_is_not_there", "a weight is cast before its masters are in the image (K3)",
+         "engine/slots.c:next_untaken", "shf_cast_is_ready(save, seg)",
+         "sim/test_weave: weights_are_cast_from_masters_that_are_whole")
+blind("cast_from_masters_of_others", "a weight is cast from a segment that others fill, too (K1)",
+      "engine/cast.c:is_here", "!f->own[i]",
+      CAST + "the_files_are_those_of_weights_that_are_staged")
+gullible("cast_from_the_last_round", "a weight is cast from what another round wrote over (K2)",
+         "engine/match.c:lay_out_save", "w->rounds <= 1",
+         CAST + "what_does_not_fit_in_one_round_is_staged")
+gullible("cast_not_compared", "SHEAF_CHECK does not compare a weight with its cast",
+         "engine/lazy.c:shf_piece_cast", "lz->cast_sums[slice] == 0",
+         CAST + "a_weight_that_is_no_cast_is_named")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
     "engine/lazy.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")

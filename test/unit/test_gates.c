@@ -336,6 +336,141 @@ TEST(what_is_brought_is_copied_though_nobody_asks)
 	world_release(&w);
 }
 
+/* ---- weights that are cast behind gates that they do not wait for ---- */
+
+enum { PAIRS = 6, ITEMS = 700000, CAST_STEPS = 8 };
+
+struct pairs {
+	uint16_t *w[PAIRS];
+	float *m[PAIRS];
+	struct sheaf_save *save;
+	int64_t step;                   /* that tensors become */
+	atomic_int bad;
+};
+
+static float master(int64_t step, int pair, size_t i)
+{
+	return (float)(value(step, pair, i) >> 8) * 0.001f;
+}
+
+static uint16_t rounded(float v)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &v, sizeof(bits));
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* Slice 2 k is weight k, and 2 k + 1 its master. */
+static void pair_become(struct pairs *p, int slice, int64_t step)
+{
+	for (size_t i = 0; i < ITEMS; i++) {
+		float v = master(step, slice / 2, i);
+
+		if (slice % 2)
+			p->m[slice / 2][i] = v;
+		else
+			p->w[slice / 2][i] = rounded(v);
+	}
+}
+
+/* Some ask for weights first, some for masters. */
+static void *cast_optimizer(void *arg)
+{
+	struct pairs *p = arg;
+
+	for (int k = 0; k < 2 * PAIRS; k++) {
+		int slice = k * 5 % (2 * PAIRS) ^ (int)(p->step % 2);
+
+		p->bad += slice % 2 == 0 && sheaf_save_copied(p->save, slice, 0) != 0;
+		p->bad += sheaf_save_copied(p->save, slice, -1) != 0;
+		pair_become(p, slice, p->step);
+	}
+	return NULL;
+}
+
+static void pairs_look(struct sheaf_run *run, struct sheaf_state *state, struct pairs *p, int64_t n)
+{
+	struct sheaf_step *step;
+	struct sheaf_error err;
+	size_t wrong = 0;
+
+	CHECK_RC(sheaf_step_open(&step, run, n, &err), 0, &err);
+	CHECK_RC(sheaf_step_load(step, state, 0, NULL, &err), 0, &err);
+	sheaf_step_close(step);
+	for (int k = 0; k < PAIRS; k++)
+		for (size_t i = 0; i < ITEMS; i++)
+			wrong += p->m[k][i] != master(n, k, i) ||
+			         p->w[k][i] != rounded(master(n, k, i));
+	CHECK_INT(wrong, 0);
+}
+
+static void cast_behind(int copiers, int images, uint32_t flags)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
+		.copy_threads = copiers, .images_max = images, .file_bytes_max = 3 << 20 };
+	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY | flags };
+	struct sheaf_state *state = sheaf_state_new();
+	struct sheaf_save *before = NULL;
+	char dir[] = "gates.XXXXXX";
+	struct pairs p = { 0 };
+	struct sheaf_run *run;
+	struct sheaf_error err;
+
+	CHECK(mkdtemp(dir) != NULL);
+	for (int k = 0; k < 2 * PAIRS; k++) {
+		struct sheaf_slice s = { .size = sizeof(s), .ndim = 1, .shape = { ITEMS },
+			.count = { ITEMS }, .dtype = k % 2 ? SHEAF_F32 : SHEAF_BF16,
+			.flags = k % 2 ? 0 : SHEAF_CAST,
+			.family = k % 2 ? "master_weights" : NULL };
+		char name[16];
+
+		snprintf(name, sizeof(name), "t.%d", k / 2);
+		s.name = name;
+		s.data = malloc(ITEMS * (k % 2 ? sizeof(float) : sizeof(uint16_t)));
+		if (k % 2)
+			p.m[k / 2] = s.data;
+		else
+			p.w[k / 2] = s.data;
+		CHECK_INT(sheaf_state_add(state, &s), k);
+		pair_become(&p, k, 0);
+	}
+	CHECK_RC(sheaf_run_open(&run, dir, NULL, &opts, &err), 0, &err);
+	for (int64_t n = 0; n < CAST_STEPS; n++) {
+		pthread_t other;
+
+		CHECK_RC(sheaf_save_begin(&p.save, run, n, state, &lazy, &err), 0, &err);
+		p.step = n + 1;
+		CHECK_INT(pthread_create(&other, NULL, cast_optimizer, &p), 0);
+		if (before)
+			CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
+		pthread_join(other, NULL);
+		sheaf_save_free(before);
+		before = p.save;
+		if (n % 3 == 2)
+			(void)sheaf_save_wait(before, 1);
+	}
+	CHECK_RC(sheaf_save_commit(before, -1, &err), 0, &err);
+	sheaf_save_free(before);
+	CHECK_INT(p.bad, 0);
+	for (int64_t n = 0; n < CAST_STEPS; n++)
+		pairs_look(run, state, &p, n);
+	sheaf_run_close(run);
+	sheaf_state_free(state);
+	for (int k = 0; k < PAIRS; k++) {
+		free(p.w[k]);
+		free(p.m[k]);
+	}
+	rmtree(dir);
+}
+
+TEST(weights_change_while_they_are_cast)
+{
+	cast_behind(1, 0, 0);
+	cast_behind(3, 2, SHEAF_CHECK);
+	cast_behind(2, 1, 0);
+}
+
 /* One byte a second: a piece is copied behind, and the rest by who asks. */
 TEST(a_rate_bounds_the_threads_and_nobody_who_waits)
 {
