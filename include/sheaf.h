@@ -383,7 +383,7 @@ struct sheaf_save_opts {
 #define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
 #define SHEAF_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its data
                                             * may be NULL until then. Not with averages, nor slices
-                                            * in place; staging_bytes_max holds all of it */
+                                            * in place or cast; staging_bytes_max holds all of it */
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
