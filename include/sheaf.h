@@ -105,9 +105,8 @@ struct sheaf_slice {
  * returns for it as fast as the disk takes it; without, begin does. What this rank writes of it
  * goes through 48 MiB at most for each save. Stretches of 16 MiB of a file, or shorter ones, in
  * which there are bytes of other ranks, or of slices without this flag, are staged as all else; so
- * are averages of such slices, and with SHEAF_REPLICAS what is replicated. sheaf_plan counts it as
- * staged. Such a save is in no memory tier; its begin makes the files, after the publish of the
- * save before it is over. */
+ * are averages of such slices, and with SHEAF_REPLICAS what is replicated. Such a save is in no
+ * memory tier; its begin makes the files, after the publish of the save before it is over. */
 #define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
 /* Saving: items of this slice of family "model", BF16 or F16 stored as in memory (else EINVAL), are
  * those of the tensor of the same name and shape in "master_weights", an F32, rounded to nearest
@@ -118,8 +117,8 @@ struct sheaf_slice {
  * this rank does not write all of them, and all that their masters lie in, from slices of its own,
  * the former with this flag, the latter without SHEAF_IN_PLACE; so are all of a rank whose part of
  * the staging does not hold the rest at once, all of a run with an agent, and with SHEAF_REPLICAS
- * what is replicated. sheaf_plan counts it as staged. What is rounded goes through 48 MiB, after
- * all else; begin is as with SHEAF_IN_PLACE. */
+ * what is replicated. What is rounded goes through 48 MiB, after all else; begin is as with
+ * SHEAF_IN_PLACE. */
 #define SHEAF_CAST      (UINT32_C(1) << 5)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
@@ -569,7 +568,7 @@ struct sheaf_plan_rank {
 	int32_t rank, node, files;              /* files it opens to write */
 	uint64_t holds, writes, reads;          /* bytes: held, to disk, from disk on a load */
 	uint64_t sends, receives, shares;       /* to and from other nodes; through node memory */
-	uint64_t staging;                       /* bytes of image and messages */
+	uint64_t staging;                       /* bytes of image, slots and messages */
 	uint64_t collects;                      /* of writes: in two phases, because what a node
 	                                         * holds there is short and the files are many */
 };

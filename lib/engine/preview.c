@@ -125,21 +125,39 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 			rc = count_move(p, m, self, g->round, &w->moves[g->first_move + k]);
 	}
 	p->out[self].writes = w->bytes;
-	p->out[self].staging = w->ctl_at;
+	p->out[self].staging = w->ctl_at + w->slots * w->slot_bytes;
 	return rc;
 }
 
-static int count_all(struct preview *p, const struct shf_match *m, struct sheaf_error *err)
+/* What it writes, and stages of it. */
+static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t rank,
+                       const struct sheaf_opts *opts, struct shf_work *w, struct sheaf_error *err)
+{
+	struct shf_holds holds = { 0 };
+	const struct shf_held held = { &holds, p->states[rank] };
+	struct shf_match own = *m;
+	int rc;
+
+	shf_plan_spare(&own, &held, m->window, opts->agent != NULL);
+	rc = own.flags ? shf_holds_state(&holds, &p->layout, held.state, opts->ignore, err) : 0;
+	if (rc == 0)
+		rc = shf_work_hear(&own, rank, &p->told[rank], w);
+	shf_holds_release(&holds);
+	return rc < 0 ? rc : count_writer(p, m, rank, w);
+}
+
+static int count_all(struct preview *p, const struct shf_match *m, const struct sheaf_opts *opts,
+                     struct sheaf_error *err)
 {
 	int rc = shf_home_deal(m, p->ranks, &p->home, p->told, err);
 
 	for (uint32_t r = 0; r < p->ranks && rc == 0; r++) {
 		struct shf_work w = { 0 };
 
-		rc = p->told[r].oom ? SHEAF_ENOMEM : shf_work_hear(m, r, &p->told[r], &w);
-		if (rc == 0 && m->way == SHF_SAVE)
-			rc = count_writer(p, m, r, &w);
-		else if (rc == 0)
+		rc = p->told[r].oom ? SHEAF_ENOMEM
+		     : m->way == SHF_SAVE ? hear_writer(p, m, r, opts, &w, err)
+		                          : shf_work_hear(m, r, &p->told[r], &w);
+		if (rc == 0 && m->way == SHF_LOAD)
 			p->out[r].reads = w.bytes;
 		if (rc < 0)
 			shf_fail(err, rc, "planning rank %u: %s", r, sheaf_strerror(rc));
@@ -161,12 +179,12 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
 	if (rc == 0)
 		rc = hear_all(p, opts->ignore, err);
 	if (rc == 0)
-		rc = count_all(p, &m, err);
+		rc = count_all(p, &m, opts, err);
 	m.way = SHF_LOAD;
 	m.witness = false;
 	m.window = m.net_window = SHF_STRIPE;
 	if (rc == 0)
-		rc = count_all(p, &m, err);
+		rc = count_all(p, &m, opts, err);
 	for (uint32_t r = 0; rc == 0 && r < p->ranks; r++) {
 		uint64_t most = 0;
 

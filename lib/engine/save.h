@@ -180,6 +180,13 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
                  struct sheaf_error *err);
 /* Half of the staging is image, the rest is for what travels; 0: no bound. */
 uint64_t shf_window_of(const struct sheaf_opts *opts);
+/* What of a rank need not be staged (SHEAF_IN_PLACE, SHEAF_CAST), and how it shares the window.
+ * held: borrowed while m is used; agent: one is wanted. [local] */
+struct shf_held {
+	const struct shf_holds *holds;
+	const struct sheaf_state *state;
+};
+void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window, bool agent);
 /* The run must hold no save any more that was not committed. [local] */
 void shf_save_abandon(struct sheaf_run *run);
 

@@ -79,15 +79,10 @@ static void share_window(struct shf_match *m, uint64_t window)
 	}
 }
 
-struct held {
-	const struct shf_holds *holds;
-	const struct sheaf_state *state;
-};
-
 /* Of the slice that holds it. */
 static uint32_t flags_at(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
-	const struct held *of = arg;
+	const struct shf_held *of = arg;
 	const struct shf_hold *h = of->holds->a;
 
 	for (size_t i = shf_holds_first(of->holds, tensor);
@@ -97,14 +92,26 @@ static uint32_t flags_at(const void *arg, uint32_t tensor, const struct shf_box 
 	return 0;
 }
 
+void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window, bool agent)
+{
+	uint32_t flags = flags_of(held->state);
+
+	m->window = window;
+	m->casts = flags & SHEAF_CAST && !agent; /* memory keeps whole images */
+	m->flags = flags & SHEAF_IN_PLACE || m->casts ? flags_at : NULL;
+	m->flags_arg = held;
+	m->slots_window = 0;
+	if (m->flags)
+		share_window(m, window);
+}
+
 static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
                      struct sheaf_error *err)
 {
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
-		.witness = run->opts.flags & SHEAF_REPLICAS,
-		.flags_arg = &(struct held){ &plan->holds, state } };
-	uint32_t flags = flags_of(state);
+		.witness = run->opts.flags & SHEAF_REPLICAS };
+	const struct shf_held held = { &plan->holds, state };
 	uint64_t window = 0;
 	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
 
@@ -117,12 +124,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	}
 	if (rc == 0)
 		rc = window_of(run, &window, err);
-	m.window = window;
-	m.casts = flags & SHEAF_CAST && !run->tier.wanted; /* memory keeps whole images */
-	if (flags & SHEAF_IN_PLACE || m.casts) {
-		m.flags = flags_at;
-		share_window(&m, window);
-	}
+	shf_plan_spare(&m, &held, window, run->tier.wanted);
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
 	if (rc == 0)

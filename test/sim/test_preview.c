@@ -575,3 +575,58 @@ TEST(previews_say_what_real_ranks_plan)
 	}
 	CHECK(collects > MIB);
 }
+
+/* ---- what is not staged ---- */
+
+enum { MOMENTS = 8 };
+
+/* Weights of 2 MiB, masters of 4, moments of 1 each, all in files of their own. */
+static struct sheaf_state *adam(uint32_t weights, uint32_t moments)
+{
+	struct sheaf_slice w = matrix("w", 1024, 1024), m = matrix("w", 1024, 1024);
+	struct sheaf_state *st;
+	char name[24];
+
+	w.dtype = SHEAF_BF16;
+	w.flags = weights;
+	st = state_with(&w);
+	m.family = "master_weights";
+	(void)shf_state_add(st, &m);
+	for (int i = 0; i < MOMENTS; i++) {
+		struct sheaf_slice s = matrix(name, 256, 1024);
+
+		snprintf(name, sizeof(name), "w%d/moment1_0", i);
+		s.family = "optimizer";
+		s.flags = moments;
+		(void)shf_state_add(st, &s);
+	}
+	return st;
+}
+
+TEST(what_is_not_staged_takes_slots)
+{
+	static const struct {
+		uint32_t weights, moments;
+		const char *agent;
+		uint64_t image, slots;
+	} t[] = {
+		{ 0, 0, NULL, 14 * MIB, 0 },
+		{ 0, SHEAF_IN_PLACE, NULL, 6 * MIB, 3 * MIB },
+		{ SHEAF_CAST, 0, NULL, 12 * MIB, 2 * MIB },
+		{ SHEAF_CAST, SHEAF_IN_PLACE, NULL, 4 * MIB, 6 * MIB },
+		{ SHEAF_CAST, SHEAF_IN_PLACE, "auto", 6 * MIB, 3 * MIB },
+	};
+
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = MIB,
+			.agent = t[i].agent };
+		struct sheaf_state *held = adam(t[i].weights, t[i].moments);
+		struct sheaf_error err = { 0 };
+		struct seen seen;
+
+		CHECK_RC(preview(&held, NULL, 1, &opts, &seen, &err), 0, &err);
+		CHECK_INT(seen.r[0].staging, t[i].image + (2 + MOMENTS) * PAGE + t[i].slots);
+		CHECK_INT(seen.r[0].writes, 14 * MIB + (2 + MOMENTS) * PAGE);
+		release(&held, 1);
+	}
+}
