@@ -117,8 +117,9 @@ struct sheaf_slice {
  * this rank does not write all of them, and all that their masters lie in, from slices of its own,
  * the former with this flag, the latter without SHEAF_IN_PLACE; so are all of a rank whose part of
  * the staging does not hold the rest at once, all of a run with an agent, and with SHEAF_REPLICAS
- * what is replicated. What is rounded goes through 48 MiB, after all else; begin is as with
- * SHEAF_IN_PLACE. */
+ * what is replicated. Replicas are written in turns, whoever holds the masters: of weights that
+ * many ranks hold, bring what this rank holds masters of, and the others bring the rest. What is
+ * rounded goes through 48 MiB, after all else; begin is as with SHEAF_IN_PLACE. */
 #define SHEAF_CAST      (UINT32_C(1) << 5)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
