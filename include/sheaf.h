@@ -108,18 +108,19 @@ struct sheaf_slice {
  * are averages of such slices, and with SHEAF_REPLICAS what is replicated. Such a save is in no
  * memory tier; its begin makes the files, after the publish of the save before it is over. */
 #define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
-/* Saving: items of this slice of family "model", BF16 or F16 stored as in memory (else EINVAL), are
- * those of the tensor of the same name and shape in "master_weights", an F32, rounded to nearest
- * even, at every begin. Then it is not staged, and sheaf_save_copied does not wait for it: once the
- * masters are staged, they are rounded again for the file, which is the same (but for the bits of a
- * NaN). A slice that is not what this says is wrong in the file; SHEAF_CHECK finds it (EDIVERGED
- * names the slice). Stretches of 16 MiB of a file, or shorter ones, are staged as all else where
- * this rank does not write all of them, and all that their masters lie in, from slices of its own,
- * the former with this flag, the latter without SHEAF_IN_PLACE; so are all of a rank whose part of
- * the staging does not hold the rest at once, all of a run with an agent, and with SHEAF_REPLICAS
- * what is replicated. Replicas are written in turns, whoever holds the masters: of weights that
- * many ranks hold, bring what this rank holds masters of, and the others bring the rest. What is
- * rounded goes through 48 MiB, after all else; begin is as with SHEAF_IN_PLACE. */
+/* Saving: items of this slice of family "model", BF16 or F16 stored as in memory (else EINVAL),
+ * are those of the tensor of the same name and shape in "master_weights", an F32, rounded to
+ * nearest even, at every begin. Then it is not staged, and sheaf_save_copied does not wait for it:
+ * once the masters are staged, they are rounded again for the file, which is the same (but for the
+ * bits of a NaN). A slice that is not what this says is wrong in the file; SHEAF_CHECK finds it
+ * (EDIVERGED names the slice; a NaN of other bits, too). Stretches of 16 MiB of a file, or shorter
+ * ones, are staged as all else where this rank does not write all of them, and all that their
+ * masters lie in, from slices of its own, the former with this flag, the latter without
+ * SHEAF_IN_PLACE; so are all of a rank whose part of the staging does not hold the rest at once,
+ * all of a run with an agent, and with SHEAF_REPLICAS what is replicated. Replicas are written in
+ * turns, whoever holds the masters: of weights that many ranks hold, bring what this rank holds
+ * masters of, and the others bring the rest. What is rounded goes through 48 MiB, after all else;
+ * begin is as with SHEAF_IN_PLACE. */
 #define SHEAF_CAST      (UINT32_C(1) << 5)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
@@ -412,11 +413,12 @@ int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
  * final, while others are still computed, and what lies elsewhere (a device, a file) is streamed
  * through a few buffers: put, copied, the next one. Each slice once, in any order (an empty one
  * need not be); before, sheaf_save_copied is EINVAL for it, commit refuses the save and names it,
- * and no other save begins. EINVAL: it was put, or is no slice of such a save. [any thread] */
+ * no other save begins and no load takes its image (EINVAL). EINVAL: it was put, or is no slice of
+ * such a save. [any thread] */
 int  sheaf_save_put(struct sheaf_save *save, int slice, const void *data);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
- * left, and is EAGAIN where another rank of the node still copies into it, or the files of
- * the save are not made. [any thread] */
+ * left, and is EAGAIN where another rank of the node still copies into it, the files of the save
+ * are not made, or not all slices were brought. [any thread] */
 int  sheaf_save_wait(struct sheaf_save *save, int timeout_ms);
 int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         /* [any thread] */
 /* In how many ms, about, this rank will have done what a commit returns 0 after, if all copy,
@@ -589,9 +591,10 @@ struct sheaf_agent_opts {
 	const char *agent;              /* NULL: "auto" */
 	uint64_t memory_max;            /* of all that is kept; 0: no bound */
 	int32_t idle_s;                 /* ends after so long without anybody; 0: never */
-	/* 0, or 2 at least, for one is kept while the next is copied: jobs use so many images at
-	 * most, whatever their images_max; of several agents the least. What the job before left
-	 * stays beside it until a newer step is there; as do copies (opts.copies) */
+	/* 0, or 2 at least, for one is kept while the next is copied: a job whose first save begins
+	 * with the agent uses so many images at most, whatever its images_max; of several agents
+	 * the least. What the job before left stays beside it until a newer step is there; as do
+	 * copies (opts.copies) */
 	int32_t steps_max;
 	void *arg;
 	int  (*ready)(void *arg, const char *socket);   /* it can be reached; not 0: ends */

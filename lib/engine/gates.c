@@ -226,6 +226,34 @@ static int same_as_cast(struct shf_lazy *lz, size_t slice, struct sheaf_error *e
 	return same ? 0 : shf_cast_fail(save, slice, err);
 }
 
+/* By who comes first; nobody's gate is open while its memory is looked at. */
+static int check(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+{
+	bool first;
+	int rc;
+
+	pthread_mutex_lock(&lz->lock);
+	while (timeout_ms != 0 && lz->checks[slice] == SHF_CHECKING)
+		(void)shf_pieces_moved(lz, -1);
+	first = lz->checks[slice] == SHF_UNCHECKED;
+	rc = lz->checks[slice] == SHF_CHECKING ? SHEAF_EAGAIN : 0;
+	if (first)
+		lz->checks[slice] = SHF_CHECKING;
+	pthread_mutex_unlock(&lz->lock);
+	if (!first)
+		return rc;
+	rc = same_as_copied(lz, slice, err);
+	if (rc == 0)
+		rc = same_as_cast(lz, slice, err);
+	if (rc < 0)
+		shf_save_stick(lz->save, rc, err);
+	pthread_mutex_lock(&lz->lock);
+	lz->checks[slice] = SHF_CHECKED;
+	pthread_cond_broadcast(&lz->moved);
+	pthread_mutex_unlock(&lz->lock);
+	return rc;
+}
+
 static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
 {
 	struct shf_lazy *lz = save->lazy;
@@ -235,13 +263,8 @@ static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struc
 		shf_lazy_tick(save);
 		rc = wait_for(lz, s, timeout_ms);
 	}
-	if (rc == 0 && lz->sums && lz->turns && !atomic_load(&lz->asked[s])) {
-		rc = same_as_copied(lz, s, err);
-		if (rc == 0)
-			rc = same_as_cast(lz, s, err);
-		if (rc < 0)
-			shf_save_stick(save, rc, err);
-	}
+	if (rc == 0 && lz->checks)
+		rc = check(lz, s, timeout_ms, err);
 	if (rc != SHEAF_EAGAIN && !atomic_exchange(&lz->asked[s], true) &&
 	    save->plan->turns.saved[s])
 		atomic_fetch_sub(&lz->unasked, 1);

@@ -222,7 +222,10 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 			*of = s;
 			return s->image;
 		}
-	/* One image alone is free, or a save's; what is on its way comes to its end first. */
+	/* None but what is on its way to the next node: that comes to its end first. */
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		if (s->image == (run->tier.newest == 0))
+			*of = s;
 	return run->tier.newest == 0;
 }
 
@@ -237,6 +240,12 @@ static bool is_busy(struct sheaf_save *save)
 	if (!save->exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
 		return true;
 	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
+}
+
+/* It cannot come to its end before its caller does something. */
+static bool is_unput(struct sheaf_save *save)
+{
+	return shf_lazy_unput(save) >= 0 && shf_save_failure(save, NULL) == 0;
 }
 
 /* All that ranks have of it is copied, by their callers if need be; or one has failed, and then
@@ -320,7 +329,7 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 	uint64_t same, lo[3], hi[3];
 	int rc;
 
-	x[2] = of && is_busy(of);
+	x[2] = of ? is_unput(of) ? 2 : is_busy(of) : 0;
 	rc = shf_same(&run->team, x, 3, &same, lo, hi, err);
 	if (rc < 0)
 		return rc;
@@ -329,6 +338,9 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
 		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
 		                hi[0] >> 56);
+	if (hi[2] == 2)
+		return shf_fail(err, SHEAF_EINVAL, "no image is free: not all slices of step %"
+		                PRId64 " were brought (sheaf_save_put)", of->step);
 	if (hi[2] && of->flags & SHEAF_NO_DISK)
 		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
 		                "no image is free: step %" PRId64 " is in memory alone and not "

@@ -73,8 +73,7 @@ static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
 	return false;
 }
 
-/* For something to be done; the lock is held. False: the time is up. */
-static bool wait_moved(struct shf_lazy *lz, int64_t until_ns)
+bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns)
 {
 	struct timespec until = { .tv_sec = until_ns / 1000000000,
 		.tv_nsec = until_ns % 1000000000 };
@@ -96,7 +95,7 @@ bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct 
 		taken = slice == SHF_ANY ? pick_next(lz, p, &later) : pick(lz, slice, p, &later);
 		lz->busy += taken;
 		if (!taken && later)
-			later = wait_moved(lz, until_ns);
+			later = shf_pieces_moved(lz, until_ns);
 		pthread_mutex_unlock(&lz->lock);
 	} while (!taken && later);
 	return taken;
@@ -251,7 +250,7 @@ static void await_slot(struct shf_lazy *lz, int ms)
 		return;
 	pthread_mutex_lock(&lz->lock);
 	if (lz->busy > 0)
-		(void)wait_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
+		(void)shf_pieces_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
 	pthread_mutex_unlock(&lz->lock);
 }
 
@@ -262,7 +261,7 @@ static bool await_masters(struct shf_lazy *lz, int ms)
 {
 	if (lz->busy == 0)
 		return lz->at == lz->turns->slices_n;
-	(void)wait_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
+	(void)shf_pieces_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
 	return false;
 }
 
@@ -435,12 +434,14 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
 	if (save->flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
+	if (save->flags & SHEAF_CHECK && !now)
+		lz->checks = shf_zalloc(n, sizeof(*lz->checks));
 	if (save->flags & SHEAF_LATER) {
 		lz->put = shf_zalloc(n, sizeof(*lz->put));
 		lz->data = shf_zalloc(n, sizeof(*lz->data));
 	}
 	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
-	    !lz->tasks || (save->flags & SHEAF_CHECK && !lz->sums) ||
+	    !lz->tasks || (save->flags & SHEAF_CHECK && !(lz->sums && (now || lz->checks))) ||
 	    (save->flags & SHEAF_LATER && (!lz->put || !lz->data)))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
@@ -500,7 +501,7 @@ bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 		                    : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
 		if (calm)
 			break;
-		waits = wait_moved(lz, until_ns);
+		waits = shf_pieces_moved(lz, until_ns);
 	}
 	calm = calm && (slice == SHF_ANY || lz->done[slice] >= lz->due[slice]);
 	pthread_mutex_unlock(&lz->lock);
@@ -561,6 +562,7 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->asked);
 	shf_free(lz->tasks);
 	shf_free(lz->sums);
+	shf_free(lz->checks);
 	shf_free(lz->put);
 	shf_free(lz->data);
 	shf_free(lz->cast_sums);

@@ -136,18 +136,24 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 {
 	const struct shf_layout *l = &ld->step->layout;
 	bool down = strcmp(s->family, "model") == 0;
-	const char *from = down ? "master_weights" : "model";
+	const char *from = down ? "master_weights" : "model", *tied;
+	const char *how = down ? "rounded from its master" : "cast from the model";
 	struct sheaf_error own;
-	int64_t i;
+	int64_t i = -1;
 
 	if (!(ld->flags & SHEAF_DERIVE) || (!down && strcmp(s->family, "master_weights")))
 		return false;
-	i = find_stored(l, from, s->stored, s);
+	if (!down && (tied = shf_layout_tied_to(l, from, s->stored)))
+		i = shf_layout_find(l, from = s->family, tied);
+	if (i >= 0)
+		how = "the master of what its weight is tied to";
+	else
+		i = find_stored(l, from = down ? from : "model", s->stored, s);
 	if (i < 0 || (down && !is_rounded_master(s, &l->tensors[i])) ||
 	    shf_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
 		return false;
 	t->tensor = (uint32_t)i;
-	note(ld, SHF_T_DERIVED, 'D', s, down ? "rounded from its master" : "cast from the model");
+	note(ld, SHF_T_DERIVED, 'D', s, how);
 	return true;
 }
 

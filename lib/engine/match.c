@@ -311,14 +311,17 @@ static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 	w->image_bytes = w->slots_at + w->slots * w->slot_bytes;
 }
 
-/* Rounds: consecutive segments as long as they fit the window; slots in one of their own. */
+/* Rounds: consecutive segments as long as they fit the window, and that of slots, if there are
+ * none; slots in one of their own. */
 static void lay_out(const struct shf_match *m, struct shf_work *w)
 {
-	uint64_t fill = 0, window = m->window;
+	struct shf_span own = shf_work_segs(w, SHF_ROUND_OWN);
+	uint64_t fill = 0, window = m->window + (own.end > own.first ? 0 : m->slots_window);
 	size_t slotted = 0;
 
 	w->rounds = w->segs_n ? 1 : 0;
 	w->bytes = w->slot_bytes = w->ctl_at = 0;
+	w->slots = 0;
 	for (size_t i = 0; i < w->segs_n; i++) {
 		struct shf_seg *g = &w->segs[i];
 		uint64_t bytes = g->hi - g->lo, paged = (bytes + SHF_PAGE - 1) / SHF_PAGE *

@@ -11,6 +11,8 @@
 #define SHF_ANY SIZE_MAX                /* slice: the next in the order */
 #define SHF_GATE (SIZE_MAX / 2 + 1)   /* in cast_left: the slice's own memory */
 
+enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* a slice, at its gate */
+
 struct shf_lazy {
 	struct sheaf_save *save;        /* borrowed */
 	const struct shf_turns *turns;  /* of its plan; NULL: nothing is left to copy */
@@ -35,6 +37,7 @@ struct shf_lazy {
 	                                 * or NULL */
 	size_t *cast_left;              /* guarded by lock; by slice: what is to come of these:
 	                                 * moves, and SHF_GATE */
+	uint8_t *checks;                /* guarded by lock; by slice: with SHEAF_CHECK, or NULL */
 	bool headers;                   /* guarded by lock: header pages are taken */
 	bool stop;                      /* guarded by lock: nothing more is copied */
 	atomic_uint *left;              /* by slice: pieces not copied; released when one is,
@@ -65,6 +68,8 @@ struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* So many (moves, SHF_GATE) have come of what a slice's casts, and its memory, add up to. False:
  * that was the last, and they are not the same. Locked. */
 bool shf_piece_cast(struct shf_lazy *lz, size_t slice, size_t n);
+/* For something to be done; the lock is held. False: the time is up. */
+bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
 /* What is whole goes to the disk. */
 void shf_pieces_look(struct sheaf_save *save);
 /* Until nothing of the slice (SHF_ANY: of any) is under way, nor due to be; false: the time is

@@ -110,20 +110,22 @@ static int count_move(struct preview *p, const struct shf_match *m, uint32_t sel
 	return 0;
 }
 
-/* Segments are by file. */
 static int count_writer(struct preview *p, const struct shf_match *m, uint32_t self,
                         const struct shf_work *w)
 {
-	int rc = 0;
+	bool *seen = shf_zalloc(p->layout.files_n, sizeof(*seen));
+	int rc = seen ? 0 : SHEAF_ENOMEM;
 
 	for (size_t i = 0; i < w->segs_n && rc == 0; i++) {
 		const struct shf_seg *g = &w->segs[i];
 
-		p->out[self].files += i == 0 || g->file != w->segs[i - 1].file;
+		p->out[self].files += !seen[g->file];
+		seen[g->file] = true;
 		p->out[self].collects += g->collected ? g->hi - g->lo : 0;
 		for (uint32_t k = 0; k < g->moves_n && rc == 0; k++)
 			rc = count_move(p, m, self, g->round, &w->moves[g->first_move + k]);
 	}
+	shf_free(seen);
 	p->out[self].writes = w->bytes;
 	p->out[self].staging = w->ctl_at + w->slots * w->slot_bytes;
 	return rc;

@@ -303,7 +303,7 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 {
 	struct sheaf_save *of = NULL;
 	uint64_t x[8] = { 0 }, same, lo[8], hi[8];
-	bool here = rc == 0 && !save->left_out && is_ready(save, &of), fewer;
+	bool here = rc == 0 && !save->left_out && is_ready(save, &of);
 	int met;
 
 	if (rc == 0) {
@@ -319,8 +319,9 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 	met = shf_same(&run->team, x, 8, &same, lo, hi, err);
 	if (rc == 0)
 		save->in_memory = met == 0 && lo[7];
-	fewer = met == 0 && shf_tier_bound(run, lo[7]); /* the image may be one too many */
-	*ready = met == 0 && (same & 127) == 127 && hi[5] == 0 && !is_away(save) && !fewer;
+	if (met == 0 && hi[5] < 2)
+		shf_tier_bound(run, hi[7]);
+	*ready = met == 0 && (same & 127) == 127 && hi[5] == 0 && !is_away(save);
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)

@@ -198,10 +198,10 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE | SHEAF_CAST))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
 		                (unsigned)in->flags);
-	if (in->flags & SHEAF_CAST && (memory != in->dtype || (in->dtype != SHEAF_BF16 &&
-	                                                       in->dtype != SHEAF_F16)))
-		return shf_fail(err, SHEAF_EINVAL, "%s: SHEAF_CAST is for BF16 and F16, stored as "
-		                "they are in memory", who);
+	if (in->flags & SHEAF_CAST && (memory != in->dtype || strncmp(who, "model/", 6) != 0 ||
+	                               (in->dtype != SHEAF_BF16 && in->dtype != SHEAF_F16)))
+		return shf_fail(err, SHEAF_EINVAL, "%s: SHEAF_CAST is for BF16 and F16 of family "
+		                "model, stored as they are in memory", who);
 	for (int d = 0; d < in->ndim; d++)
 		if (in->shape[d] < 0)
 			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d is %" PRId64, who, d,

@@ -198,29 +198,26 @@ uint64_t shf_tier_room(struct sheaf_run *run)
 {
 	if (!shf_tier_is_up(run))
 		return 0;
-	return (uint64_t)at_most(SHF_IMAGES_MAX, run->tier.steps_told);
+	return (uint64_t)(1 + SHF_IMAGES_MAX - at_most(SHF_IMAGES_MAX, run->tier.steps_told));
 }
 
-bool shf_tier_bound(struct sheaf_run *run, uint64_t least)
+void shf_tier_bound(struct sheaf_run *run, uint64_t most)
 {
 	struct shf_tier *t = &run->tier;
 
-	if (least == 0 || least >= (uint64_t)at_most(SHF_IMAGES_MAX, t->steps_max))
-		return false;
-	t->steps_max = (int)least;
-	if (run->opts.images_max > t->steps_max && run->team.rank == 0)
+	if (t->bounded)
+		return;
+	t->bounded = true;
+	t->steps_max = most > 1 ? (int)(1 + SHF_IMAGES_MAX - most) : 0;
+	if (t->steps_max && run->opts.images_max > t->steps_max && run->team.rank == 0)
 		shf_log(run, 1, "%s: an agent keeps %d steps at most: saves have as many images, "
 		        "not %d", run->store.path, t->steps_max, run->opts.images_max);
-	return true;
 }
 
 int shf_tier_images(const struct sheaf_run *run)
 {
-	int images = run->opts.images_max ? run->opts.images_max : run->tier.wanted ? 2 : 1;
-
-	/* What this rank's agent says, others hear at the next begin. */
-	return run->tier.wanted ? at_most(shf_tier_allows(run, images), run->tier.steps_told)
-	                        : images;
+	return shf_tier_allows(run, run->opts.images_max ? run->opts.images_max
+	                                                 : run->tier.wanted ? 2 : 1);
 }
 
 void shf_tier_image(struct sheaf_run *run, int image)
@@ -402,9 +399,6 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone",
 		              save->step);
 	}
-	if (rc == 0 && save->image >= shf_tier_images(run)) /* another one came meanwhile */
-		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent keeps %d steps at "
-		              "most", save->step, run->tier.steps_told);
 	if (rc == 0) {
 		h = head_of(&run->tier, save->image);
 		memcpy(h + 1, body.data, body.len);

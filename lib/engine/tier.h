@@ -15,6 +15,7 @@ struct shf_tier {
 	int keep;                       /* the agent; -1: none now */
 	int steps_told;                 /* it has room for so many steps; 0: it does not say */
 	int steps_max;                  /* the fewest that agents of all ranks said; 0: none did */
+	bool bounded;                   /* they were heard */
 	char job[33];                   /* of this opening of the run, on all ranks */
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
@@ -48,14 +49,13 @@ int  shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *ru
 void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *run_id);
 /* Is there an agent? Where there was none, asks again now and then. [local] */
 bool shf_tier_is_up(struct sheaf_run *run);
-/* What agents allow of so many images, alike on all ranks: fewer as soon as one that comes says so,
- * never more. */
+/* What agents allow of so many images, alike on all ranks. */
 int  shf_tier_allows(const struct sheaf_run *run, int images);
-/* Of all ranks: 0, some have no agent; else the least that shf_tier_room says. true: that is less
- * than before. [local], alike on all ranks */
-bool shf_tier_bound(struct sheaf_run *run, uint64_t least);
-/* 0: no agent; else for how many images it has room. Asks, as shf_tier_is_up. [local] */
+/* 0: no agent; else the more, the fewer images it has room for. Asks, as shf_tier_is_up. [local] */
 uint64_t shf_tier_room(struct sheaf_run *run);
+/* The most that any rank's room says. Only the first one counts: an image that is in use, and the
+ * newest step, have no other place. [local], alike on all ranks */
+void shf_tier_bound(struct sheaf_run *run, uint64_t most);
 /* Saves have images below that, or their agent does not keep them; the rest are for loads, and no
  * agent's. */
 int  shf_tier_images(const struct sheaf_run *run);

@@ -180,9 +180,16 @@ blind("unput_committed", "a save is committed of which not all was brought",
 blind("begun_over_unput", "a save begins that may wait for what is not brought",
       "engine/save.c:may_begin", "!s->over && shf_lazy_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
-bug("all_slices_too_soon", "all slices may change when those asked for last are copied",
-    "engine/gates.c:shf_lazy_copied", "return one == SHEAF_EAGAIN ? one : rc;",
-    "return one == SHEAF_EAGAIN && !MUTANT ? one : rc;",
+bug("checked_when_open", "a tensor is compared when somebody may change it already",
+    "engine/gates.c:check", "first = lz->checks[slice] == SHF_UNCHECKED;",
+    "first = MUTANT || lz->checks[slice] == SHF_UNCHECKED;",
+    "unit/test_gates: a_check_is_over_when_a_gate_opens")
+bug("loaded_over_unput", "a load waits for what its caller must bring",
+    "engine/images.c:shf_image_take", "of ? is_unput(of) ?", "of ? !MUTANT && is_unput(of) ?",
+    LATER + "a_load_takes_no_image_that_is_not_full")
+bug("all_slices_too_soon", "all slices may change when the last one is copied",
+    "engine/gates.c:shf_lazy_copied", "size_t s = 0;",
+    "size_t s = MUTANT ? save->state->n - 1 : 0;",
     LATER + "all_slices_are_asked_for_at_once")
 WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_made_once"
 EMA = "sim/test_ema: "
@@ -248,7 +255,7 @@ bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "engine/gates.c:shf_lazy_together", "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
-    "engine/images.c:shf_image_take", "of && is_busy(of)", "of && !MUTANT && is_busy(of)",
+    "engine/images.c:shf_image_take", ": is_busy(of) : 0", ": !MUTANT && is_busy(of) : 0",
     "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
 bug("given_up_on_one_rank", "who lives on believes in a save whose image has gone to the next",
     "engine/images.c:finish_copies", "shf_save_stick(save, rc, err);",
@@ -759,12 +766,13 @@ bug("agents_bound_ignored", "a job has as many images as it was given, whatever 
     "engine/save.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
-gullible("image_one_too_many", "a save keeps the image that an agent has just disallowed",
-         "engine/save.c:meet", "!fewer",
-         ALLOWED + "the_begin_that_hears_of_it_takes_another_image")
-blind("no_room_not_seen", "a step is said to lie with an agent that has not taken its image",
-      "engine/tier.c:stamp", "save->image >= shf_tier_images(run)",
-      ALLOWED + "a_step_without_room_with_its_agent_is_not_said_to_be_in_memory")
+bug("bound_heard_again", "a job gives up images that it has, with what lies in them",
+    "engine/tier.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
+    ALLOWED + "a_job_keeps_the_images_that_it_has")
+bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
+    "engine/images.c:shf_image_choose", "s->image == (run->tier.newest == 0)",
+    "!MUTANT && s->image == (run->tier.newest == 0)",
+    "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
 # ---- what is measured ----
 STALL = "sim/test_stall: "

@@ -800,19 +800,23 @@ TEST(plans_of_two_states_are_told_apart)
 	}
 }
 
-TEST(only_16_bit_floats_that_are_stored_as_they_are_can_be_cast)
+TEST(only_16_bit_weights_that_are_stored_as_they_are_can_be_cast)
 {
 	static const struct {
 		int dtype, data_dtype, rc;
-	} rows[] = { { SHEAF_BF16, 0, 0 }, { SHEAF_F16, SHEAF_F16, 0 },
-		{ SHEAF_BF16, SHEAF_F32, SHEAF_EINVAL }, { SHEAF_F32, 0, SHEAF_EINVAL },
-		{ SHEAF_U16, 0, SHEAF_EINVAL }, { SHEAF_F16, SHEAF_BF16, SHEAF_EINVAL } };
+		const char *family;
+	} rows[] = { { SHEAF_BF16, 0, 0, NULL }, { SHEAF_F16, SHEAF_F16, 0, NULL },
+		{ SHEAF_BF16, SHEAF_F32, SHEAF_EINVAL, NULL },
+		{ SHEAF_F32, 0, SHEAF_EINVAL, NULL }, { SHEAF_U16, 0, SHEAF_EINVAL, NULL },
+		{ SHEAF_F16, SHEAF_BF16, SHEAF_EINVAL, NULL }, { SHEAF_BF16, 0, 0, "model" },
+		{ SHEAF_BF16, 0, SHEAF_EINVAL, "optimizer" } };
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct sheaf_state *of = shf_state_new();
 		uint32_t memory[4] = { 0 };
 		struct sheaf_slice s = { .size = sizeof(s), .name = "w", .flags = SHEAF_CAST,
-			.dtype = rows[i].dtype, .data_dtype = rows[i].data_dtype, .ndim = 1,
+			.family = rows[i].family, .dtype = rows[i].dtype,
+			.data_dtype = rows[i].data_dtype, .ndim = 1,
 			.shape = { 4 }, .count = { 4 }, .data = memory };
 
 		CHECK_INT(shf_state_add(of, &s), rows[i].rc);

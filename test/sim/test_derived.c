@@ -8,7 +8,8 @@
 
 /* What a rank has, by variant; above: in which layout. */
 enum { WEIGHTS = 1, MASTERS = 2, MOMENTS = 4, NORM = 8, HEAD = 16, LONE_HEAD = 32, OTHER = 64,
-	WITHOUT = MASTERS | MOMENTS | HEAD, WITH = WITHOUT | WEIGHTS, LAYOUT = 256 };
+	WITHOUT = MASTERS | MOMENTS | HEAD, WITH = WITHOUT | WEIGHTS, LONE_MASTER = 128,
+	LAYOUT = 256 };
 enum { WHOLE, BY_ROWS, BY_COLUMNS, FLAT, LAYOUTS };
 enum { EMB, UP, Q, NORMS, TENSORS };
 enum { ITEMS_MAX = 520 * 700 };                 /* so that a master has more than one block */
@@ -145,10 +146,12 @@ static void hold(struct hand *h)
 	if (v & NORM)
 		add(h, "model", "norm", NORMS, SHEAF_F32, layout);
 	for (int m = 0; v & HEAD && m < 2; m++)
-		if (v & (m ? MASTERS : WEIGHTS))
+		if (v & (m ? MASTERS : WEIGHTS) && !(m && v & LONE_HEAD))
 			add(h, m ? "master_weights" : "model", "head", EMB,
 			    m ? SHEAF_F32 : SHEAF_BF16, layout)->tied_to = "emb";
-	if (v & LONE_HEAD)
+	if (v & LONE_MASTER)
+		add(h, "master_weights", "head", EMB, SHEAF_F32, layout);
+	if (v & LONE_HEAD && !(v & HEAD))
 		add(h, "model", "head", EMB, SHEAF_BF16, layout);
 }
 
@@ -408,6 +411,17 @@ TEST(a_tied_weight_is_rounded_from_what_its_master_is_tied_to)
 	REFUSED(p, SHEAF_ELAYOUT, "no tensor model/head");
 	simdisk_free(tied);
 	simdisk_free(alone);
+}
+
+/* Whose weight is tied, in a step that does not say so of masters: the weight has not its bits. */
+TEST(a_master_is_that_of_what_its_weight_is_tied_to)
+{
+	struct simdisk *disk = saved(2, WEIGHTS | MASTERS | HEAD | LONE_HEAD);
+	struct play p = play(disk, 3, MASTERS | LONE_MASTER | FLAT * LAYOUT);
+
+	COMES_BACK(p);
+	CHECK_INT(p.report.derived, 1);
+	simdisk_free(disk);
 }
 
 /* Not rounded, or not from what would give the bits. */

@@ -51,7 +51,7 @@ TEST(an_image_is_chosen_that_nobody_needs_or_the_one_needed_least)
 		{ 0, -1, -1, { 3, 1, -2 }, 2, 1, 1 },
 		/* nobody has one to give: what is being copied comes to its end first */
 		{ 0, 1, -1, { -2, -2, -2 }, 2, 1, -1 }, { 1, 0, -1, { -1, -2, -2 }, 2, 0, -1 },
-		{ 0, 1, -1, { 0, 1, 3 }, 2, 1, -1 },
+		{ 0, 1, -1, { 0, 1, 3 }, 2, 1, 1 }, { 1, 0, -1, { 2, 3, 0 }, 2, 0, 2 },
 	};
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)

@@ -277,6 +277,49 @@ TEST(one_that_is_not_brought_is_named)
 	simdisk_free(disk);
 }
 
+/* Of another state, into the image that the save has. */
+static int load_meanwhile(struct hand *h)
+{
+	struct sheaf_state *other = shf_state_new();
+	struct sheaf_save *save = NULL;
+	struct sheaf_step *step = NULL;
+	struct kept k = { 0 };
+	int rc = 0;
+
+	for (int i = 0; i < h->n && rc >= 0; i++)
+		rc = shf_state_add(other, &h->s[i]);
+	keep(h, &k);
+	rc = rc < 0 ? rc : shf_save_begin(&save, h->run, 2, h->state, &later, &h->err);
+	rc = rc ? rc : bring(h, save, 3, k.bytes[3], NULL);
+	rc = rc ? rc : shf_step_open(&step, h->run, 1, &h->err);
+	if (rc == 0 && (shf_step_load(step, other, 0, NULL, &h->err) != SHEAF_EINVAL ||
+	                !says(h, "not all slices of step 2 were brought")))
+		rc = wrong_here(h, 0, "a load has the image");
+	for (int i = 0; rc == 0 && i < h->n; i++)
+		rc = i == 3 ? 0 : bring(h, save, i, k.bytes[i], NULL);
+	rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, -1);
+	rc = rc ? rc : shf_step_load(step, other, 0, NULL, &h->err);
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_step_put(step);
+	shf_save_free(save);
+	shf_state_put(other);
+	kept_free(&k);
+	return rc;
+}
+
+TEST(a_load_takes_no_image_that_is_not_full)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, hold);
+
+	p.step = 1;
+	SAVED(p);
+	CHECK_RC(hands_run(&p, load_meanwhile, true), 0, &p.err);
+	p.step = 2;
+	LOADED(p);
+	simdisk_free(disk);
+}
+
 /* Given up while some are not brought; the next save is not held up. */
 static int give_up(struct hand *h)
 {

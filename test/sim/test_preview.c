@@ -603,6 +603,26 @@ static struct sheaf_state *adam(uint32_t weights, uint32_t moments)
 	return st;
 }
 
+/* Weights that are cast from nothing: all of the window is for what is staged. */
+TEST(where_nothing_is_cast_slots_take_no_room)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .staging_bytes_max = 8 * MIB };
+
+	for (uint32_t flags = 0; flags <= SHEAF_CAST; flags += SHEAF_CAST) {
+		struct sheaf_slice w = matrix("w", 1536, 1024);
+		struct sheaf_error err = { 0 };
+		struct sheaf_state *held;
+		struct seen seen;
+
+		w.dtype = SHEAF_BF16;
+		w.flags = flags;
+		held = state_with(&w);
+		CHECK_RC(preview(&held, NULL, 1, &opts, &seen, &err), 0, &err);
+		CHECK_INT(seen.r[0].staging, 3 * MIB + PAGE);
+		release(&held, 1);
+	}
+}
+
 TEST(what_is_not_staged_takes_slots)
 {
 	static const struct {
@@ -627,6 +647,7 @@ TEST(what_is_not_staged_takes_slots)
 		CHECK_RC(preview(&held, NULL, 1, &opts, &seen, &err), 0, &err);
 		CHECK_INT(seen.r[0].staging, t[i].image + (2 + MOMENTS) * PAGE + t[i].slots);
 		CHECK_INT(seen.r[0].writes, 14 * MIB + (2 + MOMENTS) * PAGE);
+		CHECK_INT(seen.r[0].files, 2 + MOMENTS);
 		release(&held, 1);
 	}
 }

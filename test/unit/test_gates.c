@@ -471,6 +471,40 @@ TEST(weights_change_while_they_are_cast)
 	cast_behind(2, 1, 0);
 }
 
+static void *ask_all(void *arg)
+{
+	struct world *w = arg;
+
+	w->bad += sheaf_save_copied(w->save, SHEAF_ALL_SLICES, -1) != 0;
+	return NULL;
+}
+
+/* One asks for all, the other for each and changes it then: nobody looks at it again. */
+TEST(a_check_is_over_when_a_gate_opens)
+{
+	struct sheaf_save_opts checked = { .size = sizeof(checked),
+		.flags = SHEAF_LAZY | SHEAF_CHECK };
+	struct sheaf_error err;
+	struct world w;
+
+	world_init(&w, 2, 2, false);
+	for (int64_t n = 0; n < STEPS; n++) {
+		pthread_t other;
+
+		CHECK_RC(sheaf_save_begin(&w.save, w.run, n, w.state, &checked, &err), 0, &err);
+		CHECK_INT(pthread_create(&other, NULL, ask_all, &w), 0);
+		for (int i = 0; i < SLICES; i++) {
+			CHECK_INT(sheaf_save_copied(w.save, i, -1), 0);
+			become(&w, i, n);
+		}
+		pthread_join(other, NULL);
+		CHECK_RC(sheaf_save_commit(w.save, -1, &err), 0, &err);
+		sheaf_save_free(w.save);
+	}
+	CHECK_INT(w.bad, 0);
+	world_release(&w);
+}
+
 /* One byte a second: a piece is copied behind, and the rest by who asks. */
 TEST(a_rate_bounds_the_threads_and_nobody_who_waits)
 {
