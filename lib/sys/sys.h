@@ -149,9 +149,9 @@ struct shf_sys_ops {
 	/* Work that goes on behind the caller's back: step is called again and again, always by one
 	 * and the same thread that takes no signals and gives way to others, until it says false.
 	 * Steps are short. over: did it, and is all it wrote to be seen? A machine without threads
-	 * does some steps then. again: there is more to do, also where it was over. free: no other
-	 * step begins, and the one under way is waited for. cpus: the processors it may run on
-	 * (cpulist.h), NULL: any; 1: it runs, but on any. */
+	 * does some steps then. again: there is more to do, also where it was over; by one thread
+	 * at a time. free: no other step begins, and the one under way is waited for. cpus: the
+	 * processors it may run on (cpulist.h), kept, NULL: any; 1: it runs, but on any. */
 	int (*task_new)(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
 	                const char *cpus);
 	bool (*task_over)(void *arg, struct shf_task *task);

@@ -19,6 +19,8 @@
 
 struct shf_task {
 	pthread_t thread;
+	bool joinable;                  /* there is one; the owner's */
+	const char *cpus;               /* borrowed; NULL: any */
 	bool (*step)(void *work);
 	void *work;
 	atomic_bool stop;               /* set by free, looked at before each step */
@@ -27,6 +29,10 @@ struct shf_task {
 	pthread_mutex_t lock;
 	pthread_cond_t woken;           /* there is more, or it must stop */
 	bool more;                      /* guarded by lock; asked for since the last steps began */
+	bool stays;                     /* guarded by lock; there was more once, so the thread
+	                                 * waits for more: else it ends when it is over, and who
+	                                 * frees it need not wait until it has its turn again */
+	bool ended;                     /* guarded by lock */
 };
 
 /* As far as the kernel lets us. */
@@ -46,10 +52,11 @@ static bool rest(struct shf_task *task)
 	pthread_mutex_lock(&task->lock);
 	if (!task->more)
 		atomic_store_explicit(&task->over, true, memory_order_release);
-	while (!task->more && !atomic_load(&task->stop))
+	while (task->stays && !task->more && !atomic_load(&task->stop))
 		pthread_cond_wait(&task->woken, &task->lock);
 	more = task->more && !atomic_load(&task->stop);
 	task->more = false;
+	task->ended = !more;
 	pthread_mutex_unlock(&task->lock);
 	return more;
 }
@@ -101,6 +108,15 @@ static void task_end(struct shf_task *task)
 	shf_free(task);
 }
 
+/* As task_new says. */
+static int start(struct shf_task *task)
+{
+	int rc = shf_thread_start(&task->thread, work, task);
+
+	task->joinable = rc == 0;
+	return rc ? -rc : task->cpus ? place(task->thread, task->cpus) : 0;
+}
+
 int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
                       const char *cpus)
 {
@@ -112,15 +128,15 @@ int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work)
 		return -ENOMEM;
 	task->step = step;
 	task->work = of;
+	task->cpus = cpus;
 	pthread_mutex_init(&task->lock, NULL);
 	pthread_cond_init(&task->woken, NULL);
-	rc = shf_thread_start(&task->thread, work, task);
-	if (rc) {
+	rc = start(task);
+	if (rc < 0)
 		task_end(task);
-		return -rc;
-	}
-	*out = task;
-	return cpus ? place(task->thread, cpus) : 0;
+	else
+		*out = task;
+	return rc;
 }
 
 bool shf_real_task_over(void *arg, struct shf_task *task)
@@ -131,12 +147,25 @@ bool shf_real_task_over(void *arg, struct shf_task *task)
 
 void shf_real_task_again(void *arg, struct shf_task *task)
 {
+	bool ended;
+
 	(void)arg;
 	pthread_mutex_lock(&task->lock);
-	task->more = true;
+	ended = task->ended;
+	task->stays = true;
+	task->more = !ended;
+	task->ended = false;
 	atomic_store(&task->over, false);
 	pthread_cond_signal(&task->woken);
 	pthread_mutex_unlock(&task->lock);
+	if (!ended)
+		return;
+	if (task->joinable)
+		pthread_join(task->thread, NULL);
+	if (start(task) < 0) { /* the next one tries again */
+		task->ended = true;
+		atomic_store(&task->over, true);
+	}
 }
 
 void shf_real_task_free(void *arg, struct shf_task *task)
@@ -148,6 +177,7 @@ void shf_real_task_free(void *arg, struct shf_task *task)
 	atomic_store(&task->stop, true);
 	pthread_cond_signal(&task->woken);
 	pthread_mutex_unlock(&task->lock);
-	pthread_join(task->thread, NULL);
+	if (task->joinable)
+		pthread_join(task->thread, NULL);
 	task_end(task);
 }
