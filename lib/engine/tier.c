@@ -56,7 +56,7 @@ static void put(struct sheaf_run *run, int image, bool card)
 	char name[SHF_KEEP_NAME];
 	int rc;
 
-	if (run->tier.keep < 0 || !shm->base || image >= shf_tier_images(run))
+	if (run->tier.keep < 0 || !shm->base)
 		return;
 	shf_card_name(name, run->tier.job, run->team.rank, image, card);
 	rc = sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
@@ -222,7 +222,7 @@ int shf_tier_images(const struct sheaf_run *run)
 
 void shf_tier_image(struct sheaf_run *run, int image)
 {
-	if (run->tier.wanted)
+	if (run->tier.wanted && image < shf_tier_images(run))
 		put(run, image, false);
 }
 

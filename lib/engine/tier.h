@@ -56,8 +56,7 @@ uint64_t shf_tier_room(struct sheaf_run *run);
 /* The most that any rank's room says. Only the first one counts: an image that is in use, and the
  * newest step, have no other place. [local], alike on all ranks */
 void shf_tier_bound(struct sheaf_run *run, uint64_t most);
-/* Saves have images below that, or their agent does not keep them; the rest are for loads, and no
- * agent's. */
+/* Saves have images below that; the rest are for loads, and no agent's. */
 int  shf_tier_images(const struct sheaf_run *run);
 /* An image is new memory: to the agent. Its failure is the tier's alone. [local] */
 void shf_tier_image(struct sheaf_run *run, int image);
