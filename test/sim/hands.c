@@ -266,6 +266,27 @@ void hand_fill(struct hand *h, int byte)
 		memset(h->blocks[i], byte, h->blocks_bytes[i]);
 }
 
+size_t hand_block_of(const struct hand *h, int slice, uint8_t **at)
+{
+	const uint8_t *data = h->s[slice].data;
+
+	for (int i = 0; i < h->blocks_n; i++)
+		if (data >= h->blocks[i] && data < h->blocks[i] + h->blocks_bytes[i]) {
+			*at = h->blocks[i];
+			return h->blocks_bytes[i];
+		}
+	return 0;
+}
+
+void hand_spoil(struct hand *h, int slice)
+{
+	uint8_t *at;
+	size_t n = hand_block_of(h, slice, &at);
+
+	if (n > 0)
+		memset(at, 0x5A, n);
+}
+
 static int64_t touched(const struct hand *h)
 {
 	int64_t n = 0;

@@ -77,6 +77,9 @@ int hands_run(struct play *p, int (*act)(struct hand *h), bool fill);
 int64_t hand_wrong(struct hand *h, char *why, size_t n);
 void hand_paint(struct hand *h);
 void hand_fill(struct hand *h, int byte);
+/* The block that a slice's memory lies in: its bytes, and where; 0: it has none. */
+size_t hand_block_of(const struct hand *h, int slice, uint8_t **at);
+void hand_spoil(struct hand *h, int slice);     /* all of that block */
 /* A play on that disk with what tests mostly want. */
 struct play hands_play(struct simdisk *disk, int ranks, void (*hold)(struct hand *h));
 /* Lines of `told` that begin with the letter. */

@@ -93,15 +93,6 @@ static void hold_pairs(struct hand *h)
 	}
 }
 
-static void change(struct hand *h, int slice)
-{
-	const uint8_t *data = h->s[slice].data;
-
-	for (int i = 0; i < h->blocks_n; i++)
-		if (data >= h->blocks[i] && data < h->blocks[i] + h->blocks_bytes[i])
-			memset(h->blocks[i], 0x5A, h->blocks_bytes[i]);
-}
-
 /* Slices change the moment their gate lets go; every other one is asked without waiting first. */
 static int pass_gates(struct hand *h, struct sheaf_save *save)
 {
@@ -109,10 +100,10 @@ static int pass_gates(struct hand *h, struct sheaf_save *save)
 
 	for (int i = h->n; rc == 0 && i-- > 0; ) {
 		if (i % 2 && shf_save_copied(save, i, 0) == 0)
-			change(h, i);
+			hand_spoil(h, i);
 		rc = shf_save_copied(save, i, i % 4 ? -1 : 1000000);
 		if (rc == 0)
-			change(h, i);
+			hand_spoil(h, i);
 	}
 	return rc;
 }
@@ -368,13 +359,13 @@ static int weights_go_first(struct hand *h)
 		if (rc == 0 && shf_lazy_reads(save, i))
 			rc = say(h, "its memory is still to be read");
 		if (rc == 0)
-			change(h, i);
+			hand_spoil(h, i);
 	}
 	if (rc == 0 && atomic_load(&save->copied) > 0)
 		rc = say(h, "a gate of a weight has copied something");
 	for (int i = 1; rc == 0 && i < h->n; i += 2) {
 		rc = shf_save_copied(save, i, -1);
-		change(h, i);
+		hand_spoil(h, i);
 	}
 	if (rc == 0 && shf_save_wait(save, 0) != SHEAF_EAGAIN)
 		rc = say(h, "what is not cast is written");
@@ -526,7 +517,7 @@ static int save_word(struct hand *h)
 	int rc;
 
 	for (int i = 0; i < h->n; i += 2)
-		change(h, i);
+		hand_spoil(h, i);
 	rc = shf_save_begin(&save, h->run, 1, h->state, o, &h->err);
 	for (int i = 0; rc == 0 && o && i < h->n; i++)
 		rc = shf_save_copied(save, i, -1);
@@ -610,7 +601,7 @@ static int one_image(struct hand *h)
 		rc = shf_save_begin(&save[k], h->run, k + 1, h->state, &lazily, &h->err);
 		for (int i = 0; rc == 0 && i < h->n; i++) {
 			rc = shf_save_copied(save[k], i, -1);
-			change(h, i);
+			hand_spoil(h, i);
 		}
 	}
 	for (int k = 0; k < 2; k++) {

@@ -43,15 +43,6 @@ static void hold(struct hand *h)
 		h->s[i].flags |= h->play->variant == STAGED ? 0 : SHEAF_IN_PLACE;
 }
 
-static void change(struct hand *h, int slice)
-{
-	const uint8_t *data = h->s[slice].data;
-
-	for (int i = 0; i < h->blocks_n; i++)
-		if (data >= h->blocks[i] && data < h->blocks[i] + h->blocks_bytes[i])
-			memset(h->blocks[i], 0x5A, h->blocks_bytes[i]);
-}
-
 /* From the last slice on, which is copied last. */
 static int pass_gates(struct hand *h, struct sheaf_save *save)
 {
@@ -59,10 +50,10 @@ static int pass_gates(struct hand *h, struct sheaf_save *save)
 
 	for (int i = h->n; rc == 0 && i-- > 0; ) {
 		if (i % 2 && shf_save_copied(save, i, 0) == 0)
-			change(h, i);
+			hand_spoil(h, i);
 		rc = shf_save_copied(save, i, i % 4 ? -1 : 1000000);
 		if (rc == 0)
-			change(h, i);
+			hand_spoil(h, i);
 	}
 	return rc;
 }
@@ -181,7 +172,7 @@ static int changed_early(struct hand *h)
 	for (int i = h->n - 1; i > 4 && rc == 0; i--)
 		rc = shf_save_copied(save, i, -1);
 	if (rc == 0 && shf_lazy_finish(save, -1) == 0)
-		change(h, 4);
+		hand_spoil(h, 4);
 	rc = rc ? rc : shf_save_copied(save, 4, -1);
 	shf_save_free(save);
 	return rc;

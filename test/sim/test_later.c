@@ -34,25 +34,7 @@ static void hold(struct hand *h)
 
 static size_t block_of(const struct hand *h, int slice, uint8_t **at)
 {
-	const uint8_t *data = h->s[slice].data;
-
-	if (h->s[slice].count[0] == 0)
-		return 0;
-	for (int i = 0; data && i < h->blocks_n; i++)
-		if (data >= h->blocks[i] && data < h->blocks[i] + h->blocks_bytes[i]) {
-			*at = h->blocks[i];
-			return h->blocks_bytes[i];
-		}
-	return 0;
-}
-
-static void spoil(struct hand *h, int slice)
-{
-	uint8_t *at;
-	size_t n = block_of(h, slice, &at);
-
-	if (n > 0)
-		memset(at, 0x5A, n);
+	return h->s[slice].count[0] ? hand_block_of(h, slice, at) : 0;
 }
 
 static int wrong_here(struct hand *h, int slice, const char *what)
@@ -96,7 +78,7 @@ static void keep(struct hand *h, struct kept *k)
 		k->bytes[i] = n ? malloc(n) : NULL;
 		if (n)
 			memcpy(k->bytes[i], at, n);
-		spoil(h, i);
+		hand_spoil(h, i);
 	}
 }
 
@@ -119,7 +101,7 @@ static int bring_all(struct hand *h, struct sheaf_save *save, const struct kept 
 			continue;
 		for (; rc == 0 && asked > i && (elsewhere || asked % 2 || i == 0); ) {
 			rc = shf_save_copied(save, --asked, -1);
-			spoil(h, asked);
+			hand_spoil(h, asked);
 			if (room)
 				memset(room, 0xA6, 1 << 22);
 		}
@@ -343,7 +325,7 @@ static int give_up(struct hand *h)
 		rc = wrong_here(h, 0, "committed");
 	rc = rc ? rc : shf_save_copied(next, SHEAF_ALL_SLICES, -1);
 	for (int i = 0; i < h->n; i++)
-		spoil(h, i);
+		hand_spoil(h, i);
 	rc = rc ? rc : shf_save_commit(next, -1, &h->err);
 	shf_save_free(save);
 	shf_save_free(next);
@@ -427,7 +409,7 @@ static int spoil_early(struct hand *h)
 	for (int i = 0; rc == 0 && i < h->n; i++)
 		rc = bring(h, save, i, k.bytes[i], NULL);
 	if (rc == 0 && shf_lazy_finish(save, -1) == 0)
-		spoil(h, 3);
+		hand_spoil(h, 3);
 	if (rc == 0 && h->play->variant)
 		rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1);
 	for (int i = 0; rc == 0 && i < h->n; i++)
@@ -466,7 +448,7 @@ static int ask_for_all(struct hand *h)
 			rc = soon;
 		rc = rc ? rc : shf_save_copied(save, SHEAF_ALL_SLICES, n == 2 ? 1000000 : -1);
 		for (int i = 0; i < h->n; i++)
-			spoil(h, i);
+			hand_spoil(h, i);
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 		shf_save_free(save);
 		save = NULL;
