@@ -45,7 +45,7 @@ static int stop_failed(struct shf_lazy *lz)
 static bool is_copied(const struct shf_lazy *lz, size_t slice)
 {
 	return slice == SHF_ANY ? atomic_load_explicit(&lz->open, memory_order_acquire) == 0
-	                    : atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0;
+	       : atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0;
 }
 
 /* Copies and waits, no longer than that. */
@@ -91,7 +91,6 @@ static bool has_threads(struct shf_lazy *lz)
 int shf_lazy_rest(struct sheaf_save *save, int64_t until_ns, bool asks, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = save->run;
-	const struct sheaf_opts *o = &run->opts;
 	uint64_t x[2] = { 0 };
 	int rc;
 
@@ -103,12 +102,7 @@ int shf_lazy_rest(struct sheaf_save *save, int64_t until_ns, bool asks, struct s
 			ms = has_threads(save->lazy) ? 0 : TOGETHER_MS;
 		ms = ms < TOGETHER_MS ? ms : TOGETHER_MS;
 		x[0] = shf_lazy_finish(save, ms) == SHEAF_EAGAIN;
-		if (o->progress) {
-			struct sheaf_stat stat;
-
-			shf_save_stat(save, &stat);
-			o->progress(o->arg, &stat);
-		}
+		shf_save_progress(save);
 		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
 	} while (rc == 0 && x[0] && !x[1]);
 	if (rc == 0 && x[0])

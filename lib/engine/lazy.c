@@ -497,8 +497,9 @@ bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 
 	pthread_mutex_lock(&lz->lock);
 	while (waits) {
-		calm = slice == SHF_ANY ? lz->busy == 0
-		                    : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
+		calm = slice == SHF_ANY
+		       ? lz->busy == 0
+		       : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
 		if (calm)
 			break;
 		waits = shf_pieces_moved(lz, until_ns);

@@ -227,7 +227,6 @@ static int slice_ms(const struct sheaf_run *run, int64_t until_ns)
 int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
                             struct sheaf_error *err)
 {
-	const struct sheaf_opts *o = &save->run->opts;
 	struct shf_team *team = &save->run->team;
 	bool pending;
 	uint64_t x[2];
@@ -236,12 +235,7 @@ int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner,
 	do {
 		x[0] = shf_io_drain(save->run, owner, slice_ms(save->run, until_ns)) ==
 		       SHEAF_EAGAIN;
-		if (o->progress) {
-			struct sheaf_stat stat;
-
-			shf_save_stat(save, &stat);
-			o->progress(o->arg, &stat);
-		}
+		shf_save_progress(save);
 		x[1] = until_ns >= 0 && slice_ms(save->run, until_ns) == 0;
 		rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
 		pending = x[0];

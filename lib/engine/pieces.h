@@ -9,7 +9,7 @@
 #include "lazy.h"
 
 #define SHF_ANY SIZE_MAX                /* slice: the next in the order */
-#define SHF_GATE (SIZE_MAX / 2 + 1)   /* in cast_left: the slice's own memory */
+#define SHF_GATE (SIZE_MAX / 2 + 1)     /* in cast_left: the slice's own memory */
 
 enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* a slice, at its gate */
 
@@ -49,7 +49,7 @@ struct shf_lazy {
 	struct shf_task **tasks;        /* guarded by tasks_lock; owned */
 	int tasks_n;                    /* guarded by tasks_lock */
 };
-struct shf_taken {
+struct shf_taken {              /* a piece that nobody else copies */
 	size_t slice;
 	uint32_t i;
 	bool copied;                    /* false: nothing is copied any more */

@@ -650,6 +650,17 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		stat->phase = 6;
 }
 
+void shf_save_progress(const struct sheaf_save *save)
+{
+	const struct sheaf_opts *o = &save->run->opts;
+	struct sheaf_stat stat;
+
+	if (!o->progress)
+		return;
+	shf_save_stat(save, &stat);
+	o->progress(o->arg, &stat);
+}
+
 int shf_save_fail(struct sheaf_save *save, const char *why)
 {
 	pthread_mutex_lock(&save->lock);

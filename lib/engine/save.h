@@ -162,6 +162,7 @@ int shf_save_fail(struct sheaf_save *save, const char *why);
 /* eta.c. What sheaf_save_eta_ms says. [any thread] */
 int64_t shf_save_eta_ms(struct sheaf_save *save);
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
+void shf_save_progress(const struct sheaf_save *save);  /* the caller's callback hears of it */
 void shf_save_free(struct sheaf_save *save);
 /* The save is over with this outcome: off the list, stage gone or closed. [local] */
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err);

@@ -234,17 +234,12 @@ static bool run_some(struct sheaf_save *save)
 int shf_slots_run(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	const struct sheaf_opts *o = &save->run->opts;
 	uint64_t more = 1;
 	int rc = 0;
 
 	while (rc == 0 && more) {
-		struct sheaf_stat stat;
-
 		more = run_some(save);
-		shf_save_stat(save, &stat);
-		if (o->progress)
-			o->progress(o->arg, &stat);
+		shf_save_progress(save);
 		rc = shf_allreduce(team, &more, 1, SHEAF_MAX, err);
 	}
 	return rc < 0 ? rc : shf_agree(team, shf_save_rc(save, err), err);
