@@ -214,7 +214,7 @@ static int same_as_cast(struct shf_lazy *lz, size_t slice, struct sheaf_error *e
 	pthread_mutex_lock(&lz->lock);
 	if (lz->cast_left[slice] & SHF_GATE) { /* nobody else has come through it */
 		lz->cast_sums[slice] ^= digest;
-		same = shf_piece_cast(lz, slice, SHF_GATE);
+		same = shf_piece_cast_came(lz, slice, SHF_GATE);
 	}
 	pthread_mutex_unlock(&lz->lock);
 	return same ? 0 : shf_cast_fail(save, slice, err);

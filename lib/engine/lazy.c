@@ -265,7 +265,7 @@ static bool await_masters(struct shf_lazy *lz, int ms)
 	return false;
 }
 
-bool shf_piece_cast(struct shf_lazy *lz, size_t slice, size_t n)
+bool shf_piece_cast_came(struct shf_lazy *lz, size_t slice, size_t n)
 {
 	lz->cast_left[slice] -= n;
 	return lz->cast_left[slice] > 0 || lz->cast_sums[slice] == 0;
@@ -284,7 +284,7 @@ static void add_slotted(struct shf_lazy *lz, size_t seg)
 	for (uint32_t k = 0; k < g->moves_n && g->cast && lz->cast_sums; k++) {
 		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
 
-		wrong = shf_piece_cast(lz, s, 1) ? wrong : s;
+		wrong = shf_piece_cast_came(lz, s, 1) ? wrong : s;
 	}
 	pthread_mutex_unlock(&lz->lock);
 	if (wrong != SIZE_MAX)
@@ -305,7 +305,7 @@ int shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms)
 		lz->busy++;
 		count_slotted(lz, (size_t)seg, 1);
 	}
-	if (seg == SHF_SLOTS_LATER)
+	if (seg == SHF_SLOTS_UNREADY)
 		stuck = await_masters(lz, ms);
 	pthread_mutex_unlock(&lz->lock);
 	if (stuck)

@@ -67,7 +67,7 @@ int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* So many (moves, SHF_GATE) have come of what a slice's casts, and its memory, add up to. False:
  * that was the last, and they are not the same. Locked. */
-bool shf_piece_cast(struct shf_lazy *lz, size_t slice, size_t n);
+bool shf_piece_cast_came(struct shf_lazy *lz, size_t slice, size_t n);
 /* For something to be done; the lock is held. False: the time is up. */
 bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
 /* What is whole goes to the disk. */

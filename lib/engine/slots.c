@@ -66,7 +66,7 @@ static int64_t next_untaken(struct sheaf_save *save)
 			continue;
 		if (!save->plan->work.segs[seg].cast || shf_cast_is_ready(save, seg))
 			return (int64_t)seg;
-		none = SHF_SLOTS_LATER;
+		none = SHF_SLOTS_UNREADY;
 	}
 	return none;
 }
@@ -215,7 +215,7 @@ static bool run_some(struct sheaf_save *save)
 		seg = shf_slots_take(save, SIZE_MAX);
 		if (seg == SHF_SLOTS_NONE)
 			return false;
-		if (seg == SHF_SLOTS_LATER) { /* all is copied */
+		if (seg == SHF_SLOTS_UNREADY) { /* all is copied */
 			shf_cast_stuck(save);
 			return false;
 		}

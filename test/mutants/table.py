@@ -221,7 +221,7 @@ gullible("cast_from_the_last_round", "a weight is cast from what another round w
          "engine/match.c:lay_out_save", "w->rounds <= 1",
          CAST + "what_does_not_fit_in_one_round_is_staged")
 gullible("cast_not_compared", "SHEAF_CHECK does not compare a weight with its cast",
-         "engine/lazy.c:shf_piece_cast", "lz->cast_sums[slice] == 0",
+         "engine/lazy.c:shf_piece_cast_came", "lz->cast_sums[slice] == 0",
          CAST + "a_weight_that_is_no_cast_is_named")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
     "engine/lazy.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",

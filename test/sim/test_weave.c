@@ -499,10 +499,7 @@ static const char *one_seed(uint64_t seed, bool later, struct weave_stat *stat)
 		.file_bytes_max = w.casts ? 1 : 0 }; /* each tensor has a file of its own */
 	struct sheaf_error err;
 
-	ops.task_new = weave_task_new;
-	ops.task_over = weave_task_over;
-	ops.task_again = weave_task_again;
-	ops.task_free = weave_task_free;
+	weave_tasks(&ops);
 	sys.ops = &ops;
 	weave_begin(seed);
 	hold(&w, seed % 10 == 0, seed % 20 == 0);
@@ -677,9 +674,7 @@ static bool pair_seed(uint64_t seed, struct weave_stat *stat)
 	struct sheaf_error err;
 	bool wrong;
 
-	ops.task_new = weave_task_new;
-	ops.task_over = weave_task_over;
-	ops.task_free = weave_task_free;
+	weave_tasks(&ops);
 	sys.ops = &ops;
 	weave_begin(seed);
 	for (int master = 0; master < 2; master++) {

@@ -301,8 +301,8 @@ static void steps(void *arg)
 	}
 }
 
-int weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
-                   const char *cpus)
+static int task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                    const char *cpus)
 {
 	(void)arg;
 	(void)cpus;
@@ -315,13 +315,13 @@ int weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), 
 	return 0;
 }
 
-bool weave_task_over(void *arg, struct shf_task *task)
+static bool task_over(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	return task->over;
 }
 
-void weave_task_again(void *arg, struct shf_task *task)
+static void task_again(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	task->more = true;
@@ -329,7 +329,7 @@ void weave_task_again(void *arg, struct shf_task *task)
 	wake(task);
 }
 
-void weave_task_free(void *arg, struct shf_task *task)
+static void task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	if (!task)
@@ -338,4 +338,12 @@ void weave_task_free(void *arg, struct shf_task *task)
 	wake(task);
 	weave_join(task->thread);
 	free(task);
+}
+
+void weave_tasks(struct shf_sys_ops *ops)
+{
+	ops->task_new = task_new;
+	ops->task_over = task_over;
+	ops->task_again = task_again;
+	ops->task_free = task_free;
 }

@@ -24,10 +24,6 @@ uint64_t weave_draw(uint64_t n);
 /* fn(arg) in a thread of its own, until it returns. */
 int  weave_start(void (*fn)(void *arg), void *arg);
 void weave_join(int thread);
-/* For a machine's table: tasks that are woven threads. */
-int  weave_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
-                    const char *cpus);
-bool weave_task_over(void *arg, struct shf_task *task);
-void weave_task_again(void *arg, struct shf_task *task);
-void weave_task_free(void *arg, struct shf_task *task);
+/* In a machine's table: tasks are woven threads. */
+void weave_tasks(struct shf_sys_ops *ops);
 #endif
