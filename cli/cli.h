@@ -108,6 +108,7 @@ struct cli_list {
 	struct cli_item *items;         /* owned */
 	size_t n, cap;
 };
+void cli_item_release(struct cli_item *it);
 int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_error *err);
 void cli_list_release(struct cli_list *list);
 /* The step that latest means, without opening it; -1: none. */

@@ -8,28 +8,36 @@
 
 static const char *mark_name(char mark)
 {
-	return mark == 'k' ? "keep" : mark == 'b' ? "bad" : "";
+	return mark == 'k' ? "keep" : mark == 'b' ? "bad" : mark == '?' ? "unread" : "";
+}
+
+/* Four columns wide at most. */
+static const char *mark_word(char mark)
+{
+	return mark == '?' ? "?" : mark ? mark_name(mark) : "-";
 }
 
 static void print(const struct cli_args *a, const struct cli_item *it)
 {
-	char size[32];
+	char size[32], tries[16] = "?";
 
 	if (a->json) {
-		cli_line(json_pack("{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:i,s:o}", "step",
+		cli_line(json_pack("{s:o,s:s,s:o,s:o,s:o,s:I,s:o,s:o,s:o}", "step",
 				   cli_num(it->step), "state", it->state, "session",
 				   cli_str(it->session), "parent", cli_num(it->parent), "created",
 				   cli_str(it->created), "bytes", (json_int_t)it->bytes, "mark",
-				   cli_str(mark_name(it->mark)), "tries", (int)it->tries, "path",
-				   cli_str(it->path)));
+				   cli_str(mark_name(it->mark)), "tries", cli_num(it->tries),
+				   "path", cli_str(it->path)));
 		return;
 	}
 	if (it->step >= 0)
 		printf("%10lld", (long long)it->step);
 	else
 		printf("%10s", "-");
-	printf("  %-9s  %-20s  %10s  %-4s  %5d  ", it->state, *it->created ? it->created : "-",
-	       wl_size(size, it->bytes), it->mark ? mark_name(it->mark) : "-", (int)it->tries);
+	if (it->tries >= 0)
+		snprintf(tries, sizeof(tries), "%d", (int)it->tries);
+	printf("  %-9s  %-20s  %10s  %-4s  %5s  ", it->state, *it->created ? it->created : "-",
+	       wl_size(size, it->bytes), mark_word(it->mark), tries);
 	cli_put(stdout, it->path);
 	putchar('\n');
 }
@@ -81,6 +89,7 @@ static int remember(void *arg, const struct sheaf_memory *m)
 {
 	struct in_memory *im = arg;
 	struct cli_list *l = im->list;
+	struct cli_item it;
 	size_t at = l->n;
 
 	if (m->lost || m->here < m->ranks)
@@ -98,16 +107,20 @@ static int remember(void *arg, const struct sheaf_memory *m)
 		l->items = more;
 		l->cap = 2 * (l->cap + 1);
 	}
+	it = (struct cli_item){ .state = strdup("memory"), .created = strdup(""),
+		.session = strdup(m->session), .path = strdup(""), .step = m->step, .parent = -1,
+		.bytes = m->bytes, .tries = m->tries };
+	im->nomem = !it.state || !it.created || !it.session || !it.path;
+	if (im->nomem) {
+		cli_item_release(&it);
+		return 1;
+	}
 	while (at > 0 && l->items[at - 1].step > m->step)
 		at--;
 	memmove(&l->items[at + 1], &l->items[at], (l->n - at) * sizeof(*l->items));
-	l->items[at] = (struct cli_item){ .state = strdup("memory"), .created = strdup(""),
-		.session = strdup(m->session), .path = strdup(""), .step = m->step, .parent = -1,
-		.bytes = m->bytes, .tries = m->tries };
+	l->items[at] = it;
 	l->n++;
-	im->nomem = !l->items[at].state || !l->items[at].created || !l->items[at].session ||
-		    !l->items[at].path;
-	return im->nomem;
+	return 0;
 }
 
 static int add_memory(const struct cli_args *a, const char *dir, struct cli_list *list)
@@ -119,7 +132,7 @@ static int add_memory(const struct cli_args *a, const char *dir, struct cli_list
 	if (im.nomem)
 		return cli_nomem(a);
 	if (rc < 0 && rc != SHEAF_ENOENT)
-		(void)cli_error(a, rc, dir, err.msg, "what memory has is not listed");
+		return cli_error(a, rc, dir, err.msg, "what memory has is not listed");
 	return 0;
 }
 
@@ -132,14 +145,14 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 	struct cli_list list = { 0 };
 	struct sheaf_run *r = NULL;
 	bool any = false;
-	int rc = sheaf_run_open(&r, dir, NULL, &opts, &err);
+	int rc = sheaf_run_open(&r, dir, NULL, &opts, &err), unlisted = 0;
 
 	if (rc == 0)
 		rc = cli_list_read(&list, r, &err);
 	if (rc < 0)
 		rc = cli_error(a, rc, dir, err.msg, NULL);
 	else if (!path)
-		rc = add_memory(a, dir, &list);
+		unlisted = add_memory(a, dir, &list);
 	if (!rc && one && only == SHEAF_LATEST)
 		only = cli_list_newest(&list);
 	for (size_t i = 0; i < list.n; i++) {
@@ -155,7 +168,7 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 		rc = cli_error(a, SHEAF_ENOENT, a->pos[0], "no such step", NULL);
 	cli_list_release(&list);
 	sheaf_run_close(r);
-	return rc;
+	return rc ? rc : unlisted;
 }
 
 /* A step's directory inside its run is that step of the run: same size, same mark, same path. */
@@ -212,9 +225,9 @@ const struct cli_verb cli_ls = {
 		"node (`sheaf agent`) has in memory and the disk has not. SIZE counts all files\n"
 		"that the manifest names, TRIES the jobs that loaded a step and died before they\n"
 		"saved one: latest skips a step at two (`sheaf mark`). A checkpoint outside a run\n"
-		"is a list of one. An empty run prints nothing.",
+		"is a list of one. An empty run prints nothing. A `?` could not be read.",
 	.exits = "  0  listed, perhaps nothing\n"
-		 "  2  no such path, or it could not be read",
+		 "  2  no such path, or it, or what the agent has, could not be read",
 	.examples = "  sheaf ls runs/gpt\n"
 		    "  sheaf ls runs/gpt --json | jq -r 'select(.mark==\"keep\").step'",
 	.opts = opts,

@@ -254,14 +254,18 @@ int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_err
 	return rc;
 }
 
+void cli_item_release(struct cli_item *it)
+{
+	free(it->state);
+	free(it->session);
+	free(it->created);
+	free(it->path);
+}
+
 void cli_list_release(struct cli_list *list)
 {
-	for (size_t i = 0; i < list->n; i++) {
-		free(list->items[i].state);
-		free(list->items[i].session);
-		free(list->items[i].created);
-		free(list->items[i].path);
-	}
+	for (size_t i = 0; i < list->n; i++)
+		cli_item_release(&list->items[i]);
 	free(list->items);
 	*list = (struct cli_list){ 0 };
 }

@@ -258,14 +258,15 @@ void sheaf_run_close(struct sheaf_run *run);
 int  sheaf_run_steps(struct sheaf_run *run, int64_t *steps, size_t n, struct sheaf_error *err);
 struct sheaf_item {                     /* one entry of a run; strings live during the call */
 	uint32_t size;
-	char mark;                      /* 'k' keep, 'b' bad, 0 */
+	char mark;                      /* 'k' keep, 'b' bad, 0; '?': it could not be read */
 	char pad[3];
 	int64_t step, parent;           /* parent -1: none */
 	const char *state;              /* committed damaged foreign aside staged; unread: it could
 	                                 * not be looked at */
 	const char *session, *created, *path;   /* "" where unknown; path relative to the run */
 	uint64_t bytes;                 /* of all files the manifest names */
-	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further */
+	int32_t tries, reserved;        /* tries: sessions that loaded it and came no further; -1:
+	                                 * it could not be read */
 };
 /* Everything in the run, by step; a non-zero result of item ends it and is returned. [local] */
 int  sheaf_run_list(struct sheaf_run *run, int (*item)(void *arg, const struct sheaf_item *),

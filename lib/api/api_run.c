@@ -87,7 +87,7 @@ SHEAF_API int sheaf_run_list(struct sheaf_run *run,
 		rc = shf_store_list(&run->store, &list, err);
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
-		struct sheaf_item it = { .size = sizeof(it), .mark = e->mark == '?' ? 0 : e->mark,
+		struct sheaf_item it = { .size = sizeof(it), .mark = e->mark,
 			.step = e->step, .parent = e->parent, .state = state_name(e),
 			.session = e->session, .created = e->created, .path = e->path,
 			.bytes = e->bytes, .tries = e->tries };

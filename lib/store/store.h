@@ -121,7 +121,7 @@ struct shf_entry {
 	uint64_t bytes;
 	char mark;                      /* 'k', 'b', 0, or '?': it cannot be read, so nobody knows
 	                                 * whether the step is good */
-	int tries;
+	int tries;                      /* -1: it cannot be read */
 	const char *note;               /* key of the note that was asked for; NULL: none */
 	enum { SHF_NOTE_ABSENT, SHF_NOTE_ODD, SHF_NOTE_NUMBER } noted;
 	struct shf_decimal number;      /* NUMBER: what it says, */

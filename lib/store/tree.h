@@ -117,7 +117,8 @@ int shf_descent_write(struct shf_store *s, const struct shf_list *list,
 /* 'k', 'b', 0: none, '?': nobody knows; then why (may be NULL) is what the disk said, or 0. */
 char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);
-int shf_tries_read(struct shf_store *s, int64_t step, const char *session);     /* 0: none */
+/* 0: none; -1: it cannot be read. */
+int shf_tries_read(struct shf_store *s, int64_t step, const char *session);
 /* Twice, by sessions that are over: not counting this one, or the one that writes at the moment. */
 bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session);
 /* And there is an older one to go on from. */

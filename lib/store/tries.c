@@ -49,11 +49,11 @@ int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
 	char name[64];
 
 	if (dir < 0)
-		return 0;
+		return dir == -ENOENT ? 0 : -1;
 	name_of(name, step, session);
 	n = read_count(s->sys, dir, name);
 	shf_fd_close(s->sys, &dir);
-	return n > 0 ? n : 0;
+	return n >= 0 ? n : -1;
 }
 
 static bool is_ours(const struct shf_store *s, int64_t step, const char *session)

@@ -205,6 +205,15 @@ t 0 'mark bad' "$SHEAF" mark run@40 bad --json
 json 'or says what it did' 'o == [{"step": 40, "mark": "bad"}]'
 t 0 'ls shows marks' "$SHEAF" ls run --json
 json 'of both kinds' '[x["mark"] for x in o] == ["keep", None, None, "bad"]'
+tried=run/.sheaf/tries/30-$("$SHEAF" ls run@30 --json | sed 's/.*"session":"\([0-9a-f]*\)".*/\1/')
+mkdir -p "$tried" run/.sheaf/marks/20
+t 0 'what is no file cannot be read' "$SHEAF" ls run --json
+json 'nor taken for none' '[x["mark"] for x in o] == ["keep", "unread", None, "bad"] and \
+	[x["tries"] for x in o] == [0, 0, None, 0]'
+t 0 'and is a ? in the table' "$SHEAF" ls run
+has 'of marks' out ' ?         0  checkpoint-20'
+has 'and tries' out ' -         ?  checkpoint-30'
+rmdir "$tried" run/.sheaf/marks/20
 t 0 'latest skips a bad step' "$SHEAF" show run --json
 json 'for the one before' 'o[0]["step"] == 30'
 t 0 'mark none' "$SHEAF" mark run@40 none

@@ -113,10 +113,11 @@ class Command:
         return hit
 
     def same(self, verb, out):
-        """As without faults; a step that ls cannot look at is one that was not read."""
+        """As without faults; what ls cannot look at is unread, in its table a mark `?`."""
         lines, clean = out.splitlines(), self.clean[" ".join(verb)].splitlines()
         return len(lines) == len(clean) and all(
-            a == b or verb[0] == "ls" and "unread" in a for a, b in zip(lines, clean))
+            a == b or verb[0] == "ls" and ("unread" in a or " ? " in a)
+            for a, b in zip(lines, clean))
 
     def wrong(self, verb, call, rc, out):
         if rc == 0:
@@ -204,10 +205,21 @@ def unread_is_not_gone(g, c):
                     "a manifest that is %s is not gone" % error, (rc, out))
 
 
+def each_read_of_ls(g, c):
+    """One read of ls fails, or all from it on: nothing is taken for absent that was not read."""
+    before, verb, call = g.bad, ["ls", c.run, "--json"], "pread64"
+    most = c.made(verb)[call]
+    for nth in range(c.before.get(call, 0) + 1, most + 1):
+        for on in (False, True):
+            c.one(verb, call, "EIO", nth, on)
+    g.claim(g.bad == before and most > len(STEPS), "whichever read of ls fails, it says so")
+
+
 def work(g):
     ground.needs_strace()
     c = Command(g)
     unread_is_not_gone(g, c)
+    each_read_of_ls(g, c)
     before, all_verbs = g.bad, c.looks + c.changes
     if not g.args.seconds:
         all_verbs = g.draw.sample(c.looks, 2) + c.changes
