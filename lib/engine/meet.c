@@ -180,23 +180,43 @@ static int hear(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
+/* How many ranks the job has: as the newest card of this node says; of any, where this one has
+ * none. Others may have been left by an older job. */
+static int32_t ranks_of_job(const struct meet *t)
+{
+	int64_t newest = -1;
+	int32_t ranks = 0;
+	bool own = false;
+
+	for (size_t k = 0; k < t->tables_n; k++)
+		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
+			struct shf_told c = card_at(&t->cards, i);
+			bool ours = t->tables[k].node == t->node;
+
+			if (ours < own || (ours == own && c.step <= newest))
+				continue;
+			own = ours;
+			newest = c.step;
+			ranks = c.ranks;
+		}
+	return ranks;
+}
+
 /* How many of the job's ranks some card is of, and how many there are. done: only cards of the step
  * that was chosen, of agents that have written theirs. */
 static int count_ranks(const struct meet *t, const bool *done, int32_t *here, int32_t *ranks)
 {
-	uint8_t *seen = NULL;
+	uint8_t *seen;
 
-	*here = *ranks = 0;
+	*here = 0;
+	*ranks = done ? t->which.ranks : ranks_of_job(t);
+	seen = shf_zalloc((size_t)*ranks + 1, 1);
+	if (!seen)
+		return SHEAF_ENOMEM;
 	for (size_t k = 0; k < t->tables_n; k++)
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
 			struct shf_told c = card_at(&t->cards, i);
 
-			if (!seen) {
-				*ranks = c.ranks;
-				seen = shf_zalloc((size_t)c.ranks, 1);
-				if (!seen)
-					return SHEAF_ENOMEM;
-			}
 			if (c.rank >= *ranks || seen[c.rank] ||
 			    (done && (!done[k] || strcmp(c.session, t->which.session))))
 				continue;

@@ -179,32 +179,43 @@ bool shf_is_partial(struct sheaf_save *save)
 	return i < end;
 }
 
+static int refused(const struct sheaf_save *save, const struct shf_io *io,
+                   const struct shf_lt_file *file, struct sheaf_error *err)
+{
+	int sys = (int)-io->result;
+
+	if (io->op == SHF_IO_RESIZE)
+		return shf_fail_sys(err, sys, "step %lld: %s: making room for %zu bytes",
+		                    (long long)save->step, file->name, io->len);
+	return shf_fail_sys(err, sys, "step %lld: %s: %s", (long long)save->step, file->name,
+	                    io->op == SHF_IO_FSYNC ? "fsync" : "write");
+}
+
 /* One finished request. */
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 {
-	bool sync = io->op == SHF_IO_FSYNC;
+	bool sync = io->op == SHF_IO_FSYNC, wrote = io->op == SHF_IO_WRITE;
 	size_t at = sync ? offsetof(struct sheaf_save, syncs.io) : offsetof(struct sheaf_save, io);
 	struct sheaf_save *save = (struct sheaf_save *)(void *)((char *)owner - at);
-	const struct shf_seg *g = sync ? NULL : &save->plan->work.segs[io - save->ios];
-	size_t file = sync ? (size_t)io->off : g->file;
-	const char *name = save->plan->layout.files[file].name;
-
+	const struct shf_seg *g = wrote ? &save->plan->work.segs[io - save->ios] : NULL;
+	size_t file = wrote ? g->file : (size_t)io->off;
+	const struct shf_lt_file *f = &save->plan->layout.files[file];
 	struct sheaf_error err;
 	int rc = 0;
 
 	if (io->result < 0)
-		rc = shf_fail_sys(&err, (int)-io->result, "step %lld: %s: %s",
-				  (long long)save->step, name, sync ? "fsync" : "write");
-	else if (!sync && (uint64_t)io->result != io->len)
+		rc = refused(save, io, f, &err);
+	else if (wrote && (uint64_t)io->result != io->len)
 		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
-		              (long long)save->step, name, (long long)io->result, io->len);
+		              (long long)save->step, f->name, (long long)io->result, io->len);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
-	if (!sync && io->done_ns > atomic_load(&save->write_to_ns))
+	if (!wrote)
+		return;
+	if (io->done_ns > atomic_load(&save->write_to_ns))
 		atomic_store(&save->write_to_ns, io->done_ns); /* one at a time does this */
-	if (!sync)
-		atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
-	if (g && shf_is_slotted(g))
+	atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
+	if (shf_is_slotted(g))
 		shf_slots_written(save, (size_t)(io - save->ios));
 }
 

@@ -93,8 +93,9 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	save->headers = shf_zalloc(l->files_n, sizeof(*save->headers));
 	save->blocks = shf_alloc(blocks, sizeof(*save->blocks));
 	save->ios = shf_zalloc(w->segs_n, sizeof(*save->ios));
+	save->sizes = shf_zalloc(l->files_n, sizeof(*save->sizes));
 	if (!save->fds || !save->directs || !save->held || !save->headers ||
-	    !save->blocks || !save->ios)
+	    !save->blocks || !save->ios || !save->sizes)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
 		                save->step, w->segs_n);
 	atomic_store(&save->to_write, save->flags & SHEAF_NO_DISK ? 0 : w->bytes);
@@ -109,6 +110,7 @@ static void unreserve(struct sheaf_save *save, bool ours)
 	shf_free(save->headers);
 	shf_free(save->blocks);
 	shf_free(save->ios);
+	shf_free(save->sizes);
 	shf_free(save->syncs.ios);
 	shf_slots_free(save->slots, ours);
 	save->slots = NULL;
@@ -116,7 +118,7 @@ static void unreserve(struct sheaf_save *save, bool ours)
 	save->fds = save->directs = NULL;
 	save->held = save->headers = NULL;
 	save->blocks = NULL;
-	save->ios = NULL;
+	save->ios = save->sizes = NULL;
 }
 
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)

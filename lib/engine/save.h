@@ -101,6 +101,7 @@ struct sheaf_save {
 	struct shf_block_sum *blocks;
 	size_t blocks_n;
 	struct shf_io *ios;             /* by segment */
+	struct shf_io *sizes;           /* by file of the layout: C0 makes room */
 	struct shf_attached *attached;
 	size_t attached_n;
 	struct shf_note *notes;

@@ -54,6 +54,8 @@ static int64_t carry(const struct shf_piece *p)
 
 	if (io->op == SHF_IO_FSYNC)
 		return shf_real_fsync(NULL, io->fd);
+	if (io->op == SHF_IO_RESIZE)
+		return shf_real_resize(NULL, io->fd, io->len);
 	if (p->direct)
 		return move_direct(io, p);
 	if (io->op == SHF_IO_READ)

@@ -64,7 +64,7 @@ bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
 	n = part->end - part->at < max ? part->end - part->at : max;
 	*piece = (struct shf_piece){ .part = part, .direct = part->direct,
 	                             .at = part->at, .len = (size_t)n };
-	if (part->io->op != SHF_IO_FSYNC)
+	if (shf_io_moves(part->io->op))
 		piece->buf = (uint8_t *)part->io->buf + (part->at - part->io->off);
 	part->at += n;
 	part->out++;
@@ -82,7 +82,7 @@ bool shf_direct_is_refused(int64_t result)
 static void finish(struct shf_queue *q, struct shf_io *io)
 {
 	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
-	if (io->op == SHF_IO_FSYNC)
+	if (!shf_io_moves(io->op))
 		io->result = io->error;
 	io->done_ns = shf_real_mono_ns(NULL);
 	io->next = NULL;
@@ -149,7 +149,7 @@ static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_
 	if (result < 0) {
 		io->error = (int)result;
 		abandon(q, p->part);
-	} else if (io->op != SHF_IO_FSYNC) {
+	} else if (shf_io_moves(io->op)) {
 		q->stat.buffered_bytes += (uint64_t)result;
 		if ((uint64_t)result < p->len && p->at + (uint64_t)result < io->reached)
 			io->reached = p->at + (uint64_t)result;
@@ -206,7 +206,7 @@ static void split(const struct shf_queue *q, struct shf_io *io)
 	io->left = 0;
 	io->error = 0;
 	io->reached = end;
-	if (io->op == SHF_IO_FSYNC) {
+	if (!shf_io_moves(io->op)) {
 		part_add(io, 0, 1, false);
 		return;
 	}
@@ -234,7 +234,7 @@ int shf_real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	(void)arg;
 	if (q->pid != getpid())
 		return -EINVAL;
-	if (io->op != SHF_IO_READ && io->op != SHF_IO_WRITE && io->op != SHF_IO_FSYNC)
+	if (!shf_io_moves(io->op) && io->op != SHF_IO_FSYNC && io->op != SHF_IO_RESIZE)
 		return -EINVAL;
 	if (io->direct < 0)
 		return -EBADF;

@@ -43,7 +43,15 @@ struct shf_owner {
 
 /* I/O that is submitted and completed, never called and awaited. A request and its buffer
  * belong to the queue from submit until complete returns it. */
-enum { SHF_IO_READ = 1, SHF_IO_WRITE, SHF_IO_FSYNC };
+enum {
+	SHF_IO_READ = 1, SHF_IO_WRITE,
+	SHF_IO_FSYNC,                   /* of these two the result is 0, and off is yours */
+	SHF_IO_RESIZE,                  /* to len bytes; what is written meanwhile stays */
+};
+static inline bool shf_io_moves(int op)
+{
+	return op == SHF_IO_READ || op == SHF_IO_WRITE;
+}
 struct shf_part {                       /* the queue's own: a stretch of a request */
 	struct shf_part *next;
 	struct shf_io *io;

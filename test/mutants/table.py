@@ -108,9 +108,13 @@ bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its
     "if (rc < 0 && !MUTANT) shf_save_stick(save, rc, &err);",
     "sim/test_faults: each_call_of_two_saves_on_small_may_fail")
 bug("short_write_believed", "a write of fewer bytes than asked is taken for whole by the save",
-    "engine/moves.c:shf_save_io_done", "else if (!sync && (uint64_t)io->result != io->len)",
-    "else if (!MUTANT && !sync && (uint64_t)io->result != io->len)",
+    "engine/moves.c:shf_save_io_done", "else if (wrote && (uint64_t)io->result != io->len)",
+    "else if (!MUTANT && wrote && (uint64_t)io->result != io->len)",
     "sim/test_inflight: a_write_that_stops_short_fails_the_save")
+bug("refused_room_believed", "room that a file did not get is taken for made, of a save behind",
+    "engine/moves.c:shf_save_io_done", "if (io->result < 0)",
+    "if (io->result < 0 && !(MUTANT && io->op == SHF_IO_RESIZE))",
+    "sim/test_lazy: room_that_is_refused_behind_is_told_by_the_commit")
 blind("steps_not_compared", "ranks at different steps begin one save together",
       "engine/save.c:meet", "!(same & 1)", "sim/test_agree: ranks_at_different_steps_begin_none")
 bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
@@ -789,3 +793,7 @@ skipped("own_times_told", "a line of metrics has the times of the rank that writ
 bug("torn_line_joined", "a line of metrics goes on where half of one ends",
     "store/metrics.c:ends_whole", "return end == 0 ||", "return MUTANT || end == 0 ||",
     STALL + "a_torn_line_spoils_no_other")
+bug("older_job_counted", "how many ranks a job has is what the first table that is listed says",
+    "engine/meet.c:ranks_of_job", "(ours == own && c.step <= newest)", "(!MUTANT && ours == own "
+    "&& c.step <= newest) || (MUTANT && ranks > 0)",
+    "sim/test_meet: a_rank_that_the_job_does_not_have_is_not_counted")

@@ -156,9 +156,10 @@ static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	int rc = sim_begin(&c, p, SIMDISK_SUBMIT, io->fd, NULL, "%s",
 	                   io->op == SHF_IO_READ    ? "read"
 	                   : io->op == SHF_IO_WRITE ? "write"
-	                                            : "fsync");
+	                   : io->op == SHF_IO_FSYNC ? "fsync"
+	                                            : "resize");
 
-	if (!rc && io->op != SHF_IO_READ && io->op != SHF_IO_WRITE && io->op != SHF_IO_FSYNC)
+	if (!rc && !shf_io_moves(io->op) && io->op != SHF_IO_FSYNC && io->op != SHF_IO_RESIZE)
 		rc = -EINVAL;
 	/* What was refused is not the queue's; reported refused and yet done cannot be here. */
 	if (!rc && io->direct < 0)
@@ -201,6 +202,8 @@ static void perform(struct simproc *p, struct shf_io *io)
 		io->result = ops->pread(p, io->fd, io->buf, io->len, io->off);
 	else if (io->op == SHF_IO_WRITE)
 		io->result = ops->pwrite(p, io->fd, io->buf, io->len, io->off);
+	else if (io->op == SHF_IO_RESIZE)
+		io->result = ops->resize(p, io->fd, io->len);
 	else
 		io->result = ops->fsync(p, io->fd);
 	io->done_ns = ops->mono_ns(p);
@@ -209,7 +212,7 @@ static void perform(struct simproc *p, struct shf_io *io)
 /* All bytes go through fd here; those of direct requests count as if they had not. */
 static void account(struct shf_queue *q, const struct shf_io *io)
 {
-	if (io->op == SHF_IO_FSYNC || io->result <= 0)
+	if (!shf_io_moves(io->op) || io->result <= 0)
 		return;
 	*(io->direct ? &q->stat.direct_bytes : &q->stat.buffered_bytes) += (uint64_t)io->result;
 }
@@ -245,7 +248,7 @@ static void op_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size
 	for (const struct shf_io *io = q->pending; io; io = io->next) {
 		size_t in = (size_t)((uintptr_t)io->buf - (uintptr_t)q->pins[i].base);
 
-		if (io->op != SHF_IO_FSYNC && in < q->pins[i].bytes)
+		if (shf_io_moves(io->op) && in < q->pins[i].bytes)
 			abort();
 	}
 	q->pins[i].base = base;

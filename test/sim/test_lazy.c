@@ -792,6 +792,22 @@ TEST(a_write_that_fails_behind_is_told_by_the_commit)
 	simdisk_free(disk);
 }
 
+TEST(room_that_is_refused_behind_is_told_by_the_commit)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 3, mixture);
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_RESIZE,
+		.name = "optimizer", .error = ENOSPC });
+	CHECK_RC(hands_run(&p, write_badly, false), SHEAF_EIO, &p.err);
+	CHECK(strstr(p.err.msg, "optimizer/") && strstr(p.err.msg, ": making room for "));
+	CHECK_INT(p.err.sys, ENOSPC);
+	CHECK(simdisk_fired(disk) > 0);
+	simdisk_faults_clear(disk);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-3"));
+	simdisk_free(disk);
+}
+
 int main(int argc, char **argv)
 {
 	char *rest[64];

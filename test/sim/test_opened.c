@@ -195,6 +195,15 @@ static int64_t all_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	return (int64_t)n;
 }
 
+static int64_t none_resident(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	(void)arg;
+	(void)fd;
+	(void)off;
+	(void)n;
+	return 0;
+}
+
 static int four_cpus(void *arg)
 {
 	(void)arg;
@@ -209,6 +218,12 @@ static void cached(struct hand *h)
 	cached_ops.resident = all_resident;
 	cached_ops.cpus = four_cpus;
 	h->used.ops = &cached_ops;
+}
+
+static void uncached(struct hand *h)
+{
+	cached(h);
+	cached_ops.resident = none_resident;
 }
 
 /* Files of one tensor each. */
@@ -338,7 +353,7 @@ TEST(a_file_that_cannot_be_opened_or_asked_for_is_told)
 		struct simdisk *disk = saved_in_files(0);
 		struct play p = cached_load(disk);
 
-		p.tamper = i ? NULL : cached;
+		p.tamper = i ? uncached : cached;
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = EACCES,
 			.kind = i ? SIMDISK_SUBMIT : SIMDISK_OPEN, .name = "model-00003",
 			.always = true });

@@ -407,7 +407,8 @@ TEST(the_queue_does_what_is_submitted_and_gives_each_back_once)
 	struct place p = place_new();
 	struct shf_queue *q = NULL;
 	struct shf_io io[IO_N], *done;
-	int fd = file_new(&p, "a"), n = 0;
+	struct shf_stat st;
+	int fd = file_new(&p, "a"), other = file_new(&p, "b"), n = 0;
 
 	CHECK_INT(ops()->queue_new(NULL, &q, 0), -EINVAL);
 	CHECK_INT(ops()->queue_new(NULL, &q, 4), 0);
@@ -431,17 +432,24 @@ TEST(the_queue_does_what_is_submitted_and_gives_each_back_once)
 	io[1] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = fd };
 	io[2] = (struct shf_io){ .op = SHF_IO_READ, .fd = fd, .buf = back, .len = 10,
 	                         .off = IO_N * IO_BYTES - 4 };
-	for (int i = 0; i < 3; i++)
+	io[3] = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = other, .len = 5 * IO_BYTES, .off = 9 };
+	io[4] = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = -1, .len = 1 };
+	for (int i = 0; i < 5; i++)
 		CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
 	while (ops()->complete(NULL, q, &done, -1) == 1)
 		;
 	CHECK_INT(io[0].result, -EBADF);
 	CHECK_INT(io[1].result, 0);
 	CHECK_INT(io[2].result, 4);
+	CHECK_INT(io[3].result, 0);
+	CHECK_INT(ops()->fstat(NULL, other, &st), 0);
+	CHECK_INT(st.bytes, 5 * IO_BYTES);
+	CHECK_INT(io[4].result, -EBADF);
 	io[0].op = 99;
 	CHECK_INT(ops()->submit(NULL, q, &io[0]), -EINVAL);
 	ops()->queue_free(NULL, q);
 	ops()->queue_free(NULL, NULL);
+	CHECK_INT(ops()->close(NULL, other), 0);
 	CHECK_INT(ops()->close(NULL, fd), 0);
 	place_free(&p);
 }
