@@ -235,7 +235,7 @@ bug("averages_left_behind", "what a save has not averaged is forgotten when it e
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_of_two_steps_at_once", "a begin does not finish what the save before left (E2)",
     "engine/ema.c:shf_emas_count", "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
-    WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
+    EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_changed_uncopied", "averages change before those of the step before are copied (E1)",
     "engine/ema.c:shf_emas_count", "let_copies_end(state, e);",
     "if (!MUTANT) let_copies_end(state, e);", WEAVE)
