@@ -225,7 +225,8 @@ const struct cli_verb cli_ls = {
 		"node (`sheaf agent`) has in memory and the disk has not. SIZE counts all files\n"
 		"that the manifest names, TRIES the jobs that loaded a step and died before they\n"
 		"saved one: latest skips a step at two (`sheaf mark`). A checkpoint outside a run\n"
-		"is a list of one. An empty run prints nothing. A `?` could not be read.",
+		"is a list of one. An empty run prints nothing. A `?` could not be read\n"
+		"(--json: a mark is unread, TRIES null).",
 	.exits = "  0  listed, perhaps nothing\n"
 		 "  2  no such path, or it, or what the agent has, could not be read",
 	.examples = "  sheaf ls runs/gpt\n"

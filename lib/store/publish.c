@@ -4,6 +4,7 @@
  * Names: S = .sheaf/stage/<step>-<session>/, T = checkpoint-<step>/. Rank 0 = lowest rank.
  *
  *   C0  [all] begin: agree step, plan, flags; T must not exist; mkdir S; size the files
+ *       (behind, where the copy is: then C2 waits for that, too)
  *   C1  [all] copy; stamp the step before the first and after the last byte; digest
  *   C2  [all] exchange edges; write pages; sums and digests of what is written
  *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes (what went

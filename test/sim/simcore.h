@@ -161,6 +161,7 @@ struct simdisk {
 	void *turn_arg;
 	int64_t clock_ns, wall_s;       /* wall at clock 0 */
 	long task_steps;
+	int resident;
 	uint64_t draws, starts;
 	struct sim_mem *mems;
 	size_t mem_n, mem_cap;

@@ -29,7 +29,7 @@ static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
 	d->dir_fsync = model != SIMDISK_NFS;
 	d->wall_s = 1700000000;
 	d->line_next = 1;
-	d->task_steps = -1;
+	d->task_steps = d->resident = -1;
 	return d;
 }
 
@@ -61,6 +61,7 @@ struct simdisk *sim_disk_like(const struct simdisk *from, struct simtree *tree)
 	d->read_only = from->read_only;
 	d->traces = from->traces;
 	d->task_steps = from->task_steps;
+	d->resident = from->resident;
 	d->boots = from->boots + 1;
 	d->wall_s = from->wall_s + from->clock_ns / 1000000000 + HOUR_S;
 	d->draws = sim_mix((uint64_t)d->boots);
@@ -390,6 +391,11 @@ void simdisk_set_one_kernel(struct simdisk *d, bool one)
 void simdisk_set_task_steps(struct simdisk *d, long steps)
 {
 	d->task_steps = steps;
+}
+
+void simdisk_set_resident(struct simdisk *d, int resident)
+{
+	d->resident = resident;
 }
 
 void simdisk_set_dir_fsync(struct simdisk *d, bool works)

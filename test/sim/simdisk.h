@@ -128,6 +128,9 @@ void simdisk_advance(struct simdisk *disk, int64_t seconds);    /* both clocks *
 /* How many steps of a task are done when somebody asks whether it is over; -1 (as it begins): a
  * drawn few. */
 void simdisk_set_task_steps(struct simdisk *disk, long steps);
+/* Does the page cache have what somebody asks for? 1: all of it; 0: nothing; -1 (as it begins): all
+ * or nothing, drawn. */
+void simdisk_set_resident(struct simdisk *disk, int resident);
 
 /* Cuts: numbers 0 .. simdisk_cut_n - 1; the last one is now. To know later what was promised at a
  * moment, keep simdisk_cut_n(disk) - 1 of that moment. */

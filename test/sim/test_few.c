@@ -86,7 +86,7 @@ TEST(a_small_save_makes_few_calls)
 		{ "random", 1 },
 		{ "shm_new", 0 },
 		{ "queue_new", 0 },
-		{ "submit", 16 },
+		{ "submit", 13 },
 		{ "open", 23 },
 		{ "stat", 14 } };
 	struct world w = { 0 };

@@ -779,33 +779,30 @@ static int write_badly(struct hand *h)
 	return rc;
 }
 
-TEST(a_write_that_fails_behind_is_told_by_the_commit)
+static void told_by_the_commit(enum simdisk_kind kind, int nth, int error, const char *words)
 {
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, 3, mixture);
 
-	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 2, .kind = SIMDISK_PWRITE,
-		.name = "optimizer", .error = EIO });
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .kind = kind,
+		.name = "optimizer", .error = error });
 	CHECK_RC(hands_run(&p, write_badly, false), SHEAF_EIO, &p.err);
+	CHECK(strstr(p.err.msg, "optimizer/") && strstr(p.err.msg, words));
+	CHECK_INT(p.err.sys, error);
+	CHECK(simdisk_fired(disk) > 0);
 	simdisk_faults_clear(disk);
 	CHECK(!simdisk_exists(disk, "run/checkpoint-3"));
 	simdisk_free(disk);
 }
 
+TEST(a_write_that_fails_behind_is_told_by_the_commit)
+{
+	told_by_the_commit(SIMDISK_PWRITE, 2, EIO, ": write");
+}
+
 TEST(room_that_is_refused_behind_is_told_by_the_commit)
 {
-	struct simdisk *disk = disk_new();
-	struct play p = hands_play(disk, 3, mixture);
-
-	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_RESIZE,
-		.name = "optimizer", .error = ENOSPC });
-	CHECK_RC(hands_run(&p, write_badly, false), SHEAF_EIO, &p.err);
-	CHECK(strstr(p.err.msg, "optimizer/") && strstr(p.err.msg, ": making room for "));
-	CHECK_INT(p.err.sys, ENOSPC);
-	CHECK(simdisk_fired(disk) > 0);
-	simdisk_faults_clear(disk);
-	CHECK(!simdisk_exists(disk, "run/checkpoint-3"));
-	simdisk_free(disk);
+	told_by_the_commit(SIMDISK_RESIZE, 1, ENOSPC, ": making room for ");
 }
 
 int main(int argc, char **argv)

@@ -187,45 +187,6 @@ TEST(a_load_that_stays_counted_though_it_went_well_is_told)
 
 /* ---- threads that take what the page cache has ---- */
 
-static int64_t all_resident(void *arg, int fd, uint64_t off, uint64_t n)
-{
-	(void)arg;
-	(void)fd;
-	(void)off;
-	return (int64_t)n;
-}
-
-static int64_t none_resident(void *arg, int fd, uint64_t off, uint64_t n)
-{
-	(void)arg;
-	(void)fd;
-	(void)off;
-	(void)n;
-	return 0;
-}
-
-static int four_cpus(void *arg)
-{
-	(void)arg;
-	return 4;
-}
-
-static struct shf_sys_ops cached_ops;
-
-static void cached(struct hand *h)
-{
-	cached_ops = *h->used.ops;
-	cached_ops.resident = all_resident;
-	cached_ops.cpus = four_cpus;
-	h->used.ops = &cached_ops;
-}
-
-static void uncached(struct hand *h)
-{
-	cached(h);
-	cached_ops.resident = none_resident;
-}
-
 /* Files of one tensor each. */
 static void many(struct hand *h)
 {
@@ -243,7 +204,7 @@ static struct play cached_load(struct simdisk *disk)
 	struct play p = hands_play(disk, 1, many);
 
 	p.opts.io_threads = 4;
-	p.tamper = cached;
+	simdisk_set_resident(disk, 1);
 	return p;
 }
 
@@ -278,6 +239,7 @@ TEST(what_is_cached_is_taken_by_several_threads_or_by_one)
  * that. */
 static struct {
 	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
 	bool (*turn[4])(void *work);
 	void *work[4];
 	int n, right;                   /* so many reads are right */
@@ -313,9 +275,10 @@ static void be_late(struct hand *h)
 	late.n = 0;
 	late.failing = false;
 	late.real = h->used.ops;
-	cached(h);
-	cached_ops.task_new = task_kept;
-	cached_ops.pread = pread_late;
+	late.ops = *late.real;
+	late.ops.task_new = task_kept;
+	late.ops.pread = pread_late;
+	h->used.ops = &late.ops;
 }
 
 static int load_silently(struct hand *h)
@@ -353,7 +316,7 @@ TEST(a_file_that_cannot_be_opened_or_asked_for_is_told)
 		struct simdisk *disk = saved_in_files(0);
 		struct play p = cached_load(disk);
 
-		p.tamper = i ? uncached : cached;
+		simdisk_set_resident(disk, !i);
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = EACCES,
 			.kind = i ? SIMDISK_SUBMIT : SIMDISK_OPEN, .name = "model-00003",
 			.always = true });

@@ -119,14 +119,6 @@ static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 	return got;
 }
 
-static int64_t evil_resident(void *arg, int fd, uint64_t off, uint64_t n)
-{
-	(void)arg;
-	(void)fd;
-	(void)off;
-	return (int64_t)n;
-}
-
 static void tamper(struct hand *h)
 {
 	evil.group = h->group->ops;
@@ -137,8 +129,6 @@ static void tamper(struct hand *h)
 	evil.ops.submit = evil_submit;
 	evil.ops.complete = evil_complete;
 	evil.ops.pread = evil_pread;
-	if (evil.fails > 0)
-		evil.ops.resident = evil_resident;
 	h->used.ops = &evil.ops;
 	h->group->ops.allgather = evil_allgather;
 	h->group->ops.allreduce = evil_allreduce;
@@ -467,6 +457,7 @@ TEST(a_read_of_the_page_cache_that_fails_is_tried_again_too)
 		struct play p = hands_play(disk, 4, alone);
 		long fails = n % 2 ? 1000 : 3;
 
+		simdisk_set_resident(disk, 1);
 		p.tamper = tamper;
 		evil.fails = fails;
 		evil.seen = 0;
