@@ -20,7 +20,7 @@ const char bench_usage[] =
 	"  --steps K, --every E   steps S, S+E, ... K of them (1, 1)\n"
 	"what the state is, one of\n"
 	"  --state FILE           a description: {\"tensors\": [...], \"adam\": bool}\n"
-	"  --like PATH            family model of a checkpoint, with its values\n"
+	"  --like PATH            family model of a checkpoint or RUN@STEP, with its values\n"
 	"  --preset NAME          qwen2-0.5b, qwen2-mini, qwen2-7b, llama-7b, moe-small\n"
 	"  --gb X                 as many layers of a preset as make X * 1e9 bytes in all\n"
 	"  --adam                 also master weights and two moments\n"

@@ -6,11 +6,55 @@
  */
 #include "bench.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "sheaf-mpi.h"
+
+#define LIKE_MAX 4096
+
+/* RUN@STEP or RUN@latest, unless the text is a path as it stands: false. */
+static bool names_step(const char *text, char run[LIKE_MAX], int64_t *step)
+{
+	const char *at = strrchr(text, '@');
+	char *end;
+
+	if (!at || at == text || (size_t)(at - text) >= LIKE_MAX || access(text, F_OK) == 0)
+		return false;
+	errno = 0;
+	*step = strcmp(at, "@latest") == 0 ? SHEAF_LATEST : strtoll(at + 1, &end, 10);
+	if (*step != SHEAF_LATEST && (at[1] < '0' || at[1] > '9' || *end || errno))
+		return false;
+	memcpy(run, text, (size_t)(at - text));
+	run[at - text] = '\0';
+	return true;
+}
+
+static int open_like(struct sheaf_step **like, const char *text, struct sheaf_error *err)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct sheaf_error why = { .msg = "" };
+	struct sheaf_run *run = NULL;
+	char dir[LIKE_MAX];
+	int64_t step;
+	int rc;
+
+	if (names_step(text, dir, &step)) {
+		rc = sheaf_run_open(&run, dir, NULL, &opts, &why);
+		if (rc == 0)
+			rc = sheaf_step_open(like, run, step, &why);
+		sheaf_run_close(run);
+	} else {
+		rc = sheaf_step_open_path(like, text, NULL, NULL, &why);
+	}
+	if (rc < 0)
+		wl_fail(err, rc, "--like %.150s: %.200s%s", text, why.msg, rc != SHEAF_ENOENT ? ""
+		        : " (it takes RUN@STEP, RUN@latest, a checkpoint, a Hugging Face directory "
+		          "or a safetensors file)");
+	return rc;
+}
 
 static int load_model(struct bench *b, struct sheaf_error *err)
 {
@@ -22,7 +66,7 @@ static int load_model(struct bench *b, struct sheaf_error *err)
 	} else if (o->preset) {
 		rc = wl_model_preset(&b->model, o->preset, o->gb, o->adam, err);
 	} else {
-		rc = sheaf_step_open_path(&b->like, o->like, NULL, NULL, err);
+		rc = open_like(&b->like, o->like, err);
 		if (rc == 0)
 			rc = wl_model_like(&b->model, b->like, false, err);
 	}

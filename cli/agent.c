@@ -8,9 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "workload.h"
+
+#define LOG_MAX (1 << 20)
+#define GRACE_S 15
+#define BUSY_NS INT64_C(10000000000)    /* for an agent that is being killed to be gone */
+#define ABOUT sizeof(((struct sheaf_agent_info *)0)->about)
 
 static volatile sig_atomic_t stopped;
 
@@ -24,7 +31,11 @@ struct agent {
 	const struct cli_args *a;
 	char *run;                      /* owned; absolute */
 	const char *socket, *hook;
-	const char *grace;              /* seconds until then, in which another may come */
+	char listens[128];              /* the socket that it serves at */
+	char about[ABOUT];              /* its options, as a command */
+	int64_t memory, idle, steps;    /* values of the options of these names; 0: not given */
+	int64_t grace;                  /* seconds that a flush waits for another job to come */
+	char log[4300];                 /* path of a detached agent's log; "": it has none yet */
 	bool flush;                     /* what is due when a job has died */
 	int told;                       /* end of a pipe to who waits for us; -1 */
 };
@@ -48,8 +59,30 @@ static void become(const char *const *argv)
 	_exit(127);
 }
 
-static void start(const char *const *argv)
+/* Makes the log beside the socket our standard error, which the programs that we start inherit.
+ * Only a detached agent has a log. One longer than LOG_MAX is emptied first. If it cannot be
+ * opened, standard error stays what it was. */
+static void open_log(struct agent *g)
 {
+	struct stat st;
+	int fd;
+
+	if (!g->log[0])
+		return;
+	fd = open(g->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return;
+	if (!fstat(fd, &st) && S_ISREG(st.st_mode)) {
+		if (st.st_size > LOG_MAX)
+			(void)!ftruncate(fd, 0);
+		dup2(fd, STDERR_FILENO);
+	}
+	close(fd);
+}
+
+static void start(struct agent *g, const char *const *argv)
+{
+	open_log(g);
 	fflush(NULL);
 	switch (fork()) {
 	case 0:
@@ -81,7 +114,7 @@ static int ready(void *arg, const char *socket)
 {
 	struct agent *g = arg;
 
-	(void)socket;
+	snprintf(g->listens, sizeof(g->listens), "%s", socket);
 	if (g->told >= 0) {
 		(void)!write(g->told, "", 1);
 		close(g->told);
@@ -90,26 +123,37 @@ static int ready(void *arg, const char *socket)
 	return 0;
 }
 
-/* By a process of its own, which asks us for the memory. */
+/* The run may have been renamed since we began. */
+static void at(void *arg, const char *dir)
+{
+	struct agent *g = arg;
+	char *run = strcmp(g->run, dir) ? strdup(dir) : NULL;
+
+	if (!run)
+		return;
+	free(g->run);
+	g->run = run;
+}
+
+/* Starts a flush in a process of its own, which asks us for the memory. It is given our socket: by
+ * the path of the run alone it might find another run that lies there now, and its agent. */
 static void died(void *arg, const char *job)
 {
 	struct agent *g = arg;
+	char grace[24];
 	const char *argv[14] = { "/proc/self/exe", "agent", g->run, "--flush", "--due", "--grace",
-				 g->grace };
-	int n = 7;
+				 grace, "--socket", g->listens };
+	int n = 9;
 
 	(void)job;
 	if (!g->flush)
 		return;
-	if (g->socket) {
-		argv[n++] = "--socket";
-		argv[n++] = g->socket;
-	}
+	snprintf(grace, sizeof(grace), "%lld", (long long)g->grace);
 	if (g->hook) {
 		argv[n++] = "--hook";
 		argv[n++] = g->hook;
 	}
-	start(argv);
+	start(g, argv);
 }
 
 static void committed(void *arg, int64_t step)
@@ -119,7 +163,7 @@ static void committed(void *arg, int64_t step)
 	char number[24], path[4200];
 
 	if (g->hook && hook_argv(g, step, argv, number, path))
-		start(argv);
+		start(g, argv);
 }
 
 static int stop(void *arg)
@@ -129,6 +173,14 @@ static int stop(void *arg)
 }
 
 /* ---- being one ---- */
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
 
 /* Two for each rank that is connected, one for each image and card. */
 static void want_descriptors(void)
@@ -186,10 +238,14 @@ static int detach(struct agent *g)
 	return 0;
 }
 
-/* Nobody reads what a process of its own says, and nobody should wait for it to close. */
+/* The agent is ready. Closes the descriptors it was started with, so that a program which reads
+ * until they are closed does not wait for the agent. */
 static int ready_detached(void *arg, const char *socket)
 {
+	struct agent *g = arg;
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	snprintf(g->log, sizeof(g->log), "%s.log", socket);
 
 	if (null >= 0) {
 		dup2(null, STDIN_FILENO);
@@ -202,36 +258,84 @@ static int ready_detached(void *arg, const char *socket)
 	return ready(arg, socket);
 }
 
+static void about_add(char about[ABOUT], const char *option, int64_t value)
+{
+	size_t n = strlen(about);
+
+	if (value)
+		snprintf(about + n, ABOUT - n, " %s %lld", option, (long long)value);
+}
+
+/* The options that an agent goes by, as a command, in one order. The hook is last, because a long
+ * text is cut. */
+static void describe(const struct agent *g, char about[ABOUT])
+{
+	size_t n;
+
+	snprintf(about, ABOUT, "sheaf agent RUN");
+	about_add(about, "--memory-max", g->memory);
+	about_add(about, "--steps", g->steps);
+	about_add(about, "--idle", g->idle);
+	n = strlen(about);
+	if (!g->flush)
+		snprintf(about + n, ABOUT - n, " --no-flush");
+	else if (g->grace != GRACE_S)
+		snprintf(about + n, ABOUT - n, " --grace %lld", (long long)g->grace);
+	n = strlen(about);
+	if (g->hook)
+		snprintf(about + n, ABOUT - n, " --hook %s", g->hook);
+}
+
+/* True: another agent serves there, and *rc is the exit status: 0 if it was given the same options.
+ * False: no agent answers. An agent that is being killed still has its lock. */
+static bool another(const struct agent *g, int *rc)
+{
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+	struct sheaf_error err = { .msg = "" };
+	char why[ABOUT + 128];
+	int asked = sheaf_agent_info(g->run, g->socket, &info, &err);
+
+	if (asked < 0 && asked != SHEAF_EINVAL)
+		return false;
+	*rc = asked < 0 ? cli_error(g->a, asked, g->run, err.msg, NULL) : 0; /* another run's */
+	if (asked < 0)
+		return true;
+	if (info.about[0] && strcmp(info.about, g->about)) {
+		snprintf(why, sizeof(why), "agent %llu serves there and keeps its options: %s",
+		         (unsigned long long)info.pid, info.about);
+		*rc = cli_error(g->a, SHEAF_EBUSY, g->run, why, "sheaf agent RUN --stop ends it");
+	}
+	return true;
+}
+
 static int serve(struct agent *g)
 {
 	struct sheaf_agent_opts o = { .size = sizeof(o), .agent = g->socket, .arg = g,
-		.ready = ready, .died = died, .committed = committed, .stop = stop };
+		.ready = ready, .died = died, .committed = committed, .stop = stop, .at = at };
 	struct sheaf_error err = { .msg = "" };
-	int64_t memory = 0, idle = 0, steps = 0;
-	int rc = cli_int(g->a, "memory-max", 1, INT64_MAX, &memory);
+	int rc = 0;
 
-	if (!rc)
-		rc = cli_int(g->a, "idle", 1, INT32_MAX / 1000, &idle);
-	if (!rc)
-		rc = cli_int(g->a, "steps", 0, INT32_MAX, &steps);
-	if (!rc && cli_value(g->a, "steps") && steps < 2)
-		rc = cli_usage(g->a, "--steps", "one step is kept while the next is copied, so 2 "
-		               "at least", NULL);
-	if (!rc && cli_flag(g->a, "detach")) {
+	if (cli_flag(g->a, "detach")) {
 		o.ready = ready_detached;
 		rc = detach(g);
 	}
 	if (rc)
 		return rc;
-	o.memory_max = (uint64_t)memory;
-	o.idle_s = (int32_t)idle;
-	o.steps_max = (int32_t)steps;
+	o.memory_max = (uint64_t)g->memory;
+	o.idle_s = (int32_t)g->idle;
+	o.steps_max = (int32_t)g->steps;
+	describe(g, g->about);
+	o.about = g->about;
 	take_signals();
 	want_descriptors();
 	rc = sheaf_agent_serve(g->run, &o, &err);
-	if (rc == SHEAF_EBUSY && cli_flag(g->a, "detach")) { /* one serves: what was wanted */
-		(void)ready_detached(g, "");
-		return 0;
+	for (int64_t from = now_ns(); rc == SHEAF_EBUSY && cli_flag(g->a, "detach");) {
+		if (another(g, &rc))
+			return rc;
+		if (now_ns() - from > BUSY_NS)
+			break;
+		nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+		rc = sheaf_agent_serve(g->run, &o, &err);
 	}
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
@@ -282,15 +386,55 @@ static int status(const struct agent *g)
 	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
 }
 
-/* A job that follows at once keeps what is in memory, and needs the run. */
-static bool somebody_came(const struct agent *g, int64_t seconds)
+struct due {
+	int64_t step;                   /* the newest that is due; -1: none */
+};
+
+static int note_due(void *arg, const struct sheaf_memory *m)
+{
+	struct due *d = arg;
+
+	if (m->due && d->step < 0)
+		d->step = m->step;
+	return 0;
+}
+
+/* Stops the agent. This is refused while a step is due and no job is connected: a job writes its
+ * steps itself, but what a dead one left due would be lost. */
+static int end(const struct agent *g)
+{
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+	struct sheaf_error err = { .msg = "" };
+	struct due due = { -1 };
+	char why[128];
+	int rc = 0;
+
+	if (!cli_flag(g->a, "force"))
+		rc = sheaf_agent_info(g->run, g->socket, &info, &err);
+	if (rc == 0 && !cli_flag(g->a, "force") && info.users == 0)
+		rc = sheaf_agent_list(g->run, g->socket, note_due, &due, &err);
+	if (rc == 0 && due.step >= 0) {
+		snprintf(why, sizeof(why), "step %lld was to be on disk and is in memory alone",
+		         (long long)due.step);
+		return cli_error(g->a, SHEAF_EBUSY, g->run, why, "sheaf agent RUN --flush --due "
+		                 "writes it, --stop --force drops it");
+	}
+	if (rc == 0)
+		rc = sheaf_agent_stop(g->run, g->socket, &err);
+	return rc < 0 ? cli_error(g->a, rc, g->run, err.msg, NULL) : 0;
+}
+
+/* Waits out the grace and tells whether a job has come to the agent meanwhile. If so this flush
+ * leaves the run to that job: it can load the step from memory, and the agent starts another flush
+ * when it ends. An agent that gives no answer is asked again a second later. */
+static bool somebody_came(const struct agent *g)
 {
 	struct sheaf_agent_info info = { .size = sizeof(info) };
 	struct sheaf_error err;
 
-	for (; seconds > 0; seconds--) {
+	for (int64_t s = g->grace; s > 0; s--) {
 		sleep(1);
-		if (sheaf_agent_info(g->run, g->socket, &info, &err) < 0 || info.users > 0)
+		if (sheaf_agent_info(g->run, g->socket, &info, &err) == 0 && info.users > 0)
 			return true;
 	}
 	return false;
@@ -302,15 +446,17 @@ static int flush(const struct agent *g)
 	struct sheaf_error err = { .msg = "" };
 	const char *argv[4];
 	char number[24], path[4200];
-	int64_t step = -1, grace = 0;
-	int rc = cli_int(g->a, "grace", 0, 86400, &grace);
+	int64_t step = -1;
+	int rc;
 
-	if (rc || somebody_came(g, grace))
-		return rc;
+	if (somebody_came(g))
+		return 0;
 	rc = sheaf_agent_flush(g->run, g->socket, cli_flag(g->a, "due"), &step, &report, &err);
 
 	if (rc < 0)
-		return cli_error(g->a, rc, g->run, err.msg, NULL);
+		return cli_error(g->a, rc, g->run, err.msg, !cli_value(g->a, "grace") ? NULL :
+		                 "what is due stays in memory: sheaf agent RUN --flush --due tries "
+		                 "again, with RUN as it is called now");
 	if (g->a->json)
 		cli_line(json_pack("{s:o,s:I}", "step", cli_num(step), "written",
 				   (json_int_t)report.held));
@@ -337,18 +483,46 @@ static int absolute(const char **path, char room[4200])
 	return 0;
 }
 
+/* Reads and checks all options at once, because some are needed only after a job has died. */
+static int values(struct agent *g)
+{
+	int rc = cli_int(g->a, "memory-max", 1, INT64_MAX, &g->memory);
+
+	if (!rc)
+		rc = cli_int(g->a, "idle", 1, INT32_MAX / 1000, &g->idle);
+	if (!rc)
+		rc = cli_int(g->a, "steps", 0, INT32_MAX, &g->steps);
+	if (!rc && cli_value(g->a, "steps") && g->steps < 2)
+		rc = cli_usage(g->a, "--steps", "one step is kept while the next is copied, so 2 "
+		               "at least", NULL);
+	if (!rc)
+		rc = cli_int(g->a, "grace", 0, 86400, &g->grace);
+	if (!rc && g->hook && strchr(g->hook, '/') && access(g->hook, X_OK))
+		rc = cli_usage(g->a, "--hook", strerror(errno), NULL);
+	return rc;
+}
+
+static int act(struct agent *g)
+{
+	if (cli_flag(g->a, "status"))
+		return status(g);
+	if (cli_flag(g->a, "flush"))
+		return flush(g);
+	return cli_flag(g->a, "stop") ? end(g) : serve(g);
+}
+
 static int run(const struct cli_args *a)
 {
 	char socket[4200] = "", hook[4200] = "p";
-	struct agent g = { .a = a, .told = -1 };
-	struct sheaf_error err = { .msg = "" };
+	struct agent g = { .a = a, .told = -1, .grace = cli_flag(a, "flush") ? 0 : GRACE_S };
 	int asks = cli_flag(a, "status") + cli_flag(a, "flush") + cli_flag(a, "stop"), rc;
 
 	if (asks > 1)
 		return cli_usage(a, "--status, --flush, --stop", "exclude each other", NULL);
+	if (cli_flag(a, "force") && !cli_flag(a, "stop"))
+		return cli_usage(a, "--force", "is for --stop", NULL);
 	g.socket = cli_value(a, "socket");
 	g.hook = cli_value(a, "hook");
-	g.grace = cli_value(a, "grace") ? cli_value(a, "grace") : "15";
 	g.flush = !cli_flag(a, "no-flush");
 	g.run = realpath(a->pos[0], NULL);
 	if (!g.run && errno == ENOENT && a->pos[0][0] != '/') { /* it is made: where we are */
@@ -364,15 +538,9 @@ static int run(const struct cli_args *a)
 		free(g.run);
 		return cli_nomem(a);
 	}
-	if (cli_flag(a, "status"))
-		rc = status(&g);
-	else if (cli_flag(a, "flush"))
-		rc = flush(&g);
-	else if (cli_flag(a, "stop"))
-		rc = sheaf_agent_stop(g.run, g.socket, &err) < 0
-		     ? cli_error(a, err.code, g.run, err.msg, NULL) : 0;
-	else
-		rc = serve(&g);
+	rc = values(&g);
+	if (!rc)
+		rc = act(&g);
 	free(g.run);
 	return rc;
 }
@@ -389,7 +557,8 @@ static const struct cli_opt opts[] = {
 	{ "status", NULL, "ask it what it has; exit 1: nobody answers" },
 	{ "flush", NULL, "write the newest step that is in memory alone; exit 1: none" },
 	{ "due", NULL, "with --flush: only one whose save was to be on disk" },
-	{ "stop", NULL, "end it; what it keeps is gone" },
+	{ "stop", NULL, "end it; what it keeps is gone. Refused while a step is due" },
+	{ "force", NULL, "with --stop: also then" },
 	{ 0 },
 };
 const struct cli_verb cli_agent = {
@@ -398,7 +567,8 @@ const struct cli_verb cli_agent = {
 	.synopsis = "sheaf agent RUN [--detach] [--socket PATH] [--memory-max BYTES]\n"
 		    "       [--steps N] [--idle SECONDS] [--hook PROG] [--no-flush]\n"
 		    "       [--grace SECONDS]\n"
-		    "sheaf agent RUN --status | --flush [--due] | --stop [--socket PATH] [--json]",
+		    "sheaf agent RUN --status | --flush [--due] | --stop [--force]\n"
+		    "       [--socket PATH] [--json]",
 	.text = "One process a node, started by the launcher before the trainer. It keeps the\n"
 		"memory that the trainer's saves lie in, so that a job that follows a crash on\n"
 		"the same node goes on from its newest step at the speed of memory. It knows\n"
@@ -410,12 +580,21 @@ const struct cli_verb cli_agent = {
 		"--flush the newest step of all is. Where a job ran on several nodes, the agent\n"
 		"of each does so: they meet in RUN/.sheaf, each writes what its node has, and\n"
 		"one publishes the step. Where one does not come, nothing appears.\n\n"
+		"--stop is refused while a step that was to be on disk is in memory alone and no\n"
+		"job is connected that would write it: --flush --due does, --force drops it.\n\n"
+		"--detach is fine where an agent serves already with the same options. One with\n"
+		"other options keeps them, and --detach says so.\n\n"
 		"--hook runs a program for each step that has come to disk: a trainer's commit\n"
-		"on the node of rank 0, or a flush. RUN is made where there is none.",
+		"on the node of rank 0, or a flush. RUN is made where there is none. After it was\n"
+		"renamed, jobs that connect say where it is, and those that go on at their next\n"
+		"commit to disk; so does --status of the new path.\n\n"
+		"What a detached agent, its flushes and its hook write to their standard error\n"
+		"is in a file beside the socket, named like it with .log at the end: a flush\n"
+		"that failed says there why.",
 	.exits = "  0  it has ended as it should, or answered\n"
 		 "  1  --status: nobody answers; --flush: nothing to write\n"
 		 "  2  no such run, another one serves there, agents of other nodes have not\n"
-		 "     come, or a disk failed",
+		 "     come, a disk failed, or --stop was refused",
 	.examples = "  sheaf agent runs/gpt --detach && mpirun -n 8 train runs/gpt\n"
 		    "  sheaf agent runs/gpt --status\n"
 		    "  sheaf agent runs/gpt --flush",

@@ -74,6 +74,9 @@ static int slice_parse(const struct cli_args *a, const char *text, struct cli_bo
 
 	if (!text)
 		return 0;
+	if (b->wide)
+		return cli_usage(a, text, "is of a tensor of more than 8 dimensions, which is read "
+				 "whole", NULL);
 	b->items = 1;
 	for (int d = 0; d < b->t.ndim; d++) {
 		size_t n = strcspn(s, ",");
@@ -117,16 +120,17 @@ static const char *npy_type(int dtype)
 
 static int npy_header(const struct cli_args *a, const struct cli_box *b)
 {
-	char head[512];
-	int n = 10;
+	const int64_t *dims = b->wide ? b->t.dims : b->count;
+	int n = 10, ndim = b->wide ? b->ndim : b->t.ndim;
+	char head[2048]; /* 64 dimensions of 19 digits */
 
 	memcpy(head, "\x93NUMPY\x01\x00", 8);
 	n += snprintf(head + n, sizeof(head) - (size_t)n,
 		      "{'descr': '%s', 'fortran_order': False, 'shape': (", npy_type(b->t.dtype));
-	for (int d = 0; d < b->t.ndim; d++)
+	for (int d = 0; d < ndim; d++)
 		n += snprintf(head + n, sizeof(head) - (size_t)n, "%s%lld", d ? ", " : "",
-			      (long long)b->count[d]);
-	n += snprintf(head + n, sizeof(head) - (size_t)n, "%s), }", b->t.ndim == 1 ? "," : "");
+			      (long long)dims[d]);
+	n += snprintf(head + n, sizeof(head) - (size_t)n, "%s), }", ndim == 1 ? "," : "");
 	while ((n + 1) % 64)
 		head[n++] = ' ';
 	head[n++] = '\n';
@@ -186,7 +190,7 @@ static int cat(const struct cli_args *a, struct sheaf_step *step)
 	if (rc < 0)
 		return not_found(a, step, family ? family : "model");
 	bits = sheaf_dtype_bits(t.dtype);
-	if (t.ndim > SHEAF_DIMS_MAX || !bits)
+	if (!cli_dims(&t) || !bits)
 		return cli_error(a, SHEAF_EFORMAT, a->pos[1], "has more dimensions, or another "
 				 "dtype, than can be read", NULL);
 	cli_box_init(&b, &t);

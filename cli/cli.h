@@ -68,7 +68,9 @@ json_t *cli_num(int64_t v);                     /* -1: null */
 void cli_line(json_t *object);                  /* one line on stdout; steals */
 void cli_part(json_t *value);                   /* the same without the end of line; steals */
 void cli_open(json_t *object);                  /* and without its closing brace; steals */
-void cli_shape(FILE *f, int ndim, const int64_t *shape);        /* [3, 4] */
+/* All dimensions of a tensor, or NULL if it has more than the library tells. */
+const int64_t *cli_dims(const struct sheaf_tensor *t);
+void cli_shape(FILE *f, int ndim, const int64_t *shape);        /* [3, 4]; NULL: [99 dimensions] */
 json_t *cli_shape_json(int ndim, const int64_t *shape);
 
 /* Places: RUN, RUN@N, RUN@latest, a directory, a file. */
@@ -120,8 +122,12 @@ struct cli_box {
 	int64_t start[SHEAF_DIMS_MAX], count[SHEAF_DIMS_MAX];
 	int64_t items;
 	bool whole;
+	bool wide;                      /* it has more dimensions than a slice can: t then has one
+	                                 * dimension, and is read as bytes */
+	int32_t ndim;                   /* as it is stored */
 };
-void cli_box_init(struct cli_box *b, const struct sheaf_tensor *t);     /* all of it */
+/* All of a tensor whose dimensions are known (cli_dims). */
+void cli_box_init(struct cli_box *b, const struct sheaf_tensor *t);
 int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from, int64_t n,
                  void *dst, struct sheaf_error *err);
 /* Items of a window from `from`, at most `bytes`; windows end where 1-MiB blocks of the file do. */

@@ -194,7 +194,7 @@ static int values(struct diff *d, const struct sheaf_tensor *lt, const struct sh
 		at += n;
 	}
 	if (g.count)
-		differs(d, lt, "values", &g);
+		differs(d, &l.t, "values", &g); /* l.t: with the dimensions it was read by */
 	return 0;
 }
 
@@ -203,7 +203,7 @@ static int both(struct diff *d, const struct sheaf_tensor *l, const struct sheaf
 	bool small = sheaf_dtype_bits(l->dtype) < 8 || sheaf_dtype_bits(r->dtype) < 8;
 
 	if (l->ndim != r->ndim ||
-	    memcmp(l->shape, r->shape, sizeof(int64_t) * (size_t)l->ndim) != 0) {
+	    memcmp(cli_dims(l), cli_dims(r), sizeof(int64_t) * (size_t)l->ndim) != 0) {
 		differs(d, l, "shape", NULL);
 		return 0;
 	}
@@ -230,7 +230,7 @@ static int compare(struct diff *d)
 		if (!wanted(d, &l))
 			continue;
 		d->tensors++;
-		if (l.ndim > SHEAF_DIMS_MAX)
+		if (!cli_dims(&l))
 			rc = cli_error(d->a, SHEAF_EFORMAT, l.name, "too many dimensions", NULL);
 		else if (sheaf_step_find(d->right, l.family, l.name, &r) < 0)
 			differs(d, &l, "left-only", NULL);

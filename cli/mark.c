@@ -15,7 +15,8 @@ static int newest(struct sheaf_run *r, int64_t *step, struct sheaf_error *err)
 		return rc;
 	*step = cli_list_newest(&list);
 	cli_list_release(&list);
-	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "holds no step");
+	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "holds no step that is not marked "
+	                                    "bad (name it by its number)");
 }
 
 static int run(const struct cli_args *a)
@@ -71,9 +72,9 @@ const struct cli_verb cli_mark = {
 	.brief = "mark a step keep, bad or none",
 	.synopsis = "sheaf mark RUN@N|RUN@latest keep|bad|none [--timeout-ms N] [--json]",
 	.text = "keep: the step is never pruned. bad: latest skips it, for a step that is\n"
-		"whole on disk but spoilt in value. none takes either mark away, and forgets\n"
-		"how often jobs failed to go on from it: at two, latest skips it too. The\n"
-		"step's own files are not touched. Silent when it worked.",
+		"whole on disk but spoilt in value; a save of its number sets it aside. none\n"
+		"takes either mark away, and forgets how often jobs failed to go on from it.\n"
+		"The step's own files are not touched. Silent when it worked.",
 	.exits = "  0  marked\n"
 		 "  2  no such step, or the run is locked",
 	.examples = "  sheaf mark runs/gpt@12000 keep",

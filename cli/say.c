@@ -89,19 +89,26 @@ void cli_line(json_t *object)
 	putchar('\n');
 }
 
+const int64_t *cli_dims(const struct sheaf_tensor *t)
+{
+	return t->ndim <= SHEAF_DIMS_MAX ? t->shape : t->dims;
+}
+
 void cli_shape(FILE *f, int ndim, const int64_t *shape)
 {
 	fputc('[', f);
-	for (int d = 0; d < ndim && d < SHEAF_DIMS_MAX; d++)
+	for (int d = 0; d < ndim && shape; d++)
 		fprintf(f, "%s%lld", d ? ", " : "", (long long)shape[d]);
+	if (!shape)
+		fprintf(f, "%d dimensions", ndim);
 	fputc(']', f);
 }
 
 json_t *cli_shape_json(int ndim, const int64_t *shape)
 {
-	json_t *v = json_array();
+	json_t *v = shape ? json_array() : json_null();
 
-	for (int d = 0; d < ndim && d < SHEAF_DIMS_MAX; d++)
+	for (int d = 0; d < ndim && shape; d++)
 		json_array_append_new(v, json_integer(shape[d]));
 	return v;
 }
@@ -123,6 +130,29 @@ int cli_exit_code(int code)
 	}
 }
 
+#define WHERE_MAX 300
+
+/* Prints a place. One that is longer than WHERE_MAX bytes loses its middle. */
+static void put_where(const char *where)
+{
+	char part[WHERE_MAX / 2 + 1];
+	size_t n = strlen(where), half = WHERE_MAX / 2, from = n - half;
+
+	if (n <= WHERE_MAX) {
+		cli_put(stderr, where);
+		return;
+	}
+	while (half && ((unsigned char)where[half] & 0xc0) == 0x80)
+		half--;
+	while (from < n && ((unsigned char)where[from] & 0xc0) == 0x80)
+		from++;
+	memcpy(part, where, half);
+	part[half] = '\0';
+	cli_put(stderr, part);
+	fputs("...", stderr);
+	cli_put(stderr, where + from);
+}
+
 static void say(const struct cli_args *a, const char *error, const char *where, const char *why,
 		const char *hint)
 {
@@ -142,7 +172,7 @@ static void say(const struct cli_args *a, const char *error, const char *where, 
 		fprintf(stderr, "%s: ", what);
 	/* The library's sentences often begin with the place. */
 	if (where_n && strncmp(why, where, where_n) != 0) {
-		cli_put(stderr, where);
+		put_where(where);
 		fputs(": ", stderr);
 	}
 	cli_put(stderr, why);

@@ -33,7 +33,7 @@ static json_t *tensor_json(const struct sheaf_tensor *t)
 	snprintf(digest, sizeof(digest), "%016" PRIx64, t->digest);
 	v = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:o}", "family", cli_str(t->family), "name",
 		      cli_str(t->name), "dtype", cli_str(sheaf_dtype_name(t->dtype)), "shape",
-		      cli_shape_json(t->ndim, t->shape), "file", cli_str(t->file), "offset",
+		      cli_shape_json(t->ndim, cli_dims(t)), "file", cli_str(t->file), "offset",
 		      t->offset == UINT64_MAX ? json_null() : json_integer((json_int_t)t->offset),
 		      "bytes", (json_int_t)t->bytes, "digest",
 		      t->verified ? json_string(digest) : json_null());
@@ -50,7 +50,7 @@ static void tensor_line(const struct sheaf_tensor *t)
 	printf("  %-8s %10s  ", dtype ? dtype : "?", wl_size(size, t->bytes));
 	cli_put(stdout, t->name);
 	putchar(' ');
-	cli_shape(stdout, t->ndim, t->shape);
+	cli_shape(stdout, t->ndim, cli_dims(t));
 	if (t->tied_to) {
 		fputs(" tied to ", stdout);
 		cli_put(stdout, t->tied_to);

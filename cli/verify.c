@@ -17,9 +17,10 @@ struct verify {
 
 static void found_json(const struct verify *v, const struct sheaf_finding *f)
 {
-	cli_line(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "finding", f->what, "step",
-			   cli_num(v->step), "file", cli_str(f->file), "block", cli_num(f->block),
-			   "offset", cli_num(f->offset), "family", cli_str(f->family), "tensor",
+	cli_line(json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "finding", f->what, "path",
+			   cli_str(v->where), "step", cli_num(v->step), "file",
+			   cli_str(f->file), "block", cli_num(f->block), "offset",
+			   cli_num(f->offset), "family", cli_str(f->family), "tensor",
 			   cli_str(f->name), "message", cli_str(f->msg)));
 }
 
@@ -167,13 +168,14 @@ static void verify_one(struct verify *v, struct sheaf_run *run, int64_t n, const
 	sheaf_step_close(step);
 }
 
-static int verify_run(struct verify *v, const struct cli_place *place)
+static int verify_run(struct verify *v, const struct cli_place *place, const char *arg)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
 	struct sheaf_error err = { .msg = "" };
 	struct cli_list list = { 0 };
 	struct sheaf_run *run = NULL;
 	bool one = place->kind == CLI_RUN_STEP;
+	uint64_t before = v->steps;
 	int64_t only = place->step;
 	int rc = sheaf_run_open(&run, place->path, NULL, &opts, &err);
 
@@ -195,8 +197,10 @@ static int verify_run(struct verify *v, const struct cli_place *place)
 		snprintf(path, sizeof(path), "%s/%s", place->path, it->path);
 		verify_one(v, strcmp(it->state, "foreign") ? run : NULL, it->step, path);
 	}
-	if (!v->steps)
-		rc = cli_error(v->a, SHEAF_ENOENT, v->a->pos[0], "holds no such step", NULL);
+	if (v->steps == before)
+		rc = cli_error(v->a, SHEAF_ENOENT, arg, place->step != SHEAF_LATEST
+		               ? "holds no such step" : "holds no step that is not marked bad "
+		               "(name it by its number)", NULL);
 out:
 	cli_list_release(&list);
 	sheaf_run_close(run);
@@ -225,47 +229,61 @@ static int answer(const struct verify *v)
 	return v->findings ? 1 : v->failed || v->unproved ? 2 : 0;
 }
 
-static int run(const struct cli_args *a)
+/* Verifies one argument. Not 0: it could not be looked at, and the error has been printed. */
+static int verify_arg(struct verify *v, const char *arg)
 {
-	struct verify v = { .a = a };
 	struct cli_place place;
-	int rc = cli_place_parse(&place, a, a->pos[0]);
+	int rc = cli_place_parse(&place, v->a, arg);
 
 	if (rc)
 		return rc;
 	if (place.kind == CLI_RUN || place.kind == CLI_RUN_STEP)
-		rc = verify_run(&v, &place);
+		rc = verify_run(v, &place, arg);
 	else
-		verify_one(&v, NULL, -1, place.path);
-	if (!rc)
-		rc = answer(&v);
+		verify_one(v, NULL, -1, place.path);
 	cli_place_release(&place);
 	return rc;
+}
+
+static int run(const struct cli_args *a)
+{
+	struct verify v = { .a = a };
+
+	for (int i = 0; i < a->pos_n; i++) {
+		int rc = verify_arg(&v, a->pos[i]);
+
+		if (rc && a->pos_n == 1)
+			return rc;
+		v.failed = rc ? SHEAF_EIO : v.failed;
+	}
+	return answer(&v);
 }
 
 static const struct cli_opt opts[] = { { 0 } };
 const struct cli_verb cli_verify = {
 	.name = "verify",
 	.brief = "prove every byte of a step, or of all steps",
-	.synopsis = "sheaf verify PATH [--json]",
+	.synopsis = "sheaf verify PATH ... [--json]",
 	.text = "Reads every byte and compares it with its checksum, every tensor with its\n"
 		"digest, every file with the manifest; sizes alone are never trusted. A run\n"
-		"alone means all its steps. A file that does not belong is a finding (extra).\n\n"
+		"alone means all its steps. A file that does not belong is a finding (extra).\n"
+		"Several paths are all looked at, whatever is found in the first of them.\n\n"
 		"A directory without sums (Hugging Face and others) has its structure\n"
 		"checked: headers, offsets, index. Sound structure still proves no value:\n"
 		"exit 2.\n\n"
 		"Findings are checksum, digest, truncated, extended, missing, extra,\n"
 		"manifest, header, index and unverified. With --json each is an object with\n"
-		"file, block (of 1 MiB), offset, family, tensor, message; the last line is\n"
-		"{result: good, bad or unknown, files, tensors, bytes}. Silent when all is\n"
-		"good, except on a terminal.",
+		"path, step, file, block (of 1 MiB), offset, family, tensor, message; the\n"
+		"last line is {result: good, bad or unknown, files, tensors, bytes}. Silent\n"
+		"when all is good, except on a terminal.",
 	.exits = "  0  all good\n"
-		 "  1  anything was found, in any step\n"
-		 "  2  sound but without sums, no such step, or the disk could not be read",
-	.examples = "  sheaf verify runs/gpt\n  sheaf verify runs/gpt@latest --json | tail -1",
+		 "  1  something was found, in some step of some path\n"
+		 "  2  nothing was found, but a step has no sums, is not there or cannot be read",
+	.examples = "  sheaf verify runs/gpt\n  sheaf verify runs/gpt@latest --json | tail -1\n"
+		    "  sheaf verify runs/a runs/b@latest",
 	.opts = opts,
 	.pos_min = 1,
-	.pos_max = 1,
+	.pos_max = CLI_POS_MAX,
 	.pos_names = "PATH",
 	.run = run,
 };

@@ -9,8 +9,14 @@
 
 void cli_box_init(struct cli_box *b, const struct sheaf_tensor *t)
 {
-	*b = (struct cli_box){ .t = *t, .items = 1, .whole = true };
-	for (int d = 0; d < t->ndim && d < SHEAF_DIMS_MAX; d++) {
+	*b = (struct cli_box){ .t = *t, .items = 1, .whole = true, .ndim = t->ndim,
+		.wide = t->ndim > SHEAF_DIMS_MAX };
+	if (b->wide) {
+		b->t.ndim = 1;
+		b->t.shape[0] = b->count[0] = b->items =
+			(int64_t)(t->bytes * 8 / (uint64_t)sheaf_dtype_bits(t->dtype));
+	}
+	for (int d = 0; d < t->ndim && !b->wide; d++) {
 		b->count[d] = t->shape[d];
 		b->items *= t->shape[d];
 	}
@@ -51,5 +57,11 @@ int cli_box_read(struct sheaf_step *step, const struct cli_box *b, int64_t from,
 	memcpy(s.shape, b->t.shape, sizeof(s.shape));
 	memcpy(s.start, b->start, sizeof(s.start));
 	memcpy(s.count, b->count, sizeof(s.count));
+	if (b->wide) {
+		s.dtype = SHEAF_U8;
+		s.shape[0] = s.count[0] = (int64_t)b->t.bytes;
+		s.flat_start = (int64_t)cli_box_bytes(b, from);
+		s.flat_count = (int64_t)cli_box_bytes(b, n);
+	}
 	return sheaf_step_read(step, &s, err);
 }

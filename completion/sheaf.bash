@@ -22,9 +22,6 @@ _sheaf()
 	--zero)
 		COMPREPLY=($(compgen -W '0 1 2 3' -- "$word"))
 		return ;;
-	--preset)
-		COMPREPLY=($(compgen -W 'qwen2-0.5b qwen2-mini qwen2-7b llama-7b moe-small' -- "$word"))
-		return ;;
 	esac
 	local options='--json --help'
 	case $verb in
@@ -32,10 +29,11 @@ _sheaf()
 		COMPREPLY=($(compgen -W 'ls show verify diff cat plan prune mark rewind copy
 			recover agent stats bench' -- "$word"))
 		return ;;
-	show) options+=' --hf' ;;
-	diff) options+=' --rtol --atol --family' ;;
+	show) options+=' --family --hf' ;;
+	diff) options+=' --rtol --atol --family --unverified' ;;
 	cat) options+=' --family --slice --npy --unverified' ;;
-	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --preset --gb' ;;
+	plan) options+=' --mesh --expert-mesh --zero --nodes --adam --families --file-bytes
+			--staging-bytes' ;;
 	prune) options+=' --keep-last --keep-every --best --apply --grace --timeout-ms' ;;
 	mark)
 		options+=' --timeout-ms'
@@ -43,7 +41,7 @@ _sheaf()
 	rewind) options+=' --timeout-ms' ;;
 	recover) options+=' --apply --salvage --timeout-ms' ;;
 	agent) options+=' --detach --socket --memory-max --steps --idle --hook --no-flush --grace --status --flush
-			--due --stop' ;;
+			--due --stop --force' ;;
 	stats) options+=' --last' ;;
 	bench) options+=' --size --rounds --threads' ;;
 	esac

@@ -23,7 +23,8 @@ static void check_owner(const uint8_t *text, size_t n)
 	shf_owner_put(&b, &o, session);
 	MUST(!b.oom && shf_owner_get(b.data, b.len, &back, again));
 	MUST(!strcmp(o.host, back.host) && !strcmp(o.boot, back.boot) && o.pid == back.pid);
-	MUST(o.pid_ns == back.pid_ns && o.start == back.start && !strcmp(session, again));
+	MUST(o.pid_ns == back.pid_ns && o.start == back.start && o.time_ns == back.time_ns);
+	MUST(!strcmp(session, again));
 	shf_buf_release(&b);
 }
 

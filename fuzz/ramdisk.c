@@ -258,6 +258,13 @@ static int op_lock(void *arg, int fd, bool exclusive)
 	return exclusive ? -EROFS : 0;
 }
 
+static int op_unlock(void *arg, int fd)
+{
+	(void)arg;
+	(void)fd;
+	return 0;
+}
+
 /* ---- what would write ---- */
 
 static int op_mkdir(void *arg, int dir, const char *name, unsigned mode)
@@ -301,6 +308,13 @@ static int op_free_bytes(void *arg, int fd, uint64_t *bytes)
 {
 	(void)arg, (void)fd;
 	*bytes = 0;
+	return 0;
+}
+
+static int op_fs_id(void *arg, int fd, uint64_t *id)
+{
+	(void)arg, (void)fd;
+	*id = 1;
 	return 0;
 }
 
@@ -462,10 +476,16 @@ static void op_shm_free(void *arg, struct shf_shm *shm)
 	*shm = (struct shf_shm){ .fd = -1 };
 }
 
-/* One rank has nobody to share with. */
-static int op_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle)
+static int op_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
 {
-	(void)arg, (void)shm;
+	(void)arg, (void)rooms;
+	return 0;
+}
+
+/* One rank has nobody to share with. */
+static int op_shm_offer(void *arg, uint8_t token[16], int *handle)
+{
+	(void)arg;
 	memset(token, 0, 16);
 	*handle = -1;
 	return -ENOTSUP;
@@ -513,13 +533,15 @@ static const struct shf_sys_ops ops = {
 	.open = op_open, .close = op_close, .mkdir = op_mkdir, .rename = op_rename,
 	.unlink = op_unlink, .fsync = op_fsync, .resize = op_resize, .pread = op_pread,
 	.pwrite = op_pwrite, .stat = op_stat, .fstat = op_fstat, .list = op_list,
-	.readlink = op_readlink, .lock = op_lock, .free_bytes = op_free_bytes,
+	.readlink = op_readlink, .lock = op_lock,
+	.unlock = op_unlock, .free_bytes = op_free_bytes,
+	.fs_id = op_fs_id,
 	.random = op_random, .mono_ns = op_mono_ns, .wall_s = op_wall_s, .sleep_ms = op_sleep_ms,
 	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid, .cpus = op_cpus,
 	.queue_new = op_queue_new, .queue_free = op_queue_free, .submit = op_submit,
 	.complete = op_complete, .queue_pin = op_queue_pin, .queue_stat = op_queue_stat,
 	.resident = op_resident, .touched = op_touched, .touch = op_touch, .forget = op_forget,
-	.shm_new = op_shm_new, .shm_free = op_shm_free,
+	.shm_new = op_shm_new, .shm_free = op_shm_free, .rooms = op_rooms,
 	.shm_offer = op_shm_offer, .shm_connect = op_shm_connect, .shm_serve = op_shm_serve,
 	.shm_take = op_shm_take, .shm_drop = op_shm_drop,
 	.keep_open = op_keep_open, /* and so nobody calls the others */

@@ -7,9 +7,11 @@
  * Ranks      [collective]: every rank of the group calls it, in the same order,
  *            even after a local error and even with a NULL state; all return the
  *            same code, or SHEAF_ELOST where a rank died or missed the deadline
- *            (then only _free and _close remain). [local] calls never communicate:
- *            their failure sticks to the handle and the next collective call on
- *            it returns it everywhere.
+ *            (then only _free and _close remain). If ranks are in different calls, or
+ *            in the same call on different handles, all of them get EINVAL, which names
+ *            two, and nothing happened. [local] calls never communicate: their
+ *            failure sticks to the handle and the next collective call on it returns
+ *            it everywhere, unless the call says otherwise.
  * Threads    One call at a time per handle, except those marked [any thread].
  *            Callbacks run inside the caller's calls. sheaf's own threads block
  *            all signals and never talk to the group.
@@ -17,7 +19,11 @@
  *            Outputs are set on success only, the memory of a load excepted.
  * Ownership  You _close or _free, once, what you _open, _new or _begin, in any
  *            order. NULL is fine. Names and structs are copied, data is borrowed.
- *            In a forked child _free and _close release memory and nothing else.
+ *            In a forked child _free and _close release only the child's copies of
+ *            memory and descriptors, and the parent is not affected. The parent's
+ *            _close gives up its locks even if a child calls neither. Of a parent
+ *            that was killed, a step that it had open is not pruned until the
+ *            children that it forked meanwhile have exited.
  * Structs    `size` is sizeof of the struct as you were compiled; zero in a field
  *            is its default; a non-zero tail that this sheaf does not know is EINVAL.
  */
@@ -45,7 +51,7 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_ENOMEM = -2,
 	SHEAF_EIO = -3,                 /* err->sys holds the errno; a save in progress is gone */
 	SHEAF_ENOENT = -4,              /* no such run, step, file; never "no such tensor" */
-	SHEAF_EEXIST = -5,              /* that step exists; sheaf_run_rewind makes room */
+	SHEAF_EEXIST = -5,              /* that step exists; msg says what makes room */
 	SHEAF_EBUSY = -6,               /* another job writes here; or too many saves in flight */
 	SHEAF_EAGAIN = -7,              /* not yet */
 	SHEAF_ELAYOUT = -8,             /* a gap, or slices that do not match what is stored */
@@ -56,7 +62,8 @@ enum sheaf_code {                       /* stable: add, never renumber */
 	SHEAF_ELOST = -13,              /* a rank or the lock was lost */
 	SHEAF_EDIVERGED = -14,          /* replicas that should be equal are not, or a tensor
 	                                 * changed before its gate */
-	SHEAF_EFAILED = -15             /* sheaf_save_fail was called; msg is its reason */
+	SHEAF_EFAILED = -15             /* the save was given up: msg is the reason that
+	                                 * sheaf_save_fail gave, or what cannot be stored */
 };
 struct sheaf_error {                    /* yours, may be NULL; needs no initialisation */
 	int code, sys, rank;            /* what, errno or 0, who was first (-1: not known) */
@@ -94,7 +101,7 @@ struct sheaf_slice {
 	int64_t shape[SHEAF_DIMS_MAX];  /* the whole tensor; 0 dimensions: a scalar */
 	int64_t start[SHEAF_DIMS_MAX];
 	int64_t count[SHEAF_DIMS_MAX];
-	int64_t stride[SHEAF_DIMS_MAX]; /* in items; all 0: dense, row-major */
+	int64_t stride[SHEAF_DIMS_MAX]; /* in items; all 0: dense, row-major, but see STRIDED */
 	int64_t origin, flat_start, flat_count;
 	void *data;
 };
@@ -122,6 +129,16 @@ struct sheaf_slice {
  * masters of, and the others bring the rest. What is rounded goes through 48 MiB, after all else;
  * begin is as with SHEAF_IN_PLACE. */
 #define SHEAF_CAST      (UINT32_C(1) << 5)
+/* Takes the strides literally. Without the flag strides that are all 0 mean dense memory. Set it if
+ * the strides come from another program's tensors: those of a scalar that was expanded to 5 items
+ * are all 0, and without the flag sheaf would read 5 items of memory. With it such a slice is
+ * EINVAL, as is every slice that has several items in one place. */
+#define SHEAF_STRIDED   (UINT32_C(1) << 6)
+/* Saves the slice, but does not load it: data is kept, and the report says ignored. Meant for
+ * memory that is saved twice, once as it is and once in another type: F32 master weights that are
+ * also the BF16 model. Without the flag a load would fill that memory twice, which is ELAYOUT.
+ * sheaf_step_read fills the slice all the same, and sheaf_plan counts it as read. */
+#define SHEAF_SAVE_ONLY (UINT32_C(1) << 7)
 /* Narrow slice to piece i of n along dim: pieces of ceil(count / n), the last ones
  * short or empty, as torch.chunk cuts. Once per mesh axis, outermost first; strides
  * that are not all 0 keep their meaning (origin moves along). [local] */
@@ -196,8 +213,9 @@ struct sheaf_opts {
 	int32_t copy_threads;           /* of this rank, for each lazy save; 0: 1 */
 	int32_t copies;                 /* of a step in memory, see agent; 0: 1 */
 	/* NULL: no memory tier. Else the socket of this node's `sheaf agent`, or "auto": where the
-	 * agent of this run listens unless told otherwise. Where none answers, and while one is
-	 * gone, the run does without; level 1 of log says so. NULL on all ranks or on none.
+	 * agent of this run listens unless told otherwise. If no agent answers, or that of another
+	 * run directory does, or the agent ends, the run goes on without one, and level 1 of log
+	 * says so. NULL on all ranks or on none.
 	 * With copies 2 a rank of the next node keeps what this one has, too, in two more images'
 	 * memory, so that a step outlives any one node; a commit sends it over the group before it
 	 * returns, or see copies_group. Equal on all ranks; of one node, and after a failure,
@@ -229,6 +247,13 @@ struct sheaf_opts {
 	 * copy that takes longer than a step costs the one before it; where the staging has room
 	 * for 2, copies are sent inside commits */
 	struct sheaf_group *copies_group;
+	/* 0: failed resumes condemn no checkpoint. N: a checkpoint is condemned if N sessions have
+	 * loaded it and none of them came further, and if there is an older one. SHEAF_LATEST
+	 * passes over a condemned checkpoint, and this sheaf_run_open marks it bad. Loads from
+	 * memory and from disk count together. A session comes further when its next save to disk
+	 * has made its files, when its next save to memory is committed, or when it closes the run.
+	 * The value of rank 0 is used */
+	int32_t resume_attempts_max, reserved;
 };
 #define SHEAF_CREATE    (UINT32_C(1) << 0) /* make the run if there is none */
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
@@ -307,17 +332,19 @@ struct sheaf_run_stat {                 /* this rank, all saves since the run wa
 };
 /* [local] [any thread] */
 int  sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
-/* Set later steps aside (kept, no longer found), so that training goes on from `step`.
+/* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
+ * aside, by this or otherwise, stays in .sheaf/aside until a person deletes it.
  * Opening an older step and saving without this is EINVAL. [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
-/* Mark 'k': never prune; 'b': bad, SHEAF_LATEST skips it; 0: neither, and its tries are forgotten.
- * [collective] */
+/* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of
+ * its number sets it aside. 0: neither, and its failed resumes are forgotten. [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
-/* Steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best. Verifies
- * the newest first if some step would then go and that was not done since its commit. Returns
- * how many went (dry: would); item, which may be NULL, hears of each step on rank 0: 'k' stays,
- * 'r' goes, and why.
- * [collective] */
+/* Removes steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best.
+ * Verifies the newest first, if some step would then be removed and this was not done since its
+ * commit. Returns how many were removed (dry: would be). item, which may be NULL, is called for
+ * each step on rank 0: 'k' it stays, 'r' it is removed, and why. Files of removed steps are deleted
+ * after the grace. A call spends at most a quarter of timeout_ms on that, and the next prune,
+ * commit or open deletes what is left. [collective] */
 int  sheaf_run_prune(struct sheaf_run *run, int dry,
                      void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                      struct sheaf_error *err);
@@ -325,9 +352,10 @@ int  sheaf_run_prune(struct sheaf_run *run, int dry,
 /* States. add returns the slice's number, 0, 1, ...; NULL state gives ENOMEM, so only
  * the collective call that follows need be checked. One name may be added many times
  * (pieces, replicas); overlapping pieces of one rank must be the same bytes. After the
- * first begin the list is fixed, save that move gives a slice new memory: EINVAL while a
- * lazy save has not copied it. A run may save different states at different steps. free may
- * come during a save; memory that a lazy save has not copied stays. [local] */
+ * first begin the list is fixed, but move gives a slice new memory. move is EINVAL while the gate
+ * of the slice in a lazy save is not open. Move it again then: until that succeeds no save or load
+ * of the state begins. A run may save different states at different steps. free may be called
+ * during a save; the caller keeps memory that a lazy save has not copied. [local] */
 struct sheaf_state *sheaf_state_new(void);
 int  sheaf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
 int  sheaf_state_move(struct sheaf_state *state, int slice, void *data);
@@ -348,8 +376,12 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
  * smaller of coef and (1 + n) / (warmup + n). No update is left out because no image was free or
  * the save failed, and none is made twice for one step: a begin that all ranks agreed on and that
  * gives no save makes them itself, and what a lazy save that failed has left is made by who asks
- * for its slices, by the next begin, and by its commit or free. A load of a step that has them
- * goes on counting; of one that has not begins anew. Equal on all ranks. [local] */
+ * for its slices, by the next begin, and by its commit or free. After a load of a step that has the
+ * averages the count of updates goes on, and so do those averages that were filled; a save of that
+ * step again, to the same run, makes no update. The others become the weights at the next save:
+ * those that SHEAF_LENIENT kept, and those of a weight that is SHEAF_OPTIONAL and absent. After a
+ * load that fills none, all begin anew. Equal on all ranks. A rank may have none of the slices, but
+ * if no rank has any, begin and load are EINVAL. [local] */
 struct sheaf_ema {
 	uint32_t size, reserved;
 	const char *name;               /* NULL: "ema"; a family that no slice has */
@@ -377,11 +409,15 @@ struct sheaf_save_opts {
 #define SHEAF_NO_DISK   (UINT32_C(1) << 1) /* the memory tier and averages only: nothing is written,
                                             * commit makes the step one that a later job finds in
                                             * memory. EAGAIN from begin: no agent on some node.
-                                            * Not in the order of the saves to disk, but of its
-                                            * own kind; two images at least */
+                                            * EFAILED from commit: one died since, or has no room.
+                                            * After both train on: only this step is not kept.
+                                            * Such saves are committed in the order of their own
+                                            * kind, whatever goes to disk; two images at least */
 #define SHEAF_MAY_DROP  (UINT32_C(1) << 2) /* when no image is free: EAGAIN, not a wait */
-#define SHEAF_CHECK     (UINT32_C(1) << 3) /* LAZY: look again when a slice is asked for: EDIVERGED
-                                            * by name where it changed before. Slow */
+#define SHEAF_CHECK     (UINT32_C(1) << 3) /* LAZY: sum all that this rank copies inside begin (with
+                                            * SHEAF_LATER inside sheaf_save_put), and again at each
+                                            * gate. EDIVERGED names a slice that changed between.
+                                            * Slow: the caller reads all that memory twice more */
 #define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
 #define SHEAF_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its data
                                             * may be NULL until then. Not with averages, nor slices
@@ -390,21 +426,33 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
 /* A file of the step (the same name from two ranks: the same bytes), 64 MiB each, plain
- * names only: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*. A line of its manifest:
- * key [a-z0-9._-]{1,64}, value <= 64 KiB, all <= 512 KiB; equal on the ranks that give it.
- * Bytes and value are copied. EINVAL too while it is being published. [local] */
+ * names only: [A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*, no family of the step but
+ * model. A line of its manifest: key [A-Za-z0-9._/-]{1,64}, not ranks.*, value <= 64 KiB, all
+ * <= 512 KiB, and the manifest < 1 MiB, in which a control character is 6 bytes; equal on the
+ * ranks that give it. Bytes and value are copied.
+ * EINVAL: it is not allowed, too late or given twice. The save goes on without it, and level 1 of
+ * log says why. ENOMEM fails the save. [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
 /* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank
  * still copies.
  * Needed only where `sheaf plan` says so; commit does what is left. [collective] */
 int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-/* Is that slice copied, so that it may change? What nobody has begun to copy is copied by the
- * caller, the rest waited for; asks no other rank. EAGAIN: not after timeout_ms (< 0: for ever; 0:
- * just ask). Any other code: no, but the save has failed and the memory is not read any more. A
- * plain save, and bytes that another rank writes: 0 at once, but for averages of them that are
- * due, which are made first. commit refuses a lazy save with a slice for which this never
- * returned, EAGAIN apart. [any thread] */
+/* The gate of a slice: call it before the slice's memory changes.
+ * 0: the memory of the slice may change. This save does not read it any more, neither for this
+ *    slice nor for another one in the same memory: a tied tensor, a slice that was added twice,
+ *    pieces that overlap, F32 masters that are also stored as a BF16 model. The gate of each waits
+ *    until all of them are copied and their averages are made. Slices count as in the same memory
+ *    if the bytes from the first to the last item of one overlap with those of another.
+ * EAGAIN: not yet, after timeout_ms (< 0: wait for ever; 0: do not wait).
+ * EINVAL: there is no such slice, or it was not put yet (SHEAF_LATER).
+ * Any other code: the save has failed. It does not read the memory any more either.
+ * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
+ * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
+ * (bytes that another rank writes, SHEAF_CAST). Each save has its own gates: memory that two saves
+ * read may change after the gates of both. commit refuses a lazy save until the gate of each slice
+ * was called and returned a code other than EAGAIN, even if another slice shares its memory.
+ * [any thread] */
 int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of
                                          * sheaf_state_add that went unseen */
@@ -414,8 +462,9 @@ int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
  * final, while others are still computed, and what lies elsewhere (a device, a file) is streamed
  * through a few buffers: put, copied, the next one. Each slice once, in any order (an empty one
  * need not be); before, sheaf_save_copied is EINVAL for it, commit refuses the save and names it,
- * no other save begins and no load takes its image (EINVAL). EINVAL: it was put, or is no slice of
- * such a save. [any thread] */
+ * no other save begins and no load takes its image (EINVAL). The gate of a slice waits for the
+ * slices that were put into its memory before the gate was called, not for those that follow.
+ * EINVAL: the slice was put already, or the save is not such a save. [any thread] */
 int  sheaf_save_put(struct sheaf_save *save, int slice, const void *data);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is
  * left, and is EAGAIN where another rank of the node still copies into it, the files of the save
@@ -427,16 +476,19 @@ int  sheaf_save_stat(struct sheaf_save *save, struct sheaf_stat *stat);         
  * ranks the largest counts. 0: it is committed, and never before. -1: it has failed, or nothing is
  * known yet (the first save of a run, until something of it is written). [any thread] */
 int64_t sheaf_save_eta_ms(struct sheaf_save *save);
-/* Give up, for what was saved is no good: exchange and commit then return EFAILED everywhere, and
- * the step is in no memory either. Too late, and nothing, while it is being published, which only
- * a commit of 0 ms leaves behind. [any thread] */
+/* Gives the save up, because what was saved is no good. 0: the next exchange or commit returns
+ * EFAILED on all ranks, also one that another thread is in now, and the step is not in memory
+ * either. This rank must still call sheaf_save_commit, where the others wait and learn of it.
+ * EINVAL: it is too late, because the step is committed or all ranks have agreed to publish it;
+ * nothing happened. [any thread] */
 int  sheaf_save_fail(struct sheaf_save *save, const char *why);
 /* 0: the step survives power loss. EAGAIN: some rank's data is not written and synced after
  * timeout_ms (< 0: opts.timeout_ms; 0: just ask), or all is, and since an ask a thread of rank 0
  * publishes it (phase 6 of sheaf_stat): call again, what was begun goes on meanwhile.
  * EINVAL: it is not this save's turn, or a slice of a lazy one was not asked for: nothing happened,
- * call again. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps after
- * reopening. Else: it never was and never will be.
+ * call again. EFAILED: it was given up, or notes and attached files of its ranks differ or are too
+ * much for one manifest. EINDOUBT: whole if seen, perhaps not seen. ELOST: see sheaf_run_steps
+ * after reopening. Else: it never was and never will be.
  * With a deadline, as SIGTERM gives one: pass what is left of it. Copies, writes, syncs and the
  * net are left when the time of the least patient rank is up, but for one agreement and one portion
  * that travels (4 MiB to begin with; more where that takes less than 0.1 s). What cannot be left
@@ -457,10 +509,13 @@ void sheaf_save_free(struct sheaf_save *save);
 /* Steps. open_path takes any directory or file that sheaf reads: a step, a Hugging Face
  * directory, one safetensors file; foreign ones have no checksums and say so in the report.
  * A step opened by number whose manifest names another is ECORRUPT. [collective] */
-/* The newest not marked bad; never falls back silently. A step that two sessions loaded to go on
- * from, and that neither came to a commit nor to a close, is passed over too, which is logged, and
- * marked bad when the run is next opened for writing; where only such are left it is ECORRUPT,
- * not ENOENT. sheaf_run_mark with 0 forgives it. */
+/* The newest checkpoint, in memory or on disk, that is neither marked bad nor set aside (but see
+ * opts.resume_attempts_max). If it cannot be loaded no older one is taken instead, however often it
+ * is tried; the error names the damage and the command that helps. sheaf_run_resume can fall back.
+ * ENOENT means that the run has no checkpoint at all; if all are marked bad it is ECORRUPT. A
+ * directory checkpoint-<n> without sheaf.json is no checkpoint: it is passed over, and level 1 of
+ * log and the report of the load say so. If there is nothing else, and sheaf.sums in it shows that
+ * it was one, that is ECORRUPT too. */
 #define SHEAF_LATEST (-1)
 int  sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                      struct sheaf_error *err);
@@ -483,6 +538,10 @@ struct sheaf_tensor {                   /* strings live as long as the step is o
 	const char *tied_to;            /* NULL, or under which name the bytes are stored */
 	int64_t shape[SHEAF_DIMS_MAX];
 	uint64_t offset, bytes, digest; /* offset in file; UINT64_MAX: not contiguous there */
+	/* NULL, unless a foreign tensor has more than SHEAF_DIMS_MAX dimensions. Then shape is 0,
+	 * and dims has all ndim of them, or is NULL if they are more than 64. sheaf_step_read reads
+	 * such a tensor as its bytes, U8 of one dimension */
+	const int64_t *dims;
 };
 /* Tensor i, by family and natural order of names; ENOENT past the end. Or one by name (family
  * NULL: "model"): ELAYOUT if absent. [local] */
@@ -516,7 +575,9 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 	                                 * whose slice or file it is */
 	uint32_t size, flags;
 	/* what: Missing, Unexpected, Converted, V unverified, Derived, Ignored, X mismatched
-	 * (shape, skipped), Z zero-filled, R stream of another world size (msg says which rule) */
+	 * (shape, skipped), Z zero-filled, R stream of another world size (msg says which rule).
+	 * Also on rank 0, for checkpoints, with family "" and a name like "checkpoint-8": Passed
+	 * over in the search for the latest, Aside (it was set aside); msg says why */
 	void (*item)(void *arg, char what, const char *family, const char *name, const char *msg);
 	void (*finding)(void *arg, const struct sheaf_finding *finding);
 	void *arg;
@@ -529,11 +590,18 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 	uint64_t retries, plan_ns, read_ns, verify_ns;  /* ns: this rank */
 	uint64_t memory_bytes;          /* over all ranks: read from the memory tier */
 	uint32_t peers, reserved;       /* 1: of those some are copies that another node kept */
+	int64_t step;                   /* loads: which step; -1: foreign */
+	uint32_t memory;                /* 1: it was in memory */
+	uint32_t passed;                /* sheaf_run_resume: how many damaged ones came before it */
 };
 /* Fill the state. An absent tensor is ELAYOUT unless OPTIONAL, ignored, derived or zeroed;
  * what cannot be filled is found before any byte is touched. After any other failure the
- * slices' contents are undefined. In a run open for writing it counts as a try of the step, once
- * a session, until the next commit or the close: evaluate with SHEAF_READONLY. [collective] */
+ * slices' contents are undefined. ELAYOUT if slices that share memory would be filled from tensors
+ * of different types, one of them converted: see SHEAF_SAVE_ONLY. In a run that is open for writing
+ * a load counts as a try of the step, once a session, until the next save or the close (see
+ * opts.resume_attempts_max), so evaluate with SHEAF_READONLY. EAGAIN from a load, verify, read or
+ * copy of a step in memory: a job that goes on saving has taken that memory for a newer step; open
+ * SHEAF_LATEST again. [collective] */
 #define SHEAF_STRICT  (UINT32_C(1) << 0) /* unexpected tensor in a family we hold: ELAYOUT */
 #define SHEAF_CONVERT (UINT32_C(1) << 1) /* the stored dtype may differ from the slice's */
 #define SHEAF_DRY     (UINT32_C(1) << 2) /* plan and report; read no tensor */
@@ -545,6 +613,28 @@ struct sheaf_report {                   /* callbacks run in the caller's thread,
 #define SHEAF_LENIENT (UINT32_C(1) << 5) /* absent, or of another shape: data is kept, reported */
 int  sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                      struct sheaf_report *report, struct sheaf_error *err);
+#define SHEAF_FALLBACK (UINT32_C(1) << 6) /* a flag of sheaf_run_resume alone */
+/* Opens SHEAF_LATEST and loads it, with the flags of sheaf_step_load. report->step is its number,
+ * and report->memory says whether it was in memory. Returns the codes of the two calls. ENOENT: the
+ * run has no checkpoint at all, and the state is as it was: start afresh.
+ * With SHEAF_FALLBACK, if the latest is damaged, an older one is loaded instead:
+ * - If it was read from memory, its copy on disk is tried next, and then each older checkpoint.
+ * - Damage is ECORRUPT of the open or the load, confirmed by reading the whole step again, past
+ *   the page cache. After any other failure nothing else is tried. EFORMAT is no damage: a newer
+ *   sheaf wrote that checkpoint, which stays where it is.
+ * - The checkpoint that is loaded is proved whole, also tensors that the state does not hold.
+ * - It must fill every slice that a damaged one has begun to fill. What it would keep (OPTIONAL,
+ *   LENIENT, a stream whose rule is drop) would hold values of the damaged one, so that is ELAYOUT
+ *   and names the slice: sheaf_run_rewind to it, and start again.
+ * - Only then are the newer ones set aside, as by sheaf_run_rewind, and damaged ones in memory are
+ *   given up, so that training goes on from the loaded one. With SHEAF_READONLY they stay.
+ * - On rank 0 report->item is called for each of them ('P', 'A'); report->passed counts them. What
+ *   it says of tensors is of the last checkpoint that was tried alone, and comes after the load.
+ * - If none can be loaded the error is that of the first.
+ * - EINVAL while a save is in flight, or with SHEAF_DRY.
+ * [collective] */
+int  sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+                      struct sheaf_report *report, struct sheaf_error *err);
 /* One slice, by this process alone; checks the blocks it touches. [local] */
 int  sheaf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                      struct sheaf_error *err);
@@ -585,8 +675,10 @@ int  sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t 
  * the launcher starts (`sheaf agent RUN`), that outlives the trainer and keeps what is in memory:
  * the images of the newest steps as they were committed. A later job that opens the run on the same
  * nodes with opts.agent is given by sheaf_step_open the newest of memory and disk, at the speed of
- * memory, in any layout, every block proved as from the disk. What lies in memory must follow the
- * newest step on disk, or is passed over: so it is after a rewind. `agent` as in sheaf_opts. */
+ * memory, in any layout, every block proved as from the disk. A step in memory that does not follow
+ * the newest step on disk, as after a rewind, is passed over. `agent` as in sheaf_opts.
+ * An agent belongs to one run directory. A directory that is renamed keeps its agent, but a copy
+ * (by sheaf_step_copy, cp -a or a snapshot) is another directory and needs its own agent. */
 struct sheaf_agent_opts {
 	uint32_t size, flags;
 	const char *agent;              /* NULL: "auto" */
@@ -598,12 +690,19 @@ struct sheaf_agent_opts {
 	 * copies (opts.copies) */
 	int32_t steps_max;
 	void *arg;
-	int  (*ready)(void *arg, const char *socket);   /* it can be reached; not 0: ends */
-	/* The last process of a job went without closing its run: what was due may be flushed, but
-	 * by another process: nobody is served meanwhile. */
+	/* Called when the agent can be reached. If it returns other than 0 the agent ends. The
+	 * caller may log to a file <socket>.log: the agent removes it at its end if it is empty. */
+	int  (*ready)(void *arg, const char *socket);
+	/* Called when the last process of a job has gone, if this job, or one before it, ended
+	 * without closing the run. It may start a flush of what was due, in another process,
+	 * because the agent serves nobody until this returns. */
 	void (*died)(void *arg, const char *job);
 	void (*committed)(void *arg, int64_t step);     /* the trainer says: it is on disk */
 	int  (*stop)(void *arg);        /* asked when a signal has come: not 0: ends */
+	/* Called with the path of the run's directory when a job connects and at each commit to
+	 * disk. After a rename it is another path than `dir`. */
+	void (*at)(void *arg, const char *dir);
+	const char *about;              /* what sheaf_agent_info says of it; NULL: "" */
 };
 /* Is the agent of this node for the run `dir`, which is made where there is none, until it is told
  * to stop; then what it kept is gone. One thread; sleeps until somebody asks. EBUSY: another one
@@ -612,9 +711,10 @@ int  sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *opts,
                        struct sheaf_error *err);
 struct sheaf_agent_info {
 	uint32_t size;
-	int32_t users;                  /* processes that are connected */
+	int32_t users;                  /* connected processes of jobs; readers do not count */
 	uint64_t pid, bytes, names;     /* bytes it keeps, under so many names */
 	int32_t steps_max, reserved;    /* as it was told; 0: no bound, or it does not say */
+	char about[112];                /* as it was told, cut to that; "": it does not say */
 };
 /* ENOENT: no agent answers. agent NULL: "auto". [local] */
 int  sheaf_agent_info(const char *dir, const char *agent, struct sheaf_agent_info *info,

@@ -82,6 +82,9 @@ int main(int argc, char **argv)
 		if (wanted)
 			t_tests[n++] = t_tests[i];
 	}
+#ifdef T_STDIN_CLOSED   /* the next descriptor is 0, which is one like others */
+	fclose(stdin);
+#endif
 	return _cmocka_run_group_tests(argv[0], t_tests, n, NULL, NULL);
 }
 #endif

@@ -113,8 +113,8 @@ class SheafMemory(Sheaf):
         super().start()
         self.agent("--detach")
 
-    def agent(self, what):
-        subprocess.run([self.loop.conf["sheaf"], "agent", self.dir, what], check=True,
+    def agent(self, *what):
+        subprocess.run([self.loop.conf["sheaf"], "agent", self.dir, *what], check=True,
                        stdin=subprocess.DEVNULL)
 
     def begin(self, step):
@@ -124,7 +124,7 @@ class SheafMemory(Sheaf):
         return began
 
     def over(self):
-        self.agent("--stop")
+        self.agent("--stop", "--force")
 
 
 class Futures(Saver):

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A training loop that resumes: every rank holds a piece of each tensor, saves every tenth step
- * and, started again on any number of ranks, goes on from the last one.
+ * and, killed at any moment and started again on any number of ranks, goes on from the last one.
  *
  *     mpirun -n 4 resume RUN 30; mpirun -n 3 resume RUN 60
+ *
+ * With a third argument, auto, it uses the agent of its node (sheaf agent RUN --detach): then every
+ * step is saved, and only each tenth of them to disk.
  */
 #include <sheaf-mpi.h>
 #include <stdio.h>
@@ -31,40 +34,48 @@ static void train(float *weight, float *moment)
 	}
 }
 
-static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n,
+static int save(struct sheaf_run *run, struct sheaf_state *state, int64_t n, uint32_t flags,
                 struct sheaf_error *err)
 {
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
 	struct sheaf_save *one = NULL;
-	int rc = sheaf_save_begin(&one, run, n, state, NULL, err);
+	int rc = sheaf_save_begin(&one, run, n, state, &opts, err);
 
+	if (rc == SHEAF_EAGAIN) /* no agent answers: this step is in no memory */
+		return 0;
 	if (rc == 0)
 		rc = sheaf_save_commit(one, -1, err);
 	sheaf_save_free(one);
+	if (rc == SHEAF_EFAILED && flags & SHEAF_NO_DISK) /* nor is this: the agent has died */
+		return 0;
 	return rc;
+}
+
+/* What sheaf did to get here: damaged checkpoints that were passed over and set aside. */
+static void tell(void *arg, char what, const char *family, const char *name, const char *msg)
+{
+	(void)arg;
+	(void)family;
+	if (what == 'P' || what == 'A')
+		fprintf(stderr, "resume: %s: %s\n", name, msg);
 }
 
 /* The step to go on from: 0 when the run has none. */
 static int resume(struct sheaf_run *run, struct sheaf_state *state, int64_t *n,
                   struct sheaf_error *err)
 {
-	struct sheaf_step *step = NULL;
-	int rc = sheaf_step_open(&step, run, SHEAF_LATEST, err);
+	struct sheaf_report report = { .size = sizeof(report), .item = tell };
+	int rc = sheaf_run_resume(run, state, SHEAF_STRICT | SHEAF_FALLBACK, &report, err);
 
-	*n = 0;
-	if (rc == SHEAF_ENOENT)
-		return 0;
-	if (rc == 0)
-		rc = sheaf_step_load(step, state, SHEAF_STRICT, NULL, err);
-	if (rc == 0)
-		*n = sheaf_step_number(step);
-	sheaf_step_close(step);
-	return rc;
+	*n = rc == 0 ? report.step : 0;
+	return rc == SHEAF_ENOENT ? 0 : rc;
 }
 
 int main(int argc, char **argv)
 {
 	static float weight[ROWS * COLS], moment[ROWS * COLS];
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .keep_last = 3,
+		.agent = argc > 3 ? argv[3] : NULL };
 	struct sheaf_state *state = sheaf_state_new();
 	struct sheaf_group *group = NULL;
 	struct sheaf_run *run = NULL;
@@ -88,10 +99,13 @@ int main(int argc, char **argv)
 		rc = resume(run, state, &n, &err);
 	if (rank == 0 && rc == 0)
 		printf("%d ranks go on from step %lld\n", ranks, (long long)n);
+	fflush(stdout);
 	while (rc == 0 && n < last) {
 		train(weight, moment);
 		if (++n % 10 == 0)
-			rc = save(run, state, n, &err);
+			rc = save(run, state, n, 0, &err);
+		else if (opts.agent)
+			rc = save(run, state, n, SHEAF_NO_DISK, &err);
 	}
 	if (rank == 0 && rc != 0)
 		fprintf(stderr, "resume: %s\n", err.msg);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory tier: being an agent, asking one, writing what one has. */
 #include <errno.h>
+#include <stdio.h>
 #include "engine.h"
 #include "entry.h"
 #include "err.h"
@@ -15,8 +16,8 @@
 #define AGENT_MIN (offsetof(struct sheaf_agent_opts, agent))
 #define INFO_MIN (offsetof(struct sheaf_agent_info, users) + sizeof(int32_t))
 
-/* Which run it is. make: there need not be one yet. */
-static int identity(const char *dir, bool make, char run[33], struct sheaf_error *err)
+/* Opens the run to ask about. make: creates it if there is none. */
+static int open_run(struct sheaf_run **out, const char *dir, bool make, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
 	struct sheaf_run *r = NULL;
@@ -29,12 +30,13 @@ static int identity(const char *dir, bool make, char run[33], struct sheaf_error
 		opts.flags = SHEAF_CREATE;
 		rc = shf_run_open(&r, dir, NULL, &opts, shf_sys_real(), err);
 	}
-	if (rc < 0)
-		return rc;
-	for (size_t i = 0; i < 33; i++)
-		run[i] = r->store.run[i];
-	shf_run_close(r);
-	return run[0] ? 0 : shf_fail(err, SHEAF_ENOENT, "%s: is no run", dir);
+	if (rc == 0 && !r->store.run[0]) {
+		shf_run_close(r);
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: is no run", dir);
+	}
+	if (rc == 0)
+		*out = r;
+	return rc;
 }
 
 struct serving {
@@ -71,6 +73,14 @@ static void told(void *arg, const char *text)
 		s->opts->committed(s->opts->arg, step);
 }
 
+static void at(void *arg, const char *dir)
+{
+	const struct serving *s = arg;
+
+	if (s->opts->at)
+		s->opts->at(s->opts->arg, dir);
+}
+
 static bool stop(void *arg)
 {
 	const struct serving *s = arg;
@@ -85,19 +95,20 @@ static void left(void *arg)
 	shf_keep_dir_leave(s->where);
 }
 
-static int serve(const char *run, const struct sheaf_agent_opts *o, struct sheaf_error *err)
+static int serve(const char *identity, const struct sheaf_agent_opts *o, struct sheaf_error *err)
 {
 	char where[SHF_KEEP_NAME], path[SHF_KEEP_PATH];
 	struct serving s = { o, path, where };
-	struct shf_keeper k = { .socket = path, .run = run, .bytes_max = o->memory_max, .arg = &s,
-		.steps_max = o->steps_max,
+	struct shf_keeper k = { .socket = path, .run = identity, .bytes_max = o->memory_max,
+		.arg = &s,
+		.steps_max = o->steps_max, .about = o->about,
 		.idle_ms = o->idle_s ? o->idle_s > INT32_MAX / 1000 ? INT32_MAX : o->idle_s * 1000
 		                     : -1,
-		.ready = ready, .died = died, .told = told, .stop = stop,
-		.left = left };
+		.ready = ready, .died = died, .told = told, .at = at,
+		.stop = stop, .left = left };
 	int rc;
 
-	shf_tier_where(where, o->agent, run);
+	shf_tier_where(where, o->agent, identity);
 	rc = shf_keep_path(where, path);
 	if (rc == 0)
 		rc = shf_keep_dir(where);
@@ -115,7 +126,8 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 {
 	struct sheaf_agent_opts o = { .size = sizeof(o) };
 	struct sheaf_error own;
-	char run[33];
+	char identity[SHF_IDENTITY];
+	struct sheaf_run *r = NULL;
 	int rc = 0;
 
 	err = shf_err_or(err, &own);
@@ -128,20 +140,26 @@ SHEAF_API int sheaf_agent_serve(const char *dir, const struct sheaf_agent_opts *
 		rc = shf_fail(err, SHEAF_EINVAL, "agent opts.steps_max is %d: one step is kept "
 		              "while the next is copied, so 2 at least", (int)o.steps_max);
 	if (rc == 0)
-		rc = identity(dir, true, run, err);
+		rc = open_run(&r, dir, true, err);
 	if (rc == 0)
-		rc = serve(run, &o, err);
+		rc = shf_store_identity(&r->store, identity, err);
+	if (r)
+		shf_run_close(r);
+	if (rc == 0)
+		rc = serve(identity, &o, err);
 	return shf_ended(rc, err);
 }
 
 static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *m, int *steps,
                struct sheaf_error *err)
 {
-	char run[33];
-	int keep = -1, rc = identity(dir, false, run, err);
+	struct sheaf_run *r = NULL;
+	int keep = -1, rc = open_run(&r, dir, false, err);
 
-	if (rc == 0)
-		rc = shf_tier_reach(shf_sys_real(), agent, run, &keep, steps, err);
+	if (rc == 0) {
+		rc = shf_tier_reach(&r->store, agent, &keep, steps, err);
+		shf_run_close(r);
+	}
 	if (rc < 0)
 		return rc;
 	rc = shf_keep_ask(keep, op, m);
@@ -166,6 +184,8 @@ SHEAF_API int sheaf_agent_info(const char *dir, const char *agent, struct sheaf_
 		out.bytes = m.bytes;
 		out.names = m.names;
 		out.steps_max = steps;
+		m.name[sizeof(m.name) - 1] = '\0';
+		snprintf(out.about, sizeof(out.about), "%s", m.name);
 		rc = shf_struct_out(info, &out, sizeof(out), INFO_MIN);
 	}
 	return shf_ended(rc, err);
@@ -191,13 +211,17 @@ struct telling {
 static int tell(void *arg, const struct shf_recalled *r)
 {
 	struct telling *t = arg;
-	struct sheaf_memory m = { .size = sizeof(m), .due = r->due != 0, .step = r->step,
+	struct sheaf_memory m = { .size = sizeof(m), .step = r->step,
 		.session = r->session, .bytes = r->bytes, .ranks = r->ranks, .here = r->here,
 		.tries = (int32_t)r->tries };
-	bool lost = false;
+	bool lost = false, unwritten = false;
 
 	t->rc = shf_recall_is_lost(t->store, r, &lost, t->err);
+	/* A job that dies after the rename has not told the card of its step. */
+	if (t->rc == 0 && r->due)
+		t->rc = shf_recall_is_unwritten(t->store, r, &unwritten, t->err);
 	m.lost = lost;
+	m.due = unwritten;
 	if (t->rc == 0)
 		t->rc = t->item(t->arg, &m);
 	return t->rc;
@@ -218,7 +242,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 	rc = item && dir ? shf_run_open(&r, dir, NULL, &opts, sys, err)
 	                 : shf_fail(err, SHEAF_EINVAL, "no directory was named, or nobody hears");
 	if (rc == 0)
-		rc = shf_tier_reach(sys, agent, r->store.run, &keep, NULL, err);
+		rc = shf_tier_reach(&r->store, agent, &keep, NULL, err);
 	if (rc == 0) {
 		t.store = &r->store;
 		rc = shf_recall_list(sys, keep, r->store.run, tell, &t);

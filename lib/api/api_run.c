@@ -17,7 +17,7 @@ SHEAF_API int sheaf_run_open(struct sheaf_run **run, const char *dir, struct she
 
 	err = shf_err_or(err, &own);
 	rc = run ? shf_run_open(run, dir, group, opts, shf_sys_real(), err)
-	         : shf_refuse_all(group, opts, "run", err);
+	         : shf_refuse_all(group, opts, SHF_CALL_RUN_OPEN, "run", err);
 	return shf_ended(rc, err);
 }
 
@@ -168,6 +168,28 @@ SHEAF_API int sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf
 	rc = shf_run_check(run, err);
 	if (rc == 0)
 		rc = shf_run_rewind(run, step, err);
+	return shf_ended(rc, err);
+}
+
+SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+                               struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct sheaf_report in, out;
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc < 0)
+		return shf_ended(rc, err);
+	rc = shf_report_in(&in, report, err);
+	if (rc < 0) {
+		rc = shf_call_refuse(&run->team, SHF_CALL_RESUME, run->made, rc, err);
+	} else {
+		out = in;
+		rc = shf_run_resume(run, state, flags, &out, err);
+		shf_report_out(report, &out, &in);
+	}
 	return shf_ended(rc, err);
 }
 

@@ -23,9 +23,9 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
-	if (rc == 0 && !save) /* meets the first agreement of the others */
-		rc = shf_agree(&run->team,
-		               shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
+	if (rc == 0 && !save)
+		rc = shf_call_refuse(&run->team, SHF_CALL_BEGIN, run->made,
+		                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
 	else if (rc == 0)
 		rc = shf_save_begin(save, run, step, state, opts, err);
 	return shf_ended(rc, err);

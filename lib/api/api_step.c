@@ -29,9 +29,9 @@ SHEAF_API int sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, i
 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
-	if (rc == 0 && !step) /* meets the first agreement of the others */
-		rc = shf_agree(&run->team,
-		               shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
+	if (rc == 0 && !step)
+		rc = shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->made,
+		                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
 	else if (rc == 0)
 		rc = shf_step_open(step, run, n, err);
 	return shf_ended(rc, err);
@@ -46,7 +46,7 @@ SHEAF_API int sheaf_step_open_path(struct sheaf_step **step, const char *path,
 
 	err = shf_err_or(err, &own);
 	rc = step ? shf_step_open_path(step, path, group, opts, shf_sys_real(), err)
-	          : shf_refuse_all(group, opts, "step", err);
+	          : shf_refuse_all(group, opts, SHF_CALL_STEP_OPEN_PATH, "step", err);
 	return shf_ended(rc, err);
 }
 
@@ -132,7 +132,7 @@ static int tensor_out(const struct sheaf_step *step, const struct shf_lt_tensor 
 		.verified = step->sound && step->sums_rc == 0,
 		.family = l->families[t->family].name, .name = name,
 		.file = l->files[t->file].name, .tied_to = tied_to, .offset = t->off,
-		.bytes = t->bytes };
+		.bytes = t->bytes, .dims = t->wide ? t->dims : NULL };
 
 	for (int d = 0; !t->wide && d < t->items.ndim; d++)
 		out.shape[d] = t->items.dim[d];
@@ -309,8 +309,10 @@ SHEAF_API int sheaf_step_load(struct sheaf_step *step, struct sheaf_state *state
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_agree(&step->run->team, shf_report_in(&in, report, err), err);
-	if (rc == 0) {
+	rc = shf_report_in(&in, report, err);
+	if (rc < 0) {
+		rc = shf_call_refuse(&step->run->team, SHF_CALL_LOAD, step->made, rc, err);
+	} else {
 		out = in;
 		rc = shf_step_load(step, state, flags, &out, err);
 		shf_report_out(report, &out, &in);
@@ -329,8 +331,10 @@ SHEAF_API int sheaf_step_verify(struct sheaf_step *step, struct sheaf_report *re
 	rc = step_check(step, err);
 	if (rc < 0)
 		return shf_ended(rc, err);
-	rc = shf_agree(&step->run->team, shf_report_in(&in, report, err), err);
-	if (rc == 0) {
+	rc = shf_report_in(&in, report, err);
+	if (rc < 0) {
+		rc = shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made, rc, err);
+	} else {
 		out = in;
 		rc = shf_step_verify(step, &out, err);
 		shf_report_out(report, &out, &in);

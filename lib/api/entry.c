@@ -105,8 +105,8 @@ int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err)
 	return 0;
 }
 
-int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts, const char *what,
-                   struct sheaf_error *err)
+int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
+                   enum shf_call_kind call, const char *what, struct sheaf_error *err)
 {
 	int rc = shf_fail(err, SHEAF_EINVAL, "nowhere to put the %s", what), wait = 600000;
 
@@ -114,7 +114,9 @@ int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts, con
 		return rc;
 	if (opts && opts->size >= offsetof(struct sheaf_opts, ignore) && opts->timeout_ms > 0)
 		wait = opts->timeout_ms;
-	struct shf_team team = { group, group->ops.rank, group->ops.ranks, wait };
+	const struct shf_sys *sys = shf_sys_real();
+	struct shf_team team = { group, group->ops.rank, group->ops.ranks, wait,
+	                         sys->ops->mono_ns, sys->arg };
 
-	return shf_agree(&team, rc, err);
+	return shf_call_refuse(&team, call, 0, rc, err);
 }

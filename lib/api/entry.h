@@ -4,6 +4,7 @@
 #define SHF_ENTRY_H
 #include <stdbool.h>
 #include <stddef.h>
+#include "group.h"
 #include "sheaf.h"
 
 struct sheaf_run;
@@ -30,6 +31,6 @@ void shf_report_out(struct sheaf_report *theirs, struct sheaf_report *own,
 /* 0, or SHEAF_EINVAL: no run, or that of another process. Then nothing may be communicated. */
 int shf_run_check(const struct sheaf_run *run, struct sheaf_error *err);
 /* Where an output pointer is NULL on one rank, all ranks hear of it. [collective] */
-int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts, const char *what,
-                   struct sheaf_error *err);
+int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
+                   enum shf_call_kind call, const char *what, struct sheaf_error *err);
 #endif

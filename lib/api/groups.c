@@ -33,6 +33,7 @@ static bool ops_are_sound(const struct sheaf_group_ops *ops)
 
 SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops)
 {
+	const struct shf_sys *sys = shf_sys_real();
 	struct sheaf_group *g;
 
 	if (!group || !ops_are_sound(ops))
@@ -43,7 +44,7 @@ SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_gro
 	memcpy(&g->ops, ops, sizeof(g->ops));
 	g->ops.size = sizeof(g->ops);
 	g->refs = 1;
-	g->pid = shf_sys_real()->ops->pid(NULL);
+	g->pid = sys->ops->pid(sys->arg);
 	*group = g;
 	return 0;
 }
@@ -51,10 +52,12 @@ SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_gro
 /* Runs and steps that still use the group keep it until they are closed. */
 SHEAF_API void sheaf_group_free(struct sheaf_group *group)
 {
+	const struct shf_sys *sys = shf_sys_real();
+
 	if (!group || group->dropped)
 		return;
 	group->dropped = true;
-	if (group->pid != shf_sys_real()->ops->pid(NULL))
+	if (group->pid != sys->ops->pid(sys->arg))
 		group->ops.free = NULL; /* a forked child's copy: memory and nothing else */
 	shf_group_put(group);
 }

@@ -100,17 +100,36 @@ static shf_average_path *best(void)
 	return way;
 }
 
-void shf_average(float *e, const void *w, int w_dtype, size_t n, double coef)
+/* Not inlined, so that nothing of it is computed before its caller has set the environment. */
+__attribute__((noinline)) static double warm(double coef, int64_t warmup, int64_t n)
+{
+	double c = (1 + (double)n) / ((double)warmup + (double)n);
+
+	return warmup && c < coef ? c : coef;
+}
+
+double shf_average_coef(double coef, int64_t warmup, int64_t n)
+{
+	double c;
+	fenv_t env;
+
+	fegetenv(&env);
+	fesetenv(FE_DFL_ENV);
+	c = warm(coef, warmup, n);
+	fesetenv(&env);
+	return c;
+}
+
+/* Not inlined, for the same reason. */
+__attribute__((noinline)) static void average(float *e, const void *w, int w_dtype, size_t n,
+                                              double coef)
 {
 	const size_t bytes = shf_dtype(w_dtype)->bits / 8;
 	const float c = (float)coef, d = (float)(1.0 - coef);
 	shf_average_path *way = best();
 	const uint8_t *from = w;
 	float wide[BLOCK];
-	fenv_t env;
 
-	fegetenv(&env);
-	fesetenv(FE_DFL_ENV);
 	for (size_t k; n > 0; n -= k, e += k, from += k * bytes) {
 		k = n < BLOCK ? n : BLOCK;
 		if (w_dtype == SHEAF_F32 && (uintptr_t)from % sizeof(*wide) == 0) {
@@ -120,5 +139,14 @@ void shf_average(float *e, const void *w, int w_dtype, size_t n, double coef)
 		shf_convert(wide, SHEAF_F32, from, w_dtype, k);
 		way(e, wide, k, c, d);
 	}
+}
+
+void shf_average(float *e, const void *w, int w_dtype, size_t n, double coef)
+{
+	fenv_t env;
+
+	fegetenv(&env);
+	fesetenv(FE_DFL_ENV);
+	average(e, w, w_dtype, n, coef);
 	fesetenv(&env);
 }

@@ -39,7 +39,6 @@ static size_t char_bytes(const unsigned char *s)
 	return n;
 }
 
-/* Bytes that vsnprintf cut out of a character at the end become '?' like any others. */
 static void clean(char *msg)
 {
 	unsigned char *s = (unsigned char *)msg;
@@ -69,10 +68,39 @@ static void describe(char text[static 80], int sys)
 #endif
 }
 
+#define WHOLE_MAX 8192  /* two of the longest paths */
+
+static size_t char_begin(const char *s, size_t at)
+{
+	while (at && ((unsigned char)s[at] & 0xc0) == 0x80)
+		at--;
+	return at;
+}
+
+/* Cuts the middle out of a sentence that is too long: it begins with the place and ends with the
+ * reason. */
+static void shorten(char *to, size_t room, const char *text)
+{
+	size_t n = strlen(text), head, tail;
+
+	if (n < room) {
+		memcpy(to, text, n + 1);
+		return;
+	}
+	head = char_begin(text, (room - 4) / 2);
+	tail = char_begin(text, n - (room - 4) / 2);
+	if (n - tail > (room - 4) / 2) /* too long by that character: it goes too */
+		while (((unsigned char)text[++tail] & 0xc0) == 0x80)
+			;
+	memcpy(to, text, head);
+	memcpy(to + head, "...", 3);
+	memcpy(to + head + 3, text + tail, n - tail + 1);
+}
+
 static void fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
 {
 	/* Aside first: an argument may well be the msg of the same error, told more fully. */
-	char msg[MSG_MAX], why[80];
+	char whole[WHOLE_MAX], msg[MSG_MAX], why[80];
 	int saved = errno;
 	size_t room = sizeof(msg);
 
@@ -81,8 +109,9 @@ static void fill(struct sheaf_error *err, int code, int sys, const char *fmt, va
 		describe(why, sys);
 		room -= strlen(why) + 2;
 	}
-	if (vsnprintf(msg, room, fmt, ap) < 0)
-		snprintf(msg, room, "unprintable message");
+	if (vsnprintf(whole, sizeof(whole), fmt, ap) < 0)
+		snprintf(whole, sizeof(whole), "unprintable message");
+	shorten(msg, room, whole);
 	if (sys) {
 		strcat(msg, ": ");
 		strcat(msg, why);

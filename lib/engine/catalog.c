@@ -190,8 +190,8 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	int fd = shf_step_fd(step, f, err), rc = fd;
 
 	if (rc < 0) /* a link is no file of ours */
-		return step->sound && (rc == SHEAF_ENOENT || err->sys == ELOOP) ? SHEAF_ECORRUPT
-										: rc;
+		return step->sound && (err->sys == ENOENT || err->sys == ENOTDIR ||
+		                       err->sys == ELOOP) ? SHEAF_ECORRUPT : rc;
 	rc = sys->ops->fstat(sys->arg, fd, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
@@ -351,6 +351,7 @@ int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, 
 		.dtype = st->dtype, .off = file->header_bytes + st->off, .bytes = st->bytes };
 	if (st->ndim > SHEAF_DIMS_MAX) {
 		t->wide = st->ndim;
+		t->dims = st->dims;
 		t->unit = 1;
 		t->items = t->shape = (struct shf_shape){ 1, { (int64_t)st->bytes } };
 		return 0;

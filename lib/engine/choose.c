@@ -4,12 +4,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine.h"
 #include "err.h"
 #include "recall.h"
 #include "spread.h"
 #include "tier.h"
+#include "tree.h"
 
-#define TRIES_MAX 2             /* sessions that may load a step and come no further */
+#define CONDEMNED "resumes from it came to nothing"
 
 struct choice {
 	bool memory;
@@ -22,8 +24,62 @@ struct choosing {
 	struct sheaf_run *run;
 	struct shf_newest disk;
 	int64_t n;
+	struct shf_sought *sought;      /* NULL: it is step n */
 	struct choice *choice;
+	struct shf_recalled last;       /* condemned, but no older one is left; ranks 0: none */
 };
+
+static void take(struct choosing *c, const struct shf_recalled *r)
+{
+	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
+
+	c->choice->memory = true;
+	c->choice->on_disk = same && r->here != r->ranks;
+	c->choice->which = *r;
+	c->choice->base_step = c->disk.known;
+	memcpy(c->choice->base_session, c->disk.session, sizeof(c->disk.session));
+}
+
+/* Is the step condemned by its tries? Only a search for the latest asks. */
+static bool is_condemned(struct choosing *c, const struct shf_recalled *r)
+{
+	return c->sought && shf_tries_spent(&c->run->store, r->step, r->session);
+}
+
+/* Is the step among the candidates that are left? If the last candidate was on disk, then only
+ * steps that are on disk too (same) are. */
+static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *r, bool same)
+{
+	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);
+}
+
+static void pass_over(struct choosing *c, const struct shf_recalled *r, const char *why)
+{
+	char name[60];
+
+	shf_log(c->run, 1, "%s: step %" PRId64 " in memory is passed over: %s", c->run->store.path,
+	        r->step, why);
+	if (!c->sought)
+		return;
+	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, r->step);
+	shf_sought_pass(c->sought, name, why);
+	if (r->here == r->ranks && c->run->tier.passed < r->step)
+		c->run->tier.passed = r->step;
+}
+
+/* A condemned step that has no older one on disk is remembered, because the job may have to go on
+ * from it all the same. One that was remembered before is newer, and is passed over. */
+static void condemn(struct choosing *c, const struct shf_recalled *r)
+{
+	bool last = shf_step_older(&c->run->store, r->step) < 0;
+
+	if (!last)
+		pass_over(c, r, CONDEMNED);
+	else if (c->last.ranks)
+		pass_over(c, &c->last, CONDEMNED);
+	if (last)
+		c->last = *r;
+}
 
 static int consider(void *arg, const struct shf_recalled *r)
 {
@@ -31,65 +87,72 @@ static int consider(void *arg, const struct shf_recalled *r)
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
 	const char *why = NULL;
 
-	if (c->n != SHEAF_LATEST && r->step != c->n)
+	if (c->sought ? !is_asked_for(c->sought, r, same) : r->step != c->n)
 		return 0;
-	if (c->n == SHEAF_LATEST && r->step <= c->disk.newest && !same)
-		return 0;       /* the disk's is newer */
+	/* The disk has a newer step. It is the latest even if it cannot be read. */
+	if (c->sought && r->step <= c->disk.newest && (!same || c->disk.known != c->disk.newest))
+		return 0;
+	/* Its mark may say bad. The disk has the step too, and tells why it is not to be read. */
+	if (c->sought && same && shf_mark_read(&c->run->store, r->step, NULL) == '?')
+		return 0;
 	if (r->here != r->ranks && !same)
 		why = "not all of it is there";
-	else if (r->tries >= TRIES_MAX)
-		why = "it failed to resume twice";
 	else if (!same && !shf_recall_follows(&c->run->store, r, &c->disk))
 		why = "it does not follow the newest step on disk";
-	if (why) {
-		shf_log(c->run, 1, "%s: step %" PRId64 " in memory is passed over: %s",
-		        c->run->store.path, r->step, why);
-		return 0;
-	}
-	c->choice->memory = true;
-	c->choice->on_disk = same && r->here != r->ranks;
-	c->choice->which = *r;
-	c->choice->base_step = c->disk.known;
-	memcpy(c->choice->base_session, c->disk.session, sizeof(c->disk.session));
-	return 1;
+	else if (c->sought && shf_store_is_bad(&c->run->store, r->step, r->session))
+		why = "it is marked bad";
+	if (why)
+		pass_over(c, r, why);
+	else if (is_condemned(c, r))
+		condemn(c, r);
+	else
+		take(c, r);
+	return c->choice->memory;
 }
 
 /* [rank 0] */
-static int choose(struct sheaf_run *run, int64_t n, struct shf_buf *cards, struct choice *choice,
-                  struct shf_buf *copied, struct sheaf_error *err)
+static int choose(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+                  struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
+                  struct sheaf_error *err)
 {
-	struct choosing c = { .run = run, .n = n, .choice = choice };
-	int rc = shf_store_newest(&run->store, n == SHEAF_LATEST ? 0 : n, &c.disk, err);
+	struct choosing c = { .run = run, .n = n, .sought = sought, .choice = choice };
+	int64_t below = sought ? shf_sought_below(sought) : INT64_MAX;
+	int rc = shf_store_newest_below(&run->store, below, sought ? 0 : n, &c.disk, err);
 
 	if (rc == 0 && shf_store_rewinds(&run->store) == UINT64_MAX)
 		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
 		              "memory rewound?", run->store.path);
-	if (rc == 0 && (shf_recall_join(cards, consider, &c) < 0 ||
-	                (choice->which.copied &&
-	                 shf_recall_copied(cards, &choice->which, copied) < 0)))
+	run->tier.passed = -1;
+	if (rc == 0 && shf_recall_join(cards, consider, &c) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	if (rc == 0 && choice->memory && c.last.ranks)
+		pass_over(&c, &c.last, CONDEMNED);
+	else if (rc == 0 && c.last.ranks)
+		take(&c, &c.last);
+	if (rc == 0 && choice->which.copied &&
+	    shf_recall_copied(cards, &choice->which, copied) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	return rc;
 }
 
-/* The cards of every agent, to rank 0; one of each node asks. [collective] */
-static int gather(struct sheaf_run *run, struct shf_buf *all, struct sheaf_error *err)
+int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
+                      struct shf_buf *all, struct sheaf_error *err)
 {
-	struct shf_buf mine = SHF_BUF_INIT;
-	int asked = 0, rc;
+	int rc = 0;
 
-	if (shf_tier_is_up(run) && run->place.node_first == run->team.rank)
-		asked = shf_recall_cards(run->sys, run->tier.keep, run->store.run, true, &mine);
-	if (asked < 0) {
+	*asked = shf_tier_is_up(run) && run->place.node_first == run->team.rank;
+	if (*asked)
+		rc = shf_recall_cards(run->sys, run->tier.keep, run->store.run, true, mine);
+	if (rc < 0) {
 		struct sheaf_error why;
 
-		shf_fail_sys(&why, -asked, "asking the agent");
+		shf_fail_sys(&why, -rc, "asking the agent");
 		shf_log(run, 1, "%s: what is in memory is not known: %s, rank %d",
 		        run->store.path, why.msg, run->team.rank);
-		shf_buf_reset(&mine);
+		shf_buf_reset(mine);
+		*asked = false;
 	}
-	rc = shf_to_zero(&run->team, &mine, all, err);
-	shf_buf_release(&mine);
-	return rc;
+	return shf_to_zero(&run->team, mine, all, err);
 }
 
 /* What of the step this node has: a view of it, which may be one of nothing. */
@@ -105,15 +168,17 @@ static int look(struct sheaf_run *run, const struct choice *choice, const struct
 
 /* All have a view of it, or nobody. [collective] */
 static int open_all(struct sheaf_run *run, const struct choice *choice,
-                    const struct shf_buf *copied, struct shf_view **view, struct sheaf_error *err)
+                    const struct shf_buf *copied, struct shf_sought *sought,
+                    struct shf_view **view, struct sheaf_error *err)
 {
 	struct sheaf_error own = { .rank = -1 };
-	char name[48];
+	char name[60];
 	int rc = shf_agree(&run->team, look(run, choice, copied, view, &own), &own);
 
-	snprintf(name, sizeof(name), "checkpoint-%" PRId64, choice->which.step);
+	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, choice->which.step);
 	if (rc == 0)
-		rc = shf_spread(run, *view, choice->on_disk ? name : NULL, &own);
+		rc = shf_spread(run, *view, choice->on_disk ? name + strlen("memory of ") : NULL,
+		                &own);
 	if (rc == 0)
 		return 0;
 	shf_view_free(*view);
@@ -125,30 +190,35 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 	}
 	shf_log(run, 1, "%s: step %" PRId64 " is not taken from memory: %s, rank %d",
 	        run->store.path, choice->which.step, own.msg, own.rank);
+	if (sought && run->team.rank == 0)
+		shf_sought_pass(sought, name, own.msg);
 	return 0;
 }
 
-int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct shf_base *base,
-               struct sheaf_error *err)
+int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+               struct shf_view **view, struct shf_base *base, struct sheaf_error *err)
 {
 	struct choice choice = { .memory = false };
-	struct shf_buf cards = SHF_BUF_INIT, copied = SHF_BUF_INIT;
+	struct shf_buf mine = SHF_BUF_INIT, cards = SHF_BUF_INIT, copied = SHF_BUF_INIT;
+	bool asked;
 	int rc;
 
 	*view = NULL;
 	if (!run->tier.wanted)
 		return 0;
-	rc = gather(run, &cards, err);
+	rc = shf_recall_gather(run, &mine, &asked, &cards, err);
+	shf_buf_release(&mine);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank == 0
-		               ? choose(run, n, &cards, &choice, &copied, err) : 0, err);
+		               ? choose(run, n, sought, &cards, &choice, &copied, err)
+		               : 0, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &choice, sizeof(choice), err);
 	if (rc == 0)
 		rc = shf_bcast_buf(&run->team, &copied, err);
 	shf_buf_release(&cards);
 	if (rc == 0 && choice.memory)
-		rc = open_all(run, &choice, &copied, view, err);
+		rc = open_all(run, &choice, &copied, sought, view, err);
 	shf_buf_release(&copied);
 	if (rc == 0 && *view) {
 		base->step = choice.base_step;

@@ -64,8 +64,8 @@ static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct shea
 		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->fds[f], .off = f };
 		rc = shf_io_submit(save->run, &save->syncs.io, &ios[f]);
 		if (rc < 0)
-			rc = shf_fail_sys(err, -rc, "step %" PRId64 ": submitting an fsync",
-					  save->step);
+			rc = shf_submit_fail(err, rc, "step %" PRId64 ": submitting an fsync",
+			                     save->step);
 	}
 	return rc;
 }
@@ -86,8 +86,8 @@ static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 		closed = sys->ops->close(sys->arg, save->fds[f]);
 		save->fds[f] = -1;
 		if (rc == 0 && closed < 0)
-			rc = shf_fail_sys(err, -closed, "step %" PRId64 ": closing %s", save->step,
-			                  save->plan->layout.files[f].name);
+			rc = shf_stage_fail(err, -closed, "step %" PRId64 ": closing %s",
+			                    save->step, save->plan->layout.files[f].name);
 	}
 	return rc;
 }
@@ -170,6 +170,14 @@ int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_save_rc(save, err);
 }
 
+int shf_save_seal(struct sheaf_save *save, struct sheaf_error *err)
+{
+	pthread_mutex_lock(&save->lock);
+	save->sealed = true;
+	pthread_mutex_unlock(&save->lock);
+	return shf_save_failure(save, err);
+}
+
 /* All of it is in images: from now on it is in the memory tier, too. For a save to disk that is an
  * extra, and no reason to fail. */
 static int to_memory(struct sheaf_save *save, struct sheaf_error *err)
@@ -187,6 +195,8 @@ static int to_memory(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	}
 	save->kept = rc == 0;
+	if (rc == 0)
+		shf_run_resumed(save->run);
 	if (rc < 0 && err)
 		*err = own;
 	return rc;
@@ -249,8 +259,10 @@ static int is_ready(struct sheaf_save *save, const struct limit *l, struct sheaf
 	if (rc == 0)
 		shf_rate_set(&save->run->pace.write, atomic_load(&save->to_write),
 		             atomic_load(&save->write_to_ns) - atomic_load(&save->write_from_ns));
-	if (rc == 0)
-		rc = shf_agree(&save->run->team, shf_save_failure(save, err), err);
+	if (rc == 0) /* a save to memory alone is complete here: nobody can fail it any more */
+		rc = shf_agree(&save->run->team, save->flags & SHEAF_NO_DISK
+		                                 ? shf_save_seal(save, err)
+		                                 : shf_save_failure(save, err), err);
 	if (save->flags & SHEAF_NO_DISK)
 		return rc;
 	if (rc == 0)
@@ -352,22 +364,12 @@ static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
 	return rc;
 }
 
-/* This session came somewhere with what it loaded. */
-static void resumed(struct sheaf_run *run)
-{
-	if (run->team.rank == 0)
-		shf_run_resumed(run);
-	run->unsure = false;
-}
-
 /* Committed: the next save's parent is this one. */
 static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 
 	if (save->flags & SHEAF_NO_DISK) {
-		if (run->unsure)
-			resumed(run);
 		shf_log(run, 2, "%s: step %" PRId64 " is in memory, rank %d", run->store.path,
 		        save->step, run->team.rank);
 		return;
@@ -376,7 +378,6 @@ static void succeed(struct sheaf_save *save)
 	run->parent = save->step;
 	memcpy(run->parent_session, save->session, sizeof(run->parent_session));
 	run->loaded = run->doubtful = -1;
-	resumed(run);
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
 	        run->team.rank);
 }
@@ -407,17 +408,16 @@ void shf_save_doubt(struct sheaf_save *save)
 		(void)shf_save_fail(s, "the save before it is in doubt");
 }
 
-/* One step, and the shortest of the times. */
-static int same_step(const struct sheaf_save *save, int *wait_ms, struct sheaf_error *err)
+/* Meets the other ranks in the commit of this save. *wait_ms becomes the shortest of their
+ * timeouts. [collective] */
+static int meet(struct sheaf_save *save, int *wait_ms, struct sheaf_error *err)
 {
-	uint64_t x[2] = { (uint64_t)save->step, (uint64_t)*wait_ms }, same, lo[2], hi[2];
-	int rc = shf_same(&save->run->team, x, 2, &same, lo, hi, err);
+	struct shf_call m = { .kind = SHF_CALL_COMMIT, .handle = save->made,
+		.x = { (uint64_t)*wait_ms } };
+	int rc = shf_call_enter(&save->run->team, &m, refuse(save, err), err);
 
-	if (rc == 0 && !(same & 1))
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks commit different steps: %" PRIu64 " and %"
-		              PRIu64, lo[0], hi[0]);
 	if (rc == 0)
-		*wait_ms = (int)lo[1];
+		*wait_ms = (int)m.lo[0];
 	return rc;
 }
 
@@ -488,6 +488,17 @@ static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	return SHEAF_ELOST;
 }
 
+/* Turns EINVAL into EFAILED: when notes and attachments of the ranks turn out not to fit together,
+ * all tensors are written, and EINVAL would mean that nothing has happened. */
+static int failed_for_good(int rc, struct sheaf_error *err)
+{
+	if (rc != SHEAF_EINVAL)
+		return rc;
+	if (err)
+		err->code = SHEAF_EFAILED;
+	return SHEAF_EFAILED;
+}
+
 /* All that comes before C4. *again: nothing has happened, or it was not enough. */
 static int get_ready(struct sheaf_save *save, const struct limit *l, bool *again,
                      struct sheaf_error *err)
@@ -512,11 +523,8 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	int wait = timeout_ms < 0 ? run->opts.timeout_ms : timeout_ms;
 	struct limit limit;
 	bool again = false;
-	int rc = shf_agree(&run->team, refuse(save, err), err);
+	int rc = meet(save, &wait, err);
 
-	if (rc < 0)
-		return rc;
-	rc = same_step(save, &wait, err);
 	if (rc < 0)
 		return rc;
 	limit = (struct limit){ from + (int64_t)wait * 1000000, wait == 0 };
@@ -525,11 +533,11 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	if (rc == 0)
 		rc = finish(save, &limit, &again, err);
 	if (!again)
-		rc = uncopy(save, rc, err);
+		rc = uncopy(save, failed_for_good(rc, err), err);
 	shf_stalled(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, err);
-	else if (rc == SHEAF_EAGAIN && save->kept)
+	else if (rc == SHEAF_EAGAIN && save->in_memory && shf_tier_has(save))
 		say_kept(err);
 	return rc;
 }

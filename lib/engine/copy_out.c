@@ -355,7 +355,8 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 	int rc = is_no_step(run->sys, path, err);
 
 	if (rc == 0)
-		rc = shf_store_own_as(&c->dst, run->sys, path, true, wait, m->run, err);
+		rc = shf_store_own_as(&c->dst, run->sys, path, true, wait,
+		                      shf_opts_clear_ms(&run->opts), m->run, err);
 	if (rc == 0 && strcmp(c->dst.run, m->run) != 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: is run %s, and step %" PRId64 " is of run "
 		              "%s: a run has steps of its own only", path, c->dst.run, m->step,

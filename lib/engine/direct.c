@@ -166,21 +166,33 @@ int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	return rc;
 }
 
+/* Is the tensor one of more dimensions than a slice can have, asked for as U8 of one dimension? */
+static bool is_bytes_of(const struct shf_slice *in, const struct shf_lt_tensor *t)
+{
+	return t->wide && in->dtype == SHEAF_U8 && in->data_dtype == SHEAF_U8 &&
+	       in->items.ndim == 1 && (uint64_t)in->items.dim[0] == t->bytes;
+}
+
 /* The slice from tensor t. */
 static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
                      const struct shf_slice *in, struct sheaf_error *err)
 {
+	struct shf_lt_tensor raw = *t;
 	struct shf_slice s;
 	uint64_t bytes = 0;
-	int rc = shf_slice_adapt(&s, in, t, in->family, true, err);
+	int rc;
 
-	return rc == 0 ? shf_direct_read(step, t, &s, &bytes, err) : rc;
+	if (is_bytes_of(in, t)) {
+		raw.dtype = SHEAF_U8; /* shape and unit of a wide one are those of its bytes */
+		raw.wide = 0;
+	}
+	rc = shf_slice_adapt(&s, in, &raw, in->family, true, err);
+	return rc == 0 ? shf_direct_read(step, &raw, &s, &bytes, err) : rc;
 }
 
 static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
-	const char *tied;
 	int64_t i;
 
 	if (step->cat_rc < 0) {
@@ -188,17 +200,15 @@ static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struc
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
-	i = shf_layout_find(l, in->family, in->stored);
-	if (i < 0 && (tied = shf_layout_tied_to(l, in->family, in->stored)))
-		i = shf_layout_find(l, in->family, tied);
+	i = shf_find_stored(l, in->family, in->stored, in);
 	if (i < 0)
 		return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path, in->family,
 		                in->stored);
 	return read_from(step, &l->tensors[i], in, err);
 }
 
-int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
-                  struct sheaf_error *err)
+static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
+                      struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_lt_tensor t;
@@ -206,9 +216,6 @@ int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
 	bool done = false;
 	int rc;
 
-	if (step->run->view && shf_view_hads(step->run->view))
-		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes: load "
-		                "it", step->path);
 	if (!step->asleep && step->cat_rc < 0)
 		return read_awake(step, NULL, err);
 	rc = shf_slice_take(&in, slice, &arena, err);
@@ -222,5 +229,20 @@ int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
 			rc = read_awake(step, &in, err);
 	}
 	shf_arena_release(&arena);
+	return rc;
+}
+
+int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
+                  struct sheaf_error *err)
+{
+	const struct shf_view *view = step->run->view;
+	int rc;
+
+	if (view && shf_view_hads(view))
+		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes: load "
+		                "it", step->path);
+	rc = read_slice(step, slice, err);
+	if (rc == SHEAF_ECORRUPT && shf_view_moved(view, step->path, err) < 0)
+		rc = SHEAF_EAGAIN;
 	return rc;
 }

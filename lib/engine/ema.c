@@ -92,7 +92,8 @@ static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_er
 
 	e->first = n;
 	e->source = shf_alloc(n, sizeof(*e->source));
-	if (!masters || !e->source)
+	e->anew = shf_zalloc(n, sizeof(*e->anew));
+	if (!masters || !e->source || !e->anew)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for averages of %zu slices", n);
 	for (uint32_t i = 0; rc == 0 && i < n; i++)
 		if (!state->slices[i].owned && !state->slices[i].stream.stream &&
@@ -160,9 +161,6 @@ static int take(struct sheaf_state *state, const char *family, const struct shea
 	if (!e.name || (family && !e.of) || !state->emas)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for averages");
 	rc = add_all(state, &e, err);
-	if (rc == 0 && e.n == 0)
-		rc = shf_fail(err, SHEAF_EINVAL, "averages %s: no slice to average%s%.40s", e.name,
-		              family ? " in " : "", family ? family : "");
 	state->emas[state->emas_n++] = e;
 	return rc;
 }
@@ -182,8 +180,29 @@ void shf_emas_release(struct sheaf_state *state)
 		for (size_t i = 0; i < state->emas[k].n; i++)
 			shf_free(state->slices[state->emas[k].first + i].mem.base);
 		shf_free(state->emas[k].source);
+		shf_free(state->emas[k].anew);
 	}
 	shf_free(state->emas);
+}
+
+void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])
+{
+	for (size_t k = 0; k < SHF_EMAS_MAX; k++)
+		marks[k] = k >= state->emas_n ? 0 : state->emas[k].n == 0 ? 1 : 2;
+}
+
+int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMAS_MAX],
+                   struct sheaf_error *err)
+{
+	for (size_t k = 0; k < SHF_EMAS_MAX; k++) {
+		const struct shf_ema *e = k < state->emas_n ? &state->emas[k] : NULL;
+
+		if (marks[k] == 1)
+			return shf_fail(err, SHEAF_EINVAL, "averages %s: no rank has a slice to "
+			                "average%s%s", e ? e->name : "of other ranks",
+			                e && e->of ? " in " : "", e && e->of ? e->of : "");
+	}
+	return 0;
 }
 
 /* ---- their memory ---- */
@@ -225,21 +244,52 @@ int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_erro
 	return 0;
 }
 
-void shf_emas_due(const struct sheaf_state *state, int64_t step, double loss,
+/* A state that is saved to two runs has one step of that number, but a step that was loaded is
+ * another than that of the same number in a run which goes on from it. */
+static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
+{
+	return e->last == step && (!e->last_of[0] || strcmp(e->last_of, run) == 0);
+}
+
+void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
-		struct shf_fresh f = { .coef = e->coef };
-		double n = (double)e->updates;
+		struct shf_fresh f = { .coef = shf_average_coef(e->coef, e->warmup, e->updates) };
 
 		f.counts = step % e->interval == 0 && (e->loss_max == 0 || loss < e->loss_max);
 		f.first = e->updates == 0 && (!e->begun || f.counts);
-		f.due = e->last != step && (f.first || f.counts);
-		if (e->warmup && (1 + n) / ((double)e->warmup + n) < f.coef)
-			f.coef = (1 + n) / ((double)e->warmup + n);
+		f.due = !is_again(e, run, step) && (f.first || f.counts);
 		fresh[k] = f;
 	}
+}
+
+/* What a step makes of averages k in their i-th slice. */
+static void windows_add(const struct sheaf_state *state, size_t k, size_t i,
+                        const struct shf_fresh *f, struct shf_due *due)
+{
+	const struct shf_ema *e = &state->emas[k];
+	const struct shf_slice *a = &state->slices[e->first + i];
+	struct shf_due *d = &due[e->source[i]];
+
+	if (a->empty || (!f->due && !e->anew[i]))
+		return;
+	d->slice = e->source[i];
+	d->at = a->mem.lo;
+	d->hi = a->mem.hi;
+	d->made |= (uint8_t)(1u << k);
+	if (f->first || e->anew[i])
+		d->first |= (uint8_t)(1u << k);
+}
+
+static bool some_anew(const struct shf_ema *e)
+{
+	size_t i = 0;
+
+	while (i < e->n && !e->anew[i])
+		i++;
+	return i < e->n;
 }
 
 int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
@@ -250,17 +300,12 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
 
-		if (!fresh[k].due)
+		if (!fresh[k].due && !some_anew(e))
 			continue;
 		if (!due && !(due = shf_zalloc(state->n, sizeof(*due))))
 			return shf_fail(err, SHEAF_ENOMEM, "no memory to average %zu slices", e->n);
-		for (size_t i = 0; i < e->n; i++) {
-			const struct shf_slice *a = &state->slices[e->first + i];
-
-			if (!a->empty)
-				due[e->source[i]] =
-				    (struct shf_due){ e->source[i], a->mem.lo, a->mem.hi };
-		}
+		for (size_t i = 0; i < e->n; i++)
+			windows_add(state, k, i, &fresh[k], due);
 	}
 	*out = due;
 	return 0;
@@ -281,23 +326,38 @@ void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fr
 	for (size_t k = 0; k < state->emas_n; k++) {
 		struct shf_ema *e = &state->emas[k];
 
+		if (fresh[k].due || some_anew(e))
+			let_copies_end(state, e);
+		if (fresh[k].counts && e->n)
+			memset(e->anew, 0, e->n * sizeof(*e->anew));
 		if (!fresh[k].due)
 			continue;
-		let_copies_end(state, e);
 		e->begun = true;
 		e->updates += fresh[k].counts;
 		e->last = step;
+		e->last_of[0] = '\0';
 	}
 }
 
-size_t shf_emas_before(const struct sheaf_state *state, const struct shf_fresh *fresh,
-                       size_t slice)
+uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
 {
-	for (size_t k = 0; k < state->emas_n; k++) {
+	const struct shf_ema *e = state->emas;
+
+	while (slice >= e->first + e->n)
+		e++;
+	return e->source[slice - e->first];
+}
+
+size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice)
+{
+	for (size_t k = 0; due && k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
 
-		if (fresh[k].due && slice >= e->first && slice < e->first + e->n)
-			return e->source[slice - e->first];
+		if (slice >= e->first && slice < e->first + e->n) {
+			size_t source = e->source[slice - e->first];
+
+			return due[source].made >> k & 1 ? source : slice;
+		}
 	}
 	return slice;
 }
@@ -310,16 +370,16 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Units [lo, hi) of a's memory, which is that of s but for its type. */
-static void update(const struct shf_slice *a, const struct shf_slice *s, const struct shf_fresh *f,
+static void update(const struct shf_slice *a, const struct shf_slice *s, bool first, double coef,
                    int64_t lo, int64_t hi)
 {
 	float *e = (float *)(void *)a->mem.base + (lo - a->mem.lo);
 	const uint8_t *w = s->mem.base + (lo - s->mem.lo) * (int64_t)s->mem_unit;
 
-	if (f->first)
+	if (first)
 		shf_convert(e, SHEAF_F32, w, s->data_dtype, (size_t)(hi - lo));
 	else
-		shf_average(e, w, s->data_dtype, (size_t)(hi - lo), f->coef);
+		shf_average(e, w, s->data_dtype, (size_t)(hi - lo), coef);
 }
 
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
@@ -334,27 +394,33 @@ void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fr
 		const struct shf_ema *e = &state->emas[k];
 		const uint32_t *at;
 
-		if (!fresh[k].due)
+		if (!(due->made >> k & 1))
 			continue;
 		at = bsearch(&slice, e->source, e->n, sizeof(slice), by_number);
 		if (at)
 			update(&state->slices[e->first + (size_t)(at - e->source)],
-			       &state->slices[slice], &fresh[k], due->at, to);
+			       &state->slices[slice], due->first >> k & 1, fresh[k].coef, due->at,
+			       to);
 	}
 	due->at = to;
 }
 
-void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m, const bool *kept)
+void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
+                     const bool filled[SHF_EMAS_MAX])
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
 		struct shf_ema *e = &state->emas[k];
 
-		e->begun = !kept[k];
+		e->begun = filled[k];
 		e->updates = e->begun;
 		e->last = -1;
-		for (size_t i = 0; e->begun && i < m->emas_n; i++)
-			if (strcmp(m->emas[i].name, e->name) == 0)
-				e->updates = m->emas[i].updates;
+		for (size_t i = 0; e->begun && i < m->emas_n; i++) {
+			if (strcmp(m->emas[i].name, e->name) != 0)
+				continue;
+			e->updates = m->emas[i].updates;
+			e->last = m->step; /* saved again it is no other step */
+			memcpy(e->last_of, m->run, sizeof(e->last_of));
+		}
 	}
 }
 

@@ -22,12 +22,23 @@ struct shf_ema {
 	int64_t interval, warmup;
 	size_t first, n;                /* its slices: [first, first + n) of the state */
 	uint32_t *source;               /* owned; by its slices: what each averages */
+	bool *anew;                     /* owned; by its slices: a load did not fill it, so it is
+	                                 * its weights until a step counts */
 	int64_t updates, last;          /* how often so far, and at which step; -1 */
-	bool begun;                     /* the memory holds averages */
+	char last_of[33];               /* the run of that step, which was loaded; "": it was saved
+	                                 * here, to any run */
+	bool begun;                     /* the memory holds averages, but for those in anew */
 };
 /* What sheaf_state_ema says. [local] */
 int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
 void shf_emas_release(struct sheaf_state *state);
+/* A rank may have no slice of a family that is averaged, because other ranks hold those layers or
+ * experts. A family that no rank has is a mistake. So each rank marks the families it has, the
+ * caller reduces the marks by MAX over all ranks, and the check returns EINVAL on all of them.
+ * [local] */
+void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX]);
+int  shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMAS_MAX],
+                    struct sheaf_error *err);
 /* Memory of all averages whose weights have memory. ENOMEM. [local] */
 int  shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err);
 struct shf_fresh {              /* what a step makes of averages */
@@ -37,10 +48,12 @@ struct shf_fresh {              /* what a step makes of averages */
 struct shf_due {                /* of a slice's memory: units whose averages are not up to date */
 	size_t slice;
 	int64_t at, hi;
+	uint8_t made, first;            /* bits by averages: which are; which become the weights */
 };
-/* What a save of the step with this loss makes of each; nothing of it has happened then. [local];
- * equal arguments on all ranks */
-void shf_emas_due(const struct sheaf_state *state, int64_t step, double loss,
+_Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
+/* What a save of the step with this loss to that run makes of each; nothing of it has happened
+ * then. [local]; equal arguments on all ranks */
+void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh);
 /* All of each slice that is due, by slice; *out NULL: none is. ENOMEM. The caller frees it. */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
@@ -48,17 +61,21 @@ int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *f
 /* All ranks begin a save of the step. What is left of updates before is made here, and copies of
  * averages as they were are waited for (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
-/* Whose units come first: of averages that are due the weights, else the slice itself. */
-size_t shf_emas_before(const struct sheaf_state *state, const struct shf_fresh *fresh,
-                       size_t slice);
+/* Whose units come first: of averages that are due (of `due` by slice, or NULL) the weights, else
+ * the slice itself. */
+size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice);
 /* All averages of those units, up to `to` of them at most. [any thread, once] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to);
 /* Until a lazy save has copied its averages, which nobody asks for: EAGAIN at until_ns (past: just
  * asks). What a save that has failed copies is nobody's concern. [local] */
 int  shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
-/* The state was filled from a step with that manifest, but for averages that were kept. */
-void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m, const bool *kept);
+/* The slice that the average in slice `slice` is of. */
+uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
+/* The state was filled from a step with that manifest. Averages of which no rank was filled any
+ * begin anew; of the others the caller sets `anew`. [local] */
+void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
+                     const bool filled[SHF_EMAS_MAX]);
 /* Lines of the manifest of a save that begins now; strings live as long as the state. */
 void shf_emas_tell(const struct sheaf_state *state, struct shf_mf_ema *told);
 #endif

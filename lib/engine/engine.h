@@ -21,6 +21,7 @@ struct shf_peek {               /* of a step that is asleep, see peek.h */
 struct sheaf_step {
 	struct sheaf_run *run;          /* counted; bare for steps opened by path */
 	uint64_t pid;
+	uint64_t made;                  /* number of the call that opened it, see shf_call_enter */
 	int64_t number;                 /* -1: foreign */
 	const char *format;             /* "sheaf", "hf", "safetensors" */
 	char *path;                     /* owned */
@@ -48,9 +49,41 @@ struct sheaf_step {
 	struct shf_mf_file *plain;      /* attached or, foreign, plain files beside the weights */
 	size_t plain_n;
 	size_t told_i, told_k;          /* sheaf_step_file_at: file told_i is plain[told_k] */
+	bool latest;                    /* it was opened as the latest one */
+	int64_t *filled_by;             /* borrowed; by slice of the state that is loaded: the
+	                                 * damaged step that has begun to fill it; -1: none.
+	                                 * NULL: nobody asks */
+	struct shf_buf passed;          /* owned; as in struct shf_sought */
 };
 int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                   struct sheaf_error *err);
+/* Opens the step on disk, even if memory has it too, so that the caller can check the disk's. */
+int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+                       struct sheaf_error *err);
+/* A step that may be the latest. Candidates are tried by number, the newest first; of one number
+ * the copy in memory comes before the one on disk. */
+struct shf_candidate {
+	int64_t step;
+	bool memory;
+};
+#define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
+struct shf_sought {
+	struct shf_candidate after;     /* in: the search begins with the candidate after this */
+	struct shf_candidate at;        /* out: the candidate, even if it cannot be opened; step -1:
+	                                 * none is left. [rank 0] */
+	struct shf_buf passed;          /* owned; for each one passed over its name and the reason,
+	                                 * two strings with their NULs. [rank 0] */
+};
+/* Candidates on disk have numbers below this. */
+static inline int64_t shf_sought_below(const struct shf_sought *s)
+{
+	return s->after.memory ? s->after.step + 1 : s->after.step;
+}
+void shf_sought_pass(struct shf_sought *s, const char *name, const char *why);
+/* Reports each of `passed` as 'P', if report has an item callback. */
+void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report);
+int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
+                         struct shf_sought *sought, struct sheaf_error *err);
 /* From memory: the view is the step's from here on, also where it fails. `run`: its path, for
  * sentences. [collective] */
 struct shf_view;
@@ -73,8 +106,23 @@ int shf_step_follow(const struct sheaf_step *step);
 int shf_step_direct(struct sheaf_step *step, uint32_t f);
 /* Those of the files before `end`, of which nothing is under way. They open again when wanted. */
 void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
+/* Agrees on rc. If sums differed and the step's memory was taken for another step on some rank
+ * (shf_view_moved), it is EAGAIN on all of them. [collective] */
+int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err);
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
+/* Is it the step that is at fault, and not the machine? EFORMAT is no damage, though: a newer sheaf
+ * wrote the step. */
+static inline bool shf_is_of_step(int rc)
+{
+	return rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT;
+}
+/* Reads all of a step on disk past the page cache. 0: it is whole; ECORRUPT: it is damaged, and err
+ * names where; EFORMAT: a newer sheaf wrote it; any other code: it could not be read.
+ * [collective] */
+int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
+                   struct sheaf_report *report, struct sheaf_error *err);
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err);
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
@@ -97,6 +145,9 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
  * turn comes. behind: by a thread, for whoever does not wait. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool behind);
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+/* The same. loaded: the step was read from memory, and its copy there stays, because nobody has
+ * read the one on disk. */
+int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err);
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
 /* [local] */
 int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,

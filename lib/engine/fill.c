@@ -234,15 +234,6 @@ void shf_load_progress(const struct shf_load *ld)
 		o->progress(o->arg, &stat);
 }
 
-/* What one rank proved another took, at another time: all that time it was the same. Its trainer
- * may live, and go on. */
-static int is_still(const struct shf_load *ld, struct sheaf_error *err)
-{
-	return shf_view_is_still(ld->step->run->view) ? 0
-	       : shf_fail(err, SHEAF_ECORRUPT, "%s: was another step's memory before all of it was "
-	                  "read", ld->step->path);
-}
-
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_flow *flow = NULL;
@@ -259,8 +250,11 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 		rc = shf_agree(&ld->step->run->team, fill_rest(ld, err), err);
 	if (rc == 0)
 		rc = shf_prove(ld, err);
+	/* One rank proves blocks that another one uses, earlier or later, so the memory must have
+	 * been the step's until now. */
 	if (rc == 0 && ld->step->run->view)
-		rc = shf_agree(&ld->step->run->team, is_still(ld, err), err);
+		rc = shf_agree(&ld->step->run->team,
+		               shf_view_moved(ld->step->run->view, ld->step->path, err), err);
 	shf_free(ld->wants);
 	shf_free(ld->got);
 	shf_free(ld->got_bytes);

@@ -22,15 +22,12 @@ struct flushing {
 static int consider(void *arg, const struct shf_recalled *r)
 {
 	struct flushing *f = arg;
-	struct shf_newest disk;
-	bool lost = false;
+	bool unwritten = false;
 
 	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
 		return 0;
-	f->rc = shf_store_newest(f->store, r->step, &disk, f->err);
-	if (f->rc == 0)
-		f->rc = shf_recall_is_lost(f->store, r, &lost, f->err);
-	if (f->rc == 0 && !disk.exists && r->step > disk.newest && !lost) {
+	f->rc = shf_recall_is_unwritten(f->store, r, &unwritten, f->err);
+	if (f->rc == 0 && unwritten) {
 		f->found = r->here == r->ranks;
 		f->apart = f->apart || !f->found;
 		*(f->found ? &f->which : &f->part) = *r;
@@ -106,7 +103,7 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
 	*step = -1;
 	if (rc < 0)
 		return rc;
-	rc = shf_tier_reach(sys, agent, store.run, &f.keep, NULL, err);
+	rc = shf_tier_reach(&store, agent, &f.keep, NULL, err);
 	if (rc == 0) {
 		int asked = shf_recall_list(sys, f.keep, store.run, consider, &f);
 

@@ -143,27 +143,46 @@ static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags
 	return rc;
 }
 
+const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name)
+{
+	shf_buf_addf(out, "%s/%s", dir, name);
+	shf_buf_u8(out, 0);
+	if (!out->oom)
+		return (const char *)out->data;
+	shf_buf_release(out);
+	return NULL;
+}
+
+/* Looks for step n on disk. ENOENT: it is not there, or has just gone. */
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	struct tell t = { .flags = SOUND | IN_RUN };
-	char name[48], path[600];
+	struct shf_buf where = SHF_BUF_INIT;
+	const char *path;
+	char name[48];
 	struct shf_stat st;
 	bool remains;
-	int rc = 0, dir = -1;
+	int rc, dir = -1;
 
-	if (n == SHEAF_LATEST)
-		rc = shf_store_latest(&run->store, &n, run->opts.log, run->opts.arg, err);
-	if (rc < 0)
-		return rc;
 	snprintf(name, sizeof(name), "checkpoint-%" PRId64, n);
-	snprintf(path, sizeof(path), "%.500s/%s", run->store.path, name);
+	path = shf_path_in(&where, run->store.path, name);
+	if (!path)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 	rc = sys->ops->stat(sys->arg, run->store.dir, name, false, &st);
-	if (rc == -ENOENT)
-		return shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
-	if (rc < 0)
-		return shf_fail_sys(err, -rc, "%s", path);
+	if (rc == -ENOENT) {
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
+		goto out;
+	}
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s", path);
+		goto out;
+	}
 	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	if (dir == -ENOENT) {
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
+		goto out;
+	}
 	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
 	                           &t.manifest);
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
@@ -187,7 +206,9 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		say(&t, told);
 		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
 	}
+out:
 	tell_release(&t);
+	shf_buf_release(&where);
 	return rc;
 }
 

@@ -17,6 +17,8 @@ struct shf_found {              /* in the arena of decode, but for manifest: bor
 	struct shf_index index;
 };
 /* Both append what was found, for decode on every rank. [rank 0] */
+/* Puts "dir/name" into out, however long it is, and returns it; NULL: no memory. */
+const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name);
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err);
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err);

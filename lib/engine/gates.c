@@ -2,9 +2,9 @@
 /* The copy behind: who asks whether memory may change, who brings it, who wants all copied. */
 #include "pieces.h"
 #include <inttypes.h>
-#include "cast.h"
 #include "err.h"
 #include "moves.h"
+#include "slice_overlaps.h"
 
 #define SLICE_MS 1000           /* who asks looks whether the save still goes on */
 
@@ -123,142 +123,98 @@ int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
 	return wait_for(save->lazy, SHF_ANY, timeout_ms);
 }
 
-/* A box of a slice, once more. */
-static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,
-                     const struct shf_box *box, struct shf_sums_to *sums, struct sheaf_error *err)
+/* How much of timeout_ms is left at a time that was counted from it. */
+static int rest_ms(const struct shf_lazy *lz, int timeout_ms, int64_t until_ns)
 {
-	uint8_t *scratch = shf_alloc((size_t)shf_box_bytes(t, box), 1);
-
-	if (!scratch)
-		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory to look again", s->family,
-		                s->name);
-	shf_copy_in(t, s, box, (struct shf_place_at){ .data = scratch, .packed = true }, sums);
-	shf_free(scratch);
-	return 0;
+	return timeout_ms <= 0 ? timeout_ms : shf_ms_left(lz->save->run, until_ns);
 }
 
-/* All of the slice that was copied. */
-static int slice_again(const struct sheaf_save *save, size_t slice, struct shf_sums_to *sums,
-                       struct sheaf_error *err)
+/* Waits until one slice is copied, and with SHEAF_CHECK compared. */
+static int one_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
-	const struct shf_work *w = &save->plan->work;
-	const struct shf_turns *o = &save->plan->turns;
-	const struct shf_slice held = shf_piece_slice(save, slice), *s = &held;
-	const struct shf_lt_tensor *tensors = save->plan->layout.tensors;
-	struct shf_box box;
 	int rc = 0;
 
-	for (size_t i = o->first[slice]; i < o->first[slice + 1] && rc == 0; i++) {
-		const struct shf_serve *v = &w->serves[o->a[i].serve];
-
-		(void)shf_cut_at(&tensors[v->tensor], &v->box, SHF_PIECE, o->a[i].piece, &box);
-		if (!v->witness)
-			rc = sum_again(s, &tensors[v->tensor], &box, sums, err);
+	if (atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0) {
+		shf_lazy_tick(lz->save);
+		rc = wait_for(lz, slice, timeout_ms);
 	}
-	for (size_t i = o->slotted_first[slice]; i < o->slotted_first[slice + 1] && rc == 0; i++) {
-		const struct shf_seg *g = &w->segs[o->slotted[i]];
-		bool seen = i > o->slotted_first[slice] && o->slotted[i] == o->slotted[i - 1];
-
-		for (uint32_t k = 0; k < g->moves_n && !seen && rc == 0; k++) {
-			const struct shf_mv *v = &w->moves[g->first_move + k];
-
-			if (shf_slice_number(save, v) == slice)
-				rc = sum_again(s, &tensors[v->tensor], &v->box, sums, err);
-		}
-	}
-	return rc;
+	return rc == 0 && lz->checks ? shf_check_slice(lz, slice, timeout_ms, err) : rc;
 }
 
-/* Is what was copied what is there now? */
-static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
+/* Does the save read the slice from the memory that the state knows? Not if the slice is still to
+ * be put, or was put elsewhere. */
+static bool is_at_home(struct shf_lazy *lz, size_t slice)
 {
-	struct sheaf_save *save = lz->save;
-	const struct shf_slice *s = &save->state->slices[slice];
-	struct shf_sums_to sums = { 0 };
-	uint64_t copied;
-	int rc = slice_again(save, slice, &sums, err);
+	bool home;
 
-	if (rc < 0)
-		return rc;
+	if (!lz->put)
+		return true;
 	pthread_mutex_lock(&lz->lock);
-	copied = lz->sums[slice];
+	home = lz->put[slice] && !lz->data[slice];
 	pthread_mutex_unlock(&lz->lock);
-	if (sums.digest != copied)
-		return shf_fail(err, SHEAF_EDIVERGED, "step %" PRId64 ": slice %zu (%s/%s) changed "
-		                "before it was asked for", save->step, slice, s->family, s->name);
-	return 0;
+	return home;
 }
 
-/* Is what is there now what is cast of it, or will be? Whoever comes second says so. */
-static int same_as_cast(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
+/* Is the slice read no more, neither to copy nor to compare it? The lock is held. */
+static bool is_done_with(const struct shf_lazy *lz, size_t slice)
 {
-	const struct sheaf_save *save = lz->save;
-	const struct shf_work *w = &save->plan->work;
-	const struct shf_turns *o = &save->plan->turns;
-	uint64_t digest = 0;
-	bool same = true;
-
-	if (!lz->cast_sums)
-		return 0;
-	for (size_t i = o->cast_first[slice]; i < o->cast_first[slice + 1]; i++) {
-		const struct shf_seg *g = &w->segs[o->cast[i]];
-		bool seen = i > o->cast_first[slice] && o->cast[i] == o->cast[i - 1];
-
-		for (uint32_t k = 0; k < g->moves_n && !seen; k++) {
-			const struct shf_mv *v = &w->moves[g->first_move + k];
-
-			if (shf_slice_number(save, v) == slice)
-				digest ^= shf_cast_digest(save, v);
-		}
-	}
-	pthread_mutex_lock(&lz->lock);
-	if (lz->cast_left[slice] & SHF_GATE) { /* nobody else has come through it */
-		lz->cast_sums[slice] ^= digest;
-		same = shf_piece_cast_came(lz, slice, SHF_GATE);
-	}
-	pthread_mutex_unlock(&lz->lock);
-	return same ? 0 : shf_cast_fail(save, slice, err);
+	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0 &&
+	       (!lz->checks || lz->checks[slice] == SHF_CHECKED);
 }
 
-/* By who comes first; nobody's gate is open while its memory is looked at. */
-static int check(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+/* Returns a slice that was put into the memory of this one and is still to be read, or SHF_ANY.
+ * Looks only if some slice was put elsewhere than the state says. */
+static size_t one_beside(struct shf_lazy *lz, size_t slice)
 {
-	bool first;
-	int rc;
+	size_t beside = SHF_ANY, n = 0;
+	struct shf_slice s;
 
 	pthread_mutex_lock(&lz->lock);
-	while (timeout_ms != 0 && lz->checks[slice] == SHF_CHECKING)
-		(void)shf_pieces_moved(lz, -1);
-	first = lz->checks[slice] == SHF_UNCHECKED;
-	rc = lz->checks[slice] == SHF_CHECKING ? SHEAF_EAGAIN : 0;
-	if (first)
-		lz->checks[slice] = SHF_CHECKING;
+	s = shf_piece_slice(lz->save, slice);
+	for (size_t i = 0; lz->elsewhere && i < lz->fresh_n; i++) {
+		uint32_t k = lz->fresh[i];
+		struct shf_slice other = shf_piece_slice(lz->save, k);
+
+		if (is_done_with(lz, k))
+			continue;
+		lz->fresh[n++] = k;
+		if (k != slice && beside == SHF_ANY && shf_slices_overlap(&s, &other))
+			beside = k;
+	}
+	lz->fresh_n = lz->elsewhere ? n : lz->fresh_n;
 	pthread_mutex_unlock(&lz->lock);
-	if (!first)
-		return rc;
-	rc = same_as_copied(lz, slice, err);
-	if (rc == 0)
-		rc = same_as_cast(lz, slice, err);
-	if (rc < 0)
-		shf_save_stick(lz->save, rc, err);
-	pthread_mutex_lock(&lz->lock);
-	lz->checks[slice] = SHF_CHECKED;
-	pthread_cond_broadcast(&lz->moved);
-	pthread_mutex_unlock(&lz->lock);
-	return rc;
+	return beside;
+}
+
+/* Waits until no slice in the memory of this one is read any more (L6): a tied tensor is copied
+ * once, for the first slice that holds it, and weights may be a cast of masters in the same buffer.
+ * A slice that is put there after the gate has opened is another tensor, and does not count.
+ * EAGAIN, else the first failure of any. */
+static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+{
+	int64_t until = timeout_ms < 0
+	                ? -1 : shf_now(lz->save->run) + (int64_t)timeout_ms * 1000000;
+	int rc = one_ready(lz, slice, timeout_ms, err), one = rc;
+	size_t s = slice;
+
+	while (lz->overlaps && one != SHEAF_EAGAIN && (s = lz->overlaps[s]) != slice) {
+		if (is_at_home(lz, s))
+			one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
+		rc = rc < 0 ? rc : one;
+	}
+	while (lz->put && rc == 0 && one == 0 && (s = one_beside(lz, slice)) != SHF_ANY)
+		rc = one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
+	/* The save has failed, but other threads may still be copying slices in this memory. */
+	if (rc < 0 && lz->put && !shf_pieces_settled(lz, SHF_ANY, until))
+		one = SHEAF_EAGAIN;
+	return one == SHEAF_EAGAIN ? one : rc;
 }
 
 static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
 {
 	struct shf_lazy *lz = save->lazy;
-	int rc = 0;
+	int rc = memory_ready(lz, s, timeout_ms, err);
 
-	if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
-		shf_lazy_tick(save);
-		rc = wait_for(lz, s, timeout_ms);
-	}
-	if (rc == 0 && lz->checks)
-		rc = check(lz, s, timeout_ms, err);
 	if (rc != SHEAF_EAGAIN && !atomic_exchange(&lz->asked[s], true) &&
 	    save->plan->turns.saved[s])
 		atomic_fetch_sub(&lz->unasked, 1);
@@ -288,8 +244,7 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	if (shf_lazy_unput(save) >= 0)
 		return SHEAF_EINVAL;
 	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
-		one = slice_copied(save, s, timeout_ms <= 0 ? timeout_ms
-		                            : shf_ms_left(save->run, until), err);
+		one = slice_copied(save, s, rest_ms(save->lazy, timeout_ms, until), err);
 		rc = rc < 0 ? rc : one;
 	}
 	return one == SHEAF_EAGAIN ? one : rc;
@@ -299,12 +254,23 @@ int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
 {
 	const struct shf_sys *sys = save->run->sys;
 	struct shf_lazy *lz = save->lazy;
+	struct sheaf_error err;
 	int rc;
 
+	if (lz->put && lz->checks && !is_put(lz, (size_t)slice)) {
+		rc = shf_check_put(lz, (size_t)slice,
+		                   data ? data : save->state->slices[slice].mem.base, &err);
+		if (rc < 0) {
+			shf_save_stick(save, rc, &err);
+			return rc;
+		}
+	}
 	pthread_mutex_lock(&lz->lock);
 	rc = lz->put && !lz->put[slice] ? 0 : SHEAF_EINVAL;
 	if (rc == 0) {
 		lz->data[slice] = data;
+		lz->elsewhere |= data != NULL;
+		lz->fresh[lz->fresh_n++] = (uint32_t)slice;
 		lz->put[slice] = true;
 		lz->unput--;
 	}
@@ -350,17 +316,35 @@ int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
 	                save->state->slices[s].name);
 }
 
-bool shf_lazy_reads(const struct sheaf_save *save, int slice)
+/* Has the gate of the slice returned that the save failed? Then its memory is read no more. */
+static bool was_let_go(struct sheaf_save *save, size_t slice)
 {
-	const struct shf_lazy *lz = save->lazy;
+	return atomic_load(&save->lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
+}
 
-	size_t from = slice < 0 ? 0 : (size_t)slice;
-	size_t end = slice < 0 ? save->state->n : (size_t)slice + 1;
+static bool is_left(const struct shf_lazy *lz, size_t slice)
+{
+	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0;
+}
 
-	for (size_t s = from; lz && s < end; s++)
-		if (atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0)
-			return true;
-	return false;
+bool shf_lazy_reads_some(struct sheaf_save *save)
+{
+	bool reads = false;
+
+	for (size_t s = 0; save->lazy && s < save->state->n && !reads; s++)
+		reads = is_left(save->lazy, s) && !was_let_go(save, s);
+	return reads;
+}
+
+bool shf_lazy_reads(struct sheaf_save *save, size_t slice)
+{
+	struct shf_lazy *lz = save->lazy;
+	bool reads = lz && is_left(lz, slice);
+	size_t s = slice;
+
+	while (lz && lz->overlaps && !reads && (s = lz->overlaps[s]) != slice)
+		reads = is_left(lz, s) && is_at_home(lz, s);
+	return reads && !was_let_go(save, slice);
 }
 
 int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)

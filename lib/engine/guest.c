@@ -3,10 +3,9 @@
 #include "guest.h"
 #include <inttypes.h>
 #include "err.h"
+#include "growth.h"
 #include "run.h"
 
-#define PAGE UINT64_C(4096)
-#define HUGE (UINT64_C(2) << 20)
 #define BEHIND_MS 60000         /* for a rank to appear with a piece */
 
 struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
@@ -124,17 +123,21 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
-	uint64_t unit = bytes > HUGE / 4 ? HUGE : PAGE;
+	char name[SHF_KEEP_NAME];
 	int rc;
 
 	if (shm->base && shm->bytes >= bytes)
 		return 0;
 	if (bytes > SIZE_MAX / 2)
 		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
-	if (shm->base)
+	if (shm->base) {        /* freed first, also at the agent: both at once may not fit */
+		shf_card_name(name, run->tier.job, g->rank, SHF_CARD_GUEST + slot, card);
+		if (run->tier.keep >= 0)
+			(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
 		sys->ops->shm_free(sys->arg, shm);
+	}
 	*shm = (struct shf_shm){ .fd = -1 };
-	rc = sys->ops->shm_new(sys->arg, shm, (size_t)((bytes + unit - 1) / unit * unit), true);
+	rc = sys->ops->shm_new(sys->arg, shm, (size_t)shf_growth_bytes(bytes), true);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%" PRIu64 " MiB for what rank %d has in memory",
 		                    bytes >> 20, g->rank);

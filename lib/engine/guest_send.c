@@ -7,6 +7,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "growth.h"
 #include "guest.h"
 #include "save.h"
 
@@ -27,6 +28,10 @@ struct shf_sending {
 	size_t *out_bytes, *in_bytes;   /* owned; by rank */
 	uint8_t *buf;                   /* owned; pieces of several guests */
 	uint64_t bytes, most, at;       /* of this rank's image, of the largest; next to go */
+	struct announced {
+		struct shf_growth growth;       /* of the memory for copies that it keeps */
+		uint64_t bytes;                 /* of its image */
+	} *all;                         /* owned; by rank */
 	int rc;                         /* what came of it */
 	bool stamped;
 	struct sheaf_error err;
@@ -37,6 +42,7 @@ static void sending_free(struct shf_sending *s)
 	if (!s)
 		return;
 	shf_free(s->coming);
+	shf_free(s->all);
 	shf_free(s->out_bytes);
 	shf_free(s->in_bytes);
 	shf_free(s->buf);
@@ -65,20 +71,62 @@ static int sending_new(struct shf_sending **out, struct sheaf_save *save, struct
 	*s = (struct shf_sending){ .run = save->run, .image = save->image, .step = save->step,
 		.team = goes_behind(save) ? &g->behind : &save->run->team, .in = SHF_BUF_INIT,
 		.coming = shf_zalloc(g->n + 1, sizeof(*s->coming)),
+		.all = shf_zalloc(ranks, sizeof(*s->all)),
 		.out_bytes = shf_zalloc(ranks, sizeof(*s->out_bytes)),
 		.in_bytes = shf_zalloc(ranks, sizeof(*s->in_bytes)),
 		.buf = shf_alloc(g->n > 1 ? g->n : 1, g->n > 1 ? PIECE : 1),
 		.bytes = save->plan->work.segs_n ? save->plan->work.image_bytes : 0 };
-	return s->coming && s->out_bytes && s->in_bytes && s->buf
+	return s->coming && s->all && s->out_bytes && s->in_bytes && s->buf
 	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
 }
 
-/* Notes and cards; and how large the largest image is. [collective] */
+/* Reads what the guests have announced. */
+static int hear(struct shf_sending *s, struct sheaf_error *err)
+{
+	const struct shf_guests *g = &s->run->tier.guests;
+	struct shf_cur c = { s->in.data, s->in.data + s->in.len, false };
+
+	for (size_t i = 0; i < g->n; i++) {
+		struct coming *k = &s->coming[i];
+		uint64_t step = shf_cur_u64(&c);
+
+		k->image_bytes = shf_cur_u64(&c);
+		k->body_bytes = shf_cur_u64(&c);
+		k->body = shf_cur_bytes(&c, (size_t)k->body_bytes);
+		k->slot = g->of[i].steps[1] < g->of[i].steps[0]; /* the older one goes (G2) */
+		if (!k->body || step != (uint64_t)s->step)
+			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
+			                g->of[i].rank);
+	}
+	return 0;
+}
+
+/* Adds up how much more memory copies take here. Cards are too small to count. */
+static void look(const struct shf_sending *s, struct shf_growth *mine)
+{
+	const struct shf_guests *g = &s->run->tier.guests;
+	uint64_t bytes = 0, freed = 0;
+
+	for (size_t i = 0; i < g->n; i++) {
+		const struct shf_shm *had = &g->of[i].images[s->coming[i].slot];
+		uint64_t want = s->coming[i].image_bytes;
+
+		if (want <= had->bytes)
+			continue;
+		bytes += shf_growth_bytes(want);
+		freed += had->bytes;
+	}
+	shf_growth_look(s->run, bytes, freed, mine);
+}
+
+/* Sends step, image size and card to the rank that keeps our copy, and then exchanges how large all
+ * images are and how much memory the copies take. [collective] */
 static int announce(struct shf_sending *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
 	const struct shf_card_head *h = shf_card_head(&run->tier.cards[s->image]);
 	struct shf_buf *out = shf_zalloc((size_t)run->team.ranks, sizeof(*out));
+	struct announced mine = { .bytes = s->bytes };
 	int rc = shf_agree(&run->team, out ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a "
 	                                                  "copy"), err);
 
@@ -94,19 +142,25 @@ static int announce(struct shf_sending *s, struct sheaf_error *err)
 	for (int r = 0; out && r < run->team.ranks; r++)
 		shf_buf_release(&out[r]);
 	shf_free(out);
-	s->most = s->bytes;
-	return rc == 0 ? shf_allreduce(&run->team, &s->most, 1, SHEAF_MAX, err) : rc;
+	if (rc < 0)
+		return rc;
+	memset(s->in_bytes, 0, (size_t)run->team.ranks * sizeof(*s->in_bytes));
+	s->rc = hear(s, &s->err);
+	if (s->rc == 0)
+		look(s, &mine.growth);
+	rc = shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
+	for (int r = 0; rc == 0 && r < run->team.ranks; r++)
+		s->most = s->all[r].bytes > s->most ? s->all[r].bytes : s->most;
+	return rc;
 }
 
-/* The older one goes (G2), and is nothing before anything is written to it (M1). */
-static int make_place(const struct shf_sending *s, struct shf_guest *g, struct coming *c,
+/* Makes room for a copy. The card that was there is cleared before anything is overwritten (M1). */
+static int make_place(const struct shf_sending *s, struct shf_guest *g, const struct coming *c,
                       struct sheaf_error *err)
 {
-	struct shf_card_head *h;
+	struct shf_card_head *h = shf_guest_head(g, c->slot);
 	int rc = 0;
 
-	c->slot = g->steps[1] < g->steps[0];
-	h = shf_guest_head(g, c->slot);
 	if (h)
 		atomic_store(&h->whole, 0);
 	g->steps[c->slot] = -1;
@@ -116,25 +170,23 @@ static int make_place(const struct shf_sending *s, struct shf_guest *g, struct c
 	                                sizeof(struct shf_card_head) + c->body_bytes, err) : rc;
 }
 
-static int hear(struct shf_sending *s, struct sheaf_error *err)
+static int make_places(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier.guests;
-	struct shf_cur c = { s->in.data, s->in.data + s->in.len, false };
-	int rc = 0;
+	int rc = s->rc;
 
+	if (rc < 0)
+		*err = s->err;
+	s->rc = 0;
+	if (rc == 0)
+		rc = shf_growth_check(s->all, sizeof(*s->all), s->run->team.ranks,
+		                      s->run->place.node, err);
 	for (size_t i = 0; i < g->n && rc == 0; i++) {
-		struct coming *k = &s->coming[i];
-		uint64_t step = shf_cur_u64(&c);
-
-		k->image_bytes = shf_cur_u64(&c);
-		k->body_bytes = shf_cur_u64(&c);
-		k->body = shf_cur_bytes(&c, (size_t)k->body_bytes);
-		if (!k->body || step != (uint64_t)s->step || k->image_bytes > s->most)
+		if (s->coming[i].image_bytes > s->most)
 			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
 			                g->of[i].rank);
-		rc = make_place(s, &g->of[i], k, err);
+		rc = make_place(s, &g->of[i], &s->coming[i], err);
 	}
-	memset(s->in_bytes, 0, (size_t)s->run->team.ranks * sizeof(*s->in_bytes));
 	return rc;
 }
 
@@ -222,7 +274,7 @@ static int prepare(struct shf_sending **s, struct sheaf_save *save, struct sheaf
 	if (rc == 0)
 		rc = announce(*s, err);
 	if (rc == 0)
-		rc = shf_agree(team, hear(*s, err), err);
+		rc = shf_agree(team, make_places(*s, err), err);
 	if (rc == 0)
 		save->run->tier.guests.coming = save->step;
 	return rc;

@@ -2,7 +2,9 @@
 /* Requests of several owners share a run's queue. One thread at a time waits for the queue and
  * tells each owner of what has finished, his own or not; the others wait for that thread, no
  * longer than they want to. */
+#include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <time.h>
 #include "err.h"
 #include "run.h"
@@ -22,14 +24,52 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 	io->user = owner;
 	atomic_fetch_add(&owner->pending, 1);
 	int rc = run->sys->ops->submit(run->sys->arg, run->queue, io);
+	pthread_mutex_lock(&run->in_lock);
 	if (rc < 0)
 		atomic_fetch_sub(&owner->pending, 1);
+	run->in_submits++;
+	pthread_cond_broadcast(&run->in_turn);
+	pthread_mutex_unlock(&run->in_lock);
 	return rc;
 }
 
-/* Takes one finished request; the lock is held on entry and exit, not while waiting. */
+int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
+{
+	char what[sizeof(err->msg)];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	if (rc == -EAGAIN)
+		return shf_fail_sys(err, EAGAIN, "%s: no thread can be made to do it (see ulimit "
+		                    "-u and -v, and pids.max of the control group)", what);
+	return shf_fail_sys(err, -rc, "%s", what);
+}
+
+/* Waits until another thread has taken a request from the queue or submitted one. Returns 1, or 0
+ * when the time is up. */
+static int wait_turn(struct sheaf_run *run, int timeout_ms)
+{
+	struct timespec until;
+
+	if (timeout_ms < 0)
+		return pthread_cond_wait(&run->in_turn, &run->in_lock) == 0;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += timeout_ms % 1000 * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000L;
+	}
+	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
+}
+
+/* Takes one finished request. The lock is held on entry and exit, but not while waiting. Returns 1
+ * if the caller should look again, 0 when the time is up. */
 static int take_one(struct sheaf_run *run, int timeout_ms)
 {
+	uint64_t submits = run->in_submits;
 	struct shf_io *io = NULL;
 	int rc;
 
@@ -45,24 +85,11 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 		atomic_fetch_sub(&of->pending, 1);
 	}
 	pthread_cond_broadcast(&run->in_turn);
-	return rc;
-}
-
-/* Until the thread that waits for the queue has moved: 1, or 0 when the time is up. */
-static int wait_turn(struct sheaf_run *run, int timeout_ms)
-{
-	struct timespec until;
-
-	if (timeout_ms < 0)
-		return pthread_cond_wait(&run->in_turn, &run->in_lock) == 0;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += timeout_ms / 1000;
-	until.tv_nsec += timeout_ms % 1000 * 1000000L;
-	if (until.tv_nsec >= 1000000000L) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000L;
-	}
-	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
+	/* The queue looked empty, but another thread has counted a request in `pending` that it
+	 * had not submitted yet. */
+	if (rc == 0 && run->in_submits != submits)
+		return 1;
+	return rc == 0 && timeout_ms != 0 ? wait_turn(run, timeout_ms) : rc > 0;
 }
 
 int shf_ms_left(const struct sheaf_run *run, int64_t until_ns)

@@ -30,7 +30,8 @@ struct shf_lt_tensor {          /* what planning looks at comes first */
 	uint64_t off, bytes;            /* off: from the start of the file */
 	struct shf_shape shape, items;  /* shape: in units */
 	uint64_t digest;                /* loading, where sums exist */
-	int32_t wide; /* foreign: dimensions, if more than we can hold; not loadable */
+	int32_t wide; /* foreign: dimensions, if more than we can hold; read as bytes alone */
+	const int64_t *dims;            /* if wide: as in safetensors.h */
 	bool loose;   /* foreign: off is no multiple of unit; not planned by stripes */
 };
 struct shf_lt_tied {

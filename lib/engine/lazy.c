@@ -3,10 +3,12 @@
 #include "pieces.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include "cast.h"
 #include "err.h"
 #include "moves.h"
+#include "slice_overlaps.h"
 #include "slots.h"
 
 #define PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))      /* averages of a piece */
@@ -39,7 +41,7 @@ static uint32_t slotted_in(const struct shf_lazy *lz, size_t slice)
 /* Of that slice, or what comes before it. *later: of that the last are under way. Locked. */
 static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *later)
 {
-	size_t before = shf_emas_before(lz->save->state, lz->save->fresh, slice);
+	size_t before = shf_emas_before(lz->save->state, lz->save->due, slice);
 
 	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : pieces_in(lz, slice)) ||
 	    (lz->put && !lz->put[slice]))
@@ -414,6 +416,26 @@ static int casts_init(struct shf_lazy *lz, size_t n)
 	return 0;
 }
 
+/* Finds the slices that lie in the same memory, as the state knows it. A slice that is put
+ * elsewhere is compared later, at the gates (one_beside). */
+static int overlaps_init(struct shf_lazy *lz, size_t n)
+{
+	const uint32_t *next;
+	int rc = shf_overlaps_find(lz->save->state, &next);
+
+	if (rc < 0)
+		return rc;
+	if (lz->put && !(lz->fresh = shf_alloc(n, sizeof(*lz->fresh))))
+		return SHEAF_ENOMEM;
+	if (!next)
+		return 0;
+	lz->overlaps = shf_alloc(n, sizeof(*lz->overlaps));
+	if (!lz->overlaps)
+		return SHEAF_ENOMEM;
+	memcpy(lz->overlaps, next, n * sizeof(*next));
+	return 0;
+}
+
 static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 {
 	struct shf_span slotted = shf_slots_segs(&save->plan->work);
@@ -434,14 +456,17 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
 	if (save->flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
-	if (save->flags & SHEAF_CHECK && !now)
+	if (save->flags & SHEAF_CHECK && !now) {
 		lz->checks = shf_zalloc(n, sizeof(*lz->checks));
+		lz->begun = shf_zalloc(n, sizeof(*lz->begun));
+	}
 	if (save->flags & SHEAF_LATER) {
 		lz->put = shf_zalloc(n, sizeof(*lz->put));
 		lz->data = shf_zalloc(n, sizeof(*lz->data));
 	}
 	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
-	    !lz->tasks || (save->flags & SHEAF_CHECK && !(lz->sums && (now || lz->checks))) ||
+	    !lz->tasks ||
+	    (save->flags & SHEAF_CHECK && !(lz->sums && (now || (lz->checks && lz->begun)))) ||
 	    (save->flags & SHEAF_LATER && (!lz->put || !lz->data)))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
@@ -458,7 +483,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	if (!now)       /* header pages, and segments of no image */
 		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
-	return casts_init(lz, n);
+	return casts_init(lz, n) || overlaps_init(lz, n) ? SHEAF_ENOMEM : 0;
 }
 
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
@@ -469,11 +494,15 @@ int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
 		return rc;
 	save->lazy = shf_zalloc(1, sizeof(*save->lazy));
 	if (save->lazy && lazy_init(save->lazy, save, now) == 0)
+		rc = save->lazy->checks && !save->lazy->put ? shf_check_begin(save->lazy, err) : 0;
+	else
+		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
+		              "behind", save->step, save->state->n);
+	if (rc == 0)
 		return 0;
 	shf_lazy_free(save->lazy, true);
 	save->lazy = NULL;
-	return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices behind",
-	                save->step, save->state->n);
+	return rc;
 }
 
 int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
@@ -564,8 +593,11 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->tasks);
 	shf_free(lz->sums);
 	shf_free(lz->checks);
+	shf_free(lz->begun);
 	shf_free(lz->put);
 	shf_free(lz->data);
+	shf_free(lz->overlaps);
+	shf_free(lz->fresh);
 	shf_free(lz->cast_sums);
 	shf_free(lz->cast_left);
 	shf_free(lz);

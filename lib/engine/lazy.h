@@ -15,6 +15,9 @@
  *     theirs, who then may wait for the disk. Those that are cast (cast.h) come after all others,
  *     and no slice waits for them: who asked for all has not copied these.
  * L5. Memory of a slice is not read before it is put, where slices are (SHEAF_LATER).
+ * L6. The gate of a slice opens when everything has been copied from all slices in the same memory
+ *     (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
+ *     copied through the first of them, and the others may have no pieces at all.
  */
 #ifndef SHF_LAZY_H
 #define SHF_LAZY_H
@@ -68,8 +71,9 @@ int64_t shf_lazy_unput(const struct sheaf_save *save);
 int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err);
 /* The first slice that was not put, or that is saved and that nobody asked for: EINVAL. [local] */
 int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
-/* Is memory of that slice (< 0: of any) still to be read? */
-bool shf_lazy_reads(const struct sheaf_save *save, int slice);
+/* Will memory of the slice still be read, for this slice or for another one that lies in it? */
+bool shf_lazy_reads(struct sheaf_save *save, size_t slice);
+bool shf_lazy_reads_some(struct sheaf_save *save);      /* of any slice */
 /* All ranks have copied all they have, or EAGAIN on all. [collective] */
 int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err);
 #endif

@@ -108,10 +108,8 @@ static void note(struct shf_load *ld, enum shf_tally_kind kind, char what,
 	shf_report_item(&ld->report, what, s->family, s->name, msg);
 }
 
-/* The tensor of a family that has the slice's bytes: under `name`, under what that is tied to, or
- * under the slice's own name; -1. */
-static int64_t find_stored(const struct shf_layout *l, const char *family, const char *name,
-                           const struct shf_slice *s)
+int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
+                        const struct shf_slice *s)
 {
 	int64_t i = shf_layout_find(l, family, name);
 	const char *tied;
@@ -148,13 +146,22 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	if (i >= 0)
 		how = "the master of what its weight is tied to";
 	else
-		i = find_stored(l, from = down ? from : "model", s->stored, s);
+		i = shf_find_stored(l, from = down ? from : "model", s->stored, s);
 	if (i < 0 || (down && !is_rounded_master(s, &l->tensors[i])) ||
 	    shf_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
 		return false;
 	t->tensor = (uint32_t)i;
 	note(ld, SHF_T_DERIVED, 'D', s, how);
 	return true;
+}
+
+/* Is it an average of an optional weight that the step has not? */
+static bool is_of_absent(const struct shf_load *ld, const struct shf_slice *s)
+{
+	uint32_t source = shf_ema_source(ld->state, (size_t)(s - ld->state->slices));
+
+	return ld->state->slices[source].flags & SHEAF_OPTIONAL &&
+	       ld->targets[source].source == SHF_KEEP; /* it came before its averages */
 }
 
 /* Nothing is stored under that name. */
@@ -172,9 +179,10 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 	}
 	t->source = SHF_KEEP;
 	note(ld, SHF_T_MISSING, 'M', s, "not in this step");
-	/* Averages that the step has are wanted whole. */
-	if (ld->flags & SHEAF_LENIENT || (s->owned ? shf_layout_family(l, s->family) < 0
-	                                           : (s->flags & SHEAF_OPTIONAL) != 0))
+	/* Averages that the step has are wanted whole, but for those of weights that it has not. */
+	if (ld->flags & SHEAF_LENIENT ||
+	    (s->owned ? shf_layout_family(l, s->family) < 0 || is_of_absent(ld, s)
+	              : (s->flags & SHEAF_OPTIONAL) != 0))
 		return 0;
 	return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", ld->step->path, s->family,
 			s->stored);
@@ -190,9 +198,11 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 	int rc = 0;
 
 	t->slice = *s;
-	if (shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
+	if (s->flags & SHEAF_SAVE_ONLY ||
+	    shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
 		t->source = SHF_KEEP;
-		note(ld, SHF_T_IGNORED, 'I', s, "ignored by pattern");
+		note(ld, SHF_T_IGNORED, 'I', s, s->flags & SHEAF_SAVE_ONLY
+		     ? "SHEAF_SAVE_ONLY" : "ignored by pattern");
 		return 0;
 	}
 	if (s->stream.stream) {
@@ -201,7 +211,7 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 	}
 	if (rc < 0 || t->source == SHF_KEEP)
 		return rc;
-	i = find_stored(l, s->family, name, s);
+	i = shf_find_stored(l, s->family, name, s);
 	if (i < 0)
 		return decide_absent(ld, s, t, err);
 	t->tensor = (uint32_t)i;
@@ -297,14 +307,39 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	return shf_agree(team, rc, err);
 }
 
-/* Slices of each averages that were not filled from the step. */
-static void emas_kept(const struct shf_load *ld, uint64_t *kept)
+static int emas_checked(struct shf_team *team, const struct sheaf_state *state,
+                        struct sheaf_error *err)
+{
+	uint64_t marks[SHF_EMAS_MAX];
+	int rc;
+
+	shf_emas_mark(state, marks);
+	rc = shf_allreduce(team, marks, SHF_EMAS_MAX, SHEAF_MAX, err);
+	return rc < 0 ? rc : shf_emas_check(state, marks, err);
+}
+
+/* Slices of each averages that were filled from the step. */
+static void emas_filled(const struct shf_load *ld, uint64_t *filled)
 {
 	for (size_t k = 0; k < ld->state->emas_n; k++) {
 		const struct shf_ema *e = &ld->state->emas[k];
 
 		for (size_t i = 0; i < e->n; i++)
-			kept[k] += ld->targets[e->first + i].source != SHF_FROM_STEP;
+			filled[k] += ld->targets[e->first + i].source == SHF_FROM_STEP;
+	}
+}
+
+/* An average that the step has not goes on from the weights of the next save. Ranks need not agree
+ * on it: they hold slices of one tensor, and what the step has of it is the same for all. */
+static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
+{
+	shf_emas_loaded(state, &ld->step->manifest, ld->emas_filled);
+	for (size_t k = 0; k < state->emas_n; k++) {
+		struct shf_ema *e = &state->emas[k];
+
+		for (size_t i = 0; i < e->n; i++)
+			e->anew[i] = ld->emas_filled[k] &&
+				     ld->targets[e->first + i].source != SHF_FROM_STEP;
 	}
 }
 
@@ -319,7 +354,7 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	struct sheaf_report *r = &ld->report;
 	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);
 
-	emas_kept(ld, x + 6);
+	emas_filled(ld, x + 6);
 
 	if (rc == 0)
 		rc = shf_allreduce(team, x, 6 + SHF_EMAS_MAX, SHEAF_SUM, err);
@@ -339,6 +374,8 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->disk_bytes = x[0];
 	r->memory_bytes = x[5];
 	r->peers = view && shf_view_is_peers(view);
+	r->step = ld->step->number;
+	r->memory = view != NULL;
 	r->node_bytes = x[1];
 	r->net_bytes = x[2];
 	r->held = x[3];
@@ -346,8 +383,33 @@ static int report_out(struct shf_load *ld, struct sheaf_error *err)
 	r->read_ns = (uint64_t)ld->read_ns;
 	r->verify_ns = (uint64_t)ld->verify_ns;
 	for (size_t k = 0; k < ld->state->emas_n; k++)
-		ld->emas_kept[k] = x[6 + k] > 0;
+		ld->emas_filled[k] = x[6 + k] > 0;
 	return 0;
+}
+
+/* Refuses to keep what a damaged step has begun to fill. Averages that are kept are no danger: they
+ * begin anew, and what their memory holds is not read. [local] */
+static int check_kept(const struct shf_load *ld, struct sheaf_error *err)
+{
+	for (size_t i = 0; i < ld->state->n; i++) {
+		const struct shf_slice *s = &ld->state->slices[i];
+		int64_t by = ld->step->filled_by[i];
+
+		if (by >= 0 && ld->targets[i].source == SHF_KEEP && !s->owned)
+			return shf_fail(err, SHEAF_ELAYOUT, "%.120s: has nothing for %s/%.120s, "
+			                "whose memory was changed by step %" PRId64 ", which is "
+			                "damaged (rewind the run to step %" PRId64 " and start "
+			                "again)", ld->step->path, s->family, s->name, by,
+			                ld->step->number);
+	}
+	return 0;
+}
+
+static void note_filled(const struct shf_load *ld)
+{
+	for (size_t i = 0; i < ld->state->n; i++)
+		if (ld->targets[i].source != SHF_KEEP && !ld->targets[i].slice.empty)
+			ld->step->filled_by[i] = ld->step->number;
 }
 
 static int prepare(struct shf_load *ld, struct sheaf_error *err)
@@ -368,14 +430,17 @@ static int prepare(struct shf_load *ld, struct sheaf_error *err)
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
-	for (const struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		if (shf_lazy_reads(save, -1))
+	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		if (shf_lazy_reads_some(save))
 			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
 			                " has not copied", save->step);
 	ld->targets = shf_zalloc(state->n, sizeof(*ld->targets));
 	if (!ld->targets || shf_tally_init(&ld->tally, step->run->team.ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);
-	return decide_all(ld, err);
+	rc = decide_all(ld, err);
+	if (rc == 0 && step->filled_by)
+		rc = check_kept(ld, err);
+	return rc == 0 ? shf_load_check_aliased(ld, err) : rc;
 }
 
 /* A run open for writing that loads an older step must rewind before it saves. */
@@ -385,10 +450,14 @@ static void remember(struct shf_load *ld)
 
 	if (run->opts.flags & SHEAF_READONLY)
 		return;
-	if (run->of) { /* of memory: saving goes on where the disk ends */
+	/* Of memory: saving goes on where the disk ended when the step was opened, unless this
+	 * handle has brought the step itself to disk since. No prune takes what it goes on from. */
+	if (run->of && strcmp(run->of->parent_session, ld->step->manifest.session)) {
 		run->of->parent = run->base.step;
 		memcpy(run->of->parent_session, run->base.session, sizeof(run->base.session));
 	}
+	if (run->of)
+		run->of->loaded = run->of->parent;
 	if (run->foreign)
 		return;
 	shf_tier_went_back(run, ld->step->number);
@@ -411,18 +480,15 @@ static bool is_first_try(const struct sheaf_step *step)
  * load here. [collective] */
 static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 {
-	struct sheaf_run *run = step->run;
+	struct sheaf_run *run = step->run->of ? step->run->of : step->run;
 	struct sheaf_error own;
 	int n;
 
-	if (run->of && !(run->opts.flags & SHEAF_READONLY) && is_first_try(step)) {
-		run->of->unsure = true;
-		if (run->place.node_first == run->team.rank)
-			shf_view_count_try(run->view, run->base.tries + 1);
-	}
 	if (run->foreign || run->opts.flags & SHEAF_READONLY)
 		return 0;
 	run->unsure = true;
+	if (step->run->of && is_first_try(step) && run->place.node_first == run->team.rank)
+		shf_view_count_try(step->run->view, step->run->base.tries + 1);
 	if (run->team.rank == 0) {
 		shf_pruning_settle(run); /* it does not know yet what is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
@@ -430,19 +496,76 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 			shf_log(run, 1, "%s: a load of step %" PRId64 " is not counted: %s",
 			        run->store.path, step->number, own.msg);
 		else if (n > 1)
-			shf_log(run, 1, "%s: step %" PRId64 " failed to resume %d time%s, and is "
-			        "tried again", run->store.path, step->number, n - 1,
-			        n > 2 ? "s" : "");
+			shf_log(run, 1, "%s: step %" PRId64 " was loaded %d time%s by jobs that "
+			        "came no further, and is loaded again", run->store.path,
+			        step->number, n - 1, n > 2 ? "s" : "");
 	}
 	return shf_agree(&run->team, 0, err);
+}
+
+/* Is the step in memory, and on disk as well? */
+static bool has_twin(const struct sheaf_step *step)
+{
+	const struct shf_base *base = &step->run->base;
+
+	return step->run->of && base->step == step->number &&
+	       strcmp(base->session, step->manifest.session) == 0;
+}
+
+/* Gives up the memory of a damaged step if the same save is on disk, which is then read next. */
+static void give_up(const struct sheaf_step *step)
+{
+	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
+		shf_view_condemn(step->run->view);
+}
+
+/* Appends to err what a person can do about the damage. [collective] */
+static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
+{
+	struct sheaf_run *run = step->run->of ? step->run->of : step->run;
+	char text[SHF_REMEDY] = "";
+	size_t at;
+
+	if (run->team.rank == 0)
+		shf_store_remedy(&run->store, step->number, text);
+	if (shf_bcast(&run->team, text, sizeof(text), NULL) < 0 || !err)
+		return;
+	if (has_twin(step))
+		snprintf(text, sizeof(text), " (it lies on disk, too: load again%s)",
+		         run->opts.flags & SHEAF_READONLY ? " without opts.agent" : "");
+	at = strlen(err->msg);
+	at = at + strlen(text) < sizeof(err->msg) ? at : sizeof(err->msg) - 1 - strlen(text);
+	snprintf(err->msg + at, sizeof(err->msg) - at, "%s", text);
+}
+
+/* After a load that failed with rc. [collective] */
+static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_error *err)
+{
+	if (rc == SHEAF_ECORRUPT)
+		give_up(step);
+	if (step->latest && shf_is_of_step(rc))
+		add_remedy(step, err);
+}
+
+int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int moved;
+
+	if (rc != SHEAF_ECORRUPT || !step->run->of)
+		return rc;
+	moved = shf_agree(&step->run->team,
+	                  shf_view_moved(step->run->view, step->path, &own), &own);
+	if (moved < 0 && err)
+		*err = own;
+	return moved < 0 ? moved : rc;
 }
 
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_load ld = { .step = step, .state = state, .flags = flags };
-	struct shf_team *team = &step->run->team;
-	uint64_t x = flags, same, lo, hi;
+	struct shf_call m = { .kind = SHF_CALL_LOAD, .handle = step->made, .x = { flags } };
 	int64_t from = shf_now(step->run);
 	int rc;
 
@@ -453,27 +576,30 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		ld.report.finding = report->finding;
 		ld.report.arg = report->arg;
 	}
+	shf_sought_tell(&step->passed, &ld.report);
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_emas_ready(state, err);
-	rc = shf_agree(team, rc == 0 ? prepare(&ld, err) : rc, err);
-	if (rc == 0)
-		rc = shf_same(team, &x, 1, &same, &lo, &hi, err);
-	if (rc == 0 && !same)
+	rc = shf_call_enter(&step->run->team, &m, rc == 0 ? prepare(&ld, err) : rc, err);
+	if (rc == 0 && !(m.same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
+	if (rc == 0)
+		rc = emas_checked(&step->run->team, state, err);
 	if (rc == 0)
 		rc = find_unexpected(&ld, err);
 	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = count_try(step, err);
+	if (rc == 0 && step->filled_by)
+		note_filled(&ld);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_fill(&ld, err);
-	if (rc == SHEAF_ECORRUPT && step->run->of && !(step->run->opts.flags & SHEAF_READONLY))
-		shf_view_condemn(step->run->view);
+	rc = shf_step_doubt(step, rc, err);
+	load_failed(step, rc, err);
 	if (rc == 0)
 		rc = report_out(&ld, err);
 	if (rc == 0 && !(flags & SHEAF_DRY)) {
-		shf_emas_loaded(state, &step->manifest, ld.emas_kept);
+		emas_loaded(&ld, state);
 		remember(&ld);
 	}
 	if (rc == 0 && report) {

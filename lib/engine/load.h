@@ -37,12 +37,15 @@ struct shf_load {
 	size_t wants_cap;
 	uint64_t disk_bytes, node_bytes, net_bytes, retries;
 	uint64_t disk_from;             /* what a view had read from the disk before */
-	bool emas_kept[SHF_EMAS_MAX];   /* not filled, or not all of it, anywhere */
+	bool emas_filled[SHF_EMAS_MAX]; /* from the step, some of it, on some rank */
 	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
 };
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; whole blocks */
 /* This rank's share of the image that the load has. */
 uint8_t *shf_load_image(const struct shf_load *load);
+/* Refuses to fill one memory from tensors of different types: ELAYOUT, naming the two slices.
+ * [local] */
+int shf_load_check_aliased(const struct shf_load *load, struct sheaf_error *err);
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
 void shf_load_progress(const struct shf_load *load);
@@ -103,6 +106,10 @@ const char *shf_load_family(const struct shf_load *load, const struct shf_lt_ten
 /* direct.c: a slice by this process alone. unverified: read past damage. [local] */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);
+/* Number of the family's tensor that has the slice's bytes: under `name`, under what that is tied
+ * to, or under the slice's own name; -1. */
+int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
+                        const struct shf_slice *s);
 /* slice as the stored tensor t wants it: units and types. ELAYOUT. convert: types may differ. */
 int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
                     const struct shf_lt_tensor *t, const char *family, bool convert,

@@ -422,17 +422,6 @@ static int look(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
-/* A job holds the run's lock as long as it has it open. */
-static bool is_written_to(const struct meet *t)
-{
-	const struct shf_sys *sys = t->m->sys;
-	int fd = sys->ops->open(sys->arg, t->store.dot, "lock", SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
-	int rc = fd < 0 ? 0 : sys->ops->lock(sys->arg, fd, true);
-
-	shf_fd_close(sys, &fd);
-	return rc == -11; /* EAGAIN */
-}
-
 static int write_share(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -444,7 +433,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 	name_done(t, t->node, done);
 	if (sys->ops->stat(sys->arg, t->dir, done, false, &st) >= 0)
 		return 0;
-	if (is_written_to(t))
+	if (shf_lock_is_held(&t->store)) /* a job has the run open for writing */
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
 		                "run open", t->m->dir, t->which.step);
 	rc = put_all(t, folder, err);
@@ -702,7 +691,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 		(void)shf_tree_remove(m->sys, t.store.dot, name);
 	}
 	shf_view_free(t.view);
-	shf_fd_close(m->sys, &t.lock);
+	shf_lock_close(m->sys, &t.lock);
 	shf_fd_close(m->sys, &t.dir);
 	shf_store_close(&t.store);
 	shf_free(t.tables);

@@ -124,8 +124,8 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 		atomic_store(&save->write_from_ns, shf_now(save->run));
 	int rc = shf_io_submit(save->run, &save->io, io);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "step %lld: %s: submitting a write",
-				    (long long)save->step, file->name);
+		return shf_submit_fail(err, rc, "step %lld: %s: submitting a write",
+		                       (long long)save->step, file->name);
 	return 0;
 }
 
@@ -185,10 +185,10 @@ static int refused(const struct sheaf_save *save, const struct shf_io *io,
 	int sys = (int)-io->result;
 
 	if (io->op == SHF_IO_RESIZE)
-		return shf_fail_sys(err, sys, "step %lld: %s: making room for %zu bytes",
-		                    (long long)save->step, file->name, io->len);
-	return shf_fail_sys(err, sys, "step %lld: %s: %s", (long long)save->step, file->name,
-	                    io->op == SHF_IO_FSYNC ? "fsync" : "write");
+		return shf_stage_fail(err, sys, "step %lld: %s: making room for %zu bytes",
+		                      (long long)save->step, file->name, io->len);
+	return shf_stage_fail(err, sys, "step %lld: %s: %s", (long long)save->step, file->name,
+	                      io->op == SHF_IO_FSYNC ? "fsync" : "write");
 }
 
 /* One finished request. */
@@ -395,7 +395,7 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
 		                save->plan->layout.tensors[v->tensor].name);
 	if (save->due)
-		m.due = &save->due[shf_emas_before(save->state, save->fresh,
+		m.due = &save->due[shf_emas_before(save->state, save->due,
 		                                   (size_t)(m.slice - save->state->slices))];
 	rc = shf_move_copy(save, &m, &digest, err);
 	save->held[v->tensor] ^= digest;

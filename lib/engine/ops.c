@@ -23,17 +23,23 @@ static void settle(struct sheaf_run *run)
 	shf_pruning_settle(run);
 }
 
-static int same_two(struct sheaf_run *run, const char *what, int64_t a, int64_t b,
-                    struct sheaf_error *err)
+/* Enters the call. EINVAL if ranks call it with different arguments, else as shf_call_enter. */
+static int meet(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b, int rc,
+                struct sheaf_error *err)
 {
-	uint64_t x[2] = { (uint64_t)a, (uint64_t)b }, same, lo[2], hi[2];
-	int rc = shf_same(&run->team, x, 2, &same, lo, hi, err);
-	int i = same & 1 ? 1 : 0;
+	struct shf_call m = { .kind = call, .handle = run->made,
+		.x = { (uint64_t)a, (uint64_t)b } };
+	const char *what = call == SHF_CALL_PRUNE ? "prune" : call == SHF_CALL_MARK ? "mark"
+	                                                                           : "rewind";
+	int i;
 
-	if (rc < 0 || same == 3)
+	rc = shf_call_enter(&run->team, &m, rc, err);
+	if (rc < 0 || (m.same & 3) == 3)
 		return rc;
+	i = m.same & 1 ? 1 : 0;
 	return shf_fail(err, SHEAF_EINVAL, "%s: %s: ranks pass different arguments (%" PRId64
-	                " and %" PRId64 ")", run->store.path, what, (int64_t)lo[i], (int64_t)hi[i]);
+	                " and %" PRId64 ")", run->store.path, what, (int64_t)m.lo[i],
+	                (int64_t)m.hi[i]);
 }
 
 /* ---- pruning ---- */
@@ -84,12 +90,13 @@ static struct shf_prune rules(const struct sheaf_run *run, int64_t verified, boo
 		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
 }
 
-/* Its every byte, read again (I9). [collective] */
+/* Reads every byte of the newest step again, from the disk (I9). A copy in memory proves nothing
+ * about the files for whose sake older steps are deleted. [collective] */
 static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_step *step = NULL;
-	int rc = shf_step_open(&step, run, newest, err);
+	int rc = shf_step_open_disk(&step, run, newest, err);
 
 	if (rc == 0)
 		rc = shf_step_verify(step, &report, err);
@@ -99,7 +106,8 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 	return rc;
 }
 
-/* Rank 0's word on both: the step that dominates, and how many would go if it is sound. */
+/* Tells all ranks what rank 0 finds: the step that dominates others, and how many would go if it is
+ * sound. [collective] */
 static int look(struct sheaf_run *run, int64_t *newest, uint64_t *would, struct sheaf_error *err)
 {
 	int64_t told[2] = { -1, 0 };
@@ -137,10 +145,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	settle(run);
 	rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
 	   : dry ? 0 : writable(run, "pruning", err);
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0)
-		rc = same_two(run, "prune", dry, (int64_t)run->opts.keep_last << 32 |
-		              run->opts.keep_every, err);
+	rc = meet(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
+	          run->opts.keep_every, rc, err);
 	if (rc == 0)
 		rc = shf_behind_look(run, err);
 	if (rc == 0)
@@ -162,6 +168,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 		struct shf_prune r = rules(run, dry || would ? newest : run->verified, dry);
 
 		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
+		if (rc >= 0 && !dry)
+			shf_pruning_late(run);
 		gone = rc;
 		rc = rc < 0 ? rc : 0;
 	}
@@ -203,7 +211,7 @@ static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
 	return rc;
 }
 
-int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	char session[33] = "";
@@ -216,9 +224,7 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 		              "or free it before a rewind)", run->store.path, run->first->step);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0)
-		rc = same_two(run, "rewind", step, 0, err);
+	rc = meet(run, SHF_CALL_REWIND, step, 0, rc, err);
 	if (rc < 0)
 		return rc;
 	settle(run);
@@ -234,7 +240,7 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	if (run->behind.next > step)
 		run->behind.next = -1;
 	run->rewinds++;
-	shf_tier_rewind(run, step);
+	shf_tier_rewind(run, step, loaded);
 	run->parent = step;
 	run->doubtful = -1;
 	memcpy(run->parent_session, session, sizeof(session));
@@ -245,6 +251,11 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	shf_log(run, 2, "%s: rewound to step %" PRId64 ", rank %d", run->store.path, step,
 	        run->team.rank);
 	return 0;
+}
+
+int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	return shf_run_go_back(run, step, false, err);
 }
 
 /* ---- marks ---- */
@@ -260,9 +271,7 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	if (rc == 0 && mark != 'k' && mark != 'b' && mark != 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "mark %d is none: want 'k', 'b' or 0", mark);
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0)
-		rc = same_two(run, "mark", step, mark, err);
+	rc = meet(run, SHF_CALL_MARK, step, mark, rc, err);
 	if (rc < 0)
 		return rc;
 	settle(run);
@@ -377,16 +386,17 @@ void shf_run_close(struct sheaf_run *run)
 {
 	if (!run)
 		return;
-	/* A forked child has a copy of the memory and nothing else. */
+	/* Only the process that opened the run closes it. A forked child just releases its copies
+	 * of the memory and the descriptors, below. */
 	if (shf_run_is_ours(run) && !run->closed) {
 		/* Nobody is still beginning a save when rank 0 throws the stages away. What the
 		 * others say does not matter: this rank closes in any case. But only where all
 		 * came to it is it a clean close. */
-		int rc = shf_agree(&run->team, 0, NULL);
+		int rc = meet(run, SHF_CALL_RUN_CLOSE, 0, 0, 0, NULL);
 
 		run->clean = rc == 0;
 		settle(run);
-		if (rc == 0 && run->team.rank == 0)
+		if (rc == 0)
 			shf_run_resumed(run);
 		if (rc == 0)
 			last_prune(run);

@@ -105,11 +105,25 @@ static int on_lock(void *arg, int fd, bool exclusive)
 	return in->ops->lock(in->arg, fd, exclusive);
 }
 
+static int on_unlock(void *arg, int fd)
+{
+	const struct shf_sys *in = under(arg);
+
+	return in->ops->unlock(in->arg, fd);
+}
+
 static int on_free_bytes(void *arg, int fd, uint64_t *bytes)
 {
 	const struct shf_sys *in = under(arg);
 
 	return in->ops->free_bytes(in->arg, fd, bytes);
+}
+
+static int on_fs_id(void *arg, int fd, uint64_t *id)
+{
+	const struct shf_sys *in = under(arg);
+
+	return in->ops->fs_id(in->arg, fd, id);
 }
 
 static int on_random(void *arg, void *buf, size_t n)
@@ -281,11 +295,18 @@ static void on_shm_free(void *arg, struct shf_shm *shm)
 	in->ops->shm_free(in->arg, shm);
 }
 
-static int on_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle)
+static int on_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
 {
 	const struct shf_sys *in = under(arg);
 
-	return in->ops->shm_offer(in->arg, shm, token, handle);
+	return in->ops->rooms(in->arg, rooms);
+}
+
+static int on_shm_offer(void *arg, uint8_t token[16], int *handle)
+{
+	const struct shf_sys *in = under(arg);
+
+	return in->ops->shm_offer(in->arg, token, handle);
 }
 
 static int on_shm_connect(void *arg, const uint8_t token[16], int *handle)
@@ -352,6 +373,13 @@ static int on_keep_tell(void *arg, int keep, const char *text)
 	return in->ops->keep_tell(in->arg, keep, text);
 }
 
+static int on_keep_at(void *arg, int keep, int dir)
+{
+	const struct shf_sys *in = under(arg);
+
+	return in->ops->keep_at(in->arg, keep, dir);
+}
+
 static int on_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
 			void *item_arg)
 {
@@ -389,7 +417,9 @@ static const struct shf_sys_ops passing = {
 	.list = on_list,
 	.readlink = on_readlink,
 	.lock = on_lock,
+	.unlock = on_unlock,
 	.free_bytes = on_free_bytes,
+	.fs_id = on_fs_id,
 	.random = on_random,
 	.mono_ns = on_mono_ns,
 	.wall_s = on_wall_s,
@@ -414,6 +444,7 @@ static const struct shf_sys_ops passing = {
 	.cpus = on_cpus,
 	.shm_new = on_shm_new,
 	.shm_free = on_shm_free,
+	.rooms = on_rooms,
 	.shm_offer = on_shm_offer,
 	.shm_connect = on_shm_connect,
 	.shm_serve = on_shm_serve,
@@ -424,6 +455,7 @@ static const struct shf_sys_ops passing = {
 	.keep_get = on_keep_get,
 	.keep_drop = on_keep_drop,
 	.keep_tell = on_keep_tell,
+	.keep_at = on_keep_at,
 	.keep_list = on_keep_list,
 	.keep_lives = on_keep_lives,
 	.keep_close = on_keep_close,

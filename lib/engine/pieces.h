@@ -32,12 +32,20 @@ struct shf_lazy {
 	void **data;                    /* by slice: where it lies, if not where the state says;
 	                                 * written before it is put */
 	size_t unput;                   /* guarded by lock: slices that may not be read yet */
+	uint32_t *overlaps;             /* owned; by slice: the next slice in the same memory, in a
+	                                 * ring (slice_overlaps.h); NULL: no two slices overlap */
+	bool elsewhere;                 /* guarded by lock: some slice was put elsewhere */
+	uint32_t *fresh;                /* owned; guarded by lock: slices that were put; those that
+	                                 * are read no more may be left out */
+	size_t fresh_n;
 	uint64_t *cast_sums;            /* guarded by lock; by slice: of what was cast, and of the
 	                                 * same in memory at its gate, which is nothing together;
 	                                 * or NULL */
 	size_t *cast_left;              /* guarded by lock; by slice: what is to come of these:
 	                                 * moves, and SHF_GATE */
 	uint8_t *checks;                /* guarded by lock; by slice: with SHEAF_CHECK, or NULL */
+	uint64_t *begun;                /* with checks: by slice, of its memory when the save began,
+	                                 * or when it was put; written before that slice is read */
 	bool headers;                   /* guarded by lock: header pages are taken */
 	bool stop;                      /* guarded by lock: nothing more is copied */
 	atomic_uint *left;              /* by slice: pieces not copied; released when one is,
@@ -63,7 +71,7 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
  * in so many ms; asks: for somebody who wants it, before the threads. 1: it is copied; 0: there is
  * none that nobody has taken; EAGAIN. */
 int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
-/* A slice with the memory that it has in this save. */
+/* The slice, with the memory that this save reads it from. */
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* So many (moves, SHF_GATE) have come of what a slice's casts, and its memory, add up to. False:
  * that was the last, and they are not the same. Locked. */
@@ -75,4 +83,12 @@ void shf_pieces_look(struct sheaf_save *save);
 /* Until nothing of the slice (SHF_ANY: of any) is under way, nor due to be; false: the time is
  * up. */
 bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns);
+
+/* lazy_check.c. Sums the memory of all slices, before anything is copied. ENOMEM. */
+int  shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err);
+/* The same for one slice that is about to be put, with its memory at base. */
+int  shf_check_put(struct shf_lazy *lz, size_t slice, uint8_t *base, struct sheaf_error *err);
+/* Compares the memory of a copied slice with those sums and with the copy. The first caller does
+ * it, and no gate of the slice opens before it is done. EDIVERGED, EAGAIN. */
+int  shf_check_slice(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err);
 #endif

@@ -35,7 +35,7 @@ static int offer(const struct shf_sys *sys, struct round *r)
 
 	if (rc < 0)
 		return rc;
-	rc = sys->ops->shm_offer(sys->arg, &r->shm, r->token, &r->offer);
+	rc = sys->ops->shm_offer(sys->arg, r->token, &r->offer);
 	if (rc == 0)
 		memcpy(r->shm.base, r->token, sizeof(r->token));
 	return rc;

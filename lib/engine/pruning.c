@@ -25,6 +25,13 @@ static bool prune(void *arg)
 	return false;
 }
 
+void shf_pruning_late(const struct sheaf_run *run)
+{
+	if (run->store.late)
+		shf_log(run, 1, "%s: not all that was pruned could be deleted in time: the next "
+		        "prune goes on with it", run->store.path);
+}
+
 static void tell(struct sheaf_run *run)
 {
 	struct shf_pruning *p = &run->pruning;
@@ -37,6 +44,8 @@ static void tell(struct sheaf_run *run)
 		shf_log(run, 2, "%s: step %" PRId64 " pruned: %s", run->store.path, step, why);
 		at += sizeof(step) + strlen(why) + 1;
 	}
+	if (p->rc >= 0)
+		shf_pruning_late(run);
 	if (p->rc < 0)
 		shf_log(run, 1, "%s: nothing pruned: %s", run->store.path, p->err.msg);
 	shf_buf_release(&p->told);

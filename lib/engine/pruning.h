@@ -19,6 +19,8 @@ struct shf_pruning {
 /* By these rules. Nothing where the one before still deletes: the next one will do. The log hears
  * what went here, or at the next call of these. [rank 0] */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind);
+/* Logs it if the last prune ran out of time and left files for the next one to delete. [rank 0] */
+void shf_pruning_late(const struct sheaf_run *run);
 /* Does it, behind? [local] */
 bool shf_pruning_goes_on(struct sheaf_run *run);
 /* What was begun is over. [local] */

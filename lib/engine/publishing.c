@@ -23,7 +23,8 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 		dir = sys->ops->open(sys->arg, save->stage.dir, folder,
 		                     SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 		if (dir < 0)
-			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
+			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->step,
+			                      folder);
 	}
 	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
 	if (base != file->name)

@@ -17,7 +17,7 @@ static int submit(struct shf_load *ld, struct shf_read *r, struct sheaf_error *e
 {
 	int rc = shf_io_submit(ld->step->run, &r->io, &r->req);
 
-	return rc < 0 ? shf_fail_sys(err, -rc, "submitting a read") : 0;
+	return rc < 0 ? shf_submit_fail(err, rc, "submitting a read") : 0;
 }
 
 int shf_read_start(struct shf_load *ld, struct shf_read *r, uint32_t file, uint64_t lo, uint64_t n,

@@ -292,7 +292,8 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 	for (size_t at = 0; rc == 0 && got >= 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1) {
 		const char *name = (char *)names.bytes.data + at;
-		struct shf_part_held part = { { NULL, 0, -1 }, { NULL, 0, -1 }, 0 };
+		struct shf_part_held part = { .card = { NULL, 0, -1 },
+			.image = { NULL, 0, -1 } };
 
 		got = get_part(sys, keep, name, which, copied, &part);
 		if (got == 1)
@@ -333,7 +334,8 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 {
 	uint64_t on = shf_card_on(disk->known, disk->session, shf_store_rewinds(store));
 
-	return disk->known == disk->newest && (r->base == on || r->next == on);
+	return disk->known == disk->newest && (r->base == on || r->next == on) &&
+	       !shf_store_is_aside(store, r->step, r->session);
 }
 
 int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
@@ -343,5 +345,16 @@ int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bo
 	int rc = shf_store_newest(store, r->step, &disk, err);
 
 	*lost = rc == 0 && r->step > disk.newest && !shf_recall_follows(store, r, &disk);
+	return rc;
+}
+
+int shf_recall_is_unwritten(struct shf_store *store, const struct shf_recalled *r, bool *unwritten,
+                            struct sheaf_error *err)
+{
+	struct shf_newest disk;
+	int rc = shf_store_newest(store, r->step, &disk, err);
+
+	*unwritten = rc == 0 && !disk.exists && r->step > disk.newest &&
+	             shf_recall_follows(store, r, &disk);
 	return rc;
 }

@@ -29,6 +29,10 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
                      struct shf_buf *out);
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg);
+/* Gathers the cards of all agents on rank 0, in *all. The first rank of each node asks its agent
+ * and keeps the answer in *mine. *asked: this rank asked and was answered. [collective] */
+int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
+                      struct shf_buf *all, struct sheaf_error *err);
 /* Of which ranks of that step there are copies alone: int32_t each, ascending. ENOMEM. */
 int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
                       struct shf_buf *ranks);
@@ -50,14 +54,20 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 /* Was the run rewound below where that step begins? [local] */
 int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
                        struct sheaf_error *err);
+/* Has the disk neither that step nor a newer one, and was the run not rewound below it? Only such a
+ * step can still be written. [local] */
+int  shf_recall_is_unwritten(struct shf_store *store, const struct shf_recalled *r, bool *unwritten,
+                             struct sheaf_error *err);
 /* The newest that is whole and not on disk, published; due: of those that were to be there. Where
  * other nodes have a part of it, their agents must do the same meanwhile (meet.h, wait_ms too).
  * *step -1: none. [local] */
 int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
                      const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
                      struct sheaf_error *err);
-/* The step n of the run, or the newest, if it is to be taken from memory: *view, or NULL: from
- * disk. *base: which step on disk it follows. [collective] */
-int shf_recall(struct sheaf_run *run, int64_t n, struct shf_view **view, struct shf_base *base,
-               struct sheaf_error *err);
+/* Looks for step n in memory, or if n is SHEAF_LATEST for the next candidate of `sought`. *view is
+ * the step if it is to be read from memory, NULL if from disk. *base is the step on disk that it
+ * follows. [collective] */
+struct shf_sought;
+int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+               struct shf_view **view, struct shf_base *base, struct sheaf_error *err);
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "record.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include "engine.h"
 #include "err.h"
 #include "index.h"
+#include "json.h"
 #include "save.h"
 #include "version.h"
 
@@ -65,22 +67,28 @@ static int index_of(struct shf_stock *stock, const struct shf_layout *l, size_t 
 	return rc;
 }
 
+static char *index_name(const struct shf_lt_family *fam, struct shf_arena *arena)
+{
+	bool top = strcmp(fam->dir, ".") == 0;
+	char name[128];
+
+	snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : fam->dir,
+	         top ? "" : "/", fam->name);
+	return shf_arena_strdup(arena, name, strlen(name));
+}
+
 static int index_make(struct shf_record *r, struct shf_plan *plan, size_t i,
                       struct shf_arena *arena, struct sheaf_error *err)
 {
 	const struct shf_lt_family *fam = &plan->layout.families[i];
 	struct shf_buf *text = &r->indexes[r->indexes_n];
-	char name[128];
-	bool top = strcmp(fam->dir, ".") == 0;
 	uint64_t crc;
 	int rc;
 
 	r->indexes_n++;
 	rc = index_of(&plan->stock, &plan->layout, i, text, &crc, err);
-	snprintf(name, sizeof(name), "%s%s%s.safetensors.index.json", top ? "" : fam->dir,
-	         top ? "" : "/", fam->name);
-	r->index_files[r->indexes_n - 1] = (struct shf_mf_file){
-		shf_arena_strdup(arena, name, strlen(name)), text->len, crc };
+	r->index_files[r->indexes_n - 1] =
+	    (struct shf_mf_file){ index_name(fam, arena), text->len, crc };
 	if (rc == 0 && !r->index_files[r->indexes_n - 1].name)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
 	return rc;
@@ -126,11 +134,10 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->emas_n = save->emas_n;
 }
 
-static int fill_lists(const struct sheaf_save *save, const struct shf_sums_out *sums,
-                      struct shf_arena *arena, struct shf_manifest *m, struct sheaf_error *err)
+/* file_crc NULL: not known yet. */
+static int fill_lists(const struct shf_layout *l, const uint64_t *file_crc, struct shf_arena *arena,
+                      struct shf_manifest *m, struct sheaf_error *err)
 {
-	const struct shf_layout *l = &save->plan->layout;
-
 	m->families = shf_arena_alloc(arena, l->families_n + 1, sizeof(*m->families));
 	m->files = shf_arena_alloc(arena, l->files_n + 1, sizeof(*m->files));
 	m->tied = shf_arena_alloc(arena, l->tied_n + 1, sizeof(*m->tied));
@@ -144,14 +151,13 @@ static int fill_lists(const struct sheaf_save *save, const struct shf_sums_out *
 	}
 	for (size_t i = 0; i < l->files_n; i++)
 		m->files[i] = (struct shf_mf_file){ l->files[i].name, l->files[i].bytes,
-		                                    sums->file_crc[i] };
+		                                    file_crc ? file_crc[i] : 0 };
 	for (size_t i = 0; i < l->tied_n; i++)
 		m->tied[i] = (struct shf_mf_tied){ l->families[l->tied[i].family].name,
 		                                   l->tied[i].name, l->tied[i].to };
 	m->families_n = l->families_n;
 	m->files_n = l->files_n;
 	m->tied_n = l->tied_n;
-	m->sums = (struct shf_mf_file){ "sheaf.sums", sums->table.len, sums->crc };
 	return 0;
 }
 
@@ -162,8 +168,9 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_manifest *m = &r->manifest;
 	size_t n = given->files_n + l->families_n;
-	int rc = fill_lists(save, sums, arena, m, err);
+	int rc = fill_lists(l, sums->file_crc, arena, m, err);
 
+	m->sums = (struct shf_mf_file){ "sheaf.sums", sums->table.len, sums->crc };
 	fill_head(save, given, m);
 	m->attached = shf_arena_alloc(arena, n + 1, sizeof(*m->attached));
 	r->index_files = shf_arena_alloc(arena, l->families_n + 1, sizeof(*r->index_files));
@@ -179,6 +186,96 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
 	if (rc == 0 && n)
 		qsort(m->attached, n, sizeof(*m->attached), by_name);
 	return rc;
+}
+
+#define NOTE_BYTES 24                   /* of JSON around a note */
+#define EMA_BYTES 400                   /* of JSON for an average, with its numbers */
+
+/* Bytes that averages and streams of ranks, which are notes too, add to the manifest. */
+static size_t state_bytes(const struct sheaf_state *state)
+{
+	size_t n = state->emas_n * EMA_BYTES;
+
+	for (size_t i = 0; i < state->n; i++) {
+		const struct shf_stream *s = &state->slices[i].stream;
+
+		n += s->stream ? strlen(s->stream) + strlen(s->rule) + NOTE_BYTES : 0;
+	}
+	return n;
+}
+
+/* Encodes a manifest of the plan alone, with all numbers as long as they can be. */
+int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
+                     const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err)
+{
+	static const char id[33] = "00000000000000000000000000000000";
+	struct shf_manifest m = { .step = INT64_MAX, .has_parent = true, .parent_step = INT64_MAX,
+		.created = "9999-12-31T23:59:59Z", .version = SHEAF_VERSION_TEXT,
+		.commit = SHEAF_COMMIT_TEXT, .compiler = SHEAF_COMPILER_TEXT, .no_dir_fsync = true,
+		.file_bytes_max = run->opts.file_bytes_max, .ranks = run->team.ranks,
+		.sums = { "sheaf.sums", INT64_MAX, 0 } };
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_buf text = SHF_BUF_INIT;
+	struct sheaf_error why;
+	int rc;
+
+	memcpy(m.session, id, sizeof(id));
+	memcpy(m.run, id, sizeof(id));
+	memcpy(m.parent_session, id, sizeof(id));
+	rc = fill_lists(l, NULL, &arena, &m, err);
+	m.attached = shf_arena_alloc(&arena, l->families_n + 1, sizeof(*m.attached));
+	if (rc == 0 && !m.attached)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	for (size_t i = 0; rc == 0 && i < l->families_n; i++) {
+		m.attached[i] = (struct shf_mf_file){ index_name(&l->families[i], &arena),
+		                                      INT64_MAX, 0 };
+		m.attached_n++;
+		if (!m.attached[i].name)
+			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	}
+	if (rc == 0) {
+		qsort(m.attached, m.attached_n, sizeof(*m.attached), by_name);
+		rc = shf_manifest_encode(&text, &m, &why);
+		if (rc == SHEAF_EINVAL)
+			shf_fail(err, rc, "a step of %zu files and %zu tied names: %.300s (larger "
+			         "opts.file_bytes_max, fewer files)", l->files_n, l->tied_n,
+			         why.msg);
+		else if (rc < 0 && err)
+			*err = why;
+	}
+	*bytes = text.len + state_bytes(state);
+	shf_buf_release(&text);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+/* Bytes of the string as JSON; 0: no memory. */
+static size_t text_bytes(const char *s)
+{
+	struct shf_buf b = SHF_BUF_INIT;
+	size_t n;
+
+	shf_json_put(&b, s, strlen(s));
+	n = b.oom ? 0 : b.len;
+	shf_buf_release(&b);
+	return n;
+}
+
+int shf_record_takes(const struct sheaf_save *save, const char *key, const char *value,
+                     size_t *bytes, struct sheaf_error *err)
+{
+	bool twice = strcmp(key, "config.digest") == 0 || strcmp(key, "mesh") == 0;
+	size_t n = text_bytes(value);
+
+	*bytes = strlen(key) + NOTE_BYTES + (twice ? 2 * n : n);
+	if (n == 0)
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory", key);
+	if (save->plan->manifest_bytes + save->given_bytes + *bytes < SHF_MANIFEST_MAX)
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "%s: the manifest would have %zu bytes with it, must "
+	                "have less than %" PRIu64 " (as JSON, where a control character is 6)",
+	                key, save->plan->manifest_bytes + save->given_bytes + *bytes,
+	                SHF_MANIFEST_MAX);
 }
 
 void shf_record_release(struct shf_record *r)

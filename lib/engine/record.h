@@ -6,7 +6,10 @@
 #include "manifest.h"
 #include "mem.h"
 
+struct sheaf_run;
 struct sheaf_save;
+struct sheaf_state;
+struct shf_layout;
 struct shf_given {              /* strings in the arena */
 	struct shf_mf_file *files; size_t files_n;      /* by name */
 	struct shf_mf_note *notes; size_t notes_n;      /* by key */
@@ -28,5 +31,13 @@ int shf_record_make(struct shf_record *r, const struct sheaf_save *save,
                     const struct shf_given *given, const struct shf_sums_out *sums,
                     struct shf_arena *arena, struct sheaf_error *err);
 void shf_record_release(struct shf_record *r);
+/* The most bytes that the manifest of this plan can have without notes and attached files. EINVAL:
+ * that is too long already. [local] */
+int shf_record_bound(const struct sheaf_run *run, const struct shf_layout *l,
+                     const struct sheaf_state *state, size_t *bytes, struct sheaf_error *err);
+/* Has the manifest room for one more note or attached file? *bytes: what it takes there. EINVAL: it
+ * would be too long. [local] */
+int shf_record_takes(const struct sheaf_save *save, const char *key, const char *value,
+                     size_t *bytes, struct sheaf_error *err);
 const char *shf_base_name(const char *path);
 #endif

@@ -153,7 +153,13 @@ static bool read_manifest(struct shf_reread *r)
 	shf_fd_close(r->sys, &fd);
 	if (r->rc < 0)
 		return false;
-	if (r->manifest.step == r->step && strcmp(r->manifest.session, r->session) == 0)
+	if (r->run && r->run[0] && strcmp(r->manifest.run, r->run)) {
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is of run %s, and this is run %s", where,
+		         r->manifest.run, r->run);
+		return damaged(r);
+	}
+	if (r->manifest.step == r->step &&
+	    (!r->session[0] || strcmp(r->manifest.session, r->session) == 0))
 		return true;
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is not what was committed, but step %" PRId64
 	         " of session %s", where, r->manifest.step, r->manifest.session);

@@ -25,7 +25,8 @@ struct shf_reread {
 	const struct shf_sys *sys;
 	int dir;                        /* owned descriptor of the step; -1 */
 	int64_t step;
-	char session[33];
+	char session[33];               /* the step's must be this; "": any */
+	const char *run;                /* borrowed; its run id must be this; NULL, "": any */
 	char where[300];                /* the step, for sentences */
 	uint32_t share, shares;
 	bool buffered;                  /* never past the page cache */

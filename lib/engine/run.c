@@ -76,7 +76,8 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 ||
 	    o->copy_threads < 0 || o->copy_threads > 256 || o->copies < 0 || o->copies > 2 ||
 	    o->images_max > SHF_IMAGES_MAX || o->keep_last < 0 || o->keep_every < 0 ||
-	    o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0)
+	    o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0 ||
+	    o->resume_attempts_max < 0)
 		return shf_fail(err, SHEAF_EINVAL,
 				"opts: a count or time is negative or too large");
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
@@ -159,6 +160,11 @@ int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms)
 	return opts->timeout_ms / 2 < most_ms ? opts->timeout_ms / 2 : most_ms;
 }
 
+int shf_opts_clear_ms(const struct sheaf_opts *opts)
+{
+	return opts->timeout_ms / 4;
+}
+
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 {
 	char line[600];
@@ -190,9 +196,10 @@ void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;
 
-	if (!run->foreign && shf_tries_forget(&run->store, &err) < 0)
+	if (run->unsure && run->team.rank == 0 && shf_tries_forget(&run->store, &err) < 0)
 		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
 		        run->store.path, err.msg);
+	run->unsure = false;
 }
 
 bool shf_run_is_ours(const struct sheaf_run *run)
@@ -222,10 +229,10 @@ void shf_run_put(struct sheaf_run *run)
 		pthread_mutex_destroy(&run->in_lock);
 		pthread_mutex_destroy(&run->tier.guests.lock);
 		shf_view_free(run->view);
-	} else { /* a forked child has the memory; threads, locks and files are its parent's */
+	} else { /* a forked child has copies of memory and descriptors, but no threads or images */
 		for (int i = 0; i < SHF_IMAGES_MAX; i++)
 			shf_free(run->images[i].peers);
-		shf_free(run->store.path);
+		shf_store_leave(&run->store);
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
@@ -237,6 +244,12 @@ void shf_run_put(struct sheaf_run *run)
 	if (run->team.group)
 		shf_group_put(run->team.group);
 	shf_free(run);
+}
+
+static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const struct shf_sys *sys)
+{
+	return (struct shf_team){ group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
+	                          timeout_ms ? timeout_ms : 600000, sys->ops->mono_ns, sys->arg };
 }
 
 /* Memory, group and options: what may fail before any agreement is possible. */
@@ -255,11 +268,13 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->loaded = run->verified = run->parent = run->doubtful = -1;
 	run->behind.step = run->behind.next = -1;
 	run->tier.keep = run->tier.newest = -1;
+	run->tier.passed = -1;
 	run->tier.guests.image = run->tier.guests.copied = -1;
 	run->tier.guests.to = -1;
 	run->tier.guests.coming = -1;
 	pthread_mutex_init(&run->tier.guests.lock, NULL);
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
+	run->store.door = -1;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		run->images[i].own.fd = -1;
 	pthread_mutex_init(&run->in_lock, NULL);
@@ -272,23 +287,24 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 		shf_group_get(group);
 	else if (rc == 0 && shf_group_one(&group) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a group");
-	run->team = (struct shf_team){ group, group ? group->ops.rank : 0,
-	                               group ? group->ops.ranks : 1,
-	                               run->opts.timeout_ms ? run->opts.timeout_ms : 600000 };
+	run->team = team_of(group, run->opts.timeout_ms, sys);
 	*out = run;
 	return rc;
 }
 
-/* A rank without even a run still answers the agreement, so that the others do not wait. */
-static int agree_new(struct sheaf_run *run, struct sheaf_group *group, int rc,
-                     struct sheaf_error *err)
+/* Enters the call. A rank that had no memory for a run does so too, so that the others do not wait
+ * for it. */
+static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const struct shf_sys *sys,
+                    enum shf_call_kind call, int rc, struct sheaf_error *err)
 {
-	struct shf_team bare = { group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
-	                         600000 };
+	struct shf_team bare = team_of(group, 0, sys);
+	struct shf_call m = { .kind = call };
 
-	if (run && run->team.group)
-		return shf_agree(&run->team, rc, err);
-	return group ? shf_agree(&bare, rc, err) : rc;
+	if (!run || !run->team.group)
+		return group ? shf_call_enter(&bare, &m, rc, err) : rc;
+	rc = shf_call_enter(&run->team, &m, rc, err);
+	run->made = m.number;
+	return rc;
 }
 
 static int place_copy(struct shf_place_info *to, const struct shf_place_info *from, int ranks,
@@ -306,7 +322,8 @@ static int place_copy(struct shf_place_info *to, const struct shf_place_info *fr
 
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
-                      const struct shf_place_info *place, struct sheaf_error *err)
+                      const struct shf_place_info *place, enum shf_call_kind call,
+                      struct sheaf_error *err)
 {
 	struct sheaf_run *run = NULL;
 	int rc = run_new(&run, group, opts, sys, err);
@@ -319,7 +336,7 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 	}
 	if (rc == 0 && place)
 		rc = place_copy(&run->place, place, run->team.ranks, err);
-	rc = agree_new(run, group, rc, err);
+	rc = meet_new(run, group, sys, call, rc, err);
 	if (rc == 0 && !place)
 		rc = shf_place_find(&run->team, sys, &run->place, err);
 	if (rc == 0)
@@ -340,12 +357,19 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
 	int rc = run->opts.flags & SHEAF_READONLY
 		     ? shf_store_open(&run->store, run->sys, dir, err)
-		     : shf_store_own(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE,
-				     wait, err);
+		     : shf_store_own_as(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE,
+				     wait, shf_opts_clear_ms(&run->opts), NULL, err);
 
 	if (rc < 0)
 		return rc;
+	if (run->store.late)
+		shf_log(run, 1, "%s: not all that earlier jobs left could be deleted in time: the "
+		        "next job goes on with it", run->store.path);
 	run->foreign = false;
+	run->store.attempts_max = run->opts.resume_attempts_max;
+	rc = run->opts.flags & SHEAF_READONLY ? 0 : shf_tries_settle(&run->store);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
 	run->told_bytes = strlen(run->store.path) + 40;
 	if (run->opts.committed && !(run->told = shf_alloc(run->told_bytes, 1)))
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", run->store.path);
@@ -469,7 +493,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 {
 	struct sheaf_run *run = NULL;
 	struct opened told = { .run = "" };
-	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, err);
+	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, SHF_CALL_RUN_OPEN, err);
 
 	if (rc < 0)
 		return rc;

@@ -39,6 +39,7 @@ struct shf_view;
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */
+	uint64_t made;                  /* number of that call, see shf_call_enter */
 	uint64_t id;                    /* random: plans remember for whom they were made */
 	bool clean;                     /* all ranks came to close it */
 	bool closed, foreign;           /* foreign: no run directory behind it (open_path) */
@@ -52,7 +53,8 @@ struct sheaf_run {
 	struct shf_queue *queue;
 	struct sheaf_save *first, *last;        /* in flight, in begin's order */
 	int in_flight;
-	pthread_mutex_t in_lock;        /* guards in_taken and the taking of finished I/O */
+	pthread_mutex_t in_lock;        /* guards in_taken, in_submits, the taking of requests */
+	uint64_t in_submits;            /* requests submitted to the queue, refused ones too */
 	pthread_cond_t in_turn;         /* somebody has taken one, or gone */
 	bool in_taken;                  /* a thread waits for the queue; the others for it */
 	int64_t loaded;                 /* the step this handle loaded; -1 */
@@ -87,16 +89,20 @@ void shf_opts_release(struct sheaf_opts *opts);
 /* How long a rank may keep the others waiting in an agreement: half their deadline, most_ms at
  * most. */
 int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms);
+/* How long of that it may spend deleting old files: a quarter of their deadline. */
+int shf_opts_clear_ms(const struct sheaf_opts *opts);
 
 /* sheaf_run_open over a given machine: the seam of the simulator. [collective] */
 int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err);
-/* Only group, machine and nodes; for steps opened by path. place: where the group's ranks were
- * found to be, if that is known: asked again, a machine may answer otherwise. [collective] */
+/* Only group, machine and nodes; for steps opened by path. place: on which nodes the ranks are, or
+ * NULL to find out; a machine that is asked twice may answer differently. call: the call that
+ * begins with this. [collective] */
 int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
-                      const struct shf_place_info *place, struct sheaf_error *err);
+                      const struct shf_place_info *place, enum shf_call_kind call,
+                      struct sheaf_error *err);
 void shf_run_get(struct sheaf_run *run);
 void shf_run_put(struct sheaf_run *run);
 bool shf_run_is_ours(const struct sheaf_run *run);      /* not a forked child's */
@@ -133,7 +139,8 @@ int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */
 void shf_run_time(const struct sheaf_run *run, char out[32]);
 /* Until then, whole ones, the last one begun counts; 0: it is over. */
 int shf_ms_left(const struct sheaf_run *run, int64_t until_ns);
-/* This session came somewhere with what it loaded. [rank 0] */
+/* This session has come further than the step it loaded (R5), so the try that it counted for that
+ * step is taken back. [local], on all ranks */
 void shf_run_resumed(struct sheaf_run *run);
 
 struct shf_io_owner {           /* first member of what submits requests */
@@ -143,6 +150,10 @@ struct shf_io_owner {           /* first member of what submits requests */
 void shf_io_turn_init(pthread_cond_t *turn);
 /* Negative errno when it could not be submitted. [local] */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);
+/* Fails with the errno rc of a submit. EAGAIN means that the queue could not make a thread, and the
+ * sentence says so, because the disk is not at fault. */
+int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever,
  * 0: at once, whoever else waits). [any thread] */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);

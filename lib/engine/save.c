@@ -5,11 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
-#include "json.h"
 #include "lazy.h"
 #include "moves.h"
-#include "safetensors.h"
 #include "slots.h"
+#include "tree.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
@@ -55,8 +54,9 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
 	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
 		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
-	if (step < 0)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
+	if (step < 0 || step > SHF_STEP_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,
+		                step < 0 ? "negative" : "beyond the last number, 2^63 - 2");
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
 		if (!s->over && s->step == step)
 			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
@@ -230,6 +230,10 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 	int64_t from;
 	int rc = shf_plan_get(run, save->state, &save->plan, err);
 
+	/* It may be meant, for the sake of attached files. If not, a restart would load nothing. */
+	if (rc == 0 && save->plan->layout.tensors_n == 0 && run->team.rank == 0)
+		shf_log(run, 1, "%s: step %" PRId64 " will have no tensor: no rank's state has one "
+		        "that opts.ignore leaves", run->store.path, save->step);
 	if (rc == 0)
 		rc = begin_memory(save, err);
 	if (rc == 0) {
@@ -283,7 +287,9 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 	save->image = shf_image_choose(run, shf_save_images(save), of);
 	if (shf_image_is_free(run, save->image, *of, plan->work.image_bytes) &&
 	    prepare(save, &unsaid) == 0 && shf_round_open(save, 0, &unsaid) == 0) {
-		shf_tier_reuse(run, save->image);
+		/* A peer that has agreed may copy into the image before this rank returns from the
+		 * agreement, so the card is cleared before it (M1). */
+		save->hidden = shf_tier_hide(run, save->image);
 		save->staged = save->flags & SHEAF_NO_DISK;
 		shf_moves_init(save);
 		return true;
@@ -304,40 +310,43 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
                 struct sheaf_error *err)
 {
 	struct sheaf_save *of = NULL;
-	uint64_t x[8] = { 0 }, same, lo[8], hi[8];
+	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->made };
 	bool here = rc == 0 && !save->left_out && is_ready(save, &of);
 	int met;
 
 	if (rc == 0) {
-		x[0] = (uint64_t)save->step;
-		x[1] = save->flags | (uint64_t)save->left_out << 32;
-		x[2] = here ? save->plan->hash : 0;
-		x[3] = (uint64_t)(here ? save->image : -1);
-		x[4] = shf_saves_hash(run);
-		memcpy(&x[6], &loss, sizeof(loss));
-		x[7] = shf_tier_room(run);
+		m.x[0] = (uint64_t)save->step;
+		m.x[1] = save->flags | (uint64_t)save->left_out << 32;
+		m.x[2] = here ? save->plan->hash : 0;
+		m.x[3] = (uint64_t)(here ? save->image : -1);
+		m.x[4] = shf_saves_hash(run);
+		m.x[5] = !here;
+		memcpy(&m.x[6], &loss, sizeof(loss));
+		m.x[7] = shf_tier_room(run);
 	}
-	x[5] = rc < 0 ? 2 : !here;
-	met = shf_same(&run->team, x, 8, &same, lo, hi, err);
-	if (rc == 0)
-		save->in_memory = met == 0 && lo[7];
-	if (met == 0 && hi[5] < 2)
-		shf_tier_bound(run, hi[7]);
-	*ready = met == 0 && (same & 127) == 127 && hi[5] == 0 && !is_away(save);
+	met = shf_call_enter(&run->team, &m, rc, err);
+	if (met == 0) {
+		save->made = m.number;
+		save->in_memory = m.lo[7];
+		shf_tier_bound(run, m.hi[7]);
+	}
+	*ready = met == 0 && (m.same & 127) == 127 && m.hi[5] == 0 && !is_away(save);
+	if (*ready)
+		shf_tier_reuse(run, save->image);
+	else if (here && met != SHEAF_ELOST)    /* after ELOST some rank may be copying into it */
+		shf_tier_show(run, save->image, save->hidden);
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)
 		shf_image_leave(of);
 	if (met < 0)
 		return met;
-	if (hi[5] == 2)
-		return shf_agree(&run->team, rc, err);
-	if (!(same & 1))
+	if (!(m.same & 1))
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
-		                PRIu64, lo[0], hi[0]);
-	if (!(same & 2) || !(same & 64))
+		                PRIu64, m.lo[0], m.hi[0]);
+	if (!(m.same & 2) || !(m.same & 64))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different %s",
-		                save->step, same & 2 ? "losses" : "flags");
+		                save->step, m.same & 2 ? "losses" : "flags");
 	return 0;
 }
 
@@ -394,7 +403,7 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	if (save)
 		save->left_out = shf_ab_leaves_out(run, step, flags);
 	if (rc == 0) {
-		shf_emas_due(state, step, loss, save->fresh);
+		shf_emas_due(state, run->store.run, step, loss, save->fresh);
 		rc = shf_emas_windows(state, save->fresh, &save->due, err);
 	}
 	rc = meet(run, save, rc, &ready, loss, err);
@@ -451,98 +460,6 @@ int shf_save_rc(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-static int stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
-{
-	if (rc < 0)
-		shf_save_stick(save, rc, err);
-	return rc;
-}
-
-int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n)
-{
-	struct sheaf_error err = { 0 };
-	struct shf_attached *more, *a = NULL;
-
-	if (save->publishing.begun && !save->over)
-		return SHEAF_EINVAL; /* nothing can fail it any more */
-	if (save->over)
-		return stick(save, shf_fail(&err, SHEAF_EINVAL, "the save is over"), &err);
-	if (!file || !shf_attached_is_valid(file))
-		return stick(save, shf_fail(&err, SHEAF_EINVAL, "attached file '%.140s': want "
-		             "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*",
-		             file ? file : ""), &err);
-	if (n > UINT64_C(64) << 20 || (!bytes && n))
-		return stick(save,
-			     shf_fail(&err, SHEAF_EINVAL,
-				      "attached file %s: %zu bytes, at most "
-				      "64 MiB",
-				      file, n),
-			     &err);
-	for (size_t i = 0; i < save->attached_n; i++)
-		if (strcmp(save->attached[i].name, file) == 0)
-			return stick(
-			    save,
-			    shf_fail(&err, SHEAF_EINVAL, "attached file %s: given twice", file),
-			    &err);
-	more = shf_realloc(save->attached, save->attached_n + 1, sizeof(*more));
-	if (more) {
-		save->attached = more;
-		a = &more[save->attached_n];
-		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
-	}
-	if (!a || !a->name || !a->bytes) {
-		/* Half of one must not be met by whoever looks through the list. */
-		shf_free(a ? a->name : NULL);
-		shf_free(a ? a->bytes : NULL);
-		return stick(
-		    save, shf_fail(&err, SHEAF_ENOMEM, "attached file %s: no memory", file), &err);
-	}
-	if (n)
-		memcpy(a->bytes, bytes, n);
-	save->attached_n++;
-	return 0;
-}
-
-int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
-{
-	struct sheaf_error err = { 0 };
-	struct shf_note *more, *a = NULL;
-	size_t n = value ? strlen(value) : 0;
-
-	if (save->publishing.begun && !save->over)
-		return SHEAF_EINVAL; /* nothing can fail it any more */
-	if (save->over)
-		return stick(save, shf_fail(&err, SHEAF_EINVAL, "the save is over"), &err);
-	if (!key || !shf_note_key_is_valid(key) || !value || !shf_utf8_is_valid(value, n))
-		return stick(save, shf_fail(&err, SHEAF_EINVAL, "note '%.70s': want a key "
-		             "[a-z0-9._-]{1,64} and UTF-8", key ? key : ""), &err);
-	save->notes_bytes += strlen(key) + n;
-	if (n > 65536 || save->notes_bytes > 524288)
-		return stick(save,
-			     shf_fail(&err, SHEAF_EINVAL,
-				      "note %s: a value is at most 64 KiB, all "
-				      "notes 512 KiB",
-				      key),
-			     &err);
-	for (size_t i = 0; i < save->notes_n; i++)
-		if (strcmp(save->notes[i].key, key) == 0)
-			return stick(
-			    save, shf_fail(&err, SHEAF_EINVAL, "note %s: given twice", key), &err);
-	more = shf_realloc(save->notes, save->notes_n + 1, sizeof(*more));
-	if (more) {
-		save->notes = more;
-		a = &more[save->notes_n];
-		*a = (struct shf_note){ shf_strdup(key), shf_strdup(value) };
-	}
-	if (!a || !a->key || !a->value) {
-		shf_free(a ? a->key : NULL);
-		shf_free(a ? a->value : NULL);
-		return stick(save, shf_fail(&err, SHEAF_ENOMEM, "note %s: no memory", key), &err);
-	}
-	save->notes_n++;
-	return 0;
-}
-
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 {
 	struct sheaf_error own;
@@ -554,7 +471,9 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 		return SHEAF_EINVAL;
 	if (!save->lazy)
 		return 0;
-	waited = timeout_ms != 0 && shf_lazy_reads(save, slice);
+	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
+	                            ? shf_lazy_reads_some(save)
+	                            : shf_lazy_reads(save, (size_t)slice));
 	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
 	shf_stall_gate(save, from, waited);
 	return rc;
@@ -601,21 +520,16 @@ int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
 {
 	int64_t from = shf_now(save->run);
-	struct shf_team *team = &save->run->team;
-	uint64_t x[2] = { bytes_max, (uint64_t)save->step }, same, lo[2], hi[2];
+	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->made,
+		.x = { bytes_max } };
 	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
 	                    : shf_save_failure(save, err);
 
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_same(team, x, 2, &same, lo, hi, err);
-	if (rc == 0 && !(same & 2))
+	rc = shf_call_enter(&save->run->team, &m, rc, err);
+	if (rc == 0 && !(m.same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL,
-			      "ranks exchange for steps %" PRIu64 " and %" PRIu64, lo[1], hi[1]);
-	else if (rc == 0 && !(same & 1))
-		rc = shf_fail(err, SHEAF_EINVAL,
-			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes", lo[0],
-			      hi[0]);
+			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes",
+		              m.lo[0], m.hi[0]);
 	if (rc == 0)
 		rc = shf_save_stage(save, err);
 	if (rc == 0)
@@ -665,13 +579,16 @@ void shf_save_progress(const struct sheaf_save *save)
 
 int shf_save_fail(struct sheaf_save *save, const char *why)
 {
+	bool late;
+
 	pthread_mutex_lock(&save->lock);
-	if (!atomic_load(&save->failed) && !atomic_load(&save->publishing.begun)) {
+	late = save->sealed && save->rc == 0 && !atomic_load(&save->failed);
+	if (!atomic_load(&save->failed) && !save->sealed) {
 		snprintf(save->why, sizeof(save->why), "%s", why ? why : "no reason was given");
 		atomic_store(&save->failed, 1);
 	}
 	pthread_mutex_unlock(&save->lock);
-	return 0;
+	return late ? SHEAF_EINVAL : 0;
 }
 
 static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
@@ -700,11 +617,22 @@ uint64_t shf_save_bytes(const struct sheaf_save *save)
 	return bytes;
 }
 
+static void files_close(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+
+	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
+		if (save->fds[f] >= 0)
+			sys->ops->close(sys->arg, save->fds[f]);
+		if (save->directs && save->directs[f])
+			sys->ops->close(sys->arg, save->directs[f]);
+	}
+}
+
 /* Release what only the process that began the save may touch. */
 static void let_go(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
-	const struct shf_sys *sys = run->sys;
 
 	shf_lazy_stop(save);
 	if (shf_lazy_is_behind(save) && !save->together && save->image >= 0)
@@ -715,12 +643,7 @@ static void let_go(struct sheaf_save *save)
 	if (save->publishing.begun && run->team.rank == 0)
 		(void)shf_publishing_end(save, NULL); /* all agreed to it, and it takes no longer
 		                                       * than throwing the stage away */
-	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
-		if (save->fds[f] >= 0)
-			sys->ops->close(sys->arg, save->fds[f]);
-		if (save->directs && save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
-	}
+	files_close(save);
 	if (!save->over && save->stage.dir >= 0 && run->team.rank == 0)
 		shf_stage_discard(&run->store, &save->stage);
 	else
@@ -775,8 +698,12 @@ void shf_save_free(struct sheaf_save *save)
 		return;
 	bool ours = shf_run_is_ours(save->run);
 
-	if (ours)
+	if (ours) {
 		let_go(save);
+	} else {
+		files_close(save);
+		shf_stage_leave(&save->run->store, &save->stage);
+	}
 	if (ours && save->listed && !save->over) {
 		shf_tier_left(save);
 		if (save->publishing.begun)

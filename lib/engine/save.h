@@ -43,6 +43,7 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	struct shf_holds holds;
 	struct shf_work work;
 	uint64_t hash;
+	size_t manifest_bytes;          /* at most, without notes and attached files */
 	int images;                     /* that have room in the staging; at least 1 */
 	bool slotted;                   /* some rank has segments in no image */
 	bool cast;                      /* and some that are cast */
@@ -89,6 +90,7 @@ struct sheaf_save {
 	char session[33];               /* of this save, from the stage's name: two saves of one
 	                                 * step, with a rewind between, are told apart by it */
 	int64_t step;
+	uint64_t made;                  /* number of the begin, see shf_call_enter */
 	uint32_t flags, round;          /* round: the last one begun */
 	int image;                      /* whose number it has; -1: none, any more */
 	int *fds;                       /* by file of the layout; -1 */
@@ -106,6 +108,7 @@ struct sheaf_save {
 	size_t attached_n;
 	struct shf_note *notes;
 	size_t notes_n, notes_bytes;
+	size_t given_bytes;             /* that notes and attached files take in the manifest */
 	struct shf_stores stores;
 	struct shf_syncs syncs;
 	struct shf_publishing publishing;
@@ -114,11 +117,14 @@ struct sheaf_save {
 	struct shf_fresh fresh[SHF_EMAS_MAX];   /* of the state's averages, what it makes */
 	struct shf_due *due;            /* owned; by slice; NULL: no averages are. Where begin
 	                                 * copies, what is left; behind, all, as it began */
-	bool exchanged, over, listed;
+	bool exchanged, listed;
+	atomic_bool over;               /* set by commit and close; any thread asks */
 	bool in_memory;                 /* agents are there on all nodes: it is kept there too */
 	bool stamped;                   /* and that is done, or was given up */
 	int card;                       /* of which image says so; -1 */
 	bool kept;                      /* it is done */
+	uint64_t hidden;                /* what the card of its image said before begin cleared it;
+	                                 * put back if ranks do not agree to begin */
 	bool left_out;                  /* it never began, because SHEAF_AB wants a step without */
 	bool together;                  /* all ranks have copied all of it */
 	bool asked;                     /* lazy: on all ranks for all slices */
@@ -132,6 +138,7 @@ struct sheaf_save {
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
 	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */
+	bool sealed;                    /* guarded by lock: nobody can fail it any more */
 	char why[400];
 	atomic_uint_fast64_t to_write, written, copied, sent, to_send;
 	atomic_int_fast64_t write_from_ns, write_to_ns; /* first submitted; last one that is done */
@@ -175,6 +182,8 @@ bool shf_save_fits_memory(const struct sheaf_save *save);
 uint64_t shf_save_bytes(const struct sheaf_save *save);
 /* What this rank knows against the save: sheaf_save_fail, or its first failure. [local] */
 int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
+/* The same, for the last time: from now on sheaf_save_fail returns EINVAL, too late. [local] */
+int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
 /* save_plan.c. The plan that the state remembers, if it was made for what it is now; or NULL. */
 struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state);
 /* A plan for this state: cached, or made. [collective] */

@@ -2,8 +2,10 @@
 /* Plans of saves: who writes what from whose memory, how many images have room, and what is in
  * none. Made once for a state, and kept with it. */
 #include <string.h>
+#include "ema.h"
 #include "err.h"
 #include "lazy.h"
+#include "record.h"
 #include "save.h"
 #include "schema.h"
 
@@ -37,19 +39,23 @@ static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error
 	return rc;
 }
 
-/* As many images as have room in the part of the staging that is theirs, on every rank. */
-static int images_fit(struct sheaf_run *run, struct shf_plan *plan, uint64_t window,
-                      struct sheaf_error *err)
+/* Agrees on how many images the plan has room for in its part of the staging, and on whether any
+ * rank has slots or casts. EINVAL if no rank has a slice for some average. [collective] */
+static int images_fit(struct sheaf_run *run, const struct sheaf_state *state,
+                      struct shf_plan *plan, uint64_t window, struct sheaf_error *err)
 {
 	uint64_t one = plan->work.ctl_at + plan->work.slots * plan->work.slot_bytes;
-	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[3];
+	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[3 + SHF_EMAS_MAX];
 	int rc;
 
 	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
 	x[0] = ~fit;
 	x[1] = plan->work.slots > 0;
 	x[2] = plan->work.masters != NULL;
-	rc = shf_allreduce(&run->team, x, 3, SHEAF_MAX, err);
+	shf_emas_mark(state, x + 3);
+	rc = shf_allreduce(&run->team, x, 3 + SHF_EMAS_MAX, SHEAF_MAX, err);
+	if (rc == 0)
+		rc = shf_emas_check(state, x + 3, err);
 	plan->images = ~x[0] ? (int)~x[0] : 1;
 	plan->slotted = x[1];
 	plan->cast = x[2];
@@ -120,6 +126,9 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 		if (rc == 0)
 			rc = shf_holds_state(&plan->holds, &plan->layout, state, run->opts.ignore,
 			                     err);
+		if (rc == 0)
+			rc = shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes,
+			                      err);
 		rc = shf_agree(&run->team, rc, err);
 	}
 	if (rc == 0)
@@ -128,7 +137,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
 	if (rc == 0)
-		rc = images_fit(run, plan, window, err);
+		rc = images_fit(run, state, plan, window, err);
 	plan->hash = plan->work.hash;
 	return rc;
 }

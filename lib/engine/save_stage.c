@@ -9,6 +9,19 @@
 #include "lazy.h"
 #include "save.h"
 
+static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	int64_t older = shf_step_older(&run->store, step);
+
+	if (older < 0)
+		return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s, and none before "
+		                "it (save under another number, or name a new run directory)", step,
+		                run->store.path);
+	return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (sheaf rewind %s@%" PRId64
+	                " sets it aside; or save under another number)", step, run->store.path,
+	                run->store.path, older);
+}
+
 /* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
  * counts as being there, but of one whose manifest cannot be read nobody knows the session, so it
  * is nobody's parent. [rank 0] */
@@ -20,14 +33,17 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 
 	if (rc < 0)
 		return rc;
-	if (n.exists)
-		return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " exists in %s (rewind makes "
-		                "room)", step, run->store.path);
+	if (n.exists && !n.is_bad)
+		return exists(run, step, err);
 	if (n.newest > step)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 		                " in %s (rewind to go back)", step, n.newest, run->store.path);
 	if (before && n.newest == before->step) /* this one follows it, when that is told */
 		return 0;
+	/* It takes the number of the bad step that this run goes on from, which goes aside: it
+	 * follows what is left, or older steps would be on no branch for ever. */
+	if (n.exists && run->parent == step)
+		run->parent = -1;
 	/* What this handle published in doubt and finds there is its own last step. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful)
 		run->parent = -1;
@@ -108,8 +124,8 @@ static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 		.len = (size_t)save->plan->layout.files[f].bytes };
 	rc = shf_lazy_is_behind(save) ? shf_io_submit(save->run, &save->io, io)
 	                              : sys->ops->resize(sys->arg, io->fd, io->len);
-	return rc < 0 ? shf_fail_sys(err, -rc, "step %" PRId64 ": %s: making room for %zu bytes",
-	                             save->step, save->plan->layout.files[f].name, io->len)
+	return rc < 0 ? shf_submit_fail(err, rc, "step %" PRId64 ": %s: making room for %zu bytes",
+	                                save->step, save->plan->layout.files[f].name, io->len)
 	              : 0;
 }
 
@@ -127,7 +143,8 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - file->name), file->name);
 		dir = open_for_save(save, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW);
 		if (dir < 0)
-			return shf_fail_sys(err, -dir, "step %" PRId64 ": %s", save->step, folder);
+			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->step,
+			                      folder);
 	}
 	rc = open_for_save(save, dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW);
 	if (rc >= 0 && past && !save->few_fds)
@@ -136,7 +153,7 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	if (slash)
 		sys->ops->close(sys->arg, dir);
 	if (rc < 0)
-		return shf_fail_sys(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
+		return shf_stage_fail(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
 	save->fds[f] = rc;
 	save->directs[f] = direct > 0 ? direct : 0; /* refused: the page cache will do */
 	return file_size(save, f, err);
@@ -205,8 +222,10 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 			*err = own;
 		return rc;
 	}
-	if (!(save->flags & SHEAF_NO_DISK))
+	if (!(save->flags & SHEAF_NO_DISK)) {
 		shf_lasted_add(&save->run->pace.stage, shf_now(save->run) - from);
+		shf_run_resumed(save->run);
+	}
 	pthread_mutex_lock(&save->looking); /* whoever writes sees the files from here on */
 	save->staged = true;
 	pthread_mutex_unlock(&save->looking);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "smalls.h"
+#include <errno.h>
 #include <stdio.h>
 #include "err.h"
 
 static int fail(const struct shf_small *f, int64_t rc, struct sheaf_error *err)
 {
-	return shf_fail_sys(err, (int)-rc, "%s: writing %zu bytes", f->name, f->bytes);
+	if (rc == -ENOENT)
+		return shf_stage_fail(err, ENOENT, "%s", f->name);
+	return shf_submit_fail(err, (int)rc, "%s: writing %zu bytes", f->name, f->bytes);
 }
 
 int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,

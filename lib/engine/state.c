@@ -85,8 +85,11 @@ static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf
 	return 0;
 }
 
+/* Strides that are all 0 mean dense memory, unless the caller set SHEAF_STRIDED. */
 static bool is_dense(const struct sheaf_slice *in)
 {
+	if (in->flags & SHEAF_STRIDED)
+		return false;
 	for (int d = 0; d < in->ndim; d++)
 		if (in->stride[d] != 0)
 			return false;
@@ -195,7 +198,8 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
 		                SHEAF_DIMS_MAX);
-	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE | SHEAF_CAST))
+	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE | SHEAF_CAST |
+	                  SHEAF_STRIDED | SHEAF_SAVE_ONLY))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
 		                (unsigned)in->flags);
 	if (in->flags & SHEAF_CAST && (memory != in->dtype || strncmp(who, "model/", 6) != 0 ||
@@ -349,6 +353,7 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 		return rc;
 	state->hollow += is_hollow(&state->slices[state->n]);
 	state->version++;
+	state->places++;
 	return (int)state->n++;
 }
 
@@ -364,7 +369,7 @@ int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
 static int stream_take(struct sheaf_state *state, struct shf_stream *s, const char *stream,
                        const char *rule, struct sheaf_error *err)
 {
-	if (!stream || !shf_note_key_is_valid(stream) || strlen(stream) > 57)
+	if (!stream || !shf_stream_is_valid(stream))
 		return shf_fail(err, SHEAF_EINVAL, "stream '%.60s': want [a-z0-9._-]{1,57}",
 		                stream ? stream : "");
 	if (!rule)
@@ -402,8 +407,8 @@ int shf_state_stream(struct sheaf_state *state, const char *stream, const char *
 	return rc;
 }
 
-static int may_move(const struct sheaf_state *state, int slice, const void *data,
-                    struct sheaf_error *err)
+static int check_move(const struct sheaf_state *state, int slice, const void *data,
+                      struct sheaf_error *err)
 {
 	const struct shf_slice *s;
 
@@ -416,11 +421,41 @@ static int may_move(const struct sheaf_state *state, int slice, const void *data
 	if (s->owned)
 		return shf_fail(err, SHEAF_EINVAL, "%s/%s: averages are not moved", s->family,
 		                s->name);
-	for (const struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		if (shf_lazy_reads(save, slice))
-			return shf_fail(err, SHEAF_EINVAL, "%s/%s: moved while step %" PRId64
-			                " has not copied it", s->family, s->name, save->step);
 	return 0;
+}
+
+static bool is_read(const struct sheaf_state *state, size_t slice)
+{
+	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
+		if (shf_lazy_reads(save, slice))
+			return true;
+	return false;
+}
+
+/* Notes whether a lazy save still reads the slice, and returns it. If so the caller must move it
+ * again, and until then the state is not ready for a save or load: the caller may have freed the
+ * old memory. */
+static bool is_too_early(struct sheaf_state *state, size_t slice)
+{
+	struct shf_slice *s = &state->slices[slice];
+	bool early = is_read(state, slice);
+
+	state->unmoved_n = state->unmoved_n - s->unmoved + early;
+	s->unmoved = early;
+	return early;
+}
+
+static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err)
+{
+	for (size_t i = 0; always(i < state->n); i++) {
+		const struct shf_slice *s = &state->slices[i];
+
+		if (s->unmoved)
+			return shf_fail(err, SHEAF_EINVAL, "%s/%s: it was moved before a lazy save "
+			                "had copied it, and is where it was: move it again "
+			                "(sheaf_state_move)", s->family, s->name);
+	}
+	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is to be moved again", state->n);
 }
 
 int shf_state_move(struct sheaf_state *state, int slice, void *data)
@@ -430,11 +465,14 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data)
 
 	if (!state)
 		return SHEAF_ENOMEM;
-	rc = may_move(state, slice, data, &err);
+	rc = check_move(state, slice, data, &err);
 	if (rc < 0)
 		return shf_state_stick(state, rc, &err);
+	if (is_too_early(state, (size_t)slice))
+		return SHEAF_EINVAL;
 	state->hollow -= is_hollow(&state->slices[slice]);
 	state->slices[slice].mem.base = data;
+	state->places++;
 	return 0;
 }
 
@@ -447,6 +485,8 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 			*err = state->err;
 		return state->rc;
 	}
+	if (state->unmoved_n > 0)
+		return unmoved_fail(state, err);
 	if (!memory || state->hollow == 0)
 		return 0;
 	for (size_t i = 0; always(i < state->n); i++)
@@ -464,5 +504,6 @@ void shf_state_put(struct sheaf_state *state)
 	shf_emas_release(state);
 	shf_arena_release(&state->arena);
 	shf_free(state->slices);
+	shf_free(state->overlaps);
 	shf_free(state);
 }

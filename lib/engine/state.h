@@ -19,6 +19,7 @@ struct shf_slice {              /* what planning looks at comes first */
 	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: as stored */
 	bool empty;                     /* holds nothing */
 	bool owned;                     /* its memory is ours: averages */
+	bool unmoved;                   /* its last move came too early and must be repeated */
 	struct shf_mem mem;             /* base: in memory units, data of unit mem.lo */
 	struct shf_shape items;         /* the caller's shape */
 	struct shf_shape shape;         /* the same in units */
@@ -40,6 +41,10 @@ struct sheaf_state {
 	int rc;                         /* first failure of a [local] call; sticks */
 	struct sheaf_error err;
 	uint64_t version;               /* counts adds; a plan is for one version */
+	size_t unmoved_n;               /* slices that are to be moved again */
+	uint64_t places;                /* counts adds and moves */
+	uint32_t *overlaps;             /* owned; what shf_overlaps_find has found */
+	uint64_t overlaps_of;           /* `places` when it looked; 0: it has not yet */
 	struct shf_ema *emas;           /* owned */
 	size_t emas_n;
 	struct sheaf_save *lazy;        /* those that copy behind, by save->lazy_next */
@@ -68,7 +73,8 @@ int  shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error
 int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                       int32_t rank, int32_t ranks, void *data, size_t bytes);
 int  shf_state_move(struct sheaf_state *state, int slice, void *data);
-/* Nothing went wrong with it so far and, where bytes will move, every slice has memory. */
+/* Is the state fit for a save or a load? EINVAL if a slice must be moved again, or if `memory` and
+ * a slice has none; or the code that stuck to the state before. */
 int  shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err);
 void shf_state_put(struct sheaf_state *state);
 #endif

@@ -10,12 +10,16 @@
 #include "crc64.h"
 #include "err.h"
 #include "found.h"
+#include "load.h"
 #include "peek.h"
 #include "place.h"
 #include "recall.h"
 #include "safetensors.h"
+#include "tree.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
+#define LOOKS 8                 /* at the list, when the latest step vanishes between two looks */
+#define SEEN_MS 10000           /* to wait for a rank that does not see what rank 0 has found */
 
 int shf_step_follow(const struct sheaf_step *step)
 {
@@ -53,8 +57,8 @@ int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 		return step->fds[f];
 	fd = open_file(step, step->layout.files[f].name, 0, folder);
 	if (fd < 0)
-		return shf_fail_sys(err, -fd, "%s/%s", step->path,
-		                    folder[0] ? folder : step->layout.files[f].name);
+		return shf_fail_io(err, -fd, "%s/%s", step->path,
+		                   folder[0] ? folder : step->layout.files[f].name);
 	step->fds[f] = fd;
 	return fd;
 }
@@ -92,16 +96,17 @@ void shf_step_put(struct sheaf_step *step)
 	if (!step)
 		return;
 	sys = step->run->sys;
-	if (sys->ops->pid(sys->arg) == step->pid) {
-		for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
-			if (step->fds[f] >= 0)
-				sys->ops->close(sys->arg, step->fds[f]);
-		shf_step_direct_close(step, (uint32_t)step->layout.files_n);
-		if (step->lease >= 0)
-			sys->ops->close(sys->arg, step->lease);
-		if (step->dir >= 0)
-			sys->ops->close(sys->arg, step->dir);
-	}
+	for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
+		if (step->fds[f] >= 0)
+			sys->ops->close(sys->arg, step->fds[f]);
+	shf_step_direct_close(step, (uint32_t)step->layout.files_n);
+	/* The lease is given up for forked children, too, and not by them. */
+	if (step->lease >= 0 && sys->ops->pid(sys->arg) == step->pid)
+		(void)sys->ops->unlock(sys->arg, step->lease);
+	if (step->lease >= 0)
+		sys->ops->close(sys->arg, step->lease);
+	if (step->dir >= 0)
+		sys->ops->close(sys->arg, step->dir);
 	shf_peek_release(step);
 	for (size_t i = 0; i < step->files_n; i++) {
 		shf_free(step->files[i].name);
@@ -113,6 +118,7 @@ void shf_step_put(struct sheaf_step *step)
 	shf_free(step->file_bytes);
 	shf_free(step->sums_bytes);
 	shf_free(step->peeked);
+	shf_buf_release(&step->passed);
 	shf_free(step->path);
 	shf_layout_release(&step->layout);
 	shf_arena_release(&step->arena);
@@ -127,6 +133,7 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 	if (!step)
 		return NULL;
 	step->run = run;
+	step->made = run->made;
 	shf_run_get(run);
 	step->pid = run->sys->ops->pid(run->sys->arg);
 	step->number = -1;
@@ -486,12 +493,29 @@ static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
 	return rc == 0 ? shf_catalog_read(step, found->has_index ? &found->index : NULL, err) : rc;
 }
 
+/* Opens the directory that rank 0 has found. If this rank does not see it the code is EIO, never
+ * ENOENT, on which a program would start afresh. */
+static int open_found(struct sheaf_step *step, const struct shf_found *found,
+                      struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	int dir = sys->ops->open(sys->arg, found->in_run ? step->run->store.dir : SHF_CWD,
+	                         found->in_run ? found->name : found->dir,
+	                         SHF_O_DIR | shf_step_follow(step), 0);
+
+	if (dir >= 0)
+		step->dir = dir;
+	if (dir == -ENOENT || dir == -ESTALE)
+		return shf_fail_io(err, -dir, "%s: rank 0 has found it, this rank does not see it",
+		                   step->path);
+	return dir < 0 ? shf_fail_io(err, -dir, "%s", step->path) : 0;
+}
+
 /* Rank 0 knows what `dir` is (in told); the others open it and follow. */
 static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
                      struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;
-	const struct shf_sys *sys = step->run->sys;
 	struct shf_found found = { 0 };
 
 	rc = shf_agree(team, rc, err);
@@ -504,14 +528,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 			if (!step->path)
 				rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 		}
-		if (rc == 0) {
-			step->dir =
-			    sys->ops->open(sys->arg, found.in_run ? step->run->store.dir : SHF_CWD,
-					   found.in_run ? found.name : found.dir,
-					   SHF_O_DIR | shf_step_follow(step), 0);
-			if (step->dir < 0)
-				rc = shf_fail_sys(err, -step->dir, "%s", step->path);
-		}
+		if (rc == 0)
+			rc = open_found(step, &found, err);
 		rc = shf_agree(team, rc, err);
 	}
 	if (rc == 0 && found.sound)
@@ -539,10 +557,13 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	struct sheaf_run *bare = NULL;
 	struct sheaf_step *step = NULL;
 	struct shf_buf told = SHF_BUF_INIT;
+	struct shf_buf where = SHF_BUF_INIT;
 	const uint8_t *text;
-	char path[600];
+	const char *path;
+	char name[48];
 	size_t n;
-	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), place, err);
+	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), place, SHF_CALL_NONE,
+	                           err);
 
 	if (rc < 0) {
 		shf_view_free(view);
@@ -550,9 +571,10 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	}
 	bare->view = view;
 	shf_view_text(view, &text, &n);
-	snprintf(path, sizeof(path), "memory of %.500s/checkpoint-%" PRId64, run,
-	         shf_view_manifest(view)->step);
-	step = step_new(bare);
+	snprintf(name, sizeof(name), "checkpoint-%" PRId64, shf_view_manifest(view)->step);
+	shf_buf_adds(&where, "memory of ");
+	path = shf_path_in(&where, run, name);
+	step = path ? step_new(bare) : NULL;
 	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 	if (rc == 0 && bare->team.rank == 0)
 		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
@@ -560,6 +582,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	if (rc == 0)
 		rc = open_told(step, &told, rc, err);
 	shf_buf_release(&told);
+	shf_buf_release(&where);
 	shf_run_put(bare); /* the step's from now on */
 	if (rc == 0)
 		*out = step;
@@ -568,51 +591,197 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	return rc;
 }
 
-int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
-                  struct sheaf_error *err)
+/* ---- the latest ---- */
+
+void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
 {
-	struct sheaf_step *step = run->closed ? NULL : step_new(run);
-	struct shf_buf told = SHF_BUF_INIT;
+	shf_buf_add(&s->passed, name, strlen(name) + 1);
+	shf_buf_add(&s->passed, why, strlen(why) + 1);
+}
+
+void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
+{
+	const char *p = (const char *)passed->data, *end = p + passed->len;
+
+	for (const char *why; !passed->oom && p < end; p = why + strlen(why) + 1) {
+		why = p + strlen(p) + 1;
+		shf_report_item(report, 'P', "", p, why);
+	}
+}
+
+struct seeking {
+	struct sheaf_run *run;
+	struct shf_sought *sought;
+};
+
+static void pass_over(void *arg, int64_t step, const char *why)
+{
+	struct seeking *k = arg;
+	char name[40];
+
+	shf_name_of_step(name, step);
+	shf_log(k->run, 1, "%s/%s: skipped: %s", k->run->store.path, name, why);
+	shf_sought_pass(k->sought, name, why);
+}
+
+/* Finds the latest step on disk with a number above `floor`. [rank 0] */
+static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor, int64_t *step,
+                struct sheaf_error *err)
+{
+	struct seeking to = { run, sought };
+	struct shf_seek k = { .below = shf_sought_below(sought), .floor = floor,
+		.passed = pass_over, .arg = &to };
+
+	return shf_store_seek(&run->store, &k, step, err);
+}
+
+/* Finds the latest step on disk and reads what the other ranks need to open it. ENOENT means "start
+ * afresh", so it is returned only if no step is in memory either. [rank 0] */
+static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct shf_buf *told,
+                        struct sheaf_error *err)
+{
+	int rc = 0;
+
+	/* A rewind may take the step away after the list was read: then the list is read again.
+	 * Only the list can tell that there is no step at all. */
+	for (int looks = 0; looks < LOOKS; looks++) {
+		rc = seek(run, sought, -1, &sought->at.step, err);
+		if (rc < 0)
+			break;
+		rc = shf_found_step(run, sought->at.step, told, err);
+		if (rc != SHEAF_ENOENT)
+			return rc;
+		rc = shf_fail(err, SHEAF_EIO, "%s: step %" PRId64 ", the latest, is listed and is "
+		              "not there", run->store.path, sought->at.step);
+	}
+	if (rc != SHEAF_ENOENT || run->tier.passed < 0)
+		return rc;
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %" PRId64 " lies in memory alone, and the "
+	                "step on disk that it follows is gone (sheaf agent %s --stop drops it, to "
+	                "start afresh)", run->store.path, run->tier.passed,
+	                run->store.path);
+}
+
+/* Opens a step on disk. If some rank does not see what rank 0 has found, all ranks look again for
+ * SEEN_MS: the step may have just gone, or a network file system still shows old names. */
+static int open_on_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                        struct shf_sought *sought, struct sheaf_error *err)
+{
+	int most = shf_opts_wait_ms(&run->opts, SEEN_MS), slept = 0, ms = 10, rc;
+	size_t passed = sought ? sought->passed.len : 0;
+	struct sheaf_error own;
+
+	err = err ? err : &own;
+	for (;;) {
+		struct sheaf_step *step = step_new(run);
+		struct shf_buf told = SHF_BUF_INIT;
+
+		rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+		rc = shf_agree(&run->team, rc, err);
+		if (rc == 0) {
+			rc = run->team.rank ? 0 : sought ? found_latest(run, sought, &told, err)
+			                                 : shf_found_step(run, n, &told, err);
+			rc = open_told(step, &told, rc, err);
+		}
+		shf_buf_release(&told);
+		if (rc == 0) {
+			*out = step;
+			return 0;
+		}
+		shf_step_put(step);
+		if (rc != SHEAF_EIO || (err->sys != ENOENT && err->sys != ESTALE) || slept >= most)
+			return rc;
+		if (sought)
+			sought->passed.len = passed;
+		run->sys->ops->sleep_ms(run->sys->arg, ms);
+		slept += ms;
+		ms = ms < 500 ? 2 * ms : 1000;
+	}
+}
+
+/* Opens the step that shf_recall found in memory. Newer steps on disk, all of which were passed
+ * over, are written down in `sought`. */
+static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct shf_view *view,
+                         const struct shf_base *base, struct shf_sought *sought,
+                         struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int64_t none;
+	int rc;
+
+	if (sought)
+		sought->at = (struct shf_candidate){ shf_view_manifest(view)->step, true };
+	if (sought && run->team.rank == 0)
+		(void)seek(run, sought, sought->at.step, &none, &own);
+	rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
+	                        run->store.path, err);
+	if (rc == 0) {
+		(*out)->run->of = run;
+		(*out)->run->base = *base;
+		shf_run_get(run);
+	}
+	return rc;
+}
+
+/* Opens step n, or if n is SHEAF_LATEST the first candidate of `sought`. [collective] */
+static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, bool memory_too,
+                    struct shf_sought *sought, struct sheaf_error *err)
+{
 	struct shf_view *view = NULL;
 	struct shf_base base;
-	uint64_t x = (uint64_t)n, same, lo, hi;
-	int rc = step ? 0 : run->closed
-	       ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
-	       : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+	struct shf_call m = { .kind = SHF_CALL_STEP_OPEN, .handle = run->made,
+		.x = { (uint64_t)n } };
+	int rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open") : 0;
 
 	if (rc == 0 && n < SHEAF_LATEST)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", n);
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0)
-		rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
-	if (rc == 0 && !same)
+	rc = shf_call_enter(&run->team, &m, rc, err);
+	if (rc == 0 && !(m.same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL,
-			      "ranks open different steps: %" PRId64 " and %" PRId64, (int64_t)lo,
-			      (int64_t)hi);
+			      "ranks open different steps: %" PRId64 " and %" PRId64,
+		              (int64_t)m.lo[0], (int64_t)m.hi[0]);
 	shf_pruning_settle(run); /* it may be about to take that very step away */
+	if (rc == 0 && memory_too)
+		rc = shf_recall(run, n, sought, &view, &base, err);
+	if (rc == 0 && view)
+		return open_recalled(out, run, view, &base, sought, err);
 	if (rc == 0)
-		rc = shf_recall(run, n, &view, &base, err);
-	if (rc == 0 && view) {
-		shf_step_put(step);
-		rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
-		                        run->store.path, err);
-		if (rc == 0) {
-			(*out)->run->of = run;
-			(*out)->run->base = base;
-			shf_run_get(run);
-		}
-		return rc;
-	}
-	if (rc == 0) {
-		rc = run->team.rank == 0 ? shf_found_step(run, n, &told, err) : 0;
-		rc = open_told(step, &told, rc, err);
-	}
-	shf_buf_release(&told);
+		rc = open_on_disk(out, run, n, sought, err);
 	if (rc == 0)
-		*out = step;
-	else
-		shf_step_put(step);
+		(*out)->made = m.number;
 	return rc;
+}
+
+int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
+                         struct shf_sought *sought, struct sheaf_error *err)
+{
+	int rc;
+
+	sought->at = (struct shf_candidate){ -1, false };
+	rc = open_one(out, run, SHEAF_LATEST, true, sought, err);
+	if (rc < 0)
+		return rc;
+	(*out)->latest = true;
+	(*out)->passed = sought->passed;
+	sought->passed = (struct shf_buf)SHF_BUF_INIT;
+	return 0;
+}
+
+int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                  struct sheaf_error *err)
+{
+	struct shf_sought sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT };
+	int rc = n == SHEAF_LATEST ? shf_step_open_latest(out, run, &sought, err)
+	                           : open_one(out, run, n, true, NULL, err);
+
+	shf_buf_release(&sought.passed);
+	return rc;
+}
+
+int shf_step_open_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                       struct sheaf_error *err)
+{
+	return open_one(out, run, n, false, NULL, err);
 }
 
 int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_group *group,
@@ -622,7 +791,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 	struct sheaf_run *run = NULL;
 	struct sheaf_step *step = NULL;
 	struct shf_buf told = SHF_BUF_INIT;
-	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, err);
+	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, SHF_CALL_STEP_OPEN_PATH, err);
 
 	if (rc < 0)
 		return rc;

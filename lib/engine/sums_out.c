@@ -345,9 +345,16 @@ int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf
 		tell_zero(save, held, end - first, &to[0]);
 		rc = shf_exchange(team, to, &in, in_bytes, err);
 	}
-	if (rc == 0)
-		rc = shf_agree(
-		    team, team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0, err);
+	if (rc == 0) {
+		rc = team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0;
+		/* If all is synced the save is sealed: only the disk can fail it after this. If
+		 * not, these sums are for the card of a step in memory, and the save can still be
+		 * given up. */
+		if (rc == 0)
+			rc = atomic_load(&save->syncs.over) ? shf_save_seal(save, err)
+			                                    : shf_save_failure(save, err);
+		rc = shf_agree(team, rc, err);
+	}
 	for (uint64_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);

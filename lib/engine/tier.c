@@ -56,7 +56,7 @@ static void put(struct sheaf_run *run, int image, bool card)
 	char name[SHF_KEEP_NAME];
 	int rc;
 
-	if (run->tier.keep < 0 || !shm->base)
+	if (run->tier.keep < 0 || !shm->base || run->opts.flags & SHEAF_READONLY) /* T1 */
 		return;
 	shf_card_name(name, run->tier.job, run->team.rank, image, card);
 	rc = sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
@@ -64,39 +64,51 @@ static void put(struct sheaf_run *run, int image, bool card)
 		lost(run, -rc, "handing memory to the agent");
 }
 
-void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *run_id)
+void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *identity)
 {
 	bool itself = !agent || strcmp(agent, "auto") == 0;
 
-	snprintf(where, SHF_KEEP_NAME, "%s%s", itself ? "auto/" : "", itself ? run_id : agent);
+	snprintf(where, SHF_KEEP_NAME, "%s%s", itself ? "auto/" : "", itself ? identity : agent);
 }
 
-int shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *run_id, int *keep,
-                   int *steps, struct sheaf_error *err)
+static int knock(const struct shf_store *store, const char *agent, const char *job, int *keep,
+                 int *steps, struct sheaf_error *err)
 {
-	char where[SHF_KEEP_NAME];
-	int rc;
+	const struct shf_sys *sys = store->sys;
+	char where[SHF_KEEP_NAME], identity[SHF_IDENTITY];
+	int rc = shf_store_identity(store, identity, err);
 
-	shf_tier_where(where, agent, run_id);
-	rc = sys->ops->keep_open(sys->arg, where, run_id, "", keep, steps);
+	if (rc < 0)
+		return rc;
+	shf_tier_where(where, agent, identity);
+	rc = sys->ops->keep_open(sys->arg, where, identity, job, keep, steps);
+	if (rc >= 0) {
+		rc = sys->ops->keep_at(sys->arg, *keep, store->dir);
+		if (rc < 0) {
+			sys->ops->keep_close(sys->arg, *keep, true);
+			*keep = -1;
+		}
+	}
 	if (rc == -2 || rc == -111) /* ENOENT, ECONNREFUSED */
 		return shf_fail(err, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)");
 	if (rc == -18) /* EXDEV */
-		return shf_fail(err, SHEAF_EINVAL, "the agent there is another run's");
+		return shf_fail(err, SHEAF_EINVAL, "the agent there is another run's, or that of a "
+		                "copy of this run: give each a socket of its own");
 	return rc < 0 ? shf_fail_sys(err, -rc, "the agent") : 0;
 }
 
-static void reach(struct sheaf_run *run)
+int shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, int *steps,
+                   struct sheaf_error *err)
 {
-	const struct shf_sys *sys = run->sys;
-	struct shf_tier *t = &run->tier;
-	char where[SHF_KEEP_NAME];
-	int rc;
+	return knock(store, agent, "", keep, steps, err);
+}
 
-	shf_tier_where(where, run->opts.agent, run->store.run);
-	rc = sys->ops->keep_open(sys->arg, where, run->store.run,
-	                         run->opts.flags & SHEAF_READONLY ? "" : t->job, &t->keep,
-	                         &t->steps_told);
+static int reach(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_tier *t = &run->tier;
+	const char *job = run->opts.flags & SHEAF_READONLY ? "" : t->job;
+	int rc = knock(&run->store, run->opts.agent, job, &t->keep, &t->steps_told, err);
+
 	if (rc < 0) {
 		t->keep = -1;
 		t->ask_ns = shf_now(run) + t->wait_ns;
@@ -106,6 +118,7 @@ static void reach(struct sheaf_run *run)
 		if (t->steps_told == 1) /* one is kept while the next is being copied */
 			t->steps_told = 2;
 	}
+	return rc;
 }
 
 static void offer(struct sheaf_run *run)
@@ -124,6 +137,7 @@ static void offer(struct sheaf_run *run)
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_tier *t = &run->tier;
+	struct sheaf_error why;
 	uint8_t bits[16];
 	int rc = 0;
 
@@ -146,12 +160,11 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 		return rc;
 	for (size_t i = 0; i < sizeof(bits); i++)
 		snprintf(t->job + 2 * i, 3, "%02x", bits[i]);
-	reach(run);
-	t->said = t->keep < 0;
-	if (t->keep < 0)
-		shf_log(run, 1, "%s: no agent answers: nothing is kept in memory, rank %d",
-		        run->store.path, run->team.rank);
-	return 0;
+	t->said = reach(run, &why) < 0;
+	if (t->said)
+		shf_log(run, 1, "%s: nothing is kept in memory: %s, rank %d", run->store.path,
+		        why.msg, run->team.rank);
+	return run->opts.flags & SHEAF_READONLY ? 0 : shf_tier_settle(run, err);
 }
 
 void shf_tier_close(struct sheaf_run *run, bool bye)
@@ -176,7 +189,7 @@ bool shf_tier_is_up(struct sheaf_run *run)
 	if (t->keep >= 0 && run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0)
 		lost(run, 32, "the agent"); /* EPIPE */
 	if (t->keep < 0 && shf_now(run) >= t->ask_ns) {
-		reach(run);
+		(void)reach(run, NULL);
 		offer(run);
 	}
 	return t->keep >= 0;
@@ -226,14 +239,49 @@ void shf_tier_image(struct sheaf_run *run, int image)
 		put(run, image, false);
 }
 
+void shf_tier_image_goes(struct sheaf_run *run, int image)
+{
+	const struct shf_sys *sys = run->sys;
+	char name[SHF_KEEP_NAME];
+
+	if (!run->tier.wanted || run->tier.keep < 0 || run->opts.flags & SHEAF_READONLY)
+		return;
+	shf_card_name(name, run->tier.job, run->team.rank, image, false);
+	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
+	(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
+}
+
+/* Stops a copy of the image that is on its way to the next node, as happens if images are few. */
+static void stop_copy(struct sheaf_run *run, int image)
+{
+	if (run->tier.guests.image == image)
+		shf_guests_stop(run, true);
+}
+
+uint64_t shf_tier_hide(struct sheaf_run *run, int image)
+{
+	struct shf_card_head *h = run->tier.wanted ? head_of(&run->tier, image) : NULL;
+
+	if (run->tier.wanted)
+		stop_copy(run, image);
+	return h ? atomic_exchange_explicit(&h->whole, 0, memory_order_seq_cst) : 0;
+}
+
+void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole)
+{
+	struct shf_card_head *h = run->tier.wanted ? head_of(&run->tier, image) : NULL;
+
+	if (h)
+		atomic_store_explicit(&h->whole, whole, memory_order_seq_cst);
+}
+
 void shf_tier_reuse(struct sheaf_run *run, int image)
 {
 	struct shf_tier *t = &run->tier;
 
 	if (!t->wanted)
 		return;
-	if (t->guests.image == image)   /* where there are too few */
-		shf_guests_stop(run, true);
+	stop_copy(run, image);
 	if (t->newest == image) { /* a state so large that it has one image */
 		shf_log(run, 1, "%s: step %" PRId64 " is in memory no more: its image is needed",
 		        run->store.path, t->steps[image]);
@@ -396,8 +444,8 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	                run->sys->ops->keep_lives(run->sys->arg, run->tier.keep) < 0)) {
 		if (run->tier.keep >= 0)
 			lost(run, 32, "the agent");
-		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone",
-		              save->step);
+		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
+		              "room for it", save->step);
 	}
 	if (rc == 0) {
 		h = head_of(&run->tier, save->image);
@@ -413,39 +461,6 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	}
 	shf_buf_release(&body);
 	return rc;
-}
-
-struct others {
-	struct sheaf_run *run;
-	struct shf_buf names;           /* each with its end */
-};
-
-static int note_other(void *arg, const char *name)
-{
-	struct others *o = arg;
-	char job[33];
-	int rank, image;
-	bool card;
-
-	if (shf_card_parse(name, job, &rank, &image, &card) && strcmp(job, o->run->tier.job))
-		shf_buf_add(&o->names, name, strlen(name) + 1);
-	return 0;
-}
-
-/* A newer step is there, or on disk: what earlier jobs left is of no use any more (M3). */
-static void let_others_go(struct sheaf_run *run)
-{
-	const struct shf_sys *sys = run->sys;
-	struct others o = { run, SHF_BUF_INIT };
-
-	if (run->tier.alone || run->tier.keep < 0 || run->place.node_first != run->team.rank)
-		return;
-	run->tier.alone = sys->ops->keep_list(sys->arg, run->tier.keep, note_other, &o) == 0 &&
-	                  !o.names.oom;
-	for (size_t at = 0; at < o.names.len;
-	     at += strlen((char *)o.names.data + at) + 1)
-		(void)sys->ops->keep_drop(sys->arg, run->tier.keep, (char *)o.names.data + at);
-	shf_buf_release(&o.names);
 }
 
 /* Is that the step which is being published? */
@@ -477,7 +492,7 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	rc = shf_store_newest(&run->store, save->step, &n, err);
 	if (rc < 0)
 		return rc;
-	if (n.exists || n.newest > save->step ||
+	if ((n.exists && !n.is_bad) || n.newest > save->step ||
 	    (run->parent >= 0 && n.newest > run->parent && n.newest != run->doubtful &&
 	     !is_coming(run, n.newest)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
@@ -532,6 +547,18 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
+/* Drops the steps in memory after `step`, which this handle left behind when it went back. */
+static void forget_later(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] > step)
+			make_nothing(t, i);
+	if (t->newest >= 0 && t->steps[t->newest] < 0)
+		t->newest = -1;
+}
+
 static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
@@ -541,6 +568,9 @@ static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_buf in = SHF_BUF_INIT, smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
 	int rc = agree_on_base(save, err);
 
+	/* Only after agree_on_base: a save that it refuses takes nothing out of memory. */
+	if (rc == 0 && save->run->tier.back < save->step)
+		forget_later(save->run, save->run->tier.back);
 	if (rc == 0)
 		rc = shf_sums_gather(save, &arena, &sums, err);
 	if (rc == 0)
@@ -560,22 +590,20 @@ static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
-/* What this handle left behind when it went back goes when something newer is there. */
-static void forget_later(struct sheaf_run *run, int64_t step)
-{
-	struct shf_tier *t = &run->tier;
-
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (t->steps[i] > step)
-			make_nothing(t, i);
-	if (t->newest >= 0 && t->steps[t->newest] < 0)
-		t->newest = -1;
-}
-
 static void is_newest(struct shf_tier *t, int image)
 {
 	if (t->newest < 0 || t->steps[image] >= t->steps[t->newest])
 		t->newest = image;
+}
+
+void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	forget_later(run, step);
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] >= 0)
+			is_newest(t, i);
 }
 
 int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
@@ -585,8 +613,6 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 	int rc;
 
 	name_session(save);
-	if (t->back < save->step)
-		forget_later(run, t->back);
 	rc = gather_and_stamp(save, err);
 	if (rc == 0)
 		rc = shf_guests_send(save, err);
@@ -605,7 +631,7 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 	if (save->flags & SHEAF_NO_DISK) {
 		is_newest(t, save->image);
 		if (shf_guests_have_some(&t->guests))
-			let_others_go(run);
+			shf_tier_let_others_go(run);
 	}
 	return 0;
 }
@@ -613,6 +639,17 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 static bool has_card(const struct sheaf_save *save)
 {
 	return save->card >= 0 && save->run->tier.steps[save->card] == save->step;
+}
+
+bool shf_tier_has(struct sheaf_save *save)
+{
+	struct sheaf_run *run = save->run;
+	const struct shf_tier *t = &run->tier;
+	uint64_t gone = !save->kept || !has_card(save) || t->keep < 0 ||
+	                run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0;
+	struct sheaf_error err;
+
+	return shf_allreduce(&run->team, &gone, 1, SHEAF_MAX, &err) == 0 && !gone;
 }
 
 void shf_tier_unsaved(struct sheaf_save *save)
@@ -687,6 +724,24 @@ void shf_tier_doubt(struct sheaf_save *save)
 	t->coming = 0;
 }
 
+/* Tells the agents where the run is now, because it may have been renamed under the job. Rank 0
+ * also tells its agent the step. */
+static void tell(struct sheaf_run *run, int64_t step)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_tier *t = &run->tier;
+	char text[32];
+	int rc = 0;
+
+	if (t->keep >= 0 && run->place.node_first == run->team.rank)
+		rc = sys->ops->keep_at(sys->arg, t->keep, run->store.dir);
+	snprintf(text, sizeof(text), "%" PRId64, step);
+	if (rc >= 0 && t->keep >= 0 && run->team.rank == 0)
+		rc = sys->ops->keep_tell(sys->arg, t->keep, text);
+	if (rc < 0)
+		lost(run, -rc, "telling the agent");
+}
+
 void shf_tier_published(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
@@ -705,20 +760,12 @@ void shf_tier_published(struct sheaf_save *save)
 		is_newest(t, save->card);
 	}
 	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
-		reach(run);
-		let_others_go(run);
+		(void)reach(run, NULL);
+		shf_tier_let_others_go(run);
 		offer(run);
 	}
-	let_others_go(run);
-	if (t->keep >= 0 && run->team.rank == 0) {
-		char text[32];
-		int rc;
-
-		snprintf(text, sizeof(text), "%" PRId64, save->step);
-		rc = run->sys->ops->keep_tell(run->sys->arg, t->keep, text);
-		if (rc < 0)
-			lost(run, -rc, "telling the agent");
-	}
+	shf_tier_let_others_go(run);
+	tell(run, save->step);
 }
 
 void shf_tier_went_back(struct sheaf_run *run, int64_t step)
@@ -734,15 +781,19 @@ bool shf_tier_is_later(const struct sheaf_run *run, int64_t step)
 	return t->newest < 0 || step > t->steps[t->newest] || step > t->back;
 }
 
-void shf_tier_rewind(struct sheaf_run *run, int64_t step)
+void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 {
 	struct shf_tier *t = &run->tier;
 
 	if (!t->wanted)
 		return;
-	forget_later(run, step);
+	if (loaded)
+		shf_tier_fell_back(run, step);
+	else
+		forget_later(run, step);
 	t->based = t->alone = false;
 	t->doubt = t->coming = 0;
 	t->back = INT64_MAX;
-	let_others_go(run);
+	if (!loaded)
+		shf_tier_let_others_go(run);
 }

@@ -1,6 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory tier of a run that is open: this rank's images and their cards, kept by the agent of
- * its node. Where no agent answers, or one is lost, the run does without, and asks again later. */
+ * its node. Where no agent answers, or one is lost, the run does without, and asks again later.
+ *
+ * What an agent may hold of a run, in names and in bytes:
+ *
+ * T1. A process that opened the run SHEAF_READONLY leaves nothing with the agent.
+ * T2. Of the job that has the run open the agent holds, for each rank on the node, as many images
+ *     as saves may have (shf_tier_images), and a card for each. No image is larger than the largest
+ *     save or load of that rank needed. For each rank whose copies are kept here there are
+ *     SHF_GUEST_SLOTS images and cards more. An image that grows is dropped before the new one is
+ *     made.
+ * T3. When a job opens the run (shf_tier_settle), what earlier jobs left is dropped, but for one of
+ *     them: the one with the newest step that a load would take. If there is none, it is the one
+ *     with the newest step of which any rank's part is here, because the other parts may be on
+ *     nodes that this job does not have. A job without a whole card on the node keeps nothing.
+ * T4. What earlier jobs left is dropped altogether once a step of this job is in memory or on disk,
+ *     and at a rewind, but for one to a step that a resume with SHEAF_FALLBACK read in memory.
+ *
+ * So an agent never holds more than two jobs may have: the one that lives, or was the last to die,
+ * and one before it. If an agent did not answer at an open, T3 waits for the next open, while T4
+ * holds. */
 #ifndef SHF_TIER_H
 #define SHF_TIER_H
 #include <stdint.h>
@@ -10,6 +29,7 @@
 
 struct sheaf_run;
 struct sheaf_save;
+struct shf_store;
 struct shf_tier {
 	bool wanted;                    /* opts.agent: the same on all ranks */
 	int keep;                       /* the agent; -1: none now */
@@ -20,6 +40,8 @@ struct shf_tier {
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
+	int64_t passed;                 /* the newest whole step in memory that the last look for
+	                                 * the latest passed over; -1 [rank 0] */
 	uint64_t commits;               /* of this job */
 	struct shf_guests guests;       /* copies that this rank keeps of another node's */
 	/* What on disk the next step in memory follows, once `based`; alike on all ranks. */
@@ -42,11 +64,12 @@ struct shf_tier {
 int  shf_tier_open(struct sheaf_run *run, struct sheaf_error *err);
 /* bye: this job ends as it should. [local] */
 void shf_tier_close(struct sheaf_run *run, bool bye);
-/* The agent of a run, to look only; steps: as keep_open says. ENOENT: none answers. [local] */
-int  shf_tier_reach(const struct shf_sys *sys, const char *agent, const char *run_id, int *keep,
-                    int *steps, struct sheaf_error *err);
+/* Connects to the agent of a run directory, to look only. steps: as keep_open says. ENOENT: no
+ * agent answers; EINVAL: the agent of another directory does. [local] */
+int  shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, int *steps,
+                    struct sheaf_error *err);
 /* Where it listens, as sys wants it. */
-void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *run_id);
+void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *identity);
 /* Is there an agent? Where there was none, asks again now and then. [local] */
 bool shf_tier_is_up(struct sheaf_run *run);
 /* What agents allow of so many images, alike on all ranks. */
@@ -60,8 +83,14 @@ void shf_tier_bound(struct sheaf_run *run, uint64_t most);
 int  shf_tier_images(const struct sheaf_run *run);
 /* An image is new memory: to the agent. Its failure is the tier's alone. [local] */
 void shf_tier_image(struct sheaf_run *run, int image);
+/* The memory of an image is about to be freed, so the agent drops it too. [local] */
+void shf_tier_image_goes(struct sheaf_run *run, int image);
 /* Somebody will copy into that image (M1). [local] */
 void shf_tier_reuse(struct sheaf_run *run, int image);
+/* Clears the card of the image before ranks agree to copy into it. Returns what show needs to
+ * restore it, if they do not agree; if they do, reuse follows. [local] */
+uint64_t shf_tier_hide(struct sheaf_run *run, int image);
+void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole);
 /* All of the save is in images on all ranks: from here on it is there (M2). Its failure leaves it
  * as if it had never been in memory. [collective] */
 int  shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err);
@@ -73,12 +102,25 @@ void shf_tier_published(struct sheaf_save *save);
 void shf_tier_doubt(struct sheaf_save *save);
 /* A save has ended without being committed: it is not in memory either. [local] */
 void shf_tier_unsaved(struct sheaf_save *save);
+/* Is all of the save in the memory of agents now, on every rank? An image may have been reused for
+ * another step since, or an agent may be gone. Also false if the group fails. [collective] */
+bool shf_tier_has(struct sheaf_save *save);
 /* One that commit said is in memory, and that nobody has failed, stays there. [local] */
 void shf_tier_left(struct sheaf_save *save);
 /* This handle goes on from that step of the disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
 /* May a save of that step begin, as far as memory knows? [local], alike on all ranks */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step);
-/* Steps after this one are no longer to be found in memory. [local] */
-void shf_tier_rewind(struct sheaf_run *run, int64_t step);
+/* This handle goes on from that step in memory, since later ones are damaged: they go, and it stays
+ * until a newer one is there (M3). No save is in flight. [local] */
+void shf_tier_fell_back(struct sheaf_run *run, int64_t step);
+/* Steps after this one are no longer to be found in memory. loaded: this one was read there, and
+ * stays until a newer one is there. [local] */
+void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded);
+
+/* tier_jobs.c. A job has opened the run: drops what earlier jobs left, but for what T3 keeps.
+ * [collective] */
+int  shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err);
+/* Drops all that earlier jobs left (T4), when it is of no use any more (M3). [local] */
+void shf_tier_let_others_go(struct sheaf_run *run);
 #endif

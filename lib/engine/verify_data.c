@@ -237,8 +237,8 @@ static void not_read(struct shf_verify *v, const struct slot *s, int code)
 		tell_sink(v, s, false);
 		return;
 	}
-	rc = shf_fail_sys(&e, -code, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
-	                  v->step->path, v->step->layout.files[c->file].name, c->len, c->off);
+	rc = shf_submit_fail(&e, code, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+	                     v->step->path, v->step->layout.files[c->file].name, c->len, c->off);
 	shf_verify_blind(v, rc, &e);
 	v->over |= v->sink != NULL;
 }

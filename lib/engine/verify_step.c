@@ -505,8 +505,10 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
 	if (step->run->view && shf_view_hads(step->run->view))
-		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes, where "
-		                "loading it is what proves it", step->path);
+		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
+		                       shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of "
+		                                "several nodes, where loading it is what proves "
+		                                "it", step->path), err);
 
 	return shf_step_verify_into(step, NULL, report, err);
 }
@@ -515,6 +517,7 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_verify v = { .step = step, .sink = sink, .report = report };
+	struct shf_call m = { .kind = SHF_CALL_VERIFY, .handle = step->made };
 	struct sheaf_run *run = step->run;
 	int64_t from = shf_now(run);
 	struct sheaf_error own;
@@ -524,7 +527,7 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 	err = err ? err : &own;
 	rc = shf_step_wake(step, err);
 	v.sums = step->sound && step->sums_rc == 0;
-	rc = shf_agree(&run->team, rc == 0 ? setup(&v, err) : rc, err);
+	rc = shf_call_enter(&run->team, &m, rc == 0 ? setup(&v, err) : rc, err);
 	if (rc == 0)
 		rc = look(&v, err);
 	if (rc == 0)
@@ -537,6 +540,7 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 		if (rc == 0 && !step->sound)
 			rc = unverified(&v, err);
 	}
+	rc = shf_step_doubt(step, rc, err);
 	/* A rewind may have set it aside and another save taken its number. */
 	if (rc == 0 && !run->foreign && step->rewinds == run->rewinds &&
 	    step->number > run->verified)

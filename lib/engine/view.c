@@ -162,6 +162,13 @@ static int view_lock(void *arg, int fd, bool exclusive)
 	return is_ours(fd) ? 0 : in->ops->lock(in->arg, fd, exclusive);
 }
 
+static int view_unlock(void *arg, int fd)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? 0 : in->ops->unlock(in->arg, fd);
+}
+
 static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *in = below(arg);
@@ -383,6 +390,7 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	ops->list = view_list;
 	ops->readlink = view_readlink;
 	ops->lock = view_lock;
+	ops->unlock = view_unlock;
 	ops->resident = view_resident;
 	ops->forget = view_forget;
 	ops->pread = view_pread;
@@ -457,12 +465,30 @@ size_t shf_view_parts(const struct shf_view *v)
 	return v->parts_n;
 }
 
+static bool is_still(const struct shf_part_held *p)
+{
+	return atomic_load(&shf_card_head(&p->card)->whole) == p->whole;
+}
+
 bool shf_view_is_still(const struct shf_view *v)
 {
 	for (size_t i = 0; i < v->parts_n; i++)
-		if (atomic_load(&shf_card_head(&v->parts[i].card)->whole) != v->parts[i].whole)
+		if (!is_still(&v->parts[i]))
 			return false;
 	return true;
+}
+
+int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_error *err)
+{
+	size_t i = 0;
+
+	/* What was given up as damaged did not move. */
+	while (v && i < v->parts_n && (v->parts[i].condemned || is_still(&v->parts[i])))
+		i++;
+	if (!v || i == v->parts_n)
+		return 0;
+	return shf_fail(err, SHEAF_EAGAIN, "%s: its memory was taken for a newer step before all "
+	                "of it was read: open the latest again", path);
 }
 
 void shf_view_condemn(struct shf_view *v)
@@ -470,8 +496,10 @@ void shf_view_condemn(struct shf_view *v)
 	for (size_t i = 0; i < v->parts_n; i++) {
 		uint64_t was = v->parts[i].whole; /* meanwhile it may be another step's */
 
-		(void)atomic_compare_exchange_strong(&shf_card_head(&v->parts[i].card)->whole,
-		                                     &was, 0);
+		/* Another rank of the node may have done it already. */
+		v->parts[i].condemned |=
+		    atomic_compare_exchange_strong(&shf_card_head(&v->parts[i].card)->whole, &was,
+		                                   0) || was == 0;
 	}
 }
 

@@ -14,6 +14,7 @@ struct shf_part_held {          /* an image and its card, mapped; the view's fro
 	                         * A card of nothing has no image */
 	struct shf_shm card, image;
 	uint64_t whole;                 /* what the card was when it was looked at */
+	bool condemned;                 /* shf_view_condemn gave it up */
 };
 /* NULL: out of memory. */
 struct shf_view *shf_view_new(const struct shf_sys *in);
@@ -61,5 +62,8 @@ void shf_view_is_written(struct shf_view *v);   /* it is on disk: nothing is due
 void shf_view_condemn(struct shf_view *v);
 size_t shf_view_parts(const struct shf_view *v);        /* cards of it that are here */
 bool shf_view_is_still(const struct shf_view *v);       /* none is another step's meanwhile */
+/* EAGAIN if the memory of the step was taken for another step since it was opened: its trainer goes
+ * on, and sums that differ are no damage. Else, and if v is NULL (a step on disk), 0. */
+int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_error *err);
 void shf_view_free(struct shf_view *v);
 #endif

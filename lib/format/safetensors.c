@@ -89,14 +89,32 @@ static int read_dtype(struct reader *r, struct entry *e)
 			r->json.at);
 }
 
+/* Stores dimension i. From SHEAF_DIMS_MAX on all dimensions are in *dims. */
+static int add_dim(struct reader *r, struct entry *e, int64_t **dims, int64_t i, int64_t dim)
+{
+	if (i < SHEAF_DIMS_MAX)
+		e->item.t.shape[i] = dim;
+	if (i == SHEAF_DIMS_MAX) {
+		*dims = shf_arena_alloc(r->arena, SHF_ST_DIMS_MAX, sizeof(**dims));
+		if (!*dims)
+			return shf_fail(r->err, SHEAF_ENOMEM, "%s: no memory for a shape",
+			                r->where);
+		memcpy(*dims, e->item.t.shape, sizeof(e->item.t.shape));
+	}
+	if (i >= SHEAF_DIMS_MAX && i < SHF_ST_DIMS_MAX)
+		(*dims)[i] = dim;
+	return 0;
+}
+
 /* The product of the dimensions that are not 0 must fit, whatever their order, so that nobody
  * who multiplies them overflows. */
 static int read_shape(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
 	uint64_t product = 1, dim;
+	int64_t ndim = 0, *dims = NULL;
 	bool empty = false;
-	int64_t ndim = 0;
+	int rc;
 
 	if (kind != SHF_JSON_ARRAY)
 		return bad_kind(r, e, kind, "shape is no array");
@@ -107,8 +125,9 @@ static int read_shape(struct reader *r, struct entry *e)
 			empty = true;
 		else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)
 			return bad_entry(r, e, "the product of the dimensions overflows");
-		if (ndim < SHEAF_DIMS_MAX)
-			e->item.t.shape[ndim] = (int64_t)dim;
+		rc = add_dim(r, e, &dims, ndim, (int64_t)dim);
+		if (rc < 0)
+			return rc;
 		if (++ndim > INT32_MAX)
 			return bad_entry(r, e, "too many dimensions");
 	}
@@ -116,6 +135,7 @@ static int read_shape(struct reader *r, struct entry *e)
 		return bad_kind(r, e, kind, "dimension that is no integer of 63 bits");
 	if (ndim > SHEAF_DIMS_MAX)
 		memset(e->item.t.shape, 0, sizeof(e->item.t.shape));
+	e->item.t.dims = ndim > SHF_ST_DIMS_MAX ? NULL : dims;
 	e->item.t.ndim = (int32_t)ndim;
 	e->items = empty ? 0 : product;
 	return 0;

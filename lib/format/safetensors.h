@@ -9,12 +9,15 @@
 
 #define SHF_ST_HEADER_MAX UINT64_C(100000000)
 #define SHF_NAME_MAX 1024
+#define SHF_ST_DIMS_MAX 64      /* as many as NumPy and torch have */
 struct shf_st_tensor {
 	const char *name;               /* in the arena, NUL-ended, valid UTF-8, 1..1024 bytes, no
 	                                 * control bytes, not __metadata__ */
 	int32_t dtype, ndim;
-	int64_t shape[SHEAF_DIMS_MAX];  /* ndim > SHEAF_DIMS_MAX: listed with ndim, shape of none */
+	int64_t shape[SHEAF_DIMS_MAX];  /* if ndim > SHEAF_DIMS_MAX: all 0, see dims */
 	uint64_t off, bytes;            /* from the start of the data section */
+	const int64_t *dims;            /* in the arena, if ndim > SHEAF_DIMS_MAX; NULL if they are
+	                                 * more than SHF_ST_DIMS_MAX, and then nobody knows them */
 };
 struct shf_st {
 	uint64_t header_bytes;          /* 8 + N */
@@ -43,7 +46,8 @@ bool shf_name_is_valid(const char *s, size_t n);        /* 1..1024 bytes of UTF-
 bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} */
 bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}, not . .., not
                                                          * sheaf.*, alive-*, *.safetensors* */
-bool shf_note_key_is_valid(const char *s);              /* [a-z0-9._-]{1,64} */
+bool shf_note_key_is_valid(const char *s);              /* [A-Za-z0-9._/-]{1,64} */
+bool shf_stream_is_valid(const char *s);                /* of a rank's bytes: [a-z0-9._-]{1,57} */
 bool shf_plain_is_valid(const char *s);                 /* a file name: one component, 1..255, no
                                                          * control bytes, not . or .. */
 /* How many bytes of a long name a sentence shows: whole characters, for %.*s. */

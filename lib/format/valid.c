@@ -52,21 +52,24 @@ bool shf_family_is_valid(const char *s)
 	return true;
 }
 
-bool shf_attached_is_valid(const char *s)
+/* Has s 1 to `most` bytes, each a small letter, a digit, one of `more`, or if `upper` a capital? */
+static bool is_word(const char *s, size_t most, bool upper, const char *more)
 {
 	size_t n = 0;
 
-	if (!s || !*s || !strcmp(s, ".") || !strcmp(s, ".."))
+	if (!s || !*s)
 		return false;
-	for (; s[n]; n++) {
-		char c = s[n];
+	for (; s[n]; n++)
+		if (n >= most || !(is_lower(s[n]) || is_digit(s[n]) ||
+		                   (upper && s[n] >= 'A' && s[n] <= 'Z') || strchr(more, s[n])))
+			return false;
+	return true;
+}
 
-		if (n >= 128)
-			return false;
-		if (!is_lower(c) && !is_digit(c) && !(c >= 'A' && c <= 'Z') && c != '.' &&
-		    c != '_' && c != '-')
-			return false;
-	}
+bool shf_attached_is_valid(const char *s)
+{
+	if (!is_word(s, 128, true, "._-") || !strcmp(s, ".") || !strcmp(s, ".."))
+		return false;
 	/* Ours: sheaf.json, sheaf.sums, alive-<node> in the stage, and all weights. */
 	return strncmp(s, "sheaf.", 6) != 0 && strncmp(s, "alive-", 6) != 0 &&
 	       !strstr(s, ".safetensors");
@@ -74,15 +77,12 @@ bool shf_attached_is_valid(const char *s)
 
 bool shf_note_key_is_valid(const char *s)
 {
-	size_t n = 0;
+	return is_word(s, 64, true, "._/-");
+}
 
-	if (!s || !*s)
-		return false;
-	for (; s[n]; n++)
-		if (n >= 64 || !(is_lower(s[n]) || is_digit(s[n]) || s[n] == '.' ||
-				 s[n] == '_' || s[n] == '-'))
-			return false;
-	return true;
+bool shf_stream_is_valid(const char *s)
+{
+	return is_word(s, 57, false, "._-");
 }
 
 bool shf_plain_is_valid(const char *s)

@@ -10,12 +10,16 @@
  * G3  What all must have is XORed together over zeros. Nothing is gathered to one rank but by
  *     shf_to_zero, for what few of them have: one of each node.
  * G4  A group of one rank calls no operation.
+ * G5  Each [collective] call of sheaf.h begins with the same operation, that of shf_call_enter, so
+ *     that ranks which are in different calls find it out before they exchange anything else.
  *
  * A caller may pass no err; the sentence of the rank that failed goes to the others all the same,
  * which is what `own` is for.
  */
 #include "group.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "err.h"
 
@@ -37,27 +41,53 @@ void shf_group_put(struct sheaf_group *group)
 	shf_free(group);
 }
 
-/* The group ends here (G2). An operation says that it did not end, not who was missing: err->rank
- * stays -1, and the rank in the sentence is the one that waited. */
-static int lose(struct shf_team *t, const char *what, struct sheaf_error *err)
+static int64_t now_ns(const struct shf_team *t)
 {
-	t->group->lost = true;
-	return shf_fail(err, SHEAF_ELOST,
-			"rank %d waited: %s did not finish within %d ms: a rank died or is late, "
-			"and none of the others can tell which", t->rank, what, t->timeout_ms);
+	return t->mono_ns(t->mono_arg);
 }
 
+/* Did an operation that failed after so many ms time out? The group's clock need not be ours, so
+ * one that ended a little before its deadline counts as well. */
+static bool is_timeout(const struct shf_team *t, int64_t ms)
+{
+	return ms >= t->timeout_ms - t->timeout_ms / 10;
+}
+
+/* The group is lost from here on (G2), because an operation returned `code`. If it timed out nobody
+ * knows which rank was missing: err->rank stays -1, and the rank in the sentence is the one that
+ * waited. If it failed before that, only its callback knows the reason. */
+static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
+                struct sheaf_error *err)
+{
+	char *why = t->group->why;
+	size_t room = sizeof(t->group->why);
+	int64_t ms = (now_ns(t) - from_ns) / 1000000;
+
+	t->group->lost = true;
+	if (is_timeout(t, ms)) {
+		snprintf(why, room, "%s did not finish within %d ms: a rank died or is late, and "
+		         "none of the others can tell which", what, t->timeout_ms);
+		return shf_fail(err, SHEAF_ELOST, "rank %d waited: %s", t->rank, why);
+	}
+	snprintf(why, room, "%s failed after %" PRId64 " ms, its callback returned %d: what "
+	         "carries the group (MPI, or the program's own callbacks) knows why", what, ms,
+	         code);
+	return shf_fail(err, SHEAF_ELOST, "rank %d: %s", t->rank, why);
+}
+
+/* Repeats why the group was lost, because callers often drop the error of the lost operation. */
 static int refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_ELOST,
-			"rank %d: %s: the group was lost in an earlier operation: "
-			"a rank died or was late", t->rank, what);
+	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group was lost in an earlier "
+	                "operation: %s", t->rank, what, t->group->why);
 }
 
 int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
 		  struct sheaf_error *err)
 {
 	const struct sheaf_group_ops *ops = &t->group->ops;
+	int64_t from;
+	int code;
 
 	if (t->group->lost)
 		return refuse(t, "allgather", err);
@@ -67,28 +97,32 @@ int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
 		memmove(all, mine, bytes);
 		return 0;
 	}
-	if (ops->allgather(ops->arg, mine, all, bytes, t->timeout_ms) != 0)
-		return lose(t, "allgather", err);
-	return 0;
+	from = now_ns(t);
+	code = ops->allgather(ops->arg, mine, all, bytes, t->timeout_ms);
+	return code ? lose(t, "allgather", code, from, err) : 0;
 }
 
 int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct sheaf_error *err)
 {
 	const struct sheaf_group_ops *ops = &t->group->ops;
+	int64_t from;
+	int code;
 
 	if (t->group->lost)
 		return refuse(t, "allreduce", err);
 	if (n == 0 || t->ranks == 1)
 		return 0;
-	if (ops->allreduce(ops->arg, x, n, op, t->timeout_ms) != 0)
-		return lose(t, "allreduce", err);
-	return 0;
+	from = now_ns(t);
+	code = ops->allreduce(ops->arg, x, n, op, t->timeout_ms);
+	return code ? lose(t, "allreduce", code, from, err) : 0;
 }
 
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
 		  const size_t *in_bytes, struct sheaf_error *err)
 {
 	const struct sheaf_group_ops *ops = &t->group->ops;
+	int64_t from;
+	int code;
 
 	if (t->group->lost)
 		return refuse(t, "alltoallv", err);
@@ -100,9 +134,9 @@ int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, 
 			memmove(in, out, out_bytes[0]);
 		return 0;
 	}
-	if (ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, t->timeout_ms) != 0)
-		return lose(t, "alltoallv", err);
-	return 0;
+	from = now_ns(t);
+	code = ops->alltoallv(ops->arg, out, out_bytes, in, in_bytes, t->timeout_ms);
+	return code ? lose(t, "alltoallv", code, from, err) : 0;
 }
 
 /* What a rank that failed tells the others, as words for one XOR over zeros. */
@@ -151,24 +185,23 @@ static int verdict_read(const struct verdict *v, const struct shf_team *t, struc
 	return -(int)v->code;
 }
 
-int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
+/* What a rank puts into the MAX that finds the lowest rank that failed: the complement of its
+ * number, or 0 if it did not fail. */
+static uint64_t claim(const struct shf_team *t, int rc)
+{
+	return rc == 0 ? 0 : ~(uint64_t)t->rank;
+}
+
+/* Sends all ranks the code and sentence of the lowest rank that failed. `first` is the largest
+ * claim. */
+static int tell_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf_error *err)
 {
 	union {
 		struct verdict v;
 		uint64_t words[VERDICT_WORDS];
 	} u;
-	uint64_t first;
 	int lost;
 
-	if (t->group->lost)
-		return refuse(t, "agreement", err);
-	if (rc > 0)
-		rc = shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
-	/* The complement makes the lowest rank the largest, and 0 nobody's. */
-	first = rc == 0 ? 0 : ~(uint64_t)t->rank;
-	lost = shf_allreduce(t, &first, 1, SHEAF_MAX, err);
-	if (lost != 0 || first == 0)
-		return lost;
 	memset(&u, 0, sizeof(u));
 	if (~first == (uint64_t)t->rank)
 		verdict_fill(&u.v, t, rc, err);
@@ -176,6 +209,105 @@ int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
 	if (lost != 0)
 		return lost;
 	return verdict_read(&u.v, t, err);
+}
+
+int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
+{
+	uint64_t first;
+	int lost;
+
+	if (t->group->lost)
+		return refuse(t, "agreement", err);
+	if (rc > 0)
+		rc = shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
+	first = claim(t, rc);
+	lost = shf_allreduce(t, &first, 1, SHEAF_MAX, err);
+	return lost != 0 || first == 0 ? lost : tell_failure(t, first, rc, err);
+}
+
+/* ---- the first operation of a call ---- */
+
+#define RANK_BITS 24
+#define HANDLE_BITS 32
+#define CALL_WORDS (1 + 2 * (1 + SHF_CALL_ARGS))
+
+static const char *call_name(uint64_t key)
+{
+	static const char *const names[] = {
+		[SHF_CALL_NONE] = "the inside of another call",
+		[SHF_CALL_RUN_OPEN] = "sheaf_run_open", [SHF_CALL_RUN_CLOSE] = "sheaf_run_close",
+		[SHF_CALL_REWIND] = "sheaf_run_rewind", [SHF_CALL_MARK] = "sheaf_run_mark",
+		[SHF_CALL_PRUNE] = "sheaf_run_prune", [SHF_CALL_BEGIN] = "sheaf_save_begin",
+		[SHF_CALL_EXCHANGE] = "sheaf_save_exchange",
+		[SHF_CALL_COMMIT] = "sheaf_save_commit",
+		[SHF_CALL_STEP_OPEN] = "sheaf_step_open",
+		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
+		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
+		[SHF_CALL_RESUME] = "sheaf_run_resume"
+	};
+	uint64_t call = key >> (HANDLE_BITS + RANK_BITS);
+
+	return call < sizeof(names) / sizeof(names[0]) ? names[call] : "no call of this sheaf";
+}
+
+/* Call, handle and rank in one number, the call in its highest bits. So if ranks are in different
+ * calls, the largest and the smallest key name two of these calls and a rank in each. */
+static uint64_t call_key(const struct shf_team *t, const struct shf_call *call)
+{
+	return (uint64_t)call->kind << (HANDLE_BITS + RANK_BITS) |
+	       (call->handle & UINT32_MAX) << RANK_BITS |
+	       ((uint64_t)t->rank & ((1u << RANK_BITS) - 1));
+}
+
+static int apart_fail(uint64_t lo, uint64_t hi, struct sheaf_error *err)
+{
+	unsigned a = (unsigned)(lo & ((1u << RANK_BITS) - 1));
+	unsigned b = (unsigned)(hi & ((1u << RANK_BITS) - 1));
+
+	if (lo >> (HANDLE_BITS + RANK_BITS) != hi >> (HANDLE_BITS + RANK_BITS))
+		return shf_fail(err, SHEAF_EINVAL, "ranks make different calls: rank %u %s, rank "
+		                "%u %s (every rank makes each of them, in one order)", a,
+		                call_name(lo), b, call_name(hi));
+	return shf_fail(err, SHEAF_EINVAL, "ranks call %s on different handles: rank %u on what "
+	                "their collective call %u made, rank %u on what %u made", call_name(lo), a,
+	                (unsigned)(lo >> RANK_BITS & UINT32_MAX), b,
+	                (unsigned)(hi >> RANK_BITS & UINT32_MAX));
+}
+
+int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct sheaf_error *err)
+{
+	uint64_t w[CALL_WORDS] = { claim(t, rc), call_key(t, call), ~call_key(t, call) };
+	int lost;
+
+	if (t->group->lost)
+		return refuse(t, "the beginning of a call", err);
+	for (size_t i = 0; i < SHF_CALL_ARGS; i++) {
+		w[3 + 2 * i] = rc == 0 ? call->x[i] : 0;
+		w[4 + 2 * i] = rc == 0 ? ~call->x[i] : 0;
+	}
+	lost = shf_allreduce(t, w, CALL_WORDS, SHEAF_MAX, err);
+	if (lost != 0)
+		return lost;
+	if (w[1] >> RANK_BITS != ~w[2] >> RANK_BITS)
+		return apart_fail(~w[2], w[1], err);
+	if (w[0] != 0)
+		return tell_failure(t, w[0], rc, err);
+	call->same = 0;
+	for (size_t i = 0; i < SHF_CALL_ARGS; i++) {
+		call->hi[i] = w[3 + 2 * i];
+		call->lo[i] = ~w[4 + 2 * i];
+		call->same |= (uint64_t)(call->lo[i] == call->hi[i]) << i;
+	}
+	call->number = ++t->group->met;
+	return 0;
+}
+
+int shf_call_refuse(struct shf_team *t, enum shf_call_kind kind, uint64_t handle, int rc,
+                    struct sheaf_error *err)
+{
+	struct shf_call call = { .kind = kind, .handle = handle };
+
+	return shf_call_enter(t, &call, rc, err);
 }
 
 static size_t words_for(size_t n)
@@ -198,7 +330,8 @@ int shf_bcast(struct shf_team *t, void *bytes, size_t n, struct sheaf_error *err
 	if (words > BCAST_STACK_WORDS) { /* the same on all ranks: n is */
 		x = shf_alloc(words, sizeof(*x));
 		if (!x)
-			rc = shf_fail(err, SHEAF_ENOMEM, "broadcast of %zu bytes", n);
+			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %zu bytes",
+			              n);
 		rc = shf_agree(t, rc, err);
 		if (rc != 0)
 			goto out;
@@ -221,7 +354,7 @@ static int buf_zeroed(struct shf_buf *b, size_t n, const char *what, struct shea
 	size_t room;
 
 	if (!shf_add(&room, n, sizeof(uint64_t)) || shf_buf_reserve(b, room) != 0)
-		return shf_fail(err, SHEAF_ENOMEM, "%s of %zu bytes", what, n);
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for the %s of %zu bytes", what, n);
 	memset(b->data, 0, room);
 	b->len = n;
 	return 0;
@@ -257,7 +390,7 @@ int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err
 	if (rc != 0)
 		return rc;
 	if (n == OOM_MARK) {
-		rc = shf_fail(err, SHEAF_ENOMEM, "rank 0: the bytes to broadcast");
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank 0: no memory for the bytes to broadcast");
 		if (err)
 			err->rank = 0;
 		return rc;
@@ -266,7 +399,8 @@ int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err
 		return 0;
 	/* The broadcast runs in a copy also on rank 0, whose bytes a failure must not spoil. */
 	if (n > SIZE_MAX)
-		rc = shf_fail(err, SHEAF_ENOMEM, "broadcast of %llu bytes", (unsigned long long)n);
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %llu bytes",
+		              (unsigned long long)n);
 	else
 		rc = buf_zeroed(&fresh, (size_t)n, "broadcast", err);
 	rc = shf_agree(t, rc, err);
@@ -304,8 +438,9 @@ static int parcels_init(struct parcels *p, const struct shf_team *t, const size_
 	p->in_len = shf_zalloc(ranks, sizeof(*p->in_len));
 	p->eight = shf_alloc(ranks, sizeof(*p->eight));
 	if (!p->out_len || !p->in_len || !p->eight)
-		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange between %zu ranks",
-				t->rank, ranks);
+		return shf_fail(err, SHEAF_ENOMEM,
+		                "rank %d: no memory for an exchange between %zu ranks", t->rank,
+		                ranks);
 	for (size_t r = 0; r < ranks; r++) {
 		p->out_len[r] = out_bytes[r];
 		p->eight[r] = sizeof(uint64_t);
@@ -381,13 +516,14 @@ static int pack(const struct shf_team *t, const struct shf_buf *out, uint8_t **p
 
 	for (size_t r = 0; r < ranks; r++)
 		if (out[r].oom || !shf_add(&total, total, out[r].len))
-			return shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes for rank %zu",
-					t->rank, r);
+			return shf_fail(err, SHEAF_ENOMEM,
+			                "rank %d: no memory for the bytes for rank %zu", t->rank,
+			                r);
 	*bytes = shf_alloc(ranks, sizeof(**bytes));
 	*packed = shf_alloc(total, 1);
 	if (!*bytes || !*packed)
-		return shf_fail(err, SHEAF_ENOMEM, "rank %d: an exchange of %zu bytes", t->rank,
-				total);
+		return shf_fail(err, SHEAF_ENOMEM,
+		                "rank %d: no memory for an exchange of %zu bytes", t->rank, total);
 	total = 0;
 	for (size_t r = 0; r < ranks; r++) {
 		(*bytes)[r] = out[r].len;
@@ -448,7 +584,8 @@ int shf_allgatherv(struct shf_team *t, const struct shf_buf *mine, struct shf_bu
 	err = err ? err : &own;
 	lens = shf_alloc((size_t)t->ranks, sizeof(*lens));
 	if (!lens || len == OOM_MARK)
-		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: the bytes to gather", t->rank);
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: no memory for the bytes to gather",
+		              t->rank);
 	rc = shf_agree(t, rc, err);
 	if (rc != 0)
 		goto out;

@@ -16,7 +16,9 @@ struct sheaf_group {
 	struct sheaf_group_ops ops;
 	uint64_t pid;           /* of the process that made it; 0: the group of one */
 	int refs;               /* sheaf_group_free and each run or step that uses it */
+	uint64_t met;           /* how many calls all ranks have entered, see shf_call_enter */
 	bool lost;
+	char why[200];          /* if lost: which operation failed and how */
 	bool dropped;           /* sheaf_group_free was called */
 };
 /* The group of one: 0 or SHEAF_ENOMEM. Freed by shf_group_put. */
@@ -28,6 +30,9 @@ struct shf_team {               /* a group as one run or step uses it */
 	struct sheaf_group *group;      /* counted */
 	int rank, ranks;
 	int timeout_ms;
+	int64_t (*mono_ns)(void *arg);  /* the clock that tells a timeout from a failure; a team of
+	                                 * several ranks needs it */
+	void *mono_arg;
 };
 
 int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
@@ -36,6 +41,31 @@ int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct shea
 /* rc of all ranks: 0 when all are 0; else the code, sentence and rank of the lowest rank that
  * failed, in *err on every rank. err of the failing rank is what it had already written. */
 int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err);
+/* Which [collective] call of sheaf.h this is. */
+enum shf_call_kind {
+	SHF_CALL_NONE,                  /* not a call of sheaf.h, but inside one */
+	SHF_CALL_RUN_OPEN, SHF_CALL_RUN_CLOSE, SHF_CALL_REWIND, SHF_CALL_MARK, SHF_CALL_PRUNE,
+	SHF_CALL_BEGIN, SHF_CALL_EXCHANGE, SHF_CALL_COMMIT,
+	SHF_CALL_STEP_OPEN, SHF_CALL_STEP_OPEN_PATH, SHF_CALL_LOAD, SHF_CALL_VERIFY,
+	SHF_CALL_RESUME
+};
+#define SHF_CALL_ARGS 8
+struct shf_call {
+	enum shf_call_kind kind;
+	uint64_t handle;                /* number of the call that made the handle; 0: none */
+	uint64_t x[SHF_CALL_ARGS];      /* arguments to compare, as in shf_same */
+	uint64_t number;                /* out: of this call; identifies a handle that it makes */
+	uint64_t same, lo[SHF_CALL_ARGS], hi[SHF_CALL_ARGS];    /* out, as in shf_same */
+};
+/* Begins a [collective] call, with an operation that is the same in all of them. If ranks are in
+ * different calls, or in the same call on different handles, all get EINVAL here, before they
+ * exchange bytes that do not fit. Otherwise it agrees on rc like shf_agree, and compares the
+ * arguments of the ranks whose rc is 0. */
+int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct sheaf_error *err);
+/* Enters the call on a rank whose own arguments were refused with rc < 0. The others, which may be
+ * in the same call with good arguments, then return rc too instead of waiting for this rank. */
+int shf_call_refuse(struct shf_team *t, enum shf_call_kind kind, uint64_t handle, int rc,
+                    struct sheaf_error *err);
 /* Rank 0's bytes on all. */
 int shf_bcast(struct shf_team *t, void *bytes, size_t n, struct sheaf_error *err);
 /* The same for a buffer whose length only rank 0 knows. Others' is replaced. */

@@ -4,6 +4,8 @@
 
 static bool is_dense(const struct sheaf_slice *s)
 {
+	if (s->flags & SHEAF_STRIDED)
+		return false;
 	for (int d = 0; d < s->ndim; d++) {
 		if (s->stride[d] != 0)
 			return false;

@@ -50,13 +50,22 @@ int shf_steps_read(struct shf_store *s, struct shf_steps *steps)
 	return rc;
 }
 
+/* Asks once more whether something is gone, because the answer of a network file system may be
+ * stale. -ENOENT: it is; -EAGAIN: it is there now. */
+static int still_gone(const struct shf_sys *sys, int dir, const char *name)
+{
+	struct shf_stat st;
+	int rc = sys->ops->stat(sys->arg, dir, name, false, &st);
+
+	return rc < 0 ? rc : -EAGAIN;
+}
+
 /* What identifies a step: the sum of its manifest's bytes. 1; 0: gone or foreign; -errno when it
  * cannot be read now, because then nobody knows whether it is to go. */
 static int step_id(struct shf_store *s, int64_t step, char id[17])
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_buf text = SHF_BUF_INIT;
-	struct shf_stat st;
 	char t[40];
 	int dir, rc;
 
@@ -64,13 +73,13 @@ static int step_id(struct shf_store *s, int64_t step, char id[17])
 	dir = shf_dir_open(sys, s->dir, t);
 	if (dir == -ENOTDIR || dir == -ELOOP)
 		return 0;
-	if (dir == -ENOENT)     /* asked twice, for a network's stale answer would keep it here */
-		return sys->ops->stat(sys->arg, s->dir, t, false, &st) == -ENOENT ? 0 : -EAGAIN;
+	if (dir == -ENOENT)
+		dir = still_gone(sys, s->dir, t);
 	if (dir < 0)
-		return dir;
+		return dir == -ENOENT ? 0 : dir;
 	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
-	if (rc == -ENOENT && sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st) != -ENOENT)
-		rc = -EAGAIN;
+	if (rc == -ENOENT)
+		rc = still_gone(sys, dir, "sheaf.json");
 	shf_fd_close(sys, &dir);
 	if (rc == 0)
 		snprintf(id, 17, "%016llx", (unsigned long long)shf_crc64(text.data, text.len));
@@ -114,17 +123,20 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 {
 	struct shf_arena arena = { NULL, 0 };
 	struct shf_manifest m;
-	char t[40];
+	char t[40], where[300], marked[33];
 	int dir, rc;
 
 	shf_name_of_step(t, step);
+	snprintf(where, sizeof(where), "%.250s/%s", s->path, t);
 	dir = shf_dir_open(s->sys, s->dir, t);
 	if (dir < 0)
-		return shf_fail_io(err, -dir, "%s/%s", s->path, t);
-	rc = shf_manifest_read(s->sys, dir, t, &m, &arena, err);
-	/* A damaged one goes under a name that is made up. */
+		return shf_fail_io(err, -dir, "%s", where);
+	rc = shf_manifest_read(s->sys, dir, where, &m, &arena, err);
+	/* A damaged one goes under the session that its mark tells, or a name that is made up. */
+	(void)shf_mark_of(s, step, marked, NULL);
 	if (rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT)
-		rc = shf_step_move(s, step, aside, rc == 0 ? m.session : NULL, err);
+		rc = shf_step_move(s, step, aside, rc == 0 ? m.session : marked[0] ? marked : NULL,
+		                   err);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &dir);
 	if (rc < 0)
@@ -134,6 +146,18 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 		rc = shf_dir_sync(s, s->dir);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: sync after setting step %lld aside", s->path,
 	                            (long long)step) : 0;
+}
+
+int shf_step_set_aside(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	int rc, aside = shf_dir_make(s->sys, s->dot, "aside");
+
+	if (aside < 0)
+		return shf_fail_io(err, -aside, "%s/.sheaf/aside", s->path);
+	rc = shf_dir_sync(s, s->dot);   /* aside itself may be new */
+	rc = rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf", s->path) : move_aside(s, aside, step, err);
+	shf_fd_close(s->sys, &aside);
+	return rc;
 }
 
 /* Every line of a journal that was checked; then its end, durably. */
@@ -278,7 +302,9 @@ uint64_t shf_store_rewinds(struct shf_store *s)
 	return rewinds_read(s, &n) < 0 ? UINT64_MAX : n;
 }
 
-/* Nothing on disk tells of a rewind to the newest step, but this. */
+/* Counts the rewind in .sheaf/rewinds. The card of a step in memory has the count of its time, and
+ * a step with another count is passed over. That is needed even if the step on disk that it follows
+ * stays, because what is in memory may be later than the rewind's target. */
 static int count_rewind(struct shf_store *s, struct sheaf_error *err)
 {
 	char text[24];
@@ -317,9 +343,13 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		rc = shf_fail_io(err, -rc, "%s: the steps to set aside", s->path);
 		goto out;
 	}
-	rc = write_journal(s, step, &steps, &moves_n, err);
+	/* Before anything moves: if we crash now, the next job finishes the journal, and by then
+	 * what was rewound must not be found in memory either. */
+	rc = count_rewind(s, err);
 	if (rc == 0)
-		rc = moves_n ? finish(s, true, err) : count_rewind(s, err);
+		rc = write_journal(s, step, &steps, &moves_n, err);
+	if (rc == 0 && moves_n)
+		rc = finish(s, true, err);
 out:
 	s->rewinding = rc < 0 && journal_stands(s);
 	shf_free(steps.all);

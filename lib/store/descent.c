@@ -106,7 +106,7 @@ static const struct shf_entry *staying(const struct shf_list *list, const struct
 }
 
 int shf_descent_write(struct shf_store *s, const struct shf_list *list,
-                      const struct shf_buf *before, struct sheaf_error *err)
+                      struct shf_buf *before, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	bool any = before->len > 0;
@@ -135,6 +135,12 @@ int shf_descent_write(struct shf_store *s, const struct shf_list *list,
 		any = false;
 	if (rc == 0 && any)
 		rc = shf_dir_sync(s, s->dot);
+	if (rc == 0 && any) {
+		struct shf_buf old = *before;
+
+		*before = text;
+		text = old;
+	}
 	shf_buf_release(&text);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/descent", s->path) : 0;
 }

@@ -39,6 +39,8 @@ static int tell_lock(struct looking *l)
 	struct shf_left left = { .step = -1, .path = ".sheaf/lock", .lives = 1 };
 	const struct shf_sys *sys = l->s.sys;
 	char why[200];
+	struct shf_owner holder;
+	char session[33] = "";
 	bool free;
 	int fd, rc;
 
@@ -48,21 +50,26 @@ static int tell_lock(struct looking *l)
 	if (fd < 0)
 		return fail_at(l, fd, "lock");
 	rc = sys->ops->lock(sys->arg, fd, false);
-	l->held = rc == -EAGAIN;
-	free = rc >= 0 || shf_lock_is_absent(rc);
+	/* A lock that only the forked child of a dead owner has does not count as held. */
+	l->held = rc == -EAGAIN && shf_lock_is_held(&l->s);
+	free = !l->held && (rc >= 0 || rc == -EAGAIN || shf_lock_is_absent(rc));
 	rc = shf_lock_read(&l->s, &l->s.prev, l->s.prev_session);
 	l->s.prev_gone = rc == 0 && free && shf_prev_is_gone(&l->s, fd);
-	sys->ops->close(sys->arg, fd);
+	shf_lock_close(sys, &fd);
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : fail_at(l, rc, "lock");
 	if (!l->s.prev_session[0] && !l->held)
 		return 0;
+	holder = l->s.prev;
+	memcpy(session, l->s.prev_session, sizeof(session));
+	if (l->held)
+		(void)shf_lock_holder(&l->s, &holder, session);
 	left.lives = !l->s.prev_gone;
-	memcpy(left.session, l->s.prev_session, sizeof(left.session));
+	memcpy(left.session, session, sizeof(left.session));
 	snprintf(why, sizeof(why), "%s by pid %llu on %s%s", l->held ? "held" : "held last",
-	         (unsigned long long)l->s.prev.pid, l->s.prev.host,
+	         (unsigned long long)holder.pid, holder.host,
 	         l->held ? "" : left.lives ? ", who may live" : ", who is gone");
-	if (!l->s.prev_session[0])
+	if (!session[0])
 		snprintf(why, sizeof(why), "held, and it does not say by whom");
 	return tell(l, &left, "lock", l->held ? "wait" : "none", why);
 }
@@ -180,7 +187,8 @@ static int tell_away(struct looking *l, int dir, const char *name, struct shf_le
 	left->bytes = e.bytes;
 	left->whole = e.state == SHF_COMMITTED;
 	if (aside)
-		return tell(l, left, "aside", "decide", "set aside; nobody needs it but you");
+		return tell(l, left, "aside", "decide", "set aside; nothing deletes it: remove it "
+		            "when it is of no more use");
 	fd = shf_dir_open(l->s.sys, dir, name);
 	over = fd >= 0 && shf_grace_is_over(&l->s, fd, SHF_GRACE_S);
 	shf_fd_close(l->s.sys, &fd);

@@ -249,26 +249,43 @@ static int look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
 	return look_at(s, step, false, e, err);
 }
 
-bool shf_step_has_older(struct shf_store *s, int64_t step)
+int64_t shf_step_older(struct shf_store *s, int64_t step)
 {
 	struct shf_steps steps;
 	struct shf_entry e;
-	bool has = false;
+	int64_t older = -1;
 
 	if (shf_steps_read(s, &steps) >= 0)
-		for (size_t i = 0; i < steps.n && !has; i++)
+		for (size_t i = 0; i < steps.n && older < 0; i++)
 			if (steps.all[i] < step && look_at(s, steps.all[i], true, &e, NULL) == 1 &&
 			    e.state == SHF_COMMITTED) {
 				char mark = shf_mark_read(s, e.step, NULL);
 
-				has = mark == 0 || mark == 'k';
+				older = mark == 0 || mark == 'k' ? e.step : -1;
 			}
 	shf_free(steps.all);
-	return has;
+	return older;
 }
 
-int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
-                     struct sheaf_error *err)
+/* LATEST passes over such a checkpoint, and a save of its number sets it aside. */
+static bool is_condemned(struct shf_store *s, const struct shf_entry *e)
+{
+	return e->mark == 'b' || shf_tries_condemn(s, e->step, e->session);
+}
+
+int shf_step_is_condemned(struct shf_store *s, int64_t step)
+{
+	struct shf_entry e;
+	int rc = look_briefly(s, step, &e, NULL);
+
+	if (rc != 1)
+		return rc;
+	e.mark = shf_mark_read(s, step, NULL);
+	return is_condemned(s, &e);
+}
+
+int shf_store_newest_below(struct shf_store *s, int64_t below, int64_t step,
+                           struct shf_newest *out, struct sheaf_error *err)
 {
 	struct shf_newest n = { .exists = false, .newest = -1, .known = -1 };
 	struct shf_steps steps;
@@ -283,9 +300,11 @@ int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
 		if (steps.all[i] == step) {
 			rc = look_briefly(s, step, &e, err);
 			n.exists = rc == 1;
+			e.mark = shf_mark_read(s, step, NULL);
+			n.is_bad = n.exists && is_condemned(s, &e);
 		}
 	for (size_t i = 0; rc >= 0 && i < steps.n && n.known < 0; i++) {
-		char mark = shf_mark_read(s, steps.all[i], NULL);
+		char mark = steps.all[i] < below ? shf_mark_read(s, steps.all[i], NULL) : 'b';
 
 		if (mark == 'b')
 			continue;
@@ -303,6 +322,12 @@ int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
 	if (rc >= 0)
 		*out = n;
 	return rc < 0 ? rc : 0;
+}
+
+int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
+                     struct sheaf_error *err)
+{
+	return shf_store_newest_below(s, INT64_MAX, step, out, err);
 }
 
 bool shf_entry_is_good(const struct shf_entry *e)
@@ -456,37 +481,42 @@ int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m
 	return rc;
 }
 
-static void say(void (*log)(void *, int, const char *), void *arg, const char *path,
-                const char *step, const char *why)
+void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY])
 {
-	char line[400];
+	int64_t older = shf_step_older(s, step);
 
-	if (!log)
-		return;
-	snprintf(line, sizeof(line), "%.250s/%s: skipped: %s", path, step, why);
-	log(arg, 1, line);
+	if (older >= 0)
+		snprintf(out, SHF_REMEDY, " (sheaf rewind %.100s@%lld goes back to the one before "
+		         "it)", s->path, (long long)older);
+	else
+		snprintf(out, SHF_REMEDY, " (no older one is left: bring its files back, or name a "
+		         "new run)");
 }
 
 /* The latest: what is newer, if anything, was passed over and named. */
-static int latest_is_bad(int64_t step, const struct sheaf_error *why, struct sheaf_error *err)
+static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_error *why,
+                         struct sheaf_error *err)
 {
+	char remedy[SHF_REMEDY];
 	int rc;
 
+	if (is_unread(why)) {
+		rc = shf_fail(err, SHEAF_EIO, "step %lld, the latest, cannot be read: %.400s",
+		              (long long)step, why->msg);
+		if (err)
+			err->sys = why->sys;
+		return rc;
+	}
+	shf_store_remedy(s, step, remedy);
 	if (why->code == SHEAF_EFORMAT)
-		return shf_fail(err, SHEAF_EFORMAT, "%s", why->msg);
-	if (!is_unread(why))
-		return shf_fail(err, SHEAF_ECORRUPT, "step %lld, the latest, is damaged: %.400s",
-		                (long long)step, why->msg);
-	rc = shf_fail(err, SHEAF_EIO, "step %lld, the latest, cannot be read: %.400s",
-	              (long long)step, why->msg);
-	if (err)
-		err->sys = why->sys;
-	return rc;
+		return shf_fail(err, SHEAF_EFORMAT, "%.290s: use the sheaf that wrote it%s",
+		                why->msg, remedy);
+	return shf_fail(err, SHEAF_ECORRUPT, "step %lld, the latest, is damaged: %.290s%s",
+	                (long long)step, why->msg, remedy);
 }
 
 /* Is this one it? 0; ENOENT: an older one is; else why nobody is. */
-static int latest_one(struct shf_store *s, struct shf_entry *e, int64_t *step,
-                      void (*log)(void *arg, int level, const char *line), void *log_arg,
+static int latest_one(struct shf_store *s, struct shf_entry *e, const struct shf_seek *k,
                       struct sheaf_error *err)
 {
 	struct sheaf_error why;
@@ -500,22 +530,19 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, int64_t *step,
 	if (rc == 1)
 		return SHEAF_ENOENT;
 	if (e->state == SHF_FOREIGN || e->remains) {
-		say(log, log_arg, s->path, e->path, "has no manifest");
+		k->passed(k->arg, e->step, "has no manifest, so it is no checkpoint");
 		return SHEAF_ENOENT;
 	}
 	if (e->mark == '?')     /* perhaps somebody condemned it */
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not to be read as a "
 		                "mark; mark step %lld again", s->path, (long long)e->step,
 		                (long long)e->step);
-	if (e->state != SHF_COMMITTED)
-		return latest_is_bad(e->step, &why, err);
-	*step = e->step;
-	return 0;
+	return e->state == SHF_COMMITTED ? 0 : latest_is_bad(s, e->step, &why, err);
 }
 
-/* Shall it be passed over, and why? 1: yes; 2: yes, condemned by its tries; 0; or a code: our own
- * lack, or a mark that cannot be read, which may say bad, and then another step is meant. */
-static int is_passed(struct shf_store *s, struct shf_entry *e, const char **why,
+/* Must LATEST pass over the step, and why? Returns 0: no; 1: yes; 2: yes, and it is a checkpoint;
+ * or a code, if we lack memory or descriptors, or if its mark cannot be read: it might say bad. */
+static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
                      struct sheaf_error *err)
 {
 	struct shf_entry brief;
@@ -528,48 +555,135 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, const char **why,
 	rc = look_briefly(s, e->step, &brief, err);
 	if (rc < 0)
 		return rc;
-	*why = "failed to resume twice";
-	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session))
+	snprintf(why, 80, "marked bad");
+	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session)) {
+		snprintf(why, 80, "%d resumes from it came to nothing",
+		         shf_tries_read(s, e->step, brief.session));
 		return 2;
-	*why = "marked bad";
-	if (e->mark == 'b' && rc == 1 && shf_tries_spent(s, e->step, brief.session))
-		return 2;
-	return e->mark == 'b';
+	}
+	return e->mark != 'b' ? 0 : rc == 1 ? 2 : 1;
+}
+
+/* The run has checkpoints, but each was passed over. newest is one of them. */
+static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is marked bad, as is all that is left "
+	                "(sheaf mark %s@%lld none takes it back; to start afresh, name a new run)",
+	                s->path, (long long)newest, s->path, (long long)newest);
+}
+
+/* Was this directory a checkpoint? A step is published with its manifest in it. So sheaf.sums
+ * without sheaf.json means that the manifest was removed. Returns 1, 0, or a code if the disk would
+ * not say. */
+static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	struct shf_stat st;
+	char t[40];
+	int fd, rc;
+
+	shf_name_of_step(t, step);
+	rc = fd = shf_dir_open(s->sys, s->dir, t);
+	if (fd >= 0)
+		rc = s->sys->ops->stat(s->sys->arg, fd, "sheaf.sums", false, &st);
+	shf_fd_close(s->sys, &fd);
+	if (rc >= 0 || rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP)
+		return rc >= 0;
+	return shf_fail_io(err, -rc, "%s/%s/sheaf.sums", s->path, t);
+}
+
+/* No checkpoint is left: ENOENT, or ECORRUPT if some directories were checkpoints. */
+static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
+                     struct sheaf_error *err)
+{
+	int64_t newest = -1;
+	int n = 0;
+
+	for (size_t i = 0; i < steps->n; i++) {
+		int64_t step = steps->all[i];
+		int rc = step > k->floor && step < k->below ? had_manifest(s, step, err) : 0;
+
+		if (rc < 0)
+			return rc;
+		n += rc;
+		newest = rc && newest < 0 ? step : newest;
+	}
+	if (n == 0)
+		return shf_fail(err, SHEAF_ENOENT, "%s: has no step", s->path);
+	return shf_fail(err, SHEAF_ECORRUPT, "%.150s: no checkpoint has a sheaf.json, but %d had "
+	                "one, checkpoint-%lld the newest (sheaf recover %.150s lists them; bring "
+	                "sheaf.json back from a copy, or name a new run to start afresh)",
+	                s->path, n, (long long)newest, s->path);
+}
+
+int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
+                   struct sheaf_error *err)
+{
+	struct shf_steps steps;
+	int64_t bad = -1;
+	int rc = shf_steps_read(s, &steps);
+
+	*step = -1;
+	if (rc < 0) {
+		shf_free(steps.all);
+		return shf_fail_io(err, -rc, "%s: its list of steps", s->path);
+	}
+	rc = SHEAF_ENOENT;
+	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n && steps.all[i] > k->floor; i++) {
+		struct shf_entry e = { .step = steps.all[i] };
+		char why[80];
+		int passed;
+
+		if (e.step >= k->below)
+			continue;
+		shf_name_of_step(e.path, e.step);
+		passed = is_passed(s, &e, why, err);
+		if (passed == 0)
+			rc = latest_one(s, &e, k, err);
+		else if (passed > 0)
+			k->passed(k->arg, e.step, why);
+		else
+			rc = passed;
+		if (rc != SHEAF_ENOENT)
+			*step = e.step;
+		if (passed == 2 && bad < 0)
+			bad = e.step;
+	}
+	if (rc == SHEAF_ENOENT && bad >= 0)
+		rc = only_bad(s, bad, err);
+	else if (rc == SHEAF_ENOENT)
+		rc = none_left(s, &steps, k, err);
+	shf_free(steps.all);
+	return rc;
+}
+
+struct saying {
+	struct shf_store *s;
+	void (*log)(void *arg, int level, const char *line);
+	void *arg;
+};
+
+static void say(void *arg, int64_t step, const char *why)
+{
+	const struct saying *l = arg;
+	char line[500];
+
+	if (!l->log)
+		return;
+	snprintf(line, sizeof(line), "%.250s/checkpoint-%lld: skipped: %s", l->s->path,
+	         (long long)step, why);
+	l->log(l->arg, 1, line);
 }
 
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err)
 {
-	struct shf_steps steps;
-	int64_t condemned = -1;
-	int rc = shf_steps_read(s, &steps);
+	struct saying saying = { s, log, log_arg };
+	struct shf_seek k = { .below = INT64_MAX, .floor = -1, .passed = say, .arg = &saying };
+	int64_t found;
+	int rc = shf_store_seek(s, &k, &found, err);
 
-	if (rc < 0) {
-		shf_free(steps.all);
-		return shf_fail_io(err, -rc, "%s: its list of steps", s->path);
-	}
-	rc = SHEAF_ENOENT;
-	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n; i++) {
-		struct shf_entry e = { .step = steps.all[i] };
-		const char *why = "";
-		int passed;
-
-		shf_name_of_step(e.path, e.step);
-		passed = is_passed(s, &e, &why, err);
-		if (passed == 0)
-			rc = latest_one(s, &e, step, log, log_arg, err);
-		else if (passed > 0)
-			say(log, log_arg, s->path, e.path, why);
-		else
-			rc = passed;
-		if (passed == 2 && condemned < 0)
-			condemned = e.step;
-	}
-	shf_free(steps.all);
-	if (rc == SHEAF_ENOENT && condemned >= 0)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld failed to resume twice, and "
-		                "there is no older one (mark it none to try again)", s->path,
-		                (long long)condemned);
-	return rc == SHEAF_ENOENT ? shf_fail(err, rc, "%s: has no step", s->path) : rc;
+	if (rc == 0)
+		*step = found;
+	return rc;
 }

@@ -1,15 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's lock: an open-file-description lock on .sheaf/lock, which goes with the
- * descriptor, and in the file a text that says who holds it. The lock is a courtesy: it turns
- * two jobs in one run into one sentence. Safety rests on sessions (I5), on never replacing (I6)
- * and on the text, which is read again just before anything is published (C7). */
+/* The writer's lock: an open-file-description lock on .sheaf/lock, and in the file a text that
+ * says who holds it. The lock is a courtesy: the second job in a run gets an error that names the
+ * first. Without it both jobs would fail later and less clearly, but no step would be harmed.
+ * Safety rests on sessions (I5), on never replacing (I6) and on the text, which is read again just
+ * before anything is published (C7).
+ *
+ * Forked children share a description, so a lock can outlive the process that took it: a data
+ * loader that the trainer forked holds it until it exits. The owner therefore unlocks before it
+ * closes. If the owner was killed, its text names a process that is proven dead, and the next job
+ * replaces the locked file by a new one.
+ *
+ *   D1  A process that wants the lock first locks .sheaf/door, and keeps it until it has written
+ *       its text. So nobody sees the lock of a living process with the text of a dead one, and no
+ *       two jobs replace the file at once.
+ *   D2  A process that holds the lock for long without owning the run (a salvage) adds its own text
+ *       behind that of the last owner. The last text in the file names the holder.
+ *
+ * The door is not replaced as the lock is, because nothing would keep apart two jobs that do so at
+ * once. So if a job is killed while it holds the door, a child that another of its threads forked
+ * at that moment keeps all others out until it exits.
+ *
+ * On a file system without locks neither has an effect, and C7 alone keeps two jobs apart. */
 #include "err.h"
 #include "tree.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define TEXT_MAX 512
+#define TEXT_MAX 1024
 
 void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const char *session)
 {
@@ -19,21 +37,21 @@ void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const cha
 	shf_buf_addf(out, "pid_ns %llu\npid %llu\nstart %llu\n",
 	             (unsigned long long)owner->pid_ns, (unsigned long long)owner->pid,
 	             (unsigned long long)owner->start);
+	if (owner->time_ns)
+		shf_buf_addf(out, "time_ns %llu\n", (unsigned long long)owner->time_ns);
 	if (owner->dev)
 		shf_buf_addf(out, "dev %llu\n", (unsigned long long)owner->dev);
 	shf_buf_addf(out, "session %s\n", session);
 	shf_line_sum(out, start);
 }
 
-bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33])
+/* Reads the text at *at and moves *at behind it. */
+static bool owner_next(const char **at, const char *end, struct shf_owner *owner, char session[33])
 {
-	const char *start = (const char *)bytes, *p = start, *end;
+	const char *start = *at, *p = start;
 	struct shf_owner o = { .pid = 0 };
 	char text[40];
 
-	if (n == 0)
-		return false;
-	end = start + n;
 	if (!shf_line_get(&p, end, "sheaf-owner 1", text, 1) ||
 	    !shf_line_get(&p, end, "host ", o.host, sizeof(o.host)) ||
 	    !shf_line_get(&p, end, "boot ", o.boot, sizeof(o.boot)) ||
@@ -41,6 +59,7 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 	    !shf_line_number(&p, end, "pid ", &o.pid) ||
 	    !shf_line_number(&p, end, "start ", &o.start))
 		return false;
+	(void)shf_line_number(&p, end, "time_ns ", &o.time_ns);
 	(void)shf_line_number(&p, end, "dev ", &o.dev);
 	if (!shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_id_is_valid(text, 32))
 		return false;
@@ -49,7 +68,59 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 		return false;
 	*owner = o;
 	memcpy(session, text, 33);
+	(void)shf_line_get(&p, end, "sum ", text, sizeof(text));
+	*at = p;
 	return true;
+}
+
+bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33])
+{
+	const char *p = (const char *)bytes;
+
+	return n > 0 && owner_next(&p, p + n, owner, session);
+}
+
+/* Reads the last text of the lock file (D2). False: there is none, or it is torn. */
+bool shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33])
+{
+	struct shf_buf text = SHF_BUF_INIT;
+	bool said = false;
+
+	if (shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX) == 0 && text.len > 0) {
+		const char *p = (const char *)text.data, *end = p + text.len;
+
+		do
+			said = owner_next(&p, end, owner, session);
+		while (said && p < end);
+	}
+	shf_buf_release(&text);
+	return said;
+}
+
+static bool holder_is_dead(struct shf_store *s)
+{
+	struct shf_owner owner;
+	char session[33];
+
+	return shf_lock_holder(s, &owner, session) &&
+	       s->sys->ops->owner_is_dead(s->sys->arg, &owner);
+}
+
+bool shf_lock_is_held(struct shf_store *s)
+{
+	const struct shf_sys *sys = s->sys;
+	int fd = sys->ops->open(sys->arg, s->dot, "lock", SHF_O_NOFOLLOW, 0), rc;
+
+	rc = fd < 0 ? 0 : sys->ops->lock(sys->arg, fd, false);
+	shf_lock_close(sys, &fd);
+	return rc == -EAGAIN && !holder_is_dead(s);
+}
+
+void shf_lock_close(const struct shf_sys *sys, int *fd)
+{
+	if (*fd >= 0)
+		(void)sys->ops->unlock(sys->arg, *fd);
+	shf_fd_close(sys, fd);
 }
 
 bool shf_lock_is_absent(int rc)
@@ -80,27 +151,96 @@ static int try_lock(struct shf_store *s)
 		rc = -EAGAIN;
 out:
 	if (rc < 0) {
-		sys->ops->close(sys->arg, fd);
+		shf_lock_close(sys, &fd);
 		return rc;
 	}
 	s->lock = fd;
 	return 0;
 }
 
+/* Replaces a lock file that a dead owner's child still has locked. The new file has the same text,
+ * and is locked before it gets the name. The door (D1) keeps other jobs out meanwhile. */
+static int replace(struct shf_store *s)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_buf text = SHF_BUF_INIT;
+	int64_t put;
+	int fd, rc = shf_text_read(sys, s->dot, "lock", &text, TEXT_MAX);
+
+	if (rc < 0) {
+		shf_buf_release(&text);
+		return rc;
+	}
+	(void)sys->ops->unlink(sys->arg, s->dot, "lock.next", false);
+	fd = sys->ops->open(sys->arg, s->dot, "lock.next",
+	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	rc = fd < 0 ? fd : sys->ops->lock(sys->arg, fd, true);
+	if (rc >= 0) {
+		put = sys->ops->pwrite(sys->arg, fd, text.data, text.len, 0);
+		rc = put < 0 ? (int)put
+		             : sys->ops->rename(sys->arg, s->dot, "lock.next", s->dot, "lock",
+		                                false);
+	}
+	if (rc >= 0)
+		s->lock = fd;
+	else
+		shf_lock_close(sys, &fd);
+	shf_buf_release(&text);
+	return rc < 0 ? rc : 0;
+}
+
+/* Locks the door. -EAGAIN: another process has it. */
+static int door_open(struct shf_store *s)
+{
+	const struct shf_sys *sys = s->sys;
+	int rc;
+
+	s->door = sys->ops->open(sys->arg, s->dot, "door",
+	                         SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	if (s->door < 0)
+		return s->door;
+	rc = sys->ops->lock(sys->arg, s->door, true);
+	return rc < 0 && !shf_lock_is_absent(rc) ? rc : 0;
+}
+
+static int try_door(struct shf_store *s)
+{
+	int rc = door_open(s);
+
+	if (rc == 0) {
+		rc = try_lock(s);
+		if (rc == -EAGAIN && holder_is_dead(s))
+			rc = replace(s);
+	}
+	if (rc < 0)
+		shf_lock_close(s->sys, &s->door);
+	return rc;
+}
+
+static bool is_self(const struct shf_store *s, const struct shf_owner *o)
+{
+	struct shf_owner self;
+
+	return s->sys->ops->owner(s->sys->arg, &self) >= 0 && self.pid == o->pid &&
+	       self.pid_ns == o->pid_ns && self.start == o->start &&
+	       strcmp(self.boot, o->boot) == 0;
+}
+
 static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 {
-	struct shf_buf text = SHF_BUF_INIT;
 	struct shf_owner o;
 	char session[33];
 
-	if (shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX) == 0 &&
-	    shf_owner_get(text.data, text.len, &o, session))
+	if (!shf_lock_holder(s, &o, session))
+		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here, its lock does not say who",
+		         s->path);
+	else if (!is_self(s, &o))
 		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here: pid %llu on %s, "
 		         "session %s", s->path, (unsigned long long)o.pid, o.host, session);
 	else
-		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here, its lock does not say who",
-		         s->path);
-	shf_buf_release(&text);
+		shf_fail(err, SHEAF_EBUSY, "%s: this process (pid %llu) has the run open for "
+		         "writing already: close that first, or open it with SHEAF_READONLY",
+		         s->path, (unsigned long long)o.pid);
 	return SHEAF_EBUSY;
 }
 
@@ -112,7 +252,7 @@ int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err)
 	int ms = 1, rc;
 
 	for (;;) {
-		rc = try_lock(s);
+		rc = try_door(s);
 		if (rc != -EAGAIN)
 			break;
 		gone = (sys->ops->mono_ns(sys->arg) - start) / 1000000;
@@ -168,6 +308,29 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 		rc = sys->ops->fsync(sys->arg, s->lock);
 out:
 	shf_buf_release(&text);
+	shf_lock_close(sys, &s->door);
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
+}
+
+int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_buf text = SHF_BUF_INIT;
+	size_t at;
+	int64_t put = 0;
+	int rc;
+
+	if (s->prev_session[0])
+		shf_owner_put(&text, &s->prev, s->prev_session);
+	at = text.len;
+	shf_owner_put(&text, &s->self, s->session);
+	rc = text.oom ? -ENOMEM : 0;
+	if (rc == 0)
+		put = sys->ops->pwrite(sys->arg, s->lock, text.data + at, text.len - at, at);
+	if (rc == 0)
+		rc = put < 0 ? (int)put : sys->ops->resize(sys->arg, s->lock, text.len);
+	shf_buf_release(&text);
+	shf_lock_close(sys, &s->door);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 

@@ -77,7 +77,7 @@ static int by_name(const void *a, const void *b)
 
 static int fail_in(const struct check *c, int sys, const char *what)
 {
-	return shf_fail_io(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
+	return shf_stage_fail(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
 }
 
 static int wants_fill(struct check *c)
@@ -192,7 +192,7 @@ static int settle(struct check *c)
 {
 	int rc;
 
-	shf_fd_close(c->s->sys, &c->g->alive);
+	shf_lock_close(c->s->sys, &c->g->alive);
 	rc = wants_fill(c);
 	if (rc == 0)
 		rc = check_top(c);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a dead job left, settled under the lock, in this order: stages of the dead deleted, the
- * trash emptied further, a rewind that was cut finished, steps that nobody could go on from
- * marked bad. Never a step created (I11): a failure that was reported must stay a failure, so a
- * whole stage is deleted like half of one (I7). A person who knows better salvages it before
- * (salvage.c).
- * Litter that cannot be deleted stops nobody; it is tried again by the next job. */
+/* Recovery cleans up after dead jobs, under the lock, in this order: it deletes their stages,
+ * empties the trash further, finishes a rewind that was cut, and removes the tries of steps that
+ * are gone. It never creates a step (I11): a save that was reported to have failed must stay
+ * failed, so a whole stage is deleted like half of one (I7). A person who knows better salvages it
+ * first (salvage.c).
+ * What cannot be deleted, or not in the time for which other ranks may be kept waiting, is no
+ * failure: the next job tries again. */
 #include "err.h"
 #include "tree.h"
 
@@ -13,9 +14,21 @@
 
 #define OWNER_TEXT_MAX 512
 
+/* The time by the clock that stamps files, which need not agree with this host's. A writer takes it
+ * from the lock, whose text it has just written. A reader has written nothing and must take the
+ * host's clock. */
+static int64_t now_there(struct shf_store *s)
+{
+	struct shf_stat st;
+
+	if (s->lock >= 0 && s->sys->ops->fstat(s->sys->arg, s->lock, &st) >= 0)
+		return st.mtime_s;
+	return s->sys->ops->wall_s(s->sys->arg);
+}
+
 static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
 {
-	int64_t now = s->sys->ops->wall_s(s->sys->arg);
+	int64_t now = now_there(s);
 
 	return st->mtime_s < now && now - st->mtime_s > age_s;
 }
@@ -37,7 +50,7 @@ static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
 	if (fd < 0)
 		return false;
 	excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN;
-	sys->ops->close(sys->arg, fd);
+	shf_lock_close(sys, &fd);
 	return excludes;
 }
 
@@ -53,9 +66,11 @@ bool shf_prev_is_gone(struct shf_store *s, int fd)
 	        kernel_let_go(s, s->dot, "lock", &st, &s->prev));
 }
 
-/* What an alive-<node> file proves. DEAD only if its lock can be had and then its process is
- * proven dead, or its kernel, which is ours, let go of it, or it gave no sign for a day. SILENT:
- * the lock is free, but the text was not yet written, or a power cut took it. */
+/* What an alive-<node> file proves.
+ * DEAD: its process is proven dead, even if a child that it forked still has the lock; or the lock
+ *    is free and either was held through this very kernel or the file is a day old.
+ * SILENT: the lock is free, but the file has no text: not written yet, or lost in a power cut.
+ * ALIVE: anything else. */
 enum proof { ALIVE, DEAD, SILENT };
 
 static enum proof alive_proof(struct shf_store *s, int dir, const char *name, bool look)
@@ -66,28 +81,31 @@ static enum proof alive_proof(struct shf_store *s, int dir, const char *name, bo
 	struct shf_stat st;
 	char session[33];
 	enum proof proof = ALIVE;
+	bool held;
 	int fd, rc;
 
 	fd = sys->ops->open(sys->arg, dir, name, (look ? 0 : SHF_O_WRITE) | SHF_O_NOFOLLOW, 0);
 	if (fd < 0)
 		return ALIVE;
 	rc = sys->ops->lock(sys->arg, fd, !look);
-	if (rc < 0 && !shf_lock_is_absent(rc))
+	held = rc == -EAGAIN;
+	if (rc < 0 && !held && !shf_lock_is_absent(rc))
 		goto out;
 	if (sys->ops->fstat(sys->arg, fd, &st) < 0)
 		goto out;
-	if (is_old(s, &st, SHF_DAY_S)) {
+	if (!held && is_old(s, &st, SHF_DAY_S)) {
 		proof = DEAD;
-	} else if (rc >= 0 && shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0) {
+	} else if ((rc >= 0 || held) &&
+	           shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0) {
 		if (!shf_owner_get(text.data, text.len, &owner, session))
-			proof = SILENT;
+			proof = held ? ALIVE : SILENT;
 		else if (sys->ops->owner_is_dead(sys->arg, &owner) ||
-		         kernel_let_go(s, dir, name, &st, &owner))
+		         (!held && kernel_let_go(s, dir, name, &st, &owner)))
 			proof = DEAD;
 	}
 out:
 	shf_buf_release(&text);
-	sys->ops->close(sys->arg, fd);
+	shf_lock_close(sys, &fd);
 	return proof;
 }
 
@@ -124,7 +142,8 @@ bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *nam
 }
 
 /* The alive files go last, so that a cleaner who is cut leaves the proof to the next one. */
-static int clean_stage(struct shf_store *s, const char *name, const char *session)
+static int clean_stage(struct shf_store *s, const char *name, int64_t step, const char *session,
+                       struct shf_clear *c)
 {
 	struct shf_names names;
 	int dir, rc;
@@ -139,10 +158,10 @@ static int clean_stage(struct shf_store *s, const char *name, const char *sessio
 	}
 	if (shf_stage_is_dead(s, dir, &names, session, false)) {
 		for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
-			if (strncmp(p, "alive-", 6) != 0)
-				shf_tree_remove(s->sys, dir, p);
+			if (strncmp(p, "alive-", 6) != 0 && !shf_clear_tree(c, dir, p))
+				break;
 		shf_fd_close(s->sys, &dir);
-		shf_tree_remove(s->sys, s->stage, name);
+		shf_clear_stage(c, name, step, session);
 	}
 	shf_fd_close(s->sys, &dir);
 	shf_names_release(&names);
@@ -157,17 +176,18 @@ bool shf_copy_is_old(struct shf_store *s, int dir)
 }
 
 /* Half a copy is no failed save: it is left for the next try, but not for ever. */
-static void clean_copy(struct shf_store *s, const char *name)
+static void clean_copy(struct shf_store *s, const char *name, int64_t step, const char *session,
+                       struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->stage, name);
 	bool old = dir >= 0 && shf_copy_is_old(s, dir);
 
 	shf_fd_close(s->sys, &dir);
 	if (old)
-		shf_tree_remove(s->sys, s->stage, name);
+		shf_clear_stage(c, name, step, session);
 }
 
-static int clean_stages(struct shf_store *s)
+static int clean_stages(struct shf_store *s, struct shf_clear *c)
 {
 	struct shf_names names;
 	char session[33];
@@ -183,9 +203,9 @@ static int clean_stages(struct shf_store *s)
 		    shf_tree_is_step(s, s->stage, p, step))
 			continue;
 		if (copy)
-			clean_copy(s, p);
+			clean_copy(s, p, step, session, c);
 		else
-			rc = clean_stage(s, p, session);
+			rc = clean_stage(s, p, step, session, c);
 	}
 	shf_names_release(&names);
 	return rc;
@@ -205,17 +225,17 @@ static bool is_meeting(const char *name)
 	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-static void clean_meeting(struct shf_store *s, const char *name)
+static void clean_meeting(struct shf_store *s, const char *name, struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->dot, name);
 	bool old = dir >= 0 && shf_copy_is_old(s, dir);
 
 	shf_fd_close(s->sys, &dir);
 	if (old)
-		shf_tree_remove(s->sys, s->dot, name);
+		(void)shf_clear_tree(c, s->dot, name);
 }
 
-static int clean_litter(struct shf_store *s)
+static int clean_litter(struct shf_store *s, struct shf_clear *c)
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_names names;
@@ -226,7 +246,7 @@ static int clean_litter(struct shf_store *s)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
 		if (is_meeting(p))
-			clean_meeting(s, p);
+			clean_meeting(s, p, c);
 		else if (is_litter(p) && sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
 			sys->ops->unlink(sys->arg, s->dot, p, false);
@@ -236,20 +256,22 @@ static int clean_litter(struct shf_store *s)
 
 int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 {
+	struct shf_clear clear;
 	int rc;
 
 	if (!s->writer)
 		return shf_fail(err, SHEAF_EINVAL, "%s: recovery needs the lock", s->path);
-	rc = clean_stages(s);
+	shf_clear_begin(&clear, s);
+	rc = clean_stages(s, &clear);
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s/.sheaf/stage: what dead jobs left", s->path);
-	rc = shf_trash_empty(s, SHF_GRACE_S, err);
+	rc = shf_trash_empty(s, SHF_GRACE_S, &clear, err);
 	if (rc == 0)
 		rc = shf_rewind_finish(s, err);
 	if (rc < 0)
 		return rc;
-	rc = shf_tries_settle(s);
+	rc = shf_tries_clean(s);
 	if (rc == 0)
-		rc = clean_litter(s);
+		rc = clean_litter(s, &clear);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf", s->path) : 0;
 }

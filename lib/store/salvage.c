@@ -3,9 +3,10 @@
  * (I7, I11). Its files are as durable as its manifest says (I2), its name and place come by C5 and
  * C7 to C9.
  *
- * Until every byte has been looked at the lock's text is left as the dead wrote it, for it may be
- * all that proves him dead. Then the lock is taken in his name: our session begins as his did, so
- * that the stage is ours, to be protected while we live and to be judged by our death after it. */
+ * While every byte is checked the dead writer's text stays in the lock, because it may be all that
+ * proves the writer dead; ours is added behind it. Then we take over the stage: our session begins
+ * with the same 16 digits as the dead writer's, so the stage is protected while we live and counts
+ * as ours if we die. */
 #include "err.h"
 #include "tree.h"
 
@@ -121,7 +122,9 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
 	g->step = step;
 	if (rc < 0)
 		return rc;
-	rc = check_free(s, step, err);
+	rc = shf_lock_visit(s, err);
+	if (rc == 0)
+		rc = check_free(s, step, err);
 	if (rc == 0)
 		rc = find(s, step, &found, err);
 	if (rc == 0) {
@@ -138,8 +141,9 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
 	return 0;
 }
 
-/* Nobody else has written the lock's text since it was read. */
-static int check_prev(struct shf_store *s, struct sheaf_error *err)
+/* Checks that no other job has taken the lock since: its last text must be ours. Only the second
+ * half of the session can be compared, because the first is the dead writer's by now. ELOST. */
+static int check_visit(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_owner owner;
 	char session[33];
@@ -147,7 +151,7 @@ static int check_prev(struct shf_store *s, struct sheaf_error *err)
 
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
-	if (strcmp(session, s->prev_session) == 0)
+	if (shf_lock_holder(s, &owner, session) && strcmp(session + 16, s->session + 16) == 0)
 		return 0;
 	return shf_fail(err, SHEAF_ELOST, "%s: the lock was taken meanwhile, session %s", s->path,
 	                session);
@@ -156,7 +160,7 @@ static int check_prev(struct shf_store *s, struct sheaf_error *err)
 int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
                        const char *run, struct sheaf_error *err)
 {
-	int rc = check_prev(s, err);
+	int rc = check_visit(s, err);
 
 	if (rc == 0)
 		rc = shf_own_end(s, run, err);

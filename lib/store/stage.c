@@ -11,6 +11,7 @@
 #include "tree.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +29,20 @@ static bool folder_is_valid(const char *name)
 		if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') || *p == '_'))
 			return false;
 	return name[0] != '\0';
+}
+
+int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
+{
+	char what[400];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(what, sizeof(what), fmt, args);
+	va_end(args);
+	if (shf_code_of(sys) != SHEAF_ENOENT)
+		return shf_fail_sys(err, sys, "%s", what);
+	return shf_fail_io(err, sys, "%s: somebody removed the files of this save from "
+	                   ".sheaf/stage: another job, or a hand", what);
 }
 
 static int make_folders(struct shf_store *s, struct shf_stage *g, const char *const *folders,
@@ -75,6 +90,21 @@ static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
 	return rc;
 }
 
+/* Sets the step aside if it is marked bad or condemned: a job that resumed from an older one has
+ * come to its number again. Removes its tries; the caller removes its mark. */
+static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *err)
+{
+	int rc = shf_step_is_condemned(s, step);
+
+	if (rc <= 0)
+		return rc < 0 ? shf_fail(err, rc, "%s: is step %lld marked bad?", s->path,
+		                         (long long)step) : 0;
+	rc = shf_step_set_aside(s, step, err);
+	if (rc == 0)
+		(void)shf_tries_clear(s, step);
+	return rc;
+}
+
 static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -82,10 +112,15 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 	int rc;
 
 	shf_name_of_step(t, step);
-	rc = set_remains_aside(s, step, t, err);
-	if (rc < 0)
-		return rc;
 	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	if (rc >= 0) {
+		rc = set_remains_aside(s, step, t, err);
+		if (rc == 0)
+			rc = set_bad_aside(s, step, err);
+		if (rc < 0)
+			return rc;
+		rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	}
 	if (rc >= 0)
 		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
 	if (rc != -ENOENT)
@@ -176,7 +211,7 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 		int rc = -g->dir;
 
 		g->dir = -1;
-		return shf_fail_io(err, rc, "%s/.sheaf/stage/%s", s->path, name);
+		return shf_stage_fail(err, rc, "%s/.sheaf/stage/%s", s->path, name);
 	}
 	snprintf(g->name, sizeof(g->name), "%s", name);
 	return 0;
@@ -209,7 +244,7 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 	fd = sys->ops->open(sys->arg, g->dir, name,
 	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
-		return shf_fail_io(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
+		return shf_stage_fail(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
 	rc = lock_alive(sys, fd);
 	if (rc == 0)
 		rc = sys->ops->fstat(sys->arg, fd, &st);
@@ -222,26 +257,39 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 out:
 	shf_buf_release(&text);
 	if (rc < 0) {
-		shf_fd_close(sys, &fd);
-		return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
+		shf_lock_close(sys, &fd);
+		return shf_stage_fail(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
 	}
-	shf_fd_close(sys, &g->alive);
+	shf_lock_close(sys, &g->alive);
 	g->alive = fd;
 	return 0;
 }
 
-void shf_stage_close(struct shf_store *s, struct shf_stage *g)
+void shf_stage_leave(struct shf_store *s, struct shf_stage *g)
 {
 	shf_fd_close(s->sys, &g->alive);
 	shf_fd_close(s->sys, &g->dir);
 }
 
+void shf_stage_close(struct shf_store *s, struct shf_stage *g)
+{
+	shf_lock_close(s->sys, &g->alive);
+	shf_stage_leave(s, g);
+}
+
 void shf_stage_discard(struct shf_store *s, struct shf_stage *g)
 {
+	struct shf_clear clear;
+	char session[33];
+	int64_t step;
+
 	/* By name under stage and never through g->dir: once the rename was tried that may be the
 	 * directory of a published step, and then the name was taken from g. */
-	if (g->name[0] && s->stage >= 0 && !shf_tree_is_step(s, s->stage, g->name, g->step))
-		shf_tree_remove(s->sys, s->stage, g->name);
+	shf_clear_begin(&clear, s);
+	if (g->name[0] && s->stage >= 0 &&
+	    (shf_step_split(g->name, &step, session) || shf_copy_split(g->name, &step, session)) &&
+	    !shf_tree_is_step(s, s->stage, g->name, g->step))
+		shf_clear_stage(&clear, g->name, step, session);
 	shf_stage_close(s, g);
 	g->name[0] = '\0';
 }

@@ -8,6 +8,7 @@
 #include "tree.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,20 +18,31 @@ static void init(struct shf_store *s, const struct shf_sys *sys)
 {
 	memset(s, 0, sizeof(*s));
 	s->sys = sys;
-	s->dir = s->dot = s->stage = s->lock = -1;
+	s->dir = s->dot = s->stage = s->lock = s->door = -1;
 }
 
-void shf_store_close(struct shf_store *s)
+void shf_store_leave(struct shf_store *s)
 {
 	if (!s || !s->sys)
 		return;
 	shf_fd_close(s->sys, &s->stage);
 	shf_fd_close(s->sys, &s->dot);
 	shf_fd_close(s->sys, &s->dir);
-	shf_fd_close(s->sys, &s->lock);         /* last: with it goes the lock */
+	shf_fd_close(s->sys, &s->door);
+	shf_fd_close(s->sys, &s->lock);
 	shf_free(s->path);
 	s->path = NULL;
 	s->writer = false;
+}
+
+void shf_store_close(struct shf_store *s)
+{
+	if (!s || !s->sys)
+		return;
+	/* By unlock, not just by close, so that forked children lose the locks too. */
+	shf_lock_close(s->sys, &s->door);
+	shf_lock_close(s->sys, &s->lock);
+	shf_store_leave(s);
 }
 
 /* fsync of the directory that holds the last component of path. */
@@ -154,6 +166,20 @@ out:
 	if (rc < 0)
 		shf_store_close(s);
 	return rc;
+}
+
+int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct sheaf_error *err)
+{
+	struct shf_stat st = { .type = 0 };
+	uint64_t fs = 0;
+	int rc = s->run[0] ? s->sys->ops->fstat(s->sys->arg, s->dot, &st) : -ENOENT;
+
+	if (rc >= 0)
+		rc = s->sys->ops->fs_id(s->sys->arg, s->dot, &fs);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/.sheaf: which directory it is", s->path);
+	snprintf(out, SHF_IDENTITY, "%s-%" PRIx64 "-%" PRIx64, s->run, fs, st.ino);
+	return 0;
 }
 
 /* The identity that the newest readable step knows: a run whose .sheaf was removed by hand stays
@@ -344,12 +370,13 @@ int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 }
 
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
-                     int wait_ms, const char *run, struct sheaf_error *err)
+                     int wait_ms, int clear_ms, const char *run, struct sheaf_error *err)
 {
 	int rc = shf_own_begin(s, sys, path, create, wait_ms, err);
 
 	if (rc < 0)
 		return rc;
+	s->clear_ms = clear_ms;
 	rc = shf_own_end(s, run, err);
 	if (rc == 0)
 		rc = shf_store_recover(s, err);
@@ -361,7 +388,7 @@ int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char 
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err)
 {
-	return shf_store_own_as(s, sys, path, create, wait_ms, NULL, err);
+	return shf_store_own_as(s, sys, path, create, wait_ms, 0, NULL, err);
 }
 
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,

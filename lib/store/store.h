@@ -5,14 +5,18 @@
  *   <run>/checkpoint-<step>/           committed
  *   <run>/.sheaf/run                   "sheaf-run 1\n<32 hex run id>\n"
  *               /lock                  held by the writer (OFD lock); text: who and which session
+ *               /door                  locked for a moment by a process that wants lock (lock.c)
+ *               /lock.next             a new lock, about to replace one of a dead owner
  *               /stage/<step>-<session>/     alive-<node> inside while it is being made
  *               /stage/copy-<step>-<session>/        a step being copied, which says session
- *               /trash/<step>-<session>/     pruned, until the grace is over
+ *               /trash/<step>-<session>/     a pruned step, until the grace is over, or the rest
+ *                              of a stage that could not be deleted at once
  *               /aside/<step>-<session>/     rewound
  *               /rewind                journal of a rewind in progress
- *               /marks/<step>          one byte: k or b
+ *               /marks/<step>          k or b, and the session of the save that was marked
  *               /descent               of steps whose parents were pruned, older ancestors
- *               /tries/<step>-<session>      how many sessions died after loading it
+ *               /tries/<step>-<session>      how many sessions loaded it and came no further
+ *               /rewinds               how many rewinds were begun
  *               /metrics.jsonl, metrics.1.jsonl      of saves that are over, if asked for
  *               /flush-<job>/, due-<job>/    agents of several nodes write a step (engine/meet.h)
  *               /proof-<token>         while ranks prove that they see one file system
@@ -35,9 +39,12 @@ struct shf_tried {              /* a step that this session loaded, and counted 
 struct shf_store {
 	const struct shf_sys *sys;      /* borrowed */
 	char *path;                     /* owned; for sentences */
-	int dir, dot, stage, lock;      /* descriptors; -1: not open */
+	int dir, dot, stage, lock, door; /* descriptors; -1: not open */
 	bool writer;                    /* holds the lock */
 	bool rewinding;                 /* a rewind failed and its journal stands */
+	int clear_ms;                   /* how long a call may delete old files while other ranks
+	                                 * wait for it; 0: as long as it takes */
+	bool late;                      /* recovery or the last prune ran out of that time */
 	atomic_bool no_dir_fsync;       /* the file system has none (recorded in the manifest) */
 	char run[33], session[33];      /* hex; session "" without the lock */
 	struct shf_owner self;
@@ -46,6 +53,8 @@ struct shf_store {
 	bool prev_gone;                 /* he is dead, or our kernel let go of his lock */
 	struct shf_tried tried[SHF_TRIED_MAX];  /* more than these are not counted */
 	int tried_n;
+	int attempts_max;               /* this many failed resumes condemn a step (tries.c); 0: no
+	                                 * number does. Set by the caller after opening */
 };
 /* Open for reading: the directory must exist (ENOENT); .sheaf need not. Any rank. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
@@ -54,13 +63,25 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
  * within wait_ms (EBUSY naming the holder), draws a session, writes the lock file, recovers. */
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
-/* The same; a run that has no identity yet gets `run`. */
+/* The same; a run that has no identity yet gets `run`, unless that is NULL. clear_ms: of the
+ * store. */
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
-                     int wait_ms, const char *run, struct sheaf_error *err);
+                     int wait_ms, int clear_ms, const char *run, struct sheaf_error *err);
 /* Another rank of the writing job: opens what rank 0 made, with its run id and session. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err);
 void shf_store_close(struct shf_store *s);
+/* In a forked child: closes what it inherited. The lock stays with the parent. */
+void shf_store_leave(struct shf_store *s);
+/* Does a living job hold the run's lock, as far as locks tell? A lock that only the forked child of
+ * a dead job still has does not count. */
+bool shf_lock_is_held(struct shf_store *s);
+/* Identifies the run's directory among all that this machine sees: "<run id>-<file system>-<inode
+ * of .sheaf>", the last two in hex. Renaming the directory does not change it, and any copy has
+ * another one. On another machine the number of the file system may differ. */
+#define SHF_IDENTITY 72
+int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY],
+                       struct sheaf_error *err);
 /* Same file system? 0: writes token under .sheaf; others see it; 0 removes it. */
 int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err);
 int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err);
@@ -74,8 +95,9 @@ struct shf_stage {              /* a step being made */
 	                                 * <session of the step> */
 	char session[33];               /* of the run's writer */
 };
-/* C0 on rank 0: T must not exist (EEXIST; mere remains of a step are set aside); mkdir S and family
- * folders. families: NULL-ended; "." needs none. Then the other ranks join by name. */
+/* C0 on rank 0: T must not exist, else EEXIST; but remains of a step, and a step that is marked bad
+ * or condemned, are set aside. Makes S and its folders (NULL-ended; "." needs none). Then the other
+ * ranks join by name. */
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err);
 /* C0 of a copy: the same, but S is taken up if it is there. Closed and not discarded, it waits
@@ -104,9 +126,15 @@ int shf_done_put(struct shf_store *s, const char *where, int64_t step, const cha
                  struct sheaf_error *err);
 /* The same of the newest step, if it has all its files: its writer may have died before. */
 int shf_done_put_newest(struct shf_store *s, const char *where, struct sheaf_error *err);
-/* Delete S as far as possible (a failed save); never fails. Then close. */
+/* Delete S as far as possible (a failed save), within clear_ms; never fails. Then close. */
 void shf_stage_discard(struct shf_store *s, struct shf_stage *g);
+/* The error of a call for a name below S, as shf_fail_sys makes it. But a name that is gone is EIO,
+ * because ENOENT means that there is no such run or step, and the sentence says that somebody
+ * removed it. */
+int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 void shf_stage_close(struct shf_store *s, struct shf_stage *g);         /* descriptors only */
+void shf_stage_leave(struct shf_store *s, struct shf_stage *g);         /* in a forked child */
 
 enum shf_step_state { SHF_COMMITTED, SHF_DAMAGED, SHF_FOREIGN, SHF_ASIDE, SHF_STAGED };
 struct shf_entry {
@@ -144,17 +172,33 @@ void shf_list_release(struct shf_list *list);
 /* What a save of `step` has to know of the steps that are there, by a listing and as few manifests
  * as tell it: mostly one. Foreign directories and remains do not count; damaged steps do. */
 struct shf_newest {
-	bool exists;                    /* that very step */
+	bool exists;                    /* step `step` itself */
+	bool is_bad;                    /* so it does, but a save of its number sets it aside */
 	int64_t newest;                 /* of those not marked bad; -1: none */
 	int64_t known;                  /* the same of those whose session can be read; -1 */
 	char session[33];               /* of it */
 };
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
                      struct sheaf_error *err);
-/* The newest step not marked bad nor condemned by its tries; foreign ones do not count. ENOENT:
- * none, and none was condemned. ECORRUPT: that one is damaged (named), or there are only
- * condemned ones: to start afresh is a person's decision. EIO: it, or its mark, cannot be read
- * (named). EINVAL never. Warns of skipped ones through log. */
+/* The same, with newest and known among numbers smaller than `below`. */
+int shf_store_newest_below(struct shf_store *s, int64_t below, int64_t step,
+                           struct shf_newest *out, struct sheaf_error *err);
+struct shf_seek {
+	int64_t below, floor;           /* only numbers n with floor < n < below count */
+	void (*passed)(void *arg, int64_t step, const char *why);       /* each passed over */
+	void *arg;
+};
+/* Finds the newest step that is neither marked bad nor condemned by its tries. Foreign directories
+ * and remains do not count. ENOENT: there is none, not even one that was passed over. ECORRUPT: it
+ * is damaged, or all were passed over, or all that is left lost sheaf.json. To start afresh is a
+ * person's decision then. EIO: it, or its mark, cannot be read. The error names the step, and *step
+ * is its number; -1: none. */
+int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
+                   struct sheaf_error *err);
+/* What a person can do if that step, the latest, is damaged, for the end of a sentence. */
+#define SHF_REMEDY 180
+void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY]);
+/* shf_store_seek among all steps. Names those that are passed over to log. */
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
@@ -168,17 +212,28 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 /* No manifest, but sums, or nothing at all. */
 bool shf_dir_is_remains(const struct shf_sys *sys, int dir);
 
-/* Sessions that load a step and die before they commit or close are counted (tries.c); at this many
- * the step is condemned: SHEAF_LATEST passes it over and recovery marks it bad. */
-#define SHF_TRIES_MAX 2
 /* This session is about to load it. The count, 0 when this session had counted it already or is no
  * writer's, or a code: then it goes on uncounted. */
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
                   struct sheaf_error *err);
 /* It lives: what it counted goes. A code when that could not be made durable. */
 int shf_tries_forget(struct shf_store *s, struct sheaf_error *err);
+/* Marks the steps on disk bad that attempts_max condemns. A mark that cannot be made is no failure.
+ * -ENOMEM or 0. */
+int shf_tries_settle(struct shf_store *s);
+/* Was the step, on disk or in memory, tried attempts_max times? It is condemned only if an older
+ * one is left. */
+bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session);
+bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session);
+/* The newest step older than this that a job could load: committed, with all its files, and not
+ * marked bad; or -1. */
+int64_t shf_step_older(struct shf_store *s, int64_t step);
 /* Mark 0 also takes tries away. */
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
+/* Is that save on disk and marked bad? Then its copy in memory is bad as well. */
+bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session);
+/* Was that save set aside, by a rewind or because its bad step's number was saved again? */
+bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session);
 /* Steps later than `step` -> aside, newest first, journal first. After a failure that left the
  * journal, which the next job would carry out, nothing can be saved or pruned (EINVAL) until a
  * rewind succeeds. */
@@ -198,7 +253,8 @@ struct shf_prune {
 	bool dry;
 };
 /* Returns how many went or would, or a code. item may be NULL. Trash older than the grace is
- * deleted (not when dry). A step whose sheaf.json somebody holds a shared lock on stays. */
+ * deleted (not when dry), within clear_ms. A step whose sheaf.json somebody holds a shared lock on
+ * stays. */
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                     struct sheaf_error *err);

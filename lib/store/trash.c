@@ -35,7 +35,8 @@ static void begin_grace(const struct shf_sys *sys, int dir)
 	shf_fd_close(sys, &fd);
 }
 
-static void empty_one(struct shf_store *s, int trash, const char *name, int grace_s)
+static void empty_one(struct shf_store *s, int trash, const char *name, int grace_s,
+                      struct shf_clear *c)
 {
 	const struct shf_sys *sys = s->sys;
 	char session[33];
@@ -49,16 +50,17 @@ static void empty_one(struct shf_store *s, int trash, const char *name, int grac
 	if (dir < 0)
 		return;
 	over = shf_grace_is_over(s, dir, grace_s);
-	if (over)
+	if (over && !c->late)
 		sys->ops->unlink(sys->arg, dir, "sheaf.json", false);
-	else
+	else if (!over)
 		begin_grace(sys, dir);
 	shf_fd_close(sys, &dir);
 	if (over)
-		shf_tree_remove(sys, trash, name);
+		(void)shf_clear_tree(c, trash, name);
 }
 
-int shf_trash_empty(struct shf_store *s, int grace_s, struct sheaf_error *err)
+int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
+                    struct sheaf_error *err)
 {
 	struct shf_names names = { SHF_BUF_INIT };
 	char session[33];
@@ -80,9 +82,10 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct sheaf_error *err)
 	if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/trash: sync before deleting", s->path);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
-		empty_one(s, trash, p, grace_s);
+		empty_one(s, trash, p, grace_s, c);
 	shf_names_release(&names);
 	shf_fd_close(s->sys, &trash);
+	s->late = c->late;
 	return rc;
 }
 
@@ -194,7 +197,7 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 		if (rc == 0)
 			rc = 1;
 	}
-	shf_fd_close(sys, &fd);
+	shf_lock_close(sys, &fd);
 	shf_fd_close(sys, &dir);
 	return rc;
 }
@@ -221,15 +224,17 @@ static int decide(struct judge *j, struct shf_list *list)
 	return go;
 }
 
-/* Oldest first. Returns how many went, or a code. */
-static int walk(struct judge *j, struct shf_list *list, int trash,
+/* Removes the steps, the oldest first. If one of them turns out to be in use and stays, all newer
+ * ones are still there, so that their descent from it is written down before the steps between are
+ * removed. Returns how many went, or a code. */
+static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent, int trash,
                 void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                 struct sheaf_error *err)
 {
 	int gone = 0, rc;
 
 	for (size_t i = 0; i < list->n; i++) {
-		const struct shf_entry *e = &list->entries[i];
+		struct shf_entry *e = &list->entries[i];
 		const char *why = NULL;
 
 		if (e->state > SHF_DAMAGED)
@@ -239,6 +244,10 @@ static int walk(struct judge *j, struct shf_list *list, int trash,
 			why = why_stays(j, e);
 		else if (!j->p->dry)
 			rc = remove_step(j->s, trash, e, &why, err);
+		if (rc == 0 && e->goes) {
+			e->goes = false;
+			rc = shf_descent_write(j->s, list, descent, err);
+		}
 		if (rc < 0)
 			return rc;
 		if (item)
@@ -272,6 +281,7 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 	struct judge j = { .s = s, .p = p };
 	struct shf_list list = { NULL, 0 };
 	struct shf_buf descent = SHF_BUF_INIT;
+	struct shf_clear clear;
 	int trash = -1, gone = 0, rc;
 
 	if (!s->writer && !p->dry)
@@ -289,10 +299,12 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 			rc = shf_fail_io(err, -trash, "%s/.sheaf/trash", s->path);
 	}
 	if (rc == 0)
-		rc = gone = walk(&j, &list, trash, item, arg, err);
+		rc = gone = walk(&j, &list, &descent, trash, item, arg, err);
 	shf_fd_close(s->sys, &trash);
-	if (rc >= 0 && !p->dry)
-		rc = shf_trash_empty(s, p->grace_s ? p->grace_s : SHF_GRACE_S, err);
+	if (rc >= 0 && !p->dry) {
+		shf_clear_begin(&clear, s);
+		rc = shf_trash_empty(s, p->grace_s ? p->grace_s : SHF_GRACE_S, &clear, err);
+	}
 out:
 	shf_buf_release(&descent);
 	shf_list_release(&list);

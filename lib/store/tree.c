@@ -53,7 +53,7 @@ static bool step_get(const char *s, const char *end, int64_t *step)
 	if (s == end || (*s == '0' && s + 1 != end))
 		return false;
 	for (; s < end; s++) {
-		if (*s < '0' || *s > '9' || v > (INT64_MAX - (*s - '0')) / 10)
+		if (*s < '0' || *s > '9' || v > (SHF_STEP_MAX - (*s - '0')) / 10)
 			return false;
 		v = v * 10 + (*s - '0');
 	}
@@ -284,8 +284,25 @@ int shf_text_write(struct shf_store *s, int dir, const char *name, const void *b
 	return shf_text_put(s->sys, s->dot, dir, name, bytes, n, first);
 }
 
-static int remove_at(const struct shf_sys *sys, int dir, const char *name, int depth)
+struct removing {
+	const struct shf_sys *sys;
+	int64_t until;                  /* by mono_ns; 0: as long as it takes */
+	bool begun;                     /* a name was removed: only then may the time be up */
+};
+
+static int remove_name(struct removing *r, int dir, const char *name, bool is_dir)
 {
+	const struct shf_sys *sys = r->sys;
+
+	if (r->until && r->begun && sys->ops->mono_ns(sys->arg) >= r->until)
+		return -EAGAIN;
+	r->begun = true;
+	return sys->ops->unlink(sys->arg, dir, name, is_dir);
+}
+
+static int remove_at(struct removing *r, int dir, const char *name, int depth)
+{
+	const struct shf_sys *sys = r->sys;
 	struct shf_names names;
 	struct shf_stat st;
 	int fd, rc, first = 0;
@@ -294,7 +311,7 @@ static int remove_at(const struct shf_sys *sys, int dir, const char *name, int d
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : rc;
 	if (st.type != SHF_T_DIR)
-		return sys->ops->unlink(sys->arg, dir, name, false);
+		return remove_name(r, dir, name, false);
 	if (depth == DEPTH_MAX)
 		return -ELOOP;
 	fd = shf_dir_open(sys, dir, name);
@@ -302,9 +319,9 @@ static int remove_at(const struct shf_sys *sys, int dir, const char *name, int d
 		return fd;
 	rc = shf_names_read(sys, fd, &names);
 	if (rc == 0) {
-		for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; ) {
-			rc = remove_at(sys, fd, p, depth + 1);
-			if (rc < 0 && first == 0)
+		for (const char *p = NULL; rc != -EAGAIN && (p = shf_names_next(&names, p)); ) {
+			rc = remove_at(r, fd, p, depth + 1);
+			if (rc < 0 && (first == 0 || rc == -EAGAIN))
 				first = rc;
 		}
 		shf_names_release(&names);
@@ -312,15 +329,54 @@ static int remove_at(const struct shf_sys *sys, int dir, const char *name, int d
 		first = rc;
 	}
 	sys->ops->close(sys->arg, fd);
-	rc = sys->ops->unlink(sys->arg, dir, name, true);
+	if (first == -EAGAIN)
+		return first;
+	rc = remove_name(r, dir, name, true);
 	return first < 0 ? first : rc < 0 ? rc : 0;
 }
 
 int shf_tree_remove(const struct shf_sys *sys, int dir, const char *name)
 {
-	int rc = remove_at(sys, dir, name, 0);
+	struct removing r = { .sys = sys };
+	int rc = remove_at(&r, dir, name, 0);
 
 	return rc < 0 ? rc : 0;
+}
+
+void shf_clear_begin(struct shf_clear *c, struct shf_store *s)
+{
+	*c = (struct shf_clear){ .s = s };
+	if (s->clear_ms)
+		c->until = s->sys->ops->mono_ns(s->sys->arg) + s->clear_ms * INT64_C(1000000);
+}
+
+bool shf_clear_tree(struct shf_clear *c, int dir, const char *name)
+{
+	struct removing r = { .sys = c->s->sys, .until = c->until, .begun = c->begun };
+	int rc = c->late ? -EAGAIN : remove_at(&r, dir, name, 0);
+
+	c->begun = r.begun;
+	c->late = rc == -EAGAIN;
+	return !c->late;
+}
+
+void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const char *session)
+{
+	const struct shf_sys *sys = c->s->sys;
+	char to[64];
+	int trash, dir;
+
+	if (shf_clear_tree(c, c->s->stage, name))
+		return;
+	dir = shf_dir_open(sys, c->s->stage, name);
+	trash = shf_dir_make(sys, c->s->dot, "trash");
+	if (dir >= 0 && trash >= 0) {
+		snprintf(to, sizeof(to), "%lld-%s", (long long)step, session);
+		sys->ops->unlink(sys->arg, dir, "sheaf.json", false);
+		sys->ops->rename(sys->arg, c->s->stage, name, trash, to, true);
+	}
+	shf_fd_close(sys, &dir);
+	shf_fd_close(sys, &trash);
 }
 
 bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step)

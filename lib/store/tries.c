@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads that came to nothing: .sheaf/tries/<step>-<session of the step>, how many sessions loaded
- * it to go on from it and neither committed nor closed since, decimal. It is raised, durably,
- * before the first byte is read and removed at the first commit or the clean close, so that what is
- * left is the work of sessions that died: at SHF_TRIES_MAX they died of the step.
+/* Counts failed resumes. .sheaf/tries/<step>-<session of the step> holds, in decimal, how many
+ * sessions loaded the step, from memory or from disk, and came no further. The count is raised,
+ * durably, before the first byte is read. It is removed when the next save of that session has its
+ * stage or is in memory, and at a clean close.
  *
- * The oldest that is left is never condemned: jobs die of much else than of their step, and there
- * would be nothing to go on from.
+ * By itself a count is no evidence against a step: jobs are preempted, nodes die. A step is
+ * condemned only if the caller set attempts_max and the step was tried that often, and only while
+ * an older one is left. The oldest is never condemned, because nothing would be left to load.
  *
- * Nothing here is worth stopping a job for; the caller says what could not be done. A session
- * counts a step once, and what it counted itself it does not hold against the step. */
+ * A step in memory may be counted before any step of its number is on disk, so a count stays until
+ * the disk has a newer step.
+ *
+ * No failure here stops a job; the caller logs it. A session counts a step once, and ignores its
+ * own count when it asks whether the step is condemned. */
 #include "err.h"
 #include "tree.h"
 
@@ -64,30 +68,20 @@ static bool is_ours(const struct shf_store *s, int64_t step, const char *session
 	return false;
 }
 
-/* Does a writer have the run open now, as far as locks tell? Who reads cannot see whether what he
- * finds counted is still going on. */
-static bool is_being_written(struct shf_store *s)
-{
-	const struct shf_sys *sys = s->sys;
-	int fd = sys->ops->open(sys->arg, s->dot, "lock", SHF_O_NOFOLLOW, 0), rc;
-
-	rc = fd < 0 ? 0 : sys->ops->lock(sys->arg, fd, false);
-	shf_fd_close(sys, &fd);
-	return rc == -EAGAIN;
-}
-
 bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session)
 {
-	int n = shf_tries_read(s, step, session);
+	int max = s->attempts_max, n = max ? shf_tries_read(s, step, session) : 0;
 
-	if (n >= SHF_TRIES_MAX && (s->writer ? is_ours(s, step, session) : is_being_written(s)))
+	/* The newest try may still be going on. A writer knows whether it is its own; a reader
+	 * takes it for that of the job that holds the lock. */
+	if (max && n >= max && (s->writer ? is_ours(s, step, session) : shf_lock_is_held(s)))
 		n--;
-	return n >= SHF_TRIES_MAX;
+	return max && n >= max;
 }
 
 bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
 {
-	return shf_tries_spent(s, step, session) && shf_step_has_older(s, step);
+	return shf_tries_spent(s, step, session) && shf_step_older(s, step) >= 0;
 }
 
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
@@ -174,40 +168,71 @@ int shf_tries_clear(struct shf_store *s, int64_t step)
 	return rc < 0 ? rc : 0;
 }
 
-/* What one name says, in recovery: its step is condemned where nobody marked it; one whose step is
- * gone says nothing any more. */
-static void settle_one(struct shf_store *s, int dir, const char *name)
-{
-	struct shf_arena arena = { NULL, 0 };
-	struct shf_manifest m;
-	struct shf_stat st;
-	char t[40], session[33];
-	int64_t step;
-
-	if (!shf_step_split(name, &step, session))
-		return;
-	shf_name_of_step(t, step);
-	if (s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
-		(void)remove_name(s, dir, name);
-	else if (read_count(s->sys, dir, name) >= SHF_TRIES_MAX && !shf_mark_read(s, step, NULL) &&
-	         shf_step_has_older(s, step) &&
-	         shf_store_manifest(s, step, &m, &arena, NULL) == 0 &&
-	         strcmp(m.session, session) == 0)
-		(void)shf_store_mark(s, step, 'b', NULL);
-	shf_arena_release(&arena);
-}
-
-int shf_tries_settle(struct shf_store *s)
+/* Calls item for each count, until a result is not 0. */
+static int each_count(struct shf_store *s,
+                      int (*item)(struct shf_store *s, int dir, const char *name, int64_t step,
+                                  const char *session, int64_t newest), int64_t newest)
 {
 	struct shf_names names = { SHF_BUF_INIT };
+	char session[33];
+	int64_t step;
 	int dir = open_tries(s), rc;
 
 	if (dir < 0)
 		return dir == -ENOMEM ? dir : 0;
 	rc = shf_names_read(s->sys, dir, &names);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
-		settle_one(s, dir, p);
+		if (shf_step_split(p, &step, session))
+			rc = item(s, dir, p, step, session, newest);
 	shf_names_release(&names);
 	shf_fd_close(s->sys, &dir);
 	return rc == -ENOMEM ? rc : 0;
+}
+
+/* Removes the count of a step that is not on disk, if a newer step is: then the step is in no
+ * memory either. */
+static int clean_one(struct shf_store *s, int dir, const char *name, int64_t step,
+                     const char *session, int64_t newest)
+{
+	struct shf_stat st;
+	char t[40];
+
+	(void)session;
+	shf_name_of_step(t, step);
+	if (step < newest &&
+	    s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
+		(void)remove_name(s, dir, name);
+	return 0;
+}
+
+int shf_tries_clean(struct shf_store *s)
+{
+	struct shf_steps steps;
+	int rc = shf_steps_read(s, &steps);
+
+	if (rc >= 0)
+		rc = each_count(s, clean_one, steps.n ? steps.all[0] : -1);
+	shf_free(steps.all);
+	return rc == -ENOMEM ? rc : 0;
+}
+
+/* Marks a step on disk bad if it was tried too often, is of that session and has no mark. */
+static int settle_one(struct shf_store *s, int dir, const char *name, int64_t step,
+                      const char *session, int64_t newest)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+
+	(void)newest;
+	if (read_count(s->sys, dir, name) >= s->attempts_max && !shf_mark_read(s, step, NULL) &&
+	    shf_step_older(s, step) >= 0 && shf_store_manifest(s, step, &m, &arena, NULL) == 0 &&
+	    strcmp(m.session, session) == 0)
+		(void)shf_store_mark(s, step, 'b', NULL);
+	shf_arena_release(&arena);
+	return 0;
+}
+
+int shf_tries_settle(struct shf_store *s)
+{
+	return s->attempts_max ? each_count(s, settle_one, -1) : 0;
 }

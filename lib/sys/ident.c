@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time, chance and identity of the real machine. A process is called dead only on proof: this
- * boot, this pid namespace, and no such pid, a zombie, or another start time. Whatever cannot be
- * read proves nothing.
+ * boot, this pid namespace, and no such pid, a zombie, or another start time by the same clock.
+ * Whatever cannot be read proves nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -161,6 +161,8 @@ int shf_real_owner(void *arg, struct shf_owner *self)
 	if (proc_is_ours()) {
 		if (!stat("/proc/self/ns/pid", &st))
 			self->pid_ns = (uint64_t)st.st_ino;
+		if (!stat("/proc/self/ns/time", &st))
+			self->time_ns = (uint64_t)st.st_ino;
 		self->start = process_of(self->pid).start;
 	}
 	return 0;
@@ -184,5 +186,7 @@ bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner)
 	/* In a container whose first process collects nobody, zombies stay for ever. */
 	if (process.over)
 		return true;
-	return owner->start && process.start && process.start != owner->start;
+	/* The kernel shifts a start time by the time namespace of the process that reads it. */
+	return owner->start && process.start && owner->time_ns == self.time_ns &&
+	       process.start != owner->start;
 }

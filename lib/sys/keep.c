@@ -97,9 +97,15 @@ int shf_keep_dir(const char *socket)
 
 void shf_keep_dir_leave(const char *socket)
 {
-	char path[SHF_KEEP_PATH];
+	char path[SHF_KEEP_PATH], log[SHF_KEEP_PATH + sizeof(SHF_KEEP_LOG)];
+	struct stat st;
 
-	if (!is_auto(socket) || shf_keep_path(socket, path))
+	if (shf_keep_path(socket, path))
+		return;
+	snprintf(log, sizeof(log), "%s" SHF_KEEP_LOG, path);
+	if (!lstat(log, &st) && S_ISREG(st.st_mode) && st.st_size == 0)
+		(void)unlink(log);
+	if (!is_auto(socket))
 		return;
 	*strrchr(path, '/') = '\0';
 	(void)rmdir(path);
@@ -181,6 +187,15 @@ int shf_real_keep_tell(void *arg, int keep, const char *text)
 
 	(void)arg;
 	return ask(keep, &m, -1, NULL);
+}
+
+int shf_real_keep_at(void *arg, int keep, int dir)
+{
+	struct shf_keep_msg m = message(SHF_KEEP_AT, "");
+	int rc = ask(keep, &m, dir, NULL);
+
+	(void)arg;
+	return rc == -ENOSYS ? 0 : rc;
 }
 
 int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent: one process of a node that keeps descriptors of memory under names and knows nothing
  * of what is in it. It sleeps in one poll until somebody asks, comes or goes, and wakes for nothing
- * else. That a process has gone is seen by its pidfd: children that it forked hold its socket. */
+ * else, except while it has no descriptor left for a process that wants to connect: then it tries
+ * again ten times a second, because descriptors of the whole machine become free unannounced.
+ * It learns from a pidfd that a process has gone, because children that it forked keep its socket
+ * open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -19,6 +22,7 @@
 
 #define ANSWER_MS 1000          /* for one who asked to take the answer */
 #define USERS_MAX 4096
+#define ACCEPT_AGAIN_MS 100     /* until the next accept, if no descriptor was left */
 
 struct kept {
 	char name[SHF_KEEP_NAME];
@@ -41,7 +45,8 @@ struct serving {
 	struct pollfd *polls;           /* 1 + 2 * users_cap */
 	char lock_name[SHF_KEEP_PATH + 8];
 	sigset_t open;                  /* no signal */
-	bool full;                      /* no descriptor is left for another user */
+	bool full;                      /* accept failed: the next poll leaves the socket out */
+	bool mourns;                    /* a job has died here */
 	bool over;
 };
 
@@ -125,9 +130,31 @@ static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 {
 	m->bytes = s->bytes;
 	m->names = s->kept_n;
-	m->users = (int32_t)s->users_n - 1; /* but who asks */
+	m->users = 0;
+	for (size_t i = 0; i < s->users_n; i++)
+		m->users += s->users[i].job[0] != '\0';
 	m->pid = (uint64_t)getpid();
+	snprintf(m->name, sizeof(m->name), "%s", s->k->about ? s->k->about : "");
 	return answer(fd, m, 0, -1);
+}
+
+/* Tells k->at the path of the run's directory. Only the path is kept, because a descriptor would
+ * keep its file system mounted. A path that leads elsewhere from here, as in another mount
+ * namespace, is ignored. */
+static void locate(struct serving *s, int dir)
+{
+	char link[40], path[4096];
+	struct stat told, found;
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", dir);
+	n = readlink(link, path, sizeof(path) - 1);
+	if (n <= 0 || path[0] != '/' || !s->k->at)
+		return;
+	path[n] = '\0';
+	if (!fstat(dir, &told) && !stat(path, &found) && S_ISDIR(found.st_mode) &&
+	    told.st_dev == found.st_dev && told.st_ino == found.st_ino)
+		s->k->at(s->k->arg, path);
 }
 
 /* One request; non-zero: that user is none any more. */
@@ -167,6 +194,12 @@ static int serve(struct serving *s, struct user *u, struct shf_keep_msg *m, int 
 		if (s->k->told)
 			s->k->told(s->k->arg, m->name);
 		return answer(u->fd, m, 0, -1);
+	case SHF_KEEP_AT:
+		if (memfd >= 0) {
+			locate(s, memfd);
+			close(memfd);
+		}
+		return answer(u->fd, m, memfd < 0 ? -EINVAL : 0, -1);
 	case SHF_KEEP_BYE:
 		u->bye = true;
 		return -EPIPE;
@@ -188,7 +221,7 @@ static int heard(struct serving *s, struct user *u)
 		rc = answer(u->fd, &m, -EPROTONOSUPPORT, -1) < 0 ? -EPIPE : -EPROTO;
 	if (rc == 0) {
 		m.name[sizeof(m.name) - 1] = '\0';
-		if (memfd >= 0 && m.op != SHF_KEEP_PUT) {
+		if (memfd >= 0 && m.op != SHF_KEEP_PUT && m.op != SHF_KEEP_AT) {
 			close(memfd);
 			memfd = -1;
 		}
@@ -199,7 +232,8 @@ static int heard(struct serving *s, struct user *u)
 	return rc;
 }
 
-/* The last of a job that goes, and none of it said that it would. */
+/* A process has gone. After the last process of a job k->died is called if that job died, or if one
+ * before it did: nothing was done about that one while this job was here. */
 static void gone(struct serving *s, size_t i)
 {
 	struct user u = s->users[i];
@@ -209,11 +243,12 @@ static void gone(struct serving *s, size_t i)
 		close(u.pidfd);
 	s->users[i] = s->users[--s->users_n];
 	s->full = false;
-	if (!u.job[0] || u.bye)
+	if (!u.job[0] || (u.bye && !s->mourns))
 		return;
 	for (size_t k = 0; k < s->users_n; k++)
 		if (strcmp(s->users[k].job, u.job) == 0)
 			return;
+	s->mourns = true;
 	if (s->k->died)
 		s->k->died(s->k->arg, u.job);
 }
@@ -246,7 +281,7 @@ static void come(struct serving *s)
 {
 	int fd = accept4(s->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	s->full = fd < 0 && (errno == EMFILE || errno == ENFILE);
+	s->full = fd < 0 && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED;
 	if (fd < 0)
 		return;
 	if (!shf_peer_is_us(fd) || s->users_n == USERS_MAX ||
@@ -261,7 +296,7 @@ static size_t set_polls(struct serving *s)
 {
 	size_t n = 0;
 
-	/* Who cannot be let in waits until somebody has gone. */
+	/* A process that cannot be accepted yet would end every poll at once. */
 	s->polls[n++] = (struct pollfd){ .fd = s->full ? -1 : s->listen, .events = POLLIN };
 	for (size_t i = 0; i < s->users_n; i++) {
 		s->polls[n++] = (struct pollfd){ .fd = s->users[i].fd, .events = POLLIN };
@@ -274,18 +309,19 @@ static int loop(struct serving *s)
 {
 	while (!s->over) {
 		size_t n = set_polls(s), users = s->users_n;
-		struct timespec idle = { s->k->idle_ms / 1000, s->k->idle_ms % 1000 * 1000000L };
+		int ms = s->full ? ACCEPT_AGAIN_MS : users ? -1 : s->k->idle_ms;
+		struct timespec wait = { ms / 1000, ms % 1000 * 1000000L };
 		/* Signals that the caller has blocked come in here, and only here. */
-		int rc = ppoll(s->polls, (nfds_t)n, users || s->k->idle_ms < 0 ? NULL : &idle,
-		               &s->open);
+		int rc = ppoll(s->polls, (nfds_t)n, ms < 0 ? NULL : &wait, &s->open);
 
 		if (rc < 0 && errno != EINTR)
 			return -errno;
 		if (rc < 0 && s->k->stop && s->k->stop(s->k->arg))
 			return 0;
-		if (rc == 0)
+		if (rc == 0 && !s->full)
 			return 0;       /* idle for so long */
-		if (rc < 0)
+		s->full = false;
+		if (rc <= 0)
 			continue;
 		/* From the end: who goes is replaced by the last, which was looked at. */
 		for (size_t i = users; i-- > 0 && !s->over;) {

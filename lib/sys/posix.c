@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 #include "real.h"
 
@@ -49,6 +50,9 @@ int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode
 		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 		close(0);
 	}
+	/* io_uring takes O_NONBLOCK for a wish to hear EAGAIN where a disk is busy. */
+	if (fd >= 0 && flags & SHF_O_DIRECT)
+		(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 	if (fd >= 0)
 		return fd;
 	/* Asked for a directory, the kernel calls a link "not a directory" before it calls it a
@@ -299,11 +303,10 @@ int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
 	return (int)got;
 }
 
-int shf_real_lock(void *arg, int fd, bool exclusive)
+static int set_lock(int fd, short type)
 {
-	struct flock l = { .l_type = exclusive ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET };
+	struct flock l = { .l_type = type, .l_whence = SEEK_SET };
 
-	(void)arg;
 	for (;;) {
 		if (!fcntl(fd, F_OFD_SETLK, &l))
 			return 0;
@@ -312,6 +315,18 @@ int shf_real_lock(void *arg, int fd, bool exclusive)
 		if (errno != EINTR)
 			return -errno;
 	}
+}
+
+int shf_real_lock(void *arg, int fd, bool exclusive)
+{
+	(void)arg;
+	return set_lock(fd, exclusive ? F_WRLCK : F_RDLCK);
+}
+
+int shf_real_unlock(void *arg, int fd)
+{
+	(void)arg;
+	return set_lock(fd, F_UNLCK);
 }
 
 int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
@@ -326,5 +341,22 @@ int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
 	if (__builtin_mul_overflow((uint64_t)v.f_bavail, (uint64_t)v.f_frsize, &product))
 		product = UINT64_MAX;
 	*bytes = product;
+	return 0;
+}
+
+/* A device number with major 0 is drawn at each mount. The file system's own id tells file systems
+ * of one machine apart as well, and does not change. For a block device its number is better than
+ * that id, because a snapshot that is mounted beside its origin has the same id. */
+int shf_real_fs_id(void *arg, int fd, uint64_t *id)
+{
+	struct statvfs v;
+	struct stat st;
+
+	(void)arg;
+	if (fstat(fd, &st))
+		return -errno;
+	*id = (uint64_t)st.st_dev;
+	if (major(st.st_dev) == 0 && !fstatvfs(fd, &v) && v.f_fsid)
+		*id = (uint64_t)v.f_fsid;
 	return 0;
 }

@@ -29,7 +29,9 @@ int shf_real_fstat(void *arg, int fd, struct shf_stat *st);
 int shf_real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg);
 int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n);
 int shf_real_lock(void *arg, int fd, bool exclusive);
+int shf_real_unlock(void *arg, int fd);
 int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes);
+int shf_real_fs_id(void *arg, int fd, uint64_t *id);
 
 /* What the page cache has, and what of memory is there (resident.c). */
 int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n);
@@ -75,11 +77,12 @@ void shf_real_task_free(void *arg, struct shf_task *task);
 
 /* Bytes that can still be had without the kernel killing somebody for them (room.c). */
 uint64_t shf_real_memory_left(void);
+int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS]);
 
 /* Memory shared by ranks of a node (shm.c). */
 int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared);
 void shf_real_shm_free(void *arg, struct shf_shm *shm);
-int shf_real_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle);
+int shf_real_shm_offer(void *arg, uint8_t token[16], int *handle);
 int shf_real_shm_connect(void *arg, const uint8_t token[16], int *handle);
 int shf_real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
 int shf_real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
@@ -92,6 +95,7 @@ int shf_real_keep_put(void *arg, int keep, const char *name, const struct shf_sh
 int shf_real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm);
 int shf_real_keep_drop(void *arg, int keep, const char *name);
 int shf_real_keep_tell(void *arg, int keep, const char *text);
+int shf_real_keep_at(void *arg, int keep, int dir);
 int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
                        void *item_arg);
 int shf_real_keep_lives(void *arg, int keep);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "real.h"
 
 /* How one version of control groups spells it. */
@@ -37,60 +38,94 @@ static bool number_of(const char *dir, const char *path, const char *file, const
 	return end != p;
 }
 
-static uint64_t group_left(const struct spelling *s, const char *path)
-{
-	uint64_t max, now, cache = 0;
+struct found {
+	struct shf_room *rooms;
+	int n;
+};
 
-	/* "max" is no number: no limit. */
-	if (!number_of(s->root, path, s->max, NULL, &max) ||
-	    !number_of(s->root, path, s->now, NULL, &now))
-		return UINT64_MAX;
-	number_of(s->root, path, "memory.stat", s->cache, &cache);
-	if (max > UINT64_MAX / 2)
-		return UINT64_MAX;
-	return now > max + cache ? 0 : max + cache - now;
+/* If there are more than SHF_ROOMS bounds, the widest is dropped. */
+static void add_room(struct found *f, uint64_t of, uint64_t left)
+{
+	int widest = 0;
+
+	for (int i = 0; i < f->n; i++)  /* "/" and "" are one group */
+		if (f->rooms[i].of == of)
+			return;
+	if (f->n < SHF_ROOMS) {
+		f->rooms[f->n++] = (struct shf_room){ of, left };
+		return;
+	}
+	for (int i = 1; i < f->n; i++)
+		if (f->rooms[i].left > f->rooms[widest].left)
+			widest = i;
+	if (left < f->rooms[widest].left)
+		f->rooms[widest] = (struct shf_room){ of, left };
 }
 
-/* The least of a group and all above it. */
-static uint64_t groups_left(const struct spelling *s, char *path)
+static void add_group(struct found *f, const struct spelling *s, const char *path)
 {
-	uint64_t least = UINT64_MAX;
+	uint64_t max, now, cache = 0;
+	struct stat st;
+	char dir[640];
 
+	/* "max" is no number: no limit. */
+	if (!number_of(s->root, path, s->max, NULL, &max) || max > UINT64_MAX / 2 ||
+	    !number_of(s->root, path, s->now, NULL, &now))
+		return;
+	number_of(s->root, path, "memory.stat", s->cache, &cache);
+	/* In another namespace the same group has another path, but the same inode. */
+	if ((size_t)snprintf(dir, sizeof(dir), "%s%s", s->root, path) >= sizeof(dir) ||
+	    stat(dir, &st))
+		return;
+	add_room(f, (uint64_t)st.st_ino << 8 ^ (uint64_t)st.st_dev,
+	         now > max + cache ? 0 : max + cache - now);
+}
+
+/* A group and all above it. */
+static void add_groups(struct found *f, const struct spelling *s, char *path)
+{
 	for (;;) {
-		uint64_t left = group_left(s, path);
 		char *slash = strrchr(path, '/');
 
-		least = left < least ? left : least;
+		add_group(f, s, path);
 		if (!slash)
-			return least;
+			return;
 		*slash = '\0';
 	}
 }
 
-uint64_t shf_real_memory_left(void)
+int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
 {
 	char groups[4096], *line, *save = NULL;
-	uint64_t least = UINT64_MAX, kib;
+	struct found f = { rooms, 0 };
+	uint64_t kib;
 
+	(void)arg;
 	if (number_of("/proc", "", "meminfo", "MemAvailable:", &kib))
-		least = kib * 1024;
+		add_room(&f, 0, kib * 1024);
 	if (!shf_real_text("/proc/self/cgroup", groups, sizeof(groups)))
-		return least;
+		return f.n;
 	for (line = strtok_r(groups, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		char *kind = strchr(line, ':'), *path = kind ? strchr(kind + 1, ':') : NULL;
-		const struct spelling *s = NULL;
-		uint64_t left;
 
 		if (!path)
 			continue;
 		*path++ = '\0';
 		kind++;
 		if (!*kind)
-			s = &v2;
+			add_groups(&f, &v2, path);
 		else if (strstr(kind, "memory"))
-			s = &v1;
-		left = s ? groups_left(s, path) : UINT64_MAX;
-		least = left < least ? left : least;
+			add_groups(&f, &v1, path);
 	}
+	return f.n;
+}
+
+uint64_t shf_real_memory_left(void)
+{
+	struct shf_room rooms[SHF_ROOMS];
+	uint64_t least = UINT64_MAX;
+
+	for (int i = shf_real_rooms(NULL, rooms); i-- > 0;)
+		least = rooms[i].left < least ? rooms[i].left : least;
 	return least;
 }

@@ -124,14 +124,12 @@ static socklen_t address_of(const uint8_t token[16], struct sockaddr_un *a)
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-int shf_real_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle)
+int shf_real_shm_offer(void *arg, uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
 	socklen_t n;
 	int fd, rc;
 
-	if (shm->fd < 0)
-		return -EINVAL;
 	rc = shf_real_random(arg, token, 16);
 	if (rc)
 		return rc;
@@ -180,6 +178,8 @@ int shf_real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, i
 	int rc, worst = 0;
 
 	(void)arg;
+	if (shm->fd < 0)
+		return -EINVAL;
 	while (n > 0) {
 		int fd;
 

@@ -38,6 +38,8 @@ struct shf_stat {
 struct shf_owner {
 	char host[65], boot[37];        /* host name and boot id, text */
 	uint64_t pid_ns, pid, start;    /* inode of the pid namespace, pid, start time in ticks */
+	uint64_t time_ns;               /* inode of the time namespace, by whose clock start is;
+	                                 * 0: unknown, or the kernel has none */
 	uint64_t dev;                   /* of the file that this stands in; 0: not told */
 };
 
@@ -88,6 +90,13 @@ struct shf_queue;                       /* opaque; one per open run or step */
 
 struct shf_task;                        /* opaque */
 
+/* A bound on the memory that this process may take: the machine's, or a control group's. */
+struct shf_room {
+	uint64_t of;                    /* whose: one number for all processes of a node under it */
+	uint64_t left;                  /* bytes, at this moment */
+};
+#define SHF_ROOMS 6
+
 /* Memory that ranks of one node share. */
 struct shf_shm {
 	void *base;
@@ -118,10 +127,16 @@ struct shf_sys_ops {
 	int (*list)(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg);
 	/* Bytes of a symlink's target into buf, NUL-ended; -ERANGE if it does not fit. */
 	int (*readlink)(void *arg, int dir, const char *name, char *buf, size_t n);
-	/* Open-file-description lock on the whole file, never waits: -EAGAIN when held. Goes with
-	 * the descriptor. */
+	/* Open-file-description lock on the whole file. Never waits: -EAGAIN when held. It ends
+	 * when the last descriptor of the description is closed, and forked children have one too.
+	 * So a lock is given back by unlock, which takes it from all processes that have it. */
 	int (*lock)(void *arg, int fd, bool exclusive);
+	int (*unlock)(void *arg, int fd);
 	int (*free_bytes)(void *arg, int fd, uint64_t *bytes);  /* of the file system, for us */
+	/* Which of the file systems mounted on this machine the file is on. A remount does not
+	 * change the number where the file system is on a block device or has an id of its own
+	 * (btrfs, tmpfs, ZFS, Lustre); the number of NFS and FUSE may change. */
+	int (*fs_id)(void *arg, int fd, uint64_t *id);
 
 	int (*random)(void *arg, void *buf, size_t n);
 	int64_t (*mono_ns)(void *arg);
@@ -170,19 +185,24 @@ struct shf_sys_ops {
 	 * not inherited by forked children. shared: another process may take it. */
 	int (*shm_new)(void *arg, struct shf_shm *shm, size_t bytes, bool shared);
 	void (*shm_free)(void *arg, struct shf_shm *shm);
+	/* Fills in the tightest bounds on memory and returns how many; 0: unknown. shm_new checks
+	 * them too, but only for this process: several that allocate at the same moment may
+	 * exceed a bound together, and then the kernel kills one of them. */
+	int (*rooms)(void *arg, struct shf_room rooms[SHF_ROOMS]);
 	/* Hand shm to ranks that ask by token (16 random bytes, chosen by offer). offer, then the
 	 * others connect, then serve n of them who connected, then they take. In that order, with
-	 * the group's agreement between, nothing blocks longer than timeout_ms. */
-	int (*shm_offer)(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle);
+	 * the group's agreement between, nothing blocks longer than timeout_ms. The memory need not
+	 * be there before serve. */
+	int (*shm_offer)(void *arg, uint8_t token[16], int *handle);
 	int (*shm_connect)(void *arg, const uint8_t token[16], int *handle); /* -ECONNREFUSED: no */
 	int (*shm_serve)(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
 	int (*shm_take)(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
 	void (*shm_drop)(void *arg, int handle);        /* an offer or a connection; -1 is fine */
 
 	/* The agent of this node, behind a socket: it keeps shared memory under names when all who
-	 * made it are gone. socket: its path, or auto/<run id>. run: whose memory it should keep;
-	 * -EXDEV: it keeps another one's. job: what this process is part of; "" for one that only
-	 * looks.
+	 * made it are gone. socket: its path, or auto/<run>. run: the identity of the run directory
+	 * whose memory it should keep; -EXDEV: it keeps another one's. job: what this process is
+	 * part of; "" for one that only looks.
 	 * -ENOENT, -ECONNREFUSED: there is none; -EACCES: it is another user's; -EPROTO...: of
 	 * another version. steps, unless NULL: so many steps of a job it is to keep; 0: it does not
 	 * say. A put replaces what had the name: -ENOSPC where the agent's bound does not allow it.
@@ -194,6 +214,9 @@ struct shf_sys_ops {
 	int (*keep_get)(void *arg, int keep, const char *name, struct shf_shm *shm);
 	int (*keep_drop)(void *arg, int keep, const char *name);
 	int (*keep_tell)(void *arg, int keep, const char *text);        /* to who started it */
+	/* Tells the agent the path that the run's directory (dir) has now, perhaps after a rename.
+	 * An agent too old to know this ignores it. */
+	int (*keep_at)(void *arg, int keep, int dir);
 	int (*keep_list)(void *arg, int keep, int (*item)(void *arg, const char *name),
 	                 void *item_arg);
 	int (*keep_lives)(void *arg, int keep); /* 0, or -EPIPE; asks nobody */

@@ -5,8 +5,12 @@ if ! have_bench; then
 	return 0
 fi
 home=$PWD
-agents() { "$SHEAF" agent "$1" --stop; } 2>/dev/null
-trap 'agents "$home/mem"; agents "$home/due"; chmod -R u+w "$W"; rm -rf "$W"' EXIT
+all_end() {
+	for r in mem due first second third fourth; do
+		"$SHEAF" agent "$home/$r" --stop --force
+	done
+} 2>/dev/null
+trap 'all_end; chmod -R u+w "$W"; rm -rf "$W"' EXIT
 small='--state state.json --adam --seed 3'
 begun() {               # FILE TEXT: until it is there, 60 s at most
 	for _ in $(seq 600); do
@@ -23,6 +27,8 @@ silent 'silently'
 t 2 'a second one is refused' "$SHEAF" agent mem
 has 'and says why' err 'another agent serves there'
 t 0 'a launcher that starts one where one serves is fine' "$SHEAF" agent mem --detach
+t 2 'and with other options is not' "$SHEAF" agent mem --detach --steps 3 --hook /bin/true
+has 'which is said' err 'keeps its options: sheaf agent RUN (sheaf agent RUN --stop'
 t 0 'it says what it has' "$SHEAF" agent mem --status --json
 json 'which is nothing' 'len(o) == 1 and o[0]["bytes"] == 0 and o[0]["users"] == 0 and \
 	o[0]["steps"] is None'
@@ -36,7 +42,7 @@ json 'as events say' 'sorted((x["step"], x["to"]) for x in o if x["event"] == "s
 json 'and memory costs no disk' 'all(x["disk_bytes"] == 0 for x in o if x.get("to") == "memory")'
 t 0 'it is in two places' "$SHEAF" ls mem --json
 json 'of which ls lists the disk' '[x["step"] for x in o] == [5, 10]'
-d=/tmp/sheaf-$(id -u)-$(run_id mem)
+d=$(echo /tmp/sheaf-"$(id -u)-$(run_id mem)"-*-"$(printf %x "$(stat -c %i mem/.sheaf)")")
 [ "$(stat -c %a "$d")" = 700 ] && [ "$(stat -c %a "$d/agent.sock")" = 600 ]
 result $? 'nobody else can reach it'
 
@@ -83,14 +89,36 @@ t 0 'for good' "$SHEAF" agent mem --stop
 [ ! -e "$d" ]
 result $? 'and leaves nothing'
 
+# An agent is of a directory, not of all that have its run's identity.
+t 0 'an agent of a run' "$SHEAF" agent mem --detach
+cp -a mem mem-copy && cp -al mem mem-links
+t 1 'is not that of a copy' "$SHEAF" agent mem-copy --status
+t 1 'nor of one made of hard links' "$SHEAF" agent mem-links --status
+t 0 'which may have one of its own' "$SHEAF" agent mem-copy --detach
+t 0 'that ends' "$SHEAF" agent mem-copy --stop
+t 0 'and the first goes on' "$SHEAF" agent mem --status
+mv mem mem-moved
+t 0 'also where the run has another name' "$SHEAF" agent mem-moved --status
+mv mem-moved mem
+rm -rf mem-copy mem-links
+t 0 'until it is told' "$SHEAF" agent mem --stop
+
 # An agent that allows so many steps.
 wrong "$SHEAF" agent mem --steps 1
 has 'and says why' err 'one step is kept while the next is copied, so 2 at least'
 for steps in 0 -1 2x 99999999999; do
 	wrong "$SHEAF" agent mem --steps "$steps"
 done
+for grace in 2s -1 '' 86401; do
+	wrong "$SHEAF" agent mem --detach --grace "$grace"
+done
+wrong "$SHEAF" agent mem --detach --hook ./nothing
+wrong "$SHEAF" agent mem --detach --idle 0
 t 1 'and none of them serves' "$SHEAF" agent mem --status
 t 0 'an agent of two steps' "$SHEAF" agent mem --detach --steps 2
+t 0 'is there' "$SHEAF" agent mem --detach --steps 2
+t 2 'and not one of as many as a job has' "$SHEAF" agent mem --detach
+has 'as it says' err 'keeps its options: sheaf agent RUN --steps 2 ('
 t 0 'says so' "$SHEAF" agent mem --status
 has 'in text' out ', 2 steps at most, 0 connected'
 t 0 'in JSON' "$SHEAF" agent mem --status --json
@@ -157,7 +185,107 @@ begun hooked "^1 $home/due/checkpoint-1\$"
 result $? 'and the hook is run'
 [ -S "$home/sock" ] && [ "$(stat -c %a "$home/sock")" = 600 ]
 result $? 'the socket is where it was asked for'
+cp -a due due-copy
+t 2 'that of another directory is not asked there' "$SHEAF" agent due-copy --status --socket sock
+has 'which is said' err 'that of a copy of this run'
+rm -rf due-copy
 t 0 'it is told to stop' "$SHEAF" agent due --stop --socket "$home/sock"
+[ ! -e sock.log ]
+result $? 'and leaves no empty log'
+
+# The run is away during the grace, and when the flush begins: that is said where somebody can look.
+t 0 'an agent once more' "$SHEAF" agent due --detach --grace 3 --socket sock
+mpi_bg 1 save --run due --step 2 --steps 9000 --every 5000 --memory-every 1 --async --lazy \
+	--agent "$home/sock" --events "$home/ev6" $small
+begun ev6 '"step":4,.*"to":"memory"'
+pkill -9 -f "$home/ev6"
+mv due away
+wait
+begun sock.log "^sheaf: .*$home/due"
+result $? 'a flush that failed says why in a file beside the socket'
+mv away due
+t 0 'and goes, with the log' "$SHEAF" agent due --stop --socket "$home/sock"
 t 0 'one that nobody uses' "$SHEAF" agent due --detach --idle 1
 sleep 1.5
 t 1 'ends' "$SHEAF" agent due --status
+
+# The lock of an agent that is being killed outlives its answers.
+"$PY" -c 'import fcntl, sys, time
+f = open(sys.argv[1], "w")
+fcntl.flock(f, fcntl.LOCK_EX)
+print("locked", flush=True)
+time.sleep(2)' "$home/sock.lock" >holds &
+begun holds locked
+t 0 'an agent begins where one has not quite ended' "$SHEAF" agent due --detach --socket sock
+t 0 'and serves' "$SHEAF" agent due --status --socket sock
+t 0 'until it ends' "$SHEAF" agent due --stop --socket sock
+
+# A run that is renamed under its agent: jobs say where it is, and each commit to disk.
+rm -f hooked
+t 0 'an agent of a run' "$SHEAF" agent first --detach --hook ./hook --grace 1
+mv first second
+t 0 'that is renamed' mpi 1 save --run second --step 1 --agent auto $small
+begun hooked "^1 $home/second/checkpoint-1\$"
+result $? 'its hook is told of the new name'
+mpi_bg 1 save --run second --step 2 --steps 9000 --agent auto --events "$home/ev7" $small
+begun ev7 '"step":4,.*"to":"disk"'
+mv second third
+begun hooked " $home/third/checkpoint-"
+result $? 'so it is where a job goes on under the rename'
+pkill -9 -f "$home/ev7"
+wait
+if strace -o /dev/null true 2>/dev/null; then
+	# A job dies before the rename that publishes STEP, which lies in memory whole, or after it.
+	dies() {        # enter|exit RUN STEP
+		strace -f -o /dev/null -e trace=renameat2 \
+			-e "inject=renameat2:delay_$1=600000000:when=2" "$BENCH" save --run "$2" \
+			--step "$3" --agent auto $small >/dev/null 2>&1 </dev/null &
+		tracer=$!
+		for _ in $(seq 600); do
+			if [ "$1" = exit ]; then
+				[ -d "$2/checkpoint-$3" ]
+			else
+				"$SHEAF" agent "$2" --status 2>/dev/null |
+					grep -q "^ *$3 .*to be on disk and is not"
+			fi && break
+			sleep 0.1
+		done
+		# It is dead at once, its tracer only when the delay is over.
+		# shellcheck disable=SC2046
+		kill -9 $(pgrep -P $tracer)
+		kill -9 $tracer
+		wait $tracer
+		for _ in $(seq 600); do
+			"$SHEAF" agent "$2" --status | grep -q ', 0 connected' && break
+			sleep 0.1
+		done
+	} 2>/dev/null
+	mv third fourth
+	dies enter fourth 20000
+	begun hooked "^20000 $home/fourth/checkpoint-20000\$"
+	result $? 'and what is due is written there'
+	t 0 'whole' "$SHEAF" verify fourth@20000
+	dies exit fourth 20001
+	t 0 'of a step that has come to disk' "$SHEAF" agent fourth --status --json
+	json 'the agent does not say that it is due' \
+		'[x["due"] for x in o if x.get("step") == 20001] == [False]'
+	t 0 'it ends' "$SHEAF" agent fourth --stop
+	t 0 'one that writes nothing by itself' "$SHEAF" agent fourth --detach --no-flush
+	dies enter fourth 20002
+	t 2 'is not stopped while a step is due' "$SHEAF" agent fourth --stop
+	has 'which is said' err 'step 20002 was to be on disk and is in memory alone'
+	t 0 'the step is written' "$SHEAF" agent fourth --flush --due
+	t 0 'and it ends' "$SHEAF" agent fourth --stop
+	t 0 'another one' "$SHEAF" agent fourth --detach --no-flush
+	dies enter fourth 20003
+	t 0 'is ended all the same' "$SHEAF" agent fourth --stop --force
+	t 1 'at once' "$SHEAF" agent fourth --status
+	[ ! -e fourth/checkpoint-20003 ]
+	result $? 'and what was due is gone'
+	wrong "$SHEAF" agent fourth --force
+	t 0 'an agent once more' "$SHEAF" agent fourth --detach
+else
+	echo "ok $((n += 1)) - a job that dies while it publishes # SKIP no strace"
+	mv third fourth
+fi
+t 0 'it ends' "$SHEAF" agent fourth --stop

@@ -215,6 +215,16 @@ t 0 '--like takes values and files' mpi 2 save --run like --step 1 --like hf --a
 t 0 'the same weights' "$SHEAF" diff hf like --family model
 cmp -s hf/config.json like/checkpoint-1/config.json
 result $? 'the same config.json'
+for step in like@1 like@latest "$PWD/like/checkpoint-1"; do
+	t 0 "--like ${step##*/} does" mpi 2 save --run of-like --step 1 --like "$step" --adam \
+		--mesh tp=2
+	t 0 'the same bytes' "$SHEAF" diff like@1 of-like@1
+	rm -rf of-like
+done
+for step in like@7 nowhere@1 nowhere like@one; do
+	t 2 "--like $step does not" mpi 1 save --run of-like --step 1 --like "$step"
+	has 'and says what it takes' err 'it takes RUN@STEP, RUN@latest, a checkpoint,'
+done
 t 0 'proved on loading' mpi 1 load --run like --step 1 --like hf --adam --json
 json 'item by item' 'o[-1]["checked_items"] == 22 + 2 * 19 + 4'
 chmod 000 hf/config.json

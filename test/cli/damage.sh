@@ -43,6 +43,11 @@ t 1 'diff does not call it the same' "$SHEAF" diff run@3 sound@3 --family model
 t 1 'load refuses it' mpi 1 load --run run --step 3 --state state.json --adam --seed 1 --json
 json 'as corrupt' 'o[-1]["event"] == "error" and o[-1]["code"] == "ECORRUPT"'
 t 1 'one damaged step of several is a no' "$SHEAF" verify run
+t 0 'several paths are verified at once' "$SHEAF" verify sound sound@3
+t 1 'a damaged one among them is a no' "$SHEAF" verify run@3 nowhere sound --json
+json 'said with its path' 'o[0]["path"] == "run/checkpoint-3" and o[-1]["result"] == "bad"'
+t 2 'one that is not there leaves it open' "$SHEAF" verify sound nowhere sound@3
+has 'and is named' err nowhere
 
 for where in 0 20 -1 sheaf.json:5 sheaf.json:-5 sheaf.json:120 sheaf.sums:3 sheaf.sums:150 \
 	sheaf.sums:-1 optimizer/optimizer-00001-of-00001.safetensors:5000 \

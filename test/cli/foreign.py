@@ -9,7 +9,7 @@ single  one file                                          link    hf, as a hub c
 and of one file: short (its data are cut), hole (offsets leave a gap), overlap, long (bytes after
 the data), header (its length runs out of the file), json (no JSON), twice (a name twice), dtype
 (an unknown one), deep (a thousand brackets), name (control characters), bidi (one that turns the
-line around), nine (nine dimensions)
+line around); and nine, turned (the same from behind), ninety: so many dimensions
 """
 import json
 import os
@@ -117,6 +117,8 @@ def broken(kind, path):
             "name": {"w\u001b[31m\u0085": entry("U8", [5], 0, 5)},
             "bidi": {"w\u202ez": entry("U8", [5], 0, 5)},
             "nine": {"w": entry("U8", [1] * 8 + [5], 0, 5)},
+            "turned": {"w": entry("U8", [5] + [1] * 8, 0, 5)},
+            "ninety": {"w": entry("U8", [1] * 89 + [5], 0, 5)},
         }[kind]
         st(path, [("x", "U8", [5], b"12345")], json.dumps(header).encode())
 

@@ -8,7 +8,7 @@ for kind in hf qwen link; do
 	make $kind $kind
 done
 for kind in single other f64 nan nan2 short long header json twice deep hole overlap dtype name \
-	bidi nine; do
+	bidi nine turned ninety; do
 	make $kind $kind.safetensors
 done
 
@@ -91,9 +91,26 @@ for kind in short long header json twice deep hole overlap dtype name; do
 done
 t 0 'a name that would turn the line around is shown' "$SHEAF" show bidi.safetensors
 has 'escaped' out 'w\u202ez'
-run "$SHEAF" cat nine.safetensors w
+t 0 'nine dimensions are shown' "$SHEAF" show nine.safetensors --json
+json 'all of them' 'o[0]["tensors"][0]["shape"] == [1] * 8 + [5]'
+t 0 'written' "$SHEAF" cat nine.safetensors w
+[ "$(cat out)" = 12345 ]
+result $? 'byte for byte'
+t 0 'as an array of NumPy, too' "$SHEAF" cat nine.safetensors w --npy
+has 'of nine dimensions' out "'shape': (1, 1, 1, 1, 1, 1, 1, 1, 5), }"
+t 2 'a part of it is not' "$SHEAF" cat nine.safetensors w --slice 0:1
+t 0 'and compared' "$SHEAF" diff nine.safetensors nine.safetensors
+t 1 'by shape' "$SHEAF" diff nine.safetensors turned.safetensors
+has 'of which the sizes are the same' out 'model/w: shape'
+sed 's/12345$/12349/' nine.safetensors >nine2.safetensors
+t 1 'and by value' "$SHEAF" diff nine.safetensors nine2.safetensors
+has 'with its place' out 'values differ in 1 item, first at [4]'
+t 0 'ninety dimensions are counted' "$SHEAF" show ninety.safetensors
+has 'and no more' out '[90 dimensions]'
+run "$SHEAF" cat ninety.safetensors w
 [ $rc = 1 ] && [ ! -s out ]
-result $? 'nine dimensions are refused, not read wrongly'
+result $? 'they are refused, not read wrongly'
+t 1 'nor compared' "$SHEAF" diff ninety.safetensors ninety.safetensors
 
 rm hf/model-00002-of-00002.safetensors
 t 1 'a file that the index names and that is gone is found' "$SHEAF" verify hf --json

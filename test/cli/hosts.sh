@@ -62,8 +62,8 @@ spread() {              # HOSTS RANKS-EACH ARGS...: sheaf-bench over hosts "1 2"
 sums() {                # of all files of a step but the manifest
 	(cd "$1" && find . -type f ! -name sheaf.json -exec sha256sum {} + | sort)
 }
-await() {               # CMD...: until it holds, 20 s
-	for _ in $(seq 200); do
+await() {               # CMD...: until it holds, 120 s
+	for _ in $(seq 1200); do
 		"$@" >/dev/null 2>&1 && return 0
 		sleep 0.1
 	done

@@ -31,7 +31,9 @@ wrong "$SHEAF" show /dev/null
 wrong "$SHEAF" verify
 wrong "$SHEAF" verify empty-run
 wrong "$SHEAF" verify empty-run@7
-wrong "$SHEAF" verify a b
+t 2 'of several paths each is told that is not there' "$SHEAF" verify nowhere also-nowhere
+has 'the first' err 'nowhere: '
+has 'the second' err 'also-nowhere: '
 wrong "$SHEAF" verify nowhere
 wrong "$SHEAF" diff
 wrong "$SHEAF" diff a

@@ -7,10 +7,10 @@
  *      step is what memory held when it was begun; descriptors and images do not grow. lazy: the
  *      memory changes at its gates.
  */
+#include "procself.h"
 #include "rmtree.h"
 #include "sheaf-mpi.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,18 +67,6 @@ static int differ(int64_t step)
 
 	for (int64_t i = 0; i < w.items; i++)
 		n += w.own[i] != value(step, 0, i) || w.mixed[i] != value(step, 1, i);
-	return n;
-}
-
-static int descriptors(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (d && readdir(d))
-		n++;
-	if (d)
-		closedir(d);
 	return n;
 }
 
@@ -149,12 +137,12 @@ static void loop(struct sheaf_run *run, struct sheaf_state *state)
 		finish(&before, step - 1);
 		before = now;
 		if (step == WARM) {
-			w.fds = descriptors();
+			w.fds = procself_fds();
 			w.images = images();
 		}
 	}
 	finish(&before, STEPS - 1);
-	expect(descriptors() <= w.fds, "there are more descriptors than before");
+	expect(procself_fds() <= w.fds, "there are more descriptors than before");
 	expect(images() == w.images, "there are more images than before");
 }
 

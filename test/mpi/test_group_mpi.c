@@ -74,6 +74,12 @@ static int64_t now_ms(void)
 	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
+static int64_t mono_ns(void *arg)
+{
+	(void)arg;
+	return now_ms() * 1000000;
+}
+
 static void nap(void)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
@@ -235,7 +241,8 @@ static int run_ops(void)
 	MPI_Comm_split(MPI_COMM_WORLD, 0, -team.rank, &comm);
 	WANT(sheaf_group_mpi(&g, comm, 3) == 0);
 	MPI_Comm_free(&comm);
-	team = (struct shf_team){ g, g->ops.rank, g->ops.ranks, PATIENCE_MS };
+	team = (struct shf_team){ g, g->ops.rank, g->ops.ranks, PATIENCE_MS, mono_ns,
+	                          NULL };
 	WANT(g->ops.node == 3);
 	bad |= try_new(t);
 	for (uint64_t round = 0; round < 12 && !bad; round++) {
@@ -329,7 +336,7 @@ static int run_stopped(const char *dir)
 	for (int i = 0; i < 3; i++)
 		WANT(sheaf_group_mpi(&groups[i], MPI_COMM_WORLD, 0) == 0);
 	team = (struct shf_team){ groups[0], groups[0]->ops.rank, groups[0]->ops.ranks,
-				  PATIENCE_MS };
+				  PATIENCE_MS, mono_ns, NULL };
 	WANT(t->ranks == STOPPED_RANKS);
 	WANT(touch(dir, "pid", t->rank, (long)mine) == 0);
 	WANT(shf_allgather(t, &mine, pid, sizeof(mine), &err) == 0);

@@ -136,10 +136,13 @@ class Command:
         seen, dot = numbers(self.run), os.path.join(self.run, ".sheaf")
         if verb[0] == "mark":
             old, new = "b", "k" if verb[2] == "keep" else ""
-            mark = text_of(os.path.join(dot, "marks", "2")).strip()
-            good = seen == STEPS and (mark == new or rc and mark == old)
+            mark, *session = text_of(os.path.join(dot, "marks", "2")).split() or [""]
+            with open(os.path.join(self.run, "checkpoint-2", "sheaf.json"), encoding="utf-8") as f:
+                of_step = [json.load(f)["session"]]
+            good = seen == STEPS and (mark == new or rc and mark == old) and \
+                session in ([], of_step)
             self.g.count("marks that are " + ("the new one" if mark == new else "the old one"))
-            return "" if good else "of %s the mark is %r" % (sorted(seen), mark)
+            return "" if good else "of %s the mark is %r of %s" % (sorted(seen), mark, session)
         if verb[0] == "prune":
             went, trash = STEPS - seen, numbers(os.path.join(dot, "trash"))
             self.g.count("steps that prunes took", len(went))

@@ -354,7 +354,7 @@ static char judge_mark(struct judge *j, int64_t step)
 	snprintf(path, sizeof(path), RUN "/.sheaf/marks/%lld", (long long)step);
 	text = simdisk_get(j->disk, path, &n);
 	if (text)
-		mark = n == 1 ? text[0] : '?';
+		mark = n == 1 || (n == 34 && text[1] == ' ') ? text[0] : '?';
 	free(text);
 	for (size_t i = 0; i < j->w->marks_n; i++) {
 		const struct marking *k = &j->w->marks[i];

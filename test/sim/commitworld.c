@@ -95,8 +95,10 @@ int world_open(struct world *w, bool create)
 void world_close(struct world *w)
 {
 	for (int i = 0; i < WRITERS; i++)
-		if (w->store[i].path)
+		if (w->store[i].path) {
+			shf_stage_close(&w->store[i], &w->stage[i]);
 			shf_store_close(&w->store[i]);
+		}
 }
 
 void world_kill(struct world *w)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "items.h"
 
 int hand_bits(int dtype)
 {
@@ -106,12 +107,7 @@ void hand_as(struct hand *h, const char *family, const char *name)
 
 void hand_cut(struct sheaf_slice *s, int dim, int64_t i, int64_t n)
 {
-	int64_t per = (s->count[dim] + n - 1) / n, from = i * per, to = from + per;
-
-	from = from < s->count[dim] ? from : s->count[dim];
-	to = to < s->count[dim] ? to : s->count[dim];
-	s->start[dim] += from;
-	s->count[dim] = to - from;
+	items_cut(s, dim, i, n);
 }
 
 void *hand_block(struct hand *h, int64_t bytes)
@@ -161,48 +157,29 @@ static struct sheaf_slice in_bytes(const struct sheaf_slice *s)
 	return b;
 }
 
-static bool strides(const struct sheaf_slice *s, int64_t stride[SHEAF_DIMS_MAX], int64_t *total)
-{
-	int64_t by = 1;
-	bool dense = true;
+struct each {
+	struct hand *h;
+	int k;
+	void (*item)(void *, struct hand *, int, int64_t, uint8_t *);
+	void *arg;
+};
 
-	*total = 1;
-	for (int d = s->ndim - 1; d >= 0; d--) {
-		*total *= s->count[d];
-		dense &= s->stride[d] == 0;
-		stride[d] = by;
-		by *= s->count[d] ? s->count[d] : 1;
-	}
-	if (!dense)
-		memcpy(stride, s->stride, sizeof(int64_t) * SHEAF_DIMS_MAX);
-	return dense;
+static void each_item(void *arg, int64_t global, int64_t at)
+{
+	struct each *e = arg;
+	const struct sheaf_slice *s = &e->h->s[e->k];
+	int bits = hand_bits(s->dtype) % 8 ? 8 : hand_bits(memory_type(s));
+
+	e->item(e->arg, e->h, e->k, global, (uint8_t *)s->data + at * (bits / 8));
 }
 
-/* Every item of slice k that is here. */
-static void each(struct hand *h, int k,
-                 void (*item)(void *, struct hand *, int, int64_t, uint8_t *), void *arg)
+void hand_each(struct hand *h, int k,
+               void (*item)(void *arg, struct hand *h, int slice, int64_t global, uint8_t *at),
+               void *arg)
 {
 	struct sheaf_slice s = in_bytes(&h->s[k]);
-	int64_t total, stride[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX] = { 0 };
 
-	(void)strides(&s, stride, &total);
-	for (int64_t left = total; left > 0; left--) {
-		int64_t global = 0, where = s.origin;
-
-		for (int d = 0; d < s.ndim; d++) {
-			where += i[d] * stride[d];
-			global = global * s.shape[d] + s.start[d] + i[d];
-		}
-		for (int d = s.ndim - 1; d >= 0 && ++i[d] == s.count[d]; d--)
-			i[d] = 0;
-		if (s.flags & SHEAF_FLAT) {
-			if (where < s.flat_start || where >= s.flat_start + s.flat_count)
-				continue;
-			where -= s.flat_start;
-		}
-		item(arg, h, k, global,
-		     (uint8_t *)s.data + where * (hand_bits(memory_type(&s)) / 8));
-	}
+	items_each(&s, each_item, &(struct each){ h, k, item, arg });
 }
 
 static uint64_t wanted(const struct hand *h, int k, int64_t global)
@@ -250,14 +227,14 @@ int64_t hand_wrong(struct hand *h, char *why, size_t n)
 
 	for (int k = 0; k < h->n; k++)
 		if (h->want[k] != HAND_ANY)
-			each(h, k, look, &w);
+			hand_each(h, k, look, &w);
 	return w.n;
 }
 
 void hand_paint(struct hand *h)
 {
 	for (int k = 0; k < h->n; k++)
-		each(h, k, paint, NULL);
+		hand_each(h, k, paint, NULL);
 }
 
 void hand_fill(struct hand *h, int byte)
@@ -301,17 +278,9 @@ static void make_memory(struct hand *h)
 {
 	for (int k = 0; k < h->n; k++) {
 		struct sheaf_slice *s = &h->s[k], b = in_bytes(s);
-		int64_t stride[SHEAF_DIMS_MAX], total, top = b.origin;
 
-		if (s->data)
-			continue;
-		(void)strides(&b, stride, &total);
-		for (int d = 0; d < b.ndim && total > 0; d++)
-			top += (b.count[d] - 1) * stride[d];
-		if (b.flags & SHEAF_FLAT)
-			top = b.flat_count - 1;
-		s->data =
-		    hand_block(h, total > 0 ? (top + 1) * (hand_bits(memory_type(&b)) / 8) : 0);
+		if (!s->data)
+			s->data = hand_block(h, items_span(&b) * (hand_bits(memory_type(&b)) / 8));
 	}
 }
 

@@ -80,6 +80,10 @@ void hand_fill(struct hand *h, int byte);
 /* The block that a slice's memory lies in: its bytes, and where; 0: it has none. */
 size_t hand_block_of(const struct hand *h, int slice, uint8_t **at);
 void hand_spoil(struct hand *h, int slice);     /* all of that block */
+/* Every item of a slice that is here: its number in the tensor, and where it lies. */
+void hand_each(struct hand *h, int slice,
+               void (*item)(void *arg, struct hand *h, int slice, int64_t global, uint8_t *at),
+               void *arg);
 /* A play on that disk with what tests mostly want. */
 struct play hands_play(struct simdisk *disk, int ranks, void (*hold)(struct hand *h));
 /* Lines of `told` that begin with the letter. */

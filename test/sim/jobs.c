@@ -726,8 +726,12 @@ static int look_at(struct simdisk *disk, struct sheaf_run *run, struct memory *m
 	seen->newest = rc == 0 ? latest->number : -1;
 	seen->salt = rc == 0 ? salt_of(latest) : 0;
 	shf_step_put(latest);
-	seen->spent = rc == SHEAF_ECORRUPT && strstr(err->msg, "failed to resume twice");
-	return rc == SHEAF_ENOENT || seen->spent ? 0 : rc;
+	if (rc == SHEAF_ENOENT && seen->n)
+		return shf_fail(err, SHEAF_EBUG, "told to start afresh, and %zu steps are there",
+		                seen->n);
+	if (rc == SHEAF_ECORRUPT && strstr(err->msg, "is marked bad, as is all that is left"))
+		rc = 0;
+	return rc == SHEAF_ENOENT ? 0 : rc;
 }
 
 static const char *visit(struct simdisk *disk, enum look how, const struct job_state *of,

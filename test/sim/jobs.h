@@ -94,8 +94,7 @@ const char *job_word(const struct job *j);
 struct seen {
 	int64_t steps[JOB_STEPS];
 	size_t n;
-	int64_t newest;                 /* -1: none */
-	bool spent;                     /* none, but one that was died of twice */
+	int64_t newest;                 /* -1: none, or all are marked bad */
 	uint64_t salt;                  /* of the newest; 0: none */
 	int damaged, staged, aside;
 	int unpublished;                /* staged, with a manifest, and all it names is there */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "layouts.h"
+#include "items.h"
 
 #define T(f, n, d, ax, st, ex, fu, nd, ...) { f, n, d, nd, { __VA_ARGS__ }, ax, st, ex, fu }
 const struct lay_tensor lay_tensors[] = {
@@ -137,41 +138,25 @@ static void *block(struct lay_memory *m, int64_t bytes)
 	return m->blocks[m->blocks_n++] = p;
 }
 
+struct each {
+	const struct held *h;
+	void (*item)(void *arg, const struct held *h, int64_t global, uint8_t *at);
+	void *arg;
+};
+
+static void each_item(void *arg, int64_t global, int64_t at)
+{
+	const struct each *e = arg;
+
+	e->item(e->arg, e->h, global, (uint8_t *)e->h->s.data + at * (int64_t)e->h->bytes);
+}
+
 /* Every item of the slice that is here: where it lies and what it should be. */
 static void each(const struct held *h,
                  void (*item)(void *arg, const struct held *h, int64_t global, uint8_t *at),
                  void *arg)
 {
-	const struct sheaf_slice *s = &h->s;
-	int64_t total = 1, stride[SHEAF_DIMS_MAX], by = 1;
-	bool dense = true;
-
-	for (int d = s->ndim - 1; d >= 0; d--) {
-		total *= s->count[d];
-		dense &= s->stride[d] == 0;
-		stride[d] = by;
-		by *= s->count[d];
-	}
-	if (!dense)
-		memcpy(stride, s->stride, sizeof(stride));
-	int64_t i[SHEAF_DIMS_MAX] = { 0 };
-
-	for (int64_t k = 0; k < total; k++) {
-		int64_t global = 0, where = s->origin;
-
-		for (int d = 0; d < s->ndim; d++) {
-			where += i[d] * stride[d];
-			global = global * s->shape[d] + s->start[d] + i[d];
-		}
-		for (int d = s->ndim - 1; d >= 0 && ++i[d] == s->count[d]; d--)
-			i[d] = 0;
-		if (s->flags & SHEAF_FLAT) {
-			if (where < s->flat_start || where >= s->flat_start + s->flat_count)
-				continue;
-			where -= s->flat_start;
-		}
-		item(arg, h, global, (uint8_t *)s->data + where * (int64_t)h->bytes);
-	}
+	items_each(&h->s, each_item, &(struct each){ h, item, arg });
 }
 
 static void paint(void *arg, const struct held *h, int64_t global, uint8_t *at)
@@ -219,25 +204,6 @@ void lay_free(struct lay_memory *m)
 	free(m);
 }
 
-static void cut(struct sheaf_slice *s, int dim, int64_t i, int64_t n)
-{
-	int64_t per = (s->count[dim] + n - 1) / n, from = i * per, to = from + per;
-
-	from = from < s->count[dim] ? from : s->count[dim];
-	to = to < s->count[dim] ? to : s->count[dim];
-	s->start[dim] += from;
-	s->count[dim] = to - from;
-}
-
-static int64_t items(const struct sheaf_slice *s)
-{
-	int64_t n = 1;
-
-	for (int d = 0; d < s->ndim; d++)
-		n *= s->count[d];
-	return n;
-}
-
 struct where {
 	int dp, pp, tp, ep;
 };
@@ -276,25 +242,25 @@ static void narrow(const struct layout *l, const struct lay_tensor *t, const str
                    struct sheaf_slice *s)
 {
 	if (t->axis >= 0 && l->tp > 1 && !(t->expert >= 0 && l->own_experts))
-		cut(s, t->axis, w->tp, l->tp);
+		items_cut(s, t->axis, w->tp, l->tp);
 	if (l->cut_a && t->ndim > 0) {
-		cut(s, 0, w->dp / l->cut_b, l->cut_a);
-		cut(s, 0, w->dp % l->cut_b, l->cut_b);
+		items_cut(s, 0, w->dp / l->cut_b, l->cut_a);
+		items_cut(s, 0, w->dp % l->cut_b, l->cut_b);
 	}
 	if (l->shard && t->ndim > 0)
-		cut(s, 0, w->dp % l->shard, l->shard);
+		items_cut(s, 0, w->dp % l->shard, l->shard);
 }
 
 /* Memory of one slice by itself. */
 static void lone(const struct layout *l, struct lay_memory *m, struct sheaf_slice *s)
 {
-	if (l->transposed && s->ndim == 2 && items(s) > 1) {
+	if (l->transposed && s->ndim == 2 && items_n(s) > 1) {
 		s->stride[0] = 1;
 		s->stride[1] = s->count[0] + 3; /* columns with three items of padding */
 		s->data = block(m, lay_bytes(s->dtype) * (s->stride[1] * s->count[1]));
 		return;
 	}
-	s->data = block(m, lay_bytes(s->dtype) * items(s));
+	s->data = block(m, lay_bytes(s->dtype) * items_n(s));
 }
 
 /* Flat slices of one type in one buffer, of which this rank has its dp share. */
@@ -307,7 +273,7 @@ static void share_flat(const struct layout *l, struct lay_memory *m, const struc
 	for (int i = 0; i < m->n; i++)
 		if (m->held[i].s.flags & SHEAF_FLAT && m->held[i].s.dtype == dtype) {
 			m->held[i].s.origin = total;
-			total += items(&m->held[i].s);
+			total += items_n(&m->held[i].s);
 		}
 	per = (total + l->dp - 1) / l->dp;
 	lo = w->dp * per < total ? w->dp * per : total;

@@ -115,22 +115,9 @@ static char raw_mark(struct simdisk *disk, int64_t step)
 	snprintf(path, sizeof(path), "run/.sheaf/marks/%lld", (long long)step);
 	text = simdisk_get(disk, path, &n);
 	if (text)
-		mark = n == 1 ? text[0] : '?';
+		mark = n == 1 || (n == 34 && text[1] == ' ') ? text[0] : '?';
 	free(text);
 	return mark;
-}
-
-static int raw_tries(struct simdisk *disk, const struct raw_step *r)
-{
-	char path[120], *text, count[8] = "";
-	size_t n = 0;
-
-	snprintf(path, sizeof(path), "run/.sheaf/tries/%lld-%s", (long long)r->step, r->session);
-	text = simdisk_get(disk, path, &n);
-	if (text)
-		snprintf(count, sizeof(count), "%.*s", (int)n, text);
-	free(text);
-	return atoi(count);
 }
 
 /* "12" or "12-<session>", canonical. */
@@ -189,24 +176,6 @@ static void judge_step(void *arg, const char *name)
 		return;
 	j->view->here[a - j->l->attempts] = true;
 	j->view->mark[a - j->l->attempts] = raw_mark(j->disk, step);
-	j->view->tries[a - j->l->attempts] = raw_tries(j->disk, &r);
-}
-
-/* Somebody may have marked bad what two sessions died of. */
-static void may_be_bad(struct ledger *l, int64_t step, int64_t since)
-{
-	if (!(marks_of(l, step, since) & MARK_BAD))
-		ledger_mark(l, step, 'b', since, NEVER);
-}
-
-/* Is there an older step to go on from than this one? */
-static bool has_older(const struct judge *j, int i)
-{
-	for (int k = 0; k < j->l->n; k++)
-		if (j->view->here[k] && j->view->mark[k] != 'b' &&
-		    j->l->attempts[k].step < j->l->attempts[i].step)
-			return true;
-	return false;
 }
 
 static void judge_marks(struct judge *j)
@@ -215,17 +184,13 @@ static void judge_marks(struct judge *j)
 
 	for (int i = 0; i < j->l->n; i++) {
 		int64_t step = j->l->attempts[i].step;
-		bool spent = v->here[i] && v->tries[i] >= 2;
 
 		if (!v->here[i])
 			continue;
-		if (spent)
-			may_be_bad(j->l, step, j->cut);
 		if (!(mark_bit(v->mark[i]) & marks_of(j->l, step, j->cut)))
 			bad(j, "the mark of step %lld is %d, and may be of 0x%x", (long long)step,
 			    v->mark[i], marks_of(j->l, step, j->cut));
-		v->spent |= spent;
-		if (v->mark[i] != 'b' && !(spent && has_older(j, i)) && step > v->newest)
+		if (v->mark[i] != 'b' && step > v->newest)
 			v->newest = step;
 	}
 }
@@ -328,8 +293,7 @@ const char *ledger_judge(struct ledger *l, struct simdisk *disk, int64_t cut, bo
 
 /* ---- time goes on ---- */
 
-static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut,
-                         const struct view *view)
+static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut)
 {
 	int n = 0;
 
@@ -344,9 +308,6 @@ static void marks_settle(struct ledger *l, struct simdisk *disk, int64_t cut,
 			                                  raw_mark(disk, m->step) };
 	}
 	l->marks_n = n;
-	for (int i = 0; i < l->n; i++)
-		if (view->here[i] && view->tries[i] >= 2)
-			may_be_bad(l, l->attempts[i].step, -1);
 }
 
 /* What is known of attempt i when all that is there is durable. One that half a rename lost was on
@@ -370,7 +331,7 @@ void ledger_crashed(struct ledger *l, struct simdisk *disk, int64_t cut, const s
 {
 	for (int i = 0; i < l->n; i++)
 		attempt_settle(l, i, cut, view);
-	marks_settle(l, disk, cut, view);
+	marks_settle(l, disk, cut);
 }
 
 void ledger_go_on(struct ledger *l, struct simdisk *disk, const struct view *view, int64_t since,
@@ -393,5 +354,5 @@ void ledger_go_on(struct ledger *l, struct simdisk *disk, const struct view *vie
 			a->acked = opened;
 	}
 	if (all)
-		marks_settle(l, disk, NEVER - 1, view);
+		marks_settle(l, disk, NEVER - 1);
 }

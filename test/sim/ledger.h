@@ -37,9 +37,7 @@ struct view {
 	bool here[ATTEMPTS], aside[ATTEMPTS];   /* whole, as a step or set aside */
 	bool journal;                           /* a rewind is not finished */
 	char mark[ATTEMPTS];                    /* of what is here */
-	int tries[ATTEMPTS];                    /* sessions that loaded it and came no further */
-	int64_t newest;                         /* not marked bad, nor died of twice; -1 */
-	bool spent;                             /* some step was died of twice */
+	int64_t newest;                         /* not marked bad; -1 */
 };
 
 /* Files of people that nobody may touch. */

@@ -518,23 +518,21 @@ static uint64_t hash_without_lock(struct simdisk *disk)
 /* The disk as people find it: it is read, opened, left for two days and opened again. */
 static void judge_later(struct life *l, struct simdisk *disk, int64_t cut, bool fresh)
 {
-	struct view found, view;
+	struct view view;
 	struct seen seen;
 	uint64_t hash;
 	char why[300];
 
 	l->counts->judged++;
-	if (*ledger_judge(&l->ledger, disk, cut, fresh, &found, why) ||
+	if (*ledger_judge(&l->ledger, disk, cut, fresh, &view, why) ||
 	    *job_look_at(disk, false, &l->ledger.state, &seen, why) ||
 	    *job_look_at(disk, true, &l->ledger.state, &seen, why) ||
 	    *ledger_judge(&l->ledger, disk, cut, false, &view, why))
 		goto out;
-	if (seen.newest != view.newest || seen.damaged || view.journal ||
-	    (seen.spent && !found.spent)) { /* who looked has forgiven them since */
+	if (seen.newest != view.newest || seen.damaged || view.journal) {
 		snprintf(why, sizeof(why), "the newest step is %lld, a job sees %lld; %d damaged"
-		         "%s%s", (long long)view.newest, (long long)seen.newest, seen.damaged,
-		         view.journal ? ", a rewind left open" : "",
-		         seen.spent ? ", and that all were died of twice" : "");
+		         "%s", (long long)view.newest, (long long)seen.newest, seen.damaged,
+		         view.journal ? ", a rewind left open" : "");
 		goto out;
 	}
 	simdisk_advance(disk, (l->jumped ? 300 : 2) * DAY_S);

@@ -15,6 +15,12 @@ static float value(int tensor, int64_t item, int64_t step)
 	return (float)((item * 7 + tensor * 131 + step * 1009) % 65521);
 }
 
+void re_free(struct re_mine *m)
+{
+	for (int t = 0; t < RE_TENSORS; t++)
+		free(m->data[t]);
+}
+
 void re_paint(struct re_mine *m, int64_t step)
 {
 	for (int t = 0; t < RE_TENSORS; t++)
@@ -59,33 +65,46 @@ void re_say(struct re_job *j, int rank, const char *what, int rc, const struct s
 		         err->msg);
 }
 
+static int load(struct re_job *j, struct sheaf_run *run, struct sheaf_state *state,
+                struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	if (j->plan.resumes)
+		return shf_run_resume(run, state, SHEAF_STRICT |
+		                      (j->plan.falls ? SHEAF_FALLBACK : 0), report, err);
+	rc = shf_step_open(&step, run, j->plan.resume, err);
+	if (rc == 0)
+		rc = shf_step_load(step, state, SHEAF_STRICT, report, err);
+	shf_step_put(step);
+	return rc;
+}
+
 int re_resume(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_state *state,
                   struct re_mine *m, int64_t *at, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
-	struct sheaf_step *step = NULL;
-	int rc = shf_step_open(&step, run, j->plan.resume, err);
+	int rc = load(j, run, state, &report, err);
 
 	if (rc == SHEAF_ENOENT) {
 		*at = 0;
 		return 0;
 	}
-	if (rc == 0)
-		rc = shf_step_load(step, state, SHEAF_STRICT, &report, err);
-	if (rc == 0) {
-		*at = step->number;
-		if (wrong(m, *at) && !j->why[0])
-			snprintf(j->why, sizeof(j->why), "rank %d: step %lld came back wrong", rank,
-			         (long long)*at);
-		if (rank == 0) {
-			j->loaded = *at;
-			j->disk_bytes = report.disk_bytes;
-			j->memory_bytes = report.memory_bytes;
-			j->peers = report.peers;
-		}
+	if (rc < 0)
+		return rc;
+	*at = report.step;
+	if (wrong(m, *at) && !j->why[0])
+		snprintf(j->why, sizeof(j->why), "rank %d: step %lld came back wrong", rank,
+		         (long long)*at);
+	if (rank == 0) {
+		j->loaded = *at;
+		j->passed = report.passed;
+		j->disk_bytes = report.disk_bytes;
+		j->memory_bytes = report.memory_bytes;
+		j->peers = report.peers;
 	}
-	shf_step_put(step);
-	return rc;
+	return 0;
 }
 
 static int end_late(struct re_job *j, int rank, struct sheaf_save **late, struct sheaf_error *err)
@@ -171,10 +190,12 @@ static void hear(void *arg, int level, const char *line)
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
 	struct re_job *j = arg;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE | SHEAF_METRICS,
+	struct sheaf_opts opts = { .size = sizeof(opts),
+		.flags = j->plan.readonly ? SHEAF_READONLY : SHEAF_CREATE | SHEAF_METRICS,
 		.timeout_ms = 60000, .images_max = j->plan.images, .copies = j->plan.copies,
 		.log = hear, .arg = j,
-		.agent = j->plan.no_agent ? NULL : "auto" };
+		.agent = j->plan.no_agent ? NULL : "auto",
+		.resume_attempts_max = j->plan.attempts };
 	struct sheaf_error err = { 0 };
 	struct sheaf_run *run = NULL;
 	struct re_mine m = { 0 };
@@ -185,6 +206,8 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 
 	if (j->plan.behind)
 		(void)sheaf_group_new(&opts.copies_group, &group->ops);
+	if (j->plan.reader)
+		opts.flags = SHEAF_READONLY;
 	if (j->starts)
 		j->starts(rank);
 	rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &err);
@@ -193,16 +216,17 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	if (rc == 0 && !j->plan.fresh)
 		rc = re_resume(j, rank, run, state, &m, &at, &err);
 	for (int64_t k = j->plan.first ? j->plan.first : at + 1;
-	     rc == 0 && !j->plan.stop && k <= j->plan.last; k++)
+	     rc == 0 && !j->plan.stop && !j->plan.reader && k <= j->plan.last; k++)
 		rc = save_one(j, rank, run, state, &m, k, &late, &err);
 	shf_save_free(late);
 	if (rc < 0)
 		re_say(j, rank, "the job", rc, &err);
+	if (j->plan.dies)
+		simdisk_kill(j->disk, j->sys[rank]);    /* what follows frees memory only */
 	shf_run_close(run);
 	sheaf_group_free(opts.copies_group);
 	shf_state_put(state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(m.data[t]);
+	re_free(&m);
 	return rc;
 }
 
@@ -233,6 +257,7 @@ int re_play(struct re_job *j, uint64_t seed)
 	atomic_store(&j->once, 0);
 	atomic_store(&j->given_up, 0);
 	atomic_store(&j->acked, -1);
+	j->killed = 0;
 	for (int r = 0; r < j->ranks; r++)
 		if (!j->sys[r])
 			j->sys[r] = simdisk_process(j->disk, pid++, node_of(j, r));
@@ -240,6 +265,7 @@ int re_play(struct re_job *j, uint64_t seed)
 		return SHEAF_EBUG;
 	for (int r = 0; r < j->ranks; r++) {
 		rc = results[r] < rc ? results[r] : rc;
+		j->killed += simdisk_is_dead(j->sys[r]);
 		simdisk_kill(j->disk, j->sys[r]);
 		j->sys[r] = NULL;
 	}

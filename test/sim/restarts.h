@@ -19,7 +19,12 @@ struct re_plan {                /* what a job does at each of its steps: */
 	bool fresh, rewind_first;       /* nothing is loaded; a rewind to `resume` first */
 	int64_t resume;                 /* which step; -1: the newest */
 	bool no_agent;                  /* opened without */
+	bool reader;                    /* opened SHEAF_READONLY, to load */
 	bool stop;                      /* after the load */
+	bool dies;                      /* at the end, without a close */
+	int attempts;                   /* opts.resume_attempts_max */
+	bool resumes, falls;            /* by sheaf_run_resume; with SHEAF_FALLBACK */
+	bool readonly;
 	int gaps;                       /* saves that begin may refuse */
 	int nodes;                      /* its ranks are spread over so many; 0: one */
 	bool backwards;                 /* the last rank is on the first of them */
@@ -40,12 +45,14 @@ struct re_job {
 	void (*starts)(int rank);       /* each, on its thread, before it asks for anything; NULL */
 	/* what came of it */
 	int64_t loaded;                 /* -1: there was none */
+	uint32_t passed;                /* by sheaf_run_resume */
 	atomic_llong acked;             /* the newest that a rank knows to be committed */
 	uint64_t disk_bytes, memory_bytes;
 	bool peers;                     /* of memory some were copies of another node */
 	atomic_llong given_up;          /* a rank was told so; 0: none */
 	atomic_int once;                /* logged: steps are kept once, on any rank */
 	int refused;                    /* begins, on rank 0 */
+	int killed;                     /* processes that were dead before their rank was done */
 	char why[600];
 };
 struct re_mine {                /* a rank's rows of each tensor */
@@ -60,6 +67,7 @@ int  re_play(struct re_job *job, uint64_t seed);
 void re_died(void *job, int rank);
 /* The pieces of it, for who does otherwise. */
 struct sheaf_state *re_state(struct re_mine *m, int rank, int ranks);
+void re_free(struct re_mine *m);        /* its memory */
 void re_paint(struct re_mine *m, int64_t step);
 void re_say(struct re_job *job, int rank, const char *what, int rc, const struct sheaf_error *err);
 int  re_resume(struct re_job *job, int rank, struct sheaf_run *run, struct sheaf_state *state,

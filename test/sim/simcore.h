@@ -99,19 +99,32 @@ void simtree_sweep(struct simtree *t);  /* after a cut: what nothing reaches goe
 uint64_t simtree_used(const struct simtree *t);
 
 struct simproc;
-struct sim_open {               /* an open file description; one descriptor each */
-	uint32_t ino;                   /* 0: free */
+struct sim_open {               /* an open file description, of one descriptor or, after a fork,
+	                         * of one in each of several processes */
+	uint32_t ino;
 	int flags;                      /* SHF_O_... */
 	int lock;                       /* 0, 1 shared, 2 exclusive */
+	int refs;                       /* descriptors */
 };
+struct sim_stale {              /* a directory as a process still sees it; dir 0: free */
+	uint32_t dir;
+	struct sim_entry *entries;
+	size_t entry_n;
+	int64_t until_ns;               /* by the disk's clock */
+};
+#define SIM_STALE 4
 struct simproc {
 	struct shf_sys sys;
 	struct simdisk *disk;
-	struct sim_open *fds;
+	struct simproc *acts;           /* who makes the calls through sys; NULL: this one */
+	struct sim_open **fds;          /* NULL: free */
 	size_t fd_n, fd_cap;
-	int index, node;
-	uint64_t pid, shown_pid, start, draws;
-	bool dead;
+	struct sim_stale stale[SIM_STALE];
+	int index, node, fd_first;
+	int zero;                       /* 1 + place in fds of what is called 0; 0: nothing is */
+	uint64_t pid, start, draws;
+	int queues, tasks;              /* that it made and did not free */
+	bool dead, forked, forks;       /* forked: it is a child; forks: it has one */
 };
 struct sim_fault {
 	struct simdisk_fault f;
@@ -121,7 +134,7 @@ struct sim_fault {
 struct sim_mem {                /* shared or private memory; refs 0: free */
 	void *base;                     /* whoever maps it last frees it */
 	size_t bytes;
-	int refs, node;
+	int refs, node, owner;          /* owner: index of the process that made it */
 };
 struct sim_line {               /* an offer (peer 0) or a connection to one */
 	int id, peer, node, owner;      /* owner: process index */
@@ -131,11 +144,17 @@ struct sim_line {               /* an offer (peer 0) or a connection to one */
 	size_t bytes;
 };
 #define SIM_NODES 64
-struct sim_kept {               /* by the agent of a node */
+struct sim_agent {
+	int node;
+	char run[SHF_KEEP_NAME];        /* identity of a run directory; "": nobody has come yet */
+	char socket[SHF_KEEP_NAME];     /* "": where the agent of that run listens by itself */
+	unsigned life;                  /* how often it was killed */
+};
+struct sim_kept {               /* by an agent */
 	char name[SHF_KEEP_NAME];
 	void *base;                     /* NULL: free */
 	size_t bytes;
-	int node;
+	int agent, owner;               /* indices; owner: of the process that handed it over */
 };
 #define SIM_FAULTS 32
 struct simdisk {
@@ -155,8 +174,8 @@ struct simdisk {
 	size_t trace_n, trace_cap, calls, call_cap;
 	size_t *call_at;                /* offset of each call's text */
 	uint64_t space, used, shm_max, shm_used;
-	bool read_only, locks, dir_fsync, shm_connects, dir_twice, one_kernel, traces;
-	int boots;
+	bool read_only, locks, dir_fsync, shm_connects, dir_twice, one_kernel, traces, fs_drawn;
+	int boots, mounts;
 	void (*turn)(void *arg);
 	void *turn_arg;
 	int64_t clock_ns, wall_s;       /* wall at clock 0 */
@@ -170,13 +189,24 @@ struct simdisk {
 	int line_next;
 	struct sim_kept *kept;
 	size_t kept_n, kept_cap;
-	uint64_t agents_bytes;          /* 0: no agents */
-	char agent_run[SIM_NODES][40];
-	int agent_steps[SIM_NODES];     /* that it says it may keep; 0: it does not say */
-	unsigned agent_life[SIM_NODES]; /* how often the node's agent was killed */
+	int takes_ms[SIMDISK_KINDS];    /* what a call takes beside a microsecond */
+	uint64_t memory[SIM_NODES];     /* of a node, for all that are on it; 0: no bound */
+	uint64_t agents_bytes;          /* that each keeps; 0: no agents */
+	struct sim_agent *agents;
+	size_t agent_n, agent_cap;
+	int agent_steps[SIM_NODES];     /* that those of a node say may be kept; 0: they say none */
+	struct simdisk_held agent_most[SIM_NODES];
 	/* what is known about one cut (simcrash.c) */
 	struct simcut *cut;
 };
+
+/* Who makes a call that came through the view of arg. */
+static inline struct simproc *sim_proc(void *arg)
+{
+	struct simproc *p = arg;
+
+	return p->acts ? p->acts : p;
+}
 
 /* simdisk.c: a counted call. begin locks and returns 0, or the error to be returned through end,
  * which traces and unlocks. name NULL: what fd was last called; fd -1: none. */
@@ -185,6 +215,7 @@ struct sim_call {
 	enum simdisk_kind kind;
 	int after;                      /* report this although it is done */
 	int part;                       /* do half, then this */
+	bool zero;                      /* what it opens is called 0 */
 	bool counted;
 	char text[200];
 };
@@ -201,8 +232,9 @@ struct sim_spot {               /* where a path leads */
 	uint32_t dir, ino;              /* ino 0: nothing there yet */
 	char name[SIM_NAME_MAX + 1];    /* last component, "." where there is none */
 };
-int sim_walk(const struct simtree *t, uint32_t at, const char *path, bool follow, int depth,
-             struct sim_spot *spot);
+/* seer: whose old names count; NULL: there are none. */
+int sim_walk(const struct simtree *t, const struct simproc *seer, uint32_t at, const char *path,
+             bool follow, int depth, struct sim_spot *spot);
 int sim_create(struct simdisk *d, const struct sim_spot *spot, int type, const char *target,
                int node, uint32_t *ino);
 int sim_unlink_at(struct simdisk *d, const struct sim_spot *spot, bool is_dir, int node);
@@ -211,11 +243,19 @@ int64_t sim_write(struct simdisk *d, uint32_t ino, const void *buf, size_t n, ui
 int sim_resize(struct simdisk *d, uint32_t ino, uint64_t bytes, int node);
 const char *sim_label(const struct simproc *p, int fd);
 void sim_unused(struct simdisk *d, uint32_t ino);
+void sim_open_put(struct simdisk *d, struct sim_open *o);       /* one descriptor fewer */
+void sim_stale_end(struct sim_stale *stale);
 void sim_files_bind(struct shf_sys_ops *ops);
 /* simipc.c */
+struct sim_mem *sim_mem_of(struct simdisk *d, const void *base);
+void sim_mem_put(struct simdisk *d, struct sim_mem *m); /* one user less */
+struct sim_mem *sim_mem_copy(struct simdisk *d, const struct sim_mem *of);      /* one user */
+void sim_agents_part(struct simdisk *d, int owner);
 void sim_ipc_bind(struct shf_sys_ops *ops);
 void sim_ipc_kill(struct simproc *p);
-void sim_ipc_release(struct simdisk *d);
+/* simagent.c */
+void sim_agents_bind(struct shf_sys_ops *ops);
+void sim_agents_release(struct simdisk *d);
 /* simcrash.c */
 void sim_cut_forget(struct simdisk *d);
 /* simdisk.c */

@@ -11,9 +11,9 @@
 
 static const char *const kind_names[SIMDISK_KINDS] = {
 	"any", "open", "close", "mkdir", "rename", "unlink", "fsync", "resize", "pread", "pwrite",
-	"stat", "fstat", "list", "readlink", "lock", "free_bytes", "random", "owner", "queue_new",
-	"submit", "task_new", "shm_new", "shm_offer", "shm_connect", "shm_serve", "shm_take",
-	"keep",
+	"stat", "fstat", "list", "readlink", "lock", "unlock", "free_bytes", "random", "owner",
+	"queue_new", "submit", "task_new", "shm_new", "shm_offer", "shm_connect", "shm_serve",
+	"shm_take", "keep",
 };
 
 static struct simdisk *disk_new(uint64_t seed, enum simdisk_model model)
@@ -60,6 +60,8 @@ struct simdisk *sim_disk_like(const struct simdisk *from, struct simtree *tree)
 	d->dir_twice = from->dir_twice;
 	d->read_only = from->read_only;
 	d->traces = from->traces;
+	d->fs_drawn = from->fs_drawn;
+	d->mounts = from->mounts;
 	d->task_steps = from->task_steps;
 	d->resident = from->resident;
 	d->boots = from->boots + 1;
@@ -77,14 +79,70 @@ static void log_clear(struct simdisk *d)
 	simtree_release(&d->base);
 }
 
+/* What a process still has of what it took. A child closes what it inherited in its parent's stead,
+ * and leaves it the parent's threads and memory. */
+static int proc_tell_left(const struct simproc *p)
+{
+	const struct simdisk *d = p->disk;
+	int fds = 0, lines = 0, rest = p->forks ? 0 : p->queues + p->tasks;
+
+	for (size_t i = 0; i < p->fd_n && !p->forked; i++)
+		fds += p->fds[i] != NULL;
+	for (size_t i = 0; i < d->line_n; i++)
+		lines += d->lines[i].owner == p->index && !d->lines[i].gone;
+	if (fds + lines + rest)
+		fprintf(stderr, "process %d (pid %llu) ends with %d descriptors, %d offers and "
+		        "connections, %d queues, %d tasks\n", p->index,
+		        (unsigned long long)p->pid, fds, lines, p->queues, p->tasks);
+	for (size_t i = 0; i < p->fd_n && fds; i++)
+		if (p->fds[i])
+			fprintf(stderr, "  %d: %s\n", p->fd_first + (int)i,
+			        sim_label(p, p->fd_first + (int)i));
+	return fds + lines + rest;
+}
+
+/* The program stops where a process did not give back what it took: each test looks so, to its
+ * last branch. Agents have let go of what they kept. */
+static void check_left(const struct simdisk *d)
+{
+	int left = 0;
+	bool forks = false;
+
+	for (size_t i = 0; i < d->proc_n; i++) {
+		left += proc_tell_left(d->procs[i]);
+		forks |= d->procs[i]->forks;
+	}
+	/* A process that forked may have used the memory of its peers, too. */
+	for (size_t i = 0; i < d->mem_n && !forks; i++)
+		if (d->mems[i].refs) {
+			fprintf(stderr, "%d users have %zu bytes of memory that process %d made\n",
+			        d->mems[i].refs, d->mems[i].bytes, d->mems[i].owner);
+			left++;
+		}
+	if (left)
+		abort();
+}
+
+static void proc_release(struct simproc *p)
+{
+	for (size_t i = 0; i < p->fd_n; i++)
+		if (p->fds[i] && !--p->fds[i]->refs)
+			free(p->fds[i]);
+	free(p->fds);
+	for (size_t i = 0; i < SIM_STALE; i++)
+		sim_stale_end(&p->stale[i]);
+}
+
 void simdisk_free(struct simdisk *d)
 {
 	if (!d)
 		return;
+	sim_agents_release(d);
+	check_left(d);
 	log_clear(d);
 	simtree_release(&d->now);
 	for (size_t i = 0; i < d->proc_n; i++) {
-		free(d->procs[i]->fds);
+		proc_release(d->procs[i]);
 		free((void *)(uintptr_t)d->procs[i]->sys.ops);
 		free(d->procs[i]);
 	}
@@ -92,11 +150,17 @@ void simdisk_free(struct simdisk *d)
 	free(d->log);
 	free(d->trace);
 	free(d->call_at);
-	sim_ipc_release(d);
 	free(d->mems);
 	free(d->lines);
 	pthread_mutex_destroy(&d->lock);
 	free(d);
+}
+
+void simdisk_abandon(struct simdisk *d)
+{
+	for (size_t i = 0; i < d->proc_n; i++)
+		simdisk_kill(d, &d->procs[i]->sys);
+	simdisk_free(d);
 }
 
 static struct simproc *proc_of(const struct shf_sys *sys)
@@ -111,10 +175,11 @@ const struct shf_sys *simdisk_process(struct simdisk *d, uint64_t pid, int node)
 
 	sim_files_bind(ops);
 	sim_ipc_bind(ops);
+	sim_agents_bind(ops);
 	pthread_mutex_lock(&d->lock);
 	*p = (struct simproc){ .sys = { ops, p }, .disk = d, .index = (int)d->proc_n,
-	                       .node = node, .pid = pid, .shown_pid = pid,
-	                       .start = 1000 + d->starts++ };
+	                       .node = node, .pid = pid, .start = 1000 + d->starts++ };
+	p->fd_first = (p->index + 1) * SIM_FD_MAX;
 	d->procs = sim_grow(d->procs, &d->proc_cap, d->proc_n + 1, sizeof(struct simproc *));
 	d->procs[d->proc_n++] = p;
 	pthread_mutex_unlock(&d->lock);
@@ -126,13 +191,9 @@ void sim_kill(struct simproc *p)
 	if (p->dead)
 		return;
 	for (size_t i = 0; i < p->fd_n; i++) {
-		uint32_t ino = p->fds[i].ino;
-
-		p->fds[i] = (struct sim_open){ .ino = 0 };
-		if (ino) {
-			simtree_inode(&p->disk->now, ino)->opens--;
-			sim_unused(p->disk, ino);
-		}
+		if (p->fds[i])
+			sim_open_put(p->disk, p->fds[i]);
+		p->fds[i] = NULL;
 	}
 	sim_ipc_kill(p);
 	p->dead = true;
@@ -145,13 +206,76 @@ void simdisk_kill(struct simdisk *d, const struct shf_sys *process)
 	pthread_mutex_unlock(&d->lock);
 }
 
-void simdisk_pretend_pid(const struct shf_sys *process, uint64_t pid)
+const struct shf_sys *simdisk_fork(struct simdisk *d, const struct shf_sys *parent, uint64_t pid)
+{
+	struct simproc *p = proc_of(parent), *child;
+
+	child = proc_of(simdisk_process(d, pid, p->node));
+	pthread_mutex_lock(&d->lock);
+	child->fd_first = p->fd_first;
+	child->zero = p->zero;
+	child->forked = p->forks = true;
+	child->fd_n = child->fd_cap = p->fd_n;
+	child->fds = sim_alloc(p->fd_n, sizeof(struct sim_open *));
+	for (size_t i = 0; i < p->fd_n; i++) {
+		child->fds[i] = p->fds[i];
+		if (p->fds[i])
+			p->fds[i]->refs++;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return &child->sys;
+}
+
+void simdisk_act_as(const struct shf_sys *view, const struct shf_sys *process)
+{
+	struct simproc *p = proc_of(view);
+
+	pthread_mutex_lock(&p->disk->lock);
+	p->acts = process && process != view ? proc_of(process) : NULL;
+	pthread_mutex_unlock(&p->disk->lock);
+}
+
+void sim_stale_end(struct sim_stale *stale)
+{
+	for (size_t i = 0; i < stale->entry_n; i++)
+		sim_name_put(stale->entries[i].name);
+	free(stale->entries);
+	*stale = (struct sim_stale){ .dir = 0 };
+}
+
+void simdisk_stale(struct simdisk *d, const struct shf_sys *process, const char *path, int64_t ms)
+{
+	struct simproc *p = proc_of(process);
+	const struct sim_inode *dir = NULL;
+	struct sim_stale *s = p->stale;
+	struct sim_spot spot;
+
+	pthread_mutex_lock(&d->lock);
+	if (!sim_walk(&d->now, NULL, SIM_ROOT, path, true, 0, &spot))
+		dir = simtree_inode(&d->now, spot.ino);
+	while (s < p->stale + SIM_STALE && s->dir && s->dir != spot.ino)
+		s++;
+	if (!dir || dir->type != SHF_T_DIR || s == p->stale + SIM_STALE)
+		abort();
+	sim_stale_end(s);
+	s->dir = spot.ino;
+	s->until_ns = ms < 0 ? INT64_MAX : d->clock_ns + ms * 1000000;
+	s->entry_n = dir->entry_n;
+	s->entries = sim_alloc(dir->entry_n, sizeof(*s->entries));
+	for (size_t i = 0; i < dir->entry_n; i++)
+		s->entries[i] = (struct sim_entry){ sim_name_get(dir->entries[i].name),
+		                                    dir->entries[i].ino };
+	pthread_mutex_unlock(&d->lock);
+}
+
+void simdisk_fresh(struct simdisk *d, const struct shf_sys *process)
 {
 	struct simproc *p = proc_of(process);
 
-	pthread_mutex_lock(&p->disk->lock);
-	p->shown_pid = pid;
-	pthread_mutex_unlock(&p->disk->lock);
+	pthread_mutex_lock(&d->lock);
+	for (size_t i = 0; i < SIM_STALE; i++)
+		sim_stale_end(&p->stale[i]);
+	pthread_mutex_unlock(&d->lock);
 }
 
 size_t simdisk_open_n(const struct shf_sys *process)
@@ -161,7 +285,7 @@ size_t simdisk_open_n(const struct shf_sys *process)
 
 	pthread_mutex_lock(&p->disk->lock);
 	for (size_t i = 0; i < p->fd_n; i++)
-		n += p->fds[i].ino != 0;
+		n += p->fds[i] != NULL;
 	pthread_mutex_unlock(&p->disk->lock);
 	return n;
 }
@@ -244,6 +368,8 @@ static int fault_take(struct sim_call *c, const char *name)
 			c->part = f->error;
 		else if (f->how == SIMDISK_JUMP)
 			d->wall_s += f->jump_s;
+		else if (f->how == SIMDISK_ZERO)
+			c->zero = true;
 		else if (f->how != SIMDISK_KILL)
 			rc = -f->error;
 		else
@@ -266,6 +392,7 @@ int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int
 	c->p = p;
 	c->kind = kind;
 	c->after = c->part = 0;
+	c->zero = false;
 	c->counted = !p->dead;
 	c->text[0] = '\0';
 	if (p->dead)
@@ -278,7 +405,7 @@ int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int
 		vsnprintf(c->text + n, sizeof(c->text) - (size_t)n, fmt, ap);
 		va_end(ap);
 	}
-	d->clock_ns += 1000;
+	d->clock_ns += 1000 + d->takes_ms[kind] * INT64_C(1000000);
 	return fault_take(c, name ? name : label);
 }
 
@@ -414,10 +541,30 @@ void simdisk_set_trace(struct simdisk *d, bool trace)
 	d->traces = trace;
 }
 
+void simdisk_remount(struct simdisk *d)
+{
+	d->mounts++;
+}
+
+void simdisk_set_fs_drawn(struct simdisk *d, bool drawn)
+{
+	d->fs_drawn = drawn;
+}
+
 void simdisk_set_dir_twice(struct simdisk *d, bool twice)
 {
 	sim_cut_forget(d);
 	d->dir_twice = twice;
+}
+
+int64_t simdisk_clock_ms(const struct simdisk *d)
+{
+	return d->clock_ns / 1000000;
+}
+
+void simdisk_set_takes(struct simdisk *d, enum simdisk_kind kind, int ms)
+{
+	d->takes_ms[kind] = ms;
 }
 
 void simdisk_advance(struct simdisk *d, int64_t seconds)
@@ -444,7 +591,7 @@ static int parents_make(struct simdisk *d, const char *path)
 		if (path[n] != '/' || n >= sizeof(part))
 			continue;
 		snprintf(part, sizeof(part), "%.*s", (int)n, path);
-		rc = sim_walk(&d->now, SIM_ROOT, part, true, 0, &spot);
+		rc = sim_walk(&d->now, NULL, SIM_ROOT, part, true, 0, &spot);
 		if (!rc && !spot.ino)
 			rc = sim_create(d, &spot, SHF_T_DIR, NULL, 0, &ino);
 	}
@@ -459,7 +606,7 @@ int simdisk_put(struct simdisk *d, const char *path, const void *bytes, size_t n
 	pthread_mutex_lock(&d->lock);
 	rc = parents_make(d, path);
 	if (!rc)
-		rc = sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot);
+		rc = sim_walk(&d->now, NULL, SIM_ROOT, path, true, 0, &spot);
 	if (!rc && !spot.ino)
 		rc = sim_create(d, &spot, SHF_T_FILE, NULL, 0, &spot.ino);
 	if (!rc && simtree_inode(&d->now, spot.ino)->type != SHF_T_FILE)
@@ -481,7 +628,7 @@ int simdisk_symlink(struct simdisk *d, const char *target, const char *path)
 	pthread_mutex_lock(&d->lock);
 	rc = parents_make(d, path);
 	if (!rc)
-		rc = sim_walk(&d->now, SIM_ROOT, path, false, 0, &spot);
+		rc = sim_walk(&d->now, NULL, SIM_ROOT, path, false, 0, &spot);
 	if (!rc)
 		rc = spot.ino ? -EEXIST : sim_create(d, &spot, SHF_T_LINK, target, 0, &ino);
 	pthread_mutex_unlock(&d->lock);
@@ -509,9 +656,45 @@ int simdisk_remove(struct simdisk *d, const char *path)
 	int rc;
 
 	pthread_mutex_lock(&d->lock);
-	rc = sim_walk(&d->now, SIM_ROOT, path, false, 0, &spot);
+	rc = sim_walk(&d->now, NULL, SIM_ROOT, path, false, 0, &spot);
 	if (!rc)
 		rc = spot.ino ? remove_tree(d, &spot) : -ENOENT;
+	pthread_mutex_unlock(&d->lock);
+	return rc;
+}
+
+static int copy_tree(struct simdisk *d, uint32_t from, const struct sim_spot *to)
+{
+	const struct sim_inode *f = simtree_inode(&d->now, from);
+	uint8_t piece[SIM_PAGE];
+	uint32_t made;
+	int64_t rc = sim_create(d, to, f->type, f->type == SHF_T_LINK ? f->target->text : NULL, 0,
+	                        &made);
+
+	for (uint64_t off = 0; rc >= 0 && f->type == SHF_T_FILE && off < f->size; off += SIM_PAGE)
+		rc = sim_write(d, made, piece, simtree_read(f, piece, SIM_PAGE, off), off, 0);
+	for (size_t i = 0; rc >= 0 && f->type == SHF_T_DIR && i < f->entry_n; i++) {
+		struct sim_spot child = { .dir = made };
+
+		snprintf(child.name, sizeof(child.name), "%s", f->entries[i].name->text);
+		rc = copy_tree(d, f->entries[i].ino, &child);
+	}
+	if (rc >= 0)
+		simtree_inode(&d->now, made)->mtime = f->mtime;
+	return rc < 0 ? (int)rc : 0;
+}
+
+int simdisk_copy(struct simdisk *d, const char *from, const char *to)
+{
+	struct sim_spot a, b;
+	int rc;
+
+	pthread_mutex_lock(&d->lock);
+	rc = sim_walk(&d->now, NULL, SIM_ROOT, from, false, 0, &a);
+	if (!rc)
+		rc = sim_walk(&d->now, NULL, SIM_ROOT, to, false, 0, &b);
+	if (!rc)
+		rc = !a.ino ? -ENOENT : b.ino ? -EEXIST : copy_tree(d, a.ino, &b);
 	pthread_mutex_unlock(&d->lock);
 	return rc;
 }
@@ -524,7 +707,7 @@ int simdisk_flip(struct simdisk *d, const char *path, uint64_t bit)
 	int rc;
 
 	pthread_mutex_lock(&d->lock);
-	rc = sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot);
+	rc = sim_walk(&d->now, NULL, SIM_ROOT, path, true, 0, &spot);
 	f = rc ? NULL : simtree_inode(&d->now, spot.ino);
 	if (!rc && (!f || f->type != SHF_T_FILE))
 		rc = f ? -EISDIR : -ENOENT;
@@ -550,7 +733,7 @@ bool simdisk_exists(struct simdisk *d, const char *path)
 	bool is;
 
 	pthread_mutex_lock(&d->lock);
-	is = !sim_walk(&d->now, SIM_ROOT, path, false, 0, &spot) && spot.ino;
+	is = !sim_walk(&d->now, NULL, SIM_ROOT, path, false, 0, &spot) && spot.ino;
 	pthread_mutex_unlock(&d->lock);
 	return is;
 }
@@ -562,7 +745,7 @@ void *simdisk_get(struct simdisk *d, const char *path, size_t *n)
 	void *bytes = NULL;
 
 	pthread_mutex_lock(&d->lock);
-	if (!sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot)) {
+	if (!sim_walk(&d->now, NULL, SIM_ROOT, path, true, 0, &spot)) {
 		f = simtree_inode(&d->now, spot.ino);
 		if (f && f->type == SHF_T_FILE) {
 			*n = (size_t)f->size;
@@ -612,7 +795,7 @@ uint64_t simdisk_hash(struct simdisk *d, const char *path)
 	uint64_t h = 0;
 
 	pthread_mutex_lock(&d->lock);
-	if (!sim_walk(&d->now, SIM_ROOT, path, true, 0, &spot) && spot.ino)
+	if (!sim_walk(&d->now, NULL, SIM_ROOT, path, true, 0, &spot) && spot.ino)
 		h = hash_inode(&d->now, spot.ino, 0) | 1;
 	pthread_mutex_unlock(&d->lock);
 	return h;

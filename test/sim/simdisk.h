@@ -47,8 +47,13 @@ enum simdisk_model { SIMDISK_STRICT, SIMDISK_EXT4, SIMDISK_NFS };
 
 /* An empty root directory, which is also where SHF_CWD is. */
 struct simdisk *simdisk_new(uint64_t seed, enum simdisk_model model);
-/* Shared memory that its users did not free is lost here: a leak checker shows it. */
+/* Frees the disk. Stops the program, and says why on stderr, if something was not given back: a
+ * living process has a descriptor (a forked child may have what it inherited), an offer or a
+ * connection, or any process has a queue, a task or shared memory. */
 void simdisk_free(struct simdisk *disk);
+/* The same, but kills all processes first, so that only queues, tasks and shared memory must have
+ * been given back. */
+void simdisk_abandon(struct simdisk *disk);
 
 /* Processes. The view is the disk's and valid until simdisk_free. node: who shares memory, has
  * one boot id and one pid namespace. */
@@ -56,8 +61,24 @@ const struct shf_sys *simdisk_process(struct simdisk *disk, uint64_t pid, int no
 /* kill -9: descriptors, locks, offers and connections go; what was written stays, unsynced. Its
  * later calls are -ESHUTDOWN (memory can still be freed), and to owner_is_dead it is dead. */
 void simdisk_kill(struct simdisk *disk, const struct shf_sys *process);
-/* From now on sys.pid answers this: a forked child that goes on with its parent's handles. */
-void simdisk_pretend_pid(const struct shf_sys *process, uint64_t pid);
+/* A child of the process, on the same node. It has the parent's descriptors under the same numbers,
+ * and each is the same open file description: its lock is held until the last descriptor of it is
+ * closed, in whichever process, or until one of them unlocks it. What it opens from now on is its
+ * own. Threads, queues, shared memory and connections stay the parent's. */
+const struct shf_sys *simdisk_fork(struct simdisk *disk, const struct shf_sys *parent,
+                                   uint64_t child_pid);
+/* From now on the calls through `view` are made by `process`, until they are made by `view` again.
+ * A handle keeps the view that it was opened with: so a forked child uses what it has inherited,
+ * and so it may free it. NULL: by itself. */
+void simdisk_act_as(const struct shf_sys *view, const struct shf_sys *process);
+/* The client of a network file system keeps names for a while: from now on the process looks up and
+ * lists the directory at `path` as it is at this moment, whatever others do there. That ends after
+ * ms milliseconds, or with simdisk_fresh (-1: only so). What the process itself creates, renames or
+ * removes is done by the server, with the names as they are. A name whose file is gone is -ESTALE.
+ * At most 4 directories a process. */
+void simdisk_stale(struct simdisk *disk, const struct shf_sys *process, const char *path,
+                   int64_t ms);
+void simdisk_fresh(struct simdisk *disk, const struct shf_sys *process);
 /* Descriptors the process has open: 0 when it gave everything back. */
 size_t simdisk_open_n(const struct shf_sys *process);
 bool simdisk_is_dead(const struct shf_sys *process);
@@ -70,8 +91,8 @@ void simdisk_set_turn(struct simdisk *disk, void (*turn)(void *arg), void *arg);
 enum simdisk_kind {
 	SIMDISK_ANY, SIMDISK_OPEN, SIMDISK_CLOSE, SIMDISK_MKDIR, SIMDISK_RENAME, SIMDISK_UNLINK,
 	SIMDISK_FSYNC, SIMDISK_RESIZE, SIMDISK_PREAD, SIMDISK_PWRITE, SIMDISK_STAT, SIMDISK_FSTAT,
-	SIMDISK_LIST, SIMDISK_READLINK, SIMDISK_LOCK, SIMDISK_FREE_BYTES, SIMDISK_RANDOM,
-	SIMDISK_OWNER, SIMDISK_QUEUE_NEW, SIMDISK_SUBMIT, SIMDISK_TASK_NEW,
+	SIMDISK_LIST, SIMDISK_READLINK, SIMDISK_LOCK, SIMDISK_UNLOCK, SIMDISK_FREE_BYTES,
+	SIMDISK_RANDOM, SIMDISK_OWNER, SIMDISK_QUEUE_NEW, SIMDISK_SUBMIT, SIMDISK_TASK_NEW,
 	SIMDISK_SHM_NEW, SIMDISK_SHM_OFFER, SIMDISK_SHM_CONNECT,
 	SIMDISK_SHM_SERVE, SIMDISK_SHM_TAKE, SIMDISK_KEEP, SIMDISK_KINDS
 };
@@ -81,7 +102,9 @@ enum simdisk_how {
 	SIMDISK_AFTER,                  /* done, and reported as the error (NFS renames do that) */
 	SIMDISK_PART,                   /* pwrite: the first half is done, then the error */
 	SIMDISK_KILL,                   /* the process dies before the call */
-	SIMDISK_JUMP                    /* done as ever, but the wall clock jumps by jump_s first */
+	SIMDISK_JUMP,                   /* done as ever, but the wall clock jumps by jump_s first */
+	SIMDISK_ZERO                    /* open: done, and the descriptor is 0, as it may be where
+	                                 * standard input is closed; else no descriptor is */
 };
 struct simdisk_fault {
 	int nth;                        /* the nth matching call from now on; 1: the next */
@@ -114,17 +137,44 @@ void simdisk_set_locks(struct simdisk *disk, bool work);        /* false: each l
 void simdisk_set_one_kernel(struct simdisk *disk, bool one);
 void simdisk_set_dir_fsync(struct simdisk *disk, bool works);   /* false: -EINVAL */
 void simdisk_set_shm(struct simdisk *disk, bool connects, uint64_t bytes_max);
-/* Each node has an agent that keeps up to bytes_max (0: there are none, as it begins). */
+/* Bounds the memory of a node as a whole; 0, the default: no bound. A process that allocates beyond
+ * it is killed, as by a kernel that has promised more than there is. shm_new refuses only what
+ * would not fit if the process were alone: it does not see what others take at the same moment, and
+ * here nothing that they have. */
+void simdisk_set_memory(struct simdisk *disk, int node, uint64_t bytes);
+/* Gives each node an agent for each run directory whose processes look for one. Each agent keeps
+ * names of its own, up to bytes_max (0, the default: there are no agents). `run` below is the
+ * identity of a run directory (shf_store_identity). A process that names none gets the first agent
+ * of its node. */
 void simdisk_set_agents(struct simdisk *disk, uint64_t bytes_max);
-/* How many steps the agent of a node says that a job may keep; 0, as it begins: it says nothing. */
+/* Sets how many steps a job may keep, as the agents of a node say; 0, the default: no bound. */
 void simdisk_set_agent_steps(struct simdisk *disk, int node, int steps);
-/* kill -9 of the agent of a node; another one that knows nothing takes its place. */
+/* kill -9 of all agents of a node, or of one; another one that knows nothing takes its place. */
 void simdisk_kill_agent(struct simdisk *disk, int node);
-size_t simdisk_kept(const struct simdisk *disk, int node);      /* names that its agent keeps */
+void simdisk_kill_agent_of(struct simdisk *disk, int node, const char *run);
+size_t simdisk_agents(const struct simdisk *disk, int node);    /* how many a node has */
+size_t simdisk_kept(const struct simdisk *disk, int node);      /* names that all of them keep */
+/* The most jobs that any one agent has names of. */
+size_t simdisk_kept_jobs(const struct simdisk *disk);
+/* Names that one of them keeps. */
+size_t simdisk_kept_by(const struct simdisk *disk, int node, const char *run);
+/* The most names and bytes that the agents of a node had at any moment since the last call. */
+struct simdisk_held {
+	size_t names;
+	uint64_t bytes;
+};
+struct simdisk_held simdisk_held_most(struct simdisk *disk, int node);
+/* Unmounts the file system and mounts it again, with other device numbers. No process may have a
+ * descriptor. Its fs_id stays, unless that is drawn at each mount, as for NFS. */
+void simdisk_remount(struct simdisk *disk);
+void simdisk_set_fs_drawn(struct simdisk *disk, bool drawn);
 /* STRICT only. true (as it begins): a directory may be left under two names by half a rename, as
  * one inode. false: as after a repair, the later name alone. */
 void simdisk_set_dir_twice(struct simdisk *disk, bool twice);
 void simdisk_advance(struct simdisk *disk, int64_t seconds);    /* both clocks */
+int64_t simdisk_clock_ms(const struct simdisk *disk);   /* since it was made; nobody is asked */
+/* Each call of that kind takes so long from now on. */
+void simdisk_set_takes(struct simdisk *disk, enum simdisk_kind kind, int ms);
 /* How many steps of a task are done when somebody asks whether it is over; -1 (as it begins): a
  * drawn few. */
 void simdisk_set_task_steps(struct simdisk *disk, long steps);
@@ -185,6 +235,8 @@ void simdisk_settle(struct simdisk *disk);      /* all is durable now; cuts begi
 int simdisk_put(struct simdisk *disk, const char *path, const void *bytes, size_t n);
 int simdisk_symlink(struct simdisk *disk, const char *target, const char *path);
 int simdisk_remove(struct simdisk *disk, const char *path);     /* a directory with all it holds */
+/* cp -a: all below it, file by file, with its times, to a path that is not there yet. */
+int simdisk_copy(struct simdisk *disk, const char *from, const char *to);
 int simdisk_flip(struct simdisk *disk, const char *path, uint64_t bit); /* on the disk, unnoticed */
 bool simdisk_exists(struct simdisk *disk, const char *path);
 void *simdisk_get(struct simdisk *disk, const char *path, size_t *n); /* malloc'ed, or NULL */

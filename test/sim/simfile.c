@@ -13,11 +13,33 @@ static bool spot_is_dots(const struct sim_spot *spot)
 	return !strcmp(spot->name, ".") || !strcmp(spot->name, "..");
 }
 
+/* The directory as the process saw it some time ago, and believes it still is; NULL: it looks. */
+static const struct sim_stale *stale_of(const struct simproc *seer, uint32_t dir)
+{
+	for (size_t i = 0; seer && i < SIM_STALE; i++)
+		if (seer->stale[i].dir == dir && seer->disk->clock_ns < seer->stale[i].until_ns)
+			return &seer->stale[i];
+	return NULL;
+}
+
+static int find_stale(const struct simtree *t, const struct sim_stale *stale, struct sim_spot *spot)
+{
+	const struct sim_inode *f;
+
+	spot->ino = 0;
+	for (size_t i = 0; i < stale->entry_n; i++)
+		if (!strcmp(stale->entries[i].name->text, spot->name))
+			spot->ino = stale->entries[i].ino;
+	f = simtree_inode(t, spot->ino);
+	return !spot->ino || (f && f->links) ? 0 : -ESTALE;
+}
+
 /* One component from `at`: what it is called, and what it leads to. */
-static int step(const struct simtree *t, uint32_t at, const char *name, size_t n,
-                struct sim_spot *spot)
+static int step(const struct simtree *t, const struct simproc *seer, uint32_t at, const char *name,
+                size_t n, struct sim_spot *spot)
 {
 	const struct sim_inode *dir = simtree_inode(t, at);
+	const struct sim_stale *stale = stale_of(seer, at);
 
 	if (!dir || dir->type != SHF_T_DIR)
 		return -ENOTDIR;
@@ -30,13 +52,15 @@ static int step(const struct simtree *t, uint32_t at, const char *name, size_t n
 		spot->ino = at;
 	else if (!strcmp(spot->name, ".."))
 		spot->ino = dir->parent;
-	else
+	else if (!stale)
 		spot->ino = simtree_find(t, at, spot->name);
+	else
+		return find_stale(t, stale, spot);
 	return 0;
 }
 
-int sim_walk(const struct simtree *t, uint32_t at, const char *path, bool follow, int depth,
-             struct sim_spot *spot)
+int sim_walk(const struct simtree *t, const struct simproc *seer, uint32_t at, const char *path,
+             bool follow, int depth, struct sim_spot *spot)
 {
 	if (depth > LINKS_MAX)
 		return -ELOOP;
@@ -49,13 +73,13 @@ int sim_walk(const struct simtree *t, uint32_t at, const char *path, bool follow
 		size_t n = strcspn(path, "/");
 		const char *rest = path + n + strspn(path + n, "/");
 		const struct sim_inode *f;
-		int rc = step(t, at, path, n, spot);
+		int rc = step(t, seer, at, path, n, spot);
 
 		if (rc)
 			return rc;
 		f = simtree_inode(t, spot->ino);
 		if (f && f->type == SHF_T_LINK && (path[n] == '/' || follow)) {
-			rc = sim_walk(t, at, f->target->text, true, depth + 1, spot);
+			rc = sim_walk(t, seer, at, f->target->text, true, depth + 1, spot);
 			if (rc)
 				return rc;
 			f = simtree_inode(t, spot->ino);
@@ -73,11 +97,9 @@ int sim_walk(const struct simtree *t, uint32_t at, const char *path, bool follow
 /* The open description behind fd; NULL: no such descriptor of this process. */
 static struct sim_open *open_of(const struct simproc *p, int fd)
 {
-	int i = fd - (p->index + 1) * SIM_FD_MAX;
+	int i = fd == 0 && p->zero ? p->zero - 1 : fd - p->fd_first;
 
-	if (i < 0 || (size_t)i >= p->fd_n || !p->fds[i].ino)
-		return NULL;
-	return &p->fds[i];
+	return i < 0 || (size_t)i >= p->fd_n ? NULL : p->fds[i];
 }
 
 const char *sim_label(const struct simproc *p, int fd)
@@ -92,19 +114,26 @@ const char *sim_label(const struct simproc *p, int fd)
 
 /* The rooms promise one component under a descriptor; a disk that took more would hide where
  * they do not keep it. */
-static int walk_from(const struct simproc *p, int dir, const char *name, bool follow,
-                     struct sim_spot *spot)
+static int walk_seen(const struct simproc *p, const struct simproc *seer, int dir,
+                     const char *name, bool follow, struct sim_spot *spot)
 {
 	const struct sim_open *o;
 
 	if (dir == SHF_CWD)
-		return sim_walk(&p->disk->now, SIM_ROOT, name, follow, 0, spot);
+		return sim_walk(&p->disk->now, seer, SIM_ROOT, name, follow, 0, spot);
 	o = open_of(p, dir);
 	if (!o)
 		return -EBADF;
 	if (strchr(name, '/'))
 		return -EINVAL;
-	return sim_walk(&p->disk->now, o->ino, name, follow, 0, spot);
+	return sim_walk(&p->disk->now, seer, o->ino, name, follow, 0, spot);
+}
+
+/* For what changes something: the server does it, whatever names its client remembers. */
+static int walk_from(const struct simproc *p, int dir, const char *name, bool follow,
+                     struct sim_spot *spot)
+{
+	return walk_seen(p, NULL, dir, name, follow, spot);
 }
 
 void sim_unused(struct simdisk *d, uint32_t ino)
@@ -226,7 +255,7 @@ static int fd_new(struct simproc *p, uint32_t ino, int flags)
 {
 	size_t i = 0;
 
-	while (i < p->fd_n && p->fds[i].ino)
+	while (i < p->fd_n && p->fds[i])
 		i++;
 	if (i >= SIM_FD_MAX)
 		return -EMFILE;
@@ -234,22 +263,32 @@ static int fd_new(struct simproc *p, uint32_t ino, int flags)
 		p->fds = sim_grow(p->fds, &p->fd_cap, p->fd_n + 1, sizeof(*p->fds));
 		p->fd_n++;
 	}
-	p->fds[i] = (struct sim_open){ .ino = ino, .flags = flags };
+	p->fds[i] = sim_alloc(1, sizeof(*p->fds[i]));
+	*p->fds[i] = (struct sim_open){ .ino = ino, .flags = flags, .refs = 1 };
 	simtree_inode(&p->disk->now, ino)->opens++;
-	return (p->index + 1) * SIM_FD_MAX + (int)i;
+	return p->fd_first + (int)i;
+}
+
+void sim_open_put(struct simdisk *d, struct sim_open *o)
+{
+	uint32_t ino = o->ino;
+
+	if (--o->refs)
+		return;
+	free(o);
+	simtree_inode(&d->now, ino)->opens--;
+	sim_unused(d, ino);
 }
 
 static int fd_close(struct simproc *p, int fd)
 {
 	struct sim_open *o = open_of(p, fd);
-	uint32_t ino;
 
 	if (!o)
 		return -EBADF;
-	ino = o->ino;
-	*o = (struct sim_open){ .ino = 0 };
-	simtree_inode(&p->disk->now, ino)->opens--;
-	sim_unused(p->disk, ino);
+	p->fds[fd ? fd - p->fd_first : p->zero - 1] = NULL;
+	p->zero = fd ? p->zero : 0;
+	sim_open_put(p->disk, o);
 	return 0;
 }
 
@@ -259,7 +298,8 @@ static int do_open(struct simproc *p, int dir, const char *name, int flags)
 	struct simdisk *d = p->disk;
 	const struct sim_inode *f;
 	struct sim_spot spot;
-	int rc = walk_from(p, dir, name, !(flags & SHF_O_NOFOLLOW) && !excl, &spot);
+	int rc = walk_seen(p, flags & SHF_O_CREATE ? NULL : p, dir, name,
+	                   !(flags & SHF_O_NOFOLLOW) && !excl, &spot);
 
 	if (rc)
 		return rc;
@@ -293,7 +333,7 @@ static int do_open(struct simproc *p, int dir, const char *name, int flags)
 
 static int op_open(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_OPEN, dir, name, "\"%s\", %s%s%s%s%s", name,
 	                   flags & SHF_O_WRITE ? "w" : "r",
@@ -305,12 +345,16 @@ static int op_open(void *arg, int dir, const char *name, int flags, unsigned mod
 		rc = do_open(p, dir, name, flags);
 	if (rc >= 0 && c.after)
 		fd_close(p, rc);
+	else if (rc >= 0 && c.zero && !p->zero) {
+		p->zero = rc - p->fd_first + 1;
+		rc = 0;
+	}
 	return (int)sim_end(&c, rc);
 }
 
 static int op_close(void *arg, int fd)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_CLOSE, fd, NULL, "%s", "");
 
@@ -325,7 +369,7 @@ static int op_close(void *arg, int fd)
 
 static int op_mkdir(void *arg, int dir, const char *name, unsigned mode)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_spot spot;
 	struct sim_call c;
 	uint32_t ino;
@@ -394,7 +438,7 @@ static int do_rename(struct simproc *p, const struct sim_spot *from, const struc
 static int op_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
                       bool noreplace)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_spot a, b;
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_RENAME, from_dir, from, "\"%s\", \"%s\"%s", from, to,
@@ -411,7 +455,7 @@ static int op_rename(void *arg, int from_dir, const char *from, int to_dir, cons
 
 static int op_unlink(void *arg, int dir, const char *name, bool is_dir)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_spot spot;
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_UNLINK, dir, name, "\"%s\"%s", name,
@@ -433,7 +477,7 @@ static void record_sync(struct simproc *p, uint32_t ino, bool failed)
 
 static int op_fsync(void *arg, int fd)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_FSYNC, fd, NULL, "%s", "");
 	const struct sim_open *o = open_of(p, fd);
@@ -466,7 +510,7 @@ static int file_of(const struct simproc *p, int fd, bool write, uint32_t *ino)
 
 static int op_resize(void *arg, int fd, uint64_t bytes)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	uint32_t ino;
 	int rc = sim_begin(&c, p, SIMDISK_RESIZE, fd, NULL, "%llu", (unsigned long long)bytes);
@@ -480,7 +524,7 @@ static int op_resize(void *arg, int fd, uint64_t bytes)
 
 static int64_t op_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	uint32_t ino;
 	int64_t rc = sim_begin(&c, p, SIMDISK_PREAD, fd, NULL, "%zu at %llu", n,
@@ -495,7 +539,7 @@ static int64_t op_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 
 static int64_t op_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t off)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	uint32_t ino;
 	int64_t rc = sim_begin(&c, p, SIMDISK_PWRITE, fd, NULL, "%zu at %llu", n,
@@ -514,11 +558,16 @@ static int64_t op_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t 
 	return sim_end(&c, rc);
 }
 
+static uint64_t dev_of(const struct simdisk *d)
+{
+	return 1 + d->seed % 1000 + 1000 * (uint64_t)d->mounts;
+}
+
 static void stat_of(const struct simdisk *d, uint32_t ino, struct shf_stat *st)
 {
 	const struct sim_inode *f = simtree_inode(&d->now, ino);
 
-	*st = (struct shf_stat){ .type = f->type, .ino = ino, .dev = 1 + d->seed % 1000,
+	*st = (struct shf_stat){ .type = f->type, .ino = ino, .dev = dev_of(d),
 	                         .mtime_s = f->mtime };
 	st->bytes = f->type == SHF_T_FILE   ? f->size
 	            : f->type == SHF_T_LINK ? strlen(f->target->text)
@@ -527,13 +576,13 @@ static void stat_of(const struct simdisk *d, uint32_t ino, struct shf_stat *st)
 
 static int op_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *st)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_spot spot;
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_STAT, dir, name, "\"%s\"", name);
 
 	if (!rc)
-		rc = walk_from(p, dir, name, follow, &spot);
+		rc = walk_seen(p, p, dir, name, follow, &spot);
 	if (!rc && !spot.ino)
 		rc = -ENOENT;
 	if (!rc)
@@ -543,7 +592,7 @@ static int op_stat(void *arg, int dir, const char *name, bool follow, struct shf
 
 static int op_fstat(void *arg, int fd, struct shf_stat *st)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_FSTAT, fd, NULL, "%s", "");
 	const struct sim_open *o = open_of(p, fd);
@@ -560,25 +609,28 @@ static int names_of(struct simproc *p, int fd, struct sim_name ***names, size_t 
 {
 	const struct sim_open *o = open_of(p, fd);
 	const struct sim_inode *f = o ? simtree_inode(&p->disk->now, o->ino) : NULL;
+	const struct sim_stale *stale = o ? stale_of(p, o->ino) : NULL;
+	const struct sim_entry *entries;
 
 	if (!f)
 		return -EBADF;
 	if (f->type != SHF_T_DIR)
 		return -ENOTDIR;
-	*n = f->entry_n;
-	*names = sim_alloc(f->entry_n, sizeof(**names));
-	for (size_t i = 0; i < f->entry_n; i++) {
+	entries = stale ? stale->entries : f->entries;
+	*n = stale ? stale->entry_n : f->entry_n;
+	*names = sim_alloc(*n, sizeof(**names));
+	for (size_t i = 0; i < *n; i++) {
 		size_t k = (size_t)(sim_draw(p->disk) % (i + 1));
 
 		(*names)[i] = (*names)[k];
-		(*names)[k] = sim_name_get(f->entries[i].name);
+		(*names)[k] = sim_name_get(entries[i].name);
 	}
 	return 0;
 }
 
 static int op_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_name **names = NULL;
 	struct sim_call c;
 	size_t n = 0;
@@ -598,14 +650,14 @@ static int op_list(void *arg, int fd, int (*item)(void *arg, const char *name), 
 
 static int op_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	const struct sim_inode *f;
 	struct sim_spot spot;
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_READLINK, dir, name, "\"%s\"", name);
 
 	if (!rc)
-		rc = walk_from(p, dir, name, false, &spot);
+		rc = walk_seen(p, p, dir, name, false, &spot);
 	if (!rc) {
 		f = simtree_inode(&p->disk->now, spot.ino);
 		if (!f)
@@ -624,9 +676,9 @@ static bool lock_is_held(const struct simdisk *d, const struct sim_open *mine, b
 {
 	for (size_t i = 0; i < d->proc_n; i++)
 		for (size_t k = 0; k < d->procs[i]->fd_n; k++) {
-			const struct sim_open *o = &d->procs[i]->fds[k];
+			const struct sim_open *o = d->procs[i]->fds[k];
 
-			if (o != mine && o->ino == mine->ino && o->lock &&
+			if (o && o != mine && o->ino == mine->ino && o->lock &&
 			    (exclusive || o->lock == 2))
 				return true;
 		}
@@ -635,7 +687,7 @@ static bool lock_is_held(const struct simdisk *d, const struct sim_open *mine, b
 
 static int op_lock(void *arg, int fd, bool exclusive)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_LOCK, fd, NULL, "%s", exclusive ? "exclusive" : "shared");
 	struct sim_open *o = open_of(p, fd);
@@ -649,9 +701,23 @@ static int op_lock(void *arg, int fd, bool exclusive)
 	return (int)sim_end(&c, rc);
 }
 
+static int op_unlock(void *arg, int fd)
+{
+	struct simproc *p = sim_proc(arg);
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_UNLOCK, fd, NULL, "%s", "");
+	struct sim_open *o = open_of(p, fd);
+
+	if (!rc && !o)
+		rc = -EBADF;
+	if (!rc)
+		o->lock = 0;
+	return (int)sim_end(&c, rc);
+}
+
 static int op_free_bytes(void *arg, int fd, uint64_t *bytes)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_FREE_BYTES, fd, NULL, "%s", "");
 
@@ -659,6 +725,19 @@ static int op_free_bytes(void *arg, int fd, uint64_t *bytes)
 		rc = -EBADF;
 	if (!rc)
 		*bytes = room_of(p->disk);
+	return (int)sim_end(&c, rc);
+}
+
+static int op_fs_id(void *arg, int fd, uint64_t *id)
+{
+	struct simproc *p = sim_proc(arg);
+	struct sim_call c;
+	int rc = sim_begin(&c, p, SIMDISK_FSTAT, fd, NULL, "%s", "the file system");
+
+	if (!rc && !open_of(p, fd))
+		rc = -EBADF;
+	if (!rc)
+		*id = p->disk->fs_drawn ? dev_of(p->disk) : sim_mix(p->disk->seed);
 	return (int)sim_end(&c, rc);
 }
 
@@ -678,5 +757,7 @@ void sim_files_bind(struct shf_sys_ops *ops)
 	ops->list = op_list;
 	ops->readlink = op_readlink;
 	ops->lock = op_lock;
+	ops->unlock = op_unlock;
 	ops->free_bytes = op_free_bytes;
+	ops->fs_id = op_fs_id;
 }

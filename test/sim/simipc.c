@@ -10,7 +10,7 @@
 
 static int op_random(void *arg, void *buf, size_t n)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	uint8_t *b = buf;
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_RANDOM, -1, "", "%zu", n);
@@ -58,6 +58,8 @@ static void op_sleep_ms(void *arg, int ms)
 		sched_yield();
 }
 
+#define SIM_TIME_NS UINT64_C(4026531834)        /* of all processes */
+
 static uint64_t pid_ns_of(int node)
 {
 	return UINT64_C(4026531836) + (uint64_t)node;
@@ -76,7 +78,7 @@ static void boot_of(const struct simdisk *d, int node, char boot[37])
 
 static int op_owner(void *arg, struct shf_owner *self)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_OWNER, -1, "", "%s", "");
 
@@ -87,13 +89,14 @@ static int op_owner(void *arg, struct shf_owner *self)
 		self->pid_ns = pid_ns_of(p->node);
 		self->pid = p->pid;
 		self->start = p->start;
+		self->time_ns = SIM_TIME_NS;
 	}
 	return (int)sim_end(&c, rc);
 }
 
 static bool op_owner_is_dead(void *arg, const struct shf_owner *owner)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
 	char boot[37];
 	bool dead;
@@ -105,7 +108,7 @@ static bool op_owner_is_dead(void *arg, const struct shf_owner *owner)
 		const struct simproc *q = d->procs[i];
 
 		if (!q->dead && q->node == p->node && q->pid == owner->pid &&
-		    q->start == owner->start)
+		    (q->start == owner->start || owner->time_ns != SIM_TIME_NS))
 			dead = false;
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -114,11 +117,11 @@ static bool op_owner_is_dead(void *arg, const struct shf_owner *owner)
 
 static uint64_t op_pid(void *arg)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	uint64_t pid;
 
 	pthread_mutex_lock(&p->disk->lock);
-	pid = p->shown_pid;
+	pid = p->pid;
 	pthread_mutex_unlock(&p->disk->lock);
 	return pid;
 }
@@ -134,7 +137,7 @@ struct shf_queue {
 
 static int op_queue_new(void *arg, struct shf_queue **queue, int threads)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_QUEUE_NEW, -1, "", "%d", threads);
 
@@ -145,13 +148,14 @@ static int op_queue_new(void *arg, struct shf_queue **queue, int threads)
 	if (!rc) {
 		*queue = sim_alloc(1, sizeof(**queue));
 		(*queue)->p = p;
+		p->queues++;
 	}
 	return (int)sim_end(&c, rc);
 }
 
 static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_SUBMIT, io->fd, NULL, "%s",
 	                   io->op == SHF_IO_READ    ? "read"
@@ -280,13 +284,14 @@ static int op_task_new(void *arg, struct shf_task **task, bool (*step)(void *wor
                        const char *cpus)
 {
 	struct sim_call c;
-	int rc = sim_begin(&c, arg, SIMDISK_TASK_NEW, -1, "", "%s", "");
+	int rc = sim_begin(&c, sim_proc(arg), SIMDISK_TASK_NEW, -1, "", "%s", "");
 
 	if (!rc && c.after)
 		rc = -c.after;
 	if (!rc) {
 		*task = sim_alloc(1, sizeof(**task));
-		**task = (struct shf_task){ arg, step, work, false };
+		**task = (struct shf_task){ c.p, step, work, false };
+		c.p->tasks++;
 		rc = cpus && strcmp(cpus, "63") == 0; /* which this machine has not */
 	}
 	return (int)sim_end(&c, rc);
@@ -315,6 +320,8 @@ static void op_task_again(void *arg, struct shf_task *task)
 static void op_task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
+	if (task)
+		task->p->tasks--;
 	free(task);
 }
 
@@ -365,10 +372,11 @@ static void op_queue_free(void *arg, struct shf_queue *q)
 		return;
 	while ((io = take(q)))
 		perform(q->p, io);
+	q->p->queues--;
 	free(q);
 }
 
-static struct sim_mem *mem_of(struct simdisk *d, const void *base)
+struct sim_mem *sim_mem_of(struct simdisk *d, const void *base)
 {
 	for (size_t i = 0; i < d->mem_n; i++)
 		if (d->mems[i].refs && d->mems[i].base == base)
@@ -376,9 +384,87 @@ static struct sim_mem *mem_of(struct simdisk *d, const void *base)
 	return NULL;
 }
 
+void sim_mem_put(struct simdisk *d, struct sim_mem *m)
+{
+	if (!--m->refs) {
+		d->shm_used -= m->bytes;
+		free(m->base);
+	}
+}
+
+/* Of a node, or of one process. */
+static uint64_t memory_used(const struct simdisk *d, int node, int owner)
+{
+	uint64_t used = 0;
+
+	for (size_t i = 0; i < d->mem_n; i++)
+		if (d->mems[i].refs && d->mems[i].node == node &&
+		    (owner < 0 || d->mems[i].owner == owner))
+			used += d->mems[i].bytes;
+	return used;
+}
+
+static int op_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
+{
+	struct simproc *p = sim_proc(arg);
+	struct simdisk *d = p->disk;
+	uint64_t used;
+	int n;
+
+	pthread_mutex_lock(&d->lock);
+	n = d->memory[p->node] > 0;
+	used = memory_used(d, p->node, -1);
+	if (n)
+		rooms[0] = (struct shf_room){ 1, d->memory[p->node] > used
+		                                 ? d->memory[p->node] - used : 0 };
+	pthread_mutex_unlock(&d->lock);
+	return n;
+}
+
+/* What is too much for the node; its process may not live to hear it. */
+static int memory_take(struct simproc *p, size_t bytes)
+{
+	uint64_t all = p->disk->memory[p->node];
+
+	if (!all || memory_used(p->disk, p->node, -1) + bytes <= all)
+		return 0;
+	if (memory_used(p->disk, p->node, p->index) + bytes > all)
+		return -ENOMEM;
+	sim_kill(p);
+	return -ESHUTDOWN;
+}
+
+static size_t mem_slot(struct simdisk *d)
+{
+	size_t i = 0;
+
+	while (i < d->mem_n && d->mems[i].refs)
+		i++;
+	if (i == d->mem_n) {
+		d->mems = sim_grow(d->mems, &d->mem_cap, d->mem_n + 1, sizeof(*d->mems));
+		d->mem_n++;
+	}
+	return i;
+}
+
+struct sim_mem *sim_mem_copy(struct simdisk *d, const struct sim_mem *of)
+{
+	size_t n = of->bytes / SIM_PAGE * SIM_PAGE + SIM_PAGE, i;
+	struct sim_mem m = *of;
+
+	m.refs = 1;
+	if (posix_memalign(&m.base, SIM_PAGE, n))
+		abort();
+	memcpy(m.base, of->base, n);
+	i = mem_slot(d);
+	d->mems[i] = m;
+	d->shm_used += m.bytes;
+	return &d->mems[i];
+}
+
 static int op_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
 	size_t i = 0, n = bytes / SIM_PAGE * SIM_PAGE + SIM_PAGE;
 	struct sim_call c;
@@ -390,19 +476,15 @@ static int op_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 		rc = -ENOSPC;
 	if (!rc && c.after)
 		rc = -c.after;
+	if (!rc)
+		rc = memory_take(p, bytes);
 	if (!rc && posix_memalign(&base, SIM_PAGE, n))
 		rc = -ENOMEM;
 	if (!rc) {
 		memset(base, 0, n);
-		while (i < d->mem_n && d->mems[i].refs)
-			i++;
-		if (i == d->mem_n) {
-			d->mems = sim_grow(d->mems, &d->mem_cap, d->mem_n + 1,
-			                   sizeof(*d->mems));
-			d->mem_n++;
-		}
+		i = mem_slot(d);
 		d->mems[i] = (struct sim_mem){ .base = base, .bytes = bytes, .refs = 1,
-		                               .node = p->node };
+		                               .node = p->node, .owner = p->index };
 		d->shm_used += bytes;
 		*shm = (struct shf_shm){ base, bytes, shared ? (int)i : -1 };
 	}
@@ -411,20 +493,17 @@ static int op_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 
 static void op_shm_free(void *arg, struct shf_shm *shm)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
 	struct sim_mem *m;
 
 	if (!shm->base)
 		return;
 	pthread_mutex_lock(&d->lock);
-	m = mem_of(d, shm->base);
+	m = sim_mem_of(d, shm->base);
 	if (!m)
 		abort();        /* freed twice */
-	if (!--m->refs) {
-		d->shm_used -= m->bytes;
-		free(m->base);
-	}
+	sim_mem_put(d, m);
 	pthread_mutex_unlock(&d->lock);
 	*shm = (struct shf_shm){ NULL, 0, -1 };
 }
@@ -449,15 +528,13 @@ static int line_new(struct simproc *p, struct sim_line line)
 	return line.id;
 }
 
-static int op_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16], int *handle)
+static int op_shm_offer(void *arg, uint8_t token[16], int *handle)
 {
-	struct simproc *p = arg;
-	struct sim_line line = { .base = shm->base, .bytes = shm->bytes };
+	struct simproc *p = sim_proc(arg);
+	struct sim_line line = { 0 };
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_SHM_OFFER, -1, "", "%s", "");
 
-	if (!rc && shm->fd < 0)
-		rc = -EINVAL;
 	if (!rc && c.after)
 		rc = -c.after;
 	if (!rc) {
@@ -471,7 +548,7 @@ static int op_shm_offer(void *arg, const struct shf_shm *shm, uint8_t token[16],
 
 static int op_shm_connect(void *arg, const uint8_t token[16], int *handle)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
 	const struct sim_line *offer = NULL;
 	struct sim_call c;
@@ -494,15 +571,17 @@ static int op_shm_connect(void *arg, const uint8_t token[16], int *handle)
  * does. */
 static int op_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
 	struct sim_mem *m;
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_SHM_SERVE, -1, "", "%d", n);
 
-	m = mem_of(d, shm->base);
+	m = sim_mem_of(d, shm->base);
 	if (!rc && (!line_of(d, offer) || !m))
 		rc = -EBADF;
+	if (!rc && shm->fd < 0)
+		rc = -EINVAL;
 	for (size_t i = 0; !rc && n > 0 && i < d->line_n; i++) {
 		struct sim_line *line = &d->lines[i];
 
@@ -523,7 +602,7 @@ static int op_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, 
 
 static int op_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct simdisk *d = p->disk;
 	struct sim_line *line, *offer;
 	struct sim_call c;
@@ -549,19 +628,17 @@ static int op_shm_take(void *arg, int connection, struct shf_shm *shm, int timeo
 
 static void line_drop(struct simdisk *d, struct sim_line *line)
 {
-	struct sim_mem *m = line->peer && line->base ? mem_of(d, line->base) : NULL;
+	struct sim_mem *m = line->peer && line->base ? sim_mem_of(d, line->base) : NULL;
 
-	if (m && !--m->refs) {
-		d->shm_used -= m->bytes;
-		free(m->base);
-	}
+	if (m)
+		sim_mem_put(d, m);
 	line->base = NULL;
 	line->gone = true;
 }
 
 static void op_shm_drop(void *arg, int handle)
 {
-	struct simproc *p = arg;
+	struct simproc *p = sim_proc(arg);
 	struct sim_line *line;
 
 	pthread_mutex_lock(&p->disk->lock);
@@ -571,205 +648,14 @@ static void op_shm_drop(void *arg, int handle)
 	pthread_mutex_unlock(&p->disk->lock);
 }
 
-/* ---- agents: one a node, that outlive their processes. A handle is life << 8 | node. ---- */
-
-static int keep_begin(struct sim_call *c, struct simproc *p, int keep, const char *what,
-                      const char *name)
+void simdisk_set_memory(struct simdisk *d, int node, uint64_t bytes)
 {
-	struct simdisk *d = p->disk;
-	int rc = sim_begin(c, p, SIMDISK_KEEP, -1, name, "%s", what);
-
-	if (!rc && keep >= 0 && (unsigned)keep >> 8 != d->agent_life[p->node])
-		rc = -EPIPE;
-	return !rc && c->after ? -c->after : rc;
-}
-
-static struct sim_kept *kept_of(struct simdisk *d, int node, const char *name)
-{
-	for (size_t i = 0; i < d->kept_n; i++)
-		if (d->kept[i].base && d->kept[i].node == node && !strcmp(d->kept[i].name, name))
-			return &d->kept[i];
-	return NULL;
-}
-
-static void kept_drop(struct simdisk *d, struct sim_kept *k)
-{
-	struct sim_mem *m = mem_of(d, k->base);
-
-	if (!--m->refs) {
-		d->shm_used -= m->bytes;
-		free(m->base);
-	}
-	k->base = NULL;
-}
-
-/* One agent a node, whatever the socket, of the run that came first. */
-static int op_keep_open(void *arg, const char *socket, const char *run, const char *job,
-                        int *keep, int *steps)
-{
-	struct simproc *p = arg;
-	struct sim_call c;
-	int rc = keep_begin(&c, p, -1, job, socket);
-
-	if (!rc && !p->disk->agents_bytes)
-		rc = -ENOENT;
-	if (!rc && run[0] && !p->disk->agent_run[p->node][0])
-		snprintf(p->disk->agent_run[p->node], 40, "%s", run);
-	if (!rc && run[0] && strcmp(p->disk->agent_run[p->node], run))
-		rc = -EXDEV;
-	if (!rc)
-		*keep = (int)(p->disk->agent_life[p->node] << 8) | p->node;
-	if (!rc && steps)
-		*steps = p->disk->agent_steps[p->node];
-	return (int)sim_end(&c, rc);
-}
-
-static int op_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm)
-{
-	struct simproc *p = arg;
-	struct simdisk *d = p->disk;
-	struct sim_call c;
-	int rc = keep_begin(&c, p, keep, "put", name);
-	struct sim_mem *m = mem_of(d, shm->base);
-	struct sim_kept *k;
-	uint64_t all = shm->bytes;
-	size_t i = 0;
-
-	for (size_t j = 0; j < d->kept_n; j++)
-		all += d->kept[j].base && d->kept[j].node == p->node &&
-		       strcmp(d->kept[j].name, name) ? d->kept[j].bytes : 0;
-	if (!rc && (!m || shm->fd < 0))
-		rc = -EINVAL;
-	if (!rc && all > d->agents_bytes)
-		rc = -ENOSPC;
-	if (rc)
-		return (int)sim_end(&c, rc);
-	k = kept_of(d, p->node, name);
-	m->refs++;
-	if (k)
-		kept_drop(d, k);
-	while (i < d->kept_n && d->kept[i].base)
-		i++;
-	if (i == d->kept_n) {
-		d->kept = sim_grow(d->kept, &d->kept_cap, d->kept_n + 1, sizeof(*d->kept));
-		d->kept_n++;
-	}
-	d->kept[i] = (struct sim_kept){ .base = shm->base, .bytes = shm->bytes,
-	                                .node = p->node };
-	snprintf(d->kept[i].name, sizeof(d->kept[i].name), "%s", name);
-	return (int)sim_end(&c, 0);
-}
-
-static int op_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
-{
-	struct simproc *p = arg;
-	struct sim_call c;
-	int rc = keep_begin(&c, p, keep, "get", name);
-	struct sim_kept *k = kept_of(p->disk, p->node, name);
-
-	if (!rc && !k)
-		rc = -ENOENT;
-	if (!rc) {
-		mem_of(p->disk, k->base)->refs++;
-		*shm = (struct shf_shm){ k->base, k->bytes, 0 };
-	}
-	return (int)sim_end(&c, rc);
-}
-
-static int op_keep_drop(void *arg, int keep, const char *name)
-{
-	struct simproc *p = arg;
-	struct sim_call c;
-	int rc = keep_begin(&c, p, keep, "drop", name);
-	struct sim_kept *k = kept_of(p->disk, p->node, name);
-
-	if (!rc && !k)
-		rc = -ENOENT;
-	if (!rc)
-		kept_drop(p->disk, k);
-	return (int)sim_end(&c, rc);
-}
-
-static int op_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
-                        void *item_arg)
-{
-	struct simproc *p = arg;
-	struct simdisk *d = p->disk;
-	struct sim_call c;
-	int rc = keep_begin(&c, p, keep, "list", "");
-
-	for (size_t i = 0; i < d->kept_n && !rc; i++)
-		if (d->kept[i].base && d->kept[i].node == p->node)
-			rc = item(item_arg, d->kept[i].name);
-	return (int)sim_end(&c, rc);
-}
-
-static int op_keep_tell(void *arg, int keep, const char *text)
-{
-	struct simproc *p = arg;
-	struct sim_call c;
-	int rc = keep_begin(&c, p, keep, "tell", text);
-
-	return (int)sim_end(&c, rc);
-}
-
-static int op_keep_lives(void *arg, int keep)
-{
-	struct simproc *p = arg;
-	int rc;
-
-	pthread_mutex_lock(&p->disk->lock);
-	rc = (unsigned)keep >> 8 == p->disk->agent_life[p->node] ? 0 : -EPIPE;
-	pthread_mutex_unlock(&p->disk->lock);
-	return rc;
-}
-
-static void op_keep_close(void *arg, int keep, bool bye)
-{
-	(void)arg;
-	(void)keep;
-	(void)bye;
-}
-
-void simdisk_set_agents(struct simdisk *d, uint64_t bytes_max)
-{
-	d->agents_bytes = bytes_max;
-}
-
-void simdisk_set_agent_steps(struct simdisk *d, int node, int steps)
-{
-	d->agent_steps[node] = steps;
-}
-
-void simdisk_kill_agent(struct simdisk *d, int node)
-{
-	pthread_mutex_lock(&d->lock);
-	d->agent_life[node]++;
-	for (size_t i = 0; i < d->kept_n; i++)
-		if (d->kept[i].base && d->kept[i].node == node)
-			kept_drop(d, &d->kept[i]);
-	pthread_mutex_unlock(&d->lock);
-}
-
-size_t simdisk_kept(const struct simdisk *d, int node)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < d->kept_n; i++)
-		n += d->kept[i].base && d->kept[i].node == node;
-	return n;
-}
-
-void sim_ipc_release(struct simdisk *d)
-{
-	for (size_t i = 0; i < d->kept_n; i++)
-		if (d->kept[i].base)
-			kept_drop(d, &d->kept[i]);
-	free(d->kept);
+	d->memory[node] = bytes;
 }
 
 void sim_ipc_kill(struct simproc *p)
 {
+	sim_agents_part(p->disk, p->index);
 	for (size_t i = 0; i < p->disk->line_n; i++)
 		if (p->disk->lines[i].owner == p->index)
 			line_drop(p->disk, &p->disk->lines[i]);
@@ -801,17 +687,10 @@ void sim_ipc_bind(struct shf_sys_ops *ops)
 	ops->forget = op_forget;
 	ops->shm_new = op_shm_new;
 	ops->shm_free = op_shm_free;
+	ops->rooms = op_rooms;
 	ops->shm_offer = op_shm_offer;
 	ops->shm_connect = op_shm_connect;
 	ops->shm_serve = op_shm_serve;
 	ops->shm_take = op_shm_take;
 	ops->shm_drop = op_shm_drop;
-	ops->keep_open = op_keep_open;
-	ops->keep_put = op_keep_put;
-	ops->keep_get = op_keep_get;
-	ops->keep_drop = op_keep_drop;
-	ops->keep_tell = op_keep_tell;
-	ops->keep_list = op_keep_list;
-	ops->keep_lives = op_keep_lives;
-	ops->keep_close = op_keep_close;
 }

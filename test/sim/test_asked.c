@@ -17,7 +17,16 @@ struct alone {
 	struct sheaf_state *state;
 	struct sheaf_error err;
 	float w[12];
+	char said[600]; /* the last warning */
 };
+
+static void warned(void *arg, int level, const char *line)
+{
+	struct alone *a = arg;
+
+	if (level == 1)
+		snprintf(a->said, sizeof(a->said), "%s", line);
+}
 
 static struct sheaf_slice slice_of(struct alone *a)
 {
@@ -28,7 +37,8 @@ static struct sheaf_slice slice_of(struct alone *a)
 
 static void begin(struct alone *a, uint32_t flags)
 {
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags, .io_threads = 1 };
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = flags, .io_threads = 1,
+		.log = warned, .arg = a };
 	struct sheaf_slice s = slice_of(a);
 
 	if (!a->disk)
@@ -61,6 +71,29 @@ static void saved(struct alone *a, int64_t step)
 
 	CHECK_RC(shf_save_commit(save, -1, &a->err), 0, &a->err);
 	shf_save_free(save);
+}
+
+TEST(the_path_of_a_step_is_whole_however_long_it_is)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	struct alone a = { .disk = disk_new() };
+	struct sheaf_step *step = NULL;
+	struct sheaf_slice s = slice_of(&a);
+	char dir[700];
+
+	for (int i = 0; i < 3; i++) {
+		memset(dir + 201 * i, 'a' + i, 200);
+		dir[201 * i + 200] = i < 2 ? '/' : '\0';
+	}
+	a.sys = simdisk_process(a.disk, 77, 0);
+	a.state = shf_state_new();
+	CHECK_INT(shf_state_add(a.state, &s), 0);
+	CHECK_RC(shf_run_open(&a.run, dir, NULL, &opts, a.sys, &a.err), 0, &a.err);
+	saved(&a, 1);
+	CHECK_RC(shf_step_open(&step, a.run, 1, &a.err), 0, &a.err);
+	CHECK(strlen(step->path) > 600 && simdisk_exists(a.disk, step->path));
+	shf_step_put(step);
+	end(&a);
 }
 
 /* ---- options ---- */
@@ -108,7 +141,7 @@ TEST(options_that_make_no_sense_open_nothing)
 		{ { .flags = SHEAF_READONLY | SHEAF_METRICS }, "SHEAF_METRICS and SHEAF_READONLY" },
 		{ { .flags = SHEAF_READONLY | SHEAF_AB }, "SHEAF_AB and SHEAF_READONLY" },
 		{ { .keep_best = 1 }, "keep_best needs best_note" },
-		{ { .keep_best = 1, .best_note = "UPPER" }, "keep_best needs best_note" },
+		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs best_note" },
 		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1" },
 		{ { .flags = SHEAF_CREATE | SHEAF_READONLY }, "exclude each other" },
 	};
@@ -191,9 +224,36 @@ TEST(nowhere_is_no_run_and_no_step)
 	simdisk_free(disk);
 }
 
+TEST(a_run_that_is_opened_twice_in_one_process_is_said_to_be)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .timeout_ms = 1000 };
+	struct alone a = { .disk = NULL };
+	struct sheaf_run *again = NULL;
+
+	begin(&a, SHEAF_CREATE);
+	SAID(shf_run_open(&again, "run", NULL, &opts, a.sys, &a.err), SHEAF_EBUSY,
+	     "run: this process (pid 77) has the run open for writing already: close that first",
+	     &a.err);
+	SAID(shf_run_open(&again, "run", NULL, &opts, simdisk_process(a.disk, 78, 0), &a.err),
+	     SHEAF_EBUSY, "another job writes here: pid 77", &a.err);
+	opts.flags = SHEAF_READONLY;
+	CHECK_RC(shf_run_open(&again, "run", NULL, &opts, a.sys, &a.err), 0, &a.err);
+	shf_run_close(again);
+	end(&a);
+}
+
 /* ---- saves ---- */
 
-TEST(what_is_attached_or_noted_wrongly_fails_the_commit_with_its_sentence)
+/* Refused with its sentence, and nothing but that call failed. */
+static void refused(struct alone *a, const char *word, int rc)
+{
+	CHECK_INT(rc, SHEAF_EINVAL);
+	if (!strstr(a->said, word))
+		fail_msg("want '%s' in: %s", word, a->said);
+	a->said[0] = '\0';
+}
+
+TEST(what_is_attached_or_noted_wrongly_is_refused_and_the_step_is_saved)
 {
 	static char long_value[65538];
 	static const struct {
@@ -206,55 +266,168 @@ TEST(what_is_attached_or_noted_wrongly_fails_the_commit_with_its_sentence)
 		{ "big.bin", NULL, NULL, "at most 64 MiB", (size_t)65 << 20 },
 		{ "null.bin", NULL, NULL, "null.bin: 1 bytes", 1 },
 		{ "twice.json", NULL, NULL, "given twice", 0 },
-		{ "", "KEY", "v", "note 'KEY'", 0 },
+		{ "optimizer", NULL, NULL, "the folder of the family's tensors", 0 },
+		{ "", "a key", "v", "note 'a key'", 0 },
+		{ "", "a:key", "v", "want a key [A-Za-z0-9._/-]{1,64}", 0 },
 		{ "", NULL, "v", "note ''", 0 },
 		{ "", "key", NULL, "note 'key'", 0 },
 		{ "", "key", "\xff", "note 'key'", 0 },
 		{ "", "twice", "v", "note twice: given twice", 0 },
+		{ "", "ranks.rng", "drop", "rules of sheaf_state_rank_bytes", 0 },
 		{ "", "long", long_value, "at most 64 KiB", 0 },
 	};
 	struct alone a = { .disk = NULL };
+	struct sheaf_step *step = NULL;
+	struct sheaf_slice moment;
+	struct sheaf_save *save;
 
 	memset(long_value, 'x', sizeof(long_value) - 1);
 	begin(&a, SHEAF_CREATE);
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-		struct sheaf_save *save = save_begun(&a, 1);
-		bool note = wrong[i].file && wrong[i].file[0] == '\0';
-
-		CHECK_INT(shf_save_attach(save, "twice.json", "{}", 2), 0);
-		CHECK_INT(shf_save_note(save, "twice", "v"), 0);
-		CHECK_INT(note ? shf_save_note(save, wrong[i].key, wrong[i].value)
-		               : shf_save_attach(save, wrong[i].file, NULL, wrong[i].n),
-		          SHEAF_EINVAL);
-		SAID(shf_save_commit(save, -1, &a.err), SHEAF_EINVAL, wrong[i].word, &a.err);
-		CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
-		CHECK_INT(shf_save_note(save, "late", "v"), SHEAF_EINVAL);
-		shf_save_free(save);
-	}
-	CHECK(!simdisk_exists(a.disk, "run/checkpoint-1"));
+	moment = slice_of(&a);
+	moment.family = "optimizer";
+	CHECK_INT(shf_state_add(a.state, &moment), 1);
+	save = save_begun(&a, 1);
+	CHECK_INT(shf_save_attach(save, "twice.json", "{}", 2), 0);
+	CHECK_INT(shf_save_note(save, "twice", "v"), 0);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		refused(&a, wrong[i].word, wrong[i].file && wrong[i].file[0] == '\0'
+		        ? shf_save_note(save, wrong[i].key, wrong[i].value)
+		        : shf_save_attach(save, wrong[i].file, wrong[i].n > 1 ? "" : NULL,
+		                          wrong[i].n));
+	CHECK_INT(shf_save_note(save, "train/Loss", "0.5"), 0);
+	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
+	CHECK_INT(shf_save_note(save, "late", "v"), SHEAF_EINVAL);
+	shf_save_free(save);
+	CHECK_RC(shf_step_open(&step, a.run, 1, &a.err), 0, &a.err);
+	CHECK_INT(step->manifest.notes_n, 2);
+	CHECK_STR(step->manifest.notes[0].key, "train/Loss");
+	CHECK_STR(step->manifest.notes[1].key, "twice");
+	shf_step_put(step);
 	end(&a);
+}
+
+TEST(a_step_of_no_tensor_is_saved_with_a_warning)
+{
+	struct sheaf_state *nothing = shf_state_new();
+	struct alone a = { .disk = NULL };
+	struct sheaf_save *save = NULL;
+
+	begin(&a, SHEAF_CREATE);
+	CHECK_RC(shf_save_begin(&save, a.run, 1, nothing, NULL, &a.err), 0, &a.err);
+	CHECK_STR(a.said, "run: step 1 will have no tensor: no rank's state has one that "
+	          "opts.ignore leaves");
+	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+	shf_save_free(save);
+	a.said[0] = '\0';
+	saved(&a, 2);
+	CHECK_STR(a.said, "");
+	shf_state_put(nothing);
+	end(&a);
+}
+
+/* Gives notes of 65,000 times this byte until one is refused, and returns how many were taken. */
+static int notes_taken(struct alone *a, struct sheaf_save *save, int byte, const char *refusal)
+{
+	static char value[65001];
+	int rc = 0, n = -1;
+	char key[12];
+
+	memset(value, byte, sizeof(value) - 1);
+	while (rc == 0 && n < 20) {
+		snprintf(key, sizeof(key), "n%d", ++n);
+		rc = shf_save_note(save, key, value);
+	}
+	refused(a, refusal, rc);
+	return n;
 }
 
 TEST(all_notes_together_are_bounded_too)
 {
-	static char value[65001];
 	struct alone a = { .disk = NULL };
 	struct sheaf_save *save;
-	char key[12];
-	int rc = 0, n = 0;
 
-	memset(value, 'x', sizeof(value) - 1);
 	begin(&a, SHEAF_CREATE);
 	save = save_begun(&a, 1);
-	for (; rc == 0 && n < 20; n++) {
-		snprintf(key, sizeof(key), "n%d", n);
-		rc = shf_save_note(save, key, value);
-	}
-	CHECK_INT(rc, SHEAF_EINVAL);
-	CHECK_INT(n, 9);        /* 8 of 65,000 bytes fit into 524,288 */
-	SAID(shf_save_commit(save, -1, &a.err), SHEAF_EINVAL, "512 KiB", &a.err);
+	/* 8 of 65,000 bytes fit into 524,288. */
+	CHECK_INT(notes_taken(&a, save, 'x', "512 KiB"), 8);
+	CHECK_INT(shf_save_note(save, "a.little", "fits"), 0); /* the refused one is not counted */
+	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 	shf_save_free(save);
 	end(&a);
+}
+
+/* 260 KB of control characters are 1.5 MB of JSON. */
+TEST(a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given)
+{
+	struct alone a = { .disk = NULL };
+	struct sheaf_save *save;
+
+	begin(&a, SHEAF_CREATE);
+	save = save_begun(&a, 1);
+	/* 2 of 390,000 bytes each fit into 1,048,576. */
+	CHECK_INT(notes_taken(&a, save, 1, "a control character is 6"), 2);
+	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+	shf_save_free(save);
+	end(&a);
+}
+
+/* As many as fit, to the last: whatever attach takes the commit can write down. */
+TEST(what_was_attached_and_noted_without_an_error_fits_into_the_manifest)
+{
+	struct alone a = { .disk = NULL };
+	struct sheaf_save *save;
+	char name[130];
+	int rc = 0, n = 0;
+
+	begin(&a, SHEAF_CREATE);
+	save = save_begun(&a, 1);
+	for (; rc == 0 && n < 20000; n++) {
+		snprintf(name, sizeof(name), "%0120d.json", n);
+		rc = shf_save_attach(save, name, "", 0);
+	}
+	CHECK_INT(rc, SHEAF_EINVAL);
+	CHECK(n > 4000 && n < 9000);
+	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
+	shf_save_free(save);
+	end(&a);
+}
+
+/* n tensors of one item, each with a file of its own or another name for the one before. */
+static int begin_with(int n, bool tied, struct sheaf_error *err)
+{
+	struct alone a = { .disk = NULL };
+	struct sheaf_state *state = shf_state_new();
+	struct sheaf_save *save = NULL;
+	char name[420], to[420];
+	float item = 1;
+	int rc;
+
+	begin(&a, SHEAF_CREATE);
+	a.run->opts.file_bytes_max = 1;
+	for (int i = 0; i < n; i++) {
+		struct sheaf_slice s = { .size = sizeof(s), .name = name, .dtype = SHEAF_F32,
+			.ndim = 1, .shape = { 1 }, .count = { 1 }, .data = &item };
+
+		snprintf(name, sizeof(name), tied ? "%0400d" : "t%d", i);
+		snprintf(to, sizeof(to), "%0400d", i - i % 2);
+		s.tied_to = tied && i % 2 ? to : NULL;
+		CHECK(shf_state_add(state, &s) >= 0);
+	}
+	rc = shf_save_begin(&save, a.run, 1, state, NULL, err);
+	shf_save_free(save);
+	shf_state_put(state);
+	end(&a);
+	return rc;
+}
+
+TEST(a_state_whose_manifest_is_too_long_is_refused_at_the_beginning)
+{
+	struct sheaf_error err;
+
+	CHECK_RC(begin_with(1000, false, &err), 0, &err);
+	SAID(begin_with(14000, false, &err), SHEAF_EINVAL, "14000 files and 0 tied names", &err);
+	SAID(begin_with(3000, true, &err), SHEAF_EINVAL, "1500 tied names", &err);
 }
 
 /* Each rank alone is within its bounds, and all together are not. */
@@ -276,7 +449,7 @@ TEST(notes_of_all_ranks_together_are_bounded_too)
 	struct play p = hands_play(disk, 2, acts_hold);
 
 	p.during = much_to_say;
-	SAID(hands_save(&p), SHEAF_EINVAL, "512 KiB", &p.err);
+	SAID(hands_save(&p), SHEAF_EFAILED, "512 KiB", &p.err);
 	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
 	simdisk_free(disk);
 }

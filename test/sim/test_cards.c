@@ -374,7 +374,8 @@ static void no_memory_to_add(struct step *s)
 	struct shf_view *v = shf_view_new(sys);
 
 	for (long nth = 1; nth <= 2; nth++) { /* with an image, and without */
-		struct shf_part_held part = { { NULL, 0, -1 }, { NULL, 0, -1 }, 0 };
+		struct shf_part_held part = { .card = { NULL, 0, -1 },
+			.image = { NULL, 0, -1 } };
 
 		CHECK_INT(sys->ops->shm_new(sys->arg, &part.card, 4096, true), 0);
 		if (nth == 1)

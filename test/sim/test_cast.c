@@ -356,7 +356,7 @@ static int weights_go_first(struct hand *h)
 
 	for (int i = 0; rc == 0 && i < h->n; i += 2) {
 		rc = shf_save_copied(save, i, 0);
-		if (rc == 0 && shf_lazy_reads(save, i))
+		if (rc == 0 && shf_lazy_reads(save, (size_t)i))
 			rc = say(h, "its memory is still to be read");
 		if (rc == 0)
 			hand_spoil(h, i);

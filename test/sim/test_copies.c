@@ -418,7 +418,8 @@ static void each_call(enum simdisk_how how, int error, const char *what)
 	struct story base;
 	bool fired = true;
 	char why[300];
-	int nth = 1, failed = 0, stride = everycut.all || how == SIMDISK_KILL ? 1 : 3;
+	int nth = 1, failed = 0, stride = everycut.all || how == SIMDISK_KILL ||
+	                            how == SIMDISK_ZERO ? 1 : 3;
 
 	tell(&base, SIMDISK_EXT4);
 	for (; fired; nth += stride) {
@@ -429,7 +430,8 @@ static void each_call(enum simdisk_how how, int error, const char *what)
 		s.disk = simdisk_twin(base.disk);
 		sys = process(s.disk);
 		simdisk_fault(s.disk, &(struct simdisk_fault){ .nth = nth, .error = error,
-		                                               .how = how, .process = sys });
+		                                               .how = how, .process = sys,
+		              .kind = how == SIMDISK_ZERO ? SIMDISK_OPEN : SIMDISK_ANY });
 		(void)copy_by(s.disk, sys, &c);
 		fired = simdisk_fired(s.disk) > 0;
 		simdisk_faults_clear(s.disk);
@@ -456,13 +458,15 @@ static void each_call(enum simdisk_how how, int error, const char *what)
 		simdisk_free(s.disk);
 	}
 	printf("# %s: each of %d calls, %d copies failed\n", what, (nth - 1) / stride - 1, failed);
-	CHECK(failed > 20);
+	CHECK(how == SIMDISK_ZERO ? failed == 0 && nth > 20 : failed > 20);
 	simdisk_free(base.disk);
 }
 
 TEST(each_call_of_a_copy_may_be_the_last) { each_call(SIMDISK_KILL, EIO, "killed"); }
 TEST(each_call_of_a_copy_may_fail) { each_call(SIMDISK_INSTEAD, EIO, "failing"); }
 TEST(each_call_of_a_copy_may_work_and_say_it_failed) { each_call(SIMDISK_AFTER, EIO, "after"); }
+
+TEST(each_descriptor_of_a_copy_may_be_0) { each_call(SIMDISK_ZERO, 0, "with 0"); }
 
 TEST(a_copy_without_memory_fails_and_the_next_one_succeeds)
 {

@@ -173,6 +173,81 @@ TEST(each_damage_has_its_outcome_and_its_sentence)
 	}
 }
 
+static int rewind_to_6(struct hand *h)
+{
+	return shf_run_rewind(h->run, 6, &h->err);
+}
+
+/* One rule, whatever was damaged. What has no manifest is no checkpoint, and said to be none. */
+TEST(a_damaged_latest_is_refused_however_often_and_the_command_that_helps_is_named)
+{
+	for (size_t k = 0; k < sizeof(damages) / sizeof(damages[0]); k++) {
+		bool none = strcmp(damages[k].name, "the manifest is gone") == 0;
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, held);
+
+		p.step = 6;
+		SAVED(p);
+		p.step = 7;
+		SAVED(p);
+		if (damages[k].from && strstr(damages[k].from, "checkpoint-8")) {
+			p = hands_play(disk, 2, other); /* which nobody sees */
+			p.step = 8;
+			SAVED(p);
+			damage(disk, k);
+			CHECK_INT(simdisk_remove(disk, "run/checkpoint-8"), 0);
+		} else {
+			damage(disk, k);
+		}
+		for (int i = 0; i < 4 && !none; i++) {
+			p = hands_play(disk, 1 + i % 2, held);
+			p.step = SHEAF_LATEST;
+			CHECK_RC(hands_load(&p), damages[k].rc, &p.err);
+			if (!strstr(p.err.msg, "sheaf rewind run@6") ||
+			    !strstr(p.err.msg, "run/checkpoint-7"))
+				print_error("%s: %s\n", damages[k].name, p.err.msg);
+			CHECK(strstr(p.err.msg, "sheaf rewind run@6") != NULL);
+			CHECK(strstr(p.err.msg, "run/checkpoint-7") != NULL);
+		}
+		p = hands_play(disk, 2, held);
+		if (!none)
+			CHECK_RC(hands_run(&p, rewind_to_6, false), 0, &p.err);
+		p.step = SHEAF_LATEST;
+		LOADED(p);
+		CHECK_INT(p.report.step, 6);
+		CHECK_INT(hands_told(&p, 'P'), none);
+		CHECK(!none || strstr(p.told, "checkpoint-7: has no manifest"));
+		simdisk_free(disk);
+	}
+}
+
+TEST(where_the_only_manifests_are_gone_no_load_says_start_afresh)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 2, held);
+
+	CHECK_INT(simdisk_remove(disk, MANIFEST), 0);
+	for (int i = 0; i < 2; i++) {
+		p = hands_play(disk, 1 + i, held);
+		p.step = SHEAF_LATEST;
+		CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
+		CHECK(strstr(p.err.msg, "checkpoint-7 the newest (sheaf recover run") != NULL);
+	}
+	simdisk_free(disk);
+}
+
+TEST(where_no_older_step_is_left_the_error_says_so)
+{
+	struct simdisk *disk = saved();
+	struct play p = hands_play(disk, 2, held);
+
+	damage(disk, 0);
+	p.step = SHEAF_LATEST;
+	CHECK_RC(hands_load(&p), SHEAF_ECORRUPT, &p.err);
+	CHECK(strstr(p.err.msg, "no older one is left") != NULL);
+	simdisk_free(disk);
+}
+
 static void large(struct hand *h)
 {
 	held(h);

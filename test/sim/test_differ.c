@@ -218,11 +218,11 @@ static const struct {
 	int code;
 	const char *said;
 } given[GIVEN] = {
-	[NOTE_DIFFERS] = { SHEAF_EINVAL, "note epoch: ranks 0 and 1 give different values" },
-	[NOTE_LONGER] = { SHEAF_EINVAL, "note epoch: ranks 0 and 1 give different values" },
-	[FILE_DIFFERS] = { SHEAF_EINVAL, "attached file a.json: ranks 0 and 1 give different "
+	[NOTE_DIFFERS] = { SHEAF_EFAILED, "note epoch: ranks 0 and 1 give different values" },
+	[NOTE_LONGER] = { SHEAF_EFAILED, "note epoch: ranks 0 and 1 give different values" },
+	[FILE_DIFFERS] = { SHEAF_EFAILED, "attached file a.json: ranks 0 and 1 give different "
 	                   "bytes" },
-	[FILE_LONGER] = { SHEAF_EINVAL, "attached file a.json: ranks 0 and 1 give different "
+	[FILE_LONGER] = { SHEAF_EFAILED, "attached file a.json: ranks 0 and 1 give different "
 	                  "bytes" },
 };
 static int now;

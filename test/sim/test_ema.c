@@ -674,7 +674,6 @@ TEST(arguments_that_make_no_averages_are_told)
 		{ NULL, NULL, "coef is nan", NAN, 0, 0, 0 },
 		{ NULL, NULL, "not negative", 0.9, 0, -1, 0 },
 		{ NULL, NULL, "numbers", 0.9, NAN, 0, 0 },
-		{ "nobody", NULL, "no slice", 0.9, 0, 0, 0 },
 		{ "ints", NULL, "ints/i is I32", 0.9, 0, 0, 0 },
 	};
 
@@ -757,23 +756,66 @@ TEST(eight_averages_are_as_many_as_there_can_be)
 	shf_state_put(st);
 }
 
-/* Neither of them has anything to average, and says of what. */
+/* ---- ranks with nothing to average ---- */
+
+/* Rank 1 has the floats, if anyone has. */
+static void hold_elsewhere(struct hand *h)
+{
+	bool here = h->rank == 1 && h->play->variant < 2;
+
+	(void)hand_add(h, "model", "n", SHEAF_I32, 1, 4);
+	if (here)
+		(void)hand_add(h, "optimizer", "a", SHEAF_F32, 1, 5);
+}
+
+/* Saves and loads averages of "optimizer" (0, 2) or of what NULL means (1, 3). */
+static int average_elsewhere(struct hand *h)
+{
+	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+	const char *of = h->play->variant % 2 ? NULL : "optimizer";
+	struct sheaf_save *save = NULL;
+	int rc = shf_state_ema(h->state, of, &ema);
+
+	rc = rc == 0 ? shf_save_begin(&save, h->run, 3, h->state, NULL, &h->err) : rc;
+	rc = rc == 0 ? shf_save_commit(save, -1, &h->err) : rc;
+	shf_save_free(save);
+	return rc == 0 ? load(h, 3) : rc;
+}
+
+TEST(a_rank_may_have_nothing_to_average)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 3, hold_elsewhere);
+
+	CHECK_RC(hands_run(&p, average_elsewhere, true), 0, &p.err);
+	simdisk_free(disk);
+}
+
+static int load_averages(struct hand *h)
+{
+	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+	int rc = shf_state_ema(h->state, h->play->variant % 2 ? NULL : "optimizer", &ema);
+
+	return rc == 0 ? load(h, 7) : rc;
+}
+
+/* No rank has anything to average: a save and a load say so, and of what. */
 TEST(averages_of_nothing_are_refused)
 {
-	for (int i = 0; i < 2; i++) {
-		struct sheaf_state *st = shf_state_new();
-		struct sheaf_ema e = { .size = sizeof(e), .coef = 0.5 };
-		struct sheaf_error err = { 0 };
-		int32_t n[4];
-		struct sheaf_slice s = { .size = sizeof(s), .name = "n", .dtype = SHEAF_I32,
-			.ndim = 1, .shape = { 4 }, .count = { 4 }, .data = n };
+	static const char *const said[] = { "averages ema: no rank has a slice to average",
+		"averages ema: no rank has a slice to average in optimizer" };
 
-		CHECK_INT(shf_state_add(st, &s), 0);
-		CHECK_INT(shf_state_ema(st, i ? "optimizer" : NULL, &e), SHEAF_EINVAL);
-		CHECK_INT(shf_state_ready(st, false, &err), SHEAF_EINVAL);
-		CHECK_STR(err.msg, i ? "averages ema: no slice to average in optimizer"
-		                     : "averages ema: no slice to average");
-		shf_state_put(st);
+	for (int variant = 1; variant < 4; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold_elsewhere);
+
+		p.variant = variant;
+		CHECK_RC(hands_run(&p, average_elsewhere, true), SHEAF_EINVAL, &p.err);
+		CHECK_STR(p.err.msg, said[variant % 2 == 0]);
+		CHECK_RC(hands_save(&p), 0, &p.err);
+		CHECK_RC(hands_run(&p, load_averages, false), SHEAF_EINVAL, &p.err);
+		CHECK_STR(p.err.msg, said[variant % 2 == 0]);
+		simdisk_free(disk);
 	}
 }
 

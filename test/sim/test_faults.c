@@ -193,6 +193,21 @@ struct sweep {
 	int bad, tried;
 };
 
+/* ENOENT means that there is no such run or step: no save says it, whatever name is gone. */
+static bool a_save_is_not_there(const struct job *j)
+{
+	for (int i = 0; i < j->deeds_n && j->open_rc[0] == 0; i++)
+		for (int r = 0; r < j->ranks && j->deeds[i].kind != DEED_LOAD; r++)
+			if (j->deeds[i].rc[r] == SHEAF_ENOENT)
+				return true;
+	return false;
+}
+
+static bool is_harmless(enum simdisk_how how)
+{
+	return how == SIMDISK_JUMP || how == SIMDISK_ZERO;
+}
+
 /* The nth call of a rank fails: false when there is no such call. */
 static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
 {
@@ -218,7 +233,9 @@ static bool one_fault(struct sweep *s, struct simdisk *base, int rank, int nth)
 	/* One call fails one deed, unless the run did not open or all calls fail. */
 	if (!j.why[0] && failed > 1 && j.open_rc[0] == 0 && !fault.always)
 		snprintf(j.why, sizeof(j.why), "the deed after it fails too: %d", j.deeds[1].rc[0]);
-	if (!j.why[0] && (!fired || fault.how == SIMDISK_JUMP) &&
+	if (!j.why[0] && fault.error == ENOENT && fault.kind && a_save_is_not_there(&j))
+		snprintf(j.why, sizeof(j.why), "a save says ENOENT");
+	if (!j.why[0] && (!fired || is_harmless(fault.how)) &&
 	    (job_rc(&j) != 0 || j.local_rc != 0))
 		snprintf(j.why, sizeof(j.why), "failed without a fault");
 	if (!j.why[0])
@@ -239,12 +256,13 @@ static void each_call_fails(const struct variant *v, const struct deed *deeds, i
 {
 	struct sweep s = { v, deeds, n, fault, 0, 0 };
 	struct simdisk *base = base_of(v);
-	int stride =
-	    all_of_it ? 1 : THIN * v->stride * (fault.always || fault.how == SIMDISK_AFTER ? 2 : 1);
+	bool each = all_of_it || fault.how == SIMDISK_ZERO;
+	int stride = each ? 1 : v->stride * THIN *
+	                        (fault.always || fault.how == SIMDISK_AFTER ? 2 : 1);
 
 	for (int rank = 0; rank < v->ranks && s.bad < 20; rank++)
 		for (int nth = 1 + rank % stride;; nth += stride) {
-			int tries = all_of_it && fault.how != SIMDISK_JUMP ? ERRORS : 1;
+			int tries = all_of_it && !is_harmless(fault.how) ? ERRORS : 1;
 			bool fired = true;
 
 			for (int i = 0; i < tries && fired && s.bad < 20; i++) {
@@ -307,7 +325,35 @@ FAILS(one_load, alone, fail, .how = SIMDISK_INSTEAD)
 FAILS(two_saves, apart, see_the_clock_jump_on, .how = SIMDISK_JUMP, .jump_s = 3 * 86400)
 FAILS(two_saves, apart, see_the_clock_jump_back, .how = SIMDISK_JUMP, .jump_s = -40 * 86400)
 FAILS(save_and_prune, small, see_the_clock_jump_back, .how = SIMDISK_JUMP, .jump_s = -86400)
+FAILS(two_saves, small, have_descriptor_0, .how = SIMDISK_ZERO, .kind = SIMDISK_OPEN)
+FAILS(two_saves, staying, have_descriptor_0, .how = SIMDISK_ZERO, .kind = SIMDISK_OPEN)
+FAILS(in_flight, apart, have_descriptor_0, .how = SIMDISK_ZERO, .kind = SIMDISK_OPEN)
+FAILS(one_load, three, have_descriptor_0, .how = SIMDISK_ZERO, .kind = SIMDISK_OPEN)
+FAILS(one_load, alone, have_descriptor_0, .how = SIMDISK_ZERO, .kind = SIMDISK_OPEN)
 FAILS(mark_and_rewind, small, see_the_clock_jump_on, .how = SIMDISK_JUMP, .jump_s = 86400 * 9999)
+
+/* Somebody removes what is being saved: each name that is opened may be gone, and some file systems
+ * say so of an open file, too. */
+TEST(what_is_being_saved_may_be_removed_and_no_save_says_enoent)
+{
+	static const struct variant *const all[] = { &alone, &behind, &asking_alone };
+	static const enum simdisk_kind kinds[] = { SIMDISK_OPEN, SIMDISK_PWRITE, SIMDISK_CLOSE,
+		SIMDISK_FSYNC };
+
+	for (size_t k = 0; k < 12; k++) {
+		const struct variant *v = all[k % 3];
+		struct sweep s = { v, two_saves, 1, { .error = ENOENT, .kind = kinds[k / 3] }, 0,
+			0 };
+		struct simdisk *base = base_of(v);
+
+		for (int rank = 0; rank < v->ranks && s.bad < 20; rank++)
+			for (int nth = 1; s.bad < 20 && one_fault(&s, base, rank, nth); nth++)
+				;
+		printf("# %s: %d names that were gone\n", v->name, s.tried);
+		simdisk_free(base);
+		CHECK_INT(s.bad, 0);
+	}
+}
 
 /* ---- renames that are done and say that they failed ---- */
 
@@ -433,6 +479,33 @@ TEST(a_failed_fsync_of_any_rank_fails_the_save_on_all)
 		}
 	printf("# %d fsyncs of files failed, one at a time\n", fired);
 	CHECK_INT(ranks, long_runs.ranks);
+	simdisk_free(base);
+}
+
+/* Where a file system writes at the close, an error of it is all that tells of lost bytes. */
+TEST(a_failed_close_of_any_rank_fails_the_save_on_all)
+{
+	struct simdisk *base = base_of(&small);
+	int fired = 0;
+
+	for (int nth = 1, last = 0; !last; nth++) {
+		struct simdisk *disk = copy_of(base);
+		struct job j = job_of(&small, disk);
+
+		give(&j, two_saves, 1);
+		job_prepare(&j);
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+		              .kind = SIMDISK_CLOSE, .name = "-00001-of-" });
+		CHECK(job_run(&j));
+		last = !simdisk_fired(disk);
+		fired += !last;
+		CHECK_INT(job_rc(&j), last ? 0 : SHEAF_EIO);
+		CHECK(last || strstr(job_word(&j), "closing"));
+		CHECK(simdisk_exists(disk, "run/checkpoint-2") == (bool)last);
+		simdisk_free(disk);
+	}
+	printf("# %d closes of files failed, one at a time\n", fired);
+	CHECK(fired > 0);
 	simdisk_free(base);
 }
 

@@ -215,6 +215,38 @@ TEST(moments_are_zeroed_only_when_asked_and_reported)
 	simdisk_free(one);
 }
 
+/* Items that do not lie side by side: of a matrix that is turned, and with others between them. */
+static void zeroed_apart(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "w", SHEAF_BF16, 2, 6, 5);
+
+	if (h->play->variant == 0)
+		return;
+	s = hand_add(h, "optimizer", "w/turned", SHEAF_F32, 2, 6, 5);
+	s->stride[0] = 1;
+	s->stride[1] = 6;
+	hand_want(h, HAND_ZEROS);
+	s = hand_add(h, "optimizer", "w/apart", SHEAF_F32, 2, 6, 5);
+	hand_cut(s, 0, h->rank, h->ranks);
+	s->stride[0] = 15;
+	s->stride[1] = 3;
+	hand_want(h, HAND_ZEROS);
+}
+
+TEST(moments_whose_items_lie_apart_are_zeroed)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, zeroed_apart);
+
+	SAVED(p);
+	p.variant = 1;
+	p.ranks = 3;
+	p.flags = SHEAF_ZERO;
+	LOADED(p);
+	CHECK_INT(p.report.zeroed, 2);
+	simdisk_free(disk);
+}
+
 /* Odd states against odd steps: what comes of it, and the sentence. */
 static const struct {
 	int saved, loaded;

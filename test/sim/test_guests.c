@@ -281,18 +281,15 @@ TEST(a_copy_that_changed_is_never_taken_for_right)
 			struct re_job j = re_on(d, 4, twice(2, (struct re_plan){ .last = 5,
 				.images = 3, .disk_every = 2 }));
 			struct re_job k = re_on(d, 4, twice(2, (struct re_plan){ .stop = true }));
-			int rc, opens = 0;
 
 			PLAYED(j, 0);
 			CHECK(re_flip(d, node) > 0);
 			if (lost)
 				simdisk_kill_agent(d, 1 - node);
-			while ((rc = re_play(&k, 1)) == SHEAF_ECORRUPT && opens++ < 4)
+			for (int opens = 0; opens < 3; opens++) { /* and nothing older either */
 				k.why[0] = '\0';
-			CHECK_INT(rc, 0);
-			CHECK(!k.why[0]);
-			CHECK(k.loaded >= 4);
-			CHECK(opens > 0);
+				PLAYED(k, SHEAF_ECORRUPT);
+			}
 			simdisk_free(d);
 		}
 	re_cols = SMALL;

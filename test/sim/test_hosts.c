@@ -3,7 +3,6 @@
  * where memory is short, and where states grow: training goes on, all ranks hear the same, and what
  * was acknowledged while there were copies is there when the other node is lost. */
 #include <errno.h>
-#include <stdlib.h>
 #include "engine.h"
 #include "restarts.h"
 #include "save.h"
@@ -65,8 +64,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	shf_run_close(m.run);
 	sheaf_group_free(opts.copies_group);
 	shf_state_put(m.state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(m.m.data[t]);
+	re_free(&m.m);
 	h->once += m.once;
 	h->left += m.left;
 	return rc;
@@ -237,8 +235,7 @@ TEST(a_card_that_grows_has_its_copy_or_none_are_made)
 static void other_state(struct mine *m, int64_t cols)
 {
 	shf_state_put(m->state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(m->m.data[t]);
+	re_free(&m->m);
 	re_cols = cols;
 	m->state = re_state(&m->m, m->rank, RANKS);
 }

@@ -84,8 +84,7 @@ static void end(struct alone *a)
 {
 	shf_run_close(a->run);
 	shf_state_put(a->state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(a->mine.data[t]);
+	re_free(&a->mine);
 	CHECK_INT(simdisk_open_n(a->sys), 0);
 	simdisk_kill(a->disk, a->sys);
 	simdisk_free(a->disk);
@@ -202,8 +201,7 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 	shf_save_free(second);
 	shf_run_close(run);
 	shf_state_put(state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(mine.data[t]);
+	re_free(&mine);
 	return rc;
 }
 
@@ -287,4 +285,73 @@ TEST(a_save_that_fails_while_it_is_finished_fails_alone)
 		}
 		job_end(&j);
 	}
+}
+
+/* ---- a begin that comes to nothing ---- */
+
+static int is_copied(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
+                     struct sheaf_state *state, struct sheaf_error *err)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	int rc = shf_save_begin(save, run, step, state, &opts, err);
+
+	return rc < 0 ? rc : shf_save_copied(*save, SHEAF_ALL_SLICES, -1);
+}
+
+/* Both ranks have all they need, and the image of step 10, which is written, is free. But they
+ * begin different steps, and are then killed. */
+static int begins_otherwise(void *arg, int rank, struct sheaf_group *group)
+{
+	struct re_job *j = arg;
+	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_CREATE, .images_max = 2,
+		.timeout_ms = 60000, .io_threads = 1, .agent = "auto" };
+	struct sheaf_save *save = NULL, *ten = NULL, *other = NULL;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err = { 0 };
+	struct re_mine mine = { 0 };
+	struct sheaf_state *state = re_state(&mine, rank, 2);
+	int rc = shf_run_open(&run, "run", group, &o, j->sys[rank], &err);
+
+	for (int64_t step = 4; rc == 0 && step < 8; step += 3) {
+		re_paint(&mine, step);
+		rc = is_copied(&save, run, step, state, &err);
+		if (rc == 0)
+			rc = shf_save_commit(save, -1, &err);
+		shf_save_free(save);
+	}
+	re_paint(&mine, 10);
+	rc = rc == 0 ? is_copied(&ten, run, 10, state, &err) : rc;
+	if (rc == 0 && shf_save_commit(ten, 1, &err) == SHEAF_EAGAIN)
+		rc = strstr(err.msg, "it is in memory") ? 0 : SHEAF_EBUG;
+	if (rc == 0)
+		rc = shf_save_exchange(ten, UINT64_MAX, &err);
+	if (rc == 0)
+		rc = shf_save_wait(ten, -1);
+	if (rc == 0)
+		rc = is_copied(&other, run, 20 + rank, state, &err);
+	simdisk_kill(j->disk, j->sys[rank]);
+	shf_save_free(ten);
+	shf_run_put(run);
+	shf_state_put(state);
+	re_free(&mine);
+	return rc;
+}
+
+TEST(a_begin_that_fails_takes_no_step_out_of_memory)
+{
+	struct simgroup_opts g = { .seed = 1, .ranks = 2, .died = re_died };
+	struct simdisk *disk = re_world(31);
+	struct re_job j = re_on(disk, 2, (struct re_plan){ .last = 0 });
+	struct re_job next = re_on(disk, 1, (struct re_plan){ .stop = true });
+	int results[2];
+
+	for (int r = 0; r < 2; r++)
+		j.sys[r] = simdisk_process(disk, (uint64_t)(700 + r), 0);
+	simdisk_set_takes(disk, SIMDISK_FSYNC, 100);
+	CHECK_INT(simgroup_run(&g, begins_otherwise, &j, results), 0);
+	CHECK(results[0] == SHEAF_EINVAL && results[1] == SHEAF_EINVAL);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-10"));
+	PLAYED(next, 0);
+	CHECK_INT(next.loaded, 10);
+	simdisk_free(disk);
 }

@@ -199,7 +199,7 @@ static int unasked(struct hand *h)
 		rc = SHEAF_EBUG;
 	if (rc == 0 && !strstr(h->err.msg, "master_weights/rows"))
 		rc = SHEAF_EBUG;
-	if (rc == 0 && !shf_lazy_reads(save, -1) && h->rank == 1)
+	if (rc == 0 && !shf_lazy_reads_some(save) && h->rank == 1)
 		rc = shf_save_copied(save, h->n - 1, 0);
 	rc = rc ? rc : shf_save_copied(save, h->n - 1, -1);
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);

@@ -261,7 +261,9 @@ static int counting_shm(void *arg, struct shf_shm *shm, size_t bytes, bool share
 
 static int counting_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
-	waits += arg == odd.rank0 && timeout_ms != 0;
+	if (arg == odd.rank0 && timeout_ms == 0)
+		return -EAGAIN;         /* its requests end only when it waits for them */
+	waits += arg == odd.rank0;
 	return odd_complete(arg, q, io, timeout_ms);
 }
 

@@ -22,6 +22,7 @@ struct one {
 	struct sheaf_error err;
 	int gone;                       /* logged: a step is in memory no more */
 	int lost;                       /* logged: until an agent answers */
+	int others;                     /* logged: the agent is another directory's */
 };
 
 static void hear(void *arg, int level, const char *line)
@@ -31,19 +32,29 @@ static void hear(void *arg, int level, const char *line)
 	(void)level;
 	o->gone += strstr(line, "is in memory no more") != NULL;
 	o->lost += strstr(line, "until an agent answers") != NULL;
+	o->others += strstr(line, "that of a copy of this run") != NULL;
+}
+
+static void begin_as(struct one *o, struct simdisk *disk, const char *path,
+                     const struct sheaf_opts *how)
+{
+	static uint64_t pid = 50000;
+	struct sheaf_opts opts = *how;
+
+	opts.size = sizeof(opts);
+	opts.io_threads = 1;
+	opts.log = hear;
+	opts.arg = o;
+	*o = (struct one){ .disk = disk, .sys = simdisk_process(disk, pid++, 0) };
+	o->state = re_state(&o->m, 0, 1);
+	CHECK_RC(shf_run_open(&o->run, path, NULL, &opts, o->sys, &o->err), 0, &o->err);
 }
 
 static void begin_with(struct one *o, struct simdisk *disk, const char *path, int images,
                        uint64_t staging)
 {
-	static uint64_t pid = 50000;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
-		.images_max = images, .staging_bytes_max = staging, .io_threads = 1, .log = hear,
-		.arg = o };
-
-	*o = (struct one){ .disk = disk, .sys = simdisk_process(disk, pid++, 0) };
-	o->state = re_state(&o->m, 0, 1);
-	CHECK_RC(shf_run_open(&o->run, path, NULL, &opts, o->sys, &o->err), 0, &o->err);
+	begin_as(o, disk, path, &(struct sheaf_opts){ .flags = SHEAF_CREATE, .agent = "auto",
+		.images_max = images, .staging_bytes_max = staging });
 }
 
 static void begin_at(struct one *o, struct simdisk *disk, const char *path, int images)
@@ -61,8 +72,7 @@ static struct simdisk *leave(struct one *o)
 {
 	shf_run_close(o->run);
 	shf_state_put(o->state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(o->m.data[t]);
+	re_free(&o->m);
 	CHECK_INT(simdisk_open_n(o->sys), 0);
 	simdisk_kill(o->disk, o->sys);
 	return o->disk;
@@ -125,13 +135,18 @@ static void resumes(struct one *o, int64_t want, bool memory)
 	shf_step_put(step);
 }
 
-static void next_resumes(struct simdisk *disk, int64_t want, bool memory)
+static void next_at_resumes(struct simdisk *disk, const char *path, int64_t want, bool memory)
 {
 	struct one o;
 
-	begin_at(&o, disk, "run", 2);
+	begin_at(&o, disk, path, 2);
 	resumes(&o, want, memory);
 	(void)leave(&o);
+}
+
+static void next_resumes(struct simdisk *disk, int64_t want, bool memory)
+{
+	next_at_resumes(disk, "run", want, memory);
 }
 
 /* ---- */
@@ -144,27 +159,24 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 	} ways[] = { { ENOENT, SHEAF_ENOENT, "no agent answers" },
 		{ ECONNREFUSED, SHEAF_ENOENT, "no agent answers" },
 		{ EXDEV, SHEAF_EINVAL, "another run's" }, { EACCES, SHEAF_EIO, "the agent" } };
-	struct simdisk *disk = re_world(1);
-	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct sheaf_error err;
+	struct one o;
 	int keep;
 
+	begin(&o, 1);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-		simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = ways[i].error,
-		                                             .kind = SIMDISK_KEEP });
-		CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, NULL, &err), ways[i].code);
-		CHECK(strstr(err.msg, ways[i].says) != NULL);
+		simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = ways[i].error,
+		                                               .kind = SIMDISK_KEEP });
+		CHECK_INT(shf_tier_reach(&o.run->store, NULL, &keep, NULL, &o.err), ways[i].code);
+		CHECK(strstr(o.err.msg, ways[i].says) != NULL);
 	}
-	CHECK_INT(shf_tier_reach(sys, NULL, "x", &keep, NULL, &err), 0);
-	simdisk_kill(disk, sys);
-	simdisk_free(disk);
+	CHECK_INT(shf_tier_reach(&o.run->store, NULL, &keep, NULL, &o.err), 0);
+	end(&o);
 }
 
 static void other_state(struct one *o, int64_t cols)
 {
 	shf_state_put(o->state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(o->m.data[t]);
+	re_free(&o->m);
 	re_cols = cols;
 	o->state = re_state(&o->m, 0, 1);
 }
@@ -362,7 +374,7 @@ static void beside(int64_t load, int64_t step)
 	}
 	save = begun(&o, step, SHEAF_NO_DISK);
 	rc = committed(&o, save);
-	CHECK_RC(rc, SHEAF_EINVAL, &o.err);
+	CHECK_RC(rc, SHEAF_EFAILED, &o.err);
 	CHECK(strstr(o.err.msg, "in memory would lie beside 3") != NULL);
 	disk = leave(&o);
 	next_resumes(disk, 3, false);
@@ -388,7 +400,7 @@ TEST(a_step_that_comes_to_memory_behind_a_newer_one_on_disk_is_refused)
 	two = begun(&o, 2, SHEAF_NO_DISK);
 	three = begun(&o, 3, 0);
 	CHECK_RC(committed(&o, three), 0, &o.err);
-	CHECK_RC(committed(&o, two), SHEAF_EINVAL, &o.err);
+	CHECK_RC(committed(&o, two), SHEAF_EFAILED, &o.err);
 	CHECK(strstr(o.err.msg, "step 2 is not newer than 3 on disk") != NULL);
 	disk = leave(&o);
 	next_resumes(disk, 3, true);
@@ -512,5 +524,271 @@ TEST(of_two_saves_of_a_number_the_disks_is_taken)
 	begin_at(&o, disk, "run", 2);
 	opens(&o, SHEAF_LATEST, 0, false);
 	opens(&o, 2, 0, false);
+	end(&o);
+}
+
+static void damage(struct simdisk *disk, int64_t step)
+{
+	char path[80];
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d/model-00001-of-00001.safetensors",
+	         (int)step);
+	CHECK_INT(simdisk_flip(disk, path, 8 * 5000), 0);
+}
+
+/* The newest step lies in memory, whole, and on disk, damaged: it dominates nothing. */
+TEST(a_prune_proves_what_lies_on_disk_and_not_what_memory_has_of_it)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .agent = "auto", .keep_last = 1,
+		.io_threads = 1 };
+	int64_t steps[4];
+	struct simdisk *disk;
+	struct one o;
+
+	begin(&o, 2);
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	disk = leave(&o);
+	damage(disk, 2);
+	o.sys = simdisk_process(disk, 60000, 0);
+	CHECK_RC(shf_run_open(&o.run, "run", NULL, &opts, o.sys, &o.err), 0, &o.err);
+	CHECK_INT(shf_run_prune(o.run, false, NULL, NULL, &o.err), SHEAF_ECORRUPT);
+	CHECK_INT(sheaf_run_steps(o.run, steps, 4, &o.err), 2);
+	shf_run_close(o.run);
+	simdisk_kill(disk, o.sys);
+	simdisk_free(disk);
+}
+
+/* ---- which step a load from memory goes on from ---- */
+
+static void begin_pruning(struct one *o)
+{
+	begin_as(o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_CREATE,
+		.agent = "auto", .images_max = 2, .keep_last = 1 });
+}
+
+static struct sheaf_step *opened(struct one *o, int64_t n)
+{
+	struct sheaf_step *step = NULL;
+
+	CHECK_RC(shf_step_open(&step, o->run, n, &o->err), 0, &o->err);
+	return step;
+}
+
+static void loads(struct one *o, struct sheaf_step *step)
+{
+	CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, NULL, &o->err), 0, &o->err);
+	shf_step_put(step);
+}
+
+TEST(a_prune_leaves_the_step_that_was_loaded_last_and_no_earlier_one)
+{
+	struct sheaf_save *two, *three;
+	int64_t steps[4];
+	struct one o;
+
+	begin_pruning(&o);
+	two = begun(&o, 2, 0);
+	three = begun(&o, 3, 0);
+	CHECK_INT(committed(&o, two), 0);
+	CHECK_INT(committed(&o, three), 0);
+	loads(&o, opened(&o, 2));
+	loads(&o, opened(&o, SHEAF_LATEST));
+	CHECK_INT(shf_run_prune(o.run, false, NULL, NULL, &o.err), 1);
+	CHECK_INT(sheaf_run_steps(o.run, steps, 4, &o.err), 1);
+	CHECK_INT(steps[0], 3);
+	end(&o);
+}
+
+TEST(a_prune_leaves_an_older_step_that_was_loaded_from_memory)
+{
+	struct sheaf_save *four, *refused = NULL;
+	struct sheaf_step *two;
+	int64_t steps[4];
+	struct one o;
+
+	begin_pruning(&o);
+	CHECK_INT(saved(&o, 2, 0), 0);
+	four = begun(&o, 4, 0);
+	two = opened(&o, SHEAF_LATEST);
+	CHECK(two->number == 2 && two->run->of);
+	CHECK_INT(committed(&o, four), 0);
+	loads(&o, two);
+	CHECK_INT(shf_run_prune(o.run, false, NULL, NULL, &o.err), 0);
+	CHECK_INT(sheaf_run_steps(o.run, steps, 4, &o.err), 2);
+	CHECK_INT(shf_save_begin(&refused, o.run, 5, o.state, NULL, &o.err), SHEAF_EINVAL);
+	CHECK(strstr(o.err.msg, "step 2 was opened, but run goes on to 4") != NULL);
+	end(&o);
+}
+
+TEST(a_step_that_came_to_disk_since_it_was_opened_is_gone_on_from)
+{
+	struct sheaf_save *two, *four;
+	struct sheaf_step *step;
+	struct one o;
+
+	begin(&o, 2);
+	two = begun(&o, 2, 0);
+	four = begun(&o, 4, 0);
+	CHECK_INT(committed(&o, two), 0);
+	CHECK_INT(shf_save_commit(four, 0, &o.err), SHEAF_EAGAIN);
+	step = opened(&o, SHEAF_LATEST);
+	CHECK(step->number == 4 && step->run->of);
+	CHECK_INT(committed(&o, four), 0);
+	loads(&o, step);
+	CHECK_INT(saved(&o, 8, 0), 0);
+	end(&o);
+}
+
+/* ---- which directory an agent is of ---- */
+
+/* Step 1 is on disk, 2 in memory. */
+static struct simdisk *one_and_two(const char *agent)
+{
+	struct one o;
+
+	begin_as(&o, re_world(1), "run", &(struct sheaf_opts){ .flags = SHEAF_CREATE,
+		.agent = agent, .images_max = 2 });
+	CHECK_INT(saved(&o, 1, 0), 0);
+	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
+	return leave(&o);
+}
+
+static void identity_of(struct simdisk *disk, const char *path, char out[SHF_IDENTITY])
+{
+	const struct shf_sys *sys = simdisk_process(disk, 49999, 0);
+	struct shf_store store;
+	struct sheaf_error err;
+
+	CHECK_RC(shf_store_open(&store, sys, path, &err), 0, &err);
+	CHECK_RC(shf_store_identity(&store, out, &err), 0, &err);
+	shf_store_close(&store);
+	simdisk_kill(disk, sys);
+}
+
+TEST(a_copy_of_a_run_has_an_agent_of_its_own)
+{
+	struct simdisk *disk = one_and_two("auto");
+	char run[SHF_IDENTITY], copy[SHF_IDENTITY];
+	struct one o;
+
+	CHECK_INT(simdisk_copy(disk, "run", "copy"), 0);
+	identity_of(disk, "run", run);
+	identity_of(disk, "copy", copy);
+	CHECK(strncmp(run, copy, 33) == 0 && strcmp(run, copy) != 0);
+	begin_at(&o, disk, "copy", 2);
+	resumes(&o, 1, false);
+	CHECK_INT(saved(&o, 3, SHEAF_NO_DISK), 0);
+	CHECK_INT(saved(&o, 4, 0), 0);
+	(void)leave(&o);
+	CHECK_INT(simdisk_agents(disk, 0), 2);
+	CHECK_INT(simdisk_kept_by(disk, 0, run), 4);
+	CHECK_INT(simdisk_kept_by(disk, 0, copy), 4);
+	next_resumes(disk, 2, true);
+	next_at_resumes(disk, "copy", 4, true);
+	simdisk_kill_agent_of(disk, 0, copy);
+	next_resumes(disk, 2, true);
+	next_at_resumes(disk, "copy", 4, false);
+	simdisk_free(disk);
+}
+
+/* By the copy of a step, which takes the run's identity with it. */
+TEST(a_run_that_a_step_was_copied_into_has_an_agent_of_its_own)
+{
+	struct simdisk *disk = one_and_two("auto");
+	struct sheaf_step *step = NULL;
+	struct one o;
+
+	begin_at(&o, disk, "run", 2);
+	CHECK_RC(shf_step_open(&step, o.run, 1, &o.err), 0, &o.err);
+	CHECK_RC(shf_step_copy(step, "copy", NULL, &o.err), 0, &o.err);
+	shf_step_put(step);
+	(void)leave(&o);
+	next_at_resumes(disk, "copy", 1, false);
+	next_resumes(disk, 2, true);
+	simdisk_free(disk);
+}
+
+TEST(a_run_that_was_renamed_finds_its_agent)
+{
+	struct simdisk *disk = one_and_two("auto");
+	const struct shf_sys *sys = simdisk_process(disk, 7, 0);
+
+	CHECK_INT(sys->ops->rename(sys->arg, SHF_CWD, "run", SHF_CWD, "moved", true), 0);
+	CHECK_INT(simdisk_copy(disk, "moved", "run"), 0);
+	simdisk_kill(disk, sys);
+	next_at_resumes(disk, "moved", 2, true);
+	next_resumes(disk, 1, false);   /* a copy lies there now */
+	next_at_resumes(disk, "moved", 2, true);
+	simdisk_free(disk);
+}
+
+/* Device numbers change. Where the file system has no number of its own either, the run is not
+ * known again, and nothing wrong is loaded. */
+TEST(a_run_that_was_mounted_again_finds_its_agent)
+{
+	for (int drawn = 0; drawn < 2; drawn++) {
+		struct simdisk *disk = one_and_two("auto");
+
+		simdisk_remount(disk);
+		next_resumes(disk, 2, true);
+		simdisk_set_fs_drawn(disk, drawn);
+		simdisk_remount(disk);
+		next_resumes(disk, drawn ? 1 : 2, !drawn);
+		simdisk_free(disk);
+	}
+}
+
+TEST(a_reader_of_a_read_only_mount_finds_the_agent)
+{
+	struct simdisk *disk = one_and_two("auto");
+	struct one o;
+
+	simdisk_set_read_only(disk, true);
+	begin_as(&o, disk, "run", &(struct sheaf_opts){ .flags = SHEAF_READONLY, .agent = "auto" });
+	resumes(&o, 2, true);
+	end(&o);
+}
+
+/* The copy is given the socket of the first one's agent. */
+TEST(an_agent_of_another_directory_is_done_without_and_said_once)
+{
+	struct simdisk *disk = one_and_two("/tmp/a.sock");
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save *save = NULL;
+	struct one o;
+
+	CHECK_INT(simdisk_copy(disk, "run", "copy"), 0);
+	begin_as(&o, disk, "copy", &(struct sheaf_opts){ .agent = "/tmp/a.sock", .images_max = 2 });
+	CHECK_INT(o.others, 1);
+	resumes(&o, 1, false);
+	for (int64_t step = 3; step < 8; step++) {
+		simdisk_advance(disk, 100);
+		CHECK_RC(shf_save_begin(&save, o.run, step, o.state, &memory, &o.err), SHEAF_EAGAIN,
+		         &o.err);
+	}
+	CHECK_INT(saved(&o, 8, 0), 0);
+	CHECK_INT(o.others, 1);
+	(void)leave(&o);
+	begin_as(&o, disk, "run", &(struct sheaf_opts){ .agent = "/tmp/a.sock", .images_max = 2 });
+	CHECK_INT(o.others, 0);
+	resumes(&o, 2, true);
+	end(&o);
+}
+
+/* If the identity of the directory cannot be found out the job goes on without an agent. */
+TEST(a_run_whose_directory_cannot_be_told_does_without_an_agent)
+{
+	struct simdisk *disk = one_and_two("auto");
+	struct one o;
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = 1, .error = EIO, .always = true,
+		.kind = SIMDISK_FSTAT, .name = ".sheaf" });
+	begin_at(&o, disk, "run", 2);
+	resumes(&o, 1, false);
+	CHECK(simdisk_fired(disk) > 0);
+	simdisk_faults_clear(disk);
+	simdisk_advance(disk, 100);
+	resumes(&o, 2, true);
 	end(&o);
 }

@@ -496,12 +496,16 @@ static const struct shf_sys *locked(struct simdisk *d, int node, const char *pat
 TEST(while_a_job_has_the_run_open_no_agent_writes)
 {
 	struct simdisk *d = left_at(4);
-	const struct shf_sys *job = locked(d, 2, "run/.sheaf/lock");
+	const struct shf_sys *job = simdisk_process(d, next_pid(), 2);
+	struct sheaf_error err;
+	struct shf_store store;
 
+	CHECK_RC(shf_store_own(&store, job, "run", false, 0, &err), 0, &err);
 	CAME(flush(d, 0), SHEAF_EAGAIN, "2 of its 3 ranks have come");
 	CAME(flush(d, 1), SHEAF_EAGAIN, "step 4 in memory: a job has the run open");
 	CAME(flush(d, 0), SHEAF_EAGAIN, "step 4 in memory: a job has the run open");
 	simdisk_kill(d, job);
+	shf_store_close(&store);
 	goes_on(d, 4);
 	simdisk_free(d);
 }

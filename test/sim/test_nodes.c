@@ -344,7 +344,7 @@ static bool is_whole(struct simdisk *d, int node, int64_t step)
 	int keep;
 
 	if (shf_store_open(&store, sys, "run", &err) == 0) {
-		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", store.run, "", &keep, NULL), 0);
+		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
 		CHECK_INT(shf_recall_list(sys, keep, store.run, seek, &s), 0);
 		shf_store_close(&store);
 	}
@@ -606,8 +606,7 @@ static int read_rank(void *arg, int rank, struct sheaf_group *group)
 	shf_step_put(step);
 	shf_run_close(run);
 	shf_state_put(state);
-	for (int t = 0; t < RE_TENSORS; t++)
-		free(m.data[t]);
+	re_free(&m);
 	free(got);
 	return rc;
 }

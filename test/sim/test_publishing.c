@@ -207,7 +207,8 @@ static int too_late(struct hand *h)
 
 	rc = rc ? rc : wanted(h, "a file", shf_save_attach(save, "more", "x", 1), SHEAF_EINVAL);
 	rc = rc ? rc : wanted(h, "a note", shf_save_note(save, "more", "x"), SHEAF_EINVAL);
-	rc = rc ? rc : shf_save_fail(save, "the loss is no number");
+	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "the loss is no number"),
+	                      SHEAF_EINVAL);
 	return rc ? rc : end(h, &save, -1);
 }
 
@@ -217,6 +218,53 @@ TEST(nothing_can_be_added_to_it_and_nobody_can_fail_it)
 
 	CHECK(!simdisk_exists(disk, "run/checkpoint-7/more"));
 	loads(disk, 7);
+	simdisk_free(disk);
+}
+
+/* One of the ranks is failed by its caller's callback while what all wrote is synced. */
+static struct sheaf_save *synced[2];
+static int synced_told;
+
+static void fail_while_synced(void *arg, const struct sheaf_stat *stat)
+{
+	(void)arg;
+	(void)stat;
+	if (synced[1] && atomic_load(&synced[1]->syncs.from_ns) && !synced_told++ &&
+	    shf_save_fail(synced[1], "the loss is no number") != 0)
+		abort();
+}
+
+static int fail_behind(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
+
+	synced[h->rank] = save;
+	rc = rc ? rc : wanted(h, "the commit", shf_save_commit(save, -1, &h->err), SHEAF_EFAILED);
+	if (rc == 0 && !strstr(h->err.msg, "the loss is no number"))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "other words");
+	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "again"), 0);
+	synced[h->rank] = NULL;
+	shf_save_free(save);
+	if (rc == 0)
+		rc = shf_save_begin(&save, h->run, 8, h->state, NULL, &h->err);
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	rc = rc ? rc : wanted(h, "failing it", shf_save_fail(save, "at last"), SHEAF_EINVAL);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, halves);
+
+	synced_told = 0;
+	p.opts.progress = fail_while_synced;
+	CHECK_RC(hands_run(&p, fail_behind, true), 0, &p.err);
+	CHECK(synced_told > 0);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
+	CHECK(simdisk_exists(disk, "run/checkpoint-8"));
 	simdisk_free(disk);
 }
 

@@ -209,6 +209,64 @@ static struct shf_reread reread(struct made *m, struct asked a)
 		CHECK(strstr((r).err.msg, (words)) != NULL);                             \
 	} while (0)
 
+static struct {                 /* what went past the page cache */
+	const struct shf_sys_ops *real;
+	int fds[64], n;
+	uint64_t bytes;
+} direct;
+
+static int open_and_note(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	int fd = direct.real->open(arg, dir, name, flags, mode);
+
+	if (fd >= 0 && flags & SHF_O_DIRECT)
+		direct.fds[direct.n++ % 64] = fd;
+	return fd;
+}
+
+static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	for (int i = 0; i < direct.n && i < 64; i++)
+		if (direct.fds[i] == fd) {
+			direct.bytes += n;
+			break;
+		}
+	return direct.real->pread(arg, fd, buf, n, off);
+}
+
+/* Else what is proved is what the page cache has, not what the disk has. */
+TEST(whole_pages_are_read_past_the_page_cache)
+{
+	struct made *m = plain();
+
+	make(m);
+	seal(m);
+	for (int buffered = 0; buffered < 2; buffered++) {
+		const struct shf_sys *sys = simdisk_process(m->disk, 90 + (uint64_t)buffered, 0);
+		struct shf_sys_ops ops = *sys->ops;
+		struct shf_sys shown = { &ops, sys->arg };
+		struct sheaf_error err = { 0 };
+		struct shf_reread r;
+		int dir = sys->ops->open(sys->arg, SHF_CWD, "step", SHF_O_DIR, 0);
+
+		direct.real = sys->ops;
+		direct.n = 0;
+		direct.bytes = 0;
+		ops.open = open_and_note;
+		ops.pread = pread_and_note;
+		CHECK_RC(shf_reread_init(&r, &shown, dir, 1, ID, "step", &err), 0, &err);
+		r.buffered = buffered;
+		while (shf_reread_turn(&r))
+			;
+		CHECK_RC(r.rc, 0, &r.err);
+		shf_reread_release(&r);
+		/* The third file is shorter than a block. */
+		CHECK_INT(direct.bytes, buffered ? 0 : m->bytes[0] + m->bytes[1]);
+		simdisk_kill(m->disk, sys);
+	}
+	drop(m);
+}
+
 TEST(tensors_may_end_where_a_block_does)
 {
 	struct made *m = plain();

@@ -205,7 +205,7 @@ TEST(while_a_step_is_published_nothing_is_given_to_it)
 	}
 	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
 	CHECK_INT(shf_save_note(save, "late", "1"), SHEAF_EINVAL);
-	CHECK_INT(shf_save_fail(save, "too late"), 0);
+	CHECK_INT(shf_save_fail(save, "too late"), SHEAF_EINVAL);
 	CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 	CHECK_INT(shf_save_attach(save, "late.json", "{}", 2), SHEAF_EINVAL);
 	CHECK_INT(shf_save_note(save, "late", "1"), SHEAF_EINVAL);
@@ -290,8 +290,12 @@ static int save_columns(struct hand *h)
 		.flags = variant == FLAGS && h->rank ? SHEAF_MAY_DROP : 0 };
 	struct shf_sys_ops ops = *h->used.ops;
 	struct sheaf_save *save = NULL;
+	uint64_t none = 0;
 	int rc, again = 0;
 
+	/* Both hands are there before anybody looks at the clock. */
+	if (h->group->ops.allreduce(h->group->ops.arg, &none, 1, SHEAF_MAX, 1000))
+		return SHEAF_ELOST;
 	ops.mono_ns = group_ns;
 	h->used.ops = &ops;
 	rc = shf_run_open(&h->run, "run", h->group, &h->play->opts, h->sys, &h->err);
@@ -349,4 +353,51 @@ TEST(ranks_that_begin_a_save_differently_are_told_in_what)
 		CHECK(!simdisk_exists(disk, "run/checkpoint-7"));
 		simdisk_free(disk);
 	}
+}
+
+/* ---- a machine that makes no threads ---- */
+
+/* As a queue answers whose first thread cannot be made. */
+static int no_thread(void *arg, struct shf_queue *queue, struct shf_io *io)
+{
+	(void)arg, (void)queue, (void)io;
+	return -EAGAIN;
+}
+
+static void threadless(struct hand *h)
+{
+	static struct shf_sys_ops ops;
+
+	ops = *h->used.ops;
+	ops.submit = no_thread;
+	h->used.ops = &ops;
+}
+
+static int save_lazily(struct hand *h)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_LAZY };
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, h->play->step, h->state, &opts, &h->err);
+
+	(void)(rc == 0 && shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(a_thread_that_cannot_be_made_is_no_disk_that_is_full)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, columns), q = p;
+
+	q.variant = p.variant = LOSSES;
+	SAVED(q);
+	p.tamper = threadless;
+	p.step = 8;
+	SAID(hands_save(&p), SHEAF_EIO, "no thread can be made to do it (see ulimit -u", &p.err);
+	CHECK_INT(p.err.sys, EAGAIN);
+	SAID(hands_run(&p, save_lazily, true), SHEAF_EIO, "no thread can be made", &p.err);
+	p.step = 7;
+	SAID(hands_load(&p), SHEAF_EIO, "submitting a read: no thread can be made", &p.err);
+	simdisk_free(disk);
 }

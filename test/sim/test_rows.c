@@ -482,7 +482,7 @@ TEST(every_slice_of_one_name_is_filled)
 
 /* ---- ties ---- */
 
-enum { TIED, UNTIED, HEAD_TIED_OTHERWISE, EMBED_ONLY, HEAD_ONLY };
+enum { TIED, UNTIED, HEAD_TIED_OTHERWISE, EMBED_ONLY, HEAD_ONLY, HEAD_TIED_ONLY };
 /* Over two stripes, of which no rank is home to both. variant: cut by rows, or everybody's. */
 static void stripes(struct hand *h)
 {
@@ -490,6 +490,34 @@ static void stripes(struct hand *h)
 
 	if (h->play->variant)
 		hand_cut(s, 0, h->rank, h->ranks);
+}
+
+/* As many dimensions as there may be, on two nodes. variant: which one is cut. */
+static void of_all_dimensions(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "full", SHEAF_F32, SHEAF_DIMS_MAX, 3, 2, 4, 2,
+	                                 3, 2, 2, 5);
+
+	_Static_assert(SHEAF_DIMS_MAX == 8, "a number for each");
+	hand_cut(s, h->play->variant, h->rank, h->ranks);
+}
+
+TEST(a_tensor_may_have_as_many_dimensions_as_there_are)
+{
+	static const int32_t apart[] = { 1, 2, 1, 2 };
+
+	for (int variant = 0; variant < SHEAF_DIMS_MAX; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, of_all_dimensions);
+
+		p.nodes = apart;
+		p.variant = variant;
+		SAVED(p);
+		p.variant = SHEAF_DIMS_MAX - 1 - variant;
+		p.ranks = 3;
+		LOADED(p);
+		simdisk_free(disk);
+	}
 }
 
 TEST(a_tensor_of_several_stripes_has_several_homes)
@@ -512,7 +540,7 @@ static void ties(struct hand *h)
 	int v = h->play->variant;
 	struct sheaf_slice *s;
 
-	if (v != HEAD_ONLY) {
+	if (v != HEAD_ONLY && v != HEAD_TIED_ONLY) {
 		s = hand_add(h, "model", "embed", SHEAF_BF16, 2, 31, 6);
 		hand_cut(s, 0, h->rank, h->ranks);
 		s->tied_to = v == HEAD_TIED_OTHERWISE ? "head" : NULL;
@@ -521,7 +549,7 @@ static void ties(struct hand *h)
 	if (v != EMBED_ONLY) {
 		s = hand_add(h, "model", "head", SHEAF_BF16, 2, 31, 6);
 		hand_cut(s, 1, h->rank, h->ranks);
-		s->tied_to = v == TIED ? "embed" : NULL;
+		s->tied_to = v == TIED || v == HEAD_TIED_ONLY ? "embed" : NULL;
 		hand_as(h, "model", "embed");   /* tied or not, their bytes are the same */
 	}
 }
@@ -552,4 +580,31 @@ TEST(either_name_of_a_tie_loads_from_any_step)
 			}
 			simdisk_free(disk);
 		}
+}
+
+static int read_tied(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, 7, &h->err);
+
+	for (int k = 0; k < h->n && rc == 0; k++)
+		rc = shf_step_read(step, &h->s[k], &h->err);
+	shf_step_put(step);
+	return rc ? rc : (int)hand_wrong(h, h->play->why, sizeof(h->play->why));
+}
+
+/* A step that never had what it is tied to has it under its own name. */
+TEST(a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, ties);
+
+	p.variant = HEAD_ONLY;
+	SAVED(p);
+	p.variant = HEAD_TIED_ONLY;
+	p.ranks = 3;
+	p.flags = SHEAF_STRICT;
+	LOADED(p);
+	CHECK_RC(hands_run(&p, read_tied, false), 0, &p.err);
+	simdisk_free(disk);
 }

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "err.h"
+#include "tree.h"
 #include "engine.h"
 #include "everycut.h"
 #include "jobs.h"
@@ -91,8 +92,12 @@ static void base_make(struct simdisk *disk, enum death death)
 		.nth = death == BEFORE_LAST_SYNC ? 2 : 1,
 		.name = death == BEFORE_MANIFEST ? "sheaf.json" : "2-",
 		.kind = death == BEFORE_LAST_SYNC ? SIMDISK_FSYNC : SIMDISK_RENAME };
-	struct job j = saving(disk, 1);
+	struct job j;
 
+	/* The numbers that a process draws depend on its pid and on how many there were before:
+	 * the same ones whichever tests are run, and no two processes draw alike. */
+	job_pids(20000);
+	j = saving(disk, 1);
 	CHECK(job_run(&j));
 	CHECK_INT(job_rc(&j), 0);
 	simdisk_settle(disk);
@@ -414,6 +419,50 @@ TEST(the_living_are_not_robbed)
 	CHECK_RC(shf_store_mark(&run->store, 1, 'k', &err), 0, &err);
 	shf_stage_discard(&run->store, &g);
 	shf_run_close(run);
+	simdisk_free(disk);
+}
+
+/* The text in the lock is the dead writer's until all is proved, and the lock is a living one's. */
+TEST(nobody_takes_the_lock_of_who_salvages)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct shf_store s, more;
+	struct shf_stage g;
+	struct sheaf_error err;
+
+	CHECK_RC(shf_salvage_begin(&s, &g, simdisk_process(disk, 70, 0), "run", 0, 2, &err), 0,
+	         &err);
+	CHECK_RC(shf_store_own(&more, process(disk), "run", false, 0, &err), SHEAF_EBUSY, &err);
+	CHECK(strstr(err.msg, "pid 70 ") != NULL);
+	CHECK(strstr(left(disk), "lock -1 wait 0 1;") != NULL);
+	shf_stage_close(&s, &g);
+	shf_store_close(&s);
+	/* He gave it up: the next one finds the dead writer's text, and his stage. */
+	CHECK_STR(left(disk), "lock -1 none 0 0;staged 2 delete 1 0;");
+	simdisk_free(disk);
+}
+
+/* While all its bytes were read, which takes hours. */
+TEST(a_lock_that_was_taken_meanwhile_ends_a_salvage)
+{
+	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
+	struct shf_buf text = { .len = 0 };
+	struct sheaf_error err;
+	struct shf_stage g;
+	struct shf_store s;
+	char path[200];
+
+	CHECK_RC(shf_salvage_begin(&s, &g, process(disk), "run", 1000, 2, &err), 0, &err);
+	snprintf(path, sizeof(path), "run/.sheaf/stage/%.60s/sheaf.json", g.name);
+	text.data = simdisk_get(disk, path, &text.len);
+	CHECK(text.data != NULL);
+	CHECK_INT(simdisk_put(disk, "run/.sheaf/lock", "another job", 11), 0);
+	CHECK_RC(shf_salvage_finish(&s, &g, &text, s.run, &err), SHEAF_ELOST, &err);
+	CHECK(strstr(err.msg, "was taken meanwhile") != NULL);
+	CHECK(simdisk_exists(disk, path) && !simdisk_exists(disk, TO));
+	free(text.data);
+	shf_stage_close(&s, &g);
+	shf_store_close(&s);
 	simdisk_free(disk);
 }
 

@@ -292,7 +292,7 @@ TEST(a_salvage_tells_what_is_damaged_and_publishes_without_being_asked_for_a_rep
 TEST(a_forked_child_may_only_let_go)
 {
 	struct simdisk *disk = acts_disk(1);
-	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
+	const struct shf_sys *sys = simdisk_process(disk, 5, 0), *child;
 	struct sheaf_opts o = { .size = sizeof(o), .io_threads = 1 };
 	struct sheaf_state *held = shf_state_new();
 	struct sheaf_save *save = NULL, *more = NULL;
@@ -306,7 +306,8 @@ TEST(a_forked_child_may_only_let_go)
 	CHECK_RC(shf_save_begin(&save, run, 30, held, NULL, &err), 0, &err);
 	CHECK_RC(shf_step_open(&step, run, 12, &err), 0, &err);
 	open_n = simdisk_open_n(sys);
-	simdisk_pretend_pid(sys, 6);
+	child = simdisk_fork(disk, sys, 6);
+	simdisk_act_as(sys, child);
 	SAID(shf_save_begin(&more, run, 31, held, NULL, &err), SHEAF_EINVAL, "another process",
 	     &err);
 	SAID(shf_save_commit(save, -1, &err), SHEAF_EINVAL, "process", &err);
@@ -314,8 +315,11 @@ TEST(a_forked_child_may_only_let_go)
 	shf_step_put(step);
 	shf_save_free(save);
 	shf_run_close(run);
+	simdisk_act_as(sys, NULL);
 	CHECK_INT(simdisk_open_n(sys), open_n);
+	CHECK_INT(simdisk_open_n(child), 0);
 	sys->ops->queue_free(sys->arg, queue);
+	simdisk_kill(disk, sys);
 	CHECK(!simdisk_exists(disk, "run/checkpoint-30"));
 	shf_state_put(held);
 	simdisk_free(disk);

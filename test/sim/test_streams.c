@@ -197,7 +197,7 @@ TEST(ranks_that_give_a_stream_different_rules_are_refused)
 	struct play p = some(disk, 3, 4);
 
 	p.variant = OTHER_RULES;
-	CHECK_RC(hands_run(&p, save_act, false), SHEAF_EINVAL, &p.err);
+	CHECK_RC(hands_run(&p, save_act, false), SHEAF_EFAILED, &p.err);
 	CHECK(strstr(p.err.msg, "ranks.rng.local") != NULL);
 	simdisk_free(disk);
 }

@@ -36,7 +36,7 @@ static void begin(struct world *w)
 	PLAYED(j, 0);
 	w->sys = simdisk_process(w->disk, 70000, 0);
 	CHECK_RC(shf_store_open(&w->store, w->sys, "run", &w->err), 0, &w->err);
-	CHECK_INT(w->sys->ops->keep_open(w->sys->arg, "auto/x", w->store.run, "", &keep, NULL), 0);
+	CHECK_INT(w->sys->ops->keep_open(w->sys->arg, "auto/x", "", "", &keep, NULL), 0);
 	CHECK_INT(shf_recall_list(w->sys, keep, w->store.run, take_first, &w->newest), 1);
 	CHECK_INT(w->newest.step, 2);
 	CHECK_RC(shf_recall_view(w->sys, keep, &w->newest, &w->view, &w->err), 0, &w->err);

@@ -162,8 +162,14 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
 
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock)
 {
-	int rc = __real_pthread_mutex_unlock(lock);
+	int rc;
 
+	if (self >= 0 && pthread_mutex_trylock(lock) == 0) {
+		fprintf(stderr, "weave: seed %llu: a lock is let go that nobody has\n",
+		        (unsigned long long)w.seed);
+		abort();
+	}
+	rc = __real_pthread_mutex_unlock(lock);
 	if (self < 0)
 		return rc;
 	wake(lock);

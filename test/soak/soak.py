@@ -466,7 +466,7 @@ class Soak:
         self.measure()
         self.g.claim(self.own().close() == 0, "the trainer ends well")
         if os.path.isdir(self.memory_run):
-            self.agent("--stop")
+            self.agent("--stop", "--force")
         for run in (self.own_run, self.jobs_run, self.memory_run):
             if glob.glob(os.path.join(run, "checkpoint-*")):
                 rc, out = ground.call([self.g.args.sheaf, "verify", run])

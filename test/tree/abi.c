@@ -72,12 +72,14 @@ static void others(void)
 	FIELD(sheaf_tensor, family);
 	FIELD(sheaf_tensor, shape);
 	FIELD(sheaf_tensor, digest);
+	FIELD(sheaf_tensor, dims);
 	STRUCT(sheaf_finding);
 	FIELD(sheaf_finding, offset);
 	STRUCT(sheaf_report);
 	FIELD(sheaf_report, item);
 	FIELD(sheaf_report, loaded);
 	FIELD(sheaf_report, verify_ns);
+	FIELD(sheaf_report, step);
 	STRUCT(sheaf_left);
 	FIELD(sheaf_left, what);
 	FIELD(sheaf_left, whole);
@@ -116,6 +118,8 @@ static void flags(void)
 	VALUE(SHEAF_OPTIONAL);
 	VALUE(SHEAF_IN_PLACE);
 	VALUE(SHEAF_CAST);
+	VALUE(SHEAF_STRIDED);
+	VALUE(SHEAF_SAVE_ONLY);
 	VALUE(SHEAF_CREATE);
 	VALUE(SHEAF_READONLY);
 	VALUE(SHEAF_REPLICAS);

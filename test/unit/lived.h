@@ -16,6 +16,14 @@ static inline void start(struct world *w, int64_t steps)
 		CHECK_RC(world_save(w, i, i > 1 ? i - 1 : -1), 0, &w->err);
 }
 
+/* Step 1 is saved, and step 2 is written but not published: its stage is at this path. */
+static inline void start_stage(struct world *w, char stage[200])
+{
+	start(w, 1);
+	CHECK_RC(world_write(w, 2), 0, &w->err);
+	snprintf(stage, 200, RUN "/.sheaf/stage/%s", w->known[1].stage);
+}
+
 static inline void stop(struct world *w)
 {
 	world_close(w);

@@ -154,6 +154,40 @@ TEST(a_hundred_steps_are_the_same_whatever_the_cut_and_the_callers_rounding)
 	}
 }
 
+static void made_in(int mode, float *e, const float *w, double coef)
+{
+	for (size_t i = 0; i < N; i++)
+		e[i] = 1;
+	CHECK_INT(fesetround(mode), 0);
+	shf_average(e, w, SHEAF_F32, N, coef);
+	CHECK_INT(fesetround(FE_TONEAREST), 0);
+}
+
+TEST(the_coefficients_do_not_depend_on_the_callers_rounding)
+{
+	static const int modes[] = { FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
+	static const double coefs[] = { 0.999, 0.9999, 0.1, 1.0 / 3 };
+	static float w[N], e[N], other[N];
+	uint64_t s = 11;
+
+	for (size_t i = 0; i < N; i++)
+		w[i] = draw(&s, false);
+	for (int k = 0; k < 4 * 3; k++) {
+		made_in(FE_TONEAREST, e, w, coefs[k / 3]);
+		made_in(modes[k % 3], other, w, coefs[k / 3]);
+		CHECK(memcmp(e, other, sizeof(e)) == 0);
+	}
+	for (int64_t n = 0; n < 300; n++)
+		for (int k = 0; k < 3; k++) {
+			double want = shf_average_coef(0.999, 10, n), got;
+
+			CHECK_INT(fesetround(modes[k]), 0);
+			got = shf_average_coef(0.999, 10, n);
+			CHECK_INT(fesetround(FE_TONEAREST), 0);
+			CHECK(memcmp(&got, &want, sizeof(got)) == 0);
+		}
+}
+
 TEST(a_hex_float_keeps_every_bit_and_nothing_else_is_one)
 {
 	static const char *const none[] = { "", "1", "0x", "0x1", "0x1p", "0x1p+", "0x1.p+0",

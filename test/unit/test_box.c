@@ -3,24 +3,11 @@
 #include "t.h"
 #include <stdlib.h>
 #include "box.h"
+#include "drawn.h"
 #include "shard.h"
 
 #define SEED UINT64_C(0x5eaf0001)
 #define UNITS_MAX 4096
-
-static uint64_t rnd(uint64_t *s)
-{
-	uint64_t z = *s += UINT64_C(0x9E3779B97F4A7C15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
-}
-
-static int64_t below(uint64_t *s, int64_t n)
-{
-	return (int64_t)(rnd(s) % (uint64_t)n);
-}
 
 static struct shf_shape random_shape(uint64_t *s)
 {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "lived.h"
+#include "tree.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 
@@ -92,6 +93,42 @@ TEST(a_rewind_in_place_that_is_not_counted_has_failed)
 		stop(&w);
 	}
 	CHECK(failed > 4);
+}
+
+/* The next job carries the journal out: what is saved meanwhile would rest on what is to go. */
+TEST(nothing_is_saved_or_pruned_after_half_a_rewind)
+{
+	struct shf_stage g = { .dir = -1, .alive = -1 };
+	struct world w;
+
+	start(&w, 3);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+	              .kind = SIMDISK_RENAME, .name = "checkpoint-3", .always = true });
+	CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), SHEAF_EIO, &w.err);
+	CHECK(simdisk_fired(w.disk) > 0);
+	simdisk_faults_clear(w.disk);
+	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/rewind"));
+	CHECK_RC(shf_stage_new(&w.store[0], &g, 4, NULL, &w.err), SHEAF_EINVAL, &w.err);
+	CHECK(strstr(w.err.msg, "rewind again first"));
+	CHECK_RC(world_prune(&w, 1, 3, -1), SHEAF_EINVAL, &w.err);
+	CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), 0, &w.err);
+	CHECK_RC(world_save(&w, 4, 1), 0, &w.err);
+	stop(&w);
+}
+
+/* NFS writes when a file is closed, and a full disk is heard of there. */
+TEST(a_mark_whose_file_cannot_be_closed_is_not_made)
+{
+	struct world w;
+
+	start(&w, 2);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = ENOSPC,
+	              .kind = SIMDISK_CLOSE, .name = "tmp-" });
+	CHECK_RC(shf_store_mark(&w.store[0], 1, 'k', &w.err), SHEAF_EIO, &w.err);
+	CHECK_INT(simdisk_fired(w.disk), 1);
+	simdisk_faults_clear(w.disk);
+	CHECK_INT(shf_mark_read(&w.store[0], 1, NULL), 0);
+	stop(&w);
 }
 
 TEST(metrics_are_written_by_the_writer_into_a_file)

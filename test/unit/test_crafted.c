@@ -63,6 +63,7 @@ TEST(numbers_sessions_and_tokens_have_one_spelling)
 		refused(shf_stage_new(s, &g, 5, spelt[i], &w.err), "a folder '", &w.err);
 	refused(shf_stage_join(s, &g, 5, "6-" ID, &w.err), "not a stage of step 5", &w.err);
 	refused(shf_stage_join(s, &g, 5, "5-x", &w.err), "not a stage of step 5", &w.err);
+	CHECK_RC(shf_stage_join(s, &g, 5, "5-" ID, &w.err), SHEAF_EIO, &w.err);   /* gone */
 	refused(shf_store_mark(s, -1, 'k', &w.err), "", &w.err);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		refused(shf_stage_copy(s, &g, 5, bad[i], NULL, &w.err), "session", &w.err);
@@ -286,6 +287,35 @@ TEST(lines_of_a_descent_that_make_no_sense_prove_nothing)
 		CHECK_INT(shf_store_prune(&w.store[0], &rules, no_item, &gone, &w.err), 0);
 		CHECK_INT(gone, 0);
 		CHECK_INT(state_of(&w.store[0], 1, NULL), 'C');
+		stop(&w);
+	}
+}
+
+/* Step 3 of a session, or its number alone; a sum that is right, or is not. */
+TEST(a_descent_proves_what_its_sum_and_its_sessions_vouch_for)
+{
+	struct shf_prune rules = { .keep_last = 1, .verified = 3, .keep = -1 };
+
+	for (int way = 0; way < 4; way++) {
+		struct shf_buf text = SHF_BUF_INIT;
+		char one[33], three[33];
+		struct world w;
+		int gone = 0;
+
+		start(&w, 3);
+		world_session(&w, 1, one);
+		world_session(&w, 3, three);
+		CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2"), 0);
+		shf_buf_addf(&text, "sheaf-descent 1\nkin 3-%s 1-%s\n", way == 1 ? ID : three,
+		             way == 2 ? ID : one);
+		shf_line_sum(&text, 0);
+		if (way == 3)
+			text.data[text.len - 2] ^= 1;
+		CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/descent", text.data, text.len), 0);
+		shf_buf_release(&text);
+		CHECK_INT(shf_store_prune(&w.store[0], &rules, no_item, &gone, &w.err),
+		          way == 0);
+		CHECK_INT(state_of(&w.store[0], 1, NULL), way == 0 ? '-' : 'C');
 		stop(&w);
 	}
 }

@@ -136,6 +136,72 @@ TEST(a_step_is_damaged_where_a_name_cannot_be_a_file)
 	}
 }
 
+/* Nothing restarts from step 0 while something is left of a checkpoint that was published. */
+TEST(steps_that_all_lost_their_manifests_are_damage_and_not_an_empty_run)
+{
+	int64_t step = -1;
+	struct world w;
+
+	start(&w, 3);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1/sheaf.json"), 0);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-3/sheaf.json"), 0);
+	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
+	CHECK_INT(step, 2);             /* R2: another one is left */
+	step = -1;
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-2/sheaf.json"), 0);
+	for (int i = 0; i < 3; i++) {   /* 3, 2 and 1 are the newest that was one */
+		CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ECORRUPT,
+			 &w.err);
+		CHECK(strstr(w.err.msg, i == 0 ? "3 had one, checkpoint-3"
+		                      : i == 1 ? "2 had one, checkpoint-2"
+		                               : "1 had one, checkpoint-1"));
+		CHECK(strstr(w.err.msg, "sheaf recover " RUN " lists them"));
+		CHECK(strstr(w.err.msg, "name a new run"));
+		CHECK_INT(simdisk_remove(w.disk, i == 0 ? RUN "/checkpoint-3/sheaf.sums"
+		                               : i == 1 ? RUN "/checkpoint-2"
+		                                        : RUN "/checkpoint-1"), 0);
+	}
+	/* What has neither manifest nor sums may be anybody's: 3, 90 and 91 are foreign. */
+	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ENOENT, &w.err);
+	CHECK_INT(step, -1);
+	stop(&w);
+}
+
+TEST(a_disk_that_does_not_answer_is_not_a_run_without_checkpoints)
+{
+	static const int errors[] = { EIO, EACCES, ESTALE };
+
+	for (size_t k = 0; k < sizeof(errors) / sizeof(errors[0]); k++)
+		for (int nth = 1, fired = 1; fired; nth++) {
+			struct world w;
+			int64_t step;
+			int rc;
+
+			start(&w, 1);
+			CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1/sheaf.json"), 0);
+			simdisk_faults_clear(w.disk);
+			simdisk_fail_at(w.disk, nth, errors[k]);
+			rc = shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err);
+			fired = simdisk_fired(w.disk);
+			CHECK(rc == SHEAF_ECORRUPT || (fired && rc == SHEAF_EIO));
+			simdisk_faults_clear(w.disk);
+			stop(&w);
+		}
+}
+
+/* The manifest is written before the step has its name: a first save that died has none. */
+TEST(a_first_save_that_died_leaves_a_run_without_checkpoints)
+{
+	int64_t step;
+	struct world w;
+
+	start(&w, 0);
+	CHECK_RC(world_write(&w, 1), 0, &w.err);
+	CHECK_INT(state_of(&w.store[0], 1, NULL), 'S');
+	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ENOENT, &w.err);
+	stop(&w);
+}
+
 TEST(a_directory_that_cannot_be_listed_is_nobodys_remains)
 {
 	struct shf_entry e[8];
@@ -227,23 +293,23 @@ TEST(only_a_good_older_step_is_one_to_fall_back_to)
 	struct world w;
 
 	start(&w, 2);
-	CHECK(shf_step_has_older(&w.store[0], 2));
-	CHECK(!shf_step_has_older(&w.store[0], 1));
+	CHECK_INT(shf_step_older(&w.store[0], 2), 1);
+	CHECK_INT(shf_step_older(&w.store[0], 1), -1);
 	CHECK_RC(world_mark(&w, 1, 'k'), 0, &w.err);
-	CHECK(shf_step_has_older(&w.store[0], 2));
+	CHECK_INT(shf_step_older(&w.store[0], 2), 1);
 	CHECK_RC(world_mark(&w, 1, 'b'), 0, &w.err);
-	CHECK(!shf_step_has_older(&w.store[0], 2));
+	CHECK_INT(shf_step_older(&w.store[0], 2), -1);
 	CHECK_RC(world_mark(&w, 1, 0), 0, &w.err);
 	fault(&w, SIMDISK_OPEN, 1, EACCES, "checkpoint-1");
-	CHECK(!shf_step_has_older(&w.store[0], 2));
+	CHECK_INT(shf_step_older(&w.store[0], 2), -1);
 	fired(&w);
 	fault(&w, SIMDISK_LIST, 1, EIO, NULL);
-	CHECK(!shf_step_has_older(&w.store[0], 2));
+	CHECK_INT(shf_step_older(&w.store[0], 2), -1);
 	fired(&w);
 	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1/config.json"), 0);
-	CHECK(!shf_step_has_older(&w.store[0], 2));
+	CHECK_INT(shf_step_older(&w.store[0], 2), -1);
 	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1/sheaf.json"), 0);
-	CHECK(!shf_step_has_older(&w.store[0], 2));
+	CHECK_INT(shf_step_older(&w.store[0], 2), -1);
 	stop(&w);
 }
 

@@ -292,6 +292,39 @@ TEST(a_descent_that_is_torn_or_of_other_sessions_proves_nothing)
 	}
 }
 
+/* What says that step 3 descends from step 1 is on the disk before step 2 is not. */
+TEST(a_descent_is_durable_before_the_steps_between_go)
+{
+	static const char *const losses[] = { "1", "9", "9" };
+	struct shf_prune p = best_of(1, false, 3, false);
+	struct said said;
+	struct world w;
+	long gone = 0;
+
+	start_with(&w, losses, 3);
+	world_settle(&w);
+	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
+	for (size_t cut = 0; cut < simdisk_cut_n(w.disk); cut++) {
+		struct simdisk_sets s;
+
+		simdisk_sets_begin(&s, simdisk_unsynced(w.disk, cut), 7);
+		while (simdisk_sets_next(&s)) {
+			struct simdisk *crashed = simdisk_crash(w.disk, cut,
+				&(struct simdisk_choice){ .kept = s.kept });
+
+			if (!simdisk_exists(crashed, RUN "/checkpoint-2")) {
+				CHECK(simdisk_exists(crashed, RUN "/.sheaf/descent"));
+				gone++;
+			}
+			simdisk_free(crashed);
+		}
+		simdisk_sets_end(&s);
+	}
+	print_message("# step 2 was gone after %ld cuts\n", gone);
+	CHECK(gone > 0);
+	stop(&w);
+}
+
 /* What a disk does not answer is not lost: nothing goes, and nothing is written over it. */
 TEST(a_descent_that_cannot_be_read_stops_a_prune_and_stays)
 {
@@ -322,6 +355,91 @@ TEST(a_descent_that_cannot_be_read_stops_a_prune_and_stays)
 	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 2);
 	CHECK_INT(state_of(&w.store[0], 1, NULL), '-');
 	stop(&w);
+}
+
+/* A reader of the node: a shared lock on the manifest. */
+static const struct shf_sys *reader_of(struct world *w, int64_t step)
+{
+	const struct shf_sys *reader = simdisk_process(w->disk, 7000 + (uint64_t)step, 1);
+	char path[60];
+	int fd;
+
+	snprintf(path, sizeof(path), RUN "/checkpoint-%lld/sheaf.json", (long long)step);
+	fd = reader->ops->open(reader->arg, SHF_CWD, path, 0, 0);
+	CHECK_INT(reader->ops->lock(reader->arg, fd, false), 0);
+	return reader;
+}
+
+/* An evaluation that lasts over a prune: what it read can go afterwards, though the steps between
+ * it and the newest are gone. */
+TEST(a_step_that_was_read_during_a_prune_goes_at_the_next)
+{
+	for (int again = 0; again < 2; again++) {
+		const struct shf_sys *reader;
+		struct world w;
+
+		start(&w, 3);
+		reader = reader_of(&w, 1);
+		CHECK_INT(world_prune(&w, 1, 3, -1), 1);
+		CHECK_INT(state_of(&w.store[0], 1, NULL), 'C');
+		CHECK_INT(state_of(&w.store[0], 2, NULL), '-');
+		if (again) {
+			CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+			CHECK_INT(world_prune(&w, 1, 4, -1), 1);
+		}
+		simdisk_kill(w.disk, reader);
+		CHECK_INT(world_prune(&w, 1, again ? 4 : 3, -1), 1);
+		CHECK_INT(state_of(&w.store[0], 1, NULL), '-');
+		stop(&w);
+	}
+}
+
+/* The reader comes after all was decided, at each call of the prune. */
+static struct late {
+	struct world *w;
+	const struct shf_sys *reader;
+	long left;
+} late;
+
+static void reader_comes(void *arg)
+{
+	struct shf_stat st;
+	const struct shf_sys *s = late.reader;
+	int fd;
+
+	(void)arg;
+	if (--late.left != 0)
+		return;
+	late.left = 0;
+	fd = s->ops->open(s->arg, SHF_CWD, RUN "/checkpoint-1/sheaf.json", 0, 0);
+	if (fd >= 0 && s->ops->stat(s->arg, SHF_CWD, RUN "/checkpoint-1", false, &st) == 0)
+		(void)s->ops->lock(s->arg, fd, false);
+}
+
+TEST(whenever_a_reader_comes_the_step_goes_when_it_has_gone)
+{
+	int stayed = 0;
+	bool came;
+
+	for (long at = 1;; at++) {
+		struct world w;
+
+		start(&w, 4);
+		late = (struct late){ &w, simdisk_process(w.disk, 7000, 1), at };
+		simdisk_set_turn(w.disk, reader_comes, NULL);
+		CHECK(world_prune(&w, 1, 4, -1) >= 2);
+		came = late.left <= 0;
+		simdisk_set_turn(w.disk, NULL, NULL);
+		stayed += state_of(&w.store[0], 1, NULL) == 'C';
+		simdisk_kill(w.disk, late.reader);
+		CHECK(world_prune(&w, 1, 4, -1) >= 0);
+		for (int i = 1; i < 4; i++)
+			CHECK_INT(state_of(&w.store[0], i, NULL), '-');
+		stop(&w);
+		if (!came)
+			break;
+	}
+	CHECK(stayed > 0);
 }
 
 static uint64_t drawn(uint64_t *x)
@@ -379,8 +497,103 @@ TEST(drawn_notes_keep_what_counting_says)
 		stop(&w);
 	}
 	CHECK(kept > 40 && kept < steps);
-	printf("# %d steps of 40 runs, %d stay; SHEAF_SEED=%#llx test_store drawn_notes\n", steps,
+	printf("# %d steps of 40 runs, %d stay; SHEAF_SEED=%#llx test_prune drawn_notes\n", steps,
 	       kept, (unsigned long long)seed);
+}
+
+static int count_names(void *arg, const char *name)
+{
+	(void)name;
+	++*(int *)arg;
+	return 0;
+}
+
+/* Names in a directory of the run. */
+static int names_in(const struct world *w, const char *path)
+{
+	const struct shf_sys *s = w->proc[0];
+	int dir = s->ops->open(s->arg, SHF_CWD, path, SHF_O_DIR, 0), n = 0;
+
+	CHECK(dir >= 0);
+	CHECK_INT(s->ops->list(s->arg, dir, count_names, &n), 0);
+	CHECK_INT(s->ops->close(s->arg, dir), 0);
+	return n;
+}
+
+/* What may still grow for ever is found only by asking what must be gone: a job that saves and
+ * prunes, with readers that come and go and marks that are set and taken away. */
+TEST(after_readers_are_gone_two_prunes_leave_what_the_rules_say_and_nothing_else)
+{
+	const char *text = getenv("SHEAF_SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : 0x5eaf, x = seed | 1;
+	int kept = 0, read = 0;
+
+	printf("# SHEAF_SEED=%#llx\n", (unsigned long long)seed);
+	for (int round = 0; round < 60; round++) {
+		const struct shf_sys *readers[16] = { NULL };
+		int n = 6 + (int)(drawn(&x) % 9), value[16];
+		struct shf_prune p = best_of((int)(drawn(&x) % 3), drawn(&x) % 2, n, false);
+		struct said said;
+		struct world w;
+		char loss[32];
+		bool marked[16] = { false };
+		int trash, stage;
+
+		p.keep_last = 1 + (int)(drawn(&x) % 3);
+		p.keep_every = drawn(&x) % 2 ? 4 : 0;
+		start(&w, 0);
+		trash = names_in(&w, RUN "/.sheaf/trash");      /* somebody's, which stays */
+		stage = names_in(&w, RUN "/.sheaf/stage");
+		for (int i = 1; i <= n; i++) {
+			int of = 1 + (int)(drawn(&x) % (uint64_t)i);
+
+			value[i] = drawn(&x) % 4 ? (int)(drawn(&x) % 6) : -1;
+			snprintf(loss, sizeof(loss), "%d", value[i]);
+			w.loss = value[i] < 0 ? NULL : loss;
+			CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
+			if (state_of(&w.store[0], of, NULL) == 'C') {
+				if (drawn(&x) % 3 == 0) {
+					marked[of] = !marked[of];
+					CHECK_RC(world_mark(&w, of, marked[of] ? 'k' : 0), 0,
+					         &w.err);
+				}
+				if (!readers[of] && drawn(&x) % 2) {
+					readers[of] = reader_of(&w, of);
+					read++;
+				}
+			}
+			of = 1 + (int)(drawn(&x) % (uint64_t)i);
+			if (readers[of] && drawn(&x) % 2) {
+				simdisk_kill(w.disk, readers[of]);
+				readers[of] = NULL;
+			}
+			p.verified = i;
+			if (drawn(&x) % 3)
+				CHECK(shf_store_prune(&w.store[0], &p, listen, &said,
+				                      &w.err) >= 0);
+		}
+		for (int i = 1; i <= n; i++) {
+			if (readers[i])
+				simdisk_kill(w.disk, readers[i]);
+			if (state_of(&w.store[0], i, NULL) != 'C')
+				value[i] = -1; /* it went before, and is among the best of nobody */
+		}
+		for (int twice = 0; twice < 2; twice++)
+			CHECK(shf_store_prune(&w.store[0], &p, listen, &said, &w.err) >= 0);
+		for (int i = 1; i <= n; i++) {
+			bool stays = i > n - p.keep_last || marked[i] ||
+			             (p.keep_every && i % p.keep_every == 0) ||
+			             (p.keep_best && value[i] >= 0 &&
+			              better_n(value, n, i, p.best_largest) < p.keep_best);
+
+			CHECK_INT(state_of(&w.store[0], i, NULL), stays ? 'C' : '-');
+			kept += stays;
+		}
+		CHECK_INT(names_in(&w, RUN "/.sheaf/trash"), trash);
+		CHECK_INT(names_in(&w, RUN "/.sheaf/stage"), stage);
+		stop(&w);
+	}
+	CHECK(kept > 60 && read > 60);
 }
 
 TEST(the_grace_keeps_pruned_bytes_until_it_is_over)
@@ -400,4 +613,31 @@ TEST(the_grace_keeps_pruned_bytes_until_it_is_over)
 	CHECK(!simdisk_exists(w.disk, path));
 	CHECK(simdisk_exists(w.disk, RUN "/.sheaf/trash/treasure/x"));
 	stop(&w);
+}
+
+/* Readers had their time before it began. */
+TEST(a_deletion_that_was_cut_goes_on_without_another_grace)
+{
+	int cut = 0;
+
+	for (int nth = 1, fired = 1; fired; nth++) {
+		struct world w;
+		char path[200];
+
+		start(&w, 2);
+		snprintf(path, sizeof(path), RUN "/.sheaf/trash/1-%s", w.known[0].session);
+		CHECK_INT(world_prune(&w, 1, 2, 60), 1);
+		simdisk_advance(w.disk, 61);
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+		              .kind = SIMDISK_UNLINK, .always = true });
+		CHECK_INT(world_prune(&w, 1, 2, 60), 0);
+		fired = simdisk_fired(w.disk);
+		simdisk_faults_clear(w.disk);
+		if (nth > 1 && fired)
+			cut++;
+		CHECK_INT(world_prune(&w, 1, 2, 60), 0);
+		CHECK(!simdisk_exists(w.disk, path));
+		stop(&w);
+	}
+	CHECK(cut > 2);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "dtype.h"
+#include "drawn.h"
 #include "safetensors.h"
 
 struct parsed {
@@ -254,15 +255,6 @@ TEST(header_length_is_checked_first)
 	CHECK_INT(shf_st_header_bytes(&got, first, 100, "f", NULL), SHEAF_EFORMAT);
 }
 
-static uint64_t rnd(uint64_t *seed)
-{
-	uint64_t z = *seed += UINT64_C(0x9E3779B97F4A7C15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-	return z ^ z >> 31;
-}
-
 /* Tensors that tile, in order, with names that need escapes. */
 static size_t random_tensors(struct shf_st_tensor *t, size_t max, char (*names)[32], uint64_t *seed)
 {
@@ -363,7 +355,8 @@ TEST(the_header_of_a_known_tensor_is_these_bytes)
 		"\"shape\":[2,3],\"data_offsets\":[0,24]},\"c\":{\"dtype\":\"U8\",\"shape\":[],"
 		"\"data_offsets\":[24,25]}}";
 	static const struct shf_st_tensor t[] = {
-		{ "a\"b", SHEAF_F32, 2, { 2, 3 }, 0, 24 }, { "c", SHEAF_U8, 0, { 0 }, 24, 1 },
+		{ "a\"b", SHEAF_F32, 2, { 2, 3 }, 0, 24, NULL },
+		{ "c", SHEAF_U8, 0, { 0 }, 24, 1, NULL },
 	};
 	struct shf_buf b = SHF_BUF_INIT;
 	struct sheaf_error err;
@@ -383,17 +376,26 @@ TEST(the_header_of_a_known_tensor_is_these_bytes)
 TEST(a_header_that_could_not_be_read_is_not_written)
 {
 	static const struct shf_st_tensor bad[][2] = {
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "a", SHEAF_U8, 1, { 1 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { 1 }, 2, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { 1 }, 0, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 1, 1 }, { "b", SHEAF_U8, 1, { 1 }, 2, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "", SHEAF_U8, 1, { 1 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b\n", SHEAF_U8, 1, { 1 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", 99, 1, { 1 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 9, { 1 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { -1 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_U8, 1, { 2 }, 1, 1 } },
-		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1 }, { "b", SHEAF_F4, 1, { 3 }, 1, 1 } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "a", SHEAF_U8, 1, { 1 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b", SHEAF_U8, 1, { 1 }, 2, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b", SHEAF_U8, 1, { 1 }, 0, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 1, 1, NULL },
+		  { "b", SHEAF_U8, 1, { 1 }, 2, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL }, { "", SHEAF_U8, 1, { 1 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b\n", SHEAF_U8, 1, { 1 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL }, { "b", 99, 1, { 1 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b", SHEAF_U8, 9, { 1 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b", SHEAF_U8, 1, { -1 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b", SHEAF_U8, 1, { 2 }, 1, 1, NULL } },
+		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
+		  { "b", SHEAF_F4, 1, { 3 }, 1, 1, NULL } },
 	};
 	struct sheaf_error err;
 

@@ -60,7 +60,7 @@ static unsigned outcomes(struct simdisk *d, size_t cut, unsigned tear,
 			struct simdisk *left = simdisk_crash(d, cut, &c);
 
 			seen |= 1u << look(left);
-			simdisk_free(left);
+			simdisk_abandon(left);
 		}
 	simdisk_sets_end(&s);
 	return seen;
@@ -92,7 +92,7 @@ static unsigned write_and_cut(enum simdisk_model model, bool sync_file, bool syn
 	if (sync_dir)
 		CHECK_INT(s->ops->fsync(s->arg, root), model == SIMDISK_NFS ? -EINVAL : 0);
 	seen = outcomes(d, now(d), 0, look_f);
-	simdisk_free(d);
+	simdisk_abandon(d);
 	return seen;
 }
 
@@ -135,7 +135,7 @@ TEST(a_cut_before_a_sync_does_not_profit_from_it)
 	CHECK_INT(simdisk_unsynced(d, now(d)), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_f), 1 << 2);
 	CHECK_INT(outcomes(d, 0, 0, look_f), 1 << 0);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 TEST(what_is_written_after_a_sync_is_unsynced_again)
@@ -149,7 +149,7 @@ TEST(what_is_written_after_a_sync_is_unsynced_again)
 	CHECK_INT(s->ops->fsync(s->arg, root), 0);
 	put(s, fd, "HE", 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_f), 1 << 2 | 1 << 4);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 TEST(a_failed_fsync_loses_what_it_should_have_written_even_if_the_next_succeeds)
@@ -176,7 +176,7 @@ TEST(a_failed_fsync_loses_what_it_should_have_written_even_if_the_next_succeeds)
 		put(s, fd, "hello", 0); /* written again, it can be synced again */
 		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
 		CHECK_INT(outcomes(d, now(d), 0, look_f) & (1 << 3 | 1 << 4), 0);
-		simdisk_free(d);
+		simdisk_abandon(d);
 	}
 }
 
@@ -198,7 +198,7 @@ TEST(a_node_syncs_only_the_data_it_wrote)
 		CHECK_INT(outcomes(d, now(d), 0, look_f), want);
 		CHECK_INT(a->ops->fsync(a->arg, fa), 0);
 		CHECK_INT(outcomes(d, now(d), 0, look_f), 1 << 2);
-		simdisk_free(d);
+		simdisk_abandon(d);
 	}
 }
 
@@ -228,7 +228,7 @@ static unsigned rename_and_cut(enum simdisk_model model, bool dir, bool sync_a, 
 	if (sync_b)
 		s->ops->fsync(s->arg, b);
 	seen = outcomes(d, now(d), 0, look_names);
-	simdisk_free(d);
+	simdisk_abandon(d);
 	return seen;
 }
 
@@ -263,7 +263,7 @@ TEST(fsync_of_a_file_settles_neither_half_of_its_rename)
 	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a/old", SHF_CWD, "b/new", true), 0);
 	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_names), 15);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 /* bit 0: the first name, bit 1: the later one, both of one file */
@@ -286,8 +286,8 @@ TEST(a_later_name_may_persist_where_the_first_was_lost)
 	/* The items: f added, g added, f removed. */
 	left = simdisk_crash(d, now(d), &(struct simdisk_choice){ .kept = &second_alone });
 	CHECK_INT(look_renamed(left), 2);
-	simdisk_free(left);
-	simdisk_free(d);
+	simdisk_abandon(left);
+	simdisk_abandon(d);
 }
 
 /* which of three files made in turn are there */
@@ -319,7 +319,7 @@ TEST(ext4_keeps_the_entries_of_a_directory_in_order)
 		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
 		CHECK_INT(outcomes(d, now(d), 0, look_three),
 		          model == SIMDISK_STRICT ? 0xff : 1 << 3 | 1 << 7);
-		simdisk_free(d);
+		simdisk_abandon(d);
 	}
 }
 
@@ -347,7 +347,7 @@ TEST(an_unsynced_unlink_may_come_back_and_a_lost_parent_hides_its_children)
 	CHECK_INT(outcomes(d, now(d), 0, look_there), 3);
 	CHECK_INT(s->ops->fsync(s->arg, dir), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_there), 1);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 /* 0 old whole, 1 new whole, 2 a mix by whole units of 512, 3 another mix */
@@ -387,7 +387,7 @@ TEST(a_kept_write_is_torn_at_units_and_only_when_asked)
 		CHECK_INT(outcomes(d, now(d), 4096, look_torn), 7);
 		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
 		CHECK_INT(outcomes(d, now(d), 512, look_torn), 2);
-		simdisk_free(d);
+		simdisk_abandon(d);
 	}
 }
 
@@ -408,7 +408,7 @@ TEST(what_is_durable_is_not_torn_by_what_is_not)
 	CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, 8192, 0), 8192);
 	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
 	CHECK_INT(outcomes(d, now(d), 512, look_torn), 2);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 TEST(what_a_cut_hides_takes_no_space_and_never_returns)
@@ -432,8 +432,8 @@ TEST(what_a_cut_hides_takes_no_space_and_never_returns)
 	CHECK_INT(after, before);
 	CHECK_INT(s->ops->resize(s->arg, fd, 5), 0);
 	CHECK_INT(look_f(left), 3);
-	simdisk_free(left);
-	simdisk_free(d);
+	simdisk_abandon(left);
+	simdisk_abandon(d);
 }
 
 /* 0: a prefix of the bytes; 1: not */
@@ -462,7 +462,7 @@ TEST(ext4_never_shows_zeros_in_a_torn_extension_and_strict_does)
 		CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, 10000, 0), 10000);
 		CHECK_INT(outcomes(d, now(d), 4096, look_prefix),
 		          model == SIMDISK_EXT4 ? 1 : 3);
-		simdisk_free(d);
+		simdisk_abandon(d);
 	}
 }
 
@@ -495,7 +495,7 @@ TEST(a_truncation_waits_for_fsync_and_shrinking_zeroes_what_it_cuts)
 	fd = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE | SHF_O_TRUNC, 0);
 	CHECK_INT(s->ops->pread(s->arg, fd, buf, 10, 0), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_size), 1 << 0 | 1 << 1 | 1 << 2);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 TEST(a_crashed_disk_is_durable_rebooted_and_can_crash_again)
@@ -521,14 +521,14 @@ TEST(a_crashed_disk_is_durable_rebooted_and_can_crash_again)
 	put(t, fd, "HELLO", 0);
 	again = simdisk_crash(left, now(left), NULL);
 	CHECK_INT(holds(again, "/f", "hello"), 1);
-	simdisk_free(again);
+	simdisk_abandon(again);
 	again = simdisk_crash(left, now(left), &(struct simdisk_choice){ .kept = &all });
 	CHECK_INT(holds(again, "/f", "HELLO"), 1);
 	CHECK_INT(holds(left, "/f", "HELLO"), 1);
 	CHECK_INT(holds(d, "/f", "hello"), 1);          /* the first knows nothing of it */
-	simdisk_free(again);
-	simdisk_free(left);
-	simdisk_free(d);
+	simdisk_abandon(again);
+	simdisk_abandon(left);
+	simdisk_abandon(d);
 }
 
 TEST(the_same_seed_and_calls_give_the_same_disk)
@@ -552,9 +552,9 @@ TEST(the_same_seed_and_calls_give_the_same_disk)
 
 			differ += simdisk_hash(left, "/") != simdisk_hash(d, "/");
 			hash[i] = hash[i] * 3 + simdisk_hash(left, "/");
-			simdisk_free(left);
+			simdisk_abandon(left);
 		}
-		simdisk_free(d);
+		simdisk_abandon(d);
 	}
 	CHECK(hash[0] == hash[1]);
 	CHECK(differ > 8);
@@ -586,8 +586,8 @@ TEST(a_huge_sparse_file_costs_what_is_written)
 	CHECK_INT(s->ops->pread(s->arg, fd, buf, 5, 12345), 5);
 	CHECK(!memcmp(buf, "\0\0\0\0\0", 5));
 	CHECK_INT(s->ops->pread(s->arg, fd, buf, 5, size - 2), 2);
-	simdisk_free(left);
-	simdisk_free(d);
+	simdisk_abandon(left);
+	simdisk_abandon(d);
 }
 
 TEST(sets_are_all_up_to_twelve_and_small_large_and_drawn_beyond)
@@ -647,7 +647,7 @@ TEST(an_item_says_what_it_is)
 	}
 	CHECK_STR(all, "entry + //f;data f 5 at 0;size f 5;entry + //g;entry - //f;");
 	CHECK_INT(simdisk_cut_call(d, now(d)), 3);
-	simdisk_free(d);
+	simdisk_abandon(d);
 }
 
 /* A picture of a run of a hundred files and a megabyte. */
@@ -673,9 +673,9 @@ TEST(a_crash_of_a_small_run_is_built_fast)
 	}
 	t = clock();
 	for (int i = 0; i < rounds; i++)
-		simdisk_free(simdisk_crash(d, now(d), NULL));
+		simdisk_abandon(simdisk_crash(d, now(d), NULL));
 	ms = (double)(clock() - t) * 1000 / CLOCKS_PER_SEC / rounds;
 	print_message("%.3f ms a crash\n", ms);
 	CHECK(ms < 20); /* loose, for sanitizers and slow machines; measured: see the message */
-	simdisk_free(d);
+	simdisk_abandon(d);
 }

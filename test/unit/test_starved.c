@@ -49,7 +49,8 @@ static int parse_header(void *arg)
 static int write_header(void *arg)
 {
 	static const struct shf_st_tensor t[] = {
-		{ "a", SHEAF_F32, 2, { 2, 3 }, 0, 24 }, { "b\"", SHEAF_U8, 0, { 0 }, 24, 1 },
+		{ "a", SHEAF_F32, 2, { 2, 3 }, 0, 24, NULL },
+		{ "b\"", SHEAF_U8, 0, { 0 }, 24, 1, NULL },
 	};
 	struct shf_buf b = SHF_BUF_INIT;
 	struct sheaf_error err;

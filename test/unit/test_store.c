@@ -84,7 +84,8 @@ TEST(latest_is_the_newest_good_step_and_never_falls_back_over_damage)
 	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
 	CHECK_INT(step, 1);
 	CHECK_RC(world_mark(&w, 1, 'b'), 0, &w.err);
-	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ENOENT, &w.err);
+	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), SHEAF_ECORRUPT, &w.err);
+	CHECK(strstr(w.err.msg, "step 3 is marked bad"));
 	CHECK_RC(world_mark(&w, 3, 0), 0, &w.err);
 	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
 	CHECK_INT(step, 3);
@@ -246,9 +247,7 @@ TEST(recovery_takes_only_stages_of_the_proven_dead)
 	struct world w, old;
 	char path[200];
 
-	start(&w, 1);
-	CHECK_RC(world_write(&w, 2), 0, &w.err);
-	snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s", w.known[1].stage);
+	start_stage(&w, path);
 	old = w;
 	/* The first node's processes die; a writer of the second node lives and holds its lock. */
 	simdisk_kill(w.disk, w.proc[0]);
@@ -298,10 +297,130 @@ TEST(a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace)
 		simdisk_set_locks(w.disk, cases[i].locks);
 		CHECK_RC(world_open(&w, false), 0, &w.err);
 		CHECK(simdisk_exists(w.disk, path) == !cases[i].gone);
-		for (int k = 0; k < WRITERS; k++)
+		for (int k = 0; k < WRITERS; k++) {
 			shf_store_close(&old.store[k]);
+			simdisk_kill(w.disk, old.proc[k]);
+		}
 		stop(&w);
 	}
+}
+
+static struct {                 /* before it is locked first a hand makes the lock file anew */
+	const struct shf_sys_ops *real;
+	struct simdisk *disk;
+	int locks;                      /* of what has that name */
+} swapped;
+
+static bool is_lock_file(const struct shf_sys_ops *ops, void *arg, int fd)
+{
+	struct shf_stat a, b;
+
+	return ops->fstat(arg, fd, &a) >= 0 &&
+	       ops->stat(arg, SHF_CWD, RUN "/.sheaf/lock", false, &b) >= 0 && a.ino == b.ino;
+}
+
+static int lock_of_a_file_made_anew(void *arg, int fd, bool exclusive)
+{
+	if (is_lock_file(swapped.real, arg, fd) && swapped.locks++ == 0) {
+		CHECK_INT(simdisk_remove(swapped.disk, RUN "/.sheaf/lock"), 0);
+		CHECK_INT(simdisk_put(swapped.disk, RUN "/.sheaf/lock", "", 0), 0);
+	}
+	return swapped.real->lock(arg, fd, exclusive);
+}
+
+/* A lock on a file that has no name any more keeps nobody out. */
+TEST(a_lock_file_that_is_made_anew_meanwhile_is_locked_anew)
+{
+	const struct shf_sys *one, *other;
+	struct shf_sys_ops ops;
+	struct shf_sys shown;
+	struct shf_store s, t;
+	struct world w;
+
+	start(&w, 1);
+	world_close(&w);
+	one = simdisk_process(w.disk, 321, 0);
+	other = simdisk_process(w.disk, 322, 0);
+	swapped.real = one->ops;
+	swapped.disk = w.disk;
+	swapped.locks = 0;
+	ops = *one->ops;
+	ops.lock = lock_of_a_file_made_anew;
+	shown = (struct shf_sys){ &ops, one->arg };
+	CHECK_RC(shf_store_own(&s, &shown, RUN, false, 1000, &w.err), 0, &w.err);
+	CHECK_INT(swapped.locks, 2);
+	CHECK(is_lock_file(one->ops, one->arg, s.lock));
+	CHECK_RC(shf_store_own(&t, other, RUN, false, 0, &w.err), SHEAF_EBUSY, &w.err);
+	shf_store_close(&s);
+	simdisk_free(w.disk);
+}
+
+/* A stage has no proof that its writers live until they made one, however long they take. */
+TEST(a_stage_of_ones_own_is_not_taken_for_a_dead_jobs)
+{
+	struct shf_stage g = { .dir = -1, .alive = -1 };
+	struct world w;
+	char path[200];
+
+	start(&w, 1);
+	CHECK_RC(shf_stage_new(&w.store[0], &g, 2, NULL, &w.err), 0, &w.err);
+	snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s", g.name);
+	simdisk_advance(w.disk, 2 * 86400);
+	CHECK_RC(shf_store_recover(&w.store[0], &w.err), 0, &w.err);
+	CHECK(simdisk_exists(w.disk, path));
+	shf_stage_discard(&w.store[0], &g);
+	CHECK(!simdisk_exists(w.disk, path));
+	stop(&w);
+}
+
+/* The disk of a power cut in the middle of a rename: the step has both its names. */
+static struct simdisk *cut_in_a_rename(struct world *w, const char *stage)
+{
+	char path[240];
+
+	snprintf(path, sizeof(path), "%.200s/sheaf.json", stage);
+	for (size_t cut = simdisk_cut_n(w->disk); cut-- > 0;) {
+		struct simdisk_sets s;
+		struct simdisk *crashed = NULL;
+
+		for (simdisk_sets_begin(&s, simdisk_unsynced(w->disk, cut), 7);
+		     !crashed && simdisk_sets_next(&s);) {
+			crashed = simdisk_crash(w->disk, cut,
+			                        &(struct simdisk_choice){ .kept = s.kept });
+			if (!simdisk_exists(crashed, path) ||
+			    !simdisk_exists(crashed, RUN "/checkpoint-2/sheaf.json")) {
+				simdisk_free(crashed);
+				crashed = NULL;
+			}
+		}
+		simdisk_sets_end(&s);
+		if (crashed)
+			return crashed;
+	}
+	return NULL;
+}
+
+TEST(a_stage_that_is_a_published_step_too_is_not_discarded)
+{
+	struct shf_stage g = { .dir = -1, .alive = -1, .step = 2 };
+	struct simdisk *crashed;
+	struct shf_store s;
+	struct world w;
+	char path[200];
+
+	start_stage(&w, path);
+	CHECK_RC(world_publish(&w, 2, 1), 0, &w.err);
+	crashed = cut_in_a_rename(&w, path);
+	CHECK(crashed != NULL);
+	CHECK_RC(shf_store_own(&s, simdisk_process(crashed, 400, 0), RUN, false, 0, &w.err), 0,
+	         &w.err);
+	snprintf(g.name, sizeof(g.name), "%s", w.known[1].stage);
+	shf_stage_discard(&s, &g);
+	CHECK(simdisk_exists(crashed, RUN "/checkpoint-2/sheaf.json"));
+	CHECK_INT(state_of(&s, 2, NULL), 'C');
+	shf_store_close(&s);
+	simdisk_free(crashed);
+	stop(&w);
 }
 
 TEST(each_save_has_a_session_of_its_own)
@@ -327,6 +446,10 @@ TEST(a_mark_does_not_pass_to_a_new_step_of_that_number)
 
 	start(&w, 3);
 	CHECK_RC(shf_store_mark(&w.store[0], 3, 'b', &w.err), 0, &w.err);
+	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);      /* the bad one is set aside */
+	CHECK_INT(state_of(&w.store[0], 3, &e), 'C');
+	CHECK_INT(e.mark, 0);
+	CHECK_RC(shf_store_mark(&w.store[0], 3, 'k', &w.err), 0, &w.err);
 	CHECK_RC(world_save(&w, 3, 2), SHEAF_EEXIST, &w.err);
 	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
 	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
@@ -344,7 +467,7 @@ TEST(a_stale_journal_leaves_steps_saved_later_alone)
 	size_t n = 0;
 
 	start(&w, 3);
-	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 2, .kind = SIMDISK_RENAME,
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 3, .kind = SIMDISK_RENAME,
 	                                               .error = EIO });
 	CHECK_RC(shf_store_rewind(&w.store[0], 2, &w.err), SHEAF_EIO, &w.err);
 	simdisk_faults_clear(w.disk);
@@ -405,7 +528,9 @@ TEST(a_stage_that_is_not_as_its_writers_say_is_not_published)
 		else
 			CHECK_INT(simdisk_remove(w.disk, path), 0);
 		CHECK_RC(world_publish(&w, 1, -1), SHEAF_EIO, &w.err);
-		CHECK(strstr(w.err.msg, i < 3 ? wrong[i] : "sheaf.sums"));
+		snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s/%s", w.known[0].stage,
+		         i < 3 ? wrong[i] : "sheaf.sums");
+		CHECK(strstr(w.err.msg, path));
 		shf_stage_discard(&w.store[0], &w.stage[0]);
 		for (int k = 1; k < WRITERS; k++)
 			shf_stage_close(&w.store[k], &w.stage[k]);
@@ -662,6 +787,27 @@ TEST(the_real_machine_saves_lists_rewinds_and_prunes)
 }
 
 /* As file systems do that have lost track of a handle. */
+/* Its steps say which run it is, and while they cannot be listed it gets no other identity. */
+TEST(a_run_whose_steps_cannot_be_listed_gets_no_identity)
+{
+	struct world w;
+	char run[33];
+
+	start(&w, 2);
+	memcpy(run, w.store[0].run, sizeof(run));
+	world_close(&w);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/run"), 0);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_LIST,
+		.error = EIO, .always = true, .name = RUN });
+	CHECK_RC(world_open(&w, false), SHEAF_EIO, &w.err);
+	CHECK(simdisk_fired(w.disk) > 0);
+	simdisk_faults_clear(w.disk);
+	CHECK(!simdisk_exists(w.disk, RUN "/.sheaf/run"));
+	CHECK_RC(world_open(&w, false), 0, &w.err);
+	CHECK_STR(w.store[0].run, run);
+	stop(&w);
+}
+
 TEST(an_identity_that_is_there_and_is_not_is_not_replaced)
 {
 	struct world w;

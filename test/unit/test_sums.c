@@ -360,6 +360,22 @@ TEST(one_tensor_twice_is_refused)
 	free(b.bytes);
 }
 
+/* By its first bytes alone: every sum of it is right. */
+TEST(what_does_not_begin_as_a_table_is_none)
+{
+	struct shf_sums_head head = { .files_n = 1 }, got;
+	uint8_t bytes[SHF_SUMS_HEADER] = { 0 };
+	struct sheaf_error err;
+
+	CHECK(shf_sums_layout(&head));
+	shf_sums_put_head(bytes, &head);
+	CHECK_RC(shf_sums_get_head(&got, bytes, head.bytes, "sums", &err), 0, &err);
+	bytes[0] ^= 1;
+	shf_put64(bytes + 120, shf_crc64(bytes, 120));
+	CHECK_RC(shf_sums_get_head(&got, bytes, head.bytes, "sums", &err), SHEAF_ECORRUPT, &err);
+	CHECK(strstr(err.msg, "does not begin with"));
+}
+
 TEST(a_newer_version_is_not_called_corrupt)
 {
 	struct built b = build(small, 4);

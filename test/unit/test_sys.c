@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real machine, tried on a directory of its own under the temporary one. */
+#define T_STDIN_CLOSED
 #include "t.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -201,6 +203,24 @@ TEST(resize_reserves_and_cuts)
 	place_free(&p);
 }
 
+TEST(files_of_one_file_system_have_one_number_for_it)
+{
+	struct place p = place_new();
+	int fd = file_new(&p, "a"), proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	uint64_t dir = 0, file = 1, other = 2;
+
+	CHECK_INT(ops()->fs_id(NULL, p.dir, &dir), 0);
+	CHECK_INT(ops()->fs_id(NULL, fd, &file), 0);
+	CHECK(dir == file && dir != 0);
+	CHECK_INT(proc < 0 ? 0 : ops()->fs_id(NULL, proc, &other), 0);
+	CHECK(other != dir && other != 0);
+	CHECK_INT(ops()->fs_id(NULL, -1, &dir), -EBADF);
+	CHECK_INT(ops()->close(NULL, fd), 0);
+	if (proc >= 0)
+		close(proc);
+	place_free(&p);
+}
+
 static int stop_at_second(void *arg, const char *name)
 {
 	int *n = arg;
@@ -283,6 +303,34 @@ TEST(locks_belong_to_the_description_and_go_with_it)
 	place_free(&p);
 }
 
+TEST(an_unlock_frees_what_a_forked_child_still_has_open)
+{
+	struct place p = place_new();
+	int a = file_new(&p, "lock");
+	int b = ops()->open(NULL, p.dir, "lock", SHF_O_WRITE, 0), ends[2], status;
+	pid_t child;
+
+	CHECK_INT(pipe(ends), 0);
+	CHECK_INT(ops()->lock(NULL, a, true), 0);
+	child = fork();
+	if (child == 0) {
+		char c;
+
+		close(ends[1]);
+		_exit(read(ends[0], &c, 1) != 0);
+	}
+	close(ends[0]);
+	CHECK_INT(ops()->lock(NULL, b, true), -EAGAIN);
+	CHECK_INT(ops()->unlock(NULL, a), 0);
+	CHECK_INT(ops()->lock(NULL, b, true), 0);
+	CHECK_INT(ops()->close(NULL, b), 0);
+	CHECK_INT(ops()->close(NULL, a), 0);
+	close(ends[1]);
+	CHECK_INT(waitpid(child, &status, 0), child);
+	CHECK_INT(status, 0);
+	place_free(&p);
+}
+
 TEST(random_differs_and_clocks_go_forward)
 {
 	uint8_t a[32] = { 0 }, b[32] = { 0 };
@@ -294,108 +342,6 @@ TEST(random_differs_and_clocks_go_forward)
 	ops()->sleep_ms(NULL, 3);
 	CHECK(ops()->mono_ns(NULL) >= t + 3000000);
 	CHECK(ops()->wall_s(NULL) > 1600000000);
-}
-
-TEST(an_owner_is_dead_only_on_proof)
-{
-	struct shf_owner self, other;
-	int status;
-	pid_t pid;
-
-	CHECK_INT(ops()->owner(NULL, &self), 0);
-	CHECK_INT(self.pid, getpid());
-	CHECK_INT(ops()->pid(NULL), getpid());
-	CHECK(self.host[0] && self.boot[0] && self.pid_ns && self.start);
-	CHECK(!ops()->owner_is_dead(NULL, &self));
-	other = self;
-	other.start++;          /* the pid was given to someone else: me */
-	CHECK(ops()->owner_is_dead(NULL, &other));
-	other.boot[0] = other.boot[0] == '0' ? '1' : '0';
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-	other = self;
-	other.start++;
-	other.pid_ns++;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-	pid = fork();
-	if (!pid)
-		_exit(0);
-	CHECK(waitpid(pid, &status, 0) == pid);
-	other = self;
-	other.pid = (uint64_t)pid;
-	CHECK(ops()->owner_is_dead(NULL, &other));
-	other.boot[0] = '\0';   /* what nobody knew proves nothing */
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-	other = self;
-	other.pid = UINT64_MAX;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-	other.pid = 0;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-	other = self;
-	other.start = 0;        /* unknown start, living pid */
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-}
-
-TEST(a_zombie_is_dead)
-{
-	struct shf_owner other;
-	siginfo_t info;
-	pid_t pid;
-
-	CHECK_INT(ops()->owner(NULL, &other), 0);
-	pid = fork();
-	if (!pid)
-		_exit(0);
-	CHECK_INT(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
-	other.pid = (uint64_t)pid;
-	other.start = 0;
-	CHECK(ops()->owner_is_dead(NULL, &other));
-	CHECK(waitpid(pid, NULL, 0) == pid);
-}
-
-static void *wait_long(void *arg)
-{
-	(void)arg;
-	for (;;)
-		pause();
-	return NULL;
-}
-
-static bool is_zombie(pid_t pid)
-{
-	char path[48], line[300] = "", *p;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	f = fopen(path, "r");
-	if (f && !fgets(line, sizeof(line), f))
-		line[0] = '\0';
-	if (f)
-		fclose(f);
-	p = strrchr(line, ')');
-	return p && p[1] && p[2] == 'Z';
-}
-
-TEST(a_zombie_whose_other_threads_run_is_alive)
-{
-	struct shf_owner other;
-	pthread_t thread;
-	pid_t pid;
-
-	CHECK_INT(ops()->owner(NULL, &other), 0);
-	pid = fork();
-	if (!pid) {
-		if (pthread_create(&thread, NULL, wait_long, NULL))
-			_exit(1);
-		pthread_exit(NULL);
-	}
-	for (int i = 0; i < 5000 && !is_zombie(pid); i++)
-		ops()->sleep_ms(NULL, 1);
-	CHECK(is_zombie(pid));
-	other.pid = (uint64_t)pid;
-	other.start = 0;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
-	CHECK_INT(kill(pid, SIGKILL), 0);
-	CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
 #define IO_N 64
@@ -602,7 +548,7 @@ static int taken(const struct shf_shm *said)
 	uint8_t token[16];
 	int offer, h, rc;
 
-	CHECK_INT(ops()->shm_offer(NULL, said, token, &offer), 0);
+	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
 	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
 	CHECK_INT(ops()->shm_serve(NULL, offer, said, 1, 10000), 0);
 	rc = ops()->shm_take(NULL, h, &got, 10000);
@@ -640,11 +586,13 @@ TEST(another_process_takes_memory_by_token)
 	pid_t pid;
 
 	CHECK_INT(pipe(go), 0);
+	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
 	CHECK_INT(ops()->shm_new(NULL, &m, 5000, false), 0);
-	CHECK_INT(ops()->shm_offer(NULL, &m, token, &offer), -EINVAL);
+	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 1), -EINVAL);
 	ops()->shm_free(NULL, &m);
+	ops()->shm_drop(NULL, offer);
 	CHECK_INT(ops()->shm_new(NULL, &m, 5000, true), 0);
-	CHECK_INT(ops()->shm_offer(NULL, &m, token, &offer), 0);
+	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
 	memcpy(wrong, token, 16);
 	wrong[3] ^= 1;
 	CHECK_INT(ops()->shm_connect(NULL, wrong, &h), -ECONNREFUSED);
@@ -671,7 +619,7 @@ TEST(nobody_waits_longer_than_told)
 	int offer, h;
 
 	CHECK_INT(ops()->shm_new(NULL, &m, 1, true), 0);
-	CHECK_INT(ops()->shm_offer(NULL, &m, token, &offer), 0);
+	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
 	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 5), -ETIMEDOUT);
 	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
 	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), -ETIMEDOUT);
@@ -745,6 +693,52 @@ TEST(a_task_that_is_over_goes_on_when_there_is_more)
 	}
 	CHECK(turns <= 1 + 200);
 	ops()->task_again(NULL, task);
+	ops()->task_free(NULL, task);
+}
+
+static struct {
+	atomic_int turns, let;          /* begun; how many may end */
+	int ioprio;
+} waiting;
+
+static bool wait_in_turn(void *work)
+{
+	int turn = atomic_fetch_add(&waiting.turns, 1);
+
+	(void)work;
+	waiting.ioprio = (int)syscall(SYS_ioprio_get, 1, 0);
+	while (atomic_load(&waiting.let) <= turn)
+		sched_yield();
+	return false;
+}
+
+/* What is asked for while the last turn is taken is still to be done after it. */
+TEST(a_task_that_was_asked_again_meanwhile_is_not_over)
+{
+	struct shf_task *task;
+
+	atomic_store(&waiting.turns, 0);
+	atomic_store(&waiting.let, 0);
+	CHECK_INT(ops()->task_new(NULL, &task, wait_in_turn, NULL, NULL), 0);
+	while (atomic_load(&waiting.turns) < 1)
+		sched_yield();
+	ops()->task_again(NULL, task);
+	atomic_store(&waiting.let, 1);
+	while (atomic_load(&waiting.turns) < 2)
+		sched_yield();
+	CHECK(!ops()->task_over(NULL, task));
+	atomic_store(&waiting.let, 2);
+	while (!ops()->task_over(NULL, task))
+		sched_yield();
+	CHECK_INT(atomic_load(&waiting.turns), 2);
+	ops()->task_again(NULL, task);
+	CHECK(!ops()->task_over(NULL, task));
+	atomic_store(&waiting.let, 3);
+	while (!ops()->task_over(NULL, task))
+		sched_yield();
+	CHECK_INT(atomic_load(&waiting.turns), 3);
+	/* The disk serves everybody else first: the last level of best effort. */
+	CHECK_INT(waiting.ioprio, 2 << 13 | 7);
 	ops()->task_free(NULL, task);
 }
 

@@ -12,6 +12,7 @@
 #include "rmtree.h"
 #include "sheaf.h"
 #include "store.h"
+#define T_STDIN_CLOSED
 #include "t.h"
 #include "tier.h"
 
@@ -298,7 +299,7 @@ static int lose_node(struct world *w)
 	int keep = -1, gone = 0;
 
 	CHECK_RC(shf_store_open(&store, sys, w->dir, &err), 0, &err);
-	CHECK_RC(shf_tier_reach(sys, NULL, store.run, &keep, NULL, &err), 0, &err);
+	CHECK_RC(shf_tier_reach(&store, NULL, &keep, NULL, &err), 0, &err);
 	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note, &f), 0);
 	for (int i = 0; i < f.n; i++) {
 		char job[33];

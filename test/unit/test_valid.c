@@ -64,8 +64,13 @@ TEST(note_keys_and_plain_names)
 {
 	CHECK(shf_note_key_is_valid("a.b-c_0") && shf_note_key_is_valid(repeat('a', 64)));
 	CHECK(!shf_note_key_is_valid(repeat('a', 65)) && !shf_note_key_is_valid("") &&
-	      !shf_note_key_is_valid("A") && !shf_note_key_is_valid("a b") &&
+	      !shf_note_key_is_valid("a:b") && !shf_note_key_is_valid("a b") &&
 	      !shf_note_key_is_valid(NULL));
+	CHECK(shf_note_key_is_valid("train/Loss"));
+	CHECK(shf_stream_is_valid("a.b-c_0") && shf_stream_is_valid(repeat('a', 57)));
+	CHECK(!shf_stream_is_valid(repeat('a', 58)) && !shf_stream_is_valid("") &&
+	      !shf_stream_is_valid("A") && !shf_stream_is_valid("a/b") &&
+	      !shf_stream_is_valid(NULL));
 	CHECK(shf_plain_is_valid("model-00001-of-00002.safetensors") && shf_plain_is_valid("a b") &&
 	      shf_plain_is_valid("...") && shf_plain_is_valid(repeat('a', 255)));
 	CHECK(!shf_plain_is_valid(repeat('a', 256)) && !shf_plain_is_valid("") &&

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attached files and notes of a save. Each is checked in the call that gives it. Whether those of
+ * several ranks fit together is checked in the commit (attach.c, record.c). */
+#include "save.h"
+#include <inttypes.h>
+#include <string.h>
+#include "err.h"
+#include "json.h"
+#include "mf_check.h"
+#include "record.h"
+#include "safetensors.h"
+
+/* What the line of an attached file in the manifest holds beside its name, at its longest. */
+#define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"
+
+/* Ends a call that gives a note or an attached file, and returns rc. EINVAL refuses this one alone,
+ * and the save goes on. The call has no err, so the sentence goes to the log, unless the save is
+ * over, because then the run may be closed. Lack of memory fails the save, whose step would lack
+ * what was given. */
+static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+{
+	if (rc == SHEAF_EINVAL && !save->over)
+		shf_log(save->run, 1, "%s: step %" PRId64 ": refused: %s", save->run->store.path,
+		        save->step, err->msg);
+	else if (rc < 0 && rc != SHEAF_EINVAL)
+		shf_save_stick(save, rc, err);
+	return rc;
+}
+
+static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
+{
+	if (save->over || save->publishing.begun)
+		return shf_fail(err, SHEAF_EINVAL, save->over ? "the save is over"
+		                                              : "it is being published");
+	return 0;
+}
+
+static int attach_check(const struct sheaf_save *save, const char *file, const void *bytes,
+                        size_t n, size_t *line, struct sheaf_error *err)
+{
+	int rc = takes_more(save, err);
+
+	if (rc < 0)
+		return rc;
+	if (!file || !shf_attached_is_valid(file))
+		return shf_fail(err, SHEAF_EINVAL, "attached file '%.140s': want "
+		                "[A-Za-z0-9._-]{1,128}, not sheaf.*, not *.safetensors*",
+		                file ? file : "");
+	if (shf_layout_family(&save->plan->layout, file) >= 0 && strcmp(file, "model") != 0)
+		return shf_fail(err, SHEAF_EINVAL, "attached file '%s': that is the folder of the "
+		                "family's tensors", file);
+	if (n > UINT64_C(64) << 20 || (!bytes && n))
+		return shf_fail(err, SHEAF_EINVAL, "attached file %s: %zu bytes%s", file, n,
+		                bytes ? ", at most 64 MiB" : " at NULL");
+	for (size_t i = 0; i < save->attached_n; i++)
+		if (strcmp(save->attached[i].name, file) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "attached file %s: given twice", file);
+	return shf_record_takes(save, file, FILE_NUMBERS, line, err);
+}
+
+static int attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
+                  struct sheaf_error *err)
+{
+	struct shf_attached *more = shf_realloc(save->attached, save->attached_n + 1,
+	                                        sizeof(*more)), *a = NULL;
+
+	if (more) {
+		save->attached = more;
+		a = &more[save->attached_n];
+		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
+	}
+	if (!a || !a->name || !a->bytes) {
+		/* attached_n does not count it, so nobody meets half an entry. */
+		shf_free(a ? a->name : NULL);
+		shf_free(a ? a->bytes : NULL);
+		return shf_fail(err, SHEAF_ENOMEM, "attached file %s: no memory", file);
+	}
+	if (n)
+		memcpy(a->bytes, bytes, n);
+	save->attached_n++;
+	return 0;
+}
+
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n)
+{
+	struct sheaf_error err = { 0 };
+	size_t line;
+	int rc = attach_check(save, file, bytes, n, &line, &err);
+
+	if (rc == 0)
+		rc = attach(save, file, bytes, n, &err);
+	if (rc == 0)
+		save->given_bytes += line;
+	return given(save, rc, &err);
+}
+
+static int note_check(const struct sheaf_save *save, const char *key, const char *value,
+                      size_t *line, struct sheaf_error *err)
+{
+	size_t n = value ? strlen(value) : 0;
+	int rc = takes_more(save, err);
+
+	if (rc < 0)
+		return rc;
+	if (!key || !shf_note_key_is_valid(key) || !value || !shf_utf8_is_valid(value, n))
+		return shf_fail(err, SHEAF_EINVAL, "note '%.70s': want a key "
+		                "[A-Za-z0-9._/-]{1,64} and UTF-8", key ? key : "");
+	if (strncmp(key, "ranks.", 6) == 0)
+		return shf_fail(err, SHEAF_EINVAL, "note %s: keys that begin with 'ranks.' hold "
+		                "the rules of sheaf_state_rank_bytes", key);
+	if (n > SHF_NOTE_MAX || save->notes_bytes + strlen(key) + n > SHF_NOTES_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "note %s: a value is at most 64 KiB, all "
+		                "notes 512 KiB", key);
+	for (size_t i = 0; i < save->notes_n; i++)
+		if (strcmp(save->notes[i].key, key) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "note %s: given twice", key);
+	return shf_record_takes(save, key, value, line, err);
+}
+
+static int note(struct sheaf_save *save, const char *key, const char *value,
+                struct sheaf_error *err)
+{
+	struct shf_note *more = shf_realloc(save->notes, save->notes_n + 1, sizeof(*more)),
+	                *a = NULL;
+
+	if (more) {
+		save->notes = more;
+		a = &more[save->notes_n];
+		*a = (struct shf_note){ shf_strdup(key), shf_strdup(value) };
+	}
+	if (!a || !a->key || !a->value) {
+		shf_free(a ? a->key : NULL);
+		shf_free(a ? a->value : NULL);
+		return shf_fail(err, SHEAF_ENOMEM, "note %s: no memory", key);
+	}
+	save->notes_bytes += strlen(key) + strlen(value);
+	save->notes_n++;
+	return 0;
+}
+
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
+{
+	struct sheaf_error err = { 0 };
+	size_t line;
+	int rc = note_check(save, key, value, &line, &err);
+
+	if (rc == 0)
+		rc = note(save, key, value, &err);
+	if (rc == 0)
+		save->given_bytes += line;
+	return given(save, rc, &err);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "slice_overlaps.h"
+#include <stdlib.h>
+#include "overlap.h"
+
+struct range {                  /* of addresses; empty if the slice has no bytes in memory */
+	uint64_t lo, hi;
+	uint32_t slice;
+};
+
+static struct range range_of(const struct shf_slice *s)
+{
+	struct range r = { 0 };
+
+	if (!s->mem.base || s->owned || s->empty ||
+	    !shf_mem_span(&s->mem, s->mem_unit, &r.lo, &r.hi))
+		return (struct range){ 0 };
+	return r;
+}
+
+bool shf_slices_overlap(const struct shf_slice *a, const struct shf_slice *b)
+{
+	struct range x = range_of(a), y = range_of(b);
+
+	return x.lo < y.hi && y.lo < x.hi;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct range *x = a, *y = b;
+
+	if (x->lo != y->lo)
+		return x->lo < y->lo ? -1 : 1;
+	return x->slice < y->slice ? -1 : x->slice > y->slice;
+}
+
+static size_t sort_ranges(const struct sheaf_state *state, struct range *ranges)
+{
+	size_t n = 0;
+
+	for (size_t s = 0; s < state->n; s++) {
+		ranges[n] = range_of(&state->slices[s]);
+		ranges[n].slice = (uint32_t)s;
+		n += ranges[n].lo < ranges[n].hi;
+	}
+	if (n > 1)
+		qsort(ranges, n, sizeof(*ranges), by_address);
+	return n;
+}
+
+/* Walks n ranges sorted by where they begin. Each that begins before an earlier one ends joins that
+ * one's ring in `next`. Returns whether there was any. */
+static bool link_ranges(const struct range *ranges, size_t n, uint32_t *next)
+{
+	uint64_t end = 0;
+	uint32_t first = 0;
+	bool some = false;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t s = ranges[i].slice;
+
+		if (ranges[i].lo >= end) {
+			first = s;
+		} else {
+			next[s] = next[first];
+			next[first] = s;
+			some = true;
+		}
+		end = ranges[i].hi > end ? ranges[i].hi : end;
+	}
+	return some;
+}
+
+int shf_overlaps_find(struct sheaf_state *state, const uint32_t **next)
+{
+	struct range *ranges;
+	uint32_t *all;
+
+	*next = state->overlaps;
+	if (state->overlaps_of == state->places)
+		return 0;
+	ranges = shf_alloc(state->n, sizeof(*ranges));
+	all = shf_alloc(state->n, sizeof(*all));
+	if (!ranges || !all) {
+		shf_free(ranges);
+		shf_free(all);
+		return SHEAF_ENOMEM;
+	}
+	for (size_t s = 0; s < state->n; s++)
+		all[s] = (uint32_t)s;
+	shf_free(state->overlaps);
+	state->overlaps = all;
+	if (!link_ranges(ranges, sort_ranges(state, ranges), all)) {
+		shf_free(all);
+		state->overlaps = NULL;
+	}
+	shf_free(ranges);
+	state->overlaps_of = state->places;
+	*next = state->overlaps;
+	return 0;
+}

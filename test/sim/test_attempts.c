@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs that load a step from memory, and come no further: how they are counted, and what follows
+ * from it. What is counted of steps on disk is in test_tries.c. */
+#include "restarts.h"
+#include "t.h"
+
+/* Runs n jobs, one after another, that load, save nothing and die. Job i must load loads[i]. */
+static void die_on(struct simdisk *d, int attempts, const int *loads, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct re_job k = re_on(d, 2, (struct re_plan){ .stop = true, .dies = true,
+		                                                .attempts = attempts });
+
+		PLAYED(k, 0);
+		if (k.loaded != loads[i])
+			print_error("job %d\n", i);
+		CHECK_INT(k.loaded, loads[i]);
+	}
+}
+
+TEST(jobs_that_die_after_a_load_from_memory_condemn_nothing_by_default)
+{
+	static const int loads[] = { 5, 5, 5, 5, 5 };
+
+	for (int every = 0; every < 4; every += 3) {
+		struct simdisk *d = re_world(6);
+		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 5, .disk_every = every,
+		                                                .images = 3 });
+
+		PLAYED(j, 0);
+		die_on(d, 0, loads, 5);
+		simdisk_free(d);
+	}
+}
+
+TEST(a_step_in_memory_that_so_many_jobs_died_of_is_passed_over_if_an_older_one_is_left)
+{
+	static const int with_disk[] = { 5, 5, 4, 4, 3, 3, 3 }, without[] = { 5, 5, 4, 4, 4, 4, 4 };
+
+	for (int every = 0; every < 4; every += 3) {
+		struct simdisk *d = re_world(6);
+		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 5, .disk_every = every,
+		                                                .images = every ? 3 : 2 });
+
+		PLAYED(j, 0);
+		die_on(d, 2, every ? with_disk : without, 7);
+		simdisk_free(d);
+	}
+}
+
+TEST(resumes_from_memory_and_from_disk_are_counted_together)
+{
+	static const int newest[] = { 6, 6 }, older[] = { 3 };
+
+	for (int deaths = 0; deaths <= 2; deaths++) {
+		struct simdisk *d = re_world(6);
+		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 6, .disk_every = 3,
+		                                                .images = 3 });
+
+		PLAYED(j, 0);
+		die_on(d, 2, newest, deaths);
+		simdisk_kill_agent(d, 0);
+		die_on(d, 2, newest, 2 - deaths);
+		die_on(d, 2, older, 1);
+		simdisk_free(d);
+	}
+}
+
+static int count_one(void *arg, const char *name)
+{
+	(void)name;
+	++*(int *)arg;
+	return 0;
+}
+
+/* Steps whose loads are counted. */
+static int tried(struct simdisk *d)
+{
+	const struct shf_sys *sys = simdisk_process(d, 9700, 0);
+	int n = 0, dir = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf/tries", SHF_O_DIR, 0);
+
+	CHECK(dir >= 0);
+	CHECK_INT(sys->ops->list(sys->arg, dir, count_one, &n), 0);
+	sys->ops->close(sys->arg, dir);
+	simdisk_kill(d, sys);
+	return n;
+}
+
+TEST(a_save_to_memory_forgets_the_tries_of_what_was_loaded)
+{
+	static const int four[] = { 4 }, six[] = { 6 };
+	struct simdisk *d = re_world(6);
+	struct re_job j = re_on(d, 2, (struct re_plan){ .last = 4, .images = 3 });
+	struct re_job k = re_on(d, 2, (struct re_plan){ .last = 6, .images = 3, .dies = true });
+
+	PLAYED(j, 0);
+	die_on(d, 0, four, 1);
+	CHECK_INT(tried(d), 1);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, 4);
+	CHECK_INT(tried(d), 0);
+	die_on(d, 0, six, 1);
+	simdisk_free(d);
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What agents hold, in names and in bytes, at every moment: the bound of engine/tier.h. */
+#include <errno.h>
+#include "engine.h"
+#include "restarts.h"
+#include "save.h"
+#include "t.h"
+
+enum { IMAGES = 3, RANKS = 2 };
+
+static struct simdisk_held at_most(struct simdisk *d, struct simdisk_held bound)
+{
+	struct simdisk_held most = simdisk_held_most(d, 0);
+
+	if (most.names > bound.names || most.bytes > bound.bytes)
+		print_error("%zu names and %llu bytes, at most %zu and %llu\n", most.names,
+		            (unsigned long long)most.bytes, bound.names,
+		            (unsigned long long)bound.bytes);
+	CHECK(most.names <= bound.names);
+	CHECK(most.bytes <= bound.bytes);
+	return most;
+}
+
+/* What agents hold of a job of so many ranks that found nothing: all its images and cards. */
+static struct simdisk_held of_one(int ranks)
+{
+	struct simdisk *d = re_world(1);
+	struct re_job j = re_on(d, ranks, (struct re_plan){ .last = 2 * IMAGES, .images = IMAGES });
+	struct simdisk_held one;
+
+	PLAYED(j, 0);
+	one = simdisk_held_most(d, 0);
+	simdisk_free(d);
+	CHECK(one.names > 0 && one.names <= (size_t)(2 * IMAGES * ranks));
+	return one;
+}
+
+static struct simdisk_held plus(struct simdisk_held a, struct simdisk_held b)
+{
+	return (struct simdisk_held){ a.names + b.names, a.bytes + b.bytes };
+}
+
+TEST(jobs_that_die_before_their_first_commit_leave_no_more_than_the_last_of_them)
+{
+	struct simdisk_held one = of_one(RANKS);
+	struct simdisk *d = re_world(2);
+	int left = 0;
+
+	for (int at = 10;; at += 3) {
+		struct simgroup_stat stat = { 0 };
+		struct re_job j = re_on(d, RANKS, (struct re_plan){ .last = 9, .disk_every = 9,
+			.fresh = true, .first = 9, .images = IMAGES });
+
+		j.group.die_rank = at % RANKS;
+		j.group.die_at = at;
+		j.group.quiet = true;
+		j.group.stat = &stat;
+		(void)re_play(&j, (uint64_t)at);
+		if (!stat.fired || j.acked > 0)
+			break;
+		(void)at_most(d, plus(one, one));
+		left += simdisk_kept(d, 0) > 0;
+	}
+	CHECK(left > 10);
+	simdisk_free(d);
+}
+
+/* Jobs that die before a commit leave alone what the job before them left. */
+TEST(what_is_newest_in_memory_outlives_jobs_that_come_to_nothing)
+{
+	struct simdisk_held one = of_one(RANKS);
+	struct simdisk *d = re_world(3);
+	struct re_job first = re_on(d, RANKS, (struct re_plan){ .last = 5, .images = IMAGES });
+	int deaths = 0;
+
+	PLAYED(first, 0);
+	for (int at = 10;; at += 5) {
+		struct simgroup_stat stat = { 0 };
+		struct re_job j = re_on(d, RANKS, (struct re_plan){ .last = 9, .disk_every = 9,
+			.fresh = true, .first = 9, .images = IMAGES });
+
+		j.group.die_rank = 1;
+		j.group.die_at = at;
+		j.group.quiet = true;
+		j.group.stat = &stat;
+		(void)re_play(&j, (uint64_t)at);
+		if (!stat.fired || simdisk_exists(d, "run/checkpoint-9"))
+			break;
+		struct re_job reader = re_on(d, RANKS, (struct re_plan){ .reader = true });
+
+		deaths++;
+		(void)at_most(d, plus(one, one));
+		PLAYED(reader, 0);
+		CHECK(reader.loaded == 5 || reader.loaded == 9);
+		CHECK_INT(reader.disk_bytes, 0);
+	}
+	CHECK(deaths > 10);
+	simdisk_free(d);
+}
+
+TEST(readers_leave_nothing_with_an_agent)
+{
+	struct simdisk *d = re_world(4);
+	struct re_job j = re_on(d, RANKS, (struct re_plan){ .last = 3, .disk_every = 3 });
+
+	PLAYED(j, 0);
+	simdisk_kill_agent(d, 0);
+	(void)simdisk_held_most(d, 0);
+	for (int ranks = 1; ranks <= 3; ranks++) {
+		struct re_job reader = re_on(d, ranks, (struct re_plan){ .reader = true });
+
+		PLAYED(reader, 0);
+		CHECK_INT(reader.loaded, 3);
+		(void)at_most(d, (struct simdisk_held){ 0 });
+	}
+	simdisk_free(d);
+}
+
+/* Each job finds what the one before it saved. Once it has saved more, agents hold only that. */
+TEST(jobs_in_turn_have_no_more_than_two_of_them)
+{
+	struct simdisk *d = re_world(5);
+	struct simdisk_held before = { 0 };
+
+	for (int job = 0; job < 6; job++) {
+		int ranks = 1 + job % 3;
+		struct simdisk_held mine = of_one(ranks);
+		struct re_job j = re_on(d, ranks, (struct re_plan){ .last = 4 * (job + 1),
+			.disk_every = job % 2 ? 3 : 0, .images = IMAGES });
+
+		PLAYED(j, 0);
+		CHECK_INT(j.loaded, job ? 4 * job : -1);
+		(void)at_most(d, plus(before, mine));
+		(void)at_most(d, mine);
+		before = mine;
+	}
+	simdisk_free(d);
+}
+
+/* A job ran on two nodes, and one of them has lost its agent. So no step in memory is whole, and
+ * what is left of them goes when the next job has saved its first step. */
+TEST(of_a_step_that_is_in_part_there_nothing_is_kept_beside_a_newer_one)
+{
+	for (int disk = 0; disk < 2; disk++) {
+		struct simdisk *d = re_world(6);
+		struct re_job j = re_on(d, 4, (struct re_plan){ .last = 6, .nodes = 2,
+			.disk_every = disk ? 6 : 0, .images = IMAGES });
+		struct re_job k = re_on(d, 4, (struct re_plan){ .nodes = 2, .stop = true });
+		struct re_job l = re_on(d, 4, (struct re_plan){ .last = 8, .nodes = 2,
+			.images = IMAGES });
+		struct simdisk_held one = of_one(2);
+
+		PLAYED(j, 0);
+		simdisk_kill_agent(d, 1);
+		PLAYED(k, 0);
+		CHECK_INT(k.loaded, disk ? 6 : -1);
+		CHECK(simdisk_kept(d, 0) > 0);
+		PLAYED(l, 0);
+		(void)simdisk_held_most(d, 0);
+		(void)at_most(d, one);
+		simdisk_free(d);
+	}
+}
+
+/* A job on one of two nodes sees half of the newest step and saves nothing. The next job, on both
+ * nodes, still loads that step. */
+TEST(a_job_on_fewer_nodes_takes_no_part_of_a_step_out_of_memory)
+{
+	struct simdisk *d = re_world(7);
+	struct re_job j = re_on(d, 4, (struct re_plan){ .last = 6, .nodes = 2, .images = IMAGES });
+	struct re_job small = re_on(d, 2, (struct re_plan){ .stop = true });
+	struct re_job k = re_on(d, 4, (struct re_plan){ .nodes = 2, .stop = true });
+
+	PLAYED(j, 0);
+	PLAYED(small, 0);
+	CHECK_INT(small.loaded, -1);
+	PLAYED(k, 0);
+	CHECK_INT(k.loaded, 6);
+	simdisk_free(d);
+}
+
+/* ---- one rank by hand ---- */
+
+static void save(struct sheaf_run *run, int64_t cols, int64_t step)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
+	struct sheaf_error err = { 0 };
+	struct sheaf_save *save = NULL;
+	struct re_mine m = { 0 };
+	struct sheaf_state *state;
+
+	re_cols = cols;
+	state = re_state(&m, 0, 1);
+	re_cols = 700;
+	CHECK_RC(shf_save_begin(&save, run, step, state, &opts, &err), 0, &err);
+	CHECK_RC(shf_save_commit(save, -1, &err), 0, &err);
+	shf_save_free(save);
+	shf_state_put(state);
+	re_free(&m);
+}
+
+/* The state grows, and the memory of the machine has room for two images of the grown state and no
+ * more. */
+TEST(an_image_that_grows_is_let_go_by_the_agent_first)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+		.images_max = 2, .io_threads = 1 };
+	uint64_t room = UINT64_MAX;
+
+	for (int with = 0; with < 2; with++) {
+		struct simdisk *d = re_world(7);
+		const struct shf_sys *sys = simdisk_process(d, 60000, 0);
+		struct sheaf_error err = { 0 };
+		struct sheaf_run *run = NULL;
+
+		CHECK_RC(shf_run_open(&run, "run", NULL, &opts, sys, &err), 0, &err);
+		save(run, 1000, 1);
+		save(run, 1000, 2);
+		if (with)
+			simdisk_set_shm(d, true, room);
+		(void)simdisk_held_most(d, 0);
+		save(run, 3000, 3);
+		save(run, 3000, 4);
+		room = simdisk_held_most(d, 0).bytes + 4096;
+		shf_run_close(run);
+		simdisk_kill(d, sys);
+		simdisk_free(d);
+	}
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank whose file system still shows old names, and a newest step that goes while it is looked
+ * for. Opening the latest step of a run that has steps must never return ENOENT, because programs
+ * start afresh on it. */
+#include "acts.h"
+#include "t.h"
+
+enum { ITEMS = 64 };
+static int64_t opened;                  /* by rank 0 */
+static int stale_ms, stale_rank;
+
+static void hold(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 1, ITEMS), 0, h->rank, h->ranks);
+}
+
+static int save(struct hand *h, int64_t step)
+{
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, step, h->state, NULL, &h->err);
+
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+static int open_latest(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, SHEAF_LATEST, &h->err);
+
+	if (rc == 0 && h->rank == 0)
+		opened = step->number;
+	shf_step_put(step);
+	return rc;
+}
+
+static int open_what_is_not_seen(struct hand *h)
+{
+	int rc = save(h, 1);
+
+	if (h->rank == stale_rank)
+		simdisk_stale(h->play->disk, acts_process(h), "run", stale_ms);
+	rc = rc == 0 ? save(h, 2) : rc;
+	return rc == 0 ? open_latest(h) : rc;
+}
+
+TEST(a_step_that_a_rank_does_not_see_yet_is_opened_when_it_does)
+{
+	struct play p = hands_play(disk_new(), 2, hold);
+
+	stale_rank = 1;
+	stale_ms = 300;
+	opened = -1;
+	CHECK_RC(hands_run(&p, open_what_is_not_seen, true), 0, &p.err);
+	CHECK_INT(opened, 2);
+	simdisk_free(p.disk);
+}
+
+TEST(a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh)
+{
+	struct play p = hands_play(disk_new(), 2, hold);
+
+	stale_rank = 1;
+	stale_ms = -1;
+	SAID(hands_run(&p, open_what_is_not_seen, true), SHEAF_EIO, "this rank does not see it",
+	     &p.err);
+	CHECK_INT(p.err.rank, 1);
+	simdisk_free(p.disk);
+}
+
+/* While rank 0 opens the latest step, the newest one is moved away at the left-th system call. */
+static struct {
+	struct simdisk *disk;
+	const struct shf_sys *sys;
+	long left;
+} mover;
+
+static void moves(void *arg)
+{
+	(void)arg;
+	if (--mover.left == 0)
+		CHECK_INT(mover.sys->ops->rename(mover.sys->arg, SHF_CWD, "run/checkpoint-2",
+		                                 SHF_CWD, "elsewhere", true), 0);
+}
+
+static int open_while_it_goes(struct hand *h)
+{
+	int rc = save(h, 1);
+
+	rc = rc == 0 ? save(h, 2) : rc;
+	if (rc == 0)
+		simdisk_set_turn(mover.disk, moves, NULL);
+	rc = rc == 0 ? open_latest(h) : rc;
+	simdisk_set_turn(mover.disk, NULL, NULL);
+	return rc;
+}
+
+TEST(a_latest_step_that_goes_while_it_is_looked_for_gives_way_to_the_one_before)
+{
+	int seen[3] = { 0 };
+
+	for (long at = 1;; at++) {
+		struct play p = hands_play(disk_new(), 1, hold);
+
+		mover.disk = p.disk;
+		mover.sys = simdisk_process(p.disk, 900, 7);
+		mover.left = at;
+		CHECK_RC(hands_run(&p, open_while_it_goes, true), 0, &p.err);
+		CHECK(opened == 1 || opened == 2);
+		seen[opened]++;
+		simdisk_free(p.disk);
+		if (mover.left > 0)
+			break;
+	}
+	CHECK(seen[1] > 1 && seen[2] > 1);
+}
+
+static int load_what_lost_a_file(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = save(h, 1);
+
+	rc = rc == 0 ? shf_step_open(&step, h->run, 1, &h->err) : rc;
+	if (rc == 0 && h->rank == 0)
+		CHECK_INT(simdisk_remove(h->play->disk,
+		                         "run/checkpoint-1/model-00001-of-00001.safetensors"), 0);
+	if (rc == 0)
+		rc = shf_step_load(step, h->state, 0, NULL, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(a_file_of_an_open_step_that_is_gone_is_no_missing_step)
+{
+	struct play p = hands_play(disk_new(), 1, hold);
+
+	SAID(hands_run(&p, load_what_lost_a_file, true), SHEAF_ECORRUPT, "model-00001", &p.err);
+	simdisk_free(p.disk);
+}

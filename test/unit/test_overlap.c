@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Boxes in one piece of memory, against painting each byte of both. */
+#include "t.h"
+#include <stdlib.h>
+#include "drawn.h"
+#include "overlap.h"
+
+#define SEED UINT64_C(0x5eaf0a11)
+enum { MEMORY = 8192, ROUNDS = 40000 };
+static uint8_t memory[MEMORY];
+
+/* A box somewhere in memory: dense, permuted, with gaps between rows, or, now and then, askew; and
+ * of half of them only a window. *unit: bytes of an item. */
+static struct shf_mem random_mem(uint64_t *s, uint32_t *unit, bool *askew)
+{
+	struct shf_mem m = { .box = { .ndim = (int32_t)below(s, 4) } };
+	int64_t by = 1, top = 0;
+	int first = (int)below(s, 2);
+
+	*unit = (uint32_t)1 << below(s, 4);
+	*askew = m.box.ndim > 1 && below(s, 8) == 0;
+	for (int k = 0; k < m.box.ndim; k++) {
+		int d = first ? k : m.box.ndim - 1 - k;
+
+		m.box.start[d] = below(s, 3);
+		m.box.count[d] = 1 + below(s, 5);
+		m.stride[d] = *askew ? 1 + below(s, 4) : by + (below(s, 2) ? below(s, 6) : 0);
+		by = m.stride[d] * m.box.count[d];
+		top += (m.box.count[d] - 1) * m.stride[d];
+	}
+	m.origin = below(s, 8);
+	top += m.origin + 1;
+	m.lo = below(s, 2) ? below(s, top) : 0;
+	m.hi = below(s, 2) ? m.lo + below(s, top - m.lo + 1) : top;
+	m.base = memory + below(s, 256) * *unit;
+	return m;
+}
+
+/* Bytes of the box get the bit; the first and last of them. False: there are none. */
+static bool paint(const struct shf_mem *m, uint32_t unit, uint8_t *on, uint8_t bit, int64_t *lo,
+                  int64_t *hi)
+{
+	int64_t items = (int64_t)shf_box_units(&m->box);
+	bool any = false;
+
+	for (int64_t i = 0; i < items; i++) {
+		int64_t at = m->origin, left = i, from;
+
+		for (int d = 0; d < m->box.ndim; d++) {
+			at += left % m->box.count[d] * m->stride[d];
+			left /= m->box.count[d];
+		}
+		if (at < m->lo || at >= m->hi)
+			continue;
+		from = (m->base - memory) + (at - m->lo) * unit;
+		for (uint32_t b = 0; b < unit; b++)
+			on[from + b] |= bit;
+		*lo = !any || from < *lo ? from : *lo;
+		*hi = !any || from + unit > *hi ? from + unit : *hi;
+		any = true;
+	}
+	return any;
+}
+
+TEST(boxes_overlap_where_some_byte_is_of_both)
+{
+	static uint8_t on[MEMORY];
+	uint64_t s = SEED;
+	int apart_inside = 0, met = 0;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		uint32_t a_unit, b_unit;
+		bool a_askew, b_askew, both = false, claim;
+		struct shf_mem a = random_mem(&s, &a_unit, &a_askew);
+		struct shf_mem b = random_mem(&s, &b_unit, &b_askew);
+		int64_t a_lo = 0, a_hi = 0, b_lo = 0, b_hi = 0;
+
+		memset(on, 0, sizeof(on));
+		(void)paint(&a, a_unit, on, 1, &a_lo, &a_hi);
+		(void)paint(&b, b_unit, on, 2, &b_lo, &b_hi);
+		for (int i = 0; i < MEMORY; i++)
+			both |= on[i] == 3;
+		claim = shf_mem_overlap(&a, a_unit, &b, b_unit);
+		if (claim != shf_mem_overlap(&b, b_unit, &a, a_unit))
+			fail_msg("round %d: not both ways", round);
+		if (both && !claim)
+			fail_msg("round %d: an overlap is not seen", round);
+		if (!both && claim && !a_askew && !b_askew)
+			fail_msg("round %d: an overlap that is none", round);
+		apart_inside += !both && !claim && a_lo < b_hi && b_lo < a_hi;
+		met += both;
+	}
+	CHECK(apart_inside > 100 && met > 1000);
+}
+
+TEST(a_span_has_every_byte_of_its_box)
+{
+	static uint8_t on[MEMORY];
+	uint64_t s = SEED + 1, from, to;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		uint32_t unit;
+		bool askew;
+		struct shf_mem m = random_mem(&s, &unit, &askew);
+		int64_t lo = 0, hi = 0;
+		uint64_t zero = (uint64_t)(uintptr_t)memory;
+
+		if (!paint(&m, unit, on, 1, &lo, &hi))
+			continue;
+		CHECK(shf_mem_span(&m, unit, &from, &to));
+		CHECK(from <= zero + (uint64_t)lo && to >= zero + (uint64_t)hi);
+	}
+}
+
+TEST(an_empty_box_lies_nowhere)
+{
+	struct shf_mem none = { .box = { .ndim = 1, .count = { 0 } }, .stride = { 1 }, .hi = 4,
+		.base = memory };
+	struct shf_mem some = { .box = { .ndim = 1, .count = { 4 } }, .stride = { 1 }, .hi = 4,
+		.base = memory };
+	uint64_t lo, hi;
+
+	CHECK(!shf_mem_span(&none, 4, &lo, &hi) && shf_mem_span(&some, 4, &lo, &hi));
+	CHECK(!shf_mem_overlap(&none, 4, &some, 4) && shf_mem_overlap(&some, 4, &some, 4));
+}
+
