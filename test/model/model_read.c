@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model_inside.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- loads ---- */
+
+void let_go(struct model *m, struct job_model *j, int slot)
+{
+	struct run_model *r = &m->runs[j->held_run[slot]];
+	struct entry *e = entry_by_id(r, j->held[slot]), *other = entry_by_id(r, j->held_or[slot]);
+
+	if (e && e->readers)
+		e->readers--;
+	if (other && other->readers)
+		other->readers--;
+	j->held[slot] = j->held_or[slot] = 0;
+}
+
+/* Before memory is painted anew the gates of all saves are passed, but for what was not brought. */
+void pass_gates(struct job_model *j)
+{
+	for (int k = 0; k < SAVES; k++)
+		for (int i = 0; i < j->slices && j->saves[k].open; i++)
+			j->saves[k].gated[i] |=
+			    !(j->saves[k].flags & SHEAF_LATER) || j->saves[k].put[i];
+}
+
+const struct average *average_of(const struct model *m, int run, int id)
+{
+	for (int i = 0; i < m->runs[run].n; i++)
+		if (m->runs[run].e[i].id == id)
+			return &m->runs[run].e[i].average;
+	for (int i = 0; i < MEMORIES; i++)
+		if (m->mems[i].here && m->mems[i].id == id)
+			return &m->mems[i].average;
+	return NULL;
+}
+
+bool check_values(const struct reply *r, const struct latest *l, char why[400])
+{
+	if (!latest_allows(l, r->id))
+		return broken(why, "it holds the values of %d, wanted %s%d (step %" PRId64 ")",
+			      r->id, l->n > 1 ? "among others " : "", l->n ? l->ids[0] : -1,
+			      r->step);
+	if (r->wrong)
+		return broken(why, "%ld items are not those of %d", r->wrong, r->id);
+	return true;
+}
+
+/* e = w at first, then fma(c, e, d * w), with c = d = 1/2. */
+bool check_average(const struct model *m, int run, const struct reply *r, char why[400])
+{
+	const struct average *a = average_of(m, run, r->id);
+
+	if (!a || a->unsure || m->faulty)
+		return true;
+	if (a->has != r->has_average)
+		return broken(why, "step %" PRId64 " has %s averages", r->step,
+			      r->has_average ? "got" : "lost its");
+	for (int p = 0; p < ACTOR_PROBES && a->has && !r->average_unread; p++) {
+		float e = 0;
+
+		for (int i = 0; i < a->n; i++) {
+			float w = actor_value(p, a->ids[i]);
+
+			e = i ? fmaf(0.5f, e, 0.5f * w) : w;
+		}
+		if (memcmp(&e, &r->average[p], sizeof(e)))
+			return broken(why, "the average of item %d is %a, wanted %a of %d updates",
+				      actor_probes[p], (double)r->average[p], (double)e, a->n);
+	}
+	return true;
+}
+
+static void load_average(const struct model *m, struct job_model *j, int id)
+{
+	const struct average *a = average_of(m, j->as.run, id);
+
+	if (!(j->as.variant & V_AVERAGE))
+		return;
+	if (a && a->has)
+		j->average = *a;
+	else
+		j->average = (struct average){ .unsure = !a };
+}
+
+/* A job goes on from what it loaded. */
+static void goes_on(struct model *m, struct job_model *j, int id, int64_t step)
+{
+	struct run_model *run = &m->runs[j->as.run];
+	const struct entry *e = entry_by_id(run, id);
+
+	if (j->as.flags & SHEAF_READONLY)
+		return;
+	j->loaded = id;
+	j->loaded_step = step;
+	if (!j->counted[id]) {
+		j->counted[id] = true;
+		run->tries[id]++;
+	}
+	/* A load may have to make the stage of a save in flight. */
+	for (int k = 0; k < SAVES; k++) {
+		run->fuzzy[id] |= in_flight(&j->saves[k]);
+		j->saves[k].reloaded |= in_flight(&j->saves[k]);
+	}
+	if (e && is_there(e))
+		j->parent = e->id;
+	for (int i = 0; i < MEMORIES && !(e && is_there(e)); i++)
+		if (m->mems[i].here && m->mems[i].id == id)
+			j->parent = m->mems[i].coming ? -1 : m->mems[i].base;
+}
+
+void find_numbers(const struct model *m, struct job_model *j)
+{
+	for (int k = 0; k < SAVES; k++)
+		if (in_flight(&j->saves[k]) && j->saves[k].late_check)
+			j->saves[k].found |= codes_of_number(m, j, j->saves[k].step);
+}
+
+/* A load that ends in the middle leaves slices, and averages, undefined. */
+static void take_half_load(struct job_model *j, int rc)
+{
+	j->average.unsure |= rc == SHEAF_EAGAIN || rc == SHEAF_ECORRUPT;
+}
+
+bool take_load(struct model *m, const struct call *c, const struct reply *r, char why[400])
+{
+	struct job_model *j = &m->jobs[c->job];
+	struct latest l;
+
+	find_numbers(m, j);
+	if (c->kind == C_RESUME) /* it may change memory, whatever it then finds */
+		pass_gates(j);
+	for (int k = 0; k < SAVES && r->rc < 0; k++) /* before the load, or not at all */
+		j->saves[k].half_gated |= in_flight(&j->saves[k]);
+	take_half_load(j, r->rc);
+	if (r->rc < 0)
+		return true;
+	wanted(m, j->as.run, j->as.agent && m->agents ? j->nodes : 0, j,
+	       c->kind == C_RESUME ? -1 : c->step, &l);
+	if (!m->faulty && (!check_values(r, &l, why) ||
+			   (c->kind == C_LOAD && !check_average(m, j->as.run, r, why))))
+		return false;
+	if (r->wrong)
+		return broken(why, "%ld items are not those of %d", r->wrong, r->id);
+	pass_gates(j);
+	load_average(m, j, r->id);
+	goes_on(m, j, r->id, r->step);
+	return true;
+}
+
+bool take_hold(struct model *m, const struct call *c, const struct reply *r, char why[400])
+{
+	struct job_model *j = &m->jobs[c->job];
+	struct latest l;
+	struct entry *e;
+
+	let_go(m, j, c->slot);
+	if (r->rc < 0)
+		return true;
+	wanted(m, j->as.run, j->as.agent && m->agents ? j->nodes : 0, j, c->step, &l);
+	for (int i = 0; i < l.n; i++) {
+		if (step_of_id(m, j->as.run, l.ids[i]) != r->step)
+			continue;
+		*(j->held[c->slot] ? &j->held_or[c->slot] : &j->held[c->slot]) = l.ids[i];
+		j->held_run[c->slot] = j->as.run;
+		e = entry_by_id(&m->runs[j->as.run], l.ids[i]);
+		if (e)
+			e->readers++;
+	}
+	return m->faulty || j->held[c->slot] ||
+	       broken(why, "step %" PRId64 " was opened, wanted %s%" PRId64, r->step,
+		      l.n > 1 ? "among others " : "",
+		      l.n ? step_of_id(m, j->as.run, l.ids[0]) : -1);
+}
+
+bool take_held(struct model *m, const struct call *c, const struct reply *r, char why[400])
+{
+	struct job_model *j = &m->jobs[c->job];
+	struct latest l = { .ids = { j->held[c->slot], j->held_or[c->slot] },
+			    .n = j->held_or[c->slot] ? 2 : 1 };
+
+	find_numbers(m, j);
+	pass_gates(j);
+	take_half_load(j, r->rc);
+	if (r->rc < 0)
+		return true;
+	if (!m->faulty && !check_values(r, &l, why))
+		return false;
+	load_average(m, j, r->id);
+	goes_on(m, j, r->id, r->step);
+	return true;
+}
+
+/* ---- what a fresh process sees ---- */
+
+static bool saves_number(const struct model *m, const struct run_model *run, int64_t step)
+{
+	for (int j = 0; j < JOBS; j++)
+		for (int k = 0; k < SAVES; k++)
+			if (m->jobs[j].open && &m->runs[m->jobs[j].as.run] == run &&
+			    m->jobs[j].saves[k].open && m->jobs[j].saves[k].step == step)
+				return true;
+	return false;
+}
+
+static bool listed_wrong(const struct model *m, struct run_model *run, const struct listed *l,
+			 char why[400])
+{
+	struct entry *e = entry_of(run, l->step);
+
+	switch (l->state) {
+	case 'c':
+		if (!e)
+			return !broken(why, "step %" PRId64 " is listed, and should not be there",
+				       l->step);
+		if (e->mark == '?')
+			e->mark = l->mark;
+		if (e->mark != l->mark && !m->faulty)
+			return !broken(why, "step %" PRId64 " is marked '%c', wanted '%c'", l->step,
+				       l->mark ? l->mark : '-', e->mark ? e->mark : '-');
+		e->unsure = false;
+		return false;
+	case 'a':
+		for (int i = 0; i < run->n; i++)
+			if (run->e[i].step == l->step && (run->e[i].aside || run->e[i].was_aside))
+				return false;
+		/* A save in flight that takes its number has made its stage. */
+		if (e && e->mark == 'b' && saves_number(m, run, l->step)) {
+			e->aside = true;
+			e->mark = 0;
+			return false;
+		}
+		return !broken(why, "step %" PRId64 " is aside, and nobody rewound it", l->step);
+	case 's':
+		return false;
+	default:
+		return !broken(why, "step %" PRId64 " is listed as '%c'", l->step, l->state);
+	}
+}
+
+static bool missing_wrong(const struct model *m, struct run_model *run, struct entry *e,
+			  const struct reply *r, char why[400])
+{
+	for (int i = 0; i < r->list_n; i++)
+		if (r->list[i].state == 'c' && r->list[i].step == e->step)
+			return false;
+	(void)run;
+	if (e->unsure && !e->may_go) {
+		for (int j = 0; j < JOBS; j++) /* perhaps it is still on its way */
+			if (m->jobs[j].open && &m->runs[m->jobs[j].as.run] == run)
+				return false;
+		e->gone = true;
+		return false;
+	}
+	if (e->may_go) {
+		e->gone = true;
+		return false;
+	}
+	return !broken(why, "step %" PRId64 " is not listed", e->step);
+}
+
+bool model_looked(struct model *m, int run, int nodes, bool loaded, const struct reply *r,
+		  char why[400])
+{
+	struct run_model *of = &m->runs[run];
+	struct latest l;
+
+	if (!of->exists)
+		return true;
+	for (int i = 0; i < r->list_n; i++)
+		if (listed_wrong(m, of, &r->list[i], why))
+			return false;
+	for (int i = 0; i < of->n; i++)
+		if (is_there(&of->e[i]) && missing_wrong(m, of, &of->e[i], r, why))
+			return false;
+	latest_of(m, run, m->agents ? nodes : 0, NULL, &l);
+	if (r->rc == SHEAF_ENOENT || r->rc == SHEAF_ECORRUPT) {
+		if (l.none && codes_of_nothing(m, run, -1) & CODE(r->rc))
+			return true;
+		return broken(why, "the newest step: %d (%.200s), wanted %d", r->rc, r->msg,
+			      l.ids[0]);
+	}
+	if (r->rc < 0)
+		return broken(why, "looking at run%d: %d (%.200s)", run, r->rc, r->msg);
+	for (int i = 0; i < l.n; i++)
+		if (step_of_id(m, run, l.ids[i]) == r->step && (!loaded || l.ids[i] == r->id))
+			return !loaded ||
+			       (check_values(r, &l, why) && check_average(m, run, r, why));
+	return broken(why, "the newest step is %" PRId64 " (values %d), wanted %s%" PRId64 " (%d)",
+		      r->step, r->id, l.n > 1 ? "among others " : "",
+		      l.n ? step_of_id(m, run, l.ids[0]) : -1, l.n ? l.ids[0] : -1);
+}
+
+bool model_survives(const struct model *m, int run, const struct reply *r, char why[400])
+{
+	int64_t floor = m->runs[run].floor;
+
+	if (!m->runs[run].exists)
+		return true;
+	for (int i = 0; i < r->list_n; i++)
+		if (r->list[i].state == 'd')
+			return broken(why, "step %" PRId64 " is damaged", r->list[i].step);
+	if (r->rc < 0 && floor >= 0)
+		return broken(why, "step %" PRId64 " was committed, and: %d (%.200s)", floor, r->rc,
+			      r->msg);
+	if (r->rc < 0)
+		return r->rc == SHEAF_ENOENT || r->rc == SHEAF_ECORRUPT ||
+		       broken(why, "%d (%.200s)", r->rc, r->msg);
+	if (r->wrong)
+		return broken(why, "%ld items are not those of %d", r->wrong, r->id);
+	return r->step >= floor ||
+	       broken(why, "step %" PRId64 " was committed, and the newest is %" PRId64, floor,
+		      r->step);
+}
