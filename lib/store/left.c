@@ -62,8 +62,9 @@ static int tell_lock(struct looking *l)
 		return 0;
 	holder = l->s.prev;
 	memcpy(session, l->s.prev_session, sizeof(session));
-	if (l->held)
-		(void)shf_lock_holder(&l->s, &holder, session);
+	rc = l->held ? shf_lock_holder(&l->s, &holder, session) : 0;
+	if (rc < 0 && rc != -ENOENT)
+		return fail_at(l, rc, "lock");
 	left.lives = !l->s.prev_gone;
 	memcpy(left.session, session, sizeof(left.session));
 	snprintf(why, sizeof(why), "%s by pid %llu on %s%s", l->held ? "held" : "held last",

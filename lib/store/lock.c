@@ -80,13 +80,13 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 	return n > 0 && owner_next(&p, p + n, owner, session);
 }
 
-/* Reads the last text of the lock file (D2). False: there is none, or it is torn. */
-bool shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33])
+int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33])
 {
 	struct shf_buf text = SHF_BUF_INIT;
-	bool said = false;
+	int rc = shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX);
+	bool said = rc == 0 && text.len > 0;
 
-	if (shf_text_read(s->sys, s->dot, "lock", &text, TEXT_MAX) == 0 && text.len > 0) {
+	if (said) {
 		const char *p = (const char *)text.data, *end = p + text.len;
 
 		do
@@ -94,7 +94,9 @@ bool shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[
 		while (said && p < end);
 	}
 	shf_buf_release(&text);
-	return said;
+	if (!said)
+		session[0] = '\0';
+	return rc == -EFBIG ? 0 : rc;
 }
 
 static bool holder_is_dead(struct shf_store *s)
@@ -102,7 +104,7 @@ static bool holder_is_dead(struct shf_store *s)
 	struct shf_owner owner;
 	char session[33];
 
-	return shf_lock_holder(s, &owner, session) &&
+	return shf_lock_holder(s, &owner, session) == 0 && session[0] &&
 	       s->sys->ops->owner_is_dead(s->sys->arg, &owner);
 }
 
@@ -231,7 +233,7 @@ static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 	struct shf_owner o;
 	char session[33];
 
-	if (!shf_lock_holder(s, &o, session))
+	if (shf_lock_holder(s, &o, session) < 0 || !session[0])
 		shf_fail(err, SHEAF_EBUSY, "%s: another job writes here, its lock does not say who",
 		         s->path);
 	else if (!is_self(s, &o))

@@ -147,14 +147,18 @@ static int check_visit(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_owner owner;
 	char session[33];
-	int rc = shf_lock_read(s, &owner, session);
+	int rc = shf_lock_holder(s, &owner, session);
 
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path);
-	if (shf_lock_holder(s, &owner, session) && strcmp(session + 16, s->session + 16) == 0)
-		return 0;
-	return shf_fail(err, SHEAF_ELOST, "%s: the lock was taken meanwhile, session %s", s->path,
-	                session);
+	if (!session[0])
+		return shf_fail(err, SHEAF_ELOST, "%s: the lock file no longer names this job",
+		                s->path);
+	if (strcmp(session + 16, s->session + 16) != 0)
+		return shf_fail(err, SHEAF_ELOST, "%s: the lock was taken meanwhile by pid %llu on "
+		                "%s, session %s", s->path, (unsigned long long)owner.pid,
+		                owner.host, session);
+	return 0;
 }
 
 int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,

@@ -670,6 +670,8 @@ static void each_call(enum simdisk_how how, const char *what)
 		CHECK(fired || s.rc == 0);
 		CHECK(s.rc != SHEAF_EBUG);
 		CHECK(s.rc == 0 || s.err.msg[0]);
+		/* No other job is there that could have taken the lock. */
+		CHECK(s.rc != SHEAF_ELOST);
 		CHECK(s.rc == 0 || s.rc == SHEAF_EINDOUBT || how == SIMDISK_KILL ||
 		      !simdisk_exists(disk, TO));
 		if (*judge_now(disk, s.rc == 0, why))
