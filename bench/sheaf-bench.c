@@ -15,23 +15,6 @@
 
 #define LIKE_MAX 4096
 
-/* RUN@STEP or RUN@latest, unless the text is a path as it stands: false. */
-static bool names_step(const char *text, char run[LIKE_MAX], int64_t *step)
-{
-	const char *at = strrchr(text, '@');
-	char *end;
-
-	if (!at || at == text || (size_t)(at - text) >= LIKE_MAX || access(text, F_OK) == 0)
-		return false;
-	errno = 0;
-	*step = strcmp(at, "@latest") == 0 ? SHEAF_LATEST : strtoll(at + 1, &end, 10);
-	if (*step != SHEAF_LATEST && (at[1] < '0' || at[1] > '9' || *end || errno))
-		return false;
-	memcpy(run, text, (size_t)(at - text));
-	run[at - text] = '\0';
-	return true;
-}
-
 static int open_like(struct sheaf_step **like, const char *text, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
@@ -39,9 +22,12 @@ static int open_like(struct sheaf_step **like, const char *text, struct sheaf_er
 	struct sheaf_run *run = NULL;
 	char dir[LIKE_MAX];
 	int64_t step;
+	size_t n;
 	int rc;
 
-	if (names_step(text, dir, &step)) {
+	if (wl_step_at(text, &n, &step) == 0 && n < sizeof(dir)) {
+		memcpy(dir, text, n);
+		dir[n] = '\0';
 		rc = sheaf_run_open(&run, dir, NULL, &opts, &why);
 		if (rc == 0)
 			rc = sheaf_step_open(like, run, step, &why);

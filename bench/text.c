@@ -1,6 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text of unknown origin, on its way to a terminal. */
+/* Text of unknown origin: on its way to a terminal, and names of steps. */
 #include "workload.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int wl_step_at(const char *text, size_t *run_n, int64_t *step)
+{
+	const char *at = strrchr(text, '@');
+	unsigned long long v;
+	struct stat st;
+
+	if (!at || at == text || strchr(at, '/') || lstat(text, &st) == 0)
+		return SHEAF_EEXIST;
+	*run_n = (size_t)(at++ - text);
+	*step = SHEAF_LATEST;
+	if (strcmp(at, "latest") == 0)
+		return 0;
+	if (!*at || at[strspn(at, "0123456789")])
+		return SHEAF_EINVAL;
+	errno = 0;
+	v = strtoull(at, NULL, 10);
+	if (errno || v > INT64_MAX)
+		return SHEAF_ENOENT;
+	*step = (int64_t)v;
+	return 0;
+}
 
 size_t wl_utf8_at(const unsigned char *s, uint32_t *cp)
 {

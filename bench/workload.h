@@ -27,6 +27,10 @@ int wl_width(const char *text);                 /* columns that wl_put takes */
 /* The length of the UTF-8 sequence at s and its code point; 0: none. */
 size_t wl_utf8_at(const unsigned char *s, uint32_t *cp);
 #define WL_NAME_MAX 1024                        /* bytes of a name, as the library takes them */
+/* RUN@N or RUN@latest: the length of RUN, and the step or SHEAF_LATEST; 0. SHEAF_EEXIST: it is a
+ * path as it stands, or has no @ in its last part. SHEAF_EINVAL: neither a step nor latest stands
+ * behind the @. SHEAF_ENOENT: a number that no step can have. */
+int wl_step_at(const char *text, size_t *run_n, int64_t *step);
 
 /* --- values ------------------------------------------------------------------------------- */
 uint64_t wl_crc64(const void *bytes, size_t n); /* CRC-64/NVME, standard */

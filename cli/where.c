@@ -50,29 +50,23 @@ static int kind_of_dir(const char *path, enum cli_kind *kind)
 /* RUN@N and RUN@latest; a path that exists as it stands is that path. */
 static int split(struct cli_place *p, const struct cli_args *a, const char *text)
 {
-	char *at = strrchr(p->path, '@');
-	unsigned long long v;
-	struct stat st;
+	size_t n;
 
 	p->kind = CLI_RUN;
 	p->step = SHEAF_LATEST;
-	if (!at || lstat(p->path, &st) == 0)
+	switch (wl_step_at(text, &n, &p->step)) {
+	case 0:
+		p->path[n] = '\0';
+		p->kind = CLI_RUN_STEP;
 		return 0;
-	if (at == p->path || strchr(at, '/'))
+	case SHEAF_EINVAL:
+		return cli_error(a, SHEAF_ENOENT, text, "no such path, and after @ stands "
+				 "neither a step nor latest", "RUN@1000 or RUN@latest");
+	case SHEAF_ENOENT:
+		return cli_error(a, SHEAF_ENOENT, text, "no such step", NULL);
+	default:
 		return 0;
-	if (strcmp(at + 1, "latest") != 0) {
-		if (!is_number(at + 1))
-			return cli_error(a, SHEAF_ENOENT, text, "no such path, and after @ stands "
-					 "neither a step nor latest", "RUN@1000 or RUN@latest");
-		errno = 0;
-		v = strtoull(at + 1, NULL, 10);
-		if (errno || v > INT64_MAX)
-			return cli_error(a, SHEAF_ENOENT, text, "no such step", NULL);
-		p->step = (int64_t)v;
 	}
-	*at = '\0';
-	p->kind = CLI_RUN_STEP;
-	return 0;
 }
 
 int cli_place_parse(struct cli_place *p, const struct cli_args *a, const char *text)
