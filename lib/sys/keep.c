@@ -192,10 +192,9 @@ int shf_real_keep_tell(void *arg, int keep, const char *text)
 int shf_real_keep_at(void *arg, int keep, int dir)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_AT, "");
-	int rc = ask(keep, &m, dir, NULL);
 
 	(void)arg;
-	return rc == -ENOSYS ? 0 : rc;
+	return ask(keep, &m, dir, NULL);
 }
 
 int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),

@@ -214,8 +214,7 @@ struct shf_sys_ops {
 	int (*keep_get)(void *arg, int keep, const char *name, struct shf_shm *shm);
 	int (*keep_drop)(void *arg, int keep, const char *name);
 	int (*keep_tell)(void *arg, int keep, const char *text);        /* to who started it */
-	/* Tells the agent the path that the run's directory (dir) has now, perhaps after a rename.
-	 * An agent too old to know this ignores it. */
+	/* Tells the agent the path that the run's directory (dir) has now. */
 	int (*keep_at)(void *arg, int keep, int dir);
 	int (*keep_list)(void *arg, int keep, int (*item)(void *arg, const char *name),
 	                 void *item_arg);
