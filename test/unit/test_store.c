@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "lived.h"
+#include "tree.h"
 
 TEST(list_shows_steps_foreign_aside_and_staged)
 {
@@ -366,6 +367,8 @@ TEST(a_stage_of_ones_own_is_not_taken_for_a_dead_jobs)
 	CHECK_RC(shf_stage_new(&w.store[0], &g, 2, NULL, &w.err), 0, &w.err);
 	snprintf(path, sizeof(path), RUN "/.sheaf/stage/%s", g.name);
 	simdisk_advance(w.disk, 2 * 86400);
+	/* The lock's time is what a stage is old by. */
+	CHECK_RC(shf_lock_write(&w.store[0], &w.err), 0, &w.err);
 	CHECK_RC(shf_store_recover(&w.store[0], &w.err), 0, &w.err);
 	CHECK(simdisk_exists(w.disk, path));
 	shf_stage_discard(&w.store[0], &g);
