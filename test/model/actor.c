@@ -741,3 +741,29 @@ void actor_look(const char *dir, bool agent, bool load, struct reply *r)
 	sheaf_step_close(step);
 	sheaf_run_close(a.run);
 }
+
+/* ---- agents ---- */
+
+int64_t actor_agent_pid(const char *dir)
+{
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+
+	return sheaf_agent_info(dir, NULL, &info, NULL) == 0 ? (int64_t)info.pid : 0;
+}
+
+static int is_due(void *arg, const struct sheaf_memory *m)
+{
+	int64_t *step = arg;
+
+	if (m->due && !m->lost && m->here == m->ranks)
+		*step = m->step;
+	return *step >= 0;
+}
+
+int64_t actor_step_due(const char *dir)
+{
+	int64_t step = -1;
+
+	(void)sheaf_agent_list(dir, NULL, is_due, &step, NULL);
+	return step;
+}

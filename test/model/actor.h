@@ -77,6 +77,10 @@ void actor_do(struct actor *a, const struct call *c, const char *dir, const char
 /* A fresh process looks at a run: the list; which one is the newest and, if asked, what it holds.
  */
 void actor_look(const char *dir, bool agent, bool load, struct reply *r);
+/* The process of a run's agent; 0: there is none. */
+int64_t actor_agent_pid(const char *dir);
+/* The newest step that the agent is to write; -1: none. */
+int64_t actor_step_due(const char *dir);
 /* Gives back what a dead process held, without a word to anybody. */
 void actor_bury(struct actor *a);
 bool call_is_collective(enum call_kind kind);

@@ -2,9 +2,10 @@
 /* What a run is, in terms of what its users are promised: which checkpoints exist, on disk and in
  * memory, which is the newest, what each call returns. It knows nothing of files, images or cards.
  *
- * A checkpoint is known by the id of the values that it holds. Where a promise leaves a choice
- * (what is being published when its writer dies; what memory keeps beside its newest) the model
- * allows both, and learns from the next look what has become of it.
+ * The model names a checkpoint by the id of the values in it. A promise may leave two outcomes
+ * open: a checkpoint whose writer dies while it is published may be there or not, and memory may
+ * keep more than its newest. Then the model allows both, and the next look at the run tells it
+ * which came about.
  */
 #ifndef MODEL_H
 #define MODEL_H

@@ -132,7 +132,8 @@ static void close_others(const struct world *w, const struct job *mine)
 				close(w->jobs[i].rank[r].to);
 }
 
-/* fn in a process of its own, which has nothing of anybody's. */
+/* What one process does alone and then exits: a call of no job, or a look at a run. It inherits no
+ * handle of the library. */
 struct errand {
 	const struct call *call; /* NULL: a look */
 	const char *dir, *to;
@@ -270,25 +271,24 @@ static void agent_start(struct world *w, int run)
 		fprintf(stderr, "an agent does not start: %s\n", r.msg);
 }
 
-static pid_t agent_pid(struct world *w, int run)
+/* What ask says of a run. This process opens nothing, so a child asks. */
+static int64_t asked(struct world *w, int run, int64_t (*ask)(const char *dir))
 {
-	struct sheaf_agent_info info = { .size = sizeof(info) };
-	pid_t *pid = mmap(NULL, sizeof(*pid), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-			  -1, 0),
-	      child, got;
+	int64_t got, *answer = mmap(NULL, sizeof(*answer), PROT_READ | PROT_WRITE,
+				    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid;
 
-	if (pid == MAP_FAILED)
+	if (answer == MAP_FAILED)
 		abort();
-	child = fork();
-	if (child == 0) {
+	pid = fork();
+	if (pid == 0) {
 		close_others(w, NULL);
-		if (sheaf_agent_info(world_runs[run], NULL, &info, NULL) == 0)
-			*pid = (pid_t)info.pid;
+		*answer = ask(world_runs[run]);
 		_exit(0);
 	}
-	waitpid(child, NULL, 0);
-	got = *pid;
-	munmap(pid, sizeof(*pid));
+	waitpid(pid, NULL, 0);
+	got = *answer;
+	munmap(answer, sizeof(*answer));
 	return got;
 }
 
@@ -301,7 +301,7 @@ static void pause_ms(long ms)
 
 static void agent_kill(struct world *w, int run)
 {
-	pid_t pid = w->has_agent[run] ? agent_pid(w, run) : 0;
+	pid_t pid = w->has_agent[run] ? (pid_t)asked(w, run, actor_agent_pid) : 0;
 
 	if (pid > 1) {
 		kill(pid, SIGKILL);
@@ -469,38 +469,6 @@ static void do_end(struct job *j, bool killed)
 		close(j->child_to);
 }
 
-static int is_due(void *arg, const struct sheaf_memory *m)
-{
-	int64_t *step = arg;
-
-	if (m->due && !m->lost && m->here == m->ranks)
-		*step = m->step;
-	return *step >= 0;
-}
-
-/* The newest step that an agent is to write, asked by a process of its own; -1. */
-static int64_t step_due(struct world *w, int run)
-{
-	int64_t *step = mmap(NULL, sizeof(*step), PROT_READ | PROT_WRITE,
-			     MAP_SHARED | MAP_ANONYMOUS, -1, 0),
-		got;
-	pid_t pid;
-
-	if (step == MAP_FAILED)
-		abort();
-	*step = -1;
-	pid = fork();
-	if (pid == 0) {
-		close_others(w, NULL);
-		(void)sheaf_agent_list(world_runs[run], NULL, is_due, step, NULL);
-		_exit(0);
-	}
-	waitpid(pid, NULL, 0);
-	got = *step;
-	munmap(step, sizeof(*step));
-	return got;
-}
-
 /* A job dies. What it left due is written by the agent, within the grace and the time that this
  * takes on a busy machine. */
 static void do_kill(struct world *w, const struct call *c, struct reply *r)
@@ -512,7 +480,10 @@ static void do_kill(struct world *w, const struct call *c, struct reply *r)
 	while (strcmp(world_runs[run], j->dir))
 		run++;
 	do_end(j, true);
-	if (!w->flush || !j->writes || !w->has_agent[run] || (r->step = step_due(w, run)) < 0)
+	if (!w->flush || !j->writes || !w->has_agent[run])
+		return;
+	r->step = asked(w, run, actor_step_due);
+	if (r->step < 0)
 		return;
 	r->due = true;
 	snprintf(manifest, sizeof(manifest), "%s/checkpoint-%lld/sheaf.json", world_runs[run],
