@@ -89,31 +89,6 @@ TEST(the_largest_number_of_a_step_is_one_that_latest_finds)
 	place_release(&p);
 }
 
-TEST(a_tied_slice_is_read_as_it_is_loaded_where_the_step_has_its_own_name_alone)
-{
-	struct sheaf_state *tied = sheaf_state_new();
-	struct sheaf_step *step = NULL;
-	struct sheaf_error err;
-	float got[4] = { 0 };
-	struct sheaf_slice s = { .size = sizeof(s), .name = "head", .tied_to = "embed",
-		.dtype = SHEAF_F32, .ndim = 1, .shape = { 4 }, .count = { 4 }, .data = got };
-	struct place p;
-
-	place_init(&p);
-	add(&p, "head", NULL, p.head, 4);
-	save(&p, 1);
-	CHECK(sheaf_state_add(tied, &s) >= 0);
-	CHECK_RC(sheaf_step_open(&step, p.run, 1, &err), 0, &err);
-	CHECK_RC(sheaf_step_load(step, tied, 0, NULL, &err), 0, &err);
-	CHECK(memcmp(got, p.head, sizeof(got)) == 0);
-	memset(got, 0, sizeof(got));
-	CHECK_RC(sheaf_step_read(step, &s, &err), 0, &err);
-	CHECK(memcmp(got, p.head, sizeof(got)) == 0);
-	sheaf_step_close(step);
-	sheaf_state_free(tied);
-	place_release(&p);
-}
-
 TEST(tensors_and_tied_names_are_listed_in_natural_order)
 {
 	static const struct { const char *family, *name, *tied_to; uint64_t bytes; } want[] = {
