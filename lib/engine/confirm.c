@@ -35,7 +35,6 @@ static int begin(struct sheaf_run *run, int64_t step, struct shf_reread *r,
 	return rc;
 }
 
-
 /* Reads on until the share is read or the others have waited long enough. Returns whether more is
  * left to read. */
 static bool read_on(const struct sheaf_run *run, struct shf_reread *r)

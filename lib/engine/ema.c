@@ -244,8 +244,9 @@ int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_erro
 	return 0;
 }
 
-/* A state that is saved to two runs has one step of that number, but a step that was loaded is
- * another than that of the same number in a run which goes on from it. */
+/* Have these averages taken up this step already? A state that is saved to two runs is one step in
+ * both, and counts once. A step that was loaded from one run is not the step of the same number
+ * that another run trains later. */
 static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
 {
 	return e->last == step && (!e->last_of[0] || strcmp(e->last_of, run) == 0);

@@ -106,8 +106,9 @@ int shf_step_follow(const struct sheaf_step *step);
 int shf_step_direct(struct sheaf_step *step, uint32_t f);
 /* Those of the files before `end`, of which nothing is under way. They open again when wanted. */
 void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
-/* Agrees on rc. If sums differed and the step's memory was taken for another step on some rank
- * (shf_view_moved), it is EAGAIN on all of them. [collective] */
+/* rc, which is the same on all ranks, after a read. ECORRUPT becomes EAGAIN on all of them if the
+ * memory that held the step has been taken for another step on some rank (shf_view_moved): then the
+ * bytes were not damaged. [collective] */
 int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err);
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);

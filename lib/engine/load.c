@@ -538,7 +538,8 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 	snprintf(err->msg + at, sizeof(err->msg) - at, "%s", text);
 }
 
-/* After a load that failed with rc. [collective] */
+/* After a load that ended with rc: if the step is damaged in memory and whole on disk, memory gives
+ * it up; where it is the latest one, the error says what helps. [collective] */
 static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_error *err)
 {
 	if (rc == SHEAF_ECORRUPT)

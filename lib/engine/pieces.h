@@ -71,7 +71,7 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
  * in so many ms; asks: for somebody who wants it, before the threads. 1: it is copied; 0: there is
  * none that nobody has taken; EAGAIN. */
 int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
-/* The slice, with the memory that this save reads it from. */
+/* Returns the slice, its data being the memory that this save reads. */
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* So many (moves, SHF_GATE) have come of what a slice's casts, and its memory, add up to. False:
  * that was the last, and they are not the same. Locked. */

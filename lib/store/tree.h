@@ -91,8 +91,8 @@ int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err);       /* s->prev before it */
 /* Adds our text behind that of s->prev, to hold the lock without owning the run yet (D2). */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err);
-/* Who holds the lock, by the last text of its file (D2); *session "" when it is torn or names nobody.
- * 0, also then, or -errno. */
+/* Who holds the lock, by the last text of its file (D2); *session "" when that is torn or names
+ * nobody. 0, also then, or -errno. */
 int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33]);
 /* C7: the lock file still names our session, else ELOST. */
 int shf_lock_check(struct shf_store *s, struct sheaf_error *err);

@@ -22,7 +22,6 @@ static bool all_of_it;                  /* --long */
 #define THIN 3
 static const int32_t apart[] = { 1, 2 };
 
-
 struct act {
 	const char *name;
 	int (*act)(struct hand *h);
@@ -124,7 +123,6 @@ static int run(struct play *p)
 	return hands_run(p, act_with_less, false);
 }
 
-
 static unsigned again_n;        /* without --long one of three is done again */
 
 /* "" or what is wrong. */
@@ -157,10 +155,6 @@ static const char *judge(const struct act *a, struct play *p, char why[300])
 		snprintf(why, 300, "again: %d: %.280s", after.rc, after.err.msg);
 	return why;
 }
-
-
-
-
 
 static int bad_n;
 

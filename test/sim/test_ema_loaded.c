@@ -299,7 +299,8 @@ TEST(an_optional_weight_that_is_absent_begins_its_average)
 	go_on_alike(ADDED | OPTIONAL, 0, SHEAF_LAZY, 2, 0);
 }
 
-/* It is no excuse for its average that a weight which is there might have been absent. */
+/* The step has the weight and lacks its average. That the weight is optional does not make the
+ * average optional. */
 TEST(an_optional_weight_that_is_stored_wants_its_average)
 {
 	static const char *const pattern[] = { "ema/b", NULL };

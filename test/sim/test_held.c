@@ -116,7 +116,8 @@ TEST(readers_leave_nothing_with_an_agent)
 	simdisk_free(d);
 }
 
-/* Each job finds what the one before it saved. Once it has saved more, agents hold only that. */
+/* Each job goes on from the memory that the one before it left. As soon as it has saved steps of
+ * its own, the agents have let go of the older job's. */
 TEST(jobs_in_turn_have_no_more_than_two_of_them)
 {
 	struct simdisk *d = re_world(5);

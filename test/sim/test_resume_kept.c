@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sheaf_run_resume keeps, and what it reports, where it falls back from a damaged step to an
- * older one that has other tensors. Memory is 0xA5 before a resume. */
+/* sheaf_run_resume falls back from a damaged step to an older one with other tensors: which values
+ * the state has then, and what the report says. All memory of the state is 0xA5 before, so that
+ * anything that was loaded shows. */
 #include "hands.h"
 #include <stdlib.h>
 #include "err.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each call of the store's operations fails once. An operation that then says it worked has given
- * the answer it always gives and left the run as it always does; one that says it failed has a
- * sentence, and done again it works. What may differ is said beside its operation. And each
- * descriptor is 0 once, which is one like others. */
+/* Every operation of the store, with each of its calls of the disk failing in turn. If it then
+ * returns 0, its answer and the run are the same as without the failure; exceptions are named
+ * beside the operation. If it returns an error, it has a sentence, and the operation works when it
+ * is repeated. Each file is also opened once as descriptor 0, which is a valid one. */
 #include <errno.h>
 #include <stdlib.h>
 #include "err.h"
@@ -57,7 +57,8 @@ static void build(void)
 	base = base ? base : built();
 }
 
-/* A stage is made for it. What cannot be deleted of that the next job deletes, so nobody looks. */
+/* The step for which a stage is made. If its deletion fails, the next job deletes it, so it is not
+ * among the answers that are compared. */
 enum { STAGED = 12 };
 
 /* ---- what is asked ---- */
@@ -364,7 +365,8 @@ static int do_done(struct shf_store *s, struct answer *a, struct sheaf_error *er
 
 /* ---- what is said ---- */
 
-/* Where it failed, and at what: numbers are #, sessions *. The error follows. */
+/* Each sentence of a failed call, up to its error: the path, and what was tried. # stands for any
+ * number, * for any session. */
 #define LATEST "step #, the latest, cannot be read: run/checkpoint-#"
 static const char *const said[] = {
 	"run/.sheaf/aside", "run/.sheaf/descent", "run/.sheaf/lock", "run/.sheaf/marks",
@@ -403,7 +405,6 @@ static void mask(char *to, const char *from)
 	}
 	*to = '\0';
 }
-
 
 static bool is_said(const char *sentence)
 {
