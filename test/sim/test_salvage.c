@@ -442,11 +442,11 @@ TEST(nobody_takes_the_lock_of_who_salvages)
 	simdisk_free(disk);
 }
 
-/* While all its bytes were read, which takes hours. */
-TEST(a_lock_that_was_taken_meanwhile_ends_a_salvage)
+/* All its bytes were read meanwhile, which takes hours. */
+static void the_lock_says(const char *text, size_t n, const char *want)
 {
 	struct simdisk *disk = base_new(SIMDISK_EXT4, BEFORE_RENAME);
-	struct shf_buf text = { .len = 0 };
+	struct shf_buf manifest = { .len = 0 };
 	struct sheaf_error err;
 	struct shf_stage g;
 	struct shf_store s;
@@ -454,16 +454,33 @@ TEST(a_lock_that_was_taken_meanwhile_ends_a_salvage)
 
 	CHECK_RC(shf_salvage_begin(&s, &g, process(disk), "run", 1000, 2, &err), 0, &err);
 	snprintf(path, sizeof(path), "run/.sheaf/stage/%.60s/sheaf.json", g.name);
-	text.data = simdisk_get(disk, path, &text.len);
-	CHECK(text.data != NULL);
-	CHECK_INT(simdisk_put(disk, "run/.sheaf/lock", "another job", 11), 0);
-	CHECK_RC(shf_salvage_finish(&s, &g, &text, s.run, &err), SHEAF_ELOST, &err);
-	CHECK(strstr(err.msg, "was taken meanwhile") != NULL);
+	manifest.data = simdisk_get(disk, path, &manifest.len);
+	CHECK(manifest.data != NULL);
+	CHECK_INT(simdisk_put(disk, "run/.sheaf/lock", text, n), 0);
+	CHECK_RC(shf_salvage_finish(&s, &g, &manifest, s.run, &err), SHEAF_ELOST, &err);
+	CHECK_STR(err.msg, want);
 	CHECK(simdisk_exists(disk, path) && !simdisk_exists(disk, TO));
-	free(text.data);
+	free(manifest.data);
 	shf_stage_close(&s, &g);
 	shf_store_close(&s);
 	simdisk_free(disk);
+}
+
+TEST(a_lock_that_was_taken_meanwhile_ends_a_salvage)
+{
+	struct shf_owner other = { .host = "away", .boot = "b", .pid = 99 };
+	struct shf_buf text = SHF_BUF_INIT;
+
+	shf_owner_put(&text, &other, "0123456789abcdef0123456789abcdef");
+	the_lock_says((const char *)text.data, text.len,
+	              "run: the lock was taken meanwhile by pid 99 on away, "
+	              "session 0123456789abcdef0123456789abcdef");
+	shf_buf_release(&text);
+}
+
+TEST(a_lock_that_names_nobody_any_more_ends_a_salvage)
+{
+	the_lock_says("another job", 11, "run: the lock file no longer names this job");
 }
 
 TEST(all_kinds_of_leavings_are_listed)
