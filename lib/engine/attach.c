@@ -186,7 +186,7 @@ static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
                       struct sheaf_error *err)
 {
 	struct shf_cur c = { owners->data, owners->data + owners->len, false };
-	struct shf_smalls smalls = { .run = save->run };
+	struct shf_smalls smalls = { .run = save->run, .step = save->step };
 	uint32_t n = shf_cur_u32(&c);
 	int rc = 0;
 

@@ -36,7 +36,7 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_publishing *p = &save->publishing;
-	struct shf_smalls smalls = { .run = save->run };
+	struct shf_smalls smalls = { .run = save->run, .step = save->step };
 	size_t carried = p->carried ? p->given.files_n : 0;
 	int rc = 0;
 

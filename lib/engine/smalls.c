@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "smalls.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include "err.h"
 
-static int fail(const struct shf_small *f, int64_t rc, struct sheaf_error *err)
+static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,
+                struct sheaf_error *err)
 {
 	if (rc == -ENOENT)
-		return shf_stage_fail(err, ENOENT, "%s", f->name);
-	return shf_submit_fail(err, (int)rc, "%s: writing %zu bytes", f->name, f->bytes);
+		return shf_stage_fail(err, ENOENT, "step %" PRId64 ": %s", smalls->step, f->name);
+	return shf_submit_fail(err, (int)rc, "step %" PRId64 ": %s: writing %zu bytes",
+	                       smalls->step, f->name, f->bytes);
 }
 
 int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,
@@ -30,11 +33,11 @@ int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const vo
 	f->fd = sys->ops->open(sys->arg, dir, name,
 	                       SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (f->fd < 0)
-		return fail(f, f->fd, err);
+		return fail(smalls, f, f->fd, err);
 	smalls->n++;
 	if (n)
 		put = sys->ops->pwrite(sys->arg, f->fd, bytes, n, 0);
-	return put < 0 ? fail(f, put, err) : 0;
+	return put < 0 ? fail(smalls, f, put, err) : 0;
 }
 
 static void sync_done(struct shf_io_owner *owner, struct shf_io *io)
@@ -54,7 +57,7 @@ int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 
 		f->io = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = f->fd };
 		put = shf_io_submit(smalls->run, &smalls->owner, &f->io);
-		rc = put < 0 ? fail(f, put, err) : 0;
+		rc = put < 0 ? fail(smalls, f, put, err) : 0;
 	}
 	(void)shf_io_drain(smalls->run, &smalls->owner, -1); /* the requests are ours until then */
 	for (int i = 0; i < smalls->n; i++) {
@@ -62,10 +65,10 @@ int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 		int closed;
 
 		if (rc == 0 && f->io.result < 0)
-			rc = fail(f, f->io.result, err);
+			rc = fail(smalls, f, f->io.result, err);
 		closed = sys->ops->close(sys->arg, f->fd);
 		if (rc == 0 && closed < 0)
-			rc = fail(f, closed, err);
+			rc = fail(smalls, f, closed, err);
 	}
 	smalls->n = 0;
 	return rc;

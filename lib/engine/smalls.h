@@ -14,7 +14,8 @@ struct shf_small {
 	struct shf_io io;
 };
 struct shf_smalls {
-	struct sheaf_run *run;          /* borrowed; set it, the rest is zero */
+	struct sheaf_run *run;          /* borrowed; set these two, the rest is zero */
+	int64_t step;                   /* for sentences */
 	struct shf_io_owner owner;
 	struct shf_small files[SHF_SMALLS_MAX];
 	int n;

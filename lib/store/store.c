@@ -74,11 +74,13 @@ static int sync_parent(const struct shf_sys *sys, char *path)
 	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
 }
 
-/* The directory and those above it, each entry durable. path is written to and restored. */
+/* The directory and those above it, each entry durable. path is written to and restored. A
+ * directory above that cannot be made may be there all the same: only if the last one then lacks
+ * the one above it is its error the reason. */
 static int make_path(const struct shf_sys *sys, char *path)
 {
 	size_t n = strlen(path);
-	int rc;
+	int rc, above = -ENOENT;
 
 	rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
 	if (rc >= 0)
@@ -92,10 +94,14 @@ static int make_path(const struct shf_sys *sys, char *path)
 			continue;
 		path[i] = '\0';
 		rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
-		if (rc >= 0)
+		if (rc >= 0) {
 			rc = sync_parent(sys, path);
-		else if (c == '/' || rc == -EEXIST)
-			rc = 0;         /* the last one says what is wrong */
+		} else if (c == '/') {
+			above = rc == -EEXIST ? above : rc;
+			rc = 0;
+		} else {
+			rc = rc == -EEXIST ? 0 : rc == -ENOENT ? above : rc;
+		}
 		path[i] = c;
 		if (rc < 0)
 			return rc;

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a caller is told when the disk fails. Each act is done once for each kind of call that it
+ * makes, with that call failing, and once for each file that it opens, with that file as descriptor
+ * 0, which is a valid one. An error has one of the sentences listed here, whole. If the act
+ * succeeds all the same, its report and its items are those of an act where nothing failed. */
+#include "acts.h"
+#include <errno.h>
+#include <stdlib.h>
+#include "t.h"
+
+struct act {
+	const char *name;
+	int (*act)(struct hand *h);
+	int ranks;
+	bool damaged;                   /* the newest step is */
+};
+
+/* In these sentences # stands for a number, * for a session, a checksum or another number in
+ * hexadecimal, and FILE for a file of a step. The words of the C library for an error are left
+ * out, and so is what is added where the files of a save are gone. */
+#define GONE ": somebody removed the files of this save from .sheaf/stage: another job, or a hand"
+#define BACK " (sheaf rewind run@# goes back to the one before it)"
+static const char *const sentences[] = {
+	"an image of # MiB of memory", "drawing a number", "hf", "hf/FILE",
+	"hf/FILE: reading # bytes at #", "hf/sheaf.json", "other/run/.sheaf",
+	"other/run/.sheaf/aside", "other/run/.sheaf/lock", "other/run/.sheaf/marks",
+	"other/run/.sheaf/rewind", "other/run/.sheaf/run", "other/run/.sheaf/stage",
+	"other/run/.sheaf/stage/copy-#-*", "other/run/.sheaf/stage/copy-#-*/",
+	"other/run/.sheaf/stage/copy-#-*/.", "other/run/.sheaf/stage/copy-#-*/FILE",
+	"other/run/.sheaf/stage/copy-#-*/ema", "other/run/.sheaf/stage/copy-#-*/optimizer",
+	"other/run/.sheaf/stage/copy-#-*/ranks", "other/run/.sheaf/stage/copy-#-*/sheaf.json",
+	"other/run/.sheaf/stage/copy-#-*/sheaf.json.tmp",
+	"other/run/.sheaf/stage/copy-#-*/sheaf.sums",
+	"other/run/.sheaf/stage: what dead jobs left", "other/run/.sheaf/trash",
+	"other/run/.sheaf/trash: sync before deleting", "other/run/checkpoint-#",
+	"other/run/checkpoint-#: rename of the stage", "other/run: no run here",
+	"other/run: step #", "other/run: sync of the directory",
+	"other/run: the lock file no longer names this job", "other/run: the run's identity",
+	"run/.sheaf", "run/.sheaf/aside", "run/.sheaf/descent", "run/.sheaf/lock",
+	"run/.sheaf/marks", "run/.sheaf/marks/#", "run/.sheaf/proof-*", "run/.sheaf/rewind",
+	"run/.sheaf/rewinds", "run/.sheaf/run", "run/.sheaf/stage", "run/.sheaf/stage/#-*",
+	"run/.sheaf/stage/#-*/.", "run/.sheaf/stage/#-*/FILE", "run/.sheaf/stage/#-*/FILE: gone",
+	"run/.sheaf/stage/#-*/FILE: reading # bytes at #", "run/.sheaf/stage/#-*/alive-#",
+	"run/.sheaf/stage/#-*/alive-#: Device or resource busy", "run/.sheaf/stage/#-*/ema",
+	"run/.sheaf/stage/#-*/optimizer", "run/.sheaf/stage/#-*/ranks",
+	"run/.sheaf/stage/#-*/sheaf.json", "run/.sheaf/stage/#-*/sheaf.json.tmp",
+	"run/.sheaf/stage/#-*/sheaf.sums", "run/.sheaf/stage/#-*/sheaf.sums: gone",
+	"run/.sheaf/stage/#-*: its manifest is gone, so its sums prove nothing",
+	"run/.sheaf/stage/#-*: its writer may live"
+	" (what gives no sign for a day counts as dead)",
+	"run/.sheaf/stage/#-*: listing it", "run/.sheaf/stage: what dead jobs left",
+	"run/.sheaf/trash", "run/.sheaf/trash: sync before deleting", "run/checkpoint-#",
+	"run/checkpoint-#/FILE", "run/checkpoint-#/FILE" BACK,
+	"run/checkpoint-#/FILE: block # at byte # has checksum *" ", want * (model/l.#)" BACK
+	"; nothing else could be loaded",
+	"run/checkpoint-#/FILE: gone", "run/checkpoint-#/FILE: reading # bytes at #",
+	"run/checkpoint-#/FILE; a second read found it whole: try again", "run/checkpoint-#/ema",
+	"run/checkpoint-#/optimizer", "run/checkpoint-#/ranks", "run/checkpoint-#/sheaf.json",
+	"run/checkpoint-#/sheaf.json: gone", "run/checkpoint-#/sheaf.sums",
+	"run/checkpoint-#/sheaf.sums: gone", "run/checkpoint-#: has just gone",
+	"run/checkpoint-#: its manifest is gone, so its sums prove nothing",
+	"run/checkpoint-#: listing it", "run/checkpoint-#: moving it away",
+	"run/checkpoint-#: no manifest, so it is foreign (open it by path)",
+	"run/checkpoint-#: rename of the stage", "run: a session for the lock",
+	"run: here lies *, but the writer opened run *: the ranks do not see one file system",
+	"run: here lies no run, but the writer opened run *"
+	": the ranks do not see one file system",
+	"run: its list of steps", "run: no run here", "run: step #",
+	"run: step # is staged, but not whole: it has no manifest",
+	"run: sync after moving the remains of checkpoint-#",
+	"run: sync after setting step # aside", "run: sync of the directory",
+	"run: sync of the directory above",
+	"run: the first rank's token is not here: the ranks do not see one file system",
+	"starting # I/O threads",
+	"step #, the latest, cannot be read: run/checkpoint-#/FILE: named by the manifest",
+	"step #, the latest, is damaged: run/checkpoint-#/FILE: named by the manifest" BACK,
+	"step #: FILE", "step #: FILE: fsync", "step #: FILE: making room for # bytes",
+	"step #: FILE: submitting a write", "step #: FILE: write",
+	"step #: FILE: writing # bytes", "step #: closing FILE", "step #: ema",
+	"step #: optimizer", "step #: sheaf.sums", "step #: sheaf.sums: writing # bytes",
+	"step #: submitting an fsync", "submitting a read",
+	"this process cannot be named: no boot id or pid",
+};
+
+static struct {                 /* of the act that is tried */
+	const struct act *act;
+	struct simdisk_fault fault;     /* nth 0: none */
+	int rank;
+} now;
+
+/* Falls back from 12 to 11. */
+static int act_resume(struct hand *h)
+{
+	struct sheaf_opts o = h->play->opts;
+	int rc;
+
+	o.flags = 0;
+	rc = shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
+	if (rc == 0)
+		rc = shf_run_resume(h->run, h->state, SHEAF_FALLBACK | SHEAF_LENIENT, &h->report,
+		                    &h->err);
+	return rc;
+}
+
+static int act(struct hand *h)
+{
+	int rc;
+
+	if (h->rank == now.rank && now.fault.nth) {
+		now.fault.process = acts_process(h);
+		simdisk_fault(h->play->disk, &now.fault);
+	}
+	rc = now.act->act(h);
+	shf_run_close(h->run);
+	h->run = NULL;
+	return rc;
+}
+
+static struct play tried(struct simdisk *base, struct simdisk **disk)
+{
+	static const int32_t apart[] = { 1, 2 };
+	struct play p;
+
+	*disk = acts_disk_copy(base);
+	p = hands_play(*disk, now.act->ranks, acts_hold);
+	p.nodes = now.act->ranks > 1 ? apart : NULL;
+	p.path = "";
+	p.opts.keep_last = 1;
+	(void)hands_run(&p, act, false);
+	return p;
+}
+
+/* ---- sentences ---- */
+
+/* Each file of a step by one name. */
+static void mask_files(char *text)
+{
+	static const char *const files[] = {
+		"ranks/ranks-#-of-#.safetensors", "optimizer/optimizer-#-of-#.safetensors",
+		"ema/ema-#-of-#.safetensors", "model-#-of-#.safetensors",
+		"ranks/ranks.safetensors.index.json", "ema/ema.safetensors.index.json",
+		"optimizer/optimizer.safetensors.index.json", "model.safetensors.index.json",
+		"ranks.safetensors.index.json", "ema.safetensors.index.json",
+		"optimizer.safetensors.index.json", "extra-#.json", "config.json" };
+
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+		char *at = strstr(text, files[i]);
+
+		if (at) {
+			memcpy(at, "FILE", 4);
+			at += strlen(files[i]);
+			memmove(strstr(text, "FILE") + 4, at, strlen(at) + 1);
+		}
+	}
+}
+
+/* Without what differs from one act to another. */
+static void mask(char *to, const char *from, size_t room)
+{
+	size_t n = 0;
+
+	while (*from && n + 1 < room) {
+		size_t hex = strspn(from, "0123456789abcdef"), digits = strspn(from, "0123456789");
+
+		to[n++] = hex >= 16 ? '*' : digits ? '#' : *from;
+		from += hex >= 16 ? hex : digits ? digits : 1;
+	}
+	to[n] = '\0';
+	mask_files(to);
+}
+
+static void cut(char *text, const char *part)
+{
+	char *at = strstr(text, part);
+
+	if (at)
+		memmove(at, at + strlen(part), strlen(at + strlen(part)) + 1);
+}
+
+static bool is_listed(const char *sentence, int error)
+{
+	char got[700], words[80];
+
+	mask(got, sentence, sizeof(got));
+	snprintf(words, sizeof(words), ": %s", strerror(error));
+	cut(got, words);
+	if (error == ENOENT)
+		cut(got, GONE);
+	for (size_t i = 0; i < sizeof(sentences) / sizeof(*sentences); i++)
+		if (strcmp(sentences[i], got) == 0)
+			return true;
+	return false;
+}
+
+/* Each item of a failed act, beside those that it has anyway. */
+static bool items_are_listed(const struct play *p, const struct play *want, int error)
+{
+	const char *line = p->told;
+	bool good = true;
+
+	while (*line) {
+		char one[600];
+		size_t n = strcspn(line, "\n");
+
+		snprintf(one, sizeof(one), "%.*s", (int)n, line);
+		if (!strstr(want->told, one) && !is_listed(one, error)) {
+			print_error("item: %s\n", one);
+			good = false;
+		}
+		line += n + (line[n] == '\n');
+	}
+	return good;
+}
+
+static bool same_report(const struct sheaf_report *a, const struct sheaf_report *b)
+{
+	return a->step == b->step && a->loaded == b->loaded && a->bytes == b->bytes &&
+	       a->files == b->files && a->findings == b->findings && a->passed == b->passed &&
+	       a->unverified == b->unverified;
+}
+
+/* ---- each call ---- */
+
+/* A stage that cannot be looked at counts as that of a writer who lives. */
+static bool has_code(const struct play *p)
+{
+	return p->rc == SHEAF_EIO || (now.fault.error == ENOENT && p->rc < 0) ||
+	       (p->rc == SHEAF_EBUSY && strstr(p->err.msg, "its writer may live"));
+}
+
+/* A file beside the weights of somebody else that cannot be looked at is not listed. */
+static bool is_left_out(const char *call)
+{
+	return strstr(call, " stat(hf, \"config.json\")");
+}
+
+static bool one(struct simdisk *base, const struct play *want, const char *call)
+{
+	struct simdisk *disk;
+	struct play p = tried(base, &disk);
+	bool zero = now.fault.how == SIMDISK_ZERO, good;
+
+	if (p.rc != 0)
+		good = !zero && p.err.code == p.rc && has_code(&p) &&
+		       is_listed(p.err.msg, now.fault.error);
+	else    /* what is not there is an answer, too */
+		good = now.fault.error == ENOENT || is_left_out(call) ||
+		       (strcmp(p.told, want->told) == 0 && same_report(&p.report, &want->report));
+	good = items_are_listed(&p, want, now.fault.error) && good;
+	if (!good)
+		print_error("%s: rank %d, %s as %s: %d: %s\n%s", now.act->name, now.rank, call,
+		            zero ? "descriptor 0" : strerror(now.fault.error), p.rc, p.err.msg,
+		            p.told);
+	simdisk_free(disk);
+	return good;
+}
+
+/* Calls that were tried: without their numbers and what they returned. */
+static struct {
+	char text[2000][160];
+	size_t n;
+} known;
+
+static bool was_tried(const char *call)
+{
+	char text[160], *end;
+
+	mask(text, strchr(call, ' '), sizeof(text));
+	end = strrchr(text, '=');
+	*(end ? end : text) = '\0';
+	for (size_t i = 0; i < known.n; i++)
+		if (strcmp(known.text[i], text) == 0)
+			return true;
+	if (known.n == 2000)
+		abort();
+	memcpy(known.text[known.n++], text, sizeof(text));
+	return false;
+}
+
+/* The calls of this rank among those of the act as it goes well. */
+static int each_of_rank(struct simdisk *base, struct simdisk *done, const struct play *want,
+                        long *tries)
+{
+	unsigned long first = strtoul(simdisk_call_text(done, 0), NULL, 10);
+	int bad = 0, nth = 0;
+
+	for (size_t i = 0; i < simdisk_calls(done); i++)
+		if (strtoul(simdisk_call_text(done, i), NULL, 10) < first)
+			first = strtoul(simdisk_call_text(done, i), NULL, 10);
+	known.n = 0;
+	for (size_t i = 0; i < simdisk_calls(done) && bad < 10; i++) {
+		const struct simdisk_fault faults[] = {
+			{ .nth = nth + 1, .error = EIO }, { .nth = nth + 1, .error = ENOENT },
+			{ .nth = nth + 1, .how = SIMDISK_ZERO } };
+		const char *call = simdisk_call_text(done, i);
+
+		if (strtoul(call, NULL, 10) != first + (unsigned long)now.rank)
+			continue;
+		nth++;
+		if (was_tried(call))
+			continue;
+		for (int k = 0; k < (strstr(call, " open(") ? 3 : 2); k++) {
+			now.fault = faults[k];
+			bad += !one(base, want, call);
+			++*tries;
+		}
+	}
+	return bad;
+}
+
+static void each(const struct act *a)
+{
+	struct simdisk *base = acts_disk(a->ranks), *done;
+	struct play want;
+	long tries = 0;
+	int bad = 0;
+
+	if (a->damaged)
+		CHECK_INT(simdisk_flip(base, "run/checkpoint-12/model-00001-of-00001.safetensors",
+		                       8 * 5000), 0);
+	simdisk_settle(base);
+	now.act = a;
+	now.fault.nth = 0;
+	want = tried(base, &done);
+	CHECK_RC(want.rc, 0, &want.err);
+	for (now.rank = 0; now.rank < a->ranks; now.rank++)
+		bad += each_of_rank(base, done, &want, &tries);
+	printf("# %s: %zu calls, %ld tries\n", a->name, simdisk_calls(done), tries);
+	simdisk_free(done);
+	simdisk_free(base);
+	CHECK_INT(bad, 0);
+	CHECK(tries > 30);
+}
+
+#define ACT(name, ranks)                                                                \
+	TEST(name##_by_##ranks##_tells_what_failed_or_does_it_all_the_same)             \
+	{                                                                               \
+		each(&(struct act){ #name, act_##name, ranks, false });                 \
+	}
+ACT(save, 1)
+ACT(save, 2)
+ACT(load, 1)
+ACT(load, 2)
+ACT(verify, 1)
+ACT(verify, 2)
+ACT(foreign, 1)
+ACT(peek, 1)
+ACT(look, 1)
+ACT(prune, 1)
+ACT(rewind, 1)
+ACT(salvage, 1)
+ACT(copy, 1)
+
+TEST(a_resume_that_falls_back_tells_what_failed_or_does_it_all_the_same)
+{
+	each(&(struct act){ "resume", act_resume, 1, true });
+}
