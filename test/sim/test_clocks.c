@@ -9,6 +9,7 @@
 #include "stall.h"
 #include "starve.h"
 #include "t.h"
+#include "welch.h"
 
 #define MS INT64_C(1000000)
 #define METRICS "run/.sheaf/metrics.jsonl"
@@ -237,6 +238,163 @@ TEST(a_step_blocked_for_longer_than_it_took_computed_for_no_time)
 	CHECK(strstr(line, "\"whole\":{\"with_ms\":100.000,\"without_ms\":100.000") != NULL);
 	CHECK(strstr(line, "\"compute\":{\"with_ms\":0.000,\"without_ms\":100.000") != NULL);
 	free(line);
+	end(&c);
+}
+
+/* ---- all that is told, in full ---- */
+
+static char logged[1000];
+
+static void hear(void *arg, int level, const char *line)
+{
+	size_t n = strlen(logged);
+
+	(void)arg;
+	snprintf(logged + n, sizeof(logged) - n, "%d %s\n", level, line);
+}
+
+/* As told in a line of metrics. */
+static void put_found(char *to, size_t room, const char *name, const struct shf_welch *w)
+{
+	snprintf(to + strlen(to), room - strlen(to), ",\"%s\":{\"with_ms\":%.3f,"
+	         "\"without_ms\":%.3f,\"slower_ms\":%.3f,\"low_ms\":%.3f,\"high_ms\":%.3f,"
+	         "\"slower_pct\":%.3f,\"low_pct\":%.3f,\"high_pct\":%.3f}", name,
+	         w->median[1], w->median[0], w->diff, w->low, w->high,
+	         100 * w->diff / w->mean[0], 100 * w->low / w->mean[0],
+	         100 * w->high / w->mean[0]);
+}
+
+static void put_log(char *to, size_t room, const char *what, const struct shf_welch *w)
+{
+	snprintf(to + strlen(to), room - strlen(to), "2 run: %s: 4 with a copy, 3 without: "
+	         "median %.3f and %.3f ms; means differ by %.3f ms [%.3f, %.3f], "
+	         "%.3f %% [%.3f, %.3f], at 95 %%\n", what, w->median[1], w->median[0], w->diff,
+	         w->low, w->high, 100 * w->diff / w->mean[0], 100 * w->low / w->mean[0],
+	         100 * w->high / w->mean[0]);
+}
+
+/* Steps that took so many ms and were blocked for so many of them, with a copy, without, and
+ * neither. */
+static const struct step {
+	enum shf_ab_kind kind;
+	int ms, blocked;
+} taken[] = {
+	{ SHF_AB_WITH, 70, 20 }, { SHF_AB_WITHOUT, 50, 0 }, { SHF_AB_NEITHER, 900, 0 },
+	{ SHF_AB_WITH, 90, 30 }, { SHF_AB_WITHOUT, 60, 10 }, { SHF_AB_WITH, 80, 0 },
+	{ SHF_AB_NEITHER, 1, 0 }, { SHF_AB_WITHOUT, 41, 0 }, { SHF_AB_WITH, 125, 5 },
+};
+
+static void take(struct clocked *c)
+{
+	int64_t now = 0;
+
+	for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {
+		shf_ab_enter(c->run, now);
+		shf_ab_began(c->run, SHEAF_LAZY | SHEAF_MAY_DROP, taken[i].kind);
+		now += taken[i].ms * MS;
+		if (taken[i].blocked)   /* and each look at this clock takes 1,000 ns */
+			shf_stalled(c->run, NULL, SHF_IN_GATES,
+			            shf_now(c->run) - taken[i].blocked * MS + 1000);
+	}
+	shf_ab_enter(c->run, now);
+}
+
+TEST(what_is_found_is_told_in_full)
+{
+	double all[2][2][4];            /* whole, compute; without, with */
+	size_t n[2] = { 0 };
+	struct shf_welch whole, compute;
+	char line[1000], log[1000] = "", *got;
+	struct clocked c;
+
+	for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
+		if (taken[i].kind != SHF_AB_NEITHER) {
+			int k = taken[i].kind == SHF_AB_WITH;
+
+			all[0][k][n[k]] = taken[i].ms;
+			all[1][k][n[k]++] = taken[i].ms - taken[i].blocked;
+		}
+	CHECK(shf_welch(&whole, all[0][0], n[0], all[0][1], n[1]));
+	CHECK(shf_welch(&compute, all[1][0], n[0], all[1][1], n[1]));
+	begin(&c, SHEAF_AB | SHEAF_METRICS);
+	take(&c);
+	logged[0] = '\0';
+	c.run->opts.log = hear;
+	got = told(&c);
+	snprintf(line, sizeof(line), "\",\"with\":4,\"without\":3,\"aside\":2");
+	put_found(line, sizeof(line), "whole", &whole);
+	put_found(line, sizeof(line), "compute", &compute);
+	snprintf(line + strlen(line), sizeof(line) - strlen(line), "}");
+	CHECK(strstr(got, ",\"at\":\"") != NULL);
+	CHECK_STR(strstr(got, "\",\"with\":"), line);
+	snprintf(line, sizeof(line), "{\"what\":\"ab\",\"session\":\"%s\",\"at\":\"",
+	         c.run->store.session);
+	CHECK(strncmp(got, line, strlen(line)) == 0);
+	put_log(log, sizeof(log), "from begin to begin", &whole);
+	put_log(log, sizeof(log), "the same less what calls were blocked for", &compute);
+	CHECK_STR(logged, log);
+	free(got);
+	end(&c);
+}
+
+TEST(too_few_steps_are_counted_and_not_compared)
+{
+	struct clocked c;
+	char *got;
+
+	begin(&c, SHEAF_AB | SHEAF_METRICS);
+	for (int i = 0; i < 7; i++) {
+		shf_ab_enter(c.run, i * MS);
+		shf_ab_began(c.run, SHEAF_LAZY | SHEAF_MAY_DROP,
+		             i < 3 ? SHF_AB_WITH : i == 3 ? SHF_AB_WITHOUT : SHF_AB_NEITHER);
+	}
+	logged[0] = '\0';
+	c.run->opts.log = hear;
+	got = told(&c);
+	CHECK_STR(strstr(got, "\",\"with\":"), "\",\"with\":3,\"without\":1,\"aside\":2}");
+	CHECK_STR(logged, "2 run: 3 steps with a copy and 1 without are too few to compare\n");
+	free(got);
+	end(&c);
+}
+
+/* Newer times take the place of the oldest: of 8192 of each kind. */
+TEST(the_newest_times_are_kept)
+{
+	struct clocked c;
+	char *got;
+
+	begin(&c, SHEAF_AB | SHEAF_METRICS);
+	steps(&c, 8192, 9 * MS, 9 * MS);
+	c.run->opts.log = NULL;
+	got = told(&c);
+	CHECK(strstr(got, "\"with_ms\":9.000,\"without_ms\":9.000") != NULL);
+	free(got);
+	steps(&c, 8192, 7 * MS, 5 * MS);
+	got = told(&c);
+	CHECK(strstr(got, "\"with_ms\":7.000,\"without_ms\":5.000,\"slower_ms\":2.000,"
+	             "\"low_ms\":2.000,\"high_ms\":2.000") != NULL);
+	free(got);
+	end(&c);
+}
+
+/* Only a save that may be dropped and is copied in the background may be left out. */
+TEST(a_coin_leaves_out_half_of_what_may_be_left_out)
+{
+	const uint32_t both = SHEAF_LAZY | SHEAF_MAY_DROP;
+	struct clocked c;
+	int out = 0;
+
+	begin(&c, SHEAF_AB | SHEAF_METRICS);
+	for (int64_t step = 0; step < 1000; step++) {
+		out += shf_ab_leaves_out(c.run, step, both);
+		CHECK(!shf_ab_leaves_out(c.run, step, SHEAF_LAZY));
+		CHECK(!shf_ab_leaves_out(c.run, step, SHEAF_MAY_DROP));
+		CHECK(!shf_ab_leaves_out(c.run, step, 0));
+	}
+	CHECK(out > 420 && out < 580);
+	end(&c);
+	begin(&c, SHEAF_METRICS);
+	CHECK(!shf_ab_leaves_out(c.run, 1, both) && !shf_ab_leaves_out(c.run, 2, both));
 	end(&c);
 }
 
