@@ -33,7 +33,7 @@ bool shf_hexfloat_get(double *v, const char *text)
 	char *end;
 	long exp;
 
-	if (strlen(text) >= SHF_HEXFLOAT || strncmp(p, "0x", 2) != 0)
+	if (strncmp(p, "0x", 2) != 0)
 		return false;
 	if (p[2] != '0' && p[2] != '1')
 		return false;

@@ -670,7 +670,7 @@ TEST(ranks_that_ask_for_different_things_are_told_which)
 		const char *word;
 	} all[] = {
 		{ 0, SHEAF_EINVAL, "exchanges of 5000 and 6000 bytes" },
-		{ 2, SHEAF_EINVAL, "ranks open different steps" },
+		{ 2, SHEAF_EINVAL, "ranks open different steps: 7 and -1" },
 		{ 3, SHEAF_EINVAL, "different arguments (7 and 8)" },
 		{ 4, SHEAF_EINVAL, "different arguments (98 and 107)" },
 		{ 5, SHEAF_EINVAL, "step -2 is negative" },
