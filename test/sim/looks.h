@@ -228,6 +228,7 @@ static void expect(struct simdisk *disk, const char *path, const struct want *wa
 	}
 }
 
+__attribute__((unused))
 static void expect_one(struct simdisk *disk, const char *what, const char *file)
 {
 	expect(disk, NULL, &(struct want){ what, file, "", "", -2 }, 1);
@@ -301,6 +302,7 @@ static struct files files_of(struct simdisk *disk)
 }
 
 /* Every file of the step but the manifest. */
+__attribute__((unused))
 static struct files all_files(struct simdisk *disk)
 {
 	struct files f = files_of(disk);
@@ -360,6 +362,7 @@ static void crc_edit(struct simdisk *disk, uint64_t from, uint64_t to)
 }
 
 /* The table's page sums, and its sum in the manifest; frees it. */
+__attribute__((unused))
 static void table_write(struct simdisk *disk, struct table *t)
 {
 	uint64_t was = table_crc(t), pages = t->s.head.pages_off;
@@ -385,6 +388,7 @@ static uint64_t crc_of(struct simdisk *disk, const char *name)
 }
 
 /* Text of a file, replaced where it stands, of equal length; the bytes it is in are returned. */
+__attribute__((unused))
 static void patch(struct simdisk *disk, const char *name, const char *from, const char *to)
 {
 	size_t n, len = strlen(from);
