@@ -249,6 +249,20 @@ TEST(blocks_that_are_cut_are_read_where_most_of_them_is)
 	drop(w);
 }
 
+/* What a node has of the block before is nothing to this one. */
+TEST(each_block_is_weighed_alone)
+{
+	struct world *w = world_of(2 * MIB, 0);
+
+	add(w, 0, 0, 0, MIB / 16 * 15);
+	add(w, 1, 0, MIB / 16 * 15, MIB / 8 * 13);
+	add(w, 0, 0, MIB / 8 * 13, 2 * MIB);
+	fill(w);
+	is_spread(w);
+	CHECK(w->moved > MIB / 16 * 7 && w->moved < MIB / 2);
+	drop(w);
+}
+
 /* A header of several blocks is read by one rank, with what it lacks of them. */
 TEST(a_header_of_several_nodes_is_brought_together)
 {
