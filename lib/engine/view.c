@@ -251,8 +251,9 @@ static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t 
 		}
 	if (v->disk_files[file] < 0)
 		v->disk_files[file] = open_on_disk(v, f->name);
+	/* ENOENT would say that there is no step to go on from. */
 	if (v->disk_files[file] < 0)
-		return v->disk_files[file];
+		return v->disk_files[file] == -ENOENT ? -EIO : v->disk_files[file];
 	got = in->ops->pread(in->arg, v->disk_files[file], to, n, off);
 	v->disk_bytes += got > 0 ? (uint64_t)got : 0;
 	return got;
@@ -381,7 +382,7 @@ struct shf_view *shf_view_new(const struct shf_sys *in)
 	if (!v)
 		return NULL;
 	shf_over_init(&v->over, in);
-	v->disk = -1;
+	v->disk = v->lease = -1;
 	ops = &v->over.ops;
 	ops->open = view_open;
 	ops->close = view_close;
@@ -513,6 +514,11 @@ void shf_view_free(struct shf_view *v)
 	for (size_t i = 0; v->disk_files && i < v->manifest.files_n; i++)
 		if (v->disk_files[i] >= 0)
 			in->ops->close(in->arg, v->disk_files[i]);
+	/* The lease is given up for forked children, too, and not by them. */
+	if (v->lease >= 0 && in->ops->pid(in->arg) == v->pid)
+		(void)in->ops->unlock(in->arg, v->lease);
+	if (v->lease >= 0)
+		in->ops->close(in->arg, v->lease);
 	if (v->disk >= 0)
 		in->ops->close(in->arg, v->disk);
 	for (size_t i = 0; i < v->parts_n; i++) {

@@ -39,7 +39,8 @@ int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t
 int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
                   const uint8_t *bytes);
 int shf_view_taken(struct shf_view *v); /* all of them */
-/* What is in no memory is read from the directory `name` of dir, where the step is too. */
+/* What is in no memory is read from the directory `name` of dir, where the step is too. Until the
+ * view is freed no prune takes that directory away. */
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err);
 bool shf_view_has_disk(const struct shf_view *v);
 /* Some of it may be copies that another node than its own has kept. */

@@ -255,7 +255,15 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 	for (size_t i = 0; i < v->manifest.files_n; i++)
 		v->disk_files[i] = -1;
 	v->disk = in->ops->open(in->arg, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
-	return v->disk < 0 ? shf_fail_sys(err, -v->disk, "%s", name) : 0;
+	if (v->disk < 0)
+		return shf_fail_sys(err, -v->disk, "%s", name);
+	/* As for a step that is read from disk alone: pruning leaves it there while it is open.
+	 * Where the file system has no locks there is only the grace. */
+	v->pid = in->ops->pid(in->arg);
+	v->lease = in->ops->open(in->arg, v->disk, "sheaf.json", SHF_O_NOFOLLOW, 0);
+	if (v->lease >= 0)
+		(void)in->ops->lock(in->arg, v->lease, false);
+	return 0;
 }
 
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,

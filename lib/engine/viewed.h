@@ -30,6 +30,8 @@ struct shf_view {
 	char (*folders)[64];            /* in the arena */
 	size_t folders_n;
 	int disk;                       /* the same step as it is on disk; -1: it is not */
+	int lease;                      /* of its sheaf.json there, shared lock; -1 */
+	uint64_t pid;                   /* of the process that took the lease */
 	int *disk_files;                /* in the arena; by tensor file: open there, or -1 */
 	uint64_t disk_bytes;            /* that were read there */
 	struct shf_hads hads;           /* in the arena; what each node has */

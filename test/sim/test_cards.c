@@ -780,6 +780,55 @@ static int open_named(const struct shf_sys *sys, int dir, const char *name)
 	return fd;
 }
 
+TEST(the_rest_of_a_step_on_disk_is_leased_while_its_part_in_memory_is_open)
+{
+	const struct shf_sys *sys, *child;
+	struct shf_view *v;
+	struct step s;
+	int fd;
+
+	begin_step(&s);
+	sys = s.w.sys;
+	CHECK_INT(simdisk_put(s.w.disk, "run/checkpoint-1/sheaf.json", "{}", 2), 0);
+	fd = sys->ops->open(sys->arg, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
+	CHECK(fd >= 0);
+	v = half_of(&s);
+	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
+	CHECK_INT(sys->ops->lock(sys->arg, fd, true), -EAGAIN); /* as a prune asks */
+	child = simdisk_fork(s.w.disk, sys, 4001);
+	shf_view_free(v);
+	CHECK_INT(sys->ops->lock(sys->arg, fd, true), 0);
+	simdisk_kill(s.w.disk, child);
+	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
+	end_step(&s);
+}
+
+/* ENOENT would mean that there is no step, and a job would start afresh. */
+TEST(a_file_that_is_missing_below_a_step_in_memory_is_not_ENOENT)
+{
+	const struct shf_sys *sys;
+	struct shf_view *v;
+	uint8_t byte[4];
+	uint64_t at;
+	struct step s;
+	uint32_t f;
+	int dir, fd;
+
+	begin_step(&s);
+	CHECK_INT(simdisk_put(s.w.disk, "run/checkpoint-1/sheaf.json", "{}", 2), 0);
+	v = half_of(&s);
+	sys = shf_view_sys(v);
+	at = hole_of(v, &f);
+	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
+	dir = sys->ops->open(sys->arg, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
+	fd = open_named(sys, dir, shf_view_manifest(v)->files[f].name);
+	CHECK_INT(sys->ops->pread(sys->arg, fd, byte, 4, at), -EIO);
+	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
+	CHECK_INT(sys->ops->close(sys->arg, dir), 0);
+	shf_view_free(v);
+	end_step(&s);
+}
+
 /* The step as it is on disk, a part of it: there too its file ends early. */
 TEST(bytes_that_are_neither_in_memory_nor_on_disk_are_an_error)
 {
