@@ -165,8 +165,10 @@ static bool offer_memory(const struct model *m, struct run_model *r, int nodes,
 		const struct memory *x = &m->mems[i];
 		bool spent = l->attempts && tries_of(r, l->who, x->id) >= l->attempts;
 
-		/* Without one on disk an older one in memory is to go on from, if there is one. */
-		is[i] = is_offered(m, r, x, nodes, disk) && !(spent && disk && !l->blind);
+		/* Without one on disk an older one in memory is to go on from, if there is one. If
+		 * the count may be 0 it is offered, too. */
+		is[i] = is_offered(m, r, x, nodes, disk) &&
+			!(spent && disk && !l->blind && !r->fuzzy[x->id]);
 		if (is[i] && !spent && is_sure(r, x, disk, l->asks) && x->step > sure)
 			sure = x->step;
 	}
@@ -283,6 +285,8 @@ void memory_add(struct model *m, const struct job_model *j, const struct save_mo
 	/* What follows a step that is marked bad follows nothing once that one is gone. */
 	bool drifts = j->marked || s->reloaded || (of && of->aside);
 	bool sure = !m->tight && !drifts && !(of && of->mark == 'b');
+	/* What follows a step that is being published names the one before it, too. */
+	const struct entry *on = of && of->mark != 'b' && !of->unsure ? of : disk;
 	struct memory *x = NULL;
 
 	memory_shake(m, r->identity);
@@ -305,7 +309,7 @@ void memory_add(struct model *m, const struct job_model *j, const struct save_mo
 			      .id = s->id,
 			      .step = s->step,
 			      .job = j->serial,
-			      .base = of && of->mark != 'b' ? of->id : disk ? disk->id : -1,
+			      .base = on ? on->id : -1,
 			      .coming = of && of->mark == 'b' ? of->id : 0 };
 	for (int k = 0; k < SAVES; k++)
 		if (j->saves[k].open && j->saves[k].asked_publish && j->saves[k].step < s->step)

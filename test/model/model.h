@@ -34,6 +34,7 @@ struct entry {          /* a checkpoint on the disk of a run */
 };
 struct run_model {
 	bool exists;
+	bool torn;            /* a cp into it failed, and may have left steps that are not whole */
 	int run_id, identity; /* a copy has the first, a renamed run both */
 	struct entry e[ENTRIES];
 	int n;

@@ -91,12 +91,14 @@ uint32_t codes_of_number(const struct model *m, const struct job_model *j, int64
 	const struct entry *e = entry_of(r, step), *top = newest(r, false, true);
 	const struct entry *bad = newest(r, true, true);
 	bool back = is_back(m, j, false), perhaps = is_back(m, j, true) || (back && publishes(j));
+	bool spent = e && is_spent(r, e, j->as.attempts, j);
 
 	perhaps |= back && j->as.attempts;
 	back &= !publishes(j) && !j->as.attempts;
 
-	if (e && e->mark != 'b')
-		return CODE(SHEAF_EEXIST) | (e->unsure || e->may_go ? CODE(0) : 0) |
+	/* One that is condemned by its tries goes aside, as one that is marked bad. */
+	if (e && e->mark != 'b' && (!spent || r->fuzzy[e->id]))
+		return CODE(SHEAF_EEXIST) | (e->unsure || e->may_go || spent ? CODE(0) : 0) |
 		       (perhaps ? CODE(SHEAF_EINVAL) : 0);
 	if (back || (top && top->step > step))
 		return CODE(SHEAF_EINVAL) | (top->unsure ? CODE(0) : 0);

@@ -298,13 +298,18 @@ bool model_looked(struct model *m, int run, int nodes, bool loaded, const struct
 
 bool model_survives(const struct model *m, int run, const struct reply *r, char why[400])
 {
-	int64_t floor = m->runs[run].floor;
+	struct run_model *of = (struct run_model *)&m->runs[run];
+	int64_t floor = of->floor;
 
-	if (!m->runs[run].exists)
+	if (!of->exists)
 		return true;
+	/* What a cp left that failed is damaged, and is the newest, perhaps; it is refused, and
+	 * what was saved beside it is whole. */
 	for (int i = 0; i < r->list_n; i++)
-		if (r->list[i].state == 'd')
+		if (r->list[i].state == 'd' && !(of->torn && !entry_of(of, r->list[i].step)))
 			return broken(why, "step %" PRId64 " is damaged", r->list[i].step);
+	if (of->torn && (r->rc == SHEAF_ECORRUPT || r->rc == SHEAF_EFORMAT))
+		return true;
 	if (r->rc < 0 && floor >= 0)
 		return broken(why, "step %" PRId64 " was committed, and: %d (%.200s)", floor, r->rc,
 			      r->msg);

@@ -37,6 +37,7 @@ static void make_run(struct model *m, struct run_model *r)
 {
 	if (!r->exists)
 		*r = (struct run_model){ .exists = true,
+					 .torn = r->torn,
 					 .run_id = ++m->run_ids,
 					 .identity = ++m->identities,
 					 .floor = -1 };
@@ -163,12 +164,12 @@ static void forget_tries(struct model *m, struct job_model *j)
 		}
 }
 
-/* The stage of a save whose number a bad step has sets that one aside. */
-static void set_bad_aside(struct run_model *r, int64_t step)
+/* The stage of a save whose number a bad step has, or a condemned one, sets that one aside. */
+static void set_bad_aside(struct run_model *r, const struct job_model *j, int64_t step)
 {
 	struct entry *e = entry_of(r, step);
 
-	if (e && e->mark == 'b')
+	if (e && (e->mark == 'b' || is_spent(r, e, j->as.attempts, j)))
 		e->aside = true, e->mark = 0;
 }
 
@@ -244,7 +245,7 @@ static void take_begin(struct model *m, const struct call *c)
 				  .order = ++m->order,
 				  .late_check = c->flags & SHEAF_LAZY && j->staged_once };
 	if (!s->late_check && !(c->flags & SHEAF_NO_DISK)) {
-		set_bad_aside(&m->runs[j->as.run], c->step);
+		set_bad_aside(&m->runs[j->as.run], j, c->step);
 		forget_tries(m, j);
 	}
 	for (int id = 0; id < IDS; id++) /* its stage may be made now, or later */
@@ -270,7 +271,7 @@ static struct entry *add_saved(struct model *m, struct job_model *j, struct save
 		parent = of->id;
 	else if (of || top)
 		parent = -2;
-	set_bad_aside(r, s->step);
+	set_bad_aside(r, j, s->step);
 	e = entry_add(r, s->id, s->step, parent);
 	e->average = s->average;
 	return e;
@@ -466,14 +467,15 @@ static void take_agent_kill(struct model *m, int node)
 			m->jobs[j].shaken = true;
 }
 
-/* A step that agents have is on disk. Is there one? */
-static bool take_written(struct model *m, struct run_model *run, int64_t step)
+/* A step that the agent of this node has is on disk. Is there one? Of another one of that number,
+ * which the memory of another node has, it knows nothing. */
+static bool take_written(struct model *m, struct run_model *run, int nodes, int64_t step)
 {
 	const struct memory *x = NULL;
 
 	for (int k = 0; k < MEMORIES; k++)
 		if (m->mems[k].here && m->mems[k].step == step &&
-		    m->mems[k].identity == run->identity &&
+		    (m->mems[k].nodes & ~nodes) == 0 && m->mems[k].identity == run->identity &&
 		    (!x || m->mems[k].sure || m->mems[k].id > x->id))
 			x = &m->mems[k];
 	if (x) /* its manifest names what it followed when it came to memory */
@@ -492,7 +494,7 @@ static bool take_flush(struct model *m, const struct call *c, const struct reply
 	latest_of(m, c->run, 1 << c->n, NULL, &l);
 	for (int i = 0; i < l.n; i++)
 		if (step_of_id(m, c->run, l.ids[i]) == r->step) {
-			(void)take_written(m, run, r->step);
+			(void)take_written(m, run, 1 << c->n, r->step);
 			return true;
 		}
 	return m->faulty ||
@@ -513,7 +515,7 @@ static bool take_kill(struct model *m, const struct call *c, const struct reply 
 		m->mems[i].adrift |= r->written && m->mems[i].step > r->step &&
 				     m->mems[i].identity == m->runs[run].identity;
 	if (r->written)
-		return take_written(m, &m->runs[run], r->step) || m->faulty ||
+		return take_written(m, &m->runs[run], 1, r->step) || m->faulty ||
 		       broken(why, "step %" PRId64 " was written, which was in no memory", r->step);
 	for (int j = 0; j < JOBS; j++)
 		locked |= m->jobs[j].orphan && m->jobs[j].orphan_of == m->runs[run].identity;
@@ -670,6 +672,7 @@ static bool take_of_run(struct model *m, const struct call *c, const struct repl
 	case C_CP:
 		if (r->rc == 0)
 			take_cp(m, c);
+		m->runs[c->to].torn |= r->rc < 0;
 		return true;
 	case C_RENAME:
 		if (r->rc < 0)
