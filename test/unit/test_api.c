@@ -244,6 +244,58 @@ TEST(a_report_is_filled_and_its_counts_begin_at_0)
 	place_release(&p);
 }
 
+/* Each call that takes an error fills the caller's: its code is what is returned. */
+#define FILLS(call)                                                    \
+	do {                                                           \
+		err = (struct sheaf_error){ 0 };                       \
+		rc = (call);                                           \
+		if (rc >= 0 || err.code != rc || !err.msg[0])          \
+			print_error("%s: %d, '%s'\n", #call, rc, err.msg); \
+		CHECK(rc < 0 && err.msg[0]);                           \
+		CHECK_INT(err.code, rc);                               \
+	} while (0)
+
+TEST(each_refusal_fills_the_callers_error)
+{
+	struct sheaf_agent_info info = { .size = sizeof(info) };
+	struct sheaf_save *save = NULL;
+	struct sheaf_step *step = NULL;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+	struct place p;
+	char none[80];
+	int rc;
+
+	place_init(&p);
+	snprintf(none, sizeof(none), "%s/none", p.dir);
+	FILLS(sheaf_run_open(NULL, p.dir, NULL, NULL, &err));
+	FILLS(sheaf_run_open(&run, none, NULL, NULL, &err));
+	FILLS(sheaf_run_steps(NULL, NULL, 0, &err));
+	FILLS(sheaf_run_list(NULL, NULL, NULL, &err));
+	FILLS(sheaf_run_left(NULL, NULL, NULL, &err));
+	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err));
+	FILLS(sheaf_run_rewind(p.run, 5, &err));
+	FILLS(sheaf_run_mark(p.run, 5, 'k', &err));
+	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err));
+	FILLS(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err));
+	FILLS(sheaf_save_exchange(NULL, 1, &err));
+	FILLS(sheaf_save_commit(NULL, 0, &err));
+	FILLS(sheaf_step_open(&step, p.run, 5, &err));
+	FILLS(sheaf_step_open_path(&step, none, NULL, NULL, &err));
+	FILLS(sheaf_step_load(NULL, p.st, 0, NULL, &err));
+	FILLS(sheaf_run_resume(p.run, p.st, 0, NULL, &err));
+	FILLS(sheaf_step_read(NULL, NULL, &err));
+	FILLS(sheaf_step_verify(NULL, NULL, &err));
+	FILLS(sheaf_step_copy(NULL, none, NULL, &err));
+	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err));
+	FILLS(sheaf_agent_serve(NULL, NULL, &err));
+	FILLS(sheaf_agent_info(NULL, NULL, &info, &err));
+	FILLS(sheaf_agent_stop(NULL, NULL, &err));
+	FILLS(sheaf_agent_list(NULL, NULL, NULL, NULL, &err));
+	FILLS(sheaf_agent_flush(NULL, NULL, 0, NULL, NULL, &err));
+	place_release(&p);
+}
+
 TEST(missing_arguments_are_errors)
 {
 	struct sheaf_error err;

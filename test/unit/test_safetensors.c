@@ -220,6 +220,28 @@ TEST(sound_headers_are_read)
 	}
 }
 
+/* A name of 1024 bytes is not too long, whatever else is wrong with it. */
+TEST(a_bad_name_is_told_by_what_is_wrong_with_it)
+{
+	char text[1200], name[1040];
+
+	for (int n = 1023; n <= 1025; n++)
+		for (int control = 0; control < 2; control++) {
+			struct parsed p;
+			bool good = n <= 1024 && !control;
+
+			memset(name, 'a', sizeof(name));
+			snprintf(name + n - 1, sizeof(name) - (size_t)n, control ? "\\u0001" : "z");
+			snprintf(text, sizeof(text), "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],"
+			         "\"data_offsets\":[0,1]}}", name);
+			parse(&p, text, strlen(text), 1);
+			CHECK_RC(p.rc, good ? 0 : SHEAF_EFORMAT, &p.err);
+			CHECK(good || strstr(p.err.msg, n > 1024 ? "longer than 1024 bytes"
+			                                         : "a control character"));
+			shf_arena_release(&p.arena);
+		}
+}
+
 TEST(more_dimensions_than_eight_are_listed_without_shape)
 {
 	struct parsed p;
