@@ -31,7 +31,8 @@ static void hear(void *arg, int level, const char *line)
 
 	(void)level;
 	o->gone += strstr(line, "is in memory no more") != NULL;
-	o->lost += strstr(line, "until an agent answers") != NULL;
+	o->lost += strstr(line, "run: steps are not kept in memory until an agent answers: ") ==
+	           line;
 	o->others += strstr(line, "that of a copy of this run") != NULL;
 }
 
