@@ -282,3 +282,31 @@ TEST(a_lock_that_only_a_child_still_has_is_told_as_a_dead_jobs)
 	shf_store_close(&reader);
 	end(&w);
 }
+
+/* The lock's text says on which file system it lies. The last look at it is for that: a process that
+ * cannot find it out does not own the run. */
+TEST(a_lock_that_cannot_be_looked_at_is_not_owned)
+{
+	int last = 0, tries = 0;
+
+	for (int nth = 1, fired = 1; fired; nth++) {
+		struct world w;
+		int rc;
+
+		start(&w, 0);
+		world_close(&w);
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+			.kind = SIMDISK_FSTAT, .name = "lock" });
+		err.msg[0] = '\0';
+		rc = own(simdisk_process(w.disk, 321, 0));
+		fired = simdisk_fired(w.disk);
+		CHECK(rc == 0 || rc == SHEAF_EIO);
+		CHECK(rc == 0 || strcmp(err.msg, RUN "/.sheaf/lock: Input/output error") == 0);
+		last = fired ? rc : last;
+		tries += fired;
+		shf_store_close(&other);
+		stop(&w);
+	}
+	CHECK(tries >= 2);
+	CHECK_INT(last, SHEAF_EIO);
+}
