@@ -283,8 +283,8 @@ TEST(a_lock_that_only_a_child_still_has_is_told_as_a_dead_jobs)
 	end(&w);
 }
 
-/* The lock's text says on which file system it lies. The last look at it is for that: a process that
- * cannot find it out does not own the run. */
+/* The lock's text says on which file system it lies. The last look at it is for that: a process
+ * that cannot find it out does not own the run. */
 TEST(a_lock_that_cannot_be_looked_at_is_not_owned)
 {
 	int last = 0, tries = 0;
