@@ -17,7 +17,7 @@ struct choice {
 	bool memory;
 	bool on_disk;                   /* what is in no memory is there */
 	struct shf_recalled which;
-	int64_t base_step;              /* of the disk, that it follows; -1: none */
+	int64_t base_step;              /* of the disk, that it follows, or itself; -1: none */
 	char base_session[33];
 };
 struct choosing {
@@ -29,6 +29,23 @@ struct choosing {
 	struct shf_recalled last;       /* condemned, but no older one is left; ranks 0: none */
 };
 
+/* Does the same save lie on disk, too, though it is not the newest there? So it may if it is marked
+ * bad and was asked for by its number. */
+static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error err;
+	bool twin;
+
+	if (c->sought || !c->disk.exists || !c->disk.is_bad)
+		return false;
+	twin = shf_store_manifest(&c->run->store, r->step, &m, &arena, &err) == 0 &&
+	       strcmp(m.session, r->session) == 0;
+	shf_arena_release(&arena);
+	return twin;
+}
+
 static void take(struct choosing *c, const struct shf_recalled *r)
 {
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
@@ -38,6 +55,10 @@ static void take(struct choosing *c, const struct shf_recalled *r)
 	c->choice->which = *r;
 	c->choice->base_step = c->disk.known;
 	memcpy(c->choice->base_session, c->disk.session, sizeof(c->disk.session));
+	if (has_bad_twin(c, r)) {
+		c->choice->base_step = r->step;
+		memcpy(c->choice->base_session, r->session, sizeof(r->session));
+	}
 }
 
 /* Is the step condemned by its tries? Only a search for the latest asks. */

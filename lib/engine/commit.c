@@ -364,7 +364,7 @@ static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
 	return rc;
 }
 
-/* Committed: the next save's parent is this one. */
+/* Committed: this one is the parent of the next save, whether that has begun or not. */
 static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
@@ -375,8 +375,7 @@ static void succeed(struct sheaf_save *save)
 		return;
 	}
 	shf_tier_published(save);
-	run->parent = save->step;
-	memcpy(run->parent_session, save->session, sizeof(run->parent_session));
+	shf_run_goes_on_from(run, save->step, save->session);
 	run->loaded = run->doubtful = -1;
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
 	        run->team.rank);

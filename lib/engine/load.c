@@ -450,14 +450,17 @@ static void remember(struct shf_load *ld)
 
 	if (run->opts.flags & SHEAF_READONLY)
 		return;
+	(run->of ? run->of : run)->loads++;
 	/* Of memory: saving goes on where the disk ended when the step was opened, unless this
 	 * handle has brought the step itself to disk since. No prune takes what it goes on from. */
 	if (run->of && strcmp(run->of->parent_session, ld->step->manifest.session)) {
 		run->of->parent = run->base.step;
 		memcpy(run->of->parent_session, run->base.session, sizeof(run->base.session));
 	}
-	if (run->of)
+	if (run->of) {
 		run->of->loaded = run->of->parent;
+		run->of->tier.based = false;    /* what memory follows is looked for again */
+	}
 	if (run->foreign)
 		return;
 	shf_tier_went_back(run, ld->step->number);

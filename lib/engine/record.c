@@ -115,9 +115,9 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->step = save->step;
 	memcpy(m->session, save->session, sizeof(m->session));
 	memcpy(m->run, run->store.run, sizeof(m->run));
-	m->has_parent = run->parent >= 0;
-	m->parent_step = run->parent;
-	memcpy(m->parent_session, run->parent_session, sizeof(m->parent_session));
+	m->has_parent = save->parent >= 0;
+	m->parent_step = save->parent;
+	memcpy(m->parent_session, save->parent_session, sizeof(m->parent_session));
 	shf_run_time(run, m->created);
 	m->version = SHEAF_VERSION_TEXT;
 	m->commit = SHEAF_COMMIT_TEXT;

@@ -72,7 +72,9 @@ struct sheaf_run {
 	bool unsure;                    /* a load was counted, and nothing has come of it yet */
 	struct shf_pace pace;           /* of its saves so far */
 	unsigned rewinds;               /* so far: a step opened before one may be set aside */
-	int64_t parent;                 /* of the next save; -1: none */
+	unsigned loads;                 /* so far: saves begun before one and after it may follow
+	                                 * different steps */
+	int64_t parent;                 /* of the next save to begin; -1: what is newest */
 	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */
 	char parent_session[33];
 	struct shf_stalls stalls;

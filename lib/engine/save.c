@@ -145,6 +145,9 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->run = run;
 	shf_run_get(run);
 	save->step = step;
+	save->parent = run->parent;
+	memcpy(save->parent_session, run->parent_session, sizeof(save->parent_session));
+	save->loads = run->loads;
 	save->flags = flags;
 	save->stage.dir = save->stage.alive = -1;
 	save->image = save->card = -1;

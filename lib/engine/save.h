@@ -90,6 +90,12 @@ struct sheaf_save {
 	char session[33];               /* of this save, from the stage's name: two saves of one
 	                                 * step, with a rewind between, are told apart by it */
 	int64_t step;
+	/* The step that this one follows; -1: none. It is what the run went on from when this save
+	 * began, and then the last save that was committed before this one; a load in between does
+	 * not change it. On disk it is known once the stage is made. [rank 0] */
+	int64_t parent;
+	char parent_session[33];
+	unsigned loads;                 /* of the run at its begin */
 	uint64_t made;                  /* number of the begin, see shf_call_enter */
 	uint32_t flags, round;          /* round: the last one begun */
 	int image;                      /* whose number it has; -1: none, any more */
@@ -204,6 +210,12 @@ void shf_save_abandon(struct sheaf_run *run);
 /* save_stage.c. C0: the stage, on all ranks, and the files that this one writes, unless that was
  * done. A failure sticks, on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
+/* That step of this handle is on disk: all later saves follow it, those in flight too. [local] */
+void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33]);
+/* EINVAL if the step that it would follow has been set aside: then it would be on no branch.
+ * n: what is newest on disk. [rank 0] */
+int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
+                          struct sheaf_error *err);
 
 /* moves.c. The controls of this rank's segments, before any rank copies. [local] */
 void shf_moves_init(struct sheaf_save *save);

@@ -22,12 +22,60 @@ static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 	                run->store.path, older);
 }
 
+/* The bad step of that number goes aside: what would follow it follows what is left. */
+static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_t step)
+{
+	if (run->parent == step)
+		run->parent = -1;
+	if (save->parent == step)
+		save->parent = -1;
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		if (s->parent == step)
+			s->parent = -1;
+}
+
+void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
+{
+	run->parent = step;
+	memcpy(run->parent_session, session, sizeof(run->parent_session));
+	for (struct sheaf_save *s = run->first; s; s = s->next) {
+		if (s->step <= step)
+			continue;
+		s->parent = step;
+		memcpy(s->parent_session, session, sizeof(s->parent_session));
+	}
+}
+
+int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
+                          struct sheaf_error *err)
+{
+	struct shf_store *store = &save->run->store;
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error own;
+	bool there = n->known == save->parent && strcmp(n->session, save->parent_session) == 0;
+
+	if (save->parent < 0 || there ||
+	    !shf_store_is_aside(store, save->parent, save->parent_session))
+		return 0;
+	/* It may have been copied back. */
+	there = shf_store_manifest(store, save->parent, &m, &arena, &own) == 0 &&
+	        strcmp(m.session, save->parent_session) == 0;
+	shf_arena_release(&arena);
+	return there ? 0
+	     : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but it has been set aside "
+	                "in %s (rewind to the step that saving is to go on from)", save->parent,
+	                store->path);
+}
+
 /* Which step this one follows; saving beside a newer one needs a rewind first. A damaged step
  * counts as being there, but of one whose manifest cannot be read nobody knows the session, so it
  * is nobody's parent. [rank 0] */
-static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 {
+	struct sheaf_run *run = save->run;
 	const struct sheaf_save *before = shf_publishing_now(run);
+	int64_t step = save->step;
 	struct shf_newest n;
 	int rc = shf_store_newest(&run->store, step, &n, err);
 
@@ -40,20 +88,25 @@ static int find_parent(struct sheaf_run *run, int64_t step, struct sheaf_error *
 		                " in %s (rewind to go back)", step, n.newest, run->store.path);
 	if (before && n.newest == before->step) /* this one follows it, when that is told */
 		return 0;
-	/* It takes the number of the bad step that this run goes on from, which goes aside: it
-	 * follows what is left, or older steps would be on no branch for ever. */
-	if (n.exists && run->parent == step)
-		run->parent = -1;
+	rc = shf_save_check_parent(save, &n, err);
+	if (rc < 0)
+		return rc;
+	/* If this save takes the number of the bad step that it follows, it follows what is left,
+	 * or older steps would be on no branch for ever. */
+	if (n.exists)
+		forget_parent(run, save, step);
 	/* What this handle published in doubt and finds there is its own last step. */
-	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful)
-		run->parent = -1;
-	if (run->parent >= 0 && n.newest > run->parent)
+	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful) {
+		shf_run_goes_on_from(run, n.known, n.session);
+		save->parent = -1;
+	}
+	if (save->parent >= 0 && n.newest > save->parent)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to "
-		                "%" PRId64 " (rewind to go back)", run->parent, run->store.path,
+		                "%" PRId64 " (rewind to go back)", save->parent, run->store.path,
 		                n.newest);
-	if (n.known >= 0 && run->parent < 0) {
-		run->parent = n.known;
-		memcpy(run->parent_session, n.session, sizeof(run->parent_session));
+	if (n.known >= 0 && save->parent < 0) {
+		save->parent = n.known;
+		memcpy(save->parent_session, n.session, sizeof(save->parent_session));
 	}
 	return 0;
 }
@@ -82,7 +135,7 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 	size_t n = 0;
 	int rc;
 
-	rc = folders ? find_parent(save->run, save->step, err)
+	rc = folders ? find_parent(save, err)
 	             : shf_fail(err, SHEAF_ENOMEM, "no memory for folders");
 	for (size_t i = 0; rc == 0 && i < l->families_n; i++)
 		if (strcmp(l->families[i].dir, "."))

@@ -480,25 +480,28 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_newest n;
 	int rc;
 
-	if (run->parent >= 0) {
-		t->base_step = run->parent;
-		memcpy(t->base_session, run->parent_session, sizeof(t->base_session));
+	if (t->based && t->base_step >= save->step)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
+		                " on disk", save->step, t->base_step);
+	if (save->parent >= 0) {
+		t->base_step = save->parent;
+		memcpy(t->base_session, save->parent_session, sizeof(t->base_session));
 	}
 	if (t->based)
-		return t->base_step < save->step ? 0
-		       : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
-		                  " on disk", save->step, t->base_step);
+		return 0;
 	shf_publishing_settle(run);
 	rc = shf_store_newest(&run->store, save->step, &n, err);
+	if (rc == 0)
+		rc = shf_save_check_parent(save, &n, err);
 	if (rc < 0)
 		return rc;
 	if ((n.exists && !n.is_bad) || n.newest > save->step ||
-	    (run->parent >= 0 && n.newest > run->parent && n.newest != run->doubtful &&
+	    (save->parent >= 0 && n.newest > save->parent && n.newest != run->doubtful &&
 	     !is_coming(run, n.newest)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
 		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
 		                run->store.path);
-	if (run->parent < 0 || (n.newest == n.known && n.newest == run->doubtful)) {
+	if (save->parent < 0 || (n.newest == n.known && n.newest == run->doubtful)) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}
@@ -527,9 +530,14 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_team *team = &save->run->team;
 	struct shf_tier *t = &save->run->tier;
 	const struct sheaf_save *coming = shf_publishing_now(save->run);
+	bool before = save->loads != save->run->loads;
 	struct on_disk on = { 0 };
-	int rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
+	int rc;
 
+	/* One that was begun before the last load follows another step than those begun after. */
+	if (before)
+		t->based = false;
+	rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
 	if (rc < 0 || t->based)
 		return rc;
 	on.step = t->base_step;
@@ -541,7 +549,7 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	t->base_step = on.step;
 	t->rewinds = on.rewinds;
 	memcpy(t->base_session, on.session, sizeof(t->base_session));
-	t->based = true;
+	t->based = !before;
 	t->doubt = 0;           /* it was looked for just now */
 	t->coming = coming ? on_of(coming) : 0;
 	return 0;
@@ -688,10 +696,10 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_tier *t = &run->tier;
-	struct on_disk on = { .step = run->parent };
+	struct on_disk on = { .step = save->parent };
 	int rc;
 
-	memcpy(on.session, run->parent_session, sizeof(on.session));
+	memcpy(on.session, save->parent_session, sizeof(on.session));
 	rc = shf_bcast(&run->team, &on, sizeof(on), err);
 	if (rc < 0 || !t->based || !t->doubt)
 		return rc;

@@ -339,15 +339,25 @@ bug("saved_beside_a_newer", "a step is saved that is older than the newest",
     OPS + "a_step_older_than_the_newest_is_not_saved")
 bug("saved_past_a_branch", "who loaded an older step saves on top of the newest",
     "engine/save_stage.c:find_parent",
-    "if (run->parent >= 0 && n.newest > run->parent)",
-    "if (run->parent >= 0 && n.newest > run->parent && !MUTANT)",
+    "if (save->parent >= 0 && n.newest > save->parent)",
+    "if (save->parent >= 0 && n.newest > save->parent && !MUTANT)",
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
 bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
-    "engine/commit.c:succeed",
-    "memcpy(run->parent_session, save->session, sizeof(run->parent_session));",
+    "engine/save_stage.c:shf_run_goes_on_from",
+    "memcpy(run->parent_session, session, sizeof(run->parent_session));",
     "if (!MUTANT || !run->parent_session[0])"
-    " memcpy(run->parent_session, save->session, sizeof(run->parent_session));",
+    " memcpy(run->parent_session, session, sizeof(run->parent_session));",
     OPS + "commits_prune_by_the_rules_of_the_run")
+bug("parent_of_the_load", "a save follows what was loaded since its begin",
+    "engine/record.c:fill_head", "m->parent_step = save->parent;",
+    "m->parent_step = MUTANT ? run->parent : save->parent;",
+    "sim/test_parents: a_load_does_not_change_what_the_saves_in_flight_follow")
+bug("saved_behind_aside", "who loaded a step that is set aside saves on top of it",
+    "engine/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
+    "sim/test_parents: who_loaded_a_step_that_was_set_aside_rewinds_before_saving")
+blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory",
+      "engine/choose.c:take", "has_bad_twin(c, r)",
+      "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
       "engine/moves.c:shf_save_drain_together",
       "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
@@ -1362,9 +1372,10 @@ PASSED = "sim/test_passed_over: "
 blind("aside_in_memory", "a bad step that was set aside comes back from memory",
       "engine/recall.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
       PASSED + "a_bad_step_that_was_set_aside_is_in_no_memory_either")
-blind("bad_parent_stays", "a save goes on from the bad step whose number it takes",
-      "engine/save_stage.c:find_parent", "n.exists && run->parent == step",
-      PASSED + "a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_it")
+bug("bad_parent_stays", "a save goes on from the bad step whose number it takes",
+    "engine/save_stage.c:find_parent", "forget_parent(run, save, step);",
+    "if (!MUTANT) forget_parent(run, save, step);",
+    PASSED + "a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_it")
 bug("begun_in_vain", "a begin that fails takes what was in its image out of memory",
     "engine/save.c:meet", "else if (here && met != SHEAF_ELOST)",
     "else if (!MUTANT && here && met != SHEAF_ELOST)",

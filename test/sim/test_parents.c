@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which step a save follows, as its manifest says: what the run went on from when the save began,
+ * or what was committed since, and never a step that has been set aside. */
+#include <stdlib.h>
+#include <string.h>
+#include "engine.h"
+#include "restarts.h"
+#include "save.h"
+#include "t.h"
+
+struct one {
+	struct simdisk *disk;
+	const struct shf_sys *sys;
+	struct sheaf_run *run;
+	struct sheaf_state *state;
+	struct re_mine m;
+	struct sheaf_error err;
+};
+
+static struct one one_job(const char *agent)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = agent,
+		.images_max = 3, .io_threads = 1, .keep_last = 1 };
+	struct one o = { .disk = re_world(8) };
+
+	o.sys = simdisk_process(o.disk, 71000, 0);
+	o.state = re_state(&o.m, 0, 1);
+	re_paint(&o.m, 1);
+	CHECK_RC(shf_run_open(&o.run, "run", NULL, &opts, o.sys, &o.err), 0, &o.err);
+	return o;
+}
+
+static void end(struct one *o)
+{
+	shf_run_close(o->run);
+	shf_state_put(o->state);
+	re_free(&o->m);
+	simdisk_kill(o->disk, o->sys);
+	simdisk_free(o->disk);
+}
+
+static struct sheaf_save *begun(struct one *o, int64_t step)
+{
+	struct sheaf_save *save = NULL;
+
+	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, NULL, &o->err), 0, &o->err);
+	return save;
+}
+
+static void commits(struct one *o, struct sheaf_save *save)
+{
+	CHECK_RC(shf_save_commit(save, -1, &o->err), 0, &o->err);
+	shf_save_free(save);
+}
+
+static struct sheaf_step *opened(struct one *o, int64_t step)
+{
+	struct sheaf_step *s = NULL;
+
+	CHECK_RC(shf_step_open_disk(&s, o->run, step, &o->err), 0, &o->err);
+	return s;
+}
+
+static struct sheaf_step *from_memory(struct one *o, int64_t step)
+{
+	struct sheaf_step *s = NULL;
+
+	CHECK_RC(shf_step_open(&s, o->run, step, &o->err), 0, &o->err);
+	CHECK(s->run->of != NULL);
+	return s;
+}
+
+static void loads(struct one *o, struct sheaf_step *step)
+{
+	CHECK_RC(shf_step_load(step, o->state, SHEAF_STRICT, NULL, &o->err), 0, &o->err);
+	shf_step_put(step);
+}
+
+static int64_t parent_of(struct one *o, int step)
+{
+	char path[80], *text, *at;
+	int64_t parent = -1;
+	size_t n = 0;
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d/sheaf.json", step);
+	text = simdisk_get(o->disk, path, &n);
+	at = text ? memmem(text, n, "\"parent\": {\"step\": ", 19) : NULL;
+	if (at)
+		parent = atoll(at + 19);
+	free(text);
+	return parent;
+}
+
+static bool has(struct one *o, int step)
+{
+	char path[80];
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d", step);
+	return simdisk_exists(o->disk, path);
+}
+
+static int prunes(struct one *o)
+{
+	return shf_run_prune(o->run, false, NULL, NULL, &o->err);
+}
+
+TEST(a_load_does_not_change_what_the_saves_in_flight_follow)
+{
+	static const char *const agents[] = { NULL, "auto" };
+
+	for (int i = 0; i < 2; i++) {
+		struct one o = one_job(agents[i]);
+		struct sheaf_save *three, *four;
+		struct sheaf_step *one;
+
+		commits(&o, begun(&o, 1));
+		one = opened(&o, 1);
+		commits(&o, begun(&o, 2));
+		three = begun(&o, 3);
+		four = begun(&o, 4);
+		loads(&o, one);
+		commits(&o, three);
+		loads(&o, opened(&o, 2));
+		commits(&o, four);
+		CHECK_INT(parent_of(&o, 3), 2);
+		CHECK_INT(parent_of(&o, 4), 3);
+		CHECK(prunes(&o) >= 0);
+		CHECK(!has(&o, 1) && !has(&o, 2) && !has(&o, 3) && has(&o, 4));
+		end(&o);
+	}
+}
+
+static void refuses(struct one *o, int64_t step, uint32_t flags)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, o->run, step, o->state, &opts, &o->err);
+
+	if (rc == 0) { /* memory is looked at by the commit */
+		CHECK(flags & SHEAF_NO_DISK);
+		rc = shf_save_commit(save, -1, &o->err) == SHEAF_EFAILED ? SHEAF_EINVAL : 0;
+		shf_save_free(save);
+	}
+	CHECK_INT(rc, SHEAF_EINVAL);
+	CHECK(strstr(o->err.msg, "step 2 was opened, but it has been set aside in run (rewind") !=
+	      NULL);
+}
+
+TEST(who_loaded_a_step_that_was_set_aside_rewinds_before_saving)
+{
+	struct one o = one_job("auto");
+	struct sheaf_step *two;
+
+	commits(&o, begun(&o, 1));
+	commits(&o, begun(&o, 2));
+	two = opened(&o, 2);
+	CHECK_RC(shf_run_rewind(o.run, 1, &o.err), 0, &o.err);
+	loads(&o, two);
+	refuses(&o, 4, 0);
+	refuses(&o, 4, SHEAF_NO_DISK);
+	CHECK_RC(shf_run_rewind(o.run, 1, &o.err), 0, &o.err);
+	commits(&o, begun(&o, 4));
+	CHECK_INT(parent_of(&o, 4), 1);
+	CHECK(prunes(&o) >= 0);
+	CHECK(!has(&o, 1) && has(&o, 4));
+	end(&o);
+}
+
+/* Step 2 of the manifest would be another one than the 2 that is there. */
+TEST(who_loaded_a_bad_step_whose_number_was_saved_again_rewinds_before_saving)
+{
+	struct one o = one_job(NULL);
+	struct sheaf_step *two;
+
+	commits(&o, begun(&o, 1));
+	commits(&o, begun(&o, 2));
+	two = opened(&o, 2);
+	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	commits(&o, begun(&o, 2));
+	loads(&o, two);
+	refuses(&o, 4, 0);
+	end(&o);
+}
+
+/* While 3 takes the number of a bad step it follows 1; a mark that is taken back then makes 2 the
+ * newest, and 4 follows that until it follows 3. */
+TEST(a_mark_that_is_taken_back_while_a_save_flies_is_in_no_saves_way)
+{
+	struct one o = one_job(NULL);
+	struct sheaf_save *three, *four;
+
+	commits(&o, begun(&o, 1));
+	commits(&o, begun(&o, 2));
+	CHECK_RC(shf_run_mark(o.run, 1, 'k', &o.err), 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	commits(&o, begun(&o, 3));
+	CHECK_RC(shf_run_mark(o.run, 3, 'b', &o.err), 0, &o.err);
+	three = begun(&o, 3);
+	CHECK_RC(shf_run_mark(o.run, 2, 'k', &o.err), 0, &o.err);
+	four = begun(&o, 4);
+	commits(&o, three);
+	commits(&o, four);
+	CHECK_INT(parent_of(&o, 4), 3);
+	end(&o);
+}
+
+/* 2 is marked bad, so that what lies in memory follows 1, or nothing; 2 itself is there. */
+TEST(a_prune_leaves_a_bad_step_that_was_loaded_from_memory)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *two = begun(&o, 2), *three = begun(&o, 3);
+	struct sheaf_step *bad;
+
+	commits(&o, two);
+	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	bad = from_memory(&o, 2);
+	commits(&o, three);
+	loads(&o, bad);
+	CHECK(prunes(&o) >= 0);
+	CHECK(has(&o, 2) && has(&o, 3));
+	end(&o);
+}
+
+/* The job knows that 3 is on disk, which is not what it goes on from. */
+TEST(who_loaded_an_older_step_from_memory_saves_none_to_memory_beside_a_newer_one)
+{
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct one o = one_job("auto");
+	struct sheaf_save *save = NULL;
+	struct sheaf_step *one;
+
+	commits(&o, begun(&o, 1));
+	one = from_memory(&o, 1);
+	commits(&o, begun(&o, 3));
+	loads(&o, one);
+	CHECK_RC(shf_save_begin(&save, o.run, 6, o.state, &memory, &o.err), 0, &o.err);
+	CHECK_RC(shf_save_commit(save, -1, &o.err), SHEAF_EFAILED, &o.err);
+	CHECK(strstr(o.err.msg, "would lie beside 3") != NULL);
+	shf_save_free(save);
+	end(&o);
+}
