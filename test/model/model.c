@@ -281,9 +281,9 @@ void memory_add(struct model *m, const struct job_model *j, const struct save_mo
 {
 	struct run_model *r = &m->runs[j->as.run];
 	const struct entry *disk = newest(r, false, false);
-	const struct entry *of = j->parent >= 0 ? entry_by_id(r, j->parent) : NULL;
+	const struct entry *of = s->parent >= 0 ? entry_by_id(r, s->parent) : NULL;
 	/* What follows a step that is marked bad follows nothing once that one is gone. */
-	bool drifts = j->marked || s->reloaded || (of && of->aside);
+	bool drifts = j->marked || s->parent == -2 || (of && of->aside);
 	bool sure = !m->tight && !drifts && !(of && of->mark == 'b');
 	/* What follows a step that is being published names the one before it, too. */
 	const struct entry *on = of && of->mark != 'b' && !of->unsure ? of : disk;
@@ -370,14 +370,31 @@ bool publishes(const struct job_model *j)
 	return false;
 }
 
-/* Would what it saves next follow an older step than the newest? */
-bool is_back(const struct model *m, const struct job_model *j, bool unsure_too)
+/* Would what follows `parent` follow an older step than the newest, or one that is set aside? */
+bool is_back(const struct model *m, const struct job_model *j, int parent, bool unsure_too)
 {
 	struct run_model *r = (struct run_model *)&m->runs[j->as.run];
 	const struct entry *top = newest(r, false, unsure_too), *e;
 
-	e = j->parent >= 0 ? entry_by_id(r, j->parent) : NULL;
-	return e && top && top->id != e->id && top->step > e->step;
+	e = parent >= 0 ? entry_by_id(r, parent) : NULL;
+	return e && (e->aside || (top && top->id != e->id && top->step > e->step));
+}
+
+void give_number(struct model *m, int run, struct entry *e)
+{
+	e->aside = true;
+	e->mark = 0;
+	/* What would have followed it follows what is left. */
+	for (int j = 0; j < JOBS; j++) {
+		struct job_model *job = &m->jobs[j];
+
+		if (!job->open || job->as.run != run)
+			continue;
+		job->parent = job->parent == e->id ? -1 : job->parent;
+		for (int k = 0; k < SAVES; k++)
+			if (job->saves[k].parent == e->id)
+				job->saves[k].parent = -1;
+	}
 }
 
 bool broken(char why[400], const char *fmt, ...)

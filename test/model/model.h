@@ -68,8 +68,8 @@ struct save_model {
 	bool put[ACTOR_SLICES], gated[ACTOR_SLICES];
 	bool late_check;        /* what is wrong with its number is found by commit, */
 	uint32_t found;         /* or by a load before it, as these codes */
-	bool reloaded;          /* a step was loaded since its begin: what it then follows is not
-				 * promised */
+	int parent;             /* id of what it follows; -1: what is newest. As of its begin, or
+				 * what was committed since; a load in between is no matter */
 	bool half_gated;        /* a gate of several slices, or ranks, was not yet open: some may
 				 * have been */
 	struct average average; /* as of its begin */
@@ -81,7 +81,7 @@ struct job_model {
 	struct call as;   /* how it was opened */
 	int serial, nodes, orphan_of;
 	unsigned unmoved; /* by tensor: it was to be moved, too early */
-	int parent;       /* id of what its next save follows; -1 */
+	int parent;       /* id of what its next save follows; -1: what is newest, -2: not known */
 	int loaded;       /* id; -1: nothing since the last commit */
 	int64_t loaded_step;
 	bool shaken;      /* an agent of its was lost, or another thing that makes
@@ -97,6 +97,9 @@ struct job_model {
 	int held[HELD]; /* ids; 0: none */
 	int held_or[HELD]; /* or this one, of the same number; 0: it is surely the first */
 	int held_run[HELD];
+	int held_from[HELD];       /* what goes on from it follows this: itself, if it was on disk
+				    * when it was opened, else what it followed in memory */
+	unsigned held_leases[HELD]; /* 1, 2: an entry for held, held_or counts it as a reader */
 };
 struct model {
 	struct run_model runs[RUNS];

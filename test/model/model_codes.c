@@ -85,12 +85,13 @@ static uint32_t codes_of_lock(const struct model *m, int run, int node)
 	return CODE(0);
 }
 
-uint32_t codes_of_number(const struct model *m, const struct job_model *j, int64_t step)
+uint32_t codes_of_number(const struct model *m, const struct job_model *j, int parent, int64_t step)
 {
 	struct run_model *r = (struct run_model *)&m->runs[j->as.run];
 	const struct entry *e = entry_of(r, step), *top = newest(r, false, true);
 	const struct entry *bad = newest(r, true, true);
-	bool back = is_back(m, j, false), perhaps = is_back(m, j, true) || (back && publishes(j));
+	bool back = is_back(m, j, parent, false);
+	bool perhaps = is_back(m, j, parent, true) || (back && publishes(j)) || parent == -2;
 	bool spent = e && is_spent(r, e, j->as.attempts, j);
 
 	perhaps |= back && j->as.attempts;
@@ -101,7 +102,7 @@ uint32_t codes_of_number(const struct model *m, const struct job_model *j, int64
 		return CODE(SHEAF_EEXIST) | (e->unsure || e->may_go || spent ? CODE(0) : 0) |
 		       (perhaps ? CODE(SHEAF_EINVAL) : 0);
 	if (back || (top && top->step > step))
-		return CODE(SHEAF_EINVAL) | (top->unsure ? CODE(0) : 0);
+		return CODE(SHEAF_EINVAL) | (top && top->unsure ? CODE(0) : 0);
 	return CODE(0) | (perhaps || (bad && bad->step > step) ? CODE(SHEAF_EINVAL) : 0);
 }
 
@@ -132,7 +133,7 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 			return CODE(SHEAF_EINVAL) | CODE(SHEAF_EAGAIN) | CODE(SHEAF_EBUSY);
 		codes |= CODE(0) | (j->shaken || m->tight ? CODE(SHEAF_EAGAIN) : 0);
 	} else {
-		number = codes_of_number(m, j, c->step);
+		number = codes_of_number(m, j, j->parent, c->step);
 		codes |= number;
 		if (c->flags & SHEAF_LAZY && j->staged_once)
 			codes |= CODE(0); /* commit will find it */
@@ -181,13 +182,17 @@ static uint32_t codes_of_commit(const struct model *m, const struct call *c)
 	if (s->flags & SHEAF_NO_DISK)
 		codes =
 		    CODE(0) | (j->shaken || m->tight ? CODE(SHEAF_EFAILED) : 0) |
-		    (is_back(m, j, true) || lies_beside(m, j, s->step) ? CODE(SHEAF_EFAILED) : 0);
+		    (is_back(m, j, s->parent, true) || s->parent == -2 ||
+				     lies_beside(m, j, s->step)
+			 ? CODE(SHEAF_EFAILED)
+			 : 0);
 	else
 		codes = !s->late_check
 			    ? CODE(0)
-			    : codes_found_late(codes_of_number(m, j, s->step)) |
+			    : codes_found_late(codes_of_number(m, j, s->parent, s->step)) |
 				  codes_found_late(s->found) |
-				  (is_back(m, j, true) ? CODE(0) | CODE(SHEAF_EFAILED) : 0);
+				  (is_back(m, j, s->parent, true) ? CODE(0) | CODE(SHEAF_EFAILED)
+								  : 0);
 	if (s->half_gated)
 		codes |= CODE(SHEAF_EINVAL);
 	/* Also where its own timeout is too short: publishing took so long of late. */

@@ -40,13 +40,15 @@ bool in_flight(const struct save_model *s);
 int flying(const struct job_model *j);
 bool unput(const struct job_model *j, bool failed_too);
 bool publishes(const struct job_model *j);
-/* Would what it saves next follow an older step than the newest? */
-bool is_back(const struct model *m, const struct job_model *j, bool unsure_too);
+/* Would what follows `parent` follow an older step than the newest, or one that is set aside? */
+bool is_back(const struct model *m, const struct job_model *j, int parent, bool unsure_too);
 /* There is none to be given: ENOENT only where there is none at all. What memory has that follows
  * nothing on disk counts, but the model does not know all that agents still have. */
 uint32_t codes_of_nothing(const struct model *m, int run, int64_t step);
-/* Is the number free, as the disk goes? What a commit, or a load before it, finds of that. */
-uint32_t codes_of_number(const struct model *m, const struct job_model *j, int64_t step);
+/* Is the number free, as the disk goes, for a save that follows `parent`? What a commit, or a load
+ * before it, finds of that. */
+uint32_t codes_of_number(const struct model *m, const struct job_model *j, int parent,
+			 int64_t step);
 bool broken(char why[400], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 bool check_values(const struct reply *r, const struct latest *l, char why[400]);
 /* e = w at first, then fma(c, e, d * w), with c = d = 1/2. */
@@ -54,6 +56,8 @@ bool check_average(const struct model *m, int run, const struct reply *r, char w
 const struct average *average_of(const struct model *m, int run, int id);
 void let_go(struct model *m, struct job_model *j, int slot);
 void pass_gates(struct job_model *j);
+/* The stage of a save takes the number of a bad step, or a condemned one: that is set aside. */
+void give_number(struct model *m, int run, struct entry *e);
 /* The stage of a save in flight may be made by this call: what is wrong with its number is found
  * now. */
 void find_numbers(const struct model *m, struct job_model *j);

@@ -13,11 +13,12 @@ void let_go(struct model *m, struct job_model *j, int slot)
 	struct run_model *r = &m->runs[j->held_run[slot]];
 	struct entry *e = entry_by_id(r, j->held[slot]), *other = entry_by_id(r, j->held_or[slot]);
 
-	if (e && e->readers)
+	if (e && e->readers && j->held_leases[slot] & 1)
 		e->readers--;
-	if (other && other->readers)
+	if (other && other->readers && j->held_leases[slot] & 2)
 		other->readers--;
 	j->held[slot] = j->held_or[slot] = 0;
+	j->held_leases[slot] = 0;
 }
 
 /* Before memory is painted anew the gates of all saves are passed, but for what was not brought. */
@@ -88,11 +89,24 @@ static void load_average(const struct model *m, struct job_model *j, int id)
 		j->average = (struct average){ .unsure = !a };
 }
 
-/* A job goes on from what it loaded. */
-static void goes_on(struct model *m, struct job_model *j, int id, int64_t step)
+/* What a save follows whose job goes on from that step, if it is opened now: the step itself, or of
+ * one in memory what that follows on disk. -2: not known. */
+static int follows(const struct model *m, int run, int id)
+{
+	const struct entry *e = entry_by_id((struct run_model *)&m->runs[run], id);
+
+	if (e && is_there(e))
+		return e->unsure ? -2 : id;
+	for (int i = 0; i < MEMORIES; i++)
+		if (m->mems[i].here && m->mems[i].id == id)
+			return m->mems[i].coming ? -2 : m->mems[i].base;
+	return -2;
+}
+
+/* A job goes on from what it loaded. from: as `follows` said when it was opened. */
+static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, int from)
 {
 	struct run_model *run = &m->runs[j->as.run];
-	const struct entry *e = entry_by_id(run, id);
 
 	if (j->as.flags & SHEAF_READONLY)
 		return;
@@ -103,22 +117,18 @@ static void goes_on(struct model *m, struct job_model *j, int id, int64_t step)
 		run->tries[id]++;
 	}
 	/* A load may have to make the stage of a save in flight. */
-	for (int k = 0; k < SAVES; k++) {
+	for (int k = 0; k < SAVES; k++)
 		run->fuzzy[id] |= in_flight(&j->saves[k]);
-		j->saves[k].reloaded |= in_flight(&j->saves[k]);
-	}
-	if (e && is_there(e))
-		j->parent = e->id;
-	for (int i = 0; i < MEMORIES && !(e && is_there(e)); i++)
-		if (m->mems[i].here && m->mems[i].id == id)
-			j->parent = m->mems[i].coming ? -1 : m->mems[i].base;
+	if (j->parent != id) /* which this job may have brought to disk since it was opened */
+		j->parent = from;
 }
 
 void find_numbers(const struct model *m, struct job_model *j)
 {
 	for (int k = 0; k < SAVES; k++)
 		if (in_flight(&j->saves[k]) && j->saves[k].late_check)
-			j->saves[k].found |= codes_of_number(m, j, j->saves[k].step);
+			j->saves[k].found |= codes_of_number(
+				m, j, j->saves[k].parent, j->saves[k].step);
 }
 
 /* A load that ends in the middle leaves slices, and averages, undefined. */
@@ -149,7 +159,7 @@ bool take_load(struct model *m, const struct call *c, const struct reply *r, cha
 		return broken(why, "%ld items are not those of %d", r->wrong, r->id);
 	pass_gates(j);
 	load_average(m, j, r->id);
-	goes_on(m, j, r->id, r->step);
+	goes_on(m, j, r->id, r->step, follows(m, j->as.run, r->id));
 	return true;
 }
 
@@ -166,11 +176,14 @@ bool take_hold(struct model *m, const struct call *c, const struct reply *r, cha
 	for (int i = 0; i < l.n; i++) {
 		if (step_of_id(m, j->as.run, l.ids[i]) != r->step)
 			continue;
+		e = entry_by_id(&m->runs[j->as.run], l.ids[i]);
+		if (e) {
+			e->readers++;
+			j->held_leases[c->slot] |= j->held[c->slot] ? 2 : 1;
+		}
+		j->held_from[c->slot] = j->held[c->slot] ? -2 : follows(m, j->as.run, l.ids[i]);
 		*(j->held[c->slot] ? &j->held_or[c->slot] : &j->held[c->slot]) = l.ids[i];
 		j->held_run[c->slot] = j->as.run;
-		e = entry_by_id(&m->runs[j->as.run], l.ids[i]);
-		if (e)
-			e->readers++;
 	}
 	return m->faulty || j->held[c->slot] ||
 	       broken(why, "step %" PRId64 " was opened, wanted %s%" PRId64, r->step,
@@ -192,7 +205,7 @@ bool take_held(struct model *m, const struct call *c, const struct reply *r, cha
 	if (!m->faulty && !check_values(r, &l, why))
 		return false;
 	load_average(m, j, r->id);
-	goes_on(m, j, r->id, r->step);
+	goes_on(m, j, r->id, r->step, j->held_from[c->slot]);
 	return true;
 }
 
@@ -208,7 +221,7 @@ static bool saves_number(const struct model *m, const struct run_model *run, int
 	return false;
 }
 
-static bool listed_wrong(const struct model *m, struct run_model *run, const struct listed *l,
+static bool listed_wrong(struct model *m, struct run_model *run, const struct listed *l,
 			 char why[400])
 {
 	struct entry *e = entry_of(run, l->step);
@@ -231,8 +244,7 @@ static bool listed_wrong(const struct model *m, struct run_model *run, const str
 				return false;
 		/* A save in flight that takes its number has made its stage. */
 		if (e && e->mark == 'b' && saves_number(m, run, l->step)) {
-			e->aside = true;
-			e->mark = 0;
+			give_number(m, (int)(run - m->runs), e);
 			return false;
 		}
 		return !broken(why, "step %" PRId64 " is aside, and nobody rewound it", l->step);
@@ -243,13 +255,17 @@ static bool listed_wrong(const struct model *m, struct run_model *run, const str
 	}
 }
 
-static bool missing_wrong(const struct model *m, struct run_model *run, struct entry *e,
+static bool missing_wrong(struct model *m, struct run_model *run, struct entry *e,
 			  const struct reply *r, char why[400])
 {
 	for (int i = 0; i < r->list_n; i++)
 		if (r->list[i].state == 'c' && r->list[i].step == e->step)
 			return false;
-	(void)run;
+	/* As above, where another one of its number was aside before. */
+	if (e->mark == 'b' && saves_number(m, run, e->step)) {
+		give_number(m, (int)(run - m->runs), e);
+		return false;
+	}
 	if (e->unsure && !e->may_go) {
 		for (int j = 0; j < JOBS; j++) /* perhaps it is still on its way */
 			if (m->jobs[j].open && &m->runs[m->jobs[j].as.run] == run)

@@ -58,16 +58,22 @@ static bool has_ancestor(const struct run_model *r, const struct entry *from, in
 static char fate(struct run_model *r, const struct entry *e, int keep, int loaded)
 {
 	const struct entry *top = newest(r, false, false);
-	int newer = 0;
+	int newer = 0, unsure = 0;
 	bool known;
 
 	for (int i = 0; i < r->n; i++)
-		newer += is_there(&r->e[i]) && r->e[i].mark != 'b' && r->e[i].step > e->step;
+		if (is_there(&r->e[i]) && r->e[i].mark != 'b' && r->e[i].step > e->step) {
+			newer++;
+			unsure += r->e[i].unsure;
+		}
 	if (keep <= 0 || e->mark == 'k' || e->id == loaded || !top || e->step >= top->step ||
 	    (e->mark != 'b' && newer < keep))
 		return 'k';
 	if (!has_ancestor(r, top, e->id, &known))
 		return known ? 'k' : '?';
+	/* Of those that are newer some are there, or not: perhaps it is among the newest. */
+	if (e->mark != 'b' && newer - unsure < keep)
+		return '?';
 	return e->readers || e->unsure ? '?' : 'g';
 }
 
@@ -165,12 +171,13 @@ static void forget_tries(struct model *m, struct job_model *j)
 }
 
 /* The stage of a save whose number a bad step has, or a condemned one, sets that one aside. */
-static void set_bad_aside(struct run_model *r, const struct job_model *j, int64_t step)
+static void set_bad_aside(struct model *m, const struct job_model *j, int64_t step)
 {
+	struct run_model *r = &m->runs[j->as.run];
 	struct entry *e = entry_of(r, step);
 
 	if (e && (e->mark == 'b' || is_spent(r, e, j->as.attempts, j)))
-		e->aside = true, e->mark = 0;
+		give_number(m, j->as.run, e);
 }
 
 /* A save ends without its commit: what was being published is there or not. */
@@ -243,9 +250,10 @@ static void take_begin(struct model *m, const struct call *c)
 				  .step = c->step,
 				  .flags = c->flags,
 				  .order = ++m->order,
+				  .parent = j->parent,
 				  .late_check = c->flags & SHEAF_LAZY && j->staged_once };
 	if (!s->late_check && !(c->flags & SHEAF_NO_DISK)) {
-		set_bad_aside(&m->runs[j->as.run], j, c->step);
+		set_bad_aside(m, j, c->step);
 		forget_tries(m, j);
 	}
 	for (int id = 0; id < IDS; id++) /* its stage may be made now, or later */
@@ -264,14 +272,14 @@ static struct entry *add_saved(struct model *m, struct job_model *j, struct save
 	int parent = -1;
 
 	/* What follows nothing that was loaded follows what was newest when its stage was made. */
-	if (j->parent >= 0)
-		of = entry_by_id(r, j->parent);
+	if (s->parent >= 0)
+		of = entry_by_id(r, s->parent);
 	/* Whose number it takes: it follows what was left when its stage was made. */
-	if (of && of->mark != 'b' && !of->aside && !s->reloaded)
+	if (of && of->mark != 'b' && !of->aside)
 		parent = of->id;
 	else if (of || top)
 		parent = -2;
-	set_bad_aside(r, j, s->step);
+	set_bad_aside(m, j, s->step);
 	e = entry_add(r, s->id, s->step, parent);
 	e->average = s->average;
 	return e;
@@ -325,6 +333,9 @@ static void take_saved(struct model *m, struct job_model *j, struct save_model *
 			x->sure = false;
 	}
 	j->parent = s->id;
+	for (int k = 0; k < SAVES; k++)
+		if (in_flight(&j->saves[k]) && j->saves[k].step > s->step)
+			j->saves[k].parent = s->id;
 	j->loaded = -1;
 	j->marked = false;
 	may_prune(m, j->as.run, j->as.keep);
