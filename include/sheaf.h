@@ -338,7 +338,8 @@ int  sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
  * [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of
- * its number sets it aside. 0: neither, and its failed resumes are forgotten. [collective] */
+ * its number sets it aside; a step that is in memory alone and follows it is passed over, too.
+ * 0: neither, and its failed resumes are forgotten. [collective] */
 int  sheaf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err);
 /* Removes steps that a newer verified one dominates, by opts.keep_last, keep_every and keep_best.
  * Before anything is removed, the newest step is verified, unless that was done after its commit.

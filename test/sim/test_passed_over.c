@@ -101,6 +101,25 @@ TEST(a_step_that_is_marked_bad_is_not_the_newest_in_memory_either)
 	simdisk_free(d);
 }
 
+TEST(what_follows_a_step_that_is_marked_bad_is_not_the_newest_in_memory)
+{
+	struct simdisk *d = re_world(7);
+	struct re_job j = re_on(d, 2, (struct re_plan){ .last = 5, .disk_every = 2, .images = 2 });
+	const struct shf_sys *sys;
+	struct sheaf_run *run;
+	struct sheaf_error err;
+
+	PLAYED(j, 0);
+	for (int bad = 1; bad >= 0; bad--) {
+		run = opened(d, &sys);
+		CHECK_RC(shf_run_mark(run, 4, bad ? 'b' : 0, &err), 0, &err);
+		shf_run_close(run);
+		simdisk_kill(d, sys);
+		resumes_from(d, bad ? 2 : 5);
+	}
+	simdisk_free(d);
+}
+
 /* Perhaps it says bad. */
 TEST(a_mark_that_cannot_be_read_is_not_passed_over_for_memory)
 {
