@@ -17,7 +17,7 @@
 #include "sheaf.h"
 #include "t.h"
 
-enum { SLICES = 24, STEPS = 16, LARGE = 1 << 20 };
+enum { SLICES = 24, STEPS = T_STRIDE > 1 ? 6 : 16, LARGE = 1 << 20 };
 #define SEED 0x5eafu
 
 struct world {
