@@ -16,7 +16,7 @@
 #include "mem.h"
 #include "sys.h"
 
-#define SHF_CARD_MAGIC UINT64_C(0x0001647261636673)
+#define SHF_CARD_MAGIC UINT64_C(0x0002647261636673)
 struct shf_card_head {          /* where the memory begins; the body follows */
 	uint64_t magic, body_bytes;
 	_Atomic uint64_t whole;         /* CRC of the body, never 0; 0: nothing is to be had */
@@ -25,6 +25,7 @@ struct shf_card_head {          /* where the memory begins; the body follows */
 	_Atomic uint64_t base, next;
 	_Atomic uint64_t due;           /* not 0: to be on disk, and is not yet */
 	_Atomic uint64_t tries;         /* how many have loaded it */
+	_Atomic uint64_t turn;          /* of its job: larger than of those it found here */
 };
 /* step -1: an empty run; rewinds: of the store */
 uint64_t shf_card_on(int64_t step, const char *session, uint64_t rewinds);

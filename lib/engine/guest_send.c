@@ -240,6 +240,7 @@ static void stamp(struct shf_sending *s)
 		atomic_store(&h->next, atomic_load(&own->next));
 		atomic_store(&h->due, atomic_load(&own->due));
 		atomic_store(&h->tries, 0);
+		atomic_store(&h->turn, atomic_load(&own->turn));
 		atomic_store_explicit(&h->whole, shf_crc64(c->body, (size_t)c->body_bytes) | 1,
 		                      memory_order_seq_cst);
 		g->steps[c->slot] = s->step;

@@ -38,7 +38,7 @@ static void add(struct looking *l, const char *job, bool guest, const struct shf
 	struct shf_told t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
 		.base = atomic_load(&h->base), .next = atomic_load(&h->next),
 		.due = atomic_load(&h->due), .tries = atomic_load(&h->tries),
-		.bytes = card->image_bytes, .guest = guest };
+		.turn = atomic_load(&h->turn), .bytes = card->image_bytes, .guest = guest };
 
 	memcpy(t.job, job, sizeof(t.job));
 	memcpy(t.session, card->session, sizeof(t.session));
@@ -92,6 +92,8 @@ static int newest_first(const void *a, const void *b)
 
 	if (x->step != y->step)
 		return x->step > y->step ? -1 : 1;
+	if (x->turn != y->turn)
+		return x->turn > y->turn ? -1 : 1;
 	d = strcmp(x->session, y->session);
 	if (d == 0)
 		d = strcmp(x->job, y->job);
@@ -106,7 +108,7 @@ static int newest_first(const void *a, const void *b)
 static struct shf_recalled join(const struct shf_told *t, size_t n)
 {
 	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
-		.next = t->next };
+		.next = t->next, .turn = t->turn };
 
 	memcpy(r.job, t->job, sizeof(r.job));
 	memcpy(r.session, t->session, sizeof(r.session));

@@ -10,16 +10,17 @@ struct shf_told {               /* a whole card, as the agent of its node tells 
 	int64_t step;
 	int32_t rank, ranks;
 	int32_t guest, reserved;        /* 1: a copy, which another node than its own has */
-	uint64_t base, next, due, tries, bytes;
+	uint64_t base, next, due, tries, turn, bytes;
 };
 struct shf_recalled {           /* a step in memory, as agents have it */
 	char job[33], session[33];
 	int64_t step;
 	int32_t ranks, here;            /* that saved it; of which the cards are there */
 	int32_t copied;                 /* of these there are copies alone */
-	uint64_t base, next, due, tries, bytes;
+	uint64_t base, next, due, tries, turn, bytes;
 };
-/* Every step that some card of this agent is whole of, newest first; a non-zero result of item ends
+/* Every step that some card of this agent is whole of, newest first, and of one number that of the
+ * last job first; a non-zero result of item ends
  * it and is returned. Negative errno where the agent does not answer. [local] */
 int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
                     int (*item)(void *arg, const struct shf_recalled *r), void *arg);

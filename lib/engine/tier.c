@@ -456,6 +456,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 		                     : run->tier.doubt ? run->tier.doubt : on);
 		atomic_store(&h->due, !(save->flags & SHEAF_NO_DISK));
 		atomic_store(&h->tries, 0);
+		atomic_store(&h->turn, run->tier.turn);
 		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
 		                      memory_order_seq_cst);
 	}

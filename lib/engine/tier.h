@@ -37,6 +37,7 @@ struct shf_tier {
 	int steps_max;                  /* the fewest that agents of all ranks said; 0: none did */
 	bool bounded;                   /* they were heard */
 	char job[33];                   /* of this opening of the run, on all ranks */
+	uint64_t turn;                  /* of this job, for its cards (card.h) */
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */

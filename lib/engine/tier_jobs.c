@@ -9,6 +9,7 @@
 struct heir {                   /* the one earlier job that T3 keeps; alike on all ranks */
 	bool unknown;                   /* it could not be told: all that have a whole card stay */
 	char job[33];                   /* "": none */
+	uint64_t turn;                  /* the largest of all that earlier jobs left */
 };
 
 /* ---- names of other jobs are dropped ---- */
@@ -97,6 +98,16 @@ static int weigh(void *arg, const struct shf_recalled *r)
 	return of_use;
 }
 
+static uint64_t last_turn(const struct shf_buf *cards)
+{
+	const struct shf_told *t = (const void *)cards->data;
+	uint64_t last = 0;
+
+	for (size_t i = 0; i < cards->len / sizeof(*t); i++)
+		last = t[i].turn > last ? t[i].turn : last;
+	return last;
+}
+
 /* If the heir cannot be told, every job that has a whole card stays. [rank 0] */
 static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct heir *heir)
 {
@@ -119,10 +130,14 @@ int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 	silent = run->place.node_first == run->team.rank && !asked;
 	if (rc == 0)
 		rc = shf_allreduce(&run->team, &silent, 1, SHEAF_MAX, err);
+	if (run->team.rank == 0)
+		heir.turn = last_turn(&cards);
 	if (rc == 0 && run->team.rank == 0 && !silent)
 		choose_heir(run, &cards, &heir);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &heir, sizeof(heir), err);
+	if (rc == 0)
+		run->tier.turn = heir.turn + 1;
 	if (rc == 0 && asked)
 		(void)drop_others(run, &heir, &mine);
 	shf_buf_release(&mine);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What agents hold, in names and in bytes, at every moment: the bound of engine/tier.h. */
+/* What agents hold, in names and in bytes, at every moment: the bound of engine/tier.h. And which
+ * of two jobs that left the same number was last. */
 #include <errno.h>
+#include "card.h"
 #include "engine.h"
+#include "recall.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
@@ -227,4 +230,67 @@ TEST(an_image_that_grows_is_let_go_by_the_agent_first)
 		simdisk_kill(d, sys);
 		simdisk_free(d);
 	}
+}
+
+/* ---- which job was last ---- */
+
+#define FIRST "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define SECOND "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+static int note_first(void *arg, const struct shf_recalled *r)
+{
+	*(struct shf_recalled *)arg = *r;
+	return 1;
+}
+
+/* Sessions are drawn, so they say nothing of who was there first. */
+TEST(of_two_jobs_that_left_one_number_the_last_is_taken)
+{
+	for (int last = 0; last < 2; last++) {
+		struct shf_told t[] = {
+			{ .job = FIRST, .session = "1111", .step = 1, .ranks = 1,
+			  .turn = last ? 1 : 2 },
+			{ .job = SECOND, .session = "2222", .step = 1, .ranks = 1,
+			  .turn = last ? 2 : 1 } };
+		struct shf_buf cards = { (uint8_t *)t, sizeof(t), sizeof(t), false };
+		struct shf_recalled first;
+
+		CHECK_INT(shf_recall_join(&cards, note_first, &first), 1);
+		CHECK_STR(first.job, last ? SECOND : FIRST);
+		CHECK_INT(first.turn, 2);
+	}
+}
+
+static int note_card(void *arg, const char *name)
+{
+	size_t n = strlen(name);
+
+	if (n > 5 && n < SHF_KEEP_NAME && strcmp(name + n - 5, ".card") == 0)
+		memcpy(arg, name, n + 1);
+	return 0;
+}
+
+/* They all save one step, each without a look at what is in memory. */
+TEST(a_job_comes_after_those_whose_steps_it_found)
+{
+	struct simdisk *d = re_world(3);
+
+	for (uint64_t turn = 1; turn <= 3; turn++) {
+		struct re_job j = re_on(d, 1, (struct re_plan){ .last = 4, .fresh = true,
+			.first = 4, .disk_every = 9, .images = 2, .dies = true });
+		const struct shf_sys *sys = simdisk_process(d, 9000 + turn, 0);
+		struct shf_shm shm = { NULL, 0, -1 };
+		char name[SHF_KEEP_NAME] = "";
+		int keep;
+
+		PLAYED(j, 0);
+		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
+		CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_card, name), 0);
+		CHECK_INT(sys->ops->keep_get(sys->arg, keep, name, &shm), 0);
+		CHECK_INT(atomic_load(&shf_card_head(&shm)->turn), turn);
+		sys->ops->shm_free(sys->arg, &shm);
+		sys->ops->keep_close(sys->arg, keep, true);
+		simdisk_kill(d, sys);
+	}
+	simdisk_free(d);
 }
