@@ -123,6 +123,8 @@ static void unreserve(struct sheaf_save *save, bool ours)
 
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
+	if (!save->staged)
+		shf_save_follow(save);
 	if (run->last)
 		run->last->next = save;
 	else
@@ -145,8 +147,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->run = run;
 	shf_run_get(run);
 	save->step = step;
-	save->parent = run->parent;
-	memcpy(save->parent_session, run->parent_session, sizeof(save->parent_session));
+	shf_save_follow(save);
 	save->loads = run->loads;
 	save->flags = flags;
 	save->stage.dir = save->stage.alive = -1;

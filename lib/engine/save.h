@@ -210,6 +210,9 @@ void shf_save_abandon(struct sheaf_run *run);
 /* save_stage.c. C0: the stage, on all ranks, and the files that this one writes, unless that was
  * done. A failure sticks, on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
+/* Has a save that is still being begun follow what the run goes on from now: an older one in flight
+ * may have changed that since. [local] */
+void shf_save_follow(struct sheaf_save *save);
 /* That step of this handle is on disk: all later saves follow it, those in flight too. [local] */
 void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33]);
 /* EINVAL if the step that it would follow has been set aside: then it would be on no branch.

@@ -34,6 +34,12 @@ static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_
 			s->parent = -1;
 }
 
+void shf_save_follow(struct sheaf_save *save)
+{
+	save->parent = save->run->parent;
+	memcpy(save->parent_session, save->run->parent_session, sizeof(save->parent_session));
+}
+
 void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
 {
 	run->parent = step;
@@ -265,6 +271,8 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	if (!(save->flags & SHEAF_NO_DISK))
 		shf_publishing_settle(save->run); /* whose time is none of this one's */
+	if (!save->listed)
+		shf_save_follow(save);
 	from = shf_now(save->run);
 	/* Also without a stage nobody copies before all images are set up. */
 	rc = save->flags & SHEAF_NO_DISK ? shf_agree(&save->run->team, 0, &own)

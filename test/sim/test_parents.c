@@ -205,6 +205,39 @@ TEST(a_mark_that_is_taken_back_while_a_save_flies_is_in_no_saves_way)
 }
 
 /* 2 is marked bad, so that what lies in memory follows 1, or nothing; 2 itself is there. */
+static struct sheaf_save *begun_lazily(struct one *o, int64_t step)
+{
+	static const struct sheaf_save_opts lazily = { .size = sizeof(lazily),
+		.flags = SHEAF_LAZY };
+	struct sheaf_save *save = NULL;
+
+	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &lazily, &o->err), 0, &o->err);
+	CHECK_INT(shf_save_copied(save, SHEAF_ALL_SLICES, -1), 0);
+	return save;
+}
+
+/* A later lazy save makes its stage, and sets the bad step aside, when it is committed or when the
+ * next save needs its image, which is inside that one's begin. */
+TEST(a_save_that_is_begun_while_a_bad_step_goes_aside_follows_what_is_left)
+{
+	for (int i = 0; i < 2; i++) {
+		struct one o = one_job(NULL);
+		struct sheaf_save *again, *next;
+
+		o.run->opts.images_max = i;
+		commits(&o, begun_lazily(&o, 1));
+		commits(&o, begun_lazily(&o, 2));
+		CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+		again = begun_lazily(&o, 2);
+		next = i ? begun_lazily(&o, 3) : begun(&o, 3);
+		commits(&o, again);
+		commits(&o, next);
+		CHECK_INT(parent_of(&o, 2), 1);
+		CHECK_INT(parent_of(&o, 3), 2);
+		end(&o);
+	}
+}
+
 TEST(a_prune_leaves_a_bad_step_that_was_loaded_from_memory)
 {
 	struct one o = one_job("auto");
