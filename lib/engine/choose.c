@@ -120,8 +120,9 @@ static int consider(void *arg, const struct shf_recalled *r)
 		why = "not all of it is there";
 	else if (!same && !shf_recall_follows(&c->run->store, r, &c->disk))
 		why = "it does not follow the newest step on disk";
-	else if (c->sought && shf_store_is_bad(&c->run->store, r->step, r->session))
-		why = "it is marked bad";
+	else if ((c->sought || !c->disk.exists) &&
+	         shf_store_is_bad(&c->run->store, r->step, r->session))
+		why = "it is marked bad"; /* by its number, too, once it is pruned from the disk */
 	if (why)
 		pass_over(c, r, why);
 	else if (is_condemned(c, r))

@@ -95,6 +95,7 @@ struct sheaf_save {
 	 * not change it. On disk it is known once the stage is made. [rank 0] */
 	int64_t parent;
 	char parent_session[33];
+	int64_t doubtful;               /* the run's when it began: if it is there, the parent */
 	unsigned loads;                 /* of the run at its begin */
 	uint64_t made;                  /* number of the begin, see shf_call_enter */
 	uint32_t flags, round;          /* round: the last one begun */

@@ -38,6 +38,7 @@ void shf_save_follow(struct sheaf_save *save)
 {
 	save->parent = save->run->parent;
 	memcpy(save->parent_session, save->run->parent_session, sizeof(save->parent_session));
+	save->doubtful = save->run->doubtful;
 }
 
 void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
@@ -48,6 +49,7 @@ void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char sessio
 		if (s->step <= step)
 			continue;
 		s->parent = step;
+		s->doubtful = -1;
 		memcpy(s->parent_session, session, sizeof(s->parent_session));
 	}
 }
@@ -102,8 +104,9 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	if (n.exists)
 		forget_parent(run, save, step);
 	/* What this handle published in doubt and finds there is its own last step. */
-	if (n.newest >= 0 && n.newest == n.known && n.newest == run->doubtful) {
-		shf_run_goes_on_from(run, n.known, n.session);
+	if (n.newest >= 0 && n.newest == n.known && n.newest == save->doubtful) {
+		if (n.newest == run->doubtful)
+			shf_run_goes_on_from(run, n.known, n.session);
 		save->parent = -1;
 	}
 	if (save->parent >= 0 && n.newest > save->parent)

@@ -497,12 +497,12 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	if ((n.exists && !n.is_bad) || n.newest > save->step ||
-	    (save->parent >= 0 && n.newest > save->parent && n.newest != run->doubtful &&
+	    (save->parent >= 0 && n.newest > save->parent && n.newest != save->doubtful &&
 	     !is_coming(run, n.newest)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
 		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
 		                run->store.path);
-	if (save->parent < 0 || (n.newest == n.known && n.newest == run->doubtful)) {
+	if (save->parent < 0 || (n.newest == n.known && n.newest == save->doubtful)) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}

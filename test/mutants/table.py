@@ -358,6 +358,18 @@ bug("saved_behind_aside", "who loaded a step that is set aside saves on top of i
 blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory",
       "engine/choose.c:take", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
+bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
+    "engine/tier.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
+    "n.newest > save->parent && n.newest != (MUTANT ? run->doubtful : save->doubtful) &&",
+    "sim/test_parents: a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found")
+bug("doubt_for_ever", "a save that was begun in doubt never follows what is committed since",
+    "engine/save_stage.c:shf_run_goes_on_from", "s->doubtful = -1;",
+    "if (!MUTANT) s->doubtful = -1;",
+    "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
+bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
+    "engine/choose.c:consider", "c->sought || !c->disk.exists",
+    "c->sought || (!c->disk.exists && !MUTANT)",
+    "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
       "engine/moves.c:shf_save_drain_together",
       "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
@@ -1385,7 +1397,7 @@ bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told t
     PASSED + "a_rewind_that_is_cut_leaves_no_later_step_in_memory")
 blind("bad_in_memory", "a step that is marked bad is the newest in memory",
       "engine/choose.c:consider",
-      "c->sought && shf_store_is_bad(&c->run->store, r->step, r->session)",
+      "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
          "engine/commit.c:shf_save_commit", "shf_tier_has(save)",

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine.h"
+#include "publishing.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
@@ -270,5 +271,77 @@ TEST(who_loaded_an_older_step_from_memory_saves_none_to_memory_beside_a_newer_on
 	CHECK_RC(shf_save_commit(save, -1, &o.err), SHEAF_EFAILED, &o.err);
 	CHECK(strstr(o.err.msg, "would lie beside 3") != NULL);
 	shf_save_free(save);
+	end(&o);
+}
+
+/* While a save is in doubt nobody knows whether it is there; those begun after it follow it if it
+ * is, also if what shows it is a load. */
+static struct sheaf_save *begun_in_doubt(struct one *o, int64_t doubtful, int64_t step,
+                                         uint32_t flags)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+	struct sheaf_save *save = begun(o, doubtful), *next = NULL;
+
+	while (!shf_publishing_now(o->run))
+		CHECK_RC(shf_save_commit(save, 0, &o->err), SHEAF_EAGAIN, &o->err);
+	shf_save_free(save); /* and nobody has been told what came of it */
+	CHECK_RC(shf_save_begin(&next, o->run, step, o->state, &opts, &o->err), 0, &o->err);
+	return next;
+}
+
+TEST(a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found)
+{
+	static const uint32_t flags[] = { SHEAF_NO_DISK, SHEAF_LAZY };
+
+	for (int i = 0; i < 2; i++) {
+		struct one o = one_job("auto");
+		struct sheaf_save *six;
+
+		commits(&o, begun_lazily(&o, 1));
+		six = begun_in_doubt(&o, 3, 6, flags[i]);
+		if (flags[i] & SHEAF_LAZY)
+			CHECK_INT(shf_save_copied(six, SHEAF_ALL_SLICES, -1), 0);
+		loads(&o, opened(&o, 3));
+		commits(&o, six);
+		if (flags[i] & SHEAF_LAZY)
+			CHECK_INT(parent_of(&o, 6), 3);
+		else
+			shf_step_put(from_memory(&o, 6));
+		end(&o);
+	}
+}
+
+/* Its mark outlives it, and the one on 4 makes it follow the newest step on disk, which is none. */
+TEST(a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory)
+{
+	struct sheaf_step *three = NULL;
+	struct one o = one_job("auto");
+
+	commits(&o, begun(&o, 3));
+	CHECK_RC(shf_run_mark(o.run, 3, 'b', &o.err), 0, &o.err);
+	shf_step_put(from_memory(&o, 3)); /* while it is on disk */
+	commits(&o, begun(&o, 4));
+	CHECK(prunes(&o) >= 0);
+	CHECK(!has(&o, 3));
+	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
+	CHECK_RC(shf_step_open(&three, o.run, 3, &o.err), SHEAF_ENOENT, &o.err);
+	end(&o);
+}
+
+TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
+{
+	struct one o = one_job(NULL);
+	struct sheaf_save *one = begun_lazily(&o, 1), *two = begun_lazily(&o, 2), *four, *six;
+
+	commits(&o, one);
+	commits(&o, two);
+	four = begun_in_doubt(&o, 3, 4, 0);
+	CHECK_RC(shf_run_mark(o.run, 3, 'k', &o.err), 0, &o.err); /* no prune takes it */
+	six = begun_lazily(&o, 6);
+	CHECK(!six->staged); /* what it follows is looked for by its commit */
+	commits(&o, four);
+	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
+	commits(&o, six); /* 3 is the newest that is not bad */
+	CHECK_INT(parent_of(&o, 6), 4);
 	end(&o);
 }
