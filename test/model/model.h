@@ -83,6 +83,8 @@ struct job_model {
 	unsigned unmoved; /* by tensor: it was to be moved, too early */
 	int parent;       /* id of what its next save follows; -1: what is newest, -2: not known */
 	int loaded;       /* id; -1: nothing since the last commit */
+	int loaded_on;    /* its id, or from memory that of what it follows on disk; -1: nothing,
+			   * -2: not known */
 	int64_t loaded_step;
 	bool shaken;      /* an agent of its was lost, or another thing that makes
 			   * saves to memory fail */

@@ -121,6 +121,7 @@ static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, 
 		run->fuzzy[id] |= in_flight(&j->saves[k]);
 	if (j->parent != id) /* which this job may have brought to disk since it was opened */
 		j->parent = from;
+	j->loaded_on = j->parent;
 }
 
 void find_numbers(const struct model *m, struct job_model *j)

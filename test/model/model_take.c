@@ -55,7 +55,7 @@ static bool has_ancestor(const struct run_model *r, const struct entry *from, in
 }
 
 /* What the rules say of an entry, with all others as they are: 'k' it stays, 'g' it goes, '?' */
-static char fate(struct run_model *r, const struct entry *e, int keep, int loaded)
+static char fate(struct run_model *r, const struct entry *e, int keep)
 {
 	const struct entry *top = newest(r, false, false);
 	int newer = 0, unsure = 0;
@@ -66,7 +66,7 @@ static char fate(struct run_model *r, const struct entry *e, int keep, int loade
 			newer++;
 			unsure += r->e[i].unsure;
 		}
-	if (keep <= 0 || e->mark == 'k' || e->id == loaded || !top || e->step >= top->step ||
+	if (keep <= 0 || e->mark == 'k' || !top || e->step >= top->step ||
 	    (e->mark != 'b' && newer < keep))
 		return 'k';
 	if (!has_ancestor(r, top, e->id, &known))
@@ -82,8 +82,19 @@ static void may_prune(struct model *m, int run, int keep)
 	struct run_model *r = &m->runs[run];
 
 	for (int i = 0; i < r->n && keep > 0; i++)
-		if (is_there(&r->e[i]) && fate(r, &r->e[i], keep, -1) != 'k')
+		if (is_there(&r->e[i]) && fate(r, &r->e[i], keep) != 'k')
 			r->e[i].may_go = true;
+}
+
+/* What the job goes on from stays until it hears of a commit. Does a prune leave this one? 'k':
+ * yes; '?': perhaps, as where the prune has to end a publication. */
+static char kept_by_load(const struct job_model *j, int id)
+{
+	bool on = id == j->loaded_on || j->loaded_on == -2;
+
+	if (j->loaded < 0 || (!on && id != j->loaded))
+		return 0;
+	return id == j->loaded_on && !publishes(j) ? 'k' : '?';
 }
 
 /* A prune that worked: what must go is gone. All are judged before any goes. */
@@ -93,10 +104,11 @@ static void take_prune(struct model *m, int run, int keep, const struct job_mode
 	char fates[ENTRIES];
 
 	for (int i = 0; i < r->n; i++) {
-		fates[i] = is_there(&r->e[i]) ? fate(r, &r->e[i], keep, j ? j->loaded : -1) : 'k';
-		/* Until its commit is heard of, a step that is published may count or not. */
-		if (j && r->e[i].id == j->loaded && publishes(j))
-			fates[i] = '?';
+		char left = j ? kept_by_load(j, r->e[i].id) : 0;
+
+		fates[i] = is_there(&r->e[i]) ? fate(r, &r->e[i], keep) : 'k';
+		if (left && fates[i] == 'g')
+			fates[i] = left;
 	}
 	for (int i = 0; i < r->n; i++) {
 		if (fates[i] == 'g')
