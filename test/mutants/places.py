@@ -21,7 +21,10 @@ KEYWORDS = {"if", "for", "while", "switch", "return", "sizeof", "do", "else", "c
 # Of these two arguments each may be the first; a hint changes nothing, and what glibc makes nothing
 # of does not either. These two have one value.
 SYMMETRIC = {"shf_alloc", "shf_zalloc", "same_desc", "__builtin_add_overflow",
-             "__builtin_mul_overflow"}
+             "__builtin_mul_overflow", "shf_box_equal"}
+# Of these the second and the third: a product, a sum, what two boxes share.
+SYMMETRIC_BEHIND = {"shf_arena_alloc", "shf_mul", "shf_mul64", "shf_add", "shf_add64",
+                    "shf_box_intersect"}
 EQUAL = {"1", "SHEAF_MAX"}
 HINTS = {"__builtin_prefetch", "pthread_mutex_destroy", "pthread_cond_destroy", "va_end"}
 CALL = re.compile(r"\b([A-Za-z_]\w*)((?:(?:->|\.)\w+)*)\(")
@@ -146,7 +149,9 @@ class Source:
         if re.fullmatch(r"(?:str|mem)n?cmp", m.group(1)) and not (
                 re.search(r"(?:\breturn|[=?:])$", before) or after[:1] in (["<"], [">"])):
             return                          # either way round they are equal
-        for (a, b), (c, d) in zip(args, args[1:]):
+        for nth, ((a, b), (c, d)) in enumerate(zip(args, args[1:])):
+            if nth == 1 and m.group(1) in SYMMETRIC_BEHIND:
+                continue
             one, two = self.text[a:b], self.text[c:d]
             if one != two and {one, two} != EQUAL and not set('{"') & set(one + two):
                 now = "%s, %s" % (two, one)
