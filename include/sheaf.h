@@ -12,7 +12,9 @@
  *            two, and nothing happened. [local] calls never communicate: their
  *            failure sticks to the handle and the next collective call on it returns
  *            it everywhere, unless the call says otherwise.
- * Threads    One call at a time per handle, except those marked [any thread].
+ * Threads    One call at a time for a run and all that was opened, begun or loaded
+ *            through it, and one at a time for a state; other runs, and calls marked
+ *            [any thread], do not count. Two steps of one run are not loaded at once.
  *            Callbacks run inside the caller's calls. sheaf's own threads block
  *            all signals and never talk to the group.
  * Results    0, or a negative enum sheaf_code with the story in *err (or NULL).
@@ -195,7 +197,7 @@ struct sheaf_opts {
 	/* For sheaf_run_prune, and for commits, which do not wait: after one, a thread of each node
 	 * reads its share of the step again, at low priority and past the page cache, and older
 	 * ones go in the first later commit or close that finds it sound. 0: keep all */
-	int32_t keep_last, keep_every;
+	int32_t keep_last, keep_every;  /* keep_every and keep_best need keep_last: EINVAL */
 	int32_t grace_s;                /* before this run's prunes delete what went; 0: 600; -1:
 	                                 * none. A job that opens the run: always after 600 s */
 	const char *const *ignore;      /* NULL-ended fnmatch(3) patterns on "family/name": neither
@@ -259,7 +261,9 @@ struct sheaf_opts {
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
 #define SHEAF_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
 #define SHEAF_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
-#define SHEAF_UNVERIFIED (UINT32_C(1) << 4) /* steps opened by path: read past damaged blocks */
+/* No step that is opened through this run is checked: what lies in damaged blocks is loaded as it is.
+ * For what is to be saved out of a damaged step, not for training. */
+#define SHEAF_UNVERIFIED (UINT32_C(1) << 4)
 #define SHEAF_METRICS   (UINT32_C(1) << 5) /* rank 0 adds a line of JSON for each save that is over
                                             * to .sheaf/metrics.jsonl, at most twice 1 MiB:
                                             * `sheaf stats`. One more agreement a commit; what goes
@@ -432,7 +436,8 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
  * model. A line of its manifest: key [A-Za-z0-9._/-]{1,64}, not ranks.*, value <= 64 KiB, all
  * <= 512 KiB, and the manifest < 1 MiB, in which a control character is 6 bytes; equal on the
  * ranks that give it. Bytes and value are copied.
- * EINVAL: it is not allowed, too late or given twice. The save goes on without it, and level 1 of
+ * EINVAL: it is not allowed, given twice, or too late: sheaf_save_commit has returned EAGAIN for
+ * this save because it is being published, or with the words that it is in memory. The save goes on without it, and level 1 of
  * log says why. ENOMEM fails the save. [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);

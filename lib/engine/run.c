@@ -64,6 +64,37 @@ void shf_opts_release(struct sheaf_opts *opts)
 	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = NULL;
 }
 
+/* Numbers that are out of their bounds. */
+static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err)
+{
+	const struct {
+		const char *name;
+		int32_t value, least, most;
+	} all[] = {
+		{ "io_threads", o->io_threads, 0, 256 },
+		{ "images_max", o->images_max, 0, SHF_IMAGES_MAX },
+		{ "copy_threads", o->copy_threads, 0, 256 },
+		{ "copies", o->copies, 0, 2 },
+		{ "keep_last", o->keep_last, 0, INT32_MAX },
+		{ "keep_every", o->keep_every, 0, INT32_MAX },
+		{ "keep_best", o->keep_best, 0, INT32_MAX },
+		{ "grace_s", o->grace_s, -1, INT32_MAX },
+		{ "timeout_ms", o->timeout_ms, 0, INT32_MAX },
+		{ "resume_attempts_max", o->resume_attempts_max, 0, INT32_MAX },
+		{ "reserved", o->reserved, 0, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (all[i].value < all[i].least)
+			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, at least %d",
+			                all[i].name, (int)all[i].value, (int)all[i].least);
+		if (all[i].value > all[i].most)
+			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, at most %d",
+			                all[i].name, (int)all[i].value, (int)all[i].most);
+	}
+	return 0;
+}
+
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
@@ -73,16 +104,15 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->flags & ~known)
 		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
 		                (unsigned)(o->flags & ~known));
-	if (o->io_threads < 0 || o->io_threads > 256 || o->images_max < 0 ||
-	    o->copy_threads < 0 || o->copy_threads > 256 || o->copies < 0 || o->copies > 2 ||
-	    o->images_max > SHF_IMAGES_MAX || o->keep_last < 0 || o->keep_every < 0 ||
-	    o->keep_best < 0 || o->grace_s < -1 || o->timeout_ms < 0 ||
-	    o->resume_attempts_max < 0)
-		return shf_fail(err, SHEAF_EINVAL,
-				"opts: a count or time is negative or too large");
+	int rc = opts_check_bounds(o, err);
+	if (rc < 0)
+		return rc;
 	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
 		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs best_note, the key of a "
 		                "note");
+	if (!o->keep_last && (o->keep_every || o->keep_best))
+		return shf_fail(err, SHEAF_EINVAL, "opts.%s needs keep_last: without it all steps "
+		                "are kept", o->keep_every ? "keep_every" : "keep_best");
 	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
 		return shf_fail(err, SHEAF_EINVAL, "opts.agent is \"auto\" or the path of a "
 		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
@@ -379,12 +409,24 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	return 0;
 }
 
+/* ENOENT would tell the caller that there is no run, and rank 0 has opened it: a network file
+ * system may show old names for a while, and then it is another file system. */
 static int join(struct sheaf_run *run, const char *dir, const struct opened *told,
                 struct sheaf_error *err)
 {
-	int rc = run->opts.flags & SHEAF_READONLY
-	       ? shf_store_open(&run->store, run->sys, dir, err)
-	       : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
+	int most = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS), rc;
+
+	for (int slept = 0, ms = 10;; slept += ms, ms = ms < 500 ? 2 * ms : 1000) {
+		rc = run->opts.flags & SHEAF_READONLY
+		   ? shf_store_open(&run->store, run->sys, dir, err)
+		   : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
+		if (rc != SHEAF_ENOENT || slept >= most)
+			break;
+		run->sys->ops->sleep_ms(run->sys->arg, ms);
+	}
+	if (rc == SHEAF_ENOENT)
+		rc = shf_fail(err, SHEAF_EIO, "%s: rank 0 has opened the run, but it is not to be "
+		              "seen here: is it the same file system?", dir);
 
 	if (rc == 0) {
 		run->foreign = false;

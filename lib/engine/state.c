@@ -78,6 +78,9 @@ static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf
 	if (in->origin < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: origin %" PRId64 " is negative", who,
 		                in->origin);
+	if (!(in->flags & SHEAF_FLAT) && (in->flat_start || in->flat_count))
+		return shf_fail(err, SHEAF_EINVAL, "%s: flat_start or flat_count is set, but not "
+		                "the flag SHEAF_FLAT", who);
 	if ((in->flags & SHEAF_FLAT) && (in->flat_start < 0 || in->flat_count < 0 ||
 	                                 in->flat_start > INT64_MAX - in->flat_count))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flat range %" PRId64 "+%" PRId64
@@ -202,6 +205,9 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	                  SHEAF_STRIDED | SHEAF_SAVE_ONLY))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
 		                (unsigned)in->flags);
+	if (in->reserved)
+		return shf_fail(err, SHEAF_EINVAL, "%s: slice.reserved is %d; it must be 0", who,
+		                (int)in->reserved);
 	if (in->flags & SHEAF_CAST && (memory != in->dtype || strncmp(who, "model/", 6) != 0 ||
 	                               (in->dtype != SHEAF_BF16 && in->dtype != SHEAF_F16)))
 		return shf_fail(err, SHEAF_EINVAL, "%s: SHEAF_CAST is for BF16 and F16 of family "

@@ -338,7 +338,8 @@ int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *pa
 	if (rc >= 0)
 		rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
-		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
+		rc = create ? shf_fail_io(err, -rc, "%s: the run cannot be made", path)
+		            : shf_fail_sys(err, -rc, "%s: no run here", path);
 		goto out;
 	}
 	s->dir = rc;

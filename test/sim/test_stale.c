@@ -139,3 +139,56 @@ TEST(a_file_of_an_open_step_that_is_gone_is_no_missing_step)
 	SAID(hands_run(&p, load_what_lost_a_file, true), SHEAF_ECORRUPT, "model-00001", &p.err);
 	simdisk_free(p.disk);
 }
+
+/* ---- opening a run ---- */
+
+struct opening {
+	struct simdisk *disk;
+	const struct shf_sys *sys[2];
+	uint32_t flags;
+	struct sheaf_error err[2];
+};
+
+static int opens(void *arg, int rank, struct sheaf_group *group)
+{
+	struct opening *o = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = o->flags, .timeout_ms = 60000 };
+	struct sheaf_run *run = NULL;
+	int rc = shf_run_open(&run, "run", group, &opts, o->sys[rank], &o->err[rank]);
+
+	if (rc == 0)
+		shf_run_close(run);
+	return rc;
+}
+
+/* Rank 1 has looked before the run was made, and its client remembers for so long. */
+static int opened_where_one_rank_is_late(uint32_t flags, int64_t ms)
+{
+	struct simgroup_opts g = { .seed = 3, .ranks = 2 };
+	struct opening o = { .disk = disk_new(), .flags = flags };
+	int rc[2];
+
+	for (int r = 0; r < 2; r++)
+		o.sys[r] = simdisk_process(o.disk, 800 + (uint64_t)r, r);
+	simdisk_stale(o.disk, o.sys[1], ".", ms);
+	if (flags & SHEAF_READONLY)
+		CHECK_INT(o.sys[0]->ops->mkdir(o.sys[0]->arg, SHF_CWD, "run", 0777), 0);
+	simgroup_run(&g, opens, &o, rc);
+	CHECK_INT(rc[0], rc[1]);
+	if (rc[0] < 0)
+		CHECK(strstr(o.err[0].msg, "is it the same file system?") != NULL);
+	simdisk_free(o.disk);
+	return rc[0];
+}
+
+TEST(a_run_that_a_rank_does_not_see_yet_is_opened_when_it_does)
+{
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_CREATE, 300), 0);
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_READONLY, 300), 0);
+}
+
+TEST(a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh)
+{
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_CREATE, -1), SHEAF_EIO);
+	CHECK_INT(opened_where_one_rank_is_late(SHEAF_READONLY, -1), SHEAF_EIO);
+}

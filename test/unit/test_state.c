@@ -256,6 +256,15 @@ TEST(memory_rules_are_checked)
 	in.flat_start = INT64_MAX;
 	in.flat_count = 1;
 	refused(&in, "model/w: flat range 9223372036854775807+1 is no range");
+	in = good();
+	in.flat_count = 2;
+	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_FLAT");
+	in = good();
+	in.flat_start = 2;
+	refused(&in, "model/w: flat_start or flat_count is set, but not the flag SHEAF_FLAT");
+	in = good();
+	in.reserved = 1;
+	refused(&in, "model/w: slice.reserved is 1; it must be 0");
 }
 
 TEST(strides_and_origin_are_kept)
