@@ -145,6 +145,9 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 /* What a commit, or the close, lets go: by what has been read again so far; then the next step's
  * turn comes. behind: by a thread, for whoever does not wait. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool behind);
+/* Deletes at once what later commits would let go: steps, as far as a newer one has been read
+ * again, and pruned steps whose grace is over. What could not be deleted is logged. [collective] */
+int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err);
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* The same. loaded: the step was read from memory, and its copy there stays, because nobody has
  * read the one on disk. */

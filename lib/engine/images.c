@@ -387,16 +387,35 @@ uint64_t shf_saves_hash(const struct sheaf_run *run)
 	return n << 56 | (steps & (UINT64_MAX >> 8));
 }
 
+/* Compares on all ranks: the saves in flight, the image chosen, whether the save that has it is
+ * still busy, and the newest step in memory. If ranks differ in the last alone, some of them have
+ * given up a step that the others still have: it is whole nowhere, so all of them go back to the
+ * newest that every rank may have, and choose again. [collective] */
+static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of, uint64_t x[4],
+                           uint64_t *same, uint64_t lo[4], uint64_t hi[4],
+                           struct sheaf_error *err)
+{
+	for (int tries = 0;; tries++) {
+		int rc;
+
+		x[0] = shf_saves_hash(run);
+		x[1] = (uint64_t)shf_image_choose(run, below, of);
+		x[2] = *of ? is_unput(*of) ? 2 : is_busy(*of) : 0;
+		x[3] = (uint64_t)(shf_tier_newest_step(run) + 1);
+		rc = shf_same(&run->team, x, 4, same, lo, hi, err);
+		if (rc < 0 || !(*same & 1) || *same & 8 || tries)
+			return rc;
+		shf_tier_newest_until(run, (int64_t)lo[3] - 1);
+	}
+}
+
 int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
                    struct sheaf_error *err)
 {
 	struct sheaf_save *of;
-	uint64_t x[3] = { shf_saves_hash(run), (uint64_t)shf_image_choose(run, below, &of), 0 };
-	uint64_t same, lo[3], hi[3];
-	int rc;
+	uint64_t x[4], same, lo[4], hi[4];
+	int rc = choose_together(run, below, &of, x, &same, lo, hi, err);
 
-	x[2] = of ? is_unput(of) ? 2 : is_busy(of) : 0;
-	rc = shf_same(&run->team, x, 3, &same, lo, hi, err);
 	if (rc < 0)
 		return rc;
 	/* A save freed on one rank only cannot be finished by the others. */

@@ -551,11 +551,20 @@ void shf_lazy_update(struct sheaf_save *save)
 		}
 }
 
+void shf_lazy_forget(struct sheaf_save *save)
+{
+	struct sheaf_save **at = save->state ? &save->state->lazy : NULL;
+
+	while (at && *at && *at != save)
+		at = &(*at)->lazy_next;
+	if (at && *at)
+		*at = save->lazy_next;
+}
+
 void shf_lazy_stop(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
 	struct shf_lazy *lz = save->lazy;
-	struct sheaf_save **at = save->state ? &save->state->lazy : NULL;
 
 	if (!lz)
 		return;
@@ -569,10 +578,7 @@ void shf_lazy_stop(struct sheaf_save *save)
 	pthread_mutex_unlock(&lz->tasks_lock);
 	shf_lazy_update(save);
 	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* and whoever copies what he asked for */
-	while (at && *at && *at != save)
-		at = &(*at)->lazy_next;
-	if (at && *at)
-		*at = save->lazy_next;
+	shf_lazy_forget(save);
 }
 
 void shf_lazy_free(struct shf_lazy *lz, bool ours)

@@ -51,6 +51,8 @@ bool shf_lazy_is_behind(const struct sheaf_save *save);
 void shf_lazy_update(struct sheaf_save *save);
 /* Nothing more is copied, averages are up to date, and nothing is under way. [local] */
 void shf_lazy_stop(struct sheaf_save *save);
+/* Takes the save off the list of those that read the state. */
+void shf_lazy_forget(struct sheaf_save *save);
 void shf_lazy_free(struct shf_lazy *lazy, bool ours);
 /* Machines without threads do some of it now. [any thread] */
 void shf_lazy_tick(struct sheaf_save *save);

@@ -451,6 +451,8 @@ static void remember(struct shf_load *ld)
 	if (run->opts.flags & SHEAF_READONLY)
 		return;
 	(run->of ? run->of : run)->loads++;
+	memcpy((run->of ? run->of : run)->loaded_session, ld->step->manifest.session,
+	       sizeof(run->loaded_session));
 	/* Of memory: saving goes on where the disk ended when the step was opened, unless this
 	 * handle has brought the step itself to disk since. No prune takes what it goes on from. */
 	if (run->of && strcmp(run->of->parent_session, ld->step->manifest.session)) {
@@ -487,7 +489,8 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 	struct sheaf_error own;
 	int n;
 
-	if (run->foreign || run->opts.flags & SHEAF_READONLY)
+	/* Nobody would forget the try after a close, which has forgotten those before it. */
+	if (run->foreign || run->closed || run->opts.flags & SHEAF_READONLY)
 		return 0;
 	run->unsure = true;
 	if (step->run->of && is_first_try(step) && run->place.node_first == run->team.rank)

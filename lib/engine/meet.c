@@ -83,8 +83,8 @@ static void to_text(struct meet *t, const struct shf_buf *cards, struct shf_buf 
 
 static bool one_card(const char *line, struct shf_told *c)
 {
-	return sscanf(line, "%32[0-9a-f] %18" SCNd64 " %9d %9d %16" SCNx64 " %16" SCNx64
-	              " %19" SCNu64 " %19" SCNu64 " %19" SCNu64, c->session, &c->step, &c->rank,
+	return sscanf(line, "%32[0-9a-f] %19" SCNd64 " %9d %9d %16" SCNx64 " %16" SCNx64
+	              " %20" SCNu64 " %20" SCNu64 " %20" SCNu64, c->session, &c->step, &c->rank,
 	              &c->ranks, &c->base, &c->next, &c->due, &c->tries, &c->bytes) == 9 &&
 	       strlen(c->session) == 32 && c->step >= 0 && c->rank >= 0 && c->rank < c->ranks &&
 	       c->ranks <= RANKS_MAX;

@@ -194,6 +194,21 @@ void shf_run_prune_behind(struct sheaf_run *run, bool behind)
 	shf_pruning_begin(run, &r, behind);
 }
 
+int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_prune r;
+	int rc = shf_behind_look(run, err);
+
+	if (rc < 0)
+		return rc;
+	shf_behind_start(run);
+	if (run->team.rank == 0) {
+		r = rules(run, run->verified, false);
+		shf_pruning_begin(run, &r, false);
+	}
+	return 0;
+}
+
 /* ---- going back ---- */
 
 static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],

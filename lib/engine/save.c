@@ -707,6 +707,7 @@ void shf_save_free(struct sheaf_save *save)
 	} else {
 		files_close(save);
 		shf_stage_leave(&save->run->store, &save->stage);
+		shf_lazy_forget(save);
 	}
 	if (ours && save->listed && !save->over) {
 		shf_tier_left(save);

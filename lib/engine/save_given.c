@@ -29,10 +29,12 @@ static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 
 static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	if (save->over || save->publishing.begun)
-		return shf_fail(err, SHEAF_EINVAL, save->over ? "the save is over"
-		                                              : "it is being published");
-	return 0;
+	if (save->over)
+		return shf_fail(err, SHEAF_EINVAL, "the save is over");
+	if (save->publishing.begun)
+		return shf_fail(err, SHEAF_EINVAL, "it is being published");
+	/* What lies in memory has the notes and files of that moment, and so must the disk. */
+	return save->kept ? shf_fail(err, SHEAF_EINVAL, "it is in memory already") : 0;
 }
 
 static int attach_check(const struct sheaf_save *save, const char *file, const void *bytes,

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine.h"
 #include "err.h"
 #include "lazy.h"
 #include "save.h"
@@ -41,17 +42,24 @@ void shf_save_follow(struct sheaf_save *save)
 	save->doubtful = save->run->doubtful;
 }
 
-void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
+bool shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33],
+                          unsigned loads)
 {
-	run->parent = step;
-	memcpy(run->parent_session, session, sizeof(run->parent_session));
+	/* Is what the caller has in memory still what came after that step? */
+	bool on = loads == run->loads || strcmp(run->loaded_session, session) == 0;
+
+	if (on) {
+		run->parent = step;
+		memcpy(run->parent_session, session, sizeof(run->parent_session));
+	}
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
-		if (s->step <= step)
+		if (s->step <= step || (!on && s->loads == run->loads))
 			continue;
 		s->parent = step;
 		s->doubtful = -1;
 		memcpy(s->parent_session, session, sizeof(s->parent_session));
 	}
+	return on;
 }
 
 int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
@@ -106,7 +114,7 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	/* What this handle published in doubt and finds there is its own last step. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == save->doubtful) {
 		if (n.newest == run->doubtful)
-			shf_run_goes_on_from(run, n.known, n.session);
+			(void)shf_run_goes_on_from(run, n.known, n.session, save->loads);
 		save->parent = -1;
 	}
 	if (save->parent >= 0 && n.newest > save->parent)
@@ -131,8 +139,9 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 	if (sys->ops->free_bytes(sys->arg, save->run->store.dir, &room) < 0 || room >= need)
 		return 0;
 	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
-	         PRIu64, save->step, need, save->run->store.path, room);
-	err->sys = 28; /* ENOSPC */
+	         PRIu64 " (steps that were pruned stay in .sheaf/trash for grace_s seconds)",
+	         save->step, need, save->run->store.path, room);
+	err->sys = ENOSPC;
 	return SHEAF_EIO;
 }
 
@@ -248,6 +257,12 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 	char name[sizeof(save->stage.name)];
 	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
 
+	/* Old steps go after a commit that worked. On a full disk none works until they go. */
+	if (rc == SHEAF_EIO && err->sys == ENOSPC) {
+		rc = shf_run_make_room(run, err);
+		if (rc == 0)
+			rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
+	}
 	if (rc < 0)
 		return rc;
 	memcpy(name, save->stage.name, sizeof(name));

@@ -670,11 +670,25 @@ void shf_tier_unsaved(struct sheaf_save *save)
 		save->run->tier.coming = 0;
 }
 
+int64_t shf_tier_newest_step(const struct sheaf_run *run)
+{
+	return run->tier.newest < 0 ? -1 : run->tier.steps[run->tier.newest];
+}
+
+void shf_tier_newest_until(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	t->newest = -1;
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] >= 0 && t->steps[i] <= step)
+			is_newest(t, i);
+}
+
 void shf_tier_left(struct sheaf_save *save)
 {
-	struct sheaf_error own;
-
-	if (!save->kept || shf_save_failure(save, &own) < 0)
+	/* What fails on the way to the disk takes nothing from memory, where the step is whole. */
+	if (!save->kept || atomic_load(&save->failed))
 		shf_tier_unsaved(save);
 	else if (has_card(save))
 		is_newest(&save->run->tier, save->card);

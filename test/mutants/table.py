@@ -221,7 +221,8 @@ bug("checked_when_open", "a tensor is compared when somebody may change it alrea
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_gates: a_check_is_over_when_a_gate_opens")
 bug("loaded_over_unput", "a load waits for what its caller must bring",
-    "engine/images.c:shf_image_take", "of ? is_unput(of) ?", "of ? !MUTANT && is_unput(of) ?",
+    "engine/images.c:choose_together", "*of ? is_unput(*of) ?",
+    "*of ? !MUTANT && is_unput(*of) ?",
     LATER + "a_load_takes_no_image_that_is_not_full")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
     "engine/gates.c:shf_lazy_copied", "size_t s = 0;",
@@ -322,7 +323,7 @@ bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "engine/gates.c:shf_lazy_together", "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
-    "engine/images.c:shf_image_take", ": is_busy(of) : 0", ": !MUTANT && is_busy(of) : 0",
+    "engine/images.c:choose_together", ": is_busy(*of) : 0", ": !MUTANT && is_busy(*of) : 0",
     "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
 bug("given_up_on_one_rank", "who lives on believes in a save whose image has gone to the next",
     "engine/images.c:finish_copies", "shf_save_stick(save, rc, err);",
@@ -370,6 +371,42 @@ bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number 
     "engine/choose.c:consider", "c->sought || !c->disk.exists",
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
+bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
+    "engine/tier.c:shf_tier_left", "atomic_load(&save->failed)",
+    "(atomic_load(&save->failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
+    "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
+blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
+      "engine/images.c:choose_together", "*same & 8 || tries",
+      "sim/test_held: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
+blind("notes_behind_memory", "notes are taken for the disk that memory does not have",
+      "engine/save_given.c:takes_more", "save->kept",
+      "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
+gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
+         "engine/commit.c:shf_save_doubt", "s->step > save->step",
+         "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
+bug("loaded_beside", "who loads an older step while one is saved saves on top of that one",
+    "engine/save_stage.c:shf_run_goes_on_from", "bool on =", "bool on = MUTANT ||",
+    "sim/test_parents: who_loads_an_older_step_while_a_newer_one_is_saved_rewinds_before"
+    "_the_next_save")
+blind("saved_beside", "a save that was begun after an older step was loaded is committed beside",
+      "engine/commit.c:fail_beside", "s->step > save->step && s->loads != save->loads",
+      "sim/test_parents: a_save_that_was_begun_after_that_load_fails_in_its_commit")
+blind("loaded_itself", "who loads the step that is being saved cannot save on top of it",
+      "engine/save_stage.c:shf_run_goes_on_from",
+      "strcmp(run->loaded_session, session) == 0",
+      "sim/test_parents: who_loads_the_very_step_that_is_being_saved_goes_on_from_it")
+blind("unseen_is_absent", "a rank that does not see the run says that there is none",
+      "engine/run.c:join", "rc == SHEAF_ENOENT",
+      "sim/test_stale: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
+blind("tried_behind_close", "a load after the close is counted as a try for ever",
+      "engine/load.c:count_try", "run->closed",
+      "sim/test_attempts: a_load_after_the_run_was_closed_is_no_try")
+blind("no_room_is_made", "a save that finds the disk full lets nothing go",
+      "engine/save_stage.c:stage_all", "rc == SHEAF_EIO && err->sys == ENOSPC",
+      "sim/test_room: a_save_that_finds_the_disk_full_lets_old_steps_go_first")
+blind("flat_by_half", "a range is taken for all where its flag was forgotten",
+      "engine/state.c:check_box", "in->flat_start || in->flat_count",
+      "unit/test_state: memory_rules_are_checked")
 blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
       "engine/moves.c:shf_save_drain_together",
       "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
@@ -1178,7 +1215,7 @@ blind("freed_half_published", "a step that is being published is thrown away wit
       "engine/save.c:let_go", "save->publishing.begun && run->team.rank == 0",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 blind("note_too_late", "a note is taken that no manifest will have",
-      "engine/save_given.c:takes_more", "save->over || save->publishing.begun",
+      "engine/save_given.c:takes_more", "save->publishing.begun",
       PUBLISHING + "nothing_can_be_added_to_it_and_nobody_can_fail_it")
 ASKED = "sim/test_asked: "
 ALIASED = "sim/test_aliased: "

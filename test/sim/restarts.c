@@ -12,7 +12,7 @@ int64_t re_cols = 700;
 
 static float value(int tensor, int64_t item, int64_t step)
 {
-	return (float)((item * 7 + tensor * 131 + step * 1009) % 65521);
+	return (float)((item * 7 + tensor * 131 + step % 65521 * 1009) % 65521);
 }
 
 void re_free(struct re_mine *m)

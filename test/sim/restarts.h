@@ -12,7 +12,7 @@ enum { RE_RANKS = 6, RE_NODES = 3, RE_TENSORS = 3, RE_ROWS = 13 };
 extern int64_t re_cols;         /* of each tensor: 700; whoever sets it sets it back */
 
 struct re_plan {                /* what a job does at each of its steps: */
-	int first, last;                /* first 0: after the one that it resumes from */
+	int64_t first, last;            /* first 0: after the one that it resumes from */
 	int disk_every;                 /* 0: never */
 	uint32_t flags;                 /* of its saves */
 	int images;

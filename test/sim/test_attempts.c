@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that load a step from memory, and come no further: how they are counted, and what follows
  * from it. What is counted of steps on disk is in test_tries.c. */
+#include "engine.h"
 #include "restarts.h"
+#include "save.h"
 #include "t.h"
 
 /* Runs n jobs, one after another, that load, save nothing and die. Job i must load loads[i]. */
@@ -100,5 +102,36 @@ TEST(a_save_to_memory_forgets_the_tries_of_what_was_loaded)
 	CHECK_INT(k.loaded, 4);
 	CHECK_INT(tried(d), 0);
 	die_on(d, 0, six, 1);
+	simdisk_free(d);
+}
+
+/* A close says that what was loaded was good. It says nothing of loads that come after it. */
+TEST(a_load_after_the_run_was_closed_is_no_try)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .io_threads = 1 };
+	struct simdisk *d = re_world(6);
+	const struct shf_sys *sys = simdisk_process(d, 71000, 0);
+	struct sheaf_step *step = NULL;
+	struct sheaf_save *save = NULL;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+	struct re_mine m = { 0 };
+	struct sheaf_state *mine = re_state(&m, 0, 1);
+
+	CHECK_RC(shf_run_open(&run, "run", NULL, &opts, sys, &err), 0, &err);
+	CHECK_RC(shf_save_begin(&save, run, 1, mine, NULL, &err), 0, &err);
+	CHECK_RC(shf_save_commit(save, -1, &err), 0, &err);
+	shf_save_free(save);
+	CHECK_RC(shf_step_open(&step, run, 1, &err), 0, &err);
+	CHECK_RC(shf_step_load(step, mine, SHEAF_STRICT, NULL, &err), 0, &err);
+	CHECK_INT(tried(d), 1);
+	shf_run_close(run);
+	CHECK_INT(tried(d), 0);
+	CHECK_RC(shf_step_load(step, mine, SHEAF_STRICT, NULL, &err), 0, &err);
+	CHECK_INT(tried(d), 0);
+	shf_step_put(step);
+	shf_state_put(mine);
+	re_free(&m);
+	simdisk_kill(d, sys);
 	simdisk_free(d);
 }

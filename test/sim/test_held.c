@@ -294,3 +294,60 @@ TEST(a_job_comes_after_those_whose_steps_it_found)
 	}
 	simdisk_free(d);
 }
+
+/* ---- a step that one rank gives up after all had it in memory ---- */
+
+struct giving {
+	struct simdisk *disk;
+	const struct shf_sys *sys[2];
+};
+
+static int gives_up(void *arg, int rank, struct sheaf_group *group)
+{
+	struct giving *g = arg;
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE, .agent = "auto",
+		.images_max = 3, .io_threads = 1, .timeout_ms = 60000 };
+	struct sheaf_save *save = NULL;
+	struct sheaf_run *run = NULL;
+	struct sheaf_error err;
+	struct re_mine m = { 0 };
+	struct sheaf_state *state = re_state(&m, rank, 2);
+	int rc = shf_run_open(&run, "run", group, &opts, g->sys[rank], &err);
+
+	re_paint(&m, 4);
+	rc = rc == 0 ? shf_save_begin(&save, run, 4, state, NULL, &err) : rc;
+	rc = rc == 0 ? shf_save_commit(save, 0, &err) : rc;
+	if (rc == SHEAF_EAGAIN && strstr(err.msg, "it is in memory")) {
+		if (rank == 1)
+			(void)shf_save_fail(save, "not wanted");
+		rc = shf_agree(&run->team, 0, &err);
+		shf_save_free(save);
+		save = NULL;
+		rc = rc == 0 ? shf_save_begin(&save, run, 5, state, NULL, &err) : rc;
+		rc = rc == 0 ? shf_save_commit(save, -1, &err) : rc;
+	}
+	shf_save_free(save);
+	if (rc < 0)
+		print_error("rank %d: %s\n", rank, err.msg);
+	shf_run_close(run);
+	shf_state_put(state);
+	re_free(&m);
+	return rc;
+}
+
+TEST(ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory)
+{
+	struct simgroup_opts group = { .seed = 1, .ranks = 2 };
+	struct giving g = { .disk = re_world(8) };
+	int rc[2];
+
+	for (int r = 0; r < 2; r++)
+		g.sys[r] = simdisk_process(g.disk, 71000 + (uint64_t)r, 0);
+	simdisk_set_takes(g.disk, SIMDISK_FSYNC, 20);
+	simgroup_run(&group, gives_up, &g, rc);
+	CHECK_INT(rc[0], 0);
+	CHECK_INT(rc[1], 0);
+	for (int r = 0; r < 2; r++)
+		simdisk_kill(g.disk, g.sys[r]);
+	simdisk_free(g.disk);
+}

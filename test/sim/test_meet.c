@@ -278,6 +278,20 @@ TEST(who_waits_goes_on_when_the_other_has_come)
 	simdisk_free(d);
 }
 
+/* As of a job that numbers its steps by the nanosecond. */
+TEST(the_number_of_a_step_may_have_nineteen_digits)
+{
+	const int64_t first = INT64_C(1700000000000000000);
+	struct simdisk *d = re_world(4);
+	struct re_job j = job_on(d, (struct re_plan){ .first = first, .last = first + 3,
+		.disk_every = 5, .images = 3 });
+
+	PLAYED(j, 0);
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	goes_on(d, first + 3);
+	simdisk_free(d);
+}
+
 /* The one that has rank 0 publishes; the other one hears of it. */
 TEST(who_has_not_rank_0_waits_until_it_is_published)
 {

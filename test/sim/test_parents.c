@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine.h"
+#include "err.h"
 #include "publishing.h"
 #include "restarts.h"
 #include "save.h"
@@ -126,7 +127,8 @@ TEST(a_load_does_not_change_what_the_saves_in_flight_follow)
 		CHECK_INT(parent_of(&o, 3), 2);
 		CHECK_INT(parent_of(&o, 4), 3);
 		CHECK(prunes(&o) >= 0);
-		CHECK(!has(&o, 1) && !has(&o, 2) && !has(&o, 3) && has(&o, 4));
+		/* The caller goes on from 2, which it loaded last. */
+		CHECK(!has(&o, 1) && has(&o, 2) && !has(&o, 3) && has(&o, 4));
 		end(&o);
 	}
 }
@@ -343,5 +345,126 @@ TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
 	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
 	commits(&o, six); /* 3 is the newest that is not bad */
 	CHECK_INT(parent_of(&o, 6), 4);
+	end(&o);
+}
+
+/* Its memory comes from 10, so on the disk it would lie beside 20. */
+TEST(who_loads_an_older_step_while_a_newer_one_is_saved_rewinds_before_the_next_save)
+{
+	struct one o = one_job(NULL);
+	struct sheaf_save *twenty, *next = NULL;
+
+	commits(&o, begun(&o, 10));
+	twenty = begun(&o, 20);
+	loads(&o, opened(&o, 10));
+	commits(&o, twenty);
+	CHECK_RC(shf_save_begin(&next, o.run, 21, o.state, NULL, &o.err), SHEAF_EINVAL, &o.err);
+	CHECK(strstr(o.err.msg, "rewind to go back") != NULL);
+	CHECK_RC(shf_run_rewind(o.run, 10, &o.err), 0, &o.err);
+	commits(&o, begun(&o, 21));
+	CHECK_INT(parent_of(&o, 21), 10);
+	end(&o);
+}
+
+TEST(a_save_that_was_begun_after_that_load_fails_in_its_commit)
+{
+	struct one o = one_job(NULL);
+	struct sheaf_save *twenty, *next;
+
+	commits(&o, begun(&o, 10));
+	twenty = begun_lazily(&o, 20);
+	loads(&o, opened(&o, 10));
+	next = begun_lazily(&o, 21);
+	commits(&o, twenty);
+	CHECK_RC(shf_save_commit(next, -1, &o.err), SHEAF_EFAILED, &o.err);
+	CHECK(strstr(o.err.msg, "step 20 was committed since (rewind to go back)") != NULL);
+	shf_save_free(next);
+	end(&o);
+}
+
+TEST(who_loads_the_very_step_that_is_being_saved_goes_on_from_it)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *twenty;
+
+	commits(&o, begun(&o, 10));
+	simdisk_set_takes(o.disk, SIMDISK_FSYNC, 20);
+	twenty = begun(&o, 20);
+	CHECK_RC(shf_save_commit(twenty, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	loads(&o, from_memory(&o, 20));
+	commits(&o, twenty);
+	commits(&o, begun(&o, 21));
+	CHECK_INT(parent_of(&o, 21), 20);
+	end(&o);
+}
+
+TEST(a_save_in_doubt_fails_none_that_was_begun_before_it)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save *nine = NULL, *ten;
+
+	commits(&o, begun(&o, 5));
+	CHECK_RC(shf_save_begin(&nine, o.run, 9, o.state, &memory, &o.err), 0, &o.err);
+	ten = begun(&o, 10);
+	while (!shf_publishing_now(o.run))
+		CHECK_RC(shf_save_commit(ten, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	shf_save_free(ten);
+	commits(&o, nine);
+	end(&o);
+}
+
+/* The step is whole in memory, whatever becomes of its files. */
+TEST(a_disk_that_fails_takes_no_step_from_memory)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *save;
+	struct sheaf_error why;
+
+	commits(&o, begun(&o, 1));
+	simdisk_set_takes(o.disk, SIMDISK_FSYNC, 20);
+	save = begun(&o, 4);
+	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	shf_save_stick(save, shf_fail(&why, SHEAF_EIO, "the disk is full"), &why);
+	shf_save_free(save);
+	loads(&o, from_memory(&o, 4));
+	end(&o);
+}
+
+/* A disk so slow that nothing that was asked of it is done yet. */
+static struct {
+	struct shf_sys_ops ops;
+	struct shf_sys sys;
+} slow;
+
+static int nothing_is_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int ms)
+{
+	(void)arg;
+	(void)queue;
+	(void)ms;
+	*io = NULL;
+	return 0;
+}
+
+/* A note that is on disk and not in memory would come and go with the agent. */
+TEST(what_is_in_memory_already_takes_no_notes_and_files)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *save = begun(&o, 4);
+
+	slow.ops = *o.sys->ops;
+	slow.ops.complete = nothing_is_complete;
+	slow.sys = (struct shf_sys){ &slow.ops, o.sys->arg };
+	CHECK_INT(shf_save_note(save, "loss", "3"), 0);
+	o.run->sys = &slow.sys;
+	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	o.run->sys = o.sys;
+	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	CHECK(!save->publishing.begun);
+	CHECK_INT(shf_save_note(save, "eval.loss", "3.5"), SHEAF_EINVAL);
+	CHECK_INT(shf_save_attach(save, "config.json", "{}", 2), SHEAF_EINVAL);
+	commits(&o, save);
 	end(&o);
 }

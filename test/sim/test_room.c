@@ -132,6 +132,41 @@ TEST(a_disk_without_room_is_told_also_to_who_wants_no_sentence)
 	end();
 }
 
+/* Saves steps 1 to n, all kept on a disk that then has room for half a step. */
+static void fill(int n)
+{
+	simdisk_set_task_steps(a.disk, 1000); /* what is read again is read when somebody asks */
+	for (int step = 1; step <= n; step++)
+		CHECK_RC(saves(step, &a.err), 0, &a.err);
+	simdisk_set_space(a.disk, simdisk_used(a.disk) + sizeof(a.w));
+}
+
+/* Otherwise steps go after a commit, and here no commit works before they go. */
+TEST(a_save_that_finds_the_disk_full_lets_old_steps_go_first)
+{
+	begin_with((struct sheaf_opts){ .keep_last = 1, .grace_s = -1 });
+	fill(3);
+	CHECK(simdisk_exists(a.disk, "run/checkpoint-2"));
+	CHECK_RC(saves(4, &a.err), 0, &a.err);
+	CHECK(!simdisk_exists(a.disk, "run/checkpoint-2"));
+	end();
+}
+
+TEST(a_save_that_finds_the_disk_full_empties_the_trash_whose_grace_is_over)
+{
+	for (int late = 0; late < 2; late++) {
+		begin_with((struct sheaf_opts){ .keep_last = 1, .grace_s = 100 });
+		fill(4);
+		simdisk_advance(a.disk, late ? 101 : 0);
+		if (late)
+			CHECK_RC(saves(5, &a.err), 0, &a.err);
+		else
+			SAID(saves(5, &a.err), SHEAF_EIO, "stay in .sheaf/trash for grace_s",
+			     &a.err);
+		end();
+	}
+}
+
 /* ---- memory of an agent ---- */
 
 static int begins(struct sheaf_save **save, int64_t step, uint32_t flags)

@@ -799,6 +799,8 @@ TEST(a_forked_child_lets_a_lazy_save_alone)
 			int bad = sheaf_save_copied(w.save, 0, -1) != SHEAF_EINVAL;
 
 			sheaf_save_free(w.save);
+			/* And the state knows nothing of it any more. */
+			bad |= sheaf_state_move(w.state, 0, w.data[0]) != 0;
 			sheaf_state_free(w.state);
 			sheaf_run_close(w.run);
 			_exit(bad);
