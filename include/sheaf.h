@@ -261,8 +261,8 @@ struct sheaf_opts {
 #define SHEAF_READONLY  (UINT32_C(1) << 1) /* no lock, no writes, no cleaning */
 #define SHEAF_REPLICAS  (UINT32_C(1) << 2) /* compare all replicas at each save: EDIVERGED */
 #define SHEAF_BUFFERED  (UINT32_C(1) << 3) /* never O_DIRECT */
-/* No step that is opened through this run is checked: what lies in damaged blocks is loaded as it is.
- * For what is to be saved out of a damaged step, not for training. */
+/* No step that is opened through this run is checked: what lies in damaged blocks is loaded as it
+ * is. For what is to be saved out of a damaged step, not for training. */
 #define SHEAF_UNVERIFIED (UINT32_C(1) << 4)
 #define SHEAF_METRICS   (UINT32_C(1) << 5) /* rank 0 adds a line of JSON for each save that is over
                                             * to .sheaf/metrics.jsonl, at most twice 1 MiB:
@@ -437,8 +437,8 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
  * <= 512 KiB, and the manifest < 1 MiB, in which a control character is 6 bytes; equal on the
  * ranks that give it. Bytes and value are copied.
  * EINVAL: it is not allowed, given twice, or too late: sheaf_save_commit has returned EAGAIN for
- * this save because it is being published, or with the words that it is in memory. The save goes on without it, and level 1 of
- * log says why. ENOMEM fails the save. [local] */
+ * this save because it is being published, or with the words that it is in memory. The save goes
+ * on without it, and level 1 of log says why. ENOMEM fails the save. [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
 /* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank

@@ -215,8 +215,8 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
  * may have changed that since. [local] */
 void shf_save_follow(struct sheaf_save *save);
 /* That step of this handle is on disk: all later saves follow it, those in flight too. But if
- * another step was loaded after `loads` loads, the caller goes on from that one, and so do the saves
- * that were begun since: then it returns false. [local] */
+ * another step was loaded after `loads` loads, the caller goes on from that one, and so do the
+ * saves that were begun since: then it returns false. [local] */
 bool shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33],
                           unsigned loads);
 /* EINVAL if the step that it would follow has been set aside: then it would be on no branch.
