@@ -59,6 +59,8 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		{ 0, "rank 1: allreduce failed after 0 ms, its callback returned -1: what carries "
 		     "the group (MPI, or the program's own callbacks) knows why" },
 		{ 500, "rank 1: allreduce failed after 500 ms, its callback returned -1" },
+		{ 53999, "rank 1: allreduce failed after 53999 ms, its callback returned -1" },
+		{ 54000, "rank 1 waited: allreduce did not finish within 60000 ms" },
 		{ 59990, "rank 1 waited: allreduce did not finish within 60000 ms" },
 		{ 61000, "rank 1 waited: allreduce did not finish within 60000 ms: a rank died or "
 		         "is late, and none of the others can tell which" },
@@ -80,7 +82,7 @@ TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
 		CHECK(strncmp(err.msg, cases[i].says, strlen(cases[i].says)) == 0);
 		CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
 		CHECK(strstr(err.msg, "the group was lost in an earlier operation: allreduce "));
-		CHECK(strstr(err.msg, i < 2 ? "knows why" : "can tell which") != NULL);
+		CHECK(strstr(err.msg, i < 3 ? "knows why" : "can tell which") != NULL);
 		sheaf_group_free(g);
 	}
 }
@@ -145,4 +147,338 @@ TEST(ranks_in_different_calls_learn_it_in_the_first_operation)
 	met(&wrong, SHEAF_EIO, "rank 1 is wrong");
 	both.rc[0] = SHEAF_ENOMEM;
 	met(&both, SHEAF_EINVAL, "ranks make different calls");
+}
+
+/* ---- a group of two whose other rank says what a test wants ---- */
+
+struct other {                  /* what the callbacks of rank 1 find of rank 0 */
+	uint64_t words[80];     /* of it, in the allreduce that is number `at` */
+	size_t words_n;         /* 0: it has what rank 1 has */
+	int at, calls;          /* of allreduce, so far */
+	uint64_t len;           /* in an allgather, if not 0, the number that it has */
+	int code;               /* what all callbacks return */
+};
+
+static int other_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	struct other *o = arg;
+
+	(void)op, (void)timeout_ms;
+	if (++o->calls == o->at && o->words_n)
+		memcpy(x, o->words, (n < o->words_n ? n : o->words_n) * sizeof(*x));
+	return o->code;
+}
+
+static int other_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+{
+	struct other *o = arg;
+
+	(void)timeout_ms;
+	memcpy(all, mine, bytes);
+	memcpy((char *)all + bytes, mine, bytes);
+	if (o->len)
+		memcpy(all, &o->len, sizeof(o->len));
+	return o->code;
+}
+
+static int other_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                           const size_t *in_bytes, int timeout_ms)
+{
+	struct other *o = arg;
+
+	(void)out, (void)out_bytes, (void)timeout_ms;
+	memset(in, 0, in_bytes[0] + in_bytes[1]);
+	if (o->len)
+		memcpy(in, &o->len, sizeof(o->len));
+	return o->code;
+}
+
+/* The clock stands, so that nothing is late. */
+static int64_t no_ns(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+static struct shf_team with_other(struct sheaf_group **g, struct other *o)
+{
+	struct sheaf_group_ops ops = { .size = sizeof(ops), .rank = 1, .ranks = 2, .arg = o,
+		.allgather = other_allgather, .alltoallv = other_alltoallv,
+		.allreduce = other_allreduce };
+
+	CHECK_INT(sheaf_group_new(g, &ops), 0);
+	return (struct shf_team){ *g, 1, 2, TIMEOUT_MS, no_ns, NULL };
+}
+
+/* What travels is the code, the number of the system, the rank and the sentence, and nothing that
+ * stood in err before is left. */
+TEST(what_a_failing_rank_tells_is_taken_whole_or_is_no_code)
+{
+	static const struct {
+		uint64_t code, sys, rank;
+		int rc;
+	} told[] = {
+		{ 1, 0, 0, -1 }, { 5, 28, 1, -5 }, { 1000, UINT32_MAX, 1, -1000 },
+		{ 0, 28, 0, SHEAF_EBUG }, { 1001, 28, 0, SHEAF_EBUG }, { 5, 28, 2, SHEAF_EBUG },
+		{ UINT64_MAX, 28, 0, SHEAF_EBUG }, { 5, 28, UINT64_MAX, SHEAF_EBUG },
+	};
+
+	for (size_t i = 0; i < sizeof(told) / sizeof(*told); i++) {
+		struct other o = { .at = 2, .words_n = 66, .words = { told[i].code, told[i].sys,
+			told[i].rank } };
+		struct sheaf_error err;
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+
+		memset(&o.words[3], 'm', 40);
+		memset(&err, 'x', sizeof(err));
+		CHECK_RC(shf_agree(&t, SHEAF_EIO, &err), told[i].rc, &err);
+		CHECK_INT(o.calls, 2);
+		CHECK_INT(err.code, told[i].rc);
+		if (told[i].rc == SHEAF_EBUG) {
+			CHECK_STR(err.msg, "rank 1: no code in what a failing rank told");
+		} else {
+			CHECK_INT(err.sys, (int)(uint32_t)told[i].sys);
+			CHECK_INT(err.rank, told[i].rank);
+			CHECK_STR(err.msg, "mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm");
+			for (size_t k = 40; k < sizeof(err.msg); k++)
+				CHECK_INT(err.msg[k], 0);
+		}
+		o.calls = 0;
+		CHECK_INT(shf_agree(&t, SHEAF_EIO, NULL), told[i].rc);
+		sheaf_group_free(g);
+	}
+}
+
+/* The sentence is that of the error, if it is about the code, and the rank the one it names. */
+TEST(who_fails_names_the_rank_that_failed_first)
+{
+	static const struct {
+		int code, rank, named;
+		const char *says;
+	} fails[] = {
+		{ SHEAF_EIO, -1, 1, "the sentence" }, { SHEAF_EIO, 0, 0, "the sentence" },
+		{ SHEAF_EIO, 1, 1, "the sentence" }, { SHEAF_EIO, 2, 1, "the sentence" },
+		{ SHEAF_EINVAL, 0, 1, "rank 1: error %d, and no word of why" },
+	};
+
+	for (size_t i = 0; i < sizeof(fails) / sizeof(*fails); i++) {
+		struct other o = { .at = 0 };
+		struct sheaf_error err = { .code = fails[i].code, .sys = 28,
+			.rank = fails[i].rank, .msg = "the sentence" };
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+		char says[80];
+		bool is = fails[i].code == SHEAF_EIO;
+
+		CHECK_INT(shf_agree(&t, SHEAF_EIO, &err), SHEAF_EIO);
+		snprintf(says, sizeof(says), fails[i].says, SHEAF_EIO);
+		CHECK_STR(err.msg, says);
+		CHECK_INT(err.code, SHEAF_EIO);
+		CHECK_INT(err.rank, fails[i].named);
+		CHECK_INT(err.sys, is ? 28 : 0);
+		CHECK_INT(shf_agree(&t, 3, &err), SHEAF_EBUG);
+		CHECK_STR(err.msg, "agreement on 3, which is no code");
+		sheaf_group_free(g);
+	}
+}
+
+/* Calls the function of that number, of those that are collective. */
+static int call_one(struct shf_team *t, size_t i, struct sheaf_error *err)
+{
+	struct shf_buf a = SHF_BUF_INIT, b[2] = { SHF_BUF_INIT, SHF_BUF_INIT };
+	struct shf_call call = { .kind = SHF_CALL_BEGIN };
+	uint64_t x[2] = { 1, 2 };
+	size_t n[2] = { 8, 8 }, got[2];
+	char all[16];
+	int rc = i == 0 ? shf_allgather(t, x, all, 8, err)
+	       : i == 1 ? shf_allreduce(t, x, 1, SHEAF_SUM, err)
+	       : i == 2 ? shf_alltoallv(t, x, n, all, n, err)
+	       : i == 3 ? shf_agree(t, 0, err)
+	       : i == 4 ? shf_call_enter(t, &call, 0, err)
+	       : i == 5 ? shf_bcast(t, x, 8, err)
+	       : i == 6 ? shf_bcast_buf(t, &a, err)
+	       : i == 7 ? shf_exchange(t, b, &a, got, err)
+	       : i == 8 ? shf_exchange_packed(t, x, n, &a, got, err)
+	       : i == 9 ? shf_allgatherv(t, &b[0], &a, NULL, err)
+	       : i == 10 ? shf_same(t, x, 2, NULL, NULL, NULL, err)
+	       : shf_call_refuse(t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, err);
+
+	shf_buf_release(&a);
+	return rc;
+}
+
+#define WHY " failed after 0 ms, its callback returned 7: what carries the group (MPI, or the " \
+	"program's own callbacks) knows why"
+
+TEST(each_operation_that_fails_is_named_and_named_again_by_each_call_after_it)
+{
+	static const char *const calls[] = { "allgather", "allreduce", "alltoallv", "agreement",
+		"the beginning of a call", "broadcast", "broadcast", "exchange", "exchange",
+		"allgather", "comparison", "the beginning of a call" };
+
+	for (size_t first = 0; first < 3; first++) {
+		struct other o = { .code = 7 };
+		struct sheaf_error err;
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+		char says[400];
+
+		CHECK_INT(call_one(&t, first, &err), SHEAF_ELOST);
+		snprintf(says, sizeof(says), "rank 1: %s" WHY, calls[first]);
+		CHECK_STR(err.msg, says);
+		CHECK_INT(err.rank, -1);
+		o.code = 0;
+		for (size_t i = 0; i < 12; i++) {
+			o.calls = 0;
+			CHECK_INT(call_one(&t, i, &err), SHEAF_ELOST);
+			snprintf(says, sizeof(says), "rank 1: %s: the group was lost in an earlier "
+			         "operation: %s" WHY, calls[i], calls[first]);
+			CHECK_STR(err.msg, says);
+			CHECK_INT(call_one(&t, i, NULL), SHEAF_ELOST);
+			CHECK_INT(o.calls, 0);
+		}
+		sheaf_group_free(g);
+	}
+}
+
+TEST(more_than_memory_has_is_enomem_and_the_group_lives)
+{
+	struct other o = { .len = UINT64_MAX - 3 };
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t = with_other(&g, &o);
+	size_t n[2] = { 8, 8 }, got[2];
+
+	shf_buf_adds(&mine, "four");
+	CHECK_INT(shf_allgatherv(&t, &mine, &all, NULL, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "rank 1: allgather: more than memory has");
+	o.len = UINT64_MAX - 7;
+	CHECK_INT(shf_allgatherv(&t, &mine, &all, NULL, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "no memory for the allgather of 18446744073709551612 bytes");
+	o.len = UINT64_MAX;
+	CHECK_INT(shf_exchange_packed(&t, "0123456789abcdef", n, &all, got, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "no memory for the exchange of 18446744073709551615 bytes");
+	o.len = 4;
+	CHECK_INT(shf_allgatherv(&t, &mine, &all, NULL, &err), 0);
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	sheaf_group_free(g);
+}
+
+/* ---- which call it is ---- */
+
+TEST(ranks_in_different_calls_hear_the_names_of_both)
+{
+	static const char *const names[] = {
+		[SHF_CALL_NONE] = "the inside of another call",
+		[SHF_CALL_RUN_OPEN] = "sheaf_run_open", [SHF_CALL_RUN_CLOSE] = "sheaf_run_close",
+		[SHF_CALL_REWIND] = "sheaf_run_rewind", [SHF_CALL_MARK] = "sheaf_run_mark",
+		[SHF_CALL_PRUNE] = "sheaf_run_prune", [SHF_CALL_BEGIN] = "sheaf_save_begin",
+		[SHF_CALL_EXCHANGE] = "sheaf_save_exchange",
+		[SHF_CALL_COMMIT] = "sheaf_save_commit", [SHF_CALL_STEP_OPEN] = "sheaf_step_open",
+		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
+		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
+		[SHF_CALL_RESUME] = "sheaf_run_resume", [SHF_CALL_RESUME + 1] = "no call of this sheaf",
+	};
+
+	for (unsigned i = 0; i <= SHF_CALL_RESUME + 1; i++) {
+		/* Rank 1's key is the larger one, and rank 0 is in the call of kind i. */
+		uint64_t mine = (uint64_t)(SHF_CALL_RESUME + 2) << 56 | UINT64_C(9) << 24 | 1;
+		uint64_t key = (uint64_t)i << 56 | UINT64_C(8) << 24;
+		struct other o = { .at = 1, .words_n = 3, .words = { 0, mine, ~key } };
+		struct shf_call call = { .kind = (enum shf_call_kind)(SHF_CALL_RESUME + 2),
+			.handle = 9 };
+		struct sheaf_error err;
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+		char says[400];
+
+		CHECK_INT(shf_call_enter(&t, &call, 0, &err), SHEAF_EINVAL);
+		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 no call "
+		         "of this sheaf (every rank makes each of them, in one order)", names[i]);
+		CHECK_STR(err.msg, says);
+		CHECK_INT(call.number, 0);
+		sheaf_group_free(g);
+	}
+}
+
+TEST(a_call_compares_all_its_arguments_and_counts_itself)
+{
+	struct other o = { .at = 0 };
+	struct shf_call call = { .kind = SHF_CALL_LOAD, .handle = UINT32_MAX };
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t = with_other(&g, &o);
+
+	for (uint64_t i = 0; i < SHF_CALL_ARGS; i++)
+		call.x[i] = i * UINT64_C(0x1111111111111111);
+	for (uint64_t n = 1; n <= 2; n++) {
+		CHECK_RC(shf_call_enter(&t, &call, 0, &err), 0, &err);
+		CHECK_INT(call.number, n);
+		CHECK_INT(call.same, (1 << SHF_CALL_ARGS) - 1);
+		CHECK(memcmp(call.lo, call.x, sizeof(call.x)) == 0);
+		CHECK(memcmp(call.hi, call.x, sizeof(call.x)) == 0);
+	}
+	/* One that failed counts for nothing. */
+	CHECK_INT(shf_call_refuse(&t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "rank 1: error -1, and no word of why");
+	CHECK_RC(shf_call_enter(&t, &call, 0, &err), 0, &err);
+	CHECK_INT(call.number, 3);
+	CHECK_INT(o.calls, 5);
+	sheaf_group_free(g);
+}
+
+TEST(a_comparison_tells_each_of_64_members_apart)
+{
+	struct other o = { .at = 0 };
+	uint64_t x[65], lo[65], hi[65], same = 0;
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t = with_other(&g, &o);
+
+	for (size_t n = 0; n <= 64; n += n == 1 ? 62 : 1) {
+		for (size_t i = 0; i < 65; i++)
+			x[i] = i * 7, lo[i] = hi[i] = 99;
+		CHECK_RC(shf_same(&t, x, n, &same, lo, hi, &err), 0, &err);
+		CHECK(same == (n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1));
+		CHECK(memcmp(lo, x, n * sizeof(*x)) == 0 && memcmp(hi, x, n * sizeof(*x)) == 0);
+		CHECK(lo[n] == 99 && hi[n] == 99);
+		CHECK_RC(shf_same(&t, x, n, NULL, NULL, NULL, &err), 0, &err);
+	}
+	/* Rank 0 has 5 where this one has 9. */
+	o = (struct other){ .at = 1, .words_n = 4, .words = { 3, ~UINT64_C(3), 9, ~UINT64_C(5) } };
+	CHECK_RC(shf_same(&t, (uint64_t[2]){ 3, 9 }, 2, &same, lo, hi, &err), 0, &err);
+	CHECK_INT(same, 1);
+	CHECK(lo[0] == 3 && hi[0] == 3 && lo[1] == 5 && hi[1] == 9);
+	sheaf_group_free(g);
+}
+
+/* ---- the group of one ---- */
+
+TEST(the_table_of_the_group_of_one_is_whole)
+{
+	struct sheaf_group *g = NULL;
+	char in[4] = "...", one[4] = "...";
+	size_t n = 3, none = 0, more = 4;
+	uint64_t x = 5;
+
+	CHECK_INT(shf_group_one(&g), 0);
+	CHECK_INT(g->ops.size, sizeof(g->ops));
+	CHECK_INT(g->ops.ranks, 1);
+	CHECK_INT(g->ops.rank, 0);
+	CHECK_INT(g->refs, 1);
+	for (int op = SHEAF_SUM - 1; op <= SHEAF_XOR + 1; op++)
+		CHECK_INT(g->ops.allreduce(g->ops.arg, &x, 1, op, 0),
+		          op < SHEAF_SUM || op > SHEAF_XOR ? -1 : 0);
+	CHECK_INT(x, 5);
+	CHECK_INT(g->ops.allgather(g->ops.arg, "abc", one, 2, 0), 0);
+	CHECK_STR(one, "ab.");
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &more, 0), -1);
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &none, in, &none, 0), 0);
+	CHECK_STR(in, "...");
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &n, 0), 0);
+	CHECK_STR(in, "abc");
+	shf_group_put(g);
 }
