@@ -380,7 +380,8 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 		[SHF_CALL_COMMIT] = "sheaf_save_commit", [SHF_CALL_STEP_OPEN] = "sheaf_step_open",
 		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
 		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
-		[SHF_CALL_RESUME] = "sheaf_run_resume", [SHF_CALL_RESUME + 1] = "no call of this sheaf",
+		[SHF_CALL_RESUME] = "sheaf_run_resume",
+		[SHF_CALL_RESUME + 1] = "no call of this sheaf",
 	};
 
 	for (unsigned i = 0; i <= SHF_CALL_RESUME + 1; i++) {
@@ -396,8 +397,8 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 		char says[400];
 
 		CHECK_INT(shf_call_enter(&t, &call, 0, &err), SHEAF_EINVAL);
-		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 no call "
-		         "of this sheaf (every rank makes each of them, in one order)", names[i]);
+		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 no "
+		         "call of this sheaf (every rank makes each of them, in one order)", names[i]);
 		CHECK_STR(err.msg, says);
 		CHECK_INT(call.number, 0);
 		sheaf_group_free(g);

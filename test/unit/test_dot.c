@@ -253,7 +253,8 @@ TEST(a_count_of_rewinds_that_nobody_wrote_is_a_number_like_no_other)
 		const char *text;
 		uint64_t n;
 	} counts[] = {
-		{ "", 0 }, { "0\n", 0 }, { "41\n", 41 }, { "41", 41 }, { "41\nx", 41 }, { "x\n", ODD },
+		{ "", 0 }, { "0\n", 0 }, { "41\n", 41 }, { "41", 41 }, { "41\nx", 41 },
+		{ "x\n", ODD },
 		{ "4 1", ODD }, { "/", ODD }, { ":", ODD }, { "-1", ODD },
 		{ "00000000000000000041", 41 }, { "0000000000000000041\n", 41 },
 		{ "000000000000000000041", ODD }, { "000000000000000000000041", ODD },
@@ -299,10 +300,12 @@ TEST(only_a_whole_journal_moves_steps_and_only_those_it_names)
 		const char *text;
 		bool torn, is;
 	} journals[] = {
-		{ "sheaf-rewind 1\nto 1\n", false, true }, { "sheaf-rewind 1\nto 1\n", true, false },
+		{ "sheaf-rewind 1\nto 1\n", false, true },
+		{ "sheaf-rewind 1\nto 1\n", true, false },
 		{ "sheaf-rewind 1\nto 1\nmove 2 0123456789abcdef\n", false, true },
 		{ "sheaf-rewind 1\nto 1\nmove 2 0123456789abcdef\n", true, false },
-		{ "sheaf-rewind 1\nto 1\nmove 9 0123456789abcdef\nmove 2 x\nmove x\n", false, true },
+		{ "sheaf-rewind 1\nto 1\nmove 9 0123456789abcdef\nmove 2 x\nmove x\n", false,
+		  true },
 		{ "sheaf-rewind 2\nto 1\n", false, false }, { "sheaf-rewind 1\n", false, false },
 		{ "to 1\n", false, false }, { "sheaf-rewind 1\nto x\n", false, false },
 		{ "sheaf-rewind 1\nto 1\nmore\n", false, false }, { "", false, false },
