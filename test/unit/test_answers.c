@@ -568,21 +568,21 @@ EACH(all_is_rewound_to_the_first_step_or_can_be, "rewind all", true, do_rewind_a
 EACH(the_first_step_loses_its_mark_or_can, "unmark first", true, do_unmark_first)
 EACH(done_files_are_put_or_can_be, "done", true, do_done)
 
+static const struct operation all[] = {
+	{ "list", false, ask_list }, { "newest", false, ask_newest },
+	{ "latest", false, ask_latest }, { "left", false, ask_left },
+	{ "manifest", false, ask_manifest }, { "first", false, ask_first },
+	{ "own", true, do_nothing }, { "mark", true, do_keep },
+	{ "unmark", true, do_unmark }, { "unmark first", true, do_unmark_first },
+	{ "rewind", true, do_rewind }, { "rewind all", true, do_rewind_all },
+	{ "no rewind", true, do_rewind_none }, { "prune", true, do_prune },
+	{ "count", true, do_count }, { "stage", true, do_stage },
+	{ "done", true, do_done },
+};
+
 /* The first step may have any number. */
 TEST(step_0_is_one_like_others)
 {
-	static const struct operation all[] = {
-		{ "list", false, ask_list }, { "newest", false, ask_newest },
-		{ "latest", false, ask_latest }, { "left", false, ask_left },
-		{ "manifest", false, ask_manifest }, { "first", false, ask_first },
-		{ "own", true, do_nothing }, { "mark", true, do_keep },
-		{ "unmark", true, do_unmark }, { "unmark first", true, do_unmark_first },
-		{ "rewind", true, do_rewind }, { "rewind all", true, do_rewind_all },
-		{ "no rewind", true, do_rewind_none }, { "prune", true, do_prune },
-		{ "count", true, do_count }, { "stage", true, do_stage },
-		{ "done", true, do_done },
-	};
-
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
 		struct answer got[2], then[2] = { { .n = 0 }, { .n = 0 } };
 		struct sheaf_error err;
@@ -603,4 +603,95 @@ TEST(step_0_is_one_like_others)
 		CHECK_STR(got[1].text, got[0].text);
 		CHECK_STR(then[1].text, then[0].text);
 	}
+}
+
+/* ---- links ---- */
+
+/* The first that begins with a number. */
+static int first_name(void *arg, const char *name)
+{
+	if (name[0] < '0' || name[0] > '9')
+		return 0;
+	snprintf(arg, 100, "%.90s", name);
+	return 1;
+}
+
+/* The path, in which * stands for the first name there of a step and a session. */
+static void find_path(struct simdisk *disk, const char *pattern, char path[300])
+{
+	const struct shf_sys *sys = simdisk_process(disk, 98, 0);
+	const char *star = strchr(pattern, '*');
+	char name[100] = "";
+	int dir;
+
+	snprintf(path, 300, RUN "/%.*s", star ? (int)(star - pattern) : 100, pattern);
+	if (!star)
+		return;
+	dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	CHECK(dir >= 0);
+	CHECK_INT(sys->ops->list(sys->arg, dir, first_name, name), 1);
+	sys->ops->close(sys->arg, dir);
+	snprintf(path + strlen(path), 200, "%s%s", name, star + 1);
+}
+
+/* In the place of that file or folder stands a link to where it was moved, or to nowhere. */
+static struct simdisk *linked(const char *pattern, bool nowhere)
+{
+	struct simdisk *disk = simdisk_twin(base);
+	char path[300];
+
+	find_path(disk, pattern, path);
+	if (simdisk_exists(disk, path)) {
+		CHECK_INT(simdisk_copy(disk, path, "/elsewhere"), 0);
+		CHECK_INT(simdisk_remove(disk, path), 0);
+	} else {
+		CHECK_INT(simdisk_put(disk, "/elsewhere", "sheaf-rewind 1\n", 15), 0);
+	}
+	CHECK_INT(simdisk_symlink(disk, nowhere ? "/not-there" : "/elsewhere", path), 0);
+	return disk;
+}
+
+/* Of no operation can it be told whether there is something behind the link. */
+static void as_if_nowhere(const struct operation *o, const char *pattern)
+{
+	struct answer got[2];
+	struct sheaf_error err[2] = { { 0 }, { 0 } };
+	int rc[2];
+
+	for (int nowhere = 0; nowhere < 2; nowhere++) {
+		struct simdisk *disk = linked(pattern, nowhere);
+		uint64_t was = simdisk_hash(disk, "/elsewhere");
+
+		rc[nowhere] = operate(o, simdisk_process(disk, 1, 0), &got[nowhere],
+		                      &err[nowhere]);
+		CHECK(simdisk_hash(disk, "/elsewhere") == was);
+		CHECK(!simdisk_exists(disk, "/not-there"));
+		simdisk_free(disk);
+	}
+	if (rc[0] != rc[1] || strcmp(err[0].msg, err[1].msg) != 0 ||
+	    !is_as("the answer", &got[0], &got[1]))
+		print_error("%s: %s is a link: %d, %s; and to nowhere: %d, %s\n", o->name,
+		            pattern, rc[0], err[0].msg, rc[1], err[1].msg);
+	CHECK_INT(rc[0], rc[1]);
+	CHECK_STR(err[0].msg, err[1].msg);
+	CHECK_STR(got[0].text, got[1].text);
+}
+
+TEST(a_link_in_a_run_is_followed_by_nobody)
+{
+	static const char *const paths[] = { ".sheaf", ".sheaf/lock", ".sheaf/door", ".sheaf/run",
+		".sheaf/stage", ".sheaf/trash", ".sheaf/aside", ".sheaf/marks", ".sheaf/tries",
+		".sheaf/descent", ".sheaf/rewind", ".sheaf/rewinds", ".sheaf/marks/3",
+		".sheaf/marks/4", "checkpoint-7", "checkpoint-7/sheaf.json",
+		"checkpoint-7/sheaf.sums", "checkpoint-7/config.json", "checkpoint-7/optimizer",
+		".sheaf/stage/*", ".sheaf/stage/*/alive-0", ".sheaf/stage/*/alive-1",
+		".sheaf/trash/*", ".sheaf/trash/*/sheaf.json", ".sheaf/trash/*/sheaf.pruned",
+		".sheaf/aside/*", ".sheaf/aside/*/sheaf.json", ".sheaf/tries/*" };
+	static const char skip[] = "no rewind, unmark first, manifest, first";
+
+	build();
+	for (size_t i = 0; i < sizeof(paths) / sizeof(*paths); i++)
+		for (size_t k = 0; k < sizeof(all) / sizeof(*all); k++)
+			if (!strstr(skip, all[k].name))
+				as_if_nowhere(&all[k], paths[i]);
 }
