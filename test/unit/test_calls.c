@@ -398,7 +398,8 @@ TEST(ranks_in_different_calls_hear_the_names_of_both)
 
 		CHECK_INT(shf_call_enter(&t, &call, 0, &err), SHEAF_EINVAL);
 		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 no "
-		         "call of this sheaf (every rank makes each of them, in one order)", names[i]);
+		         "call of this sheaf (every rank makes each of them, in one order)",
+		         names[i]);
 		CHECK_STR(err.msg, says);
 		CHECK_INT(call.number, 0);
 		sheaf_group_free(g);

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the store says of what it refuses and of what it finds, whole: each sentence to its last
+ * letter, with the names and numbers in their places. */
+#include <errno.h>
+#include <stdlib.h>
+#include "err.h"
+#include "lived.h"
+#include "tree.h"
+
+#define ID "0123456789abcdef0123456789abcdef"
+#define OTHER "fedcba9876543210fedcba9876543210"
+#define LENGTH(a) (sizeof(a) / sizeof(*(a)))
+
+/* In a sentence wanted here @ stands for a session or checksum, and nothing else does. */
+static void mask(char *to, const char *from)
+{
+	while (*from) {
+		size_t n = strspn(from, "0123456789abcdef");
+
+		if (n == 32) {
+			*to++ = '@';
+			from += n;
+		} else {
+			*to++ = *from++;
+		}
+	}
+	*to = '\0';
+}
+
+static void is_said(const struct sheaf_error *err, const char *want)
+{
+	char got[600];
+
+	mask(got, err->msg);
+	CHECK_STR(got, want);
+}
+
+static void put(struct world *w, const char *path, const char *text)
+{
+	CHECK_INT(simdisk_put(w->disk, path, text, strlen(text)), 0);
+}
+
+/* ---- refusals ---- */
+
+/* w has steps 1 and 2; store 0 is the writer's, store 1 is not. */
+struct refusal {
+	int (*call)(struct world *w, struct shf_store *s, struct sheaf_error *err);
+	int store, rc;
+	const char *says;
+};
+
+static int mark_x(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_mark(s, 1, 'x', err);
+}
+
+static int mark_k(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_mark(s, 1, 'k', err);
+}
+
+static int mark_under(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_mark(s, -1, 'k', err);
+}
+
+static int mark_gone(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_mark(s, 7, 'k', err);
+}
+
+static int rewind_it(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_rewind(s, 1, err);
+}
+
+static int rewind_gone(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_rewind(s, 7, err);
+}
+
+static int rewind_under(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_rewind(s, -1, err);
+}
+
+static int rewind_foreign(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	put(w, RUN "/checkpoint-5/weights", "x");
+	return shf_store_rewind(s, 5, err);
+}
+
+static int recover(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_recover(s, err);
+}
+
+static int metrics(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_metrics_add(s, "{}", err);
+}
+
+static int prune(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_prune(s, &(struct shf_prune){ .verified = -1, .keep = -1 }, NULL, NULL,
+	                       err);
+}
+
+/* Makes a stage of that step, with a folder. */
+static int stage(struct shf_store *s, int64_t step, const char *folder, struct sheaf_error *err)
+{
+	const char *const folders[] = { ".", folder, NULL };
+	struct shf_stage g = { .dir = -1, .alive = -1 };
+	int rc = shf_stage_new(s, &g, step, folders, err);
+
+	CHECK_INT(g.step, step);
+	shf_stage_discard(s, &g);
+	return rc;
+}
+
+static int stage_under(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return stage(s, -1, "model", err);
+}
+
+static int stage_3(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return stage(s, 3, "model", err);
+}
+
+static int stage_2(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return stage(s, 2, "model", err);
+}
+
+static int stage_odd(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	static const char *const odd[] = { "", "a/b", "..", "A", "a-b", "a`", "a{", "a:", "a^" };
+	static const char *const even[] = { "a", "z", "0", "9", "_", "az_09" };
+
+	(void)w;
+	for (size_t i = 0; i < LENGTH(even); i++)
+		CHECK_RC(stage(s, 3, even[i], err), 0, err);
+	for (size_t i = 0; i < LENGTH(odd); i++)
+		CHECK_RC(stage(s, 3, odd[i], err), SHEAF_EINVAL, err);
+	return stage(s, 3, "a/", err);
+}
+
+static int copy_it(struct shf_store *s, int64_t step, const char *session,
+                   struct sheaf_error *err)
+{
+	struct shf_stage g;
+	int rc = shf_stage_copy(s, &g, step, session, NULL, err);
+
+	shf_stage_close(s, &g);
+	return rc;
+}
+
+static int copy_5(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return copy_it(s, 5, ID, err);
+}
+
+static int copy_2(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return copy_it(s, 2, ID, err);
+}
+
+static int copy_under(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return copy_it(s, -1, ID, err);
+}
+
+static int copy_nobodys(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return copy_it(s, 5, ID "0", err);
+}
+
+static int join_of(struct shf_store *s, const char *name, struct sheaf_error *err)
+{
+	struct shf_stage g;
+	int rc = shf_stage_join(s, &g, 5, name, err);
+
+	CHECK_INT(g.dir, -1);
+	CHECK_INT(g.alive, -1);
+	return rc;
+}
+
+static int join_other(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return join_of(s, "6-" ID, err);
+}
+
+static int join_nothing(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return join_of(s, "5-" ID, err);
+}
+
+static int join_no_name(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return join_of(s, "5-x", err);
+}
+
+static int manifest_under(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+
+	(void)w;
+	return shf_store_manifest(s, -1, &m, &arena, err);
+}
+
+static int proof_write(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_proof_write(s, "0123456789abcdef0123456789abcdeg", err);
+}
+
+static int proof_read(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_proof_read(s, "0123456789abcdef0123456789abcdeg", err);
+}
+
+static int proof_gone(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_proof_read(s, ID, err);
+}
+
+static int lock_lost(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	put(w, RUN "/.sheaf/lock", "");
+	return shf_lock_check(s, err);
+}
+
+static int lock_taken(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	struct shf_owner owner = { .host = "there", .boot = "b", .pid = 77 };
+	struct shf_buf text = SHF_BUF_INIT;
+
+	shf_owner_put(&text, &owner, OTHER);
+	CHECK_INT(simdisk_put(w->disk, RUN "/.sheaf/lock", text.data, text.len), 0);
+	shf_buf_release(&text);
+	return shf_lock_check(s, err);
+}
+
+TEST(what_is_refused_is_told_whole)
+{
+	static const char mark[] = "run: a mark is k, b or none, of a step, in a run open for "
+		"writing";
+	static const char copy[] = "run: a copy of step 5 needs a run open for writing and the "
+		"session of the step";
+	static const char proof[] = "run: a proof needs an open run and 32 hex digits";
+	static const struct refusal refusals[] = {
+		{ mark_k, 1, SHEAF_EINVAL, mark }, { mark_x, 0, SHEAF_EINVAL, mark },
+		{ mark_under, 0, SHEAF_EINVAL, mark },
+		{ mark_gone, 0, SHEAF_ENOENT, "run/checkpoint-7: No such file or directory" },
+		{ rewind_it, 1, SHEAF_EINVAL, "run: a rewind needs the run open for writing" },
+		{ rewind_gone, 0, SHEAF_ENOENT, "run/checkpoint-7: No such file or directory" },
+		{ rewind_under, 0, SHEAF_EINVAL, "run: a step's number is not negative" },
+		{ rewind_foreign, 0, SHEAF_EFORMAT, "run/checkpoint-5: no manifest, so it is not "
+		  "a step of ours" },
+		{ recover, 1, SHEAF_EINVAL, "run: recovery needs the lock" },
+		{ metrics, 1, SHEAF_EINVAL, "run: not open for writing" },
+		{ prune, 1, SHEAF_EINVAL, "run: pruning needs the run open for writing" },
+		{ stage_under, 0, SHEAF_EINVAL, "run: step -1 needs a run open for writing and a "
+		  "number that is not negative" },
+		{ stage_3, 1, SHEAF_EINVAL, "run: step 3 needs a run open for writing and a "
+		  "number that is not negative" },
+		{ stage_2, 0, SHEAF_EEXIST, "run/checkpoint-2: exists" },
+		{ stage_odd, 0, SHEAF_EINVAL, "run: a step cannot have a folder 'a/'" },
+		{ copy_5, 1, SHEAF_EINVAL, copy }, { copy_nobodys, 0, SHEAF_EINVAL, copy },
+		{ copy_under, 0, SHEAF_EINVAL, "run: a copy of step -1 needs a run open for "
+		  "writing and the session of the step" },
+		{ copy_2, 0, SHEAF_EEXIST, "run/checkpoint-2: exists" },
+		{ join_other, 1, SHEAF_EINVAL, "run: '6-@' is not a stage of step 5" },
+		{ join_no_name, 1, SHEAF_EINVAL, "run: '5-x' is not a stage of step 5" },
+		{ join_nothing, 1, SHEAF_EIO, "run/.sheaf/stage/5-@: somebody removed the files of "
+		  "this save from .sheaf/stage: another job, or a hand: No such file or "
+		  "directory" },
+		{ manifest_under, 1, SHEAF_EINVAL, "run: a step's number is not negative" },
+		{ proof_write, 0, SHEAF_EINVAL, proof }, { proof_read, 0, SHEAF_EINVAL, proof },
+		{ proof_gone, 0, SHEAF_EINVAL, "run: the first rank's token is not here: the ranks "
+		  "do not see one file system" },
+		{ lock_lost, 0, SHEAF_ELOST, "run: the lock file no longer names this job" },
+		{ lock_taken, 0, SHEAF_ELOST, "run: the lock was taken by pid 77 on there, session "
+		  "@" },
+	};
+
+	for (size_t i = 0; i < LENGTH(refusals); i++) {
+		const struct refusal *r = &refusals[i];
+		struct sheaf_error err = { 0 };
+		struct world w;
+
+		start(&w, 2);
+		CHECK_RC(r->call(&w, &w.store[r->store], &err), r->rc, &err);
+		is_said(&err, r->says);
+		CHECK_INT(err.code, r->rc);
+		CHECK_INT(r->call(&w, &w.store[r->store], NULL), r->rc);
+		stop(&w);
+	}
+}
+
+/* ---- opening ---- */
+
+TEST(who_cannot_open_a_run_is_told_whose_it_is)
+{
+	const struct shf_sys *far;
+	struct shf_store s;
+	struct sheaf_error err;
+	struct world w;
+	char want[200], run[33];
+
+	start(&w, 1);
+	far = simdisk_process(w.disk, 321, 1);
+	memcpy(run, w.store[0].run, sizeof(run));
+	CHECK_RC(shf_store_open(&s, far, "nowhere", &err), SHEAF_ENOENT, &err);
+	is_said(&err, "nowhere: no run here: No such file or directory");
+	CHECK_RC(shf_store_own(&s, far, "nowhere", false, 0, &err), SHEAF_ENOENT, &err);
+	is_said(&err, "nowhere: no run here: No such file or directory");
+	put(&w, "/empty/notes", "");
+	CHECK_RC(shf_store_own(&s, far, "/empty", false, 0, &err), SHEAF_ENOENT, &err);
+	is_said(&err, "/empty: not a run: it has no step and no .sheaf");
+	CHECK_RC(shf_store_join(&s, far, RUN, ID "0", ID, &err), SHEAF_EINVAL, &err);
+	is_said(&err, "run: run and session are not 32 hex digits");
+	CHECK_RC(shf_store_join(&s, far, RUN, ID, "x", &err), SHEAF_EINVAL, &err);
+	is_said(&err, "run: run and session are not 32 hex digits");
+	CHECK_RC(shf_store_join(&s, far, "/empty", ID, ID, &err), SHEAF_EINVAL, &err);
+	is_said(&err, "/empty: here lies no run, but the writer opened run @: the ranks do not see "
+	        "one file system");
+	CHECK_RC(shf_store_join(&s, far, RUN, ID, OTHER, &err), SHEAF_EINVAL, &err);
+	snprintf(want, sizeof(want), "run: here lies %s, but the writer opened run " ID ": the "
+	         "ranks do not see one file system", run);
+	CHECK_STR(err.msg, want);
+	CHECK_RC(shf_store_own(&s, far, RUN, false, 0, &err), SHEAF_EBUSY, &err);
+	snprintf(want, sizeof(want), "run: another job writes here: pid %llu on %s, session %s",
+	         (unsigned long long)w.store[0].self.pid, w.store[0].self.host,
+	         w.store[0].session);
+	CHECK_STR(err.msg, want);
+	CHECK_RC(shf_store_own(&s, w.proc[0], RUN, false, 0, &err), SHEAF_EBUSY, &err);
+	snprintf(want, sizeof(want), "run: this process (pid %llu) has the run open for writing "
+	         "already: close that first, or open it with SHEAF_READONLY",
+	         (unsigned long long)w.store[0].self.pid);
+	CHECK_STR(err.msg, want);
+	put(&w, RUN "/.sheaf/lock", "");
+	CHECK_RC(shf_store_own(&s, far, RUN, false, 0, &err), SHEAF_EBUSY, &err);
+	is_said(&err, "run: another job writes here, its lock does not say who");
+	stop(&w);
+}
+
+/* He asks, sleeps 1, 2, 4 ms and so on up to 100, and gives up when his time is over. */
+TEST(who_waits_for_a_lock_waits_so_long_and_no_longer)
+{
+	static const int waits[] = { 0, 1, 2, 3, 5, 63, 64, 127, 128, 227, 228, 1000 };
+	static const int asks[] = { 1, 2, 3, 3, 4, 7, 8, 8, 9, 9, 10, 17 };
+
+	for (size_t i = 0; i < LENGTH(waits); i++) {
+		struct shf_store s;
+		struct sheaf_error err;
+		struct world w;
+		int64_t from;
+		size_t calls, n = 0;
+
+		start(&w, 1);
+		from = simdisk_clock_ms(w.disk);
+		calls = simdisk_calls(w.disk);
+		CHECK_RC(shf_store_own(&s, simdisk_process(w.disk, 321, 1), RUN, false, waits[i],
+		                       &err), SHEAF_EBUSY, &err);
+		CHECK_INT(simdisk_clock_ms(w.disk) - from, waits[i]);
+		for (; calls < simdisk_calls(w.disk); calls++)
+			n += strstr(simdisk_call_text(w.disk, calls), "\"door\"") != NULL;
+		CHECK_INT(n, asks[i]);
+		stop(&w);
+	}
+}
+
+/* ---- which step is the latest ---- */
+
+static char said[1000];
+
+static void hear_line(void *arg, int level, const char *line)
+{
+	(void)arg;
+	snprintf(said + strlen(said), sizeof(said) - strlen(said), "%d %s;", level, line);
+}
+
+TEST(what_latest_passes_over_and_where_it_ends_is_said)
+{
+	static const struct {
+		const char *path, *text;        /* of what is changed, in a run of steps 1 to 3 */
+		int rc;
+		int64_t step;
+		const char *says, *lines;
+	} cases[] = {
+		{ NULL, NULL, 0, 3, "", "" },
+		{ ".sheaf/marks/3", "b", 0, 2, "", "1 run/checkpoint-3: skipped: marked bad;" },
+		{ ".sheaf/marks/3", "x", SHEAF_ECORRUPT, 3, "run/.sheaf/marks/3: not to be read as "
+		  "a mark; mark step 3 again", "" },
+		{ "checkpoint-7/weights", "x", 0, 3, "", "1 run/checkpoint-7: skipped: has no "
+		  "manifest, so it is no checkpoint;" },
+		{ "checkpoint-3/config.json", "", SHEAF_ECORRUPT, 3, "step 3, the latest, is "
+		  "damaged: run/checkpoint-3/config.json: has 0 bytes, the manifest says 60 (sheaf "
+		  "rewind run@2 goes back to the one before it)", "" },
+		{ "checkpoint-3/sheaf.json", "", SHEAF_ECORRUPT, 3, NULL, "" },
+	};
+
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		struct sheaf_error err = { 0 };
+		struct world w;
+		int64_t step = -1;
+		char path[100];
+		int rc;
+
+		start(&w, 3);
+		(void)simdisk_remove(w.disk, RUN "/checkpoint-90");
+		(void)simdisk_remove(w.disk, RUN "/checkpoint-91");
+		snprintf(path, sizeof(path), RUN "/%s", cases[i].path ? cases[i].path : "notes");
+		put(&w, path, cases[i].text ? cases[i].text : "");
+		said[0] = '\0';
+		rc = shf_store_latest(&w.store[1], &step, hear_line, NULL, &err);
+		CHECK_RC(rc, cases[i].rc, &err);
+		CHECK_INT(step, rc < 0 ? -1 : cases[i].step);
+		if (cases[i].says)
+			CHECK_STR(err.msg, cases[i].says);
+		CHECK_STR(said, cases[i].lines);
+		step = -1;
+		CHECK_INT(shf_store_latest(&w.store[1], &step, NULL, NULL, NULL), rc);
+		stop(&w);
+	}
+}
