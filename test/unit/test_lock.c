@@ -35,6 +35,27 @@ TEST(a_run_that_is_closed_is_free_whatever_children_its_owner_forked)
 	stop(&w);
 }
 
+/* Where standard input is closed the lock is descriptor 0. */
+TEST(a_lock_that_is_descriptor_0_is_given_back_too)
+{
+	const struct shf_sys *sys;
+	struct world w;
+
+	start(&w, 1);
+	world_close(&w);
+	sys = simdisk_process(w.disk, 321, 0);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .how = SIMDISK_ZERO,
+		.kind = SIMDISK_OPEN, .name = "lock" });
+	CHECK_RC(own(sys), 0, &err);
+	CHECK_INT(other.lock, 0);
+	simdisk_faults_clear(w.disk);
+	simdisk_fork(w.disk, sys, 900);
+	shf_store_close(&other);
+	CHECK_RC(own(simdisk_process(w.disk, 322, 1)), 0, &err);
+	shf_store_close(&other);
+	stop(&w);
+}
+
 TEST(a_save_that_is_over_leaves_no_lock_with_a_forked_child)
 {
 	const struct shf_sys *child;
