@@ -487,3 +487,109 @@ TEST(who_salvages_takes_over_the_first_half_of_the_dead_ones_session)
 	shf_store_close(&s);
 	simdisk_free(w.disk);
 }
+
+/* ---- done files ---- */
+
+static void is_text(struct world *w, const char *path, const char *fmt, const char *session,
+                    const char *run)
+{
+	char want[1500];
+	size_t n = 0;
+	char *got = simdisk_get(w->disk, path, &n);
+
+	snprintf(want, sizeof(want), fmt, session, run);
+	CHECK(got != NULL);
+	if (n != strlen(want) || memcmp(got, want, n) != 0)
+		print_error("%s:\n%.*s", path, (int)n, got);
+	CHECK(n == strlen(want) && memcmp(got, want, n) == 0);
+	free(got);
+}
+
+TEST(done_files_say_what_the_step_has_kind_by_kind)
+{
+	static const char model[] = "{\"sheaf_done\": 1,\n \"kind\": \"model\",\n \"step\": 2,\n "
+		"\"session\": \"%s\",\n \"run\": \"%s\",\n \"path\": \"run/checkpoint-2\",\n "
+		"\"bytes\": 5000,\n \"files\": [\n  {\"name\": \"model-00001-of-00001.safetensors"
+		"\", \"bytes\": 5000}]}\n";
+	static const char optimizer[] = "{\"sheaf_done\": 1,\n \"kind\": \"optimizer\",\n "
+		"\"step\": 2,\n \"session\": \"%s\",\n \"run\": \"%s\",\n \"path\": \"run/checkpoint-2\",\n "
+		"\"bytes\": 900,\n \"files\": [\n  {\"name\": \"optimizer/optimizer-00001-of-00001"
+		".safetensors\", \"bytes\": 900}]}\n";
+	char path[200], session[33], whole[1500];
+	struct world w;
+	size_t n = 0;
+
+	start(&w, 2);
+	world_session(&w, 2, session);
+	free(simdisk_get(w.disk, RUN "/checkpoint-2/sheaf.json", &n));
+	snprintf(whole, sizeof(whole), "{\"sheaf_done\": 1,\n \"kind\": \"whole-step\",\n \"step\":"
+	         " 2,\n \"session\": \"%%s\",\n \"run\": \"%%s\",\n \"path\": "
+	         "\"run/checkpoint-2\",\n \"bytes\": %d,\n \"files\": [\n  {\"name\": \"sheaf.json\", \"bytes\": %d},\n  "
+	         "{\"name\": \"sheaf.sums\", \"bytes\": 200},\n  {\"name\": \"model-00001-of-00001"
+	         ".safetensors\", \"bytes\": 5000},\n  {\"name\": \"optimizer/optimizer-00001-of-"
+	         "00001.safetensors\", \"bytes\": 900},\n  {\"name\": \"config.json\", \"bytes\": "
+	         "60}]}\n", 6160 + (int)n, (int)n);
+	CHECK_RC(shf_done_put_newest(&w.store[0], "done", &w.err), 0, &w.err);
+	is_text(&w, "done/model.2.done", model, session, w.store[0].run);
+	is_text(&w, "done/optimizer.2.done", optimizer, session, w.store[0].run);
+	is_text(&w, "done/whole-step.2.done", whole, session, w.store[0].run);
+	for (int i = 0; i < 3; i++) {
+		static const char *const kinds[] = { "model", "optimizer", "whole-step" };
+		char want[300];
+
+		snprintf(path, sizeof(path), "done/%s.2.done", kinds[i]);
+		gone(&w, path);
+		CHECK_INT(simdisk_symlink(w.disk, "x", path), 0);
+		snprintf(want, sizeof(want), "%s: is no file, and stays as it is", path);
+		CHECK_RC(shf_done_put(&w.store[0], "done", 2, session, &w.err), SHEAF_EINVAL,
+		         &w.err);
+		CHECK_STR(w.err.msg, want);
+		gone(&w, path);
+	}
+	CHECK_RC(shf_done_put(&w.store[0], "done", 2, ID, &w.err), SHEAF_ECORRUPT, &w.err);
+	CHECK_STR(w.err.msg, "run/checkpoint-2: is another save");
+	CHECK_RC(shf_done_put(&w.store[0], "done", 7, ID, &w.err), SHEAF_EIO, &w.err);
+	CHECK_STR(w.err.msg, "run/checkpoint-7/sheaf.json: No such file or directory");
+	put(&w, "file", "x");
+	CHECK_RC(shf_done_put(&w.store[0], "file", 2, session, &w.err), SHEAF_EIO, &w.err);
+	CHECK_STR(w.err.msg, "file: Not a directory");
+	CHECK_RC(shf_done_put(&w.store[0], "no/folder", 2, session, &w.err), SHEAF_EIO, &w.err);
+	CHECK_STR(w.err.msg, "no/folder: No such file or directory");
+	stop(&w);
+}
+
+/* ---- a rewind ---- */
+
+/* A network file system says once that something is gone, and asked again that it is there. */
+TEST(a_stale_answer_stops_a_rewind_and_takes_no_step_for_gone)
+{
+	static const struct {
+		const char *name;
+		int nth;
+		const char *says;
+	} stale[] = {
+		{ "checkpoint-3", 1, "run/.sheaf/rewind: Resource temporarily unavailable" },
+		{ "checkpoint-3", 2, "run: setting steps aside: Resource temporarily unavailable" },
+		{ "checkpoint-3", 3, "run/checkpoint-3: No such file or directory" },
+		/* The second of these is asked for in a foreign folder. */
+		{ "sheaf.json", 3, "run/.sheaf/rewind: Resource temporarily unavailable" },
+		{ "sheaf.json", 5, "run: setting steps aside: Resource temporarily unavailable" },
+	};
+
+	for (size_t i = 0; i < LENGTH(stale); i++) {
+		struct world w;
+
+		start(&w, 3);
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = stale[i].nth,
+			.error = ENOENT, .kind = SIMDISK_OPEN, .name = stale[i].name });
+		CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), SHEAF_EIO, &w.err);
+		CHECK_INT(simdisk_fired(w.disk), 1);
+		simdisk_faults_clear(w.disk);
+		CHECK_STR(w.err.msg, stale[i].says);
+		CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2"));
+		CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), 0, &w.err);
+		CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
+		CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-3"));
+		stop(&w);
+	}
+}
