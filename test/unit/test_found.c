@@ -512,7 +512,8 @@ TEST(done_files_say_what_the_step_has_kind_by_kind)
 		"\"bytes\": 5000,\n \"files\": [\n  {\"name\": \"model-00001-of-00001.safetensors"
 		"\", \"bytes\": 5000}]}\n";
 	static const char optimizer[] = "{\"sheaf_done\": 1,\n \"kind\": \"optimizer\",\n "
-		"\"step\": 2,\n \"session\": \"%s\",\n \"run\": \"%s\",\n \"path\": \"run/checkpoint-2\",\n "
+		"\"step\": 2,\n \"session\": \"%s\",\n \"run\": \"%s\",\n "
+		"\"path\": \"run/checkpoint-2\",\n "
 		"\"bytes\": 900,\n \"files\": [\n  {\"name\": \"optimizer/optimizer-00001-of-00001"
 		".safetensors\", \"bytes\": 900}]}\n";
 	char path[200], session[33], whole[1500];
@@ -524,7 +525,8 @@ TEST(done_files_say_what_the_step_has_kind_by_kind)
 	free(simdisk_get(w.disk, RUN "/checkpoint-2/sheaf.json", &n));
 	snprintf(whole, sizeof(whole), "{\"sheaf_done\": 1,\n \"kind\": \"whole-step\",\n \"step\":"
 	         " 2,\n \"session\": \"%%s\",\n \"run\": \"%%s\",\n \"path\": "
-	         "\"run/checkpoint-2\",\n \"bytes\": %d,\n \"files\": [\n  {\"name\": \"sheaf.json\", \"bytes\": %d},\n  "
+	         "\"run/checkpoint-2\",\n \"bytes\": %d,\n \"files\": [\n  "
+	         "{\"name\": \"sheaf.json\", \"bytes\": %d},\n  "
 	         "{\"name\": \"sheaf.sums\", \"bytes\": 200},\n  {\"name\": \"model-00001-of-00001"
 	         ".safetensors\", \"bytes\": 5000},\n  {\"name\": \"optimizer/optimizer-00001-of-"
 	         "00001.safetensors\", \"bytes\": 900},\n  {\"name\": \"config.json\", \"bytes\": "
@@ -574,6 +576,7 @@ TEST(a_stale_answer_stops_a_rewind_and_takes_no_step_for_gone)
 		/* The second of these is asked for in a foreign folder. */
 		{ "sheaf.json", 3, "run/.sheaf/rewind: Resource temporarily unavailable" },
 		{ "sheaf.json", 5, "run: setting steps aside: Resource temporarily unavailable" },
+		{ "sheaf.json", 6, "run/checkpoint-3/sheaf.json: No such file or directory" },
 	};
 
 	for (size_t i = 0; i < LENGTH(stale); i++) {
