@@ -462,3 +462,42 @@ TEST(what_the_dead_left_goes_at_its_age_and_what_is_nobodys_stays)
 	}
 	stop(&w);
 }
+
+/* A lock that nobody can ask for proves nothing, and one that the file system does not have proves
+ * it after a day; where it is held, the text tells who has it, and he is dead. */
+TEST(a_sign_of_life_counts_as_its_lock_and_its_age_tell)
+{
+	static const struct {
+		int error;              /* of asking for its lock; 0: none */
+		bool young, old;        /* does the stage go? */
+	} asked[] = {
+		{ 0, true, true }, { EAGAIN, true, true }, { EIO, false, false },
+		{ EACCES, false, false }, { ENOLCK, false, true }, { ENOSYS, false, true },
+		{ ENOTSUP, false, true }, { EINVAL, false, true },
+	};
+
+	for (size_t i = 0; i < LENGTH(asked); i++)
+		for (int old = 0; old < 2; old++) {
+			struct shf_store s;
+			struct shf_stage g;
+			struct world w;
+			char stage[120];
+
+			start(&w, 1);
+			CHECK_RC(shf_stage_new(&w.store[0], &g, 2, NULL, &w.err), 0, &w.err);
+			CHECK_RC(shf_stage_alive(&w.store[0], &g, 0, &w.err), 0, &w.err);
+			snprintf(stage, sizeof(stage), ".sheaf/stage/%s", g.name);
+			world_kill(&w);
+			simdisk_advance(w.disk, old ? SHF_DAY_S + 1 : SHF_DAY_S);
+			if (asked[i].error)
+				simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1,
+					.error = asked[i].error, .kind = SIMDISK_LOCK,
+					.name = "alive-0" });
+			CHECK_RC(shf_store_own(&s, simdisk_process(w.disk, 300, 0), RUN, false, 0,
+			                       &w.err), 0, &w.err);
+			CHECK_INT(simdisk_fired(w.disk), asked[i].error != 0);
+			CHECK(is_there(&w, stage) != (old ? asked[i].old : asked[i].young));
+			shf_store_close(&s);
+			simdisk_free(w.disk);
+		}
+}

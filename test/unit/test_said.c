@@ -369,6 +369,44 @@ TEST(who_cannot_open_a_run_is_told_whose_it_is)
 	stop(&w);
 }
 
+/* Each directory on the way to a step is synced; one that the file system cannot sync is none of
+ * ours to complain of, and the one above the run may be read-only. */
+TEST(a_directory_that_cannot_be_synced_is_told_by_whose_it_is)
+{
+	static const int errors[] = { EIO, EINVAL, ENOTSUP, EROFS, ENOSPC };
+	static const char ours[] = "run: sync of the directory: ";
+	static const char above[] = "run: sync of the directory above: ";
+
+	for (size_t i = 0; i < LENGTH(errors); i++)
+		for (int nth = 1; nth <= 4; nth++) {    /* stage, .sheaf, the run, above */
+			bool none = errors[i] == EINVAL || errors[i] == ENOTSUP;
+			bool fails = !none && (nth < 4 || errors[i] != EROFS);
+			struct shf_store s;
+			struct sheaf_error err;
+			struct world w;
+			char want[200];
+
+			start(&w, 1);
+			world_close(&w);
+			/* The first fsync is of the lock's text. */
+			simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth + 1,
+				.error = errors[i], .kind = SIMDISK_FSYNC });
+			CHECK_RC(shf_store_own(&s, simdisk_process(w.disk, 321, 0), RUN, false, 0,
+			                       &err), fails ? SHEAF_EIO : 0, &err);
+			CHECK_INT(simdisk_fired(w.disk), 1);
+			if (fails) {
+				snprintf(want, sizeof(want), "%s%s", nth < 4 ? ours : above,
+				         strerror(errors[i]));
+				CHECK_STR(err.msg, want);
+				CHECK_INT(err.sys, errors[i]);
+			} else {
+				CHECK_INT(s.no_dir_fsync, none && nth < 4);
+			}
+			shf_store_close(&s);
+			simdisk_free(w.disk);
+		}
+}
+
 /* He asks, sleeps 1, 2, 4 ms and so on up to 100, and gives up when his time is over. */
 TEST(who_waits_for_a_lock_waits_so_long_and_no_longer)
 {
@@ -447,5 +485,96 @@ TEST(what_latest_passes_over_and_where_it_ends_is_said)
 		step = -1;
 		CHECK_INT(shf_store_latest(&w.store[1], &step, NULL, NULL, NULL), rc);
 		stop(&w);
+	}
+}
+
+/* ---- a new run ---- */
+
+/* What was made and synced of the way to a run, before the run itself was opened. */
+static void way_to(struct simdisk *disk, char way[400])
+{
+	way[0] = '\0';
+	for (size_t i = 0; i < simdisk_calls(disk); i++) {
+		const char *text = simdisk_call_text(disk, i) + 2, *name = strchr(text, '(') + 1;
+
+		if (strstr(text, "\".sheaf\""))
+			return;
+		if (strncmp(text, "mkdir(cwd, ", 11) == 0 && strstr(text, " = 0"))
+			snprintf(way + strlen(way), 100, "%.*s made, ",
+			         (int)strcspn(text + 12, "\""), text + 12);
+		else if (strncmp(text, "fsync(", 6) == 0)
+			snprintf(way + strlen(way), 100, "%.*s synced, ", (int)strcspn(name, ","),
+			         name);
+	}
+}
+
+TEST(each_directory_on_the_way_to_a_new_run_is_durable_in_the_one_above)
+{
+	static const struct {
+		const char *path, *way;
+	} ways[] = {
+		{ "/new", "/new made, / synced, " }, { "new", "new made, / synced, " },
+		{ "./new", "./new made, / synced, " }, { "new///", "new/// made, / synced, " },
+		{ "old/new", "old/new made, old synced, " },
+		{ "/old//new/", "/old//new/ made, old synced, " },
+		{ "a/b", "a made, / synced, a/b made, a synced, " },
+		{ "/a/b/", "/a made, / synced, /a/b made, a synced, " },
+		{ "a//b", "a made, / synced, a//b made, a synced, " },
+		{ "old/a/b", "old/a made, old synced, old/a/b made, a synced, " },
+		{ "/", "" }, { "old", "" },
+	};
+
+	for (size_t i = 0; i < LENGTH(ways); i++) {
+		struct simdisk *disk = simdisk_new(3, SIMDISK_STRICT), *cut;
+		const struct shf_sys *sys = simdisk_process(disk, 1, 0);
+		struct sheaf_error err;
+		struct shf_store s;
+		char way[400], path[100];
+
+		CHECK_INT(simdisk_put(disk, "/old/x", "x", 1), 0);
+		simdisk_settle(disk);
+		CHECK_RC(shf_store_own(&s, sys, ways[i].path, true, 0, &err), 0, &err);
+		CHECK_STR(s.path, ways[i].path);
+		way_to(disk, way);
+		CHECK_STR(way, ways[i].way);
+		cut = simdisk_crash(disk, simdisk_cut_n(disk) - 1, NULL);
+		snprintf(path, sizeof(path), "%s/.sheaf/run", ways[i].path);
+		CHECK(simdisk_exists(cut, path));
+		simdisk_free(cut);
+		shf_store_close(&s);
+		simdisk_free(disk);
+	}
+}
+
+/* What cannot be made above may be there all the same; if not, its error is the reason. */
+TEST(why_a_new_run_cannot_be_made_is_told)
+{
+	static const struct {
+		int nth, error, rc;     /* of the mkdirs, the first of which is of all of it */
+		const char *path, *says;
+	} cases[] = {
+		{ 1, EACCES, SHEAF_EIO, "new", "new: no run here: Permission denied" },
+		{ 1, EACCES, SHEAF_EIO, "a/new", "a/new: no run here: Permission denied" },
+		{ 3, EACCES, SHEAF_EIO, "a/new", "a/new: no run here: Permission denied" },
+		{ 2, EROFS, SHEAF_EIO, "a/new", "a/new: no run here: Read-only file system" },
+		{ 3, ENOSPC, SHEAF_EIO, "a/b/new", "a/b/new: no run here: No space left on "
+		  "device" },
+		{ 2, EACCES, 0, "old/a/new", NULL },
+	};
+
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		struct simdisk *disk = simdisk_new(3, SIMDISK_STRICT);
+		const struct shf_sys *sys = simdisk_process(disk, 1, 0);
+		struct sheaf_error err = { 0 };
+		struct shf_store s;
+
+		CHECK_INT(simdisk_put(disk, "/old/x", "x", 1), 0);
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = cases[i].nth,
+			.error = cases[i].error, .kind = SIMDISK_MKDIR });
+		CHECK_RC(shf_store_own(&s, sys, cases[i].path, true, 0, &err), cases[i].rc, &err);
+		if (cases[i].says)
+			CHECK_STR(err.msg, cases[i].says);
+		shf_store_close(&s);
+		simdisk_free(disk);
 	}
 }
