@@ -484,3 +484,43 @@ TEST(the_table_of_the_group_of_one_is_whole)
 	CHECK_STR(in, "abc");
 	shf_group_put(g);
 }
+
+TEST(what_one_rank_sends_to_itself_comes_whole)
+{
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t;
+	size_t n[1] = { 5 }, got[1] = { 0 };
+	char x[4] = "abc";
+
+	CHECK_INT(shf_group_one(&g), 0);
+	t = (struct shf_team){ g, 0, 1, TIMEOUT_MS, NULL, NULL };
+	shf_buf_adds(&mine, "mine");
+	CHECK_RC(shf_to_zero(&t, &mine, &all, &err), 0, &err);
+	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0);
+	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
+	CHECK_RC(shf_exchange_packed(&t, "other", n, &all, got, &err), 0, &err);
+	CHECK(all.len == 5 && memcmp(all.data, "other", 5) == 0 && got[0] == 5);
+	CHECK_RC(shf_exchange(&t, &mine, &all, got, &err), 0, &err);
+	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0 && got[0] == 4);
+	got[0] = 0;
+	CHECK_RC(shf_allgatherv(&t, &mine, &all, got, &err), 0, &err);
+	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0 && got[0] == 4);
+	CHECK_RC(shf_bcast(&t, x, 3, &err), 0, &err);
+	CHECK_STR(x, "abc");
+	CHECK_RC(shf_bcast_buf(&t, &mine, &err), 0, &err);
+	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
+	mine.oom = true;
+	CHECK_RC(shf_bcast_buf(&t, &mine, &err), SHEAF_ENOMEM, &err);
+	CHECK_STR(err.msg, "rank 0: no memory for the bytes to broadcast");
+	CHECK_INT(err.rank, 0);
+	CHECK_INT(shf_bcast_buf(&t, &mine, NULL), SHEAF_ENOMEM);
+	CHECK_RC(shf_allgatherv(&t, &mine, &all, NULL, &err), SHEAF_ENOMEM, &err);
+	CHECK_STR(err.msg, "rank 0: no memory for the bytes to gather");
+	CHECK_RC(shf_exchange(&t, &mine, &all, got, &err), SHEAF_ENOMEM, &err);
+	CHECK_STR(err.msg, "rank 0: no memory for the bytes for rank 0");
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	shf_group_put(g);
+}

@@ -501,3 +501,78 @@ TEST(a_sign_of_life_counts_as_its_lock_and_its_age_tell)
 			simdisk_free(w.disk);
 		}
 }
+
+/* ---- what is put away ---- */
+
+TEST(a_save_is_aside_under_its_number_and_session_only)
+{
+	struct shf_store plain;
+	struct world w;
+	char session[33];
+
+	start(&w, 3);
+	world_session(&w, 3, session);
+	CHECK(!shf_store_is_aside(&w.store[1], 3, session));
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	CHECK(shf_store_is_aside(&w.store[1], 3, session));
+	CHECK(!shf_store_is_aside(&w.store[1], 2, session));
+	CHECK(!shf_store_is_aside(&w.store[1], 3, ID));
+	CHECK_INT(simdisk_put(w.disk, "/plain/checkpoint-3/x", "", 0), 0);
+	CHECK_RC(shf_store_open(&plain, w.proc[1], "/plain", &w.err), 0, &w.err);
+	CHECK(!shf_store_is_aside(&plain, 3, session));
+	CHECK(!shf_store_is_bad(&plain, 3, session));
+	CHECK_INT(shf_tries_read(&plain, 3, session), 0);
+	CHECK(shf_store_rewinds(&plain) == 0);
+	CHECK_RC(shf_store_proof_write(&plain, ID, &w.err), SHEAF_EINVAL, &w.err);
+	CHECK_RC(shf_store_proof_read(&plain, ID, &w.err), SHEAF_EINVAL, &w.err);
+	shf_store_proof_remove(&plain, ID);
+	shf_store_close(&plain);
+	stop(&w);
+}
+
+/* When the time for it is up, the rest of a dead job's stage goes to the trash, without what says
+ * that it is whole, and at least one file is deleted each time. */
+TEST(what_cannot_be_deleted_in_time_goes_to_the_trash_and_then_bit_by_bit)
+{
+	static const char *const stages[] = { "stage/7-" ID, "stage/copy-7-" ID };
+
+	for (size_t i = 0; i < LENGTH(stages); i++) {
+		struct world w;
+		struct shf_store *s = &w.store[0];
+		char name[100];
+		int times = 0;
+
+		start(&w, 1);
+		for (int k = 0; k < 4; k++) {
+			snprintf(name, sizeof(name), "%s/%c", stages[i], 'a' + k);
+			put(&w, name, "x", 1);
+		}
+		snprintf(name, sizeof(name), "%s/sheaf.json", stages[i]);
+		put(&w, name, "x", 1);
+		simdisk_advance(w.disk, SHF_COPY_S + 1);
+		CHECK_RC(shf_lock_write(s, &w.err), 0, &w.err);
+		simdisk_set_takes(w.disk, SIMDISK_UNLINK, 10);
+		s->clear_ms = 10;
+		CHECK_RC(shf_store_recover(s, &w.err), 0, &w.err);
+		CHECK(s->late);
+		snprintf(name, sizeof(name), ".sheaf/%s", stages[i]);
+		CHECK(!is_there(&w, name));
+		CHECK(is_there(&w, ".sheaf/trash/7-" ID));
+		CHECK(!is_there(&w, ".sheaf/trash/7-" ID "/sheaf.json"));
+		for (; s->late; times++)
+			CHECK_RC(shf_store_recover(s, &w.err), 0, &w.err);
+		CHECK(times >= 3 && times <= 5);
+		CHECK(!is_there(&w, ".sheaf/trash/7-" ID));
+		/* With time for it all goes at once. */
+		snprintf(name, sizeof(name), "%s/a", stages[i]);
+		put(&w, name, "x", 1);
+		simdisk_advance(w.disk, SHF_COPY_S + 1);
+		CHECK_RC(shf_lock_write(s, &w.err), 0, &w.err);
+		s->clear_ms = 0;
+		CHECK_RC(shf_store_recover(s, &w.err), 0, &w.err);
+		CHECK(!s->late);
+		snprintf(name, sizeof(name), ".sheaf/%s", stages[i]);
+		CHECK(!is_there(&w, ".sheaf/trash/7-" ID) && !is_there(&w, name));
+		stop(&w);
+	}
+}
