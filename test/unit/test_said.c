@@ -322,6 +322,94 @@ TEST(what_is_refused_is_told_whole)
 	}
 }
 
+static int unmark(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_mark(s, 1, 0, err);
+}
+
+static int prune_all(struct world *w, struct shf_store *s, struct sheaf_error *err)
+{
+	(void)w;
+	return shf_store_prune(s, &(struct shf_prune){ .keep_last = 1, .verified = 2, .keep = -1,
+	                       .grace_s = -1 }, NULL, NULL, err);
+}
+
+/* He may not know it yet, and changes nothing that is the next one's by now. */
+TEST(who_lost_the_lock_changes_nothing)
+{
+	static int (*const calls[])(struct world *, struct shf_store *, struct sheaf_error *) = {
+		mark_k, unmark, rewind_it, prune_all };
+
+	for (size_t i = 0; i < LENGTH(calls); i++)
+		for (int how = 0; how < 3; how++) {
+			struct world w;
+			uint64_t was;
+
+			start(&w, 2);
+			CHECK_RC(world_mark(&w, 2, 'k'), 0, &w.err);
+			if (how == 0)
+				CHECK_RC(lock_taken(&w, &w.store[0], &w.err), SHEAF_ELOST, &w.err);
+			else if (how == 1)
+				put(&w, RUN "/.sheaf/lock", "");
+			else
+				CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/lock"), 0);
+			was = simdisk_hash(w.disk, "/");
+			CHECK_RC(calls[i](&w, &w.store[0], &w.err), SHEAF_ELOST, &w.err);
+			is_said(&w.err, how ? "run: the lock file no longer names this job"
+			        : "run: the lock was taken by pid 77 on there, session @");
+			CHECK(simdisk_hash(w.disk, "/") == was);
+			stop(&w);
+		}
+}
+
+/* ---- what stands where a step is to be ---- */
+
+TEST(what_stands_in_the_way_of_a_save_is_set_aside_or_stays)
+{
+	static const struct {
+		const char *path, *text;        /* NULL: gone */
+		int rc;
+		bool aside;
+	} cases[] = {
+		{ "checkpoint-5/sheaf.sums", "x", 0, true }, { "checkpoint-5/x", "x", SHEAF_EEXIST,
+		  false }, { "checkpoint-5", "x", SHEAF_EEXIST, false },
+		{ "checkpoint-2/sheaf.json", NULL, 0, true },
+		{ ".sheaf/marks/2", "b", 0, true }, { ".sheaf/marks/2", "k", SHEAF_EEXIST, false },
+		{ ".sheaf/marks/2", "x", SHEAF_EEXIST, false },
+		{ "checkpoint-2/config.json", NULL, SHEAF_EEXIST, false },
+		{ ".sheaf/marks/5", "b", 0, false },
+	};
+
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		int64_t step = strchr(cases[i].path, '5') ? 5 : 2;
+		struct shf_list list;
+		char path[100];
+		struct world w;
+		int aside = 0;
+
+		start(&w, 2);
+		snprintf(path, sizeof(path), RUN "/%s", cases[i].path);
+		if (cases[i].text)
+			put(&w, path, cases[i].text);
+		else
+			CHECK_INT(simdisk_remove(w.disk, path), 0);
+		CHECK_RC(stage(&w.store[0], step, "model", &w.err), cases[i].rc, &w.err);
+		CHECK_RC(shf_store_list(&w.store[0], &list, &w.err), 0, &w.err);
+		for (size_t k = 0; k < list.n; k++)
+			aside += list.entries[k].state == SHF_ASIDE && list.entries[k].step == step;
+		shf_list_release(&list);
+		CHECK_INT(aside, cases[i].aside);
+		snprintf(path, sizeof(path), RUN "/checkpoint-%d", (int)step);
+		CHECK(simdisk_exists(w.disk, path) == (cases[i].rc != 0));
+		/* The mark of a number that is saved again is gone, and no other. */
+		snprintf(path, sizeof(path), RUN "/.sheaf/marks/%d", (int)step);
+		if (cases[i].rc == 0)
+			CHECK(!simdisk_exists(w.disk, path));
+		stop(&w);
+	}
+}
+
 /* ---- opening ---- */
 
 TEST(who_cannot_open_a_run_is_told_whose_it_is)
