@@ -596,3 +596,90 @@ TEST(a_stale_answer_stops_a_rewind_and_takes_no_step_for_gone)
 		stop(&w);
 	}
 }
+
+/* ---- which steps there are ---- */
+
+TEST(what_is_newest_is_counted_below_a_number_and_past_what_is_bad)
+{
+	static const struct {
+		int64_t below, step;
+		bool exists, is_bad;
+		int64_t newest, known;
+	} asked[] = {
+		{ INT64_MAX, -1, false, false, 3, 2 }, { INT64_MAX, 4, true, true, 3, 2 },
+		{ INT64_MAX, 3, true, false, 3, 2 }, { INT64_MAX, 90, false, false, 3, 2 },
+		{ INT64_MAX, 7, false, false, 3, 2 }, { 4, 1, true, false, 3, 2 },
+		{ 3, 3, true, false, 2, 2 }, { 2, 4, true, true, 1, 1 },
+		{ 1, 1, true, false, -1, -1 },
+		{ 0, 8, false, false, -1, -1 },
+	};
+	struct world w;
+	char session[33];
+
+	start(&w, 4);
+	CHECK_RC(world_mark(&w, 4, 'b'), 0, &w.err);
+	put(&w, RUN "/checkpoint-3/sheaf.json", "{");
+	put(&w, RUN "/checkpoint-8/sheaf.sums", "x");
+	for (size_t i = 0; i < LENGTH(asked); i++) {
+		struct shf_newest n;
+
+		CHECK_RC(shf_store_newest_below(&w.store[1], asked[i].below, asked[i].step, &n,
+		                                &w.err), 0, &w.err);
+		CHECK_INT(n.exists, asked[i].exists);
+		CHECK_INT(n.is_bad, asked[i].is_bad);
+		CHECK_INT(n.newest, asked[i].newest);
+		CHECK_INT(n.known, asked[i].known);
+		if (n.known >= 0)
+			world_session(&w, n.known, session);
+		CHECK_STR(n.session, n.known < 0 ? "" : session);
+	}
+	CHECK_INT(shf_step_older(&w.store[1], 91), 2);
+	CHECK_INT(shf_step_older(&w.store[1], 3), 2);
+	CHECK_INT(shf_step_older(&w.store[1], 2), 1);
+	CHECK_INT(shf_step_older(&w.store[1], 1), -1);
+	stop(&w);
+}
+
+/* All of an entry, by step, then state, then path. */
+TEST(a_list_has_all_of_each_step_in_order)
+{
+	struct shf_list list;
+	struct world w;
+
+	start(&w, 3);
+	CHECK_RC(world_rewind(&w, 2), 0, &w.err);
+	w.loss = "0.25";
+	CHECK_RC(world_save(&w, 3, 2), 0, &w.err);
+	CHECK_RC(world_mark(&w, 1, 'k'), 0, &w.err);
+	put(&w, RUN "/.sheaf/stage/2-" ID "/x", "");
+	put(&w, RUN "/.sheaf/stage/2-" OTHER "/x", "");
+	put(&w, RUN "/.sheaf/aside/2-" ID "/x", "");
+	put(&w, RUN "/checkpoint-4/sheaf.sums", "");
+	CHECK_INT(shf_tries_add(&w.store[0], 3, world_find(&w, 3)->session, &w.err), 1);
+	CHECK_RC(shf_list_noted(&w.store[1], "loss", &list, &w.err), 0, &w.err);
+	for (size_t i = 0; i < list.n; i++) {
+		const struct shf_entry *e = &list.entries[i];
+		char line[400];
+
+		snprintf(line, sizeof(line), "%lld %d%s %s %s %s %lld %s %llu %c %d %d %s",
+		         (long long)e->step, e->state, e->remains ? " remains" : "", e->path,
+		         e->session, e->created, (long long)e->parent, e->parent_session,
+		         (unsigned long long)e->bytes, e->mark ? e->mark : '-', e->tries, e->noted,
+		         e->value);
+		hear(line);
+	}
+	is_heard_in_order("1 0 checkpoint-1 @ 2026-01-31T12:00:00Z -1  6160 k 0 0 \n"
+	                  "2 0 checkpoint-2 @ 2026-01-31T12:00:00Z 1 @ 6160 - 0 0 \n"
+	                  "2 3 .sheaf/aside/2-@ @  -1  0 - 0 0 \n"
+	                  "2 4 .sheaf/stage/2-@ @  -1  0 - 0 0 \n"
+	                  "2 4 .sheaf/stage/2-@ @  -1  0 - 0 0 \n"
+	                  "3 0 checkpoint-3 @ 2026-01-31T12:00:00Z 2 @ 6160 - 1 2 0.25\n"
+	                  "3 3 .sheaf/aside/3-@ @ 2026-01-31T12:00:00Z 2 @ 6160 - 0 0 \n"
+	                  "4 1 remains checkpoint-4   -1  0 - 0 0 \n"
+	                  "90 2 checkpoint-90   -1  0 - 0 0 \n"
+	                  "91 2 checkpoint-91   -1  0 - 0 0 \n");
+	CHECK(strstr(list.entries[3].path, ID) && strstr(list.entries[4].path, OTHER));
+	shf_list_release(&list);
+	CHECK(!list.entries && list.n == 0);
+	stop(&w);
+}
