@@ -576,3 +576,74 @@ TEST(what_cannot_be_deleted_in_time_goes_to_the_trash_and_then_bit_by_bit)
 		stop(&w);
 	}
 }
+
+/* ---- who descends from whom ---- */
+
+/* The lines and their sum. */
+static void put_descent(struct world *w, const char *head, const char *lines, bool torn)
+{
+	struct shf_buf b = SHF_BUF_INIT;
+
+	shf_buf_adds(&b, head);
+	shf_buf_adds(&b, lines);
+	shf_line_sum(&b, 0);
+	put(w, "descent", (const char *)b.data, b.len - torn);
+	shf_buf_release(&b);
+}
+
+/* The file is these lines and their sum. */
+static void is_summed(struct world *w, const char *name, const char *head, const char *lines)
+{
+	struct shf_buf b = SHF_BUF_INIT;
+	char text[1000];
+
+	shf_buf_adds(&b, head);
+	shf_buf_adds(&b, lines);
+	shf_line_sum(&b, 0);
+	snprintf(text, sizeof(text), "%.*s", (int)b.len, (const char *)b.data);
+	shf_buf_release(&b);
+	is_text(w, name, text);
+}
+
+TEST(a_descent_names_the_next_that_stays_and_proves_it_if_it_is_whole)
+{
+	static const struct {
+		const char *head, *kin;         /* kin: of step 6; %s: sessions of 6 and 3 */
+		bool torn;
+		int gone;
+	} texts[] = {
+		{ "sheaf-descent 1\n", "kin 6-%s 3-%s\n", false, 2 },
+		{ "sheaf-descent 1\n", "kin 6-%s 3-%s\n", true, 0 },
+		{ "sheaf-descent 2\n", "kin 6-%s 3-%s\n", false, 0 },
+		{ "", "kin 6-%s 3-%s\n", false, 0 },
+		{ "sheaf-descent 1\n", "kin 6-%s3-%s\n", false, 0 },
+		{ "sheaf-descent 1\n", "kin 6-%s 06-%s\n", false, 0 },
+		{ "sheaf-descent 1\n", "kin 6-%s 6-%s\n", false, 0 },
+		{ "sheaf-descent 1\n", "kin 6-%s 7-%s\n", false, 0 },
+		{ "sheaf-descent 1\n", "kin 5-%s 3-%s\n", false, 0 },
+		{ "sheaf-descent 1\n", "kim 6-%s 3-%s\n", false, 0 },
+	};
+
+	for (size_t i = 0; i < LENGTH(texts); i++) {
+		char s[7][33], kin[400], lines[800];
+		struct world w;
+
+		start(&w, 6);
+		for (int k = 1; k <= 6; k++)
+			world_session(&w, k, s[k]);
+		CHECK_RC(world_mark(&w, 1, 'k'), 0, &w.err);
+		CHECK_RC(world_mark(&w, 3, 'k'), 0, &w.err);
+		CHECK_INT(world_prune(&w, 1, 6, -1), 3);
+		snprintf(kin, sizeof(kin), "kin 3-%s 1-%s\n", s[3], s[1]);
+		/* Also of 5, which might have stayed. */
+		snprintf(lines, sizeof(lines), "%skin 5-%s 3-%s\nkin 6-%s 3-%s\n", kin, s[5], s[3],
+		         s[6], s[3]);
+		is_summed(&w, "descent", "sheaf-descent 1\n", lines);
+		snprintf(lines, sizeof(lines), texts[i].kin, s[6], s[3]);
+		put_descent(&w, texts[i].head, strcat(kin, lines), texts[i].torn);
+		CHECK_RC(world_mark(&w, 1, 0), 0, &w.err);
+		CHECK_RC(world_mark(&w, 3, 0), 0, &w.err);
+		CHECK_INT(world_prune(&w, 1, 6, -1), texts[i].gone);
+		stop(&w);
+	}
+}
