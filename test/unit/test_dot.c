@@ -502,6 +502,56 @@ TEST(a_sign_of_life_counts_as_its_lock_and_its_age_tell)
 		}
 }
 
+/* ---- who lives ---- */
+
+static void is_owner(const struct shf_store *s, int dir, const char *name)
+{
+	const struct shf_sys *sys = s->sys;
+	struct shf_owner got;
+	struct shf_buf text = SHF_BUF_INIT, want = SHF_BUF_INIT;
+	struct shf_stat st;
+	char session[33];
+
+	CHECK_INT(sys->ops->stat(sys->arg, dir, name, false, &st), 0);
+	CHECK_INT(shf_text_read(sys, dir, name, &text, 1024), 0);
+	CHECK(shf_owner_get(text.data, text.len, &got, session));
+	CHECK_STR(session, s->session);
+	CHECK(got.dev != 0 && got.dev == st.dev);
+	/* It is that and nothing else. */
+	got = s->self;
+	got.dev = st.dev;
+	shf_owner_put(&want, &got, s->session);
+	CHECK(want.len == text.len && memcmp(want.data, text.data, want.len) == 0);
+	shf_buf_release(&want);
+	shf_buf_release(&text);
+}
+
+TEST(the_lock_and_the_sign_of_life_name_their_owner_and_nobody_before_him)
+{
+	char long_text[900];
+	struct shf_store s;
+	struct shf_stage g;
+	struct world w;
+
+	start(&w, 1);
+	world_close(&w);
+	memset(long_text, 'x', sizeof(long_text));
+	put(&w, "lock", long_text, sizeof(long_text));
+	CHECK_RC(shf_store_own(&s, simdisk_process(w.disk, 300, 0), RUN, false, 0, &w.err), 0,
+	         &w.err);
+	CHECK_STR(s.prev_session, "");
+	CHECK(!s.prev_gone);
+	is_owner(&s, s.dot, "lock");
+	CHECK_RC(shf_stage_new(&s, &g, 7, NULL, &w.err), 0, &w.err);
+	CHECK_RC(shf_stage_alive(&s, &g, 12, &w.err), 0, &w.err);
+	is_owner(&s, g.dir, "alive-12");
+	/* A node has one. */
+	CHECK_INT(shf_stage_alive(&s, &g, 12, &w.err), SHEAF_EIO);
+	shf_stage_discard(&s, &g);
+	shf_store_close(&s);
+	simdisk_free(w.disk);
+}
+
 /* ---- what is put away ---- */
 
 TEST(a_save_is_aside_under_its_number_and_session_only)

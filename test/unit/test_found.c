@@ -350,6 +350,59 @@ TEST(a_step_under_another_number_or_in_another_run_is_told_by_both)
 	simdisk_free(w.disk);
 }
 
+/* Where the kernel says that a name is something else it has said enough; where it does not say,
+ * nobody calls the step damaged for that. */
+TEST(what_the_kernel_answers_of_a_step_makes_it_damaged_or_unread)
+{
+	static const struct {
+		enum simdisk_kind kind;
+		const char *name;
+		int error;
+		char state;             /* 'U': damaged, as far as can be read */
+	} answers[] = {
+		{ SIMDISK_STAT, "config.json", EIO, 'U' },
+		{ SIMDISK_STAT, "config.json", EACCES, 'U' },
+		{ SIMDISK_STAT, "config.json", ENOENT, 'D' },
+		{ SIMDISK_STAT, "config.json", ELOOP, 'D' },
+		{ SIMDISK_STAT, "config.json", EISDIR, 'D' },
+		{ SIMDISK_STAT, "config.json", EINVAL, 'D' },
+		{ SIMDISK_STAT, "config.json", ENAMETOOLONG, 'D' },
+		{ SIMDISK_OPEN, "optimizer", EIO, 'U' },
+		{ SIMDISK_OPEN, "optimizer", ELOOP, 'D' },
+		{ SIMDISK_OPEN, "sheaf.json", EIO, 'U' },
+		{ SIMDISK_OPEN, "sheaf.json", EACCES, 'U' },
+		{ SIMDISK_OPEN, "sheaf.json", ELOOP, 'D' },
+		{ SIMDISK_OPEN, "sheaf.json", EISDIR, 'D' },
+		{ SIMDISK_OPEN, "sheaf.json", ENOENT, 'F' },
+		{ SIMDISK_OPEN, "checkpoint-1", EIO, 'U' },
+		{ SIMDISK_OPEN, "checkpoint-1", EACCES, 'U' },
+		{ SIMDISK_OPEN, "checkpoint-1", ENOTDIR, 'F' },
+		{ SIMDISK_OPEN, "checkpoint-1", ELOOP, 'F' },
+		{ SIMDISK_OPEN, "checkpoint-1", ENOENT, '-' },
+	};
+	struct world w;
+
+	start(&w, 1);
+	gone(&w, RUN "/checkpoint-90");
+	gone(&w, RUN "/checkpoint-91");
+	for (size_t i = 0; i < LENGTH(answers); i++) {
+		struct shf_entry e = { .unread = false };
+		char is;
+
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .kind = answers[i].kind,
+			.error = answers[i].error, .name = answers[i].name });
+		is = state_of(&w.store[1], 1, &e);
+		CHECK_INT(simdisk_fired(w.disk), 1);
+		simdisk_faults_clear(w.disk);
+		if (is != (answers[i].state == 'U' ? 'D' : answers[i].state))
+			print_error("%s: %s\n", answers[i].name, strerror(answers[i].error));
+		CHECK_INT(is, answers[i].state == 'U' ? 'D' : answers[i].state);
+		CHECK_INT(e.unread, answers[i].state == 'U');
+		CHECK(!e.remains);
+	}
+	stop(&w);
+}
+
 /* ---- a stage ---- */
 
 TEST(of_a_stage_that_is_not_as_its_writers_say_it_is_said_how)
@@ -462,8 +515,9 @@ TEST(who_salvages_takes_over_the_first_half_of_the_dead_ones_session)
 	struct shf_buf text = SHF_BUF_INIT;
 	struct shf_store s;
 	struct shf_stage g;
+	struct shf_owner owner;
 	struct world w;
-	char want[400];
+	char want[400], session[33];
 
 	start_leavings(&w);
 	gone(&w, RUN "/.sheaf/rewind");
@@ -477,6 +531,13 @@ TEST(who_salvages_takes_over_the_first_half_of_the_dead_ones_session)
 	CHECK(memcmp(s.session + 16, dead->session + 16, 16) != 0);
 	CHECK(shf_id_is_valid(s.session, 32));
 	CHECK_STR(g.session, s.session);
+	/* His text stays while his files are read, and ours is behind it. */
+	CHECK_INT(shf_lock_read(&s, &owner, session), 0);
+	CHECK_INT(owner.pid, 100);
+	CHECK(memcmp(session, dead->session, 16) == 0);
+	CHECK_INT(shf_lock_holder(&s, &owner, session), 0);
+	CHECK_INT(owner.pid, 900);
+	CHECK_STR(session + 16, s.session + 16);
 	shf_buf_adds(&text, "{}");
 	CHECK_RC(shf_salvage_finish(&s, &g, &text, ID, &w.err), SHEAF_ECORRUPT, &w.err);
 	snprintf(want, sizeof(want), "run/.sheaf/stage/%s: its manifest says run " ID ", this is "
