@@ -4,6 +4,7 @@
 #include "t.h"
 #include "err.h"
 #include "group.h"
+#include "memfail.h"
 #include "simgroup.h"
 
 #define SEED UINT64_C(0x5eaf)
@@ -365,6 +366,63 @@ TEST(more_than_memory_has_is_enomem_and_the_group_lives)
 	shf_buf_release(&mine);
 	shf_buf_release(&all);
 	sheaf_group_free(g);
+}
+
+/* Calls a function that needs memory, of those whose sentences are below. */
+static int call_needy(struct shf_team *t, size_t i, struct sheaf_error *err)
+{
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct shf_buf out[2] = { SHF_BUF_INIT, SHF_BUF_INIT };
+	static char many[5000];
+	size_t n[2] = { 8, 8 }, got[2];
+	int rc = i == 0 ? shf_bcast(t, many, sizeof(many), err)
+	       : i == 1 ? shf_bcast_buf(t, &mine, err)
+	       : i == 2 ? shf_exchange_packed(t, "0123456789abcdef", n, &all, got, err)
+	       : i == 3 ? shf_exchange(t, out, &all, got, err)
+	       : i == 4 ? shf_allgatherv(t, &mine, &all, got, err)
+	       : shf_to_zero(t, &mine, &all, err);
+
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	return rc;
+}
+
+TEST(each_allocation_that_fails_is_told_by_what_it_was_for)
+{
+	static const char between[] = "rank 1: no memory for an exchange between 2 ranks";
+	static const char packed[] = "rank 1: no memory for an exchange of 0 bytes";
+	static const char in[] = "no memory for the exchange of 0 bytes";
+	static const char *const said[][9] = {
+		{ "no memory for a broadcast of 5000 bytes" },
+		{ "no memory for the broadcast of 0 bytes" }, { between, between, between, in },
+		{ packed, packed, between, between, between, in },
+		{ "rank 1: no memory for the bytes to gather",
+		  "no memory for the allgather of 0 bytes" },
+		{ "no memory for 2 ranks", "no memory for 2 ranks", packed, packed, between,
+		  between, between, in },
+	};
+
+	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++)
+		for (int nth = 1; nth <= 9; nth++) {
+			struct other o = { .at = 0 };
+			struct sheaf_group *g = NULL;
+			struct shf_team t = with_other(&g, &o);
+			struct sheaf_error err = { 0 };
+			const char *want = said[i][nth - 1];
+			bool failed;
+			int rc;
+
+			memfail_at(nth);
+			rc = call_needy(&t, i, &err);
+			failed = memfail_end();
+			sheaf_group_free(g);
+			CHECK_RC(rc, failed ? SHEAF_ENOMEM : 0, &err);
+			CHECK_INT(failed, want != NULL);
+			if (!failed)
+				break;
+			CHECK_STR(err.msg, want);
+			CHECK_INT(err.rank, 1);
+		}
 }
 
 /* ---- which call it is ---- */

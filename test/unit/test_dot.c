@@ -418,6 +418,31 @@ TEST(a_line_of_metrics_that_does_not_fit_begins_a_new_file)
 	free(had);
 }
 
+TEST(metrics_may_be_descriptor_0_and_say_why_they_are_not_written)
+{
+	struct world w;
+
+	start(&w, 0);
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .how = SIMDISK_ZERO,
+		.kind = SIMDISK_OPEN, .name = "metrics.jsonl" });
+	CHECK_RC(shf_metrics_add(&w.store[0], "one", &w.err), 0, &w.err);
+	CHECK_INT(simdisk_fired(w.disk), 1);
+	simdisk_faults_clear(w.disk);
+	is_text(&w, "metrics.jsonl", "one\n");
+	for (int k = 0; k < 3; k++) {
+		static const enum simdisk_kind kinds[] = { SIMDISK_OPEN, SIMDISK_FSTAT,
+			SIMDISK_PWRITE };
+
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = ENOSPC,
+			.kind = kinds[k], .name = "metrics.jsonl" });
+		CHECK_RC(shf_metrics_add(&w.store[0], "two", &w.err), SHEAF_EIO, &w.err);
+		CHECK_STR(w.err.msg, "run/.sheaf/metrics.jsonl: No space left on device");
+		simdisk_faults_clear(w.disk);
+		is_text(&w, "metrics.jsonl", "one\n");
+	}
+	stop(&w);
+}
+
 /* ---- what is old ---- */
 
 struct leaving {

@@ -453,6 +453,7 @@ TEST(a_sign_of_life_waits_for_who_looks_at_it)
 	for (int held = 0; held <= 10; held++) {
 		struct shf_stage g;
 		struct world w;
+		char want[200];
 		int64_t from;
 
 		start(&w, 1);
@@ -467,6 +468,11 @@ TEST(a_sign_of_life_waits_for_who_looks_at_it)
 		simdisk_faults_clear(w.disk);
 		CHECK_INT(simdisk_clock_ms(w.disk) - from, held < 9 ? (1 << held) - 1 : 511);
 		CHECK((g.alive >= 0) == (held < 9));
+		if (held > 8) {
+			snprintf(want, sizeof(want), "run/.sheaf/stage/%s/alive-3: %s", g.name,
+			         strerror(EAGAIN));
+			CHECK_STR(w.err.msg, want);
+		}
 		shf_stage_discard(&w.store[0], &g);
 		stop(&w);
 	}
@@ -742,5 +748,50 @@ TEST(a_list_has_all_of_each_step_in_order)
 	CHECK(strstr(list.entries[3].path, ID) && strstr(list.entries[4].path, OTHER));
 	shf_list_release(&list);
 	CHECK(!list.entries && list.n == 0);
+	stop(&w);
+}
+
+TEST(remains_of_a_step_are_told_and_a_manifest_that_is_none_is_set_aside)
+{
+	struct shf_entry e = { .step = 5, .path = "checkpoint-5" };
+	struct sheaf_error err;
+	struct world w;
+
+	start(&w, 3);
+	put(&w, RUN "/checkpoint-5/sheaf.sums", "x");
+	CHECK_INT(shf_step_look(&w.store[1], w.store[1].dir, "checkpoint-5", &e, &err), 0);
+	CHECK(e.remains && e.state == SHF_DAMAGED && !e.unread);
+	CHECK_STR(err.msg, "run/checkpoint-5: its manifest is gone");
+	CHECK_INT(err.code, SHEAF_ECORRUPT);
+	/* Of these nothing tells who wrote them, and a rewind takes them all the same. */
+	gone(&w, RUN "/checkpoint-2/sheaf.json");
+	put(&w, RUN "/checkpoint-2/sheaf.json/x", "");
+	gone(&w, RUN "/checkpoint-3/sheaf.json");
+	CHECK_INT(simdisk_symlink(w.disk, "x", RUN "/checkpoint-3/sheaf.json"), 0);
+	CHECK_RC(shf_store_rewind(&w.store[0], 1, &w.err), 0, &w.err);
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-3"));
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-5/sheaf.sums"));
+	stop(&w);
+}
+
+/* A forked child closes what it has inherited, and the lock stays with its parent. */
+TEST(a_forked_child_that_leaves_has_nothing_and_takes_nothing)
+{
+	struct shf_store copy;
+	struct sheaf_error err;
+	struct world w;
+
+	start(&w, 1);
+	copy = w.store[0];
+	copy.path = NULL;
+	copy.sys = simdisk_fork(w.disk, w.proc[0], 900);
+	CHECK(simdisk_open_n(copy.sys) > 0);
+	shf_store_leave(&copy);
+	CHECK_INT(simdisk_open_n(copy.sys), 0);
+	CHECK(!copy.writer);
+	shf_store_leave(&copy);
+	CHECK_RC(shf_store_own(&copy, simdisk_process(w.disk, 901, 0), RUN, false, 0, &err),
+	         SHEAF_EBUSY, &err);
 	stop(&w);
 }

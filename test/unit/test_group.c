@@ -436,8 +436,10 @@ TEST(an_allocation_that_fails_on_one_rank_is_enomem_on_all_and_the_group_lives)
 			CHECK_INT(simgroup_run(&o, run_script, &s, results), 0);
 			for (int r = 0; r < 3; r++) {
 				CHECK_RC(results[r], s.fail_fired ? SHEAF_ENOMEM : 0, &s.err[r]);
-				if (s.fail_fired)
+				if (s.fail_fired) {
 					CHECK_INT(s.err[r].rank, rank);
+					CHECK_STR(s.err[r].msg, s.err[0].msg);
+				}
 			}
 			if (!s.fail_fired) {
 				CHECK(nth > 20); /* there was something to fail */

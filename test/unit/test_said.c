@@ -389,6 +389,7 @@ TEST(what_stands_in_the_way_of_a_save_is_set_aside_or_stays)
 		int aside = 0;
 
 		start(&w, 2);
+		put(&w, RUN "/.sheaf/tries/2-" ID, "1\n");
 		snprintf(path, sizeof(path), RUN "/%s", cases[i].path);
 		if (cases[i].text)
 			put(&w, path, cases[i].text);
@@ -406,6 +407,8 @@ TEST(what_stands_in_the_way_of_a_save_is_set_aside_or_stays)
 		snprintf(path, sizeof(path), RUN "/.sheaf/marks/%d", (int)step);
 		if (cases[i].rc == 0)
 			CHECK(!simdisk_exists(w.disk, path));
+		/* So are its tries, if it was bad. */
+		CHECK(simdisk_exists(w.disk, RUN "/.sheaf/tries/2-" ID) == (i != 4));
 		stop(&w);
 	}
 }
@@ -432,8 +435,10 @@ TEST(who_cannot_open_a_run_is_told_whose_it_is)
 	is_said(&err, "/empty: not a run: it has no step and no .sheaf");
 	CHECK_RC(shf_store_join(&s, far, RUN, ID "0", ID, &err), SHEAF_EINVAL, &err);
 	is_said(&err, "run: run and session are not 32 hex digits");
+	memset(&s, 'x', sizeof(s));
 	CHECK_RC(shf_store_join(&s, far, RUN, ID, "x", &err), SHEAF_EINVAL, &err);
 	is_said(&err, "run: run and session are not 32 hex digits");
+	shf_store_close(&s);            /* may be done, and closes nothing */
 	CHECK_RC(shf_store_join(&s, far, "/empty", ID, ID, &err), SHEAF_EINVAL, &err);
 	is_said(&err, "/empty: here lies no run, but the writer opened run @: the ranks do not see "
 	        "one file system");
@@ -665,4 +670,45 @@ TEST(why_a_new_run_cannot_be_made_is_told)
 		shf_store_close(&s);
 		simdisk_free(disk);
 	}
+}
+
+TEST(remains_that_cannot_be_moved_for_good_are_told)
+{
+	for (int nth = 1; nth <= 2; nth++) {
+		struct world w;
+
+		start(&w, 1);
+		put(&w, RUN "/checkpoint-5/sheaf.sums", "x");
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = nth, .error = EIO,
+			.kind = SIMDISK_FSYNC });
+		CHECK_RC(stage(&w.store[0], 5, "model", &w.err), SHEAF_EIO, &w.err);
+		is_said(&w.err, "run: sync after moving the remains of checkpoint-5: Input/output "
+		        "error");
+		stop(&w);
+	}
+}
+
+/* Whether a step had a manifest cannot be told then, so nobody is told to start afresh. */
+TEST(a_disk_that_does_not_say_what_a_step_had_is_told_by_file)
+{
+	int64_t step;
+	struct world w;
+
+	start(&w, 1);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1/sheaf.json"), 0);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-90"), 0);
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-91"), 0);
+	CHECK_RC(shf_store_latest(&w.store[1], &step, NULL, NULL, &w.err), SHEAF_ECORRUPT, &w.err);
+	is_said(&w.err, "run: no checkpoint has a sheaf.json, but 1 had one, checkpoint-1 the "
+	        "newest (sheaf recover run lists them; bring sheaf.json back from a copy, or name "
+	        "a new run to start afresh)");
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 3, .error = EIO,
+		.kind = SIMDISK_STAT, .name = "sheaf.sums" });
+	CHECK_RC(shf_store_latest(&w.store[1], &step, NULL, NULL, &w.err), SHEAF_EIO, &w.err);
+	is_said(&w.err, "run/checkpoint-1/sheaf.sums: Input/output error");
+	CHECK_INT(simdisk_remove(w.disk, RUN "/checkpoint-1"), 0);
+	simdisk_faults_clear(w.disk);
+	CHECK_RC(shf_store_latest(&w.store[1], &step, NULL, NULL, &w.err), SHEAF_ENOENT, &w.err);
+	is_said(&w.err, "run: has no step");
+	stop(&w);
 }
