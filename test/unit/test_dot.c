@@ -722,3 +722,21 @@ TEST(a_descent_names_the_next_that_stays_and_proves_it_if_it_is_whole)
 		stop(&w);
 	}
 }
+
+TEST(where_nothing_is_to_be_remembered_nothing_is_written)
+{
+	struct world w;
+
+	start(&w, 3);
+	CHECK_INT(world_prune(&w, 3, 3, -1), 0);
+	CHECK(!is_there(&w, ".sheaf/descent"));
+	CHECK_INT(world_prune(&w, 1, 3, -1), 2);        /* of 3 no ancestor is left */
+	CHECK(!is_there(&w, ".sheaf/descent"));
+	put_descent(&w, "sheaf-descent 1\n", "kin 9-" ID " 8-" ID "\n", false);
+	CHECK_INT(world_prune(&w, 1, 3, -1), 0);        /* and this one is of nobody, but stays */
+	CHECK(is_there(&w, ".sheaf/descent"));
+	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
+	CHECK_INT(world_prune(&w, 1, 4, -1), 1);        /* until it is written anew */
+	is_summed(&w, "descent", "sheaf-descent 1\n", "");
+	stop(&w);
+}
