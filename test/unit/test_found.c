@@ -549,6 +549,20 @@ TEST(who_salvages_takes_over_the_first_half_of_the_dead_ones_session)
 	snprintf(want, sizeof(want), "run/.sheaf/stage/%s: its manifest says run " ID ", this is "
 	         "run %s", dead->stage, s.run);
 	CHECK_STR(w.err.msg, want);
+	/* What half a rename left of the manifest goes first. */
+	snprintf(want, sizeof(want), RUN "/.sheaf/stage/%s/sheaf.json.tmp", dead->stage);
+	put(&w, want, "x");
+	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = EIO,
+		.kind = SIMDISK_UNLINK, .name = "sheaf.json.tmp" });
+	CHECK_RC(shf_salvage_finish(&s, &g, &text, s.run, &w.err), SHEAF_EIO, &w.err);
+	snprintf(want, sizeof(want), "run/.sheaf/stage/%s: Input/output error", dead->stage);
+	CHECK_STR(w.err.msg, want);
+	simdisk_faults_clear(w.disk);
+	shf_buf_reset(&text);
+	CHECK_INT(shf_text_read(sys, g.dir, "sheaf.json", &text, SHF_MANIFEST_MAX), 0);
+	CHECK_RC(shf_salvage_finish(&s, &g, &text, s.run, &w.err), 0, &w.err);
+	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-5/sheaf.json"));
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-5/sheaf.json.tmp"));
 	shf_buf_release(&text);
 	shf_stage_close(&s, &g);
 	shf_store_close(&s);
