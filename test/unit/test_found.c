@@ -809,3 +809,27 @@ TEST(a_forked_child_that_leaves_has_nothing_and_takes_nothing)
 	         SHEAF_EBUSY, &err);
 	stop(&w);
 }
+
+/* A network file system writes when a file is closed. */
+TEST(a_manifest_that_cannot_be_written_is_not_published)
+{
+	static const enum simdisk_kind kinds[] = { SIMDISK_OPEN, SIMDISK_PWRITE, SIMDISK_FSYNC,
+		SIMDISK_CLOSE };
+
+	for (size_t i = 0; i < LENGTH(kinds); i++) {
+		char stage[200];
+		struct world w;
+
+		start_stage(&w, stage);
+		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = ENOSPC,
+			.kind = kinds[i], .name = "sheaf.json.tmp" });
+		CHECK_RC(world_publish(&w, 2, 1), SHEAF_EIO, &w.err);
+		CHECK_INT(simdisk_fired(w.disk), 1);
+		CHECK(strstr(w.err.msg, "/sheaf.json.tmp: No space left on device"));
+		CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-2"));
+		simdisk_faults_clear(w.disk);
+		for (int k = 0; k < WRITERS; k++)
+			shf_stage_close(&w.store[k], &w.stage[k]);
+		stop(&w);
+	}
+}
