@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every sentence and every line of the log of a few calls, whole and in their order, as one text. A
+ * number that is another one, two that are exchanged, a line too few or too many all make another
+ * text. Include once, in the test's only file. */
+#ifndef SENTENCES_H
+#define SENTENCES_H
+#include <stdarg.h>
+#include <stdlib.h>
+#include "hands.h"
+#include "t.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20 };
+static char told[16384];
+
+__attribute__((format(printf, 1, 2))) static inline void tell(const char *fmt, ...)
+{
+	size_t at = strlen(told);
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(told + at, sizeof(told) - at, fmt, ap);
+	va_end(ap);
+}
+
+static inline void hear(void *arg, int level, const char *line)
+{
+	(void)arg;
+	tell("%d %s\n", level, line);
+}
+
+/* What a call returned, as rank 0 has it; returns 0. */
+static inline int said(struct hand *h, int rc)
+{
+	if (h->rank == 0 && rc < 0)
+		tell("%d: %s\n", rc, h->err.msg);
+	else if (h->rank == 0)
+		tell("%d\n", rc);
+	return 0;
+}
+
+/* And of a call that has no sentence. */
+static inline void coded(struct hand *h, const char *what, int rc)
+{
+	if (h->rank == 0)
+		tell("%s %d\n", what, rc);
+}
+
+static inline void is_text(const char *want)
+{
+	if (strcmp(told, want))
+		print_error("%s", told);
+	CHECK_STR(told, want);
+}
+
+static inline void story(struct play *p, int (*act)(struct hand *h), const char *want)
+{
+	told[0] = '\0';
+	p->opts.log = hear;
+	CHECK_RC(hands_run(p, act, true), 0, &p->err);
+	is_text(want);
+	simdisk_free(p->disk);
+}
+
+static inline struct sheaf_save *begun(struct hand *h, int64_t step, uint32_t flags)
+{
+	struct sheaf_save_opts o = { .size = sizeof(o), .flags = flags };
+	struct sheaf_save *save = NULL;
+
+	said(h, shf_save_begin(&save, h->run, step, h->state, &o, &h->err));
+	return save;
+}
+
+static inline void committed(struct hand *h, struct sheaf_save *save, int timeout_ms)
+{
+	said(h, shf_save_commit(save, timeout_ms, &h->err));
+}
+
+static inline void two(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 2, 64, 256), 1, h->rank, h->ranks);
+	hand_cut(hand_add(h, "optimizer", "b", SHEAF_F32, 1, 100), 0, h->rank, h->ranks);
+}
+#endif
