@@ -10,7 +10,7 @@
 #include "t.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
-static char told[16384];
+static char told[65536];
 
 __attribute__((format(printf, 1, 2))) static inline void tell(const char *fmt, ...)
 {
@@ -35,6 +35,7 @@ static inline int said(struct hand *h, int rc)
 		tell("%d: %s\n", rc, h->err.msg);
 	else if (h->rank == 0)
 		tell("%d\n", rc);
+	h->err.msg[0] = '\0';
 	return 0;
 }
 

@@ -260,7 +260,8 @@ TEST(streams_that_cannot_be_are_told_why)
 		int32_t rank, ranks;
 	} all[] = {
 		{ NULL, NULL, 0, 1 }, { "", NULL, 0, 1 }, { "A", NULL, 0, 1 },
-		{ "r", "often", 0, 1 }, { "r", NULL, 0, 0 }, { "r", NULL, -1, 1 }, { "r", "modulo", 1, 1 },
+		{ "r", "often", 0, 1 }, { "r", NULL, 0, 0 }, { "r", NULL, -1, 1 },
+		{ "r", "modulo", 1, 1 },
 		{ "r", "drop", 2, 3 }, { "r", "strict", 0, 1 }, { "r", "modulo", 0, INT32_MAX },
 	};
 
