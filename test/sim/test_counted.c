@@ -595,3 +595,97 @@ TEST(threads_rest_for_as_long_as_their_rate_says)
 		story(&p, copy_slowly, want[i]);
 	}
 }
+
+/* ---- how often ranks meet ---- */
+
+static struct sheaf_group_ops group;    /* of rank 0 */
+static int meetings;
+
+static int gathers(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+{
+	meetings++;
+	return group.allgather(arg, mine, all, bytes, timeout_ms);
+}
+
+static int exchanges_all(void *arg, const void *out, const size_t *out_bytes, void *in,
+                         const size_t *in_bytes, int timeout_ms)
+{
+	meetings++;
+	return group.alltoallv(arg, out, out_bytes, in, in_bytes, timeout_ms);
+}
+
+static int reduces(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	meetings++;
+	return group.allreduce(arg, x, n, op, timeout_ms);
+}
+
+static void meets(struct hand *h)
+{
+	if (h->rank)
+		return;
+	group = h->group->ops;
+	h->group->ops.allgather = gathers;
+	h->group->ops.alltoallv = exchanges_all;
+	h->group->ops.allreduce = reduces;
+}
+
+static int meet_often(struct hand *h)
+{
+	for (int64_t step = 1; step < 5; step++) {
+		int before = meetings;  /* rank 0's, and only that one looks */
+		struct sheaf_save *save = begun(h, step, flags);
+
+		coded(h, "meetings", meetings - before);
+		coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+		committed(h, save, -1);
+		shf_save_free(save);
+	}
+	return 0;
+}
+
+static void meetings_are(uint32_t how, const char *want)
+{
+	struct play p = counted(2, how, 0);
+
+	p.tamper = meets;
+	p.opts.progress = NULL;
+	p.opts.agent = "auto";
+	p.opts.images_max = 3;
+	simdisk_set_agents(p.disk, UINT64_C(1) << 30);
+	story(&p, meet_often, want);
+}
+
+TEST(a_plain_save_meets_so_often)
+{
+	meetings_are(0,
+	             "0\nmeetings 50\ncopied 0\n2 run: step 1 committed, rank 1\n"
+	             "2 run: step 1 committed, rank 0\n0\n0\nmeetings 17\ncopied 0\n"
+	             "2 run: step 2 committed, rank 0\n0\n2 run: step 2 committed, rank 1\n0\n"
+	             "meetings 12\ncopied 0\n2 run: step 3 committed, rank 1\n"
+	             "2 run: step 3 committed, rank 0\n0\n0\nmeetings 12\ncopied 0\n"
+	             "2 run: step 4 committed, rank 1\n2 run: step 4 committed, rank 0\n0\n");
+}
+
+TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
+{
+	meetings_are(SHEAF_LAZY,
+	             "0\nmeetings 49\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
+	             "2 run: step 1 committed, rank 1\n0\nmeetings 15\ncopied 0\n"
+	             "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n0\n"
+	             "meetings 1\ncopied 0\n2 run: step 3 committed, rank 0\n0\n"
+	             "2 run: step 3 committed, rank 1\n0\nmeetings 1\ncopied 0\n"
+	             "2 run: step 4 committed, rank 0\n0\n2 run: step 4 committed, rank 1\n");
+}
+
+TEST(so_does_one_to_memory_alone)
+{
+	meetings_are(SHEAF_LAZY | SHEAF_NO_DISK,
+	             "0\nmeetings 47\ncopied 0\n2 run: step 1 is in memory, rank 1\n"
+	             "2 run: step 1 is in memory, rank 0\n0\n0\nmeetings 13\ncopied 0\n"
+	             "2 run: step 2 is in memory, rank 0\n0\n"
+	             "2 run: step 2 is in memory, rank 1\n0\nmeetings 1\ncopied 0\n"
+	             "2 run: step 3 is in memory, rank 1\n2 run: step 3 is in memory, rank 0\n"
+	             "0\n0\nmeetings 1\ncopied 0\n2 run: step 4 is in memory, rank 1\n"
+	             "2 run: step 4 is in memory, rank 0\n0\n");
+}
