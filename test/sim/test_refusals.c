@@ -332,3 +332,76 @@ TEST(a_state_that_changes_too_early_or_too_late_says_so)
 	      "was: move it again (sheaf_state_move)\nmove 0\n2 run: step 1 committed, rank 0\n"
 	      "0\n0\nadd -1\n-1: slices are fixed after the first save has begun\n");
 }
+
+/* ---- room in the manifest ---- */
+
+static uint8_t state_of_rng[8];
+
+/* The second of two saves, which has a parent: what was kept free for its manifest, all numbers at
+ * their longest, and how much of that it did not need. */
+static int fill_room(struct hand *h)
+{
+	static const struct sheaf_ema emas[] = {
+		{ .size = sizeof(emas[0]), .coef = 0.5 },
+		{ .size = sizeof(emas[0]), .name = "slow", .coef = 0.999, .interval = 7 },
+	};
+	int v = h->play->variant;
+
+	for (int i = 0; i < v && i < 2; i++)
+		(void)shf_state_ema(h->state, "model", &emas[i]);
+	if (v > 2)
+		(void)shf_state_stream(h->state, "rng", "drop", 0, 1, state_of_rng, 8);
+	for (int64_t step = 1; step < 3; step++) {
+		struct sheaf_save *save = begun(h, step, 0);
+		size_t kept = save->plan->manifest_bytes, given, n = 0;
+
+		coded(h, "attach", v > 3 ? shf_save_attach(save, "a.json", "{}", 2) : 0);
+		coded(h, "note", v > 4 ? shf_save_note(save, "mesh", "dp=2") : 0);
+		coded(h, "note", v > 5 ? shf_save_note(save, "config.digest", "a\nb\x01") : 0);
+		coded(h, "note", v > 6 ? shf_save_note(save, "k", "") : 0);
+		given = save->given_bytes;
+		committed(h, save, -1);
+		free(simdisk_get(h->play->disk, step == 1 ? "run/checkpoint-1/sheaf.json"
+		                 : "run/checkpoint-2/sheaf.json", &n));
+		tell("given %d, free %d\n", (int)given, (int)(kept + given - n));
+		shf_save_free(save);
+	}
+	return 0;
+}
+
+TEST(what_a_manifest_may_need_is_kept_free_and_counted)
+{
+	static const char *const want[] = {
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 0, free 152\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 0, free 98\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 0, free 476\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 0, free 422\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 0, free 796\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 0, free 742\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 0, free 821\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 0, free 767\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 83, free 843\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 83, free 789\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 123, free 848\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 123, free 794\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 184, free 868\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 184, free 814\n",
+		"0\nattach 0\nnote 0\nnote 0\nnote 0\n2 run: step 1 committed, rank 0\n0\n"
+		"given 211, free 884\n0\nattach 0\nnote 0\nnote 0\nnote 0\n"
+		"2 run: step 2 committed, rank 0\n0\ngiven 211, free 830\n"
+	};
+
+	for (int i = 0; i < 8; i++) {
+		struct play p = hands_play(disk_new(), 1, two);
+
+		p.variant = i;
+		story(&p, fill_room, want[i]);
+	}
+}
