@@ -299,6 +299,48 @@ TEST(a_save_to_memory_alone_that_cannot_be_is_told_why)
 	}
 }
 
+/* ---- images that cannot be made or shared ---- */
+
+static int share(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, 0);
+
+	if (save)
+		committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+/* The nth such call of two ranks fails; the last one in each try. */
+TEST(an_image_that_cannot_be_shared_is_told_by_its_rank)
+{
+	static const struct {
+		enum simdisk_kind kind;
+		int nth;
+	} faults[] = {
+		{ SIMDISK_SHM_NEW, 2 }, { SIMDISK_SHM_OFFER, 2 }, { SIMDISK_SHM_CONNECT, 2 },
+		{ SIMDISK_SHM_SERVE, 2 }, { SIMDISK_SHM_TAKE, 2 }, { SIMDISK_SHM_CONNECT, 2 },
+	};
+	static const char *const want[] = {
+		"-4: an image of 0 MiB of memory: Not a directory\n",
+		"-4: offering the image to the ranks of this node: Not a directory\n",
+		"-4: rank 0's image: Not a directory\n",
+		"-4: handing the image to the ranks of this node: Not a directory\n",
+		"-4: taking rank 0's image: Not a directory\n",
+		"-3: rank 0's image: its socket takes no connection: processes of other users "
+		"fill it, or the rank is in another network namespace by now\n"
+	};
+
+	for (int i = 0; i < 6; i++) {
+		struct play p = hands_play(disk_new(), 2, two);
+
+		simdisk_fault(p.disk, &(struct simdisk_fault){ .nth = faults[i].nth,
+			.error = i < 5 ? ENOTDIR : ECONNREFUSED, .kind = faults[i].kind,
+			.always = i == 5 });
+		story(&p, share, want[i]);
+	}
+}
+
 /* ---- ranks that do not do the same ---- */
 
 static int begin_differently(struct hand *h)
