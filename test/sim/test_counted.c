@@ -689,3 +689,128 @@ TEST(so_does_one_to_memory_alone)
 	             "0\n0\nmeetings 1\ncopied 0\n2 run: step 4 is in memory, rank 1\n"
 	             "2 run: step 4 is in memory, rank 0\n0\n");
 }
+
+/* ---- bytes that travel, and writes while others are still copied ---- */
+
+static void columns(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_U8, 2, 160, 1000), 1, h->rank, h->ranks);
+}
+
+/* So many bytes at most, in each exchange; none: all. */
+static int travel(struct hand *h)
+{
+	static const uint64_t most[] = { 1, 4096, 4097, 12000, 30000, 1, 0 };
+	struct sheaf_save *save = begun(h, 1, flags);
+
+	if (flags & SHEAF_LAZY)
+		coded(h, "copied", shf_save_copied(save, 0, -1));
+	for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+		int rc = shf_save_exchange(save, most[i], &h->err);
+
+		if (h->rank == h->ranks - 1) /* rank 0 writes, and sends nothing */
+			tell("%d: %d of %d sent\n", rc, (int)atomic_load(&save->sent),
+			     (int)atomic_load(&save->to_send));
+	}
+	committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+static void travels_so(int ranks, uint32_t how, const char *want)
+{
+	static const int32_t apart[] = { 1, 2, 3 };
+	struct play p = counted(ranks, how, 0);
+
+	p.hold = columns;
+	p.tamper = NULL;
+	p.opts.progress = NULL;
+	p.nodes = apart;
+	story(&p, travel, want);
+}
+
+TEST(two_ranks_exchange_as_much_as_they_are_told)
+{
+	travels_so(2, 0,
+	           "0\n-7: 4096 of 80000 sent\n-7: 8192 of 80000 sent\n"
+	           "-7: 12289 of 80000 sent\n-7: 24289 of 80000 sent\n-7: 54289 of 80000 sent\n"
+	           "-7: 58385 of 80000 sent\n0: 80000 of 80000 sent\n"
+	           "2 run: step 1 committed, rank 1\n2 run: step 1 committed, rank 0\n0\n");
+}
+
+TEST(three_ranks_share_what_they_may_exchange)
+{
+	travels_so(3, 0,
+	           "0\n-7: 4096 of 53120 sent\n-7: 8192 of 53120 sent\n"
+	           "-7: 12288 of 53120 sent\n-7: 18288 of 53120 sent\n-7: 33288 of 53120 sent\n"
+	           "-7: 37384 of 53120 sent\n0: 53120 of 53120 sent\n"
+	           "2 run: step 1 committed, rank 2\n2 run: step 1 committed, rank 0\n0\n"
+	           "2 run: step 1 committed, rank 1\n");
+}
+
+static void megabytes(struct hand *h)
+{
+	static const char *const names[] = { "a", "b", "c", "d", "e", "f", "g"
+	};
+
+	for (int i = 0; i < 7; i++)
+		hand_add(h, "model", names[i], SHEAF_U8, 2, 16 + i % 3, 65536);
+}
+
+/* How much the save has copied when a write is submitted. */
+static int tells_write(void *arg, struct shf_queue *q, struct shf_io *io)
+{
+	const char *owner = io->user;
+	const struct sheaf_save *save = (const void *)(owner - offsetof(struct sheaf_save, io));
+
+	if (io->op == SHF_IO_WRITE)
+		tell("%d bytes at %d, %d copied\n", (int)io->len, (int)io->off,
+		     (int)atomic_load(&save->copied));
+	return machine.sys->submit(arg, q, io);
+}
+
+static void clocked_writes(struct hand *h)
+{
+	clocked(h);
+	machine.ops.submit = tells_write;
+}
+
+static int write_early(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, flags);
+
+	for (int i = 0; flags & SHEAF_LAZY && i < h->n; i++)
+		coded(h, "copied", shf_save_copied(save, i, -1));
+	committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(what_is_whole_is_written_while_the_rest_is_copied)
+{
+	static const char *const want[] = {
+		"4096 bytes at 0, 2162688 copied\n2162688 bytes at 4096, 2162688 copied\n"
+		"4096 bytes at 0, 2162688 copied\n4096 bytes at 0, 2162688 copied\n"
+		"4096 bytes at 0, 2162688 copied\n2228224 bytes at 4096, 4390912 copied\n"
+		"2293760 bytes at 4096, 6684672 copied\n1048576 bytes at 4096, 7733248 copied\n"
+		"0\n2 run: step 1 committed, rank 0\n0\n",
+		"0\ncopied 0\n2162688 bytes at 4096, 2162688 copied\ncopied 0\ncopied 0\n"
+		"2228224 bytes at 4096, 4390912 copied\ncopied 0\ncopied 0\n"
+		"2293760 bytes at 4096, 6684672 copied\ncopied 0\n"
+		"1048576 bytes at 4096, 7733248 copied\ncopied 0\n"
+		"4096 bytes at 0, 7733248 copied\n4096 bytes at 0, 7733248 copied\n"
+		"4096 bytes at 0, 7733248 copied\n4096 bytes at 0, 7733248 copied\n"
+		"2 run: step 1 committed, rank 0\n0\n"
+	};
+
+	for (int i = 0; i < 2; i++) {
+		struct play p = counted(1, i ? SHEAF_LAZY : 0, -1);
+
+		p.hold = megabytes;
+		p.tamper = clocked_writes;
+		p.opts.progress = NULL;
+		p.opts.flags &= ~(uint32_t)SHEAF_METRICS;
+		p.opts.file_bytes_max = 2 * MIB + MIB / 2;
+		story(&p, write_early, want[i]);
+	}
+}
