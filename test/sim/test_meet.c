@@ -672,3 +672,126 @@ TEST(a_stage_that_stays_is_told_and_the_next_try_makes_it_anew)
 	goes_on(d, 4);
 	simdisk_free(d);
 }
+
+/* ---- calls that fail ---- */
+
+struct said {                   /* lines; as often as one came in a row stands before it */
+	struct shf_buf text;
+	char line[200];
+	int n;
+};
+
+static void say(struct said *s, const char *line)
+{
+	if (s->n && strcmp(line, s->line)) {
+		shf_buf_addf(&s->text, "%d %s\n", s->n, s->line);
+		s->n = 0;
+	}
+	snprintf(s->line, sizeof(s->line), "%s", line);
+	s->n++;
+}
+
+/* What a flush said, with the meeting as @ and the step's folder as 4-S; what was done without is
+ * left out. */
+static void say_what_came(struct said *s, const char *call, const struct came *c,
+                          const char *meeting)
+{
+	const char *at = c->err.msg, *session, *why = ": Input/output error";
+	bool there = strncmp(at, meeting, strlen(meeting)) == 0;
+	char line[200];
+	size_t n;
+
+	if (c->rc == 0 || c->rc == SHEAF_EAGAIN)
+		return;
+	CHECK_INT(c->rc, SHEAF_EIO);
+	at += there ? strlen(meeting) : 0;
+	session = strncmp(at, "/4-", 3) ? NULL : at + 3 + strspn(at + 3, "0123456789abcdef");
+	n = (size_t)snprintf(line, sizeof(line), "%s: %s%s%s", call, there ? "@" : "",
+	                     session ? "/4-S" : at, session ? session : "");
+	if (n > strlen(why) && strcmp(line + n - strlen(why), why) == 0)
+		line[n - strlen(why)] = '\0';
+	say(s, line);
+}
+
+/* It has to be written anew. */
+static void unwrite(struct simdisk *d, const char *meeting)
+{
+	static const char *const names[] = { "have-0", "done-0-4" };
+	char path[100];
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/%s", meeting, names[i]);
+		if (simdisk_exists(d, path))
+			CHECK_INT(simdisk_remove(d, path), 0);
+	}
+}
+
+/* The one of rank 0 comes and writes what it has; before that each of its calls of that kind has
+ * failed once. */
+static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
+{
+	struct simdisk *d = left_at(4);
+	char meeting[60];
+
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	meeting_of(d, meeting);
+	for (int nth = 1, fired = 1; fired; nth++) {
+		const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
+		struct came c;
+
+		simdisk_fault(d, &(struct simdisk_fault){ .nth = nth, .error = EIO, .kind = kind,
+			.process = sys });
+		c = flush_on(sys, 0);
+		fired = simdisk_fired(d);
+		simdisk_faults_clear(d);
+		CHECK_INT(simdisk_open_n(sys), 0);
+		simdisk_kill(d, sys);
+		if (!fired)
+			CAME(c, SHEAF_EAGAIN, "what 2 of its 3 ranks had is written");
+		say_what_came(s, call, &c, meeting);
+		if (fired)
+			unwrite(d, meeting);
+	}
+	goes_on(d, 4);
+	simdisk_free(d);
+}
+
+static const char wanted[] =
+	"1 mkdir: @/\n1 mkdir: @/4-S\n1 mkdir: @/optimizer\n1 open: run: no run here\n"
+	"1 open: run/.sheaf\n1 open: run/.sheaf/stage\n1 open: run/.sheaf/run\n"
+	"1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/stage\n"
+	"1 open: run/.sheaf/run\n1 open: @/\n1 open: @/have-0\n1 open: @/lock-0\n"
+	"1 open: @/have-0\n1 open: @/have-2\n1 open: @/4-S\n"
+	"1 open: @/model-00001-of-00001.safetensors\n1 open: @/optimizer\n"
+	"1 open: @/optimizer/optimizer-00001-of-00001.safetensors\n1 open: @/done-0-4\n"
+	"1 resize: @/model-00001-of-00001.safetensors\n"
+	"1 resize: @/optimizer/optimizer-00001-of-00001.safetensors\n1 pwrite: @/have-0\n"
+	"2 pwrite: @/model-00001-of-00001.safetensors\n"
+	"2 pwrite: @/optimizer/optimizer-00001-of-00001.safetensors\n1 pwrite: @/done-0-4\n"
+	"1 fsync: @/\n2 fsync: @/have-0\n2 fsync: @/model-00001-of-00001.safetensors\n"
+	"2 fsync: @/optimizer/optimizer-00001-of-00001.safetensors\n2 fsync: @/4-S\n"
+	"2 fsync: @/done-0-4\n1 close: @/have-0\n1 close: @/model-00001-of-00001.safetensors\n"
+	"1 close: @/optimizer/optimizer-00001-of-00001.safetensors\n1 close: @/done-0-4\n"
+	"1 rename: @/have-0\n1 rename: @/done-0-4\n1 list: run: its list of steps\n1 list: @/\n"
+	"2 list: run: its list of steps\n1 agent: the agent\n10 agent: run: asking the agent\n"
+	"7 agent: step 4 in memory: asking the agent\n5 agent: run: asking the agent\n";
+
+TEST(each_call_that_fails_is_told_with_the_name_of_its_file)
+{
+	static const struct {
+		enum simdisk_kind kind;
+		const char *name;
+	} calls[] = { { SIMDISK_MKDIR, "mkdir" }, { SIMDISK_OPEN, "open" },
+		{ SIMDISK_RESIZE, "resize" }, { SIMDISK_PWRITE, "pwrite" },
+		{ SIMDISK_FSYNC, "fsync" }, { SIMDISK_CLOSE, "close" },
+		{ SIMDISK_RENAME, "rename" }, { SIMDISK_LIST, "list" },
+		{ SIMDISK_KEEP, "agent" } };
+	struct said s = { .text = SHF_BUF_INIT };
+
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+		each_fails(calls[i].kind, calls[i].name, &s);
+	say(&s, "");
+	shf_buf_add(&s.text, "", 1);
+	CHECK_STR((char *)s.text.data, wanted);
+	shf_buf_release(&s.text);
+}
