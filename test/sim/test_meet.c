@@ -669,8 +669,70 @@ TEST(a_stage_that_stays_is_told_and_the_next_try_makes_it_anew)
 	CAME(flush(d, 0), SHEAF_EIO, "4-");
 	CHECK(simdisk_fired(d) > 0);
 	simdisk_faults_clear(d);
+	CAME(flush(d, 1), SHEAF_EAGAIN, "what 1 of its 3 ranks had is written");
+	/* It is taken away, and what has been written takes its place by the second rename. */
+	after.nth = 2;
+	simdisk_fault(d, &after);
+	CAME(flush(d, 0), SHEAF_EIO, "4-");
+	CHECK_INT(simdisk_fired(d), 1);
+	simdisk_faults_clear(d);
 	goes_on(d, 4);
 	simdisk_free(d);
+}
+
+struct names {
+	char text[400];
+};
+
+static int note_name(void *arg, const char *name)
+{
+	struct names *n = arg;
+
+	CHECK(strlen(n->text) + strlen(name) + 2 < sizeof(n->text));
+	strcat(strcat(n->text, name), " ");
+	return 0;
+}
+
+/* What lies where they meet. */
+static struct names names_at(struct simdisk *d, const char *path)
+{
+	const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
+	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	struct names n = { "" };
+
+	CHECK_INT(sys->ops->list(sys->arg, dir, note_name, &n), 0);
+	simdisk_kill(d, sys);
+	return n;
+}
+
+/* A bit of it is another one, or it is not there at all. */
+TEST(what_was_written_and_is_refused_counts_no_more_and_goes)
+{
+	static const struct {
+		int code;
+		const char *words;
+	} want[] = { { SHEAF_ECORRUPT, "block 0 at byte 0 has checksum" },
+		{ SHEAF_EIO, "memory of run/checkpoint-4/model-00001-of-00001.safetensors: "
+		"reading" } };
+
+	for (int i = 0; i < 2; i++) {
+		struct simdisk *d = left_at(4);
+		char path[200], meeting[60];
+		struct names n;
+
+		come_both(d, 1);
+		meeting_of(d, meeting);
+		n = names_at(d, meeting);
+		CHECK(strstr(n.text, "done-0-4 "));
+		snprintf(path, sizeof(path), "%s/%.34s/model-00001-of-00001.safetensors", meeting,
+		         n.text[0] == '4' ? n.text : strstr(n.text, " 4-") + 1);
+		CHECK_INT(i ? simdisk_remove(d, path) : simdisk_flip(d, path, 160), 0);
+		CAME(flush(d, 1), want[i].code, want[i].words);
+		n = names_at(d, meeting);
+		CHECK(!strstr(n.text, "done-") && !strstr(n.text, "4-0"));
+		goes_on(d, 4);
+		simdisk_free(d);
+	}
 }
 
 /* ---- calls that fail ---- */
@@ -794,4 +856,26 @@ TEST(each_call_that_fails_is_told_with_the_name_of_its_file)
 	shf_buf_add(&s.text, "", 1);
 	CHECK_STR((char *)s.text.data, wanted);
 	shf_buf_release(&s.text);
+}
+
+/* An agent without standard input may get descriptor 0 for anything. */
+TEST(each_descriptor_of_an_agent_may_be_0)
+{
+	struct simdisk *d = left_at(4);
+	char meeting[60];
+	int nth = 1;
+
+	CAME(flush(d, 1), SHEAF_EAGAIN, "1 of its 3 ranks have come");
+	meeting_of(d, meeting);
+	for (int fired = 1; fired; nth++) {
+		simdisk_fault(d, &(struct simdisk_fault){ .nth = nth, .kind = SIMDISK_OPEN,
+			.how = SIMDISK_ZERO });
+		CAME(flush(d, 0), SHEAF_EAGAIN, "what 2 of its 3 ranks had is written");
+		fired = simdisk_fired(d);
+		simdisk_faults_clear(d);
+		unwrite(d, meeting);
+	}
+	CHECK(nth > 20);
+	goes_on(d, 4);
+	simdisk_free(d);
 }
