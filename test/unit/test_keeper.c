@@ -685,7 +685,8 @@ TEST(a_place_of_its_own_is_nobody_elses)
 	int fd;
 
 	snprintf(name, sizeof(name), "auto/test%d", (int)getpid());
-	snprintf(dir, sizeof(dir), "/tmp/sheaf-%lu-test%d", (unsigned long)geteuid(), (int)getpid());
+	snprintf(dir, sizeof(dir), "/tmp/sheaf-%lu-test%d", (unsigned long)geteuid(),
+	         (int)getpid());
 	snprintf(other, sizeof(other), "%s-other", dir);
 	CHECK_INT(shf_keep_dir("/tmp/sheaf-none/none/sock"), 0);
 	CHECK_INT(shf_keep_dir("auto/none/none"), -ENOENT);
@@ -718,7 +719,8 @@ TEST(who_leaves_takes_an_empty_log_and_a_place_of_its_own_away)
 	char name[40], dir[80], log[120];
 
 	snprintf(name, sizeof(name), "auto/test%d", (int)getpid());
-	snprintf(dir, sizeof(dir), "/tmp/sheaf-%lu-test%d", (unsigned long)geteuid(), (int)getpid());
+	snprintf(dir, sizeof(dir), "/tmp/sheaf-%lu-test%d", (unsigned long)geteuid(),
+	         (int)getpid());
 	snprintf(log, sizeof(log), "%s/agent.sock" SHF_KEEP_LOG, dir);
 	for (int kind = 0; kind < KINDS; kind++) {
 		bool stays = kind == LINE || kind == DIRECTORY || kind == LINK;
