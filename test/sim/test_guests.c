@@ -348,6 +348,81 @@ static int flush(struct simdisk *d, int node, int64_t *step, struct sheaf_error 
 	return rc;
 }
 
+/* All that the agents of two nodes know of each card: its own, or a copy. */
+static void ask_all(struct simdisk *d, struct shf_buf *told)
+{
+	static uint64_t pid = 40000;
+
+	for (int node = 0; node < 2; node++) {
+		const struct shf_sys *sys = simdisk_process(d, pid++, node);
+		struct sheaf_error err;
+		struct shf_store store;
+		int keep;
+
+		CHECK_RC(shf_store_open(&store, sys, "run", &err), 0, &err);
+		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
+		CHECK_INT(shf_recall_cards(sys, keep, store.run, true, told), 0);
+		sys->ops->keep_close(sys->arg, keep, true);
+		shf_store_close(&store);
+		simdisk_kill(d, sys);
+	}
+}
+
+/* How many copies there are; all else that the card says is what the rank's own says. */
+static int copies_equal(struct simdisk *d, int *due)
+{
+	struct shf_buf told = SHF_BUF_INIT;
+	struct shf_told *t;
+	size_t n;
+	int copies = 0;
+
+	ask_all(d, &told);
+	t = (struct shf_told *)(void *)told.data;
+	n = told.len / sizeof(*t);
+	for (size_t i = 0; i < n; i++) {
+		int own = 0;
+
+		*due += t[i].due && !t[i].guest;
+		for (size_t k = 0; k < n && t[i].guest; k++) {
+			if (t[k].guest || t[k].step != t[i].step || t[k].rank != t[i].rank)
+				continue;
+			own++;
+			CHECK_STR(t[i].job, t[k].job);
+			CHECK_STR(t[i].session, t[k].session);
+			CHECK_INT(t[i].ranks, t[k].ranks);
+			CHECK(t[i].base == t[k].base && t[i].next == t[k].next);
+			CHECK(t[i].due == t[k].due && t[i].turn == t[k].turn);
+			CHECK(t[i].tries == t[k].tries && t[i].bytes == t[k].bytes);
+		}
+		CHECK_INT(own, t[i].guest);
+		copies += t[i].guest;
+	}
+	shf_buf_release(&told);
+	return copies;
+}
+
+/* Steps to memory alone; each third to disk; the last of them in the middle of that. */
+TEST(a_copy_says_of_its_step_what_the_card_of_the_rank_says)
+{
+	static const struct re_plan plans[] = { { .last = 5, .images = 3 },
+		{ .last = 5, .images = 3, .disk_every = 3 },
+		{ .last = 6, .images = 4, .disk_every = 3, .late = true, .dies = true } };
+	static const int copies[] = { 8, 8, 8 }, dues[] = { 0, 0, 4 };
+
+	for (int i = 0; i < 3; i++) {
+		struct simdisk *d = re_world(9);
+		struct re_job first = re_on(d, 4, twice(2, (struct re_plan){ .last = 1,
+			.disk_every = 1 })), j = re_on(d, 4, twice(2, plans[i]));
+		int due = 0;
+
+		PLAYED(first, 0);
+		PLAYED(j, 0);
+		CHECK_INT(copies_equal(d, &due), copies[i]);
+		CHECK_INT(due, dues[i]);
+		simdisk_free(d);
+	}
+}
+
 /* Each writes what it has itself; copies are nobody's to write. */
 TEST(agents_write_their_own_and_no_copies)
 {
