@@ -17,13 +17,14 @@
 
 static struct {                 /* the ring's thread looks at them too */
 	atomic_bool refuses;
-	atomic_int refused;
+	atomic_int refused, entered;
 } kernel;
 
 int __real_io_uring_submit_and_wait(struct io_uring *r, unsigned n);
 int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n);
 int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n)
 {
+	kernel.entered++;
 	if (!kernel.refuses)
 		return __real_io_uring_submit_and_wait(r, n);
 	kernel.refused++;
@@ -148,5 +149,27 @@ TEST(a_ring_that_is_refused_for_a_while_loses_nothing_that_the_kernel_has)
 	CHECK(done == &s.read);
 	CHECK_INT(done->result, PAGE);
 	CHECK(!memcmp(s.mem, s.mem + 4 * PAGE, PAGE));
+	stuck_end(&s);
+}
+
+/* The ring's thread sleeps in the kernel: it is woken for a request, and by its end. */
+TEST(a_ring_that_has_nothing_to_do_sleeps)
+{
+	enum { TIMES = 100 };
+	struct stuck s = { .q = NULL };
+	struct shf_queue_stat st;
+	int before;
+
+	files_make(&s);
+	CHECK_INT(ops()->queue_new(NULL, &s.q, 2), 0);
+	s.other = (struct shf_io){ .op = SHF_IO_READ, .fd = s.fd,
+		.direct = s.direct > 0 ? s.direct : 0, .buf = s.mem + 4 * PAGE, .len = FILE_BYTES };
+	CHECK_INT(do_other(&s), FILE_BYTES);
+	ops()->queue_stat(NULL, s.q, &st);
+	before = kernel.entered;
+	for (int i = 0; i < TIMES; i++)
+		CHECK_INT(do_other(&s), FILE_BYTES);
+	CHECK(!st.ring || kernel.entered > before);
+	CHECK(kernel.entered - before <= 4 * TIMES);
 	stuck_end(&s);
 }

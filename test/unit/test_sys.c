@@ -612,6 +612,61 @@ TEST(another_process_takes_memory_by_token)
 	close(go[1]);
 }
 
+TEST(each_offer_has_a_token_of_its_own)
+{
+	uint8_t token[2][16] = { { 0 }, { 0 } };
+	struct shf_shm m[2], got;
+	int offer[2], h;
+
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(ops()->shm_new(NULL, &m[i], (size_t)i + 1, true), 0);
+		CHECK_INT(ops()->shm_offer(NULL, token[i], &offer[i]), 0);
+	}
+	CHECK(memcmp(token[0], token[1], 16) != 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(ops()->shm_connect(NULL, token[i], &h), 0);
+		CHECK_INT(ops()->shm_serve(NULL, offer[i], &m[i], 1, 10000), 0);
+		CHECK_INT(ops()->shm_take(NULL, h, &got, 10000), 0);
+		CHECK_INT(got.bytes, i + 1);
+		ops()->shm_free(NULL, &got);
+		ops()->shm_free(NULL, &m[i]);
+		ops()->shm_drop(NULL, h);
+		ops()->shm_drop(NULL, offer[i]);
+		CHECK_INT(fcntl(offer[i], F_GETFD), -1);
+	}
+}
+
+TEST(pages_are_told_apart_that_were_used_and_that_were_not)
+{
+	enum { PAGES = 10, PAGE = 4096 };
+	char *mem = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+	                 -1, 0);
+	bool populates;
+
+	CHECK(mem != MAP_FAILED);
+	(void)madvise(mem, PAGES * PAGE, MADV_NOHUGEPAGE);
+	populates = !madvise(mem + 9 * PAGE, PAGE, 23); /* MADV_POPULATE_WRITE */
+	for (int i = 0; i < 9; i++)
+		CHECK(!ops()->touched(NULL, mem + i * PAGE + 100 * i));
+	mem[2 * PAGE + 5] = 1;
+	CHECK(ops()->touched(NULL, mem + 2 * PAGE));
+	CHECK(ops()->touched(NULL, mem + 3 * PAGE - 1));
+	CHECK(!ops()->touched(NULL, mem + 2 * PAGE - 1));
+	CHECK(!ops()->touched(NULL, mem + 3 * PAGE));
+	for (int write = 0; write < 2 && populates; write++) {
+		int at = write ? 7 : 4; /* and the page after it, of which one byte is meant */
+
+		ops()->touch(NULL, mem + at * PAGE + 10, PAGE - 9, write);
+		CHECK(!ops()->touched(NULL, mem + at * PAGE - 1));
+		CHECK(ops()->touched(NULL, mem + at * PAGE));
+		CHECK(ops()->touched(NULL, mem + at * PAGE + PAGE));
+		CHECK(write || !ops()->touched(NULL, mem + at * PAGE + 2 * PAGE));
+		CHECK_INT(mem[at * PAGE + 10], 0);
+	}
+	munmap(mem, PAGES * PAGE);
+	CHECK(ops()->touched(NULL, mem));       /* nobody knows */
+}
+
 TEST(nobody_waits_longer_than_told)
 {
 	uint8_t token[16];
