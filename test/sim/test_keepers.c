@@ -23,6 +23,7 @@ struct one {
 	int gone;                       /* logged: a step is in memory no more */
 	int lost;                       /* logged: until an agent answers */
 	int others;                     /* logged: the agent is another directory's */
+	char told[600];                 /* logged of agents and memory, line by line */
 };
 
 static void hear(void *arg, int level, const char *line)
@@ -30,7 +31,10 @@ static void hear(void *arg, int level, const char *line)
 	struct one *o = arg;
 
 	(void)level;
-	o->gone += strstr(line, "is in memory no more") != NULL;
+	if (strstr(line, "agent") || strstr(line, "memory"))
+		snprintf(o->told + strlen(o->told), sizeof(o->told) - strlen(o->told), "%s\n",
+		         line);
+	o->gone += strcmp(line, "run: step 1 is in memory no more: its image is needed") == 0;
 	o->lost += strstr(line, "run: steps are not kept in memory until an agent answers: ") ==
 	           line;
 	o->others += strstr(line, "that of a copy of this run") != NULL;
@@ -157,9 +161,11 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 	static const struct {
 		int error, code;
 		const char *says;
-	} ways[] = { { ENOENT, SHEAF_ENOENT, "no agent answers" },
-		{ ECONNREFUSED, SHEAF_ENOENT, "no agent answers" },
-		{ EXDEV, SHEAF_EINVAL, "another run's" }, { EACCES, SHEAF_EIO, "the agent" } };
+	} ways[] = { { ENOENT, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)" },
+		{ ECONNREFUSED, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)" },
+		{ EXDEV, SHEAF_EINVAL, "the agent there is another run's, or that of a copy of "
+		  "this run: give each a socket of its own" },
+		{ EACCES, SHEAF_EIO, "the agent: Permission denied" } };
 	struct one o;
 	int keep;
 
@@ -168,10 +174,82 @@ TEST(an_agent_that_is_not_there_or_another_runs_is_told_apart)
 		simdisk_fault(o.disk, &(struct simdisk_fault){ .nth = 1, .error = ways[i].error,
 		                                               .kind = SIMDISK_KEEP });
 		CHECK_INT(shf_tier_reach(&o.run->store, NULL, &keep, NULL, &o.err), ways[i].code);
-		CHECK(strstr(o.err.msg, ways[i].says) != NULL);
+		CHECK_STR(o.err.msg, ways[i].says);
 	}
 	CHECK_INT(shf_tier_reach(&o.run->store, NULL, &keep, NULL, &o.err), 0);
 	end(&o);
+}
+
+/* What came of one that may be refused when it begins. */
+static int tried(struct one *o, int64_t step, uint32_t flags, struct shf_buf *said)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	re_paint(&o->m, step);
+	rc = shf_save_begin(&save, o->run, step, o->state, &opts, &o->err);
+	rc = rc < 0 ? rc : committed(o, save);
+	if (rc < 0)
+		shf_buf_addf(said, "%s\n", o->err.msg);
+	return rc;
+}
+
+/* The nth call of an agent fails, of a job that saves to disk, to memory, and to both. */
+static void one_call_fails(int nth, int error, struct shf_buf *said, int *fired)
+{
+	struct one o;
+	struct simdisk *disk = re_world(1);
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = error,
+	                                             .kind = SIMDISK_KEEP });
+	begin_at(&o, disk, "run", 3);
+	shf_buf_addf(said, "%d:\n", nth);
+	CHECK_INT(tried(&o, 1, 0, said), 0);
+	(void)tried(&o, 2, SHEAF_NO_DISK, said);
+	CHECK_INT(tried(&o, 3, 0, said), 0);
+	*fired = simdisk_fired(disk);
+	simdisk_faults_clear(disk);
+	shf_buf_adds(said, o.told);
+	simdisk_advance(o.disk, 3);
+	CHECK_INT(saved(&o, 4, SHEAF_NO_DISK), 0);
+	(void)leave(&o);
+	next_resumes(disk, 4, true);
+	simdisk_free(disk);
+}
+
+#define UNTIL "run: steps are not kept in memory until an agent answers: "
+#define KEPT "run: step 2 is in memory, rank 0\n"
+static const char wanted[] =
+	"1:\n" "run: nothing is kept in memory: the agent: Broken pipe, rank 0\n" KEPT
+	"2:\n" "run: what is in memory is not known: asking the agent: Broken pipe, rank 0\n"
+	KEPT
+	"3:\n" KEPT
+	"4:\n" UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
+	"run: step 1 is not kept in memory: step 1: the agent is gone, or has no room for it\n"
+	KEPT
+	"5:\n" UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
+	"run: step 1 is not kept in memory: step 1: the agent is gone, or has no room for it\n"
+	KEPT
+	"6:\n" KEPT
+	"7:\n" "step 2: no agent keeps it on some node\n"
+	UNTIL "telling the agent: Broken pipe, rank 0\n"
+	"8:\n" "step 2: no agent keeps it on some node\n"
+	UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
+	"9:\n" "step 2: the agent is gone, or has no room for it\n"
+	UNTIL "handing memory to the agent: Broken pipe, rank 0\n"
+	"10:\n" KEPT UNTIL "telling the agent: Broken pipe, rank 0\n"
+	"11:\n" KEPT;
+
+TEST(each_call_of_an_agent_that_fails_is_told_in_full_and_the_next_step_is_kept)
+{
+	struct shf_buf said = SHF_BUF_INIT;
+
+	for (int nth = 1, fired = 1; fired; nth++)
+		one_call_fails(nth, EPIPE, &said, &fired);
+	shf_buf_add(&said, "", 1);
+	CHECK_STR((char *)said.data, wanted);
+	shf_buf_release(&said);
 }
 
 static void other_state(struct one *o, int64_t cols)
@@ -243,6 +321,8 @@ TEST(a_card_that_cannot_grow_fails_its_step_and_no_other)
 		simdisk_fault(o.disk, &(struct simdisk_fault){
 			.nth = 1, .error = i ? EPIPE : ENOMEM, .kind = kinds[i] });
 		CHECK_INT(committed(&o, save), i ? SHEAF_EFAILED : SHEAF_ENOMEM);
+		CHECK_STR(o.err.msg, i ? "step 3: the agent is gone, or has no room for it"
+		                       : "the card of an image: Cannot allocate memory");
 		CHECK_INT(simdisk_fired(o.disk), 1);
 		CHECK_INT(o.lost, i);
 		disk = leave(&o);
@@ -265,7 +345,7 @@ TEST(without_the_agent_it_was_begun_with_no_step_is_in_memory)
 	save = begun(&o, 4, SHEAF_NO_DISK);
 	simdisk_kill_agent(o.disk, 0);
 	CHECK_INT(committed(&o, save), SHEAF_EFAILED);
-	CHECK(strstr(o.err.msg, "the agent is gone") != NULL);
+	CHECK_STR(o.err.msg, "step 4: the agent is gone, or has no room for it");
 	CHECK_INT(o.lost, 1);
 	simdisk_advance(o.disk, 2);
 	CHECK_INT(saved(&o, 5, SHEAF_NO_DISK), 0);
@@ -360,6 +440,7 @@ static void beside(int64_t load, int64_t step)
 	struct sheaf_save *save = NULL;
 	struct simdisk *disk;
 	struct one o;
+	char want[100];
 	int rc;
 
 	begin(&o, 2);
@@ -376,7 +457,9 @@ static void beside(int64_t load, int64_t step)
 	save = begun(&o, step, SHEAF_NO_DISK);
 	rc = committed(&o, save);
 	CHECK_RC(rc, SHEAF_EFAILED, &o.err);
-	CHECK(strstr(o.err.msg, "in memory would lie beside 3") != NULL);
+	snprintf(want, sizeof(want), "step %d in memory would lie beside 3 in run (rewind to go "
+	         "back)", (int)step);
+	CHECK_STR(o.err.msg, want);
 	disk = leave(&o);
 	next_resumes(disk, 3, false);
 	simdisk_free(disk);
