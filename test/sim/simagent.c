@@ -253,11 +253,16 @@ static int op_keep_lives(void *arg, int keep)
 	return rc;
 }
 
+/* Nobody closes what he was not given: the real one would close a descriptor of somebody else's. */
 static void op_keep_close(void *arg, int keep, bool bye)
 {
-	(void)arg;
-	(void)keep;
+	struct simdisk *d = sim_proc(arg)->disk;
+
 	(void)bye;
+	pthread_mutex_lock(&d->lock);
+	if (keep >= 0 && (size_t)agent_of(keep) >= d->agent_n)
+		abort();
+	pthread_mutex_unlock(&d->lock);
 }
 
 /* ---- for tests ---- */
