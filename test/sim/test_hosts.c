@@ -314,7 +314,11 @@ TEST(with_two_images_copies_are_made_inside_commits)
 		.staging = 600000 };
 
 	simdisk_set_task_steps(h.disk, 0);
+	simdisk_fault(h.disk, &(struct simdisk_fault){ .nth = 1, .error = EAGAIN,
+		.kind = SIMDISK_TASK_NEW, .always = true });
 	PLAYS(h);
+	CHECK_INT(simdisk_fired(h.disk), 0);    /* nobody asks for a thread */
+	simdisk_faults_clear(h.disk);
 	CHECK_INT(h.once, 0);
 	CHECK_INT(found_without(h.disk, 1), 3);
 	simdisk_free(h.disk);
