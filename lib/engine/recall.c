@@ -340,11 +340,24 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 	       !shf_store_is_aside(store, r->step, r->session);
 }
 
+/* What lies on disk beside a step in memory. Without the count of rewinds nobody can tell whether a
+ * step that is newer follows it. */
+static int look_below(struct shf_store *store, const struct shf_recalled *r,
+                      struct shf_newest *disk, struct sheaf_error *err)
+{
+	int rc = shf_store_newest(store, r->step, disk, err);
+
+	if (rc == 0 && r->step > disk->newest && shf_store_rewinds(store) == UINT64_MAX)
+		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
+		              "memory rewound?", store->path);
+	return rc;
+}
+
 int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
                        struct sheaf_error *err)
 {
 	struct shf_newest disk;
-	int rc = shf_store_newest(store, r->step, &disk, err);
+	int rc = look_below(store, r, &disk, err);
 
 	*lost = rc == 0 && r->step > disk.newest && !shf_recall_follows(store, r, &disk);
 	return rc;
@@ -354,7 +367,7 @@ int shf_recall_is_unwritten(struct shf_store *store, const struct shf_recalled *
                             struct sheaf_error *err)
 {
 	struct shf_newest disk;
-	int rc = shf_store_newest(store, r->step, &disk, err);
+	int rc = look_below(store, r, &disk, err);
 
 	*unwritten = rc == 0 && !disk.exists && r->step > disk.newest &&
 	             shf_recall_follows(store, r, &disk);
