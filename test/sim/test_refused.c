@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is done to a run as a whole: whole sentences of what is refused, what is logged of what is
+ * done, and what the handle knows afterwards. */
+#include "hands.h"
+#include <stdlib.h>
+#include "run.h"
+#include "t.h"
+
+static char log_[4000];
+
+static void hear(void *arg, int level, const char *line)
+{
+	size_t n = strlen(log_);
+
+	(void)arg;
+	snprintf(log_ + n, sizeof(log_) - n, "%d %s\n", level, line);
+}
+
+static void row(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 2, (int64_t)4, (int64_t)6), 0, h->rank,
+	         h->ranks);
+}
+
+/* Steps 1 to 4. */
+static struct simdisk *four(int ranks)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, ranks, row);
+
+	for (p.step = 1; p.step <= 4; p.step++)
+		SAVED(p);
+	return disk;
+}
+
+static bool has(struct simdisk *disk, int step)
+{
+	char path[60];
+
+	snprintf(path, sizeof(path), "run/checkpoint-%d", step);
+	return simdisk_exists(disk, path);
+}
+
+/* ---- sentences ---- */
+
+struct deed {
+	char what;                      /* Rewind, Mark, Prune, Dry prune */
+	int64_t step, other;            /* other: of rank 1 */
+	char mark, other_mark;
+	int code;
+	const char *sentence;
+	uint32_t flags;                 /* of the run */
+	bool saving;                    /* step 9 is under way */
+};
+static const struct deed deeds[] = {
+	{ .what = 'R', .step = 9, .other = 9, .code = SHEAF_ENOENT,
+	  .sentence = "run/checkpoint-9: No such file or directory" },
+	{ .what = 'R', .step = -1, .other = -1, .code = SHEAF_EINVAL,
+	  .sentence = "step -1 is negative" },
+	{ .what = 'R', .step = 1, .other = 3, .code = SHEAF_EINVAL,
+	  .sentence = "run: rewind: ranks pass different arguments (1 and 3)" },
+	{ .what = 'R', .step = 1, .other = 1, .code = SHEAF_EINVAL, .saving = true,
+	  .sentence = "run: step 9 is being saved (commit it or free it before a rewind)" },
+	{ .what = 'R', .step = 1, .other = 1, .code = SHEAF_EINVAL, .flags = SHEAF_READONLY,
+	  .sentence = "run: a rewind needs the run open for writing" },
+	{ .what = 'M', .step = -1, .other = -1, .mark = 'k', .other_mark = 'k',
+	  .code = SHEAF_EINVAL, .sentence = "step -1 is negative" },
+	{ .what = 'M', .step = 1, .other = 1, .mark = 'x', .other_mark = 'x',
+	  .code = SHEAF_EINVAL, .sentence = "mark 120 is none: want 'k', 'b' or 0" },
+	{ .what = 'M', .step = 2, .other = 1, .mark = 'k', .other_mark = 'k',
+	  .code = SHEAF_EINVAL, .sentence = "run: mark: ranks pass different arguments (1 and 2)" },
+	{ .what = 'M', .step = 1, .other = 1, .mark = 'k', .other_mark = 'b',
+	  .code = SHEAF_EINVAL,
+	  .sentence = "run: mark: ranks pass different arguments (98 and 107)" },
+	{ .what = 'M', .step = 9, .other = 9, .mark = 'k', .other_mark = 'k',
+	  .code = SHEAF_ENOENT, .sentence = "run/checkpoint-9: No such file or directory" },
+	{ .what = 'M', .step = 1, .other = 1, .mark = 'k', .other_mark = 'k',
+	  .code = SHEAF_EINVAL, .flags = SHEAF_READONLY,
+	  .sentence = "run: a mark needs the run open for writing" },
+	{ .what = 'P', .step = 0, .other = 1, .code = SHEAF_EINVAL,
+	  .sentence = "run: prune: ranks pass different arguments (0 and 1)" },
+	{ .what = 'P', .code = SHEAF_EINVAL, .flags = SHEAF_READONLY,
+	  .sentence = "run: pruning needs the run open for writing" },
+	{ .what = 'R', .step = 0, .other = 0, .code = SHEAF_ENOENT,
+	  .sentence = "run/checkpoint-0: No such file or directory" },
+	{ .what = 'M', .step = 0, .other = 0, .mark = 'b', .other_mark = 'b',
+	  .code = SHEAF_ENOENT, .sentence = "run/checkpoint-0: No such file or directory" },
+};
+
+static int do_deed(struct hand *h)
+{
+	const struct deed *d = &deeds[h->play->variant];
+	struct sheaf_save *save = NULL;
+	int64_t step = h->rank ? d->other : d->step;
+	int rc = 0;
+
+	if (d->saving)
+		rc = shf_save_begin(&save, h->run, 9, h->state, NULL, &h->err);
+	if (rc == 0)
+		rc = d->what == 'R' ? shf_run_rewind(h->run, step, &h->err)
+		   : d->what == 'M' ? shf_run_mark(h->run, step, h->rank ? d->other_mark : d->mark,
+		                                   &h->err)
+		   : shf_run_prune(h->run, step, NULL, NULL, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+TEST(each_refusal_has_its_whole_sentence_on_all_ranks)
+{
+	struct simdisk *disk = four(2);
+
+	for (size_t i = 0; i < sizeof(deeds) / sizeof(deeds[0]); i++) {
+		struct play p = hands_play(disk, 2, row);
+
+		p.variant = (int)i;
+		p.opts.flags = deeds[i].flags;
+		CHECK_RC(hands_run(&p, do_deed, true), deeds[i].code, &p.err);
+		if (!strstr(p.err.msg, deeds[i].sentence))
+			CHECK_STR(p.err.msg, deeds[i].sentence);
+	}
+	for (int step = 1; step <= 4; step++)
+		CHECK(has(disk, step));
+	simdisk_free(disk);
+}
+
+static int after_close(struct hand *h)
+{
+	struct sheaf_run *run = h->run;
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+
+	shf_run_get(run);
+	shf_run_close(run);
+	CHECK_INT(shf_run_prune(run, true, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "the run is not open");
+	CHECK_INT(shf_run_prune(run, false, NULL, NULL, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "the run is not open");
+	CHECK_INT(shf_run_rewind(run, 1, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "run: a rewind needs the run open for writing");
+	CHECK_INT(shf_run_mark(run, 1, 'k', &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "run: a mark needs the run open for writing");
+	CHECK_INT(shf_step_open(&step, run, 1, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "the run is not open");
+	CHECK_INT(shf_run_prune(run, true, NULL, NULL, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_run_rewind(run, 1, NULL), SHEAF_EINVAL);
+	CHECK_INT(shf_run_mark(run, 1, 'k', NULL), SHEAF_EINVAL);
+	h->run = run;
+	return 0;
+}
+
+TEST(a_run_that_is_closed_does_nothing_more)
+{
+	struct simdisk *disk = four(1);
+	struct play p = hands_play(disk, 1, row);
+
+	CHECK_RC(hands_run(&p, after_close, true), 0, &p.err);
+	simdisk_free(disk);
+}
+
+/* ---- steps that are opened ---- */
+
+static int opens_another(struct hand *h)
+{
+	static const int64_t steps[][2] = { { -2, -2 }, { 1, 2 }, { 9, 9 } };
+	struct sheaf_step *step = NULL;
+
+	return shf_step_open(&step, h->run, steps[h->play->variant][h->rank], &h->err);
+}
+
+TEST(a_step_is_opened_by_one_number_that_is_there)
+{
+	static const struct {
+		int code;
+		const char *sentence;
+	} want[] = { { SHEAF_EINVAL, "step -2 is negative" },
+		{ SHEAF_EINVAL, "ranks open different steps: 1 and 2" },
+		{ SHEAF_ENOENT, "run: no step 9" } };
+	struct simdisk *disk = four(2);
+
+	for (int i = 0; i < 3; i++) {
+		struct play p = hands_play(disk, 2, row);
+
+		p.variant = i;
+		CHECK_RC(hands_run(&p, opens_another, false), want[i].code, &p.err);
+		if (!strstr(p.err.msg, want[i].sentence))
+			CHECK_STR(p.err.msg, want[i].sentence);
+	}
+	simdisk_free(disk);
+}
+
+/* ---- what a handle knows ---- */
+
+static int forgets(struct hand *h)
+{
+	struct sheaf_run *run = h->run;
+	int64_t at = 1 + h->play->variant;
+	unsigned was = run->rewinds;
+
+	run->loaded = run->verified = run->behind.next = at;
+	run->doubtful = 3;
+	CHECK_RC(shf_run_rewind(run, 2, &h->err), 0, &h->err);
+	CHECK_INT(run->loaded, at > 2 ? -1 : at);
+	CHECK_INT(run->verified, at > 2 ? -1 : at);
+	CHECK_INT(run->behind.next, at > 2 ? -1 : at);
+	CHECK_INT(run->rewinds, was + 1);
+	CHECK_INT(run->parent, 2);
+	CHECK_INT(run->doubtful, -1);
+	CHECK_INT(strlen(run->parent_session), 32);
+	run->behind.next = -1;
+	run->behind.step = at;          /* and nobody reads it */
+	CHECK_RC(shf_run_rewind(run, 2, &h->err), 0, &h->err);
+	CHECK_INT(run->behind.step, at > 2 ? -1 : at);
+	run->behind.step = -1;
+	return 0;
+}
+
+TEST(a_rewind_forgets_what_is_newer_and_nothing_else)
+{
+	for (int i = 0; i < 3; i++) {
+		struct simdisk *disk = four(1);
+		struct play p = hands_play(disk, 1, row);
+
+		p.variant = i;
+		p.opts.log = hear;
+		log_[0] = '\0';
+		CHECK_RC(hands_run(&p, forgets, true), 0, &p.err);
+		CHECK_STR(log_, "2 run: rewound to step 2, rank 0\n"
+		          "2 run: rewound to step 2, rank 0\n");
+		CHECK(has(disk, 1) && has(disk, 2) && !has(disk, 3) && !has(disk, 4));
+		simdisk_free(disk);
+	}
+}
+
+static char items[400];
+
+static void item(void *arg, int64_t step, char what, const char *why)
+{
+	size_t n = strlen(items);
+
+	(void)arg;
+	snprintf(items + n, sizeof(items) - n, "%d %c %s\n", (int)step, what, why);
+}
+
+static int prunes(struct hand *h)
+{
+	int n = shf_run_prune(h->run, h->play->variant, h->rank ? NULL : item, NULL, &h->err);
+
+	CHECK_INT(n, 2);
+	CHECK_INT(h->run->verified, h->play->variant ? -1 : 4);
+	return n < 0 ? n : 0;
+}
+
+TEST(what_a_prune_takes_and_leaves_is_told_and_logged)
+{
+	struct simdisk *disk = four(2);
+
+	for (int dry = 1; dry >= 0; dry--) {
+		struct play p = hands_play(disk, 2, row);
+
+		p.variant = dry;
+		p.opts.keep_last = 2;
+		p.opts.log = hear;
+		log_[0] = items[0] = '\0';
+		CHECK_RC(hands_run(&p, prunes, true), 0, &p.err);
+		CHECK_STR(items, dry ? "1 r if the newest step proves sound\n"
+		          "2 r if the newest step proves sound\n"
+		          "3 k among the newest\n4 k among the newest\n"
+		          : "1 r a newer step is verified\n2 r a newer step is verified\n"
+		          "3 k among the newest\n4 k among the newest\n");
+		CHECK_STR(log_, dry ? "" : "2 run: step 1 pruned: a newer step is verified\n"
+		          "2 run: step 2 pruned: a newer step is verified\n");
+		CHECK_INT(has(disk, 1), dry);
+		CHECK_INT(has(disk, 2), dry);
+		CHECK(has(disk, 3) && has(disk, 4));
+	}
+	simdisk_free(disk);
+}
