@@ -2,6 +2,8 @@
 /* Reading a step again, of one that is made here byte by byte: tensors that begin and end where a
  * block does, a table of several pages, what a table says wrongly with every sum above it right. */
 #include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include "crc64.h"
 #include "place.h"
@@ -495,6 +497,195 @@ TEST(what_a_table_says_wrongly_is_damage)
 	    "says of model-00003-of-00003.safetensors what the manifest");
 	lie(fewer_blocks, "has sums of 3 files and 1 blocks");
 	lie(other_digest, "model-00003-of-00003.safetensors: tensor at byte 64 has digest");
+}
+
+/* ---- what is said, in full ---- */
+
+static void __attribute__((format(printf, 2, 3))) says_all(const struct shf_reread *r,
+                                                           const char *fmt, ...)
+{
+	char want[500];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(want, sizeof(want), fmt, args);
+	va_end(args);
+	CHECK_INT(r->rc, SHEAF_ECORRUPT);
+	CHECK_STR(r->err.msg, want);
+}
+
+/* Of n bytes with that bit turned over. */
+static uint64_t turned(const uint8_t *bytes, uint64_t n, uint64_t bit)
+{
+	uint8_t *copy = malloc((size_t)n);
+	uint64_t crc;
+
+	memcpy(copy, bytes, (size_t)n);
+	copy[bit / 8] ^= (uint8_t)(1U << bit % 8);
+	crc = shf_crc64(copy, (size_t)n);
+	free(copy);
+	return crc;
+}
+
+TEST(bytes_that_changed_are_told_with_both_sums)
+{
+	static const uint8_t small[100];
+	struct made *m = plain();
+	uint64_t bit = 8 * (SHF_BLOCK + 5) + 3, head;
+	char path[100];
+	struct shf_reread r;
+
+	make(m);
+	seal(m);
+	snprintf(path, sizeof(path), "step/%s", names[1]);
+	CHECK_INT(simdisk_flip(m->disk, path, bit), 0);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/%s: block 1 at byte 1048576 has checksum %016" PRIx64 ", want %016"
+	         PRIx64, names[1], turned(m->data[1] + SHF_BLOCK, SHF_BLOCK, bit - 8 * SHF_BLOCK),
+	         shf_crc64(m->data[1] + SHF_BLOCK, SHF_BLOCK));
+	CHECK_INT(simdisk_flip(m->disk, path, bit), 0);
+	CHECK_INT(simdisk_flip(m->disk, "step/" SMALL, 77), 0);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/" SMALL ": checksum %016" PRIx64 ", want %016" PRIx64,
+	         turned(small, sizeof(small), 77), shf_crc64(small, sizeof(small)));
+	CHECK_INT(simdisk_flip(m->disk, "step/" SMALL, 77), 0);
+	bit = 8 * m->head.tensors_off;
+	CHECK_INT(simdisk_flip(m->disk, "step/sheaf.sums", bit), 0);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/sheaf.sums: page 0 at byte 0 has checksum %016" PRIx64 ", want %016"
+	         PRIx64, turned(m->table, m->head.pages_off, bit),
+	         shf_crc64(m->table, (size_t)m->head.pages_off));
+	CHECK_INT(simdisk_flip(m->disk, "step/sheaf.sums", bit), 0);
+	head = shf_crc64(m->table, SHF_SUMS_HEADER);
+	CHECK_INT(simdisk_flip(m->disk, "step/sheaf.sums", 8 * m->head.pages_off + 1), 0);
+	m->table[m->head.pages_off] ^= 2;
+	r = reread(m, (struct asked){ .shares = 1 });
+	bit = shf_crc64_more(head, m->table + m->head.pages_off, 8);
+	m->table[m->head.pages_off] ^= 2;
+	says_all(&r, "step/sheaf.sums: header and page table have checksum %016" PRIx64
+	         ", want %016" PRIx64, bit,
+	         shf_crc64_more(head, m->table + m->head.pages_off, 8));
+	drop(m);
+}
+
+TEST(lengths_digests_and_names_are_told_with_what_they_should_be)
+{
+	struct made *m = plain();
+	uint64_t digest;
+	struct shf_reread r;
+
+	make(m);
+	digest = shf_get64(tensor_record(m, 4) + SHF_SUMS_DIGEST);
+	other_digest(m);
+	seal(m);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/%s: tensor at byte 64 has digest %016" PRIx64 ", want %016" PRIx64,
+	         names[2], digest, shf_get64(tensor_record(m, 4) + SHF_SUMS_DIGEST));
+	other_digest(m);
+	seal(m);
+	r = reread(m, (struct asked){ .step = 2 });
+	says_all(&r, "step/sheaf.json: is not what was committed, but step 1 of session " ID);
+	one_file_more(m);
+	seal(m);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/sheaf.sums: has sums of 4 files and 5 blocks, the manifest names 3 and "
+	         "5");
+	shf_put64(m->table + 16, FILES);
+	other_block(m);
+	seal(m);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/sheaf.sums: says of %s what the manifest does not", names[1]);
+	shf_put64(file_record(m, 1) + 8, 2);
+	seal(m);
+	r = reread(m, (struct asked){ .shares = 1 });
+	CHECK_RC(r.rc, 0, &r.err);
+	put(m, SMALL, "xy", 2);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/" SMALL ": 2 bytes, the manifest says 100");
+	put(m, names[2], m->data[2], 4999);
+	r = reread(m, (struct asked){ .shares = 1 });
+	says_all(&r, "step/%s: 4999 bytes, the manifest says 5000", names[2]);
+	drop(m);
+}
+
+/* A file that ends while it is read, and one that cannot be read a few times. */
+static int fails;               /* so many more reads of what is asked for at `odd_off` */
+static uint64_t odd_off;
+static int64_t odd_result;
+
+static int64_t pread_oddly(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	int64_t got = direct.real->pread(arg, fd, buf, n, off);
+
+	if (off != odd_off || n != 5000 || fails == 0)
+		return got;
+	fails--;
+	return odd_result;
+}
+
+TEST(a_read_is_tried_four_times_and_a_short_one_is_damage)
+{
+	static const struct {
+		int64_t result;
+		int fails, code;
+		const char *words;
+	} rows[] = {
+		{ -EIO, 3, 0, "" }, { -EIO, 4, SHEAF_EIO, ": Input/output error" },
+		{ -EACCES, 1, SHEAF_EIO, ": Permission denied" },
+		{ 4999, 1, SHEAF_ECORRUPT, ": ends at byte 4999" },
+		{ 0, 1, SHEAF_ECORRUPT, ": ends at byte 0" },
+	};
+	struct made *m = plain();
+
+	make(m);
+	seal(m);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const struct shf_sys *sys = simdisk_process(m->disk, 700 + i, 0);
+		struct shf_sys_ops ops = *sys->ops;
+		struct shf_sys shown = { &ops, sys->arg };
+		struct sheaf_error err = { 0 };
+		struct shf_reread r;
+		char want[200];
+
+		direct.real = sys->ops;
+		ops.pread = pread_oddly;
+		odd_off = 0;
+		odd_result = rows[i].result;
+		fails = rows[i].fails;
+		CHECK_RC(shf_reread_init(&r, &shown, sys->ops->open(sys->arg, SHF_CWD, "step",
+		                         SHF_O_DIR, 0), 1, ID, "step", &err), 0, &err);
+		while (shf_reread_turn(&r))
+			;
+		CHECK_INT(r.rc, rows[i].code);
+		CHECK_INT(fails, 0);
+		snprintf(want, sizeof(want), "step/%s%s", names[2], rows[i].words);
+		if (r.rc)
+			CHECK_STR(r.err.msg, want);
+		shf_reread_release(&r);
+		CHECK_INT(simdisk_open_n(sys), 0);
+		simdisk_kill(m->disk, sys);
+	}
+	drop(m);
+}
+
+TEST(a_manifest_may_have_one_mebibyte)
+{
+	static const uint64_t sizes[] = { SHF_MANIFEST_MAX, SHF_MANIFEST_MAX + 1 };
+	uint8_t *text = calloc(1, SHF_MANIFEST_MAX + 1);
+	struct made *m = plain();
+
+	make(m);
+	seal(m);
+	for (int i = 0; i < 2; i++) {
+		struct shf_reread r;
+
+		put(m, "sheaf.json", text, sizes[i]);
+		r = reread(m, (struct asked){ .shares = 1 });
+		CHECK_INT(r.rc, SHEAF_ECORRUPT);
+		CHECK((strcmp(r.err.msg, "step/sheaf.json: File too large") == 0) == (i == 1));
+	}
+	free(text);
+	drop(m);
 }
 
 /* ---- less than it needs ---- */
