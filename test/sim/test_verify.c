@@ -412,21 +412,6 @@ TEST(numbers_of_the_manifest_that_were_written_wrong_are_found)
 	simdisk_free(disk);
 }
 
-/* Block 0 of file f in the table and in the manifest as the file now is. */
-static void mend_block(struct simdisk *disk, const char *name, uint64_t f, uint64_t was)
-{
-	struct table t = table_read(disk);
-	struct shf_sums_file sf = shf_sums_file(&t.s, f);
-	size_t n;
-	uint8_t *bytes = simdisk_get(disk, path_of(name), &n);
-
-	shf_put64(t.bytes + t.s.head.blocks_off + 8 * sf.first_block,
-	          shf_crc64(bytes, n < 1 << 20 ? n : 1 << 20));
-	table_write(disk, &t);
-	crc_edit(disk, was, crc_of(disk, name));
-	free(bytes);
-}
-
 TEST(a_header_that_tells_another_story_than_the_sums_is_found)
 {
 	struct simdisk *disk = disk_new();
