@@ -63,8 +63,8 @@ static void sentence(const struct call *c, char want[300])
 	if (did(c, "list"))
 		snprintf(want, 300, "run/checkpoint-7: listing it" DENIED);
 	else if (did(c, "pread") && strcmp(file, "sheaf.sums"))
-		snprintf(want, 300, STEP "%s%s: reading %ld bytes at %ld" DENIED, folder, file, c->n,
-		         c->off);
+		snprintf(want, 300, STEP "%s%s: reading %ld bytes at %ld" DENIED, folder, file,
+		         c->n, c->off);
 	else
 		snprintf(want, 300, STEP "%s%s" DENIED, folder, file);
 }
