@@ -2,7 +2,9 @@
 /* All that a load says, word by word: each item of its report, each number that it counts, and the
  * whole sentence of each refusal. */
 #include "hands.h"
+#include <errno.h>
 #include <stdlib.h>
+#include "peek.h"
 #include "t.h"
 
 enum { SAVED_AS, ANOTHER, SHORTER, WIDER, FEWER_DIMS, AS_BF16, AS_I64, WITHOUT, BOTH_WAYS, ZEROS,
@@ -177,6 +179,120 @@ TEST(absent_names_are_told_a_dozen_at_a_time)
 		CHECK_STR(p.err.msg, want);
 		CHECK_INT(hands_told(&p, 'M'), n);
 	}
+	simdisk_free(disk);
+}
+
+/* ---- what could not be proved as a whole ---- */
+
+static void rows_1_and_2(struct hand *h)
+{
+	struct sheaf_slice *s = weight(h, "a", SHEAF_F32, 4);
+
+	s->start[0] = 1;
+	s->count[0] = 2;
+	weight(h, "b", SHEAF_F32, 8);
+}
+
+TEST(what_was_read_in_part_or_unchecked_is_told)
+{
+	struct simdisk *disk = saved(1);
+	struct play p = hands_play(disk, 1, rows_1_and_2);
+
+	LOADED(p);
+	CHECK_STR(p.told, "");  /* its file is read as a whole */
+	CHECK_INT(p.report.unverified, 0);
+	p.opts.flags |= SHEAF_UNVERIFIED;
+	LOADED(p);
+	CHECK_STR(p.told,
+	          "V model/a: read without a look at any sum, as the run was opened\n"
+	          "V model/b: read without a look at any sum, as the run was opened\n");
+	CHECK_INT(p.report.unverified, 2);
+	simdisk_free(disk);
+}
+
+/* Of more rows than a block has; only its last are read. */
+static void large(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "a", SHEAF_F32, 2, (int64_t)1200,
+	                                 (int64_t)256);
+
+	if (h->play->variant) {
+		s->start[0] = 1199;
+		s->count[0] = 1;
+	}
+}
+
+TEST(of_a_large_tensor_what_was_read_in_part_is_told)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, large);
+
+	SAVED(p);
+	p.variant = 1;
+	LOADED(p);
+	CHECK_STR(p.told, "V model/a: read in part: its blocks were checked\n");
+	CHECK_INT(p.report.unverified, 1);
+	CHECK_INT(p.report.loaded, 1);
+	CHECK_INT(p.report.bytes, 1200 * 256 * 4);
+	CHECK(p.report.disk_bytes < 1 << 20);
+	simdisk_free(disk);
+}
+
+/* ---- what a read of one slice says ---- */
+
+#define MODEL "run/checkpoint-7/model-00001-of-00001.safetensors"
+static int reads(struct hand *h)
+{
+	static float got[64];
+	static const struct {
+		const char *name;
+		int64_t rows, dtype;
+		enum simdisk_kind kind;         /* of what fails; 0: nothing */
+		int code;
+		const char *sentence;
+	} asked[] = {
+		{ "a", 4, SHEAF_F32, 0, 0, NULL },
+		{ "none", 4, SHEAF_F32, 0, SHEAF_ELAYOUT, CKPT "no tensor model/none" },
+		{ "a", 5, SHEAF_F32, 0, SHEAF_ELAYOUT,
+		  "model/a: shape [4, 6] is stored, [5, 6] was asked for" },
+		{ "a", 4, SHEAF_I32, 0, SHEAF_ELAYOUT,
+		  "model/a: F32 is stored, no conversion to I32" },
+		{ "a", 4, SHEAF_F32, SIMDISK_PREAD, SHEAF_EIO, MODEL ": reading 4" },
+		{ "a", 4, SHEAF_F32, SIMDISK_OPEN, SHEAF_EIO, MODEL ": Permission denied" },
+		{ "a", 4, SHEAF_F32, SIMDISK_FSTAT, SHEAF_EIO, MODEL ": Permission denied" },
+	};
+
+	for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
+		for (int awake = 0; awake < 2; awake++) {
+			struct sheaf_slice s = { .size = sizeof(s), .name = asked[i].name,
+				.dtype = (int32_t)asked[i].dtype, .ndim = 2,
+				.shape = { asked[i].rows, 6 }, .count = { asked[i].rows, 6 },
+				.data = got };
+			struct sheaf_step *step = NULL;
+
+			CHECK_RC(shf_step_open(&step, h->run, 7, &h->err), 0, &h->err);
+			if (asked[i].kind)
+				simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1,
+					.error = EACCES, .always = true, .kind = asked[i].kind,
+					.name = "model-" });
+			if (awake)
+				(void)shf_step_wake(step, &h->err);
+			CHECK_RC(shf_step_read(step, &s, &h->err), asked[i].code, &h->err);
+			if (asked[i].sentence)
+				CHECK(strncmp(h->err.msg, asked[i].sentence,
+				              strlen(asked[i].sentence)) == 0);
+			simdisk_faults_clear(h->play->disk);
+			shf_step_put(step);
+		}
+	return 0;
+}
+
+TEST(a_read_of_one_slice_says_what_is_the_matter)
+{
+	struct simdisk *disk = saved(1);
+	struct play p = hands_play(disk, 1, NULL);
+
+	CHECK_RC(hands_run(&p, reads, false), 0, &p.err);
 	simdisk_free(disk);
 }
 
