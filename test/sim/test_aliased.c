@@ -129,8 +129,10 @@ TEST(masters_in_the_memory_of_their_weights_are_never_rounded)
 		struct play p;
 
 		CHECK_INT(play(&p, order, 0, SHEAF_ELAYOUT), 0);
-		CHECK(told_whole(p.err.msg, "model/w (BF16 is stored) and master_weights/w (F32)") ||
-		      told_whole(p.err.msg, "master_weights/w (F32 is stored) and model/w (BF16)"));
+		CHECK(told_whole(p.err.msg,
+		                 "model/w (BF16 is stored) and master_weights/w (F32)") ||
+		      told_whole(p.err.msg,
+		                 "master_weights/w (F32 is stored) and model/w (BF16)"));
 		CHECK_INT(play(&p, order, SHEAF_DRY, SHEAF_ELAYOUT), 0);
 		CHECK_INT(play(&p, order | SAVE_ONLY, SHEAF_STRICT, 0), 0);
 		CHECK_INT(p.report.loaded, 1);

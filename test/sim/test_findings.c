@@ -169,3 +169,131 @@ TEST(a_file_that_ends_while_it_is_read_is_told_where)
 	shf_step_put(step);
 	simdisk_free(disk);
 }
+
+/* ---- indexes and headers that tell something else, with every sum above them right ---- */
+
+TEST(an_index_is_told_what_it_lists_wrongly)
+{
+	struct simdisk *disk = disk_new();
+	static const char name[] = "model.safetensors.index.json";
+	static const char *const change[][3] = {
+		{ "\"steps\": \"model-", "\"slept\": \"model-",
+		  "lists slept, which is not stored" },
+		{ "\"steps\": \"model-00003", "\"steps\": \"model-00001",
+		  "puts steps into model-00001-of-00003.safetensors, it is in "
+		  "model-00003-of-00003.safetensors" },
+		{ ",\n    \"steps\": \"model-00003-of-00003.safetensors\"",
+		  "                                                 ", "lists 20 tensors of 21" },
+	};
+
+	for (size_t i = 0; i < sizeof(change) / sizeof(change[0]); i++) {
+		uint64_t was = crc_of(disk, name);
+
+		patch(disk, name, change[i][0], change[i][1]);
+		crc_edit(disk, was, crc_of(disk, name));
+		says(disk, STEP "%s: %s", name, change[i][2]);
+		CHECK_STR(look.found[0].what, "index");
+		CHECK_STR(look.found[0].family, look.found[0].name[0] ? "model" : "");
+		was = crc_of(disk, name);
+		patch(disk, name, change[i][1], change[i][0]);
+		crc_edit(disk, was, crc_of(disk, name));
+	}
+	simdisk_free(disk);
+}
+
+TEST(an_index_is_told_the_size_that_it_should_name)
+{
+	struct simdisk *disk = disk_new();
+	static const char name[] = "ema/ema.safetensors.index.json";
+	size_t n;
+	char *text = simdisk_get(disk, path_of(name), &n), *at;
+	unsigned long long bytes = 0;
+	uint64_t was = crc_of(disk, name);
+
+	at = memmem(text, n, "\"total_size\": ", 14);
+	CHECK(at && sscanf(at + 14, "%llu", &bytes) == 1);
+	at[14]++;
+	put(disk, name, text, n);
+	crc_edit(disk, was, crc_of(disk, name));
+	at[14]--;
+	was = 0;
+	CHECK(sscanf(at + 14, "%llu", &bytes) == 1);
+	at[14]++;
+	says(disk, STEP "%s: total_size is %.*s, the tensors have %llu bytes", name,
+	     (int)strspn(at + 14, "0123456789"), at + 14, bytes);
+	free(text);
+	simdisk_free(disk);
+}
+
+static const char ema[] = "ema/ema-00001-of-00001.safetensors";
+
+/* A byte of its header, and all sums above it. */
+static void header_byte(struct simdisk *disk, uint64_t at, int by)
+{
+	struct files files = files_of(disk);
+	uint64_t was = crc_of(disk, ema), f = 0;
+	size_t n;
+	uint8_t *bytes = simdisk_get(disk, path_of(ema), &n);
+
+	while (strcmp(files.name[f], ema))
+		f++;
+	bytes[at] = (uint8_t)(bytes[at] + by);
+	put(disk, ema, bytes, n);
+	mend_block(disk, ema, f, was);
+	free(bytes);
+}
+
+TEST(a_header_is_told_what_it_says_wrongly)
+{
+	struct simdisk *disk = disk_new();
+	size_t n;
+	uint8_t *bytes = simdisk_get(disk, path_of(ema), &n), *p, *pt;
+	uint64_t header = 8 + shf_get64(bytes);
+
+	header_byte(disk, 0, -8);
+	says(disk, STEP "%s: says that its header has %" PRIu64 " bytes, the sums say %" PRIu64,
+	     ema, header - 8, header);
+	CHECK_STR(look.found[0].what, "header");
+	header_byte(disk, 0, 8);
+	p = memmem(bytes, n, "layers.0.norm", 13);
+	pt = memmem(bytes, n, "\"pt\"", 4);
+	CHECK(p && pt);
+	header_byte(disk, (uint64_t)(p - bytes), 1);
+	says(disk, STEP "%s: tensor mayers.0.norm is not what the sums say", ema);
+	CHECK_STR(look.found[0].name, "");
+	/* That is looked at where something else is wrong. */
+	header_byte(disk, (uint64_t)(pt - bytes) + 1, 1);
+	says(disk, STEP "%s: a header without {\"format\":\"pt\"}", ema);
+	CHECK_STR(look.found[0].name, "");
+	header_byte(disk, (uint64_t)(pt - bytes) + 1, -1);
+	header_byte(disk, (uint64_t)(p - bytes), -1);
+	p = memmem(bytes, n, "\"F32\"", 5);
+	CHECK(p != NULL);
+	header_byte(disk, (uint64_t)(p - bytes) + 1, 'I' - 'F');
+	says(disk, STEP "%s: tensor layers.0.norm is not what the sums say", ema);
+	CHECK_STR(look.found[0].family, "ema");
+	CHECK_STR(look.found[0].name, "layers.0.norm");
+	free(bytes);
+	simdisk_free(disk);
+}
+
+/* ---- what the opening of a step finds ---- */
+
+static void opens(struct simdisk *disk, int ranks, int code, const char *sentence)
+{
+	look = (struct look){ .disk = disk, .ranks = ranks };
+	CHECK_RC(verify(&look), code, &look.err[0]);
+	if (!strstr(look.err[0].msg, sentence))
+		CHECK_STR(look.err[0].msg, sentence);
+}
+
+TEST(a_manifest_that_ties_in_a_family_of_nobody_does_not_open)
+{
+	struct simdisk *disk = disk_new();
+
+	manifest_edit(disk, "[\"model\", \"head.weight\"", "[\"nobody\", \"head.weight\"");
+	for (int ranks = 1; ranks <= 2; ranks++)
+		opens(disk, ranks, SHEAF_ECORRUPT, "run/checkpoint-7/sheaf.json: "
+		      "nobody/head.weight is tied in a family that is not there");
+	simdisk_free(disk);
+}

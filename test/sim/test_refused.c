@@ -2,8 +2,10 @@
 /* What is done to a run as a whole: whole sentences of what is refused, what is logged of what is
  * done, and what the handle knows afterwards. */
 #include "hands.h"
+#include <errno.h>
 #include <stdlib.h>
 #include "run.h"
+#include "simcore.h"
 #include "t.h"
 
 static char log_[4000];
@@ -273,5 +275,145 @@ TEST(what_a_prune_takes_and_leaves_is_told_and_logged)
 		CHECK_INT(has(disk, 2), dry);
 		CHECK(has(disk, 3) && has(disk, 4));
 	}
+	simdisk_free(disk);
+}
+
+/* ---- a step that goes, or that somebody does not see ---- */
+
+static int opens_hidden(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int v = h->play->variant, rc;
+
+	if (h->rank == 1 - v)
+		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .error = ENOENT,
+			.always = true, .kind = v ? SIMDISK_STAT : SIMDISK_OPEN,
+			.name = "checkpoint-4",
+			.process = &((struct simproc *)h->sys->arg)->sys });
+	rc = shf_step_open(&step, h->run, v ? SHEAF_LATEST : 4, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+/* ENOENT, to a program, means that it starts afresh. */
+TEST(a_step_that_is_seen_and_not_found_is_no_step_that_is_not_there)
+{
+	static const char *const said[] = {
+		"run/checkpoint-4: rank 0 has found it, this rank does not see it: No such file or "
+		"directory", "run: step 4, the latest, is listed and is not there" };
+	struct simdisk *disk = four(2);
+
+	for (int i = 0; i < 2; i++) {
+		struct play p = hands_play(disk, 2, row);
+
+		p.variant = i;
+		CHECK_RC(hands_run(&p, opens_hidden, false), SHEAF_EIO, &p.err);
+		if (!strstr(p.err.msg, said[i]))
+			CHECK_STR(p.err.msg, said[i]);
+		CHECK(simdisk_fired(disk) >= 8);        /* it was looked for that often at least */
+		simdisk_faults_clear(disk);
+	}
+	simdisk_free(disk);
+}
+
+/* ---- copies ---- */
+
+struct copy {
+	const char *to;
+	int code;
+	const char *sentence;
+};
+static const struct copy copies[] = {
+	{ "other/run", 0, NULL },
+	{ "other/run", 0, NULL },       /* is proved where it is */
+	{ "", SHEAF_EINVAL, "no directory was named" },
+	{ NULL, SHEAF_EINVAL, "no directory was named" },
+	{ "run/checkpoint-3", SHEAF_EINVAL,
+	  "run/checkpoint-3: is a step; a step is copied into a run" },
+	{ "alien", SHEAF_EINVAL, "alien: is run 0123456789abcdef0123456789abcdef, and step 4 is of "
+	  "run " },
+	{ "same", SHEAF_EEXIST, "same/checkpoint-4: exists, and is not the same save" },
+};
+
+static int copies_step(struct hand *h)
+{
+	const struct copy *c = &copies[h->play->variant];
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, 4, &h->err);
+
+	rc = rc < 0 ? rc : shf_step_copy(step, c->to, &h->report, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(a_copy_goes_into_a_run_of_its_own_or_is_refused_with_its_sentence)
+{
+	static const char id[] = "sheaf-run 1\n0123456789abcdef0123456789abcdef\n";
+	struct simdisk *disk = four(1);
+	size_t n, all = 0;
+	void *bytes;
+
+	CHECK_INT(simdisk_put(disk, "alien/.sheaf/run", id, sizeof(id) - 1), 0);
+	bytes = simdisk_get(disk, "run/.sheaf/run", &n);
+	CHECK_INT(simdisk_put(disk, "same/.sheaf/run", bytes, n), 0);
+	free(bytes);
+	bytes = simdisk_get(disk, "run/checkpoint-3/sheaf.json", &n);
+	CHECK_INT(simdisk_put(disk, "same/checkpoint-4/sheaf.json", bytes, n), 0);
+	free(bytes);
+	free(simdisk_get(disk, "run/checkpoint-4/model-00001-of-00001.safetensors", &n));
+	all += n;
+	free(simdisk_get(disk, "run/checkpoint-4/model.safetensors.index.json", &n));
+	all += n;
+	free(simdisk_get(disk, "run/checkpoint-4/sheaf.sums", &n));
+	all += n;
+	for (size_t i = 0; i < sizeof(copies) / sizeof(copies[0]); i++) {
+		struct play p = hands_play(disk, 1, row);
+
+		p.variant = (int)i;
+		CHECK_RC(hands_run(&p, copies_step, false), copies[i].code, &p.err);
+		if (copies[i].sentence)
+			CHECK(strncmp(p.err.msg, copies[i].sentence,
+			              strlen(copies[i].sentence)) == 0);
+		CHECK_INT(p.report.held, i == 0 ? all : 0);
+		CHECK_INT(p.report.loaded, i < 2);
+	}
+	CHECK(simdisk_exists(disk, "other/run/checkpoint-4/sheaf.json"));
+	simdisk_free(disk);
+}
+
+static int copies_from_two(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, 4, &h->err);
+
+	rc = rc < 0 ? rc : shf_step_copy(step, "other", NULL, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+static int copies_foreign(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open_path(&step, "hf", NULL, NULL, h->sys, &h->err);
+
+	rc = rc < 0 ? rc : shf_step_copy(step, "other", NULL, &h->err);
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(what_cannot_be_copied_is_told)
+{
+	static const struct hand_tensor t = { "w", SHEAF_F32, 1, { 3 } };
+	struct simdisk *disk = four(1);
+	struct play p = hands_play(disk, 2, row);
+
+	CHECK_RC(hands_run(&p, copies_from_two, false), SHEAF_EINVAL, &p.err);
+	CHECK_STR(p.err.msg, "run/checkpoint-4: is open on 2 ranks; one process copies it");
+	hands_file(disk, "hf/w.safetensors", &t, 1, 0);
+	p = hands_play(disk, 1, row);
+	CHECK_RC(hands_run(&p, copies_foreign, false), SHEAF_EFORMAT, &p.err);
+	CHECK_STR(p.err.msg, "hf: has no manifest, so no byte of it could be proved (cp -a copies "
+	          "it as it is)");
+	CHECK(!simdisk_exists(disk, "other"));
 	simdisk_free(disk);
 }
