@@ -295,3 +295,25 @@ TEST(a_run_has_a_name)
 		simdisk_free(disk);
 	}
 }
+
+static int opens_with_its_own_group(struct hand *h)
+{
+	struct sheaf_opts o = h->play->opts;
+
+	o.agent = "auto";
+	o.copies = 2;
+	o.copies_group = h->group;
+	return shf_run_open(&h->run, "run", h->group, &o, h->sys, &h->err);
+}
+
+TEST(copies_do_not_go_over_the_runs_own_group)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, NULL);
+
+	p.path = "";
+	CHECK_RC(hands_run(&p, opens_with_its_own_group, false), SHEAF_EINVAL, &p.err);
+	CHECK(strstr(p.err.msg, "opts.copies_group is the run's own group: copies go behind its "
+	             "calls") != NULL);
+	simdisk_free(disk);
+}

@@ -417,3 +417,32 @@ TEST(what_cannot_be_copied_is_told)
 	CHECK(!simdisk_exists(disk, "other"));
 	simdisk_free(disk);
 }
+
+/* ---- steps of the dead ---- */
+
+TEST(a_salvage_needs_a_run_and_a_step_that_was_staged)
+{
+	static const struct {
+		const char *dir;
+		int64_t step;
+		int code;
+		const char *sentence;
+	} rows[] = {
+		{ NULL, 1, SHEAF_EINVAL, "a salvage needs a run and a step's number" },
+		{ "", 1, SHEAF_EINVAL, "a salvage needs a run and a step's number" },
+		{ "run", -1, SHEAF_EINVAL, "a salvage needs a run and a step's number" },
+		{ "run", 0, SHEAF_ENOENT, "run: no step 0 is staged" },
+		{ "run", 1, SHEAF_EEXIST, "run/checkpoint-1: exists" },
+	};
+	struct simdisk *disk = four(1);
+	const struct shf_sys *sys = simdisk_process(disk, 4000, 0);
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		CHECK_RC(shf_run_salvage(rows[i].dir, rows[i].step, NULL, sys, NULL, &err),
+		         rows[i].code, &err);
+		CHECK_STR(err.msg, rows[i].sentence);
+		CHECK_INT(simdisk_open_n(sys), 0);
+	}
+	simdisk_free(disk);
+}

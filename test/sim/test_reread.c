@@ -168,6 +168,7 @@ struct asked {
 	uint32_t share, shares;
 	bool buffered;
 	long starve;
+	const char *run;                /* NULL: any */
 };
 
 /* All turns of it; no descriptor is left open. */
@@ -188,6 +189,7 @@ static struct shf_reread reread(struct made *m, struct asked a)
 		r.share = a.share;
 		r.shares = a.shares ? a.shares : 1;
 		r.buffered = a.buffered;
+		r.run = a.run;
 		while (shf_reread_turn(&r))
 			;
 		CHECK(r.rc < 0 || !shf_reread_turn(&r)); /* over is over */
@@ -585,6 +587,12 @@ TEST(lengths_digests_and_names_are_told_with_what_they_should_be)
 	seal(m);
 	r = reread(m, (struct asked){ .step = 2 });
 	says_all(&r, "step/sheaf.json: is not what was committed, but step 1 of session " ID);
+	r = reread(m, (struct asked){ .run = ID });
+	says_all(&r, "step/sheaf.json: is of run " OTHER ", and this is run " ID);
+	r = reread(m, (struct asked){ .run = OTHER });
+	CHECK_RC(r.rc, 0, &r.err);
+	r = reread(m, (struct asked){ .run = "" });
+	CHECK_RC(r.rc, 0, &r.err);
 	one_file_more(m);
 	seal(m);
 	r = reread(m, (struct asked){ .shares = 1 });

@@ -59,6 +59,18 @@ static void refused(struct simdisk *disk, const char *path, int code, const char
 	CHECK(!step);
 }
 
+/* It opens, and whoever loads it is told this. */
+static void has_no_headers(struct simdisk *disk, int code, const char *sentence)
+{
+	int rc;
+	struct sheaf_step *step = opened(disk, "hf", 0, &rc);
+
+	CHECK_RC(rc, 0, &err);
+	CHECK_RC(step->cat_rc, code, &step->cat_err);
+	CHECK_STR(step->cat_err.msg, sentence);
+	shf_step_put(step);
+}
+
 /* ---- names of shards ---- */
 
 #define NOT_THERE(name) "hf: " name " is not there"
@@ -125,12 +137,60 @@ TEST(the_models_index_counts_or_the_only_one)
 	files_are(disk, "hf", "a.safetensors b.safetensors c.safetensors ");
 	put(disk, "hf/model.safetensors.index.json", MAP("b.safetensors", "c.safetensors"));
 	files_are(disk, "hf", "b.safetensors c.safetensors ");
+	put(disk, "hf/model.safetensors.index.json",
+	    "{\"weight_map\":{\"b.safetensors\":\"c.safetensors\"}}");
+	has_no_headers(disk, SHEAF_EFORMAT, "hf: the index puts b.safetensors into c.safetensors, "
+	               "which does not have it");
 	put(disk, "hf/model.safetensors.index.json", MAP("b.safetensors", "d.safetensors"));
 	refused(disk, "hf", SHEAF_ECORRUPT,
 	        "hf: the index names d.safetensors, which is not there");
 	put(disk, "hf/model.safetensors.index.json", "{");
 	refused(disk, "hf", SHEAF_EFORMAT,
 	        "hf/model.safetensors.index.json: unexpected end at byte 1");
+	simdisk_free(disk);
+}
+
+/* ---- headers ---- */
+
+TEST(a_file_whose_header_cannot_be_had_is_told_by_its_name)
+{
+	struct simdisk *disk = disk_new();
+	static const struct {
+		enum simdisk_kind kind;
+		int nth, error;
+		const char *sentence;
+	} rows[] = {
+		{ SIMDISK_OPEN, 1, EACCES, "hf/w.safetensors: Permission denied" },
+		{ SIMDISK_FSTAT, 1, EACCES, "hf/w.safetensors: Permission denied" },
+		{ SIMDISK_PREAD, 1, EACCES,
+		  "hf/w.safetensors: reading 8 bytes at 0: Permission denied" },
+		{ SIMDISK_PREAD, 2, EACCES,
+		  "hf/w.safetensors: reading 106 bytes at 0: Permission denied" },
+		{ SIMDISK_PREAD, 1, EIO,
+		  "hf/w.safetensors: reading 8 bytes at 0: Input/output error" },
+	};
+	char seven[8] = "";
+
+	weights(disk, "hf", "w.safetensors");
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = rows[i].nth,
+			.error = rows[i].error, .always = true, .kind = rows[i].kind,
+			.name = "w.safetensors" });
+		has_no_headers(disk, SHEAF_EIO, rows[i].sentence);
+		CHECK_INT(simdisk_fired(disk), rows[i].error == EIO ? 4 : 1);
+		simdisk_faults_clear(disk);
+	}
+	for (size_t n = 0; n < 8; n++) {
+		char want[80];
+
+		CHECK_INT(simdisk_put(disk, "hf/w.safetensors", seven, n), 0);
+		snprintf(want, sizeof(want), "hf/w.safetensors: %zu bytes are no safetensors file",
+		         n);
+		has_no_headers(disk, SHEAF_EFORMAT, want);
+	}
+	CHECK_INT(simdisk_remove(disk, "hf/w.safetensors"), 0);
+	put(disk, "hf/w.safetensors/inside", "x");
+	has_no_headers(disk, SHEAF_EFORMAT, "hf/w.safetensors: no plain file");
 	simdisk_free(disk);
 }
 
