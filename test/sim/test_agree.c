@@ -753,7 +753,8 @@ TEST(a_sound_step_with_an_unaligned_tensor_is_corrupt)
 
 			p.path = "ck";
 			if (a_bytes % 4)
-				REFUSED(p, SHEAF_ECORRUPT, "tensor b at byte");
+				REFUSED(p, SHEAF_ECORRUPT, "ck/model-00001-of-00001.safetensors: "
+				        "tensor b at byte ");
 			else
 				LOADED(p);
 			simdisk_free(disk);

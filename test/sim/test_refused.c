@@ -190,6 +190,35 @@ TEST(a_step_is_opened_by_one_number_that_is_there)
 	simdisk_free(disk);
 }
 
+static int opens_four(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	int rc = shf_step_open(&step, h->run, 4, &h->err);
+
+	shf_step_put(step);
+	return rc;
+}
+
+TEST(an_index_that_is_gone_is_logged_once)
+{
+	static const char index[] = "run/checkpoint-4/model.safetensors.index.json";
+	struct simdisk *disk = four(1);
+
+	for (int gone = 0; gone < 2; gone++)
+		for (int ranks = 1; ranks <= 2; ranks++) {
+			struct play p = hands_play(disk, ranks, row);
+
+			p.opts.log = hear;
+			log_[0] = '\0';
+			if (gone && ranks == 1)
+				CHECK_INT(simdisk_remove(disk, index), 0);
+			CHECK_RC(hands_run(&p, opens_four, false), 0, &p.err);
+			CHECK_STR(log_, gone ? "1 run/checkpoint-4/model.safetensors.index.json: "
+			          "the index is gone; rebuilt in memory from the headers\n" : "");
+		}
+	simdisk_free(disk);
+}
+
 /* ---- what a handle knows ---- */
 
 static int forgets(struct hand *h)
