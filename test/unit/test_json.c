@@ -5,6 +5,8 @@
 
 #include "json.h"
 
+static char why[120];           /* the document that was walked last is none */
+
 /* Walks a document; a token's letter each, as "{k1}" for {"a":1}; ends in . or !. */
 static const char *walk(const void *bytes, size_t n, char *out, size_t out_n)
 {
@@ -20,7 +22,7 @@ static const char *walk(const void *bytes, size_t n, char *out, size_t out_n)
 			out[at++] = kind == SHF_JSON_ERROR ? '!' : letters[kind];
 	} while (kind > SHF_JSON_END);
 	if (kind == SHF_JSON_ERROR) {
-		CHECK(strstr(j.why, "at byte ") != NULL);
+		snprintf(why, sizeof(why), "%s", j.why);
 		CHECK_INT(shf_json_next(&j), SHF_JSON_ERROR);
 	}
 	out[at] = 0;
@@ -56,30 +58,154 @@ TEST(documents_are_read_token_by_token)
 		CHECK_STR(walk_text(cases[i][0], out), cases[i][1]);
 }
 
-TEST(what_is_no_json_is_refused)
+TEST(what_is_no_json_is_refused_and_the_byte_is_named)
 {
-	static const char *const cases[] = {
-		"", " ", "{", "[", "}", "]", "{]", "[}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}",
-			"[1,]",
-		"[,1]", "[1 2]", "{\"a\":1 \"b\":2}", "{a:1}", "{1:2}", "{null:1}", "{\"a\"=1}",
-		"{\"a\"::1}", "{,}", "[1,,2]", "1 2", "{} {}", "{}x", "nul", "True", "nulls", "tru",
-		"+1", "01", "-01", "1.", ".5", "1e", "1e+", "-", "0x10", "1_0", "NaN", "Infinity",
-		"-Infinity", "'a'", "\"", "\"a", "\"\\\"", "\"\\x41\"", "\"\\u\"", "\"\\u12\"",
-		"\"\\u12g4\"", "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\\ud800x\"",
-		"\"\\ud800\\ud800\"", "\"\x01\"", "\"\t\"", "\"\n\"", "\"\xff\"", "\"\xc0\x80\"",
-		"\"\xc3\"", "\"\xe2\x82\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"",
-		"\"\xf0\x8f\xbf\xbf\"", "\"\xe0\x9f\xbf\"", "\"\x80\"", "\xef\xbb\xbf{}", "{}\x01",
-		"// x\n{}", "/**/{}", "[1]]", "{\"a\":1}}", "\f{}",
+	static const char *const cases[][2] = {
+		{ "", "unexpected end at byte 0" },
+		{ " ", "unexpected end at byte 1" },
+		{ "{", "unexpected end at byte 1" },
+		{ "[", "unexpected end at byte 1" },
+		{ "}", "no JSON value at byte 0" },
+		{ "]", "no JSON value at byte 0" },
+		{ "{]", "bracket that does not match at byte 1" },
+		{ "[}", "bracket that does not match at byte 1" },
+		{ "{\"a\"}", "a colon is missing at byte 4" },
+		{ "{\"a\":}", "no JSON value at byte 5" },
+		{ "{\"a\":1,}", "a key is missing at byte 7" },
+		{ "[1,]", "no JSON value at byte 3" },
+		{ "[,1]", "no JSON value at byte 1" },
+		{ "[1 2]", "a comma is missing at byte 3" },
+		{ "{\"a\":1 \"b\":2}", "a comma is missing at byte 7" },
+		{ "{a:1}", "a key is missing at byte 1" },
+		{ "{1:2}", "a key is missing at byte 1" },
+		{ "{null:1}", "a key is missing at byte 1" },
+		{ "{\"a\"=1}", "a colon is missing at byte 4" },
+		{ "{\"a\"::1}", "no JSON value at byte 5" },
+		{ "{,}", "a key is missing at byte 1" },
+		{ "[1,,2]", "no JSON value at byte 3" },
+		{ "1 2", "trailing bytes at byte 2" },
+		{ "{} {}", "trailing bytes at byte 3" },
+		{ "{}x", "trailing bytes at byte 2" },
+		{ "nul", "no JSON value at byte 0" },
+		{ "True", "no JSON value at byte 0" },
+		{ "nulls", "trailing bytes at byte 4" },
+		{ "tru", "no JSON value at byte 0" },
+		{ "+1", "no JSON value at byte 0" },
+		{ "01", "leading zero at byte 0" },
+		{ "-01", "leading zero at byte 1" },
+		{ "1.", "unexpected end at byte 2" },
+		{ ".5", "no JSON value at byte 0" },
+		{ "1e", "unexpected end at byte 2" },
+		{ "1e+", "unexpected end at byte 3" },
+		{ "-", "unexpected end at byte 1" },
+		{ "0x10", "trailing bytes at byte 1" },
+		{ "1_0", "trailing bytes at byte 1" },
+		{ "NaN", "no JSON value at byte 0" },
+		{ "Infinity", "no JSON value at byte 0" },
+		{ "-Infinity", "a digit is missing at byte 1" },
+		{ "'a'", "no JSON value at byte 0" },
+		{ "\"", "unexpected end at byte 1" },
+		{ "\"a", "unexpected end at byte 2" },
+		{ "\"\\\"", "unexpected end at byte 3" },
+		{ "\"\\x41\"", "bad escape at byte 1" },
+		{ "\"\\u\"", "bad \\u escape at byte 1" },
+		{ "\"\\u12\"", "bad \\u escape at byte 1" },
+		{ "\"\\u12g4\"", "bad \\u escape at byte 1" },
+		{ "\"\\ud800\"", "lone surrogate at byte 1" },
+		{ "\"\\udc00\"", "lone surrogate at byte 1" },
+		{ "\"\\ud800\\u0041\"", "lone surrogate at byte 1" },
+		{ "\"\\ud800x\"", "lone surrogate at byte 1" },
+		{ "\"\\ud800\\ud800\"", "lone surrogate at byte 1" },
+		{ "\"\x01\"", "raw control byte in a string at byte 1" },
+		{ "\"\t\"", "raw control byte in a string at byte 1" },
+		{ "\"\n\"", "raw control byte in a string at byte 1" },
+		{ "\"\xff\"", "bad UTF-8 at byte 1" },
+		{ "\"\xc0\x80\"", "bad UTF-8 at byte 1" },
+		{ "\"\xc3\"", "bad UTF-8 at byte 1" },
+		{ "\"\xe2\x82\"", "bad UTF-8 at byte 1" },
+		{ "\"\xed\xa0\x80\"", "bad UTF-8 at byte 1" },
+		{ "\"\xf4\x90\x80\x80\"", "bad UTF-8 at byte 1" },
+		{ "\"\xf0\x8f\xbf\xbf\"", "bad UTF-8 at byte 1" },
+		{ "\"\xe0\x9f\xbf\"", "bad UTF-8 at byte 1" },
+		{ "\"\x80\"", "bad UTF-8 at byte 1" },
+		{ "\xef\xbb\xbf{}", "no JSON value at byte 0" },
+		{ "{}\x01", "trailing bytes at byte 2" },
+		{ "// x\n{}", "no JSON value at byte 0" },
+		{ "/**/{}", "no JSON value at byte 0" },
+		{ "[1]]", "trailing bytes at byte 3" },
+		{ "{\"a\":1}}", "trailing bytes at byte 7" },
+		{ "\f{}", "no JSON value at byte 0" },
+		{ "\"\\", "unexpected end at byte 2" },
+		{ "\"\\u004", "bad \\u escape at byte 1" },
+		{ "\"\\u0041", "unexpected end at byte 7" },
+		{ "\"\\ud83d\\ude0", "lone surrogate at byte 1" },
+		{ "\"\\ud83d\\ude00", "unexpected end at byte 13" },
+		{ "\"\\udbff\\udbff\"", "lone surrogate at byte 1" },
+		{ "\"\\ud800\\ue000\"", "lone surrogate at byte 1" },
+		{ "\"\\udfff\\udc00\"", "lone surrogate at byte 1" },
+		{ "\"\\ud800/udc00\"", "lone surrogate at byte 1" },
+		{ "\"\\ud800\\nddc00\"", "lone surrogate at byte 1" },
+		{ "\"\\u/000\"", "bad \\u escape at byte 1" },
+		{ "\"\\u:000\"", "bad \\u escape at byte 1" },
+		{ "\"\\u@000\"", "bad \\u escape at byte 1" },
+		{ "\"\\uG000\"", "bad \\u escape at byte 1" },
+		{ "\"\\u`000\"", "bad \\u escape at byte 1" },
+		{ "\"\\ug000\"", "bad \\u escape at byte 1" },
+		{ "[1:2]", "a comma is missing at byte 2" },
+		{ "[1/2]", "a comma is missing at byte 2" },
+		{ "[1.:]", "a digit is missing at byte 3" },
+		{ "[1e/]", "a digit is missing at byte 3" },
+		{ "[1e-]", "a digit is missing at byte 4" },
+		{ "{\"a\" : 1 , }", "a key is missing at byte 11" },
+		{ "[ {} , ]", "no JSON value at byte 7" },
+		{ "[nul]", "no JSON value at byte 1" },
+		{ "[fals", "no JSON value at byte 1" },
+		{ "{\"a\": 1 ]", "bracket that does not match at byte 8" },
+		{ "{\"a\"", "unexpected end at byte 4" },
+		{ "[1", "unexpected end at byte 2" },
+		{ "[1,", "unexpected end at byte 3" },
 	};
 	char out[256];
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		walk_text(cases[i], out);
+		walk_text(cases[i][0], out);
 		if (out[strlen(out) - 1] != '!')
-			print_error("taken: %s\n", cases[i]);
+			print_error("taken: %s\n", cases[i][0]);
 		CHECK_INT(out[strlen(out) - 1], '!');
+		CHECK_STR(why, cases[i][1]);
 	}
 	CHECK_STR(walk("{}\0", 3, out, sizeof(out)), "{}!");
+}
+
+/* Beside each limit of the encoding: what is in a string as it is, and is UTF-8 or is not. */
+TEST(strings_hold_utf8_alone)
+{
+	static const struct { const char *text; int good; } cases[] = {
+		{ " ", 1 }, { "\x1f", 0 },
+		{ "\x7f", 1 }, { "\x80", 0 }, { "\xbf", 0 }, { "\xc0", 0 },
+		{ "\xc1\xbf", 0 }, { "\xc2\x7f", 0 }, { "\xc2\x80", 1 }, { "\xc2\xc0", 0 },
+		{ "\xdf\xbf", 1 }, { "\xdf", 0 }, { "\xe0\x9f\xbf", 0 }, { "\xe0\xa0\x80", 1 },
+		{ "\xe1\x80\x7f", 0 }, { "\xe1\x80\x80", 1 }, { "\xe1\x80\xbf", 1 },
+		{ "\xe1\x80\xc0", 0 }, { "\xe1\x80", 0 }, { "\xec\xbf\xbf", 1 },
+		{ "\xed\x80\x80", 1 }, { "\xed\x9f\xbf", 1 }, { "\xed\xa0\x80", 0 },
+		{ "\xee\xa0\x80", 1 }, { "\xef\xbf\xbf", 1 }, { "\xf0\x8f\xbf\xbf", 0 },
+		{ "\xf0\x90\x80\x80", 1 }, { "\xf1\x80\x80\x80", 1 }, { "\xf1\x80\x80\x7f", 0 },
+		{ "\xf1\x80\x7f\x80", 0 }, { "\xf1\x80\x80\xc0", 0 }, { "\xf1\x80\x80", 0 },
+		{ "\xf3\xbf\xbf\xbf", 1 }, { "\xf4\x8f\xbf\xbf", 1 }, { "\xf4\x90\x80\x80", 0 },
+		{ "\xf5\x80\x80\x80", 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		bool low = (uint8_t)cases[i].text[0] < 0x20;
+		char text[16], out[256];
+
+		CHECK_INT(shf_utf8_is_valid(cases[i].text, strlen(cases[i].text)),
+		          cases[i].good || low);
+		snprintf(text, sizeof(text), "\"%s\"", cases[i].text);
+		CHECK_STR(walk_text(text, out), cases[i].good ? "s." : "!");
+		snprintf(text, sizeof(text), "\"%s", cases[i].text);   /* ends with the sequence */
+		CHECK_STR(walk_text(text, out), "!");
+	}
 }
 
 TEST(depth_64_is_read_and_65_refused)
@@ -136,6 +262,48 @@ static bool u64_of(const char *s, uint64_t *v)
 	ok = shf_json_u64(&j, v);
 	shf_json_release(&j);
 	return ok;
+}
+
+TEST(escapes_become_the_characters_that_they_name)
+{
+	static const char *const cases[][2] = {
+		{ "\\u0001", "\x01" }, { "\\u007f", "\x7f" }, { "\\u0080", "\xc2\x80" },
+		{ "\\u07ff", "\xdf\xbf" }, { "\\u0800", "\xe0\xa0\x80" },
+		{ "\\ud7ff", "\xed\x9f\xbf" }, { "\\ue000", "\xee\x80\x80" },
+		{ "\\uffff", "\xef\xbf\xbf" }, { "\\ud800\\udc00", "\xf0\x90\x80\x80" },
+		{ "\\udbff\\udfff", "\xf4\x8f\xbf\xbf" }, { "\\u09aF", "\xe0\xa6\xaf" },
+		{ "\\u9AfA", "\xe9\xab\xba" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct shf_json j;
+		char text[32];
+		size_t n;
+
+		snprintf(text, sizeof(text), "\"%s\"", cases[i][0]);
+		shf_json_init(&j, text, strlen(text));
+		CHECK_STR(shf_json_text(&j, &n), "");   /* nothing was read yet */
+		CHECK_INT(n, 0);
+		CHECK_INT(shf_json_next(&j), SHF_JSON_STRING);
+		CHECK_STR(shf_json_text(&j, &n), cases[i][1]);
+		CHECK_INT(n, strlen(cases[i][1]));
+		shf_json_release(&j);
+	}
+}
+
+TEST(each_token_says_where_it_begins)
+{
+	static const char doc[] = " { \"a\" :\t[ 12 ,\n\"b\", -3 ] , \"c\":{}}  ";
+	static const size_t at[] = { 1, 3, 9, 11, 16, 21, 24, 28, 32, 33, 34 };
+	struct shf_json j;
+
+	shf_json_init(&j, doc, sizeof(doc) - 1);
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		CHECK(shf_json_next(&j) != SHF_JSON_ERROR);
+		CHECK_INT(j.at, at[i]);
+	}
+	CHECK_INT(shf_json_next(&j), SHF_JSON_END);
+	shf_json_release(&j);
 }
 
 TEST(integers_are_exact_or_none)
@@ -219,6 +387,26 @@ TEST(what_is_put_comes_back)
 		CHECK(n == len && !memcmp(text, s, n));
 		CHECK_INT(shf_json_next(&j), SHF_JSON_END);
 		shf_json_release(&j);
+		shf_buf_release(&b);
+	}
+}
+
+TEST(each_byte_is_put_in_its_one_way)
+{
+	for (int c = 0; c < 256; c++) {
+		struct shf_buf b = SHF_BUF_INIT;
+		char one = (char)c, want[16];
+
+		snprintf(want, sizeof(want), "\"%c\"", c);
+		if (c < 0x20)
+			snprintf(want, sizeof(want), "\"\\u%04x\"", (unsigned)c);
+		if (c == '"' || c == '\\')
+			snprintf(want, sizeof(want), "\"\\%c\"", c);
+		else if (c >= 8 && c <= 13 && c != 11)
+			snprintf(want, sizeof(want), "\"\\%c\"", "btn?fr"[c - 8]);
+		shf_json_put(&b, &one, 1);
+		CHECK_INT(b.len, strlen(want));
+		CHECK(memcmp(b.data, want, b.len) == 0);
 		shf_buf_release(&b);
 	}
 }
