@@ -76,6 +76,14 @@ TEST(what_ascends_is_left_alone_and_nothing_is_sorted_of_nothing)
 	CHECK_INT(shf_key_item(words[1]), 1);
 	CHECK_INT(shf_key_of(words[2]), UINT32_MAX);
 	shf_keys_sort(NULL, NULL, 0);
+	for (size_t n = 1; n <= 100; n++) {
+		uint64_t many[101] = { 0 };             /* the one behind them is less */
+
+		for (size_t i = 0; i < n; i++)
+			many[i] = shf_key((uint32_t)(i / 2) + 1, 1);
+		shf_keys_sort(many, NULL, n);
+		CHECK(many[n] == 0 && shf_key_of(many[n - 1]) == (n - 1) / 2 + 1);
+	}
 }
 
 struct record {

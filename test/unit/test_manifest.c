@@ -322,6 +322,8 @@ TEST(unknown_members_are_ignored)
 		{ "\"flags\": []", "\"flags\": [\"later\", \"no-dir-fsync\"]" },
 		{ "\"sums\":", "\"tail\": [{\"name\": \"x\"}], \"sums\":" },
 		{ "{\"sheaf\": 1,\n \"needs\": [],", "{\"needs\":[],\"sheaf\":1," },
+		{ "2026-01-31T12:00:00Z", "2999-99-90T09:09:99Z" },     /* by its form alone */
+		{ "model-00002-of-00002.safetensors", ".safetensors" },
 	};
 	struct sheaf_error err;
 
@@ -611,5 +613,110 @@ TEST(a_manifest_of_a_mebibyte_is_refused)
 	m.attached_n = 14000;
 	CHECK_RC(shf_manifest_encode(&b, &m, &err), 0, &err);
 	CHECK_INT(decode(b.data, b.len, &err), 0);
+	shf_buf_release(&b);
+}
+
+/* How the encoder and the decoder each meet the limit, by one byte more and one less. */
+TEST(the_limit_of_a_manifest_is_a_mebibyte_to_the_byte)
+{
+	static char value[8][(64 << 10) + 1], keys[9][4];
+	struct shf_mf_note many[9] = { { NULL, NULL } };
+	static struct shf_mf_file files_of[10000];
+	static char names[10000][24];
+	struct shf_manifest m = example();
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < 10000; i++) {
+		snprintf(names[i], sizeof(names[i]), "f%zu", i);
+		files_of[i] = (struct shf_mf_file){ names[i], i, i };
+	}
+	m.attached = files_of;
+	m.attached_n = 10000;
+	m.notes = many;
+	m.notes_n = 8;
+	for (int i = 0; i < 8; i++) {
+		snprintf(keys[i], sizeof(keys[i]), "k%d", i);
+		many[i] = (struct shf_mf_note){ keys[i], value[i] };
+	}
+	for (size_t size = SHF_MANIFEST_MAX - 1; size <= SHF_MANIFEST_MAX + 1; size++) {
+		struct shf_buf b = SHF_BUF_INIT;
+		char want[80];
+		size_t left;
+
+		memset(value, 0, sizeof(value));
+		CHECK_RC(shf_manifest_encode(&b, &m, &err), 0, &err);
+		left = size - b.len;
+		CHECK(left < 8 * 65500);
+		for (int i = 0; i < 8; i++)
+			memset(value[i], 'v', left / 8 + (i == 0 ? left % 8 : 0));
+		shf_buf_reset(&b);
+		if (size < SHF_MANIFEST_MAX) {
+			CHECK_RC(shf_manifest_encode(&b, &m, &err), 0, &err);
+			CHECK_INT(b.len, size);
+			CHECK_INT(decode(b.data, b.len, &err), 0);
+		} else {
+			snprintf(want, sizeof(want),
+			         "manifest of %zu bytes, must be less than 1048576", size);
+			CHECK_RC(shf_manifest_encode(&b, &m, &err), SHEAF_EINVAL, &err);
+			CHECK_STR(err.msg, want);
+			CHECK_INT(b.len, 0);
+		}
+		shf_buf_release(&b);
+	}
+}
+
+TEST(the_notes_of_a_manifest_have_512_kib)
+{
+	static char value[8][64 << 10];
+	static const char *const keys[] = { "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7" };
+	struct shf_mf_note many[8];
+	struct shf_manifest m = example();
+	struct sheaf_error err;
+
+	m.notes = many;
+	m.notes_n = 8;
+	for (int i = 0; i < 8; i++) {
+		memset(value[i], 'v', (64 << 10) - 2);
+		many[i] = (struct shf_mf_note){ keys[i], value[i] };
+	}
+	for (int more = 0; more < 2; more++) {
+		struct shf_buf b = SHF_BUF_INIT;
+
+		value[7][(64 << 10) - 2] = more ? 'v' : '\0';
+		CHECK_RC(shf_manifest_encode(&b, &m, &err), more ? SHEAF_EINVAL : 0, &err);
+		if (more)
+			CHECK_STR(err.msg, "manifest: more than 64 KiB in it or 512 KiB in all up "
+			          "to note \"k7\"");
+		shf_buf_release(&b);
+	}
+}
+
+TEST(what_does_not_end_as_a_manifest_is_told_from_what_has_changed)
+{
+	static uint8_t large[1 << 20];
+	struct shf_manifest m = example();
+	struct shf_buf b = SHF_BUF_INIT;
+	struct sheaf_error err;
+	char want[100], *digit;
+
+	CHECK_INT(decode(large, SHF_MANIFEST_MAX, &err), SHEAF_ECORRUPT);
+	CHECK_STR(err.msg, "sheaf.json: 1048576 bytes, must be less than 1048576");
+	for (size_t n = SHF_MANIFEST_MAX - 1; n; n = n > 31 ? 31 : 0) {
+		CHECK_INT(decode(large, n, &err), SHEAF_ECORRUPT);
+		CHECK_STR(err.msg,
+		          "sheaf.json: does not end in its own checksum, as every manifest does");
+	}
+	CHECK_INT(decode(large, 30, &err), SHEAF_ECORRUPT);
+	CHECK_STR(err.msg, "sheaf.json: 30 bytes are no manifest");
+	CHECK_RC(shf_manifest_encode(&b, &m, &err), 0, &err);
+	digit = (char *)b.data + b.len - 4;
+	*digit = *digit == '0' ? '1' : '0';
+	snprintf(want, sizeof(want), "sheaf.json: checksum %016llx, want %.16s",
+	         (unsigned long long)shf_crc64(b.data, b.len - 31), digit - 15);
+	CHECK_INT(decode(b.data, b.len, &err), SHEAF_ECORRUPT);
+	CHECK_STR(err.msg, want);
+	*digit = 'g';
+	CHECK_INT(decode(b.data, b.len, &err), SHEAF_ECORRUPT);
+	CHECK_STR(err.msg, "sheaf.json: does not end in its own checksum, as every manifest does");
 	shf_buf_release(&b);
 }

@@ -451,6 +451,53 @@ TEST(the_header_of_a_known_tensor_is_these_bytes)
 	shf_buf_release(&b);
 }
 
+/* Where a file ends follows from these, so they are the same for ever. */
+TEST(the_bound_of_an_entry_is_this_number)
+{
+	static const struct { struct shf_st_tensor t; uint64_t more; } all[] = {
+		{ { .name = "", .dtype = SHEAF_U8 }, 2 },
+		{ { .name = " \x1f\x7f", .dtype = SHEAF_U8 }, 1 + 6 + 1 + 2 },
+		{ { .name = "\\\"", .dtype = SHEAF_F8_E4M3FNUZ }, 4 + 11 },
+		{ { .name = "a", .dtype = 99 }, 1 },
+		{ { .name = "a", .dtype = SHEAF_U8, .ndim = 3, .shape = { 0, 9, 10 } }, 3 + 4 + 2 },
+		{ { .name = "a", .dtype = SHEAF_U8, .ndim = 2, .shape = { 99, 100 } }, 3 + 5 + 1 },
+		{ { .name = "a", .dtype = SHEAF_U8, .ndim = 1, .shape = { INT64_MAX } }, 3 + 19 },
+		{ { .name = "a", .dtype = SHEAF_U8, .ndim = 8 }, 3 + 8 + 7 },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		CHECK_INT(shf_st_entry_bound(&all[i].t), 46 + 40 + all[i].more);
+}
+
+/* Names of all lengths about that of a page: none of them leaves a whole page of spaces. */
+TEST(a_header_is_padded_to_its_page_and_no_further)
+{
+	static char names[4][1025];
+	struct shf_st_tensor t[4] = { { NULL } };
+	int exact = 0;
+
+	for (int i = 0; i < 4; i++) {
+		memset(names[i], 'a' + i, 1000);
+		t[i] = (struct shf_st_tensor){ .name = names[i], .dtype = SHEAF_U8, .ndim = 1 };
+	}
+	for (size_t n = 750; n < 900; n++) {
+		struct shf_buf b = SHF_BUF_INIT;
+		struct sheaf_error err;
+		size_t text;
+
+		names[3][n] = '\0';
+		CHECK_RC(shf_st_write(&b, t, 4, &err), 0, &err);
+		for (text = b.len; b.data[text - 1] == ' '; text--)
+			;
+		CHECK_INT(b.len, (text + 4095) / 4096 * 4096);
+		CHECK_INT(shf_get64(b.data), b.len - 8);
+		exact += text == b.len;
+		names[3][n] = 'd';
+		shf_buf_release(&b);
+	}
+	CHECK_INT(exact, 1);
+}
+
 TEST(a_header_that_could_not_be_read_is_not_written)
 {
 	static const struct shf_st_tensor bad[][2] = {
@@ -475,12 +522,23 @@ TEST(a_header_that_could_not_be_read_is_not_written)
 		{ { "a", SHEAF_U8, 1, { 1 }, 0, 1, NULL },
 		  { "b", SHEAF_F4, 1, { 3 }, 1, 1, NULL } },
 	};
+	static const char *const says[] = { "tensor \"a\" twice in one file",
+		"tensor \"b\": at byte 2 of the data, want 1",
+		"tensor \"b\": at byte 0 of the data, want 1",
+		"tensor \"a\": at byte 1 of the data, want 0", "tensor name \"\" is not valid",
+		"tensor name \"b?\" is not valid",
+		"tensor \"b\": 1 bytes do not fit its dtype and shape",
+		"tensor \"b\": 1 bytes do not fit its dtype and shape",
+		"tensor \"b\": 1 bytes do not fit its dtype and shape",
+		"tensor \"b\": 1 bytes do not fit its dtype and shape",
+		"tensor \"b\": 1 bytes do not fit its dtype and shape" };
 	struct sheaf_error err;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct shf_buf b = SHF_BUF_INIT;
 
 		CHECK_INT(shf_st_write(&b, bad[i], 2, &err), SHEAF_EINVAL);
+		CHECK_STR(err.msg, says[i]);
 		CHECK_INT(b.len, 0);
 		shf_buf_release(&b);
 	}

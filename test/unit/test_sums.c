@@ -5,6 +5,7 @@
 
 #include "crc64.h"
 #include "dtype.h"
+#include "safetensors.h"
 #include "sums.h"
 
 struct spec {                           /* a table to be built: files of (family, tensors) */
@@ -95,11 +96,13 @@ static void put_file(struct built *b, uint32_t file, const struct spec *s, uint6
 	shf_sums_put_file(b->bytes + b->head.files_off + file * SHF_SUMS_FILE, &f);
 }
 
-static struct built build(const struct spec *specs, uint32_t n)
+/* more: counts of what belongs to nothing. */
+static struct built build_with(const struct spec *specs, uint32_t n, struct shf_sums_head more)
 {
-	struct built b = { .head = { .files_n = n } };
+	struct built b = { .head = more };
 	uint64_t tensor = 0, block = 0, name_off = 0;
 
+	b.head.files_n = n;
 	for (uint32_t f = 0; f < n; f++) {
 		uint64_t bytes = 4096;
 
@@ -119,6 +122,11 @@ static struct built build(const struct spec *specs, uint32_t n)
 	put_slots(&b);
 	seal(&b);
 	return b;
+}
+
+static struct built build(const struct spec *specs, uint32_t n)
+{
+	return build_with(specs, n, (struct shf_sums_head){ 0 });
 }
 
 static const char *const three[] = { "a.weight", "b", "c\xc3\xa9", NULL };
@@ -358,6 +366,315 @@ TEST(one_tensor_twice_is_refused)
 	CHECK_INT(shf_sums_open(&s, b.bytes, b.head.bytes, b.crc, "s", &err), SHEAF_ECORRUPT);
 	CHECK(strstr(err.msg, "\"a\" is there twice") != NULL);
 	free(b.bytes);
+}
+
+/* ---- each way to be no table, and its sentence ---- */
+
+enum where { HEAD, FILES, TENSORS, NAMES };
+static const struct lie {
+	enum where where;
+	uint32_t record, at, bytes;
+	uint64_t value;
+	const char *says;
+} lies[] = {
+	{ HEAD, 0, 8, 4, 0, "header with version 0, flags 0 or bytes that are not 0" },
+	{ HEAD, 0, 8, 4, 2, "version 2 was written by a newer sheaf" },
+	{ HEAD, 0, 12, 4, 0xab, "header with version 1, flags ab or bytes that are not 0" },
+	{ HEAD, 0, 88, 1, 1, "header with version 1, flags 0 or bytes that are not 0" },
+	{ HEAD, 0, 119, 1, 1, "header with version 1, flags 0 or bytes that are not 0" },
+	{ HEAD, 0, 16, 8, 3, "padding at byte 224 is not 0" },
+	{ HEAD, 0, 16, 8, 2, "968 bytes do not fit the counts and offsets in its header" },
+	{ HEAD, 0, 40, 8, 9, "968 bytes do not fit the counts and offsets in its header" },
+	{ HEAD, 0, 64, 8, 9, "968 bytes do not fit the counts and offsets in its header" },
+	{ FILES, 0, 8, 8, 1, "file 0 of the table does not follow the one before it" },
+	{ FILES, 1, 8, 8, 2, "file 1 of the table does not follow the one before it" },
+	{ FILES, 2, 16, 8, 4, "file 2 of the table does not follow the one before it" },
+	{ FILES, 3, 24, 4, 4, "file 3 of the table does not follow the one before it" },
+	{ FILES, 3, 28, 4, 4097, "file 3 of the table does not follow the one before it" },
+	{ FILES, 3, 0, 8, 1048577, "file 3 of the table does not follow the one before it" },
+	{ FILES, 3, 0, 8, 4097, "tensors of file 3 end at byte 4096 of 4097" },
+	{ FILES, 3, 0, 8, 1048576, "tensors of file 3 end at byte 4096 of 1048576" },
+	{ FILES, 2, 0, 8, 4143, "tensor 4 of the table: it does not lie behind the one before it" },
+	{ FILES, 2, 28, 4, 4095,
+	  "tensor 3 of the table: it does not lie behind the one before it" },
+	{ FILES, 3, 24, 4, 2, "0 blocks and 1 tensors belong to no file" },
+	{ TENSORS, 4, 0, 8, 4096,
+	  "tensor 4 of the table: it does not lie behind the one before it" },
+	{ TENSORS, 4, 0, 8, 4121,
+	  "tensor 4 of the table: it does not lie behind the one before it" },
+	{ TENSORS, 6, 0, 8, 4097,
+	  "tensor 6 of the table: it does not lie behind the one before it" },
+	{ TENSORS, 3, 16, 4, 1, "tensor 3 of the table: it names another file" },
+	{ TENSORS, 3, 51, 1, 1, "tensor 3 of the table: a byte that must be 0 is not" },
+	{ TENSORS, 3, 48, 2, 0,
+	  "tensor 3 of the table: dtype, dimensions, items and bytes do not fit" },
+	{ TENSORS, 3, 48, 2, SHEAF_F32,
+	  "tensor 3 of the table: dtype, dimensions, items and bytes do not fit" },
+	{ TENSORS, 3, 50, 1, 9,
+	  "tensor 3 of the table: dtype, dimensions, items and bytes do not fit" },
+	{ TENSORS, 3, 8, 8, 25,
+	  "tensor 3 of the table: dtype, dimensions, items and bytes do not fit" },
+	{ TENSORS, 5, 56, 8, UINT64_C(1) << 63,
+	  "tensor 5 of the table: dtype, dimensions, items and bytes do not fit" },
+	{ TENSORS, 5, 40, 8, 1, "tensor 5 of the table: an empty tensor with a digest" },
+	{ TENSORS, 1, 24, 8, 14,
+	  "tensor 1 of the table: its name does not lie where the names say" },
+	{ TENSORS, 1, 20, 4, 6,
+	  "tensor 1 of the table: its name does not lie where the names say" },
+	{ TENSORS, 7, 20, 4, 8,
+	  "tensor 7 of the table: its name does not lie where the names say" },
+	{ TENSORS, 1, 32, 8, 5, "tensor 1 of the table: its key is not that of its name" },
+	{ TENSORS, 1, 52, 4, 8, "tensor 1 of the table: its slot is out of range" },
+	{ TENSORS, 0, 52, 4, UINT32_MAX, "tensor 0 of the table: its slot is out of range" },
+	{ NAMES, 0, 0, 1, 'M', "tensor 0 of the table: its family is no valid one" },
+	{ NAMES, 0, 5, 1, 'x', "tensor 0 of the table: its family is no valid one" },
+	{ NAMES, 0, 20, 1, 'x', "tensor 1 of the table: its family is no valid one" },
+	{ NAMES, 0, 6, 1, 'b', "tensor 0 of the table: its key is not that of its name" },
+	{ NAMES, 0, 6, 1, 1, "tensor 0 of the table: its name is no valid one" },
+	{ NAMES, 0, 6, 1, 0, "tensor 0 of the table: its name is no valid one" },
+	{ NAMES, 0, 14, 1, 'x',
+	  "tensor 0 of the table: its name does not lie where the names say" },
+};
+
+static int open_built(const struct built *b, struct sheaf_error *err)
+{
+	struct shf_sums s;
+
+	return shf_sums_open(&s, b->bytes, b->head.bytes, b->crc, "s", err);
+}
+
+TEST(a_lie_in_a_table_is_named)
+{
+	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+		static const uint64_t each[] = { 0, SHF_SUMS_FILE, SHF_SUMS_TENSOR, 0 };
+		const struct lie *lie = &lies[i];
+		struct built b = build(small, 4);
+		uint64_t base[] = { 0, b.head.files_off, b.head.tensors_off, b.head.names_off };
+		uint8_t *at = b.bytes + base[lie->where] + lie->record * each[lie->where] + lie->at;
+		struct sheaf_error err;
+
+		for (uint32_t k = 0; k < lie->bytes; k++)
+			at[k] = (uint8_t)(lie->value >> 8 * k);
+		seal(&b);
+		CHECK_RC(open_built(&b, &err),
+		         strstr(lie->says, "newer") ? SHEAF_EFORMAT : SHEAF_ECORRUPT, &err);
+		CHECK(strncmp(err.msg, "s: ", 3) == 0);
+		CHECK_STR(err.msg + 3, lie->says);
+		free(b.bytes);
+	}
+}
+
+TEST(what_belongs_to_nothing_is_counted)
+{
+	static const struct { struct shf_sums_head more; const char *says; } all[] = {
+		{ { .blocks_n = 2 }, "s: 2 blocks and 0 tensors belong to no file" },
+		{ { .tensors_n = 1, .blocks_n = 3 },
+		  "s: 3 blocks and 1 tensors belong to no file" },
+		{ { .names_bytes = 5 }, "s: 5 bytes of names belong to no tensor" },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct built b = build_with(small, 4, all[i].more);
+		struct sheaf_error err;
+
+		CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+		CHECK_STR(err.msg, all[i].says);
+		free(b.bytes);
+	}
+}
+
+/* Two slots that changed places; of tensors with one key too. */
+TEST(slots_are_in_the_order_of_keys_and_then_of_tensors)
+{
+	char name[LETTERS + 1], twin[LETTERS + 1];
+	const char *const names[] = { name, twin, NULL };
+	const struct spec alike = { "model", names, 8 };
+
+	twin_of(name, twin);
+	for (int equal = 0; equal < 2; equal++) {
+		struct built b = build(equal ? &alike : small, equal ? 1 : 4);
+		uint8_t *slot = b.bytes + b.head.tensors_off + 52;
+		struct sheaf_error err;
+
+		for (uint64_t i = 1; i < b.head.tensors_n; i++) {
+			uint8_t *it = slot + i * SHF_SUMS_TENSOR, *before = it - SHF_SUMS_TENSOR;
+			uint32_t a = shf_get32(it), c = shf_get32(before);
+			char want[80];
+
+			snprintf(want, sizeof(want), "s: tensor %u of the table: its slot is out "
+			         "of order", (unsigned)i);
+			shf_put32(it, c);
+			shf_put32(before, a);
+			seal(&b);
+			CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+			CHECK_STR(err.msg, want);
+			shf_put32(before, c);           /* one slot twice */
+			seal(&b);
+			CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+			CHECK_STR(err.msg, want);
+			shf_put32(it, a);
+		}
+		seal(&b);
+		CHECK_RC(open_built(&b, &err), 0, &err);
+		free(b.bytes);
+	}
+}
+
+TEST(padding_that_is_not_0_is_found_in_each_place)
+{
+	/* Behind files, blocks and names of this one: nothing lies behind its tensors. */
+	struct built b = build(small, 3);
+	const uint64_t end[] = { b.head.files_off + 3 * SHF_SUMS_FILE,
+		b.head.blocks_off + 8 * b.head.blocks_n, b.head.names_off + b.head.names_bytes };
+	const uint64_t next[] = { b.head.tensors_off, b.head.names_off, b.head.pages_off };
+	struct sheaf_error err;
+
+	for (int i = 0; i < 3; i++) {
+		char want[60];
+
+		CHECK(end[i] < next[i]);
+		snprintf(want, sizeof(want), "s: padding at byte %llu is not 0",
+		         (unsigned long long)end[i]);
+		for (uint64_t at = end[i]; at < next[i]; at++) {
+			b.bytes[at] = 1;
+			seal(&b);
+			CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+			CHECK_STR(err.msg, want);
+			b.bytes[at] = 0;
+		}
+	}
+	free(b.bytes);
+}
+
+/* 500 tensors whose table ends where a page of it ends, and then one byte of name more. */
+TEST(wrong_sums_are_told_with_both_numbers)
+{
+	static char names[500][64];
+	static const char *list[501];
+	struct spec spec = { "model", list, 16 };
+	struct sheaf_error err;
+	char want[160];
+
+	for (uint64_t more = 0; more < 2; more++) {
+		struct built b;
+		uint64_t crc;
+
+		for (int i = 0; i < 500; i++) {
+			snprintf(names[i], sizeof(names[i]), "%0*d", i < 280 + (int)more ? 60 : 59,
+			         i);
+			list[i] = names[i];
+		}
+		b = build(&spec, 1);
+		CHECK_INT(b.head.pages_off, SHF_SUMS_PAGE + 64 * more);
+		CHECK_RC(open_built(&b, &err), 0, &err);
+		b.bytes[b.head.pages_off - 1] ^= 1;
+		snprintf(want, sizeof(want), "s: checksum of the 64 KiB at byte %llu is %016llx, "
+		         "want %016llx", (unsigned long long)(more * SHF_SUMS_PAGE),
+		         (unsigned long long)shf_crc64(b.bytes + more * SHF_SUMS_PAGE,
+		                                       more ? 64 : SHF_SUMS_PAGE),
+		         (unsigned long long)shf_get64(b.bytes + b.head.pages_off + 8 * more));
+		CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+		CHECK_STR(err.msg, want);
+		crc = b.crc++;
+		snprintf(want, sizeof(want), "s: checksum of header and page table %016llx, the "
+		         "manifest says %016llx", (unsigned long long)crc,
+		         (unsigned long long)b.crc);
+		CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+		CHECK_STR(err.msg, want);
+		crc = shf_crc64(b.bytes, 120);
+		shf_put64(b.bytes + 120, 7);
+		snprintf(want, sizeof(want), "s: header checksum %016llx, want %016x",
+		         (unsigned long long)crc, 7);
+		CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+		CHECK_STR(err.msg, want);
+		b.head.bytes = SHF_SUMS_HEADER - 1;
+		CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+		CHECK_STR(err.msg, "s: 127 bytes are no table of sums");
+		free(b.bytes);
+	}
+}
+
+/* Before anything of a table is allocated its counts are held against the files. */
+TEST(a_table_is_likely_up_to_what_its_files_can_hold)
+{
+	const uint64_t most = 8 + SHF_ST_HEADER_MAX;
+	struct shf_mf_file files[] = { { "a", 4096, 0 }, { "b", 0, 0 }, { "c", 1048576, 0 },
+		{ "d", 1048577, 0 }, { "e", most, 0 }, { "f", most + 1, 0 } };
+	static const uint64_t blocks[] = { 1, 0, 1, 2, 96, 96 };
+	struct shf_manifest m = { .files = files };
+	uint64_t text = 0, all = 0;
+
+	for (size_t n = 0; n <= 6; n++) {
+		struct shf_sums_head h = { .files_n = n, .blocks_n = all, .tensors_n = text / 40 };
+
+		m.files_n = n;
+		h.names_bytes = text + h.tensors_n * 34;
+		CHECK(shf_sums_is_likely(&h, &m));
+		h.names_bytes++;
+		CHECK(!shf_sums_is_likely(&h, &m));
+		h.tensors_n++;
+		CHECK(!shf_sums_is_likely(&h, &m));
+		h.tensors_n = h.names_bytes = 0;
+		CHECK(shf_sums_is_likely(&h, &m));
+		h.blocks_n++;
+		CHECK(!shf_sums_is_likely(&h, &m));
+		h.blocks_n--;
+		h.files_n++;
+		CHECK(!shf_sums_is_likely(&h, &m));
+		if (n == 6)
+			break;
+		text += files[n].bytes < most ? files[n].bytes : most;
+		all += blocks[n];
+	}
+}
+
+/* What no shorter table has: eight dimensions, an empty tensor at the first byte of another. */
+TEST(tensors_at_their_limits_are_taken)
+{
+	static const char *const names[] = { "a", "b", "c", NULL };
+	const struct spec spec = { "model", names, 24 };
+	struct built b = build(&spec, 1);
+	uint8_t *t = b.bytes + b.head.tensors_off, *last = t + 2 * SHF_SUMS_TENSOR;
+	struct sheaf_error err;
+
+	t[50] = 8;
+	shf_put64(last, 4096 + 24);             /* where "b" begins */
+	shf_put64(last + 8, 0);
+	shf_put64(last + 40, 0);
+	shf_put64(last + 56, 0);
+	shf_put64(b.bytes + b.head.files_off, 4096 + 48);
+	seal(&b);
+	CHECK_RC(open_built(&b, &err), 0, &err);
+	shf_put64(last, 4096 + 48);             /* and where it ends */
+	seal(&b);
+	CHECK_RC(open_built(&b, &err), 0, &err);
+	shf_put64(last, 4096);                  /* where "a" begins, which is not the one before */
+	seal(&b);
+	CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+	shf_put64(last, 4096 + 48);
+	shf_put64(last + 8, INT64_MAX);
+	shf_put64(last + 56, INT64_MAX);        /* a size that is one, and no room for it */
+	seal(&b);
+	CHECK_RC(open_built(&b, &err), SHEAF_ECORRUPT, &err);
+	CHECK_STR(err.msg, "s: tensor 2 of the table: it does not lie behind the one before it");
+	free(b.bytes);
+}
+
+TEST(counts_are_of_32_bits)
+{
+	for (int which = 0; which < 2; which++)
+		for (uint64_t n = UINT32_MAX; n <= UINT64_C(1) << 32; n++) {
+			struct shf_sums_head head = { 0 }, got;
+			uint8_t bytes[SHF_SUMS_HEADER];
+			struct sheaf_error err;
+
+			*(which ? &head.tensors_n : &head.files_n) = n;
+			CHECK(shf_sums_layout(&head));
+			shf_sums_put_head(bytes, &head);
+			CHECK_RC(shf_sums_get_head(&got, bytes, head.bytes, "s", &err),
+			         n > UINT32_MAX ? SHEAF_ECORRUPT : 0, &err);
+			CHECK(n > UINT32_MAX || memcmp(&got, &head, sizeof(got)) == 0);
+		}
 }
 
 /* By its first bytes alone: every sum of it is right. */

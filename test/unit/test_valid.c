@@ -99,3 +99,22 @@ TEST(a_name_that_is_there_twice_is_found)
 	CHECK(shf_names_twice(names + 1, 3) == NULL);
 	CHECK(shf_names_twice(NULL, 0) == NULL);
 }
+
+/* Each byte in the middle of a word, where the words of this project allow it. */
+TEST(the_letters_of_each_kind_of_name_are_these)
+{
+	for (int c = 1; c < 256; c++) {
+		const char s[] = { 'a', (char)c, 'z', '\0' }, first[] = { (char)c, 'z', '\0' };
+		bool lower = c >= 'a' && c <= 'z', digit = c >= '0' && c <= '9';
+		bool word = lower || digit || c == '.' || c == '_' || c == '-';
+		bool upper = c >= 'A' && c <= 'Z', shown = c >= 0x20 && c < 0x7f;
+
+		CHECK_INT(name_ok(s), shown);
+		CHECK_INT(shf_family_is_valid(s), lower || digit || c == '_');
+		CHECK_INT(shf_family_is_valid(first), lower);
+		CHECK_INT(shf_attached_is_valid(s), word || upper);
+		CHECK_INT(shf_note_key_is_valid(s), word || upper || c == '/');
+		CHECK_INT(shf_stream_is_valid(s), word);
+		CHECK_INT(shf_plain_is_valid(s), shown && c != '/');
+	}
+}
