@@ -44,6 +44,24 @@ TEST(a_decimal_is_digits_a_point_and_an_exponent_and_nothing_else)
 	}
 }
 
+TEST(a_decimal_has_4097_characters_at_most)
+{
+	char text[4100];
+	struct shf_decimal d;
+
+	for (size_t n = 4096; n <= 4098; n++) {
+		memset(text, '0', n);
+		text[n] = '\0';
+		CHECK_INT(shf_decimal_read(&d, text), n <= 4097);
+		text[n - 2] = '7';
+		CHECK_INT(shf_decimal_read(&d, text), n <= 4097);
+		CHECK(n > 4097 || (d.n == 1 && d.at == 2 && d.sign == 1));
+		text[1] = '.';
+		CHECK_INT(shf_decimal_read(&d, text), n <= 4097);
+		CHECK(n > 4097 || (d.n == 1 && d.at == 4 - (int32_t)n));
+	}
+}
+
 TEST(decimals_are_compared_exactly)
 {
 	CHECK_INT(cmp("0", "-0.000e5"), 0);

@@ -118,6 +118,49 @@ TEST(a_long_name_is_cut_and_the_reason_is_not)
 	CHECK_STR(err.msg + strlen(err.msg) - 14, "gpt: no step 7");
 }
 
+/* One that just fits stays whole; of one byte more the middle is cut out. */
+TEST(a_sentence_is_cut_where_it_would_not_fit_and_not_before)
+{
+	struct sheaf_error err;
+	char text[sizeof(err.msg) + 8], want[2 * sizeof(err.msg) + 16];
+	const size_t most = sizeof(err.msg) - 1, half = (sizeof(err.msg) - 4) / 2;
+
+	for (size_t n = most - 2; n <= most + 2; n++) {
+		for (size_t i = 0; i < n; i++)
+			text[i] = (char)('a' + i % 26);
+		text[n] = '\0';
+		memcpy(want, text, n + 1);
+		if (n > most)
+			snprintf(want, sizeof(want), "%.*s...%s", (int)half, text, text + n - half);
+		shf_fail(&err, SHEAF_EIO, "%s", text);
+		CHECK_STR(err.msg, want);
+	}
+}
+
+/* A character begins and ends with what it may, from both sides of each limit. */
+TEST(the_limits_of_characters_are_those_of_utf8)
+{
+	static const struct { const char *in, *out; } cases[] = {
+		{ "\x1f", "?" }, { " ", " " }, { "~", "~" }, { "\x7f", "?" }, { "\xc1\xbf", "??" },
+		{ "\xc2\x9f", "??" }, { "\xc2\xbf", "\xc2\xbf" }, { "\xc2\xc0", "??" },
+		{ "\xc3\x80", "\xc3\x80" }, { "\xc3\x7f", "??" }, { "\xdf\xbf", "\xdf\xbf" },
+		{ "\xe0\x9f\xbf", "???" }, { "\xe0\xa0\x80", "\xe0\xa0\x80" },
+		{ "\xe1\x80\x80", "\xe1\x80\x80" }, { "\xe1\x80\x7f", "???" },
+		{ "\xe1\x80\xc0", "???" }, { "\xec\xbf\xbf", "\xec\xbf\xbf" },
+		{ "\xed\x9f\xbf", "\xed\x9f\xbf" }, { "\xee\x80\x80", "\xee\x80\x80" },
+		{ "\xef\xbf\xbf", "\xef\xbf\xbf" }, { "\xf0\x8f\xbf\xbf", "????" },
+		{ "\xf0\x90\x80\x80", "\xf0\x90\x80\x80" }, { "\xf1\x80\x80\x7f", "????" },
+		{ "\xf1\x80\x80\x80", "\xf1\x80\x80\x80" }, { "\xf1\x80\x80\xc0", "????" },
+		{ "\xf3\xbf\xbf\xbf", "\xf3\xbf\xbf\xbf" }, { "\xf5\x80\x80\x80", "????" },
+	};
+	struct sheaf_error err;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		shf_fail(&err, SHEAF_EIO, "%s", cases[i].in);
+		CHECK_STR(err.msg, cases[i].out);
+	}
+}
+
 TEST(a_long_name_is_cut_between_characters)
 {
 	struct sheaf_error err;
@@ -139,6 +182,7 @@ TEST(a_long_name_is_cut_between_characters)
 
 TEST(each_code_has_words_of_its_own)
 {
+	CHECK_STR(sheaf_strerror(SHEAF_OK), "success");
 	for (int a = 0; a >= -15; a--) {
 		CHECK(sheaf_strerror(a) && sheaf_strerror(a)[0]);
 		for (int b = 0; b > a; b--)

@@ -89,6 +89,7 @@ TEST(a_buffer_holds_what_was_appended)
 	shf_buf_u64(&b, UINT64_C(0x0102030405060708));
 	shf_buf_adds(&b, "ab");
 	shf_buf_addf(&b, "%d", -7);
+	shf_buf_addf(&b, "%s", "");
 	shf_buf_add(&b, NULL, 0);
 	fresh = shf_buf_extend(&b, 3);
 	CHECK(fresh && fresh == b.data + b.len - 3);
@@ -120,6 +121,22 @@ TEST(a_buffer_grows_and_what_it_extends_by_is_zero_though_memory_is_used_again)
 	data = shf_buf_extend(&b, 1000);
 	for (size_t i = 0; i < 1000; i++)
 		CHECK(data[i] == 0);
+	shf_buf_release(&b);
+}
+
+/* Twice as much each time it is full, 64 at least, and at once what is asked for. */
+TEST(a_buffer_has_room_for_twice_as_much_when_it_is_full)
+{
+	static const struct { size_t more, cap; } all[] = {
+		{ 1, 64 }, { 63, 64 }, { 1, 128 }, { 63, 128 }, { 128, 256 }, { 257, 513 },
+		{ 0, 513 }, { 1, 1026 },
+	};
+	struct shf_buf b = SHF_BUF_INIT;
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		CHECK(shf_buf_extend(&b, all[i].more));
+		CHECK_INT(b.cap, all[i].cap);
+	}
 	shf_buf_release(&b);
 }
 
@@ -282,6 +299,31 @@ TEST(small_pieces_share_chunks_and_large_ones_do_not_end_them)
 	CHECK(allocations < 115);       /* 100 large ones, and chunks that double */
 	shf_arena_release(&a);
 }
+
+#ifndef WITH_ASAN
+/* Chunks have 4096 bytes and then twice as many as the one before; more than a quarter of one is
+ * a chunk by itself, and the newest goes on. */
+TEST(pieces_need_these_chunks_and_no_more)
+{
+	static const struct { size_t pieces[4]; long chunks; } all[] = {
+		{ { 1024, 3072 }, 1 }, { { 1024, 3073 }, 2 }, { { 1024, 3072, 1 }, 2 },
+		{ { 1025, 1 }, 2 }, { { 4096, 2048, 1 }, 2 }, { { 4096, 2049, 1 }, 3 },
+		{ { 16, 4096, 16 }, 2 }, { { 16, 4096, 4064, 16 }, 2 },
+		{ { 16, 4096, 4064, 17 }, 3 },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct shf_arena a = { NULL, 0 };
+
+		memfail_at(1000);
+		for (int k = 0; k < 4 && all[i].pieces[k]; k++)
+			CHECK(shf_arena_alloc(&a, all[i].pieces[k], 1));
+		CHECK_INT(1000 - atomic_load(&memfail_left), all[i].chunks);
+		memfail_end();
+		shf_arena_release(&a);
+	}
+}
+#endif
 
 TEST(each_allocation_of_an_arena_may_fail)
 {

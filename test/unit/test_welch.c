@@ -92,6 +92,17 @@ TEST(what_does_not_vary_has_an_interval_of_a_point)
 	CHECK(!shf_welch(&w, a, 0, b, 0));
 }
 
+TEST(two_of_each_are_enough_and_the_median_of_an_even_number_lies_between)
+{
+	double a[] = { 5, 1 }, b[] = { 9, 2, 4, 3 };
+	struct shf_welch w;
+
+	CHECK(shf_welch(&w, a, 2, b, 4));
+	CHECK(w.median[0] == 3 && w.median[1] == 3.5 && w.mean[0] == 3 && w.mean[1] == 4.5);
+	CHECK(shf_welch(&w, b, 4, a, 2));
+	CHECK(w.median[0] == 3.5 && w.diff == -1.5);
+}
+
 TEST(roots_are_roots)
 {
 	static const double some[] = { 1e-300, 1e-30, 0.25, 1, 2, 9, 1e30, 1e300 };
