@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "t.h"
 
@@ -177,6 +178,68 @@ TEST(a_step_says_what_it_is_and_what_came_with_it)
 	place_release(&p);
 }
 
+/* By its number or its name, forwards and back, and nothing where there is none. */
+TEST(what_is_asked_of_a_step_out_of_order_is_told_as_well)
+{
+	static const size_t order[] = { 1, 0, 0, 1, 1, 2, 0, 3, 1, 0 };
+	const struct sheaf_ema ema = { .size = sizeof(ema), .name = "slow", .coef = 0.75,
+		.interval = 3 };
+	struct sheaf_ema_info info = { .size = sizeof(info) };
+	struct sheaf_tensor t = { .size = sizeof(t) };
+	struct sheaf_step *step = NULL;
+	const char *text = "untouched", *value = text;
+	const void *bytes = text;
+	struct sheaf_error err;
+	uint64_t size = 7;
+	size_t n = 7;
+	struct place p;
+
+	place_init(&p);
+	fill(&p);
+	CHECK(sheaf_state_ema(p.st, "model", &ema) >= 0);
+	save(&p, 3);
+	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+		CHECK_INT(sheaf_step_file_at(step, order[i], &text, &size),
+		          order[i] < 2 ? 0 : SHEAF_ENOENT);
+		CHECK(order[i] > 1 || strcmp(text, order[i] ? "vocab.txt" : "config.json") == 0);
+		CHECK(order[i] > 1 || size == 2 - order[i]);
+		CHECK_INT(sheaf_step_file_at(step, order[i], NULL, NULL),
+		          order[i] < 2 ? 0 : SHEAF_ENOENT);
+	}
+	CHECK_INT(sheaf_step_note_at(step, 0, NULL, NULL), 0);
+	CHECK_INT(sheaf_step_note_at(step, 0, NULL, &value), 0);
+	CHECK_STR(value, "0");
+	CHECK_INT(sheaf_step_ema_at(step, 0, &info), 0);
+	CHECK_STR(info.name, "slow");
+	CHECK_STR(info.of, "model");
+	CHECK(info.coef == 0.75 && info.interval == 3 && info.updates == 1);
+	CHECK_INT(sheaf_step_ema_at(step, 1, &info), SHEAF_ENOENT);
+	info.size = sizeof(info) - 1;
+	CHECK_INT(sheaf_step_ema_at(step, 0, &info), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_ema_at(step, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_ema_at(NULL, 0, &info), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_note_at(NULL, 0, &text, &value), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_file_at(NULL, 0, &text, &size), SHEAF_EINVAL);
+	CHECK(!sheaf_step_note(NULL, "tokens") && !sheaf_step_note(step, NULL));
+	CHECK_INT(sheaf_step_file(NULL, "config.json", &bytes, &n), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_file(step, NULL, &bytes, &n), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_file(step, "config.json", NULL, &n), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_file(step, "config.json", &bytes, NULL), SHEAF_EINVAL);
+	CHECK(n == 7 && memcmp(bytes, "untouched", 9) == 0);
+	CHECK_INT(sheaf_step_tensor(NULL, 0, &t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_tensor(step, 0, NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_find(NULL, NULL, "alias", &t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_find(step, NULL, NULL, &t), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_find(step, NULL, "alias", NULL), SHEAF_EINVAL);
+	CHECK_INT(sheaf_step_find(step, "slow", "layers.2.w", &t), 0);
+	CHECK_STR(t.family, "slow");
+	CHECK(t.ndim == 1 && t.shape[0] == 4 && t.shape[1] == 0 && t.dtype == SHEAF_F32);
+	CHECK_INT(sheaf_step_find(step, "ranks", "layers.2.w", &t), SHEAF_ELAYOUT);
+	sheaf_step_close(step);
+	place_release(&p);
+}
+
 TEST(structs_of_other_sizes_are_honoured)
 {
 	struct { struct sheaf_tensor t; uint64_t more[4]; } big;
@@ -244,16 +307,25 @@ TEST(a_report_is_filled_and_its_counts_begin_at_0)
 	place_release(&p);
 }
 
-/* Each call that takes an error fills the caller's: its code is what is returned. */
-#define FILLS(call)                                                    \
-	do {                                                           \
-		err = (struct sheaf_error){ 0 };                       \
-		rc = (call);                                           \
-		if (rc >= 0 || err.code != rc || !err.msg[0])          \
-			print_error("%s: %d, '%s'\n", #call, rc, err.msg); \
-		CHECK(rc < 0 && err.msg[0]);                           \
-		CHECK_INT(err.code, rc);                               \
+/* Each call that takes an error fills the caller's: its code is what is returned, and its sentence
+ * this one, behind the folder of the run where it begins with $. */
+#define FILLS(call, want, says)                                                \
+	do {                                                                   \
+		err = (struct sheaf_error){ 0 };                               \
+		rc = (call);                                                   \
+		if (rc != (want) || err.code != rc || !says_so(&p, err.msg, says)) \
+			print_error("%s: %d, '%s'\n", #call, rc, err.msg);     \
+		CHECK_INT(rc, want);                                           \
+		CHECK_INT(err.code, rc);                                       \
+		CHECK(says_so(&p, err.msg, says));                             \
 	} while (0)
+
+static bool says_so(const struct place *p, const char *msg, const char *says)
+{
+	size_t n = says[0] == '$' ? strlen(p->dir) : 0;
+
+	return strncmp(msg, p->dir, n) == 0 && strcmp(msg + n, says + (n > 0)) == 0;
+}
 
 TEST(each_refusal_fills_the_callers_error)
 {
@@ -268,31 +340,215 @@ TEST(each_refusal_fills_the_callers_error)
 
 	place_init(&p);
 	snprintf(none, sizeof(none), "%s/none", p.dir);
-	FILLS(sheaf_run_open(NULL, p.dir, NULL, NULL, &err));
-	FILLS(sheaf_run_open(&run, none, NULL, NULL, &err));
-	FILLS(sheaf_run_steps(NULL, NULL, 0, &err));
-	FILLS(sheaf_run_list(NULL, NULL, NULL, &err));
-	FILLS(sheaf_run_left(NULL, NULL, NULL, &err));
-	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err));
-	FILLS(sheaf_run_rewind(p.run, 5, &err));
-	FILLS(sheaf_run_mark(p.run, 5, 'k', &err));
-	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err));
-	FILLS(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err));
-	FILLS(sheaf_save_exchange(NULL, 1, &err));
-	FILLS(sheaf_save_commit(NULL, 0, &err));
-	FILLS(sheaf_step_open(&step, p.run, 5, &err));
-	FILLS(sheaf_step_open_path(&step, none, NULL, NULL, &err));
-	FILLS(sheaf_step_load(NULL, p.st, 0, NULL, &err));
-	FILLS(sheaf_run_resume(p.run, p.st, 0, NULL, &err));
-	FILLS(sheaf_step_read(NULL, NULL, &err));
-	FILLS(sheaf_step_verify(NULL, NULL, &err));
-	FILLS(sheaf_step_copy(NULL, none, NULL, &err));
-	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err));
-	FILLS(sheaf_agent_serve(NULL, NULL, &err));
-	FILLS(sheaf_agent_info(NULL, NULL, &info, &err));
-	FILLS(sheaf_agent_stop(NULL, NULL, &err));
-	FILLS(sheaf_agent_list(NULL, NULL, NULL, NULL, &err));
-	FILLS(sheaf_agent_flush(NULL, NULL, 0, NULL, NULL, &err));
+	FILLS(sheaf_run_open(NULL, p.dir, NULL, NULL, &err), SHEAF_EINVAL,
+	      "nowhere to put the run");
+	FILLS(sheaf_run_open(&run, none, NULL, NULL, &err), SHEAF_ENOENT,
+	      "$/none: no run here: No such file or directory");
+	FILLS(sheaf_run_steps(NULL, NULL, 0, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_steps(p.run, NULL, 1, &err), SHEAF_EINVAL, "nowhere to put 1 steps");
+	FILLS(sheaf_run_list(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_list(p.run, NULL, NULL, &err), SHEAF_EINVAL, "nobody to hear of the steps");
+	FILLS(sheaf_run_left(NULL, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_left(p.run, NULL, NULL, &err), SHEAF_EINVAL,
+	      "nobody to hear of what is left");
+	FILLS(sheaf_run_salvage(none, 1, NULL, NULL, &err), SHEAF_ENOENT,
+	      "$/none: no run here: No such file or directory");
+	FILLS(sheaf_run_rewind(NULL, 5, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_rewind(p.run, 5, &err), SHEAF_ENOENT,
+	      "$/checkpoint-5: No such file or directory");
+	FILLS(sheaf_run_mark(NULL, 5, 'k', &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_mark(p.run, 5, 'k', &err), SHEAF_ENOENT,
+	      "$/checkpoint-5: No such file or directory");
+	FILLS(sheaf_run_prune(NULL, 1, NULL, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_resume(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_run_resume(p.run, p.st, 0, NULL, &err), SHEAF_ENOENT, "$: has no step");
+	FILLS(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_save_begin(NULL, p.run, 1, p.st, NULL, &err), SHEAF_EINVAL,
+	      "nowhere to put the save");
+	FILLS(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL,
+	      "step -1 is negative");
+	FILLS(sheaf_save_exchange(NULL, 1, &err), SHEAF_EINVAL, "no save was given");
+	FILLS(sheaf_save_commit(NULL, 0, &err), SHEAF_EINVAL, "no save was given");
+	FILLS(sheaf_step_open(&step, NULL, 5, &err), SHEAF_EINVAL, "no run was given");
+	FILLS(sheaf_step_open(NULL, p.run, 5, &err), SHEAF_EINVAL, "nowhere to put the step");
+	FILLS(sheaf_step_open(&step, p.run, 5, &err), SHEAF_ENOENT, "$: no step 5");
+	FILLS(sheaf_step_open_path(NULL, none, NULL, NULL, &err), SHEAF_EINVAL,
+	      "nowhere to put the step");
+	FILLS(sheaf_step_open_path(&step, none, NULL, NULL, &err), SHEAF_ENOENT,
+	      "$/none: No such file or directory");
+	FILLS(sheaf_step_load(NULL, p.st, 0, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_step_read(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_step_verify(NULL, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_step_copy(NULL, none, NULL, &err), SHEAF_EINVAL, "no step was given");
+	FILLS(sheaf_plan(NULL, NULL, 0, NULL, NULL, NULL, &err), SHEAF_EINVAL,
+	      "want a state for each of at least one rank, and somebody to hear of them");
+	FILLS(sheaf_agent_serve(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
+	FILLS(sheaf_agent_info(NULL, NULL, &info, &err), SHEAF_EINVAL, "no directory was named");
+	FILLS(sheaf_agent_info(p.dir, NULL, NULL, &err), SHEAF_EINVAL, "nowhere to put it");
+	FILLS(sheaf_agent_stop(NULL, NULL, &err), SHEAF_EINVAL, "no directory was named");
+	FILLS(sheaf_agent_stop(none, NULL, &err), SHEAF_ENOENT,
+	      "$/none: no run here: No such file or directory");
+	FILLS(sheaf_agent_list(p.dir, NULL, NULL, NULL, &err), SHEAF_EINVAL,
+	      "no directory was named, or nobody hears");
+	FILLS(sheaf_agent_flush(NULL, NULL, 0, NULL, NULL, &err), SHEAF_EINVAL,
+	      "no directory was named");
+	place_release(&p);
+}
+
+static void hear_of_rank(void *arg, const struct sheaf_plan_rank *rank)
+{
+	(void)rank;
+	++*(int *)arg;
+}
+
+TEST(a_plan_is_of_states_that_are_there)
+{
+	struct sheaf_state *states[2] = { NULL, NULL };
+	struct sheaf_error err;
+	struct place p;
+	int rc, heard = 0;
+
+	place_init(&p);
+	fill(&p);
+	states[0] = p.st;
+	FILLS(sheaf_plan(states, NULL, 2, NULL, hear_of_rank, &heard, &err), SHEAF_ENOMEM,
+	      "rank 1: the state is NULL");
+	FILLS(sheaf_plan(states, NULL, 0, NULL, hear_of_rank, &heard, &err), SHEAF_EINVAL,
+	      "want a state for each of at least one rank, and somebody to hear of them");
+	FILLS(sheaf_plan(states, NULL, 1, NULL, NULL, &heard, &err), SHEAF_EINVAL,
+	      "want a state for each of at least one rank, and somebody to hear of them");
+	CHECK_INT(heard, 0);
+	CHECK_RC(sheaf_plan(states, NULL, 1, NULL, hear_of_rank, &heard, &err), 0, &err);
+	CHECK_INT(heard, 1);
+	place_release(&p);
+}
+
+TEST(what_an_agent_is_asked_for_is_sound_or_refused)
+{
+	static const struct { struct sheaf_agent_opts opts; const char *says; } all[] = {
+		{ { .size = 4 }, "agent opts.size is 4, or they ask for something newer than this "
+		  "sheaf" },
+		{ { .size = sizeof(struct sheaf_agent_opts), .flags = 1 },
+		  "agent opts: flags are 0, times not negative" },
+		{ { .size = sizeof(struct sheaf_agent_opts), .idle_s = -1 },
+		  "agent opts: flags are 0, times not negative" },
+		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = 1 },
+		  "agent opts.steps_max is 1: one step is kept while the next is copied, so 2 at "
+		  "least" },
+		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = -2 },
+		  "agent opts.steps_max is -2: one step is kept while the next is copied, so 2 at "
+		  "least" },
+		{ { .size = sizeof(struct sheaf_agent_opts), .steps_max = 2 },
+		  "no directory was named" },
+	};
+	struct sheaf_error err;
+	struct place p;
+	int rc;
+
+	place_init(&p);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		FILLS(sheaf_agent_serve(NULL, &all[i].opts, &err), SHEAF_EINVAL, all[i].says);
+	place_release(&p);
+}
+
+/* Each call that fills a report looks at it first, and an unsound one stays as it is. */
+TEST(a_report_is_sound_or_the_call_is_refused)
+{
+	struct sheaf_report bad[2] = { { .size = 8 }, { .size = sizeof(bad[0]), .flags = 0x15 } };
+	static const char *const says[] = {
+		"report.size is 8; set it to sizeof(struct sheaf_report), and what this sheaf does "
+		"not know to 0", "report.flags 0x15 are none of this sheaf's" };
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	struct place p;
+	int64_t which = 7;
+	char copy[80];
+	int rc;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	snprintf(copy, sizeof(copy), "%s/copy", p.dir);
+	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	for (int i = 0; i < 2; i++) {
+		struct sheaf_report was = bad[i], *r = &bad[i];
+
+		FILLS(sheaf_step_load(step, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_step_verify(step, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_step_copy(step, copy, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_run_resume(p.run, p.st, 0, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_run_salvage(p.dir, 3, NULL, r, &err), SHEAF_EINVAL, says[i]);
+		FILLS(sheaf_agent_flush(p.dir, NULL, 0, &which, r, &err), SHEAF_EINVAL, says[i]);
+		CHECK_INT(which, -1);
+		CHECK(memcmp(&was, r, sizeof(was)) == 0);
+	}
+	CHECK(access(copy, F_OK) != 0);
+	sheaf_step_close(step);
+	place_release(&p);
+}
+
+/* A child of the process that opened them owns none of them. */
+static int in_a_child(struct place *p, struct sheaf_step *step, struct sheaf_save *save)
+{
+	struct sheaf_run_stat stat = { .size = sizeof(stat) };
+	struct sheaf_stat counts = { .size = sizeof(counts) };
+	struct sheaf_save *begun = NULL;
+	struct sheaf_step *opened = NULL;
+	struct sheaf_error err[12] = { { 0 } };
+	const void *bytes = NULL;
+	size_t n = 0;
+	const int rcs[] = {
+		sheaf_run_steps(p->run, NULL, 0, &err[0]),
+		sheaf_run_list(p->run, NULL, NULL, &err[1]),
+		sheaf_run_left(p->run, NULL, NULL, &err[2]),
+		sheaf_run_rewind(p->run, 3, &err[3]), sheaf_run_mark(p->run, 3, 'k', &err[4]),
+		sheaf_run_prune(p->run, 1, NULL, NULL, &err[5]),
+		sheaf_run_resume(p->run, p->st, 0, NULL, &err[6]),
+		sheaf_save_begin(&begun, p->run, 9, p->st, NULL, &err[7]),
+		sheaf_save_exchange(save, 1, &err[8]), sheaf_save_commit(save, 0, &err[9]),
+		sheaf_step_open(&opened, p->run, 3, &err[10]),
+		sheaf_step_load(step, p->st, 0, NULL, &err[11]),
+		sheaf_step_verify(step, NULL, NULL), sheaf_step_copy(step, "/none", NULL, NULL),
+		sheaf_step_read(step, NULL, NULL), sheaf_run_stat(p->run, &stat),
+		sheaf_step_file(step, "config.json", &bytes, &n),
+		sheaf_save_attach(save, "a", "", 0), sheaf_save_note(save, "a", ""),
+		sheaf_save_copied(save, 0, 0), sheaf_save_put(save, 0, NULL),
+		sheaf_save_wait(save, 0), sheaf_save_stat(save, &counts),
+		sheaf_save_fail(save, "a child"),
+	};
+
+	for (size_t i = 0; i < sizeof(rcs) / sizeof(rcs[0]); i++)
+		if (rcs[i] != SHEAF_EINVAL)
+			return 100 + (int)i;
+	for (int i = 0; i < 12; i++)
+		if (strcmp(err[i].msg, "the run was opened by another process") != 0)
+			return 1 + i;
+	return sheaf_save_eta_ms(save) == -1 && !begun && !opened && !bytes ? 0 : 99;
+}
+
+TEST(a_child_may_call_nothing_of_a_run_that_its_parent_opened)
+{
+	struct sheaf_save *begun = NULL;
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+	struct place p;
+	int status = -1;
+	pid_t child;
+
+	place_init(&p);
+	fill(&p);
+	save(&p, 3);
+	CHECK_RC(sheaf_step_open(&step, p.run, 3, &err), 0, &err);
+	CHECK_RC(sheaf_save_begin(&begun, p.run, 4, p.st, NULL, &err), 0, &err);
+	child = fork();
+	if (child == 0)
+		_exit(in_a_child(&p, step, begun));
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status));
+	CHECK_INT(WEXITSTATUS(status), 0);
+	CHECK_RC(sheaf_save_commit(begun, -1, &err), 0, &err);
+	sheaf_save_free(begun);
+	sheaf_step_close(step);
 	place_release(&p);
 }
 
