@@ -109,7 +109,32 @@ TEST(a_span_has_every_byte_of_its_box)
 			continue;
 		CHECK(shf_mem_span(&m, unit, &from, &to));
 		CHECK(from <= zero + (uint64_t)lo && to >= zero + (uint64_t)hi);
+		m.lo = 0;                       /* all of it is here */
+		m.hi = MEMORY;
+		CHECK(paint(&m, unit, on, 1, &lo, &hi) && shf_mem_span(&m, unit, &from, &to));
+		CHECK(from == zero + (uint64_t)lo && to == zero + (uint64_t)hi);
 	}
+}
+
+/* Rows between the rows of others, in as many dimensions as there are. */
+TEST(eight_dimensions_with_gaps_are_walked_to_the_end)
+{
+	struct shf_mem even = { .box = { .ndim = 8 }, .hi = MEMORY, .base = memory }, odd;
+	uint64_t lo, hi;
+
+	for (int d = 0; d < 8; d++) {
+		even.box.count[d] = 2;
+		even.stride[d] = 2 << (7 - d);
+	}
+	odd = even;
+	odd.base = memory + 1;
+	CHECK(shf_mem_span(&even, 1, &lo, &hi));
+	CHECK(lo == (uintptr_t)memory && hi == (uintptr_t)memory + 511);
+	CHECK(!shf_mem_overlap(&even, 1, &odd, 1) && !shf_mem_overlap(&odd, 1, &even, 1));
+	odd.base = memory + 510;                /* the last byte of the one is the first of the other */
+	CHECK(shf_mem_overlap(&even, 1, &odd, 1) && shf_mem_overlap(&odd, 1, &even, 1));
+	odd.base = memory + 511;
+	CHECK(!shf_mem_overlap(&even, 1, &odd, 1) && !shf_mem_overlap(&odd, 1, &even, 1));
 }
 
 TEST(an_empty_box_lies_nowhere)
