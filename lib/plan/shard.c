@@ -1,17 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shard.h"
-#include <stdbool.h>
-
-static bool is_dense(const struct sheaf_slice *s)
-{
-	if (s->flags & SHEAF_STRIDED)
-		return false;
-	for (int d = 0; d < s->ndim; d++) {
-		if (s->stride[d] != 0)
-			return false;
-	}
-	return true;
-}
 
 int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
 {
@@ -20,14 +8,15 @@ int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
 	if (!slice || slice->ndim > SHEAF_DIMS_MAX || dim < 0 || dim >= slice->ndim)
 		return SHEAF_EINVAL;
 	count = slice->count[dim];
-	if (count < 0 || n <= 0 || i < 0 || i >= n)
+	if (count < 0 || i < 0 || i >= n)
 		return SHEAF_EINVAL;
 	piece = count / n + (count % n != 0);
 	/* i * piece wraps where i is far past the last full piece: such pieces are empty. */
 	off = piece == 0 || i > count / piece ? count : i * piece;
 	origin = slice->origin;
-	if (!is_dense(slice) && (__builtin_mul_overflow(off, slice->stride[dim], &shift) ||
-	                         __builtin_add_overflow(origin, shift, &origin)))
+	/* Dense memory says so by strides of 0: its origin stays. */
+	if (__builtin_mul_overflow(off, slice->stride[dim], &shift) ||
+	    __builtin_add_overflow(origin, shift, &origin))
 		return SHEAF_EINVAL;
 	if (__builtin_add_overflow(slice->start[dim], off, &start))
 		return SHEAF_EINVAL;
