@@ -20,11 +20,11 @@ KEYWORDS = {"if", "for", "while", "switch", "return", "sizeof", "do", "else", "c
             "assert", "always", "_Static_assert", "defined", "offsetof", "_Alignof"}
 # Of these two arguments each may be the first; a hint changes nothing, and what glibc makes nothing
 # of does not either. These two have one value.
-SYMMETRIC = {"shf_alloc", "shf_zalloc", "same_desc", "__builtin_add_overflow",
+SYMMETRIC = {"shf_alloc", "shf_zalloc", "calloc", "same_desc", "__builtin_add_overflow",
              "__builtin_mul_overflow", "shf_box_equal"}
 # Of these the second and the third: a product, a sum, what two boxes share.
-SYMMETRIC_BEHIND = {"shf_arena_alloc", "shf_mul", "shf_mul64", "shf_add", "shf_add64",
-                    "shf_box_intersect"}
+SYMMETRIC_BEHIND = {"shf_arena_alloc", "shf_realloc", "shf_mul", "shf_mul64", "shf_add",
+                    "shf_add64", "shf_box_intersect"}
 EQUAL = {"1", "SHEAF_MAX"}
 HINTS = {"__builtin_prefetch", "pthread_mutex_destroy", "pthread_cond_destroy", "va_end"}
 CALL = re.compile(r"\b([A-Za-z_]\w*)((?:(?:->|\.)\w+)*)\(")

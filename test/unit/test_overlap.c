@@ -131,7 +131,7 @@ TEST(eight_dimensions_with_gaps_are_walked_to_the_end)
 	CHECK(shf_mem_span(&even, 1, &lo, &hi));
 	CHECK(lo == (uintptr_t)memory && hi == (uintptr_t)memory + 511);
 	CHECK(!shf_mem_overlap(&even, 1, &odd, 1) && !shf_mem_overlap(&odd, 1, &even, 1));
-	odd.base = memory + 510;                /* the last byte of the one is the first of the other */
+	odd.base = memory + 510;                /* its first byte is the last of the other */
 	CHECK(shf_mem_overlap(&even, 1, &odd, 1) && shf_mem_overlap(&odd, 1, &even, 1));
 	odd.base = memory + 511;
 	CHECK(!shf_mem_overlap(&even, 1, &odd, 1) && !shf_mem_overlap(&odd, 1, &even, 1));
