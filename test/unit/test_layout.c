@@ -3,7 +3,7 @@
  * is the home of which stripe. */
 #include "t.h"
 #include <stdbool.h>
-#include <stdlib.h>
+#include "crc64.h"
 #include "home.h"
 #include "layout.h"
 
@@ -198,6 +198,57 @@ TEST(whatever_is_another_layout_has_another_hash)
 	DIFFERS(d.families[1].name, "optimizers");
 	DIFFERS(d.l.tensors_n, N - 1);
 	DIFFERS(d.l.families_n, 1);
+	shf_layout_release(&d.l);
+}
+
+/* All ranks compare it, those of another sheaf too: it is the sum of these bytes. */
+TEST(the_hash_of_a_layout_is_the_sum_of_these_bytes)
+{
+	struct shf_buf b = SHF_BUF_INIT;
+	struct laid d;
+
+	lay(&d);
+	d.tensors[2].items = (struct shf_shape){ 3, { 4, 0, 5 } };
+	for (int i = 0; i < N; i++) {
+		const struct shf_lt_tensor *t = &d.tensors[i];
+
+		shf_buf_add(&b, t->name, strlen(t->name) + 1);
+		for (int k = 0; k < t->items.ndim; k++)
+			shf_buf_u64(&b, (uint64_t)t->items.dim[k]);
+		shf_buf_u32(&b, t->family);
+		shf_buf_u32(&b, t->file);
+		shf_buf_u32(&b, (uint32_t)t->dtype);
+		shf_buf_u32(&b, (uint32_t)t->items.ndim);
+		shf_buf_u64(&b, t->off);
+	}
+	shf_buf_add(&b, "model\0optimizer", 16);
+	CHECK_INT(shf_layout_hash(&d.l), shf_crc64(b.data, b.len));
+	shf_buf_release(&b);
+	shf_layout_release(&d.l);
+}
+
+TEST(a_gap_is_told_with_those_on_both_sides_of_it)
+{
+	static const struct { int64_t before, after; const char *says; } all[] = {
+		{ -1, -1, "" }, { 0, -1, " (rank 0 holds what is before)" },
+		{ -1, 0, " (rank 0 holds what is after)" },
+		{ 0, 0, " (rank 0 holds what is before, rank 0 what is after)" },
+		{ 7, 2, " (rank 7 holds what is before, rank 2 what is after)" },
+	};
+	struct laid d;
+
+	lay(&d);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		const struct shf_gap gap = { .box = { 1, { 3 }, { 2 } }, .before = all[i].before,
+			.after = all[i].after };
+		struct sheaf_error err;
+		char want[120];
+
+		snprintf(want, sizeof(want), "optimizer/m: nobody holds [3:5] of [4096]%s",
+		         all[i].says);
+		CHECK_INT(shf_gap_fail(&err, &d.l, 5, &gap), SHEAF_ELAYOUT);
+		CHECK_STR(err.msg, want);
+	}
 	shf_layout_release(&d.l);
 }
 
