@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks count together: a tensor once, however many of them have it, and a bit if any has it;
+ * and what becomes of both where a rank dies on the way. */
+#include "t.h"
+#include "simgroup.h"
+#include "tally.h"
+
+#define SEED UINT64_C(0x5eaf)
+enum { RANKS = 9, WORDS = 3 };
+
+static int64_t sim_ns(void *group)
+{
+	return simgroup_now_ms(group) * 1000000;
+}
+
+static struct shf_team team(struct sheaf_group *group)
+{
+	return (struct shf_team){ group, group->ops.rank, group->ops.ranks, 60000, sim_ns, group };
+}
+
+/* Tensors 0 to 2 * ranks - 1: tensor t is loaded by ranks t / 2 and one after it; all miss one of
+ * the same name in another family, and one rank ignores what others load. */
+static int count(void *arg, int rank, struct sheaf_group *group)
+{
+	uint64_t counts[SHF_T_KINDS], bytes[SHF_T_KINDS];
+	struct shf_team t = team(group);
+	uint64_t n = (uint64_t)t.ranks;
+	struct sheaf_error err;
+	struct shf_tally tally;
+	char name[16];
+	int rc;
+
+	(void)arg;
+	if (shf_tally_init(&tally, t.ranks) < 0)
+		return __LINE__;
+	for (int k = 0; k < 4; k++) {
+		int i = (2 * rank + k) % (2 * t.ranks);
+
+		snprintf(name, sizeof(name), "t%d", i);
+		shf_tally_add(&tally, SHF_T_LOADED, "model", name, 100 + (uint64_t)i);
+	}
+	shf_tally_add(&tally, SHF_T_MISSING, "optimizer", "t0", 7);
+	if (rank == t.ranks - 1)
+		shf_tally_add(&tally, SHF_T_UNVERIFIED, "model", "t0", 3);
+	memset(counts, 0xa5, sizeof(counts));
+	rc = shf_tally_count(&tally, &t, counts, bytes, &err);
+	shf_tally_release(&tally);
+	if (rc < 0)
+		return rc;
+	for (int k = 0; k < SHF_T_KINDS; k++) {
+		uint64_t want = k == SHF_T_LOADED ? 2 * n : k == SHF_T_MISSING ||
+		                k == SHF_T_UNVERIFIED;
+		uint64_t sum = k == SHF_T_LOADED ? 200 * n + n * (2 * n - 1)
+		               : k == SHF_T_MISSING ? 7 : k == SHF_T_UNVERIFIED ? 3 : 0;
+
+		if (counts[k] != want || bytes[k] != sum)
+			return __LINE__;
+	}
+	return tally.out ? __LINE__ : 0;
+}
+
+static int unite(void *arg, int rank, struct sheaf_group *group)
+{
+	struct shf_team t = team(group);
+	uint64_t x[WORDS] = { UINT64_C(1) << rank, 0, rank == 0 ? UINT64_C(1) << 63 : 4 };
+	struct sheaf_error err;
+	int rc = shf_or(&t, x, WORDS, &err);
+
+	(void)arg;
+	if (rc < 0)
+		return rc;
+	if (x[0] != (UINT64_C(1) << t.ranks) - 1 || x[1] != 0)
+		return __LINE__;
+	return x[2] == (UINT64_C(1) << 63 | (t.ranks > 1 ? 4 : 0)) ? 0 : __LINE__;
+}
+
+/* Alone, with others, and with each operation of the last of them failing. */
+static void together(int (*what)(void *arg, int rank, struct sheaf_group *group))
+{
+	for (int ranks = 1; ranks <= RANKS; ranks++) {
+		struct simgroup_stat stat = { 0 };
+		struct simgroup_opts o = { .seed = SEED, .ranks = ranks, .stat = &stat };
+		int results[RANKS];
+
+		CHECK_INT(simgroup_run(&o, what, NULL, results), 0);
+		for (int r = 0; r < ranks; r++)
+			CHECK_INT(results[r], 0);
+		for (int at = 1, ops = (int)stat.ops; ranks > 1 && at <= ops; at++) {
+			o.die_rank = ranks - 1;
+			o.die_at = at;
+			CHECK_INT(simgroup_run(&o, what, NULL, results), 0);
+			CHECK_INT(results[ranks - 1], SHEAF_ELOST);
+			for (int r = 0; r < ranks; r++)
+				CHECK(results[r] == SHEAF_ELOST || results[r] == 0);
+		}
+	}
+}
+
+TEST(each_tensor_is_counted_once_or_nothing_is_counted)
+{
+	together(count);
+}
+
+TEST(a_bit_that_any_rank_has_all_have_or_the_group_is_lost)
+{
+	together(unite);
+}
