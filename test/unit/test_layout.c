@@ -146,6 +146,30 @@ TEST(a_stripe_has_the_tensors_that_have_bytes_in_it)
 	}
 }
 
+TEST(a_tensor_that_begins_where_a_stripe_ends_is_of_the_next_one)
+{
+	static const size_t n[] = { 0, 2, 1, 1, 2 };
+	struct sheaf_error err;
+	struct laid d;
+
+	lay(&d);
+	d.tensors[0].bytes = 8;
+	for (int i = 2; i < 5; i++)
+		d.tensors[i].off = SHF_STRIPE;
+	d.tensors[3].bytes = SHF_STRIPE + 1;
+	CHECK_RC(shf_layout_number(&d.l, &err), 0, &err);
+	for (uint64_t s = 0; s < 5; s++) {
+		struct shf_arena arena = { 0 };
+		const uint32_t *numbers;
+		struct shf_stripe st;
+
+		CHECK_INT(shf_layout_stripe(&d.l, s, &arena, &st, &numbers), 0);
+		CHECK_INT(st.tensors_n, n[s]);
+		shf_arena_release(&arena);
+	}
+	shf_layout_release(&d.l);
+}
+
 TEST(names_are_found_in_their_own_family)
 {
 	static const char *const names[N] = { "t1", "t2", "t10", "t11", "t12", "m", "v" };

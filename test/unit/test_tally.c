@@ -74,8 +74,10 @@ static int unite(void *arg, int rank, struct sheaf_group *group)
 	return x[2] == (UINT64_C(1) << 63 | (t.ranks > 1 ? 4 : 0)) ? 0 : __LINE__;
 }
 
-/* Alone, with others, and with each operation of the last of them failing. */
-static void together(int (*what)(void *arg, int rank, struct sheaf_group *group))
+/* Alone, with others, and with each operation of the last of them failing. ops_n: by ranks, how
+ * many there are. */
+static void together(int (*what)(void *arg, int rank, struct sheaf_group *group),
+                     uint64_t ops_n[RANKS + 1])
 {
 	for (int ranks = 1; ranks <= RANKS; ranks++) {
 		struct simgroup_stat stat = { 0 };
@@ -85,6 +87,7 @@ static void together(int (*what)(void *arg, int rank, struct sheaf_group *group)
 		CHECK_INT(simgroup_run(&o, what, NULL, results), 0);
 		for (int r = 0; r < ranks; r++)
 			CHECK_INT(results[r], 0);
+		ops_n[ranks] = stat.ops;
 		for (int at = 1, ops = (int)stat.ops; ranks > 1 && at <= ops; at++) {
 			o.die_rank = ranks - 1;
 			o.die_at = at;
@@ -98,10 +101,17 @@ static void together(int (*what)(void *arg, int rank, struct sheaf_group *group)
 
 TEST(each_tensor_is_counted_once_or_nothing_is_counted)
 {
-	together(count);
+	uint64_t ops[RANKS + 1];
+
+	together(count, ops);
+	CHECK_INT(ops[2], ops[RANKS]);
 }
 
 TEST(a_bit_that_any_rank_has_all_have_or_the_group_is_lost)
 {
-	together(unite);
+	uint64_t ops[RANKS + 1];
+
+	together(unite, ops);
+	CHECK(ops[3] == ops[4] && ops[4] == ops[2] + 1);
+	CHECK(ops[5] == ops[8] && ops[8] == ops[4] + 1 && ops[9] == ops[8] + 1);
 }
