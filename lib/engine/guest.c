@@ -155,16 +155,14 @@ struct each {
 	int slot;
 };
 
-/* The next copy that is of a step in [lo, hi]. */
-static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t lo,
-                                     int64_t hi)
+/* The next copy that is of the step. */
+static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t step)
 {
 	for (; e->guest < g->n; e->guest++, e->slot = 0)
 		while (e->slot < SHF_GUEST_SLOTS) {
 			const struct shf_guest *of = &g->of[e->guest];
-			int64_t step = of->steps[e->slot++];
 
-			if (step >= 0 && step >= lo && step <= hi)
+			if (of->steps[e->slot++] == step)
 				return shf_guest_head(of, e->slot - 1);
 		}
 	return NULL;
@@ -176,7 +174,7 @@ void shf_guests_forget(struct shf_guests *g, int64_t step)
 	struct shf_card_head *h;
 
 	pthread_mutex_lock(&g->lock);
-	while ((h = next_of(g, &e, step, step))) {
+	while ((h = next_of(g, &e, step))) {
 		atomic_store(&h->whole, 0);
 		g->of[e.guest].steps[e.slot - 1] = -1;
 	}
@@ -191,18 +189,18 @@ void shf_guests_written(struct shf_guests *g, int64_t step)
 	struct shf_card_head *h;
 
 	pthread_mutex_lock(&g->lock);
-	while ((h = next_of(g, &e, step, step)))
+	while ((h = next_of(g, &e, step)))
 		atomic_store(&h->due, 0);
 	pthread_mutex_unlock(&g->lock);
 }
 
-void shf_guests_follow(struct shf_guests *g, int64_t after, uint64_t on, bool published)
+void shf_guests_follow(struct shf_guests *g, int64_t step, uint64_t on, bool published)
 {
 	struct each e = { 0 };
 	struct shf_card_head *h;
 
 	pthread_mutex_lock(&g->lock);
-	while ((h = next_of(g, &e, after + 1, INT64_MAX)))
+	while ((h = next_of(g, &e, step)))
 		atomic_store(published ? &h->base : &h->next, on);
 	pthread_mutex_unlock(&g->lock);
 }

@@ -49,11 +49,11 @@ int  shf_guests_open(struct sheaf_run *run, struct sheaf_error *err);
 void shf_guests_close(struct sheaf_run *run);
 /* All of them once more to the agent, which has been found again. Negative errno: it is lost. */
 int  shf_guests_offer(struct sheaf_run *run);
-/* What is done to cards of this rank is done to the copies that are here: those of that step are
- * nothing; it is on disk; those after it follow what is, or may be, there. */
+/* What is done to the card of a step of this rank is done to the copies of that step that are here:
+ * they are nothing; the step is on disk; it follows what is, or may be, there. */
 void shf_guests_forget(struct shf_guests *g, int64_t step);
 void shf_guests_written(struct shf_guests *g, int64_t step);
-void shf_guests_follow(struct shf_guests *g, int64_t after, uint64_t on, bool published);
+void shf_guests_follow(struct shf_guests *g, int64_t step, uint64_t on, bool published);
 /* Images that nobody may copy into: bits. older: the one of the newest copy as well. */
 static inline unsigned shf_guests_pins(const struct shf_guests *g, bool older)
 {

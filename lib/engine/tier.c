@@ -30,6 +30,7 @@ static void make_nothing(struct shf_tier *t, int image)
 	if (t->guests.copied == image)
 		t->guests.copied = -1;
 	t->steps[image] = -1;
+	t->left[image] = 0;
 }
 
 /* ---- the agent ---- */
@@ -143,7 +144,6 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 
 	t->keep = t->newest = -1;
 	t->base_step = -1;
-	t->back = INT64_MAX;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		t->steps[i] = -1;
 	t->wanted = run->opts.agent;
@@ -556,13 +556,31 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* Drops the steps in memory after `step`, which this handle left behind when it went back. */
-static void forget_later(struct sheaf_run *run, int64_t step)
+/* Drops the steps in memory after `step`. The handle goes on from what is left. */
+static void forget_later(struct shf_tier *t, int64_t step)
 {
-	struct shf_tier *t = &run->tier;
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		if (t->steps[i] > step)
+			make_nothing(t, i);
+		t->left[i] = 0;
+	}
+	if (t->newest >= 0 && t->steps[t->newest] < 0)
+		t->newest = -1;
+}
+
+/* Had this handle gone back to before the step of that image when the save began? */
+static bool was_left(const struct shf_tier *t, int image, const struct sheaf_save *save)
+{
+	return t->left[image] && t->left[image] <= save->loads;
+}
+
+/* Drops what had been left behind in memory when the save began, which is there now. */
+static void forget_left(struct sheaf_save *save)
+{
+	struct shf_tier *t = &save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (t->steps[i] > step)
+		if (was_left(t, i, save))
 			make_nothing(t, i);
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
@@ -577,9 +595,6 @@ static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_buf in = SHF_BUF_INIT, smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
 	int rc = agree_on_base(save, err);
 
-	/* Only after agree_on_base: a save that it refuses takes nothing out of memory. */
-	if (rc == 0 && save->run->tier.back < save->step)
-		forget_later(save->run, save->run->tier.back);
 	if (rc == 0)
 		rc = shf_sums_gather(save, &arena, &sums, err);
 	if (rc == 0)
@@ -609,7 +624,7 @@ void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
 {
 	struct shf_tier *t = &run->tier;
 
-	forget_later(run, step);
+	forget_later(t, step);
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (t->steps[i] >= 0)
 			is_newest(t, i);
@@ -623,18 +638,22 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 
 	name_session(save);
 	rc = gather_and_stamp(save, err);
-	if (rc == 0)
+	if (rc == 0) {
+		/* Only now, for a save that is refused takes nothing out of memory; but before its
+		 * copies are made, which have the numbers of what goes. */
+		forget_left(save);
 		rc = shf_guests_send(save, err);
+	}
 	if (rc == SHEAF_ELOST)  /* others may think that it is there: so it may be (M2) */
 		return rc;
 	if (rc < 0) {
 		make_nothing(t, save->image);
 		return rc;
 	}
-	t->back = INT64_MAX;
 	t->commits++;
 	t->said = false;
 	t->steps[save->image] = save->step;
+	t->left[save->image] = save->loads < t->went_back ? t->went_back : 0;
 	save->card = save->image;
 	/* One to disk holds its image itself, and may yet be given up. */
 	if (save->flags & SHEAF_NO_DISK) {
@@ -694,16 +713,20 @@ void shf_tier_left(struct sheaf_save *save)
 		is_newest(&save->run->tier, save->card);
 }
 
-/* All that is in memory and newer than the save. */
-static void follow(struct shf_tier *t, int64_t step, uint64_t on, bool published)
+/* All that is in memory and newer than the save, but for what had been left behind when the save
+ * began: that follows an older step, and nothing that is saved since. */
+static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 {
-	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
-		struct shf_card_head *h = t->steps[i] > step ? head_of(t, i) : NULL;
+	struct shf_tier *t = &save->run->tier;
 
-		if (h)
-			atomic_store(published ? &h->base : &h->next, on);
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		struct shf_card_head *h = t->steps[i] > save->step ? head_of(t, i) : NULL;
+
+		if (!h || was_left(t, i, save))
+			continue;
+		atomic_store(published ? &h->base : &h->next, on);
+		shf_guests_follow(&t->guests, t->steps[i], on, published);
 	}
-	shf_guests_follow(&t->guests, step, on, published);
 }
 
 /* What rank 0 found when it made the stage of this save: the step in doubt before it, or not. */
@@ -721,7 +744,7 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 	if (on.step >= 0) {
 		t->base_step = on.step;
 		memcpy(t->base_session, on.session, sizeof(t->base_session));
-		follow(t, save->step, shf_card_on(on.step, on.session, t->rewinds), true);
+		follow(save, shf_card_on(on.step, on.session, t->rewinds), true);
 	}
 	t->doubt = 0;
 	return 0;
@@ -735,7 +758,7 @@ int shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	t->coming = on_of(save);
-	follow(t, save->step, t->coming, false);
+	follow(save, t->coming, false);
 	return 0;
 }
 
@@ -776,7 +799,8 @@ void shf_tier_published(struct sheaf_save *save)
 	t->doubt = t->coming = 0;
 	t->base_step = save->step;
 	memcpy(t->base_session, save->session, sizeof(t->base_session));
-	follow(t, save->step, on, true);
+	forget_left(save);
+	follow(save, on, true);
 	if (has_card(save)) {
 		atomic_store(&head_of(t, save->card)->due, 0);
 		shf_guests_written(&t->guests, save->step);
@@ -793,15 +817,20 @@ void shf_tier_published(struct sheaf_save *save)
 
 void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 {
-	run->tier.back = step;
-	run->tier.based = false;
+	struct shf_tier *t = &run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] > step && !t->left[i])
+			t->left[i] = run->loads;
+	t->went_back = run->loads;
+	t->based = false;
 }
 
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step)
 {
 	const struct shf_tier *t = &run->tier;
 
-	return t->newest < 0 || step > t->steps[t->newest] || step > t->back;
+	return t->newest < 0 || step > t->steps[t->newest] || t->left[t->newest];
 }
 
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
@@ -813,10 +842,9 @@ void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 	if (loaded)
 		shf_tier_fell_back(run, step);
 	else
-		forget_later(run, step);
+		forget_later(t, step);
 	t->based = t->alone = false;
 	t->doubt = t->coming = 0;
-	t->back = INT64_MAX;
 	if (!loaded)
 		shf_tier_let_others_go(run);
 }

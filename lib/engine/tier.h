@@ -40,6 +40,11 @@ struct shf_tier {
 	uint64_t turn;                  /* of this job, for its cards (card.h) */
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
+	unsigned left[SHF_PINS];        /* by image: the first load (run->loads) of an older step of
+	                                 * the disk after which training no longer goes on from its
+	                                 * step; it goes with the next step that is saved after that
+	                                 * load. 0: none */
+	unsigned went_back;             /* the last load of a step of the disk; 0: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	int64_t passed;                 /* the newest whole step in memory that the last look for
 	                                 * the latest passed over; -1 [rank 0] */
@@ -52,8 +57,6 @@ struct shf_tier {
 	uint64_t rewinds;
 	uint64_t doubt;                 /* what is on disk instead, perhaps; 0: nothing */
 	uint64_t coming;                /* the same of what is being published; 0: nothing */
-	int64_t back;                   /* this handle went back to that step of the disk: what it
-	                                 * has later in memory goes with its next; INT64_MAX */
 	int newest;                     /* image of the newest step that is there, on all ranks;
 	                                 * -1: none of this job */
 	bool said;                      /* that there is none, or why */

@@ -269,6 +269,13 @@ void memory_forget(struct model *m, int identity, int64_t above)
 			m->mems[i].here = false;
 }
 
+void memory_forget_left(struct model *m, const struct job_model *j, const struct save_model *s)
+{
+	for (int i = 0; i < MEMORIES; i++)
+		if (m->mems[i].job == j->serial && m->mems[i].left && m->mems[i].left < s->order)
+			m->mems[i].here = false;
+}
+
 /* Something newer is there, or it is not known what the agents let go. */
 void memory_shake(struct model *m, int identity)
 {
@@ -290,6 +297,7 @@ void memory_add(struct model *m, const struct job_model *j, const struct save_mo
 	struct memory *x = NULL;
 
 	memory_shake(m, r->identity);
+	memory_forget_left(m, j, s);
 	for (int i = 0; i < MEMORIES; i++)
 		if (m->mems[i].here && m->mems[i].id == s->id) {
 			m->mems[i].sure = sure;
@@ -309,6 +317,7 @@ void memory_add(struct model *m, const struct job_model *j, const struct save_mo
 			      .id = s->id,
 			      .step = s->step,
 			      .job = j->serial,
+			      .left = s->order < j->went_back ? j->went_back : 0,
 			      .base = on ? on->id : -1,
 			      .coming = of && of->mark == 'b' ? of->id : 0 };
 	for (int k = 0; k < SAVES; k++)

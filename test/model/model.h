@@ -56,6 +56,8 @@ struct memory { /* a checkpoint in the memory of agents */
 			       * coming: or this, which was being published; 0: nothing */
 	int64_t step;
 	int job; /* serial number of who saved it */
+	int left; /* when its job went back to an older step of the disk first since, in begins and
+		   * loads so far: it is gone once a save that was begun later is there; 0 */
 	struct average average;
 };
 struct save_model {
@@ -86,6 +88,7 @@ struct job_model {
 	int loaded_on;    /* its id, or from memory that of what it follows on disk; -1: nothing,
 			   * -2: not known */
 	int64_t loaded_step;
+	int went_back;    /* when it last loaded a step of the disk; as memory.left */
 	bool shaken;      /* an agent of its was lost, or another thing that makes
 			   * saves to memory fail */
 	bool marked;      /* a mark changed what is newest: what it keeps in memory until the next

@@ -31,6 +31,9 @@ bool latest_allows(const struct latest *l, int id);
 void wanted(const struct model *m, int run, int nodes, const struct job_model *asks, int64_t step,
 	    struct latest *l);
 void memory_forget(struct model *m, int identity, int64_t above);
+/* A save is there: what its job had left behind in memory when it was begun is not, nor does it
+ * follow this one. */
+void memory_forget_left(struct model *m, const struct job_model *j, const struct save_model *s);
 /* Something newer is there, or it is not known what the agents let go. */
 void memory_shake(struct model *m, int identity);
 void memory_add(struct model *m, const struct job_model *j, const struct save_model *s);

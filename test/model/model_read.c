@@ -103,6 +103,26 @@ static int follows(const struct model *m, int run, int id)
 	return -2;
 }
 
+/* What a job has in memory that is newer than the step of the disk to which it goes back stays until
+ * something is saved from there. on_disk: it is one of the disk; else what was left behind may be
+ * gone on from again. */
+static void leave_behind(struct model *m, struct job_model *j, int64_t step, bool on_disk)
+{
+	int now = ++m->order;
+
+	for (int i = 0; i < MEMORIES; i++) {
+		struct memory *x = &m->mems[i];
+
+		if (x->job != j->serial)
+			continue;
+		if (on_disk && x->step > step && !x->left)
+			x->left = now;
+		if (!on_disk && x->left)
+			x->left = 0, x->sure = false;
+	}
+	j->went_back = on_disk ? now : j->went_back;
+}
+
 /* A job goes on from what it loaded. from: as `follows` said when it was opened. */
 static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, int from)
 {
@@ -122,6 +142,7 @@ static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, 
 	if (j->parent != id) /* which this job may have brought to disk since it was opened */
 		j->parent = from;
 	j->loaded_on = j->parent;
+	leave_behind(m, j, step, from == id);
 }
 
 void find_numbers(const struct model *m, struct job_model *j)

@@ -132,6 +132,8 @@ static void take_rewind(struct model *m, int run, int64_t step)
 		}
 	memory_forget(m, r->identity, step);
 	memory_shake(m, r->identity);
+	for (int i = 0; i < MEMORIES; i++)
+		m->mems[i].left = m->mems[i].identity == r->identity ? 0 : m->mems[i].left;
 }
 
 static void take_mark(struct model *m, int run, const struct call *c)
@@ -303,7 +305,8 @@ static void take_published(struct model *m, struct job_model *j, struct save_mod
 	s->asked_publish = true;
 	add_saved(m, j, s)->unsure = true;
 	for (int i = 0; i < MEMORIES; i++)
-		if (m->mems[i].here && m->mems[i].job == j->serial && m->mems[i].step > s->step)
+		if (m->mems[i].here && m->mems[i].job == j->serial && m->mems[i].step > s->step &&
+		    !(m->mems[i].left && m->mems[i].left < s->order))
 			m->mems[i].coming = s->id;
 }
 
@@ -334,6 +337,7 @@ static void take_saved(struct model *m, struct job_model *j, struct save_model *
 		add_saved(m, j, s);
 	if (s->step > r->floor && !s->asked_publish)
 		r->floor = s->step;
+	memory_forget_left(m, j, s);
 	for (int i = 0; i < MEMORIES; i++) {
 		struct memory *x = &m->mems[i];
 

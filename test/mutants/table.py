@@ -1446,3 +1446,16 @@ blind("unread_newest_passed_over", "memory has an older step where the newest ca
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
         "engine/tier.c:gather_and_stamp", "agree_on_base(save, err)",
         PASSED + "a_save_that_is_refused_takes_no_newer_step_out_of_memory")
+PARENTS = "sim/test_parents: "
+bug("left_behind_follows", "what a job left behind in memory follows what it saves to disk next",
+    "engine/tier.c:was_left", "return t->left[image] &&", "return !MUTANT && t->left[image] &&",
+    PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
+blind("left_behind_is_told", "what was left behind in memory follows what is being published",
+      "engine/tier.c:follow", "was_left(t, i, save)",
+      PARENTS + "what_was_left_behind_in_memory_follows_no_step_that_is_being_published")
+gullible("left_behind_since", "what goes on from a save is taken for left behind by a load since",
+         "engine/tier.c:was_left", "t->left[image] <= save->loads",
+         PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
+bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
+    "engine/tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
+    PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")

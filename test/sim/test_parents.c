@@ -330,6 +330,100 @@ TEST(a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory)
 	end(&o);
 }
 
+/* Steps 11 to 13 are in memory alone, and follow 10 on disk, to which the job then goes back. */
+static void goes_back(struct one *o)
+{
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+
+	commits(o, begun(o, 10));
+	for (int step = 11; step <= 13; step++) {
+		struct sheaf_save *save = NULL;
+
+		CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &memory, &o->err), 0,
+		         &o->err);
+		commits(o, save);
+	}
+	loads(o, opened(o, 10));
+}
+
+/* Of a state that is written in place memory has nothing. */
+static struct sheaf_save *begun_in_place(struct one *o, int64_t step)
+{
+	static float values[13 * 700];
+	struct sheaf_state *state = shf_state_new();
+	struct sheaf_slice slice = { .size = sizeof(slice), .name = "a", .dtype = SHEAF_F32,
+		.ndim = 2, .shape = { 13, 700 }, .count = { 13, 700 }, .data = values,
+		.flags = SHEAF_IN_PLACE };
+	struct sheaf_save *save = NULL;
+
+	CHECK(shf_state_add(state, &slice) >= 0);
+	CHECK_RC(shf_save_begin(&save, o->run, step, state, NULL, &o->err), 0, &o->err);
+	shf_state_put(state);
+	return save;
+}
+
+static void latest_is(struct one *o, int64_t step, bool memory)
+{
+	struct sheaf_step *s = NULL;
+
+	CHECK_RC(shf_step_open(&s, o->run, SHEAF_LATEST, &o->err), 0, &o->err);
+	CHECK_INT(s->number, step);
+	CHECK_INT(s->run->of != NULL, memory);
+	shf_step_put(s);
+}
+
+/* Only the first save after the second load is begun from what that load has left. */
+TEST(a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory)
+{
+	for (int i = 0; i < 3; i++) {
+		struct one o = one_job("auto");
+		struct sheaf_save *save;
+
+		goes_back(&o);
+		save = begun_in_place(&o, 11);
+		if (i == 1)
+			loads(&o, opened(&o, 10));
+		if (i == 2)
+			while (!shf_publishing_now(o.run))
+				CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
+		commits(&o, save);
+		latest_is(&o, 11, false);
+		end(&o);
+	}
+}
+
+/* It may be there when the job dies, and what was left behind may not be taken to follow it. */
+TEST(what_was_left_behind_in_memory_follows_no_step_that_is_being_published)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *save;
+
+	goes_back(&o);
+	save = begun_in_place(&o, 11);
+	while (!shf_publishing_now(o.run))
+		CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	shf_save_free(save); /* which leaves it there */
+	latest_is(&o, 11, false);
+	end(&o);
+}
+
+/* 20 was begun before the job went back, and so is of the branch that 21 is of. */
+TEST(a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory)
+{
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct one o = one_job("auto");
+	struct sheaf_save *twenty, *more = NULL;
+
+	commits(&o, begun(&o, 10));
+	twenty = begun_in_place(&o, 20);
+	CHECK_RC(shf_save_begin(&more, o.run, 21, o.state, &memory, &o.err), 0, &o.err);
+	commits(&o, more);
+	loads(&o, opened(&o, 10));
+	commits(&o, twenty);
+	latest_is(&o, 21, true);
+	end(&o);
+}
+
 TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
 {
 	struct one o = one_job(NULL);
