@@ -250,11 +250,16 @@ static void take_session(struct sheaf_save *save, const char *stage)
 	snprintf(save->session, sizeof(save->session), "%.32s", always(dash) ? dash + 1 : "");
 }
 
+struct made {                   /* what rank 0 tells of the stage that it has made */
+	char name[sizeof(((struct shf_stage *)0)->name)];
+	bool rebase;                    /* what memory follows is not older, and so it is bad */
+};
+
 static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_team *team = &run->team;
-	char name[sizeof(save->stage.name)];
+	struct made made = { .rebase = run->tier.based && run->tier.base_step >= save->step };
 	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
 
 	/* Old steps go after a commit that worked. On a full disk none works until they go. */
@@ -263,14 +268,18 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 		if (rc == 0)
 			rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
 	}
-	if (rc < 0)
+	if (rc < 0) {
+		run->tier.based = false; /* that may have gone aside all the same */
 		return rc;
-	memcpy(name, save->stage.name, sizeof(name));
-	rc = shf_bcast(team, name, sizeof(name), err);
+	}
+	memcpy(made.name, save->stage.name, sizeof(made.name));
+	rc = shf_bcast(team, &made, sizeof(made), err);
+	if (rc == 0 && made.rebase)
+		run->tier.based = false;
 	if (rc == 0 && team->rank)
-		rc = shf_stage_join(&run->store, &save->stage, save->step, name, err);
+		rc = shf_stage_join(&run->store, &save->stage, save->step, made.name, err);
 	if (rc == 0)
-		take_session(save, name);
+		take_session(save, made.name);
 	if (rc == 0 && run->place.node_first == team->rank)
 		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
 	rc = shf_agree(team, rc, err);

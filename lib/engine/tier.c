@@ -31,6 +31,7 @@ static void make_nothing(struct shf_tier *t, int image)
 		t->guests.copied = -1;
 	t->steps[image] = -1;
 	t->left[image] = 0;
+	t->on_disk[image] = false;
 }
 
 /* ---- the agent ---- */
@@ -574,13 +575,15 @@ static bool was_left(const struct shf_tier *t, int image, const struct sheaf_sav
 	return t->left[image] && t->left[image] <= save->loads;
 }
 
-/* Drops what had been left behind in memory when the save began, which is there now. */
+/* Drops what had been left behind in memory when the save began, which is there now; and a step
+ * that is on disk and not older than the save, for it is bad, or the save would have been refused.
+ */
 static void forget_left(struct sheaf_save *save)
 {
 	struct shf_tier *t = &save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (was_left(t, i, save))
+		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->step))
 			make_nothing(t, i);
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
@@ -804,6 +807,7 @@ void shf_tier_published(struct sheaf_save *save)
 	if (has_card(save)) {
 		atomic_store(&head_of(t, save->card)->due, 0);
 		shf_guests_written(&t->guests, save->step);
+		t->on_disk[save->card] = true;
 		is_newest(t, save->card);
 	}
 	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
@@ -826,11 +830,12 @@ void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 	t->based = false;
 }
 
-bool shf_tier_is_later(const struct sheaf_run *run, int64_t step)
+bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)
 {
 	const struct shf_tier *t = &run->tier;
 
-	return t->newest < 0 || step > t->steps[t->newest] || t->left[t->newest];
+	return t->newest < 0 || step > t->steps[t->newest] || t->left[t->newest] ||
+	       (to_disk && t->on_disk[t->newest]);
 }
 
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)

@@ -44,6 +44,7 @@ struct shf_tier {
 	                                 * the disk after which training no longer goes on from its
 	                                 * step; it goes with the next step that is saved after that
 	                                 * load. 0: none */
+	bool on_disk[SHF_PINS];         /* by image: this handle has brought its step to disk, too */
 	unsigned went_back;             /* the last load of a step of the disk; 0: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	int64_t passed;                 /* the newest whole step in memory that the last look for
@@ -117,8 +118,9 @@ void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 void shf_tier_left(struct sheaf_save *save);
 /* This handle goes on from that step of the disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
-/* May a save of that step begin, as far as memory knows? [local], alike on all ranks */
-bool shf_tier_is_later(const struct sheaf_run *run, int64_t step);
+/* May a save of that step begin, as far as memory knows? Whether one to disk may follow the newest
+ * in memory, if that is on disk, C0 finds out. [local], alike on all ranks */
+bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);
 /* This handle goes on from that step in memory, since later ones are damaged: they go, and it stays
  * until a newer one is there (M3). No save is in flight. [local] */
 void shf_tier_fell_back(struct sheaf_run *run, int64_t step);

@@ -1459,3 +1459,12 @@ gullible("left_behind_since", "what goes on from a save is taken for left behind
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
     "engine/tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
+blind("bad_number_in_memory", "the number of a bad step is not free where memory has that step, too",
+      "engine/tier.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
+      PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
+blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
+      "engine/tier.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
+      PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
+blind("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
+      "engine/save_stage.c:stage_all", "rc == 0 && made.rebase",
+      PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")

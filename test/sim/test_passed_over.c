@@ -281,6 +281,26 @@ static void save_here(struct one *o, int64_t step)
 	shf_save_free(save);
 }
 
+static void save_to_memory(struct one *o, int64_t step)
+{
+	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save *save = NULL;
+
+	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &memory, &o->err), 0, &o->err);
+	CHECK_RC(shf_save_commit(save, -1, &o->err), 0, &o->err);
+	shf_save_free(save);
+}
+
+static void latest_in_memory_is(struct one *o, int64_t step)
+{
+	struct sheaf_step *s = NULL;
+
+	CHECK_RC(shf_step_open(&s, o->run, SHEAF_LATEST, &o->err), 0, &o->err);
+	CHECK_INT(s->number, step);
+	CHECK(s->run->of != NULL);
+	shf_step_put(s);
+}
+
 /* Its parent was the bad one, which is nobody's ancestor once it is aside. */
 TEST(a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_it)
 {
@@ -294,6 +314,29 @@ TEST(a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_
 	CHECK_RC(shf_run_prune(o.run, 0, NULL, NULL, &o.err), 1, &o.err);
 	CHECK(!simdisk_exists(o.disk, "run/checkpoint-1"));
 	CHECK(simdisk_exists(o.disk, "run/checkpoint-2"));
+	end(&o);
+}
+
+/* While it is not marked, it is in the way, and the error says what makes room. */
+TEST(a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *save = NULL;
+
+	save_here(&o, 1);
+	save_here(&o, 5);
+	CHECK_RC(shf_save_begin(&save, o.run, 5, o.state, NULL, &o.err), SHEAF_EEXIST, &o.err);
+	CHECK(strstr(o.err.msg, "sheaf rewind run@1") != NULL);
+	CHECK_RC(shf_save_begin(&save, o.run, 3, o.state, NULL, &o.err), SHEAF_EINVAL, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+	save_here(&o, 5);
+	latest_in_memory_is(&o, 5);
+	CHECK_RC(shf_run_mark(o.run, 5, 'b', &o.err), 0, &o.err);
+	save_here(&o, 3);
+	latest_in_memory_is(&o, 3);
+	save_to_memory(&o, 4);
+	save_to_memory(&o, 6);
+	latest_in_memory_is(&o, 6);
 	end(&o);
 }
 
@@ -417,10 +460,14 @@ TEST(a_rewind_that_is_cut_leaves_no_later_step_in_memory)
 	}
 }
 
-/* Step 2 is on disk and in memory, and marked bad, or condemned by the jobs that loaded it. A job
- * saves its number once more, with other values, and is cut. The old one never comes back. */
-static void saved_anew(bool condemned, uint32_t flags)
+enum by { THE_SAME, THE_NEXT, THE_NEXT_CONDEMNED };
+
+/* Step 2 is on disk and in memory, and marked bad, or condemned by the jobs that loaded it. The same
+ * job, or the next one, saves its number once more, with other values, and is cut. The old one
+ * never comes back. */
+static void saved_anew(enum by by, uint32_t flags)
 {
+	bool condemned = by == THE_NEXT_CONDEMNED;
 	bool fired = true;
 
 	for (int nth = 1; fired; nth++) {
@@ -435,11 +482,14 @@ static void saved_anew(bool condemned, uint32_t flags)
 		CHECK_RC(o.rc, 0, &o.err);
 		if (!condemned)
 			CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
-		job_dies(&o);
+		if (by != THE_SAME)
+			job_dies(&o);
 		if (condemned)
 			CHECK_INT(found_next(d, &value), 2);
-		o = job_on(d, "auto", condemned);
-		CHECK_INT(job_loads(&o, &value), 1);
+		if (by != THE_SAME) {
+			o = job_on(d, "auto", condemned);
+			CHECK_INT(job_loads(&o, &value), 1);
+		}
 		simdisk_fault(d, &f);
 		job_saves(&o, 2, 77, flags);
 		fired = simdisk_fired(d) > 0;
@@ -454,14 +504,38 @@ static void saved_anew(bool condemned, uint32_t flags)
 
 TEST(a_bad_step_whose_number_is_saved_again_never_comes_back_from_memory)
 {
-	saved_anew(false, 0);
-	saved_anew(false, SHEAF_NO_DISK);
+	saved_anew(THE_SAME, 0);
+	saved_anew(THE_NEXT, 0);
+	saved_anew(THE_NEXT, SHEAF_NO_DISK);
 }
 
 TEST(a_condemned_step_whose_number_is_saved_again_never_comes_back_from_memory)
 {
-	saved_anew(true, 0);
-	saved_anew(true, SHEAF_NO_DISK);
+	saved_anew(THE_NEXT_CONDEMNED, 0);
+	saved_anew(THE_NEXT_CONDEMNED, SHEAF_NO_DISK);
+}
+
+/* The bad step 2 is aside when the stage of the save of its number is there, and 3 follows 1. */
+TEST(what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left)
+{
+	struct simdisk *d = re_world(7);
+	struct one o = job_on(d, "auto", 0);
+	struct sheaf_save *again;
+	float value;
+
+	job_saves(&o, 1, 1, 0);
+	job_saves(&o, 2, 2, 0);
+	CHECK_RC(o.rc, 0, &o.err);
+	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	again = begun(&o, 2);
+	job_saves(&o, 3, 77, SHEAF_NO_DISK);
+	CHECK_RC(o.rc, 0, &o.err);
+	simdisk_kill(d, o.sys);
+	shf_save_free(again);
+	job_dies(&o);
+	CHECK_INT(found_next(d, &value), 3);
+	CHECK(value == painted(77));
+	simdisk_free(d);
 }
 
 /* Somebody has removed its directory, and the mark is left. It is of that save alone, and not of
