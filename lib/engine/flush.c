@@ -35,7 +35,8 @@ static int consider(void *arg, const struct shf_recalled *r)
 	return f->rc < 0 ? f->rc : 0;
 }
 
-/* With the lock: is it still what it was, and then what lies behind it in memory follows it. */
+/* With the lock: is it still what it was, and then what its job has behind it in memory follows it.
+ */
 static int still(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;
@@ -50,7 +51,7 @@ static int still(void *arg, struct shf_store *dst, struct sheaf_error *err)
 		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		              "meanwhile", f->which.step);
 	if (rc == 0 && !disk.exists) {
-		int told = shf_recall_go_on(f->sys, f->keep, dst->run, f->which.step,
+		int told = shf_recall_go_on(f->sys, f->keep, dst->run, &f->which,
 		                            shf_card_on(disk.known, disk.session, rewinds),
 		                            shf_card_on(f->which.step, f->which.session, rewinds));
 

@@ -392,11 +392,11 @@ static int put_all(struct meet *t, const char *folder, struct sheaf_error *err)
 	return rc;
 }
 
-/* What lies behind it in this node's memory follows it from now on. */
+/* What its job has behind it in this node's memory follows it from now on. */
 static int go_on(struct meet *t, struct sheaf_error *err)
 {
 	uint64_t rewinds = shf_store_rewinds(&t->store);
-	int rc = shf_recall_go_on(t->m->sys, t->m->keep, t->store.run, t->which.step,
+	int rc = shf_recall_go_on(t->m->sys, t->m->keep, t->store.run, &t->which,
 	                          shf_card_on(t->disk.known, t->disk.session, rewinds),
 	                          shf_card_on(t->which.step, t->which.session, rewinds));
 

@@ -196,9 +196,18 @@ int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
 
 struct going_on {
 	struct looking *l;              /* for sys and keep */
+	const struct shf_recalled *which;
 	uint64_t was, is;
-	int64_t step;
 };
+
+static bool is_of_job(const char *name, const char *job)
+{
+	char own[33];
+	int rank, image;
+	bool card;
+
+	return always(shf_card_parse(name, own, &rank, &image, &card)) && strcmp(own, job) == 0;
+}
 
 static int go_on(const struct going_on *g, const char *name)
 {
@@ -206,12 +215,15 @@ static int go_on(const struct going_on *g, const char *name)
 	struct shf_shm shm = { NULL, 0, -1 };
 	struct shf_arena arena = { 0 };
 	struct shf_card card;
-	int rc = sys->ops->keep_get(sys->arg, g->l->keep, name, &shm);
+	int rc;
 
+	if (!is_of_job(name, g->which->job)) /* it may have gone another way from there */
+		return 0;
+	rc = sys->ops->keep_get(sys->arg, g->l->keep, name, &shm);
 	if (rc < 0)
 		return rc == -2 ? 0 : rc;
 	rc = shf_card_decode(&card, &arena, &shm);
-	if (rc == 0 && strcmp(card.run, g->l->run_id) == 0 && card.step > g->step) {
+	if (rc == 0 && strcmp(card.run, g->l->run_id) == 0 && card.step > g->which->step) {
 		struct shf_card_head *h = shf_card_head(&shm);
 
 		uint64_t next = atomic_load(&h->next);
@@ -226,11 +238,11 @@ static int go_on(const struct going_on *g, const char *name)
 	return rc == SHEAF_ENOMEM ? -12 : 0;
 }
 
-int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id, int64_t step,
-                     uint64_t was, uint64_t is)
+int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
+                     const struct shf_recalled *which, uint64_t was, uint64_t is)
 {
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id };
-	struct going_on g = { &l, was, is, step };
+	struct going_on g = { &l, which, was, is };
 	struct names names = { SHF_BUF_INIT };
 	int rc = sys->ops->keep_list(sys->arg, keep, note, &names);
 

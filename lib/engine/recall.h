@@ -45,10 +45,11 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 /* All of one step: 0 and *view, or ECORRUPT, ENOMEM, EFORMAT: not all is on this node. [local] */
 int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                     struct shf_view **view, struct sheaf_error *err);
-/* Steps in memory that are later than `step` and follow `was` on disk follow `is`, too, which is
- * about to be there. Negative errno. [local] */
-int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id, int64_t step,
-                     uint64_t was, uint64_t is);
+/* Steps in memory of the job of `which` that are later and follow `was` on disk follow `is`, too:
+ * that is `which`, and about to be there. Another job's may be another branch. Negative errno.
+ * [local] */
+int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
+                     const struct shf_recalled *which, uint64_t was, uint64_t is);
 /* Does what lies on disk go on where this step begins? Nobody has rewound since, then. [local] */
 bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
                         const struct shf_newest *disk);

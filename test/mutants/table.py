@@ -1468,3 +1468,6 @@ blind("bad_stays_newest", "a bad step stays the newest in memory beside an older
 blind("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
       "engine/save_stage.c:stage_all", "rc == 0 && made.rebase",
       PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
+blind("flush_of_all_jobs", "a flush takes up the branch of another job", "engine/recall.c:go_on",
+      "!is_of_job(name, g->which->job)",
+      MEMORY + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")

@@ -181,6 +181,8 @@ static void fail_keep(struct world *w, int nth, int error)
 	                                                .kind = SIMDISK_KEEP });
 }
 
+static const struct shf_recalled four = { .job = JOB_A, .step = 4 };
+
 TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 {
 	struct world w;
@@ -195,7 +197,7 @@ TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 		fail_keep(&w, nth, ENOENT);
 		CHECK_INT(told(&w, 0).n, 1);
 		fail_keep(&w, nth, ENOENT);
-		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, 4, 1, 2), 0);
+		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), 0);
 		fail_keep(&w, nth, ENOENT);
 		CHECK_RC(shf_recall_parts(w.sys, w.keep, &which, NULL, &v, &w.err), 0, &w.err);
 		CHECK_INT(shf_view_parts(v), nth == 3);
@@ -205,7 +207,7 @@ TEST(a_card_that_goes_while_all_are_looked_at_is_no_failure)
 		fail_keep(&w, nth, EPIPE);
 		CHECK_INT(told(&w, -EPIPE).n, 0);
 		fail_keep(&w, nth, EPIPE);
-		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, 4, 1, 2), -EPIPE);
+		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), -EPIPE);
 		fail_keep(&w, nth, EPIPE);
 		CHECK_INT(shf_recall_parts(w.sys, w.keep, &which, NULL, &v, &w.err), SHEAF_EIO);
 		CHECK(strstr(w.err.msg, "asking the agent") != NULL);
@@ -220,9 +222,11 @@ TEST(what_lies_behind_a_step_that_comes_to_disk_follows_it)
 	static const struct {
 		int64_t step;
 		uint64_t base, next, then_base, then_next;
-		bool alien;
-	} cases[] = { { 9, 1, 1, 1, 2, false }, { 9, 7, 1, 1, 2, false }, { 9, 1, 7, 1, 2, false },
-		{ 9, 7, 8, 7, 8, false }, { 4, 1, 1, 1, 1, false }, { 9, 1, 1, 1, 1, true } };
+		bool alien, other_job;
+	} cases[] = { { 9, 1, 1, 1, 2, false, false }, { 9, 7, 1, 1, 2, false, false },
+		{ 9, 1, 7, 1, 2, false, false }, { 9, 7, 8, 7, 8, false, false },
+		{ 4, 1, 1, 1, 1, false, false }, { 9, 1, 1, 1, 1, true, false },
+		{ 9, 1, 1, 1, 1, false, true } };
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct world w;
@@ -232,9 +236,10 @@ TEST(what_lies_behind_a_step_that_comes_to_disk_follows_it)
 		begin(&w);
 		if (cases[i].alien)
 			memcpy(c.run, OTHER_RUN, sizeof(c.run));
-		put(&w, JOB_A, 0, &c, cases[i].base, cases[i].next);
-		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, 4, 1, 2), 0);
-		CHECK_INT(w.sys->ops->keep_get(w.sys->arg, w.keep, JOB_A ".0.0.card", &shm), 0);
+		put(&w, cases[i].other_job ? JOB_B : JOB_A, 0, &c, cases[i].base, cases[i].next);
+		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), 0);
+		CHECK_INT(w.sys->ops->keep_get(w.sys->arg, w.keep, cases[i].other_job
+		                               ? JOB_B ".0.0.card" : JOB_A ".0.0.card", &shm), 0);
 		CHECK_INT(atomic_load(&shf_card_head(&shm)->base), cases[i].then_base);
 		CHECK_INT(atomic_load(&shf_card_head(&shm)->next), cases[i].then_next);
 		w.sys->ops->shm_free(w.sys->arg, &shm);
@@ -313,7 +318,7 @@ static int view_of(struct step *s, struct shf_view **v)
 /* All of it, in all the ways: it is told as it is or there is no memory. */
 static int ask_all(struct step *s, long nth)
 {
-	struct shf_recalled r = { .step = -1 };
+	struct shf_recalled r = { .step = -1 }, old = s->newest;
 	struct shf_buf cards = SHF_BUF_INIT, ranks = SHF_BUF_INIT;
 	struct shf_view *v = NULL;
 	int rc, hit = 0;
@@ -340,9 +345,10 @@ static int ask_all(struct step *s, long nth)
 	CHECK((v == NULL) == starved);
 	hit += starved;
 	shf_view_free(v);
+	old.step = 0;
 	starved = false;
 	starve_left = nth;
-	rc = shf_recall_go_on(s->w.sys, s->w.keep, s->store.run, 0, 5, 6);
+	rc = shf_recall_go_on(s->w.sys, s->w.keep, s->store.run, &old, 5, 6);
 	starve_left = 0;
 	CHECK_INT(rc, starved ? -ENOMEM : 0);
 	hit += starved;
