@@ -338,7 +338,9 @@ struct sheaf_run_stat {                 /* this rank, all saves since the run wa
 int  sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
 /* Set later steps aside (kept, no longer found), so that training goes on from `step`. What is set
  * aside, by this or otherwise, stays in .sheaf/aside until a person deletes it.
- * Loading an older step, or one that has been set aside, and saving without this is EINVAL.
+ * Loading an older step, or one that has been set aside, and saving without this is EINVAL. Saving
+ * may go on from the newest step on disk, though, if memory alone has newer ones: these are no
+ * longer found when the next step is there.
  * [collective] */
 int  sheaf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* Marks a step. 'k': it is never pruned. 'b': it is bad; SHEAF_LATEST passes it over, and a save of

@@ -19,6 +19,7 @@ struct choice {
 	struct shf_recalled which;
 	int64_t base_step;              /* of the disk, that it follows, or itself; -1: none */
 	char base_session[33];
+	int64_t beyond;                 /* the newest that is newer than the number asked for; -1 */
 };
 struct choosing {
 	struct sheaf_run *run;
@@ -102,12 +103,25 @@ static void condemn(struct choosing *c, const struct shf_recalled *r)
 		c->last = *r;
 }
 
+/* Is it newer than the number that is asked for, and what the latest is, or would be? */
+static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
+{
+	struct shf_store *store = &c->run->store;
+
+	return !c->sought && r->step > c->n && r->step > c->disk.newest && r->here == r->ranks &&
+	       shf_recall_follows(store, r, &c->disk) &&
+	       !shf_store_is_bad(store, r->step, r->session) &&
+	       !shf_tries_spent(store, r->step, r->session);
+}
+
 static int consider(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
 	const char *why = NULL;
 
+	if (is_beyond(c, r) && c->choice->beyond < 0)
+		c->choice->beyond = r->step;
 	if (c->sought ? !is_asked_for(c->sought, r, same) : r->step != c->n)
 		return 0;
 	/* The disk has a newer step. It is the latest even if it cannot be read. */
@@ -220,7 +234,7 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
                struct shf_view **view, struct shf_base *base, struct sheaf_error *err)
 {
-	struct choice choice = { .memory = false };
+	struct choice choice = { .beyond = -1 };
 	struct shf_buf mine = SHF_BUF_INIT, cards = SHF_BUF_INIT, copied = SHF_BUF_INIT;
 	bool asked;
 	int rc;
@@ -245,6 +259,8 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 	if (rc == 0 && *view) {
 		base->step = choice.base_step;
 		base->tries = choice.which.tries;
+		base->beyond = choice.beyond;
+		base->newest = shf_tier_newest(run);
 		memcpy(base->session, choice.base_session, sizeof(base->session));
 	}
 	return rc;

@@ -443,6 +443,38 @@ static int prepare(struct shf_load *ld, struct sheaf_error *err)
 	return rc == 0 ? shf_load_check_aliased(ld, err) : rc;
 }
 
+/* Is the step in memory, and on disk as well? */
+static bool has_twin(const struct sheaf_step *step)
+{
+	const struct shf_base *base = &step->run->base;
+
+	return step->run->of && base->step == step->number &&
+	       strcmp(base->session, step->manifest.session) == 0;
+}
+
+/* The run goes on from a step that lay in memory. If that is on disk, too, wherever it was read, what
+ * is newer in memory is left behind; else who loads an older one must rewind before saving. */
+static void remember_in_memory(const struct sheaf_step *step)
+{
+	const struct shf_base *base = &step->run->base;
+	struct sheaf_run *run = step->run->of;
+	int64_t newest = shf_tier_newest(run);
+	bool brought = strcmp(run->parent_session, step->manifest.session) == 0;
+
+	/* Saving goes on where the disk ended when the step was opened, unless this handle has
+	 * brought the step itself to disk since. No prune takes what it goes on from. */
+	if (!brought) {
+		run->parent = base->step;
+		memcpy(run->parent_session, base->session, sizeof(base->session));
+	}
+	run->loaded = run->parent;
+	if (brought || has_twin(step))
+		shf_tier_went_back(run, step->number);
+	else
+		shf_tier_took(run, newest > step->number && newest > base->newest ? newest
+		                                                                 : base->beyond);
+}
+
 /* A run open for writing that loads an older step must rewind before it saves. */
 static void remember(struct shf_load *ld)
 {
@@ -453,16 +485,8 @@ static void remember(struct shf_load *ld)
 	(run->of ? run->of : run)->loads++;
 	memcpy((run->of ? run->of : run)->loaded_session, ld->step->manifest.session,
 	       sizeof(run->loaded_session));
-	/* Of memory: saving goes on where the disk ended when the step was opened, unless this
-	 * handle has brought the step itself to disk since. No prune takes what it goes on from. */
-	if (run->of && strcmp(run->of->parent_session, ld->step->manifest.session)) {
-		run->of->parent = run->base.step;
-		memcpy(run->of->parent_session, run->base.session, sizeof(run->base.session));
-	}
-	if (run->of) {
-		run->of->loaded = run->of->parent;
-		run->of->tier.based = false;    /* what memory follows is looked for again */
-	}
+	if (run->of)
+		remember_in_memory(ld->step);
 	if (run->foreign)
 		return;
 	shf_tier_went_back(run, ld->step->number);
@@ -507,15 +531,6 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 			        step->number, n - 1, n > 2 ? "s" : "");
 	}
 	return shf_agree(&run->team, 0, err);
-}
-
-/* Is the step in memory, and on disk as well? */
-static bool has_twin(const struct sheaf_step *step)
-{
-	const struct shf_base *base = &step->run->base;
-
-	return step->run->of && base->step == step->number &&
-	       strcmp(base->session, step->manifest.session) == 0;
 }
 
 /* Gives up the memory of a damaged step if the same save is on disk, which is then read next. */

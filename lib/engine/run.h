@@ -68,6 +68,9 @@ struct sheaf_run {
 		int64_t step;
 		char session[33];
 		uint64_t tries;         /* and how many loaded the one in memory before */
+		int64_t beyond;         /* a newer one in memory when it was opened by its number;
+		                         * -1 */
+		int64_t newest;         /* of this job in memory then; -1 */
 	} base;
 	bool unsure;                    /* a load was counted, and nothing has come of it yet */
 	struct shf_pace pace;           /* of its saves so far */

@@ -69,6 +69,10 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 			                "step %" PRId64 " were brought (sheaf_save_put)", step,
 			                s->step);
 	}
+	if (run->tier.beyond >= 0)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, but "
+		                "memory goes on to %" PRId64 " (rewind to go back)", step,
+		                run->tier.beyond);
 	if (!shf_tier_is_later(run, step, !(flags & SHEAF_NO_DISK)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                " in memory (rewind to go back)", step,

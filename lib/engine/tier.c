@@ -144,7 +144,7 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	int rc = 0;
 
 	t->keep = t->newest = -1;
-	t->base_step = -1;
+	t->base_step = t->beyond = -1;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		t->steps[i] = -1;
 	t->wanted = run->opts.agent;
@@ -567,6 +567,7 @@ static void forget_later(struct shf_tier *t, int64_t step)
 	}
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
+	t->beyond = -1;
 }
 
 /* Had this handle gone back to before the step of that image when the save began? */
@@ -827,7 +828,21 @@ void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 		if (t->steps[i] > step && !t->left[i])
 			t->left[i] = run->loads;
 	t->went_back = run->loads;
+	t->beyond = -1;
 	t->based = false;
+}
+
+void shf_tier_took(struct sheaf_run *run, int64_t beyond)
+{
+	run->tier.beyond = beyond;
+	run->tier.based = false;        /* what memory follows is looked for again */
+}
+
+int64_t shf_tier_newest(const struct sheaf_run *run)
+{
+	const struct shf_tier *t = &run->tier;
+
+	return t->newest < 0 ? -1 : t->steps[t->newest];
 }
 
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)

@@ -60,6 +60,8 @@ struct shf_tier {
 	uint64_t coming;                /* the same of what is being published; 0: nothing */
 	int newest;                     /* image of the newest step that is there, on all ranks;
 	                                 * -1: none of this job */
+	int64_t beyond;                 /* this handle loaded an older step from memory, which goes
+	                                 * on to this one; -1 */
 	bool said;                      /* that there is none, or why */
 	bool alone;                     /* what other jobs left here has been let go */
 	int64_t ask_ns;                 /* when the agent is looked for again */
@@ -118,6 +120,10 @@ void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 void shf_tier_left(struct sheaf_save *save);
 /* This handle goes on from that step of the disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
+/* This handle goes on from a step that is in memory alone. beyond: a newer one there; -1. [local] */
+void shf_tier_took(struct sheaf_run *run, int64_t beyond);
+/* The newest of this job in memory; -1. [local], alike on all ranks */
+int64_t shf_tier_newest(const struct sheaf_run *run);
 /* May a save of that step begin, as far as memory knows? Whether one to disk may follow the newest
  * in memory, if that is on disk, C0 finds out. [local], alike on all ranks */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);

@@ -88,6 +88,8 @@ struct job_model {
 	int loaded_on;    /* its id, or from memory that of what it follows on disk; -1: nothing,
 			   * -2: not known */
 	int64_t loaded_step;
+	bool beyond;      /* it loaded a step that is in memory alone, where a newer one is */
+	bool from_memory; /* what it loaded may be there alone */
 	int went_back;    /* when it last loaded a step of the disk; as memory.left */
 	bool shaken;      /* an agent of its was lost, or another thing that makes
 			   * saves to memory fail */

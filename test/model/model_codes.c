@@ -106,6 +106,16 @@ uint32_t codes_of_number(const struct model *m, const struct job_model *j, int p
 	return CODE(0) | (perhaps || (bad && bad->step > step) ? CODE(SHEAF_EINVAL) : 0);
 }
 
+/* Is what it loaded perhaps in memory alone, where a newer one is? */
+static bool was_passed(const struct model *m, const struct job_model *j)
+{
+	for (int i = 0; i < MEMORIES && j->from_memory; i++)
+		if (m->mems[i].identity == m->runs[j->as.run].identity &&
+		    m->mems[i].step > j->loaded_step)
+			return true;
+	return false;
+}
+
 static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 {
 	const struct job_model *j = &m->jobs[c->job];
@@ -122,6 +132,10 @@ static uint32_t codes_of_begin(const struct model *m, const struct call *c)
 	}
 	if (codes)
 		return codes;
+	if (j->beyond)
+		return CODE(SHEAF_EINVAL);
+	if (was_passed(m, j))
+		codes |= CODE(SHEAF_EINVAL);
 	if (c->step <= j->most && j->as.agent) /* memory may have newer ones */
 		codes |= CODE(SHEAF_EINVAL) | CODE(SHEAF_EEXIST);
 	if (c->flags & SHEAF_NO_DISK) {

@@ -142,7 +142,9 @@ static void goes_on(struct model *m, struct job_model *j, int id, int64_t step, 
 	if (j->parent != id) /* which this job may have brought to disk since it was opened */
 		j->parent = from;
 	j->loaded_on = j->parent;
-	leave_behind(m, j, step, from == id);
+	leave_behind(m, j, step, j->parent == id);
+	j->beyond = false;
+	j->from_memory = j->as.agent && j->parent != id;
 }
 
 void find_numbers(const struct model *m, struct job_model *j)
@@ -163,6 +165,7 @@ bool take_load(struct model *m, const struct call *c, const struct reply *r, cha
 {
 	struct job_model *j = &m->jobs[c->job];
 	struct latest l;
+	int from;
 
 	find_numbers(m, j);
 	if (c->kind == C_RESUME) /* it may change memory, whatever it then finds */
@@ -181,7 +184,13 @@ bool take_load(struct model *m, const struct call *c, const struct reply *r, cha
 		return broken(why, "%ld items are not those of %d", r->wrong, r->id);
 	pass_gates(j);
 	load_average(m, j, r->id);
-	goes_on(m, j, r->id, r->step, follows(m, j->as.run, r->id));
+	from = follows(m, j->as.run, r->id);
+	goes_on(m, j, r->id, r->step, from);
+	latest_of(m, j->as.run, j->as.agent && m->agents ? j->nodes : 0, j, &l);
+	j->beyond = from != r->id && from != -2 && j->parent != r->id && l.n == 1 && !l.none &&
+		    !(j->as.flags & SHEAF_READONLY) &&
+		    !entry_by_id(&m->runs[j->as.run], l.ids[0]) &&
+		    step_of_id(m, j->as.run, l.ids[0]) > r->step;
 	return true;
 }
 

@@ -671,6 +671,7 @@ static bool take_of_run(struct model *m, const struct call *c, const struct repl
 			j->most = c->step;
 			if (j->loaded_step > c->step)
 				j->loaded = -1;
+			j->beyond = j->from_memory = false;
 		}
 		return true;
 	case C_RUN_REWIND:

@@ -1471,3 +1471,10 @@ blind("base_goes_aside", "what comes to memory follows a bad step that has gone 
 blind("flush_of_all_jobs", "a flush takes up the branch of another job", "engine/recall.c:go_on",
       "!is_of_job(name, g->which->job)",
       MEMORY + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
+blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
+      "engine/save.c:may_begin", "run->tier.beyond >= 0",
+      PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",
+      PARENTS + "who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving")
+blind("beyond_of_the_dead", "of what is newer in memory only the job's own counts",
+      "engine/choose.c:consider", "is_beyond(c, r)",
+      PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving")

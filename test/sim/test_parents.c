@@ -330,19 +330,38 @@ TEST(a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory)
 	end(&o);
 }
 
-/* Steps 11 to 13 are in memory alone, and follow 10 on disk, to which the job then goes back. */
-static void goes_back(struct one *o)
+static void saves_to_memory(struct one *o, int64_t step)
 {
 	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
+	struct sheaf_save *save = NULL;
 
+	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &memory, &o->err), 0, &o->err);
+	commits(o, save);
+}
+
+/* The next job of the run, whose agent lives. */
+static void is_killed_and_followed(struct one *o)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .agent = "auto", .images_max = 3,
+		.io_threads = 1, .keep_last = 1 };
+
+	simdisk_kill(o->disk, o->sys);
+	shf_run_close(o->run); /* frees memory only */
+	o->sys = simdisk_process(o->disk, 72000, 0);
+	CHECK_RC(shf_run_open(&o->run, "run", NULL, &opts, o->sys, &o->err), 0, &o->err);
+}
+
+/* Steps 11 to 13 are in memory alone, and follow 10 on disk. */
+static void goes_ahead(struct one *o)
+{
 	commits(o, begun(o, 10));
-	for (int step = 11; step <= 13; step++) {
-		struct sheaf_save *save = NULL;
+	for (int step = 11; step <= 13; step++)
+		saves_to_memory(o, step);
+}
 
-		CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &memory, &o->err), 0,
-		         &o->err);
-		commits(o, save);
-	}
+static void goes_back(struct one *o)
+{
+	goes_ahead(o);
 	loads(o, opened(o, 10));
 }
 
@@ -410,17 +429,66 @@ TEST(what_was_left_behind_in_memory_follows_no_step_that_is_being_published)
 /* 20 was begun before the job went back, and so is of the branch that 21 is of. */
 TEST(a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory)
 {
-	struct sheaf_save_opts memory = { .size = sizeof(memory), .flags = SHEAF_NO_DISK };
 	struct one o = one_job("auto");
-	struct sheaf_save *twenty, *more = NULL;
+	struct sheaf_save *twenty;
 
 	commits(&o, begun(&o, 10));
 	twenty = begun_in_place(&o, 20);
-	CHECK_RC(shf_save_begin(&more, o.run, 21, o.state, &memory, &o.err), 0, &o.err);
-	commits(&o, more);
+	saves_to_memory(&o, 21);
 	loads(&o, opened(&o, 10));
 	commits(&o, twenty);
 	latest_is(&o, 21, true);
+	end(&o);
+}
+
+static void is_refused(struct one *o, int64_t step, uint32_t flags)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = flags };
+	struct sheaf_save *save = NULL;
+
+	CHECK_RC(shf_save_begin(&save, o->run, step, o->state, &opts, &o->err), SHEAF_EINVAL,
+	         &o->err);
+	CHECK(strstr(o->err.msg, "an older step was loaded, but memory goes on to 1") != NULL);
+}
+
+/* The newest is of the same job, or of one that has died. A load of the newest is in no save's way;
+ * nor is a rewind, after which the run goes on from the disk. */
+TEST(who_loads_an_older_step_from_memory_rewinds_before_saving)
+{
+	for (int i = 0; i < 4; i++) {
+		struct one o = one_job("auto");
+		bool rewinds = i & 1;
+
+		goes_ahead(&o);
+		if (i & 2)
+			is_killed_and_followed(&o);
+		loads(&o, from_memory(&o, 12));
+		is_refused(&o, 14, 0);
+		is_refused(&o, 14, SHEAF_NO_DISK);
+		latest_is(&o, 13, true);
+		if (rewinds)
+			CHECK_RC(shf_run_rewind(o.run, 10, &o.err), 0, &o.err);
+		else
+			loads(&o, from_memory(&o, 13));
+		commits(&o, begun(&o, 14));
+		CHECK_INT(parent_of(&o, 14), 10);
+		end(&o);
+	}
+}
+
+/* It was the newest when it was opened. */
+TEST(who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving)
+{
+	struct one o = one_job("auto");
+	struct sheaf_step *held;
+
+	goes_ahead(&o);
+	held = from_memory(&o, SHEAF_LATEST);
+	saves_to_memory(&o, 14);
+	loads(&o, held);
+	is_refused(&o, 15, 0);
+	loads(&o, from_memory(&o, SHEAF_LATEST));
+	commits(&o, begun(&o, 15));
 	end(&o);
 }
 
