@@ -238,8 +238,8 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session);
  * journal, which the next job would carry out, nothing can be saved or pruned (EINVAL) until a
  * rewind succeeds. */
 int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err);
-/* How often a rewind set nothing aside, for there was nothing later on disk: what was later in
- * memory is out of reach by that. UINT64_MAX: cannot be told. */
+/* How many rewinds were begun. The card of a step in memory has the count of its time, and another
+ * count puts the step out of reach. UINT64_MAX: cannot be told. */
 uint64_t shf_store_rewinds(struct shf_store *s);
 /* H2. verified: a step whose whole content was re-read since its commit (-1: none): only steps
  * older than it and on its branch may go. keep: a step that must stay (the loaded one; -1). */
