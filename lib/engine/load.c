@@ -452,8 +452,8 @@ static bool has_twin(const struct sheaf_step *step)
 	       strcmp(base->session, step->manifest.session) == 0;
 }
 
-/* The run goes on from a step that lay in memory. If that is on disk, too, wherever it was read, what
- * is newer in memory is left behind; else who loads an older one must rewind before saving. */
+/* The run goes on from a step that lay in memory. If that is on disk, too, what is newer in memory
+ * is left behind; else who loads an older one must rewind before saving. */
 static void remember_in_memory(const struct sheaf_step *step)
 {
 	const struct shf_base *base = &step->run->base;

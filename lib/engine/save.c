@@ -70,8 +70,8 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 			                s->step);
 	}
 	if (run->tier.beyond >= 0)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, but "
-		                "memory goes on to %" PRId64 " (rewind to go back)", step,
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "
+		                "but memory goes on to %" PRId64 " (rewind to go back)", step,
 		                run->tier.beyond);
 	if (!shf_tier_is_later(run, step, !(flags & SHEAF_NO_DISK)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64

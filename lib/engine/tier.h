@@ -40,11 +40,10 @@ struct shf_tier {
 	uint64_t turn;                  /* of this job, for its cards (card.h) */
 	struct shf_shm cards[SHF_PINS]; /* by image; base NULL: none yet */
 	int64_t steps[SHF_PINS];        /* by image: which step its card is of; -1: none */
-	unsigned left[SHF_PINS];        /* by image: the first load (run->loads) of an older step of
-	                                 * the disk after which training no longer goes on from its
-	                                 * step; it goes with the next step that is saved after that
-	                                 * load. 0: none */
-	bool on_disk[SHF_PINS];         /* by image: this handle has brought its step to disk, too */
+	unsigned left[SHF_PINS];        /* by image: the first load (run->loads) of an older step
+	                                 * of the disk since its step was saved: that goes when one
+	                                 * is there that was begun after the load. 0: none */
+	bool on_disk[SHF_PINS];         /* by image: this handle has brought its step to disk */
 	unsigned went_back;             /* the last load of a step of the disk; 0: none */
 	char tried[33];                 /* session of the step that was loaded from memory last */
 	int64_t passed;                 /* the newest whole step in memory that the last look for
@@ -120,7 +119,7 @@ void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 void shf_tier_left(struct sheaf_save *save);
 /* This handle goes on from that step of the disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
-/* This handle goes on from a step that is in memory alone. beyond: a newer one there; -1. [local] */
+/* This handle goes on from a step in memory alone. beyond: a newer one there; -1. [local] */
 void shf_tier_took(struct sheaf_run *run, int64_t beyond);
 /* The newest of this job in memory; -1. [local], alike on all ranks */
 int64_t shf_tier_newest(const struct sheaf_run *run);

@@ -103,9 +103,9 @@ static int follows(const struct model *m, int run, int id)
 	return -2;
 }
 
-/* What a job has in memory that is newer than the step of the disk to which it goes back stays until
- * something is saved from there. on_disk: it is one of the disk; else what was left behind may be
- * gone on from again. */
+/* What a job has in memory that is newer than the step of the disk to which it goes back stays
+ * until something is saved from there. on_disk: it is one of the disk; else what was left behind
+ * may be gone on from again. */
 static void leave_behind(struct model *m, struct job_model *j, int64_t step, bool on_disk)
 {
 	int now = ++m->order;

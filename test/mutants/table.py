@@ -1459,7 +1459,7 @@ gullible("left_behind_since", "what goes on from a save is taken for left behind
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
     "engine/tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
-blind("bad_number_in_memory", "the number of a bad step is not free where memory has that step, too",
+blind("bad_number_in_memory", "the number of a bad step is not free where memory has it, too",
       "engine/tier.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
@@ -1470,7 +1470,7 @@ blind("base_goes_aside", "what comes to memory follows a bad step that has gone 
       PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
 blind("flush_of_all_jobs", "a flush takes up the branch of another job", "engine/recall.c:go_on",
       "!is_of_job(name, g->which->job)",
-      MEMORY + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
+      PARENTS + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
 blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
       "engine/save.c:may_begin", "run->tier.beyond >= 0",
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",

@@ -453,39 +453,6 @@ TEST(a_flush_of_what_was_due_hides_nothing_newer)
 	simdisk_free(d);
 }
 
-static void one_ahead(struct one *o)
-{
-	one_save(o, 3, 3, 0, NULL, -1);
-	for (int64_t k = 4; k <= 6; k++)
-		one_save(o, k, k, SHEAF_NO_DISK, NULL, -1);
-}
-
-/* The next job goes on from 3, which it names, and is killed with its 4 in memory, due. */
-static void one_beside(struct one *o)
-{
-	struct sheaf_step *three = NULL;
-
-	o->rc = shf_step_open_disk(&three, o->run, 3, &o->err);
-	if (o->rc == 0)
-		o->rc = shf_step_load(three, o->state, 0, NULL, &o->err);
-	shf_step_put(three);
-	one_save(o, 4, 4, 0, &o->flies, 0);
-	o->rc = o->rc == SHEAF_EAGAIN ? 0 : SHEAF_EBUG;
-}
-
-TEST(a_flush_of_what_was_due_takes_up_no_other_jobs_branch)
-{
-	struct simdisk *d = re_world(23);
-	struct re_job j;
-
-	act(d, &j, one_ahead);
-	CHECK_INT(j.acked, 6);
-	act(d, &j, one_beside);
-	CHECK_INT(flushed_due(d), 4);
-	CHECK_INT(restarted(d), 4);
-	simdisk_free(d);
-}
-
 /* Until it is being published. */
 static void one_asked(struct one *o, int64_t step, struct sheaf_save **save)
 {

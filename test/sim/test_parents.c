@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "err.h"
 #include "publishing.h"
+#include "recall.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
@@ -339,15 +340,20 @@ static void saves_to_memory(struct one *o, int64_t step)
 	commits(o, save);
 }
 
-/* The next job of the run, whose agent lives. */
-static void is_killed_and_followed(struct one *o)
+static void is_killed(struct one *o)
 {
+	simdisk_kill(o->disk, o->sys);
+	shf_run_close(o->run); /* frees memory only */
+}
+
+/* The next job of the run, whose agent lives. */
+static void is_followed(struct one *o)
+{
+	static uint64_t pid = 72000;
 	struct sheaf_opts opts = { .size = sizeof(opts), .agent = "auto", .images_max = 3,
 		.io_threads = 1, .keep_last = 1 };
 
-	simdisk_kill(o->disk, o->sys);
-	shf_run_close(o->run); /* frees memory only */
-	o->sys = simdisk_process(o->disk, 72000, 0);
+	o->sys = simdisk_process(o->disk, pid++, 0);
 	CHECK_RC(shf_run_open(&o->run, "run", NULL, &opts, o->sys, &o->err), 0, &o->err);
 }
 
@@ -460,8 +466,10 @@ TEST(who_loads_an_older_step_from_memory_rewinds_before_saving)
 		bool rewinds = i & 1;
 
 		goes_ahead(&o);
-		if (i & 2)
-			is_killed_and_followed(&o);
+		if (i & 2) {
+			is_killed(&o);
+			is_followed(&o);
+		}
 		loads(&o, from_memory(&o, 12));
 		is_refused(&o, 14, 0);
 		is_refused(&o, 14, SHEAF_NO_DISK);
@@ -474,6 +482,37 @@ TEST(who_loads_an_older_step_from_memory_rewinds_before_saving)
 		CHECK_INT(parent_of(&o, 14), 10);
 		end(&o);
 	}
+}
+
+static int64_t flushed_due(struct one *o)
+{
+	const struct shf_sys *sys = simdisk_process(o->disk, 73000, 0);
+	int64_t step = -1;
+
+	CHECK_RC(shf_recall_flush("run", "auto", true, 0, sys, &step, NULL, &o->err), 0, &o->err);
+	simdisk_kill(o->disk, sys);
+	return step;
+}
+
+/* The next job goes on from 10, which it names, and is killed with its 11 in memory, due. */
+TEST(a_flush_of_what_was_due_takes_up_no_other_jobs_branch)
+{
+	struct one o = one_job("auto");
+	struct sheaf_save *save;
+
+	goes_ahead(&o);
+	is_killed(&o);
+	is_followed(&o);
+	loads(&o, opened(&o, 10));
+	save = begun(&o, 11);
+	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
+	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
+	is_killed(&o);
+	shf_save_free(save);
+	CHECK_INT(flushed_due(&o), 11);
+	is_followed(&o);
+	latest_is(&o, 11, true);
+	end(&o);
 }
 
 /* It was the newest when it was opened. */

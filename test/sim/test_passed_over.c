@@ -462,9 +462,9 @@ TEST(a_rewind_that_is_cut_leaves_no_later_step_in_memory)
 
 enum by { THE_SAME, THE_NEXT, THE_NEXT_CONDEMNED };
 
-/* Step 2 is on disk and in memory, and marked bad, or condemned by the jobs that loaded it. The same
- * job, or the next one, saves its number once more, with other values, and is cut. The old one
- * never comes back. */
+/* Step 2 is on disk and in memory, and marked bad, or condemned by the jobs that loaded it. The
+ * same job, or the next one, saves its number once more, with other values, and is cut. The old
+ * one never comes back. */
 static void saved_anew(enum by by, uint32_t flags)
 {
 	bool condemned = by == THE_NEXT_CONDEMNED;
