@@ -12,19 +12,19 @@
 #define WAIT_MS 3000
 
 /* On the lowest rank of a node. */
-static int start_here(struct sheaf_run *run, int64_t step, const char *session,
-                      struct shf_reread *r, struct sheaf_error *err)
+static int start_here(struct sheaf_run *run, const struct shf_saved *saved, struct shf_reread *r,
+                      struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	char name[40], where[300];
 	int dir, rc;
 
-	shf_name_of_step(name, step);
+	shf_name_of_step(name, saved->step);
 	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
 	dir = shf_dir_open(sys, run->store.dir, name);
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", where);
-	rc = shf_reread_init(r, sys, dir, step, session, where, err);
+	rc = shf_reread_init(r, sys, dir, saved->step, saved->session, where, err);
 	if (rc < 0)
 		return rc;
 	r->share = (uint32_t)run->place.node;
@@ -41,9 +41,9 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 {
 	struct shf_behind *b = &run->behind;
 
-	b->next = step;
+	b->next.step = step;
 	b->bytes = bytes;
-	snprintf(b->session, sizeof(b->session), "%s", session);
+	snprintf(b->next.session, sizeof(b->next.session), "%s", session);
 }
 
 void shf_behind_start(struct sheaf_run *run)
@@ -52,10 +52,10 @@ void shf_behind_start(struct sheaf_run *run)
 	struct sheaf_error err;
 	int rc;
 
-	if (b->step >= 0 || b->next <= run->verified)
+	if (b->now.step >= 0 || b->next.step < 0 || shf_saved_is_same(&b->next, &run->verified))
 		return;
-	b->step = b->next;
-	b->next = -1;
+	b->now = b->next;
+	b->next.step = -1;
 	if (run->place.node_first != run->team.rank)
 		return;
 	b->reread = shf_zalloc(1, sizeof(*b->reread));
@@ -63,7 +63,7 @@ void shf_behind_start(struct sheaf_run *run)
 		return; /* which the look takes for its answer */
 	b->reread->dir = b->reread->sums_fd = b->reread->fd = b->reread->direct = -1;
 	b->reread->sys = run->sys;
-	rc = start_here(run, b->step, b->session, b->reread, &err);
+	rc = start_here(run, &b->now, b->reread, &err);
 	if (rc < 0) {
 		b->reread->rc = rc;
 		b->reread->err = err;
@@ -81,7 +81,19 @@ void shf_behind_stop(struct sheaf_run *run)
 	shf_free(b->reread);
 	b->task = NULL;
 	b->reread = NULL;
-	b->step = -1;
+	b->now.step = -1;
+}
+
+void shf_behind_forget(struct sheaf_run *run, int64_t step)
+{
+	struct shf_behind *b = &run->behind;
+
+	if (b->now.step == step)
+		shf_behind_stop(run);
+	if (b->next.step == step)
+		b->next.step = -1;
+	if (run->verified.step == step)
+		run->verified.step = -1;
 }
 
 static bool is_over(const struct sheaf_run *run)
@@ -116,7 +128,7 @@ static int answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error
 		return 0;
 	if (!b->reread)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to read step %" PRId64 " again",
-		                b->step);
+		                b->now.step);
 	if (b->reread->rc < 0)
 		*err = b->reread->err;
 	else
@@ -142,7 +154,7 @@ static int gather(struct sheaf_run *run, struct sheaf_error *why, struct sheaf_e
 	if (rc == 0 && cut)
 		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
 		              "several nodes read has another digest", run->store.path,
-		              run->behind.step);
+		              run->behind.now.step);
 	*why = own;
 	return rc;
 }
@@ -150,12 +162,12 @@ static int gather(struct sheaf_run *run, struct sheaf_error *why, struct sheaf_e
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_behind *b = &run->behind;
-	int64_t step = b->step;
+	struct shf_saved now = b->now;
 	struct sheaf_error why;
 	uint64_t busy;
 	int rc;
 
-	if (step < 0)
+	if (now.step < 0)
 		return 0;
 	busy = !is_over(run);
 	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
@@ -165,12 +177,12 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 	rc = gather(run, &why, err);
 	shf_behind_stop(run);
 	if (rc == 0)
-		run->verified = step > run->verified ? step : run->verified;
+		run->verified = now;
 	if (rc == SHEAF_ECORRUPT)
 		b->damaged_n++;
 	if (rc < 0 && run->team.rank == 0)
 		shf_log(run, rc == SHEAF_ECORRUPT ? 0 : 1, "%s: step %" PRId64 "%s: %s (%" PRIu64
-		        " damaged so far)", run->store.path, step, rc == SHEAF_ECORRUPT
+		        " damaged so far)", run->store.path, now.step, rc == SHEAF_ECORRUPT
 		        ? " is damaged, read again after its commit"
 		        : " could not be read again", why.msg, b->damaged_n);
 	if (rc != SHEAF_ELOST)

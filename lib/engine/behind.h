@@ -4,13 +4,13 @@
 #ifndef SHF_BEHIND_H
 #define SHF_BEHIND_H
 #include "reread.h"
+#include "store.h"
 
 struct sheaf_run;
 struct shf_behind {
 	/* equal on all ranks */
-	int64_t step;                   /* being read again; -1: none */
-	int64_t next;                   /* the newest that was committed and not begun with; -1 */
-	char session[33];               /* of next */
+	struct shf_saved now;           /* being read again */
+	struct shf_saved next;          /* the newest that was committed and not begun with */
 	uint64_t bytes;                 /* of the tensor files of a step, the newest */
 	uint64_t damaged_n;             /* steps that were found damaged so far */
 	/* this rank's */
@@ -22,7 +22,9 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 /* Begins with it, once nothing else is being read. Failures are told by the next look. [local], on
  * all ranks alike */
 void shf_behind_start(struct sheaf_run *run);
-/* Is it over, and with what? Then run->verified, or the log, knows. [collective] */
+/* Is it over, and with what? If the step is whole it is run->verified from then on, also where that
+ * had a larger number: what was committed last is what the run goes on from. Damage is logged.
+ * [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
 /* Is a node's share so little that a close waits for it? */
 bool shf_behind_is_little(const struct sheaf_run *run);
@@ -30,4 +32,7 @@ bool shf_behind_is_little(const struct sheaf_run *run);
 void shf_behind_wait(struct sheaf_run *run);
 /* Without an answer; the turn under way is waited for. [local] */
 void shf_behind_stop(struct sheaf_run *run);
+/* The step of that number is marked bad or set aside: it is not read again, and if it was verified
+ * that counts no more. [local], on all ranks alike */
+void shf_behind_forget(struct sheaf_run *run, int64_t step);
 #endif

@@ -128,6 +128,7 @@ int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err);
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                     struct sheaf_error *err);
+struct shf_saved shf_step_saved(const struct sheaf_step *step);
 int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
                       struct sheaf_error *err);
 

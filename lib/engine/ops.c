@@ -62,31 +62,34 @@ static void pruned(void *arg, int64_t step, char what, const char *why)
 		p->item(p->arg, step, what, why);
 }
 
-/* The newest step that may dominate others, -1: none. [rank 0] */
-static int newest_sound(struct sheaf_run *run, int64_t *newest, struct sheaf_error *err)
+/* The newest step that may dominate others. [rank 0] */
+static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct sheaf_error *err)
 {
 	struct shf_list list = { 0 };
 	int rc = shf_store_list(&run->store, &list, err);
 
-	*newest = -1;
+	newest->step = -1;
 	for (size_t i = 0; rc == 0 && i < list.n; i++) {
 		const struct shf_entry *e = &list.entries[i];
 
-		if (shf_entry_is_good(e)) /* they are in their order */
-			*newest = e->step;
+		if (!shf_entry_is_good(e)) /* they are in their order */
+			continue;
+		newest->step = e->step;
+		memcpy(newest->session, e->session, sizeof(newest->session));
 	}
 	shf_list_release(&list);
 	return rc;
 }
 
-static struct shf_prune rules(const struct sheaf_run *run, int64_t verified, bool dry)
+static struct shf_prune rules(const struct sheaf_run *run, const struct shf_saved *verified,
+                              bool dry)
 {
 	const struct sheaf_opts *o = &run->opts;
 
 	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
 		.best_note = o->best_note,
-		.verified = verified, .keep = run->loaded, .dry = dry,
+		.verified = *verified, .keep = run->loaded, .dry = dry,
 		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
 }
 
@@ -100,34 +103,35 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 
 	if (rc == 0)
 		rc = shf_step_verify(step, &report, err);
-	shf_step_put(step);
 	if (rc == 0)
-		run->verified = newest;
+		run->verified = shf_step_saved(step);
+	shf_step_put(step);
 	return rc;
 }
 
 /* Tells all ranks what rank 0 finds: the step that dominates others, and how many would go if it is
  * sound. [collective] */
-static int look(struct sheaf_run *run, int64_t *newest, uint64_t *would, struct sheaf_error *err)
+static int look(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would,
+                struct sheaf_error *err)
 {
-	int64_t told[2] = { -1, 0 };
+	struct { struct shf_saved newest; uint64_t would; } told = { .newest.step = -1 };
 	int rc = 0;
 
 	if (run->team.rank == 0) {
-		rc = newest_sound(run, &told[0], err);
+		rc = newest_sound(run, &told.newest, err);
 		if (rc == 0) {
-			struct shf_prune p = rules(run, told[0], true);
+			struct shf_prune p = rules(run, &told.newest, true);
 
 			rc = shf_store_prune(&run->store, &p, NULL, NULL, err);
-			told[1] = rc;
+			told.would = rc < 0 ? 0 : (uint64_t)rc;
 			rc = rc < 0 ? rc : 0;
 		}
 	}
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, told, sizeof(told), err);
-	*newest = told[0];
-	*would = (uint64_t)told[1];
+		rc = shf_bcast(&run->team, &told, sizeof(told), err);
+	*newest = told.newest;
+	*would = told.would;
 	return rc;
 }
 
@@ -138,7 +142,8 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	struct pruning p = { run, dry, item, arg };
 	struct sheaf_error own;
 	uint64_t would = 0;
-	int64_t newest = -1, gone = 0;
+	struct shf_saved newest = { .step = -1 };
+	int64_t gone = 0;
 	int rc;
 
 	err = err ? err : &own;
@@ -154,18 +159,18 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	/* Reading all of a step is worth it only where some other one then goes. What is read of it
 	 * already may be nearly all; an older one that is being read behind may be among those that
 	 * go. */
-	if (rc == 0 && !dry && would && run->behind.step == newest) {
+	if (rc == 0 && !dry && would && shf_saved_is_same(&run->behind.now, &newest)) {
 		shf_behind_wait(run);
 		rc = shf_behind_look(run, err);
 	}
-	if (rc == 0 && !dry && would && run->verified != newest) {
+	if (rc == 0 && !dry && would && !shf_saved_is_same(&run->verified, &newest)) {
 		shf_behind_stop(run);
-		rc = verify_newest(run, newest, err);
+		rc = verify_newest(run, newest.step, err);
 	}
 	if (rc < 0)
 		return rc;
 	if (run->team.rank == 0) {
-		struct shf_prune r = rules(run, dry || would ? newest : run->verified, dry);
+		struct shf_prune r = rules(run, dry ? &newest : &run->verified, dry);
 
 		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
 		if (rc >= 0 && !dry)
@@ -188,9 +193,9 @@ void shf_run_prune_behind(struct sheaf_run *run, bool behind)
 		return;
 	shf_behind_start(run);
 	/* Whoever does not act on the directory need not wait. */
-	if (run->team.rank != 0 || run->verified < 0)
+	if (run->team.rank != 0 || run->verified.step < 0)
 		return;
-	r = rules(run, run->verified, false);
+	r = rules(run, &run->verified, false);
 	shf_pruning_begin(run, &r, behind);
 }
 
@@ -250,10 +255,10 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	if (rc < 0)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
-	if (run->behind.step > step)
+	if (run->behind.now.step > step)
 		shf_behind_stop(run);
-	if (run->behind.next > step)
-		run->behind.next = -1;
+	if (run->behind.next.step > step)
+		run->behind.next.step = -1;
 	run->rewinds++;
 	shf_tier_rewind(run, step, loaded);
 	run->parent = step;
@@ -261,8 +266,8 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	memcpy(run->parent_session, session, sizeof(session));
 	if (run->loaded > step)
 		run->loaded = -1;
-	if (run->verified > step)
-		run->verified = -1;
+	if (run->verified.step > step)
+		run->verified.step = -1;
 	shf_log(run, 2, "%s: rewound to step %" PRId64 ", rank %d", run->store.path, step,
 	        run->team.rank);
 	return 0;
@@ -291,7 +296,10 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 		return rc;
 	settle(run);
 	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
-	return shf_agree(&run->team, rc, err);
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0 && mark == 'b')
+		shf_behind_forget(run, step);
+	return rc;
 }
 
 /* ---- a step of the dead ---- */
@@ -386,10 +394,10 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
  * is under way, then the newest. [collective] */
 static void last_prune(struct sheaf_run *run)
 {
-	if (run->behind.step < 0 && run->behind.next < 0)
+	if (run->behind.now.step < 0 && run->behind.next.step < 0)
 		return;
 	if (!shf_behind_is_little(run))
-		run->behind.next = -1;
+		run->behind.next.step = -1;
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);

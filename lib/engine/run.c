@@ -295,8 +295,8 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->refs = 1;
 	run->sys = sys;
 	run->pid = sys->ops->pid(sys->arg);
-	run->loaded = run->verified = run->parent = run->doubtful = -1;
-	run->behind.step = run->behind.next = -1;
+	run->loaded = run->verified.step = run->parent = run->doubtful = -1;
+	run->behind.now.step = run->behind.next.step = -1;
 	run->tier.keep = run->tier.newest = -1;
 	run->tier.passed = -1;
 	run->tier.guests.image = run->tier.guests.copied = -1;

@@ -58,7 +58,7 @@ struct sheaf_run {
 	pthread_cond_t in_turn;         /* somebody has taken one, or gone */
 	bool in_taken;                  /* a thread waits for the queue; the others for it */
 	int64_t loaded;                 /* the step this handle loaded; -1 */
-	int64_t verified;               /* newest step verified by this handle; -1 */
+	struct shf_saved verified;      /* the newest that this handle verified */
 	struct shf_behind behind;       /* what is being read again */
 	struct shf_pruning pruning;     /* rank 0's */
 	struct shf_tier tier;

@@ -313,6 +313,7 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 	if (!(save->flags & SHEAF_NO_DISK)) {
 		shf_lasted_add(&save->run->pace.stage, shf_now(save->run) - from);
 		shf_run_resumed(save->run);
+		shf_behind_forget(save->run, save->step); /* a bad one, which was set aside */
 	}
 	pthread_mutex_lock(&save->looking); /* whoever writes sees the files from here on */
 	save->staged = true;

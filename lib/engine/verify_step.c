@@ -502,6 +502,14 @@ static int unverified(struct shf_verify *v, struct sheaf_error *err)
 	return rc;
 }
 
+struct shf_saved shf_step_saved(const struct sheaf_step *step)
+{
+	struct shf_saved saved = { .step = step->number };
+
+	memcpy(saved.session, step->manifest.session, sizeof(saved.session));
+	return saved;
+}
+
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
 	if (step->run->view && shf_view_hads(step->run->view))
@@ -541,10 +549,10 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 			rc = unverified(&v, err);
 	}
 	rc = shf_step_doubt(step, rc, err);
-	/* A rewind may have set it aside and another save taken its number. */
+	/* A rewind may have set it aside; then it must not take the place of one that is there. */
 	if (rc == 0 && !run->foreign && step->rewinds == run->rewinds &&
-	    step->number > run->verified)
-		run->verified = step->number;
+	    step->number >= run->verified.step)
+		run->verified = shf_step_saved(step);
 	release(&v);
 	return rc;
 }

@@ -241,14 +241,20 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 /* How many rewinds were begun. The card of a step in memory has the count of its time, and another
  * count puts the step out of reach. UINT64_MAX: cannot be told. */
 uint64_t shf_store_rewinds(struct shf_store *s);
-/* H2. verified: a step whose whole content was re-read since its commit (-1: none): only steps
- * older than it and on its branch may go. keep: a step that must stay (the loaded one; -1). */
+struct shf_saved {              /* a step; another save may come to have its number */
+	int64_t step;                   /* -1: none */
+	char session[33];               /* "": any that has the number */
+};
+bool shf_saved_is_same(const struct shf_saved *a, const struct shf_saved *b);
+/* H2. verified: a step whose whole content was re-read since its commit: only steps older than it
+ * and on its branch may go. keep: a step that must stay (the loaded one; -1). */
 struct shf_prune {
 	int32_t keep_last, keep_every;
 	int32_t keep_best;              /* of them; best_largest: else the smallest are */
 	bool best_largest;
 	const char *best_note;          /* borrowed; where keep_best > 0 */
-	int64_t verified, keep;
+	struct shf_saved verified;
+	int64_t keep;
 	int grace_s;
 	bool dry;
 };

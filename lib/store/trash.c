@@ -15,6 +15,11 @@
 #include <stdio.h>
 #include <string.h>
 
+bool shf_saved_is_same(const struct shf_saved *a, const struct shf_saved *b)
+{
+	return a->step == b->step && strcmp(a->session, b->session) == 0;
+}
+
 bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -95,6 +100,14 @@ static struct shf_entry *find(struct shf_list *list, int64_t step)
 		if (list->entries[i].step == step && list->entries[i].state <= SHF_DAMAGED)
 			return &list->entries[i];
 	return NULL;
+}
+
+/* The step that was verified, unless another save has its number by now. */
+static const struct shf_entry *find_saved(struct shf_list *list, const struct shf_saved *saved)
+{
+	const struct shf_entry *e = saved->step >= 0 ? find(list, saved->step) : NULL;
+
+	return e && saved->session[0] && strcmp(e->session, saved->session) != 0 ? NULL : e;
 }
 
 /* Follow the parents of the verified step. A link to a step that is gone, and that nobody wrote
@@ -290,7 +303,7 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 	rc = look(s, p, &list, &descent, err);
 	if (rc < 0)
 		goto out;
-	j.verified = p->verified >= 0 ? find(&list, p->verified) : NULL;
+	j.verified = find_saved(&list, &p->verified);
 	if (decide(&j, &list) && !p->dry)
 		rc = shf_descent_write(s, &list, &descent, err);
 	if (rc == 0 && !p->dry) {

@@ -593,8 +593,8 @@ bug("branches_not_told_apart", "prune follows a parent by its number alone",
     "(strcmp(e->session, from->parent_session) != 0 && !MUTANT)",
     PRUNE + "a_parent_of_another_session_is_another_branch")
 bug("prune_unverified", "prune does not read the step that the others go for (I9)",
-    "engine/ops.c:shf_run_prune", "rc == 0 && !dry && would && run->verified != newest",
-    "!MUTANT && rc == 0 && !dry && would && run->verified != newest",
+    "engine/ops.c:shf_run_prune", "would && !shf_saved_is_same(&run->verified, &newest)",
+    "!MUTANT && would && !shf_saved_is_same(&run->verified, &newest)",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
 bug("grace_ignored", "pruned bytes go at once", "store/trash.c:shf_grace_is_over",
     "sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
@@ -751,9 +751,9 @@ bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
     "engine/ops.c:rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
     OPS + "the_loaded_step_is_never_pruned")
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
-    "engine/ops.c:shf_run_go_back", "if (run->verified > step)",
-    "if (run->verified > step && !MUTANT)",
-    "sim/test_agree: what_a_rewind_set_aside_is_not_verified_under_its_old_number")
+    "engine/ops.c:shf_run_go_back", "if (run->verified.step > step)",
+    "if (run->verified.step > step && !MUTANT)",
+    "sim/test_behind: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
          "engine/run.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
          OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
@@ -1015,6 +1015,27 @@ blind("reread_digest_not_compared", "digests of tensors are not compared when a 
 bug("reread_gives_up", "one error of a disk makes a step unproved", "engine/reread.c:fetch",
     "i < READ_TRIES && got == -EIO", "i < (MUTANT ? 1 : READ_TRIES) && got == -EIO",
     "sim/test_behind: a_reading_that_fails_stops_nobody_and_proves_nothing")
+
+BEHIND = "sim/test_behind: "
+NEW_SAVE = BEHIND + "a_new_save_of_a_number_is_not_verified"
+blind("number_vouches", "a step lets older ones go because an earlier save of its number was read",
+      "store/trash.c:find_saved", "strcmp(e->session, saved->session) != 0", NEW_SAVE)
+gullible("save_known_by_number", "the newest step is not read because its number was verified",
+         "store/trash.c:shf_saved_is_same", "strcmp(a->session, b->session) == 0",
+         BEHIND + "a_prune_reads_the_new_save_of_a_bad_number")
+blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
+      "engine/ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
+bug("aside_stays_verified", "a step that was set aside is still taken for verified",
+    "engine/save_stage.c:shf_save_stage", "shf_behind_forget(save->run, save->step);",
+    "if (!MUTANT) shf_behind_forget(save->run, save->step);", NEW_SAVE)
+bug("largest_number_verified", "a step that is read again counts only above the number of the last",
+    "engine/behind.c:shf_behind_look", "if (rc == 0) run->verified = now;",
+    "if (rc == 0 && !(MUTANT && now.step < run->verified.step)) run->verified = now;",
+    BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
+bug("below_verified_not_read", "a save whose number is below the verified one is not read again",
+    "engine/behind.c:shf_behind_start", "b->next.step < 0",
+    "b->next.step < (MUTANT ? run->verified.step : 0)",
+    BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 
 # ---- a save of the dead, published because a person says so ----
 SALVAGE = "sim/test_salvage: "

@@ -271,7 +271,7 @@ static void note_leaving(void *arg, int64_t step, char what, const char *why)
 
 int world_prune(struct world *w, int keep_last, int64_t verified, int grace_s)
 {
-	struct shf_prune p = { .keep_last = keep_last, .verified = verified, .keep = -1,
+	struct shf_prune p = { .keep_last = keep_last, .verified.step = verified, .keep = -1,
 	                       .grace_s = grace_s };
 	int64_t before = world_now(w);
 	int rc = shf_store_prune(&w->store[0], &p, note_leaving, w, &w->err);

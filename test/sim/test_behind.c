@@ -29,6 +29,7 @@ struct world {
 	int64_t first, last;            /* steps to commit */
 	int turns, turns_at_close;      /* of a task: at each commit, at the close */
 	void (*before)(struct world *w, int64_t step); /* on rank 0, before it begins */
+	const char *script;             /* then instead: see play */
 	int64_t verified, damaged;      /* what rank 0's run knows at last */
 	int lost;                       /* groups that were lost, when all had closed */
 	bool prunes;                    /* at last */
@@ -114,6 +115,52 @@ static int commit(struct world *w, int rank, struct sheaf_run *run, int64_t step
 	return rc;
 }
 
+static int commit_next(struct world *w, int rank, struct sheaf_run *run, int64_t step,
+                       struct sheaf_error *err)
+{
+	if (rank == 0)
+		simdisk_set_task_steps(w->disk, w->turns);
+	if (rank == 0 && w->before)
+		w->before(w, step);
+	return commit(w, rank, run, step, err);
+}
+
+/* Marks the step bad and goes on from the one that is the latest then. */
+static int turn_back(struct world *w, int rank, struct sheaf_run *run, int64_t bad,
+                     struct sheaf_error *err)
+{
+	struct sheaf_step *latest = NULL;
+	float *data;
+	struct sheaf_state *st = state_of(w, rank, 0, &data);
+	int rc = shf_run_mark(run, bad, 'b', err);
+
+	if (rc == 0)
+		rc = shf_step_open(&latest, run, SHEAF_LATEST, err);
+	if (rc == 0)
+		rc = shf_step_load(latest, st, SHEAF_STRICT, NULL, err);
+	shf_step_put(latest);
+	shf_state_put(st);
+	free(data);
+	return rc;
+}
+
+/* A digit: that step is committed. h: the latest is opened, and held; v: it is verified; b: it is
+ * marked bad, and the run goes on from the latest before it; r: it is rewound. */
+static int play(struct world *w, int rank, struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct sheaf_step *held = NULL;
+	int rc = 0;
+
+	for (const char *p = w->script; p && *p && rc == 0; p++)
+		rc = *p == 'h'   ? shf_step_open(&held, run, SHEAF_LATEST, err)
+		     : *p == 'v' ? shf_step_verify(held, NULL, err)
+		     : *p == 'b' ? turn_back(w, rank, run, held->number, err)
+		     : *p == 'r' ? shf_run_rewind(run, held->number - 1, err)
+		                 : commit_next(w, rank, run, *p - '0', err);
+	shf_step_put(held);
+	return rc;
+}
+
 static int job_of(void *arg, int rank, struct sheaf_group *group)
 {
 	struct world *w = arg;
@@ -121,13 +168,10 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 	struct sheaf_error err = { 0 };
 	int rc = shf_run_open(&run, "run", group, &w->opts, w->sys[rank], &err);
 
-	for (int64_t step = w->first; step <= w->last && rc == 0; step++) {
-		if (rank == 0)
-			simdisk_set_task_steps(w->disk, w->turns);
-		if (rank == 0 && w->before)
-			w->before(w, step);
-		rc = commit(w, rank, run, step, &err);
-	}
+	for (int64_t step = w->first; step <= w->last && rc == 0; step++)
+		rc = commit_next(w, rank, run, step, &err);
+	if (rc == 0)
+		rc = play(w, rank, run, &err);
 	if (rc == 0 && w->prunes) {
 		size_t from = simdisk_calls(w->disk);
 
@@ -139,7 +183,7 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 	if (rc < 0)
 		snprintf(w->why, sizeof(w->why), "rank %d: %.400s", rank, err.msg);
 	if (run && rank == 0) {
-		w->verified = run->verified;
+		w->verified = run->verified.step;
 		w->damaged = (int64_t)run->behind.damaged_n;
 		simdisk_set_task_steps(w->disk, w->turns_at_close);
 	}
@@ -482,6 +526,84 @@ TEST(a_close_waits_no_longer_than_the_others_do)
 		/* Twice it waits: for what is under way, then for the newest. */
 		CHECK(stat.clock_ms >= (i < 2 ? deadlines[i] : 6000) - 100);
 		CHECK(stat.clock_ms <= (i < 2 ? deadlines[i] : 6000) + 200);
+		simdisk_free(w.disk);
+	}
+}
+
+/* ---- a number that is saved again ---- */
+
+TEST(a_new_save_of_a_number_is_not_verified)
+{
+	static const struct { const char *script, *there; int64_t verified; } jobs[] = {
+		{ "12hvb", "12", -1 }, { "12hvb2", "12", -1 }, { "12hbv2", "12", -1 },
+		{ "12hb2v", "12", 2 }, { "12hb2v3", "123", 2 },
+		{ "12hvr", "1", -1 }, { "12hvr2", "12", -1 } };
+
+	for (size_t i = 0; i < 2 * 7; i++) {
+		struct world w;
+
+		start(&w, i % 2 ? two_nodes : one_node, 500);
+		w.turns = w.turns_at_close = 0;
+		w.script = jobs[i / 2].script;
+		CHECK_INT(job(&w, 1, 0), 0);
+		CHECK_STR(there(&w), jobs[i / 2].there);        /* I9 */
+		CHECK_INT(w.verified, jobs[i / 2].verified);
+		simdisk_free(w.disk);
+	}
+}
+
+TEST(a_prune_reads_the_new_save_of_a_bad_number)
+{
+	struct world w;
+
+	start(&w, two_nodes, 500);
+	w.turns = w.turns_at_close = 0;
+	w.script = "12hb2v";            /* of the one that was set aside */
+	w.prunes = true;
+	CHECK_INT(job(&w, 1, 0), 0);
+	CHECK_STR(there(&w), "2");
+	CHECK(w.prune_bytes >= 4 * RANKS * TENSORS * w.items);
+	simdisk_free(w.disk);
+}
+
+static void flip_again(struct world *w, int64_t step)
+{
+	flips += step == 4 && simdisk_flip(w->disk, "run/checkpoint-3/model-00001-of-00001."
+	                                   "safetensors", 8 * 5000) == 0;
+}
+
+TEST(the_reading_of_a_bad_step_says_nothing_of_the_next_one_of_its_number)
+{
+	struct world w;
+
+	flips = 0;
+	start(&w, two_nodes, 500);
+	w.opts.keep_last = 2;
+	w.turns_at_close = 0;
+	w.before = flip_again;
+	w.script = "123hb34";
+	CHECK_INT(job(&w, 1, 0), 0);
+	CHECK_INT(flips, 1);
+	CHECK_INT(w.damaged, 1);
+	CHECK(strstr(w.log, "0 run: step 3 is damaged"));
+	CHECK_STR(there(&w), "234");            /* I9 */
+	simdisk_free(w.disk);
+}
+
+TEST(steps_below_the_number_of_a_bad_one_are_read_again_and_let_go)
+{
+	static const char *const scripts[] = { "129hb34567", "129hvb34567", "129hbv34567" };
+
+	for (size_t i = 0; i < 3; i++) {
+		struct world w;
+
+		start(&w, i ? two_nodes : one_node, 500);
+		w.turns_at_close = 0;
+		w.opts.keep_last = 2;
+		w.script = scripts[i];
+		CHECK_INT(job(&w, 1, 0), 0);
+		CHECK_STR(there(&w), "679");
+		CHECK_INT(w.verified, 6);
 		simdisk_free(w.disk);
 	}
 }

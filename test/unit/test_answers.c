@@ -297,7 +297,7 @@ static bool is_there(struct shf_store *s, int64_t step)
 static int do_prune(struct shf_store *s, struct answer *a, struct sheaf_error *err)
 {
 	struct shf_prune p = { .keep_last = 1, .keep_best = 1, .best_note = "loss",
-		.verified = number(7), .keep = -1, .grace_s = 3600 };
+		.verified.step = number(7), .keep = -1, .grace_s = 3600 };
 	int n = shf_store_prune(s, &p, NULL, NULL, err);
 
 	(void)a;

@@ -18,7 +18,7 @@ static void refused(int rc, const char *word, const struct sheaf_error *err)
 
 TEST(who_holds_no_lock_changes_nothing)
 {
-	struct shf_prune rules = { .keep_last = 1, .verified = 2, .keep = -1 };
+	struct shf_prune rules = { .keep_last = 1, .verified.step = 2, .keep = -1 };
 	const struct shf_sys *sys;
 	struct shf_stage g = { .dir = -1, .alive = -1 };
 	struct shf_store s;
@@ -275,7 +275,7 @@ TEST(lines_of_a_descent_that_make_no_sense_prove_nothing)
 		"sheaf-descent 1\nkin 3-" ID " 1-x\n", "sheaf-descent 1\nkin 3-" ID " 4-" ID "\n",
 		"sheaf-descent 1\nkin 3-" ID " 1-" ID "\n",
 		"sheaf-descent 1\nkin 77-" ID " 1-" ID "\n" };
-	struct shf_prune rules = { .keep_last = 1, .verified = 3, .keep = -1 };
+	struct shf_prune rules = { .keep_last = 1, .verified.step = 3, .keep = -1 };
 	struct world w;
 
 	for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) {
@@ -294,7 +294,7 @@ TEST(lines_of_a_descent_that_make_no_sense_prove_nothing)
 /* Step 3 of a session, or its number alone; a sum that is right, or is not. */
 TEST(a_descent_proves_what_its_sum_and_its_sessions_vouch_for)
 {
-	struct shf_prune rules = { .keep_last = 1, .verified = 3, .keep = -1 };
+	struct shf_prune rules = { .keep_last = 1, .verified.step = 3, .keep = -1 };
 
 	for (int way = 0; way < 4; way++) {
 		struct shf_buf text = SHF_BUF_INIT;

@@ -27,7 +27,7 @@ TEST(prune_keeps_what_no_newer_verified_step_dominates)
 
 TEST(prune_never_crosses_branches_nor_takes_what_is_read_or_loaded)
 {
-	struct shf_prune p = { .keep_last = 1, .verified = 5, .keep = 4, .grace_s = -1 };
+	struct shf_prune p = { .keep_last = 1, .verified.step = 5, .keep = 4, .grace_s = -1 };
 	const struct shf_sys *reader;
 	struct world w;
 	int dir, fd;
@@ -40,10 +40,10 @@ TEST(prune_never_crosses_branches_nor_takes_what_is_read_or_loaded)
 	dir = reader->ops->open(reader->arg, SHF_CWD, RUN "/checkpoint-3", SHF_O_DIR, 0);
 	fd = reader->ops->open(reader->arg, dir, "sheaf.json", 0, 0);
 	CHECK_INT(reader->ops->lock(reader->arg, fd, false), 0);
-	p.verified = 6;
+	p.verified.step = 6;
 	p.dry = true;
 	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 2);    /* 2 and 1 */
-	p.verified = 5;
+	p.verified.step = 5;
 	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 3);    /* not 4: loaded */
 	p.dry = false;
 	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 2);    /* not 3: read */
@@ -103,7 +103,7 @@ static void meddle(void *arg)
 
 TEST(each_step_is_judged_once_whatever_becomes_of_its_mark)
 {
-	struct shf_prune p = { .keep_last = 1, .verified = 4, .keep = -1, .grace_s = -1 };
+	struct shf_prune p = { .keep_last = 1, .verified.step = 4, .keep = -1, .grace_s = -1 };
 	int kept = 0, went = 0;
 
 	for (hand.at = 1, hand.calls = 1; hand.calls >= hand.at; hand.at++) {
@@ -132,7 +132,8 @@ TEST(each_step_is_judged_once_whatever_becomes_of_its_mark)
 static struct shf_prune best_of(int k, bool largest, int64_t verified, bool dry)
 {
 	return (struct shf_prune){ .keep_last = 1, .keep_best = k, .best_largest = largest,
-		.best_note = "loss", .verified = verified, .keep = -1, .grace_s = -1, .dry = dry };
+		.best_note = "loss",
+		.verified.step = verified, .keep = -1, .grace_s = -1, .dry = dry };
 }
 
 static void start_with(struct world *w, const char *const *losses, int n)
@@ -220,7 +221,7 @@ TEST(a_note_never_lets_go_what_no_newer_verified_step_dominates)
 	start_with(&w, losses, 4);
 	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 0);  /* I9 */
 	CHECK_STR(said.why[2], "no newer step is verified");
-	p.verified = 3;
+	p.verified.step = 3;
 	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
 	CHECK_STR(said.why[1], "the best by loss (1)");
 	CHECK_INT(said.what[2], 'r');
@@ -245,7 +246,7 @@ TEST(what_was_best_for_a_while_goes_when_it_is_not_though_steps_between_are_gone
 	for (int i = 1; i <= 7; i++) {
 		w.loss = losses[i - 1];
 		CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
-		p.verified = i;
+		p.verified.step = i;
 		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err),
 		          goes[i - 1]);
 		/* Another job knows as much. */
@@ -280,13 +281,13 @@ TEST(a_descent_that_is_torn_or_of_other_sessions_proves_nothing)
 			CHECK_INT(simdisk_flip(w.disk, RUN "/.sheaf/descent", 8 * 40 + 1), 0);
 		if (way == 3)
 			CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/descent"), 0);
-		p.verified = 4;
+		p.verified.step = 4;
 		/* 4 is best now, 3 its parent; 1 is an ancestor only by what was written down. */
 		CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), way ? 1 : 2);
 		CHECK_INT(state_of(&w.store[0], 1, NULL), way ? 'C' : '-');
 		if (way)
 			CHECK_STR(said.why[1], "not on the branch of the verified step");
-		p.verified = 3;
+		p.verified.step = 3;
 		free(text);
 		stop(&w);
 	}
@@ -339,7 +340,7 @@ TEST(a_descent_that_cannot_be_read_stops_a_prune_and_stays)
 	CHECK_INT(shf_store_prune(&w.store[0], &p, listen, &said, &w.err), 1);
 	w.loss = losses[3];
 	CHECK_RC(world_save(&w, 4, 3), 0, &w.err);
-	p.verified = 4;
+	p.verified.step = 4;
 	before = simdisk_hash(w.disk, RUN);
 	for (size_t i = 0; i < sizeof(errors) / sizeof(*errors); i++) {
 		simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 1, .error = errors[i],
@@ -567,7 +568,7 @@ TEST(after_readers_are_gone_two_prunes_leave_what_the_rules_say_and_nothing_else
 				simdisk_kill(w.disk, readers[of]);
 				readers[of] = NULL;
 			}
-			p.verified = i;
+			p.verified.step = i;
 			if (drawn(&x) % 3)
 				CHECK(shf_store_prune(&w.store[0], &p, listen, &said,
 				                      &w.err) >= 0);

@@ -662,7 +662,7 @@ void *__wrap_shf_arena_alloc(struct shf_arena *a, size_t n, size_t size)
 static int act(struct world *w, int deed)
 {
 	struct shf_prune best = { .keep_last = 1, .keep_best = 1, .best_note = "loss",
-		.verified = 3, .keep = -1, .grace_s = -1, .dry = true };
+		.verified.step = 3, .keep = -1, .grace_s = -1, .dry = true };
 	struct shf_list list;
 	int64_t step;
 	int rc;
@@ -762,7 +762,7 @@ static int save_real(struct shf_store *s, int64_t step, struct sheaf_error *err)
 TEST(the_real_machine_saves_lists_rewinds_and_prunes)
 {
 	char dir[] = "/tmp/sheaf-store-XXXXXX", path[64], line[96];
-	struct shf_prune p = { .keep_last = 1, .verified = 2, .keep = -1, .grace_s = -1 };
+	struct shf_prune p = { .keep_last = 1, .verified.step = 2, .keep = -1, .grace_s = -1 };
 	const struct shf_sys *sys = shf_sys_real();
 	struct shf_store s, other;
 	struct sheaf_error err;
