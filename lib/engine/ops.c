@@ -93,14 +93,30 @@ static struct shf_prune rules(const struct sheaf_run *run, const struct shf_save
 		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
 }
 
+/* What this node has of the step in its page cache, which may be better than what the disk has. */
+static void drop_cached(const struct sheaf_run *run, int64_t step)
+{
+	char name[40];
+	int dir;
+
+	shf_name_of_step(name, step);
+	dir = shf_dir_open(run->sys, run->store.dir, name);
+	if (dir >= 0)
+		shf_reread_forget(run->sys, dir);
+	shf_fd_close(run->sys, &dir);
+}
+
 /* Reads every byte of the newest step again, from the disk (I9). A copy in memory proves nothing
  * about the files for whose sake older steps are deleted. [collective] */
 static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_error *err)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct sheaf_step *step = NULL;
-	int rc = shf_step_open_disk(&step, run, newest, err);
+	int rc;
 
+	if (run->place.node_first == run->team.rank)
+		drop_cached(run, newest);
+	rc = shf_step_open_disk(&step, run, newest, err); /* no rank reads before all are here */
 	if (rc == 0)
 		rc = shf_step_verify(step, &report, err);
 	if (rc == 0)

@@ -89,16 +89,15 @@ static bool fetch(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t o
 }
 
 /* A name of the step, in a folder perhaps; a descriptor, or -errno. */
-static int open_name(const struct shf_reread *r, const char *name, int flags)
+static int open_in(const struct shf_sys *sys, int step_dir, const char *name, int flags)
 {
-	const struct shf_sys *sys = r->sys;
 	const char *slash = strrchr(name, '/');
 	char folder[64];
-	int dir = r->dir, fd;
+	int dir = step_dir, fd;
 
 	if (slash) {
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-		dir = shf_dir_open(sys, r->dir, folder);
+		dir = shf_dir_open(sys, step_dir, folder);
 		if (dir < 0)
 			return dir;
 	}
@@ -106,6 +105,18 @@ static int open_name(const struct shf_reread *r, const char *name, int flags)
 	if (slash)
 		shf_fd_close(sys, &dir);
 	return fd;
+}
+
+static int open_name(const struct shf_reread *r, const char *name, int flags)
+{
+	return open_in(r->sys, r->dir, name, flags);
+}
+
+/* Bytes from `off` on are about to be read through the page cache. */
+static void forget(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
+{
+	if (off < bytes)
+		r->sys->ops->forget(r->sys->arg, fd, off, bytes - off);
 }
 
 /* Opens it and looks at its length. */
@@ -142,6 +153,7 @@ static bool read_manifest(struct shf_reread *r)
 	rc = r->sys->ops->fstat(r->sys->arg, fd, &st);
 	if (rc >= 0 && st.bytes <= SHF_MANIFEST_MAX)
 		text = shf_alloc((size_t)st.bytes, 1);
+	forget(r, fd, 0, st.bytes);
 	good = text ? fetch(r, fd, text, st.bytes, 0, "sheaf.json")
 	            : cannot_tell(r, rc < 0 ? -rc : st.bytes > SHF_MANIFEST_MAX ? EFBIG : ENOMEM,
 	                          "sheaf.json");
@@ -195,6 +207,7 @@ static bool open_table(struct shf_reread *r)
 	snprintf(where, sizeof(where), "%s/sheaf.sums", r->where);
 	if (!open_file(r, sums, &r->sums_fd))
 		return false;
+	forget(r, r->sums_fd, 0, sums->bytes);
 	if (sums->bytes >= SHF_SUMS_HEADER &&
 	    !fetch(r, r->sums_fd, r->buf, SHF_SUMS_HEADER, 0, sums->name))
 		return false;
@@ -345,6 +358,7 @@ static bool enter_file(struct shf_reread *r)
 	if (!open_file(r, m, &r->fd))
 		return false;
 	r->direct = r->buffered || m->bytes < SHF_BLOCK ? -1 : open_name(r, m->name, SHF_O_DIRECT);
+	forget(r, r->fd, r->direct >= 0 ? m->bytes / SHF_ALIGN * SHF_ALIGN : 0, m->bytes);
 	return seek_tensor(r, (r->at - r->first) * SHF_BLOCK);
 }
 
@@ -357,10 +371,12 @@ static bool read_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 
 	if (r->direct >= 0 && pages)
 		got = r->sys->ops->pread(r->sys->arg, r->direct, r->buf, (size_t)pages, lo);
-	if (got == (int64_t)pages)
+	if (got == (int64_t)pages) {
 		r->bytes += pages;
-	else
+	} else {
 		got = 0; /* the other descriptor has its own answer */
+		forget(r, r->fd, lo, lo + n);
+	}
 	return (uint64_t)got == n ||
 	       fetch(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
 }
@@ -451,8 +467,11 @@ static bool turn_small(struct shf_reread *r)
 		return false;
 	}
 	f = &r->manifest.attached[r->small];
-	if (r->fd < 0 && !open_file(r, f, &r->fd))
-		return false;
+	if (r->fd < 0) {
+		if (!open_file(r, f, &r->fd))
+			return false;
+		forget(r, r->fd, 0, f->bytes);
+	}
 	n = f->bytes - r->small_at < ROOM ? f->bytes - r->small_at : ROOM;
 	if (!fetch(r, r->fd, r->buf, n, r->small_at, f->name))
 		return false;
@@ -488,4 +507,33 @@ bool shf_reread_turn(void *reread)
 	default:
 		return false;
 	}
+}
+
+/* ---- for other readers ---- */
+
+static void forget_file(const struct shf_sys *sys, int dir, const char *name, uint64_t bytes)
+{
+	int fd = open_in(sys, dir, name, 0);
+
+	if (fd >= 0 && bytes)
+		sys->ops->forget(sys->arg, fd, 0, bytes);
+	shf_fd_close(sys, &fd);
+}
+
+void shf_reread_forget(const struct shf_sys *sys, int dir)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error err;
+
+	/* The manifest first, so that it is the disk's which names the others. */
+	forget_file(sys, dir, "sheaf.json", SHF_MANIFEST_MAX);
+	if (shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0) {
+		forget_file(sys, dir, m.sums.name, m.sums.bytes);
+		for (size_t i = 0; i < m.files_n; i++)
+			forget_file(sys, dir, m.files[i].name, m.files[i].bytes);
+		for (size_t i = 0; i < m.attached_n; i++)
+			forget_file(sys, dir, m.attached[i].name, m.attached[i].bytes);
+	}
+	shf_arena_release(&arena);
 }

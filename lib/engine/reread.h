@@ -3,7 +3,8 @@
  * its small files, in short turns and bounded memory (2 MiB, the manifest, and of the table the
  * sums of its pages, 1/8192 of it), so that it can go on behind the training. A block is compared
  * with its sum; the digest of a tensor that lies in the share whole with the table's. What of a
- * tensor lies in other shares is summed in `cut`, which over all shares is 0.
+ * tensor lies in other shares is summed in `cut`, which over all shares is 0. What cannot be read
+ * past the page cache is dropped from it first: what matters is what the disk has.
  *
  * Knows nothing of runs, groups and callers: the turns are a thread's. */
 #ifndef SHF_REREAD_H
@@ -59,4 +60,7 @@ int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, in
 /* A turn. False: it was the last. */
 bool shf_reread_turn(void *reread);
 void shf_reread_release(struct shf_reread *r);
+/* What the page cache has of the step in this directory is dropped, as far as it can be, so that
+ * whoever reads the step next reads what the disk has. */
+void shf_reread_forget(const struct shf_sys *sys, int dir);
 #endif

@@ -997,7 +997,19 @@ bug("mpi_failed_goes_on", "a group that gave up waits for its dead once more",
 REREAD = "sim/test_reread: "
 blind("reread_from_the_cache", "what the page cache has is proved, not what the disk has",
       "engine/reread.c:read_block", "r->direct >= 0 && pages",
-      REREAD + "whole_pages_are_read_past_the_page_cache")
+      REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
+blind("reread_forgets_nothing", "small files and tables are proved as the page cache has them",
+      "engine/reread.c:forget", "off < bytes",
+      "sim/test_behind: what_is_read_again_is_what_the_disk_has",
+      REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
+bug("prune_reads_the_cache", "the step that others go for is proved as the page cache has it",
+    "engine/ops.c:verify_newest", "drop_cached(run, newest);",
+    "MUTANT ? (void)0 : drop_cached(run, newest);",
+    "sim/test_behind: a_prune_reads_what_the_disk_has")
+blind("prune_forgets_the_manifest_alone", "a prune drops the manifest alone from the page cache",
+      "engine/reread.c:shf_reread_forget",
+      'shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0',
+      "sim/test_behind: a_prune_reads_what_the_disk_has")
 gullible("reread_page_not_summed", "pages of the table are believed when they are read again",
          "engine/reread.c:table_page", "got == want",
          REREAD + "a_table_may_be_longer_than_a_turn")

@@ -30,6 +30,7 @@ struct world {
 	int turns, turns_at_close;      /* of a task: at each commit, at the close */
 	void (*before)(struct world *w, int64_t step); /* on rank 0, before it begins */
 	const char *script;             /* then instead: see play */
+	bool cached;                    /* nodes have a page cache of their own */
 	int64_t verified, damaged;      /* what rank 0's run knows at last */
 	int lost;                       /* groups that were lost, when all had closed */
 	bool prunes;                    /* at last */
@@ -71,6 +72,95 @@ static int64_t bytes_since(const struct world *w, size_t from)
 	}
 	return n;
 }
+
+/* ---- a page cache on each node, that has one file as it was ---- */
+
+static struct {
+	const struct world *w;
+	const struct shf_sys_ops *real;
+	struct shf_sys_ops ops;
+	struct shf_sys shown[RANKS];
+	bool has[RANKS + 1];            /* by node: what it has is not the disk's */
+	uint64_t ino;                   /* of that file */
+	uint8_t *bytes;                 /* owned */
+	size_t n;
+} cache;
+
+/* Is it that file, on a node that has it? */
+static bool is_cached(void *arg, int fd, int32_t *node)
+{
+	struct shf_stat st;
+
+	*node = 0;
+	for (int r = 0; r < RANKS; r++)
+		if (cache.shown[r].arg == arg)
+			*node = cache.w->nodes[r];
+	return cache.has[*node] && cache.real->fstat(arg, fd, &st) >= 0 && st.ino == cache.ino;
+}
+
+static void read_cached(void *arg, int fd, void *buf, uint64_t off, int64_t got)
+{
+	int32_t node;
+
+	if (got > 0 && is_cached(arg, fd, &node))
+		memcpy(buf, cache.bytes + off, (size_t)got);
+}
+
+static int64_t cache_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	int64_t got = cache.real->pread(arg, fd, buf, n, off);
+
+	read_cached(arg, fd, buf, off, got);
+	return got;
+}
+
+static int cache_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
+{
+	int rc = cache.real->complete(arg, queue, io, timeout_ms);
+
+	if (rc > 0 && (*io)->op == SHF_IO_READ && !(*io)->direct)
+		read_cached(arg, (*io)->fd, (*io)->buf, (*io)->off, (*io)->result);
+	return rc;
+}
+
+static void cache_forget(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	int32_t node;
+
+	if (is_cached(arg, fd, &node) && off == 0 && n >= cache.n)
+		cache.has[node] = false;
+}
+
+static void cache_show(struct world *w, int rank)
+{
+	cache.w = w;
+	cache.real = w->sys[rank]->ops;
+	cache.ops = *cache.real;
+	cache.ops.pread = cache_pread;
+	cache.ops.complete = cache_complete;
+	cache.ops.forget = cache_forget;
+	cache.shown[rank] = (struct shf_sys){ &cache.ops, w->sys[rank]->arg };
+	w->sys[rank] = &cache.shown[rank];
+}
+
+/* The disk spoils a file; all nodes have it in their caches as it was. */
+static void spoil(struct world *w, const char *path)
+{
+	const struct shf_sys *sys = simdisk_process(w->disk, 2999, 0);
+	int fd = sys->ops->open(sys->arg, SHF_CWD, path, 0, 0);
+	struct shf_stat st = { .ino = 0 };
+
+	CHECK(fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0);
+	simdisk_kill(w->disk, sys);
+	free(cache.bytes);
+	cache.bytes = simdisk_get(w->disk, path, &cache.n);
+	cache.ino = st.ino;
+	for (int node = 0; node <= RANKS; node++)
+		cache.has[node] = true;
+	CHECK_INT(simdisk_flip(w->disk, path, 8 * cache.n - 3), 0);
+}
+
+/* ---- a job ---- */
 
 static struct sheaf_state *state_of(struct world *w, int rank, int64_t step, float **data)
 {
@@ -166,8 +256,11 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 	struct world *w = arg;
 	struct sheaf_run *run = NULL;
 	struct sheaf_error err = { 0 };
-	int rc = shf_run_open(&run, "run", group, &w->opts, w->sys[rank], &err);
+	int rc;
 
+	if (w->cached)
+		cache_show(w, rank);
+	rc = shf_run_open(&run, "run", group, &w->opts, w->sys[rank], &err);
 	for (int64_t step = w->first; step <= w->last && rc == 0; step++)
 		rc = commit_next(w, rank, run, step, &err);
 	if (rc == 0)
@@ -301,11 +394,12 @@ static void flip_3(struct world *w, int64_t step)
 	flips += simdisk_flip(w->disk, path, flip_bit) == 0;
 }
 
+static const char *const step_files[] = { "model-00001-of-00001.safetensors",
+	"optimizer/optimizer-00001-of-00001.safetensors", "sheaf.sums", "sheaf.json", "config.json",
+	"model.safetensors.index.json" };
+
 TEST(damage_that_is_read_again_is_said_and_dominates_nothing)
 {
-	static const char *const files[] = { "model-00001-of-00001.safetensors",
-		"optimizer/optimizer-00001-of-00001.safetensors", "sheaf.sums", "sheaf.json",
-		"config.json", "model.safetensors.index.json" };
 	const int32_t *const nodes[] = { one_node, two_nodes, four_nodes };
 	int said = 0;
 
@@ -315,7 +409,7 @@ TEST(damage_that_is_read_again_is_said_and_dominates_nothing)
 		size_t bytes;
 		char path[120];
 
-		flip_file = files[i % 6];
+		flip_file = step_files[i % 6];
 		start(&w, nodes[(i + i / 6) % 3], i % 4 ? 500 : 90000);
 		w.opts.keep_every = 3;          /* a damaged step that need not go */
 		CHECK_INT(job(&w, 1, 1), 0);
@@ -606,6 +700,60 @@ TEST(steps_below_the_number_of_a_bad_one_are_read_again_and_let_go)
 		CHECK_INT(w.verified, 6);
 		simdisk_free(w.disk);
 	}
+}
+
+/* ---- what the page cache has ---- */
+
+static void spoil_2(struct world *w, int64_t step)
+{
+	char path[120];
+
+	snprintf(path, sizeof(path), "run/checkpoint-2/%s", flip_file);
+	if (step == 3)
+		spoil(w, path);
+}
+
+TEST(what_is_read_again_is_what_the_disk_has)
+{
+	for (size_t i = 0; i < 6 * 3; i++) {
+		struct world w;
+
+		start(&w, i < 6 ? one_node : i < 12 ? two_nodes : four_nodes, 500);
+		flip_file = step_files[i % 6];
+		w.cached = true;
+		w.before = spoil_2;
+		w.turns_at_close = 0;
+		CHECK_INT(job(&w, 1, 3), 0);
+		if (w.damaged != 1 || !strstr(w.log, flip_file))
+			print_error("%s: %s\n", flip_file, w.log);
+		CHECK_INT(w.damaged, 1);
+		CHECK(strstr(w.log, flip_file));
+		CHECK_STR(there(&w), "123");    /* I9: 1 was verified, and 2 was not */
+		simdisk_free(w.disk);
+	}
+	free(cache.bytes);
+	cache.bytes = NULL;
+}
+
+TEST(a_prune_reads_what_the_disk_has)
+{
+	for (size_t i = 0; i < 6 * 3; i++) {
+		struct world w;
+		char path[120];
+
+		start(&w, i < 6 ? one_node : i < 12 ? two_nodes : four_nodes, 500);
+		w.turns = w.turns_at_close = 0;
+		CHECK_INT(job(&w, 1, 2), 0);
+		snprintf(path, sizeof(path), "run/checkpoint-2/%s", step_files[i % 6]);
+		spoil(&w, path);
+		w.cached = w.prunes = true;
+		CHECK_INT(job(&w, 1, 0), SHEAF_ECORRUPT);
+		CHECK(strstr(w.why, step_files[i % 6]));
+		CHECK_STR(there(&w), "12");
+		simdisk_free(w.disk);
+	}
+	free(cache.bytes);
+	cache.bytes = NULL;
 }
 
 /* ---- shares ---- */

@@ -213,59 +213,72 @@ static struct shf_reread reread(struct made *m, struct asked a)
 		CHECK(strstr((r).err.msg, (words)) != NULL);                             \
 	} while (0)
 
-static struct {                 /* what went past the page cache */
+static struct {                 /* what went past the page cache, by descriptor */
 	const struct shf_sys_ops *real;
-	int fds[64], n;
-	uint64_t bytes;
-} direct;
+	struct { bool direct; uint64_t from, to; } fds[64];     /* from, to: were forgotten */
+	bool refused;
+	uint64_t bytes, cached;         /* cached: what the cache may have had for long */
+} past;
 
 static int open_and_note(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
-	int fd = direct.real->open(arg, dir, name, flags, mode);
+	int fd = past.real->open(arg, dir, name, flags, mode);
 
-	if (fd >= 0 && flags & SHF_O_DIRECT)
-		direct.fds[direct.n++ % 64] = fd;
+	if (fd >= 0) {
+		memset(&past.fds[fd % 64], 0, sizeof(*past.fds));
+		past.fds[fd % 64].direct = flags & SHF_O_DIRECT;
+	}
 	return fd;
+}
+
+static void forget_and_note(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	past.fds[fd % 64].from = off;
+	past.fds[fd % 64].to = off + n;
+	past.real->forget(arg, fd, off, n);
 }
 
 static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	for (int i = 0; i < direct.n && i < 64; i++)
-		if (direct.fds[i] == fd) {
-			direct.bytes += n;
-			break;
-		}
-	return direct.real->pread(arg, fd, buf, n, off);
+	if (past.fds[fd % 64].direct && past.refused)
+		return -EINVAL;
+	if (past.fds[fd % 64].direct)
+		past.bytes += n;
+	else if (off < past.fds[fd % 64].from || off + n > past.fds[fd % 64].to)
+		past.cached += n;
+	return past.real->pread(arg, fd, buf, n, off);
 }
 
 /* Else what is proved is what the page cache has, not what the disk has. */
-TEST(whole_pages_are_read_past_the_page_cache)
+TEST(whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there)
 {
 	struct made *m = plain();
 
 	make(m);
 	seal(m);
-	for (int buffered = 0; buffered < 2; buffered++) {
-		const struct shf_sys *sys = simdisk_process(m->disk, 90 + (uint64_t)buffered, 0);
+	for (int way = 0; way < 3; way++) {
+		const struct shf_sys *sys = simdisk_process(m->disk, 90 + (uint64_t)way, 0);
 		struct shf_sys_ops ops = *sys->ops;
 		struct shf_sys shown = { &ops, sys->arg };
 		struct sheaf_error err = { 0 };
 		struct shf_reread r;
 		int dir = sys->ops->open(sys->arg, SHF_CWD, "step", SHF_O_DIR, 0);
 
-		direct.real = sys->ops;
-		direct.n = 0;
-		direct.bytes = 0;
+		memset(&past, 0, sizeof(past));
+		past.real = sys->ops;
+		past.refused = way == 2;
 		ops.open = open_and_note;
+		ops.forget = forget_and_note;
 		ops.pread = pread_and_note;
 		CHECK_RC(shf_reread_init(&r, &shown, dir, 1, ID, "step", &err), 0, &err);
-		r.buffered = buffered;
+		r.buffered = way == 1;
 		while (shf_reread_turn(&r))
 			;
 		CHECK_RC(r.rc, 0, &r.err);
 		shf_reread_release(&r);
 		/* The third file is shorter than a block. */
-		CHECK_INT(direct.bytes, buffered ? 0 : m->bytes[0] + m->bytes[1]);
+		CHECK_INT(past.bytes, way ? 0 : m->bytes[0] + m->bytes[1]);
+		CHECK_INT(past.cached, 0);
 		simdisk_kill(m->disk, sys);
 	}
 	drop(m);
