@@ -9,6 +9,7 @@
 #include <string.h>
 #include "err.h"
 #include "safetensors.h"
+#include "tree.h"
 
 enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8 };
 #define PLAIN_MAX (UINT64_C(64) << 20)
@@ -162,7 +163,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	const char *path;
 	char name[48];
 	struct shf_stat st;
-	bool remains;
+	bool remains, gone;
 	int rc, dir = -1;
 
 	snprintf(name, sizeof(name), "checkpoint-%" PRId64, n);
@@ -186,9 +187,12 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
 	                           &t.manifest);
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
+	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, dir);
 	if (dir >= 0)
 		sys->ops->close(sys->arg, dir);
-	if (rc == -ENOENT && remains)
+	if (gone)
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
+	else if (rc == -ENOENT && remains)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone", path);
 	else if (rc == -ENOENT)
 		rc = shf_fail(err, SHEAF_EFORMAT,

@@ -640,19 +640,21 @@ static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor,
 static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct shf_buf *told,
                         struct sheaf_error *err)
 {
+	size_t passed = sought->passed.len;
 	int rc = 0;
 
-	/* A rewind may take the step away after the list was read: then the list is read again.
-	 * Only the list can tell that there is no step at all. */
+	/* A prune or a rewind may take the step away after it was found: then it is looked for
+	 * again. Only the list can tell that there is no step at all. */
 	for (int looks = 0; looks < LOOKS; looks++) {
+		sought->passed.len = passed;
 		rc = seek(run, sought, -1, &sought->at.step, err);
 		if (rc < 0)
 			break;
 		rc = shf_found_step(run, sought->at.step, told, err);
 		if (rc != SHEAF_ENOENT)
 			return rc;
-		rc = shf_fail(err, SHEAF_EIO, "%s: step %" PRId64 ", the latest, is listed and is "
-		              "not there", run->store.path, sought->at.step);
+		rc = shf_fail_io(err, ENOENT, "%s: step %" PRId64 ", the latest, is listed and is "
+		                 "not there", run->store.path, sought->at.step);
 	}
 	if (rc != SHEAF_ENOENT || run->tier.passed < 0)
 		return rc;

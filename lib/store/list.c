@@ -9,6 +9,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LISTS 8                 /* how often steps are listed anew when a listed one has gone */
+#define GONE 3                  /* so it has, since the list was read */
+
+/* Judges the steps that are listed. If one of those that count has gone since, the list is old: a
+ * job may have committed newer steps before it pruned that one. Then they are listed and judged
+ * again, so that nothing is concluded from what an old list does not have. */
+static int judge_list(struct shf_store *s,
+                      int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,
+                                   struct sheaf_error *err), void *arg, struct sheaf_error *err)
+{
+	for (int lists = 0; lists < LISTS; lists++) {
+		struct shf_steps steps;
+		int rc = shf_steps_read(s, &steps);
+
+		rc = rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path)
+		            : judge(s, &steps, arg, err);
+		shf_free(steps.all);
+		if (rc != GONE)
+			return rc;
+	}
+	return shf_fail_io(err, ENOENT, "%s: of its steps one had gone each time they were listed",
+	                   s->path);
+}
+
 static bool is_ours(int rc)             /* our own lack, not the directory's fault */
 {
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
@@ -178,6 +202,7 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 	struct shf_manifest m;
 	char where[300];
 	int fd, rc;
+	bool gone;
 
 	e->state = SHF_DAMAGED;
 	e->parent = -1;
@@ -216,8 +241,11 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 			shf_fail(&why, SHEAF_ECORRUPT, "%s: its manifest is gone", where);
 	}
 	e->unread = e->state == SHF_DAMAGED && is_unread(&why);
+	gone = e->state != SHF_COMMITTED && shf_dir_has_gone(s->sys, dir, name, fd);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &fd);
+	if (gone)       /* what this directory lacks was deleted with it */
+		return 1;
 	if (err)
 		*err = why;
 	return rc == SHEAF_ENOMEM || is_ours(-why.sys) ? rc : 0;
@@ -229,7 +257,7 @@ int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_ent
 	return look(s, dir, name, true, e, err);
 }
 
-/* A step of the run: 1 when it is one, 0 when it is foreign, remains or gone. */
+/* A step of the run: 1 when it is one, 0 when it is foreign or remains, GONE, or a code. */
 static int look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
                    struct sheaf_error *err)
 {
@@ -239,7 +267,9 @@ static int look_at(struct shf_store *s, int64_t step, bool files, struct shf_ent
 	e->step = step;
 	shf_name_of_step(e->path, step);
 	rc = look(s, s->dir, e->path, files, e, err);
-	return rc < 0 ? rc : rc == 0 && e->state != SHF_FOREIGN && !e->remains;
+	if (rc == 1)
+		return GONE;
+	return rc < 0 ? rc : e->state != SHF_FOREIGN && !e->remains;
 }
 
 /* As far as its manifest tells. */
@@ -249,22 +279,37 @@ static int look_briefly(struct shf_store *s, int64_t step, struct shf_entry *e,
 	return look_at(s, step, false, e, err);
 }
 
+struct older {
+	int64_t than, found;
+};
+
+static int judge_older(struct shf_store *s, const struct shf_steps *steps, void *arg,
+                       struct sheaf_error *err)
+{
+	struct older *o = arg;
+	struct shf_entry e;
+
+	(void)err;
+	for (size_t i = 0; i < steps->n && o->found < 0; i++) {
+		int rc = steps->all[i] < o->than ? look_at(s, steps->all[i], true, &e, NULL) : 0;
+		char mark;
+
+		if (rc == GONE)
+			return GONE;
+		if (rc != 1 || e.state != SHF_COMMITTED)
+			continue;
+		mark = shf_mark_read(s, e.step, NULL);
+		o->found = mark == 0 || mark == 'k' ? e.step : -1;
+	}
+	return 0;
+}
+
 int64_t shf_step_older(struct shf_store *s, int64_t step)
 {
-	struct shf_steps steps;
-	struct shf_entry e;
-	int64_t older = -1;
+	struct older o = { .than = step, .found = -1 };
 
-	if (shf_steps_read(s, &steps) >= 0)
-		for (size_t i = 0; i < steps.n && older < 0; i++)
-			if (steps.all[i] < step && look_at(s, steps.all[i], true, &e, NULL) == 1 &&
-			    e.state == SHF_COMMITTED) {
-				char mark = shf_mark_read(s, e.step, NULL);
-
-				older = mark == 0 || mark == 'k' ? e.step : -1;
-			}
-	shf_free(steps.all);
-	return older;
+	(void)judge_list(s, judge_older, &o, NULL);
+	return o.found;
 }
 
 /* LATEST passes over such a checkpoint, and a save of its number sets it aside. */
@@ -279,49 +324,64 @@ int shf_step_is_condemned(struct shf_store *s, int64_t step)
 	int rc = look_briefly(s, step, &e, NULL);
 
 	if (rc != 1)
-		return rc;
+		return rc == GONE ? 0 : rc;
 	e.mark = shf_mark_read(s, step, NULL);
 	return is_condemned(s, &e);
+}
+
+struct newest {
+	int64_t below, step;            /* as shf_store_newest_below is asked */
+	struct shf_newest n;
+};
+
+static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void *arg,
+                        struct sheaf_error *err)
+{
+	struct newest *q = arg;
+	struct shf_newest *n = &q->n;
+	struct shf_entry e;
+	int rc;
+
+	*n = (struct shf_newest){ .exists = false, .newest = -1, .known = -1 };
+	for (size_t i = 0; i < steps->n && !n->exists; i++)
+		if (steps->all[i] == q->step) {
+			rc = look_briefly(s, q->step, &e, err);
+			if (rc < 0 || rc == GONE)
+				return rc;
+			n->exists = rc == 1;
+			e.mark = shf_mark_read(s, q->step, NULL);
+			n->is_bad = n->exists && is_condemned(s, &e);
+		}
+	for (size_t i = 0; i < steps->n && n->known < 0; i++) {
+		int64_t step = steps->all[i];
+		char mark = step < q->below ? shf_mark_read(s, step, NULL) : 'b';
+
+		if (mark == 'b')
+			continue;
+		rc = look_briefly(s, step, &e, err);
+		if (rc < 0 || rc == GONE)
+			return rc;
+		/* Recovery marks those that are condemned, but for what somebody wants kept. */
+		if (rc != 1 || (mark == 'k' && shf_tries_condemn(s, e.step, e.session)))
+			continue;
+		n->newest = n->newest < 0 ? e.step : n->newest;
+		if (e.session[0]) {
+			n->known = e.step;
+			memcpy(n->session, e.session, sizeof(n->session));
+		}
+	}
+	return 0;
 }
 
 int shf_store_newest_below(struct shf_store *s, int64_t below, int64_t step,
                            struct shf_newest *out, struct sheaf_error *err)
 {
-	struct shf_newest n = { .exists = false, .newest = -1, .known = -1 };
-	struct shf_steps steps;
-	struct shf_entry e;
-	int rc = shf_steps_read(s, &steps);
+	struct newest q = { .below = below, .step = step };
+	int rc = judge_list(s, judge_newest, &q, err);
 
-	if (rc < 0) {
-		shf_free(steps.all);
-		return shf_fail_io(err, -rc, "%s: its list of steps", s->path);
-	}
-	for (size_t i = 0; rc >= 0 && i < steps.n && !n.exists; i++)
-		if (steps.all[i] == step) {
-			rc = look_briefly(s, step, &e, err);
-			n.exists = rc == 1;
-			e.mark = shf_mark_read(s, step, NULL);
-			n.is_bad = n.exists && is_condemned(s, &e);
-		}
-	for (size_t i = 0; rc >= 0 && i < steps.n && n.known < 0; i++) {
-		char mark = steps.all[i] < below ? shf_mark_read(s, steps.all[i], NULL) : 'b';
-
-		if (mark == 'b')
-			continue;
-		rc = look_briefly(s, steps.all[i], &e, err);
-		/* Recovery marks those that are condemned, but for what somebody wants kept. */
-		if (rc != 1 || (mark == 'k' && shf_tries_condemn(s, e.step, e.session)))
-			continue;
-		n.newest = n.newest < 0 ? e.step : n.newest;
-		if (e.session[0]) {
-			n.known = e.step;
-			memcpy(n.session, e.session, sizeof(n.session));
-		}
-	}
-	shf_free(steps.all);
-	if (rc >= 0)
-		*out = n;
-	return rc < 0 ? rc : 0;
+	if (rc == 0)
+		*out = q.n;
+	return rc;
 }
 
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
@@ -349,34 +409,33 @@ static int add(struct shf_list *list, const struct shf_entry *e)
 	return 0;
 }
 
-static int list_steps(struct shf_store *s, const char *note, struct shf_list *list,
+struct listing {
+	const char *note;
+	struct shf_list *list;
+};
+
+static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *arg,
                       struct sheaf_error *err)
 {
-	struct shf_steps steps;
+	const struct listing *l = arg;
 	struct shf_entry e;
 	char name[40];
-	int rc = shf_steps_read(s, &steps);
+	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < steps.n; i++) {
+	shf_list_release(l->list);
+	for (size_t i = 0; rc == 0 && i < steps->n; i++) {
 		memset(&e, 0, sizeof(e));
-		e.step = steps.all[i];
-		e.note = note;
+		e.step = steps->all[i];
+		e.note = l->note;
 		shf_name_of_step(name, e.step);
 		memcpy(e.path, name, sizeof(name));
 		rc = shf_step_look(s, s->dir, name, &e, err);
-		if (rc < 0) {
-			shf_free(steps.all);
-			return rc;
-		}
-		if (rc == 1) {
-			rc = 0;
-			continue;
-		}
+		if (rc != 0)
+			return rc < 0 ? rc : GONE;
 		e.mark = shf_mark_read(s, e.step, NULL);
 		e.tries = shf_tries_read(s, e.step, e.session);
-		rc = add(list, &e);
+		rc = add(l->list, &e);
 	}
-	shf_free(steps.all);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path) : 0;
 }
 
@@ -428,11 +487,12 @@ static int in_order(const void *pa, const void *pb)
 int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
                    struct sheaf_error *err)
 {
+	struct listing l = { note, list };
 	int rc;
 
 	list->entries = NULL;
 	list->n = 0;
-	rc = list_steps(s, note, list, err);
+	rc = judge_list(s, list_steps, &l, err);
 	if (rc == 0)
 		rc = list_folder(s, "aside", SHF_ASIDE, list, err);
 	if (rc == 0)
@@ -515,8 +575,33 @@ static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_e
 	                (long long)step, why->msg, remedy);
 }
 
-/* Is this one it? 0; ENOENT: an older one is; else why nobody is. */
-static int latest_one(struct shf_store *s, struct shf_entry *e, const struct shf_seek *k,
+struct seeking {
+	const struct shf_seek *k;
+	int64_t step;
+	struct shf_buf passed;          /* of each that was passed over: u64 number, why, NUL */
+};
+
+static void pass(struct seeking *q, int64_t step, const char *why)
+{
+	shf_buf_u64(&q->passed, (uint64_t)step);
+	shf_buf_add(&q->passed, why, strlen(why) + 1);
+}
+
+/* Names those that were passed over when it is settled that they were, each of them once. */
+static void tell_passed(const struct seeking *q)
+{
+	const char *p = (const char *)q->passed.data, *end = p + q->passed.len;
+
+	for (; !q->passed.oom && p < end; p += strlen(p) + 1) {
+		int64_t step = (int64_t)shf_get64((const uint8_t *)p);
+
+		p += 8;
+		q->k->passed(q->k->arg, step, p);
+	}
+}
+
+/* Is this one it? 0; ENOENT: an older one is; GONE; else why nobody is. */
+static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *q,
                       struct sheaf_error *err)
 {
 	struct sheaf_error why;
@@ -528,9 +613,9 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, const struct shf
 		return rc;
 	}
 	if (rc == 1)
-		return SHEAF_ENOENT;
+		return GONE;
 	if (e->state == SHF_FOREIGN || e->remains) {
-		k->passed(k->arg, e->step, "has no manifest, so it is no checkpoint");
+		pass(q, e->step, "has no manifest, so it is no checkpoint");
 		return SHEAF_ENOENT;
 	}
 	if (e->mark == '?')     /* perhaps somebody condemned it */
@@ -541,7 +626,8 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, const struct shf
 }
 
 /* Must LATEST pass over the step, and why? Returns 0: no; 1: yes; 2: yes, and it is a checkpoint;
- * or a code, if we lack memory or descriptors, or if its mark cannot be read: it might say bad. */
+ * GONE; or a code, if we lack memory or descriptors, or if its mark cannot be read: it might say
+ * bad. */
 static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
                      struct sheaf_error *err)
 {
@@ -553,7 +639,7 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
 		return shf_fail_io(err, -sys, "%s/.sheaf/marks/%lld", s->path,
 		                   (long long)e->step);
 	rc = look_briefly(s, e->step, &brief, err);
-	if (rc < 0)
+	if (rc < 0 || rc == GONE)
 		return rc;
 	snprintf(why, 80, "marked bad");
 	if (rc == 1 && shf_tries_condemn(s, e->step, brief.session)) {
@@ -573,8 +659,8 @@ static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_erro
 }
 
 /* Was this directory a checkpoint? A step is published with its manifest in it. So sheaf.sums
- * without sheaf.json means that the manifest was removed. Returns 1, 0, or a code if the disk would
- * not say. */
+ * without sheaf.json means that the manifest was removed. Returns 1, 0, GONE, or a code if the disk
+ * would not say. */
 static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -583,6 +669,8 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 
 	shf_name_of_step(t, step);
 	rc = fd = shf_dir_open(s->sys, s->dir, t);
+	if (fd == -ENOENT)
+		return GONE;
 	if (fd >= 0)
 		rc = s->sys->ops->stat(s->sys->arg, fd, "sheaf.sums", false, &st);
 	shf_fd_close(s->sys, &fd);
@@ -591,7 +679,7 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return shf_fail_io(err, -rc, "%s/%s/sheaf.sums", s->path, t);
 }
 
-/* No checkpoint is left: ENOENT, or ECORRUPT if some directories were checkpoints. */
+/* No checkpoint is left: ENOENT, or ECORRUPT if some directories were checkpoints. Or GONE. */
 static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
                      struct sheaf_error *err)
 {
@@ -602,7 +690,7 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 		int64_t step = steps->all[i];
 		int rc = step > k->floor && step < k->below ? had_manifest(s, step, err) : 0;
 
-		if (rc < 0)
+		if (rc < 0 || rc == GONE)
 			return rc;
 		n += rc;
 		newest = rc && newest < 0 ? step : newest;
@@ -615,21 +703,18 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 	                s->path, n, (long long)newest, s->path);
 }
 
-int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
-                   struct sheaf_error *err)
+static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void *arg,
+                        struct sheaf_error *err)
 {
-	struct shf_steps steps;
+	struct seeking *q = arg;
+	const struct shf_seek *k = q->k;
 	int64_t bad = -1;
-	int rc = shf_steps_read(s, &steps);
+	int rc = SHEAF_ENOENT;
 
-	*step = -1;
-	if (rc < 0) {
-		shf_free(steps.all);
-		return shf_fail_io(err, -rc, "%s: its list of steps", s->path);
-	}
-	rc = SHEAF_ENOENT;
-	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps.n && steps.all[i] > k->floor; i++) {
-		struct shf_entry e = { .step = steps.all[i] };
+	q->step = -1;
+	shf_buf_reset(&q->passed);
+	for (size_t i = 0; rc == SHEAF_ENOENT && i < steps->n && steps->all[i] > k->floor; i++) {
+		struct shf_entry e = { .step = steps->all[i] };
 		char why[80];
 		int passed;
 
@@ -638,21 +723,32 @@ int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
 		shf_name_of_step(e.path, e.step);
 		passed = is_passed(s, &e, why, err);
 		if (passed == 0)
-			rc = latest_one(s, &e, k, err);
-		else if (passed > 0)
-			k->passed(k->arg, e.step, why);
-		else
+			rc = latest_one(s, &e, q, err);
+		else if (passed < 0 || passed == GONE)
 			rc = passed;
+		else
+			pass(q, e.step, why);
 		if (rc != SHEAF_ENOENT)
-			*step = e.step;
+			q->step = e.step;
 		if (passed == 2 && bad < 0)
 			bad = e.step;
 	}
 	if (rc == SHEAF_ENOENT && bad >= 0)
-		rc = only_bad(s, bad, err);
-	else if (rc == SHEAF_ENOENT)
-		rc = none_left(s, &steps, k, err);
-	shf_free(steps.all);
+		return only_bad(s, bad, err);
+	return rc == SHEAF_ENOENT ? none_left(s, steps, k, err) : rc;
+}
+
+int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
+                   struct sheaf_error *err)
+{
+	struct seeking q = { .k = k, .step = -1, .passed = SHF_BUF_INIT };
+	int rc = judge_list(s, judge_latest, &q, err);
+
+	tell_passed(&q);
+	if (rc == 0 && q.passed.oom)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what was passed over");
+	*step = q.step;
+	shf_buf_release(&q.passed);
 	return rc;
 }
 

@@ -166,7 +166,8 @@ struct shf_list {
 /* Committed, and not marked bad as far as can be read. */
 bool shf_entry_is_good(const struct shf_entry *e);
 /* Reads every manifest. Damaged: a manifest that fails its own sum, or names files that are gone
- * or of another size, or another step. Without a manifest: foreign. */
+ * or of another size, or another step. Without a manifest: foreign. If a step goes meanwhile, all
+ * are listed again; if one goes each time it is EIO with sys ENOENT. */
 int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);
 void shf_list_release(struct shf_list *list);
 /* What a save of `step` has to know of the steps that are there, by a listing and as few manifests
@@ -191,8 +192,8 @@ struct shf_seek {
 /* Finds the newest step that is neither marked bad nor condemned by its tries. Foreign directories
  * and remains do not count. ENOENT: there is none, not even one that was passed over. ECORRUPT: it
  * is damaged, or all were passed over, or all that is left lost sheaf.json. To start afresh is a
- * person's decision then. EIO: it, or its mark, cannot be read. The error names the step, and *step
- * is its number; -1: none. */
+ * person's decision then. EIO: it, or its mark, cannot be read, or, with sys ENOENT, a step went
+ * each time that they were listed. The error names the step, and *step is its number; -1: none. */
 int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
                    struct sheaf_error *err);
 /* What a person can do if that step, the latest, is damaged, for the end of a sentence. */

@@ -608,6 +608,24 @@ bug("latest_falls_back", "the newest step is damaged: the one before it is taken
     "store/list.c:latest_one", "if (e->state == SHF_FOREIGN || e->remains)",
     "if (e->state == SHF_FOREIGN || e->remains || (MUTANT && e->state == SHF_DAMAGED))",
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
+LISTED = "unit/test_listed: "
+bug("old_list_falls_back", "a newest step that was pruned meanwhile: an older one is the latest",
+    "store/list.c:latest_one", "return GONE;", "return MUTANT ? SHEAF_ENOENT : GONE;",
+    LISTED + "no_older_step_is_the_newest_because_the_newest_was_pruned_behind_a_newer_one")
+bug("old_list_has_none", "of a run whose listed step was pruned meanwhile no step is the newest",
+    "store/list.c:look_at", "return GONE;", "return MUTANT ? 0 : GONE;",
+    LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
+bug("old_list_told", "a step that has gone since the list was read is left out of what is listed",
+    "store/list.c:list_steps", "if (rc != 0)", "if (MUTANT && rc == 1) { rc = 0; continue; }"
+    " if (rc != 0)",
+    LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
+blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
+      "store/list.c:look", "shf_dir_has_gone(s->sys, dir, name, fd)",
+      LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
+bug("passed_told_twice", "what was passed over is told once for each list that was read",
+    "store/list.c:judge_latest", "shf_buf_reset(&q->passed);",
+    "if (!MUTANT) shf_buf_reset(&q->passed);",
+    LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 bug("bad_mark_ignored", "a step that is marked bad is the newest",
     "store/list.c:is_passed", "return e->mark != 'b' ? 0 :",
     "return MUTANT || e->mark != 'b' ? 0 :",
@@ -617,7 +635,7 @@ bug("resumes_condemn", "a step that two jobs died of is condemned though nobody 
     "store/tries.c:shf_tries_spent", "max = s->attempts_max", "max = MUTANT ? 2 : s->attempts_max",
     TRIES + "by_default_no_number_of_failed_resumes_condemns_a_step")
 bug("bad_is_none", "a run of which all is marked bad has no step, and training starts afresh",
-    "store/list.c:shf_store_seek", "rc == SHEAF_ENOENT && bad >= 0",
+    "store/list.c:judge_latest", "rc == SHEAF_ENOENT && bad >= 0",
     "!MUTANT && rc == SHEAF_ENOENT && bad >= 0",
     TRIES + "where_all_is_marked_bad_it_is_said_and_not_that_there_is_none")
 bug("lost_is_none", "a run of which all manifests are gone has no step, and training starts afresh",

@@ -246,25 +246,195 @@ TEST(what_has_one_number_is_listed_by_what_it_is)
 	stop(&w);
 }
 
-/* ---- the latest ---- */
+/* ---- a list that has aged ---- */
 
-TEST(a_step_that_goes_while_it_is_looked_at_is_not_the_latest)
+/* Before the nth call of a reader the job commits a step and prunes the one before it. */
+static struct ages {
+	struct world *w;
+	const struct shf_sys *other;    /* makes and removes a step, in the test of that */
+	long left;
+	int64_t from, to;
+	int heard;
+} ages;
+
+static void job_goes_on(void *arg)
 {
+	(void)arg;
+	if (--ages.left != 0)
+		return;
+	CHECK_RC(world_save(ages.w, ages.to, ages.from), 0, &ages.w->err);
+	CHECK_INT(world_prune(ages.w, 1, ages.to, -1), 1);
+}
+
+static void hear(void *arg, int level, const char *line)
+{
+	(void)arg;
+	(void)level;
+	(void)line;
+	ages.heard++;
+}
+
+/* One after another all that is concluded from the list of steps: the newest good step. */
+static int64_t conclude(struct shf_store *s, int question, struct sheaf_error *err)
+{
+	struct shf_newest newest;
+	struct shf_list list;
+	int64_t step = -1;
+
+	if (question == 0) {
+		CHECK_RC(shf_store_latest(s, &step, hear, NULL, err), 0, err);
+	} else if (question == 1) {
+		CHECK_RC(shf_store_newest(s, 0, &newest, err), 0, err);
+		CHECK_INT(newest.known, newest.newest);
+		step = newest.newest;
+	} else if (question == 2) {
+		step = shf_step_older(s, 50);
+	} else {
+		CHECK_RC(shf_store_list(s, &list, err), 0, err);
+		for (size_t i = 0; i < list.n; i++) {
+			const struct shf_entry *e = &list.entries[i];
+
+			CHECK(e->state != SHF_DAMAGED);
+			step = shf_entry_is_good(e) && e->step > step ? e->step : step;
+		}
+		shf_list_release(&list);
+	}
+	return step;
+}
+
+/* The run always has a newest step. With `kept` it also has an older one that stays. */
+static void concluded_whenever_the_job_goes_on(int question, bool kept)
+{
+	int seen[2] = { 0 };
+	bool came;
+
+	for (long at = 1;; at++) {
+		const struct shf_sys *sys;
+		struct shf_store s;
+		struct world w;
+		int64_t step;
+
+		start(&w, kept ? 2 : 1);
+		if (kept) {
+			CHECK_RC(world_mark(&w, 1, 'k'), 0, &w.err);
+			CHECK_RC(world_save(&w, 9, 2), 0, &w.err);
+			CHECK_RC(world_mark(&w, 9, 'b'), 0, &w.err);
+		}
+		sys = simdisk_process(w.disk, 7000, 1);
+		CHECK_RC(shf_store_open(&s, sys, RUN, &w.err), 0, &w.err);
+		ages = (struct ages){ .w = &w, .left = at, .from = kept ? 2 : 1,
+			.to = kept ? 3 : 2 };
+		simdisk_set_turn(w.disk, job_goes_on, NULL);
+		step = conclude(&s, question, &w.err);
+		simdisk_set_turn(w.disk, NULL, NULL);
+		came = ages.left <= 0;
+		CHECK(step == ages.from || step == ages.to);
+		CHECK_INT(ages.heard, question ? 0 : kept ? 3 : 2);     /* each of them once */
+		seen[step == ages.to]++;
+		shf_store_close(&s);
+		stop(&w);
+		if (!came)
+			break;
+	}
+	CHECK(seen[0] > 1 && seen[1] > 1);
+}
+
+TEST(a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same)
+{
+	for (int question = 0; question < 4; question++)
+		concluded_whenever_the_job_goes_on(question, false);
+}
+
+TEST(no_older_step_is_the_newest_because_the_newest_was_pruned_behind_a_newer_one)
+{
+	for (int question = 0; question < 4; question++)
+		concluded_whenever_the_job_goes_on(question, true);
+}
+
+static void comes_and_goes(void *arg)
+{
+	const struct shf_sys *o = ages.other;
+	size_t n = simdisk_calls(ages.w->disk);
+	static bool busy;
+
+	(void)arg;
+	if (busy)
+		return;
+	busy = true;
+	if (strstr(simdisk_call_text(ages.w->disk, n - 1), "list("))
+		(void)o->ops->unlink(o->arg, SHF_CWD, RUN "/checkpoint-50", true);
+	else
+		(void)o->ops->mkdir(o->arg, SHF_CWD, RUN "/checkpoint-50", 0777);
+	busy = false;
+}
+
+TEST(a_list_of_which_something_goes_each_time_is_an_error_and_no_answer)
+{
+	struct shf_newest newest;
+	struct shf_list list;
 	struct world w;
 	int64_t step = -1;
 
-	start(&w, 3);
-	fault(&w, SIMDISK_OPEN, 2, ENOENT, "checkpoint-3");
-	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
-	CHECK_INT(step, 2);
-	fired(&w);
-	/* Nor is one that is marked bad, and gone. */
-	CHECK_RC(world_mark(&w, 3, 'b'), 0, &w.err);
-	fault(&w, SIMDISK_OPEN, 1, ENOENT, "checkpoint-3");
-	CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
-	CHECK_INT(step, 2);
-	fired(&w);
+	start(&w, 2);
+	ages = (struct ages){ .w = &w, .other = simdisk_process(w.disk, 7000, 1) };
+	simdisk_set_turn(w.disk, comes_and_goes, NULL);
+	CHECK_RC(shf_store_latest(&w.store[0], &step, hear, NULL, &w.err), SHEAF_EIO, &w.err);
+	CHECK_INT(w.err.sys, ENOENT);
+	CHECK(strstr(w.err.msg, "of its steps one had gone each time they were listed"));
+	CHECK_RC(shf_store_newest(&w.store[0], 0, &newest, &w.err), SHEAF_EIO, &w.err);
+	CHECK_RC(shf_store_list(&w.store[0], &list, &w.err), SHEAF_EIO, &w.err);
+	CHECK_INT(shf_step_older(&w.store[0], 90), -1);
+	simdisk_set_turn(w.disk, NULL, NULL);
 	stop(&w);
+}
+
+/* ---- the latest ---- */
+
+static void hand_removes(void *arg)
+{
+	(void)arg;
+	if (--ages.left == 0)
+		CHECK_INT(simdisk_remove(ages.w->disk, RUN "/checkpoint-3"), 0);
+}
+
+TEST(a_step_that_goes_while_it_is_looked_at_is_not_the_latest)
+{
+	int seen[4] = { 0 };
+
+	for (long at = 1, came = 1; came; at++)
+		for (int bad = 0; bad < 2; bad++) {
+			struct world w;
+			int64_t step = -1;
+
+			start(&w, 3);
+			if (bad)
+				CHECK_RC(world_mark(&w, 3, 'b'), 0, &w.err);
+			ages = (struct ages){ .w = &w, .left = at };
+			simdisk_set_turn(w.disk, hand_removes, NULL);
+			CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0,
+			         &w.err);
+			simdisk_set_turn(w.disk, NULL, NULL);
+			CHECK(step == 2 || (step == 3 && !bad));
+			seen[step]++;
+			came = ages.left <= 0;
+			stop(&w);
+		}
+	CHECK(seen[2] > 1 && seen[3] > 1);
+}
+
+TEST(a_step_that_is_not_seen_at_one_look_is_looked_for_again)
+{
+	for (int nth = 1; nth <= 2; nth++) {
+		struct world w;
+		int64_t step = -1;
+
+		start(&w, 3);
+		fault(&w, SIMDISK_OPEN, nth, ENOENT, "checkpoint-3");
+		CHECK_RC(shf_store_latest(&w.store[0], &step, NULL, NULL, &w.err), 0, &w.err);
+		CHECK_INT(step, 3);
+		fired(&w);
+		stop(&w);
+	}
 }
 
 TEST(what_lacks_descriptors_is_told_with_and_without_a_sentence)
