@@ -49,6 +49,22 @@ struct resume {
 	                                 * letters, each with three strings and their NULs */
 };
 
+void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
+{
+	shf_buf_add(&s->passed, name, strlen(name) + 1);
+	shf_buf_add(&s->passed, why, strlen(why) + 1);
+}
+
+void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
+{
+	const char *p = (const char *)passed->data, *end = p + passed->len;
+
+	for (const char *why; !passed->oom && p < end; p = why + strlen(why) + 1) {
+		why = p + strlen(p) + 1;
+		shf_report_item(report, 'P', "", p, why);
+	}
+}
+
 /* Keeps an item until it is clear that the candidate is not passed over. An item for which there is
  * no memory is delivered at once. */
 static void hold_item(void *arg, char what, const char *family, const char *name,

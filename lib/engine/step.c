@@ -593,22 +593,6 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 
 /* ---- the latest ---- */
 
-void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
-{
-	shf_buf_add(&s->passed, name, strlen(name) + 1);
-	shf_buf_add(&s->passed, why, strlen(why) + 1);
-}
-
-void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
-{
-	const char *p = (const char *)passed->data, *end = p + passed->len;
-
-	for (const char *why; !passed->oom && p < end; p = why + strlen(why) + 1) {
-		why = p + strlen(p) + 1;
-		shf_report_item(report, 'P', "", p, why);
-	}
-}
-
 struct seeking {
 	struct sheaf_run *run;
 	struct shf_sought *sought;
