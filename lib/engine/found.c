@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire: u8 flags, u64 step, texts path, dir, name, manifest, index (each u64 bytes, bytes), u32
- * files, texts; u32 plain files, each text, u64 bytes. */
+/* Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, manifest, index (each u64 bytes,
+ * bytes), u32 files, texts; u32 plain files, each text, u64 bytes. */
 #include "found.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -18,6 +18,7 @@ enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8 };
 struct tell {
 	uint8_t flags;
 	int64_t step;
+	uint64_t ino;
 	const char *path, *dir, *name;
 	struct shf_buf manifest, index;
 	char **files, **plain;          /* owned */
@@ -35,6 +36,7 @@ static void say(const struct tell *t, struct shf_buf *b)
 {
 	shf_buf_u8(b, t->flags);
 	shf_buf_u64(b, (uint64_t)t->step);
+	shf_buf_u64(b, t->ino);
 	say_text(b, t->path, strlen(t->path));
 	say_text(b, t->dir ? t->dir : "", t->dir ? strlen(t->dir) : 0);
 	say_text(b, t->name ? t->name : "", t->name ? strlen(t->name) : 0);
@@ -91,6 +93,7 @@ int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct 
 	*f = (struct shf_found){ .sound = flags & SOUND, .single = flags & SINGLE,
 		.in_run = flags & IN_RUN, .has_index = flags & INDEX };
 	f->step = (int64_t)shf_cur_u64(&c);
+	f->ino = shf_cur_u64(&c);
 	f->path = hear_text(&c, arena);
 	f->dir = hear_text(&c, arena);
 	f->name = hear_text(&c, arena);
@@ -154,6 +157,21 @@ const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name)
 	return NULL;
 }
 
+/* 0: the disk does not say. */
+static uint64_t ino_of(const struct shf_sys *sys, int fd)
+{
+	struct shf_stat st;
+
+	return fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0 ? st.ino : 0;
+}
+
+bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir)
+{
+	uint64_t ino = ino_of(sys, dir);
+
+	return found->ino == ino || !found->ino || !ino;
+}
+
 /* Looks for step n on disk. ENOENT: it is not there, or has just gone. */
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
 {
@@ -184,10 +202,12 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
 		goto out;
 	}
+	t.ino = ino_of(sys, dir);
 	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
 	                           &t.manifest);
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
-	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, dir);
+	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, false,
+	                                                          dir);
 	if (dir >= 0)
 		sys->ops->close(sys->arg, dir);
 	if (gone)
@@ -448,6 +468,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", path);
+	t->ino = ino_of(sys, dir);
 	rc = slurp(sys, dir, "sheaf.json", 0, SHF_MANIFEST_MAX, &t->manifest);
 	if (rc == -EFBIG)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);

@@ -10,6 +10,7 @@
 struct shf_found {              /* in the arena of decode, but for manifest: borrowed */
 	bool sound, single, in_run, has_index;
 	int64_t step;                   /* in_run: its number */
+	uint64_t ino;                   /* of the directory that rank 0 has read; 0: not known */
 	const char *path, *dir, *name;  /* for sentences; to open; its name in the run */
 	struct shf_buf manifest;        /* raw bytes */
 	const char **files; size_t files_n;
@@ -27,4 +28,7 @@ int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, 
                     struct shf_buf *told, struct sheaf_error *err);
 int shf_found_decode(struct shf_found *found, struct shf_arena *arena, const struct shf_buf *told,
                      struct sheaf_error *err);
+/* Is dir the directory that was read? Another one may have its name by now. [rank 0: for others the
+ * file system may have other numbers] */
+bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir);
 #endif

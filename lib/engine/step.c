@@ -10,6 +10,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "found.h"
+#include "lease.h"
 #include "load.h"
 #include "peek.h"
 #include "place.h"
@@ -398,15 +399,18 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 
 /* ---- a step ---- */
 
-/* A shared lock on sheaf.json while it is open: pruning leaves it alone. Where the file system has
- * no locks there is only the grace. */
-static void lease_take(struct sheaf_step *step)
+/* If that comes too late it is EIO: the step may be there again, or another one of its number, so
+ * the caller looks for it once more. */
+static int lease_take(struct sheaf_step *step, const struct shf_found *found,
+                      struct sheaf_error *err)
 {
-	const struct shf_sys *sys = step->run->sys;
+	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
+		found->in_run ? found->name : found->dir, step->run->foreign };
 
-	step->lease = sys->ops->open(sys->arg, step->dir, "sheaf.json", shf_step_follow(step), 0);
-	if (step->lease >= 0)
-		(void)sys->ops->lock(sys->arg, step->lease, false);
+	if (step->run->view)
+		of.name = NULL;
+	return shf_lease_take(step->run->sys, &of, &step->lease) < 0
+	       ? shf_fail_io(err, ENOENT, "%s: has just gone", step->path) : 0;
 }
 
 static void warn_lost_index(const struct sheaf_step *step)
@@ -431,8 +435,10 @@ static void warn_lost_index(const struct sheaf_step *step)
 }
 
 /* From the manifest's bytes, which every rank has. */
-static int open_sound(struct sheaf_step *step, const struct shf_buf *raw, struct sheaf_error *err)
+static int open_sound(struct sheaf_step *step, const struct shf_found *found,
+                      struct sheaf_error *err)
 {
+	const struct shf_buf *raw = &found->manifest;
 	struct shf_team *team = &step->run->team;
 	char where[600];
 	int rc;
@@ -445,10 +451,11 @@ static int open_sound(struct sheaf_step *step, const struct shf_buf *raw, struct
 		rc = files_of_manifest(step, err);
 	if (rc == 0)
 		rc = tables(step, err);
+	if (rc == 0)
+		rc = lease_take(step, found, err);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0) {
 		step->number = step->manifest.step;
-		lease_take(step);
 		if (team->rank == 0)
 			warn_lost_index(step);
 		if (team->ranks == 1 && shf_peek_init(step))
@@ -508,7 +515,11 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
 	if (dir == -ENOENT || dir == -ESTALE)
 		return shf_fail_io(err, -dir, "%s: rank 0 has found it, this rank does not see it",
 		                   step->path);
-	return dir < 0 ? shf_fail_io(err, -dir, "%s", step->path) : 0;
+	if (dir < 0)
+		return shf_fail_io(err, -dir, "%s", step->path);
+	if (step->run->team.rank == 0 && !shf_found_is_this(found, sys, dir))
+		return shf_fail_io(err, ENOENT, "%s: has just gone", step->path);
+	return 0;
 }
 
 /* Rank 0 knows what `dir` is (in told); the others open it and follow. */
@@ -533,7 +544,7 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 		rc = shf_agree(team, rc, err);
 	}
 	if (rc == 0 && found.sound)
-		rc = open_sound(step, &found.manifest, err);
+		rc = open_sound(step, &found, err);
 	else if (rc == 0)
 		rc = open_foreign(step, &found, err);
 	if (rc == 0 && found.in_run && step->manifest.step != found.step)

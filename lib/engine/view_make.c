@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "lease.h"
+#include "tree.h"
 
 static int add_stretch(struct shf_view *v, const struct shf_stretch *s)
 {
@@ -247,6 +249,7 @@ int shf_view_taken(struct shf_view *v)
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err)
 {
 	const struct shf_sys *in = v->over.in;
+	struct shf_leased of = { .at = dir, .name = name };
 
 	v->disk_files = shf_arena_alloc(&v->arena, v->manifest.files_n + 1,
 	                                sizeof(*v->disk_files));
@@ -257,13 +260,11 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 	v->disk = in->ops->open(in->arg, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 	if (v->disk < 0)
 		return shf_fail_sys(err, -v->disk, "%s", name);
-	/* As for a step that is read from disk alone: pruning leaves it there while it is open.
-	 * Where the file system has no locks there is only the grace. */
+	/* As for a step that is read from disk alone: pruning leaves it there while it is open. */
 	v->pid = in->ops->pid(in->arg);
-	v->lease = in->ops->open(in->arg, v->disk, "sheaf.json", SHF_O_NOFOLLOW, 0);
-	if (v->lease >= 0)
-		(void)in->ops->lock(in->arg, v->lease, false);
-	return 0;
+	of.dir = v->disk;
+	return shf_lease_take(in, &of, &v->lease) < 0
+	       ? shf_fail_io(err, ENOENT, "%s: has just gone", name) : 0;
 }
 
 int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,

@@ -241,7 +241,7 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 			shf_fail(&why, SHEAF_ECORRUPT, "%s: its manifest is gone", where);
 	}
 	e->unread = e->state == SHF_DAMAGED && is_unread(&why);
-	gone = e->state != SHF_COMMITTED && shf_dir_has_gone(s->sys, dir, name, fd);
+	gone = e->state != SHF_COMMITTED && shf_dir_has_gone(s->sys, dir, name, false, fd);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &fd);
 	if (gone)       /* what this directory lacks was deleted with it */

@@ -391,10 +391,10 @@ bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t st
 	       a.ino == b.ino && a.dev == b.dev;
 }
 
-bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, int fd)
+bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, bool follow, int fd)
 {
 	struct shf_stat a, b;
-	int rc = sys->ops->stat(sys->arg, dir, name, false, &a);
+	int rc = sys->ops->stat(sys->arg, dir, name, follow, &a);
 
 	return rc == -ENOENT || (rc >= 0 && sys->ops->fstat(sys->arg, fd, &b) >= 0 &&
 	                         (a.ino != b.ino || a.dev != b.dev));

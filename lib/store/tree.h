@@ -68,8 +68,8 @@ void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const 
  * both names on a file system that does not journal, and then neither may be emptied. */
 bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step);
 /* Has the directory that is open as fd lost its name under dir, to nobody or to another one? If the
- * disk does not say, it has not. */
-bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, int fd);
+ * disk does not say, it has not. follow: the name may be a link to it. */
+bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, bool follow, int fd);
 
 /* shf_fail_sys where something of ours is in the way or gone: never ENOENT, which means that
  * there is no such run or step and that one may start afresh. */

@@ -832,6 +832,26 @@ TEST(below_a_step_in_memory_each_descriptor_may_be_0)
 	}
 }
 
+TEST(no_step_that_a_prune_has_locked_is_read_beside_memory)
+{
+	const struct shf_sys *sys;
+	struct shf_view *v;
+	struct step s;
+	int fd;
+
+	begin_step(&s);
+	sys = s.w.sys;
+	CHECK_INT(simdisk_put(s.w.disk, "run/checkpoint-1/sheaf.json", "{}", 2), 0);
+	fd = sys->ops->open(sys->arg, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
+	CHECK_INT(sys->ops->lock(sys->arg, fd, true), 0);
+	v = half_of(&s);
+	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_EIO, &s.w.err);
+	CHECK(strstr(s.w.err.msg, "checkpoint-1: has just gone"));
+	shf_view_free(v);
+	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
+	end_step(&s);
+}
+
 /* ENOENT would mean that there is no step, and a job would start afresh. */
 TEST(a_file_that_is_missing_below_a_step_in_memory_is_not_ENOENT)
 {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps that somebody has open while a job prunes. */
+#include <errno.h>
 #include "engine.h"
 #include "jobs.h"
+#include "tree.h"
 
 #include "../t.h"
 
@@ -86,4 +88,177 @@ TEST(a_step_that_a_killed_reader_had_open_stays_until_its_children_have_exited)
 	shf_step_put(step);
 	shf_run_close(reader);
 	simdisk_free(disk);
+}
+
+/* ---- a prune and an open at the same time ---- */
+
+static struct both {
+	struct simdisk *disk;
+	struct shf_store owner;
+	struct sheaf_run *reader;
+	struct sheaf_step *step;        /* once the reader has it open */
+	long left;                      /* calls until the other one has its turn */
+	char aside[100];                /* the step of that number that was saved first */
+	int64_t number;
+	int rc;
+	struct sheaf_error err;
+} both;
+
+static void prune_all_but_the_newest(void)
+{
+	struct shf_prune p = { .keep_last = 1, .verified = 4, .keep = -1, .grace_s = -1 };
+
+	CHECK(shf_store_prune(&both.owner, &p, NULL, NULL, &both.err) >= 0);
+}
+
+static void open_it(void)
+{
+	both.rc = shf_step_open(&both.step, both.reader, both.number, &both.err);
+}
+
+static void reader_opens(void *arg)
+{
+	(void)arg;
+	if (--both.left == 0)
+		open_it();
+}
+
+static void owner_prunes(void *arg)
+{
+	(void)arg;
+	if (--both.left == 0)
+		prune_all_but_the_newest();
+}
+
+/* Steps 1 to n of a job, a run that is open to read, and one who may prune. */
+static void begin_both(int64_t n, long at, int64_t number)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct job saves;
+
+	memset(&both, 0, sizeof(both));
+	both.disk = simdisk_new(JOB_SEED, SIMDISK_STRICT);
+	saves = job_on(both.disk, DEED_SAVE, n);
+	both.number = number;
+	both.left = at;
+	run_it(&saves);
+	CHECK_RC(shf_store_own(&both.owner, simdisk_process(both.disk, 5000, 0), "run", false, 0,
+	                       &both.err), 0, &both.err);
+	CHECK_RC(shf_run_open(&both.reader, "run", NULL, &opts,
+	                      simdisk_process(both.disk, 4000, 1), &both.err), 0, &both.err);
+}
+
+static void end_both(void)
+{
+	shf_step_put(both.step);
+	shf_run_close(both.reader);
+	shf_store_close(&both.owner);
+	simdisk_free(both.disk);
+}
+
+/* What is open is there and stays there; what is not has gone, or a prune is about to take it. */
+static int opened_or_told(void)
+{
+	if (both.rc == 0) {
+		CHECK_INT(both.step->number, both.number);
+		CHECK(has(both.disk, 2));
+		prune_all_but_the_newest();
+		CHECK(has(both.disk, 2));
+		return 1;
+	}
+	CHECK_RC(both.rc, both.rc == SHEAF_ENOENT ? SHEAF_ENOENT : SHEAF_EIO, &both.err);
+	CHECK(both.rc == SHEAF_ENOENT || strstr(both.err.msg, "has just gone"));
+	return both.rc == SHEAF_ENOENT ? 0 : 2;
+}
+
+TEST(whenever_a_reader_opens_a_step_during_a_prune_it_has_it_or_is_told)
+{
+	int seen[3] = { 0 };
+	bool came;
+
+	for (long at = 1;; at++) {
+		begin_both(4, at, 2);
+		simdisk_set_turn(both.disk, reader_opens, NULL);
+		prune_all_but_the_newest();
+		came = both.left <= 0;
+		simdisk_set_turn(both.disk, NULL, NULL);
+		if (came)
+			seen[opened_or_told()]++;
+		end_both();
+		if (!came)
+			break;
+	}
+	CHECK(seen[0] > 1 && seen[1] > 1 && seen[2] > 0);
+}
+
+TEST(whenever_a_step_is_pruned_while_a_reader_opens_it_the_reader_has_it_or_is_told)
+{
+	int seen[3] = { 0 };
+	bool came;
+
+	for (long at = 1;; at++) {
+		begin_both(4, at, 2);
+		simdisk_set_turn(both.disk, owner_prunes, NULL);
+		open_it();
+		came = both.left <= 0;
+		simdisk_set_turn(both.disk, NULL, NULL);
+		if (came)
+			seen[opened_or_told()]++;
+		end_both();
+		if (!came)
+			break;
+	}
+	CHECK(seen[0] > 1 && seen[1] > 1 && seen[2] == 0);
+}
+
+/* A hand puts the step that was set aside back into the place of the one that is being opened. */
+static void hand_replaces(void *arg)
+{
+	const struct shf_sys *s = both.owner.sys;
+
+	(void)arg;
+	if (--both.left != 0)
+		return;
+	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "run/checkpoint-2", SHF_CWD, "was", true), 0);
+	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, both.aside, SHF_CWD, "run/checkpoint-2", true),
+	          0);
+}
+
+TEST(a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two)
+{
+	int seen[2] = { 0 };
+	bool came;
+
+	for (long at = 1;; at++) {
+		struct shf_arena arena = { NULL, 0 };
+		struct shf_manifest m, now;
+		struct job again;
+		bool second;
+
+		begin_both(2, at, 2);
+		CHECK_RC(shf_store_manifest(&both.owner, 2, &m, &arena, &both.err), 0, &both.err);
+		snprintf(both.aside, sizeof(both.aside), "run/.sheaf/aside/2-%s", m.session);
+		CHECK_RC(shf_store_rewind(&both.owner, 1, &both.err), 0, &both.err);
+		shf_store_close(&both.owner);
+		again = job_on(both.disk, DEED_SAVE, 1);
+		again.deeds[0] = (struct deed){ .kind = DEED_SAVE, .step = 2, .salt = 5 };
+		run_it(&again);
+		CHECK_RC(shf_store_own(&both.owner, simdisk_process(both.disk, 5001, 0), "run",
+		                       false, 0, &both.err), 0, &both.err);
+		simdisk_set_turn(both.disk, hand_replaces, NULL);
+		open_it();
+		came = both.left <= 0;
+		simdisk_set_turn(both.disk, NULL, NULL);
+		CHECK_RC(both.rc, 0, &both.err);
+		CHECK_RC(shf_manifest_read(both.reader->sys, both.step->dir, "it", &now, &arena,
+		                           &both.err), 0, &both.err);
+		CHECK_STR(both.step->manifest.session, now.session);
+		second = strcmp(now.session, m.session) != 0;
+		seen[second]++;
+		shf_arena_release(&arena);
+		end_both();
+		if (!came)
+			break;
+	}
+	CHECK(seen[0] > 1 && seen[1] > 1);
 }
