@@ -193,6 +193,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
 		goto out;
 	}
+	if (rc >= 0 && (rc = shf_store_see(&run->store, err)) < 0)
+		goto out;
 	if (rc < 0) {
 		rc = shf_fail_sys(err, -rc, "%s", path);
 		goto out;

@@ -23,8 +23,11 @@ static int judge_list(struct shf_store *s,
 		struct shf_steps steps;
 		int rc = shf_steps_read(s, &steps);
 
+		/* .sheaf after the list: it is there, with all marks, before the first step is. */
 		rc = rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path)
-		            : judge(s, &steps, arg, err);
+		            : shf_store_see(s, err);
+		if (rc == 0)
+			rc = judge(s, &steps, arg, err);
 		shf_free(steps.all);
 		if (rc != GONE)
 			return rc;

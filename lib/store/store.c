@@ -138,6 +138,23 @@ static int run_id_read(struct shf_store *s, struct sheaf_error *err)
 	return rc;
 }
 
+int shf_store_see(struct shf_store *s, struct sheaf_error *err)
+{
+	int rc;
+
+	if (s->writer || s->run[0])
+		return 0;
+	if (s->dot < 0) {
+		rc = shf_dir_open(s->sys, s->dir, ".sheaf");
+		if (rc == -ENOENT)
+			return 0;
+		if (rc < 0)
+			return shf_fail_io(err, -rc, "%s/.sheaf", s->path);
+		s->dot = rc;
+	}
+	return run_id_read(s, err);
+}
+
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    struct sheaf_error *err)
 {
@@ -153,21 +170,12 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
 		goto out;
 	}
 	s->dir = rc;
-	rc = shf_dir_open(sys, s->dir, ".sheaf");
-	if (rc == -ENOENT)
-		return 0;       /* a directory of steps is enough for a reader */
-	if (rc < 0) {
-		rc = shf_fail_io(err, -rc, "%s/.sheaf", path);
-		goto out;
-	}
-	s->dot = rc;
+	rc = shf_store_see(s, err);
+	if (rc < 0 || s->dot < 0)
+		goto out;       /* a directory of steps is enough for a reader */
 	rc = shf_dir_open(sys, s->dot, "stage");
-	if (rc < 0 && rc != -ENOENT) {
-		rc = shf_fail_io(err, -rc, "%s/.sheaf/stage", path);
-		goto out;
-	}
 	s->stage = rc < 0 ? -1 : rc;
-	rc = run_id_read(s, err);
+	rc = rc == -ENOENT || rc >= 0 ? 0 : shf_fail_io(err, -rc, "%s/.sheaf/stage", path);
 out:
 	if (rc < 0)
 		shf_store_close(s);

@@ -619,6 +619,13 @@ bug("old_list_told", "a step that has gone since the list was read is left out o
     "store/list.c:list_steps", "if (rc != 0)", "if (MUTANT && rc == 1) { rc = 0; continue; }"
     " if (rc != 0)",
     LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
+skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a mark",
+        "store/list.c:judge_list", "shf_store_see(s, err)",
+        LISTED + "a_reader_that_came_before_the_job_sees_its_marks",
+        LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
+skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
+        "engine/found.c:shf_found_step", "shf_store_see(&run->store, err)",
+        "sim/test_opened: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
       "store/list.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
       LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")

@@ -185,6 +185,26 @@ TEST(a_load_that_stays_counted_though_it_went_well_is_told)
 	simdisk_free(disk);
 }
 
+TEST(a_reader_that_came_before_the_job_opens_no_step_of_another_run)
+{
+	static const char id[] = "sheaf-run 1\n0123456789abcdef0123456789abcdef\n";
+	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 1, some);
+	const struct shf_sys *sys = simdisk_process(disk, 4000, 0);
+	struct sheaf_run *reader = NULL;
+	struct sheaf_step *step = NULL;
+	struct sheaf_error err;
+
+	CHECK_INT(sys->ops->mkdir(sys->arg, SHF_CWD, "run", 0777), 0);
+	CHECK_RC(shf_run_open(&reader, "run", NULL, &opts, sys, &err), 0, &err);
+	SAVED(p);
+	CHECK_INT(simdisk_put(disk, "run/.sheaf/run", id, sizeof(id) - 1), 0);
+	SAID(shf_step_open(&step, reader, 7, &err), SHEAF_ECORRUPT, "of another run", &err);
+	shf_run_close(reader);
+	simdisk_free(disk);
+}
+
 /* ---- threads that take what the page cache has ---- */
 
 /* Files of one tensor each. */

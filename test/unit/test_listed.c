@@ -388,6 +388,93 @@ TEST(a_list_of_which_something_goes_each_time_is_an_error_and_no_answer)
 	stop(&w);
 }
 
+/* ---- a reader that came before the job ---- */
+
+static void job_begins(void *arg)
+{
+	struct world *w = ages.w;
+
+	(void)arg;
+	if (--ages.left != 0)
+		return;
+	CHECK_RC(world_open(w, true), 0, &w->err);
+	CHECK_RC(world_save(w, 1, -1), 0, &w->err);
+	CHECK_RC(world_save(w, 2, 1), 0, &w->err);
+	CHECK_RC(world_mark(w, 2, 'b'), 0, &w->err);
+}
+
+/* It has the directory open, in which there is no .sheaf yet. */
+static void before_the_job(struct world *w, struct shf_store *reader)
+{
+	const struct shf_sys *sys;
+
+	world_init(w, simdisk_new(7, SIMDISK_STRICT));
+	sys = simdisk_process(w->disk, 7000, 1);
+	CHECK_INT(sys->ops->mkdir(sys->arg, SHF_CWD, RUN, 0777), 0);
+	CHECK_RC(shf_store_open(reader, sys, RUN, &w->err), 0, &w->err);
+}
+
+TEST(a_reader_that_came_before_the_job_sees_its_marks)
+{
+	int seen[2] = { 0 };
+	bool came;
+
+	for (long at = 1;; at++) {
+		struct shf_store s;
+		struct world w;
+		int64_t step = -1;
+		int rc;
+
+		before_the_job(&w, &s);
+		ages = (struct ages){ .w = &w, .left = at };
+		simdisk_set_turn(w.disk, job_begins, NULL);
+		rc = shf_store_latest(&s, &step, NULL, NULL, &w.err);
+		simdisk_set_turn(w.disk, NULL, NULL);
+		came = ages.left <= 0;
+		CHECK_RC(rc, step == 1 ? 0 : SHEAF_ENOENT, &w.err);
+		seen[rc == 0]++;
+		if (came) {
+			CHECK_RC(shf_store_latest(&s, &step, NULL, NULL, &w.err), 0, &w.err);
+			CHECK_INT(step, 1);
+			CHECK_STR(s.run, w.store[0].run);
+		}
+		shf_store_close(&s);
+		if (came)
+			stop(&w);
+		else
+			simdisk_free(w.disk);
+		if (!came)
+			break;
+	}
+	CHECK(seen[0] > 1 && seen[1] > 0);
+}
+
+TEST(a_reader_that_came_before_the_job_takes_no_step_of_another_run)
+{
+	const struct shf_sys *hand;
+	struct shf_entry e;
+	struct shf_store s;
+	struct world w;
+
+	before_the_job(&w, &s);
+	ages = (struct ages){ .w = &w, .left = 1 };
+	job_begins(NULL);
+	CHECK_INT(state_of(&s, 1, &e), 'C');
+	shf_store_close(&s);
+	/* The identity may come after .sheaf, too. */
+	hand = simdisk_process(w.disk, 7001, 1);
+	CHECK_INT(hand->ops->rename(hand->arg, SHF_CWD, RUN "/.sheaf/run", SHF_CWD, "id", true),
+	          0);
+	CHECK_RC(shf_store_open(&s, hand, RUN, &w.err), 0, &w.err);
+	CHECK_INT(state_of(&s, 1, &e), 'C');
+	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/run",
+	                      "sheaf-run 1\n0123456789abcdef0123456789abcdef\n", 45), 0);
+	CHECK_INT(state_of(&s, 1, &e), 'D');
+	CHECK_STR(s.run, "0123456789abcdef0123456789abcdef");
+	shf_store_close(&s);
+	stop(&w);
+}
+
 /* ---- the latest ---- */
 
 static void hand_removes(void *arg)
