@@ -113,8 +113,8 @@ struct cli_list {
 void cli_item_release(struct cli_item *it);
 int cli_list_read(struct cli_list *list, struct sheaf_run *run, struct sheaf_error *err);
 void cli_list_release(struct cli_list *list);
-/* The step that latest means, without opening it; -1: none. */
-int64_t cli_list_newest(const struct cli_list *list);
+/* The step that latest means, without opening it; -1: none. run: its path. */
+int64_t cli_list_newest(const struct cli_list *list, const char *run);
 
 /* A box of a tensor, read as windows of its row-major items. */
 struct cli_box {

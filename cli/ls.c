@@ -154,7 +154,7 @@ static int ls_run(const struct cli_args *a, const char *dir, bool one, int64_t o
 	else if (!path)
 		unlisted = add_memory(a, dir, &list);
 	if (!rc && one && only == SHEAF_LATEST)
-		only = cli_list_newest(&list);
+		only = cli_list_newest(&list, dir);
 	for (size_t i = 0; i < list.n; i++) {
 		if ((one && list.items[i].step != only) ||
 		    (path && strcmp(list.items[i].path, path) != 0))

@@ -6,14 +6,14 @@
 #include "workload.h"
 
 /* Under the lock, so that none newer comes in between. */
-static int newest(struct sheaf_run *r, int64_t *step, struct sheaf_error *err)
+static int newest(struct sheaf_run *r, const char *path, int64_t *step, struct sheaf_error *err)
 {
 	struct cli_list list;
 	int rc = cli_list_read(&list, r, err);
 
 	if (rc < 0)
 		return rc;
-	*step = cli_list_newest(&list);
+	*step = cli_list_newest(&list, path);
 	cli_list_release(&list);
 	return *step >= 0 ? 0 : wl_fail(err, SHEAF_ENOENT, "holds no step that is not marked "
 	                                    "bad (name it by its number)");
@@ -50,7 +50,7 @@ static int run(const struct cli_args *a)
 	opts.timeout_ms = (int32_t)timeout;
 	rc = sheaf_run_open(&r, place.path, NULL, &opts, &err);
 	if (rc == 0 && place.step == SHEAF_LATEST)
-		rc = newest(r, &place.step, &err);
+		rc = newest(r, place.path, &place.step, &err);
 	if (rc == 0)
 		rc = sheaf_run_mark(r, place.step, mark, &err);
 	if (rc < 0)

@@ -186,7 +186,7 @@ static int verify_run(struct verify *v, const struct cli_place *place, const cha
 		goto out;
 	}
 	if (one && only == SHEAF_LATEST)
-		only = cli_list_newest(&list);
+		only = cli_list_newest(&list, place->path);
 	for (size_t i = 0; i < list.n; i++) {
 		const struct cli_item *it = &list.items[i];
 		char path[4300];

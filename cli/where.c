@@ -264,8 +264,17 @@ void cli_list_release(struct cli_list *list)
 	*list = (struct cli_list){ 0 };
 }
 
+/* Has its manifest gone? Then the library passes it over as well. */
+static bool is_remains(const struct cli_item *it, const char *run)
+{
+	char path[4300];
+
+	return snprintf(path, sizeof(path), "%s/%s", run, it->path) < (int)sizeof(path) &&
+	       cli_lacks(path, "sheaf.json");
+}
+
 /* A damaged one too: it is to be looked at. */
-int64_t cli_list_newest(const struct cli_list *list)
+int64_t cli_list_newest(const struct cli_list *list, const char *run)
 {
 	int64_t step = -1;
 
@@ -273,8 +282,8 @@ int64_t cli_list_newest(const struct cli_list *list)
 		const struct cli_item *it = &list->items[i];
 
 		if (it->mark != 'b' && it->step > step &&
-		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "damaged") == 0 ||
-		     strcmp(it->state, "unread") == 0))
+		    (strcmp(it->state, "committed") == 0 || strcmp(it->state, "unread") == 0 ||
+		     (strcmp(it->state, "damaged") == 0 && !is_remains(it, run))))
 			step = it->step;
 	}
 	return step;

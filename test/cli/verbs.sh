@@ -219,6 +219,14 @@ json 'for the one before' 'o[0]["step"] == 30'
 t 0 'mark none' "$SHEAF" mark run@40 none
 t 0 'mark of the latest' "$SHEAF" mark run@latest keep --json
 json 'is of the newest' 'o == [{"step": 40, "mark": "keep"}]'
+mkdir run/checkpoint-98 run/checkpoint-99
+cp run/checkpoint-40/sheaf.sums run/checkpoint-98
+t 0 'mark of the latest' "$SHEAF" mark run@latest keep --json
+json 'is of none that lost its manifest, and of no empty directory' 'o[0]["step"] == 40'
+t 0 'nor is ls' "$SHEAF" ls run@latest --json
+json 'of one' '[x["step"] for x in o] == [40]'
+t 0 'nor verify' "$SHEAF" verify run@latest
+rm -r run/checkpoint-98 run/checkpoint-99
 t 0 'and can be taken away' "$SHEAF" mark run@40 none
 t 2 'a step that is not there cannot be marked' "$SHEAF" mark run@41 keep
 
