@@ -11,6 +11,7 @@
 #include "index.h"
 #include "json.h"
 #include "safetensors.h"
+#include "tree.h"
 #include "verify.h"
 
 /* ---- headers ---- */
@@ -364,7 +365,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
 		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
-		rc = fd < 0 ? shf_fail_sys(&e, -fd, "%s/%s", step->path, m->name)
+		/* Never ENOENT, which means that there is no such step: it has just gone. */
+		rc = fd < 0 ? shf_fail_io(&e, -fd, "%s/%s", step->path, m->name)
 		            : read_all(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)
 			sys->ops->close(sys->arg, fd);

@@ -1170,6 +1170,10 @@ bug("text_close_unheard", "an error of the close of a small text is not told",
 blind("close_unheard", "an error of the close of a step's file is not told",
       "engine/commit.c:close_files", "rc == 0 && closed < 0",
       "sim/test_faults: a_failed_close_of_any_rank_fails_the_save_on_all")
+bug("verify_is_enoent", "a verify of a step that is being deleted says that there is no step",
+    "engine/verify_dir.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
+    "fd < 0 ? (MUTANT ? shf_fail_sys : shf_fail_io)(&e, -fd,",
+    "sim/test_verify: a_small_file_that_goes_before_it_is_opened_is_not_ENOENT")
 LEASES = "sim/test_leases: "
 skipped("open_step_not_locked", "a step that is open for reading is not locked",
         "engine/lease.c:shf_lease_take", "sys->ops->lock(sys->arg, *lease, false)",

@@ -96,6 +96,28 @@ static uint64_t block_crc(struct simdisk *disk, const char *name, uint64_t byte,
 	return crc;
 }
 
+/* As a file of a step that is being deleted may: it was there a moment ago. */
+TEST(a_small_file_that_goes_before_it_is_opened_is_not_ENOENT)
+{
+	struct simdisk *disk = disk_new();
+	int failed = 0, fired = 1;
+
+	for (int nth = 1; fired; nth++) {
+		struct look l = { .disk = disk, .ranks = 1 };
+		int rc;
+
+		simdisk_faults_clear(disk);
+		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = ENOENT,
+			.kind = SIMDISK_OPEN, .name = "config.json" });
+		rc = verify(&l);
+		fired = simdisk_fired(disk);
+		CHECK(rc == 0 || rc == SHEAF_EIO);
+		failed += rc != 0;
+	}
+	CHECK(failed > 0);
+	simdisk_free(disk);
+}
+
 TEST(what_is_found_is_said_in_full)
 {
 	struct simdisk *disk = disk_new();
