@@ -224,7 +224,7 @@ int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
 		return rc;
 	shf_behind_start(run);
 	if (run->team.rank == 0) {
-		r = rules(run, run->verified, false);
+		r = rules(run, &run->verified, false);
 		shf_pruning_begin(run, &r, false);
 	}
 	return 0;

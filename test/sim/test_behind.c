@@ -305,7 +305,7 @@ static int job(struct world *w, int64_t first, int64_t last)
 		simdisk_kill(w->disk, w->sys[r]);
 	}
 	if (results[0] < 0)
-		print_message("%s\n", w->why);
+		print_message("# %s\n", w->why);
 	return results[0];
 }
 

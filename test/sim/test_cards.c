@@ -809,29 +809,6 @@ TEST(the_rest_of_a_step_on_disk_is_leased_while_its_part_in_memory_is_open)
 	end_step(&s);
 }
 
-/* The step's folder, its manifest or a file of it may be descriptor 0, and all are given back. */
-TEST(below_a_step_in_memory_each_descriptor_may_be_0)
-{
-	for (int nth = 1; nth <= 2; nth++) {
-		struct shf_view *v;
-		struct step s;
-
-		begin_step(&s);
-		CHECK_INT(simdisk_put(s.w.disk, "run/checkpoint-1/sheaf.json", "{}", 2), 0);
-		v = half_of(&s);
-		CHECK(!shf_view_has_disk(v));
-		simdisk_fault(s.w.disk, &(struct simdisk_fault){ .nth = nth,
-			.kind = SIMDISK_OPEN, .how = SIMDISK_ZERO });
-		CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
-		CHECK_INT(simdisk_fired(s.w.disk), 1);
-		CHECK(shf_view_has_disk(v));
-		CHECK_INT(shf_view_disk_bytes(v), 0);
-		simdisk_faults_clear(s.w.disk);
-		shf_view_free(v);
-		end_step(&s);
-	}
-}
-
 TEST(no_step_that_a_prune_has_locked_is_read_beside_memory)
 {
 	const struct shf_sys *sys;

@@ -106,7 +106,8 @@ static struct both {
 
 static void prune_all_but_the_newest(void)
 {
-	struct shf_prune p = { .keep_last = 1, .verified = 4, .keep = -1, .grace_s = -1 };
+	struct shf_prune p = { .keep_last = 1, .verified = { .step = 4 }, .keep = -1,
+		.grace_s = -1 };
 
 	CHECK(shf_store_prune(&both.owner, &p, NULL, NULL, &both.err) >= 0);
 }

@@ -636,7 +636,7 @@ static int64_t odd_result;
 
 static int64_t pread_oddly(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = direct.real->pread(arg, fd, buf, n, off);
+	int64_t got = past.real->pread(arg, fd, buf, n, off);
 
 	if (off != odd_off || n != 5000 || fails == 0)
 		return got;
@@ -668,7 +668,7 @@ TEST(a_read_is_tried_four_times_and_a_short_one_is_damage)
 		struct shf_reread r;
 		char want[200];
 
-		direct.real = sys->ops;
+		past.real = sys->ops;
 		ops.pread = pread_oddly;
 		odd_off = 0;
 		odd_result = rows[i].result;

@@ -87,7 +87,8 @@ static void start_reasons(struct world *w)
 
 TEST(a_prune_says_of_each_step_why_it_stays_or_goes)
 {
-	struct shf_prune p = { .keep_last = 1, .keep_every = 4, .verified = 10, .keep = 3,
+	struct shf_prune p = { .keep_last = 1, .keep_every = 4, .verified = { .step = 10 },
+		.keep = 3,
 		.grace_s = 3600, .dry = true };
 	const struct shf_sys *reader;
 	struct world w;
@@ -147,7 +148,7 @@ TEST(a_prune_of_nothing_verified_or_of_a_bad_step_takes_nothing)
 
 	for (size_t i = 0; i < LENGTH(cases); i++) {
 		struct shf_prune p = { .keep_last = cases[i].keep_last, .keep = -1,
-			.verified = cases[i].verified };
+			.verified = { .step = cases[i].verified } };
 		struct world w;
 
 		start(&w, 4);

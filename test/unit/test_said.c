@@ -112,7 +112,8 @@ static int metrics(struct world *w, struct shf_store *s, struct sheaf_error *err
 static int prune(struct world *w, struct shf_store *s, struct sheaf_error *err)
 {
 	(void)w;
-	return shf_store_prune(s, &(struct shf_prune){ .verified = -1, .keep = -1 }, NULL, NULL,
+	return shf_store_prune(s, &(struct shf_prune){ .verified = { .step = -1 },
+	                       .keep = -1 }, NULL, NULL,
 	                       err);
 }
 
@@ -331,7 +332,8 @@ static int unmark(struct world *w, struct shf_store *s, struct sheaf_error *err)
 static int prune_all(struct world *w, struct shf_store *s, struct sheaf_error *err)
 {
 	(void)w;
-	return shf_store_prune(s, &(struct shf_prune){ .keep_last = 1, .verified = 2, .keep = -1,
+	return shf_store_prune(s, &(struct shf_prune){ .keep_last = 1,
+	                       .verified = { .step = 2 }, .keep = -1,
 	                       .grace_s = -1 }, NULL, NULL, err);
 }
 
