@@ -155,10 +155,10 @@ struct each {
 	int slot;
 };
 
-/* The next copy that is of the step. */
+/* The next copy that is of the step; -1 is none. */
 static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t step)
 {
-	for (; e->guest < g->n; e->guest++, e->slot = 0)
+	for (; step >= 0 && e->guest < g->n; e->guest++, e->slot = 0)
 		while (e->slot < SHF_GUEST_SLOTS) {
 			const struct shf_guest *of = &g->of[e->guest];
 

@@ -823,9 +823,9 @@ static void each_fails(enum simdisk_kind kind, const char *call, struct said *s)
 #define REWINDS "1 open: run/.sheaf/rewinds cannot be read: was what is in memory rewound?\n"
 static const char wanted[] =
 	"1 mkdir: @/\n1 mkdir: @/4-S\n1 mkdir: @/optimizer\n1 open: run: no run here\n"
-	"1 open: run/.sheaf\n1 open: run/.sheaf/stage\n1 open: run/.sheaf/run\n" REWINDS
-	"1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/stage\n"
-	"1 open: run/.sheaf/run\n1 open: @/\n1 open: @/have-N\n1 open: @/lock-0\n"
+	"1 open: run/.sheaf\n1 open: run/.sheaf/run\n1 open: run/.sheaf/stage\n" REWINDS
+	"1 open: run: no run here\n1 open: run/.sheaf\n1 open: run/.sheaf/run\n"
+	"1 open: run/.sheaf/stage\n1 open: @/\n1 open: @/have-N\n1 open: @/lock-0\n"
 	"2 open: @/have-N\n" REWINDS "1 open: @/4-S\n"
 	"1 open: @/model-00001-of-00001.safetensors\n1 open: @/optimizer\n"
 	"1 open: @/optimizer/optimizer-00001-of-00001.safetensors\n1 open: @/done-0-4\n"

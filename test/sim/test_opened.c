@@ -30,6 +30,7 @@ static int open_with_all(struct hand *h)
 	int rc;
 
 	o.ignore = ignore;
+	o.keep_last = 3;
 	o.keep_best = 1;
 	o.best_note = "loss";
 	o.agent = "auto";

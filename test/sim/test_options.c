@@ -43,7 +43,8 @@ static const struct number {
 
 static struct sheaf_opts with(const struct number *n, int32_t x)
 {
-	struct sheaf_opts o = { .size = sizeof(o), .agent = "auto", .best_note = "loss" };
+	struct sheaf_opts o = { .size = sizeof(o), .agent = "auto", .best_note = "loss",
+		.keep_last = 1 };
 
 	memcpy((char *)&o + n->at, &x, sizeof(x));
 	return o;
@@ -54,16 +55,21 @@ TEST(each_number_has_its_bounds)
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		const struct number *n = &numbers[i];
 		struct sheaf_opts least = with(n, n->least), most = with(n, n->most), out, beyond;
+		char want[100];
 
 		print_message("# %s\n", n->name);
 		CHECK_RC(takes(&least, &out), 0, &err);
 		CHECK_RC(takes(&most, &out), 0, &err);
 		beyond = with(n, n->least - 1);
-		refuses(&beyond, "opts: a count or time is negative or too large");
+		snprintf(want, sizeof(want), "opts.%s is %d, at least %d", n->name,
+		         (int)n->least - 1, (int)n->least);
+		refuses(&beyond, want);
 		if (n->most == INT32_MAX)
 			continue;
 		beyond = with(n, n->most + 1);
-		refuses(&beyond, "opts: a count or time is negative or too large");
+		snprintf(want, sizeof(want), "opts.%s is %d, at most %d", n->name, (int)n->most + 1,
+		         (int)n->most);
+		refuses(&beyond, want);
 	}
 }
 
@@ -139,7 +145,7 @@ TEST(texts_are_copied)
 	char pattern[] = "model/x*", other[] = "model/y", note[] = "loss", agent[] = "sock",
 	     folder[] = "signals", cpus[] = "0-1";
 	const char *ignore[] = { pattern, other, NULL };
-	struct sheaf_opts in = { .size = sizeof(in), .ignore = ignore, .keep_best = 1,
+	struct sheaf_opts in = { .size = sizeof(in), .ignore = ignore, .keep_last = 1, .keep_best = 1,
 		.best_note = note, .agent = agent, .signal_dir = folder, .copy_cpus = cpus }, out;
 
 	CHECK_RC(shf_opts_take(&out, &in, &err), 0, &err);
@@ -249,6 +255,7 @@ static int opens(struct hand *h)
 
 	o.size = sizeof(o);
 	o.flags |= SHEAF_CREATE;
+	o.keep_last = o.keep_last ? o.keep_last : 5;    /* which the other rules need */
 	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 60000;
 	rc = shf_run_open(&h->run, h->rank ? d->dir : "run", h->group, &o, h->sys, &h->err);
 	if (rc == 0) {

@@ -592,7 +592,8 @@ TEST(a_disk_without_room_is_told_with_what_is_needed)
 
 	simdisk_set_space(p.disk, 64 * KIB);
 	story(&p, save_one,
-	      "-3: step 1: 74128 bytes are needed, run has room for 57344\nsys 28\n");
+	      "-3: step 1: 74128 bytes are needed, run has room for 57344 (steps that were pruned "
+	      "stay in .sheaf/trash for grace_s seconds)\nsys 28\n");
 }
 
 TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)

@@ -124,6 +124,7 @@ static struct play loading(struct simdisk *disk, int ranks, int what, int from)
 	struct play p = some(disk, ranks, what);
 
 	p.opts.keep_every = from;
+	p.opts.keep_last = 100;
 	p.opts.flags = SHEAF_READONLY;
 	p.flags = SHEAF_STRICT;
 	return p;

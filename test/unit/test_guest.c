@@ -129,18 +129,18 @@ TEST(copies_of_a_step_that_is_on_disk_are_due_no_more)
 	end();
 }
 
-TEST(copies_of_later_steps_follow_what_is_or_may_be_on_disk)
+TEST(copies_of_a_step_follow_what_is_or_may_be_on_disk)
 {
 	begin();
-	shf_guests_follow(&w.g, 12, 7, true);
-	shf_guests_follow(&w.g, 12, 7, false);
+	shf_guests_follow(&w.g, 13, 7, true);
+	shf_guests_follow(&w.g, -1, 7, false);
 	THOSE(NONE, NONE, NONE, NONE);
-	shf_guests_follow(&w.g, 11, 7, false);
+	shf_guests_follow(&w.g, 12, 7, false);
 	THOSE(NONE, NONE, NONE, "...x....");
+	shf_guests_follow(&w.g, 11, 7, true);
+	THOSE(NONE, NONE, ".xx.....", "...x....");
 	shf_guests_follow(&w.g, 10, 7, true);
-	THOSE(NONE, NONE, ".xxx....", "...x....");
-	shf_guests_follow(&w.g, -1, 7, true);
-	THOSE(NONE, NONE, "xxxx.x..", "...x....");
+	THOSE(NONE, NONE, "xxx..x..", "...x....");
 	end();
 }
 

@@ -648,12 +648,15 @@ TEST(why_a_new_run_cannot_be_made_is_told)
 		int nth, error, rc;     /* of the mkdirs, the first of which is of all of it */
 		const char *path, *says;
 	} cases[] = {
-		{ 1, EACCES, SHEAF_EIO, "new", "new: no run here: Permission denied" },
-		{ 1, EACCES, SHEAF_EIO, "a/new", "a/new: no run here: Permission denied" },
-		{ 3, EACCES, SHEAF_EIO, "a/new", "a/new: no run here: Permission denied" },
-		{ 2, EROFS, SHEAF_EIO, "a/new", "a/new: no run here: Read-only file system" },
-		{ 3, ENOSPC, SHEAF_EIO, "a/b/new", "a/b/new: no run here: No space left on "
-		  "device" },
+		{ 1, EACCES, SHEAF_EIO, "new", "new: the run cannot be made: Permission denied" },
+		{ 1, EACCES, SHEAF_EIO, "a/new",
+		  "a/new: the run cannot be made: Permission denied" },
+		{ 3, EACCES, SHEAF_EIO, "a/new",
+		  "a/new: the run cannot be made: Permission denied" },
+		{ 2, EROFS, SHEAF_EIO, "a/new",
+		  "a/new: the run cannot be made: Read-only file system" },
+		{ 3, ENOSPC, SHEAF_EIO, "a/b/new",
+		  "a/b/new: the run cannot be made: No space left on device" },
 		{ 2, EACCES, 0, "old/a/new", NULL },
 	};
 
