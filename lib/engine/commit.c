@@ -364,19 +364,6 @@ static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
 	return rc;
 }
 
-/* While this save was in flight the caller loaded an older step. The saves begun since then would
- * lie beside this one, on a branch of their own. */
-static void fail_beside(const struct sheaf_save *save)
-{
-	char why[160];
-
-	snprintf(why, sizeof(why), "another step was loaded before it began, and step %" PRId64
-	         " was committed since (rewind to go back)", save->step);
-	for (struct sheaf_save *s = save->run->first; s; s = s->next)
-		if (s->step > save->step && s->loads != save->loads)
-			(void)shf_save_fail(s, why);
-}
-
 /* Committed: this one is the parent of the next save, whether that has begun or not. */
 static void succeed(struct sheaf_save *save)
 {
@@ -388,10 +375,8 @@ static void succeed(struct sheaf_save *save)
 		return;
 	}
 	shf_tier_published(save);
-	if (shf_run_goes_on_from(run, save->step, save->session, save->loads))
-		run->loaded = run->doubtful = -1;
-	else
-		fail_beside(save);
+	shf_run_goes_on_from(run, save->step, save->session);
+	run->loaded = run->doubtful = -1;
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
 	        run->team.rank);
 }

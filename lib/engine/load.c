@@ -483,8 +483,6 @@ static void remember(struct shf_load *ld)
 	if (run->opts.flags & SHEAF_READONLY)
 		return;
 	(run->of ? run->of : run)->loads++;
-	memcpy((run->of ? run->of : run)->loaded_session, ld->step->manifest.session,
-	       sizeof(run->loaded_session));
 	if (run->of)
 		remember_in_memory(ld->step);
 	if (run->foreign)

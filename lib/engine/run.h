@@ -79,7 +79,6 @@ struct sheaf_run {
 	                                 * different steps */
 	int64_t parent;                 /* of the next save to begin; -1: what is newest */
 	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */
-	char loaded_session[33];        /* of the step that was loaded last */
 	char parent_session[33];
 	struct shf_stalls stalls;
 	bool metrics_said;              /* that they cannot be written */

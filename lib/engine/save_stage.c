@@ -42,24 +42,17 @@ void shf_save_follow(struct sheaf_save *save)
 	save->doubtful = save->run->doubtful;
 }
 
-bool shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33],
-                          unsigned loads)
+void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
 {
-	/* Is what the caller has in memory still what came after that step? */
-	bool on = loads == run->loads || strcmp(run->loaded_session, session) == 0;
-
-	if (on) {
-		run->parent = step;
-		memcpy(run->parent_session, session, sizeof(run->parent_session));
-	}
+	run->parent = step;
+	memcpy(run->parent_session, session, sizeof(run->parent_session));
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
-		if (s->step <= step || (!on && s->loads == run->loads))
+		if (s->step <= step)
 			continue;
 		s->parent = step;
 		s->doubtful = -1;
 		memcpy(s->parent_session, session, sizeof(s->parent_session));
 	}
-	return on;
 }
 
 int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
@@ -114,7 +107,7 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	/* What this handle published in doubt and finds there is its own last step. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == save->doubtful) {
 		if (n.newest == run->doubtful)
-			(void)shf_run_goes_on_from(run, n.known, n.session, save->loads);
+			shf_run_goes_on_from(run, n.known, n.session);
 		save->parent = -1;
 	}
 	if (save->parent >= 0 && n.newest > save->parent)

@@ -72,6 +72,8 @@ struct save_model {
 	uint32_t found;         /* or by a load before it, as these codes */
 	int parent;             /* id of what it follows; -1: what is newest. As of its begin, or
 				 * what was committed since; a load in between is no matter */
+	bool kept;              /* a commit said that it is in memory: it takes no more notes */
+	bool asked;             /* a commit came to no end, and it may be in memory */
 	bool half_gated;        /* a gate of several slices, or ranks, was not yet open: some may
 				 * have been */
 	struct average average; /* as of its begin */

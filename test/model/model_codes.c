@@ -396,10 +396,10 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 					  (is_spread(m, c->run) ? CODE(SHEAF_EAGAIN) : 0);
 	case C_NOTE:
 	case C_ATTACH:
-		return s->over || s->asked_publish || c->n % 4 >= 2 ||
+		return s->over || s->asked_publish || s->kept || c->n % 4 >= 2 ||
 			       s->notes >> (c->n % 4 + 4 * (c->kind == C_NOTE)) & 1
 			   ? CODE(SHEAF_EINVAL)
-			   : CODE(0);
+			   : CODE(0) | (s->asked ? CODE(SHEAF_EINVAL) : 0);
 	case C_WAIT:
 	case C_EXCHANGE:
 	case C_FAIL:

@@ -365,6 +365,8 @@ static bool take_commit(struct model *m, const struct call *c, const struct repl
 
 	if (r->in_memory)
 		memory_add(m, j, s);
+	s->kept |= r->in_memory;
+	s->asked |= j->as.agent;
 	if (r->rc == SHEAF_EAGAIN) {
 		if (!s->asked_publish && strstr(r->msg, "being published"))
 			take_published(m, j, s);

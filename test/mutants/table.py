@@ -384,17 +384,6 @@ blind("notes_behind_memory", "notes are taken for the disk that memory does not 
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
          "engine/commit.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
-bug("loaded_beside", "who loads an older step while one is saved saves on top of that one",
-    "engine/save_stage.c:shf_run_goes_on_from", "bool on =", "bool on = MUTANT ||",
-    "sim/test_parents: who_loads_an_older_step_while_a_newer_one_is_saved_rewinds_before"
-    "_the_next_save")
-blind("saved_beside", "a save that was begun after an older step was loaded is committed beside",
-      "engine/commit.c:fail_beside", "s->step > save->step && s->loads != save->loads",
-      "sim/test_parents: a_save_that_was_begun_after_that_load_fails_in_its_commit")
-blind("loaded_itself", "who loads the step that is being saved cannot save on top of it",
-      "engine/save_stage.c:shf_run_goes_on_from",
-      "strcmp(run->loaded_session, session) == 0",
-      "sim/test_parents: who_loads_the_very_step_that_is_being_saved_goes_on_from_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
       "engine/run.c:join", "rc == SHEAF_ENOENT",
       "sim/test_stale: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")

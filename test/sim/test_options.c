@@ -145,8 +145,9 @@ TEST(texts_are_copied)
 	char pattern[] = "model/x*", other[] = "model/y", note[] = "loss", agent[] = "sock",
 	     folder[] = "signals", cpus[] = "0-1";
 	const char *ignore[] = { pattern, other, NULL };
-	struct sheaf_opts in = { .size = sizeof(in), .ignore = ignore, .keep_last = 1, .keep_best = 1,
-		.best_note = note, .agent = agent, .signal_dir = folder, .copy_cpus = cpus }, out;
+	struct sheaf_opts in = { .size = sizeof(in), .ignore = ignore, .keep_last = 1,
+		.keep_best = 1, .best_note = note, .agent = agent, .signal_dir = folder,
+		.copy_cpus = cpus }, out;
 
 	CHECK_RC(shf_opts_take(&out, &in, &err), 0, &err);
 	pattern[0] = other[0] = note[0] = agent[0] = folder[0] = cpus[0] = '!';

@@ -128,8 +128,7 @@ TEST(a_load_does_not_change_what_the_saves_in_flight_follow)
 		CHECK_INT(parent_of(&o, 3), 2);
 		CHECK_INT(parent_of(&o, 4), 3);
 		CHECK(prunes(&o) >= 0);
-		/* The caller goes on from 2, which it loaded last. */
-		CHECK(!has(&o, 1) && has(&o, 2) && !has(&o, 3) && has(&o, 4));
+		CHECK(!has(&o, 1) && !has(&o, 2) && !has(&o, 3) && has(&o, 4));
 		end(&o);
 	}
 }
@@ -546,40 +545,6 @@ TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
 	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
 	commits(&o, six); /* 3 is the newest that is not bad */
 	CHECK_INT(parent_of(&o, 6), 4);
-	end(&o);
-}
-
-/* Its memory comes from 10, so on the disk it would lie beside 20. */
-TEST(who_loads_an_older_step_while_a_newer_one_is_saved_rewinds_before_the_next_save)
-{
-	struct one o = one_job(NULL);
-	struct sheaf_save *twenty, *next = NULL;
-
-	commits(&o, begun(&o, 10));
-	twenty = begun(&o, 20);
-	loads(&o, opened(&o, 10));
-	commits(&o, twenty);
-	CHECK_RC(shf_save_begin(&next, o.run, 21, o.state, NULL, &o.err), SHEAF_EINVAL, &o.err);
-	CHECK(strstr(o.err.msg, "rewind to go back") != NULL);
-	CHECK_RC(shf_run_rewind(o.run, 10, &o.err), 0, &o.err);
-	commits(&o, begun(&o, 21));
-	CHECK_INT(parent_of(&o, 21), 10);
-	end(&o);
-}
-
-TEST(a_save_that_was_begun_after_that_load_fails_in_its_commit)
-{
-	struct one o = one_job(NULL);
-	struct sheaf_save *twenty, *next;
-
-	commits(&o, begun(&o, 10));
-	twenty = begun_lazily(&o, 20);
-	loads(&o, opened(&o, 10));
-	next = begun_lazily(&o, 21);
-	commits(&o, twenty);
-	CHECK_RC(shf_save_commit(next, -1, &o.err), SHEAF_EFAILED, &o.err);
-	CHECK(strstr(o.err.msg, "step 20 was committed since (rewind to go back)") != NULL);
-	shf_save_free(next);
 	end(&o);
 }
 
