@@ -30,8 +30,14 @@ static int run(const struct cli_args *a)
 	struct sheaf_error err = { .msg = "" };
 	const char *dst = a->pos[1];
 	struct cli_step s;
-	int rc = cli_step_open(&s, a, a->pos[0], false);
+	int64_t step;
+	size_t n;
+	int rc;
 
+	if (wl_step_at(dst, &n, &step) == 0)
+		return cli_usage(a, dst, "is the name of a step, and a step is copied into a run",
+				 "name the run's directory");
+	rc = cli_step_open(&s, a, a->pos[0], false);
 	if (rc)
 		return rc;
 	rc = sheaf_step_copy(s.step, dst, &report, &err);

@@ -224,7 +224,8 @@ const struct cli_verb cli_ls = {
 		"set aside by rewind, steps being made, and steps that the agent of this\n"
 		"node (`sheaf agent`) has in memory and the disk has not. SIZE counts all files\n"
 		"that the manifest names, TRIES the jobs that loaded a step and died before they\n"
-		"saved one: latest skips a step at two (`sheaf mark`). A checkpoint outside a run\n"
+		"saved one. A job that sets opts.resume_attempts_max marks a step bad at that\n"
+		"number; `sheaf mark RUN@N none` takes it back. A checkpoint outside a run\n"
 		"is a list of one. An empty run prints nothing. A `?` could not be read\n"
 		"(--json: a mark is unread, TRIES null).",
 	.exits = "  0  listed, perhaps nothing\n"

@@ -234,7 +234,8 @@ struct sheaf_opts {
 	 * leaves, before that: <family>.<step>.done for each family of the step, and when those are
 	 * durable whole-step.<step>.done, as doc/format.md has them; and sheaf_run_open to write
 	 * those of the newest step that lacks them. What fails there is a warning. Nothing is ever
-	 * removed from it: the session tells a step from one saved again */
+	 * removed from it: the session tells a step from one saved again. A relative path is looked
+	 * up at each commit, so a program that changes its directory gives an absolute one */
 	const char *signal_dir;
 	/* Of the threads that copy lazy saves on this rank: which processors they may run on, as
 	 * "0-3,8" (NULL: any; what the kernel refuses is a warning), and bytes a second that those

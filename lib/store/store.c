@@ -282,9 +282,13 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 {
 	static const char *const folders[] = { "trash", "aside", "marks" };
 	const struct shf_sys *sys = s->sys;
+	struct shf_stat st;
 	int rc;
 
 	rc = shf_dir_open(sys, s->dir, ".sheaf");
+	if (rc == -ENOENT && sys->ops->stat(sys->arg, s->dir, "sheaf.json", false, &st) >= 0)
+		return shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step holds what its manifest "
+		                "names and nothing else, so no run is made in it", s->path);
 	if (rc == -ENOENT) {
 		rc = create ? 1 : has_steps(s);
 		if (rc == 0)

@@ -40,6 +40,9 @@ has 'in a sentence' err 'a run has steps of its own only'
 t 2 'a step is no run to copy into' "$SHEAF" copy run@10 run/checkpoint-20
 [ ! -e run/checkpoint-20/.sheaf ]
 result $? 'and not touched'
+t 2 'nor is the name of one' "$SHEAF" copy run@10 far/away/dst@10
+[ ! -e far/away/dst@10 ]
+result $? 'and nothing of that name is made'
 mkdir hf && cp run/checkpoint-10/model* hf
 t 1 'a foreign directory is refused' "$SHEAF" copy hf dst2
 has 'and cp -a is recommended' err 'cp -a'

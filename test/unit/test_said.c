@@ -717,3 +717,19 @@ TEST(a_disk_that_does_not_say_what_a_step_had_is_told_by_file)
 	is_said(&w.err, "run: has no step");
 	stop(&w);
 }
+
+/* A step that holds a run of its own is damaged: it has more than its manifest says. */
+TEST(no_run_is_made_in_a_step)
+{
+	struct shf_store s;
+	struct world w;
+
+	start(&w, 1);
+	CHECK_RC(shf_store_own(&s, w.proc[1], RUN "/checkpoint-1", true, 0, &w.err), SHEAF_EINVAL,
+	         &w.err);
+	is_said(&w.err, "run/checkpoint-1: is a step; a step holds what its manifest names and "
+	        "nothing else, so no run is made in it");
+	CHECK(!simdisk_exists(w.disk, RUN "/checkpoint-1/.sheaf"));
+	shf_store_close(&s);
+	stop(&w);
+}
