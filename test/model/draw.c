@@ -27,7 +27,7 @@ static int some(struct draw *d, int n)
 /* Many saves are wanted, and their gates are no matter. */
 static bool is_plain(const struct draw *d)
 {
-	return d->focus == F_RULES || d->focus == F_AVERAGES;
+	return d->focus == F_RULES || d->focus == F_AVERAGES || d->focus == F_BRANCHES;
 }
 
 /* A step that there is, or was, or never will be. */
@@ -73,6 +73,11 @@ static struct call draw_open(struct draw *d, struct model *m)
 		if (odds(d, 2) && d->ranks_max > 1)
 			c.n = 2, c.nodes = 3;
 	}
+	if (d->focus == F_BRANCHES) { /* jobs of one run, that keep steps in memory */
+		c.run = odds(d, 8) ? c.run : 0;
+		c.agent = m->agents;
+		c.images = 3;
+	}
 	if (d->real || (c.nodes == 3 && c.n == 1))
 		c.nodes = 1;
 	if (m->runs[c.run].exists && (model_writer(m, c.run) ? !odds(d, 8) : odds(d, 5)))
@@ -83,7 +88,7 @@ static struct call draw_open(struct draw *d, struct model *m)
 		c.variant |= V_TIED;
 	if (odds(d, 6))
 		c.variant |= V_DOUBLED;
-	if (odds(d, 12))
+	if (odds(d, d->focus == F_BRANCHES ? 3 : 12)) /* such a save is on disk alone */
 		c.variant |= V_IN_PLACE;
 	if (d->focus == F_AVERAGES || odds(d, 4))
 		c.variant |= V_AVERAGE;
@@ -100,6 +105,13 @@ static int free_slot(const struct job_model *j)
 	return -1;
 }
 
+static int64_t newest_number(struct model *m, int run)
+{
+	const struct entry *e = model_newest(&m->runs[run]);
+
+	return e ? e->step : model_top(m, run);
+}
+
 /* A number that is there already, where it may be taken again: of a bad step, or of one whose
  * averages were made. */
 static int64_t number_again(struct draw *d, struct model *m, const struct job_model *j)
@@ -111,6 +123,9 @@ static int64_t number_again(struct draw *d, struct model *m, const struct job_mo
 	for (int i = r->n; i-- > 0 && d->focus == F_RULES;)
 		if (!r->e[i].gone && !r->e[i].aside && r->e[i].mark == 'b' && odds(d, 2))
 			return r->e[i].step;
+	/* After a load of the disk: beside what is newer in memory. */
+	if (d->focus == F_BRANCHES && j->loaded >= 0 && odds(d, 2))
+		return newest_number(m, j->as.run) + 1;
 	return odds(d, 12) ? some_step(d, m, j->as.run) : -1;
 }
 
@@ -209,7 +224,9 @@ static struct call draw_read(struct draw *d, struct model *m, int job)
 
 	if (d->focus == F_RULES && !odds(d, 4)) /* held over many saves, and let go */
 		c.kind = j->held[c.slot] ? C_DROP : C_HOLD;
-	if (odds(d, 4))
+	if (d->focus == F_BRANCHES && c.kind == C_LOAD && odds(d, 2))
+		c.step = newest_number(m, j->as.run); /* of the disk */
+	else if (odds(d, 4))
 		c.step = some_step(d, m, j->as.run);
 	return c;
 }
@@ -226,13 +243,6 @@ static int some_slice(struct draw *d, const struct job_model *j)
 static struct call draw_move(struct draw *d, const struct model *m, int job)
 {
 	return (struct call){ .kind = C_MOVE, .job = job, .n = some_slice(d, &m->jobs[job]) };
-}
-
-static int64_t newest_number(struct model *m, int run)
-{
-	const struct entry *e = model_newest(&m->runs[run]);
-
-	return e ? e->step : model_top(m, run);
 }
 
 /* The newest is marked bad: a save may take its number. */
@@ -291,8 +301,9 @@ static struct call draw_death(struct draw *d, struct model *m, int job)
 
 static struct call draw_of_job(struct draw *d, struct model *m, int job)
 {
-	static const int save_below[] = { 68, 50, 55, 60 }, read_below[] = { 76, 65, 75, 64 };
-	static const int rule_below[] = { 88, 95, 94, 88 };
+	static const int save_below[] = { 68, 50, 55, 60, 62 };
+	static const int read_below[] = { 76, 65, 75, 64, 84 };
+	static const int rule_below[] = { 88, 95, 94, 88, 88 };
 	const struct job_model *j = &m->jobs[job];
 	int dice = some(d, 100);
 

@@ -6,7 +6,7 @@
 #include "model.h"
 
 /* What a sequence is rich in: many things go wrong only where the same few calls come again. */
-enum focus { F_ANY, F_RULES, F_AVERAGES, F_MOVES };
+enum focus { F_ANY, F_RULES, F_AVERAGES, F_MOVES, F_BRANCHES };
 struct draw {
 	uint64_t state;
 	enum focus focus;

@@ -176,6 +176,8 @@ bool play_draw(const struct play_opts *o, struct sequence *s, struct play_counts
 	bool good = true;
 
 	d.focus = foci[draw_u(&d, 8)];
+	if (o->seed % 16 == 15)
+		d.focus = F_BRANCHES;
 	d.faults &= draw_u(&d, 8) == 0;
 	*s = (struct sequence){ .world = o->seed, .agents = draw_u(&d, 4) != 0 };
 	if (draw_u(&d, 3) == 0)
