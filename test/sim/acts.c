@@ -65,8 +65,7 @@ static int open_run(struct hand *h, uint32_t flags, int grace_s)
 
 	o.flags = flags;
 	o.ignore = ignore;
-	o.keep_last = 1000;
-	o.keep_best = 1;
+	o.keep_best = o.keep_last > 0;
 	o.best_note = "loss";
 	o.grace_s = grace_s;
 	o.io_threads = 1;

@@ -327,8 +327,8 @@ TEST(an_image_that_cannot_be_shared_is_told_by_its_rank)
 		"-4: rank 0's image: Not a directory\n",
 		"-4: handing the image to the ranks of this node: Not a directory\n",
 		"-4: taking rank 0's image: Not a directory\n",
-		"-3: rank 0's image: its socket takes no connection: processes of other users "
-		"fill it, or the rank is in another network namespace by now\n"
+		("-3: rank 0's image: its socket takes no connection: processes of other users "
+		 "fill it, or the rank is in another network namespace by now\n"),
 	};
 
 	for (int i = 0; i < 6; i++) {

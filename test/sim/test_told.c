@@ -52,7 +52,7 @@ static const char *const sentences[] = {
 	"other/run/.sheaf/stage/copy-#-*/sheaf.sums",
 	"other/run/.sheaf/stage: what dead jobs left", "other/run/.sheaf/trash",
 	"other/run/.sheaf/trash: sync before deleting", "other/run/checkpoint-#",
-	"other/run/checkpoint-#: rename of the stage", "other/run: no run here",
+	"other/run/checkpoint-#: rename of the stage", "other/run: the run cannot be made",
 	"other/run: step #", "other/run: sync of the directory", "other/run: the run's identity",
 	"run/.sheaf", "run/.sheaf/aside", "run/.sheaf/descent", "run/.sheaf/lock",
 	"run/.sheaf/marks", "run/.sheaf/marks/#", "run/.sheaf/proof-*", "run/.sheaf/rewind",
@@ -81,7 +81,7 @@ static const char *const sentences[] = {
 	"run: here lies *, but the writer opened run *: the ranks do not see one file system",
 	"run: here lies no run, but the writer opened run *"
 	": the ranks do not see one file system",
-	"run: its list of steps", "run: no run here", "run: step #",
+	"run: its list of steps", "run: no run here", "run: the run cannot be made", "run: step #",
 	"run: step # is staged, but not whole: it has no manifest",
 	"run: sync after moving the remains of checkpoint-#",
 	"run: sync after setting step # aside", "run: sync of the directory",
