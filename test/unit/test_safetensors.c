@@ -473,7 +473,7 @@ TEST(the_bound_of_an_entry_is_this_number)
 TEST(a_header_is_padded_to_its_page_and_no_further)
 {
 	static char names[4][1025];
-	struct shf_st_tensor t[4] = { { NULL } };
+	struct shf_st_tensor t[4] = { { .name = NULL } };
 	int exact = 0;
 
 	for (int i = 0; i < 4; i++) {
