@@ -401,7 +401,7 @@ static int choose_together(struct sheaf_run *run, int below, struct sheaf_save *
 		x[0] = shf_saves_hash(run);
 		x[1] = (uint64_t)shf_image_choose(run, below, of);
 		x[2] = *of ? is_unput(*of) ? 2 : is_busy(*of) : 0;
-		x[3] = (uint64_t)(shf_tier_newest_step(run) + 1);
+		x[3] = (uint64_t)(shf_tier_newest(run) + 1);
 		rc = shf_same(&run->team, x, 4, same, lo, hi, err);
 		if (rc < 0 || !(*same & 1) || *same & 8 || tries)
 			return rc;

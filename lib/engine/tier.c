@@ -693,11 +693,6 @@ void shf_tier_unsaved(struct sheaf_save *save)
 		save->run->tier.coming = 0;
 }
 
-int64_t shf_tier_newest_step(const struct sheaf_run *run)
-{
-	return run->tier.newest < 0 ? -1 : run->tier.steps[run->tier.newest];
-}
-
 void shf_tier_newest_until(struct sheaf_run *run, int64_t step)
 {
 	struct shf_tier *t = &run->tier;

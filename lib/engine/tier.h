@@ -111,8 +111,6 @@ void shf_tier_unsaved(struct sheaf_save *save);
 /* Is all of the save in the memory of agents now, on every rank? An image may have been reused for
  * another step since, or an agent may be gone. Also false if the group fails. [collective] */
 bool shf_tier_has(struct sheaf_save *save);
-/* The newest step that this rank has in memory; -1: none. [local] */
-int64_t shf_tier_newest_step(const struct sheaf_run *run);
 /* The newest one is sought again, among those up to that step. [local] */
 void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 /* One that commit said is in memory, and that nobody has failed, stays there. [local] */
