@@ -722,9 +722,6 @@ bug("unseen_step_is_none", "a step that one rank does not see is no step for all
     "if (MUTANT && dir == -ENOENT) return shf_fail_sys(err, -dir, \"%s\", step->path);"
     " if (dir == -ENOENT || dir == -ESTALE)",
     "sim/test_stale: a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh")
-bug("latest_looked_for_once", "a latest step that has just gone is no step",
-    "engine/step.c:found_latest", "looks < LOOKS", "looks < (MUTANT ? 1 : LOOKS)",
-    "sim/test_stale: a_latest_step_that_goes_while_it_is_looked_for_gives_way")
 bug("over_and_einval", "a commit that is over for what it was given says that nothing happened",
     "engine/commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
     "if (MUTANT || rc != SHEAF_EINVAL)",
