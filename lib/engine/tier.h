@@ -111,15 +111,16 @@ void shf_tier_unsaved(struct sheaf_save *save);
 /* Is all of the save in the memory of agents now, on every rank? An image may have been reused for
  * another step since, or an agent may be gone. Also false if the group fails. [collective] */
 bool shf_tier_has(struct sheaf_save *save);
-/* The newest one is sought again, among those up to that step. [local] */
+/* Takes the newest step that this rank has in memory, up to that number, for the newest. [local] */
 void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
 /* One that commit said is in memory, and that nobody has failed, stays there. [local] */
 void shf_tier_left(struct sheaf_save *save);
 /* This handle goes on from that step of the disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
-/* This handle goes on from a step in memory alone. beyond: a newer one there; -1. [local] */
+/* The caller has loaded a step that is in memory and not on disk. beyond: a newer step in memory,
+ * which makes the next save EINVAL until a rewind; -1: there is none. [local] */
 void shf_tier_took(struct sheaf_run *run, int64_t beyond);
-/* The newest of this job in memory; -1. [local], alike on all ranks */
+/* Returns the number of the newest step that this job has in memory; -1: it has none. [local] */
 int64_t shf_tier_newest(const struct sheaf_run *run);
 /* May a save of that step begin, as far as memory knows? Whether one to disk may follow the newest
  * in memory, if that is on disk, C0 finds out. [local], alike on all ranks */
