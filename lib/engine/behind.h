@@ -22,9 +22,8 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 /* Begins with it, once nothing else is being read. Failures are told by the next look. [local], on
  * all ranks alike */
 void shf_behind_start(struct sheaf_run *run);
-/* Is it over, and with what? If the step is whole it is run->verified from then on, also where that
- * had a larger number: what was committed last is what the run goes on from. Damage is logged.
- * [collective] */
+/* Asks all nodes whether the re-read is over. If it is and the step is whole, the step becomes
+ * run->verified, even if the verified step had a larger number. Damage is logged. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
 /* Is a node's share so little that a close waits for it? */
 bool shf_behind_is_little(const struct sheaf_run *run);
@@ -32,7 +31,7 @@ bool shf_behind_is_little(const struct sheaf_run *run);
 void shf_behind_wait(struct sheaf_run *run);
 /* Without an answer; the turn under way is waited for. [local] */
 void shf_behind_stop(struct sheaf_run *run);
-/* The step of that number is marked bad or set aside: it is not read again, and if it was verified
- * that counts no more. [local], on all ranks alike */
+/* Call it when the step of that number is marked bad or set aside. Stops its re-read, and forgets
+ * that it was verified. [local], on all ranks alike */
 void shf_behind_forget(struct sheaf_run *run, int64_t step);
 #endif

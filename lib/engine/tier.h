@@ -122,8 +122,8 @@ void shf_tier_went_back(struct sheaf_run *run, int64_t step);
 void shf_tier_took(struct sheaf_run *run, int64_t beyond);
 /* Returns the number of the newest step that this job has in memory; -1: it has none. [local] */
 int64_t shf_tier_newest(const struct sheaf_run *run);
-/* May a save of that step begin, as far as memory knows? Whether one to disk may follow the newest
- * in memory, if that is on disk, C0 finds out. [local], alike on all ranks */
+/* Returns whether the steps in memory allow a save of that number. Where the newest of them is on
+ * disk, too, a save to disk is allowed here, and C0 decides. [local], alike on all ranks */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);
 /* This handle goes on from that step in memory, since later ones are damaged: they go, and it stays
  * until a newer one is there (M3). No save is in flight. [local] */

@@ -240,7 +240,7 @@ TEST(what_is_no_weights_and_has_a_plain_name_is_attached)
 	simdisk_free(disk);
 }
 
-/* It has changed since, or cannot be read. */
+/* The file has changed since it was listed, or it cannot be read. */
 TEST(what_is_attached_is_read_as_it_was_found_or_refused_with_its_name)
 {
 	struct simdisk *disk = disk_new();

@@ -481,7 +481,7 @@ TEST(a_call_compares_all_its_arguments_and_counts_itself)
 		CHECK(memcmp(call.lo, call.x, sizeof(call.x)) == 0);
 		CHECK(memcmp(call.hi, call.x, sizeof(call.x)) == 0);
 	}
-	/* One that failed counts for nothing. */
+	/* A call that failed is not counted. */
 	CHECK_INT(shf_call_refuse(&t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, &err), SHEAF_EINVAL);
 	CHECK_STR(err.msg, "rank 1: error -1, and no word of why");
 	CHECK_RC(shf_call_enter(&t, &call, 0, &err), 0, &err);
