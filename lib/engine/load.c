@@ -459,7 +459,8 @@ static void remember_in_memory(const struct sheaf_step *step)
 	const struct shf_base *base = &step->run->base;
 	struct sheaf_run *run = step->run->of;
 	int64_t newest = shf_tier_newest(run);
-	bool brought = strcmp(run->parent_session, step->manifest.session) == 0;
+	bool brought = run->parent == step->number &&
+	               strcmp(run->parent_session, step->manifest.session) == 0;
 
 	/* Saving goes on where the disk ended when the step was opened, unless this handle has
 	 * brought the step itself to disk since. No prune takes what it goes on from. */

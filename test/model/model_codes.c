@@ -85,6 +85,16 @@ static uint32_t codes_of_lock(const struct model *m, int run, int node)
 	return CODE(0);
 }
 
+/* Does a lazy save in flight take the number of that step, so that it may lie aside already? */
+static bool is_replaced(const struct job_model *j, const struct entry *parent)
+{
+	for (int k = 0; k < SAVES && parent; k++)
+		if (in_flight(&j->saves[k]) && j->saves[k].late_check &&
+		    j->saves[k].step == parent->step)
+			return true;
+	return false;
+}
+
 uint32_t codes_of_number(const struct model *m, const struct job_model *j, int parent, int64_t step)
 {
 	struct run_model *r = (struct run_model *)&m->runs[j->as.run];
@@ -95,6 +105,7 @@ uint32_t codes_of_number(const struct model *m, const struct job_model *j, int p
 	bool spent = e && is_spent(r, e, j->as.attempts, j);
 
 	perhaps |= back && j->as.attempts;
+	perhaps |= parent >= 0 && is_replaced(j, entry_by_id(r, parent));
 	back &= !publishes(j) && !j->as.attempts;
 
 	/* One that is condemned by its tries goes aside, as one that is marked bad. */

@@ -155,6 +155,17 @@ void find_numbers(const struct model *m, struct job_model *j)
 				m, j, j->saves[k].parent, j->saves[k].step);
 }
 
+/* A try is counted before the first byte is read: one that failed may have been, or not. */
+static void may_have_tried(struct model *m, const struct job_model *j, int id)
+{
+	struct run_model *r = &m->runs[j->as.run];
+
+	if (!j->as.attempts || j->as.flags & SHEAF_READONLY || id <= 0 || j->counted[id])
+		return;
+	r->tries[id]++;
+	r->fuzzy[id] = true;
+}
+
 /* A load that ends in the middle leaves slices, and averages, undefined. */
 static void take_half_load(struct job_model *j, int rc)
 {
@@ -231,8 +242,11 @@ bool take_held(struct model *m, const struct call *c, const struct reply *r, cha
 	find_numbers(m, j);
 	pass_gates(j);
 	take_half_load(j, r->rc);
-	if (r->rc < 0)
+	if (r->rc < 0) {
+		may_have_tried(m, j, j->held[c->slot]);
+		may_have_tried(m, j, j->held_or[c->slot]);
 		return true;
+	}
 	if (!m->faulty && !check_values(r, &l, why))
 		return false;
 	load_average(m, j, r->id);

@@ -43,13 +43,23 @@ static void make_run(struct model *m, struct run_model *r)
 					 .floor = -1 };
 }
 
+/* Who was set aside and copied back names a parent that may still lie aside. Then no manifest in the
+ * run leads on, and .sheaf/descent does so only if a prune wrote it since. */
+static bool is_cut_off(const struct entry *e, const struct entry *parent)
+{
+	return parent && !is_there(parent) && (parent->aside || e->was_aside);
+}
+
 static bool has_ancestor(const struct run_model *r, const struct entry *from, int id, bool *known)
 {
 	*known = true;
 	while (from && from->parent != id) {
-		if (from->parent == -2)
+		const struct entry *next =
+		    from->parent >= 0 ? entry_by_id((struct run_model *)r, from->parent) : NULL;
+
+		if (from->parent == -2 || is_cut_off(from, next))
 			*known = false;
-		from = from->parent >= 0 ? entry_by_id((struct run_model *)r, from->parent) : NULL;
+		from = next;
 	}
 	return from != NULL;
 }
@@ -69,7 +79,7 @@ static char fate(struct run_model *r, const struct entry *e, int keep)
 	if (keep <= 0 || e->mark == 'k' || !top || e->step >= top->step ||
 	    (e->mark != 'b' && newer < keep))
 		return 'k';
-	if (!has_ancestor(r, top, e->id, &known))
+	if (!has_ancestor(r, top, e->id, &known) || !known)
 		return known ? 'k' : '?';
 	/* Of those that are newer some are there, or not: perhaps it is among the newest. */
 	if (e->mark != 'b' && newer - unsure < keep)
@@ -149,6 +159,24 @@ static void take_mark(struct model *m, int run, const struct call *c)
 		m->jobs[j].marked |= e && m->jobs[j].open && m->jobs[j].as.run == run;
 }
 
+/* Of what earlier jobs left in memory one job's is kept when a new one opens the run: what is older
+ * than the newest step may go with the others (T3 of tier.h). */
+static void keep_one_heir(struct model *m, const struct job_model *j)
+{
+	int identity = m->runs[j->as.run].identity;
+	int64_t newest_step = -1;
+
+	if (!j->as.agent || j->as.flags & SHEAF_READONLY)
+		return;
+	for (int i = 0; i < MEMORIES; i++)
+		if (m->mems[i].here && m->mems[i].identity == identity &&
+		    m->mems[i].step > newest_step)
+			newest_step = m->mems[i].step;
+	for (int i = 0; i < MEMORIES; i++)
+		if (m->mems[i].identity == identity && m->mems[i].step < newest_step)
+			m->mems[i].sure = false;
+}
+
 static void take_open(struct model *m, const struct call *c)
 {
 	struct job_model *j = &m->jobs[c->job];
@@ -169,6 +197,7 @@ static void take_open(struct model *m, const struct call *c)
 	for (int i = r->n; i-- > 0 && !(c->flags & SHEAF_READONLY);)
 		if (is_there(&r->e[i]) && !r->e[i].mark && is_spent(r, &r->e[i], c->attempts, NULL))
 			r->e[i].mark = r->fuzzy[r->e[i].id] ? '?' : 'b';
+	keep_one_heir(m, j);
 }
 
 /* This session came somewhere with what it loaded. */

@@ -387,6 +387,10 @@ gullible("doubt_of_older", "a save in doubt fails those that were begun before i
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
       "engine/run.c:join", "rc == SHEAF_ENOENT",
       "sim/test_stale: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
+gullible("brought_and_set_aside", "who loads a bad step from memory whose number is taken saves on",
+         "engine/load.c:remember_in_memory", "run->parent == step->number",
+         "sim/test_parents: who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds"
+         "_before_saving")
 blind("tried_behind_close", "a load after the close is counted as a try for ever",
       "engine/load.c:count_try", "run->closed",
       "sim/test_attempts: a_load_after_the_run_was_closed_is_no_try")

@@ -185,6 +185,24 @@ TEST(who_loaded_a_bad_step_whose_number_was_saved_again_rewinds_before_saving)
 	end(&o);
 }
 
+/* The same, opened where it lay in memory: the number is free again, but of this step nothing is on
+ * disk that a save could follow. */
+TEST(who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds_before_saving)
+{
+	struct one o = one_job("auto");
+	struct sheaf_step *two;
+	struct sheaf_save *again;
+
+	commits(&o, begun(&o, 2));
+	two = from_memory(&o, 2);
+	CHECK_RC(shf_run_mark(o.run, 2, 'b', &o.err), 0, &o.err);
+	again = begun(&o, 2);
+	loads(&o, two);
+	refuses(&o, 4, 0);
+	commits(&o, again);
+	end(&o);
+}
+
 /* While 3 takes the number of a bad step it follows 1; a mark that is taken back then makes 2 the
  * newest, and 4 follows that until it follows 3. */
 TEST(a_mark_that_is_taken_back_while_a_save_flies_is_in_no_saves_way)
