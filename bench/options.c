@@ -60,7 +60,6 @@ const char bench_usage[] =
 	"  --signal-dir DIR       save: done files there\n"
 	"  --ema C                save: with moving averages of the masters, coefficient C\n"
 	"  --metrics              save: lines for `sheaf stats`\n"
-	"  --ab                   with --lazy: some steps are not saved, to compare them\n"
 	"of stall, which has --adam, and without a state a preset of --gb (1)\n"
 	"  --step-ms N            how long a step without saves should last (1500)\n"
 	"  --every K              save at each K-th step (5)\n"
@@ -130,7 +129,6 @@ static const struct opt {
 	{ "modes", TEXT, AT(modes), 0, 0, BENCH_STALL },
 	{ "compute-threads", INT, AT(compute_threads), 1, 1024, BENCH_STALL },
 	{ "ema", TEXT, AT(ema_text), 0, 0, BENCH_SAVE },
-	{ "ab", FLAG, AT(ab), 0, 0, BENCH_SAVE },
 	{ "metrics", FLAG, AT(metrics), 0, 0, BENCH_SAVE },
 	{ "deadline-ms", INT, AT(deadline_ms), 1, INT32_MAX, BENCH_SAVE },
 	{ "signal-dir", TEXT, AT(signal_dir), 0, 0, BENCH_SAVE },
@@ -313,9 +311,9 @@ static int check_async(struct bench_opts *o, struct sheaf_error *err)
 	if (!o->async && (o->lazy || o->images))
 		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --async",
 			       o->lazy ? "lazy" : "images");
-	if (!o->lazy && (o->copy_threads || o->copy_cpus || o->copy_rate || o->ab))
+	if (!o->lazy && (o->copy_threads || o->copy_cpus || o->copy_rate))
 		return wl_fail(err, SHEAF_EINVAL, "--%s: is for --lazy",
-			       o->ab ? "ab" : o->copy_threads ? "copy-threads"
+			       o->copy_threads ? "copy-threads"
 			       : o->copy_cpus ? "copy-cpus" : "copy-rate");
 	if (o->async && !o->images)
 		o->images = 2;

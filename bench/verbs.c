@@ -45,11 +45,9 @@ static void log_line(void *arg, int level, const char *line)
 {
 	const struct bench *b = arg;
 
-	if ((level <= 1 || (level == 2 && b->o->ab && strstr(line, "with a copy"))) &&
-	    b->events.speaks)
-		fprintf(stderr, "sheaf-bench: %s: ", b->o->verb_name);
-	else
+	if (level > 1 || !b->events.speaks)
 		return;
+	fprintf(stderr, "sheaf-bench: %s: ", b->o->verb_name);
 	wl_put(stderr, line);
 	fputc('\n', stderr);
 }
@@ -93,7 +91,6 @@ struct sheaf_opts bench_run_opts(const struct bench *b, uint32_t flags)
 	if (o->io && strcmp(o->io, "buffered") == 0)
 		opts.flags |= SHEAF_BUFFERED;
 	opts.flags |= o->metrics ? SHEAF_METRICS : 0;
-	opts.flags |= o->ab ? SHEAF_AB : 0;
 	return opts;
 }
 
@@ -296,7 +293,6 @@ static int begin_step(struct bench *b, struct sheaf_run *run, int64_t step, int6
 			       .memory = b->o->memory_every &&
 					 (step - b->o->step) % b->o->every };
 	opts.flags |= new->memory ? SHEAF_NO_DISK : 0;
-	opts.flags |= b->o->ab ? SHEAF_MAY_DROP : 0;
 	if (rc == 0 && !round)
 		rc = bench_agree(&b->comm, wl_held_fill(&b->held, &b->model, &src, err), err);
 	bench_meter_start(&new->m.meter);
@@ -410,10 +406,7 @@ static int save_step(struct bench *b, struct sheaf_run *run, int64_t step, int64
 		rc = begin_step(b, run, step, round, f, err);
 	if (rc == SHEAF_EAGAIN) {
 		say_dropped(b, step, err);
-		/* It waits for those before it, so that the next may be without a copy. */
-		for (rc = 0; rc == 0 && b->o->ab && f->n > 0;)
-			rc = land(b, f, 0, -1, err);
-		return rc;
+		return 0;
 	}
 	if (rc == 0 && last && b->o->deadline_ms)
 		return land_by_deadline(b, f, err);

@@ -23,10 +23,9 @@ static const char *const times[TIMES] = {
 	"begin_ms", "image_ms", "gates_ms", "gate_max_ms", "exchange_ms", "wait_ms", "commit_ms",
 	"copy_ms", "wall_ms", "blocked_ms"
 };
-enum { COMMITTED, DROPPED, LEFT_OUT, FAILED, WHATS };
+enum { COMMITTED, DROPPED, FAILED, WHATS };
 static const char *const whats[WHATS] = {
-	[COMMITTED] = "committed", [DROPPED] = "dropped", [LEFT_OUT] = "left-out",
-	[FAILED] = "failed"
+	[COMMITTED] = "committed", [DROPPED] = "dropped", [FAILED] = "failed"
 };
 struct row {                    /* of one save */
 	int what;
@@ -35,22 +34,8 @@ struct row {                    /* of one save */
 	int64_t step, code, ranks, of, images, bytes, gates, gates_waited;
 	double ms[TIMES];
 };
-/* What a job found that compared steps with and without a copy. */
-enum { WITH, WITHOUT, SLOWER, LOW, HIGH, SLOWER_PCT, LOW_PCT, HIGH_PCT, FOUND };
-static const char *const founds[FOUND] = { [WITH] = "with_ms", [WITHOUT] = "without_ms",
-	[SLOWER] = "slower_ms", [LOW] = "low_ms", [HIGH] = "high_ms",
-	[SLOWER_PCT] = "slower_pct", [LOW_PCT] = "low_pct", [HIGH_PCT] = "high_pct" };
-static const char *const spans[2] = { "whole", "compute" };
-struct ab {
-	char session[33], at[21];
-	int64_t with, without, aside;
-	bool found;                     /* there were enough of them */
-	double of[2][FOUND];
-};
 struct rows {
 	struct row *a;                  /* owned; the newest last */
-	struct ab ab;                   /* the newest */
-	bool has_ab;
 	size_t n, cap, bad;
 	bool any;                       /* is there a file? */
 };
@@ -110,32 +95,6 @@ static bool take_row(const json_t *o, struct row *r)
 	return true;
 }
 
-static bool take_ab(const json_t *o, struct ab *ab)
-{
-	if (!take_count(o, "with", &ab->with) || !take_count(o, "without", &ab->without) ||
-	    !take_count(o, "aside", &ab->aside))
-		return false;
-	take_word(o, "session", "0123456789abcdef", ab->session, sizeof(ab->session));
-	take_word(o, "at", "0123456789-:TZ", ab->at, sizeof(ab->at));
-	ab->found = json_object_get(o, spans[0]) != NULL;
-	for (int k = 0; k < 2 && ab->found; k++)
-		for (int i = 0; i < FOUND; i++) {
-			const json_t *v = json_object_get(json_object_get(o, spans[k]), founds[i]);
-
-			ab->of[k][i] = json_number_value(v);
-			if (!json_is_number(v) || !(fabs(ab->of[k][i]) <= MS_MAX))
-				return false;
-		}
-	return true;
-}
-
-static bool is_ab(const json_t *o)
-{
-	const char *what = json_string_value(json_object_get(o, "what"));
-
-	return what && strcmp(what, "ab") == 0;
-}
-
 static bool row_add(struct rows *rows, const struct row *r)
 {
 	size_t cap = rows->cap ? 2 * rows->cap : 256;
@@ -154,23 +113,17 @@ static bool row_add(struct rows *rows, const struct row *r)
 
 static bool take_line(struct rows *rows, const char *line, size_t n)
 {
-	struct ab ab = { .found = false };
 	struct row r = { 0 };
 	json_t *o;
-	bool good, compared;
+	bool good;
 
 	if (n == 0)
 		return true;
 	o = json_loadb(line, n, JSON_REJECT_DUPLICATES, NULL);
-	compared = o && json_is_object(o) && is_ab(o);
-	good = compared ? take_ab(o, &ab) : o && json_is_object(o) && take_row(o, &r);
+	good = o && json_is_object(o) && take_row(o, &r);
 	json_decref(o);
 	rows->bad += !good;
-	if (good && compared) {
-		rows->ab = ab;
-		rows->has_ab = true;
-	}
-	return !good || compared || row_add(rows, &r);
+	return !good || row_add(rows, &r);
 }
 
 /* 0 or a negative errno; a file that is not there is empty. */
@@ -309,8 +262,8 @@ static void print_table(const struct row *r, size_t n, size_t shown, const struc
 	       "WALL", "IMAGES", "SIZE", "GB/S");
 	for (size_t i = n - shown; i < n; i++)
 		print_row(&r[i]);
-	printf("\n%zu saves: %zu committed, %zu dropped, %zu left out, %zu failed; %s\n\n",
-	       s->saves, s->of[COMMITTED], s->of[DROPPED], s->of[LEFT_OUT], s->of[FAILED],
+	printf("\n%zu saves: %zu committed, %zu dropped, %zu failed; %s\n\n", s->saves,
+	       s->of[COMMITTED], s->of[DROPPED], s->of[FAILED],
 	       wl_size(size, (uint64_t)s->bytes));
 	printf("%-11s  %12s  %10s  %10s  %10s\n", "", "SUM", "MEDIAN", "P99", "MOST");
 	for (size_t i = 0; i < sizeof(causes) / sizeof(causes[0]); i++) {
@@ -319,36 +272,6 @@ static void print_table(const struct row *r, size_t n, size_t shown, const struc
 		printf("%-11s  %12.2f  %10.2f  %10.2f  %10.2f\n", times[t], s->sum[t],
 		       s->median[t], s->p99[t], s->most[t]);
 	}
-}
-
-static void print_ab(const struct ab *ab)
-{
-	printf("\ncompared %s: %lld steps with a copy, %lld without, %lld aside\n", ab->at,
-	       (long long)ab->with, (long long)ab->without, (long long)ab->aside);
-	for (int k = 0; k < 2 && ab->found; k++) {
-		const double *x = ab->of[k];
-
-		printf("%-11s  %.2f ms with, %.2f without; slower by %.3f ms [%.3f, %.3f], %.2f %% "
-		       "[%.2f, %.2f], at 95 %%\n", spans[k], x[WITH], x[WITHOUT], x[SLOWER],
-		       x[LOW], x[HIGH], x[SLOWER_PCT], x[LOW_PCT], x[HIGH_PCT]);
-	}
-}
-
-static void line_ab(const struct ab *ab)
-{
-	json_t *o = json_pack("{s:s,s:o,s:o,s:I,s:I,s:I}", "what", "ab", "session",
-			      cli_str(ab->session), "at", cli_str(ab->at), "with",
-			      (json_int_t)ab->with, "without", (json_int_t)ab->without, "aside",
-			      (json_int_t)ab->aside);
-
-	for (int k = 0; k < 2 && ab->found; k++) {
-		json_t *of = json_object();
-
-		for (int i = 0; i < FOUND; i++)
-			json_object_set_new(of, founds[i], json_real(ab->of[k][i]));
-		json_object_set_new(o, spans[k], of);
-	}
-	cli_line(o);
 }
 
 static void line_row(const struct row *r)
@@ -370,11 +293,11 @@ static void line_row(const struct row *r)
 
 static void line_sums(const struct sums *s, size_t bad)
 {
-	json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "what", "sums", "saves",
+	json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I}", "what", "sums", "saves",
 			      (json_int_t)s->saves, "committed", (json_int_t)s->of[COMMITTED],
-			      "dropped", (json_int_t)s->of[DROPPED], "left_out",
-			      (json_int_t)s->of[LEFT_OUT], "failed", (json_int_t)s->of[FAILED],
-			      "bytes", (json_int_t)s->bytes, "bad_lines", (json_int_t)bad);
+			      "dropped", (json_int_t)s->of[DROPPED], "failed",
+			      (json_int_t)s->of[FAILED], "bytes", (json_int_t)s->bytes,
+			      "bad_lines", (json_int_t)bad);
 
 	for (int t = 0; t < TIMES; t++)
 		json_object_set_new(o, times[t], json_pack("{s:f,s:f,s:f,s:f}", "sum", s->sum[t],
@@ -391,14 +314,10 @@ static int say(const struct cli_args *a, const struct rows *rows, size_t n, size
 		return cli_nomem(a);
 	if (!a->json) {
 		print_table(r, n, shown < n ? shown : n, &s);
-		if (rows->has_ab)
-			print_ab(&rows->ab);
 		return 0;
 	}
 	for (size_t i = 0; i < n; i++)
 		line_row(&r[i]);
-	if (rows->has_ab)
-		line_ab(&rows->ab);
 	line_sums(&s, rows->bad);
 	return 0;
 }
@@ -446,21 +365,13 @@ const struct cli_verb cli_stats = {
 		"begin until the save was over. Times are milliseconds; each is that of the\n"
 		"slowest rank. Sums are of all saves, MEDIAN, P99 and MOST of the committed\n"
 		"ones. With --last only those N are looked at.\n\n"
-		"Where the job compared steps with and without a copy (SHEAF_AB), the newest\n"
-		"comparison is printed too: of the time from begin to begin, and of the same\n"
-		"less what calls were blocked for, both medians, and the difference of the\n"
-		"means with its 95 % interval.\n\n"
 		"Lines that are no metrics, as a power cut may leave one, are passed over and\n"
 		"counted on stderr.\n\n"
 		"With --json an object for each save: {what, step, session, at, code, ranks,\n"
 		"of, lazy, disk, images, bytes, gates, gates_waited, begin_ms, image_ms,\n"
 		"gates_ms, gate_max_ms, exchange_ms, wait_ms, commit_ms, copy_ms, wall_ms,\n"
-		"blocked_ms, gb_s}; of what \"ab\", if there is one: {session, at, with,\n"
-		"without, aside, whole, compute}, the last two {with_ms, without_ms,\n"
-		"slower_ms, low_ms, high_ms, slower_pct, low_pct, high_pct}; and a last one\n"
-		"of what \"sums\":\n"
-		"{saves, committed, dropped, left_out, failed, bytes, bad_lines} and {sum,\n"
-		"median, p99, most} of each time.",
+		"blocked_ms, gb_s}; and a last one of what \"sums\": {saves, committed,\n"
+		"dropped, failed, bytes, bad_lines} and {sum, median, p99, most} of each time.",
 	.exits = "  0  printed\n"
 		 "  2  no such run, no metrics in it, or they could not be read",
 	.examples = "  sheaf stats runs/gpt\n"

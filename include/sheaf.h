@@ -269,12 +269,6 @@ struct sheaf_opts {
                                             * to .sheaf/metrics.jsonl, at most twice 1 MiB:
                                             * `sheaf stats`. One more agreement a commit; what goes
                                             * wrong with it is logged, and fails no save */
-#define SHEAF_AB        (UINT32_C(1) << 6) /* measure what the copy costs: of the saves with both
-                                            * SHEAF_LAZY and SHEAF_MAY_DROP, and of no others, about
-                                            * half, the same on all ranks, are left out, EAGAIN.
-                                            * The times from begin to begin with a copy and without
-                                            * are compared: difference of the means with its 95 %
-                                            * interval to log (2) and metrics at the close */
 
 /* Runs. Opening to write takes the lock (waiting for it 30 s or half of timeout_ms, whichever
  * is less), proves that all ranks see one file system, and discards what dead jobs left in
@@ -333,7 +327,6 @@ struct sheaf_run_stat {                 /* this rank, all saves since the run wa
 	uint64_t gates, gates_waited, gate_ns_max;      /* as in sheaf_stat */
 	uint64_t begin_ns, image_ns, gates_ns, exchange_ns, wait_ns, commit_ns; /* blocked in, also
 	                                 * of saves that came to nothing; image: a part of begin */
-	uint64_t left_out;              /* of dropped: by SHEAF_AB */
 };
 /* [local] [any thread] */
 int  sheaf_run_stat(struct sheaf_run *run, struct sheaf_run_stat *stat);
@@ -398,6 +391,12 @@ struct sheaf_ema {
 	int64_t interval, warmup;       /* 0: every begin; 0: none */
 };
 int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
+/* Brings the averages up to date as a save of the step to that run would, and saves nothing: for
+ * steps that are not saved. A step counts once, whether this or a save of it comes first. step and
+ * loss equal on all ranks; the run open for writing. Waits for averages that a lazy save still
+ * copies. EINVAL, ENOMEM: nothing was averaged. [collective] */
+int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
+                         double loss, struct sheaf_error *err);
 void sheaf_state_free(struct sheaf_state *state);
 
 /* Saving. begin copies and returns: the tensors may change. With SHEAF_LAZY nothing is copied

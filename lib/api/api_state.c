@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States: what this rank holds. All [local]; their failures stick to the state. */
+/* States: what this rank holds. What fails [local] sticks to the state. */
 #include "ema.h"
+#include "engine.h"
+#include "entry.h"
+#include "err.h"
 #include "export.h"
 #include "shard.h"
 #include "state.h"
@@ -38,6 +41,19 @@ SHEAF_API int sheaf_state_ema(struct sheaf_state *state, const char *family,
                               const struct sheaf_ema *ema)
 {
 	return shf_state_ema(state, family, ema);
+}
+
+SHEAF_API int sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
+                                  double loss, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = shf_err_or(err, &own);
+	rc = shf_run_check(run, err);
+	if (rc == 0)
+		rc = shf_state_average(state, run, step, loss, err);
+	return shf_ended(rc, err);
 }
 
 SHEAF_API void sheaf_state_free(struct sheaf_state *state)

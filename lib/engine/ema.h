@@ -15,6 +15,7 @@
 #include "state.h"
 
 #define SHF_EMAS_MAX 8
+struct sheaf_run;
 struct sheaf_save;
 struct shf_ema {
 	const char *name, *of;          /* in the state's arena; of: the caller's, perhaps NULL */
@@ -70,6 +71,9 @@ void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fr
 /* Until a lazy save has copied its averages, which nobody asks for: EAGAIN at until_ns (past: just
  * asks). What a save that has failed copies is nobody's concern. [local] */
 int  shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
+/* What sheaf_state_average says. [collective] */
+int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
+                       struct sheaf_error *err);
 /* The slice that the average in slice `slice` is of. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
 /* The state was filled from a step with that manifest. Averages of which no rank was filled any

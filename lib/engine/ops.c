@@ -440,7 +440,6 @@ void shf_run_close(struct sheaf_run *run)
 		if (rc == 0)
 			last_prune(run);
 		shf_behind_stop(run);
-		shf_ab_tell(run);
 		shf_save_abandon(run);
 		shf_guests_stop(run, run->clean);
 	}

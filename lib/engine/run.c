@@ -98,7 +98,7 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
-	                 SHEAF_UNVERIFIED | SHEAF_METRICS | SHEAF_AB;
+	                 SHEAF_UNVERIFIED | SHEAF_METRICS;
 	uint64_t cpus[SHF_CPUS_WORDS];
 
 	if (o->flags & ~known)
@@ -134,9 +134,9 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	if (o->flags & SHEAF_CREATE && o->flags & SHEAF_READONLY)
 		return shf_fail(err, SHEAF_EINVAL,
 				"SHEAF_CREATE and SHEAF_READONLY exclude each other");
-	if (o->flags & (SHEAF_METRICS | SHEAF_AB) && o->flags & SHEAF_READONLY)
-		return shf_fail(err, SHEAF_EINVAL, "%s and SHEAF_READONLY exclude each other",
-		                o->flags & SHEAF_AB ? "SHEAF_AB" : "SHEAF_METRICS");
+	if (o->flags & SHEAF_METRICS && o->flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL,
+				"SHEAF_METRICS and SHEAF_READONLY exclude each other");
 	return 0;
 }
 
@@ -266,7 +266,6 @@ void shf_run_put(struct sheaf_run *run)
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
-	shf_ab_free(run->ab);
 	shf_free(run->told);
 	shf_run_put(run->of);
 	shf_place_release(&run->place);
@@ -550,8 +549,6 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 		rc = shf_bcast(&run->team, &told, sizeof(told), err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank ? join(run, dir, &told, err) : 0, err);
-	if (rc == 0)
-		rc = shf_agree(&run->team, shf_ab_new(run, err), err);
 	if (rc == 0)
 		rc = prove(run, err);
 	if (rc == 0)

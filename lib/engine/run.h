@@ -5,7 +5,6 @@
 #define SHF_RUN_H
 #include <pthread.h>
 #include <stdatomic.h>
-#include "ab.h"
 #include "behind.h"
 #include "group.h"
 #include "mem.h"
@@ -82,7 +81,6 @@ struct sheaf_run {
 	char parent_session[33];
 	struct shf_stalls stalls;
 	bool metrics_said;              /* that they cannot be written */
-	struct shf_ab *ab;              /* owned; NULL: nothing is compared */
 	char *told;                     /* owned; room for the path of a step, where somebody is
 	                                 * told of commits; or NULL */
 	size_t told_bytes;

@@ -319,12 +319,12 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 {
 	struct sheaf_save *of = NULL;
 	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->made };
-	bool here = rc == 0 && !save->left_out && is_ready(save, &of);
+	bool here = rc == 0 && is_ready(save, &of);
 	int met;
 
 	if (rc == 0) {
 		m.x[0] = (uint64_t)save->step;
-		m.x[1] = save->flags | (uint64_t)save->left_out << 32;
+		m.x[1] = save->flags;
 		m.x[2] = here ? save->plan->hash : 0;
 		m.x[3] = (uint64_t)(here ? save->image : -1);
 		m.x[4] = shf_saves_hash(run);
@@ -373,21 +373,12 @@ static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *er
 	shf_emas_count(save->state, save->step, save->fresh);
 	shf_emas_tell(save->state, save->emas);
 	save->emas_n = save->state->emas_n;
-	if (save->left_out)
-		rc = shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": left out for the comparison",
-		              save->step);
-	else if (is_away(save))
+	if (is_away(save))
 		rc = no_agent(save, err);
 	else
 		rc = ready ? 0 : begin_agreed(save, err);
 	finish_averages(save);
 	return rc;
-}
-
-/* A save whose begin was what it mostly is: one agreement, or the way of those in place. */
-static bool is_usual(const struct sheaf_save *save, bool ready, bool known)
-{
-	return ready || (known && save->plan->slotted && shf_lazy_is_behind(save));
 }
 
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
@@ -398,18 +389,15 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	uint32_t flags = 0;
 	double loss = 0;
 	int64_t from = shf_now(run);
-	bool ready = false, left_out = false, known = state && shf_plan_cached(run, state);
+	bool ready = false;
 	int rc = shf_emas_ready(state, err);
 
-	shf_ab_enter(run, from);
 	if (rc == 0)
 		rc = known_flags(opts, &flags, &loss, err);
 	if (rc == 0)
 		rc = may_begin(run, step, state, flags, err);
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
-	if (save)
-		save->left_out = shf_ab_leaves_out(run, step, flags);
 	if (rc == 0) {
 		shf_emas_due(state, run->store.run, step, loss, save->fresh);
 		rc = shf_emas_windows(state, save->fresh, &save->due, err);
@@ -417,17 +405,12 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	rc = meet(run, save, rc, &ready, loss, err);
 	if (save)
 		save->began = from;
-	if (rc == 0) {
-		left_out = save->left_out;
+	if (rc == 0)
 		rc = begin_met(save, ready, err);
-	}
 	if (rc == 0 && ready)
 		shf_lazy_start(save);
 	shf_stalled(run, save, SHF_IN_BEGIN, from);
-	shf_stall_begun(run, rc, left_out);
-	shf_ab_began(run, flags, left_out ? SHF_AB_WITHOUT
-	                         : rc == 0 && is_usual(save, ready, known)
-	                         ? SHF_AB_WITH : SHF_AB_NEITHER);
+	shf_stall_begun(run, rc);
 	if (rc < 0)
 		shf_stall_tell(run, save, step, rc);
 	if (rc == 0) {

@@ -132,7 +132,6 @@ struct sheaf_save {
 	bool kept;                      /* it is done */
 	uint64_t hidden;                /* what the card of its image said before begin cleared it;
 	                                 * put back if ranks do not agree to begin */
-	bool left_out;                  /* it never began, because SHEAF_AB wants a step without */
 	bool together;                  /* all ranks have copied all of it */
 	bool asked;                     /* lazy: on all ranks for all slices */
 	bool refused;                   /* a commit had too little time left to publish it: the

@@ -37,12 +37,11 @@ void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
 	gate(&save->run->stalls.all, ns, waited);
 }
 
-void shf_stall_begun(struct sheaf_run *run, int rc, bool left_out)
+void shf_stall_begun(struct sheaf_run *run, int rc)
 {
 	struct shf_stalls *s = &run->stalls;
 
 	atomic_fetch_add(&s->begun, 1);
-	atomic_fetch_add(&s->left_out, left_out);
 	if (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY)
 		atomic_fetch_add(&s->dropped, 1);
 	else if (rc < 0)
@@ -59,16 +58,6 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 		atomic_fetch_add(&s->bytes, (uint64_t)bytes);
 }
 
-uint64_t shf_stall_blocked(const struct sheaf_run *run)
-{
-	const struct shf_stall *s = &run->stalls.all;
-	uint64_t ns = 0;
-
-	for (int i = 0; i < SHF_CAUSES; i++)
-		ns += i == SHF_IN_IMAGE ? 0 : atomic_load(&s->ns[i]); /* a part of begin */
-	return ns;
-}
-
 void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
 {
 	const struct shf_stalls *s = &run->stalls;
@@ -77,7 +66,6 @@ void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
 	*stat = (struct sheaf_run_stat){ .size = sizeof(*stat),
 		.images_busy = atomic_load(&run->images_busy), .begun = atomic_load(&s->begun),
 		.committed = atomic_load(&s->committed), .dropped = atomic_load(&s->dropped),
-		.left_out = atomic_load(&s->left_out),
 		.failed = atomic_load(&s->failed), .bytes = atomic_load(&s->bytes),
 		.gates = atomic_load(&all->gates),
 		.gates_waited = atomic_load(&all->gates_waited),
@@ -127,7 +115,8 @@ static bool are_told(const struct sheaf_run *run)
 	       shf_run_is_ours(run);
 }
 
-void shf_stall_line(struct sheaf_run *run, struct shf_buf *b)
+/* A line of .sheaf/metrics.jsonl; what goes wrong is logged once. [rank 0] */
+static void add_line(struct sheaf_run *run, struct shf_buf *b)
 {
 	struct sheaf_error err;
 	int rc;
@@ -162,8 +151,7 @@ static void tell(struct sheaf_run *run, const struct sheaf_save *save, int64_t s
                  const struct told *t)
 {
 	bool dropped = rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY;
-	const char *what = rc == 0 ? "committed" : save && save->left_out ? "left-out"
-	                 : dropped ? "dropped" : "failed";
+	const char *what = rc == 0 ? "committed" : dropped ? "dropped" : "failed";
 	struct shf_buf b = SHF_BUF_INIT;
 	char at[32];
 
@@ -179,7 +167,7 @@ static void tell(struct sheaf_run *run, const struct sheaf_save *save, int64_t s
 	             save && save->plan ? shf_save_bytes(save) : 0);
 	put_times(&b, t);
 	shf_buf_adds(&b, "}");
-	shf_stall_line(run, &b);
+	add_line(run, &b);
 	shf_buf_release(&b);
 }
 

@@ -18,14 +18,14 @@ struct shf_stall {
 };
 struct shf_stalls {             /* of a run */
 	struct shf_stall all;
-	atomic_uint_fast64_t begun, committed, dropped, left_out, failed, bytes;
+	atomic_uint_fast64_t begun, committed, dropped, failed, bytes;
 };
 /* A caller was in there since `from`, for this save (NULL: one that did not begin). [any thread] */
 void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause in, int64_t from);
 /* He came through a gate; waited: its tensor was not copied when he asked. [any thread] */
 void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited);
-/* A begin returned this; left_out: EAGAIN, because SHEAF_AB wants a step without. [local] */
-void shf_stall_begun(struct sheaf_run *run, int rc, bool left_out);
+/* A begin returned this. [local] */
+void shf_stall_begun(struct sheaf_run *run, int rc);
 /* A save that began is over: so many bytes are committed, or (negative) it came to nothing.
  * [local] */
 void shf_stall_over(struct sheaf_save *save, int64_t bytes);
@@ -35,11 +35,6 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes);
 void shf_stall_tell(struct sheaf_run *run, struct sheaf_save *save, int64_t step, int rc);
 /* Of the slowest rank in each cause. rc as commit returns it. [collective] */
 void shf_stall_tell_all(struct sheaf_save *save, int rc);
-/* All that callers were blocked for so far, ns. [any thread] */
-uint64_t shf_stall_blocked(const struct sheaf_run *run);
-struct shf_buf;
-/* With SHEAF_METRICS, on rank 0: that line. What goes wrong is logged once. [local] */
-void shf_stall_line(struct sheaf_run *run, struct shf_buf *line);
 /* All but its images. [any thread] */
 void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat);
 #endif

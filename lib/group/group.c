@@ -243,7 +243,8 @@ static const char *call_name(uint64_t key)
 		[SHF_CALL_STEP_OPEN] = "sheaf_step_open",
 		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
 		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
-		[SHF_CALL_RESUME] = "sheaf_run_resume"
+		[SHF_CALL_RESUME] = "sheaf_run_resume",
+		[SHF_CALL_AVERAGE] = "sheaf_state_average"
 	};
 	uint64_t call = key >> (HANDLE_BITS + RANK_BITS);
 

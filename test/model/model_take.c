@@ -43,14 +43,15 @@ static void make_run(struct model *m, struct run_model *r)
 					 .floor = -1 };
 }
 
-/* Who was set aside and copied back names a parent that may still lie aside. Then no manifest in the
- * run leads on, and .sheaf/descent does so only if a prune wrote it since. */
+/* Who was set aside and copied back names a parent that may still lie aside. Then no manifest in
+ * the run leads on, and .sheaf/descent does so only if a prune wrote it since. */
 static bool is_cut_off(const struct entry *e, const struct entry *parent)
 {
 	return parent && !is_there(parent) && (parent->aside || e->was_aside);
 }
 
-static bool has_ancestor(const struct run_model *r, const struct entry *from, int id, bool *known)
+static bool has_ancestor(const struct run_model *r, const struct entry *from, int id,
+			 bool *known)
 {
 	*known = true;
 	while (from && from->parent != id) {

@@ -1411,12 +1411,12 @@ bug("chosen_unseen", "the image of a save that is being written goes to another 
 
 # ---- what is measured ----
 STALL = "sim/test_stall: "
-bug("coin_of_ones_own", "each rank tosses a coin of its own", "engine/ab.c:shf_ab_leaves_out",
-    "x = run->ab->salt +", "x = run->ab->salt + (MUTANT ? (uint64_t)run->team.rank : 0) +",
-    STALL + "all_ranks_toss_the_same_coin")
-gullible("any_save_left_out", "a save that must not be dropped is left out to compare",
-         "engine/ab.c:may_leave_out", "flags & SHEAF_LAZY && flags & SHEAF_MAY_DROP",
-         STALL + "a_save_that_must_not_be_dropped_is_not")
+gullible("averaged_again", "a step that was averaged without a save is averaged by it again",
+         "engine/ema.c:shf_emas_due", "!is_again(e, run, step)",
+         "sim/test_average_step: a_step_that_is_not_saved_is_averaged_once")
+skipped("families_unasked", "averages of nothing are made at a step that is not saved",
+        "engine/average_step.c:shf_state_average", "check_families(run, state, err)",
+        "sim/test_average_step: averages_of_nothing_are_refused_at_a_step_that_is_not_saved")
 skipped("own_times_told", "a line of metrics has the times of the rank that writes it",
         "engine/stall.c:shf_stall_tell_all",
         "shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL)",

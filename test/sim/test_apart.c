@@ -75,6 +75,12 @@ static int call_resume(struct hand *h, const struct open_things *o)
 	return shf_run_resume(h->run, h->state, 0, NULL, &h->err);
 }
 
+static int call_average(struct hand *h, const struct open_things *o)
+{
+	(void)o;
+	return shf_state_average(h->state, h->run, 1, 0, &h->err);
+}
+
 static int call_verify(struct hand *h, const struct open_things *o)
 {
 	return shf_step_verify(o->step, NULL, &h->err);
@@ -101,6 +107,7 @@ static const struct {
 	{ "sheaf_save_commit", call_commit }, { "sheaf_step_open", call_step_open },
 	{ "sheaf_step_open_path", call_step_open_path }, { "sheaf_step_load", call_load },
 	{ "sheaf_step_verify", call_verify }, { "sheaf_run_resume", call_resume },
+	{ "sheaf_state_average", call_average },
 };
 enum { CALL_KINDS = sizeof(calls) / sizeof(calls[0]) };
 

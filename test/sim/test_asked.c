@@ -143,7 +143,6 @@ TEST(options_that_make_no_sense_open_nothing)
 		{ { .copy_cpus = "1-" }, "no list of processors" },
 		{ { .signal_dir = "" }, "opts.signal_dir is empty" },
 		{ { .flags = SHEAF_READONLY | SHEAF_METRICS }, "SHEAF_METRICS and SHEAF_READONLY" },
-		{ { .flags = SHEAF_READONLY | SHEAF_AB }, "SHEAF_AB and SHEAF_READONLY" },
 		{ { .keep_best = 1 }, "keep_best needs best_note" },
 		{ { .keep_best = 1, .best_note = "a key" }, "keep_best needs best_note" },
 		{ { .staging_bytes_max = 1 }, "opts.staging_bytes_max is 1" },

@@ -138,13 +138,12 @@ static void tell_run(struct sheaf_run *run)
 	struct sheaf_run_stat s;
 
 	shf_stall_run(run, &s);
-	tell("run: begun %d, committed %d, dropped %d, left out %d, failed %d, bytes %d, images "
-	     "%d\n", (int)s.begun, (int)s.committed, (int)s.dropped, (int)s.left_out,
-	     (int)s.failed, (int)s.bytes, (int)s.images_busy);
-	tell(" begin %g, image %g, exchange %g, wait %g, commit %g, gates %d, %d, %g, %g, "
-	     "blocked %g\n", ms(s.begin_ns), ms(s.image_ns), ms(s.exchange_ns), ms(s.wait_ns),
-	     ms(s.commit_ns), (int)s.gates, (int)s.gates_waited, ms(s.gates_ns),
-	     ms(s.gate_ns_max), ms(shf_stall_blocked(run)));
+	tell("run: begun %d, committed %d, dropped %d, failed %d, bytes %d, images %d\n",
+	     (int)s.begun, (int)s.committed, (int)s.dropped, (int)s.failed, (int)s.bytes,
+	     (int)s.images_busy);
+	tell(" begin %g, image %g, exchange %g, wait %g, commit %g, gates %d, %d, %g, %g\n",
+	     ms(s.begin_ns), ms(s.image_ns), ms(s.exchange_ns), ms(s.wait_ns), ms(s.commit_ns),
+	     (int)s.gates, (int)s.gates_waited, ms(s.gates_ns), ms(s.gate_ns_max));
 }
 
 static void progress(void *arg, const struct sheaf_stat *s)
@@ -253,10 +252,8 @@ TEST(a_plain_save_is_counted)
 	      "0\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 329\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 387\n"
 	      "pace: write 74128 in 52, send 0 in 0, stage 6, 6 sync 34, 34 publish 295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 12, image 0, exchange 0, wait 52, commit 658, gates 0, 0, 0, 0, blocked "
-	      "722\n"
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 12, image 0, exchange 0, wait 52, commit 658, gates 0, 0, 0, 0\n"
 	      "{\"what\":\"committed\",\"step\":1,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":false,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":0,\"gates_waited\":0,\"begin_ms\":6.000,\"image_ms\":0.000,"
@@ -296,10 +293,8 @@ TEST(a_save_that_is_copied_behind_is_counted)
 	      " gates 3, waited 1, 0, most 0; copy 0, over 387\n"
 	      "pace: write 74128 in 55, send 0 in 0, stage 1e-06, 1e-06 sync 34, 34 publish "
 	      "295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 6, image 0, exchange 0, wait 0, commit 742, gates 5, 3, 26, 13, blocked "
-	      "774\n"
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 6, image 0, exchange 0, wait 0, commit 742, gates 5, 3, 26, 13\n"
 	      "{\"what\":\"committed\",\"step\":1,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":true,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":2,\"gates_waited\":2,\"begin_ms\":6.000,\"image_ms\":0.000,"
@@ -367,10 +362,8 @@ TEST(a_save_that_is_asked_after_is_counted)
 	      "0\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 312\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 387\n"
 	      "pace: write 74128 in 52, send 0 in 0, stage 6, 6 sync 34, 34 publish 295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 12, image 0, exchange 0, wait 52, commit 607, gates 0, 0, 0, 0, blocked "
-	      "671\n");
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 12, image 0, exchange 0, wait 52, commit 607, gates 0, 0, 0, 0\n");
 }
 
 TEST(a_save_with_little_time_is_counted)
@@ -409,10 +402,8 @@ TEST(a_save_with_little_time_is_counted)
 	      " gates 3, waited 1, 0, most 0; copy 0, over 387\n"
 	      "pace: write 74128 in 58, send 0 in 0, stage 1e-06, 1e-06 sync 34, 34 publish "
 	      "295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 6, image 0, exchange 0, wait 0, commit 742, gates 5, 3, 26, 13, blocked "
-	      "774\n");
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 6, image 0, exchange 0, wait 0, commit 742, gates 5, 3, 26, 13\n");
 }
 
 TEST(a_save_whose_bytes_travel_is_counted)
@@ -427,50 +418,47 @@ TEST(a_save_whose_bytes_travel_is_counted)
 	      " begin 470, image 0, copied 0, exchange 58, wait 0, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 470, over 0\n left 2197 ms\n"
 	      "  1: 32968 copied, 8592 written, 0 sent\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "-7: step 1: some rank is still writing\n"
-	      "save: phase 1, held 32968, copied 32968, written 8592 of 74128, sent 0, images "
-	      "1\n begin 470, image 0, copied 0, exchange 58, wait 0, commit 71\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n-7: step 1: some rank is still writing\n"
+	      "save: phase 1, held 32968, copied 32968, written 8592 of 74128, sent 0, images 1\n"
+	      " begin 470, image 0, copied 0, exchange 58, wait 0, commit 71\n"
 	      " gates 0, waited 0, 0, most 0; copy 470, over 0\n left 337 ms\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n2 run: step 1 committed, rank 0\n0\n"
+	      "  2: 32968 copied, 74128 written, 0 sent\n2 run: step 1 committed, rank 1\n"
+	      "2 run: step 1 committed, rank 0\n0\n"
 	      "save: phase 3, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "0\n begin 470, image 0, copied 0, exchange 58, wait 0, commit 748\n"
 	      " gates 0, waited 0, 0, most 0; copy 470, over 1315\n"
-	      "pace: write 74128 in 168, send 0 in 0, stage 6, 0 sync 34, 0 publish 643, 0\n"
-	      "2 run: step 1 committed, rank 1\n0\n-7: \nwait 0\n"
-	      "save: phase 1, held 32968, copied 32968, written 8192 of 74128, sent 0, images "
-	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 0\n"
+	      "pace: write 74128 in 168, send 0 in 0, stage 6, 0 sync 34, 0 publish 643, 0\n0\n"
+	      "-7: \nwait 0\n"
+	      "save: phase 1, held 32968, copied 32968, written 8192 of 74128, sent 0, images 1\n"
+	      " begin 6, image 0, copied 0, exchange 58, wait 26, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 885 ms\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "-7: step 2: some rank is still writing\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n-7: step 2: some rank is still writing\n"
 	      "save: phase 2, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 101\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 644 ms\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "-7: step 2: too little time is left to publish it\n"
 	      "save: phase 2, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 101\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 644 ms\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n2 run: step 2 committed, rank 1\n"
-	      "2 run: step 2 committed, rank 0\n0\n"
+	      "  2: 32968 copied, 74128 written, 0 sent\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n2 run: step 2 committed, rank 0\n0\n"
 	      "save: phase 3, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "0\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 744\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 851\n"
 	      "pace: write 74128 in 168, send 0 in 0, stage 6, 6 sync 34, 34 publish 643, 643\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 476, image 0, exchange 116, wait 26, commit 1492, gates 0, 0, 0, 0, "
-	      "blocked 2110\n");
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 476, image 0, exchange 116, wait 26, commit 1492, gates 0, 0, 0, 0\n"
+	      "2 run: step 2 committed, rank 1\n");
 }
 
 TEST(a_save_in_rounds_is_counted)
@@ -503,10 +491,8 @@ TEST(a_save_in_rounds_is_counted)
 	      "0, at once\n begin 32, image 0, copied 26, exchange 0, wait 26, commit 329\n"
 	      " gates 3, waited 0, 0, most 0; copy 32, over 387\n"
 	      "pace: write 74128 in 52, send 0 in 0, stage 6, 6 sync 34, 34 publish 295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 64, image 0, exchange 0, wait 26, commit 658, gates 5, 0, 0, 0, blocked "
-	      "748\n"
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 64, image 0, exchange 0, wait 26, commit 658, gates 5, 0, 0, 0\n"
 	      "{\"what\":\"committed\",\"step\":1,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":true,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":2,\"gates_waited\":0,\"begin_ms\":32.000,\"image_ms\":0.000,"
@@ -544,9 +530,8 @@ TEST(a_save_to_memory_is_counted)
 	      " begin 0, image 0, copied 0, exchange 0, wait 0, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 0, over 0\n"
 	      "pace: write 0 in 0, send 0 in 0, stage 0, 0 sync 0, 0 publish 0, 0\n"
-	      "run: begun 2, committed 2, dropped 0, left out 0, failed 0, bytes 148256, "
-	      "images 0\n"
-	      " begin 0, image 0, exchange 0, wait 0, commit 0, gates 0, 0, 0, 0, blocked 0\n");
+	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      " begin 0, image 0, exchange 0, wait 0, commit 0, gates 0, 0, 0, 0\n");
 }
 
 /* ---- a copy that is not to be faster than so much ---- */
@@ -659,12 +644,12 @@ static void meetings_are(uint32_t how, const char *want)
 TEST(a_plain_save_meets_so_often)
 {
 	meetings_are(0,
-	             "0\nmeetings 50\ncopied 0\n2 run: step 1 committed, rank 1\n"
-	             "2 run: step 1 committed, rank 0\n0\n0\nmeetings 17\ncopied 0\n"
-	             "2 run: step 2 committed, rank 0\n0\n2 run: step 2 committed, rank 1\n0\n"
-	             "meetings 12\ncopied 0\n2 run: step 3 committed, rank 1\n"
-	             "2 run: step 3 committed, rank 0\n0\n0\nmeetings 12\ncopied 0\n"
-	             "2 run: step 4 committed, rank 1\n2 run: step 4 committed, rank 0\n0\n");
+	             "0\nmeetings 50\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
+	             "2 run: step 1 committed, rank 1\n0\nmeetings 17\ncopied 0\n"
+	             "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n0\n"
+	             "meetings 12\ncopied 0\n2 run: step 3 committed, rank 0\n0\n"
+	             "2 run: step 3 committed, rank 1\n0\nmeetings 12\ncopied 0\n"
+	             "2 run: step 4 committed, rank 0\n0\n2 run: step 4 committed, rank 1\n");
 }
 
 TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
@@ -673,9 +658,9 @@ TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
 	             "0\nmeetings 49\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
 	             "2 run: step 1 committed, rank 1\n0\nmeetings 15\ncopied 0\n"
 	             "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n0\n"
-	             "meetings 1\ncopied 0\n2 run: step 3 committed, rank 0\n0\n"
-	             "2 run: step 3 committed, rank 1\n0\nmeetings 1\ncopied 0\n"
-	             "2 run: step 4 committed, rank 0\n0\n2 run: step 4 committed, rank 1\n");
+	             "meetings 1\ncopied 0\n2 run: step 3 committed, rank 1\n"
+	             "2 run: step 3 committed, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
+	             "2 run: step 4 committed, rank 1\n2 run: step 4 committed, rank 0\n0\n");
 }
 
 TEST(so_does_one_to_memory_alone)
@@ -683,11 +668,10 @@ TEST(so_does_one_to_memory_alone)
 	meetings_are(SHEAF_LAZY | SHEAF_NO_DISK,
 	             "0\nmeetings 47\ncopied 0\n2 run: step 1 is in memory, rank 1\n"
 	             "2 run: step 1 is in memory, rank 0\n0\n0\nmeetings 13\ncopied 0\n"
-	             "2 run: step 2 is in memory, rank 0\n0\n"
-	             "2 run: step 2 is in memory, rank 1\n0\nmeetings 1\ncopied 0\n"
-	             "2 run: step 3 is in memory, rank 1\n2 run: step 3 is in memory, rank 0\n"
-	             "0\n0\nmeetings 1\ncopied 0\n2 run: step 4 is in memory, rank 1\n"
-	             "2 run: step 4 is in memory, rank 0\n0\n");
+	             "2 run: step 2 is in memory, rank 1\n2 run: step 2 is in memory, rank 0\n0\n"
+	             "0\nmeetings 1\ncopied 0\n2 run: step 3 is in memory, rank 1\n"
+	             "2 run: step 3 is in memory, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
+	             "2 run: step 4 is in memory, rank 1\n2 run: step 4 is in memory, rank 0\n0\n");
 }
 
 /* ---- bytes that travel, and writes while others are still copied ---- */
@@ -741,11 +725,10 @@ TEST(two_ranks_exchange_as_much_as_they_are_told)
 TEST(three_ranks_share_what_they_may_exchange)
 {
 	travels_so(3, 0,
-	           "0\n-7: 4096 of 53120 sent\n-7: 8192 of 53120 sent\n"
-	           "-7: 12288 of 53120 sent\n-7: 18288 of 53120 sent\n-7: 33288 of 53120 sent\n"
-	           "-7: 37384 of 53120 sent\n0: 53120 of 53120 sent\n"
-	           "2 run: step 1 committed, rank 2\n2 run: step 1 committed, rank 0\n0\n"
-	           "2 run: step 1 committed, rank 1\n");
+	           "0\n-7: 4096 of 53120 sent\n-7: 8192 of 53120 sent\n-7: 12288 of 53120 sent\n"
+	           "-7: 18288 of 53120 sent\n-7: 33288 of 53120 sent\n-7: 37384 of 53120 sent\n"
+	           "0: 53120 of 53120 sent\n2 run: step 1 committed, rank 0\n0\n"
+	           "2 run: step 1 committed, rank 1\n2 run: step 1 committed, rank 2\n");
 }
 
 static void megabytes(struct hand *h)

@@ -205,9 +205,6 @@ TEST(what_makes_no_sense_is_refused_with_its_sentence)
 		  "SHEAF_CREATE and SHEAF_READONLY exclude each other" },
 		{ { .flags = SHEAF_METRICS | SHEAF_READONLY },
 		  "SHEAF_METRICS and SHEAF_READONLY exclude each other" },
-		{ { .flags = SHEAF_AB | SHEAF_READONLY },
-		  "SHEAF_AB and SHEAF_READONLY exclude each other" },
-		{ { .flags = SHEAF_AB | SHEAF_CREATE }, NULL },
 		{ { .flags = SHEAF_READONLY }, NULL },
 	};
 

@@ -247,10 +247,10 @@ TEST(where_no_image_is_free_it_is_told_whose_it_is)
 	      "0\n0\n-7: no image is free: step 1 is in memory alone and not committed\n"
 	      "-6: no image is free: step 1 is in memory alone and not committed\n"
 	      "-7: no image is free: step 1 is in memory alone and not committed\n"
-	      "2 run: step 1 is in memory, rank 1\n2 run: step 1 is in memory, rank 0\n0\n"
+	      "2 run: step 1 is in memory, rank 0\n0\n2 run: step 1 is in memory, rank 1\n"
 	      "-1: step 1: the save is over\n-1: step 1: the save is over\n"
-	      "-1: step 1: the save is over\n2 run: step 2 is in memory, rank 1\n"
-	      "2 run: step 2 is in memory, rank 0\n0\n-1: step 2: the save is over\n"
+	      "-1: step 1: the save is over\n2 run: step 2 is in memory, rank 0\n0\n"
+	      "2 run: step 2 is in memory, rank 1\n-1: step 2: the save is over\n"
 	      "-1: step 2: the save is over\n-1: step 2: the save is over\n");
 }
 
@@ -537,8 +537,8 @@ TEST(a_commit_that_is_not_over_says_what_it_waits_for)
 	      "copied 0\n-7: step 3: some rank still copies\n"
 	      "-7: step 3: some rank is still writing\n-7: step 3: some rank is still writing\n"
 	      "-7: step 3: it is being published\n-7: step 3: it is being published\n"
-	      "-7: step 3: it is being published\n2 run: step 3 committed, rank 0\n0\n"
-	      "2 run: step 3 committed, rank 1\n");
+	      "-7: step 3: it is being published\n2 run: step 3 committed, rank 1\n"
+	      "2 run: step 3 committed, rank 0\n0\n");
 }
 
 /* ---- steps that are in the way, and disks that are full ---- */

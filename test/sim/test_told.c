@@ -439,15 +439,15 @@ static void everywhere(const struct act *a)
 		each(&(struct act){ #name, act_##name, ranks, log, false });                 \
 	}
 #define SKIPPED "1 run/checkpoint-20: skipped: has no manifest, so it is no checkpoint\n"
-#define COMMITTED                                           \
-	"2 run: step 20 committed, rank 0\n"                \
+#define COMMITTED "2 run: step 20 committed, rank 0\n"
+#define PRUNED_TWO                                          \
 	"2 run: step 11 pruned: a newer step is verified\n" \
 	"2 run: step 12 pruned: a newer step is verified\n"
 #define PRUNED                                              \
 	"2 run: step 10 pruned: a newer step is verified\n" \
 	"2 run: step 11 pruned: a newer step is verified\n"
-ACT(save, 1, COMMITTED)
-ACT(save, 2, "2 run: step 20 committed, rank 1\n" COMMITTED)
+ACT(save, 1, COMMITTED PRUNED_TWO)
+ACT(save, 2, COMMITTED "2 run: step 20 committed, rank 1\n" PRUNED_TWO)
 ACT(load, 1, "")
 ACT(load, 2, "")
 ACT(verify, 1, SKIPPED)

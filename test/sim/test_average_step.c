@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sheaf_state_average: averages of steps that are not saved are those of steps that are. */
+#include "hands.h"
+#include <string.h>
+#include "ema.h"
+#include "lazy.h"
+#include "t.h"
+
+enum { STEPS = 12, ITEMS = 300 };
+enum how { SAVED, APART, LAZILY_APART };
+static enum how how;
+static const struct sheaf_ema halves = { .size = sizeof(halves), .coef = 0.5, .warmup = 8,
+	.loss_max = 2 };
+
+static void hold(struct hand *h)
+{
+	hand_cut(hand_add(h, "model", "w", SHEAF_F32, 1, ITEMS), 0, h->rank, h->ranks);
+}
+
+static void set_weights(struct hand *h, int64_t step)
+{
+	float *w = h->s[0].data;
+
+	for (int64_t i = 0; i < h->s[0].count[0]; i++)
+		w[i] = (float)((h->s[0].start[0] + i) * 7 % 23 + step * step % 11);
+}
+
+static int save(struct hand *h, int64_t step, double loss)
+{
+	struct sheaf_save_opts opts = { .size = sizeof(opts), .loss = loss,
+		.flags = how == LAZILY_APART ? SHEAF_LAZY : 0 };
+	struct sheaf_save *save = NULL;
+	int rc = shf_save_begin(&save, h->run, step, h->state, &opts, &h->err);
+
+	if (rc == 0 && how == LAZILY_APART)
+		rc = shf_lazy_copied(save, 0, -1, &h->err);
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+/* Each step is saved; or one of three, one is averaged, and one is averaged before it is saved. */
+static int train(struct hand *h)
+{
+	int rc = shf_state_ema(h->state, NULL, &halves);
+
+	for (int64_t n = 0; n < STEPS && rc == 0; n++) {
+		double loss = n % 5 == 3 ? 4 : 1;
+
+		set_weights(h, n);
+		if (how != SAVED && n % 3)
+			rc = shf_state_average(h->state, h->run, n, loss, &h->err);
+		if (rc == 0 && (how == SAVED || n % 3 != 1))
+			rc = save(h, n, loss);
+	}
+	return rc;
+}
+
+static uint64_t averages_of(enum how of, int ranks, int64_t *updates)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, ranks, hold);
+	struct sheaf_step *step = NULL;
+	struct sheaf_run *run = NULL;
+	uint64_t hash;
+
+	how = of;
+	CHECK_RC(hands_run(&p, train, false), 0, &p.err);
+	hash = hands_hash(disk, "run/checkpoint-11/ema");
+	p.opts.flags = SHEAF_READONLY;
+	CHECK_RC(shf_run_open(&run, "run", NULL, &p.opts, simdisk_process(disk, 9, 0), &p.err), 0,
+	         &p.err);
+	CHECK_RC(shf_step_open(&step, run, 11, &p.err), 0, &p.err);
+	CHECK_INT(step->manifest.emas_n, 1);
+	*updates = step->manifest.emas[0].updates;
+	shf_step_put(step);
+	shf_run_close(run);
+	simdisk_free(disk);
+	return hash;
+}
+
+TEST(a_step_that_is_not_saved_is_averaged_once)
+{
+	for (int ranks = 1; ranks <= 3; ranks++) {
+		int64_t updates, again;
+		uint64_t hash = averages_of(SAVED, ranks, &updates);
+
+		CHECK(updates == 10); /* of twelve steps two have too large a loss */
+		for (enum how of = APART; of <= LAZILY_APART; of++) {
+			CHECK(averages_of(of, ranks, &again) == hash);
+			CHECK_INT(again, updates);
+		}
+	}
+}
+
+/* Before the first save of the state, if there ever is one. */
+static int average_at_once(struct hand *h)
+{
+	int rc = shf_state_ema(h->state, NULL, &halves);
+
+	return rc ? rc : shf_state_average(h->state, h->run, h->play->variant == 1 ? h->rank : 0,
+	                                   h->play->variant == 2 ? h->rank : 0, &h->err);
+}
+
+TEST(ranks_that_average_different_steps_or_losses_are_told)
+{
+	static const char *const said[] = { "", "ranks are at different steps: 0 and 1",
+		"step 0: ranks pass different losses" };
+
+	for (int variant = 0; variant < 3; variant++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold);
+
+		p.variant = variant;
+		CHECK_RC(hands_run(&p, average_at_once, true), variant ? SHEAF_EINVAL : 0, &p.err);
+		if (variant)
+			CHECK_STR(p.err.msg, said[variant]);
+		simdisk_free(disk);
+	}
+}
+
+static int refuses(struct hand *h, struct sheaf_state *state, int64_t step, int code,
+                   const char *says)
+{
+	int rc = shf_state_average(state, h->run, step, 0, &h->err);
+
+	return rc == code && strstr(h->err.msg, says) ? 0
+	     : shf_fail(&h->err, SHEAF_EBUG, "rank %d, step %lld: not \"%s\", but %d", h->rank,
+	                (long long)step, says, rc);
+}
+
+static int average_nonsense(struct hand *h)
+{
+	int rc = refuses(h, NULL, 1, SHEAF_ENOMEM, "the state is NULL");
+
+	rc = rc ? rc : refuses(h, h->state, -1, SHEAF_EINVAL, "step -1 is negative");
+	rc = rc ? rc : refuses(h, h->state, INT64_MAX, SHEAF_EINVAL, "beyond the last number");
+	/* Without averages it only agrees. */
+	return rc ? rc : shf_state_average(h->state, h->run, 1, 0, &h->err);
+}
+
+static int average_read_only(struct hand *h)
+{
+	return refuses(h, h->state, 1, SHEAF_EINVAL, "the run is not open for writing");
+}
+
+TEST(a_step_is_averaged_with_a_run_that_is_written)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, hold);
+
+	CHECK_RC(hands_run(&p, average_nonsense, true), 0, &p.err);
+	p.opts.flags = SHEAF_READONLY;
+	CHECK_RC(hands_run(&p, average_read_only, true), 0, &p.err);
+	simdisk_free(disk);
+}
+
+static void hold_bytes(struct hand *h)
+{
+	hand_add(h, "model", "b", SHEAF_U8, 1, 77);
+}
+
+TEST(averages_of_nothing_are_refused_at_a_step_that_is_not_saved)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, hold_bytes);
+
+	CHECK_RC(hands_run(&p, average_at_once, true), SHEAF_EINVAL, &p.err);
+	CHECK_STR(p.err.msg, "averages ema: no rank has a slice to average");
+	simdisk_free(disk);
+}
