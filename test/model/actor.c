@@ -543,6 +543,7 @@ bool call_is_collective(enum call_kind kind)
 	switch (kind) {
 	case C_OPEN:
 	case C_CLOSE:
+	case C_AVERAGE:
 	case C_BEGIN:
 	case C_COMMIT:
 	case C_EXCHANGE:
@@ -557,6 +558,18 @@ bool call_is_collective(enum call_kind kind)
 	default:
 		return false;
 	}
+}
+
+/* The next step of a training that does not save it. */
+static void do_average(struct actor *a, const struct call *c, struct reply *r)
+{
+	struct sheaf_error err = { 0 };
+
+	if (pass_gates(a)) {
+		memset(a->gated, true, sizeof(a->gated));
+		paint_all(a, c->id);
+	}
+	failed(r, sheaf_state_average(a->state, a->run, c->step, 0, &err), &err);
 }
 
 static void do_to_run(struct actor *a, const struct call *c, struct reply *r)
@@ -608,6 +621,9 @@ static bool do_to_save(struct actor *a, const struct call *c, struct reply *r)
 	case C_ATTACH:
 	case C_NOTE:
 		do_note(a, c, r);
+		break;
+	case C_AVERAGE:
+		do_average(a, c, r);
 		break;
 	case C_MOVE:
 		do_move(a, c, r);

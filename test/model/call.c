@@ -5,13 +5,13 @@
 #include "sheaf.h"
 
 const char *const call_names[CALL_KINDS] = {
-	"open",        "close",      "kill",     "begin",      "gate",        "put",
-	"commit",      "wait",       "exchange", "fail",       "free",        "attach",
-	"note",        "move",       "load",     "resume",     "hold",        "load-held",
-	"drop",        "rewind",     "mark",     "prune",      "fork",        "child-close",
-	"child-exit",  "cli-rewind", "cli-mark", "cli-prune",  "cli-copy",    "agent-flush",
-	"cli-salvage", "cp",         "rename",   "agent-kill", "agent-limit", "clock",
-	"fault",
+	"open",        "close",       "kill",       "begin",    "gate",       "put",
+	"commit",      "wait",        "exchange",   "fail",     "free",       "attach",
+	"note",        "move",        "average",    "load",     "resume",     "hold",
+	"load-held",   "drop",        "rewind",     "mark",     "prune",      "fork",
+	"child-close", "child-exit",  "cli-rewind", "cli-mark", "cli-prune",  "cli-copy",
+	"agent-flush", "cli-salvage", "cp",         "rename",   "agent-kill", "agent-limit",
+	"clock",       "fault",
 };
 
 static void print_open(const struct call *c, FILE *out)
@@ -94,6 +94,10 @@ void call_print(const struct call *c, FILE *out)
 	case C_CLOCK:
 	case C_FAULT:
 		fprintf(out, "%s(%d, %d)\n", name, c->n, c->to);
+		break;
+	case C_AVERAGE:
+		fprintf(out, "job%d.%s(step=%" PRId64 ", values=%d)\n", c->job, name, c->step,
+			c->id);
 		break;
 	default:
 		fprintf(out, "job%d.%s(%d)\n", c->job, name, c->n);

@@ -27,6 +27,7 @@ enum call_kind {
 	C_ATTACH,
 	C_NOTE,
 	C_MOVE,
+	C_AVERAGE,
 	C_LOAD,
 	C_RESUME,
 	C_HOLD,

@@ -299,6 +299,16 @@ static struct call draw_death(struct draw *d, struct model *m, int job)
 	return c;
 }
 
+/* At a step that is not saved, or once more at one that was. */
+static struct call draw_average(struct draw *d, struct model *m, int job)
+{
+	const struct job_model *j = &m->jobs[job];
+	struct call c = { .kind = C_AVERAGE, .job = job, .id = d->next_id++ };
+
+	c.step = j->average.has && odds(d, 4) ? j->average.at : model_top(m, j->as.run) + 1;
+	return c;
+}
+
 static struct call draw_of_job(struct draw *d, struct model *m, int job)
 {
 	static const int save_below[] = { 68, 50, 55, 60, 62 };
@@ -320,6 +330,8 @@ static struct call draw_of_job(struct draw *d, struct model *m, int job)
 				  : condemn(m, job);
 	if (d->focus == F_AVERAGES && j->loaded >= 0 && odds(d, 4))
 		return condemn(m, job);
+	if (d->focus == F_AVERAGES && j->as.variant & V_AVERAGE && odds(d, 8))
+		return draw_average(d, m, job);
 	/* A job that finds steps mostly resumes from the newest before it saves. */
 	if (j->loaded < 0 && j->parent < 0 && m->runs[j->as.run].n && !odds(d, 4))
 		return (

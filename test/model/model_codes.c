@@ -24,6 +24,7 @@ bool model_can(const struct model *m, const struct call *c)
 	case C_CLOSE:
 	case C_KILL:
 	case C_MOVE:
+	case C_AVERAGE:
 	case C_LOAD:
 	case C_RESUME:
 	case C_HOLD:
@@ -363,6 +364,10 @@ uint32_t model_codes(const struct model *m, const struct call *c)
 		return codes_of_open(m, c);
 	case C_BEGIN:
 		return codes_of_begin(m, c);
+	case C_AVERAGE:
+		return j->as.flags & SHEAF_READONLY || unput(j, false) || j->unmoved
+			   ? CODE(SHEAF_EINVAL)
+			   : CODE(0);
 	case C_COMMIT:
 		return codes_of_commit(m, c);
 	case C_GATE:

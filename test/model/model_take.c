@@ -600,6 +600,10 @@ static bool take_of_save(struct model *m, const struct call *c, const struct rep
 		if (r->rc == 0)
 			take_begin(m, c);
 		return true;
+	case C_AVERAGE:
+		pass_gates(j);
+		take_average(j, c, r->rc);
+		return true;
 	case C_COMMIT:
 		return take_commit(m, c, r);
 	case C_GATE:
