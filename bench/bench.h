@@ -23,7 +23,7 @@ struct bench_opts {
 	int64_t step_ms, warmup, compute_threads, memory_every;
 	uint64_t seed;
 	bool adam, lenient, convert, json, help, on_line, unverified, async, lazy, no_agent;
-	bool metrics, copies_behind, in_place, cast;
+	bool metrics, copies_behind, in_place;
 };
 /* 0, or SHEAF_EINVAL with the sentence. The same on every rank, because argv is. */
 int bench_opts_parse(struct bench_opts *o, int argc, char **argv, struct sheaf_error *err);

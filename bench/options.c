@@ -46,7 +46,6 @@ const char bench_usage[] =
 	"  --async                save: a step is committed when the next ones have begun\n"
 	"  --lazy                 with --async: copied behind, memory changes at its gates\n"
 	"  --in-place             save: all but the model is not staged (SHEAF_IN_PLACE)\n"
-	"  --cast                 save: 16-bit weights are cast from masters (SHEAF_CAST)\n"
 	"  --images N, --copy-threads N   of --async (2), of --lazy (1)\n"
 	"  --copy-cpus LIST, --copy-rate N  of --lazy: where its threads run (0-3,8), and how\n"
 	"                         many bytes a second they copy at most\n"
@@ -115,7 +114,6 @@ static const struct opt {
 	{ "async", FLAG, AT(async), 0, 0, BENCH_SAVE },
 	{ "lazy", FLAG, AT(lazy), 0, 0, BENCH_SAVE },
 	{ "in-place", FLAG, AT(in_place), 0, 0, BENCH_SAVE },
-	{ "cast", FLAG, AT(cast), 0, 0, BENCH_SAVE },
 	{ "images", INT, AT(images), 1, 8, BENCH_SAVE | BENCH_STALL },
 	{ "copy-threads", INT, AT(copy_threads), 1, 256, BENCH_SAVE | BENCH_STALL },
 	{ "copy-cpus", TEXT, AT(copy_cpus), 0, 0, BENCH_SAVE | BENCH_STALL },

@@ -102,25 +102,14 @@ static int add_averages(struct bench *b, struct sheaf_error *err)
 	return rc < 0 ? wl_fail(err, rc, "--ema: %s", sheaf_strerror(rc)) : 0;
 }
 
-/* How a save may do without a copy of it. */
-static uint32_t flags_of(const struct bench_opts *o, const struct sheaf_slice *s,
-                         const char *family)
-{
-	bool half = s->dtype == SHEAF_BF16 || s->dtype == SHEAF_F16;
-
-	if (strcmp(family, "model") != 0)
-		return o->in_place ? SHEAF_IN_PLACE : 0;
-	half = half && (!s->data_dtype || s->data_dtype == s->dtype);
-	return o->cast && half ? SHEAF_CAST : 0;
-}
-
 static int load_states(struct bench *b, struct sheaf_error *err)
 {
 	int rc = wl_held_init(&b->held, &b->model, &b->from, b->comm.rank, true, err);
 
-	for (size_t i = 0; rc == 0 && i < b->held.n; i++)
-		b->held.p[i].slice.flags |= flags_of(b->o, &b->held.p[i].slice,
-		                                     b->model.t[b->held.p[i].tensor].family);
+	/* All but the model, as optimizer state in host memory. */
+	for (size_t i = 0; rc == 0 && b->o->in_place && i < b->held.n; i++)
+		if (strcmp(b->model.t[b->held.p[i].tensor].family, "model") != 0)
+			b->held.p[i].slice.flags |= SHEAF_IN_PLACE;
 	if (rc == 0)
 		rc = wl_held_state(&b->held, &b->state, err);
 	if (rc == 0)

@@ -117,20 +117,6 @@ struct sheaf_slice {
  * are averages of such slices, and with SHEAF_REPLICAS what is replicated. Such a save is in no
  * memory tier; its begin makes the files, after the publish of the save before it is over. */
 #define SHEAF_IN_PLACE  (UINT32_C(1) << 4)
-/* Saving: items of this slice of family "model", BF16 or F16 stored as in memory (else EINVAL),
- * are those of the tensor of the same name and shape in "master_weights", an F32, rounded to
- * nearest even, at every begin. Then it is not staged, and sheaf_save_copied does not wait for it:
- * once the masters are staged, they are rounded again for the file, which is the same (but for the
- * bits of a NaN). A slice that is not what this says is wrong in the file; SHEAF_CHECK finds it
- * (EDIVERGED names the slice; a NaN of other bits, too). Stretches of 16 MiB of a file, or shorter
- * ones, are staged as all else where this rank does not write all of them, and all that their
- * masters lie in, from slices of its own, the former with this flag, the latter without
- * SHEAF_IN_PLACE; so are all of a rank whose part of the staging does not hold the rest at once,
- * all of a run with an agent, and with SHEAF_REPLICAS what is replicated. Replicas are written in
- * turns, whoever holds the masters: of weights that many ranks hold, bring what this rank holds
- * masters of, and the others bring the rest. What is rounded goes through 48 MiB, after all else;
- * begin is as with SHEAF_IN_PLACE. */
-#define SHEAF_CAST      (UINT32_C(1) << 5)
 /* Takes the strides literally. Without the flag strides that are all 0 mean dense memory. Set it if
  * the strides come from another program's tensors: those of a scalar that was expanded to 5 items
  * are all 0, and without the flag sheaf would read 5 items of memory. With it such a slice is
@@ -407,7 +393,7 @@ void sheaf_state_free(struct sheaf_state *state);
  * for which there is no image waits until the oldest one is written; saves are committed in the
  * order they began. EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From
  * the second lazy save of a state on, begin is one small agreement and touches no disk (but see
- * SHEAF_IN_PLACE and SHEAF_CAST): then the files are made, and what is wrong with the step found
+ * SHEAF_IN_PLACE): then the files are made, and what is wrong with the step found
  * (EEXIST, no room), by the first exchange or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
@@ -429,7 +415,7 @@ struct sheaf_save_opts {
 #define SHEAF_MAY_FAIL  (UINT32_C(1) << 4) /* when no image is free: EBUSY, not a wait */
 #define SHEAF_LATER     (UINT32_C(1) << 5) /* LAZY: no slice is read before sheaf_save_put; its data
                                             * may be NULL until then. Not with averages, nor slices
-                                            * in place or cast; staging_bytes_max holds all of it */
+                                            * in place; staging_bytes_max holds all of it */
 int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t step,
                       struct sheaf_state *state, const struct sheaf_save_opts *opts,
                       struct sheaf_error *err);
@@ -458,7 +444,7 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * Any other code: the save has failed. It does not read the memory any more either.
  * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
  * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
- * (bytes that another rank writes, SHEAF_CAST). Each save has its own gates: memory that two saves
+ * (bytes that another rank writes). Each save has its own gates: memory that two saves
  * read may change after the gates of both. commit refuses a lazy save until the gate of each slice
  * was called and returned a code other than EAGAIN, even if another slice shares its memory.
  * [any thread] */

@@ -432,8 +432,6 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, struct shea
 	rc = shf_agree(team, shf_lazy_unasked(save, err), err);
 	if (rc == 0)
 		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
-	if (rc == 0 && save->plan->cast && shf_lazy_is_behind(save))
-		rc = shf_lazy_rest(save, l->until_ns, l->asks, err); /* no gate waits for it */
 	if (rc < 0)
 		return rc;
 	save->asked = save->together = true;

@@ -75,39 +75,18 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	return rc;
 }
 
-/* Of a save without threads nothing is copied that nobody waits for. */
-static bool has_threads(struct shf_lazy *lz)
-{
-	bool has;
-
-	pthread_mutex_lock(&lz->tasks_lock);
-	has = lz->tasks_n > 0;
-	pthread_mutex_unlock(&lz->tasks_lock);
-	return has;
-}
-
 #define TOGETHER_MS 250         /* much shorter than the deadline */
 
-int shf_lazy_rest(struct sheaf_save *save, int64_t until_ns, bool asks, struct sheaf_error *err)
+int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err)
 {
-	const struct sheaf_run *run = save->run;
-	uint64_t x[2] = { 0 };
+	uint64_t more;
 	int rc;
 
 	do {
-		int ms = until_ns < 0 ? TOGETHER_MS : shf_ms_left(run, until_ns);
-
-		x[1] = ms == 0 || asks;
-		if (asks)
-			ms = has_threads(save->lazy) ? 0 : TOGETHER_MS;
-		ms = ms < TOGETHER_MS ? ms : TOGETHER_MS;
-		x[0] = shf_lazy_finish(save, ms) == SHEAF_EAGAIN;
+		more = shf_lazy_finish(save, TOGETHER_MS) == SHEAF_EAGAIN;
 		shf_save_progress(save);
-		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
-	} while (rc == 0 && x[0] && !x[1]);
-	if (rc == 0 && x[0])
-		rc = shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
-		              save->step);
+		rc = shf_allreduce(&save->run->team, &more, 1, SHEAF_MAX, err);
+	} while (rc == 0 && more);
 	return rc;
 }
 
@@ -187,7 +166,7 @@ static size_t one_beside(struct shf_lazy *lz, size_t slice)
 }
 
 /* Waits until no slice in the memory of this one is read any more (L6): a tied tensor is copied
- * once, for the first slice that holds it, and weights may be a cast of masters in the same buffer.
+ * once, for the first slice that holds it, and a BF16 model may lie over its F32 masters.
  * A slice that is put there after the gate has opened is another tensor, and does not count.
  * EAGAIN, else the first failure of any. */
 static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)

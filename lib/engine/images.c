@@ -319,7 +319,7 @@ static bool is_unput(struct sheaf_save *save)
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 {
 	bool behind = shf_lazy_is_behind(save) && !save->together;
-	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, -1, false, err) : 0;
+	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, err) : 0;
 
 	if (rc == 0 && behind)
 		rc = shf_lazy_finish(save, -1);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "cast.h"
 #include "err.h"
 #include "moves.h"
 #include "slice_overlaps.h"
@@ -230,13 +229,13 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p)
 
 /* ---- segments of no image ---- */
 
-/* One of the plan is taken (+1), or done (-1); of those that are cast no slice knows. Locked. */
+/* One of the plan is taken (+1), or done (-1). Locked. */
 static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
 {
 	const struct sheaf_save *save = lz->save;
 	const struct shf_seg *g = &save->plan->work.segs[seg];
 
-	for (uint32_t k = 0; k < g->moves_n && !g->cast; k++) {
+	for (uint32_t k = 0; k < g->moves_n; k++) {
 		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
 
 		lz->slotted[s] += (uint32_t)more;
@@ -256,47 +255,10 @@ static void await_slot(struct shf_lazy *lz, int ms)
 	pthread_mutex_unlock(&lz->lock);
 }
 
-/* What is left is cast from what is still being copied: until something is done, no longer than
- * that. Whoever makes it whole says so after that, and locked, so that it is not missed. True:
- * nothing is being copied, and never will be. Locked. */
-static bool await_masters(struct shf_lazy *lz, int ms)
-{
-	if (lz->busy == 0)
-		return lz->at == lz->turns->slices_n;
-	(void)shf_pieces_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
-	return false;
-}
-
-bool shf_piece_cast_came(struct shf_lazy *lz, size_t slice, size_t n)
-{
-	lz->cast_left[slice] -= n;
-	return lz->cast_left[slice] > 0 || lz->cast_sums[slice] == 0;
-}
-
-/* What it adds up to, before anybody hears that it is done. */
-static void add_slotted(struct shf_lazy *lz, size_t seg)
-{
-	struct sheaf_save *save = lz->save;
-	const struct shf_seg *g = &save->plan->work.segs[seg];
-	size_t wrong = SIZE_MAX;
-	struct sheaf_error err;
-
-	pthread_mutex_lock(&lz->lock);
-	shf_slots_add(save, seg, g->cast ? lz->cast_sums : lz->sums);
-	for (uint32_t k = 0; k < g->moves_n && g->cast && lz->cast_sums; k++) {
-		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
-
-		wrong = shf_piece_cast_came(lz, s, 1) ? wrong : s;
-	}
-	pthread_mutex_unlock(&lz->lock);
-	if (wrong != SIZE_MAX)
-		shf_save_stick(save, shf_cast_fail(save, wrong, &err), &err);
-}
-
 int shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms)
 {
 	struct sheaf_save *save = lz->save;
-	bool failed = shf_save_failure(save, NULL) < 0, stuck = false;
+	bool failed = shf_save_failure(save, NULL) < 0;
 	int64_t seg = SHF_SLOTS_NONE, now;
 
 	pthread_mutex_lock(&lz->lock);
@@ -307,19 +269,15 @@ int shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms)
 		lz->busy++;
 		count_slotted(lz, (size_t)seg, 1);
 	}
-	if (seg == SHF_SLOTS_UNREADY)
-		stuck = await_masters(lz, ms);
 	pthread_mutex_unlock(&lz->lock);
-	if (stuck)
-		shf_cast_stuck(save);
 	if (seg == SHF_SLOTS_FULL)
 		await_slot(lz, ms);
 	if (seg < 0)
 		return seg == SHF_SLOTS_NONE ? 0 : SHEAF_EAGAIN;
 	shf_slots_copy(save, (size_t)seg);
 	now = shf_now(save->run);
-	add_slotted(lz, (size_t)seg);
 	pthread_mutex_lock(&lz->lock);
+	shf_slots_add(save, (size_t)seg, lz->sums);
 	count_slotted(lz, (size_t)seg, -1);
 	finished(lz, true, now);
 	pthread_mutex_unlock(&lz->lock);
@@ -400,22 +358,6 @@ void shf_lazy_start(struct sheaf_save *save)
 
 /* ---- begin and end ---- */
 
-/* With SHEAF_CHECK: what is cast behind is to be what each slice has at its gate. */
-static int casts_init(struct shf_lazy *lz, size_t n)
-{
-	const struct shf_turns *o = lz->turns;
-
-	if (!lz->sums || !o || !lz->save->plan->work.masters)
-		return 0;
-	lz->cast_sums = shf_zalloc(n, sizeof(*lz->cast_sums));
-	lz->cast_left = shf_zalloc(n, sizeof(*lz->cast_left));
-	if (!lz->cast_sums || !lz->cast_left)
-		return SHEAF_ENOMEM;
-	for (size_t s = 0; s < n; s++)
-		lz->cast_left[s] = SHF_GATE + o->cast_first[s + 1] - o->cast_first[s];
-	return 0;
-}
-
 /* Finds the slices that lie in the same memory, as the state knows it. A slice that is put
  * elsewhere is compared later, at the gates (one_beside). */
 static int overlaps_init(struct shf_lazy *lz, size_t n)
@@ -483,7 +425,7 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	if (!now)       /* header pages, and segments of no image */
 		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
 	atomic_init(&lz->unasked, save->plan->turns.saved_n);
-	return casts_init(lz, n) || overlaps_init(lz, n) ? SHEAF_ENOMEM : 0;
+	return overlaps_init(lz, n);
 }
 
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
@@ -604,8 +546,6 @@ void shf_lazy_free(struct shf_lazy *lz, bool ours)
 	shf_free(lz->data);
 	shf_free(lz->overlaps);
 	shf_free(lz->fresh);
-	shf_free(lz->cast_sums);
-	shf_free(lz->cast_left);
 	shf_free(lz);
 }
 

@@ -12,8 +12,7 @@
  *     after the last of these, and their slices come after those of their weights, so that who
  *     waits for them waits for pieces that are under way.
  * L4. Segments that lie in no image (slots.h) come last, or when somebody asks for a slice of
- *     theirs, who then may wait for the disk. Those that are cast (cast.h) come after all others,
- *     and no slice waits for them: who asked for all has not copied these.
+ *     theirs, who then may wait for the disk.
  * L5. Memory of a slice is not read before it is put, where slices are (SHEAF_LATER).
  * L6. The gate of a slice opens when everything has been copied from all slices in the same memory
  *     (slice_overlaps.h). The slice's own pieces are not enough: a box that several slices hold is
@@ -59,10 +58,9 @@ void shf_lazy_tick(struct sheaf_save *save);
 /* All that is left is copied here, by whoever; or what is under way, if the save has failed. EAGAIN
  * after timeout_ms (< 0: for ever; 0: only asks). [any thread] */
 int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
-/* The same on all ranks, together: of those that are cast, which no gate waits for, or whose slices
- * nobody has asked for. asks: nobody waits who has threads. EAGAIN on all after until_ns (< 0: for
- * ever). What fails sticks as ever, and is not told here. [collective] */
-int shf_lazy_rest(struct sheaf_save *save, int64_t until_ns, bool asks, struct sheaf_error *err);
+/* The same on all ranks, together, whether somebody has asked for it or not. What fails sticks as
+ * ever, and is not told here. [collective] */
+int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err);
 /* Looks, and tells whether some own segments are not whole yet. [any thread] */
 bool shf_lazy_is_partial(struct sheaf_save *save);
 /* That it may be read, and where it lies (NULL: where it did): what sheaf_save_put says. */

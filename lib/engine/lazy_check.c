@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SHEAF_CHECK. The memory of a slice is summed three times: inside begin (or when it is put), while
  * it is copied, and at its gate. The sums must agree, so a change in between is found whenever it
- * happened. Only the bytes that this rank copies or casts for the step are looked at. */
+ * happened. Only the bytes that this rank copies for the step are looked at. */
 #include "pieces.h"
 #include <inttypes.h>
-#include "cast.h"
 #include "copy.h"
 #include "err.h"
 
@@ -53,27 +52,6 @@ static int slice_again(const struct sheaf_save *save, size_t slice, const struct
 	return rc;
 }
 
-/* The digest of everything of the slice that is cast from masters. */
-static uint64_t cast_again(const struct sheaf_save *save, size_t slice)
-{
-	const struct shf_work *w = &save->plan->work;
-	const struct shf_turns *o = &save->plan->turns;
-	uint64_t digest = 0;
-
-	for (size_t i = o->cast_first[slice]; i < o->cast_first[slice + 1]; i++) {
-		const struct shf_seg *g = &w->segs[o->cast[i]];
-		bool seen = i > o->cast_first[slice] && o->cast[i] == o->cast[i - 1];
-
-		for (uint32_t k = 0; k < g->moves_n && !seen; k++) {
-			const struct shf_mv *v = &w->moves[g->first_move + k];
-
-			if (shf_slice_number(save, v) == slice)
-				digest ^= shf_cast_digest(save, v);
-		}
-	}
-	return digest;
-}
-
 int shf_check_put(struct shf_lazy *lz, size_t slice, uint8_t *base, struct sheaf_error *err)
 {
 	struct shf_slice s = lz->save->state->slices[slice];
@@ -82,7 +60,7 @@ int shf_check_put(struct shf_lazy *lz, size_t slice, uint8_t *base, struct sheaf
 
 	s.mem.base = base;
 	rc = slice_again(lz->save, slice, &s, &sums, err);
-	lz->begun[slice] = sums.digest ^ cast_again(lz->save, slice);
+	lz->begun[slice] = sums.digest;
 	return rc;
 }
 
@@ -97,10 +75,8 @@ int shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err)
 	return rc;
 }
 
-/* Compares the memory of the slice with the sums of begin and of the copy. cast: the digest now of
- * what is cast. EDIVERGED. */
-static int same_as_copied(struct shf_lazy *lz, size_t slice, uint64_t cast,
-                          struct sheaf_error *err)
+/* Compares the memory of the slice with the sums of begin and of the copy. EDIVERGED. */
+static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
 {
 	struct sheaf_save *save = lz->save;
 	const struct shf_slice s = shf_piece_slice(save, slice);
@@ -113,27 +89,10 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, uint64_t cast,
 	pthread_mutex_lock(&lz->lock);
 	copied = lz->sums[slice];
 	pthread_mutex_unlock(&lz->lock);
-	if (sums.digest != copied || (!s.owned && (sums.digest ^ cast) != lz->begun[slice]))
+	if (sums.digest != copied || (!s.owned && sums.digest != lz->begun[slice]))
 		return shf_fail(err, SHEAF_EDIVERGED, "step %" PRId64 ": slice %zu (%s/%s) changed "
 		                "before it was asked for", save->step, slice, s.family, s.name);
 	return 0;
-}
-
-/* Compares the memory of the slice with what the save casts from its masters. The cast may come
- * before the gate or after it, and the later of the two compares. EDIVERGED. */
-static int same_as_cast(struct shf_lazy *lz, size_t slice, uint64_t cast, struct sheaf_error *err)
-{
-	bool same = true;
-
-	if (!lz->cast_sums)
-		return 0;
-	pthread_mutex_lock(&lz->lock);
-	if (lz->cast_left[slice] & SHF_GATE) { /* the gate has not been counted yet */
-		lz->cast_sums[slice] ^= cast;
-		same = shf_piece_cast_came(lz, slice, SHF_GATE);
-	}
-	pthread_mutex_unlock(&lz->lock);
-	return same ? 0 : shf_cast_fail(lz->save, slice, err);
 }
 
 /* Lets one caller compare, while the others wait within their timeouts. Returns 0 if the slice has
@@ -158,14 +117,10 @@ static int check_take(struct shf_lazy *lz, size_t slice, int timeout_ms)
 int shf_check_slice(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
 {
 	int rc = check_take(lz, slice, timeout_ms);
-	uint64_t cast;
 
 	if (rc != 1)
 		return rc;
-	cast = cast_again(lz->save, slice);
-	rc = same_as_copied(lz, slice, cast, err);
-	if (rc == 0)
-		rc = same_as_cast(lz, slice, cast, err);
+	rc = same_as_copied(lz, slice, err);
 	if (rc < 0)
 		shf_save_stick(lz->save, rc, err);
 	pthread_mutex_lock(&lz->lock);

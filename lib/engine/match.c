@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "cast.h"
 #include "crc64.h"
 #include "err.h"
 #include "home.h"
@@ -274,8 +273,6 @@ static int seg_order(const void *a, const void *b)
 
 	if (x->round != y->round) /* the kind so far */
 		return x->round < y->round ? -1 : 1;
-	if (x->cast != y->cast)
-		return y->cast ? -1 : 1;
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
@@ -313,7 +310,7 @@ static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 
 /* Rounds: consecutive segments as long as they fit the window, and that of slots, if there are
  * none; slots in one of their own. */
-static void lay_out(const struct shf_match *m, struct shf_work *w)
+static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 {
 	struct shf_span own = shf_work_segs(w, SHF_ROUND_OWN);
 	uint64_t fill = 0, window = m->window + (own.end > own.first ? 0 : m->slots_window);
@@ -345,37 +342,6 @@ static void lay_out(const struct shf_match *m, struct shf_work *w)
 		w->ctl_at = fill > w->ctl_at ? fill : w->ctl_at;
 	}
 	add_slots(w, slotted, m->slots_window);
-}
-
-/* What is in no image, and the rest in rounds. What is cast is so only where all it is cast from
- * is in the image at once. */
-static int lay_out_save(const struct shf_match *m, uint32_t self, struct shf_work *w)
-{
-	size_t staged = 0;
-	int rc = 0;
-
-	for (int casts = m->casts; casts >= 0; casts--) {
-		for (size_t i = 0; i < w->segs_n; i++) {
-			struct shf_seg *g = &w->segs[i];
-
-			g->cast = false;
-			g->round = is_slotted(m, self, w, g) ? SHF_ROUND_OWN : 0;
-			staged += casts && g->round == 0;
-		}
-		if (w->segs_n)
-			qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
-		if (casts)
-			rc = shf_casts_find(m, self, w, staged);
-		if (rc < 0)
-			return rc;
-		if (w->masters)
-			qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
-		lay_out(m, w);
-		if (w->rounds <= 1)
-			break;
-		w->masters = NULL;
-	}
-	return 0;
 }
 
 /* The same for a load, kind by kind: rounds of one kind take turns in two windows of the image. */
@@ -514,11 +480,14 @@ int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf
 		rc = cut_segments(m, self, w);
 	if (rc < 0)
 		return rc;
-	if (m->way == SHF_SAVE)
-		return lay_out_save(m, self, w);
+	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
+		w->segs[i].round = is_slotted(m, self, w, &w->segs[i]) ? SHF_ROUND_OWN : 0;
 	if (w->segs_n)
 		qsort(w->segs, w->segs_n, sizeof(*w->segs), seg_order);
-	lay_out_load(m, w);
+	if (m->way == SHF_SAVE)
+		lay_out_save(m, w);
+	else
+		lay_out_load(m, w);
 	return 0;
 }
 
@@ -535,10 +504,9 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
 	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
 		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same is dealt, staged or not */
-			uint8_t seg[5];
+			uint8_t seg[4];
 
 			shf_put32(seg, (uint32_t)i);
-			seg[4] = w->segs[i].cast;
 			w->hash = shf_crc64_more(w->hash, seg, sizeof(seg));
 		}
 	/* Sums are linear: what all ranks have alike must not be lost where their hashes are

@@ -14,8 +14,7 @@
 
 /* Rounds of a load are numbered by kind. From 0: segments that ranks of the reader's node want;
  * from SHF_ROUND_NET: those of which something goes to other nodes. What the reader alone wants, or
- * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN; there
- * those that are cast (cast.h) come last. */
+ * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN. */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
 #define SHF_SLOTS 3       /* slots.h: one is filled while two are written */
@@ -25,7 +24,6 @@ struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine
 	uint64_t image;                 /* of lo in this rank's image */
 	uint32_t first_move, moves_n;
 	bool collected;                 /* in two phases, see deal.h; loading: quiet */
-	bool cast;                      /* saving: made of others that are in the image: cast.h */
 };
 struct shf_mv {                 /* a move of my segment */
 	uint32_t tensor, rank, seg;     /* rank: the memory side */
@@ -57,8 +55,6 @@ struct shf_work {
 	uint64_t image_bytes;                           /* of this rank, saving: with controls */
 	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see slots.h */
 	uint32_t slots;
-	uint32_t *masters;              /* saving, by move of segments that are cast: the tensor
-	                                 * that it is cast from; NULL: there are none */
 	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
 	uint64_t bytes;                                 /* of all segments */
 	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
@@ -80,11 +76,10 @@ struct shf_match {
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 	bool apart;                     /* loading: everybody reads what he wants himself */
-	/* saving: flags of the slice that holds this box, which this rank does; NULL: none has any
-	 * of SHEAF_IN_PLACE and SHEAF_CAST */
+	/* saving: flags of the slice that holds this box, which this rank does; NULL: none has
+	 * SHEAF_IN_PLACE */
 	uint32_t (*flags)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *flags_arg;
-	bool casts;                     /* and the latter is to be heeded */
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

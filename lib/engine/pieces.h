@@ -9,7 +9,6 @@
 #include "lazy.h"
 
 #define SHF_ANY SIZE_MAX                /* slice: the next in the order */
-#define SHF_GATE (SIZE_MAX / 2 + 1)     /* in cast_left: the slice's own memory */
 
 enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* a slice, at its gate */
 
@@ -38,11 +37,6 @@ struct shf_lazy {
 	uint32_t *fresh;                /* owned; guarded by lock: slices that were put; those that
 	                                 * are read no more may be left out */
 	size_t fresh_n;
-	uint64_t *cast_sums;            /* guarded by lock; by slice: of what was cast, and of the
-	                                 * same in memory at its gate, which is nothing together;
-	                                 * or NULL */
-	size_t *cast_left;              /* guarded by lock; by slice: what is to come of these:
-	                                 * moves, and SHF_GATE */
 	uint8_t *checks;                /* guarded by lock; by slice: with SHEAF_CHECK, or NULL */
 	uint64_t *begun;                /* with checks: by slice, of its memory when the save began,
 	                                 * or when it was put; written before that slice is read */
@@ -73,9 +67,6 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p);
 int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 /* Returns the slice, its data being the memory that this save reads. */
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
-/* So many (moves, SHF_GATE) have come of what a slice's casts, and its memory, add up to. False:
- * that was the last, and they are not the same. Locked. */
-bool shf_piece_cast_came(struct shf_lazy *lz, size_t slice, size_t n);
 /* For something to be done; the lock is held. False: the time is up. */
 bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
 /* What is whole goes to the disk. */

@@ -140,7 +140,7 @@ static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t ra
 	struct shf_match own = *m;
 	int rc;
 
-	shf_plan_spare(&own, &held, m->window, opts->agent != NULL);
+	shf_plan_spare(&own, &held, m->window);
 	rc = own.flags ? shf_holds_state(&holds, &p->layout, held.state, opts->ignore, err) : 0;
 	if (rc == 0)
 		rc = shf_work_hear(&own, rank, &p->told[rank], w);

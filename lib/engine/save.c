@@ -186,7 +186,7 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_LATER needs all of it "
 		                "staged: %s", save->step,
 		                now ? "staging_bytes_max holds a part"
-		                    : "some slices are not (SHEAF_IN_PLACE, SHEAF_CAST)");
+		                    : "some slices are not (SHEAF_IN_PLACE)");
 	if (now)
 		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
 		        "part of it only", save->step);

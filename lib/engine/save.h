@@ -31,9 +31,7 @@ struct shf_turns {              /* of a plan: all that this rank copies, slice b
 	bool *saved;                    /* owned; by slice: something of it is */
 	size_t slices_n, saved_n;
 	uint64_t bytes;                 /* of all pieces, and of the segments in slots */
-	size_t *slotted, *slotted_first; /* owned; segments in no image (slots.h), by slice, but
-	                                 * for those that are cast (cast.h) */
-	size_t *cast, *cast_first;      /* owned; those that are */
+	size_t *slotted, *slotted_first; /* owned; segments in no image (slots.h), by slice */
 };
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;
@@ -46,7 +44,6 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	size_t manifest_bytes;          /* at most, without notes and attached files */
 	int images;                     /* that have room in the staging; at least 1 */
 	bool slotted;                   /* some rank has segments in no image */
-	bool cast;                      /* and some that are cast */
 	struct shf_turns turns;         /* once a lazy save wanted them */
 	struct shf_stock stock;         /* rank 0's */
 	bool most_known;
@@ -197,13 +194,13 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
                  struct sheaf_error *err);
 /* Half of the staging is image, the rest is for what travels; 0: no bound. */
 uint64_t shf_window_of(const struct sheaf_opts *opts);
-/* What of a rank need not be staged (SHEAF_IN_PLACE, SHEAF_CAST), and how it shares the window.
- * held: borrowed while m is used; agent: one is wanted. [local] */
+/* What of a rank need not be staged (SHEAF_IN_PLACE), and how it shares the window. held: borrowed
+ * while m is used. [local] */
 struct shf_held {
 	const struct shf_holds *holds;
 	const struct sheaf_state *state;
 };
-void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window, bool agent);
+void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window);
 /* The run must hold no save any more that was not committed. [local] */
 void shf_save_abandon(struct sheaf_run *run);
 

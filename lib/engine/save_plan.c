@@ -40,25 +40,23 @@ static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error
 }
 
 /* Agrees on how many images the plan has room for in its part of the staging, and on whether any
- * rank has slots or casts. EINVAL if no rank has a slice for some average. [collective] */
+ * rank has slots. EINVAL if no rank has a slice for some average. [collective] */
 static int images_fit(struct sheaf_run *run, const struct sheaf_state *state,
                       struct shf_plan *plan, uint64_t window, struct sheaf_error *err)
 {
 	uint64_t one = plan->work.ctl_at + plan->work.slots * plan->work.slot_bytes;
-	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[3 + SHF_EMAS_MAX];
+	uint64_t fit = window ? window / (one ? one : 1) : SHF_IMAGES_MAX, x[2 + SHF_EMAS_MAX];
 	int rc;
 
 	fit = fit > SHF_IMAGES_MAX ? SHF_IMAGES_MAX : fit;
 	x[0] = ~fit;
 	x[1] = plan->work.slots > 0;
-	x[2] = plan->work.masters != NULL;
-	shf_emas_mark(state, x + 3);
-	rc = shf_allreduce(&run->team, x, 3 + SHF_EMAS_MAX, SHEAF_MAX, err);
+	shf_emas_mark(state, x + 2);
+	rc = shf_allreduce(&run->team, x, 2 + SHF_EMAS_MAX, SHEAF_MAX, err);
 	if (rc == 0)
-		rc = shf_emas_check(state, x + 3, err);
+		rc = shf_emas_check(state, x + 2, err);
 	plan->images = ~x[0] ? (int)~x[0] : 1;
 	plan->slotted = x[1];
-	plan->cast = x[2];
 	return rc;
 }
 
@@ -98,13 +96,10 @@ static uint32_t flags_at(const void *arg, uint32_t tensor, const struct shf_box 
 	return 0;
 }
 
-void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window, bool agent)
+void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window)
 {
-	uint32_t flags = flags_of(held->state);
-
 	m->window = window;
-	m->casts = flags & SHEAF_CAST && !agent; /* memory keeps whole images */
-	m->flags = flags & SHEAF_IN_PLACE || m->casts ? flags_at : NULL;
+	m->flags = flags_of(held->state) & SHEAF_IN_PLACE ? flags_at : NULL;
 	m->flags_arg = held;
 	m->slots_window = 0;
 	if (m->flags)
@@ -133,7 +128,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	}
 	if (rc == 0)
 		rc = window_of(run, &window, err);
-	shf_plan_spare(&m, &held, window, run->tier.wanted);
+	shf_plan_spare(&m, &held, window);
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
 	if (rc == 0)

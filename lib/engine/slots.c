@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "slots.h"
 #include <inttypes.h>
-#include "cast.h"
 #include "err.h"
 #include "moves.h"
 
@@ -52,23 +51,11 @@ void shf_slots_free(struct shf_slots *a, bool ours)
 }
 
 /* The next of any slice. Locked. */
-static int64_t next_untaken(struct sheaf_save *save)
+static int64_t next_untaken(struct shf_slots *a)
 {
-	struct shf_slots *a = save->slots;
-	int64_t none = SHF_SLOTS_NONE;
-
 	while (a->next < a->n && a->taken[a->next])
 		a->next++;
-	for (size_t i = a->next; i < a->n; i++) {
-		size_t seg = a->first + i;
-
-		if (a->taken[i])
-			continue;
-		if (!save->plan->work.segs[seg].cast || shf_cast_is_ready(save, seg))
-			return (int64_t)seg;
-		none = SHF_SLOTS_UNREADY;
-	}
-	return none;
+	return a->next < a->n ? (int64_t)(a->first + a->next) : SHF_SLOTS_NONE;
 }
 
 /* With bytes of that slice, or of any. Locked. */
@@ -78,7 +65,7 @@ static int64_t untaken(struct sheaf_save *save, size_t slice)
 	const struct shf_turns *o = &save->plan->turns;
 
 	if (slice == SIZE_MAX)
-		return next_untaken(save);
+		return next_untaken(a);
 	for (size_t k = o->slotted_first[slice]; k < o->slotted_first[slice + 1]; k++)
 		if (!a->taken[o->slotted[k] - a->first])
 			return (int64_t)o->slotted[k];
@@ -129,18 +116,6 @@ void shf_slots_written(struct sheaf_save *save, size_t seg)
 	pthread_mutex_unlock(&a->lock);
 }
 
-/* Of a move of a segment: where it comes from. */
-static const struct shf_slice *slice_of(const struct sheaf_save *save, const struct shf_seg *g,
-                                        size_t move, struct shf_slice *cast)
-{
-	const struct shf_mv *v = &save->plan->work.moves[move];
-
-	if (!g->cast)
-		return shf_slice_of(save, v->tensor, &v->box);
-	*cast = shf_cast_source(save, move);
-	return cast;
-}
-
 void shf_slots_copy(struct sheaf_save *save, size_t seg)
 {
 	const struct shf_work *w = &save->plan->work;
@@ -157,15 +132,14 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-		struct shf_slice cast;
 
 		sums.digest = 0;
-		shf_copy_in(t, slice_of(save, g, g->first_move + k, &cast), &v->box,
+		shf_copy_in(t, shf_slice_of(save, v->tensor, &v->box), &v->box,
 		            shf_place_in(at, 0, g->lo, t), &sums);
 		save->slots->digests[g->first_move + k] = sums.digest;
 		bytes += shf_box_bytes(t, &v->box);
 	}
-	if (!behind && !g->cast)
+	if (!behind)
 		shf_stores_took(&save->stores, bytes, shf_now(save->run) - from);
 	rc = shf_write_slotted(save, seg, &err);
 	if (rc < 0) {
@@ -191,19 +165,6 @@ void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
 	}
 }
 
-/* Begin still has the memory of slices, too. */
-static void check_cast(struct sheaf_save *save, size_t seg)
-{
-	const struct shf_work *w = &save->plan->work;
-	const struct shf_seg *g = &w->segs[seg];
-	struct sheaf_error err;
-
-	for (size_t k = g->first_move; k < g->first_move + g->moves_n; k++)
-		if (save->slots->digests[k] != shf_cast_digest(save, &w->moves[k]))
-			shf_save_stick(save, shf_cast_fail(save, shf_slice_number(save,
-			               &w->moves[k]), &err), &err);
-}
-
 #define SLICE_MS 250    /* much shorter than the deadline */
 
 /* What can be done in that time, while others wait; true: there is more. */
@@ -215,18 +176,12 @@ static bool run_some(struct sheaf_save *save)
 		seg = shf_slots_take(save, SIZE_MAX);
 		if (seg == SHF_SLOTS_NONE)
 			return false;
-		if (seg == SHF_SLOTS_UNREADY) { /* all is copied */
-			shf_cast_stuck(save);
-			return false;
-		}
 		if (seg == SHF_SLOTS_FULL) {
 			(void)shf_slots_wait(save, shf_ms_left(save->run, until));
 			continue;
 		}
 		shf_slots_copy(save, (size_t)seg);
 		shf_slots_add(save, (size_t)seg, NULL);
-		if (save->flags & SHEAF_CHECK && save->plan->work.segs[seg].cast)
-			check_cast(save, (size_t)seg);
 	}
 	return shf_save_rc(save, NULL) == 0;
 }

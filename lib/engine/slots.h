@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments in no image: whose every byte this rank holds in slices with SHEAF_IN_PLACE, and those
- * that are cast from the image (cast.h). Each is copied into one of a few slots behind the image,
- * summed as any other, and written from there; the slot is free when that is done. So a state of
- * any size needs a few slots, and its memory is free to change as fast as the disk takes it.
+/* Segments in no image: whose every byte this rank holds in slices with SHEAF_IN_PLACE. Each is
+ * copied into one of a few slots behind the image, summed as any other, and written from there; the
+ * slot is free when that is done. So a state of any size needs a few slots, and its memory is free
+ * to change as fast as the disk takes it.
  *
  * A segment is taken whole, by one thread: nobody who has a slot waits for another slot.
  */
@@ -12,7 +12,6 @@
 
 #define SHF_SLOTS_NONE (-1)
 #define SHF_SLOTS_FULL (-2)
-#define SHF_SLOTS_UNREADY (-3)
 
 /* Does the segment lie in no image? */
 static inline bool shf_is_slotted(const struct shf_seg *g)
@@ -27,8 +26,7 @@ int  shf_slots_new(struct sheaf_save *save, struct sheaf_error *err);
 /* In a forked child not ours: somebody may hold its lock. */
 void shf_slots_free(struct shf_slots *slots, bool ours);
 /* The next segment that nobody has taken, or of those the next with bytes of that slice (SIZE_MAX:
- * of any); a slot comes with it. NONE; FULL: there is one, and no slot; UNREADY: what is left is
- * cast from what is not in the image yet. Those that are cast are of no slice. [any thread] */
+ * of any); a slot comes with it. NONE; FULL: there is one, and no slot. [any thread] */
 int64_t shf_slots_take(struct sheaf_save *save, size_t slice);
 /* Until a slot may be free, no longer than that. False: nothing of it is being written. */
 bool shf_slots_wait(struct sheaf_save *save, int timeout_ms);

@@ -201,17 +201,13 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	if (in->ndim < 0 || in->ndim > SHEAF_DIMS_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %d dimensions, at most %d", who, in->ndim,
 		                SHEAF_DIMS_MAX);
-	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE | SHEAF_CAST |
-	                  SHEAF_STRIDED | SHEAF_SAVE_ONLY))
+	if (in->flags & ~(SHEAF_FLAT | SHEAF_OPTIONAL | SHEAF_IN_PLACE | SHEAF_STRIDED |
+	                  SHEAF_SAVE_ONLY))
 		return shf_fail(err, SHEAF_EINVAL, "%s: flags 0x%x are none of this sheaf's", who,
 		                (unsigned)in->flags);
 	if (in->reserved)
 		return shf_fail(err, SHEAF_EINVAL, "%s: slice.reserved is %d; it must be 0", who,
 		                (int)in->reserved);
-	if (in->flags & SHEAF_CAST && (memory != in->dtype || strncmp(who, "model/", 6) != 0 ||
-	                               (in->dtype != SHEAF_BF16 && in->dtype != SHEAF_F16)))
-		return shf_fail(err, SHEAF_EINVAL, "%s: SHEAF_CAST is for BF16 and F16 of family "
-		                "model, stored as they are in memory", who);
 	for (int d = 0; d < in->ndim; d++)
 		if (in->shape[d] < 0)
 			return shf_fail(err, SHEAF_EINVAL, "%s: dimension %d is %" PRId64, who, d,

@@ -53,8 +53,6 @@ void shf_turns_release(struct shf_turns *turns)
 	shf_free(turns->saved);
 	shf_free(turns->slotted);
 	shf_free(turns->slotted_first);
-	shf_free(turns->cast);
-	shf_free(turns->cast_first);
 	*turns = (struct shf_turns){ 0 };
 }
 
@@ -124,26 +122,25 @@ size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v)
 	return (size_t)(shf_slice_of(save, v->tensor, &v->box) - save->state->slices);
 }
 
-/* Segments, slice by slice: once for each move. The first n + 1 of *by_slice are places in *of,
- * which are the caller's to free in any case; *bytes more. */
-static int sort_segs(const struct sheaf_save *save, struct shf_span segs, size_t **of,
-                     size_t **by_slice, uint64_t *bytes)
+/* Segments in no image, slice by slice: once for each move. */
+static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;
+	struct shf_span segs = shf_slots_segs(w);
 	size_t n = save->state->n, total = 0, *first;
 
-	*by_slice = first = shf_zalloc(n + 2, sizeof(*first));
+	o->slotted_first = first = shf_zalloc(n + 2, sizeof(*first));
 	for (size_t i = segs.first; i < segs.end; i++)
 		total += w->segs[i].moves_n;
-	*of = shf_alloc(total, sizeof(**of));
-	if (!first || !*of)
+	o->slotted = shf_alloc(total, sizeof(*o->slotted));
+	if (!first || !o->slotted)
 		return SHEAF_ENOMEM;
 	for (size_t i = segs.first; i < segs.end; i++)
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 
 			first[shf_slice_number(save, v) + 2]++;
-			*bytes += shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
+			o->bytes += shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
 		}
 	for (size_t s = 0; s < n; s++)
 		first[s + 2] += first[s + 1];
@@ -151,22 +148,9 @@ static int sort_segs(const struct sheaf_save *save, struct shf_span segs, size_t
 		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
 			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
 
-			(*of)[first[shf_slice_number(save, v) + 1]++] = i;
+			o->slotted[first[shf_slice_number(save, v) + 1]++] = i;
 		}
 	return 0;
-}
-
-/* Segments in no image, those that are cast, which are the last, apart. */
-static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
-{
-	struct shf_span segs = shf_slots_segs(&save->plan->work), casts = segs;
-	int rc;
-
-	while (casts.first < segs.end && !save->plan->work.segs[casts.first].cast)
-		casts.first++;
-	segs.end = casts.first;
-	rc = sort_segs(save, segs, &o->slotted, &o->slotted_first, &o->bytes);
-	return rc ? rc : sort_segs(save, casts, &o->cast, &o->cast_first, &o->bytes);
 }
 
 int shf_turns_make(struct shf_turns *o, const struct sheaf_save *save, struct sheaf_error *err)

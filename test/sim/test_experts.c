@@ -574,14 +574,6 @@ static void moments_in_place(struct expert_hold *h, int rank)
 			h->slices[i].flags |= SHEAF_IN_PLACE;
 }
 
-static void weights_cast(struct expert_hold *h, int rank)
-{
-	(void)rank;
-	for (int i = 0; i < h->n; i++)
-		if (h->slices[i].dtype == SHEAF_BF16)
-			h->slices[i].flags |= SHEAF_CAST;
-}
-
 TEST(every_way_to_save_makes_the_same_files_in_every_layout)
 {
 	static const struct {
@@ -594,7 +586,6 @@ TEST(every_way_to_save_makes_the_same_files_in_every_layout)
 		{ .staging = 2 << 16 }, { .staging = 2 << 16, .flags = SHEAF_LAZY },
 		{ .flags = SHEAF_LAZY | SHEAF_LATER, .whole = true },
 		{ .edit = moments_in_place }, { .edit = moments_in_place, .flags = SHEAF_LAZY },
-		{ .edit = weights_cast }, { .edit = weights_cast, .flags = SHEAF_LAZY },
 		{ .whole = true, .run_flags = SHEAF_REPLICAS, .flags = SHEAF_LAZY },
 	};
 	uint64_t want = 0;

@@ -21,7 +21,7 @@ static uint64_t seeds_first = 1, seeds_last = 300 / T_STRIDE;
 
 /* ---- slices that share memory ---- */
 
-enum kind { TIED, DOUBLED, PIECES, MASTERS, WINDOWS, WOVEN, CASTED, ALONE, KINDS };
+enum kind { TIED, DOUBLED, PIECES, MASTERS, WINDOWS, WOVEN, ALONE, KINDS };
 
 static uint64_t draw(uint64_t *x)
 {
@@ -104,19 +104,12 @@ static void add_woven(struct hand *h, const char *name)
 
 static void add_kind(struct hand *h, enum kind kind, const char *name, bool cut)
 {
-	bool half = kind == MASTERS || kind == CASTED;
+	bool half = kind == MASTERS;
 	struct sheaf_slice *s;
 
 	if (kind == PIECES || kind == WINDOWS || kind == WOVEN) {
 		(kind == PIECES ? add_pieces : kind == WINDOWS ? add_windows : add_woven)(h, name);
 		return;
-	}
-	if (kind == CASTED) {
-		s = first(h, "model", name, ROWS);
-		s->dtype = SHEAF_BF16;
-		s->flags = SHEAF_CAST;
-		if (cut)
-			hand_cut(s, 0, h->rank, h->ranks);
 	}
 	s = first(h, half ? "master_weights" : "model", name, ROWS);
 	if (cut)
@@ -433,7 +426,7 @@ TEST(what_is_brought_through_one_buffer_waits_for_what_is_there)
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, 2, hold_kind);
 
-		if (i / 2 == CASTED || i / 2 == PIECES || i / 2 == WINDOWS || i / 2 == WOVEN) {
+		if (i / 2 == PIECES || i / 2 == WINDOWS || i / 2 == WOVEN) {
 			simdisk_free(disk);
 			continue;
 		}
@@ -478,8 +471,6 @@ static void hold_drawn(struct hand *h)
 		for (; from < h->n; from++)
 			if (mode_of(h->play) == PLACE && draw(&x) % 3 > 0)
 				h->s[from].flags |= SHEAF_IN_PLACE;
-			else if (mode_of(h->play) == LATER)
-				h->s[from].flags &= ~SHEAF_CAST;
 	}
 }
 

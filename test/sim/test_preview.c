@@ -603,43 +603,19 @@ static struct sheaf_state *adam(uint32_t weights, uint32_t moments)
 	return st;
 }
 
-/* Weights that are cast from nothing: all of the window is for what is staged. */
-TEST(where_nothing_is_cast_slots_take_no_room)
-{
-	struct sheaf_opts opts = { .size = sizeof(opts), .staging_bytes_max = 8 * MIB };
-
-	for (uint32_t flags = 0; flags <= SHEAF_CAST; flags += SHEAF_CAST) {
-		struct sheaf_slice w = matrix("w", 1536, 1024);
-		struct sheaf_error err = { 0 };
-		struct sheaf_state *held;
-		struct seen seen;
-
-		w.dtype = SHEAF_BF16;
-		w.flags = flags;
-		held = state_with(&w);
-		CHECK_RC(preview(&held, NULL, 1, &opts, &seen, &err), 0, &err);
-		CHECK_INT(seen.r[0].staging, 3 * MIB + PAGE);
-		release(&held, 1);
-	}
-}
-
 TEST(what_is_not_staged_takes_slots)
 {
 	static const struct {
 		uint32_t weights, moments;
-		const char *agent;
 		uint64_t image, slots;
 	} t[] = {
-		{ 0, 0, NULL, 14 * MIB, 0 },
-		{ 0, SHEAF_IN_PLACE, NULL, 6 * MIB, 3 * MIB },
-		{ SHEAF_CAST, 0, NULL, 12 * MIB, 2 * MIB },
-		{ SHEAF_CAST, SHEAF_IN_PLACE, NULL, 4 * MIB, 6 * MIB },
-		{ SHEAF_CAST, SHEAF_IN_PLACE, "auto", 6 * MIB, 3 * MIB },
+		{ 0, 0, 14 * MIB, 0 },
+		{ 0, SHEAF_IN_PLACE, 6 * MIB, 3 * MIB },
+		{ SHEAF_IN_PLACE, SHEAF_IN_PLACE, 4 * MIB, 6 * MIB },
 	};
 
 	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
-		struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = MIB,
-			.agent = t[i].agent };
+		struct sheaf_opts opts = { .size = sizeof(opts), .file_bytes_max = MIB };
 		struct sheaf_state *held = adam(t[i].weights, t[i].moments);
 		struct sheaf_error err = { 0 };
 		struct seen seen;

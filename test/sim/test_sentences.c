@@ -189,9 +189,9 @@ TEST(saves_that_can_bring_nothing_later_say_why)
 
 	story(&p, not_later,
 	      "-1: step 1: SHEAF_LATER needs all of it staged: some slices are not "
-	      "(SHEAF_IN_PLACE, SHEAF_CAST)\n"
+	      "(SHEAF_IN_PLACE)\n"
 	      "-1: step 2: SHEAF_LATER needs all of it staged: some slices are not "
-	      "(SHEAF_IN_PLACE, SHEAF_CAST)\n0\n");
+	      "(SHEAF_IN_PLACE)\n0\n");
 	p = hands_play(disk_new(), 1, two);
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, not_later,

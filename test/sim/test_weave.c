@@ -60,11 +60,11 @@ struct world {
 	struct sheaf_save *save, *before;
 	bool given_up, before_given_up, before_unasked;
 	bool later;                     /* no averages, slices are brought */
+	bool checks;                    /* SHEAF_CHECK */
 	int64_t before_step;
 	uint64_t version;               /* of the weights */
 	const char *wrong;              /* the first thing that was */
 	int images, threads;
-	bool casts;                     /* the half is its master's cast, and looked at so */
 };
 
 /* What the machine does, and what happened while it did. */
@@ -146,16 +146,14 @@ static void values_free(struct values *v)
 /* As an optimizer that is in the midst of it for a while. */
 static void become(struct world *w, int s)
 {
-	size_t half = w->n[s] / 2, columns = (size_t)tensors[s].columns;
-	bool cast = w->casts && s == HALF;      /* whose master is turned */
+	size_t half = w->n[s] / 2;
 
 	in_averages += averaging > 0;
 	in_copies += copying > 0 && averaging == 0;
 	between += copying == 0 && averaging == 0;
 	for (size_t i = 0; i < w->n[s]; i++) {
-		size_t at = cast ? i % columns * (w->n[s] / columns) + i / columns : i;
-		uint32_t x = (uint32_t)(at * 2654435761u) ^
-		             (uint32_t)(w->version * 40503 + (cast ? MASTER : (unsigned)s) * 7919u);
+		uint32_t x = (uint32_t)(i * 2654435761u) ^
+		             (uint32_t)(w->version * 40503 + (unsigned)s * 7919u);
 		float v = ldexpf((float)(int32_t)(x * 0x2c1b3c6du), -31);
 
 		if (i == half)
@@ -226,7 +224,6 @@ static void hold(struct world *w, bool large, bool turned)
 			.name = t->name, .dtype = t->dtype, .ndim = 2,
 			.shape = { t->rows, columns }, .count = { t->rows, columns },
 			.stride = { as_columns ? 1 : 0, as_columns ? t->rows : 0 } };
-		w->s[s].flags = w->casts && s == HALF ? SHEAF_CAST : 0;
 	}
 	values_new(w, &w->now);
 	for (int n = 0; n < STEPS; n++)
@@ -366,7 +363,7 @@ static void one_step(struct world *w, int64_t n)
 
 	opts.flags = weave_draw(6) ? SHEAF_LAZY : 0;
 	opts.flags |= weave_draw(3) ? 0 : SHEAF_MAY_DROP;
-	opts.flags |= w->casts && opts.flags & SHEAF_LAZY ? SHEAF_CHECK : 0;
+	opts.flags |= opts.flags & SHEAF_LAZY && w->checks ? SHEAF_CHECK : 0;
 	w->given_up = false;
 	if (w->before && !w->before_unasked && weave_draw(2)) /* published behind this one */
 		(void)try_before(w, 0);
@@ -380,8 +377,6 @@ static void one_step(struct world *w, int64_t n)
 		dropped++;
 	} else if (rc < 0) {
 		fault(w, "a begin");
-	} else if (w->save->plan->cast != w->casts) {
-		fault(w, "the half is not cast");
 	} else {
 		if (!(opts.flags & SHEAF_LAZY))
 			look_here(w, "averages after a plain begin");
@@ -493,10 +488,9 @@ static const char *one_seed(uint64_t seed, bool later, struct weave_stat *stat)
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	struct shf_sys sys = *simdisk_process(disk, 1000 + seed, 0);
 	struct shf_sys_ops ops = *sys.ops;
-	struct world w = { .later = later, .casts = !later && seed % 3 == 1 };
+	struct world w = { .later = later, .checks = !later && seed % 3 == 1 };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
-		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3),
-		.file_bytes_max = w.casts ? 1 : 0 }; /* each tensor has a file of its own */
+		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3) };
 	struct sheaf_error err;
 
 	weave_tasks(&ops);
@@ -581,139 +575,6 @@ TEST(a_seed_is_a_schedule)
 	CHECK(one_seed(7, false, &once) == NULL && one_seed(7, false, &again) == NULL);
 	CHECK(once.points > 1000);
 	CHECK(memcmp(&once, &again, sizeof(once)) == 0);
-}
-
-/* ---- casts wait for masters that others copy ---- */
-
-enum { PAIR_ITEMS = 4096, PAIR_STEPS = 4 };
-
-struct pair {                   /* a weight, and its master, which is what is copied last */
-	uint16_t w[PAIR_ITEMS];
-	float m[PAIR_ITEMS];
-	struct sheaf_save *save;
-	int64_t step;
-	bool wrong;
-};
-
-static float pair_value(int64_t step, size_t i)
-{
-	return ldexpf((float)(i * 40503 + (size_t)step * 7919 + 1), -9);
-}
-
-static void pair_become(struct pair *p, bool master, int64_t step)
-{
-	for (size_t i = 0; i < PAIR_ITEMS; i++) {
-		if (i == PAIR_ITEMS / 2)
-			weave_point();
-		if (master)
-			p->m[i] = pair_value(step, i);
-		else
-			p->w[i] = shf_f32_to_bf16(pair_value(step, i));
-	}
-}
-
-static void pair_gates(void *arg)
-{
-	struct pair *p = arg;
-	int first = (int)weave_draw(2);
-
-	for (int k = 0; k < 2; k++) {
-		p->wrong |= shf_save_copied(p->save, first ^ k, -1) != 0;
-		pair_become(p, first ^ k, p->step + 1);
-	}
-}
-
-static void pair_look(struct sheaf_run *run, struct sheaf_state *state, struct pair *p, int64_t n)
-{
-	struct sheaf_step *step = NULL;
-	struct sheaf_error err;
-
-	p->wrong |= shf_step_open(&step, run, n, &err) < 0 ||
-	            shf_step_load(step, state, 0, NULL, &err) < 0;
-	shf_step_put(step);
-	for (size_t i = 0; i < PAIR_ITEMS; i++)
-		p->wrong |= p->m[i] != pair_value(n, i) ||
-		            p->w[i] != shf_f32_to_bf16(pair_value(n, i));
-}
-
-static void pair_step(struct sheaf_run *run, struct sheaf_state *state, struct pair *p)
-{
-	struct sheaf_save_opts opts = { .size = sizeof(opts),
-		.flags = SHEAF_LAZY | (weave_draw(2) ? SHEAF_CHECK : 0) };
-	struct sheaf_error err;
-	int thread, rc = 0;
-
-	if (shf_save_begin(&p->save, run, p->step, state, &opts, &err) < 0) {
-		p->wrong = true;
-		return;
-	}
-	p->wrong |= !p->save->plan->cast;
-	for (uint64_t pause = weave_draw(20); pause > 0; pause--)
-		weave_point();
-	thread = weave_start(pair_gates, p);
-	if (weave_draw(2))
-		rc = shf_save_wait(p->save, weave_draw(2) ? -1 : 0);
-	p->wrong |= rc != 0 && rc != SHEAF_EAGAIN;
-	weave_join(thread);
-	p->wrong |= shf_save_commit(p->save, -1, &err) != 0;
-	shf_save_free(p->save);
-}
-
-static bool pair_seed(uint64_t seed, struct weave_stat *stat)
-{
-	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
-	struct shf_sys sys = *simdisk_process(disk, 1000 + seed, 0);
-	struct shf_sys_ops ops = *sys.ops;
-	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
-		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3) };
-	struct sheaf_slice s = { .size = sizeof(s), .name = "w", .dtype = SHEAF_BF16,
-		.flags = SHEAF_CAST, .ndim = 1, .shape = { PAIR_ITEMS }, .count = { PAIR_ITEMS } };
-	struct sheaf_state *state = shf_state_new();
-	struct pair *p = must(calloc(1, sizeof(*p)));
-	struct sheaf_run *run = NULL;
-	struct sheaf_error err;
-	bool wrong;
-
-	weave_tasks(&ops);
-	sys.ops = &ops;
-	weave_begin(seed);
-	for (int master = 0; master < 2; master++) {
-		s.data = master ? (void *)p->m : (void *)p->w;
-		(void)shf_state_add(state, &s);
-		s.family = "master_weights";
-		s.dtype = SHEAF_F32;
-		s.flags = 0;
-		pair_become(p, master, 0);
-	}
-	p->wrong = shf_run_open(&run, "run", NULL, &opts, &sys, &err) < 0;
-	for (p->step = 0; p->step < PAIR_STEPS && !p->wrong; p->step++)
-		pair_step(run, state, p);
-	for (int64_t n = 0; n < PAIR_STEPS && !p->wrong; n++)
-		pair_look(run, state, p, n);
-	wrong = p->wrong;
-	shf_run_close(run);
-	shf_state_put(state);
-	weave_end(stat);
-	simdisk_free(disk);
-	free(p);
-	return wrong;
-}
-
-TEST(weights_are_cast_from_masters_that_are_whole)
-{
-	struct weave_stat stat = { 0 };
-	int bad = 0;
-
-	for (uint64_t seed = seeds_first; seed <= seeds_last && bad < 3; seed++)
-		if (pair_seed(seed, &stat)) {
-			print_error("test_weave --seeds %llu..%llu\n", (unsigned long long)seed,
-			            (unsigned long long)seed);
-			bad++;
-		}
-	printf("# %d steps each: %llu points, %llu switches, %llu waits\n", (int)PAIR_STEPS,
-	       (unsigned long long)stat.points, (unsigned long long)stat.switches,
-	       (unsigned long long)stat.blocked);
-	CHECK_INT(bad, 0);
 }
 
 int main(int argc, char **argv)
