@@ -8,21 +8,57 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
-/* What runs ten times as long under a sanitizer enumerates each fifth case there: the optimised
- * build has all of them, and the memory error or race is in each. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define T_STRIDE 5
+#define T_SANITIZED 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define T_STRIDE 5
+#define T_SANITIZED 1
 #endif
 #endif
-#ifndef T_STRIDE
-#define T_STRIDE 1
+#ifndef T_SANITIZED
+#define T_SANITIZED 0
 #endif
+
+/* Of what is quick in the optimised build one of so many, where it runs ten times as long. */
+#define T_FEWER (T_SANITIZED ? 5 : 1)
+
+/* Loops over thousands of cases take each T_STRIDE-th. The environment may say another number:
+ * with T_STRIDE=1, as in ./check --long, they take them all. */
+#define T_STRIDE t_stride()
+static inline int t_stride(void)
+{
+	static int stride;
+
+	if (!stride) {
+		const char *said = getenv("T_STRIDE");
+
+		stride = said ? atoi(said) : 0;
+		stride = stride > 0 ? stride : 5;
+	}
+	return stride;
+}
+
+/* Where such a loop starts: 0 to n - 1, another one each time, and other ones in other claims,
+ * but the same in each run of a claim. */
+static unsigned t_turn;
+
+static inline int t_from(int n)
+{
+	return (int)(t_turn++ % (unsigned)n);
+}
+
+static inline int t_begin(void **claim)
+{
+	t_turn = 0;
+	for (const char *c = *claim; *c; c++)
+		t_turn = t_turn * 31 + (unsigned char)*c;
+	t_turn %= 1000;
+	return 0;
+}
 
 #define T_MAX 256
 static struct CMUnitTest t_tests[T_MAX];
@@ -31,7 +67,8 @@ static size_t t_n;
 static inline void t_add(const char *name, CMUnitTestFunction fn)
 {
 	if (t_n < T_MAX)
-		t_tests[t_n++] = (struct CMUnitTest){ name, fn, NULL, NULL, NULL };
+		t_tests[t_n++] = (struct CMUnitTest){ name, fn, t_begin, NULL,
+			(void *)(uintptr_t)name };
 }
 
 #define TEST(claim)                                                           \

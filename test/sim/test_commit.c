@@ -120,11 +120,13 @@ static const char *judge(const void *w, struct simdisk *disk, int64_t cut, char 
 	return found ? found : "";
 }
 
-/* Every cut of what the world did since it settled. False at the first wrong state, told. */
-static bool hunt(const struct world *w, char why[400])
+/* Each stride-th cut of what the world did since it settled. False at the first wrong state,
+ * told. */
+static bool hunt(const struct world *w, int stride, char why[400])
 {
 	return everycut_hunt(&(struct everycut_hunt){
-		.disk = w->disk, .all_max = brief ? QUICK_ALL : 12, .small_max = brief ? 1 : 3,
+		.disk = w->disk, .first = (size_t)t_from(stride), .stride = (size_t)stride,
+		.all_max = brief ? QUICK_ALL : 12, .small_max = brief ? 1 : 3,
 		.seeded = brief ? QUICK_SEEDED : 200, .torn_all = 8, .promised = promised,
 		.judge = judge, .story = w }, why);
 }
@@ -133,7 +135,7 @@ static void check_hunt(struct world *w, const char *what)
 {
 	uint64_t before = everycut.states;
 	char why[400];
-	bool fine = hunt(w, why);
+	bool fine = hunt(w, everycut.all ? 1 : T_STRIDE, why);
 
 	if (!fine)
 		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)everycut.seed);
@@ -333,7 +335,7 @@ static void seen_at_open(long skipped, bool want)
 	world_skip_fsync(&w, 0);
 	k->acked = world_now(&w);
 	brief = true;
-	fine = hunt(&w, why);
+	fine = hunt(&w, 1, why);
 	brief = false;
 	if (fine != want)
 		print_error("%s\n", fine ? "nothing was found" : why);
@@ -376,7 +378,7 @@ static void mutant(enum deed deed, long nth, long of)
 	CHECK_INT(world_fsyncs(&w), of);        /* a new fsync needs a mutant of its own */
 	world_skip_fsync(&w, 0);
 	brief = true;
-	fine = hunt(&w, why);
+	fine = hunt(&w, 1, why);
 	brief = false;
 	if (fine)
 		print_error("leaving out fsync %ld is not found\n", nth);

@@ -27,7 +27,8 @@ struct story {
 	struct job j;                   /* what was done since the disk settled */
 	int64_t first, steps;           /* first..steps were committed before and are there */
 	bool killed;                    /* a stage of the dead is deleted, in any order */
-	int thin;                       /* of so many cuts one is tried; 0: all */
+	int thin;                       /* of so many cuts one is tried, of few; 0: all */
+	int each;                       /* without that, of so many cuts one */
 	bool twice;                     /* half a rename leaves a directory under both names */
 	int64_t newest[JOB_DEEDS + 1];  /* before deed i; [deeds_n] at the end */
 };
@@ -145,8 +146,11 @@ static uint64_t promised(const void *arg, int64_t cut)
 /* Every cut of what was done since the disk settled: false at the first wrong state. */
 static bool hunt(const struct story *s, char why[400])
 {
+	int stride = s->thin ? s->thin : s->each && !everycut.all ? s->each : 1;
+
 	return everycut_hunt(&(struct everycut_hunt){
-		.disk = s->j.disk, .stride = (size_t)s->thin, .all_max = s->thin ? 0 : 3,
+		.disk = s->j.disk, .stride = (size_t)stride,
+		.first = s->each ? (size_t)t_from(stride) : 0, .all_max = s->thin ? 0 : 3,
 		.small_max = s->thin ? 0 : 1, .seeded = 2, .promised = promised, .judge = judge,
 		.story = s }, why);
 }
@@ -215,6 +219,7 @@ static void survives(const char *what, enum simdisk_model model, const int32_t *
 	bool fine;
 
 	tell(&s, model, 4, nodes, steps, deeds, n);
+	s.each = T_STRIDE;
 	act(&s);
 	fine = hunt(&s, why);
 	if (fine)
@@ -341,16 +346,19 @@ static void survives_in_every_size(const char *what, int64_t steps, const struct
                                    int n, const struct killed *killed)
 {
 	uint64_t before = everycut.states;
-	int stories = 0, bad = 0;
+	int stories = 0, bad = 0, every = everycut.all ? 1 : T_STRIDE, at = t_from(every);
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-		for (int model = SIMDISK_STRICT; model <= SIMDISK_NFS; model++, stories++) {
+		for (int model = SIMDISK_STRICT; model <= SIMDISK_NFS; model++, at++) {
 			struct story s;
 			char why[400];
 
+			if (at % every)
+				continue;
+			stories++;
 			tell(&s, (enum simdisk_model)model, sizes[i].ranks, sizes[i].nodes, steps,
 			     deeds, n);
-			s.thin = everycut.all ? 0 : 9 + stories % 3;
+			s.thin = everycut.all ? 0 : 9 + at % 3;
 			if (killed)
 				kill_in(&s, killed);
 			act(&s);
@@ -415,6 +423,7 @@ static void each_fsync_counts(const char *what, int64_t steps, const struct deed
 		bool fine, named;
 
 		tell(&s, SIMDISK_STRICT, 4, four_nodes, steps, deeds, deeds_n);
+		s.each = m->harmless ? T_STRIDE : 0;
 		job_skip_fsync(i + 1, of_deeds);
 		act(&s);
 		n = job_fsyncs();

@@ -259,7 +259,7 @@ TEST(weights_are_rounded_from_their_masters_in_any_layout)
 {
 	static const int ranks[] = { 1, 2, 4 };
 
-	for (int k = 0; k < 3 * LAYOUTS; k += T_STRIDE) {
+	for (int k = 0; k < 3 * LAYOUTS; k += T_FEWER) {
 		struct simdisk *disk = saved(ranks[k / LAYOUTS], WITHOUT | NORM | k % LAYOUTS *
 		                             LAYOUT);
 
@@ -334,7 +334,7 @@ TEST(steps_in_memory_are_derived_from_as_those_on_disk)
 {
 	static const int32_t together[4] = { 1, 1, 1, 1 }, apart[4] = { 1, 2, 2, 1 };
 
-	for (int from = 1; from <= 4; from *= T_STRIDE > 1 ? 4 : 2)
+	for (int from = 1; from <= 4; from *= T_FEWER > 1 ? 4 : 2)
 		for (int to = 1; to <= 4; to *= 2) {
 			from_memory(from, to, together);
 			if (from > 1 && to > 1)

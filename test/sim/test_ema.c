@@ -599,7 +599,7 @@ TEST(a_step_is_averaged_once_whichever_allocation_of_its_begin_fails)
 	for (int i = 0; i < 4; i++) {
 		long nth = 1;
 
-		for (starved = true; starved; nth += T_STRIDE) {
+		for (starved = true; starved; nth += T_FEWER) {
 			struct simdisk *disk = disk_new();
 			struct play p = hands_play(disk, 2, hold);
 
@@ -614,7 +614,7 @@ TEST(a_step_is_averaged_once_whichever_allocation_of_its_begin_fails)
 			simdisk_free(disk);
 		}
 		printf("# %s begin of step %d: %ld allocations\n", i % 2 ? "lazy" : "plain", i / 2,
-		       nth - 1 - T_STRIDE);
+		       nth - 1 - T_FEWER);
 		CHECK(nth > 4);
 	}
 }

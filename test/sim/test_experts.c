@@ -370,7 +370,8 @@ TEST(every_layout_loads_from_the_memory_of_two_nodes_what_every_layout_saved_laz
 /* Layouts that nobody has thought of. */
 TEST(drawn_layouts_load_what_drawn_layouts_saved)
 {
-	for (uint64_t seed = 1; seed <= 60; seed += T_STRIDE) {
+	for (int i = t_from(T_STRIDE); i < 60; i += T_STRIDE) {
+		uint64_t seed = 1 + (uint64_t)i;
 		struct expert_layout a = experts_draw(seed, EXPERT_RANKS_MAX);
 		struct expert_layout b = experts_draw(seed + 1000, EXPERT_RANKS_MAX);
 		struct simdisk *d = world();
@@ -591,8 +592,8 @@ TEST(every_way_to_save_makes_the_same_files_in_every_layout)
 	uint64_t want = 0;
 
 	for (int a = 0; a < expert_layouts_n; a++)
-		for (size_t w = (size_t)a % T_STRIDE; w < sizeof(ways) / sizeof(ways[0]);
-		     w += T_STRIDE) {
+		for (size_t w = (size_t)(a % T_STRIDE); w < sizeof(ways) / sizeof(ways[0]);
+		     w += (size_t)T_STRIDE) {
 			struct simdisk *d = world();
 			struct job s = saver(d, &expert_layouts[a]);
 			uint64_t hash;
@@ -654,7 +655,7 @@ TEST(each_rank_may_die_while_experts_are_saved)
 	long deaths = 0, newer = 0;
 
 	for (int way = 0; way < 4; way++)
-		for (int at = 1, last = 0; !last; at += 2 * T_STRIDE) {
+		for (int at = 1 + t_from(T_STRIDE), last = 0; !last; at += 2 * T_STRIDE) {
 			struct simdisk *d = world();
 			struct job s = saver(d, named("dp4ep3idle1"));
 			struct job l = loader(d, named("tp3sh2=ep2msh3"));

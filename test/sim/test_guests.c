@@ -53,7 +53,8 @@ TEST(a_lost_node_costs_nothing)
 		for (int nodes = 2; nodes <= RE_NODES; nodes++)
 			for (int ranks = cols ? nodes + 1 : nodes;
 			     ranks <= (cols ? nodes + 1 : 2 * nodes) && ranks <= RE_RANKS; ranks++)
-				for (int lost = 0; lost < nodes; lost += T_STRIDE) {
+				for (int lost = t_from(T_STRIDE < nodes ? T_STRIDE : nodes);
+				     lost < nodes; lost += T_STRIDE) {
 					lose(nodes, ranks, lost, 0, 0);
 					lose(nodes, ranks, lost, SHEAF_LAZY, 3);
 				}
@@ -120,7 +121,8 @@ static void die(bool behind)
 
 	for (int lazy = 0; lazy < 2; lazy++)
 		for (int rank = 0; rank < 3; rank++)
-			for (int at = 1 + rank;; at += 7 * T_STRIDE) {
+			for (int at = 1 + rank + 7 * t_from(T_STRIDE);;
+			     at += 7 * T_STRIDE) {
 				struct simdisk *d = re_world((uint64_t)at);
 				struct simgroup_stat stat = { 0 };
 				struct re_job j = re_on(d, 3, twice(2, (struct re_plan){ .last = 6,
@@ -203,7 +205,8 @@ TEST(what_is_given_up_has_no_copy)
 	bool fired = true;
 
 	for (int rank = 0; rank < 3; rank++)
-		for (int at = 0; at == 0 || fired; at += 2 * T_STRIDE) {
+		for (int at = 0; at == 0 || fired;
+		     at += at ? 2 * T_STRIDE : 2 + 2 * t_from(T_STRIDE)) {
 			struct simdisk *d = re_world((uint64_t)at);
 			struct simgroup_stat stat = { 0 };
 			struct re_job j = re_on(d, 3, twice(2, (struct re_plan){ .last = 3,
@@ -235,7 +238,7 @@ TEST(each_call_may_fail)
 {
 	long faults = 0, once = 0, peers = 0;
 
-	for (int nth = 1;; nth += 2 * T_STRIDE) {
+	for (int nth = 1 + t_from(2 * T_STRIDE);; nth += 2 * T_STRIDE) {
 		struct simdisk *d = re_world((uint64_t)nth);
 		struct re_job j = re_on(d, 3, twice(2, (struct re_plan){ .last = 4, .images = 3,
 			.disk_every = 3 }));

@@ -373,7 +373,7 @@ TEST(a_rank_that_lacks_memory_to_keep_a_copy_ends_no_training)
 	int once = 0, hits = 0;
 	bool hit = true;
 
-	for (long nth = 1; hit; nth += T_STRIDE) {
+	for (long nth = 1 + t_from(T_STRIDE); hit; nth += T_STRIDE) {
 		struct host h = { .disk = re_world(10), .act = lacks, .nth = nth };
 
 		PLAYS(h);
@@ -421,7 +421,7 @@ TEST(a_rank_that_lacks_memory_to_look_for_copies_opens_no_other_step_without_a_w
 		h.who = way > 0;
 		h.deaf = way > 0;
 		h.hit = true;
-		for (h.nth = 1; h.hit; h.nth += T_STRIDE) {
+		for (h.nth = 1 + t_from(T_STRIDE); h.hit; h.nth += T_STRIDE) {
 			int rc = play(&h);
 
 			CHECK(rc == 0 || rc == SHEAF_ENOMEM || rc == SHEAF_ENOENT);

@@ -98,7 +98,7 @@ static void hungry(int ranks, uint32_t how, uint32_t of_run, const char *want)
 	told[0] = '\0';
 	flags = how;
 	through = false;
-	for (nth = 1; !through; nth += T_STRIDE * (nth > 120 ? 4 : 1)) {
+	for (nth = 1; !through; nth += T_FEWER * (nth > 120 ? 4 : 1)) {
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, ranks, three);
 
@@ -115,7 +115,7 @@ static void hungry(int ranks, uint32_t how, uint32_t of_run, const char *want)
 		simdisk_free(disk);
 	}
 	printf("# %ld allocations\n", nth - 1);
-	if (T_STRIDE == 1)
+	if (T_FEWER == 1)
 		is_text(want);
 }
 

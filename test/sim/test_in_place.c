@@ -93,7 +93,7 @@ TEST(the_files_are_those_of_a_state_that_is_staged)
 {
 	static const int32_t nodes[4] = { 1, 2, 1, 2 };
 
-	for (int i = 0; i < 5; i += T_STRIDE > 1 ? 3 : 1) {
+	for (int i = 0; i < 5; i += T_FEWER > 1 ? 3 : 1) {
 		uint64_t hash[WAYS];
 		int ranks = i < 3 ? 1 << i : 4;
 
@@ -232,7 +232,7 @@ static int two_steps(struct hand *h)
 TEST(a_write_that_fails_is_told_and_the_next_save_goes_well)
 {
 	for (int way = IN_PLACE; way <= LAZY; way++)
-		for (int nth = 1; nth <= FILES; nth += 3 * T_STRIDE) {
+		for (int nth = 1; nth <= FILES; nth += 3 * T_FEWER) {
 			struct simdisk *disk = disk_new();
 			struct play p = play_of(disk, 2, way, 2);
 

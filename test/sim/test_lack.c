@@ -26,7 +26,7 @@ static const struct scene {
 };
 #define SCENES (sizeof(scenes) / sizeof(scenes[0]))
 
-static int stride = 7 * T_STRIDE;
+static int stride;
 static int hungry;              /* the rank */
 static long nth;                /* of its allocations */
 
@@ -84,7 +84,7 @@ static void starve_each(bool (*one)(struct simdisk *d, const struct scene *s))
 		for (hungry = 0; hungry < s->ranks; hungry++) {
 			bool hit = true;
 
-			for (nth = 1 + hungry; hit; nth += s->stride * stride) {
+			for (nth = 1 + hungry + s->stride * t_from(stride); hit; nth += s->stride * stride) {
 				struct simdisk *d = re_world((uint64_t)nth);
 
 				simdisk_set_task_steps(d, 4);
@@ -171,7 +171,7 @@ TEST(agents_that_write_what_the_dead_left_may_lack_some)
 		long n = 0;
 		bool hit = true;
 
-		for (nth = 1; hit; nth += nodes * stride) {
+		for (nth = 1 + nodes * t_from(stride); hit; nth += nodes * stride) {
 			const struct scene s = { "", 3, nodes, 0, 0, false, 1 };
 			struct simdisk *d = re_world(5);
 			struct re_job j = job(d, &s, 5), k = job(d, &s, 5);
@@ -193,6 +193,6 @@ TEST(agents_that_write_what_the_dead_left_may_lack_some)
 
 int main(int argc, char **argv)
 {
-	stride = t_takes(&argc, argv, "--long") ? 1 : stride;
+	stride = t_takes(&argc, argv, "--long") ? 1 : 7 * T_STRIDE;
 	return t_main(argc, argv);
 }

@@ -429,7 +429,7 @@ TEST(without_memory_nothing_is_lost_of_what_agents_meet_for)
 	long n = 0;
 
 	for (int node = 0; node < 2; node++)
-		for (hungry = 1;; hungry += T_STRIDE) {
+		for (hungry = 1 + t_from(T_STRIDE);; hungry += T_STRIDE) {
 			struct came c;
 
 			starved = false;

@@ -181,7 +181,7 @@ TEST(each_rank_may_die_at_each_operation)
 
 	for (int way = 0; way < 3; way++)
 		for (int rank = 0; rank < 2; rank++)
-			for (int at = 1;; at += T_STRIDE) {
+			for (int at = 1 + t_from(T_STRIDE);; at += T_STRIDE) {
 				struct simdisk *d = re_world((uint64_t)at);
 				struct simgroup_stat stat = { 0 };
 				struct re_job j = re_on(d, 2, (struct re_plan){
@@ -222,7 +222,7 @@ static void each_call_may_fail(bool behind)
 {
 	long faults = 0, found = 0;
 
-	for (int nth = 1;; nth += T_STRIDE) {
+	for (int nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
 		struct simdisk *d = re_world((uint64_t)nth);
 		struct re_job j = re_on(d, 2, (struct re_plan){ .last = behind ? 6 : 4,
 			.disk_every = 3, .images = 3, .late = behind, .asks = behind });

@@ -164,7 +164,8 @@ TEST(each_rank_may_die_at_each_operation_of_two_nodes)
 
 	for (int lazy = 0; lazy < 2; lazy++)
 		for (int rank = 0; rank < 3; rank++)
-			for (int at = 1 + rank;; at += 3 * T_STRIDE) {
+			for (int at = 1 + rank + 3 * t_from(T_STRIDE);;
+			     at += 3 * T_STRIDE) {
 				struct simdisk *d = re_world((uint64_t)at);
 				long long acked = play_dying(d, rank, at, lazy ? SHEAF_LAZY : 0,
 				                             &fired);
@@ -195,7 +196,7 @@ TEST(each_call_may_fail_on_two_nodes)
 	long faults = 0, found = 0;
 
 	for (int late = 0; late < 2; late++)
-		for (int nth = 1;; nth += T_STRIDE) {
+		for (int nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
 			struct simdisk *d = re_world((uint64_t)nth);
 			struct re_job j = re_on(d, 3, on(2, (struct re_plan){ .last = 4,
 				.disk_every = 3, .images = 3 }));
@@ -357,7 +358,7 @@ TEST(a_newer_part_does_not_hide_an_older_whole)
 {
 	long kept = 0;
 
-	for (int at = 1;; at += T_STRIDE) {
+	for (int at = 1 + t_from(T_STRIDE);; at += T_STRIDE) {
 		struct simdisk *d = re_world((uint64_t)at);
 		struct simgroup_stat stat = { 0 };
 		struct re_job j = re_on(d, 2, (struct re_plan){ .last = 5 });
@@ -529,7 +530,7 @@ TEST(each_call_of_agents_that_write_together_may_fail)
 	long n = 0;
 	bool hit = true;
 
-	for (int nth = 1; hit; nth += T_STRIDE) {
+	for (int nth = 1 + t_from(T_STRIDE); hit; nth += T_STRIDE) {
 		struct simdisk *d = left_by_the_dead(8);
 
 		hit = flush_failing(d, nth, nth % 2 ? 5 : 28);

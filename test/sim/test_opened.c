@@ -48,7 +48,7 @@ TEST(a_run_is_opened_with_all_that_was_asked_for_or_not_at_all)
 	long n = 0;
 
 	for (int rank = 0; rank < 2; rank++)
-		for (nth = 1;; nth += T_STRIDE) {
+		for (nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
 			struct simdisk *disk = disk_new();
 			struct play p = hands_play(disk, 2, NULL);
 
@@ -385,7 +385,7 @@ TEST(without_memory_for_threads_nothing_is_loaded_or_all)
 	struct simdisk *disk = saved_in_files(1);
 	long n = 0;
 
-	for (nth = 1;; nth += T_STRIDE) {
+	for (nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
 		struct play p = cached_load(disk);
 
 		p.opts.flags = SHEAF_READONLY;
@@ -569,7 +569,7 @@ TEST(without_memory_no_directory_of_others_is_opened)
 	CHECK_INT(simdisk_put(disk, "shards/config.json", "{}", 2), 0);
 	simdisk_set_trace(disk, false);
 	for (int i = 0; i < 4; i++)
-		for (nth = 1;; nth += T_STRIDE) {
+		for (nth = 1 + t_from(T_STRIDE);; nth += T_STRIDE) {
 			struct play p = hands_play(disk, 1, NULL);
 
 			p.path = "";

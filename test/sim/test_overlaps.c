@@ -17,7 +17,7 @@
 #undef main
 
 enum { STEPS = 6, ROWS = 48, COLUMNS = 64, LINE = 20000 };
-static uint64_t seeds_first = 1, seeds_last = 300 / T_STRIDE;
+static uint64_t seeds_first = 1, seeds_last = 300 / T_FEWER;
 
 /* ---- slices that share memory ---- */
 

@@ -410,7 +410,7 @@ TEST(each_allocation_may_fail_and_the_next_try_finds_all)
 	long n = 0;
 
 	for (w->hungry = 0; w->hungry < RANKS; w->hungry += 2)
-		for (w->nth = 1;; w->nth += (w->hungry ? 11 : 1) * T_STRIDE) {
+		for (w->nth = 1 + t_from(T_STRIDE);; w->nth += (w->hungry ? 11 : 1) * T_STRIDE) {
 			int rc = spread(w);
 
 			if (!starved)

@@ -179,7 +179,7 @@ TEST(a_copy_that_ends_within_a_file_leaves_nothing_open)
 
 static void each_call(struct simdisk *start, const char *what, int least)
 {
-	int failed = 0, nth = 1;
+	int failed = 0, nth = 1 + t_from(T_STRIDE);
 	bool fired = true;
 
 	for (; fired; nth += T_STRIDE) {
@@ -235,7 +235,7 @@ static void each_allocation(struct simdisk *start, const char *what, int stride,
 	int failed = 0;
 
 	starved = true;
-	for (long nth = 1; starved; nth += stride * T_STRIDE) {
+	for (long nth = 1 + stride * t_from(T_STRIDE); starved; nth += stride * T_STRIDE) {
 		struct simdisk *disk = simdisk_twin(start);
 		const struct shf_sys *sys = process(disk);
 		struct copy c;

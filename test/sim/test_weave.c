@@ -22,7 +22,7 @@
 #undef main
 
 enum { SLICES = 6, STEPS = 9, EMAS = 2, LARGE = 5, LARGE_COLUMNS = 400000, HALF = 1, MASTER = 2 };
-static uint64_t seeds_first = 1, seeds_last = 60 / T_STRIDE;
+static uint64_t seeds_first = 1, seeds_last = 60 / T_FEWER;
 
 static const struct tensor {
 	const char *family, *name;

@@ -17,7 +17,7 @@
 #include "sheaf.h"
 #include "t.h"
 
-enum { SLICES = 24, STEPS = T_STRIDE > 1 ? 6 : 16, LARGE = 1 << 20 };
+enum { SLICES = 24, STEPS = 6, LARGE = 1 << 20 };
 #define SEED 0x5eafu
 
 struct world {
@@ -606,7 +606,7 @@ TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 static void freed_leave_nothing(void)
 {
 	struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
-	const int most = 1 + 4 + 1 + (T_STRIDE > 1);
+	const int most = 1 + 4 + 1 + T_SANITIZED;
 	struct sheaf_error err;
 	struct world w;
 	int fds;
