@@ -84,7 +84,8 @@ static void starve_each(bool (*one)(struct simdisk *d, const struct scene *s))
 		for (hungry = 0; hungry < s->ranks; hungry++) {
 			bool hit = true;
 
-			for (nth = 1 + hungry + s->stride * t_from(stride); hit; nth += s->stride * stride) {
+			for (nth = 1 + hungry + s->stride * t_from(stride); hit;
+			     nth += s->stride * stride) {
 				struct simdisk *d = re_world((uint64_t)nth);
 
 				simdisk_set_task_steps(d, 4);
