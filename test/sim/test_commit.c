@@ -16,6 +16,7 @@
 #include "../t.h"
 #undef main
 
+static bool each_cut;           /* of this story; otherwise each T_STRIDE-th */
 static bool brief;              /* this story is one of the three longest */
 
 #define QUICK_ALL 6      /* for the three longest: subsets of so many items, */
@@ -135,7 +136,7 @@ static void check_hunt(struct world *w, const char *what)
 {
 	uint64_t before = everycut.states;
 	char why[400];
-	bool fine = hunt(w, everycut.all ? 1 : T_STRIDE, why);
+	bool fine = hunt(w, everycut.all || each_cut ? 1 : T_STRIDE, why);
 
 	if (!fine)
 		print_error("%s: %s (seed %llu)\n", what, why, (unsigned long long)everycut.seed);
@@ -186,7 +187,9 @@ static void next_save(enum simdisk_model model, const char *what)
 
 	start_with(&w, model, 1);
 	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
+	each_cut = true;
 	check_hunt(&w, what);
+	each_cut = false;
 	stop(&w);
 }
 

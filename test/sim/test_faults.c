@@ -20,7 +20,7 @@
 #undef main
 
 static bool all_of_it;                  /* --long; otherwise one of THIN, by turns */
-#define THIN (T_STRIDE > 1 ? 12 : 4)
+#define THIN (T_STRIDE > 1 ? 7 : 4)
 static const int32_t two_nodes[JOB_RANKS] = { 1, 1, 2, 2 };
 static const int32_t crossed[JOB_RANKS] = { 1, 2, 1, 2 };       /* rows lie on both */
 static const int32_t four_nodes[JOB_RANKS] = { 1, 2, 3, 4 };
