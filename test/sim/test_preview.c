@@ -603,6 +603,30 @@ static struct sheaf_state *adam(uint32_t weights, uint32_t moments)
 	return st;
 }
 
+/* In each row of the file are bytes of both ranks: all of it is staged, in the whole window. */
+TEST(where_nothing_can_stay_in_place_slots_take_no_room)
+{
+	struct sheaf_opts opts = { .size = sizeof(opts), .staging_bytes_max = 8 * MIB };
+
+	for (uint32_t flags = 0; flags <= SHEAF_IN_PLACE; flags += SHEAF_IN_PLACE) {
+		struct sheaf_state *held[2];
+		struct sheaf_error err = { 0 };
+		struct seen seen;
+
+		for (int r = 0; r < 2; r++) {
+			struct sheaf_slice s = matrix("w", 768, 1024);
+
+			s.flags = flags;
+			s.start[1] = 512 * r;
+			s.count[1] = 512;
+			held[r] = state_with(&s);
+		}
+		CHECK_RC(preview(held, NULL, 2, &opts, &seen, &err), 0, &err);
+		CHECK_INT(seen.r[0].staging + seen.r[1].staging, 3 * MIB + PAGE);
+		release(held, 2);
+	}
+}
+
 TEST(what_is_not_staged_takes_slots)
 {
 	static const struct {
