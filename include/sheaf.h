@@ -364,23 +364,29 @@ int  sheaf_state_rank_bytes(struct sheaf_state *state, const char *stream, const
  * smaller of coef and (1 + n) / (warmup + n). No update is left out because no image was free or
  * the save failed, and none is made twice for one step: a begin that all ranks agreed on and that
  * gives no save makes them itself, and what a lazy save that failed has left is made by who asks
- * for its slices, by the next begin, and by its commit or free. After a load of a step that has the
- * averages the count of updates goes on, and so do those averages that were filled; a save of that
- * step again, to the same run, makes no update. The others become the weights at the next save:
- * those that SHEAF_LENIENT kept, and those of a weight that is SHEAF_OPTIONAL and absent. After a
- * load that fills none, all begin anew. Equal on all ranks. A rank may have none of the slices, but
- * if no rank has any, begin and load are EINVAL. [local] */
+ * for its slices, by the next begin or sheaf_state_average, and by its commit or free. After a
+ * load of a step that has the averages the count of updates goes on, and so do those averages
+ * that were filled; a save of that step again, to the same run, makes no update. The others
+ * become the weights at the next save: those that SHEAF_LENIENT kept, and those of a weight that
+ * is SHEAF_OPTIONAL and absent. After a load that fills none, all begin anew. Equal on all ranks.
+ * A rank may have none of the slices, but if no rank has any, begin, sheaf_state_average and load
+ * are EINVAL. [local] */
 struct sheaf_ema {
 	uint32_t size, reserved;
 	const char *name;               /* NULL: "ema"; a family that no slice has */
 	double coef, loss_max;          /* 0 <= coef < 1; loss_max 0: any */
-	int64_t interval, warmup;       /* 0: every begin; 0: none */
+	int64_t interval, warmup;       /* 0: every step; 0: none */
 };
 int  sheaf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
-/* Brings the averages up to date as a save of the step to that run would, and saves nothing: for
- * steps that are not saved. A step counts once, whether this or a save of it comes first. step and
- * loss equal on all ranks; the run open for writing. Waits for averages that a lazy save still
- * copies. EINVAL, ENOMEM: nothing was averaged. [collective] */
+/* Updates the averages as a save of the step to that run would, and saves nothing. Call it at
+ * steps that are not saved, so that the averages miss none. The update is made on the calling
+ * thread, after waiting for averages that a lazy save still copies; the weights may change when
+ * it returns. If this and a save, in any order, are called for the same step, one update is made;
+ * step numbers must not go down without a load or a rewind. `run` is open for writing; step and
+ * loss are equal on all ranks. sheaf_run_stat counts the time as begin_ns.
+ * EINVAL: the run, the step or the state cannot be saved now, or ranks disagree; ENOMEM: no
+ * memory for the averages. Neither has updated anything. ELOST: some ranks may have updated
+ * theirs; call it again for that step, over a new group, before going on. [collective] */
 int  sheaf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step,
                          double loss, struct sheaf_error *err);
 void sheaf_state_free(struct sheaf_state *state);
@@ -393,8 +399,8 @@ void sheaf_state_free(struct sheaf_state *state);
  * for which there is no image waits until the oldest one is written; saves are committed in the
  * order they began. EEXIST, EINVAL, ELAYOUT name the step, the argument, the tensor and box. From
  * the second lazy save of a state on, begin is one small agreement and touches no disk (but see
- * SHEAF_IN_PLACE): then the files are made, and what is wrong with the step found
- * (EEXIST, no room), by the first exchange or commit. [collective] */
+ * SHEAF_IN_PLACE): then the files are made, and what is wrong with the step found (EEXIST, no
+ * room), by the first exchange or commit. [collective] */
 struct sheaf_save_opts {
 	uint32_t size, flags;
 	double loss;                    /* for averages; equal on all ranks */
@@ -444,9 +450,9 @@ int  sheaf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct she
  * Any other code: the save has failed. It does not read the memory any more either.
  * The caller copies what no thread has begun to copy and waits for the rest; no other rank is
  * asked. The gate is open at once in a plain save, and where this save reads nothing of the memory
- * (bytes that another rank writes). Each save has its own gates: memory that two saves
- * read may change after the gates of both. commit refuses a lazy save until the gate of each slice
- * was called and returned a code other than EAGAIN, even if another slice shares its memory.
+ * (bytes that another rank writes). Each save has its own gates: memory that two saves read may
+ * change after the gates of both. commit refuses a lazy save until the gate of each slice was
+ * called and returned a code other than EAGAIN, even if another slice shares its memory.
  * [any thread] */
 int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
 #define SHEAF_ALL_SLICES INT32_MIN      /* all of them, for who changes all at once; no code of

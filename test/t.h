@@ -23,11 +23,11 @@
 #define T_SANITIZED 0
 #endif
 
-/* Of what is quick in the optimised build one of so many, where it runs ten times as long. */
+/* For loops that are quick in the optimised build: all cases there, each fifth elsewhere. */
 #define T_FEWER (T_SANITIZED ? 5 : 1)
 
-/* Loops over thousands of cases take each T_STRIDE-th. The environment may say another number:
- * with T_STRIDE=1, as in ./check --long, they take them all. */
+/* Loops over thousands of cases take each T_STRIDE-th. The environment may set the number: with
+ * T_STRIDE=1, as in ./check --long, they take all cases. */
 #define T_STRIDE t_stride()
 static inline int t_stride(void)
 {
@@ -42,8 +42,8 @@ static inline int t_stride(void)
 	return stride;
 }
 
-/* Where such a loop starts: 0 to n - 1, another one each time, and other ones in other claims,
- * but the same in each run of a claim. */
+/* Where such a loop starts: 0 to n - 1. The starts differ from loop to loop and from claim to
+ * claim, but each run of a claim has the same. */
 static unsigned t_turn;
 
 static inline int t_from(int n)

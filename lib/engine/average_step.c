@@ -1,44 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averages of a step that is not saved. */
+/* sheaf_state_average: averages of a step that is not saved. */
 #include <inttypes.h>
 #include <string.h>
+#include "crc64.h"
 #include "ema.h"
 #include "err.h"
+#include "lazy.h"
 #include "run.h"
-#include "tree.h"
+#include "stall.h"
 
-static int may_average(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
-                       struct sheaf_error *err)
+static uint64_t add_number(uint64_t hash, uint64_t x)
 {
-	if (!shf_run_is_ours(run))
-		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
-	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
-		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
-	if (step < 0 || step > SHF_STEP_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,
-		                step < 0 ? "negative" : "beyond the last number, 2^63 - 2");
-	return shf_state_ready(state, true, err);
+	uint8_t bytes[8];
+
+	shf_put64(bytes, x);
+	return shf_crc64_more(hash, bytes, sizeof(bytes));
 }
 
-static int meet(struct sheaf_run *run, int64_t step, double loss, int rc, struct sheaf_error *err)
+static uint64_t bits_of(double x)
 {
-	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->made,
-		.x = { (uint64_t)step } };
+	uint64_t bits;
 
-	memcpy(&m.x[1], &loss, sizeof(loss));
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+/* Of the rules, which all ranks must have alike. The updates so far do not count: after ELOST some
+ * ranks may have made one more, and the next call for that step brings the others to it. */
+static uint64_t hash_of(const struct sheaf_state *state)
+{
+	uint64_t hash = 0;
+
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		hash = shf_crc64_more(hash, (const uint8_t *)e->name, strlen(e->name) + 1);
+		hash = add_number(hash, bits_of(e->coef));
+		hash = add_number(hash, bits_of(e->loss_max));
+		hash = add_number(hash, (uint64_t)e->interval);
+		hash = add_number(hash, (uint64_t)e->warmup);
+	}
+	return hash;
+}
+
+/* Agrees on the call, and on whether all ranks may average. *checked: on all of them these families
+ * were checked before. rc: what went wrong here before. */
+static int meet(struct sheaf_run *run, const struct sheaf_state *state, int64_t step, double loss,
+                bool *checked, int rc, struct sheaf_error *err)
+{
+	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->made };
+
+	if (rc == 0) {
+		m.x[0] = (uint64_t)step;
+		m.x[1] = bits_of(loss);
+		m.x[2] = hash_of(state);
+		m.x[3] = state->emas_checked < state->emas_n;
+	}
 	rc = shf_call_enter(&run->team, &m, rc, err);
-	if (rc == 0 && !(m.same & 1))
+	*checked = m.hi[3] == 0;
+	if (rc < 0)
+		return rc;
+	if (!(m.same & 1))
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
 		                PRIu64, m.lo[0], m.hi[0]);
-	if (rc == 0 && !(m.same & 2))
+	if (!(m.same & 2))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different losses",
 		                step);
-	return rc;
+	if (!(m.same & 4))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks average by different "
+		                "rules (sheaf_state_ema)", step);
+	return 0;
 }
 
-/* Has some rank a slice of each family that is averaged? A save asks when it makes its plan, but
- * there may have been none yet. */
-static int check_families(struct sheaf_run *run, const struct sheaf_state *state,
+/* EINVAL if a family is averaged of which no rank has a slice. A save checks that when it makes its
+ * plan, but there may have been none yet. [collective] */
+static int check_families(struct sheaf_run *run, struct sheaf_state *state,
                           struct sheaf_error *err)
 {
 	uint64_t marks[SHF_EMAS_MAX];
@@ -46,31 +82,49 @@ static int check_families(struct sheaf_run *run, const struct sheaf_state *state
 
 	shf_emas_mark(state, marks);
 	rc = shf_allreduce(&run->team, marks, SHF_EMAS_MAX, SHEAF_MAX, err);
-	return rc < 0 ? rc : shf_emas_check(state, marks, err);
+	if (rc == 0)
+		rc = shf_emas_check(state, marks, err);
+	if (rc == 0)
+		state->emas_checked = state->emas_n;
+	return rc;
 }
 
-int shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
-                      struct sheaf_error *err)
+static int average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
+                   struct sheaf_error *err)
 {
 	struct shf_fresh fresh[SHF_EMAS_MAX];
 	struct shf_due *due = NULL;
-	int rc = shf_emas_ready(state, err);
+	bool checked = false;
+	int rc = shf_run_may_train(run, step, err);
 
 	if (rc == 0)
-		rc = may_average(run, state, step, err);
+		rc = shf_lazy_check_forked(state, err);
+	if (rc == 0)
+		rc = shf_emas_ready(state, err);
+	if (rc == 0)
+		rc = shf_state_ready(state, state && state->emas_n > 0, err);
 	if (rc == 0) {
 		shf_emas_due(state, run->store.run, step, loss, fresh);
 		rc = shf_emas_windows(state, fresh, &due, err);
 	}
-	rc = meet(run, step, loss, rc, err);
-	if (rc == 0)
+	rc = meet(run, state, step, loss, &checked, rc, err);
+	if (rc == 0 && !checked)
 		rc = check_families(run, state, err);
 	if (rc == 0) {
 		shf_emas_count(state, step, fresh);
 		for (size_t s = 0; due && s < state->n; s++)
 			shf_emas_update(state, fresh, &due[s], INT64_MAX);
-		state->fixed = true;
 	}
 	shf_free(due);
+	return rc;
+}
+
+int shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
+                      struct sheaf_error *err)
+{
+	int64_t from = shf_now(run);
+	int rc = average(state, run, step, loss, err);
+
+	shf_stalled(run, NULL, SHF_IN_BEGIN, from);
 	return rc;
 }

@@ -191,7 +191,8 @@ void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint
 	}
 }
 
-struct shf_mem shf_file_mem(const struct shf_lt_tensor *t)
+/* The memory rule of file order itself: dense and row-major over the whole tensor. */
+static struct shf_mem file_mem(const struct shf_lt_tensor *t)
 {
 	struct shf_mem m = { .box = shf_box_of(&t->shape), .unit = t->unit, .hi = INT64_MAX };
 	int64_t by = 1;
@@ -545,7 +546,7 @@ static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
                     struct shf_place_at place, uint8_t *packed, bool pack,
                     struct shf_sums_to *sums)
 {
-	struct shf_mem m = shf_file_mem(t);
+	struct shf_mem m = file_mem(t);
 	struct horner h;
 	struct walk w;
 	uint8_t *p;

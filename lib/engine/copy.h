@@ -18,8 +18,6 @@ struct shf_place_at {
  * The segment may begin before the tensor, or inside it. */
 struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
                                  const struct shf_lt_tensor *t);
-/* The memory rule of file order itself: dense and row-major over the whole tensor. */
-struct shf_mem shf_file_mem(const struct shf_lt_tensor *t);
 /* What a copy adds up, from the one look it takes at each stored byte. All by XOR of raw sums. */
 struct shf_sums_to {
 	uint64_t digest;                /* shifted by the bytes that follow in the tensor */

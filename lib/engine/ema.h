@@ -7,8 +7,8 @@
  *
  * E1. An item is brought up to date once, after its averages of the step before are copied and
  *     before they, or the weights behind their gate, are anybody else's.
- * E2. No two saves bring averages of one state up to date at a time: a begin finishes what those
- *     before it have left. */
+ * E2. No two saves bring averages of one state up to date at a time: a begin, or a step that is
+ *     averaged alone, finishes what those before it have left. */
 #ifndef SHF_EMA_H
 #define SHF_EMA_H
 #include "manifest.h"
@@ -52,15 +52,15 @@ struct shf_due {                /* of a slice's memory: units whose averages are
 	uint8_t made, first;            /* bits by averages: which are; which become the weights */
 };
 _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
-/* What a save of the step with this loss to that run makes of each; nothing of it has happened
- * then. [local]; equal arguments on all ranks */
+/* What a save of the step with this loss to that run, or sheaf_state_average, makes of each;
+ * nothing of it has happened then. [local]; equal arguments on all ranks */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh);
 /* All of each slice that is due, by slice; *out NULL: none is. ENOMEM. The caller frees it. */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                       struct shf_due **out, struct sheaf_error *err);
-/* All ranks begin a save of the step. What is left of updates before is made here, and copies of
- * averages as they were are waited for (E2). [local] */
+/* All ranks begin a save of the step, or average it alone. What is left of earlier updates is made
+ * here, and copies of the averages as they were are waited for (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
 /* Whose units come first: of averages that are due (of `due` by slice, or NULL) the weights, else
  * the slice itself. */

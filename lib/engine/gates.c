@@ -90,6 +90,17 @@ int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err)
 	return rc;
 }
 
+int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err)
+{
+	for (const struct sheaf_save *save = state ? state->lazy : NULL; save;
+	     save = save->lazy_next)
+		if (!shf_run_is_ours(save->run))
+			return shf_fail(err, SHEAF_EINVAL, "another process saves this state as "
+			                "step %" PRId64 " (after a fork, make a state of your own)",
+			                save->step);
+	return 0;
+}
+
 bool shf_lazy_is_partial(struct sheaf_save *save)
 {
 	shf_pieces_look(save);
@@ -166,7 +177,7 @@ static size_t one_beside(struct shf_lazy *lz, size_t slice)
 }
 
 /* Waits until no slice in the memory of this one is read any more (L6): a tied tensor is copied
- * once, for the first slice that holds it, and a BF16 model may lie over its F32 masters.
+ * once, for the first slice that holds it, and a model may share a buffer with its masters.
  * A slice that is put there after the gate has opened is another tensor, and does not count.
  * EAGAIN, else the first failure of any. */
 static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)

@@ -58,8 +58,8 @@ void shf_lazy_tick(struct sheaf_save *save);
 /* All that is left is copied here, by whoever; or what is under way, if the save has failed. EAGAIN
  * after timeout_ms (< 0: for ever; 0: only asks). [any thread] */
 int shf_lazy_finish(struct sheaf_save *save, int timeout_ms);
-/* The same on all ranks, together, whether somebody has asked for it or not. What fails sticks as
- * ever, and is not told here. [collective] */
+/* All ranks copy together what is left, whether anybody has asked for it or not. A failure of the
+ * copy sticks to the save and is not returned; ELOST is. [collective] */
 int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err);
 /* Looks, and tells whether some own segments are not whole yet. [any thread] */
 bool shf_lazy_is_partial(struct sheaf_save *save);
@@ -74,6 +74,9 @@ int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
 /* Will memory of the slice still be read, for this slice or for another one that lies in it? */
 bool shf_lazy_reads(struct sheaf_save *save, size_t slice);
 bool shf_lazy_reads_some(struct sheaf_save *save);      /* of any slice */
+/* EINVAL if the process that this one was forked from has a lazy save of the state in flight: its
+ * threads and its image are not here. [local] */
+int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err);
 /* All ranks have copied all they have, or EAGAIN on all. [collective] */
 int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err);
 #endif

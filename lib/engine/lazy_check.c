@@ -75,7 +75,8 @@ int shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err)
 	return rc;
 }
 
-/* Compares the memory of the slice with the sums of begin and of the copy. EDIVERGED. */
+/* EDIVERGED if the memory of the slice does not have the sum that it had at begin, and the sum of
+ * what was copied. ENOMEM. */
 static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error *err)
 {
 	struct sheaf_save *save = lz->save;

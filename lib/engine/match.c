@@ -282,13 +282,13 @@ static int seg_order(const void *a, const void *b)
 static bool is_slotted(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                      const struct shf_seg *g)
 {
-	if (!m->flags || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
+	if (!m->in_place || g->moves_n == 0 || g->lo < m->layout->files[g->file].header_bytes)
 		return false;
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 
 		if (v->witness || v->rank != self ||
-		    !(m->flags(m->flags_arg, v->tensor, &v->box) & SHEAF_IN_PLACE))
+		    !m->in_place(m->in_place_arg, v->tensor, &v->box))
 			return false;
 	}
 	return true;
@@ -317,8 +317,6 @@ static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 	size_t slotted = 0;
 
 	w->rounds = w->segs_n ? 1 : 0;
-	w->bytes = w->slot_bytes = w->ctl_at = 0;
-	w->slots = 0;
 	for (size_t i = 0; i < w->segs_n; i++) {
 		struct shf_seg *g = &w->segs[i];
 		uint64_t bytes = g->hi - g->lo, paged = (bytes + SHF_PAGE - 1) / SHF_PAGE *

@@ -76,10 +76,10 @@ struct shf_match {
 	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
 	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
 	bool apart;                     /* loading: everybody reads what he wants himself */
-	/* saving: flags of the slice that holds this box, which this rank does; NULL: none has
-	 * SHEAF_IN_PLACE */
-	uint32_t (*flags)(const void *arg, uint32_t tensor, const struct shf_box *box);
-	const void *flags_arg;
+	/* saving: has the slice that holds this box, which this rank does, SHEAF_IN_PLACE? NULL:
+	 * none has */
+	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
+	const void *in_place_arg;
 };
 /* [collective] ELAYOUT names the first box that nobody holds. */
 int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,

@@ -141,7 +141,7 @@ static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t ra
 	int rc;
 
 	shf_plan_spare(&own, &held, m->window);
-	rc = own.flags ? shf_holds_state(&holds, &p->layout, held.state, opts->ignore, err) : 0;
+	rc = own.in_place ? shf_holds_state(&holds, &p->layout, held.state, opts->ignore, err) : 0;
 	if (rc == 0)
 		rc = shf_work_hear(&own, rank, &p->told[rank], w);
 	shf_holds_release(&holds);

@@ -11,6 +11,7 @@
 #include "err.h"
 #include "match.h"
 #include "safetensors.h"
+#include "tree.h"
 #include "view.h"
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
@@ -235,6 +236,18 @@ void shf_run_resumed(struct sheaf_run *run)
 bool shf_run_is_ours(const struct sheaf_run *run)
 {
 	return run->sys->ops->pid(run->sys->arg) == run->pid;
+}
+
+int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	if (!shf_run_is_ours(run))
+		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
+	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
+	if (step < 0 || step > SHF_STEP_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,
+		                step < 0 ? "negative" : "beyond the last number, 2^63 - 2");
+	return 0;
 }
 
 void shf_run_get(struct sheaf_run *run)

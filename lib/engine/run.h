@@ -109,6 +109,8 @@ int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
 void shf_run_get(struct sheaf_run *run);
 void shf_run_put(struct sheaf_run *run);
 bool shf_run_is_ours(const struct sheaf_run *run);      /* not a forked child's */
+/* EINVAL unless this process has the run open for writing, and a step may have that number. */
+int  shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Which ranks share memory. [collective] */

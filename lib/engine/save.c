@@ -50,13 +50,12 @@ static int may_begin_later(int64_t step, const struct sheaf_state *state, struct
 static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_state *state,
                      uint32_t flags, struct sheaf_error *err)
 {
-	if (!shf_run_is_ours(run))
-		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
-	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
-		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
-	if (step < 0 || step > SHF_STEP_MAX)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,
-		                step < 0 ? "negative" : "beyond the last number, 2^63 - 2");
+	int rc = shf_run_may_train(run, step, err);
+
+	if (rc == 0)
+		rc = shf_lazy_check_forked(state, err);
+	if (rc < 0)
+		return rc;
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
 		if (!s->over && s->step == step)
 			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);

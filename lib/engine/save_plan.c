@@ -84,7 +84,7 @@ static void share_window(struct shf_match *m, uint64_t window)
 }
 
 /* Of the slice that holds it. */
-static uint32_t flags_at(const void *arg, uint32_t tensor, const struct shf_box *box)
+static bool in_place_at(const void *arg, uint32_t tensor, const struct shf_box *box)
 {
 	const struct shf_held *of = arg;
 	const struct shf_hold *h = of->holds->a;
@@ -92,17 +92,17 @@ static uint32_t flags_at(const void *arg, uint32_t tensor, const struct shf_box 
 	for (size_t i = shf_holds_first(of->holds, tensor);
 	     i < of->holds->n && h[i].tensor == tensor; i++)
 		if (shf_box_contains(h[i].box, box))
-			return of->state->slices[h[i].slice].flags;
-	return 0;
+			return of->state->slices[h[i].slice].flags & SHEAF_IN_PLACE;
+	return false;
 }
 
 void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window)
 {
 	m->window = window;
-	m->flags = flags_of(held->state) & SHEAF_IN_PLACE ? flags_at : NULL;
-	m->flags_arg = held;
+	m->in_place = flags_of(held->state) & SHEAF_IN_PLACE ? in_place_at : NULL;
+	m->in_place_arg = held;
 	m->slots_window = 0;
-	if (m->flags)
+	if (m->in_place)
 		share_window(m, window);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments in no image: whose every byte this rank holds in slices with SHEAF_IN_PLACE. Each is
- * copied into one of a few slots behind the image, summed as any other, and written from there; the
- * slot is free when that is done. So a state of any size needs a few slots, and its memory is free
- * to change as fast as the disk takes it.
+/* Segments that lie in no image, because this rank holds every byte of them in slices with
+ * SHEAF_IN_PLACE. Each is copied into one of a few slots behind the image, summed like any other
+ * segment, and written from there; then the slot is free again. So a state of any size needs only a
+ * few slots, and its memory may change as fast as the disk takes it.
  *
  * A segment is taken whole, by one thread: nobody who has a slot waits for another slot.
  */

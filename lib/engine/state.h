@@ -46,7 +46,7 @@ struct sheaf_state {
 	uint32_t *overlaps;             /* owned; what shf_overlaps_find has found */
 	uint64_t overlaps_of;           /* `places` when it looked; 0: it has not yet */
 	struct shf_ema *emas;           /* owned */
-	size_t emas_n;
+	size_t emas_n, emas_checked;    /* checked: of so many some rank has a slice */
 	struct sheaf_save *lazy;        /* those that copy behind, by save->lazy_next */
 	void *plan;                     /* owned by the engine: shf_plan_put */
 	void (*plan_free)(void *plan);

@@ -122,7 +122,7 @@ size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v)
 	return (size_t)(shf_slice_of(save, v->tensor, &v->box) - save->state->slices);
 }
 
-/* Segments in no image, slice by slice: once for each move. */
+/* Lists the segments that lie in no image by slice, each once for each of its moves. ENOMEM. */
 static int turns_slotted(struct shf_turns *o, const struct sheaf_save *save)
 {
 	const struct shf_work *w = &save->plan->work;

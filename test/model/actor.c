@@ -560,7 +560,7 @@ bool call_is_collective(enum call_kind kind)
 	}
 }
 
-/* The next step of a training that does not save it. */
+/* Trains a step and averages it, without saving it. */
 static void do_average(struct actor *a, const struct call *c, struct reply *r)
 {
 	struct sheaf_error err = { 0 };

@@ -299,7 +299,7 @@ static struct call draw_death(struct draw *d, struct model *m, int job)
 	return c;
 }
 
-/* At a step that is not saved, or once more at one that was. */
+/* Averages a new step without saving it, or the last averaged step once more. */
 static struct call draw_average(struct draw *d, struct model *m, int job)
 {
 	const struct job_model *j = &m->jobs[job];

@@ -86,7 +86,7 @@ static uint32_t codes_of_lock(const struct model *m, int run, int node)
 	return CODE(0);
 }
 
-/* Does a lazy save in flight take the number of that step, so that it may lie aside already? */
+/* Does a lazy save in flight reuse the number of that step? Then the step may be aside already. */
 static bool is_replaced(const struct job_model *j, const struct entry *parent)
 {
 	for (int k = 0; k < SAVES && parent; k++)

@@ -155,7 +155,7 @@ void find_numbers(const struct model *m, struct job_model *j)
 				m, j, j->saves[k].parent, j->saves[k].step);
 }
 
-/* A try is counted before the first byte is read: one that failed may have been, or not. */
+/* A load counts as a try before it reads the first byte, so one that failed may have counted. */
 static void may_have_tried(struct model *m, const struct job_model *j, int id)
 {
 	struct run_model *r = &m->runs[j->as.run];

@@ -43,8 +43,8 @@ static void make_run(struct model *m, struct run_model *r)
 					 .floor = -1 };
 }
 
-/* Who was set aside and copied back names a parent that may still lie aside. Then no manifest in
- * the run leads on, and .sheaf/descent does so only if a prune wrote it since. */
+/* A step that was set aside and copied back may name a parent that is still aside. Then no manifest
+ * leads further back, and .sheaf/descent does so only if a prune has written it since. */
 static bool is_cut_off(const struct entry *e, const struct entry *parent)
 {
 	return parent && !is_there(parent) && (parent->aside || e->was_aside);
@@ -160,8 +160,8 @@ static void take_mark(struct model *m, int run, const struct call *c)
 		m->jobs[j].marked |= e && m->jobs[j].open && m->jobs[j].as.run == run;
 }
 
-/* Of what earlier jobs left in memory one job's is kept when a new one opens the run: what is older
- * than the newest step may go with the others (T3 of tier.h). */
+/* When a job opens a run, the agents keep the steps of only one earlier job (T3 of tier.h), so
+ * steps older than the newest may be dropped. */
 static void keep_one_heir(struct model *m, const struct job_model *j)
 {
 	int identity = m->runs[j->as.run].identity;

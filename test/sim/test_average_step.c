@@ -4,6 +4,8 @@
 #include <string.h>
 #include "ema.h"
 #include "lazy.h"
+#include "starve.h"
+#include "stall.h"
 #include "t.h"
 
 enum { STEPS = 12, ITEMS = 300 };
@@ -40,7 +42,8 @@ static int save(struct hand *h, int64_t step, double loss)
 	return rc;
 }
 
-/* Each step is saved; or one of three, one is averaged, and one is averaged before it is saved. */
+/* Saves every step; or, of three steps, saves the first, averages the second alone, and averages
+ * the third before it saves it. */
 static int train(struct hand *h)
 {
 	int rc = shf_state_ema(h->state, NULL, &halves);
@@ -94,21 +97,26 @@ TEST(a_step_that_is_not_saved_is_averaged_once)
 	}
 }
 
-/* Before the first save of the state, if there ever is one. */
+/* The first call on this state: nothing was saved from it. */
 static int average_at_once(struct hand *h)
 {
-	int rc = shf_state_ema(h->state, NULL, &halves);
+	struct sheaf_ema rules = halves;
+	int rc;
+
+	rules.coef = h->play->variant == 3 && h->rank ? 0.25 : 0.5;
+	rc = shf_state_ema(h->state, NULL, &rules);
 
 	return rc ? rc : shf_state_average(h->state, h->run, h->play->variant == 1 ? h->rank : 0,
 	                                   h->play->variant == 2 ? h->rank : 0, &h->err);
 }
 
-TEST(ranks_that_average_different_steps_or_losses_are_told)
+TEST(ranks_that_do_not_average_the_same_are_told)
 {
 	static const char *const said[] = { "", "ranks are at different steps: 0 and 1",
-		"step 0: ranks pass different losses" };
+		"step 0: ranks pass different losses",
+		"step 0: ranks average by different rules (sheaf_state_ema)" };
 
-	for (int variant = 0; variant < 3; variant++) {
+	for (int variant = 0; variant < 4; variant++) {
 		struct simdisk *disk = disk_new();
 		struct play p = hands_play(disk, 2, hold);
 
@@ -169,4 +177,65 @@ TEST(averages_of_nothing_are_refused_at_a_step_that_is_not_saved)
 	CHECK_RC(hands_run(&p, average_at_once, true), SHEAF_EINVAL, &p.err);
 	CHECK_STR(p.err.msg, "averages ema: no rank has a slice to average");
 	simdisk_free(disk);
+}
+
+/* What the call needs is this step's alone: the state stays open to what is added later. */
+static int average_then_add(struct hand *h)
+{
+	static float later[4];
+	struct sheaf_slice s = { .size = sizeof(s), .name = "later", .dtype = SHEAF_F32, .ndim = 1,
+		.shape = { 4 }, .count = { 4 }, .data = later };
+	struct sheaf_run_stat stat;
+	int rc = average_at_once(h), n;
+
+	if (rc < 0)
+		return rc;
+	n = shf_state_add(h->state, &s);
+	shf_stall_run(h->run, &stat);
+	if (n < 0 || stat.begin_ns == 0 || stat.begun != 0)
+		return shf_fail(&h->err, SHEAF_EBUG, "slice %d, %d ns in begin, %d begun", n,
+		                (int)stat.begin_ns, (int)stat.begun);
+	return save(h, 1, 0);
+}
+
+TEST(a_step_that_is_averaged_alone_fixes_no_slices_and_its_time_is_counted)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, hold);
+
+	how = SAVED;
+	CHECK_RC(hands_run(&p, average_then_add, true), 0, &p.err);
+	simdisk_free(disk);
+}
+
+static long nth;
+
+/* Of the second rank one allocation fails, once; then the step is averaged, and so often. */
+static int average_hungrily(struct hand *h)
+{
+	int rc = shf_state_ema(h->state, NULL, &halves);
+
+	starve_left = h->rank == 1 ? nth : 0;
+	rc = rc ? rc : shf_state_average(h->state, h->run, 7, 0, &h->err);
+	starve_left = 0;
+	if (rc == SHEAF_ENOMEM && h->state->emas[0].updates != 0)
+		return shf_fail(&h->err, SHEAF_EBUG, "a step that failed is counted");
+	if (rc == 0 || rc == SHEAF_ENOMEM)
+		rc = shf_state_average(h->state, h->run, 7, 0, &h->err);
+	return rc || h->state->emas[0].updates == 1 ? rc
+	     : shf_fail(&h->err, SHEAF_EBUG, "%d updates", (int)h->state->emas[0].updates);
+}
+
+TEST(a_step_is_averaged_once_whichever_allocation_fails)
+{
+	starved = true;
+	for (nth = 1; starved; nth++) {
+		struct simdisk *disk = disk_new();
+		struct play p = hands_play(disk, 2, hold);
+
+		starved = false;
+		CHECK_RC(hands_run(&p, average_hungrily, true), 0, &p.err);
+		simdisk_free(disk);
+	}
+	CHECK(nth > 3);
 }

@@ -16,7 +16,7 @@
 #include "../t.h"
 #undef main
 
-static bool each_cut;           /* of this story; otherwise each T_STRIDE-th */
+static bool each_cut;           /* this story is cut everywhere, not at each T_STRIDE-th */
 static bool brief;              /* this story is one of the three longest */
 
 #define QUICK_ALL 6      /* for the three longest: subsets of so many items, */
@@ -121,8 +121,8 @@ static const char *judge(const void *w, struct simdisk *disk, int64_t cut, char 
 	return found ? found : "";
 }
 
-/* Each stride-th cut of what the world did since it settled. False at the first wrong state,
- * told. */
+/* Cuts what the world did since it settled, at each stride-th place. False at the first wrong
+ * state, which it tells. */
 static bool hunt(const struct world *w, int stride, char why[400])
 {
 	return everycut_hunt(&(struct everycut_hunt){

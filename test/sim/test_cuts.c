@@ -27,8 +27,8 @@ struct story {
 	struct job j;                   /* what was done since the disk settled */
 	int64_t first, steps;           /* first..steps were committed before and are there */
 	bool killed;                    /* a stage of the dead is deleted, in any order */
-	int thin;                       /* of so many cuts one is tried, of few; 0: all */
-	int each;                       /* without that, of so many cuts one */
+	int thin;                       /* one of so many cuts, with few states each; 0: off */
+	int each;                       /* without thin: one of so many cuts; 0: all */
 	bool twice;                     /* half a rename leaves a directory under both names */
 	int64_t newest[JOB_DEEDS + 1];  /* before deed i; [deeds_n] at the end */
 };
@@ -143,7 +143,8 @@ static uint64_t promised(const void *arg, int64_t cut)
 	return n;
 }
 
-/* Every cut of what was done since the disk settled: false at the first wrong state. */
+/* Cuts what was done since the disk settled, wherever the story says: false at the first wrong
+ * state. */
 static bool hunt(const struct story *s, char why[400])
 {
 	int stride = s->thin ? s->thin : s->each && !everycut.all ? s->each : 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Averages that a load fills, all or some of them, and what the saves after it make of them. */
 #include "hands.h"
+#include "ema.h"
 #include "lazy.h"
 #include "t.h"
 
@@ -99,6 +100,32 @@ TEST(a_step_of_another_run_with_the_number_of_the_loaded_one_is_averaged)
 	save_in(disk, "third", st, 3, -1); /* the same weights, kept in two places */
 	CHECK_INT(st->emas[0].updates, 3);
 	CHECK(average(st) == 8);
+	shf_state_put(st);
+	simdisk_free(disk);
+}
+
+/* The same of a step that is averaged and not saved: again in its own run, then in another one. */
+TEST(a_loaded_step_is_averaged_alone_in_another_run_and_not_in_its_own)
+{
+	static const char *const dirs[] = { "run", "other" };
+	struct simdisk *disk = simdisk_new(0x5eaf, SIMDISK_STRICT);
+	float w[4] = { 1, 2, 3, 4 };
+	struct sheaf_state *st = step_3(disk, w);
+
+	w[0] = 13;
+	for (int i = 0; i < 2; i++) {
+		const struct shf_sys *sys = simdisk_process(disk, 8100 + (uint64_t)i, 0);
+		struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE };
+		struct sheaf_run *run = NULL;
+		struct sheaf_error err;
+
+		CHECK_RC(shf_run_open(&run, dirs[i], NULL, &opts, sys, &err), 0, &err);
+		CHECK_RC(shf_state_average(st, run, 3, 0, &err), 0, &err);
+		CHECK_INT(st->emas[0].updates, 2 + i);
+		CHECK(average(st) == (i ? 8 : 3));
+		shf_run_close(run);
+		simdisk_kill(disk, sys);
+	}
 	shf_state_put(st);
 	simdisk_free(disk);
 }

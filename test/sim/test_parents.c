@@ -185,8 +185,8 @@ TEST(who_loaded_a_bad_step_whose_number_was_saved_again_rewinds_before_saving)
 	end(&o);
 }
 
-/* The same, opened where it lay in memory: the number is free again, but of this step nothing is on
- * disk that a save could follow. */
+/* The same with a step that was opened from memory: on disk it was set aside when its number was
+ * taken, so no save can follow it. */
 TEST(who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds_before_saving)
 {
 	struct one o = one_job("auto");

@@ -21,7 +21,7 @@
 #include "../t.h"
 #undef main
 
-enum { SLICES = 6, STEPS = 9, EMAS = 2, LARGE = 5, LARGE_COLUMNS = 400000, HALF = 1, MASTER = 2 };
+enum { SLICES = 6, STEPS = 9, EMAS = 2, LARGE = 5, LARGE_COLUMNS = 400000 };
 static uint64_t seeds_first = 1, seeds_last = 60 / T_FEWER;
 
 static const struct tensor {
@@ -70,6 +70,7 @@ struct world {
 /* What the machine does, and what happened while it did. */
 static int averaging, copying;
 static uint64_t in_averages, in_copies, between, gates, given_up, freed, followed, dropped,
+                averaged_alone,
                 behind, brought;
 
 void __real_shf_average(float *e, const void *w, int w_dtype, size_t n, double coef);
@@ -355,12 +356,30 @@ static void go_on(struct world *w, int64_t step)
 	keep(w, step, false);
 }
 
+/* A step that is not saved, while the save before it may still be copied. */
+static void alone(struct world *w, int64_t n, double loss)
+{
+	struct sheaf_error err;
+
+	if (shf_state_average(w->state, w->run, n, loss, &err) < 0)
+		fault(w, "a step that is averaged alone");
+	average_all(w, n, loss);
+	look_here(w, "averages of a step that is not saved");
+	ask_before(w);
+	become_all(w);
+	averaged_alone++;
+}
+
 static void one_step(struct world *w, int64_t n)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .loss = (double)weave_draw(4) };
 	struct sheaf_error err;
 	int rc;
 
+	if (!w->later && weave_draw(8) == 0) {
+		alone(w, n, opts.loss);
+		return;
+	}
 	opts.flags = weave_draw(6) ? SHEAF_LAZY : 0;
 	opts.flags |= weave_draw(3) ? 0 : SHEAF_MAY_DROP;
 	opts.flags |= opts.flags & SHEAF_LAZY && w->checks ? SHEAF_CHECK : 0;
@@ -531,11 +550,13 @@ TEST(weights_change_behind_their_gates_and_every_average_is_made_once)
 		bad += wrong != NULL;
 	}
 	printf("# seeds %llu..%llu, %d steps each: %llu gates, %llu saves given up, %llu freed, "
-	       "%llu followed, %llu dropped; %llu asks found one being published\n",
+	       "%llu followed, %llu dropped, %llu averaged alone; %llu asks found one being "
+	       "published\n",
 	       (unsigned long long)seeds_first,
 	       (unsigned long long)seed - 1, (int)STEPS, (unsigned long long)gates,
 	       (unsigned long long)given_up, (unsigned long long)freed,
 	       (unsigned long long)followed, (unsigned long long)dropped,
+	       (unsigned long long)averaged_alone,
 	       (unsigned long long)behind);
 	printf("# tensors changed while averages were made %llu, while others were copied %llu, "
 	       "between %llu; %llu points, %llu switches, %llu waits\n",
@@ -545,7 +566,7 @@ TEST(weights_change_behind_their_gates_and_every_average_is_made_once)
 	CHECK_INT(bad, 0);
 	if (seeds_last - seeds_first >= 30)
 		CHECK(in_averages && in_copies && between && given_up && freed && followed &&
-		      dropped && behind && stat.blocked);
+		      dropped && averaged_alone && behind && stat.blocked);
 }
 
 TEST(slices_are_copied_when_they_are_brought)

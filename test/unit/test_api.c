@@ -515,6 +515,7 @@ static int in_a_child(struct place *p, struct sheaf_step *step, struct sheaf_sav
 		sheaf_save_copied(save, 0, 0), sheaf_save_put(save, 0, NULL),
 		sheaf_save_wait(save, 0), sheaf_save_stat(save, &counts),
 		sheaf_save_fail(save, "a child"),
+		sheaf_state_average(p->st, p->run, 9, 0, NULL),
 	};
 
 	for (size_t i = 0; i < sizeof(rcs) / sizeof(rcs[0]); i++)
@@ -571,6 +572,8 @@ TEST(missing_arguments_are_errors)
 	CHECK_INT(sheaf_save_begin(&save, NULL, 1, p.st, NULL, &err), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_begin(&save, p.run, 1, NULL, NULL, &err), SHEAF_ENOMEM);
 	CHECK_INT(sheaf_save_begin(&save, p.run, -1, p.st, NULL, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_state_average(p.st, NULL, 1, 0, &err), SHEAF_EINVAL);
+	CHECK_INT(sheaf_state_average(NULL, p.run, 1, 0, NULL), SHEAF_ENOMEM);
 	CHECK_INT(sheaf_save_attach(NULL, "a", "", 0), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_note(NULL, "a", ""), SHEAF_EINVAL);
 	CHECK_INT(sheaf_save_wait(NULL, 0), SHEAF_EINVAL);
