@@ -53,10 +53,11 @@ begun ev2 '"step":18,.*"to":"memory"'
 result $? 'a job saves each step'
 pkill -9 -f "$home/ev2"
 wait
-last=$(sed -n 's/.*"event":"committed","step":\([0-9]*\).*/\1/p' ev2 | tail -n 1)
+# Steps end in any order: the one that goes to disk may be committed after three to memory.
+last=$(sed -n 's/.*"event":"committed","step":\([0-9]*\).*/\1/p' ev2 | sort -n | tail -n 1)
 t 0 'killed: the next one goes on, in another layout' mpi 3 load --run mem --step latest \
 	--agent auto $small --mesh dp=3 --zero 3 --json
-json "from memory, where it was" "o[-1]['step'] in ($last, $last + 1) and \
+json "from memory, where it was" "o[-1]['step'] in range($last, $last + 4) and \
 	o[-1]['source'] == 'memory' and o[-1]['disk_bytes'] == 0 and o[-1]['memory_bytes'] > 0"
 t 0 'ls shows what memory alone has' "$SHEAF" ls mem --json
 json 'as such' "[x['step'] for x in o if x['state'] == 'memory'][-1] >= $last"
