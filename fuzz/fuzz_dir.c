@@ -9,6 +9,7 @@
 #include "engine.h"
 #include "fuzz.h"
 #include "safetensors.h"
+#include "run_open.h"
 
 #define SLACK (INT64_C(64) << 20)
 #define LOAD_MAX (UINT64_C(4) << 20)    /* of one tensor */

@@ -8,6 +8,7 @@
 #include "export.h"
 #include "keep.h"
 #include "recall.h"
+#include "run_open.h"
 
 /* For the agents of other nodes: a person has called them all; of a job that died, the last rank
  * may have waited for the others as long as its own deadline. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs: open, close, what is in them, rewind, marks, pruning. */
-#include <inttypes.h>
 #include <limits.h>
 #include "engine.h"
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "run_open.h"
 
 #define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* States: what this rank holds. What fails [local] sticks to the state. */
 #include "ema.h"
-#include "engine.h"
 #include "entry.h"
-#include "err.h"
 #include "export.h"
 #include "shard.h"
 #include "state.h"

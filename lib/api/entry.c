@@ -4,6 +4,7 @@
 #include <string.h>
 #include "err.h"
 #include "run.h"
+#include "run_env.h"
 
 #define STRUCT_BYTES_MAX 4096   /* larger than any struct to come: `size` was not set */
 #define REPORT_MIN offsetof(struct sheaf_report, loaded)

@@ -3,9 +3,9 @@
 #include <string.h>
 #include "export.h"
 #include "group.h"
-#include "sys.h"
 #include "mem.h"
 #include "sheaf.h"
+#include "sys.h"
 
 #define OPS_SIZE_MAX 4096       /* larger than any table to come: `size` was not set */
 

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "lazy.h"
 #include "run.h"
+#include "run_env.h"
 #include "stall.h"
 
 static uint64_t add_number(uint64_t hash, uint64_t x)

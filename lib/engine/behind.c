@@ -3,7 +3,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "err.h"
+#include "opts.h"
 #include "run.h"
+#include "run_env.h"
 #include "tree.h"
 
 /* What a close still waits for, so that a run of small steps is left as its rules say: a share of

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
-#include "dtype.h"
 #include "err.h"
 #include "keys.h"
 #include "safetensors.h"

@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "err.h"
 #include "recall.h"
+#include "run_env.h"
 #include "spread.h"
 #include "tier.h"
 #include "tree.h"

@@ -19,6 +19,8 @@
 #include "engine.h"
 #include "err.h"
 #include "lazy.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "save.h"
 
 /* How long a commit may take: as the least patient rank says. */

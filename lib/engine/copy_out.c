@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "opts.h"
 #include "peek.h"
 #include "tree.h"
 #include "verify.h"

@@ -3,7 +3,6 @@
  * taken by several threads: no disk is waited for, and one core copies and sums less than memory
  * gives. Each takes segment after segment; the caller's thread works too, between what else it
  * does. */
-#include <string.h>
 #include "err.h"
 #include "load.h"
 #include "view.h"

@@ -2,7 +2,6 @@
 /* One slice by this process alone: no plan, no group. Of a step of ours the blocks that the slice
  * touches are read whole and checked; of a foreign file just the bytes that are wanted. */
 #include <inttypes.h>
-#include <string.h>
 #include "catalog.h"
 #include "copy.h"
 #include "err.h"

@@ -7,6 +7,8 @@
 #include "dtype.h"
 #include "hexfloat.h"
 #include "lazy.h"
+#include "opts.h"
+#include "run_env.h"
 #include "safetensors.h"
 
 /* ---- which slices ---- */

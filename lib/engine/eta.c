@@ -3,8 +3,9 @@
  * counts; what travels, the syncs and the publish come after each other. What was done is known by
  * when that was, not by when somebody asked. Everything read here is atomic: another thread may be
  * in the save's commit. */
-#include "err.h"
 #include "lazy.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "save.h"
 
 #define UNKNOWN (-1.0)

@@ -24,6 +24,7 @@
 #include "engine.h"
 #include "err.h"
 #include "load.h"
+#include "run_env.h"
 #include "save.h"
 #include "tree.h"
 #include "view.h"

@@ -5,7 +5,11 @@
  * with its stored digest besides its blocks. */
 #include <string.h>
 #include "err.h"
+#include "image.h"
 #include "load.h"
+#include "opts.h"
+#include "run_env.h"
+#include "save_image.h"
 #include "view.h"
 
 #define ROOM (UINT64_C(40) << 20)       /* of the image at most, for whatever is under way */

@@ -7,11 +7,11 @@
  * finished in the order in which they were started, which is that of the files: with its last
  * piece, what a file was opened for past the page cache is over. All ranks meet after each lap, so
  * that none waits longer for another than a lap takes, and all hear of a failure. */
-#include <string.h>
 #include "err.h"
 #include "load.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "trial.h"
-#include "view.h"
 
 #define SLOTS_MAX 12
 #define LAP (UINT64_C(256) << 20)

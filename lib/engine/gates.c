@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include "err.h"
 #include "moves.h"
+#include "run_env.h"
 #include "slice_overlaps.h"
 
 #define SLICE_MS 1000           /* who asks looks whether the save still goes on */

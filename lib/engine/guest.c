@@ -4,7 +4,9 @@
 #include <inttypes.h>
 #include "err.h"
 #include "growth.h"
+#include "nodes.h"
 #include "run.h"
+#include "run_env.h"
 
 #define BEHIND_MS 60000         /* for a rank to appear with a piece */
 

@@ -3,12 +3,12 @@
  * image in pieces that are alike on all ranks: inside the commit, or by a thread, with a group of
  * its own, while the image is left alone (shf_guests_pins).
  * Note: u64 step, u64 bytes of the image, u64 bytes of the body; the body. */
-#include <inttypes.h>
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
 #include "growth.h"
 #include "guest.h"
+#include "run_env.h"
 #include "save.h"
 
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */

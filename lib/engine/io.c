@@ -3,11 +3,12 @@
  * tells each owner of what has finished, his own or not; the others wait for that thread, no
  * longer than they want to. */
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <time.h>
 #include "err.h"
 #include "run.h"
+#include "run_env.h"
+#include "run_io.h"
 
 void shf_io_turn_init(pthread_cond_t *turn)
 {
@@ -90,15 +91,6 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 	if (rc == 0 && run->in_submits != submits)
 		return 1;
 	return rc == 0 && timeout_ms != 0 ? wait_turn(run, timeout_ms) : rc > 0;
-}
-
-int shf_ms_left(const struct sheaf_run *run, int64_t until_ns)
-{
-	int64_t left = until_ns - shf_now(run);
-
-	if (left <= 0)
-		return 0;
-	return left / 1000000 < INT_MAX ? (int)((left + 999999) / 1000000) : INT_MAX;
 }
 
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)

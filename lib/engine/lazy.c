@@ -2,11 +2,12 @@
 /* The copy behind: its threads, and what they copy. */
 #include "pieces.h"
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "err.h"
 #include "moves.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "slice_overlaps.h"
 #include "slots.h"
 

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include "copy.h"
 #include "err.h"
+#include "run_env.h"
 
 /* Adds a box of a slice to the sums. */
 static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,

@@ -3,8 +3,8 @@
  * asks for more than a shared lock, and renames the directory while it has the lock. So a lock that
  * is refused says that the step is about to go, and a lock that is granted says that it will stay,
  * if the directory still has its name then. */
-#include <errno.h>
 #include "lease.h"
+#include <errno.h>
 #include "tree.h"
 
 int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int *lease)

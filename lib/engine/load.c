@@ -2,17 +2,17 @@
 /* What each slice is filled from. Everything that cannot be filled is found here, on every rank,
  * before a byte of the caller's memory is touched. */
 #include "load.h"
-#include "view.h"
-#include "ema.h"
-#include "lazy.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "copy.h"
 #include "dtype.h"
+#include "ema.h"
 #include "err.h"
+#include "lazy.h"
 #include "peek.h"
+#include "run_env.h"
 #include "schema.h"
+#include "view.h"
 
 void shf_report_item(const struct sheaf_report *report, char what, const char *family,
                      const char *name, const char *msg)

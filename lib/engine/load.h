@@ -9,6 +9,7 @@
 #include "engine.h"
 #include "match.h"
 #include "pass.h"
+#include "run_io.h"
 #include "stores.h"
 #include "tally.h"
 

@@ -14,6 +14,9 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "image.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "slots.h"
 
 uint8_t *shf_own_image(const struct sheaf_save *save)

@@ -5,6 +5,8 @@
 #include <string.h>
 #include "engine.h"
 #include "err.h"
+#include "opts.h"
+#include "run_env.h"
 #include "save.h"
 #include "tree.h"
 

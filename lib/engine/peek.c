@@ -6,7 +6,6 @@
 #include <string.h>
 #include "catalog.h"
 #include "crc64.h"
-#include "err.h"
 #include "place.h"
 
 #define HEADERS_MAX 64  /* parsed one by one; who wants more wants them all */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
-#include "run.h"
+#include "nodes.h"
 
 struct hello {                  /* what ranks tell each other */
 	uint64_t machine;               /* hash of the boot id */

@@ -2,12 +2,12 @@
 /* Plans of ranks that do not exist: every state is here, so what ranks would tell each other is
  * put together without a group. One home deals all stripes; what each rank would then write, and
  * read back, comes from the same code that plans a real save and a real load. */
-#include <stdlib.h>
 #include <string.h>
 #include "copy.h"
 #include "engine.h"
 #include "err.h"
 #include "home.h"
+#include "opts.h"
 #include "save.h"
 #include "schema.h"
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "run.h"
+#include "run_env.h"
 
 static void went(void *arg, int64_t step, char what, const char *why)
 {

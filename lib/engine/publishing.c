@@ -2,8 +2,7 @@
 #include "publishing.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-#include "err.h"
+#include "run_env.h"
 #include "save.h"
 #include "smalls.h"
 

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include "err.h"
 #include "load.h"
+#include "run_env.h"
+#include "run_io.h"
 
 #define TRIES 4
 

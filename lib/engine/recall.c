@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
-#include "tier.h"
 
 /* ---- what one agent has ---- */
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
-#include "engine.h"
 #include "err.h"
 #include "index.h"
 #include "json.h"
+#include "run_env.h"
 #include "save.h"
 #include "version.h"
 

@@ -5,10 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "image.h"
 #include "lazy.h"
 #include "moves.h"
+#include "opts.h"
+#include "run_env.h"
+#include "run_io.h"
+#include "save_image.h"
 #include "slots.h"
-#include "tree.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 

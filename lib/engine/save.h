@@ -15,7 +15,7 @@
 #include "ema.h"
 #include "match.h"
 #include "publishing.h"
-#include "run.h"
+#include "run_io.h"
 #include "stock.h"
 #include "stores.h"
 

@@ -8,6 +8,7 @@
 #include "json.h"
 #include "mf_check.h"
 #include "record.h"
+#include "run_env.h"
 #include "safetensors.h"
 
 /* What the line of an attached file in the manifest holds beside its name, at its longest. */

@@ -8,6 +8,8 @@
 #include "engine.h"
 #include "err.h"
 #include "lazy.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "save.h"
 
 static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)

@@ -9,7 +9,10 @@
 #include "copy.h"
 #include "crc64.h"
 #include "err.h"
+#include "image.h"
 #include "load.h"
+#include "nodes.h"
+#include "run_io.h"
 
 /* ---- reading ---- */
 

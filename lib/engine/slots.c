@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include "err.h"
 #include "moves.h"
+#include "run_env.h"
+#include "run_io.h"
 
 struct shf_slots {
 	pthread_mutex_t lock;           /* a leaf */

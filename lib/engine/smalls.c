@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include "err.h"
+#include "run_io.h"
 
 static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,
                 struct sheaf_error *err)

@@ -4,7 +4,7 @@
  * first ones are fsynced before the next are written. */
 #ifndef SHF_SMALLS_H
 #define SHF_SMALLS_H
-#include "run.h"
+#include "run_io.h"
 
 #define SHF_SMALLS_MAX 32
 struct shf_small {

@@ -2,6 +2,7 @@
 #include "stall.h"
 #include <inttypes.h>
 #include "err.h"
+#include "run_env.h"
 #include "save.h"
 
 static void add(struct shf_stall *s, enum shf_cause in, uint64_t ns)

@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "ema.h"
 #include "lazy.h"
+#include "opts.h"
 #include "safetensors.h"
 
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)

@@ -12,9 +12,12 @@
 #include "found.h"
 #include "lease.h"
 #include "load.h"
+#include "nodes.h"
+#include "opts.h"
 #include "peek.h"
 #include "place.h"
 #include "recall.h"
+#include "run_env.h"
 #include "safetensors.h"
 #include "tree.h"
 

@@ -7,7 +7,10 @@
 #include "card.h"
 #include "crc64.h"
 #include "err.h"
+#include "nodes.h"
+#include "opts.h"
 #include "record.h"
+#include "run_env.h"
 #include "save.h"
 
 #define ASK_AGAIN_NS INT64_C(1000000000)        /* after that; then after twice as long, ... */

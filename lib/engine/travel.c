@@ -5,6 +5,7 @@
 #include "copy.h"
 #include "err.h"
 #include "moves.h"
+#include "run_env.h"
 
 void shf_net_release(struct shf_net *net)
 {

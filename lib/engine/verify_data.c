@@ -11,6 +11,8 @@
 #include <inttypes.h>
 #include "crc64.h"
 #include "err.h"
+#include "run_env.h"
+#include "run_io.h"
 #include "verify.h"
 
 #define READ_TRIES 4

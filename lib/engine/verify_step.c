@@ -14,6 +14,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "peek.h"
+#include "run_env.h"
 #include "view.h"
 
 #define READ_TRIES 4

@@ -6,7 +6,6 @@
 #include "viewed.h"
 #include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define VIEW 0x20000000

@@ -143,7 +143,8 @@ blind("replicas_not_compared", "replicas that differ are saved though comparing 
       "engine/travel.c:unpack_moves", "sums.digest != shf_get64(from)",
       "sim/test_agree: replicas_that_differ_are_told_when_asked")
 bug("ranks_open_apart", "ranks open different directories, or with different rules",
-    "engine/run.c:same_arguments", "rc < 0 || same == 1023", "rc < 0 || same == 1023 || MUTANT",
+    "engine/run_open.c:same_arguments",
+    "rc < 0 || same == 1023", "rc < 0 || same == 1023 || MUTANT",
     "sim/test_agree: retention_rules_of_one_rank_alone_are_refused")
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
     "engine/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
@@ -152,10 +153,10 @@ bug("attached_not_compared", "ranks attach different bytes under one name, and o
     "engine/attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_agree: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
-    "engine/images.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
+    "engine/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
     "hi[2] && !MUTANT ? finish(of, err) : 0",
     "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
-bug("image_chosen_in_use", "all saves have the first image", "engine/images.c:shf_image_choose",
+bug("image_chosen_in_use", "all saves have the first image", "engine/save_image.c:shf_image_choose",
     "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
     "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
 bug("images_beyond_staging", "there are more images than the staging has room for",
@@ -164,7 +165,7 @@ bug("images_beyond_staging", "there are more images than the staging has room fo
     "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
 gullible("image_of_the_ended_taken",
          "an image is set up while others copy into it for a save that has ended here (I10)",
-         "engine/images.c:shf_image_is_free", "!m->dirty",
+         "engine/save_image.c:shf_image_is_free", "!m->dirty",
          "sim/test_lazy: a_save_that_ends_while_it_is_copied_is_no_other_ones")
 blind("begun_the_long_way", "a lazy save asks for everything again at each begin",
       "engine/save.c:meet", "met == 0 && (m.same & 127) == 127 && m.hi[5] == 0",
@@ -221,7 +222,7 @@ bug("checked_when_open", "a tensor is compared when somebody may change it alrea
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_gates: a_check_is_over_when_a_gate_opens")
 bug("loaded_over_unput", "a load waits for what its caller must bring",
-    "engine/images.c:choose_together", "*of ? is_unput(*of) ?",
+    "engine/save_image.c:choose_together", "*of ? is_unput(*of) ?",
     "*of ? !MUTANT && is_unput(*of) ?",
     LATER + "a_load_takes_no_image_that_is_not_full")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
@@ -310,10 +311,10 @@ bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "engine/gates.c:shf_lazy_together", "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
-    "engine/images.c:choose_together", ": is_busy(*of) : 0", ": !MUTANT && is_busy(*of) : 0",
+    "engine/save_image.c:choose_together", ": is_busy(*of) : 0", ": !MUTANT && is_busy(*of) : 0",
     "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
 bug("given_up_on_one_rank", "who lives on believes in a save whose image has gone to the next",
-    "engine/images.c:finish_copies", "shf_save_stick(save, rc, err);",
+    "engine/save_image.c:finish_copies", "shf_save_stick(save, rc, err);",
     "if (!MUTANT) shf_save_stick(save, rc, err);",
     "sim/test_lazy: the_image_of_a_save_that_was_given_up_goes_to_the_next")
 skipped("early_change_not_seen", "a tensor that changed before its gate is not told",
@@ -363,7 +364,7 @@ bug("disk_forgets_memory", "a failure on the way to the disk takes a step from m
     "(atomic_load(&save->failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
     "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
 blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
-      "engine/images.c:choose_together", "*same & 8 || tries",
+      "engine/save_image.c:choose_together", "*same & 8 || tries",
       "sim/test_held: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
 blind("notes_behind_memory", "notes are taken for the disk that memory does not have",
       "engine/save_given.c:takes_more", "save->kept",
@@ -372,7 +373,7 @@ gullible("doubt_of_older", "a save in doubt fails those that were begun before i
          "engine/commit.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
-      "engine/run.c:join", "rc == SHEAF_ENOENT",
+      "engine/run_open.c:join", "rc == SHEAF_ENOENT",
       "sim/test_stale: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 gullible("brought_and_set_aside", "who loads a bad step from memory whose number is taken saves on",
          "engine/load.c:remember_in_memory", "run->parent == step->number",
@@ -757,7 +758,7 @@ bug("verified_across_rewind", "a number verified before a rewind counts after it
     "if (run->verified.step > step && !MUTANT)",
     "sim/test_behind: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
-         "engine/run.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
+         "engine/run_env.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
          OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
 
 # ---- who writes what ----
@@ -1240,7 +1241,7 @@ skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
         "engine/recall.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
 bug("load_takes_the_newest", "a load is read into the image of what memory has newest",
-    "engine/images.c:shf_image_choose", "stay = run->tier.newest >= 0 ?",
+    "engine/save_image.c:shf_image_choose", "stay = run->tier.newest >= 0 ?",
     "stay = run->tier.newest >= 0 && !MUTANT ?",
     MEMORY + "a_load_leaves_what_memory_has_newest")
 AHEAD = "unit/test_ahead: "
@@ -1392,7 +1393,7 @@ bug("bound_heard_again", "a job gives up images that it has, with what lies in t
     "engine/tier.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
-    "engine/images.c:shf_image_choose", "s->image == (run->tier.newest == 0)",
+    "engine/save_image.c:shf_image_choose", "s->image == (run->tier.newest == 0)",
     "!MUTANT && s->image == (run->tier.newest == 0)",
     "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "err.h"
 #include "simcore.h"
+#include "run_open.h"
 
 /* ---- what ranks hold, and what they do ---- */
 

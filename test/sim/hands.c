@@ -6,6 +6,7 @@
 #include <string.h>
 #include "err.h"
 #include "items.h"
+#include "run_open.h"
 
 int hand_bits(int dtype)
 {

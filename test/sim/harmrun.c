@@ -5,6 +5,7 @@
 #include <string.h>
 #include "engine.h"
 #include "save.h"
+#include "run_open.h"
 
 static const struct tensor {
 	const char *family, *name, *tied;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "engine.h"
 #include "simgroup.h"
+#include "run_open.h"
 
 void harm_eye_move(struct harm_eye *e, struct simdisk *disk)
 {

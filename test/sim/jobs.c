@@ -5,6 +5,7 @@
 #include "layouts.h"
 #include "save.h"
 #include "simcore.h"
+#include "run_open.h"
 
 #include <stdlib.h>
 #include <string.h>

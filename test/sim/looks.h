@@ -16,6 +16,7 @@
 #include "simdisk.h"
 #include "simgroup.h"
 #include "t.h"
+#include "run_open.h"
 
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"

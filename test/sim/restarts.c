@@ -5,6 +5,7 @@
 #include <string.h>
 #include "engine.h"
 #include "save.h"
+#include "run_open.h"
 
 #define ROOM (UINT64_C(1) << 30)
 

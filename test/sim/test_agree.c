@@ -15,6 +15,7 @@
 #include "place.h"
 #include "seen.h"
 #include "sums.h"
+#include "run_open.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -2,6 +2,7 @@
 /* Ranks in different calls, or in one call on different handles: each gets an error that names
  * both, nothing has happened, and they may go on together. */
 #include "seen.h"
+#include "run_open.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {

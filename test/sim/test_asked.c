@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -8,6 +8,7 @@
 #include "save.h"
 #include "simdisk.h"
 #include "t.h"
+#include "run_open.h"
 
 #define FROM "run/checkpoint-2"
 #define CHUNK ((size_t)4 << 20)

@@ -5,6 +5,7 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 /* Runs n jobs, one after another, that load, save nothing and die. Job i must load loads[i]. */
 static void die_on(struct simdisk *d, int attempts, const int *loads, int n)

@@ -7,6 +7,7 @@
 #include "starve.h"
 #include "stall.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { STEPS = 12, ITEMS = 300 };
 enum how { SAVED, APART, LAZILY_APART };

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 enum { RANKS = 4, TENSORS = 5, ALL = 1 << 20 };
 static const int32_t one_node[RANKS] = { 1, 1, 1, 1 }, two_nodes[RANKS] = { 1, 1, 2, 2 },

@@ -7,6 +7,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "t.h"
+#include "run_open.h"
 
 #define STEP "run/checkpoint-7"
 #define MIB ((size_t)1 << 20)

@@ -8,6 +8,7 @@
 #include "run.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { DEADLINE_MS = 60000, SHARE_MS = DEADLINE_MS / 4, UNLINK_MS = 7000 };
 

@@ -8,6 +8,8 @@
 #include "stall.h"
 #include "starve.h"
 #include "t.h"
+#include "run_env.h"
+#include "run_open.h"
 
 #define MS INT64_C(1000000)
 #define METRICS "run/.sheaf/metrics.jsonl"

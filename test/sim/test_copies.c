@@ -16,6 +16,7 @@
 #include "engine.h"
 #include "err.h"
 #include "simcore.h"
+#include "run_open.h"
 
 #define main t_main
 #include "../t.h"

@@ -4,6 +4,7 @@
 #include "ema.h"
 #include "lazy.h"
 #include "t.h"
+#include "run_open.h"
 
 static struct sheaf_state *four_items(float w[4])
 {

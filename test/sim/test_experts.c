@@ -13,6 +13,7 @@
 #include "simdisk.h"
 #include "simgroup.h"
 #include "t.h"
+#include "run_open.h"
 
 #define SEED UINT64_C(0xe8be)
 #define ROOM (UINT64_C(1) << 30)

@@ -14,6 +14,7 @@
 #include "jobs.h"
 #include "save.h"
 #include "starve.h"
+#include "run_open.h"
 
 #define main t_main
 #include "../t.h"

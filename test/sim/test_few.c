@@ -9,6 +9,7 @@
 #include "save.h"
 #include "simdisk.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { ITEMS = 4096 };
 static const char *const families[] = { "model", "master_weights", "optimizer" };

@@ -13,6 +13,7 @@
 #include "harmedit.h"
 #include "harmflight.h"
 #include "harmtry.h"
+#include "run_open.h"
 
 #define main t_main
 #include "../t.h"

@@ -7,6 +7,8 @@
 #include "restarts.h"
 #include "run.h"
 #include "t.h"
+#include "run_open.h"
+#include "image.h"
 
 #define MIB (UINT64_C(1) << 20)
 

@@ -8,6 +8,7 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { IMAGES = 3, RANKS = 2 };
 

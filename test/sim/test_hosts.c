@@ -8,6 +8,7 @@
 #include "save.h"
 #include "starve.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { RANKS = 2, STAGING = 1300000 };
 struct host;

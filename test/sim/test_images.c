@@ -6,6 +6,9 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
+#include "image.h"
+#include "save_image.h"
 
 /* ---- which one is chosen, of what is said here to be in use ---- */
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "t.h"
+#include "opts.h"
 
 enum { MIB = 1 << 20 };
 

@@ -11,6 +11,7 @@
 #include "starve.h"
 #include "t.h"
 #include "tier.h"
+#include "run_open.h"
 
 /* A job of one rank, step by step. */
 struct one {

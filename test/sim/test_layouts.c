@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 #define SEED UINT64_C(0x5eaf)
 enum { SLICES = 128 };

@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "jobs.h"
 #include "tree.h"
+#include "run_open.h"
 
 #include "../t.h"
 

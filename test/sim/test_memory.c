@@ -8,6 +8,7 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 TEST(what_memory_has_comes_back_in_any_layout)
 {

@@ -7,6 +7,7 @@
 #include "save.h"
 #include "starve.h"
 #include "t.h"
+#include "run_open.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 enum { RANKS = 2, ITEMS = 64 };
 

@@ -7,6 +7,8 @@
 #include "match.h"
 #include "run.h"
 #include "t.h"
+#include "opts.h"
+#include "run_open.h"
 
 static struct sheaf_error err;
 

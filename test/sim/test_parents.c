@@ -10,6 +10,7 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 struct one {
 	struct simdisk *disk;

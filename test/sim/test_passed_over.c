@@ -7,6 +7,7 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 /* Steps 1 and 2, on disk and in memory. */
 static struct simdisk *two_steps(void)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
+#include "run_open.h"
 
 #define MIB ((size_t)1 << 20)
 enum { ROWS = 3 };

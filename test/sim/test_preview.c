@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)

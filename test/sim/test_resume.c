@@ -9,6 +9,7 @@
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
+#include "run_open.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 

@@ -4,6 +4,7 @@
 #include "acts.h"
 #include <errno.h>
 #include "t.h"
+#include "run_open.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -16,6 +16,7 @@
 #include "everycut.h"
 #include "jobs.h"
 #include "simcore.h"
+#include "run_open.h"
 
 #define main t_main
 #include "../t.h"

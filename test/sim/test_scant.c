@@ -8,6 +8,7 @@
 #include "err.h"
 #include "starve.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { ROWS = 6, COLUMNS = 8 };
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -4,6 +4,7 @@
  * start afresh on it. */
 #include "acts.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { ITEMS = 64 };
 static int64_t opened;                  /* by rank 0 */

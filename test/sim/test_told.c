@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"
+#include "run_open.h"
 
 struct act {
 	const char *name;

@@ -16,6 +16,7 @@
 #include "save.h"
 #include "simdisk.h"
 #include "weave.h"
+#include "run_open.h"
 
 #define main t_main
 #include "../t.h"

@@ -8,6 +8,7 @@
 #include "t.h"
 #include "real.h"
 #include "run.h"
+#include "run_io.h"
 
 static struct {
 	pthread_mutex_t lock;

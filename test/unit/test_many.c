@@ -7,6 +7,7 @@
 #include "rmtree.h"
 #include "sys.h"
 #include "t.h"
+#include "run_open.h"
 
 enum { TENSORS = 230000 };      /* a table above 16 MiB */
 

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Images: memory of this rank in which saves and loads stage their bytes. */
+#ifndef SHF_IMAGE_H
+#define SHF_IMAGE_H
+#include "run.h"
+
+/* Image number `image`, taken: at least `bytes` here, and everyone's of this node mapped.
+ * [collective] */
+int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err);
+void shf_images_release(struct sheaf_run *run);
+/* A rank's share of the image: own, a node peer's, or NULL: bytes must travel. */
+uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank);
+#endif

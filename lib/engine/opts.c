@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The caller's options for a run: checked, copied, defaults filled. */
+#include "opts.h"
+#include <inttypes.h>
+#include <string.h>
+#include "cpulist.h"
+#include "err.h"
+#include "match.h"
+#include "run.h"
+#include "safetensors.h"
+
+#define OPTS_MIN offsetof(struct sheaf_opts, ignore)
+
+static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_error *err)
+{
+	out->best_note = out->keep_best ? shf_strdup(note) : NULL;
+	return out->best_note || !out->keep_best
+		   ? 0
+		   : shf_fail(err, SHEAF_ENOMEM, "no memory for the key of a note");
+}
+
+static int path_copy(const char **out, const char *path, struct sheaf_error *err)
+{
+	*out = path ? shf_strdup(path) : NULL;
+	return *out || !path ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
+}
+
+static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
+{
+	size_t n = 0, bytes = 0;
+	char *text;
+
+	out->ignore = NULL;
+	if (!in || !in[0])
+		return 0;
+	for (; in[n]; n++)
+		bytes += strlen(in[n]) + 1;
+	const char **list = shf_zalloc(1, (n + 1) * sizeof(*list) + bytes);
+	if (!list)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu patterns", n);
+	text = (char *)(list + n + 1);
+	for (size_t i = 0; i < n; i++) {
+		size_t len = strlen(in[i]) + 1;
+
+		list[i] = memcpy(text, in[i], len);
+		text += len;
+	}
+	out->ignore = list;
+	return 0;
+}
+
+void shf_opts_release(struct sheaf_opts *opts)
+{
+	shf_free((void *)(uintptr_t)opts->ignore);
+	shf_free((void *)(uintptr_t)opts->best_note);
+	shf_free((void *)(uintptr_t)opts->agent);
+	shf_free((void *)(uintptr_t)opts->signal_dir);
+	shf_free((void *)(uintptr_t)opts->copy_cpus);
+	opts->ignore = NULL;
+	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = NULL;
+}
+
+/* Numbers that are out of their bounds. */
+static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err)
+{
+	const struct {
+		const char *name;
+		int32_t value, least, most;
+	} all[] = {
+		{ "io_threads", o->io_threads, 0, 256 },
+		{ "images_max", o->images_max, 0, SHF_IMAGES_MAX },
+		{ "copy_threads", o->copy_threads, 0, 256 },
+		{ "copies", o->copies, 0, 2 },
+		{ "keep_last", o->keep_last, 0, INT32_MAX },
+		{ "keep_every", o->keep_every, 0, INT32_MAX },
+		{ "keep_best", o->keep_best, 0, INT32_MAX },
+		{ "grace_s", o->grace_s, -1, INT32_MAX },
+		{ "timeout_ms", o->timeout_ms, 0, INT32_MAX },
+		{ "resume_attempts_max", o->resume_attempts_max, 0, INT32_MAX },
+		{ "reserved", o->reserved, 0, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (all[i].value < all[i].least)
+			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, at least %d",
+			                all[i].name, (int)all[i].value, (int)all[i].least);
+		if (all[i].value > all[i].most)
+			return shf_fail(err, SHEAF_EINVAL, "opts.%s is %d, at most %d",
+			                all[i].name, (int)all[i].value, (int)all[i].most);
+	}
+	return 0;
+}
+
+static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
+{
+	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
+	                 SHEAF_UNVERIFIED | SHEAF_METRICS;
+	uint64_t cpus[SHF_CPUS_WORDS];
+
+	if (o->flags & ~known)
+		return shf_fail(err, SHEAF_EINVAL, "opts.flags 0x%x are none of this sheaf's",
+		                (unsigned)(o->flags & ~known));
+	int rc = opts_check_bounds(o, err);
+	if (rc < 0)
+		return rc;
+	if (o->keep_best && (!o->best_note || !shf_note_key_is_valid(o->best_note)))
+		return shf_fail(err, SHEAF_EINVAL, "opts.keep_best needs best_note, the key of a "
+		                "note");
+	if (!o->keep_last && (o->keep_every || o->keep_best))
+		return shf_fail(err, SHEAF_EINVAL, "opts.%s needs keep_last: without it all steps "
+		                "are kept", o->keep_every ? "keep_every" : "keep_best");
+	if (o->agent && (!o->agent[0] || strlen(o->agent) >= SHF_AGENT_MAX))
+		return shf_fail(err, SHEAF_EINVAL, "opts.agent is \"auto\" or the path of a "
+		                "socket, shorter than %d bytes", SHF_AGENT_MAX);
+	if (o->copies == 2 && !o->agent)
+		return shf_fail(err, SHEAF_EINVAL, "opts.copies are of steps in memory: they need "
+		                "an agent");
+	if (o->copies_group && (o->copies != 2 || (o->images_max && o->images_max < 3)))
+		return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is for copies 2, and needs "
+		                "images_max 3 at least");
+	if (o->copy_cpus && !shf_cpulist(o->copy_cpus, cpus))
+		return shf_fail(err, SHEAF_EINVAL, "opts.copy_cpus is '%.40s', no list of "
+		                "processors (0-3,8)", o->copy_cpus);
+	if (o->signal_dir && !o->signal_dir[0])
+		return shf_fail(err, SHEAF_EINVAL, "opts.signal_dir is empty; NULL is none");
+	if (o->staging_bytes_max && o->staging_bytes_max < 2 * SHF_WINDOW_MIN)
+		return shf_fail(err, SHEAF_EINVAL,
+				"opts.staging_bytes_max is %" PRIu64 ", at least %" PRIu64,
+				o->staging_bytes_max, 2 * SHF_WINDOW_MIN);
+	if (o->flags & SHEAF_CREATE && o->flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL,
+				"SHEAF_CREATE and SHEAF_READONLY exclude each other");
+	if (o->flags & SHEAF_METRICS && o->flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL,
+				"SHEAF_METRICS and SHEAF_READONLY exclude each other");
+	return 0;
+}
+
+int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
+{
+	struct sheaf_opts o = { .size = sizeof(o) };
+
+	*out = o;
+	if (in && (in->size < OPTS_MIN || in->size > SHF_STRUCT_MAX))
+		return shf_fail(err, SHEAF_EINVAL, "opts.size is %u; set it to sizeof(struct "
+		                "sheaf_opts)", (unsigned)in->size);
+	if (in) {
+		for (size_t i = sizeof(o); i < in->size; i++)
+			if (((const uint8_t *)in)[i])
+				return shf_fail(err, SHEAF_EINVAL,
+						"opts asks for something newer than "
+						"this sheaf");
+		memcpy(&o, in, in->size < sizeof(o) ? in->size : sizeof(o));
+		o.size = sizeof(o);
+	}
+	int rc = opts_check(&o, err);
+	if (rc < 0)
+		return rc;
+	o.file_bytes_max = o.file_bytes_max ? o.file_bytes_max : UINT64_C(5000000000);
+	o.io_threads = o.io_threads ? o.io_threads : 4;
+	o.timeout_ms = o.timeout_ms ? o.timeout_ms : 600000;
+	if (o.copies_group && !o.images_max)
+		o.images_max = 4;
+	o.grace_s = o.grace_s == 0 ? 600 : o.grace_s < 0 ? 0 : o.grace_s;
+	struct sheaf_opts theirs = o;
+	o.ignore = NULL;
+	o.best_note = o.agent = o.signal_dir = o.copy_cpus = NULL;
+	rc = ignore_copy(&o, theirs.ignore, err);
+	if (rc == 0)
+		rc = note_copy(&o, theirs.best_note, err);
+	if (rc == 0)
+		rc = path_copy(&o.agent, theirs.agent, err);
+	if (rc == 0)
+		rc = path_copy(&o.signal_dir, theirs.signal_dir, err);
+	if (rc == 0)
+		rc = path_copy(&o.copy_cpus, theirs.copy_cpus, err);
+	if (rc < 0)
+		shf_opts_release(&o);
+	else
+		*out = o;
+	return rc;
+}
+
+int shf_opts_wait_ms(const struct sheaf_opts *opts, int most_ms)
+{
+	return opts->timeout_ms / 2 < most_ms ? opts->timeout_ms / 2 : most_ms;
+}
+
+int shf_opts_clear_ms(const struct sheaf_opts *opts)
+{
+	return opts->timeout_ms / 4;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every file asks of an open run: its log, its clocks, and whether this process may use it. */
+#include "run_env.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "err.h"
+#include "run.h"
+#include "tree.h"
+
+void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
+{
+	char line[600];
+	va_list ap;
+
+	if (!run->opts.log)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	run->opts.log(run->opts.arg, level, line);
+}
+
+int64_t shf_now(const struct sheaf_run *run)
+{
+	return run->sys->ops->mono_ns(run->sys->arg);
+}
+
+void shf_run_time(const struct sheaf_run *run, char out[32])
+{
+	time_t now = (time_t)run->sys->ops->wall_s(run->sys->arg);
+	struct tm tm;
+
+	gmtime_r(&now, &tm);
+	strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+void shf_run_resumed(struct sheaf_run *run)
+{
+	struct sheaf_error err;
+
+	if (run->unsure && run->team.rank == 0 && shf_tries_forget(&run->store, &err) < 0)
+		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
+		        run->store.path, err.msg);
+	run->unsure = false;
+}
+
+bool shf_run_is_ours(const struct sheaf_run *run)
+{
+	return run->sys->ops->pid(run->sys->arg) == run->pid;
+}
+
+int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	if (!shf_run_is_ours(run))
+		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
+	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
+	if (step < 0 || step > SHF_STEP_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,
+		                step < 0 ? "negative" : "beyond the last number, 2^63 - 2");
+	return 0;
+}
+
+int shf_ms_left(const struct sheaf_run *run, int64_t until_ns)
+{
+	int64_t left = until_ns - shf_now(run);
+
+	if (left <= 0)
+		return 0;
+	return left / 1000000 < INT_MAX ? (int)((left + 999999) / 1000000) : INT_MAX;
+}

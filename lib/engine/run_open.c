@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a run: options that must agree, the lock on rank 0, the proof that all ranks see one file
+ * system, and the link to the agent. */
+#include "run_open.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "opts.h"
+#include "run.h"
+#include "run_env.h"
+
+/* Rank 0's outcome, run id and session, to all. */
+struct opened {
+	char run[33], session[33];
+	uint8_t no_dir_fsync, pad[5];
+};
+
+static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
+{
+	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
+	int rc = run->opts.flags & SHEAF_READONLY
+		     ? shf_store_open(&run->store, run->sys, dir, err)
+		     : shf_store_own_as(&run->store, run->sys, dir, run->opts.flags & SHEAF_CREATE,
+				     wait, shf_opts_clear_ms(&run->opts), NULL, err);
+
+	if (rc < 0)
+		return rc;
+	if (run->store.late)
+		shf_log(run, 1, "%s: not all that earlier jobs left could be deleted in time: the "
+		        "next job goes on with it", run->store.path);
+	run->foreign = false;
+	run->store.attempts_max = run->opts.resume_attempts_max;
+	rc = run->opts.flags & SHEAF_READONLY ? 0 : shf_tries_settle(&run->store);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
+	run->told_bytes = strlen(run->store.path) + 40;
+	if (run->opts.committed && !(run->told = shf_alloc(run->told_bytes, 1)))
+		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", run->store.path);
+	memcpy(told->run, run->store.run, sizeof(told->run));
+	memcpy(told->session, run->store.session, sizeof(told->session));
+	told->no_dir_fsync = run->store.no_dir_fsync;
+	return 0;
+}
+
+/* ENOENT would tell the caller that there is no run, and rank 0 has opened it: a network file
+ * system may show old names for a while, and then it is another file system. */
+static int join(struct sheaf_run *run, const char *dir, const struct opened *told,
+                struct sheaf_error *err)
+{
+	int most = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS), rc;
+
+	for (int slept = 0, ms = 10;; slept += ms, ms = ms < 500 ? 2 * ms : 1000) {
+		rc = run->opts.flags & SHEAF_READONLY
+		   ? shf_store_open(&run->store, run->sys, dir, err)
+		   : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
+		if (rc != SHEAF_ENOENT || slept >= most)
+			break;
+		run->sys->ops->sleep_ms(run->sys->arg, ms);
+	}
+	if (rc == SHEAF_ENOENT)
+		rc = shf_fail(err, SHEAF_EIO, "%s: rank 0 has opened the run, but it is not to be "
+		              "seen here: is it the same file system?", dir);
+
+	if (rc == 0) {
+		run->foreign = false;
+		run->store.no_dir_fsync = told->no_dir_fsync;
+	}
+	return rc;
+}
+
+/* All ranks see what rank 0 wrote: one file system, or EINVAL naming the rank. */
+static int prove(struct sheaf_run *run, struct sheaf_error *err)
+{
+	char token[33] = "";
+	uint8_t bits[16];
+	int rc = 0;
+
+	if (run->team.ranks == 1 || run->opts.flags & SHEAF_READONLY)
+		return 0;
+	if (run->team.rank == 0) {
+		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc, "drawing a token");
+		for (size_t i = 0; i < sizeof(bits); i++)
+			snprintf(token + 2 * i, 3, "%02x", bits[i]);
+		if (rc == 0)
+			rc = shf_store_proof_write(&run->store, token, err);
+	}
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, token, sizeof(token), err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, run->team.rank
+		               ? shf_store_proof_read(&run->store, token, err) : 0, err);
+	if (run->team.rank == 0)
+		shf_store_proof_remove(&run->store, token);
+	return rc;
+}
+
+/* The group that copies go over has the same ranks, and is another one. */
+static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
+{
+	const struct sheaf_group *g = run->opts.copies_group;
+
+	if (!g || (g != run->team.group && g->ops.rank == run->team.rank &&
+	           g->ops.ranks == run->team.ranks))
+		return 0;
+	return shf_fail(err, SHEAF_EINVAL, "opts.copies_group is %s", g == run->team.group
+	                ? "the run's own group: copies go behind its calls" : "of other ranks");
+}
+
+static uint64_t text_hash(const char *s)
+{
+	return s ? shf_crc64(s, strlen(s)) : 0;
+}
+
+/* Arguments that must be the same everywhere. */
+static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
+{
+	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
+	uint64_t best = (uint64_t)run->opts.keep_best << 1 | (run->opts.best_largest != 0);
+	uint64_t x[10] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
+		text_hash(run->opts.best_note), (uint64_t)run->opts.images_max,
+		run->opts.agent != NULL, run->opts.copies == 2,
+		run->opts.copies_group != NULL };
+	uint64_t same, lo[10], hi[10];
+	int rc = shf_same(&run->team, x, 10, &same, lo, hi, err);
+
+	if (rc < 0 || same == 1023)
+		return rc;
+	if (!(same & 256) || !(same & 512))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with %s and without", dir,
+		                same & 256 ? "a copies_group" : "copies 2");
+	if (!(same & 128))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with an agent and without",
+		                dir);
+	if (!(same & 64))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different images_max (%"
+		                PRIu64 " and %" PRIu64 ")", dir, lo[6], hi[6]);
+	if (!(same & 16) || !(same & 32))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_best, "
+		                "best_largest or best_note", dir);
+	if (!(same & 8))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_last or "
+		                "keep_every", dir);
+	if (!(same & 1))
+		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened different directories", dir);
+	return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different %s (%" PRIu64 " and %"
+	                PRIu64 ")", dir, same & 2 ? "file_bytes_max" : "flags",
+	                same & 2 ? lo[2] : lo[1], same & 2 ? hi[2] : hi[1]);
+}
+
+/* A job that died right after its publish told nobody. */
+static void announce_newest(struct sheaf_run *run)
+{
+	struct sheaf_error err;
+
+	if (run->team.rank || !run->opts.signal_dir || run->opts.flags & SHEAF_READONLY)
+		return;
+	if (shf_done_put_newest(&run->store, run->opts.signal_dir, &err) < 0)
+		shf_log(run, 1, "%s: the done files of its newest step are not all there: %s",
+		        run->store.path, err.msg);
+}
+
+int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
+                 const struct sheaf_opts *opts, const struct shf_sys *sys,
+                 struct sheaf_error *err)
+{
+	struct sheaf_run *run = NULL;
+	struct opened told = { .run = "" };
+	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, SHF_CALL_RUN_OPEN, err);
+
+	if (rc < 0)
+		return rc;
+	rc = shf_agree(&run->team, dir && dir[0] ? copies_check(run, err)
+	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
+	if (rc == 0)
+		rc = same_arguments(run, dir, err);
+	if (rc == 0)
+		rc =
+		    shf_agree(&run->team, run->team.rank == 0 ? own(run, dir, &told, err) : 0, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, &told, sizeof(told), err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, run->team.rank ? join(run, dir, &told, err) : 0, err);
+	if (rc == 0)
+		rc = prove(run, err);
+	if (rc == 0)
+		rc = shf_tier_open(run, err);
+	if (rc < 0) {
+		shf_run_put(run);
+		return rc;
+	}
+	announce_newest(run);
+	*out = run;
+	return 0;
+}

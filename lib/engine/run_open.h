@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a run. Closing it is in ops.c. */
+#ifndef SHF_RUN_OPEN_H
+#define SHF_RUN_OPEN_H
+#include "run.h"
+
+/* sheaf_run_open over a given machine: the seam of the simulator. [collective] */
+int shf_run_open(struct sheaf_run **run, const char *dir, struct sheaf_group *group,
+                 const struct sheaf_opts *opts, const struct shf_sys *sys,
+                 struct sheaf_error *err);
+#endif

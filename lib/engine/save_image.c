@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which save has which image, and which image the next one takes.
+ *
+ * Always true: an image is at most one save's, the same on all ranks, until none of that save's
+ * bytes travel, and none are written, on any rank (I10). */
+#include "save_image.h"
+#include <inttypes.h>
+#include "err.h"
+#include "lazy.h"
+#include "save.h"
+
+/* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
+int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)
+{
+	unsigned stay = 0, older = 0, used;
+
+	/* What memory has newest stays until it has something newer (M3), and what is being copied
+	 * until it has been; what has been copied, unless somebody would have to wait (G2). */
+	if (below > 1) {
+		stay = run->tier.newest >= 0 ? 1u << run->tier.newest : 0;
+		stay |= shf_guests_pins(&run->tier.guests, false);
+		older = shf_guests_pins(&run->tier.guests, true);
+	}
+	*of = NULL;
+	used = stay;
+	for (const struct sheaf_save *s = run->first; s; s = s->next)
+		used |= s->image >= 0 ? 1u << s->image : 0;
+	for (int i = 0; i < below; i++)
+		if (!((used | older) & 1u << i))
+			return i;
+	for (int i = 0; i < below; i++)
+		if (!(used & 1u << i))
+			return i;
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		if (s->image >= 0 && s->image < below && !(stay & 1u << s->image)) {
+			*of = s;
+			return s->image;
+		}
+	/* None but what is on its way to the next node: that comes to its end first. */
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		if (s->image == (run->tier.newest == 0))
+			*of = s;
+	return run->tier.newest == 0;
+}
+
+/* Something of the save is still to be copied, sent or written by this rank. */
+static bool is_busy(struct sheaf_save *save)
+{
+	if (save->flags & SHEAF_NO_DISK)
+		return true;    /* its image is all there is of it */
+	if (!save->exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
+	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
+		return true;
+	if (!save->exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
+		return true;
+	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
+}
+
+/* It cannot come to its end before its caller does something. */
+static bool is_unput(struct sheaf_save *save)
+{
+	return shf_lazy_unput(save) >= 0 && shf_save_failure(save, NULL) == 0;
+}
+
+/* All that ranks have of it is copied, by their callers if need be; or one has failed, and then
+ * nobody copies any more. */
+static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
+{
+	bool behind = shf_lazy_is_behind(save) && !save->together;
+	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, err) : 0;
+
+	if (rc == 0 && behind)
+		rc = shf_lazy_finish(save, -1);
+	if (rc < 0)
+		(void)shf_save_failure(save, err);
+	rc = shf_agree(&save->run->team, rc, err);
+	if (rc == 0) {
+		save->together = true;
+	} else if (rc != SHEAF_ELOST) { /* all know now: nobody looks at its image any more */
+		shf_save_stick(save, rc, err);
+		shf_net_drop(save);
+	}
+	return rc == SHEAF_ELOST ? rc : 0;
+}
+
+/* Until all of the save is written everywhere. Its failure is its commit's to tell. */
+static int finish(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc = shf_lazy_is_behind(save) ? finish_copies(save, &own) : 0;
+
+	if (rc == 0 && !save->exchanged && shf_save_stage(save, &own) < 0) {
+		rc = own.code == SHEAF_ELOST ? SHEAF_ELOST : 0;
+		shf_net_drop(save);
+	}
+	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
+		rc = 0;
+	if (rc != SHEAF_ELOST)
+		rc = shf_save_drain_together(save, &save->io, -1, &own);
+	if (rc != SHEAF_ELOST)
+		return 0;
+	if (err)
+		*err = own;
+	return rc;
+}
+
+void shf_image_give(struct sheaf_save *save)
+{
+	pthread_mutex_lock(&save->looking);
+	if (save->image >= 0 && save->listed)
+		atomic_fetch_sub(&save->run->images_busy, 1);
+	save->image = -1;
+	pthread_mutex_unlock(&save->looking);
+}
+
+bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)
+{
+	const struct shf_image *m = &run->images[image];
+
+	return !m->dirty && m->own.bytes >= bytes && !(of && is_busy(of));
+}
+
+void shf_image_leave(struct sheaf_save *of)
+{
+	shf_net_drop(of);
+	shf_image_give(of);
+}
+
+uint64_t shf_saves_hash(const struct sheaf_run *run)
+{
+	uint64_t n = 0, steps = 0;
+
+	for (const struct sheaf_save *s = run->first; s; s = s->next, n++)
+		steps = steps * 31 + (uint64_t)s->step;
+	return n << 56 | (steps & (UINT64_MAX >> 8));
+}
+
+/* Compares on all ranks: the saves in flight, the image chosen, whether the save that has it is
+ * still busy, and the newest step in memory. If ranks differ in the last alone, some of them have
+ * given up a step that the others still have: it is whole nowhere, so all of them go back to the
+ * newest that every rank may have, and choose again. [collective] */
+static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of, uint64_t x[4],
+                           uint64_t *same, uint64_t lo[4], uint64_t hi[4],
+                           struct sheaf_error *err)
+{
+	for (int tries = 0;; tries++) {
+		int rc;
+
+		x[0] = shf_saves_hash(run);
+		x[1] = (uint64_t)shf_image_choose(run, below, of);
+		x[2] = *of ? is_unput(*of) ? 2 : is_busy(*of) : 0;
+		x[3] = (uint64_t)(shf_tier_newest(run) + 1);
+		rc = shf_same(&run->team, x, 4, same, lo, hi, err);
+		if (rc < 0 || !(*same & 1) || *same & 8 || tries)
+			return rc;
+		shf_tier_newest_until(run, (int64_t)lo[3] - 1);
+	}
+}
+
+int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
+                   struct sheaf_error *err)
+{
+	struct sheaf_save *of;
+	uint64_t x[4], same, lo[4], hi[4];
+	int rc = choose_together(run, below, &of, x, &same, lo, hi, err);
+
+	if (rc < 0)
+		return rc;
+	/* A save freed on one rank only cannot be finished by the others. */
+	if ((same & 3) != 3)
+		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
+		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
+		                hi[0] >> 56);
+	if (hi[2] == 2)
+		return shf_fail(err, SHEAF_EINVAL, "no image is free: not all slices of step %"
+		                PRId64 " were brought (sheaf_save_put)", of->step);
+	if (hi[2] && of->flags & SHEAF_NO_DISK)
+		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
+		                "no image is free: step %" PRId64 " is in memory alone and not "
+		                "committed", of->step);
+	if (hi[2] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
+		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
+		                "no image is free: step %" PRId64 " is being written", of->step);
+	rc = hi[2] ? finish(of, err) : 0;
+	if (rc < 0)
+		return rc;
+	if (of)
+		shf_image_leave(of);
+	*image = (int)x[1];
+	run->images[*image].dirty = false; /* who copied into it has come here */
+	return 0;
+}
