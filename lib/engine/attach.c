@@ -6,6 +6,7 @@
  * u32 value bytes, value; carried: then the file's bytes. From rank 0: u32 n, then u16 name bytes,
  * name, u32 rank each.
  */
+#include "attach.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "crc64.h"
 #include "ema.h"
 #include "err.h"
-#include "lazy.h"
+#include "gates.h"
 #include "run.h"
 #include "run_env.h"
 #include "stall.h"

@@ -13,15 +13,22 @@
  *
  * A failure before C6 on any rank is its code on all, and the step never appears (I7).
  */
+#include "commit.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "attach.h"
 #include "engine.h"
 #include "err.h"
-#include "lazy.h"
+#include "gates.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_end.h"
+#include "save_handle.h"
+#include "save_stage.h"
+#include "sums_out.h"
+#include "travel.h"
 
 /* How long a commit may take: as the least patient rank says. */
 struct limit {
@@ -157,27 +164,6 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 		                " was begun before it and is not committed", save->step,
 		                first ? first->step : -1);
 	return 0;
-}
-
-int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
-{
-	if (atomic_load(&save->failed)) {
-		int rc;
-
-		pthread_mutex_lock(&save->lock);
-		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": %s", save->step, save->why);
-		pthread_mutex_unlock(&save->lock);
-		return rc;
-	}
-	return shf_save_rc(save, err);
-}
-
-int shf_save_seal(struct sheaf_save *save, struct sheaf_error *err)
-{
-	pthread_mutex_lock(&save->lock);
-	save->sealed = true;
-	pthread_mutex_unlock(&save->lock);
-	return shf_save_failure(save, err);
 }
 
 /* All of it is in images: from now on it is in the memory tier, too. For a save to disk that is an
@@ -399,15 +385,6 @@ static void announce(const struct sheaf_save *save)
 	snprintf(run->told, run->told_bytes, "%s/checkpoint-%" PRId64, run->store.path,
 	         save->step);
 	o->committed(o->arg, save->step, run->told);
-}
-
-void shf_save_doubt(struct sheaf_save *save)
-{
-	shf_tier_doubt(save);
-	save->run->doubtful = save->step;
-	for (struct sheaf_save *s = save->run->first; s; s = s->next)
-		if (s->step > save->step)
-			(void)shf_save_fail(s, "the save before it is in doubt");
 }
 
 /* Meets the other ranks in the commit of this save. *wait_ms becomes the shortest of their

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "average.h"
 #include "dtype.h"
+#include "gates.h"
 #include "hexfloat.h"
 #include "lazy.h"
 #include "opts.h"

@@ -3,10 +3,11 @@
  * counts; what travels, the syncs and the publish come after each other. What was done is known by
  * when that was, not by when somebody asked. Everything read here is atomic: another thread may be
  * in the save's commit. */
-#include "lazy.h"
+#include "eta.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_handle.h"
 
 #define UNKNOWN (-1.0)
 

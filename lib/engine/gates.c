@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The copy behind: who asks whether memory may change, who brings it, who wants all copied. */
-#include "pieces.h"
+#include "gates.h"
 #include <inttypes.h>
 #include "err.h"
-#include "moves.h"
+#include "lazy.h"
+#include "lazy_check.h"
+#include "pieces.h"
 #include "run_env.h"
+#include "save_handle.h"
+#include "save_write.h"
 #include "slice_overlaps.h"
 
 #define SLICE_MS 1000           /* who asks looks whether the save still goes on */

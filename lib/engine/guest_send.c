@@ -10,6 +10,7 @@
 #include "guest.h"
 #include "run_env.h"
 #include "save.h"
+#include "save_handle.h"
 
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 

@@ -2,11 +2,15 @@
 /* SHEAF_CHECK. The memory of a slice is summed three times: inside begin (or when it is put), while
  * it is copied, and at its gate. The sums must agree, so a change in between is found whenever it
  * happened. Only the bytes that this rank copies for the step are looked at. */
-#include "pieces.h"
+#include "lazy_check.h"
 #include <inttypes.h>
 #include "copy.h"
 #include "err.h"
+#include "lazy.h"
+#include "pieces.h"
 #include "run_env.h"
+#include "save_handle.h"
+#include "save_where.h"
 
 /* Adds a box of a slice to the sums. */
 static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,

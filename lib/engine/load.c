@@ -8,7 +8,7 @@
 #include "dtype.h"
 #include "ema.h"
 #include "err.h"
-#include "lazy.h"
+#include "gates.h"
 #include "peek.h"
 #include "run_env.h"
 #include "schema.h"

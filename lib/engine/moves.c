@@ -15,51 +15,14 @@
 #include "crc64.h"
 #include "err.h"
 #include "image.h"
+#include "lazy.h"
 #include "run_env.h"
 #include "run_io.h"
-#include "slots.h"
-
-uint8_t *shf_own_image(const struct sheaf_save *save)
-{
-	return save->run->images[save->image].own.base;
-}
-
-struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg)
-{
-	return (struct shf_ctl *)(void *)(shf_own_image(save) +
-	                                  shf_work_ctl(&save->plan->work, seg));
-}
-
-/* Of a segment that begins at byte lo of a file. */
-static struct shf_sums_to sums_of(const struct sheaf_save *save, uint32_t file, uint64_t lo,
-                                  struct shf_ctl *ctl)
-{
-	return (struct shf_sums_to){ .parts = ctl->parts, .first_block = lo / SHF_BLOCK,
-		.file_bytes = save->plan->layout.files[file].bytes };
-}
-
-struct shf_sums_to shf_seg_sums(const struct sheaf_save *save, size_t seg, struct shf_ctl *ctl)
-{
-	const struct shf_seg *g = &save->plan->work.segs[seg];
-
-	return sums_of(save, g->file, g->lo, ctl);
-}
-
-static bool has_header(const struct sheaf_save *save, const struct shf_seg *g)
-{
-	return g->lo < save->plan->layout.files[g->file].header_bytes;
-}
-
-static bool waits_for_net(const struct sheaf_save *save, const struct shf_seg *g)
-{
-	for (uint32_t k = 0; k < g->moves_n; k++) {
-		const struct shf_mv *v = &save->plan->work.moves[g->first_move + k];
-
-		if (v->witness || !shf_reaches(save, v->rank))
-			return true;
-	}
-	return false;
-}
+#include "save_handle.h"
+#include "save_where.h"
+#include "save_write.h"
+#include "slots_copy.h"
+#include "travel.h"
 
 void shf_moves_init(struct sheaf_save *save)
 {
@@ -69,7 +32,7 @@ void shf_moves_init(struct sheaf_save *save)
 	for (size_t i = 0; i < w->segs_n; i++) {
 		const struct shf_seg *g = &w->segs[i];
 		struct shf_ctl *ctl = shf_own_ctl(save, i);
-		uint32_t left = has_header(save, g) + waits_for_net(save, g);
+		uint32_t left = shf_has_header(save, g) + shf_waits_for_net(save, g);
 
 		for (uint32_t k = 0; k < g->moves_n; k++) {
 			const struct shf_mv *v = &w->moves[g->first_move + k];
@@ -85,185 +48,6 @@ void shf_moves_init(struct sheaf_save *save)
 		atomic_store_explicit(&ctl->left, left, memory_order_relaxed);
 	}
 }
-
-const struct shf_slice *shf_slice_of(const struct sheaf_save *save, uint32_t tensor,
-                                     const struct shf_box *box)
-{
-	const struct shf_holds *h = &save->plan->holds;
-
-	for (size_t i = shf_holds_first(h, tensor); i < h->n && h->a[i].tensor == tensor; i++)
-		if (shf_box_contains(h->a[i].box, box))
-			return &save->state->slices[h->a[i].slice];
-	return NULL;
-}
-
-/* One part of the segment is in its page. */
-static void came(struct shf_ctl *ctl)
-{
-	atomic_fetch_sub_explicit(&ctl->left, 1, memory_order_release);
-}
-
-/* ---- whole segments to the disk ---- */
-
-static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *err)
-{
-	const struct shf_seg *g = &save->plan->work.segs[i];
-	const struct shf_lt_file *file = &save->plan->layout.files[g->file];
-	struct shf_ctl *ctl = shf_own_ctl(save, i);
-	struct shf_io *io = &save->ios[i];
-
-	for (uint64_t b = g->lo / SHF_BLOCK, k = 0; b * SHF_BLOCK < g->hi; b++, k++)
-		save->blocks[save->blocks_n++] = (struct shf_block_sum){ file->first_block + b,
-			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
-	if (save->flags & SHEAF_NO_DISK) { /* it is where it should be */
-		*io = (struct shf_io){ .op = SHF_IO_WRITE };
-		return 0;
-	}
-	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->fds[g->file],
-		.direct = save->directs[g->file],
-		.buf = shf_is_slotted(g) ? shf_slots_at(save, i) : shf_own_image(save) + g->image,
-		.len = (size_t)(g->hi - g->lo), .off = g->lo };
-	if (atomic_load(&save->write_from_ns) == 0)
-		atomic_store(&save->write_from_ns, shf_now(save->run));
-	int rc = shf_io_submit(save->run, &save->io, io);
-	if (rc < 0)
-		return shf_submit_fail(err, rc, "step %lld: %s: submitting a write",
-		                       (long long)save->step, file->name);
-	return 0;
-}
-
-int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *err)
-{
-	int rc;
-
-	pthread_mutex_lock(&save->looking);
-	rc = write_segment(save, seg, err);
-	pthread_mutex_unlock(&save->looking);
-	return rc;
-}
-
-static bool is_written(const struct sheaf_save *save, size_t i)
-{
-	return save->ios[i].op != 0;
-}
-
-/* Own segments of the round that are whole by now; `most` of them are looked at. Whoever made one
- * whole looks afterwards, so that none is missed. */
-static int write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
-{
-	struct shf_span segs = shf_work_segs(&save->plan->work, save->round);
-	int rc = shf_save_rc(save, err);
-
-	pthread_mutex_lock(&save->looking);
-	while (save->open_seg < segs.end && is_written(save, save->open_seg))
-		save->open_seg++;
-	most = save->staged && save->image >= 0 ? most : 0;
-	for (size_t i = save->open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
-		if (!is_written(save, i) &&
-		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
-			rc = write_segment(save, i, err);
-	pthread_mutex_unlock(&save->looking);
-	return rc;
-}
-
-int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err)
-{
-	return write_some(save, SIZE_MAX, err);
-}
-
-bool shf_is_partial(struct sheaf_save *save)
-{
-	size_t end = shf_work_segs(&save->plan->work, save->round).end, i;
-
-	pthread_mutex_lock(&save->looking);
-	for (i = save->open_seg; i < end && is_written(save, i); i++)
-		;
-	pthread_mutex_unlock(&save->looking);
-	return i < end;
-}
-
-static int refused(const struct sheaf_save *save, const struct shf_io *io,
-                   const struct shf_lt_file *file, struct sheaf_error *err)
-{
-	int sys = (int)-io->result;
-
-	if (io->op == SHF_IO_RESIZE)
-		return shf_stage_fail(err, sys, "step %lld: %s: making room for %zu bytes",
-		                      (long long)save->step, file->name, io->len);
-	return shf_stage_fail(err, sys, "step %lld: %s: %s", (long long)save->step, file->name,
-	                      io->op == SHF_IO_FSYNC ? "fsync" : "write");
-}
-
-/* One finished request. */
-void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
-{
-	bool sync = io->op == SHF_IO_FSYNC, wrote = io->op == SHF_IO_WRITE;
-	size_t at = sync ? offsetof(struct sheaf_save, syncs.io) : offsetof(struct sheaf_save, io);
-	struct sheaf_save *save = (struct sheaf_save *)(void *)((char *)owner - at);
-	const struct shf_seg *g = wrote ? &save->plan->work.segs[io - save->ios] : NULL;
-	size_t file = wrote ? g->file : (size_t)io->off;
-	const struct shf_lt_file *f = &save->plan->layout.files[file];
-	struct sheaf_error err;
-	int rc = 0;
-
-	if (io->result < 0)
-		rc = refused(save, io, f, &err);
-	else if (wrote && (uint64_t)io->result != io->len)
-		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
-		              (long long)save->step, f->name, (long long)io->result, io->len);
-	if (rc < 0)
-		shf_save_stick(save, rc, &err);
-	if (!wrote)
-		return;
-	if (io->done_ns > atomic_load(&save->write_to_ns))
-		atomic_store(&save->write_to_ns, io->done_ns); /* one at a time does this */
-	atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
-	if (shf_is_slotted(g))
-		shf_slots_written(save, (size_t)(io - save->ios));
-}
-
-int shf_save_drain(struct sheaf_save *save, int timeout_ms)
-{
-	int rc = shf_io_drain(save->run, &save->io, timeout_ms);
-
-	return rc < 0 ? rc : shf_save_rc(save, NULL);
-}
-
-#define SLICE_MS 250
-
-static int slice_ms(const struct sheaf_run *run, int64_t until_ns)
-{
-	int left = until_ns < 0 ? SLICE_MS : shf_ms_left(run, until_ns);
-
-	return left < SLICE_MS ? left : SLICE_MS;
-}
-
-int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
-                            struct sheaf_error *err)
-{
-	struct shf_team *team = &save->run->team;
-	bool pending;
-	uint64_t x[2];
-	int rc;
-
-	do {
-		x[0] = shf_io_drain(save->run, owner, slice_ms(save->run, until_ns)) ==
-		       SHEAF_EAGAIN;
-		shf_save_progress(save);
-		x[1] = until_ns >= 0 && slice_ms(save->run, until_ns) == 0;
-		rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
-		pending = x[0];
-	} while (rc == 0 && pending && !x[1]);
-	/* Not before: the image of a rank that still writes is not free, whoever failed (I10). */
-	if (rc == 0)
-		rc = shf_agree(team, shf_save_rc(save, err), err);
-	if (rc == 0 && pending)
-		rc = shf_fail(err, SHEAF_EAGAIN, "step %lld: some rank is still writing",
-		              (long long)save->step);
-	return rc;
-}
-
-/* ---- a round ---- */
 
 /* This rank's serves as the files go, so that pages fill from the front on all ranks and early
  * ones can be written early. stream: where the move is in what goes to its rank. */
@@ -345,7 +129,7 @@ static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
 	uint8_t *image = shf_image_of(save->run, save->image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
-	struct shf_sums_to sums = sums_of(save, t->file, v->seg_lo, ctl);
+	struct shf_sums_to sums = shf_sums_at(save, t->file, v->seg_lo, ctl);
 	bool timed = !m->behind && !(m->due && m->due->at < m->due->hi);
 	int64_t from = shf_now(save->run);
 
@@ -354,7 +138,7 @@ static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move
 	if (timed)
 		shf_stores_took(&save->stores, shf_box_bytes(t, &m->box),
 		                shf_now(save->run) - from);
-	came(ctl);
+	shf_part_came(ctl);
 	return sums.digest;
 }
 
@@ -427,7 +211,7 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		since += bytes;
 		if (rc == 0 && since >= LOOK_BYTES) {
 			since = 0;
-			rc = write_some(save, LOOK_SEGS, err);
+			rc = shf_write_some(save, LOOK_SEGS, err);
 			(void)shf_io_drain(save->run, &save->io, 0);
 		}
 	}
@@ -449,7 +233,7 @@ int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error
 		uint64_t end = l->files[g->file].header_bytes;
 		struct shf_sums_to sums = shf_seg_sums(save, i, shf_own_ctl(save, i));
 
-		if (!has_header(save, g))
+		if (!shf_has_header(save, g))
 			continue;
 		if (have != g->file) {
 			shf_buf_reset(&header);
@@ -467,34 +251,9 @@ int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error
 		save->headers[g->file] ^=
 		    shf_crc64_shift(shf_crc64_raw(0, header.data + g->lo, (size_t)(end - g->lo)),
 		                    header.len - end);
-		came(shf_own_ctl(save, i));
+		shf_part_came(shf_own_ctl(save, i));
 	}
 	shf_buf_release(&header);
-	return rc;
-}
-
-int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
-{
-	struct shf_span segs = shf_work_segs(&save->plan->work, round);
-	struct sheaf_error own;
-	int rc;
-
-	for (size_t i = segs.first; i < segs.end; i++)
-		if (waits_for_net(save, &save->plan->work.segs[i]))
-			came(shf_own_ctl(save, i));
-	rc = shf_write_whole(save, &own);
-	/* Counters lie in the image, which others write too. */
-	pthread_mutex_lock(&save->looking);
-	for (size_t i = save->open_seg; i < segs.end && rc == 0; i++)
-		if (!is_written(save, i))
-			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
-			              "whole: the image has changed", (long long)save->step,
-			              save->plan->layout.files[save->plan->work.segs[i].file].name);
-	pthread_mutex_unlock(&save->looking);
-	if (rc < 0)
-		shf_save_stick(save, rc, &own);
-	if (rc < 0 && err)
-		*err = own;
 	return rc;
 }
 

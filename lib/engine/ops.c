@@ -8,6 +8,7 @@
 #include "opts.h"
 #include "run_env.h"
 #include "save.h"
+#include "save_end.h"
 #include "tree.h"
 
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)

@@ -6,7 +6,6 @@
 #include "cpulist.h"
 #include "err.h"
 #include "match.h"
-#include "run.h"
 #include "safetensors.h"
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)

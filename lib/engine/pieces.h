@@ -9,6 +9,7 @@
 #include "lazy.h"
 
 #define SHF_ANY SIZE_MAX                /* slice: the next in the order */
+#define SHF_PIECE_ITEMS ((int64_t)(SHF_PIECE / sizeof(float)))  /* averages of a piece */
 
 enum { SHF_UNCHECKED, SHF_CHECKING, SHF_CHECKED };      /* a slice, at its gate */
 
@@ -69,17 +70,13 @@ int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* For something to be done; the lock is held. False: the time is up. */
 bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
+/* How many pieces the slice has, with or without something to copy; and of how many moves of
+ * segments of no image it is. */
+uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice);
+uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice);
 /* What is whole goes to the disk. */
 void shf_pieces_look(struct sheaf_save *save);
 /* Until nothing of the slice (SHF_ANY: of any) is under way, nor due to be; false: the time is
  * up. */
 bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns);
-
-/* lazy_check.c. Sums the memory of all slices, before anything is copied. ENOMEM. */
-int  shf_check_begin(struct shf_lazy *lz, struct sheaf_error *err);
-/* The same for one slice that is about to be put, with its memory at base. */
-int  shf_check_put(struct shf_lazy *lz, size_t slice, uint8_t *base, struct sheaf_error *err);
-/* Compares the memory of a copied slice with those sums and with the copy. The first caller does
- * it, and no gate of the slice opens before it is done. EDIVERGED, EAGAIN. */
-int  shf_check_slice(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err);
 #endif

@@ -8,7 +8,7 @@
 #include "err.h"
 #include "home.h"
 #include "opts.h"
-#include "save.h"
+#include "save_plan.h"
 #include "schema.h"
 
 struct round {                  /* what travels, by round */

@@ -2,17 +2,22 @@
 /* Beginning a save: agree, plan, stage, copy. And the small calls between begin and commit. */
 #include "save.h"
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "gates.h"
 #include "image.h"
 #include "lazy.h"
 #include "moves.h"
 #include "opts.h"
 #include "run_env.h"
-#include "run_io.h"
+#include "save_end.h"
+#include "save_handle.h"
 #include "save_image.h"
+#include "save_plan.h"
+#include "save_stage.h"
+#include "save_write.h"
 #include "slots.h"
+#include "travel.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 
@@ -109,25 +114,6 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_slots_new(save, err);
 }
 
-static void unreserve(struct sheaf_save *save, bool ours)
-{
-	shf_free(save->fds);
-	shf_free(save->directs);
-	shf_free(save->held);
-	shf_free(save->headers);
-	shf_free(save->blocks);
-	shf_free(save->ios);
-	shf_free(save->sizes);
-	shf_free(save->syncs.ios);
-	shf_slots_free(save->slots, ours);
-	save->slots = NULL;
-	save->syncs.ios = NULL;
-	save->fds = save->directs = NULL;
-	save->held = save->headers = NULL;
-	save->blocks = NULL;
-	save->ios = save->sizes = NULL;
-}
-
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
 	if (!save->staged)
@@ -168,15 +154,6 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	return save;
 }
 
-int shf_save_images(const struct sheaf_save *save)
-{
-	int most = save->run->opts.images_max;
-
-	most = most ? most : save->flags & SHEAF_LAZY || save->run->tier.wanted ? 2 : 1;
-	most = shf_tier_allows(save->run, most);
-	return most < save->plan->images ? most : save->plan->images;
-}
-
 /* Lazy, and more than one round: all but the last must be copied and written now. */
 static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 {
@@ -203,11 +180,6 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 		                "opts.agent", save->step);
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node",
 	                save->step);
-}
-
-bool shf_save_fits_memory(const struct sheaf_save *save)
-{
-	return shf_save_images(save) > 1 && save->plan->work.rounds <= 1 && !save->plan->slotted;
 }
 
 /* An image, and what one save needs besides. */
@@ -269,7 +241,7 @@ static void unprepare(struct sheaf_save *save)
 {
 	shf_lazy_free(save->lazy, true);
 	shf_net_release(&save->net);
-	unreserve(save, true);
+	shf_save_unreserve(save, true);
 	shf_plan_put(save->plan);
 	save->lazy = NULL;
 	save->plan = NULL;
@@ -427,306 +399,3 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 }
 
 /* ---- between begin and commit ---- */
-
-void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
-{
-	pthread_mutex_lock(&save->lock);
-	if (save->rc == 0) {
-		save->rc = rc;
-		if (err)
-			save->err = *err;
-		else
-			shf_fail(&save->err, rc, "step %" PRId64 ": %s", save->step,
-			         sheaf_strerror(rc));
-	}
-	pthread_mutex_unlock(&save->lock);
-}
-
-int shf_save_rc(struct sheaf_save *save, struct sheaf_error *err)
-{
-	int rc;
-
-	pthread_mutex_lock(&save->lock);
-	rc = save->rc;
-	if (rc < 0 && err)
-		*err = save->err;
-	pthread_mutex_unlock(&save->lock);
-	return rc;
-}
-
-int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
-{
-	struct sheaf_error own;
-	int64_t from = shf_now(save->run);
-	bool waited;
-	int rc;
-
-	if (slice != SHEAF_ALL_SLICES && (slice < 0 || (size_t)slice >= save->state->n))
-		return SHEAF_EINVAL;
-	if (!save->lazy)
-		return 0;
-	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
-	                            ? shf_lazy_reads_some(save)
-	                            : shf_lazy_reads(save, (size_t)slice));
-	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
-	shf_stall_gate(save, from, waited);
-	return rc;
-}
-
-int shf_save_put(struct sheaf_save *save, int slice, const void *data)
-{
-	const struct shf_slice *s;
-
-	if (slice < 0 || (size_t)slice >= save->state->n || !save->lazy || save->over)
-		return SHEAF_EINVAL;
-	s = &save->state->slices[slice];
-	if (s->empty)
-		return save->flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
-	if (!data && !s->mem.base)
-		return SHEAF_EINVAL;
-	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* only ever read */
-}
-
-/* Of a lazy save: copied first, and what other ranks of the node copy is not waited for. */
-static int wait_written(struct sheaf_save *save, int timeout_ms)
-{
-	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
-	int rc = shf_lazy_is_behind(save) ? shf_lazy_finish(save, timeout_ms) : 0;
-	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->plan->most &&
-	               shf_lazy_is_partial(save);
-
-	if (rc < 0)
-		return rc;
-	left = (until - shf_now(save->run)) / 1000000;
-	rc = shf_save_drain(save, timeout_ms < 0 ? -1 : left > 0 ? (int)left : 0);
-	return rc == 0 && partial ? SHEAF_EAGAIN : rc;
-}
-
-int shf_save_wait(struct sheaf_save *save, int timeout_ms)
-{
-	int64_t from = shf_now(save->run);
-	int rc = save->over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
-
-	shf_stalled(save->run, save, SHF_IN_WAIT, from);
-	return rc;
-}
-
-int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
-{
-	int64_t from = shf_now(save->run);
-	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->made,
-		.x = { bytes_max } };
-	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
-	                    : shf_save_failure(save, err);
-
-	rc = shf_call_enter(&save->run->team, &m, rc, err);
-	if (rc == 0 && !(m.same & 1))
-		rc = shf_fail(err, SHEAF_EINVAL,
-			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes",
-		              m.lo[0], m.hi[0]);
-	if (rc == 0)
-		rc = shf_save_stage(save, err);
-	if (rc == 0)
-		rc = shf_lazy_together(save, err);
-	if (rc == 0)
-		rc = shf_net_finish(save, bytes_max, err);
-	shf_stalled(save->run, save, SHF_IN_EXCHANGE, from);
-	return rc;
-}
-
-void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
-{
-	const struct shf_stall *s = &save->stall;
-	uint64_t gates_ns = atomic_load(&s->ns[SHF_IN_GATES]);
-
-	*stat = (struct sheaf_stat){ .size = sizeof(*stat), .phase = atomic_load(&save->phase),
-		.held = save->plan ? save->plan->holds.bytes : 0,
-		.copied = atomic_load(&save->copied), .to_write = atomic_load(&save->to_write),
-		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
-		.begin_ns = atomic_load(&s->ns[SHF_IN_BEGIN]),
-		.copied_ns = save->rounds_ns + gates_ns,
-		.exchange_ns = atomic_load(&s->ns[SHF_IN_EXCHANGE]),
-		.wait_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
-		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
-		.image_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
-		.images_busy = atomic_load(&save->run->images_busy),
-		.at_once = save->lazy && !shf_lazy_is_behind(save),
-		.gates = atomic_load(&s->gates), .gates_waited = atomic_load(&s->gates_waited),
-		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),
-		.copy_ns = atomic_load(&save->copy_ns), .over_ns = atomic_load(&save->over_ns) };
-	if (stat->phase == 1 && stat->written == stat->to_write)
-		stat->phase = 2;
-	if (stat->phase == 2 && save->publishing.begun)
-		stat->phase = 6;
-}
-
-void shf_save_progress(const struct sheaf_save *save)
-{
-	const struct sheaf_opts *o = &save->run->opts;
-	struct sheaf_stat stat;
-
-	if (!o->progress)
-		return;
-	shf_save_stat(save, &stat);
-	o->progress(o->arg, &stat);
-}
-
-int shf_save_fail(struct sheaf_save *save, const char *why)
-{
-	bool late;
-
-	pthread_mutex_lock(&save->lock);
-	late = save->sealed && save->rc == 0 && !atomic_load(&save->failed);
-	if (!atomic_load(&save->failed) && !save->sealed) {
-		snprintf(save->why, sizeof(save->why), "%s", why ? why : "no reason was given");
-		atomic_store(&save->failed, 1);
-	}
-	pthread_mutex_unlock(&save->lock);
-	return late ? SHEAF_EINVAL : 0;
-}
-
-static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
-{
-	struct sheaf_save **at = &run->first, *before = NULL;
-
-	while (*at && *at != save) {
-		before = *at;
-		at = &(*at)->next;
-	}
-	if (!*at)
-		return;
-	*at = save->next;
-	if (run->last == save)
-		run->last = before;
-	run->in_flight--;
-	save->listed = false;
-}
-
-uint64_t shf_save_bytes(const struct sheaf_save *save)
-{
-	uint64_t bytes = 0;
-
-	for (size_t f = 0; f < save->plan->layout.files_n; f++)
-		bytes += save->plan->layout.files[f].bytes;
-	return bytes;
-}
-
-static void files_close(struct sheaf_save *save)
-{
-	const struct shf_sys *sys = save->run->sys;
-
-	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
-		if (save->fds[f] >= 0)
-			sys->ops->close(sys->arg, save->fds[f]);
-		if (save->directs && save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
-	}
-}
-
-/* Release what only the process that began the save may touch. */
-static void let_go(struct sheaf_save *save)
-{
-	struct sheaf_run *run = save->run;
-
-	shf_lazy_stop(save);
-	if (shf_lazy_is_behind(save) && !save->together && save->image >= 0)
-		run->images[save->image].dirty = true; /* others may still copy into it */
-	shf_image_give(save); /* from here on nobody submits a write of it */
-	(void)shf_save_drain(save, -1);
-	(void)shf_io_drain(run, &save->syncs.io, -1);
-	if (save->publishing.begun && run->team.rank == 0)
-		(void)shf_publishing_end(save, NULL); /* all agreed to it, and it takes no longer
-		                                       * than throwing the stage away */
-	files_close(save);
-	if (!save->over && save->stage.dir >= 0 && run->team.rank == 0)
-		shf_stage_discard(&run->store, &save->stage);
-	else
-		shf_stage_close(&run->store, &save->stage);
-}
-
-void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err)
-{
-	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
-	save->over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
-	if (rc < 0)
-		shf_save_stick(save, rc, err); /* before who waits at a gate is let go */
-	let_go(save);
-	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
-		save->fds[f] = -1;
-		save->directs[f] = 0;
-	}
-	save->over = true;
-	shf_publishing_release(&save->publishing);
-	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
-		shf_tier_unsaved(save);
-	shf_stall_over(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
-	atomic_store(&save->phase, 3);
-	list_remove(save->run, save);
-}
-
-/* What became of one that was left: nobody else hears of it. */
-static int left_code(const struct sheaf_save *save)
-{
-	return save->publishing.begun ? SHEAF_EINDOUBT : SHEAF_EFAILED;
-}
-
-void shf_save_abandon(struct sheaf_run *run)
-{
-	for (struct sheaf_save *s = run->first; s; s = s->next) {
-		struct sheaf_error err;
-
-		shf_tier_left(s);
-		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
-		let_go(s);
-		shf_free(s->fds);
-		s->fds = NULL;
-		s->over = true;
-		shf_stall_over(s, -1);
-		shf_stall_tell(run, s, s->step, left_code(s));
-	}
-}
-
-void shf_save_free(struct sheaf_save *save)
-{
-	if (!save)
-		return;
-	bool ours = shf_run_is_ours(save->run);
-
-	if (ours) {
-		let_go(save);
-	} else {
-		files_close(save);
-		shf_stage_leave(&save->run->store, &save->stage);
-		shf_lazy_forget(save);
-	}
-	if (ours && save->listed && !save->over) {
-		shf_tier_left(save);
-		if (save->publishing.begun)
-			shf_save_doubt(save);
-		shf_stall_over(save, -1);
-		shf_stall_tell(save->run, save, save->step, left_code(save));
-	}
-	if (save->listed)
-		list_remove(save->run, save);
-	for (size_t i = 0; i < save->attached_n; i++) {
-		shf_free(save->attached[i].name);
-		shf_free(save->attached[i].bytes);
-	}
-	for (size_t i = 0; i < save->notes_n; i++) {
-		shf_free(save->notes[i].key);
-		shf_free(save->notes[i].value);
-	}
-	shf_free(save->attached);
-	shf_free(save->notes);
-	shf_free(save->due);
-	unreserve(save, ours);
-	shf_net_release(&save->net);
-	shf_publishing_release(&save->publishing);
-	shf_lazy_free(save->lazy, ours);
-	shf_plan_put(save->plan);
-	shf_state_put(save->state);
-	shf_run_put(save->run);
-	pthread_mutex_destroy(&save->lock);
-	pthread_mutex_destroy(&save->looking);
-	shf_free(save);
-}

@@ -49,7 +49,6 @@ struct shf_plan {               /* of one state on one run; cached in the state 
 	bool most_known;
 	uint64_t most;                  /* of its only round: longest stream anywhere, if known */
 };
-void shf_plan_put(void *plan);
 
 struct shf_net {                /* what travels in one round, both directions */
 	uint8_t *out, *in;              /* owned; streams packed in rank order */
@@ -160,93 +159,4 @@ struct sheaf_save {
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,
                    struct sheaf_error *err);
-int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);        /* [any thread] */
-int shf_save_put(struct sheaf_save *save, int slice, const void *data);         /* [any thread] */
-int shf_save_wait(struct sheaf_save *save, int timeout_ms);
-int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-/* Perhaps it is on disk: saves begun after it would name the wrong parent. [local], on all ranks */
-void shf_save_doubt(struct sheaf_save *save);
-int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
-int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
-int shf_save_fail(struct sheaf_save *save, const char *why);
-/* eta.c. What sheaf_save_eta_ms says. [any thread] */
-int64_t shf_save_eta_ms(struct sheaf_save *save);
-void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
-void shf_save_progress(const struct sheaf_save *save);  /* the caller's callback hears of it */
-void shf_save_free(struct sheaf_save *save);
-/* The save is over with this outcome: off the list, stage gone or closed. [local] */
-void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err);
-/* How many images it may choose from; equal on all ranks. [local] */
-int  shf_save_images(const struct sheaf_save *save);
-/* Does all of it lie in one image, while another one may have the step before? [local] */
-bool shf_save_fits_memory(const struct sheaf_save *save);
-/* Of all its files of tensors. */
-uint64_t shf_save_bytes(const struct sheaf_save *save);
-/* What this rank knows against the save: sheaf_save_fail, or its first failure. [local] */
-int  shf_save_failure(struct sheaf_save *save, struct sheaf_error *err);
-/* The same, for the last time: from now on sheaf_save_fail returns EINVAL, too late. [local] */
-int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
-/* save_plan.c. The plan that the state remembers, if it was made for what it is now; or NULL. */
-struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state);
-/* A plan for this state: cached, or made. [collective] */
-int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,
-                 struct sheaf_error *err);
-/* Half of the staging is image, the rest is for what travels; 0: no bound. */
-uint64_t shf_window_of(const struct sheaf_opts *opts);
-/* What of a rank need not be staged (SHEAF_IN_PLACE), and how it shares the window. held: borrowed
- * while m is used. [local] */
-struct shf_held {
-	const struct shf_holds *holds;
-	const struct sheaf_state *state;
-};
-void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t window);
-/* The run must hold no save any more that was not committed. [local] */
-void shf_save_abandon(struct sheaf_run *run);
-
-/* save_stage.c. C0: the stage, on all ranks, and the files that this one writes, unless that was
- * done. A failure sticks, on all ranks. [collective] */
-int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
-/* Has a save that is still being begun follow what the run goes on from now: an older one in flight
- * may have changed that since. [local] */
-void shf_save_follow(struct sheaf_save *save);
-/* That step of this handle is on disk: all later saves follow it, those in flight too. [local] */
-void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33]);
-/* EINVAL if the step that it would follow has been set aside: then it would be on no branch.
- * n: what is newest on disk. [rank 0] */
-int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
-                          struct sheaf_error *err);
-
-/* moves.c. The controls of this rank's segments, before any rank copies. [local] */
-void shf_moves_init(struct sheaf_save *save);
-int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
-/* The rest of what must travel, then the segments that waited for it. [collective] */
-int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err);
-void shf_net_release(struct shf_net *net);
-/* Nothing of it travels any more: it has, or the save has failed. [local] */
-void shf_net_drop(struct sheaf_save *save);
-/* The first failure of a save, with its sentence; later ones are forgotten. [any thread] */
-void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err);
-int  shf_save_rc(struct sheaf_save *save, struct sheaf_error *err);      /* err may be NULL */
-/* The same on all ranks, of one owner in the save: in slices much shorter than the deadline, so
- * that a slow disk is not taken for a dead rank. until_ns: by this rank's clock, < 0 on all ranks:
- * for ever; over when the first one's is. 0, EAGAIN, or the first failure of any rank, told when no
- * rank writes any more or the time is up. [collective] */
-int  shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
-                             struct sheaf_error *err);
-/* Until none of its requests is under way: EAGAIN after timeout_ms (< 0: for ever), or the save's
- * own rc. [any thread] */
-void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io);
-int shf_save_drain(struct sheaf_save *save, int timeout_ms);
-
-/* attach.c: files and notes of all ranks. [collective] */
-/* The files' bytes to rank 0, into *in, which given points into; nothing is written. */
-int shf_attach_carry(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
-                     struct shf_buf *in, struct sheaf_error *err);
-int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *given,
-                      struct sheaf_error *err);
-
-/* sums_out.c: gathers digests and block sums on rank 0, compares them. [collective] */
-int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_sums_out *out,
-                    struct sheaf_error *err);
 #endif

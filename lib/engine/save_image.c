@@ -6,8 +6,11 @@
 #include "save_image.h"
 #include <inttypes.h>
 #include "err.h"
-#include "lazy.h"
+#include "gates.h"
 #include "save.h"
+#include "save_handle.h"
+#include "save_stage.h"
+#include "travel.h"
 
 /* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
 int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)

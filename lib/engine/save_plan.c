@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of saves: who writes what from whose memory, how many images have room, and what is in
  * none. Made once for a state, and kept with it. */
+#include "save_plan.h"
 #include "ema.h"
 #include "err.h"
-#include "lazy.h"
 #include "opts.h"
 #include "record.h"
 #include "save.h"
 #include "schema.h"
+#include "turns.h"
 
 void shf_plan_put(void *p)
 {

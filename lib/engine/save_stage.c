@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* C0: the stage of a save. What it follows, room on the disk, the folder and its lock, the files
  * that each rank writes. */
+#include "save_stage.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "engine.h"
 #include "err.h"
-#include "lazy.h"
+#include "gates.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_handle.h"
 
 static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {

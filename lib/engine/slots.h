@@ -13,14 +13,6 @@
 #define SHF_SLOTS_NONE (-1)
 #define SHF_SLOTS_FULL (-2)
 
-/* Does the segment lie in no image? */
-static inline bool shf_is_slotted(const struct shf_seg *g)
-{
-	return g->round == SHF_ROUND_OWN;
-}
-/* Those of a plan: its last ones. */
-struct shf_span shf_slots_segs(const struct shf_work *w);
-
 /* Memory for it. ENOMEM. [local] */
 int  shf_slots_new(struct sheaf_save *save, struct sheaf_error *err);
 /* In a forked child not ours: somebody may hold its lock. */
@@ -30,16 +22,13 @@ void shf_slots_free(struct shf_slots *slots, bool ours);
 int64_t shf_slots_take(struct sheaf_save *save, size_t slice);
 /* Until a slot may be free, no longer than that. False: nothing of it is being written. */
 bool shf_slots_wait(struct sheaf_save *save, int timeout_ms);
-/* Into its slot, and to the disk; its memory may change then. A failure sticks in the save. [any
- * thread] */
-void shf_slots_copy(struct sheaf_save *save, size_t seg);
 /* What one that was copied adds to its tensors' digests; and to sums, by slice, if that is not
  * NULL. The caller guards both. */
 void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums);
 /* Where the segment lies, now. */
 uint8_t *shf_slots_at(const struct sheaf_save *save, size_t seg);
+/* By move of the plan: the digest of what is copied. Who took the segment writes it. */
+uint64_t *shf_slots_digests(const struct sheaf_save *save);
 /* It is written. [any thread] */
 void shf_slots_written(struct sheaf_save *save, size_t seg);
-/* All of them, by the callers. [collective] */
-int  shf_slots_run(struct sheaf_save *save, struct sheaf_error *err);
 #endif

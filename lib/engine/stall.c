@@ -4,6 +4,7 @@
 #include "err.h"
 #include "run_env.h"
 #include "save.h"
+#include "save_handle.h"
 
 static void add(struct shf_stall *s, enum shf_cause in, uint64_t ns)
 {

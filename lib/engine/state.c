@@ -7,7 +7,7 @@
 #include <string.h>
 #include "dtype.h"
 #include "ema.h"
-#include "lazy.h"
+#include "gates.h"
 #include "opts.h"
 #include "safetensors.h"
 

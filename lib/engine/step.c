@@ -11,14 +11,12 @@
 #include "err.h"
 #include "found.h"
 #include "lease.h"
-#include "load.h"
 #include "nodes.h"
 #include "opts.h"
 #include "peek.h"
 #include "place.h"
 #include "recall.h"
 #include "run_env.h"
-#include "safetensors.h"
 #include "tree.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)

@@ -2,11 +2,13 @@
 /* Everything that proves a step, brought together by XOR: digests of tensors at homes by tensor, so
  * that no rank sees (ranks x tensors) anything, then digests and block sums to rank 0, who sees
  * that they say the same of every file (I4) and makes the table. */
+#include "sums_out.h"
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
 #include "save.h"
+#include "save_handle.h"
 #include "sums.h"
 
 static uint64_t home_first(uint64_t rank, uint64_t ranks, uint64_t tensors)

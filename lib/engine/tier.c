@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "attach.h"
 #include "card.h"
 #include "crc64.h"
 #include "err.h"
@@ -12,6 +13,8 @@
 #include "record.h"
 #include "run_env.h"
 #include "save.h"
+#include "save_stage.h"
+#include "sums_out.h"
 
 #define ASK_AGAIN_NS INT64_C(1000000000)        /* after that; then after twice as long, ... */
 #define ASK_SELDOM_NS INT64_C(64000000000)      /* one that is stopped costs its deadline */

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of a round must go to other nodes: packed into a stream for each rank while copying, sent in
  * portions, unpacked into the owner's image. Replicas' digests go the same way. */
+#include "travel.h"
 #include <string.h>
 #include "copy.h"
 #include "err.h"
-#include "moves.h"
 #include "run_env.h"
+#include "save_handle.h"
+#include "save_where.h"
+#include "save_write.h"
 
 void shf_net_release(struct shf_net *net)
 {
@@ -16,21 +19,6 @@ void shf_net_release(struct shf_net *net)
 	shf_free(net->out_at);
 	shf_free(net->in_at);
 	*net = (struct shf_net){ 0 };
-}
-
-bool shf_reaches(const struct sheaf_save *save, uint32_t peer)
-{
-	return save->run->place.nodes[peer] == save->run->place.node;
-}
-
-size_t shf_stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint32_t peer,
-                           bool witness, const struct shf_box *box)
-{
-	if (witness)
-		return 8;
-	if (shf_reaches(save, peer))
-		return 0;
-	return (size_t)shf_box_bytes(&save->plan->layout.tensors[tensor], box);
 }
 
 static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t *most)

@@ -1,50 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the copy behind copies, in its order: slice by slice, the pieces of each. */
+#include "turns.h"
 #include <stdlib.h>
 #include "err.h"
 #include "lazy.h"
-#include "moves.h"
-#include "slots.h"
-
-/* The dimension that is cut, and how many of it are a part; 0: it is one part. */
-static int64_t cut_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t most,
-                      int *dim)
-{
-	uint64_t bytes = shf_box_bytes(t, box);
-	int d = 0;
-
-	while (d < box->ndim - 1 && box->count[d] == 1)
-		d++;
-	*dim = d;
-	if (box->ndim == 0 || bytes <= most)
-		return 0;
-	int64_t per = (int64_t)(most / (bytes / (uint64_t)box->count[d]));
-
-	return per > 0 ? per : 1;
-}
-
-uint32_t shf_cuts_of(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes)
-{
-	int dim;
-	int64_t per = cut_of(t, box, bytes, &dim);
-
-	return per ? (uint32_t)((box->count[dim] + per - 1) / per) : 1;
-}
-
-uint64_t shf_cut_at(const struct shf_lt_tensor *t, const struct shf_box *box, uint64_t bytes,
-                    uint32_t i, struct shf_box *part)
-{
-	int dim;
-	int64_t per = cut_of(t, box, bytes, &dim), from = i * per, left;
-
-	*part = *box;
-	if (!per)
-		return 0;
-	left = box->count[dim] - from;
-	part->start[dim] += from;
-	part->count[dim] = left < per ? left : per;
-	return shf_box_bytes(t, box) / (uint64_t)box->count[dim] * (uint64_t)from;
-}
+#include "save_where.h"
 
 void shf_turns_release(struct shf_turns *turns)
 {
@@ -115,11 +75,6 @@ static void turns_sort(struct shf_turns *o, const struct sheaf_save *save)
 			    !state->slices[state->emas[k].first + i].empty;
 	for (size_t s = 0; s < o->slices_n; s++)
 		o->saved_n += o->saved[s];
-}
-
-size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v)
-{
-	return (size_t)(shf_slice_of(save, v->tensor, &v->box) - save->state->slices);
 }
 
 /* Lists the segments that lie in no image by slice, each once for each of its moves. ENOMEM. */

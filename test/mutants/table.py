@@ -100,19 +100,19 @@ bug("publish_before_agreement", "the manifest is written before sums and indexes
     "&save->run->store, &save->stage, &p->record.manifest, err); }"
     " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
 bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is forgotten (I4)",
-    "engine/moves.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
+    "engine/save_handle.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
     "shf_agree(team, MUTANT && team->rank ? (save->rc = 0) : shf_save_rc(save, err), err)",
     "sim/test_faults: a_failed_fsync_of_any_rank_fails_the_save_on_all")
 bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its save",
-    "engine/moves.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
+    "engine/save_write.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
     "if (rc < 0 && !MUTANT) shf_save_stick(save, rc, &err);",
     "sim/test_faults: each_call_of_two_saves_on_small_may_fail")
 bug("short_write_believed", "a write of fewer bytes than asked is taken for whole by the save",
-    "engine/moves.c:shf_save_io_done", "else if (wrote && (uint64_t)io->result != io->len)",
+    "engine/save_write.c:shf_save_io_done", "else if (wrote && (uint64_t)io->result != io->len)",
     "else if (!MUTANT && wrote && (uint64_t)io->result != io->len)",
     "sim/test_inflight: a_write_that_stops_short_fails_the_save")
 bug("refused_room_believed", "room that a file did not get is taken for made, of a save behind",
-    "engine/moves.c:shf_save_io_done", "if (io->result < 0)",
+    "engine/save_write.c:shf_save_io_done", "if (io->result < 0)",
     "if (io->result < 0 && !(MUTANT && io->op == SHF_IO_RESIZE))",
     "sim/test_lazy_told: room_that_is_refused_behind_is_told_by_the_commit")
 blind("calls_not_compared", "ranks in different calls go on as if they were in one",
@@ -201,12 +201,13 @@ bug("gate_not_waiting", "who asks does not wait for a piece that somebody else c
     "unit/test_gates: several_threads_copy_and_no_step_knows")
 LATER = "sim/test_later: "
 bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
-    "engine/lazy.c:pick", "(lz->put && !lz->put[slice])", "(!MUTANT && lz->put && !lz->put[slice])",
+    "engine/pieces.c:pick",
+    "(lz->put && !lz->put[slice])", "(!MUTANT && lz->put && !lz->put[slice])",
     LATER + "the_files_are_those_of_slices_that_were_there",
     "unit/test_gates: a_slice_is_copied_when_it_is_brought",
     "sim/test_weave: slices_are_copied_when_they_are_brought")
 blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
-      "engine/lazy.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
+      "engine/pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
       LATER + "a_state_need_have_no_memory")
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
     "engine/gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
@@ -252,7 +253,8 @@ bug("failed_while_synced", "a save that is failed while it is synced is publishe
     "MUTANT ? 0 : shf_save_seal(save, err)",
     "sim/test_publishing: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
-    "engine/save.c:shf_save_fail", "late ? SHEAF_EINVAL : 0", "late && !MUTANT ? SHEAF_EINVAL : 0",
+    "engine/save_handle.c:shf_save_fail",
+    "late ? SHEAF_EINVAL : 0", "late && !MUTANT ? SHEAF_EINVAL : 0",
     "sim/test_publishing: nothing_can_be_added_to_it_and_nobody_can_fail_it")
 bug("averages_as_the_caller_rounds", "the coefficients are rounded as the caller's thread rounds",
     "base/average.c:shf_average", "fesetenv(FE_DFL_ENV); average(e, w, w_dtype, n, coef);",
@@ -263,24 +265,25 @@ bug("warm_up_as_the_caller_rounds", "the coefficient of a warm-up is rounded as 
     "if (!MUTANT) fesetenv(FE_DFL_ENV);",
     "unit/test_average: the_coefficients_do_not_depend_on_the_callers_rounding")
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",
-    "engine/lazy.c:shf_piece_copy",
+    "engine/pieces.c:shf_piece_copy",
     "&due, &a); shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (done(lz, p, &a))", "MUTANT ? NULL : &due, &a); bool early = MUTANT && done(lz, p, &a);"
     " shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
-      "engine/lazy.c:pick", "before != slice && lz->done[before] < pieces_in(lz, before)", WEAVE)
+      "engine/pieces.c:pick",
+      "before != slice && lz->done[before] < shf_pieces_in(lz, before)", WEAVE)
 bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
-    "engine/lazy.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
+    "engine/pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
     "unit/test_gates: what_is_not_staged_changes_behind_its_gate")
 blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
       "engine/slots.c:shf_slots_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
-         "engine/save.c:shf_save_fits_memory", "!save->plan->slotted",
+         "engine/save_handle.c:shf_save_fits_memory", "!save->plan->slotted",
          "sim/test_in_place: a_save_to_memory_alone_is_refused")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
-    "engine/lazy.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
+    "engine/pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_left_behind", "what a save has not averaged is forgotten when it ends",
     "engine/lazy.c:shf_lazy_stop", "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
@@ -370,7 +373,7 @@ blind("notes_behind_memory", "notes are taken for the disk that memory does not 
       "engine/save_given.c:takes_more", "save->kept",
       "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
-         "engine/commit.c:shf_save_doubt", "s->step > save->step",
+         "engine/save_end.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
       "engine/run_open.c:join", "rc == SHEAF_ENOENT",
@@ -389,14 +392,14 @@ blind("flat_by_half", "a range is taken for all where its flag was forgotten",
       "engine/state.c:check_box", "in->flat_start || in->flat_count",
       "unit/test_state: memory_rules_are_checked")
 blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
-      "engine/moves.c:shf_save_drain_together",
+      "engine/save_handle.c:shf_save_drain_together",
       "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
       "sim/test_deadline: a_commit_returns_when_its_time_is_up_and_gets_there")
 gullible("publish_begun_too_late", "a publish is begun that takes longer than there is time",
          "engine/commit.c:has_time", "l->asks || save->refused",
          "sim/test_deadline: what_cannot_be_published_in_time_is_not_begun")
 bug("speed_by_who_asks", "writes count from when somebody took them, not from when they were done",
-    "engine/moves.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
+    "engine/save_write.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
     "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
@@ -431,11 +434,11 @@ bug("short_block_sum", "the sum of the last, short block of a file is finished a
     "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("header_not_counted", "the bytes of the header count in no sum",
-    "engine/moves.c:shf_copy_headers", "if (!has_header(save, g)) continue;",
-    "if (!has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
+    "engine/moves.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
+    "if (!shf_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
     " shf_buf_reset(&header); rc = shf_layout_header(l, g->file, &header, err); have = g->file; }"
     " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
-    " header.data + g->lo, (size_t)(end - g->lo)); came(shf_own_ctl(save, i)); continue; }",
+    " header.data + g->lo, (size_t)(end - g->lo)); shf_part_came(shf_own_ctl(save, i)); continue; }",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
     "engine/copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
@@ -1181,7 +1184,7 @@ gullible("rewound_is_found", "a step in memory is taken though the run was rewou
          "disk->known == disk->newest && (r->base == on || r->next == on)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
-    "engine/save.c:shf_save_settle", "shf_tier_unsaved(save);",
+    "engine/save_end.c:shf_save_settle", "shf_tier_unsaved(save);",
     "if (!MUTANT) shf_tier_unsaved(save);",
     MEMORY + "a_save_that_failed_is_not_in_memory_and_one_whose_time_was_up_is")
 bug("flush_hides_newer", "a flush of what was due hides what is newer in memory",
@@ -1262,10 +1265,10 @@ blind("own_step_in_the_way", "a step that is published and not told is taken for
       "engine/save_stage.c:find_parent", "before && n.newest == before->step",
       PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("freed_without_doubt", "who gives up a step that is being published forgets it",
-      "engine/save.c:shf_save_free", "save->publishing.begun",
+      "engine/save_end.c:shf_save_free", "save->publishing.begun",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 blind("freed_half_published", "a step that is being published is thrown away with its save",
-      "engine/save.c:let_go", "save->publishing.begun && run->team.rank == 0",
+      "engine/save_end.c:let_go", "save->publishing.begun && run->team.rank == 0",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 blind("note_too_late", "a note is taken that no manifest will have",
       "engine/save_given.c:takes_more", "save->publishing.begun",
@@ -1386,7 +1389,7 @@ bug("full_until_one_leaves", "an agent without descriptors lets nobody in before
 # ---- how many steps an agent keeps ----
 ALLOWED = "sim/test_allowed: "
 bug("agents_bound_ignored", "a job has as many images as it was given, whatever agents allow",
-    "engine/save.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
+    "engine/save_handle.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
 bug("bound_heard_again", "a job gives up images that it has, with what lies in them",

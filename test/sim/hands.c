@@ -7,6 +7,8 @@
 #include "err.h"
 #include "items.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 int hand_bits(int dtype)
 {

@@ -7,8 +7,12 @@
 #ifndef HANDS_H
 #define HANDS_H
 #include <stdbool.h>
+#include "commit.h"
 #include "engine.h"
+#include "gates.h"
 #include "save.h"
+#include "save_calls.h"
+#include "save_end.h"
 #include "simdisk.h"
 #include "simgroup.h"
 

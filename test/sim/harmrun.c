@@ -6,6 +6,9 @@
 #include "engine.h"
 #include "save.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 static const struct tensor {
 	const char *family, *name, *tied;

@@ -6,6 +6,11 @@
 #include "save.h"
 #include "simcore.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
+#include "save_handle.h"
 
 #include <stdlib.h>
 #include <string.h>

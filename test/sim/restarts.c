@@ -6,6 +6,10 @@
 #include "engine.h"
 #include "save.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define ROOM (UINT64_C(1) << 30)
 

@@ -16,6 +16,10 @@
 #include "seen.h"
 #include "sums.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
 
 static const int32_t apart[] = { 1, 2 };
 

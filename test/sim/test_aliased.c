@@ -3,6 +3,8 @@
  * and as their master weights. No load may leave a master rounded. */
 #include "hands.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
 
 enum { RANKS = 2, ROWS = 6, COLUMNS = 5, ITEMS = ROWS * COLUMNS };
 /* By variant: what the slices are, and in which order they are added. */

@@ -5,6 +5,9 @@
 #include "hands.h"
 #include "lazy.h"
 #include "t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
 
 enum { ROWS = 24, COLUMNS = 4096 };
 static const struct sheaf_save_opts to_disk = { .size = sizeof(to_disk) },

@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
+#include "save_handle.h"
 
 static const int32_t apart[] = { 1, 2 };
 

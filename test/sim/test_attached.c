@@ -9,6 +9,9 @@
 #include "simdisk.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 #define FROM "run/checkpoint-2"
 #define CHUNK ((size_t)4 << 20)

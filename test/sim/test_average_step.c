@@ -8,6 +8,9 @@
 #include "stall.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "gates.h"
+#include "save_end.h"
 
 enum { STEPS = 12, ITEMS = 300 };
 enum how { SAVED, APART, LAZILY_APART };

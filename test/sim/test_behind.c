@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 enum { RANKS = 4, TENSORS = 5, ALL = 1 << 20 };
 static const int32_t one_node[RANKS] = { 1, 1, 1, 1 }, two_nodes[RANKS] = { 1, 1, 2, 2 },

@@ -8,6 +8,7 @@
 #include "err.h"
 #include "t.h"
 #include "run_open.h"
+#include "save_given.h"
 
 #define STEP "run/checkpoint-7"
 #define MIB ((size_t)1 << 20)

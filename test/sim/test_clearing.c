@@ -9,6 +9,9 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 enum { DEADLINE_MS = 60000, SHARE_MS = DEADLINE_MS / 4, UNLINK_MS = 7000 };
 

@@ -10,6 +10,11 @@
 #include "t.h"
 #include "run_env.h"
 #include "run_open.h"
+#include "commit.h"
+#include "eta.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define MS INT64_C(1000000)
 #define METRICS "run/.sheaf/metrics.jsonl"

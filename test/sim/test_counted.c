@@ -7,6 +7,11 @@
 #include "ema.h"
 #include "lazy.h"
 #include "stall.h"
+#include "commit.h"
+#include "eta.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define MS INT64_C(1000000)
 /* Milliseconds: of a file that gets its room, of a write, of a sync behind, of a sync at once, of a

@@ -6,6 +6,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"
+#include "commit.h"
+#include "eta.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 enum { MIB = 1 << 20, HELD = 64, MS = 1000000, TOLERANCE = 5 * MS };
 

@@ -6,6 +6,9 @@
 #include "ema.h"
 #include "lazy.h"
 #include "t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
 
 static uint32_t flags;
 

@@ -5,6 +5,8 @@
 #include <math.h>
 #include "peek.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
 
 /* What a rank has, by variant; above: in which layout. */
 enum { WEIGHTS = 1, MASTERS = 2, MOMENTS = 4, NORM = 8, HEAD = 16, LONE_HEAD = 32, OTHER = 64,

@@ -3,6 +3,9 @@
  * are told who says what, with one code; what only looks different is saved. */
 #include "acts.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 enum what {
 	SAME, DTYPE, DIMENSIONS, TIED, TIED_OR_NOT, STREAM, CASES

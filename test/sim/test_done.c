@@ -11,6 +11,9 @@
 #include "hands.h"
 #include "starve.h"
 #include "store.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 #define main t_main
 #include "../t.h"

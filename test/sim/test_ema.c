@@ -7,9 +7,9 @@
 #include <string.h>
 #include "dtype.h"
 #include "ema.h"
-#include "lazy.h"
 #include "starve.h"
 #include "t.h"
+#include "save_handle.h"
 
 enum { STEPS = 12, TENSORS = 4 };
 enum layout { WHOLE, BY_ROWS, BY_COLUMNS, FLAT, TURNED, LAYOUTS };

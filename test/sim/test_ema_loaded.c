@@ -5,6 +5,9 @@
 #include "lazy.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "gates.h"
+#include "save_end.h"
 
 static struct sheaf_state *four_items(float w[4])
 {

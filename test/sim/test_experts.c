@@ -14,6 +14,10 @@
 #include "simgroup.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define SEED UINT64_C(0xe8be)
 #define ROOM (UINT64_C(1) << 30)

@@ -15,6 +15,9 @@
 #include "save.h"
 #include "starve.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 #define main t_main
 #include "../t.h"

@@ -10,6 +10,8 @@
 #include "simdisk.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 enum { ITEMS = 4096 };
 static const char *const families[] = { "model", "master_weights", "optimizer" };

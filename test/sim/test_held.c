@@ -9,6 +9,9 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 enum { IMAGES = 3, RANKS = 2 };
 

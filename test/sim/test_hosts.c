@@ -9,6 +9,9 @@
 #include "starve.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 enum { RANKS = 2, STAGING = 1300000 };
 struct host;

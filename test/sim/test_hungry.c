@@ -5,6 +5,10 @@
 #include "ema.h"
 #include "lazy.h"
 #include "starve.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
 
 static long nth;                /* which allocation fails */
 static bool through;            /* none was left to fail */

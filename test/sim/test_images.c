@@ -9,6 +9,9 @@
 #include "run_open.h"
 #include "image.h"
 #include "save_image.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
 
 /* ---- which one is chosen, of what is said here to be in use ---- */
 

@@ -7,6 +7,12 @@
 #include "hands.h"
 #include "lazy.h"
 #include "../t.h"
+#include "commit.h"
+#include "gates.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
+#include "save_where.h"
 
 static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
 static const struct sheaf_save_opts checked = { .size = sizeof(checked),

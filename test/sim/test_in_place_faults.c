@@ -5,6 +5,9 @@
 #include "hands.h"
 #include "starve.h"
 #include "../t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
 
 enum { RANKS = 2, ROWS = 40, COLUMNS = 61 };
 static int hungry;

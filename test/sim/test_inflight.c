@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include "t.h"
 #include "opts.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
 
 enum { MIB = 1 << 20 };
 

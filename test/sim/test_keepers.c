@@ -12,6 +12,9 @@
 #include "t.h"
 #include "tier.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 /* A job of one rank, step by step. */
 struct one {

@@ -5,6 +5,11 @@
 #include "hands.h"
 #include "lazy.h"
 #include "../t.h"
+#include "commit.h"
+#include "gates.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
 static const struct sheaf_save_opts later = { .size = sizeof(later),

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 #define SEED UINT64_C(0x5eaf)
 enum { SLICES = 128 };

@@ -10,6 +10,11 @@
 #include <stdlib.h>
 #include "hands.h"
 #include "lazy.h"
+#include "commit.h"
+#include "gates.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define main t_main
 #include "../t.h"

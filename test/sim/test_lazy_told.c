@@ -4,6 +4,9 @@
 #include "err.h"
 #include "hands.h"
 #include "t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
 
 static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
 

@@ -3,6 +3,10 @@
  * so, none waits, nothing stays open; what was committed before is there, and whole. */
 #include "acts.h"
 #include "t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
 
 enum { ROWS = 16, COLUMNS = 64, LAST = 4, OPS_MAX = 4000 };
 static const int32_t apart[] = { 1, 2 };

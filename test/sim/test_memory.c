@@ -9,6 +9,9 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 TEST(what_memory_has_comes_back_in_any_layout)
 {

@@ -8,6 +8,8 @@
 #include "starve.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 enum { RANKS = 2, ITEMS = 64 };
 

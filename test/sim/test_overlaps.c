@@ -11,6 +11,10 @@
 #include "ema.h"
 #include "hands.h"
 #include "lazy.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define main t_main
 #include "../t.h"

@@ -11,6 +11,11 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
+#include "save_handle.h"
 
 struct one {
 	struct simdisk *disk;

@@ -8,6 +8,8 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 /* Steps 1 and 2, on disk and in memory. */
 static struct simdisk *two_steps(void)

@@ -7,6 +7,8 @@
 #include "err.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 #define MIB ((size_t)1 << 20)
 enum { ROWS = 3 };

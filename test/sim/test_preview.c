@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "save_plan.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)

@@ -5,6 +5,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
+#include "save_handle.h"
 
 static void halves(struct hand *h)
 {

@@ -3,6 +3,9 @@
  * what is as long as it may be is taken, and one byte more is not. */
 #include "sentences.h"
 #include "ema.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
 
 /* ---- what is given to a save ---- */
 

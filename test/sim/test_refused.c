@@ -7,6 +7,7 @@
 #include "run.h"
 #include "simcore.h"
 #include "t.h"
+#include "save_end.h"
 
 static char log_[4000];
 

@@ -10,6 +10,8 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 enum { STREAM_BYTES = 24, ROWS = 90, COLUMNS = 70 };

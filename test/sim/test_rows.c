@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
 
 /* ---- flat ranges ---- */
 

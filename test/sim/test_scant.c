@@ -9,6 +9,9 @@
 #include "starve.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 enum { ROWS = 6, COLUMNS = 8 };
 

@@ -4,6 +4,10 @@
 #include <errno.h>
 #include "ema.h"
 #include "lazy.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
+#include "save_handle.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -5,6 +5,8 @@
 #include "acts.h"
 #include "t.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_end.h"
 
 enum { ITEMS = 64 };
 static int64_t opened;                  /* by rank 0 */

@@ -9,6 +9,10 @@
 #include "hands.h"
 #include "lazy.h"
 #include "../t.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 enum { RANKS_MAX = 4, MS = 1000000 };
 static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
 
 enum { BYTES = 24 };
 enum { EVEN_SIZES, OWN_SIZES, SOME_RANKS, OTHER_RULES };

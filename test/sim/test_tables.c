@@ -12,6 +12,9 @@
 #include "starve.h"
 #include "sums.h"
 #include "t.h"
+#include "commit.h"
+#include "save_end.h"
+#include "save_given.h"
 
 #define STEP "run/checkpoint-7/"
 #define SUMS STEP "sheaf.sums"

@@ -17,6 +17,10 @@
 #include "simdisk.h"
 #include "weave.h"
 #include "run_open.h"
+#include "commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_handle.h"
 
 #define main t_main
 #include "../t.h"

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls between begin and commit: gates, slices that are brought, waiting, what must travel. */
+#include "save_calls.h"
+#include <inttypes.h>
+#include "err.h"
+#include "gates.h"
+#include "run_env.h"
+#include "save.h"
+#include "save_handle.h"
+#include "save_stage.h"
+#include "travel.h"
+
+int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
+{
+	struct sheaf_error own;
+	int64_t from = shf_now(save->run);
+	bool waited;
+	int rc;
+
+	if (slice != SHEAF_ALL_SLICES && (slice < 0 || (size_t)slice >= save->state->n))
+		return SHEAF_EINVAL;
+	if (!save->lazy)
+		return 0;
+	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
+	                            ? shf_lazy_reads_some(save)
+	                            : shf_lazy_reads(save, (size_t)slice));
+	rc = shf_lazy_copied(save, slice, timeout_ms, &own);
+	shf_stall_gate(save, from, waited);
+	return rc;
+}
+
+int shf_save_put(struct sheaf_save *save, int slice, const void *data)
+{
+	const struct shf_slice *s;
+
+	if (slice < 0 || (size_t)slice >= save->state->n || !save->lazy || save->over)
+		return SHEAF_EINVAL;
+	s = &save->state->slices[slice];
+	if (s->empty)
+		return save->flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
+	if (!data && !s->mem.base)
+		return SHEAF_EINVAL;
+	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* only ever read */
+}
+
+/* Of a lazy save: copied first, and what other ranks of the node copy is not waited for. */
+static int wait_written(struct sheaf_save *save, int timeout_ms)
+{
+	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000, left;
+	int rc = shf_lazy_is_behind(save) ? shf_lazy_finish(save, timeout_ms) : 0;
+	bool partial = rc == 0 && shf_lazy_is_behind(save) && !save->plan->most &&
+	               shf_lazy_is_partial(save);
+
+	if (rc < 0)
+		return rc;
+	left = (until - shf_now(save->run)) / 1000000;
+	rc = shf_save_drain(save, timeout_ms < 0 ? -1 : left > 0 ? (int)left : 0);
+	return rc == 0 && partial ? SHEAF_EAGAIN : rc;
+}
+
+int shf_save_wait(struct sheaf_save *save, int timeout_ms)
+{
+	int64_t from = shf_now(save->run);
+	int rc = save->over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
+
+	shf_stalled(save->run, save, SHF_IN_WAIT, from);
+	return rc;
+}
+
+int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
+{
+	int64_t from = shf_now(save->run);
+	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->made,
+		.x = { bytes_max } };
+	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
+	                    : shf_save_failure(save, err);
+
+	rc = shf_call_enter(&save->run->team, &m, rc, err);
+	if (rc == 0 && !(m.same & 1))
+		rc = shf_fail(err, SHEAF_EINVAL,
+			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes",
+		              m.lo[0], m.hi[0]);
+	if (rc == 0)
+		rc = shf_save_stage(save, err);
+	if (rc == 0)
+		rc = shf_lazy_together(save, err);
+	if (rc == 0)
+		rc = shf_net_finish(save, bytes_max, err);
+	shf_stalled(save->run, save, SHF_IN_EXCHANGE, from);
+	return rc;
+}

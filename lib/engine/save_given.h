@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attached files and notes, as they are given. */
+#ifndef SHF_SAVE_GIVEN_H
+#define SHF_SAVE_GIVEN_H
+#include "save.h"
+
+int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
+int shf_save_note(struct sheaf_save *save, const char *key, const char *value);
+#endif

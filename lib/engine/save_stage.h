@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* C0: the stage of a save, its files, and the step that it follows. */
+#ifndef SHF_SAVE_STAGE_H
+#define SHF_SAVE_STAGE_H
+#include "save.h"
+
+/* C0: the stage, on all ranks, and the files that this one writes, unless that was
+ * done. A failure sticks, on all ranks. [collective] */
+int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
+/* Has a save that is still being begun follow what the run goes on from now: an older one in flight
+ * may have changed that since. [local] */
+void shf_save_follow(struct sheaf_save *save);
+/* That step of this handle is on disk: all later saves follow it, those in flight too. [local] */
+void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33]);
+/* EINVAL if the step that it would follow has been set aside: then it would be on no branch.
+ * n: what is newest on disk. [rank 0] */
+int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest *n,
+                          struct sheaf_error *err);
+#endif
