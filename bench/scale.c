@@ -24,6 +24,7 @@
 #include "save.h"
 #include "schema.h"
 #include "opens.h"
+#include "state.h"
 
 enum { KINDS = 4, NODE_RANKS = 8 };
 struct job {

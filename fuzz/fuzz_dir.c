@@ -10,6 +10,7 @@
 #include "fuzz.h"
 #include "safetensors.h"
 #include "run_open.h"
+#include "state.h"
 
 #define SLACK (INT64_C(64) << 20)
 #define LOAD_MAX (UINT64_C(4) << 20)    /* of one tensor */

@@ -10,6 +10,7 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "save_handle.h"
+#include "state.h"
 
 #define STAT_MIN (offsetof(struct sheaf_stat, phase) + sizeof(uint32_t))
 

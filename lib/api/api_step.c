@@ -9,6 +9,7 @@
 #include "peek.h"
 #include "place.h"
 #include "safetensors.h"
+#include "state.h"
 
 #define INFO_MIN offsetof(struct sheaf_step_info, format)
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)

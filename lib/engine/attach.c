@@ -14,6 +14,7 @@
 #include "err.h"
 #include "save.h"
 #include "smalls.h"
+#include "state.h"
 
 struct given {
 	const char *name, *value;       /* value: notes */

@@ -8,7 +8,9 @@
 #include "gates.h"
 #include "run.h"
 #include "run_env.h"
+#include "save_averages.h"
 #include "stall.h"
+#include "state.h"
 
 static uint64_t add_number(uint64_t hash, uint64_t x)
 {
@@ -112,6 +114,7 @@ static int average(struct sheaf_state *state, struct sheaf_run *run, int64_t ste
 	if (rc == 0 && !checked)
 		rc = check_families(run, state, err);
 	if (rc == 0) {
+		shf_averages_settle(state, fresh);
 		shf_emas_count(state, step, fresh);
 		for (size_t s = 0; due && s < state->n; s++)
 			shf_emas_update(state, fresh, &due[s], INT64_MAX);

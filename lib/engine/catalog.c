@@ -11,6 +11,7 @@
 #include "err.h"
 #include "keys.h"
 #include "safetensors.h"
+#include "state.h"
 #include "view.h"
 
 const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,

@@ -24,6 +24,7 @@
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_averages.h"
 #include "save_end.h"
 #include "save_handle.h"
 #include "save_stage.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "dtype.h"
+#include "state.h"
 
 uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box)
 {

@@ -7,6 +7,7 @@
 #include "err.h"
 #include "load.h"
 #include "peek.h"
+#include "state.h"
 #include "view.h"
 
 #define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */

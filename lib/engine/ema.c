@@ -5,12 +5,10 @@
 #include <string.h>
 #include "average.h"
 #include "dtype.h"
-#include "gates.h"
 #include "hexfloat.h"
-#include "lazy.h"
 #include "opts.h"
-#include "run_env.h"
 #include "safetensors.h"
+#include "state.h"
 
 /* ---- which slices ---- */
 
@@ -177,17 +175,6 @@ int shf_state_ema(struct sheaf_state *state, const char *family, const struct sh
 	return shf_state_stick(state, take(state, family, ema, &err), &err);
 }
 
-void shf_emas_release(struct sheaf_state *state)
-{
-	for (size_t k = 0; k < state->emas_n; k++) {
-		for (size_t i = 0; i < state->emas[k].n; i++)
-			shf_free(state->slices[state->emas[k].first + i].mem.base);
-		shf_free(state->emas[k].source);
-		shf_free(state->emas[k].anew);
-	}
-	shf_free(state->emas);
-}
-
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])
 {
 	for (size_t k = 0; k < SHF_EMAS_MAX; k++)
@@ -230,22 +217,6 @@ int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 }
 
 /* ---- updates ---- */
-
-int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
-{
-	const struct sheaf_state *state = save->state;
-
-	for (size_t k = 0; k < state->emas_n; k++)
-		for (size_t i = 0; i < state->emas[k].n; i++) {
-			int slice = (int)(state->emas[k].first + i);
-
-			if (shf_lazy_copied(save, slice, shf_ms_left(save->run, until_ns), NULL) ==
-			    SHEAF_EAGAIN)
-				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
-				                "copied", (long long)save->step);
-		}
-	return 0;
-}
 
 /* Have these averages taken up this step already? A state that is saved to two runs is one step in
  * both, and counts once. A step that was loaded from one run is not the step of the same number
@@ -296,6 +267,11 @@ static bool some_anew(const struct shf_ema *e)
 	return i < e->n;
 }
 
+bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f)
+{
+	return f->due || some_anew(e);
+}
+
 int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due **out, struct sheaf_error *err)
 {
@@ -304,7 +280,7 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 	for (size_t k = 0; k < state->emas_n; k++) {
 		const struct shf_ema *e = &state->emas[k];
 
-		if (!fresh[k].due && !some_anew(e))
+		if (!shf_ema_changes(e, &fresh[k]))
 			continue;
 		if (!due && !(due = shf_zalloc(state->n, sizeof(*due))))
 			return shf_fail(err, SHEAF_ENOMEM, "no memory to average %zu slices", e->n);
@@ -315,23 +291,11 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 	return 0;
 }
 
-/* The averages as they were are up to date, and in the images. */
-static void let_copies_end(const struct sheaf_state *state, const struct shf_ema *e)
-{
-	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		for (size_t i = 0; i < e->n; i++)
-			(void)shf_lazy_copied(save, (int)(e->first + i), -1, NULL);
-}
-
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
 {
-	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		shf_lazy_update(save);
 	for (size_t k = 0; k < state->emas_n; k++) {
 		struct shf_ema *e = &state->emas[k];
 
-		if (fresh[k].due || some_anew(e))
-			let_copies_end(state, e);
 		if (fresh[k].counts && e->n)
 			memset(e->anew, 0, e->n * sizeof(*e->anew));
 		if (!fresh[k].due)

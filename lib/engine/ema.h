@@ -32,7 +32,6 @@ struct shf_ema {
 };
 /* What sheaf_state_ema says. [local] */
 int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
-void shf_emas_release(struct sheaf_state *state);
 /* A rank may have no slice of a family that is averaged, because other ranks hold those layers or
  * experts. A family that no rank has is a mistake. So each rank marks the families it has, the
  * caller reduces the marks by MAX over all ranks, and the check returns EINVAL on all of them.
@@ -59,8 +58,10 @@ void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step
 /* All of each slice that is due, by slice; *out NULL: none is. ENOMEM. The caller frees it. */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                       struct shf_due **out, struct sheaf_error *err);
-/* All ranks begin a save of the step, or average it alone. What is left of earlier updates is made
- * here, and copies of the averages as they were are waited for (E2). [local] */
+/* Does the step change the memory of these averages? */
+bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f);
+/* All ranks begin a save of the step, or average it alone: it counts. Nobody copies what it changes
+ * any more (E2, save_averages.h). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
 /* Whose units come first: of averages that are due (of `due` by slice, or NULL) the weights, else
  * the slice itself. */
@@ -68,9 +69,6 @@ size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *du
 /* All averages of those units, up to `to` of them at most. [any thread, once] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to);
-/* Until a lazy save has copied its averages, which nobody asks for: EAGAIN at until_ns (past: just
- * asks). What a save that has failed copies is nobody's concern. [local] */
-int  shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err);
 /* What sheaf_state_average says. [collective] */
 int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                        struct sheaf_error *err);

@@ -26,6 +26,7 @@
 #include "load.h"
 #include "run_env.h"
 #include "save.h"
+#include "state.h"
 #include "tree.h"
 #include "view.h"
 

@@ -10,6 +10,7 @@
 #include "opts.h"
 #include "run_env.h"
 #include "save_image.h"
+#include "state.h"
 #include "view.h"
 
 #define ROOM (UINT64_C(40) << 20)       /* of the image at most, for whatever is under way */

@@ -10,6 +10,7 @@
 #include "save_handle.h"
 #include "save_write.h"
 #include "slice_overlaps.h"
+#include "state.h"
 
 #define SLICE_MS 1000           /* who asks looks whether the save still goes on */
 
@@ -97,12 +98,11 @@ int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err)
 
 int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err)
 {
-	for (const struct sheaf_save *save = state ? state->lazy : NULL; save;
-	     save = save->lazy_next)
-		if (!shf_run_is_ours(save->run))
+	for (struct shf_reader *r = state ? state->readers : NULL; r; r = r->next)
+		if (!shf_run_is_ours(shf_save_of(r)->run))
 			return shf_fail(err, SHEAF_EINVAL, "another process saves this state as "
 			                "step %" PRId64 " (after a fork, make a state of your own)",
-			                save->step);
+			                r->step);
 	return 0;
 }
 
@@ -340,6 +340,13 @@ bool shf_lazy_reads(struct sheaf_save *save, size_t slice)
 	while (lz && lz->overlaps && !reads && (s = lz->overlaps[s]) != slice)
 		reads = is_left(lz, s) && is_at_home(lz, s);
 	return reads && !was_let_go(save, slice);
+}
+
+bool shf_gates_read(struct shf_reader *reader, size_t slice)
+{
+	struct sheaf_save *save = shf_save_of(reader);
+
+	return slice == SHF_EVERY_SLICE ? shf_lazy_reads_some(save) : shf_lazy_reads(save, slice);
 }
 
 int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)

@@ -23,6 +23,8 @@ int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err);
 /* Will memory of the slice still be read, for this slice or for another one that lies in it? */
 bool shf_lazy_reads(struct sheaf_save *save, size_t slice);
 bool shf_lazy_reads_some(struct sheaf_save *save);      /* of any slice */
+/* The same, as a state asks it of its readers. */
+bool shf_gates_read(struct shf_reader *reader, size_t slice);
 /* EINVAL if the process that this one was forked from has a lazy save of the state in flight: its
  * threads and its image are not here. [local] */
 int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "err.h"
 #include "schema.h"
+#include "state.h"
 
 void shf_holds_release(struct shf_holds *h)
 {

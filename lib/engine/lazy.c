@@ -11,6 +11,7 @@
 #include "run_io.h"
 #include "save_where.h"
 #include "slice_overlaps.h"
+#include "state.h"
 #include "turns.h"
 
 #define NAP_MS 10               /* at most, so that whoever ends the thread need not wait */
@@ -68,8 +69,8 @@ void shf_lazy_start(struct sheaf_save *save)
 
 	save->copy_from_ns = shf_now(run);
 	save->net.most = (size_t)save->plan->most;
-	save->lazy_next = save->state->lazy;
-	save->state->lazy = save;
+	save->reader.next = save->state->readers;
+	save->state->readers = &save->reader;
 	while (lz->tasks_n < want && rc >= 0) {
 		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz,
 		                        run->opts.copy_cpus);
@@ -204,12 +205,12 @@ void shf_lazy_update(struct sheaf_save *save)
 
 void shf_lazy_forget(struct sheaf_save *save)
 {
-	struct sheaf_save **at = save->state ? &save->state->lazy : NULL;
+	struct shf_reader **at = save->state ? &save->state->readers : NULL;
 
-	while (at && *at && *at != save)
-		at = &(*at)->lazy_next;
+	while (at && *at && *at != &save->reader)
+		at = &(*at)->next;
 	if (at && *at)
-		*at = save->lazy_next;
+		*at = save->reader.next;
 }
 
 void shf_lazy_stop(struct sheaf_save *save)

@@ -11,6 +11,7 @@
 #include "run_env.h"
 #include "save_handle.h"
 #include "save_where.h"
+#include "state.h"
 
 /* Adds a box of a slice to the sums. */
 static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,

@@ -8,10 +8,10 @@
 #include "dtype.h"
 #include "ema.h"
 #include "err.h"
-#include "gates.h"
 #include "peek.h"
 #include "run_env.h"
 #include "schema.h"
+#include "state.h"
 #include "view.h"
 
 void shf_report_item(const struct sheaf_report *report, char what, const char *family,
@@ -430,10 +430,10 @@ static int prepare(struct shf_load *ld, struct sheaf_error *err)
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
-	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		if (shf_lazy_reads_some(save))
+	for (struct shf_reader *r = state->readers; r; r = r->next)
+		if (r->reads(r, SHF_EVERY_SLICE))
 			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
-			                " has not copied", save->step);
+			                " has not copied", r->step);
 	ld->targets = shf_zalloc(state->n, sizeof(*ld->targets));
 	if (!ld->targets || shf_tally_init(&ld->tally, step->run->team.ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);

@@ -8,6 +8,7 @@
 #include "err.h"
 #include "load.h"
 #include "overlap.h"
+#include "state.h"
 
 struct filled {                 /* lies within bytes [lo, hi) of memory, with gaps perhaps */
 	uint64_t lo, hi;

@@ -9,6 +9,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "home.h"
+#include "state.h"
 
 #define SERVE_HEAD 32                   /* bytes before the box that a memory side is told */
 

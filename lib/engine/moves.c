@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
+#include "ema.h"
 #include "err.h"
 #include "image.h"
 #include "lazy.h"

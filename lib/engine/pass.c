@@ -7,6 +7,7 @@
 #include "catalog.h"
 #include "copy.h"
 #include "crc64.h"
+#include "state.h"
 
 #define STEP (UINT64_C(128) << 10)      /* divides a block */
 #define LONG_RUN 512                    /* bytes; from here on a run is summed as it is copied */

@@ -2,6 +2,7 @@
 /* The pieces of a copy behind: taken by one thread each, copied, waited for. */
 #include "pieces.h"
 #include <time.h>
+#include "ema.h"
 #include "lazy.h"
 #include "moves.h"
 #include "run_env.h"
@@ -11,6 +12,7 @@
 #include "save_write.h"
 #include "slots.h"
 #include "slots_copy.h"
+#include "state.h"
 
 static size_t turns_of(const struct shf_lazy *lz, size_t slice)
 {

@@ -10,6 +10,7 @@
 #include "opts.h"
 #include "save_plan.h"
 #include "schema.h"
+#include "state.h"
 
 struct round {                  /* what travels, by round */
 	uint64_t *bytes;                /* owned */

@@ -10,6 +10,7 @@
 #include "json.h"
 #include "run_env.h"
 #include "save.h"
+#include "state.h"
 #include "version.h"
 
 const char *shf_base_name(const char *path)

@@ -3,6 +3,7 @@
 #include "save.h"
 #include <inttypes.h>
 #include <string.h>
+#include "ema.h"
 #include "err.h"
 #include "gates.h"
 #include "image.h"
@@ -10,6 +11,7 @@
 #include "moves.h"
 #include "opts.h"
 #include "run_env.h"
+#include "save_averages.h"
 #include "save_end.h"
 #include "save_handle.h"
 #include "save_image.h"
@@ -17,6 +19,7 @@
 #include "save_stage.h"
 #include "save_write.h"
 #include "slots.h"
+#include "state.h"
 #include "travel.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
@@ -140,6 +143,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->run = run;
 	shf_run_get(run);
 	save->step = step;
+	save->reader = (struct shf_reader){ .step = step, .reads = shf_gates_read };
 	shf_save_follow(save);
 	save->loads = run->loads;
 	save->flags = flags;
@@ -345,6 +349,7 @@ static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *er
 {
 	int rc;
 
+	shf_averages_settle(save->state, save->fresh);
 	shf_emas_count(save->state, save->step, save->fresh);
 	shf_emas_tell(save->state, save->emas);
 	save->emas_n = save->state->emas_n;

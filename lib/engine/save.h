@@ -136,7 +136,7 @@ struct sheaf_save {
 	                                 * thread that makes it */
 	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
 	struct shf_slots *slots;        /* owned; NULL: no segments of this rank are */
-	struct sheaf_save *lazy_next;   /* in the state's list */
+	struct shf_reader reader;       /* lazy: in the state's list while it copies */
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
 	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */
@@ -155,6 +155,11 @@ struct sheaf_save {
 	pthread_mutex_t lock;           /* guards rc, err and why */
 	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
 };
+
+static inline struct sheaf_save *shf_save_of(struct shf_reader *reader)
+{
+	return (struct sheaf_save *)(void *)((char *)reader - offsetof(struct sheaf_save, reader));
+}
 
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
                    struct sheaf_state *state, const struct sheaf_save_opts *opts,

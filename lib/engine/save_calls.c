@@ -8,6 +8,7 @@
 #include "save.h"
 #include "save_handle.h"
 #include "save_stage.h"
+#include "state.h"
 #include "travel.h"
 
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)

@@ -10,6 +10,7 @@
 #include "save_image.h"
 #include "save_plan.h"
 #include "slots.h"
+#include "state.h"
 #include "travel.h"
 
 void shf_save_unreserve(struct sheaf_save *save, bool ours)

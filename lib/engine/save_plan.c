@@ -8,6 +8,7 @@
 #include "record.h"
 #include "save.h"
 #include "schema.h"
+#include "state.h"
 #include "turns.h"
 
 void shf_plan_put(void *p)

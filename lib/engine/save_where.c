@@ -2,6 +2,7 @@
 /* Where the bytes of a save lie. Nothing here copies, sends or writes; whoever does asks here. */
 #include "save_where.h"
 #include "copy.h"
+#include "state.h"
 
 uint8_t *shf_own_image(const struct sheaf_save *save)
 {

@@ -9,6 +9,7 @@
 #include "err.h"
 #include "keys.h"
 #include "place.h"
+#include "state.h"
 #include "sums.h"
 
 struct desc {

@@ -13,6 +13,7 @@
 #include "load.h"
 #include "nodes.h"
 #include "run_io.h"
+#include "state.h"
 
 /* ---- reading ---- */
 

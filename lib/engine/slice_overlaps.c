@@ -2,6 +2,7 @@
 #include "slice_overlaps.h"
 #include <stdlib.h>
 #include "overlap.h"
+#include "state.h"
 
 struct range {                  /* of addresses; empty if the slice has no bytes in memory */
 	uint64_t lo, hi;

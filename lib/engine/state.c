@@ -3,11 +3,11 @@
  * below ever sees an item of half a byte, a stride that means "dense", or a box out of range. */
 #include "state.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "dtype.h"
 #include "ema.h"
-#include "gates.h"
 #include "opts.h"
 #include "safetensors.h"
 
@@ -429,8 +429,8 @@ static int check_move(const struct sheaf_state *state, int slice, const void *da
 
 static bool is_read(const struct sheaf_state *state, size_t slice)
 {
-	for (struct sheaf_save *save = state->lazy; save; save = save->lazy_next)
-		if (shf_lazy_reads(save, slice))
+	for (struct shf_reader *r = state->readers; r; r = r->next)
+		if (r->reads(r, slice))
 			return true;
 	return false;
 }
@@ -498,13 +498,24 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is without memory", state->n);
 }
 
+static void averages_release(struct sheaf_state *state)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		for (size_t i = 0; i < state->emas[k].n; i++)
+			shf_free(state->slices[state->emas[k].first + i].mem.base);
+		shf_free(state->emas[k].source);
+		shf_free(state->emas[k].anew);
+	}
+	shf_free(state->emas);
+}
+
 void shf_state_put(struct sheaf_state *state)
 {
 	if (!state || --state->refs > 0)
 		return;
 	if (state->plan)
 		state->plan_free(state->plan);
-	shf_emas_release(state);
+	averages_release(state);
 	shf_arena_release(&state->arena);
 	shf_free(state->slices);
 	shf_free(state->overlaps);

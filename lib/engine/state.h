@@ -30,6 +30,15 @@ struct shf_families {           /* of a state: slices of a family share its text
 	const char *names[SHF_FAMILIES_KNOWN];  /* in the state's arena; the first few */
 	size_t n;
 };
+/* Something in flight that reads the memory of slices: a lazy save. The state and a load ask it,
+ * and know nothing else of it. */
+#define SHF_EVERY_SLICE SIZE_MAX
+struct shf_reader {
+	struct shf_reader *next;        /* in the state's list */
+	int64_t step;                   /* for sentences */
+	/* Will it still read that memory (EVERY: that of any slice)? [any thread] */
+	bool (*reads)(struct shf_reader *reader, size_t slice);
+};
 struct sheaf_state {
 	int refs;
 	struct shf_arena arena;
@@ -47,7 +56,7 @@ struct sheaf_state {
 	uint64_t overlaps_of;           /* `places` when it looked; 0: it has not yet */
 	struct shf_ema *emas;           /* owned */
 	size_t emas_n, emas_checked;    /* checked: of so many some rank has a slice */
-	struct sheaf_save *lazy;        /* those that copy behind, by save->lazy_next */
+	struct shf_reader *readers;     /* borrowed; each takes itself off the list */
 	void *plan;                     /* owned by the engine: shf_plan_put */
 	void (*plan_free)(void *plan);
 };

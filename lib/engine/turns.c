@@ -5,6 +5,7 @@
 #include "err.h"
 #include "lazy.h"
 #include "save_where.h"
+#include "state.h"
 
 void shf_turns_release(struct shf_turns *turns)
 {

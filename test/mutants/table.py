@@ -289,11 +289,12 @@ bug("averages_left_behind", "what a save has not averaged is forgotten when it e
     "engine/lazy.c:shf_lazy_stop", "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_of_two_steps_at_once", "a begin does not finish what the save before left (E2)",
-    "engine/ema.c:shf_emas_count", "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
+    "engine/save_averages.c:shf_averages_settle", "shf_lazy_update(shf_save_of(r));",
+    "if (!MUTANT) shf_lazy_update(shf_save_of(r));",
     EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_changed_uncopied", "averages change before those of the step before are copied (E1)",
-    "engine/ema.c:shf_emas_count", "let_copies_end(state, e);",
-    "if (!MUTANT) let_copies_end(state, e);", WEAVE)
+    "engine/save_averages.c:shf_averages_settle", "let_copies_end(state, &state->emas[k]);",
+    "if (!MUTANT) let_copies_end(state, &state->emas[k]);", WEAVE)
 bug("dropped_not_averaged", "a begin that gives no save makes no averages",
     "engine/save.c:finish_averages", "save->due && !shf_lazy_is_behind(save)",
     "!MUTANT && save->due && !shf_lazy_is_behind(save)", WEAVE,
@@ -438,7 +439,8 @@ bug("header_not_counted", "the bytes of the header count in no sum",
     "if (!shf_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
     " shf_buf_reset(&header); rc = shf_layout_header(l, g->file, &header, err); have = g->file; }"
     " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
-    " header.data + g->lo, (size_t)(end - g->lo)); shf_part_came(shf_own_ctl(save, i)); continue; }",
+    " header.data + g->lo, (size_t)(end - g->lo)); shf_part_came(shf_own_ctl(save, i));"
+    " continue; }",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
     "engine/copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
@@ -1412,7 +1414,7 @@ blind("rules_apart", "ranks whose averages have different rules are not told",
       "engine/average_step.c:meet", "!(m.same & 4)",
       "sim/test_average_step: ranks_that_do_not_average_the_same_are_told")
 blind("forked_state_used", "a forked child reads the state that its parent still copies",
-      "engine/gates.c:shf_lazy_check_forked", "!shf_run_is_ours(save->run)",
+      "engine/gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
       "unit/test_gates: a_child_uses_no_state_that_its_parent_saves_lazily")
 skipped("own_times_told", "a line of metrics has the times of the rank that writes it",
         "engine/stall.c:shf_stall_tell_all",

@@ -10,6 +10,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 /* ---- what ranks hold, and what they do ---- */
 

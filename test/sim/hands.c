@@ -9,6 +9,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 int hand_bits(int dtype)
 {

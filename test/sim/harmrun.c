@@ -9,6 +9,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 static const struct tensor {
 	const char *family, *name, *tied;

@@ -11,6 +11,7 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "save_handle.h"
+#include "state.h"
 
 #include <stdlib.h>
 #include <string.h>

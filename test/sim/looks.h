@@ -20,6 +20,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"

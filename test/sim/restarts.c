@@ -10,6 +10,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "state.h"
 
 #define ROOM (UINT64_C(1) << 30)
 

@@ -20,6 +20,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 static const int32_t apart[] = { 1, 2 };
 

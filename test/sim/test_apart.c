@@ -7,6 +7,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "ema.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {

@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 #define FROM "run/checkpoint-2"
 #define CHUNK ((size_t)4 << 20)

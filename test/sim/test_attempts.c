@@ -8,6 +8,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 /* Runs n jobs, one after another, that load, save nothing and die. Job i must load loads[i]. */
 static void die_on(struct simdisk *d, int attempts, const int *loads, int n)

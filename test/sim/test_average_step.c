@@ -11,6 +11,7 @@
 #include "commit.h"
 #include "gates.h"
 #include "save_end.h"
+#include "state.h"
 
 enum { STEPS = 12, ITEMS = 300 };
 enum how { SAVED, APART, LAZILY_APART };

@@ -18,6 +18,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 enum { RANKS = 4, TENSORS = 5, ALL = 1 << 20 };
 static const int32_t one_node[RANKS] = { 1, 1, 1, 1 }, two_nodes[RANKS] = { 1, 1, 2, 2 },

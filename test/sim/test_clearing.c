@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "state.h"
 
 enum { DEADLINE_MS = 60000, SHARE_MS = DEADLINE_MS / 4, UNLINK_MS = 7000 };
 

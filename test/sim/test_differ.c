@@ -6,6 +6,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 enum what {
 	SAME, DTYPE, DIMENSIONS, TIED, TIED_OR_NOT, STREAM, CASES

@@ -8,6 +8,7 @@
 #include "commit.h"
 #include "gates.h"
 #include "save_end.h"
+#include "state.h"
 
 static struct sheaf_state *four_items(float w[4])
 {

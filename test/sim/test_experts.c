@@ -18,6 +18,8 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "ema.h"
+#include "state.h"
 
 #define SEED UINT64_C(0xe8be)
 #define ROOM (UINT64_C(1) << 30)

@@ -18,6 +18,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 #define main t_main
 #include "../t.h"

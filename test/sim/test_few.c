@@ -12,6 +12,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 enum { ITEMS = 4096 };
 static const char *const families[] = { "model", "master_weights", "optimizer" };

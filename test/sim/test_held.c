@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "state.h"
 
 enum { IMAGES = 3, RANKS = 2 };
 

@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 enum { RANKS = 2, STAGING = 1300000 };
 struct host;

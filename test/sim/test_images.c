@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_calls.h"
 #include "save_end.h"
+#include "state.h"
 
 /* ---- which one is chosen, of what is said here to be in use ---- */
 

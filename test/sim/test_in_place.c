@@ -13,6 +13,7 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "save_where.h"
+#include "state.h"
 
 static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
 static const struct sheaf_save_opts checked = { .size = sizeof(checked),

@@ -10,6 +10,7 @@
 #include "commit.h"
 #include "save_calls.h"
 #include "save_end.h"
+#include "state.h"
 
 enum { MIB = 1 << 20 };
 

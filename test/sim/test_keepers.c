@@ -15,6 +15,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 /* A job of one rank, step by step. */
 struct one {

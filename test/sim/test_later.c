@@ -10,6 +10,8 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "ema.h"
+#include "state.h"
 
 static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
 static const struct sheaf_save_opts later = { .size = sizeof(later),

@@ -13,6 +13,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 #define SEED UINT64_C(0x5eaf)
 enum { SLICES = 128 };

@@ -15,6 +15,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "state.h"
 
 #define main t_main
 #include "../t.h"

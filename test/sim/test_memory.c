@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "state.h"
 
 TEST(what_memory_has_comes_back_in_any_layout)
 {

@@ -9,6 +9,7 @@
 #include "t.h"
 #include "tree.h"
 #include "run_open.h"
+#include "state.h"
 
 #define BYTES ((uint64_t)RE_TENSORS * RE_ROWS * (uint64_t)re_cols * sizeof(float))
 enum { SMALL = 700, LARGE = 60000 };    /* columns: within a block; of several blocks */

@@ -10,6 +10,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 static const int32_t apart[] = { 1, 2 };
 

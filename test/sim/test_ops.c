@@ -13,6 +13,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 enum { RANKS = 2, ITEMS = 64 };
 

@@ -16,6 +16,7 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "save_handle.h"
+#include "state.h"
 
 struct one {
 	struct simdisk *disk;

@@ -10,6 +10,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 /* Steps 1 and 2, on disk and in memory. */
 static struct simdisk *two_steps(void)

@@ -9,6 +9,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 #define MIB ((size_t)1 << 20)
 enum { ROWS = 3 };

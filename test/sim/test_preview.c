@@ -11,6 +11,7 @@
 #include "t.h"
 #include "run_open.h"
 #include "save_plan.h"
+#include "state.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)

@@ -6,6 +6,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 /* ---- what is given to a save ---- */
 

@@ -12,6 +12,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 

@@ -8,6 +8,8 @@
 #include "t.h"
 #include "commit.h"
 #include "save_end.h"
+#include "ema.h"
+#include "state.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 enum { STREAM_BYTES = 24, ROWS = 90, COLUMNS = 70 };

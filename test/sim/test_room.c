@@ -11,6 +11,8 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "save_handle.h"
+#include "ema.h"
+#include "state.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -12,6 +12,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 enum { ROWS = 6, COLUMNS = 8 };
 

@@ -8,6 +8,7 @@
 #include "run_open.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -6,6 +6,7 @@
 #include "t.h"
 #include "commit.h"
 #include "save_end.h"
+#include "state.h"
 
 enum { BYTES = 24 };
 enum { EVEN_SIZES, OWN_SIZES, SOME_RANKS, OTHER_RULES };

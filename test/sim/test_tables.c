@@ -15,6 +15,7 @@
 #include "commit.h"
 #include "save_end.h"
 #include "save_given.h"
+#include "state.h"
 
 #define STEP "run/checkpoint-7/"
 #define SUMS STEP "sheaf.sums"

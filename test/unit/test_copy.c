@@ -7,6 +7,7 @@
 #include "copy.h"
 #include "crc64.h"
 #include "mem.h"
+#include "state.h"
 
 #define SEED UINT64_C(0x5eaf0c09)
 #define BLOCKS 6

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include "home.h"
 #include "schema.h"
+#include "state.h"
 
 #define SEED UINT64_C(0x5eaf0a11)
 enum { TENSORS_MAX = 60, RANKS_MAX = 300, ROUNDS = 200 };

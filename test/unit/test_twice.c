@@ -12,6 +12,7 @@
 #include "rmtree.h"
 #include "sheaf.h"
 #include "store.h"
+#include "state.h"
 #define T_STDIN_CLOSED
 #include "t.h"
 #include "tier.h"

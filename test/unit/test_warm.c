@@ -9,6 +9,7 @@
 #include "rmtree.h"
 #include "sheaf.h"
 #include "t.h"
+#include "state.h"
 
 enum { SLICES = 12, ITEMS = 300000 };
 

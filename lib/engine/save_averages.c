@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Averages that are copied behind: what the next step waits for before it changes them. */
+#include "save_averages.h"
+#include <math.h>
+#include "ema.h"
+#include "gates.h"
+#include "lazy.h"
+#include "run_env.h"
+#include "state.h"
+
+int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)
+{
+	const struct sheaf_state *state = save->state;
+
+	for (size_t k = 0; k < state->emas_n; k++)
+		for (size_t i = 0; i < state->emas[k].n; i++) {
+			int slice = (int)(state->emas[k].first + i);
+
+			if (shf_lazy_copied(save, slice, shf_ms_left(save->run, until_ns), NULL) ==
+			    SHEAF_EAGAIN)
+				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
+				                "copied", (long long)save->step);
+		}
+	return 0;
+}
+
+/* The averages as they were are up to date, and in the images. */
+static void let_copies_end(const struct sheaf_state *state, const struct shf_ema *e)
+{
+	for (struct shf_reader *r = state->readers; r; r = r->next)
+		for (size_t i = 0; i < e->n; i++)
+			(void)shf_lazy_copied(shf_save_of(r), (int)(e->first + i), -1, NULL);
+}
+
+void shf_averages_settle(struct sheaf_state *state, const struct shf_fresh *fresh)
+{
+	for (struct shf_reader *r = state->readers; r; r = r->next)
+		shf_lazy_update(shf_save_of(r));
+	for (size_t k = 0; k < state->emas_n; k++)
+		if (shf_ema_changes(&state->emas[k], &fresh[k]))
+			let_copies_end(state, &state->emas[k]);
+}
