@@ -171,8 +171,10 @@ struct sheaf_stat {
 };
 struct sheaf_opts {
 	uint32_t size, flags;
-	uint64_t staging_bytes_max;     /* this rank's host copies, half of it for images: as many
-	                                 * as fit, or parts of one; 0: what images_max saves need */
+	/* This rank's host copies of saves, half of it for images: as many as fit, or parts of
+	 * one; 0: what images_max saves need. A load takes 40 MiB at most of what they leave,
+	 * 2 MiB at least, and frees them when it returns. */
+	uint64_t staging_bytes_max;
 	uint64_t file_bytes_max;        /* 0: 5e9; a larger tensor gets a file of its own */
 	/* io_threads: of this rank, for the disk where there is no ring, and, as far as there are
 	 * processors, for loading what lies in memory or in the page cache; more than 1: one makes
@@ -463,8 +465,8 @@ int  sheaf_save_copied(struct sheaf_save *save, int slice, int timeout_ms);
  * final, while others are still computed, and what lies elsewhere (a device, a file) is streamed
  * through a few buffers: put, copied, the next one. Each slice once, in any order (an empty one
  * need not be); before, sheaf_save_copied is EINVAL for it, commit refuses the save and names it,
- * no other save begins and no load takes its image (EINVAL). The gate of a slice waits for the
- * slices that were put into its memory before the gate was called, not for those that follow.
+ * no other save begins (EINVAL). The gate of a slice waits for the slices that were put into its
+ * memory before the gate was called, not for those that follow.
  * EINVAL: the slice was put already, or the save is not such a save. [any thread] */
 int  sheaf_save_put(struct sheaf_save *save, int slice, const void *data);
 /* Until all that needs no other node is written. 0 ms: just ask (EAGAIN). Lazy: copies what is

@@ -259,7 +259,7 @@ static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, ui
 static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 {
 	const struct sheaf_run *run = step->run;
-	const struct shf_hads *hads = run->view ? shf_view_hads(run->view) : NULL;
+	const struct shf_hads *hads = step->view ? shf_view_hads(step->view) : NULL;
 	uint32_t index = index_in_node(run);
 	struct shf_buf header = SHF_BUF_INIT;
 

@@ -51,7 +51,7 @@ static int gulp(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *
 {
 	struct shf_load *ld = &h->ld;
 	const struct shf_sys *sys = ld->step->run->sys;
-	const struct shf_view *view = ld->step->run->view;
+	const struct shf_view *view = ld->step->view;
 	const uint8_t *held = view ? shf_view_at(view, g->file, at, n) : NULL;
 
 	if (held) {
@@ -162,11 +162,11 @@ int shf_load_threads(const struct sheaf_run *run)
 	return run->opts.io_threads < each ? run->opts.io_threads : each;
 }
 
-static int hands_for(const struct sheaf_run *run, size_t segs)
+static int hands_for(const struct sheaf_step *step, size_t segs)
 {
-	int want = shf_load_threads(run);
+	int want = shf_load_threads(step->run);
 
-	if (run->view && shf_view_hads(run->view))
+	if (step->view && shf_view_hads(step->view))
 		return 1;       /* what is nowhere in memory comes from a disk, through the view */
 	want = (size_t)want < segs ? want : (int)segs;
 	return want > 0 ? want : 1;
@@ -176,7 +176,7 @@ int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t
                  struct sheaf_error *err)
 {
 	const struct sheaf_run *run = ld->step->run;
-	int want = hands_for(run, n), rc = 0;
+	int want = hands_for(ld->step, n), rc = 0;
 	struct shf_crew *c = shf_zalloc(1, sizeof(*c));
 
 	*crew = c;

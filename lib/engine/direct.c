@@ -235,7 +235,7 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err)
 {
-	const struct shf_view *view = step->run->view;
+	const struct shf_view *view = step->view;
 	int rc;
 
 	if (view && shf_view_hads(view))

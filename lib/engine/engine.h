@@ -9,6 +9,7 @@
 #include "state.h"
 #include "sums.h"
 
+struct shf_view;
 struct shf_peek {               /* of a step that is asleep, see peek.h */
 	int fd;                         /* sheaf.sums; -1 */
 	uint8_t *have;                  /* owned; by page of the table: is it here, checked? */
@@ -20,6 +21,8 @@ struct shf_peek {               /* of a step that is asleep, see peek.h */
  * (cat_rc): then verify can still say what is wrong, and everything else returns cat_rc. */
 struct sheaf_step {
 	struct sheaf_run *run;          /* counted; bare for steps opened by path */
+	struct shf_view *view;          /* owned; of a step in memory, whose run has its sys; or
+	                                 * NULL */
 	uint64_t pid;
 	uint64_t made;                  /* number of the call that opened it, see shf_call_enter */
 	int64_t number;                 /* -1: foreign */

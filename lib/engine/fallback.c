@@ -132,7 +132,7 @@ static int try_next(struct resume *r, struct sheaf_error *err)
 static int prove(struct resume *r, struct sheaf_error *err)
 {
 	struct sheaf_report own = { .size = sizeof(own) };
-	const struct shf_view *view = r->step->run->view;
+	const struct shf_view *view = r->step->view;
 
 	if (!view)
 		return shf_step_confirm(r->run, r->step->number, err);
@@ -157,7 +157,7 @@ static int look_again(struct resume *r, const struct shf_candidate *at,
 {
 	if (!at->memory)
 		return shf_step_confirm(r->run, at->step, err);
-	if (r->step && !shf_view_hads(r->step->run->view))
+	if (r->step && !shf_view_hads(r->step->view))
 		return prove(r, err);
 	*err = *why;
 	return why->code;
@@ -283,7 +283,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	for (size_t i = 0; i < r->damaged_n; i++) {
 		tell(r, 'A', &(struct shf_candidate){ r->damaged[i]->number, true },
 		     "its memory is given up");
-		shf_view_condemn(r->damaged[i]->run->view);
+		shf_view_condemn(r->damaged[i]->view);
 	}
 	shf_tier_fell_back(r->run, r->step->number);
 	return 0;

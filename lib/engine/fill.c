@@ -7,9 +7,7 @@
 #include "err.h"
 #include "image.h"
 #include "load.h"
-#include "opts.h"
 #include "run_env.h"
-#include "save_image.h"
 #include "state.h"
 #include "view.h"
 
@@ -149,10 +147,13 @@ int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct shea
 /* What a rank may use of its image, the same on all; two windows of it for rounds. */
 static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *err)
 {
-	uint64_t w = run->opts.staging_bytes_max, inv;
+	const struct sheaf_run *saves = run->of ? run->of : run;
+	uint64_t w = run->opts.staging_bytes_max, taken = shf_images_bytes(saves), inv;
 	int rc;
 
-	w = w == 0 || w > ROOM ? ROOM : w;
+	/* What the images of saves leave of the staging. */
+	w = w == 0 ? ROOM : w > taken ? w - taken : 0;
+	w = w > ROOM ? ROOM : w;
 	w = w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
 	inv = ~w;
 	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
@@ -179,25 +180,13 @@ static int tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* An image to read into. What is in memory needs those of saves. */
-static int take_image(struct shf_load *ld, struct sheaf_error *err)
-{
-	struct sheaf_run *run = ld->step->run;
-	int below = run->tier.wanted ? SHF_IMAGES_MAX : shf_tier_images(run);
-	int rc = shf_image_take(run, below, 0, &ld->image, err);
-
-	if (rc == 0)
-		shf_tier_reuse(run, ld->image); /* before anybody reads into it (M1) */
-	return rc;
-}
-
 /* *flow: also when it fails. */
 static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_error *err)
 {
 	struct sheaf_run *run = ld->step->run;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
 		.nodes = run->place.nodes, .way = SHF_LOAD,
-		.hads = run->view ? shf_view_hads(run->view) : NULL };
+		.hads = ld->step->view ? shf_view_hads(ld->step->view) : NULL };
 	uint64_t room = 0, bytes = 0;
 	int rc = shf_agree(&run->team, hold_all(ld, err), err);
 
@@ -206,7 +195,7 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 	if (rc < 0)
 		return rc;
 	/* In the memory of the only node: all its ranks see it, and none stages it for another. */
-	ld->apart = m.apart = run->view && !m.hads;
+	ld->apart = m.apart = ld->step->view && !m.hads;
 	m.window = room / 2;
 	m.net_window = net_window(run, m.window);
 	rc = shf_match(&run->team, &m, &ld->work, err);
@@ -217,16 +206,14 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = shf_flow_new(flow, ld, room, &bytes, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = take_image(ld, err);
-	if (rc == 0)
-		rc = shf_image_need(run, ld->image, bytes > ld->work.image_bytes ? bytes
+		rc = shf_image_need(run, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
 		                    : ld->work.image_bytes, err);
 	return rc;
 }
 
 uint8_t *shf_load_image(const struct shf_load *ld)
 {
-	return ld->step->run->images[ld->image].own.base;
+	return ld->step->run->images[SHF_IMAGE_OF_LOAD].own.base;
 }
 
 void shf_load_progress(const struct shf_load *ld)
@@ -257,9 +244,10 @@ int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 		rc = shf_prove(ld, err);
 	/* One rank proves blocks that another one uses, earlier or later, so the memory must have
 	 * been the step's until now. */
-	if (rc == 0 && ld->step->run->view)
+	if (rc == 0 && ld->step->view)
 		rc = shf_agree(&ld->step->run->team,
-		               shf_view_moved(ld->step->run->view, ld->step->path, err), err);
+		               shf_view_moved(ld->step->view, ld->step->path, err), err);
+	shf_image_release(ld->step->run, SHF_IMAGE_OF_LOAD);
 	shf_free(ld->wants);
 	shf_free(ld->got);
 	shf_free(ld->got_bytes);

@@ -8,6 +8,10 @@
  * [collective] */
 int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err);
 void shf_images_release(struct sheaf_run *run);
+/* The memory of that one, here; who has it mapped keeps his mapping. [local] */
+void shf_image_release(struct sheaf_run *run, int image);
+/* Bytes of this rank's images of saves. [local] */
+uint64_t shf_images_bytes(const struct sheaf_run *run);
 /* A rank's share of the image: own, a node peer's, or NULL: bytes must travel. */
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank);
 #endif

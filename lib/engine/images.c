@@ -39,8 +39,26 @@ static void release(struct sheaf_run *run, struct shf_image *m)
 
 void shf_images_release(struct sheaf_run *run)
 {
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
 		release(run, &run->images[i]);
+}
+
+void shf_image_release(struct sheaf_run *run, int image)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (run->images[image].own.base)
+		sys->ops->queue_pin(sys->arg, run->queue, image, NULL, 0);
+	release(run, &run->images[image]);
+}
+
+uint64_t shf_images_bytes(const struct sheaf_run *run)
+{
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		bytes += run->images[i].own.bytes;
+	return bytes;
 }
 
 static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, size_t bytes)
@@ -50,6 +68,12 @@ static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, si
 	sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
 }
 
+static void moves(struct sheaf_run *run, const struct shf_image *m, bool goes)
+{
+	if (run->image_moves)
+		run->image_moves(run, (int)(m - run->images), goes);
+}
+
 /* An image that grows is freed first, here and at the agent: both at once may not fit. */
 static void let_go(struct sheaf_run *run, struct shf_image *m)
 {
@@ -57,7 +81,7 @@ static void let_go(struct sheaf_run *run, struct shf_image *m)
 
 	if (m->own.base) {
 		pin(run, m, NULL, 0);
-		shf_tier_image_goes(run, (int)(m - run->images));
+		moves(run, m, true);
 		sys->ops->shm_free(sys->arg, &m->own);
 	}
 	m->own = (struct shf_shm){ .fd = -1 };
@@ -78,7 +102,7 @@ static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t want, bool 
 		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
 		                    (unsigned long long)(want >> 20));
 	m->own = fresh;
-	shf_tier_image(run, (int)(m - run->images));
+	moves(run, m, false);
 	if (want >= SHF_DIRECT_MIN)
 		pin(run, m, fresh.base, fresh.bytes);
 	return 0;
@@ -184,7 +208,7 @@ static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	int rc = 0;
 
 	if (s->want)
-		rc = grow(run, s->image, s->want, s->shared || run->tier.wanted, err);
+		rc = grow(run, s->image, s->want, s->shared || run->image_moves, err);
 	return rc == 0 ? serve_all(run, s, err) : rc;
 }
 
@@ -224,7 +248,7 @@ static int share(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
 			sys->ops->shm_drop(sys->arg, s.connections[r]);
 	if (rc < 0) {
 		pin(run, m, NULL, 0);
-		shf_tier_image_goes(run, (int)(m - run->images));
+		moves(run, m, true);
 		release(run, m);
 	}
 	shf_free(s.all);

@@ -346,7 +346,7 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 static int report_out(struct shf_load *ld, struct sheaf_error *err)
 {
 	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
-	const struct shf_view *view = ld->step->run->view;
+	const struct shf_view *view = ld->step->view;
 	uint64_t disk = view ? shf_view_disk_bytes(view) - ld->disk_from : ld->disk_bytes;
 	uint64_t x[6 + SHF_EMAS_MAX] = { disk, ld->node_bytes, ld->net_bytes, ld->holds.bytes,
 		ld->retries, ld->disk_bytes > disk ? ld->disk_bytes - disk : 0 };
@@ -517,7 +517,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 		return 0;
 	run->unsure = true;
 	if (step->run->of && is_first_try(step) && run->place.node_first == run->team.rank)
-		shf_view_count_try(step->run->view, step->run->base.tries + 1);
+		shf_view_count_try(step->view, step->run->base.tries + 1);
 	if (run->team.rank == 0) {
 		shf_pruning_settle(run); /* it does not know yet what is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
@@ -536,7 +536,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 static void give_up(const struct sheaf_step *step)
 {
 	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
-		shf_view_condemn(step->run->view);
+		shf_view_condemn(step->view);
 }
 
 /* Appends to err what a person can do about the damage. [collective] */
@@ -576,7 +576,7 @@ int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *er
 	if (rc != SHEAF_ECORRUPT || !step->run->of)
 		return rc;
 	moved = shf_agree(&step->run->team,
-	                  shf_view_moved(step->run->view, step->path, &own), &own);
+	                  shf_view_moved(step->view, step->path, &own), &own);
 	if (moved < 0 && err)
 		*err = own;
 	return moved < 0 ? moved : rc;
@@ -590,7 +590,7 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	int64_t from = shf_now(step->run);
 	int rc;
 
-	ld.disk_from = step->run->view ? shf_view_disk_bytes(step->run->view) : 0;
+	ld.disk_from = step->view ? shf_view_disk_bytes(step->view) : 0;
 
 	if (report) {
 		ld.report.item = report->item;

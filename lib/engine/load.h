@@ -27,7 +27,6 @@ struct shf_load {
 	struct shf_target *targets;     /* owned; by slice */
 	struct shf_holds holds;
 	struct shf_work work;
-	int image;                      /* its number, once the plan is made */
 	bool apart;                     /* all of it lies in memory that all ranks see: no rounds */
 	struct shf_tally tally;
 	/* By tensor: digest and bytes of it that were read here, by whichever thread. */

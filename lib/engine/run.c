@@ -9,7 +9,6 @@
 #include "opts.h"
 #include "run_env.h"
 #include "run_io.h"
-#include "view.h"
 
 void shf_run_get(struct sheaf_run *run)
 {
@@ -21,9 +20,8 @@ void shf_run_put(struct sheaf_run *run)
 	if (!run || --run->refs > 0)
 		return;
 	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
-		shf_behind_stop(run);
-		shf_pruning_settle(run);
-		shf_tier_close(run, run->clean);
+		if (run->end)
+			run->end(run);
 		if (run->queue)
 			run->sys->ops->queue_free(run->sys->arg, run->queue);
 		shf_images_release(run);
@@ -32,9 +30,8 @@ void shf_run_put(struct sheaf_run *run)
 		pthread_cond_destroy(&run->in_turn);
 		pthread_mutex_destroy(&run->in_lock);
 		pthread_mutex_destroy(&run->tier.guests.lock);
-		shf_view_free(run->view);
 	} else { /* a forked child has copies of memory and descriptors, but no threads or images */
-		for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
 			shf_free(run->images[i].peers);
 		shf_store_leave(&run->store);
 		if (run->team.group)
@@ -78,7 +75,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	pthread_mutex_init(&run->tier.guests.lock, NULL);
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->store.door = -1;
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
 		run->images[i].own.fd = -1;
 	pthread_mutex_init(&run->in_lock, NULL);
 	shf_io_turn_init(&run->in_turn);

@@ -24,13 +24,18 @@ struct shf_image {
 	bool dirty;                     /* its save ended while others may copy into it: until the
 	                                 * next agreement */
 };
+#define SHF_IMAGE_OF_LOAD SHF_IMAGES_MAX        /* of a load; gone when that returns */
 struct sheaf_save;
-struct shf_view;
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */
 	uint64_t made;                  /* number of that call, see shf_call_enter */
 	uint64_t id;                    /* random: plans remember for whom they were made */
+	/* What whoever opened it set; NULL: nothing to do. Ends what works for the run behind its
+	 * caller, before memory and descriptors go. In the process that opened it. */
+	void (*end)(struct sheaf_run *run);
+	/* Somebody keeps images elsewhere, too: this one has new memory, or is about to lose it. */
+	void (*image_moves)(struct sheaf_run *run, int image, bool goes);
 	bool clean;                     /* all ranks came to close it */
 	bool closed, foreign;           /* foreign: no run directory behind it (open_path) */
 	const struct shf_sys *sys;
@@ -38,7 +43,8 @@ struct sheaf_run {
 	struct shf_store store;
 	struct sheaf_opts opts;         /* taken, defaults filled; ignore is owned */
 	struct shf_place_info place;
-	struct shf_image images[SHF_IMAGES_MAX]; /* by number, the same on all ranks */
+	/* By number, the same on all ranks; the last is that of the load under way. */
+	struct shf_image images[SHF_IMAGE_OF_LOAD + 1];
 	atomic_uint images_busy;        /* that saves in flight have */
 	struct shf_queue *queue;
 	struct sheaf_save *first, *last;        /* in flight, in begin's order */
@@ -52,7 +58,6 @@ struct sheaf_run {
 	struct shf_behind behind;       /* what is being read again */
 	struct shf_pruning pruning;     /* rank 0's */
 	struct shf_tier tier;
-	struct shf_view *view;          /* owned; sys is its: a step in memory is read */
 	struct sheaf_run *of;           /* counted; the run whose step that is, or NULL */
 	struct shf_base {               /* the step on disk that it follows; -1: none */
 		int64_t step;

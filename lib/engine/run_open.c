@@ -164,6 +164,13 @@ static void announce_newest(struct sheaf_run *run)
 		        run->store.path, err.msg);
 }
 
+static void end(struct sheaf_run *run)
+{
+	shf_behind_stop(run);
+	shf_pruning_settle(run);
+	shf_tier_close(run, run->clean);
+}
+
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err)
@@ -174,6 +181,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 
 	if (rc < 0)
 		return rc;
+	run->end = end;
 	rc = shf_agree(&run->team, dir && dir[0] ? copies_check(run, err)
 	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
 	if (rc == 0)

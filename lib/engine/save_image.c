@@ -59,12 +59,6 @@ static bool is_busy(struct sheaf_save *save)
 	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
 }
 
-/* It cannot come to its end before its caller does something. */
-static bool is_unput(struct sheaf_save *save)
-{
-	return shf_lazy_unput(save) >= 0 && shf_save_failure(save, NULL) == 0;
-}
-
 /* All that ranks have of it is copied, by their callers if need be; or one has failed, and then
  * nobody copies any more. */
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
@@ -151,7 +145,7 @@ static int choose_together(struct sheaf_run *run, int below, struct sheaf_save *
 
 		x[0] = shf_saves_hash(run);
 		x[1] = (uint64_t)shf_image_choose(run, below, of);
-		x[2] = *of ? is_unput(*of) ? 2 : is_busy(*of) : 0;
+		x[2] = *of ? is_busy(*of) : 0;
 		x[3] = (uint64_t)(shf_tier_newest(run) + 1);
 		rc = shf_same(&run->team, x, 4, same, lo, hi, err);
 		if (rc < 0 || !(*same & 1) || *same & 8 || tries)
@@ -174,9 +168,6 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
 		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
 		                hi[0] >> 56);
-	if (hi[2] == 2)
-		return shf_fail(err, SHEAF_EINVAL, "no image is free: not all slices of step %"
-		                PRId64 " were brought (sheaf_save_put)", of->step);
 	if (hi[2] && of->flags & SHEAF_NO_DISK)
 		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
 		                "no image is free: step %" PRId64 " is in memory alone and not "

@@ -283,7 +283,7 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 		struct shf_place_at from;
 
 		if (shares_memory(ld, v->rank)) {
-			from = shf_place_in(shf_image_of(run, ld->image, v->rank), v->image,
+			from = shf_place_in(shf_image_of(run, SHF_IMAGE_OF_LOAD, v->rank), v->image,
 			                    v->seg_lo, t);
 			ld->node_bytes += bytes;
 			rc = scatter(ld, v, from, NULL, err);

@@ -94,16 +94,18 @@ void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
 void shf_step_put(struct sheaf_step *step)
 {
 	const struct shf_sys *sys;
+	bool ours;
 
 	if (!step)
 		return;
 	sys = step->run->sys;
+	ours = sys->ops->pid(sys->arg) == step->pid;
 	for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
 		if (step->fds[f] >= 0)
 			sys->ops->close(sys->arg, step->fds[f]);
 	shf_step_direct_close(step, (uint32_t)step->layout.files_n);
 	/* The lease is given up for forked children, too, and not by them. */
-	if (step->lease >= 0 && sys->ops->pid(sys->arg) == step->pid)
+	if (step->lease >= 0 && ours)
 		(void)sys->ops->unlock(sys->arg, step->lease);
 	if (step->lease >= 0)
 		sys->ops->close(sys->arg, step->lease);
@@ -125,6 +127,8 @@ void shf_step_put(struct sheaf_step *step)
 	shf_layout_release(&step->layout);
 	shf_arena_release(&step->arena);
 	shf_run_put(step->run);
+	if (ours)
+		shf_view_free(step->view);      /* last: the run had its sys */
 	shf_free(step);
 }
 
@@ -408,7 +412,7 @@ static int lease_take(struct sheaf_step *step, const struct shf_found *found,
 	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
 		found->in_run ? found->name : found->dir, step->run->foreign };
 
-	if (step->run->view)
+	if (step->view)
 		of.name = NULL;
 	return shf_lease_take(step->run->sys, &of, &step->lease) < 0
 	       ? shf_fail_io(err, ENOENT, "%s: has just gone", step->path) : 0;
@@ -560,8 +564,7 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	return shf_agree(&step->run->team, rc, err);
 }
 
-/* The step that lies in memory, which the machine of a run of its own shows as a directory. The
- * view is that run's from here on. */
+/* The step that lies in memory, which the machine of a run of its own shows as a directory. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
                        const struct shf_place_info *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err)
@@ -581,12 +584,13 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 		shf_view_free(view);
 		return rc;
 	}
-	bare->view = view;
 	shf_view_text(view, &text, &n);
 	snprintf(name, sizeof(name), "checkpoint-%" PRId64, shf_view_manifest(view)->step);
 	shf_buf_adds(&where, "memory of ");
 	path = shf_path_in(&where, run, name);
 	step = path ? step_new(bare) : NULL;
+	if (step)
+		step->view = view;
 	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
 	if (rc == 0 && bare->team.rank == 0)
 		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
@@ -596,6 +600,8 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 	shf_buf_release(&told);
 	shf_buf_release(&where);
 	shf_run_put(bare); /* the step's from now on */
+	if (!step)
+		shf_view_free(view);
 	if (rc == 0)
 		*out = step;
 	else

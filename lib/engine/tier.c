@@ -129,17 +129,61 @@ static int reach(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
+static int at_most(int images, int bound)
+{
+	return bound && bound < images ? bound : images;
+}
+
+int shf_tier_allows(const struct sheaf_run *run, int images)
+{
+	return at_most(images, run->tier.steps_max);
+}
+
+int shf_tier_images(const struct sheaf_run *run)
+{
+	return shf_tier_allows(run, run->opts.images_max ? run->opts.images_max
+	                                                 : run->tier.wanted ? 2 : 1);
+}
+
+static void offer_image(struct sheaf_run *run, int image)
+{
+	if (run->tier.wanted && image < shf_tier_images(run))
+		put(run, image, false);
+}
+
+static void image_goes(struct sheaf_run *run, int image)
+{
+	const struct shf_sys *sys = run->sys;
+	char name[SHF_KEEP_NAME];
+
+	if (!run->tier.wanted || run->tier.keep < 0 || run->opts.flags & SHEAF_READONLY)
+		return;
+	shf_card_name(name, run->tier.job, run->team.rank, image, false);
+	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
+	(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
+}
+
 static void offer(struct sheaf_run *run)
 {
 	int rc;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
-		shf_tier_image(run, i);
+		offer_image(run, i);
 		put(run, i, true);
 	}
 	rc = shf_guests_offer(run);
 	if (rc < 0)
 		lost(run, -rc, "handing copies to the agent");
+}
+
+static void image_moves(struct sheaf_run *run, int image, bool goes)
+{
+	if (image >= SHF_IMAGES_MAX)
+		return;
+	if (goes)
+		image_goes(run, image);
+	else
+		offer_image(run, image);
 }
 
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
@@ -157,6 +201,7 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	t->wait_ns = ASK_AGAIN_NS;
 	if (!t->wanted)
 		return 0;
+	run->image_moves = image_moves;
 	if (run->team.rank == 0)
 		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_guests_open(run, err);
@@ -204,16 +249,6 @@ bool shf_tier_is_up(struct sheaf_run *run)
 
 /* ---- images ---- */
 
-static int at_most(int images, int bound)
-{
-	return bound && bound < images ? bound : images;
-}
-
-int shf_tier_allows(const struct sheaf_run *run, int images)
-{
-	return at_most(images, run->tier.steps_max);
-}
-
 uint64_t shf_tier_room(struct sheaf_run *run)
 {
 	if (!shf_tier_is_up(run))
@@ -232,30 +267,6 @@ void shf_tier_bound(struct sheaf_run *run, uint64_t most)
 	if (t->steps_max && run->opts.images_max > t->steps_max && run->team.rank == 0)
 		shf_log(run, 1, "%s: an agent keeps %d steps at most: saves have as many images, "
 		        "not %d", run->store.path, t->steps_max, run->opts.images_max);
-}
-
-int shf_tier_images(const struct sheaf_run *run)
-{
-	return shf_tier_allows(run, run->opts.images_max ? run->opts.images_max
-	                                                 : run->tier.wanted ? 2 : 1);
-}
-
-void shf_tier_image(struct sheaf_run *run, int image)
-{
-	if (run->tier.wanted && image < shf_tier_images(run))
-		put(run, image, false);
-}
-
-void shf_tier_image_goes(struct sheaf_run *run, int image)
-{
-	const struct shf_sys *sys = run->sys;
-	char name[SHF_KEEP_NAME];
-
-	if (!run->tier.wanted || run->tier.keep < 0 || run->opts.flags & SHEAF_READONLY)
-		return;
-	shf_card_name(name, run->tier.job, run->team.rank, image, false);
-	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
-	(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
 }
 
 /* Stops a copy of the image that is on its way to the next node, as happens if images are few. */

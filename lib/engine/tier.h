@@ -87,10 +87,6 @@ uint64_t shf_tier_room(struct sheaf_run *run);
 void shf_tier_bound(struct sheaf_run *run, uint64_t most);
 /* Saves have images below that; the rest are for loads, and no agent's. */
 int  shf_tier_images(const struct sheaf_run *run);
-/* An image is new memory: to the agent. Its failure is the tier's alone. [local] */
-void shf_tier_image(struct sheaf_run *run, int image);
-/* The memory of an image is about to be freed, so the agent drops it too. [local] */
-void shf_tier_image_goes(struct sheaf_run *run, int image);
 /* Somebody will copy into that image (M1). [local] */
 void shf_tier_reuse(struct sheaf_run *run, int image);
 /* Clears the card of the image before ranks agree to copy into it. Returns what show needs to

@@ -513,7 +513,7 @@ struct shf_saved shf_step_saved(const struct sheaf_step *step)
 
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
-	if (step->run->view && shf_view_hads(step->run->view))
+	if (step->view && shf_view_hads(step->view))
 		return shf_call_refuse(&step->run->team, SHF_CALL_VERIFY, step->made,
 		                       shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of "
 		                                "several nodes, where loading it is what proves "

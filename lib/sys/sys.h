@@ -26,7 +26,7 @@ enum {                                  /* flags of open */
 };
 #define SHF_ALIGN 4096                  /* of offsets, lengths and memory of direct requests */
 #define SHF_KEEP_NAME 112               /* bytes of a name that an agent keeps, its end too */
-#define SHF_PINS 8                      /* stretches that a queue keeps pinned at once */
+#define SHF_PINS 9                      /* stretches that a queue keeps pinned at once */
 enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
 struct shf_stat {
 	int type;                       /* SHF_T_... */

@@ -222,10 +222,6 @@ bug("checked_when_open", "a tensor is compared when somebody may change it alrea
     "engine/lazy_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_gates: a_check_is_over_when_a_gate_opens")
-bug("loaded_over_unput", "a load waits for what its caller must bring",
-    "engine/save_image.c:choose_together", "*of ? is_unput(*of) ?",
-    "*of ? !MUTANT && is_unput(*of) ?",
-    LATER + "a_load_takes_no_image_that_is_not_full")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
     "engine/gates.c:shf_lazy_copied", "size_t s = 0;",
     "size_t s = MUTANT ? save->state->n - 1 : 0;",
@@ -315,7 +311,8 @@ bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "engine/gates.c:shf_lazy_together", "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
-    "engine/save_image.c:choose_together", ": is_busy(*of) : 0", ": !MUTANT && is_busy(*of) : 0",
+    "engine/save_image.c:choose_together", "*of ? is_busy(*of) : 0",
+    "*of && !MUTANT ? is_busy(*of) : 0",
     "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
 bug("given_up_on_one_rank", "who lives on believes in a save whose image has gone to the next",
     "engine/save_image.c:finish_copies", "shf_save_stick(save, rc, err);",
@@ -1344,8 +1341,7 @@ bug("newest_job_dropped", "the job with the newest step in memory leaves nothing
     "(!MUTANT && strcmp(job, o->heir->job) == 0)",
     HELD + "what_is_newest_in_memory_outlives_jobs_that_come_to_nothing")
 bug("grown_image_held_twice", "the agent holds an image until the larger one is there (T2)",
-    "engine/images.c:let_go", "shf_tier_image_goes(run, (int)(m - run->images));",
-    "if (!MUTANT) shf_tier_image_goes(run, (int)(m - run->images));",
+    "engine/images.c:let_go", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
     HELD + "an_image_that_grows_is_let_go_by_the_agent_first")
 
 # ---- how long others wait for a deletion ----
