@@ -23,8 +23,8 @@
 #include "home.h"
 #include "save.h"
 #include "schema.h"
+#include "work_hear.h"
 #include "opens.h"
-#include "state.h"
 
 enum { KINDS = 4, NODE_RANKS = 8 };
 struct job {

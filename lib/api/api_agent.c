@@ -2,6 +2,7 @@
 /* The memory tier: being an agent, asking one, writing what one has. */
 #include <errno.h>
 #include <stdio.h>
+#include "agent_link.h"
 #include "engine.h"
 #include "entry.h"
 #include "err.h"

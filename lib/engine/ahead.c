@@ -4,6 +4,7 @@
  * are read; what it has not come to, who scatters takes himself. It changes no byte. */
 #include <stdlib.h>
 #include "load.h"
+#include "load_base.h"
 #include "state.h"
 
 #define STRETCH (UINT64_C(4) << 20)     /* of a step of the thread: it ends soon when it is told */

@@ -6,6 +6,7 @@
 #include "ema.h"
 #include "err.h"
 #include "gates.h"
+#include "home.h"
 #include "run.h"
 #include "run_env.h"
 #include "save_averages.h"

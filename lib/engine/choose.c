@@ -4,12 +4,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "engine.h"
+#include "agent_link.h"
 #include "err.h"
 #include "recall.h"
 #include "run_env.h"
+#include "sought.h"
 #include "spread.h"
-#include "tier.h"
 #include "tree.h"
 
 #define CONDEMNED "resumes from it came to nothing"

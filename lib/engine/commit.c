@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "attach.h"
-#include "engine.h"
 #include "err.h"
 #include "gates.h"
 #include "run_env.h"
@@ -27,6 +26,7 @@
 #include "save_averages.h"
 #include "save_end.h"
 #include "save_handle.h"
+#include "save_memory.h"
 #include "save_stage.h"
 #include "sums_out.h"
 #include "travel.h"

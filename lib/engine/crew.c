@@ -5,7 +5,9 @@
  * does. */
 #include "err.h"
 #include "load.h"
+#include "load_base.h"
 #include "view.h"
+#include "work.h"
 
 #define GULP (UINT64_C(2) << 20)        /* of memory that is mapped at once */
 #define SIP (UINT64_C(256) << 10)       /* looked at at once: stays in the core's cache */
@@ -153,13 +155,6 @@ int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 	if (err)
 		*err = first->err;
 	return first->err.code;
-}
-
-int shf_load_threads(const struct sheaf_run *run)
-{
-	int each = run->sys->ops->cpus(run->sys->arg) / run->place.node_ranks;
-
-	return run->opts.io_threads < each ? run->opts.io_threads : each;
 }
 
 static int hands_for(const struct sheaf_step *step, size_t segs)

@@ -2,12 +2,14 @@
 /* One slice by this process alone: no plan, no group. Of a step of ours the blocks that the slice
  * touches are read whole and checked; of a foreign file just the bytes that are wanted. */
 #include <inttypes.h>
-#include "catalog.h"
 #include "copy.h"
 #include "err.h"
 #include "load.h"
+#include "load_base.h"
 #include "peek.h"
 #include "state.h"
+#include "step_blocks.h"
+#include "step_files.h"
 #include "view.h"
 
 #define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */

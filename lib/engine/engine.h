@@ -5,6 +5,7 @@
 #include "layout.h"
 #include "manifest.h"
 #include "run.h"
+#include "sought.h"
 #include "safetensors.h"
 #include "state.h"
 #include "sums.h"
@@ -63,28 +64,6 @@ int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
 /* Opens the step on disk, even if memory has it too, so that the caller can check the disk's. */
 int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
                        struct sheaf_error *err);
-/* A step that may be the latest. Candidates are tried by number, the newest first; of one number
- * the copy in memory comes before the one on disk. */
-struct shf_candidate {
-	int64_t step;
-	bool memory;
-};
-#define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
-struct shf_sought {
-	struct shf_candidate after;     /* in: the search begins with the candidate after this */
-	struct shf_candidate at;        /* out: the candidate, even if it cannot be opened; step -1:
-	                                 * none is left. [rank 0] */
-	struct shf_buf passed;          /* owned; for each one passed over its name and the reason,
-	                                 * two strings with their NULs. [rank 0] */
-};
-/* Candidates on disk have numbers below this. */
-static inline int64_t shf_sought_below(const struct shf_sought *s)
-{
-	return s->after.memory ? s->after.step + 1 : s->after.step;
-}
-void shf_sought_pass(struct shf_sought *s, const char *name, const char *why);
-/* Reports each of `passed` as 'P', if report has an item callback. */
-void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report);
 int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
                          struct shf_sought *sought, struct sheaf_error *err);
 /* From memory: the view is the step's from here on, also where it fails. `run`: its path, for
@@ -97,22 +76,6 @@ int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err);
 void shf_step_put(struct sheaf_step *step);
-/* Before memory is taken for all of a table of sums, open as fd, that says it is large: is it one,
- * of these files, and not much longer than they are? [local] */
-int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err);
-/* Descriptor of file f, opened when first wanted. Negative code. [local] */
-int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
-/* SHF_O_NOFOLLOW, or 0 for what was opened by its path: that may be a hub cache, whose files are
- * links. */
-int shf_step_follow(const struct sheaf_step *step);
-/* Another descriptor of it, past the page cache, or 0: there is none. [local] */
-int shf_step_direct(struct sheaf_step *step, uint32_t f);
-/* Those of the files before `end`, of which nothing is under way. They open again when wanted. */
-void shf_step_direct_close(struct sheaf_step *step, uint32_t end);
-/* rc, which is the same on all ranks, after a read. ECORRUPT becomes EAGAIN on all of them if the
- * memory that held the step has been taken for another step on some rank (shf_view_moved): then the
- * bytes were not damaged. [collective] */
-int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err);
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err);
 /* Is it the step that is at fault, and not the machine? EFORMAT is no damage, though: a newer sheaf
@@ -146,12 +109,6 @@ int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report
 int shf_run_prune(struct sheaf_run *run, bool dry,
                   void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                   struct sheaf_error *err);
-/* What a commit, or the close, lets go: by what has been read again so far; then the next step's
- * turn comes. behind: by a thread, for whoever does not wait. [collective] */
-void shf_run_prune_behind(struct sheaf_run *run, bool behind);
-/* Deletes at once what later commits would let go: steps, as far as a newer one has been read
- * again, and pruned steps whose grace is over. What could not be deleted is logged. [collective] */
-int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err);
 int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err);
 /* The same. loaded: the step was read from memory, and its copy there stays, because nobody has
  * read the one on disk. */

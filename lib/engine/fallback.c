@@ -23,9 +23,10 @@
 #include <string.h>
 #include "engine.h"
 #include "err.h"
-#include "load.h"
+#include "load_base.h"
 #include "run_env.h"
 #include "save.h"
+#include "sought.h"
 #include "state.h"
 #include "tree.h"
 #include "view.h"
@@ -50,22 +51,6 @@ struct resume {
 	struct shf_buf items;           /* owned; what the load of this candidate has reported:
 	                                 * letters, each with three strings and their NULs */
 };
-
-void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
-{
-	shf_buf_add(&s->passed, name, strlen(name) + 1);
-	shf_buf_add(&s->passed, why, strlen(why) + 1);
-}
-
-void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
-{
-	const char *p = (const char *)passed->data, *end = p + passed->len;
-
-	for (const char *why; !passed->oom && p < end; p = why + strlen(why) + 1) {
-		why = p + strlen(p) + 1;
-		shf_report_item(report, 'P', "", p, why);
-	}
-}
 
 /* Keeps an item until it is clear that the candidate is not passed over. An item for which there is
  * no memory is delivered at once. */

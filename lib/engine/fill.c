@@ -7,16 +7,12 @@
 #include "err.h"
 #include "image.h"
 #include "load.h"
-#include "run_env.h"
+#include "load_base.h"
+#include "match.h"
 #include "state.h"
 #include "view.h"
 
 #define ROOM (UINT64_C(40) << 20)       /* of the image at most, for whatever is under way */
-
-const char *shf_load_family(const struct shf_load *ld, const struct shf_lt_tensor *t)
-{
-	return ld->step->layout.families[t->family].name;
-}
 
 static const struct shf_slice *target_slice(const void *arg, uint32_t i)
 {
@@ -81,66 +77,6 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 		shf_report_item(&ld->report, 'V', family, l->tensors[t->tensor].name,
 		                SHF_FOREIGN_MSG);
 	}
-	return rc;
-}
-
-static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
-                    struct sheaf_error *err)
-{
-	if (n == ld->wants_cap) {
-		size_t cap = n ? 2 * n : 64;
-		struct shf_want *more = shf_realloc(ld->wants, cap, sizeof(*more));
-
-		if (!more)
-			return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu boxes", cap);
-		ld->wants = more;
-		ld->wants_cap = cap;
-	}
-	ld->wants[n] = *want;
-	return 0;
-}
-
-int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, uint64_t bytes,
-                   struct sheaf_error *err)
-{
-	const struct shf_layout *l = &ld->step->layout;
-	const struct shf_lt_file *file = &l->files[g->file];
-	const struct shf_holds *h = &ld->holds;
-	size_t n = 0;
-	int rc = 0;
-
-	for (uint32_t i = shf_layout_at(l, g->file, lo);
-	     i < file->first_tensor + file->tensors_n && rc == 0; i++) {
-		uint32_t t = l->by_place[i];
-
-		if (l->tensors[t].off >= lo + bytes)
-			break;
-		for (size_t x = shf_holds_first(h, t); x < h->n && h->a[x].tensor == t && rc == 0;
-		     x++) {
-			struct shf_want want = { .tensor = t, .box = *h->a[x].box,
-				.slice = &ld->targets[h->a[x].slice].slice };
-
-			rc = want_add(ld, n++, &want, err);
-		}
-	}
-	/* Memory that another rank has, too, is proved by one of them. */
-	ld->pass.quiet = g->collected;
-	ld->pass.sums = !g->collected && shf_pass_sums(ld->step);
-	if (rc == 0)
-		shf_pass_begin(&ld->pass, g->file, lo, ld->wants, n);
-	return rc;
-}
-
-int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
-{
-	int64_t from = shf_now(ld->step->run), ns;
-	int rc;
-
-	ld->pass.past = shf_stores_past(&ld->stores);
-	rc = shf_pass_feed(&ld->pass, p, n, err);
-	ns = shf_now(ld->step->run) - from;
-	shf_stores_took(&ld->stores, n, ns);
-	ld->verify_ns += ns;
 	return rc;
 }
 
@@ -209,21 +145,6 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = shf_image_need(run, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
 		                    : ld->work.image_bytes, err);
 	return rc;
-}
-
-uint8_t *shf_load_image(const struct shf_load *ld)
-{
-	return ld->step->run->images[SHF_IMAGE_OF_LOAD].own.base;
-}
-
-void shf_load_progress(const struct shf_load *ld)
-{
-	const struct sheaf_opts *o = &ld->step->run->opts;
-	struct sheaf_stat stat = { .size = sizeof(stat), .phase = 4, .held = ld->work.bytes,
-		.copied = ld->disk_bytes };
-
-	if (o->progress)
-		o->progress(o->arg, &stat);
 }
 
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)

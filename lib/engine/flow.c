@@ -9,9 +9,12 @@
  * that none waits longer for another than a lap takes, and all hear of a failure. */
 #include "err.h"
 #include "load.h"
+#include "load_base.h"
 #include "run_env.h"
 #include "run_io.h"
+#include "step_files.h"
 #include "trial.h"
+#include "work.h"
 
 #define SLOTS_MAX 12
 #define LAP (UINT64_C(256) << 20)

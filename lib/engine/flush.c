@@ -4,6 +4,7 @@
  * when the run's lock is held: meanwhile a job may have come and gone. */
 #include <inttypes.h>
 #include <string.h>
+#include "agent_link.h"
 #include "engine.h"
 #include "err.h"
 #include "meet.h"

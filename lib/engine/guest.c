@@ -76,18 +76,6 @@ static int put(const struct sheaf_run *run, const struct shf_guest *g, int slot,
 	return sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
 }
 
-static void drop(const struct sheaf_run *run, struct shf_guest *g, int slot)
-{
-	const struct shf_sys *sys = run->sys;
-
-	if (g->cards[slot].base)
-		sys->ops->shm_free(sys->arg, &g->cards[slot]);
-	if (g->images[slot].base)
-		sys->ops->shm_free(sys->arg, &g->images[slot]);
-	g->cards[slot] = g->images[slot] = (struct shf_shm){ .fd = -1 };
-	g->steps[slot] = -1;
-}
-
 int shf_guests_offer(struct sheaf_run *run)
 {
 	struct shf_guests *g = &run->tier.guests;
@@ -101,23 +89,6 @@ int shf_guests_offer(struct sheaf_run *run)
 		}
 	g->failed = g->failed || rc == -28;     /* ENOSPC: nor will it take the next */
 	return g->failed ? 0 : rc;
-}
-
-void shf_guests_close(struct sheaf_run *run)
-{
-	struct shf_guests *g = &run->tier.guests;
-
-	shf_guests_stop(run, false);
-	for (size_t i = 0; i < g->n; i++)
-		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
-			drop(run, &g->of[i], k);
-	shf_free(g->of);
-	g->of = NULL;
-	g->n = 0;
-	if (g->behind.group)
-		shf_group_put(g->behind.group);
-	g->behind.group = NULL;
-	g->wanted = false;
 }
 
 int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,

@@ -46,7 +46,6 @@ struct shf_guests {
 };
 /* Who keeps whose. Of one node nobody does. [local] */
 int  shf_guests_open(struct sheaf_run *run, struct sheaf_error *err);
-void shf_guests_close(struct sheaf_run *run);
 /* All of them once more to the agent, which has been found again. Negative errno: it is lost. */
 int  shf_guests_offer(struct sheaf_run *run);
 /* What is done to the card of a step of this rank is done to the copies of that step that are here:
@@ -66,12 +65,7 @@ static inline bool shf_guests_have_some(const struct shf_guests *g)
 	return !g->wanted || !g->behind.group || g->copied >= 0;
 }
 
-/* guest_send.c: the step of the save, whose card is whole everywhere, to who keeps it. What goes
- * wrong is logged, and there are no copies any more. ELOST alone is an error. [collective] */
-int  shf_guests_send(struct sheaf_save *save, struct sheaf_error *err);
-/* What goes behind ends. finish: all ranks are here, and it comes to its end. */
-void shf_guests_stop(struct sheaf_run *run, bool finish);
-/* guest.c, for it: the head of a card, or NULL; at least so many bytes, which the agent has too. */
+/* The head of a card, or NULL; at least so many bytes, which the agent has too. */
 struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot);
 int  shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
                     uint64_t bytes, struct sheaf_error *err);

@@ -3,14 +3,15 @@
  * image in pieces that are alike on all ranks: inside the commit, or by a thread, with a group of
  * its own, while the image is left alone (shf_guests_pins).
  * Note: u64 step, u64 bytes of the image, u64 bytes of the body; the body. */
+#include "guest_send.h"
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
 #include "growth.h"
 #include "guest.h"
+#include "run.h"
 #include "run_env.h"
 #include "save.h"
-#include "save_handle.h"
 
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 
@@ -52,15 +53,16 @@ static void sending_free(struct shf_sending *s)
 }
 
 /* Where there are but two images for a step, none can be left alone for as long as that takes. */
-static bool goes_behind(const struct sheaf_save *save)
+static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
 {
-	return save->run->tier.guests.behind.group && shf_save_images(save) > 2;
+	return run->tier.guests.behind.group && c->images > 2;
 }
 
-static int sending_new(struct shf_sending **out, struct sheaf_save *save, struct sheaf_error *err)
+static int sending_new(struct shf_sending **out, struct sheaf_run *run,
+                       const struct shf_to_copy *c, struct sheaf_error *err)
 {
-	struct shf_guests *g = &save->run->tier.guests;
-	size_t ranks = (size_t)save->run->team.ranks;
+	struct shf_guests *g = &run->tier.guests;
+	size_t ranks = (size_t)run->team.ranks;
 	struct shf_sending *s = shf_zalloc(1, sizeof(*s));
 
 	*out = s;
@@ -69,14 +71,14 @@ static int sending_new(struct shf_sending **out, struct sheaf_save *save, struct
 		                "offered once more");
 	if (!s)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
-	*s = (struct shf_sending){ .run = save->run, .image = save->image, .step = save->step,
-		.team = goes_behind(save) ? &g->behind : &save->run->team, .in = SHF_BUF_INIT,
+	*s = (struct shf_sending){ .run = run, .image = c->image, .step = c->step,
+		.team = goes_behind(run, c) ? &g->behind : &run->team, .in = SHF_BUF_INIT,
 		.coming = shf_zalloc(g->n + 1, sizeof(*s->coming)),
 		.all = shf_zalloc(ranks, sizeof(*s->all)),
 		.out_bytes = shf_zalloc(ranks, sizeof(*s->out_bytes)),
 		.in_bytes = shf_zalloc(ranks, sizeof(*s->in_bytes)),
 		.buf = shf_alloc(g->n > 1 ? g->n : 1, g->n > 1 ? PIECE : 1),
-		.bytes = save->plan->work.segs_n ? save->plan->work.image_bytes : 0 };
+		.bytes = c->bytes };
 	return s->coming && s->all && s->out_bytes && s->in_bytes && s->buf
 	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
 }
@@ -268,27 +270,28 @@ static bool turn(void *work)
 }
 
 /* All ranks have place for what comes. [collective] */
-static int prepare(struct shf_sending **s, struct sheaf_save *save, struct sheaf_error *err)
+static int prepare(struct shf_sending **s, struct sheaf_run *run, const struct shf_to_copy *c,
+                   struct sheaf_error *err)
 {
-	struct shf_team *team = &save->run->team;
-	int rc = shf_agree(team, sending_new(s, save, err), err);
+	struct shf_team *team = &run->team;
+	int rc = shf_agree(team, sending_new(s, run, c, err), err);
 
 	if (rc == 0)
 		rc = announce(*s, err);
 	if (rc == 0)
 		rc = shf_agree(team, make_places(*s, err), err);
 	if (rc == 0)
-		save->run->tier.guests.coming = save->step;
+		run->tier.guests.coming = c->step;
 	return rc;
 }
 
-static int send_now(struct sheaf_save *save, struct sheaf_error *err)
+static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
 	struct shf_sending *s;
 	int rc;
 
-	shf_guests_stop(save->run, true); /* of a save that had more images */
-	rc = prepare(&s, save, err);
+	shf_guests_stop(run, true); /* of a save that had more images */
+	rc = prepare(&s, run, c, err);
 	if (rc == 0) {
 		while (turn(s))
 			;
@@ -297,7 +300,7 @@ static int send_now(struct sheaf_save *save, struct sheaf_error *err)
 			*err = s->err;
 	}
 	sending_free(s);
-	return rc == 0 ? shf_agree(&save->run->team, 0, err) : rc; /* everywhere (G1) */
+	return rc == 0 ? shf_agree(&run->team, 0, err) : rc; /* everywhere (G1) */
 }
 
 /* ---- behind ---- */
@@ -324,9 +327,9 @@ static void settle(struct sheaf_run *run, bool come)
 	g->image = -1;
 }
 
-static int send_behind(struct sheaf_save *save, struct sheaf_error *err)
+static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
+                       struct sheaf_error *err)
 {
-	struct sheaf_run *run = save->run;
 	struct shf_guests *g = &run->tier.guests;
 	bool over = is_over(run);
 	uint64_t x[2] = { !over, !(over && g->moving && g->moving->stamped) };
@@ -340,10 +343,10 @@ static int send_behind(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc < 0 || x[0])
 		return rc;      /* the next one goes when this one has */
 	settle(run, !x[1]);
-	rc = prepare(&g->moving, save, err);
+	rc = prepare(&g->moving, run, c, err);
 	if (rc < 0)
 		return rc;
-	g->image = save->image;
+	g->image = c->image;
 	if (run->sys->ops->task_new(run->sys->arg, &g->task, turn, g->moving, NULL) < 0) {
 		g->task = NULL; /* the others' threads wait for this rank */
 		while (turn(g->moving))
@@ -366,16 +369,15 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 	settle(run, false);
 }
 
-int shf_guests_send(struct sheaf_save *save, struct sheaf_error *err)
+int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
-	struct sheaf_run *run = save->run;
 	struct shf_guests *g = &run->tier.guests;
 	struct sheaf_error own = { .rank = -1 };
 	int rc;
 
 	if (!g->wanted)
 		return 0;
-	rc = goes_behind(save) ? send_behind(save, &own) : send_now(save, &own);
+	rc = goes_behind(run, c) ? send_behind(run, c, &own) : send_now(run, c, &own);
 	if (rc == 0)
 		return 0;
 	if (rc == SHEAF_ELOST) {
@@ -387,4 +389,33 @@ int shf_guests_send(struct sheaf_save *save, struct sheaf_error *err)
 		shf_log(run, 1, "%s: steps in memory are kept once from now on: %s, rank %d",
 		        run->store.path, own.msg, own.rank);
 	return 0;
+}
+
+static void drop(const struct sheaf_run *run, struct shf_guest *g, int slot)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (g->cards[slot].base)
+		sys->ops->shm_free(sys->arg, &g->cards[slot]);
+	if (g->images[slot].base)
+		sys->ops->shm_free(sys->arg, &g->images[slot]);
+	g->cards[slot] = g->images[slot] = (struct shf_shm){ .fd = -1 };
+	g->steps[slot] = -1;
+}
+
+void shf_guests_close(struct sheaf_run *run)
+{
+	struct shf_guests *g = &run->tier.guests;
+
+	shf_guests_stop(run, false);
+	for (size_t i = 0; i < g->n; i++)
+		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
+			drop(run, &g->of[i], k);
+	shf_free(g->of);
+	g->of = NULL;
+	g->n = 0;
+	if (g->behind.group)
+		shf_group_put(g->behind.group);
+	g->behind.group = NULL;
+	g->wanted = false;
 }

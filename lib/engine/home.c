@@ -7,6 +7,7 @@
 #include "home.h"
 #include <inttypes.h>
 #include "err.h"
+#include "match.h"
 
 void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
                  struct shf_box *box)

@@ -59,8 +59,4 @@ int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_ho
 int shf_home_deal_heard(const struct shf_team *team, const struct shf_match *m,
                         const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
                         struct sheaf_error *err);
-/* Segments, moves, rounds and image of rank `self` of the file side, from what homes told it.
- * Serves and hash are not filled. ENOMEM, EBUG. */
-int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
-                  struct shf_work *w);
 #endif

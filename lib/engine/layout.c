@@ -2,13 +2,16 @@
 /* From sorted tensor descriptions to files, offsets, stripes and blocks. Every rank does this
  * for itself from the same input; nothing here communicates. */
 #include "layout.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
 #include "dtype.h"
 #include "err.h"
+#include "home.h"
 #include "safetensors.h"
+#include "state.h"
 
 void shf_layout_release(struct shf_layout *l)
 {
@@ -411,4 +414,23 @@ uint64_t shf_layout_hash(const struct shf_layout *l)
 	for (size_t i = 0; i < l->families_n; i++)
 		crc = shf_crc64_more(crc, l->families[i].name, strlen(l->families[i].name) + 1);
 	return crc;
+}
+
+int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
+                 const struct shf_gap *gap)
+{
+	const struct shf_lt_tensor *t = &l->tensors[tensor];
+	char box[160], shape[120], ranks[128] = "";
+
+	if (gap->before >= 0 && gap->after >= 0)
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is before, rank %"
+		         PRId64 " what is after)", gap->before, gap->after);
+	else if (gap->before >= 0 || gap->after >= 0)
+		snprintf(ranks, sizeof(ranks), " (rank %" PRId64 " holds what is %s)",
+		         gap->before >= 0 ? gap->before : gap->after,
+		         gap->before >= 0 ? "before" : "after");
+	return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: nobody holds %s of %s%s",
+	                l->families[t->family].name, t->name,
+	                shf_box_print(&gap->box, box, sizeof(box)),
+	                shf_shape_print(&t->shape, shape, sizeof(shape)), ranks);
 }

@@ -78,4 +78,7 @@ uint32_t shf_layout_at(const struct shf_layout *l, uint32_t file, uint64_t at);
 uint64_t shf_layout_hash(const struct shf_layout *l);
 /* model first, then by bytes. */
 int shf_family_order(const char *a, const char *b);
+/* The sentence for a gap. */
+int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
+                 const struct shf_gap *gap);
 #endif

@@ -13,6 +13,7 @@
 #include "slice_overlaps.h"
 #include "state.h"
 #include "turns.h"
+#include "work.h"
 
 #define NAP_MS 10               /* at most, so that whoever ends the thread need not wait */
 

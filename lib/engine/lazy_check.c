@@ -12,6 +12,7 @@
 #include "save_handle.h"
 #include "save_where.h"
 #include "state.h"
+#include "work.h"
 
 /* Adds a box of a slice to the sums. */
 static int sum_again(const struct shf_slice *s, const struct shf_lt_tensor *t,

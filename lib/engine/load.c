@@ -5,53 +5,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "dtype.h"
+#include "agent_link.h"
 #include "ema.h"
 #include "err.h"
+#include "load_base.h"
 #include "peek.h"
 #include "run_env.h"
 #include "schema.h"
 #include "state.h"
+#include "step_files.h"
 #include "view.h"
-
-void shf_report_item(const struct sheaf_report *report, char what, const char *family,
-                     const char *name, const char *msg)
-{
-	if (report->item)
-		report->item(report->arg, what, family, name, msg);
-}
-
-int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
-                    const struct shf_lt_tensor *t, const char *family, bool convert,
-                    struct sheaf_error *err)
-{
-	char want[200], have[200];
-
-	if (t->wide)
-		return shf_fail(err, SHEAF_EFORMAT,
-				"%s/%s: %d dimensions, at most %d can be loaded", family, t->name,
-				t->wide, SHEAF_DIMS_MAX);
-	if (in->items.ndim != t->items.ndim ||
-	    memcmp(in->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim))
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: shape %s is stored, %s was asked for",
-		                family, t->name, shf_shape_print(&t->items, have, sizeof(have)),
-		                shf_shape_print(&in->items, want, sizeof(want)));
-	*out = *in;
-	if (in->dtype == t->dtype)
-		return 0;
-	if (!convert)
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, %s was asked for (allow "
-		                "conversion)", family, t->name, shf_dtype(t->dtype)->name,
-		                shf_dtype(in->dtype)->name);
-	if (in->data_dtype != t->dtype && !shf_can_convert(in->data_dtype, t->dtype))
-		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s",
-				family, t->name, shf_dtype(t->dtype)->name,
-				shf_dtype(in->data_dtype)->name);
-	out->dtype = t->dtype;
-	out->mem.unit = t->unit;
-	out->shape = t->shape;
-	return 0;
-}
+#include "work.h"
 
 /* Name of a stream's bytes in this step: under the rule for another world size. */
 static int stream_source(const struct shf_load *ld, const struct shf_slice *s, char name[96],
@@ -106,19 +70,6 @@ static void note(struct shf_load *ld, enum shf_tally_kind kind, char what,
 {
 	shf_tally_add(&ld->tally, kind, s->family, s->name, 0);
 	shf_report_item(&ld->report, what, s->family, s->name, msg);
-}
-
-int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
-                        const struct shf_slice *s)
-{
-	int64_t i = shf_layout_find(l, family, name);
-	const char *tied;
-
-	if (i < 0 && (tied = shf_layout_tied_to(l, family, name)))
-		i = shf_layout_find(l, family, tied);
-	if (i < 0 && strcmp(s->name, s->stored)) /* tied here, of its own in the step */
-		i = shf_layout_find(l, family, s->name);
-	return i;
 }
 
 /* A weight whose every bit its master says: smaller types may have a scale beside them, and of what
@@ -566,20 +517,6 @@ static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_erro
 		give_up(step);
 	if (step->latest && shf_is_of_step(rc))
 		add_remedy(step, err);
-}
-
-int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err)
-{
-	struct sheaf_error own;
-	int moved;
-
-	if (rc != SHEAF_ECORRUPT || !step->run->of)
-		return rc;
-	moved = shf_agree(&step->run->team,
-	                  shf_view_moved(step->view, step->path, &own), &own);
-	if (moved < 0 && err)
-		*err = own;
-	return moved < 0 ? moved : rc;
 }
 
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,

@@ -41,19 +41,11 @@ struct shf_load {
 	int64_t read_ns, verify_ns;     /* waiting for reads; looking at what was read */
 };
 #define SHF_LOAD_PIECE (UINT64_C(4) << 20)      /* bytes of a read; whole blocks */
-/* This rank's share of the image that the load has. */
-uint8_t *shf_load_image(const struct shf_load *load);
 /* Refuses to fill one memory from tensors of different types: ELAYOUT, naming the two slices.
  * [local] */
 int shf_load_check_aliased(const struct shf_load *load, struct sheaf_error *err);
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
-void shf_load_progress(const struct shf_load *load);
-/* The pass at bytes [lo, lo + n) of a segment, with what this rank wants of those. ENOMEM. */
-int shf_load_begin(struct shf_load *load, const struct shf_seg *seg, uint64_t lo, uint64_t n,
-                   struct sheaf_error *err);
-/* The pass over the next n bytes, timed. */
-int shf_load_look(struct shf_load *load, const uint8_t *p, uint64_t n, struct sheaf_error *err);
 
 /* One read. Tried again a few times; what then is wrong with it is told by finish. */
 struct shf_read {
@@ -79,8 +71,6 @@ bool shf_flow_waits(const struct shf_flow *flow);
 int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
 
-/* Threads that a rank may compute with: as many as there are processors for it. */
-int shf_load_threads(const struct sheaf_run *run);
 /* ahead.c: the caller's memory comes to be there before it is filled, until the end. NULL: it is
  * there, or no thread is free. [local] */
 struct shf_ahead;
@@ -101,19 +91,8 @@ int shf_crew_end(struct shf_crew *crew, struct shf_load *load, struct sheaf_erro
 int shf_shared_run(struct shf_load *load, struct sheaf_error *err);
 /* prove.c: digests of all tensors that were read whole. [collective] */
 int shf_prove(struct shf_load *load, struct sheaf_error *err);
-const char *shf_load_family(const struct shf_load *load, const struct shf_lt_tensor *t);
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
 /* direct.c: a slice by this process alone. unverified: read past damage. [local] */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);
-/* Number of the family's tensor that has the slice's bytes: under `name`, under what that is tied
- * to, or under the slice's own name; -1. */
-int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
-                        const struct shf_slice *s);
-/* slice as the stored tensor t wants it: units and types. ELAYOUT. convert: types may differ. */
-int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
-                    const struct shf_lt_tensor *t, const char *family, bool convert,
-                    struct sheaf_error *err);
-void shf_report_item(const struct sheaf_report *report, char what, const char *family,
-                     const char *name, const char *msg);
 #endif

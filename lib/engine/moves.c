@@ -15,6 +15,7 @@
 #include "crc64.h"
 #include "ema.h"
 #include "err.h"
+#include "home.h"
 #include "image.h"
 #include "lazy.h"
 #include "run_env.h"
@@ -24,6 +25,7 @@
 #include "save_write.h"
 #include "slots_copy.h"
 #include "travel.h"
+#include "work.h"
 
 void shf_moves_init(struct sheaf_save *save)
 {

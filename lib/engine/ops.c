@@ -5,6 +5,7 @@
 #include <string.h>
 #include "engine.h"
 #include "err.h"
+#include "guest_send.h"
 #include "opts.h"
 #include "run_env.h"
 #include "save.h"
@@ -84,18 +85,6 @@ static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct 
 	return rc;
 }
 
-static struct shf_prune rules(const struct sheaf_run *run, const struct shf_saved *verified,
-                              bool dry)
-{
-	const struct sheaf_opts *o = &run->opts;
-
-	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
-		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
-		.best_note = o->best_note,
-		.verified = *verified, .keep = run->loaded, .dry = dry,
-		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
-}
-
 /* What this node has of the step in its page cache, which may be better than what the disk has. */
 static void drop_cached(const struct sheaf_run *run, int64_t step)
 {
@@ -139,7 +128,7 @@ static int look(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would
 	if (run->team.rank == 0) {
 		rc = newest_sound(run, &told.newest, err);
 		if (rc == 0) {
-			struct shf_prune p = rules(run, &told.newest, true);
+			struct shf_prune p = shf_run_rules(run, &told.newest, true);
 
 			rc = shf_store_prune(&run->store, &p, NULL, NULL, err);
 			told.would = rc < 0 ? 0 : (uint64_t)rc;
@@ -189,7 +178,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	if (rc < 0)
 		return rc;
 	if (run->team.rank == 0) {
-		struct shf_prune r = rules(run, dry ? &newest : &run->verified, dry);
+		struct shf_prune r = shf_run_rules(run, dry ? &newest : &run->verified, dry);
 
 		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
 		if (rc >= 0 && !dry)
@@ -201,36 +190,6 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &gone, sizeof(gone), err);
 	return rc < 0 ? rc : (int)gone;
-}
-
-void shf_run_prune_behind(struct sheaf_run *run, bool behind)
-{
-	struct shf_prune r;
-	struct sheaf_error err;
-
-	if (run->opts.keep_last <= 0 || shf_behind_look(run, &err) < 0)
-		return;
-	shf_behind_start(run);
-	/* Whoever does not act on the directory need not wait. */
-	if (run->team.rank != 0 || run->verified.step < 0)
-		return;
-	r = rules(run, &run->verified, false);
-	shf_pruning_begin(run, &r, behind);
-}
-
-int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
-{
-	struct shf_prune r;
-	int rc = shf_behind_look(run, err);
-
-	if (rc < 0)
-		return rc;
-	shf_behind_start(run);
-	if (run->team.rank == 0) {
-		r = rules(run, &run->verified, false);
-		shf_pruning_begin(run, &r, false);
-	}
-	return 0;
 }
 
 /* ---- going back ---- */

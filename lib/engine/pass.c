@@ -4,10 +4,10 @@
  * summed first, in file order and whatever is wanted of it, and then copied: so each byte counts
  * once, however boxes overlap, and short runs cost no sum each. */
 #include "pass.h"
-#include "catalog.h"
 #include "copy.h"
 #include "crc64.h"
 #include "state.h"
+#include "step_blocks.h"
 
 #define STEP (UINT64_C(128) << 10)      /* divides a block */
 #define LONG_RUN 512                    /* bytes; from here on a run is summed as it is copied */

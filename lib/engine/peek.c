@@ -4,9 +4,10 @@
  * bytes are those that were written. */
 #include "peek.h"
 #include <string.h>
-#include "catalog.h"
 #include "crc64.h"
 #include "place.h"
+#include "step_blocks.h"
+#include "step_files.h"
 
 #define HEADERS_MAX 64  /* parsed one by one; who wants more wants them all */
 

@@ -13,6 +13,7 @@
 #include "slots.h"
 #include "slots_copy.h"
 #include "state.h"
+#include "work.h"
 
 static size_t turns_of(const struct shf_lazy *lz, size_t slice)
 {

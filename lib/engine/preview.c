@@ -7,10 +7,13 @@
 #include "engine.h"
 #include "err.h"
 #include "home.h"
+#include "match.h"
 #include "opts.h"
 #include "save_plan.h"
 #include "schema.h"
 #include "state.h"
+#include "work.h"
+#include "work_hear.h"
 
 struct round {                  /* what travels, by round */
 	uint64_t *bytes;                /* owned */

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include "err.h"
 #include "load.h"
+#include "load_base.h"
 
 /* u32 tensor | asked << 31, u64 digest, u64 bytes to the tensor's home. */
 static void tell_homes(struct shf_load *ld, struct shf_buf *out)

@@ -91,3 +91,45 @@ void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, boo
 	(void)prune(run);
 	tell(run);
 }
+
+struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
+                              bool dry)
+{
+	const struct sheaf_opts *o = &run->opts;
+
+	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
+		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
+		.best_note = o->best_note,
+		.verified = *verified, .keep = run->loaded, .dry = dry,
+		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
+}
+
+void shf_run_prune_behind(struct sheaf_run *run, bool behind)
+{
+	struct shf_prune r;
+	struct sheaf_error err;
+
+	if (run->opts.keep_last <= 0 || shf_behind_look(run, &err) < 0)
+		return;
+	shf_behind_start(run);
+	/* Whoever does not act on the directory need not wait. */
+	if (run->team.rank != 0 || run->verified.step < 0)
+		return;
+	r = shf_run_rules(run, &run->verified, false);
+	shf_pruning_begin(run, &r, behind);
+}
+
+int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_prune r;
+	int rc = shf_behind_look(run, err);
+
+	if (rc < 0)
+		return rc;
+	shf_behind_start(run);
+	if (run->team.rank == 0) {
+		r = shf_run_rules(run, &run->verified, false);
+		shf_pruning_begin(run, &r, false);
+	}
+	return 0;
+}

@@ -6,6 +6,7 @@
 #include "load.h"
 #include "run_env.h"
 #include "run_io.h"
+#include "step_files.h"
 
 #define TRIES 4
 

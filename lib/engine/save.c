@@ -3,6 +3,7 @@
 #include "save.h"
 #include <inttypes.h>
 #include <string.h>
+#include "agent_link.h"
 #include "ema.h"
 #include "err.h"
 #include "gates.h"
@@ -21,6 +22,7 @@
 #include "slots.h"
 #include "state.h"
 #include "travel.h"
+#include "work.h"
 
 #define SAVE_OPTS_MIN (offsetof(struct sheaf_save_opts, flags) + sizeof(uint32_t))
 

@@ -8,6 +8,7 @@
 #include "save.h"
 #include "save_handle.h"
 #include "save_image.h"
+#include "save_memory.h"
 #include "save_plan.h"
 #include "slots.h"
 #include "state.h"

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include "agent_link.h"
 #include "err.h"
 #include "pieces.h"
 #include "run_env.h"

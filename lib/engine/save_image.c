@@ -5,6 +5,7 @@
  * bytes travel, and none are written, on any rank (I10). */
 #include "save_image.h"
 #include <inttypes.h>
+#include "agent_link.h"
 #include "err.h"
 #include "gates.h"
 #include "save.h"

@@ -4,12 +4,14 @@
 #include "save_plan.h"
 #include "ema.h"
 #include "err.h"
+#include "match.h"
 #include "opts.h"
 #include "record.h"
 #include "save.h"
 #include "schema.h"
 #include "state.h"
 #include "turns.h"
+#include "work.h"
 
 void shf_plan_put(void *p)
 {

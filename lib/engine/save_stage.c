@@ -6,13 +6,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "engine.h"
 #include "err.h"
 #include "gates.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
 #include "save_handle.h"
+#include "work.h"
 
 static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {

@@ -3,6 +3,7 @@
 #include "save_where.h"
 #include "copy.h"
 #include "state.h"
+#include "work.h"
 
 uint8_t *shf_own_image(const struct sheaf_save *save)
 {

@@ -9,6 +9,7 @@
 #include "save_handle.h"
 #include "save_where.h"
 #include "slots.h"
+#include "work.h"
 
 /* One part of the segment is in its page. */
 void shf_part_came(struct shf_ctl *ctl)

@@ -9,11 +9,15 @@
 #include "copy.h"
 #include "crc64.h"
 #include "err.h"
+#include "home.h"
 #include "image.h"
 #include "load.h"
+#include "load_base.h"
 #include "nodes.h"
 #include "run_io.h"
 #include "state.h"
+#include "step_files.h"
+#include "work.h"
 
 /* ---- reading ---- */
 

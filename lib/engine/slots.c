@@ -4,6 +4,7 @@
 #include "err.h"
 #include "run_io.h"
 #include "save_where.h"
+#include "work.h"
 
 struct shf_slots {
 	pthread_mutex_t lock;           /* a leaf */

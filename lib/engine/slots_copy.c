@@ -6,6 +6,7 @@
 #include "save_where.h"
 #include "save_write.h"
 #include "slots.h"
+#include "work.h"
 
 void shf_slots_copy(struct sheaf_save *save, size_t seg)
 {

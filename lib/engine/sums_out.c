@@ -7,6 +7,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "home.h"
 #include "save.h"
 #include "save_handle.h"
 #include "sums.h"

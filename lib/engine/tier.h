@@ -70,67 +70,15 @@ struct shf_tier {
 int  shf_tier_open(struct sheaf_run *run, struct sheaf_error *err);
 /* bye: this job ends as it should. [local] */
 void shf_tier_close(struct sheaf_run *run, bool bye);
-/* Connects to the agent of a run directory, to look only. steps: as keep_open says. ENOENT: no
- * agent answers; EINVAL: the agent of another directory does. [local] */
-int  shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, int *steps,
-                    struct sheaf_error *err);
-/* Where it listens, as sys wants it. */
-void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *identity);
-/* Is there an agent? Where there was none, asks again now and then. [local] */
-bool shf_tier_is_up(struct sheaf_run *run);
-/* What agents allow of so many images, alike on all ranks. */
-int  shf_tier_allows(const struct sheaf_run *run, int images);
-/* 0: no agent; else the more, the fewer images it has room for. Asks, as shf_tier_is_up. [local] */
-uint64_t shf_tier_room(struct sheaf_run *run);
-/* The most that any rank's room says. Only the first one counts: an image that is in use, and the
- * newest step, have no other place. [local], alike on all ranks */
-void shf_tier_bound(struct sheaf_run *run, uint64_t most);
-/* Saves have images below that; the rest are for loads, and no agent's. */
-int  shf_tier_images(const struct sheaf_run *run);
-/* Somebody will copy into that image (M1). [local] */
-void shf_tier_reuse(struct sheaf_run *run, int image);
-/* Clears the card of the image before ranks agree to copy into it. Returns what show needs to
- * restore it, if they do not agree; if they do, reuse follows. [local] */
-uint64_t shf_tier_hide(struct sheaf_run *run, int image);
-void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole);
-/* All of the save is in images on all ranks: from here on it is there (M2). Its failure leaves it
- * as if it had never been in memory. [collective] */
-int  shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err);
-/* Around the publication of a save: what is in memory follows it, perhaps, and then surely. By
- * then rank 0 knows what came of a step that was in doubt before it. [collective], [local] */
-int  shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err);
-void shf_tier_published(struct sheaf_save *save);
-/* The disk may have it, or not: what follows in memory is right either way. [local] */
-void shf_tier_doubt(struct sheaf_save *save);
-/* A save has ended without being committed: it is not in memory either. [local] */
-void shf_tier_unsaved(struct sheaf_save *save);
-/* Is all of the save in the memory of agents now, on every rank? An image may have been reused for
- * another step since, or an agent may be gone. Also false if the group fails. [collective] */
-bool shf_tier_has(struct sheaf_save *save);
-/* Takes the newest step that this rank has in memory, up to that number, for the newest. [local] */
-void shf_tier_newest_until(struct sheaf_run *run, int64_t step);
-/* One that commit said is in memory, and that nobody has failed, stays there. [local] */
-void shf_tier_left(struct sheaf_save *save);
 /* This handle goes on from that step of the disk. [local] */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step);
 /* The caller has loaded a step that is in memory and not on disk. beyond: a newer step in memory,
  * which makes the next save EINVAL until a rewind; -1: there is none. [local] */
 void shf_tier_took(struct sheaf_run *run, int64_t beyond);
-/* Returns the number of the newest step that this job has in memory; -1: it has none. [local] */
-int64_t shf_tier_newest(const struct sheaf_run *run);
-/* Returns whether the steps in memory allow a save of that number. Where the newest of them is on
- * disk, too, a save to disk is allowed here, and C0 decides. [local], alike on all ranks */
-bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);
 /* This handle goes on from that step in memory, since later ones are damaged: they go, and it stays
  * until a newer one is there (M3). No save is in flight. [local] */
 void shf_tier_fell_back(struct sheaf_run *run, int64_t step);
 /* Steps after this one are no longer to be found in memory. loaded: this one was read there, and
  * stays until a newer one is there. [local] */
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded);
-
-/* tier_jobs.c. A job has opened the run: drops what earlier jobs left, but for what T3 keeps.
- * [collective] */
-int  shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err);
-/* Drops all that earlier jobs left (T4), when it is of no use any more (M3). [local] */
-void shf_tier_let_others_go(struct sheaf_run *run);
 #endif

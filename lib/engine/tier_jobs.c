@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What earlier jobs left with the agent, and when it is dropped (T2 to T4 of tier.h). */
+#include "tier_jobs.h"
 #include <string.h>
 #include "card.h"
 #include "recall.h"
 #include "run.h"
-#include "tier.h"
 
 struct heir {                   /* the one earlier job that T3 keeps; alike on all ranks */
 	bool unknown;                   /* it could not be told: all that have a whole card stay */

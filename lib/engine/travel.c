@@ -9,6 +9,7 @@
 #include "save_handle.h"
 #include "save_where.h"
 #include "save_write.h"
+#include "work.h"
 
 void shf_net_release(struct shf_net *net)
 {

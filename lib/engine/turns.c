@@ -6,6 +6,7 @@
 #include "lazy.h"
 #include "save_where.h"
 #include "state.h"
+#include "work.h"
 
 void shf_turns_release(struct shf_turns *turns)
 {

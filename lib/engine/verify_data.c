@@ -13,7 +13,9 @@
 #include "err.h"
 #include "run_env.h"
 #include "run_io.h"
+#include "step_files.h"
 #include "verify.h"
+#include "verify_find.h"
 
 #define READ_TRIES 4
 

@@ -11,8 +11,10 @@
 #include "index.h"
 #include "json.h"
 #include "safetensors.h"
+#include "step_files.h"
 #include "tree.h"
 #include "verify.h"
+#include "verify_find.h"
 
 /* ---- headers ---- */
 

@@ -7,127 +7,19 @@
  * still prove the tensor files.
  */
 #include "verify.h"
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
 #include "peek.h"
 #include "run_env.h"
+#include "step_files.h"
+#include "verify_find.h"
 #include "view.h"
-
-#define READ_TRIES 4
 
 /* ---- what is found ---- */
 
-void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
-                     const struct sheaf_error *e)
-{
-	struct sheaf_finding f = { .size = sizeof(f), .what = what,
-		.file = at->file ? at->file : "", .family = at->family ? at->family : "",
-		.name = at->name ? at->name : "", .msg = e->msg, .block = at->block,
-		.offset = at->offset };
-
-	if (v->findings++ == 0) {
-		v->err = *e;
-		v->err.code = v->rc = SHEAF_ECORRUPT;
-	}
-	v->over |= v->sink != NULL;
-	if (v->report && v->report->finding)
-		v->report->finding(v->report->arg, &f);
-}
-
-void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e)
-{
-	if (v->blind)
-		return;
-	v->blind = rc;
-	v->blind_err = *e;
-	v->blind_err.code = rc;
-}
-
 /* ---- names and files ---- */
-
-int shf_verify_follow(const struct shf_verify *v)
-{
-	return shf_step_follow(v->step);
-}
-
-int shf_verify_enter(const struct shf_verify *v, const char *name, const char **base)
-{
-	const struct shf_sys *sys = v->step->run->sys;
-	const char *slash = strrchr(name, '/');
-	char folder[64];
-
-	*base = slash ? slash + 1 : name;
-	if (!slash)
-		return v->step->dir;
-	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-	return sys->ops->open(sys->arg, v->step->dir, folder, SHF_O_DIR | shf_verify_follow(v), 0);
-}
-
-void shf_verify_leave(const struct shf_verify *v, int dir)
-{
-	const struct shf_sys *sys = v->step->run->sys;
-
-	if (dir >= 0 && dir != v->step->dir)
-		sys->ops->close(sys->arg, dir);
-}
-
-int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off)
-{
-	const struct shf_sys *sys = v->step->run->sys;
-	int64_t got = sys->ops->pread(sys->arg, fd, buf, (size_t)n, off);
-
-	for (int tries = 1; got == -EIO && tries < READ_TRIES; tries++) {
-		v->retries++;
-		got = sys->ops->pread(sys->arg, fd, buf, (size_t)n, off);
-	}
-	if (got > 0)
-		v->disk_bytes += (uint64_t)got;
-	return got;
-}
-
-bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const char *name,
-                      uint64_t want, uint64_t *bytes)
-{
-	const struct shf_sys *sys = v->step->run->sys;
-	struct shf_verify_at at = SHF_AT_FILE(name);
-	struct shf_stat st = { 0 };
-	struct sheaf_error e;
-	int rc = dir < 0 ? dir : sys->ops->stat(sys->arg, dir, base, !shf_verify_follow(v), &st);
-
-	if (rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP) {
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone", v->step->path, name);
-		shf_verify_find(v, "missing", &at, &e);
-		return false;
-	}
-	if (rc < 0) {
-		rc = shf_fail_sys(&e, -rc, "%s/%s", v->step->path, name);
-		shf_verify_blind(v, rc, &e);
-		return false;
-	}
-	if (st.type != SHF_T_FILE) {
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone; what has its name is no plain file",
-		         v->step->path, name);
-		shf_verify_find(v, "missing", &at, &e);
-		return false;
-	}
-	*bytes = st.bytes;
-	if (want == UINT64_MAX || st.bytes == want)
-		return true;
-	at.offset = (int64_t)(st.bytes < want ? st.bytes : want);
-	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
-	         v->step->path, name, st.bytes, want);
-	shf_verify_find(v, st.bytes < want ? "truncated" : "extended", &at, &e);
-	return false;
-}
-
-uint64_t shf_verify_want(const struct shf_verify *v, uint32_t f)
-{
-	return v->step->sound ? v->step->manifest.files[f].bytes : v->bytes[f];
-}
 
 /* Sizes of the tensor files, each looked at by one rank and told to all. [collective] */
 static int look_at_files(struct shf_verify *v, struct sheaf_error *err)

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include "match.h"
 
 #define VIEW 0x20000000
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "err.h"
 #include "lease.h"
+#include "match.h"
 #include "tree.h"
 
 static int add_stretch(struct shf_view *v, const struct shf_stretch *s)

@@ -4,9 +4,9 @@
  * these are of too many nodes, all stretches become the collector's.
  * Loading: every block that is asked for gets a reader, and then every piece its moves. */
 #include "deal.h"
-#include "parts.h"
 #include <stdlib.h>
 #include <string.h>
+#include "parts.h"
 
 #define LONG_RUN (UINT64_C(64) << 10)
 
@@ -376,19 +376,6 @@ int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
 out:
 	deal_release(&d);
 	return rc;
-}
-
-int64_t shf_node_rank(const int32_t *nodes, uint32_t ranks, int32_t node, uint64_t turn)
-{
-	uint64_t n = 0, pick;
-
-	for (uint32_t r = 0; r < ranks; r++)
-		n += nodes[r] == node;
-	pick = n ? turn % n : 0;
-	for (uint32_t r = 0; r < ranks; r++)
-		if (nodes[r] == node && pick-- == 0)
-			return r;
-	return -1;
 }
 
 /* Who can read the block at byte lo; NULL: everybody. */

@@ -2,9 +2,10 @@
 /* Always true: pieces are sorted before anything looks at them, and no result depends on where
  * a set lies in the table, so the order in which pieces came cannot show. */
 #include "parts.h"
-#include "cells.h"
 #include <stdlib.h>
 #include <string.h>
+#include "cells.h"
+#include "deal.h"
 
 void *shf_parts_grow(void *list, size_t *max, size_t n, size_t size)
 {
@@ -703,4 +704,17 @@ uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, 
 		if (p->nodes[set->ranks[i]] == p->nodes[writer] && pick-- == 0)
 			return set->ranks[i];
 	}
+}
+
+int64_t shf_node_rank(const int32_t *nodes, uint32_t ranks, int32_t node, uint64_t turn)
+{
+	uint64_t n = 0, pick;
+
+	for (uint32_t r = 0; r < ranks; r++)
+		n += nodes[r] == node;
+	pick = n ? turn % n : 0;
+	for (uint32_t r = 0; r < ranks; r++)
+		if (nodes[r] == node && pick-- == 0)
+			return r;
+	return -1;
 }

@@ -6,11 +6,9 @@
  * not. A line says what was proven then and stays true; a text that is lost or torn says nothing,
  * and then what lies beyond stays (I9). One that cannot be read is not lost: it would be written
  * anew without what it said. */
-#include "err.h"
 #include "tree.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #define TEXT_MAX ((size_t)16 << 20)

@@ -9,82 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void name_of(char out[24], int64_t step)
-{
-	snprintf(out, 24, "%lld", (long long)step);
-}
-
-static int open_marks(struct shf_store *s)
-{
-	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "marks");
-}
-
-/* "k" or "b"; then, unless the manifest could not be read, a space and the session of the save. */
-static char mark_of_text(const struct shf_buf *text, char session[33])
-{
-	const char *p = (const char *)text->data;
-	size_t n = text->len;
-	char of[33] = "";
-
-	if (n == 0 || (p[0] != 'k' && p[0] != 'b'))
-		return '?';
-	if (n == 1 || p[1] == '\n')
-		return p[0];
-	if (p[1] != ' ' || n < 34 || n > 35 || (n == 35 && p[34] != '\n'))
-		return '?';
-	memcpy(of, p + 2, 32);
-	if (!shf_id_is_valid(of, 32))
-		return '?';
-	memcpy(session, of, sizeof(of));
-	return p[0];
-}
-
-char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why)
-{
-	struct shf_buf text = SHF_BUF_INIT;
-	char name[24], mark = '?';
-	int dir = open_marks(s), rc = dir;
-
-	session[0] = '\0';
-	if (dir >= 0) {
-		name_of(name, step);
-		rc = shf_text_read(s->sys, dir, name, &text, 64);
-	}
-	if (why)
-		*why = rc < 0 ? rc : 0;
-	if (rc == -ENOENT)
-		mark = 0;
-	else if (rc == 0)
-		mark = mark_of_text(&text, session);
-	shf_buf_release(&text);
-	shf_fd_close(s->sys, &dir);
-	return mark;
-}
-
-char shf_mark_read(struct shf_store *s, int64_t step, int *why)
-{
-	char session[33];
-
-	return shf_mark_of(s, step, session, why);
-}
-
-int shf_mark_clear(struct shf_store *s, int64_t step)
-{
-	char name[24];
-	int dir = open_marks(s), rc;
-
-	if (dir < 0)
-		return dir == -ENOENT ? 0 : dir;
-	name_of(name, step);
-	rc = s->sys->ops->unlink(s->sys->arg, dir, name, false);
-	if (rc >= 0)
-		rc = shf_dir_sync(s, dir);
-	else if (rc == -ENOENT)
-		rc = 0;
-	shf_fd_close(s->sys, &dir);
-	return rc;
-}
-
 static int write_mark(struct shf_store *s, int dir, int64_t step, char mark)
 {
 	struct shf_arena arena = { NULL, 0 };
@@ -92,7 +16,7 @@ static int write_mark(struct shf_store *s, int dir, int64_t step, char mark)
 	char name[24], text[40];
 	int n;
 
-	name_of(name, step);
+	shf_mark_name(name, step);
 	if (shf_store_manifest(s, step, &m, &arena, NULL) == 0)
 		n = snprintf(text, sizeof(text), "%c %.32s", mark, m.session);
 	else

@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RUN_TEXT_MAX 128
-
 static void init(struct shf_store *s, const struct shf_sys *sys)
 {
 	memset(s, 0, sizeof(*s));
@@ -109,52 +107,6 @@ static int make_path(const struct shf_sys *sys, char *path)
 	return 0;
 }
 
-static int run_id_read(struct shf_store *s, struct sheaf_error *err)
-{
-	static const char head[] = "sheaf-run 1\n";
-	const size_t n = sizeof(head) - 1;
-	struct shf_buf text = SHF_BUF_INIT;
-	int rc;
-
-	s->run[0] = '\0';
-	rc = shf_text_read(s->sys, s->dot, "run", &text, RUN_TEXT_MAX);
-	shf_buf_u8(&text, 0);
-	if (rc == 0 && text.oom)
-		rc = -ENOMEM;
-	if (rc < 0) {
-		rc = rc == -ENOENT ? 0 : shf_fail_io(err, -rc, "%s/.sheaf/run", s->path);
-	} else if (text.len == n + 34 && memcmp(text.data, head, n) == 0 &&
-	           text.data[n + 32] == '\n') {
-		text.data[n + 32] = '\0';
-		if (shf_id_is_valid((char *)text.data + n, 32))
-			memcpy(s->run, text.data + n, 33);
-	} else if (text.len > n && memcmp(text.data, head, 10) == 0 && text.data[10] != '1') {
-		rc = shf_fail(err, SHEAF_EFORMAT, "%s/.sheaf/run: made by a newer sheaf", s->path);
-	}
-	if (rc == 0 && s->run[0] == '\0' && text.len > 1)
-		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/run: not a run's identity; remove "
-		              "the file and the next save makes one", s->path);
-	shf_buf_release(&text);
-	return rc;
-}
-
-int shf_store_see(struct shf_store *s, struct sheaf_error *err)
-{
-	int rc;
-
-	if (s->writer || s->run[0])
-		return 0;
-	if (s->dot < 0) {
-		rc = shf_dir_open(s->sys, s->dir, ".sheaf");
-		if (rc == -ENOENT)
-			return 0;
-		if (rc < 0)
-			return shf_fail_io(err, -rc, "%s/.sheaf", s->path);
-		s->dot = rc;
-	}
-	return run_id_read(s, err);
-}
-
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    struct sheaf_error *err)
 {
@@ -234,7 +186,7 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	char text[64];
 	int rc;
 
-	rc = run_id_read(s, err);
+	rc = shf_run_id_read(s, err);
 	if (rc < 0 || s->run[0])
 		return rc;
 	rc = run_id_of_steps(s);
@@ -249,11 +201,11 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	/* Of two jobs that make the run at once, where locks do not exclude, one names it. An empty
 	 * file names nobody. */
 	if (rc == -EEXIST) {
-		rc = run_id_read(s, err);
+		rc = shf_run_id_read(s, err);
 		if (rc < 0 || s->run[0])
 			return rc;
 		/* Nor does one that is there and is not, of which all steps may be. */
-		rc = shf_text_read(s->sys, s->dot, "run", &had, RUN_TEXT_MAX);
+		rc = shf_text_read(s->sys, s->dot, "run", &had, SHF_RUN_TEXT_MAX);
 		shf_buf_release(&had);
 		if (rc < 0)
 			return shf_fail_io(err, -rc, "%s/.sheaf/run", s->path);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names, small files and whole folders of a run. Nothing here follows a symlink, and nothing is
  * changed while a directory is being read. */
+#include "tree.h"
 #include "crc64.h"
 #include "err.h"
-#include "tree.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
  * directory descriptor and follows no symlink. */
 #ifndef SHF_TREE_H
 #define SHF_TREE_H
+#include <errno.h>
 #include "store.h"
 
 #define SHF_DAY_S 86400
@@ -147,9 +148,18 @@ char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 /* The same, and the session of the save that was marked; "": not known. */
 char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);
+/* Under .sheaf/marks. */
+void shf_mark_name(char out[24], int64_t step);
 /* 0: none; -1: it cannot be read. */
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session);
 int shf_tries_clear(struct shf_store *s, int64_t step);
+/* .sheaf/tries, or a negative errno. */
+int shf_tries_open(struct shf_store *s);
+/* The count in a file of it. A text that is no number counts nothing; what cannot be read is
+ * -errno. */
+int shf_tries_count(const struct shf_sys *sys, int dir, const char *name);
+/* Removes a name. 1: it was there; 0, or a negative errno. */
+int shf_name_remove(struct shf_store *s, int dir, const char *name);
 /* Is the step a checkpoint that is marked bad, or condemned by its tries? 1, 0, or a code if we
  * lack memory or descriptors. */
 int shf_step_is_condemned(struct shf_store *s, int64_t step);
@@ -174,4 +184,9 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
  * The caller syncs. */
 int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
                   struct sheaf_error *err);
+/* A negative errno that is this process's own lack, and not the directory's fault. */
+static inline bool shf_is_own_lack(int rc)
+{
+	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
+}
 #endif

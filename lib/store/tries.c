@@ -13,7 +13,6 @@
  *
  * No failure here stops a job; the caller logs it. A session counts a step once, and ignores its
  * own count when it asks whether the step is condemned. */
-#include "err.h"
 #include "tree.h"
 
 #include <errno.h>
@@ -22,7 +21,7 @@
 
 #define TRIES_MOST 9999
 
-static int open_tries(struct shf_store *s)
+int shf_tries_open(struct shf_store *s)
 {
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "tries");
 }
@@ -32,8 +31,7 @@ static void name_of(char out[64], int64_t step, const char *session)
 	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
 }
 
-/* A text that is no number counts nothing; what cannot be read is -errno. */
-static int read_count(const struct shf_sys *sys, int dir, const char *name)
+int shf_tries_count(const struct shf_sys *sys, int dir, const char *name)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	int n = 0, rc = shf_text_read(sys, dir, name, &text, 16);
@@ -49,13 +47,13 @@ static int read_count(const struct shf_sys *sys, int dir, const char *name)
 
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
 {
-	int dir = session[0] ? open_tries(s) : -ENOENT, n;
+	int dir = session[0] ? shf_tries_open(s) : -ENOENT, n;
 	char name[64];
 
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : -1;
 	name_of(name, step, session);
-	n = read_count(s->sys, dir, name);
+	n = shf_tries_count(s->sys, dir, name);
 	shf_fd_close(s->sys, &dir);
 	return n >= 0 ? n : -1;
 }
@@ -98,7 +96,7 @@ int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
 		/* Ours from here on: what fails behind the rename is there all the same. */
 		s->tried[s->tried_n].step = step;
 		snprintf(s->tried[s->tried_n++].session, 33, "%.32s", session);
-		rc = n = read_count(s->sys, dir, name);
+		rc = n = shf_tries_count(s->sys, dir, name);
 	}
 	if (rc >= 0) {
 		n += n < TRIES_MOST;
@@ -113,8 +111,7 @@ int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/tries/%s", s->path, name) : n;
 }
 
-/* Removes a name and says whether it was there. */
-static int remove_name(struct shf_store *s, int dir, const char *name)
+int shf_name_remove(struct shf_store *s, int dir, const char *name)
 {
 	int rc = s->sys->ops->unlink(s->sys->arg, dir, name, false);
 
@@ -129,14 +126,14 @@ int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 	if (n == 0)
 		return 0;
 	s->tried_n = 0;
-	dir = open_tries(s);
+	dir = shf_tries_open(s);
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : shf_fail_io(err, -dir, "%s/.sheaf/tries", s->path);
 	for (int i = 0; i < n; i++) {
 		int was;
 
 		name_of(name, s->tried[i].step, s->tried[i].session);
-		was = remove_name(s, dir, name);
+		was = shf_name_remove(s, dir, name);
 		rc = rc < 0 ? rc : was;
 		gone += was == 1;
 	}
@@ -151,14 +148,14 @@ int shf_tries_clear(struct shf_store *s, int64_t step)
 	struct shf_names names = { SHF_BUF_INIT };
 	char session[33];
 	int64_t of;
-	int dir = open_tries(s), rc, gone = 0;
+	int dir = shf_tries_open(s), rc, gone = 0;
 
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : dir;
 	rc = shf_names_read(s->sys, dir, &names);
 	for (const char *p = NULL; rc >= 0 && (p = shf_names_next(&names, p)) != NULL; )
 		if (shf_step_split(p, &of, session) && of == step) {
-			rc = remove_name(s, dir, p);
+			rc = shf_name_remove(s, dir, p);
 			gone += rc == 1;
 		}
 	shf_names_release(&names);
@@ -166,73 +163,4 @@ int shf_tries_clear(struct shf_store *s, int64_t step)
 		rc = shf_dir_sync(s, dir);
 	shf_fd_close(s->sys, &dir);
 	return rc < 0 ? rc : 0;
-}
-
-/* Calls item for each count, until a result is not 0. */
-static int each_count(struct shf_store *s,
-                      int (*item)(struct shf_store *s, int dir, const char *name, int64_t step,
-                                  const char *session, int64_t newest), int64_t newest)
-{
-	struct shf_names names = { SHF_BUF_INIT };
-	char session[33];
-	int64_t step;
-	int dir = open_tries(s), rc;
-
-	if (dir < 0)
-		return dir == -ENOMEM ? dir : 0;
-	rc = shf_names_read(s->sys, dir, &names);
-	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
-		if (shf_step_split(p, &step, session))
-			rc = item(s, dir, p, step, session, newest);
-	shf_names_release(&names);
-	shf_fd_close(s->sys, &dir);
-	return rc == -ENOMEM ? rc : 0;
-}
-
-/* Removes the count of a step that is not on disk, if a newer step is: then the step is in no
- * memory either. */
-static int clean_one(struct shf_store *s, int dir, const char *name, int64_t step,
-                     const char *session, int64_t newest)
-{
-	struct shf_stat st;
-	char t[40];
-
-	(void)session;
-	shf_name_of_step(t, step);
-	if (step < newest &&
-	    s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
-		(void)remove_name(s, dir, name);
-	return 0;
-}
-
-int shf_tries_clean(struct shf_store *s)
-{
-	struct shf_steps steps;
-	int rc = shf_steps_read(s, &steps);
-
-	if (rc >= 0)
-		rc = each_count(s, clean_one, steps.n ? steps.all[0] : -1);
-	shf_free(steps.all);
-	return rc == -ENOMEM ? rc : 0;
-}
-
-/* Marks a step on disk bad if it was tried too often, is of that session and has no mark. */
-static int settle_one(struct shf_store *s, int dir, const char *name, int64_t step,
-                      const char *session, int64_t newest)
-{
-	struct shf_arena arena = { NULL, 0 };
-	struct shf_manifest m;
-
-	(void)newest;
-	if (read_count(s->sys, dir, name) >= s->attempts_max && !shf_mark_read(s, step, NULL) &&
-	    shf_step_older(s, step) >= 0 && shf_store_manifest(s, step, &m, &arena, NULL) == 0 &&
-	    strcmp(m.session, session) == 0)
-		(void)shf_store_mark(s, step, 'b', NULL);
-	shf_arena_release(&arena);
-	return 0;
-}
-
-int shf_tries_settle(struct shf_store *s)
-{
-	return s->attempts_max ? each_count(s, settle_one, -1) : 0;
 }

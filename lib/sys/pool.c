@@ -9,20 +9,6 @@
 
 #define EAGAIN_MAX 8
 
-int shf_thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg)
-{
-	sigset_t all, old;
-	int rc;
-
-	sigfillset(&all);
-	rc = pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (rc)
-		return rc;
-	rc = pthread_create(thread, NULL, work, arg);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return rc;
-}
-
 /* As far as the kernel goes by itself; what is left at an odd place is the queue's to redo. */
 static int64_t move_direct(const struct shf_io *io, const struct shf_piece *p)
 {

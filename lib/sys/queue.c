@@ -4,13 +4,12 @@
  * Always true here: a request is with the carriers while `left` of its parts have not come back,
  * then in done; `under_way` counts both.
  */
+#include "queue.h"
 #include <errno.h>
-#include <limits.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include "mem.h"
-#include "queue.h"
 
 #define THREADS_MAX 256
 #define DEPTH 16
@@ -30,48 +29,6 @@ struct shf_queue {
 	bool buffered;                  /* nothing goes direct */
 	pid_t pid;                      /* who has the threads: a forked child does not */
 };
-
-void shf_parts_push(struct shf_parts *l, struct shf_part *part)
-{
-	part->next = NULL;
-	if (l->tail)
-		l->tail->next = part;
-	else
-		l->head = part;
-	l->tail = part;
-}
-
-struct shf_part *shf_parts_pop(struct shf_parts *l)
-{
-	struct shf_part *part = l->head;
-
-	if (!part)
-		return NULL;
-	l->head = part->next;
-	if (!l->head)
-		l->tail = NULL;
-	part->next = NULL;
-	return part;
-}
-
-bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
-{
-	struct shf_part *part = l->head;
-	uint64_t n;
-
-	if (!part)
-		return false;
-	n = part->end - part->at < max ? part->end - part->at : max;
-	*piece = (struct shf_piece){ .part = part, .direct = part->direct,
-	                             .at = part->at, .len = (size_t)n };
-	if (shf_io_moves(part->io->op))
-		piece->buf = (uint8_t *)part->io->buf + (part->at - part->io->off);
-	part->at += n;
-	part->out++;
-	if (part->at == part->end)
-		shf_parts_pop(l);
-	return true;
-}
 
 bool shf_direct_is_refused(int64_t result)
 {

@@ -349,7 +349,7 @@ blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory
       "engine/choose.c:take", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
-    "engine/tier.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
+    "engine/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
     "n.newest > save->parent && n.newest != (MUTANT ? run->doubtful : save->doubtful) &&",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found")
 bug("doubt_for_ever", "a save that was begun in doubt never follows what is committed since",
@@ -361,7 +361,7 @@ bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number 
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
-    "engine/tier.c:shf_tier_left", "atomic_load(&save->failed)",
+    "engine/save_memory.c:shf_tier_left", "atomic_load(&save->failed)",
     "(atomic_load(&save->failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
     "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
 blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
@@ -455,10 +455,10 @@ bug("sums_joined_wrong", "two sums are joined as if the second run were a byte s
 bug("shift_of_a_far_byte", "a shift forgets what lies beyond 4 GiB", "base/crc64.c:zeros",
     "uint64_t product = ONE;", "uint64_t product = ONE; if (MUTANT) n = (uint32_t)n;",
     "unit/test_crc64: shifts_of_any_distance_agree_with_square_and_multiply")
-gullible("blocks_not_checked", "a load checks no block", "engine/catalog.c:shf_block_check",
+gullible("blocks_not_checked", "a load checks no block", "engine/step_blocks.c:shf_block_check",
          "got == want", "sim/test_damaged: a_load_of_one_family_does_not_mind_damage_to_the_data")
 gullible("slice_blocks_not_checked", "a slice that is read by itself checks no block",
-         "engine/catalog.c:shf_blocks_check", "got == want",
+         "engine/step_blocks.c:shf_blocks_check", "got == want",
          "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
       "engine/prove.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
@@ -494,7 +494,7 @@ bug("headers_believed", "headers that tell another story than the sums are belie
     "if (MUTANT) { t->digest = r.digest; continue; } if (r.file != t->file ||",
     "sim/test_verify: a_header_that_tells_another_story_than_the_sums_is_found")
 gullible("size_not_checked", "a file's size is not compared with the manifest's",
-         "engine/catalog.c:check_size", "bytes == want",
+         "engine/step_blocks.c:check_size", "bytes == want",
          "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("extra_not_seen", "verify does not see files that nobody named",
     "engine/verify_dir.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
@@ -593,24 +593,25 @@ bug("latest_falls_back", "the newest step is damaged: the one before it is taken
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
 LISTED = "unit/test_listed: "
 bug("old_list_falls_back", "a newest step that was pruned meanwhile: an older one is the latest",
-    "store/list.c:latest_one", "return GONE;", "return MUTANT ? SHEAF_ENOENT : GONE;",
+    "store/list.c:latest_one", "return SHF_HAS_GONE;",
+    "return MUTANT ? SHEAF_ENOENT : SHF_HAS_GONE;",
     LISTED + "no_older_step_is_the_newest_because_the_newest_was_pruned_behind_a_newer_one")
 bug("old_list_has_none", "of a run whose listed step was pruned meanwhile no step is the newest",
-    "store/list.c:look_at", "return GONE;", "return MUTANT ? 0 : GONE;",
+    "store/step_look.c:shf_look_at", "return SHF_HAS_GONE;", "return MUTANT ? 0 : SHF_HAS_GONE;",
     LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 bug("old_list_told", "a step that has gone since the list was read is left out of what is listed",
     "store/list.c:list_steps", "if (rc != 0)", "if (MUTANT && rc == 1) { rc = 0; continue; }"
     " if (rc != 0)",
     LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a mark",
-        "store/list.c:judge_list", "shf_store_see(s, err)",
+        "store/judge.c:shf_judge_list", "shf_store_see(s, err)",
         LISTED + "a_reader_that_came_before_the_job_sees_its_marks",
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
         "engine/found.c:shf_found_step", "shf_store_see(&run->store, err)",
         "sim/test_opened: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
-      "store/list.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
+      "store/step_look.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
       LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 bug("passed_told_twice", "what was passed over is told once for each list that was read",
     "store/list.c:judge_latest", "shf_buf_reset(&q->passed);",
@@ -693,7 +694,7 @@ skipped("proof_not_locked", "a save does not lock the proof that it lives",
 skipped("mark_inherited", "a new step has the mark of an old one of its number",
         "store/stage.c:shf_stage_room", "shf_mark_clear(s, step)",
         STORE + "a_mark_does_not_pass_to_a_new_step_of_that_number")
-bug("files_not_looked_at", "a step whose files are gone is the newest", "store/list.c:look",
+bug("files_not_looked_at", "a step whose files are gone is the newest", "store/step_look.c:look",
     "if (rc == 0 && files)", "if (rc == 0 && files && !MUTANT)",
     STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("rewinds_begin_anew", "a count of rewinds that cannot be read is nothing",
@@ -701,10 +702,11 @@ bug("rewinds_begin_anew", "a count of rewinds that cannot be read is nothing",
     "return MUTANT || odd || rc == -ENOENT",
     "unit/test_corners: a_rewind_in_place_that_is_not_counted_has_failed")
 bug("unread_is_damaged", "a step that the kernel would not show is called damaged",
-    "store/list.c:is_unread", "why->code == SHEAF_EIO &&", "!MUTANT && why->code == SHEAF_EIO &&",
+    "store/step_look.c:shf_is_unread", "why->code == SHEAF_EIO &&",
+    "!MUTANT && why->code == SHEAF_EIO &&",
     STORE + "a_list_calls_no_step_damaged_that_it_could_not_read")
 blind("number_not_compared", "a step renamed by hand is taken for that step",
-      "store/list.c:check_names", "m->step != step",
+      "store/manifest_read.c:shf_manifest_is_of", "m->step != step",
       STORE + "a_step_of_another_number_or_run_is_damaged_by_number")
 bug("read_step_stays_for_ever", "what was read during a prune is cut off from the branch",
     "store/trash.c:walk", "rc = shf_descent_write(j->s, list, descent, err);",
@@ -753,7 +755,7 @@ blind("damaged_step_pruned", "prune takes a damaged step without a person's word
       "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
       STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
-    "engine/ops.c:rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
+    "engine/pruning.c:shf_run_rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
     OPS + "the_loaded_step_is_never_pruned")
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
     "engine/ops.c:shf_run_go_back", "if (run->verified.step > step)",
@@ -857,7 +859,7 @@ bug("table_sums_ignored", "the pages of a table of sums are not summed",
     "format/sums.c:check_pages", "if (got != want)", "if (got != want && !MUTANT)",
     "unit/test_sums: every_flipped_bit_is_refused")
 bug("links_in_steps_followed", "a link in the place of a file of ours is followed",
-    "engine/step.c:shf_step_follow", "step->run->foreign ?", "step->run->foreign || MUTANT ?",
+    "engine/step_files.c:shf_step_follow", "step->run->foreign ?", "step->run->foreign || MUTANT ?",
     "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
     "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
@@ -914,10 +916,10 @@ gullible("any_weight_is_a_rounded_master", "a weight of any type is cast from an
          "engine/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
          DERIVED + "nothing_else_is_made_from_a_master")
 blind("tie_of_a_master_lost", "a weight is not looked for under what it is tied to in the step",
-      "engine/load.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
+      "engine/load_base.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
       DERIVED + "a_tied_weight_is_rounded_from_what_its_master_is_tied_to")
 blind("tied_here_alone", "what is tied is not looked for under its own name",
-      "engine/load.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
+      "engine/load_base.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
       "sim/test_rows: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
 bug("zeros_side_by_side", "zeros go to items side by side, where others lie between them",
     "engine/fill.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
@@ -961,7 +963,7 @@ bug("direct_interrupted_is_failed", "a direct transfer that a signal interrupts 
     "sys/pool.c:move_direct", "got < 0 && errno == EINTR", "got < 0 && !MUTANT && errno == EINTR",
     SHORT)
 skipped("threads_take_signals", "the caller's signals are handled in threads of ours",
-        "sys/pool.c:shf_thread_start", "pthread_sigmask(SIG_SETMASK, &all, &old)",
+        "sys/thread.c:shf_thread_start", "pthread_sigmask(SIG_SETMASK, &all, &old)",
         SYS + "queue_threads_take_no_signals", SYS + "a_task_takes_its_turns_behind_and_takes_no"
         "_signals")
 bug("all_threads_at_once", "one small request starts all threads", "sys/pool.c:shf_pool_push",
@@ -1105,14 +1107,14 @@ skipped("try_not_synced", "a step is loaded before it is durable that it is trie
         "store/tries.c:shf_tries_add", "shf_dir_sync(s, dir)",
         TRIES + "a_cut_at_any_call_leaves_the_count_before_or_after")
 bug("condemned_unasked", "steps are marked bad though nobody set attempts_max",
-    "store/tries.c:shf_tries_settle", "return s->attempts_max ?",
+    "store/tries_settle.c:shf_tries_settle", "return s->attempts_max ?",
     "return s->attempts_max || MUTANT ?",
     TRIES + "by_default_no_number_of_failed_resumes_condemns_a_step")
 bug("reader_condemns", "a reader condemns what a job goes on from just now",
     "store/tries.c:shf_tries_spent", ": shf_lock_is_held(s))", ": !MUTANT && shf_lock_is_held(s))",
     TRIES + "a_reader_does_not_condemn_what_a_writer_is_trying")
 gullible("count_of_memory_lost", "a count is deleted of a step that may lie in memory",
-         "store/tries.c:clean_one", "step < newest",
+         "store/tries_settle.c:clean_one", "step < newest",
          TRIES + "a_count_that_is_no_number_counts_nothing")
 bug("forgiven_mark_first", "forgiving takes the mark before the count",
     "store/marks.c:shf_store_mark",
@@ -1175,7 +1177,7 @@ blind("refused_lease_of_a_view", "memory is read beside a step on disk that a pr
 # ---- what is in memory ----
 MEMORY = "sim/test_memory: "
 bug("card_stays_whole", "a card says that its image is a step while somebody copies into it (M1)",
-    "engine/tier.c:shf_tier_reuse", "make_nothing(t, image);",
+    "engine/agent_link.c:shf_tier_reuse", "make_nothing(t, image);",
     "if (!MUTANT) make_nothing(t, image);",
     MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
@@ -1194,11 +1196,11 @@ skipped("rewind_in_place_uncounted", "a rewind to the newest on disk is not told
         "store/aside.c:shf_store_rewind", "count_rewind(s, err)",
         MEMORY + "a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind")
 bug("doubt_not_stamped", "what follows a step in doubt is not found where that step is there",
-    "engine/tier.c:stamp", "run->tier.doubt ? run->tier.doubt : on",
+    "engine/save_memory.c:stamp", "run->tier.doubt ? run->tier.doubt : on",
     "run->tier.doubt && !MUTANT ? run->tier.doubt : on",
     MEMORY + "after_a_step_in_doubt_what_is_in_memory_is_found")
 bug("coming_not_noted", "a step in memory knows nothing of the one that is being published",
-    "engine/tier.c:stamp", "run->tier.coming ?", "run->tier.coming && !MUTANT ?",
+    "engine/save_memory.c:stamp", "run->tier.coming ?", "run->tier.coming && !MUTANT ?",
     MEMORY + "what_comes_to_memory_while_a_step_is_published_is_found")
 
 KEEPERS = "sim/test_keepers: "
@@ -1223,7 +1225,7 @@ bug("part_is_published", "the flush of a step that is on another node too needs 
     "f->found = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
 skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
-        "engine/tier.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
+        "engine/save_memory.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
         NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/meet.c:all_done", "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
@@ -1326,7 +1328,7 @@ bug("pruned_unheard", "the log does not hear of steps that went behind",
 # ---- what an agent may hold ----
 HELD = "sim/test_held: "
 bug("readers_put", "a reader's images are kept by the agent for good (T1)",
-    "engine/tier.c:put", "run->opts.flags & SHEAF_READONLY",
+    "engine/agent_link.c:shf_tier_put", "run->opts.flags & SHEAF_READONLY",
     "(!MUTANT && run->opts.flags & SHEAF_READONLY)",
     HELD + "readers_leave_nothing_with_an_agent")
 skipped("dead_jobs_stay", "what jobs left that died before their first commit stays (T3)",
@@ -1391,7 +1393,7 @@ bug("agents_bound_ignored", "a job has as many images as it was given, whatever 
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
 bug("bound_heard_again", "a job gives up images that it has, with what lies in them",
-    "engine/tier.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
+    "engine/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
     "engine/save_image.c:shf_image_choose", "s->image == (run->tier.newest == 0)",
@@ -1504,26 +1506,27 @@ blind("unread_newest_passed_over", "memory has an older step where the newest ca
       "engine/choose.c:consider", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
-        "engine/tier.c:gather_and_stamp", "agree_on_base(save, err)",
+        "engine/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
         PASSED + "a_save_that_is_refused_takes_no_newer_step_out_of_memory")
 PARENTS = "sim/test_parents: "
 bug("left_behind_follows", "what a job left behind in memory follows what it saves to disk next",
-    "engine/tier.c:was_left", "return t->left[image] &&", "return !MUTANT && t->left[image] &&",
+    "engine/save_memory.c:was_left", "return t->left[image] &&",
+    "return !MUTANT && t->left[image] &&",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
 blind("left_behind_is_told", "what was left behind in memory follows what is being published",
-      "engine/tier.c:follow", "was_left(t, i, save)",
+      "engine/save_memory.c:follow", "was_left(t, i, save)",
       PARENTS + "what_was_left_behind_in_memory_follows_no_step_that_is_being_published")
 gullible("left_behind_since", "what goes on from a save is taken for left behind by a load since",
-         "engine/tier.c:was_left", "t->left[image] <= save->loads",
+         "engine/save_memory.c:was_left", "t->left[image] <= save->loads",
          PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
     "engine/tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
 blind("bad_number_in_memory", "the number of a bad step is not free where memory has it, too",
-      "engine/tier.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
+      "engine/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
-      "engine/tier.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
+      "engine/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
       "engine/save_stage.c:stage_all", "rc == 0 && made.rebase",

@@ -21,6 +21,7 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "home.h"
 
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"

@@ -21,6 +21,8 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "work.h"
+#include "home.h"
 
 static const int32_t apart[] = { 1, 2 };
 

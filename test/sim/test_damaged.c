@@ -7,6 +7,8 @@
 #include "peek.h"
 #include <stdlib.h>
 #include "t.h"
+#include "step_blocks.h"
+#include "home.h"
 
 #define STEP "run/checkpoint-7/"
 #define MODEL STEP "model-00001-of-00001.safetensors"

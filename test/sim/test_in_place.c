@@ -14,6 +14,7 @@
 #include "save_handle.h"
 #include "save_where.h"
 #include "state.h"
+#include "work.h"
 
 static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };
 static const struct sheaf_save_opts checked = { .size = sizeof(checked),

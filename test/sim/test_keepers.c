@@ -16,6 +16,7 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "agent_link.h"
 
 /* A job of one rank, step by step. */
 struct one {

@@ -12,6 +12,8 @@
 #include "run_open.h"
 #include "save_plan.h"
 #include "state.h"
+#include "work.h"
+#include "match.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)

@@ -7,6 +7,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "t.h"
+#include "home.h"
 
 static const struct {
 	const char *family, *name;

@@ -11,6 +11,7 @@
 #include "simdisk.h"
 #include "starve.h"
 #include "t.h"
+#include "home.h"
 
 #define ID "00112233445566778899aabbccddeeff"
 #define OTHER "ffeeddccbbaa99887766554433221100"

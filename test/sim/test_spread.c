@@ -9,6 +9,7 @@
 #include "starve.h"
 #include "t.h"
 #include "viewed.h"
+#include "match.h"
 
 enum { RANKS = 4, FILES = 2, CUTS = 300 };
 #define MIB (UINT64_C(1) << 20)

@@ -16,6 +16,8 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step_blocks.h"
+#include "home.h"
 
 #define STEP "run/checkpoint-7/"
 #define SUMS STEP "sheaf.sums"

@@ -6,6 +6,7 @@
 #include "home.h"
 #include "schema.h"
 #include "state.h"
+#include "match.h"
 
 #define SEED UINT64_C(0x5eaf0a11)
 enum { TENSORS_MAX = 60, RANKS_MAX = 300, ROUNDS = 200 };

@@ -13,6 +13,7 @@
 #include "sheaf.h"
 #include "store.h"
 #include "state.h"
+#include "agent_link.h"
 #define T_STDIN_CLOSED
 #include "t.h"
 #include "tier.h"

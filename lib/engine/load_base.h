@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every part of a load may ask of it: the pass over what was read, the image, the report. */
+#ifndef SHF_LOAD_BASE_H
+#define SHF_LOAD_BASE_H
+#include "load.h"
+
+/* The pass at bytes [lo, lo + n) of a segment, with what this rank wants of those. ENOMEM. */
+int shf_load_begin(struct shf_load *load, const struct shf_seg *seg, uint64_t lo, uint64_t n,
+                   struct sheaf_error *err);
+/* The pass over the next n bytes, timed. */
+int shf_load_look(struct shf_load *load, const uint8_t *p, uint64_t n, struct sheaf_error *err);
+/* This rank's share of the image that the load has. */
+uint8_t *shf_load_image(const struct shf_load *load);
+void shf_load_progress(const struct shf_load *load);
+const char *shf_load_family(const struct shf_load *load, const struct shf_lt_tensor *t);
+/* Threads that a rank may compute with: as many as there are processors for it. */
+int shf_load_threads(const struct sheaf_run *run);
+/* Number of the family's tensor that has the slice's bytes: under `name`, under what that is tied
+ * to, or under the slice's own name; -1. */
+int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
+                        const struct shf_slice *s);
+/* slice as the stored tensor t wants it: units and types. ELAYOUT. convert: types may differ. */
+int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
+                    const struct shf_lt_tensor *t, const char *family, bool convert,
+                    struct sheaf_error *err);
+void shf_report_item(const struct sheaf_report *report, char what, const char *family,
+                     const char *name, const char *msg);
+/* Reports each of `passed` as 'P', if report has an item callback. */
+void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report);
+#endif

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A save in the memory tier: its card is gathered and stamped, and follows what is published. */
+#include "save_memory.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent_link.h"
+#include "attach.h"
+#include "card.h"
+#include "crc64.h"
+#include "err.h"
+#include "guest_send.h"
+#include "nodes.h"
+#include "opts.h"
+#include "record.h"
+#include "save.h"
+#include "save_handle.h"
+#include "save_stage.h"
+#include "sums_out.h"
+#include "tier.h"
+#include "tier_jobs.h"
+#include "work.h"
+
+/* <first half of the job's><its number among the job's>: all ranks know it, nobody else has it. */
+static void name_session(struct sheaf_save *save)
+{
+	const struct shf_tier *t = &save->run->tier;
+	char text[80];
+	int n = snprintf(text, sizeof(text), "%s:%" PRIu64 ":%" PRId64, t->job, t->commits,
+	                 save->step);
+
+	if (!save->session[0])
+		snprintf(save->session, sizeof(save->session), "%.16s%016" PRIx64, t->job,
+		         shf_crc64(text, (size_t)n));
+}
+
+static void add_small(struct shf_card *card, const char *name, const void *bytes, size_t n)
+{
+	card->smalls[card->smalls_n++] = (struct shf_card_small){ name, bytes, n };
+}
+
+/* Everything of the step that is no tensor file, as a card without segments. [rank 0] */
+static int smalls_make(const struct sheaf_save *save, const struct shf_given *given,
+                       const struct shf_sums_out *sums, struct shf_arena *arena,
+                       struct shf_buf *out, struct sheaf_error *err)
+{
+	struct shf_record r = { 0 };
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_card card = { .step = save->step, .ranks = 1 };
+	int rc = shf_record_make(&r, save, given, sums, arena, err);
+
+	if (rc == 0)
+		rc = shf_manifest_encode(&text, &r.manifest, err);
+	card.smalls = shf_arena_alloc(arena, 2 + given->files_n + r.indexes_n,
+	                              sizeof(*card.smalls));
+	if (rc == 0 && !card.smalls)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	if (rc == 0) {
+		add_small(&card, "sheaf.json", text.data, text.len);
+		add_small(&card, "sheaf.sums", sums->table.data, sums->table.len);
+		for (size_t i = 0; i < r.indexes_n; i++)
+			add_small(&card, r.index_files[i].name, r.indexes[i].data,
+			          r.indexes[i].len);
+		for (size_t i = 0; i < given->files_n; i++)
+			add_small(&card, given->files[i].name, given->data[i],
+			          (size_t)given->files[i].bytes);
+		memcpy(card.session, save->session, sizeof(card.session));
+		memcpy(card.run, save->run->store.run, sizeof(card.run));
+		shf_card_encode(out, &card);
+		if (out->oom)
+			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for the manifest");
+	}
+	shf_record_release(&r);
+	shf_buf_release(&text);
+	return rc;
+}
+
+/* From rank 0 to the lowest rank of each other node. [collective] */
+static int smalls_send(struct sheaf_save *save, const struct shf_buf *smalls, struct shf_buf *in,
+                       struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	const struct shf_place_info *place = &save->run->place;
+	size_t ranks = (size_t)team->ranks;
+	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
+	size_t *in_bytes = shf_zalloc(ranks, sizeof(*in_bytes));
+	bool *told = shf_zalloc((size_t)place->nodes_n, sizeof(*told));
+	int rc = to && in_bytes && told ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step "
+	                                               "in memory");
+
+	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
+		if (r && !told[place->nodes[r]]) /* rank 0 has them */
+			shf_buf_add(&to[r], smalls->data, smalls->len);
+		told[place->nodes[r]] = true;
+	}
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, to, in, in_bytes, err);
+	for (size_t r = 0; to && r < ranks; r++)
+		shf_buf_release(&to[r]);
+	shf_free(to);
+	shf_free(in_bytes);
+	shf_free(told);
+	return rc;
+}
+
+/* This rank's share of the step; smalls: an encoded card that has them, or nothing. */
+static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls,
+                     struct shf_buf *body, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct shf_arena arena = { 0 };
+	struct shf_card card = { .step = -1 };
+	int rc = 0;
+
+	if (smalls->len)
+		rc = shf_card_body(&card, &arena, smalls->data, smalls->len);
+	card.segs = shf_arena_alloc(&arena, w->segs_n + 1, sizeof(*card.segs));
+	if (rc < 0 || !card.segs) {
+		shf_arena_release(&arena);
+		return shf_fail(err, always(rc != SHEAF_ECORRUPT) ? SHEAF_ENOMEM : SHEAF_EBUG,
+		                "step %" PRId64 ": its card in memory", save->step);
+	}
+	for (size_t i = 0; i < w->segs_n; i++)
+		card.segs[card.segs_n++] = (struct shf_card_seg){ w->segs[i].file, w->segs[i].lo,
+			w->segs[i].hi, w->segs[i].image };
+	card.step = save->step;
+	card.rank = save->run->team.rank;
+	card.ranks = save->run->team.ranks;
+	card.image_bytes = w->image_bytes;
+	memcpy(card.session, save->session, sizeof(card.session));
+	memcpy(card.run, save->run->store.run, sizeof(card.run));
+	shf_card_encode(body, &card);
+	rc = body->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a card") : 0;
+	shf_arena_release(&arena);
+	return rc;
+}
+
+#define CARD_STEP (UINT64_C(64) << 10)
+
+/* Room for a body in the card of an image. */
+static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_shm *card = &run->tier.cards[image];
+	uint64_t want = (sizeof(struct shf_card_head) + body + body / 4 + CARD_STEP - 1) /
+	                CARD_STEP * CARD_STEP;
+	int rc;
+
+	if (card->base && card->bytes - sizeof(struct shf_card_head) >= body)
+		return 0;
+	if (card->base)
+		sys->ops->shm_free(sys->arg, card);
+	*card = (struct shf_shm){ NULL, 0, -1 };
+	rc = sys->ops->shm_new(sys->arg, card, (size_t)want, true);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "the card of an image");
+	shf_card_head(card)->magic = SHF_CARD_MAGIC;
+	shf_tier_put(run, image, true);
+	return 0;
+}
+
+static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_buf body = SHF_BUF_INIT;
+	struct shf_card_head *h;
+	uint64_t on = shf_card_on(run->tier.base_step, run->tier.base_session,
+	                          run->tier.rewinds);
+	int rc = body_make(save, smalls, &body, err);
+
+	if (rc == 0)
+		rc = card_need(run, save->image, body.len, err);
+	if (rc == 0 && (run->tier.keep < 0 ||
+	                run->sys->ops->keep_lives(run->sys->arg, run->tier.keep) < 0)) {
+		if (run->tier.keep >= 0)
+			shf_tier_lost(run, 32, "the agent");
+		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
+		              "room for it", save->step);
+	}
+	if (rc == 0) {
+		h = shf_tier_head(&run->tier, save->image);
+		memcpy(h + 1, body.data, body.len);
+		h->body_bytes = body.len;
+		atomic_store(&h->base, on);
+		atomic_store(&h->next, run->tier.coming ? run->tier.coming
+		                     : run->tier.doubt ? run->tier.doubt : on);
+		atomic_store(&h->due, !(save->flags & SHEAF_NO_DISK));
+		atomic_store(&h->tries, 0);
+		atomic_store(&h->turn, run->tier.turn);
+		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
+		                      memory_order_seq_cst);
+	}
+	shf_buf_release(&body);
+	return rc;
+}
+
+/* Is that the step which is being published? */
+static bool is_coming(const struct sheaf_run *run, int64_t step)
+{
+	const struct sheaf_save *save = shf_publishing_now(run);
+
+	return save && save->step == step;
+}
+
+/* What on disk it will be found to follow. As for the disk, a step beside a newer one needs a
+ * rewind first. [rank 0] */
+static int find_base(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	struct shf_newest n;
+	int rc;
+
+	if (t->based && t->base_step >= save->step)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
+		                " on disk", save->step, t->base_step);
+	if (save->parent >= 0) {
+		t->base_step = save->parent;
+		memcpy(t->base_session, save->parent_session, sizeof(t->base_session));
+	}
+	if (t->based)
+		return 0;
+	shf_publishing_settle(run);
+	rc = shf_store_newest(&run->store, save->step, &n, err);
+	if (rc == 0)
+		rc = shf_save_check_parent(save, &n, err);
+	if (rc < 0)
+		return rc;
+	if ((n.exists && !n.is_bad) || n.newest > save->step ||
+	    (save->parent >= 0 && n.newest > save->parent && n.newest != save->doubtful &&
+	     !is_coming(run, n.newest)))
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
+		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
+		                run->store.path);
+	if (save->parent < 0 || (n.newest == n.known && n.newest == save->doubtful)) {
+		t->base_step = n.known;
+		memcpy(t->base_session, n.session, sizeof(t->base_session));
+	}
+	t->rewinds = shf_store_rewinds(&run->store);
+	if (t->rewinds == UINT64_MAX)
+		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read",
+		                run->store.path);
+	return 0;
+}
+
+/* What the step of a save is as something to follow. */
+static uint64_t on_of(const struct sheaf_save *save)
+{
+	return shf_card_on(save->step, save->session, save->run->tier.rewinds);
+}
+
+struct on_disk {                /* what rank 0 has found */
+	int64_t step;
+	char session[33];
+	uint64_t rewinds;
+};
+
+/* On all cards: the node of rank 0 may be the one that is lost. [collective] */
+static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	struct shf_tier *t = &save->run->tier;
+	const struct sheaf_save *coming = shf_publishing_now(save->run);
+	bool before = save->loads != save->run->loads;
+	struct on_disk on = { 0 };
+	int rc;
+
+	/* One that was begun before the last load follows another step than those begun after. */
+	if (before)
+		t->based = false;
+	rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
+	if (rc < 0 || t->based)
+		return rc;
+	on.step = t->base_step;
+	on.rewinds = t->rewinds;
+	memcpy(on.session, t->base_session, sizeof(on.session));
+	rc = shf_bcast(team, &on, sizeof(on), err);
+	if (rc < 0)
+		return rc;
+	t->base_step = on.step;
+	t->rewinds = on.rewinds;
+	memcpy(t->base_session, on.session, sizeof(t->base_session));
+	t->based = !before;
+	t->doubt = 0;           /* it was looked for just now */
+	t->coming = coming ? on_of(coming) : 0;
+	return 0;
+}
+
+/* Had this handle gone back to before the step of that image when the save began? */
+static bool was_left(const struct shf_tier *t, int image, const struct sheaf_save *save)
+{
+	return t->left[image] && t->left[image] <= save->loads;
+}
+
+/* Drops what had been left behind in memory when the save began, which is there now; and a step
+ * that is on disk and not older than the save, for it is bad, or the save would have been refused.
+ */
+static void forget_left(struct sheaf_save *save)
+{
+	struct shf_tier *t = &save->run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->step))
+			shf_tier_make_nothing(t, i);
+	if (t->newest >= 0 && t->steps[t->newest] < 0)
+		t->newest = -1;
+}
+
+static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	struct shf_arena arena = { 0 };
+	struct shf_given given = { 0 };
+	struct shf_sums_out sums = { 0 };
+	struct shf_buf in = SHF_BUF_INIT, smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
+	int rc = agree_on_base(save, err);
+
+	if (rc == 0)
+		rc = shf_sums_gather(save, &arena, &sums, err);
+	if (rc == 0)
+		rc = shf_attach_carry(save, &arena, &given, &in, err);
+	if (rc == 0)
+		rc = shf_agree(team, team->rank ? 0 : smalls_make(save, &given, &sums, &arena,
+		                                                  &smalls, err), err);
+	if (rc == 0)
+		rc = smalls_send(save, &smalls, &mine, err);
+	if (rc == 0)
+		rc = shf_agree(team, stamp(save, team->rank ? &mine : &smalls, err), err);
+	shf_buf_release(&sums.table);
+	shf_buf_release(&in);
+	shf_buf_release(&smalls);
+	shf_buf_release(&mine);
+	shf_arena_release(&arena);
+	return rc;
+}
+
+static int copy_to_neighbour(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct shf_to_copy c = { save->step, save->image, shf_save_images(save),
+		w->segs_n ? w->image_bytes : 0 };
+
+	return shf_guests_send(save->run, &c, err);
+}
+
+int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	int rc;
+
+	name_session(save);
+	rc = gather_and_stamp(save, err);
+	if (rc == 0) {
+		/* Only now, for a save that is refused takes nothing out of memory; but before its
+		 * copies are made, which have the numbers of what goes. */
+		forget_left(save);
+		rc = copy_to_neighbour(save, err);
+	}
+	if (rc == SHEAF_ELOST)  /* others may think that it is there: so it may be (M2) */
+		return rc;
+	if (rc < 0) {
+		shf_tier_make_nothing(t, save->image);
+		return rc;
+	}
+	t->commits++;
+	t->said = false;
+	t->steps[save->image] = save->step;
+	t->left[save->image] = save->loads < t->went_back ? t->went_back : 0;
+	save->card = save->image;
+	/* One to disk holds its image itself, and may yet be given up. */
+	if (save->flags & SHEAF_NO_DISK) {
+		shf_tier_is_newest(t, save->image);
+		if (shf_guests_have_some(&t->guests))
+			shf_tier_let_others_go(run);
+	}
+	return 0;
+}
+
+static bool has_card(const struct sheaf_save *save)
+{
+	return save->card >= 0 && save->run->tier.steps[save->card] == save->step;
+}
+
+bool shf_tier_has(struct sheaf_save *save)
+{
+	struct sheaf_run *run = save->run;
+	const struct shf_tier *t = &run->tier;
+	uint64_t gone = !save->kept || !has_card(save) || t->keep < 0 ||
+	                run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0;
+	struct sheaf_error err;
+
+	return shf_allreduce(&run->team, &gone, 1, SHEAF_MAX, &err) == 0 && !gone;
+}
+
+void shf_tier_unsaved(struct sheaf_save *save)
+{
+	if (has_card(save))
+		shf_tier_make_nothing(&save->run->tier, save->card);
+	save->card = -1;
+	if (save->publishing.begun)
+		save->run->tier.coming = 0;
+}
+
+void shf_tier_left(struct sheaf_save *save)
+{
+	/* What fails on the way to the disk takes nothing from memory, where the step is whole. */
+	if (!save->kept || atomic_load(&save->failed))
+		shf_tier_unsaved(save);
+	else if (has_card(save))
+		shf_tier_is_newest(&save->run->tier, save->card);
+}
+
+/* All that is in memory and newer than the save, but for what had been left behind when the save
+ * began: that follows an older step, and nothing that is saved since. */
+static void follow(const struct sheaf_save *save, uint64_t on, bool published)
+{
+	struct shf_tier *t = &save->run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		struct shf_card_head *h = t->steps[i] > save->step ? shf_tier_head(t, i) : NULL;
+
+		if (!h || was_left(t, i, save))
+			continue;
+		atomic_store(published ? &h->base : &h->next, on);
+		shf_guests_follow(&t->guests, t->steps[i], on, published);
+	}
+}
+
+/* What rank 0 found when it made the stage of this save: the step in doubt before it, or not. */
+static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	struct on_disk on = { .step = save->parent };
+	int rc;
+
+	memcpy(on.session, save->parent_session, sizeof(on.session));
+	rc = shf_bcast(&run->team, &on, sizeof(on), err);
+	if (rc < 0 || !t->based || !t->doubt)
+		return rc;
+	if (on.step >= 0) {
+		t->base_step = on.step;
+		memcpy(t->base_session, on.session, sizeof(t->base_session));
+		follow(save, shf_card_on(on.step, on.session, t->rewinds), true);
+	}
+	t->doubt = 0;
+	return 0;
+}
+
+int shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_tier *t = &save->run->tier;
+	int rc = t->wanted ? end_doubt(save, err) : 0;
+
+	if (rc < 0)
+		return rc;
+	t->coming = on_of(save);
+	follow(save, t->coming, false);
+	return 0;
+}
+
+void shf_tier_doubt(struct sheaf_save *save)
+{
+	struct shf_tier *t = &save->run->tier;
+
+	t->doubt = on_of(save);
+	t->coming = 0;
+}
+
+/* Tells the agents where the run is now, because it may have been renamed under the job. Rank 0
+ * also tells its agent the step. */
+static void tell(struct sheaf_run *run, int64_t step)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_tier *t = &run->tier;
+	char text[32];
+	int rc = 0;
+
+	if (t->keep >= 0 && run->place.node_first == run->team.rank)
+		rc = sys->ops->keep_at(sys->arg, t->keep, run->store.dir);
+	snprintf(text, sizeof(text), "%" PRId64, step);
+	if (rc >= 0 && t->keep >= 0 && run->team.rank == 0)
+		rc = sys->ops->keep_tell(sys->arg, t->keep, text);
+	if (rc < 0)
+		shf_tier_lost(run, -rc, "telling the agent");
+}
+
+void shf_tier_published(struct sheaf_save *save)
+{
+	struct sheaf_run *run = save->run;
+	struct shf_tier *t = &run->tier;
+	uint64_t on = on_of(save);
+
+	if (!t->wanted)
+		return;
+	t->doubt = t->coming = 0;
+	t->base_step = save->step;
+	memcpy(t->base_session, save->session, sizeof(t->base_session));
+	forget_left(save);
+	follow(save, on, true);
+	if (has_card(save)) {
+		atomic_store(&shf_tier_head(t, save->card)->due, 0);
+		shf_guests_written(&t->guests, save->step);
+		t->on_disk[save->card] = true;
+		shf_tier_is_newest(t, save->card);
+	}
+	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
+		(void)shf_tier_reach_again(run, NULL);
+		shf_tier_let_others_go(run);
+		shf_tier_offer(run);
+	}
+	shf_tier_let_others_go(run);
+	tell(run, save->step);
+}

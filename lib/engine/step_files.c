@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files of an open step: descriptors, opened when first wanted. */
+#include "step_files.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "tree.h"
+#include "view.h"
+
+int shf_step_follow(const struct sheaf_step *step)
+{
+	return step->run->foreign ? 0 : SHF_O_NOFOLLOW;
+}
+
+int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64])
+{
+	const struct shf_sys *sys = step->run->sys;
+	const char *slash = strrchr(name, '/');
+	int follow = shf_step_follow(step), dir = step->dir, fd;
+
+	where[0] = '\0';
+	if (slash) {
+		snprintf(where, 64, "%.*s", (int)(slash - name), name);
+		dir = sys->ops->open(sys->arg, step->dir, where, SHF_O_DIR | follow, 0);
+		if (dir < 0)
+			return dir;
+		where[0] = '\0';
+	}
+	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, follow | flags, 0);
+	if (slash)
+		sys->ops->close(sys->arg, dir);
+	return fd;
+}
+
+int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
+{
+	char folder[64];
+	int fd;
+
+	if (step->fds[f] >= 0)
+		return step->fds[f];
+	fd = shf_step_file_open(step, step->layout.files[f].name, 0, folder);
+	if (fd < 0)
+		return shf_fail_io(err, -fd, "%s/%s", step->path,
+		                   folder[0] ? folder : step->layout.files[f].name);
+	step->fds[f] = fd;
+	return fd;
+}
+
+int shf_step_direct(struct sheaf_step *step, uint32_t f)
+{
+	char folder[64];
+	int fd;
+
+	if (step->run->opts.flags & SHEAF_BUFFERED ||
+	    step->layout.files[f].bytes < SHF_DIRECT_MIN)
+		return 0;
+	if (step->direct[f] < 0) {
+		fd = shf_step_file_open(step, step->layout.files[f].name, SHF_O_DIRECT, folder);
+		step->direct[f] = fd < 0 ? 0 : fd;
+	}
+	return step->direct[f];
+}
+
+void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
+{
+	const struct shf_sys *sys = step->run->sys;
+
+	for (uint32_t f = 0; step->direct && f < end; f++)
+		if (step->direct[f] > 0) {
+			sys->ops->close(sys->arg, step->direct[f]);
+			step->direct[f] = -1;
+		}
+}
+
+/* Do the files that the manifest names have so many bytes between them? A file that the kernel
+ * would not show is no verdict: 1, 0, or a negative errno. */
+static int has_bytes(const struct sheaf_step *step, uint64_t want)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const struct shf_manifest *m = &step->manifest;
+	struct shf_stat st;
+	char folder[64];
+	int unread = 0;
+
+	for (size_t f = 0; f < m->files_n && want; f++) {
+		int fd = shf_step_file_open(step, m->files[f].name, 0, folder), rc = fd;
+
+		if (fd >= 0) {
+			rc = sys->ops->fstat(sys->arg, fd, &st);
+			sys->ops->close(sys->arg, fd);
+		}
+		if (rc >= 0)
+			want -= st.bytes < want ? st.bytes : want;
+		else if (rc != -ENOENT && rc != -ENOTDIR && rc != -ELOOP)
+			unread = rc;
+	}
+	return want == 0 ? 1 : unread;
+}
+
+int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	uint64_t want = step->manifest.sums.bytes;
+	uint8_t head[SHF_SUMS_HEADER];
+	struct shf_sums_head h;
+	char where[600];
+	int64_t got;
+	int rc, there;
+
+	if (want <= SHF_SUMS_SMALL)
+		return 0;
+	snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);
+	got = sys->ops->pread(sys->arg, fd, head, sizeof(head), 0);
+	if (got < 0)
+		return shf_fail_sys(err, (int)-got, "%s", where);
+	if ((size_t)got < sizeof(head))
+		return shf_fail(err, SHEAF_ECORRUPT, "%s: short", where);
+	rc = shf_sums_get_head(&h, head, want, where, err);
+	if (rc == 0 && !shf_sums_is_likely(&h, &step->manifest))
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: lists other blocks than the files have "
+		              "that the manifest names, or more tensors", where);
+	/* Of tensors of an item each the table is longer than header and data: 2.3 times. */
+	there = rc == 0 ? has_bytes(step, want / 4) : 1;
+	if (there < 0)
+		rc = shf_fail_sys(err, -there, "%s: the files that it lists", where);
+	else if (!there)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: is four times as long as all the files "
+		              "that it lists", where);
+	return rc;
+}
+
+int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int moved;
+
+	if (rc != SHEAF_ECORRUPT || !step->run->of)
+		return rc;
+	moved = shf_agree(&step->run->team,
+	                  shf_view_moved(step->view, step->path, &own), &own);
+	if (moved < 0 && err)
+		*err = own;
+	return moved < 0 ? moved : rc;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The work of a rank: which segments and serves are of a round. */
+#include "work.h"
+#include <string.h>
+
+/* Of n records of `size` bytes, by round, whose round is at `round` in the first. */
+static struct shf_span span_of(const uint32_t *round, size_t size, size_t n, uint32_t want)
+{
+	const uint8_t *first = (const uint8_t *)round;
+	struct shf_span s = { 0, n };
+	uint32_t at;
+
+	while (s.first < s.end) {
+		size_t mid = s.first + (s.end - s.first) / 2;
+
+		memcpy(&at, first + mid * size, sizeof(at));
+		if (at < want)
+			s.first = mid + 1;
+		else
+			s.end = mid;
+	}
+	for (; s.end < n; s.end++) {
+		memcpy(&at, first + s.end * size, sizeof(at));
+		if (at != want)
+			break;
+	}
+	return s;
+}
+
+struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round)
+{
+	return w->segs_n ? span_of(&w->segs->round, sizeof(*w->segs), w->segs_n, round)
+	                 : (struct shf_span){ 0, 0 };
+}
+
+struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
+{
+	return w->serves_n ? span_of(&w->serves->round, sizeof(*w->serves), w->serves_n, round)
+	                   : (struct shf_span){ 0, 0 };
+}
+
+uint64_t shf_work_ctl(const struct shf_work *w, size_t i)
+{
+	return w->ctl_at + i * sizeof(struct shf_ctl);
+}
+
+void shf_work_release(struct shf_work *w)
+{
+	shf_arena_release(&w->arena);
+	*w = (struct shf_work){ 0 };
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counts of loads that earlier jobs left: each becomes a mark, or goes. */
+#include <errno.h>
+#include <string.h>
+#include "tree.h"
+
+/* Calls item for each count, until a result is not 0. */
+static int each_count(struct shf_store *s,
+                      int (*item)(struct shf_store *s, int dir, const char *name, int64_t step,
+                                  const char *session, int64_t newest), int64_t newest)
+{
+	struct shf_names names = { SHF_BUF_INIT };
+	char session[33];
+	int64_t step;
+	int dir = shf_tries_open(s), rc;
+
+	if (dir < 0)
+		return dir == -ENOMEM ? dir : 0;
+	rc = shf_names_read(s->sys, dir, &names);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
+		if (shf_step_split(p, &step, session))
+			rc = item(s, dir, p, step, session, newest);
+	shf_names_release(&names);
+	shf_fd_close(s->sys, &dir);
+	return rc == -ENOMEM ? rc : 0;
+}
+
+/* Removes the count of a step that is not on disk, if a newer step is: then the step is in no
+ * memory either. */
+static int clean_one(struct shf_store *s, int dir, const char *name, int64_t step,
+                     const char *session, int64_t newest)
+{
+	struct shf_stat st;
+	char t[40];
+
+	(void)session;
+	shf_name_of_step(t, step);
+	if (step < newest &&
+	    s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
+		(void)shf_name_remove(s, dir, name);
+	return 0;
+}
+
+int shf_tries_clean(struct shf_store *s)
+{
+	struct shf_steps steps;
+	int rc = shf_steps_read(s, &steps);
+
+	if (rc >= 0)
+		rc = each_count(s, clean_one, steps.n ? steps.all[0] : -1);
+	shf_free(steps.all);
+	return rc == -ENOMEM ? rc : 0;
+}
+
+/* Marks a step on disk bad if it was tried too often, is of that session and has no mark. */
+static int settle_one(struct shf_store *s, int dir, const char *name, int64_t step,
+                      const char *session, int64_t newest)
+{
+	struct shf_arena arena = { NULL, 0 };
+	struct shf_manifest m;
+
+	(void)newest;
+	if (shf_tries_count(s->sys, dir, name) >= s->attempts_max &&
+	    !shf_mark_read(s, step, NULL) &&
+	    shf_step_older(s, step) >= 0 && shf_store_manifest(s, step, &m, &arena, NULL) == 0 &&
+	    strcmp(m.session, session) == 0)
+		(void)shf_store_mark(s, step, 'b', NULL);
+	shf_arena_release(&arena);
+	return 0;
+}
+
+int shf_tries_settle(struct shf_store *s)
+{
+	return s->attempts_max ? each_count(s, settle_one, -1) : 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parts of requests in lists, and pieces cut from them. */
+#include <unistd.h>
+#include "queue.h"
+
+void shf_parts_push(struct shf_parts *l, struct shf_part *part)
+{
+	part->next = NULL;
+	if (l->tail)
+		l->tail->next = part;
+	else
+		l->head = part;
+	l->tail = part;
+}
+
+struct shf_part *shf_parts_pop(struct shf_parts *l)
+{
+	struct shf_part *part = l->head;
+
+	if (!part)
+		return NULL;
+	l->head = part->next;
+	if (!l->head)
+		l->tail = NULL;
+	part->next = NULL;
+	return part;
+}
+
+bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
+{
+	struct shf_part *part = l->head;
+	uint64_t n;
+
+	if (!part)
+		return false;
+	n = part->end - part->at < max ? part->end - part->at : max;
+	*piece = (struct shf_piece){ .part = part, .direct = part->direct,
+	                             .at = part->at, .len = (size_t)n };
+	if (shf_io_moves(part->io->op))
+		piece->buf = (uint8_t *)part->io->buf + (part->at - part->io->off);
+	part->at += n;
+	part->out++;
+	if (part->at == part->end)
+		shf_parts_pop(l);
+	return true;
+}

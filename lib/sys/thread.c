@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that take no signals. */
+#include <signal.h>
+#include <unistd.h>
+#include "queue.h"
+
+int shf_thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg)
+{
+	sigset_t all, old;
+	int rc;
+
+	sigfillset(&all);
+	rc = pthread_sigmask(SIG_SETMASK, &all, &old);
+	if (rc)
+		return rc;
+	rc = pthread_create(thread, NULL, work, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return rc;
+}
