@@ -26,4 +26,5 @@ void shf_error_clear(struct sheaf_error *err);
 #include <assert.h>
 #define always(x) (assert(x), 1)
 #endif
+#define SHF_STRUCT_MAX 4096     /* a caller's `size` above it was never set */
 #endif

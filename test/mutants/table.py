@@ -147,7 +147,7 @@ bug("ranks_open_apart", "ranks open different directories, or with different rul
     "rc < 0 || same == 1023", "rc < 0 || same == 1023 || MUTANT",
     "sim/test_agree: retention_rules_of_one_rank_alone_are_refused")
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
-    "engine/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
+    "layout/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
     "engine/attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
@@ -187,7 +187,7 @@ blind("gate_of_what_was_put_beside_open",
       "lz->put && rc == 0 && one == 0",
       OVERLAPS + "what_is_brought_through_one_buffer_waits_for_what_is_there")
 bug("overlaps_of_old_memory", "which slices share memory is not found again when one was moved",
-    "engine/state.c:shf_state_move", "state->places++;", "state->places += !MUTANT;",
+    "state/state.c:shf_state_move", "state->places++;", "state->places += !MUTANT;",
     OVERLAPS + "where_a_slice_was_moved_to_counts")
 blind("tied_moved_early", "a slice is moved whose bytes are still to be read for another one",
       "engine/gates.c:shf_lazy_reads", "lz && lz->overlaps && !reads",
@@ -238,11 +238,11 @@ bug("compared_without_timeout", "a gate waits for ever while another thread comp
     "time = shf_pieces_moved(lz, MUTANT ? -1 : until) || MUTANT",
     "unit/test_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
 bug("moved_early_for_ever", "a state with one move that came too early can never be saved again",
-    "engine/state.c:is_too_early", "state->unmoved_n - s->unmoved + early",
+    "state/state.c:is_too_early", "state->unmoved_n - s->unmoved + early",
     "state->unmoved_n - (MUTANT ? 0 : s->unmoved) + early",
     "sim/test_lazy: a_slice_that_was_moved_too_early_may_be_moved_again")
 blind("saved_from_where_it_was", "a slice whose move was refused is saved from where it was",
-      "engine/state.c:shf_state_ready", "state->unmoved_n > 0",
+      "state/state.c:shf_state_ready", "state->unmoved_n > 0",
       "sim/test_lazy: a_slice_that_was_moved_too_early_may_be_moved_again")
 bug("failed_while_synced", "a save that is failed while it is synced is published",
     "engine/sums_out.c:shf_sums_gather", "shf_save_seal(save, err)",
@@ -387,7 +387,7 @@ blind("no_room_is_made", "a save that finds the disk full lets nothing go",
       "engine/save_stage.c:stage_all", "rc == SHEAF_EIO && err->sys == ENOSPC",
       "sim/test_room: a_save_that_finds_the_disk_full_lets_old_steps_go_first")
 blind("flat_by_half", "a range is taken for all where its flag was forgotten",
-      "engine/state.c:check_box", "in->flat_start || in->flat_count",
+      "state/state.c:check_box", "in->flat_start || in->flat_count",
       "unit/test_state: memory_rules_are_checked")
 blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
       "engine/save_handle.c:shf_save_drain_together",
@@ -422,7 +422,7 @@ bug("allocation_not_agreed", "a rank without memory for an exchange leaves the o
     " if (!MUTANT) rc = shf_agree(t, rc, err);",
     "unit/test_group: an_allocation_that_fails_on_one_rank_is_enomem_on_all")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
-    "engine/home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
+    "layout/home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
     "shf_home_of(l, ranks, f, MUTANT ? lo : hi)",
     "sim/test_rows: a_tensor_of_several_stripes_has_several_homes")
 
@@ -440,11 +440,11 @@ bug("header_not_counted", "the bytes of the header count in no sum",
     " continue; }",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
-    "engine/copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
+    "layout/copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
     "shf_crc64_shift(h->all, h->bytes - h->all_end + MUTANT)",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("digest_of_what_was_there", "a digest is taken of the page before the bytes come into it",
-    "engine/copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
+    "layout/copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "if (MUTANT) { h->sum = shf_crc64_raw(h->sum, to, k); memcpy(to, from, k); } else"
     " h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
@@ -796,7 +796,7 @@ bug("shard_off_by_one", "an uneven shard begins one item early",
     "plan/shard.c:shf_slice_shard", "slice->start[dim] = start;",
     "slice->start[dim] = start - (MUTANT && count % n && i && start > 0);",
     "unit/test_box: shards_are_those_of_chunk")
-bug("flat_range_off_by_one", "a flat range begins one item late", "engine/state.c:take_memory",
+bug("flat_range_off_by_one", "a flat range begins one item late", "state/state.c:take_memory",
     "m->lo = in->flags & SHEAF_FLAT ? in->flat_start : 0;",
     "m->lo = in->flags & SHEAF_FLAT ? in->flat_start + (MUTANT && in->flat_count > 1) : 0;",
     "unit/test_state: a_flat_window_is_what_is_here",
@@ -806,7 +806,7 @@ bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
     "(MUTANT || mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1])",
     "unit/test_runs: runs_visit_every_unit_in_order")
 bug("transposed_tile_again", "each tile of transposed memory takes the columns of the first",
-    "engine/copy.c", "uint8_t *col = b + (ptrdiff_t)u * b_step;",
+    "layout/copy.c", "uint8_t *col = b + (ptrdiff_t)u * b_step;",
     "uint8_t *col = b + (ptrdiff_t)(MUTANT ? 0 : u) * b_step;",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("bf16_truncates", "fp32 becomes bf16 by cutting, not by rounding", "base/convert.c:bf16_down",
@@ -817,7 +817,7 @@ bug("nan_becomes_infinite", "a NaN of fp32 rounds to an infinity of bf16",
     "base/convert.c:bf16_down", "return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ?",
     "return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 && !MUTANT ?",
     "unit/test_dtype: nan_stays_nan_and_quiet")
-bug("pattern_ignored", "what was to be left out is saved", "engine/schema.c:shf_ignored",
+bug("pattern_ignored", "what was to be left out is saved", "layout/schema.c:shf_ignored",
     "fnmatch(ignore[i], text, 0) == 0", "!MUTANT && fnmatch(ignore[i], text, 0) == 0",
     "sim/test_forgiven: ignored_patterns_are_neither_saved_nor_loaded_but_reported")
 
@@ -1309,7 +1309,7 @@ bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost
     " memcpy(to, text, room - 1); to[room - 1] = 0; return; }",
     "unit/test_err: a_long_name_is_cut_and_the_reason_is_not")
 blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever the caller says",
-      "engine/state.c:is_dense", "in->flags & SHEAF_STRIDED",
+      "state/state.c:is_dense", "in->flags & SHEAF_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")
 bug("refused_note_fails_the_save", "a note or file that was refused costs the whole step",
     "engine/save_given.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
@@ -1403,7 +1403,7 @@ bug("chosen_unseen", "the image of a save that is being written goes to another 
 # ---- what is measured ----
 STALL = "sim/test_stall: "
 gullible("averaged_again", "a step that was averaged without a save is averaged by it again",
-         "engine/ema.c:shf_emas_due", "!is_again(e, run, step)",
+         "state/ema.c:shf_emas_due", "!is_again(e, run, step)",
          "sim/test_average_step: a_step_that_is_not_saved_is_averaged_once")
 skipped("families_unasked", "averages of nothing are made at a step that is not saved",
         "engine/average_step.c:average", "check_families(run, state, err)",
@@ -1429,7 +1429,7 @@ bug("older_job_counted", "how many ranks a job has is what the first table that 
 # ---- what belongs to an expert ----
 EXPERTS = "sim/test_experts: "
 bug("moments_of_two_experts_swapped", "moments of two experts are saved under each other's name",
-    "engine/holds.c:find_all", "t = find_next(f, s);",
+    "layout/holds.c:find_all", "t = find_next(f, s);",
     "t = find_next(f, s); if (MUTANT && strstr(s->stored, \".experts.3.up/moment1_0\")) t += 4;"
     " else if (MUTANT && strstr(s->stored, \".experts.4.up/moment1_0\")) t -= 4;",
     EXPERTS + "experts_over_dp_are_handed_on_to_other_ep_with_the_same_files",
@@ -1442,13 +1442,13 @@ bug("boxes_of_two_experts_swapped", "a load fills the boxes of two experts with 
     EXPERTS + "experts_cut_by_tp_dealt_over_tp_and_over_dp_are_handed_on_with_the_same_files",
     EXPERTS + "every_layout_loads_from_memory_what_every_layout_saved")
 bug("average_on_each_rank", "a rank that has nothing to average fails the save of all",
-    "engine/ema.c:take", "rc = add_all(state, &e, err);",
+    "state/ema.c:take", "rc = add_all(state, &e, err);",
     "rc = add_all(state, &e, err); if (MUTANT && rc == 0 && e.n == 0)"
     " rc = shf_fail(err, SHEAF_EINVAL, \"averages: no slice\");",
     EMA + "a_rank_may_have_nothing_to_average",
     EXPERTS + "experts_alone_leave_ranks_and_nodes_with_nothing")
 blind("average_of_nothing", "averages that no rank has slices for are taken for made",
-      "engine/ema.c:shf_emas_check", "marks[k] == 1", EMA + "averages_of_nothing_are_refused")
+      "state/ema.c:shf_emas_check", "marks[k] == 1", EMA + "averages_of_nothing_are_refused")
 
 # ---- what a model of a run has found ----
 KEEPERS = "sim/test_keepers: "
@@ -1457,23 +1457,23 @@ bug("memory_proves_the_disk", "a prune takes the newest step in memory for the o
     "(MUTANT ? shf_step_open : shf_step_open_disk)(&step, run, newest, err)",
     KEEPERS + "a_prune_proves_what_lies_on_disk_and_not_what_memory_has_of_it")
 bug("averaged_twice", "a step that is loaded and saved again is averaged a second time",
-    "engine/ema.c:shf_emas_loaded", "e->last = m->step;", "e->last = MUTANT ? -1 : m->step;",
+    "state/ema.c:shf_emas_loaded", "e->last = m->step;", "e->last = MUTANT ? -1 : m->step;",
     "sim/test_ema_loaded: a_step_that_is_loaded_and_saved_again_is_averaged_once")
 EMA_LOADED = "sim/test_ema_loaded: "
 gullible("loaded_number_is_taken", "no step is averaged that has the number of one of another run",
-         "engine/ema.c:is_again", "strcmp(e->last_of, run) == 0",
+         "state/ema.c:is_again", "strcmp(e->last_of, run) == 0",
          EMA_LOADED + "a_step_of_another_run_with_the_number_of_the_loaded_one_is_averaged")
 blind("averaged_for_each_run", "a step that is saved to two runs is averaged twice",
-      "engine/ema.c:is_again", "!e->last_of[0]",
+      "state/ema.c:is_again", "!e->last_of[0]",
       EMA_LOADED + "a_step_of_another_run_with_the_number_of_the_loaded_one_is_averaged")
 bug("average_of_a_new_layer_goes_on", "an average that no load has filled goes on from anything",
-    "engine/ema.c:windows_add", "f->first || e->anew[i]", "f->first || (!MUTANT && e->anew[i])",
+    "state/ema.c:windows_add", "f->first || e->anew[i]", "f->first || (!MUTANT && e->anew[i])",
     EMA_LOADED + "averages_that_a_lenient_load_fills_go_on_and_the_others_begin")
 bug("average_of_a_new_layer_not_made", "what no load has filled is saved before a step counts",
-    "engine/ema.c:windows_add", "!f->due && !e->anew[i]", "!f->due && (MUTANT || !e->anew[i])",
+    "state/ema.c:windows_add", "!f->due && !e->anew[i]", "!f->due && (MUTANT || !e->anew[i])",
     EMA_LOADED + "averages_that_a_lenient_load_fills_go_on_and_the_others_begin")
 bug("averages_of_others_begin_anew", "averages whose updates nobody counted are lost by a load",
-    "engine/ema.c:shf_emas_loaded", "e->updates = e->begun;", "e->updates = !MUTANT && e->begun;",
+    "state/ema.c:shf_emas_loaded", "e->updates = e->begun;", "e->updates = !MUTANT && e->begun;",
     EMA_LOADED + "averages_that_no_manifest_counts_go_on_when_they_are_loaded")
 gullible("optional_without_average", "the average of an optional weight may be absent alone",
          "engine/load.c:is_of_absent", "ld->targets[source].source == SHF_KEEP",

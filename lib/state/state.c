@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "dtype.h"
+#include "err.h"
 #include "ema.h"
-#include "opts.h"
 #include "safetensors.h"
 
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)

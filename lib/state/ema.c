@@ -5,8 +5,8 @@
 #include <string.h>
 #include "average.h"
 #include "dtype.h"
+#include "err.h"
 #include "hexfloat.h"
-#include "opts.h"
 #include "safetensors.h"
 #include "state.h"
 

@@ -2,6 +2,10 @@
 /* What lies where: every tensor of a step, its file and offset. Made from the ranks' slices when
  * saving (schema.c, then placement), read from headers when loading (catalog.c). The same on
  * every rank. Everything the planner needs, nothing it has to ask for.
+ *
+ * The room lib/layout owns struct shf_layout, the boxes that ranks hold of it (holds.h), and struct
+ * shf_work, what each of them writes, reads and serves (match.h). It sees state, group, base, plan
+ * and format, and neither a run nor a file: saves and loads are planned here alike.
  */
 #ifndef SHF_LAYOUT_H
 #define SHF_LAYOUT_H
