@@ -20,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 #include "cells.h"
-#include "home.h"
+#include "deal_home.h"
 #include "save.h"
 #include "schema.h"
 #include "work_hear.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cards of images in memory, and the names that agents keep them under. What is taken says nothing
  * that lies outside, and is written as it was. */
-#include "card.h"
+#include "image_card.h"
 #include "fuzz.h"
 
 static void check_card(const uint8_t *data, size_t size)

@@ -8,7 +8,7 @@
 #include "err.h"
 #include "export.h"
 #include "keep.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "run_open.h"
 
 /* For the agents of other nodes: a person has called them all; of a job that died, the last rank

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saves: begin, what is added to them, commit. */
 #include "entry.h"
-#include "commit.h"
 #include "err.h"
-#include "eta.h"
 #include "export.h"
 #include "save.h"
 #include "save_calls.h"
+#include "save_commit.h"
 #include "save_end.h"
+#include "save_eta.h"
 #include "save_given.h"
 #include "save_handle.h"
 #include "state.h"

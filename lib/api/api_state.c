@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* States: what this rank holds. What fails [local] sticks to the state. */
-#include "ema.h"
+#include "averages.h"
 #include "entry.h"
 #include "export.h"
 #include "shard.h"

@@ -6,10 +6,10 @@
 #include "err.h"
 #include "export.h"
 #include "hexfloat.h"
-#include "peek.h"
 #include "place.h"
 #include "safetensors.h"
 #include "state.h"
+#include "step_lookup.h"
 
 #define INFO_MIN offsetof(struct sheaf_step_info, format)
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)

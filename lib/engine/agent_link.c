@@ -5,12 +5,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "card.h"
 #include "err.h"
-#include "guest_send.h"
+#include "image_card.h"
+#include "memory_tier.h"
 #include "opts.h"
+#include "replica_send.h"
 #include "run_env.h"
-#include "tier.h"
 
 struct shf_card_head *shf_tier_head(const struct shf_tier *t, int image)
 {

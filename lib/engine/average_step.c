@@ -2,15 +2,15 @@
 /* sheaf_state_average: averages of a step that is not saved. */
 #include <inttypes.h>
 #include <string.h>
+#include "averages.h"
 #include "crc64.h"
-#include "ema.h"
+#include "deal_home.h"
 #include "err.h"
-#include "gates.h"
-#include "home.h"
 #include "run.h"
 #include "run_env.h"
 #include "save_averages.h"
-#include "stall.h"
+#include "save_blocked.h"
+#include "save_gates.h"
 #include "state.h"
 
 static uint64_t add_number(uint64_t hash, uint64_t x)

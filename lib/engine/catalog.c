@@ -8,9 +8,9 @@
 #include "err.h"
 #include "keys.h"
 #include "match.h"
+#include "memory_dir.h"
 #include "safetensors.h"
 #include "step_blocks.h"
-#include "view.h"
 
 static void say(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes, const struct shf_buf *h,
                 const struct sheaf_error *e)

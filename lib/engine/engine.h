@@ -2,16 +2,16 @@
 /* What the entry points call: runs, steps, loads, verification, plans. Saves are in save.h. */
 #ifndef SHF_ENGINE_H
 #define SHF_ENGINE_H
+#include "latest_search.h"
 #include "layout.h"
 #include "manifest.h"
 #include "run.h"
-#include "sought.h"
 #include "safetensors.h"
 #include "state.h"
 #include "sums.h"
 
 struct shf_view;
-struct shf_peek {               /* of a step that is asleep, see peek.h */
+struct shf_peek {               /* of a step that is asleep, see step_lookup.h */
 	int fd;                         /* sheaf.sums; -1 */
 	uint8_t *have;                  /* owned; by page of the table: is it here, checked? */
 	uint32_t file, headers_n;       /* whose header st is; how many were parsed */

@@ -7,7 +7,7 @@
 #include "agent_link.h"
 #include "engine.h"
 #include "err.h"
-#include "meet.h"
+#include "flush_nodes.h"
 
 struct flushing {
 	struct shf_store *store;

@@ -6,15 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent_link.h"
-#include "ema.h"
+#include "averages.h"
 #include "err.h"
 #include "load_base.h"
-#include "peek.h"
+#include "memory_dir.h"
 #include "run_env.h"
 #include "schema.h"
 #include "state.h"
 #include "step_files.h"
-#include "view.h"
+#include "step_lookup.h"
 #include "work.h"
 
 /* Name of a stream's bytes in this step: under the rule for another world size. */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling a state from a step. load.c decides for every slice what it is filled from, before a
- * byte is touched; fill.c leads the rest: flow.c reads what this rank alone wants, with crew.c for
- * what lies in memory already and ahead.c for memory that is new, shared.c what several do, prove.c
- * compares whole tensors. */
+/* Filling a state from a step. load.c decides for every slice what it is filled from, before a byte
+ * is touched; load_run.c leads the rest: load_stream.c reads what this rank alone wants, with
+ * load_workers.c for what lies in memory already and load_prefault.c for memory that is new,
+ * load_rounds.c what several do, load_digests.c compares whole tensors. */
 #ifndef SHF_LOAD_H
 #define SHF_LOAD_H
-#include "ema.h"
+#include "averages.h"
+#include "block_pass.h"
 #include "engine.h"
 #include "match.h"
-#include "pass.h"
 #include "run_io.h"
-#include "stores.h"
+#include "store_way.h"
 #include "tally.h"
 
 enum shf_source { SHF_FROM_STEP, SHF_FROM_ZERO, SHF_KEEP };
@@ -62,7 +62,7 @@ int shf_read_finish(struct shf_load *load, struct shf_read *r, struct sheaf_erro
 int shf_read_here(struct shf_load *load, uint32_t file, uint64_t lo, uint64_t n, uint8_t *to,
                   struct sheaf_error *err);
 
-/* flow.c: segments that this rank alone wants. What of the image it asks for; [local]. */
+/* load_stream.c: segments that this rank alone wants. What of the image it asks for; [local]. */
 struct shf_flow;
 int shf_flow_new(struct shf_flow **flow, struct shf_load *load, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err);
@@ -71,13 +71,14 @@ bool shf_flow_waits(const struct shf_flow *flow);
 int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
 
-/* ahead.c: the caller's memory comes to be there before it is filled, until the end. NULL: it is
- * there, or no thread is free. [local] */
+/* load_prefault.c: the caller's memory comes to be there before it is filled, until the end. NULL:
+ * it is there, or no thread is free. [local] */
 struct shf_ahead;
 struct shf_ahead *shf_ahead_start(const struct shf_load *load);
 void shf_ahead_end(struct shf_ahead *ahead);
 
-/* crew.c: segments that lie in memory already, of the plan's by number; borrowed. [local] */
+/* load_workers.c: segments that lie in memory already, of the plan's by number; borrowed.
+ * [local] */
 struct shf_crew;
 int shf_crew_new(struct shf_crew **crew, const struct shf_load *load, const size_t *segs, size_t n,
                  struct sheaf_error *err); /* *crew: also when it fails */
@@ -87,12 +88,12 @@ uint64_t shf_crew_done(const struct shf_crew *crew); /* bytes */
 /* Of all threads the failure of the first segment; then none is at work any more. */
 int shf_crew_check(struct shf_crew *crew, struct sheaf_error *err);
 int shf_crew_end(struct shf_crew *crew, struct shf_load *load, struct sheaf_error *err);
-/* shared.c: segments that others want too. [collective] */
+/* load_rounds.c: segments that others want too. [collective] */
 int shf_shared_run(struct shf_load *load, struct sheaf_error *err);
-/* prove.c: digests of all tensors that were read whole. [collective] */
+/* load_digests.c: digests of all tensors that were read whole. [collective] */
 int shf_prove(struct shf_load *load, struct sheaf_error *err);
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
-/* direct.c: a slice by this process alone. unverified: read past damage. [local] */
+/* read_slice.c: a slice by this process alone. unverified: read past damage. [local] */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err);
 #endif

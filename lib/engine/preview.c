@@ -3,10 +3,10 @@
  * put together without a group. One home deals all stripes; what each rank would then write, and
  * read back, comes from the same code that plans a real save and a real load. */
 #include <string.h>
-#include "copy.h"
+#include "box_copy.h"
+#include "deal_home.h"
 #include "engine.h"
 #include "err.h"
-#include "home.h"
 #include "match.h"
 #include "opts.h"
 #include "save_plan.h"

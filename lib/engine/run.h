@@ -5,16 +5,16 @@
 #define SHF_RUN_H
 #include <pthread.h>
 #include <stdatomic.h>
-#include "behind.h"
 #include "group.h"
+#include "memory_tier.h"
 #include "nodes.h"
 #include "opts.h"
-#include "pace.h"
-#include "pruning.h"
-#include "stall.h"
+#include "prune_task.h"
+#include "save_blocked.h"
+#include "save_pace.h"
+#include "scrub_run.h"
 #include "store.h"
 #include "sys.h"
-#include "tier.h"
 
 /* An image: this rank's share of it and, mapped, those of the ranks of its node. Allocated and
  * touched once and kept between saves. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a run. Closing it is in ops.c. */
+/* Opening a run. Closing it is in run_ops.c. */
 #ifndef SHF_RUN_OPEN_H
 #define SHF_RUN_OPEN_H
 #include "run.h"

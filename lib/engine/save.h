@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step being made. begin (save.c) plans and stages; moves.c carries bytes from memory to images
- * to files; commit.c agrees, sums up and publishes.
+/* A step being made. begin (save.c) plans and stages; save_rounds.c carries bytes from memory to
+ * images to files; save_commit.c agrees, sums up and publishes.
  *
  * What is always true: a page of the image is filled by the ranks of its node inside one round, and
  * read by its owner after the segment's counter has come to nothing. Every stored byte is looked at
@@ -12,14 +12,14 @@
 #define SHF_SAVE_H
 #include <pthread.h>
 #include <stdatomic.h>
-#include "ema.h"
+#include "averages.h"
 #include "match.h"
-#include "publishing.h"
 #include "run_io.h"
-#include "stock.h"
-#include "stores.h"
+#include "save_indexes.h"
+#include "save_publish.h"
+#include "store_way.h"
 
-/* lazy.c: the order of the copy behind. */
+/* save_copier.c: the order of the copy behind. */
 struct shf_turn {               /* a piece of a serve */
 	uint32_t serve, piece;
 	uint64_t image;                 /* where the serve begins, in its rank's image */
@@ -31,7 +31,7 @@ struct shf_turns {              /* of a plan: all that this rank copies, slice b
 	bool *saved;                    /* owned; by slice: something of it is */
 	size_t slices_n, saved_n;
 	uint64_t bytes;                 /* of all pieces, and of the segments in slots */
-	size_t *slotted, *slotted_first; /* owned; segments in no image (slots.h), by slice */
+	size_t *slotted, *slotted_first; /* owned; segments in no image (unstaged.h), by slice */
 };
 struct shf_plan {               /* of one state on one run; cached in the state */
 	int refs;

@@ -2,10 +2,10 @@
 /* Averages that are copied behind: what the next step waits for before it changes them. */
 #include "save_averages.h"
 #include <math.h>
-#include "ema.h"
-#include "gates.h"
-#include "lazy.h"
+#include "averages.h"
 #include "run_env.h"
+#include "save_copier.h"
+#include "save_gates.h"
 #include "state.h"
 
 int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_error *err)

@@ -3,13 +3,13 @@
 #include "save_calls.h"
 #include <inttypes.h>
 #include "err.h"
-#include "gates.h"
 #include "run_env.h"
 #include "save.h"
+#include "save_gates.h"
 #include "save_handle.h"
+#include "save_net.h"
 #include "save_stage.h"
 #include "state.h"
-#include "travel.h"
 
 int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 {

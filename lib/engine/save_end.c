@@ -2,17 +2,17 @@
 /* The end of a save: what it holds is let go, the stage closed or thrown away, the run told. */
 #include "save_end.h"
 #include "err.h"
-#include "lazy.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_copier.h"
 #include "save_handle.h"
 #include "save_image.h"
 #include "save_memory.h"
+#include "save_net.h"
 #include "save_plan.h"
-#include "slots.h"
 #include "state.h"
-#include "travel.h"
+#include "unstaged.h"
 
 void shf_save_unreserve(struct sheaf_save *save, bool ours)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attached files and notes of a save. Each is checked in the call that gives it. Whether those of
- * several ranks fit together is checked in the commit (attach.c, record.c). */
+ * several ranks fit together is checked in the commit (save_attach.c, save_record.c). */
 #include "save_given.h"
 #include <inttypes.h>
 #include <string.h>
 #include "err.h"
 #include "json.h"
 #include "mf_check.h"
-#include "record.h"
 #include "run_env.h"
 #include "safetensors.h"
 #include "save.h"
 #include "save_handle.h"
+#include "save_record.h"
 
 /* What the line of an attached file in the manifest holds beside its name, at its longest. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"

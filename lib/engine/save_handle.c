@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save as its parts see it: its first failure, its progress, its size, its requests to the disk.
- * */
+/* A save as its parts see it: its first failure, its progress, its size, its requests to the
+ * disk. */
 #include "save_handle.h"
+#include "save_pieces.h"
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include "agent_link.h"
 #include "err.h"
-#include "pieces.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"

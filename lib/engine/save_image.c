@@ -7,11 +7,11 @@
 #include <inttypes.h>
 #include "agent_link.h"
 #include "err.h"
-#include "gates.h"
 #include "save.h"
+#include "save_gates.h"
 #include "save_handle.h"
+#include "save_net.h"
 #include "save_stage.h"
-#include "travel.h"
 
 /* Where the saves in flight are the same, all ranks choose the same one. *of: whose it still is. */
 int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save **of)

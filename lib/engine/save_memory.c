@@ -5,20 +5,20 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent_link.h"
-#include "attach.h"
-#include "card.h"
 #include "crc64.h"
 #include "err.h"
-#include "guest_send.h"
+#include "image_card.h"
+#include "memory_jobs.h"
+#include "memory_tier.h"
 #include "nodes.h"
 #include "opts.h"
-#include "record.h"
+#include "replica_send.h"
 #include "save.h"
+#include "save_attach.h"
 #include "save_handle.h"
+#include "save_record.h"
 #include "save_stage.h"
-#include "sums_out.h"
-#include "tier.h"
-#include "tier_jobs.h"
+#include "save_sums.h"
 #include "work.h"
 
 /* <first half of the job's><its number among the job's>: all ranks know it, nobody else has it. */

@@ -2,15 +2,15 @@
 /* Plans of saves: who writes what from whose memory, how many images have room, and what is in
  * none. Made once for a state, and kept with it. */
 #include "save_plan.h"
-#include "ema.h"
+#include "averages.h"
 #include "err.h"
 #include "match.h"
 #include "opts.h"
-#include "record.h"
 #include "save.h"
+#include "save_order.h"
+#include "save_record.h"
 #include "schema.h"
 #include "state.h"
-#include "turns.h"
 #include "work.h"
 
 void shf_plan_put(void *p)

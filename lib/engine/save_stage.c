@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
-#include "gates.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_gates.h"
 #include "save_handle.h"
 #include "work.h"
 

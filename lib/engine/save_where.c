@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the bytes of a save lie. Nothing here copies, sends or writes; whoever does asks here. */
 #include "save_where.h"
-#include "copy.h"
+#include "box_copy.h"
 #include "state.h"
 #include "work.h"
 

@@ -2,7 +2,7 @@
 /* Where the bytes of a save lie: in which slice, in which image, in which stream. */
 #ifndef SHF_SAVE_WHERE_H
 #define SHF_SAVE_WHERE_H
-#include "copy.h"
+#include "box_copy.h"
 #include "save.h"
 
 uint8_t *shf_own_image(const struct sheaf_save *save);

@@ -8,7 +8,7 @@
 #include "run_io.h"
 #include "save_handle.h"
 #include "save_where.h"
-#include "slots.h"
+#include "unstaged.h"
 #include "work.h"
 
 /* One part of the segment is in its page. */

@@ -4,7 +4,7 @@
 #define SHF_SAVE_WRITE_H
 #include "save.h"
 
-/* One of no image (slots.h), that is whole. [any thread] */
+/* One of no image (unstaged.h), that is whole. [any thread] */
 int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *err);
 /* Own segments that are whole by now are written. [any thread] */
 int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err);

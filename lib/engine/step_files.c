@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "memory_dir.h"
 #include "tree.h"
-#include "view.h"
 
 int shf_step_follow(const struct sheaf_step *step)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verifying, shared by its files: verify_step.c leads and proves what needs the group,
- * verify_data.c reads every block, verify_dir.c looks at headers, small files, the directory.
+ * verify_blocks.c reads every block, verify_files.c looks at headers, small files, the directory.
  *
  * What is always true: what is found goes to `finding` at once, on the rank that found it, and a
  * rank goes on after it; what cannot be told (a disk that does not answer, no memory) goes to
@@ -10,7 +10,7 @@
 #ifndef SHF_VERIFY_H
 #define SHF_VERIFY_H
 #include "engine.h"
-#include "trial.h"
+#include "read_way.h"
 
 #define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
 #define SHF_VERIFY_CHUNKS 8                     /* under way at a time */
@@ -60,12 +60,12 @@ struct shf_verify_at {          /* where a finding is; NULL: does not apply */
 };
 #define SHF_AT_FILE(f) (struct shf_verify_at){ (f), NULL, NULL, -1, -1 }
 
-/* verify_data.c: this rank's share of all blocks. */
+/* verify_blocks.c: this rank's share of all blocks. */
 void shf_verify_data(struct shf_verify *v);
 /* First record of file f whose tensor ends after byte `at`. */
 uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at);
 
-/* verify_dir.c */
+/* verify_files.c */
 /* A header of n bytes against the format and, where they are whole, the sums. */
 int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *bytes, size_t n,
                       struct shf_verify_at *at, struct sheaf_error *err);

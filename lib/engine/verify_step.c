@@ -11,11 +11,11 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
-#include "peek.h"
+#include "memory_dir.h"
 #include "run_env.h"
 #include "step_files.h"
+#include "step_lookup.h"
 #include "verify_find.h"
-#include "view.h"
 
 /* ---- what is found ---- */
 

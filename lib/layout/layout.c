@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
+#include "deal_home.h"
 #include "dtype.h"
 #include "err.h"
-#include "home.h"
 #include "safetensors.h"
 #include "state.h"
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire, little-endian, behind what home.c says. To a memory side: u32 tensor | witness << 31, u32
- * round, u64 image, u64 seg_lo, u64 ctl, box. */
+/* Wire, little-endian, behind what deal_home.c says. To a memory side: u32 tensor | witness << 31,
+ * u32 round, u64 image, u64 seg_lo, u64 ctl, box. */
 #include "match.h"
 #include <stdlib.h>
 #include "crc64.h"
+#include "deal_home.h"
 #include "err.h"
-#include "home.h"
 #include "work.h"
 #include "work_hear.h"
 
 #define SERVE_HEAD 32                   /* bytes before the box that a memory side is told */
-
 
 /* Nobody tells itself what it reads for itself. */
 static void tell_memory(const struct shf_match *m, uint32_t self, const struct shf_work *w,

@@ -3,7 +3,7 @@
  * serves to the segments of others. */
 #ifndef SHF_WORK_H
 #define SHF_WORK_H
-#include "copy.h"
+#include "box_copy.h"
 #include "holds.h"
 
 /* Rounds of a load are numbered by kind. From 0: segments that ranks of the reader's node want;
@@ -11,7 +11,7 @@
  * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN. */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
-#define SHF_SLOTS 3       /* slots.h: one is filled while two are written */
+#define SHF_SLOTS 3       /* unstaged.h: one is filled while two are written */
 struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine to write or read */
 	uint32_t file, round;
 	uint64_t lo, hi;
@@ -47,7 +47,7 @@ struct shf_work {
 	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: loading */
 	uint64_t ctl_at;                                /* in the image: behind the largest round */
 	uint64_t image_bytes;                           /* of this rank, saving: with controls */
-	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see slots.h */
+	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see unstaged.h */
 	uint32_t slots;
 	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
 	uint64_t bytes;                                 /* of all segments */

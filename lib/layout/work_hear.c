@@ -3,8 +3,8 @@
  * image. */
 #include "work_hear.h"
 #include <stdlib.h>
+#include "deal_home.h"
 #include "err.h"
-#include "home.h"
 #include "match.h"
 #include "work.h"
 

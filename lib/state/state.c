@@ -6,9 +6,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "averages.h"
 #include "dtype.h"
 #include "err.h"
-#include "ema.h"
 #include "safetensors.h"
 
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)

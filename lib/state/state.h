@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this rank holds: the caller's slices, checked and put into units once.
  *
- * The room lib/state owns struct sheaf_state and its slices, and the averages of them (ema.h). It
- * sees base, plan and format: no group, no run, no file. Whoever reads the memory of slices behind
- * the caller says so in the list of readers; what a save is the room does not know. */
+ * The room lib/state owns struct sheaf_state and its slices, and the averages of them (averages.h).
+ * It sees base, plan and format: no group, no run, no file. Whoever reads the memory of slices
+ * behind the caller says so in the list of readers; what a save is the room does not know. */
 #ifndef SHF_STATE_H
 #define SHF_STATE_H
 #include "box.h"

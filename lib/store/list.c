@@ -355,8 +355,8 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return shf_fail_io(err, -rc, "%s/%s/sheaf.sums", s->path, t);
 }
 
-/* No checkpoint is left: ENOENT, or ECORRUPT if some directories were checkpoints. Or SHF_HAS_GONE.
- * */
+/* No checkpoint is left: ENOENT, or ECORRUPT if some directories were checkpoints. Or
+ * SHF_HAS_GONE. */
 static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
                      struct sheaf_error *err)
 {

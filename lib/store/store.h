@@ -18,9 +18,9 @@
  *               /tries/<step>-<session>      how many sessions loaded it and came no further
  *               /rewinds               how many rewinds were begun
  *               /metrics.jsonl, metrics.1.jsonl      of saves that are over, if asked for
- *               /flush-<job>/, due-<job>/    agents of several nodes write a step (engine/meet.h)
- *               /proof-<token>         while ranks prove that they see one file system
- *               /tmp-<32 hex>          a text that is being written, renamed to its name
+ * /flush-<job>/, due-<job>/    agents of several nodes write a step (engine/flush_nodes.h)
+ * /proof-<token>         while ranks prove that they see one file system               /tmp-<32
+ * hex>          a text that is being written, renamed to its name
  */
 #ifndef SHF_STORE_H
 #define SHF_STORE_H

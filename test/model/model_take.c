@@ -160,8 +160,8 @@ static void take_mark(struct model *m, int run, const struct call *c)
 		m->jobs[j].marked |= e && m->jobs[j].open && m->jobs[j].as.run == run;
 }
 
-/* When a job opens a run, the agents keep the steps of only one earlier job (T3 of tier.h), so
- * steps older than the newest may be dropped. */
+/* When a job opens a run, the agents keep the steps of only one earlier job (T3 of memory_tier.h),
+ * so steps older than the newest may be dropped. */
 static void keep_one_heir(struct model *m, const struct job_model *j)
 {
 	int identity = m->runs[j->as.run].identity;

@@ -63,10 +63,11 @@ skipped("rewind_not_synced", "the run is not synced after a step was set aside",
 bug("text_not_synced", "journals, marks and identities are renamed into place unsynced",
     "store/tree.c:shf_text_put", "sys->ops->fsync(sys->arg, fd)",
     "MUTANT ? 0 : sys->ops->fsync(sys->arg, fd)", COMMIT + "rewind_alone" + CUT)
-gullible("data_not_synced", "no writer syncs what it wrote (C3)", "engine/commit.c:fsync_submit",
+gullible("data_not_synced", "no writer syncs what it wrote (C3)",
+         "engine/save_commit.c:fsync_submit",
          "save->fds[f] < 0", CUTS + "next_save" + CUT)
 bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
-    "engine/smalls.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
+    "engine/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
     "!MUTANT && i < smalls->n && rc == 0;", CUTS + "next_save" + CUT)
 
 # ---- the commit and its agreements ----
@@ -95,7 +96,7 @@ bug("session_not_fresh", "two saves of one job have one session (I5)",
     "s->session, MUTANT ? \"0000000000000000\" : fresh);",
     STORE + "each_save_has_a_session_of_its_own")
 bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
-    "engine/publishing.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
+    "engine/save_publish.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
     "if (MUTANT && rc == 0) { save->publishing.turn = PUBLISH; rc = shf_stage_publish("
     "&save->run->store, &save->stage, &p->record.manifest, err); }"
     " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
@@ -133,14 +134,14 @@ bug("plans_not_compared", "a rank whose state changed saves with the others' old
     "rc == 0 && (MUTANT ? plan != NULL : same && lo != 0)",
     "sim/test_agree: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
-      "engine/sums_out.c:sum_files", "raw != sum_by_tensors(l, f, told)",
+      "engine/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, told)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
 bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
-    "engine/moves.c:one_round", "rc = shf_save_drain_together(save, &save->io, -1, err);",
+    "engine/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->io, -1, err);",
     "rc = MUTANT ? 0 : shf_save_drain_together(save, &save->io, -1, err);",
     "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
 blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
-      "engine/travel.c:unpack_moves", "sums.digest != shf_get64(from)",
+      "engine/save_net.c:unpack_moves", "sums.digest != shf_get64(from)",
       "sim/test_agree: replicas_that_differ_are_told_when_asked")
 bug("ranks_open_apart", "ranks open different directories, or with different rules",
     "engine/run_open.c:same_arguments",
@@ -150,7 +151,7 @@ bug("shapes_not_compared", "ranks that describe one tensor differently are not t
     "layout/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
-    "engine/attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
+    "engine/save_attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_agree: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
     "engine/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
@@ -170,71 +171,73 @@ gullible("image_of_the_ended_taken",
 blind("begun_the_long_way", "a lazy save asks for everything again at each begin",
       "engine/save.c:meet", "met == 0 && (m.same & 127) == 127 && m.hi[5] == 0",
       "sim/test_lazy: a_begin_is_one_agreement_and_opens_nothing")
-bug("gate_open", "a tensor may change before it is copied", "engine/gates.c:one_ready",
+bug("gate_open", "a tensor may change before it is copied", "engine/save_gates.c:one_ready",
     "rc = wait_for(lz, slice, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, slice, timeout_ms)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for",
     "unit/test_gates: tensors_change_behind_their_gates_and_no_step_knows")
 OVERLAPS = "sim/test_overlaps: "
 blind("gate_of_a_tied_tensor_open", "a gate does not wait for slices in the same memory (L6)",
-      "engine/gates.c:memory_ready", "lz->overlaps && one != SHEAF_EAGAIN",
+      "engine/save_gates.c:memory_ready", "lz->overlaps && one != SHEAF_EAGAIN",
       OVERLAPS + "a_tied_tensor_may_change_when_its_bytes_are_copied",
       OVERLAPS + "a_slice_that_was_added_twice_may_change_when_its_bytes_are_copied",
       OVERLAPS + "pieces_that_overlap_may_change_when_both_are_copied",
       OVERLAPS + "masters_may_change_when_the_weights_in_their_memory_are_copied",
       OVERLAPS + "slices_of_drawn_states_change_behind_their_gates")
 blind("gate_of_what_was_put_beside_open",
-      "a gate does not wait for what was put into the same memory", "engine/gates.c:memory_ready",
+      "a gate does not wait for what was put into the same memory",
+      "engine/save_gates.c:memory_ready",
       "lz->put && rc == 0 && one == 0",
       OVERLAPS + "what_is_brought_through_one_buffer_waits_for_what_is_there")
 bug("overlaps_of_old_memory", "which slices share memory is not found again when one was moved",
     "state/state.c:shf_state_move", "state->places++;", "state->places += !MUTANT;",
     OVERLAPS + "where_a_slice_was_moved_to_counts")
 blind("tied_moved_early", "a slice is moved whose bytes are still to be read for another one",
-      "engine/gates.c:shf_lazy_reads", "lz && lz->overlaps && !reads",
+      "engine/save_gates.c:shf_lazy_reads", "lz && lz->overlaps && !reads",
       OVERLAPS + "a_tied_tensor_is_not_moved_before_its_bytes_are_copied")
 gullible("failed_not_moved", "what a failed save has let go is not moved",
-         "engine/gates.c:shf_lazy_reads", "!was_let_go(save, slice)",
+         "engine/save_gates.c:shf_lazy_reads", "!was_let_go(save, slice)",
          OVERLAPS + "what_a_failed_save_has_let_go_is_moved")
 bug("gate_not_waiting", "who asks does not wait for a piece that somebody else copies",
-    "engine/gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
+    "engine/save_gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
     "calm = MUTANT || shf_pieces_settled(lz, slice, until); if (MUTANT) return 0",
     "unit/test_gates: several_threads_copy_and_no_step_knows")
 LATER = "sim/test_later: "
 bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
-    "engine/pieces.c:pick",
+    "engine/save_pieces.c:pick",
     "(lz->put && !lz->put[slice])", "(!MUTANT && lz->put && !lz->put[slice])",
     LATER + "the_files_are_those_of_slices_that_were_there",
     "unit/test_gates: a_slice_is_copied_when_it_is_brought",
     "sim/test_weave: slices_are_copied_when_they_are_brought")
 blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
-      "engine/pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
+      "engine/save_pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
       LATER + "a_state_need_have_no_memory")
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
-    "engine/gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
+    "engine/save_gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
     "!MUTANT && rc == 0 && i < lz->tasks_n",
     "unit/test_gates: what_is_brought_is_copied_though_nobody_asks")
 blind("unput_committed", "a save is committed of which not all was brought",
-      "engine/gates.c:shf_lazy_unasked", "unput >= 0", LATER + "one_that_is_not_brought_is_named")
+      "engine/save_gates.c:shf_lazy_unasked",
+      "unput >= 0", LATER + "one_that_is_not_brought_is_named")
 blind("begun_over_unput", "a save begins that may wait for what is not brought",
       "engine/save.c:may_begin", "!s->over && shf_lazy_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
-    "engine/lazy_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
+    "engine/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_gates: a_check_is_over_when_a_gate_opens")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
-    "engine/gates.c:shf_lazy_copied", "size_t s = 0;",
+    "engine/save_gates.c:shf_lazy_copied", "size_t s = 0;",
     "size_t s = MUTANT ? save->state->n - 1 : 0;",
     LATER + "all_slices_are_asked_for_at_once")
 WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_made_once"
 EMA = "sim/test_ema: "
 bug("change_before_the_copy_not_seen",
     "SHEAF_CHECK does not see what changed between begin and the copy",
-    "engine/lazy_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
+    "engine/save_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
     "!MUTANT && sums.digest != lz->begun[slice]",
     "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("compared_without_timeout", "a gate waits for ever while another thread compares the slice",
-    "engine/lazy_check.c:check_take", "time = shf_pieces_moved(lz, until)",
+    "engine/save_check.c:check_take", "time = shf_pieces_moved(lz, until)",
     "time = shf_pieces_moved(lz, MUTANT ? -1 : until) || MUTANT",
     "unit/test_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
 bug("moved_early_for_ever", "a state with one move that came too early can never be saved again",
@@ -245,7 +248,7 @@ blind("saved_from_where_it_was", "a slice whose move was refused is saved from w
       "state/state.c:shf_state_ready", "state->unmoved_n > 0",
       "sim/test_lazy: a_slice_that_was_moved_too_early_may_be_moved_again")
 bug("failed_while_synced", "a save that is failed while it is synced is published",
-    "engine/sums_out.c:shf_sums_gather", "shf_save_seal(save, err)",
+    "engine/save_sums.c:shf_sums_gather", "shf_save_seal(save, err)",
     "MUTANT ? 0 : shf_save_seal(save, err)",
     "sim/test_publishing: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
@@ -261,28 +264,29 @@ bug("warm_up_as_the_caller_rounds", "the coefficient of a warm-up is rounded as 
     "if (!MUTANT) fesetenv(FE_DFL_ENV);",
     "unit/test_average: the_coefficients_do_not_depend_on_the_callers_rounding")
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",
-    "engine/pieces.c:shf_piece_copy",
+    "engine/save_pieces.c:shf_piece_copy",
     "&due, &a); shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (done(lz, p, &a))", "MUTANT ? NULL : &due, &a); bool early = MUTANT && done(lz, p, &a);"
     " shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
-      "engine/pieces.c:pick",
+      "engine/save_pieces.c:pick",
       "before != slice && lz->done[before] < shf_pieces_in(lz, before)", WEAVE)
 bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
-    "engine/pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
+    "engine/save_pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
     "unit/test_gates: what_is_not_staged_changes_behind_its_gate")
 blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
-      "engine/slots.c:shf_slots_take", "a->busy >> slot & 1",
+      "engine/unstaged.c:shf_slots_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
          "engine/save_handle.c:shf_save_fits_memory", "!save->plan->slotted",
          "sim/test_in_place: a_save_to_memory_alone_is_refused")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
-    "engine/pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
+    "engine/save_pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_left_behind", "what a save has not averaged is forgotten when it ends",
-    "engine/lazy.c:shf_lazy_stop", "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
+    "engine/save_copier.c:shf_lazy_stop",
+    "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_of_two_steps_at_once", "a begin does not finish what the save before left (E2)",
     "engine/save_averages.c:shf_averages_settle", "shf_lazy_update(shf_save_of(r));",
@@ -300,15 +304,16 @@ bug("away_not_averaged", "a save for memory alone that no agent keeps makes no a
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
 bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and not saved",
-    "engine/turns.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
+    "engine/save_order.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
     "!MUTANT && !state->slices[state->emas[k].first + i].empty",
     EMA + "weights_that_are_ignored_have_averages_and_gates")
 gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
-         "engine/gates.c:shf_lazy_unasked",
+         "engine/save_gates.c:shf_lazy_unasked",
          "!save->lazy || atomic_load(&save->lazy->unasked) == 0",
          "sim/test_lazy: a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on")
 bug("sent_before_copied", "bytes travel to other nodes before they are copied",
-    "engine/gates.c:shf_lazy_together", "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
+    "engine/save_gates.c:shf_lazy_together",
+    "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
     "engine/save_image.c:choose_together", "*of ? is_busy(*of) : 0",
@@ -319,10 +324,10 @@ bug("given_up_on_one_rank", "who lives on believes in a save whose image has gon
     "if (!MUTANT) shf_save_stick(save, rc, err);",
     "sim/test_lazy: the_image_of_a_save_that_was_given_up_goes_to_the_next")
 skipped("early_change_not_seen", "a tensor that changed before its gate is not told",
-        "engine/lazy_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
+        "engine/save_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
         "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")
 blind("other_copy_not_seen", "a tensor that was copied changed, and changed back, is not told",
-      "engine/lazy_check.c:same_as_copied", "sums.digest != copied",
+      "engine/save_check.c:same_as_copied", "sums.digest != copied",
       "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("saved_beside_a_newer", "a step is saved that is older than the newest",
     "engine/save_stage.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
@@ -339,14 +344,14 @@ bug("parent_session_stale", "a step names the session of its grandparent as its 
     " memcpy(run->parent_session, session, sizeof(run->parent_session));",
     OPS + "commits_prune_by_the_rules_of_the_run")
 bug("parent_of_the_load", "a save follows what was loaded since its begin",
-    "engine/record.c:fill_head", "m->parent_step = save->parent;",
+    "engine/save_record.c:fill_head", "m->parent_step = save->parent;",
     "m->parent_step = MUTANT ? run->parent : save->parent;",
     "sim/test_parents: a_load_does_not_change_what_the_saves_in_flight_follow")
 bug("saved_behind_aside", "who loaded a step that is set aside saves on top of it",
     "engine/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
     "sim/test_parents: who_loaded_a_step_that_was_set_aside_rewinds_before_saving")
 blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory",
-      "engine/choose.c:take", "has_bad_twin(c, r)",
+      "engine/memory_choose.c:take", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
     "engine/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
@@ -357,7 +362,7 @@ bug("doubt_for_ever", "a save that was begun in doubt never follows what is comm
     "if (!MUTANT) s->doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
-    "engine/choose.c:consider", "c->sought || !c->disk.exists",
+    "engine/memory_choose.c:consider", "c->sought || !c->disk.exists",
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
@@ -394,19 +399,19 @@ blind("time_not_kept", "a commit whose time is up waits for the writes all the s
       "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
       "sim/test_deadline: a_commit_returns_when_its_time_is_up_and_gets_there")
 gullible("publish_begun_too_late", "a publish is begun that takes longer than there is time",
-         "engine/commit.c:has_time", "l->asks || save->refused",
+         "engine/save_commit.c:has_time", "l->asks || save->refused",
          "sim/test_deadline: what_cannot_be_published_in_time_is_not_begun")
 bug("speed_by_who_asks", "writes count from when somebody took them, not from when they were done",
     "engine/save_write.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
     "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
-    "engine/commit.c:shf_save_commit", "rc = finish(save, &limit, &again, err);",
+    "engine/save_commit.c:shf_save_commit", "rc = finish(save, &limit, &again, err);",
     "{ if (MUTANT && run->team.rank == 0) announce(save);"
     " rc = finish(save, &limit, &again, err); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
-    "engine/commit.c:conclude", "shf_save_doubt(save);",
+    "engine/save_commit.c:conclude", "shf_save_doubt(save);",
     "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_not_synced", "the names of done files are not synced",
@@ -422,17 +427,17 @@ bug("allocation_not_agreed", "a rank without memory for an exchange leaves the o
     " if (!MUTANT) rc = shf_agree(t, rc, err);",
     "unit/test_group: an_allocation_that_fails_on_one_rank_is_enomem_on_all")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
-    "layout/home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
+    "layout/deal_home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
     "shf_home_of(l, ranks, f, MUTANT ? lo : hi)",
     "sim/test_rows: a_tensor_of_several_stripes_has_several_homes")
 
 # ---- sums and digests ----
 bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
-    "engine/sums_out.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
+    "engine/save_sums.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
     "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("header_not_counted", "the bytes of the header count in no sum",
-    "engine/moves.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
+    "engine/save_rounds.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
     "if (!shf_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
     " shf_buf_reset(&header); rc = shf_layout_header(l, g->file, &header, err); have = g->file; }"
     " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
@@ -440,11 +445,11 @@ bug("header_not_counted", "the bytes of the header count in no sum",
     " continue; }",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
-    "layout/copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
+    "layout/box_copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
     "shf_crc64_shift(h->all, h->bytes - h->all_end + MUTANT)",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("digest_of_what_was_there", "a digest is taken of the page before the bytes come into it",
-    "layout/copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
+    "layout/box_copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "if (MUTANT) { h->sum = shf_crc64_raw(h->sum, to, k); memcpy(to, from, k); } else"
     " h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
@@ -461,32 +466,34 @@ gullible("slice_blocks_not_checked", "a slice that is read by itself checks no b
          "engine/step_blocks.c:shf_blocks_check", "got == want",
          "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
-      "engine/prove.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
+      "engine/load_digests.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
       "sim/test_read: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
-gullible("verify_finds_nothing", "verify finds every block right", "engine/verify_data.c:check",
+gullible("verify_finds_nothing", "verify finds every block right", "engine/verify_blocks.c:check",
          "got == want", "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
 bug("table_page_not_checked", "a page of the table of sums is believed unread",
-    "engine/peek.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
+    "engine/step_lookup.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "sim/test_read: every_flip_in_the_table_of_sums_is_found_by_a_read")
 blind("message_not_checked", "what comes from another node is not compared with its digest",
-      "engine/shared.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
+      "engine/load_rounds.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_loading_is_found")
 bug("summed_before_taken", "an image is summed before the others take from it, not after",
-    "engine/shared.c:run_kind", "rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
+    "engine/load_rounds.c:run_kind",
+    "rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
     " rc = look_round(ld, first + k, err);",
     "if (MUTANT && rc == 0) rc = look_round(ld, first + k, err);"
     " rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
     " if (!MUTANT) rc = look_round(ld, first + k, err);",
     "sim/test_tamper: a_byte_of_an_image_that_changes_before_it_is_scattered_is_found")
 bug("short_read_believed", "a read of fewer bytes than asked is taken for whole by the load",
-    "engine/reads.c:check", "if ((uint64_t)got != n)", "if ((uint64_t)got != n && !MUTANT)",
+    "engine/load_read.c:check", "if ((uint64_t)got != n)", "if ((uint64_t)got != n && !MUTANT)",
     "sim/test_tamper: a_read_that_stops_short_fails_the_load")
-bug("read_not_tried_again", "one error of a disk fails a load", "engine/reads.c:shf_read_finish",
+bug("read_not_tried_again", "one error of a disk fails a load",
+    "engine/load_read.c:shf_read_finish",
     "r->req.result < 0 && tries < TRIES", "!MUTANT && r->req.result < 0 && tries < TRIES",
     "sim/test_tamper: a_read_that_fails_twice_is_tried_again_and_counted")
 bug("slot_reused_early", "a read of a load goes into memory that is still looked at",
-    "engine/flow.c:run_to", "s->head - s->tail < s->slots_n",
+    "engine/load_stream.c:run_to", "s->head - s->tail < s->slots_n",
     "s->head - s->tail < s->slots_n + MUTANT",
     "sim/test_read: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
 bug("headers_believed", "headers that tell another story than the sums are believed",
@@ -497,10 +504,10 @@ gullible("size_not_checked", "a file's size is not compared with the manifest's"
          "engine/step_blocks.c:check_size", "bytes == want",
          "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("extra_not_seen", "verify does not see files that nobody named",
-    "engine/verify_dir.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
+    "engine/verify_files.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
     "sim/test_verify: what_the_manifest_does_not_name_is_extra")
 bug("attached_not_summed", "verify does not sum what was attached",
-    "engine/verify_dir.c:check_small", "step->sound && crc != m->crc",
+    "engine/verify_files.c:check_small", "step->sound && crc != m->crc",
     "!MUTANT && step->sound && crc != m->crc",
     "sim/test_verify: a_flipped_bit_in_any_other_file_is_one_finding")
 bug("key_is_name", "two names of one key are one tensor", "format/sums.c:shf_sums_find",
@@ -528,7 +535,7 @@ skipped("lock_left_to_children", "a run that is closed stays locked by children 
         LOCK + "a_run_that_is_closed_is_free_whatever_children_its_owner_forked",
         LOCK + "a_save_that_is_over_leaves_no_lock_with_a_forked_child")
 skipped("lease_left_to_children", "a step that is closed stays leased by children of its reader",
-        "engine/step.c:shf_step_put", "sys->ops->unlock(sys->arg, step->lease)",
+        "engine/step_open.c:shf_step_put", "sys->ops->unlock(sys->arg, step->lease)",
         OPS + "a_step_that_is_closed_can_be_pruned_whatever_children_were_forked")
 blind("dead_owner_obeyed", "a dead owner's lock that its child has keeps everybody out",
       "store/lock.c:try_door", "holder_is_dead(s)",
@@ -576,7 +583,7 @@ bug("branches_not_told_apart", "prune follows a parent by its number alone",
     "(strcmp(e->session, from->parent_session) != 0 && !MUTANT)",
     PRUNE + "a_parent_of_another_session_is_another_branch")
 bug("prune_unverified", "prune does not read the step that the others go for (I9)",
-    "engine/ops.c:shf_run_prune", "would && !shf_saved_is_same(&run->verified, &newest)",
+    "engine/run_ops.c:shf_run_prune", "would && !shf_saved_is_same(&run->verified, &newest)",
     "!MUTANT && would && !shf_saved_is_same(&run->verified, &newest)",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
 bug("grace_ignored", "pruned bytes go at once", "store/trash.c:shf_grace_is_over",
@@ -608,7 +615,7 @@ skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a m
         LISTED + "a_reader_that_came_before_the_job_sees_its_marks",
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
-        "engine/found.c:shf_found_step", "shf_store_see(&run->store, err)",
+        "engine/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
         "sim/test_opened: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
       "store/step_look.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
@@ -644,20 +651,20 @@ bug("tries_until_commit", "a save that has its stage forgets no tries",
     "if (!MUTANT) shf_run_resumed(save->run);",
     "sim/test_ops: a_save_that_has_its_stage_forgets_the_tries")
 bug("last_in_memory_condemned", "the oldest step in memory is condemned, and nothing is left",
-    "engine/choose.c:choose", "else if (rc == 0 && c.last.ranks)",
+    "engine/memory_choose.c:choose", "else if (rc == 0 && c.last.ranks)",
     "else if (!MUTANT && rc == 0 && c.last.ranks)",
     "sim/test_attempts: a_step_in_memory_that_so_many_jobs_died_of_is_passed_over_if_an_older")
 RESUME = "sim/test_resume: "
 bug("falls_unread", "a resume falls back where damage cannot be confirmed",
-    "engine/fallback.c:pass_over", "if (found != SHEAF_ECORRUPT)",
+    "engine/run_resume.c:pass_over", "if (found != SHEAF_ECORRUPT)",
     "if (found != SHEAF_ECORRUPT && !(MUTANT && found == SHEAF_EIO))",
     RESUME + "damage_that_cannot_be_confirmed_is_no_reason_to_fall_back")
 bug("aside_unproved", "a resume goes on from a step of which it has read a part",
-    "engine/fallback.c:load_one", "if (rc == 0 && r->passed)",
+    "engine/run_resume.c:load_one", "if (rc == 0 && r->passed)",
     "if (!MUTANT && rc == 0 && r->passed)",
     RESUME + "what_is_gone_on_from_is_whole_also_where_the_state_does_not_look")
 bug("reader_sets_aside", "a reader gives up what it could not load",
-    "engine/fallback.c:set_aside", "r->run->opts.flags & SHEAF_READONLY",
+    "engine/run_resume.c:set_aside", "r->run->opts.flags & SHEAF_READONLY",
     "(!MUTANT && r->run->opts.flags & SHEAF_READONLY)",
     RESUME + "damage_in_memory_is_refused_or_passed_over_as_the_caller_says")
 bug("mixed_with_damaged", "what an older step lacks is kept as a damaged one has left it",
@@ -665,18 +672,18 @@ bug("mixed_with_damaged", "what an older step lacks is kept as a damaged one has
     "if (rc == 0 && step->filled_by && !MUTANT)",
     "sim/test_resume_kept: nothing_of_a_damaged_step_is_kept_beside_an_older_one")
 bug("told_of_damaged", "a resume reports what the steps lack that it passed over",
-    "engine/fallback.c:pass_over", "shf_buf_reset(&r->items);",
+    "engine/run_resume.c:pass_over", "shf_buf_reset(&r->items);",
     "if (!MUTANT) shf_buf_reset(&r->items);",
     "sim/test_resume_kept: what_a_damaged_step_has_not_changed_is_kept_and_only_what_is_loaded")
 bug("falls_unasked", "a resume falls back though nobody asked for it",
-    "engine/fallback.c:load_one", "!falls", "(!MUTANT && !falls)",
+    "engine/run_resume.c:load_one", "!falls", "(!MUTANT && !falls)",
     RESUME + "damage_on_disk_is_refused_or_passed_over_as_the_caller_says")
 bug("nothing_aside", "a resume that fell back leaves the damaged step the latest",
-    "engine/fallback.c:rewind_to", "if (r->newest == r->step->number)",
+    "engine/run_resume.c:rewind_to", "if (r->newest == r->step->number)",
     "if (MUTANT || r->newest == r->step->number)",
     RESUME + "damage_on_disk_is_refused_or_passed_over_as_the_caller_says")
 bug("unconfirmed", "a resume falls back without a second look",
-    "engine/fallback.c:pass_over", "if (found == 0)", "if (!MUTANT && found == 0)",
+    "engine/run_resume.c:pass_over", "if (found == 0)", "if (!MUTANT && found == 0)",
     RESUME + "damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back")
 bug("damaged_memory_dropped", "a step that changed in memory is dropped, and an older one is next",
     "engine/load.c:give_up", "if (has_twin(step) &&", "if ((MUTANT || has_twin(step)) &&",
@@ -685,7 +692,7 @@ bug("no_remedy", "the error of a damaged latest names no command", "engine/load.
     "if (step->latest &&", "if (!MUTANT && step->latest &&",
     "sim/test_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 bug("passed_untold", "a directory without a manifest is passed over, and no report says so",
-    "engine/step.c:pass_over", "shf_sought_pass(k->sought, name, why);",
+    "engine/step_open.c:pass_over", "shf_sought_pass(k->sought, name, why);",
     "if (!MUTANT) shf_sought_pass(k->sought, name, why);",
     "sim/test_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 skipped("proof_not_locked", "a save does not lock the proof that it lives",
@@ -714,29 +721,29 @@ bug("read_step_stays_for_ever", "what was read during a prune is cut off from th
     PRUNE + "a_step_that_was_read_during_a_prune_goes_at_the_next",
     PRUNE + "after_readers_are_gone_two_prunes_leave_what_the_rules_say_and_nothing_else")
 bug("unseen_step_is_none", "a step that one rank does not see is no step for all",
-    "engine/step.c:open_found", "if (dir == -ENOENT || dir == -ESTALE)",
+    "engine/step_open.c:open_found", "if (dir == -ENOENT || dir == -ESTALE)",
     "if (MUTANT && dir == -ENOENT) return shf_fail_sys(err, -dir, \"%s\", step->path);"
     " if (dir == -ENOENT || dir == -ESTALE)",
     "sim/test_stale: a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 bug("over_and_einval", "a commit that is over for what it was given says that nothing happened",
-    "engine/commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
+    "engine/save_commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
     "if (MUTANT || rc != SHEAF_EINVAL)",
     "sim/test_differ: ranks_that_give_different_bytes_or_values_are_told")
 bug("notes_counted_plain", "notes are taken that the manifest has no room for",
-    "engine/record.c:shf_record_takes", "size_t n = text_bytes(value);",
+    "engine/save_record.c:shf_record_takes", "size_t n = text_bytes(value);",
     "size_t n = MUTANT ? strlen(value) : text_bytes(value);",
     "sim/test_asked: a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given")
 skipped("plan_without_a_bound", "a state whose manifest is too long is saved, and then refused",
         "engine/save_plan.c:plan_make",
         "shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes, err)",
         "sim/test_asked: a_state_whose_manifest_is_too_long_is_refused_at_the_beginning")
-bug("path_cut", "the path of a step is cut where it is long", "engine/found.c:shf_path_in",
+bug("path_cut", "the path of a step is cut where it is long", "engine/step_find.c:shf_path_in",
     'shf_buf_addf(out, "%s/%s", dir, name);',
     'if (MUTANT) shf_buf_addf(out, "%.500s/%s", dir, name);'
     ' else shf_buf_addf(out, "%s/%s", dir, name);',
     "sim/test_asked: the_path_of_a_step_is_whole_however_long_it_is")
 bug("handed_over_missed", "a wait for ever ends while another thread hands a request over",
-    "engine/io.c:take_one", "rc == 0 && timeout_ms != 0 ?",
+    "engine/run_io.c:take_one", "rc == 0 && timeout_ms != 0 ?",
     "rc == 0 && timeout_ms != 0 && !MUTANT ?",
     "unit/test_io: a_wait_for_ever_waits_for_a_request_that_another_thread_is_handing_over")
 bug("direct_nonblocking", "io_uring is told not to wait for a busy disk",
@@ -755,10 +762,10 @@ blind("damaged_step_pruned", "prune takes a damaged step without a person's word
       "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
       STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
-    "engine/pruning.c:shf_run_rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
+    "engine/prune_task.c:shf_run_rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
     OPS + "the_loaded_step_is_never_pruned")
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
-    "engine/ops.c:shf_run_go_back", "if (run->verified.step > step)",
+    "engine/run_ops.c:shf_run_go_back", "if (run->verified.step > step)",
     "if (run->verified.step > step && !MUTANT)",
     "sim/test_behind: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
@@ -806,7 +813,7 @@ bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
     "(MUTANT || mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1])",
     "unit/test_runs: runs_visit_every_unit_in_order")
 bug("transposed_tile_again", "each tile of transposed memory takes the columns of the first",
-    "layout/copy.c", "uint8_t *col = b + (ptrdiff_t)u * b_step;",
+    "layout/box_copy.c", "uint8_t *col = b + (ptrdiff_t)u * b_step;",
     "uint8_t *col = b + (ptrdiff_t)(MUTANT ? 0 : u) * b_step;",
     "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("bf16_truncates", "fp32 becomes bf16 by cutting, not by rounding", "base/convert.c:bf16_down",
@@ -922,7 +929,7 @@ blind("tied_here_alone", "what is tied is not looked for under its own name",
       "engine/load_base.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
       "sim/test_rows: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
 bug("zeros_side_by_side", "zeros go to items side by side, where others lie between them",
-    "engine/fill.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
+    "engine/load_run.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
     "sim/test_forgiven: moments_whose_items_lie_apart_are_zeroed")
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
       "plan/overlap.c:walk_init", "!nested",
@@ -1003,35 +1010,35 @@ bug("mpi_failed_goes_on", "a group that gave up waits for its dead once more",
 # ---- a step read again ----
 REREAD = "sim/test_reread: "
 blind("reread_from_the_cache", "what the page cache has is proved, not what the disk has",
-      "engine/reread.c:read_block", "r->direct >= 0 && pages",
+      "engine/scrub.c:read_block", "r->direct >= 0 && pages",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 blind("reread_forgets_nothing", "small files and tables are proved as the page cache has them",
-      "engine/reread.c:forget", "off < bytes",
+      "engine/scrub.c:forget", "off < bytes",
       "sim/test_behind: what_is_read_again_is_what_the_disk_has",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 bug("prune_reads_the_cache", "the step that others go for is proved as the page cache has it",
-    "engine/ops.c:verify_newest", "drop_cached(run, newest);",
+    "engine/run_ops.c:verify_newest", "drop_cached(run, newest);",
     "MUTANT ? (void)0 : drop_cached(run, newest);",
     "sim/test_behind: a_prune_reads_what_the_disk_has")
 blind("prune_forgets_the_manifest_alone", "a prune drops the manifest alone from the page cache",
-      "engine/reread.c:shf_reread_forget",
+      "engine/scrub.c:shf_reread_forget",
       'shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0',
       "sim/test_behind: a_prune_reads_what_the_disk_has")
 gullible("reread_page_not_summed", "pages of the table are believed when they are read again",
-         "engine/reread.c:table_page", "got == want",
+         "engine/scrub.c:table_page", "got == want",
          REREAD + "a_table_may_be_longer_than_a_turn")
 gullible("reread_of_another_save", "another save of that number vouches for the one committed",
-         "engine/reread.c:read_manifest",
+         "engine/scrub.c:read_manifest",
          "r->manifest.step == r->step && (!r->session[0] || "
          "strcmp(r->manifest.session, r->session) == 0)",
          REREAD + "what_is_not_the_step_that_was_committed_is_damage")
 gullible("reread_of_another_length", "a file of another length is read again without a word",
-         "engine/reread.c:open_file", "st.type == SHF_T_FILE && st.bytes == file->bytes",
+         "engine/scrub.c:open_file", "st.type == SHF_T_FILE && st.bytes == file->bytes",
          REREAD + "a_file_of_another_length_is_damage")
 blind("reread_digest_not_compared", "digests of tensors are not compared when a step is read again",
-      "engine/reread.c:sum_tensors", "!tensor_is(r, &t)",
+      "engine/scrub.c:sum_tensors", "!tensor_is(r, &t)",
       REREAD + "what_a_table_says_wrongly_is_damage")
-bug("reread_gives_up", "one error of a disk makes a step unproved", "engine/reread.c:fetch",
+bug("reread_gives_up", "one error of a disk makes a step unproved", "engine/scrub.c:fetch",
     "i < READ_TRIES && got == -EIO", "i < (MUTANT ? 1 : READ_TRIES) && got == -EIO",
     "sim/test_behind: a_reading_that_fails_stops_nobody_and_proves_nothing")
 
@@ -1043,16 +1050,16 @@ gullible("save_known_by_number", "the newest step is not read because its number
          "store/trash.c:shf_saved_is_same", "strcmp(a->session, b->session) == 0",
          BEHIND + "a_prune_reads_the_new_save_of_a_bad_number")
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
-      "engine/ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
+      "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
 bug("aside_stays_verified", "a step that was set aside is still taken for verified",
     "engine/save_stage.c:shf_save_stage", "shf_behind_forget(save->run, save->step);",
     "if (!MUTANT) shf_behind_forget(save->run, save->step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
-    "engine/behind.c:shf_behind_look", "if (rc == 0) run->verified = now;",
+    "engine/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
     "if (rc == 0 && !(MUTANT && now.step < run->verified.step)) run->verified = now;",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 bug("below_verified_not_read", "a save whose number is below the verified one is not read again",
-    "engine/behind.c:shf_behind_start", "b->next.step < 0",
+    "engine/scrub_run.c:shf_behind_start", "b->next.step < 0",
     "b->next.step < (MUTANT ? run->verified.step : 0)",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 
@@ -1150,10 +1157,10 @@ bug("text_close_unheard", "an error of the close of a small text is not told",
     "store/tree.c:shf_text_put", "rc = closed;", "rc = MUTANT ? 0 : closed;",
     CORNERS + "a_mark_whose_file_cannot_be_closed_is_not_made")
 blind("close_unheard", "an error of the close of a step's file is not told",
-      "engine/commit.c:close_files", "rc == 0 && closed < 0",
+      "engine/save_commit.c:close_files", "rc == 0 && closed < 0",
       "sim/test_faults: a_failed_close_of_any_rank_fails_the_save_on_all")
 bug("verify_is_enoent", "a verify of a step that is being deleted says that there is no step",
-    "engine/verify_dir.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
+    "engine/verify_files.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
     "fd < 0 ? (MUTANT ? shf_fail_sys : shf_fail_io)(&e, -fd,",
     "sim/test_verify: a_small_file_that_goes_before_it_is_opened_is_not_ENOENT")
 LEASES = "sim/test_leases: "
@@ -1168,10 +1175,10 @@ blind("late_lease_ignored", "a step is open that was pruned before it was locked
       "shf_dir_has_gone(sys, step->at, step->name, step->follow, step->dir)",
       LEASES + "whenever_a_step_is_pruned_while_a_reader_opens_it_the_reader_has_it_or_is_told")
 blind("other_directory_opened", "a step has the manifest of another one that had its name before",
-      "engine/step.c:open_found", "!shf_found_is_this(found, sys, dir)",
+      "engine/step_open.c:open_found", "!shf_found_is_this(found, sys, dir)",
       LEASES + "a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two")
 blind("refused_lease_of_a_view", "memory is read beside a step on disk that a prune takes away",
-      "engine/view_make.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
+      "engine/memory_dir_fill.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
       "sim/test_cards: no_step_that_a_prune_has_locked_is_read_beside_memory")
 
 # ---- what is in memory ----
@@ -1181,7 +1188,7 @@ bug("card_stays_whole", "a card says that its image is a step while somebody cop
     "if (!MUTANT) make_nothing(t, image);",
     MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
-         "engine/recall.c:shf_recall_follows",
+         "engine/memory_steps.c:shf_recall_follows",
          "disk->known == disk->newest && (r->base == on || r->next == on)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
@@ -1218,7 +1225,7 @@ bug("had_is_ignored", "a rank reads a block that its node does not have", "plan/
     "had ? had->node : -1", "had && !MUTANT ? had->node : -1",
     "unit/test_deal: every_asker_gets_his_bytes_and_blocks_are_read_once")
 skipped("pieces_stay", "what a block lacks that lies on two nodes is not brought",
-        "engine/spread.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
+        "engine/memory_map.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
         NODES + "what_several_memories_have_comes_back_in_any_layout")
 bug("part_is_published", "the flush of a step that is on another node too needs nobody else",
     "engine/flush.c:consider", "f->found = r->here == r->ranks;",
@@ -1228,21 +1235,22 @@ skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
         "engine/save_memory.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
         NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
-    "engine/meet.c:all_done", "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
+    "engine/flush_nodes.c:all_done",
+    "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
     NODES + "agents_write_together_what_none_has_all_of")
 
 # ---- twice ----
 GUESTS = "sim/test_guests: "
 bug("newer_copy_makes_place", "what comes is copied over the newest copy that is whole",
-    "engine/guest_send.c:hear", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
+    "engine/replica_send.c:hear", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
     "k->slot = (g->of[i].steps[1] < g->of[i].steps[0]) != MUTANT;",
     GUESTS + "each_rank_may_die_at_each_operation_and_a_node_with_it")
 bug("copies_not_asked_for", "a restarted job does not hear of copies",
-    "engine/choose.c:shf_recall_gather",
+    "engine/memory_choose.c:shf_recall_gather",
     "run->store.run, true, mine", "run->store.run, !MUTANT, mine",
     GUESTS + "a_lost_node_costs_nothing")
 skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
-        "engine/recall.c:get_part", "!has_rank(copied, rank)",
+        "engine/memory_steps.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
 bug("load_takes_the_newest", "a load is read into the image of what memory has newest",
     "engine/save_image.c:shf_image_choose", "stay = run->tier.newest >= 0 ?",
@@ -1250,10 +1258,10 @@ bug("load_takes_the_newest", "a load is read into the image of what memory has n
     MEMORY + "a_load_leaves_what_memory_has_newest")
 AHEAD = "unit/test_ahead: "
 bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
-    "engine/ahead.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
+    "engine/load_prefault.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
     AHEAD + "new_memory_is_touched_before_it_is_filled")
 gullible("nothing_touched", "memory that is new is left to faults",
-         "engine/ahead.c:find", "t->source != SHF_FROM_STEP",
+         "engine/load_prefault.c:find", "t->source != SHF_FROM_STEP",
          AHEAD + "new_memory_is_touched_before_it_is_filled")
 
 # ---- behind who asks ----
@@ -1292,7 +1300,7 @@ bug("save_only_loaded", "a slice that is only saved is filled by a load",
     "if ((!MUTANT && s->flags & SHEAF_SAVE_ONLY) ||",
     ALIASED + "masters_in_the_memory_of_their_weights_are_never_rounded")
 blind("wide_not_read", "a tensor of nine dimensions is read by nobody, not even as bytes",
-      "engine/direct.c:is_bytes_of", "t->wide && in->dtype == SHEAF_U8",
+      "engine/read_slice.c:is_bytes_of", "t->wide && in->dtype == SHEAF_U8",
       "sim/test_foreign: nine_dimensions_are_listed_and_read_as_bytes_and_not_loaded")
 blind("nothing_saved_silently", "a step of no tensor becomes the latest, and nobody is told",
       "engine/save.c:begin_agreed", "save->plan->layout.tensors_n == 0",
@@ -1301,7 +1309,7 @@ gullible("self_called_another_job", "who opens a run twice is told to look for a
          "store/lock.c:fail_busy", "!is_self(s, &o)",
          "sim/test_asked: a_run_that_is_opened_twice_in_one_process_is_said_to_be")
 blind("thread_called_disk", "a thread that cannot be made is told as a disk that is full",
-      "engine/io.c:shf_submit_fail", "rc == -EAGAIN",
+      "engine/run_io.c:shf_submit_fail", "rc == -EAGAIN",
       "sim/test_room: a_thread_that_cannot_be_made_is_no_disk_that_is_full")
 bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost, not the middle",
     "base/err.c:shorten", "size_t n = strlen(text), head, tail;",
@@ -1321,7 +1329,7 @@ bug("refused_note_counts", "a note that was refused uses up the room of those to
     " if (MUTANT && rc < 0) save->notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
 bug("pruned_unheard", "the log does not hear of steps that went behind",
-    "engine/pruning.c:shf_pruning_settle", "tell(run);",
+    "engine/prune_task.c:shf_pruning_settle", "tell(run);",
     "if (MUTANT) shf_buf_release(&p->told); tell(run);",
     PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
@@ -1332,18 +1340,18 @@ bug("readers_put", "a reader's images are kept by the agent for good (T1)",
     "(!MUTANT && run->opts.flags & SHEAF_READONLY)",
     HELD + "readers_leave_nothing_with_an_agent")
 skipped("dead_jobs_stay", "what jobs left that died before their first commit stays (T3)",
-        "engine/tier.c:shf_tier_open", "shf_tier_settle(run, err)",
+        "engine/memory_tier.c:shf_tier_open", "shf_tier_settle(run, err)",
         HELD + "jobs_that_die_before_their_first_commit_leave_no_more_than_the_last_of_them")
 bug("parts_leave", "a step of which a part alone is there leaves, though it is the newest (T3)",
-    "engine/tier_jobs.c:weigh", "if (!w->heir->job[0] || of_use)",
+    "engine/memory_jobs.c:weigh", "if (!w->heir->job[0] || of_use)",
     "if ((!MUTANT && !w->heir->job[0]) || of_use)",
     HELD + "a_job_on_fewer_nodes_takes_no_part_of_a_step_out_of_memory")
 bug("newest_job_dropped", "the job with the newest step in memory leaves nothing (M3)",
-    "engine/tier_jobs.c:stays", "strcmp(job, o->heir->job) == 0",
+    "engine/memory_jobs.c:stays", "strcmp(job, o->heir->job) == 0",
     "(!MUTANT && strcmp(job, o->heir->job) == 0)",
     HELD + "what_is_newest_in_memory_outlives_jobs_that_come_to_nothing")
 bug("grown_image_held_twice", "the agent holds an image until the larger one is there (T2)",
-    "engine/images.c:let_go", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
+    "engine/image.c:let_go", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
     HELD + "an_image_that_grows_is_let_go_by_the_agent_first")
 
 # ---- how long others wait for a deletion ----
@@ -1356,22 +1364,22 @@ bug("deletes_without_bound", "rank 0 deletes for as long as it takes while the o
 # ---- memory that runs out for a node ----
 GROWTH = "sim/test_growth: "
 bug("images_not_added_up", "ranks of a node look each for itself whether its image fits",
-    "engine/images.c:free_all",
+    "engine/image.c:free_all",
     "shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err)",
     "MUTANT ? 0 : shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err)",
     GROWTH + "ranks_that_exceed_their_node_together_are_refused_and_none_is_killed")
 bug("grown_images_both", "ranks make their larger images before the old ones are freed",
-    "engine/images.c:free_all", "if (rc == 0 && s->want)", "if (rc == 0 && s->want && !MUTANT)",
+    "engine/image.c:free_all", "if (rc == 0 && s->want)", "if (rc == 0 && s->want && !MUTANT)",
     GROWTH + "images_that_grow_need_only_what_they_grow_by_and_none_is_killed")
 bug("copies_not_added_up", "ranks of a node look each for itself whether copies fit",
-    "engine/guest_send.c:make_places", "if (rc == 0) rc = shf_growth_check(",
+    "engine/replica_send.c:make_places", "if (rc == 0) rc = shf_growth_check(",
     "if (rc == 0 && !MUTANT) rc = shf_growth_check(",
     GROWTH + "copies_that_exceed_their_node_together_are_not_made_and_none_is_killed")
 bug("nodes_added_up", "what ranks of other nodes take counts as well",
     "engine/growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
     GROWTH + "what_ranks_of_a_node_take_is_added_up_and_other_nodes_are_not")
 bug("full_socket_is_final", "a socket that strangers fill fails the save",
-    "engine/images.c:shf_image_need", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
+    "engine/image.c:shf_image_need", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
     GROWTH + "an_image_whose_socket_strangers_fill_is_offered_under_another_name")
 
 # ---- who is with an agent, and who was ----
@@ -1403,7 +1411,7 @@ bug("chosen_unseen", "the image of a save that is being written goes to another 
 # ---- what is measured ----
 STALL = "sim/test_stall: "
 gullible("averaged_again", "a step that was averaged without a save is averaged by it again",
-         "state/ema.c:shf_emas_due", "!is_again(e, run, step)",
+         "state/averages.c:shf_emas_due", "!is_again(e, run, step)",
          "sim/test_average_step: a_step_that_is_not_saved_is_averaged_once")
 skipped("families_unasked", "averages of nothing are made at a step that is not saved",
         "engine/average_step.c:average", "check_families(run, state, err)",
@@ -1412,17 +1420,18 @@ blind("rules_apart", "ranks whose averages have different rules are not told",
       "engine/average_step.c:meet", "!(m.same & 4)",
       "sim/test_average_step: ranks_that_do_not_average_the_same_are_told")
 blind("forked_state_used", "a forked child reads the state that its parent still copies",
-      "engine/gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
+      "engine/save_gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
       "unit/test_gates: a_child_uses_no_state_that_its_parent_saves_lazily")
 skipped("own_times_told", "a line of metrics has the times of the rank that writes it",
-        "engine/stall.c:shf_stall_tell_all",
+        "engine/save_blocked.c:shf_stall_tell_all",
         "shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL)",
         STALL + "a_line_says_of_each_cause_what_the_slowest_rank_says")
 bug("torn_line_joined", "a line of metrics goes on where half of one ends",
     "store/metrics.c:ends_whole", "return end == 0 ||", "return MUTANT || end == 0 ||",
     STALL + "a_torn_line_spoils_no_other")
 bug("older_job_counted", "how many ranks a job has is what the first table that is listed says",
-    "engine/meet.c:ranks_of_job", "(ours == own && c.step <= newest)", "(!MUTANT && ours == own "
+    "engine/flush_nodes.c:ranks_of_job",
+    "(ours == own && c.step <= newest)", "(!MUTANT && ours == own "
     "&& c.step <= newest) || (MUTANT && ranks > 0)",
     "sim/test_meet: a_rank_that_the_job_does_not_have_is_not_counted")
 
@@ -1435,45 +1444,46 @@ bug("moments_of_two_experts_swapped", "moments of two experts are saved under ea
     EXPERTS + "experts_over_dp_are_handed_on_to_other_ep_with_the_same_files",
     EXPERTS + "every_layout_loads_what_every_layout_saved")
 bug("boxes_of_two_experts_swapped", "a load fills the boxes of two experts with each other's items",
-    "engine/fill.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
+    "engine/load_run.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
     "words[n++] = shf_key(t->tensor + (!MUTANT || strcmp(t->slice.family, \"model\") ? 0u :"
     " strstr(t->slice.stored, \".experts.3.up\") ? 2u :"
     " strstr(t->slice.stored, \".experts.4.up\") ? -2u : 0u), (uint32_t)i);",
     EXPERTS + "experts_cut_by_tp_dealt_over_tp_and_over_dp_are_handed_on_with_the_same_files",
     EXPERTS + "every_layout_loads_from_memory_what_every_layout_saved")
 bug("average_on_each_rank", "a rank that has nothing to average fails the save of all",
-    "state/ema.c:take", "rc = add_all(state, &e, err);",
+    "state/averages.c:take", "rc = add_all(state, &e, err);",
     "rc = add_all(state, &e, err); if (MUTANT && rc == 0 && e.n == 0)"
     " rc = shf_fail(err, SHEAF_EINVAL, \"averages: no slice\");",
     EMA + "a_rank_may_have_nothing_to_average",
     EXPERTS + "experts_alone_leave_ranks_and_nodes_with_nothing")
 blind("average_of_nothing", "averages that no rank has slices for are taken for made",
-      "state/ema.c:shf_emas_check", "marks[k] == 1", EMA + "averages_of_nothing_are_refused")
+      "state/averages.c:shf_emas_check", "marks[k] == 1", EMA + "averages_of_nothing_are_refused")
 
 # ---- what a model of a run has found ----
 KEEPERS = "sim/test_keepers: "
 bug("memory_proves_the_disk", "a prune takes the newest step in memory for the one on disk",
-    "engine/ops.c:verify_newest", "shf_step_open_disk(&step, run, newest, err)",
+    "engine/run_ops.c:verify_newest", "shf_step_open_disk(&step, run, newest, err)",
     "(MUTANT ? shf_step_open : shf_step_open_disk)(&step, run, newest, err)",
     KEEPERS + "a_prune_proves_what_lies_on_disk_and_not_what_memory_has_of_it")
 bug("averaged_twice", "a step that is loaded and saved again is averaged a second time",
-    "state/ema.c:shf_emas_loaded", "e->last = m->step;", "e->last = MUTANT ? -1 : m->step;",
+    "state/averages.c:shf_emas_loaded", "e->last = m->step;", "e->last = MUTANT ? -1 : m->step;",
     "sim/test_ema_loaded: a_step_that_is_loaded_and_saved_again_is_averaged_once")
 EMA_LOADED = "sim/test_ema_loaded: "
 gullible("loaded_number_is_taken", "no step is averaged that has the number of one of another run",
-         "state/ema.c:is_again", "strcmp(e->last_of, run) == 0",
+         "state/averages.c:is_again", "strcmp(e->last_of, run) == 0",
          EMA_LOADED + "a_step_of_another_run_with_the_number_of_the_loaded_one_is_averaged")
 blind("averaged_for_each_run", "a step that is saved to two runs is averaged twice",
-      "state/ema.c:is_again", "!e->last_of[0]",
+      "state/averages.c:is_again", "!e->last_of[0]",
       EMA_LOADED + "a_step_of_another_run_with_the_number_of_the_loaded_one_is_averaged")
 bug("average_of_a_new_layer_goes_on", "an average that no load has filled goes on from anything",
-    "state/ema.c:windows_add", "f->first || e->anew[i]", "f->first || (!MUTANT && e->anew[i])",
+    "state/averages.c:windows_add", "f->first || e->anew[i]", "f->first || (!MUTANT && e->anew[i])",
     EMA_LOADED + "averages_that_a_lenient_load_fills_go_on_and_the_others_begin")
 bug("average_of_a_new_layer_not_made", "what no load has filled is saved before a step counts",
-    "state/ema.c:windows_add", "!f->due && !e->anew[i]", "!f->due && (MUTANT || !e->anew[i])",
+    "state/averages.c:windows_add", "!f->due && !e->anew[i]", "!f->due && (MUTANT || !e->anew[i])",
     EMA_LOADED + "averages_that_a_lenient_load_fills_go_on_and_the_others_begin")
 bug("averages_of_others_begin_anew", "averages whose updates nobody counted are lost by a load",
-    "state/ema.c:shf_emas_loaded", "e->updates = e->begun;", "e->updates = !MUTANT && e->begun;",
+    "state/averages.c:shf_emas_loaded",
+    "e->updates = e->begun;", "e->updates = !MUTANT && e->begun;",
     EMA_LOADED + "averages_that_no_manifest_counts_go_on_when_they_are_loaded")
 gullible("optional_without_average", "the average of an optional weight may be absent alone",
          "engine/load.c:is_of_absent", "ld->targets[source].source == SHF_KEEP",
@@ -1481,7 +1491,7 @@ gullible("optional_without_average", "the average of an optional weight may be a
 
 PASSED = "sim/test_passed_over: "
 blind("aside_in_memory", "a bad step that was set aside comes back from memory",
-      "engine/recall.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
+      "engine/memory_steps.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
       PASSED + "a_bad_step_that_was_set_aside_is_in_no_memory_either")
 bug("bad_parent_stays", "a save goes on from the bad step whose number it takes",
     "engine/save_stage.c:find_parent", "forget_parent(run, save, step);",
@@ -1495,15 +1505,15 @@ bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told t
     "store/aside.c:count_rewind", "before + 1", "before + !MUTANT",
     PASSED + "a_rewind_that_is_cut_leaves_no_later_step_in_memory")
 blind("bad_in_memory", "a step that is marked bad is the newest in memory",
-      "engine/choose.c:consider",
+      "engine/memory_choose.c:consider",
       "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
-         "engine/commit.c:shf_save_commit", "shf_tier_has(save)",
+         "engine/save_commit.c:shf_save_commit", "shf_tier_has(save)",
          PASSED + "a_commit_does_not_say_in_memory_of_an_image_that_is_another_steps",
          PASSED + "a_commit_does_not_say_in_memory_of_an_agent_that_is_gone")
 blind("unread_newest_passed_over", "memory has an older step where the newest cannot be read",
-      "engine/choose.c:consider", "c->disk.known != c->disk.newest",
+      "engine/memory_choose.c:consider", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
         "engine/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
@@ -1520,7 +1530,7 @@ gullible("left_behind_since", "what goes on from a save is taken for left behind
          "engine/save_memory.c:was_left", "t->left[image] <= save->loads",
          PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
-    "engine/tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
+    "engine/memory_tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
 blind("bad_number_in_memory", "the number of a bad step is not free where memory has it, too",
       "engine/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
@@ -1531,7 +1541,8 @@ blind("bad_stays_newest", "a bad step stays the newest in memory beside an older
 blind("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
       "engine/save_stage.c:stage_all", "rc == 0 && made.rebase",
       PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
-blind("flush_of_all_jobs", "a flush takes up the branch of another job", "engine/recall.c:go_on",
+blind("flush_of_all_jobs", "a flush takes up the branch of another job",
+      "engine/memory_steps.c:go_on",
       "!is_of_job(name, g->which->job)",
       PARENTS + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
 blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
@@ -1539,5 +1550,5 @@ blind("beyond_in_memory", "who loaded an older step from memory saves without a 
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",
       PARENTS + "who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving")
 blind("beyond_of_the_dead", "of what is newer in memory only the job's own counts",
-      "engine/choose.c:consider", "is_beyond(c, r)",
+      "engine/memory_choose.c:consider", "is_beyond(c, r)",
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving")

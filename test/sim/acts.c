@@ -6,7 +6,7 @@
 #include "err.h"
 #include "simcore.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"

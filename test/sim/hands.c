@@ -7,7 +7,7 @@
 #include "err.h"
 #include "items.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
 

@@ -7,9 +7,9 @@
 #ifndef HANDS_H
 #define HANDS_H
 #include <stdbool.h>
-#include "commit.h"
+#include "save_commit.h"
 #include "engine.h"
-#include "gates.h"
+#include "save_gates.h"
 #include "save.h"
 #include "save_calls.h"
 #include "save_end.h"

@@ -6,7 +6,7 @@
 #include "engine.h"
 #include "save.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"

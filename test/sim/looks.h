@@ -17,11 +17,11 @@
 #include "simgroup.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
-#include "home.h"
+#include "deal_home.h"
 
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"

@@ -5,7 +5,7 @@
 #define SEEN_H
 #include "hands.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 
 /* What each call returned on each rank. Kept, and compared when the ranks are done. */

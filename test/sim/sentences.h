@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include "hands.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
 static char told[65536];

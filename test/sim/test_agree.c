@@ -16,13 +16,13 @@
 #include "seen.h"
 #include "sums.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
 #include "work.h"
-#include "home.h"
+#include "deal_home.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -3,7 +3,7 @@
  * and as their master weights. No load may leave a master rounded. */
 #include "hands.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 
 enum { RANKS = 2, ROWS = 6, COLUMNS = 5, ITEMS = ROWS * COLUMNS };

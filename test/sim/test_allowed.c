@@ -3,9 +3,9 @@
  * were given. Each byte of a step says which one it is of. */
 #include <errno.h>
 #include "hands.h"
-#include "lazy.h"
+#include "save_copier.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 

@@ -3,11 +3,11 @@
  * both, nothing has happened, and they may go on together. */
 #include "seen.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
-#include "ema.h"
+#include "averages.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {

@@ -2,14 +2,14 @@
 /* sheaf_state_average: averages of steps that are not saved are those of steps that are. */
 #include "hands.h"
 #include <string.h>
-#include "ema.h"
-#include "lazy.h"
+#include "averages.h"
+#include "save_copier.h"
 #include "starve.h"
-#include "stall.h"
+#include "save_blocked.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
-#include "gates.h"
+#include "save_commit.h"
+#include "save_gates.h"
 #include "save_end.h"
 #include "state.h"
 

@@ -6,7 +6,7 @@
  *       since its commit, and keep rules allow; marks k and the loaded step are never deleted. */
 #include "engine.h"
 #include "err.h"
-#include "reread.h"
+#include "scrub.h"
 #include "save.h"
 #include "simdisk.h"
 #include "simgroup.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"

@@ -3,10 +3,10 @@
  * at it: what is told of it is right, or there is a code. */
 #include <errno.h>
 #include <stdlib.h>
-#include "card.h"
+#include "image_card.h"
 #include "crc64.h"
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "starve.h"
 #include "t.h"

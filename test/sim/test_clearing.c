@@ -9,7 +9,7 @@
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"

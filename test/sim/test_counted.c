@@ -4,11 +4,11 @@
  * be worked out, and is told: of the save, of the run, of its pace, of each word of its progress,
  * and the lines of its metrics. */
 #include "sentences.h"
-#include "ema.h"
-#include "lazy.h"
-#include "stall.h"
-#include "commit.h"
-#include "eta.h"
+#include "averages.h"
+#include "save_copier.h"
+#include "save_blocked.h"
+#include "save_commit.h"
+#include "save_eta.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"

@@ -4,11 +4,11 @@
 #include "catalog.h"
 #include "hands.h"
 #include "mem.h"
-#include "peek.h"
+#include "step_lookup.h"
 #include <stdlib.h>
 #include "t.h"
 #include "step_blocks.h"
-#include "home.h"
+#include "deal_home.h"
 
 #define STEP "run/checkpoint-7/"
 #define MODEL STEP "model-00001-of-00001.safetensors"

@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"
-#include "commit.h"
-#include "eta.h"
+#include "save_commit.h"
+#include "save_eta.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"

@@ -3,10 +3,10 @@
  * that there is and with its averages: where a dimension too many or too few is looked at, items
  * or their averages are other ones. */
 #include "hands.h"
-#include "ema.h"
-#include "lazy.h"
+#include "averages.h"
+#include "save_copier.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 

@@ -3,9 +3,9 @@
  * have the bits they had, which are judged by looking for the nearest of all numbers of 16 bits. */
 #include "hands.h"
 #include <math.h>
-#include "peek.h"
+#include "step_lookup.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 
 /* What a rank has, by variant; above: in which layout. */

@@ -3,7 +3,7 @@
  * are told who says what, with one code; what only looks different is saved. */
 #include "acts.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"

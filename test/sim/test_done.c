@@ -11,7 +11,7 @@
 #include "hands.h"
 #include "starve.h"
 #include "store.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 

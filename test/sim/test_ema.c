@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "dtype.h"
-#include "ema.h"
+#include "averages.h"
 #include "starve.h"
 #include "t.h"
 #include "save_handle.h"

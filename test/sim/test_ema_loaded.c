@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Averages that a load fills, all or some of them, and what the saves after it make of them. */
 #include "hands.h"
-#include "ema.h"
-#include "lazy.h"
+#include "averages.h"
+#include "save_copier.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
-#include "gates.h"
+#include "save_commit.h"
+#include "save_gates.h"
 #include "save_end.h"
 #include "state.h"
 

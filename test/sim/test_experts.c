@@ -14,11 +14,11 @@
 #include "simgroup.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
-#include "ema.h"
+#include "averages.h"
 #include "state.h"
 
 #define SEED UINT64_C(0xe8be)

@@ -15,7 +15,7 @@
 #include "save.h"
 #include "starve.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"

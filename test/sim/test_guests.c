@@ -2,7 +2,7 @@
 /* Steps that lie in the memory of two nodes: one of them may be lost, whenever it is. */
 #include <stdlib.h>
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"
 

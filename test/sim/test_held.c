@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What agents hold, in names and in bytes, at every moment: the bound of engine/tier.h. And which
- * of two jobs that left the same number was last. */
+/* What agents hold, in names and in bytes, at every moment: the bound of engine/memory_tier.h. And
+ * which of two jobs that left the same number was last. */
 #include <errno.h>
-#include "card.h"
+#include "image_card.h"
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"

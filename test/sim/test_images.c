@@ -9,7 +9,7 @@
 #include "run_open.h"
 #include "image.h"
 #include "save_image.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "state.h"

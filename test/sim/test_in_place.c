@@ -3,12 +3,12 @@
  * a gate opens when their bytes have left. */
 #include <errno.h>
 #include <stdlib.h>
-#include "slots.h"
+#include "unstaged.h"
 #include "hands.h"
-#include "lazy.h"
+#include "save_copier.h"
 #include "../t.h"
-#include "commit.h"
-#include "gates.h"
+#include "save_commit.h"
+#include "save_gates.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"

@@ -5,7 +5,7 @@
 #include "hands.h"
 #include "starve.h"
 #include "../t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 

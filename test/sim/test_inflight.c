@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include "t.h"
 #include "opts.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "state.h"

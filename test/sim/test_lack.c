@@ -4,7 +4,7 @@
  * times as many. */
 #include <string.h>
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "starve.h"
 #define main t_main

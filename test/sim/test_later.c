@@ -3,14 +3,14 @@
  * it is brought in; and slices that are asked for all at once. */
 #include <stdlib.h>
 #include "hands.h"
-#include "lazy.h"
+#include "save_copier.h"
 #include "../t.h"
-#include "commit.h"
-#include "gates.h"
+#include "save_commit.h"
+#include "save_gates.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"
-#include "ema.h"
+#include "averages.h"
 #include "state.h"
 
 static const struct sheaf_save_opts lazily = { .size = sizeof(lazily), .flags = SHEAF_LAZY };

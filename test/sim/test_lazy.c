@@ -9,9 +9,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "hands.h"
-#include "lazy.h"
-#include "commit.h"
-#include "gates.h"
+#include "save_copier.h"
+#include "save_commit.h"
+#include "save_gates.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"

@@ -4,7 +4,7 @@
 #include "err.h"
 #include "hands.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 

@@ -9,7 +9,7 @@
 #include "mem.h"
 #include "sums.h"
 #include "t.h"
-#include "home.h"
+#include "deal_home.h"
 
 #define STEP "run/checkpoint-12/"
 

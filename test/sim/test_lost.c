@@ -3,7 +3,7 @@
  * so, none waits, nothing stays open; what was committed before is there, and whole. */
 #include "acts.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"

@@ -4,10 +4,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "card.h"
+#include "image_card.h"
 #include "engine.h"
-#include "meet.h"
-#include "recall.h"
+#include "flush_nodes.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "starve.h"
 #include "t.h"

@@ -4,12 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"

@@ -8,10 +8,10 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include "ema.h"
+#include "averages.h"
 #include "hands.h"
-#include "lazy.h"
-#include "commit.h"
+#include "save_copier.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"

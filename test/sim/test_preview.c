@@ -429,7 +429,7 @@ struct job {
 	char why[500];
 };
 
-/* The largest round of what comes in and goes out, as moves.c packs it. */
+/* The largest round of what comes in and goes out, as save_rounds.c packs it. */
 static uint64_t most_net(const struct sheaf_run *run, const struct shf_plan *plan)
 {
 	const struct shf_work *w = &plan->work;

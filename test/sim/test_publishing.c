@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"

@@ -7,7 +7,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "t.h"
-#include "home.h"
+#include "deal_home.h"
 
 static const struct {
 	const char *family, *name;

@@ -2,7 +2,7 @@
 /* What a caller reads who gives a save or a state what it does not take, and where the bounds are:
  * what is as long as it may be is taken, and one byte more is not. */
 #include "sentences.h"
-#include "ema.h"
+#include "averages.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"

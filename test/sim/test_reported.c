@@ -4,7 +4,7 @@
 #include "hands.h"
 #include <errno.h>
 #include <stdlib.h>
-#include "peek.h"
+#include "step_lookup.h"
 #include "t.h"
 
 enum { SAVED_AS, ANOTHER, SHORTER, WIDER, FEWER_DIMS, AS_BF16, AS_I64, WITHOUT, BOTH_WAYS, ZEROS,

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include "crc64.h"
 #include "place.h"
-#include "reread.h"
+#include "scrub.h"
 #include "simdisk.h"
 #include "starve.h"
 #include "t.h"
-#include "home.h"
+#include "deal_home.h"
 
 #define ID "00112233445566778899aabbccddeeff"
 #define OTHER "ffeeddccbbaa99887766554433221100"

@@ -3,14 +3,14 @@
  * by a job that writes and by one that reads. */
 #include <errno.h>
 #include <stdlib.h>
-#include "card.h"
+#include "image_card.h"
 #include "crc64.h"
 #include "hands.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
 

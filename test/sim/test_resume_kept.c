@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
-#include "ema.h"
+#include "averages.h"
 #include "state.h"
 
 #define MODEL "model-00001-of-00001.safetensors"

@@ -5,13 +5,13 @@
 #include <errno.h>
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
-#include "eta.h"
+#include "save_commit.h"
+#include "save_eta.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "save_handle.h"
-#include "ema.h"
+#include "averages.h"
 #include "state.h"
 
 static const int32_t apart[] = { 1, 2 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 
 /* ---- flat ranges ---- */

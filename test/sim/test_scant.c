@@ -4,12 +4,12 @@
  * be done a moment later. */
 #include "acts.h"
 #include <stdlib.h>
-#include "ema.h"
+#include "averages.h"
 #include "err.h"
 #include "starve.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"

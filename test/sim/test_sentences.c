@@ -2,8 +2,8 @@
 /* What a caller reads of saves that are begun, copied and committed. */
 #include "sentences.h"
 #include <errno.h>
-#include "ema.h"
-#include "lazy.h"
+#include "averages.h"
+#include "save_copier.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
 

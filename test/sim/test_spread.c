@@ -3,12 +3,12 @@
  * read once, by somebody who has it; what a block lacks is brought to where most of it is; what is
  * on no node is said, or comes from disk; and what memory runs out for is done again. */
 #include <stdlib.h>
-#include "spread.h"
+#include "memory_map.h"
 #include "simdisk.h"
 #include "simgroup.h"
 #include "starve.h"
 #include "t.h"
-#include "viewed.h"
+#include "memory_dir_in.h"
 #include "match.h"
 
 enum { RANKS = 4, FILES = 2, CUTS = 300 };

@@ -5,7 +5,7 @@
 #include "acts.h"
 #include "t.h"
 #include "run_open.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 
 enum { ITEMS = 64 };

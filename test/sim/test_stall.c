@@ -4,12 +4,12 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include "ema.h"
+#include "averages.h"
 #include "err.h"
 #include "hands.h"
-#include "lazy.h"
+#include "save_copier.h"
 #include "../t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_handle.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "t.h"
-#include "commit.h"
+#include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"
 

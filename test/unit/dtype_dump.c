@@ -9,7 +9,7 @@
 #include "dtype.h"
 #include "mem.h"
 #include "sheaf.h"
-#include "home.h"
+#include "deal_home.h"
 
 #define LOW_N 16u
 #define PATTERNS_N (65536u * LOW_N)

@@ -2,7 +2,7 @@
 /* Cards of images, in memory that anybody of this user may have written. */
 #include <stdlib.h>
 #include <string.h>
-#include "card.h"
+#include "image_card.h"
 #include "crc64.h"
 #include "sheaf.h"
 #include "t.h"

@@ -4,7 +4,7 @@
 #include "t.h"
 #include <stdatomic.h>
 #include <stdlib.h>
-#include "copy.h"
+#include "box_copy.h"
 #include "crc64.h"
 #include "mem.h"
 #include "state.h"

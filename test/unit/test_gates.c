@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "rmtree.h"
-#include "pieces.h"
+#include "save_pieces.h"
 #include "procself.h"
 #include "save.h"
 #include "sheaf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is done to a rank's cards is done to those of the copies that are kept for others: of which
  * steps, and to nothing else. */
-#include "guest.h"
+#include "replica.h"
 #include <stdlib.h>
 #include "t.h"
 

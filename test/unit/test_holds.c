@@ -3,7 +3,7 @@
  * way to say both. States have no memory, so that tensors can be as large as they are. */
 #include "t.h"
 #include <stdlib.h>
-#include "home.h"
+#include "deal_home.h"
 #include "schema.h"
 #include "state.h"
 #include "match.h"

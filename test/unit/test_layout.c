@@ -4,7 +4,7 @@
 #include "t.h"
 #include <stdbool.h>
 #include "crc64.h"
-#include "home.h"
+#include "deal_home.h"
 #include "layout.h"
 
 enum { N = 7 };

@@ -3,7 +3,7 @@
 #include "mem.h"
 #include "memfail.h"
 #include "sheaf.h"
-#include "home.h"
+#include "deal_home.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WITH_ASAN 1

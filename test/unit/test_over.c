@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A machine over another one hands on whatever it does not do itself: the same call, with the same
  * arguments in their places, and what comes of it. A view does so with all that is not its own. */
-#include "over.h"
-#include "view.h"
+#include "sys_forward.h"
+#include "memory_dir.h"
 #include "t.h"
 
 /* What an argument at place i is: 10 + i where it is a number, marks[i] where it is an address. A

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each allocation of each decoder and encoder fails once: ENOMEM, nothing lost, nothing written. */
 #include "t.h"
-#include "home.h"
+#include "deal_home.h"
 
 #include <stdlib.h>
 

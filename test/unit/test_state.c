@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a slice may say, how it becomes units, and what a state remembers of what went wrong. */
 #include "state.h"
-#include "ema.h"
+#include "averages.h"
 #include "shard.h"
 #include <stdbool.h>
 #include "t.h"

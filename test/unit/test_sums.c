@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "t.h"
-#include "home.h"
+#include "deal_home.h"
 
 #include <stdlib.h>
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "engine.h"
-#include "recall.h"
+#include "memory_steps.h"
 #include "rmtree.h"
 #include "sheaf.h"
 #include "store.h"
@@ -16,7 +16,7 @@
 #include "agent_link.h"
 #define T_STDIN_CLOSED
 #include "t.h"
-#include "tier.h"
+#include "memory_tier.h"
 
 enum { RANKS = 2, SLICES = 3, ITEMS = 1500000, STEPS = 12 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is tried at the start: stores past the caches, reads past the page cache. */
 #include "t.h"
-#include "stores.h"
-#include "trial.h"
+#include "store_way.h"
+#include "read_way.h"
 
 /* Every copy takes `cached` or `past` ns a MiB, the first of each way `first` times as long. */
 static bool settled(int64_t cached, int64_t past, int64_t first)

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes are taken a little at a time, so that what is looked at twice is in the cache the second
+ * time. What one slice wants whole, in long runs, is summed as it is copied. Anything else is
+ * summed first, in file order and whatever is wanted of it, and then copied: so each byte counts
+ * once, however boxes overlap, and short runs cost no sum each. */
+#include "block_pass.h"
+#include "box_copy.h"
+#include "crc64.h"
+#include "state.h"
+#include "step_blocks.h"
+
+#define STEP (UINT64_C(128) << 10)      /* divides a block */
+#define LONG_RUN 512                    /* bytes; from here on a run is summed as it is copied */
+
+bool shf_pass_sums(const struct sheaf_step *step)
+{
+	return step->sound && step->sums_rc == 0 && !(step->run->opts.flags & SHEAF_UNVERIFIED);
+}
+
+void shf_pass_begin(struct shf_pass *p, uint32_t file, uint64_t at, const struct shf_want *wants,
+                    size_t wants_n)
+{
+	p->file = file;
+	p->place = shf_layout_at(&p->step->layout, file, at);
+	p->at = at;
+	p->block = 0;
+	p->wants = wants;
+	p->wants_n = wants_n;
+	p->want = 0;
+}
+
+struct some {                   /* bytes [lo, hi) of the tensor, in units, which are at p */
+	const struct shf_lt_tensor *t;
+	const uint8_t *p;
+	uint64_t lo, hi;
+	bool past;                      /* copies go past the caches */
+};
+
+/* A box that is all of the bytes, copied in runs and summed; false: runs are short or scattered. */
+static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
+                         const struct shf_box *box, uint64_t *sum)
+{
+	const uint8_t *p = x->p;
+	struct shf_runs runs;
+	uint64_t at;
+	int64_t mem;
+	size_t n;
+
+	if (s->data_dtype != x->t->dtype)
+		return false;
+	shf_runs_init(&runs, &x->t->shape, &s->mem, box);
+	n = runs.units * x->t->unit;
+	if ((runs.step != 1 && runs.units != 1) || n < LONG_RUN)
+		return false;
+	for (; shf_runs_next(&runs, &at, &mem); p += n)
+		*sum = shf_crc64_copy(*sum, s->mem.base + mem * (int64_t)s->mem_unit, p, n,
+		                      x->past);
+	return true;
+}
+
+/* The one who wants some of the box, if that is one and all of it; NULL: none such. */
+static const struct shf_want *only(const struct shf_want *wants, size_t n,
+                                   const struct shf_box *box)
+{
+	const struct shf_want *one = NULL;
+	struct shf_box part;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!shf_box_intersect(&part, &wants[i].box, box))
+			continue;
+		if (one || !shf_box_equal(&part, box))
+			return NULL;
+		one = &wants[i];
+	}
+	return one;
+}
+
+/* One box of consecutive units, to the n who may want some of it. The sum goes on. */
+static uint64_t take_box(const struct shf_pass *p, const struct some *x, const struct shf_box *box,
+                         const struct shf_want *wants, size_t n, uint64_t sum)
+{
+	struct shf_place_at from = { .data = (uint8_t *)(uintptr_t)x->p, .at = (int64_t)x->lo };
+	const struct shf_want *one = p->sums ? only(wants, n, box) : NULL;
+	struct shf_sums_to none = { .past = x->past, .unsummed = true };
+	struct shf_box part;
+
+	if (one && copy_and_sum(x, one->slice, box, &sum))
+		return sum;
+	if (p->sums)
+		sum = shf_crc64_raw(sum, x->p, (size_t)((x->hi - x->lo) * x->t->unit));
+	for (size_t i = 0; i < n; i++)
+		if (shf_box_intersect(&part, &wants[i].box, box))
+			shf_copy_out(x->t, wants[i].slice, &part, from, &none);
+	return sum;
+}
+
+/* How many want some of the tensor; wants before `at` of the file are over. */
+static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
+{
+	const struct shf_lt_tensor *t = p->step->layout.tensors;
+	size_t n = 0;
+
+	while (p->want < p->wants_n && p->wants[p->want].tensor != number &&
+	       t[p->wants[p->want].tensor].off + t[p->wants[p->want].tensor].bytes <= at)
+		p->want++;
+	while (p->want + n < p->wants_n && p->wants[p->want + n].tensor == number)
+		n++;
+	return n;
+}
+
+/* Bytes [a, b) of the file, which are at bytes and of tensor `number` alone. */
+static void take(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b, const uint8_t *bytes)
+{
+	const struct shf_lt_tensor *t = &p->step->layout.tensors[number];
+	struct shf_box range[SHF_RANGE_BOXES_MAX];
+	size_t wants = wants_of(p, number, a);
+	uint64_t sum = 0, end = t->off + t->bytes, lo, hi;
+	int n = 0;
+
+	if (wants > 0)
+		n = shf_range_boxes(&t->shape, (a - t->off) / t->unit, (b - t->off) / t->unit,
+		                    range);
+	else if (p->sums)
+		sum = shf_crc64_raw(0, bytes, (size_t)(b - a));
+	for (int i = 0; i < n; i++) {
+		struct some x = { .t = t, .p = bytes, .past = p->past };
+
+		shf_box_span(&t->shape, &range[i], &lo, &hi);
+		x.lo = lo;
+		x.hi = hi;
+		sum = take_box(p, &x, &range[i], p->wants + p->want, wants, sum);
+		bytes += (hi - lo) * t->unit;
+	}
+	if (p->got && !p->quiet) {
+		atomic_fetch_xor(&p->got[number], shf_crc64_shift(sum, end - b));
+		atomic_fetch_add(&p->got_bytes[number], b - a);
+	}
+	p->block = shf_crc64_shift(p->block, b - a) ^ sum;
+}
+
+/* Up to byte hi of the file, not across the end of a block. */
+static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
+{
+	const struct shf_layout *l = &p->step->layout;
+	const struct shf_lt_file *file = &l->files[p->file];
+	uint32_t end = file->first_tensor + file->tensors_n;
+
+	while (p->at < hi) {
+		const struct shf_lt_tensor *t = NULL;
+		uint64_t stop = hi;
+
+		while (p->place < end && !t) {
+			t = &l->tensors[l->by_place[p->place]];
+			if (t->off + t->bytes <= p->at) {
+				t = NULL;
+				p->place++;
+			}
+		}
+		if (t && t->off <= p->at)
+			stop = t->off + t->bytes < hi ? t->off + t->bytes : hi;
+		else if (t)
+			stop = t->off < hi ? t->off : hi;
+		if (t && t->off <= p->at)
+			take(p, l->by_place[p->place], p->at, stop, bytes);
+		else if (p->sums) /* the header, or nobody's */
+			p->block = shf_crc64_raw(p->block, bytes, (size_t)(stop - p->at));
+		bytes += stop - p->at;
+		p->at = stop;
+	}
+}
+
+int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
+{
+	uint64_t end = p->at + n, file_end = p->step->layout.files[p->file].bytes;
+	int rc = 0;
+
+	while (p->at < end && rc == 0) {
+		uint64_t from = p->at, stop = (from / STEP + 1) * STEP, block = from / SHF_BLOCK;
+
+		stop = stop < end ? stop : end;
+		step_to(p, stop, bytes);
+		bytes += stop - from;
+		if (stop % SHF_BLOCK != 0 && stop != file_end)
+			continue;
+		if (p->sums)
+			rc = shf_block_check(p->step, p->file, block,
+			                     p->block ^ shf_crc64_ones(stop - block * SHF_BLOCK),
+			                     err);
+		p->block = 0;
+	}
+	return rc;
+}

@@ -1,8 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Committing a save. */
-#ifndef SHF_COMMIT_H
-#define SHF_COMMIT_H
-#include "save.h"
-
-int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
-#endif

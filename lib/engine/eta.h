@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* How long a save will still take. */
-#ifndef SHF_ETA_H
-#define SHF_ETA_H
-#include "save.h"
-
-/* What sheaf_save_eta_ms says. [any thread] */
-int64_t shf_save_eta_ms(struct sheaf_save *save);
-#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Images: a rank's staged bytes in file order, in memory that the ranks of its node can write.
+ * They grow when a save needs more and are kept, because a first touch costs far more than a
+ * copy; one more is made only when all that there are are in use. */
+#include "image.h"
+#include "err.h"
+#include "growth.h"
+#include "opts.h"
+
+#define SHARE_TRIES 3
+
+struct grown {                  /* what ranks tell each other before they grow */
+	struct shf_growth growth;
+	uint8_t token[16];
+	int32_t grew, reserved;
+};
+
+uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
+{
+	const struct shf_image *m = &run->images[image];
+
+	if (rank == (uint32_t)run->team.rank)
+		return m->own.base;
+	return m->peers ? m->peers[rank].base : NULL;
+}
+
+static void release(struct sheaf_run *run, struct shf_image *m)
+{
+	const struct shf_sys *sys = run->sys;
+
+	for (int r = 0; m->peers && r < run->team.ranks; r++)
+		if (m->peers[r].base)
+			sys->ops->shm_free(sys->arg, &m->peers[r]);
+	if (m->own.base)
+		sys->ops->shm_free(sys->arg, &m->own);
+	shf_free(m->peers);
+	*m = (struct shf_image){ .own = { .fd = -1 } };
+}
+
+void shf_images_release(struct sheaf_run *run)
+{
+	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
+		release(run, &run->images[i]);
+}
+
+void shf_image_release(struct sheaf_run *run, int image)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (run->images[image].own.base)
+		sys->ops->queue_pin(sys->arg, run->queue, image, NULL, 0);
+	release(run, &run->images[image]);
+}
+
+uint64_t shf_images_bytes(const struct sheaf_run *run)
+{
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		bytes += run->images[i].own.bytes;
+	return bytes;
+}
+
+static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, size_t bytes)
+{
+	const struct shf_sys *sys = run->sys;
+
+	sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
+}
+
+static void moves(struct sheaf_run *run, const struct shf_image *m, bool goes)
+{
+	if (run->image_moves)
+		run->image_moves(run, (int)(m - run->images), goes);
+}
+
+/* An image that grows is freed first, here and at the agent: both at once may not fit. */
+static void let_go(struct sheaf_run *run, struct shf_image *m)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (m->own.base) {
+		pin(run, m, NULL, 0);
+		moves(run, m, true);
+		sys->ops->shm_free(sys->arg, &m->own);
+	}
+	m->own = (struct shf_shm){ .fd = -1 };
+}
+
+static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t want, bool shared,
+                struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_shm fresh = { .fd = -1 };
+	int rc;
+
+	if (want > SIZE_MAX / 2)
+		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes",
+				(unsigned long long)want);
+	rc = sys->ops->shm_new(sys->arg, &fresh, (size_t)want, shared);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
+		                    (unsigned long long)(want >> 20));
+	m->own = fresh;
+	moves(run, m, false);
+	if (want >= SHF_DIRECT_MIN)
+		pin(run, m, fresh.base, fresh.bytes);
+	return 0;
+}
+
+struct sharing {
+	struct shf_image *image;
+	struct grown *all;
+	int *connections;               /* by rank; -1 */
+	uint64_t want;                  /* bytes of the image to make; 0: it is large enough */
+	int offer;
+	bool shared;
+};
+
+static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+
+	for (int r = 0; r < run->team.ranks; r++) {
+		if (r == run->team.rank || !s->all[r].grew ||
+		    run->place.nodes[r] != run->place.node)
+			continue;
+		if (s->image->peers[r].base)
+			sys->ops->shm_free(sys->arg, &s->image->peers[r]);
+		s->image->peers[r] = (struct shf_shm){ .fd = -1 };
+		int rc = sys->ops->shm_connect(sys->arg, s->all[r].token, &s->connections[r]);
+		if (rc == -111) /* ECONNREFUSED */
+			return shf_fail(err, SHEAF_EAGAIN, "rank %d's image: its socket takes no "
+			                "connection: processes of other users fill it, or the "
+			                "rank is in another network namespace by now", r);
+		if (rc < 0)
+			return shf_fail_sys(err, -rc, "rank %d's image", r);
+	}
+	return 0;
+}
+
+static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	int rc = 0;
+
+	if (s->want && s->shared)
+		rc = sys->ops->shm_serve(sys->arg, s->offer, &s->image->own,
+		                         run->place.node_ranks - 1, run->team.timeout_ms);
+	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
+}
+
+static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	int rc = 0;
+
+	for (int r = 0; r < run->team.ranks; r++) {
+		if (s->connections[r] < 0)
+			continue;
+		rc = sys->ops->shm_take(sys->arg, s->connections[r], &s->image->peers[r],
+		                        run->team.timeout_ms);
+		if (rc < 0)
+			return shf_fail_sys(err, -rc, "taking rank %d's image", r);
+	}
+	return 0;
+}
+
+/* Exchanges what every rank is about to allocate, and to free before that, and how much its machine
+ * has left, before any of them allocates. */
+static int tell_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	struct grown mine = { .grew = s->want != 0 };
+	const struct shf_sys *sys = run->sys;
+	int rc = 0;
+
+	if (!s->all || !s->connections || !s->image->peers)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for images of %d ranks",
+		              run->team.ranks);
+	if (rc == 0 && s->want && s->shared) {
+		rc = sys->ops->shm_offer(sys->arg, mine.token, &s->offer);
+		if (rc < 0)
+			rc = shf_fail_sys(err, -rc,
+			                  "offering the image to the ranks of this node");
+	}
+	rc = shf_agree(&run->team, rc, err);
+	if (rc < 0)
+		return rc;
+	shf_growth_look(run, s->want, s->want ? s->image->own.bytes : 0, &mine.growth);
+	return shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
+}
+
+/* Frees the old images of all ranks, here and where other ranks have them mapped. */
+static int free_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	int rc = shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err);
+
+	if (rc == 0 && s->want)
+		let_go(run, s->image);
+	if (rc == 0 && s->shared)
+		rc = connect_all(run, s, err);
+	return rc;
+}
+
+/* No rank allocates before all have freed: that is what the check counted on. */
+static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	if (s->want)
+		rc = grow(run, s->image, s->want, s->shared || run->image_moves, err);
+	return rc == 0 ? serve_all(run, s, err) : rc;
+}
+
+static int share_once(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+{
+	int rc = tell_all(run, s, err);
+
+	if (rc == 0)
+		rc = shf_agree(&run->team, free_all(run, s, err), err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, grow_all(run, s, err), err);
+	if (rc == 0)
+		rc = shf_agree(&run->team, s->shared ? take_all(run, s, err) : 0, err);
+	return rc;
+}
+
+/* Makes the images of all ranks, or of none: a set that is made in part is released again. */
+static int share(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
+                 struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	size_t ranks = (size_t)run->team.ranks;
+	struct sharing s = { .image = m, .offer = -1, .shared = run->place.node_ranks > 1,
+		.want = bytes > m->own.bytes ? shf_growth_bytes(bytes) : 0 };
+	int rc;
+
+	s.all = shf_zalloc(ranks, sizeof(*s.all));
+	s.connections = shf_zalloc(ranks, sizeof(*s.connections));
+	if (!m->peers)
+		m->peers = shf_zalloc(ranks, sizeof(*m->peers));
+	for (size_t r = 0; s.connections && r < ranks; r++)
+		s.connections[r] = -1;
+	rc = share_once(run, &s, err);
+	sys->ops->shm_drop(sys->arg, s.offer);
+	for (size_t r = 0; s.connections && r < ranks; r++)
+		if (s.connections[r] >= 0)
+			sys->ops->shm_drop(sys->arg, s.connections[r]);
+	if (rc < 0) {
+		pin(run, m, NULL, 0);
+		moves(run, m, true);
+		release(run, m);
+	}
+	shf_free(s.all);
+	shf_free(s.connections);
+	return rc;
+}
+
+/* Any user of the machine can read a socket's name and connect to it until its backlog is full, and
+ * then this job's ranks cannot connect. So they try again under another name: filling a backlog
+ * takes longer than ranks that have just met need from offer to connect. */
+int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err)
+{
+	uint64_t any = bytes > run->images[image].own.bytes;
+	struct sheaf_error own;
+	int rc;
+
+	err = err ? err : &own;
+	rc = shf_allreduce(&run->team, &any, 1, SHEAF_MAX, err);
+	if (rc < 0 || any == 0)
+		return rc;
+	for (int tries = 0; tries < SHARE_TRIES; tries++) {
+		rc = share(run, &run->images[image], bytes, err);
+		if (rc != SHEAF_EAGAIN)
+			return rc;
+	}
+	return err->code = SHEAF_EIO;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search for the latest step, in memory and on disk. */
+#include "latest_search.h"
+#include <string.h>
+#include "save.h"
+
+void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
+{
+	shf_buf_add(&s->passed, name, strlen(name) + 1);
+	shf_buf_add(&s->passed, why, strlen(why) + 1);
+}

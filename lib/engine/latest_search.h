@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search for the latest step, in memory and on disk. */
+#ifndef SHF_LATEST_SEARCH_H
+#define SHF_LATEST_SEARCH_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "mem.h"
+
+/* A step that may be the latest. Candidates are tried by number, the newest first; of one number
+ * the copy in memory comes before the one on disk. */
+struct shf_candidate {
+	int64_t step;
+	bool memory;
+};
+#define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
+struct shf_sought {
+	struct shf_candidate after;     /* in: the search begins with the candidate after this */
+	struct shf_candidate at;        /* out: the candidate, even if it cannot be opened; step -1:
+	                                 * none is left. [rank 0] */
+	struct shf_buf passed;          /* owned; for each one passed over its name and the reason,
+	                                 * two strings with their NULs. [rank 0] */
+};
+/* Candidates on disk have numbers below this. */
+static inline int64_t shf_sought_below(const struct shf_sought *s)
+{
+	return s->after.memory ? s->after.step + 1 : s->after.step;
+}
+void shf_sought_pass(struct shf_sought *s, const char *name, const char *why);
+#endif

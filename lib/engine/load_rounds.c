@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What several ranks want is read in rounds. A round covers one window of every reader's segments;
+ * two windows take turns, so that one is read while the other is taken from.
+ *
+ * Proof: readers sum a window, and take what they want of it themselves, only when every other rank
+ * has taken its bytes from it. So a byte that changes in an image, before others looked at it or
+ * while they did, is found; the load fails then on all ranks. What goes to another node has its
+ * proof with it, from the look that copied it into the message. */
+#include "box_copy.h"
+#include "crc64.h"
+#include "deal_home.h"
+#include "err.h"
+#include "image.h"
+#include "load.h"
+#include "load_base.h"
+#include "nodes.h"
+#include "run_io.h"
+#include "state.h"
+#include "step_files.h"
+#include "work.h"
+
+/* ---- reading ---- */
+
+struct window {
+	struct shf_read *reads;         /* owned; as many as any round needs, they must not move */
+	size_t n;
+};
+
+static bool is_cached(const struct shf_load *ld, const struct shf_seg *g, int fd)
+{
+	const struct shf_sys *sys = ld->step->run->sys;
+
+	return sys->ops->resident(sys->arg, fd, g->lo, g->hi - g->lo) >
+	       (int64_t)((g->hi - g->lo) / 2);
+}
+
+/* Every segment of the round, in pieces. */
+static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
+                        struct sheaf_error *err)
+{
+	struct shf_span segs = shf_work_segs(&ld->work, round);
+	uint8_t *image = shf_load_image(ld);
+	int rc = 0;
+
+	h->n = 0;
+	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
+		const struct shf_seg *g = &ld->work.segs[i];
+		int fd = shf_step_fd(ld->step, g->file, err);
+		bool cached = fd >= 0 && is_cached(ld, g, fd);
+
+		rc = fd < 0 ? fd : 0;
+		for (uint64_t lo = g->lo, n; lo < g->hi && rc == 0; lo += n) {
+			struct shf_read *r = &h->reads[h->n];
+
+			n = g->hi - lo < SHF_LOAD_PIECE ? g->hi - lo : SHF_LOAD_PIECE;
+			r->through = !cached;
+			rc = shf_read_start(ld, r, g->file, lo, n, image + g->image + (lo - g->lo),
+			                    err);
+			h->n += rc == 0;
+		}
+	}
+	return rc;
+}
+
+/* All of it is there, or the first that is not. */
+static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < h->n; i++) {
+		if (rc == 0)
+			rc = shf_read_finish(ld, &h->reads[i], err);
+		else
+			(void)shf_io_drain(ld->step->run, &h->reads[i].io, -1);
+	}
+	h->n = 0;
+	return rc;
+}
+
+/* Nothing is under way but segments of round `next`, if there is one: they lie in later files. */
+static void close_before(struct shf_load *ld, uint32_t next)
+{
+	struct shf_span segs = shf_work_segs(&ld->work, next);
+	uint32_t end = (uint32_t)ld->step->layout.files_n;
+
+	shf_step_direct_close(ld->step,
+	                      segs.first < segs.end ? ld->work.segs[segs.first].file : end);
+}
+
+static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_error *err)
+{
+	const struct shf_work *w = &ld->work;
+	size_t most = 0, n = 0;
+
+	for (size_t i = 0; i < w->segs_n && w->segs[i].round != SHF_ROUND_OWN; i++) {
+		n = i > 0 && w->segs[i].round == w->segs[i - 1].round ? n : 0;
+		n += (size_t)((w->segs[i].hi - w->segs[i].lo - 1) / SHF_LOAD_PIECE) + 1;
+		most = n > most ? n : most;
+	}
+	for (int k = 0; k < 2; k++)
+		h[k].reads = shf_zalloc(most, sizeof(*h[k].reads));
+	return h[0].reads && h[1].reads ? 0
+	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu reads", most);
+}
+
+static void windows_free(struct shf_load *ld, struct window h[2])
+{
+	for (int k = 0; k < 2; k++) {
+		for (size_t i = 0; i < h[k].n; i++)
+			(void)shf_io_drain(ld->step->run, &h[k].reads[i].io, -1);
+		shf_free(h[k].reads);
+	}
+}
+
+/* ---- what travels to another node, per move: 8 bytes of proof, then the box ---- */
+
+/* What a message proves is its digest and whose it is. The digest alone is right too for the bytes
+ * of another tensor at the same place, for those of another step, and for zeros anywhere. */
+static uint64_t proof(uint64_t digest, uint32_t tensor, const struct shf_lt_tensor *t,
+                      const struct shf_box *box)
+{
+	uint8_t label[16 + 16 * SHEAF_DIMS_MAX];
+	size_t n = 16;
+
+	shf_put64(label, tensor);
+	shf_put64(label + 8, t->digest);
+	for (int32_t d = 0; d < box->ndim; d++, n += 16) {
+		shf_put64(label + n, (uint64_t)box->start[d]);
+		shf_put64(label + n + 8, (uint64_t)box->count[d]);
+	}
+	return digest ^ shf_crc64(label, n);
+}
+
+struct net {
+	uint8_t *out, *in;
+	size_t *out_bytes, *in_bytes;   /* by rank */
+};
+
+static void net_release(struct net *n)
+{
+	shf_free(n->out);
+	shf_free(n->in);
+	shf_free(n->out_bytes);
+	shf_free(n->in_bytes);
+}
+
+static bool shares_memory(const struct shf_load *ld, uint32_t rank)
+{
+	const struct shf_place_info *p = &ld->step->run->place;
+
+	return p->nodes[rank] == p->node;
+}
+
+static size_t total(const size_t *bytes, int ranks)
+{
+	size_t n = 0;
+
+	for (int r = 0; r < ranks; r++)
+		n += bytes[r];
+	return n;
+}
+
+static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t tensor,
+                            const struct shf_box *box)
+{
+	return shares_memory(ld, peer)
+	       ? 0 : 8 + (size_t)shf_box_bytes(&ld->step->layout.tensors[tensor], box);
+}
+
+static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
+{
+	const struct shf_work *w = &ld->work;
+	int ranks = ld->step->run->team.ranks;
+	struct shf_span segs = shf_work_segs(w, round), serves = shf_work_serves(w, round);
+
+	net->out_bytes = shf_zalloc((size_t)ranks, sizeof(size_t));
+	net->in_bytes = shf_zalloc((size_t)ranks, sizeof(size_t));
+	if (!net->out_bytes || !net->in_bytes)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", ranks);
+	for (size_t i = segs.first; i < segs.end; i++)
+		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
+			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+
+			net->out_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
+		}
+	for (size_t i = serves.first; i < serves.end; i++) {
+		const struct shf_serve *v = &w->serves[i];
+
+		net->in_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
+	}
+	net->out = shf_alloc(total(net->out_bytes, ranks), 1);
+	net->in = shf_alloc(total(net->in_bytes, ranks), 1);
+	if (!net->out || !net->in)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for bytes that travel");
+	return 0;
+}
+
+static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
+{
+	const struct shf_work *w = &ld->work;
+	int ranks = ld->step->run->team.ranks;
+	size_t *at = shf_zalloc((size_t)ranks + 1, sizeof(*at));
+	struct shf_span segs = shf_work_segs(w, round);
+
+	if (!at)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to pack");
+	for (int r = 0; r < ranks; r++)
+		at[r + 1] = at[r] + net->out_bytes[r];
+	for (size_t i = segs.first; i < segs.end; i++)
+		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
+			const struct shf_seg *g = &w->segs[i];
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+			const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
+			struct shf_sums_to sums = { 0 };
+
+			if (shares_memory(ld, v->rank))
+				continue;
+			shf_copy_pack(t, &v->box,
+			              shf_place_in(shf_load_image(ld), g->image, g->lo,
+			                           t),
+			              net->out + at[v->rank] + 8, &sums);
+			shf_put64(net->out + at[v->rank],
+			          proof(sums.digest, v->tensor, t, &v->box));
+			at[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
+			ld->net_bytes += message_bytes(ld, v->rank, v->tensor, &v->box);
+		}
+	shf_free(at);
+	return 0;
+}
+
+/* ---- taking from images and messages ---- */
+
+static int disagree(const struct shf_load *ld, const struct shf_lt_tensor *t,
+                    const struct shf_box *box, struct sheaf_error *err)
+{
+	char text[160];
+
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: %s/%s %s: changed on the way between nodes",
+	                ld->step->path, shf_load_family(ld, t), t->name,
+	                shf_box_print(box, text, sizeof(text)));
+}
+
+/* One box, into every slice of this rank that holds all of it. told: its message's proof; NULL: it
+ * came in none. */
+static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_place_at from,
+                   const uint64_t *told, struct sheaf_error *err)
+{
+	const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
+	const struct shf_holds *h = &ld->holds;
+	bool found = false;
+
+	for (size_t i = shf_holds_first(h, v->tensor); i < h->n && h->a[i].tensor == v->tensor;
+	     i++) {
+		const struct shf_slice *s = &ld->targets[h->a[i].slice].slice;
+		struct shf_sums_to taken = { 0 };
+
+		if (!shf_box_contains(h->a[i].box, &v->box))
+			continue;
+		found = true;
+		if (!told) {
+			shf_copy_out(t, s, &v->box, from, NULL);
+			continue;
+		}
+		shf_copy_out(t, s, &v->box, from, &taken);
+		if (proof(taken.digest, v->tensor, t, &v->box) != *told)
+			return disagree(ld, t, &v->box, err);
+	}
+	if (!always(found))
+		return shf_fail(err, SHEAF_EBUG, "%s: a box came that nobody asked for", t->name);
+	return 0;
+}
+
+static int take_round(struct shf_load *ld, uint32_t round, const struct net *net,
+                      struct sheaf_error *err)
+{
+	const struct shf_work *w = &ld->work;
+	struct sheaf_run *run = ld->step->run;
+	struct shf_span serves = shf_work_serves(w, round);
+	size_t at = 0;
+	int rc = 0;
+
+	/* Serves are by rank, as the streams are packed: one cursor goes over both. */
+	for (size_t i = serves.first; i < serves.end && rc == 0; i++) {
+		const struct shf_serve *v = &w->serves[i];
+		const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
+		uint64_t bytes = shf_box_bytes(t, &v->box), told;
+		struct shf_place_at from;
+
+		if (shares_memory(ld, v->rank)) {
+			from = shf_place_in(shf_image_of(run, SHF_IMAGE_OF_LOAD, v->rank), v->image,
+			                    v->seg_lo, t);
+			ld->node_bytes += bytes;
+			rc = scatter(ld, v, from, NULL, err);
+			continue;
+		}
+		told = shf_get64(net->in + at);
+		from = (struct shf_place_at){ .data = net->in + at + 8, .packed = true };
+		at += 8 + (size_t)bytes;
+		rc = scatter(ld, v, from, &told, err);
+	}
+	return rc;
+}
+
+/* Own segments of the round: summed, and what this rank wants of them. Nobody else looks now. */
+static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *err)
+{
+	struct shf_span segs = shf_work_segs(&ld->work, round);
+	int rc = 0;
+
+	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
+		const struct shf_seg *g = &ld->work.segs[i];
+		const uint8_t *image = shf_load_image(ld);
+
+		rc = shf_load_begin(ld, g, g->lo, g->hi - g->lo, err);
+		if (rc == 0)
+			rc = shf_load_look(ld, image + g->image, g->hi - g->lo, err);
+	}
+	return rc;
+}
+
+/* Others take what is in this round's windows. rc: what went wrong here so far. */
+static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf_error *err)
+{
+	struct shf_team *team = &ld->step->run->team;
+	bool travels = round >= SHF_ROUND_NET;
+	struct net net = { 0 };
+
+	if (rc == 0 && travels)
+		rc = net_size(ld, round, &net, err);
+	if (rc == 0 && travels)
+		rc = net_pack(ld, round, &net, err);
+	rc = shf_agree(team, rc, err); /* images are whole on all ranks */
+	if (rc == 0 && travels)
+		rc = shf_alltoallv(team, net.out, net.out_bytes, net.in, net.in_bytes, err);
+	if (rc == 0)
+		rc = shf_agree(team, take_round(ld, round, &net, err), err);
+	net_release(&net);
+	return rc;
+}
+
+static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n,
+                    struct sheaf_error *err)
+{
+	int rc = n > 0 ? window_start(ld, &h[0], first, err) : 0;
+
+	for (uint32_t k = 0; k < n; k++) {
+		/* A failure of this rank's own is told when the ranks meet next. */
+		if (rc == 0 && k + 1 < n)
+			rc = window_start(ld, &h[(k + 1) % 2], first + k + 1, err);
+		if (rc == 0)
+			rc = window_finish(ld, &h[k % 2], err);
+		if (rc == 0)
+			close_before(ld, first + k + 1);
+		rc = share_round(ld, first + k, rc, err);
+		if (rc < 0)
+			return rc;
+		rc = look_round(ld, first + k, err);
+		shf_load_progress(ld);
+	}
+	return shf_agree(&ld->step->run->team, rc, err);
+}
+
+int shf_shared_run(struct shf_load *ld, struct sheaf_error *err)
+{
+	struct window h[2] = { { 0 } };
+	int rc = shf_agree(&ld->step->run->team, windows_new(ld, h, err), err);
+
+	if (rc == 0 && ld->work.rounds)
+		rc = run_kind(ld, h, 0, ld->work.rounds, err);
+	if (rc == 0 && ld->work.net_rounds)
+		rc = run_kind(ld, h, SHF_ROUND_NET, ld->work.net_rounds, err);
+	windows_free(ld, h);
+	return rc;
+}

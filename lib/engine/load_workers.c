@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What lies in memory already, a step that an agent keeps or files that the page cache has, is
+ * taken by several threads: no disk is waited for, and one core copies and sums less than memory
+ * gives. Each takes segment after segment; the caller's thread works too, between what else it
+ * does. */
+#include "err.h"
+#include "load.h"
+#include "load_base.h"
+#include "memory_dir.h"
+#include "work.h"
+
+#define GULP (UINT64_C(2) << 20)        /* of memory that is mapped at once */
+#define SIP (UINT64_C(256) << 10)       /* looked at at once: stays in the core's cache */
+
+struct hand {
+	struct shf_crew *crew;
+	struct shf_load ld;             /* the load's, with a pass of its own */
+	struct shf_task *task;          /* NULL: the caller's thread */
+	uint8_t *buf;                   /* owned; a sip of a file; NULL: all lies in a view */
+	struct sheaf_error err;
+	size_t bad;                     /* the segment of err; SIZE_MAX: none */
+};
+struct shf_crew {
+	struct hand *hands;             /* owned */
+	int n;
+	const size_t *segs;             /* borrowed; of the plan */
+	size_t end;
+	atomic_size_t next;
+	atomic_uint_fast64_t done;      /* bytes */
+	atomic_bool failed;
+};
+
+/* n bytes of a segment, a sip at a time: as they lie at held, or a copy of what the page cache has
+ * (held NULL). */
+static int drink(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t n,
+                 const uint8_t *held)
+{
+	int rc = 0;
+
+	for (uint64_t k = 0, m; k < n && rc == 0; k += m) {
+		m = n - k < SIP ? n - k : SIP;
+		if (!held)
+			rc = shf_read_here(&h->ld, g->file, at + k, m, h->buf, &h->err);
+		if (rc == 0)
+			rc = shf_load_look(&h->ld, held ? held + k : h->buf, m, &h->err);
+	}
+	return rc;
+}
+
+/* The next bytes of a segment, n of them at most. Of memory that this process has not looked at
+ * yet the pages are mapped many at a time. */
+static int gulp(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
+{
+	struct shf_load *ld = &h->ld;
+	const struct shf_sys *sys = ld->step->run->sys;
+	const struct shf_view *view = ld->step->view;
+	const uint8_t *held = view ? shf_view_at(view, g->file, at, n) : NULL;
+
+	if (held) {
+		sys->ops->touch(sys->arg, held, *n, false);
+		ld->disk_bytes += *n;
+	} else if (!always(h->buf != NULL)) {
+		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
+	}
+	return drink(h, g, at, *n, held);
+}
+
+/* The next segment; false: there is none, or somebody has failed. */
+static bool take(struct hand *h)
+{
+	struct shf_crew *c = h->crew;
+	size_t i = atomic_fetch_add(&c->next, 1);
+	const struct shf_seg *g;
+	int rc;
+
+	if (i >= c->end || atomic_load(&c->failed))
+		return false;
+	g = &h->ld.work.segs[c->segs[i]];
+	rc = shf_load_begin(&h->ld, g, g->lo, g->hi - g->lo, &h->err);
+	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
+		n = g->hi - at < GULP ? g->hi - at : GULP;
+		rc = gulp(h, g, at, &n);
+	}
+	atomic_fetch_add(&c->done, g->hi - g->lo);
+	if (rc == 0)
+		return true;
+	h->bad = i;
+	atomic_store(&c->failed, true);
+	return false;
+}
+
+static bool turn(void *work)
+{
+	return take(work);
+}
+
+bool shf_crew_take(struct shf_crew *c)
+{
+	return take(&c->hands[0]);
+}
+
+uint64_t shf_crew_done(const struct shf_crew *c)
+{
+	return atomic_load(&c->done);
+}
+
+static int hand_new(struct shf_crew *c, const struct shf_load *ld)
+{
+	struct hand *h = &c->hands[c->n++];
+
+	*h = (struct hand){ .crew = c, .ld = *ld, .bad = SIZE_MAX };
+	h->ld.wants = NULL;
+	h->ld.wants_cap = 0;
+	h->ld.disk_bytes = h->ld.retries = 0;
+	h->ld.verify_ns = h->ld.read_ns = 0;
+	if (ld->apart)
+		return 0;
+	h->buf = shf_alloc(SIP, 1);
+	return h->buf ? 0 : SHEAF_ENOMEM;
+}
+
+/* What it has done counts for the load. */
+static void hand_end(struct hand *h, struct shf_load *ld)
+{
+	ld->disk_bytes += h->ld.disk_bytes;
+	ld->retries += h->ld.retries;
+	ld->verify_ns += h->ld.verify_ns;
+	ld->read_ns += h->ld.read_ns;
+	shf_free(h->ld.wants);
+	shf_free(h->buf);
+}
+
+/* Only the caller's thread is left. */
+static void gather(struct shf_crew *c)
+{
+	const struct sheaf_run *run = c->hands[0].ld.step->run;
+
+	for (int i = 1; i < c->n; i++)
+		if (c->hands[i].task) {
+			run->sys->ops->task_free(run->sys->arg, c->hands[i].task);
+			c->hands[i].task = NULL;
+		}
+}
+
+int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
+{
+	const struct hand *first = NULL;
+
+	if (!atomic_load(&c->failed))
+		return 0;
+	gather(c);
+	for (int i = 0; i < c->n; i++)
+		if (c->hands[i].bad != SIZE_MAX && (!first || c->hands[i].bad < first->bad))
+			first = &c->hands[i];
+	if (err)
+		*err = first->err;
+	return first->err.code;
+}
+
+static int hands_for(const struct sheaf_step *step, size_t segs)
+{
+	int want = shf_load_threads(step->run);
+
+	if (step->view && shf_view_hads(step->view))
+		return 1;       /* what is nowhere in memory comes from a disk, through the view */
+	want = (size_t)want < segs ? want : (int)segs;
+	return want > 0 ? want : 1;
+}
+
+int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t *segs, size_t n,
+                 struct sheaf_error *err)
+{
+	const struct sheaf_run *run = ld->step->run;
+	int want = hands_for(ld->step, n), rc = 0;
+	struct shf_crew *c = shf_zalloc(1, sizeof(*c));
+
+	*crew = c;
+	if (c)
+		c->hands = shf_zalloc((size_t)want, sizeof(*c->hands));
+	if (!c || !c->hands)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %d threads", want);
+	c->segs = segs;
+	c->end = n;
+	while (c->n < want && rc == 0)
+		rc = hand_new(c, ld);
+	if (rc < 0)
+		return shf_fail(err, rc, "no memory for %d threads", want);
+	/* Where a thread cannot be had, the others take what it would have taken. */
+	for (int i = 1; i < c->n; i++)
+		if (run->sys->ops->task_new(run->sys->arg, &c->hands[i].task, turn, &c->hands[i],
+		                            NULL) < 0)
+			c->hands[i].task = NULL;
+	return 0;
+}
+
+int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	if (!c)
+		return 0;
+	if (c->n > 0)
+		gather(c);
+	if (c->n > 0)
+		rc = shf_crew_check(c, err);
+	for (int k = 0; k < c->n; k++)
+		hand_end(&c->hands[k], ld);
+	shf_free(c->hands);
+	shf_free(c);
+	return rc;
+}

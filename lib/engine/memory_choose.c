@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which step is taken from memory: what the agents of all nodes have, and what of it is better than
+ * what lies on disk. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent_link.h"
+#include "err.h"
+#include "latest_search.h"
+#include "memory_map.h"
+#include "memory_steps.h"
+#include "run_env.h"
+#include "tree.h"
+
+#define CONDEMNED "resumes from it came to nothing"
+
+struct choice {
+	bool memory;
+	bool on_disk;                   /* what is in no memory is there */
+	struct shf_recalled which;
+	int64_t base_step;              /* of the disk, that it follows, or itself; -1: none */
+	char base_session[33];
+	int64_t beyond;                 /* the newest that is newer than the number asked for; -1 */
+};
+struct choosing {
+	struct sheaf_run *run;
+	struct shf_newest disk;
+	int64_t n;
+	struct shf_sought *sought;      /* NULL: it is step n */
+	struct choice *choice;
+	struct shf_recalled last;       /* condemned, but no older one is left; ranks 0: none */
+};
+
+/* Does the same save lie on disk, too, though it is not the newest there? So it may if it is marked
+ * bad and was asked for by its number. */
+static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error err;
+	bool twin;
+
+	if (c->sought || !c->disk.exists || !c->disk.is_bad)
+		return false;
+	twin = shf_store_manifest(&c->run->store, r->step, &m, &arena, &err) == 0 &&
+	       strcmp(m.session, r->session) == 0;
+	shf_arena_release(&arena);
+	return twin;
+}
+
+static void take(struct choosing *c, const struct shf_recalled *r)
+{
+	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
+
+	c->choice->memory = true;
+	c->choice->on_disk = same && r->here != r->ranks;
+	c->choice->which = *r;
+	c->choice->base_step = c->disk.known;
+	memcpy(c->choice->base_session, c->disk.session, sizeof(c->disk.session));
+	if (has_bad_twin(c, r)) {
+		c->choice->base_step = r->step;
+		memcpy(c->choice->base_session, r->session, sizeof(r->session));
+	}
+}
+
+/* Is the step condemned by its tries? Only a search for the latest asks. */
+static bool is_condemned(struct choosing *c, const struct shf_recalled *r)
+{
+	return c->sought && shf_tries_spent(&c->run->store, r->step, r->session);
+}
+
+/* Is the step among the candidates that are left? If the last candidate was on disk, then only
+ * steps that are on disk too (same) are. */
+static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *r, bool same)
+{
+	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);
+}
+
+static void pass_over(struct choosing *c, const struct shf_recalled *r, const char *why)
+{
+	char name[60];
+
+	shf_log(c->run, 1, "%s: step %" PRId64 " in memory is passed over: %s", c->run->store.path,
+	        r->step, why);
+	if (!c->sought)
+		return;
+	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, r->step);
+	shf_sought_pass(c->sought, name, why);
+	if (r->here == r->ranks && c->run->tier.passed < r->step)
+		c->run->tier.passed = r->step;
+}
+
+/* A condemned step that has no older one on disk is remembered, because the job may have to go on
+ * from it all the same. One that was remembered before is newer, and is passed over. */
+static void condemn(struct choosing *c, const struct shf_recalled *r)
+{
+	bool last = shf_step_older(&c->run->store, r->step) < 0;
+
+	if (!last)
+		pass_over(c, r, CONDEMNED);
+	else if (c->last.ranks)
+		pass_over(c, &c->last, CONDEMNED);
+	if (last)
+		c->last = *r;
+}
+
+/* Is it newer than the number that is asked for, and what the latest is, or would be? */
+static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
+{
+	struct shf_store *store = &c->run->store;
+
+	return !c->sought && r->step > c->n && r->step > c->disk.newest && r->here == r->ranks &&
+	       shf_recall_follows(store, r, &c->disk) &&
+	       !shf_store_is_bad(store, r->step, r->session) &&
+	       !shf_tries_spent(store, r->step, r->session);
+}
+
+static int consider(void *arg, const struct shf_recalled *r)
+{
+	struct choosing *c = arg;
+	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
+	const char *why = NULL;
+
+	if (is_beyond(c, r) && c->choice->beyond < 0)
+		c->choice->beyond = r->step;
+	if (c->sought ? !is_asked_for(c->sought, r, same) : r->step != c->n)
+		return 0;
+	/* The disk has a newer step. It is the latest even if it cannot be read. */
+	if (c->sought && r->step <= c->disk.newest && (!same || c->disk.known != c->disk.newest))
+		return 0;
+	/* Its mark may say bad. The disk has the step too, and tells why it is not to be read. */
+	if (c->sought && same && shf_mark_read(&c->run->store, r->step, NULL) == '?')
+		return 0;
+	if (r->here != r->ranks && !same)
+		why = "not all of it is there";
+	else if (!same && !shf_recall_follows(&c->run->store, r, &c->disk))
+		why = "it does not follow the newest step on disk";
+	else if ((c->sought || !c->disk.exists) &&
+	         shf_store_is_bad(&c->run->store, r->step, r->session))
+		why = "it is marked bad"; /* by its number, too, once it is pruned from the disk */
+	if (why)
+		pass_over(c, r, why);
+	else if (is_condemned(c, r))
+		condemn(c, r);
+	else
+		take(c, r);
+	return c->choice->memory;
+}
+
+/* [rank 0] */
+static int choose(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+                  struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
+                  struct sheaf_error *err)
+{
+	struct choosing c = { .run = run, .n = n, .sought = sought, .choice = choice };
+	int64_t below = sought ? shf_sought_below(sought) : INT64_MAX;
+	int rc = shf_store_newest_below(&run->store, below, sought ? 0 : n, &c.disk, err);
+
+	if (rc == 0 && shf_store_rewinds(&run->store) == UINT64_MAX)
+		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
+		              "memory rewound?", run->store.path);
+	run->tier.passed = -1;
+	if (rc == 0 && shf_recall_join(cards, consider, &c) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	if (rc == 0 && choice->memory && c.last.ranks)
+		pass_over(&c, &c.last, CONDEMNED);
+	else if (rc == 0 && c.last.ranks)
+		take(&c, &c.last);
+	if (rc == 0 && choice->which.copied &&
+	    shf_recall_copied(cards, &choice->which, copied) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	return rc;
+}
+
+int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
+                      struct shf_buf *all, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	*asked = shf_tier_is_up(run) && run->place.node_first == run->team.rank;
+	if (*asked)
+		rc = shf_recall_cards(run->sys, run->tier.keep, run->store.run, true, mine);
+	if (rc < 0) {
+		struct sheaf_error why;
+
+		shf_fail_sys(&why, -rc, "asking the agent");
+		shf_log(run, 1, "%s: what is in memory is not known: %s, rank %d",
+		        run->store.path, why.msg, run->team.rank);
+		shf_buf_reset(mine);
+		*asked = false;
+	}
+	return shf_to_zero(&run->team, mine, all, err);
+}
+
+/* What of the step this node has: a view of it, which may be one of nothing. */
+static int look(struct sheaf_run *run, const struct choice *choice, const struct shf_buf *copied,
+                struct shf_view **view, struct sheaf_error *err)
+{
+	if (run->tier.keep >= 0)
+		return shf_recall_parts(run->sys, run->tier.keep, &choice->which, copied, view,
+		                        err);
+	*view = shf_view_new(run->sys);
+	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
+}
+
+/* All have a view of it, or nobody. [collective] */
+static int open_all(struct sheaf_run *run, const struct choice *choice,
+                    const struct shf_buf *copied, struct shf_sought *sought,
+                    struct shf_view **view, struct sheaf_error *err)
+{
+	struct sheaf_error own = { .rank = -1 };
+	char name[60];
+	int rc = shf_agree(&run->team, look(run, choice, copied, view, &own), &own);
+
+	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, choice->which.step);
+	if (rc == 0)
+		rc = shf_spread(run, *view, choice->on_disk ? name + strlen("memory of ") : NULL,
+		                &own);
+	if (rc == 0)
+		return 0;
+	shf_view_free(*view);
+	*view = NULL;
+	if (rc == SHEAF_ELOST) {
+		if (err)
+			*err = own;
+		return rc;
+	}
+	shf_log(run, 1, "%s: step %" PRId64 " is not taken from memory: %s, rank %d",
+	        run->store.path, choice->which.step, own.msg, own.rank);
+	if (sought && run->team.rank == 0)
+		shf_sought_pass(sought, name, own.msg);
+	return 0;
+}
+
+int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+               struct shf_view **view, struct shf_base *base, struct sheaf_error *err)
+{
+	struct choice choice = { .beyond = -1 };
+	struct shf_buf mine = SHF_BUF_INIT, cards = SHF_BUF_INIT, copied = SHF_BUF_INIT;
+	bool asked;
+	int rc;
+
+	*view = NULL;
+	if (!run->tier.wanted)
+		return 0;
+	rc = shf_recall_gather(run, &mine, &asked, &cards, err);
+	shf_buf_release(&mine);
+	if (rc == 0)
+		rc = shf_agree(&run->team, run->team.rank == 0
+		               ? choose(run, n, sought, &cards, &choice, &copied, err)
+		               : 0, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, &choice, sizeof(choice), err);
+	if (rc == 0)
+		rc = shf_bcast_buf(&run->team, &copied, err);
+	shf_buf_release(&cards);
+	if (rc == 0 && choice.memory)
+		rc = open_all(run, &choice, &copied, sought, view, err);
+	shf_buf_release(&copied);
+	if (rc == 0 && *view) {
+		base->step = choice.base_step;
+		base->tries = choice.which.tries;
+		base->beyond = choice.beyond;
+		base->newest = shf_tier_newest(run);
+		memcpy(base->session, choice.base_session, sizeof(base->session));
+	}
+	return rc;
+}

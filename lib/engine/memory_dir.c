@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors of the view are VIEW + the number of what they stand for: the directory of the step,
+ * its folders, its files. They have no state, so nothing is opened and nothing closed. Reads are
+ * copies out of mapped memory, done when they are submitted; what is in no memory is read from the
+ * same step on disk, in the same way. */
+#include "memory_dir_in.h"
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include "match.h"
+
+#define VIEW 0x20000000
+
+/* ---- names and descriptors: 0 is the step, then folders, then files ---- */
+
+static bool is_ours(int fd)
+{
+	return fd >= VIEW;
+}
+
+static const struct shf_vfile *file_of(const struct shf_view *v, int fd)
+{
+	size_t i = (size_t)(fd - VIEW);
+
+	return is_ours(fd) && i > v->folders_n && i - v->folders_n - 1 < v->files_n
+	       ? &v->files[i - v->folders_n - 1] : NULL;
+}
+
+/* The folder that a descriptor stands for, "" for the step's own; NULL: it is none. */
+static const char *folder_of(const struct shf_view *v, int fd)
+{
+	size_t i = (size_t)(fd - VIEW);
+
+	if (!is_ours(fd) || i > v->folders_n)
+		return NULL;
+	return i == 0 ? "" : v->folders[i - 1];
+}
+
+/* What of a name follows the folder; NULL: it is not directly in it. */
+static const char *inside(const char *name, const char *folder)
+{
+	size_t n = strlen(folder);
+
+	if (n && (strncmp(name, folder, n) || name[n] != '/'))
+		return NULL;
+	name += n ? n + 1 : 0;
+	return strchr(name, '/') ? NULL : name;
+}
+
+static int look_up(const struct shf_view *v, int dir, const char *name)
+{
+	const char *folder = folder_of(v, dir), *base;
+
+	if (!folder)
+		return -ENOTDIR;
+	for (size_t i = 0; i < v->folders_n && !folder[0]; i++)
+		if (strcmp(v->folders[i], name) == 0)
+			return VIEW + 1 + (int)i;
+	for (size_t i = 0; i < v->files_n; i++) {
+		base = inside(v->files[i].name, folder);
+		if (base && strcmp(base, name) == 0)
+			return VIEW + 1 + (int)(v->folders_n + i);
+	}
+	return -ENOENT;
+}
+
+/* ---- the machine ---- */
+
+static struct shf_view *view_of(void *arg)
+{
+	return arg;
+}
+
+static const struct shf_sys *below(void *arg)
+{
+	return view_of(arg)->over.in;
+}
+
+static int view_open(void *arg, int dir, const char *name, int flags, unsigned mode)
+{
+	const struct shf_sys *in = below(arg);
+	int fd;
+
+	if (dir == SHF_CWD && strcmp(name, SHF_VIEW_DIR) == 0)
+		return VIEW;
+	if (!is_ours(dir))
+		return in->ops->open(in->arg, dir, name, flags, mode);
+	if (flags & (SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC | SHF_O_APPEND))
+		return -EROFS;
+	fd = look_up(view_of(arg), dir, name);
+	if (fd < 0)
+		return fd;
+	if (flags & SHF_O_DIRECT)
+		return -EINVAL;
+	return flags & SHF_O_DIR && file_of(view_of(arg), fd) ? -ENOTDIR : fd;
+}
+
+static int view_close(void *arg, int fd)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? 0 : in->ops->close(in->arg, fd);
+}
+
+static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
+{
+	const struct shf_vfile *f = file_of(v, fd);
+
+	*st = (struct shf_stat){ .type = f ? SHF_T_FILE : SHF_T_DIR, .bytes = f ? f->bytes : 0,
+		.ino = (uint64_t)(fd - VIEW) };
+	return f || folder_of(v, fd) ? 0 : -EBADF;
+}
+
+static int view_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *st)
+{
+	const struct shf_sys *in = below(arg);
+	int fd;
+
+	if (!is_ours(dir))
+		return in->ops->stat(in->arg, dir, name, follow, st);
+	fd = look_up(view_of(arg), dir, name);
+	return fd < 0 ? fd : tell_stat(view_of(arg), fd, st);
+}
+
+static int view_fstat(void *arg, int fd, struct shf_stat *st)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? tell_stat(view_of(arg), fd, st) : in->ops->fstat(in->arg, fd, st);
+}
+
+static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
+{
+	const struct shf_sys *in = below(arg);
+	const struct shf_view *v = view_of(arg);
+	const char *folder = folder_of(v, fd), *base;
+	int rc = 0;
+
+	if (!is_ours(fd))
+		return in->ops->list(in->arg, fd, item, item_arg);
+	if (!folder)
+		return -ENOTDIR;
+	for (size_t i = 0; i < v->folders_n && !folder[0] && rc == 0; i++)
+		rc = item(item_arg, v->folders[i]);
+	for (size_t i = 0; i < v->files_n && rc == 0; i++)
+		if ((base = inside(v->files[i].name, folder)))
+			rc = item(item_arg, base);
+	return rc;
+}
+
+static int view_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(dir) ? -EINVAL : in->ops->readlink(in->arg, dir, name, buf, n);
+}
+
+static int view_lock(void *arg, int fd, bool exclusive)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? 0 : in->ops->lock(in->arg, fd, exclusive);
+}
+
+static int view_unlock(void *arg, int fd)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? 0 : in->ops->unlock(in->arg, fd);
+}
+
+static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	const struct shf_sys *in = below(arg);
+
+	return is_ours(fd) ? (int64_t)n : in->ops->resident(in->arg, fd, off, n);
+}
+
+static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
+{
+	const struct shf_sys *in = below(arg);
+
+	if (!is_ours(fd))
+		in->ops->forget(in->arg, fd, off, n);
+}
+
+/* The stretch that byte `off` of a file is in. */
+static const struct shf_stretch *stretch_at(const struct shf_view *v, const struct shf_vfile *f,
+                                        uint64_t off)
+{
+	size_t lo = f->first, hi = f->end;
+
+	while (hi - lo > 1) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (v->stretches[mid].lo <= off)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo < hi && v->stretches[lo].lo <= off && off < v->stretches[lo].hi
+	       ? &v->stretches[lo] : NULL;
+}
+
+const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, uint64_t *n)
+{
+	const struct shf_stretch *s = f < v->files_n ? stretch_at(v, &v->files[f], off) : NULL;
+
+	if (!s)
+		return NULL;
+	*n = *n < s->hi - off ? *n : s->hi - off;
+	return s->at + (off - s->lo);
+}
+
+static int open_on_disk(const struct shf_view *v, const char *name)
+{
+	const struct shf_sys *in = v->over.in;
+	const char *slash = strrchr(name, '/');
+	char folder[64];
+	int dir = v->disk, fd;
+
+	if (slash) {
+		memcpy(folder, name, (size_t)(slash - name)); /* add_folder has seen that it fits */
+		folder[slash - name] = '\0';
+		dir = in->ops->open(in->arg, v->disk, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		if (dir < 0)
+			return dir;
+	}
+	fd = in->ops->open(in->arg, dir, slash ? slash + 1 : name, SHF_O_NOFOLLOW, 0);
+	if (slash)
+		in->ops->close(in->arg, dir);
+	return fd;
+}
+
+/* Up to n bytes of a tensor file that are nowhere here, as far as there is such a gap. */
+static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
+                         uint64_t off)
+{
+	const struct shf_sys *in = v->over.in;
+	size_t file = (size_t)(f - v->files);
+	int64_t got;
+
+	if (v->disk < 0)
+		return -EIO;
+	for (size_t i = f->first; i < f->end; i++)
+		if (v->stretches[i].lo > off) {
+			uint64_t gap = v->stretches[i].lo - off;
+
+			n = gap < n ? (size_t)gap : n;
+			break;
+		}
+	if (v->disk_files[file] < 0)
+		v->disk_files[file] = open_on_disk(v, f->name);
+	/* ENOENT would say that there is no step to go on from. */
+	if (v->disk_files[file] < 0)
+		return v->disk_files[file] == -ENOENT ? -EIO : v->disk_files[file];
+	got = in->ops->pread(in->arg, v->disk_files[file], to, n, off);
+	v->disk_bytes += got > 0 ? (uint64_t)got : 0;
+	return got;
+}
+
+static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
+{
+	const struct shf_sys *in = below(arg);
+	struct shf_view *v = view_of(arg);
+	const struct shf_vfile *f = file_of(v, fd);
+	uint8_t *to = buf;
+
+	if (!is_ours(fd))
+		return in->ops->pread(in->arg, fd, buf, n, off);
+	if (!f)
+		return -EISDIR;
+	if (off >= f->bytes)
+		return 0;
+	n = n < f->bytes - off ? n : (size_t)(f->bytes - off);
+	if (f->whole) {
+		memcpy(to, f->whole + off, n);
+		return (int64_t)n;
+	}
+	for (size_t done = 0, some; done < n; done += some) {
+		const struct shf_stretch *s = stretch_at(v, f, off + done);
+
+		if (!s) {
+			int64_t got = from_disk(v, f, to + done, n - done, off + done);
+
+			if (got <= 0)
+				return got ? got : -EIO;
+			some = (size_t)got;
+			continue;
+		}
+		some = (size_t)(s->hi - (off + done));
+		some = some < n - done ? some : n - done;
+		memcpy(to + done, s->at + (off + done - s->lo), some);
+	}
+	return (int64_t)n;
+}
+
+/* ---- the queue ---- */
+
+struct shf_queue {
+	struct shf_queue *in;           /* owned; of the machine below */
+	pthread_mutex_t lock;
+	struct shf_io *done;            /* guarded by lock; the last first */
+};
+
+static int view_queue_new(void *arg, struct shf_queue **queue, int threads)
+{
+	const struct shf_sys *in = below(arg);
+	struct shf_queue *q = shf_zalloc(1, sizeof(*q));
+	int rc = q ? in->ops->queue_new(in->arg, &q->in, threads) : -ENOMEM;
+
+	if (rc < 0) {
+		shf_free(q);
+		return rc;
+	}
+	pthread_mutex_init(&q->lock, NULL);
+	*queue = q;
+	return 0;
+}
+
+static void view_queue_free(void *arg, struct shf_queue *q)
+{
+	const struct shf_sys *in = below(arg);
+
+	if (!q)
+		return;
+	in->ops->queue_free(in->arg, q->in);
+	pthread_mutex_destroy(&q->lock);
+	shf_free(q);
+}
+
+static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
+{
+	const struct shf_sys *in = below(arg);
+
+	if (!is_ours(io->fd))
+		return in->ops->submit(in->arg, q->in, io);
+	io->result = io->op == SHF_IO_READ ? view_pread(arg, io->fd, io->buf, io->len, io->off)
+	                                   : -EROFS;
+	pthread_mutex_lock(&q->lock);
+	io->next = q->done;
+	q->done = io;
+	pthread_mutex_unlock(&q->lock);
+	return 0;
+}
+
+static int view_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+{
+	const struct shf_sys *in = below(arg);
+
+	pthread_mutex_lock(&q->lock);
+	*io = q->done;
+	if (*io) {
+		q->done = (*io)->next;
+		(*io)->next = NULL;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return *io ? 1 : in->ops->complete(in->arg, q->in, io, timeout_ms);
+}
+
+static void view_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
+{
+	const struct shf_sys *in = below(arg);
+
+	in->ops->queue_pin(in->arg, q->in, i, base, bytes);
+}
+
+static void view_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
+{
+	const struct shf_sys *in = below(arg);
+
+	in->ops->queue_stat(in->arg, q->in, stat);
+}
+
+/* ---- making it ---- */
+
+struct shf_view *shf_view_new(const struct shf_sys *in)
+{
+	struct shf_view *v = shf_zalloc(1, sizeof(*v));
+	struct shf_sys_ops *ops;
+
+	if (!v)
+		return NULL;
+	shf_over_init(&v->over, in);
+	v->disk = v->lease = -1;
+	ops = &v->over.ops;
+	ops->open = view_open;
+	ops->close = view_close;
+	ops->stat = view_stat;
+	ops->fstat = view_fstat;
+	ops->list = view_list;
+	ops->readlink = view_readlink;
+	ops->lock = view_lock;
+	ops->unlock = view_unlock;
+	ops->resident = view_resident;
+	ops->forget = view_forget;
+	ops->pread = view_pread;
+	ops->queue_new = view_queue_new;
+	ops->queue_free = view_queue_free;
+	ops->submit = view_submit;
+	ops->complete = view_complete;
+	ops->queue_pin = view_queue_pin;
+	ops->queue_stat = view_queue_stat;
+	return v;
+}
+
+void shf_view_has_guests(struct shf_view *v)
+{
+	v->guests = true;
+}
+
+bool shf_view_is_peers(const struct shf_view *v)
+{
+	return v->guests;
+}
+
+bool shf_view_has_disk(const struct shf_view *v)
+{
+	return v->disk >= 0;
+}
+
+uint64_t shf_view_disk_bytes(const struct shf_view *v)
+{
+	return v->disk_bytes;
+}
+
+const struct shf_hads *shf_view_hads(const struct shf_view *v)
+{
+	return v->hads.first ? &v->hads : NULL;
+}
+
+const struct shf_sys *shf_view_sys(const struct shf_view *v)
+{
+	return &v->over.sys;
+}
+
+const struct shf_manifest *shf_view_manifest(const struct shf_view *v)
+{
+	return &v->manifest;
+}
+
+void shf_view_text(const struct shf_view *v, const uint8_t **bytes, size_t *n)
+{
+	*bytes = v->smalls[0].bytes;
+	*n = (size_t)v->smalls[0].n;
+}
+
+void shf_view_count_try(struct shf_view *v, uint64_t tries)
+{
+	for (size_t i = 0; i < v->parts_n; i++) {
+		_Atomic uint64_t *had = &shf_card_head(&v->parts[i].card)->tries;
+
+		if (atomic_load(had) < tries)   /* of two nodes with one agent it is one */
+			atomic_store(had, tries);
+	}
+}
+
+void shf_view_is_written(struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++)
+		atomic_store(&shf_card_head(&v->parts[i].card)->due, 0);
+}
+
+size_t shf_view_parts(const struct shf_view *v)
+{
+	return v->parts_n;
+}
+
+static bool is_still(const struct shf_part_held *p)
+{
+	return atomic_load(&shf_card_head(&p->card)->whole) == p->whole;
+}
+
+bool shf_view_is_still(const struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++)
+		if (!is_still(&v->parts[i]))
+			return false;
+	return true;
+}
+
+int shf_view_moved(const struct shf_view *v, const char *path, struct sheaf_error *err)
+{
+	size_t i = 0;
+
+	/* What was given up as damaged did not move. */
+	while (v && i < v->parts_n && (v->parts[i].condemned || is_still(&v->parts[i])))
+		i++;
+	if (!v || i == v->parts_n)
+		return 0;
+	return shf_fail(err, SHEAF_EAGAIN, "%s: its memory was taken for a newer step before all "
+	                "of it was read: open the latest again", path);
+}
+
+void shf_view_condemn(struct shf_view *v)
+{
+	for (size_t i = 0; i < v->parts_n; i++) {
+		uint64_t was = v->parts[i].whole; /* meanwhile it may be another step's */
+
+		/* Another rank of the node may have done it already. */
+		v->parts[i].condemned |=
+		    atomic_compare_exchange_strong(&shf_card_head(&v->parts[i].card)->whole, &was,
+		                                   0) || was == 0;
+	}
+}
+
+void shf_view_free(struct shf_view *v)
+{
+	const struct shf_sys *in;
+
+	if (!v)
+		return;
+	in = v->over.in;
+	for (size_t i = 0; v->disk_files && i < v->manifest.files_n; i++)
+		if (v->disk_files[i] >= 0)
+			in->ops->close(in->arg, v->disk_files[i]);
+	/* The lease is given up for forked children, too, and not by them. */
+	if (v->lease >= 0 && in->ops->pid(in->arg) == v->pid)
+		(void)in->ops->unlock(in->arg, v->lease);
+	if (v->lease >= 0)
+		in->ops->close(in->arg, v->lease);
+	if (v->disk >= 0)
+		in->ops->close(in->arg, v->disk);
+	for (size_t i = 0; i < v->parts_n; i++) {
+		in->ops->shm_free(in->arg, &v->parts[i].card);
+		if (v->parts[i].image.base)
+			in->ops->shm_free(in->arg, &v->parts[i].image);
+	}
+	shf_free(v->parts);
+	shf_free(v->stretches);
+	shf_arena_release(&v->arena);
+	shf_free(v);
+}

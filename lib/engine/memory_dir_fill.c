@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filling a view: the cards that are here, what the others know of the step, what of it came from
+ * other nodes. */
+#include "memory_dir_in.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "lease.h"
+#include "match.h"
+#include "tree.h"
+
+static int add_stretch(struct shf_view *v, const struct shf_stretch *s)
+{
+	if (v->stretches_n == v->stretches_cap) {
+		size_t cap = v->stretches_cap ? 2 * v->stretches_cap : 64;
+		struct shf_stretch *more = shf_realloc(v->stretches, cap, sizeof(*more));
+
+		if (!more)
+			return SHEAF_ENOMEM;
+		v->stretches = more;
+		v->stretches_cap = cap;
+	}
+	v->stretches[v->stretches_n++] = *s;
+	return 0;
+}
+
+int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sheaf_error *err)
+{
+	struct shf_part_held *parts = shf_realloc(v->parts, v->parts_n + 1, sizeof(*parts));
+	struct shf_card card;
+	int rc;
+
+	if (!parts) {
+		struct shf_part_held p = *part;
+
+		v->over.in->ops->shm_free(v->over.in->arg, &p.card);
+		if (p.image.base)
+			v->over.in->ops->shm_free(v->over.in->arg, &p.image);
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
+	}
+	v->parts = parts;
+	parts[v->parts_n] = *part;
+	parts[v->parts_n++].whole = atomic_load(&shf_card_head(&part->card)->whole);
+	rc = shf_card_decode(&card, &v->arena, &part->card);
+	if (rc == 0 && card.segs_n && card.image_bytes > part->image.bytes)
+		rc = SHEAF_ECORRUPT;
+	for (size_t i = 0; rc == 0 && i < card.segs_n; i++) {
+		struct shf_stretch g = { card.segs[i].file, card.segs[i].lo, card.segs[i].hi,
+			(const uint8_t *)part->image.base + card.segs[i].image };
+
+		rc = add_stretch(v, &g);
+	}
+	if (rc < 0)
+		return shf_fail(err, rc, "a step in memory: the card of an image: %s",
+		                sheaf_strerror(rc));
+	if (card.smalls_n) {
+		v->smalls = card.smalls;
+		v->smalls_n = card.smalls_n;
+	}
+	return 0;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct shf_stretch *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+static int add_folder(struct shf_view *v, const char *name)
+{
+	const char *slash = strchr(name, '/');
+	size_t n = slash ? (size_t)(slash - name) : 0;
+
+	if (!slash)
+		return 0;
+	if (n == 0 || n >= sizeof(*v->folders))
+		return SHEAF_ECORRUPT;
+	for (size_t i = 0; i < v->folders_n; i++)
+		if (strncmp(v->folders[i], name, n) == 0 && !v->folders[i][n])
+			return 0;
+	memcpy(v->folders[v->folders_n++], name, n);
+	return 0;
+}
+
+static int name_files(struct shf_view *v)
+{
+	const struct shf_manifest *m = &v->manifest;
+	size_t n = m->files_n + v->smalls_n;
+	int rc = 0;
+
+	v->files = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->files));
+	v->folders = shf_arena_alloc(&v->arena, n + 1, sizeof(*v->folders));
+	if (!v->files || !v->folders)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < m->files_n; i++) {
+		v->files[v->files_n++] = (struct shf_vfile){ .name = m->files[i].name,
+			.bytes = m->files[i].bytes };
+		if (!always(add_folder(v, m->files[i].name) == 0)) /* a family's, and short */
+			return SHEAF_EBUG;
+	}
+	for (size_t i = 0; i < v->smalls_n && rc == 0; i++) {
+		const struct shf_card_small *s = &v->smalls[i];
+
+		v->files[v->files_n++] = (struct shf_vfile){ .name = s->name, .bytes = s->n,
+			.whole = s->bytes };
+		rc = add_folder(v, s->name);
+	}
+	return rc;
+}
+
+/* Which stretches are of which file. *whole: they are all of it, one behind the other. */
+static int find_stretches(struct shf_view *v, bool *whole)
+{
+	size_t at = 0;
+
+	*whole = true;
+	if (v->stretches_n)
+		qsort(v->stretches, v->stretches_n, sizeof(*v->stretches), by_place);
+	for (size_t i = 0; i < v->manifest.files_n; i++) {
+		struct shf_vfile *f = &v->files[i];
+		uint64_t to = 0;
+
+		f->first = at;
+		for (; at < v->stretches_n && v->stretches[at].file == i; at++) {
+			if (v->stretches[at].lo < to)
+				return SHEAF_ECORRUPT;
+			*whole = *whole && v->stretches[at].lo == to;
+			to = v->stretches[at].hi;
+		}
+		f->end = at;
+		if (to > f->bytes)
+			return SHEAF_ECORRUPT;
+		*whole = *whole && to == f->bytes;
+	}
+	return at == v->stretches_n ? 0 : SHEAF_ECORRUPT;
+}
+
+bool shf_view_knows(const struct shf_view *v)
+{
+	return v->smalls_n > 0;
+}
+
+void shf_view_tell(const struct shf_view *v, struct shf_buf *out)
+{
+	struct shf_card card = { .step = 0, .ranks = 1, .smalls_n = v->smalls_n,
+		.smalls = (struct shf_card_small *)(uintptr_t)v->smalls };
+
+	shf_card_encode(out, &card);
+}
+
+int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_error *err)
+{
+	uint8_t *own = shf_arena_alloc(&v->arena, told->len + 1, 1);
+	struct shf_card card;
+	int rc = own ? 0 : SHEAF_ENOMEM;
+
+	if (rc == 0) {
+		memcpy(own, told->data, told->len);
+		rc = shf_card_body(&card, &v->arena, own, told->len);
+	}
+	if (rc < 0)
+		return shf_fail(err, rc, "a step in memory: what another node knows of it: %s",
+		                sheaf_strerror(rc));
+	v->smalls = card.smalls;
+	v->smalls_n = card.smalls_n;
+	return 0;
+}
+
+int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
+{
+	const uint8_t *text;
+	bool all = false;
+	size_t n;
+	int rc;
+
+	if (!v->smalls_n || strcmp(v->smalls[0].name, "sheaf.json"))
+		return shf_fail(err, SHEAF_EFORMAT, "a step in memory: its manifest is not here");
+	shf_view_text(v, &text, &n);
+	rc = shf_manifest_decode(&v->manifest, &v->arena, text, n, "sheaf.json in memory", err);
+	if (rc < 0)
+		return rc;
+	rc = name_files(v);
+	if (rc == 0)
+		rc = find_stretches(v, &all);
+	if (rc == 0 && whole && !all)
+		rc = SHEAF_EFORMAT;
+	return rc < 0 ? shf_fail(err, rc, "step %" PRId64 " in memory: %s", v->manifest.step,
+	                         rc == SHEAF_EFORMAT ? "not all of it is on this node"
+	                                             : sheaf_strerror(rc)) : 0;
+}
+
+/* ---- between nodes ---- */
+
+int shf_view_each(const struct shf_view *v,
+                  int (*item)(void *arg, uint32_t file, uint64_t lo, uint64_t hi), void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < v->stretches_n && rc == 0;) {
+		const struct shf_stretch *s = &v->stretches[i];
+		uint64_t hi = s->hi;
+
+		for (i++; i < v->stretches_n && v->stretches[i].file == s->file &&
+		          v->stretches[i].lo == hi; i++)
+			hi = v->stretches[i].hi;
+		rc = item(arg, s->file, s->lo, hi);
+	}
+	return rc;
+}
+
+int shf_view_give(const struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                  struct shf_buf *out)
+{
+	for (uint64_t at = lo, n; at < hi; at += n) {
+		const uint8_t *p;
+
+		n = hi - at;
+		p = shf_view_at(v, file, at, &n);
+		if (!p)
+			return SHEAF_ECORRUPT;
+		shf_buf_add(out, p, (size_t)n);
+	}
+	return out->oom ? SHEAF_ENOMEM : 0;
+}
+
+int shf_view_take(struct shf_view *v, uint32_t file, uint64_t lo, uint64_t hi,
+                  const uint8_t *bytes)
+{
+	uint8_t *own = shf_arena_alloc(&v->arena, (size_t)(hi - lo), 1);
+	struct shf_stretch s = { file, lo, hi, own };
+
+	if (!own)
+		return SHEAF_ENOMEM;
+	memcpy(own, bytes, (size_t)(hi - lo));
+	return add_stretch(v, &s);
+}
+
+int shf_view_taken(struct shf_view *v)
+{
+	bool whole;
+
+	return find_stretches(v, &whole);
+}
+
+int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err)
+{
+	const struct shf_sys *in = v->over.in;
+	struct shf_leased of = { .at = dir, .name = name };
+
+	v->disk_files = shf_arena_alloc(&v->arena, v->manifest.files_n + 1,
+	                                sizeof(*v->disk_files));
+	if (!v->disk_files)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
+	for (size_t i = 0; i < v->manifest.files_n; i++)
+		v->disk_files[i] = -1;
+	v->disk = in->ops->open(in->arg, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	if (v->disk < 0)
+		return shf_fail_sys(err, -v->disk, "%s", name);
+	/* As for a step that is read from disk alone: pruning leaves it there while it is open. */
+	v->pid = in->ops->pid(in->arg);
+	of.dir = v->disk;
+	return shf_lease_take(in, &of, &v->lease) < 0
+	       ? shf_fail_io(err, ENOENT, "%s: has just gone", name) : 0;
+}
+
+int shf_view_set_hads(struct shf_view *v, const struct shf_had *a, const uint32_t *files,
+                      size_t n)
+{
+	struct shf_hads h = {
+		.a = shf_arena_alloc(&v->arena, n + 1, sizeof(*h.a)),
+		.first = shf_arena_alloc(&v->arena, v->manifest.files_n + 2, sizeof(*h.first)) };
+	size_t at = 0;
+
+	if (!h.a || !h.first)
+		return SHEAF_ENOMEM;
+	memcpy(h.a, a, n * sizeof(*a));
+	for (size_t f = 0; f <= v->manifest.files_n; f++) {
+		h.first[f] = at;
+		while (at < n && files[at] == f)
+			at++;
+	}
+	if (at != n)
+		return SHEAF_ECORRUPT;
+	v->hads = h;
+	return 0;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What earlier jobs left with the agent, and when it is dropped (T2 to T4 of memory_tier.h). */
+#include "memory_jobs.h"
+#include <string.h>
+#include "image_card.h"
+#include "memory_steps.h"
+#include "run.h"
+
+struct heir {                   /* the one earlier job that T3 keeps; alike on all ranks */
+	bool unknown;                   /* it could not be told: all that have a whole card stay */
+	char job[33];                   /* "": none */
+	uint64_t turn;                  /* the largest of all that earlier jobs left */
+};
+
+/* ---- names of other jobs are dropped ---- */
+
+struct others {
+	const char *job;                /* the one that lives */
+	const struct heir *heir;        /* NULL: none */
+	const struct shf_buf *whole;    /* struct shf_told of whole cards here; NULL: not asked */
+	struct shf_buf names;           /* of what is dropped, each with its NUL */
+};
+
+static bool has_card(const struct shf_buf *whole, const char *job)
+{
+	const struct shf_told *t = (const void *)whole->data;
+
+	for (size_t i = 0; i < whole->len / sizeof(*t); i++)
+		if (strcmp(t[i].job, job) == 0)
+			return true;
+	return false;
+}
+
+static bool stays(const struct others *o, const char *job)
+{
+	if (strcmp(job, o->job) == 0)
+		return true;
+	if (!o->heir || (o->whole && !has_card(o->whole, job)))
+		return false;
+	return o->heir->unknown || strcmp(job, o->heir->job) == 0;
+}
+
+static int note_other(void *arg, const char *name)
+{
+	struct others *o = arg;
+	char job[33];
+	int rank, image;
+	bool card;
+
+	if (shf_card_parse(name, job, &rank, &image, &card) && !stays(o, job))
+		shf_buf_add(&o->names, name, strlen(name) + 1);
+	return 0;
+}
+
+/* Drops what other jobs than this one and the heir have here. False: there may be more. */
+static bool drop_others(struct sheaf_run *run, const struct heir *heir,
+                        const struct shf_buf *whole)
+{
+	const struct shf_sys *sys = run->sys;
+	struct others o = { run->tier.job, heir, whole, SHF_BUF_INIT };
+	bool all = sys->ops->keep_list(sys->arg, run->tier.keep, note_other, &o) == 0 &&
+	           !o.names.oom;
+
+	for (size_t at = 0; at < o.names.len;
+	     at += strlen((char *)o.names.data + at) + 1)
+		(void)sys->ops->keep_drop(sys->arg, run->tier.keep, (char *)o.names.data + at);
+	shf_buf_release(&o.names);
+	return all;
+}
+
+void shf_tier_let_others_go(struct sheaf_run *run)
+{
+	if (!run->tier.alone && run->tier.keep >= 0 && run->place.node_first == run->team.rank)
+		run->tier.alone = drop_others(run, NULL, NULL);
+}
+
+/* ---- when a job opens the run ---- */
+
+struct weighing {
+	struct sheaf_run *run;
+	struct shf_newest disk;
+	struct heir *heir;
+};
+
+/* Called for each step in memory, the newest first, until it returns true. The heir is the job of
+ * the first step that a load would take. For want of one it is the job of the newest step at all:
+ * that step may seem not to follow the disk because this process sees an old state of a network
+ * disk, and its missing ranks may be on nodes that this job does not have. */
+static int weigh(void *arg, const struct shf_recalled *r)
+{
+	struct weighing *w = arg;
+	bool same = r->step == w->disk.known && strcmp(r->session, w->disk.session) == 0;
+	bool of_use = same || (r->here == r->ranks &&
+	                       shf_recall_follows(&w->run->store, r, &w->disk));
+
+	if (!w->heir->job[0] || of_use)
+		memcpy(w->heir->job, r->job, sizeof(w->heir->job));
+	return of_use;
+}
+
+static uint64_t last_turn(const struct shf_buf *cards)
+{
+	const struct shf_told *t = (const void *)cards->data;
+	uint64_t last = 0;
+
+	for (size_t i = 0; i < cards->len / sizeof(*t); i++)
+		last = t[i].turn > last ? t[i].turn : last;
+	return last;
+}
+
+/* If the heir cannot be told, every job that has a whole card stays. [rank 0] */
+static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct heir *heir)
+{
+	struct weighing w = { .run = run, .heir = heir };
+	struct sheaf_error why;
+
+	heir->unknown = shf_store_newest(&run->store, 0, &w.disk, &why) < 0 ||
+	                shf_store_rewinds(&run->store) == UINT64_MAX ||
+	                shf_recall_join(cards, weigh, &w) < 0;
+}
+
+int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct heir heir = { .unknown = true };
+	struct shf_buf mine = SHF_BUF_INIT, cards = SHF_BUF_INIT;
+	bool asked = false;
+	uint64_t silent = 0;
+	int rc = shf_recall_gather(run, &mine, &asked, &cards, err);
+
+	silent = run->place.node_first == run->team.rank && !asked;
+	if (rc == 0)
+		rc = shf_allreduce(&run->team, &silent, 1, SHEAF_MAX, err);
+	if (run->team.rank == 0)
+		heir.turn = last_turn(&cards);
+	if (rc == 0 && run->team.rank == 0 && !silent)
+		choose_heir(run, &cards, &heir);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, &heir, sizeof(heir), err);
+	if (rc == 0)
+		run->tier.turn = heir.turn + 1;
+	if (rc == 0 && asked)
+		(void)drop_others(run, &heir, &mine);
+	shf_buf_release(&mine);
+	shf_buf_release(&cards);
+	return rc;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes tell rank 0 what they have; it decides who reads which blocks (struct shf_had) and which
+ * pieces must go where for that (struct piece), and all are told.
+ *
+ * A block is read by one rank, which proves it. Most lie wholly on one node. Of one that does not,
+ * the node that has most is its own: one of its ranks is sent the rest, before any load. The blocks
+ * of a header count as one. */
+#include "memory_map.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "safetensors.h"
+
+#define AT_ONCE (UINT64_C(64) << 20)    /* bytes that travel in one exchange */
+
+struct span {                   /* bytes [lo, hi) of a tensor file that a node has */
+	uint32_t file;
+	int32_t node;
+	uint64_t lo, hi;
+	uint64_t head;                  /* lo 0: how long the file's header says it is */
+};
+struct piece {                  /* to be sent */
+	uint32_t file;
+	int32_t from, to;               /* ranks */
+	uint64_t lo, hi;
+};
+struct map {                    /* [rank 0], then all */
+	struct shf_buf had, files, pieces;      /* struct shf_had, uint32_t, struct piece */
+	uint64_t missing;
+};
+
+/* ---- what there is ---- */
+
+struct telling {
+	const struct shf_view *view;
+	struct shf_buf *out;
+	int32_t node;
+};
+
+static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
+{
+	struct telling *t = arg;
+	struct span s = { .file = file, .node = t->node, .lo = lo, .hi = hi };
+	uint64_t n = 8;
+	const uint8_t *p = lo == 0 ? shf_view_at(t->view, file, 0, &n) : NULL;
+
+	if (p && n == 8)
+		s.head = shf_get64(p);
+	shf_buf_add(t->out, &s, sizeof(s));
+	return 0;
+}
+
+static int gather(struct sheaf_run *run, const struct shf_view *view, struct shf_buf *all,
+                  struct sheaf_error *err)
+{
+	struct shf_buf mine = SHF_BUF_INIT;
+	struct telling t = { .view = view, .out = &mine, .node = run->place.node };
+	int rc;
+
+	if (run->place.node_first == run->team.rank)
+		(void)shf_view_each(view, tell_span, &t);
+	rc = shf_to_zero(&run->team, &mine, all, err);
+	shf_buf_release(&mine);
+	return rc;
+}
+
+/* ---- who reads what [rank 0] ---- */
+
+struct mapping {
+	const struct sheaf_run *run;
+	const struct span *spans;       /* by file, lo, then the longest */
+	size_t n, at;                   /* at: none before it reaches as far as is looked at now */
+	uint32_t file;
+	bool disk;
+	uint64_t *weight;               /* owned; by node: bytes of the block that is looked at */
+	struct map *map;
+};
+
+static int span_order(const void *a, const void *b)
+{
+	const struct span *x = a, *y = b;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	if (x->lo != y->lo)
+		return x->lo < y->lo ? -1 : 1;
+	return x->hi > y->hi ? -1 : x->hi < y->hi;
+}
+
+static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, int64_t rank)
+{
+	struct shf_had h = { .lo = lo, .hi = hi, .node = node, .rank = rank };
+
+	shf_buf_add(&m->map->had, &h, sizeof(h));
+	shf_buf_add(&m->map->files, &m->file, sizeof(m->file));
+}
+
+/* A node that has something has a rank. */
+static int32_t rank_of(const struct sheaf_run *run, int32_t node, uint64_t turn)
+{
+	return (int32_t)shf_node_rank(run->place.nodes, (uint32_t)run->team.ranks, node, turn);
+}
+
+/* Of what reaches beyond byte `at`, what has it, or else begins next; NULL: nothing. */
+static const struct span *span_at(struct mapping *m, uint64_t at)
+{
+	while (m->at < m->n && (m->spans[m->at].file < m->file ||
+	                        (m->spans[m->at].file == m->file && m->spans[m->at].hi <= at)))
+		m->at++;
+	return m->at < m->n && m->spans[m->at].file == m->file ? &m->spans[m->at] : NULL;
+}
+
+/* One block, or those of a header, that no node has all of. */
+static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
+{
+	int32_t best = -1, to;
+	size_t first = m->at;
+	const struct span *s;
+	uint64_t at = lo;
+
+	memset(m->weight, 0, (size_t)m->run->place.nodes_n * sizeof(*m->weight));
+	while (at < hi && (s = span_at(m, at)) && s->lo < hi) {
+		uint64_t from = s->lo > at ? s->lo : at, end = s->hi < hi ? s->hi : hi;
+
+		m->map->missing += m->disk ? 0 : from - at;
+		m->weight[s->node] += end - from;
+		if (best < 0 || m->weight[s->node] > m->weight[best])
+			best = s->node;
+		at = end;
+	}
+	m->map->missing += m->disk ? 0 : hi - at;
+	if (!always(best >= 0)) /* who comes here has seen that some node has a byte of it */
+		return;
+	to = rank_of(m->run, best, m->file + lo / SHF_BLOCK);
+	add_had(m, lo, hi, best, to);
+	m->at = first;
+	for (at = lo; at < hi && (s = span_at(m, at)) && s->lo < hi;) {
+		struct piece p = { .file = m->file, .to = to, .lo = s->lo > at ? s->lo : at,
+			.hi = s->hi < hi ? s->hi : hi };
+
+		if (s->node != best) {
+			p.from = rank_of(m->run, s->node, 0);
+			shf_buf_add(&m->map->pieces, &p, sizeof(p));
+		}
+		at = p.hi;
+	}
+}
+
+/* The blocks that a header lies in: whoever reads it reads all of it. */
+static uint64_t head_of(struct mapping *m, uint64_t bytes)
+{
+	const struct span *s = span_at(m, 0);
+	/* What a header says of itself is not proved yet. */
+	uint64_t n = s && s->lo == 0 && s->head <= SHF_ST_HEADER_MAX ? s->head + 8 : 0;
+
+	n = (n + SHF_BLOCK - 1) / SHF_BLOCK * SHF_BLOCK;
+	n = n < bytes ? n : bytes;
+	return n && s->hi < n ? n : 0;
+}
+
+static void map_file(struct mapping *m, uint64_t bytes)
+{
+	uint64_t at = head_of(m, bytes), end, next;
+
+	if (at)
+		map_block(m, 0, at);
+	for (; at < bytes; at = end) {
+		const struct span *s = span_at(m, at);
+
+		/* As many whole blocks as one node has, or none. */
+		next = !s || s->lo > bytes ? bytes : s->lo;
+		end = s && s->lo <= at ? s->hi : next;
+		if (end < bytes)
+			end = end / SHF_BLOCK * SHF_BLOCK;
+		if (end > at && s && s->lo <= at) {
+			add_had(m, at, end, s->node, -1);
+			continue;
+		}
+		if (end > at) {
+			m->map->missing += m->disk ? 0 : end - at;
+			add_had(m, at, end, -1, -1);
+			continue;
+		}
+		end = at + SHF_BLOCK < bytes ? at + SHF_BLOCK : bytes;
+		map_block(m, at, end);
+	}
+}
+
+static int map_make(const struct sheaf_run *run, const struct shf_manifest *manifest,
+                    struct shf_buf *told, bool disk, struct map *map, struct sheaf_error *err)
+{
+	size_t n = told->len / sizeof(struct span);
+	struct span *spans = shf_alloc(n, sizeof(*spans));
+	struct mapping m = { .run = run, .spans = spans, .n = n, .disk = disk, .map = map,
+		.weight = shf_zalloc((size_t)run->place.nodes_n, sizeof(*m.weight)) };
+	int rc = 0;
+
+	if (spans && m.weight) {
+		if (n) {
+			memcpy(spans, told->data, n * sizeof(*spans));
+			qsort(spans, n, sizeof(*spans), span_order);
+		}
+		for (m.file = 0; m.file < manifest->files_n; m.file++)
+			map_file(&m, manifest->files[m.file].bytes);
+	}
+	if (!spans || !m.weight || map->had.oom || map->files.oom || map->pieces.oom)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what nodes have");
+	else if (map->missing)
+		rc = shf_fail(err, SHEAF_EFORMAT, "%" PRIu64 " bytes are on no node",
+		              map->missing);
+	shf_free(spans);
+	shf_free(m.weight);
+	return rc;
+}
+
+/* ---- pieces ---- */
+
+/* Pieces [first, end): those of ours out, those for us in. */
+static int send_some(struct sheaf_run *run, struct shf_view *view, const struct piece *p,
+                     size_t first, size_t end, struct sheaf_error *err)
+{
+	struct shf_team *team = &run->team;
+	struct shf_buf *out = shf_zalloc((size_t)team->ranks, sizeof(*out)), in = SHF_BUF_INIT;
+	size_t *bytes = shf_zalloc((size_t)team->ranks, sizeof(*bytes));
+	size_t *at = shf_zalloc((size_t)team->ranks, sizeof(*at)), sum = 0;
+	int rc = out && bytes && at ? 0 : SHEAF_ENOMEM;
+
+	for (size_t i = first; i < end && rc == 0; i++)
+		if (p[i].from == team->rank)
+			rc = shf_view_give(view, p[i].file, p[i].lo, p[i].hi, &out[p[i].to]);
+	if (rc < 0)
+		shf_fail(err, rc, "what another node lacks of a block: %s", sheaf_strerror(rc));
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_exchange(team, out, &in, bytes, err);
+	if (rc == 0) {
+		for (int r = 0; r < team->ranks; sum += bytes[r++])
+			at[r] = sum;
+		for (size_t i = first; i < end && rc == 0; i++) {
+			size_t n = (size_t)(p[i].hi - p[i].lo);
+
+			if (p[i].to != team->rank)
+				continue;
+			rc = at[p[i].from] + n > in.len ? SHEAF_ECORRUPT
+			   : shf_view_take(view, p[i].file, p[i].lo, p[i].hi,
+			                   in.data + at[p[i].from]);
+			at[p[i].from] += n;
+		}
+		if (rc < 0)
+			shf_fail(err, rc, "what this node lacks of a block: %s",
+			         sheaf_strerror(rc));
+		rc = shf_agree(team, rc, err);
+	}
+	for (int r = 0; out && r < team->ranks; r++)
+		shf_buf_release(&out[r]);
+	shf_free(out);
+	shf_free(bytes);
+	shf_free(at);
+	shf_buf_release(&in);
+	return rc;
+}
+
+static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struct shf_buf *pieces,
+                       struct sheaf_error *err)
+{
+	size_t n = pieces->len / sizeof(struct piece);
+	struct piece *p = shf_alloc(n, sizeof(*p));
+	int rc = shf_agree(&run->team, p ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for blocks "
+	                                                "of several nodes"), err);
+
+	if (rc == 0 && n)
+		memcpy(p, pieces->data, n * sizeof(*p));
+	for (size_t i = 0, end; i < n && rc == 0; i = end) {
+		uint64_t bytes = 0;
+
+		for (end = i; end < n && (end == i || bytes + p[end].hi - p[end].lo <= AT_ONCE);)
+			bytes += p[end].hi - p[end].lo, end++;
+		rc = send_some(run, view, p, i, end, err);
+	}
+	shf_free(p);
+	if (rc < 0 || n == 0)
+		return rc;
+	rc = shf_view_taken(view);
+	return shf_agree(&run->team, rc < 0 ? shf_fail(err, rc, "blocks of several nodes: %s",
+	                                               sheaf_strerror(rc)) : 0, err);
+}
+
+/* ---- everything ---- */
+
+/* From the lowest rank that has it, by rank 0. [collective] */
+static int tell_all(struct shf_team *team, int root, const struct shf_view *view,
+                    struct shf_buf *told, struct sheaf_error *err)
+{
+	struct shf_buf mine = SHF_BUF_INIT;
+	int rc;
+
+	if (team->rank == root)
+		shf_view_tell(view, &mine);
+	rc = shf_to_zero(team, &mine, told, err);
+	if (rc == 0)
+		rc = shf_bcast_buf(team, told, err);
+	shf_buf_release(&mine);
+	return rc;
+}
+
+/* A node that has no part of the step hears of it what all others know. */
+static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct sheaf_error *err)
+{
+	struct shf_team *team = &run->team;
+	struct shf_buf told = SHF_BUF_INIT;
+	/* Who lacks it; and, as 0 is nobody, the lowest rank that has it. */
+	uint64_t x[2] = { !shf_view_knows(view),
+		shf_view_knows(view) ? (uint64_t)(team->ranks - team->rank) : 0 };
+	int rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
+
+	if (rc < 0 || !x[0])
+		return rc;
+	if (!x[1])
+		return shf_fail(err, SHEAF_EFORMAT, "its manifest is on no node");
+	rc = tell_all(team, team->ranks - (int)x[1], view, &told, err);
+	if (rc == 0)
+		rc = shf_agree(team, shf_view_knows(view) ? 0 : shf_view_learn(view, &told, err),
+		               err);
+	shf_buf_release(&told);
+	return rc;
+}
+
+static int map_share(struct sheaf_run *run, struct map *map, struct sheaf_error *err)
+{
+	int rc = shf_bcast_buf(&run->team, &map->had, err);
+
+	if (rc == 0)
+		rc = shf_bcast_buf(&run->team, &map->files, err);
+	return rc == 0 ? shf_bcast_buf(&run->team, &map->pieces, err) : rc;
+}
+
+static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_error *err)
+{
+	size_t n = map->had.len / sizeof(struct shf_had);
+	struct shf_had *had = shf_alloc(n, sizeof(*had));
+	uint32_t *files = shf_alloc(n, sizeof(*files));
+	int rc = had && files && n == map->files.len / sizeof(*files) ? 0 : SHEAF_ENOMEM;
+
+	if (rc == 0 && n) {
+		memcpy(had, map->had.data, n * sizeof(*had));
+		memcpy(files, map->files.data, n * sizeof(*files));
+		rc = shf_view_set_hads(view, had, files, n);
+	}
+	shf_free(had);
+	shf_free(files);
+	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", sheaf_strerror(rc)) : 0;
+}
+
+/* Does this rank see what it may have to read? It may have asked another time than the one that
+ * told of its node, or could not ask. */
+static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
+{
+	size_t n = map->had.len / sizeof(struct shf_had);
+
+	for (size_t i = 0; i < n; i++) {
+		struct shf_had h;
+		uint32_t file;
+
+		memcpy(&h, map->had.data + i * sizeof(h), sizeof(h));
+		memcpy(&file, map->files.data + i * sizeof(file), sizeof(file));
+		if (h.node != run->place.node || (h.rank >= 0 && h.rank != run->team.rank))
+			continue;
+		for (uint64_t at = h.lo, some; at < h.hi; at += some) {
+			some = h.hi - at;
+			if (!shf_view_at(view, file, at, &some))
+				return shf_view_has_disk(view);
+		}
+	}
+	return true;
+}
+
+static int look_again(const struct sheaf_run *run, const struct shf_view *view,
+                      const struct map *map, struct sheaf_error *err)
+{
+	return has_all(run, view, map) ? 0
+	       : shf_fail(err, SHEAF_EFORMAT, "a rank does not see what its node has");
+}
+
+int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
+               struct sheaf_error *err)
+{
+	struct shf_team *team = &run->team;
+	bool alone = run->place.nodes_n == 1 && !on_disk;
+	struct shf_buf told = SHF_BUF_INIT;
+	struct map map = { SHF_BUF_INIT, SHF_BUF_INIT, SHF_BUF_INIT, 0 };
+	int rc = share_knowledge(run, view, err);
+
+	if (rc == 0)
+		rc = shf_agree(team, shf_view_finish(view, alone, err), err);
+	if (rc < 0 || alone)
+		return rc;
+	if (on_disk)
+		rc = shf_view_on_disk(view, run->store.dir, on_disk, err);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = gather(run, view, &told, err);
+	if (rc == 0)
+		rc = shf_agree(team, team->rank ? 0 : map_make(run, shf_view_manifest(view), &told,
+		                                               on_disk, &map, err), err);
+	if (rc == 0)
+		rc = map_share(run, &map, err);
+	if (rc == 0)
+		rc = shf_agree(team, map_keep(view, &map, err), err);
+	if (rc == 0)
+		rc = send_pieces(run, view, &map.pieces, err);
+	if (rc == 0)
+		rc = shf_agree(team, look_again(run, view, &map, err), err);
+	shf_buf_release(&told);
+	shf_buf_release(&map.had);
+	shf_buf_release(&map.files);
+	shf_buf_release(&map.pieces);
+	return rc;
+}

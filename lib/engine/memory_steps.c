@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory_steps.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+
+/* ---- what one agent has ---- */
+
+struct names {
+	struct shf_buf bytes;           /* each with its end */
+};
+
+static int note(void *arg, const char *name)
+{
+	struct names *n = arg;
+	char job[33];
+	int rank, image;
+	bool card;
+
+	if (shf_card_parse(name, job, &rank, &image, &card) && card)
+		shf_buf_add(&n->bytes, name, strlen(name) + 1);
+	return n->bytes.oom ? -12 : 0; /* ENOMEM */
+}
+
+struct looking {
+	const struct shf_sys *sys;
+	int keep;
+	const char *run_id;
+	bool guests;
+	struct shf_buf *out;            /* struct shf_told */
+};
+
+static void add(struct looking *l, const char *job, bool guest, const struct shf_card *card,
+                const struct shf_card_head *h)
+{
+	struct shf_told t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
+		.base = atomic_load(&h->base), .next = atomic_load(&h->next),
+		.due = atomic_load(&h->due), .tries = atomic_load(&h->tries),
+		.turn = atomic_load(&h->turn), .bytes = card->image_bytes, .guest = guest };
+
+	memcpy(t.job, job, sizeof(t.job));
+	memcpy(t.session, card->session, sizeof(t.session));
+	shf_buf_add(l->out, &t, sizeof(t));
+}
+
+/* One card, if it is whole and of this run. */
+static int look(struct looking *l, const char *name)
+{
+	struct shf_shm shm = { NULL, 0, -1 };
+	struct shf_arena arena = { 0 };
+	struct shf_card card;
+	char job[33];
+	int rank, image, rc = l->sys->ops->keep_get(l->sys->arg, l->keep, name, &shm);
+	bool is_card;
+
+	if (rc == -2) /* ENOENT: it has just been dropped */
+		return 0;
+	if (rc < 0)
+		return rc;
+	if (always(shf_card_parse(name, job, &rank, &image, &is_card)) &&
+	    (l->guests || image < SHF_CARD_GUEST)) {
+		rc = shf_card_decode(&card, &arena, &shm);
+		if (rc == 0 && strcmp(card.run, l->run_id) == 0 && card.rank == rank)
+			add(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
+	}
+	shf_arena_release(&arena);
+	l->sys->ops->shm_free(l->sys->arg, &shm);
+	return rc == SHEAF_ENOMEM || l->out->oom ? -12 : 0; /* ENOMEM */
+}
+
+int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
+                     struct shf_buf *out)
+{
+	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id, .guests = guests,
+		.out = out };
+	struct names names = { SHF_BUF_INIT };
+	int rc = sys->ops->keep_list(sys->arg, keep, note, &names);
+
+	for (size_t at = 0; rc == 0 && at < names.bytes.len;
+	     at += strlen((char *)names.bytes.data + at) + 1)
+		rc = look(&l, (char *)names.bytes.data + at);
+	shf_buf_release(&names.bytes);
+	return rc;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct shf_told *x = a, *y = b;
+	int d;
+
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
+	if (x->turn != y->turn)
+		return x->turn > y->turn ? -1 : 1;
+	d = strcmp(x->session, y->session);
+	if (d == 0)
+		d = strcmp(x->job, y->job);
+	if (d == 0)
+		d = x->rank < y->rank ? -1 : x->rank > y->rank;
+	return d ? d : x->guest - y->guest;
+}
+
+/* Cards of one step: the first says which, n there are; a rank's counts once, wherever it is, and a
+ * copy only where there is no other. While a step comes to disk before this one, some have heard of
+ * it and some have not: there are two that it may follow, whoever says so. */
+static struct shf_recalled join(const struct shf_told *t, size_t n)
+{
+	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
+		.next = t->next, .turn = t->turn };
+
+	memcpy(r.job, t->job, sizeof(r.job));
+	memcpy(r.session, t->session, sizeof(r.session));
+	for (size_t i = 0; i < n; i++) {
+		r.next = t[i].base != r.base ? t[i].base : t[i].next != r.base ? t[i].next : r.next;
+		r.due = t[i].due ? 1 : r.due;
+		r.tries = t[i].tries > r.tries ? t[i].tries : r.tries;
+		if (i && t[i].rank == t[i - 1].rank)
+			continue;
+		r.here++;
+		r.copied += t[i].guest;
+		r.bytes += t[i].bytes;
+	}
+	return r;
+}
+
+/* In the order of newest_first; NULL: no memory. */
+static struct shf_told *sorted(const struct shf_buf *cards, size_t *n)
+{
+	struct shf_told *t;
+
+	*n = cards->len / sizeof(*t);
+	t = shf_alloc(*n, sizeof(*t));
+	if (t && *n) {
+		memcpy(t, cards->data, *n * sizeof(*t));
+		qsort(t, *n, sizeof(*t), newest_first);
+	}
+	return t;
+}
+
+static bool is_of(const struct shf_told *t, const char *job, const char *session, int64_t step)
+{
+	return t->step == step && strcmp(t->session, session) == 0 && strcmp(t->job, job) == 0;
+}
+
+int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
+                      struct shf_buf *ranks)
+{
+	size_t n;
+	struct shf_told *t = sorted(cards, &n);
+
+	for (size_t i = 0; t && i < n; i++) {
+		if (!is_of(&t[i], which->job, which->session, which->step) || !t[i].guest ||
+		    (i && is_of(&t[i - 1], which->job, which->session, which->step) &&
+		     t[i - 1].rank == t[i].rank))
+			continue;
+		shf_buf_add(ranks, &t[i].rank, sizeof(t[i].rank));
+	}
+	shf_free(t);
+	return t && !ranks->oom ? 0 : SHEAF_ENOMEM;
+}
+
+int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
+                    void *arg)
+{
+	size_t n, end;
+	struct shf_told *t = sorted(cards, &n);
+	int rc = t ? 0 : -12; /* ENOMEM */
+
+	for (size_t i = 0; i < n && rc == 0; i = end) {
+		struct shf_recalled r;
+
+		for (end = i + 1; end < n && is_of(&t[end], t[i].job, t[i].session, t[i].step);)
+			end++;
+		r = join(&t[i], end - i);
+		rc = item(arg, &r);
+	}
+	shf_free(t);
+	return rc;
+}
+
+int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
+                    int (*item)(void *arg, const struct shf_recalled *r), void *arg)
+{
+	struct shf_buf cards = SHF_BUF_INIT;
+	int rc = shf_recall_cards(sys, keep, run_id, false, &cards);
+
+	if (rc == 0)
+		rc = shf_recall_join(&cards, item, arg);
+	shf_buf_release(&cards);
+	return rc;
+}
+
+/* ---- what is in memory goes on from a step that comes to disk ---- */
+
+struct going_on {
+	struct looking *l;              /* for sys and keep */
+	const struct shf_recalled *which;
+	uint64_t was, is;
+};
+
+static bool is_of_job(const char *name, const char *job)
+{
+	char own[33];
+	int rank, image;
+	bool card;
+
+	return always(shf_card_parse(name, own, &rank, &image, &card)) && strcmp(own, job) == 0;
+}
+
+static int go_on(const struct going_on *g, const char *name)
+{
+	const struct shf_sys *sys = g->l->sys;
+	struct shf_shm shm = { NULL, 0, -1 };
+	struct shf_arena arena = { 0 };
+	struct shf_card card;
+	int rc;
+
+	if (!is_of_job(name, g->which->job)) /* it may have gone another way from there */
+		return 0;
+	rc = sys->ops->keep_get(sys->arg, g->l->keep, name, &shm);
+	if (rc < 0)
+		return rc == -2 ? 0 : rc;
+	rc = shf_card_decode(&card, &arena, &shm);
+	if (rc == 0 && strcmp(card.run, g->l->run_id) == 0 && card.step > g->which->step) {
+		struct shf_card_head *h = shf_card_head(&shm);
+
+		uint64_t next = atomic_load(&h->next);
+
+		/* Its job may live, and be telling it the same of another step. */
+		if ((atomic_load(&h->base) == g->was || next == g->was) &&
+		    atomic_compare_exchange_strong(&h->next, &next, g->is))
+			atomic_store(&h->base, g->was);
+	}
+	shf_arena_release(&arena);
+	sys->ops->shm_free(sys->arg, &shm);
+	return rc == SHEAF_ENOMEM ? -12 : 0;
+}
+
+int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
+                     const struct shf_recalled *which, uint64_t was, uint64_t is)
+{
+	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id };
+	struct going_on g = { &l, which, was, is };
+	struct names names = { SHF_BUF_INIT };
+	int rc = sys->ops->keep_list(sys->arg, keep, note, &names);
+
+	for (size_t at = 0; rc == 0 && at < names.bytes.len;
+	     at += strlen((char *)names.bytes.data + at) + 1)
+		rc = go_on(&g, (char *)names.bytes.data + at);
+	shf_buf_release(&names.bytes);
+	return rc;
+}
+
+/* ---- one step ---- */
+
+static bool has_rank(const struct shf_buf *ranks, int32_t rank)
+{
+	for (size_t at = 0; ranks && at < ranks->len; at += sizeof(rank))
+		if (memcmp(ranks->data + at, &rank, sizeof(rank)) == 0)
+			return true;
+	return false;
+}
+
+static int get_part(const struct shf_sys *sys, int keep, const char *name,
+                    const struct shf_recalled *which, const struct shf_buf *copied,
+                    struct shf_part_held *part)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_card card;
+	char job[33], image_name[SHF_KEEP_NAME];
+	int rank, image, rc;
+	bool is_card;
+
+	if (!always(shf_card_parse(name, job, &rank, &image, &is_card)) ||
+	    strcmp(job, which->job) ||
+	    (image >= SHF_CARD_GUEST && !has_rank(copied, rank)))
+		return 0;
+	rc = sys->ops->keep_get(sys->arg, keep, name, &part->card);
+	if (rc < 0)
+		return rc;
+	rc = shf_card_decode(&card, &arena, &part->card);
+	rc = rc == SHEAF_ENOMEM ? -12 : rc == 0 && strcmp(card.session, which->session) == 0;
+	/* A rank that writes nothing has a card, and no image. */
+	if (rc == 1 && card.segs_n) {
+		shf_card_name(image_name, job, rank, image, false);
+		rc = sys->ops->keep_get(sys->arg, keep, image_name, &part->image);
+		rc = rc < 0 ? rc : 1;
+	}
+	shf_arena_release(&arena);
+	if (rc <= 0)
+		sys->ops->shm_free(sys->arg, &part->card);
+	return rc;
+}
+
+int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
+                     const struct shf_buf *copied, struct shf_view **view,
+                     struct sheaf_error *err)
+{
+	struct names names = { SHF_BUF_INIT };
+	struct shf_view *v = shf_view_new(sys);
+	int rc = v ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory"), got;
+
+	got = rc == 0 ? sys->ops->keep_list(sys->arg, keep, note, &names) : 0;
+	for (size_t at = 0; rc == 0 && got >= 0 && at < names.bytes.len;
+	     at += strlen((char *)names.bytes.data + at) + 1) {
+		const char *name = (char *)names.bytes.data + at;
+		struct shf_part_held part = { .card = { NULL, 0, -1 },
+			.image = { NULL, 0, -1 } };
+
+		got = get_part(sys, keep, name, which, copied, &part);
+		if (got == 1)
+			rc = shf_view_add(v, &part, err);
+		got = got == -2 ? 0 : got;
+	}
+	if (rc == 0 && got < 0)
+		rc = shf_fail_sys(err, -got, "step %" PRId64 " in memory: asking the agent",
+		                  which->step);
+	shf_buf_release(&names.bytes);
+	if (rc == 0 && copied && copied->len)
+		shf_view_has_guests(v);
+	if (rc == 0)
+		*view = v;
+	else
+		shf_view_free(v);
+	return rc;
+}
+
+int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
+                    struct shf_view **view, struct sheaf_error *err)
+{
+	int rc = shf_recall_parts(sys, keep, which, NULL, view, err);
+
+	if (rc == 0)
+		rc = shf_view_finish(*view, true, err);
+	if (rc < 0) {
+		shf_view_free(*view);
+		*view = NULL;
+	}
+	return rc;
+}
+
+/* ---- is it still of use? ---- */
+
+bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
+                        const struct shf_newest *disk)
+{
+	uint64_t on = shf_card_on(disk->known, disk->session, shf_store_rewinds(store));
+
+	return disk->known == disk->newest && (r->base == on || r->next == on) &&
+	       !shf_store_is_aside(store, r->step, r->session);
+}
+
+/* What lies on disk beside a step in memory. Without the count of rewinds nobody can tell whether a
+ * step that is newer follows it. */
+static int look_below(struct shf_store *store, const struct shf_recalled *r,
+                      struct shf_newest *disk, struct sheaf_error *err)
+{
+	int rc = shf_store_newest(store, r->step, disk, err);
+
+	if (rc == 0 && r->step > disk->newest && shf_store_rewinds(store) == UINT64_MAX)
+		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
+		              "memory rewound?", store->path);
+	return rc;
+}
+
+int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
+                       struct sheaf_error *err)
+{
+	struct shf_newest disk;
+	int rc = look_below(store, r, &disk, err);
+
+	*lost = rc == 0 && r->step > disk.newest && !shf_recall_follows(store, r, &disk);
+	return rc;
+}
+
+int shf_recall_is_unwritten(struct shf_store *store, const struct shf_recalled *r, bool *unwritten,
+                            struct sheaf_error *err)
+{
+	struct shf_newest disk;
+	int rc = look_below(store, r, &disk, err);
+
+	*unwritten = rc == 0 && !disk.exists && r->step > disk.newest &&
+	             shf_recall_follows(store, r, &disk);
+	return rc;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keeping images and their cards (image_card.h: M1-M3) with the agent of the node. */
+#include "memory_tier.h"
+#include <stdio.h>
+#include "agent_link.h"
+#include "err.h"
+#include "memory_jobs.h"
+#include "opts.h"
+#include "replica_send.h"
+#include "run_env.h"
+
+/* ---- the agent ---- */
+
+int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_tier *t = &run->tier;
+	struct sheaf_error why;
+	uint8_t bits[16];
+	int rc = 0;
+
+	t->keep = t->newest = -1;
+	t->base_step = t->beyond = -1;
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		t->steps[i] = -1;
+	t->wanted = run->opts.agent;
+	t->wait_ns = SHF_TIER_ASK_NS;
+	if (!t->wanted)
+		return 0;
+	run->image_moves = shf_tier_image_moves;
+	if (run->team.rank == 0)
+		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
+	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_guests_open(run, err);
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, bits, sizeof(bits), err);
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < sizeof(bits); i++)
+		snprintf(t->job + 2 * i, 3, "%02x", bits[i]);
+	t->said = shf_tier_reach_again(run, &why) < 0;
+	if (t->said)
+		shf_log(run, 1, "%s: nothing is kept in memory: %s, rank %d", run->store.path,
+		        why.msg, run->team.rank);
+	return run->opts.flags & SHEAF_READONLY ? 0 : shf_tier_settle(run, err);
+}
+
+void shf_tier_close(struct sheaf_run *run, bool bye)
+{
+	const struct shf_sys *sys = run->sys;
+
+	shf_guests_close(run);
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (run->tier.cards[i].base)
+			sys->ops->shm_free(sys->arg, &run->tier.cards[i]);
+	if (run->tier.wanted && run->tier.keep >= 0)
+		sys->ops->keep_close(sys->arg, run->tier.keep, bye);
+	run->tier.keep = -1;
+}
+
+/* ---- images ---- */
+
+/* ---- a step ---- */
+
+/* Drops the steps in memory after `step`. The handle goes on from what is left. */
+static void forget_later(struct shf_tier *t, int64_t step)
+{
+	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
+		if (t->steps[i] > step)
+			shf_tier_make_nothing(t, i);
+		t->left[i] = 0;
+	}
+	if (t->newest >= 0 && t->steps[t->newest] < 0)
+		t->newest = -1;
+	t->beyond = -1;
+}
+
+void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	forget_later(t, step);
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] >= 0)
+			shf_tier_is_newest(t, i);
+}
+
+void shf_tier_went_back(struct sheaf_run *run, int64_t step)
+{
+	struct shf_tier *t = &run->tier;
+
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		if (t->steps[i] > step && !t->left[i])
+			t->left[i] = run->loads;
+	t->went_back = run->loads;
+	t->beyond = -1;
+	t->based = false;
+}
+
+void shf_tier_took(struct sheaf_run *run, int64_t beyond)
+{
+	run->tier.beyond = beyond;
+	run->tier.based = false;        /* what memory follows is looked for again */
+}
+
+void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
+{
+	struct shf_tier *t = &run->tier;
+
+	if (!t->wanted)
+		return;
+	if (loaded)
+		shf_tier_fell_back(run, step);
+	else
+		forget_later(t, step);
+	t->based = t->alone = false;
+	t->doubt = t->coming = 0;
+	if (!loaded)
+		shf_tier_let_others_go(run);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks share memory: not who says the same host name, but who could receive a piece of
+ * memory from the lowest rank and read in it what that rank wrote. Containers on one
+ * host that cannot are nodes of their own. */
+#include "nodes.h"
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+
+struct hello {                  /* what ranks tell each other */
+	uint64_t machine;               /* hash of the boot id */
+	int32_t hint, node;             /* caller's hint; -1: not placed yet */
+};
+struct round {                  /* one attempt: the lowest unplaced rank of each candidate set */
+	struct shf_shm shm;
+	uint8_t token[16];
+	int offer, connection, leader;
+};
+
+void shf_place_release(struct shf_place_info *p)
+{
+	shf_free(p->nodes);
+	*p = (struct shf_place_info){ 0 };
+}
+
+static bool same_set(const struct hello *a, const struct hello *b)
+{
+	return a->node < 0 && b->node < 0 && a->machine == b->machine && a->hint == b->hint;
+}
+
+/* The leader's memory holds its token: whoever reads it there shares memory with him. */
+static int offer(const struct shf_sys *sys, struct round *r)
+{
+	int rc = sys->ops->shm_new(sys->arg, &r->shm, 4096, true);
+
+	if (rc < 0)
+		return rc;
+	rc = sys->ops->shm_offer(sys->arg, r->token, &r->offer);
+	if (rc == 0)
+		memcpy(r->shm.base, r->token, sizeof(r->token));
+	return rc;
+}
+
+static bool take(const struct shf_sys *sys, struct round *r, const uint8_t token[16], int timeout)
+{
+	struct shf_shm got = { .fd = -1 };
+	bool same;
+
+	if (sys->ops->shm_take(sys->arg, r->connection, &got, timeout) < 0)
+		return false;
+	same = got.bytes >= 16 && memcmp(got.base, token, 16) == 0;
+	sys->ops->shm_free(sys->arg, &got);
+	return same;
+}
+
+/* One round: offer, connect, serve, take. joined: this rank shares memory with its leader. */
+static int attempt(struct shf_team *team, const struct shf_sys *sys, struct round *r,
+                   bool *joined, struct sheaf_error *err)
+{
+	uint8_t *tokens = shf_zalloc((size_t)team->ranks, 16);
+	int32_t *reached = shf_zalloc((size_t)team->ranks, sizeof(*reached)), mine = -1;
+	int rc = tokens && reached ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for nodes");
+	int serve = 0;
+
+	*joined = false;
+	if (rc == 0 && r->leader == team->rank)
+		(void)offer(sys, r); /* who cannot offer is alone */
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_allgather(team, r->token, tokens, 16, err);
+	if (rc == 0 && r->leader >= 0 && r->leader != team->rank &&
+	    sys->ops->shm_connect(sys->arg, tokens + 16 * r->leader, &r->connection) == 0)
+		mine = r->leader;
+	if (rc == 0)
+		rc = shf_allgather(team, &mine, reached, sizeof(mine), err);
+	for (int k = 0; rc == 0 && k < team->ranks; k++)
+		serve += reached[k] == team->rank;
+	if (rc == 0 && serve > 0)
+		(void)sys->ops->shm_serve(sys->arg, r->offer, &r->shm, serve, team->timeout_ms);
+	if (rc == 0)
+		rc = shf_agree(team, 0, err); /* everyone has served: nobody waits for his turn */
+	if (rc == 0 && mine >= 0)
+		*joined = take(sys, r, tokens + 16 * mine, team->timeout_ms);
+	shf_free(tokens);
+	shf_free(reached);
+	return rc;
+}
+
+static int place_round(struct shf_team *team, const struct shf_sys *sys, struct hello *all,
+                       int32_t *next, bool *more, struct sheaf_error *err)
+{
+	struct round r = { .shm = { .fd = -1 }, .offer = -1, .connection = -1, .leader = -1 };
+	struct hello *me = &all[team->rank];
+	int32_t mine;
+	bool joined = false;
+	int rc;
+
+	for (int k = 0; k < team->ranks && r.leader < 0; k++)
+		if (same_set(&all[k], me))
+			r.leader = k;
+	rc = attempt(team, sys, &r, &joined, err);
+	mine = me->node >= 0 ? me->node : r.leader == team->rank || joined ? r.leader : -1;
+	sys->ops->shm_drop(sys->arg, r.offer);
+	sys->ops->shm_drop(sys->arg, r.connection);
+	if (r.shm.base)
+		sys->ops->shm_free(sys->arg, &r.shm);
+	if (rc == 0)
+		rc = shf_allgather(team, &mine, next, sizeof(mine), err);
+	*more = false;
+	for (int k = 0; k < team->ranks && rc == 0; k++) {
+		all[k].node = next[k];
+		*more |= next[k] < 0;
+	}
+	return rc;
+}
+
+/* Leaders' ranks -> nodes numbered from 0 by their lowest rank. */
+static void number(struct shf_team *team, const struct hello *all, struct shf_place_info *p)
+{
+	int32_t n = 0;
+
+	for (int k = 0; k < team->ranks; k++)
+		p->nodes[k] = all[k].node == k ? n++ : p->nodes[all[k].node];
+	p->nodes_n = n;
+	p->node = p->nodes[team->rank];
+	p->node_ranks = 0;
+	p->node_first = all[team->rank].node;
+	for (int k = 0; k < team->ranks; k++)
+		p->node_ranks += p->nodes[k] == p->node;
+}
+
+int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
+                   struct sheaf_error *err)
+{
+	size_t ranks = (size_t)team->ranks;
+	struct hello *all = shf_zalloc(ranks, sizeof(*all)), me = { .node = -1 };
+	int32_t *next = shf_zalloc(ranks, sizeof(*next));
+	struct shf_owner self;
+	bool more = true;
+	int rc = 0;
+
+	place->nodes = shf_zalloc(ranks, sizeof(*place->nodes));
+	if (!all || !next || !place->nodes)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu ranks", ranks);
+	else if (sys->ops->owner(sys->arg, &self) < 0)
+		rc = shf_fail(err, SHEAF_EIO, "this process cannot be named: no boot id or pid");
+	rc = shf_agree(team, rc, err);
+	if (rc == 0) {
+		me.machine = shf_crc64(self.boot, strlen(self.boot));
+		me.hint = team->group->ops.node;
+		rc = shf_allgather(team, &me, all, sizeof(me), err);
+	}
+	while (rc == 0 && more)
+		rc = place_round(team, sys, all, next, &more, err);
+	if (rc == 0)
+		number(team, all, place);
+	else
+		shf_place_release(place);
+	shf_free(all);
+	shf_free(next);
+	return rc;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "prune_task.h"
+#include <inttypes.h>
+#include <string.h>
+#include "run.h"
+#include "run_env.h"
+
+static void went(void *arg, int64_t step, char what, const char *why)
+{
+	struct shf_pruning *p = arg;
+
+	if (what != 'r')
+		return;
+	shf_buf_add(&p->told, &step, sizeof(step));
+	shf_buf_add(&p->told, why, strlen(why) + 1);
+}
+
+/* All of it: a task of one turn. */
+static bool prune(void *arg)
+{
+	struct sheaf_run *run = arg;
+	struct shf_pruning *p = &run->pruning;
+
+	p->rc = shf_store_prune(&run->store, &p->rules, went, p, &p->err);
+	p->done = true;
+	return false;
+}
+
+void shf_pruning_late(const struct sheaf_run *run)
+{
+	if (run->store.late)
+		shf_log(run, 1, "%s: not all that was pruned could be deleted in time: the next "
+		        "prune goes on with it", run->store.path);
+}
+
+static void tell(struct sheaf_run *run)
+{
+	struct shf_pruning *p = &run->pruning;
+	int64_t step;
+
+	for (size_t at = 0; at < p->told.len && !p->told.oom; ) {
+		const char *why = (const char *)p->told.data + at + sizeof(step);
+
+		memcpy(&step, p->told.data + at, sizeof(step));
+		shf_log(run, 2, "%s: step %" PRId64 " pruned: %s", run->store.path, step, why);
+		at += sizeof(step) + strlen(why) + 1;
+	}
+	if (p->rc >= 0)
+		shf_pruning_late(run);
+	if (p->rc < 0)
+		shf_log(run, 1, "%s: nothing pruned: %s", run->store.path, p->err.msg);
+	shf_buf_release(&p->told);
+}
+
+void shf_pruning_settle(struct sheaf_run *run)
+{
+	struct shf_pruning *p = &run->pruning;
+
+	if (!p->task)
+		return;
+	run->sys->ops->task_free(run->sys->arg, p->task);
+	p->task = NULL;
+	if (!p->done)
+		(void)prune(run);
+	tell(run);
+}
+
+bool shf_pruning_goes_on(struct sheaf_run *run)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (run->pruning.task && !sys->ops->task_over(sys->arg, run->pruning.task))
+		return true;
+	shf_pruning_settle(run);
+	return false;
+}
+
+void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_pruning *p = &run->pruning;
+
+	if (behind && shf_pruning_goes_on(run))
+		return;
+	shf_pruning_settle(run);
+	p->rules = *rules;
+	p->done = false;
+	if (behind && sys->ops->task_new(sys->arg, &p->task, prune, run, NULL) >= 0)
+		return;
+	p->task = NULL;
+	(void)prune(run);
+	tell(run);
+}
+
+struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
+                              bool dry)
+{
+	const struct sheaf_opts *o = &run->opts;
+
+	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
+		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
+		.best_note = o->best_note,
+		.verified = *verified, .keep = run->loaded, .dry = dry,
+		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
+}
+
+void shf_run_prune_behind(struct sheaf_run *run, bool behind)
+{
+	struct shf_prune r;
+	struct sheaf_error err;
+
+	if (run->opts.keep_last <= 0 || shf_behind_look(run, &err) < 0)
+		return;
+	shf_behind_start(run);
+	/* Whoever does not act on the directory need not wait. */
+	if (run->team.rank != 0 || run->verified.step < 0)
+		return;
+	r = shf_run_rules(run, &run->verified, false);
+	shf_pruning_begin(run, &r, behind);
+}
+
+int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_prune r;
+	int rc = shf_behind_look(run, err);
+
+	if (rc < 0)
+		return rc;
+	shf_behind_start(run);
+	if (run->team.rank == 0) {
+		r = shf_run_rules(run, &run->verified, false);
+		shf_pruning_begin(run, &r, false);
+	}
+	return 0;
+}

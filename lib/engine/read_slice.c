@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One slice by this process alone: no plan, no group. Of a step of ours the blocks that the slice
+ * touches are read whole and checked; of a foreign file just the bytes that are wanted. */
+#include <inttypes.h>
+#include "box_copy.h"
+#include "err.h"
+#include "load.h"
+#include "load_base.h"
+#include "memory_dir.h"
+#include "state.h"
+#include "step_blocks.h"
+#include "step_files.h"
+#include "step_lookup.h"
+
+#define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */
+
+struct direct {
+	struct sheaf_step *step;
+	const struct shf_lt_tensor *t;
+	const struct shf_slice *s;
+	uint8_t *buf;                   /* a chunk and 8 bytes */
+	uint64_t disk_bytes;
+	struct sheaf_error *err;
+};
+
+static int pread_exact(struct direct *d, int fd, uint64_t off, uint64_t n)
+{
+	const struct shf_sys *sys = d->step->run->sys;
+	const char *name = d->step->layout.files[d->t->file].name;
+	int64_t got = -5;
+
+	for (int tries = 0; tries < 4 && got == -5; tries++) /* EIO */
+		got = sys->ops->pread(sys->arg, fd, d->buf, (size_t)n, off);
+	if (got < 0)
+		return shf_fail_sys(d->err, (int)-got,
+				    "%s/%s: reading %" PRIu64 " bytes at %" PRIu64, d->step->path,
+				    name, n, off);
+	if ((uint64_t)got != n)
+		return shf_fail(d->err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64,
+				d->step->path, name, off + (uint64_t)got);
+	d->disk_bytes += n;
+	return 0;
+}
+
+/* Units [lo, hi) of the tensor, and what of box lies in them. at: byte of the file at d->buf. */
+static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi, uint64_t at)
+{
+	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
+	int n = shf_range_boxes(&d->t->shape, lo, hi, range);
+	struct shf_place_at from = { .data = d->buf };
+
+	if (at >= d->t->off)
+		from.at = (int64_t)((at - d->t->off) / d->t->unit);
+	else
+		from.data += d->t->off - at;
+	for (int i = 0; i < n; i++)
+		if (shf_box_intersect(&part, box, &range[i]))
+			shf_copy_out(d->t, d->s, &part, from, NULL);
+}
+
+static bool touches(const struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
+{
+	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
+	int n = shf_range_boxes(&d->t->shape, lo, hi, range);
+
+	for (int i = 0; i < n; i++)
+		if (shf_box_intersect(&part, box, &range[i]))
+			return true;
+	return false;
+}
+
+/* Units of the tensor in bytes [a, b) of the file. */
+static void units_in(const struct shf_lt_tensor *t, uint64_t a, uint64_t b, uint64_t *lo,
+                     uint64_t *hi)
+{
+	uint64_t units = t->bytes / t->unit;
+
+	*lo = a > t->off ? (a - t->off) / t->unit : 0;
+	*hi = always(b > t->off) ? (b - t->off) / t->unit : 0; /* its first block ends in it */
+	*hi = *hi < units ? *hi : units;
+}
+
+/* Whole blocks, as many as fit the chunk, skipping those the box does not touch. */
+static int read_checked(struct direct *d, const struct shf_box *box, int fd, uint64_t lo,
+                        uint64_t hi)
+{
+	const struct shf_lt_tensor *t = d->t;
+	uint64_t end = d->step->layout.files[t->file].bytes;
+	uint64_t a = (t->off + lo * t->unit) / SHF_BLOCK * SHF_BLOCK, stop = t->off + hi * t->unit;
+	bool check = !(d->step->run->opts.flags & SHEAF_UNVERIFIED);
+	int rc = 0;
+
+	while (a < stop && rc == 0) {
+		uint64_t b = a, u, v;
+
+		while (b < stop && b - a < CHUNK) {
+			units_in(t, b, b + SHF_BLOCK, &u, &v);
+			if (!touches(d, box, u, v))
+				break;
+			b += SHF_BLOCK;
+		}
+		if (b == a) {
+			a += SHF_BLOCK;
+			continue;
+		}
+		uint64_t n = (b < end ? b : end) - a;
+
+		rc = pread_exact(d, fd, a, n);
+		if (rc == 0 && check)
+			rc = shf_blocks_check(d->step, t->file, a, d->buf, n, NULL, d->err);
+		if (rc == 0) {
+			units_in(t, a, a + n, &u, &v);
+			take(d, box, u, v, a);
+		}
+		a = b;
+	}
+	return rc;
+}
+
+static int read_plain(struct direct *d, const struct shf_box *box, int fd, uint64_t lo, uint64_t hi)
+{
+	const struct shf_lt_tensor *t = d->t;
+	uint64_t per = CHUNK / t->unit;
+	int rc = 0;
+
+	for (uint64_t u = lo; u < hi && rc == 0; u += per) {
+		uint64_t v = hi - u < per ? hi : u + per;
+
+		if (!touches(d, box, u, v))
+			continue;
+		rc = pread_exact(d, fd, t->off + u * t->unit, (v - u) * t->unit);
+		if (rc == 0)
+			take(d, box, u, v, t->off + u * t->unit);
+	}
+	return rc;
+}
+
+static int read_box(void *arg, const struct shf_box *box)
+{
+	struct direct *d = arg;
+	uint64_t lo, hi;
+	int fd = shf_step_fd(d->step, d->t->file, d->err);
+
+	if (fd < 0)
+		return fd;
+	shf_box_span(&d->t->shape, box, &lo, &hi);
+	return d->step->sound ? read_checked(d, box, fd, lo, hi) : read_plain(d, box, fd, lo, hi);
+}
+
+int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
+                    const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
+{
+	struct direct d = { .step = step, .t = t, .s = s, .err = err };
+	int rc;
+
+	if (s->empty)
+		return 0;
+	if (!always(t->bytes > 0))
+		return shf_fail(err, SHEAF_EBUG, "%s: a slice of nothing", t->name);
+	/* No more than can be used: pages touched for the first time cost more than the copy. */
+	d.buf = shf_alloc((t->bytes < CHUNK - 2 * SHF_BLOCK ? t->bytes + 2 * SHF_BLOCK : CHUNK) + 8,
+	                  1);
+	if (!d.buf)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to read %s", t->name);
+	rc = shf_mem_boxes(&s->mem, read_box, &d);
+	*disk_bytes += d.disk_bytes;
+	shf_free(d.buf);
+	return rc;
+}
+
+/* Is the tensor one of more dimensions than a slice can have, asked for as U8 of one dimension? */
+static bool is_bytes_of(const struct shf_slice *in, const struct shf_lt_tensor *t)
+{
+	return t->wide && in->dtype == SHEAF_U8 && in->data_dtype == SHEAF_U8 &&
+	       in->items.ndim == 1 && (uint64_t)in->items.dim[0] == t->bytes;
+}
+
+/* The slice from tensor t. */
+static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
+                     const struct shf_slice *in, struct sheaf_error *err)
+{
+	struct shf_lt_tensor raw = *t;
+	struct shf_slice s;
+	uint64_t bytes = 0;
+	int rc;
+
+	if (is_bytes_of(in, t)) {
+		raw.dtype = SHEAF_U8; /* shape and unit of a wide one are those of its bytes */
+		raw.wide = 0;
+	}
+	rc = shf_slice_adapt(&s, in, &raw, in->family, true, err);
+	return rc == 0 ? shf_direct_read(step, &raw, &s, &bytes, err) : rc;
+}
+
+static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
+{
+	const struct shf_layout *l = &step->layout;
+	int64_t i;
+
+	if (step->cat_rc < 0) {
+		if (err)
+			*err = step->cat_err;
+		return step->cat_rc;
+	}
+	i = shf_find_stored(l, in->family, in->stored, in);
+	if (i < 0)
+		return shf_fail(err, SHEAF_ELAYOUT, "%s: no tensor %s/%s", step->path, in->family,
+		                in->stored);
+	return read_from(step, &l->tensors[i], in, err);
+}
+
+static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
+                      struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_lt_tensor t;
+	struct shf_slice in;
+	bool done = false;
+	int rc;
+
+	if (!step->asleep && step->cat_rc < 0)
+		return read_awake(step, NULL, err);
+	rc = shf_slice_take(&in, slice, &arena, err);
+	if (rc == 0 && shf_peek(step, in.family, in.stored, &t)) {
+		rc = read_from(step, &t, &in, err);
+		done = rc != SHEAF_ECORRUPT; /* the catalog knows whose damage it is */
+	}
+	if (!done && (rc == 0 || rc == SHEAF_ECORRUPT)) {
+		rc = shf_step_wake(step, err);
+		if (rc == 0)
+			rc = read_awake(step, &in, err);
+	}
+	shf_arena_release(&arena);
+	return rc;
+}
+
+int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
+                  struct sheaf_error *err)
+{
+	const struct shf_view *view = step->view;
+	int rc;
+
+	if (view && shf_view_hads(view))
+		return shf_fail(err, SHEAF_EINVAL, "%s: lies in the memory of several nodes: load "
+		                "it", step->path);
+	rc = read_slice(step, slice, err);
+	if (rc == SHEAF_ECORRUPT && shf_view_moved(view, step->path, err) < 0)
+		rc = SHEAF_EAGAIN;
+	return rc;
+}

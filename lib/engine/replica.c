@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whose copies are where, and what becomes of them. */
+#include "replica.h"
+#include <inttypes.h>
+#include "err.h"
+#include "growth.h"
+#include "nodes.h"
+#include "run.h"
+#include "run_env.h"
+
+#define BEHIND_MS 60000         /* for a rank to appear with a piece */
+
+struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
+{
+	return g->cards[slot].base ? shf_card_head(&g->cards[slot]) : NULL;
+}
+
+/* ---- who keeps whose ---- */
+
+static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
+{
+	int32_t n = 0;
+
+	for (int32_t r = 0; r < rank; r++)
+		n += run->place.nodes[r] == run->place.nodes[rank];
+	return n;
+}
+
+int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
+{
+	const struct shf_place_info *place = &run->place;
+	struct shf_guests *g = &run->tier.guests;
+	int32_t here = place_in_node(run, run->team.rank), turn = 0;
+	int32_t next = (place->node + 1) % place->nodes_n;
+	int32_t before = (place->node + place->nodes_n - 1) % place->nodes_n;
+
+	g->wanted = run->opts.copies == 2 && place->nodes_n > 1;
+	if (run->opts.copies == 2 && place->nodes_n == 1 && run->team.rank == 0)
+		shf_log(run, 1, "%s: one node alone: steps in memory are kept once",
+		        run->store.path);
+	if (!g->wanted)
+		return 0;
+	if (run->opts.copies_group) {
+		shf_group_get(run->opts.copies_group);
+		g->behind = run->team;
+		g->behind.group = run->opts.copies_group;
+		if (g->behind.timeout_ms > BEHIND_MS) /* who gives up lets nobody wait for long */
+			g->behind.timeout_ms = BEHIND_MS;
+	}
+	g->to = (int32_t)shf_node_rank(place->nodes, (uint32_t)run->team.ranks, next,
+	                               (uint64_t)here);
+	g->of = shf_zalloc((size_t)run->team.ranks, sizeof(*g->of));
+	if (!g->of)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for what other nodes keep here");
+	for (int32_t r = 0; r < run->team.ranks; r++) {
+		if (place->nodes[r] != before || turn++ % place->node_ranks != here)
+			continue;
+		g->of[g->n++] = (struct shf_guest){ .rank = r, .steps = { -1, -1 },
+			.cards = { { .fd = -1 }, { .fd = -1 } },
+			.images = { { .fd = -1 }, { .fd = -1 } } };
+	}
+	return 0;
+}
+
+/* ---- memory ---- */
+
+static int put(const struct sheaf_run *run, const struct shf_guest *g, int slot, bool card)
+{
+	const struct shf_sys *sys = run->sys;
+	const struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
+	char name[SHF_KEEP_NAME];
+
+	if (run->tier.keep < 0 || !shm->base)
+		return 0;
+	shf_card_name(name, run->tier.job, g->rank, SHF_CARD_GUEST + slot, card);
+	return sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
+}
+
+int shf_guests_offer(struct sheaf_run *run)
+{
+	struct shf_guests *g = &run->tier.guests;
+	int rc = 0;
+
+	for (size_t i = 0; i < g->n && rc == 0; i++)
+		for (int k = 0; k < SHF_GUEST_SLOTS && rc == 0; k++) {
+			rc = put(run, &g->of[i], k, false);
+			if (rc == 0)
+				rc = put(run, &g->of[i], k, true);
+		}
+	g->failed = g->failed || rc == -28;     /* ENOSPC: nor will it take the next */
+	return g->failed ? 0 : rc;
+}
+
+int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
+                   uint64_t bytes, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
+	char name[SHF_KEEP_NAME];
+	int rc;
+
+	if (shm->base && shm->bytes >= bytes)
+		return 0;
+	if (bytes > SIZE_MAX / 2)
+		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
+	if (shm->base) {        /* freed first, also at the agent: both at once may not fit */
+		shf_card_name(name, run->tier.job, g->rank, SHF_CARD_GUEST + slot, card);
+		if (run->tier.keep >= 0)
+			(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
+		sys->ops->shm_free(sys->arg, shm);
+	}
+	*shm = (struct shf_shm){ .fd = -1 };
+	rc = sys->ops->shm_new(sys->arg, shm, (size_t)shf_growth_bytes(bytes), true);
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%" PRIu64 " MiB for what rank %d has in memory",
+		                    bytes >> 20, g->rank);
+	if (card)
+		shf_card_head(shm)->magic = SHF_CARD_MAGIC;
+	rc = put(run, g, slot, card);
+	return rc < 0 ? shf_fail_sys(err, -rc, "handing what rank %d has in memory to the agent",
+	                             g->rank) : 0;
+}
+
+/* ---- what becomes of them ---- */
+
+struct each {
+	size_t guest;
+	int slot;
+};
+
+/* The next copy that is of the step; -1 is none. */
+static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t step)
+{
+	for (; step >= 0 && e->guest < g->n; e->guest++, e->slot = 0)
+		while (e->slot < SHF_GUEST_SLOTS) {
+			const struct shf_guest *of = &g->of[e->guest];
+
+			if (of->steps[e->slot++] == step)
+				return shf_guest_head(of, e->slot - 1);
+		}
+	return NULL;
+}
+
+void shf_guests_forget(struct shf_guests *g, int64_t step)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, step))) {
+		atomic_store(&h->whole, 0);
+		g->of[e.guest].steps[e.slot - 1] = -1;
+	}
+	if (g->coming == step)
+		g->coming = -1;
+	pthread_mutex_unlock(&g->lock);
+}
+
+void shf_guests_written(struct shf_guests *g, int64_t step)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, step)))
+		atomic_store(&h->due, 0);
+	pthread_mutex_unlock(&g->lock);
+}
+
+void shf_guests_follow(struct shf_guests *g, int64_t step, uint64_t on, bool published)
+{
+	struct each e = { 0 };
+	struct shf_card_head *h;
+
+	pthread_mutex_lock(&g->lock);
+	while ((h = next_of(g, &e, step)))
+		atomic_store(published ? &h->base : &h->next, on);
+	pthread_mutex_unlock(&g->lock);
+}

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* To who keeps the copies travels first, in one exchange, a note and the body of the card, then the
+ * image in pieces that are alike on all ranks: inside the commit, or by a thread, with a group of
+ * its own, while the image is left alone (shf_guests_pins).
+ * Note: u64 step, u64 bytes of the image, u64 bytes of the body; the body. */
+#include "replica_send.h"
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "growth.h"
+#include "replica.h"
+#include "run.h"
+#include "run_env.h"
+#include "save.h"
+
+#define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
+
+struct coming {                 /* what a guest has said */
+	const uint8_t *body;            /* borrowed */
+	uint64_t image_bytes, body_bytes;
+	int slot;
+};
+struct shf_sending {
+	struct sheaf_run *run;
+	struct shf_team *team;          /* that it goes over */
+	int image;
+	int64_t step;
+	struct coming *coming;          /* owned; by guest */
+	struct shf_buf in;              /* what they have said */
+	size_t *out_bytes, *in_bytes;   /* owned; by rank */
+	uint8_t *buf;                   /* owned; pieces of several guests */
+	uint64_t bytes, most, at;       /* of this rank's image, of the largest; next to go */
+	struct announced {
+		struct shf_growth growth;       /* of the memory for copies that it keeps */
+		uint64_t bytes;                 /* of its image */
+	} *all;                         /* owned; by rank */
+	int rc;                         /* what came of it */
+	bool stamped;
+	struct sheaf_error err;
+};
+
+static void sending_free(struct shf_sending *s)
+{
+	if (!s)
+		return;
+	shf_free(s->coming);
+	shf_free(s->all);
+	shf_free(s->out_bytes);
+	shf_free(s->in_bytes);
+	shf_free(s->buf);
+	shf_buf_release(&s->in);
+	shf_free(s);
+}
+
+/* Where there are but two images for a step, none can be left alone for as long as that takes. */
+static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
+{
+	return run->tier.guests.behind.group && c->images > 2;
+}
+
+static int sending_new(struct shf_sending **out, struct sheaf_run *run,
+                       const struct shf_to_copy *c, struct sheaf_error *err)
+{
+	struct shf_guests *g = &run->tier.guests;
+	size_t ranks = (size_t)run->team.ranks;
+	struct shf_sending *s = shf_zalloc(1, sizeof(*s));
+
+	*out = s;
+	if (g->failed)
+		return shf_fail(err, SHEAF_EFAILED, "the agent did not take copies that it was "
+		                "offered once more");
+	if (!s)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
+	*s = (struct shf_sending){ .run = run, .image = c->image, .step = c->step,
+		.team = goes_behind(run, c) ? &g->behind : &run->team, .in = SHF_BUF_INIT,
+		.coming = shf_zalloc(g->n + 1, sizeof(*s->coming)),
+		.all = shf_zalloc(ranks, sizeof(*s->all)),
+		.out_bytes = shf_zalloc(ranks, sizeof(*s->out_bytes)),
+		.in_bytes = shf_zalloc(ranks, sizeof(*s->in_bytes)),
+		.buf = shf_alloc(g->n > 1 ? g->n : 1, g->n > 1 ? PIECE : 1),
+		.bytes = c->bytes };
+	return s->coming && s->all && s->out_bytes && s->in_bytes && s->buf
+	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
+}
+
+/* Reads what the guests have announced. */
+static int hear(struct shf_sending *s, struct sheaf_error *err)
+{
+	const struct shf_guests *g = &s->run->tier.guests;
+	struct shf_cur c = { s->in.data, s->in.data + s->in.len, false };
+
+	for (size_t i = 0; i < g->n; i++) {
+		struct coming *k = &s->coming[i];
+		uint64_t step = shf_cur_u64(&c);
+
+		k->image_bytes = shf_cur_u64(&c);
+		k->body_bytes = shf_cur_u64(&c);
+		k->body = shf_cur_bytes(&c, (size_t)k->body_bytes);
+		k->slot = g->of[i].steps[1] < g->of[i].steps[0]; /* the older one goes (G2) */
+		if (!k->body || step != (uint64_t)s->step)
+			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
+			                g->of[i].rank);
+	}
+	return 0;
+}
+
+/* Adds up how much more memory copies take here. Cards are too small to count. */
+static void look(const struct shf_sending *s, struct shf_growth *mine)
+{
+	const struct shf_guests *g = &s->run->tier.guests;
+	uint64_t bytes = 0, freed = 0;
+
+	for (size_t i = 0; i < g->n; i++) {
+		const struct shf_shm *had = &g->of[i].images[s->coming[i].slot];
+		uint64_t want = s->coming[i].image_bytes;
+
+		if (want <= had->bytes)
+			continue;
+		bytes += shf_growth_bytes(want);
+		freed += had->bytes;
+	}
+	shf_growth_look(s->run, bytes, freed, mine);
+}
+
+/* Sends step, image size and card to the rank that keeps our copy, and then exchanges how large all
+ * images are and how much memory the copies take. [collective] */
+static int announce(struct shf_sending *s, struct sheaf_error *err)
+{
+	struct sheaf_run *run = s->run;
+	const struct shf_card_head *h = shf_card_head(&run->tier.cards[s->image]);
+	struct shf_buf *out = shf_zalloc((size_t)run->team.ranks, sizeof(*out));
+	struct announced mine = { .bytes = s->bytes };
+	int rc = shf_agree(&run->team, out ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a "
+	                                                  "copy"), err);
+
+	if (rc == 0) {
+		struct shf_buf *to = &out[run->tier.guests.to];
+
+		shf_buf_u64(to, (uint64_t)s->step);
+		shf_buf_u64(to, s->bytes);
+		shf_buf_u64(to, h->body_bytes);
+		shf_buf_add(to, h + 1, (size_t)h->body_bytes);
+		rc = shf_exchange(&run->team, out, &s->in, s->in_bytes, err);
+	}
+	for (int r = 0; out && r < run->team.ranks; r++)
+		shf_buf_release(&out[r]);
+	shf_free(out);
+	if (rc < 0)
+		return rc;
+	memset(s->in_bytes, 0, (size_t)run->team.ranks * sizeof(*s->in_bytes));
+	s->rc = hear(s, &s->err);
+	if (s->rc == 0)
+		look(s, &mine.growth);
+	rc = shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
+	for (int r = 0; rc == 0 && r < run->team.ranks; r++)
+		s->most = s->all[r].bytes > s->most ? s->all[r].bytes : s->most;
+	return rc;
+}
+
+/* Makes room for a copy. The card that was there is cleared before anything is overwritten (M1). */
+static int make_place(const struct shf_sending *s, struct shf_guest *g, const struct coming *c,
+                      struct sheaf_error *err)
+{
+	struct shf_card_head *h = shf_guest_head(g, c->slot);
+	int rc = 0;
+
+	if (h)
+		atomic_store(&h->whole, 0);
+	g->steps[c->slot] = -1;
+	if (c->image_bytes)
+		rc = shf_guest_need(s->run, g, c->slot, false, c->image_bytes, err);
+	return rc == 0 ? shf_guest_need(s->run, g, c->slot, true,
+	                                sizeof(struct shf_card_head) + c->body_bytes, err) : rc;
+}
+
+static int make_places(struct shf_sending *s, struct sheaf_error *err)
+{
+	const struct shf_guests *g = &s->run->tier.guests;
+	int rc = s->rc;
+
+	if (rc < 0)
+		*err = s->err;
+	s->rc = 0;
+	if (rc == 0)
+		rc = shf_growth_check(s->all, sizeof(*s->all), s->run->team.ranks,
+		                      s->run->place.node, err);
+	for (size_t i = 0; i < g->n && rc == 0; i++) {
+		if (s->coming[i].image_bytes > s->most)
+			return shf_fail(err, SHEAF_EBUG, "rank %d sends a copy of something else",
+			                g->of[i].rank);
+		rc = make_place(s, &g->of[i], &s->coming[i], err);
+	}
+	return rc;
+}
+
+static size_t piece(uint64_t bytes, uint64_t at)
+{
+	return bytes <= at ? 0 : bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
+}
+
+/* Bytes [at, at + PIECE) of all images. [collective] */
+static int move(struct shf_sending *s, struct sheaf_error *err)
+{
+	const struct shf_guests *g = &s->run->tier.guests;
+	const uint8_t *from = s->bytes ? s->run->images[s->image].own.base : s->buf;
+	uint8_t *to = s->buf, *p = s->buf;
+	int rc;
+
+	s->out_bytes[g->to] = piece(s->bytes, s->at);
+	for (size_t i = 0; i < g->n; i++)
+		s->in_bytes[g->of[i].rank] = piece(s->coming[i].image_bytes, s->at);
+	if (g->n == 1 && s->in_bytes[g->of[0].rank])
+		to = (uint8_t *)g->of[0].images[s->coming[0].slot].base + s->at;
+	rc = shf_alltoallv(s->team, from + (s->out_bytes[g->to] ? s->at : 0), s->out_bytes, to,
+	                   s->in_bytes, err);
+	for (size_t i = 0; i < g->n && g->n > 1 && rc == 0; i++) {
+		size_t n = s->in_bytes[g->of[i].rank];
+
+		if (n)
+			memcpy((uint8_t *)g->of[i].images[s->coming[i].slot].base + s->at, p, n);
+		p += n;
+	}
+	return rc;
+}
+
+/* What else the card says is what this rank's own says of the same step: whoever changes that
+ * changes it first, and then, with the lock, the copies that there are. */
+static void stamp(struct shf_sending *s)
+{
+	struct shf_tier *t = &s->run->tier;
+	struct shf_guests *all = &t->guests;
+
+	pthread_mutex_lock(&all->lock);
+	for (size_t i = 0; i < all->n && all->coming == s->step; i++) {
+		struct shf_card_head *own = shf_card_head(&t->cards[s->image]);
+		struct shf_guest *g = &all->of[i];
+		const struct coming *c = &s->coming[i];
+		struct shf_card_head *h = shf_guest_head(g, c->slot);
+
+		memcpy(h + 1, c->body, (size_t)c->body_bytes);
+		h->body_bytes = c->body_bytes;
+		atomic_store(&h->base, atomic_load(&own->base));
+		atomic_store(&h->next, atomic_load(&own->next));
+		atomic_store(&h->due, atomic_load(&own->due));
+		atomic_store(&h->tries, 0);
+		atomic_store(&h->turn, atomic_load(&own->turn));
+		atomic_store_explicit(&h->whole, shf_crc64(c->body, (size_t)c->body_bytes) | 1,
+		                      memory_order_seq_cst);
+		g->steps[c->slot] = s->step;
+	}
+	s->stamped = all->coming == s->step;
+	all->coming = -1;
+	pthread_mutex_unlock(&all->lock);
+}
+
+/* One piece; false: that was the last, or it failed. */
+static bool turn(void *work)
+{
+	struct shf_sending *s = work;
+
+	if (s->at < s->most) {
+		s->rc = move(s, &s->err);
+		s->at += PIECE;
+	}
+	if (s->rc == 0 && s->at < s->most)
+		return true;
+	if (s->rc == 0)
+		stamp(s);
+	return false;
+}
+
+/* All ranks have place for what comes. [collective] */
+static int prepare(struct shf_sending **s, struct sheaf_run *run, const struct shf_to_copy *c,
+                   struct sheaf_error *err)
+{
+	struct shf_team *team = &run->team;
+	int rc = shf_agree(team, sending_new(s, run, c, err), err);
+
+	if (rc == 0)
+		rc = announce(*s, err);
+	if (rc == 0)
+		rc = shf_agree(team, make_places(*s, err), err);
+	if (rc == 0)
+		run->tier.guests.coming = c->step;
+	return rc;
+}
+
+static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
+{
+	struct shf_sending *s;
+	int rc;
+
+	shf_guests_stop(run, true); /* of a save that had more images */
+	rc = prepare(&s, run, c, err);
+	if (rc == 0) {
+		while (turn(s))
+			;
+		rc = s->rc;
+		if (rc < 0)
+			*err = s->err;
+	}
+	sending_free(s);
+	return rc == 0 ? shf_agree(&run->team, 0, err) : rc; /* everywhere (G1) */
+}
+
+/* ---- behind ---- */
+
+static bool is_over(const struct sheaf_run *run)
+{
+	const struct shf_guests *g = &run->tier.guests;
+
+	return !g->task || run->sys->ops->task_over(run->sys->arg, g->task);
+}
+
+/* The last one. come: to all ranks, and it is still of use. */
+static void settle(struct sheaf_run *run, bool come)
+{
+	struct shf_guests *g = &run->tier.guests;
+
+	if (g->task)
+		run->sys->ops->task_free(run->sys->arg, g->task);
+	if (come)
+		g->copied = g->image;
+	sending_free(g->moving);
+	g->task = NULL;
+	g->moving = NULL;
+	g->image = -1;
+}
+
+static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
+                       struct sheaf_error *err)
+{
+	struct shf_guests *g = &run->tier.guests;
+	bool over = is_over(run);
+	uint64_t x[2] = { !over, !(over && g->moving && g->moving->stamped) };
+	int rc = over && g->moving ? g->moving->rc : 0;
+
+	if (rc < 0)             /* the other group's loss is not this one's */
+		rc = shf_fail(err, SHEAF_EFAILED, "%s", g->moving->err.msg);
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
+	if (rc < 0 || x[0])
+		return rc;      /* the next one goes when this one has */
+	settle(run, !x[1]);
+	rc = prepare(&g->moving, run, c, err);
+	if (rc < 0)
+		return rc;
+	g->image = c->image;
+	if (run->sys->ops->task_new(run->sys->arg, &g->task, turn, g->moving, NULL) < 0) {
+		g->task = NULL; /* the others' threads wait for this rank */
+		while (turn(g->moving))
+			;
+	}
+	return 0;
+}
+
+void shf_guests_stop(struct sheaf_run *run, bool finish)
+{
+	struct shf_guests *g = &run->tier.guests;
+
+	if (!g->moving)
+		return;
+	if (g->task)
+		run->sys->ops->task_free(run->sys->arg, g->task);
+	g->task = NULL;
+	while (finish && g->wanted && g->moving->rc == 0 && !g->moving->stamped && turn(g->moving))
+		;
+	settle(run, false);
+}
+
+int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
+{
+	struct shf_guests *g = &run->tier.guests;
+	struct sheaf_error own = { .rank = -1 };
+	int rc;
+
+	if (!g->wanted)
+		return 0;
+	rc = goes_behind(run, c) ? send_behind(run, c, &own) : send_now(run, c, &own);
+	if (rc == 0)
+		return 0;
+	if (rc == SHEAF_ELOST) {
+		*err = own;
+		return rc;
+	}
+	g->wanted = false;      /* all ranks have heard of it */
+	if (run->team.rank == 0)
+		shf_log(run, 1, "%s: steps in memory are kept once from now on: %s, rank %d",
+		        run->store.path, own.msg, own.rank);
+	return 0;
+}
+
+static void drop(const struct sheaf_run *run, struct shf_guest *g, int slot)
+{
+	const struct shf_sys *sys = run->sys;
+
+	if (g->cards[slot].base)
+		sys->ops->shm_free(sys->arg, &g->cards[slot]);
+	if (g->images[slot].base)
+		sys->ops->shm_free(sys->arg, &g->images[slot]);
+	g->cards[slot] = g->images[slot] = (struct shf_shm){ .fd = -1 };
+	g->steps[slot] = -1;
+}
+
+void shf_guests_close(struct sheaf_run *run)
+{
+	struct shf_guests *g = &run->tier.guests;
+
+	shf_guests_stop(run, false);
+	for (size_t i = 0; i < g->n; i++)
+		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
+			drop(run, &g->of[i], k);
+	shf_free(g->of);
+	g->of = NULL;
+	g->n = 0;
+	if (g->behind.group)
+		shf_group_put(g->behind.group);
+	g->behind.group = NULL;
+	g->wanted = false;
+}

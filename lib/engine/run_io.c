@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests of several owners share a run's queue. One thread at a time waits for the queue and
+ * tells each owner of what has finished, his own or not; the others wait for that thread, no
+ * longer than they want to. */
+#include "run_io.h"
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+#include "err.h"
+#include "run.h"
+#include "run_env.h"
+
+void shf_io_turn_init(pthread_cond_t *turn)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(turn, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io)
+{
+	io->user = owner;
+	atomic_fetch_add(&owner->pending, 1);
+	int rc = run->sys->ops->submit(run->sys->arg, run->queue, io);
+	pthread_mutex_lock(&run->in_lock);
+	if (rc < 0)
+		atomic_fetch_sub(&owner->pending, 1);
+	run->in_submits++;
+	pthread_cond_broadcast(&run->in_turn);
+	pthread_mutex_unlock(&run->in_lock);
+	return rc;
+}
+
+int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
+{
+	char what[sizeof(err->msg)];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	if (rc == -EAGAIN)
+		return shf_fail_sys(err, EAGAIN, "%s: no thread can be made to do it (see ulimit "
+		                    "-u and -v, and pids.max of the control group)", what);
+	return shf_fail_sys(err, -rc, "%s", what);
+}
+
+/* Waits until another thread has taken a request from the queue or submitted one. Returns 1, or 0
+ * when the time is up. */
+static int wait_turn(struct sheaf_run *run, int timeout_ms)
+{
+	struct timespec until;
+
+	if (timeout_ms < 0)
+		return pthread_cond_wait(&run->in_turn, &run->in_lock) == 0;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += timeout_ms % 1000 * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000L;
+	}
+	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
+}
+
+/* Takes one finished request. The lock is held on entry and exit, but not while waiting. Returns 1
+ * if the caller should look again, 0 when the time is up. */
+static int take_one(struct sheaf_run *run, int timeout_ms)
+{
+	uint64_t submits = run->in_submits;
+	struct shf_io *io = NULL;
+	int rc;
+
+	run->in_taken = true;
+	pthread_mutex_unlock(&run->in_lock);
+	rc = run->sys->ops->complete(run->sys->arg, run->queue, &io, timeout_ms);
+	pthread_mutex_lock(&run->in_lock);
+	run->in_taken = false;
+	if (rc == 1) {
+		struct shf_io_owner *of = io->user;
+
+		of->done(of, io);
+		atomic_fetch_sub(&of->pending, 1);
+	}
+	pthread_cond_broadcast(&run->in_turn);
+	/* The queue looked empty, but another thread has counted a request in `pending` that it
+	 * had not submitted yet. */
+	if (rc == 0 && run->in_submits != submits)
+		return 1;
+	return rc == 0 && timeout_ms != 0 ? wait_turn(run, timeout_ms) : rc > 0;
+}
+
+int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
+{
+	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
+	int rc = 1;
+
+	pthread_mutex_lock(&run->in_lock);
+	while (atomic_load(&owner->pending) > 0 && rc == 1) {
+		int wait = timeout_ms < 0 ? -1 : shf_ms_left(run, until);
+
+		if (!run->in_taken)
+			rc = take_one(run, wait);
+		else
+			rc = wait == 0 ? 0 : wait_turn(run, wait);
+	}
+	rc = atomic_load(&owner->pending) == 0 ? 0 : SHEAF_EAGAIN;
+	pthread_mutex_unlock(&run->in_lock);
+	return rc;
+}
+
+bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
+{
+	bool pending;
+
+	pthread_mutex_lock(&run->in_lock);
+	pending = atomic_load(&owner->pending) > 0;
+	if (pending && !run->in_taken)
+		(void)take_one(run, timeout_ms);
+	else if (pending)
+		(void)wait_turn(run, timeout_ms);
+	pthread_mutex_unlock(&run->in_lock);
+	return pending;
+}

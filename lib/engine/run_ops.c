@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is done to a run as a whole: pruning, rewinding, marking, closing. Rank 0 acts on the
+ * directory, all ranks agree on the arguments before and on the outcome after. */
+#include <inttypes.h>
+#include <string.h>
+#include "engine.h"
+#include "err.h"
+#include "opts.h"
+#include "replica_send.h"
+#include "run_env.h"
+#include "save.h"
+#include "save_end.h"
+#include "tree.h"
+
+static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
+{
+	if (run->closed || run->opts.flags & SHEAF_READONLY)
+		return shf_fail(err, SHEAF_EINVAL, "%s: %s needs the run open for writing",
+		                run->store.path, what);
+	return 0;
+}
+
+/* What threads of this handle do in the directory is over. */
+static void settle(struct sheaf_run *run)
+{
+	shf_publishing_settle(run);
+	shf_pruning_settle(run);
+}
+
+/* Enters the call. EINVAL if ranks call it with different arguments, else as shf_call_enter. */
+static int meet(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b, int rc,
+                struct sheaf_error *err)
+{
+	struct shf_call m = { .kind = call, .handle = run->made,
+		.x = { (uint64_t)a, (uint64_t)b } };
+	const char *what = call == SHF_CALL_PRUNE ? "prune" : call == SHF_CALL_MARK ? "mark"
+	                                                                           : "rewind";
+	int i;
+
+	rc = shf_call_enter(&run->team, &m, rc, err);
+	if (rc < 0 || (m.same & 3) == 3)
+		return rc;
+	i = m.same & 1 ? 1 : 0;
+	return shf_fail(err, SHEAF_EINVAL, "%s: %s: ranks pass different arguments (%" PRId64
+	                " and %" PRId64 ")", run->store.path, what, (int64_t)m.lo[i],
+	                (int64_t)m.hi[i]);
+}
+
+/* ---- pruning ---- */
+
+struct pruning {
+	struct sheaf_run *run;
+	bool dry;
+	void (*item)(void *arg, int64_t step, char what, const char *why);
+	void *arg;
+};
+
+static void pruned(void *arg, int64_t step, char what, const char *why)
+{
+	const struct pruning *p = arg;
+
+	if (what == 'r' && !p->dry)
+		shf_log(p->run, 2, "%s: step %" PRId64 " pruned: %s", p->run->store.path, step,
+		        why);
+	if (p->item)
+		p->item(p->arg, step, what, why);
+}
+
+/* The newest step that may dominate others. [rank 0] */
+static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct sheaf_error *err)
+{
+	struct shf_list list = { 0 };
+	int rc = shf_store_list(&run->store, &list, err);
+
+	newest->step = -1;
+	for (size_t i = 0; rc == 0 && i < list.n; i++) {
+		const struct shf_entry *e = &list.entries[i];
+
+		if (!shf_entry_is_good(e)) /* they are in their order */
+			continue;
+		newest->step = e->step;
+		memcpy(newest->session, e->session, sizeof(newest->session));
+	}
+	shf_list_release(&list);
+	return rc;
+}
+
+/* What this node has of the step in its page cache, which may be better than what the disk has. */
+static void drop_cached(const struct sheaf_run *run, int64_t step)
+{
+	char name[40];
+	int dir;
+
+	shf_name_of_step(name, step);
+	dir = shf_dir_open(run->sys, run->store.dir, name);
+	if (dir >= 0)
+		shf_reread_forget(run->sys, dir);
+	shf_fd_close(run->sys, &dir);
+}
+
+/* Reads every byte of the newest step again, from the disk (I9). A copy in memory proves nothing
+ * about the files for whose sake older steps are deleted. [collective] */
+static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_error *err)
+{
+	struct sheaf_report report = { .size = sizeof(report) };
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	if (run->place.node_first == run->team.rank)
+		drop_cached(run, newest);
+	rc = shf_step_open_disk(&step, run, newest, err); /* no rank reads before all are here */
+	if (rc == 0)
+		rc = shf_step_verify(step, &report, err);
+	if (rc == 0)
+		run->verified = shf_step_saved(step);
+	shf_step_put(step);
+	return rc;
+}
+
+/* Tells all ranks what rank 0 finds: the step that dominates others, and how many would go if it is
+ * sound. [collective] */
+static int look(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would,
+                struct sheaf_error *err)
+{
+	struct { struct shf_saved newest; uint64_t would; } told = { .newest.step = -1 };
+	int rc = 0;
+
+	if (run->team.rank == 0) {
+		rc = newest_sound(run, &told.newest, err);
+		if (rc == 0) {
+			struct shf_prune p = shf_run_rules(run, &told.newest, true);
+
+			rc = shf_store_prune(&run->store, &p, NULL, NULL, err);
+			told.would = rc < 0 ? 0 : (uint64_t)rc;
+			rc = rc < 0 ? rc : 0;
+		}
+	}
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, &told, sizeof(told), err);
+	*newest = told.newest;
+	*would = told.would;
+	return rc;
+}
+
+int shf_run_prune(struct sheaf_run *run, bool dry,
+                  void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
+                  struct sheaf_error *err)
+{
+	struct pruning p = { run, dry, item, arg };
+	struct sheaf_error own;
+	uint64_t would = 0;
+	struct shf_saved newest = { .step = -1 };
+	int64_t gone = 0;
+	int rc;
+
+	err = err ? err : &own;
+	settle(run);
+	rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
+	   : dry ? 0 : writable(run, "pruning", err);
+	rc = meet(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
+	          run->opts.keep_every, rc, err);
+	if (rc == 0)
+		rc = shf_behind_look(run, err);
+	if (rc == 0)
+		rc = look(run, &newest, &would, err);
+	/* Reading all of a step is worth it only where some other one then goes. What is read of it
+	 * already may be nearly all; an older one that is being read behind may be among those that
+	 * go. */
+	if (rc == 0 && !dry && would && shf_saved_is_same(&run->behind.now, &newest)) {
+		shf_behind_wait(run);
+		rc = shf_behind_look(run, err);
+	}
+	if (rc == 0 && !dry && would && !shf_saved_is_same(&run->verified, &newest)) {
+		shf_behind_stop(run);
+		rc = verify_newest(run, newest.step, err);
+	}
+	if (rc < 0)
+		return rc;
+	if (run->team.rank == 0) {
+		struct shf_prune r = shf_run_rules(run, dry ? &newest : &run->verified, dry);
+
+		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
+		if (rc >= 0 && !dry)
+			shf_pruning_late(run);
+		gone = rc;
+		rc = rc < 0 ? rc : 0;
+	}
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, &gone, sizeof(gone), err);
+	return rc < 0 ? rc : (int)gone;
+}
+
+/* ---- going back ---- */
+
+static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
+                       struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	int rc = shf_store_manifest(&run->store, step, &m, &arena, err);
+
+	if (rc == 0) {
+		memcpy(session, m.session, sizeof(m.session));
+		rc = shf_store_rewind(&run->store, step, err);
+	}
+	shf_arena_release(&arena);
+	return rc;
+}
+
+int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	char session[33] = "";
+	int rc;
+
+	err = err ? err : &own;
+	rc = writable(run, "a rewind", err);
+	if (rc == 0 && run->first)
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
+		              "or free it before a rewind)", run->store.path, run->first->step);
+	if (rc == 0 && step < 0)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
+	rc = meet(run, SHF_CALL_REWIND, step, 0, rc, err);
+	if (rc < 0)
+		return rc;
+	settle(run);
+	rc = run->team.rank == 0 ? rewind_here(run, step, session, err) : 0;
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast(&run->team, session, sizeof(session), err);
+	if (rc < 0)
+		return rc;
+	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
+	if (run->behind.now.step > step)
+		shf_behind_stop(run);
+	if (run->behind.next.step > step)
+		run->behind.next.step = -1;
+	run->rewinds++;
+	shf_tier_rewind(run, step, loaded);
+	run->parent = step;
+	run->doubtful = -1;
+	memcpy(run->parent_session, session, sizeof(session));
+	if (run->loaded > step)
+		run->loaded = -1;
+	if (run->verified.step > step)
+		run->verified.step = -1;
+	shf_log(run, 2, "%s: rewound to step %" PRId64 ", rank %d", run->store.path, step,
+	        run->team.rank);
+	return 0;
+}
+
+int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	return shf_run_go_back(run, step, false, err);
+}
+
+/* ---- marks ---- */
+
+int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	err = err ? err : &own;
+	rc = writable(run, "a mark", err);
+	if (rc == 0 && step < 0)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
+	if (rc == 0 && mark != 'k' && mark != 'b' && mark != 0)
+		rc = shf_fail(err, SHEAF_EINVAL, "mark %d is none: want 'k', 'b' or 0", mark);
+	rc = meet(run, SHF_CALL_MARK, step, mark, rc, err);
+	if (rc < 0)
+		return rc;
+	settle(run);
+	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0 && mark == 'b')
+		shf_behind_forget(run, step);
+	return rc;
+}
+
+/* ---- a step of the dead ---- */
+
+struct salvaging {
+	const struct sheaf_report *report;      /* the caller's; may be NULL */
+	int findings;
+};
+
+static void heard(void *arg, const struct sheaf_finding *f)
+{
+	struct salvaging *s = arg;
+
+	/* Half a rename leaves the manifest's old name, which is removed before the publish. */
+	if (strcmp(f->what, "extra") == 0 && strcmp(f->file, "sheaf.json.tmp") == 0)
+		return;
+	s->findings++;
+	if (s->report && s->report->finding)
+		s->report->finding(s->report->arg, f);
+}
+
+/* Every byte of the stage, and its manifest's. */
+static int prove_stage(struct shf_store *s, const struct shf_stage *g,
+                       const struct sheaf_opts *opts, struct sheaf_report *report,
+                       struct shf_buf *text, char run[33], struct sheaf_error *err)
+{
+	struct salvaging heard_of = { report, 0 };
+	struct sheaf_report own = { .size = sizeof(own), .finding = heard, .arg = &heard_of };
+	struct shf_buf path = SHF_BUF_INIT;
+	struct sheaf_step *step = NULL;
+	int rc;
+
+	shf_buf_addf(&path, "%s/.sheaf/stage/%s", s->path, g->name);
+	shf_buf_u8(&path, 0);
+	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", s->path)
+	              : shf_step_open_path(&step, (char *)path.data, NULL, opts, s->sys, err);
+	if (rc == 0 && step->number != g->step)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest says step %" PRId64,
+		              step->path, step->number);
+	if (rc == 0)
+		rc = shf_step_verify(step, &own, err);
+	if (rc == SHEAF_ECORRUPT && own.findings && heard_of.findings == 0)
+		rc = 0;
+	if (rc == 0) {
+		rc = shf_text_read(s->sys, step->dir, "sheaf.json", text, SHF_MANIFEST_MAX);
+		rc = rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
+		memcpy(run, step->manifest.run, sizeof(step->manifest.run));
+	}
+	if (report) {
+		own.finding = report->finding;
+		own.arg = report->arg;
+		*report = own;
+	}
+	shf_step_put(step);
+	shf_buf_release(&path);
+	return rc;
+}
+
+int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
+                    const struct shf_sys *sys, struct sheaf_report *report,
+                    struct sheaf_error *err)
+{
+	struct sheaf_opts o = { .size = sizeof(o) }, look;
+	struct shf_buf text = SHF_BUF_INIT;
+	struct shf_stage g;
+	struct shf_store s;
+	char run[33];
+	int rc = shf_opts_take(&o, opts, err);
+
+	if (rc == 0 && (!dir || !dir[0] || step < 0))
+		rc = shf_fail(err, SHEAF_EINVAL, "a salvage needs a run and a step's number");
+	look = o;
+	look.flags = SHEAF_READONLY | (o.flags & SHEAF_BUFFERED);
+	if (rc == 0)
+		rc = shf_salvage_begin(&s, &g, sys, dir, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),
+		                       step, err);
+	if (rc == 0) {
+		rc = prove_stage(&s, &g, &look, report, &text, run, err);
+		if (rc == 0)
+			rc = shf_salvage_finish(&s, &g, &text, run, err);
+		shf_stage_close(&s, &g);
+		shf_store_close(&s);
+	}
+	shf_buf_release(&text);
+	shf_opts_release(&o);
+	return rc;
+}
+
+/* ---- closing ---- */
+
+/* What is little is still read, so that a run of small steps is left as its rules say: first what
+ * is under way, then the newest. [collective] */
+static void last_prune(struct sheaf_run *run)
+{
+	if (run->behind.now.step < 0 && run->behind.next.step < 0)
+		return;
+	if (!shf_behind_is_little(run))
+		run->behind.next.step = -1;
+	for (int i = 0; i < 2; i++) {
+		if (shf_behind_is_little(run))
+			shf_behind_wait(run);
+		shf_run_prune_behind(run, false);
+	}
+}
+
+void shf_run_close(struct sheaf_run *run)
+{
+	if (!run)
+		return;
+	/* Only the process that opened the run closes it. A forked child just releases its copies
+	 * of the memory and the descriptors, below. */
+	if (shf_run_is_ours(run) && !run->closed) {
+		/* Nobody is still beginning a save when rank 0 throws the stages away. What the
+		 * others say does not matter: this rank closes in any case. But only where all
+		 * came to it is it a clean close. */
+		int rc = meet(run, SHF_CALL_RUN_CLOSE, 0, 0, 0, NULL);
+
+		run->clean = rc == 0;
+		settle(run);
+		if (rc == 0)
+			shf_run_resumed(run);
+		if (rc == 0)
+			last_prune(run);
+		shf_behind_stop(run);
+		shf_save_abandon(run);
+		shf_guests_stop(run, run->clean);
+	}
+	run->closed = true;
+	shf_run_put(run);
+}

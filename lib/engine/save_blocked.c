@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "save_blocked.h"
+#include <inttypes.h>
+#include "err.h"
+#include "run_env.h"
+#include "save.h"
+#include "save_handle.h"
+
+static void add(struct shf_stall *s, enum shf_cause in, uint64_t ns)
+{
+	atomic_fetch_add_explicit(&s->ns[in], ns, memory_order_relaxed);
+}
+
+void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause in, int64_t from)
+{
+	uint64_t ns = (uint64_t)(shf_now(run) - from);
+
+	add(&run->stalls.all, in, ns);
+	if (save)
+		add(&save->stall, in, ns);
+}
+
+static void gate(struct shf_stall *s, uint64_t ns, bool waited)
+{
+	uint_fast64_t most = atomic_load_explicit(&s->gate_ns_max, memory_order_relaxed);
+
+	add(s, SHF_IN_GATES, ns);
+	atomic_fetch_add_explicit(&s->gates, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&s->gates_waited, waited, memory_order_relaxed);
+	while (ns > most && !atomic_compare_exchange_weak(&s->gate_ns_max, &most, ns))
+		;       /* most is what somebody else made of it */
+}
+
+void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
+{
+	uint64_t ns = (uint64_t)(shf_now(save->run) - from);
+
+	gate(&save->stall, ns, waited);
+	gate(&save->run->stalls.all, ns, waited);
+}
+
+void shf_stall_begun(struct sheaf_run *run, int rc)
+{
+	struct shf_stalls *s = &run->stalls;
+
+	atomic_fetch_add(&s->begun, 1);
+	if (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY)
+		atomic_fetch_add(&s->dropped, 1);
+	else if (rc < 0)
+		atomic_fetch_add(&s->failed, 1);
+}
+
+void shf_stall_over(struct sheaf_save *save, int64_t bytes)
+{
+	struct shf_stalls *s = &save->run->stalls;
+
+	atomic_store(&save->over_ns, (uint64_t)(shf_now(save->run) - save->began));
+	atomic_fetch_add(bytes < 0 ? &s->failed : &s->committed, 1);
+	if (bytes > 0)
+		atomic_fetch_add(&s->bytes, (uint64_t)bytes);
+}
+
+void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
+{
+	const struct shf_stalls *s = &run->stalls;
+	const struct shf_stall *all = &s->all;
+
+	*stat = (struct sheaf_run_stat){ .size = sizeof(*stat),
+		.images_busy = atomic_load(&run->images_busy), .begun = atomic_load(&s->begun),
+		.committed = atomic_load(&s->committed), .dropped = atomic_load(&s->dropped),
+		.failed = atomic_load(&s->failed), .bytes = atomic_load(&s->bytes),
+		.gates = atomic_load(&all->gates),
+		.gates_waited = atomic_load(&all->gates_waited),
+		.gate_ns_max = atomic_load(&all->gate_ns_max),
+		.begin_ns = atomic_load(&all->ns[SHF_IN_BEGIN]),
+		.image_ns = atomic_load(&all->ns[SHF_IN_IMAGE]),
+		.gates_ns = atomic_load(&all->ns[SHF_IN_GATES]),
+		.exchange_ns = atomic_load(&all->ns[SHF_IN_EXCHANGE]),
+		.wait_ns = atomic_load(&all->ns[SHF_IN_WAIT]),
+		.commit_ns = atomic_load(&all->ns[SHF_IN_COMMIT]) };
+}
+
+/* ---- lines of JSON ---- */
+
+enum {
+	T_GATE_MAX = SHF_CAUSES, T_COPY, T_OVER, T_GATES, T_WAITED, T_N
+};
+struct told {                   /* of one rank, or the most of all */
+	uint64_t x[T_N];                /* by cause, then as above */
+	int of;                         /* how many ranks it is of */
+};
+
+static void told_of(struct told *t, const struct sheaf_save *save)
+{
+	const struct shf_stall *s = &save->stall;
+
+	for (int i = 0; i < SHF_CAUSES; i++)
+		t->x[i] = atomic_load(&s->ns[i]);
+	t->x[T_GATE_MAX] = atomic_load(&s->gate_ns_max);
+	t->x[T_COPY] = atomic_load(&save->copy_ns);
+	t->x[T_OVER] = atomic_load(&save->over_ns);
+	t->x[T_GATES] = atomic_load(&s->gates);
+	t->x[T_WAITED] = atomic_load(&s->gates_waited);
+	t->of = 1;
+}
+
+/* Milliseconds, without a locale's idea of a decimal point. */
+static void put_ms(struct shf_buf *b, const char *name, uint64_t ns)
+{
+	shf_buf_addf(b, ",\"%s\":%" PRIu64 ".%03u", name, ns / 1000000,
+	             (unsigned)(ns / 1000 % 1000));
+}
+
+static bool are_told(const struct sheaf_run *run)
+{
+	return run->opts.flags & SHEAF_METRICS && run->store.writer && !run->closed &&
+	       shf_run_is_ours(run);
+}
+
+/* Appends the line to .sheaf/metrics.jsonl. The first failure is logged. [rank 0] */
+static void add_line(struct sheaf_run *run, struct shf_buf *b)
+{
+	struct sheaf_error err;
+	int rc;
+
+	if (!are_told(run))
+		return;
+	shf_buf_u8(b, '\0');
+	rc = b->oom ? shf_fail(&err, SHEAF_ENOMEM, "no memory for a line of metrics")
+	            : shf_metrics_add(&run->store, (const char *)b->data, &err);
+	if (rc < 0 && !run->metrics_said) {
+		run->metrics_said = true;
+		shf_log(run, 1, "%s: metrics are not written: %s", run->store.path, err.msg);
+	}
+}
+
+static void put_times(struct shf_buf *b, const struct told *t)
+{
+	static const struct { const char *name; int at; } times[] = {
+		{ "begin_ms", SHF_IN_BEGIN }, { "image_ms", SHF_IN_IMAGE },
+		{ "gates_ms", SHF_IN_GATES }, { "gate_max_ms", T_GATE_MAX },
+		{ "exchange_ms", SHF_IN_EXCHANGE }, { "wait_ms", SHF_IN_WAIT },
+		{ "commit_ms", SHF_IN_COMMIT }, { "copy_ms", T_COPY }, { "wall_ms", T_OVER },
+	};
+
+	shf_buf_addf(b, ",\"gates\":%" PRIu64 ",\"gates_waited\":%" PRIu64, t->x[T_GATES],
+	             t->x[T_WAITED]);
+	for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
+		put_ms(b, times[i].name, t->x[times[i].at]);
+}
+
+static void tell(struct sheaf_run *run, const struct sheaf_save *save, int64_t step, int rc,
+                 const struct told *t)
+{
+	bool dropped = rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY;
+	const char *what = rc == 0 ? "committed" : dropped ? "dropped" : "failed";
+	struct shf_buf b = SHF_BUF_INIT;
+	char at[32];
+
+	shf_run_time(run, at);
+	shf_buf_addf(&b, "{\"what\":\"%s\",\"step\":%" PRId64 ",\"session\":\"%s\","
+	             "\"at\":\"%s\",\"code\":%d,\"ranks\":%d,\"of\":%d,\"lazy\":%s,"
+	             "\"disk\":%s", what, step,
+	             save && save->session[0] ? save->session : run->store.session, at, rc,
+	             run->team.ranks, t->of, save && save->flags & SHEAF_LAZY ? "true" : "false",
+	             save && save->flags & SHEAF_NO_DISK ? "false" : "true");
+	shf_buf_addf(&b, ",\"images\":%u,\"bytes\":%" PRIu64,
+	             save ? save->images_busy : 0,
+	             save && save->plan ? shf_save_bytes(save) : 0);
+	put_times(&b, t);
+	shf_buf_adds(&b, "}");
+	add_line(run, &b);
+	shf_buf_release(&b);
+}
+
+void shf_stall_tell(struct sheaf_run *run, struct sheaf_save *save, int64_t step, int rc)
+{
+	struct told t = { .of = 1 };
+
+	if (!are_told(run))
+		return;
+	if (save)
+		told_of(&t, save);
+	tell(run, save, step, rc, &t);
+}
+
+void shf_stall_tell_all(struct sheaf_save *save, int rc)
+{
+	struct sheaf_run *run = save->run;
+	struct told t;
+
+	if (!(run->opts.flags & SHEAF_METRICS))
+		return;
+	told_of(&t, save);
+	if (rc != SHEAF_ELOST && shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL) == 0)
+		t.of = run->team.ranks;
+	else
+		told_of(&t, save);
+	if (are_told(run))
+		tell(run, save, save->step, rc, &t);
+}

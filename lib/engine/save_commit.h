@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Committing a save. */
+#ifndef SHF_SAVE_COMMIT_H
+#define SHF_SAVE_COMMIT_H
+#include "save.h"
+
+int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err);
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy behind: its threads, and what they copy. */
+#include "save_copier.h"
+#include <inttypes.h>
+#include <string.h>
+#include "err.h"
+#include "run_env.h"
+#include "run_io.h"
+#include "save_check.h"
+#include "save_order.h"
+#include "save_pieces.h"
+#include "save_rounds.h"
+#include "save_where.h"
+#include "slice_overlaps.h"
+#include "state.h"
+#include "work.h"
+
+#define NAP_MS 10               /* at most, so that whoever ends the thread need not wait */
+
+/* More was copied than opts.copy_rate_max allows since the copy began: how long until it is not;
+ * ms. */
+static int ahead_ms(const struct shf_lazy *lz)
+{
+	uint64_t rate = lz->save->run->opts.copy_rate_max;
+	double s;
+
+	if (!rate)
+		return 0;
+	s = (double)atomic_load_explicit(&lz->save->copied, memory_order_relaxed) / (double)rate -
+	    (double)(shf_now(lz->save->run) - lz->save->copy_from_ns) * 1e-9;
+	return s <= 0 ? 0 : s * 1e3 >= NAP_MS ? NAP_MS : (int)(s * 1e3) + 1;
+}
+
+static bool step(void *work)
+{
+	struct shf_lazy *lz = work;
+	const struct shf_sys *sys = lz->save->run->sys;
+	int ms = atomic_load(&lz->open) ? ahead_ms(lz) : 0;
+	struct shf_taken p;
+
+	if (ms) {
+		sys->ops->sleep_ms(sys->arg, ms);
+		return true;
+	}
+	if (shf_piece_take(lz, SHF_ANY, -1, &p)) {
+		shf_piece_copy(lz, &p);
+		return true;
+	}
+	shf_pieces_look(lz->save);
+	return shf_piece_slotted(lz, SHF_ANY, false, NAP_MS) != 0;
+}
+
+void shf_lazy_tick(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
+
+	pthread_mutex_lock(&lz->tasks_lock);
+	for (int i = 0; i < lz->tasks_n; i++)
+		(void)sys->ops->task_over(sys->arg, lz->tasks[i]);
+	pthread_mutex_unlock(&lz->tasks_lock);
+}
+
+void shf_lazy_start(struct sheaf_save *save)
+{
+	struct shf_lazy *lz = save->lazy;
+	const struct sheaf_run *run = save->run;
+	const struct shf_sys *sys = run->sys;
+	int want = run->opts.copy_threads ? run->opts.copy_threads : 1, rc = 0;
+
+	save->copy_from_ns = shf_now(run);
+	save->net.most = (size_t)save->plan->most;
+	save->reader.next = save->state->readers;
+	save->state->readers = &save->reader;
+	while (lz->tasks_n < want && rc >= 0) {
+		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz,
+		                        run->opts.copy_cpus);
+		lz->tasks_n += rc >= 0;
+	}
+	if (rc > 0)
+		shf_log(run, 1, "step %" PRId64 ": the threads that copy run anywhere: the kernel "
+		        "does not let them on %.60s", lz->save->step, run->opts.copy_cpus);
+	if (rc < 0)
+		shf_log(run, 1, "step %" PRId64 ": %d of %d threads to copy behind: who asks for a "
+		        "slice copies it", lz->save->step, lz->tasks_n, want);
+}
+
+/* ---- begin and end ---- */
+
+/* Finds the slices that lie in the same memory, as the state knows it. A slice that is put
+ * elsewhere is compared later, at the gates (one_beside). */
+static int overlaps_init(struct shf_lazy *lz, size_t n)
+{
+	const uint32_t *next;
+	int rc = shf_overlaps_find(lz->save->state, &next);
+
+	if (rc < 0)
+		return rc;
+	if (lz->put && !(lz->fresh = shf_alloc(n, sizeof(*lz->fresh))))
+		return SHEAF_ENOMEM;
+	if (!next)
+		return 0;
+	lz->overlaps = shf_alloc(n, sizeof(*lz->overlaps));
+	if (!lz->overlaps)
+		return SHEAF_ENOMEM;
+	memcpy(lz->overlaps, next, n * sizeof(*next));
+	return 0;
+}
+
+static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
+{
+	struct shf_span slotted = shf_slots_segs(&save->plan->work);
+	size_t n = save->state->n;
+	int threads = save->run->opts.copy_threads ? save->run->opts.copy_threads : 1;
+
+	lz->save = save;
+	lz->turns = now ? NULL : &save->plan->turns;
+	pthread_mutex_init(&lz->lock, NULL);
+	pthread_mutex_init(&lz->tasks_lock, NULL);
+	shf_io_turn_init(&lz->moved);
+	lz->taken = shf_zalloc(n, sizeof(*lz->taken));
+	lz->done = shf_zalloc(n, sizeof(*lz->done));
+	lz->due = shf_zalloc(n, sizeof(*lz->due));
+	lz->slotted = shf_zalloc(n, sizeof(*lz->slotted));
+	lz->left = shf_zalloc(n, sizeof(*lz->left));
+	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
+	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
+	if (save->flags & SHEAF_CHECK)
+		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
+	if (save->flags & SHEAF_CHECK && !now) {
+		lz->checks = shf_zalloc(n, sizeof(*lz->checks));
+		lz->begun = shf_zalloc(n, sizeof(*lz->begun));
+	}
+	if (save->flags & SHEAF_LATER) {
+		lz->put = shf_zalloc(n, sizeof(*lz->put));
+		lz->data = shf_zalloc(n, sizeof(*lz->data));
+	}
+	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
+	    !lz->tasks ||
+	    (save->flags & SHEAF_CHECK && !(lz->sums && (now || (lz->checks && lz->begun)))) ||
+	    (save->flags & SHEAF_LATER && (!lz->put || !lz->data)))
+		return SHEAF_ENOMEM;
+	for (size_t s = 0; s < n; s++) {
+		if (lz->put) {
+			lz->put[s] = save->state->slices[s].empty;
+			lz->unput += !lz->put[s];
+		}
+		if (!now && save->due)
+			lz->due[s] = (uint32_t)((save->due[s].hi - save->due[s].at - 1 +
+			                         SHF_PIECE_ITEMS) / SHF_PIECE_ITEMS);
+		atomic_init(&lz->left[s], shf_pieces_in(lz, s) + shf_slotted_in(lz, s));
+		atomic_fetch_add(&lz->open, shf_pieces_in(lz, s));
+	}
+	if (!now)       /* header pages, and segments of no image */
+		atomic_fetch_add(&lz->open, 1 + slotted.end - slotted.first);
+	atomic_init(&lz->unasked, save->plan->turns.saved_n);
+	return overlaps_init(lz, n);
+}
+
+int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
+{
+	int rc = save->plan->turns.first ? 0 : shf_turns_make(&save->plan->turns, save, err);
+
+	if (rc < 0)
+		return rc;
+	save->lazy = shf_zalloc(1, sizeof(*save->lazy));
+	if (save->lazy && lazy_init(save->lazy, save, now) == 0)
+		rc = save->lazy->checks && !save->lazy->put ? shf_check_begin(save->lazy, err) : 0;
+	else
+		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
+		              "behind", save->step, save->state->n);
+	if (rc == 0)
+		return 0;
+	shf_lazy_free(save->lazy, true);
+	save->lazy = NULL;
+	return rc;
+}
+
+int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	int rc = shf_agree(team, shf_round_open(save, 0, err), err);
+
+	if (rc == 0 && !save->plan->most_known) {
+		rc = shf_allreduce(team, &save->net.longest, 1, SHEAF_MAX, err);
+		save->plan->most = save->net.longest;
+		save->plan->most_known = rc == 0;
+	}
+	if (rc == 0)
+		shf_lazy_start(save);
+	return rc;
+}
+
+void shf_lazy_update(struct sheaf_save *save)
+{
+	struct shf_lazy *lz = save->lazy;
+	struct shf_taken p;
+
+	for (size_t s = 0; lz->turns && s < lz->turns->slices_n; s++)
+		if (lz->due[s] && atomic_load_explicit(&lz->left[s], memory_order_acquire) > 0) {
+			while (shf_piece_take(lz, s, -1, &p))
+				shf_piece_copy(lz, &p);
+			(void)shf_pieces_settled(lz, s, -1);
+		}
+}
+
+void shf_lazy_forget(struct sheaf_save *save)
+{
+	struct shf_reader **at = save->state ? &save->state->readers : NULL;
+
+	while (at && *at && *at != &save->reader)
+		at = &(*at)->next;
+	if (at && *at)
+		*at = save->reader.next;
+}
+
+void shf_lazy_stop(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
+
+	if (!lz)
+		return;
+	pthread_mutex_lock(&lz->lock);
+	lz->stop = true;
+	pthread_cond_broadcast(&lz->moved);
+	pthread_mutex_unlock(&lz->lock);
+	pthread_mutex_lock(&lz->tasks_lock);
+	while (lz->tasks_n > 0)
+		sys->ops->task_free(sys->arg, lz->tasks[--lz->tasks_n]);
+	pthread_mutex_unlock(&lz->tasks_lock);
+	shf_lazy_update(save);
+	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* and whoever copies what he asked for */
+	shf_lazy_forget(save);
+}
+
+void shf_lazy_free(struct shf_lazy *lz, bool ours)
+{
+	if (!lz)
+		return;
+	if (ours) { /* in a forked child somebody may wait there, or hold it, for ever */
+		pthread_cond_destroy(&lz->moved);
+		pthread_mutex_destroy(&lz->lock);
+		pthread_mutex_destroy(&lz->tasks_lock);
+	}
+	shf_free(lz->taken);
+	shf_free(lz->done);
+	shf_free(lz->due);
+	shf_free(lz->slotted);
+	shf_free(lz->left);
+	shf_free(lz->asked);
+	shf_free(lz->tasks);
+	shf_free(lz->sums);
+	shf_free(lz->checks);
+	shf_free(lz->begun);
+	shf_free(lz->put);
+	shf_free(lz->data);
+	shf_free(lz->overlaps);
+	shf_free(lz->fresh);
+	shf_free(lz);
+}

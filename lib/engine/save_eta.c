@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a save will still take. Copying and writing go on at the same time, so the slower
+ * counts; what travels, the syncs and the publish come after each other. What was done is known by
+ * when that was, not by when somebody asked. Everything read here is atomic: another thread may be
+ * in the save's commit. */
+#include "save_eta.h"
+#include "run_env.h"
+#include "run_io.h"
+#include "save.h"
+#include "save_handle.h"
+
+#define UNKNOWN (-1.0)
+
+/* Of what a lazy save copies behind; too new to tell: left to the writes, which follow it. */
+static double copy_ns(struct sheaf_save *save)
+{
+	uint64_t all = shf_lazy_is_behind(save) ? save->plan->turns.bytes : 0;
+	uint64_t done = atomic_load(&save->copied);
+	int64_t passed = shf_now(save->run) - save->copy_from_ns;
+
+	if (all <= done || done == 0)
+		return 0;
+	return (double)(all - done) / (double)done * (double)passed;
+}
+
+/* So many bytes, at the speed of the save before and of this one. The more of this one is written
+ * the more it counts: what is under way shows only when it is done. It alone counts when it should
+ * be over by now. */
+static double write_ns(struct sheaf_save *save, uint64_t bytes)
+{
+	uint64_t done = atomic_load(&save->written), all = atomic_load(&save->to_write);
+	int64_t from = atomic_load(&save->write_from_ns);
+	int64_t to = atomic_load(&save->io.pending) > 0 ? shf_now(save->run)
+	                                                : atomic_load(&save->write_to_ns);
+	double before = shf_rate_ns(&save->run->pace.write, all), own, part;
+
+	if (bytes == 0)
+		return 0;
+	if (done == 0 || to <= from)
+		return shf_rate_ns(&save->run->pace.write, bytes);
+	part = (double)done / (double)all;
+	own = (double)(to - from) / part;       /* for all of them, as before */
+	if (before >= 0 && (double)(to - from) <= before)
+		own = part * own + (1 - part) * before;
+	return own * (double)bytes / (double)all;
+}
+
+/* What is left of something that began at from_ns (0: it has not), and took so long before. */
+static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all)
+{
+	double rest = from_ns ? all - (double)(shf_now(save->run) - from_ns) : all;
+
+	return rest > 0 ? rest : 0;
+}
+
+/* C3 and what comes after. Where no step of the run was ever synced that may be all of the writing
+ * over again; where none was published that may take as long as its syncs. */
+static double end_ns(struct sheaf_save *save, double writing)
+{
+	const struct shf_pace *pace = &save->run->pace;
+	int64_t syncing = atomic_load(&save->syncs.from_ns);
+	int64_t publishing = atomic_load(&save->publish_from_ns);
+	double sync = (double)shf_lasted_ns(&pace->sync);
+	double publish = (double)shf_lasted_ns(&pace->publish);
+
+	sync = sync > 0 ? sync : writing;
+	publish = publish > 0 ? publish : sync;
+	if (publish <= 0)
+		return UNKNOWN;
+	if (publishing)
+		return rest_ns(save, publishing, publish);
+	if (atomic_load(&save->syncs.over) ||
+	    (syncing && atomic_load(&save->syncs.io.pending) == 0))
+		return publish;
+	return rest_ns(save, syncing, sync) + publish;
+}
+
+static double stage_ns(struct sheaf_save *save)
+{
+	bool staged;
+
+	pthread_mutex_lock(&save->looking);
+	staged = save->staged;
+	pthread_mutex_unlock(&save->looking);
+	return staged ? 0 : (double)shf_lasted_ns(&save->run->pace.stage);
+}
+
+int64_t shf_save_eta_ms(struct sheaf_save *save)
+{
+	double part[4], all;
+	uint64_t to_write, to_send;
+
+	if (atomic_load(&save->phase) == 3)
+		return shf_save_rc(save, NULL) == 0 ? 0 : -1;
+	(void)shf_io_drain(save->run, &save->io, 0);
+	(void)shf_io_drain(save->run, &save->syncs.io, 0);
+	if (shf_save_failure(save, NULL) < 0)
+		return -1;
+	to_write = atomic_load(&save->to_write);
+	to_send = atomic_load(&save->to_send) - atomic_load(&save->sent);
+	part[0] = write_ns(save, to_write - atomic_load(&save->written));
+	part[1] = save->flags & SHEAF_NO_DISK ? 0 : end_ns(save, write_ns(save, to_write));
+	part[2] = shf_rate_ns(&save->run->pace.send, to_send);
+	part[3] = stage_ns(save);
+	for (int i = 0; i < 4; i++)
+		if (part[i] < 0)
+			return -1;
+	all = copy_ns(save);
+	all = (all > part[0] ? all : part[0]) + part[1] + part[2] + part[3];
+	all /= 1e6;
+	return all < 1 ? 1 : all < 1e15 ? (int64_t)all + 1 : -1;
+}

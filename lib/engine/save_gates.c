@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy behind: who asks whether memory may change, who brings it, who wants all copied. */
+#include "save_gates.h"
+#include <inttypes.h>
+#include "err.h"
+#include "run_env.h"
+#include "save_check.h"
+#include "save_copier.h"
+#include "save_handle.h"
+#include "save_pieces.h"
+#include "save_write.h"
+#include "slice_overlaps.h"
+#include "state.h"
+
+#define SLICE_MS 1000           /* who asks looks whether the save still goes on */
+
+/* All of them that have some of the slice, no longer than that. True: something was copied. */
+static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+{
+	const struct sheaf_run *run = lz->save->run;
+	bool copied = false;
+	int rc = SHEAF_EAGAIN;
+
+	if (!lz->save->slots)
+		return false;
+	pthread_mutex_lock(&lz->lock);
+	lz->askers++;
+	pthread_mutex_unlock(&lz->lock);
+	while (rc != 0 && (until_ns < 0 || shf_now(run) < until_ns)) {
+		rc = shf_piece_slotted(lz, slice, true, until_ns < 0 ? SLICE_MS
+		                                 : shf_ms_left(run, until_ns));
+		copied |= rc == 1;
+	}
+	pthread_mutex_lock(&lz->lock);
+	lz->askers--;
+	pthread_mutex_unlock(&lz->lock);
+	return copied;
+}
+
+/* A save that has failed takes nothing more: what is calm then stays so. */
+static int stop_failed(struct shf_lazy *lz)
+{
+	int rc = shf_save_failure(lz->save, NULL);
+
+	pthread_mutex_lock(&lz->lock);
+	lz->stop |= rc < 0;
+	pthread_mutex_unlock(&lz->lock);
+	return rc;
+}
+
+static bool is_copied(const struct shf_lazy *lz, size_t slice)
+{
+	return slice == SHF_ANY ? atomic_load_explicit(&lz->open, memory_order_acquire) == 0
+	       : atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0;
+}
+
+/* Copies and waits, no longer than that. */
+static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
+{
+	struct sheaf_save *save = lz->save;
+	int64_t until = timeout_ms < 0 ? -1 : shf_now(save->run) + (int64_t)timeout_ms * 1000000;
+	bool copied = false, calm;
+	struct shf_taken p;
+	int rc, failed;
+
+	do {
+		while (timeout_ms != 0 && (until < 0 || shf_now(save->run) < until) &&
+		       shf_piece_take(lz, slice, until, &p)) {
+			shf_piece_copy(lz, &p);
+			copied = true;
+		}
+		if (timeout_ms != 0)
+			copied |= ask_slotted(lz, slice, until);
+		failed = stop_failed(lz);
+		calm = shf_pieces_settled(lz, slice, until);
+		rc = is_copied(lz, slice) ? 0 : calm && failed < 0 ? failed : SHEAF_EAGAIN;
+	} while (rc == SHEAF_EAGAIN && until < 0 && failed == 0 && /* it has failed since */
+	         shf_lazy_unput(save) < 0);
+	if (copied)
+		shf_pieces_look(save);
+	return rc;
+}
+
+#define TOGETHER_MS 250         /* much shorter than the deadline */
+
+int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err)
+{
+	uint64_t more;
+	int rc;
+
+	do {
+		more = shf_lazy_finish(save, TOGETHER_MS) == SHEAF_EAGAIN;
+		shf_save_progress(save);
+		rc = shf_allreduce(&save->run->team, &more, 1, SHEAF_MAX, err);
+	} while (rc == 0 && more);
+	return rc;
+}
+
+int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err)
+{
+	for (struct shf_reader *r = state ? state->readers : NULL; r; r = r->next)
+		if (!shf_run_is_ours(shf_save_of(r)->run))
+			return shf_fail(err, SHEAF_EINVAL, "another process saves this state as "
+			                "step %" PRId64 " (after a fork, make a state of your own)",
+			                r->step);
+	return 0;
+}
+
+bool shf_lazy_is_partial(struct sheaf_save *save)
+{
+	shf_pieces_look(save);
+	return shf_is_partial(save);
+}
+
+int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
+{
+	shf_lazy_tick(save);
+	return wait_for(save->lazy, SHF_ANY, timeout_ms);
+}
+
+/* How much of timeout_ms is left at a time that was counted from it. */
+static int rest_ms(const struct shf_lazy *lz, int timeout_ms, int64_t until_ns)
+{
+	return timeout_ms <= 0 ? timeout_ms : shf_ms_left(lz->save->run, until_ns);
+}
+
+/* Waits until one slice is copied, and with SHEAF_CHECK compared. */
+static int one_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	if (atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0) {
+		shf_lazy_tick(lz->save);
+		rc = wait_for(lz, slice, timeout_ms);
+	}
+	return rc == 0 && lz->checks ? shf_check_slice(lz, slice, timeout_ms, err) : rc;
+}
+
+/* Does the save read the slice from the memory that the state knows? Not if the slice is still to
+ * be put, or was put elsewhere. */
+static bool is_at_home(struct shf_lazy *lz, size_t slice)
+{
+	bool home;
+
+	if (!lz->put)
+		return true;
+	pthread_mutex_lock(&lz->lock);
+	home = lz->put[slice] && !lz->data[slice];
+	pthread_mutex_unlock(&lz->lock);
+	return home;
+}
+
+/* Is the slice read no more, neither to copy nor to compare it? The lock is held. */
+static bool is_done_with(const struct shf_lazy *lz, size_t slice)
+{
+	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) == 0 &&
+	       (!lz->checks || lz->checks[slice] == SHF_CHECKED);
+}
+
+/* Returns a slice that was put into the memory of this one and is still to be read, or SHF_ANY.
+ * Looks only if some slice was put elsewhere than the state says. */
+static size_t one_beside(struct shf_lazy *lz, size_t slice)
+{
+	size_t beside = SHF_ANY, n = 0;
+	struct shf_slice s;
+
+	pthread_mutex_lock(&lz->lock);
+	s = shf_piece_slice(lz->save, slice);
+	for (size_t i = 0; lz->elsewhere && i < lz->fresh_n; i++) {
+		uint32_t k = lz->fresh[i];
+		struct shf_slice other = shf_piece_slice(lz->save, k);
+
+		if (is_done_with(lz, k))
+			continue;
+		lz->fresh[n++] = k;
+		if (k != slice && beside == SHF_ANY && shf_slices_overlap(&s, &other))
+			beside = k;
+	}
+	lz->fresh_n = lz->elsewhere ? n : lz->fresh_n;
+	pthread_mutex_unlock(&lz->lock);
+	return beside;
+}
+
+/* Waits until no slice in the memory of this one is read any more (L6): a tied tensor is copied
+ * once, for the first slice that holds it, and a model may share a buffer with its masters.
+ * A slice that is put there after the gate has opened is another tensor, and does not count.
+ * EAGAIN, else the first failure of any. */
+static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struct sheaf_error *err)
+{
+	int64_t until = timeout_ms < 0
+	                ? -1 : shf_now(lz->save->run) + (int64_t)timeout_ms * 1000000;
+	int rc = one_ready(lz, slice, timeout_ms, err), one = rc;
+	size_t s = slice;
+
+	while (lz->overlaps && one != SHEAF_EAGAIN && (s = lz->overlaps[s]) != slice) {
+		if (is_at_home(lz, s))
+			one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
+		rc = rc < 0 ? rc : one;
+	}
+	while (lz->put && rc == 0 && one == 0 && (s = one_beside(lz, slice)) != SHF_ANY)
+		rc = one = one_ready(lz, s, rest_ms(lz, timeout_ms, until), err);
+	/* The save has failed, but other threads may still be copying slices in this memory. */
+	if (rc < 0 && lz->put && !shf_pieces_settled(lz, SHF_ANY, until))
+		one = SHEAF_EAGAIN;
+	return one == SHEAF_EAGAIN ? one : rc;
+}
+
+static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
+{
+	struct shf_lazy *lz = save->lazy;
+	int rc = memory_ready(lz, s, timeout_ms, err);
+
+	if (rc != SHEAF_EAGAIN && !atomic_exchange(&lz->asked[s], true) &&
+	    save->plan->turns.saved[s])
+		atomic_fetch_sub(&lz->unasked, 1);
+	return rc;
+}
+
+static bool is_put(struct shf_lazy *lz, size_t slice)
+{
+	bool put;
+
+	if (!lz->put)
+		return true;
+	pthread_mutex_lock(&lz->lock);
+	put = lz->put[slice];
+	pthread_mutex_unlock(&lz->lock);
+	return put;
+}
+
+int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct sheaf_error *err)
+{
+	int64_t until = shf_now(save->run) + (int64_t)timeout_ms * 1000000;
+	int rc = 0, one = 0;
+
+	if (slice != SHEAF_ALL_SLICES)
+		return is_put(save->lazy, (size_t)slice)
+		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
+	if (shf_lazy_unput(save) >= 0)
+		return SHEAF_EINVAL;
+	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
+		one = slice_copied(save, s, rest_ms(save->lazy, timeout_ms, until), err);
+		rc = rc < 0 ? rc : one;
+	}
+	return one == SHEAF_EAGAIN ? one : rc;
+}
+
+int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_lazy *lz = save->lazy;
+	struct sheaf_error err;
+	int rc;
+
+	if (lz->put && lz->checks && !is_put(lz, (size_t)slice)) {
+		rc = shf_check_put(lz, (size_t)slice,
+		                   data ? data : save->state->slices[slice].mem.base, &err);
+		if (rc < 0) {
+			shf_save_stick(save, rc, &err);
+			return rc;
+		}
+	}
+	pthread_mutex_lock(&lz->lock);
+	rc = lz->put && !lz->put[slice] ? 0 : SHEAF_EINVAL;
+	if (rc == 0) {
+		lz->data[slice] = data;
+		lz->elsewhere |= data != NULL;
+		lz->fresh[lz->fresh_n++] = (uint32_t)slice;
+		lz->put[slice] = true;
+		lz->unput--;
+	}
+	pthread_mutex_unlock(&lz->lock);
+	pthread_mutex_lock(&lz->tasks_lock);
+	for (int i = 0; rc == 0 && i < lz->tasks_n; i++)
+		sys->ops->task_again(sys->arg, lz->tasks[i]);
+	pthread_mutex_unlock(&lz->tasks_lock);
+	return rc;
+}
+
+int64_t shf_lazy_unput(const struct sheaf_save *save)
+{
+	struct shf_lazy *lz = save->lazy;
+	size_t s = 0, n;
+
+	if (!lz || !lz->put)
+		return -1;
+	pthread_mutex_lock(&lz->lock);
+	n = lz->unput;
+	while (n > 0 && lz->put[s])
+		s++;
+	pthread_mutex_unlock(&lz->lock);
+	return n > 0 ? (int64_t)s : -1;
+}
+
+int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_turns *o = &save->plan->turns;
+	int64_t unput = shf_lazy_unput(save);
+	size_t s = 0;
+
+	if (unput >= 0)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %" PRId64 " (%s/%s) "
+		                "was not brought (sheaf_save_put)", save->step, unput,
+		                save->state->slices[unput].family, save->state->slices[unput].name);
+	if (!save->lazy || atomic_load(&save->lazy->unasked) == 0)
+		return 0;
+	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->lazy->asked[s])))
+		s++;
+	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %zu (%s/%s) was not asked for "
+	                "(sheaf_save_copied)", save->step, s, save->state->slices[s].family,
+	                save->state->slices[s].name);
+}
+
+/* Has the gate of the slice returned that the save failed? Then its memory is read no more. */
+static bool was_let_go(struct sheaf_save *save, size_t slice)
+{
+	return atomic_load(&save->lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
+}
+
+static bool is_left(const struct shf_lazy *lz, size_t slice)
+{
+	return atomic_load_explicit(&lz->left[slice], memory_order_acquire) > 0;
+}
+
+bool shf_lazy_reads_some(struct sheaf_save *save)
+{
+	bool reads = false;
+
+	for (size_t s = 0; save->lazy && s < save->state->n && !reads; s++)
+		reads = is_left(save->lazy, s) && !was_let_go(save, s);
+	return reads;
+}
+
+bool shf_lazy_reads(struct sheaf_save *save, size_t slice)
+{
+	struct shf_lazy *lz = save->lazy;
+	bool reads = lz && is_left(lz, slice);
+	size_t s = slice;
+
+	while (lz && lz->overlaps && !reads && (s = lz->overlaps[s]) != slice)
+		reads = is_left(lz, s) && is_at_home(lz, s);
+	return reads && !was_let_go(save, slice);
+}
+
+bool shf_gates_read(struct shf_reader *reader, size_t slice)
+{
+	struct sheaf_save *save = shf_save_of(reader);
+
+	return slice == SHF_EVERY_SLICE ? shf_lazy_reads_some(save) : shf_lazy_reads(save, slice);
+}
+
+int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
+{
+	uint64_t open;
+	int rc;
+
+	if (!save->lazy || save->together)
+		return 0;
+	shf_lazy_tick(save);
+	open = atomic_load_explicit(&save->lazy->open, memory_order_acquire) > 0;
+	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
+	if (rc == 0 && open)
+		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
+		                save->step);
+	save->together = rc == 0;
+	return rc;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of a round must go to other nodes: packed into a stream for each rank while copying, sent in
+ * portions, unpacked into the owner's image. Replicas' digests go the same way. */
+#include "save_net.h"
+#include <string.h>
+#include "box_copy.h"
+#include "err.h"
+#include "run_env.h"
+#include "save_handle.h"
+#include "save_where.h"
+#include "save_write.h"
+#include "work.h"
+
+void shf_net_release(struct shf_net *net)
+{
+	shf_free(net->out);
+	shf_free(net->in);
+	shf_free(net->out_bytes);
+	shf_free(net->in_bytes);
+	shf_free(net->out_at);
+	shf_free(net->in_at);
+	*net = (struct shf_net){ 0 };
+}
+
+static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t *most)
+{
+	size_t total = 0;
+
+	for (size_t r = 0; r < ranks; r++) {
+		at[r] = total;
+		total += bytes[r];
+		*most = bytes[r] > *most ? bytes[r] : *most;
+	}
+	return total;
+}
+
+int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct shf_net *net = &save->net;
+	size_t ranks = (size_t)save->run->team.ranks;
+	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
+
+	shf_net_release(net);
+	net->out_bytes = shf_zalloc(ranks, sizeof(size_t));
+	net->in_bytes = shf_zalloc(ranks, sizeof(size_t));
+	net->out_at = shf_zalloc(ranks, sizeof(size_t));
+	net->in_at = shf_zalloc(ranks, sizeof(size_t));
+	if (!net->out_bytes || !net->in_bytes || !net->out_at || !net->in_at)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu ranks", ranks);
+	for (size_t i = serves.first; i < serves.end; i++)
+		net->out_bytes[w->serves[i].rank] += shf_stream_bytes(save, w->serves[i].tensor,
+			w->serves[i].rank, w->serves[i].witness, &w->serves[i].box);
+	for (size_t i = segs.first; i < segs.end; i++)
+		for (uint32_t k = 0; k < w->segs[i].moves_n; k++) {
+			const struct shf_mv *v = &w->moves[w->segs[i].first_move + k];
+
+			net->in_bytes[v->rank] +=
+			    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+		}
+	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, &net->longest);
+	atomic_fetch_add(&save->to_send, net->out_total);
+	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, &net->longest);
+	net->out = shf_alloc(net->out_total, 1);
+	net->in = shf_alloc(net->in_total, 1);
+	if (!net->out || !net->in)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu bytes that travel",
+		                net->out_total + net->in_total);
+	return 0;
+}
+
+/* One portion of at most `part` bytes of every stream. */
+static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error *err)
+{
+	struct shf_net *net = &save->net;
+	size_t ranks = (size_t)save->run->team.ranks, out_n = 0, in_n = 0;
+	size_t *out_bytes = shf_zalloc(ranks, sizeof(size_t)), *in_bytes = shf_zalloc(ranks,
+	                                                                        sizeof(size_t));
+	uint8_t *out = NULL, *in = NULL;
+	int64_t from;
+	int rc = out_bytes && in_bytes ? 0 : SHEAF_ENOMEM;
+
+	for (size_t r = 0; r < ranks && rc == 0; r++) {
+		size_t o = net->out_bytes[r] > net->done ? net->out_bytes[r] - net->done : 0;
+		size_t i = net->in_bytes[r] > net->done ? net->in_bytes[r] - net->done : 0;
+
+		out_n += out_bytes[r] = o < part ? o : part;
+		in_n += in_bytes[r] = i < part ? i : part;
+	}
+	if (rc == 0 && (!(out = shf_alloc(out_n, 1)) || !(in = shf_alloc(in_n, 1))))
+		rc = SHEAF_ENOMEM;
+	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += out_bytes[r], r++)
+		if (out_bytes[r])
+			memcpy(out + at, net->out + net->out_at[r] + net->done, out_bytes[r]);
+	if (rc < 0)
+		shf_fail(err, rc, "no memory for a portion of %zu bytes", out_n + in_n);
+	rc = shf_agree(&save->run->team, rc, err);
+	from = shf_now(save->run);
+	if (rc == 0)
+		rc = shf_alltoallv(&save->run->team, out, out_bytes, in, in_bytes, err);
+	for (size_t r = 0, at = 0; r < ranks && rc == 0; at += in_bytes[r], r++)
+		if (in_bytes[r])
+			memcpy(net->in + net->in_at[r] + net->done, in + at, in_bytes[r]);
+	if (rc == 0) {
+		net->done = net->most - net->done > part ? net->done + part : net->most;
+		atomic_fetch_add_explicit(&save->sent, out_n, memory_order_relaxed);
+		shf_rate_set(&save->run->pace.send, out_n, shf_now(save->run) - from);
+	}
+	shf_free(out);
+	shf_free(in);
+	shf_free(out_bytes);
+	shf_free(in_bytes);
+	return rc;
+}
+
+/* What arrived into the image. */
+static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool witnesses,
+                        struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_seg *g = &w->segs[i];
+	struct shf_net *net = &save->net;
+
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+		struct shf_place_at at = shf_place_in(shf_own_image(save), g->image, g->lo, t);
+		const uint8_t *from = net->in + net->in_at[v->rank] + used[v->rank];
+		struct shf_sums_to sums = { 0 };
+		char box[160];
+
+		used[v->rank] += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+		if (!witnesses && !v->witness && !shf_reaches(save, v->rank)) {
+			sums = shf_seg_sums(save, i, shf_own_ctl(save, i));
+			shf_copy_unpack(t, &v->box, from, at, &sums);
+		}
+		if (!witnesses || !v->witness)
+			continue;
+		shf_copy_pack(t, &v->box, at, NULL, &sums);
+		if (sums.digest != shf_get64(from))
+			return shf_fail(err, SHEAF_EDIVERGED,
+					"%s: rank %u's replica of %s differs from what rank %d "
+					"writes", t->name, v->rank,
+					shf_box_print(&v->box, box, sizeof(box)),
+					save->run->team.rank);
+	}
+	return 0;
+}
+
+/* Bytes first: replicas' digests are compared with whole pages. */
+static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+{
+	struct shf_span segs = shf_work_segs(&save->plan->work, round);
+	size_t ranks = (size_t)save->run->team.ranks, *used = shf_alloc(ranks, sizeof(*used));
+	int rc = used ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to unpack");
+
+	for (int witnesses = 0; witnesses < 2 && rc == 0; witnesses++) {
+		memset(used, 0, sizeof(*used) * ranks);
+		for (size_t i = segs.first; i < segs.end && rc == 0; i++)
+			rc = unpack_moves(save, i, used, witnesses, err);
+	}
+	shf_free(used);
+	return rc;
+}
+
+void shf_net_drop(struct sheaf_save *save)
+{
+	save->exchanged = true;
+	shf_net_release(&save->net);
+}
+
+int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
+{
+	uint64_t peers = save->run->team.ranks > 1 ? (uint64_t)save->run->team.ranks - 1 : 1;
+	size_t part = bytes_max ? (size_t)(bytes_max / peers) : SIZE_MAX;
+	int rc = 0;
+
+	if (save->exchanged)
+		return 0;
+	if (save->net.done < save->net.most)
+		rc = net_portion(save, part < 4096 ? 4096 : part, err);
+	if (rc == 0 && save->net.done < save->net.most)
+		return SHEAF_EAGAIN;
+	if (rc == 0) {
+		rc = save->net.most ? unpack_round(save, save->round, err) : 0;
+		if (rc == 0)
+			rc = shf_round_arrived(save, save->round, err);
+		rc = shf_agree(&save->run->team, rc, err);
+	}
+	/* Failed, too: the controls are the next save's by the time this is asked again. */
+	if (rc < 0)
+		shf_save_stick(save, rc, err);
+	shf_net_drop(save);
+	return rc;
+}

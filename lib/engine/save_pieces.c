@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pieces of a copy behind: taken by one thread each, copied, waited for. */
+#include "save_pieces.h"
+#include <time.h>
+#include "averages.h"
+#include "run_env.h"
+#include "run_io.h"
+#include "save_copier.h"
+#include "save_handle.h"
+#include "save_rounds.h"
+#include "save_where.h"
+#include "save_write.h"
+#include "state.h"
+#include "unstaged.h"
+#include "unstaged_copy.h"
+#include "work.h"
+
+static size_t turns_of(const struct shf_lazy *lz, size_t slice)
+{
+	return lz->turns ? lz->turns->first[slice + 1] - lz->turns->first[slice] : 0;
+}
+
+/* With or without something to copy. */
+uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice)
+{
+	uint32_t n = (uint32_t)turns_of(lz, slice);
+
+	return n > lz->due[slice] ? n : lz->due[slice];
+}
+
+/* Moves of segments of no image. */
+uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
+{
+	const struct shf_turns *o = lz->turns;
+
+	return o ? (uint32_t)(o->slotted_first[slice + 1] - o->slotted_first[slice]) : 0;
+}
+
+/* Of that slice, or what comes before it. *later: of that the last are under way. Locked. */
+static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *later)
+{
+	size_t before = shf_emas_before(lz->save->state, lz->save->due, slice);
+
+	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : shf_pieces_in(lz, slice)) ||
+	    (lz->put && !lz->put[slice]))
+		return false;
+	if (before != slice && lz->done[before] < shf_pieces_in(lz, before)) {
+		if (lz->taken[before] == shf_pieces_in(lz, before)) {
+			*later = true;
+			return false;
+		}
+		slice = before;
+	}
+	*p = (struct shf_taken){ slice, lz->taken[slice]++, !lz->stop };
+	return true;
+}
+
+#define HEADERS (SIZE_MAX - 1)          /* no slice: header pages of own segments; the first */
+
+/* The next in the order; the same. */
+static bool pick_next(struct shf_lazy *lz, struct shf_taken *p, bool *later)
+{
+	size_t n = lz->turns ? lz->turns->slices_n : 0;
+
+	if (lz->turns && !lz->headers && !lz->stop) {
+		*p = (struct shf_taken){ .slice = HEADERS };
+		lz->headers = true;
+		return true;
+	}
+	while (lz->at < n && lz->taken[lz->at] == shf_pieces_in(lz, lz->at))
+		lz->at++;
+	for (size_t s = lz->at; s < n; s++)
+		if (pick(lz, s, p, later))
+			return true;
+	return false;
+}
+
+bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns)
+{
+	struct timespec until = { .tv_sec = until_ns / 1000000000,
+		.tv_nsec = until_ns % 1000000000 };
+
+	return (until_ns < 0 ? pthread_cond_wait(&lz->moved, &lz->lock)
+	                     : pthread_cond_timedwait(&lz->moved, &lz->lock, &until)) == 0;
+}
+
+bool shf_piece_take(struct shf_lazy *lz, size_t slice, int64_t until_ns, struct shf_taken *p)
+{
+	bool later, taken;
+
+	do {
+		bool failed = shf_save_failure(lz->save, NULL) < 0;
+
+		later = false;
+		pthread_mutex_lock(&lz->lock);
+		lz->stop |= failed;
+		taken = slice == SHF_ANY ? pick_next(lz, p, &later) : pick(lz, slice, p, &later);
+		lz->busy += taken;
+		if (!taken && later)
+			later = shf_pieces_moved(lz, until_ns);
+		pthread_mutex_unlock(&lz->lock);
+	} while (!taken && later);
+	return taken;
+}
+
+/* One less, now; the lock is held. */
+static void finished(struct shf_lazy *lz, bool copied, int64_t now)
+{
+	lz->busy--;
+	if (copied && atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1) {
+		atomic_store(&lz->save->copy_ns, (uint64_t)(now - lz->save->began));
+		atomic_store(&lz->save->phase, 1);
+	}
+	pthread_cond_broadcast(&lz->moved);
+}
+
+#define LOOK_BYTES (UINT64_C(4) << 20)  /* copied between looks at what is whole */
+
+/* What a piece adds. */
+struct added {
+	const struct shf_serve *serve;  /* NULL: nothing */
+	uint64_t digest, bytes;
+};
+
+/* It is copied, or the save has failed. True: somebody should look at what is whole. */
+static bool done(struct shf_lazy *lz, const struct shf_taken *p, const struct added *a)
+{
+	int64_t now = shf_now(lz->save->run);
+	bool look;
+
+	pthread_mutex_lock(&lz->lock);
+	if (a->serve && !a->serve->witness) {
+		lz->save->held[a->serve->tensor] ^= a->digest;
+		if (lz->sums)
+			lz->sums[p->slice] ^= a->digest;
+	}
+	lz->since += a->bytes;
+	look = lz->since >= LOOK_BYTES;
+	lz->since = look ? 0 : lz->since;
+	lz->done[p->slice]++;
+	if (p->copied)
+		atomic_fetch_sub_explicit(&lz->left[p->slice], 1, memory_order_release);
+	finished(lz, p->copied, now);
+	pthread_mutex_unlock(&lz->lock);
+	return look;
+}
+
+void shf_pieces_look(struct sheaf_save *save)
+{
+	struct sheaf_error err;
+	int rc = shf_write_whole(save, &err);
+
+	if (rc < 0)
+		shf_save_stick(save, rc, &err);
+	(void)shf_io_drain(save->run, &save->io, 0);
+}
+
+static void copy_headers(struct shf_lazy *lz)
+{
+	struct sheaf_error err;
+	int rc = shf_copy_headers(lz->save, 0, &err);
+	int64_t now = shf_now(lz->save->run);
+
+	if (rc < 0)
+		shf_save_stick(lz->save, rc, &err);
+	pthread_mutex_lock(&lz->lock);
+	finished(lz, true, now);
+	pthread_mutex_unlock(&lz->lock);
+}
+
+struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice)
+{
+	struct shf_slice s = save->state->slices[slice];
+
+	if (save->lazy->data && save->lazy->data[slice])
+		s.mem.base = save->lazy->data[slice];
+	return s;
+}
+
+static void copy_turn(struct sheaf_save *save, const struct shf_turn *o, size_t slice,
+                      struct shf_due *due, struct added *a)
+{
+	const struct shf_serve *v = &save->plan->work.serves[o->serve];
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	const struct shf_slice s = shf_piece_slice(save, slice);
+	struct shf_box_move m = { .serve = v, .slice = &s, .stream = o->stream, .box = v->box,
+		.behind = true, .due = due };
+	struct sheaf_error err;
+	int rc;
+
+	if (!v->witness)
+		m.stream += (size_t)shf_cut_at(t, &v->box, SHF_PIECE, o->piece, &m.box);
+	a->serve = v;
+	a->bytes = v->witness ? 0 : shf_box_bytes(t, &m.box);
+	rc = shf_move_copy(save, &m, &a->digest, &err);
+	if (rc < 0)
+		shf_save_stick(save, rc, &err);
+	atomic_fetch_add_explicit(&save->copied, a->bytes, memory_order_relaxed);
+}
+
+/* Averages that piece i of a slice has with it. */
+static struct shf_due due_of(const struct shf_lazy *lz, size_t slice, uint32_t i)
+{
+	struct shf_due due = { 0 };
+
+	if (i >= lz->due[slice])
+		return due;
+	due = lz->save->due[slice];
+	due.at += i * SHF_PIECE_ITEMS;
+	due.hi = due.hi - due.at > SHF_PIECE_ITEMS ? due.at + SHF_PIECE_ITEMS : due.hi;
+	return due;
+}
+
+void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p)
+{
+	struct sheaf_save *save = lz->save;
+	struct added a = { 0 };
+	struct shf_due due;
+
+	if (p->slice == HEADERS) {
+		copy_headers(lz);
+		return;
+	}
+	due = due_of(lz, p->slice, p->i);
+	if (p->copied && p->i < turns_of(lz, p->slice))
+		copy_turn(save, &lz->turns->a[lz->turns->first[p->slice] + p->i], p->slice, &due,
+		          &a);
+	shf_emas_update(save->state, save->fresh, &due, INT64_MAX);
+	if (done(lz, p, &a))
+		shf_pieces_look(save);
+}
+
+/* One of the plan is taken (+1), or done (-1). Locked. */
+static void count_slotted(struct shf_lazy *lz, size_t seg, int more)
+{
+	const struct sheaf_save *save = lz->save;
+	const struct shf_seg *g = &save->plan->work.segs[seg];
+
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		size_t s = shf_slice_number(save, &save->plan->work.moves[g->first_move + k]);
+
+		lz->slotted[s] += (uint32_t)more;
+		if (more < 0)
+			atomic_fetch_sub_explicit(&lz->left[s], 1, memory_order_release);
+	}
+}
+
+/* For one that is written, or copied by somebody else who has a slot. */
+static void await_slot(struct shf_lazy *lz, int ms)
+{
+	if (shf_slots_wait(lz->save, ms))
+		return;
+	pthread_mutex_lock(&lz->lock);
+	if (lz->busy > 0)
+		(void)shf_pieces_moved(lz, shf_now(lz->save->run) + ms * INT64_C(1000000));
+	pthread_mutex_unlock(&lz->lock);
+}
+
+int shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms)
+{
+	struct sheaf_save *save = lz->save;
+	bool failed = shf_save_failure(save, NULL) < 0;
+	int64_t seg = SHF_SLOTS_NONE, now;
+
+	pthread_mutex_lock(&lz->lock);
+	lz->stop |= failed;
+	if (!lz->stop && lz->turns)
+		seg = lz->askers > 0 && !asks ? SHF_SLOTS_FULL : shf_slots_take(save, slice);
+	if (seg >= 0) {
+		lz->busy++;
+		count_slotted(lz, (size_t)seg, 1);
+	}
+	pthread_mutex_unlock(&lz->lock);
+	if (seg == SHF_SLOTS_FULL)
+		await_slot(lz, ms);
+	if (seg < 0)
+		return seg == SHF_SLOTS_NONE ? 0 : SHEAF_EAGAIN;
+	shf_slots_copy(save, (size_t)seg);
+	now = shf_now(save->run);
+	pthread_mutex_lock(&lz->lock);
+	shf_slots_add(save, (size_t)seg, lz->sums);
+	count_slotted(lz, (size_t)seg, -1);
+	finished(lz, true, now);
+	pthread_mutex_unlock(&lz->lock);
+	return 1;
+}
+
+bool shf_pieces_settled(struct shf_lazy *lz, size_t slice, int64_t until_ns)
+{
+	bool waits = true, calm = false;
+
+	pthread_mutex_lock(&lz->lock);
+	while (waits) {
+		calm = slice == SHF_ANY
+		       ? lz->busy == 0
+		       : lz->taken[slice] == lz->done[slice] && !lz->slotted[slice];
+		if (calm)
+			break;
+		waits = shf_pieces_moved(lz, until_ns);
+	}
+	calm = calm && (slice == SHF_ANY || lz->done[slice] >= lz->due[slice]);
+	pthread_mutex_unlock(&lz->lock);
+	return calm;
+}

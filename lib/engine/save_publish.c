@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "save_publish.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "run_env.h"
+#include "save.h"
+#include "small_files.h"
+
+enum { SMALLS, PUBLISH, OVER };
+
+static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
+                       const struct shf_mf_file *file, const struct shf_buf *text,
+                       struct sheaf_error *err)
+{
+	const struct shf_sys *sys = save->run->sys;
+	const char *base = shf_base_name(file->name);
+	int dir = save->stage.dir, rc = 0;
+	char folder[64];
+
+	if (base != file->name) {
+		snprintf(folder, sizeof(folder), "%.*s", (int)(base - file->name - 1), file->name);
+		dir = sys->ops->open(sys->arg, save->stage.dir, folder,
+		                     SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		if (dir < 0)
+			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->step,
+			                      folder);
+	}
+	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
+	if (base != file->name)
+		sys->ops->close(sys->arg, dir);
+	return rc;
+}
+
+/* Index files, sums, and what others have attached. */
+static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct shf_publishing *p = &save->publishing;
+	struct shf_smalls smalls = { .run = save->run, .step = save->step };
+	size_t carried = p->carried ? p->given.files_n : 0;
+	int rc = 0;
+
+	for (size_t i = 0; rc == 0 && i < carried; i++)
+		rc = shf_small_put(&smalls, save->stage.dir, p->given.files[i].name,
+		                   p->given.data[i], (size_t)p->given.files[i].bytes, err);
+	for (size_t i = 0; rc == 0 && i < p->record.indexes_n; i++)
+		rc = index_write(save, &smalls, &p->record.index_files[i], &p->record.indexes[i],
+		                 err);
+	if (rc == 0)
+		rc = shf_small_put(&smalls, save->stage.dir, "sheaf.sums", p->sums.table.data,
+		                   p->sums.table.len, err);
+	return shf_smalls_sync(&smalls, rc, err);
+}
+
+/* One turn of it; false: it is over. */
+static bool take_turn(void *arg)
+{
+	struct sheaf_save *save = arg;
+	struct shf_publishing *p = &save->publishing;
+
+	if (p->turn == SMALLS)
+		p->rc = smalls_write(save, &p->err);
+	else if (p->turn == PUBLISH)
+		p->rc = shf_stage_publish(&save->run->store, &save->stage, &p->record.manifest,
+		                          &p->err);
+	p->turn = p->rc < 0 || p->turn == PUBLISH ? OVER : p->turn + 1;
+	if (p->turn != OVER)
+		return true;
+	p->over_ns = shf_now(save->run);
+	return false;
+}
+
+void shf_publishing_begin(struct sheaf_save *save)
+{
+	struct shf_publishing *p = &save->publishing;
+
+	p->rc = shf_record_make(&p->record, save, &p->given, &p->sums, &p->arena, &p->err);
+	p->turn = p->rc < 0 ? OVER : SMALLS;
+	p->over_ns = shf_now(save->run);
+}
+
+bool shf_publishing_goes_on(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_publishing *p = &save->publishing;
+
+	if (p->task)
+		return !sys->ops->task_over(sys->arg, p->task);
+	if (p->turn == OVER)
+		return false;
+	if (shf_pruning_goes_on(save->run)) /* one after the other */
+		return true;
+	if (sys->ops->task_new(sys->arg, &p->task, take_turn, save, NULL) >= 0)
+		return true;
+	p->task = NULL;
+	return false;
+}
+
+/* By this thread, whatever the task has not begun with. */
+static void finish(struct sheaf_save *save)
+{
+	const struct shf_sys *sys = save->run->sys;
+	struct shf_publishing *p = &save->publishing;
+
+	if (p->task)
+		sys->ops->task_free(sys->arg, p->task);
+	p->task = NULL;
+	if (p->turn != OVER)
+		shf_pruning_settle(save->run);
+	while (p->turn != OVER)
+		(void)take_turn(save);
+}
+
+int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_publishing *p = &save->publishing;
+
+	finish(save);
+	if (p->rc < 0 && err)
+		*err = p->err;
+	return p->rc;
+}
+
+struct sheaf_save *shf_publishing_now(const struct sheaf_run *run)
+{
+	for (struct sheaf_save *s = run->first; s; s = s->next)
+		if (s->publishing.begun && !s->over)
+			return s;
+	return NULL;
+}
+
+void shf_publishing_settle(struct sheaf_run *run)
+{
+	struct sheaf_save *save = run->team.rank == 0 ? shf_publishing_now(run) : NULL;
+
+	if (save)
+		finish(save);
+}
+
+void shf_publishing_release(struct shf_publishing *p)
+{
+	shf_record_release(&p->record);
+	shf_buf_release(&p->sums.table);
+	shf_buf_release(&p->in);
+	shf_arena_release(&p->arena);
+	p->record = (struct shf_record){ 0 };
+	p->given = (struct shf_given){ 0 };
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From memory to images to files. A round covers one window of every writer's segments: ranks
+ * scatter into their node's images and pack what must travel (save_net.c). Each byte is looked at
+ * once, by the rank whose memory it comes from: the same look fills the page and counts into its
+ * block's sum and its tensor's digest. (Past the caches that look is two, 16 KiB apart at most:
+ * who changes memory meanwhile, which is not his then, has a step that no load takes.) A segment
+ * whose last byte has come is written at once, while others are still copied; who copied last is
+ * told by the counter in its control. All rounds but the last are carried through inside begin;
+ * the last one is copied there, so that the caller may change his tensors, and what must still
+ * travel waits in `net`. */
+#include "save_rounds.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include "averages.h"
+#include "crc64.h"
+#include "deal_home.h"
+#include "err.h"
+#include "image.h"
+#include "run_env.h"
+#include "run_io.h"
+#include "save_copier.h"
+#include "save_handle.h"
+#include "save_net.h"
+#include "save_where.h"
+#include "save_write.h"
+#include "unstaged_copy.h"
+#include "work.h"
+
+void shf_moves_init(struct sheaf_save *save)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_layout *l = &save->plan->layout;
+
+	for (size_t i = 0; i < w->segs_n; i++) {
+		const struct shf_seg *g = &w->segs[i];
+		struct shf_ctl *ctl = shf_own_ctl(save, i);
+		uint32_t left = shf_has_header(save, g) + shf_waits_for_net(save, g);
+
+		for (uint32_t k = 0; k < g->moves_n; k++) {
+			const struct shf_mv *v = &w->moves[g->first_move + k];
+
+			const struct shf_lt_tensor *t = &l->tensors[v->tensor];
+
+			if (!v->witness && shf_reaches(save, v->rank))
+				left += shf_lazy_is_behind(save)
+				            ? shf_cuts_of(t, &v->box, SHF_PIECE)
+				            : 1;
+		}
+		memset(ctl, 0, sizeof(*ctl));
+		atomic_store_explicit(&ctl->left, left, memory_order_relaxed);
+	}
+}
+
+/* This rank's serves as the files go, so that pages fill from the front on all ranks and early
+ * ones can be written early. stream: where the move is in what goes to its rank. */
+struct turn {
+	uint64_t image;
+	size_t serve, stream;
+};
+
+static int turn_order(const void *a, const void *b)
+{
+	const struct turn *x = a, *y = b;
+
+	if (x->image != y->image)
+		return x->image < y->image ? -1 : 1;
+	return x->serve < y->serve ? -1 : x->serve > y->serve;
+}
+
+static struct turn *take_turns(const struct sheaf_save *save, struct shf_span serves)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct turn *turns = shf_alloc(serves.end - serves.first, sizeof(*turns));
+	size_t used = 0, rank = SIZE_MAX;
+
+	for (size_t i = serves.first; turns && i < serves.end; i++) {
+		const struct shf_serve *v = &w->serves[i];
+
+		used = v->rank == rank ? used : 0;
+		rank = v->rank;
+		turns[i - serves.first] = (struct turn){ v->image, i, used };
+		used += shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
+	}
+	if (turns && serves.end > serves.first)
+		qsort(turns, serves.end - serves.first, sizeof(*turns), turn_order);
+	return turns;
+}
+
+#define FUSED (UINT64_C(128) << 10)     /* bytes that stay in a core's cache, with averages */
+
+/* In memory, one past the last unit of the box. */
+static int64_t end_of(const struct shf_mem *m, const struct shf_box *box)
+{
+	int64_t last = m->origin;
+
+	for (int d = 0; d < box->ndim; d++)
+		last += (box->start[d] + box->count[d] - 1 - m->box.start[d]) * m->stride[d];
+	return last + 1;
+}
+
+/* Averages that are due are made of weights just before these are copied, or are copied just after
+ * they are made: so little at a time that memory is read once. */
+static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
+                    const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
+{
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[m->serve->tensor];
+	bool due = m->due && m->due->at < m->due->hi;
+	uint32_t n = due ? shf_cuts_of(t, box, FUSED) : 1;
+
+	for (uint32_t i = 0; n > 1 && i < n; i++) {
+		struct shf_place_at at = to;
+		struct shf_box part;
+		uint64_t before = shf_cut_at(t, box, FUSED, i, &part);
+
+		if (to.packed)
+			at.data += before;
+		copy_in(save, m, &part, at, sums);
+	}
+	if (n > 1)
+		return;
+	if (due)
+		shf_emas_update(save->state, save->fresh, m->due, end_of(&m->slice->mem, box));
+	shf_copy_in(t, m->slice, box, to, sums);
+}
+
+/* Into the pages of a rank of this node; the digest of what went by. Behind: past the caches, which
+ * the caller works with. */
+static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move *m)
+{
+	const struct shf_serve *v = m->serve;
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	uint8_t *image = shf_image_of(save->run, save->image, v->rank);
+	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
+	struct shf_sums_to sums = shf_sums_at(save, t->file, v->seg_lo, ctl);
+	bool timed = !m->behind && !(m->due && m->due->at < m->due->hi);
+	int64_t from = shf_now(save->run);
+
+	sums.past = m->behind || shf_stores_past(&save->stores);
+	copy_in(save, m, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
+	if (timed)
+		shf_stores_took(&save->stores, shf_box_bytes(t, &m->box),
+		                shf_now(save->run) - from);
+	shf_part_came(ctl);
+	return sums.digest;
+}
+
+int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
+                  struct sheaf_error *err)
+{
+	const struct shf_serve *v = m->serve;
+	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+	struct shf_place_at to = { .packed = true };
+	struct shf_sums_to sums = { 0 };
+
+	if (v->witness) {
+		if (m->due)
+			shf_emas_update(save->state, save->fresh, m->due,
+			                end_of(&m->slice->mem, &m->box));
+		if (!shf_copy_check(t, m->slice, &m->box, &sums.digest))
+			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
+			                "cannot be compared", t->name);
+		shf_put64(save->net.out + save->net.out_at[v->rank] + m->stream, sums.digest);
+		return 0;
+	}
+	if (shf_reaches(save, v->rank)) {
+		*digest = copy_to_image(save, m);
+		return 0;
+	}
+	to.data = save->net.out + save->net.out_at[v->rank] + m->stream;
+	copy_in(save, m, &m->box, to, &sums);
+	*digest = sums.digest;
+	return 0;
+}
+
+static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sheaf_error *err)
+{
+	const struct shf_serve *v = &save->plan->work.serves[turn->serve];
+	struct shf_box_move m = { .serve = v, .slice = shf_slice_of(save, v->tensor, &v->box),
+		.box = v->box, .stream = turn->stream };
+	uint64_t digest = 0;
+	int rc;
+
+	if (!always(m.slice != NULL))
+		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
+		                save->plan->layout.tensors[v->tensor].name);
+	if (save->due)
+		m.due = &save->due[shf_emas_before(save->state, save->due,
+		                                   (size_t)(m.slice - save->state->slices))];
+	rc = shf_move_copy(save, &m, &digest, err);
+	save->held[v->tensor] ^= digest;
+	return rc;
+}
+
+#define LOOK_BYTES (UINT64_C(2) << 20)  /* copied between looks at what is whole */
+#define LOOK_SEGS 64
+
+/* This rank's memory into images and streams. */
+static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	struct shf_span serves = shf_work_serves(w, round);
+	struct turn *turns = take_turns(save, serves);
+	uint64_t since = 0;
+	int rc = turns ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a round of copies");
+
+	for (size_t i = 0; i < serves.end - serves.first && rc == 0; i++) {
+		const struct shf_serve *v = &w->serves[turns[i].serve];
+		uint64_t bytes = shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
+
+		rc = copy_move(save, &turns[i], err);
+		atomic_fetch_add_explicit(&save->copied, v->witness ? 0 : bytes,
+		                          memory_order_relaxed);
+		since += bytes;
+		if (rc == 0 && since >= LOOK_BYTES) {
+			since = 0;
+			rc = shf_write_some(save, LOOK_SEGS, err);
+			(void)shf_io_drain(save->run, &save->io, 0);
+		}
+	}
+	shf_free(turns);
+	return rc;
+}
+
+int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_layout *l = &save->plan->layout;
+	struct shf_span segs = shf_work_segs(w, round);
+	struct shf_buf header = SHF_BUF_INIT;
+	uint32_t have = UINT32_MAX;
+	int rc = 0;
+
+	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
+		const struct shf_seg *g = &w->segs[i];
+		uint64_t end = l->files[g->file].header_bytes;
+		struct shf_sums_to sums = shf_seg_sums(save, i, shf_own_ctl(save, i));
+
+		if (!shf_has_header(save, g))
+			continue;
+		if (have != g->file) {
+			shf_buf_reset(&header);
+			rc = shf_layout_header(l, g->file, &header, err);
+			have = g->file;
+		}
+		if (rc == 0 && !always(header.len == end))
+			rc = shf_fail(err, SHEAF_EBUG, "%s: header of %zu bytes, planned %llu",
+			              l->files[g->file].name, header.len, (unsigned long long)end);
+		if (rc < 0)
+			break;
+		end = g->hi < end ? g->hi : end;
+		memcpy(shf_own_image(save) + g->image, header.data + g->lo, (size_t)(end - g->lo));
+		shf_sums_add(&sums, g->lo, header.data + g->lo, end - g->lo);
+		save->headers[g->file] ^=
+		    shf_crc64_shift(shf_crc64_raw(0, header.data + g->lo, (size_t)(end - g->lo)),
+		                    header.len - end);
+		shf_part_came(shf_own_ctl(save, i));
+	}
+	shf_buf_release(&header);
+	return rc;
+}
+
+int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
+{
+	save->round = round;
+	save->exchanged = false;
+	save->open_seg = shf_work_segs(&save->plan->work, round).first;
+	return shf_net_prepare(save, round, err);
+}
+
+static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	uint64_t most;
+	int rc = shf_round_open(save, round, err);
+
+	if (rc == 0)
+		rc = shf_copy_headers(save, round, err);
+	if (rc == 0)
+		rc = copy_round(save, round, err);
+	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
+	if (rc == 0 && last && save->plan->slotted)
+		rc = shf_slots_run(save, err);
+	most = save->net.longest;
+	if (rc == 0)
+		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
+	save->net.most = (size_t)most;
+	save->exchanged = rc == 0 && most == 0; /* its image is free once it is written */
+	if (rc == 0)
+		rc = shf_agree(team, save->exchanged ? shf_round_arrived(save, round, err)
+		               : shf_write_whole(save, err), err);
+	if (rc < 0 || last)
+		return rc;
+	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
+		;
+	if (rc == 0) /* the next round writes over these images (I10) */
+		rc = shf_save_drain_together(save, &save->io, -1, err);
+	return rc;
+}
+
+int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err)
+{
+	uint32_t n = save->plan->work.rounds;
+	int rc = 0;
+
+	for (uint32_t k = 0; k < n && rc == 0; k++)
+		rc = one_round(save, k, k + 1 == n, err);
+	if (n == 0)
+		save->exchanged = true;
+	return rc;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds of a save: from the slices of this rank into images and streams. */
+#ifndef SHF_SAVE_ROUNDS_H
+#define SHF_SAVE_ROUNDS_H
+#include "box_copy.h"
+#include "save.h"
+#include "save_copier.h"
+
+/* The controls of this rank's segments, before any rank copies. [local] */
+void shf_moves_init(struct sheaf_save *save);
+/* Begin copies all, round by round. [collective] */
+int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
+struct shf_box_move {               /* a box of a serve, to be copied */
+	const struct shf_serve *serve;
+	const struct shf_slice *slice;  /* that holds it */
+	struct shf_box box;
+	size_t stream;                  /* where it goes in what travels to the serve's rank */
+	bool behind;                    /* a piece of it, while the caller does other things */
+	struct shf_due *due;            /* averages that are due with it, or before it; or NULL */
+};
+/* Into the image, or into its stream; *digest: what it adds to its tensor's. What of `due` lies
+ * before the box's end in memory is brought up to date piece by piece. [any thread] */
+int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
+                  struct sheaf_error *err);
+/* A round begins: its streams, empty. [local] */
+int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
+/* Header bytes of own segments of the round. [any thread, once] */
+int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
+#endif

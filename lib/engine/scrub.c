@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Always true: the first thing that is wrong, or that cannot be told, ends it; what the sums say is
+ * believed only of pages that the manifest's own sum vouches for. */
+#include "scrub.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "crc64.h"
+#include "err.h"
+#include "place.h"
+#include "tree.h"
+
+#define READ_TRIES 4
+#define ROOM SHF_BLOCK
+#define PAGES_A_TURN (ROOM / SHF_SUMS_PAGE)
+
+enum { BEGIN, TABLE, DATA, SMALL, OVER };
+
+int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
+                    const char *session, const char *where, struct sheaf_error *err)
+{
+	*r = (struct shf_reread){ .sys = sys, .dir = dir, .step = step, .shares = 1,
+		.sums_fd = -1, .fd = -1, .direct = -1, .phase = BEGIN };
+	snprintf(r->session, sizeof(r->session), "%.32s", session);
+	snprintf(r->where, sizeof(r->where), "%s", where);
+	r->room = shf_alloc(ROOM + SHF_ALIGN, 1);
+	r->buf = r->room ? r->room + (SHF_ALIGN - (uintptr_t)r->room % SHF_ALIGN) : NULL;
+	for (int i = 0; i < SHF_TABLE_SECTIONS; i++) {
+		r->table[i].bytes = shf_alloc(SHF_SUMS_PAGE, 1);
+		r->table[i].page = UINT64_MAX;
+	}
+	if (r->room && r->table[0].bytes && r->table[1].bytes && r->table[2].bytes)
+		return 0;
+	shf_reread_release(r);
+	return shf_fail(err, SHEAF_ENOMEM, "no memory to read step %" PRId64 " again", step);
+}
+
+void shf_reread_release(struct shf_reread *r)
+{
+	shf_fd_close(r->sys, &r->fd);
+	shf_fd_close(r->sys, &r->direct);
+	shf_fd_close(r->sys, &r->sums_fd);
+	shf_fd_close(r->sys, &r->dir);
+	shf_free(r->room);
+	shf_free(r->pages);
+	for (int i = 0; i < SHF_TABLE_SECTIONS; i++)
+		shf_free(r->table[i].bytes);
+	shf_arena_release(&r->arena);
+	*r = (struct shf_reread){ .sys = r->sys, .rc = r->rc, .err = r->err, .cut = r->cut,
+		.bytes = r->bytes, .dir = -1, .sums_fd = -1, .fd = -1, .direct = -1 };
+}
+
+/* ---- how it ends ---- */
+
+static bool damaged(struct shf_reread *r)
+{
+	r->rc = r->err.code = SHEAF_ECORRUPT;
+	return false;
+}
+
+/* What is named and not there, or is a link, a folder or longer than it can be, is damage. */
+static bool cannot_tell(struct shf_reread *r, int sys, const char *name)
+{
+	r->rc = shf_fail_sys(&r->err, sys, "%s/%s", r->where, name);
+	if (r->rc == SHEAF_ENOENT || sys == ELOOP || sys == EISDIR || sys == EFBIG)
+		r->rc = r->err.code = SHEAF_ECORRUPT;
+	return false;
+}
+
+/* ---- reading ---- */
+
+/* All n bytes, tried again where the disk answers with an error. What is short is damage. */
+static bool fetch(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
+                  const char *name)
+{
+	int64_t got = -EIO;
+
+	for (int i = 0; i < READ_TRIES && got == -EIO; i++)
+		got = r->sys->ops->pread(r->sys->arg, fd, to, (size_t)n, off);
+	if (got < 0)
+		return cannot_tell(r, (int)-got, name);
+	r->bytes += (uint64_t)got;
+	if ((uint64_t)got == n)
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, r->where, name,
+	         off + (uint64_t)got);
+	return damaged(r);
+}
+
+/* A name of the step, in a folder perhaps; a descriptor, or -errno. */
+static int open_in(const struct shf_sys *sys, int step_dir, const char *name, int flags)
+{
+	const char *slash = strrchr(name, '/');
+	char folder[64];
+	int dir = step_dir, fd;
+
+	if (slash) {
+		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
+		dir = shf_dir_open(sys, step_dir, folder);
+		if (dir < 0)
+			return dir;
+	}
+	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, flags | SHF_O_NOFOLLOW, 0);
+	if (slash)
+		shf_fd_close(sys, &dir);
+	return fd;
+}
+
+static int open_name(const struct shf_reread *r, const char *name, int flags)
+{
+	return open_in(r->sys, r->dir, name, flags);
+}
+
+/* Bytes from `off` on are about to be read through the page cache. */
+static void forget(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
+{
+	if (off < bytes)
+		r->sys->ops->forget(r->sys->arg, fd, off, bytes - off);
+}
+
+/* Opens it and looks at its length. */
+static bool open_file(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
+{
+	struct shf_stat st;
+	int rc;
+
+	*fd = open_name(r, file->name, 0);
+	if (*fd < 0)
+		return cannot_tell(r, -*fd, file->name);
+	rc = r->sys->ops->fstat(r->sys->arg, *fd, &st);
+	if (rc < 0)
+		return cannot_tell(r, -rc, file->name);
+	if (st.type == SHF_T_FILE && st.bytes == file->bytes)
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
+	         r->where, file->name, st.bytes, file->bytes);
+	return damaged(r);
+}
+
+/* ---- manifest and table ---- */
+
+static bool read_manifest(struct shf_reread *r)
+{
+	struct shf_stat st = { .bytes = 0 };
+	char where[320];
+	int fd = open_name(r, "sheaf.json", 0), rc;
+	uint8_t *text = NULL;
+	bool good;
+
+	if (fd < 0)
+		return cannot_tell(r, -fd, "sheaf.json");
+	rc = r->sys->ops->fstat(r->sys->arg, fd, &st);
+	if (rc >= 0 && st.bytes <= SHF_MANIFEST_MAX)
+		text = shf_alloc((size_t)st.bytes, 1);
+	forget(r, fd, 0, st.bytes);
+	good = text ? fetch(r, fd, text, st.bytes, 0, "sheaf.json")
+	            : cannot_tell(r, rc < 0 ? -rc : st.bytes > SHF_MANIFEST_MAX ? EFBIG : ENOMEM,
+	                          "sheaf.json");
+	snprintf(where, sizeof(where), "%s/sheaf.json", r->where);
+	if (good)
+		r->rc = shf_manifest_decode(&r->manifest, &r->arena, text, (size_t)st.bytes, where,
+		                            &r->err);
+	shf_free(text);
+	shf_fd_close(r->sys, &fd);
+	if (r->rc < 0)
+		return false;
+	if (r->run && r->run[0] && strcmp(r->manifest.run, r->run)) {
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is of run %s, and this is run %s", where,
+		         r->manifest.run, r->run);
+		return damaged(r);
+	}
+	if (r->manifest.step == r->step &&
+	    (!r->session[0] || strcmp(r->manifest.session, r->session) == 0))
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is not what was committed, but step %" PRId64
+	         " of session %s", where, r->manifest.step, r->manifest.session);
+	return damaged(r);
+}
+
+static uint64_t blocks_of(uint64_t bytes)
+{
+	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
+}
+
+/* It has records of all that the manifest names: whoever looks for one finds it in its section. */
+static bool table_fits(struct shf_reread *r, const char *where)
+{
+	uint64_t blocks = 0;
+
+	for (size_t f = 0; f < r->manifest.files_n; f++)
+		blocks += blocks_of(r->manifest.files[f].bytes);
+	if (r->head.files_n == r->manifest.files_n && r->head.blocks_n == blocks)
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: has sums of %" PRIu64 " files and %" PRIu64
+	         " blocks, the manifest names %zu and %" PRIu64, where, r->head.files_n,
+	         r->head.blocks_n, r->manifest.files_n, blocks);
+	return damaged(r);
+}
+
+static bool open_table(struct shf_reread *r)
+{
+	const struct shf_mf_file *sums = &r->manifest.sums;
+	uint64_t n, crc;
+	char where[320];
+
+	snprintf(where, sizeof(where), "%s/sheaf.sums", r->where);
+	if (!open_file(r, sums, &r->sums_fd))
+		return false;
+	forget(r, r->sums_fd, 0, sums->bytes);
+	if (sums->bytes >= SHF_SUMS_HEADER &&
+	    !fetch(r, r->sums_fd, r->buf, SHF_SUMS_HEADER, 0, sums->name))
+		return false;
+	r->rc = shf_sums_get_head(&r->head, r->buf, sums->bytes, where, &r->err);
+	if (r->rc < 0)
+		return false;
+	n = sums->bytes - r->head.pages_off;
+	r->pages = shf_alloc((size_t)n, 1);
+	if (!r->pages)
+		return cannot_tell(r, ENOMEM, sums->name);
+	if (!fetch(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
+		return false;
+	crc = shf_crc64_more(shf_crc64(r->buf, SHF_SUMS_HEADER), r->pages, (size_t)n);
+	if (crc == sums->crc)
+		return table_fits(r, where);
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: header and page table have checksum %016" PRIx64
+	         ", want %016" PRIx64, where, crc, sums->crc);
+	return damaged(r);
+}
+
+/* Page p of the table into `to`, checked. */
+static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
+{
+	uint64_t off = p * SHF_SUMS_PAGE, left = r->head.pages_off - off, got, want;
+	uint64_t n = left < SHF_SUMS_PAGE ? left : SHF_SUMS_PAGE;
+
+	if (!fetch(r, r->sums_fd, to, n, off, "sheaf.sums"))
+		return false;
+	got = shf_crc64(to, (size_t)n);
+	want = shf_get64(r->pages + p * 8);
+	if (got == want)
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: page %" PRIu64 " at byte %" PRIu64
+	         " has checksum %016" PRIx64 ", want %016" PRIx64, r->where, p, off, got, want);
+	return damaged(r);
+}
+
+/* A record of the table: of 8, 32 or 64 bytes, so in one page; each section has one in memory. */
+static const uint8_t *record(struct shf_reread *r, int section, uint64_t off)
+{
+	struct shf_table_page *t = &r->table[section];
+	uint64_t page = off / SHF_SUMS_PAGE;
+
+	if (t->page != page) {
+		t->page = UINT64_MAX;
+		if (!table_page(r, page, t->bytes))
+			return NULL;
+		t->page = page;
+	}
+	return t->bytes + off % SHF_SUMS_PAGE;
+}
+
+static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor *t)
+{
+	const uint8_t *p = record(r, SHF_TABLE_TENSORS, r->head.tensors_off + i * SHF_SUMS_TENSOR);
+
+	if (p)
+		*t = shf_sums_get_tensor(p);
+	return p != NULL;
+}
+
+/* Pages no record of the data will need are looked at as well: every node its share. */
+static bool turn_table(struct shf_reread *r)
+{
+	uint64_t n = (r->head.pages_off + SHF_SUMS_PAGE - 1) / SHF_SUMS_PAGE;
+
+	for (uint64_t i = 0; i < PAGES_A_TURN && r->page < n; i++, r->page += r->shares)
+		if (!table_page(r, r->page, r->buf))
+			return false;
+	if (r->page >= n)
+		r->phase = DATA;
+	return true;
+}
+
+/* ---- blocks ---- */
+
+static void deal(struct shf_reread *r)
+{
+	uint64_t all = r->head.blocks_n, more = all % r->shares;
+
+	r->at = all / r->shares * r->share + (r->share < more ? r->share : more);
+	r->end = r->at + all / r->shares + (r->share < more);
+}
+
+static bool turn_begin(struct shf_reread *r)
+{
+	if (!read_manifest(r) || !open_table(r))
+		return false;
+	deal(r);
+	r->page = r->small = r->share;
+	r->small_crc = shf_crc64(NULL, 0);
+	r->phase = TABLE;
+	return true;
+}
+
+/* The first record of the open file that ends behind byte lo. */
+static bool seek_tensor(struct shf_reread *r, uint64_t lo)
+{
+	uint64_t from = r->sums_file.first_tensor, to = from + r->sums_file.tensors_n;
+	struct shf_sums_tensor t;
+
+	while (from < to) {
+		uint64_t mid = from + (to - from) / 2;
+
+		if (!tensor_get(r, mid, &t))
+			return false;
+		if (t.off + t.bytes <= lo)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	r->tensor = from;
+	r->digest = 0;
+	r->whole = true;
+	if (from == r->sums_file.first_tensor + r->sums_file.tensors_n)
+		return true;
+	if (!tensor_get(r, from, &t))
+		return false;
+	r->whole = t.off >= lo;
+	return true;
+}
+
+/* The file that block `at` is of: opened, its record of the table seen. */
+static bool enter_file(struct shf_reread *r)
+{
+	const struct shf_mf_file *m = &r->manifest.files[r->file];
+	const uint8_t *p;
+
+	while (r->at - r->first >= blocks_of(m->bytes)) {
+		shf_fd_close(r->sys, &r->fd);
+		shf_fd_close(r->sys, &r->direct);
+		r->first += blocks_of(m->bytes);
+		m = &r->manifest.files[++r->file];
+	}
+	if (r->fd >= 0)
+		return true;
+	p = record(r, SHF_TABLE_FILES, r->head.files_off + r->file * (uint64_t)SHF_SUMS_FILE);
+	if (!p)
+		return false;
+	r->sums_file = shf_sums_get_file(p);
+	if (r->sums_file.bytes != m->bytes || r->sums_file.first_block != r->first ||
+	    r->sums_file.tensors_n > r->head.tensors_n ||
+	    r->sums_file.first_tensor > r->head.tensors_n - r->sums_file.tensors_n) {
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: says of %s what the manifest "
+		         "does not", r->where, m->name);
+		return damaged(r);
+	}
+	if (!open_file(r, m, &r->fd))
+		return false;
+	r->direct = r->buffered || m->bytes < SHF_BLOCK ? -1 : open_name(r, m->name, SHF_O_DIRECT);
+	forget(r, r->fd, r->direct >= 0 ? m->bytes / SHF_ALIGN * SHF_ALIGN : 0, m->bytes);
+	return seek_tensor(r, (r->at - r->first) * SHF_BLOCK);
+}
+
+/* n bytes at lo, whole pages of them past the page cache, where this file can. */
+static bool read_block(struct shf_reread *r, uint64_t lo, uint64_t n)
+{
+	const char *name = r->manifest.files[r->file].name;
+	uint64_t pages = n / SHF_ALIGN * SHF_ALIGN;
+	int64_t got = 0;
+
+	if (r->direct >= 0 && pages)
+		got = r->sys->ops->pread(r->sys->arg, r->direct, r->buf, (size_t)pages, lo);
+	if (got == (int64_t)pages) {
+		r->bytes += pages;
+	} else {
+		got = 0; /* the other descriptor has its own answer */
+		forget(r, r->fd, lo, lo + n);
+	}
+	return (uint64_t)got == n ||
+	       fetch(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
+}
+
+static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
+{
+	if (r->digest == t->digest)
+		return true;
+	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: tensor at byte %" PRIu64 " has digest %016" PRIx64
+	         ", want %016" PRIx64, r->where, r->manifest.files[r->file].name, t->off,
+	         r->digest, t->digest);
+	return damaged(r);
+}
+
+/* The tensors that these bytes are of. */
+static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
+{
+	uint64_t last = r->sums_file.first_tensor + r->sums_file.tensors_n, hi = lo + n;
+	struct shf_sums_tensor t;
+
+	for (; r->tensor < last; r->tensor++, r->digest = 0, r->whole = true) {
+		uint64_t from, to;
+
+		if (!tensor_get(r, r->tensor, &t))
+			return false;
+		if (t.off >= hi)
+			return true;
+		from = t.off > lo ? t.off : lo;
+		to = t.off + t.bytes < hi ? t.off + t.bytes : hi;
+		if (to > from)
+			r->digest = shf_crc64_raw(r->digest, r->buf + (from - lo),
+			                          (size_t)(to - from));
+		if (t.off + t.bytes > hi) {
+			if (r->at + 1 == r->end) /* the rest is another share's */
+				r->cut ^= shf_crc64_shift(r->digest, t.off + t.bytes - hi);
+			return true;
+		}
+		if (!r->whole)
+			r->cut ^= r->digest ^ t.digest;
+		else if (!tensor_is(r, &t))
+			return false;
+	}
+	return true;
+}
+
+static bool turn_data(struct shf_reread *r)
+{
+	const uint8_t *p;
+	uint64_t lo, left, n, got, want;
+
+	if (r->at == r->end) {
+		shf_fd_close(r->sys, &r->fd);
+		shf_fd_close(r->sys, &r->direct);
+		r->phase = SMALL;
+		return true;
+	}
+	if (!enter_file(r))
+		return false;
+	lo = (r->at - r->first) * SHF_BLOCK;
+	left = r->sums_file.bytes - lo;
+	n = left < SHF_BLOCK ? left : SHF_BLOCK;
+	p = record(r, SHF_TABLE_BLOCKS, r->head.blocks_off + r->at * 8);
+	if (!p || !read_block(r, lo, n))
+		return false;
+	want = shf_get64(p);
+	got = shf_crc64(r->buf, (size_t)n);
+	if (got != want) {
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
+		         " has checksum %016" PRIx64 ", want %016" PRIx64, r->where,
+		         r->manifest.files[r->file].name, lo / SHF_BLOCK, lo, got, want);
+		return damaged(r);
+	}
+	if (!sum_tensors(r, lo, n))
+		return false;
+	r->at++;
+	return true;
+}
+
+/* ---- attached files and indexes ---- */
+
+static bool turn_small(struct shf_reread *r)
+{
+	const struct shf_mf_file *f;
+	uint64_t n;
+
+	if (r->small >= r->manifest.attached_n) {
+		r->phase = OVER;
+		return false;
+	}
+	f = &r->manifest.attached[r->small];
+	if (r->fd < 0) {
+		if (!open_file(r, f, &r->fd))
+			return false;
+		forget(r, r->fd, 0, f->bytes);
+	}
+	n = f->bytes - r->small_at < ROOM ? f->bytes - r->small_at : ROOM;
+	if (!fetch(r, r->fd, r->buf, n, r->small_at, f->name))
+		return false;
+	r->small_crc = shf_crc64_more(r->small_crc, r->buf, (size_t)n);
+	r->small_at += n;
+	if (r->small_at < f->bytes)
+		return true;
+	if (r->small_crc != f->crc) {
+		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016"
+		         PRIx64, r->where, f->name, r->small_crc, f->crc);
+		return damaged(r);
+	}
+	shf_fd_close(r->sys, &r->fd);
+	r->small += r->shares;
+	r->small_at = 0;
+	r->small_crc = shf_crc64(NULL, 0);
+	return true;
+}
+
+bool shf_reread_turn(void *reread)
+{
+	struct shf_reread *r = reread;
+
+	switch (r->phase) {
+	case BEGIN:
+		return turn_begin(r);
+	case TABLE:
+		return turn_table(r);
+	case DATA:
+		return turn_data(r);
+	case SMALL:
+		return turn_small(r);
+	default:
+		return false;
+	}
+}
+
+/* ---- for other readers ---- */
+
+static void forget_file(const struct shf_sys *sys, int dir, const char *name, uint64_t bytes)
+{
+	int fd = open_in(sys, dir, name, 0);
+
+	if (fd >= 0 && bytes)
+		sys->ops->forget(sys->arg, fd, 0, bytes);
+	shf_fd_close(sys, &fd);
+}
+
+void shf_reread_forget(const struct shf_sys *sys, int dir)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_manifest m;
+	struct sheaf_error err;
+
+	/* The manifest first, so that it is the disk's which names the others. */
+	forget_file(sys, dir, "sheaf.json", SHF_MANIFEST_MAX);
+	if (shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0) {
+		forget_file(sys, dir, m.sums.name, m.sums.bytes);
+		for (size_t i = 0; i < m.files_n; i++)
+			forget_file(sys, dir, m.files[i].name, m.files[i].bytes);
+		for (size_t i = 0; i < m.attached_n; i++)
+			forget_file(sys, dir, m.attached[i].name, m.attached[i].bytes);
+	}
+	shf_arena_release(&arena);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "scrub_run.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include "err.h"
+#include "opts.h"
+#include "run.h"
+#include "run_env.h"
+#include "tree.h"
+
+/* What a close still waits for, so that a run of small steps is left as its rules say: a share of
+ * so many bytes, and no longer than that. */
+#define LITTLE (UINT64_C(32) << 20)
+#define WAIT_MS 3000
+
+/* On the lowest rank of a node. */
+static int start_here(struct sheaf_run *run, const struct shf_saved *saved, struct shf_reread *r,
+                      struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	char name[40], where[300];
+	int dir, rc;
+
+	shf_name_of_step(name, saved->step);
+	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
+	dir = shf_dir_open(sys, run->store.dir, name);
+	if (dir < 0)
+		return shf_fail_sys(err, -dir, "%s", where);
+	rc = shf_reread_init(r, sys, dir, saved->step, saved->session, where, err);
+	if (rc < 0)
+		return rc;
+	r->share = (uint32_t)run->place.node;
+	r->shares = (uint32_t)run->place.nodes_n;
+	r->buffered = run->opts.flags & SHEAF_BUFFERED;
+	rc = sys->ops->task_new(sys->arg, &run->behind.task, shf_reread_turn, r, NULL);
+	if (rc == 0)
+		return 0;
+	run->behind.task = NULL;
+	return shf_fail_sys(err, -rc, "%s: starting to read it again", where);
+}
+
+void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
+{
+	struct shf_behind *b = &run->behind;
+
+	b->next.step = step;
+	b->bytes = bytes;
+	snprintf(b->next.session, sizeof(b->next.session), "%s", session);
+}
+
+void shf_behind_start(struct sheaf_run *run)
+{
+	struct shf_behind *b = &run->behind;
+	struct sheaf_error err;
+	int rc;
+
+	if (b->now.step >= 0 || b->next.step < 0 || shf_saved_is_same(&b->next, &run->verified))
+		return;
+	b->now = b->next;
+	b->next.step = -1;
+	if (run->place.node_first != run->team.rank)
+		return;
+	b->reread = shf_zalloc(1, sizeof(*b->reread));
+	if (!b->reread)
+		return; /* which the look takes for its answer */
+	b->reread->dir = b->reread->sums_fd = b->reread->fd = b->reread->direct = -1;
+	b->reread->sys = run->sys;
+	rc = start_here(run, &b->now, b->reread, &err);
+	if (rc < 0) {
+		b->reread->rc = rc;
+		b->reread->err = err;
+	}
+}
+
+void shf_behind_stop(struct sheaf_run *run)
+{
+	struct shf_behind *b = &run->behind;
+
+	if (b->task)
+		run->sys->ops->task_free(run->sys->arg, b->task);
+	if (b->reread)
+		shf_reread_release(b->reread);
+	shf_free(b->reread);
+	b->task = NULL;
+	b->reread = NULL;
+	b->now.step = -1;
+}
+
+void shf_behind_forget(struct sheaf_run *run, int64_t step)
+{
+	struct shf_behind *b = &run->behind;
+
+	if (b->now.step == step)
+		shf_behind_stop(run);
+	if (b->next.step == step)
+		b->next.step = -1;
+	if (run->verified.step == step)
+		run->verified.step = -1;
+}
+
+static bool is_over(const struct sheaf_run *run)
+{
+	const struct shf_behind *b = &run->behind;
+
+	return !b->task || run->sys->ops->task_over(run->sys->arg, b->task);
+}
+
+bool shf_behind_is_little(const struct sheaf_run *run)
+{
+	return run->behind.bytes / (uint64_t)run->place.nodes_n <= LITTLE;
+}
+
+void shf_behind_wait(struct sheaf_run *run)
+{
+	const struct shf_sys *sys = run->sys;
+	int64_t wait = shf_opts_wait_ms(&run->opts, WAIT_MS);
+	int64_t until = shf_now(run) + wait * 1000000;
+
+	while (!is_over(run) && shf_now(run) < until)
+		sys->ops->sleep_ms(sys->arg, 1);
+}
+
+/* What this rank's task says, when it is over. */
+static int answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
+{
+	const struct shf_behind *b = &run->behind;
+
+	*cut = 0;
+	if (run->place.node_first != run->team.rank)
+		return 0;
+	if (!b->reread)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to read step %" PRId64 " again",
+		                b->now.step);
+	if (b->reread->rc < 0)
+		*err = b->reread->err;
+	else
+		*cut = b->reread->cut;
+	return b->reread->rc;
+}
+
+/* Damage anywhere comes before what could not be told elsewhere. [collective] */
+static int gather(struct sheaf_run *run, struct sheaf_error *why, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	uint64_t cut, bad;
+	int rc = answer(run, &cut, why), told;
+
+	bad = rc == SHEAF_ECORRUPT;
+	told = shf_allreduce(&run->team, &cut, 1, SHEAF_XOR, err);
+	if (told == 0)
+		told = shf_allreduce(&run->team, &bad, 1, SHEAF_MAX, err);
+	if (told < 0)
+		return told;
+	own = *why;
+	rc = shf_agree(&run->team, bad && rc != SHEAF_ECORRUPT ? 0 : rc, &own);
+	if (rc == 0 && cut)
+		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
+		              "several nodes read has another digest", run->store.path,
+		              run->behind.now.step);
+	*why = own;
+	return rc;
+}
+
+int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
+{
+	struct shf_behind *b = &run->behind;
+	struct shf_saved now = b->now;
+	struct sheaf_error why;
+	uint64_t busy;
+	int rc;
+
+	if (now.step < 0)
+		return 0;
+	busy = !is_over(run);
+	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
+	if (rc < 0 || busy)
+		return rc;
+	shf_error_clear(&why);
+	rc = gather(run, &why, err);
+	shf_behind_stop(run);
+	if (rc == 0)
+		run->verified = now;
+	if (rc == SHEAF_ECORRUPT)
+		b->damaged_n++;
+	if (rc < 0 && run->team.rank == 0)
+		shf_log(run, rc == SHEAF_ECORRUPT ? 0 : 1, "%s: step %" PRId64 "%s: %s (%" PRIu64
+		        " damaged so far)", run->store.path, now.step, rc == SHEAF_ECORRUPT
+		        ? " is damaged, read again after its commit"
+		        : " could not be read again", why.msg, b->damaged_n);
+	if (rc != SHEAF_ELOST)
+		return 0;
+	if (err && why.msg[0])
+		*err = why;
+	return rc;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "small_files.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include "run_io.h"
+
+static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,
+                struct sheaf_error *err)
+{
+	if (rc == -ENOENT)
+		return shf_stage_fail(err, ENOENT, "step %" PRId64 ": %s", smalls->step, f->name);
+	return shf_submit_fail(err, (int)rc, "step %" PRId64 ": %s: writing %zu bytes",
+	                       smalls->step, f->name, f->bytes);
+}
+
+int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,
+                  size_t n, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = smalls->run->sys;
+	struct shf_small *f;
+	int64_t put = 0;
+
+	if (smalls->n == SHF_SMALLS_MAX) {
+		int rc = shf_smalls_sync(smalls, 0, err);
+
+		if (rc < 0)
+			return rc;
+	}
+	f = &smalls->files[smalls->n];
+	*f = (struct shf_small){ .bytes = n };
+	snprintf(f->name, sizeof(f->name), "%.127s", name);
+	f->fd = sys->ops->open(sys->arg, dir, name,
+	                       SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	if (f->fd < 0)
+		return fail(smalls, f, f->fd, err);
+	smalls->n++;
+	if (n)
+		put = sys->ops->pwrite(sys->arg, f->fd, bytes, n, 0);
+	return put < 0 ? fail(smalls, f, put, err) : 0;
+}
+
+static void sync_done(struct shf_io_owner *owner, struct shf_io *io)
+{
+	(void)owner; /* the request keeps its result */
+	(void)io;
+}
+
+int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = smalls->run->sys;
+
+	smalls->owner.done = sync_done;
+	for (int i = 0; i < smalls->n && rc == 0; i++) {
+		struct shf_small *f = &smalls->files[i];
+		int put;
+
+		f->io = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = f->fd };
+		put = shf_io_submit(smalls->run, &smalls->owner, &f->io);
+		rc = put < 0 ? fail(smalls, f, put, err) : 0;
+	}
+	(void)shf_io_drain(smalls->run, &smalls->owner, -1); /* the requests are ours until then */
+	for (int i = 0; i < smalls->n; i++) {
+		struct shf_small *f = &smalls->files[i];
+		int closed;
+
+		if (rc == 0 && f->io.result < 0)
+			rc = fail(smalls, f, f->io.result, err);
+		closed = sys->ops->close(sys->arg, f->fd);
+		if (rc == 0 && closed < 0)
+			rc = fail(smalls, f, closed, err);
+	}
+	smalls->n = 0;
+	return rc;
+}

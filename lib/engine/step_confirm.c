@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a step on disk once more, past the page cache, to tell whether it is damaged, as a load
+ * said, or whole. The lowest rank of each node reads a share (scrub.h). All ranks meet now and
+ * then, so that none waits longer for the others than a quarter of the deadline. */
+#include <stdio.h>
+#include "engine.h"
+#include "err.h"
+#include "run_env.h"
+#include "scrub.h"
+#include "tree.h"
+
+static int begin(struct sheaf_run *run, int64_t step, struct shf_reread *r,
+                 struct sheaf_error *err)
+{
+	char name[40], where[300];
+	int dir, rc;
+
+	shf_name_of_step(name, step);
+	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
+	dir = shf_dir_open(run->sys, run->store.dir, name);
+	if (dir < 0) {
+		rc = shf_fail_sys(err, -dir, "%s", where);
+		if (rc == SHEAF_ENOENT) /* a program would take that for a run without steps */
+			rc = shf_fail(err, SHEAF_EIO, "%s: has just gone", where);
+		return rc;
+	}
+	rc = shf_reread_init(r, run->sys, dir, step, "", where, err);
+	if (rc == 0) {
+		r->run = run->store.run;
+		r->share = (uint32_t)run->place.node;
+		r->shares = (uint32_t)run->place.nodes_n;
+		r->buffered = run->opts.flags & SHEAF_BUFFERED;
+	}
+	return rc;
+}
+
+/* Reads on until the share is read or the others have waited long enough. Returns whether more is
+ * left to read. */
+static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
+{
+	int64_t until = shf_now(run) + (int64_t)run->opts.timeout_ms * 250000;
+	bool more = true;
+
+	while (more && shf_now(run) < until)
+		more = shf_reread_turn(r);
+	return more;
+}
+
+/* Returns when all shares are read, or damage was found in one of them. [collective] */
+static int read_all(struct sheaf_run *run, struct shf_reread *r, struct sheaf_error *err)
+{
+	uint64_t x[2] = { 1, 0 };
+	int rc = 0;
+
+	while (rc == 0 && x[0] && !x[1]) {
+		x[0] = r && read_on(run, r);
+		x[1] = r && shf_is_of_step(r->rc);
+		rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
+	}
+	return rc;
+}
+
+/* What the ranks found together. Damage on one rank counts more than a failure to read on another.
+ * [collective] */
+static int verdict(struct sheaf_run *run, const struct shf_reread *r, struct sheaf_error *err)
+{
+	uint64_t bad = r && shf_is_of_step(r->rc), cut = r && r->rc == 0 ? r->cut : 0;
+	int own = r ? r->rc : 0, rc = shf_allreduce(&run->team, &bad, 1, SHEAF_MAX, err);
+
+	if (rc == 0)
+		rc = shf_allreduce(&run->team, &cut, 1, SHEAF_XOR, err);
+	if (rc < 0)
+		return rc;
+	if (own < 0)
+		*err = r->err;
+	rc = shf_agree(&run->team, bad && !shf_is_of_step(own) ? 0 : own, err);
+	if (rc == 0 && cut)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "a tensor that several nodes read has another "
+		              "digest");
+	return rc;
+}
+
+int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
+{
+	struct shf_reread here = { .sys = run->sys, .dir = -1, .sums_fd = -1, .fd = -1,
+	                           .direct = -1 };
+	struct shf_reread *r = run->place.node_first == run->team.rank ? &here : NULL;
+	int rc = shf_agree(&run->team, r ? begin(run, step, r, err) : 0, err);
+
+	if (rc == 0)
+		rc = read_all(run, r, err);
+	if (rc == 0)
+		rc = verdict(run, r, err);
+	if (r)
+		shf_reread_release(r);
+	return rc;
+}

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A committed step into another run: the verify of the step, which every byte passes anyway, with
+ * the run's stage as its sink, and then the commit of every save (publish.c).
+ *
+ * What is always true: a file has its name in the stage only when all of it was found right, and
+ * its fsync succeeded; until then it is part-<half of our session>. So who takes the stage up reads
+ * what has a name and compares it with the sums, needs not write it again, and throws away what
+ * has none: bytes that a dead copier wrote and that read well may never have reached the disk, and
+ * after a failed fsync never will. Small files, sums and manifest are written each time.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "err.h"
+#include "opts.h"
+#include "step_lookup.h"
+#include "tree.h"
+#include "verify.h"
+
+#define PASSES 3
+enum { NO = -1, ASK = -2 };     /* of there */
+
+struct copying {
+	struct shf_verify_sink sink;    /* first */
+	struct sheaf_step *step;        /* borrowed */
+	struct shf_store dst;
+	struct shf_stage stage;
+	struct shf_buf text;            /* owned; the manifest */
+	int *there;                     /* owned; by file: a descriptor of it in the stage */
+	bool *refused;                  /* owned; by file: what is there is not right */
+	char part[24];                  /* name of what is being written */
+	int fd;                         /* of it; -1 */
+	uint64_t written;
+};
+
+static int fail_in(const struct copying *c, int sys, const char *name, struct sheaf_error *err)
+{
+	return shf_fail_io(err, sys, "%s/.sheaf/stage/%s/%s", c->dst.path, c->stage.name, name);
+}
+
+/* The directory of the stage that a file is in, and its last part. Close it with leave. */
+static int enter(const struct copying *c, const char *name, const char **base)
+{
+	const char *slash = strrchr(name, '/');
+	char folder[64];
+
+	*base = slash ? slash + 1 : name;
+	if (!slash)
+		return c->stage.dir;
+	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
+	return shf_dir_open(c->dst.sys, c->stage.dir, folder);
+}
+
+static void leave(const struct copying *c, int dir)
+{
+	if (dir != c->stage.dir)
+		shf_fd_close(c->dst.sys, &dir);
+}
+
+/* ---- files of the stage ---- */
+
+static int part_begin(struct copying *c, const char *name, uint64_t bytes, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = c->dst.sys;
+	int rc = sys->ops->unlink(sys->arg, c->stage.dir, c->part, false);
+
+	if (rc >= 0 || rc == -ENOENT)
+		rc = c->fd = sys->ops->open(sys->arg, c->stage.dir, c->part, SHF_O_WRITE |
+		                            SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	if (rc >= 0 && bytes)
+		rc = sys->ops->resize(sys->arg, c->fd, bytes);
+	return rc < 0 ? fail_in(c, -rc, name, err) : 0;
+}
+
+static int part_put(struct copying *c, const char *name, uint64_t off, const uint8_t *bytes,
+                    uint64_t n, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = c->dst.sys;
+	int64_t put = sys->ops->pwrite(sys->arg, c->fd, bytes, (size_t)n, off);
+
+	if (put < 0)
+		return fail_in(c, (int)-put, name, err);
+	c->written += n;
+	return 0;
+}
+
+/* It is whole: it gets its name, durable or not, after its bytes are. */
+static int part_end(struct copying *c, const char *name, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = c->dst.sys;
+	const char *base;
+	int rc = sys->ops->fsync(sys->arg, c->fd), closed = sys->ops->close(sys->arg, c->fd), dir;
+
+	c->fd = -1;
+	rc = rc < 0 ? rc : closed;
+	if (rc >= 0) {
+		rc = dir = enter(c, name, &base);
+		if (dir >= 0)
+			rc = sys->ops->rename(sys->arg, c->stage.dir, c->part, dir, base, false);
+		leave(c, dir);
+	}
+	return rc < 0 ? fail_in(c, -rc, name, err) : 0;
+}
+
+static int write_whole(struct copying *c, const char *name, const uint8_t *bytes, uint64_t n,
+                       struct sheaf_error *err)
+{
+	int rc = part_begin(c, name, n, err);
+
+	if (rc == 0)
+		rc = part_put(c, name, 0, bytes, n, err);
+	return rc == 0 ? part_end(c, name, err) : rc;
+}
+
+/* A descriptor of a tensor file that has its name in the stage, or NO. */
+static int finished(const struct copying *c, const struct shf_mf_file *m)
+{
+	const struct shf_sys *sys = c->dst.sys;
+	struct shf_stat st;
+	const char *base;
+	int dir = enter(c, m->name, &base), fd = NO;
+
+	if (dir < 0)
+		return NO;
+	if (sys->ops->stat(sys->arg, dir, base, false, &st) >= 0 && st.type == SHF_T_FILE &&
+	    st.bytes == m->bytes)
+		fd = sys->ops->open(sys->arg, dir, base, SHF_O_NOFOLLOW, 0);
+	leave(c, dir);
+	return fd < 0 ? NO : fd;
+}
+
+/* ---- the sink ---- */
+
+static int from(struct shf_verify_sink *sink, uint32_t f)
+{
+	struct copying *c = (struct copying *)sink;
+
+	if (c->there[f] == ASK)
+		c->there[f] = finished(c, &c->step->manifest.files[f]);
+	return c->there[f];
+}
+
+static void refuse(struct shf_verify_sink *sink, uint32_t f)
+{
+	((struct copying *)sink)->refused[f] = true;
+}
+
+static int small(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint64_t off,
+                 const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
+{
+	struct copying *c = (struct copying *)sink;
+	int rc = off == 0 ? part_begin(c, m->name, m->bytes, err) : 0;
+
+	return rc == 0 && n ? part_put(c, m->name, off, bytes, n, err) : rc;
+}
+
+static int keep(struct shf_verify_sink *sink, const struct shf_mf_file *m, struct sheaf_error *err)
+{
+	return part_end((struct copying *)sink, m->name, err);
+}
+
+static int put(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
+               uint64_t n, struct sheaf_error *err)
+{
+	struct copying *c = (struct copying *)sink;
+	const struct shf_mf_file *m = &c->step->manifest.files[f];
+	int rc = small(sink, m, off, bytes, n, err);
+
+	return rc == 0 && off + n == m->bytes ? keep(sink, m, err) : rc;
+}
+
+/* ---- what an earlier copier left ---- */
+
+static bool is_named(const struct shf_manifest *m, const char *name)
+{
+	for (size_t i = 0; i < m->files_n; i++)
+		if (strcmp(m->files[i].name, name) == 0)
+			return true;
+	for (size_t i = 0; i < m->attached_n; i++)
+		if (strcmp(m->attached[i].name, name) == 0)
+			return true;
+	return strcmp(m->sums.name, name) == 0;
+}
+
+static bool is_folder(const struct shf_manifest *m, const char *name)
+{
+	for (size_t i = 0; i < m->families_n; i++)
+		if (strcmp(m->families[i].dir, name) == 0)
+			return true;
+	return false;
+}
+
+/* Parts, a manifest that was not published, and what else the step does not have. */
+static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_error *err)
+{
+	const struct shf_manifest *m = &c->step->manifest;
+	struct shf_names names;
+	char full[600];
+	int rc = shf_names_read(c->dst.sys, dir, &names);
+
+	if (rc < 0)
+		return fail_in(c, -rc, folder, err);
+	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		snprintf(full, sizeof(full), "%s%s%s", folder, folder[0] ? "/" : "", p);
+		if (is_named(m, full) || (!folder[0] && is_folder(m, p)))
+			continue;
+		rc = shf_tree_remove(c->dst.sys, dir, p);
+	}
+	shf_names_release(&names);
+	return rc < 0 ? fail_in(c, -rc, full, err) : 0;
+}
+
+static int sweep_all(struct copying *c, struct sheaf_error *err)
+{
+	const struct shf_manifest *m = &c->step->manifest;
+	int rc = sweep(c, c->stage.dir, "", err);
+
+	for (size_t i = 0; i < m->families_n && rc == 0; i++) {
+		int dir;
+
+		if (strcmp(m->families[i].dir, ".") == 0)
+			continue;
+		dir = shf_dir_open(c->dst.sys, c->stage.dir, m->families[i].dir);
+		rc = dir < 0 ? fail_in(c, -dir, m->families[i].dir, err)
+		             : sweep(c, dir, m->families[i].dir, err);
+		shf_fd_close(c->dst.sys, &dir);
+	}
+	return rc;
+}
+
+/* ---- passes ---- */
+
+static void forget(struct copying *c)
+{
+	for (size_t f = 0; f < c->step->manifest.files_n; f++) {
+		shf_fd_close(c->dst.sys, &c->there[f]);
+		c->there[f] = ASK;
+	}
+	shf_fd_close(c->dst.sys, &c->fd);
+}
+
+/* How many files of the stage went because they are not right, or a code. */
+static int drop_refused(struct copying *c, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = c->dst.sys;
+	int n = 0;
+
+	for (size_t f = 0; f < c->step->manifest.files_n; f++) {
+		const char *name = c->step->manifest.files[f].name, *base;
+		int dir, rc;
+
+		if (!c->refused[f])
+			continue;
+		c->refused[f] = false;
+		rc = dir = enter(c, name, &base);
+		if (dir >= 0)
+			rc = sys->ops->unlink(sys->arg, dir, base, false);
+		leave(c, dir);
+		if (rc < 0 && rc != -ENOENT)
+			return fail_in(c, -rc, name, err);
+		n++;
+	}
+	return n;
+}
+
+static int fill_stage(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
+{
+	const struct sheaf_step *step = c->step;
+	int rc = sweep_all(c, err), bad = 1;
+
+	for (int i = 0; rc == 0 && bad && i < PASSES; i++) {
+		rc = shf_step_verify_into(c->step, &c->sink, report, err);
+		forget(c);
+		/* Also where something else failed: whoever goes on would refuse them again. */
+		bad = drop_refused(c, rc == 0 ? err : NULL);
+		rc = rc == 0 && bad < 0 ? bad : rc;
+	}
+	if (rc == 0 && bad)
+		return shf_fail(err, SHEAF_EIO, "%s/.sheaf/stage/%s: what is written there does "
+		                "not read as it was", c->dst.path, c->stage.name);
+	return rc == 0 ? write_whole(c, "sheaf.sums", step->sums_bytes, step->manifest.sums.bytes,
+	                             err) : rc;
+}
+
+/* ---- where it goes ---- */
+
+/* 1: the same save is there; 0: it is not; a code. */
+static int is_there(const struct copying *c, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = c->dst.sys;
+	struct shf_buf text = SHF_BUF_INIT;
+	char t[40];
+	int dir, rc;
+
+	shf_name_of_step(t, c->step->manifest.step);
+	dir = shf_dir_open(sys, c->dst.dir, t);
+	if (dir < 0)
+		return 0;       /* or somebody's file, which C0 refuses */
+	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
+	shf_fd_close(sys, &dir);
+	if (rc == -ENOENT)
+		rc = 0;
+	else if (rc < 0)
+		rc = shf_fail_io(err, -rc, "%s/%s/sheaf.json", c->dst.path, t);
+	else if (text.len == c->text.len && memcmp(text.data, c->text.data, text.len) == 0)
+		rc = 1;
+	else
+		rc = shf_fail(err, SHEAF_EEXIST, "%s/%s: exists, and is not the same save",
+		              c->dst.path, t);
+	shf_buf_release(&text);
+	return rc;
+}
+
+static int verify_there(const struct copying *c, struct sheaf_report *report,
+                        struct sheaf_error *err)
+{
+	struct sheaf_opts opts = c->step->run->opts;
+	struct sheaf_step *there = NULL;
+	struct shf_buf path = SHF_BUF_INIT;
+	char t[40];
+	int rc;
+
+	shf_name_of_step(t, c->step->manifest.step);
+	shf_buf_addf(&path, "%s/%s", c->dst.path, t);
+	shf_buf_u8(&path, 0);
+	opts.flags = SHEAF_READONLY | (opts.flags & SHEAF_BUFFERED);
+	rc = path.oom ? shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", c->dst.path)
+	              : shf_step_open_path(&there, (char *)path.data, NULL, &opts, c->dst.sys, err);
+	if (rc == 0)
+		rc = shf_step_verify(there, report, err);
+	shf_step_put(there);
+	shf_buf_release(&path);
+	return rc;
+}
+
+/* A step holds what its manifest names and nothing else, so no run is made in one. */
+static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
+{
+	struct shf_stat st;
+	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0), rc;
+
+	if (dir < 0)
+		return 0;       /* what is wrong with it is found where it is made */
+	rc = sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st);
+	shf_fd_close(sys, &dir);
+	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step is copied into a "
+	                             "run", path);
+}
+
+static int open_dst(struct copying *c, const char *path, struct sheaf_error *err)
+{
+	const struct shf_manifest *m = &c->step->manifest;
+	const struct sheaf_run *run = c->step->run;
+	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
+	int rc = is_no_step(run->sys, path, err);
+
+	if (rc == 0)
+		rc = shf_store_own_as(&c->dst, run->sys, path, true, wait,
+		                      shf_opts_clear_ms(&run->opts), m->run, err);
+	if (rc == 0 && strcmp(c->dst.run, m->run) != 0)
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: is run %s, and step %" PRId64 " is of run "
+		              "%s: a run has steps of its own only", path, c->dst.run, m->step,
+		              m->run);
+	if (rc == 0)
+		snprintf(c->part, sizeof(c->part), "part-%.16s", c->dst.session);
+	return rc;
+}
+
+static int read_manifest(struct copying *c, struct sheaf_error *err)
+{
+	const struct sheaf_step *step = c->step;
+	int rc = shf_text_read(step->run->sys, step->dir, "sheaf.json", &c->text, SHF_MANIFEST_MAX);
+
+	return rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
+}
+
+/* C0 to C9. A stage whose source is damaged is of no use to anybody; any other waits. */
+static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
+{
+	const struct shf_manifest *m = &c->step->manifest;
+	const char **folders = shf_zalloc(m->families_n + 1, sizeof(*folders));
+	int rc;
+
+	c->there = shf_alloc(m->files_n, sizeof(*c->there));
+	c->refused = shf_zalloc(m->files_n, sizeof(*c->refused));
+	for (size_t f = 0; c->there && f < m->files_n; f++)
+		c->there[f] = ASK;
+	for (size_t i = 0; folders && i < m->families_n; i++)
+		folders[i] = m->families[i].dir;
+	rc = folders && c->there && c->refused ? 0
+	   : shf_fail(err, SHEAF_ENOMEM, "%s: no memory to copy it", c->step->path);
+	if (rc == 0)
+		rc = shf_stage_copy(&c->dst, &c->stage, m->step, m->session, folders, err);
+	if (rc == 0) {
+		rc = fill_stage(c, report, err);
+		if (rc == 0)
+			rc = shf_stage_publish_as(&c->dst, &c->stage, &c->text, false, err);
+		forget(c);
+		if (rc == SHEAF_ECORRUPT)
+			shf_stage_discard(&c->dst, &c->stage);
+		shf_stage_close(&c->dst, &c->stage);
+	}
+	shf_free(folders);
+	shf_free(c->there);
+	shf_free(c->refused);
+	return rc;
+}
+
+/* What can be copied: a step of ours, open here alone, whose sums can be read. */
+static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
+{
+	int rc;
+
+	if (step->run->team.ranks != 1)
+		return shf_fail(err, SHEAF_EINVAL, "%s: is open on %d ranks; one process copies it",
+		                step->path, step->run->team.ranks);
+	if (!step->sound)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: has no manifest, so no byte of it could "
+		                "be proved (cp -a copies it as it is)", step->path);
+	rc = shf_step_wake(step, err);
+	if (rc == 0 && (step->sums_rc < 0 || step->cat_rc < 0)) {
+		rc = shf_step_verify(step, report, err);        /* it says more, if it can */
+		if (rc == 0 && !always(step->sums_rc == 0))     /* without them it finds fault */
+			return shf_fail(err, SHEAF_EBUG, "%s: right without its sums", step->path);
+		if (rc == 0) {  /* it could read a header that the opening could not */
+			rc = step->cat_rc;
+			*err = step->cat_err;
+		}
+	}
+	return rc;
+}
+
+int shf_step_copy_if(struct sheaf_step *step, const char *path,
+                     int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
+                     void *arg, struct sheaf_report *report, struct sheaf_error *err)
+{
+	struct copying c = { .sink = { from, refuse, put, small, keep }, .step = step, .fd = -1 };
+	struct sheaf_error own;
+	bool owned = false;
+	int rc;
+
+	err = err ? err : &own;
+	rc = look_at(step, report, err);
+	if (rc == 0 && (!path || !path[0]))
+		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
+	if (rc == 0)
+		rc = read_manifest(&c, err);
+	if (rc == 0) {
+		rc = open_dst(&c, path, err);
+		owned = true;
+	}
+	if (rc == 0 && wanted)
+		rc = wanted(arg, &c.dst, err);
+	if (rc == 0)
+		rc = is_there(&c, err);
+	if (rc == 1)
+		rc = verify_there(&c, report, err);
+	else if (rc == 0)
+		rc = copy(&c, report, err);
+	if (report)
+		report->held = c.written;
+	if (owned)
+		shf_store_close(&c.dst);
+	shf_buf_release(&c.text);
+	return rc;
+}
+
+int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
+                  struct sheaf_error *err)
+{
+	return shf_step_copy_if(step, path, NULL, NULL, report, err);
+}

@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, manifest, index (each u64 bytes,
+ * bytes), u32 files, texts; u32 plain files, each text, u64 bytes. */
+#include "step_find.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "err.h"
+#include "safetensors.h"
+#include "tree.h"
+
+enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8 };
+#define PLAIN_MAX (UINT64_C(64) << 20)
+#define INDEX_MAX (UINT64_C(256) << 20)
+
+struct tell {
+	uint8_t flags;
+	int64_t step;
+	uint64_t ino;
+	const char *path, *dir, *name;
+	struct shf_buf manifest, index;
+	char **files, **plain;          /* owned */
+	uint64_t *plain_bytes;
+	size_t files_n, plain_n;
+};
+
+static void say_text(struct shf_buf *b, const void *s, size_t n)
+{
+	shf_buf_u64(b, n);
+	shf_buf_add(b, s, n);
+}
+
+static void say(const struct tell *t, struct shf_buf *b)
+{
+	shf_buf_u8(b, t->flags);
+	shf_buf_u64(b, (uint64_t)t->step);
+	shf_buf_u64(b, t->ino);
+	say_text(b, t->path, strlen(t->path));
+	say_text(b, t->dir ? t->dir : "", t->dir ? strlen(t->dir) : 0);
+	say_text(b, t->name ? t->name : "", t->name ? strlen(t->name) : 0);
+	say_text(b, t->manifest.data, t->manifest.len);
+	say_text(b, t->index.data, t->index.len);
+	shf_buf_u32(b, (uint32_t)t->files_n);
+	for (size_t i = 0; i < t->files_n; i++)
+		say_text(b, t->files[i], strlen(t->files[i]));
+	shf_buf_u32(b, (uint32_t)t->plain_n);
+	for (size_t i = 0; i < t->plain_n; i++) {
+		say_text(b, t->plain[i], strlen(t->plain[i]));
+		shf_buf_u64(b, t->plain_bytes[i]);
+	}
+}
+
+static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
+{
+	uint64_t n = shf_cur_u64(c);
+	const uint8_t *p = shf_cur_bytes(c, (size_t)n);
+
+	return p ? shf_arena_strdup(arena, (const char *)p, (size_t)n) : NULL;
+}
+
+static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_found *f)
+{
+	f->files_n = shf_cur_u32(c);
+	f->files = shf_arena_alloc(arena, f->files_n + 1, sizeof(*f->files));
+	if (!f->files)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < f->files_n; i++)
+		if (!(f->files[i] = hear_text(c, arena)))
+			return SHEAF_ENOMEM;
+	f->plain_n = shf_cur_u32(c);
+	f->plain = shf_arena_alloc(arena, f->plain_n + 1, sizeof(*f->plain));
+	if (!f->plain)
+		return SHEAF_ENOMEM;
+	for (size_t i = 0; i < f->plain_n; i++) {
+		if (!(f->plain[i].name = hear_text(c, arena)))
+			return SHEAF_ENOMEM;
+		f->plain[i].bytes = shf_cur_u64(c);
+	}
+	return c->bad ? SHEAF_ENOMEM : 0;
+}
+
+int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct shf_buf *told,
+                     struct sheaf_error *err)
+{
+	struct shf_cur c = { told->data, told->data + told->len, false };
+	uint8_t flags = shf_cur_u8(&c);
+	const uint8_t *index;
+	uint64_t n;
+	int rc;
+
+	*f = (struct shf_found){ .sound = flags & SOUND, .single = flags & SINGLE,
+		.in_run = flags & IN_RUN, .has_index = flags & INDEX };
+	f->step = (int64_t)shf_cur_u64(&c);
+	f->ino = shf_cur_u64(&c);
+	f->path = hear_text(&c, arena);
+	f->dir = hear_text(&c, arena);
+	f->name = hear_text(&c, arena);
+	n = shf_cur_u64(&c);
+	f->manifest.data = (uint8_t *)(uintptr_t)shf_cur_bytes(&c, (size_t)n);
+	f->manifest.len = (size_t)n;
+	n = shf_cur_u64(&c);
+	index = shf_cur_bytes(&c, (size_t)n);
+	rc = hear_files(&c, arena, f);
+	if (rc < 0 || !f->path || !f->dir || !f->name)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for what was found");
+	return f->has_index ? shf_index_parse(&f->index, arena, index, (size_t)n, f->path, err) : 0;
+}
+
+static void tell_release(struct tell *t)
+{
+	for (size_t i = 0; i < t->files_n; i++)
+		shf_free(t->files[i]);
+	for (size_t i = 0; i < t->plain_n; i++)
+		shf_free(t->plain[i]);
+	shf_free(t->files);
+	shf_free(t->plain);
+	shf_free(t->plain_bytes);
+	shf_buf_release(&t->manifest);
+	shf_buf_release(&t->index);
+}
+
+/* A whole file of at most `max` bytes. A negative errno, or -EFBIG. */
+static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
+                 struct shf_buf *out)
+{
+	struct shf_stat st;
+	int64_t got;
+	int fd = sys->ops->open(sys->arg, dir, name, flags, 0), rc = fd;
+
+	if (fd < 0)
+		return fd;
+	rc = sys->ops->fstat(sys->arg, fd, &st);
+	if (rc >= 0 && st.type != SHF_T_FILE)
+		rc = -EINVAL;
+	if (rc >= 0 && st.bytes > max)
+		rc = -EFBIG;
+	if (rc >= 0 && st.bytes && !shf_buf_extend(out, (size_t)st.bytes))
+		rc = -ENOMEM;
+	if (rc >= 0) {
+		got = sys->ops->pread(sys->arg, fd, out->data, (size_t)st.bytes, 0);
+		rc = got < 0 ? (int)got : 0;
+		out->len = got < 0 ? 0 : (size_t)got;
+	}
+	sys->ops->close(sys->arg, fd);
+	return rc;
+}
+
+const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name)
+{
+	shf_buf_addf(out, "%s/%s", dir, name);
+	shf_buf_u8(out, 0);
+	if (!out->oom)
+		return (const char *)out->data;
+	shf_buf_release(out);
+	return NULL;
+}
+
+/* 0: the disk does not say. */
+static uint64_t ino_of(const struct shf_sys *sys, int fd)
+{
+	struct shf_stat st;
+
+	return fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0 ? st.ino : 0;
+}
+
+bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir)
+{
+	uint64_t ino = ino_of(sys, dir);
+
+	return found->ino == ino || !found->ino || !ino;
+}
+
+/* Looks for step n on disk. ENOENT: it is not there, or has just gone. */
+int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct tell t = { .flags = SOUND | IN_RUN };
+	struct shf_buf where = SHF_BUF_INIT;
+	const char *path;
+	char name[48];
+	struct shf_stat st;
+	bool remains, gone;
+	int rc, dir = -1;
+
+	snprintf(name, sizeof(name), "checkpoint-%" PRId64, n);
+	path = shf_path_in(&where, run->store.path, name);
+	if (!path)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
+	rc = sys->ops->stat(sys->arg, run->store.dir, name, false, &st);
+	if (rc == -ENOENT) {
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
+		goto out;
+	}
+	if (rc >= 0 && (rc = shf_store_see(&run->store, err)) < 0)
+		goto out;
+	if (rc < 0) {
+		rc = shf_fail_sys(err, -rc, "%s", path);
+		goto out;
+	}
+	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	if (dir == -ENOENT) {
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
+		goto out;
+	}
+	t.ino = ino_of(sys, dir);
+	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
+	                           &t.manifest);
+	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
+	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, false,
+	                                                          dir);
+	if (dir >= 0)
+		sys->ops->close(sys->arg, dir);
+	if (gone)
+		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
+	else if (rc == -ENOENT && remains)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is gone", path);
+	else if (rc == -ENOENT)
+		rc = shf_fail(err, SHEAF_EFORMAT,
+			      "%s: no manifest, so it is foreign (open it by path)", path);
+	else if (rc == -EINVAL || rc == -EISDIR || rc == -ELOOP)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
+	else if (rc == -EFBIG)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
+	else if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s/sheaf.json", path);
+	t.step = n;
+	t.path = path;
+	t.name = name;
+	if (rc == 0) {
+		say(&t, told);
+		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
+	}
+out:
+	tell_release(&t);
+	shf_buf_release(&where);
+	return rc;
+}
+
+/* ---- foreign ---- */
+
+static bool ends_in(const char *s, const char *tail)
+{
+	size_t n = strlen(s), m = strlen(tail);
+
+	return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+static bool is_weights(const char *name)
+{
+	static const char *const tails[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5",
+		".msgpack", ".onnx", ".gguf", ".npz", ".pdparams", ".pdopt", ".distcp",
+		".safetensors.index.json", ".bin.index.json" };
+
+	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
+		if (ends_in(name, tails[i]))
+			return true;
+	return false;
+}
+
+struct names {
+	char **a;
+	size_t n, cap;
+};
+
+static int add_name(void *arg, const char *name)
+{
+	struct names *l = arg;
+
+	if (!shf_plain_is_valid(name))
+		return 0;
+	if (l->n == l->cap) {
+		char **more = shf_realloc(l->a, l->cap ? 2 * l->cap : 32, sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		l->a = more;
+		l->cap = l->cap ? 2 * l->cap : 32;
+	}
+	l->a[l->n] = shf_strdup(name);
+	return l->a[l->n] ? (l->n++, 0) : -ENOMEM;
+}
+
+static int text_order(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int push(char ***list, size_t *n, const char *name)
+{
+	char **more = shf_realloc(*list, *n + 1, sizeof(*more));
+
+	if (!more)
+		return SHEAF_ENOMEM;
+	*list = more;
+	more[*n] = shf_strdup(name);
+	return more[*n] ? ((*n)++, 0) : SHEAF_ENOMEM;
+}
+
+static int add_plain(const struct shf_sys *sys, int dir, const struct names *l, struct tell *t)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		struct shf_stat st;
+		uint64_t *more;
+
+		if (is_weights(l->a[i]) || !shf_attached_is_valid(l->a[i]) ||
+		    sys->ops->stat(sys->arg, dir, l->a[i], true, &st) < 0 ||
+		    st.type != SHF_T_FILE || st.bytes > PLAIN_MAX)
+			continue;
+		more = shf_realloc(t->plain_bytes, t->plain_n + 1, sizeof(*more));
+		if (!more)
+			return SHEAF_ENOMEM;
+		t->plain_bytes = more;
+		more[t->plain_n] = st.bytes;
+		if (push(&t->plain, &t->plain_n, l->a[i]) < 0)
+			return SHEAF_ENOMEM;
+	}
+	return 0;
+}
+
+/* Which index counts: model's, else the only one. */
+static const char *index_of(const struct names *l)
+{
+	const char *one = NULL;
+	size_t n = 0;
+
+	for (size_t i = 0; i < l->n; i++) {
+		if (strcmp(l->a[i], "model.safetensors.index.json") == 0)
+			return l->a[i];
+		if (ends_in(l->a[i], ".safetensors.index.json")) {
+			one = l->a[i];
+			n++;
+		}
+	}
+	return n == 1 ? one : NULL;
+}
+
+static bool has(const struct names *l, const char *name)
+{
+	return l->n && bsearch(&name, l->a, l->n, sizeof(*l->a), text_order);
+}
+
+static int files_of_index(struct tell *t, const char *path, const char *index,
+                          const struct names *l, struct sheaf_error *err)
+{
+	struct shf_arena arena = { 0 };
+	struct shf_index ix;
+	struct names want = { 0 };
+	char where[700];
+	int rc;
+
+	snprintf(where, sizeof(where), "%.500s/%s", path, index);
+	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, where, err);
+	for (size_t i = 0; i < (rc == 0 ? ix.n : 0); i++) {
+		if (i && strcmp(ix.entries[i].file, ix.entries[i - 1].file) == 0)
+			continue;
+		if (add_name(&want, ix.entries[i].file) < 0)
+			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
+	}
+	if (want.n)
+		qsort(want.a, want.n, sizeof(*want.a), text_order);
+	for (size_t i = 0; i < want.n && rc == 0; i++) {
+		if (i && strcmp(want.a[i], want.a[i - 1]) == 0)
+			continue;
+		if (!has(l, want.a[i]))
+			rc =
+			    shf_fail(err, SHEAF_ECORRUPT,
+				     "%s: the index names %s, which is not there", path, want.a[i]);
+		else if (push(&t->files, &t->files_n, want.a[i]) < 0)
+			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
+	}
+	for (size_t i = 0; i < want.n; i++)
+		shf_free(want.a[i]);
+	shf_free(want.a);
+	shf_arena_release(&arena);
+	t->flags |= INDEX;
+	return rc;
+}
+
+static bool has_shard(const struct names *l, const char *name, int head, unsigned j, unsigned n,
+                      char want[300])
+{
+	snprintf(want, 300, "%.*s-%05u-of-%05u.safetensors", head, name, j, n);
+	return has(l, want);
+}
+
+/* Shard k of n: its neighbours are there, and so by turns all of them; to look for each from each
+ * would take for ever where there are many. Else the first that is not there. */
+static bool is_whole(const struct names *l, const char *name, int head, unsigned k, unsigned n,
+                     char want[300])
+{
+	unsigned before = k < 2 ? 1 : k - 1 < n ? k - 1 : n, after = k < n ? k + 1 : n;
+
+	if (n == 0 || (has_shard(l, name, head, before, n, want) &&
+	               has_shard(l, name, head, after, n, want)))
+		return true;
+	for (unsigned j = 1; j <= n && has_shard(l, name, head, j, n, want); j++)
+		;
+	return false;
+}
+
+/* Without an index: model.safetensors, or every shard; a shard that its own name misses is told. */
+static int files_of_names(struct tell *t, const char *path, const struct names *l,
+                          struct sheaf_error *err)
+{
+	bool one = has(l, "model.safetensors");
+
+	for (size_t i = 0; i < l->n; i++) {
+		unsigned k, n;
+		const char *dash = NULL;
+		char want[300];
+
+		if (!ends_in(l->a[i], ".safetensors") ||
+		    (one && strcmp(l->a[i], "model.safetensors")))
+			continue;
+		if (push(&t->files, &t->files_n, l->a[i]) < 0)
+			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
+		for (const char *p = strstr(l->a[i], "-of-"); p; p = strstr(p + 1, "-of-"))
+			dash = p;
+		if (!dash || dash - l->a[i] < 6 || sscanf(dash - 6, "-%5u-of-%5u.", &k, &n) != 2)
+			continue;
+		if (!is_whole(l, l->a[i], (int)(dash - 6 - l->a[i]), k, n, want))
+			return shf_fail(err, SHEAF_ECORRUPT, "%s: %s is not there", path, want);
+	}
+	if (t->files_n == 0)
+		return shf_fail(err, SHEAF_EFORMAT, "%s: no sheaf.json and no *.safetensors, so no "
+		                "checkpoint (a run is opened as a run)", path);
+	return 0;
+}
+
+static int look_inside(const struct shf_sys *sys, const char *path, int dir, struct tell *t,
+                       struct sheaf_error *err)
+{
+	struct names l = { 0 };
+	const char *index;
+	int rc = sys->ops->list(sys->arg, dir, add_name, &l);
+
+	if (rc < 0)
+		rc = shf_fail_sys(err, -rc, "%s", path);
+	if (l.n)
+		qsort(l.a, l.n, sizeof(*l.a), text_order);
+	index = rc == 0 ? index_of(&l) : NULL;
+	if (index) {
+		rc = slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
+		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s/%s", path, index)
+		            : files_of_index(t, path, index, &l, err);
+	} else if (rc == 0) {
+		rc = files_of_names(t, path, &l, err);
+	}
+	if (rc == 0 && add_plain(sys, dir, &l, t) < 0)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
+	for (size_t i = 0; i < l.n; i++)
+		shf_free(l.a[i]);
+	shf_free(l.a);
+	return rc;
+}
+
+static bool has_sums(const struct shf_sys *sys, int dir)
+{
+	struct shf_stat st;
+
+	return sys->ops->stat(sys->arg, dir, "sheaf.sums", true, &st) >= 0;
+}
+
+static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverified,
+                       struct tell *t, struct sheaf_error *err)
+{
+	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0), rc;
+
+	if (dir < 0)
+		return shf_fail_sys(err, -dir, "%s", path);
+	t->ino = ino_of(sys, dir);
+	rc = slurp(sys, dir, "sheaf.json", 0, SHF_MANIFEST_MAX, &t->manifest);
+	if (rc == -EFBIG)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: larger than 1 MiB", path);
+	else if (rc == -EINVAL || rc == -EISDIR)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/sheaf.json: no regular file", path);
+	else if (rc < 0 && rc != -ENOENT)
+		rc = shf_fail_sys(err, -rc, "%s/sheaf.json", path);
+	else if (rc == -ENOENT && !unverified && has_sums(sys, dir))
+		rc = shf_fail(err, SHEAF_ECORRUPT,
+			      "%s: its manifest is gone, so its sums prove nothing", path);
+	else if (rc == -ENOENT)
+		rc = look_inside(sys, path, dir, t, err);
+	else
+		t->flags |= SOUND;
+	sys->ops->close(sys->arg, dir);
+	return rc;
+}
+
+int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
+                   struct sheaf_error *err)
+{
+	const struct shf_sys *sys = run->sys;
+	struct tell t = { .step = -1, .path = path, .dir = path };
+	struct shf_stat st;
+	char *parent = NULL;
+	int rc = sys->ops->stat(sys->arg, SHF_CWD, path, true, &st);
+
+	if (rc < 0)
+		return shf_fail_sys(err, -rc, "%s", path);
+	if (st.type == SHF_T_DIR) {
+		rc = look_at_dir(sys, path, run->opts.flags & SHEAF_UNVERIFIED, &t, err);
+	} else if (st.type == SHF_T_FILE) {
+		const char *slash = strrchr(path, '/');
+
+		t.flags = SINGLE;
+		parent = shf_strdup(slash ? path : ".");
+		if (parent && slash)
+			parent[slash == path ? 1 : slash - path] = '\0';
+		t.dir = parent;
+		rc = parent && push(&t.files, &t.files_n, slash ? slash + 1 : path) == 0
+		   ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
+	} else {
+		rc = shf_fail(err, SHEAF_EFORMAT, "%s: neither a file nor a directory", path);
+	}
+	if (rc == 0) {
+		say(&t, told);
+		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a path") : 0;
+	}
+	tell_release(&t);
+	shf_free(parent);
+	return rc;
+}
+
+int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
+                    struct shf_buf *told, struct sheaf_error *err)
+{
+	struct tell t = { .flags = SOUND, .path = path, .dir = dir };
+
+	t.manifest.data = (uint8_t *)(uintptr_t)manifest; /* borrowed: not released */
+	t.manifest.len = n;
+	say(&t, told);
+	return told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
+}

@@ -1,0 +1,777 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a step: of a run by number, or any directory or file by path. Rank 0 looks what it is
+ * and tells all; every rank then opens the directory for itself. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "catalog.h"
+#include "crc64.h"
+#include "err.h"
+#include "latest_search.h"
+#include "lease.h"
+#include "memory_steps.h"
+#include "nodes.h"
+#include "opts.h"
+#include "place.h"
+#include "run_env.h"
+#include "step_files.h"
+#include "step_find.h"
+#include "step_lookup.h"
+#include "tree.h"
+
+#define ATTACHED_MAX (UINT64_C(64) << 20)
+#define LOOKS 8                 /* at the list, when the latest step vanishes between two looks */
+#define SEEN_MS 10000           /* to wait for a rank that does not see what rank 0 has found */
+
+void shf_step_put(struct sheaf_step *step)
+{
+	const struct shf_sys *sys;
+	bool ours;
+
+	if (!step)
+		return;
+	sys = step->run->sys;
+	ours = sys->ops->pid(sys->arg) == step->pid;
+	for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
+		if (step->fds[f] >= 0)
+			sys->ops->close(sys->arg, step->fds[f]);
+	shf_step_direct_close(step, (uint32_t)step->layout.files_n);
+	/* The lease is given up for forked children, too, and not by them. */
+	if (step->lease >= 0 && ours)
+		(void)sys->ops->unlock(sys->arg, step->lease);
+	if (step->lease >= 0)
+		sys->ops->close(sys->arg, step->lease);
+	if (step->dir >= 0)
+		sys->ops->close(sys->arg, step->dir);
+	shf_peek_release(step);
+	for (size_t i = 0; i < step->files_n; i++) {
+		shf_free(step->files[i].name);
+		shf_free(step->files[i].bytes);
+	}
+	shf_free(step->files);
+	shf_free(step->fds);
+	shf_free(step->direct);
+	shf_free(step->file_bytes);
+	shf_free(step->sums_bytes);
+	shf_free(step->peeked);
+	shf_buf_release(&step->passed);
+	shf_free(step->path);
+	shf_layout_release(&step->layout);
+	shf_arena_release(&step->arena);
+	shf_run_put(step->run);
+	if (ours)
+		shf_view_free(step->view);      /* last: the run had its sys */
+	shf_free(step);
+}
+
+static struct sheaf_step *step_new(struct sheaf_run *run)
+{
+	struct sheaf_step *step = shf_zalloc(1, sizeof(*step));
+
+	if (!step)
+		return NULL;
+	step->run = run;
+	step->made = run->made;
+	shf_run_get(run);
+	step->pid = run->sys->ops->pid(run->sys->arg);
+	step->number = -1;
+	step->rewinds = run->rewinds;
+	step->dir = step->lease = step->peek.fd = -1;
+	step->format = "";
+	return step;
+}
+
+/* ---- files of the step: families first ---- */
+
+static int tied_order(const void *a, const void *b)
+{
+	const struct shf_lt_tied *x = a, *y = b;
+
+	if (x->family != y->family)
+		return x->family < y->family ? -1 : 1;
+	return shf_natural(x->name, y->name);
+}
+
+static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
+{
+	const struct shf_manifest *m = &step->manifest;
+	struct shf_layout *l = &step->layout;
+	uint64_t total = 0, at = 0;
+
+	for (size_t i = 0; i < m->families_n; i++)
+		total += m->families[i].files;
+	if (!always(total == m->files_n)) /* whoever decoded it has seen to that */
+		return shf_fail(err, SHEAF_EBUG, "%s/sheaf.json: %" PRIu64 " files, %zu listed",
+				step->path, total, m->files_n);
+	l->families = shf_arena_alloc(&l->arena, m->families_n + 1, sizeof(*l->families));
+	l->files = shf_arena_alloc(&l->arena, m->files_n + 1, sizeof(*l->files));
+	if (!l->families || !l->files)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", m->files_n);
+	for (size_t i = 0; i < m->families_n; i++) {
+		l->families[i] = (struct shf_lt_family){ m->families[i].name, m->families[i].dir,
+			(uint32_t)at, (uint32_t)m->families[i].files, 0, 0, 0 };
+		for (uint64_t f = 0; f < m->families[i].files; f++, at++)
+			l->files[at] = (struct shf_lt_file){ .name = m->files[at].name,
+			                                     .family = (uint32_t)i };
+	}
+	l->families_n = m->families_n;
+	l->files_n = m->files_n;
+	l->tied = shf_arena_alloc(&l->arena, m->tied_n + 1, sizeof(*l->tied));
+	if (!l->tied)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for ties");
+	for (size_t i = 0; i < m->tied_n; i++) {
+		int64_t fam = shf_layout_family(l, m->tied[i].family);
+
+		if (fam < 0)
+			return shf_fail(err, SHEAF_ECORRUPT,
+					"%s/sheaf.json: %s/%s is tied in a family "
+					"that is not there",
+					step->path, m->tied[i].family, m->tied[i].name);
+		l->tied[l->tied_n++] = (struct shf_lt_tied){ (uint32_t)fam, m->tied[i].name,
+		                                             m->tied[i].to };
+	}
+	if (l->tied_n)
+		qsort(l->tied, l->tied_n, sizeof(*l->tied), tied_order);
+	step->plain = m->attached;
+	step->plain_n = m->attached_n;
+	return 0;
+}
+
+static int files_of_found(struct sheaf_step *step, const struct shf_found *found,
+                          struct sheaf_error *err)
+{
+	struct shf_layout *l = &step->layout;
+
+	l->families = shf_arena_alloc(&l->arena, 1, sizeof(*l->families));
+	l->files = shf_arena_alloc(&l->arena, found->files_n + 1, sizeof(*l->files));
+	if (!l->families || !l->files)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", found->files_n);
+	l->families[0] =
+	    (struct shf_lt_family){ "model", ".", 0, (uint32_t)found->files_n, 0, 0, 0 };
+	l->families_n = 1;
+	l->files_n = found->files_n;
+	for (size_t i = 0; i < found->files_n; i++)
+		l->files[i] = (struct shf_lt_file){ .name = found->files[i] };
+	step->plain = found->plain;
+	step->plain_n = found->plain_n;
+	return 0;
+}
+
+static int tables(struct sheaf_step *step, struct sheaf_error *err)
+{
+	size_t n = step->layout.files_n;
+
+	step->fds = shf_alloc(n, sizeof(*step->fds));
+	step->direct = shf_alloc(n, sizeof(*step->direct));
+	step->file_bytes = shf_alloc(n, sizeof(*step->file_bytes));
+	for (size_t f = 0; f < n; f++) {
+		if (step->fds)
+			step->fds[f] = -1;
+		if (step->direct)
+			step->direct[f] = -1;
+		if (step->file_bytes)
+			step->file_bytes[f] = UINT64_MAX;
+	}
+	if (!step->fds || !step->direct || !step->file_bytes)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu files", n);
+	return 0;
+}
+
+/* ---- sums: rank 0 reads the table, all check it ---- */
+
+static int sums_open_file(struct sheaf_step *step)
+{
+	const struct shf_sys *sys = step->run->sys;
+	int fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", shf_step_follow(step), 0);
+
+	if (fd == -ENOENT || fd == -ELOOP)
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s", step->path,
+		                fd == -ENOENT ? "gone" : "gone; what has its name is a link");
+	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
+}
+
+static int sums_read(struct sheaf_step *step, struct shf_buf *out)
+{
+	const struct shf_sys *sys = step->run->sys;
+	uint64_t want = step->manifest.sums.bytes;
+	struct shf_stat st;
+	int64_t got = 0;
+	int fd = sums_open_file(step), rc = fd;
+
+	if (fd < 0)
+		return fd;
+	rc = sys->ops->fstat(sys->arg, fd, &st);
+	if (rc < 0)
+		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
+	else if (st.type != SHF_T_FILE)
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: gone; what has its "
+		              "name is no plain file", step->path);
+	else if (st.bytes != want)
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT,
+			      "%s/sheaf.sums: %" PRIu64 " bytes, the "
+			      "manifest says %" PRIu64,
+			      step->path, st.bytes, want);
+	else
+		rc = shf_step_sums_fit(step, fd, &step->sums_err);
+	if (rc == 0 && !shf_buf_extend(out, (size_t)want))
+		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM,
+			      "no memory for %" PRIu64 " bytes of sums", want);
+	if (rc == 0)
+		got = sys->ops->pread(sys->arg, fd, out->data, (size_t)want, 0);
+	if (got < 0)
+		rc = shf_fail_sys(&step->sums_err, (int)-got, "%s/sheaf.sums", step->path);
+	else if (rc == 0 && (uint64_t)got != want)
+		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: short", step->path);
+	sys->ops->close(sys->arg, fd);
+	return rc;
+}
+
+static int sums_files_match(struct sheaf_step *step)
+{
+	const struct shf_manifest *m = &step->manifest;
+
+	if (step->sums.head.files_n != m->files_n)
+		return shf_fail(&step->sums_err, SHEAF_ECORRUPT,
+				"%s/sheaf.sums: %" PRIu64 " files, the "
+				"manifest has %zu",
+				step->path, step->sums.head.files_n, m->files_n);
+	for (size_t f = 0; f < m->files_n; f++)
+		if (shf_sums_file(&step->sums, f).bytes != m->files[f].bytes)
+			return shf_fail(&step->sums_err, SHEAF_ECORRUPT,
+					"%s/sheaf.sums: %s has another "
+					"size in the manifest",
+					step->path, m->files[f].name);
+	return 0;
+}
+
+static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
+{
+	struct shf_team *team = &step->run->team;
+	struct { int rc, sys; char msg[500]; } told = { 0 };
+	struct shf_buf b = SHF_BUF_INIT;
+	char where[600];
+	int rc;
+
+	if (team->rank == 0) {
+		told.rc = sums_read(step, &b);
+		told.sys = step->sums_err.sys;
+		memcpy(told.msg, step->sums_err.msg, sizeof(told.msg));
+	}
+	rc = shf_bcast(team, &told, sizeof(told), err);
+	if (rc == 0 && told.rc == 0)
+		rc = shf_bcast_buf(team, &b, err);
+	if (rc == 0 && told.rc < 0) {
+		shf_fail(&step->sums_err, told.rc, "%s", told.msg);
+		step->sums_err.sys = told.sys;
+		step->sums_rc = told.rc;
+	} else if (rc == 0) {
+		snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);
+		step->sums_rc = shf_sums_open(&step->sums, b.data, b.len, step->manifest.sums.crc,
+		                              where, &step->sums_err);
+		if (step->sums_rc == 0)
+			step->sums_rc = sums_files_match(step);
+		step->sums_bytes = b.data;
+		b = (struct shf_buf)SHF_BUF_INIT;
+	}
+	shf_buf_release(&b);
+	return rc;
+}
+
+/* ---- a step ---- */
+
+/* If that comes too late it is EIO: the step may be there again, or another one of its number, so
+ * the caller looks for it once more. */
+static int lease_take(struct sheaf_step *step, const struct shf_found *found,
+                      struct sheaf_error *err)
+{
+	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
+		found->in_run ? found->name : found->dir, step->run->foreign };
+
+	if (step->view)
+		of.name = NULL;
+	return shf_lease_take(step->run->sys, &of, &step->lease) < 0
+	       ? shf_fail_io(err, ENOENT, "%s: has just gone", step->path) : 0;
+}
+
+static void warn_lost_index(const struct sheaf_step *step)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const struct shf_manifest *m = &step->manifest;
+
+	for (size_t i = 0; i < m->attached_n; i++) {
+		const char *name = m->attached[i].name;
+		size_t n = strlen(name);
+		struct shf_stat st;
+
+		if (n < 11 || strcmp(name + n - 11, ".index.json"))
+			continue;
+		if (!strchr(name, '/') &&
+		    sys->ops->stat(sys->arg, step->dir, name, true, &st) == -ENOENT)
+			shf_log(step->run, 1,
+				"%s/%s: the index is gone; rebuilt in memory from the "
+				"headers",
+				step->path, name);
+	}
+}
+
+/* From the manifest's bytes, which every rank has. */
+static int open_sound(struct sheaf_step *step, const struct shf_found *found,
+                      struct sheaf_error *err)
+{
+	const struct shf_buf *raw = &found->manifest;
+	struct shf_team *team = &step->run->team;
+	char where[600];
+	int rc;
+
+	snprintf(where, sizeof(where), "%.500s/sheaf.json", step->path);
+	step->sound = true;
+	step->format = "sheaf";
+	rc = shf_manifest_decode(&step->manifest, &step->arena, raw->data, raw->len, where, err);
+	if (rc == 0)
+		rc = files_of_manifest(step, err);
+	if (rc == 0)
+		rc = tables(step, err);
+	if (rc == 0)
+		rc = lease_take(step, found, err);
+	rc = shf_agree(team, rc, err);
+	if (rc == 0) {
+		step->number = step->manifest.step;
+		if (team->rank == 0)
+			warn_lost_index(step);
+		if (team->ranks == 1 && shf_peek_init(step))
+			return 0;
+		rc = sums_open(step, err);
+	}
+	return rc == 0 ? shf_catalog_read(step, NULL, err) : rc;
+}
+
+int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int rc;
+
+	if (!step->asleep)
+		return 0;
+	err = err ? err : &own;
+	shf_peek_release(step);
+	step->asleep = false;
+	step->peeked = step->sums_bytes;
+	step->sums_bytes = NULL;
+	step->sums = (struct shf_sums){ 0 };
+	rc = sums_open(step, err);
+	if (always(rc == 0)) /* one rank alone: nobody is lost */
+		rc = shf_catalog_read(step, NULL, err);
+	if (rc < 0) {
+		step->cat_rc = rc;
+		step->cat_err = *err;
+	}
+	return rc;
+}
+
+static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
+                        struct sheaf_error *err)
+{
+	int rc = files_of_found(step, found, err);
+
+	step->format = found->single ? "safetensors" : "hf";
+	if (rc == 0)
+		rc = tables(step, err);
+	rc = shf_agree(&step->run->team, rc, err);
+	return rc == 0 ? shf_catalog_read(step, found->has_index ? &found->index : NULL, err) : rc;
+}
+
+/* Opens the directory that rank 0 has found. If this rank does not see it the code is EIO, never
+ * ENOENT, on which a program would start afresh. */
+static int open_found(struct sheaf_step *step, const struct shf_found *found,
+                      struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	int dir = sys->ops->open(sys->arg, found->in_run ? step->run->store.dir : SHF_CWD,
+	                         found->in_run ? found->name : found->dir,
+	                         SHF_O_DIR | shf_step_follow(step), 0);
+
+	if (dir >= 0)
+		step->dir = dir;
+	if (dir == -ENOENT || dir == -ESTALE)
+		return shf_fail_io(err, -dir, "%s: rank 0 has found it, this rank does not see it",
+		                   step->path);
+	if (dir < 0)
+		return shf_fail_io(err, -dir, "%s", step->path);
+	if (step->run->team.rank == 0 && !shf_found_is_this(found, sys, dir))
+		return shf_fail_io(err, ENOENT, "%s: has just gone", step->path);
+	return 0;
+}
+
+/* Rank 0 knows what `dir` is (in told); the others open it and follow. */
+static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
+                     struct sheaf_error *err)
+{
+	struct shf_team *team = &step->run->team;
+	struct shf_found found = { 0 };
+
+	rc = shf_agree(team, rc, err);
+	if (rc == 0)
+		rc = shf_bcast_buf(team, told, err);
+	if (rc == 0) {
+		rc = shf_found_decode(&found, &step->arena, told, err);
+		if (rc == 0) {
+			step->path = shf_strdup(found.path);
+			if (!step->path)
+				rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
+		}
+		if (rc == 0)
+			rc = open_found(step, &found, err);
+		rc = shf_agree(team, rc, err);
+	}
+	if (rc == 0 && found.sound)
+		rc = open_sound(step, &found, err);
+	else if (rc == 0)
+		rc = open_foreign(step, &found, err);
+	if (rc == 0 && found.in_run && step->manifest.step != found.step)
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64,
+			      step->path, step->manifest.step);
+	if (rc == 0 && found.in_run && step->run->store.run[0] &&
+	    strcmp(step->manifest.run, step->run->store.run))
+		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of another run (%s; "
+		              "%s/.sheaf/run says %s)", step->path, step->manifest.run,
+		              step->run->store.path, step->run->store.run);
+	/* Each rank read .sheaf/run for itself when it opened to read: agree on what it says. */
+	return shf_agree(&step->run->team, rc, err);
+}
+
+/* The step that lies in memory, which the machine of a run of its own shows as a directory. */
+int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
+                       const struct shf_place_info *place, const struct sheaf_opts *opts,
+                       const char *run, struct sheaf_error *err)
+{
+	struct sheaf_run *bare = NULL;
+	struct sheaf_step *step = NULL;
+	struct shf_buf told = SHF_BUF_INIT;
+	struct shf_buf where = SHF_BUF_INIT;
+	const uint8_t *text;
+	const char *path;
+	char name[48];
+	size_t n;
+	int rc = shf_run_open_bare(&bare, group, opts, shf_view_sys(view), place, SHF_CALL_NONE,
+	                           err);
+
+	if (rc < 0) {
+		shf_view_free(view);
+		return rc;
+	}
+	shf_view_text(view, &text, &n);
+	snprintf(name, sizeof(name), "checkpoint-%" PRId64, shf_view_manifest(view)->step);
+	shf_buf_adds(&where, "memory of ");
+	path = shf_path_in(&where, run, name);
+	step = path ? step_new(bare) : NULL;
+	if (step)
+		step->view = view;
+	rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+	if (rc == 0 && bare->team.rank == 0)
+		rc = shf_found_bytes(path, SHF_VIEW_DIR, text, n, &told, err);
+	rc = shf_agree(&bare->team, rc, err);
+	if (rc == 0)
+		rc = open_told(step, &told, rc, err);
+	shf_buf_release(&told);
+	shf_buf_release(&where);
+	shf_run_put(bare); /* the step's from now on */
+	if (!step)
+		shf_view_free(view);
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
+/* ---- the latest ---- */
+
+struct seeking {
+	struct sheaf_run *run;
+	struct shf_sought *sought;
+};
+
+static void pass_over(void *arg, int64_t step, const char *why)
+{
+	struct seeking *k = arg;
+	char name[40];
+
+	shf_name_of_step(name, step);
+	shf_log(k->run, 1, "%s/%s: skipped: %s", k->run->store.path, name, why);
+	shf_sought_pass(k->sought, name, why);
+}
+
+/* Finds the latest step on disk with a number above `floor`. [rank 0] */
+static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor, int64_t *step,
+                struct sheaf_error *err)
+{
+	struct seeking to = { run, sought };
+	struct shf_seek k = { .below = shf_sought_below(sought), .floor = floor,
+		.passed = pass_over, .arg = &to };
+
+	return shf_store_seek(&run->store, &k, step, err);
+}
+
+/* Finds the latest step on disk and reads what the other ranks need to open it. ENOENT means "start
+ * afresh", so it is returned only if no step is in memory either. [rank 0] */
+static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct shf_buf *told,
+                        struct sheaf_error *err)
+{
+	size_t passed = sought->passed.len;
+	int rc = 0;
+
+	/* A prune or a rewind may take the step away after it was found: then it is looked for
+	 * again. Only the list can tell that there is no step at all. */
+	for (int looks = 0; looks < LOOKS; looks++) {
+		sought->passed.len = passed;
+		rc = seek(run, sought, -1, &sought->at.step, err);
+		if (rc < 0)
+			break;
+		rc = shf_found_step(run, sought->at.step, told, err);
+		if (rc != SHEAF_ENOENT)
+			return rc;
+		rc = shf_fail_io(err, ENOENT, "%s: step %" PRId64 ", the latest, is listed and is "
+		                 "not there", run->store.path, sought->at.step);
+	}
+	if (rc != SHEAF_ENOENT || run->tier.passed < 0)
+		return rc;
+	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %" PRId64 " lies in memory alone, and the "
+	                "step on disk that it follows is gone (sheaf agent %s --stop drops it, to "
+	                "start afresh)", run->store.path, run->tier.passed,
+	                run->store.path);
+}
+
+/* Opens a step on disk. If some rank does not see what rank 0 has found, all ranks look again for
+ * SEEN_MS: the step may have just gone, or a network file system still shows old names. */
+static int open_on_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                        struct shf_sought *sought, struct sheaf_error *err)
+{
+	int most = shf_opts_wait_ms(&run->opts, SEEN_MS), slept = 0, ms = 10, rc;
+	size_t passed = sought ? sought->passed.len : 0;
+	struct sheaf_error own;
+
+	err = err ? err : &own;
+	for (;;) {
+		struct sheaf_step *step = step_new(run);
+		struct shf_buf told = SHF_BUF_INIT;
+
+		rc = step ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step");
+		rc = shf_agree(&run->team, rc, err);
+		if (rc == 0) {
+			rc = run->team.rank ? 0 : sought ? found_latest(run, sought, &told, err)
+			                                 : shf_found_step(run, n, &told, err);
+			rc = open_told(step, &told, rc, err);
+		}
+		shf_buf_release(&told);
+		if (rc == 0) {
+			*out = step;
+			return 0;
+		}
+		shf_step_put(step);
+		if (rc != SHEAF_EIO || (err->sys != ENOENT && err->sys != ESTALE) || slept >= most)
+			return rc;
+		if (sought)
+			sought->passed.len = passed;
+		run->sys->ops->sleep_ms(run->sys->arg, ms);
+		slept += ms;
+		ms = ms < 500 ? 2 * ms : 1000;
+	}
+}
+
+/* Opens the step that shf_recall found in memory. Newer steps on disk, all of which were passed
+ * over, are written down in `sought`. */
+static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct shf_view *view,
+                         const struct shf_base *base, struct shf_sought *sought,
+                         struct sheaf_error *err)
+{
+	struct sheaf_error own;
+	int64_t none;
+	int rc;
+
+	if (sought)
+		sought->at = (struct shf_candidate){ shf_view_manifest(view)->step, true };
+	if (sought && run->team.rank == 0)
+		(void)seek(run, sought, sought->at.step, &none, &own);
+	rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
+	                        run->store.path, err);
+	if (rc == 0) {
+		(*out)->run->of = run;
+		(*out)->run->base = *base;
+		shf_run_get(run);
+	}
+	return rc;
+}
+
+/* Opens step n, or if n is SHEAF_LATEST the first candidate of `sought`. [collective] */
+static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, bool memory_too,
+                    struct shf_sought *sought, struct sheaf_error *err)
+{
+	struct shf_view *view = NULL;
+	struct shf_base base;
+	struct shf_call m = { .kind = SHF_CALL_STEP_OPEN, .handle = run->made,
+		.x = { (uint64_t)n } };
+	int rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open") : 0;
+
+	if (rc == 0 && n < SHEAF_LATEST)
+		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", n);
+	rc = shf_call_enter(&run->team, &m, rc, err);
+	if (rc == 0 && !(m.same & 1))
+		rc = shf_fail(err, SHEAF_EINVAL,
+			      "ranks open different steps: %" PRId64 " and %" PRId64,
+		              (int64_t)m.lo[0], (int64_t)m.hi[0]);
+	shf_pruning_settle(run); /* it may be about to take that very step away */
+	if (rc == 0 && memory_too)
+		rc = shf_recall(run, n, sought, &view, &base, err);
+	if (rc == 0 && view)
+		return open_recalled(out, run, view, &base, sought, err);
+	if (rc == 0)
+		rc = open_on_disk(out, run, n, sought, err);
+	if (rc == 0)
+		(*out)->made = m.number;
+	return rc;
+}
+
+int shf_step_open_latest(struct sheaf_step **out, struct sheaf_run *run,
+                         struct shf_sought *sought, struct sheaf_error *err)
+{
+	int rc;
+
+	sought->at = (struct shf_candidate){ -1, false };
+	rc = open_one(out, run, SHEAF_LATEST, true, sought, err);
+	if (rc < 0)
+		return rc;
+	(*out)->latest = true;
+	(*out)->passed = sought->passed;
+	sought->passed = (struct shf_buf)SHF_BUF_INIT;
+	return 0;
+}
+
+int shf_step_open(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                  struct sheaf_error *err)
+{
+	struct shf_sought sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT };
+	int rc = n == SHEAF_LATEST ? shf_step_open_latest(out, run, &sought, err)
+	                           : open_one(out, run, n, true, NULL, err);
+
+	shf_buf_release(&sought.passed);
+	return rc;
+}
+
+int shf_step_open_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                       struct sheaf_error *err)
+{
+	return open_one(out, run, n, false, NULL, err);
+}
+
+int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_group *group,
+                       const struct sheaf_opts *opts, const struct shf_sys *sys,
+                       struct sheaf_error *err)
+{
+	struct sheaf_run *run = NULL;
+	struct sheaf_step *step = NULL;
+	struct shf_buf told = SHF_BUF_INIT;
+	int rc = shf_run_open_bare(&run, group, opts, sys, NULL, SHF_CALL_STEP_OPEN_PATH, err);
+
+	if (rc < 0)
+		return rc;
+	step = step_new(run);
+	rc = step && path && path[0] ? 0 : step ? shf_fail(err, SHEAF_EINVAL, "no path was given")
+	                                        : shf_fail(err, SHEAF_ENOMEM, "no memory");
+	rc = shf_agree(&run->team, rc, err);
+	if (rc == 0) {
+		rc = run->team.rank == 0 ? shf_found_path(run, path, &told, err) : 0;
+		rc = open_told(step, &told, rc, err);
+	}
+	shf_buf_release(&told);
+	shf_run_put(run); /* the step's from now on */
+	if (rc == 0)
+		*out = step;
+	else
+		shf_step_put(step);
+	return rc;
+}
+
+/* ---- attached files ---- */
+
+static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
+{
+	for (size_t i = 0; i < step->plain_n; i++)
+		if (strcmp(step->plain[i].name, file) == 0)
+			return &step->plain[i];
+	return NULL;
+}
+
+static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
+                      struct sheaf_error *err)
+{
+	const struct shf_sys *sys = step->run->sys;
+	const char *what;
+	char folder[64];
+	struct shf_stat st;
+	int64_t got;
+	int fd = shf_step_file_open(step, f->name, 0, folder);
+
+	what = folder[0] ? folder : f->name;
+	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
+		                fd == -ELOOP ? "; what has its name is a link"
+		                : fd == -ENOTDIR ? "; what has its name is no folder" : "");
+	if (fd < 0)
+		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
+	got = sys->ops->fstat(sys->arg, fd, &st);
+	if (got >= 0 && st.bytes == f->bytes)
+		got = sys->ops->pread(sys->arg, fd, to, (size_t)f->bytes, 0);
+	sys->ops->close(sys->arg, fd);
+	if (got < 0)
+		return shf_fail_sys(err, (int)-got, "%s/%s", step->path, f->name);
+	if (st.bytes != f->bytes || (uint64_t)got != f->bytes)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, want %" PRIu64,
+		                step->path, f->name, st.bytes, f->bytes);
+	if (step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED) &&
+	    shf_crc64(to, (size_t)f->bytes) != f->crc)
+		return shf_fail(err, SHEAF_ECORRUPT,
+				"%s/%s: checksum %016" PRIx64 ", want %016" PRIx64, step->path,
+				f->name, shf_crc64(to, (size_t)f->bytes), f->crc);
+	return 0;
+}
+
+int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
+                      struct sheaf_error *err)
+{
+	const struct shf_mf_file *f = file ? plain_of(step, file) : NULL;
+	struct shf_step_file *more;
+	uint8_t *data;
+	int rc;
+
+	for (size_t i = 0; file && i < step->files_n; i++)
+		if (strcmp(step->files[i].name, file) == 0) {
+			*bytes = step->files[i].bytes;
+			*n = step->files[i].n;
+			return 0;
+		}
+	if (!f)
+		return shf_fail(err, SHEAF_ENOENT, "%s: no attached file %.140s", step->path,
+		                file ? file : "");
+	if (f->bytes > ATTACHED_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "%s/%s: %" PRIu64 " bytes, at most 64 MiB",
+		                step->path, file, f->bytes);
+	more = shf_realloc(step->files, step->files_n + 1, sizeof(*more));
+	if (more)
+		step->files = more;
+	data = shf_alloc((size_t)f->bytes, 1);
+	rc = more && data ? plain_read(step, f, data, err)
+	                  : shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
+	char *name = rc == 0 ? shf_strdup(file) : NULL;
+	if (rc == 0 && !name)
+		rc = shf_fail(err, SHEAF_ENOMEM, "%s: no memory", file);
+	if (rc < 0) {
+		shf_free(data);
+		return rc;
+	}
+	more[step->files_n++] = (struct shf_step_file){ name, data, (size_t)f->bytes };
+	*bytes = data;
+	*n = (size_t)f->bytes;
+	return 0;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies segments that lie in no image (unstaged.h) into their slots, and has them written. */
+#include "unstaged_copy.h"
+#include "run_env.h"
+#include "save_handle.h"
+#include "save_where.h"
+#include "save_write.h"
+#include "unstaged.h"
+#include "work.h"
+
+void shf_slots_copy(struct sheaf_save *save, size_t seg)
+{
+	const struct shf_work *w = &save->plan->work;
+	const struct shf_seg *g = &w->segs[seg];
+	struct shf_sums_to sums = shf_seg_sums(save, seg, shf_own_ctl(save, seg));
+	uint8_t *at = shf_slots_at(save, seg);
+	bool behind = shf_lazy_is_behind(save);
+	int64_t from = shf_now(save->run);
+	struct sheaf_error err;
+	uint64_t bytes = 0;
+	int rc;
+
+	sums.past = behind || shf_stores_past(&save->stores);
+	for (uint32_t k = 0; k < g->moves_n; k++) {
+		const struct shf_mv *v = &w->moves[g->first_move + k];
+		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
+
+		sums.digest = 0;
+		shf_copy_in(t, shf_slice_of(save, v->tensor, &v->box), &v->box,
+		            shf_place_in(at, 0, g->lo, t), &sums);
+		shf_slots_digests(save)[g->first_move + k] = sums.digest;
+		bytes += shf_box_bytes(t, &v->box);
+	}
+	if (!behind)
+		shf_stores_took(&save->stores, bytes, shf_now(save->run) - from);
+	rc = shf_write_slotted(save, seg, &err);
+	if (rc < 0) {
+		shf_save_stick(save, rc, &err);
+		shf_slots_written(save, seg);
+	}
+	atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
+}
+
+#define SLICE_MS 250    /* much shorter than the deadline */
+
+/* What can be done in that time, while others wait; true: there is more. */
+static bool run_some(struct sheaf_save *save)
+{
+	int64_t until = shf_now(save->run) + SLICE_MS * INT64_C(1000000), seg = SHF_SLOTS_NONE;
+
+	while (shf_save_rc(save, NULL) == 0 && shf_now(save->run) < until) {
+		seg = shf_slots_take(save, SIZE_MAX);
+		if (seg == SHF_SLOTS_NONE)
+			return false;
+		if (seg == SHF_SLOTS_FULL) {
+			(void)shf_slots_wait(save, shf_ms_left(save->run, until));
+			continue;
+		}
+		shf_slots_copy(save, (size_t)seg);
+		shf_slots_add(save, (size_t)seg, NULL);
+	}
+	return shf_save_rc(save, NULL) == 0;
+}
+
+int shf_slots_run(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	uint64_t more = 1;
+	int rc = 0;
+
+	while (rc == 0 && more) {
+		more = run_some(save);
+		shf_save_progress(save);
+		rc = shf_allreduce(team, &more, 1, SHEAF_MAX, err);
+	}
+	return rc < 0 ? rc : shf_agree(team, shf_save_rc(save, err), err);
+}

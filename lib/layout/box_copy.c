@@ -1,0 +1,583 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A box is walked as runs in the tensor's order, each run looked at once: copied and summed. The
+ * sum goes Horner-wise inside a block of the file: between two runs lie zeros as far as this box
+ * is concerned, so the sum so far is shifted by the gap and the next run continues it. Where the
+ * block ends, the sum counts into the block's and into the tensor's. Equal gaps share a factor
+ * once there are enough of them to pay for it. */
+#include "box_copy.h"
+#include <stdatomic.h>
+#include <string.h>
+#include "crc64.h"
+#include "dtype.h"
+#include "state.h"
+
+uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box)
+{
+	return shf_box_units(box) * t->unit;
+}
+
+struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
+                                 const struct shf_lt_tensor *t)
+{
+	struct shf_place_at p = { .data = image + image_at };
+
+	if (seg_lo >= t->off)
+		p.at = (int64_t)((seg_lo - t->off) / t->unit);
+	else
+		p.data += t->off - seg_lo;
+	return p;
+}
+
+struct horner {
+	struct shf_sums_to *to; /* NULL: nobody wants any */
+	bool past;              /* stores go past the caches */
+	uint64_t off, bytes;    /* of the tensor: in its file, and long */
+	uint64_t sum;           /* of the runs in this block so far, as at `end` */
+	uint64_t end;           /* byte of the tensor: after a run, or where one begins */
+	uint64_t stop;          /* byte of the tensor where this block of the file ends */
+	uint64_t all, all_end;  /* of the blocks before, as at all_end */
+	uint64_t gap;           /* the table's distance; 0: no table yet */
+	uint64_t last_gap, same;
+	struct shf_crc64_by by;
+};
+#define GAPS_WORTH_A_TABLE 16
+
+static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
+{
+	h->past = to && to->past;
+	to = to && to->unsummed ? NULL : to;
+	h->to = to;
+	h->off = t->off;
+	h->bytes = t->bytes;
+	h->sum = h->end = h->all = h->all_end = h->gap = h->last_gap = h->same = 0;
+	h->stop = to && to->parts ? 0 : UINT64_MAX;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* The byte of the file where the block that holds byte `at` ends. */
+static uint64_t block_end(const struct shf_sums_to *to, uint64_t at)
+{
+	return least((at / SHF_BLOCK + 1) * SHF_BLOCK, to->file_bytes);
+}
+
+static void part_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
+{
+	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
+}
+
+/* The block is over, or the box. */
+static void horner_flush(struct horner *h)
+{
+	if (h->sum && h->to->parts) {
+		uint64_t last = h->off + h->end - 1;
+
+		part_add(h->to, last / SHF_BLOCK,
+		         shf_crc64_shift(h->sum, block_end(h->to, last) - last - 1));
+	}
+	h->all = shf_crc64_shift(h->all, h->end - h->all_end) ^ h->sum;
+	h->all_end = h->end;
+	h->sum = 0;
+}
+
+static void horner_end(struct horner *h)
+{
+	if (!h->to)
+		return;
+	horner_flush(h);
+	h->to->digest ^= shf_crc64_shift(h->all, h->bytes - h->all_end);
+}
+
+/* Byte `at` of the tensor comes next; how many bytes may be added before it is asked again. */
+static size_t horner_at(struct horner *h, uint64_t at, size_t n)
+{
+	uint64_t gap = at - h->end;
+
+	if (at >= h->stop) {
+		horner_flush(h);
+		h->stop = block_end(h->to, h->off + at) - h->off;
+		h->last_gap = gap;
+	} else if (gap != 0 && h->sum != 0) {
+		h->same = gap == h->last_gap ? h->same + 1 : 0;
+		h->last_gap = gap;
+		if (gap != h->gap && h->same >= GAPS_WORTH_A_TABLE) {
+			shf_crc64_by_init(&h->by, gap);
+			h->gap = gap;
+		}
+		h->sum =
+		    gap == h->gap ? shf_crc64_by(&h->by, h->sum) : shf_crc64_shift(h->sum, gap);
+	}
+	h->end = at;
+	return (size_t)least(n, h->stop - at);
+}
+
+#define LONG_ROW 4096   /* bytes; shorter ones would wait for too many fences */
+
+/* n bytes from byte `at` of the tensor on; to NULL: only looked at. */
+static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
+{
+	if (!h->to && to && h->past && n >= LONG_ROW)
+		shf_copy_past(to, from, n);
+	else if (!h->to && to)
+		memcpy(to, from, n);
+	while (h->to && n > 0) {
+		size_t k = horner_at(h, at, n);
+
+		if (to) {
+			h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);
+			to += k;
+		} else {
+			h->sum = shf_crc64_raw(h->sum, from, k);
+		}
+		from += k;
+		at += k;
+		n -= k;
+		h->end = at;
+	}
+}
+
+/* From so many rows of one gap on, a factor for the gap is worth its making. */
+#define ROWS_WORTH_A_FACTOR 8
+
+/* Rows of n bytes; byte `at` of the tensor begins the first, at_step bytes before the next. Steps
+ * to and from are in bytes. */
+static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
+                        const struct shf_crc64_rows *rows)
+{
+	struct shf_crc64_rows r = *rows;
+	uint64_t gap = at_step - r.n;
+
+	r.past_cache = h->past;
+
+	while (r.rows > 0) {
+		size_t k = 1, left = r.rows;
+
+		if (h->to && gap != 0 && left >= ROWS_WORTH_A_FACTOR &&
+		    horner_at(h, at, r.n) == r.n)
+			k = (size_t)least(left, (h->stop - at - r.n) / at_step + 1);
+		if (k >= ROWS_WORTH_A_FACTOR) {
+			if (gap != h->gap) {
+				shf_crc64_by_init(&h->by, gap);
+				h->gap = gap;
+			}
+			r.gap = &h->by;
+			r.rows = k;
+			h->sum = shf_crc64_rows(h->sum, &r);
+			h->end = at + (k - 1) * at_step + r.n;
+		} else {
+			k = 1;
+			horner_copy(h, at, r.to, r.from, r.n);
+		}
+		at += k * at_step;
+		r.from += (ptrdiff_t)k * r.from_step;
+		if (r.to)
+			r.to += (ptrdiff_t)k * r.to_step;
+		r.rows = left - k;
+	}
+}
+
+void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint64_t n)
+{
+	const uint8_t *p = bytes;
+
+	for (uint64_t k; n > 0; n -= k, at += k, p += k) {
+		uint64_t end = block_end(sums, at);
+
+		k = least(n, end - at);
+		part_add(sums, at / SHF_BLOCK,
+		         shf_crc64_shift(shf_crc64_raw(0, p, (size_t)k), end - at - k));
+	}
+}
+
+/* The memory rule of file order itself: dense and row-major over the whole tensor. */
+static struct shf_mem file_mem(const struct shf_lt_tensor *t)
+{
+	struct shf_mem m = { .box = shf_box_of(&t->shape), .unit = t->unit, .hi = INT64_MAX };
+	int64_t by = 1;
+
+	for (int d = t->shape.ndim - 1; d >= 0; d--) {
+		m.stride[d] = by;
+		by *= t->shape.dim[d];
+	}
+	return m;
+}
+
+#define BOUNCE 4096             /* bytes; strided and converted runs go through it */
+
+/* A box by rows, and where their bytes lie in file order. */
+struct walk {
+	const struct shf_lt_tensor *t;
+	struct shf_runs runs;
+	struct shf_rows rows;           /* these */
+	uint8_t *packed;                /* next byte of a packed place */
+	struct shf_place_at place;
+};
+
+static void walk_init(struct walk *w, const struct shf_lt_tensor *t, const struct shf_mem *m,
+                      const struct shf_box *box, struct shf_place_at place)
+{
+	w->t = t;
+	w->place = place;
+	w->packed = place.data;
+	shf_runs_init(&w->runs, &t->shape, m, box);
+}
+
+/* The next rows; *p: the first of them in file order, *step bytes before the next. */
+static bool walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
+{
+	uint32_t unit = w->t->unit;
+
+	if (!shf_runs_rows(&w->runs, &w->rows))
+		return false;
+	*p = w->packed;
+	*step = (ptrdiff_t)(w->runs.units * unit);
+	if (w->place.packed) {
+		w->packed += (ptrdiff_t)w->rows.rows * *step;
+		return true;
+	}
+	if (w->place.data != NULL) {
+		*p = w->place.data + ((int64_t)w->rows.at - w->place.at) * (int64_t)unit;
+		*step = w->rows.at_step * (int64_t)unit;
+	}
+	return true;
+}
+
+static uint8_t *mem_at(const struct shf_slice *s, int64_t mem)
+{
+	return s->mem.base + mem * (int64_t)s->mem_unit;
+}
+
+/* n units of memory, step apart, into dense bytes; and back. */
+static void collect(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
+{
+	if (step == 1) {
+		memcpy(to, from, n * unit);
+		return;
+	}
+	int64_t by = step * (int64_t)unit;
+
+	switch (unit) {
+	case 1:
+		for (size_t i = 0; i < n; i++, from += by)
+			to[i] = *from;
+		break;
+	case 2:
+		for (size_t i = 0; i < n; i++, from += by)
+			memcpy(to + 2 * i, from, 2);
+		break;
+	case 4:
+		for (size_t i = 0; i < n; i++, from += by)
+			memcpy(to + 4 * i, from, 4);
+		break;
+	default:
+		for (size_t i = 0; i < n; i++, from += by)
+			memcpy(to + 8 * i, from, 8);
+	}
+}
+
+static void spread(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
+{
+	if (step == 1) {
+		memcpy(to, from, n * unit);
+		return;
+	}
+	int64_t by = step * (int64_t)unit;
+
+	switch (unit) {
+	case 1:
+		for (size_t i = 0; i < n; i++, to += by)
+			*to = from[i];
+		break;
+	case 2:
+		for (size_t i = 0; i < n; i++, to += by)
+			memcpy(to, from + 2 * i, 2);
+		break;
+	case 4:
+		for (size_t i = 0; i < n; i++, to += by)
+			memcpy(to, from + 4 * i, 4);
+		break;
+	default:
+		for (size_t i = 0; i < n; i++, to += by)
+			memcpy(to, from + 8 * i, 8);
+	}
+}
+
+/* ---- transposed memory: what is a row here is a column there ---- */
+
+/* Rows of a tile of memory that share cache lines, and units of each that are taken at once: few,
+ * because strides that are powers of two put them into one set of the cache. */
+#define LINE_BYTES 64
+#define TILE_UNITS 8
+
+#define TRANSPOSE(name, type)                                                               \
+	static void name(uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,           \
+	                 size_t rows, size_t units, bool to_b)                               \
+	{                                                                                     \
+		for (size_t u = 0; u < units; u += TILE_UNITS) {                              \
+			size_t n = units - u < TILE_UNITS ? units - u : TILE_UNITS;           \
+                                                                                              \
+			for (size_t r = 0; r < rows; r++) {                                   \
+				uint8_t *row = a + (ptrdiff_t)r * a_step;                     \
+				uint8_t *col = b + (ptrdiff_t)u * b_step;                     \
+                                                                                              \
+				row += u * sizeof(type);                                      \
+				col += r * sizeof(type);                                      \
+				for (size_t i = 0; i < n; i++, row += sizeof(type), col += b_step) \
+					memcpy(to_b ? col : row, to_b ? row : col, sizeof(type)); \
+			}                                                                     \
+		}                                                                             \
+	}
+TRANSPOSE(transpose1, uint8_t)
+TRANSPOSE(transpose2, uint16_t)
+TRANSPOSE(transpose4, uint32_t)
+TRANSPOSE(transpose8, uint64_t)
+
+/* Rows of `units` units, a_step bytes apart at a, that are columns at b, where units of one row
+ * are b_step bytes apart: from a to b, or back. */
+static void transpose(uint32_t unit, uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,
+                      size_t rows, size_t units, bool to_b)
+{
+	switch (unit) {
+	case 1:
+		transpose1(a, a_step, b, b_step, rows, units, to_b);
+		break;
+	case 2:
+		transpose2(a, a_step, b, b_step, rows, units, to_b);
+		break;
+	case 4:
+		transpose4(a, a_step, b, b_step, rows, units, to_b);
+		break;
+	default:
+		transpose8(a, a_step, b, b_step, rows, units, to_b);
+	}
+}
+
+/* ---- rows between memory and file order ---- */
+
+/* A run of n units of memory, step apart, to dense bytes at `to`: converted if need be. at: byte
+ * of the tensor. */
+static void run_in(struct horner *h, const struct shf_slice *s, uint64_t at, uint8_t *to,
+                   int64_t mem, int64_t step, size_t n)
+{
+	uint8_t bounce[BOUNCE], stored[BOUNCE];
+	uint32_t unit = s->mem.unit;
+	size_t per = BOUNCE / (s->mem_unit > unit ? s->mem_unit : unit);
+	bool same = s->data_dtype == s->dtype;
+
+	if (same && step == 1) {
+		horner_copy(h, at, to, mem_at(s, mem), n * unit);
+		return;
+	}
+	for (size_t done = 0, k; done < n; done += k) {
+		k = n - done < per ? n - done : per;
+		collect(bounce, mem_at(s, mem + (int64_t)done * step), s->mem_unit, step, k);
+		if (!same)
+			shf_convert(stored, s->dtype, bounce, s->data_dtype, k);
+		horner_copy(h, at + done * unit, to + done * unit, same ? bounce : stored,
+		            k * unit);
+	}
+}
+
+/* And back: n units of `unit` bytes at `from` into memory. */
+static void run_out(struct horner *h, const struct shf_slice *s, const struct shf_lt_tensor *t,
+                    uint64_t at, const uint8_t *from, int64_t mem, int64_t step, size_t n)
+{
+	uint8_t bounce[BOUNCE], stored[BOUNCE];
+	uint32_t unit = t->unit;
+	size_t per = BOUNCE / (s->mem_unit > unit ? s->mem_unit : unit);
+	bool same = s->data_dtype == t->dtype;
+
+	if (same && step == 1) {
+		horner_copy(h, at, mem_at(s, mem), from, n * unit);
+		return;
+	}
+	h->past = false; /* what is stored is read again at once */
+	for (size_t done = 0, k; done < n; done += k) {
+		k = n - done < per ? n - done : per;
+		horner_copy(h, at + done * unit, stored, from + done * unit, k * unit);
+		if (!same)
+			shf_convert(bounce, s->data_dtype, stored, t->dtype, k);
+		spread(mem_at(s, mem + (int64_t)done * step), same ? stored : bounce,
+		       s->mem_unit, step, k);
+	}
+}
+
+/* The rows of a walk, from memory to `to` on. */
+static void rows_in(struct horner *h, const struct walk *w, const struct shf_slice *s, uint8_t *to,
+                    ptrdiff_t to_step)
+{
+	const struct shf_rows *r = &w->rows;
+	uint32_t unit = w->t->unit;
+	uint64_t at = r->at * unit, at_step = (uint64_t)r->at_step * unit;
+	size_t n = w->runs.units * unit;
+	ptrdiff_t mem_step = r->mem_step * (int64_t)s->mem_unit;
+	bool same = s->data_dtype == s->dtype;
+
+	if (same && w->runs.step == 1) {
+		horner_rows(h, at, at_step, &(struct shf_crc64_rows){ .to = to,
+			.from = mem_at(s, r->mem), .to_step = to_step, .from_step = mem_step,
+			.n = n, .rows = r->rows });
+		return;
+	}
+	if (same && r->mem_step == 1) {
+		for (size_t i = 0, k; i < r->rows; i += k, to += (ptrdiff_t)k * to_step) {
+			k = least(r->rows - i, LINE_BYTES / unit);
+			transpose(unit, to, to_step, mem_at(s, r->mem + (int64_t)i),
+			          w->runs.step * (int64_t)unit, k, w->runs.units, false);
+			horner_rows(h, at + i * at_step, at_step, &(struct shf_crc64_rows){
+				.from = to, .from_step = to_step, .n = n, .rows = k });
+		}
+		return;
+	}
+	for (uint64_t i = 0; i < r->rows; i++, at += at_step, to += to_step)
+		run_in(h, s, at, to, r->mem + (int64_t)i * r->mem_step, w->runs.step,
+		       w->runs.units);
+}
+
+static void rows_out(struct horner *h, const struct walk *w, const struct shf_slice *s,
+                     uint8_t *from, ptrdiff_t from_step)
+{
+	const struct shf_rows *r = &w->rows;
+	uint32_t unit = w->t->unit;
+	uint64_t at = r->at * unit, at_step = (uint64_t)r->at_step * unit;
+	size_t n = w->runs.units * unit;
+	bool same = s->data_dtype == w->t->dtype;
+
+	if (same && w->runs.step == 1) {
+		horner_rows(h, at, at_step, &(struct shf_crc64_rows){ .to = mem_at(s, r->mem),
+			.from = from, .to_step = r->mem_step * (int64_t)s->mem_unit,
+			.from_step = from_step, .n = n, .rows = r->rows });
+		return;
+	}
+	if (same && r->mem_step == 1) {
+		for (size_t i = 0, k; i < r->rows; i += k, from += (ptrdiff_t)k * from_step) {
+			k = least(r->rows - i, LINE_BYTES / unit);
+			horner_rows(h, at + i * at_step, at_step, &(struct shf_crc64_rows){
+				.from = from, .from_step = from_step, .n = n, .rows = k });
+			transpose(unit, from, from_step, mem_at(s, r->mem + (int64_t)i),
+			          w->runs.step * (int64_t)unit, k, w->runs.units, true);
+		}
+		return;
+	}
+	for (uint64_t i = 0; i < r->rows; i++, at += at_step, from += from_step)
+		run_out(h, s, w->t, at, from, r->mem + (int64_t)i * r->mem_step, w->runs.step,
+		        w->runs.units);
+}
+
+void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                 const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
+{
+	struct horner h;
+	struct walk w;
+	uint8_t *p;
+	ptrdiff_t step;
+
+	horner_init(&h, t, sums);
+	walk_init(&w, t, &s->mem, box, to);
+	while (walk_next(&w, &p, &step))
+		rows_in(&h, &w, s, p, step);
+	horner_end(&h);
+}
+
+void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                  const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums)
+{
+	struct horner h;
+	struct walk w;
+	uint8_t *p;
+	ptrdiff_t step;
+
+	horner_init(&h, t, sums);
+	walk_init(&w, t, &s->mem, box, from);
+	while (walk_next(&w, &p, &step))
+		rows_out(&h, &w, s, p, step);
+	horner_end(&h);
+}
+
+/* A run that is nowhere in file order: what it would be there. */
+static void check_run(struct horner *h, const struct shf_slice *s, uint32_t unit, uint64_t at,
+                      int64_t mem, int64_t step, uint64_t n)
+{
+	uint8_t bounce[BOUNCE];
+
+	for (uint64_t i = 0, k; i < n; i += k) {
+		k = least(n - i, BOUNCE / unit);
+		collect(bounce, mem_at(s, mem + (int64_t)i * step), unit, step, k);
+		horner_copy(h, at + i * unit, NULL, bounce, k * unit);
+	}
+}
+
+bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
+                    const struct shf_box *box, uint64_t *digest)
+{
+	struct shf_sums_to sums = { 0 };
+	const struct shf_rows *r;
+	struct horner h;
+	struct walk w;
+	uint8_t *p;
+	ptrdiff_t step;
+
+	if (s->data_dtype != t->dtype)
+		return false;
+	horner_init(&h, t, &sums);
+	walk_init(&w, t, &s->mem, box, (struct shf_place_at){ 0 });
+	r = &w.rows;
+	while (walk_next(&w, &p, &step))
+		if (w.runs.step == 1)
+			horner_rows(&h, r->at * t->unit, (uint64_t)r->at_step * t->unit,
+				    &(struct shf_crc64_rows){ .from = mem_at(s, r->mem),
+				    .from_step = r->mem_step * (int64_t)t->unit,
+				    .n = w.runs.units * t->unit, .rows = r->rows });
+		else
+			for (uint64_t i = 0; i < r->rows; i++)
+				check_run(&h, s, t->unit,
+				          (r->at + i * (uint64_t)r->at_step) * t->unit,
+				          r->mem + (int64_t)i * r->mem_step, w.runs.step,
+				          w.runs.units);
+	horner_end(&h);
+	*digest ^= sums.digest;
+	return true;
+}
+
+/* From file order to packed bytes, or back. */
+static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
+                    struct shf_place_at place, uint8_t *packed, bool pack,
+                    struct shf_sums_to *sums)
+{
+	struct shf_mem m = file_mem(t);
+	struct horner h;
+	struct walk w;
+	uint8_t *p;
+	ptrdiff_t step;
+
+	horner_init(&h, t, sums);
+	walk_init(&w, t, &m, box, place);
+	while (walk_next(&w, &p, &step)) {
+		size_t n = w.runs.units * t->unit;
+
+		horner_rows(&h, w.rows.at * t->unit, (uint64_t)w.rows.at_step * t->unit,
+		            &(struct shf_crc64_rows){ .to = pack ? packed : p,
+		            .from = pack ? p : packed, .to_step = pack ? (ptrdiff_t)n : step,
+		            .from_step = pack ? step : (ptrdiff_t)n, .n = n,
+		            .rows = w.rows.rows });
+		if (packed)
+			packed += n * w.rows.rows;
+	}
+	horner_end(&h);
+}
+
+void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
+                   struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums)
+{
+	between(t, box, from, to, true, sums);
+}
+
+void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
+                     struct shf_place_at to, struct shf_sums_to *sums)
+{
+	/* Only read: pack is false. */
+	between(t, box, to, (uint8_t *)(uintptr_t)from, false, sums);
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "averages.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "average.h"
+#include "dtype.h"
+#include "err.h"
+#include "hexfloat.h"
+#include "safetensors.h"
+#include "state.h"
+
+/* ---- which slices ---- */
+
+/* Items of the buffer that a slice has, from *lo on; what it never looks at is left out. */
+static uint64_t window_of(const struct shf_slice *s, int64_t *lo)
+{
+	int64_t top = s->mem.origin, hi;
+
+	*lo = 0;
+	if (s->empty)
+		return 0;
+	for (int d = 0; d < s->mem.box.ndim; d++)
+		top += (s->mem.box.count[d] - 1) * s->mem.stride[d];
+	*lo = s->mem.lo > s->mem.origin ? s->mem.lo : s->mem.origin;
+	hi = s->mem.hi < top + 1 ? s->mem.hi : top + 1;
+	return hi > *lo ? (uint64_t)(hi - *lo) : 0;
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names of the fp32 masters, sorted; none: empty. */
+static const char **masters_of(const struct sheaf_state *state, size_t *n)
+{
+	const char **names = shf_alloc(state->n, sizeof(*names));
+
+	*n = 0;
+	for (size_t i = 0; names && i < state->n; i++)
+		if (strcmp(state->slices[i].family, "master_weights") == 0)
+			names[(*n)++] = state->slices[i].name;
+	if (names && *n)
+		qsort(names, *n, sizeof(*names), by_text);
+	return names;
+}
+
+/* Without a family: masters, and what is its own master. */
+static bool is_source(const struct shf_slice *s, const char *family, const char *const *masters,
+                      size_t masters_n)
+{
+	if (family)
+		return strcmp(s->family, family) == 0;
+	if (strcmp(s->family, "master_weights") == 0)
+		return true;
+	if (strcmp(s->family, "model") != 0 || s->dtype != SHEAF_F32)
+		return false;
+	return !bsearch(&s->name, masters, masters_n, sizeof(*masters), by_text);
+}
+
+static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source,
+                   struct sheaf_error *err)
+{
+	const struct shf_slice *s = &state->slices[source];
+	struct sheaf_slice in = { .size = sizeof(in), .flags = SHEAF_FLAT | SHEAF_OPTIONAL,
+		.family = e->name, .name = s->name,
+		.tied_to = strcmp(s->stored, s->name) ? s->stored : NULL, .dtype = SHEAF_F32,
+		.ndim = s->items.ndim, .origin = s->mem.origin };
+	int rc;
+
+	if (!shf_can_convert(SHEAF_F32, s->data_dtype))
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: %s/%.120s is %s", e->name,
+		                s->family, s->name, shf_dtype(s->dtype)->name);
+	memcpy(in.shape, s->items.dim, sizeof(in.shape));
+	memcpy(in.start, s->mem.box.start, sizeof(in.start));
+	memcpy(in.count, s->mem.box.count, sizeof(in.count));
+	memcpy(in.stride, s->mem.stride, sizeof(in.stride));
+	in.flat_count = (int64_t)window_of(s, &in.flat_start);
+	rc = shf_state_take(state, &in, err);
+	if (rc < 0)
+		return rc;
+	state->slices[rc].owned = true;
+	e->source[e->n++] = source;
+	return 0;
+}
+
+static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_error *err)
+{
+	size_t masters_n, n = state->n;
+	const char **masters = masters_of(state, &masters_n);
+	int rc = 0;
+
+	e->first = n;
+	e->source = shf_alloc(n, sizeof(*e->source));
+	e->anew = shf_zalloc(n, sizeof(*e->anew));
+	if (!masters || !e->source || !e->anew)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for averages of %zu slices", n);
+	for (uint32_t i = 0; rc == 0 && i < n; i++)
+		if (!state->slices[i].owned && !state->slices[i].stream.stream &&
+		    is_source(&state->slices[i], e->of, masters, masters_n))
+			rc = add_one(state, e, i, err);
+	shf_free(masters);
+	return rc;
+}
+
+static int check(const struct sheaf_state *state, const char *family, const struct shf_ema *e,
+                 struct sheaf_error *err)
+{
+	if (state->fixed)
+		return shf_fail(err, SHEAF_EINVAL, "averages are fixed after the first save has "
+		                "begun");
+	if (!shf_family_is_valid(e->name))
+		return shf_fail(err, SHEAF_EINVAL, "averages '%.40s': want [a-z][a-z0-9_]{0,31}",
+		                e->name);
+	if (family && !shf_family_is_valid(family))
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: no family '%.40s'", e->name,
+		                family);
+	for (size_t i = 0; i < state->n; i++)
+		if (strcmp(state->slices[i].family, e->name) == 0)
+			return shf_fail(err, SHEAF_EINVAL, "averages %s: a family of that name is "
+			                "there", e->name);
+	if (!(e->coef >= 0 && e->coef < 1))
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: coef is %g: want 0 to less than 1",
+		                e->name, e->coef);
+	if (isnan(e->loss_max) || e->interval < 0 || e->warmup < 0)
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: interval, warmup and loss_max are "
+		                "not negative, and numbers", e->name);
+	if (state->emas_n == SHF_EMAS_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "averages %s: at most %d", e->name,
+		                SHF_EMAS_MAX);
+	return 0;
+}
+
+static int take(struct sheaf_state *state, const char *family, const struct sheaf_ema *in,
+                struct sheaf_error *err)
+{
+	const char *name;
+	struct shf_ema e = { .last = -1 };
+	int rc;
+
+	if (!in || in->size < sizeof(*in) || in->size > SHF_STRUCT_MAX)
+		return shf_fail(err, SHEAF_EINVAL, "ema.size is %u; set it to sizeof(struct "
+		                "sheaf_ema)", in ? (unsigned)in->size : 0u);
+	for (size_t i = sizeof(*in); i < in->size; i++)
+		if (((const uint8_t *)in)[i])
+			return shf_fail(err, SHEAF_EINVAL, "averages ask for something newer than "
+			                "this sheaf");
+	name = in->name ? in->name : "ema";
+	e.name = name;
+	e.coef = in->coef;
+	e.loss_max = in->loss_max;
+	e.interval = in->interval ? in->interval : 1;
+	e.warmup = in->warmup;
+	rc = check(state, family, &e, err);
+	if (rc < 0)
+		return rc;
+	e.name = shf_arena_strdup(&state->arena, name, strlen(name));
+	e.of = family ? shf_arena_strdup(&state->arena, family, strlen(family)) : NULL;
+	if (!state->emas)
+		state->emas = shf_zalloc(SHF_EMAS_MAX, sizeof(*state->emas));
+	if (!e.name || (family && !e.of) || !state->emas)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for averages");
+	rc = add_all(state, &e, err);
+	state->emas[state->emas_n++] = e;
+	return rc;
+}
+
+int shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema)
+{
+	struct sheaf_error err = { 0 };
+
+	if (!state)
+		return SHEAF_ENOMEM;
+	return shf_state_stick(state, take(state, family, ema, &err), &err);
+}
+
+void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])
+{
+	for (size_t k = 0; k < SHF_EMAS_MAX; k++)
+		marks[k] = k >= state->emas_n ? 0 : state->emas[k].n == 0 ? 1 : 2;
+}
+
+int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMAS_MAX],
+                   struct sheaf_error *err)
+{
+	for (size_t k = 0; k < SHF_EMAS_MAX; k++) {
+		const struct shf_ema *e = k < state->emas_n ? &state->emas[k] : NULL;
+
+		if (marks[k] == 1)
+			return shf_fail(err, SHEAF_EINVAL, "averages %s: no rank has a slice to "
+			                "average%s%s", e ? e->name : "of other ranks",
+			                e && e->of ? " in " : "", e && e->of ? e->of : "");
+	}
+	return 0;
+}
+
+/* ---- their memory ---- */
+
+int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
+{
+	for (size_t k = 0; state && state->rc == 0 && k < state->emas_n; k++)
+		for (size_t i = 0; i < state->emas[k].n; i++) {
+			struct shf_slice *a = &state->slices[state->emas[k].first + i];
+			const struct shf_slice *s = &state->slices[state->emas[k].source[i]];
+
+			if (a->mem.base || a->empty || !s->mem.base)
+				continue;
+			a->mem.base = shf_alloc((size_t)(a->mem.hi - a->mem.lo), sizeof(float));
+			if (!a->mem.base)
+				return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for %lld "
+				                "averages", a->family, a->name,
+				                (long long)(a->mem.hi - a->mem.lo));
+			state->hollow--;
+		}
+	return 0;
+}
+
+/* ---- updates ---- */
+
+/* Have these averages taken up this step already? A state that is saved to two runs is one step in
+ * both, and counts once. A step that was loaded from one run is not the step of the same number
+ * that another run trains later. */
+static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
+{
+	return e->last == step && (!e->last_of[0] || strcmp(e->last_of, run) == 0);
+}
+
+void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
+                  struct shf_fresh *fresh)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+		struct shf_fresh f = { .coef = shf_average_coef(e->coef, e->warmup, e->updates) };
+
+		f.counts = step % e->interval == 0 && (e->loss_max == 0 || loss < e->loss_max);
+		f.first = e->updates == 0 && (!e->begun || f.counts);
+		f.due = !is_again(e, run, step) && (f.first || f.counts);
+		fresh[k] = f;
+	}
+}
+
+/* What a step makes of averages k in their i-th slice. */
+static void windows_add(const struct sheaf_state *state, size_t k, size_t i,
+                        const struct shf_fresh *f, struct shf_due *due)
+{
+	const struct shf_ema *e = &state->emas[k];
+	const struct shf_slice *a = &state->slices[e->first + i];
+	struct shf_due *d = &due[e->source[i]];
+
+	if (a->empty || (!f->due && !e->anew[i]))
+		return;
+	d->slice = e->source[i];
+	d->at = a->mem.lo;
+	d->hi = a->mem.hi;
+	d->made |= (uint8_t)(1u << k);
+	if (f->first || e->anew[i])
+		d->first |= (uint8_t)(1u << k);
+}
+
+static bool some_anew(const struct shf_ema *e)
+{
+	size_t i = 0;
+
+	while (i < e->n && !e->anew[i])
+		i++;
+	return i < e->n;
+}
+
+bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f)
+{
+	return f->due || some_anew(e);
+}
+
+int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                     struct shf_due **out, struct sheaf_error *err)
+{
+	struct shf_due *due = NULL;
+
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		if (!shf_ema_changes(e, &fresh[k]))
+			continue;
+		if (!due && !(due = shf_zalloc(state->n, sizeof(*due))))
+			return shf_fail(err, SHEAF_ENOMEM, "no memory to average %zu slices", e->n);
+		for (size_t i = 0; i < e->n; i++)
+			windows_add(state, k, i, &fresh[k], due);
+	}
+	*out = due;
+	return 0;
+}
+
+void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		struct shf_ema *e = &state->emas[k];
+
+		if (fresh[k].counts && e->n)
+			memset(e->anew, 0, e->n * sizeof(*e->anew));
+		if (!fresh[k].due)
+			continue;
+		e->begun = true;
+		e->updates += fresh[k].counts;
+		e->last = step;
+		e->last_of[0] = '\0';
+	}
+}
+
+uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
+{
+	const struct shf_ema *e = state->emas;
+
+	while (slice >= e->first + e->n)
+		e++;
+	return e->source[slice - e->first];
+}
+
+size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice)
+{
+	for (size_t k = 0; due && k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		if (slice >= e->first && slice < e->first + e->n) {
+			size_t source = e->source[slice - e->first];
+
+			return due[source].made >> k & 1 ? source : slice;
+		}
+	}
+	return slice;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Units [lo, hi) of a's memory, which is that of s but for its type. */
+static void update(const struct shf_slice *a, const struct shf_slice *s, bool first, double coef,
+                   int64_t lo, int64_t hi)
+{
+	float *e = (float *)(void *)a->mem.base + (lo - a->mem.lo);
+	const uint8_t *w = s->mem.base + (lo - s->mem.lo) * (int64_t)s->mem_unit;
+
+	if (first)
+		shf_convert(e, SHEAF_F32, w, s->data_dtype, (size_t)(hi - lo));
+	else
+		shf_average(e, w, s->data_dtype, (size_t)(hi - lo), coef);
+}
+
+void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
+                     struct shf_due *due, int64_t to)
+{
+	const uint32_t slice = (uint32_t)due->slice;
+
+	to = to < due->hi ? to : due->hi;
+	if (to <= due->at)
+		return;
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+		const uint32_t *at;
+
+		if (!(due->made >> k & 1))
+			continue;
+		at = bsearch(&slice, e->source, e->n, sizeof(slice), by_number);
+		if (at)
+			update(&state->slices[e->first + (size_t)(at - e->source)],
+			       &state->slices[slice], due->first >> k & 1, fresh[k].coef, due->at,
+			       to);
+	}
+	due->at = to;
+}
+
+void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
+                     const bool filled[SHF_EMAS_MAX])
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		struct shf_ema *e = &state->emas[k];
+
+		e->begun = filled[k];
+		e->updates = e->begun;
+		e->last = -1;
+		for (size_t i = 0; e->begun && i < m->emas_n; i++) {
+			if (strcmp(m->emas[i].name, e->name) != 0)
+				continue;
+			e->updates = m->emas[i].updates;
+			e->last = m->step; /* saved again it is no other step */
+			memcpy(e->last_of, m->run, sizeof(e->last_of));
+		}
+	}
+}
+
+void shf_emas_tell(const struct sheaf_state *state, struct shf_mf_ema *told)
+{
+	for (size_t k = 0; k < state->emas_n; k++) {
+		const struct shf_ema *e = &state->emas[k];
+
+		told[k] = (struct shf_mf_ema){ .name = e->name, .of = e->of ? e->of : "",
+			.interval = e->interval, .updates = e->updates };
+		shf_hexfloat_put(told[k].coef, e->coef);
+	}
+}
