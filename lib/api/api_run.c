@@ -6,6 +6,7 @@
 #include "err.h"
 #include "export.h"
 #include "run_open.h"
+#include "save_blocked.h"
 #include "state.h"
 
 #define RUN_STAT_MIN (offsetof(struct sheaf_run_stat, images_busy) + sizeof(uint32_t))

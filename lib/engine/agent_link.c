@@ -34,7 +34,7 @@ void shf_tier_make_nothing(struct shf_tier *t, int image)
 
 void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	struct sheaf_error why;
 
 	shf_fail_sys(&why, sys, "%s", doing);
@@ -50,14 +50,14 @@ void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 void shf_tier_put(struct sheaf_run *run, int image, bool card)
 {
 	const struct shf_sys *sys = run->sys;
-	const struct shf_shm *shm = card ? &run->tier.cards[image] : &run->images[image].own;
+	const struct shf_shm *shm = card ? &run->tier->cards[image] : &run->images[image].own;
 	char name[SHF_KEEP_NAME];
 	int rc;
 
-	if (run->tier.keep < 0 || !shm->base || run->opts.flags & SHEAF_READONLY) /* T1 */
+	if (run->tier->keep < 0 || !shm->base || run->opts.flags & SHEAF_READONLY) /* T1 */
 		return;
-	shf_card_name(name, run->tier.job, run->team.rank, image, card);
-	rc = sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
+	shf_card_name(name, run->tier->job, run->team.rank, image, card);
+	rc = sys->ops->keep_put(sys->arg, run->tier->keep, name, shm);
 	if (rc < 0)
 		shf_tier_lost(run, -rc, "handing memory to the agent");
 }
@@ -105,7 +105,7 @@ int shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, 
 
 int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	const char *job = run->opts.flags & SHEAF_READONLY ? "" : t->job;
 	int rc = knock(&run->store, run->opts.agent, job, &t->keep, &t->steps_told, err);
 
@@ -128,18 +128,18 @@ static int at_most(int images, int bound)
 
 int shf_tier_allows(const struct sheaf_run *run, int images)
 {
-	return at_most(images, run->tier.steps_max);
+	return at_most(images, run->tier->steps_max);
 }
 
 int shf_tier_images(const struct sheaf_run *run)
 {
 	return shf_tier_allows(run, run->opts.images_max ? run->opts.images_max
-	                                                 : run->tier.wanted ? 2 : 1);
+	                                                 : run->tier->wanted ? 2 : 1);
 }
 
 static void offer_image(struct sheaf_run *run, int image)
 {
-	if (run->tier.wanted && image < shf_tier_images(run))
+	if (run->tier->wanted && image < shf_tier_images(run))
 		shf_tier_put(run, image, false);
 }
 
@@ -148,11 +148,11 @@ static void image_goes(struct sheaf_run *run, int image)
 	const struct shf_sys *sys = run->sys;
 	char name[SHF_KEEP_NAME];
 
-	if (!run->tier.wanted || run->tier.keep < 0 || run->opts.flags & SHEAF_READONLY)
+	if (!run->tier->wanted || run->tier->keep < 0 || run->opts.flags & SHEAF_READONLY)
 		return;
-	shf_card_name(name, run->tier.job, run->team.rank, image, false);
+	shf_card_name(name, run->tier->job, run->team.rank, image, false);
 	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
-	(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
+	(void)sys->ops->keep_drop(sys->arg, run->tier->keep, name);
 }
 
 void shf_tier_offer(struct sheaf_run *run)
@@ -170,7 +170,7 @@ void shf_tier_offer(struct sheaf_run *run)
 
 bool shf_tier_is_up(struct sheaf_run *run)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	if (!t->wanted)
 		return false;
@@ -187,12 +187,12 @@ uint64_t shf_tier_room(struct sheaf_run *run)
 {
 	if (!shf_tier_is_up(run))
 		return 0;
-	return (uint64_t)(1 + SHF_IMAGES_MAX - at_most(SHF_IMAGES_MAX, run->tier.steps_told));
+	return (uint64_t)(1 + SHF_IMAGES_MAX - at_most(SHF_IMAGES_MAX, run->tier->steps_told));
 }
 
 void shf_tier_bound(struct sheaf_run *run, uint64_t most)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	if (t->bounded)
 		return;
@@ -206,22 +206,22 @@ void shf_tier_bound(struct sheaf_run *run, uint64_t most)
 /* Stops a copy of the image that is on its way to the next node, as happens if images are few. */
 static void stop_copy(struct sheaf_run *run, int image)
 {
-	if (run->tier.guests.image == image)
+	if (run->tier->guests.image == image)
 		shf_guests_stop(run, true);
 }
 
 uint64_t shf_tier_hide(struct sheaf_run *run, int image)
 {
-	struct shf_card_head *h = run->tier.wanted ? shf_tier_head(&run->tier, image) : NULL;
+	struct shf_card_head *h = run->tier->wanted ? shf_tier_head(run->tier, image) : NULL;
 
-	if (run->tier.wanted)
+	if (run->tier->wanted)
 		stop_copy(run, image);
 	return h ? atomic_exchange_explicit(&h->whole, 0, memory_order_seq_cst) : 0;
 }
 
 void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole)
 {
-	struct shf_card_head *h = run->tier.wanted ? shf_tier_head(&run->tier, image) : NULL;
+	struct shf_card_head *h = run->tier->wanted ? shf_tier_head(run->tier, image) : NULL;
 
 	if (h)
 		atomic_store_explicit(&h->whole, whole, memory_order_seq_cst);
@@ -229,7 +229,7 @@ void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole)
 
 void shf_tier_reuse(struct sheaf_run *run, int image)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	if (!t->wanted)
 		return;
@@ -250,7 +250,7 @@ void shf_tier_is_newest(struct shf_tier *t, int image)
 
 void shf_tier_newest_until(struct sheaf_run *run, int64_t step)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	t->newest = -1;
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
@@ -260,14 +260,14 @@ void shf_tier_newest_until(struct sheaf_run *run, int64_t step)
 
 int64_t shf_tier_newest(const struct sheaf_run *run)
 {
-	const struct shf_tier *t = &run->tier;
+	const struct shf_tier *t = run->tier;
 
 	return t->newest < 0 ? -1 : t->steps[t->newest];
 }
 
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)
 {
-	const struct shf_tier *t = &run->tier;
+	const struct shf_tier *t = run->tier;
 
 	return t->newest < 0 || step > t->steps[t->newest] || t->left[t->newest] ||
 	       (to_disk && t->on_disk[t->newest]);

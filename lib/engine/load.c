@@ -10,6 +10,8 @@
 #include "err.h"
 #include "load_base.h"
 #include "memory_dir.h"
+#include "memory_tier.h"
+#include "prune_task.h"
 #include "run_env.h"
 #include "schema.h"
 #include "state.h"
@@ -448,7 +450,7 @@ static void remember(struct shf_load *ld)
 /* Has this handle not loaded it before? Once is once, however many states are filled. */
 static bool is_first_try(const struct sheaf_step *step)
 {
-	char *tried = step->run->of->tier.tried;
+	char *tried = step->run->of->tier->tried;
 	bool first = strcmp(tried, step->manifest.session) != 0;
 
 	memcpy(tried, step->manifest.session, sizeof(step->manifest.session));

@@ -9,6 +9,7 @@
 #include "latest_search.h"
 #include "memory_map.h"
 #include "memory_steps.h"
+#include "memory_tier.h"
 #include "run_env.h"
 #include "tree.h"
 
@@ -86,8 +87,8 @@ static void pass_over(struct choosing *c, const struct shf_recalled *r, const ch
 		return;
 	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, r->step);
 	shf_sought_pass(c->sought, name, why);
-	if (r->here == r->ranks && c->run->tier.passed < r->step)
-		c->run->tier.passed = r->step;
+	if (r->here == r->ranks && c->run->tier->passed < r->step)
+		c->run->tier->passed = r->step;
 }
 
 /* A condemned step that has no older one on disk is remembered, because the job may have to go on
@@ -159,7 +160,7 @@ static int choose(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 	if (rc == 0 && shf_store_rewinds(&run->store) == UINT64_MAX)
 		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
 		              "memory rewound?", run->store.path);
-	run->tier.passed = -1;
+	run->tier->passed = -1;
 	if (rc == 0 && shf_recall_join(cards, consider, &c) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	if (rc == 0 && choice->memory && c.last.ranks)
@@ -179,7 +180,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 
 	*asked = shf_tier_is_up(run) && run->place.node_first == run->team.rank;
 	if (*asked)
-		rc = shf_recall_cards(run->sys, run->tier.keep, run->store.run, true, mine);
+		rc = shf_recall_cards(run->sys, run->tier->keep, run->store.run, true, mine);
 	if (rc < 0) {
 		struct sheaf_error why;
 
@@ -196,8 +197,8 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 static int look(struct sheaf_run *run, const struct choice *choice, const struct shf_buf *copied,
                 struct shf_view **view, struct sheaf_error *err)
 {
-	if (run->tier.keep >= 0)
-		return shf_recall_parts(run->sys, run->tier.keep, &choice->which, copied, view,
+	if (run->tier->keep >= 0)
+		return shf_recall_parts(run->sys, run->tier->keep, &choice->which, copied, view,
 		                        err);
 	*view = shf_view_new(run->sys);
 	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
@@ -241,7 +242,7 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 	int rc;
 
 	*view = NULL;
-	if (!run->tier.wanted)
+	if (!run->tier->wanted)
 		return 0;
 	rc = shf_recall_gather(run, &mine, &asked, &cards, err);
 	shf_buf_release(&mine);

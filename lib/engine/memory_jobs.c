@@ -4,6 +4,7 @@
 #include <string.h>
 #include "image_card.h"
 #include "memory_steps.h"
+#include "memory_tier.h"
 #include "run.h"
 
 struct heir {                   /* the one earlier job that T3 keeps; alike on all ranks */
@@ -57,21 +58,21 @@ static bool drop_others(struct sheaf_run *run, const struct heir *heir,
                         const struct shf_buf *whole)
 {
 	const struct shf_sys *sys = run->sys;
-	struct others o = { run->tier.job, heir, whole, SHF_BUF_INIT };
-	bool all = sys->ops->keep_list(sys->arg, run->tier.keep, note_other, &o) == 0 &&
+	struct others o = { run->tier->job, heir, whole, SHF_BUF_INIT };
+	bool all = sys->ops->keep_list(sys->arg, run->tier->keep, note_other, &o) == 0 &&
 	           !o.names.oom;
 
 	for (size_t at = 0; at < o.names.len;
 	     at += strlen((char *)o.names.data + at) + 1)
-		(void)sys->ops->keep_drop(sys->arg, run->tier.keep, (char *)o.names.data + at);
+		(void)sys->ops->keep_drop(sys->arg, run->tier->keep, (char *)o.names.data + at);
 	shf_buf_release(&o.names);
 	return all;
 }
 
 void shf_tier_let_others_go(struct sheaf_run *run)
 {
-	if (!run->tier.alone && run->tier.keep >= 0 && run->place.node_first == run->team.rank)
-		run->tier.alone = drop_others(run, NULL, NULL);
+	if (!run->tier->alone && run->tier->keep >= 0 && run->place.node_first == run->team.rank)
+		run->tier->alone = drop_others(run, NULL, NULL);
 }
 
 /* ---- when a job opens the run ---- */
@@ -137,7 +138,7 @@ int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_bcast(&run->team, &heir, sizeof(heir), err);
 	if (rc == 0)
-		run->tier.turn = heir.turn + 1;
+		run->tier->turn = heir.turn + 1;
 	if (rc == 0 && asked)
 		(void)drop_others(run, &heir, &mine);
 	shf_buf_release(&mine);

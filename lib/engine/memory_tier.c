@@ -13,7 +13,7 @@
 
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	struct sheaf_error why;
 	uint8_t bits[16];
 	int rc = 0;
@@ -50,11 +50,11 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 
 	shf_guests_close(run);
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (run->tier.cards[i].base)
-			sys->ops->shm_free(sys->arg, &run->tier.cards[i]);
-	if (run->tier.wanted && run->tier.keep >= 0)
-		sys->ops->keep_close(sys->arg, run->tier.keep, bye);
-	run->tier.keep = -1;
+		if (run->tier->cards[i].base)
+			sys->ops->shm_free(sys->arg, &run->tier->cards[i]);
+	if (run->tier->wanted && run->tier->keep >= 0)
+		sys->ops->keep_close(sys->arg, run->tier->keep, bye);
+	run->tier->keep = -1;
 }
 
 /* ---- images ---- */
@@ -76,7 +76,7 @@ static void forget_later(struct shf_tier *t, int64_t step)
 
 void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	forget_later(t, step);
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
@@ -86,7 +86,7 @@ void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
 
 void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (t->steps[i] > step && !t->left[i])
@@ -98,13 +98,13 @@ void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 
 void shf_tier_took(struct sheaf_run *run, int64_t beyond)
 {
-	run->tier.beyond = beyond;
-	run->tier.based = false;        /* what memory follows is looked for again */
+	run->tier->beyond = beyond;
+	run->tier->based = false;        /* what memory follows is looked for again */
 }
 
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 {
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 
 	if (!t->wanted)
 		return;

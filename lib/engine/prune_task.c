@@ -4,6 +4,7 @@
 #include <string.h>
 #include "run.h"
 #include "run_env.h"
+#include "scrub_run.h"
 
 static void went(void *arg, int64_t step, char what, const char *why)
 {
@@ -19,7 +20,7 @@ static void went(void *arg, int64_t step, char what, const char *why)
 static bool prune(void *arg)
 {
 	struct sheaf_run *run = arg;
-	struct shf_pruning *p = &run->pruning;
+	struct shf_pruning *p = run->pruning;
 
 	p->rc = shf_store_prune(&run->store, &p->rules, went, p, &p->err);
 	p->done = true;
@@ -35,7 +36,7 @@ void shf_pruning_late(const struct sheaf_run *run)
 
 static void tell(struct sheaf_run *run)
 {
-	struct shf_pruning *p = &run->pruning;
+	struct shf_pruning *p = run->pruning;
 	int64_t step;
 
 	for (size_t at = 0; at < p->told.len && !p->told.oom; ) {
@@ -54,7 +55,7 @@ static void tell(struct sheaf_run *run)
 
 void shf_pruning_settle(struct sheaf_run *run)
 {
-	struct shf_pruning *p = &run->pruning;
+	struct shf_pruning *p = run->pruning;
 
 	if (!p->task)
 		return;
@@ -69,7 +70,7 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
 
-	if (run->pruning.task && !sys->ops->task_over(sys->arg, run->pruning.task))
+	if (run->pruning->task && !sys->ops->task_over(sys->arg, run->pruning->task))
 		return true;
 	shf_pruning_settle(run);
 	return false;
@@ -78,7 +79,7 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
 	const struct shf_sys *sys = run->sys;
-	struct shf_pruning *p = &run->pruning;
+	struct shf_pruning *p = run->pruning;
 
 	if (behind && shf_pruning_goes_on(run))
 		return;

@@ -4,9 +4,11 @@
 #include <inttypes.h>
 #include "err.h"
 #include "growth.h"
+#include "memory_tier.h"
 #include "nodes.h"
 #include "run.h"
 #include "run_env.h"
+#include "scrub_run.h"
 
 #define BEHIND_MS 60000         /* for a rank to appear with a piece */
 
@@ -29,7 +31,7 @@ static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct shf_place_info *place = &run->place;
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 	int32_t here = place_in_node(run, run->team.rank), turn = 0;
 	int32_t next = (place->node + 1) % place->nodes_n;
 	int32_t before = (place->node + place->nodes_n - 1) % place->nodes_n;
@@ -70,15 +72,15 @@ static int put(const struct sheaf_run *run, const struct shf_guest *g, int slot,
 	const struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
 	char name[SHF_KEEP_NAME];
 
-	if (run->tier.keep < 0 || !shm->base)
+	if (run->tier->keep < 0 || !shm->base)
 		return 0;
-	shf_card_name(name, run->tier.job, g->rank, SHF_CARD_GUEST + slot, card);
-	return sys->ops->keep_put(sys->arg, run->tier.keep, name, shm);
+	shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
+	return sys->ops->keep_put(sys->arg, run->tier->keep, name, shm);
 }
 
 int shf_guests_offer(struct sheaf_run *run)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 	int rc = 0;
 
 	for (size_t i = 0; i < g->n && rc == 0; i++)
@@ -104,9 +106,9 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 	if (bytes > SIZE_MAX / 2)
 		return shf_fail(err, SHEAF_ENOMEM, "a copy of %" PRIu64 " bytes", bytes);
 	if (shm->base) {        /* freed first, also at the agent: both at once may not fit */
-		shf_card_name(name, run->tier.job, g->rank, SHF_CARD_GUEST + slot, card);
-		if (run->tier.keep >= 0)
-			(void)sys->ops->keep_drop(sys->arg, run->tier.keep, name);
+		shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
+		if (run->tier->keep >= 0)
+			(void)sys->ops->keep_drop(sys->arg, run->tier->keep, name);
 		sys->ops->shm_free(sys->arg, shm);
 	}
 	*shm = (struct shf_shm){ .fd = -1 };

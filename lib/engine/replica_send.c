@@ -8,10 +8,12 @@
 #include "crc64.h"
 #include "err.h"
 #include "growth.h"
+#include "memory_tier.h"
 #include "replica.h"
 #include "run.h"
 #include "run_env.h"
 #include "save.h"
+#include "scrub_run.h"
 
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 
@@ -55,13 +57,13 @@ static void sending_free(struct shf_sending *s)
 /* Where there are but two images for a step, none can be left alone for as long as that takes. */
 static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
 {
-	return run->tier.guests.behind.group && c->images > 2;
+	return run->tier->guests.behind.group && c->images > 2;
 }
 
 static int sending_new(struct shf_sending **out, struct sheaf_run *run,
                        const struct shf_to_copy *c, struct sheaf_error *err)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 	size_t ranks = (size_t)run->team.ranks;
 	struct shf_sending *s = shf_zalloc(1, sizeof(*s));
 
@@ -86,7 +88,7 @@ static int sending_new(struct shf_sending **out, struct sheaf_run *run,
 /* Reads what the guests have announced. */
 static int hear(struct shf_sending *s, struct sheaf_error *err)
 {
-	const struct shf_guests *g = &s->run->tier.guests;
+	const struct shf_guests *g = &s->run->tier->guests;
 	struct shf_cur c = { s->in.data, s->in.data + s->in.len, false };
 
 	for (size_t i = 0; i < g->n; i++) {
@@ -107,7 +109,7 @@ static int hear(struct shf_sending *s, struct sheaf_error *err)
 /* Adds up how much more memory copies take here. Cards are too small to count. */
 static void look(const struct shf_sending *s, struct shf_growth *mine)
 {
-	const struct shf_guests *g = &s->run->tier.guests;
+	const struct shf_guests *g = &s->run->tier->guests;
 	uint64_t bytes = 0, freed = 0;
 
 	for (size_t i = 0; i < g->n; i++) {
@@ -127,14 +129,14 @@ static void look(const struct shf_sending *s, struct shf_growth *mine)
 static int announce(struct shf_sending *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
-	const struct shf_card_head *h = shf_card_head(&run->tier.cards[s->image]);
+	const struct shf_card_head *h = shf_card_head(&run->tier->cards[s->image]);
 	struct shf_buf *out = shf_zalloc((size_t)run->team.ranks, sizeof(*out));
 	struct announced mine = { .bytes = s->bytes };
 	int rc = shf_agree(&run->team, out ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a "
 	                                                  "copy"), err);
 
 	if (rc == 0) {
-		struct shf_buf *to = &out[run->tier.guests.to];
+		struct shf_buf *to = &out[run->tier->guests.to];
 
 		shf_buf_u64(to, (uint64_t)s->step);
 		shf_buf_u64(to, s->bytes);
@@ -175,7 +177,7 @@ static int make_place(const struct shf_sending *s, struct shf_guest *g, const st
 
 static int make_places(struct shf_sending *s, struct sheaf_error *err)
 {
-	const struct shf_guests *g = &s->run->tier.guests;
+	const struct shf_guests *g = &s->run->tier->guests;
 	int rc = s->rc;
 
 	if (rc < 0)
@@ -201,7 +203,7 @@ static size_t piece(uint64_t bytes, uint64_t at)
 /* Bytes [at, at + PIECE) of all images. [collective] */
 static int move(struct shf_sending *s, struct sheaf_error *err)
 {
-	const struct shf_guests *g = &s->run->tier.guests;
+	const struct shf_guests *g = &s->run->tier->guests;
 	const uint8_t *from = s->bytes ? s->run->images[s->image].own.base : s->buf;
 	uint8_t *to = s->buf, *p = s->buf;
 	int rc;
@@ -227,7 +229,7 @@ static int move(struct shf_sending *s, struct sheaf_error *err)
  * changes it first, and then, with the lock, the copies that there are. */
 static void stamp(struct shf_sending *s)
 {
-	struct shf_tier *t = &s->run->tier;
+	struct shf_tier *t = s->run->tier;
 	struct shf_guests *all = &t->guests;
 
 	pthread_mutex_lock(&all->lock);
@@ -281,7 +283,7 @@ static int prepare(struct shf_sending **s, struct sheaf_run *run, const struct s
 	if (rc == 0)
 		rc = shf_agree(team, make_places(*s, err), err);
 	if (rc == 0)
-		run->tier.guests.coming = c->step;
+		run->tier->guests.coming = c->step;
 	return rc;
 }
 
@@ -307,7 +309,7 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 
 static bool is_over(const struct sheaf_run *run)
 {
-	const struct shf_guests *g = &run->tier.guests;
+	const struct shf_guests *g = &run->tier->guests;
 
 	return !g->task || run->sys->ops->task_over(run->sys->arg, g->task);
 }
@@ -315,7 +317,7 @@ static bool is_over(const struct sheaf_run *run)
 /* The last one. come: to all ranks, and it is still of use. */
 static void settle(struct sheaf_run *run, bool come)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 
 	if (g->task)
 		run->sys->ops->task_free(run->sys->arg, g->task);
@@ -330,7 +332,7 @@ static void settle(struct sheaf_run *run, bool come)
 static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
                        struct sheaf_error *err)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 	bool over = is_over(run);
 	uint64_t x[2] = { !over, !(over && g->moving && g->moving->stamped) };
 	int rc = over && g->moving ? g->moving->rc : 0;
@@ -357,7 +359,7 @@ static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
 
 void shf_guests_stop(struct sheaf_run *run, bool finish)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 
 	if (!g->moving)
 		return;
@@ -371,7 +373,7 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 
 int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 	struct sheaf_error own = { .rank = -1 };
 	int rc;
 
@@ -405,7 +407,7 @@ static void drop(const struct sheaf_run *run, struct shf_guest *g, int slot)
 
 void shf_guests_close(struct sheaf_run *run)
 {
-	struct shf_guests *g = &run->tier.guests;
+	struct shf_guests *g = &run->tier->guests;
 
 	shf_guests_stop(run, false);
 	for (size_t i = 0; i < g->n; i++)

@@ -5,10 +5,14 @@
 #include <string.h>
 #include "err.h"
 #include "image.h"
+#include "memory_tier.h"
 #include "nodes.h"
 #include "opts.h"
+#include "prune_task.h"
 #include "run_env.h"
 #include "run_io.h"
+#include "save_blocked.h"
+#include "scrub_run.h"
 
 void shf_run_get(struct sheaf_run *run)
 {
@@ -29,7 +33,6 @@ void shf_run_put(struct sheaf_run *run)
 			shf_store_close(&run->store);
 		pthread_cond_destroy(&run->in_turn);
 		pthread_mutex_destroy(&run->in_lock);
-		pthread_mutex_destroy(&run->tier.guests.lock);
 	} else { /* a forked child has copies of memory and descriptors, but no threads or images */
 		for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
 			shf_free(run->images[i].peers);
@@ -37,6 +40,10 @@ void shf_run_put(struct sheaf_run *run)
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
+	shf_free(run->behind);
+	shf_free(run->pruning);
+	shf_free(run->tier);
+	shf_free(run->stalls);
 	shf_free(run->told);
 	shf_run_put(run->of);
 	shf_place_release(&run->place);
@@ -66,13 +73,6 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	run->sys = sys;
 	run->pid = sys->ops->pid(sys->arg);
 	run->loaded = run->verified.step = run->parent = run->doubtful = -1;
-	run->behind.now.step = run->behind.next.step = -1;
-	run->tier.keep = run->tier.newest = -1;
-	run->tier.passed = -1;
-	run->tier.guests.image = run->tier.guests.copied = -1;
-	run->tier.guests.to = -1;
-	run->tier.guests.coming = -1;
-	pthread_mutex_init(&run->tier.guests.lock, NULL);
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->store.door = -1;
 	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)

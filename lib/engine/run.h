@@ -6,13 +6,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "group.h"
-#include "memory_tier.h"
 #include "nodes.h"
 #include "opts.h"
-#include "prune_task.h"
-#include "save_blocked.h"
 #include "save_pace.h"
-#include "scrub_run.h"
 #include "store.h"
 #include "sys.h"
 
@@ -55,9 +51,10 @@ struct sheaf_run {
 	bool in_taken;                  /* a thread waits for the queue; the others for it */
 	int64_t loaded;                 /* the step this handle loaded; -1 */
 	struct shf_saved verified;      /* the newest that this handle verified */
-	struct shf_behind behind;       /* what is being read again */
-	struct shf_pruning pruning;     /* rank 0's */
-	struct shf_tier tier;
+	/* Owned; made by who opens a run (run_open.c), NULL in one without a directory. */
+	struct shf_behind *behind;      /* what is being read again */
+	struct shf_pruning *pruning;    /* rank 0's */
+	struct shf_tier *tier;          /* the memory tier */
 	struct sheaf_run *of;           /* counted; the run whose step that is, or NULL */
 	struct shf_base {               /* the step on disk that it follows; -1: none */
 		int64_t step;
@@ -75,7 +72,7 @@ struct sheaf_run {
 	int64_t parent;                 /* of the next save to begin; -1: what is newest */
 	int64_t doubtful; /* published in doubt by this handle, and not seen since; -1 */
 	char parent_session[33];
-	struct shf_stalls stalls;
+	struct shf_stalls *stalls;      /* where callers were blocked */
 	bool metrics_said;              /* that they cannot be written */
 	char *told;                     /* owned; room for the path of a step, where somebody is
 	                                 * told of commits; or NULL */

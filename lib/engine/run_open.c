@@ -7,9 +7,13 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "memory_tier.h"
 #include "opts.h"
+#include "prune_task.h"
 #include "run.h"
 #include "run_env.h"
+#include "save_blocked.h"
+#include "scrub_run.h"
 
 /* Rank 0's outcome, run id and session, to all. */
 struct opened {
@@ -169,6 +173,29 @@ static void end(struct sheaf_run *run)
 	shf_behind_stop(run);
 	shf_pruning_settle(run);
 	shf_tier_close(run, run->clean);
+	pthread_mutex_destroy(&run->tier->guests.lock);
+}
+
+/* What only a run with a directory has. */
+static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
+{
+	run->behind = shf_zalloc(1, sizeof(*run->behind));
+	run->pruning = shf_zalloc(1, sizeof(*run->pruning));
+	run->tier = shf_zalloc(1, sizeof(*run->tier));
+	run->stalls = shf_zalloc(1, sizeof(*run->stalls));
+	if (!run->behind || !run->pruning || !run->tier || !run->stalls)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory for a run");
+	run->behind->now.step = run->behind->next.step = -1;
+	run->tier->keep = run->tier->newest = -1;
+	run->tier->passed = run->tier->base_step = run->tier->beyond = -1;
+	run->tier->guests.image = run->tier->guests.copied = -1;
+	run->tier->guests.to = -1;
+	run->tier->guests.coming = -1;
+	for (int i = 0; i < SHF_IMAGES_MAX; i++)
+		run->tier->steps[i] = -1;
+	pthread_mutex_init(&run->tier->guests.lock, NULL);
+	run->end = end;
+	return 0;
 }
 
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
@@ -181,8 +208,8 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 
 	if (rc < 0)
 		return rc;
-	run->end = end;
-	rc = shf_agree(&run->team, dir && dir[0] ? copies_check(run, err)
+	rc = parts_new(run, err);
+	rc = shf_agree(&run->team, rc < 0 ? rc : dir && dir[0] ? copies_check(run, err)
 	               : shf_fail(err, SHEAF_EINVAL, "no directory was named"), err);
 	if (rc == 0)
 		rc = same_arguments(run, dir, err);

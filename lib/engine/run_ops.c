@@ -5,11 +5,14 @@
 #include <string.h>
 #include "engine.h"
 #include "err.h"
+#include "memory_tier.h"
 #include "opts.h"
+#include "prune_task.h"
 #include "replica_send.h"
 #include "run_env.h"
 #include "save.h"
 #include "save_end.h"
+#include "scrub_run.h"
 #include "tree.h"
 
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
@@ -167,7 +170,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	/* Reading all of a step is worth it only where some other one then goes. What is read of it
 	 * already may be nearly all; an older one that is being read behind may be among those that
 	 * go. */
-	if (rc == 0 && !dry && would && shf_saved_is_same(&run->behind.now, &newest)) {
+	if (rc == 0 && !dry && would && shf_saved_is_same(&run->behind->now, &newest)) {
 		shf_behind_wait(run);
 		rc = shf_behind_look(run, err);
 	}
@@ -233,10 +236,10 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	if (rc < 0)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
-	if (run->behind.now.step > step)
+	if (run->behind->now.step > step)
 		shf_behind_stop(run);
-	if (run->behind.next.step > step)
-		run->behind.next.step = -1;
+	if (run->behind->next.step > step)
+		run->behind->next.step = -1;
 	run->rewinds++;
 	shf_tier_rewind(run, step, loaded);
 	run->parent = step;
@@ -372,10 +375,10 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
  * is under way, then the newest. [collective] */
 static void last_prune(struct sheaf_run *run)
 {
-	if (run->behind.now.step < 0 && run->behind.next.step < 0)
+	if (run->behind->now.step < 0 && run->behind->next.step < 0)
 		return;
 	if (!shf_behind_is_little(run))
-		run->behind.next.step = -1;
+		run->behind->next.step = -1;
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);

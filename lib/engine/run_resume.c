@@ -26,6 +26,7 @@
 #include "latest_search.h"
 #include "load_base.h"
 #include "memory_dir.h"
+#include "memory_tier.h"
 #include "run_env.h"
 #include "save.h"
 #include "state.h"

@@ -7,8 +7,10 @@
 #include "averages.h"
 #include "err.h"
 #include "image.h"
+#include "memory_tier.h"
 #include "run_env.h"
 #include "save_averages.h"
+#include "save_blocked.h"
 #include "save_copier.h"
 #include "save_end.h"
 #include "save_gates.h"
@@ -81,14 +83,14 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 			                "step %" PRId64 " were brought (sheaf_save_put)", step,
 			                s->step);
 	}
-	if (run->tier.beyond >= 0)
+	if (run->tier->beyond >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "
 		                "but memory goes on to %" PRId64 " (rewind to go back)", step,
-		                run->tier.beyond);
+		                run->tier->beyond);
 	if (!shf_tier_is_later(run, step, !(flags & SHEAF_NO_DISK)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
 		                " in memory (rewind to go back)", step,
-		                run->tier.steps[run->tier.newest]);
+		                run->tier->steps[run->tier->newest]);
 	return flags & SHEAF_LATER ? may_begin_later(step, state, err)
 	                           : shf_state_ready(state, true, err);
 }
@@ -180,7 +182,7 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 
 static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	if (!save->run->tier.wanted)
+	if (!save->run->tier->wanted)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
 		                "opts.agent", save->step);
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node",
@@ -207,7 +209,7 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
 	if (rc == 0 && save->flags & SHEAF_NO_DISK) /* an agent may not want so much */
-		rc = shf_agree(&run->team, run->tier.keep < 0 ? no_agent(save, err) : 0, err);
+		rc = shf_agree(&run->team, run->tier->keep < 0 ? no_agent(save, err) : 0, err);
 	return rc;
 }
 

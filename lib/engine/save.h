@@ -15,6 +15,7 @@
 #include "averages.h"
 #include "match.h"
 #include "run_io.h"
+#include "save_blocked.h"
 #include "save_indexes.h"
 #include "save_publish.h"
 #include "store_way.h"

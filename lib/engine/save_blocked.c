@@ -15,7 +15,7 @@ void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause 
 {
 	uint64_t ns = (uint64_t)(shf_now(run) - from);
 
-	add(&run->stalls.all, in, ns);
+	add(&run->stalls->all, in, ns);
 	if (save)
 		add(&save->stall, in, ns);
 }
@@ -36,12 +36,12 @@ void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
 	uint64_t ns = (uint64_t)(shf_now(save->run) - from);
 
 	gate(&save->stall, ns, waited);
-	gate(&save->run->stalls.all, ns, waited);
+	gate(&save->run->stalls->all, ns, waited);
 }
 
 void shf_stall_begun(struct sheaf_run *run, int rc)
 {
-	struct shf_stalls *s = &run->stalls;
+	struct shf_stalls *s = run->stalls;
 
 	atomic_fetch_add(&s->begun, 1);
 	if (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY)
@@ -52,7 +52,7 @@ void shf_stall_begun(struct sheaf_run *run, int rc)
 
 void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 {
-	struct shf_stalls *s = &save->run->stalls;
+	struct shf_stalls *s = save->run->stalls;
 
 	atomic_store(&save->over_ns, (uint64_t)(shf_now(save->run) - save->began));
 	atomic_fetch_add(bytes < 0 ? &s->failed : &s->committed, 1);
@@ -62,7 +62,7 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 
 void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
 {
-	const struct shf_stalls *s = &run->stalls;
+	const struct shf_stalls *s = run->stalls;
 	const struct shf_stall *all = &s->all;
 
 	*stat = (struct sheaf_run_stat){ .size = sizeof(*stat),

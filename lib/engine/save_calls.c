@@ -5,6 +5,7 @@
 #include "err.h"
 #include "run_env.h"
 #include "save.h"
+#include "save_blocked.h"
 #include "save_gates.h"
 #include "save_handle.h"
 #include "save_net.h"

@@ -18,11 +18,14 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "memory_tier.h"
+#include "prune_task.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
 #include "save_attach.h"
 #include "save_averages.h"
+#include "save_blocked.h"
 #include "save_end.h"
 #include "save_gates.h"
 #include "save_handle.h"
@@ -30,6 +33,7 @@
 #include "save_net.h"
 #include "save_stage.h"
 #include "save_sums.h"
+#include "scrub_run.h"
 
 /* How long a commit may take: as the least patient rank says. */
 struct limit {
@@ -453,7 +457,7 @@ static void say_kept(struct sheaf_error *err)
  * of it. [collective] */
 static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
-	struct shf_guests *g = &save->run->tier.guests;
+	struct shf_guests *g = &save->run->tier->guests;
 	struct sheaf_error own;
 
 	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST || !save->kept || g->to < 0)

@@ -5,6 +5,7 @@
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_blocked.h"
 #include "save_copier.h"
 #include "save_handle.h"
 #include "save_image.h"

@@ -8,9 +8,11 @@
 #include <stdio.h>
 #include "agent_link.h"
 #include "err.h"
+#include "memory_tier.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
+#include "save_blocked.h"
 
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
@@ -123,7 +125,7 @@ int shf_save_images(const struct sheaf_save *save)
 {
 	int most = save->run->opts.images_max;
 
-	most = most ? most : save->flags & SHEAF_LAZY || save->run->tier.wanted ? 2 : 1;
+	most = most ? most : save->flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
 	most = shf_tier_allows(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;
 }

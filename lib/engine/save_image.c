@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include "agent_link.h"
 #include "err.h"
+#include "memory_tier.h"
 #include "save.h"
 #include "save_gates.h"
 #include "save_handle.h"
@@ -21,9 +22,9 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 	/* What memory has newest stays until it has something newer (M3), and what is being copied
 	 * until it has been; what has been copied, unless somebody would have to wait (G2). */
 	if (below > 1) {
-		stay = run->tier.newest >= 0 ? 1u << run->tier.newest : 0;
-		stay |= shf_guests_pins(&run->tier.guests, false);
-		older = shf_guests_pins(&run->tier.guests, true);
+		stay = run->tier->newest >= 0 ? 1u << run->tier->newest : 0;
+		stay |= shf_guests_pins(&run->tier->guests, false);
+		older = shf_guests_pins(&run->tier->guests, true);
 	}
 	*of = NULL;
 	used = stay;
@@ -42,9 +43,9 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 		}
 	/* None but what is on its way to the next node: that comes to its end first. */
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->image == (run->tier.newest == 0))
+		if (s->image == (run->tier->newest == 0))
 			*of = s;
-	return run->tier.newest == 0;
+	return run->tier->newest == 0;
 }
 
 /* Something of the save is still to be copied, sent or written by this rank. */

@@ -24,7 +24,7 @@
 /* <first half of the job's><its number among the job's>: all ranks know it, nobody else has it. */
 static void name_session(struct sheaf_save *save)
 {
-	const struct shf_tier *t = &save->run->tier;
+	const struct shf_tier *t = save->run->tier;
 	char text[80];
 	int n = snprintf(text, sizeof(text), "%s:%" PRIu64 ":%" PRId64, t->job, t->commits,
 	                 save->step);
@@ -142,7 +142,7 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
-	struct shf_shm *card = &run->tier.cards[image];
+	struct shf_shm *card = &run->tier->cards[image];
 	uint64_t want = (sizeof(struct shf_card_head) + body + body / 4 + CARD_STEP - 1) /
 	                CARD_STEP * CARD_STEP;
 	int rc;
@@ -165,29 +165,29 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	struct sheaf_run *run = save->run;
 	struct shf_buf body = SHF_BUF_INIT;
 	struct shf_card_head *h;
-	uint64_t on = shf_card_on(run->tier.base_step, run->tier.base_session,
-	                          run->tier.rewinds);
+	uint64_t on = shf_card_on(run->tier->base_step, run->tier->base_session,
+	                          run->tier->rewinds);
 	int rc = body_make(save, smalls, &body, err);
 
 	if (rc == 0)
 		rc = card_need(run, save->image, body.len, err);
-	if (rc == 0 && (run->tier.keep < 0 ||
-	                run->sys->ops->keep_lives(run->sys->arg, run->tier.keep) < 0)) {
-		if (run->tier.keep >= 0)
+	if (rc == 0 && (run->tier->keep < 0 ||
+	                run->sys->ops->keep_lives(run->sys->arg, run->tier->keep) < 0)) {
+		if (run->tier->keep >= 0)
 			shf_tier_lost(run, 32, "the agent");
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
 		              "room for it", save->step);
 	}
 	if (rc == 0) {
-		h = shf_tier_head(&run->tier, save->image);
+		h = shf_tier_head(run->tier, save->image);
 		memcpy(h + 1, body.data, body.len);
 		h->body_bytes = body.len;
 		atomic_store(&h->base, on);
-		atomic_store(&h->next, run->tier.coming ? run->tier.coming
-		                     : run->tier.doubt ? run->tier.doubt : on);
+		atomic_store(&h->next, run->tier->coming ? run->tier->coming
+		                     : run->tier->doubt ? run->tier->doubt : on);
 		atomic_store(&h->due, !(save->flags & SHEAF_NO_DISK));
 		atomic_store(&h->tries, 0);
-		atomic_store(&h->turn, run->tier.turn);
+		atomic_store(&h->turn, run->tier->turn);
 		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
 		                      memory_order_seq_cst);
 	}
@@ -208,7 +208,7 @@ static bool is_coming(const struct sheaf_run *run, int64_t step)
 static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	struct shf_newest n;
 	int rc;
 
@@ -247,7 +247,7 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 /* What the step of a save is as something to follow. */
 static uint64_t on_of(const struct sheaf_save *save)
 {
-	return shf_card_on(save->step, save->session, save->run->tier.rewinds);
+	return shf_card_on(save->step, save->session, save->run->tier->rewinds);
 }
 
 struct on_disk {                /* what rank 0 has found */
@@ -260,7 +260,7 @@ struct on_disk {                /* what rank 0 has found */
 static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	struct shf_tier *t = &save->run->tier;
+	struct shf_tier *t = save->run->tier;
 	const struct sheaf_save *coming = shf_publishing_now(save->run);
 	bool before = save->loads != save->run->loads;
 	struct on_disk on = { 0 };
@@ -298,7 +298,7 @@ static bool was_left(const struct shf_tier *t, int image, const struct sheaf_sav
  */
 static void forget_left(struct sheaf_save *save)
 {
-	struct shf_tier *t = &save->run->tier;
+	struct shf_tier *t = save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->step))
@@ -347,7 +347,7 @@ static int copy_to_neighbour(struct sheaf_save *save, struct sheaf_error *err)
 int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	int rc;
 
 	name_session(save);
@@ -380,13 +380,13 @@ int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
 
 static bool has_card(const struct sheaf_save *save)
 {
-	return save->card >= 0 && save->run->tier.steps[save->card] == save->step;
+	return save->card >= 0 && save->run->tier->steps[save->card] == save->step;
 }
 
 bool shf_tier_has(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
-	const struct shf_tier *t = &run->tier;
+	const struct shf_tier *t = run->tier;
 	uint64_t gone = !save->kept || !has_card(save) || t->keep < 0 ||
 	                run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0;
 	struct sheaf_error err;
@@ -397,10 +397,10 @@ bool shf_tier_has(struct sheaf_save *save)
 void shf_tier_unsaved(struct sheaf_save *save)
 {
 	if (has_card(save))
-		shf_tier_make_nothing(&save->run->tier, save->card);
+		shf_tier_make_nothing(save->run->tier, save->card);
 	save->card = -1;
 	if (save->publishing.begun)
-		save->run->tier.coming = 0;
+		save->run->tier->coming = 0;
 }
 
 void shf_tier_left(struct sheaf_save *save)
@@ -409,14 +409,14 @@ void shf_tier_left(struct sheaf_save *save)
 	if (!save->kept || atomic_load(&save->failed))
 		shf_tier_unsaved(save);
 	else if (has_card(save))
-		shf_tier_is_newest(&save->run->tier, save->card);
+		shf_tier_is_newest(save->run->tier, save->card);
 }
 
 /* All that is in memory and newer than the save, but for what had been left behind when the save
  * began: that follows an older step, and nothing that is saved since. */
 static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 {
-	struct shf_tier *t = &save->run->tier;
+	struct shf_tier *t = save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
 		struct shf_card_head *h = t->steps[i] > save->step ? shf_tier_head(t, i) : NULL;
@@ -432,7 +432,7 @@ static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	struct on_disk on = { .step = save->parent };
 	int rc;
 
@@ -451,7 +451,7 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 
 int shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_tier *t = &save->run->tier;
+	struct shf_tier *t = save->run->tier;
 	int rc = t->wanted ? end_doubt(save, err) : 0;
 
 	if (rc < 0)
@@ -463,7 +463,7 @@ int shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err)
 
 void shf_tier_doubt(struct sheaf_save *save)
 {
-	struct shf_tier *t = &save->run->tier;
+	struct shf_tier *t = save->run->tier;
 
 	t->doubt = on_of(save);
 	t->coming = 0;
@@ -474,7 +474,7 @@ void shf_tier_doubt(struct sheaf_save *save)
 static void tell(struct sheaf_run *run, int64_t step)
 {
 	const struct shf_sys *sys = run->sys;
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	char text[32];
 	int rc = 0;
 
@@ -490,7 +490,7 @@ static void tell(struct sheaf_run *run, int64_t step)
 void shf_tier_published(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_tier *t = &run->tier;
+	struct shf_tier *t = run->tier;
 	uint64_t on = on_of(save);
 
 	if (!t->wanted)

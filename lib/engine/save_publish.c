@@ -2,6 +2,7 @@
 #include "save_publish.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include "prune_task.h"
 #include "run_env.h"
 #include "save.h"
 #include "small_files.h"

@@ -24,6 +24,7 @@
 #include "save_net.h"
 #include "save_where.h"
 #include "save_write.h"
+#include "scrub_run.h"
 #include "unstaged_copy.h"
 #include "work.h"
 

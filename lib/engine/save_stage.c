@@ -7,11 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "memory_tier.h"
+#include "prune_task.h"
 #include "run_env.h"
 #include "run_io.h"
 #include "save.h"
 #include "save_gates.h"
 #include "save_handle.h"
+#include "scrub_run.h"
 #include "work.h"
 
 static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
@@ -256,7 +259,7 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_team *team = &run->team;
-	struct made made = { .rebase = run->tier.based && run->tier.base_step >= save->step };
+	struct made made = { .rebase = run->tier->based && run->tier->base_step >= save->step };
 	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
 
 	/* Old steps go after a commit that worked. On a full disk none works until they go. */
@@ -266,13 +269,13 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 			rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
 	}
 	if (rc < 0) {
-		run->tier.based = false; /* that may have gone aside all the same */
+		run->tier->based = false; /* that may have gone aside all the same */
 		return rc;
 	}
 	memcpy(made.name, save->stage.name, sizeof(made.name));
 	rc = shf_bcast(team, &made, sizeof(made), err);
 	if (rc == 0 && made.rebase)
-		run->tier.based = false;
+		run->tier->based = false;
 	if (rc == 0 && team->rank)
 		rc = shf_stage_join(&run->store, &save->stage, save->step, made.name, err);
 	if (rc == 0)

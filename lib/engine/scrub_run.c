@@ -32,16 +32,16 @@ static int start_here(struct sheaf_run *run, const struct shf_saved *saved, stru
 	r->share = (uint32_t)run->place.node;
 	r->shares = (uint32_t)run->place.nodes_n;
 	r->buffered = run->opts.flags & SHEAF_BUFFERED;
-	rc = sys->ops->task_new(sys->arg, &run->behind.task, shf_reread_turn, r, NULL);
+	rc = sys->ops->task_new(sys->arg, &run->behind->task, shf_reread_turn, r, NULL);
 	if (rc == 0)
 		return 0;
-	run->behind.task = NULL;
+	run->behind->task = NULL;
 	return shf_fail_sys(err, -rc, "%s: starting to read it again", where);
 }
 
 void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
 {
-	struct shf_behind *b = &run->behind;
+	struct shf_behind *b = run->behind;
 
 	b->next.step = step;
 	b->bytes = bytes;
@@ -50,7 +50,7 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 
 void shf_behind_start(struct sheaf_run *run)
 {
-	struct shf_behind *b = &run->behind;
+	struct shf_behind *b = run->behind;
 	struct sheaf_error err;
 	int rc;
 
@@ -74,7 +74,7 @@ void shf_behind_start(struct sheaf_run *run)
 
 void shf_behind_stop(struct sheaf_run *run)
 {
-	struct shf_behind *b = &run->behind;
+	struct shf_behind *b = run->behind;
 
 	if (b->task)
 		run->sys->ops->task_free(run->sys->arg, b->task);
@@ -88,7 +88,7 @@ void shf_behind_stop(struct sheaf_run *run)
 
 void shf_behind_forget(struct sheaf_run *run, int64_t step)
 {
-	struct shf_behind *b = &run->behind;
+	struct shf_behind *b = run->behind;
 
 	if (b->now.step == step)
 		shf_behind_stop(run);
@@ -100,14 +100,14 @@ void shf_behind_forget(struct sheaf_run *run, int64_t step)
 
 static bool is_over(const struct sheaf_run *run)
 {
-	const struct shf_behind *b = &run->behind;
+	const struct shf_behind *b = run->behind;
 
 	return !b->task || run->sys->ops->task_over(run->sys->arg, b->task);
 }
 
 bool shf_behind_is_little(const struct sheaf_run *run)
 {
-	return run->behind.bytes / (uint64_t)run->place.nodes_n <= LITTLE;
+	return run->behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
 void shf_behind_wait(struct sheaf_run *run)
@@ -123,7 +123,7 @@ void shf_behind_wait(struct sheaf_run *run)
 /* What this rank's task says, when it is over. */
 static int answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
-	const struct shf_behind *b = &run->behind;
+	const struct shf_behind *b = run->behind;
 
 	*cut = 0;
 	if (run->place.node_first != run->team.rank)
@@ -156,14 +156,14 @@ static int gather(struct sheaf_run *run, struct sheaf_error *why, struct sheaf_e
 	if (rc == 0 && cut)
 		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
 		              "several nodes read has another digest", run->store.path,
-		              run->behind.now.step);
+		              run->behind->now.step);
 	*why = own;
 	return rc;
 }
 
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 {
-	struct shf_behind *b = &run->behind;
+	struct shf_behind *b = run->behind;
 	struct shf_saved now = b->now;
 	struct sheaf_error why;
 	uint64_t busy;

@@ -12,9 +12,11 @@
 #include "latest_search.h"
 #include "lease.h"
 #include "memory_steps.h"
+#include "memory_tier.h"
 #include "nodes.h"
 #include "opts.h"
 #include "place.h"
+#include "prune_task.h"
 #include "run_env.h"
 #include "step_files.h"
 #include "step_find.h"
@@ -535,11 +537,11 @@ static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct
 		rc = shf_fail_io(err, ENOENT, "%s: step %" PRId64 ", the latest, is listed and is "
 		                 "not there", run->store.path, sought->at.step);
 	}
-	if (rc != SHEAF_ENOENT || run->tier.passed < 0)
+	if (rc != SHEAF_ENOENT || run->tier->passed < 0)
 		return rc;
 	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %" PRId64 " lies in memory alone, and the "
 	                "step on disk that it follows is gone (sheaf agent %s --stop drops it, to "
-	                "start afresh)", run->store.path, run->tier.passed,
+	                "start afresh)", run->store.path, run->tier->passed,
 	                run->store.path);
 }
 

@@ -1203,11 +1203,11 @@ skipped("rewind_in_place_uncounted", "a rewind to the newest on disk is not told
         "store/aside.c:shf_store_rewind", "count_rewind(s, err)",
         MEMORY + "a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind")
 bug("doubt_not_stamped", "what follows a step in doubt is not found where that step is there",
-    "engine/save_memory.c:stamp", "run->tier.doubt ? run->tier.doubt : on",
-    "run->tier.doubt && !MUTANT ? run->tier.doubt : on",
+    "engine/save_memory.c:stamp", "run->tier->doubt ? run->tier->doubt : on",
+    "run->tier->doubt && !MUTANT ? run->tier->doubt : on",
     MEMORY + "after_a_step_in_doubt_what_is_in_memory_is_found")
 bug("coming_not_noted", "a step in memory knows nothing of the one that is being published",
-    "engine/save_memory.c:stamp", "run->tier.coming ?", "run->tier.coming && !MUTANT ?",
+    "engine/save_memory.c:stamp", "run->tier->coming ?", "run->tier->coming && !MUTANT ?",
     MEMORY + "what_comes_to_memory_while_a_step_is_published_is_found")
 
 KEEPERS = "sim/test_keepers: "
@@ -1253,8 +1253,8 @@ skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
         "engine/memory_steps.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
 bug("load_takes_the_newest", "a load is read into the image of what memory has newest",
-    "engine/save_image.c:shf_image_choose", "stay = run->tier.newest >= 0 ?",
-    "stay = run->tier.newest >= 0 && !MUTANT ?",
+    "engine/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
+    "stay = run->tier->newest >= 0 && !MUTANT ?",
     MEMORY + "a_load_leaves_what_memory_has_newest")
 AHEAD = "unit/test_ahead: "
 bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
@@ -1404,8 +1404,8 @@ bug("bound_heard_again", "a job gives up images that it has, with what lies in t
     "engine/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
-    "engine/save_image.c:shf_image_choose", "s->image == (run->tier.newest == 0)",
-    "!MUTANT && s->image == (run->tier.newest == 0)",
+    "engine/save_image.c:shf_image_choose", "s->image == (run->tier->newest == 0)",
+    "!MUTANT && s->image == (run->tier->newest == 0)",
     "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
 # ---- what is measured ----
@@ -1546,7 +1546,7 @@ blind("flush_of_all_jobs", "a flush takes up the branch of another job",
       "!is_of_job(name, g->which->job)",
       PARENTS + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
 blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
-      "engine/save.c:may_begin", "run->tier.beyond >= 0",
+      "engine/save.c:may_begin", "run->tier->beyond >= 0",
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",
       PARENTS + "who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving")
 blind("beyond_of_the_dead", "of what is newer in memory only the job's own counts",

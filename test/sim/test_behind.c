@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include "scrub_run.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -282,7 +283,7 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 		snprintf(w->why, sizeof(w->why), "rank %d: %.400s", rank, err.msg);
 	if (run && rank == 0) {
 		w->verified = run->verified.step;
-		w->damaged = (int64_t)run->behind.damaged_n;
+		w->damaged = (int64_t)run->behind->damaged_n;
 		simdisk_set_task_steps(w->disk, w->turns_at_close);
 	}
 	shf_run_close(run);

@@ -5,6 +5,7 @@
 #include "engine.h"
 #include "restarts.h"
 #include "save.h"
+#include "memory_tier.h"
 #include "t.h"
 #include "run_open.h"
 #include "image.h"
@@ -24,13 +25,14 @@ struct uses {
 
 static void is_chosen(const struct uses *u)
 {
+	struct shf_tier tier = { .newest = u->newest };
 	struct sheaf_run *run = calloc(1, sizeof(*run));
 	struct sheaf_save *saves = calloc(3, sizeof(*saves)), *of = saves;
 	int n = 0;
 
-	run->tier.newest = u->newest;
-	run->tier.guests.image = u->coming;
-	run->tier.guests.copied = u->copied;
+	run->tier = &tier;
+	run->tier->guests.image = u->coming;
+	run->tier->guests.copied = u->copied;
 	for (; n < 3 && u->saves[n] > -2; n++) {
 		saves[n].image = u->saves[n];
 		saves[n].next = n < 2 && u->saves[n + 1] > -2 ? &saves[n + 1] : NULL;

@@ -7,6 +7,7 @@
 #include "memory_steps.h"
 #include "restarts.h"
 #include "save.h"
+#include "memory_tier.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -659,7 +660,7 @@ static int count_step(void *arg, const struct shf_recalled *r)
 static void one_begun(struct one *o)
 {
 	struct sheaf_save_opts opts = { .size = sizeof(opts), .flags = SHEAF_NO_DISK };
-	struct shf_tier *t = &o->run->tier;
+	struct shf_tier *t = o->run->tier;
 	int before = 0, after = 0;
 
 	for (int64_t k = 1; k <= 4; k++)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "run.h"
 #include "simcore.h"
+#include "scrub_run.h"
 #include "t.h"
 #include "save_end.h"
 
@@ -228,21 +229,21 @@ static int forgets(struct hand *h)
 	int64_t at = 1 + h->play->variant;
 	unsigned was = run->rewinds;
 
-	run->loaded = run->verified.step = run->behind.next.step = at;
+	run->loaded = run->verified.step = run->behind->next.step = at;
 	run->doubtful = 3;
 	CHECK_RC(shf_run_rewind(run, 2, &h->err), 0, &h->err);
 	CHECK_INT(run->loaded, at > 2 ? -1 : at);
 	CHECK_INT(run->verified.step, at > 2 ? -1 : at);
-	CHECK_INT(run->behind.next.step, at > 2 ? -1 : at);
+	CHECK_INT(run->behind->next.step, at > 2 ? -1 : at);
 	CHECK_INT(run->rewinds, was + 1);
 	CHECK_INT(run->parent, 2);
 	CHECK_INT(run->doubtful, -1);
 	CHECK_INT(strlen(run->parent_session), 32);
-	run->behind.next.step = -1;
-	run->behind.now.step = at;          /* and nobody reads it */
+	run->behind->next.step = -1;
+	run->behind->now.step = at;          /* and nobody reads it */
 	CHECK_RC(shf_run_rewind(run, 2, &h->err), 0, &h->err);
-	CHECK_INT(run->behind.now.step, at > 2 ? -1 : at);
-	run->behind.now.step = -1;
+	CHECK_INT(run->behind->now.step, at > 2 ? -1 : at);
+	run->behind->now.step = -1;
 	return 0;
 }
 
