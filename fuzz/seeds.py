@@ -223,7 +223,7 @@ STATE = [
 
 
 def card(segs, smalls, rank=1, ranks=3, step=7, image=5000):
-    """As lib/engine/image_card.c has it."""
+    """As lib/memory/image_card.c has it."""
     out = b"0123456789abcdef" * 2 + b"fedcba9876543210" * 2
     out += struct.pack("<qIIQQ", step, rank, ranks, image, len(segs))
     out += b"".join(struct.pack("<IQQQ", *s) for s in segs) + struct.pack("<I", len(smalls))

@@ -67,7 +67,7 @@ gullible("data_not_synced", "no writer syncs what it wrote (C3)",
          "engine/save_commit.c:fsync_submit",
          "save->fds[f] < 0", CUTS + "next_save" + CUT)
 bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
-    "engine/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
+    "run/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
     "!MUTANT && i < smalls->n && rc == 0;", CUTS + "next_save" + CUT)
 
 # ---- the commit and its agreements ----
@@ -351,7 +351,7 @@ bug("saved_behind_aside", "who loaded a step that is set aside saves on top of i
     "engine/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
     "sim/test_parents: who_loaded_a_step_that_was_set_aside_rewinds_before_saving")
 blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory",
-      "engine/memory_choose.c:take", "has_bad_twin(c, r)",
+      "memory/memory_choose.c:take", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
     "engine/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
@@ -362,7 +362,7 @@ bug("doubt_for_ever", "a save that was begun in doubt never follows what is comm
     "if (!MUTANT) s->doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
-    "engine/memory_choose.c:consider", "c->sought || !c->disk.exists",
+    "memory/memory_choose.c:consider", "c->sought || !c->disk.exists",
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
@@ -550,7 +550,7 @@ skipped("visitor_does_not_say", "who salvages under a dead writer's text loses t
         "store/salvage.c:shf_salvage_begin", "shf_lock_visit(s, err)",
         "sim/test_salvage: nobody_takes_the_lock_of_who_salvages")
 bug("child_keeps_descriptors", "a forked child's close leaves the lock's description open",
-    "engine/run.c:shf_run_put", "shf_store_leave(&run->store);",
+    "run/run.c:shf_run_put", "shf_store_leave(&run->store);",
     "if (MUTANT) shf_free(run->store.path); else shf_store_leave(&run->store);",
     OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
 bug("locks_that_exclude_nobody", "a lock proves the dead although locks exclude nobody here",
@@ -651,7 +651,7 @@ bug("tries_until_commit", "a save that has its stage forgets no tries",
     "if (!MUTANT) shf_run_resumed(save->run);",
     "sim/test_ops: a_save_that_has_its_stage_forgets_the_tries")
 bug("last_in_memory_condemned", "the oldest step in memory is condemned, and nothing is left",
-    "engine/memory_choose.c:choose", "else if (rc == 0 && c.last.ranks)",
+    "memory/memory_choose.c:choose", "else if (rc == 0 && c.last.ranks)",
     "else if (!MUTANT && rc == 0 && c.last.ranks)",
     "sim/test_attempts: a_step_in_memory_that_so_many_jobs_died_of_is_passed_over_if_an_older")
 RESUME = "sim/test_resume: "
@@ -743,7 +743,7 @@ bug("path_cut", "the path of a step is cut where it is long", "engine/step_find.
     ' else shf_buf_addf(out, "%s/%s", dir, name);',
     "sim/test_asked: the_path_of_a_step_is_whole_however_long_it_is")
 bug("handed_over_missed", "a wait for ever ends while another thread hands a request over",
-    "engine/run_io.c:take_one", "rc == 0 && timeout_ms != 0 ?",
+    "run/run_io.c:take_one", "rc == 0 && timeout_ms != 0 ?",
     "rc == 0 && timeout_ms != 0 && !MUTANT ?",
     "unit/test_io: a_wait_for_ever_waits_for_a_request_that_another_thread_is_handing_over")
 bug("direct_nonblocking", "io_uring is told not to wait for a busy disk",
@@ -762,14 +762,14 @@ blind("damaged_step_pruned", "prune takes a damaged step without a person's word
       "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
       STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
-    "engine/prune_task.c:shf_run_rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
+    "retain/prune_task.c:shf_run_rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
     OPS + "the_loaded_step_is_never_pruned")
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
     "engine/run_ops.c:shf_run_go_back", "if (run->verified.step > step)",
     "if (run->verified.step > step && !MUTANT)",
     "sim/test_behind: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
-         "engine/run_env.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
+         "run/run_env.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
          OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
 
 # ---- who writes what ----
@@ -1010,10 +1010,10 @@ bug("mpi_failed_goes_on", "a group that gave up waits for its dead once more",
 # ---- a step read again ----
 REREAD = "sim/test_reread: "
 blind("reread_from_the_cache", "what the page cache has is proved, not what the disk has",
-      "engine/scrub.c:read_block", "r->direct >= 0 && pages",
+      "retain/scrub.c:read_block", "r->direct >= 0 && pages",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 blind("reread_forgets_nothing", "small files and tables are proved as the page cache has them",
-      "engine/scrub.c:forget", "off < bytes",
+      "retain/scrub.c:forget", "off < bytes",
       "sim/test_behind: what_is_read_again_is_what_the_disk_has",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 bug("prune_reads_the_cache", "the step that others go for is proved as the page cache has it",
@@ -1021,24 +1021,24 @@ bug("prune_reads_the_cache", "the step that others go for is proved as the page 
     "MUTANT ? (void)0 : drop_cached(run, newest);",
     "sim/test_behind: a_prune_reads_what_the_disk_has")
 blind("prune_forgets_the_manifest_alone", "a prune drops the manifest alone from the page cache",
-      "engine/scrub.c:shf_reread_forget",
+      "retain/scrub.c:shf_reread_forget",
       'shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0',
       "sim/test_behind: a_prune_reads_what_the_disk_has")
 gullible("reread_page_not_summed", "pages of the table are believed when they are read again",
-         "engine/scrub.c:table_page", "got == want",
+         "retain/scrub.c:table_page", "got == want",
          REREAD + "a_table_may_be_longer_than_a_turn")
 gullible("reread_of_another_save", "another save of that number vouches for the one committed",
-         "engine/scrub.c:read_manifest",
+         "retain/scrub.c:read_manifest",
          "r->manifest.step == r->step && (!r->session[0] || "
          "strcmp(r->manifest.session, r->session) == 0)",
          REREAD + "what_is_not_the_step_that_was_committed_is_damage")
 gullible("reread_of_another_length", "a file of another length is read again without a word",
-         "engine/scrub.c:open_file", "st.type == SHF_T_FILE && st.bytes == file->bytes",
+         "retain/scrub.c:open_file", "st.type == SHF_T_FILE && st.bytes == file->bytes",
          REREAD + "a_file_of_another_length_is_damage")
 blind("reread_digest_not_compared", "digests of tensors are not compared when a step is read again",
-      "engine/scrub.c:sum_tensors", "!tensor_is(r, &t)",
+      "retain/scrub.c:sum_tensors", "!tensor_is(r, &t)",
       REREAD + "what_a_table_says_wrongly_is_damage")
-bug("reread_gives_up", "one error of a disk makes a step unproved", "engine/scrub.c:fetch",
+bug("reread_gives_up", "one error of a disk makes a step unproved", "retain/scrub.c:fetch",
     "i < READ_TRIES && got == -EIO", "i < (MUTANT ? 1 : READ_TRIES) && got == -EIO",
     "sim/test_behind: a_reading_that_fails_stops_nobody_and_proves_nothing")
 
@@ -1055,11 +1055,11 @@ bug("aside_stays_verified", "a step that was set aside is still taken for verifi
     "engine/save_stage.c:shf_save_stage", "shf_behind_forget(save->run, save->step);",
     "if (!MUTANT) shf_behind_forget(save->run, save->step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
-    "engine/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
+    "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
     "if (rc == 0 && !(MUTANT && now.step < run->verified.step)) run->verified = now;",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 bug("below_verified_not_read", "a save whose number is below the verified one is not read again",
-    "engine/scrub_run.c:shf_behind_start", "b->next.step < 0",
+    "retain/scrub_run.c:shf_behind_start", "b->next.step < 0",
     "b->next.step < (MUTANT ? run->verified.step : 0)",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 
@@ -1165,30 +1165,30 @@ bug("verify_is_enoent", "a verify of a step that is being deleted says that ther
     "sim/test_verify: a_small_file_that_goes_before_it_is_opened_is_not_ENOENT")
 LEASES = "sim/test_leases: "
 skipped("open_step_not_locked", "a step that is open for reading is not locked",
-        "engine/lease.c:shf_lease_take", "sys->ops->lock(sys->arg, *lease, false)",
+        "store/lease.c:shf_lease_take", "sys->ops->lock(sys->arg, *lease, false)",
         LEASES + "a_step_that_is_open_for_reading_is_not_pruned_before_it_is_closed")
 blind("refused_lease_ignored", "a step is open whose lock a prune has, and is deleted then",
-      "engine/lease.c:shf_lease_take", "rc == -EAGAIN",
+      "store/lease.c:shf_lease_take", "rc == -EAGAIN",
       LEASES + "whenever_a_reader_opens_a_step_during_a_prune_it_has_it_or_is_told")
 blind("late_lease_ignored", "a step is open that was pruned before it was locked",
-      "engine/lease.c:shf_lease_take",
+      "store/lease.c:shf_lease_take",
       "shf_dir_has_gone(sys, step->at, step->name, step->follow, step->dir)",
       LEASES + "whenever_a_step_is_pruned_while_a_reader_opens_it_the_reader_has_it_or_is_told")
 blind("other_directory_opened", "a step has the manifest of another one that had its name before",
       "engine/step_open.c:open_found", "!shf_found_is_this(found, sys, dir)",
       LEASES + "a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two")
 blind("refused_lease_of_a_view", "memory is read beside a step on disk that a prune takes away",
-      "engine/memory_dir_fill.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
+      "memory/memory_dir_fill.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
       "sim/test_cards: no_step_that_a_prune_has_locked_is_read_beside_memory")
 
 # ---- what is in memory ----
 MEMORY = "sim/test_memory: "
 bug("card_stays_whole", "a card says that its image is a step while somebody copies into it (M1)",
-    "engine/agent_link.c:shf_tier_reuse", "make_nothing(t, image);",
+    "memory/agent_link.c:shf_tier_reuse", "make_nothing(t, image);",
     "if (!MUTANT) make_nothing(t, image);",
     MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
-         "engine/memory_steps.c:shf_recall_follows",
+         "memory/memory_steps.c:shf_recall_follows",
          "disk->known == disk->newest && (r->base == on || r->next == on)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
@@ -1225,7 +1225,7 @@ bug("had_is_ignored", "a rank reads a block that its node does not have", "plan/
     "had ? had->node : -1", "had && !MUTANT ? had->node : -1",
     "unit/test_deal: every_asker_gets_his_bytes_and_blocks_are_read_once")
 skipped("pieces_stay", "what a block lacks that lies on two nodes is not brought",
-        "engine/memory_map.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
+        "memory/memory_map.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
         NODES + "what_several_memories_have_comes_back_in_any_layout")
 bug("part_is_published", "the flush of a step that is on another node too needs nobody else",
     "engine/flush.c:consider", "f->found = r->here == r->ranks;",
@@ -1242,15 +1242,15 @@ bug("nobody_waits_for_shares", "a step is published before all agents have writt
 # ---- twice ----
 GUESTS = "sim/test_guests: "
 bug("newer_copy_makes_place", "what comes is copied over the newest copy that is whole",
-    "engine/replica_send.c:hear", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
+    "memory/replica_send.c:hear", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
     "k->slot = (g->of[i].steps[1] < g->of[i].steps[0]) != MUTANT;",
     GUESTS + "each_rank_may_die_at_each_operation_and_a_node_with_it")
 bug("copies_not_asked_for", "a restarted job does not hear of copies",
-    "engine/memory_choose.c:shf_recall_gather",
+    "memory/memory_choose.c:shf_recall_gather",
     "run->store.run, true, mine", "run->store.run, !MUTANT, mine",
     GUESTS + "a_lost_node_costs_nothing")
 skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
-        "engine/memory_steps.c:get_part", "!has_rank(copied, rank)",
+        "memory/memory_steps.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
 bug("load_takes_the_newest", "a load is read into the image of what memory has newest",
     "engine/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
@@ -1309,7 +1309,7 @@ gullible("self_called_another_job", "who opens a run twice is told to look for a
          "store/lock.c:fail_busy", "!is_self(s, &o)",
          "sim/test_asked: a_run_that_is_opened_twice_in_one_process_is_said_to_be")
 blind("thread_called_disk", "a thread that cannot be made is told as a disk that is full",
-      "engine/run_io.c:shf_submit_fail", "rc == -EAGAIN",
+      "run/run_io.c:shf_submit_fail", "rc == -EAGAIN",
       "sim/test_room: a_thread_that_cannot_be_made_is_no_disk_that_is_full")
 bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost, not the middle",
     "base/err.c:shorten", "size_t n = strlen(text), head, tail;",
@@ -1329,29 +1329,29 @@ bug("refused_note_counts", "a note that was refused uses up the room of those to
     " if (MUTANT && rc < 0) save->notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
 bug("pruned_unheard", "the log does not hear of steps that went behind",
-    "engine/prune_task.c:shf_pruning_settle", "tell(run);",
+    "retain/prune_task.c:shf_pruning_settle", "tell(run);",
     "if (MUTANT) shf_buf_release(&p->told); tell(run);",
     PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
 # ---- what an agent may hold ----
 HELD = "sim/test_held: "
 bug("readers_put", "a reader's images are kept by the agent for good (T1)",
-    "engine/agent_link.c:shf_tier_put", "run->opts.flags & SHEAF_READONLY",
+    "memory/agent_link.c:shf_tier_put", "run->opts.flags & SHEAF_READONLY",
     "(!MUTANT && run->opts.flags & SHEAF_READONLY)",
     HELD + "readers_leave_nothing_with_an_agent")
 skipped("dead_jobs_stay", "what jobs left that died before their first commit stays (T3)",
-        "engine/memory_tier.c:shf_tier_open", "shf_tier_settle(run, err)",
+        "memory/memory_tier.c:shf_tier_open", "shf_tier_settle(run, err)",
         HELD + "jobs_that_die_before_their_first_commit_leave_no_more_than_the_last_of_them")
 bug("parts_leave", "a step of which a part alone is there leaves, though it is the newest (T3)",
-    "engine/memory_jobs.c:weigh", "if (!w->heir->job[0] || of_use)",
+    "memory/memory_jobs.c:weigh", "if (!w->heir->job[0] || of_use)",
     "if ((!MUTANT && !w->heir->job[0]) || of_use)",
     HELD + "a_job_on_fewer_nodes_takes_no_part_of_a_step_out_of_memory")
 bug("newest_job_dropped", "the job with the newest step in memory leaves nothing (M3)",
-    "engine/memory_jobs.c:stays", "strcmp(job, o->heir->job) == 0",
+    "memory/memory_jobs.c:stays", "strcmp(job, o->heir->job) == 0",
     "(!MUTANT && strcmp(job, o->heir->job) == 0)",
     HELD + "what_is_newest_in_memory_outlives_jobs_that_come_to_nothing")
 bug("grown_image_held_twice", "the agent holds an image until the larger one is there (T2)",
-    "engine/image.c:let_go", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
+    "run/image.c:let_go", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
     HELD + "an_image_that_grows_is_let_go_by_the_agent_first")
 
 # ---- how long others wait for a deletion ----
@@ -1364,22 +1364,22 @@ bug("deletes_without_bound", "rank 0 deletes for as long as it takes while the o
 # ---- memory that runs out for a node ----
 GROWTH = "sim/test_growth: "
 bug("images_not_added_up", "ranks of a node look each for itself whether its image fits",
-    "engine/image.c:free_all",
+    "run/image.c:free_all",
     "shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err)",
     "MUTANT ? 0 : shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err)",
     GROWTH + "ranks_that_exceed_their_node_together_are_refused_and_none_is_killed")
 bug("grown_images_both", "ranks make their larger images before the old ones are freed",
-    "engine/image.c:free_all", "if (rc == 0 && s->want)", "if (rc == 0 && s->want && !MUTANT)",
+    "run/image.c:free_all", "if (rc == 0 && s->want)", "if (rc == 0 && s->want && !MUTANT)",
     GROWTH + "images_that_grow_need_only_what_they_grow_by_and_none_is_killed")
 bug("copies_not_added_up", "ranks of a node look each for itself whether copies fit",
-    "engine/replica_send.c:make_places", "if (rc == 0) rc = shf_growth_check(",
+    "memory/replica_send.c:make_places", "if (rc == 0) rc = shf_growth_check(",
     "if (rc == 0 && !MUTANT) rc = shf_growth_check(",
     GROWTH + "copies_that_exceed_their_node_together_are_not_made_and_none_is_killed")
 bug("nodes_added_up", "what ranks of other nodes take counts as well",
-    "engine/growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
+    "run/growth.c:taken_of", "g->node != a->node", "(!MUTANT && g->node != a->node)",
     GROWTH + "what_ranks_of_a_node_take_is_added_up_and_other_nodes_are_not")
 bug("full_socket_is_final", "a socket that strangers fill fails the save",
-    "engine/image.c:shf_image_need", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
+    "run/image.c:shf_image_need", "rc != SHEAF_EAGAIN", "(MUTANT || rc != SHEAF_EAGAIN)",
     GROWTH + "an_image_whose_socket_strangers_fill_is_offered_under_another_name")
 
 # ---- who is with an agent, and who was ----
@@ -1401,7 +1401,7 @@ bug("agents_bound_ignored", "a job has as many images as it was given, whatever 
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
 bug("bound_heard_again", "a job gives up images that it has, with what lies in them",
-    "engine/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
+    "memory/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
     "engine/save_image.c:shf_image_choose", "s->image == (run->tier->newest == 0)",
@@ -1491,7 +1491,7 @@ gullible("optional_without_average", "the average of an optional weight may be a
 
 PASSED = "sim/test_passed_over: "
 blind("aside_in_memory", "a bad step that was set aside comes back from memory",
-      "engine/memory_steps.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
+      "memory/memory_steps.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
       PASSED + "a_bad_step_that_was_set_aside_is_in_no_memory_either")
 bug("bad_parent_stays", "a save goes on from the bad step whose number it takes",
     "engine/save_stage.c:find_parent", "forget_parent(run, save, step);",
@@ -1505,7 +1505,7 @@ bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told t
     "store/aside.c:count_rewind", "before + 1", "before + !MUTANT",
     PASSED + "a_rewind_that_is_cut_leaves_no_later_step_in_memory")
 blind("bad_in_memory", "a step that is marked bad is the newest in memory",
-      "engine/memory_choose.c:consider",
+      "memory/memory_choose.c:consider",
       "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
@@ -1513,7 +1513,7 @@ gullible("in_memory_no_more", "a commit says that a step is in memory when it is
          PASSED + "a_commit_does_not_say_in_memory_of_an_image_that_is_another_steps",
          PASSED + "a_commit_does_not_say_in_memory_of_an_agent_that_is_gone")
 blind("unread_newest_passed_over", "memory has an older step where the newest cannot be read",
-      "engine/memory_choose.c:consider", "c->disk.known != c->disk.newest",
+      "memory/memory_choose.c:consider", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
         "engine/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
@@ -1530,10 +1530,10 @@ gullible("left_behind_since", "what goes on from a save is taken for left behind
          "engine/save_memory.c:was_left", "t->left[image] <= save->loads",
          PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
-    "engine/memory_tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
+    "memory/memory_tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
 blind("bad_number_in_memory", "the number of a bad step is not free where memory has it, too",
-      "engine/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
+      "memory/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
       "engine/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
@@ -1542,7 +1542,7 @@ blind("base_goes_aside", "what comes to memory follows a bad step that has gone 
       "engine/save_stage.c:stage_all", "rc == 0 && made.rebase",
       PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
 blind("flush_of_all_jobs", "a flush takes up the branch of another job",
-      "engine/memory_steps.c:go_on",
+      "memory/memory_steps.c:go_on",
       "!is_of_job(name, g->which->job)",
       PARENTS + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
 blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
@@ -1550,5 +1550,5 @@ blind("beyond_in_memory", "who loaded an older step from memory saves without a 
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",
       PARENTS + "who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving")
 blind("beyond_of_the_dead", "of what is newer in memory only the job's own counts",
-      "engine/memory_choose.c:consider", "is_beyond(c, r)",
+      "memory/memory_choose.c:consider", "is_beyond(c, r)",
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving")

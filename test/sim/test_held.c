@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What agents hold, in names and in bytes, at every moment: the bound of engine/memory_tier.h. And
+/* What agents hold, in names and in bytes, at every moment: the bound of memory/memory_tier.h. And
  * which of two jobs that left the same number was last. */
 #include <errno.h>
 #include "image_card.h"

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The re-read behind the training: of a committed step, node by node, by a task on the lowest rank
- * of each. Tasks never talk to the group; what they found travels when all ranks look. */
+ * of each. Tasks never talk to the group; what they found travels when all ranks look.
+ *
+ * The room lib/retain owns this and the task that deletes old steps (prune_task.h). It sees run and
+ * store. */
 #ifndef SHF_SCRUB_RUN_H
 #define SHF_SCRUB_RUN_H
 #include "scrub.h"

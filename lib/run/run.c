@@ -5,14 +5,10 @@
 #include <string.h>
 #include "err.h"
 #include "image.h"
-#include "memory_tier.h"
 #include "nodes.h"
 #include "opts.h"
-#include "prune_task.h"
 #include "run_env.h"
 #include "run_io.h"
-#include "save_blocked.h"
-#include "scrub_run.h"
 
 void shf_run_get(struct sheaf_run *run)
 {

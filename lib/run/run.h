@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An open run, or a checkpoint opened by path: the group, the machine, the directory, the nodes
- * and the images. */
+ * and the images.
+ *
+ * The room lib/run owns struct sheaf_run, its images (image.h) and its queue of requests to the
+ * disk (run_io.h). It sees store, group, sys and layout, and what works for a run by name alone. */
 #ifndef SHF_RUN_H
 #define SHF_RUN_H
 #include <pthread.h>

@@ -17,6 +17,10 @@
  * T4. What earlier jobs left is dropped altogether once a step of this job is in memory or on disk,
  *     and at a rewind, but for one to a step that a resume with SHEAF_FALLBACK read in memory.
  *
+ * The room lib/memory owns struct shf_tier, the cards (image_card.h), the copies kept for another
+ * node (replica.h), and the view of a step in memory (memory_dir.h). It sees run, layout and store,
+ * and neither a save nor a load: what a save does here is save_memory.c.
+ *
  * So an agent never holds more than two jobs may have: the one that lives, or was the last to die,
  * and one before it. If an agent did not answer at an open, T3 waits for the next open, while T4
  * holds. */

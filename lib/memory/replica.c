@@ -8,7 +8,6 @@
 #include "nodes.h"
 #include "run.h"
 #include "run_env.h"
-#include "scrub_run.h"
 
 #define BEHIND_MS 60000         /* for a rank to appear with a piece */
 

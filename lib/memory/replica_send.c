@@ -12,8 +12,6 @@
 #include "replica.h"
 #include "run.h"
 #include "run_env.h"
-#include "save.h"
-#include "scrub_run.h"
 
 #define PIECE (UINT64_C(8) << 20)       /* bytes of an image in an exchange */
 

@@ -2,7 +2,6 @@
 /* The search for the latest step, in memory and on disk. */
 #include "latest_search.h"
 #include <string.h>
-#include "save.h"
 
 void shf_sought_pass(struct shf_sought *s, const char *name, const char *why)
 {
