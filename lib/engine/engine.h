@@ -22,8 +22,8 @@ struct shf_peek {               /* of a step that is asleep, see step_lookup.h *
  * (cat_rc): then verify can still say what is wrong, and everything else returns cat_rc. */
 struct sheaf_step {
 	struct sheaf_run *run;          /* counted; bare for steps opened by path */
-	struct shf_view *view;          /* owned; of a step in memory, whose run has its sys; or
-	                                 * NULL */
+	struct shf_view *view;          /* owned; of a step in memory, whose run uses its machine;
+	                                 * or NULL */
 	uint64_t pid;
 	uint64_t made;                  /* number of the call that opened it, see shf_call_enter */
 	int64_t number;                 /* -1: foreign */

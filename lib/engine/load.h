@@ -71,8 +71,8 @@ bool shf_flow_waits(const struct shf_flow *flow);
 int shf_flow_run(struct shf_flow *flow, struct sheaf_error *err); /* [collective] */
 void shf_flow_free(struct shf_flow *flow);        /* waits for what is under way */
 
-/* load_prefault.c: the caller's memory comes to be there before it is filled, until the end. NULL:
- * it is there, or no thread is free. [local] */
+/* load_prefault.c. Starts a thread that makes the pages of the caller's memory before they are
+ * filled. NULL: they are there already, or no thread can be had. [local] */
 struct shf_ahead;
 struct shf_ahead *shf_ahead_start(const struct shf_load *load);
 void shf_ahead_end(struct shf_ahead *ahead);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every part of a load may ask of it: the pass over what was read, the image, the report. */
+/* What several files of a load need: the pass over bytes that were read, the image, the report. */
 #include "load_base.h"
 #include <string.h>
 #include "dtype.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every part of a load may ask of it: the pass over what was read, the image, the report. */
+/* What several files of a load need: the pass over bytes that were read, the image, the report. */
 #ifndef SHF_LOAD_BASE_H
 #define SHF_LOAD_BASE_H
 #include "load.h"
 
-/* The pass at bytes [lo, lo + n) of a segment, with what this rank wants of those. ENOMEM. */
+/* Begins the pass over bytes [lo, lo + n) of a segment, of which this rank may want some. ENOMEM.
+ * */
 int shf_load_begin(struct shf_load *load, const struct shf_seg *seg, uint64_t lo, uint64_t n,
                    struct sheaf_error *err);
-/* The pass over the next n bytes, timed. */
+/* Passes over the next n bytes: copies, sums and checks them. */
 int shf_load_look(struct shf_load *load, const uint8_t *p, uint64_t n, struct sheaf_error *err);
 /* This rank's share of the image that the load has. */
 uint8_t *shf_load_image(const struct shf_load *load);

@@ -87,7 +87,7 @@ static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *er
 	uint64_t w = run->opts.staging_bytes_max, taken = shf_images_bytes(saves), inv;
 	int rc;
 
-	/* What the images of saves leave of the staging. */
+	/* What the images of saves do not take of the staging. */
 	w = w == 0 ? ROOM : w > taken ? w - taken : 0;
 	w = w > ROOM ? ROOM : w;
 	w = w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);

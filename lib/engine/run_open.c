@@ -103,7 +103,7 @@ static int prove(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
-/* The group that copies go over has the same ranks, and is another one. */
+/* opts.copies_group must have the same ranks as the group of the run, and be another group. */
 static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct sheaf_group *g = run->opts.copies_group;
@@ -176,7 +176,7 @@ static void end(struct sheaf_run *run)
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
 
-/* What only a run with a directory has. */
+/* Allocates what a run with a directory has and a bare one has not. */
 static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 {
 	run->behind = shf_zalloc(1, sizeof(*run->behind));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a run. Closing it is in run_ops.c. */
+/* Opens a run by its directory. run_ops.c closes it. */
 #ifndef SHF_RUN_OPEN_H
 #define SHF_RUN_OPEN_H
 #include "run.h"

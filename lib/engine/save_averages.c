@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averages that are copied behind: what the next step waits for before it changes them. */
+/* Averages that a lazy save still copies: the next step must not change them before. */
 #include "save_averages.h"
 #include <math.h>
 #include "averages.h"

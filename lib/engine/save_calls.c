@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls between begin and commit: gates, slices that are brought, waiting, what must travel. */
+/* The public calls on a save between begin and commit, but for those that give it attached files
+ * and notes (save_given.c). */
 #include "save_calls.h"
 #include <inttypes.h>
 #include "err.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls between begin and commit. */
+/* The public calls on a save between begin and commit: sheaf_save_copied, _put, _wait, _exchange.
+ * */
 #ifndef SHF_SAVE_CALLS_H
 #define SHF_SAVE_CALLS_H
 #include "save.h"

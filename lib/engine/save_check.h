@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHEAF_CHECK: does memory stay as it was until its gate has opened? */
+/* SHEAF_CHECK: finds memory of a slice that was changed before the gate of the slice had opened. */
 #ifndef SHF_SAVE_CHECK_H
 #define SHF_SAVE_CHECK_H
 #include "save_pieces.h"

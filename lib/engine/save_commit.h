@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Committing a save. */
+/* Commits a save: what sheaf_save_commit does. */
 #ifndef SHF_SAVE_COMMIT_H
 #define SHF_SAVE_COMMIT_H
 #include "save.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a save: what it holds is let go, the stage closed or thrown away, the run told. */
+/* How a save ends: frees what it holds, closes its stage or deletes it, and tells the run. */
 #include "save_end.h"
 #include "err.h"
 #include "run_env.h"

@@ -4,6 +4,6 @@
 #define SHF_SAVE_ETA_H
 #include "save.h"
 
-/* What sheaf_save_eta_ms says. [any thread] */
+/* What sheaf_save_eta_ms returns. [any thread] */
 int64_t shf_save_eta_ms(struct sheaf_save *save);
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save as its parts see it: its first failure, its progress, its size, its requests to the
- * disk. */
+/* The first failure of a save, its progress, its size, and waiting for its requests to the disk. */
 #include "save_handle.h"
 #include "save_pieces.h"
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What any part of a save may ask of it or tell it: has it failed, how far is it, is all of it
- * written. */
+/* What every file of a save needs of it: its first failure, its progress, its size, and whether its
+ * requests to the disk have finished. */
 #ifndef SHF_SAVE_HANDLE_H
 #define SHF_SAVE_HANDLE_H
 #include "save.h"
@@ -15,19 +15,21 @@ int  shf_save_seal(struct sheaf_save *save, struct sheaf_error *err);
 int shf_save_fail(struct sheaf_save *save, const char *why);
 void shf_save_progress(const struct sheaf_save *save);  /* the caller's callback hears of it */
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat);     /* [any thread] */
-/* Of all its files of tensors. */
+/* Bytes of all files of tensors of the step, those of other ranks too. */
 uint64_t shf_save_bytes(const struct sheaf_save *save);
 /* How many images it may choose from; equal on all ranks. [local] */
 int  shf_save_images(const struct sheaf_save *save);
 /* Does all of it lie in one image, while another one may have the step before? [local] */
 bool shf_save_fits_memory(const struct sheaf_save *save);
-/* The same on all ranks, of one owner in the save: in slices much shorter than the deadline, so
- * that a slow disk is not taken for a dead rank. until_ns: by this rank's clock, < 0 on all ranks:
- * for ever; over when the first one's is. 0, EAGAIN, or the first failure of any rank, told when no
- * rank writes any more or the time is up. [collective] */
+/* Waits until none of the save's own requests is under way. Returns EAGAIN after timeout_ms (< 0:
+ * waits for ever), or the save's own rc. [any thread] */
+int shf_save_drain(struct sheaf_save *save, int timeout_ms);
+/* Waits until no rank has a request of that owner under way. Ranks agree several times a second, so
+ * that a slow disk is not taken for a dead rank. until_ns: by this rank's clock; the earliest of
+ * any rank counts; < 0 on all ranks: for ever. Returns 0, EAGAIN, or the first failure of any rank;
+ * a failure is returned when no rank writes any more or the time is up. [collective] */
 int  shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
                              struct sheaf_error *err);
-int shf_save_drain(struct sheaf_save *save, int timeout_ms);
-/* Is there a copy behind? False: begin has copied all. */
+/* Returns whether the save is copied after begin has returned; if not, begin has copied all. */
 bool shf_lazy_is_behind(const struct sheaf_save *save);
 #endif

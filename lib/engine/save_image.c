@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which save has which image, and which image the next one takes.
+/* Which save has which image, and which one the next save takes.
  *
  * Always true: an image is at most one save's, the same on all ranks, until none of that save's
  * bytes travel, and none are written, on any rank (I10). */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save in the memory tier: its card is gathered and stamped, and follows what is published. */
+/* What a save does in the memory tier: makes the cards of its images, stamps them, and writes into
+ * them what on disk the step follows. */
 #include "save_memory.h"
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pieces of a copy behind: taken by one thread each, copied, waited for. */
+/* The pieces of a lazy save. A thread takes a piece, copies it and counts it as done; others wait
+ * for that. */
 #include "save_pieces.h"
 #include <time.h>
 #include "averages.h"

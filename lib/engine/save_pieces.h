@@ -70,9 +70,9 @@ int  shf_piece_slotted(struct shf_lazy *lz, size_t slice, bool asks, int ms);
 struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice);
 /* For something to be done; the lock is held. False: the time is up. */
 bool shf_pieces_moved(struct shf_lazy *lz, int64_t until_ns);
-/* How many pieces the slice has, with or without something to copy; and of how many moves of
- * segments of no image it is. */
+/* How many pieces the slice has, with those that have averages to update and nothing to copy. */
 uint32_t shf_pieces_in(const struct shf_lazy *lz, size_t slice);
+/* How many moves of segments in no image (unstaged.h) come from the slice. */
 uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice);
 /* What is whole goes to the disk. */
 void shf_pieces_look(struct sheaf_save *save);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of a save, cached in its state. */
+/* The plan of a save: which rank writes what. Made once for a state, and cached in it. */
 #ifndef SHF_SAVE_PLAN_H
 #define SHF_SAVE_PLAN_H
 #include "save.h"
 
 void shf_plan_put(void *plan);
-/* The plan that the state remembers, if it was made for what it is now; or NULL. */
+/* The plan cached in the state, or NULL if the state or the run is another one since. [local] */
 struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state);
 /* A plan for this state: cached, or made. [collective] */
 int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan **plan,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds of a save: from the slices of this rank into images and streams. */
+/* The rounds of a save: each copies a window of every writer's segments from the slices of this
+ * rank into images of its node, and into streams to other nodes. */
 #ifndef SHF_SAVE_ROUNDS_H
 #define SHF_SAVE_ROUNDS_H
 #include "box_copy.h"
 #include "save.h"
 #include "save_copier.h"
 
-/* The controls of this rank's segments, before any rank copies. [local] */
+/* Sets the controls of this rank's segments. Call it before any rank copies. [local] */
 void shf_moves_init(struct sheaf_save *save);
-/* Begin copies all, round by round. [collective] */
+/* Copies all of the save, round by round, for a begin that is not lazy. [collective] */
 int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
 struct shf_box_move {               /* a box of a serve, to be copied */
 	const struct shf_serve *serve;
@@ -22,7 +23,7 @@ struct shf_box_move {               /* a box of a serve, to be copied */
  * before the box's end in memory is brought up to date piece by piece. [any thread] */
 int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_t *digest,
                   struct sheaf_error *err);
-/* A round begins: its streams, empty. [local] */
+/* Begins a round, with empty streams. [local] */
 int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);
 /* Header bytes of own segments of the round. [any thread, once] */
 int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error *err);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C0: the stage of a save, its files, and the step that it follows. */
+/* C0 of a commit: makes the stage of a save and its files, and finds the step that it follows. */
 #ifndef SHF_SAVE_STAGE_H
 #define SHF_SAVE_STAGE_H
 #include "save.h"
 
-/* C0: the stage, on all ranks, and the files that this one writes, unless that was
- * done. A failure sticks, on all ranks. [collective] */
+/* Makes the stage, and on each rank the files that it writes, unless that is done. A failure sticks
+ * to the save on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
 /* Has a save that is still being begun follow what the run goes on from now: an older one in flight
  * may have changed that since. [local] */

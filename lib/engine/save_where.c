@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the bytes of a save lie. Nothing here copies, sends or writes; whoever does asks here. */
+/* Where the bytes of a save lie. The files that copy, send and write them ask here. */
 #include "save_where.h"
 #include "box_copy.h"
 #include "state.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the bytes of a save lie: in which slice, in which image, in which stream. */
+/* Where the bytes of a save lie: in which slice, in which image, and in which stream to another
+ * node. */
 #ifndef SHF_SAVE_WHERE_H
 #define SHF_SAVE_WHERE_H
 #include "box_copy.h"
@@ -17,7 +18,7 @@ size_t shf_stream_bytes(const struct sheaf_save *save, uint32_t tensor, uint32_t
 /* The slice that holds a box of a tensor: it was cut from one of this rank's holds. */
 const struct shf_slice *shf_slice_of(const struct sheaf_save *save, uint32_t tensor,
                                      const struct shf_box *box);
-/* Of the slice that a move of this rank's segments comes from. */
+/* The number, in the state, of the slice that this move of a segment of this rank comes from. */
 size_t shf_slice_number(const struct sheaf_save *save, const struct shf_mv *v);
 /* A box cut along one dimension into parts of so many bytes, or of one row; the same wherever it
  * is asked. */
@@ -30,11 +31,12 @@ static inline bool shf_is_slotted(const struct shf_seg *g)
 {
 	return g->round == SHF_ROUND_OWN;
 }
-/* Those of a plan: its last ones. */
+/* The segments of a plan that lie in no image: its last ones. */
 struct shf_span shf_slots_segs(const struct shf_work *w);
-/* Of a segment that begins at byte lo of a file: the sums that its control counts. */
+/* Sums into the control of a segment, of any rank, that begins at byte lo of a file. */
 struct shf_sums_to shf_sums_at(const struct sheaf_save *save, uint32_t file, uint64_t lo,
                                struct shf_ctl *ctl);
+/* Does the segment begin within the header of its file? */
 bool shf_has_header(const struct sheaf_save *save, const struct shf_seg *g);
 /* Does some part of the segment come from another node? */
 bool shf_waits_for_net(const struct sheaf_save *save, const struct shf_seg *g);

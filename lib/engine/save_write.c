@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes segments that are whole, and takes back the requests that are done. Whoever makes a
- * segment whole looks afterwards, so that none is missed. */
+/* Writes segments that are whole, and handles their finished requests. The thread that copies the
+ * last part of a segment looks for whole segments afterwards, so none is missed. */
 #include "save_write.h"
 #include <stdatomic.h>
 #include "err.h"

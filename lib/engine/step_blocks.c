@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a step against its sums, block by block; and the header of one of its files. */
+/* Checks bytes of a step against its sums, block by block, and reads the headers of its files. */
 #include "step_blocks.h"
 #include <errno.h>
 #include <inttypes.h>

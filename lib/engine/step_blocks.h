@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of a step against its sums, block by block; and the header of one of its files. */
+/* Checks bytes of a step against its sums, block by block, and reads the headers of its files. */
 #ifndef SHF_STEP_BLOCKS_H
 #define SHF_STEP_BLOCKS_H
 #include "engine.h"
 
-/* Bytes [lo, hi) of file f, whole blocks, against their sums; UNVERIFIED passes. ECORRUPT names
+/* Checks n bytes of file f from byte lo on, whole blocks; UNVERIFIED passes. ECORRUPT names
  * file, block, offset, tensor. first_bad: block of the file, or -1. [local] */
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
                      uint64_t n, int64_t *first_bad, struct sheaf_error *err);
-/* The header of file f, its blocks checked where sums exist; *file_bytes as on disk. [local] */
+/* Reads the header of file f and checks its blocks where sums exist; *file_bytes: as on disk.
+ * [local] */
 int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
                     struct sheaf_error *err);
 /* A tensor of file f, whose header_bytes are known. EFORMAT, ECORRUPT with step->cat_err. */

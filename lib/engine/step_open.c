@@ -64,7 +64,7 @@ void shf_step_put(struct sheaf_step *step)
 	shf_arena_release(&step->arena);
 	shf_run_put(step->run);
 	if (ours)
-		shf_view_free(step->view);      /* last: the run had its sys */
+		shf_view_free(step->view);      /* last: the machine of the run was in it */
 	shf_free(step);
 }
 
@@ -443,7 +443,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 	return shf_agree(&step->run->team, rc, err);
 }
 
-/* The step that lies in memory, which the machine of a run of its own shows as a directory. */
+/* A step that lies in memory. Its bare run has a machine of its own, the view, which shows the step
+ * as a directory. */
 int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sheaf_group *group,
                        const struct shf_place_info *place, const struct sheaf_opts *opts,
                        const char *run, struct sheaf_error *err)

@@ -27,7 +27,8 @@ bool shf_slots_wait(struct sheaf_save *save, int timeout_ms);
 void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums);
 /* Where the segment lies, now. */
 uint8_t *shf_slots_at(const struct sheaf_save *save, size_t seg);
-/* By move of the plan: the digest of what is copied. Who took the segment writes it. */
+/* Digests of what is copied from segments in no image, by move of the plan. The thread that took a
+ * segment writes those of its moves. */
 uint64_t *shf_slots_digests(const struct sheaf_save *save);
 /* It is written. [any thread] */
 void shf_slots_written(struct sheaf_save *save, size_t seg);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies segments that lie in no image (unstaged.h) into their slots, and has them written. */
+/* Copies segments that lie in no image (unstaged.h) into slots and writes them from there. */
 #include "unstaged_copy.h"
 #include "run_env.h"
 #include "save_handle.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Findings of a verify, and the reads that may lead to them. */
+/* Tells the findings of a verify, and reads files so that what is wrong with them becomes one. */
 #include "verify_find.h"
 #include <errno.h>
 #include <inttypes.h>

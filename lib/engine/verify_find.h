@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Findings of a verify, and the reads that may lead to them. */
+/* Tells the findings of a verify, and reads files so that what is wrong with them becomes one. */
 #ifndef SHF_VERIFY_FIND_H
 #define SHF_VERIFY_FIND_H
 #include "verify.h"
 
-/* e is its sentence. */
+/* Tells a finding; e: its sentence. */
 void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
                      const struct sheaf_error *e);
 void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The work of a rank: which segments and serves are of a round. */
+/* Which segments and serves of a rank belong to a round. */
 #include "work.h"
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What matching comes to: the segments that this rank writes or reads, their moves, and what it
- * serves to the segments of others. */
+/* What matching (match.h) gives each rank: the segments that it writes or reads, the moves of which
+ * these are made, and the boxes that it serves to the segments of other ranks. */
 #ifndef SHF_WORK_H
 #define SHF_WORK_H
 #include "box_copy.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file side of matching: lays out the segments of a rank in rounds, and each round in its
- * image. */
+/* The file side of matching (match.h): cuts what a rank writes or reads into segments, puts them
+ * into rounds, and gives each its place in the image. */
 #include "work_hear.h"
 #include <stdlib.h>
 #include "deal_home.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file side of matching: segments, rounds and image of a rank, from what the homes told it. */
+/* The file side of matching (match.h): makes the segments of a rank, in rounds, and their places in
+ * its image, of what the home ranks of the stripes sent it. */
 #ifndef SHF_WORK_HEAR_H
 #define SHF_WORK_HEAR_H
 #include "match.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This rank's link to the agent of its node: images and their cards are handed to it; where it is
- * lost, the run does without and asks again later. */
+/* This rank's connection to the agent of its node. The agent gets the images and their cards. Where
+ * none answers, the run goes on without and asks again later. */
 #include "agent_link.h"
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This rank's link to the agent of its node, and what of this job is in memory. */
+/* This rank's connection to the agent of its node, and the steps of this job that the agent keeps.
+ * */
 #ifndef SHF_AGENT_LINK_H
 #define SHF_AGENT_LINK_H
 #include "run.h"
@@ -13,19 +14,22 @@ int  shf_tier_reach(const struct shf_store *store, const char *agent, int *keep,
                     struct sheaf_error *err);
 /* Where it listens, as sys wants it. */
 void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *identity);
-/* Asks again for the agent, that was lost or never there. Negative code: no agent. [local] */
+/* Connects to the agent again after it was lost, or for the first time. Negative code: no agent
+ * answers. [local] */
 int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err);
-/* All images and cards, to an agent that was found again. [local] */
+/* Hands all images and cards to an agent that was just connected to. [local] */
 void shf_tier_offer(struct sheaf_run *run);
-/* It does not answer: the run goes on without. sys: a positive errno. [local] */
+/* The agent failed while `doing` that, with the positive errno sys: closes the connection; the run
+ * goes on without an agent. [local] */
 void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing);
-/* An image, or its card, to the agent. [local] */
+/* Hands the memory of an image, or that of its card, to the agent. [local] */
 void shf_tier_put(struct sheaf_run *run, int image, bool card);
 /* The head of the card of an image; NULL: it has none. */
 struct shf_card_head *shf_tier_head(const struct shf_tier *t, int image);
-/* There is no step in that image any more. [local] */
+/* Clears the card of the image: there is no step in it any more. [local] */
 void shf_tier_make_nothing(struct shf_tier *t, int image);
-/* The step in that image is there on all ranks. [local] */
+/* The step in that image is in memory on all ranks: if it is newer than the newest so far, it is
+ * the newest now. [local] */
 void shf_tier_is_newest(struct shf_tier *t, int image);
 /* Is there an agent? Where there was none, asks again now and then. [local] */
 bool shf_tier_is_up(struct sheaf_run *run);
@@ -51,6 +55,7 @@ int64_t shf_tier_newest(const struct sheaf_run *run);
 /* Returns whether the steps in memory allow a save of that number. Where the newest of them is on
  * disk, too, a save to disk is allowed here, and C0 decides. [local], alike on all ranks */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk);
-/* An image of this run has new memory, or is about to lose it: what run->image_moves is. */
+/* What run->image_moves is set to: hands new memory of an image to the agent, or has the agent drop
+ * memory that is about to be freed. [local] */
 void shf_tier_image_moves(struct sheaf_run *run, int image, bool goes);
 #endif

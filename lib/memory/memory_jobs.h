@@ -4,9 +4,10 @@
 #define SHF_MEMORY_JOBS_H
 #include "memory_tier.h"
 
-/* A job has opened the run: drops what earlier jobs left, but for what T3 keeps.
- * [collective] */
+/* Call it when a job opens the run. Has the agent drop what earlier jobs left, but for what T3
+ * keeps. [collective] */
 int  shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err);
-/* Drops all that earlier jobs left (T4), when it is of no use any more (M3). [local] */
+/* Has the agent drop all that earlier jobs left (T4). Call it once a step of this job makes that
+ * useless (M3). [local] */
 void shf_tier_let_others_go(struct sheaf_run *run);
 #endif

@@ -18,10 +18,6 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	uint8_t bits[16];
 	int rc = 0;
 
-	t->keep = t->newest = -1;
-	t->base_step = t->beyond = -1;
-	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		t->steps[i] = -1;
 	t->wanted = run->opts.agent;
 	t->wait_ns = SHF_TIER_ASK_NS;
 	if (!t->wanted)

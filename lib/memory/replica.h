@@ -65,8 +65,10 @@ static inline bool shf_guests_have_some(const struct shf_guests *g)
 	return !g->wanted || !g->behind.group || g->copied >= 0;
 }
 
-/* The head of a card, or NULL; at least so many bytes, which the agent has too. */
+/* The head of the card in that slot, or NULL. */
 struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot);
+/* Gives the card or image in that slot at least so many bytes, and hands the memory to the agent.
+ * ENOMEM, and what the agent says. [local] */
 int  shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
                     uint64_t bytes, struct sheaf_error *err);
 #endif

@@ -25,7 +25,8 @@ void shf_pruning_late(const struct sheaf_run *run);
 bool shf_pruning_goes_on(struct sheaf_run *run);
 /* What was begun is over. [local] */
 void shf_pruning_settle(struct sheaf_run *run);
-/* The rules of the run's options, with that newest verified step. [local] */
+/* The rules of a prune, from the options of the run. verified: the newest step that was read again.
+ * [local] */
 struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                                bool dry);
 /* What a commit, or the close, lets go: by what has been read again so far; then the next step's

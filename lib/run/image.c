@@ -43,15 +43,6 @@ void shf_images_release(struct sheaf_run *run)
 		release(run, &run->images[i]);
 }
 
-void shf_image_release(struct sheaf_run *run, int image)
-{
-	const struct shf_sys *sys = run->sys;
-
-	if (run->images[image].own.base)
-		sys->ops->queue_pin(sys->arg, run->queue, image, NULL, 0);
-	release(run, &run->images[image]);
-}
-
 uint64_t shf_images_bytes(const struct sheaf_run *run)
 {
 	uint64_t bytes = 0;
@@ -66,6 +57,15 @@ static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, si
 	const struct shf_sys *sys = run->sys;
 
 	sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
+}
+
+void shf_image_release(struct sheaf_run *run, int image)
+{
+	struct shf_image *m = &run->images[image];
+
+	if (m->own.base)
+		pin(run, m, NULL, 0);
+	release(run, m);
 }
 
 static void moves(struct sheaf_run *run, const struct shf_image *m, bool goes)

@@ -7,7 +7,7 @@
 
 #define SHF_LOCK_WAIT_MS 30000  /* for another job to leave the run, at most */
 #define SHF_AGENT_MAX 104       /* bytes of the path of a socket, and its end */
-#define SHF_IMAGES_MAX (SHF_PINS - 1)   /* of saves; each is pinned, and that of a load */
+#define SHF_IMAGES_MAX (SHF_PINS - 1)   /* of saves; each is pinned, as is that of a load */
 
 /* Take the caller's options. EINVAL. ignore is copied. */
 int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err);

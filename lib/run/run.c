@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run as such: made, counted, released when nobody uses it any more. Opening one by its directory
- * is in run_open.c. */
+/* Makes a run without a directory, counts its references, and frees it when nobody uses it any
+ * more. run_open.c opens a run by its directory. */
 #include "run.h"
 #include <string.h>
 #include "err.h"

@@ -23,17 +23,18 @@ struct shf_image {
 	bool dirty;                     /* its save ended while others may copy into it: until the
 	                                 * next agreement */
 };
-#define SHF_IMAGE_OF_LOAD SHF_IMAGES_MAX        /* of a load; gone when that returns */
+#define SHF_IMAGE_OF_LOAD SHF_IMAGES_MAX        /* freed when the load returns */
 struct sheaf_save;
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */
 	uint64_t made;                  /* number of that call, see shf_call_enter */
 	uint64_t id;                    /* random: plans remember for whom they were made */
-	/* What whoever opened it set; NULL: nothing to do. Ends what works for the run behind its
-	 * caller, before memory and descriptors go. In the process that opened it. */
+	/* Set by the function that opened the run; may be NULL. Ends the tasks that work for the
+	 * run, before its memory and descriptors are freed. Not called in a forked child. */
 	void (*end)(struct sheaf_run *run);
-	/* Somebody keeps images elsewhere, too: this one has new memory, or is about to lose it. */
+	/* Set if an agent keeps the images, too; else NULL. Called when an image has got new
+	 * memory, and with `goes` before its memory is freed. */
 	void (*image_moves)(struct sheaf_run *run, int image, bool goes);
 	bool clean;                     /* all ranks came to close it */
 	bool closed, foreign;           /* foreign: no run directory behind it (open_path) */
@@ -42,7 +43,7 @@ struct sheaf_run {
 	struct shf_store store;
 	struct sheaf_opts opts;         /* taken, defaults filled; ignore is owned */
 	struct shf_place_info place;
-	/* By number, the same on all ranks; the last is that of the load under way. */
+	/* By number, which is the same on all ranks; the last is used by a load. */
 	struct shf_image images[SHF_IMAGE_OF_LOAD + 1];
 	atomic_uint images_busy;        /* that saves in flight have */
 	struct shf_queue *queue;
@@ -54,7 +55,7 @@ struct sheaf_run {
 	bool in_taken;                  /* a thread waits for the queue; the others for it */
 	int64_t loaded;                 /* the step this handle loaded; -1 */
 	struct shf_saved verified;      /* the newest that this handle verified */
-	/* Owned; made by who opens a run (run_open.c), NULL in one without a directory. */
+	/* Owned. run_open.c makes these; they are NULL in a run without a directory. */
 	struct shf_behind *behind;      /* what is being read again */
 	struct shf_pruning *pruning;    /* rank 0's */
 	struct shf_tier *tier;          /* the memory tier */

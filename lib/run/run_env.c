@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every file asks of an open run: its log, its clocks, and whether this process may use it. */
+/* What most files need of an open run: its log, its clocks, and whether this process may use it. */
 #include "run_env.h"
 #include <inttypes.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every file asks of an open run: its log, its clocks, and whether this process may use it. */
+/* What most files need of an open run: its log, its clocks, and whether this process may use it. */
 #ifndef SHF_RUN_ENV_H
 #define SHF_RUN_ENV_H
 #include "run.h"
@@ -12,7 +12,7 @@ void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */
 /* The wall clock, as in manifests: 2026-01-31T12:00:00Z. [local] */
 void shf_run_time(const struct sheaf_run *run, char out[32]);
-/* Until then, whole ones, the last one begun counts; 0: it is over. */
+/* Milliseconds until until_ns, rounded up; 0: that time has passed. */
 int shf_ms_left(const struct sheaf_run *run, int64_t until_ns);
 /* This session has come further than the step it loaded (R5), so the try that it counted for that
  * step is taken back. [local], on all ranks */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One queue of requests to the disk, shared by all owners of a run. */
+/* The queue of a run to the disk. Several owners share it: saves, loads, verifications. */
 #ifndef SHF_RUN_IO_H
 #define SHF_RUN_IO_H
 #include <pthread.h>
@@ -11,7 +11,8 @@ struct shf_io_owner {           /* first member of what submits requests */
 	atomic_uint pending;
 };
 void shf_io_turn_init(pthread_cond_t *turn);
-/* Negative errno when it could not be submitted. [local] */
+/* Submits a request; owner->done is called when it has finished. Returns a negative errno if it
+ * could not be submitted; then done is not called. [local] */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);
 /* Fails with the errno rc of a submit. EAGAIN means that the queue could not make a thread, and the
  * sentence says so, because the disk is not at fault. */

@@ -60,8 +60,8 @@ int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *f
                       struct shf_due **out, struct sheaf_error *err);
 /* Does the step change the memory of these averages? */
 bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f);
-/* All ranks begin a save of the step, or average it alone: it counts. Nobody copies what it changes
- * any more (E2, save_averages.h). [local] */
+/* Counts the step in the averages, once all ranks have agreed to save it or to average it. Call
+ * shf_averages_settle (save_averages.h) before (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
 /* Whose units come first: of averages that are due (of `due` by slice, or NULL) the weights, else
  * the slice itself. */

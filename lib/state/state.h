@@ -34,13 +34,14 @@ struct shf_families {           /* of a state: slices of a family share its text
 	const char *names[SHF_FAMILIES_KNOWN];  /* in the state's arena; the first few */
 	size_t n;
 };
-/* Something in flight that reads the memory of slices: a lazy save. The state and a load ask it,
- * and know nothing else of it. */
+/* A lazy save, as far as a state and a load know it: something that still reads the memory of
+ * slices.
+ */
 #define SHF_EVERY_SLICE SIZE_MAX
 struct shf_reader {
 	struct shf_reader *next;        /* in the state's list */
 	int64_t step;                   /* for sentences */
-	/* Will it still read that memory (EVERY: that of any slice)? [any thread] */
+	/* Will it still read the memory of that slice (SHF_EVERY_SLICE: of any)? [any thread] */
 	bool (*reads)(struct shf_reader *reader, size_t slice);
 };
 struct sheaf_state {

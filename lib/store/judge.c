@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judging the steps of a run from a list of them that has not aged. */
+/* Judges the steps of a run, such as which is the newest, from a list of them that is not out of
+ * date. */
 #include "judge.h"
 #include <errno.h>
 #include "tree.h"

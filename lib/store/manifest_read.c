@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Manifests of steps: read, checked, and found to be of that run and number. */
+/* Reads the manifest of a step, and checks that it is of that run and number. */
 #include "judge.h"
 #include "err.h"
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Marks of steps: read, and removed. */
+/* Reads the marks of steps, and removes them. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The id of a run, and whether there is a run by now. */
+/* Reads the id of a run, and opens the .sheaf of one that had none when it was opened. */
 #include "err.h"
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a name among the steps is: a step, what is left of one, or something else. */
+/* Looks at one name in a run's directory: is it a step, the remains of one, or something else? */
 #include "judge.h"
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of the steps in a run's directory. */
+/* Lists the numbers of the steps in a run's directory. */
 #include <errno.h>
 #include <stdlib.h>
 #include "tree.h"

@@ -63,7 +63,7 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
  * the run in it, until they are there. Lists do. */
 int shf_store_see(struct shf_store *s, struct sheaf_error *err);
 #define SHF_RUN_TEXT_MAX 128    /* bytes of .sheaf/run */
-/* The id of the run, from .sheaf/run, into s->run. */
+/* Reads the id of the run from .sheaf/run into s->run. */
 int shf_run_id_read(struct shf_store *s, struct sheaf_error *err);
 /* One rank (0) then becomes the writer: makes directory and .sheaf when create, takes the lock
  * within wait_ms (EBUSY naming the holder), draws a session, writes the lock file, recovers. */

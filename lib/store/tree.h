@@ -148,17 +148,17 @@ char shf_mark_read(struct shf_store *s, int64_t step, int *why);
 /* The same, and the session of the save that was marked; "": not known. */
 char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why);
 int shf_mark_clear(struct shf_store *s, int64_t step);
-/* Under .sheaf/marks. */
+/* The name of a step's mark in .sheaf/marks. */
 void shf_mark_name(char out[24], int64_t step);
 /* 0: none; -1: it cannot be read. */
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session);
 int shf_tries_clear(struct shf_store *s, int64_t step);
-/* .sheaf/tries, or a negative errno. */
+/* Opens .sheaf/tries. A descriptor, or a negative errno. */
 int shf_tries_open(struct shf_store *s);
-/* The count in a file of it. A text that is no number counts nothing; what cannot be read is
- * -errno. */
+/* Reads the count in a file of .sheaf/tries. A text that is no number counts as 0. A negative
+ * errno: it cannot be read. */
 int shf_tries_count(const struct shf_sys *sys, int dir, const char *name);
-/* Removes a name. 1: it was there; 0, or a negative errno. */
+/* Removes a name. Returns 1 if it was there, 0 if not, or a negative errno. */
 int shf_name_remove(struct shf_store *s, int dir, const char *name);
 /* Is the step a checkpoint that is marked bad, or condemned by its tries? 1, 0, or a code if we
  * lack memory or descriptors. */
@@ -184,7 +184,8 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
  * The caller syncs. */
 int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
                   struct sheaf_error *err);
-/* A negative errno that is this process's own lack, and not the directory's fault. */
+/* Does the negative errno say that this process lacks memory or descriptors, and nothing of the
+ * directory? */
 static inline bool shf_is_own_lack(int rc)
 {
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts of loads that earlier jobs left: each becomes a mark, or goes. */
+/* Settles the counts of loads that earlier jobs left: marks a step bad that too many jobs died of,
+ * and removes counts of steps that are gone. */
 #include <errno.h>
 #include <string.h>
 #include "tree.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of requests in lists, and pieces cut from them. */
-#include <unistd.h>
+/* Lists of parts of requests, from which carriers cut pieces (queue.h). */
 #include "queue.h"
 
 void shf_parts_push(struct shf_parts *l, struct shf_part *part)

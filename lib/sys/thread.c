@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that take no signals. */
+/* Starts threads that take no signals. */
 #include <signal.h>
-#include <unistd.h>
 #include "queue.h"
 
 int shf_thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg)

@@ -15,7 +15,6 @@
 #include "save_end.h"
 #include "simdisk.h"
 #include "simgroup.h"
-#include "state.h"
 
 enum { HAND_SLICES = 160, HAND_BLOCKS = 200 };
 enum hand_want {                        /* what a slice holds after a load */

@@ -7,7 +7,6 @@
 #include "sheaf.h"
 #include "simdisk.h"
 #include "simgroup.h"
-#include "state.h"
 
 enum { RE_RANKS = 6, RE_NODES = 3, RE_TENSORS = 3, RE_ROWS = 13 };
 extern int64_t re_cols;         /* of each tensor: 700; whoever sets it sets it back */

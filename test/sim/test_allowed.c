@@ -3,7 +3,6 @@
  * were given. Each byte of a step says which one it is of. */
 #include <errno.h>
 #include "hands.h"
-#include "save_copier.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"

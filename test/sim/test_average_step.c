@@ -3,7 +3,6 @@
 #include "hands.h"
 #include <string.h>
 #include "averages.h"
-#include "save_copier.h"
 #include "starve.h"
 #include "save_blocked.h"
 #include "t.h"

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include "save_pace.h"
-#include "save_blocked.h"
 #include "starve.h"
 #include "t.h"
 #include "run_env.h"

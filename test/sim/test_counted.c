@@ -4,8 +4,6 @@
  * be worked out, and is told: of the save, of the run, of its pace, of each word of its progress,
  * and the lines of its metrics. */
 #include "sentences.h"
-#include "averages.h"
-#include "save_copier.h"
 #include "save_blocked.h"
 #include "save_commit.h"
 #include "save_eta.h"

@@ -4,7 +4,6 @@
  * or their averages are other ones. */
 #include "hands.h"
 #include "averages.h"
-#include "save_copier.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"

@@ -2,7 +2,6 @@
 /* Averages that a load fills, all or some of them, and what the saves after it make of them. */
 #include "hands.h"
 #include "averages.h"
-#include "save_copier.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"

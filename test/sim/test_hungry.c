@@ -2,8 +2,6 @@
 /* Saves, in each way that there is, one of whose allocations fails: each sentence that a caller can
  * read then, once; and the same save made again a moment later is whole. */
 #include "sentences.h"
-#include "averages.h"
-#include "save_copier.h"
 #include "starve.h"
 #include "save_commit.h"
 #include "save_calls.h"

@@ -3,9 +3,7 @@
  * a gate opens when their bytes have left. */
 #include <errno.h>
 #include <stdlib.h>
-#include "unstaged.h"
 #include "hands.h"
-#include "save_copier.h"
 #include "../t.h"
 #include "save_commit.h"
 #include "save_gates.h"

@@ -4,13 +4,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "engine.h"
-#include "memory_steps.h"
 #include "restarts.h"
 #include "save_publish.h"
 #include "save.h"
 #include "starve.h"
 #include "t.h"
-#include "memory_tier.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"

@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "hands.h"
-#include "save_copier.h"
 #include "save_commit.h"
 #include "save_gates.h"
 #include "save_calls.h"

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include "averages.h"
 #include "hands.h"
-#include "save_copier.h"
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"

@@ -3,7 +3,6 @@
 #include "sentences.h"
 #include <errno.h>
 #include "averages.h"
-#include "save_copier.h"
 #include "save_calls.h"
 #include "save_end.h"
 #include "save_given.h"

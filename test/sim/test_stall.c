@@ -4,10 +4,8 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include "averages.h"
 #include "err.h"
 #include "hands.h"
-#include "save_copier.h"
 #include "../t.h"
 #include "save_commit.h"
 #include "save_calls.h"

@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "t.h"
-#include "state.h"
 
 struct place {
 	char dir[64];

@@ -16,7 +16,6 @@
 #include "save.h"
 #include "sheaf.h"
 #include "t.h"
-#include "state.h"
 
 enum { SLICES = 24, STEPS = T_SANITIZED ? 6 : 16, LARGE = 1 << 20 };
 #define SEED 0x5eafu

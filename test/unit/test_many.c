@@ -8,7 +8,6 @@
 #include "sys.h"
 #include "t.h"
 #include "run_open.h"
-#include "state.h"
 
 enum { TENSORS = 230000 };      /* a table above 16 MiB */
 

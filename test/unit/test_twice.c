@@ -8,15 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "engine.h"
-#include "memory_steps.h"
 #include "rmtree.h"
 #include "sheaf.h"
 #include "store.h"
-#include "state.h"
 #include "agent_link.h"
 #define T_STDIN_CLOSED
+#include "image_card.h"
 #include "t.h"
-#include "memory_tier.h"
 
 enum { RANKS = 2, SLICES = 3, ITEMS = 1500000, STEPS = 12 };
 

@@ -9,7 +9,6 @@
 #include "rmtree.h"
 #include "sheaf.h"
 #include "t.h"
-#include "state.h"
 
 enum { SLICES = 12, ITEMS = 300000 };
 
