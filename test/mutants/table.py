@@ -225,6 +225,10 @@ bug("checked_when_open", "a tensor is compared when somebody may change it alrea
     "engine/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_gates: a_check_is_over_when_a_gate_opens")
+bug("load_staged_besides", "a load stages as much again as the images of saves have",
+    "engine/load_run.c:room_of", "taken = shf_images_bytes(saves)",
+    "taken = MUTANT ? 0 : shf_images_bytes(saves)",
+    "sim/test_inflight: a_load_takes_what_images_leave_of_the_staging")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
     "engine/save_gates.c:shf_lazy_copied", "size_t s = 0;",
     "size_t s = MUTANT ? save->state->n - 1 : 0;",

@@ -259,8 +259,11 @@ static atomic_int images, waits;        /* made on rank 0; rank 0 waited for a r
 static int of_saves;                    /* of the images, those made before anything was loaded */
 static int stalls;                      /* of rank 0's begins, those that did */
 
+static uint64_t last_image;             /* bytes of the last one that rank 0 made */
+
 static int counting_shm(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
+	last_image = arg == odd.rank0 ? bytes : last_image;
 	images += arg == odd.rank0 && bytes > MIB / 2; /* the others prove what a node is */
 	return odd.sys->shm_new(arg, shm, bytes, shared);
 }
@@ -397,6 +400,47 @@ TEST(images_are_no_more_than_the_staging_has_room_for)
 		odd_release();
 		simdisk_free(disk);
 	}
+}
+
+/* Both ranks hold all of it, so that a load reads it into images, from which both take it. */
+static void sixteen_mib(struct hand *h)
+{
+	hand_add(h, "model", "whole", SHEAF_F32, 2, 4, MIB);
+}
+
+/* Saves step 7 and loads it with the same handle, which still has the image of the save. */
+static int save_and_load(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	struct sheaf_step *step = NULL;
+	uint64_t image;
+	int rc = shf_save_begin(&save, h->run, 7, h->state, NULL, &h->err);
+
+	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	image = h->run->images[0].own.bytes;
+	last_image = 0;
+	rc = rc ? rc : shf_step_open(&step, h->run, 7, &h->err);
+	rc = rc ? rc : shf_step_load(step, h->state, 0, NULL, &h->err);
+	shf_step_put(step);
+	if (rc == 0 && h->rank == 0 &&
+	    (image < 4 * MIB || last_image == 0 ||
+	     image + last_image > h->play->opts.staging_bytes_max))
+		rc = shf_fail(&h->err, SHEAF_EBUG, "images of %llu and %llu bytes",
+		              (unsigned long long)image, (unsigned long long)last_image);
+	return rc;
+}
+
+TEST(a_load_takes_what_images_leave_of_the_staging)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 2, sixteen_mib);
+
+	p.opts.staging_bytes_max = 12 * MIB;
+	p.tamper = count;
+	CHECK_RC(hands_run(&p, save_and_load, true), 0, &p.err);
+	odd_release();
+	simdisk_free(disk);
 }
 
 static int begin_beyond(struct hand *h)
