@@ -1188,8 +1188,8 @@ blind("refused_lease_of_a_view", "memory is read beside a step on disk that a pr
 # ---- what is in memory ----
 MEMORY = "sim/test_memory: "
 bug("card_stays_whole", "a card says that its image is a step while somebody copies into it (M1)",
-    "memory/agent_link.c:shf_tier_reuse", "make_nothing(t, image);",
-    "if (!MUTANT) make_nothing(t, image);",
+    "memory/agent_link.c:shf_tier_reuse", "shf_tier_make_nothing(t, image);",
+    "if (!MUTANT) shf_tier_make_nothing(t, image);",
     MEMORY + "an_image_that_is_copied_into_is_no_step")
 gullible("rewound_is_found", "a step in memory is taken though the run was rewound since",
          "memory/memory_steps.c:shf_recall_follows",
