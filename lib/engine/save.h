@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step being made. begin (save.c) plans and stages; save_rounds.c carries bytes from memory to
- * images to files; save_commit.c agrees, sums up and publishes.
+/* A save, from begin to its end. save.c begins it: plan, image, stage. save_rounds.c, or for a lazy
+ * save save_copier.c, copies memory into images; save_net.c exchanges what must go to other nodes;
+ * save_write.c writes images to files; save_commit.c agrees, sums up and publishes; save_end.c ends
+ * the save. save_where.c and save_handle.c serve all of these.
  *
  * What is always true: a page of the image is filled by the ranks of its node inside one round, and
  * read by its owner after the segment's counter has come to nothing. Every stored byte is looked at

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From memory to images to files. A round covers one window of every writer's segments: ranks
- * scatter into their node's images and pack what must travel (save_net.c). Each byte is looked at
- * once, by the rank whose memory it comes from: the same look fills the page and counts into its
- * block's sum and its tensor's digest. (Past the caches that look is two, 16 KiB apart at most:
- * who changes memory meanwhile, which is not his then, has a step that no load takes.) A segment
- * whose last byte has come is written at once, while others are still copied; who copied last is
- * told by the counter in its control. All rounds but the last are carried through inside begin;
- * the last one is copied there, so that the caller may change his tensors, and what must still
- * travel waits in `net`. */
+/* From memory to images, and from there to files (save_write.c). A round covers one window of every
+ * writer's segments: ranks scatter into their node's images and pack what must travel (save_net.c).
+ * Each byte is looked at once, by the rank whose memory it comes from: the same look fills the page
+ * and counts into its block's sum and its tensor's digest. (Past the caches that look is two, 16
+ * KiB apart at most: who changes memory meanwhile, which is not his then, has a step that no load
+ * takes.) A segment whose last byte has come is written at once, while others are still copied; who
+ * copied last is told by the counter in its control. All rounds but the last are carried through
+ * inside begin; the last one is copied there, so that the caller may change his tensors, and what
+ * must still travel waits in `net`. */
 #include "save_rounds.h"
 #include <stdatomic.h>
 #include <stdlib.h>

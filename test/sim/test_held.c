@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What agents hold, in names and in bytes, at every moment: the bound of memory/memory_tier.h. And
- * which of two jobs that left the same number was last. */
+/* At no moment does an agent hold more names or bytes than memory_tier.h allows (T1 to T4). And of
+ * two jobs that left a step of the same number in memory, it is known which was the last. */
 #include <errno.h>
 #include "image_card.h"
 #include "engine.h"
