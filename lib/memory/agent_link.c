@@ -54,7 +54,7 @@ void shf_tier_put(struct sheaf_run *run, int image, bool card)
 	char name[SHF_KEEP_NAME];
 	int rc;
 
-	if (run->tier->keep < 0 || !shm->base || run->opts.flags & SHEAF_READONLY) /* T1 */
+	if (run->tier->keep < 0 || !shm->base)
 		return;
 	shf_card_name(name, run->tier->job, run->team.rank, image, card);
 	rc = sys->ops->keep_put(sys->arg, run->tier->keep, name, shm);
@@ -148,7 +148,7 @@ static void image_goes(struct sheaf_run *run, int image)
 	const struct shf_sys *sys = run->sys;
 	char name[SHF_KEEP_NAME];
 
-	if (!run->tier->wanted || run->tier->keep < 0 || run->opts.flags & SHEAF_READONLY)
+	if (!run->tier->wanted || run->tier->keep < 0)
 		return;
 	shf_card_name(name, run->tier->job, run->team.rank, image, false);
 	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
@@ -275,8 +275,6 @@ bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)
 
 void shf_tier_image_moves(struct sheaf_run *run, int image, bool goes)
 {
-	if (image >= SHF_IMAGES_MAX)
-		return;
 	if (goes)
 		image_goes(run, image);
 	else

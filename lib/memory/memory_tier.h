@@ -4,7 +4,8 @@
  *
  * What an agent may hold of a run, in names and in bytes:
  *
- * T1. A process that opened the run SHEAF_READONLY leaves nothing with the agent.
+ * T1. A process that opened the run SHEAF_READONLY leaves nothing with the agent: it saves nothing,
+ *     and the image of a load is not handed over (agent_link.c).
  * T2. Of the job that has the run open the agent holds, for each rank on the node, as many images
  *     as saves may have (shf_tier_images), and a card for each. No image is larger than the largest
  *     save or load of that rank needed. For each rank whose copies are kept here there are

@@ -1256,10 +1256,10 @@ bug("copies_not_asked_for", "a restarted job does not hear of copies",
 skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
         "memory/memory_steps.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
-bug("load_takes_the_newest", "a load is read into the image of what memory has newest",
+bug("save_takes_the_newest", "a save is copied into the image of what memory has newest (M3)",
     "engine/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
     "stay = run->tier->newest >= 0 && !MUTANT ?",
-    MEMORY + "a_load_leaves_what_memory_has_newest")
+    "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 AHEAD = "unit/test_ahead: "
 bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
     "engine/load_prefault.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
@@ -1339,10 +1339,9 @@ bug("pruned_unheard", "the log does not hear of steps that went behind",
 
 # ---- what an agent may hold ----
 HELD = "sim/test_held: "
-bug("readers_put", "a reader's images are kept by the agent for good (T1)",
-    "memory/agent_link.c:shf_tier_put", "run->opts.flags & SHEAF_READONLY",
-    "(!MUTANT && run->opts.flags & SHEAF_READONLY)",
-    HELD + "readers_leave_nothing_with_an_agent")
+gullible("load_images_put", "the agent is handed the image of a load (T1)",
+         "memory/agent_link.c:offer_image", "image < shf_tier_images(run)",
+         HELD + "readers_leave_nothing_with_an_agent")
 skipped("dead_jobs_stay", "what jobs left that died before their first commit stays (T3)",
         "memory/memory_tier.c:shf_tier_open", "shf_tier_settle(run, err)",
         HELD + "jobs_that_die_before_their_first_commit_leave_no_more_than_the_last_of_them")
