@@ -6,11 +6,12 @@
  */
 #include "world.h"
 #include <malloc.h>
-#include "engine.h"
+#include "step.h"
 #include "fuzz.h"
 #include "safetensors.h"
 #include "run_open.h"
 #include "state.h"
+#include "step_open.h"
 
 #define SLACK (INT64_C(64) << 20)
 #define LOAD_MAX (UINT64_C(4) << 20)    /* of one tensor */

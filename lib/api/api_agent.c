@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include "agent_link.h"
-#include "engine.h"
 #include "entry.h"
 #include "err.h"
 #include "export.h"
 #include "keep.h"
 #include "memory_steps.h"
 #include "run_open.h"
+#include "run_ops.h"
 
 /* For the agents of other nodes: a person has called them all; of a job that died, the last rank
  * may have waited for the others as long as its own deadline. */

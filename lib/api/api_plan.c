@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans without running anything. */
-#include "engine.h"
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "preview.h"
 #include "state.h"
 
 SHEAF_API int sheaf_plan(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs: open, close, what is in them, rewind, marks, pruning. */
 #include <limits.h>
-#include "engine.h"
 #include "entry.h"
 #include "err.h"
 #include "export.h"
 #include "run_open.h"
+#include "run_ops.h"
+#include "run_resume.h"
 #include "save_blocked.h"
 #include "state.h"
 

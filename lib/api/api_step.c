@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps: open, load, verify, and what is in them. */
 #include <string.h>
-#include "engine.h"
 #include "entry.h"
 #include "err.h"
 #include "export.h"
 #include "hexfloat.h"
+#include "load.h"
 #include "place.h"
+#include "read_slice.h"
 #include "safetensors.h"
 #include "state.h"
+#include "step.h"
+#include "step_copy.h"
 #include "step_lookup.h"
+#include "step_open.h"
+#include "verify_step.h"
 
 #define INFO_MIN offsetof(struct sheaf_step_info, format)
 #define TENSOR_MIN offsetof(struct sheaf_tensor, family)

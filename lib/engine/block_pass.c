@@ -7,6 +7,7 @@
 #include "box_copy.h"
 #include "crc64.h"
 #include "state.h"
+#include "step.h"
 #include "step_blocks.h"
 
 #define STEP (UINT64_C(128) << 10)      /* divides a block */

@@ -4,7 +4,7 @@
 #ifndef SHF_BLOCK_PASS_H
 #define SHF_BLOCK_PASS_H
 #include <stdatomic.h>
-#include "engine.h"
+#include "step.h"
 
 struct shf_want {               /* a box of a tensor, and the slice that holds all of it */
 	uint32_t tensor;

@@ -10,6 +10,7 @@
 #include "match.h"
 #include "memory_dir.h"
 #include "safetensors.h"
+#include "step.h"
 #include "step_blocks.h"
 
 static void say(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes, const struct shf_buf *h,

@@ -3,7 +3,7 @@
  * to all. */
 #ifndef SHF_CATALOG_H
 #define SHF_CATALOG_H
-#include "engine.h"
+#include "step.h"
 #include "index.h"
 
 /* Files of the step are in step->layout.files by name and family (families by name and dir);

@@ -5,9 +5,11 @@
 #include <inttypes.h>
 #include <string.h>
 #include "agent_link.h"
-#include "engine.h"
 #include "err.h"
 #include "flush_nodes.h"
+#include "step.h"
+#include "step_copy.h"
+#include "step_open.h"
 
 struct flushing {
 	struct shf_store *store;

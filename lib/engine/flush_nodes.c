@@ -4,8 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
 #include "err.h"
+#include "step.h"
+#include "step_copy.h"
+#include "step_open.h"
 #include "tree.h"
 
 #define HAVE_MAX (UINT64_C(16) << 20)

@@ -3,6 +3,7 @@
  * touched. Example: fp32 weights that a state has both as BF16 model and as F32 master weights. The
  * order in which slices are filled is not defined, so the masters might end up rounded to BF16
  * without notice. Slices of one type may share memory, because they hold the same bytes. */
+#include "load_aliased.h"
 #include <stdlib.h>
 #include "dtype.h"
 #include "err.h"

@@ -3,7 +3,6 @@
 #include "load_base.h"
 #include <string.h>
 #include "dtype.h"
-#include "engine.h"
 #include "err.h"
 #include "load.h"
 #include "run_env.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole tensors. Each rank has summed what it read, whoever wanted it; the home of a tensor adds
  * that up, and where all of its bytes were read, it is the digest of the tensor. */
+#include "load_digests.h"
 #include <inttypes.h>
 #include "err.h"
 #include "load.h"

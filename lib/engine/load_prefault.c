@@ -2,6 +2,7 @@
 /* Memory that nobody has written yet costs a load as much as the disk does, a fault for each page.
  * One thread takes those faults in advance, many pages at a time, in the order in which the files
  * are read; what it has not come to, who scatters takes himself. It changes no byte. */
+#include "load_prefault.h"
 #include <stdlib.h>
 #include "load.h"
 #include "load_base.h"

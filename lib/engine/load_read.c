@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One read of a load, from when it is submitted until its bytes are there. A disk that answers
  * with an error is asked again a few times; a file that ends too early is not. */
+#include "load_read.h"
 #include <inttypes.h>
 #include "err.h"
 #include "load.h"

@@ -6,6 +6,7 @@
  * has taken its bytes from it. So a byte that changes in an image, before others looked at it or
  * while they did, is found; the load fails then on all ranks. What goes to another node has its
  * proof with it, from the look that copied it into the message. */
+#include "load_rounds.h"
 #include "box_copy.h"
 #include "crc64.h"
 #include "deal_home.h"
@@ -13,6 +14,7 @@
 #include "image.h"
 #include "load.h"
 #include "load_base.h"
+#include "load_read.h"
 #include "nodes.h"
 #include "run_io.h"
 #include "state.h"

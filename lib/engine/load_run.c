@@ -3,13 +3,19 @@
  * read in rounds that the ranks share; then what no plan covers, and at the end whole tensors are
  * proved. Every byte that is read is summed once, and each tensor that was read whole is compared
  * with its stored digest besides its blocks. */
+#include "load_run.h"
 #include <string.h>
 #include "err.h"
 #include "image.h"
 #include "load.h"
 #include "load_base.h"
+#include "load_digests.h"
+#include "load_prefault.h"
+#include "load_rounds.h"
+#include "load_stream.h"
 #include "match.h"
 #include "memory_dir.h"
+#include "read_slice.h"
 #include "state.h"
 
 #define ROOM (UINT64_C(40) << 20)       /* of the image at most, for whatever is under way */

@@ -7,9 +7,12 @@
  * finished in the order in which they were started, which is that of the files: with its last
  * piece, what a file was opened for past the page cache is over. All ranks meet after each lap, so
  * that none waits longer for another than a lap takes, and all hear of a failure. */
+#include "load_stream.h"
 #include "err.h"
 #include "load.h"
 #include "load_base.h"
+#include "load_read.h"
+#include "load_workers.h"
 #include "read_way.h"
 #include "run_env.h"
 #include "run_io.h"

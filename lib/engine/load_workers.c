@@ -3,10 +3,13 @@
  * taken by several threads: no disk is waited for, and one core copies and sums less than memory
  * gives. Each takes segment after segment; the caller's thread works too, between what else it
  * does. */
+#include "load_workers.h"
 #include "err.h"
 #include "load.h"
 #include "load_base.h"
+#include "load_read.h"
 #include "memory_dir.h"
+#include "step.h"
 #include "work.h"
 
 #define GULP (UINT64_C(2) << 20)        /* of memory that is mapped at once */

@@ -2,10 +2,10 @@
 /* Plans of ranks that do not exist: every state is here, so what ranks would tell each other is
  * put together without a group. One home deals all stripes; what each rank would then write, and
  * read back, comes from the same code that plans a real save and a real load. */
+#include "preview.h"
 #include <string.h>
 #include "box_copy.h"
 #include "deal_home.h"
-#include "engine.h"
 #include "err.h"
 #include "match.h"
 #include "opts.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One slice by this process alone: no plan, no group. Of a step of ours the blocks that the slice
  * touches are read whole and checked; of a foreign file just the bytes that are wanted. */
+#include "read_slice.h"
 #include <inttypes.h>
 #include "box_copy.h"
 #include "err.h"
-#include "load.h"
 #include "load_base.h"
 #include "memory_dir.h"
 #include "state.h"
+#include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"
 #include "step_lookup.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is done to a run as a whole: pruning, rewinding, marking, closing. Rank 0 acts on the
  * directory, all ranks agree on the arguments before and on the outcome after. */
+#include "run_ops.h"
 #include <inttypes.h>
 #include <string.h>
-#include "engine.h"
 #include "err.h"
 #include "memory_tier.h"
 #include "opts.h"
@@ -13,7 +13,10 @@
 #include "save.h"
 #include "save_end.h"
 #include "scrub_run.h"
+#include "step.h"
+#include "step_open.h"
 #include "tree.h"
+#include "verify_step.h"
 
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {

@@ -17,20 +17,26 @@
  *       fill is filled by the candidate that is loaded, or that is refused before a byte of it is
  *       read (filled_by).
  */
+#include "run_resume.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "engine.h"
 #include "err.h"
 #include "latest_search.h"
+#include "load.h"
 #include "load_base.h"
 #include "memory_dir.h"
 #include "memory_tier.h"
 #include "run_env.h"
+#include "run_ops.h"
 #include "save.h"
 #include "state.h"
+#include "step.h"
+#include "step_confirm.h"
+#include "step_open.h"
 #include "tree.h"
+#include "verify_step.h"
 
 #define DAMAGED_MAX SHF_PINS    /* memory has no more steps than that */
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first failure of a save, its progress, its size, and waiting for its requests to the disk. */
 #include "save_handle.h"
-#include "save_pieces.h"
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include "run_io.h"
 #include "save.h"
 #include "save_blocked.h"
+#include "save_pieces.h"
 
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {

@@ -9,6 +9,7 @@
 #include "err.h"
 #include "safetensors.h"
 #include "state.h"
+#include "step.h"
 #include "step_files.h"
 
 const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,

@@ -2,7 +2,7 @@
 /* Checks bytes of a step against its sums, block by block, and reads the headers of its files. */
 #ifndef SHF_STEP_BLOCKS_H
 #define SHF_STEP_BLOCKS_H
-#include "engine.h"
+#include "step.h"
 
 /* Checks n bytes of file f from byte lo on, whole blocks; UNVERIFIED passes. ECORRUPT names
  * file, block, offset, tensor. first_bad: block of the file, or -1. [local] */

@@ -2,11 +2,12 @@
 /* Reads a step on disk once more, past the page cache, to tell whether it is damaged, as a load
  * said, or whole. The lowest rank of each node reads a share (scrub.h). All ranks meet now and
  * then, so that none waits longer for the others than a quarter of the deadline. */
+#include "step_confirm.h"
 #include <stdio.h>
-#include "engine.h"
 #include "err.h"
 #include "run_env.h"
 #include "scrub.h"
+#include "step.h"
 #include "tree.h"
 
 static int begin(struct sheaf_run *run, int64_t step, struct shf_reread *r,

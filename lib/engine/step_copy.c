@@ -8,15 +8,19 @@
  * has none: bytes that a dead copier wrote and that read well may never have reached the disk, and
  * after a failed fsync never will. Small files, sums and manifest are written each time.
  */
+#include "step_copy.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
 #include "opts.h"
+#include "step.h"
 #include "step_lookup.h"
+#include "step_open.h"
 #include "tree.h"
 #include "verify.h"
+#include "verify_step.h"
 
 #define PASSES 3
 enum { NO = -1, ASK = -2 };     /* of there */

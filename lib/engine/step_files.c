@@ -6,6 +6,7 @@
 #include <string.h>
 #include "err.h"
 #include "memory_dir.h"
+#include "step.h"
 #include "tree.h"
 
 int shf_step_follow(const struct sheaf_step *step)

@@ -2,7 +2,7 @@
 /* The files of an open step: descriptors, opened when first wanted. */
 #ifndef SHF_STEP_FILES_H
 #define SHF_STEP_FILES_H
-#include "engine.h"
+#include "step.h"
 
 /* Before memory is taken for all of a table of sums, open as fd, that says it is large: is it one,
  * of these files, and not much longer than they are? [local] */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "place.h"
+#include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"
 

@@ -6,7 +6,7 @@
  * whole, as they are at once where several ranks open a step. */
 #ifndef SHF_STEP_LOOKUP_H
 #define SHF_STEP_LOOKUP_H
-#include "engine.h"
+#include "step.h"
 
 /* Put a step with a manifest to sleep; false where the table does not look as it should: the
  * caller reads it whole. [local] */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a step: of a run by number, or any directory or file by path. Rank 0 looks what it is
  * and tells all; every rank then opens the directory for itself. */
+#include "step_open.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include "place.h"
 #include "prune_task.h"
 #include "run_env.h"
+#include "step.h"
 #include "step_files.h"
 #include "step_find.h"
 #include "step_lookup.h"

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verifying, shared by its files: verify_step.c leads and proves what needs the group,
- * verify_blocks.c reads every block, verify_files.c looks at headers, small files, the directory.
+/* Verifying a step. verify_step.c leads and proves what needs the group, verify_blocks.c reads
+ * every block, verify_files.c looks at headers and small files, verify_find.c keeps what was found.
+ *
+ * The room lib/verify owns struct shf_verify. It sees step and all that a step sees, and neither a
+ * load nor a save.
  *
  * What is always true: what is found goes to `finding` at once, on the rank that found it, and a
  * rank goes on after it; what cannot be told (a disk that does not answer, no memory) goes to
@@ -9,7 +12,7 @@
  */
 #ifndef SHF_VERIFY_H
 #define SHF_VERIFY_H
-#include "engine.h"
+#include "step.h"
 #include "read_way.h"
 
 #define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
@@ -59,21 +62,4 @@ struct shf_verify_at {          /* where a finding is; NULL: does not apply */
 	int64_t block, offset;          /* -1: none */
 };
 #define SHF_AT_FILE(f) (struct shf_verify_at){ (f), NULL, NULL, -1, -1 }
-
-/* verify_blocks.c: this rank's share of all blocks. */
-void shf_verify_data(struct shf_verify *v);
-/* First record of file f whose tensor ends after byte `at`. */
-uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at);
-
-/* verify_files.c */
-/* A header of n bytes against the format and, where they are whole, the sums. */
-int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *bytes, size_t n,
-                      struct shf_verify_at *at, struct sheaf_error *err);
-void shf_verify_headers(struct shf_verify *v);  /* of this rank's files */
-void shf_verify_small(struct shf_verify *v);    /* attached files and indexes, this rank's */
-void shf_verify_extra(struct shf_verify *v);    /* what the manifest does not name */
-
-/* verify_step.c: shf_step_verify with a sink. */
-int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
-                         struct sheaf_report *report, struct sheaf_error *err);
 #endif

@@ -7,14 +7,17 @@
  * What is always true: only the bytes of blocks whose sum is right stay in a tensor's digest. A
  * digest is compared when all of its bytes did, so one damage is one finding.
  */
+#include "verify_blocks.h"
 #include <errno.h>
 #include <inttypes.h>
 #include "crc64.h"
 #include "err.h"
 #include "run_env.h"
 #include "run_io.h"
+#include "step.h"
 #include "step_files.h"
 #include "verify.h"
+#include "verify_files.h"
 #include "verify_find.h"
 
 #define READ_TRIES 4

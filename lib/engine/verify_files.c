@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers, small files, and what lies in the directory. Files are dealt by number; rank 0 alone
  * lists. */
+#include "verify_files.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include "index.h"
 #include "json.h"
 #include "safetensors.h"
+#include "step.h"
 #include "step_files.h"
 #include "tree.h"
 #include "verify.h"

@@ -6,15 +6,19 @@
  * itself when the step was opened. Where the table is damaged, the manifest's sums of whole files
  * still prove the tensor files.
  */
-#include "verify.h"
+#include "verify_step.h"
 #include <inttypes.h>
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
 #include "memory_dir.h"
 #include "run_env.h"
+#include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "verify.h"
+#include "verify_blocks.h"
+#include "verify_files.h"
 #include "verify_find.h"
 
 /* ---- what is found ---- */

@@ -11,6 +11,14 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "verify_step.h"
+#include "step_copy.h"
+#include "preview.h"
+#include "run_ops.h"
+#include "load.h"
 
 /* ---- what ranks hold, and what they do ---- */
 

@@ -7,14 +7,18 @@
 #ifndef HANDS_H
 #define HANDS_H
 #include <stdbool.h>
-#include "save_commit.h"
-#include "engine.h"
-#include "save_gates.h"
+#include "load.h"
+#include "run_ops.h"
 #include "save.h"
 #include "save_calls.h"
+#include "save_commit.h"
 #include "save_end.h"
+#include "save_gates.h"
 #include "simdisk.h"
 #include "simgroup.h"
+#include "step.h"
+#include "step_open.h"
+#include "verify_step.h"
 
 enum { HAND_SLICES = 160, HAND_BLOCKS = 200 };
 enum hand_want {                        /* what a slice holds after a load */

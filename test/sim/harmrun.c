@@ -3,13 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "save.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "read_slice.h"
+#include "run_ops.h"
 
 static const struct tensor {
 	const char *family, *name, *tied;

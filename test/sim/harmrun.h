@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include "sheaf.h"
 #include "simdisk.h"
+#include "step.h"
 
 enum { HARM_FILES = 64, HARM_RANKS = 2, HARM_BYTES = 65536 };
 enum { HARM_LATEST = 8, HARM_OLDER = 7, HARM_BAD = 9 };

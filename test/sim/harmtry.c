@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "simgroup.h"
 #include "run_open.h"
+#include "step_open.h"
+#include "verify_step.h"
+#include "load.h"
 
 void harm_eye_move(struct harm_eye *e, struct simdisk *disk)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "jobs.h"
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "layouts.h"
 #include "save.h"
@@ -12,6 +12,10 @@
 #include "save_given.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step_open.h"
+#include "verify_step.h"
+#include "run_ops.h"
+#include "load.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "crc64.h"
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "layouts.h"
 #include "save.h"
@@ -22,6 +22,8 @@
 #include "save_given.h"
 #include "state.h"
 #include "deal_home.h"
+#include "step_open.h"
+#include "verify_step.h"
 
 #define SEED UINT64_C(0x7e57)
 #define STEP "run/checkpoint-7/"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "save.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -11,6 +11,10 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step_open.h"
+#include "run_resume.h"
+#include "run_ops.h"
+#include "load.h"
 
 #define ROOM (UINT64_C(1) << 30)
 

@@ -13,6 +13,7 @@
 #include <execinfo.h>
 #include <stdlib.h>
 #include "starve.h"
+#include "run_ops.h"
 
 #define main t_main
 #include "t.h"

@@ -23,6 +23,10 @@
 #include "state.h"
 #include "work.h"
 #include "deal_home.h"
+#include "step.h"
+#include "step_open.h"
+#include "verify_step.h"
+#include "run_ops.h"
 
 static const int32_t apart[] = { 1, 2 };
 

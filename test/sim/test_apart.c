@@ -8,6 +8,12 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "averages.h"
+#include "step.h"
+#include "step_open.h"
+#include "run_resume.h"
+#include "verify_step.h"
+#include "run_ops.h"
+#include "load.h"
 
 /* What a rank has open while it makes the wrong call. */
 struct open_things {

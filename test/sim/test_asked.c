@@ -13,6 +13,11 @@
 #include "save_given.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "step_copy.h"
+#include "run_ops.h"
+#include "load.h"
 
 static const int32_t apart[] = { 1, 2 };
 

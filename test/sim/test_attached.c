@@ -2,7 +2,7 @@
 /* Attached files, which are whatever somebody gave to a step: copied and verified in the memory of
  * a chunk, however long they are. */
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "mem.h"
 #include "save.h"
@@ -13,6 +13,10 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step_open.h"
+#include "verify_step.h"
+#include "step_copy.h"
+#include "run_ops.h"
 
 #define FROM "run/checkpoint-2"
 #define CHUNK ((size_t)4 << 20)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that load a step from memory, and come no further: how they are counted, and what follows
  * from it. What is counted of steps on disk is in test_tries.c. */
-#include "engine.h"
+#include "step.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
@@ -9,6 +9,9 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 /* Runs n jobs, one after another, that load, save nothing and die. Job i must load loads[i]. */
 static void die_on(struct simdisk *d, int attempts, const int *loads, int n)

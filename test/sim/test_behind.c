@@ -4,7 +4,7 @@
  *
  *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
  *       since its commit, and keep rules allow; marks k and the loaded step are never deleted. */
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "scrub.h"
 #include "save.h"
@@ -20,6 +20,10 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step_open.h"
+#include "verify_step.h"
+#include "run_ops.h"
+#include "load.h"
 
 enum { RANKS = 4, TENSORS = 5, ALL = 1 << 20 };
 static const int32_t one_node[RANKS] = { 1, 1, 1, 1 }, two_nodes[RANKS] = { 1, 1, 2, 2 },

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "image_card.h"
 #include "crc64.h"
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "starve.h"

@@ -9,6 +9,10 @@
 #include "t.h"
 #include "run_open.h"
 #include "save_given.h"
+#include "step.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "run_ops.h"
 
 #define STEP "run/checkpoint-7"
 #define MIB ((size_t)1 << 20)

@@ -3,7 +3,7 @@
  * disk that deletes slowly each call spends its share of the deadline on it, and later calls delete
  * the rest. */
 #include <errno.h>
-#include "engine.h"
+#include "step.h"
 #include "restarts.h"
 #include "run.h"
 #include "save.h"
@@ -13,6 +13,7 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"
+#include "run_ops.h"
 
 enum { DEADLINE_MS = 60000, SHARE_MS = DEADLINE_MS / 4, UNLINK_MS = 7000 };
 

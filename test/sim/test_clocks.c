@@ -15,6 +15,7 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"
+#include "run_ops.h"
 
 #define MS INT64_C(1000000)
 #define METRICS "run/.sheaf/metrics.jsonl"

@@ -13,10 +13,13 @@
 #include <stdlib.h>
 #include "everycut.h"
 #include "jobs.h"
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "simcore.h"
 #include "run_open.h"
+#include "step_open.h"
+#include "step_copy.h"
+#include "run_ops.h"
 
 #define main t_main
 #include "../t.h"

@@ -7,6 +7,11 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "verify_step.h"
+#include "preview.h"
 
 enum what {
 	SAME, DTYPE, DIMENSIONS, TIED, TIED_OR_NOT, STREAM, CASES

@@ -10,6 +10,7 @@
 #include "starve.h"
 #include "t.h"
 #include "save_handle.h"
+#include "read_slice.h"
 
 enum { STEPS = 12, TENSORS = 4 };
 enum layout { WHOLE, BY_ROWS, BY_COLUMNS, FLAT, TURNED, LAYOUTS };

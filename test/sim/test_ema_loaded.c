@@ -8,6 +8,7 @@
 #include "save_gates.h"
 #include "save_end.h"
 #include "state.h"
+#include "read_slice.h"
 
 static struct sheaf_state *four_items(float w[4])
 {

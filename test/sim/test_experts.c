@@ -5,7 +5,6 @@
 #include "experts.h"
 #include <math.h>
 #include <stdlib.h>
-#include "engine.h"
 #include "err.h"
 #include "hands.h"
 #include "items.h"
@@ -20,6 +19,7 @@
 #include "save_handle.h"
 #include "averages.h"
 #include "state.h"
+#include "preview.h"
 
 #define SEED UINT64_C(0xe8be)
 #define ROOM (UINT64_C(1) << 30)

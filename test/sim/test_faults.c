@@ -10,7 +10,6 @@
  * failures, each with one error by turns; with it each place with every error. */
 #include <errno.h>
 #include <stdlib.h>
-#include "engine.h"
 #include "jobs.h"
 #include "save.h"
 #include "starve.h"
@@ -19,6 +18,7 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "run_ops.h"
 
 #define main t_main
 #include "../t.h"

@@ -10,6 +10,8 @@
 #include "simcore.h"
 #include "t.h"
 #include "save_end.h"
+#include "step_confirm.h"
+#include "run_resume.h"
 
 #define FILE_OF(step) "run/checkpoint-" step "/model-00001-of-00001.safetensors"
 #define ASIDE(step) "1 run: checkpoint-" step " is set aside: it is kept in .sheaf/aside\n"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "save.h"
 #include "simdisk.h"
 #include "t.h"
@@ -13,6 +13,7 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "run_ops.h"
 
 enum { ITEMS = 4096 };
 static const char *const families[] = { "model", "master_weights", "optimizer" };

@@ -3,6 +3,9 @@
  * the one that should be. */
 #include "looks.h"
 #include <stdarg.h>
+#include "step.h"
+#include "step_open.h"
+#include "verify_step.h"
 
 static struct look look;
 

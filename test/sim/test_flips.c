@@ -9,11 +9,14 @@
  * --json: the last line is an object with the counts. */
 #include <inttypes.h>
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "harmedit.h"
 #include "harmflight.h"
 #include "harmtry.h"
 #include "run_open.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 #define main t_main
 #include "../t.h"

@@ -4,6 +4,7 @@
 #include "hands.h"
 #include <stdlib.h>
 #include "t.h"
+#include "read_slice.h"
 
 #define N1 "model-00001-of-00002.safetensors"
 #define N2 "model-00002-of-00002.safetensors"

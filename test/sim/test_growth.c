@@ -2,13 +2,14 @@
 /* Memory that would run out for a node as a whole: ranks that allocate at the same moment get
  * ENOMEM, and the kernel kills none. */
 #include <errno.h>
-#include "engine.h"
+#include "step.h"
 #include "growth.h"
 #include "restarts.h"
 #include "run.h"
 #include "t.h"
 #include "run_open.h"
 #include "image.h"
+#include "run_ops.h"
 
 #define MIB (UINT64_C(1) << 20)
 

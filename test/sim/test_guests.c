@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps that lie in the memory of two nodes: one of them may be lost, whenever it is. */
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"

@@ -3,7 +3,7 @@
  * two jobs that left a step of the same number in memory, it is known which was the last. */
 #include <errno.h>
 #include "image_card.h"
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "save.h"
@@ -13,6 +13,7 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"
+#include "run_ops.h"
 
 enum { IMAGES = 3, RANKS = 2 };
 

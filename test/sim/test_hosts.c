@@ -3,7 +3,7 @@
  * where memory is short, and where states grow: training goes on, all ranks hear the same, and what
  * was acknowledged while there were copies is there when the other node is lost. */
 #include <errno.h>
-#include "engine.h"
+#include "step.h"
 #include "restarts.h"
 #include "save.h"
 #include "starve.h"
@@ -13,6 +13,8 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step_open.h"
+#include "run_ops.h"
 
 enum { RANKS = 2, STAGING = 1300000 };
 struct host;

@@ -2,7 +2,7 @@
 /* Whose turn an image is: of those that are free, of one that a save still has, of one that memory
  * has newest or that is being copied; and what a save may not wait for. */
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "restarts.h"
 #include "save.h"
 #include "memory_tier.h"
@@ -14,6 +14,7 @@
 #include "save_calls.h"
 #include "save_end.h"
 #include "state.h"
+#include "run_ops.h"
 
 /* ---- which one is chosen, of what is said here to be in use ---- */
 

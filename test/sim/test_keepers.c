@@ -3,7 +3,7 @@
  * grow; when there is one image; and of what else an agent has. */
 #include <errno.h>
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "restarts.h"
 #include "save_publish.h"
 #include "save.h"
@@ -15,6 +15,11 @@
 #include "save_given.h"
 #include "state.h"
 #include "agent_link.h"
+#include "step_open.h"
+#include "verify_step.h"
+#include "step_copy.h"
+#include "run_ops.h"
+#include "load.h"
 
 /* A job of one rank, step by step. */
 struct one {

@@ -3,7 +3,7 @@
  * while agents write to disk what the dead left: what was acknowledged comes back. --long: seven
  * times as many. */
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "starve.h"

@@ -2,7 +2,7 @@
 /* Any layout saves, any layout loads: every ordered pair, bit for bit, through the simulator; and
  * the same bytes on disk whoever saved. */
 #include "layouts.h"
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "save.h"
 #include "simdisk.h"
@@ -14,6 +14,8 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "step_open.h"
+#include "load.h"
 
 #define SEED UINT64_C(0x5eaf)
 enum { SLICES = 128 };

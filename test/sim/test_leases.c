@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps that somebody has open while a job prunes. */
 #include <errno.h>
-#include "engine.h"
+#include "step.h"
 #include "jobs.h"
 #include "tree.h"
 #include "run_open.h"
+#include "step_open.h"
+#include "run_ops.h"
 
 #include "../t.h"
 

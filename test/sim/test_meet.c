@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "image_card.h"
-#include "engine.h"
+#include "step.h"
 #include "flush_nodes.h"
 #include "memory_steps.h"
 #include "restarts.h"

@@ -3,7 +3,7 @@
  * the next one finds is judged by values that say of which step they are. */
 #include <errno.h>
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "save.h"
@@ -14,6 +14,11 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "verify_step.h"
+#include "run_ops.h"
+#include "load.h"
 
 TEST(what_memory_has_comes_back_in_any_layout)
 {

@@ -3,13 +3,16 @@
  * had in all of their memories, in that of some of them, and where the rest is on disk. */
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"
 #include "tree.h"
 #include "run_open.h"
 #include "state.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "run_ops.h"
 
 #define BYTES ((uint64_t)RE_TENSORS * RE_ROWS * (uint64_t)re_cols * sizeof(float))
 enum { SMALL = 700, LARGE = 60000 };    /* columns: within a block; of several blocks */

@@ -11,6 +11,10 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 static const int32_t apart[] = { 1, 2 };
 

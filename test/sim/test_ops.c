@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is done to a run as a whole, on two simulated ranks: pruning, rewinding, marks, closing. */
-#include "engine.h"
 #include "err.h"
 #include "save.h"
 #include "simdisk.h"
@@ -14,6 +13,9 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 enum { RANKS = 2, ITEMS = 64 };
 

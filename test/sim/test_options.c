@@ -9,6 +9,7 @@
 #include "t.h"
 #include "opts.h"
 #include "run_open.h"
+#include "run_ops.h"
 
 static struct sheaf_error err;
 

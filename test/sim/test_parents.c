@@ -3,7 +3,7 @@
  * or what was committed since, and never a step that has been set aside. */
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "err.h"
 #include "save_publish.h"
 #include "memory_steps.h"
@@ -17,6 +17,9 @@
 #include "save_given.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 struct one {
 	struct simdisk *disk;

@@ -3,7 +3,7 @@
  * says that a step is in memory only while it is. */
 #include <errno.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "restarts.h"
 #include "save.h"
 #include "t.h"
@@ -11,6 +11,10 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "step_open.h"
+#include "run_resume.h"
+#include "run_ops.h"
+#include "load.h"
 
 /* Steps 1 and 2, on disk and in memory. */
 static struct simdisk *two_steps(void)

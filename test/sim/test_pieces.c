@@ -10,6 +10,10 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "run_ops.h"
 
 #define MIB ((size_t)1 << 20)
 enum { ROWS = 3 };

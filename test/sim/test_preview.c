@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of ranks that do not exist, against numbers worked out by hand and against what ranks that
  * do exist plan together. */
-#include "engine.h"
+#include "step.h"
 #include "layouts.h"
 #include "save.h"
 #include "simdisk.h"
@@ -14,6 +14,7 @@
 #include "state.h"
 #include "work.h"
 #include "match.h"
+#include "preview.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)

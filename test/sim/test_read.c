@@ -8,6 +8,7 @@
 #include "err.h"
 #include "t.h"
 #include "deal_home.h"
+#include "read_slice.h"
 
 static const struct {
 	const char *family, *name;

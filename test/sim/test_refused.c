@@ -9,6 +9,7 @@
 #include "scrub_run.h"
 #include "t.h"
 #include "save_end.h"
+#include "step_copy.h"
 
 static char log_[4000];
 

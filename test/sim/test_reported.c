@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "step_lookup.h"
 #include "t.h"
+#include "read_slice.h"
 
 enum { SAVED_AS, ANOTHER, SHORTER, WIDER, FEWER_DIMS, AS_BF16, AS_I64, WITHOUT, BOTH_WAYS, ZEROS,
        ONLY_SAVED, MASTER, ABSENT };    /* ABSENT + n: n names that are not there */

@@ -13,6 +13,7 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "run_resume.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 

@@ -10,6 +10,7 @@
 #include "save_end.h"
 #include "averages.h"
 #include "state.h"
+#include "run_resume.h"
 
 #define MODEL "model-00001-of-00001.safetensors"
 enum { STREAM_BYTES = 24, ROWS = 90, COLUMNS = 70 };

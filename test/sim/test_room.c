@@ -13,6 +13,7 @@
 #include "save_handle.h"
 #include "averages.h"
 #include "state.h"
+#include "run_ops.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -7,6 +7,7 @@
 #include "t.h"
 #include "save_commit.h"
 #include "save_end.h"
+#include "read_slice.h"
 
 /* ---- flat ranges ---- */
 

@@ -12,11 +12,12 @@
 #include <stdlib.h>
 #include "err.h"
 #include "tree.h"
-#include "engine.h"
+#include "step.h"
 #include "everycut.h"
 #include "jobs.h"
 #include "simcore.h"
 #include "run_open.h"
+#include "run_ops.h"
 
 #define main t_main
 #include "../t.h"

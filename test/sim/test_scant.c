@@ -13,6 +13,12 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "preview.h"
+#include "run_ops.h"
+#include "load.h"
 
 enum { ROWS = 6, COLUMNS = 8 };
 

@@ -7,6 +7,10 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "save_handle.h"
+#include "step.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 static const int32_t apart[] = { 1, 2 };
 

@@ -9,6 +9,9 @@
 #include "save_commit.h"
 #include "save_end.h"
 #include "state.h"
+#include "step.h"
+#include "step_open.h"
+#include "run_ops.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -4,10 +4,12 @@
  * the step whole. */
 #include <errno.h>
 #include <stdlib.h>
-#include "engine.h"
+#include "step.h"
 #include "jobs.h"
 #include "starve.h"
 #include "t.h"
+#include "step_open.h"
+#include "step_copy.h"
 
 #define FROM "run/checkpoint-2"
 #define TO "dst/checkpoint-2"

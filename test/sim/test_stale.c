@@ -7,6 +7,10 @@
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
+#include "step.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
 
 enum { ITEMS = 64 };
 static int64_t opened;                  /* by rank 0 */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
+#include "run_resume.h"
+#include "run_ops.h"
 
 struct act {
 	const char *name;

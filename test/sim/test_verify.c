@@ -3,6 +3,9 @@
  * looks or three. Damage that no checksum of bytes can see (a digest, a name, a number of the
  * manifest that was written wrong) is made by mending every sum above it. */
 #include "looks.h"
+#include "step.h"
+#include "step_open.h"
+#include "verify_step.h"
 
 TEST(a_whole_step_passes_and_all_of_it_was_read)
 {

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine.h"
+#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"

@@ -12,7 +12,7 @@
 #include "box_copy.h"
 #include "dtype.h"
 #include "averages.h"
-#include "engine.h"
+#include "step.h"
 #include "save.h"
 #include "simdisk.h"
 #include "weave.h"
@@ -22,6 +22,9 @@
 #include "save_end.h"
 #include "save_handle.h"
 #include "state.h"
+#include "step_open.h"
+#include "read_slice.h"
+#include "run_ops.h"
 
 #define main t_main
 #include "../t.h"

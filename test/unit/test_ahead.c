@@ -12,6 +12,7 @@
 #include "sys.h"
 #include "t.h"
 #include "run_open.h"
+#include "step.h"
 
 /* Of 2^20 items, 4 MiB each. The last three are cut in rows, half of a flat range, and small. */
 enum { WHOLE = 18, ROWS = WHOLE, FLAT, SMALL, SLICES, ITEMS = 1 << 20, FEW = 1000 };

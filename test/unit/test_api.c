@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "t.h"
+#include "step.h"
 
 struct place {
 	char dir[64];

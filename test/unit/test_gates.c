@@ -16,6 +16,7 @@
 #include "save.h"
 #include "sheaf.h"
 #include "t.h"
+#include "step.h"
 
 enum { SLICES = 24, STEPS = T_SANITIZED ? 6 : 16, LARGE = 1 << 20 };
 #define SEED 0x5eafu

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "engine.h"
+#include "step.h"
 #include "rmtree.h"
 #include "sys.h"
 #include "t.h"
 #include "run_open.h"
+#include "step_open.h"
+#include "run_ops.h"
 
 enum { TENSORS = 230000 };      /* a table above 16 MiB */
 

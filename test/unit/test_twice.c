@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "engine.h"
+#include "step.h"
 #include "rmtree.h"
 #include "sheaf.h"
 #include "store.h"

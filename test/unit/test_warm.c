@@ -9,6 +9,7 @@
 #include "rmtree.h"
 #include "sheaf.h"
 #include "t.h"
+#include "step.h"
 
 enum { SLICES = 12, ITEMS = 300000 };
 

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compares the digests of tensors that were read whole with those in the sums. [collective] */
+#ifndef SHF_LOAD_DIGESTS_H
+#define SHF_LOAD_DIGESTS_H
+#include "load.h"
+
+int shf_prove(struct shf_load *load, struct sheaf_error *err);
+#define SHF_FOREIGN_MSG "foreign: no sums exist"
+#endif

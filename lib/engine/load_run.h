@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Carries out what load.c has planned: reads, checks, and copies into the state. */
+#ifndef SHF_LOAD_RUN_H
+#define SHF_LOAD_RUN_H
+#include "load.h"
+
+/* Plan, read, check, scatter. [collective] */
+int shf_fill(struct shf_load *load, struct sheaf_error *err);
+#endif

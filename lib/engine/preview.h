@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each rank of a job would write and read, planned by one process that has all states.
+ * [local] */
+#ifndef SHF_PREVIEW_H
+#define SHF_PREVIEW_H
+#include "state.h"
+
+int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
+                     const struct sheaf_opts *opts,
+                     void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,
+                     struct sheaf_error *err);
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens a step by number, as the newest, from memory or by path, and closes it. The functions are
+ * [collective] where they are given a run or a group, else [local]. */
+#ifndef SHF_STEP_OPEN_H
+#define SHF_STEP_OPEN_H
+#include "latest_search.h"
+#include "step.h"
+
+struct shf_view;
+int shf_step_open(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+                  struct sheaf_error *err);
+/* Opens the step on disk, even if memory has it too, so that the caller can check the disk's. */
+int shf_step_open_disk(struct sheaf_step **step, struct sheaf_run *run, int64_t n,
+                       struct sheaf_error *err);
+int shf_step_open_latest(struct sheaf_step **step, struct sheaf_run *run,
+                         struct shf_sought *sought, struct sheaf_error *err);
+/* From memory: the view is the step's from here on, also where it fails. `run`: its path, for
+ * sentences. */
+int shf_step_open_view(struct sheaf_step **step, struct shf_view *view, struct sheaf_group *group,
+                       const struct shf_place_info *place, const struct sheaf_opts *opts,
+                       const char *run, struct sheaf_error *err);
+int shf_step_open_path(struct sheaf_step **step, const char *path, struct sheaf_group *group,
+                       const struct sheaf_opts *opts, const struct shf_sys *sys,
+                       struct sheaf_error *err);
+void shf_step_put(struct sheaf_step *step);
+int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
+                      struct sheaf_error *err);
+#endif

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads every block of a step and compares its sum. [local] */
+#ifndef SHF_VERIFY_BLOCKS_H
+#define SHF_VERIFY_BLOCKS_H
+#include "verify.h"
+
+/* This rank's share of all blocks. */
+void shf_verify_data(struct shf_verify *v);
+/* First record of file f whose tensor ends after byte `at`. */
+uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at);
+#endif
