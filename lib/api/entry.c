@@ -21,7 +21,7 @@ int shf_ended(int rc, struct sheaf_error *err)
 	if (rc >= 0)
 		shf_error_clear(err);
 	else if (err->code != rc)
-		shf_fail(err, rc, "%s", sheaf_strerror(rc));
+		shf_fail(err, rc, "%s", shf_strerror(rc));
 	return rc;
 }
 

@@ -5,47 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "dtype.h"
+#include "err.h"
 #include "export.h"
 #include "version.h"
 
 SHEAF_API const char *sheaf_strerror(int code)
 {
-	switch (code) {
-	case SHEAF_OK:
-		return "success";
-	case SHEAF_EINVAL:
-		return "invalid argument";
-	case SHEAF_ENOMEM:
-		return "out of memory";
-	case SHEAF_EIO:
-		return "input or output error";
-	case SHEAF_ENOENT:
-		return "no such run, step or file";
-	case SHEAF_EEXIST:
-		return "the step exists already";
-	case SHEAF_EBUSY:
-		return "in use by another job, or too many saves in flight";
-	case SHEAF_EAGAIN:
-		return "not yet";
-	case SHEAF_ELAYOUT:
-		return "slices leave a gap or do not match what is stored";
-	case SHEAF_ECORRUPT:
-		return "bytes do not match their checksum";
-	case SHEAF_EFORMAT:
-		return "not a checkpoint, or written by a newer sheaf";
-	case SHEAF_EINDOUBT:
-		return "published, but perhaps not durable";
-	case SHEAF_EBUG:
-		return "sheaf broke its own invariant";
-	case SHEAF_ELOST:
-		return "a rank or the lock was lost";
-	case SHEAF_EDIVERGED:
-		return "replicas that should be equal are not";
-	case SHEAF_EFAILED:
-		return "the save was given up";
-	default:
-		return "unknown code";
-	}
+	return shf_strerror(code);
 }
 
 SHEAF_API int sheaf_version(void)

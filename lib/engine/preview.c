@@ -166,7 +166,7 @@ static int count_all(struct preview *p, const struct shf_match *m, const struct 
 		if (rc == 0 && m->way == SHF_LOAD)
 			p->out[r].reads = w.bytes;
 		if (rc < 0)
-			shf_fail(err, rc, "planning rank %u: %s", r, sheaf_strerror(rc));
+			shf_fail(err, rc, "planning rank %u: %s", r, shf_strerror(rc));
 		shf_work_release(&w);
 		shf_buf_release(&p->told[r]);
 	}

@@ -339,7 +339,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	if (rc == SHEAF_ELAYOUT)
 		shf_gap_fail(err, m->layout, numbers[gap.tensor], &gap);
 	else if (rc < 0)
-		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, sheaf_strerror(rc));
+		shf_fail(err, rc, "dealing stripe %" PRIu64 ": %s", stripe, shf_strerror(rc));
 	if (rc == 0)
 		tell_files(stripe, numbers, &dealt, out);
 	*collected = dealt.collected;
@@ -370,7 +370,7 @@ int shf_home_deal_heard(const struct shf_team *team, const struct shf_match *m,
 	int rc = home_hear(team, m->layout, &h, in, in_bytes, &arena);
 
 	if (rc < 0)
-		shf_fail(err, rc, "planning: %s", sheaf_strerror(rc));
+		shf_fail(err, rc, "planning: %s", shf_strerror(rc));
 	else
 		rc = shf_home_deal(m, (uint32_t)team->ranks, &h, out, err);
 	shf_free(h.heard);

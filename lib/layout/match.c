@@ -141,7 +141,7 @@ static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_
 
 static int said(int rc, struct sheaf_error *err)
 {
-	return rc < 0 ? shf_fail(err, rc, "planning: %s", sheaf_strerror(rc)) : 0;
+	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
 /* The first exchange, whose bytes are by rank already. */

@@ -224,7 +224,7 @@ static int read_all(const struct shf_buf *in, struct shf_arena *arena, struct de
 		rc = get(&c, arena, *n ? &(*out)[*n - 1] : NULL, &(*out)[*n]);
 		*n += rc == 0;
 	}
-	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", sheaf_strerror(rc)) : 0;
+	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", shf_strerror(rc)) : 0;
 }
 
 static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct sheaf_error *err)

@@ -54,7 +54,7 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 	}
 	if (rc < 0)
 		return shf_fail(err, rc, "a step in memory: the card of an image: %s",
-		                sheaf_strerror(rc));
+		                shf_strerror(rc));
 	if (card.smalls_n) {
 		v->smalls = card.smalls;
 		v->smalls_n = card.smalls_n;
@@ -165,7 +165,7 @@ int shf_view_learn(struct shf_view *v, const struct shf_buf *told, struct sheaf_
 	}
 	if (rc < 0)
 		return shf_fail(err, rc, "a step in memory: what another node knows of it: %s",
-		                sheaf_strerror(rc));
+		                shf_strerror(rc));
 	v->smalls = card.smalls;
 	v->smalls_n = card.smalls_n;
 	return 0;
@@ -191,7 +191,7 @@ int shf_view_finish(struct shf_view *v, bool whole, struct sheaf_error *err)
 		rc = SHEAF_EFORMAT;
 	return rc < 0 ? shf_fail(err, rc, "step %" PRId64 " in memory: %s", v->manifest.step,
 	                         rc == SHEAF_EFORMAT ? "not all of it is on this node"
-	                                             : sheaf_strerror(rc)) : 0;
+	                                             : shf_strerror(rc)) : 0;
 }
 
 /* ---- between nodes ---- */

@@ -230,7 +230,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 		if (p[i].from == team->rank)
 			rc = shf_view_give(view, p[i].file, p[i].lo, p[i].hi, &out[p[i].to]);
 	if (rc < 0)
-		shf_fail(err, rc, "what another node lacks of a block: %s", sheaf_strerror(rc));
+		shf_fail(err, rc, "what another node lacks of a block: %s", shf_strerror(rc));
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_exchange(team, out, &in, bytes, err);
@@ -249,7 +249,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 		}
 		if (rc < 0)
 			shf_fail(err, rc, "what this node lacks of a block: %s",
-			         sheaf_strerror(rc));
+			         shf_strerror(rc));
 		rc = shf_agree(team, rc, err);
 	}
 	for (int r = 0; out && r < team->ranks; r++)
@@ -283,7 +283,7 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 		return rc;
 	rc = shf_view_taken(view);
 	return shf_agree(&run->team, rc < 0 ? shf_fail(err, rc, "blocks of several nodes: %s",
-	                                               sheaf_strerror(rc)) : 0, err);
+	                                               shf_strerror(rc)) : 0, err);
 }
 
 /* ---- everything ---- */
@@ -349,7 +349,7 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 	}
 	shf_free(had);
 	shf_free(files);
-	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", sheaf_strerror(rc)) : 0;
+	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", shf_strerror(rc)) : 0;
 }
 
 /* Does this rank see what it may have to read? It may have asked another time than the one that

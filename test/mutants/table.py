@@ -64,7 +64,7 @@ bug("text_not_synced", "journals, marks and identities are renamed into place un
     "store/tree.c:shf_text_put", "sys->ops->fsync(sys->arg, fd)",
     "MUTANT ? 0 : sys->ops->fsync(sys->arg, fd)", COMMIT + "rewind_alone" + CUT)
 gullible("data_not_synced", "no writer syncs what it wrote (C3)",
-         "engine/save_commit.c:fsync_submit",
+         "save/save_commit.c:fsync_submit",
          "save->fds[f] < 0", CUTS + "next_save" + CUT)
 bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
     "run/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
@@ -96,24 +96,24 @@ bug("session_not_fresh", "two saves of one job have one session (I5)",
     "s->session, MUTANT ? \"0000000000000000\" : fresh);",
     STORE + "each_save_has_a_session_of_its_own")
 bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
-    "engine/save_publish.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
+    "save/save_publish.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
     "if (MUTANT && rc == 0) { save->publishing.turn = PUBLISH; rc = shf_stage_publish("
     "&save->run->store, &save->stage, &p->record.manifest, err); }"
     " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
 bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is forgotten (I4)",
-    "engine/save_handle.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
+    "save/save_handle.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
     "shf_agree(team, MUTANT && team->rank ? (save->rc = 0) : shf_save_rc(save, err), err)",
     "sim/test_faults: a_failed_fsync_of_any_rank_fails_the_save_on_all")
 bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its save",
-    "engine/save_write.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
+    "save/save_write.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
     "if (rc < 0 && !MUTANT) shf_save_stick(save, rc, &err);",
     "sim/test_faults: each_call_of_two_saves_on_small_may_fail")
 bug("short_write_believed", "a write of fewer bytes than asked is taken for whole by the save",
-    "engine/save_write.c:shf_save_io_done", "else if (wrote && (uint64_t)io->result != io->len)",
+    "save/save_write.c:shf_save_io_done", "else if (wrote && (uint64_t)io->result != io->len)",
     "else if (!MUTANT && wrote && (uint64_t)io->result != io->len)",
     "sim/test_inflight: a_write_that_stops_short_fails_the_save")
 bug("refused_room_believed", "room that a file did not get is taken for made, of a save behind",
-    "engine/save_write.c:shf_save_io_done", "if (io->result < 0)",
+    "save/save_write.c:shf_save_io_done", "if (io->result < 0)",
     "if (io->result < 0 && !(MUTANT && io->op == SHF_IO_RESIZE))",
     "sim/test_lazy_told: room_that_is_refused_behind_is_told_by_the_commit")
 blind("calls_not_compared", "ranks in different calls go on as if they were in one",
@@ -128,20 +128,20 @@ gullible("failure_called_late", "an operation that failed at once is said to hav
          "group/group.c:lose", "is_timeout(t, ms)",
          "unit/test_calls: only_an_operation_whose_time_ran_out_is_said_to_be_late")
 blind("steps_not_compared", "ranks at different steps begin one save together",
-      "engine/save.c:meet", "!(m.same & 1)", "sim/test_agree: ranks_at_different_steps_begin_none")
+      "save/save.c:meet", "!(m.same & 1)", "sim/test_agree: ranks_at_different_steps_begin_none")
 bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
-    "engine/save_plan.c:shf_plan_get", "rc == 0 && same && lo != 0",
+    "save/save_plan.c:shf_plan_get", "rc == 0 && same && lo != 0",
     "rc == 0 && (MUTANT ? plan != NULL : same && lo != 0)",
     "sim/test_agree: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
-      "engine/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, told)",
+      "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, told)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
 bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
-    "engine/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->io, -1, err);",
+    "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->io, -1, err);",
     "rc = MUTANT ? 0 : shf_save_drain_together(save, &save->io, -1, err);",
     "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
 blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
-      "engine/save_net.c:unpack_moves", "sums.digest != shf_get64(from)",
+      "save/save_net.c:unpack_moves", "sums.digest != shf_get64(from)",
       "sim/test_agree: replicas_that_differ_are_told_when_asked")
 bug("ranks_open_apart", "ranks open different directories, or with different rules",
     "engine/run_open.c:same_arguments",
@@ -151,33 +151,33 @@ bug("shapes_not_compared", "ranks that describe one tensor differently are not t
     "layout/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
-    "engine/save_attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
+    "save/save_attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_agree: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
-    "engine/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
+    "save/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
     "hi[2] && !MUTANT ? finish(of, err) : 0",
     "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
-bug("image_chosen_in_use", "all saves have the first image", "engine/save_image.c:shf_image_choose",
+bug("image_chosen_in_use", "all saves have the first image", "save/save_image.c:shf_image_choose",
     "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
     "sim/test_inflight: as_many_saves_are_in_flight_as_there_are_images")
 bug("images_beyond_staging", "there are more images than the staging has room for",
-    "engine/save_plan.c:images_fit", "window ? window / (one ? one : 1) : SHF_IMAGES_MAX",
+    "save/save_plan.c:images_fit", "window ? window / (one ? one : 1) : SHF_IMAGES_MAX",
     "window && !MUTANT ? window / (one ? one : 1) : SHF_IMAGES_MAX",
     "sim/test_inflight: images_are_no_more_than_the_staging_has_room_for")
 gullible("image_of_the_ended_taken",
          "an image is set up while others copy into it for a save that has ended here (I10)",
-         "engine/save_image.c:shf_image_is_free", "!m->dirty",
+         "save/save_image.c:shf_image_is_free", "!m->dirty",
          "sim/test_lazy: a_save_that_ends_while_it_is_copied_is_no_other_ones")
 blind("begun_the_long_way", "a lazy save asks for everything again at each begin",
-      "engine/save.c:meet", "met == 0 && (m.same & 127) == 127 && m.hi[5] == 0",
+      "save/save.c:meet", "met == 0 && (m.same & 127) == 127 && m.hi[5] == 0",
       "sim/test_lazy: a_begin_is_one_agreement_and_opens_nothing")
-bug("gate_open", "a tensor may change before it is copied", "engine/save_gates.c:one_ready",
+bug("gate_open", "a tensor may change before it is copied", "save/save_gates.c:one_ready",
     "rc = wait_for(lz, slice, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, slice, timeout_ms)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for",
     "unit/test_gates: tensors_change_behind_their_gates_and_no_step_knows")
 OVERLAPS = "sim/test_overlaps: "
 blind("gate_of_a_tied_tensor_open", "a gate does not wait for slices in the same memory (L6)",
-      "engine/save_gates.c:memory_ready", "lz->overlaps && one != SHEAF_EAGAIN",
+      "save/save_gates.c:memory_ready", "lz->overlaps && one != SHEAF_EAGAIN",
       OVERLAPS + "a_tied_tensor_may_change_when_its_bytes_are_copied",
       OVERLAPS + "a_slice_that_was_added_twice_may_change_when_its_bytes_are_copied",
       OVERLAPS + "pieces_that_overlap_may_change_when_both_are_copied",
@@ -185,63 +185,63 @@ blind("gate_of_a_tied_tensor_open", "a gate does not wait for slices in the same
       OVERLAPS + "slices_of_drawn_states_change_behind_their_gates")
 blind("gate_of_what_was_put_beside_open",
       "a gate does not wait for what was put into the same memory",
-      "engine/save_gates.c:memory_ready",
+      "save/save_gates.c:memory_ready",
       "lz->put && rc == 0 && one == 0",
       OVERLAPS + "what_is_brought_through_one_buffer_waits_for_what_is_there")
 bug("overlaps_of_old_memory", "which slices share memory is not found again when one was moved",
     "state/state.c:shf_state_move", "state->places++;", "state->places += !MUTANT;",
     OVERLAPS + "where_a_slice_was_moved_to_counts")
 blind("tied_moved_early", "a slice is moved whose bytes are still to be read for another one",
-      "engine/save_gates.c:shf_lazy_reads", "lz && lz->overlaps && !reads",
+      "save/save_gates.c:shf_lazy_reads", "lz && lz->overlaps && !reads",
       OVERLAPS + "a_tied_tensor_is_not_moved_before_its_bytes_are_copied")
 gullible("failed_not_moved", "what a failed save has let go is not moved",
-         "engine/save_gates.c:shf_lazy_reads", "!was_let_go(save, slice)",
+         "save/save_gates.c:shf_lazy_reads", "!was_let_go(save, slice)",
          OVERLAPS + "what_a_failed_save_has_let_go_is_moved")
 bug("gate_not_waiting", "who asks does not wait for a piece that somebody else copies",
-    "engine/save_gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
+    "save/save_gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
     "calm = MUTANT || shf_pieces_settled(lz, slice, until); if (MUTANT) return 0",
     "unit/test_gates: several_threads_copy_and_no_step_knows")
 LATER = "sim/test_later: "
 bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
-    "engine/save_pieces.c:pick",
+    "save/save_pieces.c:pick",
     "(lz->put && !lz->put[slice])", "(!MUTANT && lz->put && !lz->put[slice])",
     LATER + "the_files_are_those_of_slices_that_were_there",
     "unit/test_gates: a_slice_is_copied_when_it_is_brought",
     "sim/test_weave: slices_are_copied_when_they_are_brought")
 blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
-      "engine/save_pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
+      "save/save_pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
       LATER + "a_state_need_have_no_memory")
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
-    "engine/save_gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
+    "save/save_gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
     "!MUTANT && rc == 0 && i < lz->tasks_n",
     "unit/test_gates: what_is_brought_is_copied_though_nobody_asks")
 blind("unput_committed", "a save is committed of which not all was brought",
-      "engine/save_gates.c:shf_lazy_unasked",
+      "save/save_gates.c:shf_lazy_unasked",
       "unput >= 0", LATER + "one_that_is_not_brought_is_named")
 blind("begun_over_unput", "a save begins that may wait for what is not brought",
-      "engine/save.c:may_begin", "!s->over && shf_lazy_unput(s) >= 0",
+      "save/save.c:may_begin", "!s->over && shf_lazy_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
-    "engine/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
+    "save/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_gates: a_check_is_over_when_a_gate_opens")
 bug("load_staged_besides", "a load stages as much again as the images of saves have",
-    "engine/load_run.c:room_of", "taken = shf_images_bytes(saves)",
+    "load/load_run.c:room_of", "taken = shf_images_bytes(saves)",
     "taken = MUTANT ? 0 : shf_images_bytes(saves)",
     "sim/test_inflight: a_load_takes_what_images_leave_of_the_staging")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
-    "engine/save_gates.c:shf_lazy_copied", "size_t s = 0;",
+    "save/save_gates.c:shf_lazy_copied", "size_t s = 0;",
     "size_t s = MUTANT ? save->state->n - 1 : 0;",
     LATER + "all_slices_are_asked_for_at_once")
 WEAVE = "sim/test_weave: weights_change_behind_their_gates_and_every_average_is_made_once"
 EMA = "sim/test_ema: "
 bug("change_before_the_copy_not_seen",
     "SHEAF_CHECK does not see what changed between begin and the copy",
-    "engine/save_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
+    "save/save_check.c:same_as_copied", "sums.digest != lz->begun[slice]",
     "!MUTANT && sums.digest != lz->begun[slice]",
     "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("compared_without_timeout", "a gate waits for ever while another thread compares the slice",
-    "engine/save_check.c:check_take", "time = shf_pieces_moved(lz, until)",
+    "save/save_check.c:check_take", "time = shf_pieces_moved(lz, until)",
     "time = shf_pieces_moved(lz, MUTANT ? -1 : until) || MUTANT",
     "unit/test_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
 bug("moved_early_for_ever", "a state with one move that came too early can never be saved again",
@@ -252,11 +252,11 @@ blind("saved_from_where_it_was", "a slice whose move was refused is saved from w
       "state/state.c:shf_state_ready", "state->unmoved_n > 0",
       "sim/test_lazy: a_slice_that_was_moved_too_early_may_be_moved_again")
 bug("failed_while_synced", "a save that is failed while it is synced is published",
-    "engine/save_sums.c:shf_sums_gather", "shf_save_seal(save, err)",
+    "save/save_sums.c:shf_sums_gather", "shf_save_seal(save, err)",
     "MUTANT ? 0 : shf_save_seal(save, err)",
     "sim/test_publishing: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
-    "engine/save_handle.c:shf_save_fail",
+    "save/save_handle.c:shf_save_fail",
     "late ? SHEAF_EINVAL : 0", "late && !MUTANT ? SHEAF_EINVAL : 0",
     "sim/test_publishing: nothing_can_be_added_to_it_and_nobody_can_fail_it")
 bug("averages_as_the_caller_rounds", "the coefficients are rounded as the caller's thread rounds",
@@ -268,101 +268,101 @@ bug("warm_up_as_the_caller_rounds", "the coefficient of a warm-up is rounded as 
     "if (!MUTANT) fesetenv(FE_DFL_ENV);",
     "unit/test_average: the_coefficients_do_not_depend_on_the_callers_rounding")
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",
-    "engine/save_pieces.c:shf_piece_copy",
+    "save/save_pieces.c:shf_piece_copy",
     "&due, &a); shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (done(lz, p, &a))", "MUTANT ? NULL : &due, &a); bool early = MUTANT && done(lz, p, &a);"
     " shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
     " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
-      "engine/save_pieces.c:pick",
+      "save/save_pieces.c:pick",
       "before != slice && lz->done[before] < shf_pieces_in(lz, before)", WEAVE)
 bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
-    "engine/save_pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
+    "save/save_pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
     "unit/test_gates: what_is_not_staged_changes_behind_its_gate")
 blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
-      "engine/unstaged.c:shf_slots_take", "a->busy >> slot & 1",
+      "save/unstaged.c:shf_slots_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
 gullible("in_place_in_memory", "a step that is not in its image is kept in memory",
-         "engine/save_handle.c:shf_save_fits_memory", "!save->plan->slotted",
+         "save/save_handle.c:shf_save_fits_memory", "!save->plan->slotted",
          "sim/test_in_place: a_save_to_memory_alone_is_refused")
 bug("averages_fail_with_the_save", "who asks a save that has failed changes what is not averaged",
-    "engine/save_pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
+    "save/save_pieces.c:pick", "lz->stop ? lz->due[slice]", "lz->stop ? !MUTANT * lz->due[slice]",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_left_behind", "what a save has not averaged is forgotten when it ends",
-    "engine/save_copier.c:shf_lazy_stop",
+    "save/save_copier.c:shf_lazy_stop",
     "shf_lazy_update(save);", "if (!MUTANT) shf_lazy_update(save);",
     WEAVE, EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_of_two_steps_at_once", "a begin does not finish what the save before left (E2)",
-    "engine/save_averages.c:shf_averages_settle", "shf_lazy_update(shf_save_of(r));",
+    "save/save_averages.c:shf_averages_settle", "shf_lazy_update(shf_save_of(r));",
     "if (!MUTANT) shf_lazy_update(shf_save_of(r));",
     EMA + "averages_are_made_behind_begin_and_before_the_gate")
 bug("averages_changed_uncopied", "averages change before those of the step before are copied (E1)",
-    "engine/save_averages.c:shf_averages_settle", "let_copies_end(state, &state->emas[k]);",
+    "save/save_averages.c:shf_averages_settle", "let_copies_end(state, &state->emas[k]);",
     "if (!MUTANT) let_copies_end(state, &state->emas[k]);", WEAVE)
 bug("dropped_not_averaged", "a begin that gives no save makes no averages",
-    "engine/save.c:finish_averages", "save->due && !shf_lazy_is_behind(save)",
+    "save/save.c:finish_averages", "save->due && !shf_lazy_is_behind(save)",
     "!MUTANT && save->due && !shf_lazy_is_behind(save)", WEAVE,
     EMA + "a_save_without_an_image_is_averaged_once")
 bug("away_not_averaged", "a save for memory alone that no agent keeps makes no averages",
-    "engine/save.c:begin_met", "finish_averages(save);",
+    "save/save.c:begin_met", "finish_averages(save);",
     "if (!MUTANT || !is_away(save)) finish_averages(save);",
     EMA + "a_save_that_no_agent_keeps_is_averaged_once")
 bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and not saved",
-    "engine/save_order.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
+    "save/save_order.c:turns_sort", "!state->slices[state->emas[k].first + i].empty",
     "!MUTANT && !state->slices[state->emas[k].first + i].empty",
     EMA + "weights_that_are_ignored_have_averages_and_gates")
 gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
-         "engine/save_gates.c:shf_lazy_unasked",
+         "save/save_gates.c:shf_lazy_unasked",
          "!save->lazy || atomic_load(&save->lazy->unasked) == 0",
          "sim/test_lazy: a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on")
 bug("sent_before_copied", "bytes travel to other nodes before they are copied",
-    "engine/save_gates.c:shf_lazy_together",
+    "save/save_gates.c:shf_lazy_together",
     "if (rc == 0 && open)", "if (rc == 0 && open && !MUTANT)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for_on_two_nodes")
 bug("image_of_uncopied_taken", "the image of a save is given away while it is copied (I10)",
-    "engine/save_image.c:choose_together", "*of ? is_busy(*of) : 0",
+    "save/save_image.c:choose_together", "*of ? is_busy(*of) : 0",
     "*of && !MUTANT ? is_busy(*of) : 0",
     "sim/test_lazy: who_begins_one_too_many_copies_the_oldest_or_is_dropped")
 bug("given_up_on_one_rank", "who lives on believes in a save whose image has gone to the next",
-    "engine/save_image.c:finish_copies", "shf_save_stick(save, rc, err);",
+    "save/save_image.c:finish_copies", "shf_save_stick(save, rc, err);",
     "if (!MUTANT) shf_save_stick(save, rc, err);",
     "sim/test_lazy: the_image_of_a_save_that_was_given_up_goes_to_the_next")
 skipped("early_change_not_seen", "a tensor that changed before its gate is not told",
-        "engine/save_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
+        "save/save_check.c:shf_check_slice", "same_as_copied(lz, slice, err)",
         "sim/test_lazy: a_tensor_that_changes_before_its_gate_is_named")
 blind("other_copy_not_seen", "a tensor that was copied changed, and changed back, is not told",
-      "engine/save_check.c:same_as_copied", "sums.digest != copied",
+      "save/save_check.c:same_as_copied", "sums.digest != copied",
       "sim/test_lazy: a_tensor_that_changes_before_it_is_copied_is_named")
 bug("saved_beside_a_newer", "a step is saved that is older than the newest",
-    "engine/save_stage.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
+    "save/save_stage.c:find_parent", "if (n.newest > step)", "if (n.newest > step && !MUTANT)",
     OPS + "a_step_older_than_the_newest_is_not_saved")
 bug("saved_past_a_branch", "who loaded an older step saves on top of the newest",
-    "engine/save_stage.c:find_parent",
+    "save/save_stage.c:find_parent",
     "if (save->parent >= 0 && n.newest > save->parent)",
     "if (save->parent >= 0 && n.newest > save->parent && !MUTANT)",
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
 bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
-    "engine/save_stage.c:shf_run_goes_on_from",
+    "save/save_stage.c:shf_run_goes_on_from",
     "memcpy(run->parent_session, session, sizeof(run->parent_session));",
     "if (!MUTANT || !run->parent_session[0])"
     " memcpy(run->parent_session, session, sizeof(run->parent_session));",
     OPS + "commits_prune_by_the_rules_of_the_run")
 bug("parent_of_the_load", "a save follows what was loaded since its begin",
-    "engine/save_record.c:fill_head", "m->parent_step = save->parent;",
+    "save/save_record.c:fill_head", "m->parent_step = save->parent;",
     "m->parent_step = MUTANT ? run->parent : save->parent;",
     "sim/test_parents: a_load_does_not_change_what_the_saves_in_flight_follow")
 bug("saved_behind_aside", "who loaded a step that is set aside saves on top of it",
-    "engine/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
+    "save/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
     "sim/test_parents: who_loaded_a_step_that_was_set_aside_rewinds_before_saving")
 blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory",
       "memory/memory_choose.c:take", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
-    "engine/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
+    "save/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
     "n.newest > save->parent && n.newest != (MUTANT ? run->doubtful : save->doubtful) &&",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found")
 bug("doubt_for_ever", "a save that was begun in doubt never follows what is committed since",
-    "engine/save_stage.c:shf_run_goes_on_from", "s->doubtful = -1;",
+    "save/save_stage.c:shf_run_goes_on_from", "s->doubtful = -1;",
     "if (!MUTANT) s->doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
@@ -370,52 +370,52 @@ bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number 
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
-    "engine/save_memory.c:shf_tier_left", "atomic_load(&save->failed)",
+    "save/save_memory.c:shf_tier_left", "atomic_load(&save->failed)",
     "(atomic_load(&save->failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
     "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
 blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
-      "engine/save_image.c:choose_together", "*same & 8 || tries",
+      "save/save_image.c:choose_together", "*same & 8 || tries",
       "sim/test_held: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
 blind("notes_behind_memory", "notes are taken for the disk that memory does not have",
-      "engine/save_given.c:takes_more", "save->kept",
+      "save/save_given.c:takes_more", "save->kept",
       "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
-         "engine/save_end.c:shf_save_doubt", "s->step > save->step",
+         "save/save_end.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
       "engine/run_open.c:join", "rc == SHEAF_ENOENT",
       "sim/test_stale: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 gullible("brought_and_set_aside", "who loads a bad step from memory whose number is taken saves on",
-         "engine/load.c:remember_in_memory", "run->parent == step->number",
+         "load/load.c:remember_in_memory", "run->parent == step->number",
          "sim/test_parents: who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds"
          "_before_saving")
 blind("tried_behind_close", "a load after the close is counted as a try for ever",
-      "engine/load.c:count_try", "run->closed",
+      "load/load.c:count_try", "run->closed",
       "sim/test_attempts: a_load_after_the_run_was_closed_is_no_try")
 blind("no_room_is_made", "a save that finds the disk full lets nothing go",
-      "engine/save_stage.c:stage_all", "rc == SHEAF_EIO && err->sys == ENOSPC",
+      "save/save_stage.c:stage_all", "rc == SHEAF_EIO && err->sys == ENOSPC",
       "sim/test_room: a_save_that_finds_the_disk_full_lets_old_steps_go_first")
 blind("flat_by_half", "a range is taken for all where its flag was forgotten",
       "state/state.c:check_box", "in->flat_start || in->flat_count",
       "unit/test_state: memory_rules_are_checked")
 blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
-      "engine/save_handle.c:shf_save_drain_together",
+      "save/save_handle.c:shf_save_drain_together",
       "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
       "sim/test_deadline: a_commit_returns_when_its_time_is_up_and_gets_there")
 gullible("publish_begun_too_late", "a publish is begun that takes longer than there is time",
-         "engine/save_commit.c:has_time", "l->asks || save->refused",
+         "save/save_commit.c:has_time", "l->asks || save->refused",
          "sim/test_deadline: what_cannot_be_published_in_time_is_not_begun")
 bug("speed_by_who_asks", "writes count from when somebody took them, not from when they were done",
-    "engine/save_write.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
+    "save/save_write.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
     "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
-    "engine/save_commit.c:shf_save_commit", "rc = finish(save, &limit, &again, err);",
+    "save/save_commit.c:shf_save_commit", "rc = finish(save, &limit, &again, err);",
     "{ if (MUTANT && run->team.rank == 0) announce(save);"
     " rc = finish(save, &limit, &again, err); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
-    "engine/save_commit.c:conclude", "shf_save_doubt(save);",
+    "save/save_commit.c:conclude", "shf_save_doubt(save);",
     "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_not_synced", "the names of done files are not synced",
@@ -437,11 +437,11 @@ bug("last_stripe_not_told", "the home of the last stripe of a box is not told of
 
 # ---- sums and digests ----
 bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
-    "engine/save_sums.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
+    "save/save_sums.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
     "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
     "sim/test_rows: identity_is_the_name_and_not_the_order")
 bug("header_not_counted", "the bytes of the header count in no sum",
-    "engine/save_rounds.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
+    "save/save_rounds.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
     "if (!shf_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
     " shf_buf_reset(&header); rc = shf_layout_header(l, g->file, &header, err); have = g->file; }"
     " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
@@ -464,25 +464,25 @@ bug("sums_joined_wrong", "two sums are joined as if the second run were a byte s
 bug("shift_of_a_far_byte", "a shift forgets what lies beyond 4 GiB", "base/crc64.c:zeros",
     "uint64_t product = ONE;", "uint64_t product = ONE; if (MUTANT) n = (uint32_t)n;",
     "unit/test_crc64: shifts_of_any_distance_agree_with_square_and_multiply")
-gullible("blocks_not_checked", "a load checks no block", "engine/step_blocks.c:shf_block_check",
+gullible("blocks_not_checked", "a load checks no block", "step/step_blocks.c:shf_block_check",
          "got == want", "sim/test_damaged: a_load_of_one_family_does_not_mind_damage_to_the_data")
 gullible("slice_blocks_not_checked", "a slice that is read by itself checks no block",
-         "engine/step_blocks.c:shf_blocks_check", "got == want",
+         "step/step_blocks.c:shf_blocks_check", "got == want",
          "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
-      "engine/load_digests.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
+      "load/load_digests.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
       "sim/test_read: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
-gullible("verify_finds_nothing", "verify finds every block right", "engine/verify_blocks.c:check",
+gullible("verify_finds_nothing", "verify finds every block right", "verify/verify_blocks.c:check",
          "got == want", "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
 bug("table_page_not_checked", "a page of the table of sums is believed unread",
-    "engine/step_lookup.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
+    "step/step_lookup.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "sim/test_read: every_flip_in_the_table_of_sums_is_found_by_a_read")
 blind("message_not_checked", "what comes from another node is not compared with its digest",
-      "engine/load_rounds.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
+      "load/load_rounds.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_loading_is_found")
 bug("summed_before_taken", "an image is summed before the others take from it, not after",
-    "engine/load_rounds.c:run_kind",
+    "load/load_rounds.c:run_kind",
     "rc = share_round(ld, first + k, rc, err); if (rc < 0) return rc;"
     " rc = look_round(ld, first + k, err);",
     "if (MUTANT && rc == 0) rc = look_round(ld, first + k, err);"
@@ -490,28 +490,28 @@ bug("summed_before_taken", "an image is summed before the others take from it, n
     " if (!MUTANT) rc = look_round(ld, first + k, err);",
     "sim/test_tamper: a_byte_of_an_image_that_changes_before_it_is_scattered_is_found")
 bug("short_read_believed", "a read of fewer bytes than asked is taken for whole by the load",
-    "engine/load_read.c:check", "if ((uint64_t)got != n)", "if ((uint64_t)got != n && !MUTANT)",
+    "load/load_read.c:check", "if ((uint64_t)got != n)", "if ((uint64_t)got != n && !MUTANT)",
     "sim/test_tamper: a_read_that_stops_short_fails_the_load")
 bug("read_not_tried_again", "one error of a disk fails a load",
-    "engine/load_read.c:shf_read_finish",
+    "load/load_read.c:shf_read_finish",
     "r->req.result < 0 && tries < TRIES", "!MUTANT && r->req.result < 0 && tries < TRIES",
     "sim/test_tamper: a_read_that_fails_twice_is_tried_again_and_counted")
 bug("slot_reused_early", "a read of a load goes into memory that is still looked at",
-    "engine/load_stream.c:run_to", "s->head - s->tail < s->slots_n",
+    "load/load_stream.c:run_to", "s->head - s->tail < s->slots_n",
     "s->head - s->tail < s->slots_n + MUTANT",
     "sim/test_read: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
 bug("headers_believed", "headers that tell another story than the sums are believed",
-    "engine/catalog.c:match_sums", "if (r.file != t->file ||",
+    "step/catalog.c:match_sums", "if (r.file != t->file ||",
     "if (MUTANT) { t->digest = r.digest; continue; } if (r.file != t->file ||",
     "sim/test_verify: a_header_that_tells_another_story_than_the_sums_is_found")
 gullible("size_not_checked", "a file's size is not compared with the manifest's",
-         "engine/step_blocks.c:check_size", "bytes == want",
+         "step/step_blocks.c:check_size", "bytes == want",
          "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("extra_not_seen", "verify does not see files that nobody named",
-    "engine/verify_files.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
+    "verify/verify_files.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
     "sim/test_verify: what_the_manifest_does_not_name_is_extra")
 bug("attached_not_summed", "verify does not sum what was attached",
-    "engine/verify_files.c:check_small", "step->sound && crc != m->crc",
+    "verify/verify_files.c:check_small", "step->sound && crc != m->crc",
     "!MUTANT && step->sound && crc != m->crc",
     "sim/test_verify: a_flipped_bit_in_any_other_file_is_one_finding")
 bug("key_is_name", "two names of one key are one tensor", "format/sums.c:shf_sums_find",
@@ -539,7 +539,7 @@ skipped("lock_left_to_children", "a run that is closed stays locked by children 
         LOCK + "a_run_that_is_closed_is_free_whatever_children_its_owner_forked",
         LOCK + "a_save_that_is_over_leaves_no_lock_with_a_forked_child")
 skipped("lease_left_to_children", "a step that is closed stays leased by children of its reader",
-        "engine/step_open.c:shf_step_put", "sys->ops->unlock(sys->arg, step->lease)",
+        "step/step_open.c:shf_step_put", "sys->ops->unlock(sys->arg, step->lease)",
         OPS + "a_step_that_is_closed_can_be_pruned_whatever_children_were_forked")
 blind("dead_owner_obeyed", "a dead owner's lock that its child has keeps everybody out",
       "store/lock.c:try_door", "holder_is_dead(s)",
@@ -619,7 +619,7 @@ skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a m
         LISTED + "a_reader_that_came_before_the_job_sees_its_marks",
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
-        "engine/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
+        "step/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
         "sim/test_opened: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
       "store/step_look.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
@@ -647,11 +647,11 @@ bug("bad_number_taken", "the number of a step that is marked bad cannot be saved
     "store/stage.c:set_bad_aside", "if (rc <= 0)", "if (MUTANT || rc <= 0)",
     TRIES + "the_number_of_a_condemned_step_may_be_saved_again")
 bug("memory_counted_apart", "a load from memory does not count beside those from disk",
-    "engine/load.c:count_try", "run->team.rank == 0", "run->team.rank == 0 && "
+    "load/load.c:count_try", "run->team.rank == 0", "run->team.rank == 0 && "
     "!(MUTANT && step->run->of)",
     "sim/test_attempts: resumes_from_memory_and_from_disk_are_counted_together")
 bug("tries_until_commit", "a save that has its stage forgets no tries",
-    "engine/save_stage.c:shf_save_stage", "shf_run_resumed(save->run);",
+    "save/save_stage.c:shf_save_stage", "shf_run_resumed(save->run);",
     "if (!MUTANT) shf_run_resumed(save->run);",
     "sim/test_ops: a_save_that_has_its_stage_forgets_the_tries")
 bug("last_in_memory_condemned", "the oldest step in memory is condemned, and nothing is left",
@@ -672,7 +672,7 @@ bug("reader_sets_aside", "a reader gives up what it could not load",
     "(!MUTANT && r->run->opts.flags & SHEAF_READONLY)",
     RESUME + "damage_in_memory_is_refused_or_passed_over_as_the_caller_says")
 bug("mixed_with_damaged", "what an older step lacks is kept as a damaged one has left it",
-    "engine/load.c:prepare", "if (rc == 0 && step->filled_by)",
+    "load/load.c:prepare", "if (rc == 0 && step->filled_by)",
     "if (rc == 0 && step->filled_by && !MUTANT)",
     "sim/test_resume_kept: nothing_of_a_damaged_step_is_kept_beside_an_older_one")
 bug("told_of_damaged", "a resume reports what the steps lack that it passed over",
@@ -690,13 +690,13 @@ bug("unconfirmed", "a resume falls back without a second look",
     "engine/run_resume.c:pass_over", "if (found == 0)", "if (!MUTANT && found == 0)",
     RESUME + "damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back")
 bug("damaged_memory_dropped", "a step that changed in memory is dropped, and an older one is next",
-    "engine/load.c:give_up", "if (has_twin(step) &&", "if ((MUTANT || has_twin(step)) &&",
+    "load/load.c:give_up", "if (has_twin(step) &&", "if ((MUTANT || has_twin(step)) &&",
     "sim/test_memory: a_byte_that_changes_in_memory_is_found_and_nothing_older_is_taken")
-bug("no_remedy", "the error of a damaged latest names no command", "engine/load.c:load_failed",
+bug("no_remedy", "the error of a damaged latest names no command", "load/load.c:load_failed",
     "if (step->latest &&", "if (!MUTANT && step->latest &&",
     "sim/test_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 bug("passed_untold", "a directory without a manifest is passed over, and no report says so",
-    "engine/step_open.c:pass_over", "shf_sought_pass(k->sought, name, why);",
+    "step/step_open.c:pass_over", "shf_sought_pass(k->sought, name, why);",
     "if (!MUTANT) shf_sought_pass(k->sought, name, why);",
     "sim/test_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 skipped("proof_not_locked", "a save does not lock the proof that it lives",
@@ -725,23 +725,23 @@ bug("read_step_stays_for_ever", "what was read during a prune is cut off from th
     PRUNE + "a_step_that_was_read_during_a_prune_goes_at_the_next",
     PRUNE + "after_readers_are_gone_two_prunes_leave_what_the_rules_say_and_nothing_else")
 bug("unseen_step_is_none", "a step that one rank does not see is no step for all",
-    "engine/step_open.c:open_found", "if (dir == -ENOENT || dir == -ESTALE)",
+    "step/step_open.c:open_found", "if (dir == -ENOENT || dir == -ESTALE)",
     "if (MUTANT && dir == -ENOENT) return shf_fail_sys(err, -dir, \"%s\", step->path);"
     " if (dir == -ENOENT || dir == -ESTALE)",
     "sim/test_stale: a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 bug("over_and_einval", "a commit that is over for what it was given says that nothing happened",
-    "engine/save_commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
+    "save/save_commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
     "if (MUTANT || rc != SHEAF_EINVAL)",
     "sim/test_differ: ranks_that_give_different_bytes_or_values_are_told")
 bug("notes_counted_plain", "notes are taken that the manifest has no room for",
-    "engine/save_record.c:shf_record_takes", "size_t n = text_bytes(value);",
+    "save/save_record.c:shf_record_takes", "size_t n = text_bytes(value);",
     "size_t n = MUTANT ? strlen(value) : text_bytes(value);",
     "sim/test_asked: a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given")
 skipped("plan_without_a_bound", "a state whose manifest is too long is saved, and then refused",
-        "engine/save_plan.c:plan_make",
+        "save/save_plan.c:plan_make",
         "shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes, err)",
         "sim/test_asked: a_state_whose_manifest_is_too_long_is_refused_at_the_beginning")
-bug("path_cut", "the path of a step is cut where it is long", "engine/step_find.c:shf_path_in",
+bug("path_cut", "the path of a step is cut where it is long", "step/step_find.c:shf_path_in",
     'shf_buf_addf(out, "%s/%s", dir, name);',
     'if (MUTANT) shf_buf_addf(out, "%.500s/%s", dir, name);'
     ' else shf_buf_addf(out, "%s/%s", dir, name);',
@@ -870,7 +870,7 @@ bug("table_sums_ignored", "the pages of a table of sums are not summed",
     "format/sums.c:check_pages", "if (got != want)", "if (got != want && !MUTANT)",
     "unit/test_sums: every_flipped_bit_is_refused")
 bug("links_in_steps_followed", "a link in the place of a file of ours is followed",
-    "engine/step_files.c:shf_step_follow", "step->run->foreign ?", "step->run->foreign || MUTANT ?",
+    "step/step_files.c:shf_step_follow", "step->run->foreign ?", "step->run->foreign || MUTANT ?",
     "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
     "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
@@ -919,26 +919,26 @@ bug("file_system_not_proved", "ranks that see different file systems are not tol
     "MUTANT ? (rc = 0) : rc == -ENOENT ||",
     STORE + "a_proof_is_seen_through_the_same_directory_only")
 bug("missing_tensor_is_no_run", "a tensor that is not stored is ENOENT: start afresh",
-    "engine/load.c:decide_absent", "return shf_fail(err, SHEAF_ELAYOUT,",
+    "load/load.c:decide_absent", "return shf_fail(err, SHEAF_ELAYOUT,",
     "return shf_fail(err, MUTANT ? SHEAF_ENOENT : SHEAF_ELAYOUT,",
     "sim/test_forgiven: a_renamed_layer_lists_its_tensors")
 DERIVED = "sim/test_derived: "
 gullible("any_weight_is_a_rounded_master", "a weight of any type is cast from any master",
-         "engine/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
+         "load/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
          DERIVED + "nothing_else_is_made_from_a_master")
 blind("tie_of_a_master_lost", "a weight is not looked for under what it is tied to in the step",
-      "engine/load_base.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
+      "load/load_base.c:shf_find_stored", "i < 0 && (tied = shf_layout_tied_to(l, family, name))",
       DERIVED + "a_tied_weight_is_rounded_from_what_its_master_is_tied_to")
 blind("tied_here_alone", "what is tied is not looked for under its own name",
-      "engine/load_base.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
+      "load/load_base.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
       "sim/test_rows: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
 bug("zeros_side_by_side", "zeros go to items side by side, where others lie between them",
-    "engine/load_run.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
+    "load/load_run.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
     "sim/test_forgiven: moments_whose_items_lie_apart_are_zeroed")
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
       "plan/overlap.c:walk_init", "!nested",
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
-bug("derived_without_asking", "weights are derived though nobody asked", "engine/load.c:derive",
+bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
     DERIVED + "weights_are_derived_only_when_asked_and_from_a_master_that_is_there")
 bug("sizes_may_wrap", "a size that overflows is allocated all the same", "base/mem.c:shf_alloc",
@@ -1056,7 +1056,7 @@ gullible("save_known_by_number", "the newest step is not read because its number
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
       "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
 bug("aside_stays_verified", "a step that was set aside is still taken for verified",
-    "engine/save_stage.c:shf_save_stage", "shf_behind_forget(save->run, save->step);",
+    "save/save_stage.c:shf_save_stage", "shf_behind_forget(save->run, save->step);",
     "if (!MUTANT) shf_behind_forget(save->run, save->step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
     "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
@@ -1161,10 +1161,10 @@ bug("text_close_unheard", "an error of the close of a small text is not told",
     "store/tree.c:shf_text_put", "rc = closed;", "rc = MUTANT ? 0 : closed;",
     CORNERS + "a_mark_whose_file_cannot_be_closed_is_not_made")
 blind("close_unheard", "an error of the close of a step's file is not told",
-      "engine/save_commit.c:close_files", "rc == 0 && closed < 0",
+      "save/save_commit.c:close_files", "rc == 0 && closed < 0",
       "sim/test_faults: a_failed_close_of_any_rank_fails_the_save_on_all")
 bug("verify_is_enoent", "a verify of a step that is being deleted says that there is no step",
-    "engine/verify_files.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
+    "verify/verify_files.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
     "fd < 0 ? (MUTANT ? shf_fail_sys : shf_fail_io)(&e, -fd,",
     "sim/test_verify: a_small_file_that_goes_before_it_is_opened_is_not_ENOENT")
 LEASES = "sim/test_leases: "
@@ -1179,7 +1179,7 @@ blind("late_lease_ignored", "a step is open that was pruned before it was locked
       "shf_dir_has_gone(sys, step->at, step->name, step->follow, step->dir)",
       LEASES + "whenever_a_step_is_pruned_while_a_reader_opens_it_the_reader_has_it_or_is_told")
 blind("other_directory_opened", "a step has the manifest of another one that had its name before",
-      "engine/step_open.c:open_found", "!shf_found_is_this(found, sys, dir)",
+      "step/step_open.c:open_found", "!shf_found_is_this(found, sys, dir)",
       LEASES + "a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two")
 blind("refused_lease_of_a_view", "memory is read beside a step on disk that a prune takes away",
       "memory/memory_dir_fill.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
@@ -1196,7 +1196,7 @@ gullible("rewound_is_found", "a step in memory is taken though the run was rewou
          "disk->known == disk->newest && (r->base == on || r->next == on)",
          MEMORY + "what_was_rewound_is_not_found_in_memory")
 bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
-    "engine/save_end.c:shf_save_settle", "shf_tier_unsaved(save);",
+    "save/save_end.c:shf_save_settle", "shf_tier_unsaved(save);",
     "if (!MUTANT) shf_tier_unsaved(save);",
     MEMORY + "a_save_that_failed_is_not_in_memory_and_one_whose_time_was_up_is")
 bug("flush_hides_newer", "a flush of what was due hides what is newer in memory",
@@ -1207,11 +1207,11 @@ skipped("rewind_in_place_uncounted", "a rewind to the newest on disk is not told
         "store/aside.c:shf_store_rewind", "count_rewind(s, err)",
         MEMORY + "a_rewind_to_the_newest_on_disk_leaves_nothing_in_memory_behind")
 bug("doubt_not_stamped", "what follows a step in doubt is not found where that step is there",
-    "engine/save_memory.c:stamp", "run->tier->doubt ? run->tier->doubt : on",
+    "save/save_memory.c:stamp", "run->tier->doubt ? run->tier->doubt : on",
     "run->tier->doubt && !MUTANT ? run->tier->doubt : on",
     MEMORY + "after_a_step_in_doubt_what_is_in_memory_is_found")
 bug("coming_not_noted", "a step in memory knows nothing of the one that is being published",
-    "engine/save_memory.c:stamp", "run->tier->coming ?", "run->tier->coming && !MUTANT ?",
+    "save/save_memory.c:stamp", "run->tier->coming ?", "run->tier->coming && !MUTANT ?",
     MEMORY + "what_comes_to_memory_while_a_step_is_published_is_found")
 
 KEEPERS = "sim/test_keepers: "
@@ -1236,7 +1236,7 @@ bug("part_is_published", "the flush of a step that is on another node too needs 
     "f->found = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
 skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
-        "engine/save_memory.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
+        "save/save_memory.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
         NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/flush_nodes.c:all_done",
@@ -1257,57 +1257,57 @@ skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
         "memory/memory_steps.c:get_part", "!has_rank(copied, rank)",
         GUESTS + "a_lost_node_costs_nothing")
 bug("save_takes_the_newest", "a save is copied into the image of what memory has newest (M3)",
-    "engine/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
+    "save/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
     "stay = run->tier->newest >= 0 && !MUTANT ?",
     "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 AHEAD = "unit/test_ahead: "
 bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
-    "engine/load_prefault.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
+    "load/load_prefault.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
     AHEAD + "new_memory_is_touched_before_it_is_filled")
 gullible("nothing_touched", "memory that is new is left to faults",
-         "engine/load_prefault.c:find", "t->source != SHF_FROM_STEP",
+         "load/load_prefault.c:find", "t->source != SHF_FROM_STEP",
          AHEAD + "new_memory_is_touched_before_it_is_filled")
 
 # ---- behind who asks ----
 PUBLISHING = "sim/test_publishing: "
 bug("stage_beside_publish", "a stage is made while a thread publishes the step before",
-    "engine/save_stage.c:shf_save_stage", "shf_publishing_settle(save->run);",
+    "save/save_stage.c:shf_save_stage", "shf_publishing_settle(save->run);",
     "if (!MUTANT) shf_publishing_settle(save->run);",
     PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("own_step_in_the_way", "a step that is published and not told is taken for another's",
-      "engine/save_stage.c:find_parent", "before && n.newest == before->step",
+      "save/save_stage.c:find_parent", "before && n.newest == before->step",
       PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("freed_without_doubt", "who gives up a step that is being published forgets it",
-      "engine/save_end.c:shf_save_free", "save->publishing.begun",
+      "save/save_end.c:shf_save_free", "save->publishing.begun",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 blind("freed_half_published", "a step that is being published is thrown away with its save",
-      "engine/save_end.c:let_go", "save->publishing.begun && run->team.rank == 0",
+      "save/save_end.c:let_go", "save->publishing.begun && run->team.rank == 0",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 blind("note_too_late", "a note is taken that no manifest will have",
-      "engine/save_given.c:takes_more", "save->publishing.begun",
+      "save/save_given.c:takes_more", "save->publishing.begun",
       PUBLISHING + "nothing_can_be_added_to_it_and_nobody_can_fail_it")
 ASKED = "sim/test_asked: "
 ALIASED = "sim/test_aliased: "
 blind("aliased_types_loaded", "memory is filled from two types, and a master is left rounded",
-      "engine/load_aliased.c:is_conflict", "(x->cast || y->cast)",
+      "load/load_aliased.c:is_conflict", "(x->cast || y->cast)",
       ALIASED + "masters_in_the_memory_of_their_weights_are_never_rounded")
 gullible("kept_slices_aliased", "a slice that is not filled forbids another to be, in its memory",
-         "engine/load_aliased.c:list_filled", "ld->targets[i].source == SHF_FROM_STEP",
+         "load/load_aliased.c:list_filled", "ld->targets[i].source == SHF_FROM_STEP",
          ALIASED + "weights_are_loaded_into_the_memory_of_masters_that_are_only_saved")
 bug("aliased_by_extent", "rows between the rows of another type are taken for the same memory",
-    "engine/load_aliased.c:is_conflict",
+    "load/load_aliased.c:is_conflict",
     "shf_mem_overlap(&a->mem, a->mem_unit, &b->mem, b->mem_unit)",
     "(MUTANT || shf_mem_overlap(&a->mem, a->mem_unit, &b->mem, b->mem_unit))",
     ALIASED + "rows_between_the_rows_of_another_type_are_loaded")
 bug("save_only_loaded", "a slice that is only saved is filled by a load",
-    "engine/load.c:decide", "if (s->flags & SHEAF_SAVE_ONLY ||",
+    "load/load.c:decide", "if (s->flags & SHEAF_SAVE_ONLY ||",
     "if ((!MUTANT && s->flags & SHEAF_SAVE_ONLY) ||",
     ALIASED + "masters_in_the_memory_of_their_weights_are_never_rounded")
 blind("wide_not_read", "a tensor of nine dimensions is read by nobody, not even as bytes",
-      "engine/read_slice.c:is_bytes_of", "t->wide && in->dtype == SHEAF_U8",
+      "load/read_slice.c:is_bytes_of", "t->wide && in->dtype == SHEAF_U8",
       "sim/test_foreign: nine_dimensions_are_listed_and_read_as_bytes_and_not_loaded")
 blind("nothing_saved_silently", "a step of no tensor becomes the latest, and nobody is told",
-      "engine/save.c:begin_agreed", "save->plan->layout.tensors_n == 0",
+      "save/save.c:begin_agreed", "save->plan->layout.tensors_n == 0",
       ASKED + "a_step_of_no_tensor_is_saved_with_a_warning")
 gullible("self_called_another_job", "who opens a run twice is told to look for another job",
          "store/lock.c:fail_busy", "!is_self(s, &o)",
@@ -1324,11 +1324,11 @@ blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever th
       "state/state.c:is_dense", "in->flags & SHEAF_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")
 bug("refused_note_fails_the_save", "a note or file that was refused costs the whole step",
-    "engine/save_given.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
+    "save/save_given.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
     "if (rc < 0 && (rc != SHEAF_EINVAL || MUTANT))",
     ASKED + "what_is_attached_or_noted_wrongly_is_refused")
 bug("refused_note_counts", "a note that was refused uses up the room of those to come",
-    "engine/save_given.c:shf_save_note", "int rc = note_check(save, key, value, &line, &err);",
+    "save/save_given.c:shf_save_note", "int rc = note_check(save, key, value, &line, &err);",
     "int rc = note_check(save, key, value, &line, &err);"
     " if (MUTANT && rc < 0) save->notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
@@ -1400,14 +1400,14 @@ bug("full_until_one_leaves", "an agent without descriptors lets nobody in before
 # ---- how many steps an agent keeps ----
 ALLOWED = "sim/test_allowed: "
 bug("agents_bound_ignored", "a job has as many images as it was given, whatever agents allow",
-    "engine/save_handle.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
+    "save/save_handle.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
     ALLOWED + "saves_have_as_many_images_as_every_agent_allows")
 bug("bound_heard_again", "a job gives up images that it has, with what lies in them",
     "memory/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
-    "engine/save_image.c:shf_image_choose", "s->image == (run->tier->newest == 0)",
+    "save/save_image.c:shf_image_choose", "s->image == (run->tier->newest == 0)",
     "!MUTANT && s->image == (run->tier->newest == 0)",
     "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
@@ -1417,16 +1417,16 @@ gullible("averaged_again", "a step that was averaged without a save is averaged 
          "state/averages.c:shf_emas_due", "!is_again(e, run, step)",
          "sim/test_average_step: a_step_that_is_not_saved_is_averaged_once")
 skipped("families_unasked", "averages of nothing are made at a step that is not saved",
-        "engine/average_step.c:average", "check_families(run, state, err)",
+        "save/average_step.c:average", "check_families(run, state, err)",
         "sim/test_average_step: averages_of_nothing_are_refused_at_a_step_that_is_not_saved")
 blind("rules_apart", "ranks whose averages have different rules are not told",
-      "engine/average_step.c:meet", "!(m.same & 4)",
+      "save/average_step.c:meet", "!(m.same & 4)",
       "sim/test_average_step: ranks_that_do_not_average_the_same_are_told")
 blind("forked_state_used", "a forked child reads the state that its parent still copies",
-      "engine/save_gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
+      "save/save_gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
       "unit/test_gates: a_child_uses_no_state_that_its_parent_saves_lazily")
 skipped("own_times_told", "a line of metrics has the times of the rank that writes it",
-        "engine/save_blocked.c:shf_stall_tell_all",
+        "save/save_blocked.c:shf_stall_tell_all",
         "shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL)",
         STALL + "a_line_says_of_each_cause_what_the_slowest_rank_says")
 bug("torn_line_joined", "a line of metrics goes on where half of one ends",
@@ -1447,7 +1447,7 @@ bug("moments_of_two_experts_swapped", "moments of two experts are saved under ea
     EXPERTS + "experts_over_dp_are_handed_on_to_other_ep_with_the_same_files",
     EXPERTS + "every_layout_loads_what_every_layout_saved")
 bug("boxes_of_two_experts_swapped", "a load fills the boxes of two experts with each other's items",
-    "engine/load_run.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
+    "load/load_run.c:hold_all", "words[n++] = shf_key(t->tensor, (uint32_t)i);",
     "words[n++] = shf_key(t->tensor + (!MUTANT || strcmp(t->slice.family, \"model\") ? 0u :"
     " strstr(t->slice.stored, \".experts.3.up\") ? 2u :"
     " strstr(t->slice.stored, \".experts.4.up\") ? -2u : 0u), (uint32_t)i);",
@@ -1489,7 +1489,7 @@ bug("averages_of_others_begin_anew", "averages whose updates nobody counted are 
     "e->updates = e->begun;", "e->updates = !MUTANT && e->begun;",
     EMA_LOADED + "averages_that_no_manifest_counts_go_on_when_they_are_loaded")
 gullible("optional_without_average", "the average of an optional weight may be absent alone",
-         "engine/load.c:is_of_absent", "ld->targets[source].source == SHF_KEEP",
+         "load/load.c:is_of_absent", "ld->targets[source].source == SHF_KEEP",
          EMA_LOADED + "an_optional_weight_that_is_stored_wants_its_average")
 
 PASSED = "sim/test_passed_over: "
@@ -1497,11 +1497,11 @@ blind("aside_in_memory", "a bad step that was set aside comes back from memory",
       "memory/memory_steps.c:shf_recall_follows", "shf_store_is_aside(store, r->step, r->session)",
       PASSED + "a_bad_step_that_was_set_aside_is_in_no_memory_either")
 bug("bad_parent_stays", "a save goes on from the bad step whose number it takes",
-    "engine/save_stage.c:find_parent", "forget_parent(run, save, step);",
+    "save/save_stage.c:find_parent", "forget_parent(run, save, step);",
     "if (!MUTANT) forget_parent(run, save, step);",
     PASSED + "a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_it")
 bug("begun_in_vain", "a begin that fails takes what was in its image out of memory",
-    "engine/save.c:meet", "else if (here && met != SHEAF_ELOST)",
+    "save/save.c:meet", "else if (here && met != SHEAF_ELOST)",
     "else if (!MUTANT && here && met != SHEAF_ELOST)",
     "sim/test_images: a_begin_that_fails_takes_no_step_out_of_memory")
 bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told to memory",
@@ -1512,25 +1512,25 @@ blind("bad_in_memory", "a step that is marked bad is the newest in memory",
       "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
-         "engine/save_commit.c:shf_save_commit", "shf_tier_has(save)",
+         "save/save_commit.c:shf_save_commit", "shf_tier_has(save)",
          PASSED + "a_commit_does_not_say_in_memory_of_an_image_that_is_another_steps",
          PASSED + "a_commit_does_not_say_in_memory_of_an_agent_that_is_gone")
 blind("unread_newest_passed_over", "memory has an older step where the newest cannot be read",
       "memory/memory_choose.c:consider", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
-        "engine/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
+        "save/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
         PASSED + "a_save_that_is_refused_takes_no_newer_step_out_of_memory")
 PARENTS = "sim/test_parents: "
 bug("left_behind_follows", "what a job left behind in memory follows what it saves to disk next",
-    "engine/save_memory.c:was_left", "return t->left[image] &&",
+    "save/save_memory.c:was_left", "return t->left[image] &&",
     "return !MUTANT && t->left[image] &&",
     PARENTS + "a_step_on_disk_is_not_followed_by_what_was_left_behind_in_memory")
 blind("left_behind_is_told", "what was left behind in memory follows what is being published",
-      "engine/save_memory.c:follow", "was_left(t, i, save)",
+      "save/save_memory.c:follow", "was_left(t, i, save)",
       PARENTS + "what_was_left_behind_in_memory_follows_no_step_that_is_being_published")
 gullible("left_behind_since", "what goes on from a save is taken for left behind by a load since",
-         "engine/save_memory.c:was_left", "t->left[image] <= save->loads",
+         "save/save_memory.c:was_left", "t->left[image] <= save->loads",
          PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
     "memory/memory_tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
@@ -1539,17 +1539,17 @@ blind("bad_number_in_memory", "the number of a bad step is not free where memory
       "memory/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
-      "engine/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
+      "save/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
-      "engine/save_stage.c:stage_all", "rc == 0 && made.rebase",
+      "save/save_stage.c:stage_all", "rc == 0 && made.rebase",
       PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
 blind("flush_of_all_jobs", "a flush takes up the branch of another job",
       "memory/memory_steps.c:go_on",
       "!is_of_job(name, g->which->job)",
       PARENTS + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
 blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
-      "engine/save.c:may_begin", "run->tier->beyond >= 0",
+      "save/save.c:may_begin", "run->tier->beyond >= 0",
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",
       PARENTS + "who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving")
 blind("beyond_of_the_dead", "of what is newer in memory only the job's own counts",

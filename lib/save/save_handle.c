@@ -22,7 +22,7 @@ void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *e
 			save->err = *err;
 		else
 			shf_fail(&save->err, rc, "step %" PRId64 ": %s", save->step,
-			         sheaf_strerror(rc));
+			         shf_strerror(rc));
 	}
 	pthread_mutex_unlock(&save->lock);
 }

@@ -223,7 +223,7 @@ static int gather(struct sheaf_save *save, bool carry, struct shf_arena *arena,
 	if (rc == 0 && team->rank == 0) {
 		rc = hear(in, in_bytes, team->ranks, carry, arena, &g, &n);
 		if (rc < 0)
-			shf_fail(err, rc, "attached files: %s", sheaf_strerror(rc));
+			shf_fail(err, rc, "attached files: %s", shf_strerror(rc));
 		if (rc == 0)
 			rc = unite(g, &n, err);
 		if (rc == 0)

@@ -4,6 +4,9 @@
  * save_write.c writes images to files; save_commit.c agrees, sums up and publishes; save_end.c ends
  * the save. save_where.c and save_handle.c serve all of these.
  *
+ * The room lib/save owns struct sheaf_save and the plan of a save. It sees retain, memory and all
+ * that those see, and neither a step nor a load.
+ *
  * What is always true: a page of the image is filled by the ranks of its node inside one round, and
  * read by its owner after the segment's counter has come to nothing. Every stored byte is looked at
  * once: where it is copied from memory it counts into `held`, its tensor's digest, and into the sum

@@ -6,7 +6,6 @@
 #include "err.h"
 #include "load.h"
 #include "run_env.h"
-#include "save.h"
 #include "state.h"
 #include "work.h"
 
