@@ -34,19 +34,13 @@ static bool ops_are_sound(const struct sheaf_group_ops *ops)
 SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops)
 {
 	const struct shf_sys *sys = shf_sys_real();
-	struct sheaf_group *g;
+	struct sheaf_group_ops own;
 
 	if (!group || !ops_are_sound(ops))
 		return SHEAF_EINVAL;
-	g = shf_zalloc(1, sizeof(*g));
-	if (!g)
-		return SHEAF_ENOMEM;
-	memcpy(&g->ops, ops, sizeof(g->ops));
-	g->ops.size = sizeof(g->ops);
-	g->refs = 1;
-	g->pid = sys->ops->pid(sys->arg);
-	*group = g;
-	return 0;
+	memcpy(&own, ops, sizeof(own));
+	own.size = sizeof(own);
+	return shf_group_new(group, &own, sys->ops->pid(sys->arg));
 }
 
 /* Runs and steps that still use the group keep it until they are closed. */

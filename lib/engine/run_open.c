@@ -94,7 +94,7 @@ static int prove(struct sheaf_run *run, struct sheaf_error *err)
 	}
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, token, sizeof(token), err);
+		rc = shf_bcast(&run->team, 0, token, sizeof(token), err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank
 		               ? shf_store_proof_read(&run->store, token, err) : 0, err);
@@ -130,7 +130,7 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 		run->opts.agent != NULL, run->opts.copies == 2,
 		run->opts.copies_group != NULL };
 	uint64_t same, lo[10], hi[10];
-	int rc = shf_same(&run->team, x, 10, &same, lo, hi, err);
+	int rc = shf_same(&run->team, 0, x, 10, &same, lo, hi, err);
 
 	if (rc < 0 || same == 1023)
 		return rc;
@@ -217,7 +217,7 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 		rc =
 		    shf_agree(&run->team, run->team.rank == 0 ? own(run, dir, &told, err) : 0, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, &told, sizeof(told), err);
+		rc = shf_bcast(&run->team, 0, &told, sizeof(told), err);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank ? join(run, dir, &told, err) : 0, err);
 	if (rc == 0)

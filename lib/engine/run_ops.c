@@ -143,7 +143,7 @@ static int look(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would
 	}
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, &told, sizeof(told), err);
+		rc = shf_bcast(&run->team, 0, &told, sizeof(told), err);
 	*newest = told.newest;
 	*would = told.would;
 	return rc;
@@ -194,7 +194,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	}
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, &gone, sizeof(gone), err);
+		rc = shf_bcast(&run->team, 0, &gone, sizeof(gone), err);
 	return rc < 0 ? rc : (int)gone;
 }
 
@@ -235,7 +235,7 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	rc = run->team.rank == 0 ? rewind_here(run, step, session, err) : 0;
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, session, sizeof(session), err);
+		rc = shf_bcast(&run->team, 0, session, sizeof(session), err);
 	if (rc < 0)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */

@@ -139,7 +139,7 @@ static int which(struct resume *r, struct shf_candidate *at, struct sheaf_error 
 		*at = (struct shf_candidate){ r->step->number, r->step->run->of != NULL };
 		return 0;
 	}
-	return shf_bcast(&r->run->team, at, sizeof(*at), err);
+	return shf_bcast(&r->run->team, 0, at, sizeof(*at), err);
 }
 
 /* Reads the candidate a second time (F1). Returns 0 if it is whole now, else what is wrong with

@@ -23,9 +23,33 @@
 #include <string.h>
 #include "err.h"
 
-#define BCAST_STACK_WORDS 512   /* up to here a broadcast needs no memory, so no agreement */
 #define SAME_MAX 64             /* members that a bit set of 64 can tell apart */
-#define OOM_MARK UINT64_MAX     /* a length that no buffer has: "I ran out of memory" */
+#define FAILED UINT64_MAX       /* a length that no buffer has: the rank that sends it has failed */
+
+int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops, uint64_t pid)
+{
+	struct sheaf_group *g = shf_zalloc(1, sizeof(*g));
+	size_t ranks = (size_t)ops->ranks;
+
+	if (!g)
+		return SHEAF_ENOMEM;
+	g->ops = *ops;
+	g->refs = 1;
+	g->pid = pid;
+	g->lens.out = shf_zalloc(ranks, sizeof(*g->lens.out));
+	g->lens.in = shf_zalloc(ranks, sizeof(*g->lens.in));
+	g->lens.sizes = shf_zalloc(ranks, sizeof(*g->lens.sizes));
+	g->lens.eights = shf_zalloc(ranks, sizeof(*g->lens.eights));
+	if (!g->lens.out || !g->lens.in || !g->lens.sizes || !g->lens.eights) {
+		g->ops.free = NULL;
+		shf_group_put(g);
+		return SHEAF_ENOMEM;
+	}
+	for (size_t r = 0; r < ranks; r++)
+		g->lens.eights[r] = sizeof(uint64_t);
+	*group = g;
+	return 0;
+}
 
 void shf_group_get(struct sheaf_group *group)
 {
@@ -38,6 +62,10 @@ void shf_group_put(struct sheaf_group *group)
 		return;
 	if (group->ops.free)
 		group->ops.free(group->ops.arg);
+	shf_free(group->lens.out);
+	shf_free(group->lens.in);
+	shf_free(group->lens.sizes);
+	shf_free(group->lens.eights);
 	shf_free(group);
 }
 
@@ -211,18 +239,40 @@ static int tell_failure(struct shf_team *t, uint64_t first, int rc, struct sheaf
 	return verdict_read(&u.v, t, err);
 }
 
-int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
+/* No code is positive; a caller that has one has lost count of what it agrees on. */
+static int code_of(int rc, struct sheaf_error *err)
 {
-	uint64_t first;
+	return rc <= 0 ? rc : shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
+}
+
+#define STACK_WORDS 512         /* up to here an operation needs no memory, so no agreement */
+
+int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct sheaf_error *err)
+{
+	uint64_t words[1 + STACK_WORDS];
 	int lost;
 
 	if (t->group->lost)
 		return refuse(t, "agreement", err);
-	if (rc > 0)
-		rc = shf_fail(err, SHEAF_EBUG, "agreement on %d, which is no code", rc);
-	first = claim(t, rc);
-	lost = shf_allreduce(t, &first, 1, SHEAF_MAX, err);
-	return lost != 0 || first == 0 ? lost : tell_failure(t, first, rc, err);
+	if (!always(n <= STACK_WORDS))
+		return shf_fail(err, SHEAF_EBUG, "agreement with %zu words", n);
+	rc = code_of(rc, err);
+	words[0] = claim(t, rc);
+	if (n > 0)
+		memcpy(words + 1, x, n * sizeof(*x));
+	lost = shf_allreduce(t, words, 1 + n, SHEAF_MAX, err);
+	if (lost != 0)
+		return lost;
+	if (words[0] != 0)
+		return tell_failure(t, words[0], rc, err);
+	if (n > 0)
+		memcpy(x, words + 1, n * sizeof(*x));
+	return 0;
+}
+
+int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err)
+{
+	return shf_agree_max(t, rc, NULL, 0, err);
 }
 
 /* ---- the first operation of a call ---- */
@@ -316,36 +366,43 @@ static size_t words_for(size_t n)
 	return n / sizeof(uint64_t) + (n % sizeof(uint64_t) != 0);
 }
 
-int shf_bcast(struct shf_team *t, void *bytes, size_t n, struct sheaf_error *err)
+/* Words of more than an operation can carry beside a verdict. */
+static int bcast_long(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_error *err)
 {
-	uint64_t small[BCAST_STACK_WORDS], *x = small;
+	size_t words = words_for(n); /* the same on all ranks: n is */
+	uint64_t *x = shf_zalloc(words, sizeof(*x));
+
+	if (rc == 0 && !x)
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %zu bytes", n);
+	rc = shf_agree(t, rc, err);
+	if (rc == 0) {
+		if (t->rank == 0)
+			memcpy(x, bytes, n);
+		rc = shf_allreduce(t, x, words, SHEAF_XOR, err);
+	}
+	if (rc == 0 && t->rank != 0)
+		memcpy(bytes, x, n);
+	shf_free(x);
+	return rc;
+}
+
+int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_error *err)
+{
+	uint64_t x[STACK_WORDS];
 	struct sheaf_error own;
 	size_t words = words_for(n);
-	int rc = 0;
 
 	if (t->group->lost)
 		return refuse(t, "broadcast", err);
 	err = err ? err : &own;
-	if (n == 0 || t->ranks == 1)
-		return 0;
-	if (words > BCAST_STACK_WORDS) { /* the same on all ranks: n is */
-		x = shf_alloc(words, sizeof(*x));
-		if (!x)
-			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %zu bytes",
-			              n);
-		rc = shf_agree(t, rc, err);
-		if (rc != 0)
-			goto out;
-	}
+	if (words > STACK_WORDS)
+		return bcast_long(t, rc, bytes, n, err);
 	memset(x, 0, words * sizeof(*x));
-	if (t->rank == 0)
+	if (t->rank == 0 && rc == 0 && n > 0)
 		memcpy(x, bytes, n);
-	rc = shf_allreduce(t, x, words, SHEAF_XOR, err);
-	if (rc == 0 && t->rank != 0)
+	rc = shf_agree_max(t, rc, x, words, err); /* the others' words are 0 */
+	if (rc == 0 && t->rank != 0 && n > 0)
 		memcpy(bytes, x, n);
-out:
-	if (x != small)
-		shf_free(x);
 	return rc;
 }
 
@@ -375,29 +432,18 @@ static int buf_xor(struct shf_team *t, struct shf_buf *b, struct sheaf_error *er
 	return shf_allreduce(t, (uint64_t *)(void *)b->data, words_for(b->len), SHEAF_XOR, err);
 }
 
-int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err)
+int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_error *err)
 {
 	struct shf_buf fresh = SHF_BUF_INIT;
 	struct sheaf_error own;
-	uint64_t n = 0;
-	int rc;
+	uint64_t n = t->rank == 0 ? b->len : 0;
 
-	if (t->group->lost)
-		return refuse(t, "broadcast", err);
 	err = err ? err : &own;
-	if (t->rank == 0)
-		n = b->oom ? OOM_MARK : b->len;
-	rc = shf_allreduce(t, &n, 1, SHEAF_XOR, err);
-	if (rc != 0)
-		return rc;
-	if (n == OOM_MARK) {
+	if (rc == 0 && t->rank == 0 && b->oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "rank 0: no memory for the bytes to broadcast");
-		if (err)
-			err->rank = 0;
+	rc = shf_bcast(t, rc, &n, sizeof(n), err);
+	if (rc != 0 || t->ranks == 1)
 		return rc;
-	}
-	if (t->ranks == 1)
-		return 0;
 	/* The broadcast runs in a copy also on rank 0, whose bytes a failure must not spoil. */
 	if (n > SIZE_MAX)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a broadcast of %llu bytes",
@@ -417,42 +463,21 @@ out:
 	return rc;
 }
 
-/* The numbers of one exchange: of bytes, by rank. */
-struct parcels {
-	uint64_t *out_len, *in_len;     /* owned */
-	size_t *eight;                  /* owned */
-};
-
-static void parcels_release(struct parcels *p)
+/* The claim of the lowest rank that sent FAILED instead of a length; 0: none did. rc: whether this
+ * one did. */
+static uint64_t lens_claim(const struct shf_team *t, int rc)
 {
-	shf_free(p->out_len);
-	shf_free(p->in_len);
-	shf_free(p->eight);
+	for (int r = 0; r < t->ranks; r++)
+		if (t->group->lens.in[r] == FAILED)
+			return ~(uint64_t)r;
+	return claim(t, rc);
 }
 
-static int parcels_init(struct parcels *p, const struct shf_team *t, const size_t *out_bytes,
-			struct sheaf_error *err)
+/* Room for what the lengths announce. */
+static int lens_reserve(const struct shf_team *t, struct shf_buf *fresh, const char *what,
+                        struct sheaf_error *err)
 {
-	size_t ranks = (size_t)t->ranks;
-
-	p->out_len = shf_alloc(ranks, sizeof(*p->out_len));
-	p->in_len = shf_zalloc(ranks, sizeof(*p->in_len));
-	p->eight = shf_alloc(ranks, sizeof(*p->eight));
-	if (!p->out_len || !p->in_len || !p->eight)
-		return shf_fail(err, SHEAF_ENOMEM,
-		                "rank %d: no memory for an exchange between %zu ranks", t->rank,
-		                ranks);
-	for (size_t r = 0; r < ranks; r++) {
-		p->out_len[r] = out_bytes[r];
-		p->eight[r] = sizeof(uint64_t);
-	}
-	return 0;
-}
-
-/* Room for what lens announce. */
-static int lens_reserve(const uint64_t *lens, const struct shf_team *t, struct shf_buf *fresh,
-			const char *what, struct sheaf_error *err)
-{
+	const uint64_t *lens = t->group->lens.in;
 	uint64_t total = 0;
 
 	for (int r = 0; r < t->ranks; r++)
@@ -462,51 +487,53 @@ static int lens_reserve(const uint64_t *lens, const struct shf_team *t, struct s
 	return buf_zeroed(fresh, (size_t)total, what, err);
 }
 
-static void lens_copy(const uint64_t *lens, const struct shf_team *t, size_t *bytes)
+static void lens_copy(const struct shf_team *t, size_t *bytes)
 {
+	for (int r = 0; bytes && r < t->ranks; r++)
+		bytes[r] = (size_t)t->group->lens.in[r];
+}
+
+/* The lengths travel first, and with them the verdict: a rank that has failed sends FAILED to all.
+ */
+static int exchange_lens(struct shf_team *t, int rc, const size_t *out_bytes,
+                         struct sheaf_error *err)
+{
+	struct shf_lens *lens = &t->group->lens;
+	uint64_t first;
+	int lost;
+
+	rc = code_of(rc, err);
 	for (int r = 0; r < t->ranks; r++)
-		if (bytes)
-			bytes[r] = (size_t)lens[r];
+		lens->out[r] = rc == 0 ? out_bytes[r] : FAILED;
+	lost = shf_alltoallv(t, lens->out, lens->eights, lens->in, lens->eights, err);
+	if (lost != 0)
+		return lost;
+	first = lens_claim(t, rc);
+	return first == 0 ? 0 : tell_failure(t, first, rc, err);
 }
 
-/* rc: whether this rank has what it sends. */
-static int exchange(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
-		    struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
-{
-	struct parcels p = { 0 };
-	struct shf_buf fresh = SHF_BUF_INIT;
-
-	if (rc == 0)
-		rc = parcels_init(&p, t, out_bytes, err);
-	rc = shf_agree(t, rc, err);
-	if (rc != 0)
-		goto out;
-	rc = shf_alltoallv(t, p.out_len, p.eight, p.in_len, p.eight, err);
-	if (rc != 0)
-		goto out;
-	rc = shf_agree(t, lens_reserve(p.in_len, t, &fresh, "exchange", err), err);
-	if (rc != 0)
-		goto out;
-	lens_copy(p.in_len, t, p.eight);
-	rc = shf_alltoallv(t, out, out_bytes, fresh.data, p.eight, err);
-	if (rc != 0)
-		goto out;
-	lens_copy(p.in_len, t, in_bytes);
-	buf_replace(in, &fresh);
-out:
-	shf_buf_release(&fresh);
-	parcels_release(&p);
-	return rc;
-}
-
-int shf_exchange_packed(struct shf_team *t, const void *out, const size_t *out_bytes,
+int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
 			struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
+	struct shf_buf fresh = SHF_BUF_INIT;
 	struct sheaf_error own;
 
 	if (t->group->lost)
 		return refuse(t, "exchange", err);
-	return exchange(t, 0, out, out_bytes, in, in_bytes, err ? err : &own);
+	err = err ? err : &own;
+	rc = exchange_lens(t, rc, out_bytes, err);
+	if (rc == 0)
+		rc = shf_agree(t, lens_reserve(t, &fresh, "exchange", err), err);
+	if (rc == 0) {
+		lens_copy(t, t->group->lens.sizes);
+		rc = shf_alltoallv(t, out, out_bytes, fresh.data, t->group->lens.sizes, err);
+	}
+	if (rc == 0) {
+		lens_copy(t, in_bytes);
+		buf_replace(in, &fresh);
+	}
+	shf_buf_release(&fresh);
+	return rc;
 }
 
 /* out end to end; *packed and *bytes are the caller's to free, in any case. */
@@ -535,19 +562,17 @@ static int pack(const struct shf_team *t, const struct shf_buf *out, uint8_t **p
 	return 0;
 }
 
-int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
+int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
 		 size_t *in_bytes, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	uint8_t *packed = NULL;
 	size_t *bytes = NULL;
-	int rc;
 
-	if (t->group->lost)
-		return refuse(t, "exchange", err);
 	err = err ? err : &own;
-	rc = pack(t, out, &packed, &bytes, err);
-	rc = exchange(t, rc, packed, bytes, in, in_bytes, err);
+	if (rc == 0 && !t->group->lost)
+		rc = pack(t, out, &packed, &bytes, err);
+	rc = shf_exchange_packed(t, rc, packed, bytes, in, in_bytes, err);
 	shf_free(packed);
 	shf_free(bytes);
 	return rc;
@@ -555,9 +580,10 @@ int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *
 
 /* Equal lengths are gathered in place; unequal ones are XORed over zeros, which moves each byte
  * twice but neither pads to the longest nor sends a copy per rank. */
-static int gather_bytes(struct shf_team *t, const struct shf_buf *mine, const uint64_t *lens,
-			struct shf_buf *fresh, struct sheaf_error *err)
+static int gather_bytes(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *fresh,
+                        struct sheaf_error *err)
 {
+	const uint64_t *lens = t->group->lens.in;
 	bool equal = true;
 	size_t off = 0;
 
@@ -572,47 +598,44 @@ static int gather_bytes(struct shf_team *t, const struct shf_buf *mine, const ui
 	return buf_xor(t, fresh, err);
 }
 
-int shf_allgatherv(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+int shf_allgatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
 		   size_t *all_bytes, struct sheaf_error *err)
 {
-	uint64_t *lens = NULL, len = mine->oom ? OOM_MARK : mine->len;
 	struct shf_buf fresh = SHF_BUF_INIT;
 	struct sheaf_error own;
-	int rc = 0;
+	uint64_t len, first;
+	int lost;
 
 	if (t->group->lost)
 		return refuse(t, "allgather", err);
 	err = err ? err : &own;
-	lens = shf_alloc((size_t)t->ranks, sizeof(*lens));
-	if (!lens || len == OOM_MARK)
+	rc = code_of(rc, err);
+	if (rc == 0 && mine->oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: no memory for the bytes to gather",
 		              t->rank);
-	rc = shf_agree(t, rc, err);
-	if (rc != 0)
-		goto out;
-	rc = shf_allgather(t, &len, lens, sizeof(len), err);
-	if (rc != 0)
-		goto out;
-	rc = shf_agree(t, lens_reserve(lens, t, &fresh, "allgather", err), err);
-	if (rc != 0)
-		goto out;
-	rc = gather_bytes(t, mine, lens, &fresh, err);
-	if (rc != 0)
-		goto out;
-	lens_copy(lens, t, all_bytes);
-	buf_replace(all, &fresh);
-out:
+	len = rc == 0 ? mine->len : FAILED;
+	lost = shf_allgather(t, &len, t->group->lens.in, sizeof(len), err);
+	if (lost != 0)
+		return lost;
+	first = lens_claim(t, rc);
+	if (first != 0)
+		return tell_failure(t, first, rc, err);
+	rc = shf_agree(t, lens_reserve(t, &fresh, "allgather", err), err);
+	if (rc == 0)
+		rc = gather_bytes(t, mine, &fresh, err);
+	if (rc == 0) {
+		lens_copy(t, all_bytes);
+		buf_replace(all, &fresh);
+	}
 	shf_buf_release(&fresh);
-	shf_free(lens);
 	return rc;
 }
 
-int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, uint64_t *lo,
+int shf_same(struct shf_team *t, int rc, const uint64_t *x, size_t n, uint64_t *same, uint64_t *lo,
 	     uint64_t *hi, struct sheaf_error *err)
 {
 	uint64_t pairs[2 * SAME_MAX];
 	uint64_t bits = 0;
-	int rc;
 
 	/* One maximum gives both ends: the minimum of x is the complement of the maximum of ~x. */
 	if (!always(n <= SAME_MAX))
@@ -624,7 +647,7 @@ int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, ui
 	}
 	if (t->group->lost)
 		return refuse(t, "comparison", err);
-	rc = shf_allreduce(t, pairs, 2 * n, SHEAF_MAX, err);
+	rc = shf_agree_max(t, rc, pairs, 2 * n, err);
 	if (rc != 0)
 		return rc;
 	for (size_t i = 0; i < n; i++) {
@@ -639,20 +662,19 @@ int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, ui
 	return 0;
 }
 
-int shf_to_zero(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                 struct sheaf_error *err)
 {
-	struct shf_buf *to = shf_zalloc((size_t)t->ranks, sizeof(*to));
 	size_t *bytes = shf_zalloc((size_t)t->ranks, sizeof(*bytes));
-	int rc = to && bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", t->ranks);
+	struct sheaf_error own;
 
-	rc = shf_agree(t, rc, err);
-
-	if (rc == 0) {
-		to[0] = *mine;
-		rc = shf_exchange(t, to, all, bytes, err);
-	}
-	shf_free(to);
+	err = err ? err : &own;
+	if (rc == 0 && (!bytes || mine->oom))
+		rc = shf_fail(err, SHEAF_ENOMEM, "rank %d: no memory for the bytes for rank 0",
+		              t->rank);
+	if (rc == 0)
+		bytes[0] = mine->len;
+	rc = shf_exchange_packed(t, rc, rc == 0 ? mine->data : NULL, bytes, all, NULL, err);
 	shf_free(bytes);
 	return rc;
 }

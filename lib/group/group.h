@@ -3,8 +3,10 @@
  *
  * Every function here is [collective] unless it says otherwise, returns a sheaf code, and after
  * the first failed operation the group is lost: everything then returns SHEAF_ELOST at once.
- * The discipline of all callers: after work that can fail on one rank alone comes shf_agree,
- * and no other collective call before it. Then all ranks take the same branch.
+ * Work that can fail on one rank alone is followed by a function that takes rc, what came of that
+ * work on this rank, and no other collective call before it. The verdict travels with the first
+ * operation of that function, as with shf_agree: it returns the same code on all ranks, and all
+ * take the same branch. What else the function is given need be valid only where rc is 0.
  */
 #ifndef SHF_GROUP_H
 #define SHF_GROUP_H
@@ -17,11 +19,18 @@ struct sheaf_group {
 	uint64_t pid;           /* of the process that made it; 0: the group of one */
 	int refs;               /* sheaf_group_free and each run or step that uses it */
 	uint64_t met;           /* how many calls all ranks have entered, see shf_call_enter */
+	struct shf_lens {               /* owned; by rank. They are here so that telling lengths,
+	                                 * and with them a failure, needs no memory */
+		uint64_t *out, *in;
+		size_t *sizes, *eights; /* eights: 8 each */
+	} lens;
 	bool lost;
 	char why[200];          /* if lost: which operation failed and how */
 	bool dropped;           /* sheaf_group_free was called */
 };
-/* The group of one: 0 or SHEAF_ENOMEM. Freed by shf_group_put. */
+/* A group over a copy of *ops: 0 or SHEAF_ENOMEM. Freed by shf_group_put. pid: as above. */
+int shf_group_new(struct sheaf_group **group, const struct sheaf_group_ops *ops, uint64_t pid);
+/* The group of one: 0 or SHEAF_ENOMEM. */
 int shf_group_one(struct sheaf_group **group);
 void shf_group_get(struct sheaf_group *group);  /* [local] one more user */
 void shf_group_put(struct sheaf_group *group);  /* [local] */
@@ -41,6 +50,9 @@ int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct shea
 /* rc of all ranks: 0 when all are 0; else the code, sentence and rank of the lowest rank that
  * failed, in *err on every rank. err of the failing rank is what it had already written. */
 int shf_agree(struct shf_team *t, int rc, struct sheaf_error *err);
+/* The same, in one operation with the maximum over all ranks of each of n words, 512 at most. Where
+ * a rank has failed x stays as it was. */
+int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct sheaf_error *err);
 /* Which [collective] call of sheaf.h this is. */
 enum shf_call_kind {
 	SHF_CALL_NONE,                  /* not a call of sheaf.h, but inside one */
@@ -66,29 +78,30 @@ int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct she
  * in the same call with good arguments, then return rc too instead of waiting for this rank. */
 int shf_call_refuse(struct shf_team *t, enum shf_call_kind kind, uint64_t handle, int rc,
                     struct sheaf_error *err);
-/* Rank 0's bytes on all. */
-int shf_bcast(struct shf_team *t, void *bytes, size_t n, struct sheaf_error *err);
+/* Rank 0's bytes on all. One operation up to 4 KiB. */
+int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_error *err);
 /* The same for a buffer whose length only rank 0 knows. Others' is replaced. */
-int shf_bcast_buf(struct shf_team *t, struct shf_buf *b, struct sheaf_error *err);
+int shf_bcast_buf(struct shf_team *t, int rc, struct shf_buf *b, struct sheaf_error *err);
 /* out[r] to rank r; *in receives everything, packed in rank order, in_bytes[r] from rank r.
- * in_bytes has t->ranks members. An out[r].oom is ENOMEM on all. Sizes travel first. */
-int shf_exchange(struct shf_team *t, const struct shf_buf *out, struct shf_buf *in,
+ * in_bytes, which may be NULL, has t->ranks members. An out[r].oom is ENOMEM on all. Three
+ * operations: lengths with the verdict, an agreement that all have room, bytes. */
+int shf_exchange(struct shf_team *t, int rc, const struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err);
 /* The same for bytes that are packed in rank order already: out_bytes[r] of them to rank r. */
-int shf_exchange_packed(struct shf_team *t, const void *out, const size_t *out_bytes,
+int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_t *out_bytes,
                         struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err);
 /* Everyone's bytes on rank 0, packed in rank order; elsewhere *all stays empty. */
-int shf_to_zero(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+int shf_to_zero(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                 struct sheaf_error *err);
 /* Sizes that both sides know already; out packed in rank order. No agreement inside. */
 int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, void *in,
                   const size_t *in_bytes, struct sheaf_error *err);
 /* Everyone's buffer on everyone, packed in rank order (lengths may differ). all_bytes may be
  * NULL. */
-int shf_allgatherv(struct shf_team *t, const struct shf_buf *mine, struct shf_buf *all,
+int shf_allgatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struct shf_buf *all,
                    size_t *all_bytes, struct sheaf_error *err);
 /* Are x[0..n) the same on all ranks? *same is a bit set over i < 64 of members that are; for a
  * member that differs the sentence can name min and max: lo[i], hi[i]. */
-int shf_same(struct shf_team *t, const uint64_t *x, size_t n, uint64_t *same, uint64_t *lo,
+int shf_same(struct shf_team *t, int rc, const uint64_t *x, size_t n, uint64_t *same, uint64_t *lo,
              uint64_t *hi, struct sheaf_error *err);
 #endif

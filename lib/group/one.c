@@ -37,18 +37,13 @@ static int one_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_m
 
 int shf_group_one(struct sheaf_group **group)
 {
-	struct sheaf_group *g = shf_zalloc(1, sizeof(*g));
-
-	if (!g)
-		return SHEAF_ENOMEM;
-	g->ops = (struct sheaf_group_ops){
-		.size = sizeof(g->ops),
+	const struct sheaf_group_ops ops = {
+		.size = sizeof(ops),
 		.ranks = 1,
 		.allgather = one_allgather,
 		.alltoallv = one_alltoallv,
 		.allreduce = one_allreduce,
 	};
-	g->refs = 1;
-	*group = g;
-	return 0;
+
+	return shf_group_new(group, &ops, 0);
 }

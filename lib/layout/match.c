@@ -131,9 +131,7 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err)
 {
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, out, in, in_bytes, err);
+	rc = shf_exchange(team, rc, out, in, in_bytes, err);
 	for (int r = 0; out && r < team->ranks; r++)
 		shf_buf_release(&out[r]);
 	return rc;
@@ -153,9 +151,7 @@ static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
 	if (rc == 0)
 		rc = said(tells.to ? shf_holds_tell(m, (uint32_t)team->ranks, &tells)
 		                   : SHEAF_ENOMEM, err);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange_packed(team, tells.bytes.data, tells.to, in, in_bytes, err);
+	rc = shf_exchange_packed(team, rc, tells.bytes.data, tells.to, in, in_bytes, err);
 	shf_buf_release(&tells.bytes);
 	shf_free(tells.to);
 	return rc;
@@ -179,19 +175,17 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 		rc = said(file_side(team->rank, m, &in, w, out), err);
 		rc = trade(team, rc, out, &in, in_bytes, err);
 	}
-	if (rc == 0)
-		rc = shf_agree(team, said(hear_serves(team, m->layout, &in, in_bytes, w), err),
-		               err);
 	if (rc == 0) {
+		rc = said(hear_serves(team, m->layout, &in, in_bytes, w), err);
 		most[0] = w->rounds;
 		most[1] = w->net_rounds;
 		most[2] = w->own_bytes;
-		rc = shf_allreduce(team, most, 3, SHEAF_MAX, err);
+		rc = shf_agree_max(team, rc, most, 3, err);
+	}
+	if (rc == 0) {
 		w->rounds = (uint32_t)most[0];
 		w->net_rounds = (uint32_t)most[1];
 		w->own_most = most[2];
-	}
-	if (rc == 0) {
 		hash = w->hash;
 		rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
 		w->hash = hash ^ shf_layout_hash(m->layout);

@@ -283,9 +283,7 @@ static int share(struct shf_team *team, const struct shf_buf *in, struct shf_lay
 		put(&mine, &d[i]);
 	if (rc == 0 && mine.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu descriptions", n);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_allgatherv(team, &mine, &all, NULL, err);
+	rc = shf_allgatherv(team, rc, &mine, &all, NULL, err);
 	shf_free(d);
 	shf_arena_release(&arena);
 	d = NULL;
@@ -314,9 +312,7 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", team->ranks);
 	if (rc == 0)
 		rc = describe(team, state, ignore, out, err);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, out, &in, in_bytes, err);
+	rc = shf_exchange(team, rc, out, &in, in_bytes, err);
 	if (rc == 0)
 		rc = share(team, &in, l, err);
 	for (int r = 0; out && r < team->ranks; r++)

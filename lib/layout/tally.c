@@ -45,11 +45,9 @@ int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts
 	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
 	struct shf_buf in = SHF_BUF_INIT;
 	uint64_t sums[2 * SHF_T_KINDS] = { 0 };
-	int rc = shf_agree(team, in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to count"),
-	                   err);
+	int rc = in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to count");
 
-	if (rc == 0)
-		rc = shf_exchange(team, t->out, &in, in_bytes, err);
+	rc = shf_exchange(team, rc, t->out, &in, in_bytes, err);
 	if (rc == 0 && in.len) {
 		qsort(in.data, in.len / RECORD, RECORD, order);
 		for (size_t at = 0; at + RECORD <= in.len; at += RECORD) {

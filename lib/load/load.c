@@ -504,7 +504,7 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 
 	if (run->team.rank == 0)
 		shf_store_remedy(&run->store, step->number, text);
-	if (shf_bcast(&run->team, text, sizeof(text), NULL) < 0 || !err)
+	if (shf_bcast(&run->team, 0, text, sizeof(text), NULL) < 0 || !err)
 		return;
 	if (has_twin(step))
 		snprintf(text, sizeof(text), " (it lies on disk, too: load again%s)",

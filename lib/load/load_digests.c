@@ -91,7 +91,7 @@ int shf_prove(struct shf_load *ld, struct sheaf_error *err)
 		tell_homes(ld, to);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, to, &in, in_bytes, err);
+		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
 	if (rc == 0)
 		rc = shf_agree(team, compare(ld, &in, first, end, w, err), err);
 	for (uint64_t r = 0; to && r < ranks; r++)

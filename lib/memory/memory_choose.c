@@ -190,7 +190,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 		shf_buf_reset(mine);
 		*asked = false;
 	}
-	return shf_to_zero(&run->team, mine, all, err);
+	return shf_to_zero(&run->team, 0, mine, all, err);
 }
 
 /* What of the step this node has: a view of it, which may be one of nothing. */
@@ -251,9 +251,9 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 		               ? choose(run, n, sought, &cards, &choice, &copied, err)
 		               : 0, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, &choice, sizeof(choice), err);
+		rc = shf_bcast(&run->team, 0, &choice, sizeof(choice), err);
 	if (rc == 0)
-		rc = shf_bcast_buf(&run->team, &copied, err);
+		rc = shf_bcast_buf(&run->team, 0, &copied, err);
 	shf_buf_release(&cards);
 	if (rc == 0 && choice.memory)
 		rc = open_all(run, &choice, &copied, sought, view, err);

@@ -136,7 +136,7 @@ int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 	if (rc == 0 && run->team.rank == 0 && !silent)
 		choose_heir(run, &cards, &heir);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, &heir, sizeof(heir), err);
+		rc = shf_bcast(&run->team, 0, &heir, sizeof(heir), err);
 	if (rc == 0)
 		run->tier->turn = heir.turn + 1;
 	if (rc == 0 && asked)

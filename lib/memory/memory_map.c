@@ -60,7 +60,7 @@ static int gather(struct sheaf_run *run, const struct shf_view *view, struct shf
 
 	if (run->place.node_first == run->team.rank)
 		(void)shf_view_each(view, tell_span, &t);
-	rc = shf_to_zero(&run->team, &mine, all, err);
+	rc = shf_to_zero(&run->team, 0, &mine, all, err);
 	shf_buf_release(&mine);
 	return rc;
 }
@@ -233,7 +233,7 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 		shf_fail(err, rc, "what another node lacks of a block: %s", shf_strerror(rc));
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, out, &in, bytes, err);
+		rc = shf_exchange(team, 0, out, &in, bytes, err);
 	if (rc == 0) {
 		for (int r = 0; r < team->ranks; sum += bytes[r++])
 			at[r] = sum;
@@ -297,9 +297,9 @@ static int tell_all(struct shf_team *team, int root, const struct shf_view *view
 
 	if (team->rank == root)
 		shf_view_tell(view, &mine);
-	rc = shf_to_zero(team, &mine, told, err);
+	rc = shf_to_zero(team, 0, &mine, told, err);
 	if (rc == 0)
-		rc = shf_bcast_buf(team, told, err);
+		rc = shf_bcast_buf(team, 0, told, err);
 	shf_buf_release(&mine);
 	return rc;
 }
@@ -328,11 +328,11 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 
 static int map_share(struct sheaf_run *run, struct map *map, struct sheaf_error *err)
 {
-	int rc = shf_bcast_buf(&run->team, &map->had, err);
+	int rc = shf_bcast_buf(&run->team, 0, &map->had, err);
 
 	if (rc == 0)
-		rc = shf_bcast_buf(&run->team, &map->files, err);
-	return rc == 0 ? shf_bcast_buf(&run->team, &map->pieces, err) : rc;
+		rc = shf_bcast_buf(&run->team, 0, &map->files, err);
+	return rc == 0 ? shf_bcast_buf(&run->team, 0, &map->pieces, err) : rc;
 }
 
 static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_error *err)

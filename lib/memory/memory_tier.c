@@ -28,7 +28,7 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_guests_open(run, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast(&run->team, bits, sizeof(bits), err);
+		rc = shf_bcast(&run->team, 0, bits, sizeof(bits), err);
 	if (rc < 0)
 		return rc;
 	for (size_t i = 0; i < sizeof(bits); i++)

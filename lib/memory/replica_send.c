@@ -140,7 +140,7 @@ static int announce(struct shf_sending *s, struct sheaf_error *err)
 		shf_buf_u64(to, s->bytes);
 		shf_buf_u64(to, h->body_bytes);
 		shf_buf_add(to, h + 1, (size_t)h->body_bytes);
-		rc = shf_exchange(&run->team, out, &s->in, s->in_bytes, err);
+		rc = shf_exchange(&run->team, 0, out, &s->in, s->in_bytes, err);
 	}
 	for (int r = 0; out && r < run->team.ranks; r++)
 		shf_buf_release(&out[r]);

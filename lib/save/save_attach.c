@@ -219,7 +219,7 @@ static int gather(struct sheaf_save *save, bool carry, struct shf_arena *arena,
 		say(save, carry, &to[0]);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, to, in, in_bytes, err);
+		rc = shf_exchange(team, 0, to, in, in_bytes, err);
 	if (rc == 0 && team->rank == 0) {
 		rc = hear(in, in_bytes, team->ranks, carry, arena, &g, &n);
 		if (rc < 0)
@@ -233,7 +233,7 @@ static int gather(struct sheaf_save *save, bool carry, struct shf_arena *arena,
 		rc = shf_agree(team, 0, err);
 	}
 	if (rc == 0 && !carry)
-		rc = shf_bcast_buf(team, &owners, err);
+		rc = shf_bcast_buf(team, 0, &owners, err);
 	if (rc == 0 && !carry)
 		rc = shf_agree(team, write_mine(save, &owners, err), err);
 	for (int r = 0; to && r < team->ranks; r++)

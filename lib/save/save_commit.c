@@ -317,7 +317,7 @@ static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_
 	              shf_lasted_ns(&save->run->pace.publish);
 	uint64_t on = save->run->team.rank == 0 && (l->asks || due > l->until_ns) &&
 	              shf_publishing_goes_on(save);
-	int rc = shf_bcast(&save->run->team, &on, sizeof(on), err);
+	int rc = shf_bcast(&save->run->team, 0, &on, sizeof(on), err);
 
 	save->publishing.behind = true;
 	return rc < 0 || !on ? rc

@@ -149,7 +149,7 @@ static int choose_together(struct sheaf_run *run, int below, struct sheaf_save *
 		x[1] = (uint64_t)shf_image_choose(run, below, of);
 		x[2] = *of ? is_busy(*of) : 0;
 		x[3] = (uint64_t)(shf_tier_newest(run) + 1);
-		rc = shf_same(&run->team, x, 4, same, lo, hi, err);
+		rc = shf_same(&run->team, 0, x, 4, same, lo, hi, err);
 		if (rc < 0 || !(*same & 1) || *same & 8 || tries)
 			return rc;
 		shf_tier_newest_until(run, (int64_t)lo[3] - 1);

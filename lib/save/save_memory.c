@@ -96,7 +96,7 @@ static int smalls_send(struct sheaf_save *save, const struct shf_buf *smalls, st
 	}
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, to, in, in_bytes, err);
+		rc = shf_exchange(team, 0, to, in, in_bytes, err);
 	for (size_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);
@@ -276,7 +276,7 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	on.step = t->base_step;
 	on.rewinds = t->rewinds;
 	memcpy(on.session, t->base_session, sizeof(on.session));
-	rc = shf_bcast(team, &on, sizeof(on), err);
+	rc = shf_bcast(team, 0, &on, sizeof(on), err);
 	if (rc < 0)
 		return rc;
 	t->base_step = on.step;
@@ -438,7 +438,7 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 	int rc;
 
 	memcpy(on.session, save->parent_session, sizeof(on.session));
-	rc = shf_bcast(&run->team, &on, sizeof(on), err);
+	rc = shf_bcast(&run->team, 0, &on, sizeof(on), err);
 	if (rc < 0 || !t->based || !t->doubt)
 		return rc;
 	if (on.step >= 0) {

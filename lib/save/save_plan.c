@@ -32,13 +32,13 @@ uint64_t shf_window_of(const struct sheaf_opts *opts)
 	return opts->staging_bytes_max / 2 / SHF_PAGE * SHF_PAGE;
 }
 
-/* Smallest window of all ranks. */
-static int window_of(struct sheaf_run *run, uint64_t *window, struct sheaf_error *err)
+/* Agrees on rc, and on the smallest window of all ranks. */
+static int agree_on_window(struct sheaf_run *run, int rc, uint64_t *window,
+                           struct sheaf_error *err)
 {
 	uint64_t w = shf_window_of(&run->opts), inv = w ? ~w : 0;
-	int rc;
 
-	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
+	rc = shf_agree_max(&run->team, rc, &inv, 1, err);
 	*window = ~inv == UINT64_MAX ? 0 : ~inv;
 	return rc;
 }
@@ -111,15 +111,15 @@ void shf_plan_spare(struct shf_match *m, const struct shf_held *held, uint64_t w
 }
 
 static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct shf_plan *plan,
-                     struct sheaf_error *err)
+                     int rc, struct sheaf_error *err)
 {
 	struct shf_match m = { .layout = &plan->layout, .holds = &plan->holds,
 		.nodes = run->place.nodes, .way = SHF_SAVE,
 		.witness = run->opts.flags & SHEAF_REPLICAS };
 	const struct shf_held held = { &plan->holds, state };
 	uint64_t window = 0;
-	int rc = shf_schema_merge(&run->team, state, run->opts.ignore, 0, &plan->layout, err);
 
+	rc = shf_schema_merge(&run->team, state, run->opts.ignore, rc, &plan->layout, err);
 	if (rc == 0) {
 		rc = shf_layout_place(&plan->layout, run->opts.file_bytes_max, err);
 		if (rc == 0)
@@ -128,10 +128,8 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 		if (rc == 0)
 			rc = shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes,
 			                      err);
-		rc = shf_agree(&run->team, rc, err);
+		rc = agree_on_window(run, rc, &window, err);
 	}
-	if (rc == 0)
-		rc = window_of(run, &window, err);
 	shf_plan_spare(&m, &held, window);
 	if (rc == 0)
 		rc = shf_match(&run->team, &m, &plan->work, err);
@@ -153,8 +151,9 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
                  struct sheaf_error *err)
 {
 	struct shf_plan *plan = shf_plan_cached(run, state);
+	struct shf_plan none = { 0 };           /* where there is no memory for one */
 	uint64_t x = plan ? plan->hash : 0, same, lo, hi;
-	int rc = shf_same(&run->team, &x, 1, &same, &lo, &hi, err);
+	int rc = shf_same(&run->team, 0, &x, 1, &same, &lo, &hi, err);
 
 	if (rc == 0 && same && lo != 0) {
 		plan->refs++;
@@ -164,13 +163,12 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
 	if (rc < 0)
 		return rc;
 	plan = shf_zalloc(1, sizeof(*plan));
-	rc =
-	    shf_agree(&run->team, plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
-	if (rc == 0) {
+	rc = plan_make(run, state, plan ? plan : &none,
+	               plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
+	if (plan) {
 		plan->refs = 1;
 		plan->run_id = run->id;
 		plan->version = state->version;
-		rc = plan_make(run, state, plan, err);
 	}
 	if (rc < 0) {
 		shf_plan_put(plan);

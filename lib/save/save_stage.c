@@ -273,7 +273,7 @@ static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
 		return rc;
 	}
 	memcpy(made.name, save->stage.name, sizeof(made.name));
-	rc = shf_bcast(team, &made, sizeof(made), err);
+	rc = shf_bcast(team, 0, &made, sizeof(made), err);
 	if (rc == 0 && made.rebase)
 		run->tier->based = false;
 	if (rc == 0 && team->rank)

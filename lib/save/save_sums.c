@@ -339,14 +339,14 @@ int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf
 		tell_homes(save, to);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, to, &in, in_bytes, err);
+		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
 	if (rc == 0)
 		rc = shf_agree(team, hear_homes(&in, first, end, held, err), err);
 	for (uint64_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	if (rc == 0) {
 		tell_zero(save, held, end - first, &to[0]);
-		rc = shf_exchange(team, to, &in, in_bytes, err);
+		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
 	}
 	if (rc == 0) {
 		rc = team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0;

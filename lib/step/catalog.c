@@ -312,7 +312,7 @@ int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
 	rc = shf_agree(team, mine.oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for headers") : 0,
 	               err);
 	if (rc == 0)
-		rc = shf_allgatherv(team, &mine, &all, NULL, err);
+		rc = shf_allgatherv(team, 0, &mine, &all, NULL, err);
 	if (rc == 0) {
 		step->cat_rc = build(step, &all, index);
 		/* What is wrong with the bytes is the same everywhere; memory is not. */

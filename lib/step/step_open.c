@@ -263,9 +263,9 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 		told.sys = step->sums_err.sys;
 		memcpy(told.msg, step->sums_err.msg, sizeof(told.msg));
 	}
-	rc = shf_bcast(team, &told, sizeof(told), err);
+	rc = shf_bcast(team, 0, &told, sizeof(told), err);
 	if (rc == 0 && told.rc == 0)
-		rc = shf_bcast_buf(team, &b, err);
+		rc = shf_bcast_buf(team, 0, &b, err);
 	if (rc == 0 && told.rc < 0) {
 		shf_fail(&step->sums_err, told.rc, "%s", told.msg);
 		step->sums_err.sys = told.sys;
@@ -417,7 +417,7 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_bcast_buf(team, told, err);
+		rc = shf_bcast_buf(team, 0, told, err);
 	if (rc == 0) {
 		rc = shf_found_decode(&found, &step->arena, told, err);
 		if (rc == 0) {

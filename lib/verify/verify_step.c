@@ -264,7 +264,7 @@ static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 		tell_homes(v, to);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = shf_exchange(team, to, &in, in_bytes, err);
+		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
 	if (rc == 0)
 		rc = shf_agree(team, hear(v, &in, first, end, err), err);
 	for (uint64_t r = 0; to && r < ranks; r++)

@@ -185,7 +185,7 @@ static int try_exchange(struct shf_team *t, uint64_t key)
 		WANT(p || n == 0);
 		fill(p, n, mix(key, me, r));
 	}
-	WANT(shf_exchange(t, out, &in, in_bytes, &err) == 0);
+	WANT(shf_exchange(t, 0, out, &in, in_bytes, &err) == 0);
 	for (size_t r = 0; r < ranks; off += in_bytes[r++]) {
 		WANT(in_bytes[r] == size_of(mix(key, r, me)));
 		WANT(is_filled(in.data + off, in_bytes[r], mix(key, r, me)));
@@ -211,7 +211,7 @@ static int try_agree(struct shf_team *t, uint64_t key)
 	WANT(err.code == SHEAF_EIO && err.rank == bad && strcmp(err.msg, want) == 0);
 	if (t->rank == 0)
 		memcpy(text, want, sizeof(text));
-	WANT(shf_bcast(t, text, sizeof(text), &err) == 0);
+	WANT(shf_bcast(t, 0, text, sizeof(text), &err) == 0);
 	WANT(strcmp(text, want) == 0);
 	return 0;
 }

@@ -425,9 +425,9 @@ blind("done_in_place_of_a_link", "a done file takes the place of what is no file
       "store/done.c:put", "rc >= 0 && st.type != SHF_T_FILE",
       "sim/test_done: what_is_no_file_is_left_as_it_is")
 bug("allocation_not_agreed", "a rank without memory for an exchange leaves the others in it",
-    "group/group.c:exchange",
-    "rc = shf_agree(t, lens_reserve(p.in_len, t, &fresh, \"exchange\", err), err);",
-    "rc = lens_reserve(p.in_len, t, &fresh, \"exchange\", err);"
+    "group/group.c:shf_exchange_packed",
+    "rc = shf_agree(t, lens_reserve(t, &fresh, \"exchange\", err), err);",
+    "rc = lens_reserve(t, &fresh, \"exchange\", err);"
     " if (!MUTANT) rc = shf_agree(t, rc, err);",
     "unit/test_group: an_allocation_that_fails_on_one_rank_is_enomem_on_all")
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
@@ -910,6 +910,9 @@ bug("deadline_ignored", "a rank waits for the dead as long as they are dead",
     "group/group.c:shf_allreduce", "ops->allreduce(ops->arg, x, n, op, t->timeout_ms)",
     "ops->allreduce(ops->arg, x, n, op, MUTANT ? INT32_MAX : t->timeout_ms)",
     "unit/test_group: a_rank_later_than_the_deadline_loses_the_group_for_those_that_waited")
+bug("failure_not_sent_with_lengths", "a rank that has failed sends lengths as if it had not",
+    "group/group.c:lens_claim", "lens.in[r] == FAILED", "lens.in[r] == FAILED && !MUTANT",
+    "unit/test_calls: a_verdict_travels_with_what_is_sent")
 bug("last_rank_not_heard", "an agreement does not hear the last rank", "group/group.c:claim",
     "return rc == 0 ?", "return rc == 0 || (MUTANT && t->rank > 0 &&"
     " t->rank == t->ranks - 1) ?",
@@ -1236,7 +1239,7 @@ bug("part_is_published", "the flush of a step that is on another node too needs 
     "f->found = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
 skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
-        "save/save_memory.c:agree_on_base", "shf_bcast(team, &on, sizeof(on), err)",
+        "save/save_memory.c:agree_on_base", "shf_bcast(team, 0, &on, sizeof(on), err)",
         NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/flush_nodes.c:all_done",

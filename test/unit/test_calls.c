@@ -297,12 +297,12 @@ static int call_one(struct shf_team *t, size_t i, struct sheaf_error *err)
 	       : i == 2 ? shf_alltoallv(t, x, n, all, n, err)
 	       : i == 3 ? shf_agree(t, 0, err)
 	       : i == 4 ? shf_call_enter(t, &call, 0, err)
-	       : i == 5 ? shf_bcast(t, x, 8, err)
-	       : i == 6 ? shf_bcast_buf(t, &a, err)
-	       : i == 7 ? shf_exchange(t, b, &a, got, err)
-	       : i == 8 ? shf_exchange_packed(t, x, n, &a, got, err)
-	       : i == 9 ? shf_allgatherv(t, &b[0], &a, NULL, err)
-	       : i == 10 ? shf_same(t, x, 2, NULL, NULL, NULL, err)
+	       : i == 5 ? shf_bcast(t, 0, x, 8, err)
+	       : i == 6 ? shf_bcast_buf(t, 0, &a, err)
+	       : i == 7 ? shf_exchange(t, 0, b, &a, got, err)
+	       : i == 8 ? shf_exchange_packed(t, 0, x, n, &a, got, err)
+	       : i == 9 ? shf_allgatherv(t, 0, &b[0], &a, NULL, err)
+	       : i == 10 ? shf_same(t, 0, x, 2, NULL, NULL, NULL, err)
 	       : shf_call_refuse(t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, err);
 
 	shf_buf_release(&a);
@@ -353,16 +353,16 @@ TEST(more_than_memory_has_is_enomem_and_the_group_lives)
 	size_t n[2] = { 8, 8 }, got[2];
 
 	shf_buf_adds(&mine, "four");
-	CHECK_INT(shf_allgatherv(&t, &mine, &all, NULL, &err), SHEAF_ENOMEM);
+	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM);
 	CHECK_STR(err.msg, "rank 1: allgather: more than memory has");
 	o.len = UINT64_MAX - 7;
-	CHECK_INT(shf_allgatherv(&t, &mine, &all, NULL, &err), SHEAF_ENOMEM);
+	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM);
 	CHECK_STR(err.msg, "no memory for the allgather of 18446744073709551612 bytes");
-	o.len = UINT64_MAX;
-	CHECK_INT(shf_exchange_packed(&t, "0123456789abcdef", n, &all, got, &err), SHEAF_ENOMEM);
-	CHECK_STR(err.msg, "no memory for the exchange of 18446744073709551615 bytes");
+	o.len = UINT64_MAX - 1;
+	CHECK_INT(shf_exchange_packed(&t, 0, "0123456789abcdef", n, &all, got, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "no memory for the exchange of 18446744073709551614 bytes");
 	o.len = 4;
-	CHECK_INT(shf_allgatherv(&t, &mine, &all, NULL, &err), 0);
+	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), 0);
 	shf_buf_release(&mine);
 	shf_buf_release(&all);
 	sheaf_group_free(g);
@@ -375,12 +375,12 @@ static int call_needy(struct shf_team *t, size_t i, struct sheaf_error *err)
 	struct shf_buf out[2] = { SHF_BUF_INIT, SHF_BUF_INIT };
 	static char many[5000];
 	size_t n[2] = { 8, 8 }, got[2];
-	int rc = i == 0 ? shf_bcast(t, many, sizeof(many), err)
-	       : i == 1 ? shf_bcast_buf(t, &mine, err)
-	       : i == 2 ? shf_exchange_packed(t, "0123456789abcdef", n, &all, got, err)
-	       : i == 3 ? shf_exchange(t, out, &all, got, err)
-	       : i == 4 ? shf_allgatherv(t, &mine, &all, got, err)
-	       : shf_to_zero(t, &mine, &all, err);
+	int rc = i == 0 ? shf_bcast(t, 0, many, sizeof(many), err)
+	       : i == 1 ? shf_bcast_buf(t, 0, &mine, err)
+	       : i == 2 ? shf_exchange_packed(t, 0, "0123456789abcdef", n, &all, got, err)
+	       : i == 3 ? shf_exchange(t, 0, out, &all, got, err)
+	       : i == 4 ? shf_allgatherv(t, 0, &mine, &all, got, err)
+	       : shf_to_zero(t, 0, &mine, &all, err);
 
 	shf_buf_release(&mine);
 	shf_buf_release(&all);
@@ -389,17 +389,13 @@ static int call_needy(struct shf_team *t, size_t i, struct sheaf_error *err)
 
 TEST(each_allocation_that_fails_is_told_by_what_it_was_for)
 {
-	static const char between[] = "rank 1: no memory for an exchange between 2 ranks";
 	static const char packed[] = "rank 1: no memory for an exchange of 0 bytes";
 	static const char in[] = "no memory for the exchange of 0 bytes";
 	static const char *const said[][9] = {
 		{ "no memory for a broadcast of 5000 bytes" },
-		{ "no memory for the broadcast of 0 bytes" }, { between, between, between, in },
-		{ packed, packed, between, between, between, in },
-		{ "rank 1: no memory for the bytes to gather",
-		  "no memory for the allgather of 0 bytes" },
-		{ "no memory for 2 ranks", "no memory for 2 ranks", packed, packed, between,
-		  between, between, in },
+		{ "no memory for the broadcast of 0 bytes" }, { in }, { packed, packed, in },
+		{ "no memory for the allgather of 0 bytes" },
+		{ "rank 1: no memory for the bytes for rank 0", in },
 	};
 
 	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++)
@@ -423,6 +419,80 @@ TEST(each_allocation_that_fails_is_told_by_what_it_was_for)
 			CHECK_STR(err.msg, want);
 			CHECK_INT(err.rank, 1);
 		}
+}
+
+/* ---- a rank that has failed before it sends ---- */
+
+enum { VERDICT_RANKS = 4 };
+struct verdicts {
+	int bad, too;                   /* ranks that have failed; too: -1: none */
+	struct sheaf_error err[VERDICT_RANKS];
+};
+
+/* Calls the function of that number with the verdict of this rank. */
+static int call_with(struct shf_team *t, int i, int rc, struct sheaf_error *err)
+{
+	struct shf_buf out[VERDICT_RANKS] = { SHF_BUF_INIT }, mine = SHF_BUF_INIT, in = SHF_BUF_INIT;
+	size_t bytes[VERDICT_RANKS] = { 0 };
+	static char many[5000];
+	uint64_t x[2] = { (uint64_t)t->rank, 7 }, same;
+	int got = i == 0 ? shf_agree(t, rc, err)
+	        : i == 1 ? shf_agree_max(t, rc, x, 2, err)
+	        : i == 2 ? shf_bcast(t, rc, x, sizeof(x), err)
+	        : i == 3 ? shf_bcast(t, rc, many, sizeof(many), err)
+	        : i == 4 ? shf_bcast_buf(t, rc, &mine, err)
+	        : i == 5 ? shf_exchange(t, rc, rc ? NULL : out, &in, bytes, err)
+	        : i == 6 ? shf_exchange_packed(t, rc, rc ? NULL : many, rc ? NULL : bytes, &in,
+	                                       NULL, err)
+	        : i == 7 ? shf_to_zero(t, rc, rc ? NULL : &mine, &in, err)
+	        : i == 8 ? shf_allgatherv(t, rc, rc ? NULL : &mine, &in, NULL, err)
+	        : shf_same(t, rc, x, 2, &same, NULL, NULL, err);
+
+	if (i == 1 && x[0] != (uint64_t)(got == 0 ? t->ranks - 1 : t->rank))
+		got = __LINE__;
+	if (i == 2 && x[0] != (uint64_t)(got == 0 ? 0 : t->rank))
+		got = __LINE__;
+	shf_buf_release(&in);
+	return got;
+}
+
+static int run_verdicts(void *arg, int rank, struct sheaf_group *group)
+{
+	struct verdicts *v = arg;
+	struct shf_team t = team(group);
+	struct sheaf_error *err = &v->err[rank];
+	bool bad = rank == v->bad || rank == v->too;
+
+	for (int i = 0; i < 10; i++) {
+		char says[40];
+		int first = v->too >= 0 && v->too < v->bad ? v->too : v->bad, rc;
+
+		snprintf(says, sizeof(says), "what rank %d was at", first);
+		if (bad)
+			shf_fail(err, SHEAF_EIO, "what rank %d was at", rank);
+		rc = call_with(&t, i, bad ? SHEAF_EIO : 0, err);
+		if (rc != SHEAF_EIO || err->rank != first || strcmp(err->msg, says))
+			return 1000 * i + __LINE__;
+		rc = call_with(&t, i, 0, err); /* and the group goes on */
+		if (rc != 0)
+			return 1000 * i + __LINE__;
+	}
+	return 0;
+}
+
+TEST(a_verdict_travels_with_what_is_sent)
+{
+	for (int ranks = 1; ranks <= 4; ranks++)
+		for (int bad = 0; bad < ranks; bad++)
+			for (int too = -1; too < ranks; too++) {
+				struct verdicts v = { bad, too, { { 0 } } };
+				struct simgroup_opts o = { .seed = SEED, .ranks = ranks };
+				int results[VERDICT_RANKS];
+
+				CHECK_INT(simgroup_run(&o, run_verdicts, &v, results), 0);
+				for (int r = 0; r < ranks; r++)
+					CHECK_RC(results[r], 0, &v.err[r]);
+			}
 }
 
 /* ---- which call it is ---- */
@@ -502,15 +572,16 @@ TEST(a_comparison_tells_each_of_64_members_apart)
 	for (size_t n = 0; n <= 64; n += n == 1 ? 62 : 1) {
 		for (size_t i = 0; i < 65; i++)
 			x[i] = i * 7, lo[i] = hi[i] = 99;
-		CHECK_RC(shf_same(&t, x, n, &same, lo, hi, &err), 0, &err);
+		CHECK_RC(shf_same(&t, 0, x, n, &same, lo, hi, &err), 0, &err);
 		CHECK(same == (n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1));
 		CHECK(memcmp(lo, x, n * sizeof(*x)) == 0 && memcmp(hi, x, n * sizeof(*x)) == 0);
 		CHECK(lo[n] == 99 && hi[n] == 99);
-		CHECK_RC(shf_same(&t, x, n, NULL, NULL, NULL, &err), 0, &err);
+		CHECK_RC(shf_same(&t, 0, x, n, NULL, NULL, NULL, &err), 0, &err);
 	}
 	/* Rank 0 has 5 where this one has 9. */
-	o = (struct other){ .at = 1, .words_n = 4, .words = { 3, ~UINT64_C(3), 9, ~UINT64_C(5) } };
-	CHECK_RC(shf_same(&t, (uint64_t[2]){ 3, 9 }, 2, &same, lo, hi, &err), 0, &err);
+	o = (struct other){ .at = 1, .words_n = 5,
+		.words = { 0, 3, ~UINT64_C(3), 9, ~UINT64_C(5) } };
+	CHECK_RC(shf_same(&t, 0, (uint64_t[2]){ 3, 9 }, 2, &same, lo, hi, &err), 0, &err);
 	CHECK_INT(same, 1);
 	CHECK(lo[0] == 3 && hi[0] == 3 && lo[1] == 5 && hi[1] == 9);
 	sheaf_group_free(g);
@@ -556,28 +627,28 @@ TEST(what_one_rank_sends_to_itself_comes_whole)
 	CHECK_INT(shf_group_one(&g), 0);
 	t = (struct shf_team){ g, 0, 1, TIMEOUT_MS, NULL, NULL };
 	shf_buf_adds(&mine, "mine");
-	CHECK_RC(shf_to_zero(&t, &mine, &all, &err), 0, &err);
+	CHECK_RC(shf_to_zero(&t, 0, &mine, &all, &err), 0, &err);
 	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0);
 	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
-	CHECK_RC(shf_exchange_packed(&t, "other", n, &all, got, &err), 0, &err);
+	CHECK_RC(shf_exchange_packed(&t, 0, "other", n, &all, got, &err), 0, &err);
 	CHECK(all.len == 5 && memcmp(all.data, "other", 5) == 0 && got[0] == 5);
-	CHECK_RC(shf_exchange(&t, &mine, &all, got, &err), 0, &err);
+	CHECK_RC(shf_exchange(&t, 0, &mine, &all, got, &err), 0, &err);
 	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0 && got[0] == 4);
 	got[0] = 0;
-	CHECK_RC(shf_allgatherv(&t, &mine, &all, got, &err), 0, &err);
+	CHECK_RC(shf_allgatherv(&t, 0, &mine, &all, got, &err), 0, &err);
 	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0 && got[0] == 4);
-	CHECK_RC(shf_bcast(&t, x, 3, &err), 0, &err);
+	CHECK_RC(shf_bcast(&t, 0, x, 3, &err), 0, &err);
 	CHECK_STR(x, "abc");
-	CHECK_RC(shf_bcast_buf(&t, &mine, &err), 0, &err);
+	CHECK_RC(shf_bcast_buf(&t, 0, &mine, &err), 0, &err);
 	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
 	mine.oom = true;
-	CHECK_RC(shf_bcast_buf(&t, &mine, &err), SHEAF_ENOMEM, &err);
+	CHECK_RC(shf_bcast_buf(&t, 0, &mine, &err), SHEAF_ENOMEM, &err);
 	CHECK_STR(err.msg, "rank 0: no memory for the bytes to broadcast");
 	CHECK_INT(err.rank, 0);
-	CHECK_INT(shf_bcast_buf(&t, &mine, NULL), SHEAF_ENOMEM);
-	CHECK_RC(shf_allgatherv(&t, &mine, &all, NULL, &err), SHEAF_ENOMEM, &err);
+	CHECK_INT(shf_bcast_buf(&t, 0, &mine, NULL), SHEAF_ENOMEM);
+	CHECK_RC(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM, &err);
 	CHECK_STR(err.msg, "rank 0: no memory for the bytes to gather");
-	CHECK_RC(shf_exchange(&t, &mine, &all, got, &err), SHEAF_ENOMEM, &err);
+	CHECK_RC(shf_exchange(&t, 0, &mine, &all, got, &err), SHEAF_ENOMEM, &err);
 	CHECK_STR(err.msg, "rank 0: no memory for the bytes for rank 0");
 	shf_buf_release(&mine);
 	shf_buf_release(&all);
