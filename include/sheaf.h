@@ -432,9 +432,9 @@ int  sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, int64_t s
  * model. A line of its manifest: key [A-Za-z0-9._/-]{1,64}, not ranks.*, value <= 64 KiB, all
  * <= 512 KiB, and the manifest < 1 MiB, in which a control character is 6 bytes; equal on the
  * ranks that give it. Bytes and value are copied.
- * EINVAL: it is not allowed, given twice, or too late: sheaf_save_commit has returned EAGAIN for
- * this save because it is being published, or with the words that it is in memory. The save goes
- * on without it, and level 1 of log says why. ENOMEM fails the save. [local] */
+ * EINVAL: it is not allowed, given twice, or too late: a call of sheaf_save_commit that returned
+ * EAGAIN has gathered what ranks had given, for the memory of agents or to publish the step. The
+ * save goes on without it, and level 1 of log says why. ENOMEM fails the save. [local] */
 int  sheaf_save_attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n);
 int  sheaf_save_note(struct sheaf_save *save, const char *key, const char *value);
 /* Move up to bytes_max between nodes (0: all that is ready); EAGAIN: more to come, or some rank

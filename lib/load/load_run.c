@@ -148,7 +148,7 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = shf_flow_new(flow, ld, room, &bytes, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
-		rc = shf_image_need(run, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
+		rc = shf_image_need(run, 0, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
 		                    : ld->work.image_bytes, err);
 	return rc;
 }

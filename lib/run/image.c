@@ -259,14 +259,14 @@ static int share(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
 /* Any user of the machine can read a socket's name and connect to it until its backlog is full, and
  * then this job's ranks cannot connect. So they try again under another name: filling a backlog
  * takes longer than ranks that have just met need from offer to connect. */
-int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err)
+int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
+                   struct sheaf_error *err)
 {
 	uint64_t any = bytes > run->images[image].own.bytes;
 	struct sheaf_error own;
-	int rc;
 
 	err = err ? err : &own;
-	rc = shf_allreduce(&run->team, &any, 1, SHEAF_MAX, err);
+	rc = shf_agree_max(&run->team, rc, &any, 1, err);
 	if (rc < 0 || any == 0)
 		return rc;
 	for (int tries = 0; tries < SHARE_TRIES; tries++) {

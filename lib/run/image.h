@@ -6,7 +6,8 @@
 
 /* Gives image number `image` at least `bytes` bytes on this rank, and maps those of all ranks of
  * the node. The caller has the image. [collective] */
-int shf_image_need(struct sheaf_run *run, int image, uint64_t bytes, struct sheaf_error *err);
+int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
+                   struct sheaf_error *err);
 void shf_images_release(struct sheaf_run *run);
 /* Frees this rank's memory of that image, and its mappings of the others'. Ranks that have this
  * rank's memory mapped keep it until they free theirs. [local] */

@@ -205,19 +205,17 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		shf_tier_reuse(run, save->image); /* before anybody copies into it (M1) */
 	if (rc == 0)
-		rc = shf_agree(&run->team, prepare(save, err), err);
-	if (rc == 0)
-		rc = shf_image_need(run, save->image, save->plan->work.image_bytes, err);
+		rc = shf_image_need(run, prepare(save, err), save->image,
+		                    save->plan->work.image_bytes, err);
 	if (rc == 0 && save->flags & SHEAF_NO_DISK) /* an agent may not want so much */
 		rc = shf_agree(&run->team, run->tier->keep < 0 ? no_agent(save, err) : 0, err);
 	return rc;
 }
 
-/* Everything after the arguments are known to be good and equal. */
-static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
+/* What ranks that are not ready make together: the plan, an image. [collective] */
+static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
-	int64_t from;
 	int rc = shf_plan_get(run, save->state, &save->plan, err);
 
 	/* It may be meant, for the sake of attached files. If not, a restart would load nothing. */
@@ -226,20 +224,48 @@ static int begin_agreed(struct sheaf_save *save, struct sheaf_error *err)
 		        "that opts.ignore leaves", run->store.path, save->step);
 	if (rc == 0)
 		rc = begin_memory(save, err);
-	if (rc == 0) {
+	if (rc == 0)
 		shf_moves_init(save);
-		rc = shf_save_stage(save, err);
-	}
+	/* Nobody copies before all have set up their images. Where a stage is made, that is the
+	 * agreement. */
+	if (rc == 0 && save->flags & SHEAF_NO_DISK)
+		rc = shf_agree(&run->team, 0, err);
+	return rc;
+}
+
+/* C0, and the copy, of a save that is copied inside begin. [collective] */
+static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	int64_t from;
+	int joined, rc = shf_save_stage_make(save, &joined, err);
+
+	from = shf_now(run);
+	if (rc == 0)
+		rc = shf_rounds_run(save, joined, err);
+	rc = shf_save_staged(save, rc, err);
 	if (rc < 0)
 		return rc;
-	from = shf_now(run);
-	if (shf_lazy_is_behind(save))
-		return shf_lazy_begin(save, err);
-	rc = shf_rounds_run(save, err);
 	save->rounds_ns = (uint64_t)(shf_now(run) - from);
 	atomic_store(&save->copy_ns, (uint64_t)(shf_now(run) - save->began));
 	atomic_store(&save->phase, 1);
-	return rc;
+	return 0;
+}
+
+/* Everything after the arguments are known to be good and equal. ready: the plan and the image are
+ * there already, on all ranks. */
+static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error *err)
+{
+	int rc = ready ? 0 : set_up(save, err);
+
+	if (rc < 0)
+		return rc;
+	if (!shf_lazy_is_behind(save))
+		return stage_and_copy(save, err);
+	if (ready)
+		return 0; /* the commit has the time for a stage */
+	rc = shf_save_stage(save, err);
+	return rc == 0 ? shf_lazy_begin(save, err) : rc;
 }
 
 /* ---- begun with one agreement ---- */
@@ -257,16 +283,23 @@ static void unprepare(struct sheaf_save *save)
 	atomic_store(&save->to_send, 0);
 }
 
-/* All that a lazy save needs is at hand: a plan whose order is known, an image of its size that
- * nobody uses, here. Then that is set up for it. *of: whose image it was. */
+/* Can a lazy save be begun with the plan alone? Its longest stream must be known; and what is in
+ * place is written before it may change, so its files are made first. */
+static bool is_ready_behind(const struct shf_plan *plan)
+{
+	return plan->most_known && !plan->slotted;
+}
+
+/* All that a save needs is at hand: a plan, and an image of its size that nobody uses, here. Then
+ * that is set up for it. *of: whose image it was. */
 static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 {
 	struct sheaf_run *run = save->run;
-	struct shf_plan *plan = save->flags & SHEAF_LAZY ? shf_plan_cached(run, save->state) : NULL;
+	struct shf_plan *plan = shf_plan_cached(run, save->state);
+	bool lazy = save->flags & SHEAF_LAZY;
 	struct sheaf_error unsaid; /* the long way will say it */
 
-	/* What is in place is written before it may change: the files are made first. */
-	if (!plan || !plan->most_known || plan->slotted)
+	if (!plan || (lazy && !is_ready_behind(plan)))
 		return false;
 	plan->refs++;
 	save->plan = plan;
@@ -276,11 +309,12 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 	}
 	save->image = shf_image_choose(run, shf_save_images(save), of);
 	if (shf_image_is_free(run, save->image, *of, plan->work.image_bytes) &&
-	    prepare(save, &unsaid) == 0 && shf_round_open(save, 0, &unsaid) == 0) {
+	    prepare(save, &unsaid) == 0 &&
+	    (!lazy || shf_round_open(save, 0, &unsaid) == 0)) {
 		/* A peer that has agreed may copy into the image before this rank returns from the
 		 * agreement, so the card is cleared before it (M1). */
 		save->hidden = shf_tier_hide(run, save->image);
-		save->staged = save->flags & SHEAF_NO_DISK;
+		save->staged = lazy && save->flags & SHEAF_NO_DISK;
 		shf_moves_init(save);
 		return true;
 	}
@@ -356,10 +390,7 @@ static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *er
 	shf_emas_count(save->state, save->step, save->fresh);
 	shf_emas_tell(save->state, save->emas);
 	save->emas_n = save->state->emas_n;
-	if (is_away(save))
-		rc = no_agent(save, err);
-	else
-		rc = ready ? 0 : begin_agreed(save, err);
+	rc = is_away(save) ? no_agent(save, err) : begin_agreed(save, ready, err);
 	finish_averages(save);
 	return rc;
 }
@@ -390,7 +421,7 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 		save->began = from;
 	if (rc == 0)
 		rc = begin_met(save, ready, err);
-	if (rc == 0 && ready)
+	if (rc == 0 && ready && shf_lazy_is_behind(save))
 		shf_lazy_start(save);
 	shf_stalled(run, save, SHF_IN_BEGIN, from);
 	shf_stall_begun(run, rc);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attached files and notes: every rank says what it was given, rank 0 checks that ranks that give
- * the same name mean the same, names the lowest one as its writer, and everyone writes his own.
+/* Attached files and notes. Every rank sends what it was given to rank 0. Rank 0 checks that ranks
+ * which give the same name give the same contents, and names the lowest of them as the writer.
  *
- * Wire to rank 0: u8 kind (0 file, 1 note), u16 name bytes, name; file: u64 bytes, u64 crc; note:
- * u32 value bytes, value; carried: then the file's bytes. From rank 0: u32 n, then u16 name bytes,
- * name, u32 rank each.
+ * To rank 0: u32 n, then n times: u8 kind (0 file, 1 note), u16 name bytes, name; of a file u64
+ * bytes, u64 crc and, if files are carried, its bytes; of a note u32 value bytes, value. From rank
+ * 0: u32 n, then n times u16 name bytes, name, u32 rank.
  */
 #include "save_attach.h"
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "small_files.h"
 #include "state.h"
 
-struct given {
+struct shf_one_given {
 	const char *name, *value;       /* value: notes */
 	const uint8_t *data;            /* of files that are carried */
 	uint64_t bytes, crc;
@@ -24,7 +24,7 @@ struct given {
 	bool note;
 };
 
-static void say_note(struct shf_buf *b, const char *key, const char *value)
+static void put_note(struct shf_buf *b, const char *key, const char *value)
 {
 	shf_buf_u8(b, 1);
 	shf_buf_u16(b, (uint16_t)strlen(key));
@@ -33,8 +33,19 @@ static void say_note(struct shf_buf *b, const char *key, const char *value)
 	shf_buf_adds(b, value);
 }
 
-static void say(const struct sheaf_save *save, bool carry, struct shf_buf *b)
+/* Slices whose bytes are made on each rank by a rule tell the rule in a note. */
+static uint32_t rules_n(const struct sheaf_state *state)
 {
+	uint32_t n = 0;
+
+	for (size_t i = 0; i < state->n; i++)
+		n += state->slices[i].stream.stream != NULL;
+	return n;
+}
+
+void shf_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b)
+{
+	shf_buf_u32(b, (uint32_t)(save->attached_n + save->notes_n) + rules_n(save->state));
 	for (size_t i = 0; i < save->attached_n; i++) {
 		const struct shf_attached *a = &save->attached[i];
 
@@ -47,7 +58,7 @@ static void say(const struct sheaf_save *save, bool carry, struct shf_buf *b)
 			shf_buf_add(b, a->bytes, a->n);
 	}
 	for (size_t i = 0; i < save->notes_n; i++)
-		say_note(b, save->notes[i].key, save->notes[i].value);
+		put_note(b, save->notes[i].key, save->notes[i].value);
 	for (size_t i = 0; i < save->state->n; i++) {
 		const struct shf_stream *s = &save->state->slices[i].stream;
 		char key[80];
@@ -55,58 +66,56 @@ static void say(const struct sheaf_save *save, bool carry, struct shf_buf *b)
 		if (!s->stream)
 			continue;
 		snprintf(key, sizeof(key), "ranks.%s", s->stream);
-		say_note(b, key, s->rule);
+		put_note(b, key, s->rule);
 	}
 }
 
-static char *text(struct shf_arena *arena, struct shf_cur *c, size_t n)
+static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 {
 	const uint8_t *p = shf_cur_bytes(c, n);
 
 	return always(p) ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
 }
 
-static int hear(const struct shf_buf *in, const size_t *in_bytes, int ranks, bool carry,
-                struct shf_arena *arena, struct given **out, size_t *n)
+static int take_one(struct shf_one_given *g, bool carry, struct shf_arena *arena,
+                    struct shf_cur *c)
 {
-	struct shf_cur c = { in->data, in->data, false };
-	size_t cap = 0;
-
-	for (int r = 0; r < ranks; r++) {
-		c.end = c.p + in_bytes[r];
-		while (c.p < c.end) {
-			struct given g = { .note = shf_cur_u8(&c), .rank = (uint32_t)r };
-
-			g.name = text(arena, &c, shf_cur_u16(&c));
-			if (!g.note) {
-				g.bytes = shf_cur_u64(&c);
-				g.crc = shf_cur_u64(&c);
-				g.data = carry ? shf_cur_bytes(&c, (size_t)g.bytes) : NULL;
-			} else {
-				g.bytes = shf_cur_u32(&c);
-				g.value = text(arena, &c, (size_t)g.bytes);
-			}
-			if (!always(!c.bad))
-				return SHEAF_EBUG;
-			if (!g.name || (g.note && !g.value))
-				return SHEAF_ENOMEM;
-			if (*n == cap) {
-				struct given *more =
-				    shf_realloc(*out, cap = cap ? 2 * cap : 16, sizeof(g));
-
-				if (!more)
-					return SHEAF_ENOMEM;
-				*out = more;
-			}
-			(*out)[(*n)++] = g;
-		}
+	g->note = shf_cur_u8(c);
+	g->name = take_text(arena, c, shf_cur_u16(c));
+	if (!g->note) {
+		g->bytes = shf_cur_u64(c);
+		g->crc = shf_cur_u64(c);
+		g->data = carry ? shf_cur_bytes(c, (size_t)g->bytes) : NULL;
+	} else {
+		g->bytes = shf_cur_u32(c);
+		g->value = take_text(arena, c, (size_t)g->bytes);
 	}
-	return 0;
+	if (!always(!c->bad))
+		return SHEAF_EBUG;
+	return g->name && (!g->note || g->value) ? 0 : SHEAF_ENOMEM;
 }
 
-static int order(const void *a, const void *b)
+int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct shf_arena *arena,
+                    struct shf_cur *c)
 {
-	const struct given *x = a, *y = b;
+	uint32_t n = shf_cur_u32(c);
+	struct shf_one_given *more = shf_realloc(in->a, in->n + n, sizeof(*more));
+	int rc = 0;
+
+	if (!more)
+		return SHEAF_ENOMEM;
+	in->a = more;
+	for (; n > 0 && rc == 0; n--) {
+		in->a[in->n] = (struct shf_one_given){ .rank = rank };
+		rc = take_one(&in->a[in->n], carry, arena, c);
+		in->n += rc == 0;
+	}
+	return rc;
+}
+
+static int given_order(const void *a, const void *b)
+{
+	const struct shf_one_given *x = a, *y = b;
 	int c = strcmp(x->name, y->name);
 
 	if (x->note != y->note)
@@ -114,14 +123,14 @@ static int order(const void *a, const void *b)
 	return c ? c : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-static int unite(struct given *g, size_t *n, struct sheaf_error *err)
+static int unite_given(struct shf_one_given *g, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0, notes = 0;
 
 	if (*n)
-		qsort(g, *n, sizeof(*g), order);
+		qsort(g, *n, sizeof(*g), given_order);
 	for (size_t i = 0; i < *n; i++) {
-		struct given *last = kept ? &g[kept - 1] : NULL;
+		struct shf_one_given *last = kept ? &g[kept - 1] : NULL;
 
 		if (!last || last->note != g[i].note || strcmp(last->name, g[i].name)) {
 			notes += g[i].note ? strlen(g[i].name) + g[i].bytes : 0;
@@ -142,9 +151,9 @@ static int unite(struct given *g, size_t *n, struct sheaf_error *err)
 	return 0;
 }
 
-/* Rank 0: the lists for the manifest, and who writes which file. */
-static int decide(struct given *g, size_t n, struct shf_arena *arena, struct shf_given *out,
-                  struct shf_buf *owners, struct sheaf_error *err)
+/* The lists for the manifest, and who writes which file. */
+static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *arena,
+                        struct shf_given *out, struct shf_buf *owners, struct sheaf_error *err)
 {
 	uint32_t files = 0;
 
@@ -184,8 +193,21 @@ static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const c
 			(int)name_n, name);
 }
 
-static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
-                      struct sheaf_error *err)
+int shf_attach_unite(struct shf_attach_in *in, struct shf_arena *arena, struct shf_given *out,
+                     struct shf_buf *owners, struct sheaf_error *err)
+{
+	int rc = unite_given(in->a, &in->n, err);
+
+	return rc == 0 ? name_writers(in->a, in->n, arena, out, owners, err) : rc;
+}
+
+void shf_attach_free(struct shf_attach_in *in)
+{
+	shf_free(in->a);
+}
+
+int shf_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
+                     struct sheaf_error *err)
 {
 	struct shf_cur c = { owners->data, owners->data + owners->len, false };
 	struct shf_smalls smalls = { .run = save->run, .step = save->step };
@@ -203,60 +225,4 @@ static int write_mine(struct sheaf_save *save, const struct shf_buf *owners,
 			rc = write_one(save, &smalls, name, len, err);
 	}
 	return shf_smalls_sync(&smalls, rc, err);
-}
-
-static int gather(struct sheaf_save *save, bool carry, struct shf_arena *arena,
-                  struct shf_given *out, struct shf_buf *in, struct sheaf_error *err)
-{
-	struct shf_team *team = &save->run->team;
-	struct shf_buf *to = shf_zalloc((size_t)team->ranks, sizeof(*to));
-	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes)), n = 0;
-	struct shf_buf owners = SHF_BUF_INIT;
-	struct given *g = NULL;
-	int rc = to && in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for attached files");
-
-	if (rc == 0)
-		say(save, carry, &to[0]);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, 0, to, in, in_bytes, err);
-	if (rc == 0 && team->rank == 0) {
-		rc = hear(in, in_bytes, team->ranks, carry, arena, &g, &n);
-		if (rc < 0)
-			shf_fail(err, rc, "attached files: %s", shf_strerror(rc));
-		if (rc == 0)
-			rc = unite(g, &n, err);
-		if (rc == 0)
-			rc = decide(g, n, arena, out, &owners, err);
-		rc = shf_agree(team, rc, err);
-	} else if (rc == 0) {
-		rc = shf_agree(team, 0, err);
-	}
-	if (rc == 0 && !carry)
-		rc = shf_bcast_buf(team, 0, &owners, err);
-	if (rc == 0 && !carry)
-		rc = shf_agree(team, write_mine(save, &owners, err), err);
-	for (int r = 0; to && r < team->ranks; r++)
-		shf_buf_release(&to[r]);
-	shf_free(to);
-	shf_free(in_bytes);
-	shf_free(g);
-	shf_buf_release(&owners);
-	return rc;
-}
-
-int shf_attach_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,
-                      struct sheaf_error *err)
-{
-	struct shf_buf in = SHF_BUF_INIT;
-	int rc = gather(save, false, arena, out, &in, err);
-
-	shf_buf_release(&in);
-	return rc;
-}
-
-int shf_attach_carry(struct sheaf_save *save, struct shf_arena *arena, struct shf_given *out,
-                     struct shf_buf *in, struct sheaf_error *err)
-{
-	return gather(save, true, arena, out, in, err);
 }

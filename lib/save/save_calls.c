@@ -89,6 +89,8 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 		rc = shf_lazy_together(save, err);
 	if (rc == 0)
 		rc = shf_net_finish(save, bytes_max, err);
+	if (rc == 0)
+		rc = shf_agree(&save->run->team, shf_save_rc(save, err), err);
 	shf_stalled(save->run, save, SHF_IN_EXCHANGE, from);
 	return rc;
 }

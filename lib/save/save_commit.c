@@ -2,16 +2,20 @@
 /* Committing a save: the steps C2 to C10 that ranks do together. What one rank does in the run
  * directory, and the invariants, stand in lib/store/publish.c.
  *
- *   C2  what must still travel; every write of every rank finished
+ *   C2  what must still travel; every write of this rank finished (save_sync.h)
  *   C3  each writer fsyncs each file through the descriptor it wrote with, or wrote the edges with
- *       where the rest went past the page cache
- *   C4  agreement; what was copied from memory is what was put into pages, tensor by tensor
- *   C5  index, attached files and sums written by their owners, fsynced; of who just asks rank
- *       0 writes the attached files, too, if they are little
+ *       where the rest went past the page cache (save_sync.h)
+ *   C4  all ranks have come so far; what was copied from memory is what was put into pages, tensor
+ *       by tensor (save_gather.h)
+ *   C5  index and sums written by rank 0, attached files by it, too, if they are little, else by
+ *       who attached them, and fsynced
  *   C6-C9  rank 0 publishes (save_publish.h), behind a caller who just asks
  *   C10 all learn the outcome
  *
  * A failure before C6 on any rank is its code on all, and the step never appears (I7).
+ *
+ * Each operation of the group is dear at thousands of ranks, so what ranks know when they enter the
+ * call travels with the operation that begins it: struct entry.
  */
 #include "save_commit.h"
 #include <inttypes.h>
@@ -21,18 +25,18 @@
 #include "memory_tier.h"
 #include "prune_task.h"
 #include "run_env.h"
-#include "run_io.h"
 #include "save.h"
 #include "save_attach.h"
 #include "save_averages.h"
 #include "save_blocked.h"
 #include "save_end.h"
 #include "save_gates.h"
+#include "save_gather.h"
 #include "save_handle.h"
 #include "save_memory.h"
 #include "save_net.h"
 #include "save_stage.h"
-#include "save_sums.h"
+#include "save_sync.h"
 #include "scrub_run.h"
 
 /* How long a commit may take: as the least patient rank says. */
@@ -42,115 +46,27 @@ struct limit {
 	                                 * when nothing need be waited for is done */
 };
 
-static bool is_late(const struct sheaf_save *save, const struct limit *l, int64_t cost_ns)
+static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cost_ns)
 {
-	return shf_now(save->run) + cost_ns > l->until_ns;
+	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* EAGAIN on all where some rank has not the time for what cannot be given up half way, going by how
- * long that took before. Whoever comes again is not refused again, so that a caller who always has
- * little time gets there. [collective] */
-static int has_time(struct sheaf_save *save, const struct limit *l, const struct shf_lasted *took,
-                    struct sheaf_error *err)
+/* EAGAIN on all ranks. Whoever comes again is not refused again, so that a caller who always has
+ * little time gets there. */
+static int too_late(struct sheaf_save *save, struct sheaf_error *err)
 {
-	uint64_t late = is_late(save, l, shf_lasted_ns(took));
-	int rc;
-
-	if (l->asks || save->refused)
-		return 0;
-	rc = shf_allreduce(&save->run->team, &late, 1, SHEAF_MAX, err);
-	if (rc < 0 || !late)
-		return rc;
 	save->refused = true;
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to publish "
 	                "it", save->step);
 }
 
-/* ---- C3 ---- */
-
-static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct sheaf_error *err)
+static int still_writing(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	int rc = 0;
-
-	for (size_t f = 0; f < save->plan->layout.files_n && rc == 0; f++) {
-		if (save->fds[f] < 0)
-			continue;
-		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->fds[f], .off = f };
-		rc = shf_io_submit(save->run, &save->syncs.io, &ios[f]);
-		if (rc < 0)
-			rc = shf_submit_fail(err, rc, "step %" PRId64 ": submitting an fsync",
-			                     save->step);
-	}
-	return rc;
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank is still writing",
+	                save->step);
 }
 
-static int close_files(struct sheaf_save *save, struct sheaf_error *err)
-{
-	const struct shf_sys *sys = save->run->sys;
-	int rc = 0;
-
-	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
-		int closed;
-
-		if (save->fds[f] < 0)
-			continue;
-		if (save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
-		save->directs[f] = 0;
-		closed = sys->ops->close(sys->arg, save->fds[f]);
-		save->fds[f] = -1;
-		if (rc == 0 && closed < 0)
-			rc = shf_stage_fail(err, -closed, "step %" PRId64 ": closing %s",
-			                    save->step, save->plan->layout.files[f].name);
-	}
-	return rc;
-}
-
-/* C3 begins. [local] */
-static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
-{
-	size_t files_n = save->plan->layout.files_n;
-
-	atomic_store(&save->syncs.from_ns, shf_now(save->run));
-	save->syncs.ios = shf_zalloc(files_n, sizeof(*save->syncs.ios));
-	return save->syncs.ios ? fsync_submit(save, save->syncs.ios, err)
-	                       : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files",
-	                                  files_n);
-}
-
-/* How long it took, whenever it was asked after. */
-static void sync_took(struct sheaf_save *save)
-{
-	int64_t from = atomic_load(&save->syncs.from_ns), to = from;
-
-	for (size_t f = 0; f < save->plan->layout.files_n; f++)
-		if (save->syncs.ios[f].done_ns > to)
-			to = save->syncs.ios[f].done_ns;
-	shf_lasted_add(&save->run->pace.sync, to - from);
-}
-
-/* C3. It goes on behind a commit whose time was up; the next one waits for the same requests.
- * [collective] */
-static int all_synced(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
-{
-	struct shf_team *team = &save->run->team;
-	int rc = 0;
-
-	if (atomic_load(&save->syncs.over))
-		return 0;
-	if (!save->syncs.ios)
-		rc = shf_agree(team, sync_begin(save, err), err);
-	if (rc == 0)
-		rc = shf_save_drain_together(save, &save->syncs.io, l->until_ns, err);
-	if (rc == 0) {
-		sync_took(save);
-		rc = shf_agree(team, close_files(save, err), err);
-	}
-	atomic_store(&save->syncs.over, rc == 0);
-	return rc;
-}
-
-/* ---- agreement ---- */
+/* ---- until all of it is durable ---- */
 
 /* Those to disk are committed in their order, those to memory alone in theirs. */
 static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
@@ -213,7 +129,7 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 			return rc;
 		if (l->asks)
 			break;
-		x[0] = is_late(save, l, 0);
+		x[0] = is_late(save, l->until_ns, 0);
 		x[1] = shf_now(save->run) - from > PORTION_NS;
 		rc = shf_allreduce(&save->run->team, x, 2, SHEAF_MAX, err);
 		if (x[0])
@@ -226,79 +142,109 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 	                       save->step);
 }
 
-/* C0, where begin had no time for it. */
-static int is_staged(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+/* C0, where begin had no time for it. late: some rank has too little left for it. */
+static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
+                     struct sheaf_error *err)
 {
-	int rc;
-
 	if (save->staged)
 		return 0;
 	/* Where it is kept in memory, too, that is worth it: only then does it get there. */
-	rc = save->in_memory ? 0 : has_time(save, l, &save->run->pace.stage, err);
-	return rc == 0 ? shf_save_stage(save, err) : rc;
+	if (late && !save->in_memory && !l->asks && !save->refused)
+		return too_late(save, err);
+	return shf_save_stage(save, err);
 }
 
-/* C2 and C3, and is there time for the rest? EAGAIN on all: call again. */
-static int is_ready(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+struct standing {               /* of all ranks, summed */
+	uint64_t writing, late, too_late, failed;
+	uint64_t files_n, files_bytes;  /* attached */
+};
+#define STANDING_WORDS (sizeof(struct standing) / sizeof(uint64_t))
+
+static void look_here(struct sheaf_save *save, const struct limit *l, struct standing *s)
 {
-	int rc = is_staged(save, l, err);
+	*s = (struct standing){ .files_n = save->attached_n };
+	s->writing = !shf_save_sync(save, shf_save_slice_ms(save->run, l->until_ns));
+	s->late = shf_save_slice_ms(save->run, l->until_ns) == 0;
+	s->too_late = is_late(save, l->until_ns, shf_lasted_ns(&save->run->pace.publish));
+	s->failed = shf_save_failure(save, NULL) < 0;
+	for (size_t i = 0; i < save->attached_n; i++)
+		s->files_bytes += save->attached[i].n;
+}
+
+#define BY_ZERO_BYTES (UINT64_C(16) << 20) /* of all attached files, that rank 0 may write */
+#define BY_ZERO_FILES 256
+
+/* C2 and C3 on all ranks, and is there time for the rest? No failure is told while some rank still
+ * writes: its image would not be free (I10). [collective] */
+static int all_durable(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+{
+	struct shf_team *team = &save->run->team;
+	union {
+		struct standing s;
+		uint64_t words[STANDING_WORDS];
+	} u;
+	int rc;
+
+	do {
+		look_here(save, l, &u.s);
+		shf_save_progress(save);
+		rc = shf_allreduce(team, u.words, STANDING_WORDS, SHEAF_SUM, err);
+	} while (rc == 0 && u.s.writing && !u.s.late);
+	if (rc < 0)
+		return rc;
+	if (u.s.writing)
+		return still_writing(save, err);
+	if (save->flags & SHEAF_NO_DISK) /* it is where it should be: nobody can fail it any more */
+		return shf_agree(team, shf_save_seal(save, err), err);
+	if (u.s.failed) /* on one rank before the look, on others perhaps since */
+		rc = shf_agree(team, shf_save_failure(save, err), err);
+	save->publishing.by_zero =
+	    u.s.files_n <= BY_ZERO_FILES && u.s.files_bytes <= BY_ZERO_BYTES;
+	if (rc == 0 && u.s.too_late && !l->asks && !save->refused)
+		rc = too_late(save, err);
+	return rc;
+}
+
+/* EAGAIN on all: call again. */
+static int is_ready(struct sheaf_save *save, const struct limit *l, bool late,
+                    struct sheaf_error *err)
+{
+	int rc = is_staged(save, l, late, err);
 
 	if (rc == 0)
 		rc = all_sent(save, l, err);
 	if (rc == 0)
 		rc = to_memory(save, err);
-	if (rc == 0)
-		rc = shf_save_drain_together(save, &save->io, l->until_ns, err);
-	if (rc == 0)
-		shf_rate_set(&save->run->pace.write, atomic_load(&save->to_write),
-		             atomic_load(&save->write_to_ns) - atomic_load(&save->write_from_ns));
-	if (rc == 0) /* a save to memory alone is complete here: nobody can fail it any more */
-		rc = shf_agree(&save->run->team, save->flags & SHEAF_NO_DISK
-		                                 ? shf_save_seal(save, err)
-		                                 : shf_save_failure(save, err), err);
-	if (save->flags & SHEAF_NO_DISK)
-		return rc;
-	if (rc == 0)
-		rc = all_synced(save, l, err);
-	if (rc == 0)
-		rc = has_time(save, l, &save->run->pace.publish, err);
-	return rc;
+	return rc == 0 ? all_durable(save, l, err) : rc;
 }
 
 /* ---- C4 to C10 ---- */
 
-#define CARRY_MAX (UINT64_C(16) << 20) /* of all attached files, that rank 0 may write */
-#define CARRY_FILES_MAX 256
-
-/* Who attached a file need not sync it himself, where others wait for him and rank 0 has a thread
- * for it. [collective] */
-static int may_carry(struct sheaf_save *save, bool *carry, struct sheaf_error *err)
-{
-	uint64_t x[2] = { save->attached_n, 0 };
-	int rc;
-
-	for (size_t i = 0; i < save->attached_n; i++)
-		x[1] += save->attached[i].n;
-	rc = shf_allreduce(&save->run->team, x, 2, SHEAF_SUM, err);
-	*carry = rc == 0 && x[0] <= CARRY_FILES_MAX && x[1] <= CARRY_MAX;
-	return rc;
-}
-
-/* C4 and C5 as far as all ranks do it. From then on nothing but the disk can keep the step from
- * appearing. [collective] */
-static int gather(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+/* Those who attached files write them. [collective] */
+static int write_attached(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
-	int rc = 0;
+	struct shf_team *team = &save->run->team;
+	int rc = p->rc;
+
+	if (rc < 0 && err)
+		*err = p->err;
+	rc = shf_bcast_buf(team, rc, &p->owners, err);
+	return rc == 0 ? shf_agree(team, shf_attach_write(save, &p->owners, err), err) : rc;
+}
+
+/* C4 and C5 as far as all ranks do it. From then on nothing but the disk, or what rank 0 finds in
+ * what was gathered, can keep the step from appearing. [collective] */
+static int settle(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_publishing *p = &save->publishing;
+	int rc = shf_save_seal(save, err);
 
 	atomic_store(&save->publish_from_ns, shf_now(save->run));
-	if (l->asks)
-		rc = may_carry(save, &p->carried, err);
-	if (rc == 0)
-		rc = shf_sums_gather(save, &p->arena, &p->sums, err);
-	if (rc == 0)
-		rc = p->carried ? shf_attach_carry(save, &p->arena, &p->given, &p->in, err)
-		                : shf_attach_gather(save, &p->arena, &p->given, err);
+	rc = p->gathered ? shf_agree(&save->run->team, rc, err)
+	                 : shf_save_gather(save, rc, p->by_zero, err);
+	if (rc == 0 && !p->by_zero)
+		rc = write_attached(save, err);
 	if (rc == 0)
 		rc = shf_tier_publishing(save, err);
 	if (rc < 0)
@@ -307,6 +253,11 @@ static int gather(struct sheaf_save *save, const struct limit *l, struct sheaf_e
 	if (save->run->team.rank == 0)
 		shf_publishing_begin(save);
 	return 0;
+}
+
+static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
+{
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published", save->step);
 }
 
 /* Is it left to go on behind this call? Who has little time waits only for what should be over by
@@ -320,9 +271,7 @@ static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_
 	int rc = shf_bcast(&save->run->team, 0, &on, sizeof(on), err);
 
 	save->publishing.behind = true;
-	return rc < 0 || !on ? rc
-	       : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published",
-	                  save->step);
+	return rc < 0 || !on ? rc : is_publishing(save, err);
 }
 
 /* How long it took; of what went on behind only rank 0 knows. */
@@ -336,7 +285,7 @@ static void publish_took(struct sheaf_save *save)
 }
 
 /* C4 to C9, and what came of it on all. *again: it goes on behind. */
-static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
+static int publish_together(struct sheaf_save *save, const struct limit *l, bool *again,
                   struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
@@ -345,7 +294,7 @@ static int finish(struct sheaf_save *save, const struct limit *l, bool *again,
 
 	if (save->flags & SHEAF_NO_DISK)
 		return 0;       /* it is where it should be */
-	rc = p->begun ? 0 : gather(save, l, err);
+	rc = p->begun ? 0 : settle(save, err);
 	if (rc == 0 && (l->asks || p->behind)) {
 		rc = goes_on(save, l, err);
 		*again = rc == SHEAF_EAGAIN;
@@ -392,29 +341,79 @@ static void announce(const struct sheaf_save *save)
 	o->committed(o->arg, save->step, run->told);
 }
 
-/* Meets the other ranks in the commit of this save. *wait_ms becomes the shortest of their
- * timeouts. [collective] */
-static int meet(struct sheaf_save *save, int *wait_ms, struct sheaf_error *err)
-{
-	struct shf_call m = { .kind = SHF_CALL_COMMIT, .handle = save->made,
-		.x = { (uint64_t)*wait_ms } };
-	int rc = shf_call_enter(&save->run->team, &m, refuse(save, err), err);
+/* ---- the first operation ---- */
 
-	if (rc == 0)
-		*wait_ms = (int)m.lo[0];
+/* What ranks know when they enter, as the words of a call: the largest of all ranks. */
+struct entry {
+	uint64_t failed;                /* some rank's save has */
+	uint64_t unasked;               /* lazy: some slice was not asked for */
+	uint64_t late;                  /* too little time for a stage, by the rank's own timeout */
+	uint64_t busy;                  /* who just asks need not go on: it is being written, */
+	uint64_t publishing;            /* or published */
+	uint64_t not_kept;              /* some rank has not all of it in memory */
+};
+enum { WAIT_WORD, ENTRY_WORD };
+_Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_ARGS,
+               "an entry travels with the call");
+
+/* Nothing is left to do for it but to wait. Equal on all ranks. */
+static bool is_all_submitted(const struct sheaf_save *save)
+{
+	return save->staged && save->exchanged && (!save->lazy || save->asked) &&
+	       (!save->in_memory || save->stamped);
+}
+
+static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_ns)
+{
+	const struct shf_publishing *p = &save->publishing;
+	int64_t until = from_ns + (int64_t)wait_ms * 1000000;
+	bool asks = wait_ms == 0;
+	struct entry e = { .not_kept = !shf_tier_has_here(save) };
+
+	if (p->begun) {
+		e.publishing = asks && save->run->team.rank == 0 && shf_publishing_goes_on(save);
+		return e;
+	}
+	e.failed = shf_save_failure(save, NULL) < 0;
+	e.unasked = !save->asked && shf_lazy_unasked(save, NULL) < 0;
+	e.late = !save->staged && is_late(save, until, shf_lasted_ns(&save->run->pace.stage));
+	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
+	return e;
+}
+
+/* Meets the other ranks in the commit of this save. *wait_ms becomes the shortest of their
+ * timeouts, *e what any of them says. [collective] */
+static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e, int64_t from_ns,
+                          struct sheaf_error *err)
+{
+	struct shf_call m = { .kind = SHF_CALL_COMMIT, .handle = save->made };
+	int rc = refuse(save, err);
+
+	if (rc == 0) {
+		*e = entry_of(save, *wait_ms, from_ns);
+		m.x[WAIT_WORD] = (uint64_t)*wait_ms;
+		memcpy(&m.x[ENTRY_WORD], e, sizeof(*e));
+	}
+	rc = shf_call_enter(&save->run->team, &m, rc, err);
+	if (rc == 0) {
+		*wait_ms = (int)m.lo[WAIT_WORD];
+		memcpy(e, &m.hi[ENTRY_WORD], sizeof(*e));
+	}
 	return rc;
 }
 
 /* Of a lazy save all is asked for, and so copied, on all ranks. */
-static int all_asked(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+static int all_asked(struct sheaf_save *save, const struct limit *l, bool unasked,
+                     struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	int rc;
+	int rc = 0;
 
 	if (!save->lazy || save->asked)
 		return 0;
-	rc = shf_agree(team, shf_lazy_unasked(save, err), err);
-	if (rc == 0)
+	if (unasked)
+		rc = shf_agree(team, shf_lazy_unasked(save, err), err);
+	if (rc == 0 && save->state->emas_n)
 		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
 	if (rc < 0)
 		return rc;
@@ -482,20 +481,39 @@ static int failed_for_good(int rc, struct sheaf_error *err)
 }
 
 /* All that comes before C4. *again: nothing has happened, or it was not enough. */
-static int get_ready(struct sheaf_save *save, const struct limit *l, bool *again,
-                     struct sheaf_error *err)
+static int get_ready(struct sheaf_save *save, const struct limit *l, const struct entry *e,
+                     bool *again, struct sheaf_error *err)
 {
-	int rc = shf_agree(&save->run->team, shf_save_failure(save, err), err);
+	int rc = e->failed ? shf_agree(&save->run->team, shf_save_failure(save, err), err) : 0;
 
 	if (rc == 0) {
-		rc = all_asked(save, l, err);
+		rc = all_asked(save, l, e->unasked, err);
 		*again = rc < 0; /* whatever it is */
 	}
 	if (rc == 0) {
-		rc = is_ready(save, l, err);
+		rc = is_ready(save, l, e->late, err);
 		*again = rc == SHEAF_EAGAIN;
 	}
 	return rc;
+}
+
+/* Everything between the first operation and the end of the save, if it has come to one. */
+static int go_on(struct sheaf_save *save, const struct limit *l, const struct entry *e,
+                 bool *again, struct sheaf_error *err)
+{
+	int rc = 0;
+
+	*again = true;
+	if (l->asks && e->busy)
+		return still_writing(save, err);
+	if (l->asks && e->publishing)
+		return is_publishing(save, err);
+	*again = false;
+	if (!save->publishing.begun)
+		rc = get_ready(save, l, e, again, err);
+	if (rc == 0)
+		rc = publish_together(save, l, again, err);
+	return *again ? rc : uncopy(save, failed_for_good(rc, err), err);
 }
 
 int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error *err)
@@ -503,23 +521,21 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	struct sheaf_run *run = save->run;
 	int64_t from = shf_now(run);
 	int wait = timeout_ms < 0 ? run->opts.timeout_ms : timeout_ms;
+	struct entry entry;
 	struct limit limit;
-	bool again = false;
-	int rc = meet(save, &wait, err);
+	bool again, waiting;
+	int rc = meet_in_commit(save, &wait, &entry, from, err);
 
 	if (rc < 0)
 		return rc;
 	limit = (struct limit){ from + (int64_t)wait * 1000000, wait == 0 };
-	if (!save->publishing.begun)
-		rc = get_ready(save, &limit, &again, err);
-	if (rc == 0)
-		rc = finish(save, &limit, &again, err);
-	if (!again)
-		rc = uncopy(save, failed_for_good(rc, err), err);
+	waiting = limit.asks && (entry.busy || entry.publishing);
+	rc = go_on(save, &limit, &entry, &again, err);
 	shf_stalled(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, err);
-	else if (rc == SHEAF_EAGAIN && save->in_memory && shf_tier_has(save))
+	else if (rc == SHEAF_EAGAIN && save->in_memory &&
+	         (waiting ? !entry.not_kept : shf_tier_has(save)))
 		say_kept(err);
 	return rc;
 }

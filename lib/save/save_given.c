@@ -34,10 +34,9 @@ static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (save->over)
 		return shf_fail(err, SHEAF_EINVAL, "the save is over");
-	if (save->publishing.begun)
-		return shf_fail(err, SHEAF_EINVAL, "it is being published");
 	/* What lies in memory has the notes and files of that moment, and so must the disk. */
-	return save->kept ? shf_fail(err, SHEAF_EINVAL, "it is in memory already") : 0;
+	return !save->publishing.gathered ? 0
+	     : shf_fail(err, SHEAF_EINVAL, "a commit has gathered what ranks gave it already");
 }
 
 static int attach_check(const struct sheaf_save *save, const char *file, const void *bytes,

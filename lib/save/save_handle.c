@@ -148,7 +148,7 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms)
 
 #define SLICE_MS 250   /* much shorter than the deadline */
 
-static int slice_ms(const struct sheaf_run *run, int64_t until_ns)
+int shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns)
 {
 	int left = until_ns < 0 ? SLICE_MS : shf_ms_left(run, until_ns);
 
@@ -164,10 +164,10 @@ int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner,
 	int rc;
 
 	do {
-		x[0] = shf_io_drain(save->run, owner, slice_ms(save->run, until_ns)) ==
+		x[0] = shf_io_drain(save->run, owner, shf_save_slice_ms(save->run, until_ns)) ==
 		       SHEAF_EAGAIN;
 		shf_save_progress(save);
-		x[1] = until_ns >= 0 && slice_ms(save->run, until_ns) == 0;
+		x[1] = until_ns >= 0 && shf_save_slice_ms(save->run, until_ns) == 0;
 		rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
 		pending = x[0];
 	} while (rc == 0 && pending && !x[1]);

@@ -24,6 +24,9 @@ bool shf_save_fits_memory(const struct sheaf_save *save);
 /* Waits until none of the save's own requests is under way. Returns EAGAIN after timeout_ms (< 0:
  * waits for ever), or the save's own rc. [any thread] */
 int shf_save_drain(struct sheaf_save *save, int timeout_ms);
+/* How long to work or wait before ranks look how far all are: a quarter of a second, or less if
+ * until_ns (< 0: never) is nearer. In milliseconds; 0: that time is over. */
+int  shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns);
 /* Waits until no rank has a request of that owner under way. Ranks agree several times a second, so
  * that a slow disk is not taken for a dead rank. until_ns: by this rank's clock; the earliest of
  * any rank counts; < 0 on all ranks: for ever. Returns 0, EAGAIN, or the first failure of any rank;

@@ -15,11 +15,10 @@
 #include "opts.h"
 #include "replica_send.h"
 #include "save.h"
-#include "save_attach.h"
+#include "save_gather.h"
 #include "save_handle.h"
 #include "save_record.h"
 #include "save_stage.h"
-#include "save_sums.h"
 #include "work.h"
 
 /* <first half of the job's><its number among the job's>: all ranks know it, nobody else has it. */
@@ -76,31 +75,28 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 	return rc;
 }
 
-/* From rank 0 to the lowest rank of each other node. [collective] */
-static int smalls_send(struct sheaf_save *save, const struct shf_buf *smalls, struct shf_buf *in,
-                       struct sheaf_error *err)
+/* From rank 0 to the lowest rank of each other node. rc: whether rank 0 has them. [collective] */
+static int smalls_send(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
+                       struct shf_buf *in, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	const struct shf_place_info *place = &save->run->place;
 	size_t ranks = (size_t)team->ranks;
 	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
-	size_t *in_bytes = shf_zalloc(ranks, sizeof(*in_bytes));
 	bool *told = shf_zalloc((size_t)place->nodes_n, sizeof(*told));
-	int rc = to && in_bytes && told ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step "
-	                                               "in memory");
+
+	if (rc == 0 && (!to || !told))
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 
 	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
 		if (r && !told[place->nodes[r]]) /* rank 0 has them */
 			shf_buf_add(&to[r], smalls->data, smalls->len);
 		told[place->nodes[r]] = true;
 	}
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, 0, to, in, in_bytes, err);
+	rc = shf_exchange(team, rc, to, in, NULL, err);
 	for (size_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);
-	shf_free(in_bytes);
 	shf_free(told);
 	return rc;
 }
@@ -270,14 +266,12 @@ static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
 	/* One that was begun before the last load follows another step than those begun after. */
 	if (before)
 		t->based = false;
-	rc = shf_agree(team, team->rank ? 0 : find_base(save, err), err);
-	if (rc < 0 || t->based)
-		return rc;
+	rc = team->rank ? 0 : find_base(save, err);
 	on.step = t->base_step;
 	on.rewinds = t->rewinds;
 	memcpy(on.session, t->base_session, sizeof(on.session));
-	rc = shf_bcast(team, 0, &on, sizeof(on), err);
-	if (rc < 0)
+	rc = shf_bcast(team, rc, &on, sizeof(on), err);
+	if (rc < 0 || t->based)
 		return rc;
 	t->base_step = on.step;
 	t->rewinds = on.rewinds;
@@ -311,28 +305,26 @@ static void forget_left(struct sheaf_save *save)
 static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
-	struct shf_arena arena = { 0 };
-	struct shf_given given = { 0 };
-	struct shf_sums_out sums = { 0 };
-	struct shf_buf in = SHF_BUF_INIT, smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
+	struct shf_publishing *p = &save->publishing;
+	struct shf_buf smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
 	int rc = agree_on_base(save, err);
 
-	if (rc == 0)
-		rc = shf_sums_gather(save, &arena, &sums, err);
-	if (rc == 0)
-		rc = shf_attach_carry(save, &arena, &given, &in, err);
-	if (rc == 0)
-		rc = shf_agree(team, team->rank ? 0 : smalls_make(save, &given, &sums, &arena,
-		                                                  &smalls, err), err);
-	if (rc == 0)
-		rc = smalls_send(save, &smalls, &mine, err);
+	if (rc == 0 && !p->gathered)
+		rc = shf_save_gather(save, shf_save_failure(save, err), true, err);
+	if (rc < 0)
+		return rc;
+	if (team->rank == 0) {
+		rc = p->rc;
+		if (rc < 0)
+			*err = p->err;
+		else
+			rc = smalls_make(save, &p->given, &p->sums, &p->arena, &smalls, err);
+	}
+	rc = smalls_send(save, rc, &smalls, &mine, err);
 	if (rc == 0)
 		rc = shf_agree(team, stamp(save, team->rank ? &mine : &smalls, err), err);
-	shf_buf_release(&sums.table);
-	shf_buf_release(&in);
 	shf_buf_release(&smalls);
 	shf_buf_release(&mine);
-	shf_arena_release(&arena);
 	return rc;
 }
 
@@ -384,15 +376,21 @@ static bool has_card(const struct sheaf_save *save)
 	return save->card >= 0 && save->run->tier->steps[save->card] == save->step;
 }
 
+bool shf_tier_has_here(const struct sheaf_save *save)
+{
+	const struct sheaf_run *run = save->run;
+	const struct shf_tier *t = run->tier;
+
+	return save->kept && has_card(save) && t->keep >= 0 &&
+	       run->sys->ops->keep_lives(run->sys->arg, t->keep) >= 0;
+}
+
 bool shf_tier_has(struct sheaf_save *save)
 {
-	struct sheaf_run *run = save->run;
-	const struct shf_tier *t = run->tier;
-	uint64_t gone = !save->kept || !has_card(save) || t->keep < 0 ||
-	                run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0;
+	uint64_t gone = !shf_tier_has_here(save);
 	struct sheaf_error err;
 
-	return shf_allreduce(&run->team, &gone, 1, SHEAF_MAX, &err) == 0 && !gone;
+	return shf_allreduce(&save->run->team, &gone, 1, SHEAF_MAX, &err) == 0 && !gone;
 }
 
 void shf_tier_unsaved(struct sheaf_save *save)

@@ -19,6 +19,8 @@ void shf_tier_unsaved(struct sheaf_save *save);
 /* Is all of the save in the memory of agents now, on every rank? An image may have been reused for
  * another step since, or an agent may be gone. Also false if the group fails. [collective] */
 bool shf_tier_has(struct sheaf_save *save);
+/* The same of this rank alone. [local] */
+bool shf_tier_has_here(const struct sheaf_save *save);
 /* The caller has left a save that is not committed to disk. Keeps it in memory if its commit said
  * that it is there and nobody has failed it; else takes it out. [local] */
 void shf_tier_left(struct sheaf_save *save);

@@ -181,11 +181,13 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 		rc = net_portion(save, part < 4096 ? 4096 : part, err);
 	if (rc == 0 && save->net.done < save->net.most)
 		return SHEAF_EAGAIN;
-	if (rc == 0) {
-		rc = save->net.most ? unpack_round(save, save->round, err) : 0;
+	if (rc == 0 && save->net.most) {
+		rc = unpack_round(save, save->round, err);
 		if (rc == 0)
 			rc = shf_round_arrived(save, save->round, err);
 		rc = shf_agree(&save->run->team, rc, err);
+	} else if (rc == 0) { /* what fails here sticks, and is told when ranks agree on it */
+		(void)shf_round_arrived(save, save->round, NULL);
 	}
 	/* Failed, too: the controls are the next save's by the time this is asked again. */
 	if (rc < 0)

@@ -37,10 +37,10 @@ static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_publishing *p = &save->publishing;
 	struct shf_smalls smalls = { .run = save->run, .step = save->step };
-	size_t carried = p->carried ? p->given.files_n : 0;
+	size_t files_n = p->by_zero ? p->given.files_n : 0;
 	int rc = 0;
 
-	for (size_t i = 0; rc == 0 && i < carried; i++)
+	for (size_t i = 0; rc == 0 && i < files_n; i++)
 		rc = shf_small_put(&smalls, save->stage.dir, p->given.files[i].name,
 		                   p->given.data[i], (size_t)p->given.files[i].bytes, err);
 	for (size_t i = 0; rc == 0 && i < p->record.indexes_n; i++)
@@ -74,7 +74,8 @@ void shf_publishing_begin(struct sheaf_save *save)
 {
 	struct shf_publishing *p = &save->publishing;
 
-	p->rc = shf_record_make(&p->record, save, &p->given, &p->sums, &p->arena, &p->err);
+	if (p->rc == 0)
+		p->rc = shf_record_make(&p->record, save, &p->given, &p->sums, &p->arena, &p->err);
 	p->turn = p->rc < 0 ? OVER : SMALLS;
 	p->over_ns = shf_now(save->run);
 }
@@ -142,6 +143,7 @@ void shf_publishing_release(struct shf_publishing *p)
 	shf_record_release(&p->record);
 	shf_buf_release(&p->sums.table);
 	shf_buf_release(&p->in);
+	shf_buf_release(&p->owners);
 	shf_arena_release(&p->arena);
 	p->record = (struct shf_record){ 0 };
 	p->given = (struct shf_given){ 0 };

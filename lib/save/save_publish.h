@@ -12,13 +12,16 @@
 struct sheaf_run;
 struct shf_publishing {
 	/* equal on all ranks */
+	bool summed, gathered;          /* see save_gather.h; summed: only the digests are */
+	bool carried;                   /* and with it the bytes of attached files */
+	bool by_zero;                   /* rank 0 writes everybody's attached files */
 	atomic_bool begun;              /* C4 is over: whoever fails the save now is late */
 	bool behind;                    /* and a commit has gone before the end of it */
-	bool carried;                   /* rank 0 writes everybody's attached files */
 	/* rank 0's, from then on until all know what came of it */
 	struct shf_arena arena;
 	struct shf_given given;
-	struct shf_buf in;              /* what was carried, which given points into */
+	struct shf_buf in;              /* what was gathered, which given points into */
+	struct shf_buf owners;          /* who writes which attached file */
 	struct shf_sums_out sums;
 	struct shf_record record;
 	struct shf_task *task;          /* owned; NULL: none now */

@@ -269,29 +269,39 @@ int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *
 	return shf_net_prepare(save, round, err);
 }
 
-static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct sheaf_error *err)
+/* rc: whether this rank can copy. */
+static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
+                     struct sheaf_error *err)
 {
-	struct shf_team *team = &save->run->team;
 	uint64_t most;
-	int rc = shf_round_open(save, round, err);
 
+	if (rc == 0)
+		rc = shf_round_open(save, round, err);
 	if (rc == 0)
 		rc = shf_copy_headers(save, round, err);
 	if (rc == 0)
 		rc = copy_round(save, round, err);
-	rc = shf_agree(team, rc, err); /* now the node's images are whole but for the net */
+	most = save->net.longest;
+	/* Then the node's images are whole but for the net. */
+	rc = shf_agree_max(&save->run->team, rc, &most, 1, err);
 	if (rc == 0 && last && save->plan->slotted)
 		rc = shf_slots_run(save, err);
-	most = save->net.longest;
-	if (rc == 0)
-		rc = shf_allreduce(team, &most, 1, SHEAF_MAX, err);
-	save->net.most = (size_t)most;
-	save->exchanged = rc == 0 && most == 0; /* its image is free once it is written */
-	if (rc == 0)
-		rc = shf_agree(team, save->exchanged ? shf_round_arrived(save, round, err)
-		               : shf_write_whole(save, err), err);
-	if (rc < 0 || last)
+	if (rc < 0)
 		return rc;
+	save->net.most = (size_t)most;
+	save->exchanged = most == 0; /* its image is free once it is written */
+	/* What fails here sticks to the save, and is told when ranks agree on it. */
+	if (save->exchanged) {
+		(void)shf_round_arrived(save, round, NULL);
+	} else {
+		struct sheaf_error own;
+
+		rc = shf_write_whole(save, &own);
+		if (rc < 0)
+			shf_save_stick(save, rc, &own);
+	}
+	if (last)
+		return 0;
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
 	if (rc == 0) /* the next round writes over these images (I10) */
@@ -299,14 +309,16 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, struct 
 	return rc;
 }
 
-int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err)
+int shf_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	uint32_t n = save->plan->work.rounds;
-	int rc = 0;
 
-	for (uint32_t k = 0; k < n && rc == 0; k++)
-		rc = one_round(save, k, k + 1 == n, err);
-	if (n == 0)
+	if (n == 0) {
 		save->exchanged = true;
+		return shf_agree(&save->run->team, rc, err);
+	}
+	rc = one_round(save, 0, n == 1, rc, err);
+	for (uint32_t k = 1; k < n && rc == 0; k++)
+		rc = one_round(save, k, k + 1 == n, 0, err);
 	return rc;
 }

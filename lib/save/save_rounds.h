@@ -9,8 +9,9 @@
 
 /* Sets the controls of this rank's segments. Call it before any rank copies. [local] */
 void shf_moves_init(struct sheaf_save *save);
-/* Copies all of the save, round by round, for a begin that is not lazy. [collective] */
-int shf_rounds_run(struct sheaf_save *save, struct sheaf_error *err);
+/* Copies all of the save, round by round, for a begin that is not lazy. rc: what came of this
+ * rank's work before it. [collective] */
+int shf_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err);
 struct shf_box_move {               /* a box of a serve, to be copied */
 	const struct shf_serve *serve;
 	const struct shf_slice *slice;  /* that holds it */

@@ -250,75 +250,112 @@ static void take_session(struct sheaf_save *save, const char *stage)
 	snprintf(save->session, sizeof(save->session), "%.32s", always(dash) ? dash + 1 : "");
 }
 
-struct made {                   /* what rank 0 tells of the stage that it has made */
+struct made {                   /* what rank 0 sends of the stage that it has made */
 	char name[sizeof(((struct shf_stage *)0)->name)];
 	bool rebase;                    /* what memory follows is not older, and so it is bad */
 };
 
-static int stage_all(struct sheaf_save *save, struct sheaf_error *err)
+/* Rank 0 makes it, and all get its name. [collective] */
+static int make_once(struct sheaf_save *save, struct made *made, struct sheaf_error *err)
 {
-	struct sheaf_run *run = save->run;
-	struct shf_team *team = &run->team;
-	struct made made = { .rebase = run->tier->based && run->tier->base_step >= save->step };
-	int rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
+	int rc = save->run->team.rank == 0 ? stage_new(save, err) : 0;
 
+	memcpy(made->name, save->stage.name, sizeof(made->name));
+	return shf_bcast(&save->run->team, rc, made, sizeof(*made), err);
+}
+
+static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *err)
+{
+	struct shf_tier *tier = save->run->tier;
+	int rc;
+
+	made->rebase = tier->based && tier->base_step >= save->step;
+	rc = make_once(save, made, err);
 	/* Old steps go after a commit that worked. On a full disk none works until they go. */
 	if (rc == SHEAF_EIO && err->sys == ENOSPC) {
-		rc = shf_run_make_room(run, err);
+		rc = shf_run_make_room(save->run, err);
 		if (rc == 0)
-			rc = shf_agree(team, team->rank == 0 ? stage_new(save, err) : 0, err);
+			rc = make_once(save, made, err);
 	}
+	/* A step may have gone aside although the stage was not made. */
+	if (rc < 0 || made->rebase)
+		tier->based = false;
+	return rc;
+}
+
+/* This rank's part: it opens the stage, and the files that it will write. */
+static int join(struct sheaf_save *save, const struct made *made, struct sheaf_error *err)
+{
+	struct sheaf_run *run = save->run;
+	int rc = 0;
+
+	if (run->team.rank)
+		rc = shf_stage_join(&run->store, &save->stage, save->step, made->name, err);
+	take_session(save, made->name);
+	if (rc == 0 && run->place.node_first == run->team.rank)
+		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
+	return rc == 0 ? files_open(save, err) : rc;
+}
+
+/* Whoever writes sees the files from here on. */
+static void set_staged(struct sheaf_save *save, bool staged)
+{
+	pthread_mutex_lock(&save->looking);
+	save->staged = staged;
+	pthread_mutex_unlock(&save->looking);
+}
+
+int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err)
+{
+	struct made made = { .rebase = false };
+	int64_t from = shf_now(save->run);
+	struct sheaf_error own;
+	int rc = 0;
+
+	err = err ? err : &own;
+	if (!save->listed)
+		shf_save_follow(save);
+	*joined = 0;
+	if (!(save->flags & SHEAF_NO_DISK)) {
+		shf_publishing_settle(save->run); /* whose time is none of this one's */
+		from = shf_now(save->run);
+		rc = make(save, &made, err);
+		if (rc == 0)
+			*joined = join(save, &made, err);
+		if (rc == 0 && *joined == 0)
+			shf_lasted_add(&save->run->pace.stage, shf_now(save->run) - from);
+	}
+	set_staged(save, rc == 0 && *joined == 0);
+	return rc;
+}
+
+int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+{
 	if (rc < 0) {
-		run->tier->based = false; /* that may have gone aside all the same */
+		set_staged(save, false);
+		shf_save_stick(save, rc, err);
 		return rc;
 	}
-	memcpy(made.name, save->stage.name, sizeof(made.name));
-	rc = shf_bcast(team, 0, &made, sizeof(made), err);
-	if (rc == 0 && made.rebase)
-		run->tier->based = false;
-	if (rc == 0 && team->rank)
-		rc = shf_stage_join(&run->store, &save->stage, save->step, made.name, err);
-	if (rc == 0)
-		take_session(save, made.name);
-	if (rc == 0 && run->place.node_first == team->rank)
-		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_agree(team, files_open(save, err), err);
-	return rc;
+	if (!(save->flags & SHEAF_NO_DISK)) {
+		shf_run_resumed(save->run);
+		shf_behind_forget(save->run, save->step); /* a bad one, which was set aside */
+	}
+	if (shf_lazy_is_behind(save))
+		(void)shf_lazy_is_partial(save);
+	return 0;
 }
 
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
-	int64_t from;
-	int rc;
+	int rc, joined;
 
 	if (save->staged)
 		return 0;
-	if (!(save->flags & SHEAF_NO_DISK))
-		shf_publishing_settle(save->run); /* whose time is none of this one's */
-	if (!save->listed)
-		shf_save_follow(save);
-	from = shf_now(save->run);
+	err = err ? err : &own;
+	rc = shf_save_stage_make(save, &joined, err);
 	/* Also without a stage nobody copies before all images are set up. */
-	rc = save->flags & SHEAF_NO_DISK ? shf_agree(&save->run->team, 0, &own)
-	                                 : stage_all(save, &own);
-	if (rc < 0) {
-		shf_save_stick(save, rc, &own);
-		if (err)
-			*err = own;
-		return rc;
-	}
-	if (!(save->flags & SHEAF_NO_DISK)) {
-		shf_lasted_add(&save->run->pace.stage, shf_now(save->run) - from);
-		shf_run_resumed(save->run);
-		shf_behind_forget(save->run, save->step); /* a bad one, which was set aside */
-	}
-	pthread_mutex_lock(&save->looking); /* whoever writes sees the files from here on */
-	save->staged = true;
-	pthread_mutex_unlock(&save->looking);
-	if (shf_lazy_is_behind(save))
-		(void)shf_lazy_is_partial(save);
-	return 0;
+	if (rc == 0)
+		rc = shf_agree(&save->run->team, joined, err);
+	return shf_save_staged(save, rc, err);
 }

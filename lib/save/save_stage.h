@@ -7,6 +7,12 @@
 /* Makes the stage, and on each rank the files that it writes, unless that is done. A failure sticks
  * to the save on all ranks. [collective] */
 int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err);
+/* The same without its last agreement, for a begin, which agrees once more when it has copied.
+ * *joined: what came of this rank's part; err is about that, too. Then all ranks call
+ * shf_save_staged with the code that they have agreed on. [collective] */
+int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err);
+/* Returns rc. [local] */
+int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *err);
 /* Has a save that is still being begun follow what the run goes on from now: an older one in flight
  * may have changed that since. [local] */
 void shf_save_follow(struct sheaf_save *save);

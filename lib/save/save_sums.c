@@ -1,64 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that proves a step, brought together by XOR: digests of tensors at homes by tensor, so
- * that no rank sees (ranks x tensors) anything, then digests and block sums to rank 0, who sees
- * that they say the same of every file (I4) and makes the table. */
+/* Everything that proves a step. Digests of tensors are XORed over all ranks, in one operation and
+ * in place, so that no rank holds more than one for each tensor. Sums of headers and blocks go to
+ * rank 0, which compares the two for every file (I4) and makes the table of sheaf.sums. */
 #include "save_sums.h"
 #include <stdlib.h>
 #include <string.h>
 #include "crc64.h"
-#include "deal_home.h"
 #include "err.h"
 #include "save.h"
-#include "save_handle.h"
 #include "sums.h"
 
-static uint64_t home_first(uint64_t rank, uint64_t ranks, uint64_t tensors)
-{
-	return (rank * tensors + ranks - 1) / ranks;
-}
-
-/* u32 tensor, u64 held to the tensor's home. */
-static void tell_homes(const struct sheaf_save *save, struct shf_buf *out)
-{
-	uint64_t tensors = save->plan->layout.tensors_n, ranks = (uint64_t)save->run->team.ranks;
-
-	for (uint64_t t = 0; t < tensors; t++) {
-		struct shf_buf *b = &out[t * ranks / tensors];
-
-		if (save->held[t] == 0)
-			continue;
-		shf_buf_u32(b, (uint32_t)t);
-		shf_buf_u64(b, save->held[t]);
-	}
-}
-
-static int hear_homes(const struct shf_buf *in, uint64_t first, uint64_t end, uint64_t *held,
-                      struct sheaf_error *err)
-{
-	struct shf_cur c = { in->data, in->data + in->len, false };
-
-	while (c.p < c.end) {
-		uint32_t t = shf_cur_u32(&c);
-		uint64_t h = shf_cur_u64(&c);
-
-		if (!always(!c.bad && t >= first && t < end))
-			return shf_fail(err, SHEAF_EBUG,
-					"digests of tensor %u came to the wrong rank", t);
-		held[t - first] ^= h;
-	}
-	return 0;
-}
-
-/* u64 n, n digests from `first` on, u64 m, m times u32 file and u64 sum of its header, then u64
- * block and u64 part of each block. */
-static void tell_zero(const struct sheaf_save *save, const uint64_t *digests, uint64_t n,
-                      struct shf_buf *b)
+void shf_sums_put(const struct sheaf_save *save, struct shf_buf *b)
 {
 	uint64_t headers = 0;
 
-	shf_buf_u64(b, n);
-	for (uint64_t i = 0; i < n; i++)
-		shf_buf_u64(b, digests[i]);
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
 		headers += save->headers[f] != 0;
 	shf_buf_u64(b, headers);
@@ -67,51 +22,30 @@ static void tell_zero(const struct sheaf_save *save, const uint64_t *digests, ui
 			shf_buf_u32(b, (uint32_t)f);
 			shf_buf_u64(b, save->headers[f]);
 		}
+	shf_buf_u64(b, save->blocks_n);
 	for (size_t i = 0; i < save->blocks_n; i++) {
 		shf_buf_u64(b, save->blocks[i].block);
 		shf_buf_u64(b, save->blocks[i].part);
 	}
 }
 
-/* What all ranks say. Arrays of files_n, tensors_n and blocks_n, zeroed. */
-struct told {
-	uint64_t *headers, *digests, *blocks;   /* owned */
-};
-
-static int hear_zero(const struct sheaf_save *save, const struct shf_buf *in,
-                     const size_t *in_bytes, struct told *told)
+int shf_sums_take(struct shf_sums_in *in, const struct shf_layout *l, struct shf_cur *c)
 {
-	const struct shf_layout *l = &save->plan->layout;
-	struct shf_cur c = { in->data, in->data, false };
-	uint64_t ranks = (uint64_t)save->run->team.ranks;
+	for (uint64_t n = shf_cur_u64(c); n > 0; n--) {
+		uint32_t f = shf_cur_u32(c);
 
-	for (uint64_t r = 0; r < ranks; r++) {
-		uint64_t first = home_first(r, ranks, l->tensors_n), n;
-
-		c.end = c.p + in_bytes[r];
-		n = shf_cur_u64(&c);
-		if (!always(!c.bad && n <= l->tensors_n - first))
+		if (!always(!c->bad && f < l->files_n))
 			return SHEAF_EBUG;
-		for (uint64_t i = 0; i < n; i++)
-			told->digests[first + i] = shf_cur_u64(&c);
-		for (n = shf_cur_u64(&c); n > 0; n--) {
-			uint32_t f = shf_cur_u32(&c);
-
-			if (!always(!c.bad && f < l->files_n))
-				return SHEAF_EBUG;
-			told->headers[f] ^= shf_cur_u64(&c);
-		}
-		while (c.p < c.end) {
-			uint64_t block = shf_cur_u64(&c), part = shf_cur_u64(&c);
-
-			if (!always(!c.bad && block < l->blocks_n))
-				return SHEAF_EBUG;
-			told->blocks[block] ^= part;
-		}
-		if (!always(!c.bad))
-			return SHEAF_EBUG;
+		in->headers[f] ^= shf_cur_u64(c);
 	}
-	return 0;
+	for (uint64_t n = shf_cur_u64(c); n > 0; n--) {
+		uint64_t block = shf_cur_u64(c), part = shf_cur_u64(c);
+
+		if (!always(!c->bad && block < l->blocks_n))
+			return SHEAF_EBUG;
+		in->blocks[block] ^= part;
+	}
+	return always(!c->bad) ? 0 : SHEAF_EBUG;
 }
 
 /* ---- the table, on rank 0 ---- */
@@ -131,25 +65,25 @@ static int slot_order(const void *a, const void *b)
 }
 
 /* I4: what the holders' digests and the headers say of a file. Tensors lie one behind the other. */
-static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struct told *told)
+static uint64_t sum_by_tensors(const struct shf_layout *l, size_t f, const struct shf_sums_in *in)
 {
 	const struct shf_lt_file *file = &l->files[f];
-	uint64_t raw = told->headers[f];
+	uint64_t raw = in->headers[f];
 
 	for (uint32_t i = 0; i < file->tensors_n; i++) {
 		uint32_t n = l->by_place[file->first_tensor + i];
 
-		raw = shf_crc64_shift(raw, l->tensors[n].bytes) ^ told->digests[n];
+		raw = shf_crc64_shift(raw, l->tensors[n].bytes) ^ in->digests[n];
 	}
 	return raw;
 }
 
 /* Raw block sums -> standard ones in place; sums of whole files. */
-static int sum_files(const struct sheaf_save *save, const struct told *told, uint64_t *file_crc,
-                     struct sheaf_error *err)
+static int sum_files(const struct sheaf_save *save, const struct shf_sums_in *in,
+                     uint64_t *file_crc, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
-	uint64_t *blocks = told->blocks;
+	uint64_t *blocks = in->blocks;
 	struct shf_crc64_by *by = shf_alloc(1, sizeof(*by));
 	int rc = 0;
 
@@ -169,7 +103,7 @@ static int sum_files(const struct sheaf_save *save, const struct told *told, uin
 			blocks[b] ^= shf_crc64_ones(n);
 		}
 		file_crc[f] = raw ^ shf_crc64_ones(file->bytes);
-		if (raw != sum_by_tensors(l, f, told))
+		if (raw != sum_by_tensors(l, f, in))
 			rc = shf_fail(err, SHEAF_ECORRUPT,
 			              "step %lld: %s: its tensors as they were copied from memory "
 			              "do not make its blocks as they were to be written",
@@ -269,15 +203,15 @@ static int table_of_plan(struct shf_plan *plan, struct shf_sums_head *h, struct 
 /* ---- and the sums ---- */
 
 static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, uint8_t *table,
-                     const struct told *told)
+                     const struct shf_sums_in *in)
 {
 	uint64_t at = 0, p = h->pages_off;
 
 	for (size_t i = 0; i < l->tensors_n; i++)
 		shf_put64(table + h->tensors_off + i * SHF_SUMS_TENSOR + SHF_SUMS_DIGEST,
-		          told->digests[l->by_place[i]]);
+		          in->digests[l->by_place[i]]);
 	for (uint64_t b = 0; b < l->blocks_n; b++)
-		shf_put64(table + h->blocks_off + 8 * b, told->blocks[b]);
+		shf_put64(table + h->blocks_off + 8 * b, in->blocks[b]);
 	for (; at < h->pages_off; at += SHF_SUMS_PAGE, p += 8) {
 		uint64_t n = h->pages_off - at < SHF_SUMS_PAGE ? h->pages_off - at : SHF_SUMS_PAGE;
 
@@ -285,8 +219,8 @@ static void put_sums(const struct shf_layout *l, const struct shf_sums_head *h, 
 	}
 }
 
-static int make_table(const struct sheaf_save *save, struct shf_arena *arena,
-                      const struct told *told, struct shf_sums_out *out, struct sheaf_error *err)
+int shf_sums_make(const struct sheaf_save *save, const struct shf_sums_in *in,
+                  struct shf_arena *arena, struct shf_sums_out *out, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
 	struct shf_sums_head h;
@@ -296,73 +230,25 @@ static int make_table(const struct sheaf_save *save, struct shf_arena *arena,
 	if (!out->file_crc || table_of_plan(save->plan, &h, &out->table) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for the sums of %zu tensors",
 		                l->tensors_n);
-	rc = sum_files(save, told, out->file_crc, err);
-	put_sums(l, &h, out->table.data, told);
+	rc = sum_files(save, in, out->file_crc, err);
+	put_sums(l, &h, out->table.data, in);
 	out->crc = shf_crc64_more(shf_crc64(out->table.data, SHF_SUMS_HEADER),
 	                          out->table.data + h.pages_off, (size_t)(h.bytes - h.pages_off));
 	return rc;
 }
 
-static int zero(const struct sheaf_save *save, struct shf_arena *arena, const struct shf_buf *in,
-                const size_t *in_bytes, struct shf_sums_out *out, struct sheaf_error *err)
+int shf_sums_new(struct shf_sums_in *in, const struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &save->plan->layout;
-	struct told told = { shf_zalloc(l->files_n, sizeof(uint64_t)),
-	                     shf_zalloc(l->tensors_n, sizeof(uint64_t)),
-	                     shf_zalloc(l->blocks_n, sizeof(uint64_t)) };
-	int rc = told.headers && told.digests && told.blocks
-	         ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 
-	if (rc == 0 && !always(hear_zero(save, in, in_bytes, &told) == 0))
-		rc = shf_fail(err, SHEAF_EBUG, "the ranks' sums do not fit the plan");
-	if (rc == 0)
-		rc = make_table(save, arena, &told, out, err);
-	shf_free(told.headers);
-	shf_free(told.digests);
-	shf_free(told.blocks);
-	return rc;
+	in->headers = shf_zalloc(l->files_n, sizeof(*in->headers));
+	in->blocks = shf_zalloc(l->blocks_n, sizeof(*in->blocks));
+	in->digests = save->held;
+	return in->headers && in->blocks ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 }
 
-int shf_sums_gather(struct sheaf_save *save, struct shf_arena *arena, struct shf_sums_out *out,
-                    struct sheaf_error *err)
+void shf_sums_free(struct shf_sums_in *in)
 {
-	struct shf_team *team = &save->run->team;
-	uint64_t ranks = (uint64_t)team->ranks, tensors = save->plan->layout.tensors_n;
-	uint64_t first = home_first((uint64_t)team->rank, ranks, tensors);
-	uint64_t end = home_first((uint64_t)team->rank + 1, ranks, tensors);
-	struct shf_buf *to = shf_zalloc((size_t)ranks, sizeof(*to)), in = SHF_BUF_INIT;
-	size_t *in_bytes = shf_zalloc((size_t)ranks, sizeof(*in_bytes));
-	uint64_t *held = shf_zalloc((size_t)(end - first), sizeof(*held));
-	int rc = to && in_bytes && held ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
-
-	if (rc == 0)
-		tell_homes(save, to);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
-	if (rc == 0)
-		rc = shf_agree(team, hear_homes(&in, first, end, held, err), err);
-	for (uint64_t r = 0; to && r < ranks; r++)
-		shf_buf_release(&to[r]);
-	if (rc == 0) {
-		tell_zero(save, held, end - first, &to[0]);
-		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
-	}
-	if (rc == 0) {
-		rc = team->rank == 0 ? zero(save, arena, &in, in_bytes, out, err) : 0;
-		/* If all is synced the save is sealed: only the disk can fail it after this. If
-		 * not, these sums are for the card of a step in memory, and the save can still be
-		 * given up. */
-		if (rc == 0)
-			rc = atomic_load(&save->syncs.over) ? shf_save_seal(save, err)
-			                                    : shf_save_failure(save, err);
-		rc = shf_agree(team, rc, err);
-	}
-	for (uint64_t r = 0; to && r < ranks; r++)
-		shf_buf_release(&to[r]);
-	shf_free(to);
-	shf_free(in_bytes);
-	shf_free(held);
-	shf_buf_release(&in);
-	return rc;
+	shf_free(in->headers);
+	shf_free(in->blocks);
 }

@@ -64,7 +64,7 @@ bug("text_not_synced", "journals, marks and identities are renamed into place un
     "store/tree.c:shf_text_put", "sys->ops->fsync(sys->arg, fd)",
     "MUTANT ? 0 : sys->ops->fsync(sys->arg, fd)", COMMIT + "rewind_alone" + CUT)
 gullible("data_not_synced", "no writer syncs what it wrote (C3)",
-         "save/save_commit.c:fsync_submit",
+         "save/save_sync.c:fsync_submit",
          "save->fds[f] < 0", CUTS + "next_save" + CUT)
 bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
     "run/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
@@ -101,8 +101,9 @@ bug("publish_before_agreement", "the manifest is written before sums and indexes
     "&save->run->store, &save->stage, &p->record.manifest, err); }"
     " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
 bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is forgotten (I4)",
-    "save/save_handle.c:shf_save_drain_together", "shf_agree(team, shf_save_rc(save, err), err)",
-    "shf_agree(team, MUTANT && team->rank ? (save->rc = 0) : shf_save_rc(save, err), err)",
+    "save/save_commit.c:look_here", "s->failed = shf_save_failure(save, NULL) < 0;",
+    "s->failed = (MUTANT && save->run->team.rank ? (save->rc = 0)"
+    " : shf_save_failure(save, NULL)) < 0;",
     "sim/test_faults: a_failed_fsync_of_any_rank_fails_the_save_on_all")
 bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its save",
     "save/save_write.c:shf_save_io_done", "if (rc < 0) shf_save_stick(save, rc, &err);",
@@ -134,7 +135,7 @@ bug("plans_not_compared", "a rank whose state changed saves with the others' old
     "rc == 0 && (MUTANT ? plan != NULL : same && lo != 0)",
     "sim/test_agree: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
-      "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, told)",
+      "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, in)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
 bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
     "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->io, -1, err);",
@@ -151,7 +152,7 @@ bug("shapes_not_compared", "ranks that describe one tensor differently are not t
     "layout/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
-    "save/save_attach.c:unite", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
+    "save/save_attach.c:unite_given", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_agree: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
     "save/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
@@ -252,7 +253,7 @@ blind("saved_from_where_it_was", "a slice whose move was refused is saved from w
       "state/state.c:shf_state_ready", "state->unmoved_n > 0",
       "sim/test_lazy: a_slice_that_was_moved_too_early_may_be_moved_again")
 bug("failed_while_synced", "a save that is failed while it is synced is published",
-    "save/save_sums.c:shf_sums_gather", "shf_save_seal(save, err)",
+    "save/save_commit.c:settle", "shf_save_seal(save, err)",
     "MUTANT ? 0 : shf_save_seal(save, err)",
     "sim/test_publishing: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
@@ -376,9 +377,10 @@ bug("disk_forgets_memory", "a failure on the way to the disk takes a step from m
 blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
       "save/save_image.c:choose_together", "*same & 8 || tries",
       "sim/test_held: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
-blind("notes_behind_memory", "notes are taken for the disk that memory does not have",
-      "save/save_given.c:takes_more", "save->kept",
-      "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
+gullible("notes_behind_memory", "notes are taken for the disk that memory does not have",
+         "save/save_given.c:takes_more", "!save->publishing.gathered",
+         "sim/test_publishing: nothing_can_be_added_to_it_and_nobody_can_fail_it",
+         "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
          "save/save_end.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
@@ -393,26 +395,25 @@ blind("tried_behind_close", "a load after the close is counted as a try for ever
       "load/load.c:count_try", "run->closed",
       "sim/test_attempts: a_load_after_the_run_was_closed_is_no_try")
 blind("no_room_is_made", "a save that finds the disk full lets nothing go",
-      "save/save_stage.c:stage_all", "rc == SHEAF_EIO && err->sys == ENOSPC",
+      "save/save_stage.c:make", "rc == SHEAF_EIO && err->sys == ENOSPC",
       "sim/test_room: a_save_that_finds_the_disk_full_lets_old_steps_go_first")
 blind("flat_by_half", "a range is taken for all where its flag was forgotten",
       "state/state.c:check_box", "in->flat_start || in->flat_count",
       "unit/test_state: memory_rules_are_checked")
-blind("time_not_kept", "a commit whose time is up waits for the writes all the same",
-      "save/save_handle.c:shf_save_drain_together",
-      "until_ns >= 0 && slice_ms(save->run, until_ns) == 0",
-      "sim/test_deadline: a_commit_returns_when_its_time_is_up_and_gets_there")
-gullible("publish_begun_too_late", "a publish is begun that takes longer than there is time",
-         "save/save_commit.c:has_time", "l->asks || save->refused",
-         "sim/test_deadline: what_cannot_be_published_in_time_is_not_begun")
+gullible("time_not_kept", "a commit whose time is up waits for the writes all the same",
+         "save/save_commit.c:all_durable", "!u.s.late",
+         "sim/test_deadline: a_commit_returns_when_its_time_is_up_and_gets_there")
+blind("publish_begun_too_late", "a publish is begun that takes longer than there is time",
+      "save/save_commit.c:all_durable", "u.s.too_late",
+      "sim/test_deadline: what_cannot_be_published_in_time_is_not_begun")
 bug("speed_by_who_asks", "writes count from when somebody took them, not from when they were done",
     "save/save_write.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
     "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
-    "save/save_commit.c:shf_save_commit", "rc = finish(save, &limit, &again, err);",
-    "{ if (MUTANT && run->team.rank == 0) announce(save);"
-    " rc = finish(save, &limit, &again, err); }",
+    "save/save_commit.c:go_on", "rc = publish_together(save, l, again, err);",
+    "{ if (MUTANT && save->run->team.rank == 0) announce(save);"
+    " rc = publish_together(save, l, again, err); }",
     "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
     "save/save_commit.c:conclude", "shf_save_doubt(save);",
@@ -651,7 +652,7 @@ bug("memory_counted_apart", "a load from memory does not count beside those from
     "!(MUTANT && step->run->of)",
     "sim/test_attempts: resumes_from_memory_and_from_disk_are_counted_together")
 bug("tries_until_commit", "a save that has its stage forgets no tries",
-    "save/save_stage.c:shf_save_stage", "shf_run_resumed(save->run);",
+    "save/save_stage.c:shf_save_staged", "shf_run_resumed(save->run);",
     "if (!MUTANT) shf_run_resumed(save->run);",
     "sim/test_ops: a_save_that_has_its_stage_forgets_the_tries")
 bug("last_in_memory_condemned", "the oldest step in memory is condemned, and nothing is left",
@@ -1059,7 +1060,7 @@ gullible("save_known_by_number", "the newest step is not read because its number
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
       "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
 bug("aside_stays_verified", "a step that was set aside is still taken for verified",
-    "save/save_stage.c:shf_save_stage", "shf_behind_forget(save->run, save->step);",
+    "save/save_stage.c:shf_save_staged", "shf_behind_forget(save->run, save->step);",
     "if (!MUTANT) shf_behind_forget(save->run, save->step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
     "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
@@ -1164,7 +1165,7 @@ bug("text_close_unheard", "an error of the close of a small text is not told",
     "store/tree.c:shf_text_put", "rc = closed;", "rc = MUTANT ? 0 : closed;",
     CORNERS + "a_mark_whose_file_cannot_be_closed_is_not_made")
 blind("close_unheard", "an error of the close of a step's file is not told",
-      "save/save_commit.c:close_files", "rc == 0 && closed < 0",
+      "save/save_sync.c:close_files", "rc == 0 && closed < 0",
       "sim/test_faults: a_failed_close_of_any_rank_fails_the_save_on_all")
 bug("verify_is_enoent", "a verify of a step that is being deleted says that there is no step",
     "verify/verify_files.c:check_small", 'fd < 0 ? shf_fail_io(&e, -fd,',
@@ -1239,7 +1240,7 @@ bug("part_is_published", "the flush of a step that is on another node too needs 
     "f->found = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
 skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
-        "save/save_memory.c:agree_on_base", "shf_bcast(team, 0, &on, sizeof(on), err)",
+        "save/save_memory.c:agree_on_base", "shf_bcast(team, rc, &on, sizeof(on), err)",
         NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/flush_nodes.c:all_done",
@@ -1274,7 +1275,7 @@ gullible("nothing_touched", "memory that is new is left to faults",
 # ---- behind who asks ----
 PUBLISHING = "sim/test_publishing: "
 bug("stage_beside_publish", "a stage is made while a thread publishes the step before",
-    "save/save_stage.c:shf_save_stage", "shf_publishing_settle(save->run);",
+    "save/save_stage.c:shf_save_stage_make", "shf_publishing_settle(save->run);",
     "if (!MUTANT) shf_publishing_settle(save->run);",
     PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("own_step_in_the_way", "a step that is published and not told is taken for another's",
@@ -1286,9 +1287,6 @@ blind("freed_without_doubt", "who gives up a step that is being published forget
 blind("freed_half_published", "a step that is being published is thrown away with its save",
       "save/save_end.c:let_go", "save->publishing.begun && run->team.rank == 0",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
-blind("note_too_late", "a note is taken that no manifest will have",
-      "save/save_given.c:takes_more", "save->publishing.begun",
-      PUBLISHING + "nothing_can_be_added_to_it_and_nobody_can_fail_it")
 ASKED = "sim/test_asked: "
 ALIASED = "sim/test_aliased: "
 blind("aliased_types_loaded", "memory is filled from two types, and a master is left rounded",
@@ -1310,7 +1308,7 @@ blind("wide_not_read", "a tensor of nine dimensions is read by nobody, not even 
       "load/read_slice.c:is_bytes_of", "t->wide && in->dtype == SHEAF_U8",
       "sim/test_foreign: nine_dimensions_are_listed_and_read_as_bytes_and_not_loaded")
 blind("nothing_saved_silently", "a step of no tensor becomes the latest, and nobody is told",
-      "save/save.c:begin_agreed", "save->plan->layout.tensors_n == 0",
+      "save/save.c:set_up", "save->plan->layout.tensors_n == 0",
       ASKED + "a_step_of_no_tensor_is_saved_with_a_warning")
 gullible("self_called_another_job", "who opens a run twice is told to look for another job",
          "store/lock.c:fail_busy", "!is_self(s, &o)",
@@ -1515,7 +1513,7 @@ blind("bad_in_memory", "a step that is marked bad is the newest in memory",
       "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
-         "save/save_commit.c:shf_save_commit", "shf_tier_has(save)",
+         "save/save_commit.c:shf_save_commit", "waiting ? !entry.not_kept : shf_tier_has(save)",
          PASSED + "a_commit_does_not_say_in_memory_of_an_image_that_is_another_steps",
          PASSED + "a_commit_does_not_say_in_memory_of_an_agent_that_is_gone")
 blind("unread_newest_passed_over", "memory has an older step where the newest cannot be read",
@@ -1544,9 +1542,9 @@ blind("bad_number_in_memory", "the number of a bad step is not free where memory
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
       "save/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
-blind("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
-      "save/save_stage.c:stage_all", "rc == 0 && made.rebase",
-      PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
+bug("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
+    "save/save_stage.c:make", "rc < 0 || made->rebase", "rc < 0 || (made->rebase && !MUTANT)",
+    PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
 blind("flush_of_all_jobs", "a flush takes up the branch of another job",
       "memory/memory_steps.c:go_on",
       "!is_of_job(name, g->which->job)",

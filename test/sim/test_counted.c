@@ -235,11 +235,9 @@ TEST(a_plain_save_is_counted)
 	struct play p = counted(1, 0, -1);
 
 	story(&p, count,
-	      "0\n"
-	      "save: phase 1, held 65936, copied 65936, written 0 of 74128, sent 0, images 1\n"
+	      "0\nsave: phase 1, held 65936, copied 65936, written 0 of 74128, sent 0, images 1\n"
 	      " begin 6, image 0, copied 0, exchange 0, wait 0, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 105 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n2 run: step 1 committed, rank 0\n0\n"
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0\n begin 6, image 0, copied 0, exchange 0, wait 0, commit 329\n"
@@ -249,7 +247,6 @@ TEST(a_plain_save_is_counted)
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 330 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n2 run: step 2 committed, rank 0\n0\n"
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 329\n"
@@ -260,14 +257,13 @@ TEST(a_plain_save_is_counted)
 	      "{\"what\":\"committed\",\"step\":1,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":false,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":0,\"gates_waited\":0,\"begin_ms\":6.000,\"image_ms\":0.000,"
-	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,"
-	      "\"wait_ms\":0.000,\"commit_ms\":329.000,\"copy_ms\":6.000,\"wall_ms\":387.000}\n"
+	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,\"wait_ms\":0.000,"
+	      "\"commit_ms\":329.000,\"copy_ms\":6.000,\"wall_ms\":387.000}\n"
 	      "{\"what\":\"committed\",\"step\":2,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":false,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":0,\"gates_waited\":0,\"begin_ms\":6.000,\"image_ms\":0.000,"
-	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,"
-	      "\"wait_ms\":52.000,\"commit_ms\":329.000,\"copy_ms\":6.000,"
-	      "\"wall_ms\":387.000}\n");
+	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,\"wait_ms\":52.000,"
+	      "\"commit_ms\":329.000,\"copy_ms\":6.000,\"wall_ms\":387.000}\n");
 }
 
 TEST(a_save_that_is_copied_behind_is_counted)
@@ -279,7 +275,6 @@ TEST(a_save_that_is_copied_behind_is_counted)
 	      "save: phase 0, held 65936, copied 65936, written 65936 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 26, exchange 0, wait 0, commit 0\n"
 	      " gates 2, waited 2, 26, most 13; copy 0, over 0\n left 62 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n2 run: step 1 committed, rank 0\n0\n"
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0\n begin 6, image 0, copied 26, exchange 0, wait 0, commit 355\n"
@@ -289,26 +284,23 @@ TEST(a_save_that_is_copied_behind_is_counted)
 	      "save: phase 1, held 65936, copied 65936, written 0 of 74128, sent 0, images 1\n"
 	      " begin 0, image 0, copied 0, exchange 0, wait 0, commit 0\n"
 	      " gates 3, waited 1, 0, most 0; copy 0, over 0\n left 382 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n2 run: step 2 committed, rank 0\n0\n"
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0\n begin 0, image 0, copied 0, exchange 0, wait 0, commit 387\n"
 	      " gates 3, waited 1, 0, most 0; copy 0, over 387\n"
-	      "pace: write 74128 in 55, send 0 in 0, stage 1e-06, 1e-06 sync 34, 34 publish "
-	      "295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      "pace: write 74128 in 55, send 0 in 0, stage 1e-06, 1e-06 sync 34, 34 publish 295, "
+	      "295\nrun: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
 	      " begin 6, image 0, exchange 0, wait 0, commit 742, gates 5, 3, 26, 13\n"
 	      "{\"what\":\"committed\",\"step\":1,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":true,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":2,\"gates_waited\":2,\"begin_ms\":6.000,\"image_ms\":0.000,"
-	      "\"gates_ms\":26.000,\"gate_max_ms\":13.000,\"exchange_ms\":0.000,"
-	      "\"wait_ms\":0.000,\"commit_ms\":355.000,\"copy_ms\":32.000,"
-	      "\"wall_ms\":387.000}\n"
+	      "\"gates_ms\":26.000,\"gate_max_ms\":13.000,\"exchange_ms\":0.000,\"wait_ms\":0.000,"
+	      "\"commit_ms\":355.000,\"copy_ms\":32.000,\"wall_ms\":387.000}\n"
 	      "{\"what\":\"committed\",\"step\":2,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":true,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":3,\"gates_waited\":1,\"begin_ms\":0.000,\"image_ms\":0.000,"
-	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,"
-	      "\"wait_ms\":0.000,\"commit_ms\":387.000,\"copy_ms\":0.000,\"wall_ms\":387.000}\n");
+	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,\"wait_ms\":0.000,"
+	      "\"commit_ms\":387.000,\"copy_ms\":0.000,\"wall_ms\":387.000}\n");
 }
 
 TEST(a_save_that_is_asked_after_is_counted)
@@ -317,17 +309,13 @@ TEST(a_save_that_is_asked_after_is_counted)
 
 	simdisk_set_task_steps(p.disk, 1);
 	story(&p, count,
-	      "0\n"
-	      "save: phase 1, held 65936, copied 65936, written 0 of 74128, sent 0, images 1\n"
+	      "0\nsave: phase 1, held 65936, copied 65936, written 0 of 74128, sent 0, images 1\n"
 	      " begin 6, image 0, copied 0, exchange 0, wait 0, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 105 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "-7: step 1: some rank is still writing\n"
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 0, wait 0, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 53 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n-7: step 1: it is being published\n"
 	      "save: phase 6, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 0, wait 0, commit 0\n"
@@ -345,13 +333,10 @@ TEST(a_save_that_is_asked_after_is_counted)
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 0\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 330 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "-7: step 2: some rank is still writing\n"
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 17\n"
 	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 296 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n-7: step 2: it is being published\n"
 	      "save: phase 6, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 0, wait 52, commit 17\n"
@@ -379,7 +364,6 @@ TEST(a_save_with_little_time_is_counted)
 	      "1\n begin 6, image 0, copied 26, exchange 0, wait 0, commit 0\n"
 	      " gates 2, waited 2, 26, most 13; copy 0, over 0\n left 62 ms\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "-7: step 1: too little time is left to publish it\n"
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 26, exchange 0, wait 0, commit 60\n"
@@ -394,7 +378,6 @@ TEST(a_save_with_little_time_is_counted)
 	      " begin 0, image 0, copied 0, exchange 0, wait 0, commit 0\n"
 	      " gates 3, waited 1, 0, most 0; copy 0, over 0\n left 382 ms\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "-7: step 2: too little time is left to publish it\n"
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1\n begin 0, image 0, copied 0, exchange 0, wait 0, commit 92\n"
@@ -403,9 +386,8 @@ TEST(a_save_with_little_time_is_counted)
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0\n begin 0, image 0, copied 0, exchange 0, wait 0, commit 387\n"
 	      " gates 3, waited 1, 0, most 0; copy 0, over 387\n"
-	      "pace: write 74128 in 58, send 0 in 0, stage 1e-06, 1e-06 sync 34, 34 publish "
-	      "295, 295\n"
-	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
+	      "pace: write 74128 in 58, send 0 in 0, stage 1e-06, 1e-06 sync 34, 34 publish 295, "
+	      "295\nrun: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
 	      " begin 6, image 0, exchange 0, wait 0, commit 742, gates 5, 3, 26, 13\n");
 }
 
@@ -425,43 +407,36 @@ TEST(a_save_whose_bytes_travel_is_counted)
 	      "save: phase 1, held 32968, copied 32968, written 8592 of 74128, sent 0, images 1\n"
 	      " begin 470, image 0, copied 0, exchange 58, wait 0, commit 71\n"
 	      " gates 0, waited 0, 0, most 0; copy 470, over 0\n left 337 ms\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n2 run: step 1 committed, rank 1\n"
-	      "2 run: step 1 committed, rank 0\n0\n"
+	      "  2: 32968 copied, 0 written, 32968 sent\n2 run: step 1 committed, rank 0\n0\n"
 	      "save: phase 3, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
-	      "0\n begin 470, image 0, copied 0, exchange 58, wait 0, commit 748\n"
-	      " gates 0, waited 0, 0, most 0; copy 470, over 1315\n"
-	      "pace: write 74128 in 168, send 0 in 0, stage 6, 0 sync 34, 0 publish 643, 0\n0\n"
+	      "0\n begin 470, image 0, copied 0, exchange 58, wait 0, commit 516\n"
+	      " gates 0, waited 0, 0, most 0; copy 470, over 1083\n"
+	      "pace: write 74128 in 168, send 0 in 0, stage 6, 0 sync 34, 0 publish 411, 0\n0\n"
 	      "-7: \nwait 0\n"
 	      "save: phase 1, held 32968, copied 32968, written 8192 of 74128, sent 0, images 1\n"
 	      " begin 6, image 0, copied 0, exchange 58, wait 26, commit 0\n"
-	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 885 ms\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n"
+	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 653 ms\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n-7: step 2: some rank is still writing\n"
 	      "save: phase 2, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 101\n"
-	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 644 ms\n"
-	      "  2: 32968 copied, 74128 written, 0 sent\n"
-	      "  2: 32968 copied, 0 written, 32968 sent\n"
+	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 412 ms\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n"
 	      "-7: step 2: too little time is left to publish it\n"
 	      "save: phase 2, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
 	      "1\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 101\n"
-	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 644 ms\n"
+	      " gates 0, waited 0, 0, most 0; copy 6, over 0\n left 412 ms\n"
 	      "  2: 32968 copied, 74128 written, 0 sent\n"
 	      "  2: 32968 copied, 0 written, 32968 sent\n2 run: step 2 committed, rank 0\n0\n"
 	      "save: phase 3, held 32968, copied 32968, written 74128 of 74128, sent 0, images "
-	      "0\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 744\n"
-	      " gates 0, waited 0, 0, most 0; copy 6, over 851\n"
-	      "pace: write 74128 in 168, send 0 in 0, stage 6, 6 sync 34, 34 publish 643, 643\n"
+	      "0\n begin 6, image 0, copied 0, exchange 58, wait 26, commit 512\n"
+	      " gates 0, waited 0, 0, most 0; copy 6, over 619\n"
+	      "pace: write 74128 in 168, send 0 in 0, stage 6, 6 sync 34, 34 publish 411, 411\n"
 	      "run: begun 2, committed 2, dropped 0, failed 0, bytes 148256, images 0\n"
-	      " begin 476, image 0, exchange 116, wait 26, commit 1492, gates 0, 0, 0, 0\n"
-	      "2 run: step 2 committed, rank 1\n");
+	      " begin 476, image 0, exchange 116, wait 26, commit 1028, gates 0, 0, 0, 0\n"
+	      "2 run: step 1 committed, rank 1\n2 run: step 2 committed, rank 1\n");
 }
 
 TEST(a_save_in_rounds_is_counted)
@@ -471,24 +446,22 @@ TEST(a_save_in_rounds_is_counted)
 	p.opts.staging_bytes_max = 128 * KIB;
 	story(&p, count,
 	      "1 step 1: copied inside begin: the staging holds a part of it only\n"
-	      "  0: 0 copied, 4096 written, 0 sent\n  0: 65536 copied, 69632 written, 0 sent\n"
-	      "0\ncopied 0\ncopied 0\n"
+	      "  0: 0 copied, 4096 written, 0 sent\n  0: 65536 copied, 69632 written, 0 sent\n0\n"
+	      "copied 0\ncopied 0\n"
 	      "save: phase 1, held 65936, copied 65936, written 69632 of 74128, sent 0, images "
 	      "1, at once\n begin 32, image 0, copied 26, exchange 0, wait 0, commit 0\n"
 	      " gates 2, waited 0, 0, most 0; copy 32, over 0\n left 105 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n2 run: step 1 committed, rank 0\n0\n"
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0, at once\n begin 32, image 0, copied 26, exchange 0, wait 0, commit 329\n"
 	      " gates 2, waited 0, 0, most 0; copy 32, over 387\n"
 	      "pace: write 74128 in 52, send 0 in 0, stage 6, 0 sync 34, 0 publish 295, 0\n"
 	      "1 step 2: copied inside begin: the staging holds a part of it only\n"
-	      "  0: 0 copied, 4096 written, 0 sent\n  0: 65536 copied, 69632 written, 0 sent\n"
-	      "0\ncopied 0\ncopied 0\ncopied 0\nwait 0\n"
+	      "  0: 0 copied, 4096 written, 0 sent\n  0: 65536 copied, 69632 written, 0 sent\n0\n"
+	      "copied 0\ncopied 0\ncopied 0\nwait 0\n"
 	      "save: phase 2, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "1, at once\n begin 32, image 0, copied 26, exchange 0, wait 26, commit 0\n"
 	      " gates 3, waited 0, 0, most 0; copy 32, over 0\n left 330 ms\n"
-	      "  2: 65936 copied, 74128 written, 0 sent\n"
 	      "  2: 65936 copied, 74128 written, 0 sent\n2 run: step 2 committed, rank 0\n0\n"
 	      "save: phase 3, held 65936, copied 65936, written 74128 of 74128, sent 0, images "
 	      "0, at once\n begin 32, image 0, copied 26, exchange 0, wait 26, commit 329\n"
@@ -499,15 +472,13 @@ TEST(a_save_in_rounds_is_counted)
 	      "{\"what\":\"committed\",\"step\":1,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":true,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":2,\"gates_waited\":0,\"begin_ms\":32.000,\"image_ms\":0.000,"
-	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,"
-	      "\"wait_ms\":0.000,\"commit_ms\":329.000,\"copy_ms\":32.000,"
-	      "\"wall_ms\":387.000}\n"
+	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,\"wait_ms\":0.000,"
+	      "\"commit_ms\":329.000,\"copy_ms\":32.000,\"wall_ms\":387.000}\n"
 	      "{\"what\":\"committed\",\"step\":2,\"session\":\"\",\"at\":\"\",\"code\":0,"
 	      "\"ranks\":1,\"of\":1,\"lazy\":true,\"disk\":true,\"images\":1,\"bytes\":74128,"
 	      "\"gates\":3,\"gates_waited\":0,\"begin_ms\":32.000,\"image_ms\":0.000,"
-	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,"
-	      "\"wait_ms\":26.000,\"commit_ms\":329.000,\"copy_ms\":32.000,"
-	      "\"wall_ms\":387.000}\n");
+	      "\"gates_ms\":0.000,\"gate_max_ms\":0.000,\"exchange_ms\":0.000,\"wait_ms\":26.000,"
+	      "\"commit_ms\":329.000,\"copy_ms\":32.000,\"wall_ms\":387.000}\n");
 }
 
 TEST(a_save_to_memory_is_counted)
@@ -647,34 +618,34 @@ static void meetings_are(uint32_t how, const char *want)
 TEST(a_plain_save_meets_so_often)
 {
 	meetings_are(0,
-	             "0\nmeetings 50\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
-	             "2 run: step 1 committed, rank 1\n0\nmeetings 17\ncopied 0\n"
-	             "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n0\n"
-	             "meetings 12\ncopied 0\n2 run: step 3 committed, rank 0\n0\n"
-	             "2 run: step 3 committed, rank 1\n0\nmeetings 12\ncopied 0\n"
-	             "2 run: step 4 committed, rank 0\n0\n2 run: step 4 committed, rank 1\n");
+	             "0\nmeetings 31\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
+	             "meetings 11\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 3\n"
+	             "copied 0\n2 run: step 3 committed, rank 0\n0\n0\nmeetings 3\ncopied 0\n"
+	             "2 run: step 4 committed, rank 0\n0\n2 run: step 1 committed, rank 1\n"
+	             "2 run: step 2 committed, rank 1\n2 run: step 3 committed, rank 1\n"
+	             "2 run: step 4 committed, rank 1\n");
 }
 
 TEST(a_save_that_is_copied_behind_begins_with_one_meeting)
 {
 	meetings_are(SHEAF_LAZY,
-	             "0\nmeetings 49\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
-	             "2 run: step 1 committed, rank 1\n0\nmeetings 15\ncopied 0\n"
-	             "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n0\n"
-	             "meetings 1\ncopied 0\n2 run: step 3 committed, rank 1\n"
-	             "2 run: step 3 committed, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
-	             "2 run: step 4 committed, rank 1\n2 run: step 4 committed, rank 0\n0\n");
+	             "0\nmeetings 33\ncopied 0\n2 run: step 1 committed, rank 0\n0\n0\n"
+	             "meetings 12\ncopied 0\n2 run: step 2 committed, rank 0\n0\n0\nmeetings 1\n"
+	             "copied 0\n2 run: step 3 committed, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
+	             "2 run: step 4 committed, rank 0\n0\n2 run: step 1 committed, rank 1\n"
+	             "2 run: step 2 committed, rank 1\n2 run: step 3 committed, rank 1\n"
+	             "2 run: step 4 committed, rank 1\n");
 }
 
 TEST(so_does_one_to_memory_alone)
 {
 	meetings_are(SHEAF_LAZY | SHEAF_NO_DISK,
-	             "0\nmeetings 47\ncopied 0\n2 run: step 1 is in memory, rank 1\n"
-	             "2 run: step 1 is in memory, rank 0\n0\n0\nmeetings 13\ncopied 0\n"
-	             "2 run: step 2 is in memory, rank 1\n2 run: step 2 is in memory, rank 0\n0\n"
-	             "0\nmeetings 1\ncopied 0\n2 run: step 3 is in memory, rank 1\n"
-	             "2 run: step 3 is in memory, rank 0\n0\n0\nmeetings 1\ncopied 0\n"
-	             "2 run: step 4 is in memory, rank 1\n2 run: step 4 is in memory, rank 0\n0\n");
+	             "0\nmeetings 34\ncopied 0\n2 run: step 1 is in memory, rank 0\n0\n0\n"
+	             "meetings 13\ncopied 0\n2 run: step 2 is in memory, rank 0\n0\n0\n"
+	             "meetings 1\ncopied 0\n2 run: step 3 is in memory, rank 0\n0\n0\n"
+	             "meetings 1\ncopied 0\n2 run: step 4 is in memory, rank 0\n0\n"
+	             "2 run: step 1 is in memory, rank 1\n2 run: step 2 is in memory, rank 1\n"
+	             "2 run: step 3 is in memory, rank 1\n2 run: step 4 is in memory, rank 1\n");
 }
 
 /* ---- bytes that travel, and writes while others are still copied ---- */

@@ -137,12 +137,12 @@ static int grows_by_half(void *arg, int rank, struct sheaf_group *group)
 	int rc = shf_run_open(&run, "run", group, &opts, sys, &err);
 
 	if (rc == 0)
-		rc = shf_image_need(run, 0, 4 * MIB, &err);
+		rc = shf_image_need(run, 0, 0, 4 * MIB, &err);
 	simdisk_set_memory(g->disk, 0, 1024 * MIB);
 	if (rc == 0 && sys->ops->rooms(sys->arg, rooms) == 1) {
 		g->used = 1024 * MIB - rooms[0].left;
 		simdisk_set_memory(g->disk, 0, g->used + 2 * 2 * MIB - g->lacks);
-		rc = shf_image_need(run, 0, 6 * MIB, &err);
+		rc = shf_image_need(run, 0, 0, 6 * MIB, &err);
 	}
 	shf_run_close(run);
 	return rc;

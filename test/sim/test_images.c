@@ -138,7 +138,7 @@ TEST(an_image_that_no_machine_has_is_refused_and_the_next_one_is_made)
 	struct alone a;
 
 	begin(&a);
-	CHECK_RC(shf_image_need(a.run, 0, UINT64_C(1) << 63, &a.err), SHEAF_ENOMEM, &a.err);
+	CHECK_RC(shf_image_need(a.run, 0, 0, UINT64_C(1) << 63, &a.err), SHEAF_ENOMEM, &a.err);
 	CHECK(strstr(a.err.msg, "an image of 9223372036854775808 bytes") != NULL);
 	CHECK(shf_image_of(a.run, 0, 0) == NULL);
 	CHECK(shf_image_of(a.run, 0, 1) == NULL);

@@ -120,7 +120,7 @@ static void lose_each(int variant)
 		n++;
 	}
 	printf("# lost at each of %ld operations\n", n);
-	CHECK(n > 50 && n < OPS_MAX);
+	CHECK(n > 25 && n < OPS_MAX);
 }
 
 TEST(a_group_may_be_lost_at_any_operation) { lose_each(0); }

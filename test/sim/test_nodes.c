@@ -553,7 +553,7 @@ TEST(what_was_due_is_written_by_agents_that_are_told)
 {
 	long wrote = 0, behind = 0;
 
-	for (int at = 1;; at += 7) {
+	for (int at = 1;; at += 2) {
 		struct simdisk *d = re_world((uint64_t)at);
 		struct sheaf_error err = { 0 };
 		bool fired;

@@ -432,7 +432,8 @@ struct verdicts {
 /* Calls the function of that number with the verdict of this rank. */
 static int call_with(struct shf_team *t, int i, int rc, struct sheaf_error *err)
 {
-	struct shf_buf out[VERDICT_RANKS] = { SHF_BUF_INIT }, mine = SHF_BUF_INIT, in = SHF_BUF_INIT;
+	struct shf_buf out[VERDICT_RANKS] = { SHF_BUF_INIT };
+	struct shf_buf mine = SHF_BUF_INIT, in = SHF_BUF_INIT;
 	size_t bytes[VERDICT_RANKS] = { 0 };
 	static char many[5000];
 	uint64_t x[2] = { (uint64_t)t->rank, 7 }, same;

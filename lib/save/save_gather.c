@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* C4: what all ranks know of a save comes to rank 0, once: for the card of a step in memory, or
+ * else for the manifest on disk. What was gathered for the card is published later. */
+#include "save_gather.h"
+#include "err.h"
+#include "save_attach.h"
+#include "save_sums.h"
+
+/* Rank 0 reads what came of each rank, in their order. */
+static int read_all_ranks(struct sheaf_save *save, struct sheaf_error *err)
+{
+	struct shf_publishing *p = &save->publishing;
+	struct shf_cur c = { p->in.data, p->in.data + p->in.len, false };
+	struct shf_attach_in given = { 0 };
+	struct shf_sums_in sums;
+	int rc = shf_sums_new(&sums, save, err);
+
+	for (uint32_t r = 0; rc == 0 && r < (uint32_t)save->run->team.ranks; r++) {
+		rc = shf_sums_take(&sums, &save->plan->layout, &c);
+		if (rc == 0)
+			rc = shf_attach_take(&given, r, p->carried, &p->arena, &c);
+		if (rc < 0)
+			shf_fail(err, rc, "what rank %u sent of a save: %s", r, shf_strerror(rc));
+	}
+	if (rc == 0)
+		rc = shf_sums_make(save, &sums, &p->arena, &p->sums, err);
+	if (rc == 0)
+		rc = shf_attach_unite(&given, &p->arena, &p->given, &p->owners, err);
+	shf_sums_free(&sums);
+	shf_attach_free(&given);
+	return rc;
+}
+
+int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_error *err)
+{
+	struct shf_publishing *p = &save->publishing;
+	struct shf_team *team = &save->run->team;
+	struct shf_buf mine = SHF_BUF_INIT;
+	int lost = p->summed ? 0 : shf_allreduce(team, save->held, save->plan->layout.tensors_n,
+	                                         SHEAF_XOR, err);
+
+	if (lost < 0)
+		return lost;
+	p->summed = true; /* in place: a second time would undo it */
+	p->carried = carry;
+	shf_sums_put(save, &mine);
+	shf_attach_put(save, carry, &mine);
+	rc = shf_to_zero(team, rc, &mine, &p->in, err);
+	shf_buf_release(&mine);
+	if (rc < 0)
+		return rc;
+	p->gathered = true;
+	if (team->rank == 0)
+		p->rc = read_all_ranks(save, &p->err);
+	return 0;
+}
