@@ -2,8 +2,8 @@
 /* A run that has lived through some steps, for the tests of the store. */
 #ifndef LIVED_H
 #define LIVED_H
-#include "../sim/commitoracle.h"
-#include "../t.h"
+#include "commitoracle.h"
+#include "t.h"
 
 static inline void start(struct world *w, int64_t steps)
 {

@@ -3,7 +3,7 @@
  * reader at its bounds: the longest text, the largest number, and one more. */
 #include <errno.h>
 #include <stdlib.h>
-#include "../t.h"
+#include "t.h"
 #include "err.h"
 #include "simdisk.h"
 #include "tree.h"

@@ -12,7 +12,7 @@
 #include "jobs.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 static const int32_t each_a_node[JOB_RANKS] = { 1, 2 };

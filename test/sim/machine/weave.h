@@ -3,8 +3,9 @@
  * and wait of theirs and wherever weave_point is called, so that a seed is a schedule of real
  * threads through real locks. Threads that all wait for each other end the program, with the seed.
  *
- * A program that uses it is linked with weave_args (meson.build), which leads the calls of pthreads
- * here. Threads that are not woven are let alone; they and woven ones share no lock. */
+ * A program that uses it is linked with `weave` (test/sim/meson.build), so that its calls of
+ * pthreads come here. Threads that are not woven are let alone; they and woven ones share no
+ * lock. */
 #ifndef WEAVE_H
 #define WEAVE_H
 #include <stdint.h>

@@ -19,7 +19,7 @@
 #include "load.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 #define SALT UINT64_C(0x5eaf)

@@ -17,7 +17,7 @@
 #include "state.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 enum { KIB = 1 << 10, MIB = 1 << 20, STEPS = 5 };

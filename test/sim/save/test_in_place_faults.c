@@ -4,7 +4,7 @@
 #include <errno.h>
 #include "hands.h"
 #include "starve.h"
-#include "../t.h"
+#include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"

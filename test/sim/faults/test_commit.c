@@ -13,7 +13,7 @@
 #include "plaincrc.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 static bool each_cut;           /* this story is cut everywhere, not at each T_STRIDE-th */

@@ -17,7 +17,7 @@
 #include "state.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 enum { STEPS = 6, ROWS = 48, COLUMNS = 64, LINE = 20000 };

@@ -21,7 +21,7 @@
 #include "run_ops.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 static bool all_of_it;                  /* --long; otherwise one of THIN, by turns */

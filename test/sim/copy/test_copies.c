@@ -22,7 +22,7 @@
 #include "run_ops.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 #define FROM "run/checkpoint-2"

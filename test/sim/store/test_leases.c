@@ -8,7 +8,7 @@
 #include "step_open.h"
 #include "run_ops.h"
 
-#include "../t.h"
+#include "t.h"
 
 static struct job job_on(struct simdisk *disk, enum deed_kind kind, int64_t last)
 {

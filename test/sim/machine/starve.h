@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the n-th allocation of the library on this thread fail, at its own doors: what the
  * simulated machine needs is never refused. Include once, in the test's only file, and link with
- * starve_args (meson.build here). */
+ * `starve` (test/sim/meson.build). */
 #ifndef STARVE_H
 #define STARVE_H
 #include <stdarg.h>

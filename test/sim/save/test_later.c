@@ -3,7 +3,7 @@
  * it is brought in; and slices that are asked for all at once. */
 #include <stdlib.h>
 #include "hands.h"
-#include "../t.h"
+#include "t.h"
 #include "save_commit.h"
 #include "save_gates.h"
 #include "save_calls.h"

@@ -20,7 +20,7 @@
 #include "run_ops.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 #define TO "run/checkpoint-2"

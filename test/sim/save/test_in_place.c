@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "hands.h"
-#include "../t.h"
+#include "t.h"
 #include "save_commit.h"
 #include "save_gates.h"
 #include "save_calls.h"

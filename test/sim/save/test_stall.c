@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "hands.h"
-#include "../t.h"
+#include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"
 #include "save_end.h"

@@ -16,7 +16,7 @@
 #include "save_given.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 #define OUT "out"

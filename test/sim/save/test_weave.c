@@ -27,7 +27,7 @@
 #include "run_ops.h"
 
 #define main t_main
-#include "../t.h"
+#include "t.h"
 #undef main
 
 enum { SLICES = 6, STEPS = 9, EMAS = 2, LARGE = 5, LARGE_COLUMNS = 400000 };
