@@ -32,7 +32,7 @@ def gullible(name, what, where, condition, *tests):
 
 
 COMMIT, CUTS, STORE, PRUNE, OPS = ("sim/test_commit: ", "sim/test_cuts: ", "unit/test_store: ",
-                                   "unit/test_prune: ", "sim/test_ops: ")
+                                   "unit/test_prune: ", "sim/test_run_ops: ")
 CUT = "_survives_every_cut_strict"
 
 # ---- what is durable before what ----
@@ -116,24 +116,25 @@ bug("short_write_believed", "a write of fewer bytes than asked is taken for whol
 bug("refused_room_believed", "room that a file did not get is taken for made, of a save behind",
     "save/save_write.c:shf_save_io_done", "if (io->result < 0)",
     "if (io->result < 0 && !(MUTANT && io->op == SHF_IO_RESIZE))",
-    "sim/test_lazy_told: room_that_is_refused_behind_is_told_by_the_commit")
+    "sim/test_lazy_errors: room_that_is_refused_behind_is_told_by_the_commit")
 blind("calls_not_compared", "ranks in different calls go on as if they were in one",
       "group/group.c:shf_call_enter", "w[1] >> RANK_BITS != ~w[2] >> RANK_BITS",
-      "sim/test_apart: ranks_that_make_different_calls_are_both_told",
-      "unit/test_calls: ranks_in_different_calls_learn_it")
+      "sim/test_mixed_calls: ranks_that_make_different_calls_are_both_told",
+      "unit/test_group_calls: ranks_in_different_calls_learn_it")
 bug("handles_not_compared", "two handles of one kind are taken for the same on all ranks",
     "group/group.c:call_key", "(call->handle & UINT32_MAX) << RANK_BITS",
     "(MUTANT ? 0 : (call->handle & UINT32_MAX) << RANK_BITS)",
-    "sim/test_apart: ranks_that_commit_different_saves_are_told")
+    "sim/test_mixed_calls: ranks_that_commit_different_saves_are_told")
 gullible("failure_called_late", "an operation that failed at once is said to have run out of time",
          "group/group.c:lose", "is_timeout(t, ms)",
-         "unit/test_calls: only_an_operation_whose_time_ran_out_is_said_to_be_late")
+         "unit/test_group_calls: only_an_operation_whose_time_ran_out_is_said_to_be_late")
 blind("steps_not_compared", "ranks at different steps begin one save together",
-      "save/save.c:meet", "!(m.same & 1)", "sim/test_agree: ranks_at_different_steps_begin_none")
+      "save/save.c:meet", "!(m.same & 1)",
+      "sim/test_diverging_ranks: ranks_at_different_steps_begin_none")
 bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
     "save/save_plan.c:shf_plan_get", "rc == 0 && same && lo != 0",
     "rc == 0 && (MUTANT ? plan != NULL : same && lo != 0)",
-    "sim/test_agree: a_state_that_one_rank_made_anew_is_planned_by_all")
+    "sim/test_diverging_ranks: a_state_that_one_rank_made_anew_is_planned_by_all")
 blind("digests_not_compared", "tensors as copied are not compared with blocks as written (I4)",
       "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, in)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
@@ -143,17 +144,17 @@ bug("image_reused_early", "the next round writes over pages that are still being
     "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
 blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
       "save/save_net.c:unpack_moves", "sums.digest != shf_get64(from)",
-      "sim/test_agree: replicas_that_differ_are_told_when_asked")
+      "sim/test_diverging_ranks: replicas_that_differ_are_told_when_asked")
 bug("ranks_open_apart", "ranks open different directories, or with different rules",
     "engine/run_open.c:same_arguments",
     "rc < 0 || same == 1023", "rc < 0 || same == 1023 || MUTANT",
-    "sim/test_agree: retention_rules_of_one_rank_alone_are_refused")
+    "sim/test_diverging_ranks: retention_rules_of_one_rank_alone_are_refused")
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
     "layout/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
     "save/save_attach.c:unite_given", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
-    "sim/test_agree: ranks_that_attach_different_bytes_are_told")
+    "sim/test_diverging_ranks: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
     "save/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
     "hi[2] && !MUTANT ? finish(of, err) : 0",
@@ -175,8 +176,8 @@ blind("begun_the_long_way", "a lazy save asks for everything again at each begin
 bug("gate_open", "a tensor may change before it is copied", "save/save_gates.c:one_ready",
     "rc = wait_for(lz, slice, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, slice, timeout_ms)",
     "sim/test_lazy: a_tensor_may_change_when_it_was_asked_for",
-    "unit/test_gates: tensors_change_behind_their_gates_and_no_step_knows")
-OVERLAPS = "sim/test_overlaps: "
+    "unit/test_save_gates: tensors_change_behind_their_gates_and_no_step_knows")
+OVERLAPS = "sim/test_slice_overlaps: "
 blind("gate_of_a_tied_tensor_open", "a gate does not wait for slices in the same memory (L6)",
       "save/save_gates.c:memory_ready", "lz->overlaps && one != SHEAF_EAGAIN",
       OVERLAPS + "a_tied_tensor_may_change_when_its_bytes_are_copied",
@@ -201,13 +202,13 @@ gullible("failed_not_moved", "what a failed save has let go is not moved",
 bug("gate_not_waiting", "who asks does not wait for a piece that somebody else copies",
     "save/save_gates.c:wait_for", "calm = shf_pieces_settled(lz, slice, until)",
     "calm = MUTANT || shf_pieces_settled(lz, slice, until); if (MUTANT) return 0",
-    "unit/test_gates: several_threads_copy_and_no_step_knows")
+    "unit/test_save_gates: several_threads_copy_and_no_step_knows")
 LATER = "sim/test_later: "
 bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
     "save/save_pieces.c:pick",
     "(lz->put && !lz->put[slice])", "(!MUTANT && lz->put && !lz->put[slice])",
     LATER + "the_files_are_those_of_slices_that_were_there",
-    "unit/test_gates: a_slice_is_copied_when_it_is_brought",
+    "unit/test_save_gates: a_slice_is_copied_when_it_is_brought",
     "sim/test_weave: slices_are_copied_when_they_are_brought")
 blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
       "save/save_pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
@@ -215,7 +216,7 @@ blind("put_elsewhere", "a slice that is brought elsewhere is read where the stat
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
     "save/save_gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
     "!MUTANT && rc == 0 && i < lz->tasks_n",
-    "unit/test_gates: what_is_brought_is_copied_though_nobody_asks")
+    "unit/test_save_gates: what_is_brought_is_copied_though_nobody_asks")
 blind("unput_committed", "a save is committed of which not all was brought",
       "save/save_gates.c:shf_lazy_unasked",
       "unput >= 0", LATER + "one_that_is_not_brought_is_named")
@@ -225,7 +226,7 @@ blind("begun_over_unput", "a save begins that may wait for what is not brought",
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
     "save/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
-    "unit/test_gates: a_check_is_over_when_a_gate_opens")
+    "unit/test_save_gates: a_check_is_over_when_a_gate_opens")
 bug("load_staged_besides", "a load stages as much again as the images of saves have",
     "load/load_run.c:room_of", "taken = shf_images_bytes(saves)",
     "taken = MUTANT ? 0 : shf_images_bytes(saves)",
@@ -244,7 +245,7 @@ bug("change_before_the_copy_not_seen",
 bug("compared_without_timeout", "a gate waits for ever while another thread compares the slice",
     "save/save_check.c:check_take", "time = shf_pieces_moved(lz, until)",
     "time = shf_pieces_moved(lz, MUTANT ? -1 : until) || MUTANT",
-    "unit/test_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
+    "unit/test_save_gates: a_gate_keeps_its_timeout_while_another_thread_compares_the_slice")
 bug("moved_early_for_ever", "a state with one move that came too early can never be saved again",
     "state/state.c:is_too_early", "state->unmoved_n - s->unmoved + early",
     "state->unmoved_n - (MUTANT ? 0 : s->unmoved) + early",
@@ -255,11 +256,11 @@ blind("saved_from_where_it_was", "a slice whose move was refused is saved from w
 bug("failed_while_synced", "a save that is failed while it is synced is published",
     "save/save_commit.c:settle", "shf_save_seal(save, err)",
     "MUTANT ? 0 : shf_save_seal(save, err)",
-    "sim/test_publishing: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
+    "sim/test_save_publish: who_fails_a_save_while_it_is_synced_fails_it_on_all_ranks")
 bug("failed_too_late_in_silence", "failing a save that is published is said to have worked",
     "save/save_handle.c:shf_save_fail",
     "late ? SHEAF_EINVAL : 0", "late && !MUTANT ? SHEAF_EINVAL : 0",
-    "sim/test_publishing: nothing_can_be_added_to_it_and_nobody_can_fail_it")
+    "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it")
 bug("averages_as_the_caller_rounds", "the coefficients are rounded as the caller's thread rounds",
     "base/average.c:shf_average", "fesetenv(FE_DFL_ENV); average(e, w, w_dtype, n, coef);",
     "if (!MUTANT) fesetenv(FE_DFL_ENV); average(e, w, w_dtype, n, coef);",
@@ -279,7 +280,7 @@ blind("averages_copied_early", "averages are copied while they are made (L3)",
       "before != slice && lz->done[before] < shf_pieces_in(lz, before)", WEAVE)
 bug("gate_before_slot", "what is not staged may change when somebody begins to copy it",
     "save/save_pieces.c:count_slotted", "if (more < 0)", "if (MUTANT ? more > 0 : more < 0)",
-    "unit/test_gates: what_is_not_staged_changes_behind_its_gate")
+    "unit/test_save_gates: what_is_not_staged_changes_behind_its_gate")
 blind("slot_while_it_is_written", "a slot goes to the next segment before it is written",
       "save/unstaged.c:shf_slots_take", "a->busy >> slot & 1",
       "sim/test_in_place: an_image_is_as_large_as_its_slots")
@@ -376,27 +377,27 @@ bug("disk_forgets_memory", "a failure on the way to the disk takes a step from m
     "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
 blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
       "save/save_image.c:choose_together", "*same & 8 || tries",
-      "sim/test_held: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
+      "sim/test_memory_tier: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
 gullible("notes_behind_memory", "notes are taken for the disk that memory does not have",
          "save/save_given.c:takes_more", "!save->publishing.gathered",
-         "sim/test_publishing: nothing_can_be_added_to_it_and_nobody_can_fail_it",
+         "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it",
          "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
          "save/save_end.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
       "engine/run_open.c:join", "rc == SHEAF_ENOENT",
-      "sim/test_stale: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
+      "sim/test_stale_names: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 gullible("brought_and_set_aside", "who loads a bad step from memory whose number is taken saves on",
          "load/load.c:remember_in_memory", "run->parent == step->number",
          "sim/test_parents: who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds"
          "_before_saving")
 blind("tried_behind_close", "a load after the close is counted as a try for ever",
       "load/load.c:count_try", "run->closed",
-      "sim/test_attempts: a_load_after_the_run_was_closed_is_no_try")
+      "sim/test_memory_tries: a_load_after_the_run_was_closed_is_no_try")
 blind("no_room_is_made", "a save that finds the disk full lets nothing go",
       "save/save_stage.c:make", "rc == SHEAF_EIO && err->sys == ENOSPC",
-      "sim/test_room: a_save_that_finds_the_disk_full_lets_old_steps_go_first")
+      "sim/test_save_limits: a_save_that_finds_the_disk_full_lets_old_steps_go_first")
 blind("flat_by_half", "a range is taken for all where its flag was forgotten",
       "state/state.c:check_box", "in->flat_start || in->flat_count",
       "unit/test_state: memory_rules_are_checked")
@@ -414,17 +415,17 @@ bug("told_before_publish", "a step is announced before it is published",
     "save/save_commit.c:go_on", "rc = publish_together(save, l, again, err);",
     "{ if (MUTANT && save->run->team.rank == 0) announce(save);"
     " rc = publish_together(save, l, again, err); }",
-    "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
+    "sim/test_done_files: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
     "save/save_commit.c:conclude", "shf_save_doubt(save);",
     "{ shf_save_doubt(save); if (MUTANT && run->team.rank == 0) announce(save); }",
-    "sim/test_done: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
+    "sim/test_done_files: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_not_synced", "the names of done files are not synced",
     "store/done.c:sync_dir", "dir < 0 ? dir :", "dir < 0 || MUTANT ? dir :",
-    "sim/test_done: a_power_cut_leaves_no_done_file_or_a_right_one_strict")
+    "sim/test_done_files: a_power_cut_leaves_no_done_file_or_a_right_one_strict")
 blind("done_in_place_of_a_link", "a done file takes the place of what is no file",
       "store/done.c:put", "rc >= 0 && st.type != SHF_T_FILE",
-      "sim/test_done: what_is_no_file_is_left_as_it_is")
+      "sim/test_done_files: what_is_no_file_is_left_as_it_is")
 bug("allocation_not_agreed", "a rank without memory for an exchange leaves the others in it",
     "group/group.c:shf_exchange_packed",
     "rc = shf_agree(t, lens_reserve(t, &fresh, \"exchange\", err), err);",
@@ -434,13 +435,13 @@ bug("allocation_not_agreed", "a rank without memory for an exchange leaves the o
 bug("last_stripe_not_told", "the home of the last stripe of a box is not told of it",
     "layout/deal_home.c:homes_of", "shf_home_of(l, ranks, f, hi)",
     "shf_home_of(l, ranks, f, MUTANT ? lo : hi)",
-    "sim/test_rows: a_tensor_of_several_stripes_has_several_homes")
+    "sim/test_unusual_states: a_tensor_of_several_stripes_has_several_homes")
 
 # ---- sums and digests ----
 bug("short_block_sum", "the sum of the last, short block of a file is finished as a whole one",
     "save/save_sums.c:sum_files", "blocks[b] ^= shf_crc64_ones(n);",
     "blocks[b] ^= shf_crc64_ones(MUTANT ? SHF_BLOCK : n);",
-    "sim/test_rows: identity_is_the_name_and_not_the_order")
+    "sim/test_unusual_states: identity_is_the_name_and_not_the_order")
 bug("header_not_counted", "the bytes of the header count in no sum",
     "save/save_rounds.c:shf_copy_headers", "if (!shf_has_header(save, g)) continue;",
     "if (!shf_has_header(save, g)) continue; if (MUTANT) { if (have != g->file) {"
@@ -448,16 +449,16 @@ bug("header_not_counted", "the bytes of the header count in no sum",
     " end = g->hi < end ? g->hi : end; if (rc == 0) memcpy(shf_own_image(save) + g->image,"
     " header.data + g->lo, (size_t)(end - g->lo)); shf_part_came(shf_own_ctl(save, i));"
     " continue; }",
-    "sim/test_rows: identity_is_the_name_and_not_the_order")
+    "sim/test_unusual_states: identity_is_the_name_and_not_the_order")
 bug("digest_shifted_wrong", "a tensor's digest is combined with a length that is one too long",
     "layout/box_copy.c:horner_end", "shf_crc64_shift(h->all, h->bytes - h->all_end)",
     "shf_crc64_shift(h->all, h->bytes - h->all_end + MUTANT)",
-    "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
+    "unit/test_box_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("digest_of_what_was_there", "a digest is taken of the page before the bytes come into it",
     "layout/box_copy.c:horner_copy", "h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
     "if (MUTANT) { h->sum = shf_crc64_raw(h->sum, to, k); memcpy(to, from, k); } else"
     " h->sum = shf_crc64_copy(h->sum, to, from, k, h->past);",
-    "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
+    "unit/test_box_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("sums_joined_wrong", "two sums are joined as if the second run were a byte shorter",
     "base/crc64.c:shf_crc64_join", "shf_crc64_shift(a, b_bytes)",
     "shf_crc64_shift(a, b_bytes - (MUTANT && b_bytes))",
@@ -466,19 +467,20 @@ bug("shift_of_a_far_byte", "a shift forgets what lies beyond 4 GiB", "base/crc64
     "uint64_t product = ONE;", "uint64_t product = ONE; if (MUTANT) n = (uint32_t)n;",
     "unit/test_crc64: shifts_of_any_distance_agree_with_square_and_multiply")
 gullible("blocks_not_checked", "a load checks no block", "step/step_blocks.c:shf_block_check",
-         "got == want", "sim/test_damaged: a_load_of_one_family_does_not_mind_damage_to_the_data")
+         "got == want",
+         "sim/test_load_damaged: a_load_of_one_family_does_not_mind_damage_to_the_data")
 gullible("slice_blocks_not_checked", "a slice that is read by itself checks no block",
          "step/step_blocks.c:shf_blocks_check", "got == want",
-         "sim/test_read: damage_is_found_by_the_slices_whose_blocks_it_touches")
+         "sim/test_read_slice: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
       "load/load_digests.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
-      "sim/test_read: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
+      "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
 gullible("verify_finds_nothing", "verify finds every block right", "verify/verify_blocks.c:check",
          "got == want", "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
 bug("table_page_not_checked", "a page of the table of sums is believed unread",
     "step/step_lookup.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
-    "sim/test_read: every_flip_in_the_table_of_sums_is_found_by_a_read")
+    "sim/test_read_slice: every_flip_in_the_table_of_sums_is_found_by_a_read")
 blind("message_not_checked", "what comes from another node is not compared with its digest",
       "load/load_rounds.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_loading_is_found")
@@ -500,14 +502,14 @@ bug("read_not_tried_again", "one error of a disk fails a load",
 bug("slot_reused_early", "a read of a load goes into memory that is still looked at",
     "load/load_stream.c:run_to", "s->head - s->tail < s->slots_n",
     "s->head - s->tail < s->slots_n + MUTANT",
-    "sim/test_read: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
+    "sim/test_read_slice: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
 bug("headers_believed", "headers that tell another story than the sums are believed",
     "step/catalog.c:match_sums", "if (r.file != t->file ||",
     "if (MUTANT) { t->digest = r.digest; continue; } if (r.file != t->file ||",
     "sim/test_verify: a_header_that_tells_another_story_than_the_sums_is_found")
 gullible("size_not_checked", "a file's size is not compared with the manifest's",
          "step/step_blocks.c:check_size", "bytes == want",
-         "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
+         "sim/test_load_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("extra_not_seen", "verify does not see files that nobody named",
     "verify/verify_files.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
     "sim/test_verify: what_the_manifest_does_not_name_is_extra")
@@ -603,7 +605,7 @@ bug("latest_falls_back", "the newest step is damaged: the one before it is taken
     "store/list.c:latest_one", "if (e->state == SHF_FOREIGN || e->remains)",
     "if (e->state == SHF_FOREIGN || e->remains || (MUTANT && e->state == SHF_DAMAGED))",
     STORE + "latest_is_the_newest_good_step_and_never_falls_back_over_damage")
-LISTED = "unit/test_listed: "
+LISTED = "unit/test_store_list: "
 bug("old_list_falls_back", "a newest step that was pruned meanwhile: an older one is the latest",
     "store/list.c:latest_one", "return SHF_HAS_GONE;",
     "return MUTANT ? SHEAF_ENOENT : SHF_HAS_GONE;",
@@ -621,7 +623,7 @@ skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a m
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
         "step/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
-        "sim/test_opened: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
+        "sim/test_load_limits: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
       "store/step_look.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
       LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
@@ -643,22 +645,22 @@ bug("bad_is_none", "a run of which all is marked bad has no step, and training s
     TRIES + "where_all_is_marked_bad_it_is_said_and_not_that_there_is_none")
 bug("lost_is_none", "a run of which all manifests are gone has no step, and training starts afresh",
     "store/list.c:none_left", "if (n == 0)", "if (MUTANT || n == 0)",
-    "unit/test_listed: steps_that_all_lost_their_manifests_are_damage_and_not_an_empty_run")
+    "unit/test_store_list: steps_that_all_lost_their_manifests_are_damage_and_not_an_empty_run")
 bug("bad_number_taken", "the number of a step that is marked bad cannot be saved again",
     "store/stage.c:set_bad_aside", "if (rc <= 0)", "if (MUTANT || rc <= 0)",
     TRIES + "the_number_of_a_condemned_step_may_be_saved_again")
 bug("memory_counted_apart", "a load from memory does not count beside those from disk",
     "load/load.c:count_try", "run->team.rank == 0", "run->team.rank == 0 && "
     "!(MUTANT && step->run->of)",
-    "sim/test_attempts: resumes_from_memory_and_from_disk_are_counted_together")
+    "sim/test_memory_tries: resumes_from_memory_and_from_disk_are_counted_together")
 bug("tries_until_commit", "a save that has its stage forgets no tries",
     "save/save_stage.c:shf_save_staged", "shf_run_resumed(save->run);",
     "if (!MUTANT) shf_run_resumed(save->run);",
-    "sim/test_ops: a_save_that_has_its_stage_forgets_the_tries")
+    "sim/test_run_ops: a_save_that_has_its_stage_forgets_the_tries")
 bug("last_in_memory_condemned", "the oldest step in memory is condemned, and nothing is left",
     "memory/memory_choose.c:choose", "else if (rc == 0 && c.last.ranks)",
     "else if (!MUTANT && rc == 0 && c.last.ranks)",
-    "sim/test_attempts: a_step_in_memory_that_so_many_jobs_died_of_is_passed_over_if_an_older")
+    "sim/test_memory_tries: a_step_in_memory_that_so_many_jobs_died_of_is_passed_over_if_an_older")
 RESUME = "sim/test_resume: "
 bug("falls_unread", "a resume falls back where damage cannot be confirmed",
     "engine/run_resume.c:pass_over", "if (found != SHEAF_ECORRUPT)",
@@ -675,11 +677,11 @@ bug("reader_sets_aside", "a reader gives up what it could not load",
 bug("mixed_with_damaged", "what an older step lacks is kept as a damaged one has left it",
     "load/load.c:prepare", "if (rc == 0 && step->filled_by)",
     "if (rc == 0 && step->filled_by && !MUTANT)",
-    "sim/test_resume_kept: nothing_of_a_damaged_step_is_kept_beside_an_older_one")
+    "sim/test_resume_values: nothing_of_a_damaged_step_is_kept_beside_an_older_one")
 bug("told_of_damaged", "a resume reports what the steps lack that it passed over",
     "engine/run_resume.c:pass_over", "shf_buf_reset(&r->items);",
     "if (!MUTANT) shf_buf_reset(&r->items);",
-    "sim/test_resume_kept: what_a_damaged_step_has_not_changed_is_kept_and_only_what_is_loaded")
+    "sim/test_resume_values: what_a_damaged_step_has_not_changed_is_kept_and_only_what_is_loaded")
 bug("falls_unasked", "a resume falls back though nobody asked for it",
     "engine/run_resume.c:load_one", "!falls", "(!MUTANT && !falls)",
     RESUME + "damage_on_disk_is_refused_or_passed_over_as_the_caller_says")
@@ -695,11 +697,11 @@ bug("damaged_memory_dropped", "a step that changed in memory is dropped, and an 
     "sim/test_memory: a_byte_that_changes_in_memory_is_found_and_nothing_older_is_taken")
 bug("no_remedy", "the error of a damaged latest names no command", "load/load.c:load_failed",
     "if (step->latest &&", "if (!MUTANT && step->latest &&",
-    "sim/test_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
+    "sim/test_load_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 bug("passed_untold", "a directory without a manifest is passed over, and no report says so",
     "step/step_open.c:pass_over", "shf_sought_pass(k->sought, name, why);",
     "if (!MUTANT) shf_sought_pass(k->sought, name, why);",
-    "sim/test_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
+    "sim/test_load_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 skipped("proof_not_locked", "a save does not lock the proof that it lives",
         "store/stage.c:shf_stage_alive", "lock_alive(sys, fd)",
         STORE + "a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace")
@@ -712,7 +714,7 @@ bug("files_not_looked_at", "a step whose files are gone is the newest", "store/s
 bug("rewinds_begin_anew", "a count of rewinds that cannot be read is nothing",
     "store/aside.c:rewinds_read", "return odd || rc == -ENOENT",
     "return MUTANT || odd || rc == -ENOENT",
-    "unit/test_corners: a_rewind_in_place_that_is_not_counted_has_failed")
+    "unit/test_store_damaged: a_rewind_in_place_that_is_not_counted_has_failed")
 bug("unread_is_damaged", "a step that the kernel would not show is called damaged",
     "store/step_look.c:shf_is_unread", "why->code == SHEAF_EIO &&",
     "!MUTANT && why->code == SHEAF_EIO &&",
@@ -729,32 +731,34 @@ bug("unseen_step_is_none", "a step that one rank does not see is no step for all
     "step/step_open.c:open_found", "if (dir == -ENOENT || dir == -ESTALE)",
     "if (MUTANT && dir == -ENOENT) return shf_fail_sys(err, -dir, \"%s\", step->path);"
     " if (dir == -ENOENT || dir == -ESTALE)",
-    "sim/test_stale: a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh")
+    "sim/test_stale_names: a_step_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 bug("over_and_einval", "a commit that is over for what it was given says that nothing happened",
     "save/save_commit.c:failed_for_good", "if (rc != SHEAF_EINVAL)",
     "if (MUTANT || rc != SHEAF_EINVAL)",
-    "sim/test_differ: ranks_that_give_different_bytes_or_values_are_told")
+    "sim/test_conflicting_names: ranks_that_give_different_bytes_or_values_are_told")
 bug("notes_counted_plain", "notes are taken that the manifest has no room for",
     "save/save_record.c:shf_record_takes", "size_t n = text_bytes(value);",
     "size_t n = MUTANT ? strlen(value) : text_bytes(value);",
-    "sim/test_asked: a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given")
+    "sim/test_invalid_arguments: "
+    "a_note_that_the_manifest_has_no_room_for_is_refused_when_it_is_given")
 skipped("plan_without_a_bound", "a state whose manifest is too long is saved, and then refused",
         "save/save_plan.c:plan_make",
         "shf_record_bound(run, &plan->layout, state, &plan->manifest_bytes, err)",
-        "sim/test_asked: a_state_whose_manifest_is_too_long_is_refused_at_the_beginning")
+        "sim/test_invalid_arguments: "
+        "a_state_whose_manifest_is_too_long_is_refused_at_the_beginning")
 bug("path_cut", "the path of a step is cut where it is long", "step/step_find.c:shf_path_in",
     'shf_buf_addf(out, "%s/%s", dir, name);',
     'if (MUTANT) shf_buf_addf(out, "%.500s/%s", dir, name);'
     ' else shf_buf_addf(out, "%s/%s", dir, name);',
-    "sim/test_asked: the_path_of_a_step_is_whole_however_long_it_is")
+    "sim/test_invalid_arguments: the_path_of_a_step_is_whole_however_long_it_is")
 bug("handed_over_missed", "a wait for ever ends while another thread hands a request over",
     "run/run_io.c:take_one", "rc == 0 && timeout_ms != 0 ?",
     "rc == 0 && timeout_ms != 0 && !MUTANT ?",
-    "unit/test_io: a_wait_for_ever_waits_for_a_request_that_another_thread_is_handing_over")
+    "unit/test_run_io: a_wait_for_ever_waits_for_a_request_that_another_thread_is_handing_over")
 bug("direct_nonblocking", "io_uring is told not to wait for a busy disk",
     "sys/posix.c:shf_real_open", "if (fd >= 0 && flags & SHF_O_DIRECT)",
     "if (fd >= 0 && flags & SHF_O_DIRECT && !MUTANT)",
-    "unit/test_io: what_goes_past_the_page_cache_waits_for_a_busy_disk")
+    "unit/test_run_io: what_goes_past_the_page_cache_waits_for_a_busy_disk")
 blind("own_clock_believed", "a stage is old by the clock of the host that cleans",
       "store/recover.c:now_there",
       "s->lock >= 0 && s->sys->ops->fstat(s->sys->arg, s->lock, &st) >= 0",
@@ -772,7 +776,7 @@ bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
     "engine/run_ops.c:shf_run_go_back", "if (run->verified.step > step)",
     "if (run->verified.step > step && !MUTANT)",
-    "sim/test_behind: a_new_save_of_a_number_is_not_verified")
+    "sim/test_scrub_run: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
          "run/run_env.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
          OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
@@ -782,7 +786,7 @@ bug("page_owner_off_by_one", "an edge page goes to who ends in it and not to who
     "plan/deal.c:run_trim", "t.lo = (r->lo + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;",
     "t.lo = (r->lo + (MUTANT ? 0 : SHF_PAGE - 1)) / SHF_PAGE * SHF_PAGE;"
     " if (MUTANT && t.lo < s->lo) t.lo = s->lo;",
-    "unit/test_turns: an_edge_page_goes_to_the_holder_of_its_first_byte")
+    "unit/test_deal_examples: an_edge_page_goes_to_the_holder_of_its_first_byte")
 bug("edge_page_of_two", "an edge page is given to both its holders", "plan/deal.c:run_trim",
     "t.hi = r->hi == s->hi ? r->hi : r->hi / SHF_PAGE * SHF_PAGE;",
     "t.hi = r->hi == s->hi ? r->hi : r->hi / SHF_PAGE * SHF_PAGE;"
@@ -792,7 +796,7 @@ bug("edge_page_of_two", "an edge page is given to both its holders", "plan/deal.
     "unit/test_deal: every_byte_has_one_writer_and_one_source")
 bug("edge_page_of_the_last", "an edge page goes to the holder of its last byte",
     "plan/parts.c:first_look", "at < f->at", "(MUTANT ? at > f->at : at < f->at)",
-    "unit/test_turns: an_edge_page_goes_to_the_holder_of_its_first_byte")
+    "unit/test_deal_examples: an_edge_page_goes_to_the_holder_of_its_first_byte")
 bug("gap_not_seen", "what nobody holds is saved as whatever lies in the image",
     "plan/parts.c:collect_box", "else if (gap)", "else if (gap && !MUTANT)",
     "unit/test_deal: a_planted_gap_is_found_and_it_is_the_first")
@@ -812,7 +816,7 @@ bug("flat_range_off_by_one", "a flat range begins one item late", "state/state.c
     "m->lo = in->flags & SHEAF_FLAT ? in->flat_start : 0;",
     "m->lo = in->flags & SHEAF_FLAT ? in->flat_start + (MUTANT && in->flat_count > 1) : 0;",
     "unit/test_state: a_flat_window_is_what_is_here",
-    "sim/test_rows: a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty")
+    "sim/test_unusual_states: a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty")
 bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
     "plan/runs.c:level_add", "mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1]",
     "(MUTANT || mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1])",
@@ -820,7 +824,7 @@ bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
 bug("transposed_tile_again", "each tile of transposed memory takes the columns of the first",
     "layout/box_copy.c", "uint8_t *col = b + (ptrdiff_t)u * b_step;",
     "uint8_t *col = b + (ptrdiff_t)(MUTANT ? 0 : u) * b_step;",
-    "unit/test_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
+    "unit/test_box_copy: each_way_moves_the_box_and_sums_it_by_block_and_by_tensor")
 bug("bf16_truncates", "fp32 becomes bf16 by cutting, not by rounding", "base/convert.c:bf16_down",
     "uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;",
     "uint32_t rounded = (bits + (MUTANT ? 0 : 0x7fff + (bits >> 16 & 1))) >> 16;",
@@ -831,7 +835,7 @@ bug("nan_becomes_infinite", "a NaN of fp32 rounds to an infinity of bf16",
     "unit/test_dtype: nan_stays_nan_and_quiet")
 bug("pattern_ignored", "what was to be left out is saved", "layout/schema.c:shf_ignored",
     "fnmatch(ignore[i], text, 0) == 0", "!MUTANT && fnmatch(ignore[i], text, 0) == 0",
-    "sim/test_forgiven: ignored_patterns_are_neither_saved_nor_loaded_but_reported")
+    "sim/test_load_lenient: ignored_patterns_are_neither_saved_nor_loaded_but_reported")
 
 # ---- bytes of strangers ----
 bug("overlap_accepted", "two tensors of a safetensors file may share bytes",
@@ -872,7 +876,7 @@ bug("table_sums_ignored", "the pages of a table of sums are not summed",
     "unit/test_sums: every_flipped_bit_is_refused")
 bug("links_in_steps_followed", "a link in the place of a file of ours is followed",
     "step/step_files.c:shf_step_follow", "step->run->foreign ?", "step->run->foreign || MUTANT ?",
-    "sim/test_damaged: each_damage_has_its_outcome_and_its_sentence")
+    "sim/test_load_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
     "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
     "if (((const uint8_t *)from)[i] && !MUTANT)",
@@ -913,7 +917,7 @@ bug("deadline_ignored", "a rank waits for the dead as long as they are dead",
     "unit/test_group: a_rank_later_than_the_deadline_loses_the_group_for_those_that_waited")
 bug("failure_not_sent_with_lengths", "a rank that has failed sends lengths as if it had not",
     "group/group.c:lens_claim", "lens.in[r] == FAILED", "lens.in[r] == FAILED && !MUTANT",
-    "unit/test_calls: a_verdict_travels_with_what_is_sent")
+    "unit/test_group_calls: a_verdict_travels_with_what_is_sent")
 bug("last_rank_not_heard", "an agreement does not hear the last rank", "group/group.c:claim",
     "return rc == 0 ?", "return rc == 0 || (MUTANT && t->rank > 0 &&"
     " t->rank == t->ranks - 1) ?",
@@ -925,8 +929,8 @@ bug("file_system_not_proved", "ranks that see different file systems are not tol
 bug("missing_tensor_is_no_run", "a tensor that is not stored is ENOENT: start afresh",
     "load/load.c:decide_absent", "return shf_fail(err, SHEAF_ELAYOUT,",
     "return shf_fail(err, MUTANT ? SHEAF_ENOENT : SHEAF_ELAYOUT,",
-    "sim/test_forgiven: a_renamed_layer_lists_its_tensors")
-DERIVED = "sim/test_derived: "
+    "sim/test_load_lenient: a_renamed_layer_lists_its_tensors")
+DERIVED = "sim/test_load_derived: "
 gullible("any_weight_is_a_rounded_master", "a weight of any type is cast from any master",
          "load/load.c:derive", "is_rounded_master(s, &l->tensors[i])",
          DERIVED + "nothing_else_is_made_from_a_master")
@@ -935,10 +939,10 @@ blind("tie_of_a_master_lost", "a weight is not looked for under what it is tied 
       DERIVED + "a_tied_weight_is_rounded_from_what_its_master_is_tied_to")
 blind("tied_here_alone", "what is tied is not looked for under its own name",
       "load/load_base.c:shf_find_stored", "i < 0 && strcmp(s->name, s->stored)",
-      "sim/test_rows: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
+      "sim/test_unusual_states: a_tied_head_is_filled_from_a_head_that_stands_alone_in_the_step")
 bug("zeros_side_by_side", "zeros go to items side by side, where others lie between them",
     "load/load_run.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
-    "sim/test_forgiven: moments_whose_items_lie_apart_are_zeroed")
+    "sim/test_load_lenient: moments_whose_items_lie_apart_are_zeroed")
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
       "plan/overlap.c:walk_init", "!nested",
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
@@ -1016,22 +1020,22 @@ bug("mpi_failed_goes_on", "a group that gave up waits for its dead once more",
     "mpi/group_mpi.c:op_end", "if (rc != 0)", "if (rc != 0 && !MUTANT)", MPI + "deadline")
 
 # ---- a step read again ----
-REREAD = "sim/test_reread: "
+REREAD = "sim/test_scrub: "
 blind("reread_from_the_cache", "what the page cache has is proved, not what the disk has",
       "retain/scrub.c:read_block", "r->direct >= 0 && pages",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 blind("reread_forgets_nothing", "small files and tables are proved as the page cache has them",
       "retain/scrub.c:forget", "off < bytes",
-      "sim/test_behind: what_is_read_again_is_what_the_disk_has",
+      "sim/test_scrub_run: what_is_read_again_is_what_the_disk_has",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 bug("prune_reads_the_cache", "the step that others go for is proved as the page cache has it",
     "engine/run_ops.c:verify_newest", "drop_cached(run, newest);",
     "MUTANT ? (void)0 : drop_cached(run, newest);",
-    "sim/test_behind: a_prune_reads_what_the_disk_has")
+    "sim/test_scrub_run: a_prune_reads_what_the_disk_has")
 blind("prune_forgets_the_manifest_alone", "a prune drops the manifest alone from the page cache",
       "retain/scrub.c:shf_reread_forget",
       'shf_manifest_read(sys, dir, "", &m, &arena, &err) == 0',
-      "sim/test_behind: a_prune_reads_what_the_disk_has")
+      "sim/test_scrub_run: a_prune_reads_what_the_disk_has")
 gullible("reread_page_not_summed", "pages of the table are believed when they are read again",
          "retain/scrub.c:table_page", "got == want",
          REREAD + "a_table_may_be_longer_than_a_turn")
@@ -1048,9 +1052,9 @@ blind("reread_digest_not_compared", "digests of tensors are not compared when a 
       REREAD + "what_a_table_says_wrongly_is_damage")
 bug("reread_gives_up", "one error of a disk makes a step unproved", "retain/scrub.c:fetch",
     "i < READ_TRIES && got == -EIO", "i < (MUTANT ? 1 : READ_TRIES) && got == -EIO",
-    "sim/test_behind: a_reading_that_fails_stops_nobody_and_proves_nothing")
+    "sim/test_scrub_run: a_reading_that_fails_stops_nobody_and_proves_nothing")
 
-BEHIND = "sim/test_behind: "
+BEHIND = "sim/test_scrub_run: "
 NEW_SAVE = BEHIND + "a_new_save_of_a_number_is_not_verified"
 blind("number_vouches", "a step lets older ones go because an earlier save of its number was read",
       "store/trash.c:find_saved", "strcmp(e->session, saved->session) != 0", NEW_SAVE)
@@ -1081,7 +1085,7 @@ bug("salvage_of_the_living", "the stage of a writer that may live is published",
     SALVAGE + "the_living_are_not_robbed")
 blind("salvage_chooses", "of two whole saves of a step one is published",
       "store/salvage.c:find", "found->whole_n > 1",
-      "unit/test_crafted: of_two_whole_stages_of_a_step_none_is_chosen")
+      "unit/test_store_crafted: of_two_whole_stages_of_a_step_none_is_chosen")
 blind("salvage_of_a_guess", "a manifest that cannot be asked after is said not to be there",
       "store/salvage.c:count", "rc < 0 && rc != -ENOENT",
       SALVAGE + "a_manifest_that_cannot_be_asked_after_makes_no_half_save")
@@ -1091,7 +1095,7 @@ skipped("salvage_with_leavings", "what half a rename left is published with the 
         SALVAGE + "what_is_left_of_a_rename_is_not_published_and_what_is_nobodys_stops_it")
 
 # ---- who descends from whom ----
-DESCENT = "unit/test_crafted: a_descent_proves_what_its_sum_and_its_sessions_vouch_for"
+DESCENT = "unit/test_store_crafted: a_descent_proves_what_its_sum_and_its_sessions_vouch_for"
 skipped("descent_not_synced", "steps go before it is durable who descends from whom",
         "store/descent.c:shf_descent_write", "shf_dir_sync(s, s->dot)",
         PRUNE + "a_descent_is_durable_before_the_steps_between_go")
@@ -1156,7 +1160,7 @@ bug("deletion_has_another_grace", "a deletion that was cut waits for the grace a
     "store/trash.c:empty_one", "sys->ops->unlink(sys->arg, dir, \"sheaf.json\", false);",
     "(void)(MUTANT || sys->ops->unlink(sys->arg, dir, \"sheaf.json\", false));",
     PRUNE + "a_deletion_that_was_cut_goes_on_without_another_grace")
-CORNERS = "unit/test_corners: "
+CORNERS = "unit/test_store_damaged: "
 bug("saves_after_half_a_rewind", "saves and prunes go on after half a rewind",
     "store/aside.c:shf_store_rewind", "rc < 0 && journal_stands(s)",
     "rc < 0 && !MUTANT && journal_stands(s)",
@@ -1187,7 +1191,7 @@ blind("other_directory_opened", "a step has the manifest of another one that had
       LEASES + "a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two")
 blind("refused_lease_of_a_view", "memory is read beside a step on disk that a prune takes away",
       "memory/memory_dir_fill.c:shf_view_on_disk", "shf_lease_take(in, &of, &v->lease) < 0",
-      "sim/test_cards: no_step_that_a_prune_has_locked_is_read_beside_memory")
+      "sim/test_memory_steps: no_step_that_a_prune_has_locked_is_read_beside_memory")
 
 # ---- what is in memory ----
 MEMORY = "sim/test_memory: "
@@ -1218,7 +1222,7 @@ bug("coming_not_noted", "a step in memory knows nothing of the one that is being
     "save/save_memory.c:stamp", "run->tier->coming ?", "run->tier->coming && !MUTANT ?",
     MEMORY + "what_comes_to_memory_while_a_step_is_published_is_found")
 
-KEEPERS = "sim/test_keepers: "
+KEEPERS = "sim/test_agents: "
 bug("agent_of_the_run_id", "a copy of a run has the agent of the first",
     "store/store.c:shf_store_identity", "st.ino", "(MUTANT ? 0 : st.ino)",
     KEEPERS + "a_copy_of_a_run_has_an_agent_of_its_own",
@@ -1228,7 +1232,7 @@ bug("agent_of_any_file_system", "an agent does not know file systems apart",
     KEEPERS + "a_run_that_was_mounted_again_finds_its_agent")
 
 # ---- of several nodes ----
-NODES = "sim/test_nodes: "
+NODES = "sim/test_memory_nodes: "
 bug("had_is_ignored", "a rank reads a block that its node does not have", "plan/deal.c:deal_blocks",
     "had ? had->node : -1", "had && !MUTANT ? had->node : -1",
     "unit/test_deal: every_asker_gets_his_bytes_and_blocks_are_read_once")
@@ -1248,7 +1252,7 @@ bug("nobody_waits_for_shares", "a step is published before all agents have writt
     NODES + "agents_write_together_what_none_has_all_of")
 
 # ---- twice ----
-GUESTS = "sim/test_guests: "
+GUESTS = "sim/test_replica_loss: "
 bug("newer_copy_makes_place", "what comes is copied over the newest copy that is whole",
     "memory/replica_send.c:hear", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
     "k->slot = (g->of[i].steps[1] < g->of[i].steps[0]) != MUTANT;",
@@ -1263,8 +1267,8 @@ skipped("copies_of_all_ranks", "copies are taken of ranks whose own is there",
 bug("save_takes_the_newest", "a save is copied into the image of what memory has newest (M3)",
     "save/save_image.c:shf_image_choose", "stay = run->tier->newest >= 0 ?",
     "stay = run->tier->newest >= 0 && !MUTANT ?",
-    "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
-AHEAD = "unit/test_ahead: "
+    "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
+AHEAD = "unit/test_load_prefault: "
 bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
     "load/load_prefault.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
     AHEAD + "new_memory_is_touched_before_it_is_filled")
@@ -1273,7 +1277,7 @@ gullible("nothing_touched", "memory that is new is left to faults",
          AHEAD + "new_memory_is_touched_before_it_is_filled")
 
 # ---- behind who asks ----
-PUBLISHING = "sim/test_publishing: "
+PUBLISHING = "sim/test_save_publish: "
 bug("stage_beside_publish", "a stage is made while a thread publishes the step before",
     "save/save_stage.c:shf_save_stage_make", "shf_publishing_settle(save->run);",
     "if (!MUTANT) shf_publishing_settle(save->run);",
@@ -1312,10 +1316,10 @@ blind("nothing_saved_silently", "a step of no tensor becomes the latest, and nob
       ASKED + "a_step_of_no_tensor_is_saved_with_a_warning")
 gullible("self_called_another_job", "who opens a run twice is told to look for another job",
          "store/lock.c:fail_busy", "!is_self(s, &o)",
-         "sim/test_asked: a_run_that_is_opened_twice_in_one_process_is_said_to_be")
+         "sim/test_invalid_arguments: a_run_that_is_opened_twice_in_one_process_is_said_to_be")
 blind("thread_called_disk", "a thread that cannot be made is told as a disk that is full",
       "run/run_io.c:shf_submit_fail", "rc == -EAGAIN",
-      "sim/test_room: a_thread_that_cannot_be_made_is_no_disk_that_is_full")
+      "sim/test_save_limits: a_thread_that_cannot_be_made_is_no_disk_that_is_full")
 bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost, not the middle",
     "base/err.c:shorten", "size_t n = strlen(text), head, tail;",
     "size_t n = strlen(text), head, tail; if (MUTANT && n >= room) {"
@@ -1339,7 +1343,7 @@ bug("pruned_unheard", "the log does not hear of steps that went behind",
     PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
 # ---- what an agent may hold ----
-HELD = "sim/test_held: "
+HELD = "sim/test_memory_tier: "
 gullible("load_images_put", "the agent is handed the image of a load (T1)",
          "memory/agent_link.c:offer_image", "image < shf_tier_images(run)",
          HELD + "readers_leave_nothing_with_an_agent")
@@ -1359,7 +1363,7 @@ bug("grown_image_held_twice", "the agent holds an image until the larger one is 
     HELD + "an_image_that_grows_is_let_go_by_the_agent_first")
 
 # ---- how long others wait for a deletion ----
-CLEARING = "sim/test_clearing: "
+CLEARING = "sim/test_deletion_deadline: "
 bug("deletes_without_bound", "rank 0 deletes for as long as it takes while the others wait",
     "store/tree.c:shf_clear_begin", "if (s->clear_ms)", "if (!MUTANT && s->clear_ms)",
     CLEARING + "a_prune_deletes_for_its_share_of_the_deadline_and_the_next_goes_on",
@@ -1399,7 +1403,7 @@ bug("full_until_one_leaves", "an agent without descriptors lets nobody in before
     KEEPER + "an_agent_without_descriptors_lets_the_next_one_in_when_there_are_some")
 
 # ---- how many steps an agent keeps ----
-ALLOWED = "sim/test_allowed: "
+ALLOWED = "sim/test_agent_steps: "
 bug("agents_bound_ignored", "a job has as many images as it was given, whatever agents allow",
     "save/save_handle.c:shf_save_images", "most = shf_tier_allows(save->run, most);",
     "if (!MUTANT) most = shf_tier_allows(save->run, most);",
@@ -1410,10 +1414,10 @@ bug("bound_heard_again", "a job gives up images that it has, with what lies in t
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
     "save/save_image.c:shf_image_choose", "s->image == (run->tier->newest == 0)",
     "!MUTANT && s->image == (run->tier->newest == 0)",
-    "sim/test_images: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
+    "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
 # ---- what is measured ----
-STALL = "sim/test_stall: "
+STALL = "sim/test_save_blocked: "
 gullible("averaged_again", "a step that was averaged without a save is averaged by it again",
          "state/averages.c:shf_emas_due", "!is_again(e, run, step)",
          "sim/test_average_step: a_step_that_is_not_saved_is_averaged_once")
@@ -1425,7 +1429,7 @@ blind("rules_apart", "ranks whose averages have different rules are not told",
       "sim/test_average_step: ranks_that_do_not_average_the_same_are_told")
 blind("forked_state_used", "a forked child reads the state that its parent still copies",
       "save/save_gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
-      "unit/test_gates: a_child_uses_no_state_that_its_parent_saves_lazily")
+      "unit/test_save_gates: a_child_uses_no_state_that_its_parent_saves_lazily")
 skipped("own_times_told", "a line of metrics has the times of the rank that writes it",
         "save/save_blocked.c:shf_stall_tell_all",
         "shf_allreduce(&run->team, t.x, T_N, SHEAF_MAX, NULL)",
@@ -1437,7 +1441,7 @@ bug("older_job_counted", "how many ranks a job has is what the first table that 
     "engine/flush_nodes.c:ranks_of_job",
     "(ours == own && c.step <= newest)", "(!MUTANT && ours == own "
     "&& c.step <= newest) || (MUTANT && ranks > 0)",
-    "sim/test_meet: a_rank_that_the_job_does_not_have_is_not_counted")
+    "sim/test_flush_nodes: a_rank_that_the_job_does_not_have_is_not_counted")
 
 # ---- what belongs to an expert ----
 EXPERTS = "sim/test_experts: "
@@ -1464,7 +1468,7 @@ blind("average_of_nothing", "averages that no rank has slices for are taken for 
       "state/averages.c:shf_emas_check", "marks[k] == 1", EMA + "averages_of_nothing_are_refused")
 
 # ---- what a model of a run has found ----
-KEEPERS = "sim/test_keepers: "
+KEEPERS = "sim/test_agents: "
 bug("memory_proves_the_disk", "a prune takes the newest step in memory for the one on disk",
     "engine/run_ops.c:verify_newest", "shf_step_open_disk(&step, run, newest, err)",
     "(MUTANT ? shf_step_open : shf_step_open_disk)(&step, run, newest, err)",
@@ -1504,7 +1508,7 @@ bug("bad_parent_stays", "a save goes on from the bad step whose number it takes"
 bug("begun_in_vain", "a begin that fails takes what was in its image out of memory",
     "save/save.c:meet", "else if (here && met != SHEAF_ELOST)",
     "else if (!MUTANT && here && met != SHEAF_ELOST)",
-    "sim/test_images: a_begin_that_fails_takes_no_step_out_of_memory")
+    "sim/test_save_image: a_begin_that_fails_takes_no_step_out_of_memory")
 bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told to memory",
     "store/aside.c:count_rewind", "before + 1", "before + !MUTANT",
     PASSED + "a_rewind_that_is_cut_leaves_no_later_step_in_memory")

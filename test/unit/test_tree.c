@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the room store share: names, lines, small texts, and folders that go. Each
- * reader at its bounds: the longest text, the largest number, and one more. */
+/* What the files of lib/store share (tree.c): names, lines, small texts, and folders that are
+ * deleted. Each reader at its limits: the longest text, the largest number, and one more. */
 #include <errno.h>
 #include <stdlib.h>
 #include "t.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights, their averages and the copy behind under schedules drawn from a seed: an optimizer
- * changes each tensor the moment its gate lets go, in an order of its own, while threads average
- * and copy others, while the save before is committed, while this one is given up, freed or
- * followed by the next. What memory and every committed step must hold is known beforehand.
+/* Weights, their averages and the copy in the background under schedules drawn from a seed
+ * (weave.h): an optimizer changes each tensor as soon as its gate opens, in an order of its own,
+ * while threads average and copy others, while the save before is committed, and while this one is
+ * failed, freed or followed by the next. What memory and every committed step must hold is known
+ * beforehand.
  *
  *   test_weave [--seeds FIRST..LAST] [part of a test's name ...]
  */

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An error in the background of a lazy save is returned by its commit. */
+#include <errno.h>
+#include "err.h"
+#include "hands.h"
+#include "t.h"
+#include "save_commit.h"
+#include "save_calls.h"
+#include "save_end.h"
+
+static const struct sheaf_save_opts lazy = { .size = sizeof(lazy), .flags = SHEAF_LAZY };
+
+static void halves(struct hand *h)
+{
+	struct sheaf_slice *s = hand_add(h, "model", "rows", SHEAF_F32, 2, 96, 70);
+
+	hand_cut(s, 0, h->rank, h->ranks);
+	s = hand_add(h, "optimizer", "rows/moment1_0", SHEAF_F32, 2, 96, 70);
+	hand_cut(s, 0, h->rank, h->ranks);
+}
+
+/* A write fails while other slices are copied: gates open, and the commit fails on all ranks. */
+static int write_badly(struct hand *h)
+{
+	struct sheaf_save *save = NULL;
+	int rc;
+
+	hand_paint(h);
+	rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
+	for (int i = 0; i < h->n && rc == 0; i++)
+		if (shf_save_copied(save, i, -1) == SHEAF_EAGAIN)
+			rc = shf_fail(&h->err, SHEAF_EBUG, "a gate without end is shut");
+	if (rc == 0)
+		rc = shf_save_commit(save, -1, &h->err);
+	shf_save_free(save);
+	return rc;
+}
+
+static void told_by_the_commit(enum simdisk_kind kind, int nth, int error, const char *words)
+{
+	struct simdisk *disk = disk_new();
+	struct play p = hands_play(disk, 3, halves);
+
+	simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .kind = kind,
+		.name = "optimizer", .error = error });
+	CHECK_RC(hands_run(&p, write_badly, false), SHEAF_EIO, &p.err);
+	CHECK(strstr(p.err.msg, "optimizer/") && strstr(p.err.msg, words));
+	CHECK_INT(p.err.sys, error);
+	CHECK(simdisk_fired(disk) > 0);
+	simdisk_faults_clear(disk);
+	CHECK(!simdisk_exists(disk, "run/checkpoint-3"));
+	simdisk_free(disk);
+}
+
+TEST(a_write_that_fails_behind_is_told_by_the_commit)
+{
+	told_by_the_commit(SIMDISK_PWRITE, 2, EIO, ": write");
+}
+
+TEST(room_that_is_refused_behind_is_told_by_the_commit)
+{
+	told_by_the_commit(SIMDISK_RESIZE, 1, ENOSPC, ": making room for ");
+}

@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sentences and the log of saves that are begun, copied and committed, complete. */
+#include "sentences.h"
+#include <errno.h>
+#include "averages.h"
+#include "save_calls.h"
+#include "save_end.h"
+#include "save_given.h"
+#include "save_handle.h"
+#include "step.h"
+#include "step_open.h"
+#include "run_ops.h"
+#include "load.h"
+
+static const int32_t apart[] = { 1, 2 };
+
+/* ---- begins that are refused ---- */
+
+static int odd_options(struct hand *h)
+{
+	static const uint32_t flags[] = { 1 << 20, SHEAF_CHECK, SHEAF_LATER,
+		SHEAF_CHECK | SHEAF_LATER };
+	static const int64_t steps[] = { -1, INT64_MIN, INT64_MAX };
+	struct { struct sheaf_save_opts o; uint64_t newer; } more = { .newer = 1 };
+	struct sheaf_save *save = NULL;
+
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+		(void)begun(h, 1, flags[i]);
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++)
+		(void)begun(h, steps[i], 0);
+	for (uint32_t size = 7; size <= sizeof(more) + 4096; size += size == 7 ? 1 : 2048) {
+		more.o.size = size;
+		said(h, shf_save_begin(&save, h->run, 1, h->state, &more.o, &h->err));
+		shf_save_free(save);
+		save = NULL;
+	}
+	more.o.size = sizeof(more);
+	said(h, shf_save_begin(&save, h->run, 1, h->state, &more.o, &h->err));
+	return said(h, shf_save_begin(&save, h->run, 1, NULL, NULL, &h->err));
+}
+
+TEST(options_of_a_save_that_make_no_sense_are_told)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	story(&p, odd_options,
+	      "-1: save flags 0x100000 are none of this sheaf's\n"
+	      "-1: SHEAF_CHECK needs SHEAF_LAZY\n-1: SHEAF_LATER needs SHEAF_LAZY\n"
+	      "-1: SHEAF_CHECK needs SHEAF_LAZY\n-1: step -1 is negative\n"
+	      "-1: step -9223372036854775808 is negative\n"
+	      "-1: step 9223372036854775807 is beyond the last number, 2^63 - 2\n"
+	      "-1: save opts.size is 7\n0\n"
+	      "-1: save opts ask for something newer than this sheaf\n"
+	      "-1: save opts.size is 4104\n"
+	      "-1: save opts ask for something newer than this sheaf\n-2: the state is NULL\n");
+}
+
+/* One after the other, and at the wrong time. */
+static int in_order(struct hand *h)
+{
+	struct sheaf_save *five = begun(h, 5, 0), *six;
+
+	(void)begun(h, 5, 0);
+	(void)begun(h, 4, 0);
+	six = begun(h, 6, 0);
+	committed(h, six, -1);
+	committed(h, five, -1);
+	committed(h, five, -1);
+	said(h, shf_save_exchange(five, 0, &h->err));
+	coded(h, "attach", shf_save_attach(five, "x", "y", 1));
+	coded(h, "note", shf_save_note(five, "x", "y"));
+	coded(h, "put", shf_save_put(six, 0, NULL));
+	coded(h, "copied", shf_save_copied(six, 2, 0));
+	coded(h, "copied", shf_save_copied(six, 1, 0));
+	committed(h, six, -1);
+	coded(h, "wait", shf_save_wait(six, -1));
+	(void)begun(h, 6, 0);
+	(void)begun(h, 5, 0);
+	(void)begun(h, 3, 0);
+	shf_save_free(five);
+	shf_save_free(six);
+	return 0;
+}
+
+TEST(saves_in_the_wrong_order_are_told_which_is_in_the_way)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	story(&p, in_order,
+	      "0\n-5: step 5 is being saved\n-1: step 4 is older than 5, which is being saved\n"
+	      "0\n-1: step 6: step 5 was begun before it and is not committed\n"
+	      "2 run: step 5 committed, rank 0\n0\n-1: step 5: the save is over\n"
+	      "-1: the save is over\nattach -1\nnote -1\nput -1\ncopied -1\ncopied 0\n"
+	      "2 run: step 6 committed, rank 0\n0\nwait 0\n"
+	      "-5: step 6 exists in run (sheaf rewind run@5 sets it aside; or save under "
+	      "another number)\n"
+	      "-5: step 5 exists in run, and none before it (save under another number, or "
+	      "name a new run directory)\n"
+	      "-1: step 3 is older than 6 in run (rewind to go back)\n");
+}
+
+static int first_again(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 5, 0);
+
+	committed(h, save, -1);
+	shf_save_free(save);
+	(void)begun(h, 5, 0);
+	(void)begun(h, 4, 0);
+	save = begun(h, 9, 0);
+	coded(h, "fail", shf_save_fail(save, NULL));
+	coded(h, "fail", shf_save_fail(save, "a second reason"));
+	committed(h, save, -1);
+	committed(h, save, -1);
+	coded(h, "fail", shf_save_fail(save, "too late"));
+	coded(h, "wait", shf_save_wait(save, -1));
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(a_step_that_is_there_and_none_before_it_wants_another_number)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	story(&p, first_again,
+	      "0\n2 run: step 5 committed, rank 0\n0\n"
+	      "-5: step 5 exists in run, and none before it (save under another number, or "
+	      "name a new run directory)\n"
+	      "-1: step 4 is older than 5 in run (rewind to go back)\n0\nfail 0\nfail 0\n"
+	      "-15: step 9: no reason was given\n-1: step 9: the save is over\nfail 0\n"
+	      "wait -15\n");
+}
+
+/* ---- slices that are brought later ---- */
+
+static int bring(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 7, SHEAF_LAZY | SHEAF_LATER);
+
+	coded(h, "copied", shf_save_copied(save, 0, -1));
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	(void)begun(h, 8, SHEAF_LAZY);
+	committed(h, save, -1);
+	coded(h, "put", shf_save_put(save, -1, NULL));
+	coded(h, "put", shf_save_put(save, 2, NULL));
+	coded(h, "put", shf_save_put(save, 0, NULL));
+	coded(h, "put", shf_save_put(save, 0, NULL));
+	committed(h, save, -1);
+	coded(h, "put", shf_save_put(save, 1, NULL));
+	committed(h, save, -1);
+	coded(h, "copied", shf_save_copied(save, 0, -1));
+	committed(h, save, -1);
+	coded(h, "copied", shf_save_copied(save, 1, -1));
+	coded(h, "copied", shf_save_copied(save, 2, -1));
+	committed(h, save, -1);
+	coded(h, "put", shf_save_put(save, 1, NULL));
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(slices_that_were_not_brought_or_asked_for_are_named)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	story(&p, bring,
+	      "0\ncopied -1\ncopied -1\n"
+	      "-1: step 8: not all slices of step 7 were brought (sheaf_save_put)\n"
+	      "-1: step 7: slice 0 (model/w) was not brought (sheaf_save_put)\nput -1\nput -1\n"
+	      "put 0\nput -1\n"
+	      "-1: step 7: slice 1 (optimizer/b) was not brought (sheaf_save_put)\nput 0\n"
+	      "-1: step 7: slice 0 (model/w) was not asked for (sheaf_save_copied)\ncopied 0\n"
+	      "-1: step 7: slice 1 (optimizer/b) was not asked for (sheaf_save_copied)\n"
+	      "copied 0\ncopied -1\n2 run: step 7 committed, rank 0\n0\nput -1\n");
+}
+
+static int not_later(struct hand *h)
+{
+	static const struct sheaf_ema ema = { .size = sizeof(ema), .coef = 0.5 };
+
+	(void)begun(h, 1, SHEAF_LAZY | SHEAF_LATER);
+	if (h->play->variant == 2)
+		coded(h, "averages", shf_state_ema(h->state, NULL, &ema));
+	(void)begun(h, 2, SHEAF_LAZY | SHEAF_LATER);
+	shf_save_free(begun(h, 3, SHEAF_LAZY));
+	return 0;
+}
+
+static void in_place(struct hand *h)
+{
+	hand_add(h, "model", "w", SHEAF_F32, 2, 300, 256)->flags |= SHEAF_IN_PLACE;
+}
+
+TEST(saves_that_can_bring_nothing_later_say_why)
+{
+	struct play p = hands_play(disk_new(), 1, in_place);
+
+	story(&p, not_later,
+	      "-1: step 1: SHEAF_LATER needs all of it staged: some slices are not "
+	      "(SHEAF_IN_PLACE)\n"
+	      "-1: step 2: SHEAF_LATER needs all of it staged: some slices are not "
+	      "(SHEAF_IN_PLACE)\n0\n");
+	p = hands_play(disk_new(), 1, two);
+	p.opts.staging_bytes_max = 128 * KIB;
+	story(&p, not_later,
+	      "-1: step 1: SHEAF_LATER needs all of it staged: staging_bytes_max holds a part\n"
+	      "-1: step 2: SHEAF_LATER needs all of it staged: staging_bytes_max holds a part\n"
+	      "1 step 3: copied inside begin: the staging holds a part of it only\n0\n");
+}
+
+/* ---- images ---- */
+
+static int too_many(struct hand *h)
+{
+	uint32_t flags = h->play->variant ? SHEAF_NO_DISK : 0;
+	struct sheaf_save *s[3] = { NULL };
+	int n = 0;
+
+	for (; n < 2; n++)
+		if (!(s[n] = begun(h, n + 1, flags)))
+			break;
+	(void)begun(h, 8, SHEAF_MAY_DROP);
+	(void)begun(h, 8, SHEAF_MAY_FAIL);
+	s[2] = begun(h, 8, flags);
+	for (int i = 0; i < 3; i++) {
+		for (int k = 0; s[i] && k < 4; k++)
+			committed(h, s[i], k ? -1 : 0);
+		shf_save_free(s[i]);
+	}
+	return 0;
+}
+
+TEST(where_no_image_is_free_it_is_told_whose_it_is)
+{
+	struct play p = hands_play(disk_new(), 2, two);
+
+	p.nodes = apart;
+	story(&p, too_many,
+	      "0\n0\n-7: no image is free: step 2 is being written\n"
+	      "-6: no image is free: step 2 is being written\n0\n"
+	      "-7: step 1: some rank is still writing\n2 run: step 1 committed, rank 0\n0\n"
+	      "2 run: step 1 committed, rank 1\n-1: step 1: the save is over\n"
+	      "-1: step 1: the save is over\n-7: step 2: some rank is still writing\n"
+	      "2 run: step 2 committed, rank 1\n2 run: step 2 committed, rank 0\n0\n"
+	      "-1: step 2: the save is over\n-1: step 2: the save is over\n"
+	      "-7: step 8: some rank is still writing\n2 run: step 8 committed, rank 1\n"
+	      "2 run: step 8 committed, rank 0\n0\n-1: step 8: the save is over\n"
+	      "-1: step 8: the save is over\n");
+	p = hands_play(disk_new(), 2, two);
+	p.opts.agent = "auto";
+	p.opts.images_max = 2;
+	p.variant = 1;
+	simdisk_set_agents(p.disk, UINT64_C(1) << 30);
+	story(&p, too_many,
+	      "0\n0\n-7: no image is free: step 1 is in memory alone and not committed\n"
+	      "-6: no image is free: step 1 is in memory alone and not committed\n"
+	      "-7: no image is free: step 1 is in memory alone and not committed\n"
+	      "2 run: step 1 is in memory, rank 0\n0\n2 run: step 1 is in memory, rank 1\n"
+	      "-1: step 1: the save is over\n-1: step 1: the save is over\n"
+	      "-1: step 1: the save is over\n2 run: step 2 is in memory, rank 0\n0\n"
+	      "2 run: step 2 is in memory, rank 1\n-1: step 2: the save is over\n"
+	      "-1: step 2: the save is over\n-1: step 2: the save is over\n");
+}
+
+static int in_memory(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, SHEAF_NO_DISK);
+
+	if (save)
+		committed(h, save, -1);
+	shf_save_free(save);
+	save = begun(h, 2, 0);
+	if (save)
+		committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+enum { NO_AGENT, POOR_AGENT, ONE_IMAGE, NOT_STAGED, IN_ROUNDS, GOOD_AGENT, AGENTS };
+
+TEST(a_save_to_memory_alone_that_cannot_be_is_told_why)
+{
+	static const char *const want[AGENTS] = {
+		"-1: step 1: a save to memory alone needs opts.agent\n0\n"
+		"2 run: step 2 committed, rank 0\n0\n",
+		"1 run: nothing is kept in memory: no agent answers (sheaf agent RUN is one), "
+		"rank 0\n-7: step 1: no agent keeps it on some node\n0\n"
+		"2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
+		"2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: memory alone needs all of it there: some slices are "
+		"SHEAF_IN_PLACE\n0\n2 run: step 2 committed, rank 0\n0\n",
+		"-1: step 1: memory alone needs two images (images_max, staging_bytes_max)\n0\n"
+		"2 run: step 2 committed, rank 0\n0\n",
+		"0\n2 run: step 1 is in memory, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n"
+		"0\n"
+	};
+
+	for (int i = 0; i < AGENTS; i++) {
+		struct play p = hands_play(disk_new(), 1, i == NOT_STAGED ? in_place : two);
+
+		p.opts.agent = i == NO_AGENT ? NULL : "auto";
+		p.opts.images_max = i == ONE_IMAGE ? 1 : 2;
+		p.opts.staging_bytes_max = i == IN_ROUNDS ? 128 * KIB : 0;
+		simdisk_set_agents(p.disk, i == POOR_AGENT ? 0 : UINT64_C(1) << 30);
+		story(&p, in_memory, want[i]);
+	}
+}
+
+/* ---- images that cannot be made or shared ---- */
+
+static int share(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, 0);
+
+	if (save)
+		committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+/* The nth such call of two ranks fails; the last one in each try. */
+TEST(an_image_that_cannot_be_shared_is_told_by_its_rank)
+{
+	static const struct {
+		enum simdisk_kind kind;
+		int nth;
+	} faults[] = {
+		{ SIMDISK_SHM_NEW, 2 }, { SIMDISK_SHM_OFFER, 2 }, { SIMDISK_SHM_CONNECT, 2 },
+		{ SIMDISK_SHM_SERVE, 2 }, { SIMDISK_SHM_TAKE, 2 }, { SIMDISK_SHM_CONNECT, 2 },
+	};
+	static const char *const want[] = {
+		"-4: an image of 0 MiB of memory: Not a directory\n",
+		"-4: offering the image to the ranks of this node: Not a directory\n",
+		"-4: rank 0's image: Not a directory\n",
+		"-4: handing the image to the ranks of this node: Not a directory\n",
+		"-4: taking rank 0's image: Not a directory\n",
+		("-3: rank 0's image: its socket takes no connection: processes of other users "
+		 "fill it, or the rank is in another network namespace by now\n"),
+	};
+
+	for (int i = 0; i < 6; i++) {
+		struct play p = hands_play(disk_new(), 2, two);
+
+		simdisk_fault(p.disk, &(struct simdisk_fault){ .nth = faults[i].nth,
+			.error = i < 5 ? ENOTDIR : ECONNREFUSED, .kind = faults[i].kind,
+			.always = i == 5 });
+		story(&p, share, want[i]);
+	}
+}
+
+/* ---- ranks that do not do the same ---- */
+
+static int begin_differently(struct hand *h)
+{
+	struct sheaf_save_opts o = { .size = sizeof(o), .loss = h->rank == 1 ? 2.5 : 2 };
+	struct sheaf_save *save = NULL, *next = NULL;
+
+	(void)begun(h, 3 + h->rank, 0);
+	(void)begun(h, 3, h->rank == 1 ? SHEAF_LAZY : 0);
+	said(h, shf_save_begin(&save, h->run, 3, h->state, &o, &h->err));
+	save = begun(h, 3, 0);
+	said(h, shf_save_exchange(save, h->rank == 1 ? 5000 : 6000, &h->err));
+	if (h->rank == 1) {
+		shf_save_free(save);
+		save = NULL;
+	}
+	next = begun(h, 4, 0);
+	shf_save_free(save);
+	shf_save_free(next);
+	return 0;
+}
+
+TEST(ranks_that_do_not_do_the_same_are_told_in_what)
+{
+	struct play p = hands_play(disk_new(), 2, two);
+
+	p.nodes = apart;
+	story(&p, begin_differently,
+	      "-1: ranks are at different steps: 3 and 4\n"
+	      "-1: step 3: ranks pass different flags\n"
+	      "-1: step 3: ranks pass different losses\n0\n"
+	      "-1: ranks ask for exchanges of 5000 and 6000 bytes\n"
+	      "-1: ranks have different saves in flight (0 to 1): one was freed here and not "
+	      "there\n");
+}
+
+static void alike(struct hand *h)
+{
+	hand_add(h, "model", "w", SHEAF_F32, 2, 16, 32);
+	hand_add(h, "model", "v", SHEAF_F32, 2, 300, 256);
+}
+
+static int diverge(struct hand *h)
+{
+	struct sheaf_save *save;
+
+	if (h->rank == 1)
+		hand_spoil(h, h->play->variant);
+	save = begun(h, 3, 0);
+	if (save)
+		committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(replicas_that_differ_are_told_where)
+{
+	static const char *const want[] = {
+		"0\n-14: w: rank 1's replica of [0:16, 0:32] differs from what rank 0 writes\n",
+		"0\n"
+		"-14: v: rank 1's replica of [0:300, 0:256] differs from what rank 0 writes\n"
+	};
+
+	for (int i = 0; i < 2; i++) {
+		struct play p = hands_play(disk_new(), 2, alike);
+
+		p.nodes = apart;
+		p.variant = i;
+		p.opts.flags |= SHEAF_REPLICAS;
+		story(&p, diverge, want[i]);
+	}
+}
+
+/* ---- the copy behind ---- */
+
+static struct shf_sys_ops few_tasks;
+static const struct shf_sys_ops *all_tasks;
+static int tasks_left, tasks_say;
+
+static int task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
+                    const char *cpus)
+{
+	int rc = tasks_left-- > 0 ? all_tasks->task_new(arg, task, step, work, cpus) : -EAGAIN;
+
+	return rc < 0 ? rc : tasks_say;
+}
+
+static void tamper(struct hand *h)
+{
+	all_tasks = h->used.ops;
+	few_tasks = *all_tasks;
+	few_tasks.task_new = task_new;
+	h->used.ops = &few_tasks;
+}
+
+static int behind(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, SHEAF_LAZY);
+
+	for (int i = 0; i < h->n; i++)
+		coded(h, "copied", shf_save_copied(save, i, -1));
+	committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(threads_that_cannot_be_made_or_run_where_they_should_are_told)
+{
+	static const char *const want[] = {
+		"1 step 1: 0 of 1 threads to copy behind: who asks for a slice copies it\n0\n"
+		"copied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n",
+		"1 step 1: 1 of 3 threads to copy behind: who asks for a slice copies it\n0\n"
+		"copied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n",
+		"1 step 1: 2 of 3 threads to copy behind: who asks for a slice copies it\n0\n"
+		"copied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n",
+		"1 step 1: the threads that copy run anywhere: the kernel does not let them on "
+		"0-3\n0\ncopied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n"
+	};
+
+	for (int i = 0; i < 4; i++) {
+		struct play p = hands_play(disk_new(), 1, two);
+
+		p.tamper = tamper;
+		p.opts.copy_cpus = "0-3";
+		p.opts.copy_threads = i == 0 ? 0 : 3;
+		tasks_left = i == 3 ? 9 : i;
+		tasks_say = i == 3;
+		story(&p, behind, want[i]);
+	}
+}
+
+TEST(a_copy_inside_begin_is_told)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	p.opts.staging_bytes_max = 128 * KIB;
+	story(&p, behind,
+	      "1 step 1: copied inside begin: the staging holds a part of it only\n0\n"
+	      "copied 0\ncopied 0\n2 run: step 1 committed, rank 0\n0\n");
+}
+
+static int change(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 3, SHEAF_LAZY | SHEAF_CHECK);
+
+	hand_spoil(h, 1);
+	coded(h, "copied", shf_save_copied(save, 0, -1));
+	coded(h, "copied", shf_save_copied(save, 1, -1));
+	coded(h, "wait", shf_save_wait(save, -1));
+	committed(h, save, -1);
+	coded(h, "wait", shf_save_wait(save, -1));
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(a_slice_that_changed_is_named_with_its_number)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	simdisk_set_task_steps(p.disk, 0);
+	story(&p, change,
+	      "0\ncopied 0\ncopied -14\nwait -14\n"
+	      "-14: step 3: slice 1 (optimizer/b) changed before it was asked for\nwait -14\n");
+}
+
+/* Rank 1 has not asked for its second slice; a commit that waits for nothing is called again. */
+static int ask_again(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 3, SHEAF_LAZY);
+
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, 0));
+	said(h, shf_save_exchange(save, 0, &h->err));
+	coded(h, "copied", shf_save_copied(save, 0, -1));
+	if (h->rank == 0)
+		coded(h, "copied", shf_save_copied(save, 1, -1));
+	committed(h, save, -1);
+	coded(h, "copied", shf_save_copied(save, SHEAF_ALL_SLICES, -1));
+	said(h, shf_save_exchange(save, 4096, &h->err));
+	for (int i = 0; i < 6; i++)
+		committed(h, save, i < 5 ? 0 : -1);
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(a_commit_that_is_not_over_says_what_it_waits_for)
+{
+	struct play p = hands_play(disk_new(), 2, two);
+
+	p.nodes = apart;
+	simdisk_set_task_steps(p.disk, 0);
+	story(&p, ask_again,
+	      "0\ncopied -7\n-7: step 3: some rank still copies\ncopied 0\ncopied 0\n"
+	      "-1: step 3: slice 1 (optimizer/b) was not asked for (sheaf_save_copied)\n"
+	      "copied 0\n-7: step 3: some rank still copies\n"
+	      "-7: step 3: some rank is still writing\n-7: step 3: some rank is still writing\n"
+	      "-7: step 3: it is being published\n-7: step 3: it is being published\n"
+	      "-7: step 3: it is being published\n2 run: step 3 committed, rank 1\n"
+	      "2 run: step 3 committed, rank 0\n0\n");
+}
+
+/* ---- steps that are in the way, and disks that are full ---- */
+
+static int go_on_beside(struct hand *h)
+{
+	struct sheaf_step *step = NULL;
+	struct sheaf_save *save;
+
+	for (int64_t n = 1; n < 4; n++) {
+		save = begun(h, n, 0);
+		committed(h, save, -1);
+		shf_save_free(save);
+	}
+	said(h, shf_step_open(&step, h->run, 2, &h->err));
+	said(h, shf_step_load(step, h->state, 0, NULL, &h->err));
+	shf_step_put(step);
+	(void)begun(h, 4, 0);
+	said(h, shf_run_rewind(h->run, 2, &h->err));
+	save = begun(h, 4, 0);
+	committed(h, save, -1);
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(a_save_beside_a_newer_step_is_told_to_rewind)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	story(&p, go_on_beside,
+	      "0\n2 run: step 1 committed, rank 0\n0\n0\n2 run: step 2 committed, rank 0\n0\n"
+	      "0\n2 run: step 3 committed, rank 0\n0\n0\n0\n"
+	      "-1: step 2 was opened, but run goes on to 3 (rewind to go back)\n"
+	      "2 run: rewound to step 2, rank 0\n0\n0\n2 run: step 4 committed, rank 0\n0\n");
+}
+
+static int save_one(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, 0);
+
+	if (save)
+		committed(h, save, -1);
+	shf_save_free(save);
+	coded(h, "sys", h->err.sys);
+	return 0;
+}
+
+TEST(a_disk_without_room_is_told_with_what_is_needed)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	simdisk_set_space(p.disk, 64 * KIB);
+	story(&p, save_one,
+	      "-3: step 1: 74128 bytes are needed, run has room for 57344 (steps that were pruned "
+	      "stay in .sheaf/trash for grace_s seconds)\nsys 28\n");
+}
+
+TEST(done_files_that_cannot_be_made_are_told_and_the_step_is_there)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	p.opts.signal_dir = "done";
+	CHECK_INT(simdisk_put(p.disk, "done", "a file", 6), 0);
+	story(&p, save_one,
+	      "0\n2 run: step 1 committed, rank 0\n"
+	      "1 run: step 1 is committed, its done files are not all there: done: Not a "
+	      "directory\n0\nsys 0\n");
+}
+
+static int closed(struct hand *h)
+{
+	struct sheaf_save *save = begun(h, 1, 0);
+
+	shf_run_close(h->run);
+	h->run = NULL;
+	committed(h, save, -1);
+	coded(h, "wait", shf_save_wait(save, -1));
+	said(h, shf_save_rc(save, &h->err));
+	coded(h, "attach", shf_save_attach(save, "x", "y", 1));
+	shf_save_free(save);
+	return 0;
+}
+
+TEST(a_save_whose_run_was_closed_is_over)
+{
+	struct play p = hands_play(disk_new(), 1, two);
+
+	story(&p, closed,
+	      "0\n-1: step 1: the save is over\nwait -15\n-15: the run was closed\nattach -1\n");
+}

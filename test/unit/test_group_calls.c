@@ -1,0 +1,657 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a collective call begins: ranks that are in different calls get an error. And how a group
+ * ends: what the error says of the operation that failed. */
+#include "t.h"
+#include "err.h"
+#include "group.h"
+#include "memfail.h"
+#include "simgroup.h"
+
+#define SEED UINT64_C(0x5eaf)
+#define TIMEOUT_MS 60000
+
+static int64_t sim_ns(void *group)
+{
+	return simgroup_now_ms(group) * 1000000;
+}
+
+static struct shf_team team(struct sheaf_group *group)
+{
+	return (struct shf_team){ group, group->ops.rank, group->ops.ranks, TIMEOUT_MS, sim_ns,
+	                          group };
+}
+
+/* ---- an operation that fails ---- */
+
+static int no_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+{
+	(void)arg, (void)mine, (void)all, (void)bytes, (void)timeout_ms;
+	return -1;
+}
+
+static int no_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                        const size_t *in_bytes, int timeout_ms)
+{
+	(void)arg, (void)out, (void)out_bytes, (void)in, (void)in_bytes, (void)timeout_ms;
+	return -1;
+}
+
+static int no_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	(void)arg, (void)x, (void)n, (void)op, (void)timeout_ms;
+	return -1;
+}
+
+/* A clock by which the operation took took_ms: every second look at it is that much later. */
+static int64_t took_ms, looked;
+
+static int64_t slow_ns(void *arg)
+{
+	(void)arg;
+	return (looked++ % 2 ? took_ms : 0) * 1000000;
+}
+
+TEST(only_an_operation_whose_time_ran_out_is_said_to_be_late)
+{
+	static const struct {
+		int64_t ms;
+		const char *says;
+	} cases[] = {
+		{ 0, "rank 1: allreduce failed after 0 ms, its callback returned -1: what carries "
+		     "the group (MPI, or the program's own callbacks) knows why" },
+		{ 500, "rank 1: allreduce failed after 500 ms, its callback returned -1" },
+		{ 53999, "rank 1: allreduce failed after 53999 ms, its callback returned -1" },
+		{ 54000, "rank 1 waited: allreduce did not finish within 60000 ms" },
+		{ 59990, "rank 1 waited: allreduce did not finish within 60000 ms" },
+		{ 61000, "rank 1 waited: allreduce did not finish within 60000 ms: a rank died or "
+		         "is late, and none of the others can tell which" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct sheaf_group_ops ops = { .size = sizeof(ops), .rank = 1, .ranks = 2,
+			.allgather = no_allgather, .alltoallv = no_alltoallv,
+			.allreduce = no_allreduce };
+		struct sheaf_group *g = NULL;
+		struct sheaf_error err;
+		struct shf_team t;
+
+		CHECK_INT(sheaf_group_new(&g, &ops), 0);
+		t = team(g);
+		t.mono_ns = slow_ns;
+		took_ms = cases[i].ms;
+		CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
+		CHECK(strncmp(err.msg, cases[i].says, strlen(cases[i].says)) == 0);
+		CHECK_INT(shf_agree(&t, 0, &err), SHEAF_ELOST);
+		CHECK(strstr(err.msg, "the group was lost in an earlier operation: allreduce "));
+		CHECK(strstr(err.msg, i < 3 ? "knows why" : "can tell which") != NULL);
+		sheaf_group_free(g);
+	}
+}
+
+/* ---- ranks that are in different calls ---- */
+
+struct calls {
+	enum shf_call_kind kind[3];     /* by rank */
+	uint64_t handle[3];
+	int rc[3];                      /* what is wrong there before */
+	struct sheaf_error err[3];
+	uint64_t number[3];
+};
+
+static int run_calls(void *arg, int rank, struct sheaf_group *group)
+{
+	struct calls *c = arg;
+	struct shf_call call = { .kind = c->kind[rank], .handle = c->handle[rank],
+		.x = { 7, (uint64_t)rank, UINT64_MAX } };
+	struct shf_call again = { .kind = SHF_CALL_COMMIT };
+	struct shf_team t = team(group);
+	int rc;
+
+	if (c->rc[rank])
+		shf_fail(&c->err[rank], c->rc[rank], "rank %d is wrong", rank);
+	rc = shf_call_enter(&t, &call, c->rc[rank], &c->err[rank]);
+	c->number[rank] = call.number;
+	if (rc == 0 && (call.same != (UINT64_MAX >> (64 - SHF_CALL_ARGS) & ~UINT64_C(2)) ||
+	                call.lo[0] != 7 || call.lo[1] != 0 || call.hi[1] != 2))
+		return __LINE__;
+	/* Whatever it was, the ranks are together again. */
+	return shf_call_enter(&t, &again, 0, NULL) ? __LINE__ : rc;
+}
+
+static void met(struct calls *c, int rc, const char *says)
+{
+	struct simgroup_opts o = { .seed = SEED, .ranks = 3 };
+	int results[3];
+
+	CHECK_INT(simgroup_run(&o, run_calls, c, results), 0);
+	for (int r = 0; r < 3; r++) {
+		CHECK_RC(results[r], rc, &c->err[r]);
+		CHECK_INT(c->number[r], rc == 0);
+		if (rc && !strstr(c->err[r].msg, says))
+			fail_msg("want '%s' in: %s", says, c->err[r].msg);
+	}
+}
+
+TEST(ranks_in_different_calls_learn_it_in_the_first_operation)
+{
+	struct calls same = { .kind = { SHF_CALL_BEGIN, SHF_CALL_BEGIN, SHF_CALL_BEGIN } };
+	struct calls apart = { .kind = { SHF_CALL_COMMIT, SHF_CALL_BEGIN, SHF_CALL_COMMIT } };
+	struct calls handles = { .kind = { SHF_CALL_LOAD, SHF_CALL_LOAD, SHF_CALL_LOAD },
+		.handle = { 4, 4, 5 } };
+	struct calls wrong = same, both = apart;
+
+	met(&same, 0, NULL);
+	met(&apart, SHEAF_EINVAL, "rank 1 sheaf_save_begin, rank 2 sheaf_save_commit");
+	met(&handles, SHEAF_EINVAL, "sheaf_step_load on different handles: rank 0 on what their "
+	    "collective call 4 made, rank 2 on what 5 made");
+	wrong.rc[1] = wrong.rc[2] = SHEAF_EIO;
+	met(&wrong, SHEAF_EIO, "rank 1 is wrong");
+	both.rc[0] = SHEAF_ENOMEM;
+	met(&both, SHEAF_EINVAL, "ranks make different calls");
+}
+
+/* ---- a group of two whose other rank says what a test wants ---- */
+
+struct other {                  /* what the callbacks of rank 1 find of rank 0 */
+	uint64_t words[80];     /* of it, in the allreduce that is number `at` */
+	size_t words_n;         /* 0: it has what rank 1 has */
+	int at, calls;          /* of allreduce, so far */
+	uint64_t len;           /* in an allgather, if not 0, the number that it has */
+	int code;               /* what all callbacks return */
+};
+
+static int other_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_ms)
+{
+	struct other *o = arg;
+
+	(void)op, (void)timeout_ms;
+	if (++o->calls == o->at && o->words_n)
+		memcpy(x, o->words, (n < o->words_n ? n : o->words_n) * sizeof(*x));
+	return o->code;
+}
+
+static int other_allgather(void *arg, const void *mine, void *all, size_t bytes, int timeout_ms)
+{
+	struct other *o = arg;
+
+	(void)timeout_ms;
+	memcpy(all, mine, bytes);
+	memcpy((char *)all + bytes, mine, bytes);
+	if (o->len)
+		memcpy(all, &o->len, sizeof(o->len));
+	return o->code;
+}
+
+static int other_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
+                           const size_t *in_bytes, int timeout_ms)
+{
+	struct other *o = arg;
+
+	(void)out, (void)out_bytes, (void)timeout_ms;
+	memset(in, 0, in_bytes[0] + in_bytes[1]);
+	if (o->len)
+		memcpy(in, &o->len, sizeof(o->len));
+	return o->code;
+}
+
+/* The clock stands, so that nothing is late. */
+static int64_t no_ns(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+static struct shf_team with_other(struct sheaf_group **g, struct other *o)
+{
+	struct sheaf_group_ops ops = { .size = sizeof(ops), .rank = 1, .ranks = 2, .arg = o,
+		.allgather = other_allgather, .alltoallv = other_alltoallv,
+		.allreduce = other_allreduce };
+
+	CHECK_INT(sheaf_group_new(g, &ops), 0);
+	return (struct shf_team){ *g, 1, 2, TIMEOUT_MS, no_ns, NULL };
+}
+
+/* What travels is the code, the number of the system, the rank and the sentence, and nothing that
+ * stood in err before is left. */
+TEST(what_a_failing_rank_tells_is_taken_whole_or_is_no_code)
+{
+	static const struct {
+		uint64_t code, sys, rank;
+		int rc;
+	} told[] = {
+		{ 1, 0, 0, -1 }, { 5, 28, 1, -5 }, { 1000, UINT32_MAX, 1, -1000 },
+		{ 0, 28, 0, SHEAF_EBUG }, { 1001, 28, 0, SHEAF_EBUG }, { 5, 28, 2, SHEAF_EBUG },
+		{ UINT64_MAX, 28, 0, SHEAF_EBUG }, { 5, 28, UINT64_MAX, SHEAF_EBUG },
+	};
+
+	for (size_t i = 0; i < sizeof(told) / sizeof(*told); i++) {
+		struct other o = { .at = 2, .words_n = 66, .words = { told[i].code, told[i].sys,
+			told[i].rank } };
+		struct sheaf_error err;
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+
+		memset(&o.words[3], 'm', 40);
+		memset(&err, 'x', sizeof(err));
+		CHECK_RC(shf_agree(&t, SHEAF_EIO, &err), told[i].rc, &err);
+		CHECK_INT(o.calls, 2);
+		CHECK_INT(err.code, told[i].rc);
+		if (told[i].rc == SHEAF_EBUG) {
+			CHECK_STR(err.msg, "rank 1: no code in what a failing rank told");
+		} else {
+			CHECK_INT(err.sys, (int)(uint32_t)told[i].sys);
+			CHECK_INT(err.rank, told[i].rank);
+			CHECK_STR(err.msg, "mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm");
+			for (size_t k = 40; k < sizeof(err.msg); k++)
+				CHECK_INT(err.msg[k], 0);
+		}
+		o.calls = 0;
+		CHECK_INT(shf_agree(&t, SHEAF_EIO, NULL), told[i].rc);
+		sheaf_group_free(g);
+	}
+}
+
+/* The sentence is that of the error, if it is about the code, and the rank the one it names. */
+TEST(who_fails_names_the_rank_that_failed_first)
+{
+	static const struct {
+		int code, rank, named;
+		const char *says;
+	} fails[] = {
+		{ SHEAF_EIO, -1, 1, "the sentence" }, { SHEAF_EIO, 0, 0, "the sentence" },
+		{ SHEAF_EIO, 1, 1, "the sentence" }, { SHEAF_EIO, 2, 1, "the sentence" },
+		{ SHEAF_EINVAL, 0, 1, "rank 1: error %d, and no word of why" },
+	};
+
+	for (size_t i = 0; i < sizeof(fails) / sizeof(*fails); i++) {
+		struct other o = { .at = 0 };
+		struct sheaf_error err = { .code = fails[i].code, .sys = 28,
+			.rank = fails[i].rank, .msg = "the sentence" };
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+		char says[80];
+		bool is = fails[i].code == SHEAF_EIO;
+
+		CHECK_INT(shf_agree(&t, SHEAF_EIO, &err), SHEAF_EIO);
+		snprintf(says, sizeof(says), fails[i].says, SHEAF_EIO);
+		CHECK_STR(err.msg, says);
+		CHECK_INT(err.code, SHEAF_EIO);
+		CHECK_INT(err.rank, fails[i].named);
+		CHECK_INT(err.sys, is ? 28 : 0);
+		CHECK_INT(shf_agree(&t, 3, &err), SHEAF_EBUG);
+		CHECK_STR(err.msg, "agreement on 3, which is no code");
+		sheaf_group_free(g);
+	}
+}
+
+/* Calls the function of that number, of those that are collective. */
+static int call_one(struct shf_team *t, size_t i, struct sheaf_error *err)
+{
+	struct shf_buf a = SHF_BUF_INIT, b[2] = { SHF_BUF_INIT, SHF_BUF_INIT };
+	struct shf_call call = { .kind = SHF_CALL_BEGIN };
+	uint64_t x[2] = { 1, 2 };
+	size_t n[2] = { 8, 8 }, got[2];
+	char all[16];
+	int rc = i == 0 ? shf_allgather(t, x, all, 8, err)
+	       : i == 1 ? shf_allreduce(t, x, 1, SHEAF_SUM, err)
+	       : i == 2 ? shf_alltoallv(t, x, n, all, n, err)
+	       : i == 3 ? shf_agree(t, 0, err)
+	       : i == 4 ? shf_call_enter(t, &call, 0, err)
+	       : i == 5 ? shf_bcast(t, 0, x, 8, err)
+	       : i == 6 ? shf_bcast_buf(t, 0, &a, err)
+	       : i == 7 ? shf_exchange(t, 0, b, &a, got, err)
+	       : i == 8 ? shf_exchange_packed(t, 0, x, n, &a, got, err)
+	       : i == 9 ? shf_allgatherv(t, 0, &b[0], &a, NULL, err)
+	       : i == 10 ? shf_same(t, 0, x, 2, NULL, NULL, NULL, err)
+	       : shf_call_refuse(t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, err);
+
+	shf_buf_release(&a);
+	return rc;
+}
+
+#define WHY " failed after 0 ms, its callback returned 7: what carries the group (MPI, or the " \
+	"program's own callbacks) knows why"
+
+TEST(each_operation_that_fails_is_named_and_named_again_by_each_call_after_it)
+{
+	static const char *const calls[] = { "allgather", "allreduce", "alltoallv", "agreement",
+		"the beginning of a call", "broadcast", "broadcast", "exchange", "exchange",
+		"allgather", "comparison", "the beginning of a call" };
+
+	for (size_t first = 0; first < 3; first++) {
+		struct other o = { .code = 7 };
+		struct sheaf_error err;
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+		char says[400];
+
+		CHECK_INT(call_one(&t, first, &err), SHEAF_ELOST);
+		snprintf(says, sizeof(says), "rank 1: %s" WHY, calls[first]);
+		CHECK_STR(err.msg, says);
+		CHECK_INT(err.rank, -1);
+		o.code = 0;
+		for (size_t i = 0; i < 12; i++) {
+			o.calls = 0;
+			CHECK_INT(call_one(&t, i, &err), SHEAF_ELOST);
+			snprintf(says, sizeof(says), "rank 1: %s: the group was lost in an earlier "
+			         "operation: %s" WHY, calls[i], calls[first]);
+			CHECK_STR(err.msg, says);
+			CHECK_INT(call_one(&t, i, NULL), SHEAF_ELOST);
+			CHECK_INT(o.calls, 0);
+		}
+		sheaf_group_free(g);
+	}
+}
+
+TEST(more_than_memory_has_is_enomem_and_the_group_lives)
+{
+	struct other o = { .len = UINT64_MAX - 3 };
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t = with_other(&g, &o);
+	size_t n[2] = { 8, 8 }, got[2];
+
+	shf_buf_adds(&mine, "four");
+	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "rank 1: allgather: more than memory has");
+	o.len = UINT64_MAX - 7;
+	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "no memory for the allgather of 18446744073709551612 bytes");
+	o.len = UINT64_MAX - 1;
+	CHECK_INT(shf_exchange_packed(&t, 0, "0123456789abcdef", n, &all, got, &err), SHEAF_ENOMEM);
+	CHECK_STR(err.msg, "no memory for the exchange of 18446744073709551614 bytes");
+	o.len = 4;
+	CHECK_INT(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), 0);
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	sheaf_group_free(g);
+}
+
+/* Calls a function that needs memory, of those whose sentences are below. */
+static int call_needy(struct shf_team *t, size_t i, struct sheaf_error *err)
+{
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct shf_buf out[2] = { SHF_BUF_INIT, SHF_BUF_INIT };
+	static char many[5000];
+	size_t n[2] = { 8, 8 }, got[2];
+	int rc = i == 0 ? shf_bcast(t, 0, many, sizeof(many), err)
+	       : i == 1 ? shf_bcast_buf(t, 0, &mine, err)
+	       : i == 2 ? shf_exchange_packed(t, 0, "0123456789abcdef", n, &all, got, err)
+	       : i == 3 ? shf_exchange(t, 0, out, &all, got, err)
+	       : i == 4 ? shf_allgatherv(t, 0, &mine, &all, got, err)
+	       : shf_to_zero(t, 0, &mine, &all, err);
+
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	return rc;
+}
+
+TEST(each_allocation_that_fails_is_told_by_what_it_was_for)
+{
+	static const char packed[] = "rank 1: no memory for an exchange of 0 bytes";
+	static const char in[] = "no memory for the exchange of 0 bytes";
+	static const char *const said[][9] = {
+		{ "no memory for a broadcast of 5000 bytes" },
+		{ "no memory for the broadcast of 0 bytes" }, { in }, { packed, packed, in },
+		{ "no memory for the allgather of 0 bytes" },
+		{ "rank 1: no memory for the bytes for rank 0", in },
+	};
+
+	for (size_t i = 0; i < sizeof(said) / sizeof(*said); i++)
+		for (int nth = 1; nth <= 9; nth++) {
+			struct other o = { .at = 0 };
+			struct sheaf_group *g = NULL;
+			struct shf_team t = with_other(&g, &o);
+			struct sheaf_error err = { 0 };
+			const char *want = said[i][nth - 1];
+			bool failed;
+			int rc;
+
+			memfail_at(nth);
+			rc = call_needy(&t, i, &err);
+			failed = memfail_end();
+			sheaf_group_free(g);
+			CHECK_RC(rc, failed ? SHEAF_ENOMEM : 0, &err);
+			CHECK_INT(failed, want != NULL);
+			if (!failed)
+				break;
+			CHECK_STR(err.msg, want);
+			CHECK_INT(err.rank, 1);
+		}
+}
+
+/* ---- a rank that has failed before it sends ---- */
+
+enum { VERDICT_RANKS = 4 };
+struct verdicts {
+	int bad, too;                   /* ranks that have failed; too: -1: none */
+	struct sheaf_error err[VERDICT_RANKS];
+};
+
+/* Calls the function of that number with the verdict of this rank. */
+static int call_with(struct shf_team *t, int i, int rc, struct sheaf_error *err)
+{
+	struct shf_buf out[VERDICT_RANKS] = { SHF_BUF_INIT };
+	struct shf_buf mine = SHF_BUF_INIT, in = SHF_BUF_INIT;
+	size_t bytes[VERDICT_RANKS] = { 0 };
+	static char many[5000];
+	uint64_t x[2] = { (uint64_t)t->rank, 7 }, same;
+	int got = i == 0 ? shf_agree(t, rc, err)
+	        : i == 1 ? shf_agree_max(t, rc, x, 2, err)
+	        : i == 2 ? shf_bcast(t, rc, x, sizeof(x), err)
+	        : i == 3 ? shf_bcast(t, rc, many, sizeof(many), err)
+	        : i == 4 ? shf_bcast_buf(t, rc, &mine, err)
+	        : i == 5 ? shf_exchange(t, rc, rc ? NULL : out, &in, bytes, err)
+	        : i == 6 ? shf_exchange_packed(t, rc, rc ? NULL : many, rc ? NULL : bytes, &in,
+	                                       NULL, err)
+	        : i == 7 ? shf_to_zero(t, rc, rc ? NULL : &mine, &in, err)
+	        : i == 8 ? shf_allgatherv(t, rc, rc ? NULL : &mine, &in, NULL, err)
+	        : shf_same(t, rc, x, 2, &same, NULL, NULL, err);
+
+	if (i == 1 && x[0] != (uint64_t)(got == 0 ? t->ranks - 1 : t->rank))
+		got = __LINE__;
+	if (i == 2 && x[0] != (uint64_t)(got == 0 ? 0 : t->rank))
+		got = __LINE__;
+	shf_buf_release(&in);
+	return got;
+}
+
+static int run_verdicts(void *arg, int rank, struct sheaf_group *group)
+{
+	struct verdicts *v = arg;
+	struct shf_team t = team(group);
+	struct sheaf_error *err = &v->err[rank];
+	bool bad = rank == v->bad || rank == v->too;
+
+	for (int i = 0; i < 10; i++) {
+		char says[40];
+		int first = v->too >= 0 && v->too < v->bad ? v->too : v->bad, rc;
+
+		snprintf(says, sizeof(says), "what rank %d was at", first);
+		if (bad)
+			shf_fail(err, SHEAF_EIO, "what rank %d was at", rank);
+		rc = call_with(&t, i, bad ? SHEAF_EIO : 0, err);
+		if (rc != SHEAF_EIO || err->rank != first || strcmp(err->msg, says))
+			return 1000 * i + __LINE__;
+		rc = call_with(&t, i, 0, err); /* and the group goes on */
+		if (rc != 0)
+			return 1000 * i + __LINE__;
+	}
+	return 0;
+}
+
+TEST(a_verdict_travels_with_what_is_sent)
+{
+	for (int ranks = 1; ranks <= 4; ranks++)
+		for (int bad = 0; bad < ranks; bad++)
+			for (int too = -1; too < ranks; too++) {
+				struct verdicts v = { bad, too, { { 0 } } };
+				struct simgroup_opts o = { .seed = SEED, .ranks = ranks };
+				int results[VERDICT_RANKS];
+
+				CHECK_INT(simgroup_run(&o, run_verdicts, &v, results), 0);
+				for (int r = 0; r < ranks; r++)
+					CHECK_RC(results[r], 0, &v.err[r]);
+			}
+}
+
+/* ---- which call it is ---- */
+
+TEST(ranks_in_different_calls_hear_the_names_of_both)
+{
+	static const char *const names[] = {
+		[SHF_CALL_NONE] = "the inside of another call",
+		[SHF_CALL_RUN_OPEN] = "sheaf_run_open", [SHF_CALL_RUN_CLOSE] = "sheaf_run_close",
+		[SHF_CALL_REWIND] = "sheaf_run_rewind", [SHF_CALL_MARK] = "sheaf_run_mark",
+		[SHF_CALL_PRUNE] = "sheaf_run_prune", [SHF_CALL_BEGIN] = "sheaf_save_begin",
+		[SHF_CALL_EXCHANGE] = "sheaf_save_exchange",
+		[SHF_CALL_COMMIT] = "sheaf_save_commit", [SHF_CALL_STEP_OPEN] = "sheaf_step_open",
+		[SHF_CALL_STEP_OPEN_PATH] = "sheaf_step_open_path",
+		[SHF_CALL_LOAD] = "sheaf_step_load", [SHF_CALL_VERIFY] = "sheaf_step_verify",
+		[SHF_CALL_RESUME] = "sheaf_run_resume",
+		[SHF_CALL_AVERAGE] = "sheaf_state_average",
+		[SHF_CALL_AVERAGE + 1] = "no call of this sheaf",
+	};
+
+	for (unsigned i = 0; i <= SHF_CALL_AVERAGE + 1; i++) {
+		/* Rank 1's key is the larger one, and rank 0 is in the call of kind i. */
+		uint64_t mine = (uint64_t)(SHF_CALL_AVERAGE + 2) << 56 | UINT64_C(9) << 24 | 1;
+		uint64_t key = (uint64_t)i << 56 | UINT64_C(8) << 24;
+		struct other o = { .at = 1, .words_n = 3, .words = { 0, mine, ~key } };
+		struct shf_call call = { .kind = (enum shf_call_kind)(SHF_CALL_AVERAGE + 2),
+			.handle = 9 };
+		struct sheaf_error err;
+		struct sheaf_group *g = NULL;
+		struct shf_team t = with_other(&g, &o);
+		char says[400];
+
+		CHECK_INT(shf_call_enter(&t, &call, 0, &err), SHEAF_EINVAL);
+		snprintf(says, sizeof(says), "ranks make different calls: rank 0 %s, rank 1 no "
+		         "call of this sheaf (every rank makes each of them, in one order)",
+		         names[i]);
+		CHECK_STR(err.msg, says);
+		CHECK_INT(call.number, 0);
+		sheaf_group_free(g);
+	}
+}
+
+TEST(a_call_compares_all_its_arguments_and_counts_itself)
+{
+	struct other o = { .at = 0 };
+	struct shf_call call = { .kind = SHF_CALL_LOAD, .handle = UINT32_MAX };
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t = with_other(&g, &o);
+
+	for (uint64_t i = 0; i < SHF_CALL_ARGS; i++)
+		call.x[i] = i * UINT64_C(0x1111111111111111);
+	for (uint64_t n = 1; n <= 2; n++) {
+		CHECK_RC(shf_call_enter(&t, &call, 0, &err), 0, &err);
+		CHECK_INT(call.number, n);
+		CHECK_INT(call.same, (1 << SHF_CALL_ARGS) - 1);
+		CHECK(memcmp(call.lo, call.x, sizeof(call.x)) == 0);
+		CHECK(memcmp(call.hi, call.x, sizeof(call.x)) == 0);
+	}
+	/* A call that failed is not counted. */
+	CHECK_INT(shf_call_refuse(&t, SHF_CALL_LOAD, 1, SHEAF_EINVAL, &err), SHEAF_EINVAL);
+	CHECK_STR(err.msg, "rank 1: error -1, and no word of why");
+	CHECK_RC(shf_call_enter(&t, &call, 0, &err), 0, &err);
+	CHECK_INT(call.number, 3);
+	CHECK_INT(o.calls, 5);
+	sheaf_group_free(g);
+}
+
+TEST(a_comparison_tells_each_of_64_members_apart)
+{
+	struct other o = { .at = 0 };
+	uint64_t x[65], lo[65], hi[65], same = 0;
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t = with_other(&g, &o);
+
+	for (size_t n = 0; n <= 64; n += n == 1 ? 62 : 1) {
+		for (size_t i = 0; i < 65; i++)
+			x[i] = i * 7, lo[i] = hi[i] = 99;
+		CHECK_RC(shf_same(&t, 0, x, n, &same, lo, hi, &err), 0, &err);
+		CHECK(same == (n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1));
+		CHECK(memcmp(lo, x, n * sizeof(*x)) == 0 && memcmp(hi, x, n * sizeof(*x)) == 0);
+		CHECK(lo[n] == 99 && hi[n] == 99);
+		CHECK_RC(shf_same(&t, 0, x, n, NULL, NULL, NULL, &err), 0, &err);
+	}
+	/* Rank 0 has 5 where this one has 9. */
+	o = (struct other){ .at = 1, .words_n = 5,
+		.words = { 0, 3, ~UINT64_C(3), 9, ~UINT64_C(5) } };
+	CHECK_RC(shf_same(&t, 0, (uint64_t[2]){ 3, 9 }, 2, &same, lo, hi, &err), 0, &err);
+	CHECK_INT(same, 1);
+	CHECK(lo[0] == 3 && hi[0] == 3 && lo[1] == 5 && hi[1] == 9);
+	sheaf_group_free(g);
+}
+
+/* ---- the group of one ---- */
+
+TEST(the_table_of_the_group_of_one_is_whole)
+{
+	struct sheaf_group *g = NULL;
+	char in[4] = "...", one[4] = "...";
+	size_t n = 3, none = 0, more = 4;
+	uint64_t x = 5;
+
+	CHECK_INT(shf_group_one(&g), 0);
+	CHECK_INT(g->ops.size, sizeof(g->ops));
+	CHECK_INT(g->ops.ranks, 1);
+	CHECK_INT(g->ops.rank, 0);
+	CHECK_INT(g->refs, 1);
+	for (int op = SHEAF_SUM - 1; op <= SHEAF_XOR + 1; op++)
+		CHECK_INT(g->ops.allreduce(g->ops.arg, &x, 1, op, 0),
+		          op < SHEAF_SUM || op > SHEAF_XOR ? -1 : 0);
+	CHECK_INT(x, 5);
+	CHECK_INT(g->ops.allgather(g->ops.arg, "abc", one, 2, 0), 0);
+	CHECK_STR(one, "ab.");
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &more, 0), -1);
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &none, in, &none, 0), 0);
+	CHECK_STR(in, "...");
+	CHECK_INT(g->ops.alltoallv(g->ops.arg, "abc", &n, in, &n, 0), 0);
+	CHECK_STR(in, "abc");
+	shf_group_put(g);
+}
+
+TEST(what_one_rank_sends_to_itself_comes_whole)
+{
+	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
+	struct sheaf_error err;
+	struct sheaf_group *g = NULL;
+	struct shf_team t;
+	size_t n[1] = { 5 }, got[1] = { 0 };
+	char x[4] = "abc";
+
+	CHECK_INT(shf_group_one(&g), 0);
+	t = (struct shf_team){ g, 0, 1, TIMEOUT_MS, NULL, NULL };
+	shf_buf_adds(&mine, "mine");
+	CHECK_RC(shf_to_zero(&t, 0, &mine, &all, &err), 0, &err);
+	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0);
+	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
+	CHECK_RC(shf_exchange_packed(&t, 0, "other", n, &all, got, &err), 0, &err);
+	CHECK(all.len == 5 && memcmp(all.data, "other", 5) == 0 && got[0] == 5);
+	CHECK_RC(shf_exchange(&t, 0, &mine, &all, got, &err), 0, &err);
+	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0 && got[0] == 4);
+	got[0] = 0;
+	CHECK_RC(shf_allgatherv(&t, 0, &mine, &all, got, &err), 0, &err);
+	CHECK(all.len == 4 && memcmp(all.data, "mine", 4) == 0 && got[0] == 4);
+	CHECK_RC(shf_bcast(&t, 0, x, 3, &err), 0, &err);
+	CHECK_STR(x, "abc");
+	CHECK_RC(shf_bcast_buf(&t, 0, &mine, &err), 0, &err);
+	CHECK(mine.len == 4 && memcmp(mine.data, "mine", 4) == 0);
+	mine.oom = true;
+	CHECK_RC(shf_bcast_buf(&t, 0, &mine, &err), SHEAF_ENOMEM, &err);
+	CHECK_STR(err.msg, "rank 0: no memory for the bytes to broadcast");
+	CHECK_INT(err.rank, 0);
+	CHECK_INT(shf_bcast_buf(&t, 0, &mine, NULL), SHEAF_ENOMEM);
+	CHECK_RC(shf_allgatherv(&t, 0, &mine, &all, NULL, &err), SHEAF_ENOMEM, &err);
+	CHECK_STR(err.msg, "rank 0: no memory for the bytes to gather");
+	CHECK_RC(shf_exchange(&t, 0, &mine, &all, got, &err), SHEAF_ENOMEM, &err);
+	CHECK_STR(err.msg, "rank 0: no memory for the bytes for rank 0");
+	shf_buf_release(&mine);
+	shf_buf_release(&all);
+	shf_group_put(g);
+}
