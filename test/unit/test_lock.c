@@ -3,6 +3,7 @@
  * trainer that forked it, and outlives it. */
 #include <errno.h>
 #include <stdlib.h>
+#include "simover.h"
 #include "lived.h"
 #include "tree.h"
 
@@ -244,33 +245,27 @@ TEST(whatever_call_of_taking_a_dead_owners_lock_fails_the_next_job_takes_it)
 		}
 }
 
-static int64_t (*real_wall)(void *arg);
-
 static int64_t days_ahead(void *arg)
 {
-	return real_wall(arg) + 3 * 86400;
+	return simover_real()->wall_s(arg) + 3 * 86400;
 }
 
 /* No locks and no process to ask after: only time says that somebody is dead. */
 TEST(a_host_whose_clock_is_days_ahead_takes_no_living_jobs_stage)
 {
-	struct shf_sys_ops ops;
-	struct shf_sys ahead;
+	const struct shf_sys *ahead;
 	struct world w;
 	char path[200];
 
 	start_stage(&w, path);
 	simdisk_set_locks(w.disk, false);
-	ahead = *simdisk_process(w.disk, 321, 5);
-	ops = *ahead.ops;
-	real_wall = ops.wall_s;
-	ops.wall_s = days_ahead;
-	ahead.ops = &ops;
-	CHECK_RC(own(&ahead), 0, &err);
+	ahead = simdisk_process(w.disk, 321, 5);
+	simover(ahead)->wall_s = days_ahead;
+	CHECK_RC(own(ahead), 0, &err);
 	CHECK(simdisk_exists(w.disk, path));
 	shf_store_close(&other);
 	simdisk_advance(w.disk, 2 * 86400);     /* as all see it */
-	CHECK_RC(own(&ahead), 0, &err);
+	CHECK_RC(own(ahead), 0, &err);
 	CHECK(!simdisk_exists(w.disk, path));
 	shf_store_close(&other);
 	for (int i = 0; i < WRITERS; i++)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "simover.h"
 #include "lived.h"
 #include "tree.h"
 
@@ -183,7 +184,7 @@ TEST(a_step_of_another_number_or_run_is_damaged_by_number)
 	int fd;
 
 	start(&w, 2);
-	sys = &w.shown[0];
+	sys = w.proc[0];
 	fd = w.store[0].dir;
 	CHECK_INT(sys->ops->rename(sys->arg, fd, "checkpoint-2", fd, "checkpoint-5", true), 0);
 	CHECK_INT(state_of(&w.store[0], 5, NULL), 'D');
@@ -307,34 +308,32 @@ TEST(a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace)
 }
 
 static struct {                 /* before it is locked first a hand makes the lock file anew */
-	const struct shf_sys_ops *real;
 	struct simdisk *disk;
 	int locks;                      /* of what has that name */
 } swapped;
 
-static bool is_lock_file(const struct shf_sys_ops *ops, void *arg, int fd)
+static bool is_lock_file(void *arg, int fd)
 {
 	struct shf_stat a, b;
 
-	return ops->fstat(arg, fd, &a) >= 0 &&
-	       ops->stat(arg, SHF_CWD, RUN "/.sheaf/lock", false, &b) >= 0 && a.ino == b.ino;
+	return simover_real()->fstat(arg, fd, &a) >= 0 &&
+	       simover_real()->stat(arg, SHF_CWD, RUN "/.sheaf/lock", false, &b) >= 0 &&
+	       a.ino == b.ino;
 }
 
 static int lock_of_a_file_made_anew(void *arg, int fd, bool exclusive)
 {
-	if (is_lock_file(swapped.real, arg, fd) && swapped.locks++ == 0) {
+	if (is_lock_file(arg, fd) && swapped.locks++ == 0) {
 		CHECK_INT(simdisk_remove(swapped.disk, RUN "/.sheaf/lock"), 0);
 		CHECK_INT(simdisk_put(swapped.disk, RUN "/.sheaf/lock", "", 0), 0);
 	}
-	return swapped.real->lock(arg, fd, exclusive);
+	return simover_real()->lock(arg, fd, exclusive);
 }
 
 /* A lock on a file that has no name any more keeps nobody out. */
 TEST(a_lock_file_that_is_made_anew_meanwhile_is_locked_anew)
 {
 	const struct shf_sys *one, *other;
-	struct shf_sys_ops ops;
-	struct shf_sys shown;
 	struct shf_store s, t;
 	struct world w;
 
@@ -342,15 +341,12 @@ TEST(a_lock_file_that_is_made_anew_meanwhile_is_locked_anew)
 	world_close(&w);
 	one = simdisk_process(w.disk, 321, 0);
 	other = simdisk_process(w.disk, 322, 0);
-	swapped.real = one->ops;
 	swapped.disk = w.disk;
 	swapped.locks = 0;
-	ops = *one->ops;
-	ops.lock = lock_of_a_file_made_anew;
-	shown = (struct shf_sys){ &ops, one->arg };
-	CHECK_RC(shf_store_own(&s, &shown, RUN, false, 1000, &w.err), 0, &w.err);
+	simover(one)->lock = lock_of_a_file_made_anew;
+	CHECK_RC(shf_store_own(&s, one, RUN, false, 1000, &w.err), 0, &w.err);
 	CHECK_INT(swapped.locks, 2);
-	CHECK(is_lock_file(one->ops, one->arg, s.lock));
+	CHECK(is_lock_file(one->arg, s.lock));
 	CHECK_RC(shf_store_own(&t, other, RUN, false, 0, &w.err), SHEAF_EBUSY, &w.err);
 	shf_store_close(&s);
 	simdisk_free(w.disk);
@@ -574,12 +570,12 @@ TEST(a_committed_run_opens_for_reading_without_writing_a_byte)
 	world_close(&w);
 	before = simdisk_hash(w.disk, "/");
 	simdisk_set_read_only(w.disk, true);
-	CHECK_RC(shf_store_open(&s, &w.shown[0], RUN, &w.err), 0, &w.err);
+	CHECK_RC(shf_store_open(&s, w.proc[0], RUN, &w.err), 0, &w.err);
 	CHECK_RC(shf_store_latest(&s, &step, NULL, NULL, &w.err), 0, &w.err);
 	CHECK_INT(step, 2);
 	CHECK_INT(state_of(&s, 1, NULL), 'C');
 	shf_store_close(&s);
-	CHECK_RC(shf_store_own(&s, &w.shown[0], RUN, false, 0, &w.err), SHEAF_EIO, &w.err);
+	CHECK_RC(shf_store_own(&s, w.proc[0], RUN, false, 0, &w.err), SHEAF_EIO, &w.err);
 	CHECK(before == simdisk_hash(w.disk, "/"));
 	simdisk_free(w.disk);
 }

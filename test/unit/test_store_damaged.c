@@ -138,7 +138,7 @@ TEST(metrics_are_written_by_the_writer_into_a_file)
 
 	start(&w, 1);
 	CHECK_RC(shf_metrics_add(&w.store[0], "{}", &w.err), 0, &w.err);
-	CHECK_RC(shf_store_open(&s, &w.shown[0], RUN, &w.err), 0, &w.err);
+	CHECK_RC(shf_store_open(&s, w.proc[0], RUN, &w.err), 0, &w.err);
 	CHECK_RC(shf_metrics_add(&s, "{}", &w.err), SHEAF_EINVAL, &w.err);
 	shf_store_close(&s);
 	CHECK_INT(simdisk_remove(w.disk, RUN "/.sheaf/metrics.jsonl"), 0);

@@ -6,6 +6,7 @@
 #include "step.h"
 #include "jobs.h"
 #include "starve.h"
+#include "simover.h"
 #include "t.h"
 #include "step_open.h"
 #include "step_copy.h"
@@ -31,10 +32,8 @@ struct copy {
 	struct sheaf_report report;
 };
 
-/* By a process that is killed afterwards, and has given back what it opened. sys: as it sees the
- * machine. */
-static struct copy copy_by(struct simdisk *disk, const struct shf_sys *process,
-                           const struct shf_sys *sys)
+/* By a process that is killed afterwards, and has given back what it opened. */
+static struct copy copy_by(struct simdisk *disk, const struct shf_sys *sys)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY, .io_threads = 1 };
 	struct copy c = { .report = { .size = sizeof(c.report) } };
@@ -46,16 +45,14 @@ static struct copy copy_by(struct simdisk *disk, const struct shf_sys *process,
 		c.rc = shf_step_copy(step, "dst", &c.report, &c.err);
 	starve_left = 0;
 	shf_step_put(step);
-	CHECK_INT(simdisk_open_n(process), 0);
-	simdisk_kill(disk, process);
+	CHECK_INT(simdisk_open_n(sys), 0);
+	simdisk_kill(disk, sys);
 	return c;
 }
 
 static struct copy copied(struct simdisk *disk)
 {
-	const struct shf_sys *sys = process(disk);
-
-	return copy_by(disk, sys, sys);
+	return copy_by(disk, process(disk));
 }
 
 /* Step 2 of a run. */
@@ -192,7 +189,7 @@ static void each_call(struct simdisk *start, const char *what, int least)
 		simdisk_set_trace(disk, false);
 		simdisk_fault(disk, &(struct simdisk_fault){ .nth = nth, .error = EACCES,
 		                                             .process = sys });
-		c = copy_by(disk, sys, sys);
+		c = copy_by(disk, sys);
 		fired = simdisk_fired(disk) > 0;
 		simdisk_faults_clear(disk);
 		failed += c.rc < 0;
@@ -244,7 +241,7 @@ static void each_allocation(struct simdisk *start, const char *what, int stride,
 		simdisk_set_trace(disk, false);
 		starved = false;
 		hungry = nth;
-		c = copy_by(disk, sys, sys);
+		c = copy_by(disk, sys);
 		hungry = 0;
 		failed += c.rc < 0;
 		if (c.rc != 0 && c.rc != SHEAF_ENOMEM)
@@ -286,25 +283,19 @@ TEST(a_copy_that_is_there_already_may_lack_memory)
  * too. */
 static struct {
 	struct simdisk *disk;
-	struct shf_sys_ops ops;
-	const struct shf_sys_ops *real;
 	int gone;
 } rot;
 
-/* Its calls, which may be changed then. */
-static struct shf_sys rotting(struct simdisk *disk, const struct shf_sys *sys)
+static void rot_begin(struct simdisk *disk)
 {
 	rot.disk = disk;
-	rot.real = sys->ops;
-	rot.ops = *sys->ops;
 	rot.gone = 0;
-	return (struct shf_sys){ &rot.ops, sys->arg };
 }
 
 static int unlink_and_rot(void *arg, int dir, const char *name, bool folder)
 {
 	static const char *const next[] = { SECOND, THIRD };
-	int rc = rot.real->unlink(arg, dir, name, folder);
+	int rc = simover_real()->unlink(arg, dir, name, folder);
 
 	if (strstr(name, ".safetensors") && rot.gone < 2)
 		CHECK_INT(simdisk_flip(rot.disk, in_stage(rot.disk, next[rot.gone++]), 8 * 4200),
@@ -316,13 +307,13 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 7);
 	const struct shf_sys *sys = process(disk);
-	struct shf_sys shown = rotting(disk, sys);
 	struct copy c;
 
-	rot.ops.unlink = unlink_and_rot;
+	rot_begin(disk);
+	simover(sys)->unlink = unlink_and_rot;
 	CHECK(simdisk_exists(disk, in_stage(disk, THIRD)));
 	CHECK_INT(simdisk_flip(disk, in_stage(disk, FIRST), 8 * 4200), 0);
-	c = copy_by(disk, sys, &shown);
+	c = copy_by(disk, sys);
 	CHECK_RC(c.rc, SHEAF_EIO, &c.err);
 	CHECK(strstr(c.err.msg, "does not read as it was") != NULL);
 	CHECK_INT(rot.gone, 2);
@@ -336,7 +327,7 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 /* A file of the stage is cut when it has been opened. */
 static int open_and_cut(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
-	int fd = rot.real->open(arg, dir, name, flags, mode);
+	int fd = simover_real()->open(arg, dir, name, flags, mode);
 
 	if (fd >= 0 && strcmp(name, SECOND) == 0 && rot.gone++ == 1) /* the source's was */
 		CHECK_INT(simdisk_put(rot.disk, in_stage(rot.disk, SECOND), "short", 5), 0);
@@ -347,11 +338,11 @@ TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
 {
 	struct simdisk *base = saved(), *disk = left_by(base, 7);
 	const struct shf_sys *sys = process(disk);
-	struct shf_sys shown = rotting(disk, sys);
 	struct copy c;
 
-	rot.ops.open = open_and_cut;
-	c = copy_by(disk, sys, &shown);
+	rot_begin(disk);
+	simover(sys)->open = open_and_cut;
+	c = copy_by(disk, sys);
 	CHECK_RC(c.rc, 0, &c.err);
 	CHECK(rot.gone > 1);
 	CHECK(is_whole(disk));

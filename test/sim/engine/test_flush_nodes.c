@@ -11,6 +11,7 @@
 #include "memory_steps.h"
 #include "restarts.h"
 #include "starve.h"
+#include "simover.h"
 #include "t.h"
 #include "tree.h"
 
@@ -71,9 +72,6 @@ struct came {                   /* what came of a flush */
 /* The n-th lock, or the n-th sleep, of one process: before it, something is done. */
 static struct {
 	struct simdisk *disk;
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
-	struct shf_sys sys;
 	int locks, sleeps;              /* left; 0: never */
 	void (*then)(struct simdisk *d);
 } between;
@@ -82,12 +80,12 @@ static int lock_between(void *arg, int fd, bool exclusive)
 {
 	if (between.locks && --between.locks == 0)
 		between.then(between.disk);
-	return between.real->lock(arg, fd, exclusive);
+	return simover_real()->lock(arg, fd, exclusive);
 }
 
 static void sleep_between(void *arg, int ms)
 {
-	between.real->sleep_ms(arg, ms);
+	simover_real()->sleep_ms(arg, ms);
 	if (between.sleeps && --between.sleeps == 0)
 		between.then(between.disk);
 }
@@ -135,15 +133,12 @@ static struct came flush_with(struct simdisk *d, int node, int wait_ms, int lock
 	struct came c;
 
 	between.disk = d;
-	between.real = sys->ops;
-	between.ops = *sys->ops;
-	between.ops.lock = lock_between;
-	between.ops.sleep_ms = sleep_between;
-	between.sys = (struct shf_sys){ &between.ops, sys->arg };
+	simover(sys)->lock = lock_between;
+	simover(sys)->sleep_ms = sleep_between;
 	between.locks = locks;
 	between.sleeps = sleeps;
 	between.then = then;
-	c = flush_on(&between.sys, wait_ms);
+	c = flush_on(sys, wait_ms);
 	CHECK_INT(between.locks, 0);
 	CHECK_INT(between.sleeps, 0);
 	CHECK_INT(simdisk_open_n(sys), 0);

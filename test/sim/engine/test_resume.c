@@ -8,6 +8,7 @@
 #include "hands.h"
 #include "restarts.h"
 #include "save.h"
+#include "simover.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -385,8 +386,6 @@ TEST(a_disk_that_answers_with_an_error_makes_nobody_fall_back)
 /* The file is damaged when the step is loaded, as it may be in the page cache alone, and right when
  * it is opened a second time. */
 static struct {
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
 	struct simdisk *disk;
 	int opened;
 	bool fails;                     /* it cannot be opened again */
@@ -400,17 +399,14 @@ static int open_healed(void *arg, int dir, const char *name, int flags, unsigned
 		return -EIO;
 	if (again)
 		CHECK_INT(simdisk_flip(passing.disk, "run/checkpoint-3/" MODEL, 8 * 5000), 0);
-	return passing.real->open(arg, dir, name, flags, mode);
+	return simover_real()->open(arg, dir, name, flags, mode);
 }
 
 static void heals(struct hand *h)
 {
-	passing.real = h->used.ops;
-	passing.ops = *h->used.ops;
-	passing.ops.open = open_healed;
 	passing.disk = h->play->disk;
 	passing.opened = 0;
-	h->used.ops = &passing.ops;
+	simover(&h->used)->open = open_healed;
 }
 
 TEST(damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back)

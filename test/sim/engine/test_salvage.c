@@ -15,7 +15,6 @@
 #include "step.h"
 #include "everycut.h"
 #include "jobs.h"
-#include "simcore.h"
 #include "run_open.h"
 #include "run_ops.h"
 
@@ -24,22 +23,6 @@
 #undef main
 
 #define TO "run/checkpoint-2"
-
-static struct {                 /* an fsync that is left out */
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
-	struct shf_sys shown;
-	long n, at;
-	char what[80];
-} skip;
-
-static int fsync_or_skip(void *arg, int fd)
-{
-	if (++skip.n != skip.at)
-		return skip.real->fsync(arg, fd);
-	snprintf(skip.what, sizeof(skip.what), "%s", sim_label(arg, fd));
-	return 0;
-}
 
 static const struct shf_sys *process(struct simdisk *disk)
 {
@@ -59,11 +42,7 @@ static struct salvaged salvage_by(struct simdisk *disk, const struct shf_sys *sy
 	struct sheaf_opts opts = { .size = sizeof(opts), .io_threads = 1, .timeout_ms = 1000 };
 	struct salvaged s = { .report = { .size = sizeof(s.report) } };
 
-	skip.real = sys->ops;
-	skip.ops = *sys->ops;
-	skip.ops.fsync = fsync_or_skip;
-	skip.shown = (struct shf_sys){ &skip.ops, sys->arg };
-	s.rc = shf_run_salvage("run", step, &opts, &skip.shown, &s.report, &s.err);
+	s.rc = shf_run_salvage("run", step, &opts, sys, &s.report, &s.err);
 	CHECK_INT(simdisk_open_n(sys), 0);
 	simdisk_kill(disk, sys);
 	return s;
@@ -729,6 +708,8 @@ static bool hunt(struct simdisk *disk, size_t first, char why[400])
 		.promised = promised, .judge = judge_cut, .story = disk }, why);
 }
 
+static char left_out[80];       /* what the fsync that hunt_salvage skipped was of */
+
 static bool hunt_salvage(enum simdisk_model model, enum death death, long skipped, char why[400])
 {
 	struct simdisk *disk = base_new(model, death);
@@ -736,10 +717,10 @@ static bool hunt_salvage(enum simdisk_model model, enum death death, long skippe
 	struct salvaged s;
 	bool fine;
 
-	skip.n = 0;
-	skip.at = skipped;
+	simdisk_skip_fsync(disk, skipped);
 	s = salvage(disk);
-	skip.at = 0;
+	snprintf(left_out, sizeof(left_out), "%s", simdisk_skipped(disk));
+	simdisk_skip_fsync(disk, 0);
 	CHECK_RC(s.rc, 0, &s.err);
 	fine = hunt(disk, first, why);
 	if (fine && !skipped)
@@ -789,9 +770,9 @@ TEST(leaving_out_any_fsync_of_a_salvage_is_found)
 		char why[400];
 		bool fine = hunt_salvage(SIMDISK_STRICT, BEFORE_LAST_SYNC, i + 1, why), named;
 
-		named = strncmp(skip.what, m->what, strlen(m->what)) == 0;
+		named = strncmp(left_out, m->what, strlen(m->what)) == 0;
 		bad += fine != m->harmless || !named;
-		printf("# without fsync %ld of %ld, %-16.16s %s%s\n", i + 1, n, skip.what,
+		printf("# without fsync %ld of %ld, %-16.16s %s%s\n", i + 1, n, left_out,
 		       fine ? m->harmless ? "harmless" : "NOT FOUND"
 		            : m->harmless ? "NOT HARMLESS: " : "found: ", fine ? "" : why);
 	}

@@ -230,35 +230,15 @@ static long without_each_allocation(const struct act *a, struct simdisk *base)
 
 /* Each read of bytes, by a call or by the queue, may find a file shorter than it just was. */
 static struct {
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
-	int rank;
-	long n, nth;
+	int rank, nth;
 } brief;
-static _Thread_local bool is_brief;
-
-static int64_t pread_less(void *arg, int fd, void *buf, size_t n, uint64_t off)
-{
-	return brief.real->pread(arg, fd, buf, is_brief && ++brief.n == brief.nth ? n / 2 : n, off);
-}
-
-static int complete_less(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
-{
-	int rc = brief.real->complete(arg, queue, io, timeout_ms);
-
-	if (rc == 1 && (*io)->op == SHF_IO_READ && is_brief && ++brief.n == brief.nth)
-		(*io)->result /= 2;
-	return rc;
-}
 
 static void be_brief(struct hand *h)
 {
-	brief.real = h->used.ops;
-	brief.ops = *brief.real;
-	brief.ops.pread = pread_less;
-	brief.ops.complete = complete_less;
-	h->used.ops = &brief.ops;
-	is_brief = h->rank == brief.rank;
+	if (h->rank == brief.rank)
+		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = brief.nth,
+			.kind = SIMDISK_PREAD, .how = SIMDISK_PART,
+			.process = acts_process(h) });
 }
 
 static long with_each_read_short(const struct act *a, struct simdisk *base)
@@ -269,18 +249,19 @@ static long with_each_read_short(const struct act *a, struct simdisk *base)
 		struct simdisk *disk = acts_disk_copy(base);
 		struct play p = play_of(a, disk);
 		char why[300];
+		int fired;
 
 		simdisk_set_trace(disk, false);
-		brief.n = 0;
 		p.tamper = be_brief;
 		(void)run(&p);
+		fired = simdisk_fired(disk);
 		if (*judge(a, &p, why)) {
-			print_error("%s: rank %d, read %ld is short: %s (%d: %s)\n", a->name,
+			print_error("%s: rank %d, read %d is short: %s (%d: %s)\n", a->name,
 			            brief.rank, brief.nth, why, p.rc, p.err.msg);
 			bad_n++;
 		}
 		simdisk_free(disk);
-		if (brief.n < brief.nth)
+		if (!fired)
 			break;
 		tried++;
 	}

@@ -333,9 +333,9 @@ static void seen_at_open(long skipped, bool want)
 	world_kill(&w);
 	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2"));
 	k = &w.known[w.known_n - 1];
-	world_skip_fsync(&w, skipped);
+	simdisk_skip_fsync(w.disk, skipped);
 	CHECK_RC(world_open(&w, false), 0, &w.err);
-	world_skip_fsync(&w, 0);
+	simdisk_skip_fsync(w.disk, 0);
 	k->acked = world_now(&w);
 	brief = true;
 	fine = hunt(&w, 1, why);
@@ -376,10 +376,10 @@ static void mutant(enum deed deed, long nth, long of)
 	bool fine;
 
 	start_with(&w, SIMDISK_STRICT, 4);
-	world_skip_fsync(&w, nth);
+	simdisk_skip_fsync(w.disk, nth);
 	CHECK(act(&w, deed) >= 0);
-	CHECK_INT(world_fsyncs(&w), of);        /* a new fsync needs a mutant of its own */
-	world_skip_fsync(&w, 0);
+	CHECK_INT(simdisk_fsyncs(w.disk), of);        /* a new fsync needs a mutant of its own */
+	simdisk_skip_fsync(w.disk, 0);
 	brief = true;
 	fine = hunt(&w, 1, why);
 	brief = false;

@@ -425,26 +425,26 @@ static void each_fsync_counts(const char *what, int64_t steps, const struct deed
 
 		tell(&s, SIMDISK_STRICT, 4, four_nodes, steps, deeds, deeds_n);
 		s.each = T_STRIDE;
-		job_skip_fsync(i + 1, of_deeds);
+		s.j.skip_fsync = i + 1;
+		s.j.skip_of_deeds = of_deeds;
 		act(&s);
-		n = job_fsyncs();
-		job_skip_fsync(0, false);
+		n = s.j.fsyncs;
 		fine = hunt(&s, why);
 		s.each = 0;
 		fine = fine && (m->harmless || hunt(&s, why));
 		named = strcmp(m->what, DATA) == 0
-		      ? strstr(job_skipped(), DATA) && !strstr(job_skipped(), "index")
-		      : strncmp(job_skipped(), m->what, strlen(m->what)) == 0;
+		      ? strstr(s.j.skipped, DATA) && !strstr(s.j.skipped, "index")
+		      : strncmp(s.j.skipped, m->what, strlen(m->what)) == 0;
 		bad += fine != m->harmless || !named;
 		printf("# %s without fsync %2d of %ld, %-40.40s %s%s\n", what, i + 1, n,
-		       job_skipped(),
+		       s.j.skipped,
 		       fine          ? m->harmless ? "harmless" : "NOT FOUND"
 		       : m->harmless ? "NOT HARMLESS: "
 				     : "found: ",
 		       fine ? "" : why);
 		if (!named)
 			print_error("fsync %d of %s is of %s, not of %s\n", i + 1, what,
-			            job_skipped(), m->what);
+			            s.j.skipped, m->what);
 		simdisk_free(s.j.disk);
 	}
 	CHECK_INT(bad, 0);
@@ -495,10 +495,10 @@ TEST(a_journal_that_outlives_its_rewind_spares_what_was_saved_since)
 	bool fine;
 
 	tell(&s, SIMDISK_STRICT, 4, NULL, 3, rewind_and_save, COUNT(rewind_and_save));
-	job_skip_fsync(9, true);        /* of .sheaf, after the journal was removed */
+	s.j.skip_fsync = 9;             /* of .sheaf, after the journal was removed */
+	s.j.skip_of_deeds = true;
 	act(&s);
-	job_skip_fsync(0, false);
-	CHECK(strcmp(job_skipped(), ".sheaf") == 0);
+	CHECK(strcmp(s.j.skipped, ".sheaf") == 0);
 	fine = hunt(&s, why);
 	if (!fine)
 		print_error("%s\n", why);

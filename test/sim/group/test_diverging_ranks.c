@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "simover.h"
 #include "crc64.h"
 #include "err.h"
 #include "manifest.h"
@@ -403,14 +404,12 @@ TEST(what_a_rewind_set_aside_is_not_verified_under_its_old_number)
 
 /* ---- time ---- */
 
-static struct shf_sys_ops sleepy;
-static const struct shf_sys_ops *plain;
 static struct sheaf_group *sleeper;
 
 /* Sleeping takes time for the others too. */
 static void sleep_in_group(void *arg, int ms)
 {
-	plain->sleep_ms(arg, ms);
+	simover_real()->sleep_ms(arg, ms);
 	simgroup_pause(sleeper, ms);
 }
 
@@ -418,10 +417,7 @@ static void sleep_for_real(struct hand *h)
 {
 	if (h->rank)
 		return; /* rank 0 alone takes the lock */
-	plain = h->used.ops;
-	sleepy = *plain;
-	sleepy.sleep_ms = sleep_in_group;
-	h->used.ops = &sleepy;
+	simover(&h->used)->sleep_ms = sleep_in_group;
 	sleeper = h->group;
 }
 
@@ -445,8 +441,6 @@ TEST(a_held_lock_is_told_before_the_others_give_up)
 }
 
 static struct {
-	struct shf_sys_ops ops;
-	const struct shf_sys_ops *plain;
 	pthread_mutex_t lock;
 	pthread_cond_t moved;
 	bool hold, inside, go, gave_up;
@@ -468,7 +462,7 @@ static int gate_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 			gate.gave_up = pthread_cond_timedwait(&gate.moved, &gate.lock, &until) != 0;
 	}
 	pthread_mutex_unlock(&gate.lock);
-	return gate.plain->complete(arg, queue, io, timeout_ms);
+	return simover_real()->complete(arg, queue, io, timeout_ms);
 }
 
 static void *wait_for_ever(void *save)
@@ -491,7 +485,7 @@ TEST(asking_does_not_wait_for_a_thread_that_waits)
 {
 	static uint8_t bytes[100000];
 	struct simdisk *disk = disk_new();
-	struct shf_sys sys = *simdisk_process(disk, 5, 0);
+	const struct shf_sys *sys = simdisk_process(disk, 5, 0);
 	struct sheaf_opts o = { .size = sizeof(o), .flags = SHEAF_CREATE };
 	struct sheaf_state *st = state_of_one(bytes, sizeof(bytes));
 	struct sheaf_run *run = NULL;
@@ -501,11 +495,8 @@ TEST(asking_does_not_wait_for_a_thread_that_waits)
 	void *waited;
 	int asked;
 
-	gate.plain = sys.ops;
-	gate.ops = *sys.ops;
-	gate.ops.complete = gate_complete;
-	sys.ops = &gate.ops;
-	CHECK_RC(shf_run_open(&run, "run", NULL, &o, &sys, &err), 0, &err);
+	simover(sys)->complete = gate_complete;
+	CHECK_RC(shf_run_open(&run, "run", NULL, &o, sys, &err), 0, &err);
 	CHECK_RC(shf_save_begin(&save, run, 1, st, NULL, &err), 0, &err);
 	gate.hold = true;
 	CHECK_INT(pthread_create(&waiter, NULL, wait_for_ever, save), 0);
@@ -570,12 +561,11 @@ void *__wrap_shf_arena_alloc(struct shf_arena *a, size_t n, size_t size)
 	return fails() ? NULL : __real_shf_arena_alloc(a, n, size);
 }
 
-static struct shf_sys_ops careful;
 static int strays;                      /* descriptors closed that nobody opened */
 
 static int careful_close(void *arg, int fd)
 {
-	int rc = plain->close(arg, fd);
+	int rc = simover_real()->close(arg, fd);
 
 	strays += fd <= 0 || rc == -EBADF;
 	return rc;
@@ -584,16 +574,13 @@ static int careful_close(void *arg, int fd)
 static void careful_drop(void *arg, int handle)
 {
 	strays += handle == 0 || handle < -1;
-	plain->shm_drop(arg, handle);
+	simover_real()->shm_drop(arg, handle);
 }
 
 static void count_strays(struct hand *h)
 {
-	plain = h->used.ops;
-	careful = *plain;
-	careful.close = careful_close;
-	careful.shm_drop = careful_drop;
-	h->used.ops = &careful;
+	simover(&h->used)->close = careful_close;
+	simover(&h->used)->shm_drop = careful_drop;
 }
 
 static int begin_without_memory(struct hand *h)

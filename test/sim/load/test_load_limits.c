@@ -7,6 +7,7 @@
 #include "acts.h"
 #include "save.h"
 #include "starve.h"
+#include "simover.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -268,8 +269,6 @@ TEST(what_is_cached_is_taken_by_several_threads_or_by_one)
 /* Threads that have no turn until the first one's read is about to fail: then theirs fail before
  * that. */
 static struct {
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
 	bool (*turn[4])(void *work);
 	void *work[4];
 	int n, right;                   /* so many reads are right */
@@ -290,7 +289,7 @@ static int task_kept(void *arg, struct shf_task **task, bool (*turn)(void *work)
 static int64_t pread_late(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	if (late.n == 0 || (!late.failing && late.right-- > 0))
-		return late.real->pread(arg, fd, buf, n, off);
+		return simover_real()->pread(arg, fd, buf, n, off);
 	if (!late.failing) {
 		late.failing = true;
 		for (int i = 0; i < late.n; i++)
@@ -304,11 +303,8 @@ static void be_late(struct hand *h)
 {
 	late.n = 0;
 	late.failing = false;
-	late.real = h->used.ops;
-	late.ops = *late.real;
-	late.ops.task_new = task_kept;
-	late.ops.pread = pread_late;
-	h->used.ops = &late.ops;
+	simover(&h->used)->task_new = task_kept;
+	simover(&h->used)->pread = pread_late;
 }
 
 static int load_silently(struct hand *h)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "crc64.h"
 #include "err.h"
+#include "simover.h"
 #include "t.h"
 #include "deal_home.h"
 #include "read_slice.h"
@@ -388,30 +389,19 @@ TEST(a_digest_that_was_written_wrong_fails_the_load_of_its_tensor)
 /* ---- descriptors ---- */
 
 enum { MANY = 16 };
-static struct {
-	const struct shf_sys *sys;
-	struct shf_sys_ops ops;
-	size_t most;                    /* open when something was submitted, on any rank */
-} descriptors;
+static size_t most_open;        /* when something was submitted, on any rank */
 
 static int counted_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 {
-	struct shf_sys own = { descriptors.sys->ops, arg };
-	size_t n = simdisk_open_n(&own);
+	size_t n = simdisk_open_n(&(struct shf_sys){ NULL, arg });
 
-	descriptors.most = n > descriptors.most ? n : descriptors.most;
-	return own.ops->submit(arg, queue, io);
+	most_open = n > most_open ? n : most_open;
+	return simover_real()->submit(arg, queue, io);
 }
 
 static void count_descriptors(struct hand *h)
 {
-	static struct shf_sys sys;
-
-	sys = h->used;
-	descriptors.sys = &sys;
-	descriptors.ops = *sys.ops;
-	descriptors.ops.submit = counted_submit;
-	h->used.ops = &descriptors.ops;
+	simover(&h->used)->submit = counted_submit;
 }
 
 /* A file each. Variant: columns, which ranks read together. */
@@ -427,13 +417,13 @@ static void one_a_file(struct hand *h)
 	}
 }
 
-static size_t most_open(struct play *p, uint32_t flags)
+static size_t most_opened(struct play *p, uint32_t flags)
 {
 	p->opts.flags = flags;
 	p->tamper = count_descriptors;
-	descriptors.most = 0;
+	most_open = 0;
 	LOADED(*p);
-	return descriptors.most;
+	return most_open;
 }
 
 TEST(a_load_past_the_page_cache_opens_few_files_twice_at_a_time)
@@ -452,8 +442,8 @@ TEST(a_load_past_the_page_cache_opens_few_files_twice_at_a_time)
 		p.ranks = way ? 2 : 1;
 		p.variant = way > 1;
 		p.nodes = way > 2 ? apart : NULL;
-		buffered = most_open(&p, SHEAF_BUFFERED);
-		direct = most_open(&p, 0);
+		buffered = most_opened(&p, SHEAF_BUFFERED);
+		direct = most_opened(&p, 0);
 		if (direct > buffered + 5)
 			print_error("way %d: %zu open, %zu buffered\n", way, direct, buffered);
 		CHECK(buffered >= MANY / 2 && direct >= buffered);

@@ -128,6 +128,7 @@ struct simproc {
 };
 struct sim_fault {
 	struct simdisk_fault f;
+	const struct simproc *process;  /* NULL: any */
 	char name[64];
 	bool used;
 };
@@ -170,6 +171,8 @@ struct simdisk {
 	size_t proc_n, proc_cap;
 	struct sim_fault faults[SIM_FAULTS];
 	int fired;
+	long fsyncs, skip_at;           /* the fsync number skip_at does nothing */
+	char skipped[80];
 	char *trace;
 	size_t trace_n, trace_cap, calls, call_cap;
 	size_t *call_at;                /* offset of each call's text */
@@ -224,6 +227,7 @@ int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int
 int64_t sim_end(struct sim_call *c, int64_t rc);
 void sim_record(struct simdisk *d, struct simrec *r);   /* applies, logs, takes r */
 void sim_kill(struct simproc *p);
+bool sim_skips_fsync(struct simproc *p, int fd);        /* counts it */
 uint64_t sim_draw(struct simdisk *d);
 int64_t sim_wall(struct simdisk *d);
 
@@ -241,6 +245,8 @@ int sim_unlink_at(struct simdisk *d, const struct sim_spot *spot, bool is_dir, i
 int64_t sim_write(struct simdisk *d, uint32_t ino, const void *buf, size_t n, uint64_t off,
                   int node);
 int sim_resize(struct simdisk *d, uint32_t ino, uint64_t bytes, int node);
+/* queued: sim_skips_fsync was asked when it was submitted. */
+int sim_fsync(struct simproc *p, int fd, bool queued);
 const char *sim_label(const struct simproc *p, int fd);
 void sim_unused(struct simdisk *d, uint32_t ino);
 void sim_open_put(struct simdisk *d, struct sim_open *o);       /* one descriptor fewer */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "simcore.h"
+#include "simover.h"
 
 #define HOUR_S 3600
 #define SPACE_BYTES (UINT64_C(1) << 44)
@@ -168,14 +169,34 @@ static struct simproc *proc_of(const struct shf_sys *sys)
 	return sys->arg;
 }
 
+static struct shf_sys_ops real;
+
+static void bind_real(void)
+{
+	sim_files_bind(&real);
+	sim_ipc_bind(&real);
+	sim_agents_bind(&real);
+}
+
+const struct shf_sys_ops *simover_real(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, bind_real);
+	return &real;
+}
+
+struct shf_sys_ops *simover(const struct shf_sys *sys)
+{
+	return (struct shf_sys_ops *)(uintptr_t)proc_of(sys)->sys.ops;
+}
+
 const struct shf_sys *simdisk_process(struct simdisk *d, uint64_t pid, int node)
 {
 	struct shf_sys_ops *ops = sim_alloc(1, sizeof(*ops));
 	struct simproc *p = sim_alloc(1, sizeof(*p));
 
-	sim_files_bind(ops);
-	sim_ipc_bind(ops);
-	sim_agents_bind(ops);
+	*ops = *simover_real();
 	pthread_mutex_lock(&d->lock);
 	*p = (struct simproc){ .sys = { ops, p }, .disk = d, .index = (int)d->proc_n,
 	                       .node = node, .pid = pid, .start = 1000 + d->starts++ };
@@ -315,6 +336,7 @@ void simdisk_fault(struct simdisk *d, const struct simdisk_fault *fault)
 		if (s->used)
 			continue;
 		s->f = *fault;
+		s->process = fault->process ? proc_of(fault->process) : NULL;
 		s->used = true;
 		snprintf(s->name, sizeof(s->name), "%s", fault->name ? fault->name : "");
 		return;
@@ -343,7 +365,7 @@ static bool fault_meets(struct sim_fault *s, const struct sim_call *c, const cha
 {
 	if (!s->used || (s->f.kind != SIMDISK_ANY && s->f.kind != c->kind))
 		return false;
-	if (s->f.process && s->f.process != &c->p->sys)
+	if (s->process && s->process != c->p)
 		return false;
 	if (s->name[0] && !strstr(name, s->name))
 		return false;
@@ -366,6 +388,8 @@ static int fault_take(struct sim_call *c, const char *name)
 			c->after = f->error;
 		else if (f->how == SIMDISK_PART && c->kind == SIMDISK_PWRITE)
 			c->part = f->error;
+		else if (f->how == SIMDISK_PART && c->kind == SIMDISK_PREAD)
+			c->part = 1;
 		else if (f->how == SIMDISK_JUMP)
 			d->wall_s += f->jump_s;
 		else if (f->how == SIMDISK_ZERO)
@@ -376,6 +400,36 @@ static int fault_take(struct sim_call *c, const char *name)
 			sim_kill(c->p);
 	}
 	return c->p->dead ? -ESHUTDOWN : rc;
+}
+
+void simdisk_skip_fsync(struct simdisk *d, long nth)
+{
+	pthread_mutex_lock(&d->lock);
+	d->skip_at = nth;
+	d->fsyncs = 0;
+	if (nth)
+		d->skipped[0] = '\0';
+	pthread_mutex_unlock(&d->lock);
+}
+
+long simdisk_fsyncs(const struct simdisk *d)
+{
+	return d->fsyncs;
+}
+
+const char *simdisk_skipped(const struct simdisk *d)
+{
+	return d->skipped;
+}
+
+bool sim_skips_fsync(struct simproc *p, int fd)
+{
+	struct simdisk *d = p->disk;
+
+	if (++d->fsyncs != d->skip_at)
+		return false;
+	snprintf(d->skipped, sizeof(d->skipped), "%s", sim_label(p, fd));
+	return true;
 }
 
 int sim_begin(struct sim_call *c, struct simproc *p, enum simdisk_kind kind, int fd,

@@ -100,7 +100,9 @@ enum simdisk_how {
 	SIMDISK_INSTEAD,                /* the error, and nothing done; fsync: what was unsynced is
 	                                 * never made durable; close: the descriptor goes */
 	SIMDISK_AFTER,                  /* done, and reported as the error (NFS renames do that) */
-	SIMDISK_PART,                   /* pwrite: the first half is done, then the error */
+	SIMDISK_PART,                   /* pwrite: the first half is done, then the error; pread:
+	                                 * half of what is there, and no error, as of a file that
+	                                 * has just become shorter */
 	SIMDISK_KILL,                   /* the process dies before the call */
 	SIMDISK_JUMP,                   /* done as ever, but the wall clock jumps by jump_s first */
 	SIMDISK_ZERO                    /* open: done, and the descriptor is 0, as it may be where
@@ -112,7 +114,7 @@ struct simdisk_fault {
 	enum simdisk_kind kind;
 	enum simdisk_how how;
 	bool always;                    /* and every matching call after it */
-	const struct shf_sys *process;  /* NULL: any */
+	const struct shf_sys *process;  /* it, or a copy of it; NULL: any */
 	const char *name;               /* part of the file's last name; NULL: any; copied */
 	int64_t jump_s;
 };
@@ -120,6 +122,13 @@ void simdisk_fault(struct simdisk *disk, const struct simdisk_fault *fault);
 void simdisk_fail_at(struct simdisk *disk, int nth, int error); /* any kind, any process */
 int simdisk_fired(const struct simdisk *disk);  /* how many calls a fault has met */
 void simdisk_faults_clear(struct simdisk *disk);        /* and fired becomes 0 */
+
+/* The nth fsync from now on (1: the next) does nothing and returns 0; 0: none. Those of a queue are
+ * counted when they are submitted. Then how many there were since, and the last name of what the
+ * skipped one was to sync ("": none was skipped). */
+void simdisk_skip_fsync(struct simdisk *disk, long nth);
+long simdisk_fsyncs(const struct simdisk *disk);
+const char *simdisk_skipped(const struct simdisk *disk);
 
 size_t simdisk_calls(const struct simdisk *disk);       /* counted calls so far */
 /* Text of call i < simdisk_calls: "7 openat(/run, \"lock\", wc) = 4099". */

@@ -475,15 +475,16 @@ static void record_sync(struct simproc *p, uint32_t ino, bool failed)
 	sim_record(p->disk, &r);
 }
 
-static int op_fsync(void *arg, int fd)
+int sim_fsync(struct simproc *p, int fd, bool queued)
 {
-	struct simproc *p = sim_proc(arg);
 	struct sim_call c;
 	int rc = sim_begin(&c, p, SIMDISK_FSYNC, fd, NULL, "%s", "");
 	const struct sim_open *o = open_of(p, fd);
 
 	if (!o || p->dead) {
 		rc = rc ? rc : -EBADF;
+	} else if (!queued && sim_skips_fsync(p, fd)) {
+		rc = 0;
 	} else if (rc) {
 		record_sync(p, o->ino, true);
 	} else if (simtree_inode(&p->disk->now, o->ino)->type == SHF_T_DIR &&
@@ -493,6 +494,11 @@ static int op_fsync(void *arg, int fd)
 		record_sync(p, o->ino, false);
 	}
 	return (int)sim_end(&c, rc);
+}
+
+static int op_fsync(void *arg, int fd)
+{
+	return sim_fsync(sim_proc(arg), fd, false);
 }
 
 /* A file that may be written, or an error. */
@@ -534,6 +540,8 @@ static int64_t op_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 		rc = file_of(p, fd, false, &ino);
 	if (!rc)
 		rc = (int64_t)simtree_read(simtree_inode(&p->disk->now, ino), buf, n, off);
+	if (rc > 0 && c.part)
+		rc /= 2;
 	return sim_end(&c, rc);
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "simcore.h"
+#include "simover.h"
 
 static int op_random(void *arg, void *buf, size_t n)
 {
@@ -171,6 +172,7 @@ static int op_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	if (!rc && c.after)
 		rc = -c.after;
 	if (!rc) {
+		io->left = io->op == SHF_IO_FSYNC && sim_skips_fsync(p, io->fd);
 		io->next = q->pending;
 		q->pending = io;
 		q->n++;
@@ -200,7 +202,7 @@ static struct shf_io *take(struct shf_queue *q)
 
 static void perform(struct simproc *p, struct shf_io *io)
 {
-	const struct shf_sys_ops *ops = p->sys.ops;
+	const struct shf_sys_ops *ops = simover_real();
 
 	if (io->op == SHF_IO_READ)
 		io->result = ops->pread(p, io->fd, io->buf, io->len, io->off);
@@ -209,7 +211,7 @@ static void perform(struct simproc *p, struct shf_io *io)
 	else if (io->op == SHF_IO_RESIZE)
 		io->result = ops->resize(p, io->fd, io->len);
 	else
-		io->result = ops->fsync(p, io->fd);
+		io->result = io->left ? 0 : sim_fsync(p, io->fd, true);
 	io->done_ns = ops->mono_ns(p);
 }
 

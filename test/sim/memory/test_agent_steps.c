@@ -225,26 +225,11 @@ TEST(a_job_keeps_the_images_that_it_has)
 }
 
 /* What one agent says counts, also where another node has none. */
-static int no_agent(void *arg, const char *socket, const char *run, const char *job, int *keep,
-                    int *steps)
-{
-	(void)arg;
-	(void)socket;
-	(void)run;
-	(void)job;
-	(void)keep;
-	(void)steps;
-	return -ECONNREFUSED;
-}
-
 static void without_on_the_second(struct hand *h)
 {
-	static struct shf_sys_ops ops[4];
-
-	ops[h->rank] = *h->used.ops;
 	if (apart[h->rank] == 2)
-		ops[h->rank].keep_open = no_agent;
-	h->used.ops = &ops[h->rank];
+		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .always = true,
+			.error = ECONNREFUSED, .kind = SIMDISK_KEEP, .process = &h->used });
 }
 
 static int four_lazily(struct hand *h)

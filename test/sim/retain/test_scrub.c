@@ -10,6 +10,7 @@
 #include "scrub.h"
 #include "simdisk.h"
 #include "starve.h"
+#include "simover.h"
 #include "t.h"
 #include "deal_home.h"
 
@@ -215,7 +216,6 @@ static struct shf_reread reread(struct made *m, struct asked a)
 	} while (0)
 
 static struct {                 /* what went past the page cache, by descriptor */
-	const struct shf_sys_ops *real;
 	struct { bool direct; uint64_t from, to; } fds[64];     /* from, to: were forgotten */
 	bool refused;
 	uint64_t bytes, cached;         /* cached: what the cache may have had for long */
@@ -223,7 +223,7 @@ static struct {                 /* what went past the page cache, by descriptor 
 
 static int open_and_note(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
-	int fd = past.real->open(arg, dir, name, flags, mode);
+	int fd = simover_real()->open(arg, dir, name, flags, mode);
 
 	if (fd >= 0) {
 		memset(&past.fds[fd % 64], 0, sizeof(*past.fds));
@@ -236,7 +236,7 @@ static void forget_and_note(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	past.fds[fd % 64].from = off;
 	past.fds[fd % 64].to = off + n;
-	past.real->forget(arg, fd, off, n);
+	simover_real()->forget(arg, fd, off, n);
 }
 
 static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t off)
@@ -247,7 +247,7 @@ static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t o
 		past.bytes += n;
 	else if (off < past.fds[fd % 64].from || off + n > past.fds[fd % 64].to)
 		past.cached += n;
-	return past.real->pread(arg, fd, buf, n, off);
+	return simover_real()->pread(arg, fd, buf, n, off);
 }
 
 /* Else what is proved is what the page cache has, not what the disk has. */
@@ -259,19 +259,16 @@ TEST(whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there)
 	seal(m);
 	for (int way = 0; way < 3; way++) {
 		const struct shf_sys *sys = simdisk_process(m->disk, 90 + (uint64_t)way, 0);
-		struct shf_sys_ops ops = *sys->ops;
-		struct shf_sys shown = { &ops, sys->arg };
 		struct sheaf_error err = { 0 };
 		struct shf_reread r;
 		int dir = sys->ops->open(sys->arg, SHF_CWD, "step", SHF_O_DIR, 0);
 
 		memset(&past, 0, sizeof(past));
-		past.real = sys->ops;
 		past.refused = way == 2;
-		ops.open = open_and_note;
-		ops.forget = forget_and_note;
-		ops.pread = pread_and_note;
-		CHECK_RC(shf_reread_init(&r, &shown, dir, 1, ID, "step", &err), 0, &err);
+		simover(sys)->open = open_and_note;
+		simover(sys)->forget = forget_and_note;
+		simover(sys)->pread = pread_and_note;
+		CHECK_RC(shf_reread_init(&r, sys, dir, 1, ID, "step", &err), 0, &err);
 		r.buffered = way == 1;
 		while (shf_reread_turn(&r))
 			;
@@ -637,7 +634,7 @@ static int64_t odd_result;
 
 static int64_t pread_oddly(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = past.real->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
 
 	if (off != odd_off || n != 5000 || fails == 0)
 		return got;
@@ -663,18 +660,15 @@ TEST(a_read_is_tried_four_times_and_a_short_one_is_damage)
 	seal(m);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const struct shf_sys *sys = simdisk_process(m->disk, 700 + i, 0);
-		struct shf_sys_ops ops = *sys->ops;
-		struct shf_sys shown = { &ops, sys->arg };
 		struct sheaf_error err = { 0 };
 		struct shf_reread r;
 		char want[200];
 
-		past.real = sys->ops;
-		ops.pread = pread_oddly;
+		simover(sys)->pread = pread_oddly;
 		odd_off = 0;
 		odd_result = rows[i].result;
 		fails = rows[i].fails;
-		CHECK_RC(shf_reread_init(&r, &shown, sys->ops->open(sys->arg, SHF_CWD, "step",
+		CHECK_RC(shf_reread_init(&r, sys, sys->ops->open(sys->arg, SHF_CWD, "step",
 		                         SHF_O_DIR, 0), 1, ID, "step", &err), 0, &err);
 		while (shf_reread_turn(&r))
 			;

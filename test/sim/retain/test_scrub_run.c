@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include "scrub_run.h"
+#include "simover.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -87,9 +88,6 @@ static int64_t bytes_since(const struct world *w, size_t from)
 
 static struct {
 	const struct world *w;
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
-	struct shf_sys shown[RANKS];
 	bool has[RANKS + 1];            /* by node: what it has is not the disk's */
 	uint64_t ino;                   /* of that file */
 	uint8_t *bytes;                 /* owned */
@@ -103,9 +101,9 @@ static bool is_cached(void *arg, int fd, int32_t *node)
 
 	*node = 0;
 	for (int r = 0; r < RANKS; r++)
-		if (cache.shown[r].arg == arg)
+		if (cache.w->sys[r]->arg == arg)
 			*node = cache.w->nodes[r];
-	return cache.has[*node] && cache.real->fstat(arg, fd, &st) >= 0 && st.ino == cache.ino;
+	return cache.has[*node] && simover_real()->fstat(arg, fd, &st) >= 0 && st.ino == cache.ino;
 }
 
 static void read_cached(void *arg, int fd, void *buf, uint64_t off, int64_t got)
@@ -118,7 +116,7 @@ static void read_cached(void *arg, int fd, void *buf, uint64_t off, int64_t got)
 
 static int64_t cache_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = cache.real->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
 
 	read_cached(arg, fd, buf, off, got);
 	return got;
@@ -126,7 +124,7 @@ static int64_t cache_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 
 static int cache_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
-	int rc = cache.real->complete(arg, queue, io, timeout_ms);
+	int rc = simover_real()->complete(arg, queue, io, timeout_ms);
 
 	if (rc > 0 && (*io)->op == SHF_IO_READ && !(*io)->direct)
 		read_cached(arg, (*io)->fd, (*io)->buf, (*io)->off, (*io)->result);
@@ -144,13 +142,9 @@ static void cache_forget(void *arg, int fd, uint64_t off, uint64_t n)
 static void cache_show(struct world *w, int rank)
 {
 	cache.w = w;
-	cache.real = w->sys[rank]->ops;
-	cache.ops = *cache.real;
-	cache.ops.pread = cache_pread;
-	cache.ops.complete = cache_complete;
-	cache.ops.forget = cache_forget;
-	cache.shown[rank] = (struct shf_sys){ &cache.ops, w->sys[rank]->arg };
-	w->sys[rank] = &cache.shown[rank];
+	simover(w->sys[rank])->pread = cache_pread;
+	simover(w->sys[rank])->complete = cache_complete;
+	simover(w->sys[rank])->forget = cache_forget;
 }
 
 /* The disk spoils a file; all nodes have it in their caches as it was. */
@@ -576,17 +570,13 @@ TEST(a_prune_goes_on_with_the_reading_of_the_newest)
 	}
 }
 
-static struct {                 /* a rank whose sleeps take 30 times as long, also to the group */
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
-	struct shf_sys shown;
-	struct sheaf_group *group;
-} tired;
+/* Of a rank whose sleeps take 30 times as long, also to the group. */
+static struct sheaf_group *tired;
 
 static void sleep_long(void *arg, int ms)
 {
-	tired.real->sleep_ms(arg, 30 * ms);
-	simgroup_pause(tired.group, 30 * ms);
+	simover_real()->sleep_ms(arg, 30 * ms);
+	simgroup_pause(tired, 30 * ms);
 }
 
 static int job_of_tired(void *arg, int rank, struct sheaf_group *group)
@@ -594,12 +584,8 @@ static int job_of_tired(void *arg, int rank, struct sheaf_group *group)
 	struct world *w = arg;
 
 	if (rank == 0) {
-		tired.real = w->sys[0]->ops;
-		tired.ops = *tired.real;
-		tired.ops.sleep_ms = sleep_long;
-		tired.shown = (struct shf_sys){ &tired.ops, w->sys[0]->arg };
-		tired.group = group;
-		w->sys[0] = &tired.shown;
+		simover(w->sys[0])->sleep_ms = sleep_long;
+		tired = group;
 	}
 	return job_of(w, rank, group);
 }

@@ -5,6 +5,7 @@
 #include "hands.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "simover.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_eta.h"
@@ -16,8 +17,6 @@ enum { MIB = 1 << 20, HELD = 64, MS = 1000000, TOLERANCE = 5 * MS };
 
 /* The machine of all ranks but for this. One rank runs at a time. */
 static struct {
-	const struct shf_sys_ops *sys;
-	struct shf_sys_ops ops;
 	int (*alltoallv)(void *, const void *, const size_t *, void *, const size_t *, int);
 	int64_t clock_ns;               /* ahead of the disk's */
 	int64_t write_ns, sync_ns, dir_ns, open_ns;     /* a MiB; a file; a directory; a new file */
@@ -34,7 +33,7 @@ static struct {
 
 static int64_t slow_now(void *arg)
 {
-	return slow.sys->mono_ns(arg) + slow.clock_ns;
+	return simover_real()->mono_ns(arg) + slow.clock_ns;
 }
 
 static void hold(void *arg, struct shf_io *io)
@@ -65,7 +64,7 @@ static int slow_complete(void *arg, struct shf_queue *q, struct shf_io **io, int
 	struct held *next;
 	int64_t left;
 
-	while (slow.sys->complete(arg, q, io, -1) == 1)
+	while (simover_real()->complete(arg, q, io, -1) == 1)
 		hold(arg, *io);
 	next = next_of(arg);
 	if (!next)
@@ -86,9 +85,9 @@ static int slow_complete(void *arg, struct shf_queue *q, struct shf_io **io, int
 static int slow_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	struct shf_io *done;
-	int rc = slow.sys->submit(arg, q, io);
+	int rc = simover_real()->submit(arg, q, io);
 
-	while (rc == 0 && slow.sys->complete(arg, q, &done, -1) == 1)
+	while (rc == 0 && simover_real()->complete(arg, q, &done, -1) == 1)
 		hold(arg, done);
 	return rc;
 }
@@ -96,20 +95,20 @@ static int slow_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 static int slow_fsync(void *arg, int fd)
 {
 	slow.clock_ns += slow.dir_ns;
-	return slow.sys->fsync(arg, fd);
+	return simover_real()->fsync(arg, fd);
 }
 
 static int slow_resize(void *arg, int fd, uint64_t bytes)
 {
 	slow.clock_ns += slow.open_ns;
-	return slow.sys->resize(arg, fd, bytes);
+	return simover_real()->resize(arg, fd, bytes);
 }
 
 static int slow_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
                        bool noreplace)
 {
 	slow.renames++;
-	return slow.sys->rename(arg, from_dir, from, to_dir, to, noreplace);
+	return simover_real()->rename(arg, from_dir, from, to_dir, to, noreplace);
 }
 
 static int slow_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
@@ -122,21 +121,18 @@ static int slow_alltoallv(void *arg, const void *out, const size_t *out_bytes, v
 /* Rank 0's is everybody's, so the others wait for it. */
 static void tamper(struct hand *h)
 {
+	struct shf_sys_ops *calls = simover(&h->used);
 	uint64_t x = 0;
 
-	if (h->rank == 0) {
-		slow.sys = h->used.ops;
-		slow.ops = *h->used.ops;
-		slow.ops.mono_ns = slow_now;
-		slow.ops.submit = slow_submit;
-		slow.ops.complete = slow_complete;
-		slow.ops.fsync = slow_fsync;
-		slow.ops.resize = slow_resize;
-		slow.ops.rename = slow_rename;
+	if (h->rank == 0)
 		slow.alltoallv = h->group->ops.alltoallv;
-	}
 	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
-	h->used.ops = &slow.ops;
+	calls->mono_ns = slow_now;
+	calls->submit = slow_submit;
+	calls->complete = slow_complete;
+	calls->fsync = slow_fsync;
+	calls->resize = slow_resize;
+	calls->rename = slow_rename;
 	h->group->ops.alltoallv = slow_alltoallv;
 }
 

@@ -623,29 +623,13 @@ TEST(a_plain_save_is_copied_and_checks_need_a_lazy_one)
 
 /* ---- no thread, no room, no image ---- */
 
-static atomic_int refused, told;
-
-static int no_task(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
-                   const char *cpus)
-{
-	(void)arg;
-	(void)task;
-	(void)step;
-	(void)work;
-	(void)cpus;
-	refused++;
-	return -EAGAIN;
-}
-
-static struct shf_sys_ops taskless;
+static atomic_int told;
 
 static void without_tasks(struct hand *h)
 {
-	if (h->rank == 0) {
-		taskless = *h->used.ops;
-		taskless.task_new = no_task;
-		h->used.ops = &taskless;
-	}
+	if (h->rank == 0)
+		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .error = EAGAIN,
+			.always = true, .kind = SIMDISK_TASK_NEW, .process = &h->used });
 }
 
 static void hear(void *arg, int level, const char *line)
@@ -659,11 +643,11 @@ TEST(without_a_thread_who_asks_copies)
 	struct simdisk *disk = disk_new();
 	struct play p = hands_play(disk, 3, mixture);
 
-	refused = told = 0;
+	told = 0;
 	p.tamper = without_tasks;
 	p.opts.log = hear;
 	CHECK_RC(hands_run(&p, train, false), 0, &p.err);
-	CHECK_INT(refused, STEPS + 1); /* one save is asked after, and published so */
+	CHECK_INT(simdisk_fired(disk), STEPS + 1); /* one save is asked after, and published so */
 	CHECK_INT(told, STEPS);
 	simdisk_free(disk);
 }

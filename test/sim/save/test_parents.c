@@ -9,6 +9,7 @@
 #include "memory_steps.h"
 #include "restarts.h"
 #include "save.h"
+#include "simover.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -628,11 +629,6 @@ TEST(a_disk_that_fails_takes_no_step_from_memory)
 }
 
 /* A disk so slow that nothing that was asked of it is done yet. */
-static struct {
-	struct shf_sys_ops ops;
-	struct shf_sys sys;
-} slow;
-
 static int nothing_is_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int ms)
 {
 	(void)arg;
@@ -648,13 +644,10 @@ TEST(what_is_in_memory_already_takes_no_notes_and_files)
 	struct one o = one_job("auto");
 	struct sheaf_save *save = begun(&o, 4);
 
-	slow.ops = *o.sys->ops;
-	slow.ops.complete = nothing_is_complete;
-	slow.sys = (struct shf_sys){ &slow.ops, o.sys->arg };
 	CHECK_INT(shf_save_note(save, "loss", "3"), 0);
-	o.run->sys = &slow.sys;
+	simover(o.sys)->complete = nothing_is_complete;
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
-	o.run->sys = o.sys;
+	simover(o.sys)->complete = simover_real()->complete;
 	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
 	CHECK(!save->publishing.begun);
 	CHECK_INT(shf_save_note(save, "eval.loss", "3.5"), SHEAF_EINVAL);

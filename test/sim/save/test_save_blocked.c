@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "hands.h"
+#include "simover.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"
@@ -26,7 +27,6 @@ static void halves(struct hand *h)
 
 /* ---- a clock that moves on with each look ---- */
 
-static struct shf_sys_ops clocked[RANKS_MAX];
 static int64_t clock_ns[RANKS_MAX];
 static const void *clock_of[RANKS_MAX];
 
@@ -40,11 +40,9 @@ static int64_t tick(void *arg)
 
 static void with_clock(struct hand *h)
 {
-	clocked[h->rank] = *h->used.ops;
-	clocked[h->rank].mono_ns = tick;
 	clock_of[h->rank] = h->used.arg;
 	clock_ns[h->rank] = 0;
-	h->used.ops = &clocked[h->rank];
+	simover(&h->used)->mono_ns = tick;
 }
 
 static int fail_here(struct hand *h, const char *what)

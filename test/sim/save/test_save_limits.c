@@ -3,6 +3,7 @@
  * travel; and what a save no longer accepts. */
 #include "acts.h"
 #include <errno.h>
+#include "simover.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
@@ -333,7 +334,6 @@ static int save_columns(struct hand *h)
 	struct sheaf_save_opts opts = { .size = sizeof(opts),
 		.loss = variant == LOSSES ? h->rank : 1,
 		.flags = variant == FLAGS && h->rank ? SHEAF_MAY_DROP : 0 };
-	struct shf_sys_ops ops = *h->used.ops;
 	struct sheaf_save *save = NULL;
 	uint64_t none = 0;
 	int rc, again = 0;
@@ -341,8 +341,7 @@ static int save_columns(struct hand *h)
 	/* Both hands are there before anybody looks at the clock. */
 	if (h->group->ops.allreduce(h->group->ops.arg, &none, 1, SHEAF_MAX, 1000))
 		return SHEAF_ELOST;
-	ops.mono_ns = group_ns;
-	h->used.ops = &ops;
+	simover(&h->used)->mono_ns = group_ns;
 	rc = shf_run_open(&h->run, "run", h->group, &h->play->opts, h->sys, &h->err);
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 7, h->state, &opts, &h->err);
@@ -403,20 +402,8 @@ TEST(ranks_that_begin_a_save_differently_are_told_in_what)
 /* ---- a machine that makes no threads ---- */
 
 /* As a queue answers whose first thread cannot be made. */
-static int no_thread(void *arg, struct shf_queue *queue, struct shf_io *io)
-{
-	(void)arg, (void)queue, (void)io;
-	return -EAGAIN;
-}
-
-static void threadless(struct hand *h)
-{
-	static struct shf_sys_ops ops;
-
-	ops = *h->used.ops;
-	ops.submit = no_thread;
-	h->used.ops = &ops;
-}
+static const struct simdisk_fault threadless = { .nth = 1, .error = EAGAIN, .always = true,
+	.kind = SIMDISK_SUBMIT };
 
 static int save_lazily(struct hand *h)
 {
@@ -437,7 +424,7 @@ TEST(a_thread_that_cannot_be_made_is_no_disk_that_is_full)
 
 	q.variant = p.variant = LOSSES;
 	SAVED(q);
-	p.tamper = threadless;
+	simdisk_fault(disk, &threadless);
 	p.step = 8;
 	SAID(hands_save(&p), SHEAF_EIO, "no thread can be made to do it (see ulimit -u", &p.err);
 	CHECK_INT(p.err.sys, EAGAIN);

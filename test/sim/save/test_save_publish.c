@@ -5,6 +5,7 @@
 #include "hands.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "simover.h"
 #include "t.h"
 #include "save_commit.h"
 #include "save_calls.h"
@@ -20,8 +21,6 @@ static void halves(struct hand *h)
 
 /* Renames, and threads begun, of rank 0's machine. */
 static struct {
-	const struct shf_sys_ops *sys;
-	struct shf_sys_ops ops;
 	int renames, tasks;
 	bool no_tasks;
 } seen;
@@ -30,7 +29,7 @@ static int seen_rename(void *arg, int from_dir, const char *from, int to_dir, co
                        bool noreplace)
 {
 	seen.renames += strncmp(from, "checkpoint-", 11) != 0; /* no step that goes */
-	return seen.sys->rename(arg, from_dir, from, to_dir, to, noreplace);
+	return simover_real()->rename(arg, from_dir, from, to_dir, to, noreplace);
 }
 
 static int seen_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
@@ -39,18 +38,15 @@ static int seen_task_new(void *arg, struct shf_task **task, bool (*step)(void *w
 	if (seen.no_tasks)
 		return -EAGAIN;
 	seen.tasks++;
-	return seen.sys->task_new(arg, task, step, work, cpus);
+	return simover_real()->task_new(arg, task, step, work, cpus);
 }
 
 static void tamper(struct hand *h)
 {
 	if (h->rank)
 		return;
-	seen.sys = h->used.ops;
-	seen.ops = *h->used.ops;
-	seen.ops.rename = seen_rename;
-	seen.ops.task_new = seen_task_new;
-	h->used.ops = &seen.ops;
+	simover(&h->used)->rename = seen_rename;
+	simover(&h->used)->task_new = seen_task_new;
 }
 
 /* Asked until it is being published: nothing of it is done yet. */

@@ -2,6 +2,7 @@
 /* The counters and times of saves: of the save, of the run, of its pace, of its progress, and the
  * lines of its metrics. The clock stands still except for calls of the machine, each kind of which
  * takes a time of its own, so every number is known beforehand. */
+#include "simover.h"
 #include "sentences.h"
 #include "save_blocked.h"
 #include "save_commit.h"
@@ -16,8 +17,6 @@
 enum { RESIZE = 3, WRITE = 13, SYNC = 17, FSYNC = 7, RENAME = 101, TRAVEL = 29 };
 
 static struct {
-	struct shf_sys_ops ops;
-	const struct shf_sys_ops *sys;
 	int (*alltoallv)(void *, const void *, const size_t *, void *, const size_t *, int);
 	int64_t now;
 	int rests;                      /* naps that threads took; told */
@@ -31,7 +30,7 @@ static int64_t now_is(void *arg)
 
 static int completes(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
-	int rc = machine.sys->complete(arg, q, io, timeout_ms);
+	int rc = simover_real()->complete(arg, q, io, timeout_ms);
 
 	if (rc == 1) {
 		machine.now += ((*io)->op == SHF_IO_FSYNC ? SYNC : (*io)->op == SHF_IO_WRITE
@@ -44,20 +43,20 @@ static int completes(void *arg, struct shf_queue *q, struct shf_io **io, int tim
 static int syncs(void *arg, int fd)
 {
 	machine.now += FSYNC * MS;
-	return machine.sys->fsync(arg, fd);
+	return simover_real()->fsync(arg, fd);
 }
 
 static int resizes(void *arg, int fd, uint64_t bytes)
 {
 	machine.now += RESIZE * MS;
-	return machine.sys->resize(arg, fd, bytes);
+	return simover_real()->resize(arg, fd, bytes);
 }
 
 static int renames(void *arg, int from_dir, const char *from, int to_dir, const char *to,
                    bool noreplace)
 {
 	machine.now += RENAME * MS;
-	return machine.sys->rename(arg, from_dir, from, to_dir, to, noreplace);
+	return simover_real()->rename(arg, from_dir, from, to_dir, to, noreplace);
 }
 
 static void rests(void *arg, int ms)
@@ -78,23 +77,21 @@ static int travels(void *arg, const void *out, const size_t *out_bytes, void *in
 /* One machine is all ranks': one of them runs at a time. */
 static void clocked(struct hand *h)
 {
+	struct shf_sys_ops *calls = simover(&h->used);
 	uint64_t x = 0;
 
 	if (h->rank == 0) {
 		memset(&machine, 0, sizeof(machine));
-		machine.sys = h->used.ops;
-		machine.ops = *h->used.ops;
-		machine.ops.mono_ns = now_is;
-		machine.ops.complete = completes;
-		machine.ops.fsync = syncs;
-		machine.ops.resize = resizes;
-		machine.ops.rename = renames;
-		machine.ops.sleep_ms = rests;
 		machine.alltoallv = h->group->ops.alltoallv;
 		machine.now = 1000 * MS;
 	}
 	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
-	h->used.ops = &machine.ops;
+	calls->mono_ns = now_is;
+	calls->complete = completes;
+	calls->fsync = syncs;
+	calls->resize = resizes;
+	calls->rename = renames;
+	calls->sleep_ms = rests;
 	h->group->ops.alltoallv = travels;
 }
 
@@ -722,13 +719,13 @@ static int tells_write(void *arg, struct shf_queue *q, struct shf_io *io)
 	if (io->op == SHF_IO_WRITE)
 		tell("%d bytes at %d, %d copied\n", (int)io->len, (int)io->off,
 		     (int)atomic_load(&save->copied));
-	return machine.sys->submit(arg, q, io);
+	return simover_real()->submit(arg, q, io);
 }
 
 static void clocked_writes(struct hand *h)
 {
 	clocked(h);
-	machine.ops.submit = tells_write;
+	simover(&h->used)->submit = tells_write;
 }
 
 static int write_early(struct hand *h)

@@ -28,6 +28,7 @@
 #include "run_ops.h"
 
 #define main t_main
+#include "simover.h"
 #include "t.h"
 #undef main
 
@@ -515,18 +516,16 @@ static void look_there(struct world *w, int64_t n)
 static const char *one_seed(uint64_t seed, bool later, struct weave_stat *stat)
 {
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
-	struct shf_sys sys = *simdisk_process(disk, 1000 + seed, 0);
-	struct shf_sys_ops ops = *sys.ops;
+	const struct shf_sys *sys = simdisk_process(disk, 1000 + seed, 0);
 	struct world w = { .later = later, .checks = !later && seed % 3 == 1 };
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_CREATE,
 		.images_max = 1 + (int)(seed % 2), .copy_threads = 1 + (int)(seed / 2 % 3) };
 	struct sheaf_error err;
 
-	weave_tasks(&ops);
-	sys.ops = &ops;
+	weave_tasks(simover(sys));
 	weave_begin(seed);
 	hold(&w, seed % 10 == 0, seed % 20 == 0);
-	if (shf_run_open(&w.run, "run", NULL, &opts, &sys, &err) < 0)
+	if (shf_run_open(&w.run, "run", NULL, &opts, sys, &err) < 0)
 		fault(&w, "the run does not open");
 	for (int64_t n = 0; n < STEPS && !w.wrong; n++) {
 		w.version = (uint64_t)n + 1;

@@ -4,6 +4,7 @@
 #include "hands.h"
 #include <errno.h>
 #include <stdlib.h>
+#include "simover.h"
 #include "t.h"
 
 static struct sheaf_error err;
@@ -342,14 +343,13 @@ TEST(a_directory_that_was_a_step_once_is_refused_with_its_sentence)
 
 /* ---- past the page cache ---- */
 
-static const struct shf_sys_ops *real;
 static char directs[300];
 
 static int open_and_note(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
 	if (flags & SHF_O_DIRECT)
 		snprintf(directs + strlen(directs), 80, "%s ", name);
-	return real->open(arg, dir, name, flags, mode);
+	return simover_real()->open(arg, dir, name, flags, mode);
 }
 
 TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
@@ -357,13 +357,10 @@ TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
 	enum { CHUNK = 4 << 20, HEADER = 8 };
 	struct simdisk *disk = disk_new();
 	const struct shf_sys *sys = simdisk_process(disk, 77, 0);
-	struct shf_sys_ops ops = *sys->ops;
-	struct shf_sys shown = { &ops, sys->arg };
 	struct sheaf_step *step = NULL;
 	size_t head;
 
-	real = sys->ops;
-	ops.open = open_and_note;
+	simover(sys)->open = open_and_note;
 	for (int less = 0; less < 2; less++) {
 		struct hand_tensor t = { less ? "a" : "b", SHEAF_U8, 1, { CHUNK - 100 } };
 		char path[40];
@@ -376,7 +373,7 @@ TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
 		free(simdisk_get(disk, path, &head));
 		CHECK_INT(head, CHUNK - less);
 	}
-	CHECK_RC(shf_step_open_path(&step, "hf", NULL, NULL, &shown, &err), 0, &err);
+	CHECK_RC(shf_step_open_path(&step, "hf", NULL, NULL, sys, &err), 0, &err);
 	directs[0] = '\0';
 	CHECK_RC(shf_step_verify(step, NULL, &err), SHEAF_EFORMAT, &err);
 	CHECK_STR(err.msg, "hf: sound, but without checksums: its values cannot be proved");

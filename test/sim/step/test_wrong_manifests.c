@@ -309,27 +309,14 @@ TEST(a_file_that_does_not_open_is_no_verdict_on_a_large_table)
 }
 
 /* Which has become short between two calls. */
-static const struct shf_sys_ops *whole;
-
-static int64_t pread_short(void *arg, int fd, void *buf, size_t n, uint64_t off)
-{
-	return whole->pread(arg, fd, buf, n == SHF_SUMS_HEADER ? n - 1 : n, off);
-}
-
 TEST(a_large_table_that_becomes_short_is_corrupt)
 {
 	struct claim c;
 	struct shf_sums_head h;
-	struct shf_sys_ops ops;
-	struct shf_sys sys;
-
 	begin(&c);
 	free(large_table(&c, &h));
-	whole = c.own->ops;
-	ops = *whole;
-	ops.pread = pread_short;
-	sys = (struct shf_sys){ .ops = &ops, .arg = c.own->arg };
-	c.sys = &sys;
+	simdisk_fault(c.disk, &(struct simdisk_fault){ .nth = 1, .kind = SIMDISK_PREAD,
+		.how = SIMDISK_PART, .name = "sheaf.sums", .always = true });
 	CHECK_RC(opens(&c), 0, &c.err);
 	CHECK(reads(&c, "model", "w") < 0);
 	SAID(c.step->sums_rc, SHEAF_ECORRUPT, STEP "/sheaf.sums: short", &c.step->sums_err);

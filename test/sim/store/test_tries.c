@@ -477,10 +477,10 @@ static long do_deed(struct world *w, enum simdisk_model model, int deed, long nt
 	if (deed == FORGET)
 		CHECK_INT(shf_tries_add(&w->store[0], 2, w->known[1].session, &err), 1);
 	world_settle(w);
-	world_skip_fsync(w, nth);
+	simdisk_skip_fsync(w->disk, nth);
 	CHECK_RC(act(w, deed), 0, &err);
 	*acked = world_now(w);
-	return world_fsyncs(w);
+	return simdisk_fsyncs(w->disk);
 }
 
 TEST(a_cut_at_any_call_leaves_the_count_before_or_after)

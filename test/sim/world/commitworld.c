@@ -29,37 +29,11 @@ static const struct part {
 	{ 3, NULL, "sheaf.sums", 0, 200, 200 },
 };
 
-/* One world at a time is enough for a test. */
-static struct {
-	int (*real)(void *arg, int fd);
-	long n, at;
-} skip;
-
-static int fsync_or_skip(void *arg, int fd)
-{
-	skip.n++;
-	return skip.n == skip.at ? 0 : skip.real(arg, fd);
-}
-
-void world_skip_fsync(struct world *w, long nth)
-{
-	(void)w;
-	skip.n = 0;
-	skip.at = nth;
-}
-
-long world_fsyncs(const struct world *w)
-{
-	(void)w;
-	return skip.n;
-}
-
 void world_init(struct world *w, struct simdisk *disk)
 {
 	memset(w, 0, sizeof(*w));
 	w->disk = disk;
 	w->pid = 100;
-	skip.at = skip.n = 0;
 }
 
 int64_t world_now(struct world *w)
@@ -71,10 +45,6 @@ static void start(struct world *w)
 {
 	for (int i = 0; i < WRITERS; i++) {
 		w->proc[i] = simdisk_process(w->disk, w->pid++, i / 2);
-		w->ops = *w->proc[i]->ops;
-		skip.real = w->proc[i]->ops->fsync;
-		w->ops.fsync = fsync_or_skip;
-		w->shown[i] = (struct shf_sys){ &w->ops, w->proc[i]->arg };
 		w->stage[i] = (struct shf_stage){ .dir = -1, .alive = -1 };
 	}
 }
@@ -85,9 +55,9 @@ int world_open(struct world *w, bool create)
 
 	start(w);
 	memset(w->store, 0, sizeof(w->store));
-	rc = shf_store_own(&w->store[0], &w->shown[0], RUN, create, 0, &w->err);
+	rc = shf_store_own(&w->store[0], w->proc[0], RUN, create, 0, &w->err);
 	for (int i = 1; rc == 0 && i < WRITERS; i++)
-		rc = shf_store_join(&w->store[i], &w->shown[i], RUN, w->store[0].run,
+		rc = shf_store_join(&w->store[i], w->proc[i], RUN, w->store[0].run,
 		                    w->store[0].session, &w->err);
 	return rc;
 }
@@ -130,7 +100,7 @@ void world_fill(uint8_t *bytes, size_t n, const char *session, const char *file)
 
 static int write_part(struct world *w, const struct part *p, const char *session)
 {
-	const struct shf_sys *sys = &w->shown[p->writer];
+	const struct shf_sys *sys = w->proc[p->writer];
 	int dir = w->stage[p->writer].dir, top = dir, fd, rc;
 	uint8_t bytes[5000];
 	char full[128];

@@ -28,8 +28,6 @@ struct world {
 	struct simdisk *disk;           /* borrowed */
 	uint64_t pid;
 	const struct shf_sys *proc[WRITERS];
-	struct shf_sys shown[WRITERS];  /* the same, seen through the skipping of an fsync */
-	struct shf_sys_ops ops;
 	struct shf_store store[WRITERS]; /* 0 owns, the others joined */
 	struct shf_stage stage[WRITERS];
 	struct known known[KNOWN_MAX];
@@ -40,9 +38,6 @@ struct world {
 	struct sheaf_error err;
 };
 
-/* The nth fsync from now on (1: the next) does nothing and says 0; 0: none. */
-void world_skip_fsync(struct world *w, long nth);
-long world_fsyncs(const struct world *w);               /* since then */
 
 void world_init(struct world *w, struct simdisk *disk);
 int64_t world_now(struct world *w);

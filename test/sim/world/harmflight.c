@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "simover.h"
 #include "harmflight.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,6 @@ static const char *const deed_names[HARM_DEEDS] = { "image", "images swapped", "
 /* The machine and the group of all ranks, of which one runs at a time. */
 static struct {
 	struct sheaf_group_ops group;
-	const struct shf_sys_ops *real; /* as the simulator made it */
-	struct shf_sys_ops ops;
 	enum harm_deed deed;
 	uint64_t moment;                /* counts down to 0; 0: never */
 	uint64_t seen[HARM_DEEDS];      /* moments so far, by deed */
@@ -179,7 +178,7 @@ static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, v
 
 static int evil_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
-	int rc = evil.real->shm_new(arg, shm, bytes, shared);
+	int rc = simover_real()->shm_new(arg, shm, bytes, shared);
 
 	if (rc == 0 && evil.images < IMAGES) {
 		evil.image[evil.images].base = shm->base;
@@ -193,7 +192,7 @@ static void evil_shm_free(void *arg, struct shf_shm *shm)
 	for (int i = 0; i < evil.images; i++)
 		if (evil.image[i].base == shm->base)
 			evil.image[i--] = evil.image[--evil.images];
-	evil.real->shm_free(arg, shm);
+	simover_real()->shm_free(arg, shm);
 }
 
 static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
@@ -201,12 +200,12 @@ static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 	between();
 	if (io->op == SHF_IO_WRITE && now(HARM_DISK))
 		flip(io->buf, io->len);
-	return evil.real->submit(arg, queue, io);
+	return simover_real()->submit(arg, queue, io);
 }
 
 static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
-	int rc = evil.real->complete(arg, queue, io, timeout_ms);
+	int rc = simover_real()->complete(arg, queue, io, timeout_ms);
 
 	if (rc == 1 && (*io)->op == SHF_IO_READ && now(HARM_DISK))
 		flip((*io)->buf, (*io)->len);
@@ -216,7 +215,7 @@ static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 
 static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = evil.real->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
 
 	between();
 	if (got > 0 && now(HARM_DISK))
@@ -231,29 +230,28 @@ static int64_t evil_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_
 
 	between();
 	if (n == 0 || !now(HARM_DISK))
-		return evil.real->pwrite(arg, fd, buf, n, off);
+		return simover_real()->pwrite(arg, fd, buf, n, off);
 	copy = malloc(n);
 	if (!copy)
 		abort();
 	memcpy(copy, buf, n);
 	flip(copy, n);
-	rc = evil.real->pwrite(arg, fd, copy, n, off);
+	rc = simover_real()->pwrite(arg, fd, copy, n, off);
 	free(copy);
 	return rc;
 }
 
 static void tamper(struct hand *h)
 {
+	struct shf_sys_ops *calls = simover(&h->used);
+
 	evil.group = h->group->ops;
-	evil.real = h->used.ops;
-	evil.ops = *h->used.ops;
-	evil.ops.shm_new = evil_shm_new;
-	evil.ops.shm_free = evil_shm_free;
-	evil.ops.submit = evil_submit;
-	evil.ops.complete = evil_complete;
-	evil.ops.pread = evil_pread;
-	evil.ops.pwrite = evil_pwrite;
-	h->used.ops = &evil.ops;
+	calls->shm_new = evil_shm_new;
+	calls->shm_free = evil_shm_free;
+	calls->submit = evil_submit;
+	calls->complete = evil_complete;
+	calls->pread = evil_pread;
+	calls->pwrite = evil_pwrite;
 	h->group->ops.allgather = evil_allgather;
 	h->group->ops.allreduce = evil_allreduce;
 	h->group->ops.alltoallv = evil_alltoallv;

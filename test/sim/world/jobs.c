@@ -4,7 +4,6 @@
 #include "err.h"
 #include "layouts.h"
 #include "save.h"
-#include "simcore.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_calls.h"
@@ -156,81 +155,6 @@ static struct sheaf_state *state_of(const struct memory *m)
 	for (int i = 0; i < m->n; i++)
 		(void)shf_state_add(state, &m->slices[i]);
 	return state;
-}
-
-/* ---- fsyncs that are left out ---- */
-
-static struct {                 /* one job at a time is enough for a test */
-	const struct shf_sys_ops *real;
-	struct shf_sys_ops ops;
-	long n, at;
-	bool waits;                     /* for the first deed */
-	struct shf_io *io;              /* left out, not yet given back */
-	struct shf_queue *queue;
-	char what[80];
-	struct shf_sys shown[2 * JOB_RANKS];    /* of two jobs */
-} skip;
-
-static bool skips(void *arg, int fd)
-{
-	if (skip.waits || ++skip.n != skip.at)
-		return false;
-	snprintf(skip.what, sizeof(skip.what), "%s", sim_label(arg, fd));
-	return true;
-}
-
-static int fsync_or_skip(void *arg, int fd)
-{
-	return skips(arg, fd) ? 0 : skip.real->fsync(arg, fd);
-}
-
-static int submit_or_skip(void *arg, struct shf_queue *queue, struct shf_io *io)
-{
-	if (io->op != SHF_IO_FSYNC || !skips(arg, io->fd))
-		return skip.real->submit(arg, queue, io);
-	skip.io = io;
-	skip.queue = queue;
-	return 0;
-}
-
-static int complete_or_skipped(void *arg, struct shf_queue *queue, struct shf_io **io,
-                               int timeout_ms)
-{
-	if (!skip.io || skip.queue != queue)
-		return skip.real->complete(arg, queue, io, timeout_ms);
-	*io = skip.io;
-	(*io)->result = 0;
-	skip.io = NULL;
-	return 1;
-}
-
-void job_skip_fsync(long nth, bool of_deeds)
-{
-	skip.waits = of_deeds;
-	skip.n = 0;
-	skip.at = nth;
-	skip.io = NULL;
-}
-
-long job_fsyncs(void)
-{
-	return skip.n;
-}
-
-const char *job_skipped(void)
-{
-	return skip.what;
-}
-
-static const struct shf_sys *shown(const struct shf_sys *sys, int slot)
-{
-	skip.real = sys->ops;
-	skip.ops = *sys->ops;
-	skip.ops.fsync = fsync_or_skip;
-	skip.ops.submit = submit_or_skip;
-	skip.ops.complete = complete_or_skipped;
-	skip.shown[slot] = (struct shf_sys){ &skip.ops, sys->arg };
-	return &skip.shown[slot];
 }
 
 /* ---- deeds ---- */
@@ -459,7 +383,6 @@ static void give_way(void *arg)
 
 static int rank_main(void *arg, int rank, struct sheaf_group *group)
 {
-	const int slot = rank;
 	struct job *j = job_of_rank(arg, &rank);
 	struct sheaf_opts opts = { .size = sizeof(opts),
 				   .flags = SHEAF_CREATE | (j->lazy ? SHEAF_METRICS : 0),
@@ -483,8 +406,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 	state = state_of(&m);
 	if (j->armed)
 		j->armed(j->arg, rank);
-	rc = shf_run_open(&run, "run", group, &opts, shown(j->sys[rank], slot),
-	                  &j->open_err[rank]);
+	rc = shf_run_open(&run, "run", group, &opts, j->sys[rank], &j->open_err[rank]);
 	j->open_rc[rank] = rc;
 	if (rc == 0 && j->opened < 0)
 		j->opened = now(j);
@@ -498,7 +420,10 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 		}
 		if (d->begun < 0)
 			d->begun = now(j);
-		skip.waits = false;
+		if (j->skip_fsync && j->skip_of_deeds && !j->skipping) {
+			j->skipping = true;
+			simdisk_skip_fsync(j->disk, j->skip_fsync);
+		}
 		d->rc[rank] = do_deed(j, run, &m, state, d, rank);
 		d->ended = now(j);
 		if (d->rc[rank] == 0 && d->acked < 0)
@@ -620,10 +545,19 @@ bool jobs_run(struct job **jobs, int n)
 	first->group.is_killed = is_killed;
 	if (turns)
 		simdisk_set_turn(first->disk, give_way, NULL);
+	first->skipping = false;
+	if (first->skip_fsync && !first->skip_of_deeds)
+		simdisk_skip_fsync(first->disk, first->skip_fsync);
 	if (simgroup_run(&first->group, rank_main, &crew, results) != 0)
 		snprintf(first->why, sizeof(first->why), "the ranks fell out: %s",
 		         first->stat.why);
 	simdisk_set_turn(first->disk, NULL, NULL);
+	if (first->skip_fsync) {
+		first->fsyncs = simdisk_fsyncs(first->disk);
+		snprintf(first->skipped, sizeof(first->skipped), "%s",
+		         simdisk_skipped(first->disk));
+		simdisk_skip_fsync(first->disk, 0);
+	}
 	for (int i = 0; i < n; i++) {
 		check_job(jobs[i]);
 		fine &= !jobs[i]->why[0];

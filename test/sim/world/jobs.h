@@ -61,6 +61,9 @@ struct job {
 	struct deed deeds[JOB_DEEDS];
 	int deeds_n;
 	struct simgroup_opts group;     /* who dies or is late; the rest is filled in */
+	long skip_fsync;                /* of all ranks: the nth does nothing; 0: none. Of two jobs
+	                                 * on one disk, the first one's says */
+	bool skip_of_deeds;             /* counted from the first deed on */
 	void (*armed)(void *arg, int rank);     /* on each rank, before it opens the run */
 	void (*disarmed)(void *arg, int rank);  /* and when all is closed */
 	void *arg;
@@ -71,6 +74,9 @@ struct job {
 	int64_t opened;                 /* cut: when the first rank had the run open; -1: never */
 	int open_rc[JOB_RANKS];
 	struct sheaf_error open_err[JOB_RANKS];
+	bool skipping;
+	long fsyncs;                    /* with skip_fsync: how many were counted, */
+	char skipped[80];               /* and the last name of what was not synced */
 	int local_rc;                   /* of calls that are not collective */
 	uint64_t pairs[JOB_RANKS * JOB_RANKS];  /* bytes from rank to rank */
 	char why[700];                  /* what no job may do, whatever fails; "": nothing */
@@ -111,10 +117,4 @@ bool seen_has(const struct seen *seen, int64_t step);
 /* As job_look, and then save and load `step`. */
 const char *job_go_on(struct simdisk *disk, int64_t step, int64_t rows, char why[300]);
 
-/* The nth fsync (1: the next) does nothing and says 0, whoever asks; 0: none. Counted from now
- * on, or from the first deed on. Files' are counted when they are submitted. */
-void job_skip_fsync(long nth, bool of_deeds);
-long job_fsyncs(void);                  /* since then */
-/* What the skipped one was to sync: its last name. */
-const char *job_skipped(void);
 #endif

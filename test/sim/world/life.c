@@ -491,7 +491,7 @@ static void act(struct life *l)
 		tell(l, "    job of %d ranks, layout %d, keep %d%s\n", a->job[i].ranks,
 		     (int)a->job[i].layout, a->job[i].keep_last,
 		     a->job[i].nodes ? ", nodes" : "");
-	job_skip_fsync(l->flaw, false);
+	a->job[0].skip_fsync = l->flaw;
 	(void)jobs_run(jobs, a->n);
 	count(l, quiet);
 	for (int i = 0; i < a->n; i++)
