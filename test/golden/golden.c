@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "golden.h"
+#include "rng.h"
 
 const int64_t golden_steps[2] = { 10, 20 };
 
@@ -74,7 +75,7 @@ size_t golden_bytes(const struct golden_tensor *t)
 void golden_fill(uint8_t *bytes, size_t n, int64_t step, const char *family, const char *name,
                  int boolean)
 {
-	uint64_t seed = (uint64_t)step, z;
+	uint64_t seed = (uint64_t)step;
 
 	for (const char *p = family; *p; p++)
 		seed = (seed ^ (uint8_t)*p) * 0x100000001b3u;
@@ -82,10 +83,7 @@ void golden_fill(uint8_t *bytes, size_t n, int64_t step, const char *family, con
 	for (const char *p = name; *p; p++)
 		seed = (seed ^ (uint8_t)*p) * 0x100000001b3u;
 	for (size_t i = 0; i < n; i++) {
-		z = seed + (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
-		z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-		z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-		bytes[i] = (uint8_t)(z ^ (z >> 31));
+		bytes[i] = (uint8_t)rng_next(&seed);
 		if (boolean)
 			bytes[i] &= 1;
 	}

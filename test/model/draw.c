@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "draw.h"
+#include "rng.h"
 #include "model_inside.h"
 
 #include <errno.h>
@@ -7,11 +8,7 @@
 
 uint64_t draw_u(struct draw *d, uint64_t n)
 {
-	uint64_t z = d->state += UINT64_C(0x9E3779B97F4A7C15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return (z ^ (z >> 31)) % n;
+	return rng_next(&d->state) % n;
 }
 
 static bool odds(struct draw *d, unsigned one_in)

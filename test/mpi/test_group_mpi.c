@@ -8,6 +8,7 @@
  *      judges what the others wrote down
  */
 #include "sheaf-mpi.h"
+#include "rng.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -39,11 +40,7 @@
 
 static uint64_t mix(uint64_t a, uint64_t b, uint64_t c)
 {
-	uint64_t z = a * UINT64_C(0x9E3779B97F4A7C15) + b * UINT64_C(0xD1B54A32D192ED03) + c;
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
+	return rng_mix(a * UINT64_C(0x9E3779B97F4A7C15) + b * UINT64_C(0xD1B54A32D192ED03) + c);
 }
 
 /* Bytes cheap enough for megabytes. */

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "rng.h"
 
 #define PAGE ((size_t)4096)
 #define NAME_BYTES 256
@@ -64,15 +65,6 @@ static struct change *changes, **changes_end = &changes; /* oldest first */
 static volatile sig_atomic_t cut_wanted;
 static bool is_cut;
 static uint64_t draws, lost_pages, lost_changes, cuts;
-
-static uint64_t draw(void)
-{
-	uint64_t x = draws += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
 
 /* A test's disk: without memory there is no test. */
 static void *must(void *p)
@@ -147,14 +139,14 @@ static void sync_file(struct inode *in)
 
 static void cut_file(struct inode *in)
 {
-	bool long_kept = in->now.len == in->kept.len || draw() & 1;
+	bool long_kept = in->now.len == in->kept.len || rng_next(&draws) & 1;
 
 	if (long_kept)
 		set_len(&in->kept, in->now.len);
 	for (size_t p = 0; p < in->dirty_n; p++) {
 		if (!in->dirty[p])
 			continue;
-		if (draw() & 1)
+		if (rng_next(&draws) & 1)
 			keep_page(in, p);
 		else
 			lost_pages++;
@@ -246,7 +238,7 @@ static void sync_dir(struct inode *dir)
 static void cut_dirs(void)
 {
 	for (struct change *c = changes; c; c = c->next) {
-		c->mine = draw() & 1;
+		c->mine = rng_next(&draws) & 1;
 		for (struct change *b = changes; b != c; b = b->next)
 			if (!b->mine && touch_alike(b, c))
 				c->mine = false;

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "sheaf.h"
+#include "rng.h"
 
 #define EVALUE 1                /* loaded without complaint, and wrong */
 #define TENSORS 5
@@ -57,10 +58,7 @@ static uint32_t value(int64_t step, int t, uint64_t i)
 {
 	uint64_t x = ((uint64_t)step << 40 ^ (uint64_t)t << 36 ^ i) + 1;
 
-	x *= UINT64_C(0x9e3779b97f4a7c15);
-	x ^= x >> 29;
-	x *= UINT64_C(0xbf58476d1ce4e5b9);
-	return (uint32_t)(x >> 32);
+	return (uint32_t)rng_mix(x);
 }
 
 static int open_run(struct trainer *tr, struct sheaf_error *err)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "rng.h"
 #include "t.h"
 #include "average.h"
 #include "dtype.h"
@@ -29,20 +30,12 @@ static float of_bits(uint32_t b)
 	return v;
 }
 
-static uint64_t rnd(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
-
 /* Weights as they are, and now and then as they should not be. */
 static float draw(uint64_t *s, bool any)
 {
 	static const uint32_t odd[] = { 0, 0x80000000, 1, 0x807fffff, 0x7f800000, 0xff800000,
 					0x7fc12345, 0xffa00001, 0x7f7fffff, 0x00800000 };
-	uint64_t r = rnd(s);
+	uint64_t r = rng_next(s);
 
 	if (any && r % 50 == 0)
 		return of_bits(odd[(r >> 32) % (sizeof(odd) / sizeof(odd[0]))]);
@@ -202,7 +195,7 @@ TEST(a_hex_float_keeps_every_bit_and_nothing_else_is_one)
 	CHECK_STR(text, "0x1.ff7ced916872bp-1");
 	CHECK(shf_hexfloat_get(&got, "0x1.ffcb923a29c78p-1") && got == 0x1.ffcb923a29c78p-1);
 	for (int i = 0; i < 20000; i++) {
-		bits = rnd(&s) & (i % 3 ? UINT64_MAX : UINT64_MAX << (i % 64));
+		bits = rng_next(&s) & (i % 3 ? UINT64_MAX : UINT64_MAX << (i % 64));
 		bits >>= i % 7 == 0 ? 12 : 0; /* denormal */
 		memcpy(&v, &bits, sizeof(v));
 		if (!isfinite(v))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes, ranges and windows against painting: every unit of small tensors is visited. */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
 #include "box.h"
-#include "drawn.h"
 #include "shard.h"
 
 #define SEED UINT64_C(0x5eaf0001)
@@ -11,13 +11,13 @@
 
 static struct shf_shape random_shape(uint64_t *s)
 {
-	struct shf_shape t = { .ndim = (int32_t)below(s, SHEAF_DIMS_MAX + 1) };
+	struct shf_shape t = { .ndim = (int32_t)rng_below(s, SHEAF_DIMS_MAX + 1) };
 	int64_t room = UNITS_MAX;
 
 	for (int d = 0; d < t.ndim; d++) {
 		int64_t top = room < 9 ? room : 9;
 
-		t.dim[d] = 1 + below(s, top);
+		t.dim[d] = 1 + rng_below(s, top);
 		room /= t.dim[d];
 	}
 	return t;
@@ -28,8 +28,8 @@ static struct shf_box random_box(uint64_t *s, const struct shf_shape *t)
 	struct shf_box b = { .ndim = t->ndim };
 
 	for (int d = 0; d < t->ndim; d++) {
-		b.start[d] = below(s, t->dim[d]);
-		b.count[d] = 1 + below(s, t->dim[d] - b.start[d]);
+		b.start[d] = rng_below(s, t->dim[d]);
+		b.count[d] = 1 + rng_below(s, t->dim[d] - b.start[d]);
 	}
 	return b;
 }
@@ -132,7 +132,8 @@ TEST(range_boxes_are_the_range_in_order)
 	for (int round = 0; round < 5000; round++) {
 		struct shf_shape t = random_shape(&s);
 		struct shf_box b[SHF_RANGE_BOXES_MAX];
-		uint64_t hi = rnd(&s) % (shf_shape_units(&t) + 1), lo = rnd(&s) % (hi + 1);
+		uint64_t hi = rng_next(&s) % (shf_shape_units(&t) + 1);
+		uint64_t lo = rng_next(&s) % (hi + 1);
 		uint64_t at = lo;
 		int n = shf_range_boxes(&t, lo, hi, b);
 
@@ -198,20 +199,20 @@ static int paint_box(void *arg, const struct shf_box *b)
 /* Dense, permuted, padded, or any small numbers at all. */
 static void random_strides(uint64_t *s, struct shf_mem *m)
 {
-	int kind = (int)below(s, 4), order[SHEAF_DIMS_MAX];
+	int kind = (int)rng_below(s, 4), order[SHEAF_DIMS_MAX];
 	int64_t step = 1;
 
 	for (int d = 0; d < m->box.ndim; d++)
 		order[d] = m->box.ndim - 1 - d;
 	for (int d = m->box.ndim - 1; d > 0 && kind; d--) {
-		int e = (int)below(s, d + 1), o = order[d];
+		int e = (int)rng_below(s, d + 1), o = order[d];
 
 		order[d] = order[e];
 		order[e] = o;
 	}
 	for (int k = 0; k < m->box.ndim; k++) {
-		m->stride[order[k]] = kind == 3 ? below(s, 6) : step;
-		step *= m->box.count[order[k]] + (kind == 2 ? below(s, 3) : 0);
+		m->stride[order[k]] = kind == 3 ? rng_below(s, 6) : step;
+		step *= m->box.count[order[k]] + (kind == 2 ? rng_below(s, 3) : 0);
 	}
 }
 
@@ -222,7 +223,7 @@ TEST(windows_of_memory_hold_exactly_what_is_here)
 	print_message("# seed %llx\n", (unsigned long long)s);
 	for (int round = 0; round < 1500; round++) {
 		struct shf_shape t = random_shape(&s);
-		struct shf_mem m = { .box = random_box(&s, &t), .origin = below(&s, 50) };
+		struct shf_mem m = { .box = random_box(&s, &t), .origin = rng_below(&s, 50) };
 		struct paint p = { .t = &t };
 		int64_t far;
 
@@ -230,8 +231,8 @@ TEST(windows_of_memory_hold_exactly_what_is_here)
 		far = m.origin;
 		for (int d = 0; d < t.ndim; d++)
 			far += (m.box.count[d] - 1) * m.stride[d];
-		m.lo = below(&s, far + 2);
-		m.hi = m.lo + below(&s, far + 10 - m.lo);
+		m.lo = rng_below(&s, far + 2);
+		m.hi = m.lo + rng_below(&s, far + 10 - m.lo);
 		CHECK_INT(shf_mem_boxes(&m, paint_box, &p), 0);
 		for (uint64_t u = 0; u < shf_shape_units(&t); u++) {
 			int64_t c[SHEAF_DIMS_MAX], at = m.origin;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies between memory and file order (lib/layout/box_copy.c) against a walk of every unit, and
  * their sums against sums of a file that holds the box alone. */
+#include "rng.h"
 #include "t.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,19 +12,6 @@
 
 #define SEED UINT64_C(0x5eaf0c09)
 #define BLOCKS 6
-
-static uint64_t rnd(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
-
-static int64_t below(uint64_t *s, int64_t n)
-{
-	return (int64_t)((rnd(s) >> 8) % (uint64_t)n);
-}
 
 struct play {
 	struct shf_lt_tensor t;
@@ -73,26 +61,26 @@ static void make(struct play *p, uint64_t *s, int way)
 {
 	static const uint32_t units[] = { 1, 2, 4, 8 };
 	static const int dtypes[] = { SHEAF_U8, SHEAF_BF16, SHEAF_F32, SHEAF_I64 };
-	int k = (int)below(s, 4);
-	int64_t rows = 1 + below(s, 3000), cols = 1 + below(s, 700 / (int64_t)units[k]);
+	int k = (int)rng_below(s, 4);
+	int64_t rows = 1 + rng_below(s, 3000), cols = 1 + rng_below(s, 700 / (int64_t)units[k]);
 	struct shf_mem *m = &p->s.mem;
 
 	*p = (struct play){ .t = { .name = "t", .dtype = dtypes[k], .unit = units[k],
 		.shape = { 2, { rows, cols } }, .items = { 2, { rows, cols } } } };
-	p->t.off = (uint64_t)below(s, 300000) * units[k];
+	p->t.off = (uint64_t)rng_below(s, 300000) * units[k];
 	p->t.bytes = (uint64_t)(rows * cols) * units[k];
-	p->file_bytes = p->t.off + p->t.bytes + (uint64_t)below(s, 5000);
+	p->file_bytes = p->t.off + p->t.bytes + (uint64_t)rng_below(s, 5000);
 	p->box.ndim = 2;
 	for (int d = 0; d < 2; d++) {
 		int64_t n = p->t.shape.dim[d];
-		bool whole = below(s, 2);
+		bool whole = rng_below(s, 2);
 
-		p->box.start[d] = whole ? 0 : below(s, n);
-		p->box.count[d] = whole ? n : 1 + below(s, n - p->box.start[d]);
+		p->box.start[d] = whole ? 0 : rng_below(s, n);
+		p->box.count[d] = whole ? n : 1 + rng_below(s, n - p->box.start[d]);
 	}
-	*m = (struct shf_mem){ .box = p->box, .unit = units[k], .origin = below(s, 9) };
+	*m = (struct shf_mem){ .box = p->box, .unit = units[k], .origin = rng_below(s, 9) };
 	m->stride[way == 1 ? 0 : 1] = 1;
-	m->stride[way == 1 ? 1 : 0] = p->box.count[way == 1 ? 0 : 1] + below(s, 3);
+	m->stride[way == 1 ? 1 : 0] = p->box.count[way == 1 ? 0 : 1] + rng_below(s, 3);
 	p->mem_bytes = (size_t)(m->origin + p->box.count[0] * m->stride[0] +
 	                        p->box.count[1] * m->stride[1]) * units[k];
 	m->hi = (int64_t)(p->mem_bytes / units[k]);
@@ -103,7 +91,7 @@ static void make(struct play *p, uint64_t *s, int way)
 	p->only = shf_zalloc((size_t)p->file_bytes, 1);
 	p->mem = shf_zalloc(p->mem_bytes, 1);
 	for (size_t i = 0; i < p->file_bytes; i++)
-		p->file[i] = (uint8_t)(rnd(s) >> 32);
+		p->file[i] = (uint8_t)(rng_next(s) >> 32);
 	p->in_file = (struct shf_place_at){ .data = p->file + p->t.off };
 	by_hand(p);
 }
@@ -180,7 +168,7 @@ TEST(bytes_of_no_tensor_count_into_their_blocks)
 	uint64_t at = SHF_BLOCK - 777, n = SHF_BLOCK + 1000;
 
 	for (uint64_t i = 0; i < n; i++)
-		p[at + i] = (uint8_t)rnd(&s);
+		p[at + i] = (uint8_t)rng_next(&s);
 	shf_sums_add(&sums, at, p + at, n);
 	for (uint64_t b = 0; b < 3; b++)
 		CHECK(atomic_load(&parts[b]) ==

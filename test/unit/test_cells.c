@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cells against painting: the set of every unit, one by one. */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
 #include "cells.h"
-#include "drawn.h"
 
 #define SEED UINT64_C(0x5eaf0301)
 #define UNITS_MAX 3000
@@ -12,11 +12,12 @@
 static struct shf_box random_box(uint64_t *s, int ndim, const int64_t *dim)
 {
 	struct shf_box b = { .ndim = ndim };
-	bool cross = below(s, 3) == 0;
+	bool cross = rng_below(s, 3) == 0;
 
 	for (int d = 0; d < ndim; d++) {
-		b.start[d] = cross && below(s, 2) ? 0 : below(s, dim[d]);
-		b.count[d] = cross && b.start[d] == 0 ? dim[d] : 1 + below(s, dim[d] - b.start[d]);
+		b.start[d] = cross && rng_below(s, 2) ? 0 : rng_below(s, dim[d]);
+		b.count[d] = cross && b.start[d] == 0
+		           ? dim[d] : 1 + rng_below(s, dim[d] - b.start[d]);
 	}
 	return b;
 }
@@ -99,14 +100,14 @@ TEST(cells_are_where_the_set_is_one)
 	print_message("# seed %llx\n", (unsigned long long)s);
 	for (int round = 0; round < 400; round++) {
 		int64_t dim[SHEAF_DIMS_MAX], room = UNITS_MAX;
-		int ndim = (int)below(&s, 5);
+		int ndim = (int)rng_below(&s, 5);
 		struct shf_box inside, boxes[BOXES_MAX];
 		struct shf_arena arena = { 0 };
-		size_t n = (size_t)below(&s, BOXES_MAX + 1), cells_n = 99;
+		size_t n = (size_t)rng_below(&s, BOXES_MAX + 1), cells_n = 99;
 		struct shf_cell *cells;
 
 		for (int d = 0; d < ndim; d++) {
-			dim[d] = 1 + below(&s, room < 20 ? room : 20);
+			dim[d] = 1 + rng_below(&s, room < 20 ? room : 20);
 			room /= dim[d];
 		}
 		inside = random_box(&s, ndim, dim);
@@ -126,16 +127,16 @@ TEST(cells_are_where_the_set_is_one)
 /* Boxes that follow each other along one dimension, some with gaps between, some outside. */
 static size_t random_comb(uint64_t *s, const struct shf_box *all, struct shf_box *boxes)
 {
-	int d = (int)below(s, all->ndim);
+	int d = (int)rng_below(s, all->ndim);
 	size_t n = 0;
 
-	for (int64_t at = below(s, 3); at < all->count[d] && n < BOXES_MAX; n++) {
-		int64_t left = all->count[d] - at, count = 1 + below(s, left < 4 ? left : 4);
+	for (int64_t at = rng_below(s, 3); at < all->count[d] && n < BOXES_MAX; n++) {
+		int64_t left = all->count[d] - at, count = 1 + rng_below(s, left < 4 ? left : 4);
 
 		boxes[n] = *all;
 		boxes[n].start[d] = at;
 		boxes[n].count[d] = count;
-		at += count + (below(s, 3) == 0 ? below(s, 3) : 0);
+		at += count + (rng_below(s, 3) == 0 ? rng_below(s, 3) : 0);
 	}
 	return n;
 }
@@ -147,18 +148,18 @@ TEST(boxes_one_behind_the_other_give_the_cells_of_the_sweep)
 	size_t cells_all = 0, gaps = 0;
 
 	for (int round = 0; round < 2000; round++) {
-		struct shf_box inside, all = { .ndim = 1 + (int)below(&s, 3) };
+		struct shf_box inside, all = { .ndim = 1 + (int)rng_below(&s, 3) };
 		struct shf_box boxes[BOXES_MAX], turned[BOXES_MAX];
 		struct shf_cell *cells, *want;
 		struct shf_arena arena = { 0 };
 		size_t n, cells_n, want_n;
 
 		for (int d = 0; d < all.ndim; d++)
-			all.count[d] = 1 + below(&s, 20);
+			all.count[d] = 1 + rng_below(&s, 20);
 		n = random_comb(&s, &all, boxes);
 		for (size_t i = 0; i < n; i++)
 			turned[n - 1 - i] = boxes[i];
-		inside = below(&s, 2) ? all : random_box(&s, all.ndim, all.count);
+		inside = rng_below(&s, 2) ? all : random_box(&s, all.ndim, all.count);
 		CHECK_INT(shf_cells(&arena, &inside, boxes, n, &cells, &cells_n), 0);
 		CHECK_INT(shf_cells(&arena, &inside, turned, n, &want, &want_n), 0);
 		CHECK_INT(cells_n, want_n);

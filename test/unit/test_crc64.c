@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
 #include "crc64.h"
@@ -38,15 +39,6 @@ static uint64_t slow_shift(uint64_t crc, uint64_t n)
 	return crc;
 }
 
-static uint64_t next(uint64_t *seed)
-{
-	uint64_t z = *seed += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
-
 #define MESSAGE_BYTES ((size_t)5000)
 static uint8_t *message(uint64_t seed)
 {
@@ -54,7 +46,7 @@ static uint8_t *message(uint64_t seed)
 
 	assert_non_null(m);
 	for (size_t i = 0; i < MESSAGE_BYTES; i++)
-		m[i] = (uint8_t)next(&seed);
+		m[i] = (uint8_t)rng_next(&seed);
 	return m;
 }
 
@@ -81,7 +73,7 @@ TEST(each_offset_and_length_agrees_with_a_bit_at_a_time)
 			assert_non_null(block);
 			m = block + off;
 			for (size_t i = 0; i < n; i++)
-				m[i] = (uint8_t)next(&seed);
+				m[i] = (uint8_t)rng_next(&seed);
 			if (n) {
 				raw = slow_byte(raw, m[n - 1]);
 				all = slow_byte(all, m[n - 1]);
@@ -114,7 +106,7 @@ TEST(a_shift_is_zero_bytes_behind)
 	uint64_t seed = 1;
 
 	for (size_t n = 0; n <= sizeof(zeros); n++) {
-		uint64_t crc = next(&seed);
+		uint64_t crc = rng_next(&seed);
 
 		CHECK(shf_crc64_shift(crc, n) == shf_crc64_raw(crc, zeros, n));
 	}
@@ -125,7 +117,7 @@ TEST(shifts_of_any_distance_agree_with_square_and_multiply)
 	uint64_t seed = 2;
 
 	for (int i = 0; i < 2000; i++) {
-		uint64_t crc = next(&seed), n = next(&seed) >> i % 64;
+		uint64_t crc = rng_next(&seed), n = rng_next(&seed) >> i % 64;
 
 		CHECK(shf_crc64_shift(crc, n) == slow_shift(crc, n));
 	}
@@ -143,8 +135,8 @@ TEST(shifts_add_up_and_are_linear)
 	uint64_t seed = 3;
 
 	for (int i = 0; i < 500; i++) {
-		uint64_t a = next(&seed), b = next(&seed);
-		uint64_t n = next(&seed) >> 1, m = next(&seed) >> 1;
+		uint64_t a = rng_next(&seed), b = rng_next(&seed);
+		uint64_t n = rng_next(&seed) >> 1, m = rng_next(&seed) >> 1;
 
 		CHECK(shf_crc64_shift(shf_crc64_shift(a, n), m) == shf_crc64_shift(a, n + m));
 		CHECK(shf_crc64_shift(a ^ b, n) == (shf_crc64_shift(a, n) ^ shf_crc64_shift(b, n)));
@@ -157,19 +149,19 @@ TEST(runs_of_any_cut_in_any_order_add_up_to_the_whole)
 	uint64_t seed = 5;
 
 	for (int round = 0; round < 200; round++) {
-		size_t n = (size_t)(next(&seed) % (MESSAGE_BYTES + 1)), cut[40], cuts_n = 0;
+		size_t n = (size_t)(rng_next(&seed) % (MESSAGE_BYTES + 1)), cut[40], cuts_n = 0;
 		uint64_t sum = 0;
 
 		cut[cuts_n++] = 0;
 		while (cuts_n < 39 && cut[cuts_n - 1] < n) {
 			size_t left = n - cut[cuts_n - 1];
-			size_t run = cuts_n == 38 ? left : (size_t)(next(&seed) % left) / 4 + 1;
+			size_t run = cuts_n == 38 ? left : (size_t)(rng_next(&seed) % left) / 4 + 1;
 
 			cut[cuts_n] = cut[cuts_n - 1] + run;
 			cuts_n++;
 		}
 		/* Backwards from a random run: XOR knows no order. */
-		for (size_t i = 0, k = (size_t)(next(&seed) % cuts_n); i + 1 < cuts_n; i++) {
+		for (size_t i = 0, k = (size_t)(rng_next(&seed) % cuts_n); i + 1 < cuts_n; i++) {
 			size_t r = (k + cuts_n - 1 - i) % (cuts_n - 1);
 
 			sum ^= shf_crc64_shift(shf_crc64_raw(0, m + cut[r], cut[r + 1] - cut[r]),
@@ -187,8 +179,8 @@ TEST(joined_sums_are_the_sum_of_the_joined)
 	uint64_t seed = 7;
 
 	for (int i = 0; i < 500; i++) {
-		size_t n = (size_t)(next(&seed) % (MESSAGE_BYTES + 1));
-		size_t a = i < 2 ? n * (size_t)i : (size_t)(next(&seed) % (n + 1));
+		size_t n = (size_t)(rng_next(&seed) % (MESSAGE_BYTES + 1));
+		size_t a = i < 2 ? n * (size_t)i : (size_t)(rng_next(&seed) % (n + 1));
 		uint64_t whole = shf_crc64(m, n), first = shf_crc64(m, a);
 
 		CHECK(shf_crc64_join(first, shf_crc64(m + a, n - a), n - a) == whole);
@@ -220,7 +212,7 @@ TEST(a_table_shifts_as_the_shift_does)
 			CHECK(shf_crc64_by(&by, UINT64_C(1) << k) ==
 			      shf_crc64_shift(UINT64_C(1) << k, far[i]));
 		for (int k = 0; k < 500; k++) {
-			uint64_t crc = next(&seed);
+			uint64_t crc = rng_next(&seed);
 
 			CHECK(shf_crc64_by(&by, crc) == shf_crc64_shift(crc, far[i]));
 		}
@@ -327,7 +319,7 @@ TEST(all_paths_sum_and_copy_alike_at_each_offset_and_short_length)
 	assert_non_null(from);
 	assert_non_null(to);
 	for (size_t i = 0; i < 512; i++)
-		from[i] = (uint8_t)next(&seed);
+		from[i] = (uint8_t)rng_next(&seed);
 	for (size_t off = 0; off < 64; off++) {
 		want[0] = start;
 		for (size_t n = 1; n <= SHORT_MAX; n++)
@@ -361,10 +353,10 @@ TEST(all_paths_sum_and_copy_alike_at_long_lengths)
 	assert_non_null(from);
 	assert_non_null(to);
 	for (size_t i = 0; i < max; i++)
-		from[i] = (uint8_t)next(&seed);
+		from[i] = (uint8_t)rng_next(&seed);
 	for (size_t k = 0; k < sizeof(about) / sizeof(about[0]); k++)
 		for (size_t step = 0; step < (about[k] < 40000 ? 130 : 4); step++) {
-			size_t n = about[k] - 65 + step, off = (size_t)(next(&seed) % 64);
+			size_t n = about[k] - 65 + step, off = (size_t)(rng_next(&seed) % 64);
 			size_t at = EDGE + (k + step) % 64;
 			uint64_t want = c[0].path->raw(start, from + off, n);
 
@@ -390,7 +382,7 @@ TEST(all_paths_multiply_alike)
 	uint64_t seed = 13;
 
 	for (int round = 0; round < 1000; round++) {
-		uint64_t a = next(&seed) >> round % 64, b = next(&seed) << round % 63;
+		uint64_t a = rng_next(&seed) >> round % 64, b = rng_next(&seed) << round % 63;
 		uint64_t want = slow_times(a, times_x(b));
 
 		for (int i = 0; i < paths_n; i++)
@@ -420,10 +412,10 @@ TEST(rows_are_runs_with_gaps_between)
 	assert_non_null(to);
 	assert_non_null(whole);
 	for (size_t i = 0; i < max; i++)
-		from[i] = (uint8_t)next(&seed);
+		from[i] = (uint8_t)rng_next(&seed);
 	for (int round = 0; round < 300; round++) {
-		size_t n = (size_t)(next(&seed) % 600), rows = (size_t)(next(&seed) % 40);
-		size_t between = (size_t)(next(&seed) % 100), step = n + between;
+		size_t n = (size_t)(rng_next(&seed) % 600), rows = (size_t)(rng_next(&seed) % 40);
+		size_t between = (size_t)(rng_next(&seed) % 100), step = n + between;
 		struct shf_crc64_rows r = { .from = from, .from_step = (ptrdiff_t)step, .n = n,
 			                    .rows = rows, .gap = &gap, .to_step = (ptrdiff_t)n,
 			                    .past_cache = round & 1 };

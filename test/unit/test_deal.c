@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dealing against painting. The oracle shares no code with the plan: it paints, byte by byte,
  * who holds what (one bit a rank), who writes it and from whom it comes, and compares. */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
 #include "deal.h"
-#include "drawn.h"
 
 #define SEED UINT64_C(0x5eaf0401)
 #define RANKS_MAX 12
@@ -112,10 +112,11 @@ static void add_flat(const struct shf_box *b, int64_t i, int64_t n, bool turned)
 static void lay_group(uint64_t *s, int64_t from, int64_t n)
 {
 	const struct shf_shape *t = &w.tensor[w.add_tensor].shape;
-	int kind = t->ndim == 0 ? 0 : (int)below(s, 6);
-	int a = t->ndim ? (int)below(s, t->ndim) : 0, c = t->ndim ? (int)below(s, t->ndim) : 0;
-	int64_t m = 1 + below(s, 3);
-	bool turned = below(s, 4) == 0;
+	int kind = t->ndim == 0 ? 0 : (int)rng_below(s, 6);
+	int a = t->ndim ? (int)rng_below(s, t->ndim) : 0;
+	int c = t->ndim ? (int)rng_below(s, t->ndim) : 0;
+	int64_t m = 1 + rng_below(s, 3);
+	bool turned = rng_below(s, 4) == 0;
 
 	for (int64_t i = 0; i < n; i++) {
 		struct shf_box b = { .ndim = t->ndim };
@@ -143,10 +144,10 @@ static void lay_group(uint64_t *s, int64_t from, int64_t n)
 			add_flat(&b, i / 2, n / 2, false);
 		else
 			add_piece(NULL, &b);
-		if (kind == 5 && below(s, 3) == 0) {    /* and something of others besides */
+		if (kind == 5 && rng_below(s, 3) == 0) {    /* and something of others besides */
 			for (int d = 0; d < b.ndim; d++) {
-				b.start[d] = below(s, t->dim[d]);
-				b.count[d] = 1 + below(s, t->dim[d] - b.start[d]);
+				b.start[d] = rng_below(s, t->dim[d]);
+				b.count[d] = 1 + rng_below(s, t->dim[d] - b.start[d]);
 			}
 			add_piece(NULL, &b);
 			w.plain = false;
@@ -190,24 +191,24 @@ static void add_tensor(uint64_t *s, uint32_t unit, int64_t room)
 
 	*t = (struct shf_deal_tensor){ .tensor = (uint32_t)w.tensors_n, .unit = unit };
 	t->off = w.bytes;
-	t->shape.ndim = (int32_t)below(s, 5);
+	t->shape.ndim = (int32_t)rng_below(s, 5);
 	room /= unit;
 	for (int d = 0; d < t->shape.ndim; d++) {
-		int64_t top = d == t->shape.ndim - 1 ? room : below(s, 2) ? room : 12;
+		int64_t top = d == t->shape.ndim - 1 ? room : rng_below(s, 2) ? room : 12;
 
 		top = top < room ? top : room;
-		t->shape.dim[d] = 1 + below(s, top < 1 ? 1 : top);
+		t->shape.dim[d] = 1 + rng_below(s, top < 1 ? 1 : top);
 		room /= t->shape.dim[d];
 	}
-	if (t->shape.ndim > 1 && below(s, 20) == 0)
-		t->shape.dim[below(s, t->shape.ndim)] = 0;
+	if (t->shape.ndim > 1 && rng_below(s, 20) == 0)
+		t->shape.dim[rng_below(s, t->shape.ndim)] = 0;
 	w.bytes += units_of(&t->shape) * unit;
 	w.tensors_n++;
 }
 
 static void lay_tensor(uint64_t *s, bool replicas)
 {
-	int64_t groups = replicas ? 1 + below(s, 4) : 1, n;
+	int64_t groups = replicas ? 1 + rng_below(s, 4) : 1, n;
 
 	if (units_of(&w.tensor[w.add_tensor].shape) == 0)
 		return;
@@ -219,20 +220,20 @@ static void lay_tensor(uint64_t *s, bool replicas)
 
 static void make_world(uint64_t *s, int64_t tensor_bytes, bool replicas)
 {
-	size_t n = 1 + (size_t)below(s, TENSORS_MAX);
-	int64_t nodes = 1 + below(s, 4);
+	size_t n = 1 + (size_t)rng_below(s, TENSORS_MAX);
+	int64_t nodes = 1 + rng_below(s, 4);
 	uint32_t unit = 8;
 
 	w.tensors_n = w.pieces_n = 0;
 	w.plain = true;
-	w.ranks = 1 + (uint32_t)below(s, RANKS_MAX);
-	w.file = (uint32_t)below(s, 5);
-	w.payload = w.bytes = (uint64_t)(1 + below(s, 3)) * PAGE;
+	w.ranks = 1 + (uint32_t)rng_below(s, RANKS_MAX);
+	w.file = (uint32_t)rng_below(s, 5);
+	w.payload = w.bytes = (uint64_t)(1 + rng_below(s, 3)) * PAGE;
 	for (uint32_t r = 0; r < w.ranks; r++)
-		w.node[r] = (int32_t)(below(s, 3) ? r * (uint32_t)nodes / w.ranks
-		                                   : (uint64_t)below(s, nodes)) - 1;
+		w.node[r] = (int32_t)(rng_below(s, 3) ? r * (uint32_t)nodes / w.ranks
+		                                   : (uint64_t)rng_below(s, nodes)) - 1;
 	for (size_t i = 0; i < n; i++) {
-		while (unit > 1 && below(s, 3) == 0)
+		while (unit > 1 && rng_below(s, 3) == 0)
 			unit /= 2;
 		add_tensor(s, unit, tensor_bytes);
 		w.add_tensor = (uint32_t)i;
@@ -243,7 +244,7 @@ static void make_world(uint64_t *s, int64_t tensor_bytes, bool replicas)
 
 static void drop_piece(uint64_t *s)
 {
-	size_t i = (size_t)below(s, (int64_t)w.pieces_n);
+	size_t i = (size_t)rng_below(s, (int64_t)w.pieces_n);
 
 	w.piece[i] = w.piece[--w.pieces_n];
 }
@@ -414,10 +415,10 @@ static size_t shuffle(uint64_t *s, struct shf_piece *p)
 	size_t n = w.pieces_n;
 
 	memcpy(p, w.piece, n * sizeof(*p));
-	for (size_t k = n ? (size_t)below(s, 5) : 0; k > 0 && n < PIECES_MAX; k--)
-		p[n++] = w.piece[below(s, (int64_t)w.pieces_n)];
+	for (size_t k = n ? (size_t)rng_below(s, 5) : 0; k > 0 && n < PIECES_MAX; k--)
+		p[n++] = w.piece[rng_below(s, (int64_t)w.pieces_n)];
 	for (size_t i = n; i > 1; i--) {
-		size_t k = (size_t)below(s, (int64_t)i);
+		size_t k = (size_t)rng_below(s, (int64_t)i);
 		struct shf_piece t = p[i - 1];
 
 		p[i - 1] = p[k];
@@ -430,7 +431,7 @@ static struct shf_piece shuffled[PIECES_MAX];
 
 static int check_save_stripe(uint64_t *s, const struct shf_stripe *stripe)
 {
-	int flags = below(s, 2) ? SHF_DEAL_WITNESS : 0;
+	int flags = rng_below(s, 2) ? SHF_DEAL_WITNESS : 0;
 	struct shf_arena arena = { 0 };
 	struct shf_dealt a, b;
 	struct shf_gap gap;
@@ -459,7 +460,7 @@ static bool check_collected(uint64_t *s, const struct shf_stripe *stripe)
 	bool collected;
 
 	two.collect = true;
-	two.collector = (uint32_t)below(s, w.ranks);
+	two.collector = (uint32_t)rng_below(s, w.ranks);
 	CHECK_INT(shf_deal_save(&arena, &two, w.piece, w.pieces_n, w.node, w.ranks, 0, &a, &gap),
 	          0);
 	check_saved(&two, &a, false);
@@ -481,7 +482,7 @@ TEST(every_byte_has_one_writer_and_one_source)
 
 	print_message("# seed %llx\n", (unsigned long long)s);
 	for (int round = 0; round < 60; round++) {
-		uint64_t step = (uint64_t)(1 + below(&s, 80)) * PAGE, i = 0;
+		uint64_t step = (uint64_t)(1 + rng_below(&s, 80)) * PAGE, i = 0;
 
 		make_world(&s, round % 3 == 0 ? 300000 : 20000, true);
 		for (uint64_t lo = 0; lo < w.bytes; lo += step) {
@@ -569,10 +570,10 @@ TEST(a_planted_gap_is_found_and_it_is_the_first)
 
 	print_message("# seed %llx\n", (unsigned long long)s);
 	for (int round = 0; round < 60; round++) {
-		uint64_t step = (uint64_t)(1 + below(&s, 40)) * PAGE, i = 0;
+		uint64_t step = (uint64_t)(1 + rng_below(&s, 40)) * PAGE, i = 0;
 
-		make_world(&s, 20000, below(&s, 2));
-		for (int64_t k = below(&s, 4); k > 0 && w.pieces_n > 0; k--)
+		make_world(&s, 20000, rng_below(&s, 2));
+		for (int64_t k = rng_below(&s, 4); k > 0 && w.pieces_n > 0; k--)
 			drop_piece(&s);
 		paint();
 		for (uint64_t lo = 0; lo < w.bytes; lo += step) {
@@ -692,10 +693,10 @@ static void draw_hads(uint64_t *s, struct shf_stripe *stripe)
 	size_t n = 0;
 
 	for (uint64_t lo = 0, hi; lo < stripe->hi; lo = hi) {
-		uint32_t rank = (uint32_t)below(s, w.ranks);
-		int64_t kind = below(s, 3);
+		uint32_t rank = (uint32_t)rng_below(s, w.ranks);
+		int64_t kind = rng_below(s, 3);
 
-		hi = lo + (uint64_t)(1 + below(s, 2)) * MIB;
+		hi = lo + (uint64_t)(1 + rng_below(s, 2)) * MIB;
 		if (hi <= stripe->lo)
 			continue;
 		hads[n++] = (struct shf_had){ lo, hi, kind ? w.node[rank] : -1,
@@ -711,10 +712,10 @@ TEST(every_asker_gets_his_bytes_and_blocks_are_read_once)
 
 	print_message("# seed %llx\n", (unsigned long long)s);
 	for (int round = 0; round < 16; round++) {
-		uint64_t step = (uint64_t)(1 + below(&s, 3)) * MIB, i = 0;
+		uint64_t step = (uint64_t)(1 + rng_below(&s, 3)) * MIB, i = 0;
 
 		make_world(&s, round % 4 ? FILE_MAX / 7 : 20000, true);
-		for (int64_t k = below(&s, 30); k > 0 && w.pieces_n > 0; k--)
+		for (int64_t k = rng_below(&s, 30); k > 0 && w.pieces_n > 0; k--)
 			drop_piece(&s);
 		paint();
 		for (uint64_t lo = 0; lo < w.bytes; lo += step) {

@@ -2,6 +2,7 @@
 /* Numbers of notes: what is one, and which is less, against the machine's own floats where these
  * can tell. Another seed: SHEAF_SEED=N. */
 #include "decimal.h"
+#include "rng.h"
 #include "t.h"
 #include <locale.h>
 #include <stdbool.h>
@@ -82,14 +83,6 @@ TEST(decimals_are_compared_exactly)
 	CHECK_INT(cmp("9007199254740993", "9007199254740992"), 1);
 }
 
-static uint64_t draw(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
-
 TEST(drawn_floats_are_ordered_as_the_machine_orders_them)
 {
 	static const char *const formats[] = { "%.17g", "%.17e", "%.20f", "%.9g" };
@@ -103,10 +96,10 @@ TEST(drawn_floats_are_ordered_as_the_machine_orders_them)
 		char s[2][400];
 
 		for (int k = 0; k < 2; k++) {
-			double small = (double)(int64_t)(draw(&x) % 2001) - 1000;
+			double small = (double)(int64_t)(rng_next(&x) % 2001) - 1000;
 
-			v[k] = draw(&x) % 2 ? small / 8 : small * (double)draw(&x) * 1e-15;
-			snprintf(s[k], sizeof(s[k]), formats[draw(&x) % 4], v[k]);
+			v[k] = rng_next(&x) % 2 ? small / 8 : small * (double)rng_next(&x) * 1e-15;
+			snprintf(s[k], sizeof(s[k]), formats[rng_next(&x) % 4], v[k]);
 			v[k] = strtod(s[k], NULL); /* some formats round */
 		}
 		if (v[0] == v[1] && strcmp(s[0], s[1]) != 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracles here know nothing of bit tricks: codes are valued by ldexp, and a value is rounded
  * by looking for the nearest code, or by dividing by the unit in the last place. */
+#include "rng.h"
 #include "t.h"
 #include <fenv.h>
 #include <math.h>
@@ -24,15 +25,6 @@ static const struct layout {
 	{ SHEAF_F8_E4M3FNUZ, 4, 3, 8, 1, 240, false, false },
 };
 #define LAYOUTS_N (sizeof(layouts) / sizeof(layouts[0]))
-
-static uint64_t next(uint64_t *seed)
-{
-	uint64_t z = *seed += UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-	return z ^ z >> 31;
-}
 
 static double f64_of(uint64_t bits)
 {
@@ -284,7 +276,7 @@ static uint32_t pattern(uint32_t i)
 					0xffff };
 	uint64_t seed = i;
 
-	return i < 655360 ? i / 10 << 16 | low[i % 10] : (uint32_t)next(&seed);
+	return i < 655360 ? i / 10 << 16 | low[i % 10] : (uint32_t)rng_next(&seed);
 }
 
 TEST(floats_round_as_quotients_do)
@@ -327,11 +319,11 @@ TEST(doubles_round_once)
 			CHECK(same(through(&layouts[t], x), round_value(&layouts[t], x)));
 		}
 		for (int i = 0; i < 100000; i++) {
-			uint64_t r = next(&seed), exp = 1023 - 160 + next(&seed) % 300;
+			uint64_t r = rng_next(&seed), exp = 1023 - 160 + rng_next(&seed) % 300;
 
 			/* Few ones in the mantissa, to meet ties; or many. */
 			if (i & 1)
-				r &= next(&seed) & next(&seed) & next(&seed);
+				r &= rng_next(&seed) & rng_next(&seed) & rng_next(&seed);
 			x = f64_of((r & ~(UINT64_C(0x7ff) << 52)) | exp << 52);
 			if (!same(through(&layouts[t], x), round_value(&layouts[t], x)))
 				fail_msg("%d of %a", layouts[t].dtype, x);
@@ -397,7 +389,7 @@ static void check_array(int to, int from, size_t n)
 	uint64_t seed = (uint64_t)n;
 
 	for (size_t i = 0; i < n; i++) {
-		uint64_t bits = next(&seed);
+		uint64_t bits = rng_next(&seed);
 
 		/* Exponents that all types know, and now and then any. */
 		if (i % 8)
@@ -565,8 +557,7 @@ static void check_each_way(convert *way)
 	check_way(way, SHEAF_F32, (uint8_t *)src, at < ITEMS ? at : ITEMS);
 	for (int round = 0; round < 30; round++) {
 		for (size_t i = 0; i < ITEMS; i++) {
-			z = z * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-			src[i] = (uint32_t)(z >> 32);
+			src[i] = (uint32_t)rng_next(&z);
 			/* Half of them where the small types have their numbers. */
 			if (i & 1)
 				src[i] = (src[i] & 0x8fffffff) | 0x30000000;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The room group over simulated ranks, and the simulated ranks themselves.
  * Linked with --wrap of the allocations that group.c makes, so that the n-th fails on one rank. */
+#include "rng.h"
 #include "t.h"
 
 #include <pthread.h>
@@ -52,11 +53,7 @@ int __wrap_shf_buf_reserve(struct shf_buf *b, size_t more)
 
 static uint64_t mix(uint64_t a, uint64_t b, uint64_t c)
 {
-	uint64_t z = a * UINT64_C(0x9E3779B97F4A7C15) + b * UINT64_C(0xD1B54A32D192ED03) + c;
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
+	return rng_mix(a * UINT64_C(0x9E3779B97F4A7C15) + b * UINT64_C(0xD1B54A32D192ED03) + c);
 }
 
 static void fill(void *bytes, size_t n, uint64_t key)

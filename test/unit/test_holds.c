@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank holds of a layout, and what it tells the homes of its stripes, against the plainest
  * way to say both. States have no memory, so that tensors can be as large as they are. */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
 #include "deal_home.h"
@@ -11,30 +12,18 @@
 #define SEED UINT64_C(0x5eaf0a11)
 enum { TENSORS_MAX = 60, RANKS_MAX = 300, ROUNDS = 200 };
 
-static uint64_t rnd(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
-
-static int64_t below(uint64_t *s, int64_t n)
-{
-	return (int64_t)((rnd(s) >> 8) % (uint64_t)n);
-}
-
 /* Some tensors of several stripes, some that fill pages, and some small ones, which lie behind the
  * others in their files. */
 static struct sheaf_slice random_tensor(uint64_t *s, int i, char name[32])
 {
 	static const char *const families[] = { "model", "optimizer", "master_weights" };
-	struct sheaf_slice t = { .size = sizeof(t), .family = families[below(s, 3)], .name = name,
+	struct sheaf_slice t = { .size = sizeof(t), .name = name,
+		.family = families[rng_below(s, 3)],
 		.dtype = SHEAF_F32, .ndim = 2 };
 
 	snprintf(name, 32, "layers.%d.%c", i / 3, 'a' + i % 3);
-	t.shape[0] = 1 + below(s, below(s, 3) ? 20000 : 7);
-	t.shape[1] = below(s, 3) ? 1024 : 1 + below(s, 5);
+	t.shape[0] = 1 + rng_below(s, rng_below(s, 3) ? 20000 : 7);
+	t.shape[1] = rng_below(s, 3) ? 1024 : 1 + rng_below(s, 5);
 	t.count[0] = t.shape[0];
 	t.count[1] = t.shape[1];
 	return t;
@@ -43,17 +32,17 @@ static struct sheaf_slice random_tensor(uint64_t *s, int i, char name[32])
 /* Piece of it, by rows, by columns, or a window of its rows. */
 static void random_cut(uint64_t *s, struct sheaf_slice *t)
 {
-	int d = (int)below(s, 2);
+	int d = (int)rng_below(s, 2);
 	int64_t n = t->shape[0] * t->shape[1];
 
-	t->start[d] = below(s, t->shape[d]);
-	t->count[d] = below(s, t->shape[d] - t->start[d] + 1);
-	if (below(s, 4) == 0) {
+	t->start[d] = rng_below(s, t->shape[d]);
+	t->count[d] = rng_below(s, t->shape[d] - t->start[d] + 1);
+	if (rng_below(s, 4) == 0) {
 		t->start[d] = 0;
 		t->count[d] = t->shape[d];
 		t->flags = SHEAF_FLAT;
-		t->flat_start = below(s, n);
-		t->flat_count = 1 + below(s, n - t->flat_start);
+		t->flat_start = rng_below(s, n);
+		t->flat_count = 1 + rng_below(s, n - t->flat_start);
 	}
 }
 
@@ -66,15 +55,15 @@ struct world {
 
 static void world_make(uint64_t *s, struct world *w)
 {
-	int n = 1 + (int)below(s, TENSORS_MAX), order[TENSORS_MAX];
+	int n = 1 + (int)rng_below(s, TENSORS_MAX), order[TENSORS_MAX];
 	struct sheaf_slice t[TENSORS_MAX];
 	char names[TENSORS_MAX][32];
 	struct sheaf_error err = { 0 };
 
 	*w = (struct world){ .whole = shf_state_new(), .mine = shf_state_new() };
-	w->ranks = 1 + (uint32_t)below(s, RANKS_MAX);
+	w->ranks = 1 + (uint32_t)rng_below(s, RANKS_MAX);
 	for (int i = 0; i < n; i++) {
-		int at = below(s, 4) ? i : (int)below(s, i + 1); /* mostly in order */
+		int at = rng_below(s, 4) ? i : (int)rng_below(s, i + 1); /* mostly in order */
 
 		t[i] = random_tensor(s, i, names[i]);
 		CHECK(shf_state_add(w->whole, &t[i]) >= 0);
@@ -82,7 +71,7 @@ static void world_make(uint64_t *s, struct world *w)
 		order[at] = i;
 	}
 	for (int i = 0; i < n; i++) {
-		for (int64_t k = below(s, 3); k > 0; k--) { /* none, one, or two of it */
+		for (int64_t k = rng_below(s, 3); k > 0; k--) { /* none, one, or two of it */
 			struct sheaf_slice cut = t[order[i]];
 
 			random_cut(s, &cut);
@@ -221,13 +210,14 @@ static void check_near(const struct world *w, uint64_t *s, uint32_t t)
 {
 	const struct shf_layout *l = &w->layout;
 	const struct shf_lt_family *fam = &l->families[l->tensors[t].family];
-	uint32_t near = fam->first_tensor + (uint32_t)below(s, fam->tensors_n + 1);
+	uint32_t near = fam->first_tensor + (uint32_t)rng_below(s, fam->tensors_n + 1);
 	char none[64];
 
 	CHECK_INT(shf_layout_find_near(l, l->tensors[t].family, near, l->tensors[t].name), t);
 	snprintf(none, sizeof(none), "%s.none", l->tensors[t].name);
 	CHECK_INT(shf_layout_find_near(l, l->tensors[t].family, near, none), -1);
-	snprintf(none, sizeof(none), "%c", below(s, 2) ? '0' : 'z'); /* before all, behind all */
+	/* before all, behind all */
+	snprintf(none, sizeof(none), "%c", rng_below(s, 2) ? '0' : 'z');
 	CHECK_INT(shf_layout_find_near(l, l->tensors[t].family, near, none), -1);
 }
 

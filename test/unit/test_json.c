@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "rng.h"
 #include "t.h"
 
 #include <stdlib.h>
@@ -375,12 +376,9 @@ TEST(what_is_put_comes_back)
 		const char *text;
 		size_t n, len;
 
-		seed = seed * 6364136223846793005u + 1442695040888963407u;
-		len = (size_t)(seed >> 33) % sizeof(s);
-		for (size_t i = 0; i < len; i++) {
-			seed = seed * 6364136223846793005u + 1442695040888963407u;
-			s[i] = (char)(seed >> 40 & 0x7f);
-		}
+		len = rng_next(&seed) % sizeof(s);
+		for (size_t i = 0; i < len; i++)
+			s[i] = (char)(rng_next(&seed) & 0x7f);
 		shf_json_put(&b, s, len);
 		shf_json_init(&j, b.data, b.len);
 		CHECK_INT(shf_json_next(&j), SHF_JSON_STRING);

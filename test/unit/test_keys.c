@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sorted keys against the plainest sort there is. */
+#include "rng.h"
 #include "t.h"
 #include <stdbool.h>
 #include <stdlib.h>
 #include "keys.h"
 
 #define SEED UINT64_C(0x5eaf0107)
-
-static uint64_t rnd(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
 
 /* Items are in the order they came, so the order of words is that of a stable sort by key. */
 static int order(const void *a, const void *b)
@@ -31,7 +24,7 @@ static void make(uint64_t *s, uint64_t *words, size_t n, int bits, size_t runs)
 	uint64_t mask = (UINT64_C(1) << bits) - 1, key = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		key = runs && i % runs ? key + rnd(s) % 3 : rnd(s) >> 7;
+		key = runs && i % runs ? key + rng_next(s) % 3 : rng_next(s) >> 7;
 		key &= mask;
 		words[i] = shf_key((uint32_t)key, (uint32_t)i);
 	}
@@ -45,7 +38,7 @@ TEST(keys_are_sorted_and_equal_ones_keep_their_order)
 
 	for (int bits = 1; bits <= 32; bits++) {
 		for (int k = 0; k < 24; k++) {
-			size_t n = k < 12 ? (size_t)(rnd(&s) % 100) : (size_t)(rnd(&s) % MOST);
+			size_t n = (size_t)(rng_next(&s) % (k < 12 ? 100 : MOST));
 
 			make(&s, words, n, bits, (size_t)(k % 3) * 40);
 			memcpy(want, words, n * sizeof(*want));
@@ -108,14 +101,14 @@ TEST(records_are_sorted_and_asked_after_once_where_they_ascend)
 
 	shf_records_sort(NULL, 0, sizeof(struct record), by_key);
 	for (int k = 0; k < 400; k++) {
-		size_t n = 1 + (size_t)(rnd(&s) % 60), step = (size_t)(k % 4) * 20 + 1;
+		size_t n = 1 + (size_t)(rng_next(&s) % 60), step = (size_t)(k % 4) * 20 + 1;
 		struct record a[60];
 		bool ascend = true;
 
 		for (size_t i = 0; i < n; i++) {
 			a[i] = (struct record){ .item = (uint32_t)i, .key = i % step
-			                        ? a[i - 1].key + (uint32_t)(rnd(&s) % 3)
-			                        : (uint32_t)(rnd(&s) % 40), .text = "text" };
+			                        ? a[i - 1].key + (uint32_t)(rng_next(&s) % 3)
+			                        : (uint32_t)(rng_next(&s) % 40), .text = "text" };
 			ascend = ascend && (i == 0 || a[i - 1].key <= a[i].key);
 		}
 		asked = 0;

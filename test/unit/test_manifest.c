@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "rng.h"
 #include "t.h"
 
 #include <stdlib.h>
 
 #include "crc64.h"
-#include "drawn.h"
 #include "manifest.h"
 
 static struct shf_mf_family families[] = {
@@ -166,14 +166,14 @@ TEST(random_manifests_come_back)
 
 	for (int round = 0; round < 300; round++) {
 		struct shf_manifest m = example();
-		struct shf_mf_family f[2] = { { "model", ".", 0, rnd(&seed), rnd(&seed) },
-					      { "z9", "z9", 0, rnd(&seed), rnd(&seed) } };
+		struct shf_mf_family f[2] = { { "model", ".", 0, rng_next(&seed), rng_next(&seed) },
+					      { "z9", "z9", 0, rng_next(&seed), rng_next(&seed) } };
 		size_t used = 0;
 
-		f[0].files = rnd(&seed) % 150;
-		f[1].files = rnd(&seed) % 150;
-		m.step = (int64_t)(rnd(&seed) >> 1);
-		m.plan = rnd(&seed);
+		f[0].files = rng_next(&seed) % 150;
+		f[1].files = rng_next(&seed) % 150;
+		m.step = (int64_t)(rng_next(&seed) >> 1);
+		m.plan = rng_next(&seed);
 		m.families = f;
 		m.families_n = 2;
 		m.files = rfiles;
@@ -181,20 +181,22 @@ TEST(random_manifests_come_back)
 		for (size_t i = 0; i < m.files_n; i++, used++) {
 			snprintf(names[used], 64, "%sq-%zu.safetensors",
 				 i < f[0].files ? "" : "z9/", i);
-			rfiles[i] = (struct shf_mf_file){ names[used], rnd(&seed), rnd(&seed) };
+			rfiles[i] = (struct shf_mf_file){ names[used], rng_next(&seed),
+				rng_next(&seed) };
 		}
 		m.attached = rattached;
-		m.attached_n = rnd(&seed) % 100;
+		m.attached_n = rng_next(&seed) % 100;
 		for (size_t i = 0; i < m.attached_n; i++, used++) {
 			snprintf(names[used], 64, "file_%zu", i);
-			rattached[i] = (struct shf_mf_file){ names[used], rnd(&seed), rnd(&seed) };
+			rattached[i] = (struct shf_mf_file){ names[used], rng_next(&seed),
+				rng_next(&seed) };
 		}
 		m.notes = rnotes;
-		m.notes_n = rnd(&seed) % 100;
+		m.notes_n = rng_next(&seed) % 100;
 		for (size_t i = 0; i < m.notes_n; i++, used++) {
 			snprintf(names[used], 64, "note.%zu", i);
 			rnotes[i] = (struct shf_mf_note){ names[used],
-							 names[rnd(&seed) % (used + 1)] };
+							 names[rng_next(&seed) % (used + 1)] };
 		}
 		check_round(&m);
 	}

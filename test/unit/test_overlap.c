@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes in one piece of memory, against painting each byte of both. */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
-#include "drawn.h"
 #include "overlap.h"
 
 #define SEED UINT64_C(0x5eaf0a11)
@@ -13,26 +13,27 @@ static uint8_t memory[MEMORY];
  * of half of them only a window. *unit: bytes of an item. */
 static struct shf_mem random_mem(uint64_t *s, uint32_t *unit, bool *askew)
 {
-	struct shf_mem m = { .box = { .ndim = (int32_t)below(s, 4) } };
+	struct shf_mem m = { .box = { .ndim = (int32_t)rng_below(s, 4) } };
 	int64_t by = 1, top = 0;
-	int first = (int)below(s, 2);
+	int first = (int)rng_below(s, 2);
 
-	*unit = (uint32_t)1 << below(s, 4);
-	*askew = m.box.ndim > 1 && below(s, 8) == 0;
+	*unit = (uint32_t)1 << rng_below(s, 4);
+	*askew = m.box.ndim > 1 && rng_below(s, 8) == 0;
 	for (int k = 0; k < m.box.ndim; k++) {
 		int d = first ? k : m.box.ndim - 1 - k;
 
-		m.box.start[d] = below(s, 3);
-		m.box.count[d] = 1 + below(s, 5);
-		m.stride[d] = *askew ? 1 + below(s, 4) : by + (below(s, 2) ? below(s, 6) : 0);
+		m.box.start[d] = rng_below(s, 3);
+		m.box.count[d] = 1 + rng_below(s, 5);
+		m.stride[d] = *askew ? 1 + rng_below(s, 4)
+		                     : by + (rng_below(s, 2) ? rng_below(s, 6) : 0);
 		by = m.stride[d] * m.box.count[d];
 		top += (m.box.count[d] - 1) * m.stride[d];
 	}
-	m.origin = below(s, 8);
+	m.origin = rng_below(s, 8);
 	top += m.origin + 1;
-	m.lo = below(s, 2) ? below(s, top) : 0;
-	m.hi = below(s, 2) ? m.lo + below(s, top - m.lo + 1) : top;
-	m.base = memory + below(s, 256) * *unit;
+	m.lo = rng_below(s, 2) ? rng_below(s, top) : 0;
+	m.hi = rng_below(s, 2) ? m.lo + rng_below(s, top - m.lo + 1) : top;
+	m.base = memory + rng_below(s, 256) * *unit;
 	return m;
 }
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "lived.h"
+#include "rng.h"
 
 TEST(prune_keeps_what_no_newer_verified_step_dominates)
 {
@@ -443,14 +444,6 @@ TEST(whenever_a_reader_comes_the_step_goes_when_it_has_gone)
 	CHECK(stayed > 0);
 }
 
-static uint64_t drawn(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
-
 /* Steps of an array that are better: counted, not sorted. */
 static int better_n(const int *value, int n, int i, bool largest)
 {
@@ -471,16 +464,16 @@ TEST(drawn_notes_keep_what_counting_says)
 	int steps = 0, kept = 0;
 
 	for (int round = 0; round < 40; round++) {
-		int n = 3 + (int)(drawn(&x) % 8), k = 1 + (int)(drawn(&x) % 4), value[16];
-		struct shf_prune p = best_of(k, drawn(&x) % 2, n, false);
+		int n = 3 + (int)(rng_next(&x) % 8), k = 1 + (int)(rng_next(&x) % 4), value[16];
+		struct shf_prune p = best_of(k, rng_next(&x) % 2, n, false);
 		struct said said;
 		struct world w;
 		char loss[32];
 
 		start(&w, 0);
 		for (int i = 1; i <= n; i++) {
-			value[i] = drawn(&x) % 5 ? (int)(drawn(&x) % 6) : -1;
-			snprintf(loss, sizeof(loss), drawn(&x) % 2 ? "%d" : "%d.0e+00",
+			value[i] = rng_next(&x) % 5 ? (int)(rng_next(&x) % 6) : -1;
+			snprintf(loss, sizeof(loss), rng_next(&x) % 2 ? "%d" : "%d.0e+00",
 			         value[i]);
 			w.loss = value[i] < 0 ? NULL : loss;
 			CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
@@ -532,44 +525,44 @@ TEST(after_readers_are_gone_two_prunes_leave_what_the_rules_say_and_nothing_else
 	printf("# SHEAF_SEED=%#llx\n", (unsigned long long)seed);
 	for (int round = 0; round < 60; round++) {
 		const struct shf_sys *readers[16] = { NULL };
-		int n = 6 + (int)(drawn(&x) % 9), value[16];
-		struct shf_prune p = best_of((int)(drawn(&x) % 3), drawn(&x) % 2, n, false);
+		int n = 6 + (int)(rng_next(&x) % 9), value[16];
+		struct shf_prune p = best_of((int)(rng_next(&x) % 3), rng_next(&x) % 2, n, false);
 		struct said said;
 		struct world w;
 		char loss[32];
 		bool marked[16] = { false };
 		int trash, stage;
 
-		p.keep_last = 1 + (int)(drawn(&x) % 3);
-		p.keep_every = drawn(&x) % 2 ? 4 : 0;
+		p.keep_last = 1 + (int)(rng_next(&x) % 3);
+		p.keep_every = rng_next(&x) % 2 ? 4 : 0;
 		start(&w, 0);
 		trash = names_in(&w, RUN "/.sheaf/trash");      /* somebody's, which stays */
 		stage = names_in(&w, RUN "/.sheaf/stage");
 		for (int i = 1; i <= n; i++) {
-			int of = 1 + (int)(drawn(&x) % (uint64_t)i);
+			int of = 1 + (int)(rng_next(&x) % (uint64_t)i);
 
-			value[i] = drawn(&x) % 4 ? (int)(drawn(&x) % 6) : -1;
+			value[i] = rng_next(&x) % 4 ? (int)(rng_next(&x) % 6) : -1;
 			snprintf(loss, sizeof(loss), "%d", value[i]);
 			w.loss = value[i] < 0 ? NULL : loss;
 			CHECK_RC(world_save(&w, i, i > 1 ? i - 1 : -1), 0, &w.err);
 			if (state_of(&w.store[0], of, NULL) == 'C') {
-				if (drawn(&x) % 3 == 0) {
+				if (rng_next(&x) % 3 == 0) {
 					marked[of] = !marked[of];
 					CHECK_RC(world_mark(&w, of, marked[of] ? 'k' : 0), 0,
 					         &w.err);
 				}
-				if (!readers[of] && drawn(&x) % 2) {
+				if (!readers[of] && rng_next(&x) % 2) {
 					readers[of] = reader_of(&w, of);
 					read++;
 				}
 			}
-			of = 1 + (int)(drawn(&x) % (uint64_t)i);
-			if (readers[of] && drawn(&x) % 2) {
+			of = 1 + (int)(rng_next(&x) % (uint64_t)i);
+			if (readers[of] && rng_next(&x) % 2) {
 				simdisk_kill(w.disk, readers[of]);
 				readers[of] = NULL;
 			}
 			p.verified.step = i;
-			if (drawn(&x) % 3)
+			if (rng_next(&x) % 3)
 				CHECK(shf_store_prune(&w.store[0], &p, listen, &said,
 				                      &w.err) >= 0);
 		}

@@ -1,23 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs against a walk of every unit. */
+#include "rng.h"
 #include "t.h"
 #include <stdlib.h>
 #include "box.h"
 
 #define SEED UINT64_C(0x5eaf0101)
-
-static uint64_t rnd(uint64_t *s)
-{
-	*s ^= *s << 13;
-	*s ^= *s >> 7;
-	*s ^= *s << 17;
-	return *s;
-}
-
-static int64_t below(uint64_t *s, int64_t n)
-{
-	return (int64_t)((rnd(s) >> 8) % (uint64_t)n);
-}
 
 struct walk {
 	struct shf_shape t;
@@ -28,27 +16,27 @@ struct walk {
 static void random_walk(uint64_t *s, struct walk *w)
 {
 	int64_t step = 1;
-	bool any = below(s, 3) == 0;
+	bool any = rng_below(s, 3) == 0;
 
 	memset(w, 0, sizeof(*w));
-	w->t.ndim = w->m.box.ndim = w->box.ndim = (int32_t)below(s, 6);
+	w->t.ndim = w->m.box.ndim = w->box.ndim = (int32_t)rng_below(s, 6);
 	for (int d = w->t.ndim - 1; d >= 0; d--) {
 		struct shf_box *b = &w->m.box;
-		bool whole = below(s, 2);
+		bool whole = rng_below(s, 2);
 
-		w->t.dim[d] = 1 + below(s, 6);
-		b->start[d] = whole ? 0 : below(s, w->t.dim[d]);
-		b->count[d] = whole ? w->t.dim[d] : 1 + below(s, w->t.dim[d] - b->start[d]);
-		whole = below(s, 2);
-		w->box.start[d] = b->start[d] + (whole ? 0 : below(s, b->count[d]));
+		w->t.dim[d] = 1 + rng_below(s, 6);
+		b->start[d] = whole ? 0 : rng_below(s, w->t.dim[d]);
+		b->count[d] = whole ? w->t.dim[d] : 1 + rng_below(s, w->t.dim[d] - b->start[d]);
+		whole = rng_below(s, 2);
+		w->box.start[d] = b->start[d] + (whole ? 0 : rng_below(s, b->count[d]));
 		w->box.count[d] = b->start[d] + b->count[d] - w->box.start[d];
 		if (!whole)
-			w->box.count[d] = 1 + below(s, w->box.count[d]);
-		w->m.stride[d] = any ? below(s, 20) : step;
-		step *= b->count[d] + (below(s, 4) == 0);
+			w->box.count[d] = 1 + rng_below(s, w->box.count[d]);
+		w->m.stride[d] = any ? rng_below(s, 20) : step;
+		step *= b->count[d] + (rng_below(s, 4) == 0);
 	}
-	w->m.origin = below(s, 30);
-	w->m.lo = below(s, 30);
+	w->m.origin = rng_below(s, 30);
+	w->m.lo = rng_below(s, 30);
 }
 
 /* Where the walk's next unit is; false at the end. c starts at box.start. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "rng.h"
 #include "t.h"
 #include "deal_home.h"
 
 #include <stdlib.h>
 
 #include "dtype.h"
-#include "drawn.h"
 #include "safetensors.h"
 
 struct parsed {
@@ -338,20 +338,20 @@ TEST(header_length_is_checked_first)
 static size_t random_tensors(struct shf_st_tensor *t, size_t max, char (*names)[32], uint64_t *seed)
 {
 	static const char *const odd[] = { "", "\"", "\\", "\xc3\xa9", "/", ".", " " };
-	size_t n = rnd(seed) % (max + 1);
+	size_t n = rng_next(seed) % (max + 1);
 	uint64_t pos = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		uint64_t items = 1;
 
-		snprintf(names[i], sizeof(names[i]), "w%s%zu%s", odd[rnd(seed) % 7], i,
-			 odd[rnd(seed) % 7]);
+		snprintf(names[i], sizeof(names[i]), "w%s%zu%s", odd[rng_next(seed) % 7], i,
+			 odd[rng_next(seed) % 7]);
 		memset(&t[i], 0, sizeof(t[i]));
 		t[i].name = names[i];
-		t[i].dtype = (int32_t)(1 + rnd(seed) % 22);
-		t[i].ndim = (int32_t)(rnd(seed) % (SHEAF_DIMS_MAX + 1));
+		t[i].dtype = (int32_t)(1 + rng_next(seed) % 22);
+		t[i].ndim = (int32_t)(rng_next(seed) % (SHEAF_DIMS_MAX + 1));
 		for (int32_t d = 0; d < t[i].ndim; d++) {
-			t[i].shape[d] = (int64_t)(rnd(seed) % 4);
+			t[i].shape[d] = (int64_t)(rng_next(seed) % 4);
 			items *= (uint64_t)t[i].shape[d];
 		}
 		if (!shf_dtype_bytes(&t[i].bytes, t[i].dtype, items)) {
@@ -582,7 +582,7 @@ TEST(mutated_headers_are_refused_or_still_tile)
 
 		CHECK_RC(shf_st_write(&b, t, n, &err), 0, &err);
 		for (int k = 0; k < 3; k++)
-			b.data[8 + rnd(&seed) % 300] = (uint8_t)rnd(&seed);
+			b.data[8 + rng_next(&seed) % 300] = (uint8_t)rng_next(&seed);
 		if (shf_st_parse(&st, &arena, b.data, b.len, b.len + payload, "f", &err) == 0) {
 			for (size_t i = 0; i < st.n; i++)
 				sum += st.tensors[i].bytes;

@@ -15,6 +15,7 @@
 #include "procself.h"
 #include "save.h"
 #include "sheaf.h"
+#include "rng.h"
 #include "t.h"
 #include "step.h"
 
@@ -30,7 +31,7 @@ struct world {
 	struct sheaf_save *save;        /* whose gates are passed */
 	int64_t step;                   /* that tensors become */
 	atomic_int passed, bad;
-	unsigned seed;
+	uint64_t seed;
 	bool averages;                  /* tensors are fp32, and have them */
 };
 
@@ -117,7 +118,7 @@ static void world_release(struct world *w)
 static void *optimizer(void *arg)
 {
 	struct world *w = arg;
-	int from = (int)(rand_r(&w->seed) % SLICES), by = w->step % 2 ? 5 : 7;
+	int from = (int)rng_below(&w->seed, SLICES), by = w->step % 2 ? 5 : 7;
 
 	for (int k = 0; k < SLICES; k++) {
 		int i = (from + k * by) % SLICES, rc;
@@ -238,7 +239,7 @@ static void *author(void *arg)
 {
 	struct world *w = arg;
 	uint32_t *room = malloc((size_t)LARGE * sizeof(*room));
-	int from = (int)(rand_r(&w->seed) % SLICES), last = -1;
+	int from = (int)rng_below(&w->seed, SLICES), last = -1;
 
 	for (int k = 0; room && k < SLICES; k++) {
 		int i = (from + 5 * k) % SLICES;

@@ -7,6 +7,7 @@
 #include "crc64.h"
 #include "err.h"
 #include "simover.h"
+#include "rng.h"
 #include "t.h"
 #include "deal_home.h"
 #include "read_slice.h"
@@ -49,8 +50,7 @@ static void held(struct hand *h)
 
 static uint64_t draw(uint64_t *x, uint64_t n)
 {
-	*x = *x * 6364136223846793005u + 1442695040888963407u;
-	return (*x >> 33) % n;
+	return rng_next(x) % n;
 }
 
 /* A random box, in random memory: dense, transposed with gaps, or a flat window; of the stored

@@ -7,6 +7,7 @@
  * team.
  */
 #include "simgroup.h"
+#include "rng.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -98,15 +99,6 @@ static void *copy_of(const void *bytes, size_t n)
 	return p;
 }
 
-static uint64_t draw(struct sim *sim)
-{
-	uint64_t z = sim->random += UINT64_C(0x9E3779B97F4A7C15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return z ^ (z >> 31);
-}
-
 /* The run fails. Only the first reason is kept: the others follow from it. */
 __attribute__((format(printf, 2, 3)))
 static void complain(struct sim *sim, const char *fmt, ...)
@@ -192,7 +184,7 @@ static void baton_pass(struct sim *sim)
 			return;
 		}
 	}
-	ready = (int)(draw(sim) % (uint64_t)ready);
+	ready = (int)(rng_next(&sim->random) % (uint64_t)ready);
 	for (int i = 0; i < sim->ranks; i++) {
 		if (sim->rank[i].state != READY || ready-- > 0)
 			continue;
@@ -407,7 +399,7 @@ static void take(const struct simrank *me, const struct simop *op, const struct 
 static void give_up(struct simrank *me, struct simop *op)
 {
 	me->lost = true;
-	if (!op->complete && draw(me->sim) % 2 == 0) {
+	if (!op->complete && rng_next(&me->sim->random) % 2 == 0) {
 		op->parts[me->rank - me->base].here = false;
 		op->here_n = INT32_MIN / 2;     /* never complete */
 	}

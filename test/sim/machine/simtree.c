@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "simcore.h"
+#include "rng.h"
 
 void *sim_alloc(size_t n, size_t size)
 {
@@ -32,10 +33,7 @@ void *sim_grow(void *p, size_t *cap, size_t want, size_t size)
 
 uint64_t sim_mix(uint64_t x)
 {
-	x += UINT64_C(0x9e3779b97f4a7c15);
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
+	return rng_next(&x);
 }
 
 static struct sim_page *page_get(struct sim_page *p)

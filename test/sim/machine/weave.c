@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weave.h"
+#include "rng.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,10 +37,7 @@ static _Thread_local int self = -1;
 
 static uint64_t draw(uint64_t n)
 {
-	w.x ^= w.x << 13;
-	w.x ^= w.x >> 7;
-	w.x ^= w.x << 17;
-	return w.x % n;
+	return rng_next(&w.x) % n;
 }
 
 /* Some threads are slower than others, some hardly move. */
@@ -265,7 +263,7 @@ void weave_join(int thread)
 void weave_begin(uint64_t seed)
 {
 	w.seed = seed;
-	w.x = seed * 0x9e3779b97f4a7c15u + 1;
+	w.x = seed;
 	w.stat = (struct weave_stat){ 0 };
 	w.m[0] = (struct member){ .state = READY, .weight = weight() };
 	w.running = self = 0;

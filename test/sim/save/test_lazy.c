@@ -17,6 +17,7 @@
 #include "state.h"
 
 #define main t_main
+#include "rng.h"
 #include "t.h"
 #undef main
 
@@ -107,14 +108,6 @@ static void spoil(struct hand *h, int slice)
 		memset(p, 0x5A, n);
 }
 
-static uint64_t draw(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
-
 static int gate(struct hand *h, struct sheaf_save *save, int slice)
 {
 	int rc = shf_save_copied(save, slice, -1);
@@ -131,13 +124,13 @@ static int gates(struct hand *h, struct sheaf_save *save, uint64_t *x)
 	for (int i = 0; i < h->n; i++)
 		order[i] = i;
 	for (int i = h->n; i-- > 1;) {
-		int k = (int)(draw(x) % (uint64_t)(i + 1)), t = order[k];
+		int k = (int)(rng_next(x) % (uint64_t)(i + 1)), t = order[k];
 
 		order[k] = order[i];
 		order[i] = t;
 	}
 	for (int i = 0; i < h->n && rc == 0; i++) {
-		if (draw(x) % 4 == 0 && shf_save_copied(save, order[i], 0) == 0)
+		if (rng_next(x) % 4 == 0 && shf_save_copied(save, order[i], 0) == 0)
 			spoil(h, order[i]);
 		rc = gate(h, save, order[i]);
 	}
@@ -177,7 +170,7 @@ static int train(struct hand *h)
 	int rc = 0;
 
 	for (int64_t n = 0; n < STEPS && rc == 0; n++) {
-		uint64_t x = draw(&all);
+		uint64_t x = rng_next(&all);
 
 		paint_step(h, n);
 		now = NULL;
@@ -191,7 +184,7 @@ static int train(struct hand *h)
 		}
 		if (rc == 0)
 			rc = gates(h, now, &own);
-		if (rc == 0 && draw(&own) % 3 == 0 && shf_save_wait(now, 0) < 0)
+		if (rc == 0 && rng_next(&own) % 3 == 0 && shf_save_wait(now, 0) < 0)
 			rc = 0;
 		if (rc == 0 && before && !(x & 1))
 			rc = shf_save_commit(before, -1, &h->err);
@@ -754,7 +747,7 @@ static int end_badly(struct hand *h)
 	paint_step(h, 3);
 	rc = shf_save_begin(&save, h->run, 3, h->state, &lazy, &h->err);
 	for (int i = 0; rc == 0 && h->play->variant >= WAYS && i < 4; i++)
-		rc = gate(h, save, (int)(draw(&x) % (uint64_t)h->n));
+		rc = gate(h, save, (int)(rng_next(&x) % (uint64_t)h->n));
 	if (rc == 0 && how == FAILED) {
 		if (h->rank == 1)
 			(void)shf_save_fail(save, "the trainer has an exception");

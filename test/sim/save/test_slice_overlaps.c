@@ -17,6 +17,7 @@
 #include "state.h"
 
 #define main t_main
+#include "rng.h"
 #include "t.h"
 #undef main
 
@@ -26,14 +27,6 @@ static uint64_t seeds_first = 1, seeds_last = 300 / T_FEWER;
 /* ---- slices that share memory ---- */
 
 enum kind { TIED, DOUBLED, PIECES, MASTERS, WINDOWS, WOVEN, ALONE, KINDS };
-
-static uint64_t draw(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
 
 /* Adds another slice over the same memory, with the same values. */
 static struct sheaf_slice *again(struct hand *h, int slice)
@@ -463,9 +456,9 @@ static void hold_drawn(struct hand *h)
 	uint64_t x = h->play->seed * 7919 + 3;
 
 	for (int i = 0; i < 4; i++) {
-		enum kind kind = (enum kind)(draw(&x) % KINDS);
+		enum kind kind = (enum kind)(rng_next(&x) % KINDS);
 		int from = h->n;
-		bool cut = draw(&x) % 4 > 0;
+		bool cut = rng_next(&x) % 4 > 0;
 
 		if (kind == MASTERS && h->play->opts.flags & SHEAF_REPLICAS)
 			kind = TIED; /* replicas of another type are not compared */
@@ -473,7 +466,7 @@ static void hold_drawn(struct hand *h)
 			kind = TIED; /* something to average */
 		add_kind(h, kind, names[i], cut);
 		for (; from < h->n; from++)
-			if (mode_of(h->play) == PLACE && draw(&x) % 3 > 0)
+			if (mode_of(h->play) == PLACE && rng_next(&x) % 3 > 0)
 				h->s[from].flags |= SHEAF_IN_PLACE;
 	}
 }
@@ -483,7 +476,7 @@ static void shuffle(int *order, int n, uint64_t *x)
 	for (int i = 0; i < n; i++)
 		order[i] = i;
 	for (int i = n; i-- > 1;) {
-		int k = (int)(draw(x) % (uint64_t)(i + 1)), t = order[k];
+		int k = (int)(rng_next(x) % (uint64_t)(i + 1)), t = order[k];
 
 		order[k] = order[i];
 		order[i] = t;
@@ -497,9 +490,9 @@ static int put_all(struct hand *h, struct sheaf_save *save, uint64_t *x)
 	shuffle(order, h->n, x);
 	for (int i = 0; i < h->n && rc == 0; i++) {
 		rc = shf_save_put(save, order[i], NULL);
-		if (rc == 0 && draw(x) % 3 == 0)
-			(void)shf_save_copied(save, order[draw(x) % (uint64_t)(i + 1)],
-			                      (int)(draw(x) % 2) - 1);
+		if (rc == 0 && rng_next(x) % 3 == 0)
+			(void)shf_save_copied(save, order[rng_next(x) % (uint64_t)(i + 1)],
+			                      (int)(rng_next(x) % 2) - 1);
 	}
 	return rc;
 }
@@ -512,9 +505,9 @@ static int pass_gates(struct hand *h, struct sheaf_save *save, bool failed, uint
 
 	shuffle(order, h->n, x);
 	for (int i = 0; i < h->n && rc == 0; i++) {
-		if (draw(x) % 4 == 0 && shf_save_copied(save, order[i], 0) == 0)
+		if (rng_next(x) % 4 == 0 && shf_save_copied(save, order[i], 0) == 0)
 			change(h, order[i]);
-		if (draw(x) % 16 == 0)
+		if (rng_next(x) % 16 == 0)
 			rc = shf_save_copied(save, SHEAF_ALL_SLICES, -1);
 		else
 			rc = shf_save_copied(save, order[i], -1);
@@ -531,7 +524,7 @@ static int pass_gates(struct hand *h, struct sheaf_save *save, bool failed, uint
 /* Moves a slice to memory of its own, or back to that of another slice with the same values. */
 static int move_some(struct hand *h, uint64_t *x)
 {
-	int k = (int)(draw(x) % (uint64_t)h->n), rc = 0;
+	int k = (int)(rng_next(x) % (uint64_t)h->n), rc = 0;
 	uint8_t *at, *to;
 	size_t n;
 
@@ -539,7 +532,7 @@ static int move_some(struct hand *h, uint64_t *x)
 		if (i != k && strcmp(h->name[i], h->name[k]) == 0 &&
 		    h->s[i].origin == h->s[k].origin && h->s[i].flat_start == h->s[k].flat_start &&
 		    h->s[i].start[0] == h->s[k].start[0] && h->s[i].count[0] == h->s[k].count[0] &&
-		    h->s[i].dtype != SHEAF_BF16 && h->s[k].dtype != SHEAF_BF16 && draw(x) % 2) {
+		    h->s[i].dtype != SHEAF_BF16 && h->s[k].dtype != SHEAF_BF16 && rng_next(x) % 2) {
 			h->s[k].data = h->s[i].data;
 			return shf_state_move(h->state, k, h->s[k].data);
 		}
@@ -588,10 +581,10 @@ static int one_step(struct hand *h, struct training *t, int64_t n, uint64_t all,
 	bool failed = false;
 	int rc;
 
-	opts.flags |= draw(&all) % 3 == 0 ? SHEAF_CHECK : 0;
-	opts.flags |= mode == LATER && draw(&all) % 4 ? SHEAF_LATER : 0;
-	opts.flags |= mode == MEMORY && draw(&all) % 2 ? SHEAF_NO_DISK : 0;
-	opts.flags |= draw(&all) % 4 == 0 ? SHEAF_MAY_DROP : 0;
+	opts.flags |= rng_next(&all) % 3 == 0 ? SHEAF_CHECK : 0;
+	opts.flags |= mode == LATER && rng_next(&all) % 4 ? SHEAF_LATER : 0;
+	opts.flags |= mode == MEMORY && rng_next(&all) % 2 ? SHEAF_NO_DISK : 0;
+	opts.flags |= rng_next(&all) % 4 == 0 ? SHEAF_MAY_DROP : 0;
 	paint_step(h, n);
 	hand_paint(h);
 	rc = shf_save_begin(&save, h->run, n, h->state, &opts, &h->err);
@@ -599,17 +592,17 @@ static int one_step(struct hand *h, struct training *t, int64_t n, uint64_t all,
 		return 0;
 	if (rc == 0 && opts.flags & SHEAF_LATER)
 		rc = put_all(h, save, own);
-	if (rc == 0 && draw(&all) % 5 == 0) {
+	if (rc == 0 && rng_next(&all) % 5 == 0) {
 		failed = true;
-		if (draw(own) % 2)
+		if (rng_next(own) % 2)
 			(void)shf_save_fail(save, "not wanted");
 	}
-	if (rc == 0 && draw(&all) % 3 == 0)
-		rc = end_before(h, t, draw(&all) % 2);
+	if (rc == 0 && rng_next(&all) % 3 == 0)
+		rc = end_before(h, t, rng_next(&all) % 2);
 	if (rc == 0)
 		rc = pass_gates(h, save, failed, own);
 	if (rc == 0)
-		rc = end_before(h, t, draw(&all) % 2);
+		rc = end_before(h, t, rng_next(&all) % 2);
 	t->before = save;
 	t->before_step = n;
 	t->before_failed = failed;
@@ -686,12 +679,12 @@ static int train(struct hand *h)
 	if (averages)
 		rc = shf_state_ema(h->state, NULL, &ema);
 	for (int64_t n = 0; n < STEPS && rc >= 0; n++) {
-		rc = one_step(h, &t, n, draw(&all), &own);
-		while (rc == 0 && draw(&own) % 3 == 0)
+		rc = one_step(h, &t, n, rng_next(&all), &own);
+		while (rc == 0 && rng_next(&own) % 3 == 0)
 			rc = move_some(h, &own);
 	}
 	if (rc == 0)
-		rc = end_before(h, &t, draw(&all) % 2);
+		rc = end_before(h, &t, rng_next(&all) % 2);
 	shf_save_free(t.before);
 	if (rc == 0 && averages)
 		rc = look_at_averages(h);
@@ -711,18 +704,18 @@ static bool one_seed(uint64_t seed)
 	static const int32_t nodes[4] = { 1, 2, 1, 2 };
 	struct simdisk *disk = simdisk_new(seed, SIMDISK_STRICT);
 	uint64_t x = seed * 13 + 5;
-	struct play p = hands_play(disk, 1 + (int)(draw(&x) % 4), hold_drawn);
+	struct play p = hands_play(disk, 1 + (int)(rng_next(&x) % 4), hold_drawn);
 	int rc;
 
 	newest = -1;
 	p.seed = seed;
-	p.nodes = draw(&x) % 3 == 0 ? nodes : NULL;
-	p.opts.flags |= draw(&x) % 3 == 0 ? SHEAF_REPLICAS : 0;
-	p.opts.images_max = 2 + (int)(draw(&x) % 2);
-	p.opts.copy_threads = 1 + (int)(draw(&x) % 2);
+	p.nodes = rng_next(&x) % 3 == 0 ? nodes : NULL;
+	p.opts.flags |= rng_next(&x) % 3 == 0 ? SHEAF_REPLICAS : 0;
+	p.opts.images_max = 2 + (int)(rng_next(&x) % 2);
+	p.opts.copy_threads = 1 + (int)(rng_next(&x) % 2);
 	p.opts.agent = mode_of(&p) == MEMORY ? "auto" : NULL;
 	simdisk_set_agents(disk, mode_of(&p) == MEMORY ? UINT64_C(1) << 30 : 0);
-	simdisk_set_task_steps(disk, (long)(draw(&x) % 4) - 1);
+	simdisk_set_task_steps(disk, (long)(rng_next(&x) % 4) - 1);
 	rc = hands_run(&p, train, false);
 	if (rc == 0)
 		rc = hands_run(&p, look_at_newest, false);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "experts.h"
+#include "rng.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -425,8 +426,7 @@ int64_t experts_wrong(const struct expert_hold *h, int64_t step, char *why, size
 
 static int one_to(uint64_t *seed, int n)
 {
-	*seed = *seed * 6364136223846793005u + 1442695040888963407u;
-	return 1 + (int)((*seed >> 33) % (uint64_t)n);
+	return 1 + (int)rng_below(seed, n);
 }
 
 struct expert_layout experts_draw(uint64_t seed, int ranks_max)

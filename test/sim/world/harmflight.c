@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "simover.h"
+#include "rng.h"
 #include "harmflight.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,15 +26,6 @@ static struct {
 	int images;
 } evil;
 
-static uint64_t draw(void)
-{
-	uint64_t x = evil.draw += UINT64_C(0x9E3779B97F4A7C15);
-
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
 /* A moment at which the deed could be done: is it the one? */
 static bool now(enum harm_deed deed)
 {
@@ -45,7 +37,7 @@ static void flip(void *p, size_t n)
 {
 	if (n == 0)
 		return;
-	((uint8_t *)p)[draw() % n] ^= (uint8_t)(1u << draw() % 8);
+	((uint8_t *)p)[rng_next(&evil.draw) % n] ^= (uint8_t)(1u << rng_next(&evil.draw) % 8);
 	evil.fired++;
 }
 
@@ -70,21 +62,22 @@ static void exchange(uint8_t *a, uint8_t *b, size_t n)
 
 static void swap_images(void)
 {
-	int x = (int)(draw() % (uint64_t)evil.images), y = (int)(draw() % (uint64_t)evil.images);
-	size_t n = evil.image[x].bytes, m = evil.image[y].bytes, len = 1 + draw() % 5000;
+	int64_t x = rng_below(&evil.draw, evil.images), y = rng_below(&evil.draw, evil.images);
+	size_t n = evil.image[x].bytes, m = evil.image[y].bytes;
+	size_t len = 1 + rng_next(&evil.draw) % 5000;
 
 	n = n < m ? n : m;
 	len = len < n ? len : n;
 	/* The same place in two images, or two places of one. */
-	m = draw() % (n - len + 1);
+	m = rng_next(&evil.draw) % (n - len + 1);
 	exchange(evil.image[x].base + m,
-	         evil.image[y].base + (x == y ? draw() % (n - len + 1) : m), len);
+	         evil.image[y].base + (x == y ? rng_next(&evil.draw) % (n - len + 1) : m), len);
 }
 
 /* Whatever is called: images may have changed since. */
 static void between(void)
 {
-	uint64_t i = evil.images ? draw() % (uint64_t)evil.images : 0;
+	uint64_t i = evil.images ? rng_next(&evil.draw) % (uint64_t)evil.images : 0;
 
 	if (evil.images == 0)
 		return;
@@ -131,7 +124,7 @@ static int evil_allreduce(void *arg, uint64_t *x, size_t n, int op, int timeout_
 static void misdirect(uint8_t *in, const size_t *bytes)
 {
 	size_t at[RANKS + 1] = { 0 }, n, m;
-	int a = (int)(draw() % RANKS), b = (int)(draw() % RANKS);
+	int a = (int)(rng_next(&evil.draw) % RANKS), b = (int)(rng_next(&evil.draw) % RANKS);
 
 	for (int r = 0; r < RANKS; r++)
 		at[r + 1] = at[r] + bytes[r];
@@ -149,8 +142,9 @@ static void misdirect(uint8_t *in, const size_t *bytes)
 		return;
 	}
 	n = at[RANKS];
-	m = 1 + draw() % (n / 2);
-	exchange(in + draw() % (n - m + 1), in + draw() % (n - m + 1), m);
+	m = 1 + rng_next(&evil.draw) % (n / 2);
+	exchange(in + rng_next(&evil.draw) % (n - m + 1),
+	         in + rng_next(&evil.draw) % (n - m + 1), m);
 }
 
 static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
@@ -479,16 +473,16 @@ const char *harm_flight(struct harm_flights *all, uint64_t seed, uint64_t n, cha
 	if (!kept.counted)
 		count_moments();
 	evil.draw = seed + n * UINT64_C(0x2545f4914f6cdd1d);
-	f.load = draw() % 2;
-	f.nodes = (int)(draw() % 4);
-	f.layout = (int)(draw() % LAYOUTS);
-	f.deed = (enum harm_deed)(draw() % HARM_DEEDS);
+	f.load = rng_next(&evil.draw) % 2;
+	f.nodes = (int)(rng_next(&evil.draw) % 4);
+	f.layout = (int)(rng_next(&evil.draw) % LAYOUTS);
+	f.deed = (enum harm_deed)(rng_next(&evil.draw) % HARM_DEEDS);
 	f.moments = kept.moments[f.load][f.nodes][f.layout][f.deed];
 	why[0] = '\0';
 	all->tried++;
 	if (f.moments == 0)
 		return why;
-	f.moment = 1 + draw() % f.moments;
+	f.moment = 1 + rng_next(&evil.draw) % f.moments;
 	disk = disk_of(&f);
 	p = play_of(disk, &f);
 	rc = fly(&p, &f);

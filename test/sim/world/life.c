@@ -2,6 +2,7 @@
 /* A life is some acts. An act is a job, or two at once, drawn with what befalls it; then the power
  * is cut at some moment of it, or not. Everything is a function of the seed. */
 #include "life.h"
+#include "rng.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -45,11 +46,7 @@ struct life {
 
 static uint64_t draw(struct life *l, uint64_t n)
 {
-	uint64_t x = l->seed * UINT64_C(0x9E3779B97F4A7C15) + ++l->draws;
-
-	x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
-	return (x ^ (x >> 31)) % n;
+	return rng_mix(l->seed * UINT64_C(0x9E3779B97F4A7C15) + ++l->draws) % n;
 }
 
 static bool odds(struct life *l, unsigned one_in)
