@@ -623,7 +623,7 @@ skipped("sheaf_not_seen_later", "a reader that came before .sheaf never sees a m
         LISTED + "a_reader_that_came_before_the_job_takes_no_step_of_another_run")
 skipped("identity_not_seen_later", "a reader that came before the job opens steps of another run",
         "step/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
-        "sim/test_load_limits: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
+        "sim/test_run_open: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
       "store/step_look.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
       LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
