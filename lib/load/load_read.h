@@ -3,19 +3,16 @@
 #ifndef SHF_LOAD_READ_H
 #define SHF_LOAD_READ_H
 #include "load.h"
+#include "read_ring.h"
 
-/* One read. Tried again a few times; what then is wrong with it is told by finish. */
-struct shf_read {
-	struct shf_io_owner io;
-	struct shf_io req;
-	uint32_t file;
-	uint64_t want;                  /* bytes */
-	bool through;                   /* past the page cache, if that can be had */
-};
-int shf_read_start(struct shf_load *load, struct shf_read *r, uint32_t file, uint64_t lo,
-                   uint64_t n, uint8_t *to, struct sheaf_error *err);
-int shf_read_finish(struct shf_load *load, struct shf_read *r, struct sheaf_error *err);
-/* The same at once, on this thread and through the page cache. */
-int shf_read_here(struct shf_load *load, uint32_t file, uint64_t lo, uint64_t n, uint8_t *to,
-                  struct sheaf_error *err);
+/* Describes a read of n bytes at lo of a file of the step, to r->buf. past: past the page cache, if
+ * the file can be opened so. The code of a file that cannot be opened. [local] */
+int shf_load_read_set(struct shf_load *load, struct shf_read *r, uint32_t file, uint64_t lo,
+                      uint64_t n, bool past, struct sheaf_error *err);
+/* Counts what a read returned. EIO, or ECORRUPT for a file that ends too early. [local] */
+int shf_load_read_check(struct shf_load *load, const struct shf_read *r, int64_t got,
+                        struct sheaf_error *err);
+/* The same at once, on this thread and through the page cache. [local] */
+int shf_load_read_now(struct shf_load *load, uint32_t file, uint64_t lo, uint64_t n, uint8_t *to,
+                      struct sheaf_error *err);
 #endif

@@ -16,7 +16,7 @@
 #include "load_base.h"
 #include "load_read.h"
 #include "nodes.h"
-#include "run_io.h"
+#include "run_env.h"
 #include "state.h"
 #include "step_files.h"
 #include "work.h"
@@ -36,7 +36,7 @@ static bool is_cached(const struct shf_load *ld, const struct shf_seg *g, int fd
 	       (int64_t)((g->hi - g->lo) / 2);
 }
 
-/* Every segment of the round, in pieces. */
+/* Starts to read every segment of the round, in pieces. */
 static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
                         struct sheaf_error *err)
 {
@@ -52,29 +52,36 @@ static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
 
 		rc = fd < 0 ? fd : 0;
 		for (uint64_t lo = g->lo, n; lo < g->hi && rc == 0; lo += n) {
-			struct shf_read *r = &h->reads[h->n];
+			struct shf_read *r = &h->reads[h->n++];
 
 			n = g->hi - lo < SHF_LOAD_PIECE ? g->hi - lo : SHF_LOAD_PIECE;
-			r->through = !cached;
-			rc = shf_read_start(ld, r, g->file, lo, n, image + g->image + (lo - g->lo),
-			                    err);
-			h->n += rc == 0;
+			r->buf = image + g->image + (lo - g->lo);
+			rc = shf_load_read_set(ld, r, g->file, lo, n, !cached, err);
+			if (rc == 0)
+				rc = shf_read_start(ld->step->run, r);
+			if (r->rc < 0)
+				rc = shf_load_read_check(ld, r, 0, err);
 		}
 	}
 	return rc;
 }
 
-/* All of it is there, or the first that is not. */
+/* Waits for all of it. Returns 0, or the failure of the first read that failed. */
 static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_error *err)
 {
+	struct sheaf_run *run = ld->step->run;
+	int64_t from = shf_now(run);
 	int rc = 0;
 
 	for (size_t i = 0; i < h->n; i++) {
 		if (rc == 0)
-			rc = shf_read_finish(ld, &h->reads[i], err);
+			rc = shf_load_read_check(ld, &h->reads[i],
+			                         shf_read_wait(run, &h->reads[i], &ld->retries),
+			                         err);
 		else
-			(void)shf_io_drain(ld->step->run, &h->reads[i].io, -1);
+			shf_read_drop(run, &h->reads[i]);
 	}
+	ld->read_ns += shf_now(run) - from;
 	h->n = 0;
 	return rc;
 }
@@ -109,7 +116,7 @@ static void windows_free(struct shf_load *ld, struct window h[2])
 {
 	for (int k = 0; k < 2; k++) {
 		for (size_t i = 0; i < h[k].n; i++)
-			(void)shf_io_drain(ld->step->run, &h[k].reads[i].io, -1);
+			shf_read_drop(ld->step->run, &h[k].reads[i]);
 		shf_free(h[k].reads);
 	}
 }

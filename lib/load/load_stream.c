@@ -1,43 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this rank alone wants goes through a ring of buffers: while one piece is looked at, the
- * others are read. What is in memory already is taken by the crew meanwhile, and by this thread
- * when nothing is left to be read.
+/* What this rank alone wants goes through a ring of buffers: while one piece is checked and copied,
+ * the others are read. What is in memory already is taken by the workers meanwhile, and by this
+ * thread when nothing is left to be read.
  *
- * Always true: pieces [tail, head) are under way or read, each in slot number mod slots; they are
- * finished in the order in which they were started, which is that of the files: with its last
- * piece, what a file was opened for past the page cache is over. All ranks meet after each lap, so
- * that none waits longer for another than a lap takes, and all hear of a failure. */
+ * Always true: pieces are taken in the order of the files. So with its last piece, what a file was
+ * opened for past the page cache is over. All ranks agree after each lap, so that none waits longer
+ * for another than a lap takes, and each of them learns of a failure. */
 #include "load_stream.h"
 #include "err.h"
 #include "load.h"
 #include "load_base.h"
 #include "load_read.h"
 #include "load_workers.h"
-#include "read_way.h"
-#include "run_env.h"
-#include "run_io.h"
+#include "read_ring.h"
 #include "step_files.h"
 #include "work.h"
 
-#define SLOTS_MAX 12
+#define BUFFERS_MAX 12
 #define LAP (UINT64_C(256) << 20)
-
-struct slot {
-	struct shf_read read;
-	uint8_t *buf;                   /* a piece of the image */
-	const struct shf_seg *seg;
-	uint64_t lo, n;
-};
 
 struct shf_flow {
 	struct shf_load *ld;
-	struct slot slots[SLOTS_MAX];
-	uint64_t slots_n, piece, head, tail;
+	struct shf_read_ring ring;
+	struct shf_read reads[BUFFERS_MAX];
+	uint64_t piece;                 /* bytes of a buffer */
 	size_t *segs;                   /* owned; of the plan: what is to be read, then the rest */
 	size_t segs_n, cold, next;      /* next: the next to be read */
 	uint64_t at;                    /* its next byte */
-	uint64_t done;                  /* bytes looked at */
-	struct shf_trial trial;
+	uint64_t done;                  /* bytes checked */
 };
 
 static bool is_cached(const struct shf_load *ld, const struct shf_seg *g)
@@ -69,6 +59,48 @@ static void sort_out(struct shf_flow *s, struct shf_span own)
 	}
 }
 
+/* Describes the next piece to the ring. */
+static int describe_piece(void *arg, struct shf_read *r, struct sheaf_error *err)
+{
+	struct shf_flow *s = arg;
+	const struct shf_seg *g;
+	uint64_t lo, n;
+	int rc;
+
+	if (s->next == s->cold)
+		return 0;
+	g = &s->ld->work.segs[s->segs[s->next]];
+	lo = s->at < g->lo ? g->lo : s->at;
+	n = g->hi - lo < s->piece ? g->hi - lo : s->piece;
+	r->buf = shf_load_image(s->ld) + (size_t)(r - s->reads) * s->piece;
+	r->of = g;
+	r->timed = true;
+	rc = shf_load_read_set(s->ld, r, g->file, lo, n, shf_trial_past(&s->ring.trial), err);
+	if (rc < 0)
+		return rc;
+	s->at = lo + n;
+	if (s->at == g->hi) {
+		s->next++;
+		s->at = 0;
+	}
+	return 1;
+}
+
+/* Checks what was read, and copies what this rank wants of it. */
+static int take_piece(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err)
+{
+	struct shf_flow *s = arg;
+	int rc = shf_load_read_check(s->ld, r, got, err);
+
+	shf_step_direct_close(s->ld->step, r->file);
+	if (rc == 0)
+		rc = shf_load_begin(s->ld, r->of, r->req.off, r->req.len, err);
+	if (rc == 0)
+		rc = shf_load_look(s->ld, r->buf, r->req.len, err);
+	s->done += r->req.len;
+	return rc;
+}
+
 int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err)
 {
@@ -83,6 +115,8 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a ring of buffers");
 	}
 	s->ld = ld;
+	s->ring = (struct shf_read_ring){ .run = ld->step->run, .reads = s->reads,
+		.next = describe_piece, .took = take_piece, .arg = s };
 	s->segs_n = own.end - own.first;
 	sort_out(s, own);
 	for (size_t i = 0; i < s->cold; i++) {
@@ -95,11 +129,11 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	longest = (longest + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
 	s->piece = room / 2 < SHF_LOAD_PIECE ? room / 2 : SHF_LOAD_PIECE;
 	s->piece = longest < s->piece ? longest : s->piece;
-	s->slots_n = room / s->piece < SLOTS_MAX ? room / s->piece : SLOTS_MAX;
+	s->ring.n = room / s->piece < BUFFERS_MAX ? room / s->piece : BUFFERS_MAX;
 	/* Pieces shorter than that are more, but then the ring is short too. */
-	s->slots_n = s->slots_n < pieces ? s->slots_n : pieces;
-	s->trial.turn = 2 * s->slots_n;
-	*image_bytes = s->slots_n * s->piece;
+	s->ring.n = s->ring.n < pieces ? s->ring.n : pieces;
+	s->ring.trial.turn = 2 * s->ring.n;
+	*image_bytes = s->ring.n * s->piece;
 	*flow = s;
 	return 0;
 }
@@ -113,69 +147,24 @@ void shf_flow_free(struct shf_flow *s)
 {
 	if (!s)
 		return;
-	for (; s->tail < s->head; s->tail++)
-		(void)shf_io_drain(s->ld->step->run, &s->slots[s->tail % s->slots_n].read.io, -1);
+	shf_read_ring_drop(&s->ring);
 	shf_step_direct_close(s->ld->step, (uint32_t)s->ld->step->layout.files_n);
 	shf_free(s->segs);
 	shf_free(s);
-}
-
-/* The next piece, into a slot that is free. */
-static int start(struct shf_flow *s, struct sheaf_error *err)
-{
-	const struct shf_seg *g = &s->ld->work.segs[s->segs[s->next]];
-	struct slot *slot = &s->slots[s->head % s->slots_n];
-	uint64_t lo = s->at < g->lo ? g->lo : s->at;
-	int rc;
-
-	slot->buf = shf_load_image(s->ld) + s->head % s->slots_n * s->piece;
-	slot->seg = g;
-	slot->lo = lo;
-	slot->n = g->hi - lo < s->piece ? g->hi - lo : s->piece;
-	slot->read.through = shf_trial_past(&s->trial);
-	rc = shf_read_start(s->ld, &slot->read, g->file, lo, slot->n, slot->buf, err);
-	if (rc < 0)
-		return rc;
-	s->head++;
-	s->at = lo + slot->n;
-	if (s->at == g->hi) {
-		s->next++;
-		s->at = 0;
-	}
-	return 0;
-}
-
-static int finish(struct shf_flow *s, struct sheaf_error *err)
-{
-	struct slot *slot = &s->slots[s->tail % s->slots_n];
-	int rc = shf_read_finish(s->ld, &slot->read, err);
-
-	s->tail++;
-	shf_step_direct_close(s->ld->step, slot->seg->file);
-	shf_trial_done(&s->trial, shf_now(s->ld->step->run));
-	if (rc == 0)
-		rc = shf_load_begin(s->ld, slot->seg, slot->lo, slot->n, err);
-	if (rc == 0)
-		rc = shf_load_look(s->ld, slot->buf, slot->n, err);
-	s->done += slot->n;
-	return rc;
 }
 
 /* Until so many bytes are looked at, or all. */
 static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
                   struct sheaf_error *err)
 {
-	int rc = 0;
+	int rc = 1;
 
-	while (rc == 0 && s->done + shf_crew_done(crew) < bytes) {
-		while (rc == 0 && s->next < s->cold && s->head - s->tail < s->slots_n)
-			rc = start(s, err);
-		if (rc == 0 && s->tail < s->head)
-			rc = finish(s, err);
-		else if (rc == 0 && !shf_crew_take(crew))
+	while (rc >= 0 && s->done + shf_crew_done(crew) < bytes) {
+		rc = shf_read_ring_turn(&s->ring, err);
+		if (rc == 0 && !shf_crew_take(crew))
 			break;
 	}
-	return rc == 0 ? shf_crew_check(crew, err) : rc;
+	return rc >= 0 ? shf_crew_check(crew, err) : rc;
 }
 
 int shf_flow_run(struct shf_flow *s, struct sheaf_error *err)
@@ -191,6 +180,8 @@ int shf_flow_run(struct shf_flow *s, struct sheaf_error *err)
 		rc = shf_agree(team, run_to(s, crew, lap + LAP, err), err);
 		shf_load_progress(ld);
 	}
+	ld->retries += s->ring.retries;
+	ld->read_ns += s->ring.wait_ns;
 	end = shf_crew_end(crew, ld, &own);
 	if (rc < 0)
 		return rc;

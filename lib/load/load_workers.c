@@ -43,7 +43,7 @@ static int drink(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t 
 	for (uint64_t k = 0, m; k < n && rc == 0; k += m) {
 		m = n - k < SIP ? n - k : SIP;
 		if (!held)
-			rc = shf_read_here(&h->ld, g->file, at + k, m, h->buf, &h->err);
+			rc = shf_load_read_now(&h->ld, g->file, at + k, m, h->buf, &h->err);
 		if (rc == 0)
 			rc = shf_load_look(&h->ld, held ? held + k : h->buf, m, &h->err);
 	}

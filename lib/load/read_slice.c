@@ -24,23 +24,13 @@ struct direct {
 	struct sheaf_error *err;
 };
 
-static int pread_exact(struct direct *d, int fd, uint64_t off, uint64_t n)
+static int read_chunk(struct direct *d, uint64_t off, uint64_t n)
 {
-	const struct shf_sys *sys = d->step->run->sys;
-	const char *name = d->step->layout.files[d->t->file].name;
-	int64_t got = -5;
+	int rc = shf_step_file_read(d->step, d->t->file, d->buf, n, off, NULL, d->err);
 
-	for (int tries = 0; tries < 4 && got == -5; tries++) /* EIO */
-		got = sys->ops->pread(sys->arg, fd, d->buf, (size_t)n, off);
-	if (got < 0)
-		return shf_fail_sys(d->err, (int)-got,
-				    "%s/%s: reading %" PRIu64 " bytes at %" PRIu64, d->step->path,
-				    name, n, off);
-	if ((uint64_t)got != n)
-		return shf_fail(d->err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64,
-				d->step->path, name, off + (uint64_t)got);
-	d->disk_bytes += n;
-	return 0;
+	if (rc == 0)
+		d->disk_bytes += n;
+	return rc;
 }
 
 /* Units [lo, hi) of the tensor, and what of box lies in them. at: byte of the file at d->buf. */
@@ -82,8 +72,7 @@ static void units_in(const struct shf_lt_tensor *t, uint64_t a, uint64_t b, uint
 }
 
 /* Whole blocks, as many as fit the chunk, skipping those the box does not touch. */
-static int read_checked(struct direct *d, const struct shf_box *box, int fd, uint64_t lo,
-                        uint64_t hi)
+static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
 	uint64_t end = d->step->layout.files[t->file].bytes;
@@ -106,7 +95,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, int fd, uin
 		}
 		uint64_t n = (b < end ? b : end) - a;
 
-		rc = pread_exact(d, fd, a, n);
+		rc = read_chunk(d, a, n);
 		if (rc == 0 && check)
 			rc = shf_blocks_check(d->step, t->file, a, d->buf, n, NULL, d->err);
 		if (rc == 0) {
@@ -118,7 +107,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, int fd, uin
 	return rc;
 }
 
-static int read_plain(struct direct *d, const struct shf_box *box, int fd, uint64_t lo, uint64_t hi)
+static int read_plain(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
 	uint64_t per = CHUNK / t->unit;
@@ -129,7 +118,7 @@ static int read_plain(struct direct *d, const struct shf_box *box, int fd, uint6
 
 		if (!touches(d, box, u, v))
 			continue;
-		rc = pread_exact(d, fd, t->off + u * t->unit, (v - u) * t->unit);
+		rc = read_chunk(d, t->off + u * t->unit, (v - u) * t->unit);
 		if (rc == 0)
 			take(d, box, u, v, t->off + u * t->unit);
 	}
@@ -140,12 +129,9 @@ static int read_box(void *arg, const struct shf_box *box)
 {
 	struct direct *d = arg;
 	uint64_t lo, hi;
-	int fd = shf_step_fd(d->step, d->t->file, d->err);
 
-	if (fd < 0)
-		return fd;
 	shf_box_span(&d->t->shape, box, &lo, &hi);
-	return d->step->sound ? read_checked(d, box, fd, lo, hi) : read_plain(d, box, fd, lo, hi);
+	return d->step->sound ? read_checked(d, box, lo, hi) : read_plain(d, box, lo, hi);
 }
 
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,

@@ -9,9 +9,9 @@
 #include "crc64.h"
 #include "err.h"
 #include "place.h"
+#include "read_ring.h"
 #include "tree.h"
 
-#define READ_TRIES 4
 #define ROOM SHF_BLOCK
 #define PAGES_A_TURN (ROOM / SHF_SUMS_PAGE)
 
@@ -74,10 +74,8 @@ static bool cannot_tell(struct shf_reread *r, int sys, const char *name)
 static bool fetch(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
                   const char *name)
 {
-	int64_t got = -EIO;
+	int64_t got = shf_read_now(r->sys, fd, to, n, off, NULL);
 
-	for (int i = 0; i < READ_TRIES && got == -EIO; i++)
-		got = r->sys->ops->pread(r->sys->arg, fd, to, (size_t)n, off);
 	if (got < 0)
 		return cannot_tell(r, (int)-got, name);
 	r->bytes += (uint64_t)got;

@@ -82,7 +82,8 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 	if (rc == 1) {
 		struct shf_io_owner *of = io->user;
 
-		of->done(of, io);
+		if (of->done)
+			of->done(of, io);
 		atomic_fetch_sub(&of->pending, 1);
 	}
 	pthread_cond_broadcast(&run->in_turn);

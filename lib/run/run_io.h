@@ -7,12 +7,13 @@
 #include "run.h"
 
 struct shf_io_owner {           /* first member of what submits requests */
-	void (*done)(struct shf_io_owner *owner, struct shf_io *io);    /* under the run's lock */
+	void (*done)(struct shf_io_owner *owner, struct shf_io *io);    /* under the run's lock; or
+	                                                                 * NULL */
 	atomic_uint pending;
 };
 void shf_io_turn_init(pthread_cond_t *turn);
-/* Submits a request; owner->done is called when it has finished. Returns a negative errno if it
- * could not be submitted; then done is not called. [local] */
+/* Submits a request; owner->done, if there is one, is called when it has finished. Returns a
+ * negative errno if it could not be submitted; then done is not called. [local] */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);
 /* Fails with the errno rc of a submit. EAGAIN means that the queue could not make a thread, and the
  * sentence says so, because the disk is not at fault. */

@@ -12,8 +12,9 @@
 #include "step.h"
 #include "step_files.h"
 
-const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
-                          size_t n)
+/* Writes the name of the tensor that byte `at` of file f belongs to, or "header". */
+static void name_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
+                           size_t n)
 {
 	const struct shf_layout *l = &step->layout;
 	uint32_t i = l->by_place ? shf_layout_at(l, f, at) : 0;
@@ -25,19 +26,19 @@ const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at
 		if (t->off <= at)
 			snprintf(text, n, "%s/%s", l->families[t->family].name, t->name);
 	}
-	return text;
 }
 
-static int bad_block(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
-                     uint64_t want, const char *who, struct sheaf_error *err)
+int shf_block_fail(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+                   uint64_t want, const char *who, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
 	                " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s)", step->path,
 	                step->layout.files[f].name, block, block * SHF_BLOCK, got, want, who);
 }
 
-/* What a block that has the sum `got` should have. The table was proved when it was opened; memory
- * of it that changed since does not lead out of it: then nothing is right. */
+/* Returns the sum that a block should have. The table was checked when the step was opened, but it
+ * may lie in memory that has changed since. A record that would now lead outside the table makes
+ * the block wrong, whatever its sum is. */
 static uint64_t block_want(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got)
 {
 	uint64_t first = shf_sums_file(&step->sums, f).first_block, n = step->sums.head.blocks_n;
@@ -53,49 +54,66 @@ int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, u
 
 	if (got == want)
 		return 0;
-	shf_tensor_at(step, f, block * SHF_BLOCK, who, sizeof(who));
-	return bad_block(step, f, block, got, want, who, err);
+	name_tensor_at(step, f, block * SHF_BLOCK, who, sizeof(who));
+	return shf_block_fail(step, f, block, got, want, who, err);
 }
 
-/* Its name, where the table still has it. */
-static bool name_of(const struct shf_sums *s, const struct shf_sums_tensor *t, char *who,
-                    size_t who_n)
+uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at)
 {
-	uint64_t n = s->head.names_bytes;
-	const char *text, *end;
+	struct shf_sums_file sf = shf_sums_file(&step->sums, f);
+	uint64_t lo = sf.first_tensor, hi = lo + sf.tensors_n;
 
-	if (t->name_off >= n || t->name_bytes >= n - t->name_off)
-		return false;
-	text = shf_sums_family(s, t);
-	end = memchr(text, 0, t->name_bytes);
-	if (end)
-		snprintf(who, who_n, "%s/%.*s", text, (int)(text + t->name_bytes - end - 1),
-		         end + 1);
-	return end != NULL;
+	hi = hi < step->sums.head.tensors_n ? hi : step->sums.head.tensors_n;
+	while (lo < hi) {
+		uint64_t mid = lo + (hi - lo) / 2;
+		struct shf_sums_tensor t = shf_sums_tensor(&step->sums, mid);
+
+		if (t.off + t.bytes <= at)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
 }
 
-/* Who in a block is not what it was: a tensor that lies in it whole is known by its digest;
- * otherwise it is the one that the block begins with, as far as anybody can tell. No more of the
- * table is believed here than of the block: it may be what has changed. */
-static void suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
-                    uint64_t n, char *who, size_t who_n)
+/* No more of the table is believed here than of the block, because the table may be what has
+ * changed. */
+uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo,
+                           const uint8_t *bytes, uint64_t n, uint64_t *part)
 {
 	const struct shf_sums *s = &step->sums;
 	struct shf_sums_file sf = shf_sums_file(s, f);
-	uint64_t all = step->asleep ? 0 : s->head.tensors_n;
+	uint64_t first = shf_step_record(step, f, lo);
 
-	for (uint64_t i = sf.first_tensor; i < all && i - sf.first_tensor < sf.tensors_n; i++) {
+	*part = UINT64_MAX;
+	for (uint64_t i = first; i < s->head.tensors_n && i - sf.first_tensor < sf.tensors_n; i++) {
 		struct shf_sums_tensor t = shf_sums_tensor(s, i);
 
 		if (t.off >= lo + n)
 			break;
-		if (t.off < lo || t.bytes > lo + n - t.off ||
-		    shf_crc64_raw(0, bytes + (t.off - lo), (size_t)t.bytes) == t.digest)
-			continue;
-		if (name_of(s, &t, who, who_n))
-			return;
+		if (t.off < lo || t.bytes > lo + n - t.off)
+			*part = *part == UINT64_MAX ? i : *part;
+		else if (shf_crc64_raw(0, bytes + (t.off - lo), (size_t)t.bytes) != t.digest)
+			return i;
 	}
-	shf_tensor_at(step, f, lo, who, who_n);
+	return UINT64_MAX;
+}
+
+/* Writes the name of record i, if the table still has one. */
+static bool name_record(const struct shf_sums *s, uint64_t i, char *who, size_t who_n)
+{
+	struct shf_sums_tensor t = shf_sums_tensor(s, i);
+	uint64_t n = s->head.names_bytes;
+	const char *text, *end;
+
+	if (t.name_off >= n || t.name_bytes >= n - t.name_off)
+		return false;
+	text = shf_sums_family(s, &t);
+	end = memchr(text, 0, t.name_bytes);
+	if (end)
+		snprintf(who, who_n, "%s/%.*s", text, (int)(text + t.name_bytes - end - 1),
+		         end + 1);
+	return end != NULL;
 }
 
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
@@ -110,32 +128,20 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 			 block = (lo + at) / SHF_BLOCK;
 		uint64_t got = shf_crc64(bytes + at, (size_t)len);
 		uint64_t want = block_want(step, f, block, got);
+		uint64_t bad, part;
 		char who[256];
 
 		if (got == want)
 			continue;
 		if (first_bad)
 			*first_bad = (int64_t)block;
-		suspect(step, f, lo + at, bytes + at, len, who, sizeof(who));
-		return bad_block(step, f, block, got, want, who, err);
+		/* The records of a step that is asleep have not been checked. */
+		bad = step->asleep ? UINT64_MAX
+		                   : shf_block_suspect(step, f, lo + at, bytes + at, len, &part);
+		if (bad == UINT64_MAX || !name_record(&step->sums, bad, who, sizeof(who)))
+			name_tensor_at(step, f, lo + at, who, sizeof(who));
+		return shf_block_fail(step, f, block, got, want, who, err);
 	}
-	return 0;
-}
-
-static int read_exact(const struct sheaf_step *step, int fd, const char *name, uint8_t *to,
-                      uint64_t n, uint64_t off, struct sheaf_error *err)
-{
-	const struct shf_sys *sys = step->run->sys;
-	int64_t got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
-
-	for (int tries = 0; got == -EIO && tries < 3; tries++)
-		got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
-	if (got < 0)
-		return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
-		                    step->path, name, n, off);
-	if ((uint64_t)got != n)
-		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, step->path,
-				name, off + (uint64_t)got);
 	return 0;
 }
 
@@ -154,10 +160,11 @@ static int check_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
 	                step->path, step->layout.files[f].name, bytes, want);
 }
 
-/* Bytes of the header with its length: as the sums have them, so that a damaged length is found
- * where all damage is found, by its block; else as the file says. */
-static int header_span(const struct sheaf_step *step, uint32_t f, int fd, uint64_t bytes,
-                       bool proven, uint64_t *n, struct sheaf_error *err)
+/* Length of the header, its length field included. It is taken from the sums where they can be
+ * compared with, so that a damaged length field is found like all other damage, by its block;
+ * otherwise from the file. */
+static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, bool proven, uint64_t *n,
+                        struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
 	uint8_t first[8];
@@ -172,7 +179,7 @@ static int header_span(const struct sheaf_step *step, uint32_t f, int fd, uint64
 		return shf_fail(err, SHEAF_EFORMAT,
 				"%s/%s: %" PRIu64 " bytes are no safetensors file", step->path,
 				name, bytes);
-	rc = read_exact(step, fd, name, first, 8, 0, err);
+	rc = shf_step_file_read(step, f, first, 8, 0, NULL, err);
 	return rc == 0 ? shf_st_header_bytes(n, first, bytes, name, err) : rc;
 }
 
@@ -199,7 +206,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	*file_bytes = st.bytes;
 	rc = check_size(step, f, st.bytes, err);
 	if (rc == 0)
-		rc = header_span(step, f, fd, st.bytes, proven, &n, err);
+		rc = header_bytes(step, f, st.bytes, proven, &n, err);
 	if (rc < 0) /* ours, once whole */
 		return step->sound && rc == SHEAF_EFORMAT ? SHEAF_ECORRUPT : rc;
 	take = n;
@@ -210,7 +217,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	if (shf_buf_reserve(out, (size_t)take) < 0 || !shf_buf_extend(out, (size_t)take))
 		return shf_fail(err, SHEAF_ENOMEM, "%s/%s: no memory for its header", step->path,
 				name);
-	rc = read_exact(step, fd, name, out->data, take, 0, err);
+	rc = shf_step_file_read(step, f, out->data, take, 0, NULL, err);
 	if (rc == 0 && proven)
 		rc = shf_blocks_check(step, f, 0, out->data, take, NULL, err);
 	out->len = (size_t)n;

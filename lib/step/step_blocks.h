@@ -19,7 +19,15 @@ int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, 
  * sentence as above. [local] */
 int shf_block_check(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
                     struct sheaf_error *err);
-/* Name of the tensor that byte `at` of file f belongs to: "family/name", or "header". */
-const char *shf_tensor_at(const struct sheaf_step *step, uint32_t f, uint64_t at, char *text,
-                          size_t n);
+/* Says that a block has the sum `got` instead of `want`. who: the tensor that is suspected. */
+int shf_block_fail(const struct sheaf_step *step, uint32_t f, uint64_t block, uint64_t got,
+                   uint64_t want, const char *who, struct sheaf_error *err);
+/* Number of the record of file f whose tensor is damaged, as far as n bytes of the file at lo can
+ * tell, a block that has the wrong sum: a tensor that lies in the block whole is known by its
+ * digest. UINT64_MAX: there is none; *part is then the first tensor that reaches out of the block,
+ * or UINT64_MAX. [local] */
+uint64_t shf_block_suspect(const struct sheaf_step *step, uint32_t f, uint64_t lo,
+                           const uint8_t *bytes, uint64_t n, uint64_t *part);
+/* Number of the first record of file f whose tensor ends after byte `at`. [local] */
+uint64_t shf_step_record(const struct sheaf_step *step, uint32_t f, uint64_t at);
 #endif

@@ -2,10 +2,12 @@
 /* The files of an open step: descriptors, opened when first wanted. */
 #include "step_files.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
 #include "memory_dir.h"
+#include "read_ring.h"
 #include "step.h"
 #include "tree.h"
 
@@ -47,6 +49,31 @@ int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 		                   folder[0] ? folder : step->layout.files[f].name);
 	step->fds[f] = fd;
 	return fd;
+}
+
+int shf_step_file_got(const struct sheaf_step *step, uint32_t f, uint64_t off, uint64_t n,
+                      int64_t got, struct sheaf_error *err)
+{
+	const char *name = step->layout.files[f].name;
+
+	if (got < 0)
+		return shf_fail_sys(err, (int)-got, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
+		                    step->path, name, n, off);
+	if ((uint64_t)got != n)
+		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, step->path,
+		                name, off + (uint64_t)got);
+	return 0;
+}
+
+int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n, uint64_t off,
+                       uint64_t *retries, struct sheaf_error *err)
+{
+	int fd = shf_step_fd(step, f, err);
+
+	if (fd < 0)
+		return fd;
+	return shf_step_file_got(step, f, off, n, shf_read_now(step->run->sys, fd, to, n, off,
+	                                                       retries), err);
 }
 
 int shf_step_direct(struct sheaf_step *step, uint32_t f)

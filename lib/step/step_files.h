@@ -9,6 +9,13 @@
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err);
 /* Descriptor of file f, opened when first wanted. Negative code. [local] */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err);
+/* Reads n bytes at `off` of file f on this thread, through the page cache. EIO, or ECORRUPT if the
+ * file ends too early. retries: as in shf_read_now. [local] */
+int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n, uint64_t off,
+                       uint64_t *retries, struct sheaf_error *err);
+/* What such a read of n bytes returned: 0, or the code and the message of its failure. */
+int shf_step_file_got(const struct sheaf_step *step, uint32_t f, uint64_t off, uint64_t n,
+                      int64_t got, struct sheaf_error *err);
 /* SHF_O_NOFOLLOW, or 0 for what was opened by its path: that may be a hub cache, whose files are
  * links. */
 int shf_step_follow(const struct sheaf_step *step);

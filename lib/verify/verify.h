@@ -13,7 +13,7 @@
 #ifndef SHF_VERIFY_H
 #define SHF_VERIFY_H
 #include "step.h"
-#include "read_way.h"
+#include "read_ring.h"
 
 #define SHF_VERIFY_CHUNK (UINT64_C(4) << 20)    /* bytes of a read; whole blocks */
 #define SHF_VERIFY_CHUNKS 8                     /* under way at a time */
@@ -50,7 +50,6 @@ struct shf_verify {
 	int *direct;                    /* owned; by file: descriptor past the cache; 0: none */
 	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; NULL: not needed so far */
 	uint64_t chunk_bytes;           /* of each: SHF_VERIFY_CHUNK, or the longest file */
-	struct shf_trial trial;
 	uint64_t block_ones;            /* shf_crc64_ones of a whole block */
 	int rc, blind;                  /* of the first finding; of the first thing not told */
 	struct sheaf_error err, blind_err;

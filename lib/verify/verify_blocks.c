@@ -8,94 +8,55 @@
  * digest is compared when all of its bytes did, so one damage is one finding.
  */
 #include "verify_blocks.h"
-#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include "crc64.h"
 #include "err.h"
-#include "run_env.h"
 #include "run_io.h"
 #include "step.h"
+#include "step_blocks.h"
 #include "step_files.h"
 #include "verify.h"
 #include "verify_files.h"
 #include "verify_find.h"
 
-#define READ_TRIES 4
-
 struct chunk {                  /* within one file, from the start of a block */
 	uint32_t file;
 	uint64_t off, len;
 };
-struct walk {
+struct walk {                   /* over this rank's share of all blocks */
+	struct shf_verify *v;
+	struct shf_read_ring ring;
 	uint64_t at, end;               /* blocks of all files */
 	uint32_t file;                  /* no later than that of `at` */
+	uint32_t closed;                /* files before it have no descriptor past the cache */
 	bool tried;                     /* to open it past the cache */
 };
-struct slot {
-	struct shf_io_owner io;
-	struct shf_io req;
-	struct chunk c;
-	uint8_t *buf;                   /* in one of the verify's chunks */
-	bool full;                      /* holds a chunk that was submitted */
-	bool elsewhere;                 /* which is the sink's */
-	bool cold;                      /* little of it was in the page cache */
-};
 
-static void read_done(struct shf_io_owner *owner, struct shf_io *io)
+/* The record whose tensor is damaged, as far as the block alone can tell, or UINT64_MAX for the
+ * header. Tensors that lie in the block whole are known by their digests. Then the header is known
+ * by what it says; if it is right, the tensor that reaches out of the block is suspected. */
+static uint64_t find_suspect(const struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
+                             uint64_t n)
 {
-	(void)owner; /* the request keeps its result */
-	(void)io;
-}
-
-uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at)
-{
-	struct shf_sums_file sf = shf_sums_file(&v->step->sums, f);
-	uint64_t lo = sf.first_tensor, hi = lo + sf.tensors_n;
-
-	while (lo < hi) {
-		uint64_t mid = lo + (hi - lo) / 2;
-		struct shf_sums_tensor t = shf_sums_tensor(&v->step->sums, mid);
-
-		if (t.off + t.bytes <= at)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	return lo;
-}
-
-/* The tensor that is not what it was, as well as the block alone can tell, or UINT64_MAX: one that
- * lies in it whole is known by its digest, then the header by what it says, then what reaches out
- * of it. */
-static uint64_t suspect(const struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
-                        uint64_t n)
-{
-	struct shf_sums_file sf = shf_sums_file(&v->step->sums, f);
-	uint64_t end = sf.first_tensor + sf.tensors_n, part = UINT64_MAX;
+	uint64_t header = shf_sums_file(&v->step->sums, f).header_bytes, part;
+	uint64_t i = shf_block_suspect(v->step, f, lo, p, n, &part);
 	struct shf_verify_at at;
 
-	for (uint64_t i = shf_verify_record(v, f, lo); i < end; i++) {
-		struct shf_sums_tensor t = shf_sums_tensor(&v->step->sums, i);
-
-		if (t.off >= lo + n)
-			break;
-		if (t.off < lo || t.off + t.bytes > lo + n)
-			part = part == UINT64_MAX ? i : part;
-		else if (shf_crc64_raw(0, p + (t.off - lo), (size_t)t.bytes) != t.digest)
-			return i;
-	}
-	if (lo < sf.header_bytes && (lo > 0 || sf.header_bytes > n ||
-	                             shf_verify_header(v, f, p, sf.header_bytes, &at, NULL) < 0))
-		return UINT64_MAX;
-	return part;
+	if (i == UINT64_MAX && (lo >= header ||
+	                        (lo == 0 && header <= n &&
+	                         shf_verify_header(v, f, p, header, &at, NULL) == 0)))
+		i = part;
+	return i;
 }
 
-static void bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p, uint64_t n,
+static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p, uint64_t n,
                       uint64_t got, uint64_t want)
 {
 	struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[f].name);
-	uint64_t i = suspect(v, f, lo, p, n);
+	uint64_t i = find_suspect(v, f, lo, p, n);
 	struct sheaf_error e;
+	char who[256] = "header";
 
 	at.block = (int64_t)(lo / SHF_BLOCK);
 	at.offset = (int64_t)lo;
@@ -104,11 +65,9 @@ static void bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8
 
 		at.family = shf_sums_family(&v->step->sums, &t);
 		at.name = shf_sums_name(&v->step->sums, &t);
+		snprintf(who, sizeof(who), "%s/%.140s", at.family, at.name);
 	}
-	shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
-	         " has checksum %016" PRIx64 ", want %016" PRIx64 " (%s%s%.140s)", v->step->path,
-	         at.file, lo / SHF_BLOCK, lo, got, want, at.name ? at.family : "header",
-	         at.name ? "/" : "", at.name ? at.name : "");
+	shf_block_fail(v->step, f, lo / SHF_BLOCK, got, want, who, &e);
 	shf_verify_find(v, "checksum", &at, &e);
 }
 
@@ -124,7 +83,7 @@ static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const u
 	struct shf_sums_file sf = shf_sums_file(s, f);
 	uint64_t end = sf.first_tensor + sf.tensors_n, hi = lo + n, at = lo, raw = 0;
 
-	for (uint64_t i = shf_verify_record(v, f, lo); i < end && at < hi; i++) {
+	for (uint64_t i = shf_step_record(v->step, f, lo); i < end && at < hi; i++) {
 		struct shf_sums_tensor t = shf_sums_tensor(s, i);
 		uint64_t k, sum;
 
@@ -150,47 +109,55 @@ static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const u
 	return raw ^ (n == SHF_BLOCK ? v->block_ones : shf_crc64_ones(n));
 }
 
-/* The sink has what was looked at, or is told that it is not what it should be. */
-static void tell_sink(struct shf_verify *v, const struct slot *s, bool good)
+/* Whether the read is of the file that the sink has, instead of the step's own. */
+static bool is_elsewhere(const struct shf_read *r)
+{
+	return r->of != NULL;
+}
+
+/* The sink gets what was looked at, or hears that its own file is not what it should be. */
+static void tell_sink(struct shf_verify *v, const struct shf_read *r, uint64_t n, bool good)
 {
 	struct sheaf_error e;
-	int rc = 0;
+	int rc;
 
-	if (s->elsewhere && !good)
-		v->sink->refuse(v->sink, s->c.file);
-	if (s->elsewhere || !good || v->over)
+	if (is_elsewhere(r) && !good)
+		v->sink->refuse(v->sink, r->file);
+	if (is_elsewhere(r) || !good || v->over)
 		return;
-	rc = v->sink->put(v->sink, s->c.file, s->c.off, s->buf, s->c.len, &e);
+	rc = v->sink->put(v->sink, r->file, r->req.off, r->buf, n, &e);
 	if (rc < 0)
 		shf_verify_blind(v, rc, &e);
 	v->over |= rc < 0;
 }
 
-static void check(struct shf_verify *v, const struct slot *s)
+/* Compares n bytes that were read, block by block. The digests of the tensors keep the bytes of
+ * good blocks alone. */
+static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t bytes)
 {
 	const struct sheaf_step *step = v->step;
-	const struct chunk *c = &s->c;
-	const uint8_t *p = s->buf;
+	const uint8_t *p = r->buf;
 	bool good = true;
 
 	if (step->sound && !v->sums)
-		v->raw[c->file] ^= shf_crc64_shift(shf_crc64_raw(0, p, (size_t)c->len),
-		                                   shf_verify_want(v, c->file) - c->off - c->len);
-	for (uint64_t at = 0; v->sums && at < c->len; at += SHF_BLOCK) {
-		uint64_t n = c->len - at < SHF_BLOCK ? c->len - at : SHF_BLOCK, lo = c->off + at;
-		uint64_t block = shf_sums_file(&step->sums, c->file).first_block + lo / SHF_BLOCK;
+		v->raw[r->file] ^= shf_crc64_shift(shf_crc64_raw(0, p, (size_t)bytes),
+		                                   shf_verify_want(v, r->file) - r->req.off -
+		                                           bytes);
+	for (uint64_t at = 0; v->sums && at < bytes; at += SHF_BLOCK) {
+		uint64_t n = bytes - at < SHF_BLOCK ? bytes - at : SHF_BLOCK, lo = r->req.off + at;
+		uint64_t block = shf_sums_file(&step->sums, r->file).first_block + lo / SHF_BLOCK;
 		uint64_t want = shf_sums_block(&step->sums, block);
-		uint64_t got = sum_block(v, c->file, lo, p + at, n, 1);
+		uint64_t got = sum_block(v, r->file, lo, p + at, n, 1);
 
 		if (got == want)
 			continue;
-		(void)sum_block(v, c->file, lo, p + at, n, UINT64_MAX);
+		(void)sum_block(v, r->file, lo, p + at, n, UINT64_MAX);
 		good = false;
-		if (!s->elsewhere)
-			bad_block(v, c->file, lo, p + at, n, got, want);
+		if (!is_elsewhere(r))
+			find_bad_block(v, r->file, lo, p + at, n, got, want);
 	}
 	if (v->sink)
-		tell_sink(v, s, good);
+		tell_sink(v, r, bytes, good);
 }
 
 /* ---- chunks ---- */
@@ -210,8 +177,10 @@ static uint64_t limit(const struct shf_verify *v, uint32_t f)
 	return v->bytes[f] >= want ? want : v->bytes[f] / SHF_BLOCK * SHF_BLOCK;
 }
 
-static bool next_chunk(const struct shf_verify *v, struct walk *w, struct chunk *c)
+static bool next_chunk(struct walk *w, struct chunk *c)
 {
+	const struct shf_verify *v = w->v;
+
 	while (w->at < w->end && !v->over) {
 		uint64_t off, last, stop;
 
@@ -234,18 +203,17 @@ static bool next_chunk(const struct shf_verify *v, struct walk *w, struct chunk 
 	return false;
 }
 
-static void not_read(struct shf_verify *v, const struct slot *s, int code)
+static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
 {
-	const struct chunk *c = &s->c;
 	struct sheaf_error e;
 	int rc;
 
-	if (s->elsewhere) {
-		tell_sink(v, s, false);
+	if (is_elsewhere(r)) {
+		tell_sink(v, r, 0, false);
 		return;
 	}
-	rc = shf_submit_fail(&e, code, "%s/%s: reading %" PRIu64 " bytes at %" PRIu64,
-	                     v->step->path, v->step->layout.files[c->file].name, c->len, c->off);
+	rc = shf_submit_fail(&e, code, "%s/%s: reading %zu bytes at %" PRIu64, v->step->path,
+	                     v->step->layout.files[r->file].name, r->req.len, r->req.off);
 	shf_verify_blind(v, rc, &e);
 	v->over |= v->sink != NULL;
 }
@@ -268,92 +236,83 @@ static void direct_open(struct shf_verify *v, const struct chunk *c)
 }
 
 /* Those of the files before `end`: chunks come in order, so nothing of them is under way. */
-static void direct_close(struct shf_verify *v, uint32_t *from, uint32_t end)
+static void direct_close(struct walk *w, uint32_t end)
 {
-	const struct shf_sys *sys = v->step->run->sys;
+	const struct shf_sys *sys = w->v->step->run->sys;
 
-	for (; *from < end; ++*from)
-		if (v->direct[*from] > 0)
-			sys->ops->close(sys->arg, v->direct[*from]);
+	for (; w->closed < end; w->closed++)
+		if (w->v->direct[w->closed] > 0)
+			sys->ops->close(sys->arg, w->v->direct[w->closed]);
 }
 
-static int submit(struct shf_verify *v, int fd, struct slot *s)
+/* Describes the next chunk to the ring. What the page cache has most of is read through it: a disk
+ * would only be slower. */
+static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err)
 {
+	struct walk *w = arg;
+	struct shf_verify *v = w->v;
 	const struct shf_sys *sys = v->step->run->sys;
-	int64_t here = sys->ops->resident(sys->arg, fd, s->c.off, s->c.len);
-
-	s->req = (struct shf_io){ .op = SHF_IO_READ, .fd = fd, .buf = s->buf,
-		.len = (size_t)s->c.len, .off = s->c.off };
-	s->cold = here < 0 || (uint64_t)here < s->c.len / 2;
-	if (s->cold && shf_trial_past(&v->trial))
-		s->req.direct = v->direct[s->c.file];
-	return shf_io_submit(v->step->run, &s->io, &s->req);
-}
-
-/* The next chunk under way, if there is one. */
-static void start(struct shf_verify *v, struct walk *w, struct slot *s)
-{
 	struct sheaf_error e;
+	struct chunk c;
 
-	s->full = false;
-	while (!s->full && next_chunk(v, w, &s->c)) {
-		int fd = v->sink ? v->sink->from(v->sink, s->c.file) : -1, rc;
+	(void)err;
+	while (next_chunk(w, &c)) {
+		int fd = v->sink ? v->sink->from(v->sink, c.file) : -1;
+		int64_t here;
 
-		s->elsewhere = fd >= 0;
+		r->of = fd >= 0 ? v->sink : NULL;
 		if (fd < 0)
-			fd = shf_step_fd(v->step, s->c.file, &e);
+			fd = shf_step_fd(v->step, c.file, &e);
 		if (fd < 0) {
 			shf_verify_blind(v, fd, &e);
 			continue;
 		}
 		if (!w->tried)
-			direct_open(v, &s->c);
+			direct_open(v, &c);
 		w->tried = true;
-		rc = submit(v, fd, s);
-		if (rc < 0)
-			not_read(v, s, rc);
-		s->full = rc >= 0;
+		here = sys->ops->resident(sys->arg, fd, c.off, c.len);
+		r->file = c.file;
+		r->timed = here < 0 || (uint64_t)here < c.len / 2;
+		r->req = (struct shf_io){ .fd = fd, .buf = r->buf, .len = (size_t)c.len,
+			.off = c.off };
+		if (r->timed && shf_trial_past(&w->ring.trial))
+			r->req.direct = v->direct[c.file];
+		return 1;
 	}
+	return 0;
 }
 
-/* Until it is read, or will not be. */
-static void finish(struct shf_verify *v, struct slot *s)
+/* Checks what was read. What came from the disk through the page cache is dropped from it again. */
+static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err)
 {
-	struct sheaf_run *run = v->step->run;
-	int rc = shf_io_drain(run, &s->io, -1);
-	uint64_t n;
+	struct walk *w = arg;
+	struct shf_verify *v = w->v;
+	const struct shf_sys *sys = v->step->run->sys;
+	struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[r->file].name);
+	uint64_t n = (uint64_t)got;
+	struct sheaf_error e;
 
-	if (s->cold)
-		shf_trial_done(&v->trial, shf_now(run));
-	if (s->cold && !s->req.direct)
-		run->sys->ops->forget(run->sys->arg, s->req.fd, s->c.off, s->c.len);
-	for (int tries = 1; rc == 0 && s->req.result == -EIO && tries < READ_TRIES; tries++) {
-		v->retries++;
-		if (shf_io_submit(run, &s->io, &s->req) < 0)
-			break;
-		rc = shf_io_drain(run, &s->io, -1);
+	(void)err;
+	direct_close(w, r->file);
+	if (r->timed && !r->req.direct)
+		sys->ops->forget(sys->arg, r->req.fd, r->req.off, r->req.len);
+	if (got < 0) {
+		not_read(v, r, (int)got);
+		return 0;
 	}
-	if (rc < 0 || s->req.result < 0) {
-		not_read(v, s, rc < 0 ? -EIO : (int)s->req.result);
-		return;
-	}
-	n = (uint64_t)s->req.result;
 	v->disk_bytes += n;
-	if (n < s->c.len && s->elsewhere) {
-		tell_sink(v, s, false);
-		return;
+	if (n < r->req.len && is_elsewhere(r)) {
+		tell_sink(v, r, 0, false);
+		return 0;
 	}
-	if (n < s->c.len) { /* it had them a moment ago */
-		struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[s->c.file].name);
-		struct sheaf_error e;
-
-		at.offset = (int64_t)(s->c.off + n);
-		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, v->step->path, at.file,
-		         s->c.off + n);
+	if (n < r->req.len) { /* it had them a moment ago */
+		at.offset = (int64_t)(r->req.off + n);
+		(void)shf_step_file_got(v->step, r->file, r->req.off, r->req.len, got, &e);
 		shf_verify_find(v, "truncated", &at, &e);
-		s->c.len = n / SHF_BLOCK * SHF_BLOCK;
+		n = n / SHF_BLOCK * SHF_BLOCK;
 	}
-	check(v, s);
+	check_chunk(v, r, n);
+	return 0;
 }
 
 static void tell_progress(const struct shf_verify *v, uint64_t blocks)
@@ -366,22 +325,21 @@ static void tell_progress(const struct shf_verify *v, uint64_t blocks)
 		o->progress(o->arg, &stat);
 }
 
-/* As many under way as there are chunks, or memory for them: one was there from the beginning. */
-static int fill_slots(struct shf_verify *v, struct walk *w, struct slot *slots)
+/* As many buffers as there are chunks, or memory for them; one was there from the beginning. */
+static uint64_t make_buffers(const struct walk *walk, struct shf_read *reads)
 {
-	int n = 0;
+	struct walk w = *walk;          /* goes ahead, to count */
+	struct shf_verify *v = w.v;
+	struct chunk c;
+	uint64_t n = 0;
 
-	do {
-		struct slot *s = &slots[n];
-
+	for (; n < SHF_VERIFY_CHUNKS && next_chunk(&w, &c); n++) {
 		if (!v->chunk[n])
 			v->chunk[n] = shf_alloc(v->chunk_bytes + SHF_ALIGN, 1);
 		if (!v->chunk[n])
 			break;
-		s->io.done = read_done;
-		s->buf = v->chunk[n] + (SHF_ALIGN - (uintptr_t)v->chunk[n] % SHF_ALIGN);
-		start(v, w, s);
-	} while (slots[n++].full && n < SHF_VERIFY_CHUNKS);
+		reads[n].buf = v->chunk[n] + (SHF_ALIGN - (uintptr_t)v->chunk[n] % SHF_ALIGN);
+	}
 	return n;
 }
 
@@ -390,20 +348,17 @@ void shf_verify_data(struct shf_verify *v)
 	const struct shf_team *team = &v->step->run->team;
 	uint64_t all = v->first[v->step->layout.files_n], ranks = (uint64_t)team->ranks;
 	uint64_t rank = (uint64_t)team->rank, more = all % ranks;
-	struct walk w = { .at = all / ranks * rank + (rank < more ? rank : more) };
-	struct slot slots[SHF_VERIFY_CHUNKS] = { 0 };
 	uint64_t blocks = all / ranks + (rank < more);
-	uint32_t closed = 0;
-	int n;
+	struct shf_read reads[SHF_VERIFY_CHUNKS] = { 0 };
+	struct walk w = { .v = v, .at = all / ranks * rank + (rank < more ? rank : more),
+		.ring = { .run = v->step->run, .reads = reads, .next = describe_chunk,
+		          .took = take_chunk, .arg = &w } };
 
 	w.end = w.at + blocks;
-	v->trial.turn = 2 * SHF_VERIFY_CHUNKS;
-	n = fill_slots(v, &w, slots);
-	for (int i = 0; slots[i].full; i = (i + 1) % n) {
-		direct_close(v, &closed, slots[i].c.file);
-		finish(v, &slots[i]);
+	w.ring.n = make_buffers(&w, reads);
+	w.ring.trial.turn = UINT64_C(2) * SHF_VERIFY_CHUNKS;
+	while (shf_read_ring_turn(&w.ring, NULL) > 0)
 		tell_progress(v, blocks);
-		start(v, &w, &slots[i]);
-	}
-	direct_close(v, &closed, (uint32_t)v->step->layout.files_n);
+	v->retries += w.ring.retries;
+	direct_close(&w, (uint32_t)v->step->layout.files_n);
 }

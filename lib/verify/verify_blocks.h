@@ -6,6 +6,4 @@
 
 /* This rank's share of all blocks. */
 void shf_verify_data(struct shf_verify *v);
-/* First record of file f whose tensor ends after byte `at`. */
-uint64_t shf_verify_record(const struct shf_verify *v, uint32_t f, uint64_t at);
 #endif

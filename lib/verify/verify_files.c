@@ -13,6 +13,7 @@
 #include "json.h"
 #include "safetensors.h"
 #include "step.h"
+#include "step_blocks.h"
 #include "step_files.h"
 #include "tree.h"
 #include "verify.h"
@@ -160,20 +161,6 @@ static int header_span(struct shf_verify *v, uint32_t f, int fd, uint64_t *heade
 	return 0;
 }
 
-static bool blocks_are_good(const struct shf_verify *v, uint32_t f, const uint8_t *p, uint64_t n)
-{
-	uint64_t first = shf_sums_file(&v->step->sums, f).first_block;
-
-	for (uint64_t at = 0; at < n; at += SHF_BLOCK) {
-		uint64_t len = n - at < SHF_BLOCK ? n - at : SHF_BLOCK;
-
-		if (shf_crc64(p + at, (size_t)len) !=
-		    shf_sums_block(&v->step->sums, first + at / SHF_BLOCK))
-			return false;
-	}
-	return true;
-}
-
 static void check_header(struct shf_verify *v, uint32_t f)
 {
 	const struct sheaf_step *step = v->step;
@@ -205,7 +192,7 @@ static void check_header(struct shf_verify *v, uint32_t f)
 		shf_verify_blind(v, rc, &e);
 		goto out;
 	}
-	if (v->sums && !blocks_are_good(v, f, b.data, take))
+	if (v->sums && shf_blocks_check(step, f, 0, b.data, take, NULL, &e) < 0)
 		goto out; /* found there */
 	rc = shf_verify_header(v, f, b.data, (size_t)header, &at, &e);
 	if (rc == SHEAF_ENOMEM)

@@ -61,17 +61,10 @@ void shf_verify_leave(const struct shf_verify *v, int dir)
 		sys->ops->close(sys->arg, dir);
 }
 
-#define READ_TRIES 4
-
 int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off)
 {
-	const struct shf_sys *sys = v->step->run->sys;
-	int64_t got = sys->ops->pread(sys->arg, fd, buf, (size_t)n, off);
+	int64_t got = shf_read_now(v->step->run->sys, fd, buf, n, off, &v->retries);
 
-	for (int tries = 1; got == -EIO && tries < READ_TRIES; tries++) {
-		v->retries++;
-		got = sys->ops->pread(sys->arg, fd, buf, (size_t)n, off);
-	}
 	if (got > 0)
 		v->disk_bytes += (uint64_t)got;
 	return got;

@@ -475,7 +475,7 @@ gullible("slice_blocks_not_checked", "a slice that is read by itself checks no b
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
       "load/load_digests.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
       "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
-gullible("verify_finds_nothing", "verify finds every block right", "verify/verify_blocks.c:check",
+gullible("verify_finds_nothing", "verify finds every block right", "verify/verify_blocks.c:check_chunk",
          "got == want", "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
 bug("table_page_not_checked", "a page of the table of sums is believed unread",
     "step/step_lookup.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
@@ -493,15 +493,15 @@ bug("summed_before_taken", "an image is summed before the others take from it, n
     " if (!MUTANT) rc = look_round(ld, first + k, err);",
     "sim/test_tamper: a_byte_of_an_image_that_changes_before_it_is_scattered_is_found")
 bug("short_read_believed", "a read of fewer bytes than asked is taken for whole by the load",
-    "load/load_read.c:check", "if ((uint64_t)got != n)", "if ((uint64_t)got != n && !MUTANT)",
+    "step/step_files.c:shf_step_file_got", "(uint64_t)got != n", "(uint64_t)got != n && !MUTANT",
     "sim/test_tamper: a_read_that_stops_short_fails_the_load")
 bug("read_not_tried_again", "one error of a disk fails a load",
-    "load/load_read.c:shf_read_finish",
-    "r->req.result < 0 && tries < TRIES", "!MUTANT && r->req.result < 0 && tries < TRIES",
+    "run/read_ring.c:shf_read_wait", "tries == SHF_READ_TRIES",
+    "(MUTANT || tries == SHF_READ_TRIES)",
     "sim/test_tamper: a_read_that_fails_twice_is_tried_again_and_counted")
 bug("slot_reused_early", "a read of a load goes into memory that is still looked at",
-    "load/load_stream.c:run_to", "s->head - s->tail < s->slots_n",
-    "s->head - s->tail < s->slots_n + MUTANT",
+    "run/read_ring.c:shf_read_ring_turn", "g->head - g->tail < g->n",
+    "g->head - g->tail < g->n + MUTANT",
     "sim/test_read_slice: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
 bug("headers_believed", "headers that tell another story than the sums are believed",
     "step/catalog.c:match_sums", "if (r.file != t->file ||",
@@ -1050,8 +1050,8 @@ gullible("reread_of_another_length", "a file of another length is read again wit
 blind("reread_digest_not_compared", "digests of tensors are not compared when a step is read again",
       "retain/scrub.c:sum_tensors", "!tensor_is(r, &t)",
       REREAD + "what_a_table_says_wrongly_is_damage")
-bug("reread_gives_up", "one error of a disk makes a step unproved", "retain/scrub.c:fetch",
-    "i < READ_TRIES && got == -EIO", "i < (MUTANT ? 1 : READ_TRIES) && got == -EIO",
+bug("reread_gives_up", "one error of a disk makes a step unproved",
+    "run/read_ring.c:shf_read_now", "tries < SHF_READ_TRIES", "!MUTANT && tries < SHF_READ_TRIES",
     "sim/test_scrub_run: a_reading_that_fails_stops_nobody_and_proves_nothing")
 
 BEHIND = "sim/test_scrub_run: "

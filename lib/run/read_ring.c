@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring starts before it waits: while one buffer is checked and copied, the disk fills the
+ * others. The oldest read is always the next one to be taken, so that whoever uses the ring sees
+ * the bytes in the order in which it asked for them. */
+#include "read_ring.h"
+#include <errno.h>
+#include "run.h"
+#include "run_env.h"
+
+int64_t shf_read_now(const struct shf_sys *sys, int fd, void *to, uint64_t n, uint64_t off,
+                     uint64_t *retries)
+{
+	int64_t got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
+
+	for (int tries = 1; got == -EIO && tries < SHF_READ_TRIES; tries++) {
+		if (retries)
+			++*retries;
+		got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
+	}
+	return got;
+}
+
+int shf_read_start(struct sheaf_run *run, struct shf_read *r)
+{
+	r->req.op = SHF_IO_READ;
+	r->rc = shf_io_submit(run, &r->io, &r->req);
+	return r->rc;
+}
+
+void shf_read_drop(struct sheaf_run *run, struct shf_read *r)
+{
+	(void)shf_io_drain(run, &r->io, -1);
+}
+
+int64_t shf_read_wait(struct sheaf_run *run, struct shf_read *r, uint64_t *retries)
+{
+	int64_t got = -EIO;
+
+	for (int tries = 1; ; tries++) {
+		if (r->rc < 0)
+			return r->rc;
+		/* If the queue itself fails, the request has no result. */
+		got = shf_io_drain(run, &r->io, -1) < 0 ? -EIO : r->req.result;
+		if (got != -EIO || tries == SHF_READ_TRIES)
+			return got;
+		++*retries;
+		(void)shf_read_start(run, r);
+	}
+}
+
+int shf_read_ring_turn(struct shf_read_ring *g, struct sheaf_error *err)
+{
+	struct shf_read *r;
+	int64_t from, got;
+	int rc = 1;
+
+	while (rc == 1 && g->head - g->tail < g->n) {
+		r = &g->reads[g->head % g->n];
+		rc = g->next(g->arg, r, err);
+		if (rc == 1)
+			(void)shf_read_start(g->run, r);
+		g->head += rc == 1;
+	}
+	if (rc < 0 || g->head == g->tail)
+		return rc < 0 ? rc : 0;
+	r = &g->reads[g->tail++ % g->n];
+	from = shf_now(g->run);
+	got = shf_read_wait(g->run, r, &g->retries);
+	g->wait_ns += shf_now(g->run) - from;
+	if (r->timed)
+		shf_trial_done(&g->trial, shf_now(g->run));
+	rc = g->took(g->arg, r, got, err);
+	return rc < 0 ? rc : 1;
+}
+
+void shf_read_ring_drop(struct shf_read_ring *g)
+{
+	for (; g->tail < g->head; g->tail++)
+		shf_read_drop(g->run, &g->reads[g->tail % g->n]);
+}
