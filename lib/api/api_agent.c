@@ -216,15 +216,13 @@ static int tell(void *arg, const struct shf_recalled *r)
 	struct sheaf_memory m = { .size = sizeof(m), .step = r->step,
 		.session = r->session, .bytes = r->bytes, .ranks = r->ranks, .here = r->here,
 		.tries = (int32_t)r->tries };
-	bool lost = false, unwritten = false;
+	struct shf_newest disk;
 
-	t->rc = shf_recall_is_lost(t->store, r, &lost, t->err);
+	t->rc = shf_recall_state(t->store, r, &disk, t->err);
+	m.lost = t->rc == SHF_MEMORY_LOST;
 	/* A job that dies after the rename has not told the card of its step. */
-	if (t->rc == 0 && r->due)
-		t->rc = shf_recall_is_unwritten(t->store, r, &unwritten, t->err);
-	m.lost = lost;
-	m.due = unwritten;
-	if (t->rc == 0)
+	m.due = r->due && t->rc == SHF_MEMORY_UNWRITTEN;
+	if (t->rc >= 0)
 		t->rc = t->item(t->arg, &m);
 	return t->rc;
 }

@@ -25,17 +25,18 @@ struct flushing {
 static int consider(void *arg, const struct shf_recalled *r)
 {
 	struct flushing *f = arg;
-	bool unwritten = false;
+	struct shf_newest disk;
 
 	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
 		return 0;
-	f->rc = shf_recall_is_unwritten(f->store, r, &unwritten, f->err);
-	if (f->rc == 0 && unwritten) {
+	f->rc = shf_recall_state(f->store, r, &disk, f->err);
+	if (f->rc == SHF_MEMORY_UNWRITTEN) {
 		f->found = r->here == r->ranks;
 		f->apart = f->apart || !f->found;
 		*(f->found ? &f->which : &f->part) = *r;
 	}
-	return f->rc < 0 ? f->rc : 0;
+	f->rc = f->rc < 0 ? f->rc : 0;
+	return f->rc;
 }
 
 /* With the lock: is it still what it was, and then what its job has behind it in memory follows it.
@@ -44,23 +45,20 @@ static int still(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;
 	struct shf_newest disk;
-	bool lost = false;
 	uint64_t rewinds = shf_store_rewinds(dst);
-	int rc = shf_store_newest(dst, f->which.step, &disk, err);
+	int rc = shf_recall_state(dst, &f->which, &disk, err);
 
-	if (rc == 0)
-		rc = shf_recall_is_lost(dst, &f->which, &lost, err);
-	if (rc == 0 && (lost || (disk.newest >= f->which.step && !disk.exists)))
+	if (rc == SHF_MEMORY_LOST || rc == SHF_MEMORY_OVERTAKEN)
 		rc = shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		              "meanwhile", f->which.step);
-	if (rc == 0 && !disk.exists) {
+	if (rc >= 0 && !disk.exists) {
 		int told = shf_recall_go_on(f->sys, f->keep, dst->run, &f->which,
 		                            shf_card_on(disk.known, disk.session, rewinds),
 		                            shf_card_on(f->which.step, f->which.session, rewinds));
 
 		rc = told < 0 ? shf_fail_sys(err, -told, "asking the agent") : 0;
 	}
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 static int publish(struct flushing *f, struct shf_view *view, const char *dir,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "flush_nodes.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +163,7 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 	shf_buf_release(&text);
 	if (t->cards.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
-	return rc < 0 && rc != -2 ? fail_at(t, -rc, name, err) : 0;     /* ENOENT: all is over */
+	return rc < 0 && rc != -ENOENT ? fail_at(t, -rc, name, err) : 0; /* ENOENT: all is over */
 }
 
 /* Every agent's cards. */
@@ -240,14 +241,13 @@ static int consider(void *arg, const struct shf_recalled *r)
 	struct choosing *c = arg;
 	struct meet *t = c->t;
 	struct shf_newest disk;
-	bool lost = false;
+	int rc;
 
 	if (r->here != r->ranks || (t->m->due && !r->due))
 		return 0;
-	c->rc = shf_store_newest(&t->store, r->step, &disk, c->err);
-	if (c->rc == 0)
-		c->rc = shf_recall_is_lost(&t->store, r, &lost, c->err);
-	if (c->rc < 0 || disk.exists || r->step <= disk.newest || lost)
+	rc = shf_recall_state(&t->store, r, &disk, c->err);
+	c->rc = rc < 0 ? rc : 0;
+	if (rc != SHF_MEMORY_UNWRITTEN)
 		return c->rc;
 	t->chosen = true;
 	t->chosen_ms = now_ms(t);
@@ -364,7 +364,7 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 		n = hi - at < PUT_BYTES ? hi - at : PUT_BYTES;
 		from = shf_view_at(p->t->view, file, at, &n);
 		put = always(from != NULL)
-		      ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -5; /* EIO */
+		      ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -EIO;
 		if (put < 0)
 			rc = fail_at(p->t, (int)-put, file_of(p)->name, p->err);
 	}
@@ -505,24 +505,24 @@ static int adopt(void *arg, struct shf_store *dst, struct sheaf_error *err)
 	struct meet *t = arg;
 	const struct shf_sys *sys = t->m->sys;
 	char folder[64], stage[80];
-	bool lost = false;
+	struct shf_newest disk;
 	enum found f = on_disk(t, dst);
-	int rc = shf_recall_is_lost(dst, &t->which, &lost, err);
+	int rc = shf_recall_state(dst, &t->which, &disk, err);
 
 	if (rc < 0 || f == THERE)
-		return rc;
-	if (f == OVER || lost)
+		return rc < 0 ? rc : 0;
+	if (f == OVER || rc == SHF_MEMORY_LOST)
 		return shf_fail(err, SHEAF_EBUSY, "step %" PRId64 " in memory: the run has gone on "
 		                "meanwhile", t->which.step);
 	name_step(t, folder);
 	snprintf(stage, sizeof(stage), "copy-%s", folder);
 	rc = sys->ops->rename(sys->arg, t->dir, folder, dst->stage, stage, true);
-	if (rc == -17) { /* EEXIST: of one who died, or of a copier that knew nothing of this */
+	if (rc == -EEXIST) { /* of one who died, or of a copier that knew nothing of this */
 		rc = shf_tree_remove(sys, dst->stage, stage);
 		if (rc >= 0)
 			rc = sys->ops->rename(sys->arg, t->dir, folder, dst->stage, stage, true);
 	}
-	if (rc == -2) /* ENOENT: it is there already, of one who died then */
+	if (rc == -ENOENT) /* it is there already, of one who died then */
 		return 0;
 	return rc < 0 ? fail_at(t, -rc, folder, err) : 0;
 }
@@ -638,8 +638,8 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	if (t->lock < 0)
 		return fail_at(t, -t->lock, name, err);
 	rc = sys->ops->lock(sys->arg, t->lock, true);
-	return rc == -11 ? shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the memory "
-	                            "of this node has", t->m->dir) : 0; /* EAGAIN */
+	return rc == -EAGAIN ? shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the "
+	                                "memory of this node has", t->m->dir) : 0;
 }
 
 static int meet_open(struct meet *t, struct sheaf_error *err)

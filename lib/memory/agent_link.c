@@ -2,6 +2,7 @@
 /* This rank's connection to the agent of its node. The agent gets the images and their cards. Where
  * none answers, the run goes on without and asks again later. */
 #include "agent_link.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,9 +88,9 @@ static int knock(const struct shf_store *store, const char *agent, const char *j
 			*keep = -1;
 		}
 	}
-	if (rc == -2 || rc == -111) /* ENOENT, ECONNREFUSED */
+	if (rc == -ENOENT || rc == -ECONNREFUSED)
 		return shf_fail(err, SHEAF_ENOENT, "no agent answers (sheaf agent RUN is one)");
-	if (rc == -18) /* EXDEV */
+	if (rc == -EXDEV)
 		return shf_fail(err, SHEAF_EINVAL, "the agent there is another run's, or that of a "
 		                "copy of this run: give each a socket of its own");
 	return rc < 0 ? shf_fail_sys(err, -rc, "the agent") : 0;
@@ -175,7 +176,7 @@ bool shf_tier_is_up(struct sheaf_run *run)
 	if (!t->wanted)
 		return false;
 	if (t->keep >= 0 && run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0)
-		shf_tier_lost(run, 32, "the agent"); /* EPIPE */
+		shf_tier_lost(run, EPIPE, "the agent");
 	if (t->keep < 0 && shf_now(run) >= t->ask_ns) {
 		(void)shf_tier_reach_again(run, NULL);
 		shf_tier_offer(run);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory_steps.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static int note(void *arg, const char *name)
 
 	if (shf_card_parse(name, job, &rank, &image, &card) && card)
 		shf_buf_add(&n->bytes, name, strlen(name) + 1);
-	return n->bytes.oom ? -12 : 0; /* ENOMEM */
+	return n->bytes.oom ? -ENOMEM : 0;
 }
 
 struct looking {
@@ -54,7 +55,7 @@ static int look(struct looking *l, const char *name)
 	int rank, image, rc = l->sys->ops->keep_get(l->sys->arg, l->keep, name, &shm);
 	bool is_card;
 
-	if (rc == -2) /* ENOENT: it has just been dropped */
+	if (rc == -ENOENT) /* it has just been dropped */
 		return 0;
 	if (rc < 0)
 		return rc;
@@ -66,7 +67,7 @@ static int look(struct looking *l, const char *name)
 	}
 	shf_arena_release(&arena);
 	l->sys->ops->shm_free(l->sys->arg, &shm);
-	return rc == SHEAF_ENOMEM || l->out->oom ? -12 : 0; /* ENOMEM */
+	return rc == SHEAF_ENOMEM || l->out->oom ? -ENOMEM : 0;
 }
 
 int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
@@ -165,7 +166,7 @@ int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct s
 {
 	size_t n, end;
 	struct shf_told *t = sorted(cards, &n);
-	int rc = t ? 0 : -12; /* ENOMEM */
+	int rc = t ? 0 : -ENOMEM;
 
 	for (size_t i = 0; i < n && rc == 0; i = end) {
 		struct shf_recalled r;
@@ -220,7 +221,7 @@ static int go_on(const struct going_on *g, const char *name)
 		return 0;
 	rc = sys->ops->keep_get(sys->arg, g->l->keep, name, &shm);
 	if (rc < 0)
-		return rc == -2 ? 0 : rc;
+		return rc == -ENOENT ? 0 : rc;
 	rc = shf_card_decode(&card, &arena, &shm);
 	if (rc == 0 && strcmp(card.run, g->l->run_id) == 0 && card.step > g->which->step) {
 		struct shf_card_head *h = shf_card_head(&shm);
@@ -234,7 +235,7 @@ static int go_on(const struct going_on *g, const char *name)
 	}
 	shf_arena_release(&arena);
 	sys->ops->shm_free(sys->arg, &shm);
-	return rc == SHEAF_ENOMEM ? -12 : 0;
+	return rc == SHEAF_ENOMEM ? -ENOMEM : 0;
 }
 
 int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
@@ -280,7 +281,7 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 	if (rc < 0)
 		return rc;
 	rc = shf_card_decode(&card, &arena, &part->card);
-	rc = rc == SHEAF_ENOMEM ? -12 : rc == 0 && strcmp(card.session, which->session) == 0;
+	rc = rc == SHEAF_ENOMEM ? -ENOMEM : rc == 0 && strcmp(card.session, which->session) == 0;
 	/* A rank that writes nothing has a card, and no image. */
 	if (rc == 1 && card.segs_n) {
 		shf_card_name(image_name, job, rank, image, false);
@@ -311,7 +312,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 		got = get_part(sys, keep, name, which, copied, &part);
 		if (got == 1)
 			rc = shf_view_add(v, &part, err);
-		got = got == -2 ? 0 : got;
+		got = got == -ENOENT ? 0 : got;
 	}
 	if (rc == 0 && got < 0)
 		rc = shf_fail_sys(err, -got, "step %" PRId64 " in memory: asking the agent",
@@ -351,36 +352,22 @@ bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
 	       !shf_store_is_aside(store, r->step, r->session);
 }
 
-/* What lies on disk beside a step in memory. Without the count of rewinds nobody can tell whether a
- * step that is newer follows it. */
-static int look_below(struct shf_store *store, const struct shf_recalled *r,
-                      struct shf_newest *disk, struct sheaf_error *err)
+/* The count of rewinds belongs to the answer: without it nobody can tell whether a step that is
+ * newer than the disk follows it. */
+int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
+                     struct shf_newest *disk, struct sheaf_error *err)
 {
 	int rc = shf_store_newest(store, r->step, disk, err);
+	bool newer = rc == 0 && r->step > disk->newest;
 
-	if (rc == 0 && r->step > disk->newest && shf_store_rewinds(store) == UINT64_MAX)
+	if (newer && shf_store_rewinds(store) == UINT64_MAX)
 		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
 		              "memory rewound?", store->path);
-	return rc;
-}
-
-int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
-                       struct sheaf_error *err)
-{
-	struct shf_newest disk;
-	int rc = look_below(store, r, &disk, err);
-
-	*lost = rc == 0 && r->step > disk.newest && !shf_recall_follows(store, r, &disk);
-	return rc;
-}
-
-int shf_recall_is_unwritten(struct shf_store *store, const struct shf_recalled *r, bool *unwritten,
-                            struct sheaf_error *err)
-{
-	struct shf_newest disk;
-	int rc = look_below(store, r, &disk, err);
-
-	*unwritten = rc == 0 && !disk.exists && r->step > disk.newest &&
-	             shf_recall_follows(store, r, &disk);
-	return rc;
+	if (rc < 0)
+		return rc;
+	if (newer && !shf_recall_follows(store, r, disk))
+		return SHF_MEMORY_LOST;
+	if (disk->exists)
+		return SHF_MEMORY_ON_DISK;
+	return newer ? SHF_MEMORY_UNWRITTEN : SHF_MEMORY_OVERTAKEN;
 }

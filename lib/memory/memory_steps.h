@@ -53,13 +53,17 @@ int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
 /* Does what lies on disk go on where this step begins? Nobody has rewound since, then. [local] */
 bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
                         const struct shf_newest *disk);
-/* Was the run rewound below where that step begins? [local] */
-int shf_recall_is_lost(struct shf_store *store, const struct shf_recalled *r, bool *lost,
-                       struct sheaf_error *err);
-/* Has the disk neither that step nor a newer one, and was the run not rewound below it? Only such a
- * step can still be written. [local] */
-int  shf_recall_is_unwritten(struct shf_store *store, const struct shf_recalled *r, bool *unwritten,
-                             struct sheaf_error *err);
+/* What a step in memory is worth, beside what lies on disk. */
+enum shf_memory_state {
+	SHF_MEMORY_UNWRITTEN,           /* newer than all on disk, and follows it: it can be
+	                                 * written */
+	SHF_MEMORY_ON_DISK,             /* the disk has a step of its number */
+	SHF_MEMORY_OVERTAKEN,           /* the disk has a newer step, and not this one */
+	SHF_MEMORY_LOST,                /* the run was rewound below where it begins */
+};
+/* Returns a shf_memory_state or a code; *disk: what it was compared with. [local] */
+int shf_recall_state(struct shf_store *store, const struct shf_recalled *r,
+                     struct shf_newest *disk, struct sheaf_error *err);
 /* The newest that is whole and not on disk, published; due: of those that were to be there. Where
  * other nodes have a part of it, their agents must do the same meanwhile (flush_nodes.h, wait_ms
  * too). *step -1: none. [local] */

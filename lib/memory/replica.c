@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whose copies are where, and what becomes of them. */
 #include "replica.h"
+#include <errno.h>
 #include <inttypes.h>
 #include "err.h"
 #include "growth.h"
@@ -88,7 +89,7 @@ int shf_guests_offer(struct sheaf_run *run)
 			if (rc == 0)
 				rc = put(run, &g->of[i], k, true);
 		}
-	g->failed = g->failed || rc == -28;     /* ENOSPC: nor will it take the next */
+	g->failed = g->failed || rc == -ENOSPC; /* nor will it take the next */
 	return g->failed ? 0 : rc;
 }
 

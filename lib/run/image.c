@@ -3,6 +3,7 @@
  * They grow when a save needs more and are kept, because a first touch costs far more than a
  * copy; one more is made only when all that there are are in use. */
 #include "image.h"
+#include <errno.h>
 #include "err.h"
 #include "growth.h"
 #include "opts.h"
@@ -129,7 +130,7 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 			sys->ops->shm_free(sys->arg, &s->image->peers[r]);
 		s->image->peers[r] = (struct shf_shm){ .fd = -1 };
 		int rc = sys->ops->shm_connect(sys->arg, s->all[r].token, &s->connections[r]);
-		if (rc == -111) /* ECONNREFUSED */
+		if (rc == -ECONNREFUSED)
 			return shf_fail(err, SHEAF_EAGAIN, "rank %d's image: its socket takes no "
 			                "connection: processes of other users fill it, or the "
 			                "rank is in another network namespace by now", r);
