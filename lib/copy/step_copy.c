@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "name_in_step.h"
 #include "opts.h"
 #include "step.h"
 #include "step_lookup.h"
@@ -43,23 +44,15 @@ static int fail_in(const struct copying *c, int sys, const char *name, struct sh
 	return shf_fail_io(err, sys, "%s/.sheaf/stage/%s/%s", c->dst.path, c->stage.name, name);
 }
 
-/* The directory of the stage that a file is in, and its last part. Close it with leave. */
+/* The directory of the stage that a file is in, and the rest of its name. Close it with leave. */
 static int enter(const struct copying *c, const char *name, const char **base)
 {
-	const char *slash = strrchr(name, '/');
-	char folder[64];
-
-	*base = slash ? slash + 1 : name;
-	if (!slash)
-		return c->stage.dir;
-	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-	return shf_dir_open(c->dst.sys, c->stage.dir, folder);
+	return shf_in_step_enter(c->dst.sys, c->stage.dir, name, SHF_O_NOFOLLOW, base);
 }
 
 static void leave(const struct copying *c, int dir)
 {
-	if (dir != c->stage.dir)
-		shf_fd_close(c->dst.sys, &dir);
+	shf_in_step_leave(c->dst.sys, c->stage.dir, dir);
 }
 
 /* ---- files of the stage ---- */

@@ -4,6 +4,7 @@
  * are read; what it has not come to, who scatters takes himself. It changes no byte. */
 #include "load_prefault.h"
 #include <stdlib.h>
+#include "background.h"
 #include "load.h"
 #include "load_base.h"
 #include "state.h"
@@ -20,7 +21,7 @@ struct stretch {                /* of the caller's memory */
 };
 struct shf_ahead {
 	const struct shf_sys *sys;
-	struct shf_task *task;
+	struct shf_background task;
 	struct stretch *a;              /* owned */
 	size_t n, next;
 	uint64_t at;                    /* bytes of the next one that are done */
@@ -103,7 +104,7 @@ static struct shf_ahead *ahead_new(const struct shf_load *ld)
 	w->a = shf_alloc(ld->state->n, sizeof(*w->a));
 	if (w->a && find(w, ld) >= ALL_MIN) {
 		qsort(w->a, w->n, sizeof(*w->a), by_place);
-		if (w->sys->ops->task_new(w->sys->arg, &w->task, step, w, NULL) == 0)
+		if (shf_background_start(&w->task, w->sys, step, w) == 0)
 			return w;
 	}
 	shf_free(w->a);
@@ -120,7 +121,7 @@ void shf_ahead_end(struct shf_ahead *w)
 {
 	if (!w)
 		return;
-	w->sys->ops->task_free(w->sys->arg, w->task);
+	shf_background_stop(&w->task);
 	shf_free(w->a);
 	shf_free(w);
 }

@@ -4,6 +4,7 @@
  * gives. Each takes segment after segment; the caller's thread works too, between what else it
  * does. */
 #include "load_workers.h"
+#include "background.h"
 #include "err.h"
 #include "load.h"
 #include "load_base.h"
@@ -18,7 +19,7 @@
 struct hand {
 	struct shf_crew *crew;
 	struct shf_load ld;             /* the load's, with a pass of its own */
-	struct shf_task *task;          /* NULL: the caller's thread */
+	struct shf_background task;     /* of all but the first, which is the caller's thread */
 	uint8_t *buf;                   /* owned; a sip of a file; NULL: all lies in a view */
 	struct sheaf_error err;
 	size_t bad;                     /* the segment of err; SIZE_MAX: none */
@@ -136,13 +137,8 @@ static void hand_end(struct hand *h, struct shf_load *ld)
 /* Only the caller's thread is left. */
 static void gather(struct shf_crew *c)
 {
-	const struct sheaf_run *run = c->hands[0].ld.step->run;
-
 	for (int i = 1; i < c->n; i++)
-		if (c->hands[i].task) {
-			run->sys->ops->task_free(run->sys->arg, c->hands[i].task);
-			c->hands[i].task = NULL;
-		}
+		shf_background_stop(&c->hands[i].task);
 }
 
 int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
@@ -173,7 +169,6 @@ static int hands_for(const struct sheaf_step *step, size_t segs)
 int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t *segs, size_t n,
                  struct sheaf_error *err)
 {
-	const struct sheaf_run *run = ld->step->run;
 	int want = hands_for(ld->step, n), rc = 0;
 	struct shf_crew *c = shf_zalloc(1, sizeof(*c));
 
@@ -190,9 +185,8 @@ int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t
 		return shf_fail(err, rc, "no memory for %d threads", want);
 	/* Where a thread cannot be had, the others take what it would have taken. */
 	for (int i = 1; i < c->n; i++)
-		if (run->sys->ops->task_new(run->sys->arg, &c->hands[i].task, turn, &c->hands[i],
-		                            NULL) < 0)
-			c->hands[i].task = NULL;
+		(void)shf_background_start(&c->hands[i].task, ld->step->run->sys, turn,
+		                           &c->hands[i]);
 	return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 #include "match.h"
+#include "name_in_step.h"
 
 #define VIEW 0x20000000
 
@@ -212,26 +213,6 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 	return s->at + (off - s->lo);
 }
 
-static int open_on_disk(const struct shf_view *v, const char *name)
-{
-	const struct shf_sys *in = v->over.in;
-	const char *slash = strrchr(name, '/');
-	char folder[64];
-	int dir = v->disk, fd;
-
-	if (slash) {
-		memcpy(folder, name, (size_t)(slash - name)); /* add_folder has seen that it fits */
-		folder[slash - name] = '\0';
-		dir = in->ops->open(in->arg, v->disk, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
-		if (dir < 0)
-			return dir;
-	}
-	fd = in->ops->open(in->arg, dir, slash ? slash + 1 : name, SHF_O_NOFOLLOW, 0);
-	if (slash)
-		in->ops->close(in->arg, dir);
-	return fd;
-}
-
 /* Up to n bytes of a tensor file that are nowhere here, as far as there is such a gap. */
 static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
                          uint64_t off)
@@ -250,7 +231,7 @@ static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t 
 			break;
 		}
 	if (v->disk_files[file] < 0)
-		v->disk_files[file] = open_on_disk(v, f->name);
+		v->disk_files[file] = shf_in_step_open(in, v->disk, f->name, SHF_O_NOFOLLOW);
 	/* ENOENT would say that there is no step to go on from. */
 	if (v->disk_files[file] < 0)
 		return v->disk_files[file] == -ENOENT ? -EIO : v->disk_files[file];

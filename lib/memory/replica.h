@@ -16,6 +16,7 @@
 #define SHF_REPLICA_H
 #include <pthread.h>
 #include <stddef.h>
+#include "background.h"
 #include "group.h"
 #include "image_card.h"
 #include "sheaf.h"
@@ -41,7 +42,7 @@ struct shf_guests {
 	/* What goes behind the training; numbers are alike on all ranks. */
 	struct shf_team behind;         /* its group counted; NULL: inside commits */
 	struct shf_sending *moving;     /* owned; what the thread is at, or has done */
-	struct shf_task *task;          /* owned */
+	struct shf_background task;
 	int image, copied;              /* that it is of; of the newest that has gone; -1 */
 };
 /* Who keeps whose. Of one node nobody does. [local] */

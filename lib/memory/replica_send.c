@@ -305,24 +305,15 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 
 /* ---- behind ---- */
 
-static bool is_over(const struct sheaf_run *run)
-{
-	const struct shf_guests *g = &run->tier->guests;
-
-	return !g->task || run->sys->ops->task_over(run->sys->arg, g->task);
-}
-
 /* The last one. come: to all ranks, and it is still of use. */
 static void settle(struct sheaf_run *run, bool come)
 {
 	struct shf_guests *g = &run->tier->guests;
 
-	if (g->task)
-		run->sys->ops->task_free(run->sys->arg, g->task);
+	shf_background_stop(&g->task);
 	if (come)
 		g->copied = g->image;
 	sending_free(g->moving);
-	g->task = NULL;
 	g->moving = NULL;
 	g->image = -1;
 }
@@ -331,7 +322,7 @@ static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
                        struct sheaf_error *err)
 {
 	struct shf_guests *g = &run->tier->guests;
-	bool over = is_over(run);
+	bool over = !shf_background_runs(&g->task);
 	uint64_t x[2] = { !over, !(over && g->moving && g->moving->stamped) };
 	int rc = over && g->moving ? g->moving->rc : 0;
 
@@ -347,11 +338,8 @@ static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
 	if (rc < 0)
 		return rc;
 	g->image = c->image;
-	if (run->sys->ops->task_new(run->sys->arg, &g->task, turn, g->moving, NULL) < 0) {
-		g->task = NULL; /* the others' threads wait for this rank */
-		while (turn(g->moving))
-			;
-	}
+	if (shf_background_start(&g->task, run->sys, turn, g->moving) < 0)
+		shf_background_finish(&g->task); /* the others' threads wait for this rank */
 	return 0;
 }
 
@@ -361,11 +349,8 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 
 	if (!g->moving)
 		return;
-	if (g->task)
-		run->sys->ops->task_free(run->sys->arg, g->task);
-	g->task = NULL;
-	while (finish && g->wanted && g->moving->rc == 0 && !g->moving->stamped && turn(g->moving))
-		;
+	if (finish && g->wanted)
+		shf_background_finish(&g->task);
 	settle(run, false);
 }
 

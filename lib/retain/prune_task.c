@@ -23,7 +23,6 @@ static bool prune(void *arg)
 	struct shf_pruning *p = run->pruning;
 
 	p->rc = shf_store_prune(&run->store, &p->rules, went, p, &p->err);
-	p->done = true;
 	return false;
 }
 
@@ -57,20 +56,15 @@ void shf_pruning_settle(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->pruning;
 
-	if (!p->task)
+	if (!p->task.task)
 		return;
-	run->sys->ops->task_free(run->sys->arg, p->task);
-	p->task = NULL;
-	if (!p->done)
-		(void)prune(run);
+	shf_background_finish(&p->task);
 	tell(run);
 }
 
 bool shf_pruning_goes_on(struct sheaf_run *run)
 {
-	const struct shf_sys *sys = run->sys;
-
-	if (run->pruning->task && !sys->ops->task_over(sys->arg, run->pruning->task))
+	if (shf_background_runs(&run->pruning->task))
 		return true;
 	shf_pruning_settle(run);
 	return false;
@@ -78,17 +72,14 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
-	const struct shf_sys *sys = run->sys;
 	struct shf_pruning *p = run->pruning;
 
 	if (behind && shf_pruning_goes_on(run))
 		return;
 	shf_pruning_settle(run);
 	p->rules = *rules;
-	p->done = false;
-	if (behind && sys->ops->task_new(sys->arg, &p->task, prune, run, NULL) >= 0)
+	if (behind && shf_background_start(&p->task, run->sys, prune, run) >= 0)
 		return;
-	p->task = NULL;
 	(void)prune(run);
 	tell(run);
 }

@@ -4,14 +4,14 @@
  * away, for its number is no step's that may go. */
 #ifndef SHF_PRUNE_TASK_H
 #define SHF_PRUNE_TASK_H
+#include "background.h"
 #include "mem.h"
 #include "store.h"
 
 struct sheaf_run;
 struct shf_pruning {
-	struct shf_task *task;          /* owned; NULL: none */
+	struct shf_background task;
 	struct shf_prune rules;
-	bool done;
 	struct shf_buf told;            /* of the steps that went: number, reason, NUL */
 	int rc;
 	struct sheaf_error err;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "name_in_step.h"
 #include "place.h"
 #include "read_ring.h"
 #include "tree.h"
@@ -86,28 +87,9 @@ static bool fetch(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t o
 	return damaged(r);
 }
 
-/* A name of the step, in a folder perhaps; a descriptor, or -errno. */
-static int open_in(const struct shf_sys *sys, int step_dir, const char *name, int flags)
-{
-	const char *slash = strrchr(name, '/');
-	char folder[64];
-	int dir = step_dir, fd;
-
-	if (slash) {
-		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-		dir = shf_dir_open(sys, step_dir, folder);
-		if (dir < 0)
-			return dir;
-	}
-	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, flags | SHF_O_NOFOLLOW, 0);
-	if (slash)
-		shf_fd_close(sys, &dir);
-	return fd;
-}
-
 static int open_name(const struct shf_reread *r, const char *name, int flags)
 {
-	return open_in(r->sys, r->dir, name, flags);
+	return shf_in_step_open(r->sys, r->dir, name, flags | SHF_O_NOFOLLOW);
 }
 
 /* Bytes from `off` on are about to be read through the page cache. */
@@ -511,7 +493,7 @@ bool shf_reread_turn(void *reread)
 
 static void forget_file(const struct shf_sys *sys, int dir, const char *name, uint64_t bytes)
 {
-	int fd = open_in(sys, dir, name, 0);
+	int fd = shf_in_step_open(sys, dir, name, SHF_O_NOFOLLOW);
 
 	if (fd >= 0 && bytes)
 		sys->ops->forget(sys->arg, fd, 0, bytes);

@@ -32,11 +32,8 @@ static int start_here(struct sheaf_run *run, const struct shf_saved *saved, stru
 	r->share = (uint32_t)run->place.node;
 	r->shares = (uint32_t)run->place.nodes_n;
 	r->buffered = run->opts.flags & SHEAF_BUFFERED;
-	rc = sys->ops->task_new(sys->arg, &run->behind->task, shf_reread_turn, r, NULL);
-	if (rc == 0)
-		return 0;
-	run->behind->task = NULL;
-	return shf_fail_sys(err, -rc, "%s: starting to read it again", where);
+	rc = shf_background_start(&run->behind->task, sys, shf_reread_turn, r);
+	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting to read it again", where);
 }
 
 void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
@@ -76,12 +73,10 @@ void shf_behind_stop(struct sheaf_run *run)
 {
 	struct shf_behind *b = run->behind;
 
-	if (b->task)
-		run->sys->ops->task_free(run->sys->arg, b->task);
+	shf_background_stop(&b->task);
 	if (b->reread)
 		shf_reread_release(b->reread);
 	shf_free(b->reread);
-	b->task = NULL;
 	b->reread = NULL;
 	b->now.step = -1;
 }
@@ -98,13 +93,6 @@ void shf_behind_forget(struct sheaf_run *run, int64_t step)
 		run->verified.step = -1;
 }
 
-static bool is_over(const struct sheaf_run *run)
-{
-	const struct shf_behind *b = run->behind;
-
-	return !b->task || run->sys->ops->task_over(run->sys->arg, b->task);
-}
-
 bool shf_behind_is_little(const struct sheaf_run *run)
 {
 	return run->behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
@@ -116,7 +104,7 @@ void shf_behind_wait(struct sheaf_run *run)
 	int64_t wait = shf_opts_wait_ms(&run->opts, WAIT_MS);
 	int64_t until = shf_now(run) + wait * 1000000;
 
-	while (!is_over(run) && shf_now(run) < until)
+	while (shf_background_runs(&run->behind->task) && shf_now(run) < until)
 		sys->ops->sleep_ms(sys->arg, 1);
 }
 
@@ -171,7 +159,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 
 	if (now.step < 0)
 		return 0;
-	busy = !is_over(run);
+	busy = shf_background_runs(&b->task);
 	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
 	if (rc < 0 || busy)
 		return rc;

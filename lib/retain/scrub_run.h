@@ -6,6 +6,7 @@
  * store. */
 #ifndef SHF_SCRUB_RUN_H
 #define SHF_SCRUB_RUN_H
+#include "background.h"
 #include "scrub.h"
 #include "store.h"
 
@@ -17,7 +18,7 @@ struct shf_behind {
 	uint64_t bytes;                 /* of the tensor files of a step, the newest */
 	uint64_t damaged_n;             /* steps that were found damaged so far */
 	/* this rank's */
-	struct shf_task *task;          /* owned; NULL: none on this rank, or it cannot be had */
+	struct shf_background task;     /* none on this rank, or no thread could be had */
 	struct shf_reread *reread;      /* owned; the task's until it is over */
 };
 /* A step that was just committed: the next one. [local], on all ranks alike */

@@ -163,8 +163,8 @@ static int check_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
 /* Length of the header, its length field included. It is taken from the sums where they can be
  * compared with, so that a damaged length field is found like all other damage, by its block;
  * otherwise from the file. */
-static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, bool proven, uint64_t *n,
-                        struct sheaf_error *err)
+static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, bool proven,
+                        uint64_t *n, struct sheaf_error *err)
 {
 	const char *name = step->layout.files[f].name;
 	uint8_t first[8];

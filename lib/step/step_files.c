@@ -7,6 +7,7 @@
 #include <string.h>
 #include "err.h"
 #include "memory_dir.h"
+#include "name_in_step.h"
 #include "read_ring.h"
 #include "step.h"
 #include "tree.h"
@@ -19,20 +20,17 @@ int shf_step_follow(const struct sheaf_step *step)
 int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;
-	const char *slash = strrchr(name, '/');
-	int follow = shf_step_follow(step), dir = step->dir, fd;
+	int follow = shf_step_follow(step), in, fd;
+	const char *base;
 
 	where[0] = '\0';
-	if (slash) {
-		snprintf(where, 64, "%.*s", (int)(slash - name), name);
-		dir = sys->ops->open(sys->arg, step->dir, where, SHF_O_DIR | follow, 0);
-		if (dir < 0)
-			return dir;
-		where[0] = '\0';
+	in = shf_in_step_enter(sys, step->dir, name, follow, &base);
+	if (in < 0) {
+		snprintf(where, 64, "%.*s", (int)(base - name - 1), name);
+		return in;
 	}
-	fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name, follow | flags, 0);
-	if (slash)
-		sys->ops->close(sys->arg, dir);
+	fd = sys->ops->open(sys->arg, in, base, follow | flags, 0);
+	shf_in_step_leave(sys, step->dir, in);
 	return fd;
 }
 

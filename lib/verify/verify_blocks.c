@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include "crc64.h"
 #include "err.h"
+#include "name_in_step.h"
 #include "run_io.h"
 #include "step.h"
 #include "step_blocks.h"
@@ -50,8 +51,8 @@ static uint64_t find_suspect(const struct shf_verify *v, uint32_t f, uint64_t lo
 	return i;
 }
 
-static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p, uint64_t n,
-                      uint64_t got, uint64_t want)
+static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
+                           uint64_t n, uint64_t got, uint64_t want)
 {
 	struct shf_verify_at at = SHF_AT_FILE(v->step->layout.files[f].name);
 	uint64_t i = find_suspect(v, f, lo, p, n);
@@ -222,16 +223,12 @@ static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
  * finding: the other descriptor has its own. */
 static void direct_open(struct shf_verify *v, const struct chunk *c)
 {
-	const struct shf_sys *sys = v->step->run->sys;
-	const char *base;
-	int dir, fd;
+	int fd;
 
 	if (c->len < SHF_VERIFY_CHUNK || (v->sink && v->sink->from(v->sink, c->file) >= 0))
 		return;
-	dir = shf_verify_enter(v, v->step->layout.files[c->file].name, &base);
-	fd = dir < 0 ? dir : sys->ops->open(sys->arg, dir, base,
-	                                    SHF_O_DIRECT | shf_verify_follow(v), 0);
-	shf_verify_leave(v, dir);
+	fd = shf_in_step_open(v->step->run->sys, v->step->dir, v->step->layout.files[c->file].name,
+	                      SHF_O_DIRECT | shf_verify_follow(v));
 	v->direct[c->file] = fd > 0 ? fd : 0;
 }
 

@@ -3,9 +3,8 @@
 #include "verify_find.h"
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 #include "err.h"
+#include "name_in_step.h"
 #include "step_files.h"
 #include "verify.h"
 
@@ -42,23 +41,12 @@ int shf_verify_follow(const struct shf_verify *v)
 
 int shf_verify_enter(const struct shf_verify *v, const char *name, const char **base)
 {
-	const struct shf_sys *sys = v->step->run->sys;
-	const char *slash = strrchr(name, '/');
-	char folder[64];
-
-	*base = slash ? slash + 1 : name;
-	if (!slash)
-		return v->step->dir;
-	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-	return sys->ops->open(sys->arg, v->step->dir, folder, SHF_O_DIR | shf_verify_follow(v), 0);
+	return shf_in_step_enter(v->step->run->sys, v->step->dir, name, shf_verify_follow(v), base);
 }
 
 void shf_verify_leave(const struct shf_verify *v, int dir)
 {
-	const struct shf_sys *sys = v->step->run->sys;
-
-	if (dir >= 0 && dir != v->step->dir)
-		sys->ops->close(sys->arg, dir);
+	shf_in_step_leave(v->step->run->sys, v->step->dir, dir);
 }
 
 int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uint64_t off)

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* task_free waits for the turn under way. So what a turn wrote can be read after a stop without a
+ * lock. */
+#include "background.h"
+
+static bool take_background_turn(void *arg)
+{
+	struct shf_background *b = arg;
+
+	b->over = !b->turn(b->work);
+	return !b->over;
+}
+
+int shf_background_start(struct shf_background *b, const struct shf_sys *sys,
+                         bool (*turn)(void *work), void *work)
+{
+	int rc;
+
+	*b = (struct shf_background){ .sys = sys, .turn = turn, .work = work };
+	rc = sys->ops->task_new(sys->arg, &b->task, take_background_turn, b, NULL);
+	if (rc < 0)
+		b->task = NULL;
+	return rc;
+}
+
+bool shf_background_runs(const struct shf_background *b)
+{
+	return b->task && !b->sys->ops->task_over(b->sys->arg, b->task);
+}
+
+static void end_thread(struct shf_background *b)
+{
+	if (b->task)
+		b->sys->ops->task_free(b->sys->arg, b->task);
+	b->task = NULL;
+}
+
+void shf_background_stop(struct shf_background *b)
+{
+	end_thread(b);
+	b->turn = NULL;         /* what a turn works on may be freed now */
+}
+
+void shf_background_finish(struct shf_background *b)
+{
+	end_thread(b);
+	while (b->turn && !b->over)
+		(void)take_background_turn(b);
+	b->turn = NULL;
+}
