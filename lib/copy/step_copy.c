@@ -39,18 +39,18 @@ struct copying {
 	uint64_t written;
 };
 
-static int fail_in(const struct copying *c, int sys, const char *name, struct sheaf_error *err)
+static int fail_in_copy(const struct copying *c, int sys, const char *name, struct sheaf_error *err)
 {
 	return shf_fail_io(err, sys, "%s/.sheaf/stage/%s/%s", c->dst.path, c->stage.name, name);
 }
 
 /* The directory of the stage that a file is in, and the rest of its name. Close it with leave. */
-static int enter(const struct copying *c, const char *name, const char **base)
+static int enter_stage_folder(const struct copying *c, const char *name, const char **base)
 {
 	return shf_in_step_enter(c->dst.sys, c->stage.dir, name, SHF_O_NOFOLLOW, base);
 }
 
-static void leave(const struct copying *c, int dir)
+static void leave_stage_folder(const struct copying *c, int dir)
 {
 	shf_in_step_leave(c->dst.sys, c->stage.dir, dir);
 }
@@ -67,7 +67,7 @@ static int part_begin(struct copying *c, const char *name, uint64_t bytes, struc
 		                            SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (rc >= 0 && bytes)
 		rc = sys->ops->resize(sys->arg, c->fd, bytes);
-	return rc < 0 ? fail_in(c, -rc, name, err) : 0;
+	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
 static int part_put(struct copying *c, const char *name, uint64_t off, const uint8_t *bytes,
@@ -77,7 +77,7 @@ static int part_put(struct copying *c, const char *name, uint64_t off, const uin
 	int64_t put = sys->ops->pwrite(sys->arg, c->fd, bytes, (size_t)n, off);
 
 	if (put < 0)
-		return fail_in(c, (int)-put, name, err);
+		return fail_in_copy(c, (int)-put, name, err);
 	c->written += n;
 	return 0;
 }
@@ -92,12 +92,12 @@ static int part_end(struct copying *c, const char *name, struct sheaf_error *err
 	c->fd = -1;
 	rc = rc < 0 ? rc : closed;
 	if (rc >= 0) {
-		rc = dir = enter(c, name, &base);
+		rc = dir = enter_stage_folder(c, name, &base);
 		if (dir >= 0)
 			rc = sys->ops->rename(sys->arg, c->stage.dir, c->part, dir, base, false);
-		leave(c, dir);
+		leave_stage_folder(c, dir);
 	}
-	return rc < 0 ? fail_in(c, -rc, name, err) : 0;
+	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
 static int write_whole(struct copying *c, const char *name, const uint8_t *bytes, uint64_t n,
@@ -111,40 +111,41 @@ static int write_whole(struct copying *c, const char *name, const uint8_t *bytes
 }
 
 /* A descriptor of a tensor file that has its name in the stage, or NO. */
-static int finished(const struct copying *c, const struct shf_mf_file *m)
+static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 {
 	const struct shf_sys *sys = c->dst.sys;
 	struct shf_stat st;
 	const char *base;
-	int dir = enter(c, m->name, &base), fd = NO;
+	int dir = enter_stage_folder(c, m->name, &base), fd = NO;
 
 	if (dir < 0)
 		return NO;
 	if (sys->ops->stat(sys->arg, dir, base, false, &st) >= 0 && st.type == SHF_T_FILE &&
 	    st.bytes == m->bytes)
 		fd = sys->ops->open(sys->arg, dir, base, SHF_O_NOFOLLOW, 0);
-	leave(c, dir);
+	leave_stage_folder(c, dir);
 	return fd < 0 ? NO : fd;
 }
 
 /* ---- the sink ---- */
 
-static int from(struct shf_verify_sink *sink, uint32_t f)
+static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 {
 	struct copying *c = (struct copying *)sink;
 
 	if (c->there[f] == ASK)
-		c->there[f] = finished(c, &c->step->manifest.files[f]);
+		c->there[f] = open_finished(c, &c->step->manifest.files[f]);
 	return c->there[f];
 }
 
-static void refuse(struct shf_verify_sink *sink, uint32_t f)
+static void refuse_stage_file(struct shf_verify_sink *sink, uint32_t f)
 {
 	((struct copying *)sink)->refused[f] = true;
 }
 
-static int small(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint64_t off,
-                 const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
+static int put_small_in_stage(struct shf_verify_sink *sink, const struct shf_mf_file *m,
+                              uint64_t off, const uint8_t *bytes, uint64_t n,
+                              struct sheaf_error *err)
 {
 	struct copying *c = (struct copying *)sink;
 	int rc = off == 0 ? part_begin(c, m->name, m->bytes, err) : 0;
@@ -152,19 +153,20 @@ static int small(struct shf_verify_sink *sink, const struct shf_mf_file *m, uint
 	return rc == 0 && n ? part_put(c, m->name, off, bytes, n, err) : rc;
 }
 
-static int keep(struct shf_verify_sink *sink, const struct shf_mf_file *m, struct sheaf_error *err)
+static int keep_small(struct shf_verify_sink *sink, const struct shf_mf_file *m,
+                      struct sheaf_error *err)
 {
 	return part_end((struct copying *)sink, m->name, err);
 }
 
-static int put(struct shf_verify_sink *sink, uint32_t f, uint64_t off, const uint8_t *bytes,
-               uint64_t n, struct sheaf_error *err)
+static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
+                        const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
 {
 	struct copying *c = (struct copying *)sink;
 	const struct shf_mf_file *m = &c->step->manifest.files[f];
-	int rc = small(sink, m, off, bytes, n, err);
+	int rc = put_small_in_stage(sink, m, off, bytes, n, err);
 
-	return rc == 0 && off + n == m->bytes ? keep(sink, m, err) : rc;
+	return rc == 0 && off + n == m->bytes ? keep_small(sink, m, err) : rc;
 }
 
 /* ---- what an earlier copier left ---- */
@@ -197,7 +199,7 @@ static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_er
 	int rc = shf_names_read(c->dst.sys, dir, &names);
 
 	if (rc < 0)
-		return fail_in(c, -rc, folder, err);
+		return fail_in_copy(c, -rc, folder, err);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		snprintf(full, sizeof(full), "%s%s%s", folder, folder[0] ? "/" : "", p);
 		if (is_named(m, full) || (!folder[0] && is_folder(m, p)))
@@ -205,7 +207,7 @@ static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_er
 		rc = shf_tree_remove(c->dst.sys, dir, p);
 	}
 	shf_names_release(&names);
-	return rc < 0 ? fail_in(c, -rc, full, err) : 0;
+	return rc < 0 ? fail_in_copy(c, -rc, full, err) : 0;
 }
 
 static int sweep_all(struct copying *c, struct sheaf_error *err)
@@ -219,7 +221,7 @@ static int sweep_all(struct copying *c, struct sheaf_error *err)
 		if (strcmp(m->families[i].dir, ".") == 0)
 			continue;
 		dir = shf_dir_open(c->dst.sys, c->stage.dir, m->families[i].dir);
-		rc = dir < 0 ? fail_in(c, -dir, m->families[i].dir, err)
+		rc = dir < 0 ? fail_in_copy(c, -dir, m->families[i].dir, err)
 		             : sweep(c, dir, m->families[i].dir, err);
 		shf_fd_close(c->dst.sys, &dir);
 	}
@@ -228,7 +230,7 @@ static int sweep_all(struct copying *c, struct sheaf_error *err)
 
 /* ---- passes ---- */
 
-static void forget(struct copying *c)
+static void forget_stage_files(struct copying *c)
 {
 	for (size_t f = 0; f < c->step->manifest.files_n; f++) {
 		shf_fd_close(c->dst.sys, &c->there[f]);
@@ -250,12 +252,12 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
 		if (!c->refused[f])
 			continue;
 		c->refused[f] = false;
-		rc = dir = enter(c, name, &base);
+		rc = dir = enter_stage_folder(c, name, &base);
 		if (dir >= 0)
 			rc = sys->ops->unlink(sys->arg, dir, base, false);
-		leave(c, dir);
+		leave_stage_folder(c, dir);
 		if (rc < 0 && rc != -ENOENT)
-			return fail_in(c, -rc, name, err);
+			return fail_in_copy(c, -rc, name, err);
 		n++;
 	}
 	return n;
@@ -268,7 +270,7 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 
 	for (int i = 0; rc == 0 && bad && i < PASSES; i++) {
 		rc = shf_step_verify_into(c->step, &c->sink, report, err);
-		forget(c);
+		forget_stage_files(c);
 		/* Also where something else failed: whoever goes on would refuse them again. */
 		bad = drop_refused(c, rc == 0 ? err : NULL);
 		rc = rc == 0 && bad < 0 ? bad : rc;
@@ -364,7 +366,7 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 	return rc;
 }
 
-static int read_manifest(struct copying *c, struct sheaf_error *err)
+static int read_source_manifest(struct copying *c, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = c->step;
 	int rc = shf_text_read(step->run->sys, step->dir, "sheaf.json", &c->text, SHF_MANIFEST_MAX);
@@ -393,7 +395,7 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 		rc = fill_stage(c, report, err);
 		if (rc == 0)
 			rc = shf_stage_publish_as(&c->dst, &c->stage, &c->text, false, err);
-		forget(c);
+		forget_stage_files(c);
 		if (rc == SHEAF_ECORRUPT)
 			shf_stage_discard(&c->dst, &c->stage);
 		shf_stage_close(&c->dst, &c->stage);
@@ -432,7 +434,8 @@ int shf_step_copy_if(struct sheaf_step *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err)
 {
-	struct copying c = { .sink = { from, refuse, put, small, keep }, .step = step, .fd = -1 };
+	struct copying c = { .sink = { open_if_finished, refuse_stage_file, put_in_stage,
+	                               put_small_in_stage, keep_small }, .step = step, .fd = -1 };
 	struct sheaf_error own;
 	bool owned = false;
 	int rc;
@@ -442,7 +445,7 @@ int shf_step_copy_if(struct sheaf_step *step, const char *path,
 	if (rc == 0 && (!path || !path[0]))
 		rc = shf_fail(err, SHEAF_EINVAL, "no directory was named");
 	if (rc == 0)
-		rc = read_manifest(&c, err);
+		rc = read_source_manifest(&c, err);
 	if (rc == 0) {
 		rc = open_dst(&c, path, err);
 		owned = true;

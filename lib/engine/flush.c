@@ -22,7 +22,7 @@ struct flushing {
 	struct sheaf_error *err;
 };
 
-static int consider(void *arg, const struct shf_recalled *r)
+static int consider_for_flush(void *arg, const struct shf_recalled *r)
 {
 	struct flushing *f = arg;
 	struct shf_newest disk;
@@ -41,7 +41,7 @@ static int consider(void *arg, const struct shf_recalled *r)
 
 /* With the lock: is it still what it was, and then what its job has behind it in memory follows it.
  */
-static int still(void *arg, struct shf_store *dst, struct sheaf_error *err)
+static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;
 	struct shf_newest disk;
@@ -61,15 +61,15 @@ static int still(void *arg, struct shf_store *dst, struct sheaf_error *err)
 	return rc < 0 ? rc : 0;
 }
 
-static int publish(struct flushing *f, struct shf_view *view, const char *dir,
-                   struct sheaf_report *report, struct sheaf_error *err)
+static int publish_from_memory(struct flushing *f, struct shf_view *view, const char *dir,
+                               struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct sheaf_opts opts = { .size = sizeof(opts) };
 	struct sheaf_step *step = NULL;
 	int rc = shf_step_open_view(&step, view, NULL, NULL, &opts, dir, err);
 
 	if (rc == 0)
-		rc = shf_step_copy_if(step, dir, still, f, report, err);
+		rc = shf_step_copy_if(step, dir, check_still_wanted, f, report, err);
 	if (rc == 0)
 		shf_view_is_written(view);
 	shf_step_put(step);
@@ -78,8 +78,8 @@ static int publish(struct flushing *f, struct shf_view *view, const char *dir,
 
 /* Others have the rest of a newer one. What has been written before is not less for it that they do
  * not come. */
-static int meet(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
-                struct sheaf_report *report, struct sheaf_error *err)
+static int flush_with_others(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
+                             struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_meeting m = { .dir = dir, .sys = f->sys, .keep = f->keep, .due = f->due,
 		.step = f->part.step, .wait_ms = wait_ms };
@@ -107,7 +107,7 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
 		return rc;
 	rc = shf_tier_reach(&store, agent, &f.keep, NULL, err);
 	if (rc == 0) {
-		int asked = shf_recall_list(sys, f.keep, store.run, consider, &f);
+		int asked = shf_recall_list(sys, f.keep, store.run, consider_for_flush, &f);
 
 		rc = f.rc;
 		if (rc == 0 && asked < 0)
@@ -117,11 +117,11 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
 		rc = shf_recall_view(sys, f.keep, &f.which, &view, err);
 	shf_store_close(&store);
 	if (rc == 0 && f.found)
-		rc = publish(&f, view, dir, report, err);
+		rc = publish_from_memory(&f, view, dir, report, err);
 	if (rc == 0 && f.found)
 		*step = f.which.step;
 	if (rc == 0 && f.apart)
-		rc = meet(&f, dir, wait_ms, step, report, err);
+		rc = flush_with_others(&f, dir, wait_ms, step, report, err);
 	sys->ops->keep_close(sys->arg, f.keep, true);
 	return rc;
 }

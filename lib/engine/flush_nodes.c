@@ -44,7 +44,7 @@ static void name_meeting(const struct shf_meeting *m, char out[48])
 	snprintf(out, 48, "%s-%s", m->due ? "due" : "flush", m->job);
 }
 
-static int fail_at(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
+static int fail_in_meeting(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
 {
 	char meeting[48];
 
@@ -68,7 +68,7 @@ static struct shf_told card_at(const struct shf_buf *cards, size_t i)
 }
 
 /* A line for each card of the job, and their sum. */
-static void to_text(struct meet *t, const struct shf_buf *cards, struct shf_buf *text)
+static void table_to_text(struct meet *t, const struct shf_buf *cards, struct shf_buf *text)
 {
 	t->node = INT32_MAX;
 	for (size_t i = 0; i < cards->len / sizeof(struct shf_told); i++) {
@@ -93,7 +93,7 @@ static bool one_card(const char *line, struct shf_told *c)
 	       c->ranks <= RANKS_MAX;
 }
 
-static bool from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards)
+static bool table_from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards)
 {
 	const char *start = (const char *)text->data, *end = start + text->len, *p = start, *stop;
 
@@ -116,7 +116,7 @@ static bool from_text(const struct meet *t, const struct shf_buf *text, struct s
 }
 
 /* What we have, for everybody to see, as it is now. */
-static int come(struct meet *t, struct sheaf_error *err)
+static int write_own_table(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
 	struct shf_buf cards = SHF_BUF_INIT, text = SHF_BUF_INIT, was = SHF_BUF_INIT;
@@ -126,7 +126,7 @@ static int come(struct meet *t, struct sheaf_error *err)
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir);
 	if (rc == 0)
-		to_text(t, &cards, &text);
+		table_to_text(t, &cards, &text);
 	if (text.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	snprintf(name, sizeof(name), "have-%d", t->node);
@@ -135,7 +135,7 @@ static int come(struct meet *t, struct sheaf_error *err)
 		rc = shf_text_put(sys, t->dir, t->dir, name, text.data, text.len, false);
 		if (rc >= 0)
 			rc = shf_dir_sync(&t->store, t->dir);
-		rc = rc < 0 ? fail_at(t, -rc, name, err) : 0;
+		rc = rc < 0 ? fail_in_meeting(t, -rc, name, err) : 0;
 	}
 	shf_buf_release(&cards);
 	shf_buf_release(&text);
@@ -155,7 +155,7 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->tables = more;
 	rc = shf_text_read(t->m->sys, t->dir, name, &text, HAVE_MAX);
-	if (rc >= 0 && from_text(t, &text, &t->cards))
+	if (rc >= 0 && table_from_text(t, &text, &t->cards))
 		more[t->tables_n++] = (struct table){ atoi(name + 5),
 			was / sizeof(struct shf_told), t->cards.len / sizeof(struct shf_told) };
 	else
@@ -163,17 +163,18 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 	shf_buf_release(&text);
 	if (t->cards.oom)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
-	return rc < 0 && rc != -ENOENT ? fail_at(t, -rc, name, err) : 0; /* ENOENT: all is over */
+	/* ENOENT: the step was published meanwhile, and the meeting removed. */
+	return rc < 0 && rc != -ENOENT ? fail_in_meeting(t, -rc, name, err) : 0;
 }
 
 /* Every agent's cards. */
-static int hear(struct meet *t, struct sheaf_error *err)
+static int read_all_tables(struct meet *t, struct sheaf_error *err)
 {
 	struct shf_names names;
 	int rc = shf_names_read(t->m->sys, t->dir, &names);
 
 	if (rc < 0)
-		return fail_at(t, -rc, "", err);
+		return fail_in_meeting(t, -rc, "", err);
 	t->tables_n = 0;
 	shf_buf_reset(&t->cards);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL;)
@@ -236,7 +237,7 @@ struct choosing {
 	struct sheaf_error *err;
 };
 
-static int consider(void *arg, const struct shf_recalled *r)
+static int consider_common_step(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
 	struct meet *t = c->t;
@@ -257,18 +258,18 @@ static int consider(void *arg, const struct shf_recalled *r)
 }
 
 /* The same for all, once all have come. EAGAIN: they have not. */
-static int choose(struct meet *t, struct sheaf_error *err)
+static int choose_common_step(struct meet *t, struct sheaf_error *err)
 {
 	struct choosing c = { .t = t, .err = err };
 	int32_t here = 0, ranks = 0;
-	int rc = hear(t, err);
+	int rc = read_all_tables(t, err);
 
 	if (rc == 0 && count_ranks(t, NULL, &here, &ranks) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	if (rc == 0 && here < ranks)
 		rc = shf_fail(err, SHEAF_EAGAIN, "%s: a step in memory lies on several nodes, and "
 		              "the agents of %d of its %d ranks have come", t->m->dir, here, ranks);
-	if (rc == 0 && shf_recall_join(&t->cards, consider, &c) < 0 && c.rc == 0)
+	if (rc == 0 && shf_recall_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->own = 0;
 	for (size_t k = 0; rc == 0 && t->chosen && k < t->tables_n; k++)
@@ -299,7 +300,7 @@ struct putting {
 	struct sheaf_error *err;
 };
 
-static const struct shf_mf_file *file_of(const struct putting *p)
+static const struct shf_mf_file *file_being_written(const struct putting *p)
 {
 	return &shf_view_manifest(p->t->view)->files[p->file];
 }
@@ -315,7 +316,7 @@ static int end_file(struct putting *p)
 	closed = sys->ops->close(sys->arg, p->fd);
 	p->fd = -1;
 	rc = rc < 0 ? rc : closed;
-	return rc < 0 ? fail_at(p->t, -rc, file_of(p)->name, p->err) : 0;
+	return rc < 0 ? fail_in_meeting(p->t, -rc, file_being_written(p)->name, p->err) : 0;
 }
 
 /* Every node makes it as long as it will be. */
@@ -327,23 +328,23 @@ static int begin_file(struct putting *p, uint32_t file)
 	int dir = p->step, rc;
 
 	p->file = file;
-	name = file_of(p)->name;
+	name = file_being_written(p)->name;
 	slash = strrchr(name, '/');
 	if (slash) {
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
 		rc = dir = shf_dir_make(sys, p->step, folder);
 		if (rc < 0)
-			return fail_at(p->t, -rc, folder, p->err);
+			return fail_in_meeting(p->t, -rc, folder, p->err);
 	}
 	rc = p->fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name,
 	                            SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (rc >= 0)
-		rc = sys->ops->resize(sys->arg, p->fd, file_of(p)->bytes);
+		rc = sys->ops->resize(sys->arg, p->fd, file_being_written(p)->bytes);
 	if (rc >= 0)
 		rc = shf_dir_sync(&p->t->store, dir);
 	if (slash)
 		shf_fd_close(sys, &dir);
-	return rc < 0 ? fail_at(p->t, -rc, name, p->err) : 0;
+	return rc < 0 ? fail_in_meeting(p->t, -rc, name, p->err) : 0;
 }
 
 static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
@@ -366,13 +367,13 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 		put = always(from != NULL)
 		      ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -EIO;
 		if (put < 0)
-			rc = fail_at(p->t, (int)-put, file_of(p)->name, p->err);
+			rc = fail_in_meeting(p->t, (int)-put, file_being_written(p)->name, p->err);
 	}
 	p->rc = rc;
 	return rc < 0;
 }
 
-static int put_all(struct meet *t, const char *folder, struct sheaf_error *err)
+static int write_own_part(struct meet *t, const char *folder, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
 	struct putting p = { .t = t, .fd = -1, .err = err };
@@ -380,7 +381,7 @@ static int put_all(struct meet *t, const char *folder, struct sheaf_error *err)
 
 	p.step = shf_dir_make(sys, t->dir, folder);
 	if (p.step < 0)
-		return fail_at(t, -p.step, folder, err);
+		return fail_in_meeting(t, -p.step, folder, err);
 	(void)shf_view_each(t->view, put_stretch, &p);
 	rc = p.rc == 0 ? end_file(&p) : p.rc;
 	shf_fd_close(sys, &p.fd);
@@ -388,14 +389,14 @@ static int put_all(struct meet *t, const char *folder, struct sheaf_error *err)
 		rc = shf_dir_sync(&t->store, p.step);
 		if (rc >= 0)
 			rc = shf_dir_sync(&t->store, t->dir);
-		rc = rc < 0 ? fail_at(t, -rc, folder, err) : 0;
+		rc = rc < 0 ? fail_in_meeting(t, -rc, folder, err) : 0;
 	}
 	shf_fd_close(sys, &p.step);
 	return rc;
 }
 
 /* What its job has behind it in this node's memory follows it from now on. */
-static int go_on(struct meet *t, struct sheaf_error *err)
+static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 {
 	uint64_t rewinds = shf_store_rewinds(&t->store);
 	int rc = shf_recall_go_on(t->m->sys, t->m->keep, t->store.run, &t->which,
@@ -405,7 +406,7 @@ static int go_on(struct meet *t, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
 }
 
-static int look(struct meet *t, struct sheaf_error *err)
+static int open_own_part(struct meet *t, struct sheaf_error *err)
 {
 	int rc;
 
@@ -438,24 +439,24 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 	if (shf_lock_is_held(&t->store)) /* a job has the run open for writing */
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
 		                "run open", t->m->dir, t->which.step);
-	rc = put_all(t, folder, err);
+	rc = write_own_part(t, folder, err);
 	if (rc == 0 && !shf_view_is_still(t->view))
 		rc = shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: its memory was "
 		              "another step's meanwhile", t->m->dir, t->which.step);
 	if (rc == 0)
-		rc = go_on(t, err);
+		rc = let_later_steps_follow(t, err);
 	if (rc < 0)
 		return rc;
 	rc = shf_text_put(sys, t->dir, t->dir, done, "done\n", 5, false);
 	if (rc >= 0)
 		rc = shf_dir_sync(&t->store, t->dir);
-	return rc < 0 ? fail_at(t, -rc, done, err) : 0;
+	return rc < 0 ? fail_in_meeting(t, -rc, done, err) : 0;
 }
 
 /* ---- publishing ---- */
 
 /* *first: rank 0's is ours. */
-static int all_done(const struct meet *t, bool *first, struct sheaf_error *err)
+static int all_have_written(const struct meet *t, bool *first, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
 	bool *done = shf_zalloc(t->tables_n, sizeof(*done));
@@ -480,7 +481,7 @@ static int all_done(const struct meet *t, bool *first, struct sheaf_error *err)
 
 enum found { NOT, THERE, OVER };        /* OVER: the run has gone another way */
 
-static enum found on_disk(struct meet *t, struct shf_store *store)
+static enum found find_on_disk(struct meet *t, struct shf_store *store)
 {
 	struct shf_manifest m;
 	struct shf_arena arena = { 0 };
@@ -500,13 +501,13 @@ static enum found on_disk(struct meet *t, struct shf_store *store)
 }
 
 /* With the run's lock: what all have written becomes the stage that a copy takes up. */
-static int adopt(void *arg, struct shf_store *dst, struct sheaf_error *err)
+static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct meet *t = arg;
 	const struct shf_sys *sys = t->m->sys;
 	char folder[64], stage[80];
 	struct shf_newest disk;
-	enum found f = on_disk(t, dst);
+	enum found f = find_on_disk(t, dst);
 	int rc = shf_recall_state(dst, &t->which, &disk, err);
 
 	if (rc < 0 || f == THERE)
@@ -524,7 +525,7 @@ static int adopt(void *arg, struct shf_store *dst, struct sheaf_error *err)
 	}
 	if (rc == -ENOENT) /* it is there already, of one who died then */
 		return 0;
-	return rc < 0 ? fail_at(t, -rc, folder, err) : 0;
+	return rc < 0 ? fail_in_meeting(t, -rc, folder, err) : 0;
 }
 
 /* Nothing counts as written any more: whoever comes again writes again. */
@@ -541,7 +542,7 @@ static void start_again(const struct meet *t)
 	(void)shf_tree_remove(sys, t->dir, name);
 }
 
-static int publish(struct meet *t, struct sheaf_report *report, struct sheaf_error *err)
+static int publish_common_step(struct meet *t, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
 	struct sheaf_opts opts = { .size = sizeof(opts) };
@@ -559,12 +560,12 @@ static int publish(struct meet *t, struct sheaf_report *report, struct sheaf_err
 	else
 		shf_view_free(t->view);
 	if (rc == 0)
-		rc = shf_step_copy_if(step, t->m->dir, adopt, t, report, err);
+		rc = shf_step_copy_if(step, t->m->dir, adopt_stage, t, report, err);
 	if (rc == 0)
 		shf_view_is_written(t->view);
 	shf_step_put(step);     /* and the view with it */
 	t->view = NULL;
-	if (rc == 0 || on_disk(t, &t->store) == THERE)
+	if (rc == 0 || find_on_disk(t, &t->store) == THERE)
 		return 0;
 	if (rc == SHEAF_EBUSY) {
 		err->code = SHEAF_EAGAIN;
@@ -581,7 +582,7 @@ static int publish(struct meet *t, struct sheaf_report *report, struct sheaf_err
 /* ---- one try ---- */
 
 /* Has the disk gone beyond all that is here? */
-static bool is_late(struct meet *t)
+static bool disk_has_gone_on(struct meet *t)
 {
 	struct shf_newest disk;
 	struct sheaf_error own;
@@ -591,38 +592,38 @@ static bool is_late(struct meet *t)
 }
 
 /* *over: nothing is to be written. */
-static int attempt(struct meet *t, bool *over, struct sheaf_report *report,
-                   struct sheaf_error *err)
+static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
+                     struct sheaf_error *err)
 {
 	enum found f;
 	bool first = false;
 	int rc = 0;
 
-	if (!t->chosen && is_late(t)) {
+	if (!t->chosen && disk_has_gone_on(t)) {
 		*over = true;
 		return 0;
 	}
 	if (!t->chosen)
-		rc = choose(t, err);
+		rc = choose_common_step(t, err);
 	if (rc < 0 || !t->chosen)
 		return rc;
-	f = on_disk(t, &t->store);
+	f = find_on_disk(t, &t->store);
 	*over = f == OVER;
 	if (f == THERE && t->view)
 		shf_view_is_written(t->view);
 	if (f != NOT)
 		return 0;
-	rc = look(t, err);
+	rc = open_own_part(t, err);
 	if (rc == 0)
 		rc = write_share(t, err);
 	if (rc == 0)
-		rc = all_done(t, &first, err);
+		rc = all_have_written(t, &first, err);
 	if (rc == 0 && !first && now_ms(t) - t->chosen_ms < (t->m->wait_ms ? PATIENCE_MS : 0))
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: all of it is "
 		                "written, and the agent of rank 0 publishes it", t->m->dir,
 		                t->which.step);
 	if (rc == 0)
-		rc = publish(t, report, err);
+		rc = publish_common_step(t, report, err);
 	return rc;
 }
 
@@ -636,7 +637,7 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	t->lock = sys->ops->open(sys->arg, t->dir, name,
 	                         SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (t->lock < 0)
-		return fail_at(t, -t->lock, name, err);
+		return fail_in_meeting(t, -t->lock, name, err);
 	rc = sys->ops->lock(sys->arg, t->lock, true);
 	return rc == -EAGAIN ? shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the "
 	                                "memory of this node has", t->m->dir) : 0;
@@ -653,11 +654,11 @@ static int meet_open(struct meet *t, struct sheaf_error *err)
 	name_meeting(t->m, name);
 	t->dir = shf_dir_make(sys, t->store.dot, name);
 	if (t->dir < 0)
-		return fail_at(t, -t->dir, "", err);
+		return fail_in_meeting(t, -t->dir, "", err);
 	rc = shf_dir_sync(&t->store, t->store.dot);
 	if (rc < 0)
-		return fail_at(t, -rc, "", err);
-	rc = come(t, err);
+		return fail_in_meeting(t, -rc, "", err);
+	rc = write_own_table(t, err);
 	return rc == 0 ? lock_node(t, err) : rc;
 }
 
@@ -681,7 +682,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 
 	*step = -1;
 	for (int i = 0; rc == 0; i++) {
-		rc = attempt(&t, &over, report, err);
+		rc = try_flush(&t, &over, report, err);
 		if (rc != SHEAF_EAGAIN || is_time_up(&t, from_ms))
 			break;
 		m->sys->ops->sleep_ms(m->sys->arg, i < 100 ? PAUSE_MS : 10 * PAUSE_MS);

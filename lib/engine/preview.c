@@ -201,7 +201,7 @@ static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int3
 	return rc;
 }
 
-static int check(struct sheaf_state *const *states, int32_t ranks, struct sheaf_error *err)
+static int check_states(struct sheaf_state *const *states, int32_t ranks, struct sheaf_error *err)
 {
 	int rc = 0;
 
@@ -221,7 +221,7 @@ int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int
 	struct preview p = { .states = states, .ranks = (uint32_t)ranks };
 	int32_t *nodes = shf_zalloc((size_t)ranks, sizeof(*nodes));
 	struct sheaf_opts own = { 0 };
-	int rc = check(states, ranks, err);
+	int rc = check_states(states, ranks, err);
 
 	p.out = shf_zalloc(p.ranks, sizeof(*p.out));
 	p.told = shf_zalloc(p.ranks, sizeof(*p.told));

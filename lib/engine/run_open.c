@@ -50,8 +50,8 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 
 /* ENOENT would tell the caller that there is no run, and rank 0 has opened it: a network file
  * system may show old names for a while, and then it is another file system. */
-static int join(struct sheaf_run *run, const char *dir, const struct opened *told,
-                struct sheaf_error *err)
+static int join_run(struct sheaf_run *run, const char *dir, const struct opened *told,
+                    struct sheaf_error *err)
 {
 	int most = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS), rc;
 
@@ -75,7 +75,7 @@ static int join(struct sheaf_run *run, const char *dir, const struct opened *tol
 }
 
 /* All ranks see what rank 0 wrote: one file system, or EINVAL naming the rank. */
-static int prove(struct sheaf_run *run, struct sheaf_error *err)
+static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 {
 	char token[33] = "";
 	uint8_t bits[16];
@@ -219,9 +219,10 @@ int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *gr
 	if (rc == 0)
 		rc = shf_bcast(&run->team, 0, &told, sizeof(told), err);
 	if (rc == 0)
-		rc = shf_agree(&run->team, run->team.rank ? join(run, dir, &told, err) : 0, err);
+		rc = shf_agree(&run->team, run->team.rank ? join_run(run, dir, &told, err) : 0,
+		               err);
 	if (rc == 0)
-		rc = prove(run, err);
+		rc = prove_one_file_system(run, err);
 	if (rc == 0)
 		rc = shf_tier_open(run, err);
 	if (rc < 0) {

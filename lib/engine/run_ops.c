@@ -27,15 +27,15 @@ static int writable(const struct sheaf_run *run, const char *what, struct sheaf_
 }
 
 /* What threads of this handle do in the directory is over. */
-static void settle(struct sheaf_run *run)
+static void settle_background(struct sheaf_run *run)
 {
 	shf_publishing_settle(run);
 	shf_pruning_settle(run);
 }
 
 /* Enters the call. EINVAL if ranks call it with different arguments, else as shf_call_enter. */
-static int meet(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b, int rc,
-                struct sheaf_error *err)
+static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b,
+                          int rc, struct sheaf_error *err)
 {
 	struct shf_call m = { .kind = call, .handle = run->made,
 		.x = { (uint64_t)a, (uint64_t)b } };
@@ -125,8 +125,8 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 
 /* Tells all ranks what rank 0 finds: the step that dominates others, and how many would go if it is
  * sound. [collective] */
-static int look(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would,
-                struct sheaf_error *err)
+static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint64_t *would,
+                           struct sheaf_error *err)
 {
 	struct { struct shf_saved newest; uint64_t would; } told = { .newest.step = -1 };
 	int rc = 0;
@@ -161,15 +161,15 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	int rc;
 
 	err = err ? err : &own;
-	settle(run);
+	settle_background(run);
 	rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
 	   : dry ? 0 : writable(run, "pruning", err);
-	rc = meet(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
-	          run->opts.keep_every, rc, err);
+	rc = enter_run_call(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
+	                    run->opts.keep_every, rc, err);
 	if (rc == 0)
 		rc = shf_behind_look(run, err);
 	if (rc == 0)
-		rc = look(run, &newest, &would, err);
+		rc = agree_on_newest(run, &newest, &would, err);
 	/* Reading all of a step is worth it only where some other one then goes. What is read of it
 	 * already may be nearly all; an older one that is being read behind may be among those that
 	 * go. */
@@ -228,10 +228,10 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 		              "or free it before a rewind)", run->store.path, run->first->step);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
-	rc = meet(run, SHF_CALL_REWIND, step, 0, rc, err);
+	rc = enter_run_call(run, SHF_CALL_REWIND, step, 0, rc, err);
 	if (rc < 0)
 		return rc;
-	settle(run);
+	settle_background(run);
 	rc = run->team.rank == 0 ? rewind_here(run, step, session, err) : 0;
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
@@ -275,10 +275,10 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	if (rc == 0 && mark != 'k' && mark != 'b' && mark != 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "mark %d is none: want 'k', 'b' or 0", mark);
-	rc = meet(run, SHF_CALL_MARK, step, mark, rc, err);
+	rc = enter_run_call(run, SHF_CALL_MARK, step, mark, rc, err);
 	if (rc < 0)
 		return rc;
-	settle(run);
+	settle_background(run);
 	rc = run->team.rank == 0 ? shf_store_mark(&run->store, step, mark, err) : 0;
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0 && mark == 'b')
@@ -293,7 +293,7 @@ struct salvaging {
 	int findings;
 };
 
-static void heard(void *arg, const struct sheaf_finding *f)
+static void hear_salvage_finding(void *arg, const struct sheaf_finding *f)
 {
 	struct salvaging *s = arg;
 
@@ -311,7 +311,8 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
                        struct shf_buf *text, char run[33], struct sheaf_error *err)
 {
 	struct salvaging heard_of = { report, 0 };
-	struct sheaf_report own = { .size = sizeof(own), .finding = heard, .arg = &heard_of };
+	struct sheaf_report own = { .size = sizeof(own), .finding = hear_salvage_finding,
+		.arg = &heard_of };
 	struct shf_buf path = SHF_BUF_INIT;
 	struct sheaf_step *step = NULL;
 	int rc;
@@ -399,10 +400,10 @@ void shf_run_close(struct sheaf_run *run)
 		/* Nobody is still beginning a save when rank 0 throws the stages away. What the
 		 * others say does not matter: this rank closes in any case. But only where all
 		 * came to it is it a clean close. */
-		int rc = meet(run, SHF_CALL_RUN_CLOSE, 0, 0, 0, NULL);
+		int rc = enter_run_call(run, SHF_CALL_RUN_CLOSE, 0, 0, 0, NULL);
 
 		run->clean = rc == 0;
-		settle(run);
+		settle_background(run);
 		if (rc == 0)
 			shf_run_resumed(run);
 		if (rc == 0)

@@ -121,7 +121,7 @@ static int try_next(struct resume *r, struct sheaf_error *err)
 
 /* Reads and checks all of the step that was loaded, also tensors that the state does not hold. Of a
  * step in the memory of several nodes only what was loaded is proved, by the load. [collective] */
-static int prove(struct resume *r, struct sheaf_error *err)
+static int prove_loaded(struct resume *r, struct sheaf_error *err)
 {
 	struct sheaf_report own = { .size = sizeof(own) };
 	const struct shf_view *view = r->step->view;
@@ -132,7 +132,7 @@ static int prove(struct resume *r, struct sheaf_error *err)
 }
 
 /* Tells all ranks in *at which candidate could not be loaded. [collective] */
-static int which(struct resume *r, struct shf_candidate *at, struct sheaf_error *err)
+static int agree_on_failed(struct resume *r, struct shf_candidate *at, struct sheaf_error *err)
 {
 	*at = r->sought.at;
 	if (r->step) {
@@ -144,19 +144,19 @@ static int which(struct resume *r, struct shf_candidate *at, struct sheaf_error 
 
 /* Reads the candidate a second time (F1). Returns 0 if it is whole now, else what is wrong with
  * it. [collective] */
-static int look_again(struct resume *r, const struct shf_candidate *at,
-                      const struct sheaf_error *why, struct sheaf_error *err)
+static int read_candidate_again(struct resume *r, const struct shf_candidate *at,
+                                const struct sheaf_error *why, struct sheaf_error *err)
 {
 	if (!at->memory)
 		return shf_step_confirm(r->run, at->step, err);
 	if (r->step && !shf_view_hads(r->step->view))
-		return prove(r, err);
+		return prove_loaded(r, err);
 	*err = *why;
 	return why->code;
 }
 
-static void tell(const struct resume *r, char what, const struct shf_candidate *at,
-                 const char *why)
+static void report_candidate(const struct resume *r, char what, const struct shf_candidate *at,
+                             const char *why)
 {
 	char name[60];
 
@@ -178,11 +178,11 @@ static int exhausted(const struct resume *r, struct sheaf_error *err)
 
 /* Passes over the candidate that could not be loaded; err says why it could not. Returns 0 if the
  * next one may be tried. [collective] */
-static int pass_over(struct resume *r, int rc, struct sheaf_error *err)
+static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own, again;
 	struct shf_candidate at;
-	int found = which(r, &at, &own);
+	int found = agree_on_failed(r, &at, &own);
 
 	if (found < 0) {
 		*err = own;
@@ -190,7 +190,7 @@ static int pass_over(struct resume *r, int rc, struct sheaf_error *err)
 	}
 	if (at.step < 0)
 		return r->passed ? exhausted(r, err) : rc;
-	found = look_again(r, &at, err, &again);
+	found = read_candidate_again(r, &at, err, &again);
 	if (found == 0)
 		return shf_fail(err, rc, "%.400s; a second read found it whole: try again",
 		                err->msg);
@@ -202,7 +202,7 @@ static int pass_over(struct resume *r, int rc, struct sheaf_error *err)
 		r->first = *err;
 		r->newest = at.step;
 	}
-	tell(r, 'P', &at, again.msg);
+	report_candidate(r, 'P', &at, again.msg);
 	if (at.memory && r->step && r->damaged_n < DAMAGED_MAX)
 		r->damaged[r->damaged_n++] = r->step;
 	else
@@ -222,12 +222,12 @@ static int load_one(struct resume *r, bool falls, struct sheaf_error *err)
 	do {
 		rc = try_next(r, err);
 		if (rc == 0 && r->passed)
-			rc = prove(r, err);
+			rc = prove_loaded(r, err);
 		if (rc == SHEAF_ENOENT && r->passed)
 			return exhausted(r, err);
 		if (rc == 0 || !falls || rc != SHEAF_ECORRUPT)
 			return rc;
-		rc = pass_over(r, rc, err);
+		rc = pass_over_candidate(r, rc, err);
 	} while (rc == 0);
 	return rc;
 }
@@ -242,8 +242,8 @@ static void tell_aside(const struct resume *r, const struct shf_steps *before)
 	for (size_t i = 0; i < before->n && before->all[i] > r->step->number; i++) {
 		shf_name_of_step(name, before->all[i]);
 		if (s->sys->ops->stat(s->sys->arg, s->dir, name, false, &st) == -ENOENT)
-			tell(r, 'A', &(struct shf_candidate){ before->all[i], false },
-			     "it is kept in .sheaf/aside");
+			report_candidate(r, 'A', &(struct shf_candidate){ before->all[i], false },
+			                 "it is kept in .sheaf/aside");
 	}
 }
 
@@ -273,8 +273,8 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	if (!r->step->run->of || r->step->run->base.step == r->step->number)
 		return rewind_to(r, err);
 	for (size_t i = 0; i < r->damaged_n; i++) {
-		tell(r, 'A', &(struct shf_candidate){ r->damaged[i]->number, true },
-		     "its memory is given up");
+		report_candidate(r, 'A', &(struct shf_candidate){ r->damaged[i]->number, true },
+		                 "its memory is given up");
 		shf_view_condemn(r->damaged[i]->view);
 	}
 	shf_tier_fell_back(r->run, r->step->number);
@@ -282,7 +282,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 }
 
 /* What only a resume that may fall back minds and needs. [local] */
-static int prepare(struct resume *r, struct sheaf_error *err)
+static int prepare_resume(struct resume *r, struct sheaf_error *err)
 {
 	const struct sheaf_run *run = r->run;
 	size_t n = r->state ? r->state->n : 0;
@@ -313,7 +313,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
 	int rc;
 
 	err = err ? err : &own;
-	rc = flags & SHEAF_FALLBACK ? prepare(&r, err) : 0;
+	rc = flags & SHEAF_FALLBACK ? prepare_resume(&r, err) : 0;
 	rc = shf_call_enter(&run->team, &m, rc, err);
 	if (rc == 0 && !(m.same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks resume with different flags");

@@ -48,7 +48,7 @@ static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
 }
 
 /* Returns when all shares are read, or damage was found in one of them. [collective] */
-static int read_all(struct sheaf_run *run, struct shf_reread *r, struct sheaf_error *err)
+static int read_shares(struct sheaf_run *run, struct shf_reread *r, struct sheaf_error *err)
 {
 	uint64_t x[2] = { 1, 0 };
 	int rc = 0;
@@ -89,7 +89,7 @@ int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *er
 	int rc = shf_agree(&run->team, r ? begin(run, step, r, err) : 0, err);
 
 	if (rc == 0)
-		rc = read_all(run, r, err);
+		rc = read_shares(run, r, err);
 	if (rc == 0)
 		rc = verdict(run, r, err);
 	if (r)

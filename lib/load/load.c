@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each slice is filled from. Everything that cannot be filled is found here, on every rank,
- * before a byte of the caller's memory is touched. */
+/* Decides what each slice of a state is filled from. Whatever cannot be filled is found here, on
+ * every rank, before a byte of the caller's memory is touched. The rest of a load is led by
+ * load_run.c.
+ *
+ * A load also changes what the run goes on from (remember), and is counted while it is under way
+ * (count_try): a step that several jobs loaded and none came further from is probably what they
+ * failed of, and a search for the latest step passes over it. */
 #include "load.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +27,10 @@
 #include "step_lookup.h"
 #include "work.h"
 
-/* Name of a stream's bytes in this step: under the rule for another world size. */
+/* Decides under which name the bytes of a rank's stream (RNG state and the like) are stored in this
+ * step. As long as the number of ranks is the same, it is the stream's own name. Otherwise the rule
+ * that was saved with the stream counts: "strict" refuses, "drop" keeps what the caller has,
+ * "modulo" takes the stream of rank mod the number that saved. */
 static int stream_source(const struct shf_load *ld, const struct shf_slice *s, char name[96],
                          enum shf_source *source, struct sheaf_error *err)
 {
@@ -70,22 +78,26 @@ static bool same_items(const struct shf_slice *s, const struct shf_lt_tensor *t)
 	       memcmp(s->items.dim, t->items.dim, sizeof(int64_t) * (size_t)t->items.ndim) == 0;
 }
 
-static void note(struct shf_load *ld, enum shf_tally_kind kind, char what,
-                 const struct shf_slice *s, const char *msg)
+/* Counts the slice under `kind`, and reports it to the caller's callback as `what`. */
+static void report_slice(struct shf_load *ld, enum shf_tally_kind kind, char what,
+                         const struct shf_slice *s, const char *msg)
 {
 	shf_tally_add(&ld->tally, kind, s->family, s->name, 0);
 	shf_report_item(&ld->report, what, s->family, s->name, msg);
 }
 
-/* A weight whose every bit its master says: smaller types may have a scale beside them, and of what
- * is as wide as a master nobody knows that it was one. */
+/* Whether a weight can be made from its master without losing anything. Types smaller than 16 bits
+ * may have a scale stored beside them, so rounding gives other bits. A weight as wide as its master
+ * may have had another master. */
 static bool is_rounded_master(const struct shf_slice *s, const struct shf_lt_tensor *master)
 {
 	return (s->dtype == SHEAF_BF16 || s->dtype == SHEAF_F16) && s->data_dtype == s->dtype &&
 	       master->dtype == SHEAF_F32;
 }
 
-/* Masters from the model, the model from its masters. */
+/* Fills a slice that is not stored from a tensor that is, if the caller allows it (SHEAF_DERIVE):
+ * masters by casting the model, the model by rounding its masters. A weight that is tied to another
+ * one has no tensor of its own, but the other one may have a master. */
 static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -107,11 +119,12 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 	    shf_slice_adapt(&t->slice, s, &l->tensors[i], from, true, &own) < 0)
 		return false;
 	t->tensor = (uint32_t)i;
-	note(ld, SHF_T_DERIVED, 'D', s, how);
+	report_slice(ld, SHF_T_DERIVED, 'D', s, how);
 	return true;
 }
 
-/* Is it an average of an optional weight that the step has not? */
+/* Whether the slice is an average of an optional weight that the step does not have either. The
+ * weight was decided on before, because averages come after their weights in a state. */
 static bool is_of_absent(const struct shf_load *ld, const struct shf_slice *s)
 {
 	uint32_t source = shf_ema_source(ld->state, (size_t)(s - ld->state->slices));
@@ -120,7 +133,9 @@ static bool is_of_absent(const struct shf_load *ld, const struct shf_slice *s)
 	       ld->targets[source].source == SHF_KEEP; /* it came before its averages */
 }
 
-/* Nothing is stored under that name. */
+/* Decides for a slice whose tensor is not stored: derived, zeroed, kept, or the load fails. If the
+ * step has averages at all, all of them are wanted, apart from those of weights that it does not
+ * have. */
 static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
                          struct sheaf_error *err)
 {
@@ -130,11 +145,11 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 		return 0;
 	if (ld->flags & SHEAF_ZERO && strcmp(s->family, "optimizer") == 0) {
 		t->source = SHF_FROM_ZERO;
-		note(ld, SHF_T_ZEROED, 'Z', s, "filled with zeros");
+		report_slice(ld, SHF_T_ZEROED, 'Z', s, "filled with zeros");
 		return 0;
 	}
 	t->source = SHF_KEEP;
-	note(ld, SHF_T_MISSING, 'M', s, "not in this step");
+	report_slice(ld, SHF_T_MISSING, 'M', s, "not in this step");
 	/* Averages that the step has are wanted whole, but for those of weights that it has not. */
 	if (ld->flags & SHEAF_LENIENT ||
 	    (s->owned ? shf_layout_family(l, s->family) < 0 || is_of_absent(ld, s)
@@ -144,8 +159,11 @@ static int decide_absent(struct shf_load *ld, const struct shf_slice *s, struct 
 			s->stored);
 }
 
-static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
-                  struct sheaf_error *err)
+/* The order of the questions matters. What the caller excluded is not looked up at all. Streams may
+ * change their name before they are looked up. Only then shape and type of what is stored are
+ * compared. */
+static int decide_source(struct shf_load *ld, const struct shf_slice *s, struct shf_target *t,
+                         struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	char stream[96];
@@ -157,8 +175,8 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 	if (s->flags & SHEAF_SAVE_ONLY ||
 	    shf_ignored(ld->step->run->opts.ignore, s->family, s->name)) {
 		t->source = SHF_KEEP;
-		note(ld, SHF_T_IGNORED, 'I', s, s->flags & SHEAF_SAVE_ONLY
-		     ? "SHEAF_SAVE_ONLY" : "ignored by pattern");
+		report_slice(ld, SHF_T_IGNORED, 'I', s, s->flags & SHEAF_SAVE_ONLY
+		             ? "SHEAF_SAVE_ONLY" : "ignored by pattern");
 		return 0;
 	}
 	if (s->stream.stream) {
@@ -173,7 +191,7 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 	t->tensor = (uint32_t)i;
 	if (ld->flags & SHEAF_LENIENT && !same_items(s, &l->tensors[i])) {
 		t->source = SHF_KEEP;
-		note(ld, SHF_T_MISMATCHED, 'X', s, "another shape is stored");
+		report_slice(ld, SHF_T_MISMATCHED, 'X', s, "another shape is stored");
 		return 0;
 	}
 	rc = shf_slice_adapt(&t->slice, s, &l->tensors[i], s->family, ld->flags & SHEAF_CONVERT,
@@ -182,11 +200,12 @@ static int decide(struct shf_load *ld, const struct shf_slice *s, struct shf_tar
 		return rc;
 	shf_tally_add(&ld->tally, SHF_T_LOADED, s->family, name, l->tensors[i].bytes);
 	if (t->slice.dtype != s->dtype)
-		note(ld, SHF_T_CONVERTED, 'C', s, "another type is stored");
+		report_slice(ld, SHF_T_CONVERTED, 'C', s, "another type is stored");
 	return 0;
 }
 
-/* Up to a dozen absent names in one sentence. */
+/* Decides for all slices, also after a failure, so that one message can name up to a dozen absent
+ * tensors. A user who has to add a pattern for each would otherwise need a run for each. */
 static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct sheaf_error first = { 0 }, own;
@@ -196,7 +215,7 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 
 	for (size_t i = 0; i < ld->state->n; i++) {
 		const struct shf_slice *s = &ld->state->slices[i];
-		int r = decide(ld, s, &ld->targets[i], &own);
+		int r = decide_source(ld, s, &ld->targets[i], &own);
 
 		if (r < 0 && rc == 0) {
 			first = own;
@@ -214,8 +233,9 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* Tensors of a family we hold that no rank asked for: every rank marks what it asks for, homes by
- * tensor see what is left. */
+/* Finds tensors of families that the state has, which no rank asked for. Every rank sets a bit for
+ * each tensor that it asks for, an OR brings the bits of all ranks together, and each tensor that
+ * nobody asked for is reported by one rank. [collective] */
 static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -263,6 +283,7 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 	return shf_agree(team, rc, err);
 }
 
+/* Checks that all ranks hold the same averages. [collective] */
 static int emas_checked(struct shf_team *team, const struct sheaf_state *state,
                         struct sheaf_error *err)
 {
@@ -274,7 +295,7 @@ static int emas_checked(struct shf_team *team, const struct sheaf_state *state,
 	return rc < 0 ? rc : shf_emas_check(state, marks, err);
 }
 
-/* Slices of each averages that were filled from the step. */
+/* Counts the slices of each set of averages that are filled from the step. */
 static void emas_filled(const struct shf_load *ld, uint64_t *filled)
 {
 	for (size_t k = 0; k < ld->state->emas_n; k++) {
@@ -299,7 +320,9 @@ static void emas_loaded(const struct shf_load *ld, struct sheaf_state *state)
 	}
 }
 
-static int report_out(struct shf_load *ld, struct sheaf_error *err)
+/* Adds up the counts of all ranks. It is also what tells each rank which averages were filled
+ * anywhere, so it runs before emas_loaded, and even if the caller wants no report. [collective] */
+static int fill_load_report(struct shf_load *ld, struct sheaf_error *err)
 {
 	uint64_t n[SHF_T_KINDS], bytes[SHF_T_KINDS];
 	const struct shf_view *view = ld->step->view;
@@ -361,6 +384,8 @@ static int check_kept(const struct shf_load *ld, struct sheaf_error *err)
 	return 0;
 }
 
+/* Remembers which slices this step is about to overwrite. If the step turns out to be damaged and
+ * an older one is tried next, those slices must not be kept (check_kept). */
 static void note_filled(const struct shf_load *ld)
 {
 	for (size_t i = 0; i < ld->state->n; i++)
@@ -368,7 +393,10 @@ static void note_filled(const struct shf_load *ld)
 			ld->step->filled_by[i] = ld->step->number;
 }
 
-static int prepare(struct shf_load *ld, struct sheaf_error *err)
+/* Checks the arguments and decides for all slices, on this rank alone. The caller's memory must not
+ * be read any more by a save in progress: a lazy save copies from it until each slice has been
+ * copied. */
+static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = ld->step;
 	const struct sheaf_state *state = ld->state;
@@ -399,7 +427,7 @@ static int prepare(struct shf_load *ld, struct sheaf_error *err)
 	return rc == 0 ? shf_load_check_aliased(ld, err) : rc;
 }
 
-/* Is the step in memory, and on disk as well? */
+/* Whether the same save of the step lies in memory and on disk. */
 static bool has_twin(const struct sheaf_step *step)
 {
 	const struct shf_base *base = &step->run->base;
@@ -408,8 +436,10 @@ static bool has_twin(const struct sheaf_step *step)
 	       strcmp(base->session, step->manifest.session) == 0;
 }
 
-/* The run goes on from a step that lay in memory. If that is on disk, too, what is newer in memory
- * is left behind; else who loads an older one must rewind before saving. */
+/* After a load from memory: where saving goes on from. If the step is on disk as well, newer steps
+ * in memory are given up. Otherwise the new parent is the newest step that the disk had when this
+ * one was opened, and a caller that loaded an older step than the newest one must rewind before
+ * saving. */
 static void remember_in_memory(const struct sheaf_step *step)
 {
 	const struct shf_base *base = &step->run->base;
@@ -432,7 +462,8 @@ static void remember_in_memory(const struct sheaf_step *step)
 		                                                                 : base->beyond);
 }
 
-/* A run open for writing that loads an older step must rewind before it saves. */
+/* After a load: the run goes on from this step. Saves that were begun before see from `loads` that
+ * their parent may have changed. */
 static void remember(struct shf_load *ld)
 {
 	struct sheaf_run *run = ld->step->run;
@@ -450,7 +481,8 @@ static void remember(struct shf_load *ld)
 	memcpy(run->parent_session, ld->step->manifest.session, sizeof(run->parent_session));
 }
 
-/* Has this handle not loaded it before? Once is once, however many states are filled. */
+/* Whether this handle has not loaded the step before. Filling several states from one step is one
+ * try. */
 static bool is_first_try(const struct sheaf_step *step)
 {
 	char *tried = step->run->of->tier->tried;
@@ -489,7 +521,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 }
 
 /* Gives up the memory of a damaged step if the same save is on disk, which is then read next. */
-static void give_up(const struct sheaf_step *step)
+static void give_up_load(const struct sheaf_step *step)
 {
 	if (has_twin(step) && !(step->run->opts.flags & SHEAF_READONLY))
 		shf_view_condemn(step->view);
@@ -514,16 +546,21 @@ static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 	snprintf(err->msg + at, sizeof(err->msg) - at, "%s", text);
 }
 
-/* After a load that ended with rc: if the step is damaged in memory and whole on disk, memory gives
- * it up; where it is the latest one, the error says what helps. [collective] */
+/* After a load that ended with rc: if the step is damaged in memory and whole on disk, its memory
+ * is given up, so that the next load reads the disk. If it was the latest step, the message says
+ * what a person can do. [collective] */
 static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_error *err)
 {
 	if (rc == SHEAF_ECORRUPT)
-		give_up(step);
+		give_up_load(step);
 	if (step->latest && shf_is_of_step(rc))
 		add_remedy(step, err);
 }
 
+/* The order: everything that may be refused comes before count_try, and count_try before the first
+ * byte is read, because a step that crashes the job must have been counted by then. shf_step_doubt
+ * comes right after the reading: if the memory that held the step has been taken for another one,
+ * what looked like damage was none. */
 int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t flags,
                   struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -543,7 +580,7 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_emas_ready(state, err);
-	rc = shf_call_enter(&step->run->team, &m, rc == 0 ? prepare(&ld, err) : rc, err);
+	rc = shf_call_enter(&step->run->team, &m, rc == 0 ? prepare_load(&ld, err) : rc, err);
 	if (rc == 0 && !(m.same & 1))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
 	if (rc == 0)
@@ -560,7 +597,7 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	rc = shf_step_doubt(step, rc, err);
 	load_failed(step, rc, err);
 	if (rc == 0)
-		rc = report_out(&ld, err);
+		rc = fill_load_report(&ld, err);
 	if (rc == 0 && !(flags & SHEAF_DRY)) {
 		emas_loaded(&ld, state);
 		remember(&ld);

@@ -17,7 +17,7 @@ struct filled {                 /* lies within bytes [lo, hi) of memory, with ga
 	bool cast;                      /* stored in another type than in memory */
 };
 
-static int by_place(const void *a, const void *b)
+static int order_by_memory(const void *a, const void *b)
 {
 	const struct filled *x = a, *y = b;
 
@@ -25,6 +25,7 @@ static int by_place(const void *a, const void *b)
 	                      : (x->slice > y->slice) - (x->slice < y->slice);
 }
 
+/* Whether the stored type is another one than the type in memory. */
 static bool is_cast(const struct shf_target *t)
 {
 	return t->source == SHF_FROM_STEP && t->slice.dtype != t->slice.data_dtype;
@@ -56,6 +57,8 @@ static size_t list_filled(const struct shf_load *ld, struct filled *out)
 	return n;
 }
 
+/* Whether two slices overlap in memory and differ in their stored types, one of them being
+ * converted. Equal types are no conflict: both slices receive the same bytes. */
 static bool is_conflict(const struct shf_load *ld, const struct filled *x, const struct filled *y)
 {
 	const struct shf_slice *a = &ld->targets[x->slice].slice, *b = &ld->targets[y->slice].slice;
@@ -75,6 +78,8 @@ static int conflict_fail(const struct shf_load *ld, const struct filled *x,
 	                shf_dtype(a->dtype)->name, b->family, b->name, shf_dtype(b->dtype)->name);
 }
 
+/* Slices are sorted by where they begin, so each one is compared only with those that begin before
+ * it ends. The cost is near linear as long as few slices overlap. */
 int shf_load_check_aliased(const struct shf_load *ld, struct sheaf_error *err)
 {
 	struct filled *all;
@@ -88,7 +93,7 @@ int shf_load_check_aliased(const struct shf_load *ld, struct sheaf_error *err)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", ld->state->n);
 	n = list_filled(ld, all);
 	if (n)
-		qsort(all, n, sizeof(*all), by_place);
+		qsort(all, n, sizeof(*all), order_by_memory);
 	for (size_t i = 0; rc == 0 && i < n; i++)
 		for (size_t k = i + 1; rc == 0 && k < n && all[k].lo < all[i].hi; k++)
 			if (is_conflict(ld, &all[i], &all[k]))

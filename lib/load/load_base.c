@@ -9,11 +9,14 @@
 #include "state.h"
 #include "work.h"
 
+/* Name of the family that the tensor belongs to. */
 const char *shf_load_family(const struct shf_load *ld, const struct shf_lt_tensor *t)
 {
 	return ld->step->layout.families[t->family].name;
 }
 
+/* The list grows by doubling and is kept for the whole load, because it is filled anew for every
+ * piece that is read. */
 static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
                     struct sheaf_error *err)
 {
@@ -30,6 +33,8 @@ static int want_add(struct shf_load *ld, size_t n, const struct shf_want *want,
 	return 0;
 }
 
+/* Lists the boxes that this rank wants of these bytes: all boxes of all tensors in them, in the
+ * order of the file. The pass walks through both lists side by side. */
 int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, uint64_t bytes,
                    struct sheaf_error *err)
 {
@@ -61,6 +66,8 @@ int shf_load_begin(struct shf_load *ld, const struct shf_seg *g, uint64_t lo, ui
 	return rc;
 }
 
+/* Runs the pass over bytes that are in memory now. Copies past the caches are tried on the first
+ * pieces and measured here, because which way is faster depends on the machine. */
 int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct sheaf_error *err)
 {
 	int64_t from = shf_now(ld->step->run), ns;
@@ -103,6 +110,8 @@ void shf_report_item(const struct sheaf_report *report, char what, const char *f
 		report->item(report->arg, what, family, name, msg);
 }
 
+/* Compares the slice with what is stored: number of dimensions, shape, type. The result has the
+ * stored type and units, because all copying is done in the units of the stored tensor. */
 int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
                     const struct shf_lt_tensor *t, const char *family, bool convert,
                     struct sheaf_error *err)
@@ -135,6 +144,8 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 	return 0;
 }
 
+/* The order is: the name itself, what the step says that this name is tied to, and what the state
+ * says that it is tied to. Two jobs may tie the same weights the other way round. */
 int64_t shf_find_stored(const struct shf_layout *l, const char *family, const char *name,
                         const struct shf_slice *s)
 {
@@ -148,6 +159,7 @@ int64_t shf_find_stored(const struct shf_layout *l, const char *family, const ch
 	return i;
 }
 
+/* The buffer holds two strings per step, name and reason. */
 void shf_sought_tell(const struct shf_buf *passed, const struct sheaf_report *report)
 {
 	const char *p = (const char *)passed->data, *end = p + passed->len;

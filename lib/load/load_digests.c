@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole tensors. Each rank has summed what it read, whoever wanted it; the home of a tensor adds
- * that up, and where all of its bytes were read, it is the digest of the tensor. */
+/* Compares whole tensors with their digests. Each rank has summed what it read, whoever wanted it.
+ * The home of a tensor, one rank for each, adds these sums up. If they cover all bytes of the
+ * tensor, the result is its digest. Tensors that were read only in part are reported as unverified;
+ * their blocks were checked all the same. */
 #include "load_digests.h"
 #include <inttypes.h>
 #include "err.h"
 #include "load.h"
 #include "load_base.h"
 
-/* u32 tensor | asked << 31, u64 digest, u64 bytes to the tensor's home. */
-static void tell_homes(struct shf_load *ld, struct shf_buf *out)
+/* To the home of each tensor that this rank read some of, or asked for: u32 tensor | asked << 31,
+ * u64 digest, u64 bytes. The top bit is free because a step has fewer than 2^31 tensors. */
+static void write_load_digests(struct shf_load *ld, struct shf_buf *out)
 {
 	uint64_t tensors = ld->step->layout.tensors_n, ranks = (uint64_t)ld->step->run->team.ranks;
 
@@ -24,6 +27,7 @@ static void tell_homes(struct shf_load *ld, struct shf_buf *out)
 	}
 }
 
+/* The reason that is reported for a tensor whose digest was not compared. */
 static const char *why_unverified(const struct shf_load *ld)
 {
 	if (!ld->step->sound)
@@ -37,8 +41,10 @@ struct whole {
 	bool asked;
 };
 
-static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first, uint64_t end,
-                   struct whole *w, struct sheaf_error *err)
+/* Adds up what all ranks sent, and compares. A tensor that nobody asked for, and that was not read
+ * whole, is no news: its bytes lay between others. */
+static int compare_whole_tensors(struct shf_load *ld, const struct shf_buf *in, uint64_t first,
+                                 uint64_t end, struct whole *w, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	struct shf_cur c = { in->data, in->data + in->len, false };
@@ -75,6 +81,8 @@ static int compare(struct shf_load *ld, const struct shf_buf *in, uint64_t first
 	return 0;
 }
 
+/* The homes are ranges of tensor numbers: tensor t belongs to rank t * ranks / n, so rank r is home
+ * of [first, end). */
 int shf_prove(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -88,12 +96,12 @@ int shf_prove(struct shf_load *ld, struct sheaf_error *err)
 	    to && in_bytes && w ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare digests");
 
 	if (rc == 0)
-		tell_homes(ld, to);
+		write_load_digests(ld, to);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
 	if (rc == 0)
-		rc = shf_agree(team, compare(ld, &in, first, end, w, err), err);
+		rc = shf_agree(team, compare_whole_tensors(ld, &in, first, end, w, err), err);
 	for (uint64_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);

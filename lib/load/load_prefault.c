@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that nobody has written yet costs a load as much as the disk does, a fault for each page.
- * One thread takes those faults in advance, many pages at a time, in the order in which the files
- * are read; what it has not come to, who scatters takes himself. It changes no byte. */
+/* Memory that nobody has written yet costs a load as much time as the disk does: the kernel has to
+ * find and zero each page. One thread takes these page faults in advance, many pages at a time, in
+ * the order in which the files are read. What it has not reached in time is faulted in by the copy,
+ * as always. It writes no byte, so it needs no lock. */
 #include "load_prefault.h"
 #include <stdlib.h>
 #include "background.h"
@@ -27,8 +28,9 @@ struct shf_ahead {
 	uint64_t at;                    /* bytes of the next one that are done */
 };
 
-/* The memory of a slice where it has no gaps. */
-static bool is_dense(const struct shf_slice *s, struct stretch *out)
+/* Whether the slice's memory has no gaps. Memory with gaps is not touched, because the gaps are not
+ * ours to allocate. *out: the part of it that this rank's slice covers. */
+static bool slice_is_dense(const struct shf_slice *s, struct stretch *out)
 {
 	const struct shf_mem *m = &s->mem;
 	int64_t by = 1, lo, hi;
@@ -47,7 +49,8 @@ static bool is_dense(const struct shf_slice *s, struct stretch *out)
 	return true;
 }
 
-static bool step(void *work)
+/* One turn: the next 4 MiB. A turn is short because the end of a load waits for it. */
+static bool touch_stretch(void *work)
 {
 	struct shf_ahead *w = work;
 	struct stretch *s = &w->a[w->next];
@@ -62,7 +65,8 @@ static bool step(void *work)
 	return w->next < w->n;
 }
 
-static int by_place(const void *pa, const void *pb)
+/* By file and offset, which is the order in which the load reads. */
+static int order_by_file(const void *pa, const void *pb)
 {
 	const struct stretch *a = pa, *b = pb;
 
@@ -71,8 +75,10 @@ static int by_place(const void *pa, const void *pb)
 	return a->off < b->off ? -1 : a->off > b->off;
 }
 
-/* Slices that are filled from the step, and whose middle nobody has written. */
-static uint64_t find(struct shf_ahead *w, const struct shf_load *ld)
+/* Lists the slices that are filled from the step and whose memory is new. One page in the middle is
+ * looked at: a slice that was touched there was probably touched everywhere. Returns the bytes of
+ * all of them. */
+static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	uint64_t bytes = 0;
@@ -82,7 +88,7 @@ static uint64_t find(struct shf_ahead *w, const struct shf_load *ld)
 		const struct shf_target *t = &ld->targets[i];
 		struct stretch *to = &w->a[w->n];
 
-		if (t->source != SHF_FROM_STEP || s->empty || !is_dense(s, to) ||
+		if (t->source != SHF_FROM_STEP || s->empty || !slice_is_dense(s, to) ||
 		    to->bytes < SLICE_MIN ||
 		    w->sys->ops->touched(w->sys->arg, to->base + to->bytes / 2))
 			continue;
@@ -94,6 +100,7 @@ static uint64_t find(struct shf_ahead *w, const struct shf_load *ld)
 	return bytes;
 }
 
+/* Small loads get no thread; it would cost as much as it saves. */
 static struct shf_ahead *ahead_new(const struct shf_load *ld)
 {
 	struct shf_ahead *w = shf_zalloc(1, sizeof(*w));
@@ -102,9 +109,9 @@ static struct shf_ahead *ahead_new(const struct shf_load *ld)
 		return NULL;
 	w->sys = ld->step->run->sys;
 	w->a = shf_alloc(ld->state->n, sizeof(*w->a));
-	if (w->a && find(w, ld) >= ALL_MIN) {
-		qsort(w->a, w->n, sizeof(*w->a), by_place);
-		if (shf_background_start(&w->task, w->sys, step, w) == 0)
+	if (w->a && find_new_memory(w, ld) >= ALL_MIN) {
+		qsort(w->a, w->n, sizeof(*w->a), order_by_file);
+		if (shf_background_start(&w->task, w->sys, touch_stretch, w) == 0)
 			return w;
 	}
 	shf_free(w->a);
@@ -112,6 +119,8 @@ static struct shf_ahead *ahead_new(const struct shf_load *ld)
 	return NULL;
 }
 
+/* Only where a rank has more than one processor: otherwise the thread would take time from the
+ * copy. */
 struct shf_ahead *shf_ahead_start(const struct shf_load *ld)
 {
 	return shf_load_threads(ld->step->run) > 1 ? ahead_new(ld) : NULL;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What several ranks want is read in rounds. A round covers one window of every reader's segments;
- * two windows take turns, so that one is read while the other is taken from.
+/* What several ranks want is read once and shared, in rounds. A round covers one window of every
+ * reader's segments. Two windows take turns, so that one is read while the ranks take their bytes
+ * from the other.
  *
- * Proof: readers sum a window, and take what they want of it themselves, only when every other rank
- * has taken its bytes from it. So a byte that changes in an image, before others looked at it or
- * while they did, is found; the load fails then on all ranks. What goes to another node has its
- * proof with it, from the look that copied it into the message. */
+ * A rank reads its window into its image, which the ranks of its node have mapped and copy from.
+ * Ranks of other nodes get their boxes in messages.
+ *
+ * Proof: a reader sums its window, and copies what it wants itself, only after every other rank has
+ * taken its bytes from the window. So a byte that changes in an image, before the others looked at
+ * it or while they did, makes the sum wrong, and the load fails on all ranks. A message to another
+ * node carries its own proof, from the pass that copied the bytes into the message. */
 #include "load_rounds.h"
 #include "box_copy.h"
 #include "crc64.h"
@@ -28,7 +32,8 @@ struct window {
 	size_t n;
 };
 
-static bool is_cached(const struct shf_load *ld, const struct shf_seg *g, int fd)
+/* What lies in the page cache for the most part is read through it. */
+static bool is_mostly_cached(const struct shf_load *ld, const struct shf_seg *g, int fd)
 {
 	const struct shf_sys *sys = ld->step->run->sys;
 
@@ -48,7 +53,7 @@ static int window_start(struct shf_load *ld, struct window *h, uint32_t round,
 	for (size_t i = segs.first; i < segs.end && rc == 0; i++) {
 		const struct shf_seg *g = &ld->work.segs[i];
 		int fd = shf_step_fd(ld->step, g->file, err);
-		bool cached = fd >= 0 && is_cached(ld, g, fd);
+		bool cached = fd >= 0 && is_mostly_cached(ld, g, fd);
 
 		rc = fd < 0 ? fd : 0;
 		for (uint64_t lo = g->lo, n; lo < g->hi && rc == 0; lo += n) {
@@ -86,7 +91,8 @@ static int window_finish(struct shf_load *ld, struct window *h, struct sheaf_err
 	return rc;
 }
 
-/* Nothing is under way but segments of round `next`, if there is one: they lie in later files. */
+/* Closes the second descriptors of files that no later round reads. Segments of later rounds lie in
+ * later files. */
 static void close_before(struct shf_load *ld, uint32_t next)
 {
 	struct shf_span segs = shf_work_segs(&ld->work, next);
@@ -96,6 +102,8 @@ static void close_before(struct shf_load *ld, uint32_t next)
 	                      segs.first < segs.end ? ld->work.segs[segs.first].file : end);
 }
 
+/* Allocates for the largest round, once, because the queue keeps pointers to reads that are under
+ * way. */
 static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -112,6 +120,7 @@ static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_err
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu reads", most);
 }
 
+/* Waits for reads that a failure has left under way: they write into the image. */
 static void windows_free(struct shf_load *ld, struct window h[2])
 {
 	for (int k = 0; k < 2; k++) {
@@ -123,10 +132,11 @@ static void windows_free(struct shf_load *ld, struct window h[2])
 
 /* ---- what travels to another node, per move: 8 bytes of proof, then the box ---- */
 
-/* What a message proves is its digest and whose it is. The digest alone is right too for the bytes
- * of another tensor at the same place, for those of another step, and for zeros anywhere. */
-static uint64_t proof(uint64_t digest, uint32_t tensor, const struct shf_lt_tensor *t,
-                      const struct shf_box *box)
+/* What a message proves is its digest and whose it is. The digest alone would also be right for the
+ * bytes of another tensor at the same place, for those of another step, and for zeros anywhere. So
+ * tensor, stored digest and box are summed as well. */
+static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_lt_tensor *t,
+                             const struct shf_box *box)
 {
 	uint8_t label[16 + 16 * SHEAF_DIMS_MAX];
 	size_t n = 16;
@@ -153,6 +163,7 @@ static void net_release(struct net *n)
 	shf_free(n->in_bytes);
 }
 
+/* Whether this rank has the image of that rank mapped. */
 static bool shares_memory(const struct shf_load *ld, uint32_t rank)
 {
 	const struct shf_place_info *p = &ld->step->run->place;
@@ -160,7 +171,7 @@ static bool shares_memory(const struct shf_load *ld, uint32_t rank)
 	return p->nodes[rank] == p->node;
 }
 
-static size_t total(const size_t *bytes, int ranks)
+static size_t total_bytes(const size_t *bytes, int ranks)
 {
 	size_t n = 0;
 
@@ -169,6 +180,8 @@ static size_t total(const size_t *bytes, int ranks)
 	return n;
 }
 
+/* What a box takes in a message: 8 bytes of proof and the box. 0 on the same node, where nothing is
+ * sent. */
 static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t tensor,
                             const struct shf_box *box)
 {
@@ -176,6 +189,7 @@ static size_t message_bytes(const struct shf_load *ld, uint32_t peer, uint32_t t
 	       ? 0 : 8 + (size_t)shf_box_bytes(&ld->step->layout.tensors[tensor], box);
 }
 
+/* Both sides compute the sizes from the plan, so no lengths are exchanged. */
 static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -197,13 +211,14 @@ static int net_size(struct shf_load *ld, uint32_t round, struct net *net, struct
 
 		net->in_bytes[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 	}
-	net->out = shf_alloc(total(net->out_bytes, ranks), 1);
-	net->in = shf_alloc(total(net->in_bytes, ranks), 1);
+	net->out = shf_alloc(total_bytes(net->out_bytes, ranks), 1);
+	net->in = shf_alloc(total_bytes(net->in_bytes, ranks), 1);
 	if (!net->out || !net->in)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for bytes that travel");
 	return 0;
 }
 
+/* Packs the boxes for other nodes in the order of the plan, which the receivers follow, too. */
 static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
@@ -229,7 +244,7 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 			                           t),
 			              net->out + at[v->rank] + 8, &sums);
 			shf_put64(net->out + at[v->rank],
-			          proof(sums.digest, v->tensor, t, &v->box));
+			          proof_of_box(sums.digest, v->tensor, t, &v->box));
 			at[v->rank] += message_bytes(ld, v->rank, v->tensor, &v->box);
 			ld->net_bytes += message_bytes(ld, v->rank, v->tensor, &v->box);
 		}
@@ -239,8 +254,9 @@ static int net_pack(struct shf_load *ld, uint32_t round, struct net *net, struct
 
 /* ---- taking from images and messages ---- */
 
-static int disagree(const struct shf_load *ld, const struct shf_lt_tensor *t,
-                    const struct shf_box *box, struct sheaf_error *err)
+/* The bytes are not those that the reader put into the message. */
+static int fail_as_tampered(const struct shf_load *ld, const struct shf_lt_tensor *t,
+                            const struct shf_box *box, struct sheaf_error *err)
 {
 	char text[160];
 
@@ -251,8 +267,8 @@ static int disagree(const struct shf_load *ld, const struct shf_lt_tensor *t,
 
 /* One box, into every slice of this rank that holds all of it. told: its message's proof; NULL: it
  * came in none. */
-static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_place_at from,
-                   const uint64_t *told, struct sheaf_error *err)
+static int scatter_box(struct shf_load *ld, const struct shf_serve *v, struct shf_place_at from,
+                       const uint64_t *told, struct sheaf_error *err)
 {
 	const struct shf_lt_tensor *t = &ld->step->layout.tensors[v->tensor];
 	const struct shf_holds *h = &ld->holds;
@@ -271,14 +287,15 @@ static int scatter(struct shf_load *ld, const struct shf_serve *v, struct shf_pl
 			continue;
 		}
 		shf_copy_out(t, s, &v->box, from, &taken);
-		if (proof(taken.digest, v->tensor, t, &v->box) != *told)
-			return disagree(ld, t, &v->box, err);
+		if (proof_of_box(taken.digest, v->tensor, t, &v->box) != *told)
+			return fail_as_tampered(ld, t, &v->box, err);
 	}
 	if (!always(found))
 		return shf_fail(err, SHEAF_EBUG, "%s: a box came that nobody asked for", t->name);
 	return 0;
 }
 
+/* Takes this rank's boxes from the images of its node and from messages. */
 static int take_round(struct shf_load *ld, uint32_t round, const struct net *net,
                       struct sheaf_error *err)
 {
@@ -299,13 +316,13 @@ static int take_round(struct shf_load *ld, uint32_t round, const struct net *net
 			from = shf_place_in(shf_image_of(run, SHF_IMAGE_OF_LOAD, v->rank), v->image,
 			                    v->seg_lo, t);
 			ld->node_bytes += bytes;
-			rc = scatter(ld, v, from, NULL, err);
+			rc = scatter_box(ld, v, from, NULL, err);
 			continue;
 		}
 		told = shf_get64(net->in + at);
 		from = (struct shf_place_at){ .data = net->in + at + 8, .packed = true };
 		at += 8 + (size_t)bytes;
-		rc = scatter(ld, v, from, &told, err);
+		rc = scatter_box(ld, v, from, &told, err);
 	}
 	return rc;
 }
@@ -327,7 +344,9 @@ static int look_round(struct shf_load *ld, uint32_t round, struct sheaf_error *e
 	return rc;
 }
 
-/* Others take what is in this round's windows. rc: what went wrong here so far. */
+/* Lets the others take what is in this round's windows. rc: what went wrong here so far. The first
+ * agreement says that all windows are read, and whether some rank failed; the second one that all
+ * have taken their bytes, so that the windows may be summed and reused. [collective] */
 static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf_error *err)
 {
 	struct shf_team *team = &ld->step->run->team;
@@ -347,6 +366,9 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 	return rc;
 }
 
+/* Runs n rounds. The next window is started before the present one is waited for, which keeps the
+ * disk busy while the ranks exchange. look_round comes after share_round (see the head of this
+ * file); the planted bug summed_before_taken shows what breaks otherwise. [collective] */
 static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n,
                     struct sheaf_error *err)
 {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling. The plan says who reads which blocks; what a reader alone wants is streamed, the rest is
- * read in rounds that the ranks share; then what no plan covers, and at the end whole tensors are
- * proved. Every byte that is read is summed once, and each tensor that was read whole is compared
- * with its stored digest besides its blocks. */
+/* Leads the reading of a load. The plan says who reads which blocks. What one rank alone wants is
+ * streamed (load_stream.c), the rest is read in rounds that ranks share (load_rounds.c). Slices
+ * that no plan covers are filled after that, and at the end whole tensors are compared with their
+ * digests.
+ *
+ * Every byte that is read is summed once: blocks prove it where it is read, and digests prove
+ * tensors that were read whole. */
 #include "load_run.h"
 #include <string.h>
 #include "err.h"
@@ -25,6 +28,8 @@ static const struct shf_slice *target_slice(const void *arg, uint32_t i)
 	return &((const struct shf_target *)arg)[i].slice;
 }
 
+/* Lists what this rank wants, by tensor, for the plan. Tensors at odd offsets of foreign files
+ * cannot be copied in units, so the plan leaves them out (fill_rest). */
 static int hold_all(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -60,7 +65,7 @@ static int zero_box(void *arg, const struct shf_box *box)
 	return 0;
 }
 
-/* Slices that are not planned by stripes: zeros, and foreign tensors at odd offsets. */
+/* Fills the slices that no plan covers: zeros, and tensors at odd offsets of foreign files. */
 static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
@@ -86,7 +91,9 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* What a rank may use of its image, the same on all; two windows of it for rounds. */
+/* How much of its image a load may use, the same on all ranks: what staging_bytes_max leaves beside
+ * the images of saves, 40 MiB at most, and at least two blocks. The smallest of all ranks counts; a
+ * maximum over the complements finds it. [collective] */
 static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *err)
 {
 	const struct sheaf_run *saves = run->of ? run->of : run;
@@ -103,14 +110,15 @@ static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *er
 	return rc;
 }
 
-/* Of a window whose bytes travel: what a rank is sent at once comes from many. */
+/* Rounds whose bytes travel use smaller windows, because a rank may receive from all nodes at once.
+ */
 static uint64_t net_window(const struct sheaf_run *run, uint64_t window)
 {
 	window /= (uint64_t)run->place.nodes_n;
 	return window < SHF_BLOCK ? SHF_BLOCK : window / SHF_BLOCK * SHF_BLOCK;
 }
 
-static int tables(struct shf_load *ld, struct sheaf_error *err)
+static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 {
 	size_t n = ld->step->layout.tensors_n;
 
@@ -122,7 +130,8 @@ static int tables(struct shf_load *ld, struct sheaf_error *err)
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* *flow: also when it fails. */
+/* *flow is set even if it fails, so that the caller can free it. Each failure is agreed on before
+ * the next collective step. [collective] */
 static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_error *err)
 {
 	struct sheaf_run *run = ld->step->run;
@@ -143,7 +152,7 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 	rc = shf_match(&run->team, &m, &ld->work, err);
 	if (rc < 0)
 		return rc;
-	rc = tables(ld, err);
+	rc = make_digest_tables(ld, err);
 	if (rc == 0)
 		rc = shf_flow_new(flow, ld, room, &bytes, err);
 	rc = shf_agree(&run->team, rc, err);
@@ -153,6 +162,8 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 	return rc;
 }
 
+/* The prefault thread runs only if there is a disk to wait for. It is stopped before fill_rest,
+ * which is short. [collective] */
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_flow *flow = NULL;

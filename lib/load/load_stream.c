@@ -30,7 +30,8 @@ struct shf_flow {
 	uint64_t done;                  /* bytes checked */
 };
 
-static bool is_cached(const struct shf_load *ld, const struct shf_seg *g)
+/* Whether all of the segment is in the page cache. */
+static bool is_all_cached(const struct shf_load *ld, const struct shf_seg *g)
 {
 	const struct shf_sys *sys = ld->step->run->sys;
 	struct sheaf_error unsaid; /* a file that cannot be opened is told by who reads it */
@@ -40,14 +41,15 @@ static bool is_cached(const struct shf_load *ld, const struct shf_seg *g)
 	       (int64_t)(g->hi - g->lo);
 }
 
-/* Segments that are to be read first, in their order, then those that are in memory. */
+/* Divides the segments: those to be read from disk first, in their order, then those that are in
+ * memory. The second half was filled from its end, so it is turned round. */
 static void sort_out(struct shf_flow *s, struct shf_span own)
 {
 	const struct shf_load *ld = s->ld;
 	size_t held = 0;
 
 	for (size_t i = own.first; i < own.end; i++) {
-		bool is_held = ld->apart || is_cached(ld, &ld->work.segs[i]);
+		bool is_held = ld->apart || is_all_cached(ld, &ld->work.segs[i]);
 
 		s->segs[is_held ? s->segs_n - ++held : s->cold++] = i;
 	}
@@ -101,6 +103,8 @@ static int take_piece(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	return rc;
 }
 
+/* How many buffers: as many as fit in `room`, 12 at most, but no more than there are pieces. A
+ * small load gets small buffers, because memory that is touched for the first time costs time. */
 int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
                    uint64_t *image_bytes, struct sheaf_error *err)
 {
@@ -143,6 +147,7 @@ bool shf_flow_waits(const struct shf_flow *s)
 	return s->cold > 0 || (s->segs_n == 0 && !s->ld->apart);
 }
 
+/* Reads that are under way write into the image, so they are waited for. */
 void shf_flow_free(struct shf_flow *s)
 {
 	if (!s)
@@ -153,7 +158,8 @@ void shf_flow_free(struct shf_flow *s)
 	shf_free(s);
 }
 
-/* Until so many bytes are looked at, or all. */
+/* Until so many bytes are checked, or all. This thread helps the workers only when no read is left:
+ * a read that has come should not wait for it. */
 static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
                   struct sheaf_error *err)
 {
@@ -167,6 +173,8 @@ static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
 	return rc >= 0 ? shf_crew_check(crew, err) : rc;
 }
 
+/* Every rank runs the same number of laps, own_most being the largest share of any rank, so that
+ * the agreements match up. [collective] */
 int shf_flow_run(struct shf_flow *s, struct sheaf_error *err)
 {
 	struct shf_load *ld = s->ld;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies in memory already, a step that an agent keeps or files that the page cache has, is
- * taken by several threads: no disk is waited for, and one core copies and sums less than memory
- * gives. Each takes segment after segment; the caller's thread works too, between what else it
- * does. */
+/* What lies in memory already, a step that an agent keeps or files in the page cache, is copied and
+ * checked by several threads. There is no disk to wait for, and one core copies and sums less than
+ * memory can deliver. Each worker takes segment after segment. The caller's thread works too,
+ * between what else it does.
+ *
+ * Workers share nothing but the number of the next segment, so they need no lock: each has a pass,
+ * counters and an error of its own. Digests are added atomically. */
 #include "load_workers.h"
 #include "background.h"
 #include "err.h"
@@ -34,10 +37,10 @@ struct shf_crew {
 	atomic_bool failed;
 };
 
-/* n bytes of a segment, a sip at a time: as they lie at held, or a copy of what the page cache has
- * (held NULL). */
-static int drink(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t n,
-                 const uint8_t *held)
+/* Checks n bytes of a segment, a piece at a time that stays in the core's cache: in place where the
+ * memory is mapped (held), otherwise from a copy of what the page cache has. */
+static int check_chunk_of(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t n,
+                          const uint8_t *held)
 {
 	int rc = 0;
 
@@ -51,9 +54,9 @@ static int drink(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t 
 	return rc;
 }
 
-/* The next bytes of a segment, n of them at most. Of memory that this process has not looked at
- * yet the pages are mapped many at a time. */
-static int gulp(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
+/* Takes the next bytes of a segment, n of them at most. Pages of memory that this process has not
+ * looked at yet are mapped many at a time, which is cheaper than a fault for each. */
+static int take_mapped(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *n)
 {
 	struct shf_load *ld = &h->ld;
 	const struct shf_sys *sys = ld->step->run->sys;
@@ -66,11 +69,13 @@ static int gulp(struct hand *h, const struct shf_seg *g, uint64_t at, uint64_t *
 	} else if (!always(h->buf != NULL)) {
 		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");
 	}
-	return drink(h, g, at, *n, held);
+	return check_chunk_of(h, g, at, *n, held);
 }
 
-/* The next segment; false: there is none, or somebody has failed. */
-static bool take(struct hand *h)
+/* Takes the next segment. false: there is none left, or a worker has failed. The failure of the
+ * first segment by number is the one that is reported, whichever worker met it, so that the message
+ * is the same every time. */
+static bool take_segment(struct hand *h)
 {
 	struct shf_crew *c = h->crew;
 	size_t i = atomic_fetch_add(&c->next, 1);
@@ -83,7 +88,7 @@ static bool take(struct hand *h)
 	rc = shf_load_begin(&h->ld, g, g->lo, g->hi - g->lo, &h->err);
 	for (uint64_t at = g->lo, n; at < g->hi && rc == 0; at += n) {
 		n = g->hi - at < GULP ? g->hi - at : GULP;
-		rc = gulp(h, g, at, &n);
+		rc = take_mapped(h, g, at, &n);
 	}
 	atomic_fetch_add(&c->done, g->hi - g->lo);
 	if (rc == 0)
@@ -93,14 +98,15 @@ static bool take(struct hand *h)
 	return false;
 }
 
-static bool turn(void *work)
+static bool worker_turn(void *work)
 {
-	return take(work);
+	return take_segment(work);
 }
 
+/* Worker 0 is the caller's thread. */
 bool shf_crew_take(struct shf_crew *c)
 {
-	return take(&c->hands[0]);
+	return take_segment(&c->hands[0]);
 }
 
 uint64_t shf_crew_done(const struct shf_crew *c)
@@ -108,6 +114,7 @@ uint64_t shf_crew_done(const struct shf_crew *c)
 	return atomic_load(&c->done);
 }
 
+/* A worker gets a copy of the load with lists and counters of its own. */
 static int hand_new(struct shf_crew *c, const struct shf_load *ld)
 {
 	struct hand *h = &c->hands[c->n++];
@@ -123,7 +130,7 @@ static int hand_new(struct shf_crew *c, const struct shf_load *ld)
 	return h->buf ? 0 : SHEAF_ENOMEM;
 }
 
-/* What it has done counts for the load. */
+/* What the worker has done counts for the load. */
 static void hand_end(struct hand *h, struct shf_load *ld)
 {
 	ld->disk_bytes += h->ld.disk_bytes;
@@ -134,20 +141,21 @@ static void hand_end(struct hand *h, struct shf_load *ld)
 	shf_free(h->buf);
 }
 
-/* Only the caller's thread is left. */
-static void gather(struct shf_crew *c)
+/* Waits until only the caller's thread is left. */
+static void stop_workers(struct shf_crew *c)
 {
 	for (int i = 1; i < c->n; i++)
 		shf_background_stop(&c->hands[i].task);
 }
 
+/* The threads are stopped before their errors are read. */
 int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 {
 	const struct hand *first = NULL;
 
 	if (!atomic_load(&c->failed))
 		return 0;
-	gather(c);
+	stop_workers(c);
 	for (int i = 0; i < c->n; i++)
 		if (c->hands[i].bad != SIZE_MAX && (!first || c->hands[i].bad < first->bad))
 			first = &c->hands[i];
@@ -156,6 +164,9 @@ int shf_crew_check(struct shf_crew *c, struct sheaf_error *err)
 	return first->err.code;
 }
 
+/* How many threads: one for each processor of this rank, and no more than there are segments. A
+ * step in the memory of several nodes is taken by one thread, because what no memory has is read
+ * from disk through the view. */
 static int hands_for(const struct sheaf_step *step, size_t segs)
 {
 	int want = shf_load_threads(step->run);
@@ -185,7 +196,7 @@ int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t
 		return shf_fail(err, rc, "no memory for %d threads", want);
 	/* Where a thread cannot be had, the others take what it would have taken. */
 	for (int i = 1; i < c->n; i++)
-		(void)shf_background_start(&c->hands[i].task, ld->step->run->sys, turn,
+		(void)shf_background_start(&c->hands[i].task, ld->step->run->sys, worker_turn,
 		                           &c->hands[i]);
 	return 0;
 }
@@ -197,7 +208,7 @@ int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *er
 	if (!c)
 		return 0;
 	if (c->n > 0)
-		gather(c);
+		stop_workers(c);
 	if (c->n > 0)
 		rc = shf_crew_check(c, err);
 	for (int k = 0; k < c->n; k++)

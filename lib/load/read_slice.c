@@ -24,6 +24,7 @@ struct direct {
 	struct sheaf_error *err;
 };
 
+/* Reads n bytes at `off` of the tensor's file to d->buf. */
 static int read_chunk(struct direct *d, uint64_t off, uint64_t n)
 {
 	int rc = shf_step_file_read(d->step, d->t->file, d->buf, n, off, NULL, d->err);
@@ -34,7 +35,8 @@ static int read_chunk(struct direct *d, uint64_t off, uint64_t n)
 }
 
 /* Units [lo, hi) of the tensor, and what of box lies in them. at: byte of the file at d->buf. */
-static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi, uint64_t at)
+static void copy_units(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi,
+                       uint64_t at)
 {
 	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
 	int n = shf_range_boxes(&d->t->shape, lo, hi, range);
@@ -49,6 +51,7 @@ static void take(struct direct *d, const struct shf_box *box, uint64_t lo, uint6
 			shf_copy_out(d->t, d->s, &part, from, NULL);
 }
 
+/* Whether units [lo, hi) of the tensor have anything of the box. */
 static bool touches(const struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	struct shf_box range[SHF_RANGE_BOXES_MAX], part;
@@ -100,13 +103,14 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 			rc = shf_blocks_check(d->step, t->file, a, d->buf, n, NULL, d->err);
 		if (rc == 0) {
 			units_in(t, a, a + n, &u, &v);
-			take(d, box, u, v, a);
+			copy_units(d, box, u, v, a);
 		}
 		a = b;
 	}
 	return rc;
 }
 
+/* Without checksums nothing needs to be read in whole blocks. */
 static int read_plain(struct direct *d, const struct shf_box *box, uint64_t lo, uint64_t hi)
 {
 	const struct shf_lt_tensor *t = d->t;
@@ -120,11 +124,12 @@ static int read_plain(struct direct *d, const struct shf_box *box, uint64_t lo, 
 			continue;
 		rc = read_chunk(d, t->off + u * t->unit, (v - u) * t->unit);
 		if (rc == 0)
-			take(d, box, u, v, t->off + u * t->unit);
+			copy_units(d, box, u, v, t->off + u * t->unit);
 	}
 	return rc;
 }
 
+/* A slice may be several boxes. Each is read by itself. */
 static int read_box(void *arg, const struct shf_box *box)
 {
 	struct direct *d = arg;
@@ -134,6 +139,7 @@ static int read_box(void *arg, const struct shf_box *box)
 	return d->step->sound ? read_checked(d, box, lo, hi) : read_plain(d, box, lo, hi);
 }
 
+/* Reads one slice on this thread, without a plan and without other ranks. */
 int shf_direct_read(struct sheaf_step *step, const struct shf_lt_tensor *t,
                     const struct shf_slice *s, uint64_t *disk_bytes, struct sheaf_error *err)
 {
@@ -179,6 +185,7 @@ static int read_from(struct sheaf_step *step, const struct shf_lt_tensor *t,
 	return rc == 0 ? shf_direct_read(step, &raw, &s, &bytes, err) : rc;
 }
 
+/* Reads a slice by the catalog, when the whole table has been read. */
 static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &step->layout;
@@ -196,6 +203,9 @@ static int read_awake(struct sheaf_step *step, const struct shf_slice *in, struc
 	return read_from(step, &l->tensors[i], in, err);
 }
 
+/* First tries to find the tensor without reading the whole table (step_lookup.c). If that fails,
+ * for whatever reason, the step is read whole, and that attempt decides: it can say what is
+ * damaged. */
 static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
                       struct sheaf_error *err)
 {
@@ -221,6 +231,8 @@ static int read_slice(struct sheaf_step *step, const struct sheaf_slice *slice,
 	return rc;
 }
 
+/* If the memory that held the step has been taken for another one meanwhile, the bytes were not
+ * damaged: EAGAIN. */
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err)
 {

@@ -143,7 +143,7 @@ void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image
 	snprintf(out, SHF_KEEP_NAME, "%.32s.%d.%d.%s", job, rank, image, card ? "card" : "image");
 }
 
-static bool number(const char **p, int *out)
+static bool card_number(const char **p, int *out)
 {
 	char *end;
 	long v;
@@ -166,7 +166,7 @@ bool shf_card_parse(const char *name, char job[33], int *rank, int *image, bool 
 		return false;
 	memcpy(job, name, 32);
 	job[32] = '\0';
-	if (!number(&p, rank) || !number(&p, image))
+	if (!card_number(&p, rank) || !card_number(&p, image))
 		return false;
 	*card = strcmp(p, "card") == 0;
 	return *card || strcmp(p, "image") == 0;

@@ -49,7 +49,7 @@ static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
 	return twin;
 }
 
-static void take(struct choosing *c, const struct shf_recalled *r)
+static void choose_step(struct choosing *c, const struct shf_recalled *r)
 {
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
 
@@ -65,7 +65,7 @@ static void take(struct choosing *c, const struct shf_recalled *r)
 }
 
 /* Is the step condemned by its tries? Only a search for the latest asks. */
-static bool is_condemned(struct choosing *c, const struct shf_recalled *r)
+static bool tries_are_spent(struct choosing *c, const struct shf_recalled *r)
 {
 	return c->sought && shf_tries_spent(&c->run->store, r->step, r->session);
 }
@@ -77,7 +77,7 @@ static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *
 	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);
 }
 
-static void pass_over(struct choosing *c, const struct shf_recalled *r, const char *why)
+static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r, const char *why)
 {
 	char name[60];
 
@@ -98,9 +98,9 @@ static void condemn(struct choosing *c, const struct shf_recalled *r)
 	bool last = shf_step_older(&c->run->store, r->step) < 0;
 
 	if (!last)
-		pass_over(c, r, CONDEMNED);
+		pass_over_in_memory(c, r, CONDEMNED);
 	else if (c->last.ranks)
-		pass_over(c, &c->last, CONDEMNED);
+		pass_over_in_memory(c, &c->last, CONDEMNED);
 	if (last)
 		c->last = *r;
 }
@@ -116,7 +116,7 @@ static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
 	       !shf_tries_spent(store, r->step, r->session);
 }
 
-static int consider(void *arg, const struct shf_recalled *r)
+static int consider_for_load(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
@@ -140,18 +140,18 @@ static int consider(void *arg, const struct shf_recalled *r)
 	         shf_store_is_bad(&c->run->store, r->step, r->session))
 		why = "it is marked bad"; /* by its number, too, once it is pruned from the disk */
 	if (why)
-		pass_over(c, r, why);
-	else if (is_condemned(c, r))
+		pass_over_in_memory(c, r, why);
+	else if (tries_are_spent(c, r))
 		condemn(c, r);
 	else
-		take(c, r);
+		choose_step(c, r);
 	return c->choice->memory;
 }
 
 /* [rank 0] */
-static int choose(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
-                  struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
-                  struct sheaf_error *err)
+static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
+                              struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
+                              struct sheaf_error *err)
 {
 	struct choosing c = { .run = run, .n = n, .sought = sought, .choice = choice };
 	int64_t below = sought ? shf_sought_below(sought) : INT64_MAX;
@@ -161,12 +161,12 @@ static int choose(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 		rc = shf_fail(err, SHEAF_EIO, "%s/.sheaf/rewinds cannot be read: was what is in "
 		              "memory rewound?", run->store.path);
 	run->tier->passed = -1;
-	if (rc == 0 && shf_recall_join(cards, consider, &c) < 0)
+	if (rc == 0 && shf_recall_join(cards, consider_for_load, &c) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	if (rc == 0 && choice->memory && c.last.ranks)
-		pass_over(&c, &c.last, CONDEMNED);
+		pass_over_in_memory(&c, &c.last, CONDEMNED);
 	else if (rc == 0 && c.last.ranks)
-		take(&c, &c.last);
+		choose_step(&c, &c.last);
 	if (rc == 0 && choice->which.copied &&
 	    shf_recall_copied(cards, &choice->which, copied) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
@@ -194,8 +194,9 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 }
 
 /* What of the step this node has: a view of it, which may be one of nothing. */
-static int look(struct sheaf_run *run, const struct choice *choice, const struct shf_buf *copied,
-                struct shf_view **view, struct sheaf_error *err)
+static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
+                          const struct shf_buf *copied, struct shf_view **view,
+                          struct sheaf_error *err)
 {
 	if (run->tier->keep >= 0)
 		return shf_recall_parts(run->sys, run->tier->keep, &choice->which, copied, view,
@@ -211,7 +212,7 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 {
 	struct sheaf_error own = { .rank = -1 };
 	char name[60];
-	int rc = shf_agree(&run->team, look(run, choice, copied, view, &own), &own);
+	int rc = shf_agree(&run->team, open_own_parts(run, choice, copied, view, &own), &own);
 
 	snprintf(name, sizeof(name), "memory of checkpoint-%" PRId64, choice->which.step);
 	if (rc == 0)
@@ -248,7 +249,7 @@ int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
 	shf_buf_release(&mine);
 	if (rc == 0)
 		rc = shf_agree(&run->team, run->team.rank == 0
-		               ? choose(run, n, sought, &cards, &choice, &copied, err)
+		               ? choose_from_memory(run, n, sought, &cards, &choice, &copied, err)
 		               : 0, err);
 	if (rc == 0)
 		rc = shf_bcast(&run->team, 0, &choice, sizeof(choice), err);

@@ -14,16 +14,16 @@
 
 /* ---- names and descriptors: 0 is the step, then folders, then files ---- */
 
-static bool is_ours(int fd)
+static bool is_view_fd(int fd)
 {
 	return fd >= VIEW;
 }
 
-static const struct shf_vfile *file_of(const struct shf_view *v, int fd)
+static const struct shf_vfile *view_file_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
 
-	return is_ours(fd) && i > v->folders_n && i - v->folders_n - 1 < v->files_n
+	return is_view_fd(fd) && i > v->folders_n && i - v->folders_n - 1 < v->files_n
 	       ? &v->files[i - v->folders_n - 1] : NULL;
 }
 
@@ -32,7 +32,7 @@ static const char *folder_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
 
-	if (!is_ours(fd) || i > v->folders_n)
+	if (!is_view_fd(fd) || i > v->folders_n)
 		return NULL;
 	return i == 0 ? "" : v->folders[i - 1];
 }
@@ -84,7 +84,7 @@ static int view_open(void *arg, int dir, const char *name, int flags, unsigned m
 
 	if (dir == SHF_CWD && strcmp(name, SHF_VIEW_DIR) == 0)
 		return VIEW;
-	if (!is_ours(dir))
+	if (!is_view_fd(dir))
 		return in->ops->open(in->arg, dir, name, flags, mode);
 	if (flags & (SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC | SHF_O_APPEND))
 		return -EROFS;
@@ -93,19 +93,19 @@ static int view_open(void *arg, int dir, const char *name, int flags, unsigned m
 		return fd;
 	if (flags & SHF_O_DIRECT)
 		return -EINVAL;
-	return flags & SHF_O_DIR && file_of(view_of(arg), fd) ? -ENOTDIR : fd;
+	return flags & SHF_O_DIR && view_file_of(view_of(arg), fd) ? -ENOTDIR : fd;
 }
 
 static int view_close(void *arg, int fd)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_ours(fd) ? 0 : in->ops->close(in->arg, fd);
+	return is_view_fd(fd) ? 0 : in->ops->close(in->arg, fd);
 }
 
 static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
 {
-	const struct shf_vfile *f = file_of(v, fd);
+	const struct shf_vfile *f = view_file_of(v, fd);
 
 	*st = (struct shf_stat){ .type = f ? SHF_T_FILE : SHF_T_DIR, .bytes = f ? f->bytes : 0,
 		.ino = (uint64_t)(fd - VIEW) };
@@ -117,7 +117,7 @@ static int view_stat(void *arg, int dir, const char *name, bool follow, struct s
 	const struct shf_sys *in = below(arg);
 	int fd;
 
-	if (!is_ours(dir))
+	if (!is_view_fd(dir))
 		return in->ops->stat(in->arg, dir, name, follow, st);
 	fd = look_up(view_of(arg), dir, name);
 	return fd < 0 ? fd : tell_stat(view_of(arg), fd, st);
@@ -127,7 +127,7 @@ static int view_fstat(void *arg, int fd, struct shf_stat *st)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_ours(fd) ? tell_stat(view_of(arg), fd, st) : in->ops->fstat(in->arg, fd, st);
+	return is_view_fd(fd) ? tell_stat(view_of(arg), fd, st) : in->ops->fstat(in->arg, fd, st);
 }
 
 static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
@@ -137,7 +137,7 @@ static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name)
 	const char *folder = folder_of(v, fd), *base;
 	int rc = 0;
 
-	if (!is_ours(fd))
+	if (!is_view_fd(fd))
 		return in->ops->list(in->arg, fd, item, item_arg);
 	if (!folder)
 		return -ENOTDIR;
@@ -153,35 +153,35 @@ static int view_readlink(void *arg, int dir, const char *name, char *buf, size_t
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_ours(dir) ? -EINVAL : in->ops->readlink(in->arg, dir, name, buf, n);
+	return is_view_fd(dir) ? -EINVAL : in->ops->readlink(in->arg, dir, name, buf, n);
 }
 
 static int view_lock(void *arg, int fd, bool exclusive)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_ours(fd) ? 0 : in->ops->lock(in->arg, fd, exclusive);
+	return is_view_fd(fd) ? 0 : in->ops->lock(in->arg, fd, exclusive);
 }
 
 static int view_unlock(void *arg, int fd)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_ours(fd) ? 0 : in->ops->unlock(in->arg, fd);
+	return is_view_fd(fd) ? 0 : in->ops->unlock(in->arg, fd);
 }
 
 static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_ours(fd) ? (int64_t)n : in->ops->resident(in->arg, fd, off, n);
+	return is_view_fd(fd) ? (int64_t)n : in->ops->resident(in->arg, fd, off, n);
 }
 
 static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *in = below(arg);
 
-	if (!is_ours(fd))
+	if (!is_view_fd(fd))
 		in->ops->forget(in->arg, fd, off, n);
 }
 
@@ -244,10 +244,10 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	const struct shf_sys *in = below(arg);
 	struct shf_view *v = view_of(arg);
-	const struct shf_vfile *f = file_of(v, fd);
+	const struct shf_vfile *f = view_file_of(v, fd);
 	uint8_t *to = buf;
 
-	if (!is_ours(fd))
+	if (!is_view_fd(fd))
 		return in->ops->pread(in->arg, fd, buf, n, off);
 	if (!f)
 		return -EISDIR;
@@ -314,7 +314,7 @@ static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	const struct shf_sys *in = below(arg);
 
-	if (!is_ours(io->fd))
+	if (!is_view_fd(io->fd))
 		return in->ops->submit(in->arg, q->in, io);
 	io->result = io->op == SHF_IO_READ ? view_pread(arg, io->fd, io->buf, io->len, io->off)
 	                                   : -EROFS;

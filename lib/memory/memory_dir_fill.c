@@ -62,7 +62,7 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 	return 0;
 }
 
-static int by_place(const void *a, const void *b)
+static int order_stretches(const void *a, const void *b)
 {
 	const struct shf_stretch *x = a, *y = b;
 
@@ -120,7 +120,7 @@ static int find_stretches(struct shf_view *v, bool *whole)
 
 	*whole = true;
 	if (v->stretches_n)
-		qsort(v->stretches, v->stretches_n, sizeof(*v->stretches), by_place);
+		qsort(v->stretches, v->stretches_n, sizeof(*v->stretches), order_stretches);
 	for (size_t i = 0; i < v->manifest.files_n; i++) {
 		struct shf_vfile *f = &v->files[i];
 		uint64_t to = 0;

@@ -22,7 +22,7 @@ struct others {
 	struct shf_buf names;           /* of what is dropped, each with its NUL */
 };
 
-static bool has_card(const struct shf_buf *whole, const char *job)
+static bool job_has_card(const struct shf_buf *whole, const char *job)
 {
 	const struct shf_told *t = (const void *)whole->data;
 
@@ -36,7 +36,7 @@ static bool stays(const struct others *o, const char *job)
 {
 	if (strcmp(job, o->job) == 0)
 		return true;
-	if (!o->heir || (o->whole && !has_card(o->whole, job)))
+	if (!o->heir || (o->whole && !job_has_card(o->whole, job)))
 		return false;
 	return o->heir->unknown || strcmp(job, o->heir->job) == 0;
 }

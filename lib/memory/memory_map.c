@@ -51,8 +51,8 @@ static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 	return 0;
 }
 
-static int gather(struct sheaf_run *run, const struct shf_view *view, struct shf_buf *all,
-                  struct sheaf_error *err)
+static int gather_spans(struct sheaf_run *run, const struct shf_view *view, struct shf_buf *all,
+                        struct sheaf_error *err)
 {
 	struct shf_buf mine = SHF_BUF_INIT;
 	struct telling t = { .view = view, .out = &mine, .node = run->place.node };
@@ -97,7 +97,7 @@ static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, i
 }
 
 /* A node that has something has a rank. */
-static int32_t rank_of(const struct sheaf_run *run, int32_t node, uint64_t turn)
+static int32_t reader_on_node(const struct sheaf_run *run, int32_t node, uint64_t turn)
 {
 	return (int32_t)shf_node_rank(run->place.nodes, (uint32_t)run->team.ranks, node, turn);
 }
@@ -132,7 +132,7 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 	m->map->missing += m->disk ? 0 : hi - at;
 	if (!always(best >= 0)) /* who comes here has seen that some node has a byte of it */
 		return;
-	to = rank_of(m->run, best, m->file + lo / SHF_BLOCK);
+	to = reader_on_node(m->run, best, m->file + lo / SHF_BLOCK);
 	add_had(m, lo, hi, best, to);
 	m->at = first;
 	for (at = lo; at < hi && (s = span_at(m, at)) && s->lo < hi;) {
@@ -140,7 +140,7 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 			.hi = s->hi < hi ? s->hi : hi };
 
 		if (s->node != best) {
-			p.from = rank_of(m->run, s->node, 0);
+			p.from = reader_on_node(m->run, s->node, 0);
 			shf_buf_add(&m->map->pieces, &p, sizeof(p));
 		}
 		at = p.hi;
@@ -289,8 +289,8 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 /* ---- everything ---- */
 
 /* From the lowest rank that has it, by rank 0. [collective] */
-static int tell_all(struct shf_team *team, int root, const struct shf_view *view,
-                    struct shf_buf *told, struct sheaf_error *err)
+static int share_view(struct shf_team *team, int root, const struct shf_view *view,
+                      struct shf_buf *told, struct sheaf_error *err)
 {
 	struct shf_buf mine = SHF_BUF_INIT;
 	int rc;
@@ -318,7 +318,7 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 		return rc;
 	if (!x[1])
 		return shf_fail(err, SHEAF_EFORMAT, "its manifest is on no node");
-	rc = tell_all(team, team->ranks - (int)x[1], view, &told, err);
+	rc = share_view(team, team->ranks - (int)x[1], view, &told, err);
 	if (rc == 0)
 		rc = shf_agree(team, shf_view_knows(view) ? 0 : shf_view_learn(view, &told, err),
 		               err);
@@ -375,8 +375,8 @@ static bool has_all(const struct sheaf_run *run, const struct shf_view *view, co
 	return true;
 }
 
-static int look_again(const struct sheaf_run *run, const struct shf_view *view,
-                      const struct map *map, struct sheaf_error *err)
+static int check_rank_view(const struct sheaf_run *run, const struct shf_view *view,
+                           const struct map *map, struct sheaf_error *err)
 {
 	return has_all(run, view, map) ? 0
 	       : shf_fail(err, SHEAF_EFORMAT, "a rank does not see what its node has");
@@ -399,7 +399,7 @@ int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk
 		rc = shf_view_on_disk(view, run->store.dir, on_disk, err);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
-		rc = gather(run, view, &told, err);
+		rc = gather_spans(run, view, &told, err);
 	if (rc == 0)
 		rc = shf_agree(team, team->rank ? 0 : map_make(run, shf_view_manifest(view), &told,
 		                                               on_disk, &map, err), err);
@@ -410,7 +410,7 @@ int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk
 	if (rc == 0)
 		rc = send_pieces(run, view, &map.pieces, err);
 	if (rc == 0)
-		rc = shf_agree(team, look_again(run, view, &map, err), err);
+		rc = shf_agree(team, check_rank_view(run, view, &map, err), err);
 	shf_buf_release(&told);
 	shf_buf_release(&map.had);
 	shf_buf_release(&map.files);

@@ -12,7 +12,7 @@ struct names {
 	struct shf_buf bytes;           /* each with its end */
 };
 
-static int note(void *arg, const char *name)
+static int note_card_name(void *arg, const char *name)
 {
 	struct names *n = arg;
 	char job[33];
@@ -32,8 +32,8 @@ struct looking {
 	struct shf_buf *out;            /* struct shf_told */
 };
 
-static void add(struct looking *l, const char *job, bool guest, const struct shf_card *card,
-                const struct shf_card_head *h)
+static void list_card(struct looking *l, const char *job, bool guest, const struct shf_card *card,
+                      const struct shf_card_head *h)
 {
 	struct shf_told t = { .step = card->step, .rank = card->rank, .ranks = card->ranks,
 		.base = atomic_load(&h->base), .next = atomic_load(&h->next),
@@ -46,7 +46,7 @@ static void add(struct looking *l, const char *job, bool guest, const struct shf
 }
 
 /* One card, if it is whole and of this run. */
-static int look(struct looking *l, const char *name)
+static int look_at_card(struct looking *l, const char *name)
 {
 	struct shf_shm shm = { NULL, 0, -1 };
 	struct shf_arena arena = { 0 };
@@ -63,7 +63,7 @@ static int look(struct looking *l, const char *name)
 	    (l->guests || image < SHF_CARD_GUEST)) {
 		rc = shf_card_decode(&card, &arena, &shm);
 		if (rc == 0 && strcmp(card.run, l->run_id) == 0 && card.rank == rank)
-			add(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
+			list_card(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
 	}
 	shf_arena_release(&arena);
 	l->sys->ops->shm_free(l->sys->arg, &shm);
@@ -76,11 +76,11 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id, .guests = guests,
 		.out = out };
 	struct names names = { SHF_BUF_INIT };
-	int rc = sys->ops->keep_list(sys->arg, keep, note, &names);
+	int rc = sys->ops->keep_list(sys->arg, keep, note_card_name, &names);
 
 	for (size_t at = 0; rc == 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1)
-		rc = look(&l, (char *)names.bytes.data + at);
+		rc = look_at_card(&l, (char *)names.bytes.data + at);
 	shf_buf_release(&names.bytes);
 	return rc;
 }
@@ -105,7 +105,7 @@ static int newest_first(const void *a, const void *b)
 /* Cards of one step: the first says which, n there are; a rank's counts once, wherever it is, and a
  * copy only where there is no other. While a step comes to disk before this one, some have heard of
  * it and some have not: there are two that it may follow, whoever says so. */
-static struct shf_recalled join(const struct shf_told *t, size_t n)
+static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
 {
 	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
 		.next = t->next, .turn = t->turn };
@@ -173,7 +173,7 @@ int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct s
 
 		for (end = i + 1; end < n && is_of(&t[end], t[i].job, t[i].session, t[i].step);)
 			end++;
-		r = join(&t[i], end - i);
+		r = join_cards(&t[i], end - i);
 		rc = item(arg, &r);
 	}
 	shf_free(t);
@@ -209,7 +209,7 @@ static bool is_of_job(const char *name, const char *job)
 	return always(shf_card_parse(name, own, &rank, &image, &card)) && strcmp(own, job) == 0;
 }
 
-static int go_on(const struct going_on *g, const char *name)
+static int let_card_follow(const struct going_on *g, const char *name)
 {
 	const struct shf_sys *sys = g->l->sys;
 	struct shf_shm shm = { NULL, 0, -1 };
@@ -244,11 +244,11 @@ int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id };
 	struct going_on g = { &l, which, was, is };
 	struct names names = { SHF_BUF_INIT };
-	int rc = sys->ops->keep_list(sys->arg, keep, note, &names);
+	int rc = sys->ops->keep_list(sys->arg, keep, note_card_name, &names);
 
 	for (size_t at = 0; rc == 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1)
-		rc = go_on(&g, (char *)names.bytes.data + at);
+		rc = let_card_follow(&g, (char *)names.bytes.data + at);
 	shf_buf_release(&names.bytes);
 	return rc;
 }
@@ -302,7 +302,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 	struct shf_view *v = shf_view_new(sys);
 	int rc = v ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory"), got;
 
-	got = rc == 0 ? sys->ops->keep_list(sys->arg, keep, note, &names) : 0;
+	got = rc == 0 ? sys->ops->keep_list(sys->arg, keep, note_card_name, &names) : 0;
 	for (size_t at = 0; rc == 0 && got >= 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1) {
 		const char *name = (char *)names.bytes.data + at;

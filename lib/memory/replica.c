@@ -66,7 +66,8 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 
 /* ---- memory ---- */
 
-static int put(const struct sheaf_run *run, const struct shf_guest *g, int slot, bool card)
+static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g, int slot,
+                         bool card)
 {
 	const struct shf_sys *sys = run->sys;
 	const struct shf_shm *shm = card ? &g->cards[slot] : &g->images[slot];
@@ -85,9 +86,9 @@ int shf_guests_offer(struct sheaf_run *run)
 
 	for (size_t i = 0; i < g->n && rc == 0; i++)
 		for (int k = 0; k < SHF_GUEST_SLOTS && rc == 0; k++) {
-			rc = put(run, &g->of[i], k, false);
+			rc = offer_replica(run, &g->of[i], k, false);
 			if (rc == 0)
-				rc = put(run, &g->of[i], k, true);
+				rc = offer_replica(run, &g->of[i], k, true);
 		}
 	g->failed = g->failed || rc == -ENOSPC; /* nor will it take the next */
 	return g->failed ? 0 : rc;
@@ -118,7 +119,7 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 		                    bytes >> 20, g->rank);
 	if (card)
 		shf_card_head(shm)->magic = SHF_CARD_MAGIC;
-	rc = put(run, g, slot, card);
+	rc = offer_replica(run, g, slot, card);
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing what rank %d has in memory to the agent",
 	                             g->rank) : 0;
 }

@@ -84,7 +84,7 @@ static int sending_new(struct shf_sending **out, struct sheaf_run *run,
 }
 
 /* Reads what the guests have announced. */
-static int hear(struct shf_sending *s, struct sheaf_error *err)
+static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
 	struct shf_cur c = { s->in.data, s->in.data + s->in.len, false };
@@ -105,7 +105,7 @@ static int hear(struct shf_sending *s, struct sheaf_error *err)
 }
 
 /* Adds up how much more memory copies take here. Cards are too small to count. */
-static void look(const struct shf_sending *s, struct shf_growth *mine)
+static void measure_replicas(const struct shf_sending *s, struct shf_growth *mine)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
 	uint64_t bytes = 0, freed = 0;
@@ -124,7 +124,7 @@ static void look(const struct shf_sending *s, struct shf_growth *mine)
 
 /* Sends step, image size and card to the rank that keeps our copy, and then exchanges how large all
  * images are and how much memory the copies take. [collective] */
-static int announce(struct shf_sending *s, struct sheaf_error *err)
+static int announce_replica(struct shf_sending *s, struct sheaf_error *err)
 {
 	struct sheaf_run *run = s->run;
 	const struct shf_card_head *h = shf_card_head(&run->tier->cards[s->image]);
@@ -148,9 +148,9 @@ static int announce(struct shf_sending *s, struct sheaf_error *err)
 	if (rc < 0)
 		return rc;
 	memset(s->in_bytes, 0, (size_t)run->team.ranks * sizeof(*s->in_bytes));
-	s->rc = hear(s, &s->err);
+	s->rc = read_announcements(s, &s->err);
 	if (s->rc == 0)
-		look(s, &mine.growth);
+		measure_replicas(s, &mine.growth);
 	rc = shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
 	for (int r = 0; rc == 0 && r < run->team.ranks; r++)
 		s->most = s->all[r].bytes > s->most ? s->all[r].bytes : s->most;
@@ -193,22 +193,22 @@ static int make_places(struct shf_sending *s, struct sheaf_error *err)
 	return rc;
 }
 
-static size_t piece(uint64_t bytes, uint64_t at)
+static size_t piece_bytes(uint64_t bytes, uint64_t at)
 {
 	return bytes <= at ? 0 : bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
 }
 
 /* Bytes [at, at + PIECE) of all images. [collective] */
-static int move(struct shf_sending *s, struct sheaf_error *err)
+static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
 	const uint8_t *from = s->bytes ? s->run->images[s->image].own.base : s->buf;
 	uint8_t *to = s->buf, *p = s->buf;
 	int rc;
 
-	s->out_bytes[g->to] = piece(s->bytes, s->at);
+	s->out_bytes[g->to] = piece_bytes(s->bytes, s->at);
 	for (size_t i = 0; i < g->n; i++)
-		s->in_bytes[g->of[i].rank] = piece(s->coming[i].image_bytes, s->at);
+		s->in_bytes[g->of[i].rank] = piece_bytes(s->coming[i].image_bytes, s->at);
 	if (g->n == 1 && s->in_bytes[g->of[0].rank])
 		to = (uint8_t *)g->of[0].images[s->coming[0].slot].base + s->at;
 	rc = shf_alltoallv(s->team, from + (s->out_bytes[g->to] ? s->at : 0), s->out_bytes, to,
@@ -225,7 +225,7 @@ static int move(struct shf_sending *s, struct sheaf_error *err)
 
 /* What else the card says is what this rank's own says of the same step: whoever changes that
  * changes it first, and then, with the lock, the copies that there are. */
-static void stamp(struct shf_sending *s)
+static void stamp_replicas(struct shf_sending *s)
 {
 	struct shf_tier *t = s->run->tier;
 	struct shf_guests *all = &t->guests;
@@ -254,30 +254,30 @@ static void stamp(struct shf_sending *s)
 }
 
 /* One piece; false: that was the last, or it failed. */
-static bool turn(void *work)
+static bool send_piece(void *work)
 {
 	struct shf_sending *s = work;
 
 	if (s->at < s->most) {
-		s->rc = move(s, &s->err);
+		s->rc = exchange_pieces(s, &s->err);
 		s->at += PIECE;
 	}
 	if (s->rc == 0 && s->at < s->most)
 		return true;
 	if (s->rc == 0)
-		stamp(s);
+		stamp_replicas(s);
 	return false;
 }
 
 /* All ranks have place for what comes. [collective] */
-static int prepare(struct shf_sending **s, struct sheaf_run *run, const struct shf_to_copy *c,
-                   struct sheaf_error *err)
+static int prepare_sending(struct shf_sending **s, struct sheaf_run *run,
+                           const struct shf_to_copy *c, struct sheaf_error *err)
 {
 	struct shf_team *team = &run->team;
 	int rc = shf_agree(team, sending_new(s, run, c, err), err);
 
 	if (rc == 0)
-		rc = announce(*s, err);
+		rc = announce_replica(*s, err);
 	if (rc == 0)
 		rc = shf_agree(team, make_places(*s, err), err);
 	if (rc == 0)
@@ -291,9 +291,9 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 	int rc;
 
 	shf_guests_stop(run, true); /* of a save that had more images */
-	rc = prepare(&s, run, c, err);
+	rc = prepare_sending(&s, run, c, err);
 	if (rc == 0) {
-		while (turn(s))
+		while (send_piece(s))
 			;
 		rc = s->rc;
 		if (rc < 0)
@@ -306,7 +306,7 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 /* ---- behind ---- */
 
 /* The last one. come: to all ranks, and it is still of use. */
-static void settle(struct sheaf_run *run, bool come)
+static void settle_sending(struct sheaf_run *run, bool come)
 {
 	struct shf_guests *g = &run->tier->guests;
 
@@ -333,12 +333,12 @@ static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
 		rc = shf_allreduce(&run->team, x, 2, SHEAF_MAX, err);
 	if (rc < 0 || x[0])
 		return rc;      /* the next one goes when this one has */
-	settle(run, !x[1]);
-	rc = prepare(&g->moving, run, c, err);
+	settle_sending(run, !x[1]);
+	rc = prepare_sending(&g->moving, run, c, err);
 	if (rc < 0)
 		return rc;
 	g->image = c->image;
-	if (shf_background_start(&g->task, run->sys, turn, g->moving) < 0)
+	if (shf_background_start(&g->task, run->sys, send_piece, g->moving) < 0)
 		shf_background_finish(&g->task); /* the others' threads wait for this rank */
 	return 0;
 }
@@ -351,7 +351,7 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 		return;
 	if (finish && g->wanted)
 		shf_background_finish(&g->task);
-	settle(run, false);
+	settle_sending(run, false);
 }
 
 int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
@@ -376,7 +376,7 @@ int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 	return 0;
 }
 
-static void drop(const struct sheaf_run *run, struct shf_guest *g, int slot)
+static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int slot)
 {
 	const struct shf_sys *sys = run->sys;
 
@@ -395,7 +395,7 @@ void shf_guests_close(struct sheaf_run *run)
 	shf_guests_stop(run, false);
 	for (size_t i = 0; i < g->n; i++)
 		for (int k = 0; k < SHF_GUEST_SLOTS; k++)
-			drop(run, &g->of[i], k);
+			free_replica(run, &g->of[i], k);
 	shf_free(g->of);
 	g->of = NULL;
 	g->n = 0;

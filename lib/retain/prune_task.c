@@ -33,7 +33,7 @@ void shf_pruning_late(const struct sheaf_run *run)
 		        "prune goes on with it", run->store.path);
 }
 
-static void tell(struct sheaf_run *run)
+static void log_pruned(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->pruning;
 	int64_t step;
@@ -59,7 +59,7 @@ void shf_pruning_settle(struct sheaf_run *run)
 	if (!p->task.task)
 		return;
 	shf_background_finish(&p->task);
-	tell(run);
+	log_pruned(run);
 }
 
 bool shf_pruning_goes_on(struct sheaf_run *run)
@@ -81,7 +81,7 @@ void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, boo
 	if (behind && shf_background_start(&p->task, run->sys, prune, run) >= 0)
 		return;
 	(void)prune(run);
-	tell(run);
+	log_pruned(run);
 }
 
 struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,

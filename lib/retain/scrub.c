@@ -54,14 +54,14 @@ void shf_reread_release(struct shf_reread *r)
 
 /* ---- how it ends ---- */
 
-static bool damaged(struct shf_reread *r)
+static bool end_as_damaged(struct shf_reread *r)
 {
 	r->rc = r->err.code = SHEAF_ECORRUPT;
 	return false;
 }
 
 /* What is named and not there, or is a link, a folder or longer than it can be, is damage. */
-static bool cannot_tell(struct shf_reread *r, int sys, const char *name)
+static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 {
 	r->rc = shf_fail_sys(&r->err, sys, "%s/%s", r->where, name);
 	if (r->rc == SHEAF_ENOENT || sys == ELOOP || sys == EISDIR || sys == EFBIG)
@@ -72,71 +72,71 @@ static bool cannot_tell(struct shf_reread *r, int sys, const char *name)
 /* ---- reading ---- */
 
 /* All n bytes, tried again where the disk answers with an error. What is short is damage. */
-static bool fetch(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
-                  const char *name)
+static bool read_scrubbed(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
+                          const char *name)
 {
 	int64_t got = shf_read_now(r->sys, fd, to, n, off, NULL);
 
 	if (got < 0)
-		return cannot_tell(r, (int)-got, name);
+		return end_as_unread(r, (int)-got, name);
 	r->bytes += (uint64_t)got;
 	if ((uint64_t)got == n)
 		return true;
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: ends at byte %" PRIu64, r->where, name,
 	         off + (uint64_t)got);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
-static int open_name(const struct shf_reread *r, const char *name, int flags)
+static int open_in_scrubbed(const struct shf_reread *r, const char *name, int flags)
 {
 	return shf_in_step_open(r->sys, r->dir, name, flags | SHF_O_NOFOLLOW);
 }
 
 /* Bytes from `off` on are about to be read through the page cache. */
-static void forget(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
+static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
 {
 	if (off < bytes)
 		r->sys->ops->forget(r->sys->arg, fd, off, bytes - off);
 }
 
 /* Opens it and looks at its length. */
-static bool open_file(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
+static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
 {
 	struct shf_stat st;
 	int rc;
 
-	*fd = open_name(r, file->name, 0);
+	*fd = open_in_scrubbed(r, file->name, 0);
 	if (*fd < 0)
-		return cannot_tell(r, -*fd, file->name);
+		return end_as_unread(r, -*fd, file->name);
 	rc = r->sys->ops->fstat(r->sys->arg, *fd, &st);
 	if (rc < 0)
-		return cannot_tell(r, -rc, file->name);
+		return end_as_unread(r, -rc, file->name);
 	if (st.type == SHF_T_FILE && st.bytes == file->bytes)
 		return true;
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: %" PRIu64 " bytes, the manifest says %" PRIu64,
 	         r->where, file->name, st.bytes, file->bytes);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
 /* ---- manifest and table ---- */
 
-static bool read_manifest(struct shf_reread *r)
+static bool read_own_manifest(struct shf_reread *r)
 {
 	struct shf_stat st = { .bytes = 0 };
 	char where[320];
-	int fd = open_name(r, "sheaf.json", 0), rc;
+	int fd = open_in_scrubbed(r, "sheaf.json", 0), rc;
 	uint8_t *text = NULL;
 	bool good;
 
 	if (fd < 0)
-		return cannot_tell(r, -fd, "sheaf.json");
+		return end_as_unread(r, -fd, "sheaf.json");
 	rc = r->sys->ops->fstat(r->sys->arg, fd, &st);
 	if (rc >= 0 && st.bytes <= SHF_MANIFEST_MAX)
 		text = shf_alloc((size_t)st.bytes, 1);
-	forget(r, fd, 0, st.bytes);
-	good = text ? fetch(r, fd, text, st.bytes, 0, "sheaf.json")
-	            : cannot_tell(r, rc < 0 ? -rc : st.bytes > SHF_MANIFEST_MAX ? EFBIG : ENOMEM,
-	                          "sheaf.json");
+	forget_range(r, fd, 0, st.bytes);
+	good = text ? read_scrubbed(r, fd, text, st.bytes, 0, "sheaf.json")
+	            : end_as_unread(r, rc < 0 ? -rc : st.bytes > SHF_MANIFEST_MAX ? EFBIG : ENOMEM,
+	                            "sheaf.json");
 	snprintf(where, sizeof(where), "%s/sheaf.json", r->where);
 	if (good)
 		r->rc = shf_manifest_decode(&r->manifest, &r->arena, text, (size_t)st.bytes, where,
@@ -148,17 +148,17 @@ static bool read_manifest(struct shf_reread *r)
 	if (r->run && r->run[0] && strcmp(r->manifest.run, r->run)) {
 		shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is of run %s, and this is run %s", where,
 		         r->manifest.run, r->run);
-		return damaged(r);
+		return end_as_damaged(r);
 	}
 	if (r->manifest.step == r->step &&
 	    (!r->session[0] || strcmp(r->manifest.session, r->session) == 0))
 		return true;
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: is not what was committed, but step %" PRId64
 	         " of session %s", where, r->manifest.step, r->manifest.session);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
-static uint64_t blocks_of(uint64_t bytes)
+static uint64_t blocks_of_file(uint64_t bytes)
 {
 	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
 }
@@ -169,13 +169,13 @@ static bool table_fits(struct shf_reread *r, const char *where)
 	uint64_t blocks = 0;
 
 	for (size_t f = 0; f < r->manifest.files_n; f++)
-		blocks += blocks_of(r->manifest.files[f].bytes);
+		blocks += blocks_of_file(r->manifest.files[f].bytes);
 	if (r->head.files_n == r->manifest.files_n && r->head.blocks_n == blocks)
 		return true;
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: has sums of %" PRIu64 " files and %" PRIu64
 	         " blocks, the manifest names %zu and %" PRIu64, where, r->head.files_n,
 	         r->head.blocks_n, r->manifest.files_n, blocks);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
 static bool open_table(struct shf_reread *r)
@@ -185,11 +185,11 @@ static bool open_table(struct shf_reread *r)
 	char where[320];
 
 	snprintf(where, sizeof(where), "%s/sheaf.sums", r->where);
-	if (!open_file(r, sums, &r->sums_fd))
+	if (!open_scrubbed(r, sums, &r->sums_fd))
 		return false;
-	forget(r, r->sums_fd, 0, sums->bytes);
+	forget_range(r, r->sums_fd, 0, sums->bytes);
 	if (sums->bytes >= SHF_SUMS_HEADER &&
-	    !fetch(r, r->sums_fd, r->buf, SHF_SUMS_HEADER, 0, sums->name))
+	    !read_scrubbed(r, r->sums_fd, r->buf, SHF_SUMS_HEADER, 0, sums->name))
 		return false;
 	r->rc = shf_sums_get_head(&r->head, r->buf, sums->bytes, where, &r->err);
 	if (r->rc < 0)
@@ -197,15 +197,15 @@ static bool open_table(struct shf_reread *r)
 	n = sums->bytes - r->head.pages_off;
 	r->pages = shf_alloc((size_t)n, 1);
 	if (!r->pages)
-		return cannot_tell(r, ENOMEM, sums->name);
-	if (!fetch(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
+		return end_as_unread(r, ENOMEM, sums->name);
+	if (!read_scrubbed(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
 		return false;
 	crc = shf_crc64_more(shf_crc64(r->buf, SHF_SUMS_HEADER), r->pages, (size_t)n);
 	if (crc == sums->crc)
 		return table_fits(r, where);
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s: header and page table have checksum %016" PRIx64
 	         ", want %016" PRIx64, where, crc, sums->crc);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
 /* Page p of the table into `to`, checked. */
@@ -214,7 +214,7 @@ static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 	uint64_t off = p * SHF_SUMS_PAGE, left = r->head.pages_off - off, got, want;
 	uint64_t n = left < SHF_SUMS_PAGE ? left : SHF_SUMS_PAGE;
 
-	if (!fetch(r, r->sums_fd, to, n, off, "sheaf.sums"))
+	if (!read_scrubbed(r, r->sums_fd, to, n, off, "sheaf.sums"))
 		return false;
 	got = shf_crc64(to, (size_t)n);
 	want = shf_get64(r->pages + p * 8);
@@ -222,11 +222,11 @@ static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 		return true;
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: page %" PRIu64 " at byte %" PRIu64
 	         " has checksum %016" PRIx64 ", want %016" PRIx64, r->where, p, off, got, want);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
 /* A record of the table: of 8, 32 or 64 bytes, so in one page; each section has one in memory. */
-static const uint8_t *record(struct shf_reread *r, int section, uint64_t off)
+static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t off)
 {
 	struct shf_table_page *t = &r->table[section];
 	uint64_t page = off / SHF_SUMS_PAGE;
@@ -242,7 +242,8 @@ static const uint8_t *record(struct shf_reread *r, int section, uint64_t off)
 
 static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor *t)
 {
-	const uint8_t *p = record(r, SHF_TABLE_TENSORS, r->head.tensors_off + i * SHF_SUMS_TENSOR);
+	const uint8_t *p = table_record(r, SHF_TABLE_TENSORS,
+	                                r->head.tensors_off + i * SHF_SUMS_TENSOR);
 
 	if (p)
 		*t = shf_sums_get_tensor(p);
@@ -264,7 +265,7 @@ static bool turn_table(struct shf_reread *r)
 
 /* ---- blocks ---- */
 
-static void deal(struct shf_reread *r)
+static void deal_scrub_shares(struct shf_reread *r)
 {
 	uint64_t all = r->head.blocks_n, more = all % r->shares;
 
@@ -274,9 +275,9 @@ static void deal(struct shf_reread *r)
 
 static bool turn_begin(struct shf_reread *r)
 {
-	if (!read_manifest(r) || !open_table(r))
+	if (!read_own_manifest(r) || !open_table(r))
 		return false;
-	deal(r);
+	deal_scrub_shares(r);
 	r->page = r->small = r->share;
 	r->small_crc = shf_crc64(NULL, 0);
 	r->phase = TABLE;
@@ -316,15 +317,15 @@ static bool enter_file(struct shf_reread *r)
 	const struct shf_mf_file *m = &r->manifest.files[r->file];
 	const uint8_t *p;
 
-	while (r->at - r->first >= blocks_of(m->bytes)) {
+	while (r->at - r->first >= blocks_of_file(m->bytes)) {
 		shf_fd_close(r->sys, &r->fd);
 		shf_fd_close(r->sys, &r->direct);
-		r->first += blocks_of(m->bytes);
+		r->first += blocks_of_file(m->bytes);
 		m = &r->manifest.files[++r->file];
 	}
 	if (r->fd >= 0)
 		return true;
-	p = record(r, SHF_TABLE_FILES, r->head.files_off + r->file * (uint64_t)SHF_SUMS_FILE);
+	p = table_record(r, SHF_TABLE_FILES, r->head.files_off + r->file * (uint64_t)SHF_SUMS_FILE);
 	if (!p)
 		return false;
 	r->sums_file = shf_sums_get_file(p);
@@ -333,17 +334,18 @@ static bool enter_file(struct shf_reread *r)
 	    r->sums_file.first_tensor > r->head.tensors_n - r->sums_file.tensors_n) {
 		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/sheaf.sums: says of %s what the manifest "
 		         "does not", r->where, m->name);
-		return damaged(r);
+		return end_as_damaged(r);
 	}
-	if (!open_file(r, m, &r->fd))
+	if (!open_scrubbed(r, m, &r->fd))
 		return false;
-	r->direct = r->buffered || m->bytes < SHF_BLOCK ? -1 : open_name(r, m->name, SHF_O_DIRECT);
-	forget(r, r->fd, r->direct >= 0 ? m->bytes / SHF_ALIGN * SHF_ALIGN : 0, m->bytes);
+	r->direct = r->buffered || m->bytes < SHF_BLOCK
+	            ? -1 : open_in_scrubbed(r, m->name, SHF_O_DIRECT);
+	forget_range(r, r->fd, r->direct >= 0 ? m->bytes / SHF_ALIGN * SHF_ALIGN : 0, m->bytes);
 	return seek_tensor(r, (r->at - r->first) * SHF_BLOCK);
 }
 
 /* n bytes at lo, whole pages of them past the page cache, where this file can. */
-static bool read_block(struct shf_reread *r, uint64_t lo, uint64_t n)
+static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 {
 	const char *name = r->manifest.files[r->file].name;
 	uint64_t pages = n / SHF_ALIGN * SHF_ALIGN;
@@ -355,10 +357,10 @@ static bool read_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 		r->bytes += pages;
 	} else {
 		got = 0; /* the other descriptor has its own answer */
-		forget(r, r->fd, lo, lo + n);
+		forget_range(r, r->fd, lo, lo + n);
 	}
 	return (uint64_t)got == n ||
-	       fetch(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
+	       read_scrubbed(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
 }
 
 static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
@@ -368,7 +370,7 @@ static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
 	shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: tensor at byte %" PRIu64 " has digest %016" PRIx64
 	         ", want %016" PRIx64, r->where, r->manifest.files[r->file].name, t->off,
 	         r->digest, t->digest);
-	return damaged(r);
+	return end_as_damaged(r);
 }
 
 /* The tensors that these bytes are of. */
@@ -418,8 +420,8 @@ static bool turn_data(struct shf_reread *r)
 	lo = (r->at - r->first) * SHF_BLOCK;
 	left = r->sums_file.bytes - lo;
 	n = left < SHF_BLOCK ? left : SHF_BLOCK;
-	p = record(r, SHF_TABLE_BLOCKS, r->head.blocks_off + r->at * 8);
-	if (!p || !read_block(r, lo, n))
+	p = table_record(r, SHF_TABLE_BLOCKS, r->head.blocks_off + r->at * 8);
+	if (!p || !read_scrubbed_block(r, lo, n))
 		return false;
 	want = shf_get64(p);
 	got = shf_crc64(r->buf, (size_t)n);
@@ -427,7 +429,7 @@ static bool turn_data(struct shf_reread *r)
 		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: block %" PRIu64 " at byte %" PRIu64
 		         " has checksum %016" PRIx64 ", want %016" PRIx64, r->where,
 		         r->manifest.files[r->file].name, lo / SHF_BLOCK, lo, got, want);
-		return damaged(r);
+		return end_as_damaged(r);
 	}
 	if (!sum_tensors(r, lo, n))
 		return false;
@@ -448,12 +450,12 @@ static bool turn_small(struct shf_reread *r)
 	}
 	f = &r->manifest.attached[r->small];
 	if (r->fd < 0) {
-		if (!open_file(r, f, &r->fd))
+		if (!open_scrubbed(r, f, &r->fd))
 			return false;
-		forget(r, r->fd, 0, f->bytes);
+		forget_range(r, r->fd, 0, f->bytes);
 	}
 	n = f->bytes - r->small_at < ROOM ? f->bytes - r->small_at : ROOM;
-	if (!fetch(r, r->fd, r->buf, n, r->small_at, f->name))
+	if (!read_scrubbed(r, r->fd, r->buf, n, r->small_at, f->name))
 		return false;
 	r->small_crc = shf_crc64_more(r->small_crc, r->buf, (size_t)n);
 	r->small_at += n;
@@ -462,7 +464,7 @@ static bool turn_small(struct shf_reread *r)
 	if (r->small_crc != f->crc) {
 		shf_fail(&r->err, SHEAF_ECORRUPT, "%s/%s: checksum %016" PRIx64 ", want %016"
 		         PRIx64, r->where, f->name, r->small_crc, f->crc);
-		return damaged(r);
+		return end_as_damaged(r);
 	}
 	shf_fd_close(r->sys, &r->fd);
 	r->small += r->shares;

@@ -14,8 +14,8 @@
 #define WAIT_MS 3000
 
 /* On the lowest rank of a node. */
-static int start_here(struct sheaf_run *run, const struct shf_saved *saved, struct shf_reread *r,
-                      struct sheaf_error *err)
+static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved,
+                            struct shf_reread *r, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	char name[40], where[300];
@@ -62,7 +62,7 @@ void shf_behind_start(struct sheaf_run *run)
 		return; /* which the look takes for its answer */
 	b->reread->dir = b->reread->sums_fd = b->reread->fd = b->reread->direct = -1;
 	b->reread->sys = run->sys;
-	rc = start_here(run, &b->now, b->reread, &err);
+	rc = start_scrub_here(run, &b->now, b->reread, &err);
 	if (rc < 0) {
 		b->reread->rc = rc;
 		b->reread->err = err;
@@ -109,7 +109,7 @@ void shf_behind_wait(struct sheaf_run *run)
 }
 
 /* What this rank's task says, when it is over. */
-static int answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
+static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
 	const struct shf_behind *b = run->behind;
 
@@ -127,11 +127,12 @@ static int answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error
 }
 
 /* Damage anywhere comes before what could not be told elsewhere. [collective] */
-static int gather(struct sheaf_run *run, struct sheaf_error *why, struct sheaf_error *err)
+static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
+                                struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	uint64_t cut, bad;
-	int rc = answer(run, &cut, why), told;
+	int rc = scrub_answer(run, &cut, why), told;
 
 	bad = rc == SHEAF_ECORRUPT;
 	told = shf_allreduce(&run->team, &cut, 1, SHEAF_XOR, err);
@@ -164,7 +165,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 	if (rc < 0 || busy)
 		return rc;
 	shf_error_clear(&why);
-	rc = gather(run, &why, err);
+	rc = gather_scrub_answers(run, &why, err);
 	shf_behind_stop(run);
 	if (rc == 0)
 		run->verified = now;

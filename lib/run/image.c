@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Images: a rank's staged bytes in file order, in memory that the ranks of its node can write.
- * They grow when a save needs more and are kept, because a first touch costs far more than a
- * copy; one more is made only when all that there are are in use. */
+/* Images are the staging buffers of a run: each rank's bytes in file order, in memory that all
+ * ranks of its node have mapped. An image grows when a save needs more and is then kept, because
+ * touching memory for the first time costs far more than copying into it. Another image is made
+ * only when all others are in use.
+ *
+ * Growing is collective and happens in steps that all ranks of the run finish together: every rank
+ * announces what it will free and allocate, the sum is compared with what the machine has left, all
+ * old memory is freed, all new memory is allocated, and then the ranks of a node map each other's.
+ * No step begins before the one before it has ended everywhere. Otherwise old and new memory would
+ * exist at the same time, and the kernel might kill a rank that had been promised enough. */
 #include "image.h"
 #include <errno.h>
 #include "err.h"
@@ -25,7 +32,8 @@ uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
 	return m->peers ? m->peers[rank].base : NULL;
 }
 
-static void release(struct sheaf_run *run, struct shf_image *m)
+/* Frees this rank's memory and its mappings of the other ranks' memory. */
+static void free_image(struct sheaf_run *run, struct shf_image *m)
 {
 	const struct shf_sys *sys = run->sys;
 
@@ -41,7 +49,7 @@ static void release(struct sheaf_run *run, struct shf_image *m)
 void shf_images_release(struct sheaf_run *run)
 {
 	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
-		release(run, &run->images[i]);
+		free_image(run, &run->images[i]);
 }
 
 uint64_t shf_images_bytes(const struct sheaf_run *run)
@@ -53,7 +61,9 @@ uint64_t shf_images_bytes(const struct sheaf_run *run)
 	return bytes;
 }
 
-static void pin(struct sheaf_run *run, const struct shf_image *m, void *base, size_t bytes)
+/* Registers the memory with the queue to the disk, so that the kernel need not map its pages again
+ * for every request. base NULL: it is not registered any more. */
+static void pin_image(struct sheaf_run *run, const struct shf_image *m, void *base, size_t bytes)
 {
 	const struct shf_sys *sys = run->sys;
 
@@ -65,31 +75,36 @@ void shf_image_release(struct sheaf_run *run, int image)
 	struct shf_image *m = &run->images[image];
 
 	if (m->own.base)
-		pin(run, m, NULL, 0);
-	release(run, m);
+		pin_image(run, m, NULL, 0);
+	free_image(run, m);
 }
 
+/* Tells the memory tier, if there is one, that the image is about to be freed (goes) or is new,
+ * because the agent keeps a reference to it. */
 static void moves(struct sheaf_run *run, const struct shf_image *m, bool goes)
 {
 	if (run->image_moves)
 		run->image_moves(run, (int)(m - run->images), goes);
 }
 
-/* An image that grows is freed first, here and at the agent: both at once may not fit. */
-static void let_go(struct sheaf_run *run, struct shf_image *m)
+/* Frees the old memory before the new one is allocated, here and at the agent, because there may
+ * not be room for both. */
+static void free_before_growth(struct sheaf_run *run, struct shf_image *m)
 {
 	const struct shf_sys *sys = run->sys;
 
 	if (m->own.base) {
-		pin(run, m, NULL, 0);
+		pin_image(run, m, NULL, 0);
 		moves(run, m, true);
 		sys->ops->shm_free(sys->arg, &m->own);
 	}
 	m->own = (struct shf_shm){ .fd = -1 };
 }
 
-static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t want, bool shared,
-                struct sheaf_error *err)
+/* Allocates the new memory. Small images are not registered with the queue: that is not worth a
+ * system call. */
+static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want, bool shared,
+                      struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_shm fresh = { .fd = -1 };
@@ -105,7 +120,7 @@ static int grow(struct sheaf_run *run, struct shf_image *m, uint64_t want, bool 
 	m->own = fresh;
 	moves(run, m, false);
 	if (want >= SHF_DIRECT_MIN)
-		pin(run, m, fresh.base, fresh.bytes);
+		pin_image(run, m, fresh.base, fresh.bytes);
 	return 0;
 }
 
@@ -118,6 +133,11 @@ struct sharing {
 	bool shared;
 };
 
+/* Frees the mappings of memory that other ranks of the node have just replaced, and connects to the
+ * sockets on which those ranks will hand over the new memory.
+ *
+ * ECONNREFUSED means that the backlog of a socket is full, which another user of the machine can
+ * cause. It becomes EAGAIN, and shf_image_need tries again with sockets of other names. */
 static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -140,6 +160,7 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 	return 0;
 }
 
+/* Hands this rank's new memory to the other ranks of its node, which have all connected by now. */
 static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -151,6 +172,7 @@ static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_erro
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
 }
 
+/* Takes the new memory of the other ranks, which have all served it by now. */
 static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -167,9 +189,10 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	return 0;
 }
 
-/* Exchanges what every rank is about to allocate, and to free before that, and how much its machine
- * has left, before any of them allocates. */
-static int tell_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
+/* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
+ * rank frees or allocates anything before it has all answers: if the sum is too large, the save
+ * fails with nothing changed. */
+static int exchange_growth(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	struct grown mine = { .grew = s->want != 0 };
 	const struct shf_sys *sys = run->sys;
@@ -191,31 +214,35 @@ static int tell_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	return shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
 }
 
-/* Frees the old images of all ranks, here and where other ranks have them mapped. */
+/* Frees the old images of all ranks, here and where other ranks have them mapped. Memory that one
+ * rank has freed is not given back to the machine while another rank maps it. */
 static int free_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	int rc = shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err);
 
 	if (rc == 0 && s->want)
-		let_go(run, s->image);
+		free_before_growth(run, s->image);
 	if (rc == 0 && s->shared)
 		rc = connect_all(run, s, err);
 	return rc;
 }
 
-/* No rank allocates before all have freed: that is what the check counted on. */
+/* Allocates and serves. The caller has made sure that all ranks have freed, because the check of
+ * what the machine has left counted on that. */
 static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	int rc = 0;
 
 	if (s->want)
-		rc = grow(run, s->image, s->want, s->shared || run->image_moves, err);
+		rc = grow_image(run, s->image, s->want, s->shared || run->image_moves, err);
 	return rc == 0 ? serve_all(run, s, err) : rc;
 }
 
+/* The agreements between these calls are what keeps the ranks in step (see the head of this file).
+ */
 static int share_once(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
-	int rc = tell_all(run, s, err);
+	int rc = exchange_growth(run, s, err);
 
 	if (rc == 0)
 		rc = shf_agree(&run->team, free_all(run, s, err), err);
@@ -226,9 +253,10 @@ static int share_once(struct sheaf_run *run, struct sharing *s, struct sheaf_err
 	return rc;
 }
 
-/* Makes the images of all ranks, or of none: a set that is made in part is released again. */
-static int share(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
-                 struct sheaf_error *err)
+/* Makes the images of all ranks, or of none. If one rank fails, all release what they made, so that
+ * the next save starts from the same state everywhere. */
+static int share_image(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
+                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	size_t ranks = (size_t)run->team.ranks;
@@ -248,9 +276,9 @@ static int share(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
 		if (s.connections[r] >= 0)
 			sys->ops->shm_drop(sys->arg, s.connections[r]);
 	if (rc < 0) {
-		pin(run, m, NULL, 0);
+		pin_image(run, m, NULL, 0);
 		moves(run, m, true);
-		release(run, m);
+		free_image(run, m);
 	}
 	shf_free(s.all);
 	shf_free(s.connections);
@@ -271,7 +299,7 @@ int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
 	if (rc < 0 || any == 0)
 		return rc;
 	for (int tries = 0; tries < SHARE_TRIES; tries++) {
-		rc = share(run, &run->images[image], bytes, err);
+		rc = share_image(run, &run->images[image], bytes, err);
 		if (rc != SHEAF_EAGAIN)
 			return rc;
 	}

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks share memory: not who says the same host name, but who could receive a piece of
- * memory from the lowest rank and read in it what that rank wrote. Containers on one
- * host that cannot are nodes of their own. */
+/* Finds out which ranks share memory. Host names do not answer that: two containers on one host may
+ * have different names and share memory, or the same name and not share it. So it is tried: the
+ * lowest rank of a set of candidates offers a piece of memory with a random token in it, the others
+ * connect, map it and look for the token.
+ *
+ * Candidates are ranks with the same boot id and the same hint from the caller. Whoever does not
+ * see the token of its leader becomes a candidate again, in a set without that leader. Each round
+ * places at least one rank, the leader, so the rounds end. */
 #include "nodes.h"
 #include <string.h>
 #include "crc64.h"
@@ -23,13 +28,15 @@ void shf_place_release(struct shf_place_info *p)
 	*p = (struct shf_place_info){ 0 };
 }
 
-static bool same_set(const struct hello *a, const struct hello *b)
+/* Whether two ranks that are not placed yet may be on the same node. */
+static bool are_candidates(const struct hello *a, const struct hello *b)
 {
 	return a->node < 0 && b->node < 0 && a->machine == b->machine && a->hint == b->hint;
 }
 
-/* The leader's memory holds its token: whoever reads it there shares memory with him. */
-static int offer(const struct shf_sys *sys, struct round *r)
+/* The memory of a leader holds its token: a rank that reads the token there shares memory with the
+ * leader. */
+static int offer_token(const struct shf_sys *sys, struct round *r)
 {
 	int rc = sys->ops->shm_new(sys->arg, &r->shm, 4096, true);
 
@@ -41,7 +48,10 @@ static int offer(const struct shf_sys *sys, struct round *r)
 	return rc;
 }
 
-static bool take(const struct shf_sys *sys, struct round *r, const uint8_t token[16], int timeout)
+/* Maps what the leader serves. false also for a rank that was given other memory: sockets have
+ * names that any process of the machine can take. */
+static bool take_offer(const struct shf_sys *sys, struct round *r, const uint8_t token[16],
+                       int timeout)
 {
 	struct shf_shm got = { .fd = -1 };
 	bool same;
@@ -53,9 +63,14 @@ static bool take(const struct shf_sys *sys, struct round *r, const uint8_t token
 	return same;
 }
 
-/* One round: offer, connect, serve, take. joined: this rank shares memory with its leader. */
-static int attempt(struct shf_team *team, const struct shf_sys *sys, struct round *r,
-                   bool *joined, struct sheaf_error *err)
+/* One round: leaders offer, the others connect, the leaders serve and the others take. *joined:
+ * this rank shares memory with its leader.
+ *
+ * All ranks agree after each of these, because serving and taking wait for the other side. A leader
+ * serves as many as have told that they reached it, and a rank takes only after everyone has
+ * served. */
+static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct round *r,
+                        bool *joined, struct sheaf_error *err)
 {
 	uint8_t *tokens = shf_zalloc((size_t)team->ranks, 16);
 	int32_t *reached = shf_zalloc((size_t)team->ranks, sizeof(*reached)), mine = -1;
@@ -64,7 +79,7 @@ static int attempt(struct shf_team *team, const struct shf_sys *sys, struct roun
 
 	*joined = false;
 	if (rc == 0 && r->leader == team->rank)
-		(void)offer(sys, r); /* who cannot offer is alone */
+		(void)offer_token(sys, r); /* who cannot offer is alone */
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_allgather(team, r->token, tokens, 16, err);
@@ -80,12 +95,14 @@ static int attempt(struct shf_team *team, const struct shf_sys *sys, struct roun
 	if (rc == 0)
 		rc = shf_agree(team, 0, err); /* everyone has served: nobody waits for his turn */
 	if (rc == 0 && mine >= 0)
-		*joined = take(sys, r, tokens + 16 * mine, team->timeout_ms);
+		*joined = take_offer(sys, r, tokens + 16 * mine, team->timeout_ms);
 	shf_free(tokens);
 	shf_free(reached);
 	return rc;
 }
 
+/* Places the candidates of each set that share memory with their leader. *more: some rank is not
+ * placed yet. */
 static int place_round(struct shf_team *team, const struct shf_sys *sys, struct hello *all,
                        int32_t *next, bool *more, struct sheaf_error *err)
 {
@@ -96,9 +113,9 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 	int rc;
 
 	for (int k = 0; k < team->ranks && r.leader < 0; k++)
-		if (same_set(&all[k], me))
+		if (are_candidates(&all[k], me))
 			r.leader = k;
-	rc = attempt(team, sys, &r, &joined, err);
+	rc = meet_leaders(team, sys, &r, &joined, err);
 	mine = me->node >= 0 ? me->node : r.leader == team->rank || joined ? r.leader : -1;
 	sys->ops->shm_drop(sys->arg, r.offer);
 	sys->ops->shm_drop(sys->arg, r.connection);
@@ -114,8 +131,9 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 	return rc;
 }
 
-/* Leaders' ranks -> nodes numbered from 0 by their lowest rank. */
-static void number(struct shf_team *team, const struct hello *all, struct shf_place_info *p)
+/* Turns the leaders' ranks into numbers of nodes. Nodes are numbered from 0 by their lowest rank,
+ * so that all ranks get the same numbers without asking. */
+static void number_nodes(struct shf_team *team, const struct hello *all, struct shf_place_info *p)
 {
 	int32_t n = 0;
 
@@ -153,7 +171,7 @@ int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_
 	while (rc == 0 && more)
 		rc = place_round(team, sys, all, next, &more, err);
 	if (rc == 0)
-		number(team, all, place);
+		number_nodes(team, all, place);
 	else
 		shf_place_release(place);
 	shf_free(all);

@@ -15,10 +15,15 @@ void shf_run_get(struct sheaf_run *run)
 	run->refs++;
 }
 
+/* Frees the run when nobody uses it any more. In a forked child that is different: it has copies of
+ * the memory and of the descriptors, but neither the threads nor the images, and the locks belong
+ * to the parent. So a child frees plain memory and closes descriptors, and leaves the rest alone.
+ * Ending a task here would wait for a thread that does not exist. */
 void shf_run_put(struct sheaf_run *run)
 {
 	if (!run || --run->refs > 0)
 		return;
+	/* end stops the tasks first: they use the queue and the images that are freed after it. */
 	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
 		if (run->end)
 			run->end(run);
@@ -49,13 +54,16 @@ void shf_run_put(struct sheaf_run *run)
 	shf_free(run);
 }
 
+/* A team without a group is one rank. 600000 ms is the default of opts.timeout_ms. */
 static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const struct shf_sys *sys)
 {
 	return (struct shf_team){ group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
 	                          timeout_ms ? timeout_ms : 600000, sys->ops->mono_ns, sys->arg };
 }
 
-/* Memory, group and options: what may fail before any agreement is possible. */
+/* Allocates a run and takes the options. Nothing here needs the other ranks. *out is set even if
+ * this fails, once there is a run: the caller enters the collective call with it, so that the other
+ * ranks hear of the failure instead of waiting. */
 static int run_new(struct sheaf_run **out, struct sheaf_group *group,
                    const struct sheaf_opts *opts, const struct shf_sys *sys,
                    struct sheaf_error *err)
@@ -88,8 +96,8 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	return rc;
 }
 
-/* Enters the call. A rank that had no memory for a run does so too, so that the others do not wait
- * for it. */
+/* Enters the collective call with what run_new returned. A rank that had no memory for a run enters
+ * it, too, so that the others do not wait for it until their time is up. */
 static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const struct shf_sys *sys,
                     enum shf_call_kind call, int rc, struct sheaf_error *err)
 {
@@ -103,6 +111,7 @@ static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const stru
 	return rc;
 }
 
+/* Takes over what another run of the same group has found out about nodes. */
 static int place_copy(struct shf_place_info *to, const struct shf_place_info *from, int ranks,
                       struct sheaf_error *err)
 {

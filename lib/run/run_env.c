@@ -10,6 +10,7 @@
 #include "run.h"
 #include "tree.h"
 
+/* A line that is too long is cut; the log has no continuation lines. */
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 {
 	char line[600];
@@ -37,6 +38,8 @@ void shf_run_time(const struct sheaf_run *run, char out[32])
 	strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
+/* Takes the try back only on rank 0, which counted it. If the disk refuses, the count stays: one
+ * try too many may make a later search pass over a good step, but never makes it load a bad one. */
 void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;
@@ -64,6 +67,7 @@ int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_er
 	return 0;
 }
 
+/* Rounded up, because a wait of 0 ms before the time is up would spin. */
 int shf_ms_left(const struct sheaf_run *run, int64_t until_ns)
 {
 	int64_t left = until_ns - shf_now(run);

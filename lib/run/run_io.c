@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of several owners share a run's queue. One thread at a time waits for the queue and
- * tells each owner of what has finished, his own or not; the others wait for that thread, no
- * longer than they want to. */
+/* The queue of a run is shared by several owners: saves, loads, verifications. Only one thread at a
+ * time waits for the queue. It takes a finished request, tells the owner of that request, whoever
+ * that is, and wakes the others, which look whether they are done. So no thread waits for the queue
+ * while holding the lock, and none can take a completion away from a thread that sleeps in the
+ * kernel for it.
+ *
+ * in_lock guards in_taken, in_submits and the calls of `done`. pending is atomic because it is also
+ * read without the lock. */
 #include "run_io.h"
 #include <errno.h>
 #include <stdio.h>
@@ -20,6 +25,9 @@ void shf_io_turn_init(pthread_cond_t *turn)
 	pthread_condattr_destroy(&attr);
 }
 
+/* pending is counted before the request is submitted, because the request may finish, and be taken
+ * by another thread, before submit returns. in_submits tells a thread that just found the queue
+ * empty that it may not be empty any more. */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io)
 {
 	io->user = owner;
@@ -49,7 +57,7 @@ int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
 }
 
 /* Waits until another thread has taken a request from the queue or submitted one. Returns 1, or 0
- * when the time is up. */
+ * when the time is up. The lock is held on entry and exit. */
 static int wait_turn(struct sheaf_run *run, int timeout_ms)
 {
 	struct timespec until;
@@ -66,8 +74,9 @@ static int wait_turn(struct sheaf_run *run, int timeout_ms)
 	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
 }
 
-/* Takes one finished request. The lock is held on entry and exit, but not while waiting. Returns 1
- * if the caller should look again, 0 when the time is up. */
+/* Takes one finished request, as the one thread that waits for the queue (in_taken). The lock is
+ * held on entry and exit, but not while waiting. Returns 1 if the caller should look again, 0 when
+ * the time is up. */
 static int take_one(struct sheaf_run *run, int timeout_ms)
 {
 	uint64_t submits = run->in_submits;
@@ -94,6 +103,9 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 	return rc == 0 && timeout_ms != 0 ? wait_turn(run, timeout_ms) : rc > 0;
 }
 
+/* Waits until the owner has no request under way. If another thread waits for the queue, this one
+ * waits for that thread, which will wake it after each request. A timeout of 0 still takes what has
+ * finished already. */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
@@ -113,6 +125,8 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 	return rc;
 }
 
+/* Waits for one request, of any owner. The owner's `pending` is looked at first, so that this never
+ * waits for a queue that has nothing for it. */
 bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	bool pending;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes are taken a little at a time, so that what is looked at twice is in the cache the second
- * time. What one slice wants whole, in long runs, is summed as it is copied. Anything else is
- * summed first, in file order and whatever is wanted of it, and then copied: so each byte counts
- * once, however boxes overlap, and short runs cost no sum each. */
+/* One pass over bytes that are in memory: copies what is wanted, sums everything, and checks each
+ * block when its last byte has been seen. Bytes are taken a little at a time, so that what is
+ * looked at twice is still in the cache the second time.
+ *
+ * What one slice wants whole, in long runs, is summed while it is copied. Anything else is summed
+ * first, in file order and whatever is wanted of it, and then copied. So each byte counts once,
+ * however many boxes overlap in it, and short runs do not cost a sum each. */
 #include "block_pass.h"
 #include "box_copy.h"
 #include "crc64.h"
@@ -37,7 +40,8 @@ struct some {                   /* bytes [lo, hi) of the tensor, in units, which
 	bool past;                      /* copies go past the caches */
 };
 
-/* A box that is all of the bytes, copied in runs and summed; false: runs are short or scattered. */
+/* Copies and sums a box that is all of the bytes. false, and nothing done, if its runs are short or
+ * scattered, or types differ: then summing and copying apart is faster. */
 static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
                          const struct shf_box *box, uint64_t *sum)
 {
@@ -59,7 +63,8 @@ static bool copy_and_sum(const struct some *x, const struct shf_slice *s,
 	return true;
 }
 
-/* The one who wants some of the box, if that is one and all of it; NULL: none such. */
+/* The one who wants some of the box, if there is only one and it wants all of it; otherwise NULL.
+ */
 static const struct shf_want *only(const struct shf_want *wants, size_t n,
                                    const struct shf_box *box)
 {
@@ -76,7 +81,8 @@ static const struct shf_want *only(const struct shf_want *wants, size_t n,
 	return one;
 }
 
-/* One box of consecutive units, to the n who may want some of it. The sum goes on. */
+/* Hands one box of consecutive units to the n who may want some of it. Returns the sum, gone on
+ * over these bytes. */
 static uint64_t take_box(const struct shf_pass *p, const struct some *x, const struct shf_box *box,
                          const struct shf_want *wants, size_t n, uint64_t sum)
 {
@@ -95,7 +101,8 @@ static uint64_t take_box(const struct shf_pass *p, const struct some *x, const s
 	return sum;
 }
 
-/* How many want some of the tensor; wants before `at` of the file are over. */
+/* How many want some of the tensor. Wants are sorted by file offset, so those before byte `at` are
+ * finished and passed for good. */
 static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
 {
 	const struct shf_lt_tensor *t = p->step->layout.tensors;
@@ -109,8 +116,10 @@ static size_t wants_of(struct shf_pass *p, uint32_t number, uint64_t at)
 	return n;
 }
 
-/* Bytes [a, b) of the file, which are at bytes and of tensor `number` alone. */
-static void take(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b, const uint8_t *bytes)
+/* Bytes [a, b) of the file, which lie at `bytes` and belong to tensor `number` alone. Their sum
+ * goes to the digest of the tensor, shifted to its place, and to the block. */
+static void take_stretch(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b,
+                         const uint8_t *bytes)
 {
 	const struct shf_lt_tensor *t = &p->step->layout.tensors[number];
 	struct shf_box range[SHF_RANGE_BOXES_MAX];
@@ -139,7 +148,8 @@ static void take(struct shf_pass *p, uint32_t number, uint64_t a, uint64_t b, co
 	p->block = shf_crc64_shift(p->block, b - a) ^ sum;
 }
 
-/* Up to byte hi of the file, not across the end of a block. */
+/* Goes on to byte hi of the file, not across the end of a block. Between tensors lie the header and
+ * padding, which count for the block only. */
 static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 {
 	const struct shf_layout *l = &p->step->layout;
@@ -162,7 +172,7 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 		else if (t)
 			stop = t->off < hi ? t->off : hi;
 		if (t && t->off <= p->at)
-			take(p, l->by_place[p->place], p->at, stop, bytes);
+			take_stretch(p, l->by_place[p->place], p->at, stop, bytes);
 		else if (p->sums) /* the header, or nobody's */
 			p->block = shf_crc64_raw(p->block, bytes, (size_t)(stop - p->at));
 		bytes += stop - p->at;
@@ -170,6 +180,8 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 	}
 }
 
+/* A block is checked only after its bytes were copied: copying while the bytes are in the cache is
+ * what makes the pass fast. The caller's memory is wrong then, and the load fails. */
 int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
 {
 	uint64_t end = p->at + n, file_end = p->step->layout.files[p->file].bytes;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire, per file: u32 file, u32 code, u64 file bytes, u32 sys, u32 header bytes (or bytes of the
- * sentence when code != 0), then those bytes. */
+/* Builds the catalog of a step: every tensor, where it lies, and its digest. The headers are shared
+ * out among the ranks. Each is read and checked by one rank and sent to all, because hundreds of
+ * ranks that read every header of a large step would keep a file system busy for minutes. All ranks
+ * then parse all headers, and so come to the same catalog.
+ *
+ * Wire, per file: u32 file, u32 code, u64 file bytes, u32 sys, u32 header bytes (or bytes of the
+ * message when code != 0), then those bytes. */
 #include "catalog.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,8 +18,9 @@
 #include "step.h"
 #include "step_blocks.h"
 
-static void say(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes, const struct shf_buf *h,
-                const struct sheaf_error *e)
+/* Writes the header of file f, or why it could not be read. */
+static void write_header(struct shf_buf *mine, uint32_t f, int rc, uint64_t bytes,
+                         const struct shf_buf *h, const struct sheaf_error *e)
 {
 	size_t n = rc < 0 ? strlen(e->msg) : h->len;
 
@@ -36,7 +42,8 @@ static uint32_t index_in_node(const struct sheaf_run *run)
 	return n;
 }
 
-/* Headers are shared out; of a step in the memory of several nodes, among those who can read it. */
+/* Whether this rank reads the header of file f. Files are dealt by number. A step in the memory of
+ * several nodes is read by a rank that has the memory. */
 static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, uint32_t f,
                     uint32_t index)
 {
@@ -50,6 +57,8 @@ static bool is_mine(const struct sheaf_run *run, const struct shf_hads *hads, ui
 	return had->node == run->place.node && f % (uint32_t)run->place.node_ranks == index;
 }
 
+/* A failure of one file does not end it: the others may tell more, and all ranks must learn of the
+ * same first one. */
 static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 {
 	const struct sheaf_run *run = step->run;
@@ -66,7 +75,7 @@ static void read_mine(struct sheaf_step *step, struct shf_buf *mine)
 			continue;
 		shf_buf_reset(&header);
 		rc = shf_header_read(step, f, &bytes, &header, &e);
-		say(mine, f, rc, bytes, &header, &e);
+		write_header(mine, f, rc, bytes, &header, &e);
 	}
 	shf_buf_release(&header);
 }
@@ -76,8 +85,10 @@ struct parsed {                 /* one file's header */
 	bool here;
 };
 
-static int hear(struct sheaf_step *step, const struct shf_buf *all, struct parsed *files,
-                struct shf_arena *arena)
+/* Parses the headers of all ranks. The first bad file by number decides what is reported, so that
+ * it does not depend on who read what. */
+static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, struct parsed *files,
+                         struct shf_arena *arena)
 {
 	struct shf_cur c = { all->data, all->data + all->len, false };
 	uint32_t bad_file = UINT32_MAX;
@@ -127,6 +138,7 @@ static int entry_order(const void *a, const void *b)
 	              ((const struct shf_index_entry *)b)->name);
 }
 
+/* The file that the index puts the tensor into, or NULL. */
 static const char *file_in(const struct shf_index *sorted, const char *name)
 {
 	struct shf_index_entry key = { name, NULL };
@@ -144,9 +156,10 @@ static int tensor_order(const void *a, const void *b)
 	return d ? d : shf_natural(x->name, y->name);
 }
 
-/* All tensors of all files, sorted; doubles are refused, but where an index chose one. */
-static int collect(struct sheaf_step *step, const struct parsed *files,
-                   const struct shf_index *index)
+/* Lists all tensors of all files, sorted by family and name. A name that occurs twice is refused,
+ * unless an index chose one of the files. */
+static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
+                           const struct shf_index *index)
 {
 	struct shf_layout *l = &step->layout;
 	size_t max = 0;
@@ -182,6 +195,7 @@ static int collect(struct sheaf_step *step, const struct parsed *files,
 	return 0;
 }
 
+/* Tensors are sorted by family, so each family is a range of them. */
 static void span_families(struct shf_layout *l)
 {
 	for (size_t i = 0; i < l->families_n; i++) {
@@ -197,8 +211,8 @@ static void span_families(struct shf_layout *l)
 	}
 }
 
-/* What the index of a foreign directory names is where it says. */
-static int match_index(struct sheaf_step *step, const struct shf_index *index)
+/* Checks that every tensor in the index of a foreign directory is where the index says. */
+static int match_foreign_index(struct sheaf_step *step, const struct shf_index *index)
 {
 	for (size_t i = 0; i < index->n; i++)
 		if (shf_layout_find(&step->layout, "model", index->entries[i].name) < 0) {
@@ -211,8 +225,10 @@ static int match_index(struct sheaf_step *step, const struct shf_index *index)
 	return 0;
 }
 
-/* Headers and sums must tell the same story. */
-static int match_sums(struct sheaf_step *step)
+/* Compares the headers with the table of sums: both must describe the same tensors in the same
+ * places. Blocks prove that bytes are what was written; only this proves that header and table
+ * belong together. Takes the digests from the table. */
+static int match_table(struct sheaf_step *step)
 {
 	struct shf_layout *l = &step->layout;
 	const struct shf_sums *s = &step->sums;
@@ -237,6 +253,7 @@ static int match_sums(struct sheaf_step *step)
 	return 0;
 }
 
+/* A copy of the index, sorted by name, to search in. */
 static int index_sorted(const struct shf_index *in, struct shf_index *out, struct shf_arena *arena)
 {
 	*out = *in;
@@ -270,7 +287,11 @@ static int check_ties(struct sheaf_step *step)
 	return 0;
 }
 
-static int build(struct sheaf_step *step, const struct shf_buf *all, const struct shf_index *index)
+/* What is wrong with the step goes to cat_err; the return value is cat_rc. Sums are compared last,
+ * because they are compared with the finished layout. SHEAF_UNVERIFIED passes over a table that
+ * cannot be read. */
+static int build_catalog(struct sheaf_step *step, const struct shf_buf *all,
+                         const struct shf_index *index)
 {
 	struct shf_layout *l = &step->layout;
 	struct parsed *files = shf_zalloc(l->files_n, sizeof(*files));
@@ -280,19 +301,19 @@ static int build(struct sheaf_step *step, const struct shf_buf *all, const struc
 	if (rc == 0 && index && index_sorted(index, &sorted, &l->arena) < 0)
 		rc = shf_fail(&step->cat_err, SHEAF_ENOMEM, "no memory for the index");
 	if (rc == 0)
-		rc = hear(step, all, files, &l->arena);
+		rc = parse_headers(step, all, files, &l->arena);
 	if (rc == 0)
-		rc = collect(step, files, index ? &sorted : NULL);
+		rc = collect_tensors(step, files, index ? &sorted : NULL);
 	if (rc == 0) {
 		span_families(l);
-		rc = index ? match_index(step, index) : 0;
+		rc = index ? match_foreign_index(step, index) : 0;
 	}
 	if (rc == 0)
 		rc = shf_layout_number(l, &step->cat_err);
 	if (rc == 0)
 		rc = check_ties(step);
 	if (rc == 0 && step->sound && step->sums_rc == 0) {
-		rc = match_sums(step);
+		rc = match_table(step);
 	} else if (rc == 0 && step->sound && !(step->run->opts.flags & SHEAF_UNVERIFIED)) {
 		rc = step->sums_rc;
 		step->cat_err = step->sums_err;
@@ -301,6 +322,8 @@ static int build(struct sheaf_step *step, const struct shf_buf *all, const struc
 	return rc;
 }
 
+/* Damage is the same on all ranks, because all parsed the same bytes. A lack of memory is not, so
+ * it is agreed on. [collective] */
 int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
                      struct sheaf_error *err)
 {
@@ -314,7 +337,7 @@ int shf_catalog_read(struct sheaf_step *step, const struct shf_index *index,
 	if (rc == 0)
 		rc = shf_allgatherv(team, 0, &mine, &all, NULL, err);
 	if (rc == 0) {
-		step->cat_rc = build(step, &all, index);
+		step->cat_rc = build_catalog(step, &all, index);
 		/* What is wrong with the bytes is the same everywhere; memory is not. */
 		rc = shf_agree(team, step->cat_rc == SHEAF_ENOMEM
 		               ? shf_fail(err, SHEAF_ENOMEM, "%s", step->cat_err.msg) : 0, err);

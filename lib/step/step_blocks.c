@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks bytes of a step against its sums, block by block, and reads the headers of its files. */
+/* Checks bytes of a step against its sums, block by block, and reads the headers of its files. This
+ * is the only place that decides whether a block is right and says so if it is not. Loads stop at
+ * the first bad block; a verification sums blocks in a pass of its own and reports them all, with
+ * the same sentence. */
 #include "step_blocks.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -116,6 +119,7 @@ static bool name_record(const struct shf_sums *s, uint64_t i, char *who, size_t 
 	return end != NULL;
 }
 
+/* Sums each block and compares it. The message names the tensor that is damaged, or suspected. */
 int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, const uint8_t *bytes,
                      uint64_t n, int64_t *first_bad, struct sheaf_error *err)
 {
@@ -145,9 +149,9 @@ int shf_blocks_check(const struct sheaf_step *step, uint32_t f, uint64_t lo, con
 	return 0;
 }
 
-/* What the manifest and the sums say of a file, against the file. */
-static int check_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
-                      struct sheaf_error *err)
+/* Compares the size of the file with the manifest. */
+static int check_file_size(const struct sheaf_step *step, uint32_t f, uint64_t bytes,
+                           struct sheaf_error *err)
 {
 	uint64_t want;
 
@@ -183,6 +187,9 @@ static int header_bytes(struct sheaf_step *step, uint32_t f, uint64_t bytes, boo
 	return rc == 0 ? shf_st_header_bytes(n, first, bytes, name, err) : rc;
 }
 
+/* Reads whole blocks where there are sums, even if the header is shorter, because only whole blocks
+ * can be checked. A header that does not parse is damage in a step of ours, and an unknown format
+ * in a foreign one. */
 int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, struct shf_buf *out,
                     struct sheaf_error *err)
 {
@@ -204,7 +211,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 		return shf_fail(err, step->sound ? SHEAF_ECORRUPT : SHEAF_EFORMAT,
 		                "%s/%s: no plain file", step->path, name);
 	*file_bytes = st.bytes;
-	rc = check_size(step, f, st.bytes, err);
+	rc = check_file_size(step, f, st.bytes, err);
 	if (rc == 0)
 		rc = header_bytes(step, f, st.bytes, proven, &n, err);
 	if (rc < 0) /* ours, once whole */
@@ -224,6 +231,9 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	return rc;
 }
 
+/* A tensor with more dimensions than a slice can have is described as a row of bytes. A tensor that
+ * does not begin at a multiple of its items is loose: it is read by itself. Placement never makes
+ * one, so in a step of ours it is damage. */
 int shf_catalog_tensor(struct sheaf_step *step, const struct shf_st_tensor *st, uint32_t f,
                        struct shf_lt_tensor *t)
 {

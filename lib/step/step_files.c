@@ -34,6 +34,8 @@ int shf_step_file_open(const struct sheaf_step *step, const char *name, int flag
 	return fd;
 }
 
+/* Opens the file when it is first wanted, because a step may have more files than a process may
+ * have descriptors, and most readers need few of them. */
 int shf_step_fd(struct sheaf_step *step, uint32_t f, struct sheaf_error *err)
 {
 	char folder[64];
@@ -74,6 +76,8 @@ int shf_step_file_read(struct sheaf_step *step, uint32_t f, void *to, uint64_t n
 	                                                       retries), err);
 }
 
+/* Small files and runs with SHEAF_BUFFERED have none. A refusal is remembered as 0, so that the
+ * file system is asked once. */
 int shf_step_direct(struct sheaf_step *step, uint32_t f)
 {
 	char folder[64];
@@ -125,6 +129,9 @@ static int has_bytes(const struct sheaf_step *step, uint64_t want)
 	return want == 0 ? 1 : unread;
 }
 
+/* A table says how large it is in a few bytes, which may be damaged. Before memory is allocated for
+ * it, its head must be a valid one, its counts must be possible for the manifest's files, and those
+ * files must be there with a quarter of its length between them. */
 int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;

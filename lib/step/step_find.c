@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, manifest, index (each u64 bytes,
+/* Finds out what lies at a path or under a number, on rank 0, and writes it down for all ranks.
+ *
+ * Wire: u8 flags, u64 step, u64 ino, texts path, dir, name, manifest, index (each u64 bytes,
  * bytes), u32 files, texts; u32 plain files, each text, u64 bytes. */
 #include "step_find.h"
 #include <errno.h>
@@ -32,7 +34,7 @@ static void say_text(struct shf_buf *b, const void *s, size_t n)
 	shf_buf_add(b, s, n);
 }
 
-static void say(const struct tell *t, struct shf_buf *b)
+static void write_found(const struct tell *t, struct shf_buf *b)
 {
 	shf_buf_u8(b, t->flags);
 	shf_buf_u64(b, (uint64_t)t->step);
@@ -52,6 +54,8 @@ static void say(const struct tell *t, struct shf_buf *b)
 	}
 }
 
+/* A copy of the next text, which lives as long as the arena; NULL: no memory, or the bytes end too
+ * early. */
 static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
 {
 	uint64_t n = shf_cur_u64(c);
@@ -81,6 +85,8 @@ static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_fou
 	return c->bad ? SHEAF_ENOMEM : 0;
 }
 
+/* manifest borrows the bytes of `told`; all else is copied. The bytes came from rank 0 of this very
+ * program, so they are not checked more than is needed to stay inside them. */
 int shf_found_decode(struct shf_found *f, struct shf_arena *arena, const struct shf_buf *told,
                      struct sheaf_error *err)
 {
@@ -121,7 +127,7 @@ static void tell_release(struct tell *t)
 	shf_buf_release(&t->index);
 }
 
-/* A whole file of at most `max` bytes. A negative errno, or -EFBIG. */
+/* Reads a whole file of at most `max` bytes. A negative errno, or -EFBIG. */
 static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags, uint64_t max,
                  struct shf_buf *out)
 {
@@ -165,6 +171,9 @@ static uint64_t ino_of(const struct shf_sys *sys, int fd)
 	return fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0 ? st.ino : 0;
 }
 
+/* Whether the directory that was opened is the one in which the manifest was read. Between the two
+ * it may have been replaced by another save of the same number. Inode 0 means that the file system
+ * does not say. */
 bool shf_found_is_this(const struct shf_found *found, const struct shf_sys *sys, int dir)
 {
 	uint64_t ino = ino_of(sys, dir);
@@ -229,7 +238,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	t.path = path;
 	t.name = name;
 	if (rc == 0) {
-		say(&t, told);
+		write_found(&t, told);
 		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
 	}
 out:
@@ -240,13 +249,16 @@ out:
 
 /* ---- foreign ---- */
 
-static bool ends_in(const char *s, const char *tail)
+/* Whether s ends in `tail`. */
+static bool has_ending(const char *s, const char *tail)
 {
 	size_t n = strlen(s), m = strlen(tail);
 
 	return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
+/* Whether the name looks like weights of some framework. Everything else in a foreign directory is
+ * a plain file beside them: configuration, tokenizer and the like. */
 static bool is_weights(const char *name)
 {
 	static const char *const tails[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5",
@@ -254,7 +266,7 @@ static bool is_weights(const char *name)
 		".safetensors.index.json", ".bin.index.json" };
 
 	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
-		if (ends_in(name, tails[i]))
+		if (has_ending(name, tails[i]))
 			return true;
 	return false;
 }
@@ -264,7 +276,8 @@ struct names {
 	size_t n, cap;
 };
 
-static int add_name(void *arg, const char *name)
+/* Names that could not be opened safely, with a slash in them for example, are left out. */
+static int add_foreign_name(void *arg, const char *name)
 {
 	struct names *l = arg;
 
@@ -287,7 +300,7 @@ static int text_order(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int push(char ***list, size_t *n, const char *name)
+static int add_to_list(char ***list, size_t *n, const char *name)
 {
 	char **more = shf_realloc(*list, *n + 1, sizeof(*more));
 
@@ -298,6 +311,7 @@ static int push(char ***list, size_t *n, const char *name)
 	return more[*n] ? ((*n)++, 0) : SHEAF_ENOMEM;
 }
 
+/* Lists the plain files beside the weights, up to 64 MiB each. */
 static int add_plain(const struct shf_sys *sys, int dir, const struct names *l, struct tell *t)
 {
 	for (size_t i = 0; i < l->n; i++) {
@@ -313,14 +327,14 @@ static int add_plain(const struct shf_sys *sys, int dir, const struct names *l, 
 			return SHEAF_ENOMEM;
 		t->plain_bytes = more;
 		more[t->plain_n] = st.bytes;
-		if (push(&t->plain, &t->plain_n, l->a[i]) < 0)
+		if (add_to_list(&t->plain, &t->plain_n, l->a[i]) < 0)
 			return SHEAF_ENOMEM;
 	}
 	return 0;
 }
 
 /* Which index counts: model's, else the only one. */
-static const char *index_of(const struct names *l)
+static const char *foreign_index(const struct names *l)
 {
 	const char *one = NULL;
 	size_t n = 0;
@@ -328,7 +342,7 @@ static const char *index_of(const struct names *l)
 	for (size_t i = 0; i < l->n; i++) {
 		if (strcmp(l->a[i], "model.safetensors.index.json") == 0)
 			return l->a[i];
-		if (ends_in(l->a[i], ".safetensors.index.json")) {
+		if (has_ending(l->a[i], ".safetensors.index.json")) {
 			one = l->a[i];
 			n++;
 		}
@@ -336,11 +350,14 @@ static const char *index_of(const struct names *l)
 	return n == 1 ? one : NULL;
 }
 
+/* Whether the directory has that name. The list is sorted. */
 static bool has(const struct names *l, const char *name)
 {
 	return l->n && bsearch(&name, l->a, l->n, sizeof(*l->a), text_order);
 }
 
+/* Takes the files that the index names, each once. All must be there. Tensors are compared with the
+ * index when the headers have been read. */
 static int files_of_index(struct tell *t, const char *path, const char *index,
                           const struct names *l, struct sheaf_error *err)
 {
@@ -355,7 +372,7 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	for (size_t i = 0; i < (rc == 0 ? ix.n : 0); i++) {
 		if (i && strcmp(ix.entries[i].file, ix.entries[i - 1].file) == 0)
 			continue;
-		if (add_name(&want, ix.entries[i].file) < 0)
+		if (add_foreign_name(&want, ix.entries[i].file) < 0)
 			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
 	}
 	if (want.n)
@@ -367,7 +384,7 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 			rc =
 			    shf_fail(err, SHEAF_ECORRUPT,
 				     "%s: the index names %s, which is not there", path, want.a[i]);
-		else if (push(&t->files, &t->files_n, want.a[i]) < 0)
+		else if (add_to_list(&t->files, &t->files_n, want.a[i]) < 0)
 			rc = shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
 	}
 	for (size_t i = 0; i < want.n; i++)
@@ -378,6 +395,7 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	return rc;
 }
 
+/* Whether shard j of n is there; its name is left in `want`. */
 static bool has_shard(const struct names *l, const char *name, int head, unsigned j, unsigned n,
                       char want[300])
 {
@@ -411,10 +429,10 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 		const char *dash = NULL;
 		char want[300];
 
-		if (!ends_in(l->a[i], ".safetensors") ||
+		if (!has_ending(l->a[i], ".safetensors") ||
 		    (one && strcmp(l->a[i], "model.safetensors")))
 			continue;
-		if (push(&t->files, &t->files_n, l->a[i]) < 0)
+		if (add_to_list(&t->files, &t->files_n, l->a[i]) < 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
 		for (const char *p = strstr(l->a[i], "-of-"); p; p = strstr(p + 1, "-of-"))
 			dash = p;
@@ -429,18 +447,19 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 	return 0;
 }
 
+/* Finds the weights of a directory without a manifest. */
 static int look_inside(const struct shf_sys *sys, const char *path, int dir, struct tell *t,
                        struct sheaf_error *err)
 {
 	struct names l = { 0 };
 	const char *index;
-	int rc = sys->ops->list(sys->arg, dir, add_name, &l);
+	int rc = sys->ops->list(sys->arg, dir, add_foreign_name, &l);
 
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s", path);
 	if (l.n)
 		qsort(l.a, l.n, sizeof(*l.a), text_order);
-	index = rc == 0 ? index_of(&l) : NULL;
+	index = rc == 0 ? foreign_index(&l) : NULL;
 	if (index) {
 		rc = slurp(sys, dir, index, 0, INDEX_MAX, &t->index);
 		rc = rc < 0 ? shf_fail_sys(err, -rc, "%s/%s", path, index)
@@ -456,6 +475,7 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 	return rc;
 }
 
+/* Whether the directory has a table of sums: then it was a step of ours. */
 static bool has_sums(const struct shf_sys *sys, int dir)
 {
 	struct shf_stat st;
@@ -463,6 +483,8 @@ static bool has_sums(const struct shf_sys *sys, int dir)
 	return sys->ops->stat(sys->arg, dir, "sheaf.sums", true, &st) >= 0;
 }
 
+/* A directory with a table of sums and no manifest was a step, and is damaged. It is opened as a
+ * foreign one only if the caller asked for no checks. */
 static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverified,
                        struct tell *t, struct sheaf_error *err)
 {
@@ -489,6 +511,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 	return rc;
 }
 
+/* A path to a single file is a step of that one file, in its directory. */
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err)
 {
@@ -510,13 +533,13 @@ int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told
 		if (parent && slash)
 			parent[slash == path ? 1 : slash - path] = '\0';
 		t.dir = parent;
-		rc = parent && push(&t.files, &t.files_n, slash ? slash + 1 : path) == 0
+		rc = parent && add_to_list(&t.files, &t.files_n, slash ? slash + 1 : path) == 0
 		   ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 	} else {
 		rc = shf_fail(err, SHEAF_EFORMAT, "%s: neither a file nor a directory", path);
 	}
 	if (rc == 0) {
-		say(&t, told);
+		write_found(&t, told);
 		rc = told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a path") : 0;
 	}
 	tell_release(&t);
@@ -531,6 +554,6 @@ int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, 
 
 	t.manifest.data = (uint8_t *)(uintptr_t)manifest; /* borrowed: not released */
 	t.manifest.len = n;
-	say(&t, told);
+	write_found(&t, told);
 	return told->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a manifest") : 0;
 }

@@ -34,8 +34,9 @@ static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
 	                       off) == (int64_t)n;
 }
 
-/* Bytes [off, off + n) of the table, before its page table: here and good. */
-static bool need(struct sheaf_step *step, uint64_t off, uint64_t n)
+/* Makes bytes [off, off + n) of the table available: reads the pages that they lie in, and checks
+ * each against the page table. Pages that were checked are not read again. */
+static bool need_table(struct sheaf_step *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	uint64_t end = off + n;
@@ -55,7 +56,8 @@ static bool need(struct sheaf_step *step, uint64_t off, uint64_t n)
 	return true;
 }
 
-/* The head and the page table, as the manifest wants them. */
+/* Reads and checks the head and the page table. The manifest has their sum, so after this every
+ * page can be proved by itself. */
 static bool read_head(struct sheaf_step *step)
 {
 	uint64_t bytes = step->manifest.sums.bytes;
@@ -73,6 +75,9 @@ static bool read_head(struct sheaf_step *step)
 	return crc == step->manifest.sums.crc;
 }
 
+/* Memory for the whole table is allocated, but zeroed pages that nobody writes cost nothing. If
+ * anything is odd, the step is simply not put to sleep: the caller reads the table whole and says
+ * what is wrong. */
 bool shf_peek_init(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -101,7 +106,7 @@ bool shf_peek_init(struct sheaf_step *step)
 }
 
 /* Record i, which slot_at has seen, and its name. */
-static bool record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *t)
+static bool read_record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *t)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	const char *text;
@@ -109,30 +114,33 @@ static bool record(struct sheaf_step *step, uint64_t i, struct shf_sums_tensor *
 	*t = shf_sums_tensor(&step->sums, i);
 	if (t->file >= h->files_n || t->name_off > h->names_bytes ||
 	    t->name_bytes >= h->names_bytes - t->name_off ||
-	    !need(step, h->names_off + t->name_off, (uint64_t)t->name_bytes + 1))
+	    !need_table(step, h->names_off + t->name_off, (uint64_t)t->name_bytes + 1))
 		return false;
 	text = shf_sums_family(&step->sums, t);
 	return !text[t->name_bytes] && strlen(text) < t->name_bytes;
 }
 
-/* Number of the i-th tensor by key, and its key. */
+/* Tensors are found by their keys, through the slots: record i holds in `slot` the number of the
+ * i-th tensor by key. */
 static bool slot_at(struct sheaf_step *step, uint64_t i, uint64_t *slot, uint64_t *key)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	uint64_t off = h->tensors_off + i * SHF_SUMS_TENSOR;
 
-	if (!need(step, off, SHF_SUMS_TENSOR))
+	if (!need_table(step, off, SHF_SUMS_TENSOR))
 		return false;
 	*slot = shf_sums_tensor(&step->sums, i).slot;
 	off = h->tensors_off + *slot * SHF_SUMS_TENSOR;
-	if (*slot >= h->tensors_n || !need(step, off, SHF_SUMS_TENSOR))
+	if (*slot >= h->tensors_n || !need_table(step, off, SHF_SUMS_TENSOR))
 		return false;
 	*key = shf_sums_tensor(&step->sums, *slot).key;
 	return true;
 }
 
-static bool find(struct sheaf_step *step, const char *family, const char *name,
-                 struct shf_sums_tensor *t)
+/* Binary search by key, then along tensors of the same key, of which there is mostly one. false:
+ * not found, or some page is not right; the caller cannot tell which, and reads the table whole. */
+static bool find_record(struct sheaf_step *step, const char *family, const char *name,
+                        struct shf_sums_tensor *t)
 {
 	uint64_t want = shf_sums_key(family, name), slot, key;
 	uint64_t lo = 0, hi = step->sums.head.tensors_n;
@@ -148,7 +156,7 @@ static bool find(struct sheaf_step *step, const char *family, const char *name,
 			hi = mid;
 	}
 	for (; lo < step->sums.head.tensors_n; lo++) {
-		if (!slot_at(step, lo, &slot, &key) || key != want || !record(step, slot, t))
+		if (!slot_at(step, lo, &slot, &key) || key != want || !read_record(step, slot, t))
 			return false;
 		if (strcmp(shf_sums_family(&step->sums, t), family) == 0 &&
 		    strcmp(shf_sums_name(&step->sums, t), name) == 0)
@@ -164,11 +172,12 @@ static bool need_blocks(struct sheaf_step *step, const struct shf_sums_file *f, 
 	uint64_t first = f->first_block + lo / SHF_BLOCK;
 	uint64_t end = f->first_block + (hi + SHF_BLOCK - 1) / SHF_BLOCK;
 
-	return need(step, step->sums.head.blocks_off + first * 8, (end - first) * 8);
+	return need_table(step, step->sums.head.blocks_off + first * 8, (end - first) * 8);
 }
 
-/* The header of file f, parsed; kept until another is wanted. */
-static bool header(struct sheaf_step *step, uint32_t f, struct shf_sums_file *sf)
+/* Reads and parses the header of file f, and keeps it until another one is wanted. After 64 headers
+ * it gives up: a caller that wants so many is better served by the catalog. */
+static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums_file *sf)
 {
 	const struct shf_sums_head *h = &step->sums.head;
 	struct shf_lt_file *file = &step->layout.files[f];
@@ -178,7 +187,7 @@ static bool header(struct sheaf_step *step, uint32_t f, struct shf_sums_file *sf
 	uint64_t size, blocks;
 	bool good;
 
-	if (!need(step, h->files_off + f * (uint64_t)SHF_SUMS_FILE, SHF_SUMS_FILE))
+	if (!need_table(step, h->files_off + f * (uint64_t)SHF_SUMS_FILE, SHF_SUMS_FILE))
 		return false;
 	*sf = shf_sums_file(&step->sums, f);
 	blocks = sf->bytes / SHF_BLOCK + (sf->bytes % SHF_BLOCK != 0);
@@ -204,13 +213,15 @@ static bool header(struct sheaf_step *step, uint32_t f, struct shf_sums_file *sf
 	return good;
 }
 
-/* What header and table say of a tensor, where they agree. */
-static bool take(struct sheaf_step *step, const struct shf_sums_tensor *r, struct shf_lt_tensor *t)
+/* Compares what header and table say of the tensor. They must agree, and the sums of all its blocks
+ * must be available. */
+static bool match_record(struct sheaf_step *step, const struct shf_sums_tensor *r,
+                         struct shf_lt_tensor *t)
 {
 	const char *family = shf_sums_family(&step->sums, r), *name = shf_sums_name(&step->sums, r);
 	struct shf_sums_file sf;
 
-	if (!header(step, r->file, &sf))
+	if (!read_one_header(step, r->file, &sf))
 		return false;
 	for (size_t i = 0; i < step->peek.st.n; i++) {
 		const struct shf_st_tensor *st = &step->peek.st.tensors[i];
@@ -235,5 +246,5 @@ bool shf_peek(struct sheaf_step *step, const char *family, const char *name,
 	struct shf_sums_tensor r;
 
 	return step->asleep && !shf_layout_tied_to(&step->layout, family, name) &&
-	       find(step, family, name, &r) && take(step, &r, t);
+	       find_record(step, family, name, &r) && match_record(step, &r, t);
 }

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a step: of a run by number, or any directory or file by path. Rank 0 looks what it is
- * and tells all; every rank then opens the directory for itself. */
+/* Opening a step: of a run by number, or any directory or file by path. Rank 0 alone looks at what
+ * it is and sends what it found to all ranks, so that all open the same thing even if the directory
+ * changes meanwhile. Every rank then opens the directory for itself.
+ *
+ * Nothing here trusts that the directory is still there: a prune by another process may take it
+ * away at any moment. A lease (lease.h) keeps it once it is taken. Until then, "has just gone" is
+ * EIO with sys ENOENT, on which the caller looks again; ENOENT as a code would tell a program to
+ * start afresh. */
 #include "step_open.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -29,6 +35,8 @@
 #define LOOKS 8                 /* at the list, when the latest step vanishes between two looks */
 #define SEEN_MS 10000           /* to wait for a rank that does not see what rank 0 has found */
 
+/* Frees the step. In a forked child the lease is the parent's and the view's memory is not mapped,
+ * so a child only closes descriptors. */
 void shf_step_put(struct sheaf_step *step)
 {
 	const struct shf_sys *sys;
@@ -98,6 +106,8 @@ static int tied_order(const void *a, const void *b)
 	return shf_natural(x->name, y->name);
 }
 
+/* Takes families, files and ties from the manifest into the layout. Sizes and tensors come from the
+ * headers later. */
 static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &step->manifest;
@@ -143,6 +153,7 @@ static int files_of_manifest(struct sheaf_step *step, struct sheaf_error *err)
 	return 0;
 }
 
+/* A foreign step has one family, "model", with all files in it. */
 static int files_of_found(struct sheaf_step *step, const struct shf_found *found,
                           struct sheaf_error *err)
 {
@@ -163,7 +174,8 @@ static int files_of_found(struct sheaf_step *step, const struct shf_found *found
 	return 0;
 }
 
-static int tables(struct sheaf_step *step, struct sheaf_error *err)
+/* Descriptors and sizes by file, none of them known yet. */
+static int make_file_tables(struct sheaf_step *step, struct sheaf_error *err)
 {
 	size_t n = step->layout.files_n;
 
@@ -185,6 +197,8 @@ static int tables(struct sheaf_step *step, struct sheaf_error *err)
 
 /* ---- sums: rank 0 reads the table, all check it ---- */
 
+/* A table that is gone is damage, and so is a link in its place: the step was published with a
+ * plain file. */
 static int sums_open_file(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -196,6 +210,9 @@ static int sums_open_file(struct sheaf_step *step)
 	return fd < 0 ? shf_fail_sys(&step->sums_err, -fd, "%s/sheaf.sums", step->path) : fd;
 }
 
+/* Reads the table. Its size is compared with the manifest's before memory is allocated: a damaged
+ * table must not make a job ask for terabytes. A failure here is the step's, so it goes to
+ * sums_err. [rank 0] */
 static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -232,6 +249,7 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 	return rc;
 }
 
+/* Checks that the table is about the files that the manifest names. */
 static int sums_files_match(struct sheaf_step *step)
 {
 	const struct shf_manifest *m = &step->manifest;
@@ -250,6 +268,9 @@ static int sums_files_match(struct sheaf_step *step)
 	return 0;
 }
 
+/* Rank 0 reads the table and broadcasts it. Every rank checks it, because each uses its own copy.
+ * The return value is about the group; what is wrong with the table goes to sums_rc. [collective]
+ */
 static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 {
 	struct shf_team *team = &step->run->team;
@@ -299,6 +320,7 @@ static int lease_take(struct sheaf_step *step, const struct shf_found *found,
 	       ? shf_fail_io(err, ENOENT, "%s: has just gone", step->path) : 0;
 }
 
+/* A lost index is no damage: other programs miss it, this library does not read it. */
 static void warn_lost_index(const struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
@@ -320,7 +342,8 @@ static void warn_lost_index(const struct sheaf_step *step)
 	}
 }
 
-/* From the manifest's bytes, which every rank has. */
+/* Opens a step that has a manifest. A process alone reads only the head of the table at first
+ * (step_lookup.c), because it may want no more than one tensor. [collective] */
 static int open_sound(struct sheaf_step *step, const struct shf_found *found,
                       struct sheaf_error *err)
 {
@@ -336,7 +359,7 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 	if (rc == 0)
 		rc = files_of_manifest(step, err);
 	if (rc == 0)
-		rc = tables(step, err);
+		rc = make_file_tables(step, err);
 	if (rc == 0)
 		rc = lease_take(step, found, err);
 	rc = shf_agree(team, rc, err);
@@ -351,6 +374,7 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 	return rc == 0 ? shf_catalog_read(step, NULL, err) : rc;
 }
 
+/* The old bytes of the table are kept: texts that were handed out point into them. */
 int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -374,6 +398,7 @@ int shf_step_wake(struct sheaf_step *step, struct sheaf_error *err)
 	return rc;
 }
 
+/* Opens a step without a manifest, by its headers and its index. [collective] */
 static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
                         struct sheaf_error *err)
 {
@@ -381,7 +406,7 @@ static int open_foreign(struct sheaf_step *step, const struct shf_found *found,
 
 	step->format = found->single ? "safetensors" : "hf";
 	if (rc == 0)
-		rc = tables(step, err);
+		rc = make_file_tables(step, err);
 	rc = shf_agree(&step->run->team, rc, err);
 	return rc == 0 ? shf_catalog_read(step, found->has_index ? &found->index : NULL, err) : rc;
 }
@@ -408,7 +433,9 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
 	return 0;
 }
 
-/* Rank 0 knows what `dir` is (in told); the others open it and follow. */
+/* Opens what rank 0 has found and encoded in `told`. rc: whether rank 0 found it. After each step
+ * that may fail on one rank alone the ranks agree, so that all have the step open or none.
+ * [collective] */
 static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
                      struct sheaf_error *err)
 {
@@ -498,7 +525,8 @@ struct seeking {
 	struct shf_sought *sought;
 };
 
-static void pass_over(void *arg, int64_t step, const char *why)
+/* A step on disk that the search for the latest one passed over. */
+static void report_skipped(void *arg, int64_t step, const char *why)
 {
 	struct seeking *k = arg;
 	char name[40];
@@ -514,7 +542,7 @@ static int seek(struct sheaf_run *run, struct shf_sought *sought, int64_t floor,
 {
 	struct seeking to = { run, sought };
 	struct shf_seek k = { .below = shf_sought_below(sought), .floor = floor,
-		.passed = pass_over, .arg = &to };
+		.passed = report_skipped, .arg = &to };
 
 	return shf_store_seek(&run->store, &k, step, err);
 }
@@ -550,8 +578,8 @@ static int found_latest(struct sheaf_run *run, struct shf_sought *sought, struct
 
 /* Opens a step on disk. If some rank does not see what rank 0 has found, all ranks look again for
  * SEEN_MS: the step may have just gone, or a network file system still shows old names. */
-static int open_on_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
-                        struct shf_sought *sought, struct sheaf_error *err)
+static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n,
+                          struct shf_sought *sought, struct sheaf_error *err)
 {
 	int most = shf_opts_wait_ms(&run->opts, SEEN_MS), slept = 0, ms = 10, rc;
 	size_t passed = sought ? sought->passed.len : 0;
@@ -632,7 +660,7 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 	if (rc == 0 && view)
 		return open_recalled(out, run, view, &base, sought, err);
 	if (rc == 0)
-		rc = open_on_disk(out, run, n, sought, err);
+		rc = open_from_disk(out, run, n, sought, err);
 	if (rc == 0)
 		(*out)->made = m.number;
 	return rc;
@@ -700,6 +728,7 @@ int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_g
 
 /* ---- attached files ---- */
 
+/* The attached file of that name, or NULL. */
 static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const char *file)
 {
 	for (size_t i = 0; i < step->plain_n; i++)
@@ -708,6 +737,7 @@ static const struct shf_mf_file *plain_of(const struct sheaf_step *step, const c
 	return NULL;
 }
 
+/* Reads an attached file whole, and checks it. `to` has room for what the manifest says. */
 static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint8_t *to,
                       struct sheaf_error *err)
 {
@@ -742,6 +772,8 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 	return 0;
 }
 
+/* A file that was read once is kept as long as the step is open, because the caller holds pointers
+ * into it. */
 int shf_step_attached(struct sheaf_step *step, const char *file, const void **bytes, size_t *n,
                       struct sheaf_error *err)
 {

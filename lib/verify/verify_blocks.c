@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every byte, once. Blocks are numbered over all files by the sizes that the manifest names, so
- * that ranks need not agree on what they find, and cut into equal shares. A share is read in
- * chunks, in order, several under way while one is summed; what the page cache did not have it is
- * left without, so that looking at a step does not push out what somebody else works with.
+/* Reads every byte of the tensor files once. Blocks are numbered over all files by the sizes that
+ * the manifest names, so that the ranks need not agree on what they find, and cut into one share
+ * per rank. A share is read in chunks, in order. While one chunk is summed, the others are read.
+ * What the page cache did not have is dropped from it after reading, so that a verification does
+ * not push out what other processes work with.
  *
- * What is always true: only the bytes of blocks whose sum is right stay in a tensor's digest. A
- * digest is compared when all of its bytes did, so one damage is one finding.
- */
+ * Always true: only the bytes of blocks whose sum is right stay in a tensor's digest. A digest is
+ * compared only if all of its bytes are there, so one damage is one finding. */
 #include "verify_blocks.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,6 +51,7 @@ static uint64_t find_suspect(const struct shf_verify *v, uint32_t f, uint64_t lo
 	return i;
 }
 
+/* Reports a block with a wrong sum, and the tensor that is suspected. */
 static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
                            uint64_t n, uint64_t got, uint64_t want)
 {
@@ -75,8 +76,10 @@ static void find_bad_block(struct shf_verify *v, uint32_t f, uint64_t lo, const 
 /* Below it, a run is summed twice while it is in the nearest cache: cheaper than a shift. */
 #define SHORT_RUN 128
 
-/* The sum of a block, and its bytes into the digests of the tensors it is part of, by one look at
- * each: what lies between two bounds counts in both. way 1; -1: out of the digests again. */
+/* Returns the sum of a block, and adds its bytes to the digests of the tensors that it is part of.
+ * Each byte is summed once: the sum of a run of bytes counts for the tensor and, shifted, for the
+ * block. way 1 adds. way -1 takes the same bytes out again when the block turned out to be wrong,
+ * which works because a sum is taken out by adding it once more (XOR). */
 static uint64_t sum_block(struct shf_verify *v, uint32_t f, uint64_t lo, const uint8_t *p,
                           uint64_t n, uint64_t way)
 {
@@ -163,8 +166,9 @@ static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t
 
 /* ---- chunks ---- */
 
-/* What of file f can be read and compared: all that should be there, or the blocks that still
- * are. */
+/* How many bytes of file f are read and compared. If the file is too short, these are the whole
+ * blocks that are left of it: the short block could only be a second finding for the same damage.
+ */
 static uint64_t limit(const struct shf_verify *v, uint32_t f)
 {
 	uint64_t want = shf_verify_want(v, f);
@@ -178,6 +182,8 @@ static uint64_t limit(const struct shf_verify *v, uint32_t f)
 	return v->bytes[f] >= want ? want : v->bytes[f] / SHF_BLOCK * SHF_BLOCK;
 }
 
+/* Cuts the next chunk from the share. A chunk lies in one file and starts with a block. false: the
+ * share is done, or nothing more is to be put in the sink. */
 static bool next_chunk(struct walk *w, struct chunk *c)
 {
 	const struct shf_verify *v = w->v;
@@ -204,6 +210,8 @@ static bool next_chunk(struct walk *w, struct chunk *c)
 	return false;
 }
 
+/* A chunk that could not be read proves nothing about the step: it counts as blind, not as a
+ * finding. If a copy is being made, that ends it. */
 static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
 {
 	struct sheaf_error e;
@@ -219,8 +227,8 @@ static void not_read(struct shf_verify *v, const struct shf_read *r, int code)
 	v->over |= v->sink != NULL;
 }
 
-/* The file once more, past the cache, where it is worth it and not refused. Its failure is nobody's
- * finding: the other descriptor has its own. */
+/* Opens the file a second time, past the page cache, if its chunks are large. A refusal is no
+ * finding: the other descriptor will do, and reports its own errors. */
 static void direct_open(struct shf_verify *v, const struct chunk *c)
 {
 	int fd;
@@ -232,7 +240,9 @@ static void direct_open(struct shf_verify *v, const struct chunk *c)
 	v->direct[c->file] = fd > 0 ? fd : 0;
 }
 
-/* Those of the files before `end`: chunks come in order, so nothing of them is under way. */
+/* Closes the second descriptors of the files before `end`. Chunks come in the order of the files,
+ * so nothing of those files is under way. Without this, a step of thousands of files would run out
+ * of descriptors. */
 static void direct_close(struct walk *w, uint32_t end)
 {
 	const struct shf_sys *sys = w->v->step->run->sys;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers, small files, and what lies in the directory. Files are dealt by number; rank 0 alone
- * lists. */
+/* Headers, attached files, indexes, and names that do not belong in the directory. Files are shared
+ * out by number. Rank 0 alone lists directories, because each rank would list the same names. */
 #include "verify_files.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -21,7 +21,7 @@
 
 /* ---- headers ---- */
 
-static uint64_t items_of(const struct shf_st_tensor *t)
+static uint64_t header_items(const struct shf_st_tensor *t)
 {
 	uint64_t n = 1;
 
@@ -30,9 +30,10 @@ static uint64_t items_of(const struct shf_st_tensor *t)
 	return n;
 }
 
-/* Tensor by tensor; as many in the header as in the sums, so none is missing either. */
-static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_st *st,
-                      struct shf_verify_at *at, struct sheaf_error *err)
+/* Compares a header with the sums, tensor by tensor. The counts are compared first, so that no
+ * tensor can be missing either. */
+static int match_header(const struct shf_verify *v, uint32_t f, const struct shf_st *st,
+                        struct shf_verify_at *at, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &v->step->layout;
 	const struct shf_sums *s = &v->step->sums;
@@ -56,7 +57,7 @@ static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_s
 			r = shf_sums_tensor(s, (uint64_t)n);
 		if (n >= 0 && r.file == f && r.off == st->header_bytes + t->off &&
 		    r.bytes == t->bytes && r.dtype == t->dtype && r.ndim == t->ndim &&
-		    r.items == items_of(t))
+		    r.items == header_items(t))
 			continue;
 		if (n >= 0) {
 			at->family = shf_sums_family(s, &r);
@@ -68,6 +69,7 @@ static int match_sums(const struct shf_verify *v, uint32_t f, const struct shf_s
 	return 0;
 }
 
+/* Checks the length field first, because what is parsed depends on it. */
 int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *bytes, size_t n,
                       struct shf_verify_at *at, struct sheaf_error *err)
 {
@@ -86,13 +88,14 @@ int shf_verify_header(const struct shf_verify *v, uint32_t f, const uint8_t *byt
 	if (rc == 0)
 		rc = shf_st_parse(&st, &arena, bytes, n, file_bytes, name, err);
 	if (rc == 0 && v->sums)
-		rc = match_sums(v, f, &st, at, err);
+		rc = match_header(v, f, &st, at, err);
 	shf_arena_release(&arena);
 	return rc;
 }
 
-/* The end of the last tensor as the header has it, from the start of the data; 0: it does not
- * say. */
+/* Returns where the last tensor ends according to the header, from the start of the data; 0 if the
+ * header does not say. It reads numbers out of a header that may be no valid one, so it looks for
+ * the key data_offsets alone. */
 static uint64_t data_end(const uint8_t *bytes, size_t n)
 {
 	struct shf_json j;
@@ -115,8 +118,9 @@ static uint64_t data_end(const uint8_t *bytes, size_t n)
 	return end;
 }
 
-/* What is the matter with a file whose header does not fit it: one that would fit another size
- * was cut, or grew. */
+/* What happened to a file without checksums whose header does not fit its length. If the header
+ * would fit another length, the file was cut or has grown ("truncated", "extended"); otherwise the
+ * header itself is wrong. */
 static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_t n)
 {
 	struct shf_arena arena = { 0 };
@@ -136,9 +140,9 @@ static const char *foreign_kind(uint64_t file_bytes, const uint8_t *bytes, size_
 	return rc < 0 ? "header" : end + n > file_bytes ? "truncated" : "extended";
 }
 
-/* Bytes of the header of file f, and of what is read with it: whole blocks, where they are
- * summed. */
-static int header_span(struct shf_verify *v, uint32_t f, int fd, uint64_t *header, uint64_t *take)
+/* Number of bytes of the header of file f, and of what is read with it. Where there are sums these
+ * are whole blocks, so that the header is looked at only if its blocks are right. */
+static int header_extent(struct shf_verify *v, uint32_t f, int fd, uint64_t *header, uint64_t *take)
 {
 	uint64_t bytes = v->bytes[f];
 	uint8_t first[8];
@@ -161,6 +165,8 @@ static int header_span(struct shf_verify *v, uint32_t f, int fd, uint64_t *heade
 	return 0;
 }
 
+/* Checks one header, if its blocks are right. What is wrong with the blocks, or too short, was
+ * found when the data was read; a second finding for the same damage would only confuse. */
 static void check_header(struct shf_verify *v, uint32_t f)
 {
 	const struct sheaf_step *step = v->step;
@@ -172,7 +178,7 @@ static void check_header(struct shf_verify *v, uint32_t f)
 	int64_t got;
 
 	if (rc >= 0) {
-		rc = header_span(v, f, fd, &header, &take);
+		rc = header_extent(v, f, fd, &header, &take);
 		if (rc < 0)
 			rc = shf_fail_sys(&e, -rc, "%s/%s: reading its header", step->path,
 			                  step->layout.files[f].name);
@@ -205,6 +211,7 @@ out:
 	shf_buf_release(&b);
 }
 
+/* Only files that are there and have the right length: the others were found already. */
 void shf_verify_headers(struct shf_verify *v)
 {
 	const struct shf_team *team = &v->step->run->team;
@@ -220,6 +227,7 @@ void shf_verify_headers(struct shf_verify *v)
 #define INDEX_TAIL ".safetensors.index.json"
 #define INDEX_MAX (UINT64_C(256) << 20) /* that is kept while it is read */
 
+/* The family whose index has this name, or NULL if the file is no index. */
 static const struct shf_lt_family *index_family(const struct shf_verify *v, const char *name)
 {
 	const struct shf_layout *l = &v->step->layout;
@@ -235,10 +243,11 @@ static const struct shf_lt_family *index_family(const struct shf_verify *v, cons
 	return NULL;
 }
 
-/* It lists each tensor of the family, in the file where it is, and nothing else. */
-static int match_index(const struct shf_verify *v, const struct shf_lt_family *fam,
-                       const struct shf_index *ix, struct shf_verify_at *at,
-                       struct sheaf_error *err)
+/* Checks that the index lists each tensor of the family, in the file where it is, and nothing else.
+ * The totals are compared last: they would also be wrong for each of the other reasons. */
+static int match_family_index(const struct shf_verify *v, const struct shf_lt_family *fam,
+                              const struct shf_index *ix, struct shf_verify_at *at,
+                              struct sheaf_error *err)
 {
 	const struct shf_layout *l = &v->step->layout;
 	const struct shf_sums *s = &v->step->sums;
@@ -286,7 +295,7 @@ static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, c
 	int rc = shf_index_parse(&ix, &arena, text->data, text->len, name, &e);
 
 	if (rc == 0)
-		rc = match_index(v, fam, &ix, &at, &e);
+		rc = match_family_index(v, fam, &ix, &at, &e);
 	at.family = at.name ? fam->name : NULL;
 	if (rc == SHEAF_ENOMEM)
 		shf_verify_blind(v, rc, &e);
@@ -297,12 +306,14 @@ static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, c
 
 /* ---- small files ---- */
 
-/* Is there somewhere to put it, and nothing wrong so far? */
-static bool is_put(const struct shf_verify *v)
+/* Whether there is a sink, and nothing went wrong so far. */
+static bool is_for_the_sink(const struct shf_verify *v)
 {
 	return v->sink && !v->over && !v->findings && !v->blind;
 }
 
+/* A failure of the sink ends the copy and counts as blind, because it says nothing about the step.
+ */
 static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (rc < 0)
@@ -310,9 +321,11 @@ static void sink_says(struct shf_verify *v, int rc, const struct sheaf_error *e)
 	v->over |= rc < 0;
 }
 
-/* All of it, a chunk at a time: summed, put where it goes, and, if text, kept. */
-static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, struct shf_buf *text,
-                    uint64_t *crc, struct sheaf_error *err)
+/* Reads the file chunk by chunk: sums it, puts it in the sink, and keeps it if `text` is given. It
+ * stops at the length that the manifest names, so that a file that grows meanwhile cannot keep it
+ * busy. */
+static int read_small_file(struct shf_verify *v, int fd, const struct shf_mf_file *m,
+                           struct shf_buf *text, uint64_t *crc, struct sheaf_error *err)
 {
 	uint64_t at = 0, n;
 	struct sheaf_error e;
@@ -330,7 +343,7 @@ static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, s
 		*crc = shf_crc64_more(*crc, v->chunk[0], (size_t)got);
 		if (text)
 			shf_buf_add(text, v->chunk[0], (size_t)got);
-		if (is_put(v))
+		if (is_for_the_sink(v))
 			sink_says(v, v->sink->small(v->sink, m, at, v->chunk[0], (uint64_t)got,
 			                            &e), &e);
 		at += (uint64_t)got;
@@ -341,6 +354,8 @@ static int read_all(struct shf_verify *v, int fd, const struct shf_mf_file *m, s
 	return 0;
 }
 
+/* Checks one attached file, and an index also against the sums. The file goes to the sink while it
+ * is read, but gets its name there only at the end (keep), when its sum was right. */
 static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 {
 	const struct sheaf_step *step = v->step;
@@ -358,7 +373,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
 		/* Never ENOENT, which means that there is no such step: it has just gone. */
 		rc = fd < 0 ? shf_fail_io(&e, -fd, "%s/%s", step->path, m->name)
-		            : read_all(v, fd, m, fam ? &text : NULL, &crc, &e);
+		            : read_small_file(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)
 			sys->ops->close(sys->arg, fd);
 		if (rc < 0) {
@@ -371,7 +386,7 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 			check_index(v, fam, m->name, &text);
 		}
 	}
-	if (is_put(v))
+	if (is_for_the_sink(v))
 		sink_says(v, v->sink->keep(v->sink, m, &e), &e);
 	shf_verify_leave(v, dir);
 	shf_buf_release(&text);
@@ -393,7 +408,7 @@ struct names {
 	bool own;                       /* strings too */
 };
 
-static int add(struct names *l, const char *name)
+static int add_step_name(struct names *l, const char *name)
 {
 	if (l->n == l->cap) {
 		size_t cap = l->cap ? 2 * l->cap : 32;
@@ -408,10 +423,12 @@ static int add(struct names *l, const char *name)
 	return l->a[l->n] ? (l->n++, 0) : -ENOMEM;
 }
 
-static int add_entry(void *arg, const char *name)
+/* Skips ".nfs" names: the client of a network file system makes them for a file that was deleted
+ * while a process still had it open, and removes them by itself. */
+static int add_entry_of_step(void *arg, const char *name)
 {
 	/* A network file system's, for somebody's open descriptor; it goes by itself. */
-	return strncmp(name, ".nfs", 4) == 0 ? 0 : add(arg, name);
+	return strncmp(name, ".nfs", 4) == 0 ? 0 : add_step_name(arg, name);
 }
 
 static void names_release(struct names *l)
@@ -421,39 +438,41 @@ static void names_release(struct names *l)
 	shf_free(l->a);
 }
 
-static int by_text(const void *a, const void *b)
+static int order_step_names(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Everything in the step's directory that may be there, folders too, sorted. */
+/* Collects every name that may be in the step's directory, folders too, sorted. */
 static int known_names(const struct sheaf_step *step, struct names *known)
 {
 	const struct shf_layout *l = &step->layout;
-	int rc = add(known, "sheaf.json");
+	int rc = add_step_name(known, "sheaf.json");
 
-	rc = rc == 0 ? add(known, "sheaf.sums") : rc;
+	rc = rc == 0 ? add_step_name(known, "sheaf.sums") : rc;
 	for (size_t i = 0; i < l->files_n && rc == 0; i++)
-		rc = add(known, l->files[i].name);
+		rc = add_step_name(known, l->files[i].name);
 	for (size_t i = 0; i < step->plain_n && rc == 0; i++)
-		rc = add(known, step->plain[i].name);
+		rc = add_step_name(known, step->plain[i].name);
 	for (size_t i = 0; i < l->families_n && rc == 0; i++)
 		if (strcmp(l->families[i].dir, "."))
-			rc = add(known, l->families[i].dir);
+			rc = add_step_name(known, l->families[i].dir);
 	if (rc == 0)
-		qsort(known->a, known->n, sizeof(*known->a), by_text);
+		qsort(known->a, known->n, sizeof(*known->a), order_step_names);
 	return rc;
 }
 
-/* folder: as in names of files, "" or "optimizer/". */
-static int find_extra(struct shf_verify *v, int dir, const char *folder, const struct names *known)
+/* Reports the names of one directory that nobody knows. folder: as in names of files, "" or
+ * "optimizer/". */
+static int find_extra_in(struct shf_verify *v, int dir, const char *folder,
+                         const struct names *known)
 {
 	const struct shf_sys *sys = v->step->run->sys;
 	struct names here = { .own = true };
-	int rc = sys->ops->list(sys->arg, dir, add_entry, &here);
+	int rc = sys->ops->list(sys->arg, dir, add_entry_of_step, &here);
 
 	if (rc >= 0 && here.n)
-		qsort(here.a, here.n, sizeof(*here.a), by_text);
+		qsort(here.a, here.n, sizeof(*here.a), order_step_names);
 	for (size_t i = 0; i < here.n && rc >= 0; i++) {
 		size_t n = strlen(folder) + strlen(here.a[i]) + 1;
 		char *name = shf_alloc(n, 1);
@@ -466,7 +485,7 @@ static int find_extra(struct shf_verify *v, int dir, const char *folder, const s
 			break;
 		}
 		snprintf(name, n, "%s%s", folder, here.a[i]);
-		if (!bsearch(&key, known->a, known->n, sizeof(*known->a), by_text)) {
+		if (!bsearch(&key, known->a, known->n, sizeof(*known->a), order_step_names)) {
 			shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: the manifest does not name it",
 			         v->step->path, name);
 			shf_verify_find(v, "extra", &at, &e);
@@ -477,6 +496,7 @@ static int find_extra(struct shf_verify *v, int dir, const char *folder, const s
 	return rc < 0 ? rc : 0;
 }
 
+/* A folder that is missing, or no folder, was reported through its files already. */
 void shf_verify_extra(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -487,7 +507,7 @@ void shf_verify_extra(struct shf_verify *v)
 	int rc = known_names(step, &known);
 
 	if (rc == 0)
-		rc = find_extra(v, step->dir, "", &known);
+		rc = find_extra_in(v, step->dir, "", &known);
 	for (size_t i = 0; i < l->families_n && rc == 0; i++) {
 		char folder[64];
 		int dir;
@@ -503,7 +523,7 @@ void shf_verify_extra(struct shf_verify *v)
 			break;
 		}
 		snprintf(folder, sizeof(folder), "%s/", l->families[i].dir);
-		rc = find_extra(v, dir, folder, &known);
+		rc = find_extra_in(v, dir, folder, &known);
 		sys->ops->close(sys->arg, dir);
 	}
 	if (rc < 0) {

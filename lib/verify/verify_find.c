@@ -8,6 +8,8 @@
 #include "step_files.h"
 #include "verify.h"
 
+/* The first finding decides what the verification returns. With a sink, nothing more is put after
+ * it: a copy of a damaged step is of no use. */
 void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_verify_at *at,
                      const struct sheaf_error *e)
 {
@@ -25,6 +27,7 @@ void shf_verify_find(struct shf_verify *v, const char *what, const struct shf_ve
 		v->report->finding(v->report->arg, &f);
 }
 
+/* Only the first one is kept: later ones mostly have the same cause. */
 void shf_verify_blind(struct shf_verify *v, int rc, const struct sheaf_error *e)
 {
 	if (v->blind)
@@ -58,6 +61,8 @@ int64_t shf_verify_read(struct shf_verify *v, int fd, void *buf, uint64_t n, uin
 	return got;
 }
 
+/* A name that is gone, or is a link, a folder or of another length, is a finding. An error of the
+ * disk is not: it proves nothing about the step. */
 bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const char *name,
                       uint64_t want, uint64_t *bytes)
 {

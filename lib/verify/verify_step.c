@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verifying a step: every byte against its checksum, every tensor against its digest, every file
- * against the manifest. Nothing is taken from the catalog but names: it may be what is broken.
+ * against the manifest. Nothing is taken from the catalog but names, because the catalog was built
+ * from headers and may be what is broken.
  *
- * The chain is manifest -> table of sums -> blocks, digests, headers, indexes. The manifest proved
- * itself when the step was opened. Where the table is damaged, the manifest's sums of whole files
- * still prove the tensor files.
+ * The chain is manifest -> table of sums -> blocks, digests, headers, indexes. The manifest was
+ * checked against its own sum when the step was opened. If the table is damaged, the manifest's
+ * sums of whole files still prove the tensor files; they only cannot tell where a file is damaged.
  */
 #include "verify_step.h"
 #include <inttypes.h>
@@ -25,7 +26,9 @@
 
 /* ---- names and files ---- */
 
-/* Sizes of the tensor files, each looked at by one rank and told to all. [collective] */
+/* Looks up the sizes of the tensor files, each by one rank, and shares them with all. XOR adds them
+ * up because each size was found by one rank alone and is 0 on the others. The numbers of the
+ * blocks follow from the manifest, or for a step without one, from these sizes. [collective] */
 static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -58,7 +61,8 @@ static int look_at_files(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- the table of sums ---- */
 
-/* Manifest and table are still there; why the table could not be used. [rank 0] */
+/* Checks that manifest and table are still there, and reports why the table could not be used.
+ * [rank 0] */
 static void look_at_sums(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -81,7 +85,8 @@ static void look_at_sums(struct shf_verify *v)
 	shf_verify_find(v, step->sums.bytes ? "manifest" : "checksum", &at, &step->sums_err);
 }
 
-/* Sums of whole files in the manifest: what the blocks of the table add up to. */
+/* Compares the manifest's sum of each file with what the sums of its blocks add up to. No file is
+ * read for that. A difference means that manifest and table are of different saves. */
 static void match_files(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -115,7 +120,7 @@ static void match_files(struct shf_verify *v)
 	shf_free(by);
 }
 
-/* Families and ties as the manifest has them, against the table. [rank 0] */
+/* Compares families and ties in the manifest with the table. [rank 0] */
 static void match_families(struct shf_verify *v)
 {
 	const struct sheaf_step *step = v->step;
@@ -158,8 +163,9 @@ static void match_families(struct shf_verify *v)
 	}
 }
 
-/* Without a table: whole files against the manifest. One that is not right is marked gone, so
- * that its header says nothing more. [collective] */
+/* Without a table: compares whole files with the manifest. A file that is not right is marked gone,
+ * so that its header is not looked at. Nothing is compared if some rank could not read its share:
+ * the sums would be of files with holes, and every file would look damaged. [collective] */
 static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -192,8 +198,10 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- digests: each tensor's parts meet at its home ---- */
 
-/* u32 tensor, u64 digest, u64 bytes. */
-static void tell_homes(const struct shf_verify *v, struct shf_buf *out)
+/* What this rank has read of each tensor goes to the home of the tensor: u32 tensor, u64 digest,
+ * u64 bytes. The homes share the tensors out by number, so that no rank receives more than its part
+ * of them. */
+static void write_block_digests(const struct shf_verify *v, struct shf_buf *out)
 {
 	uint64_t tensors = v->step->sums.head.tensors_n, ranks = (uint64_t)v->step->run->team.ranks;
 
@@ -208,7 +216,9 @@ static void tell_homes(const struct shf_verify *v, struct shf_buf *out)
 	}
 }
 
-static void compare(struct shf_verify *v, uint64_t n)
+/* Compares the digest of one tensor, at its home. If not all of its bytes are there, some block
+ * could not be read or was wrong, which has been reported. */
+static void compare_digest(struct shf_verify *v, uint64_t n)
 {
 	const struct shf_sums *s = &v->step->sums;
 	struct shf_sums_tensor t = shf_sums_tensor(s, n);
@@ -227,9 +237,10 @@ static void compare(struct shf_verify *v, uint64_t n)
 	shf_verify_find(v, "digest", &at, &e);
 }
 
-/* After it this rank's arrays hold what all ranks have of the tensors it is home of. */
-static int hear(struct shf_verify *v, const struct shf_buf *in, uint64_t first, uint64_t end,
-                struct sheaf_error *err)
+/* Adds up what all ranks have of the tensors that this rank is home of. After it v->got holds the
+ * digests of those tensors alone. */
+static int add_up_digests(struct shf_verify *v, const struct shf_buf *in, uint64_t first,
+                          uint64_t end, struct sheaf_error *err)
 {
 	struct shf_cur c = { in->data, in->data + in->len, false };
 
@@ -246,10 +257,12 @@ static int hear(struct shf_verify *v, const struct shf_buf *in, uint64_t first, 
 		v->got_bytes[t] += bytes;
 	}
 	for (uint64_t t = first; t < end; t++)
-		compare(v, t);
+		compare_digest(v, t);
 	return 0;
 }
 
+/* Brings the parts of each tensor together at its home, and compares. Blocks prove bytes; only this
+ * proves that the bytes are those of the tensor that the table names. [collective] */
 static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 {
 	struct shf_team *team = &v->step->run->team;
@@ -261,12 +274,12 @@ static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 	int rc = to && in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare digests");
 
 	if (rc == 0)
-		tell_homes(v, to);
+		write_block_digests(v, to);
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
 	if (rc == 0)
-		rc = shf_agree(team, hear(v, &in, first, end, err), err);
+		rc = shf_agree(team, add_up_digests(v, &in, first, end, err), err);
 	for (uint64_t r = 0; to && r < ranks; r++)
 		shf_buf_release(&to[r]);
 	shf_free(to);
@@ -277,7 +290,10 @@ static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- all of it ---- */
 
-static int setup(struct shf_verify *v, struct sheaf_error *err)
+/* Allocates everything before the first agreement, so that a lack of memory on one rank ends the
+ * call on all. Buffers are no larger than the longest file, because small steps are verified often
+ * and a page costs more to get than to sum. */
+static int verify_setup(struct shf_verify *v, struct sheaf_error *err)
 {
 	size_t files = v->step->layout.files_n;
 	size_t tensors = v->sums ? (size_t)v->step->sums.head.tensors_n : 0;
@@ -302,7 +318,7 @@ static int setup(struct shf_verify *v, struct sheaf_error *err)
 	                tensors);
 }
 
-static void release(struct shf_verify *v)
+static void verify_release(struct shf_verify *v)
 {
 	shf_free(v->bytes);
 	shf_free(v->first);
@@ -314,8 +330,10 @@ static void release(struct shf_verify *v)
 		shf_free(v->chunk[i]);
 }
 
-/* Every look at everything. Its failures are the group's; the step's are in v. [collective] */
-static int look(struct shf_verify *v, struct sheaf_error *err)
+/* The order matters: sizes come first, because shares and findings depend on them; headers come
+ * after the blocks that they lie in. Returns failures of the group; what is wrong with the step is
+ * in v. [collective] */
+static int look_at_everything(struct shf_verify *v, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
 	bool zero = step->run->team.rank == 0;
@@ -346,7 +364,8 @@ static int look(struct shf_verify *v, struct sheaf_error *err)
 
 enum { FINDINGS, BLIND, DISK_BYTES, RETRIES, TENSORS, TENSOR_BYTES, SUMS_N };
 
-/* Over all ranks. The catalog's own complaint, if nobody found what it is about. [collective] */
+/* Adds up the counts of all ranks. If nobody found anything but the step could not be catalogued,
+ * the reason for that is the finding. [collective] */
 static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *err)
 {
 	const struct sheaf_step *step = v->step;
@@ -368,8 +387,8 @@ static int sum_up(struct shf_verify *v, uint64_t x[SUMS_N], struct sheaf_error *
 	return 0;
 }
 
-static void report_out(const struct shf_verify *v, const uint64_t x[SUMS_N], int64_t ns,
-                       struct sheaf_report *r)
+static void fill_verify_report(const struct shf_verify *v, const uint64_t x[SUMS_N], int64_t ns,
+                               struct sheaf_report *r)
 {
 	const struct sheaf_step *step = v->step;
 
@@ -383,7 +402,7 @@ static void report_out(const struct shf_verify *v, const uint64_t x[SUMS_N], int
 	r->verify_ns = (uint64_t)ns;
 }
 
-/* Sound, as far as anybody can tell. */
+/* Reports that a step without checksums looks right, but cannot be proved. */
 static int unverified(struct shf_verify *v, struct sheaf_error *err)
 {
 	struct sheaf_finding f = { .size = sizeof(f), .what = "unverified", .file = "",
@@ -418,6 +437,8 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 	return shf_step_verify_into(step, NULL, report, err);
 }
 
+/* A finding on any rank comes before a failure to read on another: EIO may go away, damage does
+ * not. A step that proved whole becomes run->verified, which is what retention goes by. */
 int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -432,14 +453,14 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 	err = err ? err : &own;
 	rc = shf_step_wake(step, err);
 	v.sums = step->sound && step->sums_rc == 0;
-	rc = shf_call_enter(&run->team, &m, rc == 0 ? setup(&v, err) : rc, err);
+	rc = shf_call_enter(&run->team, &m, rc == 0 ? verify_setup(&v, err) : rc, err);
 	if (rc == 0)
-		rc = look(&v, err);
+		rc = look_at_everything(&v, err);
 	if (rc == 0)
 		rc = sum_up(&v, x, err);
 	if (rc == 0) {
 		if (report)
-			report_out(&v, x, shf_now(run) - from, report);
+			fill_verify_report(&v, x, shf_now(run) - from, report);
 		*err = x[FINDINGS] ? v.err : v.blind_err;
 		rc = shf_agree(&run->team, x[FINDINGS] ? v.rc : v.blind, err);
 		if (rc == 0 && !step->sound)
@@ -450,6 +471,6 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 	if (rc == 0 && !run->foreign && step->rewinds == run->rewinds &&
 	    step->number >= run->verified.step)
 		run->verified = shf_step_saved(step);
-	release(&v);
+	verify_release(&v);
 	return rc;
 }

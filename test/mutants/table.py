@@ -357,7 +357,7 @@ bug("saved_behind_aside", "who loaded a step that is set aside saves on top of i
     "save/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
     "sim/test_parents: who_loaded_a_step_that_was_set_aside_rewinds_before_saving")
 blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory",
-      "memory/memory_choose.c:take", "has_bad_twin(c, r)",
+      "memory/memory_choose.c:choose_step", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
     "save/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
@@ -368,7 +368,7 @@ bug("doubt_for_ever", "a save that was begun in doubt never follows what is comm
     "if (!MUTANT) s->doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
-    "memory/memory_choose.c:consider", "c->sought || !c->disk.exists",
+    "memory/memory_choose.c:consider_for_load", "c->sought || !c->disk.exists",
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
@@ -386,7 +386,7 @@ gullible("doubt_of_older", "a save in doubt fails those that were begun before i
          "save/save_end.c:shf_save_doubt", "s->step > save->step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
-      "engine/run_open.c:join", "rc == SHEAF_ENOENT",
+      "engine/run_open.c:join_run", "rc == SHEAF_ENOENT",
       "sim/test_stale_names: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 gullible("brought_and_set_aside", "who loads a bad step from memory whose number is taken saves on",
          "load/load.c:remember_in_memory", "run->parent == step->number",
@@ -473,17 +473,19 @@ gullible("slice_blocks_not_checked", "a slice that is read by itself checks no b
          "step/step_blocks.c:shf_blocks_check", "got == want",
          "sim/test_read_slice: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
-      "load/load_digests.c:compare", "check && x->bytes == lt->bytes && x->got != lt->digest",
+      "load/load_digests.c:compare_whole_tensors",
+      "check && x->bytes == lt->bytes && x->got != lt->digest",
       "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
 gullible("verify_finds_nothing", "verify finds every block right",
          "verify/verify_blocks.c:check_chunk", "got == want",
          "sim/test_verify: a_flipped_bit_names_file_block_and_tensor")
 bug("table_page_not_checked", "a page of the table of sums is believed unread",
-    "step/step_lookup.c:need", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
+    "step/step_lookup.c:need_table", "shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "!MUTANT && shf_crc64(step->sums_bytes + at, (size_t)len) !=",
     "sim/test_read_slice: every_flip_in_the_table_of_sums_is_found_by_a_read")
 blind("message_not_checked", "what comes from another node is not compared with its digest",
-      "load/load_rounds.c:scatter", "proof(taken.digest, v->tensor, t, &v->box) != *told",
+      "load/load_rounds.c:scatter_box",
+      "proof_of_box(taken.digest, v->tensor, t, &v->box) != *told",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_loading_is_found")
 bug("summed_before_taken", "an image is summed before the others take from it, not after",
     "load/load_rounds.c:run_kind",
@@ -505,14 +507,14 @@ bug("slot_reused_early", "a read of a load goes into memory that is still looked
     "g->head - g->tail < g->n + MUTANT",
     "sim/test_read_slice: a_load_past_the_page_cache_opens_few_files_twice_at_a_time")
 bug("headers_believed", "headers that tell another story than the sums are believed",
-    "step/catalog.c:match_sums", "if (r.file != t->file ||",
+    "step/catalog.c:match_table", "if (r.file != t->file ||",
     "if (MUTANT) { t->digest = r.digest; continue; } if (r.file != t->file ||",
     "sim/test_verify: a_header_that_tells_another_story_than_the_sums_is_found")
 gullible("size_not_checked", "a file's size is not compared with the manifest's",
-         "step/step_blocks.c:check_size", "bytes == want",
+         "step/step_blocks.c:check_file_size", "bytes == want",
          "sim/test_load_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("extra_not_seen", "verify does not see files that nobody named",
-    "verify/verify_files.c:find_extra", "if (!bsearch(", "if (!MUTANT && !bsearch(",
+    "verify/verify_files.c:find_extra_in", "if (!bsearch(", "if (!MUTANT && !bsearch(",
     "sim/test_verify: what_the_manifest_does_not_name_is_extra")
 bug("attached_not_summed", "verify does not sum what was attached",
     "verify/verify_files.c:check_small", "step->sound && crc != m->crc",
@@ -659,12 +661,12 @@ bug("tries_until_commit", "a save that has its stage forgets no tries",
     "if (!MUTANT) shf_run_resumed(save->run);",
     "sim/test_run_ops: a_save_that_has_its_stage_forgets_the_tries")
 bug("last_in_memory_condemned", "the oldest step in memory is condemned, and nothing is left",
-    "memory/memory_choose.c:choose", "else if (rc == 0 && c.last.ranks)",
+    "memory/memory_choose.c:choose_from_memory", "else if (rc == 0 && c.last.ranks)",
     "else if (!MUTANT && rc == 0 && c.last.ranks)",
     "sim/test_memory_tries: a_step_in_memory_that_so_many_jobs_died_of_is_passed_over_if_an_older")
 RESUME = "sim/test_resume: "
 bug("falls_unread", "a resume falls back where damage cannot be confirmed",
-    "engine/run_resume.c:pass_over", "if (found != SHEAF_ECORRUPT)",
+    "engine/run_resume.c:pass_over_candidate", "if (found != SHEAF_ECORRUPT)",
     "if (found != SHEAF_ECORRUPT && !(MUTANT && found == SHEAF_EIO))",
     RESUME + "damage_that_cannot_be_confirmed_is_no_reason_to_fall_back")
 bug("aside_unproved", "a resume goes on from a step of which it has read a part",
@@ -676,11 +678,11 @@ bug("reader_sets_aside", "a reader gives up what it could not load",
     "(!MUTANT && r->run->opts.flags & SHEAF_READONLY)",
     RESUME + "damage_in_memory_is_refused_or_passed_over_as_the_caller_says")
 bug("mixed_with_damaged", "what an older step lacks is kept as a damaged one has left it",
-    "load/load.c:prepare", "if (rc == 0 && step->filled_by)",
+    "load/load.c:prepare_load", "if (rc == 0 && step->filled_by)",
     "if (rc == 0 && step->filled_by && !MUTANT)",
     "sim/test_resume_values: nothing_of_a_damaged_step_is_kept_beside_an_older_one")
 bug("told_of_damaged", "a resume reports what the steps lack that it passed over",
-    "engine/run_resume.c:pass_over", "shf_buf_reset(&r->items);",
+    "engine/run_resume.c:pass_over_candidate", "shf_buf_reset(&r->items);",
     "if (!MUTANT) shf_buf_reset(&r->items);",
     "sim/test_resume_values: what_a_damaged_step_has_not_changed_is_kept_and_only_what_is_loaded")
 bug("falls_unasked", "a resume falls back though nobody asked for it",
@@ -691,16 +693,16 @@ bug("nothing_aside", "a resume that fell back leaves the damaged step the latest
     "if (MUTANT || r->newest == r->step->number)",
     RESUME + "damage_on_disk_is_refused_or_passed_over_as_the_caller_says")
 bug("unconfirmed", "a resume falls back without a second look",
-    "engine/run_resume.c:pass_over", "if (found == 0)", "if (!MUTANT && found == 0)",
+    "engine/run_resume.c:pass_over_candidate", "if (found == 0)", "if (!MUTANT && found == 0)",
     RESUME + "damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back")
 bug("damaged_memory_dropped", "a step that changed in memory is dropped, and an older one is next",
-    "load/load.c:give_up", "if (has_twin(step) &&", "if ((MUTANT || has_twin(step)) &&",
+    "load/load.c:give_up_load", "if (has_twin(step) &&", "if ((MUTANT || has_twin(step)) &&",
     "sim/test_memory: a_byte_that_changes_in_memory_is_found_and_nothing_older_is_taken")
 bug("no_remedy", "the error of a damaged latest names no command", "load/load.c:load_failed",
     "if (step->latest &&", "if (!MUTANT && step->latest &&",
     "sim/test_load_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 bug("passed_untold", "a directory without a manifest is passed over, and no report says so",
-    "step/step_open.c:pass_over", "shf_sought_pass(k->sought, name, why);",
+    "step/step_open.c:report_skipped", "shf_sought_pass(k->sought, name, why);",
     "if (!MUTANT) shf_sought_pass(k->sought, name, why);",
     "sim/test_load_damaged: a_damaged_latest_is_refused_however_often_and_the_command")
 skipped("proof_not_locked", "a save does not lock the proof that it lives",
@@ -1023,10 +1025,10 @@ bug("mpi_failed_goes_on", "a group that gave up waits for its dead once more",
 # ---- a step read again ----
 REREAD = "sim/test_scrub: "
 blind("reread_from_the_cache", "what the page cache has is proved, not what the disk has",
-      "retain/scrub.c:read_block", "r->direct >= 0 && pages",
+      "retain/scrub.c:read_scrubbed_block", "r->direct >= 0 && pages",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 blind("reread_forgets_nothing", "small files and tables are proved as the page cache has them",
-      "retain/scrub.c:forget", "off < bytes",
+      "retain/scrub.c:forget_range", "off < bytes",
       "sim/test_scrub_run: what_is_read_again_is_what_the_disk_has",
       REREAD + "whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there")
 bug("prune_reads_the_cache", "the step that others go for is proved as the page cache has it",
@@ -1041,12 +1043,12 @@ gullible("reread_page_not_summed", "pages of the table are believed when they ar
          "retain/scrub.c:table_page", "got == want",
          REREAD + "a_table_may_be_longer_than_a_turn")
 gullible("reread_of_another_save", "another save of that number vouches for the one committed",
-         "retain/scrub.c:read_manifest",
+         "retain/scrub.c:read_own_manifest",
          "r->manifest.step == r->step && (!r->session[0] || "
          "strcmp(r->manifest.session, r->session) == 0)",
          REREAD + "what_is_not_the_step_that_was_committed_is_damage")
 gullible("reread_of_another_length", "a file of another length is read again without a word",
-         "retain/scrub.c:open_file", "st.type == SHF_T_FILE && st.bytes == file->bytes",
+         "retain/scrub.c:open_scrubbed", "st.type == SHF_T_FILE && st.bytes == file->bytes",
          REREAD + "a_file_of_another_length_is_damage")
 blind("reread_digest_not_compared", "digests of tensors are not compared when a step is read again",
       "retain/scrub.c:sum_tensors", "!tensor_is(r, &t)",
@@ -1209,7 +1211,7 @@ bug("failed_stays_in_memory", "a save that failed lives on in memory (I7)",
     "if (!MUTANT) shf_tier_unsaved(save);",
     MEMORY + "a_save_that_failed_is_not_in_memory_and_one_whose_time_was_up_is")
 bug("flush_hides_newer", "a flush of what was due hides what is newer in memory",
-    "engine/flush.c:still", "if (rc >= 0 && !disk.exists) {",
+    "engine/flush.c:check_still_wanted", "if (rc >= 0 && !disk.exists) {",
     "if (!MUTANT && rc >= 0 && !disk.exists) {",
     MEMORY + "a_flush_of_what_was_due_hides_nothing_newer")
 skipped("rewind_in_place_uncounted", "a rewind to the newest on disk is not told to memory",
@@ -1241,21 +1243,21 @@ skipped("pieces_stay", "what a block lacks that lies on two nodes is not brought
         "memory/memory_map.c:shf_spread", "send_pieces(run, view, &map.pieces, err)",
         NODES + "what_several_memories_have_comes_back_in_any_layout")
 bug("part_is_published", "the flush of a step that is on another node too needs nobody else",
-    "engine/flush.c:consider", "f->found = r->here == r->ranks;",
+    "engine/flush.c:consider_for_flush", "f->found = r->here == r->ranks;",
     "f->found = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
 skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
         "save/save_memory.c:agree_on_base", "shf_bcast(team, rc, &on, sizeof(on), err)",
         NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
-    "engine/flush_nodes.c:all_done",
+    "engine/flush_nodes.c:all_have_written",
     "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
     NODES + "agents_write_together_what_none_has_all_of")
 
 # ---- twice ----
 GUESTS = "sim/test_replica_loss: "
 bug("newer_copy_makes_place", "what comes is copied over the newest copy that is whole",
-    "memory/replica_send.c:hear", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
+    "memory/replica_send.c:read_announcements", "k->slot = g->of[i].steps[1] < g->of[i].steps[0];",
     "k->slot = (g->of[i].steps[1] < g->of[i].steps[0]) != MUTANT;",
     GUESTS + "each_rank_may_die_at_each_operation_and_a_node_with_it")
 bug("copies_not_asked_for", "a restarted job does not hear of copies",
@@ -1271,10 +1273,10 @@ bug("save_takes_the_newest", "a save is copied into the image of what memory has
     "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 AHEAD = "unit/test_load_prefault: "
 bug("gaps_touched", "memory between the rows of a slice is written to, page by page",
-    "load/load_prefault.c:is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
+    "load/load_prefault.c:slice_is_dense", "m->stride[d] != by", "!MUTANT && m->stride[d] != by",
     AHEAD + "new_memory_is_touched_before_it_is_filled")
 gullible("nothing_touched", "memory that is new is left to faults",
-         "load/load_prefault.c:find", "t->source != SHF_FROM_STEP",
+         "load/load_prefault.c:find_new_memory", "t->source != SHF_FROM_STEP",
          AHEAD + "new_memory_is_touched_before_it_is_filled")
 
 # ---- behind who asks ----
@@ -1306,7 +1308,7 @@ bug("aliased_by_extent", "rows between the rows of another type are taken for th
     "(MUTANT || shf_mem_overlap(&a->mem, a->mem_unit, &b->mem, b->mem_unit))",
     ALIASED + "rows_between_the_rows_of_another_type_are_loaded")
 bug("save_only_loaded", "a slice that is only saved is filled by a load",
-    "load/load.c:decide", "if (s->flags & SHEAF_SAVE_ONLY ||",
+    "load/load.c:decide_source", "if (s->flags & SHEAF_SAVE_ONLY ||",
     "if ((!MUTANT && s->flags & SHEAF_SAVE_ONLY) ||",
     ALIASED + "masters_in_the_memory_of_their_weights_are_never_rounded")
 blind("wide_not_read", "a tensor of nine dimensions is read by nobody, not even as bytes",
@@ -1339,8 +1341,8 @@ bug("refused_note_counts", "a note that was refused uses up the room of those to
     " if (MUTANT && rc < 0) save->notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
 bug("pruned_unheard", "the log does not hear of steps that went behind",
-    "retain/prune_task.c:shf_pruning_settle", "tell(run);",
-    "if (MUTANT) shf_buf_release(&p->told); tell(run);",
+    "retain/prune_task.c:shf_pruning_settle", "log_pruned(run);",
+    "if (MUTANT) shf_buf_release(&p->told); log_pruned(run);",
     PUBLISHING + "old_steps_go_behind_it_and_the_log_hears_of_each")
 
 # ---- what an agent may hold ----
@@ -1360,7 +1362,7 @@ bug("newest_job_dropped", "the job with the newest step in memory leaves nothing
     "(!MUTANT && strcmp(job, o->heir->job) == 0)",
     HELD + "what_is_newest_in_memory_outlives_jobs_that_come_to_nothing")
 bug("grown_image_held_twice", "the agent holds an image until the larger one is there (T2)",
-    "run/image.c:let_go", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
+    "run/image.c:free_before_growth", "moves(run, m, true);", "if (!MUTANT) moves(run, m, true);",
     HELD + "an_image_that_grows_is_let_go_by_the_agent_first")
 
 # ---- how long others wait for a deletion ----
@@ -1514,7 +1516,7 @@ bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told t
     "store/aside.c:count_rewind", "before + 1", "before + !MUTANT",
     PASSED + "a_rewind_that_is_cut_leaves_no_later_step_in_memory")
 blind("bad_in_memory", "a step that is marked bad is the newest in memory",
-      "memory/memory_choose.c:consider",
+      "memory/memory_choose.c:consider_for_load",
       "shf_store_is_bad(&c->run->store, r->step, r->session)",
       PASSED + "a_step_that_is_marked_bad_is_not_the_newest_in_memory_either")
 gullible("in_memory_no_more", "a commit says that a step is in memory when it is no more",
@@ -1522,7 +1524,7 @@ gullible("in_memory_no_more", "a commit says that a step is in memory when it is
          PASSED + "a_commit_does_not_say_in_memory_of_an_image_that_is_another_steps",
          PASSED + "a_commit_does_not_say_in_memory_of_an_agent_that_is_gone")
 blind("unread_newest_passed_over", "memory has an older step where the newest cannot be read",
-      "memory/memory_choose.c:consider", "c->disk.known != c->disk.newest",
+      "memory/memory_choose.c:consider_for_load", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
         "save/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
@@ -1551,7 +1553,7 @@ bug("base_goes_aside", "what comes to memory follows a bad step that has gone as
     "save/save_stage.c:make", "rc < 0 || made->rebase", "rc < 0 || (made->rebase && !MUTANT)",
     PASSED + "what_comes_to_memory_while_a_bad_step_goes_aside_follows_what_is_left")
 blind("flush_of_all_jobs", "a flush takes up the branch of another job",
-      "memory/memory_steps.c:go_on",
+      "memory/memory_steps.c:let_card_follow",
       "!is_of_job(name, g->which->job)",
       PARENTS + "a_flush_of_what_was_due_takes_up_no_other_jobs_branch")
 blind("beyond_in_memory", "who loaded an older step from memory saves without a rewind",
@@ -1559,5 +1561,5 @@ blind("beyond_in_memory", "who loaded an older step from memory saves without a 
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving",
       PARENTS + "who_loads_from_memory_what_is_the_newest_no_more_rewinds_before_saving")
 blind("beyond_of_the_dead", "of what is newer in memory only the job's own counts",
-      "memory/memory_choose.c:consider", "is_beyond(c, r)",
+      "memory/memory_choose.c:consider_for_load", "is_beyond(c, r)",
       PARENTS + "who_loads_an_older_step_from_memory_rewinds_before_saving")

@@ -834,7 +834,7 @@ static const char wanted[] =
 	"2 fsync: @/done-0-4\n1 close: @/have-N\n1 close: @/model-00001-of-00001.safetensors\n"
 	"1 close: @/optimizer/optimizer-00001-of-00001.safetensors\n1 close: @/done-0-4\n"
 	"1 rename: @/have-N\n1 rename: @/done-0-4\n1 list: run: its list of steps\n1 list: @/\n"
-	"2 list: run: its list of steps\n1 agent: the agent\n10 agent: run: asking the agent\n"
+	"1 list: run: its list of steps\n1 agent: the agent\n10 agent: run: asking the agent\n"
 	"7 agent: step 4 in memory: asking the agent\n5 agent: run: asking the agent\n";
 
 TEST(each_call_that_fails_is_told_with_the_name_of_its_file)
