@@ -26,6 +26,7 @@
 #define PASSES 3
 enum { NO = -1, ASK = -2 };     /* of there */
 
+/* A copy under way. It is the sink of the verification that reads the step. */
 struct copying {
 	struct shf_verify_sink sink;    /* first */
 	struct sheaf_step *step;        /* borrowed */
@@ -57,6 +58,9 @@ static void leave_stage_folder(const struct copying *c, int dir)
 
 /* ---- files of the stage ---- */
 
+/* A file gets its name in the stage only when it is complete. Until then it has the name of this
+ * copier's part, so that another copier, or this one after a crash, does not take it for complete.
+ */
 static int part_begin(struct copying *c, const char *name, uint64_t bytes, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -70,6 +74,7 @@ static int part_begin(struct copying *c, const char *name, uint64_t bytes, struc
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
+/* Writes at the offset where the bytes were read. */
 static int part_put(struct copying *c, const char *name, uint64_t off, const uint8_t *bytes,
                     uint64_t n, struct sheaf_error *err)
 {
@@ -110,7 +115,8 @@ static int write_whole(struct copying *c, const char *name, const uint8_t *bytes
 	return rc == 0 ? part_end(c, name, err) : rc;
 }
 
-/* A descriptor of a tensor file that has its name in the stage, or NO. */
+/* A descriptor of a tensor file that already has its name in the stage, of the right length; NO: it
+ * has none. It is verified in place of the source. */
 static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -129,6 +135,7 @@ static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 
 /* ---- the sink ---- */
 
+/* The sink's answer: is there something to look at instead of the step's own file? */
 static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 {
 	struct copying *c = (struct copying *)sink;
@@ -138,11 +145,14 @@ static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 	return c->there[f];
 }
 
+/* What was there is not right. It is deleted after the pass, and written in the next one. */
 static void refuse_stage_file(struct shf_verify_sink *sink, uint32_t f)
 {
 	((struct copying *)sink)->refused[f] = true;
 }
 
+/* Writes bytes of a small file, the first ones into a new part. A sum that turns out wrong leaves a
+ * part behind, which is replaced or swept. */
 static int put_small_in_stage(struct shf_verify_sink *sink, const struct shf_mf_file *m,
                               uint64_t off, const uint8_t *bytes, uint64_t n,
                               struct sheaf_error *err)
@@ -153,12 +163,15 @@ static int put_small_in_stage(struct shf_verify_sink *sink, const struct shf_mf_
 	return rc == 0 && n ? part_put(c, m->name, off, bytes, n, err) : rc;
 }
 
+/* The sum was right: the part gets its name. */
 static int keep_small(struct shf_verify_sink *sink, const struct shf_mf_file *m,
                       struct sheaf_error *err)
 {
 	return part_end((struct copying *)sink, m->name, err);
 }
 
+/* Writes bytes of a tensor file that were found right. They come in order, so the last ones
+ * complete it. */
 static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
                         const uint8_t *bytes, uint64_t n, struct sheaf_error *err)
 {
@@ -171,6 +184,7 @@ static int put_in_stage(struct shf_verify_sink *sink, uint32_t f, uint64_t off,
 
 /* ---- what an earlier copier left ---- */
 
+/* Whether the manifest names that file. */
 static bool is_named(const struct shf_manifest *m, const char *name)
 {
 	for (size_t i = 0; i < m->files_n; i++)
@@ -190,7 +204,8 @@ static bool is_folder(const struct shf_manifest *m, const char *name)
 	return false;
 }
 
-/* Parts, a manifest that was not published, and what else the step does not have. */
+/* Removes parts, a manifest that was not published, and whatever else does not belong to the step.
+ */
 static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -210,6 +225,7 @@ static int sweep(struct copying *c, int dir, const char *folder, struct sheaf_er
 	return rc < 0 ? fail_in_copy(c, -rc, full, err) : 0;
 }
 
+/* Sweeps the stage and the folders of its families. */
 static int sweep_all(struct copying *c, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -230,6 +246,7 @@ static int sweep_all(struct copying *c, struct sheaf_error *err)
 
 /* ---- passes ---- */
 
+/* Closes the descriptors between two passes: the next pass asks again what is there. */
 static void forget_stage_files(struct copying *c)
 {
 	for (size_t f = 0; f < c->step->manifest.files_n; f++) {
@@ -239,7 +256,7 @@ static void forget_stage_files(struct copying *c)
 	shf_fd_close(c->dst.sys, &c->fd);
 }
 
-/* How many files of the stage went because they are not right, or a code. */
+/* Deletes the files of the stage that were found wrong. Returns how many there were, or a code. */
 static int drop_refused(struct copying *c, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -263,6 +280,9 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
 	return n;
 }
 
+/* Passes over the step until nothing in the stage is refused, three times at most. The first pass
+ * writes what is missing, and verifies what an earlier copier left. What of that was not right is
+ * deleted after the pass and written in the next one. */
 static int fill_stage(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct sheaf_step *step = c->step;
@@ -284,7 +304,8 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 
 /* ---- where it goes ---- */
 
-/* 1: the same save is there; 0: it is not; a code. */
+/* Whether the run has the same save already: 1; 0: it has no step of that number; EEXIST: it has
+ * another one. */
 static int is_there(const struct copying *c, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
@@ -311,6 +332,8 @@ static int is_there(const struct copying *c, struct sheaf_error *err)
 	return rc;
 }
 
+/* If the step is there already, it is verified instead of copied, so that a caller may rely on it
+ * either way. */
 static int verify_there(const struct copying *c, struct sheaf_report *report,
                         struct sheaf_error *err)
 {
@@ -333,7 +356,7 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 	return rc;
 }
 
-/* A step holds what its manifest names and nothing else, so no run is made in one. */
+/* A step holds what its manifest names and nothing else, so no run is made inside of one. */
 static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -347,6 +370,8 @@ static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_
 	                             "run", path);
 }
 
+/* Opens the run, or makes it with the run id of the step. A run has steps of its own only: sessions
+ * and parents of another run would mean nothing in it. */
 static int open_dst(struct copying *c, const char *path, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -374,7 +399,8 @@ static int read_source_manifest(struct copying *c, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/sheaf.json", step->path) : 0;
 }
 
-/* C0 to C9. A stage whose source is damaged is of no use to anybody; any other waits. */
+/* C0 to C9. If the source is damaged the stage is thrown away. After any other failure it waits for
+ * the next copier. */
 static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_manifest *m = &c->step->manifest;
@@ -406,7 +432,8 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 	return rc;
 }
 
-/* What can be copied: a step of ours, open here alone, whose sums can be read. */
+/* Checks that the step can be copied: a step of ours, open in one process, whose sums can be read.
+ */
 static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct sheaf_error *err)
 {
 	int rc;
@@ -430,6 +457,7 @@ static int look_at(struct sheaf_step *step, struct sheaf_report *report, struct 
 	return rc;
 }
 
+/* wanted is asked with the run's lock held, when nobody can change the answer any more. */
 int shf_step_copy_if(struct sheaf_step *step, const char *path,
                      int (*wanted)(void *arg, struct shf_store *dst, struct sheaf_error *err),
                      void *arg, struct sheaf_report *report, struct sheaf_error *err)

@@ -7,6 +7,8 @@
 #define SHF_STEP_COPY_H
 #include "step.h"
 
+/* Copies a step into the run at `path`, which is made if there is none. If the same save is there
+ * already, it is verified instead. [local] */
 int shf_step_copy(struct sheaf_step *step, const char *path, struct sheaf_report *report,
                   struct sheaf_error *err);
 /* The same if `wanted`, asked when the run there is locked, returns 0. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a dead trainer had in memory, to the disk: the step is opened where it lies, and copied into
- * its run, as one run's step is into another. What to copy is decided before, and looked at again
- * when the run's lock is held: meanwhile a job may have come and gone. */
+/* Writes what a dead trainer had in memory to disk: the step is opened where it lies, and copied
+ * into its run as one run's step is into another. Which step that is, is decided before, and looked
+ * at again when the run's lock is held, because a job may have come and gone meanwhile. */
 #include <inttypes.h>
 #include <string.h>
 #include "agent_link.h"
@@ -11,6 +11,7 @@
 #include "step_copy.h"
 #include "step_open.h"
 
+/* The search for what to flush. */
 struct flushing {
 	struct shf_store *store;
 	const struct shf_sys *sys;
@@ -22,6 +23,9 @@ struct flushing {
 	struct sheaf_error *err;
 };
 
+/* Called for each step in memory, newest first. The newest step that can be written and is complete
+ * here is `which`. If a newer one has only a part here, `part` is that, and other nodes are needed.
+ */
 static int consider_for_flush(void *arg, const struct shf_recalled *r)
 {
 	struct flushing *f = arg;
@@ -39,8 +43,9 @@ static int consider_for_flush(void *arg, const struct shf_recalled *r)
 	return f->rc;
 }
 
-/* With the lock: is it still what it was, and then what its job has behind it in memory follows it.
- */
+/* Called with the lock held. Checks that the step is still what it was. Then later steps of its job
+ * in memory are made to follow it, before it appears on disk: a restart that comes between must
+ * still find them useful. */
 static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct flushing *f = arg;
@@ -61,6 +66,7 @@ static int check_still_wanted(void *arg, struct shf_store *dst, struct sheaf_err
 	return rc < 0 ? rc : 0;
 }
 
+/* Opens the step where it lies, and copies it. The view is the step's from then on. */
 static int publish_from_memory(struct flushing *f, struct shf_view *view, const char *dir,
                                struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -76,8 +82,8 @@ static int publish_from_memory(struct flushing *f, struct shf_view *view, const 
 	return rc;
 }
 
-/* Others have the rest of a newer one. What has been written before is not less for it that they do
- * not come. */
+/* Other nodes have the rest of a newer step. If they do not come, what has been written before
+ * counts all the same. */
 static int flush_with_others(const struct flushing *f, const char *dir, int wait_ms, int64_t *step,
                              struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -93,6 +99,7 @@ static int flush_with_others(const struct flushing *f, const char *dir, int wait
 	return rc == SHEAF_EAGAIN && f->found ? 0 : rc;
 }
 
+/* The store is opened to look, and closed before the copy, which opens it with the lock. */
 int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
                      const struct shf_sys *sys, int64_t *step, struct sheaf_report *report,
                      struct sheaf_error *err)

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One agent's part in writing a step that lies on several nodes; the protocol is in flush_nodes.h.
+ * The agents never talk to each other. All they know of each other is in files of the meeting's
+ * directory, and each file is complete or not there, because it is renamed into place.
+ *
+ * Every decision is a function of these files and the disk. So agents that look at the same files
+ * decide the same, and one that looks too early gets EAGAIN and looks again. */
 #include "flush_nodes.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -22,6 +28,7 @@ struct table {                  /* one agent's have, as it was read */
 	int32_t node;
 	size_t first, end;              /* its cards, of all that were read */
 };
+/* This agent's part in one meeting. */
 struct meet {
 	const struct shf_meeting *m;
 	struct shf_store store;         /* open for reading */
@@ -39,11 +46,13 @@ struct meet {
 	struct shf_view *view;          /* owned; what is here of it */
 };
 
+/* The folder of the meeting, below .sheaf. */
 static void name_meeting(const struct shf_meeting *m, char out[48])
 {
 	snprintf(out, 48, "%s-%s", m->due ? "due" : "flush", m->job);
 }
 
+/* An error of a file in the meeting's directory. */
 static int fail_in_meeting(const struct meet *t, int sys, const char *name, struct sheaf_error *err)
 {
 	char meeting[48];
@@ -59,6 +68,7 @@ static int64_t now_ms(const struct meet *t)
 
 /* ---- who has what ---- */
 
+/* Card i of a list. Copied, because bytes in a buffer may not be aligned. */
 static struct shf_told card_at(const struct shf_buf *cards, size_t i)
 {
 	struct shf_told c;
@@ -84,6 +94,8 @@ static void table_to_text(struct meet *t, const struct shf_buf *cards, struct sh
 	shf_line_sum(text, 0);
 }
 
+/* Parses a line. The file was written by another process, perhaps of another version, so every
+ * number is bounded. */
 static bool one_card(const char *line, struct shf_told *c)
 {
 	return sscanf(line, "%32[0-9a-f] %19" SCNd64 " %9d %9d %16" SCNx64 " %16" SCNx64
@@ -93,6 +105,7 @@ static bool one_card(const char *line, struct shf_told *c)
 	       c->ranks <= RANKS_MAX;
 }
 
+/* false for a file that is not all there: its writer is still busy, or died. */
 static bool table_from_text(const struct meet *t, const struct shf_buf *text, struct shf_buf *cards)
 {
 	const char *start = (const char *)text->data, *end = start + text->len, *p = start, *stop;
@@ -115,7 +128,8 @@ static bool table_from_text(const struct meet *t, const struct shf_buf *text, st
 	return p < end && shf_line_sum_is_right(start, p, end);
 }
 
-/* What we have, for everybody to see, as it is now. */
+/* Writes what this node has, for the other agents to read. If the file says so already it is left
+ * alone, since writing it again would only cost time. */
 static int write_own_table(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -143,7 +157,8 @@ static int write_own_table(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
-/* One that is not what an agent wrote, or not all of it yet, has not come. */
+/* Adds one agent's table. A table that cannot be parsed counts as not there: its agent has not come
+ * yet. */
 static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 {
 	struct table *more = shf_realloc(t->tables, t->tables_n + 1, sizeof(*more));
@@ -167,7 +182,7 @@ static int add_table(struct meet *t, const char *name, struct sheaf_error *err)
 	return rc < 0 && rc != -ENOENT ? fail_in_meeting(t, -rc, name, err) : 0;
 }
 
-/* Every agent's cards. */
+/* Reads the tables of all agents. */
 static int read_all_tables(struct meet *t, struct sheaf_error *err)
 {
 	struct shf_names names;
@@ -184,8 +199,8 @@ static int read_all_tables(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
-/* How many ranks the job has: as the newest card of this node says; of any, where this one has
- * none. Others may have been left by an older job. */
+/* How many ranks the job has, according to the newest card of this node, or of any node if this one
+ * has none. Other cards may have been left by an older job with another number of ranks. */
 static int32_t ranks_of_job(const struct meet *t)
 {
 	int64_t newest = -1;
@@ -206,8 +221,8 @@ static int32_t ranks_of_job(const struct meet *t)
 	return ranks;
 }
 
-/* How many of the job's ranks some card is of, and how many there are. done: only cards of the step
- * that was chosen, of agents that have written theirs. */
+/* Counts the ranks of the job that some card is of. done: only cards of the chosen step, of agents
+ * that have written their part. */
 static int count_ranks(const struct meet *t, const bool *done, int32_t *here, int32_t *ranks)
 {
 	uint8_t *seen;
@@ -231,12 +246,15 @@ static int count_ranks(const struct meet *t, const bool *done, int32_t *here, in
 	return 0;
 }
 
+/* The search for the step that all choose. */
 struct choosing {
 	struct meet *t;
 	int rc;
 	struct sheaf_error *err;
 };
 
+/* Called for each step, newest first. The first one that is complete over all nodes and can be
+ * written is chosen. */
 static int consider_common_step(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
@@ -257,7 +275,8 @@ static int consider_common_step(void *arg, const struct shf_recalled *r)
 	return 1;
 }
 
-/* The same for all, once all have come. EAGAIN: they have not. */
+/* All agents choose the same step, once all have come: the tables are the same for all, and so is
+ * the disk. EAGAIN: some have not come. */
 static int choose_common_step(struct meet *t, struct sheaf_error *err)
 {
 	struct choosing c = { .t = t, .err = err };
@@ -281,16 +300,19 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 
 /* ---- its own bytes ---- */
 
+/* The folder of the step, in the meeting's directory and then in the stage. */
 static void name_step(const struct meet *t, char out[64])
 {
 	snprintf(out, 64, "%" PRId64 "-%s", t->which.step, t->which.session);
 }
 
+/* The file that says: what this node has of the step is on disk. */
 static void name_done(const struct meet *t, int32_t node, char out[64])
 {
 	snprintf(out, 64, "done-%d-%" PRId64, node, t->which.step);
 }
 
+/* This node's bytes on their way to the meeting's directory. */
 struct putting {
 	struct meet *t;
 	int step;                       /* the folder of the step */
@@ -305,6 +327,7 @@ static const struct shf_mf_file *file_being_written(const struct putting *p)
 	return &shf_view_manifest(p->t->view)->files[p->file];
 }
 
+/* Syncs and closes the file that is being written. */
 static int end_file(struct putting *p)
 {
 	const struct shf_sys *sys = p->t->m->sys;
@@ -319,7 +342,8 @@ static int end_file(struct putting *p)
 	return rc < 0 ? fail_in_meeting(p->t, -rc, file_being_written(p)->name, p->err) : 0;
 }
 
-/* Every node makes it as long as it will be. */
+/* Opens the file in the folder of the step, and gives it its final length. Every node does that,
+ * because none knows which comes first; the result is the same. */
 static int begin_file(struct putting *p, uint32_t file)
 {
 	const struct shf_sys *sys = p->t->m->sys;
@@ -347,6 +371,7 @@ static int begin_file(struct putting *p, uint32_t file)
 	return rc < 0 ? fail_in_meeting(p->t, -rc, name, p->err) : 0;
 }
 
+/* Writes one stretch. Nodes write to the same files at different places. */
 static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct putting *p = arg;
@@ -373,6 +398,8 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 	return rc < 0;
 }
 
+/* Writes everything that this node has. Files and folders are synced before the caller says that it
+ * is done. */
 static int write_own_part(struct meet *t, const char *folder, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -395,7 +422,7 @@ static int write_own_part(struct meet *t, const char *folder, struct sheaf_error
 	return rc;
 }
 
-/* What its job has behind it in this node's memory follows it from now on. */
+/* Later steps of the job in this node's memory follow the chosen step from now on. */
 static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 {
 	uint64_t rewinds = shf_store_rewinds(&t->store);
@@ -406,6 +433,8 @@ static int let_later_steps_follow(struct meet *t, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", t->m->dir) : 0;
 }
 
+/* Maps what this node has. If it has less than its table said, the agent dropped something: EAGAIN,
+ * and the next try begins with what is there. */
 static int open_own_part(struct meet *t, struct sheaf_error *err)
 {
 	int rc;
@@ -425,6 +454,8 @@ static int open_own_part(struct meet *t, struct sheaf_error *err)
 	return rc;
 }
 
+/* Writes this node's part, if that was not done before. The order is: bytes, sync, a last look
+ * whether the memory still was the step's, then the file that says done. */
 static int write_share(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -455,7 +486,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 
 /* ---- publishing ---- */
 
-/* *first: rank 0's is ours. */
+/* Whether all agents have written what they have. *first: this node has rank 0. */
 static int all_have_written(const struct meet *t, bool *first, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -481,6 +512,8 @@ static int all_have_written(const struct meet *t, bool *first, struct sheaf_erro
 
 enum found { NOT, THERE, OVER };        /* OVER: the run has gone another way */
 
+/* Whether the chosen step is on disk, or the run has gone another way. An error counts as not
+ * there: publishing will meet it again and report it. */
 static enum found find_on_disk(struct meet *t, struct shf_store *store)
 {
 	struct shf_manifest m;
@@ -500,7 +533,7 @@ static enum found find_on_disk(struct meet *t, struct shf_store *store)
 	return f;
 }
 
-/* With the run's lock: what all have written becomes the stage that a copy takes up. */
+/* Called with the run's lock held: what all have written becomes the stage that a copy takes up. */
 static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err)
 {
 	struct meet *t = arg;
@@ -528,7 +561,8 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 	return rc < 0 ? fail_in_meeting(t, -rc, folder, err) : 0;
 }
 
-/* Nothing counts as written any more: whoever comes again writes again. */
+/* Removes everything that was written, because it was found wrong. Nobody's part counts as done any
+ * more. */
 static void start_again(const struct meet *t)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -542,6 +576,8 @@ static void start_again(const struct meet *t)
 	(void)shf_tree_remove(sys, t->dir, name);
 }
 
+/* The copy verifies every byte of the stage before it is published. If another agent was faster,
+ * that is success. */
 static int publish_common_step(struct meet *t, struct sheaf_report *report, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -581,7 +617,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 
 /* ---- one try ---- */
 
-/* Has the disk gone beyond all that is here? */
+/* Whether the disk has gone beyond everything that is here. */
 static bool disk_has_gone_on(struct meet *t)
 {
 	struct shf_newest disk;
@@ -591,7 +627,8 @@ static bool disk_has_gone_on(struct meet *t)
 	       (disk.exists || disk.newest >= t->m->step);
 }
 
-/* *over: nothing is to be written. */
+/* One try. Each part of it can be repeated: what was done before is found done. *over: nothing is
+ * to be written. */
 static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
                      struct sheaf_error *err)
 {
@@ -627,6 +664,7 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	return rc;
 }
 
+/* One process per node, because two would write the same files at the same time. */
 static int lock_node(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -643,6 +681,7 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	                                "memory of this node has", t->m->dir) : 0;
 }
 
+/* Makes the meeting's directory, and writes this node's table to it. */
 static int meet_open(struct meet *t, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = t->m->sys;
@@ -662,6 +701,8 @@ static int meet_open(struct meet *t, struct sheaf_error *err)
 	return rc == 0 ? lock_node(t, err) : rc;
 }
 
+/* Before a step is chosen the others are waited for as long as the caller wants; after that, ten
+ * minutes for their bytes. */
 static bool is_time_up(const struct meet *t, int64_t from_ms)
 {
 	if (!t->m->wait_ms)
@@ -670,6 +711,8 @@ static bool is_time_up(const struct meet *t, int64_t from_ms)
 	                 : now_ms(t) - from_ms >= t->m->wait_ms;
 }
 
+/* Looks every 100 ms at first, later every second. The directory is removed by whoever sees the
+ * step on disk first. */
 int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *report,
              struct sheaf_error *err)
 {

@@ -17,6 +17,7 @@
 #define SHF_FLUSH_NODES_H
 #include "memory_steps.h"
 
+/* What an agent wants written, and where. */
 struct shf_meeting {
 	const char *dir;                /* the run's */
 	const struct shf_sys *sys;

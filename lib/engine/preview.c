@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans of ranks that do not exist: every state is here, so what ranks would tell each other is
- * put together without a group. One home deals all stripes; what each rank would then write, and
- * read back, comes from the same code that plans a real save and a real load. */
+/* Plans for ranks that do not exist (`sheaf plan`). The states of all ranks are in this process, so
+ * what ranks would send each other is put together without a group. One home deals all stripes.
+ * What each rank would then write, and read back, comes from the same code that plans a real save
+ * and a real load. */
 #include "preview.h"
 #include <string.h>
 #include "box_copy.h"
@@ -19,6 +20,7 @@ struct round {                  /* what travels, by round */
 	uint64_t *bytes;                /* owned */
 	size_t n;
 };
+/* All ranks of a plan, in one process. */
 struct preview {
 	struct sheaf_state *const *states;      /* borrowed */
 	uint32_t ranks;
@@ -35,6 +37,7 @@ static int nomem(const struct preview *p, struct sheaf_error *err)
 	return shf_fail(err, SHEAF_ENOMEM, "no memory to plan for %u ranks", p->ranks);
 }
 
+/* Adds what one rank holds to the list that its homes would receive. */
 static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore, size_t *cap,
                      struct sheaf_error *err)
 {
@@ -61,6 +64,7 @@ static int hear_rank(struct preview *p, uint32_t rank, const char *const *ignore
 	return rc;
 }
 
+/* Adds what all ranks hold, and sorts it as a home does. */
 static int hear_all(struct preview *p, const char *const *ignore, struct sheaf_error *err)
 {
 	size_t cap = 0;
@@ -74,6 +78,7 @@ static int hear_all(struct preview *p, const char *const *ignore, struct sheaf_e
 	return rc;
 }
 
+/* Counts bytes that a rank needs buffers for in that round. */
 static int travels(struct preview *p, uint32_t rank, uint32_t round, uint64_t bytes)
 {
 	struct round *n = &p->nets[rank];
@@ -92,7 +97,7 @@ static int travels(struct preview *p, uint32_t rank, uint32_t round, uint64_t by
 	return 0;
 }
 
-/* One move of a segment that `self` writes. */
+/* Counts one move of a segment that `self` writes: who sends, who receives, and in which round. */
 static int count_move(struct preview *p, const struct shf_match *m, uint32_t self, uint32_t round,
                       const struct shf_mv *v)
 {
@@ -114,6 +119,7 @@ static int count_move(struct preview *p, const struct shf_match *m, uint32_t sel
 	return 0;
 }
 
+/* Adds up what one rank writes, and how much staging it needs. */
 static int count_writer(struct preview *p, const struct shf_match *m, uint32_t self,
                         const struct shf_work *w)
 {
@@ -135,7 +141,7 @@ static int count_writer(struct preview *p, const struct shf_match *m, uint32_t s
 	return rc;
 }
 
-/* What it writes, and stages of it. */
+/* Plans the save of one rank: what it writes, and what of that is staged. */
 static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t rank,
                        const struct sheaf_opts *opts, struct shf_work *w, struct sheaf_error *err)
 {
@@ -152,6 +158,7 @@ static int hear_writer(struct preview *p, const struct shf_match *m, uint32_t ra
 	return rc < 0 ? rc : count_writer(p, m, rank, w);
 }
 
+/* Deals the stripes, and counts what each rank does with them. */
 static int count_all(struct preview *p, const struct shf_match *m, const struct sheaf_opts *opts,
                      struct sheaf_error *err)
 {
@@ -173,6 +180,8 @@ static int count_all(struct preview *p, const struct shf_match *m, const struct 
 	return rc;
 }
 
+/* A save is planned first, then a load. The staging of a rank is its image and the buffers of its
+ * largest round. */
 static int plan_all(struct preview *p, const struct sheaf_opts *opts, const int32_t *nodes,
                     struct sheaf_error *err)
 {
@@ -213,6 +222,7 @@ static int check_states(struct sheaf_state *const *states, int32_t ranks, struct
 	return rc;
 }
 
+/* Nothing is exchanged; a failure that is about one rank names it in err->rank. */
 int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
                      const struct sheaf_opts *opts,
                      void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,

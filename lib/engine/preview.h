@@ -5,6 +5,7 @@
 #define SHF_PREVIEW_H
 #include "state.h"
 
+/* Calls item for each rank with what it would hold, write, send and stage. [local] */
 int shf_plan_preview(struct sheaf_state *const *states, const int32_t *node, int32_t ranks,
                      const struct sheaf_opts *opts,
                      void (*item)(void *arg, const struct sheaf_plan_rank *rank), void *arg,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a run: options that must agree, the lock on rank 0, the proof that all ranks see one file
- * system, and the link to the agent. */
+/* Opens a run. The order matters: arguments that must be equal are compared before anything is
+ * changed; rank 0 takes the lock and cleans up; then the others open what rank 0 has opened; then
+ * all prove that they see one file system. If any rank fails, all close. */
 #include "run_open.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@ struct opened {
 	uint8_t no_dir_fsync, pad[5];
 };
 
+/* Rank 0 opens the run: with the lock, unless it is opened to read only. What dead jobs left is
+ * cleared away, within a quarter of the deadline. */
 static int own(struct sheaf_run *run, const char *dir, struct opened *told, struct sheaf_error *err)
 {
 	int wait = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS);
@@ -103,7 +106,8 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
-/* opts.copies_group must have the same ranks as the group of the run, and be another group. */
+/* opts.copies_group must have the same ranks as the group of the run, and be another group:
+ * replicas are sent in the background, beside the calls of the run. */
 static int copies_check(const struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct sheaf_group *g = run->opts.copies_group;
@@ -120,7 +124,8 @@ static uint64_t text_hash(const char *s)
 	return s ? shf_crc64(s, strlen(s)) : 0;
 }
 
-/* Arguments that must be the same everywhere. */
+/* Compares the arguments that must be equal on all ranks. `same` has a bit for each of x, in this
+ * order. The ones that a user gets wrong most often are reported first. */
 static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
 {
 	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
@@ -156,7 +161,8 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	                same & 2 ? lo[2] : lo[1], same & 2 ? hi[2] : hi[1]);
 }
 
-/* A job that died right after its publish told nobody. */
+/* A job that died right after publishing a step may not have written the step's done file. The next
+ * job does. */
 static void announce_newest(struct sheaf_run *run)
 {
 	struct sheaf_error err;
@@ -168,6 +174,8 @@ static void announce_newest(struct sheaf_run *run)
 		        run->store.path, err.msg);
 }
 
+/* Stops what works for the run in the background, before the run is freed. Set as run->end, so that
+ * lib/run need not know these rooms. */
 static void end(struct sheaf_run *run)
 {
 	shf_behind_stop(run);
@@ -198,6 +206,7 @@ static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 	return 0;
 }
 
+/* [collective] */
 int shf_run_open(struct sheaf_run **out, const char *dir, struct sheaf_group *group,
                  const struct sheaf_opts *opts, const struct shf_sys *sys,
                  struct sheaf_error *err)

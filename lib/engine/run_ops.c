@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to a run as a whole: pruning, rewinding, marking, closing. Rank 0 acts on the
- * directory, all ranks agree on the arguments before and on the outcome after. */
+/* What is done to a run as a whole: pruning, rewinding, marking, salvaging, closing. Rank 0 acts on
+ * the directory. All ranks agree on the arguments before, and on the outcome after.
+ *
+ * Each of these first settles what threads of this handle do in the directory (settle_background),
+ * because two writers in one directory would have to know of each other. */
 #include "run_ops.h"
 #include <inttypes.h>
 #include <string.h>
@@ -18,6 +21,7 @@
 #include "tree.h"
 #include "verify_step.h"
 
+/* EINVAL unless the run is open for writing. */
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
 	if (run->closed || run->opts.flags & SHEAF_READONLY)
@@ -26,7 +30,7 @@ static int writable(const struct sheaf_run *run, const char *what, struct sheaf_
 	return 0;
 }
 
-/* What threads of this handle do in the directory is over. */
+/* Waits until no thread of this handle works in the directory. */
 static void settle_background(struct sheaf_run *run)
 {
 	shf_publishing_settle(run);
@@ -54,6 +58,7 @@ static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_
 
 /* ---- pruning ---- */
 
+/* For the callback of a prune. */
 struct pruning {
 	struct sheaf_run *run;
 	bool dry;
@@ -61,6 +66,7 @@ struct pruning {
 	void *arg;
 };
 
+/* Called for each step that is deleted or kept, with the reason. */
 static void pruned(void *arg, int64_t step, char what, const char *why)
 {
 	const struct pruning *p = arg;
@@ -72,7 +78,8 @@ static void pruned(void *arg, int64_t step, char what, const char *why)
 		p->item(p->arg, step, what, why);
 }
 
-/* The newest step that may dominate others. [rank 0] */
+/* The newest step that may take the place of older ones. Entries are sorted, so the last good one
+ * is the newest. [rank 0] */
 static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct sheaf_error *err)
 {
 	struct shf_list list = { 0 };
@@ -91,7 +98,8 @@ static int newest_sound(struct sheaf_run *run, struct shf_saved *newest, struct 
 	return rc;
 }
 
-/* What this node has of the step in its page cache, which may be better than what the disk has. */
+/* Drops what this node has of the step in its page cache, which may be better than what the disk
+ * has. */
 static void drop_cached(const struct sheaf_run *run, int64_t step)
 {
 	char name[40];
@@ -149,6 +157,10 @@ static int agree_on_newest(struct sheaf_run *run, struct shf_saved *newest, uint
 	return rc;
 }
 
+/* Deletes old steps by the run's rules, now. The newest step is read whole before any older one is
+ * deleted for its sake, but only if some would be deleted. If it is being read in the background
+ * already, that is waited for; a reading of an older step is stopped, because that step may be
+ * among those that go. [collective] */
 int shf_run_prune(struct sheaf_run *run, bool dry,
                   void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                   struct sheaf_error *err)
@@ -200,6 +212,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 /* ---- going back ---- */
 
+/* Sets newer steps aside. The session of the step becomes the parent of the next save. [rank 0] */
 static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
                        struct sheaf_error *err)
 {
@@ -215,6 +228,8 @@ static int rewind_here(struct sheaf_run *run, int64_t step, char session[33],
 	return rc;
 }
 
+/* Everything that the handle remembers of later steps is forgotten: readings of them, their place
+ * in memory, what was verified. [collective] */
 int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -264,6 +279,8 @@ int shf_run_rewind(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 
 /* ---- marks ---- */
 
+/* A step that is marked bad must not vouch for older ones, so its reading is stopped and it counts
+ * as not verified. [collective] */
 int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_error *err)
 {
 	struct sheaf_error own;
@@ -288,11 +305,14 @@ int shf_run_mark(struct sheaf_run *run, int64_t step, char mark, struct sheaf_er
 
 /* ---- a step of the dead ---- */
 
+/* For the callback of a verification of a stage. */
 struct salvaging {
 	const struct sheaf_report *report;      /* the caller's; may be NULL */
 	int findings;
 };
 
+/* Counts what is wrong with the stage. A rename cut by a crash can leave the manifest under its
+ * temporary name as well. That is no finding, because it is removed before the publish. */
 static void hear_salvage_finding(void *arg, const struct sheaf_finding *f)
 {
 	struct salvaging *s = arg;
@@ -305,7 +325,8 @@ static void hear_salvage_finding(void *arg, const struct sheaf_finding *f)
 		s->report->finding(s->report->arg, f);
 }
 
-/* Every byte of the stage, and its manifest's. */
+/* Verifies every byte of the stage, and reads its manifest. If the only finding was the one that is
+ * allowed, the stage is right. */
 static int prove_stage(struct shf_store *s, const struct shf_stage *g,
                        const struct sheaf_opts *opts, struct sheaf_report *report,
                        struct shf_buf *text, char run[33], struct sheaf_error *err)
@@ -343,6 +364,8 @@ static int prove_stage(struct shf_store *s, const struct shf_stage *g,
 	return rc;
 }
 
+/* Publishes a complete step that a dead job left in the stage. The stage is locked while it is
+ * verified. */
 int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts,
                     const struct shf_sys *sys, struct sheaf_report *report,
                     struct sheaf_error *err)
@@ -375,8 +398,8 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 
 /* ---- closing ---- */
 
-/* What is little is still read, so that a run of small steps is left as its rules say: first what
- * is under way, then the newest. [collective] */
+/* If there is little left to read, it is read now, so that a run of small steps is left as its
+ * rules say: first what is under way, then the newest. [collective] */
 static void last_prune(struct sheaf_run *run)
 {
 	if (run->behind->now.step < 0 && run->behind->next.step < 0)
@@ -390,6 +413,8 @@ static void last_prune(struct sheaf_run *run)
 	}
 }
 
+/* Only the process that opened the run closes it. A forked child just releases its copies of memory
+ * and descriptors. */
 void shf_run_close(struct sheaf_run *run)
 {
 	if (!run)

@@ -40,6 +40,7 @@
 
 #define DAMAGED_MAX SHF_PINS    /* memory has no more steps than that */
 
+/* A resume under way. */
 struct resume {
 	struct sheaf_run *run;
 	struct sheaf_state *state;
@@ -77,6 +78,7 @@ static void hold_item(void *arg, char what, const char *family, const char *name
 	shf_buf_add(&r->items, msg, msg_n);
 }
 
+/* Delivers what the load of the last candidate reported, when it is clear that this one counts. */
 static void deliver_items(const struct resume *r)
 {
 	for (size_t at = 0; at < r->items.len;) {
@@ -88,7 +90,8 @@ static void deliver_items(const struct resume *r)
 	}
 }
 
-/* Loads the candidate that is open; its items are held. [collective] */
+/* Loads the candidate that is open. Its items are held back, because a candidate that fails must
+ * not leave its items in the caller's list. [collective] */
 static int load_candidate(struct resume *r, struct sheaf_error *err)
 {
 	struct sheaf_report own = *r->report;
@@ -108,7 +111,8 @@ static int load_candidate(struct resume *r, struct sheaf_error *err)
 	return 0;
 }
 
-/* Opens and loads the next candidate. [collective] */
+/* Opens and loads the next candidate. Steps that the search passed over are reported first, so that
+ * the report is in the order of the search. [collective] */
 static int try_next(struct resume *r, struct sheaf_error *err)
 {
 	int rc = shf_step_open_latest(&r->step, r->run, &r->sought, err);
@@ -142,8 +146,9 @@ static int agree_on_failed(struct resume *r, struct shf_candidate *at, struct sh
 	return shf_bcast(&r->run->team, 0, at, sizeof(*at), err);
 }
 
-/* Reads the candidate a second time (F1). Returns 0 if it is whole now, else what is wrong with
- * it. [collective] */
+/* Reads the candidate a second time (F1): from disk past the page cache, from memory by a full
+ * verification. A part on another node cannot be read a second time, so there the first answer
+ * counts. Returns 0 if it is whole now. [collective] */
 static int read_candidate_again(struct resume *r, const struct shf_candidate *at,
                                 const struct sheaf_error *why, struct sheaf_error *err)
 {
@@ -155,6 +160,7 @@ static int read_candidate_again(struct resume *r, const struct shf_candidate *at
 	return why->code;
 }
 
+/* Reports a candidate to the caller and to the log. [rank 0] */
 static void report_candidate(const struct resume *r, char what, const struct shf_candidate *at,
                              const char *why)
 {
@@ -176,8 +182,9 @@ static int exhausted(const struct resume *r, struct sheaf_error *err)
 	return shf_fail(err, r->first.code, "%.400s; nothing else could be loaded", r->first.msg);
 }
 
-/* Passes over the candidate that could not be loaded; err says why it could not. Returns 0 if the
- * next one may be tried. [collective] */
+/* Passes over the candidate that could not be loaded; err says why. Returns 0 if the next one may
+ * be tried. A candidate that a second read finds whole is not passed over: memory, bus or network
+ * failed, and an older step would hide that. [collective] */
 static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err)
 {
 	struct sheaf_error own, again;
@@ -213,7 +220,8 @@ static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err
 	return 0;
 }
 
-/* Loads the latest step. An older candidate that it falls back to must be whole as well.
+/* Loads the latest step, or with `falls` the newest one that can be loaded. A step that is fallen
+ * back to must be whole in all its parts: newer steps are about to be set aside for it.
  * [collective] */
 static int load_one(struct resume *r, bool falls, struct sheaf_error *err)
 {
@@ -301,6 +309,7 @@ static int prepare_resume(struct resume *r, struct sheaf_error *err)
 	return 0;
 }
 
+/* What was set aside is done last, when the older step is in the caller's memory. [collective] */
 int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t flags,
                    struct sheaf_report *report, struct sheaf_error *err)
 {

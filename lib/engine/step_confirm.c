@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a step on disk once more, past the page cache, to tell whether it is damaged, as a load
- * said, or whole. The lowest rank of each node reads a share (scrub.h). All ranks meet now and
- * then, so that none waits longer for the others than a quarter of the deadline. */
+/* Reads a step on disk once more, past the page cache, to find out whether it is really damaged, as
+ * a load said, or whether it was read wrong. The lowest rank of each node reads a share (scrub.h).
+ * All ranks meet now and then, so that none waits for the others longer than a quarter of the
+ * deadline. */
 #include "step_confirm.h"
 #include <stdio.h>
 #include "err.h"
@@ -10,6 +11,7 @@
 #include "step.h"
 #include "tree.h"
 
+/* Opens the step for reading this node's share. */
 static int begin(struct sheaf_run *run, int64_t step, struct shf_reread *r,
                  struct sheaf_error *err)
 {
@@ -81,6 +83,7 @@ static int verdict(struct sheaf_run *run, const struct shf_reread *r, struct she
 	return rc;
 }
 
+/* Ranks that read no share take part in the agreements all the same. [collective] */
 int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	struct shf_reread here = { .sys = run->sys, .dir = -1, .sums_fd = -1, .fd = -1,

@@ -22,6 +22,7 @@ struct shf_target {             /* one slice of the state */
 	uint32_t tensor;
 	enum shf_source source;
 };
+/* A load, on one rank. A worker thread has a copy, with a pass, lists and counters of its own. */
 struct shf_load {
 	struct sheaf_step *step;
 	const struct sheaf_state *state;

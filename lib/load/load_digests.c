@@ -10,7 +10,7 @@
 #include "load_base.h"
 
 /* To the home of each tensor that this rank read some of, or asked for: u32 tensor | asked << 31,
- * u64 digest, u64 bytes. The top bit is free because a step has fewer than 2^31 tensors. */
+ * u64 digest, u64 bytes. */
 static void write_load_digests(struct shf_load *ld, struct shf_buf *out)
 {
 	uint64_t tensors = ld->step->layout.tensors_n, ranks = (uint64_t)ld->step->run->team.ranks;
@@ -36,6 +36,7 @@ static const char *why_unverified(const struct shf_load *ld)
 	                               : "read without a look at any sum, as the run was opened";
 }
 
+/* What all ranks have of one tensor. */
 struct whole {
 	uint64_t got, bytes;
 	bool asked;

@@ -4,6 +4,7 @@
 #define SHF_LOAD_DIGESTS_H
 #include "load.h"
 
+/* Compares whole tensors with their digests. ECORRUPT. [collective] */
 int shf_prove(struct shf_load *load, struct sheaf_error *err);
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
 #endif

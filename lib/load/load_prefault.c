@@ -20,6 +20,8 @@ struct stretch {                /* of the caller's memory */
 	uint32_t file;
 	uint64_t off;                   /* where its tensor begins */
 };
+/* The thread's work: pieces of memory, in the order of the files. Only the thread uses it until it
+ * is stopped. */
 struct shf_ahead {
 	const struct shf_sys *sys;
 	struct shf_background task;

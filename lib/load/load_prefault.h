@@ -8,5 +8,6 @@
  * filled. NULL: they are there already, or no thread can be had. [local] */
 struct shf_ahead;
 struct shf_ahead *shf_ahead_start(const struct shf_load *load);
+/* Stops the thread and waits for it. NULL is fine. */
 void shf_ahead_end(struct shf_ahead *ahead);
 #endif

@@ -27,6 +27,7 @@
 
 /* ---- reading ---- */
 
+/* The reads of one round. */
 struct window {
 	struct shf_read *reads;         /* owned; as many as any round needs, they must not move */
 	size_t n;
@@ -150,6 +151,7 @@ static uint64_t proof_of_box(uint64_t digest, uint32_t tensor, const struct shf_
 	return digest ^ shf_crc64(label, n);
 }
 
+/* What one round sends to other nodes and receives from them. */
 struct net {
 	uint8_t *out, *in;
 	size_t *out_bytes, *in_bytes;   /* by rank */

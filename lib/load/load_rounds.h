@@ -5,5 +5,6 @@
 #define SHF_LOAD_ROUNDS_H
 #include "load.h"
 
+/* Reads and shares what several ranks want. [collective] */
 int shf_shared_run(struct shf_load *load, struct sheaf_error *err);
 #endif

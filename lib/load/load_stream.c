@@ -19,6 +19,7 @@
 #define BUFFERS_MAX 12
 #define LAP (UINT64_C(256) << 20)
 
+/* What is streamed, and how far it is. */
 struct shf_flow {
 	struct shf_load *ld;
 	struct shf_read_ring ring;

@@ -19,6 +19,7 @@
 #define GULP (UINT64_C(2) << 20)        /* of memory that is mapped at once */
 #define SIP (UINT64_C(256) << 10)       /* looked at at once: stays in the core's cache */
 
+/* One worker. It belongs to its thread until that is stopped. */
 struct hand {
 	struct shf_crew *crew;
 	struct shf_load ld;             /* the load's, with a pass of its own */
@@ -27,6 +28,7 @@ struct hand {
 	struct sheaf_error err;
 	size_t bad;                     /* the segment of err; SIZE_MAX: none */
 };
+/* All workers of a load. What they share is atomic. */
 struct shf_crew {
 	struct hand *hands;             /* owned */
 	int n;
@@ -72,9 +74,8 @@ static int take_mapped(struct hand *h, const struct shf_seg *g, uint64_t at, uin
 	return check_chunk_of(h, g, at, *n, held);
 }
 
-/* Takes the next segment. false: there is none left, or a worker has failed. The failure of the
- * first segment by number is the one that is reported, whichever worker met it, so that the message
- * is the same every time. */
+/* Takes the next segment. false: there is none left, or a worker has failed. Of several failures,
+ * that of the lowest segment is reported (shf_crew_check). */
 static bool take_segment(struct hand *h)
 {
 	struct shf_crew *c = h->crew;
@@ -177,6 +178,7 @@ static int hands_for(const struct sheaf_step *step, size_t segs)
 	return want > 0 ? want : 1;
 }
 
+/* If a thread cannot be had, the others take its segments. */
 int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t *segs, size_t n,
                  struct sheaf_error *err)
 {
@@ -201,6 +203,7 @@ int shf_crew_new(struct shf_crew **crew, const struct shf_load *ld, const size_t
 	return 0;
 }
 
+/* What workers counted is added to the load after the last of them has stopped. */
 int shf_crew_end(struct shf_crew *c, struct shf_load *ld, struct sheaf_error *err)
 {
 	int rc = 0;

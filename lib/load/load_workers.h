@@ -13,5 +13,7 @@ bool shf_crew_take(struct shf_crew *crew);
 uint64_t shf_crew_done(const struct shf_crew *crew); /* bytes */
 /* Of all threads the failure of the first segment; then none is at work any more. */
 int shf_crew_check(struct shf_crew *crew, struct sheaf_error *err);
+/* Stops the threads, adds their counters to the load, and frees everything. Returns the failure of
+ * the first segment that failed, or 0. */
 int shf_crew_end(struct shf_crew *crew, struct shf_load *load, struct sheaf_error *err);
 #endif

@@ -15,6 +15,7 @@
 
 #define CHUNK (UINT64_C(4) << 20)       /* a multiple of the block */
 
+/* One slice that is being read from one tensor. */
 struct direct {
 	struct sheaf_step *step;
 	const struct shf_lt_tensor *t;

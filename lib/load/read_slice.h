@@ -6,6 +6,7 @@
 #include "state.h"
 #include "step.h"
 
+/* Fills one slice from the step. One process calls it, without the others. [local] */
 int shf_step_read(struct sheaf_step *step, const struct sheaf_slice *slice,
                   struct sheaf_error *err);
 /* The same for a slice that is adapted to the stored tensor already. */

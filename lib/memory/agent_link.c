@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This rank's connection to the agent of its node. The agent gets the images and their cards. Where
- * none answers, the run goes on without and asks again later. */
+/* This rank's connection to the agent of its node. The agent receives the images of saves and their
+ * cards as shared memory, and keeps them when this process ends. If no agent answers, or the
+ * connection is lost, the run goes on without one and asks again later, after twice as long each
+ * time.
+ *
+ * Nothing here waits for other ranks. Whether a step is in memory on all of them is agreed on in
+ * save_memory.c. */
 #include "agent_link.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -18,6 +23,7 @@ struct shf_card_head *shf_tier_head(const struct shf_tier *t, int image)
 	return t->cards[image].base ? shf_card_head(&t->cards[image]) : NULL;
 }
 
+/* The card is cleared before anything else: a job that restarts believes whole cards only. */
 void shf_tier_make_nothing(struct shf_tier *t, int image)
 {
 	struct shf_card_head *h = shf_tier_head(t, image);
@@ -33,6 +39,8 @@ void shf_tier_make_nothing(struct shf_tier *t, int image)
 	t->on_disk[image] = false;
 }
 
+/* Logged once, not for each save. The connection is closed politely, because this process lives on:
+ * the agent must not take it for dead and begin to flush. */
 void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 {
 	struct shf_tier *t = run->tier;
@@ -70,6 +78,8 @@ void shf_tier_where(char where[SHF_KEEP_NAME], const char *agent, const char *id
 	snprintf(where, SHF_KEEP_NAME, "%s%s", itself ? "auto/" : "", itself ? identity : agent);
 }
 
+/* Connects to an agent, and checks that it is the agent of this run directory and not of a copy
+ * with the same identity. job "": to look only. */
 static int knock(const struct shf_store *store, const char *agent, const char *job, int *keep,
                  int *steps, struct sheaf_error *err)
 {
@@ -104,6 +114,8 @@ int shf_tier_reach(const struct shf_store *store, const char *agent, int *keep, 
 
 #define ASK_SELDOM_NS INT64_C(64000000000)      /* one that is stopped costs its deadline */
 
+/* A failure doubles the time until the next attempt, up to 64 s: an agent that was stopped by a
+ * signal makes every attempt wait. */
 int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_tier *t = run->tier;
@@ -122,6 +134,7 @@ int shf_tier_reach_again(struct sheaf_run *run, struct sheaf_error *err)
 	return rc;
 }
 
+/* bound 0: there is none. */
 static int at_most(int images, int bound)
 {
 	return bound && bound < images ? bound : images;
@@ -138,12 +151,15 @@ int shf_tier_images(const struct sheaf_run *run)
 	                                                 : run->tier->wanted ? 2 : 1);
 }
 
+/* Hands the image to the agent if it is one of those for saves. */
 static void offer_image(struct sheaf_run *run, int image)
 {
 	if (run->tier->wanted && image < shf_tier_images(run))
 		shf_tier_put(run, image, false);
 }
 
+/* Has the agent drop memory that is about to be freed. If it has nothing of that name, good; if the
+ * agent is gone, the next put finds out. */
 static void image_goes(struct sheaf_run *run, int image)
 {
 	const struct shf_sys *sys = run->sys;
@@ -156,6 +172,8 @@ static void image_goes(struct sheaf_run *run, int image)
 	(void)sys->ops->keep_drop(sys->arg, run->tier->keep, name);
 }
 
+/* The images go before the cards: a card that the agent has must not name an image that it has not.
+ */
 void shf_tier_offer(struct sheaf_run *run)
 {
 	int rc;
@@ -169,6 +187,8 @@ void shf_tier_offer(struct sheaf_run *run)
 		shf_tier_lost(run, -rc, "handing copies to the agent");
 }
 
+/* Asks at most once per call whether the connection lives, and connects again when it is time to.
+ */
 bool shf_tier_is_up(struct sheaf_run *run)
 {
 	struct shf_tier *t = run->tier;
@@ -184,6 +204,7 @@ bool shf_tier_is_up(struct sheaf_run *run)
 	return t->keep >= 0;
 }
 
+/* Ranks agree on a maximum, so less room must be a larger number. */
 uint64_t shf_tier_room(struct sheaf_run *run)
 {
 	if (!shf_tier_is_up(run))
@@ -228,6 +249,8 @@ void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole)
 		atomic_store_explicit(&h->whole, whole, memory_order_seq_cst);
 }
 
+/* Called before somebody copies into the image (M1). A step whose replica is being sent from it is
+ * finished first. */
 void shf_tier_reuse(struct sheaf_run *run, int image)
 {
 	struct shf_tier *t = run->tier;
@@ -266,6 +289,7 @@ int64_t shf_tier_newest(const struct sheaf_run *run)
 	return t->newest < 0 ? -1 : t->steps[t->newest];
 }
 
+/* A step in memory that was left behind by a load of an older one (left) is no bound any more. */
 bool shf_tier_is_later(const struct sheaf_run *run, int64_t step, bool to_disk)
 {
 	const struct shf_tier *t = run->tier;

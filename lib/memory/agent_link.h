@@ -47,6 +47,7 @@ void shf_tier_reuse(struct sheaf_run *run, int image);
 /* Clears the card of the image before ranks agree to copy into it. Returns what show needs to
  * restore it, if they do not agree; if they do, reuse follows. [local] */
 uint64_t shf_tier_hide(struct sheaf_run *run, int image);
+/* Makes the card whole again, as it was before hide. */
 void shf_tier_show(struct sheaf_run *run, int image, uint64_t whole);
 /* Takes the newest step that this rank has in memory, up to that number, for the newest. [local] */
 void shf_tier_newest_until(struct sheaf_run *run, int64_t step);

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Body, little-endian: session, run (32 characters each), u64 step, u32 rank, u32 ranks, u64 image
+/* The card of an image: which step lies in it, and where each byte of it belongs. A card is what a
+ * restarted job, or an agent, knows of an image whose process is gone.
+ *
+ * Body, little-endian: session, run (32 characters each), u64 step, u32 rank, u32 ranks, u64 image
  * bytes, u64 n segs: u32 file, u64 lo, hi, image; u32 m smalls: u16 name bytes, name, u64 bytes;
- * then the bytes of all of them. */
+ * then the bytes of all of them.
+ *
+ * The body is decoded as carefully as a file: counts are compared with the bytes that are there
+ * before anything is allocated, and ranges with the size of the image. */
 #include "image_card.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +15,8 @@
 #include "crc64.h"
 #include "sheaf.h"
 
+/* A number that stands for "the disk ends with this step, after so many rewinds". Steps in memory
+ * follow such a state. Comparing one number tells whether the disk is still in it. */
 uint64_t shf_card_on(int64_t step, const char *session, uint64_t rewinds)
 {
 	char text[96];
@@ -52,6 +60,7 @@ static void get_text(struct shf_cur *c, char out[33])
 	out[32] = '\0';
 }
 
+/* 28 bytes are what a segment takes, so more segments than that fit are damage. */
 static int get_segs(struct shf_card *card, struct shf_arena *arena, struct shf_cur *c)
 {
 	card->segs_n = (size_t)shf_cur_u64(c);
@@ -74,6 +83,7 @@ static int get_segs(struct shf_card *card, struct shf_arena *arena, struct shf_c
 	return 0;
 }
 
+/* 10 bytes are the least that a small file takes. */
 static int get_smalls(struct shf_card *card, struct shf_arena *arena, struct shf_cur *c)
 {
 	card->smalls_n = shf_cur_u32(c);
@@ -122,6 +132,9 @@ int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t 
 	return rc;
 }
 
+/* `whole` is the sum of the body, or 0 while the card is being changed; the last bit is set so that
+ * a sum is never 0. It is read before the body (acquire), and written after it by the job: a body
+ * whose sum matches was complete. */
 int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct shf_shm *shm)
 {
 	const struct shf_card_head *h = shm->base;
@@ -143,6 +156,7 @@ void shf_card_name(char out[SHF_KEEP_NAME], const char *job, int rank, int image
 	snprintf(out, SHF_KEEP_NAME, "%.32s.%d.%d.%s", job, rank, image, card ? "card" : "image");
 }
 
+/* A number and the dot after it. */
 static bool card_number(const char **p, int *out)
 {
 	char *end;
@@ -158,6 +172,7 @@ static bool card_number(const char **p, int *out)
 	return true;
 }
 
+/* Only names that shf_card_name makes. An agent may be asked to keep other things one day. */
 bool shf_card_parse(const char *name, char job[33], int *rank, int *image, bool *card)
 {
 	const char *p = name + 33;

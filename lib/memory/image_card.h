@@ -39,6 +39,7 @@ struct shf_card_small {         /* a small file of the step */
 	const uint8_t *bytes;
 	uint64_t n;
 };
+/* A card, decoded. */
 struct shf_card {
 	char session[33], run[33];
 	int64_t step;
@@ -48,6 +49,7 @@ struct shf_card {
 	struct shf_card_small *smalls; size_t smalls_n; /* manifest first; none: another card of
 	                                                 * this node has them */
 };
+/* Appends the body of a card. */
 void shf_card_encode(struct shf_buf *out, const struct shf_card *card);
 /* What encode has made; strings and bytes of *card point into it and the arena. ECORRUPT. */
 int shf_card_body(struct shf_card *card, struct shf_arena *arena, const uint8_t *body, size_t n);

@@ -13,6 +13,8 @@ struct shf_candidate {
 	bool memory;
 };
 #define SHF_FROM_THE_NEWEST ((struct shf_candidate){ INT64_MAX, false })
+/* Where a search for the latest step is. A search that is continued begins with the candidate after
+ * the last one. */
 struct shf_sought {
 	struct shf_candidate after;     /* in: the search begins with the candidate after this */
 	struct shf_candidate at;        /* out: the candidate, even if it cannot be opened; step -1:
@@ -25,5 +27,6 @@ static inline int64_t shf_sought_below(const struct shf_sought *s)
 {
 	return s->after.memory ? s->after.step + 1 : s->after.step;
 }
+/* Adds a step that was passed over, and why. */
 void shf_sought_pass(struct shf_sought *s, const char *name, const char *why);
 #endif

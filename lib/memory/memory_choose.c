@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which step is taken from memory: what the agents of all nodes have, and what of it is better than
- * what lies on disk. */
+ * what lies on disk. Rank 0 decides. A step in memory is of use if it is complete, if it is newer
+ * than the disk or the same save, and if the disk ends where it begins. Otherwise the run was
+ * rewound or went another way since. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 
 #define CONDEMNED "resumes from it came to nothing"
 
+/* What rank 0 has chosen; broadcast as it is. */
 struct choice {
 	bool memory;
 	bool on_disk;                   /* what is in no memory is there */
@@ -23,6 +26,7 @@ struct choice {
 	char base_session[33];
 	int64_t beyond;                 /* the newest that is newer than the number asked for; -1 */
 };
+/* The state of the search on rank 0. */
 struct choosing {
 	struct sheaf_run *run;
 	struct shf_newest disk;
@@ -32,8 +36,8 @@ struct choosing {
 	struct shf_recalled last;       /* condemned, but no older one is left; ranks 0: none */
 };
 
-/* Does the same save lie on disk, too, though it is not the newest there? So it may if it is marked
- * bad and was asked for by its number. */
+/* Whether the same save lies on disk, too, though it is not the newest there. That may be if it is
+ * marked bad and was asked for by its number. */
 static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
 {
 	struct shf_arena arena = { 0 };
@@ -49,6 +53,8 @@ static bool has_bad_twin(struct choosing *c, const struct shf_recalled *r)
 	return twin;
 }
 
+/* Remembers the choice. If ranks of it are missing and the same save is on disk, the rest is read
+ * there. */
 static void choose_step(struct choosing *c, const struct shf_recalled *r)
 {
 	bool same = r->step == c->disk.known && strcmp(r->session, c->disk.session) == 0;
@@ -77,6 +83,8 @@ static bool is_asked_for(const struct shf_sought *s, const struct shf_recalled *
 	return r->step < s->after.step && (same || s->after.memory || s->after.step == INT64_MAX);
 }
 
+/* Logs why the step is not taken. For a search for the latest one, the reason is also written down
+ * for the caller's report. */
 static void pass_over_in_memory(struct choosing *c, const struct shf_recalled *r, const char *why)
 {
 	char name[60];
@@ -116,6 +124,8 @@ static bool is_beyond(const struct choosing *c, const struct shf_recalled *r)
 	       !shf_tries_spent(store, r->step, r->session);
 }
 
+/* Called for each step in memory, newest first, until one is chosen. The questions are in the order
+ * of what a person should be told: that a step is incomplete says more than that it is marked. */
 static int consider_for_load(void *arg, const struct shf_recalled *r)
 {
 	struct choosing *c = arg;
@@ -148,7 +158,9 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 	return c->choice->memory;
 }
 
-/* [rank 0] */
+/* Without the count of rewinds nobody can tell whether what is in memory was rewound, so nothing is
+ * taken then. If all that is left is a step that was condemned, that one is taken: there is nothing
+ * better. [rank 0] */
 static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
                               struct shf_buf *cards, struct choice *choice, struct shf_buf *copied,
                               struct sheaf_error *err)
@@ -173,6 +185,8 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	return rc;
 }
 
+/* An agent that fails is no failure of the call: what it has is then not known, and the log says
+ * so. [collective] */
 int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
                       struct shf_buf *all, struct sheaf_error *err)
 {
@@ -193,7 +207,7 @@ int shf_recall_gather(struct sheaf_run *run, struct shf_buf *mine, bool *asked,
 	return shf_to_zero(&run->team, 0, mine, all, err);
 }
 
-/* What of the step this node has: a view of it, which may be one of nothing. */
+/* Opens what this node has of the step: a view of it, which may be one of nothing. */
 static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
                           const struct shf_buf *copied, struct shf_view **view,
                           struct sheaf_error *err)
@@ -205,7 +219,8 @@ static int open_own_parts(struct sheaf_run *run, const struct choice *choice,
 	return *view ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 }
 
-/* All have a view of it, or nobody. [collective] */
+/* Opens the view on all ranks, or on none. If that fails, the caller goes on with the disk. Only
+ * the loss of a rank is an error. [collective] */
 static int open_all(struct sheaf_run *run, const struct choice *choice,
                     const struct shf_buf *copied, struct shf_sought *sought,
                     struct shf_view **view, struct sheaf_error *err)
@@ -234,6 +249,8 @@ static int open_all(struct sheaf_run *run, const struct choice *choice,
 	return 0;
 }
 
+/* The choice is broadcast with the list of replicas that it needs. After that all ranks open their
+ * part of the same step. [collective] */
 int shf_recall(struct sheaf_run *run, int64_t n, struct shf_sought *sought,
                struct shf_view **view, struct shf_base *base, struct sheaf_error *err)
 {

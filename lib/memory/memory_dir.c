@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of the view are VIEW + the number of what they stand for: the directory of the step,
- * its folders, its files. They have no state, so nothing is opened and nothing closed. Reads are
- * copies out of mapped memory, done when they are submitted; what is in no memory is read from the
- * same step on disk, in the same way. */
+/* A step in memory, shown as a directory through the same functions as a real one. So opening,
+ * loading, verifying and copying need not know where a step lies.
+ *
+ * Descriptors are VIEW + a number: 0 is the directory of the step, then come its folders, then its
+ * files. They have no state, so nothing is opened and nothing closed. Reads are copies out of
+ * mapped memory, done when they are submitted. What is in no memory is read from the same step on
+ * disk, in the same way. Every other descriptor belongs to the system below and is handed on. */
 #include "memory_dir_in.h"
 #include <errno.h>
 #include <pthread.h>
@@ -14,11 +17,13 @@
 
 /* ---- names and descriptors: 0 is the step, then folders, then files ---- */
 
+/* No real descriptor is that large. */
 static bool is_view_fd(int fd)
 {
 	return fd >= VIEW;
 }
 
+/* The file that a descriptor stands for; NULL: it is none. */
 static const struct shf_vfile *view_file_of(const struct shf_view *v, int fd)
 {
 	size_t i = (size_t)(fd - VIEW);
@@ -48,6 +53,7 @@ static const char *inside(const char *name, const char *folder)
 	return strchr(name, '/') ? NULL : name;
 }
 
+/* Finds the name among those directly in the folder. Returns a descriptor, or -ENOENT, -ENOTDIR. */
 static int look_up(const struct shf_view *v, int dir, const char *name)
 {
 	const char *folder = folder_of(v, dir), *base;
@@ -77,6 +83,8 @@ static const struct shf_sys *below(void *arg)
 	return view_of(arg)->over.in;
 }
 
+/* Opening past the page cache is refused, as some file systems do: there is no page cache between.
+ */
 static int view_open(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
 	const struct shf_sys *in = below(arg);
@@ -103,6 +111,7 @@ static int view_close(void *arg, int fd)
 	return is_view_fd(fd) ? 0 : in->ops->close(in->arg, fd);
 }
 
+/* The number of a file serves as its inode. */
 static int tell_stat(const struct shf_view *v, int fd, struct shf_stat *st)
 {
 	const struct shf_vfile *f = view_file_of(v, fd);
@@ -130,6 +139,7 @@ static int view_fstat(void *arg, int fd, struct shf_stat *st)
 	return is_view_fd(fd) ? tell_stat(view_of(arg), fd, st) : in->ops->fstat(in->arg, fd, st);
 }
 
+/* Folders first, then the files directly in this folder. */
 static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
 {
 	const struct shf_sys *in = below(arg);
@@ -156,6 +166,7 @@ static int view_readlink(void *arg, int dir, const char *name, char *buf, size_t
 	return is_view_fd(dir) ? -EINVAL : in->ops->readlink(in->arg, dir, name, buf, n);
 }
 
+/* Nobody takes the view away while it is mapped, so a lock on it is always granted. */
 static int view_lock(void *arg, int fd, bool exclusive)
 {
 	const struct shf_sys *in = below(arg);
@@ -170,6 +181,7 @@ static int view_unlock(void *arg, int fd)
 	return is_view_fd(fd) ? 0 : in->ops->unlock(in->arg, fd);
 }
 
+/* Everything in memory counts as cached: a load then uses its threads instead of a queue. */
 static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *in = below(arg);
@@ -185,7 +197,7 @@ static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
 		in->ops->forget(in->arg, fd, off, n);
 }
 
-/* The stretch that byte `off` of a file is in. */
+/* Binary search. The stretches of a file are sorted and do not overlap. */
 static const struct shf_stretch *stretch_at(const struct shf_view *v, const struct shf_vfile *f,
                                         uint64_t off)
 {
@@ -278,6 +290,8 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 
 /* ---- the queue ---- */
 
+/* A queue of the view: requests that were done when they were submitted, and the queue of the
+ * system below for all others. */
 struct shf_queue {
 	struct shf_queue *in;           /* owned; of the machine below */
 	pthread_mutex_t lock;

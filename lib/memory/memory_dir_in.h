@@ -9,12 +9,14 @@ struct shf_stretch {                /* bytes [lo, hi) of a file */
 	uint64_t lo, hi;
 	const uint8_t *at;
 };
+/* A file that the view shows. */
 struct shf_vfile {
 	const char *name;               /* with its folder */
 	uint64_t bytes;
 	size_t first, end;              /* stretches */
 	const uint8_t *whole;           /* of a small one: all of it */
 };
+/* A view: the memory that it was made of, the files that it shows, and where their bytes lie. */
 struct shf_view {
 	struct shf_over over;           /* first */
 	struct shf_arena arena;

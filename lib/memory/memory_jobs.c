@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What earlier jobs left with the agent, and when it is dropped (T2 to T4 of memory_tier.h). */
+/* What earlier jobs left with the agent, and when it is dropped (T2 to T4 of memory_tier.h). Memory
+ * is large, and a job that dies leaves all its images behind. If nobody dropped them, a few
+ * restarts would fill the machine; if the wrong ones were dropped, a restart would lose steps. */
 #include "memory_jobs.h"
 #include <string.h>
 #include "image_card.h"
@@ -15,6 +17,7 @@ struct heir {                   /* the one earlier job that T3 keeps; alike on a
 
 /* ---- names of other jobs are dropped ---- */
 
+/* Which names are dropped. */
 struct others {
 	const char *job;                /* the one that lives */
 	const struct heir *heir;        /* NULL: none */
@@ -22,6 +25,7 @@ struct others {
 	struct shf_buf names;           /* of what is dropped, each with its NUL */
 };
 
+/* Whether some whole card here is of that job. */
 static bool job_has_card(const struct shf_buf *whole, const char *job)
 {
 	const struct shf_told *t = (const void *)whole->data;
@@ -32,6 +36,8 @@ static bool job_has_card(const struct shf_buf *whole, const char *job)
 	return false;
 }
 
+/* Whether what that job left stays: it is the one that lives, or the heir with a whole card here.
+ */
 static bool stays(const struct others *o, const char *job)
 {
 	if (strcmp(job, o->job) == 0)
@@ -41,6 +47,8 @@ static bool stays(const struct others *o, const char *job)
 	return o->heir->unknown || strcmp(job, o->heir->job) == 0;
 }
 
+/* Names are collected first and dropped afterwards, because the list must not change while it is
+ * read. */
 static int note_other(void *arg, const char *name)
 {
 	struct others *o = arg;
@@ -77,6 +85,7 @@ void shf_tier_let_others_go(struct sheaf_run *run)
 
 /* ---- when a job opens the run ---- */
 
+/* The search for the heir. */
 struct weighing {
 	struct sheaf_run *run;
 	struct shf_newest disk;
@@ -99,6 +108,8 @@ static int weigh(void *arg, const struct shf_recalled *r)
 	return of_use;
 }
 
+/* The largest turn of all jobs before. The new job gets the next one, so that cards tell which job
+ * was the last. */
 static uint64_t last_turn(const struct shf_buf *cards)
 {
 	const struct shf_told *t = (const void *)cards->data;
@@ -120,6 +131,8 @@ static void choose_heir(struct sheaf_run *run, struct shf_buf *cards, struct hei
 	                shf_recall_join(cards, weigh, &w) < 0;
 }
 
+/* If some agent did not answer, the heir is unknown, and everything stays: the cards that would
+ * tell which job to keep may be with that agent. [collective] */
 int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct heir heir = { .unknown = true };

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes tell rank 0 what they have; it decides who reads which blocks (struct shf_had) and which
- * pieces must go where for that (struct piece), and all are told.
+/* A step in the memory of several nodes. Each node sends rank 0 a list of what it has. Rank 0
+ * decides who reads which blocks (struct shf_had), and which bytes must be sent to another node for
+ * that (struct piece), and broadcasts the decision.
  *
- * A block is read by one rank, which proves it. Most lie wholly on one node. Of one that does not,
- * the node that has most is its own: one of its ranks is sent the rest, before any load. The blocks
- * of a header count as one. */
+ * A block is read by one rank, which checks it. Most blocks lie wholly on one node. A block that
+ * does not is read on the node that has most of it: one of that node's ranks is sent the rest,
+ * before any load begins. All blocks of a header count as one block, because a header is read by
+ * one rank. */
 #include "memory_map.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,12 +34,15 @@ struct map {                    /* [rank 0], then all */
 
 /* ---- what there is ---- */
 
+/* For a rank that lists what its node has. */
 struct telling {
 	const struct shf_view *view;
 	struct shf_buf *out;
 	int32_t node;
 };
 
+/* Lists one span. The first 8 bytes of a file say how long its header is, which rank 0 needs and
+ * may not have in its own memory. */
 static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 {
 	struct telling *t = arg;
@@ -51,6 +56,7 @@ static int tell_span(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 	return 0;
 }
 
+/* Brings the lists of all nodes to rank 0; one rank of each node sends. [collective] */
 static int gather_spans(struct sheaf_run *run, const struct shf_view *view, struct shf_buf *all,
                         struct sheaf_error *err)
 {
@@ -67,6 +73,7 @@ static int gather_spans(struct sheaf_run *run, const struct shf_view *view, stru
 
 /* ---- who reads what [rank 0] ---- */
 
+/* For rank 0, while it decides. */
 struct mapping {
 	const struct sheaf_run *run;
 	const struct span *spans;       /* by file, lo, then the longest */
@@ -77,6 +84,7 @@ struct mapping {
 	struct map *map;
 };
 
+/* By file and place; of spans that begin at the same place the longest comes first. */
 static int span_order(const void *a, const void *b)
 {
 	const struct span *x = a, *y = b;
@@ -88,6 +96,8 @@ static int span_order(const void *a, const void *b)
 	return x->hi > y->hi ? -1 : x->hi < y->hi;
 }
 
+/* Decides that bytes [lo, hi) of the file are read on that node, by that rank or (-1) by any of the
+ * node. */
 static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, int64_t rank)
 {
 	struct shf_had h = { .lo = lo, .hi = hi, .node = node, .rank = rank };
@@ -96,13 +106,16 @@ static void add_had(struct mapping *m, uint64_t lo, uint64_t hi, int32_t node, i
 	shf_buf_add(&m->map->files, &m->file, sizeof(m->file));
 }
 
-/* A node that has something has a rank. */
+/* A rank of the node, by turns, so that not one rank of a node reads everything. A node that has
+ * something has a rank. */
 static int32_t reader_on_node(const struct sheaf_run *run, int32_t node, uint64_t turn)
 {
 	return (int32_t)shf_node_rank(run->place.nodes, (uint32_t)run->team.ranks, node, turn);
 }
 
-/* Of what reaches beyond byte `at`, what has it, or else begins next; NULL: nothing. */
+/* The first span of the file that reaches beyond byte `at`: the one that has that byte, or else the
+ * next one; NULL if there is none. Spans before m->at are never needed again, because files are
+ * mapped from front to back. */
 static const struct span *span_at(struct mapping *m, uint64_t at)
 {
 	while (m->at < m->n && (m->spans[m->at].file < m->file ||
@@ -111,7 +124,8 @@ static const struct span *span_at(struct mapping *m, uint64_t at)
 	return m->at < m->n && m->spans[m->at].file == m->file ? &m->spans[m->at] : NULL;
 }
 
-/* One block, or those of a header, that no node has all of. */
+/* Decides about one block, or the blocks of a header, that no node has all of. The first pass over
+ * the spans finds the node with most bytes; the second one lists the pieces that it lacks. */
 static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 {
 	int32_t best = -1, to;
@@ -147,7 +161,8 @@ static void map_block(struct mapping *m, uint64_t lo, uint64_t hi)
 	}
 }
 
-/* The blocks that a header lies in: whoever reads it reads all of it. */
+/* The length of the blocks that a header lies in, or 0 if one node has them all. What the header
+ * says of its length is not proved yet, so it is only used within the limits of the format. */
 static uint64_t head_of(struct mapping *m, uint64_t bytes)
 {
 	const struct span *s = span_at(m, 0);
@@ -159,6 +174,8 @@ static uint64_t head_of(struct mapping *m, uint64_t bytes)
 	return n && s->hi < n ? n : 0;
 }
 
+/* Walks through a file: stretches of whole blocks that one node has, stretches that no node has,
+ * and single blocks that lie on several nodes. */
 static void map_file(struct mapping *m, uint64_t bytes)
 {
 	uint64_t at = head_of(m, bytes), end, next;
@@ -187,6 +204,8 @@ static void map_file(struct mapping *m, uint64_t bytes)
 	}
 }
 
+/* Decides about all files. Bytes that no node has are an error, unless the same step lies on disk.
+ * [rank 0] */
 static int map_make(const struct sheaf_run *run, const struct shf_manifest *manifest,
                     struct shf_buf *told, bool disk, struct map *map, struct sheaf_error *err)
 {
@@ -216,7 +235,8 @@ static int map_make(const struct sheaf_run *run, const struct shf_manifest *mani
 
 /* ---- pieces ---- */
 
-/* Pieces [first, end): those of ours out, those for us in. */
+/* Sends pieces [first, end): those that this rank has go out, those that it is to read come in.
+ * Sender and receiver go through the same list, so a message needs no labels. [collective] */
 static int send_some(struct sheaf_run *run, struct shf_view *view, const struct piece *p,
                      size_t first, size_t end, struct sheaf_error *err)
 {
@@ -261,6 +281,8 @@ static int send_some(struct sheaf_run *run, struct shf_view *view, const struct 
 	return rc;
 }
 
+/* Sends all pieces, 64 MiB at a time, so that the buffers stay bounded. The batches follow from the
+ * list, so they are the same on all ranks. [collective] */
 static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struct shf_buf *pieces,
                        struct sheaf_error *err)
 {
@@ -288,7 +310,8 @@ static int send_pieces(struct sheaf_run *run, struct shf_view *view, const struc
 
 /* ---- everything ---- */
 
-/* From the lowest rank that has it, by rank 0. [collective] */
+/* Rank `root` has the small files of the step; rank 0 receives them and broadcasts them.
+ * [collective] */
 static int share_view(struct shf_team *team, int root, const struct shf_view *view,
                       struct shf_buf *told, struct sheaf_error *err)
 {
@@ -304,7 +327,8 @@ static int share_view(struct shf_team *team, int root, const struct shf_view *vi
 	return rc;
 }
 
-/* A node that has no part of the step hears of it what all others know. */
+/* A node without any part of the step still needs its manifest and its other small files to take
+ * part in a load. The lowest rank that has them sends them. [collective] */
 static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct sheaf_error *err)
 {
 	struct shf_team *team = &run->team;
@@ -326,6 +350,7 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 	return rc;
 }
 
+/* Broadcasts rank 0's decision. [collective] */
 static int map_share(struct sheaf_run *run, struct map *map, struct sheaf_error *err)
 {
 	int rc = shf_bcast_buf(&run->team, 0, &map->had, err);
@@ -335,6 +360,7 @@ static int map_share(struct sheaf_run *run, struct map *map, struct sheaf_error 
 	return rc == 0 ? shf_bcast_buf(&run->team, 0, &map->pieces, err) : rc;
 }
 
+/* Keeps the decision in the view. */
 static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_error *err)
 {
 	size_t n = map->had.len / sizeof(struct shf_had);
@@ -352,8 +378,8 @@ static int map_keep(struct shf_view *view, const struct map *map, struct sheaf_e
 	return rc < 0 ? shf_fail(err, rc, "what nodes have: %s", shf_strerror(rc)) : 0;
 }
 
-/* Does this rank see what it may have to read? It may have asked another time than the one that
- * told of its node, or could not ask. */
+/* Whether this rank sees what it may have to read. It may have asked the agent at another time than
+ * the rank that listed what its node has, or could not ask. */
 static bool has_all(const struct sheaf_run *run, const struct shf_view *view, const struct map *map)
 {
 	size_t n = map->had.len / sizeof(struct shf_had);
@@ -375,6 +401,8 @@ static bool has_all(const struct sheaf_run *run, const struct shf_view *view, co
 	return true;
 }
 
+/* Without this check the load would find out in the middle, when memory of the caller has been
+ * overwritten. */
 static int check_rank_view(const struct sheaf_run *run, const struct shf_view *view,
                            const struct map *map, struct sheaf_error *err)
 {
@@ -382,6 +410,8 @@ static int check_rank_view(const struct sheaf_run *run, const struct shf_view *v
 	       : shf_fail(err, SHEAF_EFORMAT, "a rank does not see what its node has");
 }
 
+/* One node that has everything needs none of this: the view is checked to be complete, and that is
+ * all. [collective] */
 int shf_spread(struct sheaf_run *run, struct shf_view *view, const char *on_disk,
                struct sheaf_error *err)
 {

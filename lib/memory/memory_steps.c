@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Which steps lie in the memory of agents. An agent knows names and memory; what they mean is in
+ * the cards. A step is there if whole cards of all its ranks are, on one node or on several. */
 #include "memory_steps.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -8,10 +10,12 @@
 
 /* ---- what one agent has ---- */
 
+/* Names of cards that an agent has. */
 struct names {
 	struct shf_buf bytes;           /* each with its end */
 };
 
+/* Collects the names of cards; images are found through them. */
 static int note_card_name(void *arg, const char *name)
 {
 	struct names *n = arg;
@@ -24,6 +28,7 @@ static int note_card_name(void *arg, const char *name)
 	return n->bytes.oom ? -ENOMEM : 0;
 }
 
+/* A look at the cards of one agent. */
 struct looking {
 	const struct shf_sys *sys;
 	int keep;
@@ -32,6 +37,7 @@ struct looking {
 	struct shf_buf *out;            /* struct shf_told */
 };
 
+/* Adds what the card says to the list. */
 static void list_card(struct looking *l, const char *job, bool guest, const struct shf_card *card,
                       const struct shf_card_head *h)
 {
@@ -45,7 +51,8 @@ static void list_card(struct looking *l, const char *job, bool guest, const stru
 	shf_buf_add(l->out, &t, sizeof(t));
 }
 
-/* One card, if it is whole and of this run. */
+/* Lists one card, if it is whole and of this run. Cards that are not whole are no error: a job is
+ * copying into that image, or died while it did. */
 static int look_at_card(struct looking *l, const char *name)
 {
 	struct shf_shm shm = { NULL, 0, -1 };
@@ -85,6 +92,8 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
 	return rc;
 }
 
+/* By step, newest first. Of one number, the job that came last comes first. Then by rank, a rank's
+ * own card before a replica. */
 static int newest_first(const void *a, const void *b)
 {
 	const struct shf_told *x = a, *y = b;
@@ -102,9 +111,10 @@ static int newest_first(const void *a, const void *b)
 	return d ? d : x->guest - y->guest;
 }
 
-/* Cards of one step: the first says which, n there are; a rank's counts once, wherever it is, and a
- * copy only where there is no other. While a step comes to disk before this one, some have heard of
- * it and some have not: there are two that it may follow, whoever says so. */
+/* Joins the n cards of one step. A rank's card counts once, wherever it is, and a replica only
+ * where there is no other. While a step comes to disk before this one, some ranks know of it
+ * already and some do not: then the step may follow either of two states of the disk, base and
+ * next. */
 static struct shf_recalled join_cards(const struct shf_told *t, size_t n)
 {
 	struct shf_recalled r = { .step = t->step, .ranks = t->ranks, .base = t->base,
@@ -144,6 +154,8 @@ static bool is_of(const struct shf_told *t, const char *job, const char *session
 	return t->step == step && strcmp(t->session, session) == 0 && strcmp(t->job, job) == 0;
 }
 
+/* Lists the ranks of which there is a replica alone: these are then read from the replicas' memory.
+ */
 int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *which,
                       struct shf_buf *ranks)
 {
@@ -161,6 +173,7 @@ int shf_recall_copied(const struct shf_buf *cards, const struct shf_recalled *wh
 	return t && !ranks->oom ? 0 : SHEAF_ENOMEM;
 }
 
+/* Calls item for each step that some card is of, newest first. */
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg)
 {
@@ -194,12 +207,14 @@ int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
 
 /* ---- what is in memory goes on from a step that comes to disk ---- */
 
+/* A change of what later steps follow. */
 struct going_on {
 	struct looking *l;              /* for sys and keep */
 	const struct shf_recalled *which;
 	uint64_t was, is;
 };
 
+/* Whether the card's name is of that job. */
 static bool is_of_job(const char *name, const char *job)
 {
 	char own[33];
@@ -209,6 +224,10 @@ static bool is_of_job(const char *name, const char *job)
 	return always(shf_card_parse(name, own, &rank, &image, &card)) && strcmp(own, job) == 0;
 }
 
+/* A later step of the same job followed a state of the disk that is about to be replaced by
+ * `which`. Its card is changed to follow that: next first, then base, so that one of them is right
+ * at any moment. The job may live and be changing the same words for another step, hence the
+ * exchange. */
 static int let_card_follow(const struct going_on *g, const char *name)
 {
 	const struct shf_sys *sys = g->l->sys;
@@ -263,6 +282,8 @@ static bool has_rank(const struct shf_buf *ranks, int32_t rank)
 	return false;
 }
 
+/* Gets the card, and the image if the rank wrote anything. Returns 1 and the part, 0 if the name is
+ * of something else, or a negative errno. */
 static int get_part(const struct shf_sys *sys, int keep, const char *name,
                     const struct shf_recalled *which, const struct shf_buf *copied,
                     struct shf_part_held *part)
@@ -294,6 +315,8 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 	return rc;
 }
 
+/* Maps everything of the step that this node has. Names that vanish meanwhile are skipped: what is
+ * missing is found by shf_view_finish. */
 int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recalled *which,
                      const struct shf_buf *copied, struct shf_view **view,
                      struct sheaf_error *err)
@@ -343,6 +366,8 @@ int shf_recall_view(const struct shf_sys *sys, int keep, const struct shf_recall
 
 /* ---- is it still of use? ---- */
 
+/* The disk must end where the step begins, by number, session and count of rewinds, and the step
+ * must not have been set aside itself. */
 bool shf_recall_follows(struct shf_store *store, const struct shf_recalled *r,
                         const struct shf_newest *disk)
 {

@@ -28,6 +28,8 @@ int shf_recall_list(const struct shf_sys *sys, int keep, const char *run_id,
  * of other nodes' too; one agent alone leaves those to the nodes that they are of. */
 int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bool guests,
                      struct shf_buf *out);
+/* Calls item for each step of the cards, newest first, as shf_recall_list does. The cards may be
+ * those of several agents. */
 int shf_recall_join(struct shf_buf *cards, int (*item)(void *arg, const struct shf_recalled *r),
                     void *arg);
 /* Gathers the cards of all agents on rank 0, in *all. The first rank of each node asks its agent

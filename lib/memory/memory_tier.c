@@ -11,6 +11,8 @@
 
 /* ---- the agent ---- */
 
+/* Draws the name of this job on rank 0, broadcasts it, and connects. What earlier jobs left with
+ * the agents is looked through then (T3), unless the run is opened to read only. [collective] */
 int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_tier *t = run->tier;
@@ -57,7 +59,7 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 
 /* ---- a step ---- */
 
-/* Drops the steps in memory after `step`. The handle goes on from what is left. */
+/* Makes nothing of the steps in memory after `step`. The handle goes on from what is left. */
 static void forget_later(struct shf_tier *t, int64_t step)
 {
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
@@ -80,6 +82,9 @@ void shf_tier_fell_back(struct sheaf_run *run, int64_t step)
 			shf_tier_is_newest(t, i);
 }
 
+/* Steps in memory that are newer than the one that was loaded are not dropped at once: if this job
+ * dies before its first save, a restart may still want them. They go when a save that was begun
+ * after this load is there (left). */
 void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 {
 	struct shf_tier *t = run->tier;
@@ -98,6 +103,9 @@ void shf_tier_took(struct sheaf_run *run, int64_t beyond)
 	run->tier->based = false;        /* what memory follows is looked for again */
 }
 
+/* If the step was read in memory, it stays, and so does what an earlier job left of it. Otherwise
+ * all that other jobs left is dropped, because it belongs to the branch that was rewound. [local]
+ */
 void shf_tier_rewind(struct sheaf_run *run, int64_t step, bool loaded)
 {
 	struct shf_tier *t = run->tier;

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose copies are where, and what becomes of them. */
+/* Which rank keeps whose replica, the memory for them, and what becomes of the cards of replicas
+ * when the step that they are of changes.
+ *
+ * Each rank sends its image to a rank of the next node. If nodes have different numbers of ranks, a
+ * rank may keep the replicas of several ranks or of none. The lock guards the cards and numbers of
+ * steps, because a thread in the background stamps new replicas while the caller's thread changes
+ * old ones. */
 #include "replica.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -19,6 +25,7 @@ struct shf_card_head *shf_guest_head(const struct shf_guest *g, int slot)
 
 /* ---- who keeps whose ---- */
 
+/* How many ranks of its node come before that rank. */
 static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 {
 	int32_t n = 0;
@@ -28,6 +35,7 @@ static int32_t place_in_node(const struct sheaf_run *run, int32_t rank)
 	return n;
 }
 
+/* Both sides compute from the same table of nodes who sends to whom, so nothing is exchanged. */
 int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 {
 	const struct shf_place_info *place = &run->place;
@@ -66,6 +74,7 @@ int shf_guests_open(struct sheaf_run *run, struct sheaf_error *err)
 
 /* ---- memory ---- */
 
+/* Hands the memory of a replica, or that of its card, to the agent of this node. */
 static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g, int slot,
                          bool card)
 {
@@ -79,6 +88,8 @@ static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g,
 	return sys->ops->keep_put(sys->arg, run->tier->keep, name, shm);
 }
 
+/* If the agent has no room for what it had before, no further replicas are sent to this rank
+ * (failed). */
 int shf_guests_offer(struct sheaf_run *run)
 {
 	struct shf_guests *g = &run->tier->guests;
@@ -94,6 +105,8 @@ int shf_guests_offer(struct sheaf_run *run)
 	return g->failed ? 0 : rc;
 }
 
+/* Memory that is too small is freed before the new one is allocated, also at the agent: there may
+ * not be room for both. */
 int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, bool card,
                    uint64_t bytes, struct sheaf_error *err)
 {
@@ -126,12 +139,13 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 
 /* ---- what becomes of them ---- */
 
+/* A place in the walk over all replicas. */
 struct each {
 	size_t guest;
 	int slot;
 };
 
-/* The next copy that is of the step; -1 is none. */
+/* Goes through the replicas that are here of the step; there is none of step -1. */
 static struct shf_card_head *next_of(const struct shf_guests *g, struct each *e, int64_t step)
 {
 	for (; step >= 0 && e->guest < g->n; e->guest++, e->slot = 0)

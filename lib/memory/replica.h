@@ -31,6 +31,8 @@ struct shf_guest {              /* a rank of the node before, whose copies are h
 	struct shf_shm cards[SHF_GUEST_SLOTS], images[SHF_GUEST_SLOTS]; /* base NULL: none yet */
 	int64_t steps[SHF_GUEST_SLOTS];         /* -1: nothing */
 };
+/* The replicas that this rank keeps for ranks of the node before, and the one that it is sending to
+ * the next node. */
 struct shf_guests {
 	bool wanted;                    /* the same on all ranks: there are copies to be made */
 	bool failed;                    /* the agent has not taken what it was offered again */

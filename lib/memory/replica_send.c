@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* To who keeps the copies travels first, in one exchange, a note and the body of the card, then the
- * image in pieces that are alike on all ranks: inside the commit, or by a thread, with a group of
- * its own, while the image is left alone (shf_guests_pins).
- * Note: u64 step, u64 bytes of the image, u64 bytes of the body; the body. */
+/* Sends the image of a step to the rank that keeps its replica. First one exchange carries a note
+ * and the body of the card: u64 step, u64 bytes of the image, u64 bytes of the body; the body. Then
+ * the image goes in pieces of 8 MiB, the same number of exchanges on all ranks. This happens inside
+ * the commit, or in the background by a thread that has a group of its own. Until then the image is
+ * left alone (shf_guests_pins).
+ *
+ * Each rank keeps two slots for each guest. The new replica overwrites the older one (G2), so the
+ * newest complete replica stays until the next one is complete. Its card is cleared before the
+ * first byte is overwritten (M1), and stamped after the last. */
 #include "replica_send.h"
 #include <string.h>
 #include "crc64.h"
@@ -20,6 +25,7 @@ struct coming {                 /* what a guest has said */
 	uint64_t image_bytes, body_bytes;
 	int slot;
 };
+/* One replica on its way, and what this rank receives meanwhile. The thread's until it is over. */
 struct shf_sending {
 	struct sheaf_run *run;
 	struct shf_team *team;          /* that it goes over */
@@ -52,12 +58,14 @@ static void sending_free(struct shf_sending *s)
 	shf_free(s);
 }
 
-/* Where there are but two images for a step, none can be left alone for as long as that takes. */
+/* Whether replicas are sent in the background. With only two images no image can be left alone for
+ * that long. */
 static bool goes_behind(const struct sheaf_run *run, const struct shf_to_copy *c)
 {
 	return run->tier->guests.behind.group && c->images > 2;
 }
 
+/* *out is set even if this fails, to be freed. If the agent has failed before, nothing is sent. */
 static int sending_new(struct shf_sending **out, struct sheaf_run *run,
                        const struct shf_to_copy *c, struct sheaf_error *err)
 {
@@ -83,7 +91,7 @@ static int sending_new(struct shf_sending **out, struct sheaf_run *run,
 	       ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to send a copy");
 }
 
-/* Reads what the guests have announced. */
+/* Reads what the guests have announced, and chooses the slot of each. */
 static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -104,7 +112,7 @@ static int read_announcements(struct shf_sending *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* Adds up how much more memory copies take here. Cards are too small to count. */
+/* Adds up how much more memory the replicas take here. Cards are too small to count. */
 static void measure_replicas(const struct shf_sending *s, struct shf_growth *mine)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -173,6 +181,7 @@ static int make_place(const struct shf_sending *s, struct shf_guest *g, const st
 	                                sizeof(struct shf_card_head) + c->body_bytes, err) : rc;
 }
 
+/* Checks first that all ranks of the node together have memory for it; then allocates. */
 static int make_places(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -193,12 +202,14 @@ static int make_places(struct shf_sending *s, struct sheaf_error *err)
 	return rc;
 }
 
+/* How many bytes of an image are in the piece at `at`. */
 static size_t piece_bytes(uint64_t bytes, uint64_t at)
 {
 	return bytes <= at ? 0 : bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
 }
 
-/* Bytes [at, at + PIECE) of all images. [collective] */
+/* Exchanges bytes [at, at + PIECE) of all images. A single guest's piece is received in its place;
+ * those of several are received together and copied. [collective] */
 static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
@@ -223,8 +234,10 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 	return rc;
 }
 
-/* What else the card says is what this rank's own says of the same step: whoever changes that
- * changes it first, and then, with the lock, the copies that there are. */
+/* The rest of the card is copied from this rank's own card of the same step. Whoever changes that
+ * one changes it first, and then, with the lock, the replicas that there are. So with the lock,
+ * what is copied here is current. If the step was given up meanwhile (coming), nothing is stamped.
+ */
 static void stamp_replicas(struct shf_sending *s)
 {
 	struct shf_tier *t = s->run->tier;
@@ -253,7 +266,7 @@ static void stamp_replicas(struct shf_sending *s)
 	pthread_mutex_unlock(&all->lock);
 }
 
-/* One piece; false: that was the last, or it failed. */
+/* One turn: one piece. After the last one the cards are stamped. */
 static bool send_piece(void *work)
 {
 	struct shf_sending *s = work;
@@ -269,7 +282,7 @@ static bool send_piece(void *work)
 	return false;
 }
 
-/* All ranks have place for what comes. [collective] */
+/* Makes sure that all ranks have memory for what comes, before the first piece. [collective] */
 static int prepare_sending(struct shf_sending **s, struct sheaf_run *run,
                            const struct shf_to_copy *c, struct sheaf_error *err)
 {
@@ -285,6 +298,8 @@ static int prepare_sending(struct shf_sending **s, struct sheaf_run *run,
 	return rc;
 }
 
+/* Sends inside the commit. The last agreement is G1: a commit returns only when the replica is
+ * complete everywhere. [collective] */
 static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
 	struct shf_sending *s;
@@ -305,7 +320,7 @@ static int send_now(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 
 /* ---- behind ---- */
 
-/* The last one. come: to all ranks, and it is still of use. */
+/* Ends the last one. come: it came to all ranks, and is of use. */
 static void settle_sending(struct sheaf_run *run, bool come)
 {
 	struct shf_guests *g = &run->tier->guests;
@@ -318,6 +333,8 @@ static void settle_sending(struct sheaf_run *run, bool come)
 	g->image = -1;
 }
 
+/* Asks whether the last replica is complete on all ranks, and if so starts the next one. If it is
+ * not, this step gets no replica; the next one may. [collective] */
 static int send_behind(struct sheaf_run *run, const struct shf_to_copy *c,
                        struct sheaf_error *err)
 {
@@ -354,6 +371,8 @@ void shf_guests_stop(struct sheaf_run *run, bool finish)
 	settle_sending(run, false);
 }
 
+/* After a failure no replicas are sent any more: all ranks learned of it in the same call, so they
+ * agree on that. [collective] */
 int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct sheaf_error *err)
 {
 	struct shf_guests *g = &run->tier->guests;
@@ -376,6 +395,7 @@ int shf_guests_send(struct sheaf_run *run, const struct shf_to_copy *c, struct s
 	return 0;
 }
 
+/* Frees the memory of a replica; the agent keeps its own reference. */
 static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int slot)
 {
 	const struct shf_sys *sys = run->sys;
@@ -388,6 +408,7 @@ static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int s
 	g->steps[slot] = -1;
 }
 
+/* A replica that is being sent is given up. What agents keep stays with them. */
 void shf_guests_close(struct sheaf_run *run)
 {
 	struct shf_guests *g = &run->tier->guests;

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Deletes old steps after a commit, by retention rules, on rank 0. Deleting large files takes long
+ * on some file systems. So if the caller only asked how far a commit is, a thread does it, and its
+ * log is written at the next call that settles it: the caller's log function is never called from
+ * another thread. */
 #include "prune_task.h"
 #include <inttypes.h>
 #include <string.h>
@@ -6,6 +10,7 @@
 #include "run_env.h"
 #include "scrub_run.h"
 
+/* Called for each step, in the thread: what happened is written down for log_pruned. */
 static void went(void *arg, int64_t step, char what, const char *why)
 {
 	struct shf_pruning *p = arg;
@@ -16,7 +21,7 @@ static void went(void *arg, int64_t step, char what, const char *why)
 	shf_buf_add(&p->told, why, strlen(why) + 1);
 }
 
-/* All of it: a task of one turn. */
+/* All of it is one turn, because it is one call of lib/store. */
 static bool prune(void *arg)
 {
 	struct sheaf_run *run = arg;
@@ -33,6 +38,7 @@ void shf_pruning_late(const struct sheaf_run *run)
 		        "prune goes on with it", run->store.path);
 }
 
+/* Logs what was deleted, and why; or that nothing was. */
 static void log_pruned(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->pruning;
@@ -52,6 +58,8 @@ static void log_pruned(struct sheaf_run *run)
 	shf_buf_release(&p->told);
 }
 
+/* Waits for the thread. If it had not begun, the work is done here, so that what was asked for is
+ * done in any case. */
 void shf_pruning_settle(struct sheaf_run *run)
 {
 	struct shf_pruning *p = run->pruning;
@@ -70,6 +78,7 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 	return false;
 }
 
+/* If one is still under way nothing is begun: the next commit will do it. */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
 	struct shf_pruning *p = run->pruning;
@@ -96,6 +105,8 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
 }
 
+/* The rules go by run->verified, and by nothing newer: a step that was not read again since its
+ * commit must not cost an older one. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool behind)
 {
 	struct shf_prune r;

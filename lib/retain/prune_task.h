@@ -9,6 +9,7 @@
 #include "store.h"
 
 struct sheaf_run;
+/* The prune that a thread does, or did last. The thread's until it is settled. */
 struct shf_pruning {
 	struct shf_background task;
 	struct shf_prune rules;

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Always true: the first thing that is wrong, or that cannot be told, ends it; what the sums say is
- * believed only of pages that the manifest's own sum vouches for. */
+/* Reads a committed step again, turn by turn. Each turn reads at most a block, so the thread that
+ * takes the turns can be stopped soon. The phases are: manifest and head of the table; pages of the
+ * table; blocks; attached files.
+ *
+ * Always true: the first thing that is wrong, or that cannot be told, ends it. What the table says
+ * is believed only of pages that the manifest's own sum vouches for. */
 #include "scrub.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -18,6 +22,8 @@
 
 enum { BEGIN, TABLE, DATA, SMALL, OVER };
 
+/* All memory is allocated here, so that no turn can fail for want of it but the first, which learns
+ * how large the manifest and the page table are. */
 int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, int64_t step,
                     const char *session, const char *where, struct sheaf_error *err)
 {
@@ -54,13 +60,15 @@ void shf_reread_release(struct shf_reread *r)
 
 /* ---- how it ends ---- */
 
+/* Ends the reading with the error that is in r->err. */
 static bool end_as_damaged(struct shf_reread *r)
 {
 	r->rc = r->err.code = SHEAF_ECORRUPT;
 	return false;
 }
 
-/* What is named and not there, or is a link, a folder or longer than it can be, is damage. */
+/* Ends the reading with an error of the disk. What is named and not there, or is a link, a folder
+ * or longer than it can be, is damage instead. */
 static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 {
 	r->rc = shf_fail_sys(&r->err, sys, "%s/%s", r->where, name);
@@ -71,7 +79,8 @@ static bool end_as_unread(struct shf_reread *r, int sys, const char *name)
 
 /* ---- reading ---- */
 
-/* All n bytes, tried again where the disk answers with an error. What is short is damage. */
+/* Reads all n bytes, and tries again where the disk reports EIO. If the file ends too early, that
+ * is damage. */
 static bool read_scrubbed(struct shf_reread *r, int fd, void *to, uint64_t n, uint64_t off,
                           const char *name)
 {
@@ -92,14 +101,15 @@ static int open_in_scrubbed(const struct shf_reread *r, const char *name, int fl
 	return shf_in_step_open(r->sys, r->dir, name, flags | SHF_O_NOFOLLOW);
 }
 
-/* Bytes from `off` on are about to be read through the page cache. */
+/* Bytes from `off` on are about to be read through the page cache, which must not answer from
+ * memory: what counts is what the disk has. */
 static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
 {
 	if (off < bytes)
 		r->sys->ops->forget(r->sys->arg, fd, off, bytes - off);
 }
 
-/* Opens it and looks at its length. */
+/* Opens the file and compares its length with the manifest's. */
 static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, int *fd)
 {
 	struct shf_stat st;
@@ -120,6 +130,7 @@ static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, 
 
 /* ---- manifest and table ---- */
 
+/* The manifest must be of the save that was committed, not of a later one with the same number. */
 static bool read_own_manifest(struct shf_reread *r)
 {
 	struct shf_stat st = { .bytes = 0 };
@@ -163,7 +174,8 @@ static uint64_t blocks_of_file(uint64_t bytes)
 	return bytes / SHF_BLOCK + (bytes % SHF_BLOCK != 0);
 }
 
-/* It has records of all that the manifest names: whoever looks for one finds it in its section. */
+/* The table must have records of all that the manifest names. After this, a record that is looked
+ * up is always inside its section. */
 static bool table_fits(struct shf_reread *r, const char *where)
 {
 	uint64_t blocks = 0;
@@ -178,6 +190,8 @@ static bool table_fits(struct shf_reread *r, const char *where)
 	return end_as_damaged(r);
 }
 
+/* Reads the head and the page table, which the manifest has the sum of. With these every other page
+ * can be checked when it is needed. */
 static bool open_table(struct shf_reread *r)
 {
 	const struct shf_mf_file *sums = &r->manifest.sums;
@@ -208,7 +222,7 @@ static bool open_table(struct shf_reread *r)
 	return end_as_damaged(r);
 }
 
-/* Page p of the table into `to`, checked. */
+/* Reads and checks one page of the table. */
 static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 {
 	uint64_t off = p * SHF_SUMS_PAGE, left = r->head.pages_off - off, got, want;
@@ -225,7 +239,8 @@ static bool table_page(struct shf_reread *r, uint64_t p, uint8_t *to)
 	return end_as_damaged(r);
 }
 
-/* A record of the table: of 8, 32 or 64 bytes, so in one page; each section has one in memory. */
+/* Returns a record of the table. Records are 8, 32 or 64 bytes long, so each lies in one page. Each
+ * section keeps its last page, because the records of a section are read in order. */
 static const uint8_t *table_record(struct shf_reread *r, int section, uint64_t off)
 {
 	struct shf_table_page *t = &r->table[section];
@@ -250,7 +265,8 @@ static bool tensor_get(struct shf_reread *r, uint64_t i, struct shf_sums_tensor 
 	return p != NULL;
 }
 
-/* Pages no record of the data will need are looked at as well: every node its share. */
+/* A turn of the second phase: pages that no record of this share will need are read as well, each
+ * node its share of them. */
 static bool turn_table(struct shf_reread *r)
 {
 	uint64_t n = (r->head.pages_off + SHF_SUMS_PAGE - 1) / SHF_SUMS_PAGE;
@@ -265,6 +281,7 @@ static bool turn_table(struct shf_reread *r)
 
 /* ---- blocks ---- */
 
+/* Which blocks this node reads. */
 static void deal_scrub_shares(struct shf_reread *r)
 {
 	uint64_t all = r->head.blocks_n, more = all % r->shares;
@@ -273,6 +290,7 @@ static void deal_scrub_shares(struct shf_reread *r)
 	r->end = r->at + all / r->shares + (r->share < more);
 }
 
+/* The first turn. */
 static bool turn_begin(struct shf_reread *r)
 {
 	if (!read_own_manifest(r) || !open_table(r))
@@ -284,7 +302,8 @@ static bool turn_begin(struct shf_reread *r)
 	return true;
 }
 
-/* The first record of the open file that ends behind byte lo. */
+/* Finds the first tensor of the open file that ends behind byte lo, which is where this share
+ * begins. `whole`: all of that tensor lies in the share. */
 static bool seek_tensor(struct shf_reread *r, uint64_t lo)
 {
 	uint64_t from = r->sums_file.first_tensor, to = from + r->sums_file.tensors_n;
@@ -311,7 +330,8 @@ static bool seek_tensor(struct shf_reread *r, uint64_t lo)
 	return true;
 }
 
-/* The file that block `at` is of: opened, its record of the table seen. */
+/* Opens the file that the next block lies in, and checks its record of the table. The next file is
+ * opened when the one before is done, so one descriptor or two are open at a time. */
 static bool enter_file(struct shf_reread *r)
 {
 	const struct shf_mf_file *m = &r->manifest.files[r->file];
@@ -344,7 +364,8 @@ static bool enter_file(struct shf_reread *r)
 	return seek_tensor(r, (r->at - r->first) * SHF_BLOCK);
 }
 
-/* n bytes at lo, whole pages of them past the page cache, where this file can. */
+/* Reads n bytes at lo: whole pages past the page cache, if this file can be read so, the rest
+ * through it after the page cache has been told to forget them. */
 static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 {
 	const char *name = r->manifest.files[r->file].name;
@@ -363,6 +384,7 @@ static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 	       read_scrubbed(r, r->fd, r->buf + got, n - (uint64_t)got, lo + (uint64_t)got, name);
 }
 
+/* Compares the digest of a tensor that lies in this share whole. */
 static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
 {
 	if (r->digest == t->digest)
@@ -373,7 +395,9 @@ static bool tensor_is(struct shf_reread *r, const struct shf_sums_tensor *t)
 	return end_as_damaged(r);
 }
 
-/* The tensors that these bytes are of. */
+/* Adds the bytes to the digests of the tensors that they are of. A tensor that lies in several
+ * shares is added to `cut`: what each share has of it, and in one of them the stored digest as
+ * well. The cuts of all shares together give 0 if all such tensors are right. */
 static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 {
 	uint64_t last = r->sums_file.first_tensor + r->sums_file.tensors_n, hi = lo + n;
@@ -404,6 +428,7 @@ static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 	return true;
 }
 
+/* A turn of the third phase: one block. */
 static bool turn_data(struct shf_reread *r)
 {
 	const uint8_t *p;
@@ -439,6 +464,7 @@ static bool turn_data(struct shf_reread *r)
 
 /* ---- attached files and indexes ---- */
 
+/* A turn of the last phase: up to a block of an attached file. */
 static bool turn_small(struct shf_reread *r)
 {
 	const struct shf_mf_file *f;
@@ -473,6 +499,7 @@ static bool turn_small(struct shf_reread *r)
 	return true;
 }
 
+/* [any thread, one at a time] */
 bool shf_reread_turn(void *reread)
 {
 	struct shf_reread *r = reread;
@@ -502,6 +529,7 @@ static void forget_file(const struct shf_sys *sys, int dir, const char *name, ui
 	shf_fd_close(sys, &fd);
 }
 
+/* The manifest is dropped first, so that it is the disk's manifest that names the other files. */
 void shf_reread_forget(const struct shf_sys *sys, int dir)
 {
 	struct shf_arena arena = { 0 };

@@ -21,6 +21,8 @@ struct shf_table_page {         /* of sheaf.sums, checked */
 	uint8_t *bytes;                 /* owned */
 	uint64_t page;                  /* which; UINT64_MAX: none yet */
 };
+/* A step that is being read again. It belongs to the thread that takes the turns until there are no
+ * more. */
 struct shf_reread {
 	/* what is asked */
 	const struct shf_sys *sys;
@@ -59,6 +61,7 @@ int shf_reread_init(struct shf_reread *r, const struct shf_sys *sys, int dir, in
                     const char *session, const char *where, struct sheaf_error *err);
 /* A turn. False: it was the last. */
 bool shf_reread_turn(void *reread);
+/* Frees everything but the result. A zeroed one with descriptors of -1 may be released. */
 void shf_reread_release(struct shf_reread *r);
 /* What the page cache has of the step in this directory is dropped, as far as it can be, so that
  * whoever reads the step next reads what the disk has. */

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads each committed step again in the background, on every node by a thread of its lowest rank.
+ * Old steps are deleted only when a newer one was read again and found whole (I9). So a disk that
+ * loses or changes bytes after fsync costs one step at most.
+ *
+ * Steps are read one at a time. If several are committed meanwhile, the newest is next and those
+ * between are never read: for retention they are worth nothing. */
 #include "scrub_run.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +19,7 @@
 #define LITTLE (UINT64_C(32) << 20)
 #define WAIT_MS 3000
 
-/* On the lowest rank of a node. */
+/* Opens the step and starts the thread. [lowest rank of a node] */
 static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved,
                             struct shf_reread *r, struct sheaf_error *err)
 {
@@ -45,6 +51,8 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
 	snprintf(b->next.session, sizeof(b->next.session), "%s", session);
 }
 
+/* All ranks remember which step is being read, though only some of them read: the answer is
+ * collective. */
 void shf_behind_start(struct sheaf_run *run)
 {
 	struct shf_behind *b = run->behind;
@@ -98,6 +106,7 @@ bool shf_behind_is_little(const struct sheaf_run *run)
 	return run->behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
+/* Used at close only, and bounded: a job that ends must not be held up by a slow disk. */
 void shf_behind_wait(struct sheaf_run *run)
 {
 	const struct shf_sys *sys = run->sys;
@@ -108,7 +117,7 @@ void shf_behind_wait(struct sheaf_run *run)
 		sys->ops->sleep_ms(sys->arg, 1);
 }
 
-/* What this rank's task says, when it is over. */
+/* What this rank's thread found, when it is over. */
 static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
 	const struct shf_behind *b = run->behind;
@@ -126,7 +135,8 @@ static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf
 	return b->reread->rc;
 }
 
-/* Damage anywhere comes before what could not be told elsewhere. [collective] */
+/* Brings the answers of all nodes together. Damage anywhere comes before what could not be told
+ * elsewhere. The cuts must add up to 0 (scrub.c). [collective] */
 static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
                                 struct sheaf_error *err)
 {
@@ -150,6 +160,9 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	return rc;
 }
 
+/* Nobody waits here: if some node is still reading, that is the answer. A step that was read again
+ * and is whole becomes run->verified. Failures other than a lost rank are only logged, because the
+ * caller is busy with another step. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 {
 	struct shf_behind *b = run->behind;

@@ -11,6 +11,7 @@
 #include "store.h"
 
 struct sheaf_run;
+/* Which step is being read again, and which is next. */
 struct shf_behind {
 	/* equal on all ranks */
 	struct shf_saved now;           /* being read again */

@@ -3,6 +3,7 @@
 #include "err.h"
 #include "run.h"
 
+/* Asks the machine what it has left only if this rank needs anything. */
 void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed,
                      struct shf_growth *mine)
 {
@@ -13,6 +14,7 @@ void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed
 		mine->rooms_n = sys->ops->rooms(sys->arg, mine->rooms);
 }
 
+/* The answers of all ranks, and the node that is added up. */
 struct adding {
 	const uint8_t *all;
 	size_t stride;
@@ -50,6 +52,8 @@ static uint64_t taken_of(const struct adding *a, uint64_t of, uint64_t *left)
 	return taken > freed ? taken - freed : 0;
 }
 
+/* Sums up by bound. A bound is the machine's memory or that of a control group, and ranks under the
+ * same one name it by the same number. */
 int shf_growth_check(const void *all, size_t stride, int ranks, int node,
                      struct sheaf_error *err)
 {

@@ -124,6 +124,7 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 	return 0;
 }
 
+/* An image that is being made larger, on all ranks together. */
 struct sharing {
 	struct shf_image *image;
 	struct grown *all;

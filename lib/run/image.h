@@ -8,6 +8,7 @@
  * the node. The caller has the image. [collective] */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err);
+/* Frees all images of the run. [local] */
 void shf_images_release(struct sheaf_run *run);
 /* Frees this rank's memory of that image, and its mappings of the others'. Ranks that have this
  * rank's memory mapped keep it until they free theirs. [local] */

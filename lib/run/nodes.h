@@ -15,5 +15,6 @@ struct shf_place_info {         /* where this rank is */
 /* Which ranks share memory. [collective] */
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err);
+/* Frees what shf_place_find allocated. A zeroed one may be released. */
 void shf_place_release(struct shf_place_info *place);
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caller's options for a run: checked, copied, defaults filled. */
+/* The caller's options for a run: checked, copied, defaults filled in. Strings are copied, so that
+ * the caller may free its own when the call returns. */
 #include "opts.h"
 #include <inttypes.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
 
+/* Only with keep_best, which is what the note is for. */
 static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_error *err)
 {
 	out->best_note = out->keep_best ? shf_strdup(note) : NULL;
@@ -24,6 +26,7 @@ static int path_copy(const char **out, const char *path, struct sheaf_error *err
 	return *out || !path ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 }
 
+/* The list and its strings in one allocation. */
 static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
 {
 	size_t n = 0, bytes = 0;
@@ -59,7 +62,7 @@ void shf_opts_release(struct sheaf_opts *opts)
 	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = NULL;
 }
 
-/* Numbers that are out of their bounds. */
+/* Numbers that are out of bounds. The message names the option and the bound. */
 static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	const struct {
@@ -90,6 +93,7 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 	return 0;
 }
 
+/* Options that exclude or need each other. */
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |
@@ -135,6 +139,8 @@ static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 	return 0;
 }
 
+/* A caller that was compiled with a newer header passes a longer struct: what this version does not
+ * know must be zero. A caller with an older header passes a shorter one, and gets the defaults. */
 int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err)
 {
 	struct sheaf_opts o = { .size = sizeof(o) };

@@ -9,8 +9,10 @@
 #define SHF_AGENT_MAX 104       /* bytes of the path of a socket, and its end */
 #define SHF_IMAGES_MAX (SHF_PINS - 1)   /* of saves; each is pinned, as is that of a load */
 
-/* Take the caller's options. EINVAL. ignore is copied. */
+/* Checks and copies the caller's options and fills in defaults. Strings are copied, too. EINVAL,
+ * ENOMEM. [local] */
 int shf_opts_take(struct sheaf_opts *out, const struct sheaf_opts *in, struct sheaf_error *err);
+/* Frees the copies of strings. */
 void shf_opts_release(struct sheaf_opts *opts);
 /* How long a rank may keep the others waiting in an agreement: half their deadline, most_ms at
  * most. */

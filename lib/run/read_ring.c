@@ -32,6 +32,8 @@ void shf_read_drop(struct sheaf_run *run, struct shf_read *r)
 	(void)shf_io_drain(run, &r->io, -1);
 }
 
+/* A read that could not be submitted again ends the tries: r->rc tells the caller that the disk was
+ * not at fault. */
 int64_t shf_read_wait(struct sheaf_run *run, struct shf_read *r, uint64_t *retries)
 {
 	int64_t got = -EIO;
@@ -48,6 +50,9 @@ int64_t shf_read_wait(struct sheaf_run *run, struct shf_read *r, uint64_t *retri
 	}
 }
 
+/* Buffers are filled before the oldest one is waited for; that is what keeps the disk busy. A
+ * failure of `next` is returned at once, with reads still under way, which shf_read_ring_drop waits
+ * for. */
 int shf_read_ring_turn(struct shf_read_ring *g, struct sheaf_error *err)
 {
 	struct shf_read *r;

@@ -125,6 +125,8 @@ static int place_copy(struct shf_place_info *to, const struct shf_place_info *fr
 	return 0;
 }
 
+/* The call is entered whether or not this rank could make its run. After that all ranks fail or
+ * none. [collective] */
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
                       const struct shf_place_info *place, enum shf_call_kind call,

@@ -25,6 +25,9 @@ struct shf_image {
 };
 #define SHF_IMAGE_OF_LOAD SHF_IMAGES_MAX        /* freed when the load returns */
 struct sheaf_save;
+/* An open run. Everything in it belongs to the caller's thread, but for what is atomic or says
+ * which lock guards it. Most fields of the second half are memory of what this handle loaded, saved
+ * and verified: they decide what the next save follows, and what a prune may delete. */
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */
@@ -90,6 +93,8 @@ int shf_run_open_bare(struct sheaf_run **run, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
                       const struct shf_place_info *place, enum shf_call_kind call,
                       struct sheaf_error *err);
+/* Counts one user more. The run is freed when the last one has put it. Only the caller's thread
+ * does either. [local] */
 void shf_run_get(struct sheaf_run *run);
 void shf_run_put(struct sheaf_run *run);
 

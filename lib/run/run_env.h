@@ -7,6 +7,7 @@
 bool shf_run_is_ours(const struct sheaf_run *run);      /* not a forked child's */
 /* EINVAL unless this process has the run open for writing, and a step may have that number. */
 int  shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err);
+/* Writes a line to the caller's log. level 0: damage; 1: a warning; 2: what was done. */
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 int64_t shf_now(const struct sheaf_run *run);   /* monotonic ns */

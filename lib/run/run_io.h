@@ -11,6 +11,8 @@ struct shf_io_owner {           /* first member of what submits requests */
 	                                                                 * NULL */
 	atomic_uint pending;
 };
+/* Makes a condition variable that waits by the monotonic clock: the wall clock may be set while a
+ * rank waits. */
 void shf_io_turn_init(pthread_cond_t *turn);
 /* Submits a request; owner->done, if there is one, is called when it has finished. Returns a
  * negative errno if it could not be submitted; then done is not called. [local] */

@@ -12,6 +12,8 @@ struct shf_lasted {             /* zeroed: nothing is known */
 struct shf_rate {               /* zeroed: nothing is known */
 	atomic_uint_fast64_t bytes, ns;
 };
+/* How fast the saves of this run went so far, part by part. The estimate of a save's end, and the
+ * decision whether there is time to begin a part, go by it. */
 struct shf_pace {
 	struct shf_rate write, send;
 	struct shf_lasted stage;        /* C0 */

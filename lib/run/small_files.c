@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "run_io.h"
 
+/* ENOENT means that somebody has removed the stage. */
 static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,
                 struct sheaf_error *err)
 {
@@ -14,6 +15,7 @@ static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int6
 	                       smalls->step, f->name, f->bytes);
 }
 
+/* The bytes are written now and synced later, with those of other files. */
 int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,
                   size_t n, struct sheaf_error *err)
 {
@@ -40,17 +42,12 @@ int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const vo
 	return put < 0 ? fail(smalls, f, put, err) : 0;
 }
 
-static void sync_done(struct shf_io_owner *owner, struct shf_io *io)
-{
-	(void)owner; /* the request keeps its result */
-	(void)io;
-}
-
+/* All syncs are submitted before the first is waited for. A file system with a journal then commits
+ * once for all of them. Each file is closed in any case; the first failure counts. */
 int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = smalls->run->sys;
 
-	smalls->owner.done = sync_done;
 	for (int i = 0; i < smalls->n && rc == 0; i++) {
 		struct shf_small *f = &smalls->files[i];
 		int put;

@@ -7,12 +7,14 @@
 #include "run_io.h"
 
 #define SHF_SMALLS_MAX 32
+/* One of them: open until it is synced. */
 struct shf_small {
 	int fd;
 	char name[128];                 /* for sentences */
 	size_t bytes;
 	struct shf_io io;
 };
+/* Those of one step that are being written by one rank. */
 struct shf_smalls {
 	struct sheaf_run *run;          /* borrowed; set these two, the rest is zero */
 	int64_t step;                   /* for sentences */

@@ -11,6 +11,8 @@ struct shf_want {               /* a box of a tensor, and the slice that holds a
 	const struct shf_slice *slice;  /* borrowed */
 	struct shf_box box;
 };
+/* A pass over bytes of one file at a time. Several passes, each on its own thread, may add to the
+ * same digests. */
 struct shf_pass {
 	const struct sheaf_step *step;
 	bool sums;                      /* false: only copy */

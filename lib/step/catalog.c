@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Builds the catalog of a step: every tensor, where it lies, and its digest. The headers are shared
- * out among the ranks. Each is read and checked by one rank and sent to all, because hundreds of
- * ranks that read every header of a large step would keep a file system busy for minutes. All ranks
- * then parse all headers, and so come to the same catalog.
+ * out among the ranks. Each is read and checked by one rank and sent to all, so that a file is
+ * opened by one rank for its header, not by every rank of the job. All ranks then parse all
+ * headers, and so come to the same catalog.
  *
  * Wire, per file: u32 file, u32 code, u64 file bytes, u32 sys, u32 header bytes (or bytes of the
  * message when code != 0), then those bytes. */

@@ -17,6 +17,8 @@ int shf_step_follow(const struct sheaf_step *step)
 	return step->run->foreign ? 0 : SHF_O_NOFOLLOW;
 }
 
+/* The folder is opened first, without following a link unless the step was opened by its path; then
+ * the file in it. If the folder is at fault, its name is left in `where` for the message. */
 int shf_step_file_open(const struct sheaf_step *step, const char *name, int flags, char where[64])
 {
 	const struct shf_sys *sys = step->run->sys;

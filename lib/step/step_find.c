@@ -17,6 +17,7 @@ enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8 };
 #define PLAIN_MAX (UINT64_C(64) << 20)
 #define INDEX_MAX (UINT64_C(256) << 20)
 
+/* What rank 0 has found, before it is encoded. */
 struct tell {
 	uint8_t flags;
 	int64_t step;
@@ -34,6 +35,7 @@ static void say_text(struct shf_buf *b, const void *s, size_t n)
 	shf_buf_add(b, s, n);
 }
 
+/* Encodes it (see the head of this file). */
 static void write_found(const struct tell *t, struct shf_buf *b)
 {
 	shf_buf_u8(b, t->flags);
@@ -64,6 +66,7 @@ static char *hear_text(struct shf_cur *c, struct shf_arena *arena)
 	return p ? shf_arena_strdup(arena, (const char *)p, (size_t)n) : NULL;
 }
 
+/* The lists of files and of plain files. */
 static int hear_files(struct shf_cur *c, struct shf_arena *arena, struct shf_found *f)
 {
 	f->files_n = shf_cur_u32(c);
@@ -271,6 +274,7 @@ static bool is_weights(const char *name)
 	return false;
 }
 
+/* Names of a directory. */
 struct names {
 	char **a;
 	size_t n, cap;

@@ -20,12 +20,15 @@ struct shf_found {              /* in the arena of decode, but for manifest: bor
 /* Both append what was found, for decode on every rank. [rank 0] */
 /* Puts "dir/name" into out, however long it is, and returns it; NULL: no memory. */
 const char *shf_path_in(struct shf_buf *out, const char *dir, const char *name);
+/* Looks for step n of the run. ENOENT: it is not there, or has just gone. [rank 0] */
 int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struct sheaf_error *err);
+/* Looks what is at a path. [rank 0] */
 int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told,
                    struct sheaf_error *err);
 /* Of a step whose manifest is at hand: dir is where to open it. */
 int shf_found_bytes(const char *path, const char *dir, const uint8_t *manifest, size_t n,
                     struct shf_buf *told, struct sheaf_error *err);
+/* Reads what one of the others wrote. */
 int shf_found_decode(struct shf_found *found, struct shf_arena *arena, const struct shf_buf *told,
                      struct sheaf_error *err);
 /* Is dir the directory that was read? Another one may have its name by now. [rank 0: for others the

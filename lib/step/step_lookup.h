@@ -15,6 +15,7 @@ bool shf_peek_init(struct sheaf_step *step);
  * live as long as the step. False: not found so, which proves nothing. [local] */
 bool shf_peek(struct sheaf_step *step, const char *family, const char *name,
               struct shf_lt_tensor *t);
+/* Frees what was kept for looking up; the table itself is the step's. */
 void shf_peek_release(struct sheaf_step *step);
 /* step_open.c: read what sleeping left unread. 0 for a step that is awake, however broken; a
  * failure sticks as cat_rc. [local: no other rank is there] */

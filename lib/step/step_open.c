@@ -78,6 +78,7 @@ void shf_step_put(struct sheaf_step *step)
 	shf_free(step);
 }
 
+/* A step with nothing in it. It counts as a user of the run. NULL: no memory. */
 static struct sheaf_step *step_new(struct sheaf_run *run)
 {
 	struct sheaf_step *step = shf_zalloc(1, sizeof(*step));
@@ -520,6 +521,7 @@ int shf_step_open_view(struct sheaf_step **out, struct shf_view *view, struct sh
 
 /* ---- the latest ---- */
 
+/* For the callback of a search. */
 struct seeking {
 	struct sheaf_run *run;
 	struct shf_sought *sought;
@@ -698,6 +700,7 @@ int shf_step_open_disk(struct sheaf_step **out, struct sheaf_run *run, int64_t n
 	return open_one(out, run, n, false, NULL, err);
 }
 
+/* The run of such a step is a bare one, which the step alone uses. */
 int shf_step_open_path(struct sheaf_step **out, const char *path, struct sheaf_group *group,
                        const struct sheaf_opts *opts, const struct shf_sys *sys,
                        struct sheaf_error *err)

@@ -37,6 +37,7 @@ struct shf_verify_sink {
 	int (*keep)(struct shf_verify_sink *sink, const struct shf_mf_file *m,
 	            struct sheaf_error *err);
 };
+/* A verification, on one rank. */
 struct shf_verify {
 	struct sheaf_step *step;
 	struct shf_verify_sink *sink;           /* borrowed; NULL: none */

@@ -350,6 +350,7 @@ static uint64_t make_buffers(const struct walk *walk, struct shf_read *reads)
 	return n;
 }
 
+/* Shares are equal to within a block. The trial of how to read (read_way.h) is the ring's. */
 void shf_verify_data(struct shf_verify *v)
 {
 	const struct shf_team *team = &v->step->run->team;

@@ -285,6 +285,7 @@ static int match_family_index(const struct shf_verify *v, const struct shf_lt_fa
 	return 0;
 }
 
+/* Parses the index of a family and compares it with the sums. */
 static void check_index(struct shf_verify *v, const struct shf_lt_family *fam, const char *name,
                         const struct shf_buf *text)
 {
@@ -402,6 +403,7 @@ void shf_verify_small(struct shf_verify *v)
 
 /* ---- what does not belong ---- */
 
+/* A list of names, to be sorted and searched. */
 struct names {
 	const char **a;                 /* owned array */
 	size_t n, cap;

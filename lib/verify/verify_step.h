@@ -5,6 +5,8 @@
 #define SHF_VERIFY_STEP_H
 #include "verify.h"
 
+/* Verifies all of an open step. 0: it is right. ECORRUPT: there were findings, each reported.
+ * [collective] */
 int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report,
                     struct sheaf_error *err);
 /* The same, and what is whole goes to the sink. [local] */
