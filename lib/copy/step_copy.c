@@ -69,6 +69,8 @@ static int part_begin(struct copying *c, const char *name, uint64_t bytes, struc
 	if (rc >= 0 || rc == -ENOENT)
 		rc = c->fd = sys->ops->open(sys->arg, c->stage.dir, c->part, SHF_O_WRITE |
 		                            SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	/* The length is set at once, so that a file system without space says so before the bytes
+	 * are read. */
 	if (rc >= 0 && bytes)
 		rc = sys->ops->resize(sys->arg, c->fd, bytes);
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
@@ -95,6 +97,7 @@ static int part_end(struct copying *c, const char *name, struct sheaf_error *err
 	int rc = sys->ops->fsync(sys->arg, c->fd), closed = sys->ops->close(sys->arg, c->fd), dir;
 
 	c->fd = -1;
+	/* A failed sync is final: the part is never given its name. */
 	rc = rc < 0 ? rc : closed;
 	if (rc >= 0) {
 		rc = dir = enter_stage_folder(c, name, &base);
@@ -291,7 +294,7 @@ static int fill_stage(struct copying *c, struct sheaf_report *report, struct she
 	for (int i = 0; rc == 0 && bad && i < PASSES; i++) {
 		rc = shf_step_verify_into(c->step, &c->sink, report, err);
 		forget_stage_files(c);
-		/* Also where something else failed: whoever goes on would refuse them again. */
+		/* Also if something else failed: the next copier would only refuse them again. */
 		bad = drop_refused(c, rc == 0 ? err : NULL);
 		rc = rc == 0 && bad < 0 ? bad : rc;
 	}
@@ -422,6 +425,7 @@ static int copy(struct copying *c, struct sheaf_report *report, struct sheaf_err
 		if (rc == 0)
 			rc = shf_stage_publish_as(&c->dst, &c->stage, &c->text, false, err);
 		forget_stage_files(c);
+		/* Nothing of a damaged step can be used by the next try. */
 		if (rc == SHEAF_ECORRUPT)
 			shf_stage_discard(&c->dst, &c->stage);
 		shf_stage_close(&c->dst, &c->stage);

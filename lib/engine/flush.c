@@ -31,6 +31,8 @@ static int consider_for_flush(void *arg, const struct shf_recalled *r)
 	struct flushing *f = arg;
 	struct shf_newest disk;
 
+	/* Of steps that are here in part only the newest counts: writing an older one first would
+	 * be of no use to anybody. */
 	if (f->found || (f->apart && r->here != r->ranks) || (f->due && !r->due))
 		return 0;
 	f->rc = shf_recall_state(f->store, r, &disk, f->err);

@@ -212,6 +212,8 @@ static int32_t ranks_of_job(const struct meet *t)
 			struct shf_told c = card_at(&t->cards, i);
 			bool ours = t->tables[k].node == t->node;
 
+			/* A card of this node counts more than any of another one, and of two the
+			 * newer. */
 			if (ours < own || (ours == own && c.step <= newest))
 				continue;
 			own = ours;
@@ -236,6 +238,7 @@ static int count_ranks(const struct meet *t, const bool *done, int32_t *here, in
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++) {
 			struct shf_told c = card_at(&t->cards, i);
 
+			/* A rank has a card for each of its steps in memory. */
 			if (c.rank >= *ranks || seen[c.rank] ||
 			    (done && (!done[k] || strcmp(c.session, t->which.session))))
 				continue;
@@ -291,6 +294,8 @@ static int choose_common_step(struct meet *t, struct sheaf_error *err)
 	if (rc == 0 && shf_recall_join(&t->cards, consider_common_step, &c) < 0 && c.rc == 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
 	t->own = 0;
+	/* How many cards of the step this node said it has, to be compared with what the view
+	 * finds. */
 	for (size_t k = 0; rc == 0 && t->chosen && k < t->tables_n; k++)
 		for (size_t i = t->tables[k].first; i < t->tables[k].end; i++)
 			t->own += t->tables[k].node == t->node &&
@@ -389,6 +394,7 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 
 		n = hi - at < PUT_BYTES ? hi - at : PUT_BYTES;
 		from = shf_view_at(p->t->view, file, at, &n);
+		/* shf_view_each calls only for bytes that are here. */
 		put = always(from != NULL)
 		      ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -EIO;
 		if (put < 0)
@@ -734,6 +740,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 	if (rc == 0 && t.chosen) {
 		*step = over ? -1 : t.which.step;
 		name_meeting(m, name);
+		/* Whoever removes it last finds it gone, which is no failure. */
 		(void)shf_tree_remove(m->sys, t.store.dot, name);
 	}
 	shf_view_free(t.view);

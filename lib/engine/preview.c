@@ -101,6 +101,7 @@ static int travels(struct preview *p, uint32_t rank, uint32_t round, uint64_t by
 static int count_move(struct preview *p, const struct shf_match *m, uint32_t self, uint32_t round,
                       const struct shf_mv *v)
 {
+	/* Ranks of one node copy from each other's images, so nothing is sent. */
 	bool near = m->nodes[v->rank] == m->nodes[self];
 	/* A replica says 8 bytes of digest, near or far, by the way of the messages. */
 	uint64_t bytes = v->witness ? 8

@@ -58,6 +58,7 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 {
 	int most = shf_opts_wait_ms(&run->opts, SHF_LOCK_WAIT_MS), rc;
 
+	/* A network file system may show a directory some seconds later to other hosts. */
 	for (int slept = 0, ms = 10;; slept += ms, ms = ms < 500 ? 2 * ms : 1000) {
 		rc = run->opts.flags & SHEAF_READONLY
 		   ? shf_store_open(&run->store, run->sys, dir, err)
@@ -181,6 +182,7 @@ static void end(struct sheaf_run *run)
 	shf_behind_stop(run);
 	shf_pruning_settle(run);
 	shf_tier_close(run, run->clean);
+	/* Last: the tasks that were stopped above use it. */
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
 

@@ -262,6 +262,7 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	shf_tier_rewind(run, step, loaded);
 	run->parent = step;
 	run->doubtful = -1;
+	/* The session is needed, too: a number may be saved again. */
 	memcpy(run->parent_session, session, sizeof(session));
 	if (run->loaded > step)
 		run->loaded = -1;
@@ -380,6 +381,7 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
 	if (rc == 0 && (!dir || !dir[0] || step < 0))
 		rc = shf_fail(err, SHEAF_EINVAL, "a salvage needs a run and a step's number");
 	look = o;
+	/* The stage is opened like a step by path, which must not change anything. */
 	look.flags = SHEAF_READONLY | (o.flags & SHEAF_BUFFERED);
 	if (rc == 0)
 		rc = shf_salvage_begin(&s, &g, sys, dir, shf_opts_wait_ms(&o, SHF_LOCK_WAIT_MS),

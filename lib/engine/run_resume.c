@@ -99,6 +99,7 @@ static int load_candidate(struct resume *r, struct sheaf_error *err)
 
 	own.item = r->report->item ? hold_item : NULL;
 	own.arg = r;
+	/* Findings of a candidate that may be passed over are nobody's business. */
 	own.finding = NULL;
 	r->step->filled_by = r->filled_by;
 	rc = shf_step_load(r->step, r->state, r->flags, &own, err);
@@ -210,6 +211,7 @@ static int pass_over_candidate(struct resume *r, int rc, struct sheaf_error *err
 		r->newest = at.step;
 	}
 	report_candidate(r, 'P', &at, again.msg);
+	/* Kept open: its memory is given up only when an older step was loaded (F3). */
 	if (at.memory && r->step && r->damaged_n < DAMAGED_MAX)
 		r->damaged[r->damaged_n++] = r->step;
 	else
@@ -278,6 +280,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 {
 	if (r->passed == 0 || r->run->opts.flags & SHEAF_READONLY)
 		return 0;
+	/* The step that was loaded is on disk: a rewind of the run sets the newer ones aside. */
 	if (!r->step->run->of || r->step->run->base.step == r->step->number)
 		return rewind_to(r, err);
 	for (size_t i = 0; i < r->damaged_n; i++) {

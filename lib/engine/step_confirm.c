@@ -41,6 +41,7 @@ static int begin(struct sheaf_run *run, int64_t step, struct shf_reread *r,
  * left to read. */
 static bool read_on(const struct sheaf_run *run, struct shf_reread *r)
 {
+	/* A quarter of the deadline, in nanoseconds. */
 	int64_t until = shf_now(run) + (int64_t)run->opts.timeout_ms * 250000;
 	bool more = true;
 

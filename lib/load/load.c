@@ -49,6 +49,7 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 			 !strchr(at + n + 1, '/');
 	}
 	snprintf(name, 96, "%s", s->name);
+	/* Not every rank need have the stream, so the manifest knows better how many saved. */
 	if (saved && m->ranks > 0 && m->ranks <= INT32_MAX)
 		saved = (uint32_t)m->ranks;
 	if (saved == 0 || (uint32_t)s->stream.ranks == saved)
@@ -57,6 +58,8 @@ static int stream_source(const struct shf_load *ld, const struct shf_slice *s, c
 	for (size_t i = 0; i < m->notes_n; i++)
 		if (strcmp(m->notes[i].key, key) == 0)
 			rule = m->notes[i].value;
+	/* A rule that this version does not know is as strict as "strict": guessing would give
+	 * ranks equal random numbers. */
 	if (strcmp(rule, "drop") && strcmp(rule, "modulo"))
 		return shf_fail(err, SHEAF_ELAYOUT,
 				"stream %s: saved by %u ranks, loaded by %d, and its "
@@ -109,6 +112,8 @@ static bool derive(struct shf_load *ld, const struct shf_slice *s, struct shf_ta
 
 	if (!(ld->flags & SHEAF_DERIVE) || (!down && strcmp(s->family, "master_weights")))
 		return false;
+	/* Masters come from the model; but if the weight is tied, its master may be stored under
+	 * the name that it is tied to, which has more bits. */
 	if (!down && (tied = shf_layout_tied_to(l, from, s->stored)))
 		i = shf_layout_find(l, from = s->family, tied);
 	if (i >= 0)
@@ -220,6 +225,7 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 		if (r < 0 && rc == 0) {
 			first = own;
 			rc = r;
+		/* The first failure is told in full, the others by their names. */
 		} else if (r == SHEAF_ELAYOUT && absent++ < 11 && at < sizeof(more)) {
 			at += (size_t)snprintf(more + at, sizeof(more) - at, ", %s/%s", s->family,
 					       s->name);
@@ -249,6 +255,7 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 		shf_free(asked);
 		return rc;
 	}
+	/* One array for both sets, so that one OR over the ranks does for both. */
 	held = asked + words;
 	for (size_t i = 0; i < ld->state->n; i++) {
 		const struct shf_target *t = &ld->targets[i];
@@ -333,6 +340,7 @@ static int fill_load_report(struct shf_load *ld, struct sheaf_error *err)
 	struct sheaf_report *r = &ld->report;
 	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);
 
+	/* Words 6 and on count slices of each set of averages. */
 	emas_filled(ld, x + 6);
 
 	if (rc == 0)
@@ -414,6 +422,8 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 			*err = step->cat_err;
 		return step->cat_rc;
 	}
+	/* Lazy saves still read the caller's memory; loading over it would mix two steps in the
+	 * file. */
 	for (struct shf_reader *r = state->readers; r; r = r->next)
 		if (r->reads(r, SHF_EVERY_SLICE))
 			return shf_fail(err, SHEAF_EINVAL, "a load into memory that step %" PRId64
@@ -504,6 +514,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 	if (run->foreign || run->closed || run->opts.flags & SHEAF_READONLY)
 		return 0;
 	run->unsure = true;
+	/* A try of a step in memory is counted in its cards, by one rank of each node. */
 	if (step->run->of && is_first_try(step) && run->place.node_first == run->team.rank)
 		shf_view_count_try(step->view, step->run->base.tries + 1);
 	if (run->team.rank == 0) {
@@ -594,6 +605,7 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		note_filled(&ld);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_fill(&ld, err);
+	/* Everything that was read is judged here, before anyone acts on it. */
 	rc = shf_step_doubt(step, rc, err);
 	load_failed(step, rc, err);
 	if (rc == 0)

@@ -134,6 +134,8 @@ int shf_slice_adapt(struct shf_slice *out, const struct shf_slice *in,
 		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, %s was asked for (allow "
 		                "conversion)", family, t->name, shf_dtype(t->dtype)->name,
 		                shf_dtype(in->dtype)->name);
+	/* The memory may have the stored type already, although the slice is declared as another
+	 * one. */
 	if (in->data_dtype != t->dtype && !shf_can_convert(in->data_dtype, t->dtype))
 		return shf_fail(err, SHEAF_ELAYOUT, "%s/%s: %s is stored, no conversion to %s",
 				family, t->name, shf_dtype(t->dtype)->name,

@@ -90,6 +90,7 @@ static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 		const struct shf_target *t = &ld->targets[i];
 		struct stretch *to = &w->a[w->n];
 
+		/* touched() asks the kernel; it does not fault the page in. */
 		if (t->source != SHF_FROM_STEP || s->empty || !slice_is_dense(s, to) ||
 		    to->bytes < SLICE_MIN ||
 		    w->sys->ops->touched(w->sys->arg, to->base + to->bytes / 2))

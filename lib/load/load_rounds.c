@@ -116,6 +116,8 @@ static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_err
 		most = n > most ? n : most;
 	}
 	for (int k = 0; k < 2; k++)
+		/* Zeroed: a read that was never started has nothing pending, so it may be waited
+		 * for. */
 		h[k].reads = shf_zalloc(most, sizeof(*h[k].reads));
 	return h[0].reads && h[1].reads ? 0
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu reads", most);
@@ -377,7 +379,8 @@ static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uin
 	int rc = n > 0 ? window_start(ld, &h[0], first, err) : 0;
 
 	for (uint32_t k = 0; k < n; k++) {
-		/* A failure of this rank's own is told when the ranks meet next. */
+		/* If this rank has failed it still takes part in the agreement of this round, where
+		 * the others learn of it. */
 		if (rc == 0 && k + 1 < n)
 			rc = window_start(ld, &h[(k + 1) % 2], first + k + 1, err);
 		if (rc == 0)

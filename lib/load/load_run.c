@@ -145,7 +145,8 @@ static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_e
 		rc = room_of(run, &room, err);
 	if (rc < 0)
 		return rc;
-	/* In the memory of the only node: all its ranks see it, and none stages it for another. */
+	/* All of the step lies in the memory of the only node: all its ranks see it, and none
+	 * stages anything for another. */
 	ld->apart = m.apart = ld->step->view && !m.hads;
 	m.window = room / 2;
 	m.net_window = net_window(run, m.window);

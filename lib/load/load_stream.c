@@ -54,6 +54,7 @@ static void sort_out(struct shf_flow *s, struct shf_span own)
 
 		s->segs[is_held ? s->segs_n - ++held : s->cold++] = i;
 	}
+	/* Turns the second half round. */
 	for (size_t lo = s->cold, hi = s->segs_n; lo + 1 < hi; lo++) {
 		size_t other = s->segs[--hi];
 
@@ -130,7 +131,7 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 		pieces += (g->hi - g->lo + SHF_LOAD_PIECE - 1) / SHF_LOAD_PIECE;
 		longest = g->hi - g->lo > longest ? g->hi - g->lo : longest;
 	}
-	/* A small load stages little. */
+	/* A load of little data stages little. */
 	longest = (longest + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
 	s->piece = room / 2 < SHF_LOAD_PIECE ? room / 2 : SHF_LOAD_PIECE;
 	s->piece = longest < s->piece ? longest : s->piece;

@@ -80,6 +80,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 {
 	const struct shf_lt_tensor *t = d->t;
 	uint64_t end = d->step->layout.files[t->file].bytes;
+	/* Sums are of whole blocks, so reading begins and ends with one. */
 	uint64_t a = (t->off + lo * t->unit) / SHF_BLOCK * SHF_BLOCK, stop = t->off + hi * t->unit;
 	bool check = !(d->step->run->opts.flags & SHEAF_UNVERIFIED);
 	int rc = 0;
@@ -87,6 +88,7 @@ static int read_checked(struct direct *d, const struct shf_box *box, uint64_t lo
 	while (a < stop && rc == 0) {
 		uint64_t b = a, u, v;
 
+		/* As many blocks in a row as have something of the box. */
 		while (b < stop && b - a < CHUNK) {
 			units_in(t, b, b + SHF_BLOCK, &u, &v);
 			if (!touches(d, box, u, v))

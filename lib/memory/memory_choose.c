@@ -136,7 +136,7 @@ static int consider_for_load(void *arg, const struct shf_recalled *r)
 		c->choice->beyond = r->step;
 	if (c->sought ? !is_asked_for(c->sought, r, same) : r->step != c->n)
 		return 0;
-	/* The disk has a newer step. It is the latest even if it cannot be read. */
+	/* The disk has a newer step, which is the latest even if it cannot be read. */
 	if (c->sought && r->step <= c->disk.newest && (!same || c->disk.known != c->disk.newest))
 		return 0;
 	/* Its mark may say bad. The disk has the step too, and tells why it is not to be read. */
@@ -175,6 +175,7 @@ static int choose_from_memory(struct sheaf_run *run, int64_t n, struct shf_sough
 	run->tier->passed = -1;
 	if (rc == 0 && shf_recall_join(cards, consider_for_load, &c) < 0)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for what is in memory");
+	/* Something better than the condemned step was found after all. */
 	if (rc == 0 && choice->memory && c.last.ranks)
 		pass_over_in_memory(&c, &c.last, CONDEMNED);
 	else if (rc == 0 && c.last.ranks)

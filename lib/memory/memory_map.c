@@ -188,6 +188,7 @@ static void map_file(struct mapping *m, uint64_t bytes)
 		/* As many whole blocks as one node has, or none. */
 		next = !s || s->lo > bytes ? bytes : s->lo;
 		end = s && s->lo <= at ? s->hi : next;
+		/* Only whole blocks: a part of one cannot be checked. */
 		if (end < bytes)
 			end = end / SHF_BLOCK * SHF_BLOCK;
 		if (end > at && s && s->lo <= at) {
@@ -333,7 +334,8 @@ static int share_knowledge(struct sheaf_run *run, struct shf_view *view, struct 
 {
 	struct shf_team *team = &run->team;
 	struct shf_buf told = SHF_BUF_INIT;
-	/* Who lacks it; and, as 0 is nobody, the lowest rank that has it. */
+	/* Whether some rank lacks it; and which is the lowest rank that has it. That number is
+	 * turned round, so that 0 means nobody and a maximum finds the lowest. */
 	uint64_t x[2] = { !shf_view_knows(view),
 		shf_view_knows(view) ? (uint64_t)(team->ranks - team->rank) : 0 };
 	int rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);

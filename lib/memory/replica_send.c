@@ -221,6 +221,7 @@ static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 	for (size_t i = 0; i < g->n; i++)
 		s->in_bytes[g->of[i].rank] = piece_bytes(s->coming[i].image_bytes, s->at);
 	if (g->n == 1 && s->in_bytes[g->of[0].rank])
+		/* The common case, one guest: received where it belongs, without a copy. */
 		to = (uint8_t *)g->of[0].images[s->coming[0].slot].base + s->at;
 	rc = shf_alltoallv(s->team, from + (s->out_bytes[g->to] ? s->at : 0), s->out_bytes, to,
 	                   s->in_bytes, err);

@@ -214,6 +214,8 @@ static bool open_table(struct shf_reread *r)
 		return end_as_unread(r, ENOMEM, sums->name);
 	if (!read_scrubbed(r, r->sums_fd, r->pages, n, r->head.pages_off, sums->name))
 		return false;
+	/* The manifest's sum of the table is that of its head and its page table; these prove the
+	 * rest. */
 	crc = shf_crc64_more(shf_crc64(r->buf, SHF_SUMS_HEADER), r->pages, (size_t)n);
 	if (crc == sums->crc)
 		return table_fits(r, where);
@@ -420,6 +422,8 @@ static bool sum_tensors(struct shf_reread *r, uint64_t lo, uint64_t n)
 				r->cut ^= shf_crc64_shift(r->digest, t.off + t.bytes - hi);
 			return true;
 		}
+		/* XOR of what all shares have of it and of the stored digest is 0 if they are
+		 * equal. */
 		if (!r->whole)
 			r->cut ^= r->digest ^ t.digest;
 		else if (!tensor_is(r, &t))

@@ -160,6 +160,7 @@ static void step_to(struct shf_pass *p, uint64_t hi, const uint8_t *bytes)
 		const struct shf_lt_tensor *t = NULL;
 		uint64_t stop = hi;
 
+		/* Tensors without bytes, and those that end before this byte, are passed. */
 		while (p->place < end && !t) {
 			t = &l->tensors[l->by_place[p->place]];
 			if (t->off + t->bytes <= p->at) {
@@ -188,6 +189,7 @@ int shf_pass_feed(struct shf_pass *p, const uint8_t *bytes, uint64_t n, struct s
 	int rc = 0;
 
 	while (p->at < end && rc == 0) {
+		/* A step does not cross the end of a block, because STEP divides it. */
 		uint64_t from = p->at, stop = (from / STEP + 1) * STEP, block = from / SHF_BLOCK;
 
 		stop = stop < end ? stop : end;

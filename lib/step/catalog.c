@@ -122,6 +122,8 @@ static int parse_headers(struct sheaf_step *step, const struct shf_buf *all, str
 			step->cat_err = e;
 			step->cat_err.code = code;
 		}
+		/* Also of a file that could not be read: a verification looks at it all the same.
+		 */
 		step->layout.files[f].bytes = bytes == UINT64_MAX ? 0 : bytes;
 		step->layout.files[f].header_bytes = code < 0 ? 0 : files[f].st.header_bytes;
 	}
@@ -183,7 +185,8 @@ static int collect_tensors(struct sheaf_step *step, const struct parsed *files,
 				return rc;
 			l->tensors_n++;
 		}
-	/* Files of large tensors alone have them in order already. */
+	/* Files of large tensors alone have them in this order already, which makes sorting cheap.
+	 */
 	shf_records_sort(l->tensors, l->tensors_n, sizeof(*l->tensors), tensor_order);
 	for (size_t i = 1; i < l->tensors_n; i++)
 		if (tensor_order(&l->tensors[i - 1], &l->tensors[i]) == 0)

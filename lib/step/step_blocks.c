@@ -216,6 +216,8 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	rc = check_file_size(step, f, st.bytes, err);
 	if (rc == 0)
 		rc = header_bytes(step, f, st.bytes, proven, &n, err);
+	/* The file had a valid header when it was written, so a header of no known format is
+	 * damage. */
 	if (rc < 0) /* ours, once whole */
 		return step->sound && rc == SHEAF_EFORMAT ? SHEAF_ECORRUPT : rc;
 	take = n;

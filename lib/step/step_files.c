@@ -156,7 +156,8 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	if (rc == 0 && !shf_sums_is_likely(&h, &step->manifest))
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: lists other blocks than the files have "
 		              "that the manifest names, or more tensors", where);
-	/* Of tensors of an item each the table is longer than header and data: 2.3 times. */
+	/* A quarter is the least that a valid table can be compared with: of tensors of one item
+	 * each the table is 2.3 times as long as header and data. */
 	there = rc == 0 ? has_bytes(step, want / 4) : 1;
 	if (there < 0)
 		rc = shf_fail_sys(err, -there, "%s: the files that it lists", where);

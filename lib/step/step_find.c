@@ -219,6 +219,8 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	t.ino = ino_of(sys, dir);
 	rc = dir < 0 ? dir : slurp(sys, dir, "sheaf.json", SHF_O_NOFOLLOW, SHF_MANIFEST_MAX,
 	                           &t.manifest);
+	/* Without a manifest there are three cases: the directory was replaced or removed while we
+	 * looked; it is what is left of a step of ours; or it never was one. */
 	remains = dir >= 0 && rc == -ENOENT && shf_dir_is_remains(sys, dir);
 	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, false,
 	                                                          dir);
@@ -374,6 +376,8 @@ static int files_of_index(struct tell *t, const char *path, const char *index,
 	snprintf(where, sizeof(where), "%.500s/%s", path, index);
 	rc = shf_index_parse(&ix, &arena, t->index.data, t->index.len, where, err);
 	for (size_t i = 0; i < (rc == 0 ? ix.n : 0); i++) {
+		/* Most tensors of an index are in the same file as the one before: skipping those
+		 * keeps the list short. */
 		if (i && strcmp(ix.entries[i].file, ix.entries[i - 1].file) == 0)
 			continue;
 		if (add_foreign_name(&want, ix.entries[i].file) < 0)
@@ -438,6 +442,7 @@ static int files_of_names(struct tell *t, const char *path, const struct names *
 			continue;
 		if (add_to_list(&t->files, &t->files_n, l->a[i]) < 0)
 			return shf_fail(err, SHEAF_ENOMEM, "no memory for file names");
+		/* The last "-of-" counts: the name of a model may have one, too. */
 		for (const char *p = strstr(l->a[i], "-of-"); p; p = strstr(p + 1, "-of-"))
 			dash = p;
 		if (!dash || dash - l->a[i] < 6 || sscanf(dash - 6, "-%5u-of-%5u.", &k, &n) != 2)

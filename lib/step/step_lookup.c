@@ -155,6 +155,7 @@ static bool find_record(struct sheaf_step *step, const char *family, const char 
 		else
 			hi = mid;
 	}
+	/* Keys are hashes, so several names may have the same one. */
 	for (; lo < step->sums.head.tensors_n; lo++) {
 		if (!slot_at(step, lo, &slot, &key) || key != want || !read_record(step, slot, t))
 			return false;
@@ -191,6 +192,8 @@ static bool read_one_header(struct sheaf_step *step, uint32_t f, struct shf_sums
 		return false;
 	*sf = shf_sums_file(&step->sums, f);
 	blocks = sf->bytes / SHF_BLOCK + (sf->bytes % SHF_BLOCK != 0);
+	/* A page that is right only proves that its bytes are those that were written; ranges are
+	 * checked before they are followed. */
 	if (sf->bytes != step->manifest.files[f].bytes || sf->header_bytes > sf->bytes ||
 	    sf->first_block > h->blocks_n || blocks > h->blocks_n - sf->first_block)
 		return false;

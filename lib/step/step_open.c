@@ -283,6 +283,7 @@ static int sums_open(struct sheaf_step *step, struct sheaf_error *err)
 	if (team->rank == 0) {
 		told.rc = sums_read(step, &b);
 		told.sys = step->sums_err.sys;
+		/* The code and the message travel, so that all ranks report the same. */
 		memcpy(told.msg, step->sums_err.msg, sizeof(told.msg));
 	}
 	rc = shf_bcast(team, 0, &told, sizeof(told), err);
@@ -368,6 +369,8 @@ static int open_sound(struct sheaf_step *step, const struct shf_found *found,
 		step->number = step->manifest.step;
 		if (team->rank == 0)
 			warn_lost_index(step);
+		/* Several ranks mostly want most of the step, so for them the whole table is read
+		 * at once. */
 		if (team->ranks == 1 && shf_peek_init(step))
 			return 0;
 		rc = sums_open(step, err);
@@ -461,6 +464,8 @@ static int open_told(struct sheaf_step *step, struct shf_buf *told, int rc,
 		rc = open_sound(step, &found, err);
 	else if (rc == 0)
 		rc = open_foreign(step, &found, err);
+	/* A directory that was renamed by hand is refused: its number is what a save goes on from.
+	 */
 	if (rc == 0 && found.in_run && step->manifest.step != found.step)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: its manifest is of step %" PRId64,
 			      step->path, step->manifest.step);
@@ -605,6 +610,7 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 			return 0;
 		}
 		shf_step_put(step);
+		/* Only "has just gone" is worth another look. */
 		if (rc != SHEAF_EIO || (err->sys != ENOENT && err->sys != ESTALE) || slept >= most)
 			return rc;
 		if (sought)
@@ -752,6 +758,8 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 	int fd = shf_step_file_open(step, f->name, 0, folder);
 
 	what = folder[0] ? folder : f->name;
+	/* What the manifest names must be there. In a foreign directory it may just have been
+	 * deleted. */
 	if ((fd == -ENOENT || fd == -ENOTDIR || fd == -ELOOP) && step->sound)
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: gone%s", step->path, what,
 		                fd == -ELOOP ? "; what has its name is a link"

@@ -155,6 +155,7 @@ static void check_chunk(struct shf_verify *v, const struct shf_read *r, uint64_t
 
 		if (got == want)
 			continue;
+		/* What this block has added to the digests is taken out again. */
 		(void)sum_block(v, r->file, lo, p + at, n, UINT64_MAX);
 		good = false;
 		if (!is_elsewhere(r))
@@ -175,8 +176,8 @@ static uint64_t limit(const struct shf_verify *v, uint32_t f)
 
 	if (v->bytes[f] == SHF_GONE)
 		return 0;
-	/* Nothing proves the bytes of somebody else's file, and where its header says nothing of
-	 * them either, they may be holes without an end. */
+	/* Nothing proves the bytes of a foreign file. If its header says nothing of them either,
+	 * they may be holes without an end. */
 	if (!v->step->sound && v->step->layout.files[f].header_bytes == 0)
 		return 0;
 	return v->bytes[f] >= want ? want : v->bytes[f] / SHF_BLOCK * SHF_BLOCK;
@@ -301,6 +302,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 
 	(void)err;
 	direct_close(w, r->file);
+	/* Dropped only if this read brought it in: what was cached before may be in use. */
 	if (r->timed && !r->req.direct)
 		sys->ops->forget(sys->arg, r->req.fd, r->req.off, r->req.len);
 	if (got < 0) {

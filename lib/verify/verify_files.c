@@ -40,6 +40,7 @@ static int match_header(const struct shf_verify *v, uint32_t f, const struct shf
 	struct shf_sums_file sf = shf_sums_file(s, f);
 	const char *family = l->families[l->files[f].family].name;
 
+	/* Other readers of safetensors need this word, and every save writes it. */
 	if (!st->format || strcmp(st->format, "pt"))
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/%s: a header without {\"format\":\"pt\"}",
 		                v->step->path, at->file);
@@ -372,7 +373,8 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
 		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
-		/* Never ENOENT, which means that there is no such step: it has just gone. */
+		/* Never ENOENT, which would mean that there is no such step: the file has just
+		 * gone. */
 		rc = fd < 0 ? shf_fail_io(&e, -fd, "%s/%s", step->path, m->name)
 		            : read_small_file(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "crc64.h"
+#include "digest_homes.h"
 #include "err.h"
 #include "memory_dir.h"
 #include "run_env.h"
@@ -81,6 +82,8 @@ static void look_at_sums(struct shf_verify *v)
 	}
 	/* Whole by itself, but not what the manifest says of the files. */
 	if (step->sums.bytes)
+		/* The table is whole by itself, but not what the manifest says of the files. The
+		 * manifest is named, because the table proved itself. */
 		at.file = "sheaf.json";
 	shf_verify_find(v, step->sums.bytes ? "manifest" : "checksum", &at, &step->sums_err);
 }
@@ -183,6 +186,7 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 		struct shf_verify_at at = SHF_AT_FILE(m->name);
 		struct sheaf_error e;
 
+		/* A file of another length has been reported. */
 		if (v->bytes[f] != m->bytes || crc == m->crc)
 			continue;
 		v->bytes[f] = SHF_GONE;
@@ -198,27 +202,9 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 
 /* ---- digests: each tensor's parts meet at its home ---- */
 
-/* What this rank has read of each tensor goes to the home of the tensor: u32 tensor, u64 digest,
- * u64 bytes. The homes share the tensors out by number, so that no rank receives more than its part
- * of them. */
-static void write_block_digests(const struct shf_verify *v, struct shf_buf *out)
-{
-	uint64_t tensors = v->step->sums.head.tensors_n, ranks = (uint64_t)v->step->run->team.ranks;
-
-	for (uint64_t t = 0; t < tensors; t++) {
-		struct shf_buf *b = &out[t * ranks / tensors];
-
-		if (v->got_bytes[t] == 0)
-			continue;
-		shf_buf_u32(b, (uint32_t)t);
-		shf_buf_u64(b, v->got[t]);
-		shf_buf_u64(b, v->got_bytes[t]);
-	}
-}
-
 /* Compares the digest of one tensor, at its home. If not all of its bytes are there, some block
  * could not be read or was wrong, which has been reported. */
-static void compare_digest(struct shf_verify *v, uint64_t n)
+static void compare_digest(struct shf_verify *v, uint64_t n, const struct shf_whole *x)
 {
 	const struct shf_sums *s = &v->step->sums;
 	struct shf_sums_tensor t = shf_sums_tensor(s, n);
@@ -226,65 +212,31 @@ static void compare_digest(struct shf_verify *v, uint64_t n)
 		shf_sums_name(s, &t), -1, (int64_t)t.off };
 	struct sheaf_error e;
 
-	if (v->got_bytes[n] != t.bytes)
-		return; /* what of it could not be read or was wrong has been told */
+	if (x->bytes != t.bytes)
+		return;
 	v->tensors++;
 	v->tensor_bytes += t.bytes;
-	if (v->got[n] == t.digest)
+	if (x->digest == t.digest)
 		return;
 	shf_fail(&e, SHEAF_ECORRUPT, "%s: %s/%.200s has digest %016" PRIx64 ", want %016" PRIx64,
-	         v->step->path, at.family, at.name, v->got[n], t.digest);
+	         v->step->path, at.family, at.name, x->digest, t.digest);
 	shf_verify_find(v, "digest", &at, &e);
-}
-
-/* Adds up what all ranks have of the tensors that this rank is home of. After it v->got holds the
- * digests of those tensors alone. */
-static int add_up_digests(struct shf_verify *v, const struct shf_buf *in, uint64_t first,
-                          uint64_t end, struct sheaf_error *err)
-{
-	struct shf_cur c = { in->data, in->data + in->len, false };
-
-	for (uint64_t t = first; t < end; t++)
-		v->got[t] = v->got_bytes[t] = 0;
-	while (c.p < c.end) {
-		uint32_t t = shf_cur_u32(&c);
-		uint64_t got = shf_cur_u64(&c), bytes = shf_cur_u64(&c);
-
-		if (!always(!c.bad && t >= first && t < end))
-			return shf_fail(err, SHEAF_EBUG, "digests of tensor %u came to the wrong "
-			                "rank", t);
-		v->got[t] ^= got;
-		v->got_bytes[t] += bytes;
-	}
-	for (uint64_t t = first; t < end; t++)
-		compare_digest(v, t);
-	return 0;
 }
 
 /* Brings the parts of each tensor together at its home, and compares. Blocks prove bytes; only this
  * proves that the bytes are those of the tensor that the table names. [collective] */
 static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 {
-	struct shf_team *team = &v->step->run->team;
-	uint64_t ranks = (uint64_t)team->ranks, n = v->step->sums.head.tensors_n;
-	uint64_t first = ((uint64_t)team->rank * n + ranks - 1) / ranks;
-	uint64_t end = (((uint64_t)team->rank + 1) * n + ranks - 1) / ranks;
-	struct shf_buf *to = shf_zalloc((size_t)ranks, sizeof(*to)), in = SHF_BUF_INIT;
-	size_t *in_bytes = shf_zalloc((size_t)ranks, sizeof(*in_bytes));
-	int rc = to && in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare digests");
+	struct shf_digests d;
+	int rc = shf_digests_init(&d, &v->step->run->team, v->step->sums.head.tensors_n, err);
 
-	if (rc == 0)
-		write_block_digests(v, to);
-	rc = shf_agree(team, rc, err);
-	if (rc == 0)
-		rc = shf_exchange(team, 0, to, &in, in_bytes, err);
-	if (rc == 0)
-		rc = shf_agree(team, add_up_digests(v, &in, first, end, err), err);
-	for (uint64_t r = 0; to && r < ranks; r++)
-		shf_buf_release(&to[r]);
-	shf_free(to);
-	shf_free(in_bytes);
-	shf_buf_release(&in);
+	for (uint32_t t = 0; rc == 0 && t < d.n; t++)
+		if (v->got_bytes[t] != 0)
+			shf_digests_add(&d, t, v->got[t], v->got_bytes[t], false);
+	rc = shf_digests_exchange(&d, rc, err);
+	for (uint64_t t = d.first; rc == 0 && t < d.end; t++)
+		compare_digest(v, t, &d.whole[t - d.first]);
+	shf_digests_release(&d);
 	return rc;
 }
 
@@ -304,7 +256,7 @@ static int verify_setup(struct shf_verify *v, struct sheaf_error *err)
 	v->got = shf_zalloc(tensors, sizeof(*v->got));
 	v->got_bytes = shf_zalloc(tensors, sizeof(*v->got_bytes));
 	v->direct = shf_zalloc(files, sizeof(*v->direct));
-	/* Small steps are verified often, and a page costs more to have than to sum. */
+	/* Small steps are verified often, and a page costs more to get than to sum. */
 	v->chunk_bytes = v->step->sound ? SHF_PAGE : SHF_VERIFY_CHUNK; /* sizes are not known yet */
 	for (uint32_t f = 0; f < files && v->step->sound; f++)
 		if (shf_verify_want(v, f) > v->chunk_bytes)

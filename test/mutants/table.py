@@ -473,8 +473,8 @@ gullible("slice_blocks_not_checked", "a slice that is read by itself checks no b
          "step/step_blocks.c:shf_blocks_check", "got == want",
          "sim/test_read_slice: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
-      "load/load_digests.c:compare_whole_tensors",
-      "check && x->bytes == lt->bytes && x->got != lt->digest",
+      "load/load_digests.c:compare_whole_tensor",
+      "check && x->bytes == lt->bytes && x->digest != lt->digest",
       "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
 gullible("verify_finds_nothing", "verify finds every block right",
          "verify/verify_blocks.c:check_chunk", "got == want",
