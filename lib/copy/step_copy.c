@@ -143,6 +143,7 @@ static int open_if_finished(struct shf_verify_sink *sink, uint32_t f)
 {
 	struct copying *c = (struct copying *)sink;
 
+	/* Asked once per pass, because the verification asks for each chunk. */
 	if (c->there[f] == ASK)
 		c->there[f] = open_finished(c, &c->step->manifest.files[f]);
 	return c->there[f];
@@ -390,6 +391,7 @@ static int open_dst(struct copying *c, const char *path, struct sheaf_error *err
 		              "%s: a run has steps of its own only", path, c->dst.run, m->step,
 		              m->run);
 	if (rc == 0)
+		/* The name has our session in it, so that two copiers never write to one file. */
 		snprintf(c->part, sizeof(c->part), "part-%.16s", c->dst.session);
 	return rc;
 }

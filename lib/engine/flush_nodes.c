@@ -642,6 +642,8 @@ static int try_flush(struct meet *t, bool *over, struct sheaf_report *report,
 	bool first = false;
 	int rc = 0;
 
+	/* As long as no step is chosen, this asks about all that is here; after that, find_on_disk
+	 * asks about the step. */
 	if (!t->chosen && disk_has_gone_on(t)) {
 		*over = true;
 		return 0;

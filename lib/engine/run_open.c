@@ -138,6 +138,7 @@ static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_e
 	uint64_t same, lo[10], hi[10];
 	int rc = shf_same(&run->team, 0, x, 10, &same, lo, hi, err);
 
+	/* 1023: all ten are the same. */
 	if (rc < 0 || same == 1023)
 		return rc;
 	if (!(same & 256) || !(same & 512))

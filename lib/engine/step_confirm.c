@@ -4,37 +4,23 @@
  * All ranks meet now and then, so that none waits for the others longer than a quarter of the
  * deadline. */
 #include "step_confirm.h"
-#include <stdio.h>
+#include <inttypes.h>
 #include "err.h"
 #include "run_env.h"
-#include "scrub.h"
+#include "scrub_run.h"
 #include "step.h"
-#include "tree.h"
 
-/* Opens the step for reading this node's share. */
-static int begin(struct sheaf_run *run, int64_t step, struct shf_reread *r,
-                 struct sheaf_error *err)
+/* Opens the step for reading this node's share. Never ENOENT, which a program would take for a run
+ * without steps. */
+static int open_share(struct sheaf_run *run, int64_t step, struct shf_reread *r,
+                      struct sheaf_error *err)
 {
-	char name[40], where[300];
-	int dir, rc;
+	int rc = shf_scrub_open(run, step, "", r, err);
 
-	shf_name_of_step(name, step);
-	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
-	dir = shf_dir_open(run->sys, run->store.dir, name);
-	if (dir < 0) {
-		rc = shf_fail_sys(err, -dir, "%s", where);
-		if (rc == SHEAF_ENOENT) /* a program would take that for a run without steps */
-			rc = shf_fail(err, SHEAF_EIO, "%s: has just gone", where);
-		return rc;
-	}
-	rc = shf_reread_init(r, run->sys, dir, step, "", where, err);
-	if (rc == 0) {
-		r->run = run->store.run;
-		r->share = (uint32_t)run->place.node;
-		r->shares = (uint32_t)run->place.nodes_n;
-		r->buffered = run->opts.flags & SHEAF_BUFFERED;
-	}
-	return rc;
+	r->run = run->store.run;
+	return rc != SHEAF_ENOENT ? rc
+	       : shf_fail(err, SHEAF_EIO, "%.240s/checkpoint-%" PRId64 ": has just gone",
+	                  run->store.path, step);
 }
 
 /* Reads on until the share is read or the others have waited long enough. Returns whether more is
@@ -90,7 +76,7 @@ int shf_step_confirm(struct sheaf_run *run, int64_t step, struct sheaf_error *er
 	struct shf_reread here = { .sys = run->sys, .dir = -1, .sums_fd = -1, .fd = -1,
 	                           .direct = -1 };
 	struct shf_reread *r = run->place.node_first == run->team.rank ? &here : NULL;
-	int rc = shf_agree(&run->team, r ? begin(run, step, r, err) : 0, err);
+	int rc = shf_agree(&run->team, r ? open_share(run, step, r, err) : 0, err);
 
 	if (rc == 0)
 		rc = read_shares(run, r, err);

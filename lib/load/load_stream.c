@@ -133,6 +133,7 @@ int shf_flow_new(struct shf_flow **flow, struct shf_load *ld, uint64_t room,
 	}
 	/* A load of little data stages little. */
 	longest = (longest + SHF_PAGE - 1) / SHF_PAGE * SHF_PAGE;
+	/* At least two buffers, so that one can be read while the other is checked. */
 	s->piece = room / 2 < SHF_LOAD_PIECE ? room / 2 : SHF_LOAD_PIECE;
 	s->piece = longest < s->piece ? longest : s->piece;
 	s->ring.n = room / s->piece < BUFFERS_MAX ? room / s->piece : BUFFERS_MAX;
@@ -168,6 +169,8 @@ static int run_to(struct shf_flow *s, struct shf_crew *crew, uint64_t bytes,
 	int rc = 1;
 
 	while (rc >= 0 && s->done + shf_crew_done(crew) < bytes) {
+		/* A read that is under way goes first: this thread works on cached segments only
+		 * when there is none. */
 		rc = shf_read_ring_turn(&s->ring, err);
 		if (rc == 0 && !shf_crew_take(crew))
 			break;

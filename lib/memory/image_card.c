@@ -145,6 +145,7 @@ int shf_card_decode(struct shf_card *card, struct shf_arena *arena, const struct
 	if (shm->bytes < sizeof(*h) || h->magic != SHF_CARD_MAGIC)
 		return SHEAF_ECORRUPT;
 	whole = atomic_load_explicit(&h->whole, memory_order_acquire);
+	/* A job that is changing the card has set `whole` to 0 first (M1). */
 	if (!whole || h->body_bytes > shm->bytes - sizeof(*h) ||
 	    (shf_crc64(body, (size_t)h->body_bytes) | 1) != whole)
 		return SHEAF_ECORRUPT;

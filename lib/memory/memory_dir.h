@@ -49,7 +49,7 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 bool shf_view_has_disk(const struct shf_view *v);
 /* Some of it may be copies that another node than its own has kept. */
 void shf_view_has_guests(struct shf_view *v);
-/* Whether replicas were looked for (shf_view_has_guests). */
+/* Whether some of it may be replicas (shf_view_has_guests). */
 bool shf_view_is_peers(const struct shf_view *v);
 /* Bytes that were read from disk so far. */
 uint64_t shf_view_disk_bytes(const struct shf_view *v);

@@ -152,6 +152,7 @@ int shf_tier_settle(struct sheaf_run *run, struct sheaf_error *err)
 		rc = shf_bcast(&run->team, 0, &heir, sizeof(heir), err);
 	if (rc == 0)
 		run->tier->turn = heir.turn + 1;
+	/* The rank that asked its agent tells it what to drop. */
 	if (rc == 0 && asked)
 		(void)drop_others(run, &heir, &mine);
 	shf_buf_release(&mine);

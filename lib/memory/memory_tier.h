@@ -35,8 +35,8 @@
 struct sheaf_run;
 struct sheaf_save;
 struct shf_store;
-/* What this handle knows of its images as steps in memory. The caller's thread alone uses it, apart
- * from guests, which have a lock. */
+/* What this handle knows of its images as steps in memory. It belongs to the caller's thread. The
+ * thread that sends replicas reads cards, with the lock of guests held. */
 struct shf_tier {
 	bool wanted;                    /* opts.agent: the same on all ranks */
 	int keep;                       /* the agent; -1: none now */

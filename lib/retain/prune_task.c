@@ -112,6 +112,7 @@ void shf_run_prune_behind(struct sheaf_run *run, bool behind)
 	struct shf_prune r;
 	struct sheaf_error err;
 
+	/* Without keep_last nothing is ever deleted by itself. */
 	if (run->opts.keep_last <= 0 || shf_behind_look(run, &err) < 0)
 		return;
 	shf_behind_start(run);

@@ -19,27 +19,37 @@
 #define LITTLE (UINT64_C(32) << 20)
 #define WAIT_MS 3000
 
-/* Opens the step and starts the thread. [lowest rank of a node] */
-static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved,
-                            struct shf_reread *r, struct sheaf_error *err)
+int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, struct shf_reread *r,
+                   struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
 	char name[40], where[300];
 	int dir, rc;
 
-	shf_name_of_step(name, saved->step);
+	shf_name_of_step(name, step);
 	snprintf(where, sizeof(where), "%.240s/%s", run->store.path, name);
 	dir = shf_dir_open(sys, run->store.dir, name);
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", where);
-	rc = shf_reread_init(r, sys, dir, saved->step, saved->session, where, err);
+	rc = shf_reread_init(r, sys, dir, step, session, where, err);
+	if (rc == 0) {
+		r->share = (uint32_t)run->place.node;
+		r->shares = (uint32_t)run->place.nodes_n;
+		r->buffered = run->opts.flags & SHEAF_BUFFERED;
+	}
+	return rc;
+}
+
+/* Opens the step and starts the thread. [lowest rank of a node] */
+static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved,
+                            struct shf_reread *r, struct sheaf_error *err)
+{
+	int rc = shf_scrub_open(run, saved->step, saved->session, r, err);
+
 	if (rc < 0)
 		return rc;
-	r->share = (uint32_t)run->place.node;
-	r->shares = (uint32_t)run->place.nodes_n;
-	r->buffered = run->opts.flags & SHEAF_BUFFERED;
-	rc = shf_background_start(&run->behind->task, sys, shf_reread_turn, r);
-	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting to read it again", where);
+	rc = shf_background_start(&run->behind->task, run->sys, shf_reread_turn, r);
+	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting to read it again", r->where);
 }
 
 void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
@@ -173,6 +183,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 
 	if (now.step < 0)
 		return 0;
+	/* Ranks without a thread are never busy; the maximum asks the others. */
 	busy = shf_background_runs(&b->task);
 	rc = shf_allreduce(&run->team, &busy, 1, SHEAF_MAX, err);
 	if (rc < 0 || busy)
@@ -189,6 +200,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 		        " damaged so far)", run->store.path, now.step, rc == SHEAF_ECORRUPT
 		        ? " is damaged, read again after its commit"
 		        : " could not be read again", why.msg, b->damaged_n);
+	/* Any other failure is about a step that was committed before, and logged. */
 	if (rc != SHEAF_ELOST)
 		return 0;
 	if (err && why.msg[0])

@@ -22,6 +22,10 @@ struct shf_behind {
 	struct shf_background task;     /* none on this rank, or no thread could be had */
 	struct shf_reread *reread;      /* owned; the task's until it is over */
 };
+/* Opens step `step` on disk for reading this node's share of it. session: as in struct shf_reread.
+ * [local] */
+int shf_scrub_open(struct sheaf_run *run, int64_t step, const char *session, struct shf_reread *r,
+                   struct sheaf_error *err);
 /* A step that was just committed: the next one. [local], on all ranks alike */
 void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes);
 /* Begins with it, once nothing else is being read. Failures are told by the next look. [local], on

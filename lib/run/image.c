@@ -296,6 +296,7 @@ int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
 	struct sheaf_error own;
 
 	err = err ? err : &own;
+	/* If one rank's image must grow, all ranks take part: they map it. */
 	rc = shf_agree_max(&run->team, rc, &any, 1, err);
 	if (rc < 0 || any == 0)
 		return rc;

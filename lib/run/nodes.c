@@ -147,8 +147,8 @@ static void number_nodes(struct shf_team *team, const struct hello *all, struct 
 		p->node_ranks += p->nodes[k] == p->node;
 }
 
-/* Rounds go on until every rank has a node. Everything that can fail on one rank alone is done
- * before the first exchange. [collective] */
+/* Rounds go on until every rank has a node. Memory is allocated, and agreed on, before the first
+ * exchange. [collective] */
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err)
 {

@@ -25,9 +25,10 @@ struct shf_image {
 };
 #define SHF_IMAGE_OF_LOAD SHF_IMAGES_MAX        /* freed when the load returns */
 struct sheaf_save;
-/* An open run. Everything in it belongs to the caller's thread, but for what is atomic or says
- * which lock guards it. Most fields of the second half are memory of what this handle loaded, saved
- * and verified: they decide what the next save follows, and what a prune may delete. */
+/* An open run. It belongs to the caller's thread, apart from what is atomic, what says which lock
+ * guards it, and the store while a thread prunes or publishes. Most fields of the second half
+ * remember what this handle loaded, saved and verified: they decide what the next save follows, and
+ * what a prune may delete. */
 struct sheaf_run {
 	int refs;                       /* the caller, saves, steps */
 	uint64_t pid;                   /* of the process that opened it */

@@ -32,6 +32,7 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 {
 	io->user = owner;
 	atomic_fetch_add(&owner->pending, 1);
+	/* Not under the lock, which threads need that take completions. */
 	int rc = run->sys->ops->submit(run->sys->arg, run->queue, io);
 	pthread_mutex_lock(&run->in_lock);
 	if (rc < 0)

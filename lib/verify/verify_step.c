@@ -214,6 +214,7 @@ static void compare_digest(struct shf_verify *v, uint64_t n, const struct shf_wh
 
 	if (x->bytes != t.bytes)
 		return;
+	/* Counted once, at the home, whether right or not. */
 	v->tensors++;
 	v->tensor_bytes += t.bytes;
 	if (x->digest == t.digest)
