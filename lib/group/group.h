@@ -61,7 +61,7 @@ enum shf_call_kind {
 	SHF_CALL_STEP_OPEN, SHF_CALL_STEP_OPEN_PATH, SHF_CALL_LOAD, SHF_CALL_VERIFY,
 	SHF_CALL_RESUME, SHF_CALL_AVERAGE
 };
-#define SHF_CALL_ARGS 8
+#define SHF_CALL_ARGS 12
 struct shf_call {
 	enum shf_call_kind kind;
 	uint64_t handle;                /* number of the call that made the handle; 0: none */

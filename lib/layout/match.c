@@ -157,14 +157,15 @@ static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
 	return rc;
 }
 
-int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *w,
+int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *w,
               struct sheaf_error *err)
 {
 	struct shf_buf *out = shf_zalloc((size_t)team->ranks, sizeof(*out)), in = SHF_BUF_INIT;
 	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
 	uint64_t most[3], hash;
-	int rc = said(out && in_bytes ? 0 : SHEAF_ENOMEM, err);
 
+	if (rc == 0)
+		rc = said(out && in_bytes ? 0 : SHEAF_ENOMEM, err);
 	*w = (struct shf_work){ 0 };
 	rc = trade_holds(team, m, rc, &in, in_bytes, err);
 	if (rc == 0) {
@@ -186,8 +187,9 @@ int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work 
 		w->rounds = (uint32_t)most[0];
 		w->net_rounds = (uint32_t)most[1];
 		w->own_most = most[2];
-		hash = w->hash;
-		rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
+		hash = w->hash; /* a load compares no plans */
+		if (m->way == SHF_SAVE)
+			rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
 		w->hash = hash ^ shf_layout_hash(m->layout);
 	}
 	if (rc < 0)

@@ -35,8 +35,9 @@ struct shf_match {
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *in_place_arg;
 };
-/* [collective] ELAYOUT names the first box that nobody holds. */
-int shf_match(struct shf_team *team, const struct shf_match *m, struct shf_work *work,
+/* ELAYOUT names the first box that nobody holds. rc: what came of this rank's work before it.
+ * [collective] */
+int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *work,
               struct sheaf_error *err);
 /* With more files than this, stripes of short runs are written in two phases (deal.h): else every
  * rank of every node would open all of them. */

@@ -40,14 +40,13 @@ static int order(const void *a, const void *b)
 }
 
 int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts, uint64_t *bytes,
-                    struct sheaf_error *err)
+                    uint64_t *more, size_t more_n, struct sheaf_error *err)
 {
-	size_t *in_bytes = shf_zalloc((size_t)team->ranks, sizeof(*in_bytes));
 	struct shf_buf in = SHF_BUF_INIT;
-	uint64_t sums[2 * SHF_T_KINDS] = { 0 };
-	int rc = in_bytes ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to count");
+	uint64_t sums[2 * SHF_T_KINDS + SHF_TALLY_MORE] = { 0 };
+	int rc = always(more_n <= SHF_TALLY_MORE) ? 0 : SHEAF_EBUG;
 
-	rc = shf_exchange(team, rc, t->out, &in, in_bytes, err);
+	rc = shf_exchange(team, rc, t->out, &in, NULL, err);
 	if (rc == 0 && in.len) {
 		qsort(in.data, in.len / RECORD, RECORD, order);
 		for (size_t at = 0; at + RECORD <= in.len; at += RECORD) {
@@ -61,42 +60,46 @@ int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts
 			sums[SHF_T_KINDS + p[0]] += shf_get64(p + 9);
 		}
 	}
-	if (rc == 0)
-		rc = shf_allreduce(team, sums, 2 * SHF_T_KINDS, SHEAF_SUM, err);
 	if (rc == 0) {
+		memcpy(sums + 2 * SHF_T_KINDS, more, more_n * sizeof(*more));
+		rc = shf_allreduce(team, sums, 2 * SHF_T_KINDS + more_n, SHEAF_SUM, err);
+	}
+	if (rc == 0) {
+		memcpy(more, sums + 2 * SHF_T_KINDS, more_n * sizeof(*more));
 		memcpy(counts, sums, sizeof(uint64_t) * SHF_T_KINDS);
 		memcpy(bytes, sums + SHF_T_KINDS, sizeof(uint64_t) * SHF_T_KINDS);
 	}
 	shf_buf_release(&in);
-	shf_free(in_bytes);
 	return rc;
 }
 
-/* Dissemination: in round k to the rank 2^k further on. OR does not mind hearing twice. */
-static int or_round(struct shf_team *team, uint64_t *x, uint64_t *heard, size_t n, int far,
-                    size_t *bytes, struct sheaf_error *err)
+/* Of how many bits a count is that may reach the number of ranks. */
+static unsigned count_bits(const struct shf_team *team)
 {
-	size_t *out = bytes, *in = bytes + team->ranks;
+	unsigned bits = 1;
 
-	memset(bytes, 0, 2 * sizeof(*bytes) * (size_t)team->ranks);
-	out[(team->rank + far) % team->ranks] = n * sizeof(*x);
-	in[(team->rank + team->ranks - far % team->ranks) % team->ranks] = n * sizeof(*x);
-	int rc = shf_alltoallv(team, x, out, heard, in, err);
-	for (size_t i = 0; i < n && rc == 0; i++)
-		x[i] |= heard[i];
-	return rc;
+	while ((uint64_t)team->ranks >> bits)
+		bits++;
+	return bits;
 }
 
-int shf_or(struct shf_team *team, uint64_t *x, size_t n, struct sheaf_error *err)
+size_t shf_or_words(const struct shf_team *team, size_t n)
 {
-	uint64_t *heard = shf_alloc(n, sizeof(*heard));
-	size_t *bytes = shf_alloc(2 * (size_t)team->ranks, sizeof(*bytes));
-	int rc = shf_agree(team, heard && bytes ? 0
-	                   : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu words", n), err);
+	return n / (64 / count_bits(team)) + 1;
+}
 
-	for (int far = 1; far < team->ranks && rc == 0; far *= 2)
-		rc = or_round(team, x, heard, n, far, bytes, err);
-	shf_free(heard);
-	shf_free(bytes);
+int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struct sheaf_error *err)
+{
+	unsigned bits = count_bits(team);
+	size_t each = 64 / bits;
+	int rc;
+
+	memset(counts, 0, shf_or_words(team, n) * sizeof(*counts));
+	for (size_t i = 0; i < n; i++)
+		counts[i / each] |= (x[i / 64] >> (i % 64) & 1) << i % each * bits;
+	rc = shf_allreduce(team, counts, shf_or_words(team, n), SHEAF_SUM, err);
+	for (size_t i = 0; rc == 0 && i < n; i++)
+		if (counts[i / each] >> i % each * bits & ((UINT64_C(1) << bits) - 1))
+			x[i / 64] |= UINT64_C(1) << i % 64;
 	return rc;
 }

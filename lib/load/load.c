@@ -14,6 +14,7 @@
 #include "averages.h"
 #include "err.h"
 #include "load_aliased.h"
+#include "load_asked.h"
 #include "load_base.h"
 #include "load_run.h"
 #include "memory_dir.h"
@@ -239,67 +240,33 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* Finds tensors of families that the state has, which no rank asked for. Every rank sets a bit for
- * each tensor that it asks for, an OR brings the bits of all ranks together, and each tensor that
- * nobody asked for is reported by one rank. [collective] */
+/* Finds tensors of families that the state has, which no rank asked for. Every rank looks at all of
+ * them, so that all find the same; each is reported by one. [collective] */
 static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	struct shf_team *team = &ld->step->run->team;
-	size_t words = l->tensors_n / 64 + 1;
-	uint64_t *asked = shf_zalloc(words + l->families_n, sizeof(*asked)), *held, unexpected = 0;
-	int rc =
-	    shf_agree(team, asked ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to compare"), err);
+	int rc = shf_asked_unite(ld, err);
 
-	if (rc < 0) {
-		shf_free(asked);
-		return rc;
-	}
-	/* One array for both sets, so that one OR over the ranks does for both. */
-	held = asked + words;
-	for (size_t i = 0; i < ld->state->n; i++) {
-		const struct shf_target *t = &ld->targets[i];
-		int64_t fam = shf_layout_family(l, ld->state->slices[i].family);
-		int64_t at =
-		    shf_layout_find(l, ld->state->slices[i].family, ld->state->slices[i].stored);
-
-		if (fam >= 0)
-			held[fam] = 1;
-		if (at >= 0)
-			asked[at / 64] |= UINT64_C(1) << (at % 64);
-		if (t->source == SHF_FROM_STEP)
-			asked[t->tensor / 64] |= UINT64_C(1) << (t->tensor % 64);
-	}
-	rc = shf_or(team, asked, words + l->families_n, err);
-	for (size_t i = (size_t)team->rank; i < l->tensors_n && rc == 0; i += (size_t)team->ranks) {
+	for (size_t i = 0; i < l->tensors_n && rc == 0; i++) {
 		const struct shf_lt_tensor *t = &l->tensors[i];
 		const char *family = l->families[t->family].name;
 
-		if (asked[i / 64] >> (i % 64) & 1 || !held[t->family] ||
+		if (shf_asked_has(ld, i) || !shf_asked_family(ld, t->family) ||
 		    strcmp(family, "ranks") == 0 ||
 		    shf_ignored(ld->step->run->opts.ignore, family, t->name))
 			continue;
-		shf_tally_add(&ld->tally, SHF_T_UNEXPECTED, family, t->name, 0);
-		shf_report_item(&ld->report, 'U', family, t->name, "in the step, not in the state");
-		if (unexpected++ == 0 && ld->flags & SHEAF_STRICT)
+		if (i % (size_t)team->ranks == (size_t)team->rank) {
+			shf_tally_add(&ld->tally, SHF_T_UNEXPECTED, family, t->name, 0);
+			shf_report_item(&ld->report, 'U', family, t->name,
+			                "in the step, not in the state");
+		}
+		if (ld->flags & SHEAF_STRICT)
 			rc = shf_fail(err, SHEAF_ELAYOUT,
 				      "%s: %s/%s is stored and nobody asked for it", ld->step->path,
 				      family, t->name);
 	}
-	shf_free(asked);
-	return shf_agree(team, rc, err);
-}
-
-/* Checks that all ranks hold the same averages. [collective] */
-static int emas_checked(struct shf_team *team, const struct sheaf_state *state,
-                        struct sheaf_error *err)
-{
-	uint64_t marks[SHF_EMAS_MAX];
-	int rc;
-
-	shf_emas_mark(state, marks);
-	rc = shf_allreduce(team, marks, SHF_EMAS_MAX, SHEAF_MAX, err);
-	return rc < 0 ? rc : shf_emas_check(state, marks, err);
+	return rc;
 }
 
 /* Counts the slices of each set of averages that are filled from the step. */
@@ -338,13 +305,11 @@ static int fill_load_report(struct shf_load *ld, struct sheaf_error *err)
 		ld->retries, ld->disk_bytes > disk ? ld->disk_bytes - disk : 0 };
 	struct shf_team *team = &ld->step->run->team;
 	struct sheaf_report *r = &ld->report;
-	int rc = shf_tally_count(&ld->tally, team, n, bytes, err);
+	int rc;
 
 	/* Words 6 and on count slices of each set of averages. */
 	emas_filled(ld, x + 6);
-
-	if (rc == 0)
-		rc = shf_allreduce(team, x, 6 + SHF_EMAS_MAX, SHEAF_SUM, err);
+	rc = shf_tally_count(&ld->tally, team, n, bytes, x, 6 + SHF_EMAS_MAX, err);
 	if (rc < 0)
 		return rc;
 	r->loaded = n[SHF_T_LOADED];
@@ -432,6 +397,8 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 	if (!ld->targets || shf_tally_init(&ld->tally, step->run->team.ranks) < 0)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", state->n);
 	rc = decide_all(ld, err);
+	if (rc == 0)
+		rc = shf_asked_new(ld, err);
 	if (rc == 0 && step->filled_by)
 		rc = check_kept(ld, err);
 	return rc == 0 ? shf_load_check_aliased(ld, err) : rc;
@@ -502,9 +469,9 @@ static bool is_first_try(const struct sheaf_step *step)
 	return first;
 }
 
-/* That this session tries the step is on disk before any byte of it is read. Only ELOST stops a
- * load here. [collective] */
-static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
+/* That this session tries the step is on disk before any byte of it is read: rank 0 writes it
+ * before it takes part in the plan, and no rank reads before there is one. */
+static void count_try(const struct sheaf_step *step)
 {
 	struct sheaf_run *run = step->run->of ? step->run->of : step->run;
 	struct sheaf_error own;
@@ -512,7 +479,7 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 
 	/* Nobody would forget the try after a close, which has forgotten those before it. */
 	if (run->foreign || run->closed || run->opts.flags & SHEAF_READONLY)
-		return 0;
+		return;
 	run->unsure = true;
 	/* A try of a step in memory is counted in its cards, by one rank of each node. */
 	if (step->run->of && is_first_try(step) && run->place.node_first == run->team.rank)
@@ -528,7 +495,6 @@ static int count_try(const struct sheaf_step *step, struct sheaf_error *err)
 			        "came no further, and is loaded again", run->store.path,
 			        step->number, n - 1, n > 2 ? "s" : "");
 	}
-	return shf_agree(&run->team, 0, err);
 }
 
 /* Gives up the memory of a damaged step if the same save is on disk, which is then read next. */
@@ -568,6 +534,28 @@ static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_erro
 		add_remedy(step, err);
 }
 
+/* The first operation of a load. It compares flags and averages of the ranks, and finds the least
+ * room that any of them has for staging. [collective] */
+static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
+{
+	enum { FLAGS, ROOM, MARKS };
+	struct shf_call m = { .kind = SHF_CALL_LOAD, .handle = ld->step->made };
+
+	_Static_assert(MARKS + SHF_EMAS_MAX <= SHF_CALL_ARGS, "marks travel with the call");
+	if (rc == 0) {
+		m.x[FLAGS] = ld->flags;
+		m.x[ROOM] = shf_load_room(ld->step->run);
+		shf_emas_mark(ld->state, &m.x[MARKS]);
+	}
+	rc = shf_call_enter(&ld->step->run->team, &m, rc, err);
+	if (rc == 0 && m.lo[FLAGS] != m.hi[FLAGS])
+		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
+	if (rc == 0)
+		rc = shf_emas_check(ld->state, &m.hi[MARKS], err);
+	ld->room = m.lo[ROOM];
+	return rc;
+}
+
 /* The order: everything that may be refused comes before count_try, and count_try before the first
  * byte is read, because a step that crashes the job must have been counted by then. shf_step_doubt
  * comes right after the reading: if the memory that held the step has been taken for another one,
@@ -576,7 +564,6 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
                   struct sheaf_report *report, struct sheaf_error *err)
 {
 	struct shf_load ld = { .step = step, .state = state, .flags = flags };
-	struct shf_call m = { .kind = SHF_CALL_LOAD, .handle = step->made, .x = { flags } };
 	int64_t from = shf_now(step->run);
 	int rc;
 
@@ -591,16 +578,12 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 	rc = shf_step_wake(step, err);
 	if (rc == 0 && !(flags & SHEAF_DRY))
 		rc = shf_emas_ready(state, err);
-	rc = shf_call_enter(&step->run->team, &m, rc == 0 ? prepare_load(&ld, err) : rc, err);
-	if (rc == 0 && !(m.same & 1))
-		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
-	if (rc == 0)
-		rc = emas_checked(&step->run->team, state, err);
+	rc = meet_in_load(&ld, rc == 0 ? prepare_load(&ld, err) : rc, err);
 	if (rc == 0)
 		rc = find_unexpected(&ld, err);
 	ld.report.plan_ns = (uint64_t)(shf_now(step->run) - from);
 	if (rc == 0 && !(flags & SHEAF_DRY))
-		rc = count_try(step, err);
+		count_try(step);
 	if (rc == 0 && step->filled_by)
 		note_filled(&ld);
 	if (rc == 0 && !(flags & SHEAF_DRY))
@@ -620,6 +603,7 @@ int shf_step_load(struct sheaf_step *step, struct sheaf_state *state, uint32_t f
 		*report = ld.report;
 	}
 	shf_free(ld.targets);
+	shf_asked_free(&ld);
 	shf_holds_release(&ld.holds);
 	shf_work_release(&ld.work);
 	if (ld.tally.out)

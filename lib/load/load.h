@@ -33,7 +33,10 @@ struct shf_load {
 	struct shf_work work;
 	bool apart;                     /* all of it lies in memory that all ranks see: no rounds */
 	struct shf_tally tally;
-	/* By tensor: digest and bytes of it that were read here, by whichever thread. */
+	uint64_t *asked, *asked_counts; /* owned; see load_asked.h */
+	uint64_t room;                  /* of its image, at most; the same on all ranks */
+	/* By tensor: digest and bytes of it that were read here, by whichever thread. got_bytes
+	 * has a member more. */
 	atomic_uint_fast64_t *got, *got_bytes;
 	struct shf_pass pass;
 	struct shf_stores stores;

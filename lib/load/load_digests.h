@@ -5,6 +5,7 @@
 #include "load.h"
 
 /* Compares whole tensors with their digests. ECORRUPT. [collective] */
-int shf_prove(struct shf_load *load, struct sheaf_error *err);
+/* rc: what came of this rank's work before it. */
+int shf_prove(struct shf_load *load, int rc, struct sheaf_error *err);
 #define SHF_FOREIGN_MSG "foreign: no sums exist"
 #endif

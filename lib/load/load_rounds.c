@@ -103,13 +103,23 @@ static void close_before(struct shf_load *ld, uint32_t next)
 	                      segs.first < segs.end ? ld->work.segs[segs.first].file : end);
 }
 
+struct shf_rounds {
+	struct shf_load *load;
+	struct window windows[2];
+};
+
 /* Allocates for the largest round, once, because the queue keeps pointers to reads that are under
  * way. */
-static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_error *err)
+int shf_rounds_new(struct shf_rounds **rounds, struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_work *w = &ld->work;
+	struct shf_rounds *r = shf_zalloc(1, sizeof(*r));
 	size_t most = 0, n = 0;
 
+	*rounds = r;
+	if (!r)
+		return shf_fail(err, SHEAF_ENOMEM, "no memory to read in rounds");
+	r->load = ld;
 	for (size_t i = 0; i < w->segs_n && w->segs[i].round != SHF_ROUND_OWN; i++) {
 		n = i > 0 && w->segs[i].round == w->segs[i - 1].round ? n : 0;
 		n += (size_t)((w->segs[i].hi - w->segs[i].lo - 1) / SHF_LOAD_PIECE) + 1;
@@ -118,19 +128,20 @@ static int windows_new(struct shf_load *ld, struct window h[2], struct sheaf_err
 	for (int k = 0; k < 2; k++)
 		/* Zeroed: a read that was never started has nothing pending, so it may be waited
 		 * for. */
-		h[k].reads = shf_zalloc(most, sizeof(*h[k].reads));
-	return h[0].reads && h[1].reads ? 0
+		r->windows[k].reads = shf_zalloc(most, sizeof(*r->windows[k].reads));
+	return r->windows[0].reads && r->windows[1].reads ? 0
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu reads", most);
 }
 
 /* Waits for reads that a failure has left under way: they write into the image. */
-static void windows_free(struct shf_load *ld, struct window h[2])
+void shf_rounds_free(struct shf_rounds *r)
 {
-	for (int k = 0; k < 2; k++) {
-		for (size_t i = 0; i < h[k].n; i++)
-			shf_read_drop(ld->step->run, &h[k].reads[i]);
-		shf_free(h[k].reads);
+	for (int k = 0; r && k < 2; k++) {
+		for (size_t i = 0; i < r->windows[k].n; i++)
+			shf_read_drop(r->load->step->run, &r->windows[k].reads[i]);
+		shf_free(r->windows[k].reads);
 	}
+	shf_free(r);
 }
 
 /* ---- what travels to another node, per move: 8 bytes of proof, then the box ---- */
@@ -372,11 +383,14 @@ static int share_round(struct shf_load *ld, uint32_t round, int rc, struct sheaf
 
 /* Runs n rounds. The next window is started before the present one is waited for, which keeps the
  * disk busy while the ranks exchange. look_round comes after share_round (see the head of this
- * file); the planted bug summed_before_taken shows what breaks otherwise. [collective] */
-static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n,
+ * file); the planted bug summed_before_taken shows what breaks otherwise.
+ * rc: what came of this rank's work before it. What the last look finds is this rank's alone.
+ * [collective] */
+static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uint32_t n, int rc,
                     struct sheaf_error *err)
 {
-	int rc = n > 0 ? window_start(ld, &h[0], first, err) : 0;
+	if (rc == 0 && n > 0)
+		rc = window_start(ld, &h[0], first, err);
 
 	for (uint32_t k = 0; k < n; k++) {
 		/* If this rank has failed it still takes part in the agreement of this round, where
@@ -393,18 +407,14 @@ static int run_kind(struct shf_load *ld, struct window h[2], uint32_t first, uin
 		rc = look_round(ld, first + k, err);
 		shf_load_progress(ld);
 	}
-	return shf_agree(&ld->step->run->team, rc, err);
+	return rc;
 }
 
-int shf_shared_run(struct shf_load *ld, struct sheaf_error *err)
+int shf_rounds_share(struct shf_rounds *r, int rc, struct sheaf_error *err)
 {
-	struct window h[2] = { { 0 } };
-	int rc = shf_agree(&ld->step->run->team, windows_new(ld, h, err), err);
+	const struct shf_work *w = &r->load->work;
 
-	if (rc == 0 && ld->work.rounds)
-		rc = run_kind(ld, h, 0, ld->work.rounds, err);
-	if (rc == 0 && ld->work.net_rounds)
-		rc = run_kind(ld, h, SHF_ROUND_NET, ld->work.net_rounds, err);
-	windows_free(ld, h);
-	return rc;
+	rc = run_kind(r->load, r->windows, 0, w->rounds, rc, err);
+	/* A failure in the last of the first kind is told in the first of the second. */
+	return run_kind(r->load, r->windows, SHF_ROUND_NET, w->net_rounds, rc, err);
 }

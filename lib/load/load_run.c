@@ -91,23 +91,16 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* How much of its image a load may use, the same on all ranks: what staging_bytes_max leaves beside
- * the images of saves, 40 MiB at most, and at least two blocks. The smallest of all ranks counts; a
- * maximum over the complements finds it. [collective] */
-static int room_of(struct sheaf_run *run, uint64_t *room, struct sheaf_error *err)
+/* What staging_bytes_max leaves beside the images of saves, 40 MiB at most, and at least
+ * two blocks. */
+uint64_t shf_load_room(const struct sheaf_run *run)
 {
 	const struct sheaf_run *saves = run->of ? run->of : run;
-	uint64_t w = run->opts.staging_bytes_max, taken = shf_images_bytes(saves), inv;
-	int rc;
+	uint64_t w = run->opts.staging_bytes_max, taken = shf_images_bytes(saves);
 
-	/* What the images of saves do not take of the staging. */
 	w = w == 0 ? ROOM : w > taken ? w - taken : 0;
 	w = w > ROOM ? ROOM : w;
-	w = w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
-	inv = ~w;
-	rc = shf_allreduce(&run->team, &inv, 1, SHEAF_MAX, err);
-	*room = ~inv;
-	return rc;
+	return w < 2 * SHF_BLOCK ? 2 * SHF_BLOCK : w / (2 * SHF_BLOCK) * (2 * SHF_BLOCK);
 }
 
 /* Rounds whose bytes travel use smaller windows, because a rank may receive from all nodes at once.
@@ -123,64 +116,63 @@ static int make_digest_tables(struct shf_load *ld, struct sheaf_error *err)
 	size_t n = ld->step->layout.tensors_n;
 
 	ld->got = shf_zalloc(n, sizeof(*ld->got));
-	ld->got_bytes = shf_zalloc(n, sizeof(*ld->got_bytes));
+	ld->got_bytes = shf_zalloc(n + 1, sizeof(*ld->got_bytes));
 	ld->pass = (struct shf_pass){ .step = ld->step, .sums = shf_pass_sums(ld->step),
 		.got = ld->got, .got_bytes = ld->got_bytes };
 	return ld->got && ld->got_bytes ? 0
 	       : shf_fail(err, SHEAF_ENOMEM, "no memory for %zu tensors", n);
 }
 
-/* *flow is set even if it fails, so that the caller can free it. Each failure is agreed on before
- * the next collective step. [collective] */
-static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct sheaf_error *err)
+/* *flow and *rounds are set even if it fails, so that the caller can free them. [collective] */
+static int make_plan(struct shf_load *ld, struct shf_flow **flow, struct shf_rounds **rounds,
+                     struct sheaf_error *err)
 {
 	struct sheaf_run *run = ld->step->run;
 	struct shf_match m = { .layout = &ld->step->layout, .holds = &ld->holds,
 		.nodes = run->place.nodes, .way = SHF_LOAD,
 		.hads = ld->step->view ? shf_view_hads(ld->step->view) : NULL };
-	uint64_t room = 0, bytes = 0;
-	int rc = shf_agree(&run->team, hold_all(ld, err), err);
+	uint64_t bytes = 0;
+	int rc = hold_all(ld, err);
 
-	if (rc == 0)
-		rc = room_of(run, &room, err);
-	if (rc < 0)
-		return rc;
 	/* All of the step lies in the memory of the only node: all its ranks see it, and none
 	 * stages anything for another. */
 	ld->apart = m.apart = ld->step->view && !m.hads;
-	m.window = room / 2;
+	m.window = ld->room / 2;
 	m.net_window = net_window(run, m.window);
-	rc = shf_match(&run->team, &m, &ld->work, err);
+	rc = shf_match(&run->team, &m, rc, &ld->work, err);
 	if (rc < 0)
 		return rc;
 	rc = make_digest_tables(ld, err);
 	if (rc == 0)
-		rc = shf_flow_new(flow, ld, room, &bytes, err);
-	rc = shf_agree(&run->team, rc, err);
-	if (rc == 0)
-		rc = shf_image_need(run, 0, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
-		                    : ld->work.image_bytes, err);
-	return rc;
+		rc = shf_flow_new(flow, ld, ld->room, &bytes, err);
+	if (rc == 0 && !ld->apart)
+		rc = shf_rounds_new(rounds, ld, err);
+	return shf_image_need(run, rc, SHF_IMAGE_OF_LOAD, bytes > ld->work.image_bytes ? bytes
+	                      : ld->work.image_bytes, err);
 }
 
 /* The prefault thread runs only if there is a disk to wait for. It is stopped before fill_rest,
- * which is short. [collective] */
+ * which is short. What fails on one rank is told by the next operation of the group, of whatever
+ * comes next. [collective] */
 int shf_fill(struct shf_load *ld, struct sheaf_error *err)
 {
 	struct shf_flow *flow = NULL;
-	int rc = make_plan(ld, &flow, err);
-	struct shf_ahead *ahead = rc == 0 && shf_flow_waits(flow) ? shf_ahead_start(ld) : NULL;
+	struct shf_rounds *rounds = NULL;
+	int rc = make_plan(ld, &flow, &rounds, err);
+	bool planned = rc == 0;
+	struct shf_ahead *ahead = planned && shf_flow_waits(flow) ? shf_ahead_start(ld) : NULL;
 
-	if (rc == 0)
+	if (planned)
 		rc = shf_flow_run(flow, err);
 	shf_flow_free(flow);
-	if (rc == 0 && !ld->apart)
-		rc = shf_shared_run(ld, err);
+	if (planned && rounds)
+		rc = shf_rounds_share(rounds, rc, err);
+	shf_rounds_free(rounds);
 	shf_ahead_end(ahead);
 	if (rc == 0)
-		rc = shf_agree(&ld->step->run->team, fill_rest(ld, err), err);
-	if (rc == 0)
-		rc = shf_prove(ld, err);
+		rc = fill_rest(ld, err);
+	if (planned)
+		rc = shf_prove(ld, rc, err);
 	/* One rank proves blocks that another one uses, earlier or later, so the memory must have
 	 * been the step's until now. */
 	if (rc == 0 && ld->step->view)

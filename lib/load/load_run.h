@@ -6,4 +6,6 @@
 
 /* Plan, read, check, scatter. [collective] */
 int shf_fill(struct shf_load *load, struct sheaf_error *err);
+/* How much memory for staging a load of this rank may have. [local] */
+uint64_t shf_load_room(const struct sheaf_run *run);
 #endif

@@ -188,17 +188,16 @@ int shf_flow_run(struct shf_flow *s, struct sheaf_error *err)
 	struct sheaf_error own = { 0 };
 	int rc = shf_crew_new(&crew, ld, s->segs + s->cold, s->segs_n - s->cold, err), end;
 
-	rc = shf_agree(team, rc, err);
-	for (uint64_t lap = 0; lap < ld->work.own_most && rc == 0; lap += LAP) {
-		rc = shf_agree(team, run_to(s, crew, lap + LAP, err), err);
+	for (uint64_t lap = 0; lap < ld->work.own_most; lap += LAP) {
+		rc = shf_agree(team, rc == 0 ? run_to(s, crew, lap + LAP, err) : rc, err);
+		if (rc < 0)
+			break;
 		shf_load_progress(ld);
 	}
 	ld->retries += s->ring.retries;
 	ld->read_ns += s->ring.wait_ns;
 	end = shf_crew_end(crew, ld, &own);
-	if (rc < 0)
-		return rc;
-	if (end < 0 && err)
+	if (rc == 0 && end < 0 && err)
 		*err = own;
-	return shf_agree(team, end, err);
+	return rc < 0 ? rc : end;
 }

@@ -132,7 +132,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 	}
 	shf_plan_spare(&m, &held, window);
 	if (rc == 0)
-		rc = shf_match(&run->team, &m, &plan->work, err);
+		rc = shf_match(&run->team, &m, 0, &plan->work, err);
 	if (rc == 0)
 		rc = images_fit(run, state, plan, window, err);
 	plan->hash = plan->work.hash;

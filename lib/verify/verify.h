@@ -47,7 +47,8 @@ struct shf_verify {
 	uint64_t *bytes;                /* owned; by file, as on disk; SHF_GONE: nothing to read */
 	uint64_t *first;                /* owned; by file: its first block; one more: all of them */
 	uint64_t *raw;                  /* owned; by file: raw sum of what was read (no sums) */
-	uint64_t *got, *got_bytes;      /* owned; by tensor of the sums: of its good blocks */
+	/* Owned; by tensor of the sums: of its good blocks. got_bytes has a member more. */
+	uint64_t *got, *got_bytes;
 	int *direct;                    /* owned; by file: descriptor past the cache; 0: none */
 	uint8_t *chunk[SHF_VERIFY_CHUNKS];      /* owned; NULL: not needed so far */
 	uint64_t chunk_bytes;           /* of each: SHF_VERIFY_CHUNK, or the longest file */

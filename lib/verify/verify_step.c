@@ -11,7 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "crc64.h"
-#include "digest_homes.h"
+#include "digests.h"
 #include "err.h"
 #include "memory_dir.h"
 #include "run_env.h"
@@ -200,11 +200,11 @@ static int match_raw(struct shf_verify *v, struct sheaf_error *err)
 	return 0;
 }
 
-/* ---- digests: each tensor's parts meet at its home ---- */
+/* ---- digests of whole tensors ---- */
 
-/* Compares the digest of one tensor, at its home. If not all of its bytes are there, some block
+/* Compares the digest of one tensor, on one rank. If not all of its bytes are there, some block
  * could not be read or was wrong, which has been reported. */
-static void compare_digest(struct shf_verify *v, uint64_t n, const struct shf_whole *x)
+static void compare_digest(struct shf_verify *v, uint64_t n)
 {
 	const struct shf_sums *s = &v->step->sums;
 	struct shf_sums_tensor t = shf_sums_tensor(s, n);
@@ -212,32 +212,29 @@ static void compare_digest(struct shf_verify *v, uint64_t n, const struct shf_wh
 		shf_sums_name(s, &t), -1, (int64_t)t.off };
 	struct sheaf_error e;
 
-	if (x->bytes != t.bytes)
+	if (v->got_bytes[n] != t.bytes)
 		return;
-	/* Counted once, at the home, whether right or not. */
+	/* Counted once, whether right or not. */
 	v->tensors++;
 	v->tensor_bytes += t.bytes;
-	if (x->digest == t.digest)
+	if (v->got[n] == t.digest)
 		return;
 	shf_fail(&e, SHEAF_ECORRUPT, "%s: %s/%.200s has digest %016" PRIx64 ", want %016" PRIx64,
-	         v->step->path, at.family, at.name, x->digest, t.digest);
+	         v->step->path, at.family, at.name, v->got[n], t.digest);
 	shf_verify_find(v, "digest", &at, &e);
 }
 
-/* Brings the parts of each tensor together at its home, and compares. Blocks prove bytes; only this
- * proves that the bytes are those of the tensor that the table names. [collective] */
+/* Adds up the parts of each tensor, and compares. Blocks prove bytes; only this proves that the
+ * bytes are those of the tensor that the table names. [collective] */
 static int match_digests(struct shf_verify *v, struct sheaf_error *err)
 {
-	struct shf_digests d;
-	int rc = shf_digests_init(&d, &v->step->run->team, v->step->sums.head.tensors_n, err);
+	struct shf_team *team = &v->step->run->team;
+	size_t n = (size_t)v->step->sums.head.tensors_n;
+	struct shf_share own = shf_digests_share(team, n);
+	int rc = shf_digests_add_up(team, 0, v->got, v->got_bytes, n, err);
 
-	for (uint32_t t = 0; rc == 0 && t < d.n; t++)
-		if (v->got_bytes[t] != 0)
-			shf_digests_add(&d, t, v->got[t], v->got_bytes[t], false);
-	rc = shf_digests_exchange(&d, rc, err);
-	for (uint64_t t = d.first; rc == 0 && t < d.end; t++)
-		compare_digest(v, t, &d.whole[t - d.first]);
-	shf_digests_release(&d);
+	for (uint64_t t = own.first; rc == 0 && t < own.end; t++)
+		compare_digest(v, t);
 	return rc;
 }
 
@@ -255,7 +252,7 @@ static int verify_setup(struct shf_verify *v, struct sheaf_error *err)
 	v->first = shf_zalloc(files + 1, sizeof(*v->first));
 	v->raw = shf_zalloc(files, sizeof(*v->raw));
 	v->got = shf_zalloc(tensors, sizeof(*v->got));
-	v->got_bytes = shf_zalloc(tensors, sizeof(*v->got_bytes));
+	v->got_bytes = shf_zalloc(tensors + 1, sizeof(*v->got_bytes));
 	v->direct = shf_zalloc(files, sizeof(*v->direct));
 	/* Small steps are verified often, and a page costs more to get than to sum. */
 	v->chunk_bytes = v->step->sound ? SHF_PAGE : SHF_VERIFY_CHUNK; /* sizes are not known yet */

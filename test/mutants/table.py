@@ -228,7 +228,7 @@ bug("checked_when_open", "a tensor is compared when somebody may change it alrea
     "while (!MUTANT && time && lz->checks[slice] == SHF_CHECKING)",
     "unit/test_save_gates: a_check_is_over_when_a_gate_opens")
 bug("load_staged_besides", "a load stages as much again as the images of saves have",
-    "load/load_run.c:room_of", "taken = shf_images_bytes(saves)",
+    "load/load_run.c:shf_load_room", "taken = shf_images_bytes(saves)",
     "taken = MUTANT ? 0 : shf_images_bytes(saves)",
     "sim/test_inflight: a_load_takes_what_images_leave_of_the_staging")
 bug("all_slices_too_soon", "all slices may change when the last one is copied",
@@ -474,7 +474,7 @@ gullible("slice_blocks_not_checked", "a slice that is read by itself checks no b
          "sim/test_read_slice: damage_is_found_by_the_slices_whose_blocks_it_touches")
 blind("digest_not_checked", "a load does not compare a whole tensor with its digest",
       "load/load_digests.c:compare_whole_tensor",
-      "check && x->bytes == lt->bytes && x->digest != lt->digest",
+      "check && bytes == lt->bytes && digest != lt->digest",
       "sim/test_read_slice: a_digest_that_was_written_wrong_fails_the_load_of_its_tensor")
 gullible("verify_finds_nothing", "verify finds every block right",
          "verify/verify_blocks.c:check_chunk", "got == want",

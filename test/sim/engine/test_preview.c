@@ -518,7 +518,7 @@ static int rank_main(void *arg, int rank, struct sheaf_group *group)
 			.window = SHF_BLOCK, .net_window = SHF_BLOCK };
 
 		fold(run, plan, &j->real[rank]);
-		rc = shf_match(&run->team, &match, &back, &err);
+		rc = shf_match(&run->team, &match, 0, &back, &err);
 		j->real[rank].reads = back.bytes;
 		shf_work_release(&back);
 	}
