@@ -8,7 +8,8 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include "real.h"
+#include "queue.h"
+#include "sys.h"
 
 static const char usage[] =
 	"usage: diskqueue file=PATH size=BYTES [NAME=VALUE ...] [--json] write|read\n"
@@ -33,9 +34,9 @@ struct outcome {
 	struct shf_queue_stat stat;
 };
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 static void die(const char *what, int64_t rc)
@@ -59,7 +60,7 @@ static void collect(struct shf_queue *q, uint64_t want)
 	uint64_t got = 0;
 	int rc;
 
-	while ((rc = ops()->complete(NULL, q, &io, -1)) == 1) {
+	while ((rc = shf_sys_complete(real(), q, &io, -1)) == 1) {
 		if (io->result < 0)
 			die("a request", io->result);
 		got += io->op == SHF_IO_FSYNC ? 0 : (uint64_t)io->result;
@@ -82,14 +83,14 @@ static void move(const struct opts *o, struct shf_queue *q, int fd, int direct, 
 		ios[i] = (struct shf_io){ .op = o->write ? SHF_IO_WRITE : SHF_IO_READ, .fd = fd,
 		                          .direct = direct, .buf = buf + off, .off = off,
 		                          .len = left < o->request ? left : o->request };
-		rc = ops()->submit(NULL, q, &ios[i]);
+		rc = shf_sys_submit(real(), q, &ios[i]);
 	}
 	if (rc)
 		die("submit", rc);
 	collect(q, o->size);
 	ios[n] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = fd };
 	if (o->write) {
-		rc = ops()->submit(NULL, q, &ios[n]);
+		rc = shf_sys_submit(real(), q, &ios[n]);
 		if (rc)
 			die("submit", rc);
 		collect(q, 0);
@@ -99,7 +100,7 @@ static void move(const struct opts *o, struct shf_queue *q, int fd, int direct, 
 
 static int open_file(const struct opts *o, int more)
 {
-	int fd = ops()->open(NULL, SHF_CWD, o->file, (o->write ? SHF_O_WRITE : 0) | more, 0666);
+	int fd = shf_sys_open(real(), SHF_CWD, o->file, (o->write ? SHF_O_WRITE : 0) | more, 0666);
 
 	if (fd < 0)
 		die(o->file, fd);
@@ -117,7 +118,7 @@ static void go(const struct opts *o, struct outcome *out)
 	how.carrier = !strcmp(o->kind, "ring")   ? SHF_CARRY_BEST
 	              : !strcmp(o->kind, "pool") ? SHF_CARRY_POOL
 	                                         : SHF_CARRY_BUFFERED;
-	rc = ops()->shm_new(NULL, &mem, o->size, true);
+	rc = shf_sys_shm_new(real(), &mem, o->size, true);
 	if (rc)
 		die("memory", rc);
 	for (uint64_t i = 0; i < o->size; i += 8)
@@ -126,31 +127,31 @@ static void go(const struct opts *o, struct outcome *out)
 	if (rc)
 		die("queue", rc);
 	if (o->pin)
-		ops()->queue_pin(NULL, q, 0, mem.base, mem.bytes);
+		shf_sys_queue_pin(real(), q, 0, mem.base, mem.bytes);
 	if (o->write)
 		unlink(o->file);
 	fd = open_file(o, o->write ? SHF_O_CREATE | SHF_O_EXCL : 0);
 	if (!o->write && !o->warm)
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	out->cpu_s = cpu_s();
-	t = ops()->mono_ns(NULL);
+	t = shf_sys_mono_ns(real());
 	if (o->write) {
-		rc = ops()->resize(NULL, fd, o->size);
+		rc = shf_sys_resize(real(), fd, o->size);
 		if (rc)
 			die("resize", rc);
 	}
 	if (how.carrier != SHF_CARRY_BUFFERED)
 		direct = open_file(o, SHF_O_DIRECT);
 	move(o, q, fd, direct, mem.base);
-	out->s = (double)(ops()->mono_ns(NULL) - t) * 1e-9;
+	out->s = (double)(shf_sys_mono_ns(real()) - t) * 1e-9;
 	out->cpu_s = cpu_s() - out->cpu_s;
-	ops()->queue_stat(NULL, q, &out->stat);
-	ops()->queue_pin(NULL, q, 0, NULL, 0);
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_stat(real(), q, &out->stat);
+	shf_sys_queue_pin(real(), q, 0, NULL, 0);
+	shf_sys_queue_free(real(), q);
 	if (direct)
-		ops()->close(NULL, direct);
-	ops()->close(NULL, fd);
-	ops()->shm_free(NULL, &mem);
+		shf_sys_close(real(), direct);
+	shf_sys_close(real(), fd);
+	shf_sys_shm_free(real(), &mem);
 }
 
 static void show(const struct opts *o, const struct outcome *r)

@@ -160,12 +160,12 @@ static uint8_t *file_read(struct world *w, struct sheaf_step *step, const char *
 	snprintf(path, sizeof(path), "%s/%s", step->path, name);
 	if (strcmp(step->format, "safetensors") == 0)
 		snprintf(path, sizeof(path), "%s", step->path);
-	fd = sys->ops->open(sys->arg, SHF_CWD, path, 0, 0);
-	MUST(fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0 && st.bytes < 2 * READ_MAX);
+	fd = shf_sys_open(sys, SHF_CWD, path, 0, 0);
+	MUST(fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0 && st.bytes < 2 * READ_MAX);
 	bytes = malloc((size_t)st.bytes + 1);
 	MUST(bytes);
-	MUST(sys->ops->pread(sys->arg, fd, bytes, (size_t)st.bytes, 0) == (int64_t)st.bytes);
-	sys->ops->close(sys->arg, fd);
+	MUST(shf_sys_pread(sys, fd, bytes, (size_t)st.bytes, 0) == (int64_t)st.bytes);
+	shf_sys_close(sys, fd);
 	*n = st.bytes;
 	return bytes;
 }

@@ -529,27 +529,37 @@ static int op_cpus(void *arg)
 	return 1;
 }
 
-static const struct shf_sys_ops ops = {
-	.open = op_open, .close = op_close, .mkdir = op_mkdir, .rename = op_rename,
-	.unlink = op_unlink, .fsync = op_fsync, .resize = op_resize, .pread = op_pread,
-	.pwrite = op_pwrite, .stat = op_stat, .fstat = op_fstat, .list = op_list,
-	.readlink = op_readlink, .lock = op_lock,
-	.unlock = op_unlock, .free_bytes = op_free_bytes,
-	.fs_id = op_fs_id,
-	.random = op_random, .mono_ns = op_mono_ns, .wall_s = op_wall_s, .sleep_ms = op_sleep_ms,
-	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid, .cpus = op_cpus,
+static const struct shf_file_ops file_ops = {
+	.open = op_open, .close = op_close, .pread = op_pread, .stat = op_stat, .fstat = op_fstat,
+	.list = op_list, .readlink = op_readlink, .lock = op_lock, .unlock = op_unlock,
+	.resident = op_resident, .forget = op_forget,
+};
+static const struct shf_disk_ops disk_ops = {
+	.mkdir = op_mkdir, .rename = op_rename, .unlink = op_unlink, .fsync = op_fsync,
+	.resize = op_resize, .pwrite = op_pwrite, .free_bytes = op_free_bytes, .fs_id = op_fs_id,
+};
+static const struct shf_queue_ops queue_ops = {
 	.queue_new = op_queue_new, .queue_free = op_queue_free, .submit = op_submit,
 	.complete = op_complete, .queue_pin = op_queue_pin, .queue_stat = op_queue_stat,
-	.resident = op_resident, .touched = op_touched, .touch = op_touch, .forget = op_forget,
-	.shm_new = op_shm_new, .shm_free = op_shm_free, .rooms = op_rooms,
-	.shm_offer = op_shm_offer, .shm_connect = op_shm_connect, .shm_serve = op_shm_serve,
-	.shm_take = op_shm_take, .shm_drop = op_shm_drop,
+};
+static const struct shf_host_ops host_ops = {
+	.random = op_random, .mono_ns = op_mono_ns, .wall_s = op_wall_s, .sleep_ms = op_sleep_ms,
+	.owner = op_owner, .owner_is_dead = op_owner_is_dead, .pid = op_pid,
+};
+static const struct shf_task_ops task_ops = { .cpus = op_cpus };
+static const struct shf_shm_ops shm_ops = {
+	.rooms = op_rooms, .touched = op_touched, .touch = op_touch, .shm_new = op_shm_new,
+	.shm_free = op_shm_free, .shm_offer = op_shm_offer, .shm_connect = op_shm_connect,
+	.shm_serve = op_shm_serve, .shm_take = op_shm_take, .shm_drop = op_shm_drop,
+};
+static const struct shf_keep_ops keep_ops = {
 	.keep_open = op_keep_open, /* and so nobody calls the others */
 };
 
 void ramdisk_init(struct ramdisk *d)
 {
-	d->sys = (struct shf_sys){ &ops, d };
+	d->sys = (struct shf_sys){ { &file_ops, d }, { &disk_ops, d }, { &queue_ops, d },
+		{ &host_ops, d }, { &task_ops, d }, { &shm_ops, d }, { &keep_ops, d } };
 	d->nodes[0] = (struct ram_node){ .parent = d->nodes, .name = "", .type = SHF_T_DIR };
 	d->nodes_n = 1;
 	d->text_n = d->open_n = 0;

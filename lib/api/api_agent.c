@@ -7,6 +7,7 @@
 #include "err.h"
 #include "export.h"
 #include "keep.h"
+#include "keeper.h"
 #include "memory_steps.h"
 #include "run_open.h"
 #include "run_ops.h"
@@ -165,7 +166,7 @@ static int ask(const char *dir, const char *agent, int op, struct shf_keep_msg *
 	if (rc < 0)
 		return rc;
 	rc = shf_keep_ask(keep, op, m);
-	shf_real_keep_close(NULL, keep, true);
+	shf_sys_keep_close(shf_sys_real(), keep, true);
 	return rc < 0 ? shf_fail_sys(err, -rc, "%s: asking the agent", dir) : 0;
 }
 
@@ -251,7 +252,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 		else
 			rc = t.rc;
 	}
-	sys->ops->keep_close(sys->arg, keep, true);
+	shf_sys_keep_close(sys, keep, true);
 	if (r)
 		shf_run_close(r);
 	return shf_ended(rc, err);

@@ -117,7 +117,7 @@ int shf_refuse_all(struct sheaf_group *group, const struct sheaf_opts *opts,
 		wait = opts->timeout_ms;
 	const struct shf_sys *sys = shf_sys_real();
 	struct shf_team team = { group, group->ops.rank, group->ops.ranks, wait,
-	                         sys->ops->mono_ns, sys->arg };
+	                         sys->host.ops->mono_ns, sys->host.arg };
 
 	return shf_call_refuse(&team, call, 0, rc, err);
 }

@@ -40,7 +40,7 @@ SHEAF_API int sheaf_group_new(struct sheaf_group **group, const struct sheaf_gro
 		return SHEAF_EINVAL;
 	memcpy(&own, ops, sizeof(own));
 	own.size = sizeof(own);
-	return shf_group_new(group, &own, sys->ops->pid(sys->arg));
+	return shf_group_new(group, &own, shf_sys_pid(sys));
 }
 
 /* Runs and steps that still use the group keep it until they are closed. */
@@ -51,7 +51,7 @@ SHEAF_API void sheaf_group_free(struct sheaf_group *group)
 	if (!group || group->dropped)
 		return;
 	group->dropped = true;
-	if (group->pid != sys->ops->pid(sys->arg))
+	if (group->pid != shf_sys_pid(sys))
 		group->ops.free = NULL; /* a forked child's copy: memory and nothing else */
 	shf_group_put(group);
 }

@@ -64,15 +64,15 @@ static void leave_stage_folder(const struct copying *c, int dir)
 static int part_begin(struct copying *c, const char *name, uint64_t bytes, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
-	int rc = sys->ops->unlink(sys->arg, c->stage.dir, c->part, false);
+	int rc = shf_sys_unlink(sys, c->stage.dir, c->part, false);
 
 	if (rc >= 0 || rc == -ENOENT)
-		rc = c->fd = sys->ops->open(sys->arg, c->stage.dir, c->part, SHF_O_WRITE |
-		                            SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+		rc = c->fd = shf_sys_open(sys, c->stage.dir, c->part, SHF_O_WRITE |
+					  SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	/* The length is set at once, so that a file system without space says so before the bytes
 	 * are read. */
 	if (rc >= 0 && bytes)
-		rc = sys->ops->resize(sys->arg, c->fd, bytes);
+		rc = shf_sys_resize(sys, c->fd, bytes);
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
 }
 
@@ -81,7 +81,7 @@ static int part_put(struct copying *c, const char *name, uint64_t off, const uin
                     uint64_t n, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = c->dst.sys;
-	int64_t put = sys->ops->pwrite(sys->arg, c->fd, bytes, (size_t)n, off);
+	int64_t put = shf_sys_pwrite(sys, c->fd, bytes, (size_t)n, off);
 
 	if (put < 0)
 		return fail_in_copy(c, (int)-put, name, err);
@@ -94,7 +94,7 @@ static int part_end(struct copying *c, const char *name, struct sheaf_error *err
 {
 	const struct shf_sys *sys = c->dst.sys;
 	const char *base;
-	int rc = sys->ops->fsync(sys->arg, c->fd), closed = sys->ops->close(sys->arg, c->fd), dir;
+	int rc = shf_sys_fsync(sys, c->fd), closed = shf_sys_close(sys, c->fd), dir;
 
 	c->fd = -1;
 	/* A failed sync is final: the part is never given its name. */
@@ -102,7 +102,7 @@ static int part_end(struct copying *c, const char *name, struct sheaf_error *err
 	if (rc >= 0) {
 		rc = dir = enter_stage_folder(c, name, &base);
 		if (dir >= 0)
-			rc = sys->ops->rename(sys->arg, c->stage.dir, c->part, dir, base, false);
+			rc = shf_sys_rename(sys, c->stage.dir, c->part, dir, base, false);
 		leave_stage_folder(c, dir);
 	}
 	return rc < 0 ? fail_in_copy(c, -rc, name, err) : 0;
@@ -129,9 +129,9 @@ static int open_finished(const struct copying *c, const struct shf_mf_file *m)
 
 	if (dir < 0)
 		return NO;
-	if (sys->ops->stat(sys->arg, dir, base, false, &st) >= 0 && st.type == SHF_T_FILE &&
+	if (shf_sys_stat(sys, dir, base, false, &st) >= 0 && st.type == SHF_T_FILE &&
 	    st.bytes == m->bytes)
-		fd = sys->ops->open(sys->arg, dir, base, SHF_O_NOFOLLOW, 0);
+		fd = shf_sys_open(sys, dir, base, SHF_O_NOFOLLOW, 0);
 	leave_stage_folder(c, dir);
 	return fd < 0 ? NO : fd;
 }
@@ -275,7 +275,7 @@ static int drop_refused(struct copying *c, struct sheaf_error *err)
 		c->refused[f] = false;
 		rc = dir = enter_stage_folder(c, name, &base);
 		if (dir >= 0)
-			rc = sys->ops->unlink(sys->arg, dir, base, false);
+			rc = shf_sys_unlink(sys, dir, base, false);
 		leave_stage_folder(c, dir);
 		if (rc < 0 && rc != -ENOENT)
 			return fail_in_copy(c, -rc, name, err);
@@ -364,11 +364,11 @@ static int verify_there(const struct copying *c, struct sheaf_report *report,
 static int is_no_step(const struct shf_sys *sys, const char *path, struct sheaf_error *err)
 {
 	struct shf_stat st;
-	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0), rc;
+	int dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0), rc;
 
 	if (dir < 0)
 		return 0;       /* what is wrong with it is found where it is made */
-	rc = sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st);
+	rc = shf_sys_stat(sys, dir, "sheaf.json", false, &st);
 	shf_fd_close(sys, &dir);
 	return rc < 0 ? 0 : shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step is copied into a "
 	                             "run", path);

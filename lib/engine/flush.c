@@ -131,6 +131,6 @@ int shf_recall_flush(const char *dir, const char *agent, bool due, int wait_ms,
 		*step = f.which.step;
 	if (rc == 0 && f.apart)
 		rc = flush_with_others(&f, dir, wait_ms, step, report, err);
-	sys->ops->keep_close(sys->arg, f.keep, true);
+	shf_sys_keep_close(sys, f.keep, true);
 	return rc;
 }

@@ -63,7 +63,7 @@ static int fail_in_meeting(const struct meet *t, int sys, const char *name, stru
 
 static int64_t now_ms(const struct meet *t)
 {
-	return t->m->sys->ops->mono_ns(t->m->sys->arg) / 1000000;
+	return shf_sys_mono_ns(t->m->sys) / 1000000;
 }
 
 /* ---- who has what ---- */
@@ -340,8 +340,8 @@ static int end_file(struct putting *p)
 
 	if (p->fd < 0)
 		return 0;
-	rc = sys->ops->fsync(sys->arg, p->fd);
-	closed = sys->ops->close(sys->arg, p->fd);
+	rc = shf_sys_fsync(sys, p->fd);
+	closed = shf_sys_close(sys, p->fd);
 	p->fd = -1;
 	rc = rc < 0 ? rc : closed;
 	return rc < 0 ? fail_in_meeting(p->t, -rc, file_being_written(p)->name, p->err) : 0;
@@ -365,10 +365,10 @@ static int begin_file(struct putting *p, uint32_t file)
 		if (rc < 0)
 			return fail_in_meeting(p->t, -rc, folder, p->err);
 	}
-	rc = p->fd = sys->ops->open(sys->arg, dir, slash ? slash + 1 : name,
-	                            SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	rc = p->fd = shf_sys_open(sys, dir, slash ? slash + 1 : name,
+				  SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (rc >= 0)
-		rc = sys->ops->resize(sys->arg, p->fd, file_being_written(p)->bytes);
+		rc = shf_sys_resize(sys, p->fd, file_being_written(p)->bytes);
 	if (rc >= 0)
 		rc = shf_dir_sync(&p->t->store, dir);
 	if (slash)
@@ -396,7 +396,7 @@ static int put_stretch(void *arg, uint32_t file, uint64_t lo, uint64_t hi)
 		from = shf_view_at(p->t->view, file, at, &n);
 		/* shf_view_each calls only for bytes that are here. */
 		put = always(from != NULL)
-		      ? sys->ops->pwrite(sys->arg, p->fd, from, (size_t)n, at) : -EIO;
+		      ? shf_sys_pwrite(sys, p->fd, from, (size_t)n, at) : -EIO;
 		if (put < 0)
 			rc = fail_in_meeting(p->t, (int)-put, file_being_written(p)->name, p->err);
 	}
@@ -471,7 +471,7 @@ static int write_share(struct meet *t, struct sheaf_error *err)
 
 	name_step(t, folder);
 	name_done(t, t->node, done);
-	if (sys->ops->stat(sys->arg, t->dir, done, false, &st) >= 0)
+	if (shf_sys_stat(sys, t->dir, done, false, &st) >= 0)
 		return 0;
 	if (shf_lock_is_held(&t->store)) /* a job has the run open for writing */
 		return shf_fail(err, SHEAF_EAGAIN, "%s: step %" PRId64 " in memory: a job has the "
@@ -505,7 +505,7 @@ static int all_have_written(const struct meet *t, bool *first, struct sheaf_erro
 	*first = t->node == 0;
 	for (size_t k = 0; done && k < t->tables_n; k++) {
 		name_done(t, t->tables[k].node, name);
-		done[k] = sys->ops->stat(sys->arg, t->dir, name, false, &st) >= 0;
+		done[k] = shf_sys_stat(sys, t->dir, name, false, &st) >= 0;
 	}
 	rc = done ? count_ranks(t, done, &here, &ranks) : SHEAF_ENOMEM;
 	shf_free(done);
@@ -556,11 +556,11 @@ static int adopt_stage(void *arg, struct shf_store *dst, struct sheaf_error *err
 		                "meanwhile", t->which.step);
 	name_step(t, folder);
 	snprintf(stage, sizeof(stage), "copy-%s", folder);
-	rc = sys->ops->rename(sys->arg, t->dir, folder, dst->stage, stage, true);
+	rc = shf_sys_rename(sys, t->dir, folder, dst->stage, stage, true);
 	if (rc == -EEXIST) { /* of one who died, or of a copier that knew nothing of this */
 		rc = shf_tree_remove(sys, dst->stage, stage);
 		if (rc >= 0)
-			rc = sys->ops->rename(sys->arg, t->dir, folder, dst->stage, stage, true);
+			rc = shf_sys_rename(sys, t->dir, folder, dst->stage, stage, true);
 	}
 	if (rc == -ENOENT) /* it is there already, of one who died then */
 		return 0;
@@ -576,7 +576,7 @@ static void start_again(const struct meet *t)
 
 	for (size_t k = 0; k < t->tables_n; k++) {
 		name_done(t, t->tables[k].node, name);
-		(void)sys->ops->unlink(sys->arg, t->dir, name, false);
+		(void)shf_sys_unlink(sys, t->dir, name, false);
 	}
 	name_step(t, name);
 	(void)shf_tree_remove(sys, t->dir, name);
@@ -594,7 +594,7 @@ static int publish_common_step(struct meet *t, struct sheaf_report *report, stru
 	int rc, from = t->dir;
 
 	name_step(t, folder + 5);
-	if (sys->ops->stat(sys->arg, t->dir, folder + 5, false, &st) < 0)
+	if (shf_sys_stat(sys, t->dir, folder + 5, false, &st) < 0)
 		from = t->store.stage;  /* adopted, and not published */
 	rc = shf_view_on_disk(t->view, from, from == t->dir ? folder + 5 : folder, err);
 	if (rc == 0)
@@ -680,11 +680,11 @@ static int lock_node(struct meet *t, struct sheaf_error *err)
 	int rc;
 
 	snprintf(name, sizeof(name), "lock-%d", t->node);
-	t->lock = sys->ops->open(sys->arg, t->dir, name,
-	                         SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	t->lock = shf_sys_open(sys, t->dir, name,
+			       SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (t->lock < 0)
 		return fail_in_meeting(t, -t->lock, name, err);
-	rc = sys->ops->lock(sys->arg, t->lock, true);
+	rc = shf_sys_lock(sys, t->lock, true);
 	return rc == -EAGAIN ? shf_fail(err, SHEAF_EBUSY, "%s: another process writes what the "
 	                                "memory of this node has", t->m->dir) : 0;
 }
@@ -726,7 +726,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 {
 	struct meet t = { .m = m, .dir = -1, .lock = -1, .cards = SHF_BUF_INIT,
 		.store = { .dir = -1, .dot = -1, .stage = -1, .lock = -1 } };
-	int64_t from_ms = m->sys->ops->mono_ns(m->sys->arg) / 1000000;
+	int64_t from_ms = shf_sys_mono_ns(m->sys) / 1000000;
 	bool over = false;
 	char name[48];
 	int rc = meet_open(&t, err);
@@ -736,7 +736,7 @@ int shf_meet(const struct shf_meeting *m, int64_t *step, struct sheaf_report *re
 		rc = try_flush(&t, &over, report, err);
 		if (rc != SHEAF_EAGAIN || is_time_up(&t, from_ms))
 			break;
-		m->sys->ops->sleep_ms(m->sys->arg, i < 100 ? PAUSE_MS : 10 * PAUSE_MS);
+		shf_sys_sleep_ms(m->sys, i < 100 ? PAUSE_MS : 10 * PAUSE_MS);
 		rc = 0;
 	}
 	if (rc == 0 && t.chosen) {

@@ -65,7 +65,7 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 		   : shf_store_join(&run->store, run->sys, dir, told->run, told->session, err);
 		if (rc != SHEAF_ENOENT || slept >= most)
 			break;
-		run->sys->ops->sleep_ms(run->sys->arg, ms);
+		shf_sys_sleep_ms(run->sys, ms);
 	}
 	if (rc == SHEAF_ENOENT)
 		rc = shf_fail(err, SHEAF_EIO, "%s: rank 0 has opened the run, but it is not to be "
@@ -88,7 +88,7 @@ static int prove_one_file_system(struct sheaf_run *run, struct sheaf_error *err)
 	if (run->team.ranks == 1 || run->opts.flags & SHEAF_READONLY)
 		return 0;
 	if (run->team.rank == 0) {
-		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
+		rc = shf_sys_random(run->sys, bits, sizeof(bits));
 		if (rc < 0)
 			rc = shf_fail_sys(err, -rc, "drawing a token");
 		for (size_t i = 0; i < sizeof(bits); i++)

@@ -251,7 +251,7 @@ static void tell_aside(const struct resume *r, const struct shf_steps *before)
 
 	for (size_t i = 0; i < before->n && before->all[i] > r->step->number; i++) {
 		shf_name_of_step(name, before->all[i]);
-		if (s->sys->ops->stat(s->sys->arg, s->dir, name, false, &st) == -ENOENT)
+		if (shf_sys_stat(s->sys, s->dir, name, false, &st) == -ENOENT)
 			report_candidate(r, 'A', &(struct shf_candidate){ before->all[i], false },
 			                 "it is kept in .sheaf/aside");
 	}

@@ -98,7 +98,7 @@ void shf_load_progress(const struct shf_load *ld)
 
 int shf_load_threads(const struct sheaf_run *run)
 {
-	int each = run->sys->ops->cpus(run->sys->arg) / run->place.node_ranks;
+	int each = shf_sys_cpus(run->sys) / run->place.node_ranks;
 
 	return run->opts.io_threads < each ? run->opts.io_threads : each;
 }

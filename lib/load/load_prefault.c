@@ -58,7 +58,7 @@ static bool touch_stretch(void *work)
 	struct stretch *s = &w->a[w->next];
 	uint64_t n = s->bytes - w->at < STRETCH ? s->bytes - w->at : STRETCH;
 
-	w->sys->ops->touch(w->sys->arg, s->base + w->at, n, true);
+	shf_sys_touch(w->sys, s->base + w->at, n, true);
 	w->at += n;
 	if (w->at == s->bytes) {
 		w->next++;
@@ -93,7 +93,7 @@ static uint64_t find_new_memory(struct shf_ahead *w, const struct shf_load *ld)
 		/* touched() asks the kernel; it does not fault the page in. */
 		if (t->source != SHF_FROM_STEP || s->empty || !slice_is_dense(s, to) ||
 		    to->bytes < SLICE_MIN ||
-		    w->sys->ops->touched(w->sys->arg, to->base + to->bytes / 2))
+		    shf_sys_touched(w->sys, to->base + to->bytes / 2))
 			continue;
 		to->file = l->tensors[t->tensor].file;
 		to->off = l->tensors[t->tensor].off;

@@ -38,7 +38,7 @@ static bool is_mostly_cached(const struct shf_load *ld, const struct shf_seg *g,
 {
 	const struct shf_sys *sys = ld->step->run->sys;
 
-	return sys->ops->resident(sys->arg, fd, g->lo, g->hi - g->lo) >
+	return shf_sys_resident(sys, fd, g->lo, g->hi - g->lo) >
 	       (int64_t)((g->hi - g->lo) / 2);
 }
 

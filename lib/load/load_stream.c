@@ -38,7 +38,7 @@ static bool is_all_cached(const struct shf_load *ld, const struct shf_seg *g)
 	struct sheaf_error unsaid; /* a file that cannot be opened is told by who reads it */
 	int fd = shf_step_fd(ld->step, g->file, &unsaid);
 
-	return fd >= 0 && sys->ops->resident(sys->arg, fd, g->lo, g->hi - g->lo) ==
+	return fd >= 0 && shf_sys_resident(sys, fd, g->lo, g->hi - g->lo) ==
 	       (int64_t)(g->hi - g->lo);
 }
 

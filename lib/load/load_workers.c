@@ -66,7 +66,7 @@ static int take_mapped(struct worker *h, const struct shf_seg *g, uint64_t at, u
 	const uint8_t *held = view ? shf_view_at(view, g->file, at, n) : NULL;
 
 	if (held) {
-		sys->ops->touch(sys->arg, held, *n, false);
+		shf_sys_touch(sys, held, *n, false);
 		ld->disk_bytes += *n;
 	} else if (!always(h->buf != NULL)) {
 		return shf_fail(&h->err, SHEAF_EBUG, "a byte of a step in memory is nowhere");

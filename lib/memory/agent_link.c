@@ -51,7 +51,7 @@ void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 		shf_log(run, 1, "%s: steps are not kept in memory until an agent answers: %s, "
 		        "rank %d", run->store.path, why.msg, run->team.rank);
 	t->said = true;
-	run->sys->ops->keep_close(run->sys->arg, t->keep, true); /* we live */
+	shf_sys_keep_close(run->sys, t->keep, true); /* we live */
 	t->keep = -1;
 	t->ask_ns = shf_now(run) + t->wait_ns;
 }
@@ -66,7 +66,7 @@ void shf_tier_put(struct sheaf_run *run, int image, bool card)
 	if (run->tier->keep < 0 || !shm->base)
 		return;
 	shf_card_name(name, run->tier->job, run->team.rank, image, card);
-	rc = sys->ops->keep_put(sys->arg, run->tier->keep, name, shm);
+	rc = shf_sys_keep_put(sys, run->tier->keep, name, shm);
 	if (rc < 0)
 		shf_tier_lost(run, -rc, "handing memory to the agent");
 }
@@ -90,11 +90,11 @@ static int knock(const struct shf_store *store, const char *agent, const char *j
 	if (rc < 0)
 		return rc;
 	shf_tier_where(where, agent, identity);
-	rc = sys->ops->keep_open(sys->arg, where, identity, job, keep, steps);
+	rc = shf_sys_keep_open(sys, where, identity, job, keep, steps);
 	if (rc >= 0) {
-		rc = sys->ops->keep_at(sys->arg, *keep, store->dir);
+		rc = shf_sys_keep_at(sys, *keep, store->dir);
 		if (rc < 0) {
-			sys->ops->keep_close(sys->arg, *keep, true);
+			shf_sys_keep_close(sys, *keep, true);
 			*keep = -1;
 		}
 	}
@@ -169,7 +169,7 @@ static void image_goes(struct sheaf_run *run, int image)
 		return;
 	shf_card_name(name, run->tier->job, run->team.rank, image, false);
 	/* If it has nothing of that name, good; if it is gone, the next put finds out. */
-	(void)sys->ops->keep_drop(sys->arg, run->tier->keep, name);
+	(void)shf_sys_keep_drop(sys, run->tier->keep, name);
 }
 
 /* The images go before the cards: a card that the agent has must not name an image that it has not.
@@ -195,7 +195,7 @@ bool shf_tier_is_up(struct sheaf_run *run)
 
 	if (!t->wanted)
 		return false;
-	if (t->keep >= 0 && run->sys->ops->keep_lives(run->sys->arg, t->keep) < 0)
+	if (t->keep >= 0 && shf_sys_keep_lives(run->sys, t->keep) < 0)
 		shf_tier_lost(run, EPIPE, "the agent");
 	if (t->keep < 0 && shf_now(run) >= t->ask_ns) {
 		(void)shf_tier_reach_again(run, NULL);

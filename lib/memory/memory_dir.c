@@ -80,7 +80,7 @@ static struct shf_view *view_of(void *arg)
 
 static const struct shf_sys *below(void *arg)
 {
-	return view_of(arg)->over.in;
+	return view_of(arg)->in;
 }
 
 /* Opening past the page cache is refused, as some file systems do: there is no page cache between.
@@ -93,7 +93,7 @@ static int view_open(void *arg, int dir, const char *name, int flags, unsigned m
 	if (dir == SHF_CWD && strcmp(name, SHF_VIEW_DIR) == 0)
 		return VIEW;
 	if (!is_view_fd(dir))
-		return in->ops->open(in->arg, dir, name, flags, mode);
+		return shf_sys_open(in, dir, name, flags, mode);
 	if (flags & (SHF_O_WRITE | SHF_O_CREATE | SHF_O_TRUNC | SHF_O_APPEND))
 		return -EROFS;
 	fd = look_up(view_of(arg), dir, name);
@@ -108,7 +108,7 @@ static int view_close(void *arg, int fd)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_view_fd(fd) ? 0 : in->ops->close(in->arg, fd);
+	return is_view_fd(fd) ? 0 : shf_sys_close(in, fd);
 }
 
 /* The number of a file serves as its inode. */
@@ -127,7 +127,7 @@ static int view_stat(void *arg, int dir, const char *name, bool follow, struct s
 	int fd;
 
 	if (!is_view_fd(dir))
-		return in->ops->stat(in->arg, dir, name, follow, st);
+		return shf_sys_stat(in, dir, name, follow, st);
 	fd = look_up(view_of(arg), dir, name);
 	return fd < 0 ? fd : tell_stat(view_of(arg), fd, st);
 }
@@ -136,7 +136,7 @@ static int view_fstat(void *arg, int fd, struct shf_stat *st)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_view_fd(fd) ? tell_stat(view_of(arg), fd, st) : in->ops->fstat(in->arg, fd, st);
+	return is_view_fd(fd) ? tell_stat(view_of(arg), fd, st) : shf_sys_fstat(in, fd, st);
 }
 
 /* Folders first, then the files directly in this folder. */
@@ -148,7 +148,7 @@ static int view_list(void *arg, int fd, int (*item)(void *arg, const char *name)
 	int rc = 0;
 
 	if (!is_view_fd(fd))
-		return in->ops->list(in->arg, fd, item, item_arg);
+		return shf_sys_list(in, fd, item, item_arg);
 	if (!folder)
 		return -ENOTDIR;
 	for (size_t i = 0; i < v->folders_n && !folder[0] && rc == 0; i++)
@@ -163,7 +163,7 @@ static int view_readlink(void *arg, int dir, const char *name, char *buf, size_t
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_view_fd(dir) ? -EINVAL : in->ops->readlink(in->arg, dir, name, buf, n);
+	return is_view_fd(dir) ? -EINVAL : shf_sys_readlink(in, dir, name, buf, n);
 }
 
 /* Nobody takes the view away while it is mapped, so a lock on it is always granted. */
@@ -171,14 +171,14 @@ static int view_lock(void *arg, int fd, bool exclusive)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_view_fd(fd) ? 0 : in->ops->lock(in->arg, fd, exclusive);
+	return is_view_fd(fd) ? 0 : shf_sys_lock(in, fd, exclusive);
 }
 
 static int view_unlock(void *arg, int fd)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_view_fd(fd) ? 0 : in->ops->unlock(in->arg, fd);
+	return is_view_fd(fd) ? 0 : shf_sys_unlock(in, fd);
 }
 
 /* Everything in memory counts as cached: a load then uses its threads instead of a queue. */
@@ -186,7 +186,7 @@ static int64_t view_resident(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *in = below(arg);
 
-	return is_view_fd(fd) ? (int64_t)n : in->ops->resident(in->arg, fd, off, n);
+	return is_view_fd(fd) ? (int64_t)n : shf_sys_resident(in, fd, off, n);
 }
 
 static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
@@ -194,7 +194,7 @@ static void view_forget(void *arg, int fd, uint64_t off, uint64_t n)
 	const struct shf_sys *in = below(arg);
 
 	if (!is_view_fd(fd))
-		in->ops->forget(in->arg, fd, off, n);
+		shf_sys_forget(in, fd, off, n);
 }
 
 /* Binary search. The stretches of a file are sorted and do not overlap. */
@@ -229,7 +229,7 @@ const uint8_t *shf_view_at(const struct shf_view *v, uint32_t f, uint64_t off, u
 static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t *to, size_t n,
                          uint64_t off)
 {
-	const struct shf_sys *in = v->over.in;
+	const struct shf_sys *in = v->in;
 	size_t file = (size_t)(f - v->files);
 	int64_t got;
 
@@ -247,7 +247,7 @@ static int64_t from_disk(struct shf_view *v, const struct shf_vfile *f, uint8_t 
 	/* ENOENT would say that there is no step to go on from. */
 	if (v->disk_files[file] < 0)
 		return v->disk_files[file] == -ENOENT ? -EIO : v->disk_files[file];
-	got = in->ops->pread(in->arg, v->disk_files[file], to, n, off);
+	got = shf_sys_pread(in, v->disk_files[file], to, n, off);
 	v->disk_bytes += got > 0 ? (uint64_t)got : 0;
 	return got;
 }
@@ -260,7 +260,7 @@ static int64_t view_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 	uint8_t *to = buf;
 
 	if (!is_view_fd(fd))
-		return in->ops->pread(in->arg, fd, buf, n, off);
+		return shf_sys_pread(in, fd, buf, n, off);
 	if (!f)
 		return -EISDIR;
 	if (off >= f->bytes)
@@ -302,7 +302,7 @@ static int view_queue_new(void *arg, struct shf_queue **queue, int threads)
 {
 	const struct shf_sys *in = below(arg);
 	struct shf_queue *q = shf_zalloc(1, sizeof(*q));
-	int rc = q ? in->ops->queue_new(in->arg, &q->in, threads) : -ENOMEM;
+	int rc = q ? shf_sys_queue_new(in, &q->in, threads) : -ENOMEM;
 
 	if (rc < 0) {
 		shf_free(q);
@@ -319,7 +319,7 @@ static void view_queue_free(void *arg, struct shf_queue *q)
 
 	if (!q)
 		return;
-	in->ops->queue_free(in->arg, q->in);
+	shf_sys_queue_free(in, q->in);
 	pthread_mutex_destroy(&q->lock);
 	shf_free(q);
 }
@@ -329,7 +329,7 @@ static int view_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	const struct shf_sys *in = below(arg);
 
 	if (!is_view_fd(io->fd))
-		return in->ops->submit(in->arg, q->in, io);
+		return shf_sys_submit(in, q->in, io);
 	io->result = io->op == SHF_IO_READ ? view_pread(arg, io->fd, io->buf, io->len, io->off)
 	                                   : -EROFS;
 	pthread_mutex_lock(&q->lock);
@@ -350,52 +350,60 @@ static int view_complete(void *arg, struct shf_queue *q, struct shf_io **io, int
 		(*io)->next = NULL;
 	}
 	pthread_mutex_unlock(&q->lock);
-	return *io ? 1 : in->ops->complete(in->arg, q->in, io, timeout_ms);
+	return *io ? 1 : shf_sys_complete(in, q->in, io, timeout_ms);
 }
 
 static void view_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	const struct shf_sys *in = below(arg);
 
-	in->ops->queue_pin(in->arg, q->in, i, base, bytes);
+	shf_sys_queue_pin(in, q->in, i, base, bytes);
 }
 
 static void view_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
 {
 	const struct shf_sys *in = below(arg);
 
-	in->ops->queue_stat(in->arg, q->in, stat);
+	shf_sys_queue_stat(in, q->in, stat);
 }
+
+static const struct shf_file_ops view_file = {
+	.open = view_open,
+	.close = view_close,
+	.pread = view_pread,
+	.stat = view_stat,
+	.fstat = view_fstat,
+	.list = view_list,
+	.readlink = view_readlink,
+	.lock = view_lock,
+	.unlock = view_unlock,
+	.resident = view_resident,
+	.forget = view_forget,
+};
+
+static const struct shf_queue_ops view_queue = {
+	.queue_new = view_queue_new,
+	.queue_free = view_queue_free,
+	.submit = view_submit,
+	.complete = view_complete,
+	.queue_pin = view_queue_pin,
+	.queue_stat = view_queue_stat,
+};
 
 /* ---- making it ---- */
 
 struct shf_view *shf_view_new(const struct shf_sys *in)
 {
 	struct shf_view *v = shf_zalloc(1, sizeof(*v));
-	struct shf_sys_ops *ops;
 
 	if (!v)
 		return NULL;
-	shf_over_init(&v->over, in);
+	v->in = in;
+	v->sys = *in;
+	v->sys.file.ops = &view_file;
+	v->sys.queue.ops = &view_queue;
+	v->sys.file.arg = v->sys.queue.arg = v;
 	v->disk = v->lease = -1;
-	ops = &v->over.ops;
-	ops->open = view_open;
-	ops->close = view_close;
-	ops->stat = view_stat;
-	ops->fstat = view_fstat;
-	ops->list = view_list;
-	ops->readlink = view_readlink;
-	ops->lock = view_lock;
-	ops->unlock = view_unlock;
-	ops->resident = view_resident;
-	ops->forget = view_forget;
-	ops->pread = view_pread;
-	ops->queue_new = view_queue_new;
-	ops->queue_free = view_queue_free;
-	ops->submit = view_submit;
-	ops->complete = view_complete;
-	ops->queue_pin = view_queue_pin;
-	ops->queue_stat = view_queue_stat;
 	return v;
 }
 
@@ -426,7 +434,7 @@ const struct shf_hads *shf_view_hads(const struct shf_view *v)
 
 const struct shf_sys *shf_view_sys(const struct shf_view *v)
 {
-	return &v->over.sys;
+	return &v->sys;
 }
 
 const struct shf_manifest *shf_view_manifest(const struct shf_view *v)
@@ -505,21 +513,21 @@ void shf_view_free(struct shf_view *v)
 
 	if (!v)
 		return;
-	in = v->over.in;
+	in = v->in;
 	for (size_t i = 0; v->disk_files && i < v->manifest.files_n; i++)
 		if (v->disk_files[i] >= 0)
-			in->ops->close(in->arg, v->disk_files[i]);
+			shf_sys_close(in, v->disk_files[i]);
 	/* The lease is given up for forked children, too, and not by them. */
-	if (v->lease >= 0 && in->ops->pid(in->arg) == v->pid)
-		(void)in->ops->unlock(in->arg, v->lease);
+	if (v->lease >= 0 && shf_sys_pid(in) == v->pid)
+		(void)shf_sys_unlock(in, v->lease);
 	if (v->lease >= 0)
-		in->ops->close(in->arg, v->lease);
+		shf_sys_close(in, v->lease);
 	if (v->disk >= 0)
-		in->ops->close(in->arg, v->disk);
+		shf_sys_close(in, v->disk);
 	for (size_t i = 0; i < v->parts_n; i++) {
-		in->ops->shm_free(in->arg, &v->parts[i].card);
+		shf_sys_shm_free(in, &v->parts[i].card);
 		if (v->parts[i].image.base)
-			in->ops->shm_free(in->arg, &v->parts[i].image);
+			shf_sys_shm_free(in, &v->parts[i].image);
 	}
 	shf_free(v->parts);
 	shf_free(v->stretches);

@@ -6,7 +6,7 @@
 #include "image_card.h"
 #include "manifest.h"
 #include "match.h"
-#include "sys_forward.h"
+#include "sys.h"
 
 #define SHF_VIEW_DIR "memory:"
 struct shf_view;

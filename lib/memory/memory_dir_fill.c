@@ -41,9 +41,9 @@ int shf_view_add(struct shf_view *v, const struct shf_part_held *part, struct sh
 	if (!parts) {
 		struct shf_part_held p = *part;
 
-		v->over.in->ops->shm_free(v->over.in->arg, &p.card);
+		shf_sys_shm_free(v->in, &p.card);
 		if (p.image.base)
-			v->over.in->ops->shm_free(v->over.in->arg, &p.image);
+			shf_sys_shm_free(v->in, &p.image);
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	}
 	v->parts = parts;
@@ -268,7 +268,7 @@ int shf_view_taken(struct shf_view *v)
  * it meanwhile, as for a step that is read from disk alone. */
 int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf_error *err)
 {
-	const struct shf_sys *in = v->over.in;
+	const struct shf_sys *in = v->in;
 	struct shf_leased of = { .at = dir, .name = name };
 
 	v->disk_files = shf_arena_alloc(&v->arena, v->manifest.files_n + 1,
@@ -277,11 +277,11 @@ int shf_view_on_disk(struct shf_view *v, int dir, const char *name, struct sheaf
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
 	for (size_t i = 0; i < v->manifest.files_n; i++)
 		v->disk_files[i] = -1;
-	v->disk = in->ops->open(in->arg, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	v->disk = shf_sys_open(in, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 	if (v->disk < 0)
 		return shf_fail_sys(err, -v->disk, "%s", name);
 	/* As for a step that is read from disk alone: pruning leaves it there while it is open. */
-	v->pid = in->ops->pid(in->arg);
+	v->pid = shf_sys_pid(in);
 	of.dir = v->disk;
 	return shf_lease_take(in, &of, &v->lease) < 0
 	       ? shf_fail_io(err, ENOENT, "%s: has just gone", name) : 0;

@@ -18,7 +18,8 @@ struct shf_vfile {
 };
 /* A view: the memory that it was made of, the files that it shows, and where their bytes lie. */
 struct shf_view {
-	struct shf_over over;           /* first */
+	struct shf_sys sys;             /* as `in`, with files and a queue of our own */
+	const struct shf_sys *in;       /* borrowed; the machine below */
 	struct shf_arena arena;
 	struct shf_part_held *parts;    /* owned */
 	size_t parts_n;

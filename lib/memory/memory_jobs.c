@@ -67,12 +67,12 @@ static bool drop_others(struct sheaf_run *run, const struct heir *heir,
 {
 	const struct shf_sys *sys = run->sys;
 	struct others o = { run->tier->job, heir, whole, SHF_BUF_INIT };
-	bool all = sys->ops->keep_list(sys->arg, run->tier->keep, note_other, &o) == 0 &&
+	bool all = shf_sys_keep_list(sys, run->tier->keep, note_other, &o) == 0 &&
 	           !o.names.oom;
 
 	for (size_t at = 0; at < o.names.len;
 	     at += strlen((char *)o.names.data + at) + 1)
-		(void)sys->ops->keep_drop(sys->arg, run->tier->keep, (char *)o.names.data + at);
+		(void)shf_sys_keep_drop(sys, run->tier->keep, (char *)o.names.data + at);
 	shf_buf_release(&o.names);
 	return all;
 }

@@ -59,7 +59,7 @@ static int look_at_card(struct looking *l, const char *name)
 	struct shf_arena arena = { 0 };
 	struct shf_card card;
 	char job[33];
-	int rank, image, rc = l->sys->ops->keep_get(l->sys->arg, l->keep, name, &shm);
+	int rank, image, rc = shf_sys_keep_get(l->sys, l->keep, name, &shm);
 	bool is_card;
 
 	if (rc == -ENOENT) /* it has just been dropped */
@@ -73,7 +73,7 @@ static int look_at_card(struct looking *l, const char *name)
 			list_card(l, job, image >= SHF_CARD_GUEST, &card, shf_card_head(&shm));
 	}
 	shf_arena_release(&arena);
-	l->sys->ops->shm_free(l->sys->arg, &shm);
+	shf_sys_shm_free(l->sys, &shm);
 	return rc == SHEAF_ENOMEM || l->out->oom ? -ENOMEM : 0;
 }
 
@@ -83,7 +83,7 @@ int shf_recall_cards(const struct shf_sys *sys, int keep, const char *run_id, bo
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id, .guests = guests,
 		.out = out };
 	struct names names = { SHF_BUF_INIT };
-	int rc = sys->ops->keep_list(sys->arg, keep, note_card_name, &names);
+	int rc = shf_sys_keep_list(sys, keep, note_card_name, &names);
 
 	for (size_t at = 0; rc == 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1)
@@ -238,7 +238,7 @@ static int let_card_follow(const struct going_on *g, const char *name)
 
 	if (!is_of_job(name, g->which->job)) /* it may have gone another way from there */
 		return 0;
-	rc = sys->ops->keep_get(sys->arg, g->l->keep, name, &shm);
+	rc = shf_sys_keep_get(sys, g->l->keep, name, &shm);
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : rc;
 	rc = shf_card_decode(&card, &arena, &shm);
@@ -253,7 +253,7 @@ static int let_card_follow(const struct going_on *g, const char *name)
 			atomic_store(&h->base, g->was);
 	}
 	shf_arena_release(&arena);
-	sys->ops->shm_free(sys->arg, &shm);
+	shf_sys_shm_free(sys, &shm);
 	return rc == SHEAF_ENOMEM ? -ENOMEM : 0;
 }
 
@@ -263,7 +263,7 @@ int shf_recall_go_on(const struct shf_sys *sys, int keep, const char *run_id,
 	struct looking l = { .sys = sys, .keep = keep, .run_id = run_id };
 	struct going_on g = { &l, which, was, is };
 	struct names names = { SHF_BUF_INIT };
-	int rc = sys->ops->keep_list(sys->arg, keep, note_card_name, &names);
+	int rc = shf_sys_keep_list(sys, keep, note_card_name, &names);
 
 	for (size_t at = 0; rc == 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1)
@@ -298,7 +298,7 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 	    strcmp(job, which->job) ||
 	    (image >= SHF_CARD_GUEST && !has_rank(copied, rank)))
 		return 0;
-	rc = sys->ops->keep_get(sys->arg, keep, name, &part->card);
+	rc = shf_sys_keep_get(sys, keep, name, &part->card);
 	if (rc < 0)
 		return rc;
 	rc = shf_card_decode(&card, &arena, &part->card);
@@ -306,12 +306,12 @@ static int get_part(const struct shf_sys *sys, int keep, const char *name,
 	/* A rank that writes nothing has a card, and no image. */
 	if (rc == 1 && card.segs_n) {
 		shf_card_name(image_name, job, rank, image, false);
-		rc = sys->ops->keep_get(sys->arg, keep, image_name, &part->image);
+		rc = shf_sys_keep_get(sys, keep, image_name, &part->image);
 		rc = rc < 0 ? rc : 1;
 	}
 	shf_arena_release(&arena);
 	if (rc <= 0)
-		sys->ops->shm_free(sys->arg, &part->card);
+		shf_sys_shm_free(sys, &part->card);
 	return rc;
 }
 
@@ -325,7 +325,7 @@ int shf_recall_parts(const struct shf_sys *sys, int keep, const struct shf_recal
 	struct shf_view *v = shf_view_new(sys);
 	int rc = v ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory"), got;
 
-	got = rc == 0 ? sys->ops->keep_list(sys->arg, keep, note_card_name, &names) : 0;
+	got = rc == 0 ? shf_sys_keep_list(sys, keep, note_card_name, &names) : 0;
 	for (size_t at = 0; rc == 0 && got >= 0 && at < names.bytes.len;
 	     at += strlen((char *)names.bytes.data + at) + 1) {
 		const char *name = (char *)names.bytes.data + at;

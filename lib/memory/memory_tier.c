@@ -26,7 +26,7 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 		return 0;
 	run->image_moves = shf_tier_image_moves;
 	if (run->team.rank == 0)
-		rc = run->sys->ops->random(run->sys->arg, bits, sizeof(bits));
+		rc = shf_sys_random(run->sys, bits, sizeof(bits));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_guests_open(run, err);
 	rc = shf_agree(&run->team, rc, err);
 	if (rc == 0)
@@ -49,9 +49,9 @@ void shf_tier_close(struct sheaf_run *run, bool bye)
 	shf_guests_close(run);
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (run->tier->cards[i].base)
-			sys->ops->shm_free(sys->arg, &run->tier->cards[i]);
+			shf_sys_shm_free(sys, &run->tier->cards[i]);
 	if (run->tier->wanted && run->tier->keep >= 0)
-		sys->ops->keep_close(sys->arg, run->tier->keep, bye);
+		shf_sys_keep_close(sys, run->tier->keep, bye);
 	run->tier->keep = -1;
 }
 

@@ -85,7 +85,7 @@ static int offer_replica(const struct sheaf_run *run, const struct shf_guest *g,
 	if (run->tier->keep < 0 || !shm->base)
 		return 0;
 	shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
-	return sys->ops->keep_put(sys->arg, run->tier->keep, name, shm);
+	return shf_sys_keep_put(sys, run->tier->keep, name, shm);
 }
 
 /* If the agent has no room for what it had before, no further replicas are sent to this rank
@@ -122,11 +122,11 @@ int shf_guest_need(const struct sheaf_run *run, struct shf_guest *g, int slot, b
 	if (shm->base) {        /* freed first, also at the agent: both at once may not fit */
 		shf_card_name(name, run->tier->job, g->rank, SHF_CARD_GUEST + slot, card);
 		if (run->tier->keep >= 0)
-			(void)sys->ops->keep_drop(sys->arg, run->tier->keep, name);
-		sys->ops->shm_free(sys->arg, shm);
+			(void)shf_sys_keep_drop(sys, run->tier->keep, name);
+		shf_sys_shm_free(sys, shm);
 	}
 	*shm = (struct shf_shm){ .fd = -1 };
-	rc = sys->ops->shm_new(sys->arg, shm, (size_t)shf_growth_bytes(bytes), true);
+	rc = shf_sys_shm_new(sys, shm, (size_t)shf_growth_bytes(bytes), true);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%" PRIu64 " MiB for what rank %d has in memory",
 		                    bytes >> 20, g->rank);

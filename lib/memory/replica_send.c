@@ -402,9 +402,9 @@ static void free_replica(const struct sheaf_run *run, struct shf_guest *g, int s
 	const struct shf_sys *sys = run->sys;
 
 	if (g->cards[slot].base)
-		sys->ops->shm_free(sys->arg, &g->cards[slot]);
+		shf_sys_shm_free(sys, &g->cards[slot]);
 	if (g->images[slot].base)
-		sys->ops->shm_free(sys->arg, &g->images[slot]);
+		shf_sys_shm_free(sys, &g->images[slot]);
 	g->cards[slot] = g->images[slot] = (struct shf_shm){ .fd = -1 };
 	g->steps[slot] = -1;
 }

@@ -106,7 +106,7 @@ static int open_in_scrubbed(const struct shf_reread *r, const char *name, int fl
 static void forget_range(const struct shf_reread *r, int fd, uint64_t off, uint64_t bytes)
 {
 	if (off < bytes)
-		r->sys->ops->forget(r->sys->arg, fd, off, bytes - off);
+		shf_sys_forget(r->sys, fd, off, bytes - off);
 }
 
 /* Opens the file and compares its length with the manifest's. */
@@ -118,7 +118,7 @@ static bool open_scrubbed(struct shf_reread *r, const struct shf_mf_file *file, 
 	*fd = open_in_scrubbed(r, file->name, 0);
 	if (*fd < 0)
 		return end_as_unread(r, -*fd, file->name);
-	rc = r->sys->ops->fstat(r->sys->arg, *fd, &st);
+	rc = shf_sys_fstat(r->sys, *fd, &st);
 	if (rc < 0)
 		return end_as_unread(r, -rc, file->name);
 	if (st.type == SHF_T_FILE && st.bytes == file->bytes)
@@ -141,7 +141,7 @@ static bool read_own_manifest(struct shf_reread *r)
 
 	if (fd < 0)
 		return end_as_unread(r, -fd, "sheaf.json");
-	rc = r->sys->ops->fstat(r->sys->arg, fd, &st);
+	rc = shf_sys_fstat(r->sys, fd, &st);
 	if (rc >= 0 && st.bytes <= SHF_MANIFEST_MAX)
 		text = shf_alloc((size_t)st.bytes, 1);
 	forget_range(r, fd, 0, st.bytes);
@@ -375,7 +375,7 @@ static bool read_scrubbed_block(struct shf_reread *r, uint64_t lo, uint64_t n)
 	int64_t got = 0;
 
 	if (r->direct >= 0 && pages)
-		got = r->sys->ops->pread(r->sys->arg, r->direct, r->buf, (size_t)pages, lo);
+		got = shf_sys_pread(r->sys, r->direct, r->buf, (size_t)pages, lo);
 	if (got == (int64_t)pages) {
 		r->bytes += pages;
 	} else {
@@ -529,7 +529,7 @@ static void forget_file(const struct shf_sys *sys, int dir, const char *name, ui
 	int fd = shf_in_step_open(sys, dir, name, SHF_O_NOFOLLOW);
 
 	if (fd >= 0 && bytes)
-		sys->ops->forget(sys->arg, fd, 0, bytes);
+		shf_sys_forget(sys, fd, 0, bytes);
 	shf_fd_close(sys, &fd);
 }
 

@@ -124,7 +124,7 @@ void shf_behind_wait(struct sheaf_run *run)
 	int64_t until = shf_now(run) + wait * 1000000;
 
 	while (shf_background_runs(&run->behind->task) && shf_now(run) < until)
-		sys->ops->sleep_ms(sys->arg, 1);
+		shf_sys_sleep_ms(sys, 1);
 }
 
 /* What this rank's thread found, when it is over. */

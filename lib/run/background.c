@@ -17,7 +17,7 @@ int shf_background_start(struct shf_background *b, const struct shf_sys *sys,
 	int rc;
 
 	*b = (struct shf_background){ .sys = sys, .turn = turn, .work = work };
-	rc = sys->ops->task_new(sys->arg, &b->task, take_background_turn, b, NULL);
+	rc = shf_sys_task_new(sys, &b->task, take_background_turn, b, NULL);
 	if (rc < 0)
 		b->task = NULL;
 	return rc;
@@ -25,13 +25,13 @@ int shf_background_start(struct shf_background *b, const struct shf_sys *sys,
 
 bool shf_background_runs(const struct shf_background *b)
 {
-	return b->task && !b->sys->ops->task_over(b->sys->arg, b->task);
+	return b->task && !shf_sys_task_over(b->sys, b->task);
 }
 
 static void end_thread(struct shf_background *b)
 {
 	if (b->task)
-		b->sys->ops->task_free(b->sys->arg, b->task);
+		shf_sys_task_free(b->sys, b->task);
 	b->task = NULL;
 }
 

@@ -11,7 +11,7 @@ void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed
 
 	*mine = (struct shf_growth){ .node = run->place.node, .bytes = bytes, .freed = freed };
 	if (bytes)
-		mine->rooms_n = sys->ops->rooms(sys->arg, mine->rooms);
+		mine->rooms_n = shf_sys_rooms(sys, mine->rooms);
 }
 
 /* The answers of all ranks, and the node that is added up. */

@@ -39,9 +39,9 @@ static void free_image(struct sheaf_run *run, struct shf_image *m)
 
 	for (int r = 0; m->peers && r < run->team.ranks; r++)
 		if (m->peers[r].base)
-			sys->ops->shm_free(sys->arg, &m->peers[r]);
+			shf_sys_shm_free(sys, &m->peers[r]);
 	if (m->own.base)
-		sys->ops->shm_free(sys->arg, &m->own);
+		shf_sys_shm_free(sys, &m->own);
 	shf_free(m->peers);
 	*m = (struct shf_image){ .own = { .fd = -1 } };
 }
@@ -67,7 +67,7 @@ static void pin_image(struct sheaf_run *run, const struct shf_image *m, void *ba
 {
 	const struct shf_sys *sys = run->sys;
 
-	sys->ops->queue_pin(sys->arg, run->queue, (int)(m - run->images), base, bytes);
+	shf_sys_queue_pin(sys, run->queue, (int)(m - run->images), base, bytes);
 }
 
 void shf_image_release(struct sheaf_run *run, int image)
@@ -96,7 +96,7 @@ static void free_before_growth(struct sheaf_run *run, struct shf_image *m)
 	if (m->own.base) {
 		pin_image(run, m, NULL, 0);
 		moves(run, m, true);
-		sys->ops->shm_free(sys->arg, &m->own);
+		shf_sys_shm_free(sys, &m->own);
 	}
 	m->own = (struct shf_shm){ .fd = -1 };
 }
@@ -113,7 +113,7 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 	if (want > SIZE_MAX / 2)
 		return shf_fail(err, SHEAF_ENOMEM, "an image of %llu bytes",
 				(unsigned long long)want);
-	rc = sys->ops->shm_new(sys->arg, &fresh, (size_t)want, shared);
+	rc = shf_sys_shm_new(sys, &fresh, (size_t)want, shared);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "an image of %llu MiB of memory",
 		                    (unsigned long long)(want >> 20));
@@ -148,9 +148,9 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 		    run->place.nodes[r] != run->place.node)
 			continue;
 		if (s->image->peers[r].base)
-			sys->ops->shm_free(sys->arg, &s->image->peers[r]);
+			shf_sys_shm_free(sys, &s->image->peers[r]);
 		s->image->peers[r] = (struct shf_shm){ .fd = -1 };
-		int rc = sys->ops->shm_connect(sys->arg, s->all[r].token, &s->connections[r]);
+		int rc = shf_sys_shm_connect(sys, s->all[r].token, &s->connections[r]);
 		if (rc == -ECONNREFUSED)
 			return shf_fail(err, SHEAF_EAGAIN, "rank %d's image: its socket takes no "
 			                "connection: processes of other users fill it, or the "
@@ -168,8 +168,8 @@ static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_erro
 	int rc = 0;
 
 	if (s->want && s->shared)
-		rc = sys->ops->shm_serve(sys->arg, s->offer, &s->image->own,
-		                         run->place.node_ranks - 1, run->team.timeout_ms);
+		rc = shf_sys_shm_serve(sys, s->offer, &s->image->own,
+				       run->place.node_ranks - 1, run->team.timeout_ms);
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
 }
 
@@ -182,8 +182,8 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	for (int r = 0; r < run->team.ranks; r++) {
 		if (s->connections[r] < 0)
 			continue;
-		rc = sys->ops->shm_take(sys->arg, s->connections[r], &s->image->peers[r],
-		                        run->team.timeout_ms);
+		rc = shf_sys_shm_take(sys, s->connections[r], &s->image->peers[r],
+				      run->team.timeout_ms);
 		if (rc < 0)
 			return shf_fail_sys(err, -rc, "taking rank %d's image", r);
 	}
@@ -203,7 +203,7 @@ static int exchange_growth(struct sheaf_run *run, struct sharing *s, struct shea
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for images of %d ranks",
 		              run->team.ranks);
 	if (rc == 0 && s->want && s->shared) {
-		rc = sys->ops->shm_offer(sys->arg, mine.token, &s->offer);
+		rc = shf_sys_shm_offer(sys, mine.token, &s->offer);
 		if (rc < 0)
 			rc = shf_fail_sys(err, -rc,
 			                  "offering the image to the ranks of this node");
@@ -272,10 +272,10 @@ static int share_image(struct sheaf_run *run, struct shf_image *m, uint64_t byte
 	for (size_t r = 0; s.connections && r < ranks; r++)
 		s.connections[r] = -1;
 	rc = share_once(run, &s, err);
-	sys->ops->shm_drop(sys->arg, s.offer);
+	shf_sys_shm_drop(sys, s.offer);
 	for (size_t r = 0; s.connections && r < ranks; r++)
 		if (s.connections[r] >= 0)
-			sys->ops->shm_drop(sys->arg, s.connections[r]);
+			shf_sys_shm_drop(sys, s.connections[r]);
 	if (rc < 0) {
 		pin_image(run, m, NULL, 0);
 		moves(run, m, true);

@@ -13,13 +13,13 @@ int shf_in_step_enter(const struct shf_sys *sys, int dir, const char *name, int 
 	if (!slash)
 		return dir;
 	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-	return sys->ops->open(sys->arg, dir, folder, SHF_O_DIR | flags, 0);
+	return shf_sys_open(sys, dir, folder, SHF_O_DIR | flags, 0);
 }
 
 void shf_in_step_leave(const struct shf_sys *sys, int dir, int in)
 {
 	if (in >= 0 && in != dir)
-		sys->ops->close(sys->arg, in);
+		shf_sys_close(sys, in);
 }
 
 int shf_in_step_open(const struct shf_sys *sys, int dir, const char *name, int flags)
@@ -29,7 +29,7 @@ int shf_in_step_open(const struct shf_sys *sys, int dir, const char *name, int f
 
 	if (in < 0)
 		return in;
-	fd = sys->ops->open(sys->arg, in, base, flags, 0);
+	fd = shf_sys_open(sys, in, base, flags, 0);
 	shf_in_step_leave(sys, dir, in);
 	return fd;
 }

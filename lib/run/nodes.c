@@ -38,11 +38,11 @@ static bool are_candidates(const struct hello *a, const struct hello *b)
  * leader. */
 static int offer_token(const struct shf_sys *sys, struct round *r)
 {
-	int rc = sys->ops->shm_new(sys->arg, &r->shm, 4096, true);
+	int rc = shf_sys_shm_new(sys, &r->shm, 4096, true);
 
 	if (rc < 0)
 		return rc;
-	rc = sys->ops->shm_offer(sys->arg, r->token, &r->offer);
+	rc = shf_sys_shm_offer(sys, r->token, &r->offer);
 	if (rc == 0)
 		memcpy(r->shm.base, r->token, sizeof(r->token));
 	return rc;
@@ -56,10 +56,10 @@ static bool take_offer(const struct shf_sys *sys, struct round *r, const uint8_t
 	struct shf_shm got = { .fd = -1 };
 	bool same;
 
-	if (sys->ops->shm_take(sys->arg, r->connection, &got, timeout) < 0)
+	if (shf_sys_shm_take(sys, r->connection, &got, timeout) < 0)
 		return false;
 	same = got.bytes >= 16 && memcmp(got.base, token, 16) == 0;
-	sys->ops->shm_free(sys->arg, &got);
+	shf_sys_shm_free(sys, &got);
 	return same;
 }
 
@@ -84,14 +84,14 @@ static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct
 	if (rc == 0)
 		rc = shf_allgather(team, r->token, tokens, 16, err);
 	if (rc == 0 && r->leader >= 0 && r->leader != team->rank &&
-	    sys->ops->shm_connect(sys->arg, tokens + 16 * r->leader, &r->connection) == 0)
+	    shf_sys_shm_connect(sys, tokens + 16 * r->leader, &r->connection) == 0)
 		mine = r->leader;
 	if (rc == 0)
 		rc = shf_allgather(team, &mine, reached, sizeof(mine), err);
 	for (int k = 0; rc == 0 && k < team->ranks; k++)
 		serve += reached[k] == team->rank;
 	if (rc == 0 && serve > 0)
-		(void)sys->ops->shm_serve(sys->arg, r->offer, &r->shm, serve, team->timeout_ms);
+		(void)shf_sys_shm_serve(sys, r->offer, &r->shm, serve, team->timeout_ms);
 	if (rc == 0)
 		rc = shf_agree(team, 0, err); /* everyone has served: nobody waits for his turn */
 	if (rc == 0 && mine >= 0)
@@ -117,10 +117,10 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 			r.leader = k;
 	rc = meet_leaders(team, sys, &r, &joined, err);
 	mine = me->node >= 0 ? me->node : r.leader == team->rank || joined ? r.leader : -1;
-	sys->ops->shm_drop(sys->arg, r.offer);
-	sys->ops->shm_drop(sys->arg, r.connection);
+	shf_sys_shm_drop(sys, r.offer);
+	shf_sys_shm_drop(sys, r.connection);
 	if (r.shm.base)
-		sys->ops->shm_free(sys->arg, &r.shm);
+		shf_sys_shm_free(sys, &r.shm);
 	if (rc == 0)
 		rc = shf_allgather(team, &mine, next, sizeof(mine), err);
 	*more = false;
@@ -162,7 +162,7 @@ int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_
 	place->nodes = shf_zalloc(ranks, sizeof(*place->nodes));
 	if (!all || !next || !place->nodes)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu ranks", ranks);
-	else if (sys->ops->owner(sys->arg, &self) < 0)
+	else if (shf_sys_owner(sys, &self) < 0)
 		rc = shf_fail(err, SHEAF_EIO, "this process cannot be named: no boot id or pid");
 	rc = shf_agree(team, rc, err);
 	if (rc == 0) {

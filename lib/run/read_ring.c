@@ -10,12 +10,12 @@
 int64_t shf_read_now(const struct shf_sys *sys, int fd, void *to, uint64_t n, uint64_t off,
                      uint64_t *retries)
 {
-	int64_t got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
+	int64_t got = shf_sys_pread(sys, fd, to, (size_t)n, off);
 
 	for (int tries = 1; got == -EIO && tries < SHF_READ_TRIES; tries++) {
 		if (retries)
 			++*retries;
-		got = sys->ops->pread(sys->arg, fd, to, (size_t)n, off);
+		got = shf_sys_pread(sys, fd, to, (size_t)n, off);
 	}
 	return got;
 }

@@ -28,7 +28,7 @@ void shf_run_put(struct sheaf_run *run)
 		if (run->end)
 			run->end(run);
 		if (run->queue)
-			run->sys->ops->queue_free(run->sys->arg, run->queue);
+			shf_sys_queue_free(run->sys, run->queue);
 		shf_images_release(run);
 		if (!run->foreign)
 			shf_store_close(&run->store);
@@ -58,7 +58,8 @@ void shf_run_put(struct sheaf_run *run)
 static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const struct shf_sys *sys)
 {
 	return (struct shf_team){ group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
-	                          timeout_ms ? timeout_ms : 600000, sys->ops->mono_ns, sys->arg };
+	                          timeout_ms ? timeout_ms : 600000, sys->host.ops->mono_ns,
+	                          sys->host.arg };
 }
 
 /* Allocates a run and takes the options. Nothing here needs the other ranks. *out is set even if
@@ -75,7 +76,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 		return rc;
 	run->refs = 1;
 	run->sys = sys;
-	run->pid = sys->ops->pid(sys->arg);
+	run->pid = shf_sys_pid(sys);
 	run->loaded = run->verified.step = run->parent = run->doubtful = -1;
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->store.door = -1;
@@ -84,7 +85,7 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	pthread_mutex_init(&run->in_lock, NULL);
 	shf_io_turn_init(&run->in_turn);
 	run->foreign = true;
-	rc = sys->ops->random(sys->arg, &run->id, sizeof(run->id));
+	rc = shf_sys_random(sys, &run->id, sizeof(run->id));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number")
 		    : shf_opts_take(&run->opts, opts, err);
 	if (group)
@@ -136,7 +137,7 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 	int rc = run_new(&run, group, opts, sys, err);
 
 	if (rc == 0) {
-		rc = sys->ops->queue_new(sys->arg, &run->queue, run->opts.io_threads);
+		rc = shf_sys_queue_new(sys, &run->queue, run->opts.io_threads);
 		if (rc < 0)
 			rc =
 			    shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);

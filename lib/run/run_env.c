@@ -26,12 +26,12 @@ void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)
 
 int64_t shf_now(const struct sheaf_run *run)
 {
-	return run->sys->ops->mono_ns(run->sys->arg);
+	return shf_sys_mono_ns(run->sys);
 }
 
 void shf_run_time(const struct sheaf_run *run, char out[32])
 {
-	time_t now = (time_t)run->sys->ops->wall_s(run->sys->arg);
+	time_t now = (time_t)shf_sys_wall_s(run->sys);
 	struct tm tm;
 
 	gmtime_r(&now, &tm);
@@ -52,7 +52,7 @@ void shf_run_resumed(struct sheaf_run *run)
 
 bool shf_run_is_ours(const struct sheaf_run *run)
 {
-	return run->sys->ops->pid(run->sys->arg) == run->pid;
+	return shf_sys_pid(run->sys) == run->pid;
 }
 
 int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err)

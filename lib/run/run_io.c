@@ -33,7 +33,7 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 	io->user = owner;
 	atomic_fetch_add(&owner->pending, 1);
 	/* Not under the lock, which threads need that take completions. */
-	int rc = run->sys->ops->submit(run->sys->arg, run->queue, io);
+	int rc = shf_sys_submit(run->sys, run->queue, io);
 	pthread_mutex_lock(&run->in_lock);
 	if (rc < 0)
 		atomic_fetch_sub(&owner->pending, 1);
@@ -86,7 +86,7 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 
 	run->in_taken = true;
 	pthread_mutex_unlock(&run->in_lock);
-	rc = run->sys->ops->complete(run->sys->arg, run->queue, &io, timeout_ms);
+	rc = shf_sys_complete(run->sys, run->queue, &io, timeout_ms);
 	pthread_mutex_lock(&run->in_lock);
 	run->in_taken = false;
 	if (rc == 1) {

@@ -32,13 +32,13 @@ int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const vo
 	f = &smalls->files[smalls->n];
 	*f = (struct shf_small){ .bytes = n };
 	snprintf(f->name, sizeof(f->name), "%.127s", name);
-	f->fd = sys->ops->open(sys->arg, dir, name,
-	                       SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	f->fd = shf_sys_open(sys, dir, name,
+			     SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (f->fd < 0)
 		return fail(smalls, f, f->fd, err);
 	smalls->n++;
 	if (n)
-		put = sys->ops->pwrite(sys->arg, f->fd, bytes, n, 0);
+		put = shf_sys_pwrite(sys, f->fd, bytes, n, 0);
 	return put < 0 ? fail(smalls, f, put, err) : 0;
 }
 
@@ -63,7 +63,7 @@ int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 
 		if (rc == 0 && f->io.result < 0)
 			rc = fail(smalls, f, f->io.result, err);
-		closed = sys->ops->close(sys->arg, f->fd);
+		closed = shf_sys_close(sys, f->fd);
 		if (rc == 0 && closed < 0)
 			rc = fail(smalls, f, closed, err);
 	}

@@ -39,7 +39,7 @@ static bool step(void *work)
 	struct shf_taken p;
 
 	if (ms) {
-		sys->ops->sleep_ms(sys->arg, ms);
+		shf_sys_sleep_ms(sys, ms);
 		return true;
 	}
 	if (shf_piece_take(lz, SHF_ANY, -1, &p)) {
@@ -57,7 +57,7 @@ void shf_lazy_tick(struct sheaf_save *save)
 
 	pthread_mutex_lock(&lz->tasks_lock);
 	for (int i = 0; i < lz->tasks_n; i++)
-		(void)sys->ops->task_over(sys->arg, lz->tasks[i]);
+		(void)shf_sys_task_over(sys, lz->tasks[i]);
 	pthread_mutex_unlock(&lz->tasks_lock);
 }
 
@@ -73,8 +73,7 @@ void shf_lazy_start(struct sheaf_save *save)
 	save->reader.next = save->state->readers;
 	save->state->readers = &save->reader;
 	while (lz->tasks_n < want && rc >= 0) {
-		rc = sys->ops->task_new(sys->arg, &lz->tasks[lz->tasks_n], step, lz,
-		                        run->opts.copy_cpus);
+		rc = shf_sys_task_new(sys, &lz->tasks[lz->tasks_n], step, lz, run->opts.copy_cpus);
 		lz->tasks_n += rc >= 0;
 	}
 	if (rc > 0)
@@ -227,7 +226,7 @@ void shf_lazy_stop(struct sheaf_save *save)
 	pthread_mutex_unlock(&lz->lock);
 	pthread_mutex_lock(&lz->tasks_lock);
 	while (lz->tasks_n > 0)
-		sys->ops->task_free(sys->arg, lz->tasks[--lz->tasks_n]);
+		shf_sys_task_free(sys, lz->tasks[--lz->tasks_n]);
 	pthread_mutex_unlock(&lz->tasks_lock);
 	shf_lazy_update(save);
 	(void)shf_pieces_settled(lz, SHF_ANY, -1);     /* and whoever copies what he asked for */

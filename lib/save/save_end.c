@@ -57,9 +57,9 @@ static void files_close(struct sheaf_save *save)
 
 	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
 		if (save->fds[f] >= 0)
-			sys->ops->close(sys->arg, save->fds[f]);
+			shf_sys_close(sys, save->fds[f]);
 		if (save->directs && save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
+			shf_sys_close(sys, save->directs[f]);
 	}
 }
 

@@ -272,7 +272,7 @@ int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
 	pthread_mutex_unlock(&lz->lock);
 	pthread_mutex_lock(&lz->tasks_lock);
 	for (int i = 0; rc == 0 && i < lz->tasks_n; i++)
-		sys->ops->task_again(sys->arg, lz->tasks[i]);
+		shf_sys_task_again(sys, lz->tasks[i]);
 	pthread_mutex_unlock(&lz->tasks_lock);
 	return rc;
 }

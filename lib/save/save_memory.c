@@ -147,9 +147,9 @@ static int card_need(struct sheaf_run *run, int image, size_t body, struct sheaf
 	if (card->base && card->bytes - sizeof(struct shf_card_head) >= body)
 		return 0;
 	if (card->base)
-		sys->ops->shm_free(sys->arg, card);
+		shf_sys_shm_free(sys, card);
 	*card = (struct shf_shm){ NULL, 0, -1 };
-	rc = sys->ops->shm_new(sys->arg, card, (size_t)want, true);
+	rc = shf_sys_shm_new(sys, card, (size_t)want, true);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "the card of an image");
 	shf_card_head(card)->magic = SHF_CARD_MAGIC;
@@ -169,7 +169,7 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	if (rc == 0)
 		rc = card_need(run, save->image, body.len, err);
 	if (rc == 0 && (run->tier->keep < 0 ||
-	                run->sys->ops->keep_lives(run->sys->arg, run->tier->keep) < 0)) {
+	                shf_sys_keep_lives(run->sys, run->tier->keep) < 0)) {
 		if (run->tier->keep >= 0)
 			shf_tier_lost(run, 32, "the agent");
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
@@ -382,7 +382,7 @@ bool shf_tier_has_here(const struct sheaf_save *save)
 	const struct shf_tier *t = run->tier;
 
 	return save->kept && has_card(save) && t->keep >= 0 &&
-	       run->sys->ops->keep_lives(run->sys->arg, t->keep) >= 0;
+	       shf_sys_keep_lives(run->sys, t->keep) >= 0;
 }
 
 bool shf_tier_has(struct sheaf_save *save)
@@ -478,10 +478,10 @@ static void tell(struct sheaf_run *run, int64_t step)
 	int rc = 0;
 
 	if (t->keep >= 0 && run->place.node_first == run->team.rank)
-		rc = sys->ops->keep_at(sys->arg, t->keep, run->store.dir);
+		rc = shf_sys_keep_at(sys, t->keep, run->store.dir);
 	snprintf(text, sizeof(text), "%" PRId64, step);
 	if (rc >= 0 && t->keep >= 0 && run->team.rank == 0)
-		rc = sys->ops->keep_tell(sys->arg, t->keep, text);
+		rc = shf_sys_keep_tell(sys, t->keep, text);
 	if (rc < 0)
 		shf_tier_lost(run, -rc, "telling the agent");
 }

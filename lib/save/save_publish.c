@@ -20,15 +20,14 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 
 	if (base != file->name) {
 		snprintf(folder, sizeof(folder), "%.*s", (int)(base - file->name - 1), file->name);
-		dir = sys->ops->open(sys->arg, save->stage.dir, folder,
-		                     SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		dir = shf_sys_open(sys, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 		if (dir < 0)
 			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->step,
 			                      folder);
 	}
 	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
 	if (base != file->name)
-		sys->ops->close(sys->arg, dir);
+		shf_sys_close(sys, dir);
 	return rc;
 }
 
@@ -86,12 +85,12 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
 	struct shf_publishing *p = &save->publishing;
 
 	if (p->task)
-		return !sys->ops->task_over(sys->arg, p->task);
+		return !shf_sys_task_over(sys, p->task);
 	if (p->turn == OVER)
 		return false;
 	if (shf_pruning_goes_on(save->run)) /* one after the other */
 		return true;
-	if (sys->ops->task_new(sys->arg, &p->task, take_turn, save, NULL) >= 0)
+	if (shf_sys_task_new(sys, &p->task, take_turn, save, NULL) >= 0)
 		return true;
 	p->task = NULL;
 	return false;
@@ -104,7 +103,7 @@ static void finish(struct sheaf_save *save)
 	struct shf_publishing *p = &save->publishing;
 
 	if (p->task)
-		sys->ops->task_free(sys->arg, p->task);
+		shf_sys_task_free(sys, p->task);
 	p->task = NULL;
 	if (p->turn != OVER)
 		shf_pruning_settle(save->run);

@@ -136,7 +136,7 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 
 	for (size_t f = 0; f < l->files_n; f++)
 		need += l->files[f].bytes;
-	if (sys->ops->free_bytes(sys->arg, save->run->store.dir, &room) < 0 || room >= need)
+	if (shf_sys_free_bytes(sys, save->run->store.dir, &room) < 0 || room >= need)
 		return 0;
 	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
 	         PRIu64 " (steps that were pruned stay in .sheaf/trash for grace_s seconds)",
@@ -170,17 +170,17 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 static int open_for_save(struct sheaf_save *save, int dir, const char *name, int flags)
 {
 	const struct shf_sys *sys = save->run->sys;
-	int rc = sys->ops->open(sys->arg, dir, name, flags, 0666);
+	int rc = shf_sys_open(sys, dir, name, flags, 0666);
 
 	if ((rc != -EMFILE && rc != -ENFILE) || save->few_fds)
 		return rc;
 	save->few_fds = true;
 	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
 		if (save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
+			shf_sys_close(sys, save->directs[f]);
 		save->directs[f] = 0;
 	}
-	return flags & SHF_O_DIRECT ? rc : sys->ops->open(sys->arg, dir, name, flags, 0666);
+	return flags & SHF_O_DIRECT ? rc : shf_sys_open(sys, dir, name, flags, 0666);
 }
 
 /* That takes a millisecond or so. Who copies behind does not wait for it before C2; else the disk
@@ -194,7 +194,7 @@ static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	*io = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = save->fds[f], .off = f,
 		.len = (size_t)save->plan->layout.files[f].bytes };
 	rc = shf_lazy_is_behind(save) ? shf_io_submit(save->run, &save->io, io)
-	                              : sys->ops->resize(sys->arg, io->fd, io->len);
+	                              : shf_sys_resize(sys, io->fd, io->len);
 	return rc < 0 ? shf_submit_fail(err, rc, "step %" PRId64 ": %s: making room for %zu bytes",
 	                                save->step, save->plan->layout.files[f].name, io->len)
 	              : 0;
@@ -222,7 +222,7 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 		direct = open_for_save(save, dir, name,
 		                       SHF_O_WRITE | SHF_O_NOFOLLOW | SHF_O_DIRECT);
 	if (slash)
-		sys->ops->close(sys->arg, dir);
+		shf_sys_close(sys, dir);
 	if (rc < 0)
 		return shf_stage_fail(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
 	save->fds[f] = rc;

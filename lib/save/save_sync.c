@@ -37,9 +37,9 @@ static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 		if (save->fds[f] < 0)
 			continue;
 		if (save->directs[f])
-			sys->ops->close(sys->arg, save->directs[f]);
+			shf_sys_close(sys, save->directs[f]);
 		save->directs[f] = 0;
-		closed = sys->ops->close(sys->arg, save->fds[f]);
+		closed = shf_sys_close(sys, save->fds[f]);
 		save->fds[f] = -1;
 		if (rc == 0 && closed < 0)
 			rc = shf_stage_fail(err, -closed, "step %" PRId64 ": closing %s",

@@ -206,7 +206,7 @@ int shf_header_read(struct sheaf_step *step, uint32_t f, uint64_t *file_bytes, s
 	if (rc < 0) /* a link is no file of ours */
 		return step->sound && (err->sys == ENOENT || err->sys == ENOTDIR ||
 		                       err->sys == ELOOP) ? SHEAF_ECORRUPT : rc;
-	rc = sys->ops->fstat(sys->arg, fd, &st);
+	rc = shf_sys_fstat(sys, fd, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", step->path, name);
 	if (st.type != SHF_T_FILE)

@@ -31,7 +31,7 @@ int shf_step_file_open(const struct sheaf_step *step, const char *name, int flag
 		snprintf(where, 64, "%.*s", (int)(base - name - 1), name);
 		return in;
 	}
-	fd = sys->ops->open(sys->arg, in, base, follow | flags, 0);
+	fd = shf_sys_open(sys, in, base, follow | flags, 0);
 	shf_in_step_leave(sys, step->dir, in);
 	return fd;
 }
@@ -101,7 +101,7 @@ void shf_step_direct_close(struct sheaf_step *step, uint32_t end)
 
 	for (uint32_t f = 0; step->direct && f < end; f++)
 		if (step->direct[f] > 0) {
-			sys->ops->close(sys->arg, step->direct[f]);
+			shf_sys_close(sys, step->direct[f]);
 			step->direct[f] = -1;
 		}
 }
@@ -120,8 +120,8 @@ static int has_bytes(const struct sheaf_step *step, uint64_t want)
 		int fd = shf_step_file_open(step, m->files[f].name, 0, folder), rc = fd;
 
 		if (fd >= 0) {
-			rc = sys->ops->fstat(sys->arg, fd, &st);
-			sys->ops->close(sys->arg, fd);
+			rc = shf_sys_fstat(sys, fd, &st);
+			shf_sys_close(sys, fd);
 		}
 		if (rc >= 0)
 			want -= st.bytes < want ? st.bytes : want;
@@ -147,7 +147,7 @@ int shf_step_sums_fit(const struct sheaf_step *step, int fd, struct sheaf_error 
 	if (want <= SHF_SUMS_SMALL)
 		return 0;
 	snprintf(where, sizeof(where), "%.500s/sheaf.sums", step->path);
-	got = sys->ops->pread(sys->arg, fd, head, sizeof(head), 0);
+	got = shf_sys_pread(sys, fd, head, sizeof(head), 0);
 	if (got < 0)
 		return shf_fail_sys(err, (int)-got, "%s", where);
 	if ((size_t)got < sizeof(head))

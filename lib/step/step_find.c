@@ -136,11 +136,11 @@ static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags
 {
 	struct shf_stat st;
 	int64_t got;
-	int fd = sys->ops->open(sys->arg, dir, name, flags, 0), rc = fd;
+	int fd = shf_sys_open(sys, dir, name, flags, 0), rc = fd;
 
 	if (fd < 0)
 		return fd;
-	rc = sys->ops->fstat(sys->arg, fd, &st);
+	rc = shf_sys_fstat(sys, fd, &st);
 	if (rc >= 0 && st.type != SHF_T_FILE)
 		rc = -EINVAL;
 	if (rc >= 0 && st.bytes > max)
@@ -148,11 +148,11 @@ static int slurp(const struct shf_sys *sys, int dir, const char *name, int flags
 	if (rc >= 0 && st.bytes && !shf_buf_extend(out, (size_t)st.bytes))
 		rc = -ENOMEM;
 	if (rc >= 0) {
-		got = sys->ops->pread(sys->arg, fd, out->data, (size_t)st.bytes, 0);
+		got = shf_sys_pread(sys, fd, out->data, (size_t)st.bytes, 0);
 		rc = got < 0 ? (int)got : 0;
 		out->len = got < 0 ? 0 : (size_t)got;
 	}
-	sys->ops->close(sys->arg, fd);
+	shf_sys_close(sys, fd);
 	return rc;
 }
 
@@ -171,7 +171,7 @@ static uint64_t ino_of(const struct shf_sys *sys, int fd)
 {
 	struct shf_stat st;
 
-	return fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0 ? st.ino : 0;
+	return fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0 ? st.ino : 0;
 }
 
 /* Whether the directory that was opened is the one in which the manifest was read. Between the two
@@ -200,7 +200,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	path = shf_path_in(&where, run->store.path, name);
 	if (!path)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
-	rc = sys->ops->stat(sys->arg, run->store.dir, name, false, &st);
+	rc = shf_sys_stat(sys, run->store.dir, name, false, &st);
 	if (rc == -ENOENT) {
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: no step %" PRId64, run->store.path, n);
 		goto out;
@@ -211,7 +211,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 		rc = shf_fail_sys(err, -rc, "%s", path);
 		goto out;
 	}
-	dir = sys->ops->open(sys->arg, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	dir = shf_sys_open(sys, run->store.dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 	if (dir == -ENOENT) {
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
 		goto out;
@@ -225,7 +225,7 @@ int shf_found_step(struct sheaf_run *run, int64_t n, struct shf_buf *told, struc
 	gone = dir >= 0 && rc == -ENOENT && shf_dir_has_gone(sys, run->store.dir, name, false,
 	                                                          dir);
 	if (dir >= 0)
-		sys->ops->close(sys->arg, dir);
+		shf_sys_close(sys, dir);
 	if (gone)
 		rc = shf_fail(err, SHEAF_ENOENT, "%s: has just gone", path);
 	else if (rc == -ENOENT && remains)
@@ -325,7 +325,7 @@ static int add_plain(const struct shf_sys *sys, int dir, const struct names *l, 
 		uint64_t *more;
 
 		if (is_weights(l->a[i]) || !shf_attached_is_valid(l->a[i]) ||
-		    sys->ops->stat(sys->arg, dir, l->a[i], true, &st) < 0 ||
+		    shf_sys_stat(sys, dir, l->a[i], true, &st) < 0 ||
 		    st.type != SHF_T_FILE || st.bytes > PLAIN_MAX)
 			continue;
 		more = shf_realloc(t->plain_bytes, t->plain_n + 1, sizeof(*more));
@@ -462,7 +462,7 @@ static int look_inside(const struct shf_sys *sys, const char *path, int dir, str
 {
 	struct names l = { 0 };
 	const char *index;
-	int rc = sys->ops->list(sys->arg, dir, add_foreign_name, &l);
+	int rc = shf_sys_list(sys, dir, add_foreign_name, &l);
 
 	if (rc < 0)
 		rc = shf_fail_sys(err, -rc, "%s", path);
@@ -489,7 +489,7 @@ static bool has_sums(const struct shf_sys *sys, int dir)
 {
 	struct shf_stat st;
 
-	return sys->ops->stat(sys->arg, dir, "sheaf.sums", true, &st) >= 0;
+	return shf_sys_stat(sys, dir, "sheaf.sums", true, &st) >= 0;
 }
 
 /* A directory with a table of sums and no manifest was a step, and is damaged. It is opened as a
@@ -497,7 +497,7 @@ static bool has_sums(const struct shf_sys *sys, int dir)
 static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverified,
                        struct tell *t, struct sheaf_error *err)
 {
-	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0), rc;
+	int dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0), rc;
 
 	if (dir < 0)
 		return shf_fail_sys(err, -dir, "%s", path);
@@ -516,7 +516,7 @@ static int look_at_dir(const struct shf_sys *sys, const char *path, bool unverif
 		rc = look_inside(sys, path, dir, t, err);
 	else
 		t->flags |= SOUND;
-	sys->ops->close(sys->arg, dir);
+	shf_sys_close(sys, dir);
 	return rc;
 }
 
@@ -528,7 +528,7 @@ int shf_found_path(struct sheaf_run *run, const char *path, struct shf_buf *told
 	struct tell t = { .step = -1, .path = path, .dir = path };
 	struct shf_stat st;
 	char *parent = NULL;
-	int rc = sys->ops->stat(sys->arg, SHF_CWD, path, true, &st);
+	int rc = shf_sys_stat(sys, SHF_CWD, path, true, &st);
 
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s", path);

@@ -18,7 +18,7 @@ void shf_peek_release(struct sheaf_step *step)
 	const struct shf_sys *sys = step->run->sys;
 
 	if (p->fd >= 0)
-		sys->ops->close(sys->arg, p->fd);
+		shf_sys_close(sys, p->fd);
 	p->fd = -1;
 	shf_free(p->have);
 	p->have = NULL;
@@ -30,8 +30,8 @@ static bool read_at(struct sheaf_step *step, uint64_t off, uint64_t n)
 {
 	const struct shf_sys *sys = step->run->sys;
 
-	return sys->ops->pread(sys->arg, step->peek.fd, step->sums_bytes + off, (size_t)n,
-	                       off) == (int64_t)n;
+	return shf_sys_pread(sys, step->peek.fd, step->sums_bytes + off, (size_t)n,
+			     off) == (int64_t)n;
 }
 
 /* Makes bytes [off, off + n) of the table available: reads the pages that they lie in, and checks
@@ -88,8 +88,8 @@ bool shf_peek_init(struct sheaf_step *step)
 
 	if (bytes < SHF_SUMS_HEADER)
 		return false;
-	p->fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", shf_step_follow(step), 0);
-	if (p->fd >= 0 && sys->ops->fstat(sys->arg, p->fd, &st) >= 0 && st.bytes == bytes &&
+	p->fd = shf_sys_open(sys, step->dir, "sheaf.sums", shf_step_follow(step), 0);
+	if (p->fd >= 0 && shf_sys_fstat(sys, p->fd, &st) >= 0 && st.bytes == bytes &&
 	    shf_step_sums_fit(step, p->fd, &unsaid) == 0) {
 		step->sums_bytes = shf_zalloc((size_t)bytes, 1);
 		p->have = shf_zalloc((size_t)(bytes / SHF_SUMS_PAGE) + 1, 1);

@@ -45,18 +45,18 @@ void shf_step_put(struct sheaf_step *step)
 	if (!step)
 		return;
 	sys = step->run->sys;
-	ours = sys->ops->pid(sys->arg) == step->pid;
+	ours = shf_sys_pid(sys) == step->pid;
 	for (size_t f = 0; step->fds && f < step->layout.files_n; f++)
 		if (step->fds[f] >= 0)
-			sys->ops->close(sys->arg, step->fds[f]);
+			shf_sys_close(sys, step->fds[f]);
 	shf_step_direct_close(step, (uint32_t)step->layout.files_n);
 	/* The lease is given up for forked children, too, and not by them. */
 	if (step->lease >= 0 && ours)
-		(void)sys->ops->unlock(sys->arg, step->lease);
+		(void)shf_sys_unlock(sys, step->lease);
 	if (step->lease >= 0)
-		sys->ops->close(sys->arg, step->lease);
+		shf_sys_close(sys, step->lease);
 	if (step->dir >= 0)
-		sys->ops->close(sys->arg, step->dir);
+		shf_sys_close(sys, step->dir);
 	shf_peek_release(step);
 	for (size_t i = 0; i < step->files_n; i++) {
 		shf_free(step->files[i].name);
@@ -88,7 +88,7 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 	step->run = run;
 	step->made = run->made;
 	shf_run_get(run);
-	step->pid = run->sys->ops->pid(run->sys->arg);
+	step->pid = shf_sys_pid(run->sys);
 	step->number = -1;
 	step->rewinds = run->rewinds;
 	step->dir = step->lease = step->peek.fd = -1;
@@ -203,7 +203,7 @@ static int make_file_tables(struct sheaf_step *step, struct sheaf_error *err)
 static int sums_open_file(struct sheaf_step *step)
 {
 	const struct shf_sys *sys = step->run->sys;
-	int fd = sys->ops->open(sys->arg, step->dir, "sheaf.sums", shf_step_follow(step), 0);
+	int fd = shf_sys_open(sys, step->dir, "sheaf.sums", shf_step_follow(step), 0);
 
 	if (fd == -ENOENT || fd == -ELOOP)
 		return shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: %s", step->path,
@@ -224,7 +224,7 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 
 	if (fd < 0)
 		return fd;
-	rc = sys->ops->fstat(sys->arg, fd, &st);
+	rc = shf_sys_fstat(sys, fd, &st);
 	if (rc < 0)
 		rc = shf_fail_sys(&step->sums_err, -rc, "%s/sheaf.sums", step->path);
 	else if (st.type != SHF_T_FILE)
@@ -241,12 +241,12 @@ static int sums_read(struct sheaf_step *step, struct shf_buf *out)
 		rc = shf_fail(&step->sums_err, SHEAF_ENOMEM,
 			      "no memory for %" PRIu64 " bytes of sums", want);
 	if (rc == 0)
-		got = sys->ops->pread(sys->arg, fd, out->data, (size_t)want, 0);
+		got = shf_sys_pread(sys, fd, out->data, (size_t)want, 0);
 	if (got < 0)
 		rc = shf_fail_sys(&step->sums_err, (int)-got, "%s/sheaf.sums", step->path);
 	else if (rc == 0 && (uint64_t)got != want)
 		rc = shf_fail(&step->sums_err, SHEAF_ECORRUPT, "%s/sheaf.sums: short", step->path);
-	sys->ops->close(sys->arg, fd);
+	shf_sys_close(sys, fd);
 	return rc;
 }
 
@@ -336,7 +336,7 @@ static void warn_lost_index(const struct sheaf_step *step)
 		if (n < 11 || strcmp(name + n - 11, ".index.json"))
 			continue;
 		if (!strchr(name, '/') &&
-		    sys->ops->stat(sys->arg, step->dir, name, true, &st) == -ENOENT)
+		    shf_sys_stat(sys, step->dir, name, true, &st) == -ENOENT)
 			shf_log(step->run, 1,
 				"%s/%s: the index is gone; rebuilt in memory from the "
 				"headers",
@@ -421,8 +421,8 @@ static int open_found(struct sheaf_step *step, const struct shf_found *found,
                       struct sheaf_error *err)
 {
 	const struct shf_sys *sys = step->run->sys;
-	int dir = sys->ops->open(sys->arg, found->in_run ? step->run->store.dir : SHF_CWD,
-	                         found->in_run ? found->name : found->dir,
+	int dir = shf_sys_open(sys, found->in_run ? step->run->store.dir : SHF_CWD,
+			       found->in_run ? found->name : found->dir,
 	                         SHF_O_DIR | shf_step_follow(step), 0);
 
 	if (dir >= 0)
@@ -615,7 +615,7 @@ static int open_from_disk(struct sheaf_step **out, struct sheaf_run *run, int64_
 			return rc;
 		if (sought)
 			sought->passed.len = passed;
-		run->sys->ops->sleep_ms(run->sys->arg, ms);
+		shf_sys_sleep_ms(run->sys, ms);
 		slept += ms;
 		ms = ms < 500 ? 2 * ms : 1000;
 	}
@@ -766,10 +766,10 @@ static int plain_read(struct sheaf_step *step, const struct shf_mf_file *f, uint
 		                : fd == -ENOTDIR ? "; what has its name is no folder" : "");
 	if (fd < 0)
 		return shf_fail_sys(err, -fd, "%s/%s", step->path, what);
-	got = sys->ops->fstat(sys->arg, fd, &st);
+	got = shf_sys_fstat(sys, fd, &st);
 	if (got >= 0 && st.bytes == f->bytes)
-		got = sys->ops->pread(sys->arg, fd, to, (size_t)f->bytes, 0);
-	sys->ops->close(sys->arg, fd);
+		got = shf_sys_pread(sys, fd, to, (size_t)f->bytes, 0);
+	shf_sys_close(sys, fd);
 	if (got < 0)
 		return shf_fail_sys(err, (int)-got, "%s/%s", step->path, f->name);
 	if (st.bytes != f->bytes || (uint64_t)got != f->bytes)

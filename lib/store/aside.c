@@ -22,7 +22,7 @@
 static int still_gone(const struct shf_sys *sys, int dir, const char *name)
 {
 	struct shf_stat st;
-	int rc = sys->ops->stat(sys->arg, dir, name, false, &st);
+	int rc = shf_sys_stat(sys, dir, name, false, &st);
 
 	return rc < 0 ? rc : -EAGAIN;
 }
@@ -73,12 +73,12 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 			break;
 		snprintf(name, sizeof(name), "%lld-%s", (long long)step,
 		         session && i == 0 ? session : fresh);
-		rc = sys->ops->rename(sys->arg, s->dir, t, to, name, true);
+		rc = shf_sys_rename(sys, s->dir, t, to, name, true);
 		if (rc >= 0)
 			return 0;
 		/* Done, and reported as an error by a network file system? */
-		if (sys->ops->stat(sys->arg, s->dir, t, false, &st) == -ENOENT &&
-		    sys->ops->stat(sys->arg, to, name, false, &st) >= 0)
+		if (shf_sys_stat(sys, s->dir, t, false, &st) == -ENOENT &&
+		    shf_sys_stat(sys, to, name, false, &st) >= 0)
 			return 0;
 		if (rc != -EEXIST && rc != -ENOTEMPTY)
 			break;
@@ -157,7 +157,7 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 	shf_fd_close(s->sys, &aside);
 	if (rc < 0)
 		return rc;
-	rc = s->sys->ops->unlink(s->sys->arg, s->dot, "rewind", false);
+	rc = shf_sys_unlink(s->sys, s->dot, "rewind", false);
 	if (rc >= 0)
 		rc = shf_dir_sync(s, s->dot);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
@@ -217,7 +217,7 @@ static bool journal_stands(struct shf_store *s)
 {
 	struct shf_stat st;
 
-	return s->sys->ops->stat(s->sys->arg, s->dot, "rewind", false, &st) != -ENOENT;
+	return shf_sys_stat(s->sys, s->dot, "rewind", false, &st) != -ENOENT;
 }
 
 static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,

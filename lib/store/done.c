@@ -127,7 +127,7 @@ static int put(const struct telling *t, const char *kind, const struct shf_buf *
 	snprintf(name, sizeof(name), "%.40s.%" PRId64 ".done", kind, t->m->step);
 	if (text->oom)
 		return shf_fail(t->err, SHEAF_ENOMEM, "%s/%s: no memory for it", t->where, name);
-	rc = sys->ops->stat(sys->arg, t->dir, name, false, &st);
+	rc = shf_sys_stat(sys, t->dir, name, false, &st);
 	if (rc >= 0 && st.type != SHF_T_FILE)
 		return shf_fail(t->err, SHEAF_EINVAL, "%s/%s: is no file, and stays as it is",
 		                t->where, name);
@@ -142,7 +142,7 @@ static int put(const struct telling *t, const char *kind, const struct shf_buf *
 static int sync_dir(const struct telling *t, int dir)
 {
 	const struct shf_sys *sys = t->s->sys;
-	int rc = dir < 0 ? dir : sys->ops->fsync(sys->arg, dir);
+	int rc = dir < 0 ? dir : shf_sys_fsync(sys, dir);
 
 	if (rc >= 0 || rc == -EINVAL || rc == -ENOTSUP)
 		return 0;
@@ -179,13 +179,13 @@ static int tell(const struct telling *t)
 static int make_folder(struct telling *t)
 {
 	const struct shf_sys *sys = t->s->sys;
-	int rc = sys->ops->mkdir(sys->arg, SHF_CWD, t->where, 0777), up;
+	int rc = shf_sys_mkdir(sys, SHF_CWD, t->where, 0777), up;
 
 	t->dir = rc < 0 && rc != -EEXIST
-		? rc : sys->ops->open(sys->arg, SHF_CWD, t->where, SHF_O_DIR, 0);
+		? rc : shf_sys_open(sys, SHF_CWD, t->where, SHF_O_DIR, 0);
 	if (t->dir < 0)
 		return shf_fail_io(t->err, -t->dir, "%s", t->where);
-	up = sys->ops->open(sys->arg, t->dir, "..", SHF_O_DIR, 0);
+	up = shf_sys_open(sys, t->dir, "..", SHF_O_DIR, 0);
 	rc = sync_dir(t, up);
 	shf_fd_close(sys, &up);
 	return rc;
@@ -195,7 +195,7 @@ static int open_folder(struct telling *t)
 {
 	const struct shf_sys *sys = t->s->sys;
 
-	t->dir = sys->ops->open(sys->arg, SHF_CWD, t->where, SHF_O_DIR, 0);
+	t->dir = shf_sys_open(sys, SHF_CWD, t->where, SHF_O_DIR, 0);
 	if (t->dir == -ENOENT)
 		return make_folder(t);
 	return t->dir < 0 ? shf_fail_io(t->err, -t->dir, "%s", t->where) : 0;

@@ -11,10 +11,9 @@ int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int
 {
 	int rc = 0;
 
-	*lease = sys->ops->open(sys->arg, step->dir, "sheaf.json",
-	                        step->follow ? 0 : SHF_O_NOFOLLOW, 0);
+	*lease = shf_sys_open(sys, step->dir, "sheaf.json", step->follow ? 0 : SHF_O_NOFOLLOW, 0);
 	if (*lease >= 0)
-		rc = sys->ops->lock(sys->arg, *lease, false);
+		rc = shf_sys_lock(sys, *lease, false);
 	else
 		*lease = -1;
 	if (!step->name)

@@ -43,12 +43,12 @@ static int tell_lock(struct looking *l)
 	bool free;
 	int fd, rc;
 
-	fd = sys->ops->open(sys->arg, l->s.dot, "lock", SHF_O_NOFOLLOW, 0);
+	fd = shf_sys_open(sys, l->s.dot, "lock", SHF_O_NOFOLLOW, 0);
 	if (fd == -ENOENT)
 		return 0;
 	if (fd < 0)
 		return fail_at(l, fd, "lock");
-	rc = sys->ops->lock(sys->arg, fd, false);
+	rc = shf_sys_lock(sys, fd, false);
 	/* A lock that only the forked child of a dead owner has does not count as held. */
 	l->held = rc == -EAGAIN && shf_lock_is_held(&l->s);
 	free = !l->held && (rc >= 0 || rc == -EAGAIN || shf_lock_is_absent(rc));
@@ -230,7 +230,7 @@ static int tell_rewind(struct looking *l)
 {
 	struct shf_left left = { .step = -1, .path = ".sheaf/rewind", .lives = -1 };
 	struct shf_stat st;
-	int rc = l->s.sys->ops->stat(l->s.sys->arg, l->s.dot, "rewind", false, &st);
+	int rc = shf_sys_stat(l->s.sys, l->s.dot, "rewind", false, &st);
 
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : fail_at(l, rc, "rewind");
@@ -241,7 +241,7 @@ int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_
                    void *arg, struct sheaf_error *err)
 {
 	struct looking l = { .s = *s, .item = item, .arg = arg, .err = err };
-	int rc = s->sys->ops->owner(s->sys->arg, &l.s.self);
+	int rc = shf_sys_owner(s->sys, &l.s.self);
 
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: who we are", s->path);

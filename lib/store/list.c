@@ -348,7 +348,7 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 	if (fd == -ENOENT)
 		return SHF_HAS_GONE;
 	if (fd >= 0)
-		rc = s->sys->ops->stat(s->sys->arg, fd, "sheaf.sums", false, &st);
+		rc = shf_sys_stat(s->sys, fd, "sheaf.sums", false, &st);
 	shf_fd_close(s->sys, &fd);
 	if (rc >= 0 || rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP)
 		return rc >= 0;

@@ -105,15 +105,15 @@ static bool holder_is_dead(struct shf_store *s)
 	char session[33];
 
 	return shf_lock_holder(s, &owner, session) == 0 && session[0] &&
-	       s->sys->ops->owner_is_dead(s->sys->arg, &owner);
+	       shf_sys_owner_is_dead(s->sys, &owner);
 }
 
 bool shf_lock_is_held(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
-	int fd = sys->ops->open(sys->arg, s->dot, "lock", SHF_O_NOFOLLOW, 0), rc;
+	int fd = shf_sys_open(sys, s->dot, "lock", SHF_O_NOFOLLOW, 0), rc;
 
-	rc = fd < 0 ? 0 : sys->ops->lock(sys->arg, fd, false);
+	rc = fd < 0 ? 0 : shf_sys_lock(sys, fd, false);
 	shf_lock_close(sys, &fd);
 	return rc == -EAGAIN && !holder_is_dead(s);
 }
@@ -121,7 +121,7 @@ bool shf_lock_is_held(struct shf_store *s)
 void shf_lock_close(const struct shf_sys *sys, int *fd)
 {
 	if (*fd >= 0)
-		(void)sys->ops->unlock(sys->arg, *fd);
+		(void)shf_sys_unlock(sys, *fd);
 	shf_fd_close(sys, fd);
 }
 
@@ -138,17 +138,16 @@ static int try_lock(struct shf_store *s)
 	struct shf_stat a, b;
 	int fd, rc;
 
-	fd = sys->ops->open(sys->arg, s->dot, "lock", SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW,
-	                    0666);
+	fd = shf_sys_open(sys, s->dot, "lock", SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return fd;
-	rc = sys->ops->lock(sys->arg, fd, true);
+	rc = shf_sys_lock(sys, fd, true);
 	if (rc < 0 && !shf_lock_is_absent(rc))
 		goto out;
-	rc = sys->ops->fstat(sys->arg, fd, &a);
+	rc = shf_sys_fstat(sys, fd, &a);
 	if (rc < 0)
 		goto out;
-	rc = sys->ops->stat(sys->arg, s->dot, "lock", false, &b);
+	rc = shf_sys_stat(sys, s->dot, "lock", false, &b);
 	if (rc == -ENOENT || (rc >= 0 && (a.ino != b.ino || a.dev != b.dev)))
 		rc = -EAGAIN;
 out:
@@ -173,15 +172,14 @@ static int replace(struct shf_store *s)
 		shf_buf_release(&text);
 		return rc;
 	}
-	(void)sys->ops->unlink(sys->arg, s->dot, "lock.next", false);
-	fd = sys->ops->open(sys->arg, s->dot, "lock.next",
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
-	rc = fd < 0 ? fd : sys->ops->lock(sys->arg, fd, true);
+	(void)shf_sys_unlink(sys, s->dot, "lock.next", false);
+	fd = shf_sys_open(sys, s->dot, "lock.next",
+			  SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	rc = fd < 0 ? fd : shf_sys_lock(sys, fd, true);
 	if (rc >= 0) {
-		put = sys->ops->pwrite(sys->arg, fd, text.data, text.len, 0);
+		put = shf_sys_pwrite(sys, fd, text.data, text.len, 0);
 		rc = put < 0 ? (int)put
-		             : sys->ops->rename(sys->arg, s->dot, "lock.next", s->dot, "lock",
-		                                false);
+		             : shf_sys_rename(sys, s->dot, "lock.next", s->dot, "lock", false);
 	}
 	if (rc >= 0)
 		s->lock = fd;
@@ -197,11 +195,11 @@ static int door_open(struct shf_store *s)
 	const struct shf_sys *sys = s->sys;
 	int rc;
 
-	s->door = sys->ops->open(sys->arg, s->dot, "door",
-	                         SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	s->door = shf_sys_open(sys, s->dot, "door",
+			       SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	if (s->door < 0)
 		return s->door;
-	rc = sys->ops->lock(sys->arg, s->door, true);
+	rc = shf_sys_lock(sys, s->door, true);
 	return rc < 0 && !shf_lock_is_absent(rc) ? rc : 0;
 }
 
@@ -223,7 +221,7 @@ static bool is_self(const struct shf_store *s, const struct shf_owner *o)
 {
 	struct shf_owner self;
 
-	return s->sys->ops->owner(s->sys->arg, &self) >= 0 && self.pid == o->pid &&
+	return shf_sys_owner(s->sys, &self) >= 0 && self.pid == o->pid &&
 	       self.pid_ns == o->pid_ns && self.start == o->start &&
 	       strcmp(self.boot, o->boot) == 0;
 }
@@ -249,7 +247,7 @@ static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
-	int64_t start = sys->ops->mono_ns(sys->arg);
+	int64_t start = shf_sys_mono_ns(sys);
 	int64_t slept = 0, gone;
 	int ms = 1, rc;
 
@@ -257,13 +255,13 @@ int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err)
 		rc = try_door(s);
 		if (rc != -EAGAIN)
 			break;
-		gone = (sys->ops->mono_ns(sys->arg) - start) / 1000000;
+		gone = (shf_sys_mono_ns(sys) - start) / 1000000;
 		gone = gone > slept ? gone : slept;
 		if (gone >= wait_ms)
 			return fail_busy(s, err);
 		if (ms > wait_ms - gone)
 			ms = (int)(wait_ms - gone);
-		sys->ops->sleep_ms(sys->arg, ms);
+		shf_sys_sleep_ms(sys, ms);
 		slept += ms;
 		ms = ms < 50 ? ms * 2 : 100;
 	}
@@ -292,7 +290,7 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 	struct shf_buf text = SHF_BUF_INIT;
 	struct shf_stat st;
 	int64_t put;
-	int rc = sys->ops->fstat(sys->arg, s->lock, &st);
+	int rc = shf_sys_fstat(sys, s->lock, &st);
 
 	if (rc < 0)
 		goto out;
@@ -304,10 +302,10 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 	}
 	/* In place: the lock is on this very file. Synced for other clients of a network file
 	 * system, which read it in C7. */
-	put = sys->ops->pwrite(sys->arg, s->lock, text.data, text.len, 0);
-	rc = put < 0 ? (int)put : sys->ops->resize(sys->arg, s->lock, text.len);
+	put = shf_sys_pwrite(sys, s->lock, text.data, text.len, 0);
+	rc = put < 0 ? (int)put : shf_sys_resize(sys, s->lock, text.len);
 	if (rc >= 0)
-		rc = sys->ops->fsync(sys->arg, s->lock);
+		rc = shf_sys_fsync(sys, s->lock);
 out:
 	shf_buf_release(&text);
 	shf_lock_close(sys, &s->door);
@@ -328,9 +326,9 @@ int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
 	shf_owner_put(&text, &s->self, s->session);
 	rc = text.oom ? -ENOMEM : 0;
 	if (rc == 0)
-		put = sys->ops->pwrite(sys->arg, s->lock, text.data + at, text.len - at, at);
+		put = shf_sys_pwrite(sys, s->lock, text.data + at, text.len - at, at);
 	if (rc == 0)
-		rc = put < 0 ? (int)put : sys->ops->resize(sys->arg, s->lock, text.len);
+		rc = put < 0 ? (int)put : shf_sys_resize(sys, s->lock, text.len);
 	shf_buf_release(&text);
 	shf_lock_close(sys, &s->door);
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;

@@ -38,7 +38,7 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	if (rc < 0)
 		return rc;
 	shf_name_of_step(t, step);
-	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);
 	if (mark == 0) {
@@ -69,7 +69,7 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 	char name[64];
 
 	snprintf(name, sizeof(name), "%lld-%.32s", (long long)step, session);
-	rc = aside < 0 ? aside : s->sys->ops->stat(s->sys->arg, aside, name, false, &st);
+	rc = aside < 0 ? aside : shf_sys_stat(s->sys, aside, name, false, &st);
 	shf_fd_close(s->sys, &aside);
 	return rc >= 0;
 }

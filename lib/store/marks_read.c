@@ -72,7 +72,7 @@ int shf_mark_clear(struct shf_store *s, int64_t step)
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : dir;
 	shf_mark_name(name, step);
-	rc = s->sys->ops->unlink(s->sys->arg, dir, name, false);
+	rc = shf_sys_unlink(s->sys, dir, name, false);
 	if (rc >= 0)
 		rc = shf_dir_sync(s, dir);
 	else if (rc == -ENOENT)

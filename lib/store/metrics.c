@@ -15,9 +15,9 @@ static int open_end(struct shf_store *s, uint64_t *end)
 {
 	const struct shf_sys *sys = s->sys;
 	struct shf_stat st;
-	int fd = sys->ops->open(sys->arg, s->dot, NAME,
-	                        SHF_O_WRITE | SHF_O_CREATE | SHF_O_APPEND | SHF_O_NOFOLLOW, 0666);
-	int rc = fd < 0 ? fd : sys->ops->fstat(sys->arg, fd, &st);
+	int fd = shf_sys_open(sys, s->dot, NAME,
+			      SHF_O_WRITE | SHF_O_CREATE | SHF_O_APPEND | SHF_O_NOFOLLOW, 0666);
+	int rc = fd < 0 ? fd : shf_sys_fstat(sys, fd, &st);
 
 	if (rc >= 0 && st.type != SHF_T_FILE)
 		rc = -EINVAL;
@@ -35,7 +35,7 @@ static bool ends_whole(const struct shf_sys *sys, int fd, uint64_t end)
 	char last = 0;
 
 	return end == 0 ||
-	       (sys->ops->pread(sys->arg, fd, &last, 1, end - 1) == 1 && last == '\n');
+	       (shf_sys_pread(sys, fd, &last, 1, end - 1) == 1 && last == '\n');
 }
 
 int shf_metrics_add(struct shf_store *s, const char *line, struct sheaf_error *err)
@@ -50,7 +50,7 @@ int shf_metrics_add(struct shf_store *s, const char *line, struct sheaf_error *e
 	rc = fd = open_end(s, &end);
 	if (rc >= 0 && end > 0 && end + strlen(line) + 2 > SHF_METRICS_MAX) {
 		shf_fd_close(sys, &fd);
-		rc = sys->ops->rename(sys->arg, s->dot, NAME, s->dot, OLD, false);
+		rc = shf_sys_rename(sys, s->dot, NAME, s->dot, OLD, false);
 		if (rc >= 0)
 			rc = fd = open_end(s, &end);
 	}
@@ -62,7 +62,7 @@ int shf_metrics_add(struct shf_store *s, const char *line, struct sheaf_error *e
 		rc = text.oom ? -ENOMEM : 0;
 	}
 	if (rc >= 0) {
-		int64_t put = sys->ops->pwrite(sys->arg, fd, text.data, text.len, end);
+		int64_t put = shf_sys_pwrite(sys, fd, text.data, text.len, end);
 
 		rc = put < 0 ? (int)put : 0;
 	}

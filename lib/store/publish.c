@@ -115,7 +115,7 @@ static int check_file(struct check *c, int dir, const char *name, const char *fu
 		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: nobody said he wrote it",
 		                c->s->path, c->g->name, full);
 	}
-	rc = c->s->sys->ops->stat(c->s->sys->arg, dir, name, false, &st);
+	rc = shf_sys_stat(c->s->sys, dir, name, false, &st);
 	if (rc < 0)
 		return fail_in(c, -rc, full);
 	if (st.type != SHF_T_FILE || st.bytes != w->bytes)
@@ -167,14 +167,14 @@ static int check_top(struct check *c)
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		if (strncmp(p, "alive-", 6) == 0) {
 			/* What unlink says may be of an earlier try; what is there counts. */
-			rc = sys->ops->unlink(sys->arg, c->g->dir, p, false);
-			if (sys->ops->stat(sys->arg, c->g->dir, p, false, &st) == -ENOENT)
+			rc = shf_sys_unlink(sys, c->g->dir, p, false);
+			if (shf_sys_stat(sys, c->g->dir, p, false, &st) == -ENOENT)
 				rc = 0;
 			else
 				rc = fail_in(c, rc < 0 ? -rc : EBUSY, p);
 			continue;
 		}
-		rc = sys->ops->stat(sys->arg, c->g->dir, p, false, &st);
+		rc = shf_sys_stat(sys, c->g->dir, p, false, &st);
 		if (rc < 0)
 			rc = fail_in(c, -rc, p);
 		else if (st.type == SHF_T_DIR)
@@ -231,18 +231,18 @@ static int write_manifest(struct check *c, const struct shf_buf *text)
 	int64_t put;
 	int fd, rc, closed;
 
-	fd = sys->ops->open(sys->arg, dir, "sheaf.json.tmp",
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	fd = shf_sys_open(sys, dir, "sheaf.json.tmp",
+			  SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return fail_in(c, -fd, "sheaf.json.tmp");
-	put = sys->ops->pwrite(sys->arg, fd, text->data, text->len, 0);
-	rc = put < 0 ? (int)put : sys->ops->fsync(sys->arg, fd);
-	closed = sys->ops->close(sys->arg, fd);
+	put = shf_sys_pwrite(sys, fd, text->data, text->len, 0);
+	rc = put < 0 ? (int)put : shf_sys_fsync(sys, fd);
+	closed = shf_sys_close(sys, fd);
 	if (rc >= 0)
 		rc = closed;
 	if (rc < 0)
 		return fail_in(c, -rc, "sheaf.json.tmp");
-	rc = sys->ops->rename(sys->arg, dir, "sheaf.json.tmp", dir, "sheaf.json", true);
+	rc = shf_sys_rename(sys, dir, "sheaf.json.tmp", dir, "sheaf.json", true);
 	if (rc < 0)
 		return fail_in(c, -rc, "sheaf.json");
 	/* Without this the name can be lost from a directory that was renamed (I3). */
@@ -283,13 +283,13 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
 	snprintf(name, sizeof(name), "%s", c->g->name);
 	/* From here on S may be T, and nobody may delete in it by its old name. */
 	c->g->name[0] = '\0';
-	rc = sys->ops->rename(sys->arg, s->stage, name, s->dir, t, true);
+	rc = shf_sys_rename(sys, s->stage, name, s->dir, t, true);
 	if (rc >= 0)
 		return 0;
 	ours = target_is_ours(s, t, text);
 	if (ours == 1)
 		return 0;
-	if (ours == 0 && sys->ops->stat(sys->arg, s->stage, name, false, &st) >= 0) {
+	if (ours == 0 && shf_sys_stat(sys, s->stage, name, false, &st) >= 0) {
 		snprintf(c->g->name, sizeof(c->g->name), "%s", name);
 		if (rc == -EEXIST || rc == -ENOTEMPTY)
 			return shf_fail(c->err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);

@@ -21,9 +21,9 @@ static int64_t now_there(struct shf_store *s)
 {
 	struct shf_stat st;
 
-	if (s->lock >= 0 && s->sys->ops->fstat(s->sys->arg, s->lock, &st) >= 0)
+	if (s->lock >= 0 && shf_sys_fstat(s->sys, s->lock, &st) >= 0)
 		return st.mtime_s;
-	return s->sys->ops->wall_s(s->sys->arg);
+	return shf_sys_wall_s(s->sys);
 }
 
 static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
@@ -46,10 +46,10 @@ static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
 	if (!owner->dev || owner->dev != st->dev || !s->self.boot[0] ||
 	    strcmp(owner->boot, s->self.boot) != 0)
 		return false;
-	fd = sys->ops->open(sys->arg, dir, name, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+	fd = shf_sys_open(sys, dir, name, SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
 	if (fd < 0)
 		return false;
-	excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN;
+	excludes = shf_sys_lock(sys, fd, true) == -EAGAIN;
 	shf_lock_close(sys, &fd);
 	return excludes;
 }
@@ -61,9 +61,9 @@ bool shf_prev_is_gone(struct shf_store *s, int fd)
 
 	if (!s->prev_session[0])
 		return false;
-	return sys->ops->owner_is_dead(sys->arg, &s->prev) ||
-	       (sys->ops->fstat(sys->arg, fd, &st) >= 0 &&
-	        kernel_let_go(s, s->dot, "lock", &st, &s->prev));
+	return shf_sys_owner_is_dead(sys, &s->prev) ||
+	       (shf_sys_fstat(sys, fd, &st) >= 0 &&
+		kernel_let_go(s, s->dot, "lock", &st, &s->prev));
 }
 
 /* What an alive-<node> file proves.
@@ -84,14 +84,14 @@ static enum proof alive_proof(struct shf_store *s, int dir, const char *name, bo
 	bool held;
 	int fd, rc;
 
-	fd = sys->ops->open(sys->arg, dir, name, (look ? 0 : SHF_O_WRITE) | SHF_O_NOFOLLOW, 0);
+	fd = shf_sys_open(sys, dir, name, (look ? 0 : SHF_O_WRITE) | SHF_O_NOFOLLOW, 0);
 	if (fd < 0)
 		return ALIVE;
-	rc = sys->ops->lock(sys->arg, fd, !look);
+	rc = shf_sys_lock(sys, fd, !look);
 	held = rc == -EAGAIN;
 	if (rc < 0 && !held && !shf_lock_is_absent(rc))
 		goto out;
-	if (sys->ops->fstat(sys->arg, fd, &st) < 0)
+	if (shf_sys_fstat(sys, fd, &st) < 0)
 		goto out;
 	if (!held && is_old(s, &st, SHF_DAY_S)) {
 		proof = DEAD;
@@ -99,8 +99,8 @@ static enum proof alive_proof(struct shf_store *s, int dir, const char *name, bo
 	           shf_text_read(sys, dir, name, &text, OWNER_TEXT_MAX) == 0) {
 		if (!shf_owner_get(text.data, text.len, &owner, session))
 			proof = held ? ALIVE : SILENT;
-		else if (sys->ops->owner_is_dead(sys->arg, &owner) ||
-		         (!held && kernel_let_go(s, dir, name, &st, &owner)))
+		else if (shf_sys_owner_is_dead(sys, &owner) ||
+			 (!held && kernel_let_go(s, dir, name, &st, &owner)))
 			proof = DEAD;
 	}
 out:
@@ -119,7 +119,7 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 		return false;
 	if (s->prev_gone && strncmp(session, s->prev_session, 16) == 0)
 		return true;
-	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
+	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
 }
 
 bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
@@ -172,7 +172,7 @@ bool shf_copy_is_old(struct shf_store *s, int dir)
 {
 	struct shf_stat st;
 
-	return s->sys->ops->fstat(s->sys->arg, dir, &st) >= 0 && is_old(s, &st, SHF_COPY_S);
+	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_COPY_S);
 }
 
 /* Half a copy is no failed save: it is left for the next try, but not for ever. */
@@ -247,9 +247,9 @@ static int clean_litter(struct shf_store *s, struct shf_clear *c)
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
 		if (is_meeting(p))
 			clean_meeting(s, p, c);
-		else if (is_litter(p) && sys->ops->stat(sys->arg, s->dot, p, false, &st) >= 0 &&
+		else if (is_litter(p) && shf_sys_stat(sys, s->dot, p, false, &st) >= 0 &&
 		    st.type == SHF_T_FILE && is_old(s, &st, SHF_DAY_S))
-			sys->ops->unlink(sys->arg, s->dot, p, false);
+			shf_sys_unlink(sys, s->dot, p, false);
 	shf_names_release(&names);
 	return 0;
 }

@@ -29,7 +29,7 @@ static int count(struct shf_store *s, int dir, const char *name, const char *ses
                  struct staged *found)
 {
 	struct shf_stat st;
-	int rc = s->sys->ops->stat(s->sys->arg, dir, "sheaf.json", false, &st);
+	int rc = shf_sys_stat(s->sys, dir, "sheaf.json", false, &st);
 
 	if (rc < 0 && rc != -ENOENT)
 		return rc;
@@ -100,7 +100,7 @@ static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err
 	int dir, rc;
 
 	shf_name_of_step(t, step);
-	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc == -ENOENT)
 		return 0;
 	if (rc < 0)
@@ -176,7 +176,7 @@ int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct sh
 	if (rc < 0)
 		return rc;
 	/* The old name of the manifest, which half a rename may have left. */
-	rc = s->sys->ops->unlink(s->sys->arg, g->dir, "sheaf.json.tmp", false);
+	rc = shf_sys_unlink(s->sys, g->dir, "sheaf.json.tmp", false);
 	if (rc < 0 && rc != -ENOENT)
 		return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
 	return shf_stage_publish_as(s, g, text, true, err);

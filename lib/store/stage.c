@@ -56,7 +56,7 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 		if (!folder_is_valid(*folders))
 			return shf_fail(err, SHEAF_EINVAL, "%s: a step cannot have a folder '%s'",
 			                s->path, *folders);
-		rc = s->sys->ops->mkdir(s->sys->arg, g->dir, *folders, 0777);
+		rc = shf_sys_mkdir(s->sys, g->dir, *folders, 0777);
 		if (rc < 0 && rc != -EEXIST)
 			return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s/%s", s->path, g->name,
 			                   *folders);
@@ -112,14 +112,14 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 	int rc;
 
 	shf_name_of_step(t, step);
-	rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+	rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	if (rc >= 0) {
 		rc = set_remains_aside(s, step, t, err);
 		if (rc == 0)
 			rc = set_bad_aside(s, step, err);
 		if (rc < 0)
 			return rc;
-		rc = s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st);
+		rc = shf_sys_stat(s->sys, s->dir, t, false, &st);
 	}
 	if (rc >= 0)
 		return shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
@@ -158,7 +158,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step);
 	snprintf(g->name, sizeof(g->name), "%lld-%.16s%s", (long long)step, s->session, fresh);
-	rc = sys->ops->mkdir(sys->arg, s->stage, g->name, 0777);
+	rc = shf_sys_mkdir(sys, s->stage, g->name, 0777);
 	if (rc < 0) {
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
 		g->name[0] = '\0';      /* not ours, if it exists */
@@ -186,7 +186,7 @@ int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	if (rc < 0)
 		return rc;
 	snprintf(g->name, sizeof(g->name), "copy-%lld-%s", (long long)step, session);
-	rc = sys->ops->mkdir(sys->arg, s->stage, g->name, 0777);
+	rc = shf_sys_mkdir(sys, s->stage, g->name, 0777);
 	if (rc >= 0 || rc == -EEXIST)
 		rc = g->dir = shf_dir_open(sys, s->stage, g->name);
 	rc = rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name)
@@ -223,9 +223,9 @@ static int lock_alive(const struct shf_sys *sys, int fd)
 	int rc = -EAGAIN;
 
 	for (int ms = 1; rc == -EAGAIN && ms <= 256; ms *= 2) {
-		rc = sys->ops->lock(sys->arg, fd, true);
+		rc = shf_sys_lock(sys, fd, true);
 		if (rc == -EAGAIN)
-			sys->ops->sleep_ms(sys->arg, ms);
+			shf_sys_sleep_ms(sys, ms);
 	}
 	return rc < 0 && shf_lock_is_absent(rc) ? 0 : rc;
 }
@@ -241,18 +241,18 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 	int fd, rc;
 
 	snprintf(name, sizeof(name), "alive-%d", node);
-	fd = sys->ops->open(sys->arg, g->dir, name,
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	fd = shf_sys_open(sys, g->dir, name,
+			  SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return shf_stage_fail(err, -fd, "%s/.sheaf/stage/%s/%s", s->path, g->name, name);
 	rc = lock_alive(sys, fd);
 	if (rc == 0)
-		rc = sys->ops->fstat(sys->arg, fd, &st);
+		rc = shf_sys_fstat(sys, fd, &st);
 	if (rc < 0)
 		goto out;
 	self.dev = st.dev;
 	shf_owner_put(&text, &self, s->session);
-	put = text.oom ? -ENOMEM : sys->ops->pwrite(sys->arg, fd, text.data, text.len, 0);
+	put = text.oom ? -ENOMEM : shf_sys_pwrite(sys, fd, text.data, text.len, 0);
 	rc = put < 0 ? (int)put : 0;
 out:
 	shf_buf_release(&text);

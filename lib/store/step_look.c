@@ -42,7 +42,7 @@ static int check_file(struct files *f, const struct shf_mf_file *file)
 	if (rc == 0 && slash)
 		rc = open_folder(f, file->name, (size_t)(slash - file->name));
 	if (rc == 0)
-		rc = sys->ops->stat(sys->arg, slash ? f->dir : f->top, name, false, &st);
+		rc = shf_sys_stat(sys, slash ? f->dir : f->top, name, false, &st);
 	if (shf_is_own_lack(rc))
 		return rc;
 	if (rc < 0)
@@ -114,11 +114,11 @@ bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
 	struct shf_stat st;
 	bool full = false;
 
-	if (sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st) != -ENOENT)
+	if (shf_sys_stat(sys, dir, "sheaf.json", false, &st) != -ENOENT)
 		return false;
-	if (sys->ops->stat(sys->arg, dir, "sheaf.sums", false, &st) >= 0)
+	if (shf_sys_stat(sys, dir, "sheaf.sums", false, &st) >= 0)
 		return true;
-	return sys->ops->list(sys->arg, dir, not_empty, &full) == 0 && !full;
+	return shf_sys_list(sys, dir, not_empty, &full) == 0 && !full;
 }
 
 bool shf_is_unread(const struct sheaf_error *why)

@@ -62,13 +62,13 @@ static int sync_parent(const struct shf_sys *sys, char *path)
 	} else if (n == 1) {
 		dir = "/";
 	}
-	fd = sys->ops->open(sys->arg, SHF_CWD, dir, SHF_O_DIR, 0);
+	fd = shf_sys_open(sys, SHF_CWD, dir, SHF_O_DIR, 0);
 	if (cut)
 		*cut = '/';
 	if (fd < 0)
 		return fd;
-	rc = sys->ops->fsync(sys->arg, fd);
-	sys->ops->close(sys->arg, fd);
+	rc = shf_sys_fsync(sys, fd);
+	shf_sys_close(sys, fd);
 	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
 }
 
@@ -80,7 +80,7 @@ static int make_path(const struct shf_sys *sys, char *path)
 	size_t n = strlen(path);
 	int rc, above = -ENOENT;
 
-	rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
+	rc = shf_sys_mkdir(sys, SHF_CWD, path, 0777);
 	if (rc >= 0)
 		return sync_parent(sys, path);
 	if (rc != -ENOENT)
@@ -91,7 +91,7 @@ static int make_path(const struct shf_sys *sys, char *path)
 		if ((c != '/' && c != '\0') || path[i - 1] == '/')
 			continue;
 		path[i] = '\0';
-		rc = sys->ops->mkdir(sys->arg, SHF_CWD, path, 0777);
+		rc = shf_sys_mkdir(sys, SHF_CWD, path, 0777);
 		if (rc >= 0) {
 			rc = sync_parent(sys, path);
 		} else if (c == '/') {
@@ -116,7 +116,7 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
 	s->path = shf_strdup(path);
 	if (!s->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
-	rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	rc = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
 		rc = shf_fail_sys(err, -rc, "%s: no run here", path);
 		goto out;
@@ -138,10 +138,10 @@ int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct
 {
 	struct shf_stat st = { .type = 0 };
 	uint64_t fs = 0;
-	int rc = s->run[0] ? s->sys->ops->fstat(s->sys->arg, s->dot, &st) : -ENOENT;
+	int rc = s->run[0] ? shf_sys_fstat(s->sys, s->dot, &st) : -ENOENT;
 
 	if (rc >= 0)
-		rc = s->sys->ops->fs_id(s->sys->arg, s->dot, &fs);
+		rc = shf_sys_fs_id(s->sys, s->dot, &fs);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/.sheaf: which directory it is", s->path);
 	snprintf(out, SHF_IDENTITY, "%s-%" PRIx64 "-%" PRIx64, s->run, fs, st.ino);
@@ -238,7 +238,7 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 	int rc;
 
 	rc = shf_dir_open(sys, s->dir, ".sheaf");
-	if (rc == -ENOENT && sys->ops->stat(sys->arg, s->dir, "sheaf.json", false, &st) >= 0)
+	if (rc == -ENOENT && shf_sys_stat(sys, s->dir, "sheaf.json", false, &st) >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: is a step; a step holds what its manifest "
 		                "names and nothing else, so no run is made in it", s->path);
 	if (rc == -ENOENT) {
@@ -257,7 +257,7 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 		return shf_fail_io(err, -rc, "%s/.sheaf/stage", s->path);
 	s->stage = rc;
 	for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
-		rc = sys->ops->mkdir(sys->arg, s->dot, folders[i], 0777);
+		rc = shf_sys_mkdir(sys, s->dot, folders[i], 0777);
 		if (rc < 0 && rc != -EEXIST)
 			return shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, folders[i]);
 	}
@@ -279,11 +279,11 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 		return shf_fail_io(err, -rc, "%s: sync of the directory", s->path);
 	/* Who made the directory synced its parent, unless he died in between; a parent that we
 	 * may not even open is nobody's doing here. */
-	up = sys->ops->open(sys->arg, s->dir, "..", SHF_O_DIR, 0);
+	up = shf_sys_open(sys, s->dir, "..", SHF_O_DIR, 0);
 	if (up < 0)
 		return 0;
-	rc = sys->ops->fsync(sys->arg, up);
-	sys->ops->close(sys->arg, up);
+	rc = shf_sys_fsync(sys, up);
+	shf_sys_close(sys, up);
 	if (rc < 0 && rc != -EINVAL && rc != -ENOTSUP && rc != -EROFS)
 		return shf_fail_io(err, -rc, "%s: sync of the directory above", s->path);
 	return 0;
@@ -300,7 +300,7 @@ int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *pa
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
 	rc = create ? make_path(sys, s->path) : 0;
 	if (rc >= 0)
-		rc = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+		rc = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	if (rc < 0) {
 		rc = create ? shf_fail_io(err, -rc, "%s: the run cannot be made", path)
 		            : shf_fail_sys(err, -rc, "%s: no run here", path);
@@ -312,7 +312,7 @@ int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *pa
 		rc = shf_lock_take(s, wait_ms, err);
 	if (rc < 0)
 		goto out;
-	rc = sys->ops->owner(sys->arg, &s->self);
+	rc = shf_sys_owner(sys, &s->self);
 	if (rc >= 0)
 		rc = shf_id_draw(sys, s->session, 32);
 	if (rc < 0) {
@@ -382,7 +382,7 @@ int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *p
 		goto out;
 	}
 	memcpy(s->session, session, sizeof(s->session));
-	rc = sys->ops->owner(sys->arg, &s->self);
+	rc = shf_sys_owner(sys, &s->self);
 	if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s: this process's identity", path);
 out:
@@ -431,5 +431,5 @@ void shf_store_proof_remove(struct shf_store *s, const char token[33])
 	if (s->dot < 0 || !shf_id_is_valid(token, 32))
 		return;
 	snprintf(name, sizeof(name), "proof-%s", token);
-	s->sys->ops->unlink(s->sys->arg, s->dot, name, false);
+	shf_sys_unlink(s->sys, s->dot, name, false);
 }

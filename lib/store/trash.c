@@ -25,17 +25,17 @@ bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 	const struct shf_sys *sys = s->sys;
 	struct shf_stat st;
 
-	if (grace_s < 0 || sys->ops->stat(sys->arg, dir, "sheaf.json", false, &st) == -ENOENT)
+	if (grace_s < 0 || shf_sys_stat(sys, dir, "sheaf.json", false, &st) == -ENOENT)
 		return true;
-	return sys->ops->stat(sys->arg, dir, "sheaf.pruned", false, &st) >= 0 &&
-	       sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;
+	return shf_sys_stat(sys, dir, "sheaf.pruned", false, &st) >= 0 &&
+	       shf_sys_wall_s(sys) - st.mtime_s >= grace_s;
 }
 
 /* From now on, unless it has begun. */
 static void begin_grace(const struct shf_sys *sys, int dir)
 {
-	int fd = sys->ops->open(sys->arg, dir, "sheaf.pruned",
-	                        SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	int fd = shf_sys_open(sys, dir, "sheaf.pruned",
+			      SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 
 	shf_fd_close(sys, &fd);
 }
@@ -56,7 +56,7 @@ static void empty_one(struct shf_store *s, int trash, const char *name, int grac
 		return;
 	over = shf_grace_is_over(s, dir, grace_s);
 	if (over && !c->late)
-		sys->ops->unlink(sys->arg, dir, "sheaf.json", false);
+		shf_sys_unlink(sys, dir, "sheaf.json", false);
 	else if (!over)
 		begin_grace(sys, dir);
 	shf_fd_close(sys, &dir);
@@ -198,8 +198,8 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 	dir = shf_dir_open(sys, s->dir, e->path);
 	if (dir < 0)
 		return shf_fail_io(err, -dir, "%s/%s", s->path, e->path);
-	fd = sys->ops->open(sys->arg, dir, "sheaf.json", SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
-	rc = fd < 0 ? fd : sys->ops->lock(sys->arg, fd, true);
+	fd = shf_sys_open(sys, dir, "sheaf.json", SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
+	rc = fd < 0 ? fd : shf_sys_lock(sys, fd, true);
 	if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))
 		rc = 0;
 	if (rc < 0) {

@@ -24,7 +24,7 @@ int shf_names_read(const struct shf_sys *sys, int dir, struct shf_names *names)
 	int rc;
 
 	names->text = (struct shf_buf)SHF_BUF_INIT;
-	rc = sys->ops->list(sys->arg, dir, add_name, &names->text);
+	rc = shf_sys_list(sys, dir, add_name, &names->text);
 	if (rc < 0)
 		shf_names_release(names);
 	return rc < 0 ? rc : 0;
@@ -107,7 +107,7 @@ int shf_id_draw(const struct shf_sys *sys, char *out, size_t n)
 
 	if (!always(n <= 2 * sizeof(bytes)))
 		return -EINVAL;
-	rc = sys->ops->random(sys->arg, bytes, sizeof(bytes));
+	rc = shf_sys_random(sys, bytes, sizeof(bytes));
 	if (rc < 0)
 		return rc;
 	for (size_t i = 0; i < n; i++)
@@ -186,12 +186,12 @@ bool shf_line_sum_is_right(const char *start, const char *p, const char *end)
 
 int shf_dir_open(const struct shf_sys *sys, int dir, const char *name)
 {
-	return sys->ops->open(sys->arg, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+	return shf_sys_open(sys, dir, name, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 }
 
 int shf_dir_make(const struct shf_sys *sys, int dir, const char *name)
 {
-	int rc = sys->ops->mkdir(sys->arg, dir, name, 0777);
+	int rc = shf_sys_mkdir(sys, dir, name, 0777);
 
 	if (rc < 0 && rc != -EEXIST)
 		return rc;
@@ -200,7 +200,7 @@ int shf_dir_make(const struct shf_sys *sys, int dir, const char *name)
 
 int shf_dir_sync(struct shf_store *s, int fd)
 {
-	int rc = s->sys->ops->fsync(s->sys->arg, fd);
+	int rc = shf_sys_fsync(s->sys, fd);
 
 	if (rc == -EINVAL || rc == -ENOTSUP) {
 		s->no_dir_fsync = true;
@@ -212,7 +212,7 @@ int shf_dir_sync(struct shf_store *s, int fd)
 void shf_fd_close(const struct shf_sys *sys, int *fd)
 {
 	if (*fd >= 0)
-		sys->ops->close(sys->arg, *fd);
+		shf_sys_close(sys, *fd);
 	*fd = -1;
 }
 
@@ -224,10 +224,10 @@ int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct s
 	int64_t got;
 	int fd, rc;
 
-	fd = sys->ops->open(sys->arg, dir, name, SHF_O_NOFOLLOW, 0);
+	fd = shf_sys_open(sys, dir, name, SHF_O_NOFOLLOW, 0);
 	if (fd < 0)
 		return fd;
-	rc = sys->ops->fstat(sys->arg, fd, &st);
+	rc = shf_sys_fstat(sys, fd, &st);
 	if (rc < 0)
 		goto out;
 	rc = st.type == SHF_T_DIR ? -EISDIR : st.type != SHF_T_FILE ? -ELOOP : 0;
@@ -240,7 +240,7 @@ int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct s
 		rc = -ENOMEM;
 		goto out;
 	}
-	got = sys->ops->pread(sys->arg, fd, to, (size_t)st.bytes, 0);
+	got = shf_sys_pread(sys, fd, to, (size_t)st.bytes, 0);
 	if (got < 0) {
 		rc = (int)got;
 		out->len -= (size_t)st.bytes;
@@ -248,7 +248,7 @@ int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct s
 	}
 	out->len -= (size_t)st.bytes - (size_t)got;     /* it may have become shorter meanwhile */
 out:
-	sys->ops->close(sys->arg, fd);
+	shf_sys_close(sys, fd);
 	return rc < 0 ? rc : 0;
 }
 
@@ -262,19 +262,19 @@ int shf_text_put(const struct shf_sys *sys, int from, int dir, const char *name,
 	rc = shf_id_draw(sys, tmp + 4, 32);
 	if (rc < 0)
 		return rc;
-	fd = sys->ops->open(sys->arg, from, tmp,
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
+	fd = shf_sys_open(sys, from, tmp,
+			  SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return fd;
-	put = sys->ops->pwrite(sys->arg, fd, bytes, n, 0);
-	rc = put < 0 ? (int)put : sys->ops->fsync(sys->arg, fd);
-	closed = sys->ops->close(sys->arg, fd);
+	put = shf_sys_pwrite(sys, fd, bytes, n, 0);
+	rc = put < 0 ? (int)put : shf_sys_fsync(sys, fd);
+	closed = shf_sys_close(sys, fd);
 	if (rc >= 0)
 		rc = closed;
 	if (rc >= 0)
-		rc = sys->ops->rename(sys->arg, from, tmp, dir, name, first);
+		rc = shf_sys_rename(sys, from, tmp, dir, name, first);
 	if (rc < 0)
-		sys->ops->unlink(sys->arg, from, tmp, false);
+		shf_sys_unlink(sys, from, tmp, false);
 	return rc < 0 ? rc : 0;
 }
 
@@ -294,10 +294,10 @@ static int remove_name(struct removing *r, int dir, const char *name, bool is_di
 {
 	const struct shf_sys *sys = r->sys;
 
-	if (r->until && r->begun && sys->ops->mono_ns(sys->arg) >= r->until)
+	if (r->until && r->begun && shf_sys_mono_ns(sys) >= r->until)
 		return -EAGAIN;
 	r->begun = true;
-	return sys->ops->unlink(sys->arg, dir, name, is_dir);
+	return shf_sys_unlink(sys, dir, name, is_dir);
 }
 
 static int remove_at(struct removing *r, int dir, const char *name, int depth)
@@ -307,7 +307,7 @@ static int remove_at(struct removing *r, int dir, const char *name, int depth)
 	struct shf_stat st;
 	int fd, rc, first = 0;
 
-	rc = sys->ops->stat(sys->arg, dir, name, false, &st);
+	rc = shf_sys_stat(sys, dir, name, false, &st);
 	if (rc < 0)
 		return rc == -ENOENT ? 0 : rc;
 	if (st.type != SHF_T_DIR)
@@ -328,7 +328,7 @@ static int remove_at(struct removing *r, int dir, const char *name, int depth)
 	} else {
 		first = rc;
 	}
-	sys->ops->close(sys->arg, fd);
+	shf_sys_close(sys, fd);
 	if (first == -EAGAIN)
 		return first;
 	rc = remove_name(r, dir, name, true);
@@ -347,7 +347,7 @@ void shf_clear_begin(struct shf_clear *c, struct shf_store *s)
 {
 	*c = (struct shf_clear){ .s = s };
 	if (s->clear_ms)
-		c->until = s->sys->ops->mono_ns(s->sys->arg) + s->clear_ms * INT64_C(1000000);
+		c->until = shf_sys_mono_ns(s->sys) + s->clear_ms * INT64_C(1000000);
 }
 
 bool shf_clear_tree(struct shf_clear *c, int dir, const char *name)
@@ -372,8 +372,8 @@ void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const 
 	trash = shf_dir_make(sys, c->s->dot, "trash");
 	if (dir >= 0 && trash >= 0) {
 		snprintf(to, sizeof(to), "%lld-%s", (long long)step, session);
-		sys->ops->unlink(sys->arg, dir, "sheaf.json", false);
-		sys->ops->rename(sys->arg, c->s->stage, name, trash, to, true);
+		shf_sys_unlink(sys, dir, "sheaf.json", false);
+		shf_sys_rename(sys, c->s->stage, name, trash, to, true);
 	}
 	shf_fd_close(sys, &dir);
 	shf_fd_close(sys, &trash);
@@ -386,16 +386,16 @@ bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t st
 	char t[40];
 
 	shf_name_of_step(t, step);
-	return sys->ops->stat(sys->arg, s->dir, t, false, &a) >= 0 &&
-	       sys->ops->stat(sys->arg, dir, name, false, &b) >= 0 &&
+	return shf_sys_stat(sys, s->dir, t, false, &a) >= 0 &&
+	       shf_sys_stat(sys, dir, name, false, &b) >= 0 &&
 	       a.ino == b.ino && a.dev == b.dev;
 }
 
 bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, bool follow, int fd)
 {
 	struct shf_stat a, b;
-	int rc = sys->ops->stat(sys->arg, dir, name, follow, &a);
+	int rc = shf_sys_stat(sys, dir, name, follow, &a);
 
-	return rc == -ENOENT || (rc >= 0 && sys->ops->fstat(sys->arg, fd, &b) >= 0 &&
-	                         (a.ino != b.ino || a.dev != b.dev));
+	return rc == -ENOENT || (rc >= 0 && shf_sys_fstat(sys, fd, &b) >= 0 &&
+				 (a.ino != b.ino || a.dev != b.dev));
 }

@@ -113,7 +113,7 @@ int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
 
 int shf_name_remove(struct shf_store *s, int dir, const char *name)
 {
-	int rc = s->sys->ops->unlink(s->sys->arg, dir, name, false);
+	int rc = shf_sys_unlink(s->sys, dir, name, false);
 
 	return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
 }

@@ -37,7 +37,7 @@ static int clean_one(struct shf_store *s, int dir, const char *name, int64_t ste
 	(void)session;
 	shf_name_of_step(t, step);
 	if (step < newest &&
-	    s->sys->ops->stat(s->sys->arg, s->dir, t, false, &st) == -ENOENT)
+	    shf_sys_stat(s->sys, s->dir, t, false, &st) == -ENOENT)
 		(void)shf_name_remove(s, dir, name);
 	return 0;
 }

@@ -15,7 +15,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "real.h"
+#include "ident.h"
+#include "posix.h"
 
 int shf_real_random(void *arg, void *buf, size_t n)
 {
@@ -44,7 +45,7 @@ int64_t shf_real_mono_ns(void *arg)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-int64_t shf_real_wall_s(void *arg)
+static int64_t real_wall_s(void *arg)
 {
 	struct timespec t = { 0, 0 };
 
@@ -53,7 +54,7 @@ int64_t shf_real_wall_s(void *arg)
 	return (int64_t)t.tv_sec;
 }
 
-void shf_real_sleep_ms(void *arg, int ms)
+static void real_sleep_ms(void *arg, int ms)
 {
 	struct timespec t;
 	int64_t until;
@@ -67,7 +68,7 @@ void shf_real_sleep_ms(void *arg, int ms)
 		;
 }
 
-uint64_t shf_real_pid(void *arg)
+static uint64_t real_pid(void *arg)
 {
 	(void)arg;
 	return (uint64_t)getpid();
@@ -141,7 +142,7 @@ static bool proc_is_ours(void)
 	return n > 0 && strtoull(buf, NULL, 10) == (uint64_t)getpid();
 }
 
-int shf_real_owner(void *arg, struct shf_owner *self)
+static int real_owner(void *arg, struct shf_owner *self)
 {
 	char boot[64];
 	struct stat st;
@@ -168,12 +169,12 @@ int shf_real_owner(void *arg, struct shf_owner *self)
 	return 0;
 }
 
-bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner)
+static bool real_owner_is_dead(void *arg, const struct shf_owner *owner)
 {
 	struct shf_owner self;
 	struct process process;
 
-	if (shf_real_owner(arg, &self) || !self.boot[0] || !self.pid_ns)
+	if (real_owner(arg, &self) || !self.boot[0] || !self.pid_ns)
 		return false;
 	if (strncmp(owner->boot, self.boot, sizeof(self.boot)) || owner->pid_ns != self.pid_ns)
 		return false;
@@ -190,3 +191,13 @@ bool shf_real_owner_is_dead(void *arg, const struct shf_owner *owner)
 	return owner->start && process.start && owner->time_ns == self.time_ns &&
 	       process.start != owner->start;
 }
+
+const struct shf_host_ops shf_real_host = {
+	.random = shf_real_random,
+	.mono_ns = shf_real_mono_ns,
+	.wall_s = real_wall_s,
+	.sleep_ms = real_sleep_ms,
+	.owner = real_owner,
+	.owner_is_dead = real_owner_is_dead,
+	.pid = real_pid,
+};

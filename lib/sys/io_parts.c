@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of parts of requests, from which carriers cut pieces (queue.h). */
-#include "queue.h"
+#include "io_parts.h"
 
 void shf_parts_push(struct shf_parts *l, struct shf_part *part)
 {

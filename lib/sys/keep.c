@@ -111,7 +111,7 @@ void shf_keep_dir_leave(const char *socket)
 	(void)rmdir(path);
 }
 
-int shf_real_keep_open(void *arg, const char *where, const char *run, const char *job,
+static int real_keep_open(void *arg, const char *where, const char *run, const char *job,
                        int *keep, int *steps)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -145,7 +145,7 @@ int shf_real_keep_open(void *arg, const char *where, const char *run, const char
 	return 0;
 }
 
-int shf_real_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm)
+static int real_keep_put(void *arg, int keep, const char *name, const struct shf_shm *shm)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_PUT, name);
 
@@ -156,7 +156,7 @@ int shf_real_keep_put(void *arg, int keep, const char *name, const struct shf_sh
 	return ask(keep, &m, shm->fd, NULL);
 }
 
-int shf_real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
+static int real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_GET, name);
 	int fd, rc;
@@ -173,7 +173,7 @@ int shf_real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm
 	return rc;
 }
 
-int shf_real_keep_drop(void *arg, int keep, const char *name)
+static int real_keep_drop(void *arg, int keep, const char *name)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_DROP, name);
 
@@ -181,7 +181,7 @@ int shf_real_keep_drop(void *arg, int keep, const char *name)
 	return ask(keep, &m, -1, NULL);
 }
 
-int shf_real_keep_tell(void *arg, int keep, const char *text)
+static int real_keep_tell(void *arg, int keep, const char *text)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_TELL, text);
 
@@ -189,7 +189,7 @@ int shf_real_keep_tell(void *arg, int keep, const char *text)
 	return ask(keep, &m, -1, NULL);
 }
 
-int shf_real_keep_at(void *arg, int keep, int dir)
+static int real_keep_at(void *arg, int keep, int dir)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_AT, "");
 
@@ -197,7 +197,7 @@ int shf_real_keep_at(void *arg, int keep, int dir)
 	return ask(keep, &m, dir, NULL);
 }
 
-int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
+static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
                        void *item_arg)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_LIST, "");
@@ -220,7 +220,7 @@ int shf_real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *n
 	return rc ? rc : told;
 }
 
-int shf_real_keep_lives(void *arg, int keep)
+static int real_keep_lives(void *arg, int keep)
 {
 	char c;
 	ssize_t got;
@@ -232,7 +232,7 @@ int shf_real_keep_lives(void *arg, int keep)
 	return got < 0 && errno == EAGAIN ? 0 : -EPIPE;
 }
 
-void shf_real_keep_close(void *arg, int keep, bool bye)
+static void real_keep_close(void *arg, int keep, bool bye)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_BYE, "");
 
@@ -254,3 +254,15 @@ int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
 		rc = shf_wait_for(keep, POLLIN, shf_until_ns(LEAVE_MS));
 	return rc;
 }
+
+const struct shf_keep_ops shf_real_keep = {
+	.keep_open = real_keep_open,
+	.keep_put = real_keep_put,
+	.keep_get = real_keep_get,
+	.keep_drop = real_keep_drop,
+	.keep_tell = real_keep_tell,
+	.keep_at = real_keep_at,
+	.keep_list = real_keep_list,
+	.keep_lives = real_keep_lives,
+	.keep_close = real_keep_close,
+};

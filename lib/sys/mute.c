@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <time.h>
-#include "real.h"
+#include "mute.h"
 
 static sigset_t only_xfsz(void)
 {

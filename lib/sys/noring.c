@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In place of ring.c where the library is built without liburing: threads carry everything. */
-#include "queue.h"
+#include "ring.h"
 
 struct shf_ring *shf_ring_new(struct shf_works *works, int depth)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "passfd.h"
+#include "ident.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

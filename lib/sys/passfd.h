@@ -4,7 +4,7 @@
 #ifndef SHF_PASSFD_H
 #define SHF_PASSFD_H
 #include <stdbool.h>
-#include "real.h"
+#include "sys_shm.h"
 
 int shf_unix_new(void);                 /* a descriptor, or a negative errno */
 /* Memory goes to nobody but ourselves, and is taken from nobody else. */

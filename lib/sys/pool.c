@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 #include "mem.h"
-#include "queue.h"
+#include "pool.h"
+#include "posix.h"
+#include "thread.h"
 
 #define EAGAIN_MAX 8
 

@@ -12,7 +12,9 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
-#include "real.h"
+#include "posix.h"
+#include "mute.h"
+#include "resident.h"
 
 /* One system call moves no more: a writer that is asked to stop, and a slow disk, are seen
  * between pieces, and no count comes near the kernel's limit. */
@@ -65,7 +67,7 @@ int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode
 	return -errno;
 }
 
-int shf_real_close(void *arg, int fd)
+static int real_close(void *arg, int fd)
 {
 	(void)arg;
 	/* An interrupted close has closed; asking again could close someone else's. */
@@ -74,13 +76,13 @@ int shf_real_close(void *arg, int fd)
 	return 0;
 }
 
-int shf_real_mkdir(void *arg, int dir, const char *name, unsigned mode)
+static int real_mkdir(void *arg, int dir, const char *name, unsigned mode)
 {
 	(void)arg;
 	return mkdirat(dir, name, (mode_t)mode) ? -errno : 0;
 }
 
-int shf_real_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
+static int real_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
                     bool noreplace)
 {
 	struct stat st;
@@ -101,7 +103,7 @@ int shf_real_rename(void *arg, int from_dir, const char *from, int to_dir, const
 	return renameat(from_dir, from, to_dir, to) ? -errno : 0;
 }
 
-int shf_real_unlink(void *arg, int dir, const char *name, bool is_dir)
+static int real_unlink(void *arg, int dir, const char *name, bool is_dir)
 {
 	(void)arg;
 	return unlinkat(dir, name, is_dir ? AT_REMOVEDIR : 0) ? -errno : 0;
@@ -231,7 +233,7 @@ static void stat_from(struct shf_stat *out, const struct stat *st)
 	out->mtime_s = (int64_t)st->st_mtime;
 }
 
-int shf_real_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *out)
+static int real_stat(void *arg, int dir, const char *name, bool follow, struct shf_stat *out)
 {
 	struct stat st;
 
@@ -242,7 +244,7 @@ int shf_real_stat(void *arg, int dir, const char *name, bool follow, struct shf_
 	return 0;
 }
 
-int shf_real_fstat(void *arg, int fd, struct shf_stat *out)
+static int real_fstat(void *arg, int fd, struct shf_stat *out)
 {
 	struct stat st;
 
@@ -258,7 +260,7 @@ static bool name_is_dots(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-int shf_real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
+static int real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
 {
 	/* Its own description: the position of the caller's stays where it is. */
 	int own = shf_real_open(arg, fd, ".", SHF_O_DIR, 0), rc = 0;
@@ -317,19 +319,19 @@ static int set_lock(int fd, short type)
 	}
 }
 
-int shf_real_lock(void *arg, int fd, bool exclusive)
+static int real_lock(void *arg, int fd, bool exclusive)
 {
 	(void)arg;
 	return set_lock(fd, exclusive ? F_WRLCK : F_RDLCK);
 }
 
-int shf_real_unlock(void *arg, int fd)
+static int real_unlock(void *arg, int fd)
 {
 	(void)arg;
 	return set_lock(fd, F_UNLCK);
 }
 
-int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
+static int real_free_bytes(void *arg, int fd, uint64_t *bytes)
 {
 	struct statvfs v;
 	uint64_t product;
@@ -347,7 +349,7 @@ int shf_real_free_bytes(void *arg, int fd, uint64_t *bytes)
 /* A device number with major 0 is drawn at each mount. The file system's own id tells file systems
  * of one machine apart as well, and does not change. For a block device its number is better than
  * that id, because a snapshot that is mounted beside its origin has the same id. */
-int shf_real_fs_id(void *arg, int fd, uint64_t *id)
+static int real_fs_id(void *arg, int fd, uint64_t *id)
 {
 	struct statvfs v;
 	struct stat st;
@@ -360,3 +362,28 @@ int shf_real_fs_id(void *arg, int fd, uint64_t *id)
 		*id = (uint64_t)v.f_fsid;
 	return 0;
 }
+
+const struct shf_file_ops shf_real_file = {
+	.open = shf_real_open,
+	.close = real_close,
+	.pread = shf_real_pread,
+	.stat = real_stat,
+	.fstat = real_fstat,
+	.list = real_list,
+	.readlink = shf_real_readlink,
+	.lock = real_lock,
+	.unlock = real_unlock,
+	.resident = shf_real_resident,
+	.forget = shf_real_forget,
+};
+
+const struct shf_disk_ops shf_real_disk = {
+	.mkdir = real_mkdir,
+	.rename = real_rename,
+	.unlink = real_unlink,
+	.fsync = shf_real_fsync,
+	.resize = shf_real_resize,
+	.pwrite = shf_real_pwrite,
+	.free_bytes = real_free_bytes,
+	.fs_id = real_fs_id,
+};

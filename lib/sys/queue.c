@@ -5,6 +5,9 @@
  * then in done; `under_way` counts both.
  */
 #include "queue.h"
+#include "ident.h"
+#include "pool.h"
+#include "ring.h"
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -183,7 +186,7 @@ static void split(const struct shf_queue *q, struct shf_io *io)
 	part_add(io, hi, end, false);
 }
 
-int shf_real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
+static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	uint32_t n;
 	int rc;
@@ -220,7 +223,7 @@ static struct timespec deadline(int timeout_ms)
 	                          .tv_nsec = (long)(at % 1000000000) };
 }
 
-int shf_real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
+static int real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
 	struct timespec until = deadline(timeout_ms > 0 ? timeout_ms : 0);
 	int rc = 0;
@@ -254,7 +257,7 @@ int shf_real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int ti
 	return rc;
 }
 
-void shf_real_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
+static void real_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	(void)arg;
 	if (q->pid != getpid() || !q->ring || i < 0 || i >= SHF_PINS)
@@ -264,7 +267,7 @@ void shf_real_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_
 	pthread_mutex_unlock(&q->works.lock);
 }
 
-void shf_real_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
+static void real_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
 {
 	(void)arg;
 	memset(stat, 0, sizeof(*stat));
@@ -336,7 +339,7 @@ fail:
 	return rc;
 }
 
-int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads)
+static int real_queue_new(void *arg, struct shf_queue **queue, int threads)
 {
 	struct shf_queue_how how = { .carrier = SHF_CARRY_BEST };
 
@@ -344,7 +347,7 @@ int shf_real_queue_new(void *arg, struct shf_queue **queue, int threads)
 	return shf_real_queue_make(queue, threads, &how);
 }
 
-void shf_real_queue_free(void *arg, struct shf_queue *q)
+static void real_queue_free(void *arg, struct shf_queue *q)
 {
 	bool ours;
 
@@ -365,3 +368,12 @@ void shf_real_queue_free(void *arg, struct shf_queue *q)
 		sync_release(q);
 	shf_free(q);
 }
+
+const struct shf_queue_ops shf_real_queue = {
+	.queue_new = real_queue_new,
+	.queue_free = real_queue_free,
+	.submit = real_submit,
+	.complete = real_complete,
+	.queue_pin = real_queue_pin,
+	.queue_stat = real_queue_stat,
+};

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "real.h"
+#include "resident.h"
 
 #ifndef __NR_cachestat
 #define __NR_cachestat 451              /* the same on all machines that have it */

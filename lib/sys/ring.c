@@ -12,7 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "mem.h"
-#include "queue.h"
+#include "ring.h"
+#include "thread.h"
 
 #define EAGAIN_MAX 8
 #define FORBIDDEN_MAX 2000              /* entries refused, of a millisecond each */

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "real.h"
+#include "room.h"
+#include "ident.h"
 
 /* How one version of control groups spells it. */
 struct spelling {

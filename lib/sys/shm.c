@@ -15,7 +15,12 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "shm.h"
+#include "ident.h"
+#include "mute.h"
 #include "passfd.h"
+#include "resident.h"
+#include "room.h"
 
 #define MAGIC UINT64_C(0x73686561662d7368)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -79,7 +84,7 @@ static int memfd_reserved(size_t n)
 	return fd;
 }
 
-int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
+static int real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
 	size_t n = shf_mapped_bytes(bytes);
 	struct shf_mute mute;
@@ -101,7 +106,7 @@ int shf_real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 	return rc;
 }
 
-void shf_real_shm_free(void *arg, struct shf_shm *shm)
+static void real_shm_free(void *arg, struct shf_shm *shm)
 {
 	(void)arg;
 	if (!shm->base)
@@ -124,7 +129,7 @@ static socklen_t address_of(const uint8_t token[16], struct sockaddr_un *a)
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-int shf_real_shm_offer(void *arg, uint8_t token[16], int *handle)
+static int real_shm_offer(void *arg, uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
 	socklen_t n;
@@ -146,7 +151,7 @@ int shf_real_shm_offer(void *arg, uint8_t token[16], int *handle)
 	return 0;
 }
 
-int shf_real_shm_connect(void *arg, const uint8_t token[16], int *handle)
+static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
 	socklen_t n = address_of(token, &a);
@@ -171,7 +176,7 @@ int shf_real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 	return 0;
 }
 
-int shf_real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
+static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
 {
 	int64_t until = shf_until_ns(timeout_ms);
 	struct hello h = { MAGIC, shm->bytes };
@@ -203,7 +208,7 @@ int shf_real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, i
 	return worst;
 }
 
-int shf_real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms)
+static int real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms)
 {
 	int64_t until = shf_until_ns(timeout_ms);
 	struct hello h = { 0, 0 };
@@ -227,9 +232,22 @@ int shf_real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeou
 	return rc;
 }
 
-void shf_real_shm_drop(void *arg, int handle)
+static void real_shm_drop(void *arg, int handle)
 {
 	(void)arg;
 	if (handle >= 0)
 		close(handle);
 }
+
+const struct shf_shm_ops shf_real_shm = {
+	.rooms = shf_real_rooms,
+	.touched = shf_real_touched,
+	.touch = shf_real_touch,
+	.shm_new = real_shm_new,
+	.shm_free = real_shm_free,
+	.shm_offer = real_shm_offer,
+	.shm_connect = real_shm_connect,
+	.shm_serve = real_shm_serve,
+	.shm_take = real_shm_take,
+	.shm_drop = real_shm_drop,
+};

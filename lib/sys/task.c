@@ -9,7 +9,8 @@
 #include <unistd.h>
 #include "cpulist.h"
 #include "mem.h"
-#include "queue.h"
+#include "task.h"
+#include "thread.h"
 
 #define NICE 10
 /* Of linux/ioprio.h, which is not everywhere: best effort, the last of its eight levels. Idle would
@@ -88,7 +89,7 @@ static int place(pthread_t thread, const char *cpus)
 	return pthread_setaffinity_np(thread, sizeof(set), set) != 0;
 }
 
-int shf_real_cpus(void *arg)
+static int real_cpus(void *arg)
 {
 	cpu_set_t set[SHF_CPUS_MAX / CPU_SETSIZE];
 	int n;
@@ -117,7 +118,7 @@ static int start(struct shf_task *task)
 	return rc ? -rc : task->cpus ? place(task->thread, task->cpus) : 0;
 }
 
-int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
+static int real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
                       const char *cpus)
 {
 	struct shf_task *task = shf_zalloc(1, sizeof(*task));
@@ -139,13 +140,13 @@ int shf_real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work)
 	return rc;
 }
 
-bool shf_real_task_over(void *arg, struct shf_task *task)
+static bool real_task_over(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	return atomic_load_explicit(&task->over, memory_order_acquire);
 }
 
-void shf_real_task_again(void *arg, struct shf_task *task)
+static void real_task_again(void *arg, struct shf_task *task)
 {
 	bool ended;
 
@@ -168,7 +169,7 @@ void shf_real_task_again(void *arg, struct shf_task *task)
 	}
 }
 
-void shf_real_task_free(void *arg, struct shf_task *task)
+static void real_task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
 	if (!task)
@@ -181,3 +182,11 @@ void shf_real_task_free(void *arg, struct shf_task *task)
 		pthread_join(task->thread, NULL);
 	task_end(task);
 }
+
+const struct shf_task_ops shf_real_task = {
+	.cpus = real_cpus,
+	.task_new = real_task_new,
+	.task_over = real_task_over,
+	.task_again = real_task_again,
+	.task_free = real_task_free,
+};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts threads that take no signals. */
 #include <signal.h>
-#include "queue.h"
+#include "thread.h"
 
 int shf_thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg)
 {

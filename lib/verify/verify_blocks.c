@@ -250,7 +250,7 @@ static void direct_close(struct walk *w, uint32_t end)
 
 	for (; w->closed < end; w->closed++)
 		if (w->v->direct[w->closed] > 0)
-			sys->ops->close(sys->arg, w->v->direct[w->closed]);
+			shf_sys_close(sys, w->v->direct[w->closed]);
 }
 
 /* Describes the next chunk to the ring. What the page cache has most of is read through it: a disk
@@ -278,7 +278,7 @@ static int describe_chunk(void *arg, struct shf_read *r, struct sheaf_error *err
 		if (!w->tried)
 			direct_open(v, &c);
 		w->tried = true;
-		here = sys->ops->resident(sys->arg, fd, c.off, c.len);
+		here = shf_sys_resident(sys, fd, c.off, c.len);
 		r->file = c.file;
 		r->timed = here < 0 || (uint64_t)here < c.len / 2;
 		r->req = (struct shf_io){ .fd = fd, .buf = r->buf, .len = (size_t)c.len,
@@ -304,7 +304,7 @@ static int take_chunk(void *arg, struct shf_read *r, int64_t got, struct sheaf_e
 	direct_close(w, r->file);
 	/* Dropped only if this read brought it in: what was cached before may be in use. */
 	if (r->timed && !r->req.direct)
-		sys->ops->forget(sys->arg, r->req.fd, r->req.off, r->req.len);
+		shf_sys_forget(sys, r->req.fd, r->req.off, r->req.len);
 	if (got < 0) {
 		not_read(v, r, (int)got);
 		return 0;

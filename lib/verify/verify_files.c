@@ -372,13 +372,13 @@ static void check_small(struct shf_verify *v, const struct shf_mf_file *m)
 	int dir = shf_verify_enter(v, m->name, &base), fd, rc;
 
 	if (shf_verify_plain(v, dir, base, m->name, step->sound ? m->bytes : UINT64_MAX, &bytes)) {
-		fd = sys->ops->open(sys->arg, dir, base, shf_verify_follow(v), 0);
+		fd = shf_sys_open(sys, dir, base, shf_verify_follow(v), 0);
 		/* Never ENOENT, which would mean that there is no such step: the file has just
 		 * gone. */
 		rc = fd < 0 ? shf_fail_io(&e, -fd, "%s/%s", step->path, m->name)
 		            : read_small_file(v, fd, m, fam ? &text : NULL, &crc, &e);
 		if (fd >= 0)
-			sys->ops->close(sys->arg, fd);
+			shf_sys_close(sys, fd);
 		if (rc < 0) {
 			shf_verify_blind(v, rc, &e);
 		} else if (step->sound && crc != m->crc) {
@@ -473,7 +473,7 @@ static int find_extra_in(struct shf_verify *v, int dir, const char *folder,
 {
 	const struct shf_sys *sys = v->step->run->sys;
 	struct names here = { .own = true };
-	int rc = sys->ops->list(sys->arg, dir, add_entry_of_step, &here);
+	int rc = shf_sys_list(sys, dir, add_entry_of_step, &here);
 
 	if (rc >= 0 && here.n)
 		qsort(here.a, here.n, sizeof(*here.a), order_step_names);
@@ -518,8 +518,8 @@ void shf_verify_extra(struct shf_verify *v)
 
 		if (strcmp(l->families[i].dir, ".") == 0)
 			continue;
-		dir = sys->ops->open(sys->arg, step->dir, l->families[i].dir,
-		                     SHF_O_DIR | shf_verify_follow(v), 0);
+		dir = shf_sys_open(sys, step->dir, l->families[i].dir,
+				   SHF_O_DIR | shf_verify_follow(v), 0);
 		if (dir == -ENOENT || dir == -ENOTDIR || dir == -ELOOP)
 			continue; /* its files are missing, and said to be */
 		if (dir < 0) {
@@ -528,7 +528,7 @@ void shf_verify_extra(struct shf_verify *v)
 		}
 		snprintf(folder, sizeof(folder), "%s/", l->families[i].dir);
 		rc = find_extra_in(v, dir, folder, &known);
-		sys->ops->close(sys->arg, dir);
+		shf_sys_close(sys, dir);
 	}
 	if (rc < 0) {
 		rc = shf_fail_sys(&e, -rc, "%s: listing it", step->path);

@@ -70,7 +70,7 @@ bool shf_verify_plain(struct shf_verify *v, int dir, const char *base, const cha
 	struct shf_verify_at at = SHF_AT_FILE(name);
 	struct shf_stat st = { 0 };
 	struct sheaf_error e;
-	int rc = dir < 0 ? dir : sys->ops->stat(sys->arg, dir, base, !shf_verify_follow(v), &st);
+	int rc = dir < 0 ? dir : shf_sys_stat(sys, dir, base, !shf_verify_follow(v), &st);
 
 	if (rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP) {
 		shf_fail(&e, SHEAF_ECORRUPT, "%s/%s: gone", v->step->path, name);

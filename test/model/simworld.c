@@ -271,42 +271,41 @@ static int copy_names(void *arg, const char *name)
 /* cp -a, by a process with nothing but files. */
 static int copy_tree(const struct shf_sys *sys, int from, int to)
 {
-	const struct shf_sys_ops *o = sys->ops;
 	char(*names)[64] = calloc(256, sizeof(*names));
 	static uint8_t bytes[1 << 20];
 	int rc;
 
 	if (!names)
 		abort();
-	rc = o->list(sys->arg, from, copy_names, names);
+	rc = shf_sys_list(sys, from, copy_names, names);
 	for (int i = 0; rc >= 0 && names[i][0]; i++) {
 		struct shf_stat st;
 		int a, b = -1;
 
-		rc = o->stat(sys->arg, from, names[i], false, &st);
+		rc = shf_sys_stat(sys, from, names[i], false, &st);
 		a = rc < 0 ? rc
-			   : o->open(sys->arg, from, names[i], st.type == SHF_T_DIR ? SHF_O_DIR : 0,
+			   : shf_sys_open(sys, from, names[i], st.type == SHF_T_DIR ? SHF_O_DIR : 0,
 				     0);
 		if (a < 0) {
 			rc = a;
 			break;
 		}
 		if (st.type == SHF_T_DIR) {
-			rc = o->mkdir(sys->arg, to, names[i], 0777);
-			b = rc < 0 ? rc : o->open(sys->arg, to, names[i], SHF_O_DIR, 0);
+			rc = shf_sys_mkdir(sys, to, names[i], 0777);
+			b = rc < 0 ? rc : shf_sys_open(sys, to, names[i], SHF_O_DIR, 0);
 			rc = b < 0 ? b : copy_tree(sys, a, b);
 		} else {
-			int64_t n = o->pread(sys->arg, a, bytes, sizeof(bytes), 0);
+			int64_t n = shf_sys_pread(sys, a, bytes, sizeof(bytes), 0);
 
-			b = o->open(sys->arg, to, names[i], SHF_O_WRITE | SHF_O_CREATE, 0666);
+			b = shf_sys_open(sys, to, names[i], SHF_O_WRITE | SHF_O_CREATE, 0666);
 			rc = b < 0 ? b : n < 0 ? (int)n : 0;
 			if (rc >= 0 && n > 0)
-				rc = (int)o->pwrite(sys->arg, b, bytes, (size_t)n, 0);
-			rc = rc < 0 ? rc : o->fsync(sys->arg, b);
+				rc = (int)shf_sys_pwrite(sys, b, bytes, (size_t)n, 0);
+			rc = rc < 0 ? rc : shf_sys_fsync(sys, b);
 		}
 		if (b >= 0)
-			o->close(sys->arg, b);
-		o->close(sys->arg, a);
+			shf_sys_close(sys, b);
+		shf_sys_close(sys, a);
 	}
 	free(names);
 	return rc;
@@ -315,11 +314,11 @@ static int copy_tree(const struct shf_sys *sys, int from, int to)
 static void do_cp(struct world *w, const struct call *c, struct reply *r)
 {
 	const struct shf_sys *sys = process_new(w, 0);
-	int from = sys->ops->open(sys->arg, SHF_CWD, world_runs[c->run], SHF_O_DIR, 0), to = -1, rc;
+	int from = shf_sys_open(sys, SHF_CWD, world_runs[c->run], SHF_O_DIR, 0), to = -1, rc;
 
-	rc = from < 0 ? from : sys->ops->mkdir(sys->arg, SHF_CWD, world_runs[c->to], 0777);
+	rc = from < 0 ? from : shf_sys_mkdir(sys, SHF_CWD, world_runs[c->to], 0777);
 	if (rc >= 0)
-		rc = to = sys->ops->open(sys->arg, SHF_CWD, world_runs[c->to], SHF_O_DIR, 0);
+		rc = to = shf_sys_open(sys, SHF_CWD, world_runs[c->to], SHF_O_DIR, 0);
 	if (rc >= 0)
 		rc = copy_tree(sys, from, to);
 	r->rc = rc < 0 ? SHEAF_EIO : 0;
@@ -330,8 +329,8 @@ static void do_rename(struct world *w, const struct call *c, struct reply *r)
 {
 	const struct shf_sys *sys = process_new(w, 0);
 
-	r->rc = sys->ops->rename(sys->arg, SHF_CWD, world_runs[c->run], SHF_CWD, world_runs[c->to],
-				 true) < 0
+	r->rc = shf_sys_rename(sys, SHF_CWD, world_runs[c->run], SHF_CWD, world_runs[c->to],
+			       true) < 0
 		    ? SHEAF_EIO
 		    : 0;
 	simdisk_kill(w->disk, sys);

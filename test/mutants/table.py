@@ -41,7 +41,7 @@ skipped("folder_not_synced", "the names in a family's folder are not synced (I2)
 skipped("stage_not_synced", "the stage is not synced before the manifest (I2)",
         "store/publish.c:settle", "shf_dir_sync(c->s, c->g->dir)", COMMIT + "next_save" + CUT)
 skipped("manifest_not_synced", "the bytes of the manifest are not synced",
-        "store/publish.c:write_manifest", "sys->ops->fsync(sys->arg, fd)",
+        "store/publish.c:write_manifest", "shf_sys_fsync(sys, fd)",
         COMMIT + "next_save" + CUT)
 skipped("manifest_name_not_synced", "the stage is not synced after the manifest (I3)",
         "store/publish.c:write_manifest", "shf_dir_sync(c->s, dir)", COMMIT + "next_save" + CUT)
@@ -61,8 +61,8 @@ skipped("aside_not_synced", "the folder of what is set aside is not synced",
 skipped("rewind_not_synced", "the run is not synced after a step was set aside",
         "store/aside.c:move_aside", "shf_dir_sync(s, s->dir)", COMMIT + "rewind_alone" + CUT)
 bug("text_not_synced", "journals, marks and identities are renamed into place unsynced",
-    "store/tree.c:shf_text_put", "sys->ops->fsync(sys->arg, fd)",
-    "MUTANT ? 0 : sys->ops->fsync(sys->arg, fd)", COMMIT + "rewind_alone" + CUT)
+    "store/tree.c:shf_text_put", "shf_sys_fsync(sys, fd)",
+    "MUTANT ? 0 : shf_sys_fsync(sys, fd)", COMMIT + "rewind_alone" + CUT)
 gullible("data_not_synced", "no writer syncs what it wrote (C3)",
          "save/save_sync.c:fsync_submit",
          "save->fds[f] < 0", CUTS + "next_save" + CUT)
@@ -75,9 +75,9 @@ skipped("sizes_not_checked", "names and sizes in the stage are not compared with
         "store/publish.c:shf_stage_publish", "settle(&c)",
         STORE + "a_stage_that_is_not_as_its_writers_say_is_not_published")
 bug("failed_fsync_asked_again", "a failed fsync of the manifest is tried once more and believed",
-    "store/publish.c:write_manifest", "closed = sys->ops->close(sys->arg, fd);",
-    "if (MUTANT && put >= 0 && rc < 0) rc = sys->ops->fsync(sys->arg, fd);"
-    " closed = sys->ops->close(sys->arg, fd);", COMMIT + "each_call_of_a_save_may_fail")
+    "store/publish.c:write_manifest", "closed = shf_sys_close(sys, fd);",
+    "if (MUTANT && put >= 0 && rc < 0) rc = shf_sys_fsync(sys, fd);"
+    " closed = shf_sys_close(sys, fd);", COMMIT + "each_call_of_a_save_may_fail")
 skipped("lock_not_read_again", "a job whose lock was taken publishes all the same (C7)",
         "store/publish.c:finish", "shf_lock_check(c->s, c->err)",
         COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
@@ -532,8 +532,8 @@ bug("lock_ignored", "the run is opened although another holds its lock", "store/
     "if (rc < 0 && !shf_lock_is_absent(rc) && !MUTANT) goto out;",
     STORE + "the_lock_is_exclusive_and_names_its_holder")
 bug("live_stage_deleted", "a stage is taken for a dead job's without proof",
-    "store/recover.c:alive_proof", "if (sys->ops->owner_is_dead(sys->arg, &owner) ||",
-    "if (MUTANT || sys->ops->owner_is_dead(sys->arg, &owner) ||",
+    "store/recover.c:alive_proof", "if (shf_sys_owner_is_dead(sys, &owner) ||",
+    "if (MUTANT || shf_sys_owner_is_dead(sys, &owner) ||",
     STORE + "recovery_takes_only_stages_of_the_proven_dead")
 bug("locked_stage_deleted", "a stage whose proof is locked is taken for a dead job's",
     "store/recover.c:alive_proof", "held = rc == -EAGAIN;", "held = rc == -EAGAIN && !MUTANT;"
@@ -541,11 +541,11 @@ bug("locked_stage_deleted", "a stage whose proof is locked is taken for a dead j
     STORE + "recovery_takes_only_stages_of_the_proven_dead")
 LOCK = "unit/test_lock: "
 skipped("lock_left_to_children", "a run that is closed stays locked by children of its owner",
-        "store/lock.c:shf_lock_close", "sys->ops->unlock(sys->arg, *fd)",
+        "store/lock.c:shf_lock_close", "shf_sys_unlock(sys, *fd)",
         LOCK + "a_run_that_is_closed_is_free_whatever_children_its_owner_forked",
         LOCK + "a_save_that_is_over_leaves_no_lock_with_a_forked_child")
 skipped("lease_left_to_children", "a step that is closed stays leased by children of its reader",
-        "step/step_open.c:shf_step_put", "sys->ops->unlock(sys->arg, step->lease)",
+        "step/step_open.c:shf_step_put", "shf_sys_unlock(sys, step->lease)",
         OPS + "a_step_that_is_closed_can_be_pruned_whatever_children_were_forked")
 blind("dead_owner_obeyed", "a dead owner's lock that its child has keeps everybody out",
       "store/lock.c:try_door", "holder_is_dead(s)",
@@ -554,7 +554,7 @@ blind("dead_stage_obeyed", "a dead writer's proof that its child has locked keep
       "store/recover.c:alive_proof", "rc >= 0 || held",
       LOCK + "a_stage_goes_though_a_child_of_its_dead_writer_has_its_proof_locked")
 skipped("door_not_shut", "two jobs take a dead owner's lock at once (D1)",
-        "store/lock.c:door_open", "sys->ops->lock(sys->arg, s->door, true)",
+        "store/lock.c:door_open", "shf_sys_lock(sys, s->door, true)",
         LOCK + "of_two_jobs_that_find_a_dead_owners_lock_one_has_it")
 skipped("visitor_does_not_say", "who salvages under a dead writer's text loses the lock (D2)",
         "store/salvage.c:shf_salvage_begin", "shf_lock_visit(s, err)",
@@ -564,14 +564,14 @@ bug("child_keeps_descriptors", "a forked child's close leaves the lock's descrip
     "if (MUTANT) shf_free(run->store.path); else shf_store_leave(&run->store);",
     OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
 bug("locks_that_exclude_nobody", "a lock proves the dead although locks exclude nobody here",
-    "store/recover.c:kernel_let_go", "excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN;",
-    "excludes = sys->ops->lock(sys->arg, fd, true) == -EAGAIN || MUTANT;",
+    "store/recover.c:kernel_let_go", "excludes = shf_sys_lock(sys, fd, true) == -EAGAIN;",
+    "excludes = shf_sys_lock(sys, fd, true) == -EAGAIN || MUTANT;",
     STORE + "a_kernel_that_let_go_of_the_lock_proves_the_dead_of_another_namespace")
 bug("reused_pid_alive", "another process of the same number is taken for the owner",
-    "sys/ident.c:shf_real_owner_is_dead", "process.start != owner->start;",
+    "sys/ident.c:real_owner_is_dead", "process.start != owner->start;",
     "process.start != owner->start && !MUTANT;", "unit/test_ident: an_owner_is_dead_only_on_proof")
 bug("other_namespace_dead", "a number of another pid namespace is looked up in ours",
-    "sys/ident.c:shf_real_owner_is_dead", "owner->pid_ns != self.pid_ns",
+    "sys/ident.c:real_owner_is_dead", "owner->pid_ns != self.pid_ns",
     "(owner->pid_ns != self.pid_ns && !MUTANT)",
     "unit/test_ident: an_owner_is_dead_only_on_proof")
 skipped("rewind_not_finished", "a rewind that was cut is left as it is",
@@ -597,8 +597,8 @@ bug("prune_unverified", "prune does not read the step that the others go for (I9
     "!MUTANT && would && !shf_saved_is_same(&run->verified, &newest)",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
 bug("grace_ignored", "pruned bytes go at once", "store/trash.c:shf_grace_is_over",
-    "sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s;",
-    "(MUTANT || sys->ops->wall_s(sys->arg) - st.mtime_s >= grace_s);",
+    "shf_sys_wall_s(sys) - st.mtime_s >= grace_s;",
+    "(MUTANT || shf_sys_wall_s(sys) - st.mtime_s >= grace_s);",
     PRUNE + "the_grace_keeps_pruned_bytes_until_it_is_over")
 bug("read_step_pruned", "prune takes a step that somebody reads", "store/trash.c:remove_step",
     "if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))",
@@ -764,7 +764,7 @@ bug("direct_nonblocking", "io_uring is told not to wait for a busy disk",
     "unit/test_run_io: what_goes_past_the_page_cache_waits_for_a_busy_disk")
 blind("own_clock_believed", "a stage is old by the clock of the host that cleans",
       "store/recover.c:now_there",
-      "s->lock >= 0 && s->sys->ops->fstat(s->sys->arg, s->lock, &st) >= 0",
+      "s->lock >= 0 && shf_sys_fstat(s->sys, s->lock, &st) >= 0",
       LOCK + "a_host_whose_clock_is_days_ahead_takes_no_living_jobs_stage")
 blind("bad_step_vouches", "a step that is damaged or marked bad lets older ones go",
       "store/trash.c:decide",
@@ -781,7 +781,7 @@ bug("verified_across_rewind", "a number verified before a rewind counts after it
     "if (run->verified.step > step && !MUTANT)",
     "sim/test_scrub_run: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
-         "run/run_env.c:shf_run_is_ours", "run->sys->ops->pid(run->sys->arg) == run->pid",
+         "run/run_env.c:shf_run_is_ours", "shf_sys_pid(run->sys) == run->pid",
          OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
 
 # ---- who writes what ----
@@ -890,7 +890,7 @@ bug("links_followed", "a link is followed where that is forbidden", "sys/posix.c
     "flags & SHF_O_NOFOLLOW ?", "flags & SHF_O_NOFOLLOW && !MUTANT ?",
     "unit/test_sys: a_link_is_never_followed_where_that_is_asked")
 bug("real_rename_replaces", "the real machine's rename replaces what is there",
-    "sys/posix.c:shf_real_rename", "if (noreplace) {", "if (noreplace && !MUTANT) {",
+    "sys/posix.c:real_rename", "if (noreplace) {", "if (noreplace && !MUTANT) {",
     "unit/test_sys: rename_never_replaces_when_told_so")
 bug("interruption_is_failure", "a write that a signal interrupts has failed",
     "sys/posix.c:write_all", "put < 0 && errno == EINTR",
@@ -998,7 +998,7 @@ bug("task_over_too_soon", "a task is over though more of it was asked for", "sys
 bug("task_not_behind", "a task has the disk as soon as everybody else", "sys/task.c:step_back",
     "(void)syscall(SYS_ioprio_set,", "if (!MUTANT) (void)syscall(SYS_ioprio_set,", AGAIN)
 bug("task_still_over", "a task that goes on is over all the same",
-    "sys/task.c:shf_real_task_again", "atomic_store(&task->over, false);",
+    "sys/task.c:real_task_again", "atomic_store(&task->over, false);",
     "if (!MUTANT) atomic_store(&task->over, false);",
     AGAIN)
 bug("task_anywhere", "a task runs wherever the kernel likes", "sys/task.c:start",
@@ -1094,7 +1094,7 @@ blind("salvage_of_a_guess", "a manifest that cannot be asked after is said not t
       SALVAGE + "a_manifest_that_cannot_be_asked_after_makes_no_half_save")
 skipped("salvage_with_leavings", "what half a rename left is published with the step",
         "store/salvage.c:shf_salvage_finish",
-        "s->sys->ops->unlink(s->sys->arg, g->dir, \"sheaf.json.tmp\", false)",
+        "shf_sys_unlink(s->sys, g->dir, \"sheaf.json.tmp\", false)",
         SALVAGE + "what_is_left_of_a_rename_is_not_published_and_what_is_nobodys_stops_it")
 
 # ---- who descends from whom ----
@@ -1160,8 +1160,8 @@ bug("pruned_without_the_lock", "a job whose lock was taken prunes", "store/trash
     "p->dry ? 0 : shf_lock_check(s, err)", "p->dry || MUTANT ? 0 : shf_lock_check(s, err)",
     COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
 bug("deletion_has_another_grace", "a deletion that was cut waits for the grace again",
-    "store/trash.c:empty_one", "sys->ops->unlink(sys->arg, dir, \"sheaf.json\", false);",
-    "(void)(MUTANT || sys->ops->unlink(sys->arg, dir, \"sheaf.json\", false));",
+    "store/trash.c:empty_one", "shf_sys_unlink(sys, dir, \"sheaf.json\", false);",
+    "(void)(MUTANT || shf_sys_unlink(sys, dir, \"sheaf.json\", false));",
     PRUNE + "a_deletion_that_was_cut_goes_on_without_another_grace")
 CORNERS = "unit/test_store_damaged: "
 bug("saves_after_half_a_rewind", "saves and prunes go on after half a rewind",
@@ -1180,7 +1180,7 @@ bug("verify_is_enoent", "a verify of a step that is being deleted says that ther
     "sim/test_verify: a_small_file_that_goes_before_it_is_opened_is_not_ENOENT")
 LEASES = "sim/test_leases: "
 skipped("open_step_not_locked", "a step that is open for reading is not locked",
-        "store/lease.c:shf_lease_take", "sys->ops->lock(sys->arg, *lease, false)",
+        "store/lease.c:shf_lease_take", "shf_sys_lock(sys, *lease, false)",
         LEASES + "a_step_that_is_open_for_reading_is_not_pruned_before_it_is_closed")
 blind("refused_lease_ignored", "a step is open whose lock a prune has, and is deleted then",
       "store/lease.c:shf_lease_take", "rc == -EAGAIN",

@@ -12,9 +12,9 @@
 #define CLONE_NEWTIME 0x80      /* not in older headers */
 #endif
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 TEST(an_owner_is_dead_only_on_proof)
@@ -23,41 +23,41 @@ TEST(an_owner_is_dead_only_on_proof)
 	int status;
 	pid_t pid;
 
-	CHECK_INT(ops()->owner(NULL, &self), 0);
+	CHECK_INT(shf_sys_owner(real(), &self), 0);
 	CHECK_INT(self.pid, getpid());
-	CHECK_INT(ops()->pid(NULL), getpid());
+	CHECK_INT(shf_sys_pid(real()), getpid());
 	CHECK(self.host[0] && self.boot[0] && self.pid_ns && self.start);
-	CHECK(!ops()->owner_is_dead(NULL, &self));
+	CHECK(!shf_sys_owner_is_dead(real(), &self));
 	other = self;
 	other.start++;          /* the pid was given to someone else: me */
-	CHECK(ops()->owner_is_dead(NULL, &other));
+	CHECK(shf_sys_owner_is_dead(real(), &other));
 	other.boot[0] = other.boot[0] == '0' ? '1' : '0';
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	other = self;
 	other.start++;
 	other.pid_ns++;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	other = self;
 	other.start++;
 	other.time_ns++;        /* told by another clock */
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	pid = fork();
 	if (!pid)
 		_exit(0);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	other = self;
 	other.pid = (uint64_t)pid;
-	CHECK(ops()->owner_is_dead(NULL, &other));
+	CHECK(shf_sys_owner_is_dead(real(), &other));
 	other.boot[0] = '\0';   /* what nobody knew proves nothing */
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	other = self;
 	other.pid = UINT64_MAX;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	other.pid = 0;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	other = self;
 	other.start = 0;        /* unknown start, living pid */
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 }
 
 /* A process in a time namespace of its own, whose clock has run for a day longer. It tells who it
@@ -73,7 +73,7 @@ static void live_by_another_clock(int tell, int wait)
 	f = fopen("/proc/self/timens_offsets", "w");
 	if (!f || fputs("boottime 86400 0\n", f) < 0 || fclose(f))
 		_exit(77);
-	if (fork() == 0 && (ops()->owner(NULL, &self) < 0 ||
+	if (fork() == 0 && (shf_sys_owner(real(), &self) < 0 ||
 	                    write(tell, &self, sizeof(self)) != (ssize_t)sizeof(self) ||
 	                    read(wait, &end, 1) != 0))
 		_exit(1);
@@ -86,7 +86,7 @@ TEST(a_live_owner_in_another_time_namespace_is_not_dead)
 	int told[2], wait[2], status;
 	pid_t pid;
 
-	CHECK_INT(ops()->owner(NULL, &self), 0);
+	CHECK_INT(shf_sys_owner(real(), &self), 0);
 	CHECK(!pipe(told) && !pipe(wait));
 	pid = fork();
 	if (!pid) {
@@ -101,7 +101,7 @@ TEST(a_live_owner_in_another_time_namespace_is_not_dead)
 	}
 	CHECK_INT(read(told[0], &other, sizeof(other)), sizeof(other));
 	CHECK(other.time_ns && other.time_ns != self.time_ns);
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	close(wait[1]);
 	CHECK_INT(read(told[0], &other, 1), 0); /* it is over; who collects it may take a while */
 	close(told[0]);
@@ -114,14 +114,14 @@ TEST(a_zombie_is_dead)
 	siginfo_t info;
 	pid_t pid;
 
-	CHECK_INT(ops()->owner(NULL, &other), 0);
+	CHECK_INT(shf_sys_owner(real(), &other), 0);
 	pid = fork();
 	if (!pid)
 		_exit(0);
 	CHECK_INT(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
 	other.pid = (uint64_t)pid;
 	other.start = 0;
-	CHECK(ops()->owner_is_dead(NULL, &other));
+	CHECK(shf_sys_owner_is_dead(real(), &other));
 	CHECK(waitpid(pid, NULL, 0) == pid);
 }
 
@@ -154,7 +154,7 @@ TEST(a_zombie_whose_other_threads_run_is_alive)
 	pthread_t thread;
 	pid_t pid;
 
-	CHECK_INT(ops()->owner(NULL, &other), 0);
+	CHECK_INT(shf_sys_owner(real(), &other), 0);
 	pid = fork();
 	if (!pid) {
 		if (pthread_create(&thread, NULL, wait_long, NULL))
@@ -162,11 +162,11 @@ TEST(a_zombie_whose_other_threads_run_is_alive)
 		pthread_exit(NULL);
 	}
 	for (int i = 0; i < 5000 && !is_zombie(pid); i++)
-		ops()->sleep_ms(NULL, 1);
+		shf_sys_sleep_ms(real(), 1);
 	CHECK(is_zombie(pid));
 	other.pid = (uint64_t)pid;
 	other.start = 0;
-	CHECK(!ops()->owner_is_dead(NULL, &other));
+	CHECK(!shf_sys_owner_is_dead(real(), &other));
 	CHECK_INT(kill(pid, SIGKILL), 0);
 	CHECK(waitpid(pid, NULL, 0) == pid);
 }

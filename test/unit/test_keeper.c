@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's side of its socket, as a process of its own that this program asks. */
+#include "keeper.h"
 #include "keep.h"
+#include "sys.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -94,7 +96,7 @@ static int join(const struct agent *a, const char *job)
 {
 	int keep = -1;
 
-	CHECK_INT(shf_real_keep_open(NULL, a->socket, "", job, &keep, NULL), 0);
+	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a->socket, "", job, &keep, NULL), 0);
 	return keep;
 }
 
@@ -127,7 +129,7 @@ static void agent_end(struct agent *a, int keep)
 	int status;
 
 	CHECK_INT(shf_keep_ask(keep, SHF_KEEP_STOP, &m), 0);
-	shf_real_keep_close(NULL, keep, true);
+	shf_sys_keep_close(shf_sys_real(), keep, true);
 	CHECK_INT(waitpid(a->pid, &status, 0), a->pid);
 	CHECK_INT(status, 0);
 	close(a->told);
@@ -142,8 +144,8 @@ TEST(users_of_an_agent_are_processes_of_jobs_and_nobody_who_only_looks)
 	CHECK_INT(users(looks), 0);
 	rank = join(&a, "job");
 	CHECK_INT(users(looks), 1);
-	shf_real_keep_close(NULL, rank, false);
-	shf_real_keep_close(NULL, reader, true);
+	shf_sys_keep_close(shf_sys_real(), rank, false);
+	shf_sys_keep_close(shf_sys_real(), reader, true);
 	agent_end(&a, looks);
 }
 
@@ -154,17 +156,17 @@ TEST(what_a_job_left_is_asked_after_again_when_the_job_after_it_ends)
 	char text[256];
 
 	rank = join(&a, "sound");
-	shf_real_keep_close(NULL, rank, true);
+	shf_sys_keep_close(shf_sys_real(), rank, true);
 	CHECK_STR(told(&a, looks, text), "");
 	first = join(&a, "dies");
 	second = join(&a, "dies");
-	shf_real_keep_close(NULL, first, false);
+	shf_sys_keep_close(shf_sys_real(), first, false);
 	CHECK_STR(told(&a, looks, text), "");
-	shf_real_keep_close(NULL, second, false);
+	shf_sys_keep_close(shf_sys_real(), second, false);
 	CHECK_STR(told(&a, looks, text), "dies\n");
 	rank = join(&a, "next");
 	CHECK_STR(told(&a, looks, text), "");
-	shf_real_keep_close(NULL, rank, true);
+	shf_sys_keep_close(shf_sys_real(), rank, true);
 	CHECK_STR(told(&a, looks, text), "next\n");
 	agent_end(&a, looks);
 }
@@ -181,18 +183,18 @@ TEST(an_agent_is_told_where_a_directory_is_now)
 	CHECK_INT(mkdir(was, 0700), 0);
 	dir = open(was, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(dir >= 0);
-	CHECK_INT(shf_real_keep_at(NULL, job, dir), 0);
+	CHECK_INT(shf_sys_keep_at(shf_sys_real(), job, dir), 0);
 	snprintf(line, sizeof(line), "%s\n", was);
 	CHECK_STR(told(&a, job, text), line);
 	CHECK_INT(rename(was, is), 0);
-	CHECK_INT(shf_real_keep_at(NULL, job, dir), 0);
+	CHECK_INT(shf_sys_keep_at(shf_sys_real(), job, dir), 0);
 	snprintf(line, sizeof(line), "%s\n", is);
 	CHECK_STR(told(&a, job, text), line);
 	CHECK_INT(rmdir(is), 0);
-	CHECK_INT(shf_real_keep_at(NULL, job, dir), 0);
+	CHECK_INT(shf_sys_keep_at(shf_sys_real(), job, dir), 0);
 	CHECK_STR(told(&a, job, text), "");
 	close(dir);
-	shf_real_keep_close(NULL, job, true);
+	shf_sys_keep_close(shf_sys_real(), job, true);
 	job = join(&a, "");
 	agent_end(&a, job);
 }
@@ -217,7 +219,7 @@ TEST(an_agent_without_descriptors_lets_the_next_one_in_when_there_are_some)
 	late = join(&a, "late");
 	CHECK_INT(users(looks), 1);
 	close(waits);
-	shf_real_keep_close(NULL, late, true);
+	shf_sys_keep_close(shf_sys_real(), late, true);
 	agent_end(&a, looks);
 }
 
@@ -227,7 +229,7 @@ static struct shf_shm memory_of(size_t bytes, int fill)
 {
 	struct shf_shm m = { NULL, 0, -1 };
 
-	CHECK_INT(shf_real_shm_new(NULL, &m, bytes, true), 0);
+	CHECK_INT(shf_sys_shm_new(shf_sys_real(), &m, bytes, true), 0);
 	memset(m.base, fill, bytes);
 	return m;
 }
@@ -235,9 +237,9 @@ static struct shf_shm memory_of(size_t bytes, int fill)
 static int put(int keep, const char *name, size_t bytes, int fill)
 {
 	struct shf_shm m = memory_of(bytes, fill);
-	int rc = shf_real_keep_put(NULL, keep, name, &m);
+	int rc = shf_sys_keep_put(shf_sys_real(), keep, name, &m);
 
-	shf_real_shm_free(NULL, &m);
+	shf_sys_shm_free(shf_sys_real(), &m);
 	return rc;
 }
 
@@ -246,11 +248,11 @@ static void has(int keep, const char *name, size_t bytes, int fill)
 {
 	struct shf_shm m = { NULL, 0, -1 };
 
-	CHECK_INT(shf_real_keep_get(NULL, keep, name, &m), 0);
+	CHECK_INT(shf_sys_keep_get(shf_sys_real(), keep, name, &m), 0);
 	CHECK_INT(m.bytes, bytes);
 	for (size_t i = 0; i < bytes; i++)
 		CHECK_INT(((uint8_t *)m.base)[i], fill);
-	shf_real_shm_free(NULL, &m);
+	shf_sys_shm_free(shf_sys_real(), &m);
 }
 
 struct listed {
@@ -270,7 +272,7 @@ static struct listed names_of(int keep, int stop_at, int want)
 {
 	struct listed l = { .stop_at = stop_at };
 
-	CHECK_INT(shf_real_keep_list(NULL, keep, list_one, &l), want);
+	CHECK_INT(shf_sys_keep_list(shf_sys_real(), keep, list_one, &l), want);
 	return l;
 }
 
@@ -300,15 +302,15 @@ TEST(memory_is_kept_under_its_name_until_it_is_dropped_or_replaced)
 	CHECK_INT(put(other, "two", 7000, 4), 0);
 	holds(keep, 12001, 3);
 	has(keep, "two", 7000, 4);
-	CHECK_INT(shf_real_keep_drop(NULL, keep, "one"), 0);
-	CHECK_INT(shf_real_keep_drop(NULL, keep, "one"), -ENOENT);
-	CHECK_INT(shf_real_keep_drop(NULL, keep, "on"), -ENOENT);
-	CHECK_INT(shf_real_keep_get(NULL, keep, "one", &none), -ENOENT);
+	CHECK_INT(shf_sys_keep_drop(shf_sys_real(), keep, "one"), 0);
+	CHECK_INT(shf_sys_keep_drop(shf_sys_real(), keep, "one"), -ENOENT);
+	CHECK_INT(shf_sys_keep_drop(shf_sys_real(), keep, "on"), -ENOENT);
+	CHECK_INT(shf_sys_keep_get(shf_sys_real(), keep, "one", &none), -ENOENT);
 	CHECK(!none.base);
 	holds(other, 7001, 2);
 	has(other, "two", 7000, 4);
 	has(other, "three", 1, 3);
-	shf_real_keep_close(NULL, other, true);
+	shf_sys_keep_close(shf_sys_real(), other, true);
 	agent_end(&a, keep);
 }
 
@@ -350,7 +352,7 @@ TEST(more_names_and_users_than_there_was_room_for_at_first)
 	}
 	CHECK_INT(names_of(keep[3], 0, 0).n, 130);
 	for (int i = 1; i < 20; i++)
-		shf_real_keep_close(NULL, keep[i], true);
+		shf_sys_keep_close(shf_sys_real(), keep[i], true);
 	CHECK_INT(users(keep[0]), 0);
 	agent_end(&a, keep[0]);
 }
@@ -371,7 +373,7 @@ TEST(a_bound_is_of_all_that_is_kept_and_what_is_replaced_counts_no_more)
 	holds(keep, 10000, 2);
 	has(keep, "a", 6000, 3);
 	has(keep, "b", 4000, 5);
-	CHECK_INT(shf_real_keep_drop(NULL, keep, "a"), 0);
+	CHECK_INT(shf_sys_keep_drop(shf_sys_real(), keep, "a"), 0);
 	CHECK_INT(put(keep, "c", 6000, 7), 0);
 	holds(keep, 10000, 2);
 	agent_end(&a, keep);
@@ -384,19 +386,19 @@ TEST(what_is_no_sealed_memory_of_that_length_is_not_kept)
 	struct shf_shm m = memory_of(5000, 1), no = { .bytes = 5000, .fd = -1 };
 	int file = open(a.folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	CHECK_INT(shf_real_keep_put(NULL, keep, "a", &no), -EINVAL);
+	CHECK_INT(shf_sys_keep_put(shf_sys_real(), keep, "a", &no), -EINVAL);
 	no.fd = file;
-	CHECK_INT(shf_real_keep_put(NULL, keep, "a", &no), -EPROTO);
+	CHECK_INT(shf_sys_keep_put(shf_sys_real(), keep, "a", &no), -EPROTO);
 	no.fd = m.fd;
 	no.bytes = 8193;        /* two pages are there */
-	CHECK_INT(shf_real_keep_put(NULL, keep, "a", &no), -EPROTO);
-	CHECK_INT(shf_real_keep_put(NULL, keep, "", &m), -EINVAL);
+	CHECK_INT(shf_sys_keep_put(shf_sys_real(), keep, "a", &no), -EPROTO);
+	CHECK_INT(shf_sys_keep_put(shf_sys_real(), keep, "", &m), -EINVAL);
 	holds(keep, 0, 0);
 	no.bytes = 8192;
-	CHECK_INT(shf_real_keep_put(NULL, keep, "a", &no), 0);
+	CHECK_INT(shf_sys_keep_put(shf_sys_real(), keep, "a", &no), 0);
 	holds(keep, 8192, 1);
 	close(file);
-	shf_real_shm_free(NULL, &m);
+	shf_sys_shm_free(shf_sys_real(), &m);
 	agent_end(&a, keep);
 }
 
@@ -409,10 +411,11 @@ TEST(an_agent_says_what_it_is_and_whose)
 	struct shf_keep_msg m;
 	int keep = -1, steps = -1;
 
-	CHECK_INT(shf_real_keep_open(NULL, a.socket, "another", "job", &keep, &steps), -EXDEV);
-	CHECK_INT(shf_real_keep_open(NULL, a.socket, "", "job", &keep, &steps), -EXDEV);
+	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a.socket, "another", "job", &keep, &steps),
+	          -EXDEV);
+	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a.socket, "", "job", &keep, &steps), -EXDEV);
 	CHECK(keep == -1 && steps == -1);
-	CHECK_INT(shf_real_keep_open(NULL, a.socket, "this run", "job", &keep, &steps), 0);
+	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a.socket, "this run", "job", &keep, &steps), 0);
 	CHECK_INT(steps, 7);
 	CHECK_INT(shf_keep_ask(keep, SHF_KEEP_STATUS, &m), 0);
 	CHECK_STR(m.name, "all about it");
@@ -421,7 +424,7 @@ TEST(an_agent_says_what_it_is_and_whose)
 	agent_end(&a, keep);
 	a = agent_new();
 	steps = -1;
-	CHECK_INT(shf_real_keep_open(NULL, a.socket, "any", "", &keep, &steps), 0);
+	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a.socket, "any", "", &keep, &steps), 0);
 	CHECK_INT(steps, 0);
 	CHECK_INT(shf_keep_ask(keep, SHF_KEEP_STATUS, &m), 0);
 	CHECK_STR(m.name, "");
@@ -480,21 +483,21 @@ TEST(an_agent_that_has_gone_is_no_agent)
 	struct shf_shm m = { NULL, 0, -1 };
 	struct shf_keep_msg msg;
 
-	CHECK_INT(shf_real_keep_lives(NULL, keep), 0);
+	CHECK_INT(shf_sys_keep_lives(shf_sys_real(), keep), 0);
 	CHECK_INT(shf_keep_ask(looks, SHF_KEEP_STOP, &msg), 0);
 	CHECK_INT(waitpid(a.pid, &status, 0), a.pid);
 	CHECK_INT(status, 0);
-	CHECK_INT(shf_real_keep_lives(NULL, keep), -EPIPE);
+	CHECK_INT(shf_sys_keep_lives(shf_sys_real(), keep), -EPIPE);
 	CHECK_INT(put(keep, "a", 1, 1), -EPIPE);
-	CHECK_INT(shf_real_keep_get(NULL, keep, "a", &m), -EPIPE);
-	CHECK_INT(shf_real_keep_drop(NULL, keep, "a"), -EPIPE);
-	CHECK_INT(shf_real_keep_tell(NULL, keep, "a"), -EPIPE);
+	CHECK_INT(shf_sys_keep_get(shf_sys_real(), keep, "a", &m), -EPIPE);
+	CHECK_INT(shf_sys_keep_drop(shf_sys_real(), keep, "a"), -EPIPE);
+	CHECK_INT(shf_sys_keep_tell(shf_sys_real(), keep, "a"), -EPIPE);
 	CHECK_INT(names_of(keep, 0, -EPIPE).n, 0);
-	CHECK_INT(shf_real_keep_open(NULL, a.socket, "", "", &none, NULL), -ENOENT);
+	CHECK_INT(shf_sys_keep_open(shf_sys_real(), a.socket, "", "", &none, NULL), -ENOENT);
 	CHECK(access(a.socket, F_OK));
-	shf_real_keep_close(NULL, keep, true);
-	shf_real_keep_close(NULL, looks, true);
-	shf_real_keep_close(NULL, -1, true);
+	shf_sys_keep_close(shf_sys_real(), keep, true);
+	shf_sys_keep_close(shf_sys_real(), looks, true);
+	shf_sys_keep_close(shf_sys_real(), -1, true);
 	close(a.told);
 	rmtree(a.folder);
 }
@@ -644,7 +647,7 @@ TEST(users_hear_that_an_agent_has_left_though_a_child_of_its_has_their_sockets)
 	CHECK_INT(pipe2(hold, O_CLOEXEC), 0);
 	a = agent_as((struct shf_keeper){ .idle_ms = -1, .told = forks });
 	keep = join(&a, "job");
-	CHECK_INT(shf_real_keep_tell(NULL, keep, "what it is told"), 0);
+	CHECK_INT(shf_sys_keep_tell(shf_sys_real(), keep, "what it is told"), 0);
 	CHECK_STR(told(&a, keep, text), "what it is told\n");
 	agent_end(&a, keep);
 	close(hold[1]);

@@ -14,6 +14,7 @@
 #include "t.h"
 #include "run_open.h"
 #include "step.h"
+#include "sys_tables.h"
 
 /* Of 2^20 items, 4 MiB each. The last three are cut in rows, half of a flat range, and small. */
 enum { WHOLE = 18, ROWS = WHOLE, FLAT, SMALL, SLICES, ITEMS = 1 << 20, FEW = 1000 };
@@ -26,7 +27,7 @@ struct world {
 	size_t to_bytes[SLICES];
 };
 static struct {
-	struct shf_sys_ops ops;
+	struct sys_tables ops;
 	int cpus;
 	bool cached;
 	const uint32_t *used;           /* the slice whose memory was written before */
@@ -36,9 +37,9 @@ static struct {
 	atomic_uint_fast64_t touched;   /* bytes */
 } s;
 
-static const struct shf_sys_ops *real(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 static int slice_of(const void *at, uint64_t n)
@@ -65,7 +66,7 @@ static void on_touch(void *arg, const void *at, uint64_t n, bool write)
 
 	if (!write || i < 0 || i == ROWS || i == SMALL || s.to[i] == s.used)
 		atomic_fetch_add(&s.astray, 1);
-	real()->touch(arg, at, n, write);
+	real()->shm.ops->touch(arg, at, n, write);
 	atomic_fetch_add(&s.touched, n);
 	atomic_fetch_add(&s.touches, 1);
 }
@@ -88,8 +89,8 @@ static int64_t on_resident(void *arg, int fd, uint64_t off, uint64_t n)
 static int on_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
 	for (int i = 0; i < 500 && atomic_load(&s.touches) == 0 && s.cpus > 1; i++)
-		real()->sleep_ms(arg, 1);
-	return real()->complete(arg, queue, io, timeout_ms);
+		real()->host.ops->sleep_ms(arg, 1);
+	return real()->queue.ops->complete(arg, queue, io, timeout_ms);
 }
 
 static uint32_t value(int slice, size_t i)
@@ -170,18 +171,18 @@ static void world_init(struct world *w)
 	CHECK_RC(sheaf_save_commit(save, -1, &err), 0, &err);
 	sheaf_save_free(save);
 	sheaf_run_close(run);
-	s.ops = *real();
-	s.ops.touched = on_touched;
-	s.ops.touch = on_touch;
-	s.ops.cpus = on_cpus;
-	s.ops.resident = on_resident;
-	s.ops.complete = on_complete;
+	s.ops = sys_tables_of(real());
+	s.ops.shm.touched = on_touched;
+	s.ops.shm.touch = on_touch;
+	s.ops.task.cpus = on_cpus;
+	s.ops.file.resident = on_resident;
+	s.ops.queue.complete = on_complete;
 	s.cpus = 2;
 	s.cached = false;
 	s.used = NULL;
 	s.to = w->to;
 	s.bytes = w->to_bytes;
-	w->sys = (struct shf_sys){ .ops = &s.ops };
+	w->sys = sys_tables_sys(&s.ops, NULL);
 }
 
 static void world_release(struct world *w)
@@ -282,8 +283,8 @@ TEST(where_no_thread_can_be_had_the_load_goes_without)
 	struct sheaf_error err;
 
 	world_init(&w);
-	s.ops.task_new = no_task;
-	s.ops.complete = real()->complete; /* which would wait for it */
+	s.ops.task.task_new = no_task;
+	s.ops.queue.complete = real()->queue.ops->complete; /* which would wait for it */
 	CHECK_RC(load(&w, &err), 0, &err);
 	CHECK_INT(atomic_load(&s.touches), 0);
 	CHECK_INT(wrong(&w), 0);

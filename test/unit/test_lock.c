@@ -67,10 +67,10 @@ TEST(a_save_that_is_over_leaves_no_lock_with_a_forked_child)
 	CHECK_RC(world_write(&w, 1), 0, &w.err);
 	dir = w.stage[2].dir;
 	child = simdisk_fork(w.disk, w.proc[2], 900);
-	fd = child->ops->open(child->arg, dir, "alive-1", SHF_O_WRITE, 0);
-	CHECK_INT(child->ops->lock(child->arg, fd, true), -EAGAIN);
+	fd = shf_sys_open(child, dir, "alive-1", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_lock(child, fd, true), -EAGAIN);
 	shf_stage_close(&w.store[2], &w.stage[2]);
-	CHECK_INT(child->ops->lock(child->arg, fd, true), 0);
+	CHECK_INT(shf_sys_lock(child, fd, true), 0);
 	world_close(&w);
 	stop(&w);
 }
@@ -247,7 +247,7 @@ TEST(whatever_call_of_taking_a_dead_owners_lock_fails_the_next_job_takes_it)
 
 static int64_t days_ahead(void *arg)
 {
-	return simover_real()->wall_s(arg) + 3 * 86400;
+	return simover_real()->host.wall_s(arg) + 3 * 86400;
 }
 
 /* No locks and no process to ask after: only time says that somebody is dead. */
@@ -260,7 +260,7 @@ TEST(a_host_whose_clock_is_days_ahead_takes_no_living_jobs_stage)
 	start_stage(&w, path);
 	simdisk_set_locks(w.disk, false);
 	ahead = simdisk_process(w.disk, 321, 5);
-	simover(ahead)->wall_s = days_ahead;
+	simover(ahead)->host.wall_s = days_ahead;
 	CHECK_RC(own(ahead), 0, &err);
 	CHECK(simdisk_exists(w.disk, path));
 	shf_store_close(&other);

@@ -10,6 +10,7 @@
 #include "run_open.h"
 #include "step_open.h"
 #include "run_ops.h"
+#include "sys_tables.h"
 
 enum { TENSORS = 230000 };      /* a table above 16 MiB */
 
@@ -34,20 +35,20 @@ static int refused;             /* errno of opening a tensor file; 0 */
 static int on_open(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
 	return refused && strstr(name, ".safetensors") ? -refused
-	       : shf_sys_real()->ops->open(arg, dir, name, flags, mode);
+	       : shf_sys_real()->file.ops->open(arg, dir, name, flags, mode);
 }
 
 /* What is said of the table where the kernel refuses the tensor file. */
 static int open_refused(const char *dir, int error, struct sheaf_error *err)
 {
-	struct shf_sys_ops ops = *shf_sys_real()->ops;
-	struct shf_sys sys = { &ops, shf_sys_real()->arg };
+	struct sys_tables ops = sys_tables_of(shf_sys_real());
+	struct shf_sys sys = sys_tables_sys(&ops, NULL);
 	struct sheaf_opts opts = { .size = sizeof(opts), .flags = SHEAF_READONLY };
 	struct sheaf_run *run;
 	struct sheaf_step *step = NULL;
 	int rc;
 
-	ops.open = on_open;
+	ops.file.open = on_open;
 	CHECK_RC(shf_run_open(&run, dir, NULL, &opts, &sys, err), 0, err);
 	refused = error;
 	CHECK_RC(shf_step_open(&step, run, 1, err), 0, err);

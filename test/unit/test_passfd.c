@@ -2,6 +2,7 @@
 /* Messages with a descriptor over sockets of this node (lib/sys/passfd.h), and which descriptors
  * are accepted as shared memory. */
 #include "passfd.h"
+#include "sys.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -37,7 +38,7 @@ static int open_n(void)
 TEST(a_wait_ends_when_there_is_something_or_its_time_is_over)
 {
 	int ends[2];
-	int64_t now = shf_real_mono_ns(NULL);
+	int64_t now = shf_sys_mono_ns(shf_sys_real());
 
 	pair(ends);
 	for (int ms = -5; ms <= 0; ms += 5) {
@@ -210,12 +211,12 @@ TEST(memory_is_mapped_as_it_was_asked_for)
 	((char *)m.base)[2 * PAGE - 1] = 8;     /* all of the last page */
 	CHECK_INT(pread(fd, &byte, 1, (off_t)(2 * PAGE) - 1), 1);
 	CHECK_INT(byte, 8);
-	shf_real_shm_free(NULL, &m);
+	shf_sys_shm_free(shf_sys_real(), &m);
 	CHECK(!m.base && !m.bytes && m.fd == -1);
 	CHECK(fcntl(fd, F_GETFD) < 0);
 	CHECK_INT(shf_memory_map(&m, -1, 10), 0);
 	CHECK(m.base && m.bytes == 10 && m.fd == -1);
-	shf_real_shm_free(NULL, &m);
+	shf_sys_shm_free(shf_sys_real(), &m);
 	CHECK_INT(shf_memory_map(&m, -1, SIZE_MAX), -EINVAL);
 	CHECK_INT(shf_memory_map(&m, 9999, 10), -EBADF);
 	CHECK(!m.base);

@@ -38,9 +38,9 @@ TEST(prune_never_crosses_branches_nor_takes_what_is_read_or_loaded)
 	CHECK_RC(world_save(&w, 5, 4), 0, &w.err);
 	CHECK_RC(world_save(&w, 6, 2), 0, &w.err);      /* from 2, past 3, 4, 5 */
 	reader = simdisk_process(w.disk, 777, 1);
-	dir = reader->ops->open(reader->arg, SHF_CWD, RUN "/checkpoint-3", SHF_O_DIR, 0);
-	fd = reader->ops->open(reader->arg, dir, "sheaf.json", 0, 0);
-	CHECK_INT(reader->ops->lock(reader->arg, fd, false), 0);
+	dir = shf_sys_open(reader, SHF_CWD, RUN "/checkpoint-3", SHF_O_DIR, 0);
+	fd = shf_sys_open(reader, dir, "sheaf.json", 0, 0);
+	CHECK_INT(shf_sys_lock(reader, fd, false), 0);
 	p.verified.step = 6;
 	p.dry = true;
 	CHECK_INT(shf_store_prune(&w.store[0], &p, NULL, NULL, &w.err), 2);    /* 2 and 1 */
@@ -67,8 +67,7 @@ TEST(a_parent_of_another_session_is_another_branch)
 	CHECK_RC(world_rewind(&w, 1), 0, &w.err);
 	CHECK_RC(world_save(&w, 2, 1), 0, &w.err);
 	hand = simdisk_process(w.disk, 778, 1);
-	CHECK_INT(hand->ops->rename(hand->arg, SHF_CWD, aside, SHF_CWD, RUN "/checkpoint-3", true),
-	          0);
+	CHECK_INT(shf_sys_rename(hand, SHF_CWD, aside, SHF_CWD, RUN "/checkpoint-3", true), 0);
 	CHECK_INT(state_of(&w.store[0], 3, NULL), 'C');
 	CHECK_INT(world_prune(&w, 1, 3, -1), 0);
 	CHECK(simdisk_exists(w.disk, RUN "/checkpoint-2") &&
@@ -367,8 +366,8 @@ static const struct shf_sys *reader_of(struct world *w, int64_t step)
 	int fd;
 
 	snprintf(path, sizeof(path), RUN "/checkpoint-%lld/sheaf.json", (long long)step);
-	fd = reader->ops->open(reader->arg, SHF_CWD, path, 0, 0);
-	CHECK_INT(reader->ops->lock(reader->arg, fd, false), 0);
+	fd = shf_sys_open(reader, SHF_CWD, path, 0, 0);
+	CHECK_INT(shf_sys_lock(reader, fd, false), 0);
 	return reader;
 }
 
@@ -413,9 +412,9 @@ static void reader_comes(void *arg)
 	if (--late.left != 0)
 		return;
 	late.left = 0;
-	fd = s->ops->open(s->arg, SHF_CWD, RUN "/checkpoint-1/sheaf.json", 0, 0);
-	if (fd >= 0 && s->ops->stat(s->arg, SHF_CWD, RUN "/checkpoint-1", false, &st) == 0)
-		(void)s->ops->lock(s->arg, fd, false);
+	fd = shf_sys_open(s, SHF_CWD, RUN "/checkpoint-1/sheaf.json", 0, 0);
+	if (fd >= 0 && shf_sys_stat(s, SHF_CWD, RUN "/checkpoint-1", false, &st) == 0)
+		(void)shf_sys_lock(s, fd, false);
 }
 
 TEST(whenever_a_reader_comes_the_step_goes_when_it_has_gone)
@@ -506,11 +505,11 @@ static int count_names(void *arg, const char *name)
 static int names_in(const struct world *w, const char *path)
 {
 	const struct shf_sys *s = w->proc[0];
-	int dir = s->ops->open(s->arg, SHF_CWD, path, SHF_O_DIR, 0), n = 0;
+	int dir = shf_sys_open(s, SHF_CWD, path, SHF_O_DIR, 0), n = 0;
 
 	CHECK(dir >= 0);
-	CHECK_INT(s->ops->list(s->arg, dir, count_names, &n), 0);
-	CHECK_INT(s->ops->close(s->arg, dir), 0);
+	CHECK_INT(shf_sys_list(s, dir, count_names, &n), 0);
+	CHECK_INT(shf_sys_close(s, dir), 0);
 	return n;
 }
 

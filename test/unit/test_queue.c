@@ -12,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "mem.h"
-#include "real.h"
+#include "queue.h"
+#include "sys.h"
 #ifdef SHF_TEST_URING
 #include <liburing.h>
 #endif
@@ -189,9 +190,9 @@ int __wrap_io_uring_register_buffers_update_tag(struct io_uring *r, unsigned at,
 }
 #endif
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 /* A file of known bytes and what it should hold, opened both ways. */
@@ -214,7 +215,7 @@ static struct file file_new(const char *dir, size_t bytes)
 	snprintf(path, sizeof(path), "%s/sheaf-queue-XXXXXX", dir);
 	f.fd = mkstemp(path);
 	CHECK(f.fd > 0);
-	f.direct = ops()->open(NULL, SHF_CWD, path, SHF_O_WRITE | SHF_O_DIRECT, 0);
+	f.direct = shf_sys_open(real(), SHF_CWD, path, SHF_O_WRITE | SHF_O_DIRECT, 0);
 	if (f.direct < 0) {
 		CHECK_INT(f.direct, -EINVAL);
 		f.direct = 0;
@@ -224,7 +225,7 @@ static struct file file_new(const char *dir, size_t bytes)
 	CHECK(f.model);
 	for (size_t i = 0; i < bytes; i++)
 		f.model[i] = byte_of(i, 0);
-	CHECK_INT(ops()->pwrite(NULL, f.fd, f.model, bytes, 0), bytes);
+	CHECK_INT(shf_sys_pwrite(real(), f.fd, f.model, bytes, 0), bytes);
 	return f;
 }
 
@@ -242,7 +243,7 @@ static bool file_is_as_it_should(const struct file *f)
 	bool same;
 
 	CHECK(now);
-	same = ops()->pread(NULL, f->fd, now, f->bytes + 1, 0) == (int64_t)f->bytes &&
+	same = shf_sys_pread(real(), f->fd, now, f->bytes + 1, 0) == (int64_t)f->bytes &&
 	       !memcmp(now, f->model, f->bytes);
 	free(now);
 	return same;
@@ -274,8 +275,8 @@ static int64_t do_one(struct shf_queue *q, struct shf_io *io)
 {
 	struct shf_io *done = NULL;
 
-	CHECK_INT(ops()->submit(NULL, q, io), 0);
-	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK_INT(shf_sys_submit(real(), q, io), 0);
+	CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 	CHECK(done == io);
 	return io->result;
 }
@@ -333,11 +334,11 @@ TEST(every_alignment_moves_its_bytes_whoever_carries_them)
 			struct shf_queue_stat st;
 
 			every_alignment(q, &f);
-			ops()->queue_stat(NULL, q, &st);
+			shf_sys_queue_stat(real(), q, &st);
 			CHECK_INT(st.direct_bytes > 0, f.direct && c != SHF_CARRY_BUFFERED);
 			CHECK(st.buffered_bytes > 0);
 			CHECK_INT(st.refused, 0);
-			ops()->queue_free(NULL, q);
+			shf_sys_queue_free(real(), q);
 			file_free(&f);
 		}
 }
@@ -352,7 +353,7 @@ TEST(short_counts_and_interruptions_lose_nothing)
 			spoil.odd = true;
 			every_alignment(q, &f);
 			spoil.odd = false;
-			ops()->queue_free(NULL, q);
+			shf_sys_queue_free(real(), q);
 			file_free(&f);
 		}
 }
@@ -367,7 +368,7 @@ TEST(a_transfer_that_is_cut_or_stopped_short_goes_on)
 			spoil.odd_plain = true;
 			every_alignment(q, &f);
 			spoil.odd_plain = false;
-			ops()->queue_free(NULL, q);
+			shf_sys_queue_free(real(), q);
 			file_free(&f);
 		}
 }
@@ -391,7 +392,7 @@ TEST(reads_end_where_the_file_does)
 				CHECK_INT(do_one(q, &io), want);
 				CHECK(!want || !memcmp(io.buf, f.model + off, want));
 			}
-			ops()->queue_free(NULL, q);
+			shf_sys_queue_free(real(), q);
 			file_free(&f);
 		}
 	munmap(mem, 40 * PAGE);
@@ -409,11 +410,11 @@ TEST(what_the_kernel_refuses_to_do_direct_is_done_through_the_page_cache)
 		spoil.error = EINVAL;
 		every_alignment(q, &f);
 		spoil.error = 0;
-		ops()->queue_stat(NULL, q, &st);
+		shf_sys_queue_stat(real(), q, &st);
 		CHECK_INT(st.direct_bytes, 0);
 		CHECK_INT(st.refused > 0, c != SHF_CARRY_BUFFERED && direct);
 		f.direct = direct;
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		file_free(&decoy);
 		file_free(&f);
 	}
@@ -429,10 +430,10 @@ TEST(where_there_is_no_ring_threads_go_direct)
 		*(how ? &spoil.enter_refused : &spoil.ring_refused) = true;
 		every_alignment(q, &f);
 		spoil.enter_refused = spoil.ring_refused = false;
-		ops()->queue_stat(NULL, q, &st);
+		shf_sys_queue_stat(real(), q, &st);
 		CHECK(!st.ring);
 		CHECK_INT(st.direct_bytes > 0, f.direct != 0);
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		file_free(&f);
 	}
 }
@@ -445,7 +446,7 @@ TEST(a_ring_that_worked_and_is_forbidden_later_is_done_without)
 	struct shf_queue_stat st;
 
 	every_alignment(q, &f);
-	ops()->queue_stat(NULL, q, &st);
+	shf_sys_queue_stat(real(), q, &st);
 	printf("# %s here\n", st.ring ? "a ring" : "no ring");
 	spoil.enter_refused = spoil.ring_refused = true;
 	/* It sleeps in the ring: what wakes it is the last that it is let do. */
@@ -456,15 +457,15 @@ TEST(a_ring_that_worked_and_is_forbidden_later_is_done_without)
 		write_one(q, &f, &io, 100 + salt);
 		read_one(q, &f, &io);
 	}
-	ops()->queue_stat(NULL, q, &st);
+	shf_sys_queue_stat(real(), q, &st);
 	CHECK(!st.ring);
 	later = queue_new(SHF_CARRY_BEST);
 	every_alignment(later, &f);
 	spoil.enter_refused = spoil.ring_refused = false;
-	ops()->queue_stat(NULL, later, &st);
+	shf_sys_queue_stat(real(), later, &st);
 	CHECK(!st.ring);
-	ops()->queue_free(NULL, later);
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_free(real(), later);
+	shf_sys_queue_free(real(), q);
 	file_free(&f);
 	munmap(mem, 20 * PAGE);
 }
@@ -493,8 +494,8 @@ TEST(an_error_of_the_disk_is_the_result_and_the_queue_goes_on)
 		io.op = SHF_IO_WRITE;
 		CHECK_INT(do_one(q, &io), -EFBIG);
 		io.direct = -1;
-		CHECK_INT(ops()->submit(NULL, q, &io), -EBADF);
-		ops()->queue_free(NULL, q);
+		CHECK_INT(shf_sys_submit(real(), q, &io), -EBADF);
+		shf_sys_queue_free(real(), q);
 		file_free(&f);
 	}
 	munmap(mem, 20 * PAGE);
@@ -512,7 +513,7 @@ static void *submit_all(void *arg)
 	struct flood *fl = arg;
 
 	for (int i = 0; i < MANY; i++)
-		if (ops()->submit(NULL, fl->q, &fl->ios[i]))
+		if (shf_sys_submit(real(), fl->q, &fl->ios[i]))
 			return fl;
 	return NULL;
 }
@@ -534,7 +535,7 @@ static void flood(struct shf_queue *q, struct file *f, int op, uint8_t *mem)
 			                      .off = (uint64_t)i * 21000, .user = fl };
 	CHECK_INT(pthread_create(&t, NULL, submit_all, fl), 0);
 	while (n < MANY) {
-		rc = ops()->complete(NULL, q, &done, n % 3 ? -1 : 1);
+		rc = shf_sys_complete(real(), q, &done, n % 3 ? -1 : 1);
 		CHECK(rc == 1 || rc == 0 || rc == -EAGAIN);
 		if (rc != 1)
 			continue;
@@ -545,7 +546,7 @@ static void flood(struct shf_queue *q, struct file *f, int op, uint8_t *mem)
 	}
 	CHECK_INT(pthread_join(t, &bad), 0);
 	CHECK(!bad);
-	CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+	CHECK_INT(shf_sys_complete(real(), q, &done, -1), 0);
 	free(fl);
 }
 
@@ -565,7 +566,7 @@ TEST(one_thread_submits_while_another_waits)
 		memset(mem, 0, bytes);
 		flood(q, &f, SHF_IO_READ, mem);
 		CHECK(!memcmp(mem, f.model, bytes));
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		file_free(&f);
 	}
 	munmap(mem, bytes);
@@ -588,9 +589,9 @@ TEST(freeing_waits_for_what_is_under_way)
 				                  .direct = f.direct, .len = 64 * PAGE,
 				                  .buf = mem + i * 64 * PAGE,
 				                  .off = i * 64 * PAGE };
-			CHECK_INT(ops()->submit(NULL, q, &ios[i]), 0);
+			CHECK_INT(shf_sys_submit(real(), q, &ios[i]), 0);
 		}
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		for (int i = 0; i < 8; i++)
 			CHECK_INT(ios[i].result, 64 * PAGE);
 		CHECK(file_is_as_it_should(&f));
@@ -615,23 +616,23 @@ TEST(a_forked_child_frees_memory_only)
 		pid_t pid;
 
 		memcpy(mem, f.model, bytes);
-		CHECK_INT(ops()->submit(NULL, q, &io), 0);
+		CHECK_INT(shf_sys_submit(real(), q, &io), 0);
 		pid = fork();
 		if (!pid) {
-			int bad = ops()->submit(NULL, q, &io) != -EINVAL;
+			int bad = shf_sys_submit(real(), q, &io) != -EINVAL;
 
-			bad |= ops()->complete(NULL, q, &done, -1) != -EINVAL;
-			ops()->queue_pin(NULL, q, 0, mem, bytes);
-			ops()->queue_stat(NULL, q, &st);
-			ops()->queue_free(NULL, q);
+			bad |= shf_sys_complete(real(), q, &done, -1) != -EINVAL;
+			shf_sys_queue_pin(real(), q, 0, mem, bytes);
+			shf_sys_queue_stat(real(), q, &st);
+			shf_sys_queue_free(real(), q);
 			_exit(bad);
 		}
 		CHECK(waitpid(pid, &status, 0) == pid);
 		CHECK_INT(status, 0);
-		CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+		CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 		CHECK_INT(io.result, bytes);
 		CHECK(file_is_as_it_should(&f));
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		file_free(&f);
 	}
 	munmap(mem, bytes);
@@ -659,20 +660,20 @@ TEST(pinned_memory_is_used_and_let_go)
 		struct shf_queue *q = queue_new(c);
 		uint8_t *mem = pages_new(20 * PAGE), *other = pages_new(20 * PAGE);
 
-		ops()->queue_pin(NULL, q, 0, mem, 8 * PAGE);       /* before anything moved */
+		shf_sys_queue_pin(real(), q, 0, mem, 8 * PAGE);       /* before anything moved */
 		around(q, &f, mem, 1);
-		ops()->queue_pin(NULL, q, 0, other, 16 * PAGE);    /* another */
+		shf_sys_queue_pin(real(), q, 0, other, 16 * PAGE);    /* another */
 		around(q, &f, other, 2);
 		around(q, &f, mem, 3);
-		ops()->queue_pin(NULL, q, 0, NULL, 0);
+		shf_sys_queue_pin(real(), q, 0, NULL, 0);
 		/* The same address, other memory: what was pinned may not be written. */
 		CHECK(mmap(other, 20 * PAGE, PROT_READ | PROT_WRITE,
 		           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
 		around(q, &f, other, 4);
-		ops()->queue_pin(NULL, q, 0, (void *)(uintptr_t)PAGE, PAGE);       /* refused */
+		shf_sys_queue_pin(real(), q, 0, (void *)(uintptr_t)PAGE, PAGE);       /* refused */
 		around(q, &f, other, 5);
-		ops()->queue_pin(NULL, q, 0, other, 16 * PAGE);
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_pin(real(), q, 0, other, 16 * PAGE);
+		shf_sys_queue_free(real(), q);
 		munmap(mem, 20 * PAGE);
 		munmap(other, 20 * PAGE);
 		file_free(&f);
@@ -686,8 +687,8 @@ TEST(one_stretch_is_let_go_while_another_is_written)
 		struct shf_queue *q = queue_new(c);
 		uint8_t *mem = pages_new(64 * PAGE), *other = pages_new(20 * PAGE);
 
-		ops()->queue_pin(NULL, q, 0, mem, 64 * PAGE);
-		ops()->queue_pin(NULL, q, SHF_PINS - 1, other, 20 * PAGE);
+		shf_sys_queue_pin(real(), q, 0, mem, 64 * PAGE);
+		shf_sys_queue_pin(real(), q, SHF_PINS - 1, other, 20 * PAGE);
 		for (int i = 0; i < 20; i++) {
 			struct shf_io io = { .op = SHF_IO_WRITE, .fd = f.fd, .direct = f.direct,
 				             .buf = mem, .len = 64 * PAGE };
@@ -695,17 +696,17 @@ TEST(one_stretch_is_let_go_while_another_is_written)
 
 			for (size_t k = 0; k < 64 * PAGE; k++)
 				f.model[k] = mem[k] = byte_of(k, (unsigned)i);
-			CHECK_INT(ops()->submit(NULL, q, &io), 0);
-			ops()->queue_pin(NULL, q, SHF_PINS - 1, NULL, 0);
+			CHECK_INT(shf_sys_submit(real(), q, &io), 0);
+			shf_sys_queue_pin(real(), q, SHF_PINS - 1, NULL, 0);
 			CHECK(mmap(other, 20 * PAGE, PROT_READ | PROT_WRITE,
 			           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == other);
-			ops()->queue_pin(NULL, q, SHF_PINS - 1, other, 20 * PAGE);
-			CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+			shf_sys_queue_pin(real(), q, SHF_PINS - 1, other, 20 * PAGE);
+			CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 			CHECK(done == &io && io.result == 64 * PAGE);
 			around(q, &g, other, (unsigned)i);
 		}
 		CHECK(file_is_as_it_should(&f));
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		munmap(mem, 64 * PAGE);
 		munmap(other, 20 * PAGE);
 		file_free(&f);
@@ -722,19 +723,19 @@ TEST(memory_let_go_while_it_is_being_pinned_is_not_taken_for_what_comes_there)
 	struct shf_queue_stat st;
 
 	around(q, &f, other, 1);
-	ops()->queue_stat(NULL, q, &st);
+	shf_sys_queue_stat(real(), q, &st);
 	memset(mem, 0x55, 20 * PAGE);
 	pin_slow = st.ring;
-	ops()->queue_pin(NULL, q, 0, mem, 16 * PAGE);
+	shf_sys_queue_pin(real(), q, 0, mem, 16 * PAGE);
 	while (pin_slow && !pins_looked_up)
 		usleep(100);
 	pin_slow = false;
-	ops()->queue_pin(NULL, q, 0, NULL, 0);
+	shf_sys_queue_pin(real(), q, 0, NULL, 0);
 	CHECK(mmap(mem, 20 * PAGE, PROT_READ | PROT_WRITE,
 	           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == mem);
-	ops()->queue_pin(NULL, q, 0, mem, 16 * PAGE);
+	shf_sys_queue_pin(real(), q, 0, mem, 16 * PAGE);
 	around(q, &f, mem, 2);
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_free(real(), q);
 	munmap(mem, 20 * PAGE);
 	munmap(other, 20 * PAGE);
 	file_free(&f);
@@ -761,12 +762,12 @@ TEST(threads_start_when_there_is_something_to_do)
 	struct shf_queue *q = NULL;
 	int before = thread_count();
 
-	CHECK_INT(ops()->queue_new(NULL, &q, 100), 0);
+	CHECK_INT(shf_sys_queue_new(real(), &q, 100), 0);
 	CHECK_INT(thread_count(), before);
 	for (int i = 0; i < 5; i++)
 		CHECK_INT(do_one(q, &io), 4 * PAGE);
 	CHECK(thread_count() > before && thread_count() <= before + 5);
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_free(real(), q);
 	munmap(mem, 4 * PAGE);
 	file_free(&f);
 }
@@ -782,17 +783,17 @@ TEST(without_threads_a_request_is_refused_or_done_by_the_caller)
 		struct shf_io *done;
 
 		spoil.no_threads = true;
-		CHECK_INT(ops()->submit(NULL, q, &io), -EAGAIN);
-		CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+		CHECK_INT(shf_sys_submit(real(), q, &io), -EAGAIN);
+		CHECK_INT(shf_sys_complete(real(), q, &done, -1), 0);
 		io.direct = f.direct;
-		if (ops()->submit(NULL, q, &io) == 0) {
-			CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+		if (shf_sys_submit(real(), q, &io) == 0) {
+			CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 			CHECK_INT(io.result, 8 * PAGE);
 		}
 		spoil.no_threads = false;
 		io.direct = 0;
 		CHECK_INT(do_one(q, &io), 8 * PAGE);
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 		file_free(&f);
 	}
 	munmap(mem, 8 * PAGE);
@@ -810,13 +811,13 @@ TEST(without_memory_there_is_no_queue_or_one_without_a_ring)
 		int rc;
 
 		spoil.alloc_nth = nth;
-		rc = ops()->queue_new(NULL, &q, 2);
+		rc = shf_sys_queue_new(real(), &q, 2);
 		spoil.alloc_nth = 0;
 		CHECK_INT(rc < 0, nth <= 2);
 		CHECK(!rc || rc == -ENOMEM);
 		if (!rc)
 			CHECK_INT(do_one(q, &io), 8 * PAGE);
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 	}
 	munmap(mem, 8 * PAGE);
 	file_free(&f);
@@ -844,19 +845,19 @@ TEST(waiting_ends_at_its_time_and_is_woken_by_either_carrier)
 	pthread_t t;
 
 	spoil.gate = slow.fd;
-	CHECK_INT(ops()->submit(NULL, q, &slow), 0);
-	CHECK_INT(ops()->complete(NULL, q, &done, 0), -EAGAIN);
-	CHECK_INT(ops()->complete(NULL, q, &done, 5), -EAGAIN);
-	CHECK_INT(ops()->submit(NULL, q, &fast), 0);
-	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK_INT(shf_sys_submit(real(), q, &slow), 0);
+	CHECK_INT(shf_sys_complete(real(), q, &done, 0), -EAGAIN);
+	CHECK_INT(shf_sys_complete(real(), q, &done, 5), -EAGAIN);
+	CHECK_INT(shf_sys_submit(real(), q, &fast), 0);
+	CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 	CHECK(done == &fast);
-	CHECK_INT(ops()->complete(NULL, q, &done, 5), -EAGAIN);
+	CHECK_INT(shf_sys_complete(real(), q, &done, 5), -EAGAIN);
 	CHECK_INT(pthread_create(&t, NULL, open_gate, NULL), 0);
-	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 	CHECK(done == &slow);
 	CHECK_INT(pthread_join(t, NULL), 0);
 	spoil.gate = 0;
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_free(real(), q);
 	close(slow.fd);
 	munmap(mem, 16 * PAGE);
 	file_free(&f);
@@ -872,24 +873,24 @@ TEST(what_is_in_memory_is_counted_and_not_brought_there)
 	for (int old = 0; old < 2; old++) {
 		spoil.old_kernel = old;
 		/* As written: all of it. */
-		CHECK_INT(ops()->pwrite(NULL, f.fd, f.model, bytes, 0), bytes);
-		CHECK_INT(ops()->resident(NULL, f.fd, 0, bytes), bytes);
-		CHECK_INT(ops()->resident(NULL, f.fd, 10, UINT64_MAX), bytes - 10);
-		CHECK_INT(ops()->resident(NULL, f.fd, 3 * PAGE, 4 * PAGE), 4 * PAGE);
-		CHECK_INT(ops()->resident(NULL, f.fd, bytes, 1), 0);
-		CHECK_INT(ops()->resident(NULL, f.fd, 0, 0), 0);
-		CHECK_INT(ops()->resident(NULL, fds[0], 0, 1), -ENOTSUP);
-		CHECK_INT(ops()->resident(NULL, -1, 0, 1), -EBADF);
+		CHECK_INT(shf_sys_pwrite(real(), f.fd, f.model, bytes, 0), bytes);
+		CHECK_INT(shf_sys_resident(real(), f.fd, 0, bytes), bytes);
+		CHECK_INT(shf_sys_resident(real(), f.fd, 10, UINT64_MAX), bytes - 10);
+		CHECK_INT(shf_sys_resident(real(), f.fd, 3 * PAGE, 4 * PAGE), 4 * PAGE);
+		CHECK_INT(shf_sys_resident(real(), f.fd, bytes, 1), 0);
+		CHECK_INT(shf_sys_resident(real(), f.fd, 0, 0), 0);
+		CHECK_INT(shf_sys_resident(real(), fds[0], 0, 1), -ENOTSUP);
+		CHECK_INT(shf_sys_resident(real(), -1, 0, 1), -EBADF);
 		CHECK_INT(fsync(f.fd), 0);
 		CHECK_INT(posix_fadvise(f.fd, 0, 0, POSIX_FADV_DONTNEED), 0);
 		/* A file system in memory keeps it; asking twice brings nothing in. */
-		CHECK_INT(ops()->resident(NULL, f.fd, 0, bytes),
-		          ops()->resident(NULL, f.fd, 0, bytes));
-		CHECK(ops()->resident(NULL, f.fd, 0, bytes) < (int64_t)bytes || !f.direct);
-		CHECK_INT(ops()->pread(NULL, f.fd, f.model, PAGE, 0), PAGE);
-		CHECK(ops()->resident(NULL, f.fd, 0, PAGE) == PAGE);
-		ops()->forget(NULL, f.fd, 0, bytes);
-		CHECK(ops()->resident(NULL, f.fd, 0, PAGE) == 0 || !f.direct);
+		CHECK_INT(shf_sys_resident(real(), f.fd, 0, bytes),
+		          shf_sys_resident(real(), f.fd, 0, bytes));
+		CHECK(shf_sys_resident(real(), f.fd, 0, bytes) < (int64_t)bytes || !f.direct);
+		CHECK_INT(shf_sys_pread(real(), f.fd, f.model, PAGE, 0), PAGE);
+		CHECK(shf_sys_resident(real(), f.fd, 0, PAGE) == PAGE);
+		shf_sys_forget(real(), f.fd, 0, bytes);
+		CHECK(shf_sys_resident(real(), f.fd, 0, PAGE) == 0 || !f.direct);
 	}
 	spoil.old_kernel = false;
 	close(fds[0]);

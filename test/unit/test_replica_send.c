@@ -301,7 +301,7 @@ static int lose_node(struct world *w)
 
 	CHECK_RC(shf_store_open(&store, sys, w->dir, &err), 0, &err);
 	CHECK_RC(shf_tier_reach(&store, NULL, &keep, NULL, &err), 0, &err);
-	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note, &f), 0);
+	CHECK_INT(shf_sys_keep_list(sys, keep, note, &f), 0);
 	for (int i = 0; i < f.n; i++) {
 		char job[33];
 		int rank, image;
@@ -310,10 +310,10 @@ static int lose_node(struct world *w)
 		CHECK(shf_card_parse(f.text[i], job, &rank, &image, &card));
 		if ((rank == 0) != (image < SHF_CARD_GUEST))
 			continue;
-		CHECK_INT(sys->ops->keep_drop(sys->arg, keep, f.text[i]), 0);
+		CHECK_INT(shf_sys_keep_drop(sys, keep, f.text[i]), 0);
 		gone++;
 	}
-	sys->ops->keep_close(sys->arg, keep, true);
+	shf_sys_keep_close(sys, keep, true);
 	shf_store_close(&store);
 	return gone;
 }

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "real.h"
+#include "queue.h"
+#include "sys.h"
 
 #define PAGE SHF_ALIGN
 #define FILE_BYTES (16 * PAGE)
@@ -31,9 +32,9 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *r, unsigned n)
 	return -EPERM;
 }
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 /* Two requests: one that only the kernel can end, for it reads what nobody writes yet, and one
@@ -49,8 +50,8 @@ static int64_t do_other(struct stuck *s)
 {
 	struct shf_io *done = NULL;
 
-	CHECK_INT(ops()->submit(NULL, s->q, &s->other), 0);
-	CHECK_INT(ops()->complete(NULL, s->q, &done, -1), 1);
+	CHECK_INT(shf_sys_submit(real(), s->q, &s->other), 0);
+	CHECK_INT(shf_sys_complete(real(), s->q, &done, -1), 1);
 	CHECK(done == &s->other);
 	return done->result;
 }
@@ -65,9 +66,9 @@ static void files_make(struct stuck *s)
 	memset(s->mem, 0x5a, FILE_BYTES);
 	s->fd = mkstemp(path);
 	CHECK(s->fd >= 0);
-	s->direct = ops()->open(NULL, SHF_CWD, path, SHF_O_DIRECT, 0);
+	s->direct = shf_sys_open(real(), SHF_CWD, path, SHF_O_DIRECT, 0);
 	unlink(path);
-	CHECK_INT(ops()->pwrite(NULL, s->fd, s->mem, FILE_BYTES, 0), FILE_BYTES);
+	CHECK_INT(shf_sys_pwrite(real(), s->fd, s->mem, FILE_BYTES, 0), FILE_BYTES);
 	memset(s->mem, 0, FILE_BYTES);
 	CHECK_INT(pipe(s->ends), 0);
 }
@@ -75,7 +76,7 @@ static void files_make(struct stuck *s)
 static void stuck_end(struct stuck *s)
 {
 	kernel.refuses = false;
-	ops()->queue_free(NULL, s->q);
+	shf_sys_queue_free(real(), s->q);
 	close(s->ends[0]);
 	close(s->ends[1]);
 	close(s->fd);
@@ -98,7 +99,7 @@ static void stuck_begin(struct stuck *s)
 		.direct = s->direct > 0 ? s->direct : 0, .buf = s->mem + 4 * PAGE,
 		.len = FILE_BYTES };
 	CHECK_INT(do_other(s), FILE_BYTES);
-	ops()->queue_stat(NULL, s->q, &st);
+	shf_sys_queue_stat(real(), s->q, &st);
 	if (!st.ring) {
 		stuck_end(s);
 		skip();
@@ -106,11 +107,11 @@ static void stuck_begin(struct stuck *s)
 	/* Through the page cache it would be there at once. */
 	s->read = (struct shf_io){ .op = SHF_IO_READ, .fd = s->fd, .direct = s->ends[0],
 		.buf = s->mem, .len = PAGE };
-	CHECK_INT(ops()->submit(NULL, s->q, &s->read), 0);
+	CHECK_INT(shf_sys_submit(real(), s->q, &s->read), 0);
 	CHECK_INT(do_other(s), FILE_BYTES);     /* so the kernel has that one */
 	kernel.refused = 0;
 	kernel.refuses = true;
-	CHECK_INT(ops()->submit(NULL, s->q, &s->other), 0);
+	CHECK_INT(shf_sys_submit(real(), s->q, &s->other), 0);
 }
 
 /* Its bytes may still come, so they are brought by nobody else, and that request has failed. */
@@ -122,10 +123,10 @@ TEST(what_the_kernel_has_is_given_to_nobody_else_when_the_ring_ends)
 
 	stuck_begin(&s);
 	for (int n = 0; n < 2; n++)
-		CHECK_INT(ops()->complete(NULL, s.q, &done, 30000), 1);
+		CHECK_INT(shf_sys_complete(real(), s.q, &done, 30000), 1);
 	CHECK_INT(s.read.result, -EIO);
 	CHECK_INT(s.other.result, FILE_BYTES);
-	ops()->queue_stat(NULL, s.q, &st);
+	shf_sys_queue_stat(real(), s.q, &st);
 	CHECK(!st.ring);
 	stuck_end(&s);
 }
@@ -138,14 +139,14 @@ TEST(a_ring_that_is_refused_for_a_while_loses_nothing_that_the_kernel_has)
 
 	stuck_begin(&s);
 	for (; kernel.refused < 3 && st.ring; usleep(100))
-		ops()->queue_stat(NULL, s.q, &st);
+		shf_sys_queue_stat(real(), s.q, &st);
 	CHECK(st.ring);
 	kernel.refuses = false;
-	CHECK_INT(ops()->complete(NULL, s.q, &done, 30000), 1);
+	CHECK_INT(shf_sys_complete(real(), s.q, &done, 30000), 1);
 	CHECK(done == &s.other);
 	CHECK_INT(done->result, FILE_BYTES);
 	CHECK_INT(write(s.ends[1], s.mem + 4 * PAGE, PAGE), PAGE);
-	CHECK_INT(ops()->complete(NULL, s.q, &done, 30000), 1);
+	CHECK_INT(shf_sys_complete(real(), s.q, &done, 30000), 1);
 	CHECK(done == &s.read);
 	CHECK_INT(done->result, PAGE);
 	CHECK(!memcmp(s.mem, s.mem + 4 * PAGE, PAGE));
@@ -161,11 +162,11 @@ TEST(a_ring_that_has_nothing_to_do_sleeps)
 	int before;
 
 	files_make(&s);
-	CHECK_INT(ops()->queue_new(NULL, &s.q, 2), 0);
+	CHECK_INT(shf_sys_queue_new(real(), &s.q, 2), 0);
 	s.other = (struct shf_io){ .op = SHF_IO_READ, .fd = s.fd,
 		.direct = s.direct > 0 ? s.direct : 0, .buf = s.mem + 4 * PAGE, .len = FILE_BYTES };
 	CHECK_INT(do_other(&s), FILE_BYTES);
-	ops()->queue_stat(NULL, s.q, &st);
+	shf_sys_queue_stat(real(), s.q, &st);
 	before = kernel.entered;
 	for (int i = 0; i < TIMES; i++)
 		CHECK_INT(do_other(&s), FILE_BYTES);

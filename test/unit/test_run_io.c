@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "t.h"
-#include "real.h"
 #include "run.h"
 #include "run_io.h"
+#include "sys_tables.h"
 
 static struct {
 	pthread_mutex_t lock;
@@ -38,12 +38,12 @@ static int late_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 {
 	set(&at.counted);
 	await(&at.looked);
-	return shf_real_submit(arg, queue, io);
+	return shf_sys_real()->queue.ops->submit(arg, queue, io);
 }
 
 static int told_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
-	int rc = shf_real_complete(arg, queue, io, timeout_ms);
+	int rc = shf_sys_real()->queue.ops->complete(arg, queue, io, timeout_ms);
 
 	if (rc == 0)
 		set(&at.looked);
@@ -73,15 +73,15 @@ static void *drain(void *arg)
 
 TEST(a_wait_for_ever_waits_for_a_request_that_another_thread_is_handing_over)
 {
-	struct shf_sys_ops ops = *shf_sys_real()->ops;
-	struct shf_sys sys = { &ops, NULL };
+	struct sys_tables ops = sys_tables_of(shf_sys_real());
+	struct shf_sys sys = sys_tables_sys(&ops, NULL);
 	struct drain d = { .owner = { .done = done }, .rc = 1 };
 	struct shf_io io = { .op = SHF_IO_FSYNC, .fd = memfd_create("test_run_io", MFD_CLOEXEC) };
 	struct sheaf_error err;
 	pthread_t thread;
 
-	ops.submit = late_submit;
-	ops.complete = told_complete;
+	ops.queue.submit = late_submit;
+	ops.queue.complete = told_complete;
 	CHECK(io.fd >= 0);
 	CHECK_RC(shf_run_open_bare(&d.run, NULL, NULL, &sys, NULL, SHF_CALL_NONE, &err), 0, &err);
 	CHECK_INT(pthread_create(&thread, NULL, drain, &d), 0);
@@ -99,12 +99,12 @@ TEST(what_goes_past_the_page_cache_waits_for_a_busy_disk)
 	int own = mkstemp(name), fd;
 
 	CHECK(own >= 0);
-	fd = shf_real_open(NULL, SHF_CWD, name, SHF_O_WRITE | SHF_O_DIRECT, 0);
+	fd = shf_sys_open(shf_sys_real(), SHF_CWD, name, SHF_O_WRITE | SHF_O_DIRECT, 0);
 	CHECK_INT(unlink(name), 0);
 	close(own);
 	if (fd < 0)
 		skip(); /* this file system has no such way */
 	CHECK(fcntl(fd, F_GETFL) & O_DIRECT);
 	CHECK_INT(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
-	CHECK_INT(shf_real_close(NULL, fd), 0);
+	CHECK_INT(shf_sys_close(shf_sys_real(), fd), 0);
 }

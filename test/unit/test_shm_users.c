@@ -12,9 +12,9 @@
 #include <unistd.h>
 #include "t.h"
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 /* In a process of another user: the name of the socket of that token, as everybody can read it,
@@ -61,8 +61,8 @@ TEST(strangers_who_fill_a_socket_keep_nobody_from_the_next_one)
 	more.rlim_cur = was.rlim_max < 10000 ? was.rlim_max : 10000;
 	CHECK_INT(setrlimit(RLIMIT_NOFILE, &more), 0);
 	CHECK_INT(pipe(told) | pipe(end), 0);
-	CHECK_INT(ops()->shm_new(NULL, &m, 5000, true), 0);
-	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
+	CHECK_INT(shf_sys_shm_new(real(), &m, 5000, true), 0);
+	CHECK_INT(shf_sys_shm_offer(real(), token, &offer), 0);
 	pid = fork();
 	if (!pid) {
 		close(end[1]);
@@ -70,20 +70,20 @@ TEST(strangers_who_fill_a_socket_keep_nobody_from_the_next_one)
 	}
 	close(told[1]);
 	CHECK_INT(read(told[0], &byte, 1), 1);
-	CHECK_INT(ops()->shm_connect(NULL, token, &h), -ECONNREFUSED);
+	CHECK_INT(shf_sys_shm_connect(real(), token, &h), -ECONNREFUSED);
 	/* None of them is served, and another name is nobody's yet. */
-	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 50), -ETIMEDOUT);
-	CHECK_INT(ops()->shm_offer(NULL, next, &again), 0);
-	CHECK_INT(ops()->shm_connect(NULL, next, &h), 0);
-	CHECK_INT(ops()->shm_serve(NULL, again, &m, 1, 10000), 0);
+	CHECK_INT(shf_sys_shm_serve(real(), offer, &m, 1, 50), -ETIMEDOUT);
+	CHECK_INT(shf_sys_shm_offer(real(), next, &again), 0);
+	CHECK_INT(shf_sys_shm_connect(real(), next, &h), 0);
+	CHECK_INT(shf_sys_shm_serve(real(), again, &m, 1, 10000), 0);
 	close(end[0]);
 	close(end[1]);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK_INT(status, 0);
-	ops()->shm_drop(NULL, h);
-	ops()->shm_drop(NULL, offer);
-	ops()->shm_drop(NULL, again);
-	ops()->shm_free(NULL, &m);
+	shf_sys_shm_drop(real(), h);
+	shf_sys_shm_drop(real(), offer);
+	shf_sys_shm_drop(real(), again);
+	shf_sys_shm_free(real(), &m);
 	close(told[0]);
 	CHECK_INT(setrlimit(RLIMIT_NOFILE, &was), 0);
 }

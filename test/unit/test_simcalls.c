@@ -14,7 +14,7 @@
 
 static int file_new(const struct shf_sys *s, int dir, const char *name)
 {
-	int fd = s->ops->open(s->arg, dir, name, W | SHF_O_EXCL, 0666);
+	int fd = shf_sys_open(s, dir, name, W | SHF_O_EXCL, 0666);
 
 	CHECK(fd >= 0);
 	return fd;
@@ -22,12 +22,12 @@ static int file_new(const struct shf_sys *s, int dir, const char *name)
 
 static void put(const struct shf_sys *s, int fd, const char *text, uint64_t off)
 {
-	CHECK_INT(s->ops->pwrite(s->arg, fd, text, strlen(text), off), (int)strlen(text));
+	CHECK_INT(shf_sys_pwrite(s, fd, text, strlen(text), off), (int)strlen(text));
 }
 
 static int dir_open(const struct shf_sys *s, const char *path)
 {
-	int fd = s->ops->open(s->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	int fd = shf_sys_open(s, SHF_CWD, path, SHF_O_DIR, 0);
 
 	CHECK(fd >= 0);
 	return fd;
@@ -53,11 +53,11 @@ TEST(every_call_can_be_made_to_fail_and_is_told)
 		int fd, fired;
 
 		simdisk_fail_at(d, nth, ENOMEM);
-		fd = s->ops->open(s->arg, SHF_CWD, "f", W, 0);
-		rc = fd < 0 ? fd : s->ops->pwrite(s->arg, fd, "x", 1, 0);
-		rc = rc < 0 ? rc : s->ops->fsync(s->arg, fd);
-		rc = rc < 0 ? rc : s->ops->close(s->arg, fd);
-		rc = rc < 0 ? rc : s->ops->rename(s->arg, SHF_CWD, "f", SHF_CWD, "g", true);
+		fd = shf_sys_open(s, SHF_CWD, "f", W, 0);
+		rc = fd < 0 ? fd : shf_sys_pwrite(s, fd, "x", 1, 0);
+		rc = rc < 0 ? rc : shf_sys_fsync(s, fd);
+		rc = rc < 0 ? rc : shf_sys_close(s, fd);
+		rc = rc < 0 ? rc : shf_sys_rename(s, SHF_CWD, "f", SHF_CWD, "g", true);
 		fired = simdisk_fired(d);
 		CHECK_INT(fired, nth <= 5);
 		CHECK_INT(rc, fired ? -ENOMEM : 0);
@@ -79,21 +79,21 @@ TEST(a_fault_can_choose_its_call_and_how_it_lies)
 	                                          .kind = SIMDISK_RENAME, .process = s });
 	simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .error = EIO, .how = SIMDISK_PART,
 	                                          .kind = SIMDISK_PWRITE, .name = ".tmp" });
-	CHECK_INT(other->ops->rename(other->arg, SHF_CWD, "b", SHF_CWD, "c", false), 0);
+	CHECK_INT(shf_sys_rename(other, SHF_CWD, "b", SHF_CWD, "c", false), 0);
 	put(other, g, "0123456789", 0);
-	CHECK_INT(s->ops->pwrite(s->arg, fd, "0123456789", 10, 0), -EIO);
+	CHECK_INT(shf_sys_pwrite(s, fd, "0123456789", 10, 0), -EIO);
 	CHECK_INT(holds(d, "/a.tmp", "01234"), 1);
 	put(s, fd, "0123456789", 0);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a.tmp", SHF_CWD, "a", true), 0);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a", SHF_CWD, "z", true), -ENOENT);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "a.tmp", SHF_CWD, "a", true), 0);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "a", SHF_CWD, "z", true), -ENOENT);
 	CHECK(simdisk_exists(d, "/z") && !simdisk_exists(d, "/a"));
 	CHECK_INT(simdisk_fired(d), 2);
 	simdisk_faults_clear(d);
 	simdisk_fault(d, &(struct simdisk_fault){ .nth = 2, .error = EIO, .always = true,
 	                                          .kind = SIMDISK_FSTAT });
-	CHECK_INT(s->ops->fstat(s->arg, fd, &st), 0);
-	CHECK_INT(s->ops->fstat(s->arg, fd, &st), -EIO);
-	CHECK_INT(s->ops->fstat(s->arg, fd, &st), -EIO);
+	CHECK_INT(shf_sys_fstat(s, fd, &st), 0);
+	CHECK_INT(shf_sys_fstat(s, fd, &st), -EIO);
+	CHECK_INT(shf_sys_fstat(s, fd, &st), -EIO);
 	CHECK(strstr(simdisk_call_text(d, 4), "pwrite(a.tmp, 10 at 0) = -5"));
 	simdisk_abandon(d);
 }
@@ -104,26 +104,26 @@ TEST(a_killed_process_loses_descriptors_and_locks_but_not_its_writes)
 	const struct shf_sys *a = simdisk_process(d, 1, 0), *b = simdisk_process(d, 2, 0);
 	struct shf_owner owner, later;
 	int fa = file_new(a, SHF_CWD, "lock");
-	int fb = b->ops->open(b->arg, SHF_CWD, "lock", SHF_O_WRITE, 0);
+	int fb = shf_sys_open(b, SHF_CWD, "lock", SHF_O_WRITE, 0);
 
-	CHECK_INT(a->ops->owner(a->arg, &owner), 0);
+	CHECK_INT(shf_sys_owner(a, &owner), 0);
 	put(a, fa, "mine", 0);
-	CHECK_INT(a->ops->lock(a->arg, fa, true), 0);
-	CHECK_INT(b->ops->lock(b->arg, fb, false), -EAGAIN);
-	CHECK_INT(b->ops->pread(b->arg, fa, &owner, 0, 0), -EBADF);     /* not its descriptor */
-	CHECK(!b->ops->owner_is_dead(b->arg, &owner));
+	CHECK_INT(shf_sys_lock(a, fa, true), 0);
+	CHECK_INT(shf_sys_lock(b, fb, false), -EAGAIN);
+	CHECK_INT(shf_sys_pread(b, fa, &owner, 0, 0), -EBADF);     /* not its descriptor */
+	CHECK(!shf_sys_owner_is_dead(b, &owner));
 	simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .how = SIMDISK_KILL, .process = a });
-	CHECK_INT(a->ops->close(a->arg, fa), -ESHUTDOWN);
-	CHECK_INT(a->ops->mkdir(a->arg, SHF_CWD, "d", 0777), -ESHUTDOWN);
+	CHECK_INT(shf_sys_close(a, fa), -ESHUTDOWN);
+	CHECK_INT(shf_sys_mkdir(a, SHF_CWD, "d", 0777), -ESHUTDOWN);
 	CHECK_INT(simdisk_open_n(a), 0);
-	CHECK_INT(b->ops->lock(b->arg, fb, true), 0);
+	CHECK_INT(shf_sys_lock(b, fb, true), 0);
 	CHECK_INT(holds(d, "/lock", "mine"), 1);
-	CHECK(b->ops->owner_is_dead(b->arg, &owner));
+	CHECK(shf_sys_owner_is_dead(b, &owner));
 	a = simdisk_process(d, 1, 0);   /* the pid is used again */
-	CHECK_INT(a->ops->owner(a->arg, &later), 0);
-	CHECK(b->ops->owner_is_dead(b->arg, &owner) && !b->ops->owner_is_dead(b->arg, &later));
+	CHECK_INT(shf_sys_owner(a, &later), 0);
+	CHECK(shf_sys_owner_is_dead(b, &owner) && !shf_sys_owner_is_dead(b, &later));
 	b = simdisk_process(d, 3, 1);
-	CHECK(!b->ops->owner_is_dead(b->arg, &owner));  /* seen from another node */
+	CHECK(!shf_sys_owner_is_dead(b, &owner));  /* seen from another node */
 	simdisk_abandon(d);
 }
 
@@ -132,33 +132,33 @@ TEST(a_forked_child_has_the_same_descriptions_until_it_closes_them)
 	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
 	const struct shf_sys *a = simdisk_process(d, 1, 0), *b = simdisk_process(d, 2, 0), *child;
 	int fa = file_new(a, SHF_CWD, "lock"), own;
-	int fb = b->ops->open(b->arg, SHF_CWD, "lock", SHF_O_WRITE, 0);
+	int fb = shf_sys_open(b, SHF_CWD, "lock", SHF_O_WRITE, 0);
 	struct shf_owner owner;
 
-	CHECK_INT(a->ops->owner(a->arg, &owner), 0);
-	CHECK_INT(a->ops->lock(a->arg, fa, true), 0);
+	CHECK_INT(shf_sys_owner(a, &owner), 0);
+	CHECK_INT(shf_sys_lock(a, fa, true), 0);
 	child = simdisk_fork(d, a, 3);
-	CHECK_INT(child->ops->pid(child->arg), 3);
-	CHECK_INT(child->ops->lock(child->arg, fa, true), 0);   /* it is the same lock */
+	CHECK_INT(shf_sys_pid(child), 3);
+	CHECK_INT(shf_sys_lock(child, fa, true), 0);   /* it is the same lock */
 	own = file_new(child, SHF_CWD, "own");
-	CHECK_INT(a->ops->close(a->arg, own), -EBADF);
+	CHECK_INT(shf_sys_close(a, own), -EBADF);
 	put(child, fa, "child", 0);
 	/* Neither the parent's close nor its death lets go of it. */
-	CHECK_INT(a->ops->close(a->arg, fa), 0);
-	CHECK_INT(b->ops->lock(b->arg, fb, false), -EAGAIN);
+	CHECK_INT(shf_sys_close(a, fa), 0);
+	CHECK_INT(shf_sys_lock(b, fb, false), -EAGAIN);
 	simdisk_kill(d, a);
-	CHECK(b->ops->owner_is_dead(b->arg, &owner));
-	CHECK_INT(b->ops->lock(b->arg, fb, false), -EAGAIN);
-	CHECK_INT(child->ops->close(child->arg, fa), 0);
-	CHECK_INT(b->ops->lock(b->arg, fb, true), 0);
+	CHECK(shf_sys_owner_is_dead(b, &owner));
+	CHECK_INT(shf_sys_lock(b, fb, false), -EAGAIN);
+	CHECK_INT(shf_sys_close(child, fa), 0);
+	CHECK_INT(shf_sys_lock(b, fb, true), 0);
 	/* But an unlock does, and a child's death. */
 	child = simdisk_fork(d, b, 4);
-	CHECK_INT(b->ops->unlock(b->arg, fb), 0);
-	fa = child->ops->open(child->arg, SHF_CWD, "lock", SHF_O_WRITE, 0);
-	CHECK_INT(child->ops->lock(child->arg, fa, true), 0);
-	CHECK_INT(b->ops->lock(b->arg, fb, true), -EAGAIN);
+	CHECK_INT(shf_sys_unlock(b, fb), 0);
+	fa = shf_sys_open(child, SHF_CWD, "lock", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_lock(child, fa, true), 0);
+	CHECK_INT(shf_sys_lock(b, fb, true), -EAGAIN);
 	simdisk_kill(d, child);
-	CHECK_INT(b->ops->lock(b->arg, fb, true), 0);
+	CHECK_INT(shf_sys_lock(b, fb, true), 0);
 	CHECK_INT(simdisk_open_n(b), 1);
 	simdisk_abandon(d);
 }
@@ -171,10 +171,10 @@ TEST(a_view_that_acts_as_a_child_closes_the_childs_descriptors)
 
 	child = simdisk_fork(d, a, 2);
 	simdisk_act_as(a, child);
-	CHECK_INT(a->ops->pid(a->arg), 2);
-	CHECK_INT(a->ops->close(a->arg, fd), 0);
+	CHECK_INT(shf_sys_pid(a), 2);
+	CHECK_INT(shf_sys_close(a, fd), 0);
 	simdisk_act_as(a, NULL);
-	CHECK_INT(a->ops->pid(a->arg), 1);
+	CHECK_INT(shf_sys_pid(a), 1);
 	CHECK_INT(simdisk_open_n(child), 0);
 	put(a, fd, "still here", 0);
 	simdisk_abandon(d);
@@ -194,32 +194,32 @@ TEST(a_client_with_old_names_sees_them_until_their_time_is_over)
 	int fd, dir, n = 0;
 	struct shf_stat st;
 
-	CHECK_INT(a->ops->mkdir(a->arg, SHF_CWD, "run", 0777), 0);
+	CHECK_INT(shf_sys_mkdir(a, SHF_CWD, "run", 0777), 0);
 	dir = dir_open(b, "run");
 	fd = file_new(a, SHF_CWD, "run/old");
-	CHECK_INT(a->ops->mkdir(a->arg, SHF_CWD, "run/moved", 0777), 0);
+	CHECK_INT(shf_sys_mkdir(a, SHF_CWD, "run/moved", 0777), 0);
 	simdisk_stale(d, b, "/run", 50);
-	CHECK_INT(a->ops->mkdir(a->arg, SHF_CWD, "run/new", 0777), 0);
-	CHECK_INT(a->ops->unlink(a->arg, SHF_CWD, "run/old", false), 0);
-	CHECK_INT(a->ops->rename(a->arg, SHF_CWD, "run/moved", SHF_CWD, "run/there", true), 0);
-	CHECK_INT(b->ops->stat(b->arg, dir, "new", false, &st), -ENOENT);
-	CHECK_INT(b->ops->stat(b->arg, SHF_CWD, "run/moved", false, &st), 0);
-	CHECK_INT(b->ops->open(b->arg, dir, "old", 0, 0), -ESTALE);
-	CHECK_INT(b->ops->list(b->arg, dir, seen_n, &n), 0);
+	CHECK_INT(shf_sys_mkdir(a, SHF_CWD, "run/new", 0777), 0);
+	CHECK_INT(shf_sys_unlink(a, SHF_CWD, "run/old", false), 0);
+	CHECK_INT(shf_sys_rename(a, SHF_CWD, "run/moved", SHF_CWD, "run/there", true), 0);
+	CHECK_INT(shf_sys_stat(b, dir, "new", false, &st), -ENOENT);
+	CHECK_INT(shf_sys_stat(b, SHF_CWD, "run/moved", false, &st), 0);
+	CHECK_INT(shf_sys_open(b, dir, "old", 0, 0), -ESTALE);
+	CHECK_INT(shf_sys_list(b, dir, seen_n, &n), 0);
 	CHECK_INT(n, 2);
 	/* What it makes is made by the server. */
-	CHECK_INT(b->ops->mkdir(b->arg, dir, "new", 0777), -EEXIST);
-	CHECK_INT(a->ops->stat(a->arg, SHF_CWD, "run/new", false, &st), 0);
-	b->ops->sleep_ms(b->arg, 60);
-	CHECK_INT(b->ops->stat(b->arg, dir, "new", false, &st), 0);
-	CHECK_INT(b->ops->stat(b->arg, dir, "old", false, &st), -ENOENT);
+	CHECK_INT(shf_sys_mkdir(b, dir, "new", 0777), -EEXIST);
+	CHECK_INT(shf_sys_stat(a, SHF_CWD, "run/new", false, &st), 0);
+	shf_sys_sleep_ms(b, 60);
+	CHECK_INT(shf_sys_stat(b, dir, "new", false, &st), 0);
+	CHECK_INT(shf_sys_stat(b, dir, "old", false, &st), -ENOENT);
 	simdisk_stale(d, b, "/run", -1);
-	CHECK_INT(a->ops->unlink(a->arg, SHF_CWD, "run/new", true), 0);
-	b->ops->sleep_ms(b->arg, 60000);
-	CHECK_INT(b->ops->open(b->arg, dir, "new", SHF_O_DIR, 0), -ESTALE);
+	CHECK_INT(shf_sys_unlink(a, SHF_CWD, "run/new", true), 0);
+	shf_sys_sleep_ms(b, 60000);
+	CHECK_INT(shf_sys_open(b, dir, "new", SHF_O_DIR, 0), -ESTALE);
 	simdisk_fresh(d, b);
-	CHECK_INT(b->ops->open(b->arg, dir, "new", SHF_O_DIR, 0), -ENOENT);
-	CHECK_INT(a->ops->close(a->arg, fd), 0);
+	CHECK_INT(shf_sys_open(b, dir, "new", SHF_O_DIR, 0), -ENOENT);
+	CHECK_INT(shf_sys_close(a, fd), 0);
 	simdisk_abandon(d);
 }
 
@@ -227,21 +227,21 @@ TEST(locks_are_by_description_and_can_be_made_to_lie)
 {
 	struct simdisk *d = simdisk_new(SEED, SIMDISK_STRICT);
 	const struct shf_sys *s = simdisk_process(d, 1, 0);
-	int a = file_new(s, SHF_CWD, "f"), b = s->ops->open(s->arg, SHF_CWD, "f", 0, 0);
-	int c = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+	int a = file_new(s, SHF_CWD, "f"), b = shf_sys_open(s, SHF_CWD, "f", 0, 0);
+	int c = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE, 0);
 
-	CHECK_INT(s->ops->lock(s->arg, a, true), 0);
-	CHECK_INT(s->ops->lock(s->arg, b, false), -EAGAIN);
-	CHECK_INT(s->ops->lock(s->arg, b, true), -EBADF);
-	CHECK_INT(s->ops->lock(s->arg, a, false), 0);
-	CHECK_INT(s->ops->lock(s->arg, b, false), 0);
-	CHECK_INT(s->ops->lock(s->arg, c, true), -EAGAIN);
-	CHECK_INT(s->ops->close(s->arg, a), 0);
-	CHECK_INT(s->ops->close(s->arg, b), 0);
-	CHECK_INT(s->ops->lock(s->arg, c, true), 0);
-	a = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_lock(s, a, true), 0);
+	CHECK_INT(shf_sys_lock(s, b, false), -EAGAIN);
+	CHECK_INT(shf_sys_lock(s, b, true), -EBADF);
+	CHECK_INT(shf_sys_lock(s, a, false), 0);
+	CHECK_INT(shf_sys_lock(s, b, false), 0);
+	CHECK_INT(shf_sys_lock(s, c, true), -EAGAIN);
+	CHECK_INT(shf_sys_close(s, a), 0);
+	CHECK_INT(shf_sys_close(s, b), 0);
+	CHECK_INT(shf_sys_lock(s, c, true), 0);
+	a = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE, 0);
 	simdisk_set_locks(d, false);
-	CHECK_INT(s->ops->lock(s->arg, a, true), 0);
+	CHECK_INT(shf_sys_lock(s, a, true), 0);
 	simdisk_abandon(d);
 }
 
@@ -254,22 +254,22 @@ TEST(a_full_disk_says_so_and_forgets_what_was_removed)
 	uint64_t left = 0;
 
 	simdisk_set_space(d, 2 * 4096);
-	CHECK_INT(s->ops->resize(s->arg, fd, 3 * 4096), -ENOSPC);
-	CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, sizeof(bytes), 0), -ENOSPC);
-	CHECK_INT(s->ops->resize(s->arg, fd, 4096), 0);
-	CHECK_INT(s->ops->free_bytes(s->arg, fd, &left), 0);
+	CHECK_INT(shf_sys_resize(s, fd, 3 * 4096), -ENOSPC);
+	CHECK_INT(shf_sys_pwrite(s, fd, bytes, sizeof(bytes), 0), -ENOSPC);
+	CHECK_INT(shf_sys_resize(s, fd, 4096), 0);
+	CHECK_INT(shf_sys_free_bytes(s, fd, &left), 0);
 	CHECK_INT(left, 4096);
 	g = file_new(s, root, "g");
-	CHECK_INT(s->ops->resize(s->arg, g, 2 * 4096), -ENOSPC);
-	CHECK_INT(s->ops->unlink(s->arg, root, "f", false), 0);
-	CHECK_INT(s->ops->resize(s->arg, g, 2 * 4096), -ENOSPC);        /* still open */
-	CHECK_INT(s->ops->close(s->arg, fd), 0);
-	CHECK_INT(s->ops->resize(s->arg, g, 2 * 4096), 0);
+	CHECK_INT(shf_sys_resize(s, g, 2 * 4096), -ENOSPC);
+	CHECK_INT(shf_sys_unlink(s, root, "f", false), 0);
+	CHECK_INT(shf_sys_resize(s, g, 2 * 4096), -ENOSPC);        /* still open */
+	CHECK_INT(shf_sys_close(s, fd), 0);
+	CHECK_INT(shf_sys_resize(s, g, 2 * 4096), 0);
 	simdisk_set_read_only(d, true);
-	CHECK_INT(s->ops->resize(s->arg, g, 0), -EROFS);
-	CHECK_INT(s->ops->mkdir(s->arg, root, "d", 0777), -EROFS);
-	CHECK_INT(s->ops->unlink(s->arg, root, "g", false), -EROFS);
-	CHECK_INT(s->ops->open(s->arg, root, "g", SHF_O_WRITE, 0), -EROFS);
+	CHECK_INT(shf_sys_resize(s, g, 0), -EROFS);
+	CHECK_INT(shf_sys_mkdir(s, root, "d", 0777), -EROFS);
+	CHECK_INT(shf_sys_unlink(s, root, "g", false), -EROFS);
+	CHECK_INT(shf_sys_open(s, root, "g", SHF_O_WRITE, 0), -EROFS);
 	simdisk_abandon(d);
 }
 
@@ -284,28 +284,28 @@ TEST(paths_links_and_refusals_are_those_of_the_kernel)
 	CHECK_INT(simdisk_put(d, "/a/b/f", "x", 1), 0);
 	CHECK_INT(simdisk_symlink(d, "a/b", "/link"), 0);
 	CHECK_INT(simdisk_symlink(d, "/loop", "/loop"), 0);
-	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "link/f", true, &st), 0);
+	CHECK_INT(shf_sys_stat(s, SHF_CWD, "link/f", true, &st), 0);
 	CHECK_INT(st.bytes, 1);
-	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "/a/b/../b//f", true, &st), 0);
-	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "a/f/x", true, &st), -ENOENT);
-	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "a/b/f/x", true, &st), -ENOTDIR);
-	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "loop", true, &st), -ELOOP);
-	CHECK_INT(s->ops->stat(s->arg, SHF_CWD, "loop", false, &st), 0);
-	CHECK_INT(s->ops->open(s->arg, SHF_CWD, "link", SHF_O_NOFOLLOW | SHF_O_DIR, 0), -ELOOP);
-	CHECK_INT(s->ops->readlink(s->arg, SHF_CWD, "link", buf, 16), 3);
+	CHECK_INT(shf_sys_stat(s, SHF_CWD, "/a/b/../b//f", true, &st), 0);
+	CHECK_INT(shf_sys_stat(s, SHF_CWD, "a/f/x", true, &st), -ENOENT);
+	CHECK_INT(shf_sys_stat(s, SHF_CWD, "a/b/f/x", true, &st), -ENOTDIR);
+	CHECK_INT(shf_sys_stat(s, SHF_CWD, "loop", true, &st), -ELOOP);
+	CHECK_INT(shf_sys_stat(s, SHF_CWD, "loop", false, &st), 0);
+	CHECK_INT(shf_sys_open(s, SHF_CWD, "link", SHF_O_NOFOLLOW | SHF_O_DIR, 0), -ELOOP);
+	CHECK_INT(shf_sys_readlink(s, SHF_CWD, "link", buf, 16), 3);
 	CHECK_STR(buf, "a/b");
 	a = dir_open(s, "a");
-	CHECK_INT(s->ops->open(s->arg, a, "b/f", 0, 0), -EINVAL);       /* one component */
-	CHECK_INT(s->ops->unlink(s->arg, a, "b", true), -ENOTEMPTY);
-	CHECK_INT(s->ops->unlink(s->arg, a, "b", false), -EISDIR);
-	CHECK_INT(s->ops->mkdir(s->arg, a, "e", 0777), 0);
-	CHECK_INT(s->ops->rename(s->arg, a, "b", a, "e", true), -EEXIST);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a", SHF_CWD, "a/b/z", false), -EINVAL);
-	CHECK_INT(s->ops->rename(s->arg, a, "e", a, "b", false), -ENOTEMPTY);
-	CHECK_INT(s->ops->rename(s->arg, a, "b", a, "e", false), 0);
-	CHECK_INT(s->ops->open(s->arg, a, "e", SHF_O_WRITE, 0), -EISDIR);
+	CHECK_INT(shf_sys_open(s, a, "b/f", 0, 0), -EINVAL);       /* one component */
+	CHECK_INT(shf_sys_unlink(s, a, "b", true), -ENOTEMPTY);
+	CHECK_INT(shf_sys_unlink(s, a, "b", false), -EISDIR);
+	CHECK_INT(shf_sys_mkdir(s, a, "e", 0777), 0);
+	CHECK_INT(shf_sys_rename(s, a, "b", a, "e", true), -EEXIST);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "a", SHF_CWD, "a/b/z", false), -EINVAL);
+	CHECK_INT(shf_sys_rename(s, a, "e", a, "b", false), -ENOTEMPTY);
+	CHECK_INT(shf_sys_rename(s, a, "b", a, "e", false), 0);
+	CHECK_INT(shf_sys_open(s, a, "e", SHF_O_WRITE, 0), -EISDIR);
 	CHECK_INT(simdisk_remove(d, "/a"), 0);
-	CHECK_INT(s->ops->mkdir(s->arg, a, "late", 0777), -ENOENT);     /* open but gone */
+	CHECK_INT(shf_sys_mkdir(s, a, "late", 0777), -ENOENT);     /* open but gone */
 	simdisk_abandon(d);
 }
 
@@ -315,7 +315,7 @@ static int count_names(void *arg, const char *name)
 	int *n = ((void **)arg)[1];
 
 	++*n;
-	return s->ops->unlink(s->arg, SHF_CWD, name, false);    /* calls from within are fine */
+	return shf_sys_unlink(s, SHF_CWD, name, false);    /* calls from within are fine */
 }
 
 TEST(list_may_change_what_it_lists)
@@ -327,10 +327,10 @@ TEST(list_may_change_what_it_lists)
 	char name[2] = "a";
 
 	for (; name[0] < 'k'; name[0]++)
-		s->ops->close(s->arg, file_new(s, root, name));
-	CHECK_INT(s->ops->list(s->arg, root, count_names, arg), 0);
+		shf_sys_close(s, file_new(s, root, name));
+	CHECK_INT(shf_sys_list(s, root, count_names, arg), 0);
 	CHECK_INT(n, 10);
-	CHECK_INT(s->ops->list(s->arg, root, count_names, arg), 0);
+	CHECK_INT(shf_sys_list(s, root, count_names, arg), 0);
 	CHECK_INT(n, 10);
 	CHECK_INT(simdisk_open_n(s), 1);
 	simdisk_abandon(d);
@@ -350,12 +350,12 @@ TEST(a_queue_performs_in_any_order_at_complete)
 		struct shf_io *done;
 		struct shf_queue *q = NULL;
 
-		CHECK_INT(s->ops->queue_new(s->arg, &q, 2), 0);
-		CHECK_INT(s->ops->complete(s->arg, q, &done, -1), 0);
-		CHECK_INT(s->ops->submit(s->arg, q, &io[0]), 0);
-		CHECK_INT(s->ops->submit(s->arg, q, &io[1]), 0);
+		CHECK_INT(shf_sys_queue_new(s, &q, 2), 0);
+		CHECK_INT(shf_sys_complete(s, q, &done, -1), 0);
+		CHECK_INT(shf_sys_submit(s, q, &io[0]), 0);
+		CHECK_INT(shf_sys_submit(s, q, &io[1]), 0);
 		CHECK_INT(holds(d, "/f", ""), 1);       /* nothing has happened */
-		while ((rc = s->ops->complete(s->arg, q, &done, 0)) != 0) {
+		while ((rc = shf_sys_complete(s, q, &done, 0)) != 0) {
 			later |= rc == -EAGAIN;
 			n += rc == 1;
 			if (rc == 1 && n == 1)
@@ -364,12 +364,12 @@ TEST(a_queue_performs_in_any_order_at_complete)
 		CHECK_INT(n, 2);
 		CHECK_INT(io[0].result, 5);
 		CHECK_INT(io[1].result, 0);
-		s->ops->queue_stat(s->arg, q, &st);
+		shf_sys_queue_stat(s, q, &st);
 		CHECK_INT(st.buffered_bytes, 5);
 		CHECK_INT(st.direct_bytes + st.refused + st.ring, 0);
-		CHECK_INT(s->ops->submit(s->arg, q, &io[0]), 0);
+		CHECK_INT(shf_sys_submit(s, q, &io[0]), 0);
 		io[0].off = 5;
-		s->ops->queue_free(s->arg, q);
+		shf_sys_queue_free(s, q);
 		CHECK_INT(holds(d, "/f", "hellohello"), 1);
 		simdisk_abandon(d);
 	}
@@ -385,29 +385,29 @@ TEST(memory_is_shared_within_a_node_only)
 	uint8_t token[16];
 	int offer, h, h2;
 
-	CHECK_INT(a->ops->shm_new(a->arg, &m, 5000, true), 0);
+	CHECK_INT(shf_sys_shm_new(a, &m, 5000, true), 0);
 	CHECK_INT((uintptr_t)m.base % 4096, 0);
 	CHECK_INT(((char *)m.base)[4999], 0);
-	CHECK_INT(a->ops->shm_offer(a->arg, token, &offer), 0);
-	CHECK_INT(far->ops->shm_connect(far->arg, token, &h), -ECONNREFUSED);
+	CHECK_INT(shf_sys_shm_offer(a, token, &offer), 0);
+	CHECK_INT(shf_sys_shm_connect(far, token, &h), -ECONNREFUSED);
 	simdisk_set_shm(d, false, 10000);
-	CHECK_INT(b->ops->shm_connect(b->arg, token, &h), -ECONNREFUSED);
+	CHECK_INT(shf_sys_shm_connect(b, token, &h), -ECONNREFUSED);
 	simdisk_set_shm(d, true, 10000);
-	CHECK_INT(b->ops->shm_connect(b->arg, token, &h), 0);
-	CHECK_INT(b->ops->shm_take(b->arg, h, &got, 5), -ETIMEDOUT);
-	CHECK_INT(a->ops->shm_serve(a->arg, offer, &m, 1, 5), 0);
-	CHECK_INT(a->ops->shm_serve(a->arg, offer, &m, 1, 5), -ETIMEDOUT);
-	CHECK_INT(b->ops->shm_connect(b->arg, token, &h2), 0);
-	a->ops->shm_drop(a->arg, offer);
-	CHECK_INT(b->ops->shm_take(b->arg, h2, &got, 5), -ECONNRESET);
-	a->ops->shm_free(a->arg, &m);
-	CHECK_INT(b->ops->shm_take(b->arg, h, &got, 5), 0);
+	CHECK_INT(shf_sys_shm_connect(b, token, &h), 0);
+	CHECK_INT(shf_sys_shm_take(b, h, &got, 5), -ETIMEDOUT);
+	CHECK_INT(shf_sys_shm_serve(a, offer, &m, 1, 5), 0);
+	CHECK_INT(shf_sys_shm_serve(a, offer, &m, 1, 5), -ETIMEDOUT);
+	CHECK_INT(shf_sys_shm_connect(b, token, &h2), 0);
+	shf_sys_shm_drop(a, offer);
+	CHECK_INT(shf_sys_shm_take(b, h2, &got, 5), -ECONNRESET);
+	shf_sys_shm_free(a, &m);
+	CHECK_INT(shf_sys_shm_take(b, h, &got, 5), 0);
 	CHECK_INT(got.bytes, 5000);
 	memset(got.base, 1, got.bytes);
-	CHECK_INT(b->ops->shm_new(b->arg, &m, 5001, false), -ENOSPC);
+	CHECK_INT(shf_sys_shm_new(b, &m, 5001, false), -ENOSPC);
 	simdisk_kill(d, b);
-	b->ops->shm_free(b->arg, &got); /* memory only, so allowed */
-	b->ops->shm_drop(b->arg, h);
+	shf_sys_shm_free(b, &got); /* memory only, so allowed */
+	shf_sys_shm_drop(b, h);
 	CHECK(!got.base);
 	simdisk_abandon(d);
 }
@@ -429,13 +429,13 @@ static bool stops(int what)
 		if (what == 1)
 			(void)file_new(s, SHF_CWD, "f");
 		else if (what == 2)
-			(void)s->ops->shm_offer(s->arg, token, &offer);
+			(void)shf_sys_shm_offer(s, token, &offer);
 		else if (what == 3)
-			(void)s->ops->shm_new(s->arg, &m, 1, true);
+			(void)shf_sys_shm_new(s, &m, 1, true);
 		else if (what == 4)
-			(void)s->ops->queue_new(s->arg, &queue, 1);
+			(void)shf_sys_queue_new(s, &queue, 1);
 		else if (what == 5)
-			(void)s->ops->task_new(s->arg, &task, NULL, NULL, NULL);
+			(void)shf_sys_task_new(s, &task, NULL, NULL, NULL);
 		simdisk_free(d);
 		_exit(0);
 	}
@@ -459,17 +459,17 @@ TEST(a_descriptor_may_be_0_and_is_like_others)
 
 	simdisk_fault(d, &(struct simdisk_fault){ .nth = 2, .kind = SIMDISK_OPEN,
 	                                          .how = SIMDISK_ZERO });
-	CHECK_INT(s->ops->close(s->arg, 0), -EBADF);
+	CHECK_INT(shf_sys_close(s, 0), -EBADF);
 	first = file_new(s, SHF_CWD, "a");
-	zero = s->ops->open(s->arg, SHF_CWD, "b", W, 0666);
+	zero = shf_sys_open(s, SHF_CWD, "b", W, 0666);
 	CHECK(first > 0);
 	CHECK_INT(zero, 0);
 	put(s, first, "one", 0);
 	put(s, zero, "two", 0);
 	CHECK_INT(holds(d, "a", "one"), 1);
 	CHECK_INT(holds(d, "b", "two"), 1);
-	CHECK_INT(s->ops->close(s->arg, zero), 0);
-	CHECK_INT(s->ops->close(s->arg, zero), -EBADF);
-	CHECK_INT(s->ops->close(s->arg, first), 0);
+	CHECK_INT(shf_sys_close(s, zero), 0);
+	CHECK_INT(shf_sys_close(s, zero), -EBADF);
+	CHECK_INT(shf_sys_close(s, first), 0);
 	simdisk_free(d);
 }

@@ -12,7 +12,7 @@
 
 static int file_new(const struct shf_sys *s, int dir, const char *name)
 {
-	int fd = s->ops->open(s->arg, dir, name, W | SHF_O_EXCL, 0666);
+	int fd = shf_sys_open(s, dir, name, W | SHF_O_EXCL, 0666);
 
 	CHECK(fd >= 0);
 	return fd;
@@ -20,12 +20,12 @@ static int file_new(const struct shf_sys *s, int dir, const char *name)
 
 static void put(const struct shf_sys *s, int fd, const char *text, uint64_t off)
 {
-	CHECK_INT(s->ops->pwrite(s->arg, fd, text, strlen(text), off), (int)strlen(text));
+	CHECK_INT(shf_sys_pwrite(s, fd, text, strlen(text), off), (int)strlen(text));
 }
 
 static int dir_open(const struct shf_sys *s, const char *path)
 {
-	int fd = s->ops->open(s->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	int fd = shf_sys_open(s, SHF_CWD, path, SHF_O_DIR, 0);
 
 	CHECK(fd >= 0);
 	return fd;
@@ -87,10 +87,10 @@ static unsigned write_and_cut(enum simdisk_model model, bool sync_file, bool syn
 
 	put(s, fd, "hello", 0);
 	if (sync_file)
-		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-	CHECK_INT(s->ops->close(s->arg, fd), 0);
+		CHECK_INT(shf_sys_fsync(s, fd), 0);
+	CHECK_INT(shf_sys_close(s, fd), 0);
 	if (sync_dir)
-		CHECK_INT(s->ops->fsync(s->arg, root), model == SIMDISK_NFS ? -EINVAL : 0);
+		CHECK_INT(shf_sys_fsync(s, root), model == SIMDISK_NFS ? -EINVAL : 0);
 	seen = outcomes(d, now(d), 0, look_f);
 	simdisk_abandon(d);
 	return seen;
@@ -128,8 +128,8 @@ TEST(a_cut_before_a_sync_does_not_profit_from_it)
 
 	put(s, fd, "hello", 0);
 	before = now(d);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-	CHECK_INT(s->ops->fsync(s->arg, root), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
+	CHECK_INT(shf_sys_fsync(s, root), 0);
 	CHECK_INT(outcomes(d, before, 0, look_f), 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3);
 	CHECK_INT(simdisk_unsynced(d, before), 3);
 	CHECK_INT(simdisk_unsynced(d, now(d)), 0);
@@ -145,8 +145,8 @@ TEST(what_is_written_after_a_sync_is_unsynced_again)
 	int root = dir_open(s, "/"), fd = file_new(s, root, "f");
 
 	put(s, fd, "hello", 0);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-	CHECK_INT(s->ops->fsync(s->arg, root), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
+	CHECK_INT(shf_sys_fsync(s, root), 0);
 	put(s, fd, "HE", 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_f), 1 << 2 | 1 << 4);
 	simdisk_abandon(d);
@@ -162,19 +162,19 @@ TEST(a_failed_fsync_loses_what_it_should_have_written_even_if_the_next_succeeds)
 
 		put(s, fd, "hello", 0);
 		if (how)        /* an earlier success stands */
-			CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+			CHECK_INT(shf_sys_fsync(s, fd), 0);
 		simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .error = EIO,
 		                                          .kind = SIMDISK_FSYNC });
-		CHECK_INT(s->ops->fsync(s->arg, root), -EIO);
-		CHECK_INT(s->ops->fsync(s->arg, root), 0);
+		CHECK_INT(shf_sys_fsync(s, root), -EIO);
+		CHECK_INT(shf_sys_fsync(s, root), 0);
 		simdisk_fault(d, &(struct simdisk_fault){ .nth = 1, .error = EIO,
 		                                          .kind = SIMDISK_FSYNC });
-		CHECK_INT(s->ops->fsync(s->arg, fd), -EIO);
-		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+		CHECK_INT(shf_sys_fsync(s, fd), -EIO);
+		CHECK_INT(shf_sys_fsync(s, fd), 0);
 		CHECK_INT(simdisk_fired(d), 2);
 		CHECK_INT(outcomes(d, now(d), 0, look_f), how ? 1 | 1 << 2 : 1 | all);
 		put(s, fd, "hello", 0); /* written again, it can be synced again */
-		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+		CHECK_INT(shf_sys_fsync(s, fd), 0);
 		CHECK_INT(outcomes(d, now(d), 0, look_f) & (1 << 3 | 1 << 4), 0);
 		simdisk_abandon(d);
 	}
@@ -187,16 +187,16 @@ TEST(a_node_syncs_only_the_data_it_wrote)
 		const struct shf_sys *a = simdisk_process(d, 1, 0);
 		const struct shf_sys *b = simdisk_process(d, 2, 1);
 		int root = dir_open(a, "/"), fa = file_new(a, root, "f");
-		int fb = b->ops->open(b->arg, SHF_CWD, "/f", SHF_O_WRITE, 0);
+		int fb = shf_sys_open(b, SHF_CWD, "/f", SHF_O_WRITE, 0);
 		unsigned want = model == SIMDISK_EXT4 ? 1 << 2 : 1 << 2 | 1 << 3;
 
-		CHECK_INT(a->ops->resize(a->arg, fa, 5), 0);
-		CHECK_INT(a->ops->fsync(a->arg, fa), 0);
+		CHECK_INT(shf_sys_resize(a, fa, 5), 0);
+		CHECK_INT(shf_sys_fsync(a, fa), 0);
 		put(a, fa, "hello", 0);
-		CHECK_INT(b->ops->fsync(b->arg, fb), 0);
-		a->ops->fsync(a->arg, root);
+		CHECK_INT(shf_sys_fsync(b, fb), 0);
+		shf_sys_fsync(a, root);
 		CHECK_INT(outcomes(d, now(d), 0, look_f), want);
-		CHECK_INT(a->ops->fsync(a->arg, fa), 0);
+		CHECK_INT(shf_sys_fsync(a, fa), 0);
 		CHECK_INT(outcomes(d, now(d), 0, look_f), 1 << 2);
 		simdisk_abandon(d);
 	}
@@ -222,11 +222,11 @@ static unsigned rename_and_cut(enum simdisk_model model, bool dir, bool sync_a, 
 	simdisk_set_dir_twice(d, twice);
 	a = dir_open(s, "/a");
 	b = dir_open(s, "/b");
-	CHECK_INT(s->ops->rename(s->arg, a, "old", b, "new", true), 0);
+	CHECK_INT(shf_sys_rename(s, a, "old", b, "new", true), 0);
 	if (sync_a)
-		s->ops->fsync(s->arg, a);
+		shf_sys_fsync(s, a);
 	if (sync_b)
-		s->ops->fsync(s->arg, b);
+		shf_sys_fsync(s, b);
 	seen = outcomes(d, now(d), 0, look_names);
 	simdisk_abandon(d);
 	return seen;
@@ -259,9 +259,9 @@ TEST(fsync_of_a_file_settles_neither_half_of_its_rename)
 	CHECK_INT(simdisk_put(d, "/a/old", "hello", 5), 0);
 	CHECK_INT(simdisk_put(d, "/b/other", "", 0), 0);
 	simdisk_settle(d);
-	fd = s->ops->open(s->arg, SHF_CWD, "a/old", SHF_O_WRITE, 0);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "a/old", SHF_CWD, "b/new", true), 0);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+	fd = shf_sys_open(s, SHF_CWD, "a/old", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "a/old", SHF_CWD, "b/new", true), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_names), 15);
 	simdisk_abandon(d);
 }
@@ -280,8 +280,8 @@ TEST(a_later_name_may_persist_where_the_first_was_lost)
 	int fd = file_new(s, SHF_CWD, "f");
 
 	put(s, fd, "hello", 0);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "f", SHF_CWD, "g", true), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "f", SHF_CWD, "g", true), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_renamed), 15);
 	/* The items: f added, g added, f removed. */
 	left = simdisk_crash(d, now(d), &(struct simdisk_choice){ .kept = &second_alone });
@@ -316,7 +316,7 @@ TEST(ext4_keeps_the_entries_of_a_directory_in_order)
 		CHECK_INT(outcomes(d, now(d), 0, look_three),
 		          model == SIMDISK_STRICT ? 0xff : 0xff & ~(1 << 2 | 1 << 6));
 		/* fsync of the second file: on EXT4 its name, and the one before it */
-		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+		CHECK_INT(shf_sys_fsync(s, fd), 0);
 		CHECK_INT(outcomes(d, now(d), 0, look_three),
 		          model == SIMDISK_STRICT ? 0xff : 1 << 3 | 1 << 7);
 		simdisk_abandon(d);
@@ -335,17 +335,17 @@ TEST(an_unsynced_unlink_may_come_back_and_a_lost_parent_hides_its_children)
 	const struct shf_sys *s = simdisk_process(d, 1, 0);
 	int root = dir_open(s, "/"), dir, fd;
 
-	CHECK_INT(s->ops->mkdir(s->arg, root, "d", 0777), 0);
-	dir = s->ops->open(s->arg, root, "d", SHF_O_DIR, 0);
+	CHECK_INT(shf_sys_mkdir(s, root, "d", 0777), 0);
+	dir = shf_sys_open(s, root, "d", SHF_O_DIR, 0);
 	fd = file_new(s, dir, "f");
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-	CHECK_INT(s->ops->fsync(s->arg, dir), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
+	CHECK_INT(shf_sys_fsync(s, dir), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_there), 3);       /* d itself is not durable */
-	CHECK_INT(s->ops->fsync(s->arg, root), 0);
+	CHECK_INT(shf_sys_fsync(s, root), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_there), 2);
-	CHECK_INT(s->ops->unlink(s->arg, dir, "f", false), 0);
+	CHECK_INT(shf_sys_unlink(s, dir, "f", false), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_there), 3);
-	CHECK_INT(s->ops->fsync(s->arg, dir), 0);
+	CHECK_INT(shf_sys_fsync(s, dir), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_there), 1);
 	simdisk_abandon(d);
 }
@@ -378,14 +378,14 @@ TEST(a_kept_write_is_torn_at_units_and_only_when_asked)
 		memset(bytes, 1, sizeof(bytes));
 		CHECK_INT(simdisk_put(d, "/f", bytes, sizeof(bytes)), 0);
 		simdisk_settle(d);
-		fd = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+		fd = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE, 0);
 		memset(bytes, 2, sizeof(bytes));
-		CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, 8192, 0), 8192);
+		CHECK_INT(shf_sys_pwrite(s, fd, bytes, 8192, 0), 8192);
 		CHECK_INT(simdisk_unsynced(d, now(d)), 1);
 		CHECK_INT(outcomes(d, now(d), 0, look_torn), 3);
 		CHECK_INT(outcomes(d, now(d), 512, look_torn), 7);
 		CHECK_INT(outcomes(d, now(d), 4096, look_torn), 7);
-		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+		CHECK_INT(shf_sys_fsync(s, fd), 0);
 		CHECK_INT(outcomes(d, now(d), 512, look_torn), 2);
 		simdisk_abandon(d);
 	}
@@ -403,10 +403,10 @@ TEST(what_is_durable_is_not_torn_by_what_is_not)
 	simdisk_settle(d);
 	other = file_new(s, SHF_CWD, "other");
 	put(s, other, "unsynced", 0);
-	fd = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+	fd = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE, 0);
 	memset(bytes, 2, sizeof(bytes));
-	CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, 8192, 0), 8192);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+	CHECK_INT(shf_sys_pwrite(s, fd, bytes, 8192, 0), 8192);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
 	CHECK_INT(outcomes(d, now(d), 512, look_torn), 2);
 	simdisk_abandon(d);
 }
@@ -418,19 +418,19 @@ TEST(what_a_cut_hides_takes_no_space_and_never_returns)
 	int root = dir_open(s, "/"), fd = file_new(s, root, "f"), lost;
 	uint64_t data_alone = 1, before = 0, after = 0;
 
-	CHECK_INT(s->ops->fsync(s->arg, root), 0);
-	CHECK_INT(s->ops->free_bytes(s->arg, fd, &before), 0);
+	CHECK_INT(shf_sys_fsync(s, root), 0);
+	CHECK_INT(shf_sys_free_bytes(s, fd, &before), 0);
 	put(s, fd, "hello", 0);
 	lost = file_new(s, root, "lost");
-	CHECK_INT(s->ops->resize(s->arg, lost, 100000), 0);
-	CHECK_INT(s->ops->fsync(s->arg, lost), 0);
+	CHECK_INT(shf_sys_resize(s, lost, 100000), 0);
+	CHECK_INT(shf_sys_fsync(s, lost), 0);
 	/* The data of f is kept, its size is not; lost has no name. */
 	left = simdisk_crash(d, now(d), &(struct simdisk_choice){ .kept = &data_alone });
 	s = simdisk_process(left, 1, 0);
-	fd = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
-	CHECK_INT(s->ops->free_bytes(s->arg, fd, &after), 0);
+	fd = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_free_bytes(s, fd, &after), 0);
 	CHECK_INT(after, before);
-	CHECK_INT(s->ops->resize(s->arg, fd, 5), 0);
+	CHECK_INT(shf_sys_resize(s, fd, 5), 0);
 	CHECK_INT(look_f(left), 3);
 	simdisk_abandon(left);
 	simdisk_abandon(d);
@@ -459,7 +459,7 @@ TEST(ext4_never_shows_zeros_in_a_torn_extension_and_strict_does)
 		int fd = file_new(s, SHF_CWD, "f");
 
 		memset(bytes, 2, sizeof(bytes));
-		CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, 10000, 0), 10000);
+		CHECK_INT(shf_sys_pwrite(s, fd, bytes, 10000, 0), 10000);
 		CHECK_INT(outcomes(d, now(d), 4096, look_prefix),
 		          model == SIMDISK_EXT4 ? 1 : 3);
 		simdisk_abandon(d);
@@ -484,16 +484,16 @@ TEST(a_truncation_waits_for_fsync_and_shrinking_zeroes_what_it_cuts)
 
 	CHECK_INT(simdisk_put(d, "/f", "0123456789", 10), 0);
 	simdisk_settle(d);
-	fd = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
-	CHECK_INT(s->ops->resize(s->arg, fd, 4), 0);
+	fd = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_resize(s, fd, 4), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_size), 3);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_size), 2);
-	CHECK_INT(s->ops->resize(s->arg, fd, 10), 0);
-	CHECK_INT(s->ops->pread(s->arg, fd, buf, 10, 0), 10);
+	CHECK_INT(shf_sys_resize(s, fd, 10), 0);
+	CHECK_INT(shf_sys_pread(s, fd, buf, 10, 0), 10);
 	CHECK(!memcmp(buf, "0123\0\0\0\0\0\0", 10));
-	fd = s->ops->open(s->arg, SHF_CWD, "f", SHF_O_WRITE | SHF_O_TRUNC, 0);
-	CHECK_INT(s->ops->pread(s->arg, fd, buf, 10, 0), 0);
+	fd = shf_sys_open(s, SHF_CWD, "f", SHF_O_WRITE | SHF_O_TRUNC, 0);
+	CHECK_INT(shf_sys_pread(s, fd, buf, 10, 0), 0);
 	CHECK_INT(outcomes(d, now(d), 0, look_size), 1 << 0 | 1 << 1 | 1 << 2);
 	simdisk_abandon(d);
 }
@@ -507,17 +507,17 @@ TEST(a_crashed_disk_is_durable_rebooted_and_can_crash_again)
 	int fd = file_new(s, SHF_CWD, "f");
 
 	put(s, fd, "hello", 0);
-	CHECK_INT(s->ops->owner(s->arg, &before), 0);
+	CHECK_INT(shf_sys_owner(s, &before), 0);
 	left = simdisk_crash(d, now(d), &(struct simdisk_choice){ .kept = &all });
 	CHECK_INT(simdisk_hash(left, "/"), simdisk_hash(d, "/"));
 	CHECK_INT(simdisk_unsynced(left, 0), 0);
 	CHECK_INT(simdisk_cut_n(left), 1);
 	t = simdisk_process(left, 7, 0);
-	CHECK_INT(t->ops->owner(t->arg, &after), 0);
+	CHECK_INT(shf_sys_owner(t, &after), 0);
 	CHECK(strcmp(before.boot, after.boot) != 0);
-	CHECK(t->ops->wall_s(t->arg) >= s->ops->wall_s(s->arg) + 3000);
-	CHECK(!t->ops->owner_is_dead(t->arg, &before)); /* another boot proves nothing */
-	fd = t->ops->open(t->arg, SHF_CWD, "f", SHF_O_WRITE, 0);
+	CHECK(shf_sys_wall_s(t) >= shf_sys_wall_s(s) + 3000);
+	CHECK(!shf_sys_owner_is_dead(t, &before)); /* another boot proves nothing */
+	fd = shf_sys_open(t, SHF_CWD, "f", SHF_O_WRITE, 0);
 	put(t, fd, "HELLO", 0);
 	again = simdisk_crash(left, now(left), NULL);
 	CHECK_INT(holds(again, "/f", "hello"), 1);
@@ -544,8 +544,8 @@ TEST(the_same_seed_and_calls_give_the_same_disk)
 		int fd = file_new(s, SHF_CWD, "f");
 
 		hash[i] = 0;
-		CHECK_INT(s->ops->random(s->arg, chance, sizeof(chance)), 0);
-		CHECK_INT(s->ops->pwrite(s->arg, fd, chance, sizeof(chance), 3), 5000);
+		CHECK_INT(shf_sys_random(s, chance, sizeof(chance)), 0);
+		CHECK_INT(shf_sys_pwrite(s, fd, chance, sizeof(chance), 3), 5000);
 		for (uint64_t seed = 0; seed < 8; seed++) {
 			struct simdisk_choice c = { &all, 512, seed };
 			struct simdisk *left = simdisk_crash(d, now(d), &c);
@@ -569,23 +569,23 @@ TEST(a_huge_sparse_file_costs_what_is_written)
 	struct shf_stat st;
 	char buf[5];
 
-	CHECK_INT(s->ops->resize(s->arg, fd, size), 0);
+	CHECK_INT(shf_sys_resize(s, fd, size), 0);
 	put(s, fd, "hello", size - 5);
 	put(s, fd, "world", size / 2 - 2);
-	CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-	CHECK_INT(s->ops->fsync(s->arg, dir_open(s, "/")), 0);
+	CHECK_INT(shf_sys_fsync(s, fd), 0);
+	CHECK_INT(shf_sys_fsync(s, dir_open(s, "/")), 0);
 	left = simdisk_crash(d, now(d), NULL);
 	s = simdisk_process(left, 1, 0);
-	fd = s->ops->open(s->arg, SHF_CWD, "f", 0, 0);
-	CHECK_INT(s->ops->fstat(s->arg, fd, &st), 0);
+	fd = shf_sys_open(s, SHF_CWD, "f", 0, 0);
+	CHECK_INT(shf_sys_fstat(s, fd, &st), 0);
 	CHECK(st.bytes == size);
-	CHECK_INT(s->ops->pread(s->arg, fd, buf, 5, size - 5), 5);
+	CHECK_INT(shf_sys_pread(s, fd, buf, 5, size - 5), 5);
 	CHECK(!memcmp(buf, "hello", 5));
-	CHECK_INT(s->ops->pread(s->arg, fd, buf, 5, size / 2 - 2), 5);
+	CHECK_INT(shf_sys_pread(s, fd, buf, 5, size / 2 - 2), 5);
 	CHECK(!memcmp(buf, "world", 5));
-	CHECK_INT(s->ops->pread(s->arg, fd, buf, 5, 12345), 5);
+	CHECK_INT(shf_sys_pread(s, fd, buf, 5, 12345), 5);
 	CHECK(!memcmp(buf, "\0\0\0\0\0", 5));
-	CHECK_INT(s->ops->pread(s->arg, fd, buf, 5, size - 2), 2);
+	CHECK_INT(shf_sys_pread(s, fd, buf, 5, size - 2), 2);
 	simdisk_abandon(left);
 	simdisk_abandon(d);
 }
@@ -640,7 +640,7 @@ TEST(an_item_says_what_it_is)
 	char all[512] = "", one[128];
 
 	put(s, fd, "hello", 0);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "f", SHF_CWD, "g", false), 0);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "f", SHF_CWD, "g", false), 0);
 	for (size_t i = 0; i < simdisk_unsynced(d, now(d)); i++) {
 		simdisk_item_text(d, now(d), i, one, sizeof(one));
 		strcat(strcat(all, one), ";");
@@ -667,9 +667,9 @@ TEST(a_crash_of_a_small_run_is_built_fast)
 		snprintf(name, sizeof(name), "f%d", i);
 		fd = file_new(s, root, name);
 		memset(bytes, i + 1, sizeof(bytes));
-		CHECK_INT(s->ops->pwrite(s->arg, fd, bytes, sizeof(bytes), 0), 10000);
-		CHECK_INT(s->ops->fsync(s->arg, fd), 0);
-		CHECK_INT(s->ops->close(s->arg, fd), 0);
+		CHECK_INT(shf_sys_pwrite(s, fd, bytes, sizeof(bytes), 0), 10000);
+		CHECK_INT(shf_sys_fsync(s, fd), 0);
+		CHECK_INT(shf_sys_close(s, fd), 0);
 	}
 	t = clock();
 	for (int i = 0; i < rounds; i++)

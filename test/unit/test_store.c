@@ -186,7 +186,7 @@ TEST(a_step_of_another_number_or_run_is_damaged_by_number)
 	start(&w, 2);
 	sys = w.proc[0];
 	fd = w.store[0].dir;
-	CHECK_INT(sys->ops->rename(sys->arg, fd, "checkpoint-2", fd, "checkpoint-5", true), 0);
+	CHECK_INT(shf_sys_rename(sys, fd, "checkpoint-2", fd, "checkpoint-5", true), 0);
 	CHECK_INT(state_of(&w.store[0], 5, NULL), 'D');
 	CHECK_RC(shf_store_manifest(&w.store[0], 5, &m, &arena, &w.err), SHEAF_ECORRUPT, &w.err);
 	CHECK_RC(shf_store_manifest(&w.store[0], 2, &m, &arena, &w.err), SHEAF_ENOENT, &w.err);
@@ -316,8 +316,8 @@ static bool is_lock_file(void *arg, int fd)
 {
 	struct shf_stat a, b;
 
-	return simover_real()->fstat(arg, fd, &a) >= 0 &&
-	       simover_real()->stat(arg, SHF_CWD, RUN "/.sheaf/lock", false, &b) >= 0 &&
+	return simover_real()->file.fstat(arg, fd, &a) >= 0 &&
+	       simover_real()->file.stat(arg, SHF_CWD, RUN "/.sheaf/lock", false, &b) >= 0 &&
 	       a.ino == b.ino;
 }
 
@@ -327,7 +327,7 @@ static int lock_of_a_file_made_anew(void *arg, int fd, bool exclusive)
 		CHECK_INT(simdisk_remove(swapped.disk, RUN "/.sheaf/lock"), 0);
 		CHECK_INT(simdisk_put(swapped.disk, RUN "/.sheaf/lock", "", 0), 0);
 	}
-	return simover_real()->lock(arg, fd, exclusive);
+	return simover_real()->file.lock(arg, fd, exclusive);
 }
 
 /* A lock on a file that has no name any more keeps nobody out. */
@@ -343,10 +343,10 @@ TEST(a_lock_file_that_is_made_anew_meanwhile_is_locked_anew)
 	other = simdisk_process(w.disk, 322, 0);
 	swapped.disk = w.disk;
 	swapped.locks = 0;
-	simover(one)->lock = lock_of_a_file_made_anew;
+	simover(one)->file.lock = lock_of_a_file_made_anew;
 	CHECK_RC(shf_store_own(&s, one, RUN, false, 1000, &w.err), 0, &w.err);
 	CHECK_INT(swapped.locks, 2);
-	CHECK(is_lock_file(one->arg, s.lock));
+	CHECK(is_lock_file(one->file.arg, s.lock));
 	CHECK_RC(shf_store_own(&t, other, RUN, false, 0, &w.err), SHEAF_EBUSY, &w.err);
 	shf_store_close(&s);
 	simdisk_free(w.disk);
@@ -720,12 +720,12 @@ TEST(each_allocation_may_fail)
 
 static void put(const struct shf_sys *sys, int dir, const char *name, const char *text)
 {
-	int fd = sys->ops->open(sys->arg, dir, name, SHF_O_WRITE | SHF_O_CREATE, 0666);
+	int fd = shf_sys_open(sys, dir, name, SHF_O_WRITE | SHF_O_CREATE, 0666);
 
 	CHECK(fd >= 0);
-	CHECK(sys->ops->pwrite(sys->arg, fd, text, strlen(text), 0) >= 0);
-	CHECK_INT(sys->ops->fsync(sys->arg, fd), 0);
-	sys->ops->close(sys->arg, fd);
+	CHECK(shf_sys_pwrite(sys, fd, text, strlen(text), 0) >= 0);
+	CHECK_INT(shf_sys_fsync(sys, fd), 0);
+	shf_sys_close(sys, fd);
 }
 
 static int save_real(struct shf_store *s, int64_t step, struct sheaf_error *err)

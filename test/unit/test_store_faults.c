@@ -334,8 +334,8 @@ static int lives(struct shf_store *s, const struct shf_stage *g, struct answer *
                  struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
-	int fd = sys->ops->open(sys->arg, g->dir, "alive-0", SHF_O_WRITE, 0);
-	int rc = fd < 0 ? fd : sys->ops->lock(sys->arg, fd, true);
+	int fd = shf_sys_open(sys, g->dir, "alive-0", SHF_O_WRITE, 0);
+	int rc = fd < 0 ? fd : shf_sys_lock(sys, fd, true);
 
 	shf_fd_close(sys, &fd);
 	if (rc < 0 && rc != -EAGAIN)
@@ -634,10 +634,10 @@ static void find_path(struct simdisk *disk, const char *pattern, char path[300])
 	snprintf(path, 300, RUN "/%.*s", star ? (int)(star - pattern) : 100, pattern);
 	if (!star)
 		return;
-	dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	CHECK(dir >= 0);
-	CHECK_INT(sys->ops->list(sys->arg, dir, first_name, name), 1);
-	sys->ops->close(sys->arg, dir);
+	CHECK_INT(shf_sys_list(sys, dir, first_name, name), 1);
+	shf_sys_close(sys, dir);
 	snprintf(path + strlen(path), 200, "%s%s", name, star + 1);
 }
 

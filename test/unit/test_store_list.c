@@ -362,9 +362,9 @@ static void comes_and_goes(void *arg)
 		return;
 	busy = true;
 	if (strstr(simdisk_call_text(ages.w->disk, n - 1), "list("))
-		(void)o->ops->unlink(o->arg, SHF_CWD, RUN "/checkpoint-50", true);
+		(void)shf_sys_unlink(o, SHF_CWD, RUN "/checkpoint-50", true);
 	else
-		(void)o->ops->mkdir(o->arg, SHF_CWD, RUN "/checkpoint-50", 0777);
+		(void)shf_sys_mkdir(o, SHF_CWD, RUN "/checkpoint-50", 0777);
 	busy = false;
 }
 
@@ -410,7 +410,7 @@ static void before_the_job(struct world *w, struct shf_store *reader)
 
 	world_init(w, simdisk_new(7, SIMDISK_STRICT));
 	sys = simdisk_process(w->disk, 7000, 1);
-	CHECK_INT(sys->ops->mkdir(sys->arg, SHF_CWD, RUN, 0777), 0);
+	CHECK_INT(shf_sys_mkdir(sys, SHF_CWD, RUN, 0777), 0);
 	CHECK_RC(shf_store_open(reader, sys, RUN, &w->err), 0, &w->err);
 }
 
@@ -463,8 +463,7 @@ TEST(a_reader_that_came_before_the_job_takes_no_step_of_another_run)
 	shf_store_close(&s);
 	/* The identity may come after .sheaf, too. */
 	hand = simdisk_process(w.disk, 7001, 1);
-	CHECK_INT(hand->ops->rename(hand->arg, SHF_CWD, RUN "/.sheaf/run", SHF_CWD, "id", true),
-	          0);
+	CHECK_INT(shf_sys_rename(hand, SHF_CWD, RUN "/.sheaf/run", SHF_CWD, "id", true), 0);
 	CHECK_RC(shf_store_open(&s, hand, RUN, &w.err), 0, &w.err);
 	CHECK_INT(state_of(&s, 1, &e), 'C');
 	CHECK_INT(simdisk_put(w.disk, RUN "/.sheaf/run",

@@ -103,9 +103,9 @@ TEST(a_prune_says_of_each_step_why_it_stays_or_goes)
 	                  "8 k kept by its number\n" "9 r if the newest step proves sound\n"
 	                  "10 k not older than the verified step\n" "11 k among the newest\n");
 	reader = simdisk_process(w.disk, 500, 0);
-	dir = reader->ops->open(reader->arg, SHF_CWD, RUN "/checkpoint-6", SHF_O_DIR, 0);
-	fd = reader->ops->open(reader->arg, dir, "sheaf.json", 0, 0);
-	CHECK_INT(reader->ops->lock(reader->arg, fd, false), 0);
+	dir = shf_sys_open(reader, SHF_CWD, RUN "/checkpoint-6", SHF_O_DIR, 0);
+	fd = shf_sys_open(reader, dir, "sheaf.json", 0, 0);
+	CHECK_INT(shf_sys_lock(reader, fd, false), 0);
 	/* After that of step 6 the lock of step 7 is asked for. */
 	simdisk_fault(w.disk, &(struct simdisk_fault){ .nth = 2, .error = EIO,
 		.kind = SIMDISK_LOCK, .name = "sheaf.json" });

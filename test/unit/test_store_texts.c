@@ -537,7 +537,7 @@ static void is_owner(const struct shf_store *s, int dir, const char *name)
 	struct shf_stat st;
 	char session[33];
 
-	CHECK_INT(sys->ops->stat(sys->arg, dir, name, false, &st), 0);
+	CHECK_INT(shf_sys_stat(sys, dir, name, false, &st), 0);
 	CHECK_INT(shf_text_read(sys, dir, name, &text, 1024), 0);
 	CHECK(shf_owner_get(text.data, text.len, &got, session));
 	CHECK_STR(session, s->session);

@@ -24,9 +24,9 @@ struct place {
 	int dir;
 };
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 static struct place place_new(void)
@@ -35,7 +35,7 @@ static struct place place_new(void)
 
 	strcpy(p.path, "/tmp/sheaf-sys-XXXXXX");
 	CHECK(mkdtemp(p.path));
-	p.dir = ops()->open(NULL, SHF_CWD, p.path, SHF_O_DIR, 0);
+	p.dir = shf_sys_open(real(), SHF_CWD, p.path, SHF_O_DIR, 0);
 	CHECK(p.dir >= 0);
 	return p;
 }
@@ -44,21 +44,21 @@ static int remove_one(void *arg, const char *name)
 {
 	int dir = *(int *)arg;
 
-	if (ops()->unlink(NULL, dir, name, false))
-		CHECK_INT(ops()->unlink(NULL, dir, name, true), 0);
+	if (shf_sys_unlink(real(), dir, name, false))
+		CHECK_INT(shf_sys_unlink(real(), dir, name, true), 0);
 	return 0;
 }
 
 static void place_free(struct place *p)
 {
-	CHECK_INT(ops()->list(NULL, p->dir, remove_one, &p->dir), 0);
-	CHECK_INT(ops()->close(NULL, p->dir), 0);
+	CHECK_INT(shf_sys_list(real(), p->dir, remove_one, &p->dir), 0);
+	CHECK_INT(shf_sys_close(real(), p->dir), 0);
 	CHECK_INT(rmdir(p->path), 0);
 }
 
 static int file_new(const struct place *p, const char *name)
 {
-	int fd = ops()->open(NULL, p->dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL, 0666);
+	int fd = shf_sys_open(real(), p->dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL, 0666);
 
 	CHECK(fd >= 0);
 	return fd;
@@ -72,22 +72,22 @@ TEST(descriptors_are_close_on_exec_and_flags_mean_what_they_say)
 
 	CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	CHECK(fcntl(p.dir, F_GETFD) & FD_CLOEXEC);
-	CHECK_INT(ops()->open(NULL, p.dir, "a", SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL, 0666),
+	CHECK_INT(shf_sys_open(real(), p.dir, "a", SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL, 0666),
 	          -EEXIST);
-	CHECK_INT(ops()->open(NULL, p.dir, "b", 0, 0), -ENOENT);
-	CHECK_INT(ops()->open(NULL, p.dir, "a", SHF_O_DIR, 0), -ENOTDIR);
-	CHECK_INT(ops()->pwrite(NULL, fd, "hello", 5, 0), 5);
-	CHECK_INT(ops()->close(NULL, fd), 0);
-	fd = ops()->open(NULL, p.dir, "a", 0, 0);
-	CHECK_INT(ops()->pwrite(NULL, fd, "x", 1, 0), -EBADF);
-	CHECK_INT(ops()->pread(NULL, fd, buf, 8, 2), 3);
+	CHECK_INT(shf_sys_open(real(), p.dir, "b", 0, 0), -ENOENT);
+	CHECK_INT(shf_sys_open(real(), p.dir, "a", SHF_O_DIR, 0), -ENOTDIR);
+	CHECK_INT(shf_sys_pwrite(real(), fd, "hello", 5, 0), 5);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
+	fd = shf_sys_open(real(), p.dir, "a", 0, 0);
+	CHECK_INT(shf_sys_pwrite(real(), fd, "x", 1, 0), -EBADF);
+	CHECK_INT(shf_sys_pread(real(), fd, buf, 8, 2), 3);
 	CHECK(!memcmp(buf, "llo", 3));
-	CHECK_INT(ops()->pread(NULL, fd, buf, 8, UINT64_MAX), -EINVAL);
-	CHECK_INT(ops()->close(NULL, fd), 0);
-	fd = ops()->open(NULL, p.dir, "a", SHF_O_WRITE | SHF_O_TRUNC, 0);
-	CHECK_INT(ops()->pread(NULL, fd, buf, 8, 0), 0);
-	CHECK_INT(ops()->close(NULL, fd), 0);
-	CHECK_INT(ops()->close(NULL, fd), -EBADF);
+	CHECK_INT(shf_sys_pread(real(), fd, buf, 8, UINT64_MAX), -EINVAL);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
+	fd = shf_sys_open(real(), p.dir, "a", SHF_O_WRITE | SHF_O_TRUNC, 0);
+	CHECK_INT(shf_sys_pread(real(), fd, buf, 8, 0), 0);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
+	CHECK_INT(shf_sys_close(real(), fd), -EBADF);
 	place_free(&p);
 }
 
@@ -99,20 +99,20 @@ TEST(bytes_behind_4_gib_lie_where_they_belong)
 	int fd = file_new(&p, "sparse");
 	char buf[8];
 
-	CHECK_INT(ops()->pwrite(NULL, fd, "front", 5, 0), 5);
+	CHECK_INT(shf_sys_pwrite(real(), fd, "front", 5, 0), 5);
 	for (int i = 0; i < 4; i++) {
 		char text[6] = { 'f', 'a', 'r', ' ', (char)('0' + i), '\0' };
-		int64_t put = ops()->pwrite(NULL, fd, text, 5, far[i]);
+		int64_t put = shf_sys_pwrite(real(), fd, text, 5, far[i]);
 
 		if (put == -EFBIG)
 			break;  /* not on this file system */
 		CHECK_INT(put, 5);
-		CHECK_INT(ops()->pread(NULL, fd, buf, 8, far[i]), 5);
+		CHECK_INT(shf_sys_pread(real(), fd, buf, 8, far[i]), 5);
 		CHECK(!memcmp(buf, text, 5));
-		CHECK_INT(ops()->pread(NULL, fd, buf, 5, 0), 5);
+		CHECK_INT(shf_sys_pread(real(), fd, buf, 5, 0), 5);
 		CHECK(!memcmp(buf, "front", 5));
 	}
-	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
 	place_free(&p);
 }
 
@@ -121,10 +121,10 @@ TEST(an_fsync_that_fails_says_so)
 	int ends[2];
 
 	CHECK_INT(pipe(ends), 0);
-	CHECK_INT(ops()->fsync(NULL, ends[1]), -EINVAL);
+	CHECK_INT(shf_sys_fsync(real(), ends[1]), -EINVAL);
 	close(ends[0]);
 	close(ends[1]);
-	CHECK_INT(ops()->fsync(NULL, ends[1]), -EBADF);
+	CHECK_INT(shf_sys_fsync(real(), ends[1]), -EBADF);
 }
 
 TEST(a_link_is_never_followed_where_that_is_asked)
@@ -134,16 +134,16 @@ TEST(a_link_is_never_followed_where_that_is_asked)
 	char buf[8];
 
 	CHECK_INT(symlinkat("/tmp", p.dir, "link"), 0);
-	CHECK_INT(ops()->open(NULL, p.dir, "link", SHF_O_NOFOLLOW, 0), -ELOOP);
-	CHECK_INT(ops()->open(NULL, p.dir, "link", SHF_O_NOFOLLOW | SHF_O_DIR, 0), -ELOOP);
-	CHECK_INT(ops()->stat(NULL, p.dir, "link", false, &st), 0);
+	CHECK_INT(shf_sys_open(real(), p.dir, "link", SHF_O_NOFOLLOW, 0), -ELOOP);
+	CHECK_INT(shf_sys_open(real(), p.dir, "link", SHF_O_NOFOLLOW | SHF_O_DIR, 0), -ELOOP);
+	CHECK_INT(shf_sys_stat(real(), p.dir, "link", false, &st), 0);
 	CHECK_INT(st.type, SHF_T_LINK);
-	CHECK_INT(ops()->stat(NULL, p.dir, "link", true, &st), 0);
+	CHECK_INT(shf_sys_stat(real(), p.dir, "link", true, &st), 0);
 	CHECK_INT(st.type, SHF_T_DIR);
-	CHECK_INT(ops()->readlink(NULL, p.dir, "link", buf, 8), 4);
+	CHECK_INT(shf_sys_readlink(real(), p.dir, "link", buf, 8), 4);
 	CHECK_STR(buf, "/tmp");
-	CHECK_INT(ops()->readlink(NULL, p.dir, "link", buf, 4), -ERANGE);
-	CHECK_INT(ops()->readlink(NULL, p.dir, "link", buf, 0), -ERANGE);
+	CHECK_INT(shf_sys_readlink(real(), p.dir, "link", buf, 4), -ERANGE);
+	CHECK_INT(shf_sys_readlink(real(), p.dir, "link", buf, 0), -ERANGE);
 	place_free(&p);
 }
 
@@ -154,11 +154,11 @@ TEST(a_fifo_in_place_of_a_file_does_not_hang)
 	int fd;
 
 	CHECK_INT(mkfifoat(p.dir, "fifo", 0600), 0);
-	fd = ops()->open(NULL, p.dir, "fifo", 0, 0);
+	fd = shf_sys_open(real(), p.dir, "fifo", 0, 0);
 	CHECK(fd >= 0);
-	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(shf_sys_fstat(real(), fd, &st), 0);
 	CHECK_INT(st.type, SHF_T_OTHER);
-	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
 	place_free(&p);
 }
 
@@ -166,14 +166,14 @@ TEST(rename_never_replaces_when_told_so)
 {
 	struct place p = place_new();
 
-	CHECK_INT(ops()->mkdir(NULL, p.dir, "from", 0777), 0);
-	CHECK_INT(ops()->mkdir(NULL, p.dir, "empty", 0777), 0);
-	CHECK_INT(ops()->mkdir(NULL, p.dir, "empty", 0777), -EEXIST);
-	CHECK_INT(ops()->rename(NULL, p.dir, "from", p.dir, "empty", true), -EEXIST);
-	CHECK_INT(ops()->rename(NULL, p.dir, "from", p.dir, "new", true), 0);
-	CHECK_INT(ops()->rename(NULL, p.dir, "from", p.dir, "newer", true), -ENOENT);
-	CHECK_INT(ops()->rename(NULL, p.dir, "new", p.dir, "empty", false), 0);
-	CHECK_INT(ops()->fsync(NULL, p.dir), 0);
+	CHECK_INT(shf_sys_mkdir(real(), p.dir, "from", 0777), 0);
+	CHECK_INT(shf_sys_mkdir(real(), p.dir, "empty", 0777), 0);
+	CHECK_INT(shf_sys_mkdir(real(), p.dir, "empty", 0777), -EEXIST);
+	CHECK_INT(shf_sys_rename(real(), p.dir, "from", p.dir, "empty", true), -EEXIST);
+	CHECK_INT(shf_sys_rename(real(), p.dir, "from", p.dir, "new", true), 0);
+	CHECK_INT(shf_sys_rename(real(), p.dir, "from", p.dir, "newer", true), -ENOENT);
+	CHECK_INT(shf_sys_rename(real(), p.dir, "new", p.dir, "empty", false), 0);
+	CHECK_INT(shf_sys_fsync(real(), p.dir), 0);
 	place_free(&p);
 }
 
@@ -185,21 +185,21 @@ TEST(resize_reserves_and_cuts)
 	struct stat raw;
 	uint64_t free_bytes = 0;
 
-	CHECK_INT(ops()->resize(NULL, fd, 1 << 20), 0);
-	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(shf_sys_resize(real(), fd, 1 << 20), 0);
+	CHECK_INT(shf_sys_fstat(real(), fd, &st), 0);
 	CHECK_INT(st.bytes, 1 << 20);
 	CHECK_INT(fstat(fd, &raw), 0);
 	CHECK(raw.st_blocks > 0);       /* so not a hole */
-	CHECK_INT(ops()->resize(NULL, fd, 100), 0);
-	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	CHECK_INT(shf_sys_resize(real(), fd, 100), 0);
+	CHECK_INT(shf_sys_fstat(real(), fd, &st), 0);
 	CHECK_INT(st.bytes, 100);
 	CHECK_INT(st.type, SHF_T_FILE);
-	CHECK_INT(ops()->resize(NULL, fd, 0), 0);
-	CHECK_INT(ops()->resize(NULL, fd, UINT64_MAX), -EFBIG);
-	CHECK_INT(ops()->fsync(NULL, fd), 0);
-	CHECK_INT(ops()->free_bytes(NULL, fd, &free_bytes), 0);
+	CHECK_INT(shf_sys_resize(real(), fd, 0), 0);
+	CHECK_INT(shf_sys_resize(real(), fd, UINT64_MAX), -EFBIG);
+	CHECK_INT(shf_sys_fsync(real(), fd), 0);
+	CHECK_INT(shf_sys_free_bytes(real(), fd, &free_bytes), 0);
 	CHECK(free_bytes > 0);
-	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
 	place_free(&p);
 }
 
@@ -209,13 +209,13 @@ TEST(files_of_one_file_system_have_one_number_for_it)
 	int fd = file_new(&p, "a"), proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	uint64_t dir = 0, file = 1, other = 2;
 
-	CHECK_INT(ops()->fs_id(NULL, p.dir, &dir), 0);
-	CHECK_INT(ops()->fs_id(NULL, fd, &file), 0);
+	CHECK_INT(shf_sys_fs_id(real(), p.dir, &dir), 0);
+	CHECK_INT(shf_sys_fs_id(real(), fd, &file), 0);
 	CHECK(dir == file && dir != 0);
-	CHECK_INT(proc < 0 ? 0 : ops()->fs_id(NULL, proc, &other), 0);
+	CHECK_INT(proc < 0 ? 0 : shf_sys_fs_id(real(), proc, &other), 0);
 	CHECK(other != dir && other != 0);
-	CHECK_INT(ops()->fs_id(NULL, -1, &dir), -EBADF);
-	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(shf_sys_fs_id(real(), -1, &dir), -EBADF);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
 	if (proc >= 0)
 		close(proc);
 	place_free(&p);
@@ -243,10 +243,10 @@ static int grow_beyond_the_limit(const struct place *p, bool held)
 	if (setrlimit(RLIMIT_FSIZE, &most) || signal(SIGXFSZ, SIG_DFL) == SIG_ERR ||
 	    (held && (pthread_sigmask(SIG_BLOCK, &xfsz, NULL) || raise(SIGXFSZ))))
 		return 1;
-	rc |= ops()->resize(NULL, fd, 8192) == 0 ? 0 : 2;
-	rc |= ops()->resize(NULL, fd, 8193) == -EFBIG ? 0 : 4;
-	rc |= ops()->pwrite(NULL, fd, "x", 1, 8192) == -EFBIG ? 0 : 8;
-	rc |= ops()->shm_new(NULL, &shm, 65536, true) == -EFBIG ? 0 : 16;
+	rc |= shf_sys_resize(real(), fd, 8192) == 0 ? 0 : 2;
+	rc |= shf_sys_resize(real(), fd, 8193) == -EFBIG ? 0 : 4;
+	rc |= shf_sys_pwrite(real(), fd, "x", 1, 8192) == -EFBIG ? 0 : 8;
+	rc |= shf_sys_shm_new(real(), &shm, 65536, true) == -EFBIG ? 0 : 16;
 	/* The host's own is where it was, and ours is gone. */
 	rc |= sigpending(&pending) || sigismember(&pending, SIGXFSZ) != held ? 32 : 0;
 	rc |= pthread_sigmask(SIG_BLOCK, NULL, &pending) ||
@@ -276,11 +276,12 @@ TEST(list_gives_each_name_once_and_stops_when_told)
 	int n = 0;
 
 	for (int i = 0; i < 3; i++)
-		CHECK_INT(ops()->close(NULL, file_new(&p, i == 0 ? "a" : i == 1 ? "b" : "c")), 0);
-	CHECK_INT(ops()->list(NULL, p.dir, stop_at_second, &n), 77);
+		CHECK_INT(shf_sys_close(real(), file_new(&p, i == 0 ? "a" : i == 1 ? "b" : "c")),
+		          0);
+	CHECK_INT(shf_sys_list(real(), p.dir, stop_at_second, &n), 77);
 	CHECK_INT(n, 2);
 	n = 10;
-	CHECK_INT(ops()->list(NULL, p.dir, stop_at_second, &n), 0);
+	CHECK_INT(shf_sys_list(real(), p.dir, stop_at_second, &n), 0);
 	CHECK_INT(n, 13);       /* and again from the start */
 	place_free(&p);
 }
@@ -289,17 +290,17 @@ TEST(locks_belong_to_the_description_and_go_with_it)
 {
 	struct place p = place_new();
 	int a = file_new(&p, "lock");
-	int b = ops()->open(NULL, p.dir, "lock", SHF_O_WRITE, 0);
+	int b = shf_sys_open(real(), p.dir, "lock", SHF_O_WRITE, 0);
 
-	CHECK_INT(ops()->lock(NULL, a, true), 0);
-	CHECK_INT(ops()->lock(NULL, b, true), -EAGAIN);
-	CHECK_INT(ops()->lock(NULL, b, false), -EAGAIN);
-	CHECK_INT(ops()->lock(NULL, a, false), 0);
-	CHECK_INT(ops()->lock(NULL, b, false), 0);
-	CHECK_INT(ops()->lock(NULL, b, true), -EAGAIN);
-	CHECK_INT(ops()->close(NULL, a), 0);
-	CHECK_INT(ops()->lock(NULL, b, true), 0);
-	CHECK_INT(ops()->close(NULL, b), 0);
+	CHECK_INT(shf_sys_lock(real(), a, true), 0);
+	CHECK_INT(shf_sys_lock(real(), b, true), -EAGAIN);
+	CHECK_INT(shf_sys_lock(real(), b, false), -EAGAIN);
+	CHECK_INT(shf_sys_lock(real(), a, false), 0);
+	CHECK_INT(shf_sys_lock(real(), b, false), 0);
+	CHECK_INT(shf_sys_lock(real(), b, true), -EAGAIN);
+	CHECK_INT(shf_sys_close(real(), a), 0);
+	CHECK_INT(shf_sys_lock(real(), b, true), 0);
+	CHECK_INT(shf_sys_close(real(), b), 0);
 	place_free(&p);
 }
 
@@ -307,11 +308,11 @@ TEST(an_unlock_frees_what_a_forked_child_still_has_open)
 {
 	struct place p = place_new();
 	int a = file_new(&p, "lock");
-	int b = ops()->open(NULL, p.dir, "lock", SHF_O_WRITE, 0), ends[2], status;
+	int b = shf_sys_open(real(), p.dir, "lock", SHF_O_WRITE, 0), ends[2], status;
 	pid_t child;
 
 	CHECK_INT(pipe(ends), 0);
-	CHECK_INT(ops()->lock(NULL, a, true), 0);
+	CHECK_INT(shf_sys_lock(real(), a, true), 0);
 	child = fork();
 	if (child == 0) {
 		char c;
@@ -320,11 +321,11 @@ TEST(an_unlock_frees_what_a_forked_child_still_has_open)
 		_exit(read(ends[0], &c, 1) != 0);
 	}
 	close(ends[0]);
-	CHECK_INT(ops()->lock(NULL, b, true), -EAGAIN);
-	CHECK_INT(ops()->unlock(NULL, a), 0);
-	CHECK_INT(ops()->lock(NULL, b, true), 0);
-	CHECK_INT(ops()->close(NULL, b), 0);
-	CHECK_INT(ops()->close(NULL, a), 0);
+	CHECK_INT(shf_sys_lock(real(), b, true), -EAGAIN);
+	CHECK_INT(shf_sys_unlock(real(), a), 0);
+	CHECK_INT(shf_sys_lock(real(), b, true), 0);
+	CHECK_INT(shf_sys_close(real(), b), 0);
+	CHECK_INT(shf_sys_close(real(), a), 0);
 	close(ends[1]);
 	CHECK_INT(waitpid(child, &status, 0), child);
 	CHECK_INT(status, 0);
@@ -334,14 +335,14 @@ TEST(an_unlock_frees_what_a_forked_child_still_has_open)
 TEST(random_differs_and_clocks_go_forward)
 {
 	uint8_t a[32] = { 0 }, b[32] = { 0 };
-	int64_t t = ops()->mono_ns(NULL);
+	int64_t t = shf_sys_mono_ns(real());
 
-	CHECK_INT(ops()->random(NULL, a, 32), 0);
-	CHECK_INT(ops()->random(NULL, b, 32), 0);
+	CHECK_INT(shf_sys_random(real(), a, 32), 0);
+	CHECK_INT(shf_sys_random(real(), b, 32), 0);
 	CHECK(memcmp(a, b, 32) != 0);
-	ops()->sleep_ms(NULL, 3);
-	CHECK(ops()->mono_ns(NULL) >= t + 3000000);
-	CHECK(ops()->wall_s(NULL) > 1600000000);
+	shf_sys_sleep_ms(real(), 3);
+	CHECK(shf_sys_mono_ns(real()) >= t + 3000000);
+	CHECK(shf_sys_wall_s(real()) > 1600000000);
 }
 
 #define IO_N 64
@@ -356,18 +357,18 @@ TEST(the_queue_does_what_is_submitted_and_gives_each_back_once)
 	struct shf_stat st;
 	int fd = file_new(&p, "a"), other = file_new(&p, "b"), n = 0;
 
-	CHECK_INT(ops()->queue_new(NULL, &q, 0), -EINVAL);
-	CHECK_INT(ops()->queue_new(NULL, &q, 4), 0);
-	CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+	CHECK_INT(shf_sys_queue_new(real(), &q, 0), -EINVAL);
+	CHECK_INT(shf_sys_queue_new(real(), &q, 4), 0);
+	CHECK_INT(shf_sys_complete(real(), q, &done, -1), 0);
 	for (int pass = 0; pass < 2; pass++) {
 		for (int i = 0; i < IO_N; i++) {
 			memset(bytes[i], i + 1, IO_BYTES);
 			io[i] = (struct shf_io){ .op = pass ? SHF_IO_READ : SHF_IO_WRITE, .fd = fd,
 			                         .buf = pass ? back[i] : bytes[i], .len = IO_BYTES,
 			                         .off = (uint64_t)i * IO_BYTES, .user = &bytes[i] };
-			CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
+			CHECK_INT(shf_sys_submit(real(), q, &io[i]), 0);
 		}
-		for (n = 0; ops()->complete(NULL, q, &done, n % 2 ? -1 : 10000) == 1; n++) {
+		for (n = 0; shf_sys_complete(real(), q, &done, n % 2 ? -1 : 10000) == 1; n++) {
 			CHECK_INT(done->result, IO_BYTES);
 			CHECK(done->user == &bytes[done - io]);
 		}
@@ -381,22 +382,22 @@ TEST(the_queue_does_what_is_submitted_and_gives_each_back_once)
 	io[3] = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = other, .len = 5 * IO_BYTES, .off = 9 };
 	io[4] = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = -1, .len = 1 };
 	for (int i = 0; i < 5; i++)
-		CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
-	while (ops()->complete(NULL, q, &done, -1) == 1)
+		CHECK_INT(shf_sys_submit(real(), q, &io[i]), 0);
+	while (shf_sys_complete(real(), q, &done, -1) == 1)
 		;
 	CHECK_INT(io[0].result, -EBADF);
 	CHECK_INT(io[1].result, 0);
 	CHECK_INT(io[2].result, 4);
 	CHECK_INT(io[3].result, 0);
-	CHECK_INT(ops()->fstat(NULL, other, &st), 0);
+	CHECK_INT(shf_sys_fstat(real(), other, &st), 0);
 	CHECK_INT(st.bytes, 5 * IO_BYTES);
 	CHECK_INT(io[4].result, -EBADF);
 	io[0].op = 99;
-	CHECK_INT(ops()->submit(NULL, q, &io[0]), -EINVAL);
-	ops()->queue_free(NULL, q);
-	ops()->queue_free(NULL, NULL);
-	CHECK_INT(ops()->close(NULL, other), 0);
-	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(shf_sys_submit(real(), q, &io[0]), -EINVAL);
+	shf_sys_queue_free(real(), q);
+	shf_sys_queue_free(real(), NULL);
+	CHECK_INT(shf_sys_close(real(), other), 0);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
 	place_free(&p);
 }
 
@@ -409,18 +410,18 @@ TEST(freeing_a_queue_waits_for_what_is_submitted)
 	struct shf_stat st;
 	int fd = file_new(&p, "a");
 
-	CHECK_INT(ops()->queue_new(NULL, &q, 2), 0);
+	CHECK_INT(shf_sys_queue_new(real(), &q, 2), 0);
 	for (int i = 0; i < 8; i++) {
 		io[i] = (struct shf_io){ .op = SHF_IO_WRITE, .fd = fd, .buf = bytes,
 		                         .len = sizeof(bytes), .off = (uint64_t)i << 20 };
-		CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
+		CHECK_INT(shf_sys_submit(real(), q, &io[i]), 0);
 	}
-	ops()->queue_free(NULL, q);
-	CHECK_INT(ops()->fstat(NULL, fd, &st), 0);
+	shf_sys_queue_free(real(), q);
+	CHECK_INT(shf_sys_fstat(real(), fd, &st), 0);
 	CHECK_INT(st.bytes, 8 << 20);
 	for (int i = 0; i < 8; i++)
 		CHECK_INT(io[i].result, sizeof(bytes));
-	CHECK_INT(ops()->close(NULL, fd), 0);
+	CHECK_INT(shf_sys_close(real(), fd), 0);
 	place_free(&p);
 }
 
@@ -434,25 +435,25 @@ TEST(an_error_is_a_completion_and_a_forked_child_frees_in_peace)
 	pid_t pid;
 
 	CHECK_INT(pipe(fds), 0);
-	CHECK_INT(ops()->queue_new(NULL, &q, 1), 0);
+	CHECK_INT(shf_sys_queue_new(real(), &q, 1), 0);
 	io = (struct shf_io){ .op = SHF_IO_READ, .fd = fds[0], .buf = &byte, .len = 1 };
-	CHECK_INT(ops()->submit(NULL, q, &io), 0);
-	CHECK_INT(ops()->complete(NULL, q, &done, 10000), 1);
+	CHECK_INT(shf_sys_submit(real(), q, &io), 0);
+	CHECK_INT(shf_sys_complete(real(), q, &done, 10000), 1);
 	CHECK_INT(io.result, -ESPIPE);
-	t = ops()->mono_ns(NULL);
-	CHECK_INT(ops()->complete(NULL, q, &done, 10000), 0);
-	CHECK(ops()->mono_ns(NULL) - t < 5000000000); /* idle, so nothing to wait for */
+	t = shf_sys_mono_ns(real());
+	CHECK_INT(shf_sys_complete(real(), q, &done, 10000), 0);
+	CHECK(shf_sys_mono_ns(real()) - t < 5000000000); /* idle, so nothing to wait for */
 	pid = fork();
 	if (!pid) {
-		int bad = ops()->submit(NULL, q, &io) != -EINVAL;
+		int bad = shf_sys_submit(real(), q, &io) != -EINVAL;
 
-		bad |= ops()->complete(NULL, q, &done, -1) != -EINVAL;
-		ops()->queue_free(NULL, q);
+		bad |= shf_sys_complete(real(), q, &done, -1) != -EINVAL;
+		shf_sys_queue_free(real(), q);
 		_exit(bad);
 	}
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK_INT(status, 0);
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_free(real(), q);
 	close(fds[0]);
 	close(fds[1]);
 }
@@ -475,17 +476,17 @@ TEST(queue_threads_take_no_signals)
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
 	CHECK_INT(sigaction(SIGUSR1, &act, &old), 0);
-	CHECK_INT(ops()->queue_new(NULL, &q, 3), 0);
-	CHECK_INT(ops()->submit(NULL, q, &io), 0);      /* a thread */
-	CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+	CHECK_INT(shf_sys_queue_new(real(), &q, 3), 0);
+	CHECK_INT(shf_sys_submit(real(), q, &io), 0);      /* a thread */
+	CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 	CHECK_INT(pthread_sigmask(SIG_BLOCK, &usr1, &was), 0);
 	CHECK(!sigismember(&was, SIGUSR1)); /* ours came back as it was */
 	CHECK_INT(kill(getpid(), SIGUSR1), 0);
-	ops()->sleep_ms(NULL, 20);
+	shf_sys_sleep_ms(real(), 20);
 	CHECK_INT(signals, 0);
 	CHECK_INT(pthread_sigmask(SIG_SETMASK, &was, NULL), 0);
 	CHECK_INT(signals, 1);
-	ops()->queue_free(NULL, q);
+	shf_sys_queue_free(real(), q);
 	CHECK_INT(sigaction(SIGUSR1, &old, NULL), 0);
 }
 
@@ -496,7 +497,7 @@ TEST(memory_is_zeroed_aligned_and_not_inherited)
 		int status;
 		pid_t pid;
 
-		CHECK_INT(ops()->shm_new(NULL, &m, 10000, shared), 0);
+		CHECK_INT(shf_sys_shm_new(real(), &m, 10000, shared), 0);
 		CHECK_INT((uintptr_t)m.base % 4096, 0);
 		CHECK_INT(m.bytes, 10000);
 		for (size_t i = 0; i < m.bytes; i++)
@@ -511,14 +512,14 @@ TEST(memory_is_zeroed_aligned_and_not_inherited)
 		}
 		CHECK(waitpid(pid, &status, 0) == pid);
 		CHECK_INT(status, 0);
-		ops()->shm_free(NULL, &m);
-		ops()->shm_free(NULL, &m);
+		shf_sys_shm_free(real(), &m);
+		shf_sys_shm_free(real(), &m);
 		CHECK(!m.base);
-		CHECK_INT(ops()->shm_new(NULL, &m, SIZE_MAX - 5, shared), -ENOMEM);
-		CHECK(ops()->shm_new(NULL, &m, (size_t)1 << 60, shared) < 0);
-		CHECK_INT(ops()->shm_new(NULL, &m, 0, shared), 0);
+		CHECK_INT(shf_sys_shm_new(real(), &m, SIZE_MAX - 5, shared), -ENOMEM);
+		CHECK(shf_sys_shm_new(real(), &m, (size_t)1 << 60, shared) < 0);
+		CHECK_INT(shf_sys_shm_new(real(), &m, 0, shared), 0);
 		CHECK(m.base);
-		ops()->shm_free(NULL, &m);
+		shf_sys_shm_free(real(), &m);
 	}
 }
 
@@ -528,16 +529,16 @@ static int taker(const uint8_t token[16], int go)
 	char byte;
 	int h;
 
-	if (ops()->shm_connect(NULL, token, &h))
+	if (shf_sys_shm_connect(real(), token, &h))
 		return 1;
-	if (write(go, "x", 1) != 1 || ops()->shm_take(NULL, h, &m, 10000))
+	if (write(go, "x", 1) != 1 || shf_sys_shm_take(real(), h, &m, 10000))
 		return 2;
 	byte = ((char *)m.base)[5];
 	((char *)m.base)[6] = 'b';
 	if (m.bytes != 5000 || byte != 'a' || ftruncate(m.fd, 0) == 0)
 		return 3;
-	ops()->shm_free(NULL, &m);
-	ops()->shm_drop(NULL, h);
+	shf_sys_shm_free(real(), &m);
+	shf_sys_shm_drop(real(), h);
 	return 0;
 }
 
@@ -548,14 +549,14 @@ static int taken(const struct shf_shm *said)
 	uint8_t token[16];
 	int offer, h, rc;
 
-	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
-	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
-	CHECK_INT(ops()->shm_serve(NULL, offer, said, 1, 10000), 0);
-	rc = ops()->shm_take(NULL, h, &got, 10000);
+	CHECK_INT(shf_sys_shm_offer(real(), token, &offer), 0);
+	CHECK_INT(shf_sys_shm_connect(real(), token, &h), 0);
+	CHECK_INT(shf_sys_shm_serve(real(), offer, said, 1, 10000), 0);
+	rc = shf_sys_shm_take(real(), h, &got, 10000);
 	CHECK(rc == 0 || (!got.base && got.fd == -1));
-	ops()->shm_free(NULL, &got);
-	ops()->shm_drop(NULL, h);
-	ops()->shm_drop(NULL, offer);
+	shf_sys_shm_free(real(), &got);
+	shf_sys_shm_drop(real(), h);
+	shf_sys_shm_drop(real(), offer);
 	return rc;
 }
 
@@ -563,7 +564,7 @@ TEST(memory_that_is_not_what_it_says_is_not_taken)
 {
 	struct shf_shm m, lie;
 
-	CHECK_INT(ops()->shm_new(NULL, &m, 5000, true), 0);
+	CHECK_INT(shf_sys_shm_new(real(), &m, 5000, true), 0);
 	CHECK_INT(taken(&m), 0);
 	lie = m;
 	lie.bytes = 50000;              /* reading its end would end in SIGBUS */
@@ -574,7 +575,7 @@ TEST(memory_that_is_not_what_it_says_is_not_taken)
 	CHECK_INT(ftruncate(lie.fd, 1 << 20), 0);
 	CHECK_INT(taken(&lie), -EPROTO);
 	close(lie.fd);
-	ops()->shm_free(NULL, &m);
+	shf_sys_shm_free(real(), &m);
 }
 
 TEST(another_process_takes_memory_by_token)
@@ -586,28 +587,28 @@ TEST(another_process_takes_memory_by_token)
 	pid_t pid;
 
 	CHECK_INT(pipe(go), 0);
-	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
-	CHECK_INT(ops()->shm_new(NULL, &m, 5000, false), 0);
-	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 1), -EINVAL);
-	ops()->shm_free(NULL, &m);
-	ops()->shm_drop(NULL, offer);
-	CHECK_INT(ops()->shm_new(NULL, &m, 5000, true), 0);
-	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
+	CHECK_INT(shf_sys_shm_offer(real(), token, &offer), 0);
+	CHECK_INT(shf_sys_shm_new(real(), &m, 5000, false), 0);
+	CHECK_INT(shf_sys_shm_serve(real(), offer, &m, 1, 1), -EINVAL);
+	shf_sys_shm_free(real(), &m);
+	shf_sys_shm_drop(real(), offer);
+	CHECK_INT(shf_sys_shm_new(real(), &m, 5000, true), 0);
+	CHECK_INT(shf_sys_shm_offer(real(), token, &offer), 0);
 	memcpy(wrong, token, 16);
 	wrong[3] ^= 1;
-	CHECK_INT(ops()->shm_connect(NULL, wrong, &h), -ECONNREFUSED);
+	CHECK_INT(shf_sys_shm_connect(real(), wrong, &h), -ECONNREFUSED);
 	((char *)m.base)[5] = 'a';
 	pid = fork();
 	if (!pid)
 		_exit(taker(token, go[1]));
 	CHECK_INT(read(go[0], &byte, 1), 1);
-	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 10000), 0);
+	CHECK_INT(shf_sys_shm_serve(real(), offer, &m, 1, 10000), 0);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK_INT(status, 0);
 	CHECK(((char *)m.base)[6] == 'b');
-	ops()->shm_drop(NULL, offer);
-	ops()->shm_drop(NULL, -1);
-	ops()->shm_free(NULL, &m);
+	shf_sys_shm_drop(real(), offer);
+	shf_sys_shm_drop(real(), -1);
+	shf_sys_shm_free(real(), &m);
 	close(go[0]);
 	close(go[1]);
 }
@@ -619,19 +620,19 @@ TEST(each_offer_has_a_token_of_its_own)
 	int offer[2], h;
 
 	for (int i = 0; i < 2; i++) {
-		CHECK_INT(ops()->shm_new(NULL, &m[i], (size_t)i + 1, true), 0);
-		CHECK_INT(ops()->shm_offer(NULL, token[i], &offer[i]), 0);
+		CHECK_INT(shf_sys_shm_new(real(), &m[i], (size_t)i + 1, true), 0);
+		CHECK_INT(shf_sys_shm_offer(real(), token[i], &offer[i]), 0);
 	}
 	CHECK(memcmp(token[0], token[1], 16) != 0);
 	for (int i = 0; i < 2; i++) {
-		CHECK_INT(ops()->shm_connect(NULL, token[i], &h), 0);
-		CHECK_INT(ops()->shm_serve(NULL, offer[i], &m[i], 1, 10000), 0);
-		CHECK_INT(ops()->shm_take(NULL, h, &got, 10000), 0);
+		CHECK_INT(shf_sys_shm_connect(real(), token[i], &h), 0);
+		CHECK_INT(shf_sys_shm_serve(real(), offer[i], &m[i], 1, 10000), 0);
+		CHECK_INT(shf_sys_shm_take(real(), h, &got, 10000), 0);
 		CHECK_INT(got.bytes, i + 1);
-		ops()->shm_free(NULL, &got);
-		ops()->shm_free(NULL, &m[i]);
-		ops()->shm_drop(NULL, h);
-		ops()->shm_drop(NULL, offer[i]);
+		shf_sys_shm_free(real(), &got);
+		shf_sys_shm_free(real(), &m[i]);
+		shf_sys_shm_drop(real(), h);
+		shf_sys_shm_drop(real(), offer[i]);
 		CHECK_INT(fcntl(offer[i], F_GETFD), -1);
 	}
 }
@@ -647,24 +648,24 @@ TEST(pages_are_told_apart_that_were_used_and_that_were_not)
 	(void)madvise(mem, PAGES * PAGE, MADV_NOHUGEPAGE);
 	populates = !madvise(mem + 9 * PAGE, PAGE, 23); /* MADV_POPULATE_WRITE */
 	for (int i = 0; i < 9; i++)
-		CHECK(!ops()->touched(NULL, mem + i * PAGE + 100 * i));
+		CHECK(!shf_sys_touched(real(), mem + i * PAGE + 100 * i));
 	mem[2 * PAGE + 5] = 1;
-	CHECK(ops()->touched(NULL, mem + 2 * PAGE));
-	CHECK(ops()->touched(NULL, mem + 3 * PAGE - 1));
-	CHECK(!ops()->touched(NULL, mem + 2 * PAGE - 1));
-	CHECK(!ops()->touched(NULL, mem + 3 * PAGE));
+	CHECK(shf_sys_touched(real(), mem + 2 * PAGE));
+	CHECK(shf_sys_touched(real(), mem + 3 * PAGE - 1));
+	CHECK(!shf_sys_touched(real(), mem + 2 * PAGE - 1));
+	CHECK(!shf_sys_touched(real(), mem + 3 * PAGE));
 	for (int write = 0; write < 2 && populates; write++) {
 		int at = write ? 7 : 4; /* and the page after it, of which one byte is meant */
 
-		ops()->touch(NULL, mem + at * PAGE + 10, PAGE - 9, write);
-		CHECK(!ops()->touched(NULL, mem + at * PAGE - 1));
-		CHECK(ops()->touched(NULL, mem + at * PAGE));
-		CHECK(ops()->touched(NULL, mem + at * PAGE + PAGE));
-		CHECK(write || !ops()->touched(NULL, mem + at * PAGE + 2 * PAGE));
+		shf_sys_touch(real(), mem + at * PAGE + 10, PAGE - 9, write);
+		CHECK(!shf_sys_touched(real(), mem + at * PAGE - 1));
+		CHECK(shf_sys_touched(real(), mem + at * PAGE));
+		CHECK(shf_sys_touched(real(), mem + at * PAGE + PAGE));
+		CHECK(write || !shf_sys_touched(real(), mem + at * PAGE + 2 * PAGE));
 		CHECK_INT(mem[at * PAGE + 10], 0);
 	}
 	munmap(mem, PAGES * PAGE);
-	CHECK(ops()->touched(NULL, mem));       /* nobody knows */
+	CHECK(shf_sys_touched(real(), mem));       /* nobody knows */
 }
 
 TEST(nobody_waits_longer_than_told)
@@ -673,22 +674,22 @@ TEST(nobody_waits_longer_than_told)
 	struct shf_shm m, got;
 	int offer, h;
 
-	CHECK_INT(ops()->shm_new(NULL, &m, 1, true), 0);
-	CHECK_INT(ops()->shm_offer(NULL, token, &offer), 0);
-	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 1, 5), -ETIMEDOUT);
-	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
-	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), -ETIMEDOUT);
-	CHECK_INT(ops()->shm_serve(NULL, offer, &m, 2, 5), -ETIMEDOUT);
-	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), 0);
-	ops()->shm_free(NULL, &got);
-	CHECK_INT(ops()->shm_take(NULL, h, &got, 5), -ECONNRESET);
-	ops()->shm_drop(NULL, h);
-	CHECK_INT(ops()->shm_connect(NULL, token, &h), 0);
-	ops()->shm_drop(NULL, offer);
-	CHECK_INT(ops()->shm_take(NULL, h, &got, 1000), -ECONNRESET);
-	ops()->shm_drop(NULL, h);
-	CHECK_INT(ops()->shm_connect(NULL, token, &h), -ECONNREFUSED);
-	ops()->shm_free(NULL, &m);
+	CHECK_INT(shf_sys_shm_new(real(), &m, 1, true), 0);
+	CHECK_INT(shf_sys_shm_offer(real(), token, &offer), 0);
+	CHECK_INT(shf_sys_shm_serve(real(), offer, &m, 1, 5), -ETIMEDOUT);
+	CHECK_INT(shf_sys_shm_connect(real(), token, &h), 0);
+	CHECK_INT(shf_sys_shm_take(real(), h, &got, 5), -ETIMEDOUT);
+	CHECK_INT(shf_sys_shm_serve(real(), offer, &m, 2, 5), -ETIMEDOUT);
+	CHECK_INT(shf_sys_shm_take(real(), h, &got, 5), 0);
+	shf_sys_shm_free(real(), &got);
+	CHECK_INT(shf_sys_shm_take(real(), h, &got, 5), -ECONNRESET);
+	shf_sys_shm_drop(real(), h);
+	CHECK_INT(shf_sys_shm_connect(real(), token, &h), 0);
+	shf_sys_shm_drop(real(), offer);
+	CHECK_INT(shf_sys_shm_take(real(), h, &got, 1000), -ECONNRESET);
+	shf_sys_shm_drop(real(), h);
+	CHECK_INT(shf_sys_shm_connect(real(), token, &h), -ECONNREFUSED);
+	shf_sys_shm_free(real(), &m);
 }
 
 /* ---- tasks ---- */
@@ -720,14 +721,14 @@ TEST(a_task_takes_its_turns_behind_and_takes_no_signals)
 	struct errand e = { .of = 1000 };
 	struct shf_task *task;
 
-	CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
-	while (!ops()->task_over(NULL, task))
-		ops()->sleep_ms(NULL, 1);
+	CHECK_INT(shf_sys_task_new(real(), &task, turn, &e, NULL), 0);
+	while (!shf_sys_task_over(real(), task))
+		shf_sys_sleep_ms(real(), 1);
 	CHECK_INT(e.turns, 1000);
 	CHECK(e.blocked);
 	CHECK(!pthread_equal(e.thread, pthread_self()));
-	ops()->task_free(NULL, task);
-	ops()->task_free(NULL, NULL);
+	shf_sys_task_free(real(), task);
+	shf_sys_task_free(real(), NULL);
 }
 
 TEST(a_task_that_is_over_goes_on_when_there_is_more)
@@ -736,19 +737,19 @@ TEST(a_task_that_is_over_goes_on_when_there_is_more)
 	struct shf_task *task;
 	int turns = 0;
 
-	CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
+	CHECK_INT(shf_sys_task_new(real(), &task, turn, &e, NULL), 0);
 	for (int i = 0; i < 200; i++) {
 		if (i % 3 == 0)
-			ops()->sleep_ms(NULL, i % 2);
-		ops()->task_again(NULL, task);
-		while (!ops()->task_over(NULL, task))
-			ops()->sleep_ms(NULL, 0);
+			shf_sys_sleep_ms(real(), i % 2);
+		shf_sys_task_again(real(), task);
+		while (!shf_sys_task_over(real(), task))
+			shf_sys_sleep_ms(real(), 0);
 		CHECK(e.turns > turns); /* none is lost; one may do for two */
 		turns = e.turns;
 	}
 	CHECK(turns <= 1 + 200);
-	ops()->task_again(NULL, task);
-	ops()->task_free(NULL, task);
+	shf_sys_task_again(real(), task);
+	shf_sys_task_free(real(), task);
 }
 
 static struct {
@@ -774,27 +775,27 @@ TEST(a_task_that_was_asked_again_meanwhile_is_not_over)
 
 	atomic_store(&waiting.turns, 0);
 	atomic_store(&waiting.let, 0);
-	CHECK_INT(ops()->task_new(NULL, &task, wait_in_turn, NULL, NULL), 0);
+	CHECK_INT(shf_sys_task_new(real(), &task, wait_in_turn, NULL, NULL), 0);
 	while (atomic_load(&waiting.turns) < 1)
 		sched_yield();
-	ops()->task_again(NULL, task);
+	shf_sys_task_again(real(), task);
 	atomic_store(&waiting.let, 1);
 	while (atomic_load(&waiting.turns) < 2)
 		sched_yield();
-	CHECK(!ops()->task_over(NULL, task));
+	CHECK(!shf_sys_task_over(real(), task));
 	atomic_store(&waiting.let, 2);
-	while (!ops()->task_over(NULL, task))
+	while (!shf_sys_task_over(real(), task))
 		sched_yield();
 	CHECK_INT(atomic_load(&waiting.turns), 2);
-	ops()->task_again(NULL, task);
-	CHECK(!ops()->task_over(NULL, task));
+	shf_sys_task_again(real(), task);
+	CHECK(!shf_sys_task_over(real(), task));
 	atomic_store(&waiting.let, 3);
-	while (!ops()->task_over(NULL, task))
+	while (!shf_sys_task_over(real(), task))
 		sched_yield();
 	CHECK_INT(atomic_load(&waiting.turns), 3);
 	/* The disk serves everybody else first: the last level of best effort. */
 	CHECK_INT(waiting.ioprio, 2 << 13 | 7);
-	ops()->task_free(NULL, task);
+	shf_sys_task_free(real(), task);
 }
 
 static bool look_where(void *work)
@@ -818,16 +819,16 @@ TEST(a_task_runs_where_it_is_told_to)
 	snprintf(cpu, sizeof(cpu), "%zu", at);
 	for (int told = 0; told < 200; told++) {        /* it may look before it is placed */
 		CPU_ZERO(&set);
-		CHECK_INT(ops()->task_new(NULL, &task, look_where, &set, cpu), 0);
-		while (!ops()->task_over(NULL, task))
-			ops()->sleep_ms(NULL, 1);
-		ops()->task_free(NULL, task);
+		CHECK_INT(shf_sys_task_new(real(), &task, look_where, &set, cpu), 0);
+		while (!shf_sys_task_over(real(), task))
+			shf_sys_sleep_ms(real(), 1);
+		shf_sys_task_free(real(), task);
 		if (CPU_COUNT(&set) == 1)
 			break;
 	}
 	CHECK(CPU_COUNT(&set) == 1 && CPU_ISSET(at, &set));
-	CHECK_INT(ops()->task_new(NULL, &task, look_where, &set, "4095"), 1);
-	ops()->task_free(NULL, task);
+	CHECK_INT(shf_sys_task_new(real(), &task, look_where, &set, "4095"), 1);
+	shf_sys_task_free(real(), task);
 }
 
 TEST(a_task_that_is_freed_takes_no_other_turn)
@@ -836,17 +837,17 @@ TEST(a_task_that_is_freed_takes_no_other_turn)
 	struct shf_task *task;
 	int turns;
 
-	CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
+	CHECK_INT(shf_sys_task_new(real(), &task, turn, &e, NULL), 0);
 	while (!atomic_load(&e.begun))
-		ops()->sleep_ms(NULL, 1);
-	CHECK(!ops()->task_over(NULL, task));
-	ops()->task_free(NULL, task);
+		shf_sys_sleep_ms(real(), 1);
+	CHECK(!shf_sys_task_over(real(), task));
+	shf_sys_task_free(real(), task);
 	turns = e.turns;
 	CHECK(turns > 0 && turns < INT32_MAX);
 	/* It may be freed before it was ever seen to run. */
 	for (int i = 0; i < 50; i++) {
 		e = (struct errand){ .of = INT32_MAX };
-		CHECK_INT(ops()->task_new(NULL, &task, turn, &e, NULL), 0);
-		ops()->task_free(NULL, task);
+		CHECK_INT(shf_sys_task_new(real(), &task, turn, &e, NULL), 0);
+		shf_sys_task_free(real(), task);
 	}
 }

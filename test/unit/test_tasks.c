@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "real.h"
+#include "sys.h"
 #include "t.h"
 
 static struct {
@@ -36,9 +36,9 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t n, off_t off)
 	return __real_pread64(fd, buf, n, off);
 }
 
-static const struct shf_sys_ops *ops(void)
+static const struct shf_sys *real(void)
 {
-	return shf_sys_real()->ops;
+	return shf_sys_real();
 }
 
 static bool count(void *work)
@@ -51,7 +51,7 @@ static bool count(void *work)
 
 static void until_over(struct shf_task *task)
 {
-	while (!ops()->task_over(NULL, task))
+	while (!shf_sys_task_over(real(), task))
 		sched_yield();
 }
 
@@ -61,9 +61,9 @@ TEST(without_a_thread_there_is_no_task)
 	atomic_int n = 0;
 
 	threads.none = true;
-	CHECK_INT(ops()->task_new(NULL, &task, count, &n, NULL), -EAGAIN);
+	CHECK_INT(shf_sys_task_new(real(), &task, count, &n, NULL), -EAGAIN);
 	CHECK(!task);
-	CHECK_INT(ops()->task_new(NULL, &task, count, &n, "0"), -EAGAIN);
+	CHECK_INT(shf_sys_task_new(real(), &task, count, &n, "0"), -EAGAIN);
 	CHECK(!task);
 	threads.none = false;
 	CHECK_INT(n, 0);
@@ -75,24 +75,24 @@ TEST(a_task_that_gets_no_thread_to_go_on_is_over_until_the_next_time)
 	struct shf_task *task = NULL;
 	atomic_int n = 0;
 
-	CHECK_INT(ops()->task_new(NULL, &task, count, &n, NULL), 0);
+	CHECK_INT(shf_sys_task_new(real(), &task, count, &n, NULL), 0);
 	until_over(task);
 	CHECK_INT(n, 1);
 	threads.none = true;
 	for (int i = 0; i < 2; i++) {
-		ops()->task_again(NULL, task);
-		CHECK(ops()->task_over(NULL, task));
+		shf_sys_task_again(real(), task);
+		CHECK(shf_sys_task_over(real(), task));
 		CHECK_INT(n, 1);
 	}
 	threads.none = false;
 	threads.made = 0;
 	for (int i = 2; i < 5; i++) {
-		ops()->task_again(NULL, task);
+		shf_sys_task_again(real(), task);
 		until_over(task);
 		CHECK_INT(n, i);
 		CHECK_INT(threads.made, 1);
 	}
-	ops()->task_free(NULL, task);
+	shf_sys_task_free(real(), task);
 }
 
 /* Each request that waits has a thread, up to so many; what is more waits for one of them. */
@@ -112,27 +112,27 @@ TEST(a_queue_has_as_many_threads_as_it_has_work_for)
 		threads.made = 0;
 		threads.held = 0;
 		threads.open = false;
-		CHECK_INT(ops()->queue_new(NULL, &q, most), 0);
+		CHECK_INT(shf_sys_queue_new(real(), &q, most), 0);
 		CHECK_INT(threads.made, 0);
 		for (int i = 0; i < IOS; i++) {
 			io[i] = (struct shf_io){ .op = SHF_IO_READ, .fd = fd, .buf = &bytes[i],
 				.len = 1, .off = (uint64_t)i };
-			CHECK_INT(ops()->submit(NULL, q, &io[i]), 0);
+			CHECK_INT(shf_sys_submit(real(), q, &io[i]), 0);
 			CHECK_INT(threads.made, i + 1 < most ? i + 1 : most);
 		}
 		while (threads.held < (most < IOS ? most : IOS))
 			sched_yield();
-		CHECK_INT(ops()->complete(NULL, q, &done, 0), -EAGAIN);
+		CHECK_INT(shf_sys_complete(real(), q, &done, 0), -EAGAIN);
 		threads.open = true;
 		for (int i = 0; i < IOS; i++) {
-			CHECK_INT(ops()->complete(NULL, q, &done, -1), 1);
+			CHECK_INT(shf_sys_complete(real(), q, &done, -1), 1);
 			CHECK_INT(done->result, 1);
 		}
-		CHECK_INT(ops()->complete(NULL, q, &done, -1), 0);
+		CHECK_INT(shf_sys_complete(real(), q, &done, -1), 0);
 		CHECK(memcmp(bytes, "abcdef", IOS) == 0);
 		CHECK_INT(threads.made, most < IOS ? most : IOS);
-		ops()->queue_free(NULL, q);
+		shf_sys_queue_free(real(), q);
 	}
 	close(fd);
-	CHECK_INT(ops()->queue_new(NULL, &(struct shf_queue *){ NULL }, 0), -EINVAL);
+	CHECK_INT(shf_sys_queue_new(real(), &(struct shf_queue *){ NULL }, 0), -EINVAL);
 }

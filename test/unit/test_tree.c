@@ -88,8 +88,8 @@ static int drawn(void *arg, void *buf, size_t n)
 
 TEST(an_identity_has_all_digits_that_were_drawn)
 {
-	struct shf_sys_ops ops = { .random = drawn };
-	struct shf_sys sys = { &ops, NULL };
+	const struct shf_host_ops ops = { .random = drawn };
+	struct shf_sys sys = { .host = { &ops, NULL } };
 	char out[40];
 
 	memset(out, 'x', sizeof(out));
@@ -257,7 +257,7 @@ static void begin(void)
 {
 	disk = simdisk_new(5, SIMDISK_STRICT);
 	sys = simdisk_process(disk, 1, 0);
-	root = sys->ops->open(sys->arg, SHF_CWD, ".", SHF_O_DIR, 0);
+	root = shf_sys_open(sys, SHF_CWD, ".", SHF_O_DIR, 0);
 	CHECK(root >= 0);
 }
 
@@ -309,7 +309,7 @@ static int names_n(void)
 {
 	int n = 0;
 
-	CHECK_INT(sys->ops->list(sys->arg, root, count_one, &n), 0);
+	CHECK_INT(shf_sys_list(sys, root, count_one, &n), 0);
 	return n;
 }
 

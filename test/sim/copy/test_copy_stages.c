@@ -295,7 +295,7 @@ static void rot_begin(struct simdisk *disk)
 static int unlink_and_rot(void *arg, int dir, const char *name, bool folder)
 {
 	static const char *const next[] = { SECOND, THIRD };
-	int rc = simover_real()->unlink(arg, dir, name, folder);
+	int rc = simover_real()->disk.unlink(arg, dir, name, folder);
 
 	if (strstr(name, ".safetensors") && rot.gone < 2)
 		CHECK_INT(simdisk_flip(rot.disk, in_stage(rot.disk, next[rot.gone++]), 8 * 4200),
@@ -310,7 +310,7 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 	struct copy c;
 
 	rot_begin(disk);
-	simover(sys)->unlink = unlink_and_rot;
+	simover(sys)->disk.unlink = unlink_and_rot;
 	CHECK(simdisk_exists(disk, in_stage(disk, THIRD)));
 	CHECK_INT(simdisk_flip(disk, in_stage(disk, FIRST), 8 * 4200), 0);
 	c = copy_by(disk, sys);
@@ -327,7 +327,7 @@ TEST(a_stage_that_rots_pass_after_pass_is_given_up)
 /* A file of the stage is cut when it has been opened. */
 static int open_and_cut(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
-	int fd = simover_real()->open(arg, dir, name, flags, mode);
+	int fd = simover_real()->file.open(arg, dir, name, flags, mode);
 
 	if (fd >= 0 && strcmp(name, SECOND) == 0 && rot.gone++ == 1) /* the source's was */
 		CHECK_INT(simdisk_put(rot.disk, in_stage(rot.disk, SECOND), "short", 5), 0);
@@ -341,7 +341,7 @@ TEST(a_file_of_the_stage_that_is_cut_while_it_is_read_is_written_again)
 	struct copy c;
 
 	rot_begin(disk);
-	simover(sys)->open = open_and_cut;
+	simover(sys)->file.open = open_and_cut;
 	c = copy_by(disk, sys);
 	CHECK_RC(c.rc, 0, &c.err);
 	CHECK(rot.gone > 1);

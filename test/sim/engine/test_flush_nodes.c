@@ -80,12 +80,12 @@ static int lock_between(void *arg, int fd, bool exclusive)
 {
 	if (between.locks && --between.locks == 0)
 		between.then(between.disk);
-	return simover_real()->lock(arg, fd, exclusive);
+	return simover_real()->file.lock(arg, fd, exclusive);
 }
 
 static void sleep_between(void *arg, int ms)
 {
-	simover_real()->sleep_ms(arg, ms);
+	simover_real()->host.sleep_ms(arg, ms);
 	if (between.sleeps && --between.sleeps == 0)
 		between.then(between.disk);
 }
@@ -102,10 +102,10 @@ static struct came flush_on(const struct shf_sys *sys, int wait_ms)
 {
 	struct sheaf_report report = { .size = sizeof(report) };
 	struct came c = { .step = -1 };
-	int64_t from = sys->ops->mono_ns(sys->arg);
+	int64_t from = shf_sys_mono_ns(sys);
 
 	c.rc = shf_recall_flush("run", NULL, false, wait_ms, sys, &c.step, &report, &c.err);
-	c.ms = (sys->ops->mono_ns(sys->arg) - from) / 1000000;
+	c.ms = (shf_sys_mono_ns(sys) - from) / 1000000;
 	CHECK(c.rc == 0 || (c.err.code == c.rc && strlen(c.err.msg) > 8));
 	return c;
 }
@@ -133,8 +133,8 @@ static struct came flush_with(struct simdisk *d, int node, int wait_ms, int lock
 	struct came c;
 
 	between.disk = d;
-	simover(sys)->lock = lock_between;
-	simover(sys)->sleep_ms = sleep_between;
+	simover(sys)->file.lock = lock_between;
+	simover(sys)->host.sleep_ms = sleep_between;
 	between.locks = locks;
 	between.sleeps = sleeps;
 	between.then = then;
@@ -209,21 +209,21 @@ static void forget(struct simdisk *d, int node, int64_t step, int rank)
 	struct cards cards = { 0 };
 	int keep, n = 0;
 
-	CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
-	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_card, &cards), 0);
+	CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
+	CHECK_INT(shf_sys_keep_list(sys, keep, note_card, &cards), 0);
 	for (int i = 0; i < cards.n; i++) {
 		struct shf_shm shm = { NULL, 0, -1 };
 		struct shf_arena arena = { 0 };
 		struct shf_card card;
 
-		CHECK_INT(sys->ops->keep_get(sys->arg, keep, cards.names[i], &shm), 0);
+		CHECK_INT(shf_sys_keep_get(sys, keep, cards.names[i], &shm), 0);
 		if (shf_card_decode(&card, &arena, &shm) == 0 && card.step == step &&
 		    card.rank == rank) {
 			atomic_store(&shf_card_head(&shm)->whole, 0);
 			n++;
 		}
 		shf_arena_release(&arena);
-		sys->ops->shm_free(sys->arg, &shm);
+		shf_sys_shm_free(sys, &shm);
 	}
 	CHECK_INT(n, 1);
 	simdisk_kill(d, sys);
@@ -484,10 +484,10 @@ static int note_meeting(void *arg, const char *name)
 static void meeting_of(struct simdisk *d, char path[60])
 {
 	const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
-	int dot = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf", SHF_O_DIR, 0);
+	int dot = shf_sys_open(sys, SHF_CWD, "run/.sheaf", SHF_O_DIR, 0);
 
 	path[0] = '\0';
-	CHECK_INT(sys->ops->list(sys->arg, dot, note_meeting, path), 0);
+	CHECK_INT(shf_sys_list(sys, dot, note_meeting, path), 0);
 	CHECK(path[0]);
 	simdisk_kill(d, sys);
 }
@@ -496,10 +496,10 @@ static void meeting_of(struct simdisk *d, char path[60])
 static const struct shf_sys *locked(struct simdisk *d, int node, const char *path)
 {
 	const struct shf_sys *sys = simdisk_process(d, next_pid(), node);
-	int fd = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_WRITE | SHF_O_CREATE, 0666);
+	int fd = shf_sys_open(sys, SHF_CWD, path, SHF_O_WRITE | SHF_O_CREATE, 0666);
 
 	CHECK(fd >= 0);
-	CHECK_INT(sys->ops->lock(sys->arg, fd, true), 0);
+	CHECK_INT(shf_sys_lock(sys, fd, true), 0);
 	return sys;
 }
 
@@ -693,10 +693,10 @@ static int note_name(void *arg, const char *name)
 static struct names names_at(struct simdisk *d, const char *path)
 {
 	const struct shf_sys *sys = simdisk_process(d, next_pid(), 0);
-	int dir = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	int dir = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 	struct names n = { "" };
 
-	CHECK_INT(sys->ops->list(sys->arg, dir, note_name, &n), 0);
+	CHECK_INT(shf_sys_list(sys, dir, note_name, &n), 0);
 	simdisk_kill(d, sys);
 	return n;
 }

@@ -399,14 +399,14 @@ static int open_healed(void *arg, int dir, const char *name, int flags, unsigned
 		return -EIO;
 	if (again)
 		CHECK_INT(simdisk_flip(passing.disk, "run/checkpoint-3/" MODEL, 8 * 5000), 0);
-	return simover_real()->open(arg, dir, name, flags, mode);
+	return simover_real()->file.open(arg, dir, name, flags, mode);
 }
 
 static void heals(struct hand *h)
 {
 	passing.disk = h->play->disk;
 	passing.opened = 0;
-	simover(&h->used)->open = open_healed;
+	simover(&h->used)->file.open = open_healed;
 }
 
 TEST(damage_that_a_second_read_does_not_find_is_no_reason_to_fall_back)
@@ -552,22 +552,22 @@ static int flip_in_memory(struct simdisk *d, int64_t step)
 	struct cards c = { 0 };
 	int keep, n = 0;
 
-	CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
-	CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_card, &c), 0);
+	CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
+	CHECK_INT(shf_sys_keep_list(sys, keep, note_card, &c), 0);
 	for (int i = 0; i < c.n; i++) {
 		struct shf_shm shm = { NULL, 0, -1 };
 		int64_t of;
 
-		if (sys->ops->keep_get(sys->arg, keep, c.names[i], &shm) < 0)
+		if (shf_sys_keep_get(sys, keep, c.names[i], &shm) < 0)
 			continue;
 		of = step_of(&shm);
-		sys->ops->shm_free(sys->arg, &shm);
+		shf_sys_shm_free(sys, &shm);
 		if (of != step)
 			continue;
 		strcpy(strrchr(c.names[i], '.'), ".image");
-		CHECK_INT(sys->ops->keep_get(sys->arg, keep, c.names[i], &shm), 0);
+		CHECK_INT(shf_sys_keep_get(sys, keep, c.names[i], &shm), 0);
 		((uint8_t *)shm.base)[shm.bytes / 2] ^= 16;
-		sys->ops->shm_free(sys->arg, &shm);
+		shf_sys_shm_free(sys, &shm);
 		n++;
 	}
 	simdisk_kill(d, sys);

@@ -214,7 +214,7 @@ static int loads_and_dies(struct hand *h)
 	int rc = resumes(h);
 
 	h->run->opts.log = NULL;        /* of the dead nothing is heard */
-	simdisk_kill(h->play->disk, &((struct simproc *)h->sys->arg)->sys);
+	simdisk_kill(h->play->disk, &((struct simproc *)h->sys->host.arg)->sys);
 	return rc;
 }
 
@@ -275,7 +275,7 @@ static int confirms(struct hand *h)
 	if (h->play->variant & 2 && h->rank == 0)
 		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .error = EACCES,
 			.always = true, .kind = SIMDISK_PREAD, .name = "model-",
-			.process = &((struct simproc *)h->sys->arg)->sys });
+			.process = &((struct simproc *)h->sys->host.arg)->sys });
 	return shf_step_confirm(h->run, h->play->step, &h->err);
 }
 

@@ -532,7 +532,7 @@ TEST(a_forked_child_gives_up_its_copies_and_leaves_the_lock)
 	simdisk_act_as(w.sys[0], NULL);
 	CHECK_INT(simdisk_open_n(w.sys[0]), open_n);
 	CHECK_INT(simdisk_open_n(child), 0);
-	w.sys[0]->ops->queue_free(w.sys[0]->arg, queue); /* the parent's threads */
+	shf_sys_queue_free(w.sys[0], queue); /* the parent's threads */
 	/* Another node's job cannot ask after the owner: to it only the lock counts. */
 	far = simdisk_process(w.disk, 42, 1);
 	CHECK_RC(shf_store_own(&store, far, "run", false, 0, &err), SHEAF_EBUSY, &err);

@@ -321,7 +321,7 @@ static int opens_hidden(struct hand *h)
 		simdisk_fault(h->play->disk, &(struct simdisk_fault){ .nth = 1, .error = ENOENT,
 			.always = true, .kind = v ? SIMDISK_STAT : SIMDISK_OPEN,
 			.name = "checkpoint-4",
-			.process = &((struct simproc *)h->sys->arg)->sys });
+			.process = &((struct simproc *)h->sys->host.arg)->sys });
 	rc = shf_step_open(&step, h->run, v ? SHEAF_LATEST : 4, &h->err);
 	shf_step_put(step);
 	return rc;

@@ -64,7 +64,7 @@ static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, v
 
 static int evil_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
-	int rc = simover_real()->shm_new(arg, shm, bytes, shared);
+	int rc = simover_real()->shm.shm_new(arg, shm, bytes, shared);
 
 	if (rc == 0 && bytes > 8192 && evil.shm_n < 16) {
 		evil.shm[evil.shm_n].base = shm->base;
@@ -78,7 +78,7 @@ static void evil_shm_free(void *arg, struct shf_shm *shm)
 	for (int i = 0; i < evil.shm_n; i++)
 		if (evil.shm[i].base == shm->base)
 			evil.shm[i--] = evil.shm[--evil.shm_n];
-	simover_real()->shm_free(arg, shm);
+	simover_real()->shm.shm_free(arg, shm);
 }
 
 static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
@@ -87,12 +87,12 @@ static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 		return -ENOMEM;
 	if (io->op == SHF_IO_WRITE && evil.write > 0 && --evil.write == 0)
 		flip(io->buf, io->len);
-	return simover_real()->submit(arg, queue, io);
+	return simover_real()->queue.submit(arg, queue, io);
 }
 
 static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
-	int rc = simover_real()->complete(arg, queue, io, timeout_ms);
+	int rc = simover_real()->queue.complete(arg, queue, io, timeout_ms);
 
 	evil.fired += rc == 1 && evil.no_second && (*io)->result < 0;
 	if (rc == 1 && (*io)->op == SHF_IO_READ && evil.read > 0 && --evil.read == 0) {
@@ -107,7 +107,7 @@ static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 /* What is read a little at a time, as out of the page cache; headers come with a whole block. */
 static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->file.pread(arg, fd, buf, n, off);
 
 	if (got > 60000 && n <= 1 << 18 && evil.fails > 0 && ++evil.seen > 1) {
 		evil.fails--;
@@ -120,14 +120,14 @@ static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 
 static void tamper(struct hand *h)
 {
-	struct shf_sys_ops *calls = simover(&h->used);
+	struct sys_tables *calls = simover(&h->used);
 
 	evil.group = h->group->ops;
-	calls->shm_new = evil_shm_new;
-	calls->shm_free = evil_shm_free;
-	calls->submit = evil_submit;
-	calls->complete = evil_complete;
-	calls->pread = evil_pread;
+	calls->shm.shm_new = evil_shm_new;
+	calls->shm.shm_free = evil_shm_free;
+	calls->queue.submit = evil_submit;
+	calls->queue.complete = evil_complete;
+	calls->file.pread = evil_pread;
 	h->group->ops.allgather = evil_allgather;
 	h->group->ops.allreduce = evil_allreduce;
 	h->group->ops.alltoallv = evil_alltoallv;

@@ -409,7 +409,7 @@ static struct sheaf_group *sleeper;
 /* Sleeping takes time for the others too. */
 static void sleep_in_group(void *arg, int ms)
 {
-	simover_real()->sleep_ms(arg, ms);
+	simover_real()->host.sleep_ms(arg, ms);
 	simgroup_pause(sleeper, ms);
 }
 
@@ -417,7 +417,7 @@ static void sleep_for_real(struct hand *h)
 {
 	if (h->rank)
 		return; /* rank 0 alone takes the lock */
-	simover(&h->used)->sleep_ms = sleep_in_group;
+	simover(&h->used)->host.sleep_ms = sleep_in_group;
 	sleeper = h->group;
 }
 
@@ -462,7 +462,7 @@ static int gate_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 			gate.gave_up = pthread_cond_timedwait(&gate.moved, &gate.lock, &until) != 0;
 	}
 	pthread_mutex_unlock(&gate.lock);
-	return simover_real()->complete(arg, queue, io, timeout_ms);
+	return simover_real()->queue.complete(arg, queue, io, timeout_ms);
 }
 
 static void *wait_for_ever(void *save)
@@ -495,7 +495,7 @@ TEST(asking_does_not_wait_for_a_thread_that_waits)
 	void *waited;
 	int asked;
 
-	simover(sys)->complete = gate_complete;
+	simover(sys)->queue.complete = gate_complete;
 	CHECK_RC(shf_run_open(&run, "run", NULL, &o, sys, &err), 0, &err);
 	CHECK_RC(shf_save_begin(&save, run, 1, st, NULL, &err), 0, &err);
 	gate.hold = true;
@@ -565,7 +565,7 @@ static int strays;                      /* descriptors closed that nobody opened
 
 static int careful_close(void *arg, int fd)
 {
-	int rc = simover_real()->close(arg, fd);
+	int rc = simover_real()->file.close(arg, fd);
 
 	strays += fd <= 0 || rc == -EBADF;
 	return rc;
@@ -574,13 +574,13 @@ static int careful_close(void *arg, int fd)
 static void careful_drop(void *arg, int handle)
 {
 	strays += handle == 0 || handle < -1;
-	simover_real()->shm_drop(arg, handle);
+	simover_real()->shm.shm_drop(arg, handle);
 }
 
 static void count_strays(struct hand *h)
 {
-	simover(&h->used)->close = careful_close;
-	simover(&h->used)->shm_drop = careful_drop;
+	simover(&h->used)->file.close = careful_close;
+	simover(&h->used)->shm.shm_drop = careful_drop;
 }
 
 static int begin_without_memory(struct hand *h)

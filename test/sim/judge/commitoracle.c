@@ -70,13 +70,13 @@ static int add_name(void *arg, const char *name)
 
 static bool list(struct judge *j, const char *path, struct names *names)
 {
-	int fd = j->sys->ops->open(j->sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	int fd = shf_sys_open(j->sys, SHF_CWD, path, SHF_O_DIR, 0);
 
 	names->n = 0;
 	if (fd < 0)
 		return false;
-	j->sys->ops->list(j->sys->arg, fd, add_name, names);
-	j->sys->ops->close(j->sys->arg, fd);
+	shf_sys_list(j->sys, fd, add_name, names);
+	shf_sys_close(j->sys, fd);
 	return true;
 }
 

@@ -190,11 +190,11 @@ bool raw_list(struct simdisk *disk, const char *path, void (*item)(void *arg, co
 {
 	const struct shf_sys *sys = simdisk_process(disk, 60000, 99);
 	struct lister l = { item, arg };
-	int fd = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	int fd = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 
 	if (fd >= 0) {
-		sys->ops->list(sys->arg, fd, item_of, &l);
-		sys->ops->close(sys->arg, fd);
+		shf_sys_list(sys, fd, item_of, &l);
+		shf_sys_close(sys, fd);
 	}
 	simdisk_kill(disk, sys);
 	return fd >= 0;

@@ -98,7 +98,7 @@ static int task_kept(void *arg, struct shf_task **task, bool (*turn)(void *work)
 static int64_t pread_late(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	if (late.n == 0 || (!late.failing && late.right-- > 0))
-		return simover_real()->pread(arg, fd, buf, n, off);
+		return simover_real()->file.pread(arg, fd, buf, n, off);
 	if (!late.failing) {
 		late.failing = true;
 		for (int i = 0; i < late.n; i++)
@@ -112,8 +112,8 @@ static void be_late(struct hand *h)
 {
 	late.n = 0;
 	late.failing = false;
-	simover(&h->used)->task_new = task_kept;
-	simover(&h->used)->pread = pread_late;
+	simover(&h->used)->task.task_new = task_kept;
+	simover(&h->used)->file.pread = pread_late;
 }
 
 static int load_silently(struct hand *h)

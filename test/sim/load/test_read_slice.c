@@ -393,15 +393,15 @@ static size_t most_open;        /* when something was submitted, on any rank */
 
 static int counted_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 {
-	size_t n = simdisk_open_n(&(struct shf_sys){ NULL, arg });
+	size_t n = simdisk_open_n(&(struct shf_sys){ .host.arg = arg });
 
 	most_open = n > most_open ? n : most_open;
-	return simover_real()->submit(arg, queue, io);
+	return simover_real()->queue.submit(arg, queue, io);
 }
 
 static void count_descriptors(struct hand *h)
 {
-	simover(&h->used)->submit = counted_submit;
+	simover(&h->used)->queue.submit = counted_submit;
 }
 
 /* A file each. Variant: columns, which ranks read together. */

@@ -343,17 +343,17 @@ void sim_agents_release(struct simdisk *d)
 	free(d->agents);
 }
 
-void sim_agents_bind(struct shf_sys_ops *ops)
+void sim_agents_bind(struct sys_tables *ops)
 {
-	ops->keep_open = op_keep_open;
-	ops->keep_put = op_keep_put;
-	ops->keep_get = op_keep_get;
-	ops->keep_drop = op_keep_drop;
-	ops->keep_tell = op_keep_tell;
-	ops->keep_at = op_keep_at;
-	ops->keep_list = op_keep_list;
-	ops->keep_lives = op_keep_lives;
-	ops->keep_close = op_keep_close;
+	ops->keep.keep_open = op_keep_open;
+	ops->keep.keep_put = op_keep_put;
+	ops->keep.keep_get = op_keep_get;
+	ops->keep.keep_drop = op_keep_drop;
+	ops->keep.keep_tell = op_keep_tell;
+	ops->keep.keep_at = op_keep_at;
+	ops->keep.keep_list = op_keep_list;
+	ops->keep.keep_lives = op_keep_lives;
+	ops->keep.keep_close = op_keep_close;
 }
 
 /* The first 32 characters of a name are those of a job. */

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include "simdisk.h"
+#include "sys_tables.h"
 
 #define SIM_PAGE 4096u
 #define SIM_LEAF 64u            /* pages of a leaf */
@@ -115,6 +116,7 @@ struct sim_stale {              /* a directory as a process still sees it; dir 0
 #define SIM_STALE 4
 struct simproc {
 	struct shf_sys sys;
+	struct sys_tables ops;          /* those of sys */
 	struct simdisk *disk;
 	struct simproc *acts;           /* who makes the calls through sys; NULL: this one */
 	struct sim_open **fds;          /* NULL: free */
@@ -251,16 +253,16 @@ const char *sim_label(const struct simproc *p, int fd);
 void sim_unused(struct simdisk *d, uint32_t ino);
 void sim_open_put(struct simdisk *d, struct sim_open *o);       /* one descriptor fewer */
 void sim_stale_end(struct sim_stale *stale);
-void sim_files_bind(struct shf_sys_ops *ops);
+void sim_files_bind(struct sys_tables *ops);
 /* simipc.c */
 struct sim_mem *sim_mem_of(struct simdisk *d, const void *base);
 void sim_mem_put(struct simdisk *d, struct sim_mem *m); /* one user less */
 struct sim_mem *sim_mem_copy(struct simdisk *d, const struct sim_mem *of);      /* one user */
 void sim_agents_part(struct simdisk *d, int owner);
-void sim_ipc_bind(struct shf_sys_ops *ops);
+void sim_ipc_bind(struct sys_tables *ops);
 void sim_ipc_kill(struct simproc *p);
 /* simagent.c */
-void sim_agents_bind(struct shf_sys_ops *ops);
+void sim_agents_bind(struct sys_tables *ops);
 void sim_agents_release(struct simdisk *d);
 /* simcrash.c */
 void sim_cut_forget(struct simdisk *d);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "simcore.h"
 #include "simover.h"
+#include "sys_tables.h"
 
 #define HOUR_S 3600
 #define SPACE_BYTES (UINT64_C(1) << 44)
@@ -144,7 +145,6 @@ void simdisk_free(struct simdisk *d)
 	simtree_release(&d->now);
 	for (size_t i = 0; i < d->proc_n; i++) {
 		proc_release(d->procs[i]);
-		free((void *)(uintptr_t)d->procs[i]->sys.ops);
 		free(d->procs[i]);
 	}
 	free(d->procs);
@@ -166,10 +166,10 @@ void simdisk_abandon(struct simdisk *d)
 
 static struct simproc *proc_of(const struct shf_sys *sys)
 {
-	return sys->arg;
+	return sys->host.arg;
 }
 
-static struct shf_sys_ops real;
+static struct sys_tables real;
 
 static void bind_real(void)
 {
@@ -178,7 +178,7 @@ static void bind_real(void)
 	sim_agents_bind(&real);
 }
 
-const struct shf_sys_ops *simover_real(void)
+const struct sys_tables *simover_real(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -186,20 +186,19 @@ const struct shf_sys_ops *simover_real(void)
 	return &real;
 }
 
-struct shf_sys_ops *simover(const struct shf_sys *sys)
+struct sys_tables *simover(const struct shf_sys *sys)
 {
-	return (struct shf_sys_ops *)(uintptr_t)proc_of(sys)->sys.ops;
+	return &proc_of(sys)->ops;
 }
 
 const struct shf_sys *simdisk_process(struct simdisk *d, uint64_t pid, int node)
 {
-	struct shf_sys_ops *ops = sim_alloc(1, sizeof(*ops));
 	struct simproc *p = sim_alloc(1, sizeof(*p));
 
-	*ops = *simover_real();
 	pthread_mutex_lock(&d->lock);
-	*p = (struct simproc){ .sys = { ops, p }, .disk = d, .index = (int)d->proc_n,
-	                       .node = node, .pid = pid, .start = 1000 + d->starts++ };
+	*p = (struct simproc){ .sys = sys_tables_sys(&p->ops, p), .ops = *simover_real(),
+	                       .disk = d, .index = (int)d->proc_n, .node = node, .pid = pid,
+	                       .start = 1000 + d->starts++ };
 	p->fd_first = (p->index + 1) * SIM_FD_MAX;
 	d->procs = sim_grow(d->procs, &d->proc_cap, d->proc_n + 1, sizeof(struct simproc *));
 	d->procs[d->proc_n++] = p;

@@ -749,23 +749,23 @@ static int op_fs_id(void *arg, int fd, uint64_t *id)
 	return (int)sim_end(&c, rc);
 }
 
-void sim_files_bind(struct shf_sys_ops *ops)
+void sim_files_bind(struct sys_tables *ops)
 {
-	ops->open = op_open;
-	ops->close = op_close;
-	ops->mkdir = op_mkdir;
-	ops->rename = op_rename;
-	ops->unlink = op_unlink;
-	ops->fsync = op_fsync;
-	ops->resize = op_resize;
-	ops->pread = op_pread;
-	ops->pwrite = op_pwrite;
-	ops->stat = op_stat;
-	ops->fstat = op_fstat;
-	ops->list = op_list;
-	ops->readlink = op_readlink;
-	ops->lock = op_lock;
-	ops->unlock = op_unlock;
-	ops->free_bytes = op_free_bytes;
-	ops->fs_id = op_fs_id;
+	ops->file.open = op_open;
+	ops->file.close = op_close;
+	ops->disk.mkdir = op_mkdir;
+	ops->disk.rename = op_rename;
+	ops->disk.unlink = op_unlink;
+	ops->disk.fsync = op_fsync;
+	ops->disk.resize = op_resize;
+	ops->file.pread = op_pread;
+	ops->disk.pwrite = op_pwrite;
+	ops->file.stat = op_stat;
+	ops->file.fstat = op_fstat;
+	ops->file.list = op_list;
+	ops->file.readlink = op_readlink;
+	ops->file.lock = op_lock;
+	ops->file.unlock = op_unlock;
+	ops->disk.free_bytes = op_free_bytes;
+	ops->disk.fs_id = op_fs_id;
 }

@@ -202,17 +202,17 @@ static struct shf_io *take(struct shf_queue *q)
 
 static void perform(struct simproc *p, struct shf_io *io)
 {
-	const struct shf_sys_ops *ops = simover_real();
+	const struct sys_tables *ops = simover_real();
 
 	if (io->op == SHF_IO_READ)
-		io->result = ops->pread(p, io->fd, io->buf, io->len, io->off);
+		io->result = ops->file.pread(p, io->fd, io->buf, io->len, io->off);
 	else if (io->op == SHF_IO_WRITE)
-		io->result = ops->pwrite(p, io->fd, io->buf, io->len, io->off);
+		io->result = ops->disk.pwrite(p, io->fd, io->buf, io->len, io->off);
 	else if (io->op == SHF_IO_RESIZE)
-		io->result = ops->resize(p, io->fd, io->len);
+		io->result = ops->disk.resize(p, io->fd, io->len);
 	else
 		io->result = io->left ? 0 : sim_fsync(p, io->fd, true);
-	io->done_ns = ops->mono_ns(p);
+	io->done_ns = ops->host.mono_ns(p);
 }
 
 /* All bytes go through fd here; those of direct requests count as if they had not. */
@@ -663,36 +663,36 @@ void sim_ipc_kill(struct simproc *p)
 			line_drop(p->disk, &p->disk->lines[i]);
 }
 
-void sim_ipc_bind(struct shf_sys_ops *ops)
+void sim_ipc_bind(struct sys_tables *ops)
 {
-	ops->random = op_random;
-	ops->mono_ns = op_mono_ns;
-	ops->wall_s = op_wall_s;
-	ops->sleep_ms = op_sleep_ms;
-	ops->owner = op_owner;
-	ops->owner_is_dead = op_owner_is_dead;
-	ops->pid = op_pid;
-	ops->queue_new = op_queue_new;
-	ops->queue_free = op_queue_free;
-	ops->submit = op_submit;
-	ops->complete = op_complete;
-	ops->cpus = op_cpus;
-	ops->task_new = op_task_new;
-	ops->task_over = op_task_over;
-	ops->task_again = op_task_again;
-	ops->task_free = op_task_free;
-	ops->queue_pin = op_queue_pin;
-	ops->queue_stat = op_queue_stat;
-	ops->resident = op_resident;
-	ops->touched = op_touched;
-	ops->touch = op_touch;
-	ops->forget = op_forget;
-	ops->shm_new = op_shm_new;
-	ops->shm_free = op_shm_free;
-	ops->rooms = op_rooms;
-	ops->shm_offer = op_shm_offer;
-	ops->shm_connect = op_shm_connect;
-	ops->shm_serve = op_shm_serve;
-	ops->shm_take = op_shm_take;
-	ops->shm_drop = op_shm_drop;
+	ops->host.random = op_random;
+	ops->host.mono_ns = op_mono_ns;
+	ops->host.wall_s = op_wall_s;
+	ops->host.sleep_ms = op_sleep_ms;
+	ops->host.owner = op_owner;
+	ops->host.owner_is_dead = op_owner_is_dead;
+	ops->host.pid = op_pid;
+	ops->queue.queue_new = op_queue_new;
+	ops->queue.queue_free = op_queue_free;
+	ops->queue.submit = op_submit;
+	ops->queue.complete = op_complete;
+	ops->task.cpus = op_cpus;
+	ops->task.task_new = op_task_new;
+	ops->task.task_over = op_task_over;
+	ops->task.task_again = op_task_again;
+	ops->task.task_free = op_task_free;
+	ops->queue.queue_pin = op_queue_pin;
+	ops->queue.queue_stat = op_queue_stat;
+	ops->file.resident = op_resident;
+	ops->shm.touched = op_touched;
+	ops->shm.touch = op_touch;
+	ops->file.forget = op_forget;
+	ops->shm.shm_new = op_shm_new;
+	ops->shm.shm_free = op_shm_free;
+	ops->shm.rooms = op_rooms;
+	ops->shm.shm_offer = op_shm_offer;
+	ops->shm.shm_connect = op_shm_connect;
+	ops->shm.shm_serve = op_shm_serve;
+	ops->shm.shm_take = op_shm_take;
+	ops->shm.shm_drop = op_shm_drop;
 }

@@ -4,20 +4,20 @@
  *      static int fsync_slowly(void *arg, int fd)
  *      {
  *              simdisk_advance(disk, 1);
- *              return simover_real()->fsync(arg, fd);
+ *              return simover_real()->disk.fsync(arg, fd);
  *      }
- *      simover(sys)->fsync = fsync_slowly;
+ *      simover(sys)->disk.fsync = fsync_slowly;
  *
- * A replacement gets the arg of the process (sys->arg). It does not see what a queue does, but for
- * submit and complete. Where a call should only fail, come to half, take longer or be left out, use
- * simdisk_fault, simdisk_set_takes or simdisk_skip_fsync (simdisk.h) instead. */
+ * A replacement gets the arg of the process (sys->file.arg). It does not see what a queue does, but
+ * for submit and complete. Where a call should only fail, come to half, take longer or be left out,
+ * use simdisk_fault, simdisk_set_takes or simdisk_skip_fsync (simdisk.h) instead. */
 #ifndef SIMOVER_H
 #define SIMOVER_H
-#include "sys.h"
+#include "sys_tables.h"
 
 /* The calls of the process, which the test may change. sys: of simdisk_process, or a copy of it.
  * Valid as long as the process. */
-struct shf_sys_ops *simover(const struct shf_sys *sys);
+struct sys_tables *simover(const struct shf_sys *sys);
 /* The calls that no test has replaced; the same for all processes. */
-const struct shf_sys_ops *simover_real(void);
+const struct sys_tables *simover_real(void);
 #endif

@@ -344,10 +344,10 @@ static void task_free(void *arg, struct shf_task *task)
 	free(task);
 }
 
-void weave_tasks(struct shf_sys_ops *ops)
+void weave_tasks(struct sys_tables *ops)
 {
-	ops->task_new = task_new;
-	ops->task_over = task_over;
-	ops->task_again = task_again;
-	ops->task_free = task_free;
+	ops->task.task_new = task_new;
+	ops->task.task_over = task_over;
+	ops->task.task_again = task_again;
+	ops->task.task_free = task_free;
 }

@@ -9,7 +9,7 @@
 #ifndef WEAVE_H
 #define WEAVE_H
 #include <stdint.h>
-#include "sys.h"
+#include "sys_tables.h"
 
 struct weave_stat {
 	uint64_t points, switches, blocked, late;       /* late: waits that ended by their time */
@@ -26,5 +26,5 @@ uint64_t weave_draw(uint64_t n);
 int  weave_start(void (*fn)(void *arg), void *arg);
 void weave_join(int thread);
 /* In a machine's table: tasks are woven threads. */
-void weave_tasks(struct shf_sys_ops *ops);
+void weave_tasks(struct sys_tables *ops);
 #endif

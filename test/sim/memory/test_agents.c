@@ -378,8 +378,8 @@ static int kept(const struct one *o)
 {
 	int keep, n = 0;
 
-	CHECK_INT(o->sys->ops->keep_open(o->sys->arg, "auto/x", "", "", &keep, NULL), 0);
-	CHECK_INT(o->sys->ops->keep_list(o->sys->arg, keep, names_like, &n), 0);
+	CHECK_INT(shf_sys_keep_open(o->sys, "auto/x", "", "", &keep, NULL), 0);
+	CHECK_INT(shf_sys_keep_list(o->sys, keep, names_like, &n), 0);
 	return n;
 }
 
@@ -392,10 +392,10 @@ TEST(names_that_are_no_images_are_left_alone)
 	int keep;
 
 	begin(&o, 2);
-	CHECK_INT(o.sys->ops->keep_open(o.sys->arg, "auto/x", "", "", &keep, NULL), 0);
-	CHECK_INT(o.sys->ops->shm_new(o.sys->arg, &shm, 4096, true), 0);
-	CHECK_INT(o.sys->ops->keep_put(o.sys->arg, keep, "notes of somebody", &shm), 0);
-	o.sys->ops->shm_free(o.sys->arg, &shm);
+	CHECK_INT(shf_sys_keep_open(o.sys, "auto/x", "", "", &keep, NULL), 0);
+	CHECK_INT(shf_sys_shm_new(o.sys, &shm, 4096, true), 0);
+	CHECK_INT(shf_sys_keep_put(o.sys, keep, "notes of somebody", &shm), 0);
+	shf_sys_shm_free(o.sys, &shm);
 	CHECK_INT(saved(&o, 1, SHEAF_NO_DISK), 0);
 	CHECK_INT(saved(&o, 2, SHEAF_NO_DISK), 0);
 	CHECK_INT(kept(&o), 104);
@@ -807,7 +807,7 @@ TEST(a_run_that_was_renamed_finds_its_agent)
 	struct simdisk *disk = one_and_two("auto");
 	const struct shf_sys *sys = simdisk_process(disk, 7, 0);
 
-	CHECK_INT(sys->ops->rename(sys->arg, SHF_CWD, "run", SHF_CWD, "moved", true), 0);
+	CHECK_INT(shf_sys_rename(sys, SHF_CWD, "run", SHF_CWD, "moved", true), 0);
 	CHECK_INT(simdisk_copy(disk, "moved", "run"), 0);
 	simdisk_kill(disk, sys);
 	next_at_resumes(disk, "moved", 2, true);

@@ -37,18 +37,18 @@ static void begin(struct world *w)
 	PLAYED(j, 0);
 	w->sys = simdisk_process(w->disk, 70000, 0);
 	CHECK_RC(shf_store_open(&w->store, w->sys, "run", &w->err), 0, &w->err);
-	CHECK_INT(w->sys->ops->keep_open(w->sys->arg, "auto/x", "", "", &keep, NULL), 0);
+	CHECK_INT(shf_sys_keep_open(w->sys, "auto/x", "", "", &keep, NULL), 0);
 	CHECK_INT(shf_recall_list(w->sys, keep, w->store.run, take_first, &w->newest), 1);
 	CHECK_INT(w->newest.step, 2);
 	CHECK_RC(shf_recall_view(w->sys, keep, &w->newest, &w->view, &w->err), 0, &w->err);
 	w->seen = shf_view_sys(w->view);
-	w->dir = w->seen->ops->open(w->seen->arg, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
+	w->dir = shf_sys_open(w->seen, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
 	CHECK(w->dir >= 0);
 }
 
 static void end(struct world *w)
 {
-	CHECK_INT(w->seen->ops->close(w->seen->arg, w->dir), 0);
+	CHECK_INT(shf_sys_close(w->seen, w->dir), 0);
 	shf_view_free(w->view);
 	shf_store_close(&w->store);
 	simdisk_kill(w->disk, w->sys);
@@ -57,7 +57,7 @@ static void end(struct world *w)
 
 static int open_at(const struct world *w, int dir, const char *name, int flags)
 {
-	return w->seen->ops->open(w->seen->arg, dir, name, flags, 0);
+	return shf_sys_open(w->seen, dir, name, flags, 0);
 }
 
 struct found {
@@ -78,7 +78,7 @@ static struct found list_of(const struct world *w, int dir, int stop, int want)
 {
 	struct found f = { .stop = stop };
 
-	CHECK_INT(w->seen->ops->list(w->seen->arg, dir, find, &f), want);
+	CHECK_INT(shf_sys_list(w->seen, dir, find, &f), want);
 	return f;
 }
 
@@ -102,25 +102,25 @@ TEST(it_has_names_types_and_sizes)
 	CHECK(folder >= 0);
 	f = list_of(&w, folder, 0, 0);
 	CHECK(strstr(f.names, "optimizer-00001-of-00001.safetensors "));
-	CHECK_INT(w.seen->ops->fstat(w.seen->arg, folder, &st), 0);
+	CHECK_INT(shf_sys_fstat(w.seen, folder, &st), 0);
 	CHECK_INT(st.type, SHF_T_DIR);
-	CHECK_INT(w.seen->ops->stat(w.seen->arg, w.dir, "optimizer", false, &st), 0);
+	CHECK_INT(shf_sys_stat(w.seen, w.dir, "optimizer", false, &st), 0);
 	CHECK_INT(st.type, SHF_T_DIR);
-	CHECK_INT(w.seen->ops->stat(w.seen->arg, folder, "optimizer-00001-of-00001.safetensors",
-	                            false, &st), 0);
+	CHECK_INT(shf_sys_stat(w.seen, folder, "optimizer-00001-of-00001.safetensors",
+			       false, &st), 0);
 	CHECK(st.type == SHF_T_FILE && st.bytes > 2 * 13 * 700 * 4);
-	CHECK_INT(w.seen->ops->stat(w.seen->arg, folder, "sheaf.json", false, &st), -ENOENT);
+	CHECK_INT(shf_sys_stat(w.seen, folder, "sheaf.json", false, &st), -ENOENT);
 	file = open_at(&w, w.dir, "sheaf.json", 0);
 	CHECK(file >= 0);
-	CHECK_INT(w.seen->ops->fstat(w.seen->arg, file, &st), 0);
+	CHECK_INT(shf_sys_fstat(w.seen, file, &st), 0);
 	CHECK_INT(st.type, SHF_T_FILE);
-	CHECK_INT(w.seen->ops->fstat(w.seen->arg, w.dir + 10000, &st), -EBADF);
-	CHECK_INT(w.seen->ops->list(w.seen->arg, file, find, &f), -ENOTDIR);
+	CHECK_INT(shf_sys_fstat(w.seen, w.dir + 10000, &st), -EBADF);
+	CHECK_INT(shf_sys_list(w.seen, file, find, &f), -ENOTDIR);
 	CHECK_INT(open_at(&w, file, "x", 0), -ENOTDIR);
 	CHECK_INT(open_at(&w, w.dir, "nobody", 0), -ENOENT);
 	CHECK_INT(open_at(&w, folder, "nobody", 0), -ENOENT);
 	CHECK_INT(open_at(&w, w.dir, "sheaf.json", SHF_O_DIR), -ENOTDIR);
-	CHECK_INT(w.seen->ops->readlink(w.seen->arg, w.dir, "sheaf.json", link, 8), -EINVAL);
+	CHECK_INT(shf_sys_readlink(w.seen, w.dir, "sheaf.json", link, 8), -EINVAL);
 	end(&w);
 }
 
@@ -142,28 +142,28 @@ TEST(it_is_read_and_never_written)
 	file = open_at(&w, w.dir, "sheaf.json", 0);
 	shf_view_text(w.view, &text, &n);
 	CHECK(n > 100 && n < sizeof(bytes));
-	CHECK_INT(w.seen->ops->pread(w.seen->arg, file, bytes, sizeof(bytes), 0), n);
+	CHECK_INT(shf_sys_pread(w.seen, file, bytes, sizeof(bytes), 0), n);
 	CHECK(memcmp(bytes, text, n) == 0);
-	CHECK_INT(w.seen->ops->pread(w.seen->arg, file, bytes, 10, n), 0);
-	CHECK_INT(w.seen->ops->pread(w.seen->arg, file, bytes, 10, UINT64_MAX - 5), 0);
-	CHECK_INT(w.seen->ops->pread(w.seen->arg, w.dir, bytes, 10, 0), -EISDIR);
-	CHECK_INT(w.seen->ops->lock(w.seen->arg, file, false), 0);
-	CHECK_INT(w.seen->ops->resident(w.seen->arg, file, 3, 9), 9);
-	w.seen->ops->forget(w.seen->arg, file, 0, n);
-	CHECK_INT(w.seen->ops->queue_new(w.seen->arg, &queue, 1), 0);
+	CHECK_INT(shf_sys_pread(w.seen, file, bytes, 10, n), 0);
+	CHECK_INT(shf_sys_pread(w.seen, file, bytes, 10, UINT64_MAX - 5), 0);
+	CHECK_INT(shf_sys_pread(w.seen, w.dir, bytes, 10, 0), -EISDIR);
+	CHECK_INT(shf_sys_lock(w.seen, file, false), 0);
+	CHECK_INT(shf_sys_resident(w.seen, file, 3, 9), 9);
+	shf_sys_forget(w.seen, file, 0, n);
+	CHECK_INT(shf_sys_queue_new(w.seen, &queue, 1), 0);
 	read.fd = write.fd = file;
 	read.buf = write.buf = more;
 	read.len = write.len = sizeof(more);
-	CHECK_INT(w.seen->ops->submit(w.seen->arg, queue, &read), 0);
-	CHECK_INT(w.seen->ops->submit(w.seen->arg, queue, &write), 0);
+	CHECK_INT(shf_sys_submit(w.seen, queue, &read), 0);
+	CHECK_INT(shf_sys_submit(w.seen, queue, &write), 0);
 	for (int i = 0; i < 2; i++) {
-		CHECK_INT(w.seen->ops->complete(w.seen->arg, queue, &done, -1), 1);
+		CHECK_INT(shf_sys_complete(w.seen, queue, &done, -1), 1);
 		CHECK_INT(done->result, done == &read ? (int64_t)sizeof(more) : -EROFS);
 	}
 	CHECK(memcmp(more, text, sizeof(more)) == 0);
-	CHECK_INT(w.seen->ops->complete(w.seen->arg, queue, &done, -1), 0);
-	w.seen->ops->queue_free(w.seen->arg, queue);
-	w.seen->ops->queue_free(w.seen->arg, NULL);
+	CHECK_INT(shf_sys_complete(w.seen, queue, &done, -1), 0);
+	shf_sys_queue_free(w.seen, queue);
+	shf_sys_queue_free(w.seen, NULL);
 	end(&w);
 }
 
@@ -178,19 +178,19 @@ TEST(beside_it_lies_the_disk)
 	dir = open_at(&w, SHF_CWD, "run", SHF_O_DIR);
 	CHECK(dir >= 0);
 	CHECK(strstr(list_of(&w, dir, 0, 0).names, ".sheaf "));
-	CHECK_INT(w.seen->ops->stat(w.seen->arg, dir, ".sheaf", false, &st), 0);
+	CHECK_INT(shf_sys_stat(w.seen, dir, ".sheaf", false, &st), 0);
 	CHECK_INT(st.type, SHF_T_DIR);
-	CHECK_INT(w.seen->ops->readlink(w.seen->arg, dir, ".sheaf", link, 8), -EINVAL);
+	CHECK_INT(shf_sys_readlink(w.seen, dir, ".sheaf", link, 8), -EINVAL);
 	dot = open_at(&w, dir, ".sheaf", SHF_O_DIR);
 	file = open_at(&w, dot, "run", 0);
 	CHECK(file >= 0);
-	CHECK_INT(w.seen->ops->fstat(w.seen->arg, file, &st), 0);
-	CHECK(w.seen->ops->pread(w.seen->arg, file, link, 8, 0) == 8);
-	CHECK(w.seen->ops->resident(w.seen->arg, file, 0, 8) <= 8);
-	w.seen->ops->forget(w.seen->arg, file, 0, 8);
-	CHECK_INT(w.seen->ops->close(w.seen->arg, file), 0);
-	CHECK_INT(w.seen->ops->close(w.seen->arg, dot), 0);
-	CHECK_INT(w.seen->ops->close(w.seen->arg, dir), 0);
+	CHECK_INT(shf_sys_fstat(w.seen, file, &st), 0);
+	CHECK(shf_sys_pread(w.seen, file, link, 8, 0) == 8);
+	CHECK(shf_sys_resident(w.seen, file, 0, 8) <= 8);
+	shf_sys_forget(w.seen, file, 0, 8);
+	CHECK_INT(shf_sys_close(w.seen, file), 0);
+	CHECK_INT(shf_sys_close(w.seen, dot), 0);
+	CHECK_INT(shf_sys_close(w.seen, dir), 0);
 	end(&w);
 }
 

@@ -163,7 +163,8 @@ static int act(void *arg, int rank, struct sheaf_group *group)
 	int32_t nodes[RANKS];
 	const struct shf_sys *sys = simdisk_process(w->disk, (uint64_t)rank + 1, two_nodes[rank]);
 	struct sheaf_run run = { .sys = sys,
-		.team = { group, rank, RANKS, 10000, sys->ops->mono_ns, sys->arg },
+		.team = { group, rank, RANKS, 10000, sys->host.ops->mono_ns,
+		          sys->host.arg },
 		.place = { nodes, 2, two_nodes[rank], 2, two_nodes[rank] * 2 } };
 	struct shf_view *v = view_of(w, sys, two_nodes[rank]);
 	struct sheaf_error err = { 0 };

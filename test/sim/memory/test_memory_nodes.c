@@ -351,7 +351,7 @@ static bool is_whole(struct simdisk *d, int node, int64_t step)
 	int keep;
 
 	if (shf_store_open(&store, sys, "run", &err) == 0) {
-		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
+		CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
 		CHECK_INT(shf_recall_list(sys, keep, store.run, seek, &s), 0);
 		shf_store_close(&store);
 	}
@@ -407,9 +407,9 @@ static void put_table(struct simdisk *d, const char *line, int sum)
 	const struct shf_sys *sys = simdisk_process(d, 35000, 0);
 	struct shf_buf text = SHF_BUF_INIT;
 	char path[100] = "";
-	int dot = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf", SHF_O_DIR, 0);
+	int dot = shf_sys_open(sys, SHF_CWD, "run/.sheaf", SHF_O_DIR, 0);
 
-	CHECK_INT(sys->ops->list(sys->arg, dot, note_meeting, path), 0);
+	CHECK_INT(shf_sys_list(sys, dot, note_meeting, path), 0);
 	CHECK(path[0]);
 	simdisk_kill(d, sys);
 	shf_buf_adds(&text, line);

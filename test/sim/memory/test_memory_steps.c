@@ -31,13 +31,13 @@ static void begin(struct world *w)
 
 	*w = (struct world){ .disk = re_world(1) };
 	w->sys = simdisk_process(w->disk, pid++, 0);
-	CHECK_INT(w->sys->ops->keep_open(w->sys->arg, "auto/x", "", "", &w->keep, NULL), 0);
+	CHECK_INT(shf_sys_keep_open(w->sys, "auto/x", "", "", &w->keep, NULL), 0);
 }
 
 static void end(struct world *w)
 {
 	CHECK_INT(simdisk_open_n(w->sys), 0);
-	w->sys->ops->keep_close(w->sys->arg, w->keep, true);
+	shf_sys_keep_close(w->sys, w->keep, true);
 	simdisk_kill(w->disk, w->sys);
 	simdisk_free(w->disk);
 }
@@ -58,7 +58,7 @@ static void put_as(struct world *w, const char *name, const struct shf_card *c, 
 	struct shf_card_head *h;
 
 	shf_card_encode(&body, c);
-	CHECK_INT(w->sys->ops->shm_new(w->sys->arg, &shm, sizeof(*h) + body.len, true), 0);
+	CHECK_INT(shf_sys_shm_new(w->sys, &shm, sizeof(*h) + body.len, true), 0);
 	h = shf_card_head(&shm);
 	memset(h, 0, sizeof(*h));
 	h->magic = SHF_CARD_MAGIC;
@@ -67,8 +67,8 @@ static void put_as(struct world *w, const char *name, const struct shf_card *c, 
 	atomic_store(&h->base, base);
 	atomic_store(&h->next, next);
 	atomic_store(&h->whole, shf_crc64(body.data, body.len) | 1);
-	CHECK_INT(w->sys->ops->keep_put(w->sys->arg, w->keep, name, &shm), 0);
-	w->sys->ops->shm_free(w->sys->arg, &shm);
+	CHECK_INT(shf_sys_keep_put(w->sys, w->keep, name, &shm), 0);
+	shf_sys_shm_free(w->sys, &shm);
 	shf_buf_release(&body);
 }
 
@@ -238,11 +238,11 @@ TEST(what_lies_behind_a_step_that_comes_to_disk_follows_it)
 			memcpy(c.run, OTHER_RUN, sizeof(c.run));
 		put(&w, cases[i].other_job ? JOB_B : JOB_A, 0, &c, cases[i].base, cases[i].next);
 		CHECK_INT(shf_recall_go_on(w.sys, w.keep, RUN, &four, 1, 2), 0);
-		CHECK_INT(w.sys->ops->keep_get(w.sys->arg, w.keep, cases[i].other_job
-		                               ? JOB_B ".0.0.card" : JOB_A ".0.0.card", &shm), 0);
+		CHECK_INT(shf_sys_keep_get(w.sys, w.keep, cases[i].other_job
+					   ? JOB_B ".0.0.card" : JOB_A ".0.0.card", &shm), 0);
 		CHECK_INT(atomic_load(&shf_card_head(&shm)->base), cases[i].then_base);
 		CHECK_INT(atomic_load(&shf_card_head(&shm)->next), cases[i].then_next);
-		w.sys->ops->shm_free(w.sys->arg, &shm);
+		shf_sys_shm_free(w.sys, &shm);
 		end(&w);
 	}
 }
@@ -383,9 +383,9 @@ static void no_memory_to_add(struct step *s)
 		struct shf_part_held part = { .card = { NULL, 0, -1 },
 			.image = { NULL, 0, -1 } };
 
-		CHECK_INT(sys->ops->shm_new(sys->arg, &part.card, 4096, true), 0);
+		CHECK_INT(shf_sys_shm_new(sys, &part.card, 4096, true), 0);
 		if (nth == 1)
-			CHECK_INT(sys->ops->shm_new(sys->arg, &part.image, 4096, true), 0);
+			CHECK_INT(shf_sys_shm_new(sys, &part.image, 4096, true), 0);
 		starve_left = 1;
 		CHECK_INT(shf_view_add(v, &part, &s->w.err), SHEAF_ENOMEM);
 		starve_left = 0;
@@ -410,11 +410,11 @@ static void card_get(struct step *s, int rank, char name[SHF_KEEP_NAME], struct 
 
 	for (int image = 0; image < 4; image++) {
 		shf_card_name(name, s->newest.job, rank, image, true);
-		if (sys->ops->keep_get(sys->arg, s->w.keep, name, shm) < 0)
+		if (shf_sys_keep_get(sys, s->w.keep, name, shm) < 0)
 			continue;
 		if (shf_card_decode(c, arena, shm) == 0)
 			return;
-		sys->ops->shm_free(sys->arg, shm);
+		shf_sys_shm_free(sys, shm);
 	}
 	fail_msg("rank %d has no card", rank);
 }
@@ -447,7 +447,7 @@ static void change_card(struct step *s, const struct edit *e)
 	e->change(&c, segs, smalls);
 	put_as(&s->w, name, &c, 1, 1);
 	shf_arena_release(&arena);
-	s->w.sys->ops->shm_free(s->w.sys->arg, &shm);
+	shf_sys_shm_free(s->w.sys, &shm);
 }
 
 #define CHANGE(name)                                                                     \
@@ -623,25 +623,24 @@ TEST(a_folder_lists_what_is_in_it_and_nothing_of_one_that_begins_alike)
 	change_card(&s, &(struct edit){ .change = folders_that_begin_alike });
 	CHECK_RC(view_of(&s, &v), 0, &s.w.err);
 	sys = shf_view_sys(v);
-	dir = sys->ops->open(sys->arg, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
-	CHECK_INT(sys->ops->list(sys->arg, dir, count, &n), 0);
+	dir = shf_sys_open(sys, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
+	CHECK_INT(shf_sys_list(sys, dir, count, &n), 0);
 	CHECK_INT(n / 100, 3);
 	n = 0;
-	CHECK_INT(sys->ops->list(sys->arg, dir, stop, &n), 7);
+	CHECK_INT(shf_sys_list(sys, dir, stop, &n), 7);
 	CHECK_INT(n, 2);
-	CHECK_INT(sys->ops->stat(sys->arg, dir, "opt/nothing", false, &st), -ENOENT);
+	CHECK_INT(shf_sys_stat(sys, dir, "opt/nothing", false, &st), -ENOENT);
 	for (size_t i = 0; i < sizeof(looks) / sizeof(looks[0]); i++) {
-		int folder = sys->ops->open(sys->arg, dir, looks[i].folder, SHF_O_DIR, 0);
+		int folder = shf_sys_open(sys, dir, looks[i].folder, SHF_O_DIR, 0);
 
 		n = 0;
-		CHECK_INT(sys->ops->list(sys->arg, folder, count, &n), 0);
+		CHECK_INT(shf_sys_list(sys, folder, count, &n), 0);
 		CHECK_INT(n, looks[i].want);
-		CHECK_INT(sys->ops->stat(sys->arg, folder, "nothing", false, &st),
-		          i == 0 ? 0 : -ENOENT);
-		CHECK_INT(sys->ops->close(sys->arg, folder), 0);
+		CHECK_INT(shf_sys_stat(sys, folder, "nothing", false, &st), i == 0 ? 0 : -ENOENT);
+		CHECK_INT(shf_sys_close(sys, folder), 0);
 	}
 	CHECK_INT(st.bytes, 0);
-	CHECK_INT(sys->ops->close(sys->arg, dir), 0);
+	CHECK_INT(shf_sys_close(sys, dir), 0);
 	shf_view_free(v);
 	end_step(&s);
 }
@@ -659,8 +658,8 @@ static struct shf_view *half_of(struct step *s)
 
 	card_get(s, 1, name, &c, &arena, &shm);
 	shf_arena_release(&arena);
-	s->w.sys->ops->shm_free(s->w.sys->arg, &shm);
-	CHECK_INT(s->w.sys->ops->keep_drop(s->w.sys->arg, s->w.keep, name), 0);
+	shf_sys_shm_free(s->w.sys, &shm);
+	CHECK_INT(shf_sys_keep_drop(s->w.sys, s->w.keep, name), 0);
 	CHECK_RC(shf_recall_parts(s->w.sys, s->w.keep, &s->newest, NULL, &v, &s->w.err), 0,
 	         &s->w.err);
 	CHECK_RC(shf_view_finish(v, false, &s->w.err), 0, &s->w.err);
@@ -778,11 +777,11 @@ static int open_named(const struct shf_sys *sys, int dir, const char *name)
 	int in, fd;
 
 	if (!slash)
-		return sys->ops->open(sys->arg, dir, name, 0, 0);
+		return shf_sys_open(sys, dir, name, 0, 0);
 	snprintf(folder, sizeof(folder), "%.*s", (int)(slash - name), name);
-	in = sys->ops->open(sys->arg, dir, folder, SHF_O_DIR, 0);
-	fd = sys->ops->open(sys->arg, in, slash + 1, 0, 0);
-	CHECK_INT(sys->ops->close(sys->arg, in), 0);
+	in = shf_sys_open(sys, dir, folder, SHF_O_DIR, 0);
+	fd = shf_sys_open(sys, in, slash + 1, 0, 0);
+	CHECK_INT(shf_sys_close(sys, in), 0);
 	return fd;
 }
 
@@ -796,16 +795,16 @@ TEST(the_rest_of_a_step_on_disk_is_leased_while_its_part_in_memory_is_open)
 	begin_step(&s);
 	sys = s.w.sys;
 	CHECK_INT(simdisk_put(s.w.disk, "run/checkpoint-1/sheaf.json", "{}", 2), 0);
-	fd = sys->ops->open(sys->arg, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
+	fd = shf_sys_open(sys, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
 	CHECK(fd >= 0);
 	v = half_of(&s);
 	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
-	CHECK_INT(sys->ops->lock(sys->arg, fd, true), -EAGAIN); /* as a prune asks */
+	CHECK_INT(shf_sys_lock(sys, fd, true), -EAGAIN); /* as a prune asks */
 	child = simdisk_fork(s.w.disk, sys, 4001);
 	shf_view_free(v);
-	CHECK_INT(sys->ops->lock(sys->arg, fd, true), 0);
+	CHECK_INT(shf_sys_lock(sys, fd, true), 0);
 	simdisk_kill(s.w.disk, child);
-	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
+	CHECK_INT(shf_sys_close(sys, fd), 0);
 	end_step(&s);
 }
 
@@ -819,13 +818,13 @@ TEST(no_step_that_a_prune_has_locked_is_read_beside_memory)
 	begin_step(&s);
 	sys = s.w.sys;
 	CHECK_INT(simdisk_put(s.w.disk, "run/checkpoint-1/sheaf.json", "{}", 2), 0);
-	fd = sys->ops->open(sys->arg, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
-	CHECK_INT(sys->ops->lock(sys->arg, fd, true), 0);
+	fd = shf_sys_open(sys, SHF_CWD, "run/checkpoint-1/sheaf.json", SHF_O_WRITE, 0);
+	CHECK_INT(shf_sys_lock(sys, fd, true), 0);
 	v = half_of(&s);
 	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), SHEAF_EIO, &s.w.err);
 	CHECK(strstr(s.w.err.msg, "checkpoint-1: has just gone"));
 	shf_view_free(v);
-	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
+	CHECK_INT(shf_sys_close(sys, fd), 0);
 	end_step(&s);
 }
 
@@ -846,11 +845,11 @@ TEST(a_file_that_is_missing_below_a_step_in_memory_is_not_ENOENT)
 	sys = shf_view_sys(v);
 	at = hole_of(v, &f);
 	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
-	dir = sys->ops->open(sys->arg, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
+	dir = shf_sys_open(sys, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
 	fd = open_named(sys, dir, shf_view_manifest(v)->files[f].name);
-	CHECK_INT(sys->ops->pread(sys->arg, fd, byte, 4, at), -EIO);
-	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
-	CHECK_INT(sys->ops->close(sys->arg, dir), 0);
+	CHECK_INT(shf_sys_pread(sys, fd, byte, 4, at), -EIO);
+	CHECK_INT(shf_sys_close(sys, fd), 0);
+	CHECK_INT(shf_sys_close(sys, dir), 0);
 	shf_view_free(v);
 	end_step(&s);
 }
@@ -874,10 +873,10 @@ TEST(bytes_that_are_neither_in_memory_nor_on_disk_are_an_error)
 	sys = shf_view_sys(v);
 	at = hole_of(v, &f);
 	name = shf_view_manifest(v)->files[f].name;
-	dir = sys->ops->open(sys->arg, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
+	dir = shf_sys_open(sys, SHF_CWD, SHF_VIEW_DIR, SHF_O_DIR, 0);
 	fd = open_named(sys, dir, name);
 	CHECK(fd >= 0);
-	CHECK_INT(sys->ops->pread(sys->arg, fd, byte, 4, at), -EIO);
+	CHECK_INT(shf_sys_pread(sys, fd, byte, 4, at), -EIO);
 	snprintf(path, sizeof(path), "run/checkpoint-1/%s", name);
 	CHECK_INT(simdisk_put(s.w.disk, path, "short", 5), 0);
 	starve_left = 1;
@@ -885,14 +884,14 @@ TEST(bytes_that_are_neither_in_memory_nor_on_disk_are_an_error)
 	starve_left = 0;
 	CHECK_INT(shf_view_on_disk(v, s.store.dir, "checkpoint-7", &s.w.err), SHEAF_ENOENT);
 	CHECK_RC(shf_view_on_disk(v, s.store.dir, "checkpoint-1", &s.w.err), 0, &s.w.err);
-	CHECK_INT(sys->ops->pread(sys->arg, fd, byte, 4, at), -EIO);
+	CHECK_INT(shf_sys_pread(sys, fd, byte, 4, at), -EIO);
 	CHECK_INT(shf_view_disk_bytes(v), 0);
 	starve_left = 1;
-	CHECK_INT(sys->ops->queue_new(sys->arg, &queue, 1), -ENOMEM);
+	CHECK_INT(shf_sys_queue_new(sys, &queue, 1), -ENOMEM);
 	starve_left = 0;
 	CHECK(queue == NULL);
-	CHECK_INT(sys->ops->close(sys->arg, fd), 0);
-	CHECK_INT(sys->ops->close(sys->arg, dir), 0);
+	CHECK_INT(shf_sys_close(sys, fd), 0);
+	CHECK_INT(shf_sys_close(sys, dir), 0);
 	shf_view_free(v);
 	end_step(&s);
 }

@@ -290,12 +290,12 @@ TEST(a_job_comes_after_those_whose_steps_it_found)
 		int keep;
 
 		PLAYED(j, 0);
-		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
-		CHECK_INT(sys->ops->keep_list(sys->arg, keep, note_card, name), 0);
-		CHECK_INT(sys->ops->keep_get(sys->arg, keep, name, &shm), 0);
+		CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
+		CHECK_INT(shf_sys_keep_list(sys, keep, note_card, name), 0);
+		CHECK_INT(shf_sys_keep_get(sys, keep, name, &shm), 0);
 		CHECK_INT(atomic_load(&shf_card_head(&shm)->turn), turn);
-		sys->ops->shm_free(sys->arg, &shm);
-		sys->ops->keep_close(sys->arg, keep, true);
+		shf_sys_shm_free(sys, &shm);
+		shf_sys_keep_close(sys, keep, true);
 		simdisk_kill(d, sys);
 	}
 	simdisk_free(d);

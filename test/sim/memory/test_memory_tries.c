@@ -86,11 +86,11 @@ static int count_one(void *arg, const char *name)
 static int tried(struct simdisk *d)
 {
 	const struct shf_sys *sys = simdisk_process(d, 9700, 0);
-	int n = 0, dir = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf/tries", SHF_O_DIR, 0);
+	int n = 0, dir = shf_sys_open(sys, SHF_CWD, "run/.sheaf/tries", SHF_O_DIR, 0);
 
 	CHECK(dir >= 0);
-	CHECK_INT(sys->ops->list(sys->arg, dir, count_one, &n), 0);
-	sys->ops->close(sys->arg, dir);
+	CHECK_INT(shf_sys_list(sys, dir, count_one, &n), 0);
+	shf_sys_close(sys, dir);
 	simdisk_kill(d, sys);
 	return n;
 }

@@ -364,9 +364,9 @@ static void ask_all(struct simdisk *d, struct shf_buf *told)
 		int keep;
 
 		CHECK_RC(shf_store_open(&store, sys, "run", &err), 0, &err);
-		CHECK_INT(sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL), 0);
+		CHECK_INT(shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL), 0);
 		CHECK_INT(shf_recall_cards(sys, keep, store.run, true, told), 0);
-		sys->ops->keep_close(sys->arg, keep, true);
+		shf_sys_keep_close(sys, keep, true);
 		shf_store_close(&store);
 		simdisk_kill(d, sys);
 	}

@@ -180,7 +180,7 @@ static struct shf_reread reread(struct made *m, struct asked a)
 	const struct shf_sys *sys = simdisk_process(m->disk, pid++, 0);
 	struct sheaf_error err = { 0 };
 	struct shf_reread r;
-	int dir = sys->ops->open(sys->arg, SHF_CWD, "step", SHF_O_DIR, 0), rc;
+	int dir = shf_sys_open(sys, SHF_CWD, "step", SHF_O_DIR, 0), rc;
 
 	CHECK(dir >= 0);
 	starved = false;
@@ -223,7 +223,7 @@ static struct {                 /* what went past the page cache, by descriptor 
 
 static int open_and_note(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
-	int fd = simover_real()->open(arg, dir, name, flags, mode);
+	int fd = simover_real()->file.open(arg, dir, name, flags, mode);
 
 	if (fd >= 0) {
 		memset(&past.fds[fd % 64], 0, sizeof(*past.fds));
@@ -236,7 +236,7 @@ static void forget_and_note(void *arg, int fd, uint64_t off, uint64_t n)
 {
 	past.fds[fd % 64].from = off;
 	past.fds[fd % 64].to = off + n;
-	simover_real()->forget(arg, fd, off, n);
+	simover_real()->file.forget(arg, fd, off, n);
 }
 
 static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t off)
@@ -247,7 +247,7 @@ static int64_t pread_and_note(void *arg, int fd, void *buf, size_t n, uint64_t o
 		past.bytes += n;
 	else if (off < past.fds[fd % 64].from || off + n > past.fds[fd % 64].to)
 		past.cached += n;
-	return simover_real()->pread(arg, fd, buf, n, off);
+	return simover_real()->file.pread(arg, fd, buf, n, off);
 }
 
 /* Else what is proved is what the page cache has, not what the disk has. */
@@ -261,13 +261,13 @@ TEST(whole_pages_are_read_past_the_page_cache_and_the_rest_is_forgotten_there)
 		const struct shf_sys *sys = simdisk_process(m->disk, 90 + (uint64_t)way, 0);
 		struct sheaf_error err = { 0 };
 		struct shf_reread r;
-		int dir = sys->ops->open(sys->arg, SHF_CWD, "step", SHF_O_DIR, 0);
+		int dir = shf_sys_open(sys, SHF_CWD, "step", SHF_O_DIR, 0);
 
 		memset(&past, 0, sizeof(past));
 		past.refused = way == 2;
-		simover(sys)->open = open_and_note;
-		simover(sys)->forget = forget_and_note;
-		simover(sys)->pread = pread_and_note;
+		simover(sys)->file.open = open_and_note;
+		simover(sys)->file.forget = forget_and_note;
+		simover(sys)->file.pread = pread_and_note;
 		CHECK_RC(shf_reread_init(&r, sys, dir, 1, ID, "step", &err), 0, &err);
 		r.buffered = way == 1;
 		while (shf_reread_turn(&r))
@@ -634,7 +634,7 @@ static int64_t odd_result;
 
 static int64_t pread_oddly(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->file.pread(arg, fd, buf, n, off);
 
 	if (off != odd_off || n != 5000 || fails == 0)
 		return got;
@@ -664,11 +664,11 @@ TEST(a_read_is_tried_four_times_and_a_short_one_is_damage)
 		struct shf_reread r;
 		char want[200];
 
-		simover(sys)->pread = pread_oddly;
+		simover(sys)->file.pread = pread_oddly;
 		odd_off = 0;
 		odd_result = rows[i].result;
 		fails = rows[i].fails;
-		CHECK_RC(shf_reread_init(&r, sys, sys->ops->open(sys->arg, SHF_CWD, "step",
+		CHECK_RC(shf_reread_init(&r, sys, shf_sys_open(sys, SHF_CWD, "step",
 		                         SHF_O_DIR, 0), 1, ID, "step", &err), 0, &err);
 		while (shf_reread_turn(&r))
 			;

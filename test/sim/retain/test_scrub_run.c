@@ -101,9 +101,10 @@ static bool is_cached(void *arg, int fd, int32_t *node)
 
 	*node = 0;
 	for (int r = 0; r < RANKS; r++)
-		if (cache.w->sys[r]->arg == arg)
+		if (cache.w->sys[r]->file.arg == arg)
 			*node = cache.w->nodes[r];
-	return cache.has[*node] && simover_real()->fstat(arg, fd, &st) >= 0 && st.ino == cache.ino;
+	return cache.has[*node] && simover_real()->file.fstat(arg, fd, &st) >= 0 &&
+	       st.ino == cache.ino;
 }
 
 static void read_cached(void *arg, int fd, void *buf, uint64_t off, int64_t got)
@@ -116,7 +117,7 @@ static void read_cached(void *arg, int fd, void *buf, uint64_t off, int64_t got)
 
 static int64_t cache_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->file.pread(arg, fd, buf, n, off);
 
 	read_cached(arg, fd, buf, off, got);
 	return got;
@@ -124,7 +125,7 @@ static int64_t cache_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 
 static int cache_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
-	int rc = simover_real()->complete(arg, queue, io, timeout_ms);
+	int rc = simover_real()->queue.complete(arg, queue, io, timeout_ms);
 
 	if (rc > 0 && (*io)->op == SHF_IO_READ && !(*io)->direct)
 		read_cached(arg, (*io)->fd, (*io)->buf, (*io)->off, (*io)->result);
@@ -142,19 +143,19 @@ static void cache_forget(void *arg, int fd, uint64_t off, uint64_t n)
 static void cache_show(struct world *w, int rank)
 {
 	cache.w = w;
-	simover(w->sys[rank])->pread = cache_pread;
-	simover(w->sys[rank])->complete = cache_complete;
-	simover(w->sys[rank])->forget = cache_forget;
+	simover(w->sys[rank])->file.pread = cache_pread;
+	simover(w->sys[rank])->queue.complete = cache_complete;
+	simover(w->sys[rank])->file.forget = cache_forget;
 }
 
 /* The disk spoils a file; all nodes have it in their caches as it was. */
 static void spoil(struct world *w, const char *path)
 {
 	const struct shf_sys *sys = simdisk_process(w->disk, 2999, 0);
-	int fd = sys->ops->open(sys->arg, SHF_CWD, path, 0, 0);
+	int fd = shf_sys_open(sys, SHF_CWD, path, 0, 0);
 	struct shf_stat st = { .ino = 0 };
 
-	CHECK(fd >= 0 && sys->ops->fstat(sys->arg, fd, &st) >= 0);
+	CHECK(fd >= 0 && shf_sys_fstat(sys, fd, &st) >= 0);
 	simdisk_kill(w->disk, sys);
 	free(cache.bytes);
 	cache.bytes = simdisk_get(w->disk, path, &cache.n);
@@ -575,7 +576,7 @@ static struct sheaf_group *tired;
 
 static void sleep_long(void *arg, int ms)
 {
-	simover_real()->sleep_ms(arg, 30 * ms);
+	simover_real()->host.sleep_ms(arg, 30 * ms);
 	simgroup_pause(tired, 30 * ms);
 }
 
@@ -584,7 +585,7 @@ static int job_of_tired(void *arg, int rank, struct sheaf_group *group)
 	struct world *w = arg;
 
 	if (rank == 0) {
-		simover(w->sys[0])->sleep_ms = sleep_long;
+		simover(w->sys[0])->host.sleep_ms = sleep_long;
 		tired = group;
 	}
 	return job_of(w, rank, group);
@@ -762,7 +763,7 @@ static struct shf_reread reread_of(struct world *w, uint32_t share, uint32_t sha
 	struct shf_manifest m;
 	struct sheaf_error err;
 	struct shf_reread r;
-	int dir = sys->ops->open(sys->arg, SHF_CWD, "run/checkpoint-1", SHF_O_DIR, 0);
+	int dir = shf_sys_open(sys, SHF_CWD, "run/checkpoint-1", SHF_O_DIR, 0);
 
 	CHECK(dir >= 0);
 	CHECK_RC(shf_manifest_read(sys, dir, "run/checkpoint-1", &m, &arena, &err), 0, &err);

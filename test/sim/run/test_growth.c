@@ -66,7 +66,7 @@ TEST(the_machine_says_what_is_left)
 {
 	const struct shf_sys *sys = shf_sys_real();
 	struct shf_room rooms[SHF_ROOMS];
-	int n = sys->ops->rooms(sys->arg, rooms);
+	int n = shf_sys_rooms(sys, rooms);
 
 	CHECK(n >= 1 && n <= SHF_ROOMS);
 	for (int i = 0; i < n; i++)
@@ -139,7 +139,7 @@ static int grows_by_half(void *arg, int rank, struct sheaf_group *group)
 	if (rc == 0)
 		rc = shf_image_need(run, 0, 0, 4 * MIB, &err);
 	simdisk_set_memory(g->disk, 0, 1024 * MIB);
-	if (rc == 0 && sys->ops->rooms(sys->arg, rooms) == 1) {
+	if (rc == 0 && shf_sys_rooms(sys, rooms) == 1) {
 		g->used = 1024 * MIB - rooms[0].left;
 		simdisk_set_memory(g->disk, 0, g->used + 2 * 2 * MIB - g->lacks);
 		rc = shf_image_need(run, 0, 0, 6 * MIB, &err);

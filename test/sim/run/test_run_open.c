@@ -206,7 +206,7 @@ TEST(a_reader_that_came_before_the_job_opens_no_step_of_another_run)
 	struct sheaf_step *step = NULL;
 	struct sheaf_error err;
 
-	CHECK_INT(sys->ops->mkdir(sys->arg, SHF_CWD, "run", 0777), 0);
+	CHECK_INT(shf_sys_mkdir(sys, SHF_CWD, "run", 0777), 0);
 	CHECK_RC(shf_run_open(&reader, "run", NULL, &opts, sys, &err), 0, &err);
 	SAVED(p);
 	CHECK_INT(simdisk_put(disk, "run/.sheaf/run", id, sizeof(id) - 1), 0);

@@ -88,8 +88,8 @@ static void moves(void *arg)
 {
 	(void)arg;
 	if (--mover.left == 0)
-		CHECK_INT(mover.sys->ops->rename(mover.sys->arg, SHF_CWD, "run/checkpoint-2",
-		                                 SHF_CWD, "elsewhere", true), 0);
+		CHECK_INT(shf_sys_rename(mover.sys, SHF_CWD, "run/checkpoint-2",
+					 SHF_CWD, "elsewhere", true), 0);
 }
 
 static int open_while_it_goes(struct hand *h)
@@ -179,7 +179,7 @@ static int opened_where_one_rank_is_late(uint32_t flags, int64_t ms)
 		o.sys[r] = simdisk_process(o.disk, 800 + (uint64_t)r, r);
 	simdisk_stale(o.disk, o.sys[1], ".", ms);
 	if (flags & SHEAF_READONLY)
-		CHECK_INT(o.sys[0]->ops->mkdir(o.sys[0]->arg, SHF_CWD, "run", 0777), 0);
+		CHECK_INT(shf_sys_mkdir(o.sys[0], SHF_CWD, "run", 0777), 0);
 	simgroup_run(&g, opens, &o, rc);
 	CHECK_INT(rc[0], rc[1]);
 	if (rc[0] < 0)

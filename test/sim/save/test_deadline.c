@@ -33,7 +33,7 @@ static struct {
 
 static int64_t slow_now(void *arg)
 {
-	return simover_real()->mono_ns(arg) + slow.clock_ns;
+	return simover_real()->host.mono_ns(arg) + slow.clock_ns;
 }
 
 static void hold(void *arg, struct shf_io *io)
@@ -64,7 +64,7 @@ static int slow_complete(void *arg, struct shf_queue *q, struct shf_io **io, int
 	struct held *next;
 	int64_t left;
 
-	while (simover_real()->complete(arg, q, io, -1) == 1)
+	while (simover_real()->queue.complete(arg, q, io, -1) == 1)
 		hold(arg, *io);
 	next = next_of(arg);
 	if (!next)
@@ -85,9 +85,9 @@ static int slow_complete(void *arg, struct shf_queue *q, struct shf_io **io, int
 static int slow_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	struct shf_io *done;
-	int rc = simover_real()->submit(arg, q, io);
+	int rc = simover_real()->queue.submit(arg, q, io);
 
-	while (rc == 0 && simover_real()->complete(arg, q, &done, -1) == 1)
+	while (rc == 0 && simover_real()->queue.complete(arg, q, &done, -1) == 1)
 		hold(arg, done);
 	return rc;
 }
@@ -95,20 +95,20 @@ static int slow_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 static int slow_fsync(void *arg, int fd)
 {
 	slow.clock_ns += slow.dir_ns;
-	return simover_real()->fsync(arg, fd);
+	return simover_real()->disk.fsync(arg, fd);
 }
 
 static int slow_resize(void *arg, int fd, uint64_t bytes)
 {
 	slow.clock_ns += slow.open_ns;
-	return simover_real()->resize(arg, fd, bytes);
+	return simover_real()->disk.resize(arg, fd, bytes);
 }
 
 static int slow_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
                        bool noreplace)
 {
 	slow.renames++;
-	return simover_real()->rename(arg, from_dir, from, to_dir, to, noreplace);
+	return simover_real()->disk.rename(arg, from_dir, from, to_dir, to, noreplace);
 }
 
 static int slow_alltoallv(void *arg, const void *out, const size_t *out_bytes, void *in,
@@ -121,18 +121,18 @@ static int slow_alltoallv(void *arg, const void *out, const size_t *out_bytes, v
 /* Rank 0's is everybody's, so the others wait for it. */
 static void tamper(struct hand *h)
 {
-	struct shf_sys_ops *calls = simover(&h->used);
+	struct sys_tables *calls = simover(&h->used);
 	uint64_t x = 0;
 
 	if (h->rank == 0)
 		slow.alltoallv = h->group->ops.alltoallv;
 	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
-	calls->mono_ns = slow_now;
-	calls->submit = slow_submit;
-	calls->complete = slow_complete;
-	calls->fsync = slow_fsync;
-	calls->resize = slow_resize;
-	calls->rename = slow_rename;
+	calls->host.mono_ns = slow_now;
+	calls->queue.submit = slow_submit;
+	calls->queue.complete = slow_complete;
+	calls->disk.fsync = slow_fsync;
+	calls->disk.resize = slow_resize;
+	calls->disk.rename = slow_rename;
 	h->group->ops.alltoallv = slow_alltoallv;
 }
 
@@ -169,10 +169,10 @@ static int begin(struct hand *h, int64_t step, struct sheaf_save **save)
  * refused is let through the next time. */
 static int commit_once(struct hand *h, struct sheaf_save *save, bool may_be_late)
 {
-	int64_t from = h->sys->ops->mono_ns(h->sys->arg), late;
+	int64_t from = shf_sys_mono_ns(h->sys), late;
 	int rc = shf_save_commit(save, wait_ms, &h->err);
 
-	late = h->sys->ops->mono_ns(h->sys->arg) - from - (int64_t)wait_ms * MS;
+	late = shf_sys_mono_ns(h->sys) - from - (int64_t)wait_ms * MS;
 	if (h->rank == 0) {
 		calls++;
 		agains += rc == SHEAF_EAGAIN;
@@ -270,10 +270,10 @@ static int what_ends_at_once(struct hand *h)
 	rc = rc ? rc : begin(h, 8, &save);
 	wait_ms = 800;                  /* and the publish takes more than five times 300 */
 	slow.renames = 0;
-	from = slow_now(h->sys->arg);
+	from = slow_now(h->sys->host.arg);
 	if (rc == 0 && commit_once(h, save, false) != SHEAF_EAGAIN)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "it was begun");
-	if (rc == 0 && (slow.renames || slow_now(h->sys->arg) - from > 100 * MS))
+	if (rc == 0 && (slow.renames || slow_now(h->sys->host.arg) - from > 100 * MS))
 		rc = shf_fail(&h->err, SHEAF_EBUG, "%d renames, or it waited", slow.renames);
 	wait_ms = 4000;
 	rc = rc ? rc : commit_once(h, save, false);
@@ -311,12 +311,12 @@ static int sync_behind(struct hand *h)
 	rc = rc ? rc : begin(h, 8, &next);
 	slow.clock_ns += 10000 * (int64_t)MS;
 	slow.sync_ns = 1000;            /* those of the publish */
-	from = slow_now(h->sys->arg);
+	from = slow_now(h->sys->host.arg);
 	wait_ms = 0;
 	do
 		rc = rc && rc != SHEAF_EAGAIN ? rc : commit_once(h, save, false);
 	while (rc == SHEAF_EAGAIN);
-	if (rc == 0 && slow_now(h->sys->arg) - from > TOLERANCE)
+	if (rc == 0 && slow_now(h->sys->host.arg) - from > TOLERANCE)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "it waited again");
 	if (rc == 0 && slow.syncs != 2 + 3)     /* tensor files, then indexes and sums */
 		rc = shf_fail(&h->err, SHEAF_EBUG, "%d syncs", slow.syncs);
@@ -429,10 +429,10 @@ static int impatient(struct hand *h)
 	int rc = begin(h, 7, &save);
 
 	wait_ms = h->rank == 1 ? 50 : 100000;
-	from = slow_now(h->sys->arg);
+	from = slow_now(h->sys->host.arg);
 	if (rc == 0 && shf_save_commit(save, wait_ms, &h->err) != SHEAF_EAGAIN)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "it was through");
-	if (rc == 0 && slow_now(h->sys->arg) - from > 50 * MS + TOLERANCE)
+	if (rc == 0 && slow_now(h->sys->host.arg) - from > 50 * MS + TOLERANCE)
 		rc = shf_fail(&h->err, SHEAF_EBUG, "it took longer than one rank had");
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
@@ -510,7 +510,7 @@ static int foretell(struct hand *h)
 
 		rc = begin(h, step, &save);
 		for (int i = 0; i < 8 && rc == 0; i++) {
-			at[i] = slow_now(h->sys->arg);
+			at[i] = slow_now(h->sys->host.arg);
 			eta[i] = shf_save_eta_ms(save);
 			slow.clock_ns += 30 * MS;
 			if (i == 4) {
@@ -520,7 +520,7 @@ static int foretell(struct hand *h)
 			}
 		}
 		rc = rc ? rc : shf_save_commit(save, -1, &h->err);
-		last = slow_now(h->sys->arg);
+		last = slow_now(h->sys->host.arg);
 		if (rc == 0 && shf_save_eta_ms(save) != 0)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "committed, and something is left");
 		for (int i = 0; i < 8 && rc == 0; i++) {

@@ -29,7 +29,7 @@ static struct {
 
 static int odd_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
-	int rc = simover_real()->submit(arg, q, io);
+	int rc = simover_real()->queue.submit(arg, q, io);
 
 	odd.under_way += arg == odd.rank0 && rc == 0;
 	return rc;
@@ -43,7 +43,7 @@ static int odd_complete(void *arg, struct shf_queue *q, struct shf_io **io, int 
 		odd.slow--;
 		return -EAGAIN;
 	}
-	rc = simover_real()->complete(arg, q, io, timeout_ms);
+	rc = simover_real()->queue.complete(arg, q, io, timeout_ms);
 	if (rc == 1 && arg == odd.rank1 && odd.fails)
 		(*io)->result = -EIO;
 	if (rc == 1 && arg == odd.rank1 && (*io)->op == SHF_IO_WRITE && (*io)->result > 0)
@@ -63,7 +63,7 @@ static void odd_pin(void *arg, struct shf_queue *q, int i, void *base, size_t by
 static void odd_shm_free(void *arg, struct shf_shm *shm)
 {
 	odd.taken += arg == odd.rank0 && odd.under_way > 0;
-	simover_real()->shm_free(arg, shm);
+	simover_real()->shm.shm_free(arg, shm);
 }
 
 static int odd_open(void *arg, int dir, const char *name, int flags, unsigned mode)
@@ -74,7 +74,7 @@ static int odd_open(void *arg, int dir, const char *name, int flags, unsigned mo
 		odd.refused++;
 		return -EMFILE;
 	}
-	rc = simover_real()->open(arg, dir, name, flags, mode);
+	rc = simover_real()->file.open(arg, dir, name, flags, mode);
 	odd.fds += rc >= 0;
 	return rc;
 }
@@ -82,26 +82,26 @@ static int odd_open(void *arg, int dir, const char *name, int flags, unsigned mo
 static int odd_close(void *arg, int fd)
 {
 	odd.fds--;
-	return simover_real()->close(arg, fd);
+	return simover_real()->file.close(arg, fd);
 }
 
 /* Rank 0's is everybody's, so the others wait for it. */
 static void tamper(struct hand *h)
 {
-	struct shf_sys_ops *calls = simover(&h->used);
+	struct sys_tables *calls = simover(&h->used);
 	uint64_t x = 0;
 
 	if (h->rank == 0)
-		odd.rank0 = h->used.arg;
+		odd.rank0 = h->used.host.arg;
 	if (h->rank == 1)
-		odd.rank1 = h->used.arg;
+		odd.rank1 = h->used.host.arg;
 	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
-	calls->submit = odd_submit;
-	calls->complete = odd_complete;
-	calls->queue_pin = odd_pin;
-	calls->shm_free = odd_shm_free;
-	calls->open = odd_open;
-	calls->close = odd_close;
+	calls->queue.submit = odd_submit;
+	calls->queue.complete = odd_complete;
+	calls->queue.queue_pin = odd_pin;
+	calls->shm.shm_free = odd_shm_free;
+	calls->file.open = odd_open;
+	calls->file.close = odd_close;
 }
 
 static void odd_release(void)
@@ -261,7 +261,7 @@ static int counting_shm(void *arg, struct shf_shm *shm, size_t bytes, bool share
 {
 	last_image = arg == odd.rank0 ? bytes : last_image;
 	images += arg == odd.rank0 && bytes > MIB / 2; /* the others prove what a node is */
-	return simover_real()->shm_new(arg, shm, bytes, shared);
+	return simover_real()->shm.shm_new(arg, shm, bytes, shared);
 }
 
 static int counting_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
@@ -275,8 +275,8 @@ static int counting_complete(void *arg, struct shf_queue *q, struct shf_io **io,
 static void count(struct hand *h)
 {
 	tamper(h);
-	simover(&h->used)->shm_new = counting_shm;
-	simover(&h->used)->complete = counting_complete;
+	simover(&h->used)->shm.shm_new = counting_shm;
+	simover(&h->used)->queue.complete = counting_complete;
 }
 
 /* Step 7 and so on, begun one after the other with the memory changed between; then committed in

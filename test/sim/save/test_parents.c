@@ -645,9 +645,9 @@ TEST(what_is_in_memory_already_takes_no_notes_and_files)
 	struct sheaf_save *save = begun(&o, 4);
 
 	CHECK_INT(shf_save_note(save, "loss", "3"), 0);
-	simover(o.sys)->complete = nothing_is_complete;
+	simover(o.sys)->queue.complete = nothing_is_complete;
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
-	simover(o.sys)->complete = simover_real()->complete;
+	simover(o.sys)->queue.complete = simover_real()->queue.complete;
 	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
 	CHECK(!save->publishing.begun);
 	CHECK_INT(shf_save_note(save, "eval.loss", "3.5"), SHEAF_EINVAL);

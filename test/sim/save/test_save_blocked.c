@@ -40,9 +40,9 @@ static int64_t tick(void *arg)
 
 static void with_clock(struct hand *h)
 {
-	clock_of[h->rank] = h->used.arg;
+	clock_of[h->rank] = h->used.host.arg;
 	clock_ns[h->rank] = 0;
-	simover(&h->used)->mono_ns = tick;
+	simover(&h->used)->host.mono_ns = tick;
 }
 
 static int fail_here(struct hand *h, const char *what)

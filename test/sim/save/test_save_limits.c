@@ -341,7 +341,7 @@ static int save_columns(struct hand *h)
 	/* Both hands are there before anybody looks at the clock. */
 	if (h->group->ops.allreduce(h->group->ops.arg, &none, 1, SHEAF_MAX, 1000))
 		return SHEAF_ELOST;
-	simover(&h->used)->mono_ns = group_ns;
+	simover(&h->used)->host.mono_ns = group_ns;
 	rc = shf_run_open(&h->run, "run", h->group, &h->play->opts, h->sys, &h->err);
 	if (rc == 0)
 		rc = shf_save_begin(&save, h->run, 7, h->state, &opts, &h->err);

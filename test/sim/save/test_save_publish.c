@@ -29,7 +29,7 @@ static int seen_rename(void *arg, int from_dir, const char *from, int to_dir, co
                        bool noreplace)
 {
 	seen.renames += strncmp(from, "checkpoint-", 11) != 0; /* no step that goes */
-	return simover_real()->rename(arg, from_dir, from, to_dir, to, noreplace);
+	return simover_real()->disk.rename(arg, from_dir, from, to_dir, to, noreplace);
 }
 
 static int seen_task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
@@ -38,15 +38,15 @@ static int seen_task_new(void *arg, struct shf_task **task, bool (*step)(void *w
 	if (seen.no_tasks)
 		return -EAGAIN;
 	seen.tasks++;
-	return simover_real()->task_new(arg, task, step, work, cpus);
+	return simover_real()->task.task_new(arg, task, step, work, cpus);
 }
 
 static void tamper(struct hand *h)
 {
 	if (h->rank)
 		return;
-	simover(&h->used)->rename = seen_rename;
-	simover(&h->used)->task_new = seen_task_new;
+	simover(&h->used)->disk.rename = seen_rename;
+	simover(&h->used)->task.task_new = seen_task_new;
 }
 
 /* Asked until it is being published: nothing of it is done yet. */

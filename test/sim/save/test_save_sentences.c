@@ -429,14 +429,15 @@ static int tasks_left, tasks_say;
 static int task_new(void *arg, struct shf_task **task, bool (*step)(void *work), void *work,
                     const char *cpus)
 {
-	int rc = tasks_left-- > 0 ? simover_real()->task_new(arg, task, step, work, cpus) : -EAGAIN;
+	int rc = tasks_left-- > 0
+	         ? simover_real()->task.task_new(arg, task, step, work, cpus) : -EAGAIN;
 
 	return rc < 0 ? rc : tasks_say;
 }
 
 static void tamper(struct hand *h)
 {
-	simover(&h->used)->task_new = task_new;
+	simover(&h->used)->task.task_new = task_new;
 }
 
 static int behind(struct hand *h)

@@ -30,7 +30,7 @@ static int64_t now_is(void *arg)
 
 static int completes(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
-	int rc = simover_real()->complete(arg, q, io, timeout_ms);
+	int rc = simover_real()->queue.complete(arg, q, io, timeout_ms);
 
 	if (rc == 1) {
 		machine.now += ((*io)->op == SHF_IO_FSYNC ? SYNC : (*io)->op == SHF_IO_WRITE
@@ -43,20 +43,20 @@ static int completes(void *arg, struct shf_queue *q, struct shf_io **io, int tim
 static int syncs(void *arg, int fd)
 {
 	machine.now += FSYNC * MS;
-	return simover_real()->fsync(arg, fd);
+	return simover_real()->disk.fsync(arg, fd);
 }
 
 static int resizes(void *arg, int fd, uint64_t bytes)
 {
 	machine.now += RESIZE * MS;
-	return simover_real()->resize(arg, fd, bytes);
+	return simover_real()->disk.resize(arg, fd, bytes);
 }
 
 static int renames(void *arg, int from_dir, const char *from, int to_dir, const char *to,
                    bool noreplace)
 {
 	machine.now += RENAME * MS;
-	return simover_real()->rename(arg, from_dir, from, to_dir, to, noreplace);
+	return simover_real()->disk.rename(arg, from_dir, from, to_dir, to, noreplace);
 }
 
 static void rests(void *arg, int ms)
@@ -77,7 +77,7 @@ static int travels(void *arg, const void *out, const size_t *out_bytes, void *in
 /* One machine is all ranks': one of them runs at a time. */
 static void clocked(struct hand *h)
 {
-	struct shf_sys_ops *calls = simover(&h->used);
+	struct sys_tables *calls = simover(&h->used);
 	uint64_t x = 0;
 
 	if (h->rank == 0) {
@@ -86,12 +86,12 @@ static void clocked(struct hand *h)
 		machine.now = 1000 * MS;
 	}
 	(void)h->group->ops.allreduce(h->group->ops.arg, &x, 1, SHEAF_MAX, 60000);
-	calls->mono_ns = now_is;
-	calls->complete = completes;
-	calls->fsync = syncs;
-	calls->resize = resizes;
-	calls->rename = renames;
-	calls->sleep_ms = rests;
+	calls->host.mono_ns = now_is;
+	calls->queue.complete = completes;
+	calls->disk.fsync = syncs;
+	calls->disk.resize = resizes;
+	calls->disk.rename = renames;
+	calls->host.sleep_ms = rests;
 	h->group->ops.alltoallv = travels;
 }
 
@@ -719,13 +719,13 @@ static int tells_write(void *arg, struct shf_queue *q, struct shf_io *io)
 	if (io->op == SHF_IO_WRITE)
 		tell("%d bytes at %d, %d copied\n", (int)io->len, (int)io->off,
 		     (int)atomic_load(&save->copied));
-	return simover_real()->submit(arg, q, io);
+	return simover_real()->queue.submit(arg, q, io);
 }
 
 static void clocked_writes(struct hand *h)
 {
 	clocked(h);
-	simover(&h->used)->submit = tells_write;
+	simover(&h->used)->queue.submit = tells_write;
 }
 
 static int write_early(struct hand *h)

@@ -274,10 +274,10 @@ TEST(a_salvage_tells_what_is_damaged_and_publishes_without_being_asked_for_a_rep
 	struct sheaf_report report = { .size = sizeof(report), .finding = finding };
 	struct sheaf_error err;
 	char name[80] = "", path[200];
-	int heard = 0, fd = sys->ops->open(sys->arg, SHF_CWD, "run/.sheaf/stage", SHF_O_DIR, 0);
+	int heard = 0, fd = shf_sys_open(sys, SHF_CWD, "run/.sheaf/stage", SHF_O_DIR, 0);
 
-	CHECK_INT(sys->ops->list(sys->arg, fd, names, name), 1);
-	sys->ops->close(sys->arg, fd);
+	CHECK_INT(shf_sys_list(sys, fd, names, name), 1);
+	shf_sys_close(sys, fd);
 	CHECK(strncmp(name, "13-", 3) == 0);
 	snprintf(path, sizeof(path), "run/.sheaf/stage/%s/extra-1.json", name);
 	report.arg = &heard;
@@ -325,7 +325,7 @@ TEST(a_forked_child_may_only_let_go)
 	simdisk_act_as(sys, NULL);
 	CHECK_INT(simdisk_open_n(sys), open_n);
 	CHECK_INT(simdisk_open_n(child), 0);
-	sys->ops->queue_free(sys->arg, queue);
+	shf_sys_queue_free(sys, queue);
 	simdisk_kill(disk, sys);
 	CHECK(!simdisk_exists(disk, "run/checkpoint-30"));
 	shf_state_put(held);

@@ -349,7 +349,7 @@ static int open_and_note(void *arg, int dir, const char *name, int flags, unsign
 {
 	if (flags & SHF_O_DIRECT)
 		snprintf(directs + strlen(directs), 80, "%s ", name);
-	return simover_real()->open(arg, dir, name, flags, mode);
+	return simover_real()->file.open(arg, dir, name, flags, mode);
 }
 
 TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
@@ -360,7 +360,7 @@ TEST(a_verify_opens_what_has_a_whole_chunk_past_the_page_cache_too)
 	struct sheaf_step *step = NULL;
 	size_t head;
 
-	simover(sys)->open = open_and_note;
+	simover(sys)->file.open = open_and_note;
 	for (int less = 0; less < 2; less++) {
 		struct hand_tensor t = { less ? "a" : "b", SHEAF_U8, 1, { CHUNK - 100 } };
 		char path[40];

@@ -89,14 +89,14 @@ static int note(void *arg, const char *name)
 /* How many names are below that folder, at any depth. */
 static int below(struct simdisk *d, const struct shf_sys *sys, const char *path)
 {
-	int fd = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0), n = 0;
+	int fd = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0), n = 0;
 	struct entries e = { .n = 0 };
 	char more[400];
 
 	if (fd < 0)
 		return 0;
-	CHECK_INT(sys->ops->list(sys->arg, fd, note, &e), 0);
-	sys->ops->close(sys->arg, fd);
+	CHECK_INT(shf_sys_list(sys, fd, note, &e), 0);
+	shf_sys_close(sys, fd);
 	for (int i = 0; i < e.n; i++) {
 		snprintf(more, sizeof(more), "%s/%s", path, e.names[i]);
 		n += 1 + below(d, sys, more);

@@ -223,9 +223,8 @@ static void hand_replaces(void *arg)
 	(void)arg;
 	if (--both.left != 0)
 		return;
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, "run/checkpoint-2", SHF_CWD, "was", true), 0);
-	CHECK_INT(s->ops->rename(s->arg, SHF_CWD, both.aside, SHF_CWD, "run/checkpoint-2", true),
-	          0);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, "run/checkpoint-2", SHF_CWD, "was", true), 0);
+	CHECK_INT(shf_sys_rename(s, SHF_CWD, both.aside, SHF_CWD, "run/checkpoint-2", true), 0);
 }
 
 TEST(a_step_that_is_replaced_while_it_is_opened_is_one_of_the_two)

@@ -56,7 +56,7 @@ void acts_hold(struct hand *h)
 /* The process of a rank, as the disk knows it. */
 const struct shf_sys *acts_process(const struct hand *h)
 {
-	return &((struct simproc *)h->sys->arg)->sys;
+	return &((struct simproc *)h->sys->host.arg)->sys;
 }
 
 static void progress(void *arg, const struct sheaf_stat *stat)

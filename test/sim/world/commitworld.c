@@ -109,21 +109,20 @@ static int write_part(struct world *w, const struct part *p, const char *session
 	         p->name);
 	world_fill(bytes, p->bytes, session, full);
 	if (p->folder) {
-		dir = sys->ops->open(sys->arg, top, p->folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		dir = shf_sys_open(sys, top, p->folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
 		if (dir < 0)
 			return shf_fail_sys(&w->err, EIO, "%s", p->folder);
 	}
-	fd = sys->ops->open(sys->arg, dir, p->name,
-	                    SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
+	fd = shf_sys_open(sys, dir, p->name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW, 0666);
 	rc = fd;
 	if (fd >= 0) {
-		rc = (int)sys->ops->pwrite(sys->arg, fd, bytes + p->off, p->len, p->off);
+		rc = (int)shf_sys_pwrite(sys, fd, bytes + p->off, p->len, p->off);
 		if (rc >= 0)
-			rc = sys->ops->fsync(sys->arg, fd);
-		sys->ops->close(sys->arg, fd);
+			rc = shf_sys_fsync(sys, fd);
+		shf_sys_close(sys, fd);
 	}
 	if (dir != top)
-		sys->ops->close(sys->arg, dir);
+		shf_sys_close(sys, dir);
 	return rc < 0 ? shf_fail_sys(&w->err, EIO, "%s", full) : 0;
 }
 

@@ -172,7 +172,7 @@ static int evil_alltoallv(void *arg, const void *out, const size_t *out_bytes, v
 
 static int evil_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
-	int rc = simover_real()->shm_new(arg, shm, bytes, shared);
+	int rc = simover_real()->shm.shm_new(arg, shm, bytes, shared);
 
 	if (rc == 0 && evil.images < IMAGES) {
 		evil.image[evil.images].base = shm->base;
@@ -186,7 +186,7 @@ static void evil_shm_free(void *arg, struct shf_shm *shm)
 	for (int i = 0; i < evil.images; i++)
 		if (evil.image[i].base == shm->base)
 			evil.image[i--] = evil.image[--evil.images];
-	simover_real()->shm_free(arg, shm);
+	simover_real()->shm.shm_free(arg, shm);
 }
 
 static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
@@ -194,12 +194,12 @@ static int evil_submit(void *arg, struct shf_queue *queue, struct shf_io *io)
 	between();
 	if (io->op == SHF_IO_WRITE && now(HARM_DISK))
 		flip(io->buf, io->len);
-	return simover_real()->submit(arg, queue, io);
+	return simover_real()->queue.submit(arg, queue, io);
 }
 
 static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms)
 {
-	int rc = simover_real()->complete(arg, queue, io, timeout_ms);
+	int rc = simover_real()->queue.complete(arg, queue, io, timeout_ms);
 
 	if (rc == 1 && (*io)->op == SHF_IO_READ && now(HARM_DISK))
 		flip((*io)->buf, (*io)->len);
@@ -209,7 +209,7 @@ static int evil_complete(void *arg, struct shf_queue *queue, struct shf_io **io,
 
 static int64_t evil_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
-	int64_t got = simover_real()->pread(arg, fd, buf, n, off);
+	int64_t got = simover_real()->file.pread(arg, fd, buf, n, off);
 
 	between();
 	if (got > 0 && now(HARM_DISK))
@@ -224,28 +224,28 @@ static int64_t evil_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_
 
 	between();
 	if (n == 0 || !now(HARM_DISK))
-		return simover_real()->pwrite(arg, fd, buf, n, off);
+		return simover_real()->disk.pwrite(arg, fd, buf, n, off);
 	copy = malloc(n);
 	if (!copy)
 		abort();
 	memcpy(copy, buf, n);
 	flip(copy, n);
-	rc = simover_real()->pwrite(arg, fd, copy, n, off);
+	rc = simover_real()->disk.pwrite(arg, fd, copy, n, off);
 	free(copy);
 	return rc;
 }
 
 static void tamper(struct hand *h)
 {
-	struct shf_sys_ops *calls = simover(&h->used);
+	struct sys_tables *calls = simover(&h->used);
 
 	evil.group = h->group->ops;
-	calls->shm_new = evil_shm_new;
-	calls->shm_free = evil_shm_free;
-	calls->submit = evil_submit;
-	calls->complete = evil_complete;
-	calls->pread = evil_pread;
-	calls->pwrite = evil_pwrite;
+	calls->shm.shm_new = evil_shm_new;
+	calls->shm.shm_free = evil_shm_free;
+	calls->queue.submit = evil_submit;
+	calls->queue.complete = evil_complete;
+	calls->file.pread = evil_pread;
+	calls->disk.pwrite = evil_pwrite;
 	h->group->ops.allgather = evil_allgather;
 	h->group->ops.allreduce = evil_allreduce;
 	h->group->ops.alltoallv = evil_alltoallv;

@@ -305,9 +305,9 @@ static void walk(struct harm_run *r, struct simdisk *disk, const struct shf_sys 
                  const char *dir, const char *path)
 {
 	struct names *l = need(calloc(1, sizeof(*l)));
-	int fd = sys->ops->open(sys->arg, SHF_CWD, path, SHF_O_DIR, 0);
+	int fd = shf_sys_open(sys, SHF_CWD, path, SHF_O_DIR, 0);
 
-	if (fd < 0 || sys->ops->list(sys->arg, fd, hear, l) < 0)
+	if (fd < 0 || shf_sys_list(sys, fd, hear, l) < 0)
 		abort();
 	qsort(l->name, (size_t)l->n, sizeof(l->name[0]), by_name);
 	for (int i = 0; i < l->n; i++) {
@@ -315,14 +315,14 @@ static void walk(struct harm_run *r, struct simdisk *disk, const struct shf_sys 
 		struct shf_stat st;
 
 		snprintf(below, sizeof(below), "%s/%s", path, l->name[i]);
-		if (sys->ops->stat(sys->arg, fd, l->name[i], false, &st) < 0)
+		if (shf_sys_stat(sys, fd, l->name[i], false, &st) < 0)
 			abort();
 		if (st.type == SHF_T_DIR)
 			walk(r, disk, sys, dir, below);
 		else
 			add(r, disk, dir, below);
 	}
-	sys->ops->close(sys->arg, fd);
+	shf_sys_close(sys, fd);
 	free(l);
 }
 

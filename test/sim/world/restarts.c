@@ -336,15 +336,15 @@ int re_flip(struct simdisk *d, int node)
 	struct images f = { 0 };
 	int keep, n = 0;
 
-	if (sys->ops->keep_open(sys->arg, "auto/x", "", "", &keep, NULL) == 0)
-		(void)sys->ops->keep_list(sys->arg, keep, note_image, &f);
+	if (shf_sys_keep_open(sys, "auto/x", "", "", &keep, NULL) == 0)
+		(void)shf_sys_keep_list(sys, keep, note_image, &f);
 	for (int i = 0; i < f.n; i++) {
 		struct shf_shm shm = { NULL, 0, -1 };
 
-		if (sys->ops->keep_get(sys->arg, keep, f.names[i], &shm) < 0)
+		if (shf_sys_keep_get(sys, keep, f.names[i], &shm) < 0)
 			continue;
 		((uint8_t *)shm.base)[shm.bytes / 2] ^= 16;
-		sys->ops->shm_free(sys->arg, &shm);
+		shf_sys_shm_free(sys, &shm);
 		n++;
 	}
 	simdisk_kill(d, sys);

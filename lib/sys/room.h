@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much memory this process can still take before the kernel kills somebody for it. */
+#ifndef SHF_ROOM_H
+#define SHF_ROOM_H
+#include "sys_shm.h"
+
+uint64_t shf_real_memory_left(void);
+int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS]);
+#endif

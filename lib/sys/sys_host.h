@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Time, randomness, and the identity of this process. */
+#ifndef SHF_SYS_HOST_H
+#define SHF_SYS_HOST_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The process that wrote something, in enough detail to tell later whether it still exists. */
+struct shf_owner {
+	char host[65], boot[37];        /* host name and boot id, text */
+	uint64_t pid_ns, pid, start;    /* inode of the pid namespace, pid, start time in ticks */
+	uint64_t time_ns;               /* inode of the time namespace whose clock start uses;
+	                                 * 0: unknown, or the kernel has none */
+	uint64_t dev;                   /* device of the file that records this; 0: not recorded */
+};
+
+struct shf_host_ops {
+	int (*random)(void *arg, void *buf, size_t n);
+	int64_t (*mono_ns)(void *arg);
+	int64_t (*wall_s)(void *arg);   /* seconds since 1970, UTC */
+	void (*sleep_ms)(void *arg, int ms);
+	int (*owner)(void *arg, struct shf_owner *self);
+	/* True only if it is proven that the process is gone. */
+	bool (*owner_is_dead)(void *arg, const struct shf_owner *owner);
+	uint64_t (*pid)(void *arg);     /* to recognise handles that a forked child inherited */
+};
+#endif
