@@ -2,7 +2,11 @@
 /* The small texts of .sheaf: who holds the lock, which run it is, marks, tries, the journal of a
  * rewind; as they are and, where they end in a sum, with a sum that is right. And the names of
  * directories that mean something. */
+#include "aside.h"
 #include "fuzz.h"
+#include "list.h"
+#include "lock.h"
+#include "marks_read.h"
 #include "ramdisk.h"
 #include "tree.h"
 

@@ -4,6 +4,8 @@
 #include "entry.h"
 #include "err.h"
 #include "export.h"
+#include "left.h"
+#include "list.h"
 #include "run_open.h"
 #include "run_ops.h"
 #include "run_resume.h"

@@ -16,10 +16,10 @@
 #include "err.h"
 #include "name_in_step.h"
 #include "opts.h"
+#include "publish.h"
 #include "step.h"
 #include "step_lookup.h"
 #include "step_open.h"
-#include "tree.h"
 #include "verify.h"
 #include "verify_step.h"
 

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "agent_link.h"
+#include "aside.h"
 #include "err.h"
 #include "flush_nodes.h"
 #include "step.h"

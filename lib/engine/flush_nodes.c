@@ -11,11 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "aside.h"
 #include "err.h"
+#include "lock.h"
+#include "manifest_read.h"
 #include "step.h"
 #include "step_copy.h"
 #include "step_open.h"
-#include "tree.h"
 
 #define HAVE_MAX (UINT64_C(16) << 20)
 #define RANKS_MAX (1 << 24)

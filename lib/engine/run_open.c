@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "crc64.h"
+#include "done.h"
 #include "err.h"
 #include "memory_tier.h"
 #include "opts.h"
@@ -15,6 +16,7 @@
 #include "run_env.h"
 #include "save_blocked.h"
 #include "scrub_run.h"
+#include "tries_settle.h"
 
 /* Rank 0's outcome, run id and session, to all. */
 struct opened {

@@ -7,18 +7,22 @@
 #include "run_ops.h"
 #include <inttypes.h>
 #include <string.h>
+#include "aside.h"
 #include "err.h"
+#include "list.h"
+#include "manifest_read.h"
+#include "marks.h"
 #include "memory_tier.h"
 #include "opts.h"
 #include "prune_task.h"
 #include "replica_send.h"
 #include "run_env.h"
+#include "salvage.h"
 #include "save.h"
 #include "save_end.h"
 #include "scrub_run.h"
 #include "step.h"
 #include "step_open.h"
-#include "tree.h"
 #include "verify_step.h"
 
 /* EINVAL unless the run is open for writing. */

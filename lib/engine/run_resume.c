@@ -35,7 +35,7 @@
 #include "step.h"
 #include "step_confirm.h"
 #include "step_open.h"
-#include "tree.h"
+#include "steps.h"
 #include "verify_step.h"
 
 #define DAMAGED_MAX SHF_PINS    /* memory has no more steps than that */

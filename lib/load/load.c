@@ -13,6 +13,7 @@
 #include "agent_link.h"
 #include "averages.h"
 #include "err.h"
+#include "list.h"
 #include "load_aliased.h"
 #include "load_asked.h"
 #include "load_base.h"
@@ -26,6 +27,7 @@
 #include "step.h"
 #include "step_files.h"
 #include "step_lookup.h"
+#include "tries.h"
 #include "work.h"
 
 /* Decides under which name the bytes of a rank's stream (RNG state and the like) are stored in this

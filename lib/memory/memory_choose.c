@@ -7,13 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent_link.h"
+#include "aside.h"
 #include "err.h"
+#include "judge.h"
 #include "latest_search.h"
+#include "manifest_read.h"
+#include "marks.h"
+#include "marks_read.h"
 #include "memory_map.h"
 #include "memory_steps.h"
 #include "memory_tier.h"
 #include "run_env.h"
-#include "tree.h"
+#include "tries.h"
 
 #define CONDEMNED "resumes from it came to nothing"
 

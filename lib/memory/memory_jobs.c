@@ -4,6 +4,7 @@
  * restarts would fill the machine; if the wrong ones were dropped, a restart would lose steps. */
 #include "memory_jobs.h"
 #include <string.h>
+#include "aside.h"
 #include "image_card.h"
 #include "memory_steps.h"
 #include "memory_tier.h"

@@ -6,7 +6,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "aside.h"
 #include "err.h"
+#include "marks.h"
 
 /* ---- what one agent has ---- */
 

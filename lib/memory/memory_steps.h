@@ -2,6 +2,7 @@
 /* Which steps lie in the memory of the agents, and one of them as a machine to read it from. */
 #ifndef SHF_MEMORY_STEPS_H
 #define SHF_MEMORY_STEPS_H
+#include "list.h"
 #include "memory_dir.h"
 #include "run.h"
 

@@ -30,6 +30,7 @@
 #include <stdint.h>
 #include "replica.h"
 #include "sheaf.h"
+#include "store.h"
 #include "sys.h"
 
 struct sheaf_run;

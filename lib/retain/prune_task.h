@@ -6,7 +6,7 @@
 #define SHF_PRUNE_TASK_H
 #include "background.h"
 #include "mem.h"
-#include "store.h"
+#include "trash.h"
 
 struct sheaf_run;
 /* The prune that a thread does, or did last. The thread's until it is settled. */

@@ -12,10 +12,10 @@
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
+#include "manifest_read.h"
 #include "name_in_step.h"
 #include "place.h"
 #include "read_ring.h"
-#include "tree.h"
 
 #define ROOM SHF_BLOCK
 #define PAGES_A_TURN (ROOM / SHF_SUMS_PAGE)

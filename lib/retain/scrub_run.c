@@ -12,7 +12,6 @@
 #include "opts.h"
 #include "run.h"
 #include "run_env.h"
-#include "tree.h"
 
 /* What a close still waits for, so that a run of small steps is left as its rules say: a share of
  * so many bytes, and no longer than that. */

@@ -8,7 +8,7 @@
 #define SHF_SCRUB_RUN_H
 #include "background.h"
 #include "scrub.h"
-#include "store.h"
+#include "trash.h"
 
 struct sheaf_run;
 /* Which step is being read again, and which is next. */

@@ -12,8 +12,8 @@
 #include "nodes.h"
 #include "opts.h"
 #include "save_pace.h"
-#include "store.h"
 #include "sys.h"
+#include "trash.h"
 
 /* An image: this rank's share of it and, mapped, those of the ranks of its node. Allocated and
  * touched once and kept between saves. */

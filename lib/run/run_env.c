@@ -8,7 +8,7 @@
 #include <time.h>
 #include "err.h"
 #include "run.h"
-#include "tree.h"
+#include "tries.h"
 
 /* A line that is too long is cut; the log has no continuation lines. */
 void shf_log(const struct sheaf_run *run, int level, const char *fmt, ...)

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "run_io.h"
+#include "stage.h"
 
 /* ENOENT means that somebody has removed the stage. */
 static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,

@@ -23,6 +23,7 @@
 #include "save_blocked.h"
 #include "save_indexes.h"
 #include "save_publish.h"
+#include "stage.h"
 #include "store_way.h"
 
 /* save_copier.c: the order of the copy behind. */

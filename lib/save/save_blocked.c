@@ -2,6 +2,7 @@
 #include "save_blocked.h"
 #include <inttypes.h>
 #include "err.h"
+#include "metrics.h"
 #include "run_env.h"
 #include "save.h"
 #include "save_handle.h"

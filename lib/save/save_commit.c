@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "done.h"
 #include "err.h"
 #include "memory_tier.h"
 #include "prune_task.h"

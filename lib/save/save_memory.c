@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent_link.h"
+#include "aside.h"
 #include "crc64.h"
 #include "err.h"
 #include "image_card.h"

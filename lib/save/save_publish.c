@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "prune_task.h"
+#include "publish.h"
 #include "run_env.h"
 #include "save.h"
 #include "small_files.h"

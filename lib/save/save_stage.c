@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "judge.h"
+#include "manifest_read.h"
+#include "marks.h"
 #include "memory_tier.h"
 #include "prune_task.h"
 #include "run_env.h"

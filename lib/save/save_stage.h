@@ -2,6 +2,7 @@
 /* C0 of a commit: makes the stage of a save and its files, and finds the step that it follows. */
 #ifndef SHF_SAVE_STAGE_H
 #define SHF_SAVE_STAGE_H
+#include "list.h"
 #include "save.h"
 
 /* Makes the stage, and on each rank the files that it writes, unless that is done. A failure sticks

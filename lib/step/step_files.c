@@ -10,7 +10,6 @@
 #include "name_in_step.h"
 #include "read_ring.h"
 #include "step.h"
-#include "tree.h"
 
 int shf_step_follow(const struct sheaf_step *step)
 {

@@ -29,7 +29,6 @@
 #include "step_files.h"
 #include "step_find.h"
 #include "step_lookup.h"
-#include "tree.h"
 
 #define ATTACHED_MAX (UINT64_C(64) << 20)
 #define LOOKS 8                 /* at the list, when the latest step vanishes between two looks */

@@ -3,8 +3,13 @@
  * that a cut leaves a shorter and valid run. The journal .sheaf/rewind says beforehand which
  * steps go, each by the sum of its manifest: a journal that outlives its rewind, because the
  * removal of its name was lost, cannot touch a step that was saved later under an old number. */
+#include "aside.h"
 #include "crc64.h"
 #include "err.h"
+#include "lock.h"
+#include "manifest_read.h"
+#include "marks_read.h"
+#include "steps.h"
 #include "tree.h"
 
 #include <errno.h>

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps are best: by a number that the caller noted when he saved them. */
+#include "best.h"
 #include "err.h"
-#include "tree.h"
+#include "list.h"
+#include "step_look.h"
+#include "trash.h"
 
 #include <stdlib.h>
 

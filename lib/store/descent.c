@@ -6,8 +6,11 @@
  * not. A line says what was proven then and stays true; a text that is lost or torn says nothing,
  * and then what lies beyond stays (I9). One that cannot be read is not lost: it would be written
  * anew without what it said. */
-#include "tree.h"
 
+#include "descent.h"
+#include "list.h"
+#include "step_look.h"
+#include "tree.h"
 #include <errno.h>
 #include <string.h>
 

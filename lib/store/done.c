@@ -7,8 +7,12 @@
  *     whole step comes when those of all its families are on the disk.
  * D3. Only a regular file is ever replaced, and only by one that says something else.
  */
+#include "done.h"
 #include "err.h"
 #include "json.h"
+#include "manifest.h"
+#include "list.h"
+#include "step_look.h"
 #include "tree.h"
 
 #include <errno.h>

@@ -2,8 +2,12 @@
 /* Judges the steps of a run, such as which is the newest, from a list of them that is not out of
  * date. */
 #include "judge.h"
-#include <errno.h>
+#include "marks_read.h"
+#include "run_id.h"
+#include "step_look.h"
+#include "steps.h"
 #include "tree.h"
+#include <errno.h>
 
 #define LISTS 8                 /* how often steps are listed anew when a listed one has gone */
 

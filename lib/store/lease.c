@@ -4,8 +4,9 @@
  * is refused says that the step is about to go, and a lock that is granted says that it will stay,
  * if the directory still has its name then. */
 #include "lease.h"
-#include <errno.h>
+#include "lease.h"
 #include "tree.h"
+#include <errno.h>
 
 int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int *lease)
 {

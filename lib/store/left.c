@@ -2,8 +2,14 @@
 /* What there is in a run that a person may want to know before the next job opens it: who holds
  * the lock, what is damaged, what the dead left, what was put away. Looking changes nothing; it
  * asks for locks, shared and for a moment, because nothing else proves that somebody lives. */
-#include "tree.h"
 
+#include "left.h"
+#include "lock.h"
+#include "recover.h"
+#include "step_look.h"
+#include "steps.h"
+#include "trash.h"
+#include "tree.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What lies in a run: steps, foreign directories, steps set aside and stages. Looking never
  * changes anything, needs no lock, and no single directory, however broken, stops it. */
-#include "judge.h"
+#include "list.h"
 #include "err.h"
+#include "judge.h"
+#include "marks_read.h"
+#include "step_look.h"
+#include "steps.h"
 #include "tree.h"
+#include "tries.h"
 
 #include <errno.h>
 #include <stdio.h>

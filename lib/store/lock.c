@@ -21,6 +21,7 @@
  * at that moment keeps all others out until it exits.
  *
  * On a file system without locks neither has an effect, and C7 alone keeps two jobs apart. */
+#include "lock.h"
 #include "err.h"
 #include "tree.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the manifest of a step, and checks that it is of that run and number. */
-#include "judge.h"
+#include "manifest_read.h"
 #include "err.h"
+#include "tree.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "tree.h"
 
 int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
                       struct shf_manifest *m, struct shf_arena *arena, struct sheaf_error *err)

@@ -2,8 +2,13 @@
 /* Marks: .sheaf/marks/<step>. They lie outside the steps, which never change (I1), and on disk they
  * belong to a number: a step that is gone leaves its mark until that number is saved again. What
  * memory has of the number may be another save, so a mark says which one it was made of. */
+#include "marks.h"
 #include "err.h"
+#include "lock.h"
+#include "manifest_read.h"
+#include "marks_read.h"
 #include "tree.h"
+#include "tries.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the marks of steps, and removes them. */
+#include "marks_read.h"
+#include "tree.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "tree.h"
 
 void shf_mark_name(char out[24], int64_t step)
 {

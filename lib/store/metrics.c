@@ -3,6 +3,7 @@
  * went. Nothing relies on it. It is appended to without fsync, so a power cut may leave half a
  * line, and the next one begins on a line of its own; when it is full it becomes metrics.1.jsonl,
  * in place of the one before. */
+#include "metrics.h"
 #include "err.h"
 #include "tree.h"
 

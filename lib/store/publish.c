@@ -44,7 +44,10 @@
  *   I12 The agent's image k is discarded only when image k+1 is whole at every rank of the
  *       session, or a disk step >= k is committed.
  */
+#include "publish.h"
 #include "err.h"
+#include "lock.h"
+#include "stage.h"
 #include "tree.h"
 
 #include <errno.h>

@@ -6,8 +6,13 @@
  * first (salvage.c).
  * What cannot be deleted, or not in the time for which other ranks may be kept waiting, is no
  * failure: the next job tries again. */
+#include "recover.h"
+#include "aside.h"
 #include "err.h"
+#include "lock.h"
+#include "trash.h"
 #include "tree.h"
+#include "tries_settle.h"
 
 #include <errno.h>
 #include <string.h>

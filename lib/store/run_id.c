@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the id of a run, and opens the .sheaf of one that had none when it was opened. */
+#include "run_id.h"
 #include "err.h"
+#include "tree.h"
 #include <errno.h>
 #include <string.h>
-#include "tree.h"
 
 int shf_run_id_read(struct shf_store *s, struct sheaf_error *err)
 {

@@ -7,7 +7,13 @@
  * proves the writer dead; ours is added behind it. Then we take over the stage: our session begins
  * with the same 16 digits as the dead writer's, so the stage is protected while we live and counts
  * as ours if we die. */
+#include "salvage.h"
 #include "err.h"
+#include "lock.h"
+#include "publish.h"
+#include "recover.h"
+#include "stage.h"
+#include "step_look.h"
 #include "tree.h"
 
 #include <errno.h>

@@ -7,8 +7,15 @@
  * the same for whoever copies it, so that a copy which was cut is taken up by the next one; and it
  * is no stage to those who clean up after saves. Two copiers that know nothing of each other write
  * the same bytes under names of their own, and C7 lets one of them through. */
+#include "stage.h"
+#include "aside.h"
 #include "err.h"
+#include "list.h"
+#include "lock.h"
+#include "marks_read.h"
+#include "step_look.h"
 #include "tree.h"
+#include "tries.h"
 
 #include <errno.h>
 #include <stdarg.h>

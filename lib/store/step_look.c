@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looks at one name in a run's directory: is it a step, the remains of one, or something else? */
-#include "judge.h"
+#include "step_look.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "err.h"
+#include "manifest_read.h"
 #include "tree.h"
 
 /* The files of a step, folder by folder. */

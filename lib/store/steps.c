@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists the numbers of the steps in a run's directory. */
+#include "steps.h"
+#include "tree.h"
 #include <errno.h>
 #include <stdlib.h>
-#include "tree.h"
 
 static int descending(const void *a, const void *b)
 {

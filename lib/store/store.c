@@ -4,7 +4,12 @@
  * Whoever becomes the writer makes durable, before anything else, the names through which steps
  * are reached: what a dead job renamed into place without syncing must not vanish after a later
  * step was acknowledged on top of it. */
+#include "store.h"
 #include "err.h"
+#include "lock.h"
+#include "manifest_read.h"
+#include "recover.h"
+#include "run_id.h"
 #include "tree.h"
 
 #include <errno.h>

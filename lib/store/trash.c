@@ -8,7 +8,14 @@
  * A cut after the rename may bring the step back, whole: that is why nothing in it is touched
  * before the sync. sheaf.pruned, made in it after that, carries the time from which the grace
  * runs; sheaf.json is deleted first, so that a deletion that was cut is known by its absence. */
+#include "trash.h"
+#include "aside.h"
+#include "best.h"
+#include "descent.h"
 #include "err.h"
+#include "list.h"
+#include "lock.h"
+#include "step_look.h"
 #include "tree.h"
 
 #include <errno.h>

@@ -13,8 +13,11 @@
  *
  * No failure here stops a job; the caller logs it. A session counts a step once, and ignores its
  * own count when it asks whether the step is condemned. */
-#include "tree.h"
 
+#include "tries.h"
+#include "judge.h"
+#include "lock.h"
+#include "tree.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settles the counts of loads that earlier jobs left: marks a step bad that too many jobs died of,
  * and removes counts of steps that are gone. */
+#include "tries_settle.h"
+#include "judge.h"
+#include "manifest_read.h"
+#include "marks.h"
+#include "marks_read.h"
+#include "steps.h"
+#include "tree.h"
+#include "tries.h"
 #include <errno.h>
 #include <string.h>
-#include "tree.h"
 
 /* Calls item for each count, until a result is not 0. */
 static int each_count(struct shf_store *s,

@@ -15,7 +15,6 @@
 #include "step.h"
 #include "step_blocks.h"
 #include "step_files.h"
-#include "tree.h"
 #include "verify.h"
 #include "verify_find.h"
 

@@ -3,6 +3,7 @@
 #ifndef LIVED_H
 #define LIVED_H
 #include "commitoracle.h"
+#include "list.h"
 #include "t.h"
 
 static inline void start(struct world *w, int64_t steps)

@@ -3,9 +3,10 @@
  * trainer that forked it, and outlives it. */
 #include <errno.h>
 #include <stdlib.h>
+#include "left.h"
+#include "lock.h"
 #include "simover.h"
 #include "lived.h"
-#include "tree.h"
 
 static struct shf_store other;
 static struct sheaf_error err;

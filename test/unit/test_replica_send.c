@@ -11,7 +11,6 @@
 #include "step.h"
 #include "rmtree.h"
 #include "sheaf.h"
-#include "store.h"
 #include "agent_link.h"
 #define T_STDIN_CLOSED
 #include "image_card.h"

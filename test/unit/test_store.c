@@ -5,9 +5,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "aside.h"
+#include "lock.h"
+#include "manifest_read.h"
+#include "marks.h"
+#include "publish.h"
+#include "recover.h"
 #include "simover.h"
 #include "lived.h"
-#include "tree.h"
+#include "trash.h"
 
 TEST(list_shows_steps_foreign_aside_and_staged)
 {

@@ -3,8 +3,14 @@
  * whose lines no version of sheaf writes: the result is an error or nothing, and no step moves. */
 #include <errno.h>
 #include <stdlib.h>
+#include "aside.h"
 #include "lived.h"
-#include "tree.h"
+#include "manifest_read.h"
+#include "marks.h"
+#include "marks_read.h"
+#include "recover.h"
+#include "salvage.h"
+#include "trash.h"
 
 #define ID "00112233445566778899aabbccddeeff"
 

@@ -4,8 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "aside.h"
+#include "done.h"
 #include "lived.h"
-#include "tree.h"
+#include "marks.h"
+#include "marks_read.h"
+#include "metrics.h"
+#include "stage.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 

@@ -6,9 +6,17 @@
  * is a valid one. */
 #include <errno.h>
 #include <stdlib.h>
+#include "aside.h"
+#include "done.h"
 #include "err.h"
+#include "judge.h"
+#include "left.h"
 #include "lived.h"
-#include "tree.h"
+#include "manifest_read.h"
+#include "marks.h"
+#include "stage.h"
+#include "trash.h"
+#include "tries.h"
 
 static struct simdisk *base;            /* a run with something of everything */
 static int64_t shift;                   /* of the numbers of its steps, which are 1 to 9 without */

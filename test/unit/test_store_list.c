@@ -3,9 +3,11 @@
  * step: something else, something that disappears meanwhile, something unreadable. */
 #include <errno.h>
 #include <stdlib.h>
+#include "judge.h"
 #include "lived.h"
 #include "manifest.h"
-#include "tree.h"
+#include "manifest_read.h"
+#include "publish.h"
 
 static void fault(struct world *w, enum simdisk_kind kind, int nth, int error, const char *name)
 {

@@ -3,9 +3,17 @@
  * which steps are damaged and how, and why a stage cannot be published or salvaged. */
 #include <errno.h>
 #include <stdlib.h>
+#include "aside.h"
+#include "done.h"
 #include "err.h"
+#include "judge.h"
+#include "manifest.h"
+#include "left.h"
 #include "lived.h"
-#include "tree.h"
+#include "lock.h"
+#include "salvage.h"
+#include "trash.h"
+#include "tries.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define OTHER "fedcba9876543210fedcba9876543210"

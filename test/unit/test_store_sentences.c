@@ -3,9 +3,16 @@
  * in their places. */
 #include <errno.h>
 #include <stdlib.h>
+#include "aside.h"
 #include "err.h"
 #include "lived.h"
-#include "tree.h"
+#include "lock.h"
+#include "manifest_read.h"
+#include "marks.h"
+#include "metrics.h"
+#include "recover.h"
+#include "stage.h"
+#include "trash.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define OTHER "fedcba9876543210fedcba9876543210"

@@ -3,8 +3,16 @@
  * and one byte longer; and when old ones are deleted, at that second and the one after. */
 #include <errno.h>
 #include <stdlib.h>
+#include "aside.h"
 #include "lived.h"
-#include "tree.h"
+#include "lock.h"
+#include "marks.h"
+#include "marks_read.h"
+#include "metrics.h"
+#include "recover.h"
+#include "stage.h"
+#include "tries.h"
+#include "tries_settle.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define OTHER "fedcba9876543210fedcba9876543210"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include "t.h"
 #include "err.h"
+#include "lock.h"
 #include "simdisk.h"
 #include "tree.h"
 

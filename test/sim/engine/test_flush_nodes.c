@@ -13,7 +13,6 @@
 #include "starve.h"
 #include "simover.h"
 #include "t.h"
-#include "tree.h"
 
 enum { RANKS = 3 };             /* 0 and 1 on the first node, 2 on the other */
 

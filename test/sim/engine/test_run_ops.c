@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pruning, rewinding, marking and closing a run (lib/engine/run_ops.c), on two simulated ranks. */
 #include "err.h"
+#include "list.h"
 #include "save.h"
 #include "simdisk.h"
 #include "simgroup.h"
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include "t.h"
 #include "run_open.h"
@@ -13,8 +13,8 @@
 #include "save_end.h"
 #include "save_given.h"
 #include "state.h"
-#include "step_open.h"
 #include "run_ops.h"
+#include "step_open.h"
 #include "load.h"
 
 enum { RANKS = 2, ITEMS = 64 };

@@ -11,7 +11,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "err.h"
-#include "tree.h"
+#include "left.h"
+#include "list.h"
+#include "lock.h"
+#include "marks.h"
+#include "salvage.h"
 #include "step.h"
 #include "everycut.h"
 #include "jobs.h"

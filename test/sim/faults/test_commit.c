@@ -8,8 +8,11 @@
  * complements and 2,000 drawn ones; without --long 200, and fewer of all in three long stories. */
 #include <errno.h>
 #include <stdlib.h>
+#include "aside.h"
 #include "commitoracle.h"
 #include "everycut.h"
+#include "list.h"
+#include "marks.h"
 #include "plaincrc.h"
 
 #define main t_main

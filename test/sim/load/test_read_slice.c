@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "crc64.h"
 #include "err.h"
+#include "list.h"
 #include "simover.h"
 #include "rng.h"
 #include "t.h"

@@ -8,7 +8,6 @@
 #include "memory_steps.h"
 #include "restarts.h"
 #include "t.h"
-#include "tree.h"
 #include "run_open.h"
 #include "state.h"
 #include "step_open.h"

@@ -4,6 +4,7 @@
  *
  *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
  *       since its commit, and keep rules allow; marks k and the loaded step are never deleted. */
+#include "manifest_read.h"
 #include "step.h"
 #include "err.h"
 #include "scrub.h"

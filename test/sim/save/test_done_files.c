@@ -7,10 +7,11 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include "done.h"
 #include "everycut.h"
 #include "hands.h"
+#include "manifest_read.h"
 #include "starve.h"
-#include "store.h"
 #include "save_commit.h"
 #include "save_end.h"
 #include "save_given.h"

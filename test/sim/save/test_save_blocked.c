@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "err.h"
 #include "hands.h"
+#include "metrics.h"
 #include "simover.h"
 #include "t.h"
 #include "save_commit.h"

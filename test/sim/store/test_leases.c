@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps that somebody has open while a job prunes. */
 #include <errno.h>
+#include "aside.h"
+#include "manifest_read.h"
 #include "step.h"
 #include "jobs.h"
-#include "tree.h"
 #include "run_open.h"
 #include "step_open.h"
 #include "run_ops.h"

@@ -4,8 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include "commitoracle.h"
+#include "list.h"
+#include "marks.h"
+#include "marks_read.h"
 #include "t.h"
-#include "tree.h"
+#include "tries.h"
+#include "tries_settle.h"
 
 #define DOT RUN "/.sheaf"
 enum { ADD, ADD_AGAIN, FORGET, FORGIVE, RECOVER, DEEDS };

@@ -6,8 +6,12 @@
  *   config.json, sheaf.sums                         the last writer
  */
 #include "commitworld.h"
+#include "aside.h"
 #include "crc64.h"
 #include "err.h"
+#include "marks.h"
+#include "publish.h"
+#include "trash.h"
 
 #include <errno.h>
 #include <stdio.h>

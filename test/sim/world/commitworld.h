@@ -4,7 +4,7 @@
 #ifndef COMMITWORLD_H
 #define COMMITWORLD_H
 #include "simdisk.h"
-#include "store.h"
+#include "stage.h"
 
 #define WRITERS 4
 #define RUN "run"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "jobs.h"
+#include "list.h"
 #include "step.h"
 #include "err.h"
 #include "layouts.h"

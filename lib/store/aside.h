@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Setting steps aside, and rewinding the run to an older step. */
+#ifndef SHF_ASIDE_H
+#define SHF_ASIDE_H
+#include "store.h"
+
+/* Moves all steps later than `step` to .sheaf/aside, newest first, after writing a journal. If it
+ * fails and leaves the journal, the next job finishes the rewind; until a rewind succeeds, nothing
+ * can be saved or pruned (EINVAL). */
+int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err);
+/* How many rewinds were begun. A step in memory carries the count of its time, and is unreachable
+ * once the count has changed. UINT64_MAX: unknown. */
+uint64_t shf_store_rewinds(struct shf_store *s);
+/* Finishes a rewind that was interrupted. */
+int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err);
+/* EINVAL if a failed rewind is not finished. */
+int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err);
+/* Moves the step aside, durably, under its session, or a fresh one if that cannot be read. */
+int shf_step_set_aside(struct shf_store *s, int64_t step, struct sheaf_error *err);
+/* Moves checkpoint-<step> to <to>/<step>-<session>, or to a fresh name if that is taken. The caller
+ * syncs. */
+int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
+                  struct sheaf_error *err);
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which step descends from which, although the steps between are gone. */
+#ifndef SHF_DESCENT_H
+#define SHF_DESCENT_H
+#include "list.h"
+#include "mem.h"
+
+/* Gives each step whose parent is gone the older ancestor that .sheaf/descent names, if any. text
+ * becomes what was read, for shf_descent_write. A code if the file exists and cannot be read. */
+int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text,
+                     struct sheaf_error *err);
+/* Before the entries with `goes` are deleted: writes down what must be known afterwards. before:
+ * the text that was read; it becomes what was written. */
+int shf_descent_write(struct shf_store *s, const struct shf_list *list,
+                      struct shf_buf *before, struct sheaf_error *err);
+#endif

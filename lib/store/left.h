@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What dead or living jobs left in a run, for a person to see. */
+#ifndef SHF_LEFT_H
+#define SHF_LEFT_H
+#include "store.h"
+
+struct shf_left {               /* as struct sheaf_left; strings are valid during the call */
+	const char *what, *action, *why;
+	int64_t step;                   /* -1: none */
+	uint64_t bytes;
+	int lives;
+	bool whole;
+	char path[96], session[33];
+};
+/* Calls item for each, the lock first. A non-zero result of item ends it and is returned. */
+int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
+                   void *arg, struct sheaf_error *err);
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of a run: all of them, the newest, the latest that can be loaded. */
+#ifndef SHF_LIST_H
+#define SHF_LIST_H
+#include "step_look.h"
+
+struct shf_list {
+	struct shf_entry *entries;      /* owned; by step, then state, then path */
+	size_t n;
+};
+/* Is it committed and not known to be marked bad? */
+bool shf_entry_is_good(const struct shf_entry *e);
+/* Reads every manifest. A step is damaged if its manifest fails its own sum, is that of another
+ * step, or names files that are missing or of another size. A directory without a manifest is
+ * foreign. If a step is removed meanwhile, all are listed again; if that happens each time, it is
+ * EIO with sys ENOENT. */
+int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);
+/* The same, and of each step the note with that key if it is a number (NULL: none). */
+int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
+                   struct sheaf_error *err);
+void shf_list_release(struct shf_list *list);
+/* What a save of `step` has to know of existing steps. Found from a listing and as few manifests as
+ * possible, mostly one. Foreign directories and remains do not count; damaged steps do. */
+struct shf_newest {
+	bool exists;                    /* step `step` itself */
+	bool is_bad;                    /* it exists, but a save of its number sets it aside */
+	int64_t newest;                 /* of those not marked bad; -1: none */
+	int64_t known;                  /* the same of those whose session can be read; -1 */
+	char session[33];               /* of `known` */
+};
+int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
+                     struct sheaf_error *err);
+/* The same, with newest and known among numbers smaller than `below`. */
+int shf_store_newest_below(struct shf_store *s, int64_t below, int64_t step,
+                           struct shf_newest *out, struct sheaf_error *err);
+struct shf_seek {
+	int64_t below, floor;           /* only numbers n with floor < n < below count */
+	void (*passed)(void *arg, int64_t step, const char *why);       /* for each step skipped */
+	void *arg;
+};
+/* Finds the newest step that is neither marked bad nor condemned by its tries. Foreign directories
+ * and remains do not count. The error names the step, and *step is its number or -1:
+ *   ENOENT    there is no step, not even a skipped one, so a job may start afresh
+ *   ECORRUPT  the step is damaged, or all were skipped, or all that is left lost sheaf.json; only a
+ *             person may decide to start afresh
+ *   EIO       the step or its mark cannot be read; with sys ENOENT, a step was removed each time
+ *             that they were listed */
+int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
+                   struct sheaf_error *err);
+/* Advice for the end of an error message: what to do if that step, the latest, is damaged. */
+#define SHF_REMEDY 180
+void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY]);
+/* shf_store_seek among all steps. Reports the skipped ones to log. */
+int shf_store_latest(struct shf_store *s, int64_t *step,
+                     void (*log)(void *arg, int level, const char *line), void *log_arg,
+                     struct sheaf_error *err);
+/* Is the step a checkpoint that is marked bad, or condemned by its tries? 1, 0, or a code if this
+ * process lacks memory or descriptors. */
+int shf_step_is_condemned(struct shf_store *s, int64_t step);
+#endif

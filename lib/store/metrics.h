@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A log of finished saves for people and their tools. */
+#ifndef SHF_METRICS_H
+#define SHF_METRICS_H
+#include "store.h"
+
+#define SHF_METRICS_MAX (UINT64_C(1) << 20)
+/* Appends a line, which is given without its newline. Nothing relies on it: it is not made durable.
+ * At SHF_METRICS_MAX bytes the file becomes metrics.1.jsonl. */
+int shf_metrics_add(struct shf_store *s, const char *line, struct sheaf_error *err);
+#endif

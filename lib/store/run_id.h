@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The identity of a run, in .sheaf/run. */
+#ifndef SHF_RUN_ID_H
+#define SHF_RUN_ID_H
+#include "store.h"
+
+#define SHF_RUN_TEXT_MAX 128    /* bytes of .sheaf/run */
+/* Reads the id of the run from .sheaf/run into s->run. */
+int shf_run_id_read(struct shf_store *s, struct sheaf_error *err);
+/* A reader may open the run before the writing job has made .sheaf. This looks again for .sheaf and
+ * for the identity in it, until both are there. Every listing calls it. */
+int shf_store_see(struct shf_store *s, struct sheaf_error *err);
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step that is being made: its directory in .sheaf/stage until it is published. */
+#ifndef SHF_STAGE_H
+#define SHF_STAGE_H
+#include "store.h"
+
+struct shf_stage {
+	int dir;                        /* descriptor of S */
+	int alive;                      /* descriptor of S/alive-<node>, locked; -1 */
+	int64_t step;
+	char name[64];                  /* <step>-<session of this save>; of a copy, copy-<step>-
+	                                 * <session of the step> */
+	char session[33];               /* of the run's writer */
+};
+/* C0 without a stage: makes sure that T does not exist, else EEXIST. But the remains of a step, and
+ * a step that is marked bad or condemned, are set aside, and the mark of the number is removed. */
+int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err);
+/* C0 on rank 0: shf_stage_room, then makes S and its folders (a NULL-terminated list; "." needs
+ * none). The other ranks then join by name. */
+int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
+                  const char *const *folders, struct sheaf_error *err);
+/* C0 of a copy: the same, but an existing S is used again. If it is closed and not discarded, it is
+ * kept for the next copy for SHF_COPY_S. */
+int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const char *session,
+                   const char *const *folders, struct sheaf_error *err);
+int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,
+                   struct sheaf_error *err);
+/* Marks S as alive on behalf of the node, by a lock on S/alive-<node>. One rank of each node. */
+int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct sheaf_error *err);
+/* After a failed save: deletes as much of S as it can within clear_ms, then closes. Never fails. */
+void shf_stage_discard(struct shf_store *s, struct shf_stage *g);
+/* Makes the error of a call for a name below S, as shf_fail_sys does. But a missing name is EIO and
+ * the message says that somebody removed it, because ENOENT means that there is no such run or
+ * step. */
+int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void shf_stage_close(struct shf_store *s, struct shf_stage *g);         /* descriptors only */
+void shf_stage_leave(struct shf_store *s, struct shf_stage *g);         /* in a forked child */
+#endif
