@@ -88,7 +88,7 @@ shf_average_path *shf_average_way(int i, const char **name, int *here)
 	return ways[i];
 }
 
-static shf_average_path *best(void)
+static shf_average_path *average_best_path(void)
 {
 	shf_average_path *way = each;
 	const char *name;
@@ -126,7 +126,7 @@ __attribute__((noinline)) static void average(float *e, const void *w, int w_dty
 {
 	const size_t bytes = shf_dtype(w_dtype)->bits / 8;
 	const float c = (float)coef, d = (float)(1.0 - coef);
-	shf_average_path *way = best();
+	shf_average_path *way = average_best_path();
 	const uint8_t *from = w;
 	float wide[BLOCK];
 

@@ -2,7 +2,7 @@
 #include "cpulist.h"
 #include <string.h>
 
-static bool number(const char **p, uint32_t *n)
+static bool cpu_number(const char **p, uint32_t *n)
 {
 	const char *from = *p;
 
@@ -18,10 +18,10 @@ bool shf_cpulist(const char *text, uint64_t bits[SHF_CPUS_WORDS])
 
 	memset(bits, 0, SHF_CPUS_WORDS * sizeof(*bits));
 	do {
-		if (!number(&p, &lo))
+		if (!cpu_number(&p, &lo))
 			return false;
 		hi = lo;
-		if (*p == '-' && (p++, !number(&p, &hi)))
+		if (*p == '-' && (p++, !cpu_number(&p, &hi)))
 			return false;
 		if (hi < lo)
 			return false;

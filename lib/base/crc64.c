@@ -51,7 +51,7 @@ static inline bool runs_here(enum path p)
 	return p == BY_TABLE;
 }
 
-static inline enum path best(void)
+static inline enum path crc64_best_path(void)
 {
 	if (runs_here(X64))
 		return X64;
@@ -187,7 +187,7 @@ static inline const struct shf_crc64_path *path(enum path which)
 
 uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n)
 {
-	return path(best())->raw(crc, bytes, n);
+	return path(crc64_best_path())->raw(crc, bytes, n);
 }
 
 /* Who is told that the copy is done may be another thread, or a device. */
@@ -204,14 +204,14 @@ static inline void fence(bool past_cache)
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache)
 {
-	crc = path(best())->copy(crc, to, from, n, past_cache);
+	crc = path(crc64_best_path())->copy(crc, to, from, n, past_cache);
 	fence(past_cache);
 	return crc;
 }
 
 void shf_copy_past(void *restrict to, const void *restrict from, size_t n)
 {
-	if (best() == BY_TABLE)
+	if (crc64_best_path() == BY_TABLE)
 		memcpy(to, from, n);
 	else
 		(void)shf_crc64_copy(0, to, from, n, true);
@@ -299,7 +299,7 @@ uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc)
 
 uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
 {
-	const struct shf_crc64_path *p = path(best());
+	const struct shf_crc64_path *p = path(crc64_best_path());
 	const size_t near = r->n < BYTES_AHEAD ? r->n : BYTES_AHEAD;
 
 	for (size_t i = 0; i < r->rows; i++) {

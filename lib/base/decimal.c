@@ -6,11 +6,6 @@
 #define EXPONENT_MAX 1000000
 #define TEXT_MAX 4096   /* of zeros, mostly */
 
-static bool is_digit(char c)
-{
-	return c >= '0' && c <= '9';
-}
-
 /* A digit of the mantissa. Zeros wait until something follows them. */
 struct taking {
 	struct shf_decimal *d;
@@ -18,7 +13,7 @@ struct taking {
 	bool any, point, full;
 };
 
-static void take(struct taking *t, char c)
+static void decimal_take(struct taking *t, char c)
 {
 	struct shf_decimal *d = t->d;
 
@@ -49,9 +44,9 @@ static bool exponent(const char *s, int32_t *at)
 	int32_t v = 0;
 
 	s += minus || *s == '+';
-	if (!is_digit(*s))
+	if (!shf_is_digit(*s))
 		return false;
-	for (; is_digit(*s); s++) {
+	for (; shf_is_digit(*s); s++) {
 		v = 10 * v + (*s - '0');
 		if (v > EXPONENT_MAX)
 			return false;
@@ -67,13 +62,13 @@ bool shf_decimal_read(struct shf_decimal *d, const char *text)
 
 	*d = (struct shf_decimal){ .sign = *s == '-' ? -1 : 1 };
 	s += *s == '-' || *s == '+';
-	for (; is_digit(*s) || (*s == '.' && !t.point); s++) {
+	for (; shf_is_digit(*s) || (*s == '.' && !t.point); s++) {
 		if (s - text > TEXT_MAX)
 			return false;
 		if (*s == '.')
 			t.point = true;
 		else
-			take(&t, *s);
+			decimal_take(&t, *s);
 	}
 	if (!t.any || t.full)
 		return false;

@@ -19,4 +19,9 @@ struct shf_decimal {            /* sign * 0.DIGITS * 10^at; zero has no digits *
 bool shf_decimal_read(struct shf_decimal *d, const char *text);
 /* < 0, 0, > 0. */
 int shf_decimal_cmp(const struct shf_decimal *a, const struct shf_decimal *b);
+/* isdigit without the locale. */
+static inline bool shf_is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
 #endif

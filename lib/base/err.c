@@ -53,7 +53,7 @@ static void clean(char *msg)
 }
 
 /* The words of an errno, untranslated, into text; never empty. */
-static void describe(char text[static 80], int sys)
+static void errno_text(char text[static 80], int sys)
 {
 #ifdef __GLIBC__
 	const char *s = strerrordesc_np(sys);
@@ -97,7 +97,7 @@ static void shorten(char *to, size_t room, const char *text)
 	memcpy(to + head + 3, text + tail, n - tail + 1);
 }
 
-static void fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
+static void error_fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
 {
 	/* Aside first: an argument may well be the msg of the same error, told more fully. */
 	char whole[WHOLE_MAX], msg[MSG_MAX], why[80];
@@ -106,7 +106,7 @@ static void fill(struct sheaf_error *err, int code, int sys, const char *fmt, va
 
 	if (sys) {
 		/* A long path must not push out the reason. */
-		describe(why, sys);
+		errno_text(why, sys);
 		room -= strlen(why) + 2;
 	}
 	if (vsnprintf(whole, sizeof(whole), fmt, ap) < 0)
@@ -131,7 +131,7 @@ int shf_fail(struct sheaf_error *err, int code, const char *fmt, ...)
 	if (!err)
 		return code;
 	va_start(ap, fmt);
-	fill(err, code, 0, fmt, ap);
+	error_fill(err, code, 0, fmt, ap);
 	va_end(ap);
 	return code;
 }
@@ -144,7 +144,7 @@ int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
 	if (!err)
 		return code;
 	va_start(ap, fmt);
-	fill(err, code, sys, fmt, ap);
+	error_fill(err, code, sys, fmt, ap);
 	va_end(ap);
 	return code;
 }

@@ -22,7 +22,7 @@ static void insert_each(uint64_t *words, size_t n)
 	}
 }
 
-static void pass(const uint64_t *from, uint64_t *to, size_t n, int shift)
+static void radix_pass(const uint64_t *from, uint64_t *to, size_t n, int shift)
 {
 	size_t at[DIGITS + 1] = { 0 };
 
@@ -55,7 +55,7 @@ void shf_keys_sort(uint64_t *words, uint64_t *spare, size_t n)
 
 		if ((differ >> shift) % DIGITS == 0)
 			continue;
-		pass(from, to, n, shift);
+		radix_pass(from, to, n, shift);
 		from = to;
 		to = swap;
 	}

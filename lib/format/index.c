@@ -19,22 +19,22 @@ struct reader {
 	bool has_metadata, has_map;
 };
 
-static int no_memory(struct reader *r)
+static int index_no_memory(struct reader *r)
 {
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for the index", r->where);
 }
 
-static int bad(struct reader *r, enum shf_json_kind kind, const char *why)
+static int index_fail(struct reader *r, enum shf_json_kind kind, const char *why)
 {
 	if (kind != SHF_JSON_ERROR)
 		return shf_fail(r->err, SHEAF_EFORMAT, "%s: %s at byte %zu", r->where, why,
 				r->json.at);
 	if (r->json.scratch.oom)
-		return no_memory(r);
+		return index_no_memory(r);
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: %s", r->where, r->json.why);
 }
 
-static bool text_is(const struct reader *r, const char *want)
+static bool index_text_is(const struct reader *r, const char *want)
 {
 	size_t n;
 	const char *text = shf_json_text(&r->json, &n);
@@ -44,24 +44,24 @@ static bool text_is(const struct reader *r, const char *want)
 
 static int skip(struct reader *r, enum shf_json_kind first)
 {
-	return shf_json_skip(&r->json, first) ? 0 : bad(r, SHF_JSON_ERROR, "");
+	return shf_json_skip(&r->json, first) ? 0 : index_fail(r, SHF_JSON_ERROR, "");
 }
 
 /* Anything is tolerated in metadata; total_size counts when it is a whole number. */
-static int read_metadata(struct reader *r)
+static int index_read_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
 	bool is_total;
 	int rc;
 
 	if (r->has_metadata)
-		return bad(r, SHF_JSON_KEY, "metadata twice");
+		return index_fail(r, SHF_JSON_KEY, "metadata twice");
 	r->has_metadata = true;
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_OBJECT)
 		return skip(r, kind);
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
-		is_total = text_is(r, "total_size");
+		is_total = index_text_is(r, "total_size");
 		kind = shf_json_next(&r->json);
 		if (is_total)
 			shf_json_u64(&r->json, &r->total_size);
@@ -69,10 +69,10 @@ static int read_metadata(struct reader *r)
 		if (rc < 0)
 			return rc;
 	}
-	return kind == SHF_JSON_OBJECT_END ? 0 : bad(r, kind, "");
+	return kind == SHF_JSON_OBJECT_END ? 0 : index_fail(r, kind, "");
 }
 
-static int read_entry(struct reader *r)
+static int index_read_entry(struct reader *r)
 {
 	struct shf_index_entry e, *last;
 	enum shf_json_kind kind;
@@ -80,16 +80,17 @@ static int read_entry(struct reader *r)
 	const char *text = shf_json_text(&r->json, &n);
 
 	if (!shf_name_is_valid(text, n))
-		return bad(r, SHF_JSON_KEY, "bad tensor name in weight_map");
+		return index_fail(r, SHF_JSON_KEY, "bad tensor name in weight_map");
 	e.name = shf_arena_strdup(r->arena, text, n);
 	if (!e.name)
-		return no_memory(r);
+		return index_no_memory(r);
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_STRING)
-		return bad(r, kind, "value in weight_map that is no string");
+		return index_fail(r, kind, "value in weight_map that is no string");
 	text = shf_json_text(&r->json, &n);
 	if (memchr(text, 0, n) || !shf_plain_is_valid(text))
-		return bad(r, kind, "file in weight_map that is no plain name of this directory");
+		return index_fail(r, kind,
+		                  "file in weight_map that is no plain name of this directory");
 	/* Neighbours mostly share their file: keep its name once. */
 	last = r->entries.len ? (struct shf_index_entry *)(void *)
 	       (r->entries.data + r->entries.len - sizeof(*last)) : NULL;
@@ -97,7 +98,7 @@ static int read_entry(struct reader *r)
 		 shf_arena_strdup(r->arena, text, n);
 	if (e.file)
 		shf_buf_add(&r->entries, &e, sizeof(e));
-	return e.file && !r->entries.oom ? 0 : no_memory(r);
+	return e.file && !r->entries.oom ? 0 : index_no_memory(r);
 }
 
 static int read_map(struct reader *r)
@@ -106,17 +107,17 @@ static int read_map(struct reader *r)
 	int rc;
 
 	if (r->has_map)
-		return bad(r, SHF_JSON_KEY, "weight_map twice");
+		return index_fail(r, SHF_JSON_KEY, "weight_map twice");
 	r->has_map = true;
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_OBJECT)
-		return bad(r, kind, "weight_map is no object");
+		return index_fail(r, kind, "weight_map is no object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
-		rc = read_entry(r);
+		rc = index_read_entry(r);
 		if (rc < 0)
 			return rc;
 	}
-	return kind == SHF_JSON_OBJECT_END ? 0 : bad(r, kind, "");
+	return kind == SHF_JSON_OBJECT_END ? 0 : index_fail(r, kind, "");
 }
 
 static int read_document(struct reader *r)
@@ -125,11 +126,11 @@ static int read_document(struct reader *r)
 	int rc;
 
 	if (kind != SHF_JSON_OBJECT)
-		return bad(r, kind, "index is no object");
+		return index_fail(r, kind, "index is no object");
 	while ((kind = shf_json_next(&r->json)) == SHF_JSON_KEY) {
-		if (text_is(r, "metadata"))
-			rc = read_metadata(r);
-		else if (text_is(r, "weight_map"))
+		if (index_text_is(r, "metadata"))
+			rc = index_read_metadata(r);
+		else if (index_text_is(r, "weight_map"))
 			rc = read_map(r);
 		else
 			rc = skip(r, shf_json_next(&r->json));
@@ -137,21 +138,21 @@ static int read_document(struct reader *r)
 			return rc;
 	}
 	if (kind != SHF_JSON_OBJECT_END)
-		return bad(r, kind, "");
+		return index_fail(r, kind, "");
 	kind = shf_json_next(&r->json);
 	if (kind != SHF_JSON_END)
-		return bad(r, kind, "");
+		return index_fail(r, kind, "");
 	return r->has_map ? 0 : shf_fail(r->err, SHEAF_EFORMAT, "%s: index without weight_map",
 					 r->where);
 }
 
-static int check_unique(struct reader *r, const struct shf_index_entry *entries, size_t n)
+static int index_check_unique(struct reader *r, const struct shf_index_entry *entries, size_t n)
 {
 	const char **names = shf_alloc(n, sizeof(*names)), *twice;
 	int rc = 0;
 
 	if (!names)
-		return no_memory(r);
+		return index_no_memory(r);
 	for (size_t i = 0; i < n; i++)
 		names[i] = entries[i].name;
 	twice = shf_names_twice(names, n);
@@ -177,12 +178,12 @@ int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t
 	entries_n = r.entries.len / sizeof(*entries);
 	entries = shf_arena_alloc(arena, entries_n, sizeof(*entries));
 	if (!entries) {
-		rc = no_memory(&r);
+		rc = index_no_memory(&r);
 		goto out;
 	}
 	if (entries_n)
 		memcpy(entries, r.entries.data, r.entries.len);
-	rc = check_unique(&r, entries, entries_n);
+	rc = index_check_unique(&r, entries, entries_n);
 	if (rc == 0)
 		*ix = (struct shf_index){ entries, entries_n, r.total_size };
 out:

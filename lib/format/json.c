@@ -36,7 +36,7 @@ void shf_json_release(struct shf_json *j)
 		shf_buf_release(&j->scratch);
 }
 
-static enum shf_json_kind stop(struct shf_json *j, const char *what, const uint8_t *where)
+static enum shf_json_kind json_stop(struct shf_json *j, const char *what, const uint8_t *where)
 {
 	snprintf(j->why, sizeof(j->why), "%s at byte %zu", what, (size_t)(where - j->bytes));
 	j->state = STUCK;
@@ -45,7 +45,7 @@ static enum shf_json_kind stop(struct shf_json *j, const char *what, const uint8
 
 static enum shf_json_kind stop_here(struct shf_json *j, const char *what)
 {
-	return stop(j, j->p < j->end ? what : "unexpected end", j->p);
+	return json_stop(j, j->p < j->end ? what : "unexpected end", j->p);
 }
 
 /* Length of the UTF-8 sequence at p (its first byte is >= 0x80), 0 if it is none: overlong
@@ -142,14 +142,14 @@ static bool read_unicode(struct shf_json *j, const uint8_t *escape)
 	int32_t c = hex4(j->p + 1, j->end), low;
 
 	if (c < 0)
-		return stop(j, "bad \\u escape", escape), false;
+		return json_stop(j, "bad \\u escape", escape), false;
 	j->p += 5;
 	if (c >= 0xd800 && c <= 0xdfff) {
 		low = -1;
 		if (c <= 0xdbff && j->end - j->p >= 6 && j->p[0] == '\\' && j->p[1] == 'u')
 			low = hex4(j->p + 2, j->end);
 		if (low < 0xdc00 || low > 0xdfff)
-			return stop(j, "lone surrogate", escape), false;
+			return json_stop(j, "lone surrogate", escape), false;
 		j->p += 6;
 		c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
 	}
@@ -171,7 +171,7 @@ static bool read_escape(struct shf_json *j)
 		return read_unicode(j, escape);
 	found = *j->p ? strchr(from, *j->p) : NULL;
 	if (!found)
-		return stop(j, "bad escape", escape), false;
+		return json_stop(j, "bad escape", escape), false;
 	shf_buf_u8(&j->scratch, (uint8_t)to[found - from]);
 	j->p++;
 	return true;
@@ -199,10 +199,10 @@ static bool read_string(struct shf_json *j)
 			continue;
 		}
 		if (*j->p < 0x20)
-			return stop(j, "raw control byte in a string", j->p), false;
+			return json_stop(j, "raw control byte in a string", j->p), false;
 		len = utf8_sequence(j->p, (size_t)(j->end - j->p));
 		if (!len)
-			return stop(j, "bad UTF-8", j->p), false;
+			return json_stop(j, "bad UTF-8", j->p), false;
 		shf_buf_add(&j->scratch, j->p, len);
 		j->p += len;
 	}
@@ -230,7 +230,7 @@ static bool read_number(struct shf_json *j)
 	if (!digits(j))
 		return stop_here(j, "a digit is missing"), false;
 	if (*first == '0' && j->p - first > 1)
-		return stop(j, "leading zero", first), false;
+		return json_stop(j, "leading zero", first), false;
 	if (j->p < j->end && *j->p == '.') {
 		j->p++;
 		if (!digits(j))
@@ -252,15 +252,15 @@ static enum shf_json_kind read_word(struct shf_json *j, const char *word, enum s
 	size_t n = strlen(word);
 
 	if ((size_t)(j->end - j->p) < n || memcmp(j->p, word, n))
-		return stop(j, "no JSON value", j->p);
+		return json_stop(j, "no JSON value", j->p);
 	j->p += n;
 	return kind;
 }
 
-static enum shf_json_kind push(struct shf_json *j, char bracket)
+static enum shf_json_kind json_push(struct shf_json *j, char bracket)
 {
 	if (j->depth == SHF_JSON_DEPTH_MAX)
-		return stop(j, "nested deeper than 64", j->p);
+		return json_stop(j, "nested deeper than 64", j->p);
 	j->stack[j->depth++] = bracket;
 	j->p++;
 	j->state = bracket == '{' ? WANT_KEY_OR_END : WANT_VALUE_OR_END;
@@ -272,7 +272,7 @@ static enum shf_json_kind pop(struct shf_json *j)
 	bool object = *j->p == '}';
 
 	if (j->stack[j->depth - 1] != (object ? '{' : '['))
-		return stop(j, "bracket that does not match", j->p);
+		return json_stop(j, "bracket that does not match", j->p);
 	j->depth--;
 	j->p++;
 	j->state = j->depth ? WANT_COMMA : WANT_NOTHING;
@@ -294,7 +294,7 @@ static enum shf_json_kind read_scalar(struct shf_json *j)
 	else if (*j->p == 'n')
 		kind = read_word(j, "null", SHF_JSON_NULL);
 	else
-		stop(j, "no JSON value", j->p);
+		json_stop(j, "no JSON value", j->p);
 	if (kind != SHF_JSON_ERROR)
 		j->state = j->depth ? WANT_COMMA : WANT_NOTHING;
 	return kind;
@@ -303,7 +303,7 @@ static enum shf_json_kind read_scalar(struct shf_json *j)
 static enum shf_json_kind read_key(struct shf_json *j)
 {
 	if (*j->p != '"')
-		return stop(j, "a key is missing", j->p);
+		return json_stop(j, "a key is missing", j->p);
 	if (!read_string(j))
 		return SHF_JSON_ERROR;
 	j->state = WANT_COLON;
@@ -343,18 +343,18 @@ static enum shf_json_kind read_token(struct shf_json *j)
 		return SHF_JSON_ERROR;
 	j->at = (size_t)(j->p - j->bytes);
 	if (j->state == WANT_NOTHING)
-		return j->p == j->end ? SHF_JSON_END : stop(j, "trailing bytes", j->p);
+		return j->p == j->end ? SHF_JSON_END : json_stop(j, "trailing bytes", j->p);
 	if (j->p == j->end)
 		return stop_here(j, "");
 	closes = *j->p == '}' || *j->p == ']';
 	if (j->state == WANT_COMMA)
-		return closes ? pop(j) : stop(j, "a comma is missing", j->p);
+		return closes ? pop(j) : json_stop(j, "a comma is missing", j->p);
 	if (closes && (j->state == WANT_KEY_OR_END || j->state == WANT_VALUE_OR_END))
 		return pop(j);
 	if (j->state == WANT_KEY || j->state == WANT_KEY_OR_END)
 		return read_key(j);
 	if (*j->p == '{' || *j->p == '[')
-		return push(j, (char)*j->p);
+		return json_push(j, (char)*j->p);
 	return read_scalar(j);
 }
 
@@ -366,7 +366,7 @@ enum shf_json_kind shf_json_next(struct shf_json *j)
 	j->kind = read_token(j);
 	shf_buf_u8(&j->scratch, 0);
 	if (j->scratch.oom && j->kind != SHF_JSON_ERROR)
-		j->kind = stop(j, "out of memory", j->bytes + j->at);
+		j->kind = json_stop(j, "out of memory", j->bytes + j->at);
 	return j->kind;
 }
 

@@ -10,7 +10,7 @@
 #include "json.h"
 #include "mf_check.h"
 
-static void add_text(struct shf_buf *b, const char *s)
+static void put_json_text(struct shf_buf *b, const char *s)
 {
 	shf_json_put(b, s, strlen(s));
 }
@@ -21,7 +21,7 @@ static void add_comma(struct shf_buf *b, size_t i)
 	shf_buf_adds(b, i ? ",\n  " : "\n  ");
 }
 
-static void add_head(struct shf_buf *b, const struct shf_manifest *m)
+static void put_manifest_head(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_addf(b, "{\"sheaf\": 1,\n \"needs\": [],\n \"step\": %" PRId64 ",\n", m->step);
 	shf_buf_addf(b, " \"session\": \"%s\",\n \"run\": \"%s\",\n \"parent\": ", m->session,
@@ -33,14 +33,14 @@ static void add_head(struct shf_buf *b, const struct shf_manifest *m)
 		shf_buf_addf(b, ", \"run\": \"%s\"", m->parent_run);
 	shf_buf_adds(b, m->has_parent ? "}" : "null");
 	shf_buf_addf(b, ",\n \"created\": \"%s\",\n \"writer\": {\"version\": ", m->created);
-	add_text(b, m->version);
+	put_json_text(b, m->version);
 	shf_buf_adds(b, ", \"commit\": ");
-	add_text(b, m->commit);
+	put_json_text(b, m->commit);
 	shf_buf_adds(b, ", \"compiler\": ");
-	add_text(b, m->compiler);
+	put_json_text(b, m->compiler);
 	shf_buf_adds(b, "},\n \"config\": ");
 	if (m->config)
-		add_text(b, m->config);
+		put_json_text(b, m->config);
 	else
 		shf_buf_adds(b, "null");
 	shf_buf_addf(b, ",\n \"flags\": [%s]", m->no_dir_fsync ? "\"no-dir-fsync\"" : "");
@@ -49,15 +49,15 @@ static void add_head(struct shf_buf *b, const struct shf_manifest *m)
 		     m->file_bytes_max, m->ranks);
 	if (m->mesh) {
 		shf_buf_adds(b, ",\n \"mesh\": ");
-		add_text(b, m->mesh);
+		put_json_text(b, m->mesh);
 	}
 	shf_buf_addf(b, ",\n \"plan\": \"%016" PRIx64 "\"", m->plan);
 }
 
-static void add_file(struct shf_buf *b, const struct shf_mf_file *f)
+static void put_file_member(struct shf_buf *b, const struct shf_mf_file *f)
 {
 	shf_buf_adds(b, "{\"name\": ");
-	add_text(b, f->name);
+	put_json_text(b, f->name);
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 ", \"crc\": \"%016" PRIx64 "\"}", f->bytes, f->crc);
 }
 
@@ -67,7 +67,7 @@ static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_f
 	shf_buf_addf(b, ",\n \"%s\": [", name);
 	for (size_t i = 0; i < n; i++) {
 		add_comma(b, i);
-		add_file(b, &files[i]);
+		put_file_member(b, &files[i]);
 	}
 	shf_buf_adds(b, "]");
 }
@@ -80,9 +80,9 @@ static void add_families(struct shf_buf *b, const struct shf_manifest *m)
 
 		add_comma(b, i);
 		shf_buf_adds(b, "{\"name\": ");
-		add_text(b, f->name);
+		put_json_text(b, f->name);
 		shf_buf_adds(b, ", \"dir\": ");
-		add_text(b, f->dir);
+		put_json_text(b, f->dir);
 		shf_buf_addf(b, ", \"files\": %" PRIu64 ", \"tensors\": %" PRIu64 ", \"bytes\": %"
 			     PRIu64 "}", f->files, f->tensors, f->bytes);
 	}
@@ -95,11 +95,11 @@ static void add_tied(struct shf_buf *b, const struct shf_manifest *m)
 	for (size_t i = 0; i < m->tied_n; i++) {
 		add_comma(b, i);
 		shf_buf_adds(b, "[");
-		add_text(b, m->tied[i].family);
+		put_json_text(b, m->tied[i].family);
 		shf_buf_adds(b, ", ");
-		add_text(b, m->tied[i].name);
+		put_json_text(b, m->tied[i].name);
 		shf_buf_adds(b, ", ");
-		add_text(b, m->tied[i].to);
+		put_json_text(b, m->tied[i].to);
 		shf_buf_adds(b, "]");
 	}
 	shf_buf_adds(b, "]");
@@ -110,9 +110,9 @@ static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, ",\n \"notes\": {");
 	for (size_t i = 0; i < m->notes_n; i++) {
 		add_comma(b, i);
-		add_text(b, m->notes[i].key);
+		put_json_text(b, m->notes[i].key);
 		shf_buf_adds(b, ": ");
-		add_text(b, m->notes[i].value);
+		put_json_text(b, m->notes[i].value);
 	}
 	shf_buf_adds(b, "}");
 }
@@ -125,11 +125,11 @@ static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 
 		add_comma(b, i);
 		shf_buf_adds(b, "{\"name\": ");
-		add_text(b, e->name);
+		put_json_text(b, e->name);
 		shf_buf_adds(b, ", \"of\": ");
-		add_text(b, e->of);
+		put_json_text(b, e->of);
 		shf_buf_adds(b, ", \"coef\": ");
-		add_text(b, e->coef);
+		put_json_text(b, e->coef);
 		shf_buf_addf(b, ", \"interval\": %" PRId64 ", \"updates\": %" PRId64 "}",
 			     e->interval, e->updates);
 	}
@@ -143,7 +143,7 @@ int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struc
 
 	if (rc < 0)
 		return rc;
-	add_head(out, m);
+	put_manifest_head(out, m);
 	add_families(out, m);
 	add_files(out, "files", m->files, m->files_n);
 	add_files(out, "attached", m->attached, m->attached_n);
@@ -152,7 +152,7 @@ int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struc
 	if (m->emas_n)
 		add_emas(out, m);
 	shf_buf_adds(out, ",\n \"sums\": ");
-	add_file(out, &m->sums);
+	put_file_member(out, &m->sums);
 	if (!out->oom)
 		shf_buf_addf(out, ",\n \"self\": \"%016" PRIx64 "\"}\n",
 			     shf_crc64(out->data + start, out->len - start));

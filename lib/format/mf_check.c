@@ -21,7 +21,7 @@ struct check {
 	struct sheaf_error *err;
 };
 
-static int bad(const struct check *c, const char *what, const char *name)
+static int fail_at_name(const struct check *c, const char *what, const char *name)
 {
 	return shf_fail(c->err, c->code, "%s: %s \"%.*s\"", c->where, what, shf_name_show(name),
 			name);
@@ -57,7 +57,7 @@ static bool is_text(const char *s)
 	return s && shf_utf8_is_valid(s, strlen(s));
 }
 
-static bool ends_in(const char *s, const char *tail)
+static bool name_ends_in(const char *s, const char *tail)
 {
 	size_t n = strlen(s), tail_n = strlen(tail);
 
@@ -71,18 +71,18 @@ static int check_scalars(const struct check *c)
 	if (m->step < 0)
 		return shf_fail(c->err, c->code, "%s: step %" PRId64, c->where, m->step);
 	if (!is_id(m->session) || !is_id(m->run))
-		return bad(c, "session or run is not 32 hex digits", "");
+		return fail_at_name(c, "session or run is not 32 hex digits", "");
 	if (m->has_parent && (m->parent_step < 0 || !is_id(m->parent_session) ||
 			      (m->parent_run[0] && !is_id(m->parent_run))))
-		return bad(c, "the parent is not a step with a session", "");
+		return fail_at_name(c, "the parent is not a step with a session", "");
 	if (!is_time(m->created))
-		return bad(c, "created is no time like", "2026-01-31T12:00:00Z");
+		return fail_at_name(c, "created is no time like", "2026-01-31T12:00:00Z");
 	if (!is_text(m->version) || !is_text(m->commit) || !is_text(m->compiler))
-		return bad(c, "writer is no text", "");
+		return fail_at_name(c, "writer is no text", "");
 	if ((m->config && !is_text(m->config)) || (m->mesh && !is_text(m->mesh)))
-		return bad(c, "config or mesh is no text", "");
+		return fail_at_name(c, "config or mesh is no text", "");
 	if (m->file_bytes_max < 1 || m->ranks < 1)
-		return bad(c, "file_bytes_max or ranks is 0", "");
+		return fail_at_name(c, "file_bytes_max or ranks is 0", "");
 	return 0;
 }
 
@@ -99,13 +99,13 @@ static int check_twice(const struct check *c, const void *items, size_t n, size_
 		memcpy(&names[i], (const char *)items + i * size, sizeof(names[i]));
 	twice = shf_names_twice(names, n);
 	if (twice)
-		rc = bad(c, what, twice);
+		rc = fail_at_name(c, what, twice);
 	shf_free(names);
 	return rc;
 }
 
 /* Families, and the tensor files that follow from them in the same order. */
-static int check_families(const struct check *c)
+static int check_mf_families(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
 	size_t file = 0;
@@ -115,22 +115,23 @@ static int check_families(const struct check *c)
 		size_t dir_n = strcmp(f->dir, ".") ? strlen(f->dir) + 1 : 0;
 
 		if (!shf_family_is_valid(f->name))
-			return bad(c, "bad family", f->name);
+			return fail_at_name(c, "bad family", f->name);
 		if (strcmp(f->dir, strcmp(f->name, "model") ? f->name : "."))
-			return bad(c, "family in a folder that is not its own:", f->dir);
+			return fail_at_name(c, "family in a folder that is not its own:", f->dir);
 		if (f->files > m->files_n - file)
-			return bad(c, "fewer files than it says in family", f->name);
+			return fail_at_name(c, "fewer files than it says in family", f->name);
 		for (uint64_t k = 0; k < f->files; k++, file++) {
 			const char *name = m->files[file].name;
 
 			if ((dir_n && (strncmp(name, f->dir, dir_n - 1) ||
 				       name[dir_n - 1] != '/')) ||
-			    !shf_plain_is_valid(name + dir_n) || !ends_in(name, ".safetensors"))
-				return bad(c, "bad name of a tensor file", name);
+			    !shf_plain_is_valid(name + dir_n) ||
+			    !name_ends_in(name, ".safetensors"))
+				return fail_at_name(c, "bad name of a tensor file", name);
 		}
 	}
 	if (file != m->files_n)
-		return bad(c, "file of no family", m->files[file].name);
+		return fail_at_name(c, "file of no family", m->files[file].name);
 	return 0;
 }
 
@@ -151,7 +152,7 @@ static bool is_index(const struct shf_manifest *m, const char *name)
 	const char *slash = strchr(name, '/'), *base = slash ? slash + 1 : name;
 	size_t dir_n = slash ? (size_t)(slash - name) : 0, n;
 
-	if (!ends_in(base, tail))
+	if (!name_ends_in(base, tail))
 		return false;
 	n = strlen(base) - (sizeof(tail) - 1);
 	if (!family_of(m, base, n))
@@ -169,9 +170,9 @@ static int check_attached(const struct check *c)
 		const char *name = m->attached[i].name;
 
 		if (!shf_attached_is_valid(name) && !is_index(m, name))
-			return bad(c, "bad name of an attached file", name);
+			return fail_at_name(c, "bad name of an attached file", name);
 		if (!strchr(name, '/') && strcmp(name, "model") && family_of(m, name, strlen(name)))
-			return bad(c, "attached file named as the folder of family", name);
+			return fail_at_name(c, "attached file named as the folder of family", name);
 	}
 	return 0;
 }
@@ -194,9 +195,10 @@ static int check_tied_order(const struct check *c, const struct shf_mf_tied **ti
 		const struct shf_mf_tied *key = &target;
 
 		if (i && !by_tied(&tied[i - 1], &tied[i]))
-			return bad(c, "tied twice:", tied[i]->name);
+			return fail_at_name(c, "tied twice:", tied[i]->name);
 		if (bsearch(&key, tied, n, sizeof(*tied), by_tied))
-			return bad(c, "tied to a name that is tied itself:", tied[i]->name);
+			return fail_at_name(c, "tied to a name that is tied itself:",
+			                    tied[i]->name);
 	}
 	return 0;
 }
@@ -212,10 +214,10 @@ static int check_tied(const struct check *c)
 	for (size_t i = 0; i < m->tied_n && rc == 0; i++) {
 		tied[i] = &m->tied[i];
 		if (!shf_family_is_valid(tied[i]->family))
-			rc = bad(c, "bad family of a tied name:", tied[i]->family);
+			rc = fail_at_name(c, "bad family of a tied name:", tied[i]->family);
 		else if (!shf_name_is_valid(tied[i]->name, strlen(tied[i]->name)) ||
 			 !shf_name_is_valid(tied[i]->to, strlen(tied[i]->to)))
-			rc = bad(c, "bad tied name", tied[i]->name);
+			rc = fail_at_name(c, "bad tied name", tied[i]->name);
 	}
 	if (rc == 0)
 		rc = check_tied_order(c, tied, m->tied_n);
@@ -232,13 +234,13 @@ static int check_emas(const struct check *c)
 		const struct shf_mf_ema *e = &m->emas[i];
 
 		if (!e->name || !shf_family_is_valid(e->name))
-			return bad(c, "averages of a bad name", e->name ? e->name : "");
+			return fail_at_name(c, "averages of a bad name", e->name ? e->name : "");
 		if (!is_text(e->of) || (e->of[0] && !shf_family_is_valid(e->of)))
-			return bad(c, "averages of no family:", e->name);
+			return fail_at_name(c, "averages of no family:", e->name);
 		if (!memchr(e->coef, 0, sizeof(e->coef)) || !shf_hexfloat_get(&coef, e->coef) ||
 		    !(coef >= 0 && coef < 1) || e->interval < 1 || e->updates < 0)
-			return bad(c, "averages without coefficient, interval or updates:",
-			           e->name);
+			return fail_at_name(c, "averages without coefficient, interval or updates:",
+			                    e->name);
 	}
 	return 0;
 }
@@ -252,14 +254,14 @@ static int check_notes(const struct check *c)
 		size_t n;
 
 		if (!shf_note_key_is_valid(m->notes[i].key))
-			return bad(c, "bad key of a note", m->notes[i].key);
+			return fail_at_name(c, "bad key of a note", m->notes[i].key);
 		if (!is_text(m->notes[i].value))
-			return bad(c, "value that is no UTF-8 in note", m->notes[i].key);
+			return fail_at_name(c, "value that is no UTF-8 in note", m->notes[i].key);
 		n = strlen(m->notes[i].value);
 		total += n + strlen(m->notes[i].key);
 		if (n > SHF_NOTE_MAX || total > SHF_NOTES_MAX)
-			return bad(c, "more than 64 KiB in it or 512 KiB in all up to note",
-				   m->notes[i].key);
+			return fail_at_name(c, "more than 64 KiB in it or 512 KiB in all up to "
+			                    "note", m->notes[i].key);
 	}
 	return 0;
 }
@@ -271,7 +273,7 @@ int shf_manifest_check(const struct shf_manifest *m, int code, const char *where
 	int rc = check_scalars(&c);
 
 	if (rc == 0)
-		rc = check_families(&c);
+		rc = check_mf_families(&c);
 	if (rc == 0)
 		rc = check_twice(&c, m->families, m->families_n, sizeof(*m->families),
 				 "twice among the families:");
@@ -295,7 +297,7 @@ int shf_manifest_check(const struct shf_manifest *m, int code, const char *where
 		rc = check_twice(&c, m->notes, m->notes_n, sizeof(*m->notes),
 				 "twice among the notes:");
 	if (rc == 0 && (!m->sums.name || strcmp(m->sums.name, "sheaf.sums")))
-		rc = bad(&c, "the table of sums is not named sheaf.sums but",
-			 m->sums.name ? m->sums.name : "");
+		rc = fail_at_name(&c, "the table of sums is not named sheaf.sums but",
+		                  m->sums.name ? m->sums.name : "");
 	return rc;
 }

@@ -39,28 +39,29 @@ struct field {
 };
 #define FIELDS_MAX 32
 
-static int no_memory(struct decoder *d)
+static int mf_no_memory(struct decoder *d)
 {
 	return shf_fail(d->err, SHEAF_ENOMEM, "%s: out of memory", d->where);
 }
 
-static int bad_json(struct decoder *d)
+static int mf_json_fail(struct decoder *d)
 {
 	if (d->json.scratch.oom)
-		return no_memory(d);
+		return mf_no_memory(d);
 	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %s", d->where, d->json.why);
 }
 
-static int bad(struct decoder *d, enum shf_json_kind kind, const char *member, const char *why)
+static int fail_at_member(struct decoder *d, enum shf_json_kind kind, const char *member,
+                          const char *why)
 {
 	if (kind == SHF_JSON_ERROR)
-		return bad_json(d);
+		return mf_json_fail(d);
 	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: member \"%s\" %s at byte %zu", d->where,
 			member,
 			why, d->json.at);
 }
 
-static bool text_is(const struct decoder *d, const char *want)
+static bool mf_text_is(const struct decoder *d, const char *want)
 {
 	size_t n;
 	const char *text = shf_json_text(&d->json, &n);
@@ -74,9 +75,9 @@ static int read_text(struct decoder *d, const char *member, const char **out)
 	const char *text = shf_json_text(&d->json, &n);
 
 	if (memchr(text, 0, n))
-		return bad(d, SHF_JSON_STRING, member, "holds a NUL");
+		return fail_at_member(d, SHF_JSON_STRING, member, "holds a NUL");
 	*out = shf_arena_strdup(d->arena, text, n);
-	return *out ? 0 : no_memory(d);
+	return *out ? 0 : mf_no_memory(d);
 }
 
 static int read_fixed(struct decoder *d, const struct field *f, char *out)
@@ -85,7 +86,7 @@ static int read_fixed(struct decoder *d, const struct field *f, char *out)
 	const char *text = shf_json_text(&d->json, &n);
 
 	if (n >= f->size || memchr(text, 0, n))
-		return bad(d, SHF_JSON_STRING, f->name, "is too long");
+		return fail_at_member(d, SHF_JSON_STRING, f->name, "is too long");
 	memcpy(out, text, n);
 	out[n] = 0;
 	return 0;
@@ -109,7 +110,8 @@ static int read_hex(struct decoder *d, const struct field *f, uint64_t *out)
 	const char *text = shf_json_text(&d->json, &n);
 
 	if (n != 16 || !parse_hex(text, out))
-		return bad(d, SHF_JSON_STRING, f->name, "is not 16 lower-case hex digits");
+		return fail_at_member(d, SHF_JSON_STRING, f->name,
+		                      "is not 16 lower-case hex digits");
 	return 0;
 }
 
@@ -119,7 +121,7 @@ static int read_value(struct decoder *d, const struct field *f, void *record)
 	char *place = (char *)record + f->off;
 
 	if (kind == SHF_JSON_ERROR)
-		return bad_json(d);
+		return mf_json_fail(d);
 	if (f->kind == K_OTHER)
 		return f->read(d, record, kind);
 	if (f->kind == K_U64 || f->kind == K_I64) {
@@ -127,12 +129,12 @@ static int read_value(struct decoder *d, const struct field *f, void *record)
 			    shf_json_u64(&d->json, (uint64_t *)(void *)place) :
 			    shf_json_i64(&d->json, (int64_t *)(void *)place);
 
-		return fits ? 0 : bad(d, kind, f->name, "is no whole number in range");
+		return fits ? 0 : fail_at_member(d, kind, f->name, "is no whole number in range");
 	}
 	if (f->kind == K_TEXT_OR_NULL && kind == SHF_JSON_NULL)
 		return 0;
 	if (kind != SHF_JSON_STRING)
-		return bad(d, kind, f->name, "is no string");
+		return fail_at_member(d, kind, f->name, "is no string");
 	if (f->kind == K_FIXED)
 		return read_fixed(d, f, place);
 	if (f->kind == K_HEX)
@@ -151,14 +153,14 @@ static int read_members(struct decoder *d, void *record, const struct field *fie
 		size_t i = 0;
 
 		if (kind != SHF_JSON_KEY)
-			return bad_json(d);
-		while (i < n && !text_is(d, fields[i].name))
+			return mf_json_fail(d);
+		while (i < n && !mf_text_is(d, fields[i].name))
 			i++;
 		if (i == n) {
 			if (!shf_json_skip(&d->json, shf_json_next(&d->json)))
-				rc = bad_json(d);
+				rc = mf_json_fail(d);
 		} else if (seen[i]) {
-			rc = bad(d, kind, fields[i].name, "is there twice");
+			rc = fail_at_member(d, kind, fields[i].name, "is there twice");
 		} else {
 			seen[i] = true;
 			rc = read_value(d, &fields[i], record);
@@ -166,8 +168,8 @@ static int read_members(struct decoder *d, void *record, const struct field *fie
 	}
 	for (size_t i = 0; i < n && rc == 0; i++)
 		if (!seen[i] && !fields[i].optional)
-			rc = bad(d, SHF_JSON_KEY, fields[i].name,
-				 "is missing from the object that ends");
+			rc = fail_at_member(d, SHF_JSON_KEY, fields[i].name,
+			                    "is missing from the object that ends");
 	return rc;
 }
 
@@ -187,14 +189,14 @@ static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind
 	int rc = 0;
 
 	if (first != SHF_JSON_ARRAY)
-		return bad(d, first, l->name, "is no array");
+		return fail_at_member(d, first, l->name, "is no array");
 	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_ARRAY_END) {
 		uint8_t *item = shf_buf_extend(&got, l->size);
 
 		if (!item)
-			rc = no_memory(d);
+			rc = mf_no_memory(d);
 		else if (kind != SHF_JSON_OBJECT)
-			rc = bad(d, kind, l->name, "holds what is no object");
+			rc = fail_at_member(d, kind, l->name, "holds what is no object");
 		else
 			rc = read_members(d, item, l->fields, l->fields_n);
 	}
@@ -202,7 +204,7 @@ static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind
 		*items = shf_arena_alloc(d->arena, got.len / l->size, l->size);
 		*items_n = got.len / l->size;
 		if (!*items)
-			rc = no_memory(d);
+			rc = mf_no_memory(d);
 		else if (got.len)
 			memcpy(*items, got.data, got.len);
 	}
@@ -298,7 +300,7 @@ static int read_sums(struct decoder *d, void *record, enum shf_json_kind first)
 	struct shf_manifest *m = record;
 
 	if (first != SHF_JSON_OBJECT)
-		return bad(d, first, "sums", "is no object");
+		return fail_at_member(d, first, "sums", "is no object");
 	return read_members(d, &m->sums, file_fields, COUNT(file_fields));
 }
 
@@ -309,7 +311,7 @@ static int read_parent(struct decoder *d, void *record, enum shf_json_kind first
 	if (first == SHF_JSON_NULL)
 		return 0;
 	if (first != SHF_JSON_OBJECT)
-		return bad(d, first, "parent", "is no object");
+		return fail_at_member(d, first, "parent", "is no object");
 	m->has_parent = true;
 	return read_members(d, m, parent_fields, COUNT(parent_fields));
 }
@@ -317,7 +319,7 @@ static int read_parent(struct decoder *d, void *record, enum shf_json_kind first
 static int read_writer(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	if (first != SHF_JSON_OBJECT)
-		return bad(d, first, "writer", "is no object");
+		return fail_at_member(d, first, "writer", "is no object");
 	return read_members(d, record, writer_fields, COUNT(writer_fields));
 }
 
@@ -327,11 +329,12 @@ static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 	enum shf_json_kind kind;
 
 	if (first != SHF_JSON_ARRAY)
-		return bad(d, first, "flags", "is no array");
+		return fail_at_member(d, first, "flags", "is no array");
 	while ((kind = shf_json_next(&d->json)) == SHF_JSON_STRING)
-		if (text_is(d, "no-dir-fsync"))
+		if (mf_text_is(d, "no-dir-fsync"))
 			m->no_dir_fsync = true;
-	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "flags", "holds what is no string");
+	return kind == SHF_JSON_ARRAY_END ? 0 : fail_at_member(d, kind, "flags",
+	                                                       "holds what is no string");
 }
 
 static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
@@ -344,14 +347,14 @@ static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 
 		kind = shf_json_next(&d->json);
 		if (kind != SHF_JSON_STRING)
-			return bad(d, kind, "tied", "holds what is not three strings");
+			return fail_at_member(d, kind, "tied", "holds what is not three strings");
 		rc = read_text(d, "tied", parts[i]);
 		if (rc < 0)
 			return rc;
 	}
 	kind = shf_json_next(&d->json);
-	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "tied",
-						    "holds what is not three strings");
+	return kind == SHF_JSON_ARRAY_END ? 0 : fail_at_member(d, kind, "tied",
+	                                                       "holds what is not three strings");
 }
 
 static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
@@ -362,12 +365,12 @@ static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
 	int rc = 0;
 
 	if (first != SHF_JSON_ARRAY)
-		return bad(d, first, "tied", "is no array");
+		return fail_at_member(d, first, "tied", "is no array");
 	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_ARRAY_END) {
 		struct shf_mf_tied t;
 
 		rc = kind == SHF_JSON_ARRAY ? read_tied_one(d, &t) :
-		     bad(d, kind, "tied", "holds what is no array");
+		     fail_at_member(d, kind, "tied", "holds what is no array");
 		if (rc == 0)
 			shf_buf_add(&got, &t, sizeof(t));
 	}
@@ -375,7 +378,7 @@ static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
 	if (rc == 0) {
 		m->tied = shf_arena_alloc(d->arena, m->tied_n, sizeof(*m->tied));
 		if (!m->tied || got.oom)
-			rc = no_memory(d);
+			rc = mf_no_memory(d);
 		else if (got.len)
 			memcpy(m->tied, got.data, got.len);
 	}
@@ -391,16 +394,16 @@ static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 	int rc = 0;
 
 	if (first != SHF_JSON_OBJECT)
-		return bad(d, first, "notes", "is no object");
+		return fail_at_member(d, first, "notes", "is no object");
 	while (rc == 0 && (kind = shf_json_next(&d->json)) != SHF_JSON_OBJECT_END) {
 		struct shf_mf_note note;
 
-		rc = kind == SHF_JSON_KEY ? read_text(d, "notes", &note.key) : bad_json(d);
+		rc = kind == SHF_JSON_KEY ? read_text(d, "notes", &note.key) : mf_json_fail(d);
 		if (rc < 0)
 			break;
 		kind = shf_json_next(&d->json);
 		rc = kind == SHF_JSON_STRING ? read_text(d, "notes", &note.value) :
-		     bad(d, kind, "notes", "holds what is no string");
+		     fail_at_member(d, kind, "notes", "holds what is no string");
 		if (rc == 0)
 			shf_buf_add(&got, &note, sizeof(note));
 	}
@@ -408,7 +411,7 @@ static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 	if (rc == 0) {
 		m->notes = shf_arena_alloc(d->arena, m->notes_n, sizeof(*m->notes));
 		if (!m->notes || got.oom)
-			rc = no_memory(d);
+			rc = mf_no_memory(d);
 		else if (got.len)
 			memcpy(m->notes, got.data, got.len);
 	}
@@ -423,9 +426,10 @@ static int read_needs(struct decoder *d, void *record, enum shf_json_kind first)
 
 	(void)record;
 	if (first != SHF_JSON_ARRAY)
-		return bad(d, first, "needs", "is no array");
+		return fail_at_member(d, first, "needs", "is no array");
 	kind = shf_json_next(&d->json);
-	return kind == SHF_JSON_ARRAY_END ? 0 : bad(d, kind, "needs", "holds what is no string");
+	return kind == SHF_JSON_ARRAY_END ? 0 : fail_at_member(d, kind, "needs",
+	                                                       "holds what is no string");
 }
 
 /* The constants of this version: another value would be another format. */
@@ -434,7 +438,7 @@ static int read_constant(struct decoder *d, const char *member, uint64_t want)
 	uint64_t got;
 
 	if (!shf_json_u64(&d->json, &got))
-		return bad(d, SHF_JSON_KEY, member, "is no whole number");
+		return fail_at_member(d, SHF_JSON_KEY, member, "is no whole number");
 	if (got != want)
 		return shf_fail(d->err, SHEAF_EFORMAT,
 				"%s: %s %" PRIu64 ", this sheaf reads %" PRIu64,
@@ -456,7 +460,7 @@ static int read_page(struct decoder *d, void *record, enum shf_json_kind first)
 	return read_constant(d, "page", 4096);
 }
 
-static int read_block(struct decoder *d, void *record, enum shf_json_kind first)
+static int read_block_size(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;
 	(void)first;
@@ -467,8 +471,8 @@ static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;
 	if (first != SHF_JSON_STRING)
-		return bad(d, first, "sum", "is no string");
-	if (!text_is(d, "crc64nvme"))
+		return fail_at_member(d, first, "sum", "is no string");
+	if (!mf_text_is(d, "crc64nvme"))
 		return shf_fail(d->err, SHEAF_EFORMAT,
 				"%s: sum \"%.40s\", this sheaf knows crc64nvme",
 				d->where, shf_json_text(&d->json, NULL));
@@ -479,7 +483,7 @@ static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 static int read_self(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;
-	return first == SHF_JSON_STRING ? 0 : bad(d, first, "self", "is no string");
+	return first == SHF_JSON_STRING ? 0 : fail_at_member(d, first, "self", "is no string");
 }
 
 #define OTHER(name, read) { name, K_OTHER, false, 0, 0, read }
@@ -497,7 +501,7 @@ static const struct field root_fields[] = {
 	AT("config", K_TEXT_OR_NULL, config),
 	OTHER("flags", read_flags),
 	OTHER("page", read_page),
-	OTHER("block", read_block),
+	OTHER("block", read_block_size),
 	OTHER("sum", read_sum),
 	AT("file_bytes_max", K_U64, file_bytes_max),
 	AT("ranks", K_I64, ranks),
@@ -518,7 +522,7 @@ _Static_assert(COUNT(root_fields) <= FIELDS_MAX, "read_members counts on it");
 static int check_needs(struct decoder *d, enum shf_json_kind kind)
 {
 	if (kind != SHF_JSON_ARRAY)
-		return shf_json_skip(&d->json, kind) ? 0 : bad_json(d);
+		return shf_json_skip(&d->json, kind) ? 0 : mf_json_fail(d);
 	kind = shf_json_next(&d->json);
 	if (kind == SHF_JSON_STRING)
 		return shf_fail(d->err, SHEAF_EFORMAT,
@@ -526,7 +530,7 @@ static int check_needs(struct decoder *d, enum shf_json_kind kind)
 				d->where, shf_json_text(&d->json, NULL));
 	if (kind == SHF_JSON_ARRAY_END)
 		return 0;
-	return bad(d, kind, "needs", "holds what is no string");
+	return fail_at_member(d, kind, "needs", "holds what is no string");
 }
 
 static int check_version(struct decoder *d)
@@ -536,10 +540,10 @@ static int check_version(struct decoder *d)
 	int rc = 0;
 
 	if (kind != SHF_JSON_OBJECT)
-		return kind == SHF_JSON_ERROR ? bad_json(d) :
+		return kind == SHF_JSON_ERROR ? mf_json_fail(d) :
 		       shf_fail(d->err, SHEAF_ECORRUPT, "%s: is no object", d->where);
 	while (rc == 0 && (kind = shf_json_next(&d->json)) == SHF_JSON_KEY) {
-		bool is_version = text_is(d, "sheaf"), is_needs = text_is(d, "needs");
+		bool is_version = mf_text_is(d, "sheaf"), is_needs = mf_text_is(d, "needs");
 
 		kind = shf_json_next(&d->json);
 		if (is_version && shf_json_u64(&d->json, &version) && version > 1)
@@ -548,10 +552,10 @@ static int check_version(struct decoder *d)
 		else if (is_needs)
 			rc = check_needs(d, kind);
 		else if (!shf_json_skip(&d->json, kind))
-			rc = bad_json(d);
+			rc = mf_json_fail(d);
 	}
 	if (rc == 0 && (kind != SHF_JSON_OBJECT_END || shf_json_next(&d->json) != SHF_JSON_END))
-		rc = bad_json(d);
+		rc = mf_json_fail(d);
 	return rc;
 }
 
@@ -601,7 +605,7 @@ int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const u
 	shf_json_release(&d.json);
 	shf_json_init(&d.json, bytes, n);
 	if (rc == 0 && shf_json_next(&d.json) != SHF_JSON_OBJECT)
-		rc = bad_json(&d);
+		rc = mf_json_fail(&d);
 	if (rc == 0)
 		rc = read_members(&d, &got, root_fields, COUNT(root_fields));
 	if (rc == 0)

@@ -37,16 +37,16 @@ struct entry {
 	uint64_t from, to;              /* data_offsets */
 };
 
-static int no_memory(struct reader *r)
+static int header_no_memory(struct reader *r)
 {
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for its header", r->where);
 }
 
 /* The document itself is bad. */
-static int bad_json(struct reader *r)
+static int header_json_fail(struct reader *r)
 {
 	if (r->json.scratch.oom)
-		return no_memory(r);
+		return header_no_memory(r);
 	return shf_fail(r->err, SHEAF_EFORMAT, "%s: header: %s", r->where, r->json.why);
 }
 
@@ -67,7 +67,7 @@ static int bad_kind(struct reader *r, const struct entry *e, enum shf_json_kind 
 		    const char *why)
 {
 	if (kind == SHF_JSON_ERROR)
-		return bad_json(r);
+		return header_json_fail(r);
 	return e ? bad_entry(r, e, why) : bad_header(r, why);
 }
 
@@ -185,7 +185,7 @@ static int read_field(struct reader *r, struct entry *e)
 }
 
 /* The bytes that dtype and shape ask for are those that the offsets give. */
-static int check_size(struct reader *r, struct entry *e)
+static int check_tensor_size(struct reader *r, struct entry *e)
 {
 	const struct shf_dtype *d = shf_dtype(e->item.t.dtype);
 	uint64_t want;
@@ -205,7 +205,7 @@ static int check_size(struct reader *r, struct entry *e)
 	return 0;
 }
 
-static int read_entry(struct reader *r, struct entry *e)
+static int read_tensor_entry(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
 	int rc;
@@ -218,18 +218,18 @@ static int read_entry(struct reader *r, struct entry *e)
 			return rc;
 	}
 	if (kind != SHF_JSON_OBJECT_END)
-		return bad_json(r);
+		return header_json_fail(r);
 	if (!(e->seen & F_DTYPE))
 		return bad_entry(r, e, "no dtype before the end of the entry");
 	if (!(e->seen & F_SHAPE))
 		return bad_entry(r, e, "no shape before the end of the entry");
 	if (!(e->seen & F_OFFSETS))
 		return bad_entry(r, e, "no data_offsets before the end of the entry");
-	rc = check_size(r, e);
+	rc = check_tensor_size(r, e);
 	if (rc < 0)
 		return rc;
 	shf_buf_add(&r->items, &e->item, sizeof(e->item));
-	return r->items.oom ? no_memory(r) : 0;
+	return r->items.oom ? header_no_memory(r) : 0;
 }
 
 /* Keys of __metadata__ may hold any text, so a copy with its NULs escaped is what is compared;
@@ -245,7 +245,7 @@ static int add_metadata_key(struct reader *r, const char *text, size_t n)
 	if (key)
 		shf_buf_add(&r->keys, &key, sizeof(key));
 	shf_buf_release(&quoted);
-	return key && !r->keys.oom ? 0 : no_memory(r);
+	return key && !r->keys.oom ? 0 : header_no_memory(r);
 }
 
 static int check_metadata_keys(struct reader *r)
@@ -260,7 +260,7 @@ static int check_metadata_keys(struct reader *r)
 			r->where, shf_name_show(twice), twice, r->json.at);
 }
 
-static int read_metadata(struct reader *r)
+static int read_header_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
 	const char *text;
@@ -288,9 +288,9 @@ static int read_metadata(struct reader *r)
 			continue;
 		r->st->format = shf_arena_strdup(r->arena, text, n);
 		if (!r->st->format)
-			return no_memory(r);
+			return header_no_memory(r);
 	}
-	return kind == SHF_JSON_OBJECT_END ? check_metadata_keys(r) : bad_json(r);
+	return kind == SHF_JSON_OBJECT_END ? check_metadata_keys(r) : header_json_fail(r);
 }
 
 /* The key of a member of the header was just returned. */
@@ -301,7 +301,7 @@ static int read_member(struct reader *r)
 	const char *text = shf_json_text(&r->json, &n);
 
 	if (n == 12 && !memcmp(text, "__metadata__", n))
-		return read_metadata(r);
+		return read_header_metadata(r);
 	if (!shf_name_is_valid(text, n))
 		return bad_header(r, n < 1 ? "empty tensor name" : n > SHF_NAME_MAX ?
 				  "tensor name longer than 1024 bytes" :
@@ -310,8 +310,8 @@ static int read_member(struct reader *r)
 	e.item.at = r->json.at;
 	e.item.t.name = shf_arena_strdup(r->arena, text, n);
 	if (!e.item.t.name)
-		return no_memory(r);
-	return read_entry(r, &e);
+		return header_no_memory(r);
+	return read_tensor_entry(r, &e);
 }
 
 static int read_header(struct reader *r)
@@ -328,7 +328,7 @@ static int read_header(struct reader *r)
 			return rc;
 	}
 	if (kind != SHF_JSON_OBJECT_END)
-		return bad_json(r);
+		return header_json_fail(r);
 	for (p = r->json.p; p < r->json.end; p++)
 		if (*p != ' ')
 			return shf_fail(r->err, SHEAF_EFORMAT,
@@ -337,7 +337,7 @@ static int read_header(struct reader *r)
 	return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int items_by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct item *)a)->t.name, ((const struct item *)b)->t.name);
 }
@@ -351,7 +351,7 @@ static int by_offset(const void *a, const void *b)
 	return strcmp(x->t.name, y->t.name);
 }
 
-static int check_names(struct reader *r, const struct item *items, size_t n)
+static int check_item_names(struct reader *r, const struct item *items, size_t n)
 {
 	for (size_t i = 1; i < n; i++) {
 		const struct item *a = &items[i - 1], *b = &items[i];
@@ -400,7 +400,7 @@ static int check_tiling(struct reader *r, const struct item *items, size_t n)
 	return 0;
 }
 
-static int finish(struct reader *r)
+static int header_finish(struct reader *r)
 {
 	struct item *items = (struct item *)(void *)r->items.data;
 	size_t n = r->items.len / sizeof(*items);
@@ -408,8 +408,8 @@ static int finish(struct reader *r)
 	int rc;
 
 	if (n > 1)
-		qsort(items, n, sizeof(*items), by_name);
-	rc = check_names(r, items, n);
+		qsort(items, n, sizeof(*items), items_by_name);
+	rc = check_item_names(r, items, n);
 	if (rc < 0)
 		return rc;
 	if (n > 1)
@@ -419,7 +419,7 @@ static int finish(struct reader *r)
 		return rc;
 	tensors = shf_arena_alloc(r->arena, n, sizeof(*tensors));
 	if (!tensors)
-		return no_memory(r);
+		return header_no_memory(r);
 	for (size_t i = 0; i < n; i++)
 		tensors[i] = items[i].t;
 	r->st->tensors = tensors;
@@ -472,7 +472,7 @@ int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *byte
 	r.json.p += 8;                  /* so that offsets in sentences are those of the file */
 	rc = read_header(&r);
 	if (rc == 0)
-		rc = finish(&r);
+		rc = header_finish(&r);
 	if (rc == 0)
 		*st = got;
 	shf_json_release(&r.json);

@@ -11,7 +11,8 @@
 
 #define ALIGN 4096                      /* of 8 + N */
 
-static int check_unique(const struct shf_st_tensor *tensors, size_t n, struct sheaf_error *err)
+static int check_tensors_unique(const struct shf_st_tensor *tensors, size_t n,
+                                struct sheaf_error *err)
 {
 	const char **names = shf_alloc(n, sizeof(*names)), *twice;
 	int rc = 0;
@@ -70,7 +71,7 @@ static void add_decimal(struct shf_buf *out, uint64_t v)
 	shf_buf_add(out, text + at, sizeof(text) - at);
 }
 
-static void add_entry(struct shf_buf *out, const struct shf_st_tensor *t)
+static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 {
 	shf_buf_adds(out, ",");
 	shf_json_put(out, t->name, strlen(t->name));
@@ -102,13 +103,13 @@ int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_
 		pos += tensors[i].bytes;
 	}
 	if (rc == 0)
-		rc = check_unique(tensors, n, err);
+		rc = check_tensors_unique(tensors, n, err);
 	if (rc < 0)
 		return rc;
 	shf_buf_u64(out, 0);
 	shf_buf_adds(out, "{\"__metadata__\":{\"format\":\"pt\"}");
 	for (size_t i = 0; i < n; i++)
-		add_entry(out, &tensors[i]);
+		add_tensor_entry(out, &tensors[i]);
 	shf_buf_adds(out, "}");
 	len = out->len - start;
 	pad = shf_buf_extend(out, (ALIGN - len % ALIGN) % ALIGN);

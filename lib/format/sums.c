@@ -22,7 +22,7 @@
 #define HEAD_CRC_AT 120
 
 /* *at += n * size, then up to a multiple of 64. */
-static bool advance(uint64_t *at, uint64_t n, uint64_t size)
+static bool skip_array(uint64_t *at, uint64_t n, uint64_t size)
 {
 	uint64_t bytes, end;
 
@@ -38,16 +38,16 @@ bool shf_sums_layout(struct shf_sums_head *h)
 	uint64_t at = SHF_SUMS_HEADER, pages;
 
 	h->files_off = at;
-	if (!advance(&at, h->files_n, SHF_SUMS_FILE))
+	if (!skip_array(&at, h->files_n, SHF_SUMS_FILE))
 		return false;
 	h->tensors_off = at;
-	if (!advance(&at, h->tensors_n, SHF_SUMS_TENSOR))
+	if (!skip_array(&at, h->tensors_n, SHF_SUMS_TENSOR))
 		return false;
 	h->blocks_off = at;
-	if (!advance(&at, h->blocks_n, 8))
+	if (!skip_array(&at, h->blocks_n, 8))
 		return false;
 	h->names_off = at;
-	if (!advance(&at, h->names_bytes, 1))
+	if (!skip_array(&at, h->names_bytes, 1))
 		return false;
 	h->pages_off = at;
 	pages = at / SHF_SUMS_PAGE + (at % SHF_SUMS_PAGE != 0);
@@ -368,7 +368,7 @@ static int check_tensors_of(const struct check *c, uint32_t file, const struct s
 	return 0;
 }
 
-static int check_files(const struct check *c)
+static int check_sums_files(const struct check *c)
 {
 	const struct shf_sums_head *h = &c->s->head;
 	uint64_t block = 0, tensor = 0;
@@ -397,7 +397,7 @@ static int check_files(const struct check *c)
 	return 0;
 }
 
-static int check_names(const struct check *c)
+static int check_sums_names(const struct check *c)
 {
 	uint64_t off = 0;
 
@@ -424,7 +424,7 @@ static int by_pair(const void *a, const void *b)
 }
 
 /* Tensors of equal key, the slots [from, to): may be different names, never one name twice. */
-static int check_run(const struct check *c, uint64_t from, uint64_t to)
+static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 {
 	size_t n = (size_t)(to - from);
 	const char **pairs = shf_alloc(n, sizeof(*pairs));
@@ -464,11 +464,11 @@ static int check_slots(const struct check *c)
 			  (key(c->s, now) == key(c->s, before) && now <= before)))
 			return bad_tensor(c, i, "its slot is out of order");
 		if (i && key(c->s, now) != key(c->s, before)) {
-			rc = i - run > 1 ? check_run(c, run, i) : 0;
+			rc = i - run > 1 ? check_equal_keys(c, run, i) : 0;
 			run = i;
 		}
 	}
-	return rc == 0 && n - run > 1 ? check_run(c, run, n) : rc;
+	return rc == 0 && n - run > 1 ? check_equal_keys(c, run, n) : rc;
 }
 
 int shf_sums_open(struct shf_sums *s, const uint8_t *bytes, size_t n, uint64_t crc,
@@ -483,9 +483,9 @@ int shf_sums_open(struct shf_sums *s, const uint8_t *bytes, size_t n, uint64_t c
 	if (rc == 0)
 		rc = check_padding(&c);
 	if (rc == 0)
-		rc = check_files(&c);
+		rc = check_sums_files(&c);
 	if (rc == 0)
-		rc = check_names(&c);
+		rc = check_sums_names(&c);
 	if (rc == 0)
 		rc = check_slots(&c);
 	if (rc == 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which names may stand for a tensor, a family, a file, a note. Everything that becomes part of
  * a path or is shown to a person passes here, whoever wrote it. */
+#include "decimal.h"
 #include "json.h"
 #include "safetensors.h"
 
@@ -35,11 +36,6 @@ static bool is_lower(char c)
 	return c >= 'a' && c <= 'z';
 }
 
-static bool is_digit(char c)
-{
-	return c >= '0' && c <= '9';
-}
-
 bool shf_family_is_valid(const char *s)
 {
 	size_t n = 0;
@@ -47,7 +43,7 @@ bool shf_family_is_valid(const char *s)
 	if (!s || !is_lower(*s))
 		return false;
 	for (; s[n]; n++)
-		if (n >= 32 || !(is_lower(s[n]) || is_digit(s[n]) || s[n] == '_'))
+		if (n >= 32 || !(is_lower(s[n]) || shf_is_digit(s[n]) || s[n] == '_'))
 			return false;
 	return true;
 }
@@ -60,7 +56,7 @@ static bool is_word(const char *s, size_t most, bool upper, const char *more)
 	if (!s || !*s)
 		return false;
 	for (; s[n]; n++)
-		if (n >= most || !(is_lower(s[n]) || is_digit(s[n]) ||
+		if (n >= most || !(is_lower(s[n]) || shf_is_digit(s[n]) ||
 		                   (upper && s[n] >= 'A' && s[n] <= 'Z') || strchr(more, s[n])))
 			return false;
 	return true;
@@ -94,7 +90,7 @@ bool shf_plain_is_valid(const char *s)
 	return !memchr(s, '/', n) && !has_controls(s, n) && shf_utf8_is_valid(s, n);
 }
 
-static int by_text(const void *a, const void *b)
+static int names_by_text(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -102,7 +98,7 @@ static int by_text(const void *a, const void *b)
 const char *shf_names_twice(const char **names, size_t n)
 {
 	if (n > 1)
-		qsort(names, n, sizeof(*names), by_text);
+		qsort(names, n, sizeof(*names), names_by_text);
 	for (size_t i = 1; i < n; i++)
 		if (!strcmp(names[i - 1], names[i]))
 			return names[i];

@@ -104,7 +104,7 @@ static int lose(struct shf_team *t, const char *what, int code, int64_t from_ns,
 }
 
 /* Repeats why the group was lost, because callers often drop the error of the lost operation. */
-static int refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
+static int group_refuse(struct shf_team *t, const char *what, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ELOST, "rank %d: %s: the group was lost in an earlier "
 	                "operation: %s", t->rank, what, t->group->why);
@@ -118,7 +118,7 @@ int shf_allgather(struct shf_team *t, const void *mine, void *all, size_t bytes,
 	int code;
 
 	if (t->group->lost)
-		return refuse(t, "allgather", err);
+		return group_refuse(t, "allgather", err);
 	if (bytes == 0)
 		return 0;
 	if (t->ranks == 1) {
@@ -137,7 +137,7 @@ int shf_allreduce(struct shf_team *t, uint64_t *x, size_t n, int op, struct shea
 	int code;
 
 	if (t->group->lost)
-		return refuse(t, "allreduce", err);
+		return group_refuse(t, "allreduce", err);
 	if (n == 0 || t->ranks == 1)
 		return 0;
 	from = now_ns(t);
@@ -153,7 +153,7 @@ int shf_alltoallv(struct shf_team *t, const void *out, const size_t *out_bytes, 
 	int code;
 
 	if (t->group->lost)
-		return refuse(t, "alltoallv", err);
+		return group_refuse(t, "alltoallv", err);
 	if (t->ranks == 1) {
 		if (!always(out_bytes[0] == in_bytes[0]))
 			return shf_fail(err, SHEAF_EBUG, "alltoallv: %zu bytes out, %zu in",
@@ -253,7 +253,7 @@ int shf_agree_max(struct shf_team *t, int rc, uint64_t *x, size_t n, struct shea
 	int lost;
 
 	if (t->group->lost)
-		return refuse(t, "agreement", err);
+		return group_refuse(t, "agreement", err);
 	if (!always(n <= STACK_WORDS))
 		return shf_fail(err, SHEAF_EBUG, "agreement with %zu words", n);
 	rc = code_of(rc, err);
@@ -331,7 +331,7 @@ int shf_call_enter(struct shf_team *t, struct shf_call *call, int rc, struct she
 	int lost;
 
 	if (t->group->lost)
-		return refuse(t, "the beginning of a call", err);
+		return group_refuse(t, "the beginning of a call", err);
 	for (size_t i = 0; i < SHF_CALL_ARGS; i++) {
 		w[3 + 2 * i] = rc == 0 ? call->x[i] : 0;
 		w[4 + 2 * i] = rc == 0 ? ~call->x[i] : 0;
@@ -393,7 +393,7 @@ int shf_bcast(struct shf_team *t, int rc, void *bytes, size_t n, struct sheaf_er
 	size_t words = words_for(n);
 
 	if (t->group->lost)
-		return refuse(t, "broadcast", err);
+		return group_refuse(t, "broadcast", err);
 	err = err ? err : &own;
 	if (words > STACK_WORDS)
 		return bcast_long(t, rc, bytes, n, err);
@@ -519,7 +519,7 @@ int shf_exchange_packed(struct shf_team *t, int rc, const void *out, const size_
 	struct sheaf_error own;
 
 	if (t->group->lost)
-		return refuse(t, "exchange", err);
+		return group_refuse(t, "exchange", err);
 	err = err ? err : &own;
 	rc = exchange_lens(t, rc, out_bytes, err);
 	if (rc == 0)
@@ -607,7 +607,7 @@ int shf_allgatherv(struct shf_team *t, int rc, const struct shf_buf *mine, struc
 	int lost;
 
 	if (t->group->lost)
-		return refuse(t, "allgather", err);
+		return group_refuse(t, "allgather", err);
 	err = err ? err : &own;
 	rc = code_of(rc, err);
 	if (rc == 0 && mine->oom)
@@ -646,7 +646,7 @@ int shf_same(struct shf_team *t, int rc, const uint64_t *x, size_t n, uint64_t *
 		pairs[2 * i + 1] = ~x[i];
 	}
 	if (t->group->lost)
-		return refuse(t, "comparison", err);
+		return group_refuse(t, "comparison", err);
 	rc = shf_agree_max(t, rc, pairs, 2 * n, err);
 	if (rc != 0)
 		return rc;

@@ -64,7 +64,7 @@ static uint64_t block_end(const struct shf_sums_to *to, uint64_t at)
 	return least((at / SHF_BLOCK + 1) * SHF_BLOCK, to->file_bytes);
 }
 
-static void part_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
+static void block_sum_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
 {
 	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
 }
@@ -75,8 +75,8 @@ static void horner_flush(struct horner *h)
 	if (h->sum && h->to->parts) {
 		uint64_t last = h->off + h->end - 1;
 
-		part_add(h->to, last / SHF_BLOCK,
-		         shf_crc64_shift(h->sum, block_end(h->to, last) - last - 1));
+		block_sum_add(h->to, last / SHF_BLOCK,
+		              shf_crc64_shift(h->sum, block_end(h->to, last) - last - 1));
 	}
 	h->all = shf_crc64_shift(h->all, h->end - h->all_end) ^ h->sum;
 	h->all_end = h->end;
@@ -187,8 +187,8 @@ void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint
 		uint64_t end = block_end(sums, at);
 
 		k = least(n, end - at);
-		part_add(sums, at / SHF_BLOCK,
-		         shf_crc64_shift(shf_crc64_raw(0, p, (size_t)k), end - at - k));
+		block_sum_add(sums, at / SHF_BLOCK,
+		              shf_crc64_shift(shf_crc64_raw(0, p, (size_t)k), end - at - k));
 	}
 }
 
@@ -216,8 +216,8 @@ struct walk {
 	struct shf_place_at place;
 };
 
-static void walk_init(struct walk *w, const struct shf_lt_tensor *t, const struct shf_mem *m,
-                      const struct shf_box *box, struct shf_place_at place)
+static void row_walk_init(struct walk *w, const struct shf_lt_tensor *t, const struct shf_mem *m,
+                          const struct shf_box *box, struct shf_place_at place)
 {
 	w->t = t;
 	w->place = place;
@@ -226,7 +226,7 @@ static void walk_init(struct walk *w, const struct shf_lt_tensor *t, const struc
 }
 
 /* The next rows; *p: the first of them in file order, *step bytes before the next. */
-static bool walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
+static bool row_walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
 {
 	uint32_t unit = w->t->unit;
 
@@ -251,7 +251,7 @@ static uint8_t *mem_at(const struct shf_slice *s, int64_t mem)
 }
 
 /* n units of memory, step apart, into dense bytes; and back. */
-static void collect(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
+static void gather_units(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
 {
 	if (step == 1) {
 		memcpy(to, from, n * unit);
@@ -373,7 +373,7 @@ static void run_in(struct horner *h, const struct shf_slice *s, uint64_t at, uin
 	}
 	for (size_t done = 0, k; done < n; done += k) {
 		k = n - done < per ? n - done : per;
-		collect(bounce, mem_at(s, mem + (int64_t)done * step), s->mem_unit, step, k);
+		gather_units(bounce, mem_at(s, mem + (int64_t)done * step), s->mem_unit, step, k);
 		if (!same)
 			shf_convert(stored, s->dtype, bounce, s->data_dtype, k);
 		horner_copy(h, at + done * unit, to + done * unit, same ? bounce : stored,
@@ -476,8 +476,8 @@ void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	ptrdiff_t step;
 
 	horner_init(&h, t, sums);
-	walk_init(&w, t, &s->mem, box, to);
-	while (walk_next(&w, &p, &step))
+	row_walk_init(&w, t, &s->mem, box, to);
+	while (row_walk_next(&w, &p, &step))
 		rows_in(&h, &w, s, p, step);
 	horner_end(&h);
 }
@@ -491,21 +491,21 @@ void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	ptrdiff_t step;
 
 	horner_init(&h, t, sums);
-	walk_init(&w, t, &s->mem, box, from);
-	while (walk_next(&w, &p, &step))
+	row_walk_init(&w, t, &s->mem, box, from);
+	while (row_walk_next(&w, &p, &step))
 		rows_out(&h, &w, s, p, step);
 	horner_end(&h);
 }
 
 /* A run that is nowhere in file order: what it would be there. */
-static void check_run(struct horner *h, const struct shf_slice *s, uint32_t unit, uint64_t at,
-                      int64_t mem, int64_t step, uint64_t n)
+static void sum_scattered_run(struct horner *h, const struct shf_slice *s, uint32_t unit,
+                              uint64_t at, int64_t mem, int64_t step, uint64_t n)
 {
 	uint8_t bounce[BOUNCE];
 
 	for (uint64_t i = 0, k; i < n; i += k) {
 		k = least(n - i, BOUNCE / unit);
-		collect(bounce, mem_at(s, mem + (int64_t)i * step), unit, step, k);
+		gather_units(bounce, mem_at(s, mem + (int64_t)i * step), unit, step, k);
 		horner_copy(h, at + i * unit, NULL, bounce, k * unit);
 	}
 }
@@ -523,9 +523,9 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	if (s->data_dtype != t->dtype)
 		return false;
 	horner_init(&h, t, &sums);
-	walk_init(&w, t, &s->mem, box, (struct shf_place_at){ 0 });
+	row_walk_init(&w, t, &s->mem, box, (struct shf_place_at){ 0 });
 	r = &w.rows;
-	while (walk_next(&w, &p, &step))
+	while (row_walk_next(&w, &p, &step))
 		if (w.runs.step == 1)
 			horner_rows(&h, r->at * t->unit, (uint64_t)r->at_step * t->unit,
 				    &(struct shf_crc64_rows){ .from = mem_at(s, r->mem),
@@ -533,10 +533,10 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 				    .n = w.runs.units * t->unit, .rows = r->rows });
 		else
 			for (uint64_t i = 0; i < r->rows; i++)
-				check_run(&h, s, t->unit,
-				          (r->at + i * (uint64_t)r->at_step) * t->unit,
-				          r->mem + (int64_t)i * r->mem_step, w.runs.step,
-				          w.runs.units);
+				sum_scattered_run(&h, s, t->unit,
+				                  (r->at + i * (uint64_t)r->at_step) * t->unit,
+				                  r->mem + (int64_t)i * r->mem_step, w.runs.step,
+				                  w.runs.units);
 	horner_end(&h);
 	*digest ^= sums.digest;
 	return true;
@@ -554,8 +554,8 @@ static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
 	ptrdiff_t step;
 
 	horner_init(&h, t, sums);
-	walk_init(&w, t, &m, box, place);
-	while (walk_next(&w, &p, &step)) {
+	row_walk_init(&w, t, &m, box, place);
+	while (row_walk_next(&w, &p, &step)) {
 		size_t n = w.runs.units * t->unit;
 
 		horner_rows(&h, w.rows.at * t->unit, (uint64_t)w.rows.at_step * t->unit,

@@ -35,7 +35,7 @@ static bool is_rest(const struct shf_lt_file *f, uint64_t stripe)
 	return index > 0 && f->bytes - index * SHF_STRIPE < SHF_NODE_RUN;
 }
 
-static const struct shf_lt_file *file_of(const struct shf_layout *l, uint64_t stripe)
+static const struct shf_lt_file *stripe_file(const struct shf_layout *l, uint64_t stripe)
 {
 	return &l->files[shf_layout_stripe_file(l, stripe)];
 }
@@ -44,7 +44,8 @@ uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t ran
 {
 	uint64_t stripe = (rank * l->stripes_n + ranks - 1) / ranks;
 
-	return stripe < l->stripes_n && is_rest(file_of(l, stripe), stripe) ? stripe + 1 : stripe;
+	return stripe < l->stripes_n && is_rest(stripe_file(l, stripe),
+	                                        stripe) ? stripe + 1 : stripe;
 }
 
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct shf_lt_file *file,
@@ -76,7 +77,7 @@ static uint32_t home_next(const struct shf_layout *l, uint32_t ranks, uint32_t r
 	if (ranks <= l->stripes_n)
 		return r + 1;
 	first = shf_home_first(l, ranks, r + UINT64_C(1));
-	return first < l->stripes_n ? (uint32_t)shf_home_of(l, ranks, file_of(l, first), first)
+	return first < l->stripes_n ? (uint32_t)shf_home_of(l, ranks, stripe_file(l, first), first)
 	                            : ranks;
 }
 
@@ -97,7 +98,7 @@ static size_t tell_bytes(const struct shf_hold *h)
 }
 
 /* There is room. */
-static void tell(struct shf_tells *out, uint32_t home, const struct shf_hold *h)
+static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold *h)
 {
 	uint8_t *p = out->bytes.data + out->bytes.len;
 
@@ -125,7 +126,7 @@ static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct h
 			words[n++] = shf_key(r, (uint32_t)i);
 	shf_keys_sort(words, words + n, n);
 	for (size_t i = 0; i < n; i++)
-		tell(out, shf_key_of(words[i]), &holds->a[shf_key_item(words[i])]);
+		hold_put(out, shf_key_of(words[i]), &holds->a[shf_key_item(words[i])]);
 	shf_free(words);
 	return 0;
 }
@@ -133,7 +134,7 @@ static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct h
 #define AHEAD 8
 
 /* What is looked at next but few comes into the cache meanwhile: it lies far apart. */
-static void look_ahead(const struct shf_layout *l, const struct shf_hold *h)
+static void prefetch_hold(const struct shf_layout *l, const struct shf_hold *h)
 {
 	__builtin_prefetch(&l->tensors[h->tensor]);
 	__builtin_prefetch(l->tensors[h->tensor].shape.dim + 1);
@@ -154,7 +155,7 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 		size_t n = 0;
 
 		if (holds->n - i > AHEAD)
-			look_ahead(l, &holds->a[i + AHEAD]);
+			prefetch_hold(l, &holds->a[i + AHEAD]);
 		homes[i] = homes_of(l, ranks, &holds->a[i]);
 		ascend = ascend && (i == 0 || homes[i - 1].last <= homes[i].first);
 		for (uint32_t r = homes[i].first; r <= homes[i].last; r = home_next(l, ranks, r))
@@ -168,7 +169,7 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 		rc = tell_sorted(m, ranks, homes, all, out);
 	for (size_t i = 0; i < holds->n && rc == 0 && ascend; i++)
 		for (uint32_t r = homes[i].first; r <= homes[i].last; r = home_next(l, ranks, r))
-			tell(out, r, &holds->a[i]);
+			hold_put(out, r, &holds->a[i]);
 	shf_free(homes);
 	return rc;
 }
@@ -306,7 +307,7 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	struct shf_dealt dealt = { 0 };
 	struct shf_gap gap;
 	const uint32_t *numbers;
-	const struct shf_lt_file *file = file_of(m->layout, stripe);
+	const struct shf_lt_file *file = stripe_file(m->layout, stripe);
 	size_t first = h->start[stripe - h->first], n = h->start[stripe - h->first + 1] - first;
 	int rc = shf_layout_stripe(m->layout, stripe, &arena, &st, &numbers);
 	struct shf_piece *pieces = rc < 0 ? NULL : shf_arena_alloc(&arena, n + 1, sizeof(*pieces));

@@ -125,7 +125,7 @@ static int64_t find_family(struct finding *f, const char *family)
 
 /* Tensors that are likely to be sought soon come into the cache meanwhile: what a rank holds is far
  * apart in a layout of very many. */
-static void look_ahead(const struct shf_layout *l, const struct shf_lt_family *fam, int64_t t)
+static void prefetch_tensors(const struct shf_layout *l, const struct shf_lt_family *fam, int64_t t)
 {
 	int64_t end = (int64_t)fam->first_tensor + fam->tensors_n;
 
@@ -148,7 +148,7 @@ static int64_t find_next(struct finding *f, const struct shf_slice *s)
 		return -1;
 	fam = &l->families[family];
 	t = f->next[family];
-	look_ahead(l, fam, t);
+	prefetch_tensors(l, fam, t);
 	if (t >= fam->first_tensor + (int64_t)fam->tensors_n ||
 	    strcmp(l->tensors[t].name, s->stored) != 0)
 		t = shf_layout_find_near(l, (uint32_t)family, (uint32_t)t, s->stored);

@@ -33,7 +33,7 @@ bool shf_ignored(const char *const *ignore, const char *family, const char *name
 	return false;
 }
 
-static void put(struct shf_buf *b, const struct desc *d)
+static void desc_put(struct shf_buf *b, const struct desc *d)
 {
 	size_t family = strlen(d->family), name = strlen(d->name), to = d->to ? strlen(d->to) : 0;
 
@@ -66,7 +66,8 @@ static const char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n,
 }
 
 /* last: the one read before it, or NULL. 0, ENOMEM, or EBUG: what ranks say is our own. */
-static int get(struct shf_cur *c, struct shf_arena *arena, const struct desc *last, struct desc *d)
+static int desc_get(struct shf_cur *c, struct shf_arena *arena, const struct desc *last,
+                    struct desc *d)
 {
 	size_t family, name, to;
 
@@ -90,7 +91,7 @@ static int get(struct shf_cur *c, struct shf_arena *arena, const struct desc *la
 	return d->family && d->name && d->to ? 0 : SHEAF_ENOMEM;
 }
 
-static int order(const void *a, const void *b)
+static int desc_order(const void *a, const void *b)
 {
 	const struct desc *x = a, *y = b;
 	int c = x->family == y->family ? 0 : shf_family_order(x->family, y->family);
@@ -122,12 +123,12 @@ static char *print(const struct desc *d, char *text, size_t n)
 }
 
 /* Sorted descriptions -> unique ones, in place. */
-static int unite(struct desc *d, size_t *n, struct sheaf_error *err)
+static int descs_unite(struct desc *d, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0;
 	char one[240], two[240];
 
-	shf_records_sort(d, *n, sizeof(*d), order);     /* one rank's are sorted */
+	shf_records_sort(d, *n, sizeof(*d), desc_order);     /* one rank's are sorted */
 	for (size_t i = 0; i < *n; i++) {
 		struct desc *last = kept ? &d[kept - 1] : NULL;
 
@@ -164,7 +165,7 @@ static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error
 }
 
 /* What a slice says: a tensor and, where it is known by another name here, a tie. How many. */
-static int say(const struct shf_slice *s, int rank, struct desc out[2])
+static int slice_describe(const struct shf_slice *s, int rank, struct desc out[2])
 {
 	out[0] = (struct desc){ TENSOR, (uint8_t)s->dtype, (uint8_t)s->items.ndim, (uint32_t)rank,
 	                        s->family, s->stored, NULL, { 0 } };
@@ -179,8 +180,8 @@ static int say(const struct shf_slice *s, int rank, struct desc out[2])
 	return 2;
 }
 
-static int describe(const struct shf_team *team, const struct sheaf_state *state,
-                    const char *const *ignore, struct shf_buf *out, struct sheaf_error *err)
+static int describe_slices(const struct shf_team *team, const struct sheaf_state *state,
+                           const char *const *ignore, struct shf_buf *out, struct sheaf_error *err)
 {
 	for (size_t i = 0; i < state->n; i++) {
 		const struct shf_slice *s = &state->slices[i];
@@ -190,18 +191,18 @@ static int describe(const struct shf_team *team, const struct sheaf_state *state
 			continue;
 		if (check_stream(s, team->ranks, err) < 0)
 			return SHEAF_EINVAL;
-		for (int k = 0, n = say(s, team->rank, d); k < n; k++) {
+		for (int k = 0, n = slice_describe(s, team->rank, d); k < n; k++) {
 			uint64_t key = shf_sums_key(d[k].family, d[k].name);
 
-			put(&out[key % (uint64_t)team->ranks], &d[k]);
+			desc_put(&out[key % (uint64_t)team->ranks], &d[k]);
 		}
 	}
 	return 0;
 }
 
 /* Every record in the bytes, into a fresh array (shf_free). */
-static int read_all(const struct shf_buf *in, struct shf_arena *arena, struct desc **out, size_t *n,
-                    struct sheaf_error *err)
+static int descs_read(const struct shf_buf *in, struct shf_arena *arena, struct desc **out,
+                      size_t *n, struct sheaf_error *err)
 {
 	struct shf_cur c = { in->data, in->data + in->len, false };
 	size_t cap = 0;
@@ -221,7 +222,7 @@ static int read_all(const struct shf_buf *in, struct shf_arena *arena, struct de
 			}
 			*out = more;
 		}
-		rc = get(&c, arena, *n ? &(*out)[*n - 1] : NULL, &(*out)[*n]);
+		rc = desc_get(&c, arena, *n ? &(*out)[*n - 1] : NULL, &(*out)[*n]);
 		*n += rc == 0;
 	}
 	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", shf_strerror(rc)) : 0;
@@ -268,19 +269,19 @@ static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct s
 }
 
 /* Descriptions of this rank's own home, unique, to everyone. */
-static int share(struct shf_team *team, const struct shf_buf *in, struct shf_layout *l,
-                 struct sheaf_error *err)
+static int home_descs_share(struct shf_team *team, const struct shf_buf *in, struct shf_layout *l,
+                            struct sheaf_error *err)
 {
 	struct shf_arena arena = { 0 };
 	struct shf_buf mine = SHF_BUF_INIT, all = SHF_BUF_INIT;
 	struct desc *d = NULL;
 	size_t n = 0;
-	int rc = read_all(in, &arena, &d, &n, err);
+	int rc = descs_read(in, &arena, &d, &n, err);
 
 	if (rc == 0)
-		rc = unite(d, &n, err);
+		rc = descs_unite(d, &n, err);
 	for (size_t i = 0; i < n && rc == 0; i++)
-		put(&mine, &d[i]);
+		desc_put(&mine, &d[i]);
 	if (rc == 0 && mine.oom)
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %zu descriptions", n);
 	rc = shf_allgatherv(team, rc, &mine, &all, NULL, err);
@@ -288,9 +289,9 @@ static int share(struct shf_team *team, const struct shf_buf *in, struct shf_lay
 	shf_arena_release(&arena);
 	d = NULL;
 	if (rc == 0) {
-		rc = read_all(&all, &l->arena, &d, &n, err);
+		rc = descs_read(&all, &l->arena, &d, &n, err);
 		if (rc == 0) {
-			shf_records_sort(d, n, sizeof(*d), order);
+			shf_records_sort(d, n, sizeof(*d), desc_order);
 			rc = fill_tensors(l, d, n, err);
 		}
 		rc = shf_agree(team, rc, err);
@@ -311,10 +312,10 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 	if (rc == 0 && (!out || !in_bytes))
 		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for %d ranks", team->ranks);
 	if (rc == 0)
-		rc = describe(team, state, ignore, out, err);
+		rc = describe_slices(team, state, ignore, out, err);
 	rc = shf_exchange(team, rc, out, &in, in_bytes, err);
 	if (rc == 0)
-		rc = share(team, &in, l, err);
+		rc = home_descs_share(team, &in, l, err);
 	for (int r = 0; out && r < team->ranks; r++)
 		shf_buf_release(&out[r]);
 	shf_free(out);
@@ -344,7 +345,7 @@ static bool same_desc(const struct desc *a, const struct desc *b)
 	       memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) == 0;
 }
 
-static bool table_grow(struct table *t)
+static bool desc_table_grow(struct table *t)
 {
 	size_t cap = t->cap ? 2 * t->cap : 256, mask = 2 * cap - 1;
 	uint32_t *slots = cap < UINT32_MAX / 4 ? shf_zalloc(2 * cap, sizeof(*slots)) : NULL;
@@ -370,7 +371,7 @@ static bool table_grow(struct table *t)
 
 static int table_add(struct table *t, const struct desc *d)
 {
-	if (t->n == t->cap && !table_grow(t))
+	if (t->n == t->cap && !desc_table_grow(t))
 		return SHEAF_ENOMEM;
 	size_t mask = 2 * t->cap - 1, at = (size_t)(desc_key(d) >> 20) & mask;
 
@@ -392,7 +393,7 @@ int shf_schema_preview(struct sheaf_state *const *states, int ranks, const char 
 		for (size_t i = 0; i < states[r]->n && rc == 0; i++) {
 			const struct shf_slice *s = &states[r]->slices[i];
 			struct desc d[2];
-			int n = say(s, r, d);
+			int n = slice_describe(s, r, d);
 
 			if (shf_ignored(ignore, s->family, s->name))
 				continue;
@@ -403,7 +404,7 @@ int shf_schema_preview(struct sheaf_state *const *states, int ranks, const char 
 					              "no memory for %zu descriptions", t.n);
 		}
 	if (rc == 0 && t.n)
-		rc = unite(t.all, &t.n, err);
+		rc = descs_unite(t.all, &t.n, err);
 	if (rc == 0)
 		rc = fill_tensors(l, t.all, t.n, err);
 	shf_free(t.all);

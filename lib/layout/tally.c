@@ -34,7 +34,7 @@ void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *fa
 	shf_buf_u64(b, bytes);
 }
 
-static int order(const void *a, const void *b)
+static int record_order(const void *a, const void *b)
 {
 	return memcmp(a, b, RECORD);
 }
@@ -48,7 +48,7 @@ int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts
 
 	rc = shf_exchange(team, rc, t->out, &in, NULL, err);
 	if (rc == 0 && in.len) {
-		qsort(in.data, in.len / RECORD, RECORD, order);
+		qsort(in.data, in.len / RECORD, RECORD, record_order);
 		for (size_t at = 0; at + RECORD <= in.len; at += RECORD) {
 			const uint8_t *p = in.data + at;
 

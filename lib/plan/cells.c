@@ -69,7 +69,7 @@ static bool same_section(const struct shf_box *a, const struct shf_box *b)
 	return true;
 }
 
-static bool same_set(const struct shf_cell *c, const uint32_t *set, size_t n)
+static bool cell_has_set(const struct shf_cell *c, const uint32_t *set, size_t n)
 {
 	return c->set_n == n && (n == 0 || memcmp(c->set, set, n * sizeof(*set)) == 0);
 }
@@ -109,7 +109,7 @@ static int cell_emit(struct sweep *w, const uint32_t *set, uint32_t n)
 		w->open_i++;
 	if (w->open_i < w->open_n) {
 		c = &w->cells[w->open[w->open_i]];
-		if (same_section(&c->box, &w->at) && same_set(c, set, n)) {
+		if (same_section(&c->box, &w->at) && cell_has_set(c, set, n)) {
 			c->box.count[0] += w->at.count[0];
 			w->fresh[w->fresh_n++] = w->open[w->open_i];
 			return 0;
@@ -302,7 +302,7 @@ static bool meets(const struct shf_box *inside, const struct shf_box *box)
 }
 
 /* Which dimensions the box does not cross, as a set of bits. */
-static unsigned cut_of(const struct shf_box *inside, const struct shf_box *box)
+static unsigned uncrossed_dims(const struct shf_box *inside, const struct shf_box *box)
 {
 	unsigned cut = 0;
 
@@ -337,13 +337,13 @@ static bool comb_find(const struct shf_box *inside, const struct shf_box *boxes,
 		if (!meets(inside, &boxes[i]))
 			continue;
 		if (*teeth == 0) {
-			cut = cut_of(inside, &boxes[i]);
+			cut = uncrossed_dims(inside, &boxes[i]);
 			while (d < inside->ndim - 1 && !(cut >> d & 1))
 				d++;
 			at = inside->start[d];
 		}
 		clip(inside, &boxes[i], d, &start, &count);
-		if (start < at || cut_of(inside, &boxes[i]) & ~(1u << d))
+		if (start < at || uncrossed_dims(inside, &boxes[i]) & ~(1u << d))
 			return false;
 		*gaps += start > at;
 		*teeth += 1;

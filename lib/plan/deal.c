@@ -449,8 +449,8 @@ static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 }
 
 /* Which blocks of the stripe a piece has bytes in, or reaches over. */
-static uint64_t blocks_of(const struct shf_stripe *s, const struct shf_deal_tensor *t,
-                          const struct shf_box *box)
+static uint64_t piece_blocks(const struct shf_stripe *s, const struct shf_deal_tensor *t,
+                             const struct shf_box *box)
 {
 	uint64_t lo, hi, blocks = 0;
 
@@ -492,8 +492,8 @@ static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t coun
 }
 
 /* Of a few blocks at a time one of those who ask for them counts them, in turn. */
-static void take_turns(const struct shf_stripe *s, uint32_t ranks, const uint64_t *asked,
-                       uint64_t *counted)
+static void blocks_take_turns(const struct shf_stripe *s, uint32_t ranks, const uint64_t *asked,
+                              uint64_t *counted)
 {
 	uint64_t first = s->lo / SHF_BLOCK, end = (s->hi + SHF_BLOCK - 1) / SHF_BLOCK;
 
@@ -526,8 +526,8 @@ static int deal_apart(struct deal *d)
 	counted = asked + p->all;
 	for (size_t t = 0; t < s->tensors_n; t++)
 		for (size_t i = p->first[t]; i < p->first[t + 1]; i++)
-			asked[p->ranks[i]] |= blocks_of(s, &s->tensors[t], &p->boxes[i]);
-	take_turns(s, p->all, asked, counted);
+			asked[p->ranks[i]] |= piece_blocks(s, &s->tensors[t], &p->boxes[i]);
+	blocks_take_turns(s, p->all, asked, counted);
 	for (uint32_t r = 0; r < p->all && rc == 0; r++)
 		rc = deal_own(d, r, asked[r], counted[r]);
 	shf_free(asked);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Natural order of names: layer 9 before layer 10. Byte by byte, no locale. */
 #include "place.h"
+#include "decimal.h"
 #include <stdbool.h>
 #include <string.h>
 
@@ -11,14 +12,9 @@ struct run {
 	bool digits;
 };
 
-static bool is_digit(char c)
-{
-	return c >= '0' && c <= '9';
-}
-
 static struct run run_take(const char **s)
 {
-	struct run r = { .digits = is_digit(**s) };
+	struct run r = { .digits = shf_is_digit(**s) };
 	const char *p = *s;
 
 	if (r.digits) {
@@ -26,7 +22,7 @@ static struct run run_take(const char **s)
 			r.zeros++;
 	}
 	r.p = p;
-	for (; *p && is_digit(*p) == r.digits; p++)
+	for (; *p && shf_is_digit(*p) == r.digits; p++)
 		r.n++;
 	*s = p;
 	return r;
@@ -55,7 +51,7 @@ static size_t same_start(const char *a, const char *b)
 
 	while (a[n] && a[n] == b[n])
 		n++;
-	while (n > 0 && is_digit(a[n - 1]))
+	while (n > 0 && shf_is_digit(a[n - 1]))
 		n--;
 	return n;
 }

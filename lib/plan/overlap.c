@@ -34,7 +34,7 @@ static int by_stride(const struct shf_mem *m, int order[SHEAF_DIMS_MAX])
 
 /* If strides do not nest, as when rows of the box overlap each other, one range stands for all
  * bytes from the first to the last. */
-static void walk_init(struct walk *w, const struct shf_mem *m, uint32_t unit)
+static void strided_walk_init(struct walk *w, const struct shf_mem *m, uint32_t unit)
 {
 	uint64_t zero = (uint64_t)(uintptr_t)m->base - (uint64_t)m->lo * unit, span = unit;
 	int order[SHEAF_DIMS_MAX], dims = by_stride(m, order);
@@ -62,7 +62,7 @@ static void walk_init(struct walk *w, const struct shf_mem *m, uint32_t unit)
 	}
 }
 
-static void advance(struct walk *w)
+static void strided_walk_advance(struct walk *w)
 {
 	int l = 0;
 
@@ -77,7 +77,7 @@ static void advance(struct walk *w)
 }
 
 /* Returns the next range of which this rank's window has some bytes; false: no range is left. */
-static bool walk_next(struct walk *w, uint64_t *lo, uint64_t *hi)
+static bool strided_walk_next(struct walk *w, uint64_t *lo, uint64_t *hi)
 {
 	while (!w->done) {
 		*lo = w->at > w->first ? w->at : w->first;
@@ -85,7 +85,7 @@ static bool walk_next(struct walk *w, uint64_t *lo, uint64_t *hi)
 		if (w->at >= w->end)
 			w->done = true; /* they ascend */
 		else
-			advance(w);
+			strided_walk_advance(w);
 		if (*lo < *hi)
 			return true;
 	}
@@ -97,7 +97,7 @@ bool shf_mem_span(const struct shf_mem *m, uint32_t unit, uint64_t *lo, uint64_t
 	struct walk w;
 	uint64_t last;
 
-	walk_init(&w, m, unit);
+	strided_walk_init(&w, m, unit);
 	last = w.at + w.run;
 	for (int l = 0; l < w.levels; l++)
 		last += (w.n[l] - 1) * w.step[l];
@@ -113,13 +113,14 @@ bool shf_mem_overlap(const struct shf_mem *a, uint32_t a_unit, const struct shf_
 	struct walk wa, wb;
 	bool more;
 
-	walk_init(&wa, a, a_unit);
-	walk_init(&wb, b, b_unit);
-	more = walk_next(&wa, &a_lo, &a_hi) && walk_next(&wb, &b_lo, &b_hi);
+	strided_walk_init(&wa, a, a_unit);
+	strided_walk_init(&wb, b, b_unit);
+	more = strided_walk_next(&wa, &a_lo, &a_hi) && strided_walk_next(&wb, &b_lo, &b_hi);
 	while (more) {
 		if (a_lo < b_hi && b_lo < a_hi)
 			return true;
-		more = a_hi <= b_lo ? walk_next(&wa, &a_lo, &a_hi) : walk_next(&wb, &b_lo, &b_hi);
+		more = a_hi <= b_lo ? strided_walk_next(&wa, &a_lo, &a_hi)
+		                    : strided_walk_next(&wb, &b_lo, &b_hi);
 	}
 	return false;
 }

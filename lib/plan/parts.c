@@ -230,7 +230,7 @@ static size_t slot_of(const struct shf_parts *p, const uint32_t *ranks, uint32_t
 	return i;
 }
 
-static int table_grow(struct shf_parts *p)
+static int set_table_grow(struct shf_parts *p)
 {
 	struct shf_set **old = p->table;
 	size_t old_max = p->table_max;
@@ -258,7 +258,7 @@ static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32
 	struct shf_set *set;
 	size_t i;
 
-	if (table_grow(p) < 0)
+	if (set_table_grow(p) < 0)
 		return NULL;
 	i = slot_of(p, ranks, n);
 	if (p->table[i])
@@ -382,8 +382,8 @@ static struct shf_set *set_of_cell(struct shf_parts *p, const struct shf_cell *c
 	return set;
 }
 
-static int part_add(struct shf_parts *p, uint32_t tensor, const struct shf_cell *c,
-                    const struct distinct *d)
+static int part_append(struct shf_parts *p, uint32_t tensor, const struct shf_cell *c,
+                       const struct distinct *d)
 {
 	const struct shf_deal_tensor *t = &p->stripe->tensors[tensor];
 	struct shf_part *part = shf_parts_grow(p->parts, &p->parts_max, p->parts_n, sizeof(*part));
@@ -417,7 +417,7 @@ static int collect_box(struct shf_parts *p, uint32_t tensor, const struct shf_bo
 	rc = shf_cells(&p->arena, inside, d->boxes, d->n, &cells, &n);
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (cells[i].set_n > 0) {
-			rc = part_add(p, tensor, &cells[i], d);
+			rc = part_append(p, tensor, &cells[i], d);
 		} else if (gap) {
 			*gap = (struct shf_gap){ tensor, cells[i].box, -1, -1 };
 			rc = SHEAF_ELAYOUT;
@@ -588,7 +588,7 @@ static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 }
 
 /* The turn-th of the different ranks of this node in the sets. */
-static int rank_of(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
+static int vote_rank(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
 {
 	size_t all = 0, n = 0, kept = 0;
 	uint32_t *ranks;
@@ -639,7 +639,7 @@ static int vote_take(struct vote *v, int32_t only, int64_t *rank)
 	}
 	node = only >= 0 ? only : node_of(shares, shares_join(shares, (uint32_t)n), &turn);
 	shf_free(shares);
-	return rank_of(v, node, turn, rank);
+	return vote_rank(v, node, turn, rank);
 }
 
 int shf_parts_vote(struct shf_parts *p, uint64_t lo, uint64_t hi, int32_t only, int64_t *rank)

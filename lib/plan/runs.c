@@ -63,7 +63,7 @@ void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct s
 }
 
 /* Past `done` rows of the innermost loop, which it ends or is one of. */
-static void advance(struct shf_runs *r, uint64_t done)
+static void runs_skip_rows(struct shf_runs *r, uint64_t done)
 {
 	int l = r->levels - 1;
 
@@ -91,7 +91,7 @@ bool shf_runs_next(struct shf_runs *r, uint64_t *at, int64_t *mem)
 		return false;
 	*at = r->at;
 	*mem = r->mem;
-	advance(r, 1);
+	runs_skip_rows(r, 1);
 	return true;
 }
 
@@ -107,6 +107,6 @@ bool shf_runs_rows(struct shf_runs *r, struct shf_rows *rows)
 		rows->at_step = r->at_step[l];
 		rows->mem_step = r->mem_step[l];
 	}
-	advance(r, rows->rows);
+	runs_skip_rows(r, rows->rows);
 	return true;
 }

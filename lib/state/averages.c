@@ -13,7 +13,7 @@
 /* ---- which slices ---- */
 
 /* Items of the buffer that a slice has, from *lo on; what it never looks at is left out. */
-static uint64_t window_of(const struct shf_slice *s, int64_t *lo)
+static uint64_t average_window(const struct shf_slice *s, int64_t *lo)
 {
 	int64_t top = s->mem.origin, hi;
 
@@ -27,7 +27,7 @@ static uint64_t window_of(const struct shf_slice *s, int64_t *lo)
 	return hi > *lo ? (uint64_t)(hi - *lo) : 0;
 }
 
-static int by_text(const void *a, const void *b)
+static int families_by_text(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -42,7 +42,7 @@ static const char **masters_of(const struct sheaf_state *state, size_t *n)
 		if (strcmp(state->slices[i].family, "master_weights") == 0)
 			names[(*n)++] = state->slices[i].name;
 	if (names && *n)
-		qsort(names, *n, sizeof(*names), by_text);
+		qsort(names, *n, sizeof(*names), families_by_text);
 	return names;
 }
 
@@ -56,7 +56,7 @@ static bool is_source(const struct shf_slice *s, const char *family, const char 
 		return true;
 	if (strcmp(s->family, "model") != 0 || s->dtype != SHEAF_F32)
 		return false;
-	return !bsearch(&s->name, masters, masters_n, sizeof(*masters), by_text);
+	return !bsearch(&s->name, masters, masters_n, sizeof(*masters), families_by_text);
 }
 
 static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source,
@@ -76,7 +76,7 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 	memcpy(in.start, s->mem.box.start, sizeof(in.start));
 	memcpy(in.count, s->mem.box.count, sizeof(in.count));
 	memcpy(in.stride, s->mem.stride, sizeof(in.stride));
-	in.flat_count = (int64_t)window_of(s, &in.flat_start);
+	in.flat_count = (int64_t)average_window(s, &in.flat_start);
 	rc = shf_state_take(state, &in, err);
 	if (rc < 0)
 		return rc;
@@ -104,8 +104,8 @@ static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_er
 	return rc;
 }
 
-static int check(const struct sheaf_state *state, const char *family, const struct shf_ema *e,
-                 struct sheaf_error *err)
+static int average_check(const struct sheaf_state *state, const char *family,
+                         const struct shf_ema *e, struct sheaf_error *err)
 {
 	if (state->fixed)
 		return shf_fail(err, SHEAF_EINVAL, "averages are fixed after the first save has "
@@ -132,8 +132,8 @@ static int check(const struct sheaf_state *state, const char *family, const stru
 	return 0;
 }
 
-static int take(struct sheaf_state *state, const char *family, const struct sheaf_ema *in,
-                struct sheaf_error *err)
+static int average_take(struct sheaf_state *state, const char *family, const struct sheaf_ema *in,
+                        struct sheaf_error *err)
 {
 	const char *name;
 	struct shf_ema e = { .last = -1 };
@@ -152,7 +152,7 @@ static int take(struct sheaf_state *state, const char *family, const struct shea
 	e.loss_max = in->loss_max;
 	e.interval = in->interval ? in->interval : 1;
 	e.warmup = in->warmup;
-	rc = check(state, family, &e, err);
+	rc = average_check(state, family, &e, err);
 	if (rc < 0)
 		return rc;
 	e.name = shf_arena_strdup(&state->arena, name, strlen(name));
@@ -172,7 +172,7 @@ int shf_state_ema(struct sheaf_state *state, const char *family, const struct sh
 
 	if (!state)
 		return SHEAF_ENOMEM;
-	return shf_state_stick(state, take(state, family, ema, &err), &err);
+	return shf_state_stick(state, average_take(state, family, ema, &err), &err);
 }
 
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])

@@ -90,7 +90,7 @@ static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf
 }
 
 /* Strides that are all 0 mean dense memory, unless the caller set SHEAF_STRIDED. */
-static bool is_dense(const struct sheaf_slice *in)
+static bool strides_are_dense(const struct sheaf_slice *in)
 {
 	if (in->flags & SHEAF_STRIDED)
 		return false;
@@ -120,7 +120,7 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 
 	if (out->empty) /* nothing is anywhere: no number of it matters */
 		return 0;
-	if (is_dense(in))
+	if (strides_are_dense(in))
 		dense_strides(m);
 	else
 		memcpy(m->stride, in->stride, sizeof(m->stride));
@@ -148,7 +148,7 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	int last = in->ndim - 1;
 	bool rows = in->shape[last] % group == 0; /* units have at least one dimension */
 
-	if (!is_dense(in))
+	if (!strides_are_dense(in))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s memory must be dense", who, t->name);
 	if (rows && (in->start[last] % group || in->count[last] % group))
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s is cut between bytes only, every %d "
@@ -175,7 +175,8 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	return 0;
 }
 
-static int check_names(const struct sheaf_slice *in, const char **family, struct sheaf_error *err)
+static int check_slice_names(const struct sheaf_slice *in, const char **family,
+                             struct sheaf_error *err)
 {
 	*family = in->family ? in->family : "model";
 	if (!shf_family_is_valid(*family))
@@ -231,8 +232,8 @@ static const char *take_family(struct shf_families *known, const char *family,
 	return text;
 }
 
-static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
-                     struct shf_families *known, struct shf_arena *arena,
+static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
+                           struct shf_families *known, struct shf_arena *arena,
                      struct sheaf_error *err)
 {
 	out->family = take_family(known, family, arena);
@@ -245,8 +246,8 @@ static int take_text(struct shf_slice *out, const struct sheaf_slice *in, const 
 }
 
 /* All of it but that there is memory. known: may be NULL. */
-static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_families *known,
-                struct shf_arena *arena, struct sheaf_error *err)
+static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
+                      struct shf_families *known, struct shf_arena *arena, struct sheaf_error *err)
 {
 	struct sheaf_slice own = { 0 };
 	const char *family;
@@ -262,7 +263,7 @@ static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_
 		if (((const uint8_t *)in)[i])
 			return shf_fail(err, SHEAF_EINVAL, "slice asks for something newer than "
 			                "this sheaf");
-	rc = check_names(&own, &family, err);
+	rc = check_slice_names(&own, &family, err);
 	if (rc < 0)
 		return rc;
 	snprintf(who, sizeof(who), "%s/%.120s", family, own.name);
@@ -288,7 +289,7 @@ static int take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_
 		return rc;
 	s.mem_unit = s.data_dtype == s.dtype ? s.mem.unit : shf_dtype(s.data_dtype)->bits / 8u;
 	s.mem.base = own.data;
-	rc = take_text(&s, &own, family, known, arena, err);
+	rc = slice_take_text(&s, &own, family, known, arena, err);
 	if (rc == 0)
 		*out = s;
 	return rc;
@@ -309,7 +310,7 @@ int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct s
                    struct sheaf_error *err)
 {
 	struct shf_slice s;
-	int rc = take(&s, in, NULL, arena, err);
+	int rc = slice_take(&s, in, NULL, arena, err);
 
 	if (rc == 0 && is_hollow(&s))
 		rc = hollow_fail(&s, err);
@@ -351,7 +352,7 @@ int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
 		state->slices = more;
 		state->cap = cap;
 	}
-	int rc = take(&state->slices[state->n], slice, &state->families, &state->arena, err);
+	int rc = slice_take(&state->slices[state->n], slice, &state->families, &state->arena, err);
 	if (rc < 0)
 		return rc;
 	state->hollow += is_hollow(&state->slices[state->n]);

@@ -168,7 +168,7 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
-static int finish(struct shf_store *s, bool must, struct sheaf_error *err)
+static int rewind_carry_out(struct shf_store *s, bool must, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
 	const char *p, *end, *moves, *sum;
@@ -205,7 +205,7 @@ out:
 
 int shf_rewind_finish(struct shf_store *s, struct sheaf_error *err)
 {
-	return finish(s, false, err);
+	return rewind_carry_out(s, false, err);
 }
 
 int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err)
@@ -323,7 +323,7 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 	if (rc == 0)
 		rc = write_journal(s, step, &steps, &moves_n, err);
 	if (rc == 0 && moves_n)
-		rc = finish(s, true, err);
+		rc = rewind_carry_out(s, true, err);
 out:
 	s->rewinding = rc < 0 && journal_stands(s);
 	shf_free(steps.all);

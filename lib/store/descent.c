@@ -21,7 +21,8 @@ struct kin {                    /* a line: step descends from of */
 	char session[33], of_session[33];
 };
 
-static struct shf_entry *find(const struct shf_list *list, int64_t step, const char *session)
+static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t step,
+                                         const char *session)
 {
 	for (size_t i = 0; i < list->n; i++) {
 		struct shf_entry *e = &list->entries[i];
@@ -36,7 +37,7 @@ static struct shf_entry *parent_of(const struct shf_list *list, const struct shf
 {
 	if (e->parent < 0 || e->parent >= e->step)
 		return NULL;
-	return find(list, e->parent, e->parent_session);
+	return list_find_saved(list, e->parent, e->parent_session);
 }
 
 static bool next_kin(const char **p, const char *end, struct kin *k)
@@ -86,7 +87,7 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 		return shf_fail_io(err, -rc, "%s/.sheaf/descent", s->path);
 	p = lines(text, &end);
 	while (p && next_kin(&p, end, &k)) {
-		struct shf_entry *e = find(list, k.step, k.session);
+		struct shf_entry *e = list_find_saved(list, k.step, k.session);
 
 		if (!e || parent_of(list, e))
 			continue;

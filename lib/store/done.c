@@ -32,12 +32,13 @@ struct telling {
 	struct sheaf_error *err;
 };
 
-static void add_text(struct shf_buf *b, const char *s)
+static void done_add_text(struct shf_buf *b, const char *s)
 {
 	shf_json_put(b, s, strlen(s));
 }
 
-static void add_head(struct shf_buf *b, const struct telling *t, const char *kind, uint64_t bytes)
+static void done_add_head(struct shf_buf *b, const struct telling *t, const char *kind,
+                          uint64_t bytes)
 {
 	const struct shf_manifest *m = t->m;
 	struct shf_buf path = SHF_BUF_INIT;
@@ -53,16 +54,16 @@ static void add_head(struct shf_buf *b, const struct telling *t, const char *kin
 	shf_buf_release(&path);
 }
 
-static void add_file(struct shf_buf *b, const char *name, uint64_t bytes, bool first)
+static void done_add_file(struct shf_buf *b, const char *name, uint64_t bytes, bool first)
 {
 	shf_buf_adds(b, first ? "\n  {\"name\": " : ",\n  {\"name\": ");
-	add_text(b, name);
+	done_add_text(b, name);
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 "}", bytes);
 }
 
 /* The index of a family; every step that has the family has it. */
-static const struct shf_mf_file *index_of(const struct shf_manifest *m,
-                                          const struct shf_mf_family *f)
+static const struct shf_mf_file *family_index(const struct shf_manifest *m,
+                                              const struct shf_mf_family *f)
 {
 	bool top = strcmp(f->dir, ".") == 0;
 	char name[128];
@@ -79,16 +80,16 @@ static const struct shf_mf_file *index_of(const struct shf_manifest *m,
 static void family_text(struct shf_buf *b, const struct telling *t, const struct shf_mf_family *f,
                         const struct shf_mf_file *files)
 {
-	const struct shf_mf_file *index = index_of(t->m, f);
+	const struct shf_mf_file *index = family_index(t->m, f);
 	uint64_t bytes = index ? index->bytes : 0;
 
 	for (uint64_t i = 0; i < f->files; i++)
 		bytes += files[i].bytes;
-	add_head(b, t, f->name, bytes);
+	done_add_head(b, t, f->name, bytes);
 	for (uint64_t i = 0; i < f->files; i++)
-		add_file(b, files[i].name, files[i].bytes, i == 0);
+		done_add_file(b, files[i].name, files[i].bytes, i == 0);
 	if (index)
-		add_file(b, index->name, index->bytes, f->files == 0);
+		done_add_file(b, index->name, index->bytes, f->files == 0);
 	shf_buf_adds(b, "]}\n");
 }
 
@@ -101,13 +102,13 @@ static void whole_text(struct shf_buf *b, const struct telling *t)
 		bytes += m->files[i].bytes;
 	for (size_t i = 0; i < m->attached_n; i++)
 		bytes += m->attached[i].bytes;
-	add_head(b, t, WHOLE, bytes);
-	add_file(b, "sheaf.json", t->manifest_bytes, true);
-	add_file(b, m->sums.name, m->sums.bytes, false);
+	done_add_head(b, t, WHOLE, bytes);
+	done_add_file(b, "sheaf.json", t->manifest_bytes, true);
+	done_add_file(b, m->sums.name, m->sums.bytes, false);
 	for (size_t i = 0; i < m->files_n; i++)
-		add_file(b, m->files[i].name, m->files[i].bytes, false);
+		done_add_file(b, m->files[i].name, m->files[i].bytes, false);
 	for (size_t i = 0; i < m->attached_n; i++)
-		add_file(b, m->attached[i].name, m->attached[i].bytes, false);
+		done_add_file(b, m->attached[i].name, m->attached[i].bytes, false);
 	shf_buf_adds(b, "]}\n");
 }
 
@@ -121,7 +122,7 @@ static bool says(const struct shf_sys *sys, int dir, const char *name, const str
 	return same;
 }
 
-static int put(const struct telling *t, const char *kind, const struct shf_buf *text)
+static int done_file_put(const struct telling *t, const char *kind, const struct shf_buf *text)
 {
 	const struct shf_sys *sys = t->s->sys;
 	struct shf_stat st;
@@ -153,7 +154,7 @@ static int sync_dir(const struct telling *t, int dir)
 	return shf_fail_io(t->err, -rc, "%s: sync of the directory", t->where);
 }
 
-static int tell(const struct telling *t)
+static int done_files_write(const struct telling *t)
 {
 	const struct shf_manifest *m = t->m;
 	const struct shf_mf_file *files = m->files;
@@ -164,14 +165,14 @@ static int tell(const struct telling *t)
 		shf_buf_reset(&text);
 		family_text(&text, t, &m->families[i], files);
 		files += m->families[i].files;
-		rc = put(t, m->families[i].name, &text);
+		rc = done_file_put(t, m->families[i].name, &text);
 	}
 	if (rc == 0)
 		rc = sync_dir(t, t->dir);
 	if (rc == 0) {
 		shf_buf_reset(&text);
 		whole_text(&text, t);
-		rc = put(t, WHOLE, &text);
+		rc = done_file_put(t, WHOLE, &text);
 	}
 	if (rc == 0)
 		rc = sync_dir(t, t->dir);
@@ -195,7 +196,7 @@ static int make_folder(struct telling *t)
 	return rc;
 }
 
-static int open_folder(struct telling *t)
+static int done_folder_open(struct telling *t)
 {
 	const struct shf_sys *sys = t->s->sys;
 
@@ -225,9 +226,9 @@ int shf_done_put(struct shf_store *s, const char *where, int64_t step, const cha
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s/%s: is another save", s->path, name);
 	t.manifest_bytes = text.len;
 	if (rc == 0)
-		rc = open_folder(&t);
+		rc = done_folder_open(&t);
 	if (rc == 0)
-		rc = tell(&t);
+		rc = done_files_write(&t);
 	shf_fd_close(s->sys, &t.dir);
 	shf_arena_release(&arena);
 	shf_buf_release(&text);

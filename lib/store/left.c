@@ -23,8 +23,8 @@ struct looking {
 	struct sheaf_error *err;
 };
 
-static int tell(struct looking *l, struct shf_left *left, const char *what, const char *action,
-                const char *why)
+static int left_report(struct looking *l, struct shf_left *left, const char *what,
+                       const char *action, const char *why)
 {
 	left->what = what;
 	left->action = action;
@@ -32,7 +32,7 @@ static int tell(struct looking *l, struct shf_left *left, const char *what, cons
 	return l->item(l->arg, left);
 }
 
-static int fail_at(const struct looking *l, int rc, const char *what)
+static int left_fail(const struct looking *l, int rc, const char *what)
 {
 	return shf_fail_io(l->err, -rc, "%s/.sheaf/%s", l->s.path, what);
 }
@@ -53,7 +53,7 @@ static int tell_lock(struct looking *l)
 	if (fd == -ENOENT)
 		return 0;
 	if (fd < 0)
-		return fail_at(l, fd, "lock");
+		return left_fail(l, fd, "lock");
 	rc = shf_sys_lock(sys, fd, false);
 	/* A lock that only the forked child of a dead owner has does not count as held. */
 	l->held = rc == -EAGAIN && shf_lock_is_held(&l->s);
@@ -62,14 +62,14 @@ static int tell_lock(struct looking *l)
 	l->s.prev_gone = rc == 0 && free && shf_prev_is_gone(&l->s, fd);
 	shf_lock_close(sys, &fd);
 	if (rc < 0)
-		return rc == -ENOENT ? 0 : fail_at(l, rc, "lock");
+		return rc == -ENOENT ? 0 : left_fail(l, rc, "lock");
 	if (!l->s.prev_session[0] && !l->held)
 		return 0;
 	holder = l->s.prev;
 	memcpy(session, l->s.prev_session, sizeof(session));
 	rc = l->held ? shf_lock_holder(&l->s, &holder, session) : 0;
 	if (rc < 0 && rc != -ENOENT)
-		return fail_at(l, rc, "lock");
+		return left_fail(l, rc, "lock");
 	left.lives = !l->s.prev_gone;
 	memcpy(left.session, session, sizeof(left.session));
 	snprintf(why, sizeof(why), "%s by pid %llu on %s%s", l->held ? "held" : "held last",
@@ -77,7 +77,7 @@ static int tell_lock(struct looking *l)
 	         l->held ? "" : left.lives ? ", who may live" : ", who is gone");
 	if (!session[0])
 		snprintf(why, sizeof(why), "held, and it does not say by whom");
-	return tell(l, &left, "lock", l->held ? "wait" : "none", why);
+	return left_report(l, &left, "lock", l->held ? "wait" : "none", why);
 }
 
 /* ---- steps ---- */
@@ -113,15 +113,16 @@ static int tell_damaged(struct looking *l)
 			continue;
 		}
 		left_of(&left, &e);
-		rc = e.remains ? tell(l, &left, "remains", "decide", remains)
-		               : tell(l, &left, e.unread ? "unread" : "damaged", "decide", why.msg);
+		rc = e.remains ? left_report(l, &left, "remains", "decide", remains)
+		               : left_report(l, &left, e.unread ? "unread" : "damaged", "decide",
+		                             why.msg);
 	}
 	shf_free(steps.all);
 	return rc;
 }
 
 /* shf_step_look, whose code says why. */
-static int look(struct looking *l, int dir, const char *name, struct shf_entry *e)
+static int left_look_at(struct looking *l, int dir, const char *name, struct shf_entry *e)
 {
 	struct sheaf_error why;
 	int rc = shf_step_look(&l->s, dir, name, e, &why);
@@ -142,7 +143,7 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 	snprintf(e.path, sizeof(e.path), "%s", left->path);
 	dir = shf_dir_open(l->s.sys, l->s.stage, name);
 	if (dir < 0)
-		return dir == -ENOENT ? 0 : fail_at(l, dir, "stage");
+		return dir == -ENOENT ? 0 : left_fail(l, dir, "stage");
 	rc = shf_names_read(l->s.sys, dir, &names);
 	if (rc == 0) {
 		left->lives = !shf_stage_is_dead(&l->s, dir, &names, left->session, true);
@@ -150,20 +151,22 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 	}
 	shf_fd_close(l->s.sys, &dir);
 	if (rc < 0)
-		return fail_at(l, rc, "stage");
-	rc = look(l, l->s.stage, name, &e);
+		return left_fail(l, rc, "stage");
+	rc = left_look_at(l, l->s.stage, name, &e);
 	if (rc != 0)
 		return rc == 1 ? 0 : rc;
 	left->whole = e.state == SHF_COMMITTED;
 	left->bytes = e.bytes;
 	if (left->lives)
-		return tell(l, left, "staged", "wait", left->whole ? "whole; its writer may live"
-		                                                   : "its writer may live");
+		return left_report(l, left, "staged", "wait",
+		                   left->whole ? "whole; its writer may live"
+		                               : "its writer may live");
 	if (!left->whole)
-		return tell(l, left, "staged", "delete", "half a save of somebody who is dead");
+		return left_report(l, left, "staged", "delete",
+		                   "half a save of somebody who is dead");
 	snprintf(text, sizeof(text), "a whole save that was not published, of somebody who is "
 	         "dead: --salvage %lld publishes it", (long long)left->step);
-	return tell(l, left, "staged", "delete", text);
+	return left_report(l, left, "staged", "delete", text);
 }
 
 static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
@@ -173,8 +176,9 @@ static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
 
 	shf_fd_close(l->s.sys, &dir);
 	if (old)
-		return tell(l, left, "copy", "delete", "half a copy that nobody took up");
-	return tell(l, left, "copy", "wait", "half a copy: the next copy of that step takes it up");
+		return left_report(l, left, "copy", "delete", "half a copy that nobody took up");
+	return left_report(l, left, "copy", "wait",
+	                   "half a copy: the next copy of that step takes it up");
 }
 
 /* ---- folders of .sheaf ---- */
@@ -187,19 +191,21 @@ static int tell_away(struct looking *l, int dir, const char *name, struct shf_le
 	int fd, rc;
 
 	snprintf(e.path, sizeof(e.path), "%s", left->path);
-	rc = look(l, dir, name, &e);
+	rc = left_look_at(l, dir, name, &e);
 	if (rc != 0)
 		return rc == 1 ? 0 : rc;
 	left->bytes = e.bytes;
 	left->whole = e.state == SHF_COMMITTED;
 	if (aside)
-		return tell(l, left, "aside", "decide", "set aside; nothing deletes it: remove it "
-		            "when it is of no more use");
+		return left_report(l, left, "aside", "decide",
+		                   "set aside; nothing deletes it: remove it when it is of no more "
+		                   "use");
 	fd = shf_dir_open(l->s.sys, dir, name);
 	over = fd >= 0 && shf_grace_is_over(&l->s, fd, SHF_GRACE_S);
 	shf_fd_close(l->s.sys, &fd);
-	return over ? tell(l, left, "trash", "delete", "pruned; its grace is over")
-	            : tell(l, left, "trash", "wait", "pruned; deleted when its grace is over");
+	return over ? left_report(l, left, "trash", "delete", "pruned; its grace is over")
+	            : left_report(l, left, "trash", "wait",
+	                          "pruned; deleted when its grace is over");
 }
 
 static int tell_folder(struct looking *l, const char *folder)
@@ -209,11 +215,11 @@ static int tell_folder(struct looking *l, const char *folder)
 	int dir = shf_dir_open(l->s.sys, l->s.dot, folder), rc;
 
 	if (dir < 0)
-		return dir == -ENOENT ? 0 : fail_at(l, dir, folder);
+		return dir == -ENOENT ? 0 : left_fail(l, dir, folder);
 	rc = shf_names_read(l->s.sys, dir, &names);
 	if (rc < 0) {
 		shf_fd_close(l->s.sys, &dir);
-		return fail_at(l, rc, folder);
+		return left_fail(l, rc, folder);
 	}
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		struct shf_left left = { .lives = -1 };
@@ -239,8 +245,8 @@ static int tell_rewind(struct looking *l)
 	int rc = shf_sys_stat(l->s.sys, l->s.dot, "rewind", false, &st);
 
 	if (rc < 0)
-		return rc == -ENOENT ? 0 : fail_at(l, rc, "rewind");
-	return tell(l, &left, "rewind", "finish", "a rewind that was cut");
+		return rc == -ENOENT ? 0 : left_fail(l, rc, "rewind");
+	return left_report(l, &left, "rewind", "finish", "a rewind that was cut");
 }
 
 int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),

@@ -16,7 +16,7 @@
 #include <string.h>
 
 /* LATEST passes over such a checkpoint, and a save of its number sets it aside. */
-static bool is_condemned(struct shf_store *s, const struct shf_entry *e)
+static bool entry_is_condemned(struct shf_store *s, const struct shf_entry *e)
 {
 	return e->mark == 'b' || shf_tries_condemn(s, e->step, e->session);
 }
@@ -29,7 +29,7 @@ int shf_step_is_condemned(struct shf_store *s, int64_t step)
 	if (rc != 1)
 		return rc == SHF_HAS_GONE ? 0 : rc;
 	e.mark = shf_mark_read(s, step, NULL);
-	return is_condemned(s, &e);
+	return entry_is_condemned(s, &e);
 }
 
 struct newest {
@@ -53,7 +53,7 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 				return rc;
 			n->exists = rc == 1;
 			e.mark = shf_mark_read(s, q->step, NULL);
-			n->is_bad = n->exists && is_condemned(s, &e);
+			n->is_bad = n->exists && entry_is_condemned(s, &e);
 		}
 	for (size_t i = 0; i < steps->n && n->known < 0; i++) {
 		int64_t step = steps->all[i];
@@ -98,7 +98,7 @@ bool shf_entry_is_good(const struct shf_entry *e)
 	return e->state == SHF_COMMITTED && e->mark != 'b' && e->mark != '?';
 }
 
-static int add(struct shf_list *list, const struct shf_entry *e)
+static int list_append_entry(struct shf_list *list, const struct shf_entry *e)
 {
 	struct shf_entry *more;
 
@@ -137,7 +137,7 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 			return rc < 0 ? rc : SHF_HAS_GONE;
 		e.mark = shf_mark_read(s, e.step, NULL);
 		e.tries = shf_tries_read(s, e.step, e.session);
-		rc = add(l->list, &e);
+		rc = list_append_entry(l->list, &e);
 	}
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path) : 0;
 }
@@ -167,7 +167,7 @@ static int list_folder(struct shf_store *s, const char *folder, enum shf_step_st
 		if (e.session[0] == '\0')
 			memcpy(e.session, session, sizeof(e.session));
 		e.state = state;
-		rc = rc == 1 ? 0 : add(list, &e);
+		rc = rc == 1 ? 0 : list_append_entry(list, &e);
 	}
 	if (rc < 0)
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, folder);
@@ -262,7 +262,7 @@ struct seeking {
 	struct shf_buf passed;          /* of each that was passed over: u64 number, why, NUL */
 };
 
-static void pass(struct seeking *q, int64_t step, const char *why)
+static void seek_note_passed(struct seeking *q, int64_t step, const char *why)
 {
 	shf_buf_u64(&q->passed, (uint64_t)step);
 	shf_buf_add(&q->passed, why, strlen(why) + 1);
@@ -296,7 +296,7 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 	if (rc == 1)
 		return SHF_HAS_GONE;
 	if (e->state == SHF_FOREIGN || e->remains) {
-		pass(q, e->step, "has no manifest, so it is no checkpoint");
+		seek_note_passed(q, e->step, "has no manifest, so it is no checkpoint");
 		return SHEAF_ENOENT;
 	}
 	if (e->mark == '?')     /* perhaps somebody condemned it */
@@ -409,7 +409,7 @@ static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void
 		else if (passed < 0 || passed == SHF_HAS_GONE)
 			rc = passed;
 		else
-			pass(q, e.step, why);
+			seek_note_passed(q, e.step, why);
 		if (rc != SHEAF_ENOENT)
 			q->step = e.step;
 		if (passed == 2 && bad < 0)
@@ -440,7 +440,7 @@ struct saying {
 	void *arg;
 };
 
-static void say(void *arg, int64_t step, const char *why)
+static void log_passed_step(void *arg, int64_t step, const char *why)
 {
 	const struct saying *l = arg;
 	char line[500];
@@ -457,7 +457,8 @@ int shf_store_latest(struct shf_store *s, int64_t *step,
                      struct sheaf_error *err)
 {
 	struct saying saying = { s, log, log_arg };
-	struct shf_seek k = { .below = INT64_MAX, .floor = -1, .passed = say, .arg = &saying };
+	struct shf_seek k = { .below = INT64_MAX, .floor = -1, .passed = log_passed_step,
+		.arg = &saying };
 	int64_t found;
 	int rc = shf_store_seek(s, &k, &found, err);
 

@@ -73,12 +73,12 @@ struct check {
 	uint64_t there;         /* bytes of a manifest that S has already; 0: C6 is to come */
 };
 
-static int by_name(const void *a, const void *b)
+static int wants_by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct want *)a)->name, ((const struct want *)b)->name);
 }
 
-static int fail_in(const struct check *c, int sys, const char *what)
+static int fail_in_stage(const struct check *c, int sys, const char *what)
 {
 	return shf_stage_fail(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
 }
@@ -99,18 +99,18 @@ static int wants_fill(struct check *c)
 	w->all[w->n++] = (struct want){ m->sums.name, m->sums.bytes, false };
 	if (c->there)
 		w->all[w->n++] = (struct want){ "sheaf.json", c->there, false };
-	qsort(w->all, w->n, sizeof(*w->all), by_name);
+	qsort(w->all, w->n, sizeof(*w->all), wants_by_name);
 	return 0;
 }
 
 /* One file of S: named once by the manifest, and of that size. */
-static int check_file(struct check *c, int dir, const char *name, const char *full)
+static int check_staged_file(struct check *c, int dir, const char *name, const char *full)
 {
 	struct want key = { full, 0, false }, *w;
 	struct shf_stat st;
 	int rc;
 
-	w = bsearch(&key, c->wants.all, c->wants.n, sizeof(key), by_name);
+	w = bsearch(&key, c->wants.all, c->wants.n, sizeof(key), wants_by_name);
 	if (!w) {
 		/* A network file system's, for an open descriptor; it goes by itself. */
 		if (strncmp(name, ".nfs", 4) == 0)
@@ -120,7 +120,7 @@ static int check_file(struct check *c, int dir, const char *name, const char *fu
 	}
 	rc = shf_sys_stat(c->s->sys, dir, name, false, &st);
 	if (rc < 0)
-		return fail_in(c, -rc, full);
+		return fail_in_stage(c, -rc, full);
 	if (st.type != SHF_T_FILE || st.bytes != w->bytes)
 		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: has %llu bytes, its "
 		                "writers say %llu", c->s->path, c->g->name, full,
@@ -139,19 +139,19 @@ static int check_folder(struct check *c, const char *folder)
 
 	fd = shf_dir_open(sys, c->g->dir, folder);
 	if (fd < 0)
-		return fail_in(c, -fd, folder);
+		return fail_in_stage(c, -fd, folder);
 	rc = shf_names_read(sys, fd, &names);
 	if (rc < 0)
-		rc = fail_in(c, -rc, folder);
+		rc = fail_in_stage(c, -rc, folder);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		snprintf(full, sizeof(full), "%s/%s", folder, p);
-		rc = check_file(c, fd, p, full);
+		rc = check_staged_file(c, fd, p, full);
 	}
 	shf_names_release(&names);
 	if (rc == 0) {
 		rc = shf_dir_sync(c->s, fd);
 		if (rc < 0)
-			rc = fail_in(c, -rc, folder);
+			rc = fail_in_stage(c, -rc, folder);
 	}
 	shf_fd_close(sys, &fd);
 	return rc;
@@ -166,7 +166,7 @@ static int check_top(struct check *c)
 
 	rc = shf_names_read(sys, c->g->dir, &names);
 	if (rc < 0)
-		return fail_in(c, -rc, ".");
+		return fail_in_stage(c, -rc, ".");
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		if (strncmp(p, "alive-", 6) == 0) {
 			/* What unlink says may be of an earlier try; what is there counts. */
@@ -174,16 +174,16 @@ static int check_top(struct check *c)
 			if (shf_sys_stat(sys, c->g->dir, p, false, &st) == -ENOENT)
 				rc = 0;
 			else
-				rc = fail_in(c, rc < 0 ? -rc : EBUSY, p);
+				rc = fail_in_stage(c, rc < 0 ? -rc : EBUSY, p);
 			continue;
 		}
 		rc = shf_sys_stat(sys, c->g->dir, p, false, &st);
 		if (rc < 0)
-			rc = fail_in(c, -rc, p);
+			rc = fail_in_stage(c, -rc, p);
 		else if (st.type == SHF_T_DIR)
 			rc = check_folder(c, p);
 		else
-			rc = check_file(c, c->g->dir, p, p);
+			rc = check_staged_file(c, c->g->dir, p, p);
 	}
 	shf_names_release(&names);
 	return rc;
@@ -191,7 +191,7 @@ static int check_top(struct check *c)
 
 /* C5. Our own alive file is closed before it is removed: some file systems keep a file that is
  * open under another name. */
-static int settle(struct check *c)
+static int stage_check_and_sync(struct check *c)
 {
 	int rc;
 
@@ -207,7 +207,7 @@ static int settle(struct check *c)
 			                "though its writers say so", c->s->path, c->g->name,
 			                c->wants.all[i].name);
 	rc = shf_dir_sync(c->s, c->g->dir);
-	return rc < 0 ? fail_in(c, -rc, ".") : 0;
+	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
 }
 
 /* The bytes of the manifest, read back before anybody relies on them. */
@@ -237,20 +237,20 @@ static int write_manifest(struct check *c, const struct shf_buf *text)
 	fd = shf_sys_open(sys, dir, "sheaf.json.tmp",
 			  SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
 	if (fd < 0)
-		return fail_in(c, -fd, "sheaf.json.tmp");
+		return fail_in_stage(c, -fd, "sheaf.json.tmp");
 	put = shf_sys_pwrite(sys, fd, text->data, text->len, 0);
 	rc = put < 0 ? (int)put : shf_sys_fsync(sys, fd);
 	closed = shf_sys_close(sys, fd);
 	if (rc >= 0)
 		rc = closed;
 	if (rc < 0)
-		return fail_in(c, -rc, "sheaf.json.tmp");
+		return fail_in_stage(c, -rc, "sheaf.json.tmp");
 	rc = shf_sys_rename(sys, dir, "sheaf.json.tmp", dir, "sheaf.json", true);
 	if (rc < 0)
-		return fail_in(c, -rc, "sheaf.json");
+		return fail_in_stage(c, -rc, "sheaf.json");
 	/* Without this the name can be lost from a directory that was renamed (I3). */
 	rc = shf_dir_sync(c->s, dir);
-	return rc < 0 ? fail_in(c, -rc, ".") : 0;
+	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
 }
 
 /* Is T the step whose manifest is text? 1, 0; a negative errno when that cannot be seen. */
@@ -329,7 +329,7 @@ static int is_open(const struct check *c)
 }
 
 /* C6 to C9, with the bytes of the manifest. */
-static int finish(struct check *c, const struct shf_buf *text)
+static int publish_with_manifest(struct check *c, const struct shf_buf *text)
 {
 	int rc = c->there ? 0 : write_manifest(c, text);
 
@@ -348,11 +348,11 @@ int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf
 	int rc = is_open(&c);
 
 	if (rc == 0)
-		rc = settle(&c);
+		rc = stage_check_and_sync(&c);
 	if (rc == 0)
 		rc = encode(&c, &text);
 	if (rc == 0)
-		rc = finish(&c, &text);
+		rc = publish_with_manifest(&c, &text);
 	shf_free(c.wants.all);
 	shf_buf_release(&text);
 	return rc;
@@ -369,9 +369,9 @@ int shf_stage_publish_as(struct shf_store *s, struct shf_stage *g, const struct 
 	if (rc == 0)
 		rc = is_open(&c);
 	if (rc == 0)
-		rc = settle(&c);
+		rc = stage_check_and_sync(&c);
 	if (rc == 0)
-		rc = finish(&c, text);
+		rc = publish_with_manifest(&c, text);
 	shf_free(c.wants.all);
 	shf_arena_release(&arena);
 	return rc;

@@ -48,8 +48,8 @@ static int count(struct shf_store *s, int dir, const char *name, const char *ses
 	return 0;
 }
 
-static int look(struct shf_store *s, const char *name, const char *session, struct staged *found,
-                struct sheaf_error *err)
+static int staged_look_at(struct shf_store *s, const char *name, const char *session,
+                          struct staged *found, struct sheaf_error *err)
 {
 	struct shf_names names;
 	bool dead = false;
@@ -71,7 +71,8 @@ static int look(struct shf_store *s, const char *name, const char *session, stru
 	                           "(what gives no sign for a day counts as dead)", s->path, name);
 }
 
-static int find(struct shf_store *s, int64_t step, struct staged *found, struct sheaf_error *err)
+static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
+                       struct sheaf_error *err)
 {
 	struct shf_names names;
 	char session[33];
@@ -83,7 +84,7 @@ static int find(struct shf_store *s, int64_t step, struct staged *found, struct 
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; )
 		if (shf_step_split(p, &of, session) && of == step &&
 		    !shf_tree_is_step(s, s->stage, p, step))
-			rc = look(s, p, session, found, err);
+			rc = staged_look_at(s, p, session, found, err);
 	shf_names_release(&names);
 	if (rc < 0)
 		return rc;
@@ -132,7 +133,7 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
 	if (rc == 0)
 		rc = check_free(s, step, err);
 	if (rc == 0)
-		rc = find(s, step, &found, err);
+		rc = staged_find(s, step, &found, err);
 	if (rc == 0) {
 		rc = g->dir = shf_dir_open(sys, s->stage, found.whole);
 		rc = rc < 0 ? fail_stage(s, rc, err) : 0;

@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void init(struct shf_store *s, struct shf_stage *g, int64_t step)
+static void stage_init(struct shf_store *s, struct shf_stage *g, int64_t step)
 {
 	memset(g, 0, sizeof(*g));
 	g->dir = g->alive = -1;
@@ -154,7 +154,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	char fresh[17];
 	int rc;
 
-	init(s, g, step);
+	stage_init(s, g, step);
 	if (!s->writer || step < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %lld needs a run open for writing "
 		                "and a number that is not negative", s->path, (long long)step);
@@ -185,7 +185,7 @@ int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	const struct shf_sys *sys = s->sys;
 	int rc;
 
-	init(s, g, step);
+	stage_init(s, g, step);
 	if (!s->writer || step < 0 || !shf_id_is_valid(session, 32))
 		return shf_fail(err, SHEAF_EINVAL, "%s: a copy of step %lld needs a run open for "
 		                "writing and the session of the step", s->path, (long long)step);
@@ -209,7 +209,7 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	char session[33];
 	int64_t of;
 
-	init(s, g, step);
+	stage_init(s, g, step);
 	if (!shf_step_split(name, &of, session) || of != step || s->stage < 0)
 		return shf_fail(err, SHEAF_EINVAL, "%s: '%.60s' is not a stage of step %lld",
 		                s->path, name, (long long)step);

@@ -17,7 +17,7 @@ struct files {
 	struct sheaf_error *err;
 };
 
-static int open_folder(struct files *f, const char *name, size_t n)
+static int step_folder_open(struct files *f, const char *name, size_t n)
 {
 	if (f->dir >= 0 && strlen(f->folder) == n && memcmp(f->folder, name, n) == 0)
 		return 0;
@@ -31,7 +31,7 @@ static int open_folder(struct files *f, const char *name, size_t n)
 }
 
 /* 0; -errno of our own lack; 1: not as the manifest says, and err tells. */
-static int check_file(struct files *f, const struct shf_mf_file *file)
+static int check_step_file(struct files *f, const struct shf_mf_file *file)
 {
 	const char *slash = strchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
 	const struct shf_sys *sys = f->s->sys;
@@ -41,7 +41,7 @@ static int check_file(struct files *f, const struct shf_mf_file *file)
 	if (!always(!strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..")))
 		rc = -EINVAL;   /* of a decoded manifest */
 	if (rc == 0 && slash)
-		rc = open_folder(f, file->name, (size_t)(slash - file->name));
+		rc = step_folder_open(f, file->name, (size_t)(slash - file->name));
 	if (rc == 0)
 		rc = shf_sys_stat(sys, slash ? f->dir : f->top, name, false, &st);
 	if (shf_is_own_lack(rc))
@@ -57,14 +57,14 @@ static int check_file(struct files *f, const struct shf_mf_file *file)
 	return 1;
 }
 
-static int check_files(struct files *f, const struct shf_manifest *m)
+static int check_step_files(struct files *f, const struct shf_manifest *m)
 {
-	int rc = check_file(f, &m->sums);
+	int rc = check_step_file(f, &m->sums);
 
 	for (size_t i = 0; rc == 0 && i < m->files_n; i++)
-		rc = check_file(f, &m->files[i]);
+		rc = check_step_file(f, &m->files[i]);
 	for (size_t i = 0; rc == 0 && i < m->attached_n; i++)
-		rc = check_file(f, &m->attached[i]);
+		rc = check_step_file(f, &m->attached[i]);
 	shf_fd_close(f->s->sys, &f->dir);
 	return rc;
 }
@@ -129,8 +129,8 @@ bool shf_is_unread(const struct sheaf_error *why)
 }
 
 /* files: are they there, too; else a step whose manifest is good counts as committed. */
-static int look(struct shf_store *s, int dir, const char *name, bool files, struct shf_entry *e,
-                struct sheaf_error *err)
+static int look_at_name(struct shf_store *s, int dir, const char *name, bool files,
+                        struct shf_entry *e, struct sheaf_error *err)
 {
 	struct shf_arena arena = { NULL, 0 };
 	struct sheaf_error why;
@@ -164,7 +164,7 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 		entry_fill(e, &m);
 		rc = shf_manifest_is_of(s, &m, e->step, where, &why);
 		if (rc == 0 && files)
-			rc = check_files(&f, &m);
+			rc = check_step_files(&f, &m);
 		if (rc < 0 && shf_is_own_lack(rc))
 			rc = shf_fail_sys(&why, -rc, "%s", where);
 		else if (rc == 0)
@@ -189,7 +189,7 @@ static int look(struct shf_store *s, int dir, const char *name, bool files, stru
 int shf_step_look(struct shf_store *s, int dir, const char *name, struct shf_entry *e,
                   struct sheaf_error *err)
 {
-	return look(s, dir, name, true, e, err);
+	return look_at_name(s, dir, name, true, e, err);
 }
 
 int shf_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry *e,
@@ -200,7 +200,7 @@ int shf_look_at(struct shf_store *s, int64_t step, bool files, struct shf_entry 
 	memset(e, 0, sizeof(*e));
 	e->step = step;
 	shf_name_of_step(e->path, step);
-	rc = look(s, s->dir, e->path, files, e, err);
+	rc = look_at_name(s, s->dir, e->path, files, e, err);
 	if (rc == 1)
 		return SHF_HAS_GONE;
 	return rc < 0 ? rc : e->state != SHF_FOREIGN && !e->remains;

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void init(struct shf_store *s, const struct shf_sys *sys)
+static void store_init(struct shf_store *s, const struct shf_sys *sys)
 {
 	memset(s, 0, sizeof(*s));
 	s->sys = sys;
@@ -117,7 +117,7 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
 {
 	int rc;
 
-	init(s, sys);
+	store_init(s, sys);
 	s->path = shf_strdup(path);
 	if (!s->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
@@ -299,7 +299,7 @@ int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *pa
 {
 	int rc;
 
-	init(s, sys);
+	store_init(s, sys);
 	s->path = shf_strdup(path);
 	if (!s->path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory to open the run", path);
@@ -373,7 +373,7 @@ int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *p
 	int rc;
 
 	if (!shf_id_is_valid(run, 32) || !shf_id_is_valid(session, 32)) {
-		init(s, sys);
+		store_init(s, sys);
 		return shf_fail(err, SHEAF_EINVAL, "%s: run and session are not 32 hex digits",
 		                path);
 	}

@@ -101,7 +101,7 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
 	return rc;
 }
 
-static struct shf_entry *find(struct shf_list *list, int64_t step)
+static struct shf_entry *list_find_step(struct shf_list *list, int64_t step)
 {
 	for (size_t i = 0; i < list->n; i++)
 		if (list->entries[i].step == step && list->entries[i].state <= SHF_DAMAGED)
@@ -112,7 +112,7 @@ static struct shf_entry *find(struct shf_list *list, int64_t step)
 /* The step that was verified, unless another save has its number by now. */
 static const struct shf_entry *find_saved(struct shf_list *list, const struct shf_saved *saved)
 {
-	const struct shf_entry *e = saved->step >= 0 ? find(list, saved->step) : NULL;
+	const struct shf_entry *e = saved->step >= 0 ? list_find_step(list, saved->step) : NULL;
 
 	return e && saved->session[0] && strcmp(e->session, saved->session) != 0 ? NULL : e;
 }
@@ -124,7 +124,7 @@ static void find_branch(struct shf_list *list, const struct shf_entry *from)
 	struct shf_entry *e;
 
 	while (from && from->parent >= 0 && from->parent < from->step) {
-		e = find(list, from->parent);
+		e = list_find_step(list, from->parent);
 		if (!e || strcmp(e->session, from->parent_session) != 0)
 			break;
 		e->on_branch = true;
@@ -223,7 +223,7 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 }
 
 /* Whether each step goes; how many. */
-static int decide(struct judge *j, struct shf_list *list)
+static int choose_what_goes(struct judge *j, struct shf_list *list)
 {
 	int64_t newer_n = 0;
 	int go = 0;
@@ -278,8 +278,8 @@ static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent,
 }
 
 /* The steps and what is known of them: notes, descent (its text in *descent). */
-static int look(struct shf_store *s, const struct shf_prune *p, struct shf_list *list,
-                struct shf_buf *descent, struct sheaf_error *err)
+static int prune_read_list(struct shf_store *s, const struct shf_prune *p, struct shf_list *list,
+                           struct shf_buf *descent, struct sheaf_error *err)
 {
 	int rc = p->dry ? 0 : shf_lock_check(s, err);
 
@@ -307,11 +307,11 @@ int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
 	if (!s->writer && !p->dry)
 		return shf_fail(err, SHEAF_EINVAL, "%s: pruning needs the run open for writing",
 		                s->path);
-	rc = look(s, p, &list, &descent, err);
+	rc = prune_read_list(s, p, &list, &descent, err);
 	if (rc < 0)
 		goto out;
 	j.verified = find_saved(&list, &p->verified);
-	if (decide(&j, &list) && !p->dry)
+	if (choose_what_goes(&j, &list) && !p->dry)
 		rc = shf_descent_write(s, &list, &descent, err);
 	if (rc == 0 && !p->dry) {
 		trash = shf_dir_make(s->sys, s->dot, "trash");

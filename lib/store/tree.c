@@ -11,7 +11,7 @@
 
 #define DEPTH_MAX 8     /* of what we delete; we make two levels */
 
-static int add_name(void *arg, const char *name)
+static int names_append(void *arg, const char *name)
 {
 	struct shf_buf *text = arg;
 
@@ -24,7 +24,7 @@ int shf_names_read(const struct shf_sys *sys, int dir, struct shf_names *names)
 	int rc;
 
 	names->text = (struct shf_buf)SHF_BUF_INIT;
-	rc = shf_sys_list(sys, dir, add_name, &names->text);
+	rc = shf_sys_list(sys, dir, names_append, &names->text);
 	if (rc < 0)
 		shf_names_release(names);
 	return rc < 0 ? rc : 0;

@@ -29,7 +29,7 @@ int shf_tries_open(struct shf_store *s)
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "tries");
 }
 
-static void name_of(char out[64], int64_t step, const char *session)
+static void tries_file_name(char out[64], int64_t step, const char *session)
 {
 	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
 }
@@ -55,13 +55,13 @@ int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
 
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : -1;
-	name_of(name, step, session);
+	tries_file_name(name, step, session);
 	n = shf_tries_count(s->sys, dir, name);
 	shf_fd_close(s->sys, &dir);
 	return n >= 0 ? n : -1;
 }
 
-static bool is_ours(const struct shf_store *s, int64_t step, const char *session)
+static bool step_is_counted(const struct shf_store *s, int64_t step, const char *session)
 {
 	for (int i = 0; i < s->tried_n; i++)
 		if (s->tried[i].step == step && strcmp(s->tried[i].session, session) == 0)
@@ -75,7 +75,8 @@ bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session)
 
 	/* The newest try may still be going on. A writer knows whether it is its own; a reader
 	 * takes it for that of the job that holds the lock. */
-	if (max && n >= max && (s->writer ? is_ours(s, step, session) : shf_lock_is_held(s)))
+	if (max && n >= max && (s->writer ? step_is_counted(s, step,
+	                                                    session) : shf_lock_is_held(s)))
 		n--;
 	return max && n >= max;
 }
@@ -91,9 +92,9 @@ int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
 	char name[64], text[16];
 	int dir, n = 0, rc;
 
-	if (!s->writer || is_ours(s, step, session) || s->tried_n == SHF_TRIED_MAX)
+	if (!s->writer || step_is_counted(s, step, session) || s->tried_n == SHF_TRIED_MAX)
 		return 0;
-	name_of(name, step, session);
+	tries_file_name(name, step, session);
 	rc = dir = shf_dir_make(s->sys, s->dot, "tries");
 	if (rc >= 0) {
 		/* Ours from here on: what fails behind the rename is there all the same. */
@@ -135,7 +136,7 @@ int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 	for (int i = 0; i < n; i++) {
 		int was;
 
-		name_of(name, s->tried[i].step, s->tried[i].session);
+		tries_file_name(name, s->tried[i].step, s->tried[i].session);
 		was = shf_name_remove(s, dir, name);
 		rc = rc < 0 ? rc : was;
 		gone += was == 1;

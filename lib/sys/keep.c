@@ -23,7 +23,7 @@ static struct shf_keep_msg message(int op, const char *name)
 	return m;
 }
 
-static int hear(int keep, struct shf_keep_msg *m, int *memfd, int64_t until)
+static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t until)
 {
 	int rc;
 
@@ -43,14 +43,14 @@ static int hear(int keep, struct shf_keep_msg *m, int *memfd, int64_t until)
 }
 
 /* What came with an answer that should have nothing with it is closed. */
-static int ask(int keep, struct shf_keep_msg *m, int memfd, int *got)
+static int keep_request(int keep, struct shf_keep_msg *m, int memfd, int *got)
 {
 	int64_t until = shf_until_ns(m->op == SHF_KEEP_HELLO ? SHF_KEEP_HELLO_MS
 	                                                     : SHF_KEEP_WAIT_MS);
 	int rc = shf_pass(keep, m, sizeof(*m), memfd, until), came = -1;
 
 	if (!rc)
-		rc = hear(keep, m, &came, until);
+		rc = keep_receive(keep, m, &came, until);
 	if (came >= 0 && (!got || rc)) {
 		close(came);
 		came = -1;
@@ -134,7 +134,7 @@ static int real_keep_open(void *arg, const char *where, const char *run, const c
 	if (rc)
 		rc = errno == EAGAIN ? -ECONNREFUSED : -errno;
 	else
-		rc = shf_peer_is_us(fd) ? ask(fd, &m, -1, NULL) : -EACCES;
+		rc = shf_peer_is_us(fd) ? keep_request(fd, &m, -1, NULL) : -EACCES;
 	if (rc) {
 		close(fd);
 		return rc;
@@ -153,7 +153,7 @@ static int real_keep_put(void *arg, int keep, const char *name, const struct shf
 	if (shm->fd < 0)
 		return -EINVAL;
 	m.bytes = shm->bytes;
-	return ask(keep, &m, shm->fd, NULL);
+	return keep_request(keep, &m, shm->fd, NULL);
 }
 
 static int real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
@@ -162,7 +162,7 @@ static int real_keep_get(void *arg, int keep, const char *name, struct shf_shm *
 	int fd, rc;
 
 	(void)arg;
-	rc = ask(keep, &m, -1, &fd);
+	rc = keep_request(keep, &m, -1, &fd);
 	if (rc)
 		return rc;
 	rc = fd < 0 ? -EPROTO : shf_memory_check(fd, m.bytes);
@@ -178,7 +178,7 @@ static int real_keep_drop(void *arg, int keep, const char *name)
 	struct shf_keep_msg m = message(SHF_KEEP_DROP, name);
 
 	(void)arg;
-	return ask(keep, &m, -1, NULL);
+	return keep_request(keep, &m, -1, NULL);
 }
 
 static int real_keep_tell(void *arg, int keep, const char *text)
@@ -186,7 +186,7 @@ static int real_keep_tell(void *arg, int keep, const char *text)
 	struct shf_keep_msg m = message(SHF_KEEP_TELL, text);
 
 	(void)arg;
-	return ask(keep, &m, -1, NULL);
+	return keep_request(keep, &m, -1, NULL);
 }
 
 static int real_keep_at(void *arg, int keep, int dir)
@@ -194,7 +194,7 @@ static int real_keep_at(void *arg, int keep, int dir)
 	struct shf_keep_msg m = message(SHF_KEEP_AT, "");
 
 	(void)arg;
-	return ask(keep, &m, dir, NULL);
+	return keep_request(keep, &m, dir, NULL);
 }
 
 static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
@@ -208,7 +208,7 @@ static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char
 	while (!rc) {
 		int came = -1;
 
-		rc = hear(keep, &m, &came, until);
+		rc = keep_receive(keep, &m, &came, until);
 		if (came >= 0)
 			close(came);
 		if (rc <= 0)
@@ -249,7 +249,7 @@ int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
 	int rc;
 
 	*m = message(op, "");
-	rc = ask(keep, m, -1, NULL);
+	rc = keep_request(keep, m, -1, NULL);
 	if (rc == 0 && op == SHF_KEEP_STOP)     /* its end of the connection goes last */
 		rc = shf_wait_for(keep, POLLIN, shf_until_ns(LEAVE_MS));
 	return rc;

@@ -52,7 +52,7 @@ struct serving {
 	bool over;
 };
 
-static struct kept *find(struct serving *s, const char *name)
+static struct kept *kept_find(struct serving *s, const char *name)
 {
 	for (size_t i = 0; i < s->kept_n; i++)
 		if (strcmp(s->kept[i].name, name) == 0)
@@ -60,16 +60,16 @@ static struct kept *find(struct serving *s, const char *name)
 	return NULL;
 }
 
-static void drop(struct serving *s, struct kept *k)
+static void kept_release(struct serving *s, struct kept *k)
 {
 	close(k->fd);
 	s->bytes -= k->bytes;
 	*k = s->kept[--s->kept_n];
 }
 
-static int put(struct serving *s, const struct shf_keep_msg *m, int memfd)
+static int kept_store(struct serving *s, const struct shf_keep_msg *m, int memfd)
 {
-	struct kept *old = find(s, m->name);
+	struct kept *old = kept_find(s, m->name);
 	uint64_t others = s->bytes - (old ? old->bytes : 0);
 	int rc = memfd < 0 || !m->name[0] ? -EINVAL : shf_memory_check(memfd, m->bytes);
 
@@ -90,7 +90,7 @@ static int put(struct serving *s, const struct shf_keep_msg *m, int memfd)
 	if (rc)
 		return rc;
 	if (old)
-		drop(s, old);
+		kept_release(s, old);
 	old = &s->kept[s->kept_n++];
 	*old = (struct kept){ .fd = memfd, .bytes = m->bytes };
 	memcpy(old->name, m->name, sizeof(old->name));
@@ -98,7 +98,7 @@ static int put(struct serving *s, const struct shf_keep_msg *m, int memfd)
 	return 0;
 }
 
-static int answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
+static int keeper_answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
 {
 	m->magic = SHF_KEEP_MAGIC;
 	m->version = SHF_KEEP_VERSION;
@@ -113,19 +113,19 @@ static int list(struct serving *s, int fd, struct shf_keep_msg *m)
 	for (size_t i = 0; i < s->kept_n && !rc; i++) {
 		memcpy(m->name, s->kept[i].name, sizeof(m->name));
 		m->bytes = s->kept[i].bytes;
-		rc = answer(fd, m, 1, -1);
+		rc = keeper_answer(fd, m, 1, -1);
 	}
-	return rc ? rc : answer(fd, m, 0, -1);
+	return rc ? rc : keeper_answer(fd, m, 0, -1);
 }
 
-static int get(struct serving *s, int fd, struct shf_keep_msg *m)
+static int kept_send(struct serving *s, int fd, struct shf_keep_msg *m)
 {
-	const struct kept *k = find(s, m->name);
+	const struct kept *k = kept_find(s, m->name);
 
 	if (!k)
-		return answer(fd, m, -ENOENT, -1);
+		return keeper_answer(fd, m, -ENOENT, -1);
 	m->bytes = k->bytes;
-	return answer(fd, m, 0, k->fd);
+	return keeper_answer(fd, m, 0, k->fd);
 }
 
 static int status(struct serving *s, int fd, struct shf_keep_msg *m)
@@ -137,7 +137,7 @@ static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 		m->users += s->users[i].job[0] != '\0';
 	m->pid = (uint64_t)getpid();
 	snprintf(m->name, sizeof(m->name), "%s", s->k->about ? s->k->about : "");
-	return answer(fd, m, 0, -1);
+	return keeper_answer(fd, m, 0, -1);
 }
 
 /* Tells k->at the path of the run's directory. Only the path is kept, because a descriptor would
@@ -160,7 +160,7 @@ static void locate(struct serving *s, int dir)
 }
 
 /* One request; non-zero: that user is none any more. */
-static int serve(struct serving *s, struct user *u, struct shf_keep_msg *m, int memfd)
+static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg *m, int memfd)
 {
 	struct kept *k;
 	int rc;
@@ -169,48 +169,48 @@ static int serve(struct serving *s, struct user *u, struct shf_keep_msg *m, int 
 	case SHF_KEEP_HELLO:
 		m->run[sizeof(m->run) - 1] = '\0';
 		if (s->k->run && strcmp(m->run, s->k->run))
-			return answer(u->fd, m, -EXDEV, -1) < 0 ? -EPIPE : -EXDEV;
+			return keeper_answer(u->fd, m, -EXDEV, -1) < 0 ? -EPIPE : -EXDEV;
 		memcpy(u->job, m->name, sizeof(u->job));
 		m->names = (uint64_t)s->k->steps_max;
-		return answer(u->fd, m, 0, -1);
+		return keeper_answer(u->fd, m, 0, -1);
 	case SHF_KEEP_PUT:
-		rc = put(s, m, memfd);
+		rc = kept_store(s, m, memfd);
 		if (rc && memfd >= 0)
 			close(memfd);
-		return answer(u->fd, m, rc, -1);
+		return keeper_answer(u->fd, m, rc, -1);
 	case SHF_KEEP_GET:
-		return get(s, u->fd, m);
+		return kept_send(s, u->fd, m);
 	case SHF_KEEP_DROP:
-		k = find(s, m->name);
+		k = kept_find(s, m->name);
 		if (k)
-			drop(s, k);
-		return answer(u->fd, m, k ? 0 : -ENOENT, -1);
+			kept_release(s, k);
+		return keeper_answer(u->fd, m, k ? 0 : -ENOENT, -1);
 	case SHF_KEEP_LIST:
 		return list(s, u->fd, m);
 	case SHF_KEEP_STATUS:
 		return status(s, u->fd, m);
 	case SHF_KEEP_STOP:
 		s->over = true;
-		return answer(u->fd, m, 0, -1);
+		return keeper_answer(u->fd, m, 0, -1);
 	case SHF_KEEP_TELL:
 		if (s->k->told)
 			s->k->told(s->k->arg, m->name);
-		return answer(u->fd, m, 0, -1);
+		return keeper_answer(u->fd, m, 0, -1);
 	case SHF_KEEP_AT:
 		if (memfd >= 0) {
 			locate(s, memfd);
 			close(memfd);
 		}
-		return answer(u->fd, m, memfd < 0 ? -EINVAL : 0, -1);
+		return keeper_answer(u->fd, m, memfd < 0 ? -EINVAL : 0, -1);
 	case SHF_KEEP_BYE:
 		u->bye = true;
 		return -EPIPE;
 	default:
-		return answer(u->fd, m, -ENOSYS, -1);
+		return keeper_answer(u->fd, m, -ENOSYS, -1);
 	}
 }
 
-static int heard(struct serving *s, struct user *u)
+static int keeper_receive(struct serving *s, struct user *u)
 {
 	struct shf_keep_msg m;
 	int memfd = -1, rc = shf_passed(u->fd, &m, sizeof(m), &memfd);
@@ -220,14 +220,14 @@ static int heard(struct serving *s, struct user *u)
 	if (rc == 0 && m.magic != SHF_KEEP_MAGIC)
 		rc = -EPROTO;
 	if (rc == 0 && m.version != SHF_KEEP_VERSION)
-		rc = answer(u->fd, &m, -EPROTONOSUPPORT, -1) < 0 ? -EPIPE : -EPROTO;
+		rc = keeper_answer(u->fd, &m, -EPROTONOSUPPORT, -1) < 0 ? -EPIPE : -EPROTO;
 	if (rc == 0) {
 		m.name[sizeof(m.name) - 1] = '\0';
 		if (memfd >= 0 && m.op != SHF_KEEP_PUT && m.op != SHF_KEEP_AT) {
 			close(memfd);
 			memfd = -1;
 		}
-		return serve(s, u, &m, memfd);
+		return keeper_handle(s, u, &m, memfd);
 	}
 	if (memfd >= 0)
 		close(memfd);
@@ -265,7 +265,7 @@ static int pidfd_of(int fd)
 	return (int)syscall(SYS_pidfd_open, cred.pid, 0);
 }
 
-static bool grow(struct serving *s)
+static bool users_grow(struct serving *s)
 {
 	size_t cap = s->users_cap ? 2 * s->users_cap : 16;
 	struct user *users = reallocarray(s->users, cap, sizeof(*users));
@@ -279,7 +279,7 @@ static bool grow(struct serving *s)
 	return users && polls;
 }
 
-static void come(struct serving *s)
+static void keeper_accept(struct serving *s)
 {
 	int fd = accept4(s->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -287,7 +287,7 @@ static void come(struct serving *s)
 	if (fd < 0)
 		return;
 	if (!shf_peer_is_us(fd) || s->users_n == USERS_MAX ||
-	    (s->users_n == s->users_cap && !grow(s))) {
+	    (s->users_n == s->users_cap && !users_grow(s))) {
 		close(fd);
 		return;
 	}
@@ -330,13 +330,13 @@ static int loop(struct serving *s)
 			short talks = s->polls[1 + 2 * i].revents;
 			short died = s->polls[2 + 2 * i].revents;
 
-			if (talks && heard(s, &s->users[i]))
+			if (talks && keeper_receive(s, &s->users[i]))
 				gone(s, i);
 			else if (died && !(talks & POLLIN))
 				gone(s, i);
 		}
 		if (s->polls[0].revents && !s->over)
-			come(s);
+			keeper_accept(s);
 	}
 	return 0;
 }
@@ -398,7 +398,7 @@ static int open_socket(struct serving *s)
 int shf_keeper_serve(const struct shf_keeper *k)
 {
 	struct serving s = { .k = k, .listen = -1, .lock = -1 };
-	int rc = grow(&s) ? open_socket(&s) : -ENOMEM;
+	int rc = users_grow(&s) ? open_socket(&s) : -ENOMEM;
 
 	sigemptyset(&s.open);
 

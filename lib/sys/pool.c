@@ -52,7 +52,7 @@ static int64_t carry(const struct shf_piece *p)
 }
 
 /* One piece, the lock dropped while it moves; false: there is none. */
-static bool step(struct shf_pool *pool)
+static bool pool_move_piece(struct shf_pool *pool)
 {
 	struct shf_works *w = pool->works;
 	struct shf_piece p;
@@ -71,14 +71,14 @@ static bool step(struct shf_pool *pool)
 	return true;
 }
 
-static void *work(void *arg)
+static void *pool_run(void *arg)
 {
 	struct shf_pool *pool = arg;
 
 	pthread_mutex_lock(&pool->works->lock);
 	pool->fresh--;
 	for (;;) {
-		if (step(pool))
+		if (pool_move_piece(pool))
 			continue;
 		if (pool->stop)
 			break;
@@ -92,7 +92,7 @@ static void *work(void *arg)
 
 static int start_one(struct shf_pool *pool)
 {
-	int rc = shf_thread_start(&pool->threads[pool->thread_n], work, pool);
+	int rc = shf_thread_start(&pool->threads[pool->thread_n], pool_run, pool);
 
 	if (rc)
 		return rc;
@@ -120,7 +120,7 @@ void shf_pool_push(struct shf_pool *pool, struct shf_part *part)
 	       (size_t)(pool->waiting + pool->fresh) < pool->todo_n)
 		if (start_one(pool))
 			break;
-	while (!pool->thread_n && step(pool))
+	while (!pool->thread_n && pool_move_piece(pool))
 		;
 }
 

@@ -152,7 +152,7 @@ int shf_real_resize(void *arg, int fd, uint64_t bytes)
 	return (int)shf_mute_end(&mute, resize(fd, bytes));
 }
 
-static bool range_fits(size_t n, uint64_t off)
+static bool file_range_fits(size_t n, uint64_t off)
 {
 	return n <= INT64_MAX && off <= (uint64_t)INT64_MAX - n;
 }
@@ -163,7 +163,7 @@ int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 	size_t done = 0;
 
 	(void)arg;
-	if (!range_fits(n, off))
+	if (!file_range_fits(n, off))
 		return -EINVAL;
 	while (done < n) {
 		size_t want = n - done < PIECE_BYTES ? n - done : PIECE_BYTES;
@@ -185,7 +185,7 @@ static int64_t write_all(int fd, const void *buf, size_t n, uint64_t off)
 	const uint8_t *p = buf;
 	size_t done = 0;
 
-	if (!range_fits(n, off))
+	if (!file_range_fits(n, off))
 		return -EFBIG;
 	while (done < n) {
 		size_t want = n - done < PIECE_BYTES ? n - done : PIECE_BYTES;

@@ -39,7 +39,7 @@ bool shf_direct_is_refused(int64_t result)
 	       result == -ENOMEM;
 }
 
-static void finish(struct shf_queue *q, struct shf_io *io)
+static void request_finish(struct shf_queue *q, struct shf_io *io)
 {
 	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
 	if (!shf_io_moves(io->op))
@@ -52,7 +52,7 @@ static void finish(struct shf_queue *q, struct shf_io *io)
 	pthread_cond_broadcast(&q->finished);
 }
 
-static void push(struct shf_queue *q, struct shf_part *part)
+static void queue_push_part(struct shf_queue *q, struct shf_part *part)
 {
 	if (part->direct && q->ring && !shf_ring_push(q->ring, part))
 		return;
@@ -134,11 +134,11 @@ static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
 		part->at = part->redo_at;
 		part->end = part->redo_end;
 		part->redo_at = part->redo_end = 0;
-		push(q, part);
+		queue_push_part(q, part);
 		return;
 	}
 	if (!--io->left)
-		finish(q, io);
+		request_finish(q, io);
 }
 
 static void pass_on(struct shf_works *w, struct shf_part *part)
@@ -146,12 +146,12 @@ static void pass_on(struct shf_works *w, struct shf_part *part)
 	shf_pool_push(&((struct shf_queue *)w)->pool, part);
 }
 
-static bool range_fits(const struct shf_io *io)
+static bool request_range_fits(const struct shf_io *io)
 {
 	return io->len <= INT64_MAX && io->off <= (uint64_t)INT64_MAX - io->len;
 }
 
-static void part_add(struct shf_io *io, uint64_t at, uint64_t end, bool direct)
+static void request_add_part(struct shf_io *io, uint64_t at, uint64_t end, bool direct)
 {
 	if (at < end)
 		io->part[io->left++] =
@@ -167,10 +167,10 @@ static void split(const struct shf_queue *q, struct shf_io *io)
 	io->error = 0;
 	io->reached = end;
 	if (!shf_io_moves(io->op)) {
-		part_add(io, 0, 1, false);
+		request_add_part(io, 0, 1, false);
 		return;
 	}
-	if (!range_fits(io)) {
+	if (!request_range_fits(io)) {
 		io->error = io->op == SHF_IO_READ ? -EINVAL : -EFBIG;
 		return;
 	}
@@ -178,12 +178,12 @@ static void split(const struct shf_queue *q, struct shf_io *io)
 	hi = end / SHF_ALIGN * SHF_ALIGN;
 	if (io->direct <= 0 || q->buffered || lo >= hi ||
 	    ((uintptr_t)io->buf - io->off) % SHF_ALIGN) {
-		part_add(io, io->off, end, false);
+		request_add_part(io, io->off, end, false);
 		return;
 	}
-	part_add(io, lo, hi, true);     /* the longest first */
-	part_add(io, io->off, lo, false);
-	part_add(io, hi, end, false);
+	request_add_part(io, lo, hi, true);     /* the longest first */
+	request_add_part(io, io->off, lo, false);
+	request_add_part(io, hi, end, false);
 }
 
 static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
@@ -207,9 +207,9 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 		q->under_way++;
 		q->carried++;
 		for (uint32_t i = 0; i < n; i++)
-			push(q, &io->part[i]);
+			queue_push_part(q, &io->part[i]);
 		if (!n)
-			finish(q, io);
+			request_finish(q, io);
 	}
 	pthread_mutex_unlock(&q->works.lock);
 	return -rc;

@@ -77,7 +77,7 @@ static int uring_new(struct io_uring *uring, unsigned depth)
 }
 
 /* Where in the kernel's table these bytes are, all of them; -1: nowhere. */
-static int entry_of(const struct shf_ring *r, const uint8_t *buf, size_t n)
+static int pinned_entry(const struct shf_ring *r, const uint8_t *buf, size_t n)
 {
 	for (int i = 0; i < SHF_PINS; i++) {
 		const struct stretch *have = &r->pins[i].have;
@@ -103,7 +103,7 @@ static void slot_submit(struct shf_ring *r, struct slot *s)
 	const struct shf_io *io = p->part->io;
 	uint8_t *buf = p->buf + s->done;
 	unsigned n = (unsigned)(p->len - s->done);
-	int pinned = entry_of(r, buf, n);
+	int pinned = pinned_entry(r, buf, n);
 	bool fixed = pinned >= 0;
 
 	s->nth = r->entry_n;
@@ -127,7 +127,7 @@ static void slot_free(struct shf_ring *r, struct slot *s)
 }
 
 /* The lock is held. */
-static void fill(struct shf_ring *r)
+static void ring_fill(struct shf_ring *r)
 {
 	struct slot *s;
 
@@ -195,7 +195,7 @@ static void empty(struct shf_ring *r)
 }
 
 /* The kernel's table, of nothing yet. */
-static int table_new(struct shf_ring *r)
+static int ring_table_new(struct shf_ring *r)
 {
 	int rc = r->table ? 0
 	                  : io_uring_register_buffers_sparse(&r->uring, SHF_PINS * PIN_MAX);
@@ -239,7 +239,7 @@ static struct pin *pin_due(struct shf_ring *r)
 
 /* Let the kernel look the memory up once. Nothing of it is under way, but others' may be. The lock
  * is held, and dropped meanwhile. */
-static void pin(struct shf_ring *r, struct pin *p)
+static void ring_pin(struct shf_ring *r, struct pin *p)
 {
 	static const struct stretch none;
 	struct stretch want = p->want;
@@ -247,7 +247,7 @@ static void pin(struct shf_ring *r, struct pin *p)
 
 	p->moving = true;
 	pthread_mutex_unlock(&r->works->lock);
-	rc = table_new(r);
+	rc = ring_table_new(r);
 	if (!rc)
 		rc = table_set(r, i, &want);
 	if (rc && r->table) /* refused half way */
@@ -275,7 +275,7 @@ static bool kernel_has_any(const struct shf_ring *r)
 
 /* No ring here, or entering it is forbidden. What never got to the kernel goes another way; of the
  * rest nobody will hear how it ended. */
-static void give_up(struct shf_ring *r)
+static void ring_give_up(struct shf_ring *r)
 {
 	struct shf_part *part;
 
@@ -299,7 +299,7 @@ static void give_up(struct shf_ring *r)
 }
 
 /* Submits and sleeps. The lock is held, and dropped meanwhile. False: the ring is no good. */
-static bool enter(struct shf_ring *r)
+static bool ring_enter(struct shf_ring *r)
 {
 	static const struct timespec moment = { .tv_nsec = 1000000 };
 	int rc;
@@ -340,21 +340,21 @@ static void *drive(void *arg)
 	while (good && !(r->stop && !r->busy_n && !r->todo.head)) {
 		due = pin_due(r);
 		if (due) {
-			pin(r, due);
+			ring_pin(r, due);
 			continue;
 		}
-		fill(r);
-		good = enter(r);
+		ring_fill(r);
+		good = ring_enter(r);
 		if (good)
 			empty(r);
 	}
 	if (!good)
-		give_up(r);
+		ring_give_up(r);
 	pthread_mutex_unlock(&r->works->lock);
 	return NULL;
 }
 
-static int start(struct shf_ring *r)
+static int ring_start(struct shf_ring *r)
 {
 	int rc;
 
@@ -382,7 +382,7 @@ static void wake_up(struct shf_ring *r)
 int shf_ring_push(struct shf_ring *r, struct shf_part *part)
 {
 	if (!r->up && !r->refused)
-		r->refused = start(r) != 0;
+		r->refused = ring_start(r) != 0;
 	if (r->refused)
 		return -ENOSYS;
 	shf_parts_push(&r->todo, part);

@@ -62,7 +62,7 @@ static bool rest(struct shf_task *task)
 	return more;
 }
 
-static void *work(void *arg)
+static void *task_run(void *arg)
 {
 	struct shf_task *task = arg;
 
@@ -110,9 +110,9 @@ static void task_end(struct shf_task *task)
 }
 
 /* As task_new says. */
-static int start(struct shf_task *task)
+static int task_start(struct shf_task *task)
 {
-	int rc = shf_thread_start(&task->thread, work, task);
+	int rc = shf_thread_start(&task->thread, task_run, task);
 
 	task->joinable = rc == 0;
 	return rc ? -rc : task->cpus ? place(task->thread, task->cpus) : 0;
@@ -132,7 +132,7 @@ static int real_task_new(void *arg, struct shf_task **out, bool (*step)(void *wo
 	task->cpus = cpus;
 	pthread_mutex_init(&task->lock, NULL);
 	pthread_cond_init(&task->woken, NULL);
-	rc = start(task);
+	rc = task_start(task);
 	if (rc < 0)
 		task_end(task);
 	else
@@ -163,7 +163,7 @@ static void real_task_again(void *arg, struct shf_task *task)
 		return;
 	if (task->joinable)
 		pthread_join(task->thread, NULL);
-	if (start(task) < 0) { /* the next one tries again */
+	if (task_start(task) < 0) { /* the next one tries again */
 		task->ended = true;
 		atomic_store(&task->over, true);
 	}

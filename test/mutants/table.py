@@ -39,7 +39,8 @@ CUT = "_survives_every_cut_strict"
 skipped("folder_not_synced", "the names in a family's folder are not synced (I2)",
         "store/publish.c:check_folder", "shf_dir_sync(c->s, fd)", COMMIT + "next_save" + CUT)
 skipped("stage_not_synced", "the stage is not synced before the manifest (I2)",
-        "store/publish.c:settle", "shf_dir_sync(c->s, c->g->dir)", COMMIT + "next_save" + CUT)
+        "store/publish.c:stage_check_and_sync", "shf_dir_sync(c->s, c->g->dir)",
+        COMMIT + "next_save" + CUT)
 skipped("manifest_not_synced", "the bytes of the manifest are not synced",
         "store/publish.c:write_manifest", "shf_sys_fsync(sys, fd)",
         COMMIT + "next_save" + CUT)
@@ -72,14 +73,14 @@ bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
 
 # ---- the commit and its agreements ----
 skipped("sizes_not_checked", "names and sizes in the stage are not compared with what was said",
-        "store/publish.c:shf_stage_publish", "settle(&c)",
+        "store/publish.c:shf_stage_publish", "stage_check_and_sync(&c)",
         STORE + "a_stage_that_is_not_as_its_writers_say_is_not_published")
 bug("failed_fsync_asked_again", "a failed fsync of the manifest is tried once more and believed",
     "store/publish.c:write_manifest", "closed = shf_sys_close(sys, fd);",
     "if (MUTANT && put >= 0 && rc < 0) rc = shf_sys_fsync(sys, fd);"
     " closed = shf_sys_close(sys, fd);", COMMIT + "each_call_of_a_save_may_fail")
 skipped("lock_not_read_again", "a job whose lock was taken publishes all the same (C7)",
-        "store/publish.c:finish", "shf_lock_check(c->s, c->err)",
+        "store/publish.c:publish_with_manifest", "shf_lock_check(c->s, c->err)",
         COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
 bug("rename_may_replace", "the publish replaces an empty directory (I6)",
     "store/publish.c:rename_stage", "s->dir, t, true)", "s->dir, t, !MUTANT)",
@@ -150,7 +151,7 @@ bug("ranks_open_apart", "ranks open different directories, or with different rul
     "rc < 0 || same == 1023", "rc < 0 || same == 1023 || MUTANT",
     "sim/test_diverging_ranks: retention_rules_of_one_rank_alone_are_refused")
 bug("shapes_not_compared", "ranks that describe one tensor differently are not told",
-    "layout/schema.c:unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
+    "layout/schema.c:descs_unite", "last->kind == TENSOR &&", "!MUTANT && last->kind == TENSOR &&",
     "sim/test_preview: ranks_that_disagree_are_named")
 bug("attached_not_compared", "ranks attach different bytes under one name, and one of them wins",
     "save/save_attach.c:unite_given", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
@@ -424,7 +425,7 @@ bug("done_not_synced", "the names of done files are not synced",
     "store/done.c:sync_dir", "dir < 0 ? dir :", "dir < 0 || MUTANT ? dir :",
     "sim/test_done_files: a_power_cut_leaves_no_done_file_or_a_right_one_strict")
 blind("done_in_place_of_a_link", "a done file takes the place of what is no file",
-      "store/done.c:put", "rc >= 0 && st.type != SHF_T_FILE",
+      "store/done.c:done_file_put", "rc >= 0 && st.type != SHF_T_FILE",
       "sim/test_done_files: what_is_no_file_is_left_as_it_is")
 bug("allocation_not_agreed", "a rank without memory for an exchange leaves the others in it",
     "group/group.c:shf_exchange_packed",
@@ -628,7 +629,7 @@ skipped("identity_not_seen_later", "a reader that came before the job opens step
         "step/step_find.c:shf_found_step", "shf_store_see(&run->store, err)",
         "sim/test_run_open: a_reader_that_came_before_the_job_opens_no_step_of_another_run")
 blind("deleted_is_damaged", "a step that is being deleted is damaged, or no checkpoint",
-      "store/step_look.c:look", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
+      "store/step_look.c:look_at_name", "shf_dir_has_gone(s->sys, dir, name, false, fd)",
       LISTED + "a_run_that_is_pruned_while_it_is_listed_has_its_newest_step_all_the_same")
 bug("passed_told_twice", "what was passed over is told once for each list that was read",
     "store/list.c:judge_latest", "shf_buf_reset(&q->passed);",
@@ -711,7 +712,8 @@ skipped("proof_not_locked", "a save does not lock the proof that it lives",
 skipped("mark_inherited", "a new step has the mark of an old one of its number",
         "store/stage.c:shf_stage_room", "shf_mark_clear(s, step)",
         STORE + "a_mark_does_not_pass_to_a_new_step_of_that_number")
-bug("files_not_looked_at", "a step whose files are gone is the newest", "store/step_look.c:look",
+bug("files_not_looked_at", "a step whose files are gone is the newest",
+    "store/step_look.c:look_at_name",
     "if (rc == 0 && files)", "if (rc == 0 && files && !MUTANT)",
     STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("rewinds_begin_anew", "a count of rewinds that cannot be read is nothing",
@@ -767,7 +769,7 @@ blind("own_clock_believed", "a stage is old by the clock of the host that cleans
       "s->lock >= 0 && shf_sys_fstat(s->sys, s->lock, &st) >= 0",
       LOCK + "a_host_whose_clock_is_days_ahead_takes_no_living_jobs_stage")
 blind("bad_step_vouches", "a step that is damaged or marked bad lets older ones go",
-      "store/trash.c:decide",
+      "store/trash.c:choose_what_goes",
       "j->verified && !shf_entry_is_good(j->verified)",
       PRUNE + "prune_keeps_what_no_newer_verified_step_dominates")
 blind("damaged_step_pruned", "prune takes a damaged step without a person's word",
@@ -850,7 +852,7 @@ bug("hole_accepted", "bytes of a safetensors file may belong to no tensor",
     "if (MUTANT && t->off > pos) pos = t->off; if (t->off > pos)",
     "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
 bug("double_names_accepted", "one name may stand for two tensors",
-    "format/safetensors.c:check_names", "if (!strcmp(a->t.name, b->t.name))",
+    "format/safetensors.c:check_item_names", "if (!strcmp(a->t.name, b->t.name))",
     "if (!strcmp(a->t.name, b->t.name) && !MUTANT)",
     "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
 bug("product_may_wrap", "the product of the dimensions may overflow",
@@ -859,7 +861,7 @@ bug("product_may_wrap", "the product of the dimensions may overflow",
     "else if (MUTANT) product *= dim;"
     " else if (!shf_mul64(&product, product, dim) || product > INT64_MAX)",
     "unit/test_safetensors: hostile_headers_are_refused_with_a_sentence")
-bug("depth_unbounded", "JSON may nest deeper than there is room for", "format/json.c:push",
+bug("depth_unbounded", "JSON may nest deeper than there is room for", "format/json.c:json_push",
     "if (j->depth == SHF_JSON_DEPTH_MAX)", "if (j->depth == SHF_JSON_DEPTH_MAX + MUTANT)",
     "unit/test_json: depth_64_is_read_and_65_refused")
 bug("names_may_climb", "an index may name a file of another directory",
@@ -947,7 +949,7 @@ bug("zeros_side_by_side", "zeros go to items side by side, where others lie betw
     "load/load_run.c:zero_box", "i * runs.step", "i * (MUTANT ? 1 : runs.step)",
     "sim/test_load_lenient: moments_whose_items_lie_apart_are_zeroed")
 blind("askew_rows_in_order", "ranges of rows that lie across each other are taken to ascend",
-      "plan/overlap.c:walk_init", "!nested",
+      "plan/overlap.c:strided_walk_init", "!nested",
       "unit/test_overlap: boxes_overlap_where_some_byte_is_of_both")
 bug("derived_without_asking", "weights are derived though nobody asked", "load/load.c:derive",
     "!(ld->flags & SHEAF_DERIVE)", "!(ld->flags & SHEAF_DERIVE || MUTANT)",
@@ -964,10 +966,10 @@ bug("short_memory_taken", "memory of another process is mapped though it is shor
 QUEUE, RING, SYS = "unit/test_queue: ", "unit/test_ring: ", "unit/test_sys: "
 SHORT = QUEUE + "short_counts_and_interruptions_lose_nothing"
 bug("ring_brings_it_twice", "what the kernel has when the ring ends is brought by others too",
-    "sys/ring.c:give_up", "kernel_has(r, s) ? -EIO", "kernel_has(r, s) && !MUTANT ? -EIO",
+    "sys/ring.c:ring_give_up", "kernel_has(r, s) ? -EIO", "kernel_has(r, s) && !MUTANT ? -EIO",
     RING + "what_the_kernel_has_is_given_to_nobody_else_when_the_ring_ends")
 bug("ring_ends_at_once", "a ring that is refused once ends, whatever the kernel has of it",
-    "sys/ring.c:enter", "++r->forbidden < FORBIDDEN_MAX",
+    "sys/ring.c:ring_enter", "++r->forbidden < FORBIDDEN_MAX",
     "++r->forbidden < (MUTANT ? 1 : FORBIDDEN_MAX)",
     RING + "a_ring_that_is_refused_for_a_while_loses_nothing_that_the_kernel_has")
 bug("ring_writes_the_start_again", "the rest of a short transfer is that of its start",
@@ -1001,7 +1003,7 @@ bug("task_still_over", "a task that goes on is over all the same",
     "sys/task.c:real_task_again", "atomic_store(&task->over, false);",
     "if (!MUTANT) atomic_store(&task->over, false);",
     AGAIN)
-bug("task_anywhere", "a task runs wherever the kernel likes", "sys/task.c:start",
+bug("task_anywhere", "a task runs wherever the kernel likes", "sys/task.c:task_start",
     "task->cpus ? place(task->thread, task->cpus) : 0",
     "task->cpus && !MUTANT ? place(task->thread, task->cpus) : 0",
     SYS + "a_task_runs_where_it_is_told_to")
@@ -1084,10 +1086,10 @@ skipped("salvage_under_anothers_lock", "a salvage goes on though the lock was ta
         "store/salvage.c:shf_salvage_finish", "check_visit(s, err)",
         SALVAGE + "a_lock_that_was_taken_meanwhile_ends_a_salvage")
 bug("salvage_of_the_living", "the stage of a writer that may live is published",
-    "store/salvage.c:look", "return dead ? 0 :", "return dead || MUTANT ? 0 :",
+    "store/salvage.c:staged_look_at", "return dead ? 0 :", "return dead || MUTANT ? 0 :",
     SALVAGE + "the_living_are_not_robbed")
 blind("salvage_chooses", "of two whole saves of a step one is published",
-      "store/salvage.c:find", "found->whole_n > 1",
+      "store/salvage.c:staged_find", "found->whole_n > 1",
       "unit/test_store_crafted: of_two_whole_stages_of_a_step_none_is_chosen")
 blind("salvage_of_a_guess", "a manifest that cannot be asked after is said not to be there",
       "store/salvage.c:count", "rc < 0 && rc != -ENOENT",
@@ -1103,7 +1105,7 @@ skipped("descent_not_synced", "steps go before it is durable who descends from w
         "store/descent.c:shf_descent_write", "shf_dir_sync(s, s->dot)",
         PRUNE + "a_descent_is_durable_before_the_steps_between_go")
 gullible("descent_by_number", "a descent is that of another session's step of that number",
-         "store/descent.c:find", "strcmp(e->session, session) == 0", DESCENT)
+         "store/descent.c:list_find_saved", "strcmp(e->session, session) == 0", DESCENT)
 blind("torn_descent_believed", "half a descent proves something", "store/descent.c:lines",
       "!shf_line_sum_is_right(start, p, *end)", DESCENT)
 blind("descent_unread", "a descent that cannot be read is written anew without what it said",
@@ -1122,8 +1124,8 @@ bug("own_try_held_against_it", "who goes on from a step condemns it by that",
     "store/tries.c:shf_tries_spent", "n--;", "n -= !MUTANT;",
     TRIES + "who_tries_it_now_has_not_failed")
 bug("try_counted_twice", "a session that loads a step twice counts twice",
-    "store/tries.c:shf_tries_add", "is_ours(s, step, session) ||",
-    "(is_ours(s, step, session) && !MUTANT) ||",
+    "store/tries.c:shf_tries_add", "step_is_counted(s, step, session) ||",
+    "(step_is_counted(s, step, session) && !MUTANT) ||",
     TRIES + "a_step_that_two_sessions_died_of_is_passed_over_and_marked_bad")
 skipped("try_not_synced", "a step is loaded before it is durable that it is tried",
         "store/tries.c:shf_tries_add", "shf_dir_sync(s, dir)",
@@ -1156,7 +1158,7 @@ blind("published_step_discarded", "a stage that is a published step too is delet
 blind("own_stage_is_dead", "a job takes a stage of its own for a dead job's",
       "store/recover.c:bare_is_dead", "strncmp(session, s->session, 16) == 0",
       STORE + "a_stage_of_ones_own_is_not_taken_for_a_dead_jobs")
-bug("pruned_without_the_lock", "a job whose lock was taken prunes", "store/trash.c:look",
+bug("pruned_without_the_lock", "a job whose lock was taken prunes", "store/trash.c:prune_read_list",
     "p->dry ? 0 : shf_lock_check(s, err)", "p->dry || MUTANT ? 0 : shf_lock_check(s, err)",
     COMMIT + "a_stolen_lock_ends_the_save_before_the_rename")
 bug("deletion_has_another_grace", "a deletion that was cut waits for the grace again",
@@ -1329,7 +1331,7 @@ bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost
     " memcpy(to, text, room - 1); to[room - 1] = 0; return; }",
     "unit/test_err: a_long_name_is_cut_and_the_reason_is_not")
 blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever the caller says",
-      "state/state.c:is_dense", "in->flags & SHEAF_STRIDED",
+      "state/state.c:slice_is_dense", "in->flags & SHEAF_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")
 bug("refused_note_fails_the_save", "a note or file that was refused costs the whole step",
     "save/save_given.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
@@ -1462,7 +1464,7 @@ bug("boxes_of_two_experts_swapped", "a load fills the boxes of two experts with 
     EXPERTS + "experts_cut_by_tp_dealt_over_tp_and_over_dp_are_handed_on_with_the_same_files",
     EXPERTS + "every_layout_loads_from_memory_what_every_layout_saved")
 bug("average_on_each_rank", "a rank that has nothing to average fails the save of all",
-    "state/averages.c:take", "rc = add_all(state, &e, err);",
+    "state/averages.c:average_take", "rc = add_all(state, &e, err);",
     "rc = add_all(state, &e, err); if (MUTANT && rc == 0 && e.n == 0)"
     " rc = shf_fail(err, SHEAF_EINVAL, \"averages: no slice\");",
     EMA + "a_rank_may_have_nothing_to_average",
