@@ -22,8 +22,8 @@
 #define ODD_REWINDS (UINT64_C(1) << 62)
 #define ID_UNREADABLE "----------------"
 
-/* Asks once more whether something is gone, because the answer of a network file system may be
- * stale. -ENOENT: it is; -EAGAIN: it is there now. */
+/* Asks once more whether a name is gone, because a network file system may answer from an old
+ * cache. Returns -ENOENT if it is gone, -EAGAIN if it exists now. */
 static int still_gone(const struct shf_sys *sys, int dir, const char *name)
 {
 	struct shf_stat st;
@@ -32,8 +32,9 @@ static int still_gone(const struct shf_sys *sys, int dir, const char *name)
 	return rc < 0 ? rc : -EAGAIN;
 }
 
-/* What identifies a step: the sum of its manifest's bytes. 1; 0: gone or foreign; -errno when it
- * cannot be read now, because then nobody knows whether it is to go. */
+/* Identifies a step by the checksum of its manifest. Returns 1; 0 if the step is gone or foreign;
+ * -errno if the manifest cannot be read now. That is an error rather than 0, because a step that is
+ * skipped here would stay after the rewind. */
 static int step_id(struct shf_store *s, int64_t step, char id[17])
 {
 	const struct shf_sys *sys = s->sys;
@@ -63,6 +64,9 @@ static int step_id(struct shf_store *s, int64_t step, char id[17])
 	return rc == 0 ? 1 : rc == -ENOENT ? 0 : rc;
 }
 
+/* Tries the name with the session first, then two with fresh digits: the same step may have been
+ * set aside before. After an error it looks whether the move was made all the same, as a network
+ * file system may report one that it repeated. */
 int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
                   struct sheaf_error *err)
 {
@@ -81,7 +85,6 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 		rc = shf_sys_rename(sys, s->dir, t, to, name, true);
 		if (rc >= 0)
 			return 0;
-		/* Done, and reported as an error by a network file system? */
 		if (shf_sys_stat(sys, s->dir, t, false, &st) == -ENOENT &&
 		    shf_sys_stat(sys, to, name, false, &st) >= 0)
 			return 0;
@@ -91,6 +94,9 @@ int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session
 	return shf_fail_io(err, -rc, "%s/%s: moving it away", s->path, t);
 }
 
+/* Moves one step and makes that durable before the next one is moved. The caller moves the newest
+ * first, so at any moment the run is a shorter run without a hole. A damaged step is moved under
+ * the session that its mark names, or under fresh digits. */
 static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf_error *err)
 {
 	struct shf_arena arena = { NULL, 0 };
@@ -134,7 +140,9 @@ int shf_step_set_aside(struct shf_store *s, int64_t step, struct sheaf_error *er
 	return rc;
 }
 
-/* Every line of a journal that was checked; then its end, durably. */
+/* Carries out a journal whose checksum is right. Each line names a step and the checksum of its
+ * manifest. A step that does not match is left alone: it is another save, which has the number
+ * since. The journal is removed last, so a power cut at any point repeats the rest. */
 static int apply(struct shf_store *s, const char *p, const char *end, struct sheaf_error *err)
 {
 	char line[48], want[17], id[17], *gap;
@@ -168,6 +176,8 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
+/* Reads the journal and carries it out. must: it was written by this call, so its absence is an
+ * error. */
 static int rewind_carry_out(struct shf_store *s, bool must, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;
@@ -194,8 +204,8 @@ static int rewind_carry_out(struct shf_store *s, bool must, struct sheaf_error *
 			goto out;
 		}
 	}
-	/* It is written whole or not at all, so this is no crash's work, and to guess which steps
-	 * a person wanted gone would be worse than to stop. */
+	/* The journal is written by a rename, whole or not at all, so no crash has made this.
+	 * Guessing which steps a person wanted to set aside would be worse than stopping. */
 	rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/rewind: not the journal of a rewind; remove "
 	              "it and rewind again", s->path);
 out:
@@ -216,8 +226,8 @@ int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err)
 	                s->path);
 }
 
-/* The next job carries out a journal that stands, so what is saved or pruned meanwhile would rest
- * on steps that are to go. */
+/* Would the next job find a journal? Then it would finish this rewind, and whatever is saved or
+ * pruned until then would rest on steps that are to be set aside. True if unsure. */
 static bool journal_stands(struct shf_store *s)
 {
 	struct shf_stat st;
@@ -225,6 +235,7 @@ static bool journal_stands(struct shf_store *s)
 	return shf_sys_stat(s->sys, s->dot, "rewind", false, &st) != -ENOENT;
 }
 
+/* Writes down which steps are later than `to`. Nothing is written if there are none. */
 static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,
                          size_t *moves_n, struct sheaf_error *err)
 {
@@ -251,7 +262,8 @@ static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/rewind", s->path) : 0;
 }
 
-/* Of a file that nobody of us wrote it is a number like no other. */
+/* Reads the count of rewinds. If the file has content that we did not write, the count is a number
+ * that no run reaches, so that no step in memory matches it. */
 static int rewinds_read(struct shf_store *s, uint64_t *n)
 {
 	struct shf_buf text = SHF_BUF_INIT;
@@ -276,9 +288,9 @@ uint64_t shf_store_rewinds(struct shf_store *s)
 	return rewinds_read(s, &n) < 0 ? UINT64_MAX : n;
 }
 
-/* Counts the rewind in .sheaf/rewinds. The card of a step in memory has the count of its time, and
- * a step with another count is passed over. That is needed even if the step on disk that it follows
- * stays, because what is in memory may be later than the rewind's target. */
+/* Counts the rewind in .sheaf/rewinds. A step in memory carries the count of its time, and is
+ * skipped if the count has changed. This is needed even if the step on disk that it follows stays,
+ * because a step in memory may be later than the target of the rewind. */
 static int count_rewind(struct shf_store *s, struct sheaf_error *err)
 {
 	char text[24];
@@ -317,8 +329,9 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		rc = shf_fail_io(err, -rc, "%s: the steps to set aside", s->path);
 		goto out;
 	}
-	/* Before anything moves: if we crash now, the next job finishes the journal, and by then
-	 * what was rewound must not be found in memory either. */
+	/* The count comes before the journal: if we crash in between, no step has moved and the
+	 * steps in memory are lost for nothing. The other way round, the next job would finish the
+	 * journal and then find a rewound step in memory. */
 	rc = count_rewind(s, err);
 	if (rc == 0)
 		rc = write_journal(s, step, &steps, &moves_n, err);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* LATEST passes over such a checkpoint, and a save of its number sets it aside. */
+/* Is the checkpoint skipped by a search for the latest, and set aside by a save of its number? */
 static bool entry_is_condemned(struct shf_store *s, const struct shf_entry *e)
 {
 	return e->mark == 'b' || shf_tries_condemn(s, e->step, e->session);
@@ -32,11 +32,14 @@ int shf_step_is_condemned(struct shf_store *s, int64_t step)
 	return entry_is_condemned(s, &e);
 }
 
+/* The question of shf_store_newest_below and its answer. */
 struct newest {
 	int64_t below, step;            /* as shf_store_newest_below is asked */
 	struct shf_newest n;
 };
 
+/* Judges a list of steps for shf_store_newest_below. It stops at the first step whose session can
+ * be read, so mostly one manifest is read, even in a run of thousands of steps. */
 static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void *arg,
                         struct sheaf_error *err)
 {
@@ -98,6 +101,7 @@ bool shf_entry_is_good(const struct shf_entry *e)
 	return e->state == SHF_COMMITTED && e->mark != 'b' && e->mark != '?';
 }
 
+/* The array doubles when it is full, which it is at each power of two, so no capacity is stored. */
 static int list_append_entry(struct shf_list *list, const struct shf_entry *e)
 {
 	struct shf_entry *more;
@@ -117,6 +121,8 @@ struct listing {
 	struct shf_list *list;
 };
 
+/* Looks at every step of the list. If one has gone meanwhile, the list is old and the caller lists
+ * again (judge.h). */
 static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *arg,
                       struct sheaf_error *err)
 {
@@ -142,7 +148,9 @@ static int list_steps(struct shf_store *s, const struct shf_steps *steps, void *
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path) : 0;
 }
 
-/* Stages and steps set aside: <step>-<session> under a folder of .sheaf. */
+/* Adds what is in .sheaf/stage or .sheaf/aside, whose names are <step>-<session>. A missing folder
+ * is no error; a lack of descriptors or memory is, because the list would be short without anybody
+ * noticing. */
 static int list_folder(struct shf_store *s, const char *folder, enum shf_step_state state,
                        struct shf_list *list, struct sheaf_error *err)
 {
@@ -234,7 +242,9 @@ void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY])
 		         "new run)");
 }
 
-/* The latest: what is newer, if anything, was passed over and named. */
+/* Makes the error for the latest step if it cannot be loaded. Newer steps, if any, were skipped and
+ * are reported. The search does not go on to an older step by itself: that would silently discard
+ * the work since. */
 static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_error *why,
                          struct sheaf_error *err)
 {
@@ -262,13 +272,15 @@ struct seeking {
 	struct shf_buf passed;          /* of each that was passed over: u64 number, why, NUL */
 };
 
+/* Remembers a skipped step until it is certain that the list was not old. */
 static void seek_note_passed(struct seeking *q, int64_t step, const char *why)
 {
 	shf_buf_u64(&q->passed, (uint64_t)step);
 	shf_buf_add(&q->passed, why, strlen(why) + 1);
 }
 
-/* Names those that were passed over when it is settled that they were, each of them once. */
+/* Reports the skipped steps, each of them once, although the steps may have been judged several
+ * times. */
 static void tell_passed(const struct seeking *q)
 {
 	const char *p = (const char *)q->passed.data, *end = p + q->passed.len;
@@ -281,7 +293,8 @@ static void tell_passed(const struct seeking *q)
 	}
 }
 
-/* Is this one it? 0; ENOENT: an older one is; SHF_HAS_GONE; else why nobody is. */
+/* Is this step the latest? Returns 0; ENOENT if an older one is; SHF_HAS_GONE; else the reason why
+ * no step can be loaded. */
 static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *q,
                       struct sheaf_error *err)
 {
@@ -306,9 +319,9 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 	return e->state == SHF_COMMITTED ? 0 : latest_is_bad(s, e->step, &why, err);
 }
 
-/* Must LATEST pass over the step, and why? Returns 0: no; 1: yes; 2: yes, and it is a checkpoint;
- * SHF_HAS_GONE; or a code, if we lack memory or descriptors, or if its mark cannot be read: it
- * might say bad. */
+/* Does the search skip the step, and why? Returns 0: no; 1: yes; 2: yes, and it is a checkpoint;
+ * SHF_HAS_GONE; or a code, if this process lacks memory or descriptors, or if the mark cannot be
+ * read: it might say bad. */
 static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
                      struct sheaf_error *err)
 {
@@ -331,7 +344,8 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
 	return e->mark != 'b' ? 0 : rc == 1 ? 2 : 1;
 }
 
-/* The run has checkpoints, but each was passed over. newest is one of them. */
+/* The run has checkpoints, but all were skipped. newest is the newest of them. This is not ENOENT:
+ * a job that starts afresh on ENOENT would ignore a run full of steps. */
 static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is marked bad, as is all that is left "
@@ -339,9 +353,9 @@ static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_erro
 	                s->path, (long long)newest, s->path, (long long)newest);
 }
 
-/* Was this directory a checkpoint? A step is published with its manifest in it. So sheaf.sums
+/* Was this directory a checkpoint? A step is published with its manifest in it, so sheaf.sums
  * without sheaf.json means that the manifest was removed. Returns 1, 0, SHF_HAS_GONE, or a code if
- * the disk would not say. */
+ * the disk gives an error. */
 static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -360,7 +374,7 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return shf_fail_io(err, -rc, "%s/%s/sheaf.sums", s->path, t);
 }
 
-/* No checkpoint is left: ENOENT, or ECORRUPT if some directories were checkpoints. Or
+/* No checkpoint is left. ENOENT, or ECORRUPT if some directories were checkpoints once; or
  * SHF_HAS_GONE. */
 static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
                      struct sheaf_error *err)
@@ -385,6 +399,7 @@ static int none_left(struct shf_store *s, const struct shf_steps *steps, const s
 	                s->path, n, (long long)newest, s->path);
 }
 
+/* Judges a list of steps for shf_store_seek, newest first, until one is not skipped. */
 static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void *arg,
                         struct sheaf_error *err)
 {

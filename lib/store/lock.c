@@ -30,6 +30,8 @@
 
 #define TEXT_MAX 1024
 
+/* The text ends with a checksum of itself. A file that is overwritten in place, and read at the
+ * same time by another client, would otherwise be taken for a mixture of two owners. */
 void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const char *session)
 {
 	size_t start = out->len;
@@ -81,6 +83,8 @@ bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char
 	return n > 0 && owner_next(&p, p + n, owner, session);
 }
 
+/* Goes through all texts in the file, because a salvage adds its own after that of the owner (D2).
+ * If any text is torn, nobody is named: the torn one may be the holder's. */
 int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[33])
 {
 	struct shf_buf text = SHF_BUF_INIT;
@@ -100,6 +104,7 @@ int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[3
 	return rc == -EFBIG ? 0 : rc;
 }
 
+/* Is the process that the file names proven dead? */
 static bool holder_is_dead(struct shf_store *s)
 {
 	struct shf_owner owner;
@@ -131,8 +136,9 @@ bool shf_lock_is_absent(int rc)
 	return rc == -ENOLCK || rc == -ENOSYS || rc == -ENOTSUP || rc == -EINVAL;
 }
 
-/* The lock on the file that the name stands for now: it may have been removed by hand between
- * our open and our lock. -EAGAIN: held. */
+/* Locks the file that has the name `lock` now. Somebody may remove or replace the file between our
+ * open and our lock; then we hold a lock that excludes nobody, so the inodes are compared
+ * afterwards. -EAGAIN: it is held, or was replaced. */
 static int try_lock(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -160,8 +166,9 @@ out:
 	return 0;
 }
 
-/* Replaces a lock file that a dead owner's child still has locked. The new file has the same text,
- * and is locked before it gets the name. The door (D1) keeps other jobs out meanwhile. */
+/* Replaces a lock file that only a child of a dead owner still has locked. The new file keeps the
+ * text, which may be all that proves the owner dead, and is locked before it gets the name, so that
+ * nobody finds it unlocked. The door (D1) keeps other jobs from doing the same at once. */
 static int replace(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -204,6 +211,8 @@ static int door_open(struct shf_store *s)
 	return rc < 0 && !shf_lock_is_absent(rc) ? rc : 0;
 }
 
+/* Tries once to get both the door and the lock. On success the door stays locked until the text is
+ * written (D1). */
 static int try_door(struct shf_store *s)
 {
 	int rc = door_open(s);
@@ -218,6 +227,7 @@ static int try_door(struct shf_store *s)
 	return rc;
 }
 
+/* Is this process the owner? A second open in one process gets an error message of its own. */
 static bool is_self(const struct shf_store *s, const struct shf_owner *o)
 {
 	struct shf_owner self;
@@ -245,6 +255,9 @@ static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 	return SHEAF_EBUSY;
 }
 
+/* Polls, because an open-file-description lock cannot be waited for with a limit. The time spent
+ * asleep counts as elapsed even if the clock stands still, so that the loop ends in any case. The
+ * intervals grow from 1 ms to 100 ms. */
 int shf_lock_take(struct shf_store *s, int wait_ms, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -284,6 +297,9 @@ int shf_lock_read(struct shf_store *s, struct shf_owner *owner, char session[33]
 	return rc == -EFBIG ? 0 : rc;
 }
 
+/* Writes our text over the former one, in the very file that is locked: a new file would not carry
+ * the lock. It is synced so that other clients of a network file system, which read it for C7, see
+ * it. From then on the door may be opened. */
 int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -301,8 +317,6 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 		rc = -ENOMEM;
 		goto out;
 	}
-	/* In place: the lock is on this very file. Synced for other clients of a network file
-	 * system, which read it in C7. */
 	put = shf_sys_pwrite(sys, s->lock, text.data, text.len, 0);
 	rc = put < 0 ? (int)put : shf_sys_resize(sys, s->lock, text.len);
 	if (rc >= 0)
@@ -313,6 +327,8 @@ out:
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 
+/* Adds our text and leaves the former one as it is: until every byte of the stage is checked, that
+ * text may be the only proof that its writer is dead. */
 int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -335,6 +351,8 @@ int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/lock", s->path) : 0;
 }
 
+/* Reads the file again by its name, not through our descriptor: if another job replaced the file,
+ * our descriptor would still show our own text. */
 int shf_lock_check(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;

@@ -55,7 +55,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct want {                   /* one file that S must hold */
+struct want {                   /* a file that S must hold */
 	const char *name;       /* borrowed from the manifest */
 	uint64_t bytes;
 	bool seen;
@@ -64,6 +64,7 @@ struct wants {
 	struct want *all;       /* owned */
 	size_t n;
 };
+/* What C5 to C9 work on. */
 struct check {
 	struct shf_store *s;
 	struct shf_stage *g;
@@ -78,11 +79,14 @@ static int wants_by_name(const void *a, const void *b)
 	return strcmp(((const struct want *)a)->name, ((const struct want *)b)->name);
 }
 
+/* Reports the errno of a call for a name in S. */
 static int fail_in_stage(const struct check *c, int sys, const char *what)
 {
 	return shf_stage_fail(c->err, sys, "%s/.sheaf/stage/%s/%s", c->s->path, c->g->name, what);
 }
 
+/* Collects the names and sizes that S must hold: everything that the manifest names, and the
+ * manifest itself if C6 is already done. */
 static int wants_fill(struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -103,7 +107,9 @@ static int wants_fill(struct check *c)
 	return 0;
 }
 
-/* One file of S: named once by the manifest, and of that size. */
+/* Checks that the manifest names this file of S, with this size. An unknown file is an error,
+ * because it shows that somebody else writes in S, and it would become part of a step that does not
+ * name it. */
 static int check_staged_file(struct check *c, int dir, const char *name, const char *full)
 {
 	struct want key = { full, 0, false }, *w;
@@ -112,7 +118,7 @@ static int check_staged_file(struct check *c, int dir, const char *name, const c
 
 	w = bsearch(&key, c->wants.all, c->wants.n, sizeof(key), wants_by_name);
 	if (!w) {
-		/* A network file system's, for an open descriptor; it goes by itself. */
+		/* NFS makes such a file when an open one is removed, and removes it itself. */
 		if (strncmp(name, ".nfs", 4) == 0)
 			return 0;
 		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: nobody said he wrote it",
@@ -129,7 +135,8 @@ static int check_staged_file(struct check *c, int dir, const char *name, const c
 	return 0;
 }
 
-/* The files of one folder of S, then its fsync: their names are durable (I2). */
+/* Checks the files of one folder of S, then syncs the folder. The writers have synced the bytes of
+ * the files, but only this sync makes their names durable, as I2 demands. */
 static int check_folder(struct check *c, const char *folder)
 {
 	const struct shf_sys *sys = c->s->sys;
@@ -157,6 +164,8 @@ static int check_folder(struct check *c, const char *folder)
 	return rc;
 }
 
+/* Checks the entries of S itself and removes the alive files. They have to go before the publish,
+ * because nothing may change below checkpoint-* (I1). */
 static int check_top(struct check *c)
 {
 	const struct shf_sys *sys = c->s->sys;
@@ -169,7 +178,8 @@ static int check_top(struct check *c)
 		return fail_in_stage(c, -rc, ".");
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
 		if (strncmp(p, "alive-", 6) == 0) {
-			/* What unlink says may be of an earlier try; what is there counts. */
+			/* A network file system may send an unlink twice and report the second
+			 * result. So only the presence of the name counts. */
 			rc = shf_sys_unlink(sys, c->g->dir, p, false);
 			if (shf_sys_stat(sys, c->g->dir, p, false, &st) == -ENOENT)
 				rc = 0;
@@ -189,8 +199,11 @@ static int check_top(struct check *c)
 	return rc;
 }
 
-/* C5. Our own alive file is closed before it is removed: some file systems keep a file that is
- * open under another name. */
+/* C5. Rank 0 trusts no report of the other ranks here: it reads the directories and compares them
+ * with the manifest, because a file can also be lost between its fsync and now (somebody removes
+ * it, or a node sees another file system). Our own alive file is closed before it is removed: some
+ * file systems, such as NFS, keep a removed file under another name while it is open, and that name
+ * would be found in the step. */
 static int stage_check_and_sync(struct check *c)
 {
 	int rc;
@@ -210,7 +223,8 @@ static int stage_check_and_sync(struct check *c)
 	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
 }
 
-/* The bytes of the manifest, read back before anybody relies on them. */
+/* Encodes the manifest and decodes the bytes again, so that a manifest that no reader would accept
+ * fails the save instead of the next load. */
 static int encode(struct check *c, struct shf_buf *text)
 {
 	struct shf_manifest m = *c->m, back;
@@ -226,7 +240,10 @@ static int encode(struct check *c, struct shf_buf *text)
 	return always(rc == SHEAF_ENOMEM || rc == 0) ? rc : SHEAF_EBUG;
 }
 
-/* C6. */
+/* C6. The manifest is written under another name first. Its name sheaf.json says that S is complete
+ * (I2), so it may appear only when its bytes are durable. The second sync of S is what I3 needs:
+ * without it, a power cut could bring back the renamed directory without the name sheaf.json in
+ * it. */
 static int write_manifest(struct check *c, const struct shf_buf *text)
 {
 	const struct shf_sys *sys = c->s->sys;
@@ -253,7 +270,8 @@ static int write_manifest(struct check *c, const struct shf_buf *text)
 	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
 }
 
-/* Is T the step whose manifest is text? 1, 0; a negative errno when that cannot be seen. */
+/* Is T the step whose manifest is text? Returns 1, 0, or a negative errno if that cannot be seen.
+ * The manifest names the session that wrote it, so equal bytes mean that T is this step. */
 static int target_is_ours(struct shf_store *s, const char *t, const struct shf_buf *text)
 {
 	struct shf_buf there = SHF_BUF_INIT;
@@ -272,8 +290,11 @@ static int target_is_ours(struct shf_store *s, const char *t, const struct shf_b
 	return rc;
 }
 
-/* C8. A network file system may have done the rename and still report an error, so the answer is
- * what the target says. */
+/* C8. A network file system may perform the rename and still report an error, for example if the
+ * reply was lost and the client asked again. So after an error the directories decide:
+ *   - T holds our manifest: it was renamed.
+ *   - T does not, and S still has its old name: it was not, and the save has failed.
+ *   - Neither can be seen: EINDOUBT. */
 static int rename_stage(struct check *c, const struct shf_buf *text)
 {
 	struct shf_store *s = c->s;
@@ -284,7 +305,8 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
 
 	shf_name_of_step(t, c->g->step);
 	snprintf(name, sizeof(name), "%s", c->g->name);
-	/* From here on S may be T, and nobody may delete in it by its old name. */
+	/* From here on S may be T. Without its name, shf_stage_discard cannot delete in it, even if
+	 * the rename fails in a way that hides its outcome. */
 	c->g->name[0] = '\0';
 	rc = shf_sys_rename(sys, s->stage, name, s->dir, t, true);
 	if (rc >= 0)
@@ -304,7 +326,9 @@ static int rename_stage(struct check *c, const struct shf_buf *text)
 	return SHEAF_EINDOUBT;
 }
 
-/* C9. */
+/* C9. The run directory comes first. If the power fails between the two syncs, a file system
+ * without a journal may show both S and T, which shf_tree_is_step recognises. In the other order it
+ * might show neither. */
 static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	int rc = shf_dir_sync(s, s->dir);
@@ -320,6 +344,7 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return SHEAF_EINDOUBT;
 }
 
+/* May this stage be published? The name is empty once a rename was tried. */
 static int is_open(const struct check *c)
 {
 	if (c->s->writer && c->g->dir >= 0 && c->g->name[0] && c->m->step == c->g->step)

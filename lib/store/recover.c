@@ -19,9 +19,9 @@
 
 #define OWNER_TEXT_MAX 512
 
-/* The time by the clock that stamps files, which need not agree with this host's. A writer takes it
- * from the lock, whose text it has just written. A reader has written nothing and must take the
- * host's clock. */
+/* The time by the clock that stamps files: on a network file system that is the server's clock,
+ * which may differ from ours. The writer reads it from the time stamp of the lock file, whose text
+ * it has just written. A reader has written nothing and must use this host's clock. */
 static int64_t now_there(struct shf_store *s)
 {
 	struct shf_stat st;
@@ -31,6 +31,7 @@ static int64_t now_there(struct shf_store *s)
 	return shf_sys_wall_s(s->sys);
 }
 
+/* A file from the future is not old: its clock is wrong, so its age is unknown. */
 static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
 {
 	int64_t now = now_there(s);
@@ -38,9 +39,10 @@ static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s
 	return st->mtime_s < now && now - st->mtime_s > age_s;
 }
 
-/* A process of another PID namespace cannot be asked after. But if it locked the file through
- * this very kernel and this very mount, then the lock we now hold was in the same table: it is
- * gone. Provided that locks exclude here at all: not even ourselves, then nobody. */
+/* A process of another PID namespace cannot be looked up by its pid. But if it locked the file
+ * through this kernel and this mount, then its lock and ours are in the same table. We hold the
+ * lock now, so the process is gone. This proof is valid only if locks exclude on this mount at all,
+ * which is tested by a second descriptor of our own: it must not get the lock. */
 static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
                           const struct shf_stat *st, const struct shf_owner *owner)
 {
@@ -78,6 +80,8 @@ bool shf_prev_is_gone(struct shf_store *s, int fd)
  * ALIVE: anything else. */
 enum proof { ALIVE, DEAD, SILENT };
 
+/* Looks at one alive file. look: the caller changes nothing and opens the file read-only, so it can
+ * only ask for a shared lock. */
 static enum proof alive_proof(struct shf_store *s, int dir, const char *name, bool look)
 {
 	const struct shf_sys *sys = s->sys;
@@ -114,8 +118,10 @@ out:
 	return proof;
 }
 
-/* No alive file that says something: not yet made, lost, or already removed (C5). Then the lock's
- * own text speaks for the session whose stage it is. */
+/* Decides for a stage whose alive files prove nothing: they are not made yet, or lost, or already
+ * removed by C5. A stage's session begins with the first 16 digits of its writer's session. So the
+ * text in the run's lock file may speak for the stage: it is ours; or it belongs to the previous
+ * holder of the lock, who is known to be gone. Otherwise only age counts. */
 static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 {
 	struct shf_stat st;
@@ -146,7 +152,9 @@ bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *nam
 	return any && !silent ? true : bare_is_dead(s, dir, session);
 }
 
-/* The alive files go last, so that a cleaner who is cut leaves the proof to the next one. */
+/* Deletes a stage if its writer is proven dead. The alive files are deleted last: if this cleaner
+ * dies too, the next one finds the proof again. Otherwise a half-deleted stage would have to wait
+ * for a day. */
 static int clean_stage(struct shf_store *s, const char *name, int64_t step, const char *session,
                        struct shf_clear *c)
 {
@@ -180,7 +188,8 @@ bool shf_copy_is_old(struct shf_store *s, int dir)
 	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_COPY_S);
 }
 
-/* Half a copy is no failed save: it is left for the next try, but not for ever. */
+/* An incomplete copy is no failed save. It is kept for the next copy of the step, but not for
+ * ever. */
 static void clean_copy(struct shf_store *s, const char *name, int64_t step, const char *session,
                        struct shf_clear *c)
 {
@@ -192,6 +201,9 @@ static void clean_copy(struct shf_store *s, const char *name, int64_t step, cons
 		shf_clear_stage(c, name, step, session);
 }
 
+/* Goes through .sheaf/stage. A name that is the same directory as a published step is left alone:
+ * on a file system without a journal, a rename that a power cut interrupted can leave both
+ * names. */
 static int clean_stages(struct shf_store *s, struct shf_clear *c)
 {
 	struct shf_names names;
@@ -216,20 +228,22 @@ static int clean_stages(struct shf_store *s, struct shf_clear *c)
 	return rc;
 }
 
-/* Proofs of jobs that died while they opened the run, and texts that they were writing. */
+/* Tokens of jobs that died while they opened the run, and texts that were being written. */
 static bool is_litter(const char *name)
 {
 	return (strncmp(name, "proof-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "tmp-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-/* Where agents met that never came to an end. */
+/* The directory in which agents of several nodes agreed to write a step. They remove it; if one
+ * died, it stays. */
 static bool is_meeting(const char *name)
 {
 	return (strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "due-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
+/* Deletes such a directory if it was abandoned for as long as an incomplete copy may be. */
 static void clean_meeting(struct shf_store *s, const char *name, struct shf_clear *c)
 {
 	int dir = shf_dir_open(s->sys, s->dot, name);
@@ -240,6 +254,8 @@ static void clean_meeting(struct shf_store *s, const char *name, struct shf_clea
 		(void)shf_clear_tree(c, s->dot, name);
 }
 
+/* Removes small files from .sheaf when they are a day old. Younger ones may belong to a living
+ * reader or writer. */
 static int clean_litter(struct shf_store *s, struct shf_clear *c)
 {
 	const struct shf_sys *sys = s->sys;
@@ -259,6 +275,8 @@ static int clean_litter(struct shf_store *s, struct shf_clear *c)
 	return 0;
 }
 
+/* All deletions share one limit of time. A rewind that was interrupted is finished here, before
+ * this session can save: a step that is to be set aside must not become the parent of a new one. */
 int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_clear clear;

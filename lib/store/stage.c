@@ -30,6 +30,7 @@ static void stage_init(struct shf_store *s, struct shf_stage *g, int64_t step)
 	memcpy(g->session, s->session, sizeof(g->session));
 }
 
+/* Folders are named after families. Nothing else may become a path. */
 static bool folder_is_valid(const char *name)
 {
 	for (const char *p = name; *p; p++)
@@ -38,6 +39,7 @@ static bool folder_is_valid(const char *name)
 	return name[0] != '\0';
 }
 
+/* ENOENT is translated because a caller takes it for "there is no such step". */
 int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 {
 	char what[400];
@@ -71,8 +73,9 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 	return 0;
 }
 
-/* What a removal by hand left of a step must not stop the job that saves it again. It is moved,
- * never deleted. */
+/* If somebody deleted a step by hand and left an empty or half-empty directory, that must not stop
+ * the job which saves the step again. The directory is moved to aside, never deleted, since nobody
+ * knows what the person meant to do with it. */
 static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
                              struct sheaf_error *err)
 {
@@ -112,6 +115,8 @@ static int set_bad_aside(struct shf_store *s, int64_t step, struct sheaf_error *
 	return rc;
 }
 
+/* Makes sure that T does not exist. If it does, it may only be one of the two cases that are set
+ * aside: remains, or a bad step. Anything else is EEXIST (I6). */
 static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -135,6 +140,9 @@ static int check_target(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return 0;
 }
 
+/* A save after a failed rewind is refused: the next job will finish that rewind and set aside steps
+ * that this save would follow. The mark of the number is removed, because it was made for a step
+ * that no longer has the number. */
 int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	int rc = shf_rewind_is_over(s, err);
@@ -147,6 +155,8 @@ int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step) : 0;
 }
 
+/* The second half of the session in the name is drawn anew for each save, so that a second try of
+ * the same step never finds files of the first (I5). */
 int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
                   const char *const *folders, struct sheaf_error *err)
 {
@@ -179,6 +189,8 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	return rc;
 }
 
+/* The name depends only on the step, so that the next copy finds what an interrupted one left. Two
+ * copiers at once write the same bytes, because each file is a copy of the same source. */
 int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const char *session,
                    const char *const *folders, struct sheaf_error *err)
 {
@@ -224,7 +236,8 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	return 0;
 }
 
-/* Somebody who cleans may hold the lock for the blink of a test. */
+/* Another process that tests whether we are alive may hold the lock for a moment. It is asked again
+ * for up to half a second. */
 static int lock_alive(const struct shf_sys *sys, int fd)
 {
 	int rc = -EAGAIN;
@@ -237,6 +250,8 @@ static int lock_alive(const struct shf_sys *sys, int fd)
 	return rc < 0 && shf_lock_is_absent(rc) ? 0 : rc;
 }
 
+/* The lock is taken before the text is written: a text without a lock would look like the text of a
+ * process that has exited. */
 int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -284,14 +299,14 @@ void shf_stage_close(struct shf_store *s, struct shf_stage *g)
 	shf_stage_leave(s, g);
 }
 
+/* Deletes by name below .sheaf/stage, never through g->dir: once the rename was tried, g->dir may
+ * be the directory of a published step. That is also why the rename clears g->name. */
 void shf_stage_discard(struct shf_store *s, struct shf_stage *g)
 {
 	struct shf_clear clear;
 	char session[33];
 	int64_t step;
 
-	/* By name under stage and never through g->dir: once the rename was tried that may be the
-	 * directory of a published step, and then the name was taken from g. */
 	shf_clear_begin(&clear, s);
 	if (g->name[0] && s->stage >= 0 &&
 	    (shf_step_split(g->name, &step, session) || shf_copy_split(g->name, &step, session)) &&

@@ -27,6 +27,8 @@ bool shf_saved_is_same(const struct shf_saved *a, const struct shf_saved *b)
 	return a->step == b->step && strcmp(a->session, b->session) == 0;
 }
 
+/* The grace begins when sheaf.pruned is made. Without sheaf.json the deletion has begun already: no
+ * reader can open the step, so there is nothing to wait for. */
 bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -38,7 +40,8 @@ bool shf_grace_is_over(struct shf_store *s, int dir, int grace_s)
 	       shf_sys_wall_s(sys) - st.mtime_s >= grace_s;
 }
 
-/* From now on, unless it has begun. */
+/* Starts the grace, unless it has started. The time stamp of the file is the start, so it survives
+ * a restart of the job. */
 static void begin_grace(const struct shf_sys *sys, int dir)
 {
 	int fd = shf_sys_open(sys, dir, "sheaf.pruned",
@@ -47,6 +50,8 @@ static void begin_grace(const struct shf_sys *sys, int dir)
 	shf_fd_close(sys, &fd);
 }
 
+/* Deletes one folder of the trash if its grace is over. sheaf.json goes first: if the deletion is
+ * interrupted, what remains can no longer be mistaken for a step. */
 static void empty_one(struct shf_store *s, int trash, const char *name, int grace_s,
                       struct shf_clear *c)
 {
@@ -71,6 +76,9 @@ static void empty_one(struct shf_store *s, int trash, const char *name, int grac
 		(void)shf_clear_tree(c, trash, name);
 }
 
+/* Both directories are synced before anything is deleted, but only if there is a folder in the
+ * trash. The move from the run into the trash may not be durable yet. If it were undone by a power
+ * cut after files were deleted, a damaged step would stand in the run. */
 int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
                     struct sheaf_error *err)
 {
@@ -117,8 +125,9 @@ static const struct shf_entry *find_saved(struct shf_list *list, const struct sh
 	return e && saved->session[0] && strcmp(e->session, saved->session) != 0 ? NULL : e;
 }
 
-/* Follow the parents of the verified step. A link to a step that is gone, and that nobody wrote
- * down, ends it: what lies beyond cannot be proven and stays. */
+/* Follows the parents of the verified step. The chain ends at a parent that is gone and of which
+ * .sheaf/descent knows nothing: what lies beyond cannot be proven to be of the same branch, and
+ * stays. */
 static void find_branch(struct shf_list *list, const struct shf_entry *from)
 {
 	struct shf_entry *e;
@@ -132,7 +141,7 @@ static void find_branch(struct shf_list *list, const struct shf_entry *from)
 	}
 }
 
-/* One walk over the steps: who judges, and the sentence about one of them. */
+/* One decision over all steps: its inputs, and room for the sentence about one step. */
 struct judge {
 	struct shf_store *s;
 	const struct shf_prune *p;
@@ -150,7 +159,8 @@ static const char *why_best(struct judge *j, const struct shf_entry *e)
 	return j->text;
 }
 
-/* Why it goes; where a note chooses the best, a step without one must not go unheard. */
+/* Explains a deletion to the user. If a note decides which steps are the best, a step without that
+ * note is mentioned: a misspelt key would otherwise delete all but the newest steps silently. */
 static const char *why_goes(struct judge *j, const struct shf_entry *e)
 {
 	const char *why = j->p->dry ? "if the newest step proves sound"
@@ -163,7 +173,8 @@ static const char *why_goes(struct judge *j, const struct shf_entry *e)
 	return j->text;
 }
 
-/* Why a step stays; NULL: nothing keeps it. */
+/* The retention policy, in order of precedence. Returns the reason why a step stays, for the user;
+ * NULL if nothing keeps it. */
 static const char *why_stays(struct judge *j, const struct shf_entry *e)
 {
 	const struct shf_entry *verified = j->verified;
@@ -195,7 +206,9 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 	return NULL;
 }
 
-/* P2 under the manifest's lock, which our own readers share. 1: went; 0: stays, *why says so. */
+/* Moves one step to the trash while holding an exclusive lock on its manifest. Readers of ours hold
+ * a shared lock as long as the step is open, so a step in use is not deleted. Returns 1 if it was
+ * moved; 0 if it stays, and *why explains. */
 static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e,
                        const char **why, struct sheaf_error *err)
 {
@@ -222,7 +235,9 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 	return rc;
 }
 
-/* Whether each step goes; how many. */
+/* Decides for each step, from the newest to the oldest, because keep_last counts the good steps
+ * above. Returns how many are to go. A verified step that was marked bad meanwhile proves
+ * nothing. */
 static int choose_what_goes(struct judge *j, struct shf_list *list)
 {
 	int64_t newer_n = 0;
@@ -244,9 +259,9 @@ static int choose_what_goes(struct judge *j, struct shf_list *list)
 	return go;
 }
 
-/* Removes the steps, the oldest first. If one of them turns out to be in use and stays, all newer
- * ones are still there, so that their descent from it is written down before the steps between are
- * removed. Returns how many went, or a code. */
+/* Removes the steps, oldest first. If a step turns out to be in use and stays, all newer ones still
+ * exist, so that their descent from it can be written down before the steps between are removed.
+ * Returns how many went, or a code. */
 static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent, int trash,
                 void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                 struct sheaf_error *err)
@@ -277,7 +292,7 @@ static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent,
 	return gone;
 }
 
-/* The steps and what is known of them: notes, descent (its text in *descent). */
+/* Reads the steps and what is known of them: notes, and descent, whose text becomes *descent. */
 static int prune_read_list(struct shf_store *s, const struct shf_prune *p, struct shf_list *list,
                            struct shf_buf *descent, struct sheaf_error *err)
 {
@@ -294,6 +309,8 @@ static int prune_read_list(struct shf_store *s, const struct shf_prune *p, struc
 	return rc;
 }
 
+/* The descent file is written before any step is removed. If it were written afterwards, a crash in
+ * between would cut the chain of parents, and the steps beyond the gap could never be pruned. */
 int shf_store_prune(struct shf_store *s, const struct shf_prune *p,
                     void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                     struct sheaf_error *err)

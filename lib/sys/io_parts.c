@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of parts of requests, from which carriers cut pieces (queue.h). */
+/* Lists of parts of requests, from which carriers cut pieces (io_parts.h). */
 #include "io_parts.h"
 
 void shf_parts_push(struct shf_parts *l, struct shf_part *part)
@@ -25,6 +25,8 @@ struct shf_part *shf_parts_pop(struct shf_parts *l)
 	return part;
 }
 
+/* A part leaves the list when its last piece is cut, so that a part which is half cut is always the
+ * head (Q1). */
 bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
 {
 	struct shf_part *part = l->head;

@@ -26,11 +26,13 @@
 #define USERS_MAX 4096
 #define ACCEPT_AGAIN_MS 100     /* until the next accept, if no descriptor was left */
 
+/* A region of memory that is kept. */
 struct kept {
 	char name[SHF_KEEP_NAME];
 	int fd;
 	uint64_t bytes;
 };
+/* A connected process. */
 struct user {
 	int fd, pidfd;                  /* pidfd -1: cannot be had */
 	bool bye;
@@ -67,6 +69,9 @@ static void kept_release(struct serving *s, struct kept *k)
 	*k = s->kept[--s->kept_n];
 }
 
+/* Stores memory under a name and takes over the descriptor if it returns 0. The limit is checked
+ * against what would be kept afterwards, so replacing a region needs no room for both. The old
+ * region is released only when nothing can fail any more. */
 static int kept_store(struct serving *s, const struct shf_keep_msg *m, int memfd)
 {
 	struct kept *old = kept_find(s, m->name);
@@ -98,6 +103,8 @@ static int kept_store(struct serving *s, const struct shf_keep_msg *m, int memfd
 	return 0;
 }
 
+/* Sends an answer. A client that does not take it within ANSWER_MS is treated as gone, because a
+ * single thread serves all clients. */
 static int keeper_answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
 {
 	m->magic = SHF_KEEP_MAGIC;
@@ -106,6 +113,7 @@ static int keeper_answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
 	return shf_pass(fd, m, sizeof(*m), memfd, shf_until_ns(ANSWER_MS));
 }
 
+/* One answer for each name, then the last one (keep.h). */
 static int list(struct serving *s, int fd, struct shf_keep_msg *m)
 {
 	int rc = 0;
@@ -140,9 +148,9 @@ static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 	return keeper_answer(fd, m, 0, -1);
 }
 
-/* Tells k->at the path of the run's directory. Only the path is kept, because a descriptor would
- * keep its file system mounted. A path that leads elsewhere from here, as in another mount
- * namespace, is ignored. */
+/* Reports the path of the run's directory to k->at. Only the path is kept, because an open
+ * descriptor would keep the file system mounted. The path is checked to lead to the same directory
+ * from here: the client may be in another mount namespace. */
 static void locate(struct serving *s, int dir)
 {
 	char link[40], path[4096];
@@ -159,7 +167,7 @@ static void locate(struct serving *s, int dir)
 		s->k->at(s->k->arg, path);
 }
 
-/* One request; non-zero: that user is none any more. */
+/* Carries out one request. Non-zero: the connection is to be closed. */
 static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg *m, int memfd)
 {
 	struct kept *k;
@@ -210,6 +218,9 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 	}
 }
 
+/* Receives one message and checks it before anything in it is used. Names are terminated here. A
+ * descriptor that came with a message that should have none is closed, otherwise a client could use
+ * up the agent's descriptors. */
 static int keeper_receive(struct serving *s, struct user *u)
 {
 	struct shf_keep_msg m;
@@ -234,8 +245,9 @@ static int keeper_receive(struct serving *s, struct user *u)
 	return rc;
 }
 
-/* A process has gone. After the last process of a job k->died is called if that job died, or if one
- * before it did: nothing was done about that one while this job was here. */
+/* A process has exited or closed its connection. When the last process of a job is gone, k->died is
+ * called if that process did not say BYE, or if an earlier job crashed: nothing could be done about
+ * the earlier one while this job was using the run. */
 static void gone(struct serving *s, size_t i)
 {
 	struct user u = s->users[i];
@@ -255,6 +267,8 @@ static void gone(struct serving *s, size_t i)
 		s->k->died(s->k->arg, u.job);
 }
 
+/* A pidfd becomes readable when the process exits. The connection alone is not enough: a forked
+ * child may keep it open after the process has crashed. */
 static int pidfd_of(int fd)
 {
 	struct ucred cred;
@@ -265,6 +279,8 @@ static int pidfd_of(int fd)
 	return (int)syscall(SYS_pidfd_open, cred.pid, 0);
 }
 
+/* The array of polls has two entries for each user and one for the socket. If only one of the two
+ * allocations succeeds, the larger array is kept and the capacity stays. */
 static bool users_grow(struct serving *s)
 {
 	size_t cap = s->users_cap ? 2 * s->users_cap : 16;
@@ -279,6 +295,8 @@ static bool users_grow(struct serving *s)
 	return users && polls;
 }
 
+/* If accept fails for lack of descriptors, the socket is left out of the next poll: it would stay
+ * readable, and the loop would spin. */
 static void keeper_accept(struct serving *s)
 {
 	int fd = accept4(s->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -307,6 +325,8 @@ static size_t set_polls(struct serving *s)
 	return n;
 }
 
+/* Serves until STOP, the idle limit, or a signal. Signals are blocked by the caller and open only
+ * during ppoll, so one that arrives at any other moment is not lost. */
 static int loop(struct serving *s)
 {
 	while (!s->over) {
@@ -341,8 +361,9 @@ static int loop(struct serving *s)
 	return 0;
 }
 
-/* The lock beside the socket says who serves: who has it may take away what a dead one left. It
- * goes with the agent, so what was locked may be a file without a name: then once more. */
+/* The lock beside the socket says who serves; its holder may remove what a dead agent left. An
+ * agent removes the lock file when it exits. So a file that was locked may have lost its name
+ * meanwhile, and then it is opened again. */
 static int lock_path(struct serving *s)
 {
 	struct stat mine, named;
@@ -361,6 +382,9 @@ static int lock_path(struct serving *s)
 	}
 }
 
+/* An agent may have been started while somebody removed its lock file by hand. So the socket is
+ * tried first: if something answers there, it serves. The umask keeps other users out from the
+ * moment the socket exists. */
 static int open_socket(struct serving *s)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -376,7 +400,6 @@ static int open_socket(struct serving *s)
 		return rc;
 	if (!lstat(a.sun_path, &st) && !S_ISSOCK(st.st_mode))
 		return -EEXIST;
-	/* Whoever answers there serves, though somebody has taken his lock away. */
 	s->listen = shf_unix_new();
 	if (s->listen < 0)
 		return s->listen;
@@ -395,6 +418,10 @@ static int open_socket(struct serving *s)
 	return rc;
 }
 
+/* The socket and the lock file are removed first, so that a new agent can start. k->left is called
+ * when all memory is released and before connections end: clients learn of the end only then.
+ * Connections are shut down, not only closed, because forked children of the agent may have copies
+ * of them. */
 int shf_keeper_serve(const struct shf_keeper *k)
 {
 	struct serving s = { .k = k, .listen = -1, .lock = -1 };

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Messages with a descriptor between processes of one user on one machine, and memory that is
+ * passed in this way. */
 #include "passfd.h"
 #include "ident.h"
 #include <errno.h>
@@ -17,6 +19,7 @@ int shf_unix_new(void)
 	return fd < 0 ? -errno : fd;
 }
 
+/* The kernel fills in the credentials, so a peer cannot forge them. */
 bool shf_peer_is_us(int fd)
 {
 	struct ucred cred;
@@ -30,6 +33,8 @@ int64_t shf_until_ns(int timeout_ms)
 	return shf_real_mono_ns(NULL) + (int64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
 }
 
+/* Waits in a loop, because poll may be interrupted and counts only milliseconds. A hangup counts as
+ * ready: the next call on fd then reports it. */
 int shf_wait_for(int fd, short events, int64_t until)
 {
 	for (;;) {
@@ -53,6 +58,7 @@ union room {                    /* for one descriptor beside a message */
 	struct cmsghdr align;
 };
 
+/* Sends the message and the descriptor in one packet, so that a receiver gets both or none. */
 int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until)
 {
 	struct iovec v = { (void *)(uintptr_t)message, n };
@@ -85,6 +91,9 @@ int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until)
 	}
 }
 
+/* Receives one packet. The buffer may have room for more descriptors than one, because of its
+ * alignment. If several came, all are closed, so that a peer cannot fill our table of
+ * descriptors. */
 int shf_passed(int fd, void *message, size_t n, int *memfd)
 {
 	struct iovec v = { message, n };
@@ -102,7 +111,6 @@ int shf_passed(int fd, void *message, size_t n, int *memfd)
 	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return -errno;
-	/* There may be room for more than one, by alignment: then none is taken. */
 	head = CMSG_FIRSTHDR(&m);
 	if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
 		fds = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -120,7 +128,7 @@ int shf_passed(int fd, void *message, size_t n, int *memfd)
 	return (size_t)got == n && !(m.msg_flags & MSG_TRUNC) ? 0 : -EPROTO;
 }
 
-/* Never nothing, so that an empty share has an address like any other. */
+/* Never 0 for a valid size, so that an empty share has an address like any other. */
 size_t shf_mapped_bytes(size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -145,6 +153,9 @@ int shf_memory_check(int memfd, uint64_t bytes)
 	return n && (uint64_t)st.st_size >= n ? 0 : -EPROTO;
 }
 
+/* Forked children do not get the mapping (MADV_DONTFORK): otherwise each page that the parent
+ * writes afterwards would be copied, which doubles the memory. Anonymous memory is allocated here
+ * if the kernel can (5.14), else at the first touch. A memfd is allocated already. */
 int shf_memory_map(struct shf_shm *shm, int fd, size_t bytes)
 {
 	size_t n = shf_mapped_bytes(bytes);
@@ -157,9 +168,6 @@ int shf_memory_map(struct shf_shm *shm, int fd, size_t bytes)
 	if (madvise(base, n, MADV_DONTFORK))
 		rc = -errno;
 #ifdef MADV_POPULATE_WRITE
-	/* Where the kernel knows how, anonymous memory is allocated now; where it does not,
-	 * at first touch. Shared memory was allocated with its file, and is mapped by large pages
-	 * where it has them. */
 	if (!rc)
 		(void)madvise(base, n, MADV_HUGEPAGE);
 	if (!rc && fd < 0) {

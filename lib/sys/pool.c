@@ -11,7 +11,8 @@
 
 #define EAGAIN_MAX 8
 
-/* As far as the kernel goes by itself; what is left at an odd place is the queue's to redo. */
+/* Moves as much as direct I/O can. It stops at an unaligned count; the queue repeats the rest
+ * through the page cache. */
 static int64_t move_direct(const struct shf_io *io, const struct shf_piece *p)
 {
 	size_t done = 0;
@@ -36,6 +37,7 @@ static int64_t move_direct(const struct shf_io *io, const struct shf_piece *p)
 	return (int64_t)done;
 }
 
+/* Makes the system calls of one piece. The lock is not held. */
 static int64_t carry(const struct shf_piece *p)
 {
 	const struct shf_io *io = p->part->io;
@@ -51,7 +53,7 @@ static int64_t carry(const struct shf_piece *p)
 	return shf_real_pwrite(NULL, io->fd, p->buf, p->len, p->at);
 }
 
-/* One piece, the lock dropped while it moves; false: there is none. */
+/* Moves one piece, with the lock dropped meanwhile. False if there is none. */
 static bool pool_move_piece(struct shf_pool *pool)
 {
 	struct shf_works *w = pool->works;
@@ -71,6 +73,7 @@ static bool pool_move_piece(struct shf_pool *pool)
 	return true;
 }
 
+/* A thread of the pool. When it is stopped it first finishes what is in the list. */
 static void *pool_run(void *arg)
 {
 	struct shf_pool *pool = arg;
@@ -106,6 +109,9 @@ int shf_pool_ready(struct shf_pool *pool)
 	return pool->thread_n ? 0 : start_one(pool);
 }
 
+/* Starts only as many threads as there are pieces without one: small requests then share one
+ * thread, and a large one gets all. If no thread can be started, the caller's thread does the work
+ * here; that is slow but makes progress. */
 void shf_pool_push(struct shf_pool *pool, struct shf_part *part)
 {
 	size_t n = (size_t)((part->end - part->at - 1) / pool->works->piece_bytes) + 1;

@@ -33,12 +33,15 @@ struct shf_queue {
 	pid_t pid;                      /* who has the threads: a forked child does not */
 };
 
+/* File systems refuse direct I/O in different ways, and some only at the first transfer. ENOMEM and
+ * EAGAIN are in the list because the page cache may still have the means that direct I/O lacks. */
 bool shf_direct_is_refused(int64_t result)
 {
 	return result == -EINVAL || result == -EOPNOTSUPP || result == -EAGAIN ||
 	       result == -ENOMEM;
 }
 
+/* All parts are back. Hands the request to whoever calls complete next. The lock is held. */
 static void request_finish(struct shf_queue *q, struct shf_io *io)
 {
 	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
@@ -59,19 +62,20 @@ static void queue_push_part(struct shf_queue *q, struct shf_part *part)
 	shf_pool_push(&q->pool, part);
 }
 
-/* No more of this part is handed out. */
+/* After an error, no more pieces of this part are cut. Pieces that are out still come back. */
 static void abandon(struct shf_queue *q, struct shf_part *part)
 {
 	if (part->at == part->end)
 		return;
 	part->at = part->end;
-	/* Where it stands as the head (Q1), of one list or the other. */
+	/* Not cut up completely, so it is the head of its list (Q1). */
 	if (q->pool.todo.head == part)
 		shf_parts_pop(&q->pool.todo);
 	else
 		shf_ring_drop(q->ring);
 }
 
+/* Widens the range of the part that is to be repeated through the page cache. */
 static void redo(struct shf_part *part, uint64_t at, uint64_t end)
 {
 	if (part->redo_at == part->redo_end) {
@@ -83,13 +87,15 @@ static void redo(struct shf_part *part, uint64_t at, uint64_t end)
 	part->redo_end = end > part->redo_end ? end : part->redo_end;
 }
 
+/* A direct piece has come back. A short one is repeated through the page cache from where it
+ * stopped, because direct I/O cannot say whether that is the end of the file. If the kernel refuses
+ * direct I/O, all that is left of the part goes through the page cache. */
 static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t result)
 {
 	struct shf_part *part = p->part;
 
 	if (result >= 0) {
 		q->stat.direct_bytes += (uint64_t)result;
-		/* The end of the file, or something odd: the ordinary way tells which. */
 		if ((uint64_t)result < p->len)
 			redo(part, p->at + (uint64_t)result, p->at + p->len);
 	} else if (shf_direct_is_refused(result)) {
@@ -102,6 +108,8 @@ static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t 
 	}
 }
 
+/* A piece that went through the page cache has come back. A short read is the end of the file; the
+ * request ends at the lowest such place of all its pieces. */
 static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_t result)
 {
 	struct shf_io *io = p->part->io;
@@ -116,6 +124,9 @@ static void back_buffered(struct shf_queue *q, const struct shf_piece *p, int64_
 	}
 }
 
+/* A carrier has finished a piece. When the last piece of a part is back, the part is either
+ * repeated through the page cache or done; when the last part is done, so is the request. The lock
+ * is held (io_parts.h). */
 static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
 {
 	struct shf_queue *q = (struct shf_queue *)w;
@@ -141,6 +152,7 @@ static void back(struct shf_works *w, const struct shf_piece *p, int64_t result)
 		request_finish(q, io);
 }
 
+/* The ring cannot carry this part, so the threads do. */
 static void pass_on(struct shf_works *w, struct shf_part *part)
 {
 	shf_pool_push(&((struct shf_queue *)w)->pool, part);
@@ -158,7 +170,9 @@ static void request_add_part(struct shf_io *io, uint64_t at, uint64_t end, bool 
 			(struct shf_part){ .io = io, .at = at, .end = end, .direct = direct };
 }
 
-/* Into the edges and the stretch that can go direct, or into one. */
+/* Divides a request into at most three parts: the aligned middle, which goes direct, and its two
+ * edges, which go through the page cache. If nothing of it can go direct, it is one part. Buffer
+ * and offset must agree modulo the alignment, since the kernel demands both aligned. */
 static void split(const struct shf_queue *q, struct shf_io *io)
 {
 	uint64_t end = io->off + io->len, lo, hi;
@@ -186,6 +200,8 @@ static void split(const struct shf_queue *q, struct shf_io *io)
 	request_add_part(io, hi, end, false);
 }
 
+/* A forked child is refused: it has none of the threads, and the lock may be held for ever by one
+ * that it has not. */
 static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	uint32_t n;
@@ -201,7 +217,8 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	pthread_mutex_lock(&q->works.lock);
 	split(q, io);
 	n = io->left;
-	/* Before the request is ours: without a thread nobody would do it. */
+	/* The thread is started before the request is accepted. If that fails, the caller still
+	 * owns the request and gets the error. */
 	rc = n && (!io->part[0].direct || n > 1 || !q->ring) ? shf_pool_ready(&q->pool) : 0;
 	if (!rc) {
 		q->under_way++;
@@ -215,6 +232,7 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return -rc;
 }
 
+/* The time by the clock that the condition variable uses. */
 static struct timespec deadline(int timeout_ms)
 {
 	int64_t at = shf_real_mono_ns(NULL) + (int64_t)timeout_ms * 1000000;
@@ -223,6 +241,8 @@ static struct timespec deadline(int timeout_ms)
 	                          .tv_nsec = (long)(at % 1000000000) };
 }
 
+/* Waits for a finished request. If several threads wait and the last request is taken by one of
+ * them, the others are woken so that they can return 0. */
 static int real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int timeout_ms)
 {
 	struct timespec until = deadline(timeout_ms > 0 ? timeout_ms : 0);
@@ -279,6 +299,8 @@ static void real_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_sta
 	pthread_mutex_unlock(&q->works.lock);
 }
 
+/* The condition variable uses the monotonic clock, so that a wait does not change with the time of
+ * day. */
 static int sync_init(struct shf_queue *q)
 {
 	pthread_condattr_t attr;
@@ -347,6 +369,9 @@ static int real_queue_new(void *arg, struct shf_queue **queue, int threads)
 	return shf_real_queue_make(queue, threads, &how);
 }
 
+/* Waits for requests that are under way, because their buffers belong to the caller and may be
+ * freed after this. In a forked child the threads do not exist and the lock is in an unknown state,
+ * so only memory is freed. */
 static void real_queue_free(void *arg, struct shf_queue *q)
 {
 	bool ours;
@@ -354,7 +379,6 @@ static void real_queue_free(void *arg, struct shf_queue *q)
 	(void)arg;
 	if (!q)
 		return;
-	/* In a forked child the threads are gone and the lock is in any state: memory only. */
 	ours = q->pid == getpid();
 	if (ours) {
 		pthread_mutex_lock(&q->works.lock);

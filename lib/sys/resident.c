@@ -26,6 +26,7 @@ struct cachestat {
 	uint64_t cached, dirty, writeback, evicted, recently_evicted; /* pages */
 };
 
+/* The call cachestat counts pages without touching them. Since Linux 6.5. */
 static int64_t by_cachestat(int fd, uint64_t off, uint64_t n, uint64_t page)
 {
 	struct cachestat_range r = { off, n };
@@ -38,8 +39,9 @@ static int64_t by_cachestat(int fd, uint64_t off, uint64_t n, uint64_t page)
 	return (int64_t)(bytes < n ? bytes : n);
 }
 
-/* Without that call: the pages of a mapping that nobody touches. The kernel tells only who may
- * write the file; to others all of it seems to be there. */
+/* For older kernels: maps the file piece by piece and asks which pages of the mapping are present,
+ * without touching it. The kernel answers only to users who may write the file; for others it
+ * reports every page as present. */
 static int64_t by_mincore(int fd, uint64_t off, uint64_t n, uint64_t page)
 {
 	unsigned char there[WINDOW_PAGES];
@@ -93,6 +95,7 @@ static uintptr_t page_of(const void *at)
 	return (uintptr_t)at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
 }
 
+/* An error counts as touched, as sys_shm.h says. */
 bool shf_real_touched(void *arg, const void *at)
 {
 	unsigned char there = 0;

@@ -20,6 +20,7 @@
 #define PIN_BYTES ((size_t)1 << 30)     /* the kernel takes no larger entry */
 #define PIN_MAX 64                      /* entries of a stretch */
 
+/* A piece that the ring carries. Partial results are continued in the same slot. */
 struct slot {
 	struct shf_piece piece;
 	size_t done;
@@ -56,6 +57,9 @@ struct shf_ring {
 	struct slot *slots, *free, *anew; /* slots owned */
 };
 
+/* Sets up the ring with the flags that make it cheapest: one thread alone submits, and the kernel
+ * runs completions only when that thread enters it. Older kernels refuse the flags, then it is set
+ * up without them. The ring's memory is not inherited by forked children. */
 static int uring_new(struct io_uring *uring, unsigned depth)
 {
 	/* Alone in it, and completions wait until we look. */
@@ -76,7 +80,8 @@ static int uring_new(struct io_uring *uring, unsigned depth)
 	return rc;
 }
 
-/* Where in the kernel's table these bytes are, all of them; -1: nowhere. */
+/* Finds the bytes in the kernel's table of registered memory. Returns the index of the entry, or -1
+ * if they are not all in one entry. */
 static int pinned_entry(const struct shf_ring *r, const uint8_t *buf, size_t n)
 {
 	for (int i = 0; i < SHF_PINS; i++) {
@@ -90,12 +95,16 @@ static int pinned_entry(const struct shf_ring *r, const uint8_t *buf, size_t n)
 	return -1;
 }
 
+/* Counts the entries, so that kernel_has can tell later which ones the kernel has taken. There is
+ * always a free one: the ring has one more entry than slots, for the eventfd. */
 static struct io_uring_sqe *entry(struct shf_ring *r)
 {
 	r->entry_n++;
 	return io_uring_get_sqe(&r->uring);
 }
 
+/* Prepares what is left of the slot's piece. Registered memory is used by its index, which spares
+ * the kernel pinning the pages for each request. */
 static void slot_submit(struct shf_ring *r, struct slot *s)
 {
 	struct io_uring_sqe *sqe = entry(r);
@@ -126,7 +135,8 @@ static void slot_free(struct shf_ring *r, struct slot *s)
 	r->busy_n--;
 }
 
-/* The lock is held. */
+/* Prepares entries: first for pieces that are to be continued, then for new ones, and one poll of
+ * the eventfd by which wake_up interrupts the wait. The lock is held. */
 static void ring_fill(struct shf_ring *r)
 {
 	struct slot *s;
@@ -151,7 +161,10 @@ static void ring_fill(struct shf_ring *r)
 	}
 }
 
-/* The lock is held. */
+/* Handles a completion. Interrupted and partial transfers are submitted again. EAGAIN is retried a
+ * few times only, because some file systems answer it for ever; then the queue uses the page cache.
+ * A result of an odd length is handed back as it is: direct I/O cannot continue at an unaligned
+ * offset. The lock is held. */
 static void slot_back(struct shf_ring *r, struct slot *s, int res)
 {
 	struct shf_piece p = s->piece;
@@ -173,7 +186,7 @@ static void slot_back(struct shf_ring *r, struct slot *s, int res)
 	r->works->back(r->works, &p, result);
 }
 
-/* The lock is held. */
+/* Handles all completions that have arrived. The lock is held. */
 static void empty(struct shf_ring *r)
 {
 	struct io_uring_cqe *cqe;
@@ -194,7 +207,8 @@ static void empty(struct shf_ring *r)
 	io_uring_cq_advance(&r->uring, n);
 }
 
-/* The kernel's table, of nothing yet. */
+/* Registers an empty table in the kernel once. Later its entries are changed one by one, which,
+ * unlike registering anew, need not wait until no request is under way. */
 static int ring_table_new(struct shf_ring *r)
 {
 	int rc = r->table ? 0
@@ -204,7 +218,8 @@ static int ring_table_new(struct shf_ring *r)
 	return rc;
 }
 
-/* The entries of stretch i become these. */
+/* Writes the entries of range i. A range of more than 1 GiB takes several entries, because the
+ * kernel accepts no larger one. */
 static int table_set(struct shf_ring *r, int i, const struct stretch *of)
 {
 	struct iovec v[PIN_MAX];
@@ -222,6 +237,8 @@ static int table_set(struct shf_ring *r, int i, const struct stretch *of)
 	return rc == PIN_MAX ? 0 : -EINVAL;
 }
 
+/* Must the kernel's table change for this range? A range that the kernel refused is not tried again
+ * until the caller changes it. But an old range is removed in any case. */
 static bool pin_is_due(const struct pin *p)
 {
 	if (p->want.base == p->have.base && p->want.bytes == p->have.bytes)
@@ -237,8 +254,9 @@ static struct pin *pin_due(struct shf_ring *r)
 	return NULL;
 }
 
-/* Let the kernel look the memory up once. Nothing of it is under way, but others' may be. The lock
- * is held, and dropped meanwhile. */
+/* Lets the kernel look up the pages of one range. That may take long, so the lock is dropped and
+ * the queue goes on accepting requests. No request uses this memory now (shf_queue_ops). If the
+ * kernel refuses part of the range, all of it is removed again. */
 static void ring_pin(struct shf_ring *r, struct pin *p)
 {
 	static const struct stretch none;
@@ -259,6 +277,8 @@ static void ring_pin(struct shf_ring *r, struct pin *p)
 	pthread_cond_broadcast(&r->pinned);
 }
 
+/* Has the kernel taken this slot's entry? The entries that are still ready to be submitted are the
+ * last ones made, so the numbers tell. */
 static bool kernel_has(const struct shf_ring *r, const struct slot *s)
 {
 	/* What is ready to go are the last entries made. */
@@ -273,8 +293,10 @@ static bool kernel_has_any(const struct shf_ring *r)
 	return false;
 }
 
-/* No ring here, or entering it is forbidden. What never got to the kernel goes another way; of the
- * rest nobody will hear how it ended. */
+/* There is no io_uring here, or entering it is forbidden. Pieces that the kernel never got go to
+ * the threads (-EOPNOTSUPP makes the queue repeat them). Of those that it got, the outcome will
+ * never be known, so they fail with EIO: repeating a write while the kernel may still perform the
+ * old one would be unsafe. */
 static void ring_give_up(struct shf_ring *r)
 {
 	struct shf_part *part;
@@ -298,7 +320,8 @@ static void ring_give_up(struct shf_ring *r)
 	pthread_cond_broadcast(&r->pinned);
 }
 
-/* Submits and sleeps. The lock is held, and dropped meanwhile. False: the ring is no good. */
+/* Submits the prepared entries and sleeps until something completes. The lock is held, and dropped
+ * meanwhile. Returns false if the ring is unusable. */
 static bool ring_enter(struct shf_ring *r)
 {
 	static const struct timespec moment = { .tv_nsec = 1000000 };
@@ -318,11 +341,14 @@ static bool ring_enter(struct shf_ring *r)
 	}
 	if (rc == -EINTR || rc == -EAGAIN || (r->entered && (rc == -EBUSY || rc == -ENOMEM)))
 		return true;
-	/* Whatever worked before may be forbidden later, by a filter of system calls. The kernel
-	 * still moves the bytes that it has, so their memory is kept from others for a while. */
+	/* A filter of system calls may forbid later what worked before. The kernel still moves the
+	 * bytes that it has, into or out of the caller's memory. So the ring goes on trying for
+	 * about two seconds before it gives the memory back. */
 	return kernel_has_any(r) && ++r->forbidden < FORBIDDEN_MAX;
 }
 
+/* The thread of the ring. It ends when the ring is stopped and idle, or unusable. Ranges are pinned
+ * before new pieces are cut, so that the pieces can use them. */
 static void *drive(void *arg)
 {
 	struct shf_ring *r = arg;
@@ -332,7 +358,8 @@ static void *drive(void *arg)
 	r->made = !uring_new(&r->uring, r->depth + 1);
 	pthread_mutex_lock(&r->works->lock);
 	good = r->made;
-	/* Before, changing the memory waited for the whole ring to be idle, and it never is. */
+	/* Kernels without tags change the table only while the whole ring is idle, which it may
+	 * never be. */
 	if (good && !(r->uring.features & IORING_FEAT_RSRC_TAGS)) {
 		r->pin_never = true;
 		memset(r->pins, 0, sizeof(r->pins));
@@ -369,6 +396,8 @@ static int ring_start(struct shf_ring *r)
 	return -rc;
 }
 
+/* Interrupts the wait of the ring's thread. Only once for each sleep: the thread looks at
+ * everything when it wakes. */
 static void wake_up(struct shf_ring *r)
 {
 	uint64_t one = 1;
@@ -400,6 +429,9 @@ bool shf_ring_is_up(const struct shf_ring *r)
 	return r->up && !r->refused;
 }
 
+/* Only ends of ranges wait for the thread. A new range may be looked up later, requests work
+ * without it. But when an end returns, the caller may unmap the memory, and other memory mapped at
+ * the same address must not be taken for it. */
 void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 {
 	struct pin *p = &r->pins[i];
@@ -413,7 +445,6 @@ void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 	if (!shf_ring_is_up(r))
 		return;
 	wake_up(r);
-	/* Else other memory at the same place would be taken for what is still being looked up. */
 	while (!bytes && !r->refused && (p->moving || pin_is_due(p)))
 		pthread_cond_wait(&r->pinned, &r->works->lock);
 }
@@ -439,6 +470,8 @@ struct shf_ring *shf_ring_new(struct shf_works *works, int depth)
 	return r;
 }
 
+/* A forked child has no thread of the ring, and its copy of the ring's memory is not mapped
+ * (uring_new), so it only frees its own memory. */
 void shf_ring_free(struct shf_ring *r, bool ours)
 {
 	if (!r)

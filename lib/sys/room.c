@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much memory is left: of the machine, and of the control groups we live in. Allocating a
- * memfd beyond that ends in the kernel killing a process, hardly ever in an error. */
+/* How much memory is left: of the machine, and of the control groups of this process. A process
+ * that allocates a memfd beyond that rarely gets an error. The kernel kills a process instead, so
+ * the library has to look before it allocates. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "room.h"
 #include "ident.h"
 
-/* How one version of control groups spells it. */
+/* The file names of one version of control groups. */
 struct spelling {
 	const char *root, *max, *now, *cache;
 };
@@ -18,6 +19,8 @@ static const struct spelling v1 = { "/sys/fs/cgroup/memory", "memory.limit_in_by
 static const struct spelling v2 = { "/sys/fs/cgroup", "memory.max", "memory.current",
                                     "inactive_file " };
 
+/* Reads a number from a small file of the kernel: at its beginning, or after key at the start of a
+ * line. False if the file or the key is missing, or if there is a word instead, such as "max". */
 static bool number_of(const char *dir, const char *path, const char *file, const char *key,
                       uint64_t *n)
 {
@@ -44,7 +47,8 @@ struct found {
 	int n;
 };
 
-/* If there are more than SHF_ROOMS bounds, the widest is dropped. */
+/* Adds a limit. If there are more than SHF_ROOMS, the widest one is dropped: it is the least likely
+ * to be reached. */
 static void add_room(struct found *f, uint64_t of, uint64_t left)
 {
 	int widest = 0;
@@ -63,6 +67,9 @@ static void add_room(struct found *f, uint64_t of, uint64_t left)
 		f->rooms[widest] = (struct shf_room){ of, left };
 }
 
+/* Adds the limit of one group, if it has one. Its page cache that was not used lately counts as
+ * free, since the kernel drops it before it kills. The inode identifies the group: in another
+ * namespace it has another path. */
 static void add_group(struct found *f, const struct spelling *s, const char *path)
 {
 	uint64_t max, now, cache = 0;
@@ -74,7 +81,6 @@ static void add_group(struct found *f, const struct spelling *s, const char *pat
 	    !number_of(s->root, path, s->now, NULL, &now))
 		return;
 	number_of(s->root, path, "memory.stat", s->cache, &cache);
-	/* In another namespace the same group has another path, but the same inode. */
 	if ((size_t)snprintf(dir, sizeof(dir), "%s%s", s->root, path) >= sizeof(dir) ||
 	    stat(dir, &st))
 		return;
@@ -82,7 +88,7 @@ static void add_group(struct found *f, const struct spelling *s, const char *pat
 	         now > max + cache ? 0 : max + cache - now);
 }
 
-/* A group and all above it. */
+/* Adds a group and all groups above it, because the limit of each of them applies. */
 static void add_groups(struct found *f, const struct spelling *s, char *path)
 {
 	for (;;) {
@@ -95,6 +101,8 @@ static void add_groups(struct found *f, const struct spelling *s, char *path)
 	}
 }
 
+/* Limits come from the machine (number 0), and from both versions of control groups, which may be
+ * mounted side by side. */
 int shf_real_rooms(void *arg, struct shf_room rooms[SHF_ROOMS])
 {
 	char groups[4096], *line, *save = NULL;

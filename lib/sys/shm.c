@@ -31,8 +31,8 @@ struct hello {                  /* travels with the descriptor, inside one machi
 	uint64_t magic, bytes;
 };
 
-/* Does the kernel give shared memory large pages to who advises it, and not else? What it gives
- * unasked, reserving takes. */
+/* Does the kernel give shared memory large pages to processes that advise it, and to no others? If
+ * it gives them to everybody, fallocate gets them without advice. */
 static bool takes_advice(void)
 {
 	char text[128] = "";
@@ -44,7 +44,8 @@ static bool takes_advice(void)
 	return n > 0 && strstr(text, "[advise]");
 }
 
-/* Allocated in large pages, as far as there are any. Whatever fails, reserving makes up for. */
+/* Tries to allocate the memory in large pages. Errors are ignored, because fallocate then allocates
+ * whatever is missing. */
 static void allocate_large(int fd, size_t n)
 {
 #ifdef MADV_POPULATE_WRITE
@@ -59,6 +60,8 @@ static void allocate_large(int fd, size_t n)
 #endif
 }
 
+/* Makes a memfd of n bytes that are all allocated, and seals its size. The seals let a receiver
+ * trust that reading the memory cannot fail with SIGBUS. */
 static int memfd_reserved(size_t n)
 {
 	int fd = memfd_create("sheaf", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
@@ -84,6 +87,8 @@ static int memfd_reserved(size_t n)
 	return fd;
 }
 
+/* Checks the limits first: the kernel lets a memfd grow beyond them and kills a process
+ * afterwards. */
 static int real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool shared)
 {
 	size_t n = shf_mapped_bytes(bytes);
@@ -91,7 +96,6 @@ static int real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool share
 	int fd = -1, rc;
 
 	(void)arg;
-	/* The kernel has no limit of its own here: asked for too much, it would kill. */
 	if (!n || n > shf_real_memory_left())
 		return -ENOMEM;
 	if (shared) {
@@ -117,6 +121,7 @@ static void real_shm_free(void *arg, struct shf_shm *shm)
 	*shm = (struct shf_shm){ NULL, 0, -1 };
 }
 
+/* An abstract address (the first byte is NUL), so that no file is left behind. */
 static socklen_t address_of(const uint8_t token[16], struct sockaddr_un *a)
 {
 	int n;
@@ -151,6 +156,7 @@ static int real_shm_offer(void *arg, uint8_t token[16], int *handle)
 	return 0;
 }
 
+/* A full backlog is reported as a refusal like any other: this rank then shares no memory. */
 static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
@@ -164,7 +170,6 @@ static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 		rc = connect(fd, (const struct sockaddr *)&a, n);
 	while (rc && errno == EINTR);
 	if (rc)
-		/* A full backlog is a no like any other: this rank shares with nobody. */
 		rc = errno == EAGAIN ? -ECONNREFUSED : -errno;
 	else if (!shf_peer_is_us(fd))
 		rc = -ECONNREFUSED;
@@ -176,6 +181,8 @@ static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 	return 0;
 }
 
+/* Serves n ranks. Connections of other users are closed and do not count. If a rank has died, the
+ * others still get their memory, and the error is returned at the end. */
 static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms)
 {
 	int64_t until = shf_until_ns(timeout_ms);
@@ -196,10 +203,8 @@ static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n
 			continue;
 		if (fd < 0)
 			return -errno;
-		/* A stranger's knock is not one of the n. */
 		if (shf_peer_is_us(fd)) {
 			rc = shf_pass(fd, &h, sizeof(h), shm->fd, until);
-			/* One that died does not keep the others from theirs. */
 			worst = worst ? worst : rc;
 			n--;
 		}

@@ -36,7 +36,7 @@ struct shf_task {
 	bool ended;                     /* guarded by lock */
 };
 
-/* As far as the kernel lets us. */
+/* Gives way to other threads, as far as the kernel allows. */
 static void step_back(void)
 {
 	id_t self = (id_t)syscall(SYS_gettid);
@@ -45,7 +45,9 @@ static void step_back(void)
 	(void)syscall(SYS_ioprio_set, IOPRIO_THREAD, 0, IOPRIO_LAST);
 }
 
-/* Over, until there is more to do. False: for good. */
+/* Called when step has returned false. Publishes that the task is over, then waits for more work,
+ * if task_again was ever called. Returns false if the thread is to end. Threads of tasks that were
+ * never continued end at once, so that freeing them is quick even on a busy machine. */
 static bool rest(struct shf_task *task)
 {
 	bool more;
@@ -74,7 +76,7 @@ static void *task_run(void *arg)
 	return NULL;
 }
 
-/* Where it may run. 1: the kernel does not let us. */
+/* Binds the thread to its processors. Returns 1 if the kernel does not allow it. */
 static int place(pthread_t thread, const char *cpus)
 {
 	uint64_t bits[SHF_CPUS_WORDS];
@@ -109,7 +111,7 @@ static void task_end(struct shf_task *task)
 	shf_free(task);
 }
 
-/* As task_new says. */
+/* Returns 0, 1 or a negative errno as task_new does. */
 static int task_start(struct shf_task *task)
 {
 	int rc = shf_thread_start(&task->thread, task_run, task);
@@ -146,6 +148,8 @@ static bool real_task_over(void *arg, struct shf_task *task)
 	return atomic_load_explicit(&task->over, memory_order_acquire);
 }
 
+/* If the thread has ended meanwhile, it is joined and a new one is started. If that fails, the task
+ * is over, and the next call tries again. */
 static void real_task_again(void *arg, struct shf_task *task)
 {
 	bool ended;

@@ -1331,7 +1331,7 @@ bug("sentence_loses_its_reason", "of a sentence that is too long the end is lost
     " memcpy(to, text, room - 1); to[room - 1] = 0; return; }",
     "unit/test_err: a_long_name_is_cut_and_the_reason_is_not")
 blind("strides_not_meant", "strides of 0 are taken for dense memory, whatever the caller says",
-      "state/state.c:slice_is_dense", "in->flags & SHEAF_STRIDED",
+      "state/state.c:strides_are_dense", "in->flags & SHEAF_STRIDED",
       "unit/test_state: strides_that_are_meant_are_never_taken_for_dense_memory")
 bug("refused_note_fails_the_save", "a note or file that was refused costs the whole step",
     "save/save_given.c:given", "else if (rc < 0 && rc != SHEAF_EINVAL)",
