@@ -33,6 +33,8 @@ static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t st
 	return NULL;
 }
 
+/* The parent, if it is in the list. A parent's number is smaller, so following parents always
+ * ends. */
 static struct shf_entry *parent_of(const struct shf_list *list, const struct shf_entry *e)
 {
 	if (e->parent < 0 || e->parent >= e->step)
@@ -40,6 +42,7 @@ static struct shf_entry *parent_of(const struct shf_list *list, const struct shf
 	return list_find_saved(list, e->parent, e->parent_session);
 }
 
+/* Reads one line. False at the end, or at a line that is not well formed. */
 static bool next_kin(const char **p, const char *end, struct kin *k)
 {
 	char line[128], *gap;
@@ -54,7 +57,9 @@ static bool next_kin(const char **p, const char *end, struct kin *k)
 	       shf_step_split(gap + 1, &k->of, k->of_session) && k->of < k->step;
 }
 
-/* The lines of a text that is whole; NULL: there is none. *end: behind the last. */
+/* Returns the first line of a text whose checksum is right, and sets *end past the last; NULL if
+ * there is none. A torn text counts as empty: then some steps stay longer than they would have
+ * to. */
 static const char *lines(const struct shf_buf *text, const char **end)
 {
 	const char *start = (const char *)text->data, *p = start, *first;
@@ -98,7 +103,7 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 	return 0;
 }
 
-/* The next ancestor that stays; NULL: none is known. */
+/* The next ancestor that is not going to be deleted; NULL if none is known. */
 static const struct shf_entry *staying(const struct shf_list *list, const struct shf_entry *e)
 {
 	do
@@ -107,6 +112,8 @@ static const struct shf_entry *staying(const struct shf_list *list, const struct
 	return e;
 }
 
+/* Writes a line for each step whose parent is deleted now or was deleted before. Nothing is written
+ * if the content stays the same. */
 int shf_descent_write(struct shf_store *s, const struct shf_list *list,
                       struct shf_buf *before, struct sheaf_error *err)
 {

@@ -37,6 +37,7 @@ static void done_add_text(struct shf_buf *b, const char *s)
 	shf_json_put(b, s, strlen(s));
 }
 
+/* The members that every done file has. */
 static void done_add_head(struct shf_buf *b, const struct telling *t, const char *kind,
                           uint64_t bytes)
 {
@@ -61,7 +62,7 @@ static void done_add_file(struct shf_buf *b, const char *name, uint64_t bytes, b
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 "}", bytes);
 }
 
-/* The index of a family; every step that has the family has it. */
+/* Finds the index of a family; every step that has the family has it. */
 static const struct shf_mf_file *family_index(const struct shf_manifest *m,
                                               const struct shf_mf_family *f)
 {
@@ -76,7 +77,7 @@ static const struct shf_mf_file *family_index(const struct shf_manifest *m,
 	return NULL;
 }
 
-/* files: those of the family, which has so many. */
+/* The done file of one family. files: the first of its f->files files. */
 static void family_text(struct shf_buf *b, const struct telling *t, const struct shf_mf_family *f,
                         const struct shf_mf_file *files)
 {
@@ -93,6 +94,7 @@ static void family_text(struct shf_buf *b, const struct telling *t, const struct
 	shf_buf_adds(b, "]}\n");
 }
 
+/* The done file of the whole step lists all its files, the manifest first. */
 static void whole_text(struct shf_buf *b, const struct telling *t)
 {
 	const struct shf_manifest *m = t->m;
@@ -112,6 +114,7 @@ static void whole_text(struct shf_buf *b, const struct telling *t)
 	shf_buf_adds(b, "]}\n");
 }
 
+/* Does the file have this content already? */
 static bool says(const struct shf_sys *sys, int dir, const char *name, const struct shf_buf *text)
 {
 	struct shf_buf there = SHF_BUF_INIT;
@@ -122,6 +125,8 @@ static bool says(const struct shf_sys *sys, int dir, const char *name, const str
 	return same;
 }
 
+/* Writes one done file, unless it has its content already: a program that watches the folder would
+ * otherwise see it change. Something else than a file under that name is left alone (D3). */
 static int done_file_put(const struct telling *t, const char *kind, const struct shf_buf *text)
 {
 	const struct shf_sys *sys = t->s->sys;
@@ -143,7 +148,8 @@ static int done_file_put(const struct telling *t, const char *kind, const struct
 	return rc < 0 ? shf_fail_io(t->err, -rc, "%s/%s", t->where, name) : 0;
 }
 
-/* Of whatever file system that folder is on: it says nothing about the run's. */
+/* Like shf_dir_sync, without the note in the store: the folder may be on another file system than
+ * the run. */
 static int sync_dir(const struct telling *t, int dir)
 {
 	const struct shf_sys *sys = t->s->sys;
@@ -154,6 +160,7 @@ static int sync_dir(const struct telling *t, int dir)
 	return shf_fail_io(t->err, -rc, "%s: sync of the directory", t->where);
 }
 
+/* Writes the files of the families, syncs them, and then writes that of the whole step (D2). */
 static int done_files_write(const struct telling *t)
 {
 	const struct shf_manifest *m = t->m;
@@ -180,7 +187,7 @@ static int done_files_write(const struct telling *t)
 	return rc;
 }
 
-/* Its own name is synced by who makes it. */
+/* Makes the folder and syncs the directory above it, because nobody else does. */
 static int make_folder(struct telling *t)
 {
 	const struct shf_sys *sys = t->s->sys;
@@ -206,6 +213,8 @@ static int done_folder_open(struct telling *t)
 	return t->dir < 0 ? shf_fail_io(t->err, -t->dir, "%s", t->where) : 0;
 }
 
+/* Reads the manifest from the published step rather than taking the caller's, so that a done file
+ * never names what is not there (D1). Another save of the same number is refused. */
 int shf_done_put(struct shf_store *s, const char *where, int64_t step, const char *session,
                  struct sheaf_error *err)
 {

@@ -30,7 +30,8 @@ static int fail_stage(const struct shf_store *s, int rc, struct sheaf_error *err
 	return shf_fail_io(err, -rc, "%s/.sheaf/stage", s->path);
 }
 
-/* A stage of somebody who is dead. */
+/* Counts a stage whose writer is dead as whole or not. sheaf.json is the last name that a writer
+ * makes durable, so it tells. */
 static int count(struct shf_store *s, int dir, const char *name, const char *session,
                  struct staged *found)
 {
@@ -48,6 +49,8 @@ static int count(struct shf_store *s, int dir, const char *name, const char *ses
 	return 0;
 }
 
+/* Looks at one stage of that step. Any stage whose writer may be alive ends the search with EBUSY:
+ * that writer may be about to publish the same step. */
 static int staged_look_at(struct shf_store *s, const char *name, const char *session,
                           struct staged *found, struct sheaf_error *err)
 {
@@ -71,6 +74,8 @@ static int staged_look_at(struct shf_store *s, const char *name, const char *ses
 	                           "(what gives no sign for a day counts as dead)", s->path, name);
 }
 
+/* Looks at all stages of that step. If several are whole, a person has to choose: they are
+ * different saves, and nothing tells which one the job went on from. */
 static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
                        struct sheaf_error *err)
 {
@@ -99,7 +104,8 @@ static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
 	     : shf_fail(err, SHEAF_ENOENT, "%s: no step %lld is staged", s->path, (long long)step);
 }
 
-/* T, before anything is changed. */
+/* Checks that T does not exist, before anything is changed. Remains do not count: shf_stage_room
+ * sets them aside later. */
 static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err)
 {
 	struct shf_stat st;
@@ -118,6 +124,9 @@ static int check_free(struct shf_store *s, int64_t step, struct sheaf_error *err
 	return rc ? 0 : shf_fail(err, SHEAF_EEXIST, "%s/%s: exists", s->path, t);
 }
 
+/* The first half of our session becomes that of the dead writer's. Once our text is in the lock
+ * file, the stage then counts as ours: it is protected while we live, and the next job's recovery
+ * recognises it if we die (bare_is_dead). */
 int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf_sys *sys,
                       const char *path, int wait_ms, int64_t step, struct sheaf_error *err)
 {
@@ -168,6 +177,9 @@ static int check_visit(struct shf_store *s, struct sheaf_error *err)
 	return 0;
 }
 
+/* Takes over the run before it publishes: our text replaces the dead writer's in the lock file, as
+ * C7 demands. sheaf.json.tmp, which an interrupted rename may have left, is removed, because C5
+ * would not know it. */
 int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
                        const char *run, struct sheaf_error *err)
 {
@@ -182,7 +194,6 @@ int shf_salvage_finish(struct shf_store *s, struct shf_stage *g, const struct sh
 		rc = shf_stage_room(s, g->step, err);
 	if (rc < 0)
 		return rc;
-	/* The old name of the manifest, which half a rename may have left. */
 	rc = shf_sys_unlink(s->sys, g->dir, "sheaf.json.tmp", false);
 	if (rc < 0 && rc != -ENOENT)
 		return shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);

@@ -17,6 +17,8 @@ struct files {
 	struct sheaf_error *err;
 };
 
+/* Opens a folder of the step, unless it is open. Files of a manifest are ordered by folder, so each
+ * folder is opened once. */
 static int step_folder_open(struct files *f, const char *name, size_t n)
 {
 	if (f->dir >= 0 && strlen(f->folder) == n && memcmp(f->folder, name, n) == 0)
@@ -30,7 +32,8 @@ static int step_folder_open(struct files *f, const char *name, size_t n)
 	return f->dir < 0 ? f->dir : 0;
 }
 
-/* 0; -errno of our own lack; 1: not as the manifest says, and err tells. */
+/* Compares a file's size with the manifest. Returns 0; 1 if it differs, and then err says how;
+ * -errno if this process lacks memory or descriptors, which says nothing about the step. */
 static int check_step_file(struct files *f, const struct shf_mf_file *file)
 {
 	const char *slash = strchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
@@ -69,7 +72,7 @@ static int check_step_files(struct files *f, const struct shf_manifest *m)
 	return rc;
 }
 
-/* The note that was asked for: a decimal number, or not. */
+/* Finds the note with the key that the caller asked for, and whether it is a decimal number. */
 static void entry_note(struct shf_entry *e, const struct shf_manifest *m)
 {
 	for (size_t i = 0; e->note && i < m->notes_n; i++) {
@@ -110,6 +113,8 @@ static int not_empty(void *arg, const char *name)
 	return 1;
 }
 
+/* A step is published with its manifest, so a directory without one but with sums has lost it by
+ * hand. An empty directory is what a removal of the files leaves. */
 bool shf_dir_is_remains(const struct shf_sys *sys, int dir)
 {
 	struct shf_stat st;
@@ -128,7 +133,9 @@ bool shf_is_unread(const struct sheaf_error *why)
 	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
 }
 
-/* files: are they there, too; else a step whose manifest is good counts as committed. */
+/* files: also compare the sizes of all files; else a step with a good manifest counts as committed.
+ * A directory that is being deleted shows missing files. So if the verdict is bad, it looks again
+ * whether the directory still has its name, and reports "gone" if not. */
 static int look_at_name(struct shf_store *s, int dir, const char *name, bool files,
                         struct shf_entry *e, struct sheaf_error *err)
 {
@@ -179,7 +186,7 @@ static int look_at_name(struct shf_store *s, int dir, const char *name, bool fil
 	gone = e->state != SHF_COMMITTED && shf_dir_has_gone(s->sys, dir, name, false, fd);
 	shf_arena_release(&arena);
 	shf_fd_close(s->sys, &fd);
-	if (gone)       /* what this directory lacks was deleted with it */
+	if (gone)
 		return 1;
 	if (err)
 		*err = why;

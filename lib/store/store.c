@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* All descriptors are -1, so that shf_store_close works at any point of a failed open. */
 static void store_init(struct shf_store *s, const struct shf_sys *sys)
 {
 	memset(s, 0, sizeof(*s));
@@ -24,6 +25,8 @@ static void store_init(struct shf_store *s, const struct shf_sys *sys)
 	s->dir = s->dot = s->stage = s->lock = s->door = -1;
 }
 
+/* Closes without unlocking: an unlock by the child would take the lock from the parent, too, as
+ * both share the file description. */
 void shf_store_leave(struct shf_store *s)
 {
 	if (!s || !s->sys)
@@ -42,13 +45,14 @@ void shf_store_close(struct shf_store *s)
 {
 	if (!s || !s->sys)
 		return;
-	/* By unlock, not just by close, so that forked children lose the locks too. */
+	/* Closing alone would leave the locks to forked children that inherited the descriptors. */
 	shf_lock_close(s->sys, &s->door);
 	shf_lock_close(s->sys, &s->lock);
 	shf_store_leave(s);
 }
 
-/* fsync of the directory that holds the last component of path. */
+/* Syncs the directory that holds the last component of path. path is changed meanwhile and
+ * restored. */
 static int sync_parent(const struct shf_sys *sys, char *path)
 {
 	size_t n = strlen(path);
@@ -77,9 +81,9 @@ static int sync_parent(const struct shf_sys *sys, char *path)
 	return rc == -EINVAL || rc == -ENOTSUP ? 0 : rc;
 }
 
-/* The directory and those above it, each entry durable. path is written to and restored. A
- * directory above that cannot be made may be there all the same: only if the last one then lacks
- * the one above it is its error the reason. */
+/* Makes the directory and those above it, and syncs each new entry. path is changed meanwhile and
+ * restored. A directory above that cannot be made may exist all the same. So its error is reported
+ * only if a later one fails because of it. */
 static int make_path(const struct shf_sys *sys, char *path)
 {
 	size_t n = strlen(path);
@@ -112,6 +116,8 @@ static int make_path(const struct shf_sys *sys, char *path)
 	return 0;
 }
 
+/* A reader needs only the directory. A run that was copied without .sheaf, or one on a read-only
+ * mount, can be read like any other. */
 int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    struct sheaf_error *err)
 {
@@ -153,8 +159,8 @@ int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct
 	return 0;
 }
 
-/* The identity that the newest readable step knows: a run whose .sheaf was removed by hand stays
- * the same run, or all its steps would seem to be of another one. */
+/* Takes the identity from the newest readable step. If somebody removed .sheaf by hand, the run
+ * keeps its identity; with a new one, all its steps would count as steps of another run. */
 static int run_id_of_steps(struct shf_store *s)
 {
 	struct shf_names names;
@@ -185,6 +191,9 @@ static int run_id_of_steps(struct shf_store *s)
 	return 0;
 }
 
+/* Reads or makes the identity of the run. Where locks do not work, two jobs may do this at once.
+ * The file is written without replacing, so one of them wins and the other takes its identity. An
+ * empty file, which a crash may leave, is replaced. */
 static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	struct shf_buf had = SHF_BUF_INIT;
@@ -220,7 +229,7 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/run", s->path) : 0;
 }
 
-/* Is there a step in the directory? Then it is a run, whatever became of its .sheaf. */
+/* Is there a step in the directory? Then it is a run, even if its .sheaf is missing. */
 static int has_steps(struct shf_store *s)
 {
 	struct shf_names names;
@@ -235,6 +244,9 @@ static int has_steps(struct shf_store *s)
 	return rc;
 }
 
+/* Opens .sheaf and makes what is missing in it. A step is refused as a run: it would then hold
+ * files that its manifest does not name. Without create, a directory that has neither steps nor
+ * .sheaf is refused, too, so that a mistyped path does not become a run. */
 static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 {
 	static const char *const folders[] = { "trash", "aside", "marks" };
@@ -269,7 +281,9 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 	return 0;
 }
 
-/* All names on the way to a step, and what a dead job left unsynced among them. */
+/* Makes durable all names on the way to a step. A dead job may have renamed a step into place
+ * without the sync (C9); after this the step cannot vanish any more, so later steps may follow it.
+ * The parent directory may be one that we cannot open; then it is left to whoever made the run. */
 static int sync_names(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -294,6 +308,9 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 	return 0;
 }
 
+/* Opens before it locks, since the lock is a file in .sheaf. The text of the last owner is read
+ * while the door is locked (D1), and whether that owner is gone is decided now, while its text
+ * still stands. */
 int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err)
 {
@@ -345,6 +362,8 @@ int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 	return rc == 0 ? sync_names(s, err) : rc;
 }
 
+/* The lock's text is written before recovery begins. Where locks do not work, the text is what
+ * tells another job that it has lost the run (C7). */
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                      int wait_ms, int clear_ms, const char *run, struct sheaf_error *err)
 {
@@ -367,6 +386,8 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 	return shf_store_own_as(s, sys, path, create, wait_ms, 0, NULL, err);
 }
 
+/* The run's id and the session come from rank 0 over the group. If the directory here has another
+ * id, this rank sees another file system under the same path. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err)
 {

@@ -11,6 +11,8 @@
 
 #define DEPTH_MAX 8     /* of what we delete; we make two levels */
 
+/* Names are stored one after another with their NULs, since a folder of thousands of names would
+ * otherwise cost an allocation each. */
 static int names_append(void *arg, const char *name)
 {
 	struct shf_buf *text = arg;
@@ -61,6 +63,8 @@ static bool step_get(const char *s, const char *end, int64_t *step)
 	return true;
 }
 
+/* Other spellings of the number, such as checkpoint-007, are foreign: two names must never mean one
+ * step. */
 bool shf_step_of_name(const char *name, int64_t *step)
 {
 	static const char head[] = "checkpoint-";
@@ -99,6 +103,8 @@ bool shf_copy_split(const char *name, int64_t *step, char session[33])
 	return strncmp(name, "copy-", 5) == 0 && shf_step_split(name + 5, step, session);
 }
 
+/* Identities come from the kernel's random numbers, never from time or pid, because two jobs on
+ * different hosts must not draw the same one. */
 int shf_id_draw(const struct shf_sys *sys, char *out, size_t n)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -198,6 +204,8 @@ int shf_dir_make(const struct shf_sys *sys, int dir, const char *name)
 	return shf_dir_open(sys, dir, name);
 }
 
+/* The flag is recorded in the manifest, so that a reader knows that the step's names were never
+ * made durable by a sync. */
 int shf_dir_sync(struct shf_store *s, int fd)
 {
 	int rc = shf_sys_fsync(s->sys, fd);
@@ -216,6 +224,8 @@ void shf_fd_close(const struct shf_sys *sys, int *fd)
 	*fd = -1;
 }
 
+/* The size is read first and checked against max, so that no file, whatever somebody put there,
+ * makes us allocate much. A file that shrinks meanwhile is returned as far as it was read. */
 int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct shf_buf *out,
                   size_t max)
 {
@@ -252,6 +262,9 @@ out:
 	return rc < 0 ? rc : 0;
 }
 
+/* The file has its final name only after its bytes are durable, so no crash leaves half a text
+ * under that name. The temporary name is drawn, so two jobs that write at once do not share it;
+ * what a crash leaves of it is removed by recovery. */
 int shf_text_put(const struct shf_sys *sys, int from, int dir, const char *name,
                  const void *bytes, size_t n, bool first)
 {
@@ -290,6 +303,8 @@ struct removing {
 	bool begun;                     /* a name was removed: only then may the time be up */
 };
 
+/* Removes one name, unless the time is up: -EAGAIN. The first name is removed in any case, so that
+ * repeated calls with little time make progress. */
 static int remove_name(struct removing *r, int dir, const char *name, bool is_dir)
 {
 	const struct shf_sys *sys = r->sys;
@@ -300,6 +315,8 @@ static int remove_name(struct removing *r, int dir, const char *name, bool is_di
 	return shf_sys_unlink(sys, dir, name, is_dir);
 }
 
+/* Removes what is under a name, depth first. It goes on after an error, to free as much space as
+ * possible, and returns the first one. Only the end of the time stops it. */
 static int remove_at(struct removing *r, int dir, const char *name, int depth)
 {
 	const struct shf_sys *sys = r->sys;
@@ -360,6 +377,8 @@ bool shf_clear_tree(struct shf_clear *c, int dir, const char *name)
 	return !c->late;
 }
 
+/* If the time runs out, the rest is renamed into the trash. Its sheaf.json is removed before that:
+ * a folder in the trash without one may be deleted without any grace. */
 void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const char *session)
 {
 	const struct shf_sys *sys = c->s->sys;
@@ -391,6 +410,7 @@ bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t st
 	       a.ino == b.ino && a.dev == b.dev;
 }
 
+/* Compares the inode of the name with that of the descriptor. */
 bool shf_dir_has_gone(const struct shf_sys *sys, int dir, const char *name, bool follow, int fd)
 {
 	struct shf_stat a, b;

@@ -34,6 +34,7 @@ static void tries_file_name(char out[64], int64_t step, const char *session)
 	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
 }
 
+/* At most four digits are read, so no text can overflow the count. */
 int shf_tries_count(const struct shf_sys *sys, int dir, const char *name)
 {
 	struct shf_buf text = SHF_BUF_INIT;
@@ -61,6 +62,7 @@ int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
 	return n >= 0 ? n : -1;
 }
 
+/* Has this session counted the step already? */
 static bool step_is_counted(const struct shf_store *s, int64_t step, const char *session)
 {
 	for (int i = 0; i < s->tried_n; i++)
@@ -69,14 +71,15 @@ static bool step_is_counted(const struct shf_store *s, int64_t step, const char 
 	return false;
 }
 
+/* The newest try may still be going on: a job that loaded the step and has not saved yet is no
+ * failure so far. A writer knows whether that try is its own. A reader takes it for that of the job
+ * that holds the lock. */
 bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session)
 {
 	int max = s->attempts_max, n = max ? shf_tries_read(s, step, session) : 0;
 
-	/* The newest try may still be going on. A writer knows whether it is its own; a reader
-	 * takes it for that of the job that holds the lock. */
-	if (max && n >= max && (s->writer ? step_is_counted(s, step,
-	                                                    session) : shf_lock_is_held(s)))
+	if (max && n >= max &&
+	    (s->writer ? step_is_counted(s, step, session) : shf_lock_is_held(s)))
 		n--;
 	return max && n >= max;
 }
@@ -86,6 +89,9 @@ bool shf_tries_condemn(struct shf_store *s, int64_t step, const char *session)
 	return shf_tries_spent(s, step, session) && shf_step_older(s, step) >= 0;
 }
 
+/* The step is remembered as counted before the file is written: if the write fails after its
+ * rename, the count is there all the same, and must be removed again when this session makes
+ * progress. */
 int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
                   struct sheaf_error *err)
 {
@@ -97,7 +103,6 @@ int shf_tries_add(struct shf_store *s, int64_t step, const char *session,
 	tries_file_name(name, step, session);
 	rc = dir = shf_dir_make(s->sys, s->dot, "tries");
 	if (rc >= 0) {
-		/* Ours from here on: what fails behind the rename is there all the same. */
 		s->tried[s->tried_n].step = step;
 		snprintf(s->tried[s->tried_n++].session, 33, "%.32s", session);
 		rc = n = shf_tries_count(s->sys, dir, name);
@@ -122,6 +127,8 @@ int shf_name_remove(struct shf_store *s, int dir, const char *name)
 	return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
 }
 
+/* Goes on after an error, so that as few counts as possible stay behind: each would count against a
+ * step that was loaded well. */
 int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 {
 	int dir, rc = 0, gone = 0, n = s->tried_n;
@@ -147,6 +154,7 @@ int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/tries", s->path) : 0;
 }
 
+/* Removes the counts of all saves that had this number. */
 int shf_tries_clear(struct shf_store *s, int64_t step)
 {
 	struct shf_names names = { SHF_BUF_INIT };

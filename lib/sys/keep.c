@@ -112,7 +112,7 @@ void shf_keep_dir_leave(const char *socket)
 }
 
 static int real_keep_open(void *arg, const char *where, const char *run, const char *job,
-                       int *keep, int *steps)
+                          int *keep, int *steps)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	struct shf_keep_msg m = message(SHF_KEEP_HELLO, job);
@@ -198,7 +198,7 @@ static int real_keep_at(void *arg, int keep, int dir)
 }
 
 static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
-                       void *item_arg)
+                          void *item_arg)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_LIST, "");
 	int64_t until = shf_until_ns(SHF_KEEP_WAIT_MS);

@@ -23,9 +23,10 @@
 _Static_assert(SHF_CWD == AT_FDCWD, "SHF_CWD is the kernel's");
 _Static_assert(sizeof(off_t) == 8, "offsets are 64 bits");
 
+/* O_NONBLOCK means nothing for a file, and keeps the open of a FIFO or a device from waiting for a
+ * peer. */
 static int open_flags(int flags)
 {
-	/* O_NONBLOCK means nothing to a file and keeps a FIFO or a device from holding us. */
 	int f = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 
 	f |= flags & SHF_O_WRITE ? O_RDWR : O_RDONLY;
@@ -39,6 +40,11 @@ static int open_flags(int flags)
 	return f;
 }
 
+/* Three oddities are handled here:
+ *   - Descriptor 0 is moved, because a request without a direct descriptor has 0 there (shf_io).
+ *   - O_NONBLOCK is removed from direct descriptors: io_uring would return EAGAIN for a busy disk.
+ *   - For a symlink where a directory is wanted, the kernel says ENOTDIR; callers get ELOOP, to
+ *     tell the two apart. */
 int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode)
 {
 	struct stat st;
@@ -52,13 +58,10 @@ int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode
 		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 		close(0);
 	}
-	/* io_uring takes O_NONBLOCK for a wish to hear EAGAIN where a disk is busy. */
 	if (fd >= 0 && flags & SHF_O_DIRECT)
 		(void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 	if (fd >= 0)
 		return fd;
-	/* Asked for a directory, the kernel calls a link "not a directory" before it calls it a
-	 * link; callers want to tell the two apart. */
 	if (errno == ENOTDIR && (flags & SHF_O_DIR) && (flags & SHF_O_NOFOLLOW)) {
 		if (!fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode))
 			return -ELOOP;
@@ -82,8 +85,11 @@ static int real_mkdir(void *arg, int dir, const char *name, unsigned mode)
 	return mkdirat(dir, name, (mode_t)mode) ? -errno : 0;
 }
 
+/* Without RENAME_NOREPLACE, as on some network file systems, the target is looked up just before.
+ * Another process may slip in between; the session in the manifest shows it afterwards. A plain
+ * rename alone would replace even an empty directory. */
 static int real_rename(void *arg, int from_dir, const char *from, int to_dir, const char *to,
-                    bool noreplace)
+                       bool noreplace)
 {
 	struct stat st;
 
@@ -93,8 +99,6 @@ static int real_rename(void *arg, int from_dir, const char *from, int to_dir, co
 			return 0;
 		if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
 			return -errno;
-		/* No such flag here. A plain rename replaces even an empty directory, so look
-		 * just before; the session in the manifest covers what may slip between. */
 		if (!fstatat(to_dir, to, &st, AT_SYMLINK_NOFOLLOW))
 			return -EEXIST;
 		if (errno != ENOENT)
@@ -109,14 +113,16 @@ static int real_unlink(void *arg, int dir, const char *name, bool is_dir)
 	return unlinkat(dir, name, is_dir ? AT_REMOVEDIR : 0) ? -errno : 0;
 }
 
+/* Not repeated on EINTR: the kernel reports a write error once, and the interrupted call may have
+ * been the one that got it. */
 int shf_real_fsync(void *arg, int fd)
 {
 	(void)arg;
-	/* Not repeated on EINTR: the kernel reports a write error once, and an interrupted call
-	 * may have been the one that was told. */
 	return fsync(fd) ? -errno : 0;
 }
 
+/* Reserves the space if the file system can, so that a full disk is an error now and not in the
+ * middle of a write. fallocate only lengthens a file, so a longer one is truncated afterwards. */
 static int resize(int fd, uint64_t bytes)
 {
 	struct stat st;
@@ -180,6 +186,7 @@ int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 	return (int64_t)done;
 }
 
+/* A write of 0 bytes without an error would loop for ever, so it is EIO. */
 static int64_t write_all(int fd, const void *buf, size_t n, uint64_t off)
 {
 	const uint8_t *p = buf;
@@ -260,9 +267,10 @@ static bool name_is_dots(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
+/* Reads through a description of its own, so that the position of the caller's descriptor does not
+ * move. */
 static int real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
 {
-	/* Its own description: the position of the caller's stays where it is. */
 	int own = shf_real_open(arg, fd, ".", SHF_O_DIR, 0), rc = 0;
 	struct dirent *e;
 	DIR *d;
@@ -305,6 +313,7 @@ int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
 	return (int)got;
 }
 
+/* EACCES and EAGAIN both mean that another process has the lock. */
 static int set_lock(int fd, short type)
 {
 	struct flock l = { .l_type = type, .l_whence = SEEK_SET };
@@ -331,6 +340,7 @@ static int real_unlock(void *arg, int fd)
 	return set_lock(fd, F_UNLCK);
 }
 
+/* f_bavail leaves out what is reserved for root. */
 static int real_free_bytes(void *arg, int fd, uint64_t *bytes)
 {
 	struct statvfs v;

@@ -121,7 +121,7 @@ static int task_start(struct shf_task *task)
 }
 
 static int real_task_new(void *arg, struct shf_task **out, bool (*step)(void *work), void *of,
-                      const char *cpus)
+                         const char *cpus)
 {
 	struct shf_task *task = shf_zalloc(1, sizeof(*task));
 	int rc;
