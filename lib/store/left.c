@@ -23,6 +23,7 @@ struct looking {
 	struct sheaf_error *err;
 };
 
+/* Completes the entry and hands it to the caller. */
 static int left_report(struct looking *l, struct shf_left *left, const char *what,
                        const char *action, const char *why)
 {
@@ -39,6 +40,9 @@ static int left_fail(const struct looking *l, int rc, const char *what)
 
 /* ---- the lock ---- */
 
+/* Reports the lock and finds out what recovery would know of its last holder. It must come first:
+ * whether the stages are dead depends on it. A shared lock is tried only for a moment, and never
+ * changes the file. */
 static int tell_lock(struct looking *l)
 {
 	struct shf_left left = { .step = -1, .path = ".sheaf/lock", .lives = 1 };
@@ -89,6 +93,7 @@ static void left_of(struct shf_left *left, const struct shf_entry *e)
 	memcpy(left->session, e->session, sizeof(left->session));
 }
 
+/* Reports damaged steps, oldest first. */
 static int tell_damaged(struct looking *l)
 {
 	static const char remains[] = "no manifest: what a removal by hand left; the next save of "
@@ -132,7 +137,7 @@ static int left_look_at(struct looking *l, int dir, const char *name, struct shf
 	return rc;
 }
 
-/* A stage of a save. */
+/* Reports a stage of a save, and whether its writer may be alive. */
 static int tell_staged(struct looking *l, const char *name, struct shf_left *left)
 {
 	struct shf_entry e = { .step = left->step };
@@ -169,6 +174,7 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 	return left_report(l, left, "staged", "delete", text);
 }
 
+/* Reports an incomplete copy. */
 static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
 {
 	int dir = shf_dir_open(l->s.sys, l->s.stage, name);
@@ -183,6 +189,7 @@ static int tell_copy(struct looking *l, const char *name, struct shf_left *left)
 
 /* ---- folders of .sheaf ---- */
 
+/* Reports a step in aside or trash. */
 static int tell_away(struct looking *l, int dir, const char *name, struct shf_left *left,
                      bool aside)
 {
@@ -208,6 +215,8 @@ static int tell_away(struct looking *l, int dir, const char *name, struct shf_le
 	                          "pruned; deleted when its grace is over");
 }
 
+/* Reports what is in one folder of .sheaf. A name that is the same directory as a step of the run
+ * is left out: an interrupted rename can leave both names. */
 static int tell_folder(struct looking *l, const char *folder)
 {
 	bool stage = strcmp(folder, "stage") == 0, aside = strcmp(folder, "aside") == 0;
@@ -229,7 +238,7 @@ static int tell_folder(struct looking *l, const char *folder)
 			continue;
 		snprintf(left.path, sizeof(left.path), ".sheaf/%s/%.60s", folder, p);
 		if (shf_tree_is_step(&l->s, dir, p, left.step))
-			continue;       /* the other name of a step, half a rename */
+			continue;
 		rc = copy ? tell_copy(l, p, &left) : stage ? tell_staged(l, p, &left)
 		   : tell_away(l, dir, p, &left, aside);
 	}

@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Writes the mark with the session of the save that it is made for, if the manifest can be read: a
+ * step in memory with this number may be another save. */
 static int write_mark(struct shf_store *s, int dir, int64_t step, char mark)
 {
 	struct shf_arena arena = { NULL, 0 };
@@ -47,7 +49,8 @@ int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_er
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/%s", s->path, t);
 	if (mark == 0) {
-		/* In this order: else recovery would mark it again after a cut between the two. */
+		/* The tries go first. If they outlived the mark after a crash, recovery would mark
+		 * the step again. */
 		rc = shf_tries_clear(s, step);
 		if (rc >= 0)
 			rc = shf_mark_clear(s, step);
@@ -79,6 +82,9 @@ bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 	return rc >= 0;
 }
 
+/* Does the mark concern this save? A mark without a session was made when the manifest could not be
+ * read. Then the step on disk decides; if that cannot be read either, the mark counts, to be on the
+ * safe side. */
 bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session)
 {
 	struct shf_arena arena = { NULL, 0 };
@@ -91,7 +97,6 @@ bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session)
 		return false;
 	if (marked[0])
 		return strcmp(marked, session) == 0;
-	/* Nobody knows of which save the mark is. If the disk's cannot be read, it counts. */
 	rc = shf_store_manifest(s, step, &m, &arena, NULL);
 	bad = rc < 0 ? rc != SHEAF_ENOENT : strcmp(m.session, session) == 0;
 	shf_arena_release(&arena);

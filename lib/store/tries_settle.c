@@ -33,8 +33,8 @@ static int each_count(struct shf_store *s,
 	return rc == -ENOMEM ? rc : 0;
 }
 
-/* Removes the count of a step that is not on disk, if a newer step is: then the step is in no
- * memory either. */
+/* Removes the count of a step that is not on disk, if a newer step is on disk: then the step is in
+ * no memory either (tries.c). */
 static int clean_one(struct shf_store *s, int dir, const char *name, int64_t step,
                      const char *session, int64_t newest)
 {
@@ -60,7 +60,9 @@ int shf_tries_clean(struct shf_store *s)
 	return rc == -ENOMEM ? rc : 0;
 }
 
-/* Marks a step on disk bad if it was tried too often, is of that session and has no mark. */
+/* Marks a step bad if it was tried too often. A step that a person has marked keeps that mark, and
+ * the oldest step is never marked. The manifest must be of the session that was counted: the number
+ * may have been saved again. */
 static int settle_one(struct shf_store *s, int dir, const char *name, int64_t step,
                       const char *session, int64_t newest)
 {

@@ -54,6 +54,7 @@ static int64_t real_wall_s(void *arg)
 	return (int64_t)t.tv_sec;
 }
 
+/* Sleeps until a moment rather than for a time, so that signals do not lengthen the sleep. */
 static void real_sleep_ms(void *arg, int ms)
 {
 	struct timespec t;
@@ -74,6 +75,7 @@ static uint64_t real_pid(void *arg)
 	return (uint64_t)getpid();
 }
 
+/* Reads in a loop, since files of /proc may be handed out in parts. */
 bool shf_real_text(const char *path, char *buf, size_t n)
 {
 	int fd = shf_real_open(NULL, AT_FDCWD, path, 0, 0);
@@ -95,13 +97,14 @@ bool shf_real_text(const char *path, char *buf, size_t n)
 	return len > 0;
 }
 
+/* What /proc/<pid>/stat shows of a process. */
 struct process {
 	uint64_t start;                 /* in ticks since boot; 0: unknown */
 	bool over;                      /* nothing of it runs, but nobody asked for its status */
 };
 
-/* A member of stat from its third on, counted from behind the name, which may hold anything,
- * brackets and spaces too. */
+/* Finds a field of /proc/<pid>/stat, the third or a later one. The second is the name of the
+ * program, which may contain spaces and brackets, so the search begins after the last bracket. */
 static const char *stat_field(const char *stat, int n)
 {
 	const char *p = strrchr(stat, ')');
@@ -114,6 +117,8 @@ static const char *stat_field(const char *stat, int n)
 	return p;
 }
 
+/* Reads the state of a process. A process whose first thread is a zombie may still have other
+ * threads that write, so it is over only if there are none. */
 static struct process process_of(uint64_t pid)
 {
 	const char *state, *threads, *start;
@@ -127,13 +132,13 @@ static struct process process_of(uint64_t pid)
 	threads = stat_field(buf, 20);
 	start = stat_field(buf, 22);
 	made.start = start ? strtoull(start, NULL, 10) : 0;
-	/* A first thread that is a zombie may have others that write. */
 	made.over = state && threads && (*state == 'Z' || *state == 'X') &&
 	            strtoull(threads, NULL, 10) <= 1;
 	return made;
 }
 
-/* /proc may be mounted from another pid namespace; then its numbers are not ours. */
+/* Is /proc that of our pid namespace? A container may see the one of its host, whose numbers mean
+ * other processes. */
 static bool proc_is_ours(void)
 {
 	char buf[24];
@@ -142,6 +147,8 @@ static bool proc_is_ours(void)
 	return n > 0 && strtoull(buf, NULL, 10) == (uint64_t)getpid();
 }
 
+/* Without /proc, most fields stay empty; nobody can then prove that this process is dead, which is
+ * the safe side. A host name that does not fit is cut, since it is for people only. */
 static int real_owner(void *arg, struct shf_owner *self)
 {
 	char boot[64];
@@ -149,12 +156,10 @@ static int real_owner(void *arg, struct shf_owner *self)
 
 	(void)arg;
 	memset(self, 0, sizeof(*self));
-	/* A name that does not fit is cut, and is for people only. */
 	if (gethostname(self->host, sizeof(self->host) - 1))
 		snprintf(self->host, sizeof(self->host), "unknown");
 	self->host[sizeof(self->host) - 1] = '\0';
 	self->pid = (uint64_t)getpid();
-	/* Without /proc the rest stays empty: an owner nobody can prove dead. */
 	if (shf_real_text("/proc/sys/kernel/random/boot_id", boot, sizeof(boot))) {
 		boot[strcspn(boot, "\n")] = '\0';
 		snprintf(self->boot, sizeof(self->boot), "%.36s", boot);
@@ -169,6 +174,11 @@ static int real_owner(void *arg, struct shf_owner *self)
 	return 0;
 }
 
+/* Each test may only prove death; anything unknown means alive. Signal 0 is used first, because
+ * /proc may hide the processes of other users. A zombie is dead: in a container whose first process
+ * collects no children, zombies stay for ever. The start time tells a process from a later one with
+ * the same pid. It is compared only within one time namespace, because the kernel shifts it by the
+ * reader's namespace. */
 static bool real_owner_is_dead(void *arg, const struct shf_owner *owner)
 {
 	struct shf_owner self;
@@ -180,14 +190,11 @@ static bool real_owner_is_dead(void *arg, const struct shf_owner *owner)
 		return false;
 	if (!owner->pid || owner->pid > INT_MAX)
 		return false;
-	/* Asked by signal 0, because /proc can hide the processes of others. */
 	if (kill((pid_t)owner->pid, 0) && errno == ESRCH)
 		return true;
 	process = process_of(owner->pid);
-	/* In a container whose first process collects nobody, zombies stay for ever. */
 	if (process.over)
 		return true;
-	/* The kernel shifts a start time by the time namespace of the process that reads it. */
 	return owner->start && process.start && owner->time_ns == self.time_ns &&
 	       process.start != owner->start;
 }

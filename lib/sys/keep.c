@@ -23,6 +23,7 @@ static struct shf_keep_msg message(int op, const char *name)
 	return m;
 }
 
+/* Waits for one message. Returns the rc of the answer, or an errno of the connection. */
 static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t until)
 {
 	int rc;
@@ -42,7 +43,9 @@ static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t un
 	return rc;
 }
 
-/* What came with an answer that should have nothing with it is closed. */
+/* Sends a request and waits for its answer. A descriptor that came with an answer that should have
+ * none is closed. After a timeout the connection is useless: a late answer would be taken for that
+ * of the next request. */
 static int keep_request(int keep, struct shf_keep_msg *m, int memfd, int *got)
 {
 	int64_t until = shf_until_ns(m->op == SHF_KEEP_HELLO ? SHF_KEEP_HELLO_MS
@@ -111,6 +114,8 @@ void shf_keep_dir_leave(const char *socket)
 	(void)rmdir(path);
 }
 
+/* The agent must be a process of this user: memory of a job is handed to nobody else. A full
+ * backlog counts as no agent. */
 static int real_keep_open(void *arg, const char *where, const char *run, const char *job,
                           int *keep, int *steps)
 {
@@ -156,6 +161,7 @@ static int real_keep_put(void *arg, int keep, const char *name, const struct shf
 	return keep_request(keep, &m, shm->fd, NULL);
 }
 
+/* The memory is checked before it is mapped: sealed, and as long as the agent says. */
 static int real_keep_get(void *arg, int keep, const char *name, struct shf_shm *shm)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_GET, name);
@@ -197,6 +203,8 @@ static int real_keep_at(void *arg, int keep, int dir)
 	return keep_request(keep, &m, dir, NULL);
 }
 
+/* Receives all answers even if item has ended the listing, because what is left in the connection
+ * would answer the next request. */
 static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
                           void *item_arg)
 {
@@ -213,13 +221,14 @@ static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char
 			close(came);
 		if (rc <= 0)
 			break;
-		if (!told)      /* all the same the rest is heard: it answers no later question */
+		if (!told)
 			told = item(item_arg, m.name);
 		rc = 0;
 	}
 	return rc ? rc : told;
 }
 
+/* Looks for the end of the connection without waiting and without taking anything out of it. */
 static int real_keep_lives(void *arg, int keep)
 {
 	char c;
@@ -232,6 +241,7 @@ static int real_keep_lives(void *arg, int keep)
 	return got < 0 && errno == EAGAIN ? 0 : -EPIPE;
 }
 
+/* BYE is not answered and not waited for: closing must not block a process that is exiting. */
 static void real_keep_close(void *arg, int keep, bool bye)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_BYE, "");
@@ -244,13 +254,15 @@ static void real_keep_close(void *arg, int keep, bool bye)
 	close(keep);
 }
 
+/* After STOP the agent closes this connection as the last thing it does, which is what is waited
+ * for. */
 int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
 {
 	int rc;
 
 	*m = message(op, "");
 	rc = keep_request(keep, m, -1, NULL);
-	if (rc == 0 && op == SHF_KEEP_STOP)     /* its end of the connection goes last */
+	if (rc == 0 && op == SHF_KEEP_STOP)
 		rc = shf_wait_for(keep, POLLIN, shf_until_ns(LEAVE_MS));
 	return rc;
 }

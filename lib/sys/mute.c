@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that may not grow (RLIMIT_FSIZE) is EFBIG, and SIGXFSZ besides, whose default is death.
- * Our host has not asked for that: while a call of ours makes a file longer the signal is blocked
- * in this thread, and the one that the call brought is taken away. No handler, no disposition,
- * and nothing of another thread's, is touched. */
+/* A write beyond the file size limit (RLIMIT_FSIZE) fails with EFBIG and also sends SIGXFSZ, which
+ * kills the process by default. The program that uses this library has not asked for that. So while
+ * a call of ours makes a file longer, the signal is blocked in this thread, and the one that the
+ * call caused is taken away. No handler, no disposition and no other thread is touched. */
 #include <errno.h>
 #include <signal.h>
 #include <time.h>
@@ -17,17 +17,19 @@ static sigset_t only_xfsz(void)
 	return set;
 }
 
+/* Blocks SIGXFSZ in this thread. If the program has it blocked already, a pending signal may be the
+ * program's own, and is then left alone. */
 void shf_mute_begin(struct shf_mute *m)
 {
 	sigset_t set = only_xfsz(), pending;
 
 	m->pending = false;
 	m->done = pthread_sigmask(SIG_BLOCK, &set, &m->was) == 0;
-	/* One that the host holds back is the host's. */
 	if (m->done && sigismember(&m->was, SIGXFSZ))
 		m->pending = !sigpending(&pending) && sigismember(&pending, SIGXFSZ);
 }
 
+/* Takes away the signal that our call caused, before it is unblocked. errno stays as it is. */
 int64_t shf_mute_end(struct shf_mute *m, int64_t result)
 {
 	static const struct timespec now = { 0 };
