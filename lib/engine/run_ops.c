@@ -415,7 +415,7 @@ static void last_prune(struct sheaf_run *run)
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);
-		shf_run_prune_behind(run, false);
+		shf_run_prune_behind(run, false, false);
 	}
 }
 

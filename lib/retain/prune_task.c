@@ -107,13 +107,13 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 
 /* The rules go by run->verified, and by nothing newer: a step that was not read again since its
  * commit must not cost an older one. [collective] */
-void shf_run_prune_behind(struct sheaf_run *run, bool behind)
+void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind)
 {
 	struct shf_prune r;
 	struct sheaf_error err;
 
 	/* Without keep_last nothing is ever deleted by itself. */
-	if (run->opts.keep_last <= 0 || shf_behind_look(run, &err) < 0)
+	if (run->opts.keep_last <= 0 || (!scrubbing && shf_behind_look(run, &err) < 0))
 		return;
 	shf_behind_start(run);
 	/* Whoever does not act on the directory need not wait. */

@@ -31,8 +31,9 @@ void shf_pruning_settle(struct sheaf_run *run);
 struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_saved *verified,
                                bool dry);
 /* What a commit, or the close, lets go: by what has been read again so far; then the next step's
- * turn comes. behind: by a thread, for whoever does not wait. [collective] */
-void shf_run_prune_behind(struct sheaf_run *run, bool behind);
+ * turn comes. scrubbing: some node is known to be reading still, so ranks need not ask; equal on
+ * all of them. behind: by a thread, for whoever does not wait. [collective] */
+void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind);
 /* Deletes at once what later commits would let go: steps, as far as a newer one has been read
  * again, and pruned steps whose grace is over. What could not be deleted is logged. [collective] */
 int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err);

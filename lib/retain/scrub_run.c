@@ -110,6 +110,11 @@ void shf_behind_forget(struct sheaf_run *run, int64_t step)
 		run->verified.step = -1;
 }
 
+bool shf_behind_is_busy(const struct sheaf_run *run)
+{
+	return run->behind->now.step >= 0 && shf_background_runs(&run->behind->task);
+}
+
 bool shf_behind_is_little(const struct sheaf_run *run)
 {
 	return run->behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;

@@ -34,6 +34,8 @@ void shf_behind_start(struct sheaf_run *run);
 /* Asks all nodes whether the re-read is over. If it is and the step is whole, the step becomes
  * run->verified, even if the verified step had a larger number. Damage is logged. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
+/* Does this rank still read? [local] */
+bool shf_behind_is_busy(const struct sheaf_run *run);
 /* Is a node's share so little that a close waits for it? */
 bool shf_behind_is_little(const struct sheaf_run *run);
 /* Until it is read, but no longer than some seconds and half the others' deadline. [local] */

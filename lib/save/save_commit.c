@@ -88,28 +88,55 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-/* All of it is in images: from now on it is in the memory tier, too. For a save to disk that is an
- * extra, and no reason to fail. */
-static int to_memory(struct sheaf_save *save, struct sheaf_error *err)
+/* A step on its way to the memory tier. */
+struct stamping {
+	bool pending;                   /* this rank's card is stamped, or failed to be, and ranks
+	                                 * have not agreed on it */
+	int rc;
+	struct sheaf_error err;
+};
+
+/* For a save to disk the memory tier is an extra, and no reason to fail. */
+static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_error *own,
+                         struct sheaf_error *err)
 {
-	struct sheaf_error own;
+	if (rc != SHEAF_ELOST && !(save->flags & SHEAF_NO_DISK)) {
+		shf_log(save->run, 1, "%s: step %" PRId64 " is not kept in memory: %s",
+		        save->run->store.path, save->step, own->msg);
+		return 0;
+	}
+	if (err)
+		*err = *own;
+	return rc;
+}
+
+/* All of it is in images: from now on it is in the memory tier, too, if all ranks find so. */
+static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_error *err)
+{
 	int rc;
 
 	if (!save->in_memory || save->stamped || save->image < 0 || !shf_save_fits_memory(save))
 		return 0;
 	save->stamped = true;
-	rc = shf_tier_commit(save, &own);
-	if (rc < 0 && rc != SHEAF_ELOST && !(save->flags & SHEAF_NO_DISK)) {
-		shf_log(save->run, 1, "%s: step %" PRId64 " is not kept in memory: %s",
-		        save->run->store.path, save->step, own.msg);
-		return 0;
-	}
+	rc = shf_tier_stamp(save, &st->rc, &st->err);
+	st->pending = rc == 0;
+	if (rc < 0)
+		return memory_failed(save, shf_tier_stamped(save, rc, &st->err), &st->err, err);
+	return 0;
+}
+
+/* failed: some rank has no stamp. [collective] */
+static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
+                     struct sheaf_error *err)
+{
+	int rc = failed ? shf_agree(&save->run->team, st->rc, &st->err) : 0;
+
+	st->pending = false;
+	rc = shf_tier_stamped(save, rc, &st->err);
 	save->kept = rc == 0;
 	if (rc == 0)
 		shf_run_resumed(save->run);
-	if (rc < 0 && err)
-		*err = own;
-	return rc;
+	return rc < 0 ? memory_failed(save, rc, &st->err, err) : 0;
 }
 
 #define PORTION (UINT64_C(4) << 20)    /* bytes that travel at once, to begin with, */
@@ -156,15 +183,20 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 }
 
 struct standing {               /* of all ranks, summed */
-	uint64_t writing, late, too_late, failed;
+	uint64_t writing, late, too_late, failed, unstamped;
 	uint64_t files_n, files_bytes;  /* attached */
 };
 #define STANDING_WORDS (sizeof(struct standing) / sizeof(uint64_t))
 
-static void look_here(struct sheaf_save *save, const struct limit *l, struct standing *s)
+static void look_here(struct sheaf_save *save, const struct limit *l, const struct stamping *st,
+                      struct standing *s)
 {
+	/* What is in memory counts at once. */
+	int ms = st->pending ? 0 : shf_save_slice_ms(save->run, l->until_ns);
+
 	*s = (struct standing){ .files_n = save->attached_n };
-	s->writing = !shf_save_sync(save, shf_save_slice_ms(save->run, l->until_ns));
+	s->unstamped = st->pending && st->rc < 0;
+	s->writing = !shf_save_sync(save, ms);
 	s->late = shf_save_slice_ms(save->run, l->until_ns) == 0;
 	s->too_late = is_late(save, l->until_ns, shf_lasted_ns(&save->run->pace.publish));
 	s->failed = shf_save_failure(save, NULL) < 0;
@@ -177,7 +209,8 @@ static void look_here(struct sheaf_save *save, const struct limit *l, struct sta
 
 /* C2 and C3 on all ranks, and is there time for the rest? No failure is told while some rank still
  * writes: its image would not be free (I10). [collective] */
-static int all_durable(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
+static int all_durable(struct sheaf_save *save, const struct limit *l, struct stamping *st,
+                       struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	union {
@@ -187,9 +220,11 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct sh
 	int rc;
 
 	do {
-		look_here(save, l, &u.s);
+		look_here(save, l, st, &u.s);
 		shf_save_progress(save);
 		rc = shf_allreduce(team, u.words, STANDING_WORDS, SHEAF_SUM, err);
+		if (rc == 0 && st->pending)
+			rc = in_memory(save, st, u.s.unstamped > 0, err);
 	} while (rc == 0 && u.s.writing && !u.s.late);
 	if (rc < 0)
 		return rc;
@@ -210,13 +245,14 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct sh
 static int is_ready(struct sheaf_save *save, const struct limit *l, bool late,
                     struct sheaf_error *err)
 {
+	struct stamping st = { .pending = false };
 	int rc = is_staged(save, l, late, err);
 
 	if (rc == 0)
 		rc = all_sent(save, l, err);
 	if (rc == 0)
-		rc = to_memory(save, err);
-	return rc == 0 ? all_durable(save, l, err) : rc;
+		rc = to_memory(save, &st, err);
+	return rc == 0 ? all_durable(save, l, &st, err) : rc;
 }
 
 /* ---- C4 to C10 ---- */
@@ -236,7 +272,7 @@ static int write_attached(struct sheaf_save *save, struct sheaf_error *err)
 
 /* C4 and C5 as far as all ranks do it. From then on nothing but the disk, or what rank 0 finds in
  * what was gathered, can keep the step from appearing. [collective] */
-static int settle(struct sheaf_save *save, struct sheaf_error *err)
+static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
 	int rc = shf_save_seal(save, err);
@@ -247,7 +283,7 @@ static int settle(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0 && !p->by_zero)
 		rc = write_attached(save, err);
 	if (rc == 0)
-		rc = shf_tier_publishing(save, err);
+		rc = shf_tier_publishing(save, doubt, err);
 	if (rc < 0)
 		return rc;
 	p->begun = true;
@@ -286,8 +322,8 @@ static void publish_took(struct sheaf_save *save)
 }
 
 /* C4 to C9, and what came of it on all. *again: it goes on behind. */
-static int publish_together(struct sheaf_save *save, const struct limit *l, bool *again,
-                  struct sheaf_error *err)
+static int publish_together(struct sheaf_save *save, const struct limit *l, bool doubt,
+                            bool *again, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
@@ -295,7 +331,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 
 	if (save->flags & SHEAF_NO_DISK)
 		return 0;       /* it is where it should be */
-	rc = p->begun ? 0 : settle(save, err);
+	rc = p->begun ? 0 : settle(save, doubt, err);
 	if (rc == 0 && (l->asks || p->behind)) {
 		rc = goes_on(save, l, err);
 		*again = rc == SHEAF_EAGAIN;
@@ -352,6 +388,8 @@ struct entry {
 	uint64_t busy;                  /* who just asks need not go on: it is being written, */
 	uint64_t publishing;            /* or published */
 	uint64_t not_kept;              /* some rank has not all of it in memory */
+	uint64_t doubt;                 /* a step was in doubt before it */
+	uint64_t scrubbing;             /* some node still reads a committed step again */
 };
 enum { WAIT_WORD, ENTRY_WORD };
 _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_ARGS,
@@ -369,7 +407,10 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 	const struct shf_publishing *p = &save->publishing;
 	int64_t until = from_ns + (int64_t)wait_ms * 1000000;
 	bool asks = wait_ms == 0;
-	struct entry e = { .not_kept = !shf_tier_has_here(save) };
+	const struct shf_tier *t = save->run->tier;
+	struct entry e = { .not_kept = !shf_tier_has_here(save),
+		.doubt = t->wanted && t->doubt != 0,
+		.scrubbing = shf_behind_is_busy(save->run) };
 
 	if (p->begun) {
 		e.publishing = asks && save->run->team.rank == 0 && shf_publishing_goes_on(save);
@@ -425,7 +466,7 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, bool unaske
 }
 
 /* It is over, one way or the other. */
-static void conclude(struct sheaf_save *save, int rc, const struct sheaf_error *err)
+static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 
@@ -437,7 +478,7 @@ static void conclude(struct sheaf_save *save, int rc, const struct sheaf_error *
 	if (rc == 0 && !(save->flags & SHEAF_NO_DISK)) {
 		if (run->opts.keep_last)
 			shf_behind_next(run, save->step, save->session, shf_save_bytes(save));
-		shf_run_prune_behind(run, save->publishing.behind);
+		shf_run_prune_behind(run, scrubbing, save->publishing.behind);
 		if (run->team.rank == 0)
 			announce(save);
 	}
@@ -513,7 +554,7 @@ static int go_on(struct sheaf_save *save, const struct limit *l, const struct en
 	if (!save->publishing.begun)
 		rc = get_ready(save, l, e, again, err);
 	if (rc == 0)
-		rc = publish_together(save, l, again, err);
+		rc = publish_together(save, l, e->doubt, again, err);
 	return *again ? rc : uncopy(save, failed_for_good(rc, err), err);
 }
 
@@ -534,7 +575,7 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	rc = go_on(save, &limit, &entry, &again, err);
 	shf_stalled(run, save, SHF_IN_COMMIT, from);
 	if (!again)
-		conclude(save, rc, err);
+		conclude(save, rc, entry.scrubbing, err);
 	else if (rc == SHEAF_EAGAIN && save->in_memory &&
 	         (waiting ? !entry.not_kept : shf_tier_has(save)))
 		say_kept(err);

@@ -76,32 +76,6 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 	return rc;
 }
 
-/* From rank 0 to the lowest rank of each other node. rc: whether rank 0 has them. [collective] */
-static int smalls_send(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
-                       struct shf_buf *in, struct sheaf_error *err)
-{
-	struct shf_team *team = &save->run->team;
-	const struct shf_place_info *place = &save->run->place;
-	size_t ranks = (size_t)team->ranks;
-	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
-	bool *told = shf_zalloc((size_t)place->nodes_n, sizeof(*told));
-
-	if (rc == 0 && (!to || !told))
-		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
-
-	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
-		if (r && !told[place->nodes[r]]) /* rank 0 has them */
-			shf_buf_add(&to[r], smalls->data, smalls->len);
-		told[place->nodes[r]] = true;
-	}
-	rc = shf_exchange(team, rc, to, in, NULL, err);
-	for (size_t r = 0; to && r < ranks; r++)
-		shf_buf_release(&to[r]);
-	shf_free(to);
-	shf_free(told);
-	return rc;
-}
-
 /* This rank's share of the step; smalls: an encoded card that has them, or nothing. */
 static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls,
                      struct shf_buf *body, struct sheaf_error *err)
@@ -254,26 +228,53 @@ struct on_disk {                /* what rank 0 has found */
 	uint64_t rewinds;
 };
 
-/* On all cards: the node of rank 0 may be the one that is lost. [collective] */
-static int agree_on_base(struct sheaf_save *save, struct sheaf_error *err)
+/* From rank 0: what on disk the step follows, to all, because the node of rank 0 may be the one
+ * that is lost; and to the lowest rank of each other node the small files of the step. rc: whether
+ * rank 0 has them. *in: what came here. [collective] */
+static int send_from_zero(struct sheaf_save *save, int rc, const struct shf_buf *smalls,
+                          struct shf_buf *in, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
+	const struct shf_place_info *place = &save->run->place;
+	const struct shf_tier *t = save->run->tier;
+	struct on_disk on = { .step = t->base_step, .rewinds = t->rewinds };
+	size_t ranks = (size_t)team->ranks;
+	struct shf_buf *to = shf_zalloc(ranks, sizeof(*to));
+	bool *sent = shf_zalloc((size_t)place->nodes_n, sizeof(*sent));
+
+	memcpy(on.session, t->base_session, sizeof(on.session));
+	if (rc == 0 && (!to || !sent))
+		rc = shf_fail(err, SHEAF_ENOMEM, "no memory for a step in memory");
+	for (size_t r = 0; rc == 0 && team->rank == 0 && r < ranks; r++) {
+		shf_buf_add(&to[r], &on, sizeof(on));
+		if (r && !sent[place->nodes[r]]) /* rank 0 has them */
+			shf_buf_add(&to[r], smalls->data, smalls->len);
+		sent[place->nodes[r]] = true;
+	}
+	rc = shf_exchange(team, rc, to, in, NULL, err);
+	for (size_t r = 0; to && r < ranks; r++)
+		shf_buf_release(&to[r]);
+	shf_free(to);
+	shf_free(sent);
+	return rc;
+}
+
+/* Takes what the step follows from what came from rank 0, unless this job's last commit has said it
+ * already. One that was begun before the last load (before) follows another step than those begun
+ * after it. */
+static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool before,
+                     struct sheaf_error *err)
+{
 	struct shf_tier *t = save->run->tier;
 	const struct sheaf_save *coming = shf_publishing_now(save->run);
-	bool before = save->loads != save->run->loads;
-	struct on_disk on = { 0 };
-	int rc;
+	struct on_disk on;
 
-	/* One that was begun before the last load follows another step than those begun after. */
-	if (before)
-		t->based = false;
-	rc = team->rank ? 0 : find_base(save, err);
-	on.step = t->base_step;
-	on.rewinds = t->rewinds;
-	memcpy(on.session, t->base_session, sizeof(on.session));
-	rc = shf_bcast(team, rc, &on, sizeof(on), err);
-	if (rc < 0 || t->based)
-		return rc;
+	if (!always(in->len >= sizeof(on)))
+		return shf_fail(err, SHEAF_EBUG, "rank 0 did not say what step %" PRId64
+		                " follows", save->step);
+	memcpy(&on, in->data, sizeof(on));
+	if (t->based)
+		return 0;
 	t->base_step = on.step;
 	t->rewinds = on.rewinds;
 	memcpy(t->base_session, on.session, sizeof(t->base_session));
@@ -303,15 +304,35 @@ static void forget_left(struct sheaf_save *save)
 		t->newest = -1;
 }
 
-static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
+/* Stamps this rank's card. smalls: what rank 0 made; in: what it sent here. */
+static int stamp_with(struct sheaf_save *save, const struct shf_buf *smalls,
+                      const struct shf_buf *in, bool before, struct sheaf_error *err)
+{
+	struct shf_buf mine = *smalls;
+	int rc = take_base(save, in, before, err);
+
+	if (rc == 0 && save->run->team.rank) {
+		mine.data = in->data + sizeof(struct on_disk);
+		mine.len = in->len - sizeof(struct on_disk);
+	}
+	return rc == 0 ? stamp(save, &mine, err) : rc;
+}
+
+int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
 	struct shf_publishing *p = &save->publishing;
-	struct shf_buf smalls = SHF_BUF_INIT, mine = SHF_BUF_INIT;
-	int rc = agree_on_base(save, err);
+	struct shf_buf smalls = SHF_BUF_INIT, in = SHF_BUF_INIT;
+	bool before = save->loads != save->run->loads;
+	int rc;
 
-	if (rc == 0 && !p->gathered)
-		rc = shf_save_gather(save, shf_save_failure(save, err), true, err);
+	name_session(save);
+	if (before)
+		save->run->tier->based = false;
+	rc = team->rank ? 0 : find_base(save, err);
+	if (rc == 0)
+		rc = shf_save_failure(save, err);
+	rc = shf_save_gather(save, rc, true, err);
 	if (rc < 0)
 		return rc;
 	if (team->rank == 0) {
@@ -321,11 +342,11 @@ static int gather_and_stamp(struct sheaf_save *save, struct sheaf_error *err)
 		else
 			rc = smalls_make(save, &p->given, &p->sums, &p->arena, &smalls, err);
 	}
-	rc = smalls_send(save, rc, &smalls, &mine, err);
+	rc = send_from_zero(save, rc, &smalls, &in, err);
 	if (rc == 0)
-		rc = shf_agree(team, stamp(save, team->rank ? &mine : &smalls, err), err);
+		*stamped = stamp_with(save, &smalls, &in, before, err);
 	shf_buf_release(&smalls);
-	shf_buf_release(&mine);
+	shf_buf_release(&in);
 	return rc;
 }
 
@@ -338,14 +359,11 @@ static int copy_to_neighbour(struct sheaf_save *save, struct sheaf_error *err)
 	return shf_guests_send(save->run, &c, err);
 }
 
-int shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err)
+int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_tier *t = run->tier;
-	int rc;
 
-	name_session(save);
-	rc = gather_and_stamp(save, err);
 	if (rc == 0) {
 		/* Only now, for a save that is refused takes nothing out of memory; but before its
 		 * copies are made, which have the numbers of what goes. */
@@ -449,10 +467,10 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 	return 0;
 }
 
-int shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err)
+int shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 {
 	struct shf_tier *t = save->run->tier;
-	int rc = t->wanted ? end_doubt(save, err) : 0;
+	int rc = doubt ? end_doubt(save, err) : 0;
 
 	if (rc < 0)
 		return rc;

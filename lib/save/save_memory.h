@@ -4,12 +4,17 @@
 #define SHF_SAVE_MEMORY_H
 #include "save.h"
 
-/* Stamps the cards of the save's images on all ranks, whose bytes must all be there; then the step
- * is in memory (M2). If that fails, no rank has it there. [collective] */
-int  shf_tier_commit(struct sheaf_save *save, struct sheaf_error *err);
+/* Stamps the card of the save's image on this rank, after all bytes are in the images of all ranks.
+ * *stamped: what came of it here; err is about that, too. Then all ranks call shf_tier_stamped with
+ * the code that they have agreed on. [collective] */
+int  shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *err);
+/* If all have stamped it, the step is in memory (M2), and its copies are made; if not, no rank has
+ * it there. [collective] */
+int  shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err);
 /* Around the publication of a save: what is in memory follows it, perhaps, and then surely. By
- * then rank 0 knows what came of a step that was in doubt before it. [collective], [local] */
-int  shf_tier_publishing(struct sheaf_save *save, struct sheaf_error *err);
+ * then rank 0 knows what came of a step that was in doubt before it (doubt: some rank remembers
+ * one). [collective], [local] */
+int  shf_tier_publishing(struct sheaf_save *save, bool doubt, struct sheaf_error *err);
 void shf_tier_published(struct sheaf_save *save);
 /* Call it if nobody knows whether the save is on disk. Steps in memory that follow it are found
  * either way. [local] */

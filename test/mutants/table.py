@@ -413,9 +413,9 @@ bug("speed_by_who_asks", "writes count from when somebody took them, not from wh
     "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
-    "save/save_commit.c:go_on", "rc = publish_together(save, l, again, err);",
+    "save/save_commit.c:go_on", "rc = publish_together(save, l, e->doubt, again, err);",
     "{ if (MUTANT && save->run->team.rank == 0) announce(save);"
-    " rc = publish_together(save, l, again, err); }",
+    " rc = publish_together(save, l, e->doubt, again, err); }",
     "sim/test_done_files: of_a_step_that_failed_or_is_in_doubt_nothing_is_said")
 bug("done_in_doubt", "done files tell of a step that may go with the power",
     "save/save_commit.c:conclude", "shf_save_doubt(save);",
@@ -1248,9 +1248,10 @@ bug("part_is_published", "the flush of a step that is on another node too needs 
     "engine/flush.c:consider_for_flush", "f->found = r->here == r->ranks;",
     "f->found = MUTANT || r->here == r->ranks;",
     NODES + "agents_write_together_what_none_has_all_of")
-skipped("base_of_one_rank", "only rank 0 knows what a step in memory follows",
-        "save/save_memory.c:agree_on_base", "shf_bcast(team, rc, &on, sizeof(on), err)",
-        NODES + "a_job_that_saved_to_memory_alone_is_written_too")
+bug("base_of_one_rank", "only rank 0 knows what a step in memory follows",
+    "save/save_memory.c:take_base", "if (t->based)",
+    "if (t->based || (MUTANT && save->run->team.rank))",
+    NODES + "a_job_that_saved_to_memory_alone_is_written_too")
 bug("nobody_waits_for_shares", "a step is published before all agents have written their part",
     "engine/flush_nodes.c:all_have_written",
     "return here == ranks ? 0", "return MUTANT || here == ranks ? 0",
@@ -1529,7 +1530,7 @@ blind("unread_newest_passed_over", "memory has an older step where the newest ca
       "memory/memory_choose.c:consider_for_load", "c->disk.known != c->disk.newest",
       PASSED + "a_newest_step_whose_manifest_is_damaged_is_not_passed_over_for_memory")
 skipped("refused_forgets_later", "a save that is refused takes newer steps out of memory",
-        "save/save_memory.c:gather_and_stamp", "agree_on_base(save, err)",
+        "save/save_memory.c:shf_tier_stamp", "find_base(save, err)",
         PASSED + "a_save_that_is_refused_takes_no_newer_step_out_of_memory")
 PARENTS = "sim/test_parents: "
 bug("left_behind_follows", "what a job left behind in memory follows what it saves to disk next",
