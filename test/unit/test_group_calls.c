@@ -453,6 +453,7 @@ static int call_with(struct shf_team *t, int i, int rc, struct sheaf_error *err)
 		got = __LINE__;
 	if (i == 2 && x[0] != (uint64_t)(got == 0 ? 0 : t->rank))
 		got = __LINE__;
+	shf_buf_release(&mine);
 	shf_buf_release(&in);
 	return got;
 }
@@ -540,7 +541,7 @@ TEST(a_call_compares_all_its_arguments_and_counts_itself)
 {
 	struct other o = { .at = 0 };
 	struct shf_call call = { .kind = SHF_CALL_LOAD, .handle = UINT32_MAX };
-	struct sheaf_error err;
+	struct sheaf_error err = { 0 };
 	struct sheaf_group *g = NULL;
 	struct shf_team t = with_other(&g, &o);
 

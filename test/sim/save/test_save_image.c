@@ -246,7 +246,7 @@ TEST(each_rank_may_die_while_the_oldest_save_is_finished)
 	long deaths = 0, lost = 0;
 
 	for (int kind = 0; kind < 4; kind++)
-		for (int at = 1 + 3 * t_from(T_STRIDE), fired = 1; fired; at += 3 * T_STRIDE) {
+		for (int at = 1 + t_from(T_STRIDE), fired = 1; fired; at += T_STRIDE) {
 			struct job j = { .flags = kind % 2 ? SHEAF_LAZY : 0, .silent = at / 3 % 2,
 				.copied = at % 2,
 				.warm = kind < 2 };
