@@ -244,7 +244,7 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	rc = writable(run, "a rewind", err);
 	if (rc == 0 && run->first)
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
-		              "or free it before a rewind)", run->store.path, run->first->step);
+		              "or free it before a rewind)", run->store.path, run->first->id.step);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	rc = enter_run_call(run, SHF_CALL_REWIND, step, 0, rc, err);

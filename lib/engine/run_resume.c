@@ -303,7 +303,8 @@ static int prepare_resume(struct resume *r, struct sheaf_error *err)
 		                "other: what is not read cannot be proved");
 	if (run->first)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
-		                "or free it before a resume)", run->store.path, run->first->step);
+		                "or free it before a resume)", run->store.path,
+		                run->first->id.step);
 	r->filled_by = shf_alloc(n, sizeof(*r->filled_by));
 	if (!r->filled_by)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", n);

@@ -72,16 +72,16 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 	if (rc < 0)
 		return rc;
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
-		if (!s->over && s->step == step)
+		if (!s->end.over && s->id.step == step)
 			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
-		if (!s->over && s->step > step)
+		if (!s->end.over && s->id.step > step)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
-			                ", which is being saved", step, s->step);
-		if (!s->over && shf_lazy_unput(s) >= 0 && /* it might be waited for */
+			                ", which is being saved", step, s->id.step);
+		if (!s->end.over && shf_lazy_unput(s) >= 0 && /* it might be waited for */
 		    shf_save_failure(s, NULL) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
 			                "step %" PRId64 " were brought (sheaf_save_put)", step,
-			                s->step);
+			                s->id.step);
 	}
 	if (run->tier->beyond >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": an older step was loaded, "
@@ -103,26 +103,26 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 
 	for (size_t i = 0; i < w->segs_n; i++)
 		blocks += (size_t)((w->segs[i].hi - 1) / SHF_BLOCK - w->segs[i].lo / SHF_BLOCK + 1);
-	save->fds = shf_alloc(l->files_n, sizeof(*save->fds));
-	save->directs = shf_zalloc(l->files_n, sizeof(*save->directs));
-	for (size_t f = 0; save->fds && f < l->files_n; f++)
-		save->fds[f] = -1;
-	save->held = shf_zalloc(l->tensors_n, sizeof(*save->held));
-	save->headers = shf_zalloc(l->files_n, sizeof(*save->headers));
-	save->blocks = shf_alloc(blocks, sizeof(*save->blocks));
-	save->ios = shf_zalloc(w->segs_n, sizeof(*save->ios));
-	save->sizes = shf_zalloc(l->files_n, sizeof(*save->sizes));
-	if (!save->fds || !save->directs || !save->held || !save->headers ||
-	    !save->blocks || !save->ios || !save->sizes)
+	save->disk.fds = shf_alloc(l->files_n, sizeof(*save->disk.fds));
+	save->disk.directs = shf_zalloc(l->files_n, sizeof(*save->disk.directs));
+	for (size_t f = 0; save->disk.fds && f < l->files_n; f++)
+		save->disk.fds[f] = -1;
+	save->copy.held = shf_zalloc(l->tensors_n, sizeof(*save->copy.held));
+	save->copy.headers = shf_zalloc(l->files_n, sizeof(*save->copy.headers));
+	save->copy.blocks = shf_alloc(blocks, sizeof(*save->copy.blocks));
+	save->disk.ios = shf_zalloc(w->segs_n, sizeof(*save->disk.ios));
+	save->disk.sizes = shf_zalloc(l->files_n, sizeof(*save->disk.sizes));
+	if (!save->disk.fds || !save->disk.directs || !save->copy.held || !save->copy.headers ||
+	    !save->copy.blocks || !save->disk.ios || !save->disk.sizes)
 		return shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments",
-		                save->step, w->segs_n);
-	atomic_store(&save->to_write, save->flags & SHEAF_NO_DISK ? 0 : w->bytes);
+		                save->id.step, w->segs_n);
+	atomic_store(&save->took.to_write, save->id.flags & SHEAF_NO_DISK ? 0 : w->bytes);
 	return shf_slots_new(save, err);
 }
 
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
-	if (!save->staged)
+	if (!save->disk.staged)
 		shf_save_follow(save);
 	if (run->last)
 		run->last->next = save;
@@ -130,9 +130,9 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 		run->first = save;
 	run->last = save;
 	run->in_flight++;
-	save->listed = true;
-	save->images_busy =
-	    atomic_fetch_add(&run->images_busy, save->image >= 0) + (save->image >= 0);
+	save->end.listed = true;
+	save->took.images_busy =
+	    atomic_fetch_add(&run->images_busy, save->copy.image >= 0) + (save->copy.image >= 0);
 }
 
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
@@ -142,18 +142,18 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 
 	if (!save)
 		return NULL;
-	save->io.done = save->syncs.io.done = shf_save_io_done;
+	save->disk.io.done = save->disk.syncs.io.done = shf_save_io_done;
 	save->run = run;
 	shf_run_get(run);
-	save->step = step;
-	save->reader = (struct shf_reader){ .step = step, .reads = shf_gates_read };
+	save->id.step = step;
+	save->copy.reader = (struct shf_reader){ .step = step, .reads = shf_gates_read };
 	shf_save_follow(save);
-	save->loads = run->loads;
-	save->flags = flags;
-	save->stage.dir = save->stage.alive = -1;
-	save->image = save->card = -1;
-	pthread_mutex_init(&save->lock, NULL);
-	pthread_mutex_init(&save->looking, NULL);
+	save->id.loads = run->loads;
+	save->id.flags = flags;
+	save->disk.stage.dir = save->disk.stage.alive = -1;
+	save->copy.image = save->mem.card = -1;
+	pthread_mutex_init(&save->end.lock, NULL);
+	pthread_mutex_init(&save->end.looking, NULL);
 	if (state) {
 		save->state = state;
 		state->refs++;
@@ -167,16 +167,16 @@ static int prepare(struct sheaf_save *save, struct sheaf_error *err)
 	bool now = save->plan->work.rounds > 1;
 	int rc = reserve(save, err);
 
-	if (rc < 0 || !(save->flags & SHEAF_LAZY))
+	if (rc < 0 || !(save->id.flags & SHEAF_LAZY))
 		return rc;
-	if (save->flags & SHEAF_LATER && (now || save->plan->slotted))
+	if (save->id.flags & SHEAF_LATER && (now || save->plan->slotted))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": SHEAF_LATER needs all of it "
-		                "staged: %s", save->step,
+		                "staged: %s", save->id.step,
 		                now ? "staging_bytes_max holds a part"
 		                    : "some slices are not (SHEAF_IN_PLACE)");
 	if (now)
 		shf_log(save->run, 1, "step %" PRId64 ": copied inside begin: the staging holds a "
-		        "part of it only", save->step);
+		        "part of it only", save->id.step);
 	return shf_lazy_new(save, now, err);
 }
 
@@ -184,9 +184,9 @@ static int no_agent(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	if (!save->run->tier->wanted)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": a save to memory alone needs "
-		                "opts.agent", save->step);
+		                "opts.agent", save->id.step);
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": no agent keeps it on some node",
-	                save->step);
+	                save->id.step);
 }
 
 /* An image, and what one save needs besides. */
@@ -194,20 +194,20 @@ static int begin_memory(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	int64_t from = shf_now(run);
-	int rc = shf_image_take(run, shf_save_images(save), save->flags, &save->image, err);
+	int rc = shf_image_take(run, shf_save_images(save), save->id.flags, &save->copy.image, err);
 
 	shf_stalled(run, save, SHF_IN_IMAGE, from);
-	if (rc == 0 && save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
+	if (rc == 0 && save->id.flags & SHEAF_NO_DISK && !shf_save_fits_memory(save))
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": memory alone needs %s",
-		              save->step, save->plan->slotted
+		              save->id.step, save->plan->slotted
 		              ? "all of it there: some slices are SHEAF_IN_PLACE"
 		              : "two images (images_max, staging_bytes_max)");
 	if (rc == 0)
-		shf_tier_reuse(run, save->image); /* before anybody copies into it (M1) */
+		shf_tier_reuse(run, save->copy.image); /* before anybody copies into it (M1) */
 	if (rc == 0)
-		rc = shf_image_need(run, prepare(save, err), save->image,
+		rc = shf_image_need(run, prepare(save, err), save->copy.image,
 		                    save->plan->work.image_bytes, err);
-	if (rc == 0 && save->flags & SHEAF_NO_DISK) /* an agent may not want so much */
+	if (rc == 0 && save->id.flags & SHEAF_NO_DISK) /* an agent may not want so much */
 		rc = shf_agree(&run->team, run->tier->keep < 0 ? no_agent(save, err) : 0, err);
 	return rc;
 }
@@ -221,14 +221,14 @@ static int set_up(struct sheaf_save *save, struct sheaf_error *err)
 	/* It may be meant, for the sake of attached files. If not, a restart would load nothing. */
 	if (rc == 0 && save->plan->layout.tensors_n == 0 && run->team.rank == 0)
 		shf_log(run, 1, "%s: step %" PRId64 " will have no tensor: no rank's state has one "
-		        "that opts.ignore leaves", run->store.path, save->step);
+		        "that opts.ignore leaves", run->store.path, save->id.step);
 	if (rc == 0)
 		rc = begin_memory(save, err);
 	if (rc == 0)
 		shf_moves_init(save);
 	/* Nobody copies before all have set up their images. Where a stage is made, that is the
 	 * agreement. */
-	if (rc == 0 && save->flags & SHEAF_NO_DISK)
+	if (rc == 0 && save->id.flags & SHEAF_NO_DISK)
 		rc = shf_agree(&run->team, 0, err);
 	return rc;
 }
@@ -246,9 +246,9 @@ static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 	rc = shf_save_staged(save, rc, err);
 	if (rc < 0)
 		return rc;
-	save->rounds_ns = (uint64_t)(shf_now(run) - from);
-	atomic_store(&save->copy_ns, (uint64_t)(shf_now(run) - save->began));
-	atomic_store(&save->phase, 1);
+	save->took.rounds_ns = (uint64_t)(shf_now(run) - from);
+	atomic_store(&save->took.copy_ns, (uint64_t)(shf_now(run) - save->took.began));
+	atomic_store(&save->took.phase, 1);
 	return 0;
 }
 
@@ -272,15 +272,15 @@ static int begin_agreed(struct sheaf_save *save, bool ready, struct sheaf_error 
 
 static void unprepare(struct sheaf_save *save)
 {
-	shf_lazy_free(save->lazy, true);
-	shf_net_release(&save->net);
+	shf_lazy_free(save->copy.lazy, true);
+	shf_net_release(&save->copy.net);
 	shf_save_unreserve(save, true);
 	shf_plan_put(save->plan);
-	save->lazy = NULL;
+	save->copy.lazy = NULL;
 	save->plan = NULL;
-	save->image = -1;
-	save->staged = false;
-	atomic_store(&save->to_send, 0);
+	save->copy.image = -1;
+	save->disk.staged = false;
+	atomic_store(&save->took.to_send, 0);
 }
 
 /* Can a lazy save be begun with the plan alone? Its longest stream must be known; and what is in
@@ -296,25 +296,25 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_plan *plan = shf_plan_cached(run, save->state);
-	bool lazy = save->flags & SHEAF_LAZY;
+	bool lazy = save->id.flags & SHEAF_LAZY;
 	struct sheaf_error unsaid; /* the long way will say it */
 
 	if (!plan || (lazy && !is_ready_behind(plan)))
 		return false;
 	plan->refs++;
 	save->plan = plan;
-	if (save->flags & SHEAF_NO_DISK && !shf_save_fits_memory(save)) {
+	if (save->id.flags & SHEAF_NO_DISK && !shf_save_fits_memory(save)) {
 		unprepare(save);
 		return false;
 	}
-	save->image = shf_image_choose(run, shf_save_images(save), of);
-	if (shf_image_is_free(run, save->image, *of, plan->work.image_bytes) &&
+	save->copy.image = shf_image_choose(run, shf_save_images(save), of);
+	if (shf_image_is_free(run, save->copy.image, *of, plan->work.image_bytes) &&
 	    prepare(save, &unsaid) == 0 &&
 	    (!lazy || shf_round_open(save, 0, &unsaid) == 0)) {
 		/* A peer that has agreed may copy into the image before this rank returns from the
 		 * agreement, so the card is cleared before it (M1). */
-		save->hidden = shf_tier_hide(run, save->image);
-		save->staged = lazy && save->flags & SHEAF_NO_DISK;
+		save->mem.hidden = shf_tier_hide(run, save->copy.image);
+		save->disk.staged = lazy && save->id.flags & SHEAF_NO_DISK;
 		shf_moves_init(save);
 		return true;
 	}
@@ -325,7 +325,7 @@ static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
 /* For memory alone, and some rank has no agent that would keep it. */
 static bool is_away(const struct sheaf_save *save)
 {
-	return save->flags & SHEAF_NO_DISK && !save->in_memory;
+	return save->id.flags & SHEAF_NO_DISK && !save->mem.in_memory;
 }
 
 /* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
@@ -339,10 +339,10 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 	int met;
 
 	if (rc == 0) {
-		m.x[0] = (uint64_t)save->step;
-		m.x[1] = save->flags;
+		m.x[0] = (uint64_t)save->id.step;
+		m.x[1] = save->id.flags;
 		m.x[2] = here ? save->plan->hash : 0;
-		m.x[3] = (uint64_t)(here ? save->image : -1);
+		m.x[3] = (uint64_t)(here ? save->copy.image : -1);
 		m.x[4] = shf_saves_hash(run);
 		m.x[5] = !here;
 		memcpy(&m.x[6], &loss, sizeof(loss));
@@ -350,15 +350,15 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 	}
 	met = shf_call_enter(&run->team, &m, rc, err);
 	if (met == 0) {
-		save->made = m.number;
-		save->in_memory = m.lo[7];
+		save->id.made = m.number;
+		save->mem.in_memory = m.lo[7];
 		shf_tier_bound(run, m.hi[7]);
 	}
 	*ready = met == 0 && (m.same & 127) == 127 && m.hi[5] == 0 && !is_away(save);
 	if (*ready)
-		shf_tier_reuse(run, save->image);
+		shf_tier_reuse(run, save->copy.image);
 	else if (here && met != SHEAF_ELOST)    /* after ELOST some rank may be copying into it */
-		shf_tier_show(run, save->image, save->hidden);
+		shf_tier_show(run, save->copy.image, save->mem.hidden);
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)
@@ -370,15 +370,15 @@ static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *re
 		                PRIu64, m.lo[0], m.hi[0]);
 	if (!(m.same & 2) || !(m.same & 64))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different %s",
-		                save->step, m.same & 2 ? "losses" : "flags");
+		                save->id.step, m.same & 2 ? "losses" : "flags");
 	return 0;
 }
 
 /* Behind they are the threads', or of who ends the save. */
 static void finish_averages(struct sheaf_save *save)
 {
-	for (size_t s = 0; save->due && !shf_lazy_is_behind(save) && s < save->state->n; s++)
-		shf_emas_update(save->state, save->fresh, &save->due[s], INT64_MAX);
+	for (size_t s = 0; save->copy.due && !shf_lazy_is_behind(save) && s < save->state->n; s++)
+		shf_emas_update(save->state, save->copy.fresh, &save->copy.due[s], INT64_MAX);
 }
 
 /* The first agreement was reached: it counts, and is begun if it is to be. */
@@ -386,10 +386,10 @@ static int begin_met(struct sheaf_save *save, bool ready, struct sheaf_error *er
 {
 	int rc;
 
-	shf_averages_settle(save->state, save->fresh);
-	shf_emas_count(save->state, save->step, save->fresh);
-	shf_emas_tell(save->state, save->emas);
-	save->emas_n = save->state->emas_n;
+	shf_averages_settle(save->state, save->copy.fresh);
+	shf_emas_count(save->state, save->id.step, save->copy.fresh);
+	shf_emas_tell(save->state, save->copy.emas);
+	save->copy.emas_n = save->state->emas_n;
 	rc = is_away(save) ? no_agent(save, err) : begin_agreed(save, ready, err);
 	finish_averages(save);
 	return rc;
@@ -413,12 +413,12 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 	if (rc == 0 && !(save = save_new(run, step, state, flags)))
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory", step);
 	if (rc == 0) {
-		shf_emas_due(state, run->store.run, step, loss, save->fresh);
-		rc = shf_emas_windows(state, save->fresh, &save->due, err);
+		shf_emas_due(state, run->store.run, step, loss, save->copy.fresh);
+		rc = shf_emas_windows(state, save->copy.fresh, &save->copy.due, err);
 	}
 	rc = meet(run, save, rc, &ready, loss, err);
 	if (save)
-		save->began = from;
+		save->took.began = from;
 	if (rc == 0)
 		rc = begin_met(save, ready, err);
 	if (rc == 0 && ready && shf_lazy_is_behind(save))

@@ -83,72 +83,91 @@ struct shf_syncs {              /* C3: what this rank wrote, being made durable 
 	atomic_int_fast64_t from_ns;    /* 0: not begun */
 	atomic_bool over;               /* on all ranks */
 };
-struct sheaf_save {
-	struct shf_io_owner io;
-	struct sheaf_run *run;          /* counted */
-	struct sheaf_state *state;      /* counted */
-	struct shf_plan *plan;          /* counted */
-	struct sheaf_save *next;        /* in the run's list */
-	struct shf_stage stage;
+/* Which save it is, and what it follows. */
+struct shf_save_id {
+	int64_t step;
 	char session[33];               /* of this save, from the stage's name: two saves of one
 	                                 * step, with a rewind between, are told apart by it */
-	int64_t step;
+	uint64_t made;                  /* number of the begin, see shf_call_enter */
+	uint32_t flags;
+	unsigned loads;                 /* of the run at its begin */
 	/* The step that this one follows; -1: none. It is what the run went on from when this save
 	 * began, and then the last save that was committed before this one; a load in between does
 	 * not change it. On disk it is known once the stage is made. [rank 0] */
 	int64_t parent;
 	char parent_session[33];
 	int64_t doubtful;               /* the run's when it began: if it is there, the parent */
-	unsigned loads;                 /* of the run at its begin */
-	uint64_t made;                  /* number of the begin, see shf_call_enter */
-	uint32_t flags, round;          /* round: the last one begun */
+};
+/* From memory to images. */
+struct shf_save_copy {
+	uint32_t round;                 /* the last one begun */
 	int image;                      /* whose number it has; -1: none, any more */
-	int *fds;                       /* by file of the layout; -1 */
-	int *directs;                   /* the same past the page cache; 0 */
-	bool few_fds;                   /* and none of these, as descriptors ran out */
 	size_t open_seg;                /* of this round: all before it are being written */
 	struct shf_net net;             /* of the last round */
-	uint64_t *held;                 /* by tensor */
-	uint64_t *headers;              /* by file: raw sums, shifted to the header's end */
-	struct shf_block_sum *blocks;
+	uint64_t *held;                 /* owned; by tensor */
+	uint64_t *headers;              /* owned; by file: raw sums, shifted to the header's end */
+	struct shf_block_sum *blocks;   /* owned */
 	size_t blocks_n;
-	struct shf_io *ios;             /* by segment */
-	struct shf_io *sizes;           /* by file of the layout: C0 makes room */
-	struct shf_attached *attached;
-	size_t attached_n;
-	struct shf_note *notes;
-	size_t notes_n, notes_bytes;
-	size_t given_bytes;             /* that notes and attached files take in the manifest */
 	struct shf_stores stores;
-	struct shf_syncs syncs;
-	struct shf_publishing publishing;
+	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
+	struct shf_slots *slots;        /* owned; NULL: no segments of this rank are */
+	struct shf_reader reader;       /* lazy: in the state's list while it copies */
+	bool together;                  /* all ranks have copied all of it */
+	bool asked;                     /* lazy: on all ranks for all slices */
+	bool exchanged;                 /* nothing need travel any more */
 	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* as they were when it began */
 	size_t emas_n;
 	struct shf_fresh fresh[SHF_EMAS_MAX];   /* of the state's averages, what it makes */
 	struct shf_due *due;            /* owned; by slice; NULL: no averages are. Where begin
 	                                 * copies, what is left; behind, all, as it began */
-	bool exchanged, listed;
-	atomic_bool over;               /* set by commit and close; any thread asks */
+};
+/* From images to files. */
+struct shf_save_disk {
+	struct shf_io_owner io;
+	struct shf_stage stage;
+	int *fds;                       /* owned; by file of the layout; -1 */
+	int *directs;                   /* owned; the same past the page cache; 0 */
+	bool few_fds;                   /* and none of these, as descriptors ran out */
+	struct shf_io *ios;             /* owned; by segment */
+	struct shf_io *sizes;           /* owned; by file of the layout: C0 makes room */
+	bool staged;                    /* the stage is made; guarded by looking, but for the
+	                                 * thread that makes it */
+	struct shf_syncs syncs;
+};
+/* What its callers attached. */
+struct shf_save_given {
+	struct shf_attached *attached;  /* owned */
+	size_t attached_n;
+	struct shf_note *notes;         /* owned */
+	size_t notes_n, notes_bytes;
+	size_t given_bytes;             /* that notes and attached files take in the manifest */
+};
+/* In the memory of agents. */
+struct shf_save_memory {
 	bool in_memory;                 /* agents are there on all nodes: it is kept there too */
 	bool stamped;                   /* and that is done, or was given up */
 	int card;                       /* of which image says so; -1 */
 	bool kept;                      /* it is done */
 	uint64_t hidden;                /* what the card of its image said before begin cleared it;
 	                                 * put back if ranks do not agree to begin */
-	bool together;                  /* all ranks have copied all of it */
-	bool asked;                     /* lazy: on all ranks for all slices */
+};
+/* How it ends. */
+struct shf_save_end {
+	bool listed;                    /* it is in the run's list */
+	atomic_bool over;               /* set by commit and close; any thread asks */
 	bool refused;                   /* a commit had too little time left to publish it: the
 	                                 * next one does not ask */
-	bool staged;                    /* the stage is made; guarded by looking, but for the
-	                                 * thread that makes it */
-	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
-	struct shf_slots *slots;        /* owned; NULL: no segments of this rank are */
-	struct shf_reader reader;       /* lazy: in the state's list while it copies */
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
-	atomic_int failed; /* sheaf_save_fail was called; why is set before (release) */
+	atomic_int failed;              /* sheaf_save_fail was called; why was set before it
+	                                 * (release) */
 	bool sealed;                    /* guarded by lock: nobody can fail it any more */
 	char why[400];
+	pthread_mutex_t lock;           /* guards rc, err and why */
+	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
+};
+/* How far it is, and how long that took. */
+struct shf_save_took {
 	atomic_uint_fast64_t to_write, written, copied, sent, to_send;
 	atomic_int_fast64_t write_from_ns, write_to_ns; /* first submitted; last one that is done */
 	atomic_int_fast64_t publish_from_ns;    /* 0: not begun */
@@ -159,13 +178,27 @@ struct sheaf_save {
 	uint64_t rounds_ns;             /* of begin: what begin copied itself took */
 	atomic_uint_fast64_t copy_ns, over_ns;  /* after `began`; 0: not yet */
 	struct shf_stall stall;
-	pthread_mutex_t lock;           /* guards rc, err and why */
-	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
+};
+struct sheaf_save {
+	struct sheaf_run *run;          /* counted */
+	struct sheaf_state *state;      /* counted */
+	struct shf_plan *plan;          /* counted */
+	struct sheaf_save *next;        /* in the run's list */
+	struct shf_save_id id;
+	struct shf_save_copy copy;
+	struct shf_save_disk disk;
+	struct shf_save_given given;
+	struct shf_save_memory mem;
+	struct shf_publishing publishing;
+	struct shf_save_end end;
+	struct shf_save_took took;
 };
 
 static inline struct sheaf_save *shf_save_of(struct shf_reader *reader)
 {
-	return (struct sheaf_save *)(void *)((char *)reader - offsetof(struct sheaf_save, reader));
+	size_t at = offsetof(struct sheaf_save, copy.reader);
+
+	return (struct sheaf_save *)(void *)((char *)reader - at);
 }
 
 int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,

@@ -45,9 +45,11 @@ static uint32_t rules_n(const struct sheaf_state *state)
 
 void shf_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b)
 {
-	shf_buf_u32(b, (uint32_t)(save->attached_n + save->notes_n) + rules_n(save->state));
-	for (size_t i = 0; i < save->attached_n; i++) {
-		const struct shf_attached *a = &save->attached[i];
+	uint32_t given = (uint32_t)(save->given.attached_n + save->given.notes_n);
+
+	shf_buf_u32(b, given + rules_n(save->state));
+	for (size_t i = 0; i < save->given.attached_n; i++) {
+		const struct shf_attached *a = &save->given.attached[i];
 
 		shf_buf_u8(b, 0);
 		shf_buf_u16(b, (uint16_t)strlen(a->name));
@@ -57,8 +59,8 @@ void shf_attach_put(const struct sheaf_save *save, bool carry, struct shf_buf *b
 		if (carry)
 			shf_buf_add(b, a->bytes, a->n);
 	}
-	for (size_t i = 0; i < save->notes_n; i++)
-		put_note(b, save->notes[i].key, save->notes[i].value);
+	for (size_t i = 0; i < save->given.notes_n; i++)
+		put_note(b, save->given.notes[i].key, save->given.notes[i].value);
 	for (size_t i = 0; i < save->state->n; i++) {
 		const struct shf_stream *s = &save->state->slices[i].stream;
 		char key[80];
@@ -183,11 +185,12 @@ static int name_writers(struct shf_one_given *g, size_t n, struct shf_arena *are
 static int write_one(struct sheaf_save *save, struct shf_smalls *smalls, const char *name,
                      size_t name_n, struct sheaf_error *err)
 {
-	for (size_t i = 0; always(i < save->attached_n); i++) {
-		const struct shf_attached *a = &save->attached[i];
+	for (size_t i = 0; always(i < save->given.attached_n); i++) {
+		const struct shf_attached *a = &save->given.attached[i];
 
 		if (strlen(a->name) == name_n && memcmp(a->name, name, name_n) == 0)
-			return shf_small_put(smalls, save->stage.dir, a->name, a->bytes, a->n, err);
+			return shf_small_put(smalls, save->disk.stage.dir, a->name, a->bytes, a->n,
+			                     err);
 	}
 	return shf_fail(err, SHEAF_EBUG, "asked to write %.*s, which was not given here",
 			(int)name_n, name);
@@ -210,7 +213,7 @@ int shf_attach_write(struct sheaf_save *save, const struct shf_buf *owners,
                      struct sheaf_error *err)
 {
 	struct shf_cur c = { owners->data, owners->data + owners->len, false };
-	struct shf_smalls smalls = { .run = save->run, .step = save->step };
+	struct shf_smalls smalls = { .run = save->run, .step = save->id.step };
 	uint32_t n = shf_cur_u32(&c);
 	int rc = 0;
 

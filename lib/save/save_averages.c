@@ -19,7 +19,7 @@ int shf_emas_copied(struct sheaf_save *save, int64_t until_ns, struct sheaf_erro
 			if (shf_lazy_copied(save, slice, shf_ms_left(save->run, until_ns), NULL) ==
 			    SHEAF_EAGAIN)
 				return shf_fail(err, SHEAF_EAGAIN, "step %lld: averages are still "
-				                "copied", (long long)save->step);
+				                "copied", (long long)save->id.step);
 		}
 	return 0;
 }

@@ -18,7 +18,7 @@ void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause 
 
 	add(&run->stalls->all, in, ns);
 	if (save)
-		add(&save->stall, in, ns);
+		add(&save->took.stall, in, ns);
 }
 
 static void gate(struct shf_stall *s, uint64_t ns, bool waited)
@@ -36,7 +36,7 @@ void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
 {
 	uint64_t ns = (uint64_t)(shf_now(save->run) - from);
 
-	gate(&save->stall, ns, waited);
+	gate(&save->took.stall, ns, waited);
 	gate(&save->run->stalls->all, ns, waited);
 }
 
@@ -55,7 +55,7 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 {
 	struct shf_stalls *s = save->run->stalls;
 
-	atomic_store(&save->over_ns, (uint64_t)(shf_now(save->run) - save->began));
+	atomic_store(&save->took.over_ns, (uint64_t)(shf_now(save->run) - save->took.began));
 	atomic_fetch_add(bytes < 0 ? &s->failed : &s->committed, 1);
 	if (bytes > 0)
 		atomic_fetch_add(&s->bytes, (uint64_t)bytes);
@@ -93,13 +93,13 @@ struct told {                   /* of one rank, or the most of all */
 
 static void told_of(struct told *t, const struct sheaf_save *save)
 {
-	const struct shf_stall *s = &save->stall;
+	const struct shf_stall *s = &save->took.stall;
 
 	for (int i = 0; i < SHF_CAUSES; i++)
 		t->x[i] = atomic_load(&s->ns[i]);
 	t->x[T_GATE_MAX] = atomic_load(&s->gate_ns_max);
-	t->x[T_COPY] = atomic_load(&save->copy_ns);
-	t->x[T_OVER] = atomic_load(&save->over_ns);
+	t->x[T_COPY] = atomic_load(&save->took.copy_ns);
+	t->x[T_OVER] = atomic_load(&save->took.over_ns);
 	t->x[T_GATES] = atomic_load(&s->gates);
 	t->x[T_WAITED] = atomic_load(&s->gates_waited);
 	t->of = 1;
@@ -162,11 +162,11 @@ static void tell(struct sheaf_run *run, const struct sheaf_save *save, int64_t s
 	shf_buf_addf(&b, "{\"what\":\"%s\",\"step\":%" PRId64 ",\"session\":\"%s\","
 	             "\"at\":\"%s\",\"code\":%d,\"ranks\":%d,\"of\":%d,\"lazy\":%s,"
 	             "\"disk\":%s", what, step,
-	             save && save->session[0] ? save->session : run->store.session, at, rc,
-	             run->team.ranks, t->of, save && save->flags & SHEAF_LAZY ? "true" : "false",
-	             save && save->flags & SHEAF_NO_DISK ? "false" : "true");
+	             save && save->id.session[0] ? save->id.session : run->store.session, at, rc,
+	             run->team.ranks, t->of, save && save->id.flags & SHEAF_LAZY ? "true" : "false",
+	             save && save->id.flags & SHEAF_NO_DISK ? "false" : "true");
 	shf_buf_addf(&b, ",\"images\":%u,\"bytes\":%" PRIu64,
-	             save ? save->images_busy : 0,
+	             save ? save->took.images_busy : 0,
 	             save && save->plan ? shf_save_bytes(save) : 0);
 	put_times(&b, t);
 	shf_buf_adds(&b, "}");
@@ -198,5 +198,5 @@ void shf_stall_tell_all(struct sheaf_save *save, int rc)
 	else
 		told_of(&t, save);
 	if (are_told(run))
-		tell(run, save, save->step, rc, &t);
+		tell(run, save, save->id.step, rc, &t);
 }

@@ -22,7 +22,7 @@ int shf_save_copied(struct sheaf_save *save, int slice, int timeout_ms)
 
 	if (slice != SHEAF_ALL_SLICES && (slice < 0 || (size_t)slice >= save->state->n))
 		return SHEAF_EINVAL;
-	if (!save->lazy)
+	if (!save->copy.lazy)
 		return 0;
 	waited = timeout_ms != 0 && (slice == SHEAF_ALL_SLICES
 	                            ? shf_lazy_reads_some(save)
@@ -36,11 +36,11 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 {
 	const struct shf_slice *s;
 
-	if (slice < 0 || (size_t)slice >= save->state->n || !save->lazy || save->over)
+	if (slice < 0 || (size_t)slice >= save->state->n || !save->copy.lazy || save->end.over)
 		return SHEAF_EINVAL;
 	s = &save->state->slices[slice];
 	if (s->empty)
-		return save->flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
+		return save->id.flags & SHEAF_LATER ? 0 : SHEAF_EINVAL;
 	if (!data && !s->mem.base)
 		return SHEAF_EINVAL;
 	return shf_lazy_put(save, slice, (void *)(uintptr_t)data); /* only ever read */
@@ -64,7 +64,7 @@ static int wait_written(struct sheaf_save *save, int timeout_ms)
 int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t from = shf_now(save->run);
-	int rc = save->over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
+	int rc = save->end.over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
 
 	shf_stalled(save->run, save, SHF_IN_WAIT, from);
 	return rc;
@@ -73,9 +73,9 @@ int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
 {
 	int64_t from = shf_now(save->run);
-	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->made,
+	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->id.made,
 		.x = { bytes_max } };
-	int rc = save->over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
+	int rc = save->end.over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
 	                    : shf_save_failure(save, err);
 
 	rc = shf_call_enter(&save->run->team, &m, rc, err);

@@ -99,7 +99,7 @@ static int same_as_copied(struct shf_lazy *lz, size_t slice, struct sheaf_error 
 	pthread_mutex_unlock(&lz->lock);
 	if (sums.digest != copied || (!s.owned && sums.digest != lz->begun[slice]))
 		return shf_fail(err, SHEAF_EDIVERGED, "step %" PRId64 ": slice %zu (%s/%s) changed "
-		                "before it was asked for", save->step, slice, s.family, s.name);
+		                "before it was asked for", save->id.step, slice, s.family, s.name);
 	return 0;
 }
 

@@ -56,15 +56,15 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
  * little time gets there. */
 static int too_late(struct sheaf_save *save, struct sheaf_error *err)
 {
-	save->refused = true;
+	save->end.refused = true;
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": too little time is left to publish "
-	                "it", save->step);
+	                "it", save->id.step);
 }
 
 static int still_writing(const struct sheaf_save *save, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank is still writing",
-	                save->step);
+	                save->id.step);
 }
 
 /* ---- until all of it is durable ---- */
@@ -76,15 +76,15 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 
 	if (!shf_run_is_ours(save->run))
 		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
-	if (save->over)
+	if (save->end.over)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
-				save->step);
-	while (first && (first->flags ^ save->flags) & SHEAF_NO_DISK)
+				save->id.step);
+	while (first && (first->id.flags ^ save->id.flags) & SHEAF_NO_DISK)
 		first = first->next;
 	if (first != save)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
-		                " was begun before it and is not committed", save->step,
-		                first ? first->step : -1);
+		                " was begun before it and is not committed", save->id.step,
+		                first ? first->id.step : -1);
 	return 0;
 }
 
@@ -100,9 +100,9 @@ struct stamping {
 static int memory_failed(struct sheaf_save *save, int rc, const struct sheaf_error *own,
                          struct sheaf_error *err)
 {
-	if (rc != SHEAF_ELOST && !(save->flags & SHEAF_NO_DISK)) {
+	if (rc != SHEAF_ELOST && !(save->id.flags & SHEAF_NO_DISK)) {
 		shf_log(save->run, 1, "%s: step %" PRId64 " is not kept in memory: %s",
-		        save->run->store.path, save->step, own->msg);
+		        save->run->store.path, save->id.step, own->msg);
 		return 0;
 	}
 	if (err)
@@ -115,9 +115,10 @@ static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_
 {
 	int rc;
 
-	if (!save->in_memory || save->stamped || save->image < 0 || !shf_save_fits_memory(save))
+	if (!save->mem.in_memory || save->mem.stamped || save->copy.image < 0 ||
+	    !shf_save_fits_memory(save))
 		return 0;
-	save->stamped = true;
+	save->mem.stamped = true;
 	rc = shf_tier_stamp(save, &st->rc, &st->err);
 	st->pending = rc == 0;
 	if (rc < 0)
@@ -133,7 +134,7 @@ static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
 
 	st->pending = false;
 	rc = shf_tier_stamped(save, rc, &st->err);
-	save->kept = rc == 0;
+	save->mem.kept = rc == 0;
 	if (rc == 0)
 		shf_run_resumed(save->run);
 	return rc < 0 ? memory_failed(save, rc, &st->err, err) : 0;
@@ -167,17 +168,17 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 	}
 	return rc < 0 && rc != SHEAF_EAGAIN
 	       ? rc : shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": bytes must still travel",
-	                       save->step);
+	                       save->id.step);
 }
 
 /* C0, where begin had no time for it. late: some rank has too little left for it. */
 static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
                      struct sheaf_error *err)
 {
-	if (save->staged)
+	if (save->disk.staged)
 		return 0;
 	/* Where it is kept in memory, too, that is worth it: only then does it get there. */
-	if (late && !save->in_memory && !l->asks && !save->refused)
+	if (late && !save->mem.in_memory && !l->asks && !save->end.refused)
 		return too_late(save, err);
 	return shf_save_stage(save, err);
 }
@@ -194,14 +195,14 @@ static void look_here(struct sheaf_save *save, const struct limit *l, const stru
 	/* What is in memory counts at once. */
 	int ms = st->pending ? 0 : shf_save_slice_ms(save->run, l->until_ns);
 
-	*s = (struct standing){ .files_n = save->attached_n };
+	*s = (struct standing){ .files_n = save->given.attached_n };
 	s->unstamped = st->pending && st->rc < 0;
 	s->writing = !shf_save_sync(save, ms);
 	s->late = shf_save_slice_ms(save->run, l->until_ns) == 0;
 	s->too_late = is_late(save, l->until_ns, shf_lasted_ns(&save->run->pace.publish));
 	s->failed = shf_save_failure(save, NULL) < 0;
-	for (size_t i = 0; i < save->attached_n; i++)
-		s->files_bytes += save->attached[i].n;
+	for (size_t i = 0; i < save->given.attached_n; i++)
+		s->files_bytes += save->given.attached[i].n;
 }
 
 #define BY_ZERO_BYTES (UINT64_C(16) << 20) /* of all attached files, that rank 0 may write */
@@ -230,13 +231,14 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 		return rc;
 	if (u.s.writing)
 		return still_writing(save, err);
-	if (save->flags & SHEAF_NO_DISK) /* it is where it should be: nobody can fail it any more */
+	/* It is where it should be: nobody can fail it any more. */
+	if (save->id.flags & SHEAF_NO_DISK)
 		return shf_agree(team, shf_save_seal(save, err), err);
 	if (u.s.failed) /* on one rank before the look, on others perhaps since */
 		rc = shf_agree(team, shf_save_failure(save, err), err);
 	save->publishing.by_zero =
 	    u.s.files_n <= BY_ZERO_FILES && u.s.files_bytes <= BY_ZERO_BYTES;
-	if (rc == 0 && u.s.too_late && !l->asks && !save->refused)
+	if (rc == 0 && u.s.too_late && !l->asks && !save->end.refused)
 		rc = too_late(save, err);
 	return rc;
 }
@@ -277,7 +279,7 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 	struct shf_publishing *p = &save->publishing;
 	int rc = shf_save_seal(save, err);
 
-	atomic_store(&save->publish_from_ns, shf_now(save->run));
+	atomic_store(&save->took.publish_from_ns, shf_now(save->run));
 	rc = p->gathered ? shf_agree(&save->run->team, rc, err)
 	                 : shf_save_gather(save, rc, p->by_zero, err);
 	if (rc == 0 && !p->by_zero)
@@ -294,14 +296,15 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 
 static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published", save->step);
+	return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": it is being published",
+	                save->id.step);
 }
 
 /* Is it left to go on behind this call? Who has little time waits only for what should be over by
  * then. EAGAIN: it is. [collective] */
 static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
-	int64_t due = atomic_load(&save->publish_from_ns) +
+	int64_t due = atomic_load(&save->took.publish_from_ns) +
 	              shf_lasted_ns(&save->run->pace.publish);
 	uint64_t on = save->run->team.rank == 0 && (l->asks || due > l->until_ns) &&
 	              shf_publishing_goes_on(save);
@@ -318,7 +321,8 @@ static void publish_took(struct sheaf_save *save)
 	int64_t to = p->behind && save->run->team.rank == 0 ? p->over_ns : shf_now(save->run);
 
 	if (!p->behind || save->run->team.rank == 0)
-		shf_lasted_add(&save->run->pace.publish, to - atomic_load(&save->publish_from_ns));
+		shf_lasted_add(&save->run->pace.publish,
+		               to - atomic_load(&save->took.publish_from_ns));
 }
 
 /* C4 to C9, and what came of it on all. *again: it goes on behind. */
@@ -329,7 +333,7 @@ static int publish_together(struct sheaf_save *save, const struct limit *l, bool
 	struct shf_team *team = &save->run->team;
 	int rc;
 
-	if (save->flags & SHEAF_NO_DISK)
+	if (save->id.flags & SHEAF_NO_DISK)
 		return 0;       /* it is where it should be */
 	rc = p->begun ? 0 : settle(save, doubt, err);
 	if (rc == 0 && (l->asks || p->behind)) {
@@ -348,15 +352,15 @@ static void succeed(struct sheaf_save *save)
 {
 	struct sheaf_run *run = save->run;
 
-	if (save->flags & SHEAF_NO_DISK) {
+	if (save->id.flags & SHEAF_NO_DISK) {
 		shf_log(run, 2, "%s: step %" PRId64 " is in memory, rank %d", run->store.path,
-		        save->step, run->team.rank);
+		        save->id.step, run->team.rank);
 		return;
 	}
 	shf_tier_published(save);
-	shf_run_goes_on_from(run, save->step, save->session);
+	shf_run_goes_on_from(run, save->id.step, save->id.session);
 	run->loaded = run->doubtful = -1;
-	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->step,
+	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->id.step,
 	        run->team.rank);
 }
 
@@ -367,15 +371,15 @@ static void announce(const struct sheaf_save *save)
 	const struct sheaf_opts *o = &run->opts;
 	struct sheaf_error err;
 
-	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->step, save->session,
-	                                  &err) < 0)
+	if (o->signal_dir && shf_done_put(&run->store, o->signal_dir, save->id.step,
+	                                  save->id.session, &err) < 0)
 		shf_log(run, 1, "%s: step %" PRId64 " is committed, its done files are not all "
-		        "there: %s", run->store.path, save->step, err.msg);
+		        "there: %s", run->store.path, save->id.step, err.msg);
 	if (!o->committed)
 		return;
 	snprintf(run->told, run->told_bytes, "%s/checkpoint-%" PRId64, run->store.path,
-	         save->step);
-	o->committed(o->arg, save->step, run->told);
+	         save->id.step);
+	o->committed(o->arg, save->id.step, run->told);
 }
 
 /* ---- the first operation ---- */
@@ -398,8 +402,9 @@ _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_
 /* Nothing is left to do for it but to wait. Equal on all ranks. */
 static bool is_all_submitted(const struct sheaf_save *save)
 {
-	return save->staged && save->exchanged && (!save->lazy || save->asked) &&
-	       (!save->in_memory || save->stamped);
+	return save->disk.staged && save->copy.exchanged &&
+	       (!save->copy.lazy || save->copy.asked) &&
+	       (!save->mem.in_memory || save->mem.stamped);
 }
 
 static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_ns)
@@ -417,8 +422,8 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 		return e;
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
-	e.unasked = !save->asked && shf_lazy_unasked(save, NULL) < 0;
-	e.late = !save->staged && is_late(save, until, shf_lasted_ns(&save->run->pace.stage));
+	e.unasked = !save->copy.asked && shf_lazy_unasked(save, NULL) < 0;
+	e.late = !save->disk.staged && is_late(save, until, shf_lasted_ns(&save->run->pace.stage));
 	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
 	return e;
 }
@@ -428,7 +433,7 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e, int64_t from_ns,
                           struct sheaf_error *err)
 {
-	struct shf_call m = { .kind = SHF_CALL_COMMIT, .handle = save->made };
+	struct shf_call m = { .kind = SHF_CALL_COMMIT, .handle = save->id.made };
 	int rc = refuse(save, err);
 
 	if (rc == 0) {
@@ -451,7 +456,7 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, bool unaske
 	struct shf_team *team = &save->run->team;
 	int rc = 0;
 
-	if (!save->lazy || save->asked)
+	if (!save->copy.lazy || save->copy.asked)
 		return 0;
 	if (unasked)
 		rc = shf_agree(team, shf_lazy_unasked(save, err), err);
@@ -459,7 +464,7 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, bool unaske
 		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
 	if (rc < 0)
 		return rc;
-	save->asked = save->together = true;
+	save->copy.asked = save->copy.together = true;
 	if (shf_lazy_is_behind(save))
 		(void)shf_lazy_finish(save, -1); /* what nobody can ask for */
 	return 0;
@@ -475,9 +480,9 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 		shf_save_doubt(save);
 	if (rc == 0)
 		succeed(save);
-	if (rc == 0 && !(save->flags & SHEAF_NO_DISK)) {
+	if (rc == 0 && !(save->id.flags & SHEAF_NO_DISK)) {
 		if (run->opts.keep_last)
-			shf_behind_next(run, save->step, save->session, shf_save_bytes(save));
+			shf_behind_next(run, save->id.step, save->id.session, shf_save_bytes(save));
 		shf_run_prune_behind(run, scrubbing, save->publishing.behind);
 		if (run->team.rank == 0)
 			announce(save);
@@ -501,9 +506,9 @@ static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	struct shf_guests *g = &save->run->tier->guests;
 	struct sheaf_error own;
 
-	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST || !save->kept || g->to < 0)
+	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST || !save->mem.kept || g->to < 0)
 		return rc;
-	shf_guests_forget(g, save->step);
+	shf_guests_forget(g, save->id.step);
 	if (shf_agree(&save->run->team, 0, &own) == 0)
 		return rc;
 	if (err)
@@ -576,7 +581,7 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	shf_stalled(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, entry.scrubbing, err);
-	else if (rc == SHEAF_EAGAIN && save->in_memory &&
+	else if (rc == SHEAF_EAGAIN && save->mem.in_memory &&
 	         (waiting ? !entry.not_kept : shf_tier_has(save)))
 		say_kept(err);
 	return rc;

@@ -26,8 +26,8 @@ static int ahead_ms(const struct shf_lazy *lz)
 
 	if (!rate)
 		return 0;
-	s = (double)atomic_load_explicit(&lz->save->copied, memory_order_relaxed) / (double)rate -
-	    (double)(shf_now(lz->save->run) - lz->save->copy_from_ns) * 1e-9;
+	s = (double)atomic_load_explicit(&lz->save->took.copied, memory_order_relaxed) /
+	    (double)rate - (double)(shf_now(lz->save->run) - lz->save->took.copy_from_ns) * 1e-9;
 	return s <= 0 ? 0 : s * 1e3 >= NAP_MS ? NAP_MS : (int)(s * 1e3) + 1;
 }
 
@@ -53,7 +53,7 @@ static bool step(void *work)
 void shf_lazy_tick(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 
 	pthread_mutex_lock(&lz->tasks_lock);
 	for (int i = 0; i < lz->tasks_n; i++)
@@ -63,25 +63,25 @@ void shf_lazy_tick(struct sheaf_save *save)
 
 void shf_lazy_start(struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 	const struct sheaf_run *run = save->run;
 	const struct shf_sys *sys = run->sys;
 	int want = run->opts.copy_threads ? run->opts.copy_threads : 1, rc = 0;
 
-	save->copy_from_ns = shf_now(run);
-	save->net.most = (size_t)save->plan->most;
-	save->reader.next = save->state->readers;
-	save->state->readers = &save->reader;
+	save->took.copy_from_ns = shf_now(run);
+	save->copy.net.most = (size_t)save->plan->most;
+	save->copy.reader.next = save->state->readers;
+	save->state->readers = &save->copy.reader;
 	while (lz->tasks_n < want && rc >= 0) {
 		rc = shf_sys_task_new(sys, &lz->tasks[lz->tasks_n], step, lz, run->opts.copy_cpus);
 		lz->tasks_n += rc >= 0;
 	}
 	if (rc > 0)
 		shf_log(run, 1, "step %" PRId64 ": the threads that copy run anywhere: the kernel "
-		        "does not let them on %.60s", lz->save->step, run->opts.copy_cpus);
+		        "does not let them on %.60s", lz->save->id.step, run->opts.copy_cpus);
 	if (rc < 0)
 		shf_log(run, 1, "step %" PRId64 ": %d of %d threads to copy behind: who asks for a "
-		        "slice copies it", lz->save->step, lz->tasks_n, want);
+		        "slice copies it", lz->save->id.step, lz->tasks_n, want);
 }
 
 /* ---- begin and end ---- */
@@ -124,28 +124,28 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 	lz->left = shf_zalloc(n, sizeof(*lz->left));
 	lz->asked = shf_zalloc(n, sizeof(*lz->asked));
 	lz->tasks = shf_zalloc((size_t)threads, sizeof(struct shf_task *));
-	if (save->flags & SHEAF_CHECK)
+	if (save->id.flags & SHEAF_CHECK)
 		lz->sums = shf_zalloc(n, sizeof(*lz->sums));
-	if (save->flags & SHEAF_CHECK && !now) {
+	if (save->id.flags & SHEAF_CHECK && !now) {
 		lz->checks = shf_zalloc(n, sizeof(*lz->checks));
 		lz->begun = shf_zalloc(n, sizeof(*lz->begun));
 	}
-	if (save->flags & SHEAF_LATER) {
+	if (save->id.flags & SHEAF_LATER) {
 		lz->put = shf_zalloc(n, sizeof(*lz->put));
 		lz->data = shf_zalloc(n, sizeof(*lz->data));
 	}
 	if (!lz->taken || !lz->done || !lz->due || !lz->slotted || !lz->left || !lz->asked ||
 	    !lz->tasks ||
-	    (save->flags & SHEAF_CHECK && !(lz->sums && (now || (lz->checks && lz->begun)))) ||
-	    (save->flags & SHEAF_LATER && (!lz->put || !lz->data)))
+	    (save->id.flags & SHEAF_CHECK && !(lz->sums && (now || (lz->checks && lz->begun)))) ||
+	    (save->id.flags & SHEAF_LATER && (!lz->put || !lz->data)))
 		return SHEAF_ENOMEM;
 	for (size_t s = 0; s < n; s++) {
 		if (lz->put) {
 			lz->put[s] = save->state->slices[s].empty;
 			lz->unput += !lz->put[s];
 		}
-		if (!now && save->due)
-			lz->due[s] = (uint32_t)((save->due[s].hi - save->due[s].at - 1 +
+		if (!now && save->copy.due)
+			lz->due[s] = (uint32_t)((save->copy.due[s].hi - save->copy.due[s].at - 1 +
 			                         SHF_PIECE_ITEMS) / SHF_PIECE_ITEMS);
 		atomic_init(&lz->left[s], shf_pieces_in(lz, s) + shf_slotted_in(lz, s));
 		atomic_fetch_add(&lz->open, shf_pieces_in(lz, s));
@@ -159,19 +159,21 @@ static int lazy_init(struct shf_lazy *lz, struct sheaf_save *save, bool now)
 int shf_lazy_new(struct sheaf_save *save, bool now, struct sheaf_error *err)
 {
 	int rc = save->plan->turns.first ? 0 : shf_turns_make(&save->plan->turns, save, err);
+	struct shf_lazy *lz;
 
 	if (rc < 0)
 		return rc;
-	save->lazy = shf_zalloc(1, sizeof(*save->lazy));
-	if (save->lazy && lazy_init(save->lazy, save, now) == 0)
-		rc = save->lazy->checks && !save->lazy->put ? shf_check_begin(save->lazy, err) : 0;
+	save->copy.lazy = shf_zalloc(1, sizeof(*save->copy.lazy));
+	lz = save->copy.lazy;
+	if (lz && lazy_init(lz, save, now) == 0)
+		rc = lz->checks && !lz->put ? shf_check_begin(lz, err) : 0;
 	else
 		rc = shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory to copy %zu slices "
-		              "behind", save->step, save->state->n);
+		              "behind", save->id.step, save->state->n);
 	if (rc == 0)
 		return 0;
-	shf_lazy_free(save->lazy, true);
-	save->lazy = NULL;
+	shf_lazy_free(save->copy.lazy, true);
+	save->copy.lazy = NULL;
 	return rc;
 }
 
@@ -181,8 +183,8 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 	int rc = shf_agree(team, shf_round_open(save, 0, err), err);
 
 	if (rc == 0 && !save->plan->most_known) {
-		rc = shf_allreduce(team, &save->net.longest, 1, SHEAF_MAX, err);
-		save->plan->most = save->net.longest;
+		rc = shf_allreduce(team, &save->copy.net.longest, 1, SHEAF_MAX, err);
+		save->plan->most = save->copy.net.longest;
 		save->plan->most_known = rc == 0;
 	}
 	if (rc == 0)
@@ -192,7 +194,7 @@ int shf_lazy_begin(struct sheaf_save *save, struct sheaf_error *err)
 
 void shf_lazy_update(struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 	struct shf_taken p;
 
 	for (size_t s = 0; lz->turns && s < lz->turns->slices_n; s++)
@@ -207,16 +209,16 @@ void shf_lazy_forget(struct sheaf_save *save)
 {
 	struct shf_reader **at = save->state ? &save->state->readers : NULL;
 
-	while (at && *at && *at != &save->reader)
+	while (at && *at && *at != &save->copy.reader)
 		at = &(*at)->next;
 	if (at && *at)
-		*at = save->reader.next;
+		*at = save->copy.reader.next;
 }
 
 void shf_lazy_stop(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 
 	if (!lz)
 		return;

@@ -17,21 +17,21 @@
 
 void shf_save_unreserve(struct sheaf_save *save, bool ours)
 {
-	shf_free(save->fds);
-	shf_free(save->directs);
-	shf_free(save->held);
-	shf_free(save->headers);
-	shf_free(save->blocks);
-	shf_free(save->ios);
-	shf_free(save->sizes);
-	shf_free(save->syncs.ios);
-	shf_slots_free(save->slots, ours);
-	save->slots = NULL;
-	save->syncs.ios = NULL;
-	save->fds = save->directs = NULL;
-	save->held = save->headers = NULL;
-	save->blocks = NULL;
-	save->ios = save->sizes = NULL;
+	shf_free(save->disk.fds);
+	shf_free(save->disk.directs);
+	shf_free(save->copy.held);
+	shf_free(save->copy.headers);
+	shf_free(save->copy.blocks);
+	shf_free(save->disk.ios);
+	shf_free(save->disk.sizes);
+	shf_free(save->disk.syncs.ios);
+	shf_slots_free(save->copy.slots, ours);
+	save->copy.slots = NULL;
+	save->disk.syncs.ios = NULL;
+	save->disk.fds = save->disk.directs = NULL;
+	save->copy.held = save->copy.headers = NULL;
+	save->copy.blocks = NULL;
+	save->disk.ios = save->disk.sizes = NULL;
 }
 
 static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
@@ -48,18 +48,18 @@ static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
 	if (run->last == save)
 		run->last = before;
 	run->in_flight--;
-	save->listed = false;
+	save->end.listed = false;
 }
 
 static void files_close(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
 
-	for (size_t f = 0; save->fds && save->plan && f < save->plan->layout.files_n; f++) {
-		if (save->fds[f] >= 0)
-			shf_sys_close(sys, save->fds[f]);
-		if (save->directs && save->directs[f])
-			shf_sys_close(sys, save->directs[f]);
+	for (size_t f = 0; save->disk.fds && save->plan && f < save->plan->layout.files_n; f++) {
+		if (save->disk.fds[f] >= 0)
+			shf_sys_close(sys, save->disk.fds[f]);
+		if (save->disk.directs && save->disk.directs[f])
+			shf_sys_close(sys, save->disk.directs[f]);
 	}
 }
 
@@ -69,38 +69,38 @@ static void let_go(struct sheaf_save *save)
 	struct sheaf_run *run = save->run;
 
 	shf_lazy_stop(save);
-	if (shf_lazy_is_behind(save) && !save->together && save->image >= 0)
-		run->images[save->image].dirty = true; /* others may still copy into it */
+	if (shf_lazy_is_behind(save) && !save->copy.together && save->copy.image >= 0)
+		run->images[save->copy.image].dirty = true; /* others may still copy into it */
 	shf_image_give(save); /* from here on nobody submits a write of it */
 	(void)shf_save_drain(save, -1);
-	(void)shf_io_drain(run, &save->syncs.io, -1);
+	(void)shf_io_drain(run, &save->disk.syncs.io, -1);
 	if (save->publishing.begun && run->team.rank == 0)
 		(void)shf_publishing_end(save, NULL); /* all agreed to it, and it takes no longer
 		                                       * than throwing the stage away */
 	files_close(save);
-	if (!save->over && save->stage.dir >= 0 && run->team.rank == 0)
-		shf_stage_discard(&run->store, &save->stage);
+	if (!save->end.over && save->disk.stage.dir >= 0 && run->team.rank == 0)
+		shf_stage_discard(&run->store, &save->disk.stage);
 	else
-		shf_stage_close(&run->store, &save->stage);
+		shf_stage_close(&run->store, &save->disk.stage);
 }
 
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
 	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
-	save->over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
+	save->end.over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
 	if (rc < 0)
 		shf_save_stick(save, rc, err); /* before who waits at a gate is let go */
 	let_go(save);
 	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
-		save->fds[f] = -1;
-		save->directs[f] = 0;
+		save->disk.fds[f] = -1;
+		save->disk.directs[f] = 0;
 	}
-	save->over = true;
+	save->end.over = true;
 	shf_publishing_release(&save->publishing);
 	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
 		shf_tier_unsaved(save);
 	shf_stall_over(save, rc == 0 ? (int64_t)shf_save_bytes(save) : -1);
-	atomic_store(&save->phase, 3);
+	atomic_store(&save->took.phase, 3);
 	list_remove(save->run, save);
 }
 
@@ -118,11 +118,11 @@ void shf_save_abandon(struct sheaf_run *run)
 		shf_tier_left(s);
 		shf_save_stick(s, shf_fail(&err, SHEAF_EFAILED, "the run was closed"), &err);
 		let_go(s);
-		shf_free(s->fds);
-		s->fds = NULL;
-		s->over = true;
+		shf_free(s->disk.fds);
+		s->disk.fds = NULL;
+		s->end.over = true;
 		shf_stall_over(s, -1);
-		shf_stall_tell(run, s, s->step, left_code(s));
+		shf_stall_tell(run, s, s->id.step, left_code(s));
 	}
 }
 
@@ -136,46 +136,46 @@ void shf_save_free(struct sheaf_save *save)
 		let_go(save);
 	} else {
 		files_close(save);
-		shf_stage_leave(&save->run->store, &save->stage);
+		shf_stage_leave(&save->run->store, &save->disk.stage);
 		shf_lazy_forget(save);
 	}
-	if (ours && save->listed && !save->over) {
+	if (ours && save->end.listed && !save->end.over) {
 		shf_tier_left(save);
 		if (save->publishing.begun)
 			shf_save_doubt(save);
 		shf_stall_over(save, -1);
-		shf_stall_tell(save->run, save, save->step, left_code(save));
+		shf_stall_tell(save->run, save, save->id.step, left_code(save));
 	}
-	if (save->listed)
+	if (save->end.listed)
 		list_remove(save->run, save);
-	for (size_t i = 0; i < save->attached_n; i++) {
-		shf_free(save->attached[i].name);
-		shf_free(save->attached[i].bytes);
+	for (size_t i = 0; i < save->given.attached_n; i++) {
+		shf_free(save->given.attached[i].name);
+		shf_free(save->given.attached[i].bytes);
 	}
-	for (size_t i = 0; i < save->notes_n; i++) {
-		shf_free(save->notes[i].key);
-		shf_free(save->notes[i].value);
+	for (size_t i = 0; i < save->given.notes_n; i++) {
+		shf_free(save->given.notes[i].key);
+		shf_free(save->given.notes[i].value);
 	}
-	shf_free(save->attached);
-	shf_free(save->notes);
-	shf_free(save->due);
+	shf_free(save->given.attached);
+	shf_free(save->given.notes);
+	shf_free(save->copy.due);
 	shf_save_unreserve(save, ours);
-	shf_net_release(&save->net);
+	shf_net_release(&save->copy.net);
 	shf_publishing_release(&save->publishing);
-	shf_lazy_free(save->lazy, ours);
+	shf_lazy_free(save->copy.lazy, ours);
 	shf_plan_put(save->plan);
 	shf_state_put(save->state);
 	shf_run_put(save->run);
-	pthread_mutex_destroy(&save->lock);
-	pthread_mutex_destroy(&save->looking);
+	pthread_mutex_destroy(&save->end.lock);
+	pthread_mutex_destroy(&save->end.looking);
 	shf_free(save);
 }
 
 void shf_save_doubt(struct sheaf_save *save)
 {
 	shf_tier_doubt(save);
-	save->run->doubtful = save->step;
+	save->run->doubtful = save->id.step;
 	for (struct sheaf_save *s = save->run->first; s; s = s->next)
-		if (s->step > save->step)
+		if (s->id.step > save->id.step)
 			(void)shf_save_fail(s, "the save before it is in doubt");
 }

@@ -15,8 +15,8 @@
 static double copy_ns(struct sheaf_save *save)
 {
 	uint64_t all = shf_lazy_is_behind(save) ? save->plan->turns.bytes : 0;
-	uint64_t done = atomic_load(&save->copied);
-	int64_t passed = shf_now(save->run) - save->copy_from_ns;
+	uint64_t done = atomic_load(&save->took.copied);
+	int64_t passed = shf_now(save->run) - save->took.copy_from_ns;
 
 	if (all <= done || done == 0)
 		return 0;
@@ -28,10 +28,10 @@ static double copy_ns(struct sheaf_save *save)
  * be over by now. */
 static double write_ns(struct sheaf_save *save, uint64_t bytes)
 {
-	uint64_t done = atomic_load(&save->written), all = atomic_load(&save->to_write);
-	int64_t from = atomic_load(&save->write_from_ns);
-	int64_t to = atomic_load(&save->io.pending) > 0 ? shf_now(save->run)
-	                                                : atomic_load(&save->write_to_ns);
+	uint64_t done = atomic_load(&save->took.written), all = atomic_load(&save->took.to_write);
+	int64_t from = atomic_load(&save->took.write_from_ns);
+	int64_t to = atomic_load(&save->disk.io.pending) > 0 ? shf_now(save->run)
+	                                                : atomic_load(&save->took.write_to_ns);
 	double before = shf_rate_ns(&save->run->pace.write, all), own, part;
 
 	if (bytes == 0)
@@ -58,8 +58,8 @@ static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all
 static double end_ns(struct sheaf_save *save, double writing)
 {
 	const struct shf_pace *pace = &save->run->pace;
-	int64_t syncing = atomic_load(&save->syncs.from_ns);
-	int64_t publishing = atomic_load(&save->publish_from_ns);
+	int64_t syncing = atomic_load(&save->disk.syncs.from_ns);
+	int64_t publishing = atomic_load(&save->took.publish_from_ns);
 	double sync = (double)shf_lasted_ns(&pace->sync);
 	double publish = (double)shf_lasted_ns(&pace->publish);
 
@@ -69,8 +69,8 @@ static double end_ns(struct sheaf_save *save, double writing)
 		return UNKNOWN;
 	if (publishing)
 		return rest_ns(save, publishing, publish);
-	if (atomic_load(&save->syncs.over) ||
-	    (syncing && atomic_load(&save->syncs.io.pending) == 0))
+	if (atomic_load(&save->disk.syncs.over) ||
+	    (syncing && atomic_load(&save->disk.syncs.io.pending) == 0))
 		return publish;
 	return rest_ns(save, syncing, sync) + publish;
 }
@@ -79,9 +79,9 @@ static double stage_ns(struct sheaf_save *save)
 {
 	bool staged;
 
-	pthread_mutex_lock(&save->looking);
-	staged = save->staged;
-	pthread_mutex_unlock(&save->looking);
+	pthread_mutex_lock(&save->end.looking);
+	staged = save->disk.staged;
+	pthread_mutex_unlock(&save->end.looking);
 	return staged ? 0 : (double)shf_lasted_ns(&save->run->pace.stage);
 }
 
@@ -90,16 +90,16 @@ int64_t shf_save_eta_ms(struct sheaf_save *save)
 	double part[4], all;
 	uint64_t to_write, to_send;
 
-	if (atomic_load(&save->phase) == 3)
+	if (atomic_load(&save->took.phase) == 3)
 		return shf_save_rc(save, NULL) == 0 ? 0 : -1;
-	(void)shf_io_drain(save->run, &save->io, 0);
-	(void)shf_io_drain(save->run, &save->syncs.io, 0);
+	(void)shf_io_drain(save->run, &save->disk.io, 0);
+	(void)shf_io_drain(save->run, &save->disk.syncs.io, 0);
 	if (shf_save_failure(save, NULL) < 0)
 		return -1;
-	to_write = atomic_load(&save->to_write);
-	to_send = atomic_load(&save->to_send) - atomic_load(&save->sent);
-	part[0] = write_ns(save, to_write - atomic_load(&save->written));
-	part[1] = save->flags & SHEAF_NO_DISK ? 0 : end_ns(save, write_ns(save, to_write));
+	to_write = atomic_load(&save->took.to_write);
+	to_send = atomic_load(&save->took.to_send) - atomic_load(&save->took.sent);
+	part[0] = write_ns(save, to_write - atomic_load(&save->took.written));
+	part[1] = save->id.flags & SHEAF_NO_DISK ? 0 : end_ns(save, write_ns(save, to_write));
 	part[2] = shf_rate_ns(&save->run->pace.send, to_send);
 	part[3] = stage_ns(save);
 	for (int i = 0; i < 4; i++)

@@ -21,7 +21,7 @@ static bool ask_slotted(struct shf_lazy *lz, size_t slice, int64_t until_ns)
 	bool copied = false;
 	int rc = SHEAF_EAGAIN;
 
-	if (!lz->save->slots)
+	if (!lz->save->copy.slots)
 		return false;
 	pthread_mutex_lock(&lz->lock);
 	lz->askers++;
@@ -115,7 +115,7 @@ bool shf_lazy_is_partial(struct sheaf_save *save)
 int shf_lazy_finish(struct sheaf_save *save, int timeout_ms)
 {
 	shf_lazy_tick(save);
-	return wait_for(save->lazy, SHF_ANY, timeout_ms);
+	return wait_for(save->copy.lazy, SHF_ANY, timeout_ms);
 }
 
 /* How much of timeout_ms is left at a time that was counted from it. */
@@ -207,7 +207,7 @@ static int memory_ready(struct shf_lazy *lz, size_t slice, int timeout_ms, struc
 
 static int slice_copied(struct sheaf_save *save, size_t s, int timeout_ms, struct sheaf_error *err)
 {
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 	int rc = memory_ready(lz, s, timeout_ms, err);
 
 	if (rc != SHEAF_EAGAIN && !atomic_exchange(&lz->asked[s], true) &&
@@ -234,12 +234,12 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 	int rc = 0, one = 0;
 
 	if (slice != SHEAF_ALL_SLICES)
-		return is_put(save->lazy, (size_t)slice)
+		return is_put(save->copy.lazy, (size_t)slice)
 		       ? slice_copied(save, (size_t)slice, timeout_ms, err) : SHEAF_EINVAL;
 	if (shf_lazy_unput(save) >= 0)
 		return SHEAF_EINVAL;
 	for (size_t s = 0; one != SHEAF_EAGAIN && s < save->state->n; s++) {
-		one = slice_copied(save, s, rest_ms(save->lazy, timeout_ms, until), err);
+		one = slice_copied(save, s, rest_ms(save->copy.lazy, timeout_ms, until), err);
 		rc = rc < 0 ? rc : one;
 	}
 	return one == SHEAF_EAGAIN ? one : rc;
@@ -248,7 +248,7 @@ int shf_lazy_copied(struct sheaf_save *save, int slice, int timeout_ms, struct s
 int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 	struct sheaf_error err;
 	int rc;
 
@@ -279,7 +279,7 @@ int shf_lazy_put(struct sheaf_save *save, int slice, void *data)
 
 int64_t shf_lazy_unput(const struct sheaf_save *save)
 {
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 	size_t s = 0, n;
 
 	if (!lz || !lz->put)
@@ -300,21 +300,21 @@ int shf_lazy_unasked(struct sheaf_save *save, struct sheaf_error *err)
 
 	if (unput >= 0)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %" PRId64 " (%s/%s) "
-		                "was not brought (sheaf_save_put)", save->step, unput,
+		                "was not brought (sheaf_save_put)", save->id.step, unput,
 		                save->state->slices[unput].family, save->state->slices[unput].name);
-	if (!save->lazy || atomic_load(&save->lazy->unasked) == 0)
+	if (!save->copy.lazy || atomic_load(&save->copy.lazy->unasked) == 0)
 		return 0;
-	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->lazy->asked[s])))
+	while (s + 1 < o->slices_n && (!o->saved[s] || atomic_load(&save->copy.lazy->asked[s])))
 		s++;
 	return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": slice %zu (%s/%s) was not asked for "
-	                "(sheaf_save_copied)", save->step, s, save->state->slices[s].family,
+	                "(sheaf_save_copied)", save->id.step, s, save->state->slices[s].family,
 	                save->state->slices[s].name);
 }
 
 /* Has the gate of the slice returned that the save failed? Then its memory is read no more. */
 static bool was_let_go(struct sheaf_save *save, size_t slice)
 {
-	return atomic_load(&save->lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
+	return atomic_load(&save->copy.lazy->asked[slice]) && shf_save_failure(save, NULL) < 0;
 }
 
 static bool is_left(const struct shf_lazy *lz, size_t slice)
@@ -326,14 +326,14 @@ bool shf_lazy_reads_some(struct sheaf_save *save)
 {
 	bool reads = false;
 
-	for (size_t s = 0; save->lazy && s < save->state->n && !reads; s++)
-		reads = is_left(save->lazy, s) && !was_let_go(save, s);
+	for (size_t s = 0; save->copy.lazy && s < save->state->n && !reads; s++)
+		reads = is_left(save->copy.lazy, s) && !was_let_go(save, s);
 	return reads;
 }
 
 bool shf_lazy_reads(struct sheaf_save *save, size_t slice)
 {
-	struct shf_lazy *lz = save->lazy;
+	struct shf_lazy *lz = save->copy.lazy;
 	bool reads = lz && is_left(lz, slice);
 	size_t s = slice;
 
@@ -354,14 +354,14 @@ int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
 	uint64_t open;
 	int rc;
 
-	if (!save->lazy || save->together)
+	if (!save->copy.lazy || save->copy.together)
 		return 0;
 	shf_lazy_tick(save);
-	open = atomic_load_explicit(&save->lazy->open, memory_order_acquire) > 0;
+	open = atomic_load_explicit(&save->copy.lazy->open, memory_order_acquire) > 0;
 	rc = shf_allreduce(&save->run->team, &open, 1, SHEAF_MAX, err);
 	if (rc == 0 && open)
 		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
-		                save->step);
-	save->together = rc == 0;
+		                save->id.step);
+	save->copy.together = rc == 0;
 	return rc;
 }

@@ -36,8 +36,8 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 	struct shf_publishing *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
 	struct shf_buf mine = SHF_BUF_INIT;
-	int lost = p->summed ? 0 : shf_allreduce(team, save->held, save->plan->layout.tensors_n,
-	                                         SHEAF_XOR, err);
+	int lost = p->summed ? 0 : shf_allreduce(team, save->copy.held,
+	                                         save->plan->layout.tensors_n, SHEAF_XOR, err);
 
 	if (lost < 0)
 		return lost;

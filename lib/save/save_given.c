@@ -22,9 +22,9 @@
  * what was given. */
 static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	if (rc == SHEAF_EINVAL && !save->over)
+	if (rc == SHEAF_EINVAL && !save->end.over)
 		shf_log(save->run, 1, "%s: step %" PRId64 ": refused: %s", save->run->store.path,
-		        save->step, err->msg);
+		        save->id.step, err->msg);
 	else if (rc < 0 && rc != SHEAF_EINVAL)
 		shf_save_stick(save, rc, err);
 	return rc;
@@ -32,7 +32,7 @@ static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 
 static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	if (save->over)
+	if (save->end.over)
 		return shf_fail(err, SHEAF_EINVAL, "the save is over");
 	/* What lies in memory has the notes and files of that moment, and so must the disk. */
 	return !save->publishing.gathered ? 0
@@ -56,8 +56,8 @@ static int attach_check(const struct sheaf_save *save, const char *file, const v
 	if (n > UINT64_C(64) << 20 || (!bytes && n))
 		return shf_fail(err, SHEAF_EINVAL, "attached file %s: %zu bytes%s", file, n,
 		                bytes ? ", at most 64 MiB" : " at NULL");
-	for (size_t i = 0; i < save->attached_n; i++)
-		if (strcmp(save->attached[i].name, file) == 0)
+	for (size_t i = 0; i < save->given.attached_n; i++)
+		if (strcmp(save->given.attached[i].name, file) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "attached file %s: given twice", file);
 	return shf_record_takes(save, file, FILE_NUMBERS, line, err);
 }
@@ -65,12 +65,12 @@ static int attach_check(const struct sheaf_save *save, const char *file, const v
 static int attach(struct sheaf_save *save, const char *file, const void *bytes, size_t n,
                   struct sheaf_error *err)
 {
-	struct shf_attached *more = shf_realloc(save->attached, save->attached_n + 1,
+	struct shf_attached *more = shf_realloc(save->given.attached, save->given.attached_n + 1,
 	                                        sizeof(*more)), *a = NULL;
 
 	if (more) {
-		save->attached = more;
-		a = &more[save->attached_n];
+		save->given.attached = more;
+		a = &more[save->given.attached_n];
 		*a = (struct shf_attached){ shf_strdup(file), shf_alloc(n, 1), n };
 	}
 	if (!a || !a->name || !a->bytes) {
@@ -81,7 +81,7 @@ static int attach(struct sheaf_save *save, const char *file, const void *bytes, 
 	}
 	if (n)
 		memcpy(a->bytes, bytes, n);
-	save->attached_n++;
+	save->given.attached_n++;
 	return 0;
 }
 
@@ -94,7 +94,7 @@ int shf_save_attach(struct sheaf_save *save, const char *file, const void *bytes
 	if (rc == 0)
 		rc = attach(save, file, bytes, n, &err);
 	if (rc == 0)
-		save->given_bytes += line;
+		save->given.given_bytes += line;
 	return given(save, rc, &err);
 }
 
@@ -112,11 +112,11 @@ static int note_check(const struct sheaf_save *save, const char *key, const char
 	if (strncmp(key, "ranks.", 6) == 0)
 		return shf_fail(err, SHEAF_EINVAL, "note %s: keys that begin with 'ranks.' hold "
 		                "the rules of sheaf_state_rank_bytes", key);
-	if (n > SHF_NOTE_MAX || save->notes_bytes + strlen(key) + n > SHF_NOTES_MAX)
+	if (n > SHF_NOTE_MAX || save->given.notes_bytes + strlen(key) + n > SHF_NOTES_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "note %s: a value is at most 64 KiB, all "
 		                "notes 512 KiB", key);
-	for (size_t i = 0; i < save->notes_n; i++)
-		if (strcmp(save->notes[i].key, key) == 0)
+	for (size_t i = 0; i < save->given.notes_n; i++)
+		if (strcmp(save->given.notes[i].key, key) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "note %s: given twice", key);
 	return shf_record_takes(save, key, value, line, err);
 }
@@ -124,12 +124,12 @@ static int note_check(const struct sheaf_save *save, const char *key, const char
 static int note(struct sheaf_save *save, const char *key, const char *value,
                 struct sheaf_error *err)
 {
-	struct shf_note *more = shf_realloc(save->notes, save->notes_n + 1, sizeof(*more)),
-	                *a = NULL;
+	struct shf_note *more = shf_realloc(save->given.notes, save->given.notes_n + 1,
+	                                    sizeof(*more)), *a = NULL;
 
 	if (more) {
-		save->notes = more;
-		a = &more[save->notes_n];
+		save->given.notes = more;
+		a = &more[save->given.notes_n];
 		*a = (struct shf_note){ shf_strdup(key), shf_strdup(value) };
 	}
 	if (!a || !a->key || !a->value) {
@@ -137,8 +137,8 @@ static int note(struct sheaf_save *save, const char *key, const char *value,
 		shf_free(a ? a->value : NULL);
 		return shf_fail(err, SHEAF_ENOMEM, "note %s: no memory", key);
 	}
-	save->notes_bytes += strlen(key) + strlen(value);
-	save->notes_n++;
+	save->given.notes_bytes += strlen(key) + strlen(value);
+	save->given.notes_n++;
 	return 0;
 }
 
@@ -151,6 +151,6 @@ int shf_save_note(struct sheaf_save *save, const char *key, const char *value)
 	if (rc == 0)
 		rc = note(save, key, value, &err);
 	if (rc == 0)
-		save->given_bytes += line;
+		save->given.given_bytes += line;
 	return given(save, rc, &err);
 }

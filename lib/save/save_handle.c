@@ -15,38 +15,39 @@
 
 void shf_save_stick(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	pthread_mutex_lock(&save->lock);
-	if (save->rc == 0) {
-		save->rc = rc;
+	pthread_mutex_lock(&save->end.lock);
+	if (save->end.rc == 0) {
+		save->end.rc = rc;
 		if (err)
-			save->err = *err;
+			save->end.err = *err;
 		else
-			shf_fail(&save->err, rc, "step %" PRId64 ": %s", save->step,
+			shf_fail(&save->end.err, rc, "step %" PRId64 ": %s", save->id.step,
 			         shf_strerror(rc));
 	}
-	pthread_mutex_unlock(&save->lock);
+	pthread_mutex_unlock(&save->end.lock);
 }
 
 int shf_save_rc(struct sheaf_save *save, struct sheaf_error *err)
 {
 	int rc;
 
-	pthread_mutex_lock(&save->lock);
-	rc = save->rc;
+	pthread_mutex_lock(&save->end.lock);
+	rc = save->end.rc;
 	if (rc < 0 && err)
-		*err = save->err;
-	pthread_mutex_unlock(&save->lock);
+		*err = save->end.err;
+	pthread_mutex_unlock(&save->end.lock);
 	return rc;
 }
 
 int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
 {
-	if (atomic_load(&save->failed)) {
+	if (atomic_load(&save->end.failed)) {
 		int rc;
 
-		pthread_mutex_lock(&save->lock);
-		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": %s", save->step, save->why);
-		pthread_mutex_unlock(&save->lock);
+		pthread_mutex_lock(&save->end.lock);
+		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": %s", save->id.step,
+		              save->end.why);
+		pthread_mutex_unlock(&save->end.lock);
 		return rc;
 	}
 	return shf_save_rc(save, err);
@@ -54,9 +55,9 @@ int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
 
 int shf_save_seal(struct sheaf_save *save, struct sheaf_error *err)
 {
-	pthread_mutex_lock(&save->lock);
-	save->sealed = true;
-	pthread_mutex_unlock(&save->lock);
+	pthread_mutex_lock(&save->end.lock);
+	save->end.sealed = true;
+	pthread_mutex_unlock(&save->end.lock);
 	return shf_save_failure(save, err);
 }
 
@@ -64,36 +65,40 @@ int shf_save_fail(struct sheaf_save *save, const char *why)
 {
 	bool late;
 
-	pthread_mutex_lock(&save->lock);
-	late = save->sealed && save->rc == 0 && !atomic_load(&save->failed);
-	if (!atomic_load(&save->failed) && !save->sealed) {
-		snprintf(save->why, sizeof(save->why), "%s", why ? why : "no reason was given");
-		atomic_store(&save->failed, 1);
+	pthread_mutex_lock(&save->end.lock);
+	late = save->end.sealed && save->end.rc == 0 && !atomic_load(&save->end.failed);
+	if (!atomic_load(&save->end.failed) && !save->end.sealed) {
+		snprintf(save->end.why, sizeof(save->end.why), "%s",
+		         why ? why : "no reason was given");
+		atomic_store(&save->end.failed, 1);
 	}
-	pthread_mutex_unlock(&save->lock);
+	pthread_mutex_unlock(&save->end.lock);
 	return late ? SHEAF_EINVAL : 0;
 }
 
 void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 {
-	const struct shf_stall *s = &save->stall;
+	const struct shf_stall *s = &save->took.stall;
 	uint64_t gates_ns = atomic_load(&s->ns[SHF_IN_GATES]);
 
-	*stat = (struct sheaf_stat){ .size = sizeof(*stat), .phase = atomic_load(&save->phase),
+	*stat = (struct sheaf_stat){ .size = sizeof(*stat), .phase = atomic_load(&save->took.phase),
 		.held = save->plan ? save->plan->holds.bytes : 0,
-		.copied = atomic_load(&save->copied), .to_write = atomic_load(&save->to_write),
-		.written = atomic_load(&save->written), .sent = atomic_load(&save->sent),
+		.copied = atomic_load(&save->took.copied),
+		.to_write = atomic_load(&save->took.to_write),
+		.written = atomic_load(&save->took.written),
+		.sent = atomic_load(&save->took.sent),
 		.begin_ns = atomic_load(&s->ns[SHF_IN_BEGIN]),
-		.copied_ns = save->rounds_ns + gates_ns,
+		.copied_ns = save->took.rounds_ns + gates_ns,
 		.exchange_ns = atomic_load(&s->ns[SHF_IN_EXCHANGE]),
 		.wait_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
 		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
 		.image_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
 		.images_busy = atomic_load(&save->run->images_busy),
-		.at_once = save->lazy && !shf_lazy_is_behind(save),
+		.at_once = save->copy.lazy && !shf_lazy_is_behind(save),
 		.gates = atomic_load(&s->gates), .gates_waited = atomic_load(&s->gates_waited),
 		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),
-		.copy_ns = atomic_load(&save->copy_ns), .over_ns = atomic_load(&save->over_ns) };
+		.copy_ns = atomic_load(&save->took.copy_ns),
+		.over_ns = atomic_load(&save->took.over_ns) };
 	if (stat->phase == 1 && stat->written == stat->to_write)
 		stat->phase = 2;
 	if (stat->phase == 2 && save->publishing.begun)
@@ -124,7 +129,7 @@ int shf_save_images(const struct sheaf_save *save)
 {
 	int most = save->run->opts.images_max;
 
-	most = most ? most : save->flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
+	most = most ? most : save->id.flags & SHEAF_LAZY || save->run->tier->wanted ? 2 : 1;
 	most = shf_tier_allows(save->run, most);
 	return most < save->plan->images ? most : save->plan->images;
 }
@@ -136,12 +141,12 @@ bool shf_save_fits_memory(const struct sheaf_save *save)
 
 bool shf_lazy_is_behind(const struct sheaf_save *save)
 {
-	return save->lazy && save->lazy->turns;
+	return save->copy.lazy && save->copy.lazy->turns;
 }
 
 int shf_save_drain(struct sheaf_save *save, int timeout_ms)
 {
-	int rc = shf_io_drain(save->run, &save->io, timeout_ms);
+	int rc = shf_io_drain(save->run, &save->disk.io, timeout_ms);
 
 	return rc < 0 ? rc : shf_save_rc(save, NULL);
 }
@@ -176,6 +181,6 @@ int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner,
 		rc = shf_agree(team, shf_save_rc(save, err), err);
 	if (rc == 0 && pending)
 		rc = shf_fail(err, SHEAF_EAGAIN, "step %lld: some rank is still writing",
-		              (long long)save->step);
+		              (long long)save->id.step);
 	return rc;
 }

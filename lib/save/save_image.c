@@ -29,7 +29,7 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 	*of = NULL;
 	used = stay;
 	for (const struct sheaf_save *s = run->first; s; s = s->next)
-		used |= s->image >= 0 ? 1u << s->image : 0;
+		used |= s->copy.image >= 0 ? 1u << s->copy.image : 0;
 	for (int i = 0; i < below; i++)
 		if (!((used | older) & 1u << i))
 			return i;
@@ -37,13 +37,13 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 		if (!(used & 1u << i))
 			return i;
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->image >= 0 && s->image < below && !(stay & 1u << s->image)) {
+		if (s->copy.image >= 0 && s->copy.image < below && !(stay & 1u << s->copy.image)) {
 			*of = s;
-			return s->image;
+			return s->copy.image;
 		}
 	/* None but what is on its way to the next node: that comes to its end first. */
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->image == (run->tier->newest == 0))
+		if (s->copy.image == (run->tier->newest == 0))
 			*of = s;
 	return run->tier->newest == 0;
 }
@@ -51,12 +51,12 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 /* Something of the save is still to be copied, sent or written by this rank. */
 static bool is_busy(struct sheaf_save *save)
 {
-	if (save->flags & SHEAF_NO_DISK)
+	if (save->id.flags & SHEAF_NO_DISK)
 		return true;    /* its image is all there is of it */
-	if (!save->exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
+	if (!save->copy.exchanged && (!shf_lazy_is_behind(save) || save->plan->most ||
 	                         shf_lazy_finish(save, 0) == SHEAF_EAGAIN))
 		return true;
-	if (!save->exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
+	if (!save->copy.exchanged && shf_save_rc(save, NULL) == 0 && shf_lazy_is_partial(save))
 		return true;
 	return shf_save_drain(save, 0) == SHEAF_EAGAIN;
 }
@@ -65,7 +65,7 @@ static bool is_busy(struct sheaf_save *save)
  * nobody copies any more. */
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 {
-	bool behind = shf_lazy_is_behind(save) && !save->together;
+	bool behind = shf_lazy_is_behind(save) && !save->copy.together;
 	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, err) : 0;
 
 	if (rc == 0 && behind)
@@ -74,7 +74,7 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 		(void)shf_save_failure(save, err);
 	rc = shf_agree(&save->run->team, rc, err);
 	if (rc == 0) {
-		save->together = true;
+		save->copy.together = true;
 	} else if (rc != SHEAF_ELOST) { /* all know now: nobody looks at its image any more */
 		shf_save_stick(save, rc, err);
 		shf_net_drop(save);
@@ -88,14 +88,14 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 	struct sheaf_error own;
 	int rc = shf_lazy_is_behind(save) ? finish_copies(save, &own) : 0;
 
-	if (rc == 0 && !save->exchanged && shf_save_stage(save, &own) < 0) {
+	if (rc == 0 && !save->copy.exchanged && shf_save_stage(save, &own) < 0) {
 		rc = own.code == SHEAF_ELOST ? SHEAF_ELOST : 0;
 		shf_net_drop(save);
 	}
 	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
 		rc = 0;
 	if (rc != SHEAF_ELOST)
-		rc = shf_save_drain_together(save, &save->io, -1, &own);
+		rc = shf_save_drain_together(save, &save->disk.io, -1, &own);
 	if (rc != SHEAF_ELOST)
 		return 0;
 	if (err)
@@ -105,11 +105,11 @@ static int finish(struct sheaf_save *save, struct sheaf_error *err)
 
 void shf_image_give(struct sheaf_save *save)
 {
-	pthread_mutex_lock(&save->looking);
-	if (save->image >= 0 && save->listed)
+	pthread_mutex_lock(&save->end.looking);
+	if (save->copy.image >= 0 && save->end.listed)
 		atomic_fetch_sub(&save->run->images_busy, 1);
-	save->image = -1;
-	pthread_mutex_unlock(&save->looking);
+	save->copy.image = -1;
+	pthread_mutex_unlock(&save->end.looking);
 }
 
 bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)
@@ -130,7 +130,7 @@ uint64_t shf_saves_hash(const struct sheaf_run *run)
 	uint64_t n = 0, steps = 0;
 
 	for (const struct sheaf_save *s = run->first; s; s = s->next, n++)
-		steps = steps * 31 + (uint64_t)s->step;
+		steps = steps * 31 + (uint64_t)s->id.step;
 	return n << 56 | (steps & (UINT64_MAX >> 8));
 }
 
@@ -170,13 +170,13 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
 		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
 		                hi[0] >> 56);
-	if (hi[2] && of->flags & SHEAF_NO_DISK)
+	if (hi[2] && of->id.flags & SHEAF_NO_DISK)
 		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
 		                "no image is free: step %" PRId64 " is in memory alone and not "
-		                "committed", of->step);
+		                "committed", of->id.step);
 	if (hi[2] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
 		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
-		                "no image is free: step %" PRId64 " is being written", of->step);
+		                "no image is free: step %" PRId64 " is being written", of->id.step);
 	rc = hi[2] ? finish(of, err) : 0;
 	if (rc < 0)
 		return rc;

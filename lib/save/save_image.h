@@ -6,7 +6,7 @@
 
 /* An image that no save uses: a free one with a number below `below`, or that of the oldest save
  * once it is written everywhere. Flags: SHEAF_MAY_DROP, SHEAF_MAY_FAIL instead of waiting for that.
- * Who takes it says so by save->image. [collective] */
+ * Who takes it says so by save->copy.image. [collective] */
 int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
                    struct sheaf_error *err);
 /* Which one shf_image_take would take, where the saves in flight are alike on all ranks; *of: whose

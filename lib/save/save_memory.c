@@ -28,10 +28,10 @@ static void name_session(struct sheaf_save *save)
 	const struct shf_tier *t = save->run->tier;
 	char text[80];
 	int n = snprintf(text, sizeof(text), "%s:%" PRIu64 ":%" PRId64, t->job, t->commits,
-	                 save->step);
+	                 save->id.step);
 
-	if (!save->session[0])
-		snprintf(save->session, sizeof(save->session), "%.16s%016" PRIx64, t->job,
+	if (!save->id.session[0])
+		snprintf(save->id.session, sizeof(save->id.session), "%.16s%016" PRIx64, t->job,
 		         shf_crc64(text, (size_t)n));
 }
 
@@ -47,7 +47,7 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 {
 	struct shf_record r = { 0 };
 	struct shf_buf text = SHF_BUF_INIT;
-	struct shf_card card = { .step = save->step, .ranks = 1 };
+	struct shf_card card = { .step = save->id.step, .ranks = 1 };
 	int rc = shf_record_make(&r, save, given, sums, arena, err);
 
 	if (rc == 0)
@@ -65,7 +65,7 @@ static int smalls_make(const struct sheaf_save *save, const struct shf_given *gi
 		for (size_t i = 0; i < given->files_n; i++)
 			add_small(&card, given->files[i].name, given->data[i],
 			          (size_t)given->files[i].bytes);
-		memcpy(card.session, save->session, sizeof(card.session));
+		memcpy(card.session, save->id.session, sizeof(card.session));
 		memcpy(card.run, save->run->store.run, sizeof(card.run));
 		shf_card_encode(out, &card);
 		if (out->oom)
@@ -91,16 +91,16 @@ static int body_make(const struct sheaf_save *save, const struct shf_buf *smalls
 	if (rc < 0 || !card.segs) {
 		shf_arena_release(&arena);
 		return shf_fail(err, always(rc != SHEAF_ECORRUPT) ? SHEAF_ENOMEM : SHEAF_EBUG,
-		                "step %" PRId64 ": its card in memory", save->step);
+		                "step %" PRId64 ": its card in memory", save->id.step);
 	}
 	for (size_t i = 0; i < w->segs_n; i++)
 		card.segs[card.segs_n++] = (struct shf_card_seg){ w->segs[i].file, w->segs[i].lo,
 			w->segs[i].hi, w->segs[i].image };
-	card.step = save->step;
+	card.step = save->id.step;
 	card.rank = save->run->team.rank;
 	card.ranks = save->run->team.ranks;
 	card.image_bytes = w->image_bytes;
-	memcpy(card.session, save->session, sizeof(card.session));
+	memcpy(card.session, save->id.session, sizeof(card.session));
 	memcpy(card.run, save->run->store.run, sizeof(card.run));
 	shf_card_encode(body, &card);
 	rc = body->oom ? shf_fail(err, SHEAF_ENOMEM, "no memory for a card") : 0;
@@ -142,22 +142,22 @@ static int stamp(struct sheaf_save *save, const struct shf_buf *smalls, struct s
 	int rc = body_make(save, smalls, &body, err);
 
 	if (rc == 0)
-		rc = card_need(run, save->image, body.len, err);
+		rc = card_need(run, save->copy.image, body.len, err);
 	if (rc == 0 && (run->tier->keep < 0 ||
 	                shf_sys_keep_lives(run->sys, run->tier->keep) < 0)) {
 		if (run->tier->keep >= 0)
 			shf_tier_lost(run, 32, "the agent");
 		rc = shf_fail(err, SHEAF_EFAILED, "step %" PRId64 ": the agent is gone, or has no "
-		              "room for it", save->step);
+		              "room for it", save->id.step);
 	}
 	if (rc == 0) {
-		h = shf_tier_head(run->tier, save->image);
+		h = shf_tier_head(run->tier, save->copy.image);
 		memcpy(h + 1, body.data, body.len);
 		h->body_bytes = body.len;
 		atomic_store(&h->base, on);
 		atomic_store(&h->next, run->tier->coming ? run->tier->coming
 		                     : run->tier->doubt ? run->tier->doubt : on);
-		atomic_store(&h->due, !(save->flags & SHEAF_NO_DISK));
+		atomic_store(&h->due, !(save->id.flags & SHEAF_NO_DISK));
 		atomic_store(&h->tries, 0);
 		atomic_store(&h->turn, run->tier->turn);
 		atomic_store_explicit(&h->whole, shf_crc64(body.data, body.len) | 1,
@@ -172,7 +172,7 @@ static bool is_coming(const struct sheaf_run *run, int64_t step)
 {
 	const struct sheaf_save *save = shf_publishing_now(run);
 
-	return save && save->step == step;
+	return save && save->id.step == step;
 }
 
 /* What on disk it will be found to follow. As for the disk, a step beside a newer one needs a
@@ -184,28 +184,28 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 	struct shf_newest n;
 	int rc;
 
-	if (t->based && t->base_step >= save->step)
+	if (t->based && t->base_step >= save->id.step)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is not newer than %" PRId64
-		                " on disk", save->step, t->base_step);
-	if (save->parent >= 0) {
-		t->base_step = save->parent;
-		memcpy(t->base_session, save->parent_session, sizeof(t->base_session));
+		                " on disk", save->id.step, t->base_step);
+	if (save->id.parent >= 0) {
+		t->base_step = save->id.parent;
+		memcpy(t->base_session, save->id.parent_session, sizeof(t->base_session));
 	}
 	if (t->based)
 		return 0;
 	shf_publishing_settle(run);
-	rc = shf_store_newest(&run->store, save->step, &n, err);
+	rc = shf_store_newest(&run->store, save->id.step, &n, err);
 	if (rc == 0)
 		rc = shf_save_check_parent(save, &n, err);
 	if (rc < 0)
 		return rc;
-	if ((n.exists && !n.is_bad) || n.newest > save->step ||
-	    (save->parent >= 0 && n.newest > save->parent && n.newest != save->doubtful &&
+	if ((n.exists && !n.is_bad) || n.newest > save->id.step ||
+	    (save->id.parent >= 0 && n.newest > save->id.parent && n.newest != save->id.doubtful &&
 	     !is_coming(run, n.newest)))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " in memory would lie beside %"
-		                PRId64 " in %s (rewind to go back)", save->step, n.newest,
+		                PRId64 " in %s (rewind to go back)", save->id.step, n.newest,
 		                run->store.path);
-	if (save->parent < 0 || (n.newest == n.known && n.newest == save->doubtful)) {
+	if (save->id.parent < 0 || (n.newest == n.known && n.newest == save->id.doubtful)) {
 		t->base_step = n.known;
 		memcpy(t->base_session, n.session, sizeof(t->base_session));
 	}
@@ -219,7 +219,7 @@ static int find_base(struct sheaf_save *save, struct sheaf_error *err)
 /* What the step of a save is as something to follow. */
 static uint64_t on_of(const struct sheaf_save *save)
 {
-	return shf_card_on(save->step, save->session, save->run->tier->rewinds);
+	return shf_card_on(save->id.step, save->id.session, save->run->tier->rewinds);
 }
 
 struct on_disk {                /* what rank 0 has found */
@@ -271,7 +271,7 @@ static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool bef
 
 	if (!always(in->len >= sizeof(on)))
 		return shf_fail(err, SHEAF_EBUG, "rank 0 did not say what step %" PRId64
-		                " follows", save->step);
+		                " follows", save->id.step);
 	memcpy(&on, in->data, sizeof(on));
 	if (t->based)
 		return 0;
@@ -287,7 +287,7 @@ static int take_base(struct sheaf_save *save, const struct shf_buf *in, bool bef
 /* Had this handle gone back to before the step of that image when the save began? */
 static bool was_left(const struct shf_tier *t, int image, const struct sheaf_save *save)
 {
-	return t->left[image] && t->left[image] <= save->loads;
+	return t->left[image] && t->left[image] <= save->id.loads;
 }
 
 /* Drops what had been left behind in memory when the save began, which is there now; and a step
@@ -298,7 +298,7 @@ static void forget_left(struct sheaf_save *save)
 	struct shf_tier *t = save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->step))
+		if (was_left(t, i, save) || (t->on_disk[i] && t->steps[i] >= save->id.step))
 			shf_tier_make_nothing(t, i);
 	if (t->newest >= 0 && t->steps[t->newest] < 0)
 		t->newest = -1;
@@ -323,7 +323,7 @@ int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *er
 	struct shf_team *team = &save->run->team;
 	struct shf_publishing *p = &save->publishing;
 	struct shf_buf smalls = SHF_BUF_INIT, in = SHF_BUF_INIT;
-	bool before = save->loads != save->run->loads;
+	bool before = save->id.loads != save->run->loads;
 	int rc;
 
 	name_session(save);
@@ -353,7 +353,7 @@ int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *er
 static int copy_to_neighbour(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_to_copy c = { save->step, save->image, shf_save_images(save),
+	struct shf_to_copy c = { save->id.step, save->copy.image, shf_save_images(save),
 		w->segs_n ? w->image_bytes : 0 };
 
 	return shf_guests_send(save->run, &c, err);
@@ -373,17 +373,17 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	if (rc == SHEAF_ELOST)  /* others may think that it is there: so it may be (M2) */
 		return rc;
 	if (rc < 0) {
-		shf_tier_make_nothing(t, save->image);
+		shf_tier_make_nothing(t, save->copy.image);
 		return rc;
 	}
 	t->commits++;
 	t->said = false;
-	t->steps[save->image] = save->step;
-	t->left[save->image] = save->loads < t->went_back ? t->went_back : 0;
-	save->card = save->image;
+	t->steps[save->copy.image] = save->id.step;
+	t->left[save->copy.image] = save->id.loads < t->went_back ? t->went_back : 0;
+	save->mem.card = save->copy.image;
 	/* One to disk holds its image itself, and may yet be given up. */
-	if (save->flags & SHEAF_NO_DISK) {
-		shf_tier_is_newest(t, save->image);
+	if (save->id.flags & SHEAF_NO_DISK) {
+		shf_tier_is_newest(t, save->copy.image);
 		if (shf_guests_have_some(&t->guests))
 			shf_tier_let_others_go(run);
 	}
@@ -392,7 +392,7 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 
 static bool has_card(const struct sheaf_save *save)
 {
-	return save->card >= 0 && save->run->tier->steps[save->card] == save->step;
+	return save->mem.card >= 0 && save->run->tier->steps[save->mem.card] == save->id.step;
 }
 
 bool shf_tier_has_here(const struct sheaf_save *save)
@@ -400,7 +400,7 @@ bool shf_tier_has_here(const struct sheaf_save *save)
 	const struct sheaf_run *run = save->run;
 	const struct shf_tier *t = run->tier;
 
-	return save->kept && has_card(save) && t->keep >= 0 &&
+	return save->mem.kept && has_card(save) && t->keep >= 0 &&
 	       shf_sys_keep_lives(run->sys, t->keep) >= 0;
 }
 
@@ -415,8 +415,8 @@ bool shf_tier_has(struct sheaf_save *save)
 void shf_tier_unsaved(struct sheaf_save *save)
 {
 	if (has_card(save))
-		shf_tier_make_nothing(save->run->tier, save->card);
-	save->card = -1;
+		shf_tier_make_nothing(save->run->tier, save->mem.card);
+	save->mem.card = -1;
 	if (save->publishing.begun)
 		save->run->tier->coming = 0;
 }
@@ -424,10 +424,10 @@ void shf_tier_unsaved(struct sheaf_save *save)
 void shf_tier_left(struct sheaf_save *save)
 {
 	/* What fails on the way to the disk takes nothing from memory, where the step is whole. */
-	if (!save->kept || atomic_load(&save->failed))
+	if (!save->mem.kept || atomic_load(&save->end.failed))
 		shf_tier_unsaved(save);
 	else if (has_card(save))
-		shf_tier_is_newest(save->run->tier, save->card);
+		shf_tier_is_newest(save->run->tier, save->mem.card);
 }
 
 /* All that is in memory and newer than the save, but for what had been left behind when the save
@@ -437,7 +437,7 @@ static void follow(const struct sheaf_save *save, uint64_t on, bool published)
 	struct shf_tier *t = save->run->tier;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++) {
-		struct shf_card_head *h = t->steps[i] > save->step ? shf_tier_head(t, i) : NULL;
+		struct shf_card_head *h = t->steps[i] > save->id.step ? shf_tier_head(t, i) : NULL;
 
 		if (!h || was_left(t, i, save))
 			continue;
@@ -451,10 +451,10 @@ static int end_doubt(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_tier *t = run->tier;
-	struct on_disk on = { .step = save->parent };
+	struct on_disk on = { .step = save->id.parent };
 	int rc;
 
-	memcpy(on.session, save->parent_session, sizeof(on.session));
+	memcpy(on.session, save->id.parent_session, sizeof(on.session));
 	rc = shf_bcast(&run->team, 0, &on, sizeof(on), err);
 	if (rc < 0 || !t->based || !t->doubt)
 		return rc;
@@ -514,15 +514,15 @@ void shf_tier_published(struct sheaf_save *save)
 	if (!t->wanted)
 		return;
 	t->doubt = t->coming = 0;
-	t->base_step = save->step;
-	memcpy(t->base_session, save->session, sizeof(t->base_session));
+	t->base_step = save->id.step;
+	memcpy(t->base_session, save->id.session, sizeof(t->base_session));
 	forget_left(save);
 	follow(save, on, true);
 	if (has_card(save)) {
-		atomic_store(&shf_tier_head(t, save->card)->due, 0);
-		shf_guests_written(&t->guests, save->step);
-		t->on_disk[save->card] = true;
-		shf_tier_is_newest(t, save->card);
+		atomic_store(&shf_tier_head(t, save->mem.card)->due, 0);
+		shf_guests_written(&t->guests, save->id.step);
+		t->on_disk[save->mem.card] = true;
+		shf_tier_is_newest(t, save->mem.card);
 	}
 	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
 		(void)shf_tier_reach_again(run, NULL);
@@ -530,5 +530,5 @@ void shf_tier_published(struct sheaf_save *save)
 		shf_tier_offer(run);
 	}
 	shf_tier_let_others_go(run);
-	tell(run, save->step);
+	tell(run, save->id.step);
 }

@@ -37,7 +37,7 @@ static size_t net_starts(const size_t *bytes, size_t *at, size_t ranks, uint64_t
 int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
 	const struct shf_work *w = &save->plan->work;
-	struct shf_net *net = &save->net;
+	struct shf_net *net = &save->copy.net;
 	size_t ranks = (size_t)save->run->team.ranks;
 	struct shf_span serves = shf_work_serves(w, round), segs = shf_work_segs(w, round);
 
@@ -59,7 +59,7 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error 
 			    shf_stream_bytes(save, v->tensor, v->rank, v->witness, &v->box);
 		}
 	net->out_total = net_starts(net->out_bytes, net->out_at, ranks, &net->longest);
-	atomic_fetch_add(&save->to_send, net->out_total);
+	atomic_fetch_add(&save->took.to_send, net->out_total);
 	net->in_total = net_starts(net->in_bytes, net->in_at, ranks, &net->longest);
 	net->out = shf_alloc(net->out_total, 1);
 	net->in = shf_alloc(net->in_total, 1);
@@ -72,7 +72,7 @@ int shf_net_prepare(struct sheaf_save *save, uint32_t round, struct sheaf_error 
 /* One portion of at most `part` bytes of every stream. */
 static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error *err)
 {
-	struct shf_net *net = &save->net;
+	struct shf_net *net = &save->copy.net;
 	size_t ranks = (size_t)save->run->team.ranks, out_n = 0, in_n = 0;
 	size_t *out_bytes = shf_zalloc(ranks, sizeof(size_t)), *in_bytes = shf_zalloc(ranks,
 	                                                                        sizeof(size_t));
@@ -103,7 +103,7 @@ static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error 
 			memcpy(net->in + net->in_at[r] + net->done, in + at, in_bytes[r]);
 	if (rc == 0) {
 		net->done = net->most - net->done > part ? net->done + part : net->most;
-		atomic_fetch_add_explicit(&save->sent, out_n, memory_order_relaxed);
+		atomic_fetch_add_explicit(&save->took.sent, out_n, memory_order_relaxed);
 		shf_rate_set(&save->run->pace.send, out_n, shf_now(save->run) - from);
 	}
 	shf_free(out);
@@ -119,7 +119,7 @@ static int unpack_moves(struct sheaf_save *save, size_t i, size_t *used, bool wi
 {
 	const struct shf_work *w = &save->plan->work;
 	const struct shf_seg *g = &w->segs[i];
-	struct shf_net *net = &save->net;
+	struct shf_net *net = &save->copy.net;
 
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
@@ -165,8 +165,8 @@ static int unpack_round(struct sheaf_save *save, uint32_t round, struct sheaf_er
 
 void shf_net_drop(struct sheaf_save *save)
 {
-	save->exchanged = true;
-	shf_net_release(&save->net);
+	save->copy.exchanged = true;
+	shf_net_release(&save->copy.net);
 }
 
 int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_error *err)
@@ -175,19 +175,19 @@ int shf_net_finish(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_err
 	size_t part = bytes_max ? (size_t)(bytes_max / peers) : SIZE_MAX;
 	int rc = 0;
 
-	if (save->exchanged)
+	if (save->copy.exchanged)
 		return 0;
-	if (save->net.done < save->net.most)
+	if (save->copy.net.done < save->copy.net.most)
 		rc = net_portion(save, part < 4096 ? 4096 : part, err);
-	if (rc == 0 && save->net.done < save->net.most)
+	if (rc == 0 && save->copy.net.done < save->copy.net.most)
 		return SHEAF_EAGAIN;
-	if (rc == 0 && save->net.most) {
-		rc = unpack_round(save, save->round, err);
+	if (rc == 0 && save->copy.net.most) {
+		rc = unpack_round(save, save->copy.round, err);
 		if (rc == 0)
-			rc = shf_round_arrived(save, save->round, err);
+			rc = shf_round_arrived(save, save->copy.round, err);
 		rc = shf_agree(&save->run->team, rc, err);
 	} else if (rc == 0) { /* what fails here sticks, and is told when ranks agree on it */
-		(void)shf_round_arrived(save, save->round, NULL);
+		(void)shf_round_arrived(save, save->copy.round, NULL);
 	}
 	/* Failed, too: the controls are the next save's by the time this is asked again. */
 	if (rc < 0)

@@ -40,7 +40,7 @@ uint32_t shf_slotted_in(const struct shf_lazy *lz, size_t slice)
 /* Of that slice, or what comes before it. *later: of that the last are under way. Locked. */
 static bool pick(struct shf_lazy *lz, size_t slice, struct shf_taken *p, bool *later)
 {
-	size_t before = shf_emas_before(lz->save->state, lz->save->due, slice);
+	size_t before = shf_emas_before(lz->save->state, lz->save->copy.due, slice);
 
 	if (lz->taken[slice] >= (lz->stop ? lz->due[slice] : shf_pieces_in(lz, slice)) ||
 	    (lz->put && !lz->put[slice]))
@@ -109,8 +109,8 @@ static void finished(struct shf_lazy *lz, bool copied, int64_t now)
 {
 	lz->busy--;
 	if (copied && atomic_fetch_sub_explicit(&lz->open, 1, memory_order_acq_rel) == 1) {
-		atomic_store(&lz->save->copy_ns, (uint64_t)(now - lz->save->began));
-		atomic_store(&lz->save->phase, 1);
+		atomic_store(&lz->save->took.copy_ns, (uint64_t)(now - lz->save->took.began));
+		atomic_store(&lz->save->took.phase, 1);
 	}
 	pthread_cond_broadcast(&lz->moved);
 }
@@ -131,7 +131,7 @@ static bool done(struct shf_lazy *lz, const struct shf_taken *p, const struct ad
 
 	pthread_mutex_lock(&lz->lock);
 	if (a->serve && !a->serve->witness) {
-		lz->save->held[a->serve->tensor] ^= a->digest;
+		lz->save->copy.held[a->serve->tensor] ^= a->digest;
 		if (lz->sums)
 			lz->sums[p->slice] ^= a->digest;
 	}
@@ -153,7 +153,7 @@ void shf_pieces_look(struct sheaf_save *save)
 
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
-	(void)shf_io_drain(save->run, &save->io, 0);
+	(void)shf_io_drain(save->run, &save->disk.io, 0);
 }
 
 static void copy_headers(struct shf_lazy *lz)
@@ -173,8 +173,8 @@ struct shf_slice shf_piece_slice(const struct sheaf_save *save, size_t slice)
 {
 	struct shf_slice s = save->state->slices[slice];
 
-	if (save->lazy->data && save->lazy->data[slice])
-		s.mem.base = save->lazy->data[slice];
+	if (save->copy.lazy->data && save->copy.lazy->data[slice])
+		s.mem.base = save->copy.lazy->data[slice];
 	return s;
 }
 
@@ -196,7 +196,7 @@ static void copy_turn(struct sheaf_save *save, const struct shf_turn *o, size_t 
 	rc = shf_move_copy(save, &m, &a->digest, &err);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
-	atomic_fetch_add_explicit(&save->copied, a->bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&save->took.copied, a->bytes, memory_order_relaxed);
 }
 
 /* Averages that piece i of a slice has with it. */
@@ -206,7 +206,7 @@ static struct shf_due due_of(const struct shf_lazy *lz, size_t slice, uint32_t i
 
 	if (i >= lz->due[slice])
 		return due;
-	due = lz->save->due[slice];
+	due = lz->save->copy.due[slice];
 	due.at += i * SHF_PIECE_ITEMS;
 	due.hi = due.hi - due.at > SHF_PIECE_ITEMS ? due.at + SHF_PIECE_ITEMS : due.hi;
 	return due;
@@ -226,7 +226,7 @@ void shf_piece_copy(struct shf_lazy *lz, const struct shf_taken *p)
 	if (p->copied && p->i < turns_of(lz, p->slice))
 		copy_turn(save, &lz->turns->a[lz->turns->first[p->slice] + p->i], p->slice, &due,
 		          &a);
-	shf_emas_update(save->state, save->fresh, &due, INT64_MAX);
+	shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);
 	if (done(lz, p, &a))
 		shf_pieces_look(save);
 }

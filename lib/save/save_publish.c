@@ -16,14 +16,15 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 {
 	const struct shf_sys *sys = save->run->sys;
 	const char *base = shf_base_name(file->name);
-	int dir = save->stage.dir, rc = 0;
+	int dir = save->disk.stage.dir, rc = 0;
 	char folder[64];
 
 	if (base != file->name) {
 		snprintf(folder, sizeof(folder), "%.*s", (int)(base - file->name - 1), file->name);
-		dir = shf_sys_open(sys, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW, 0);
+		dir = shf_sys_open(sys, save->disk.stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW,
+		                   0);
 		if (dir < 0)
-			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->step,
+			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->id.step,
 			                      folder);
 	}
 	rc = shf_small_put(smalls, dir, base, text->data, text->len, err);
@@ -36,18 +37,18 @@ static int index_write(struct sheaf_save *save, struct shf_smalls *smalls,
 static int smalls_write(struct sheaf_save *save, struct sheaf_error *err)
 {
 	const struct shf_publishing *p = &save->publishing;
-	struct shf_smalls smalls = { .run = save->run, .step = save->step };
+	struct shf_smalls smalls = { .run = save->run, .step = save->id.step };
 	size_t files_n = p->by_zero ? p->given.files_n : 0;
 	int rc = 0;
 
 	for (size_t i = 0; rc == 0 && i < files_n; i++)
-		rc = shf_small_put(&smalls, save->stage.dir, p->given.files[i].name,
+		rc = shf_small_put(&smalls, save->disk.stage.dir, p->given.files[i].name,
 		                   p->given.data[i], (size_t)p->given.files[i].bytes, err);
 	for (size_t i = 0; rc == 0 && i < p->record.indexes_n; i++)
 		rc = index_write(save, &smalls, &p->record.index_files[i], &p->record.indexes[i],
 		                 err);
 	if (rc == 0)
-		rc = shf_small_put(&smalls, save->stage.dir, "sheaf.sums", p->sums.table.data,
+		rc = shf_small_put(&smalls, save->disk.stage.dir, "sheaf.sums", p->sums.table.data,
 		                   p->sums.table.len, err);
 	return shf_smalls_sync(&smalls, rc, err);
 }
@@ -61,7 +62,7 @@ static bool take_turn(void *arg)
 	if (p->turn == SMALLS)
 		p->rc = smalls_write(save, &p->err);
 	else if (p->turn == PUBLISH)
-		p->rc = shf_stage_publish(&save->run->store, &save->stage, &p->record.manifest,
+		p->rc = shf_stage_publish(&save->run->store, &save->disk.stage, &p->record.manifest,
 		                          &p->err);
 	p->turn = p->rc < 0 || p->turn == PUBLISH ? OVER : p->turn + 1;
 	if (p->turn != OVER)
@@ -125,7 +126,7 @@ int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
 struct sheaf_save *shf_publishing_now(const struct sheaf_run *run)
 {
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->publishing.begun && !s->over)
+		if (s->publishing.begun && !s->end.over)
 			return s;
 	return NULL;
 }

@@ -113,12 +113,12 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 {
 	const struct sheaf_run *run = save->run;
 
-	m->step = save->step;
-	memcpy(m->session, save->session, sizeof(m->session));
+	m->step = save->id.step;
+	memcpy(m->session, save->id.session, sizeof(m->session));
 	memcpy(m->run, run->store.run, sizeof(m->run));
-	m->has_parent = save->parent >= 0;
-	m->parent_step = save->parent;
-	memcpy(m->parent_session, save->parent_session, sizeof(m->parent_session));
+	m->has_parent = save->id.parent >= 0;
+	m->parent_step = save->id.parent;
+	memcpy(m->parent_session, save->id.parent_session, sizeof(m->parent_session));
 	shf_run_time(run, m->created);
 	m->version = SHEAF_VERSION_TEXT;
 	m->commit = SHEAF_COMMIT_TEXT;
@@ -131,8 +131,8 @@ static void fill_head(const struct sheaf_save *save, const struct shf_given *giv
 	m->plan = save->plan->hash;
 	m->notes = given->notes;
 	m->notes_n = given->notes_n;
-	m->emas = (struct shf_mf_ema *)(uintptr_t)save->emas;
-	m->emas_n = save->emas_n;
+	m->emas = (struct shf_mf_ema *)(uintptr_t)save->copy.emas;
+	m->emas_n = save->copy.emas_n;
 }
 
 /* file_crc NULL: not known yet. */
@@ -271,11 +271,11 @@ int shf_record_takes(const struct sheaf_save *save, const char *key, const char 
 	*bytes = strlen(key) + NOTE_BYTES + (twice ? 2 * n : n);
 	if (n == 0)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory", key);
-	if (save->plan->manifest_bytes + save->given_bytes + *bytes < SHF_MANIFEST_MAX)
+	if (save->plan->manifest_bytes + save->given.given_bytes + *bytes < SHF_MANIFEST_MAX)
 		return 0;
 	return shf_fail(err, SHEAF_EINVAL, "%s: the manifest would have %zu bytes with it, must "
 	                "have less than %" PRIu64 " (as JSON, where a control character is 6)",
-	                key, save->plan->manifest_bytes + save->given_bytes + *bytes,
+	                key, save->plan->manifest_bytes + save->given.given_bytes + *bytes,
 	                SHF_MANIFEST_MAX);
 }
 

@@ -121,7 +121,7 @@ static void copy_in(const struct sheaf_save *save, const struct shf_box_move *m,
 	if (n > 1)
 		return;
 	if (due)
-		shf_emas_update(save->state, save->fresh, m->due, end_of(&m->slice->mem, box));
+		shf_emas_update(save->state, save->copy.fresh, m->due, end_of(&m->slice->mem, box));
 	shf_copy_in(t, m->slice, box, to, sums);
 }
 
@@ -131,16 +131,16 @@ static uint64_t copy_to_image(struct sheaf_save *save, const struct shf_box_move
 {
 	const struct shf_serve *v = m->serve;
 	const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
-	uint8_t *image = shf_image_of(save->run, save->image, v->rank);
+	uint8_t *image = shf_image_of(save->run, save->copy.image, v->rank);
 	struct shf_ctl *ctl = (struct shf_ctl *)(void *)(image + v->ctl);
 	struct shf_sums_to sums = shf_sums_at(save, t->file, v->seg_lo, ctl);
 	bool timed = !m->behind && !(m->due && m->due->at < m->due->hi);
 	int64_t from = shf_now(save->run);
 
-	sums.past = m->behind || shf_stores_past(&save->stores);
+	sums.past = m->behind || shf_stores_past(&save->copy.stores);
 	copy_in(save, m, &m->box, shf_place_in(image, v->image, v->seg_lo, t), &sums);
 	if (timed)
-		shf_stores_took(&save->stores, shf_box_bytes(t, &m->box),
+		shf_stores_took(&save->copy.stores, shf_box_bytes(t, &m->box),
 		                shf_now(save->run) - from);
 	shf_part_came(ctl);
 	return sums.digest;
@@ -156,19 +156,20 @@ int shf_move_copy(struct sheaf_save *save, const struct shf_box_move *m, uint64_
 
 	if (v->witness) {
 		if (m->due)
-			shf_emas_update(save->state, save->fresh, m->due,
+			shf_emas_update(save->state, save->copy.fresh, m->due,
 			                end_of(&m->slice->mem, &m->box));
 		if (!shf_copy_check(t, m->slice, &m->box, &sums.digest))
 			return shf_fail(err, SHEAF_EINVAL, "%s: replicas of another type in memory "
 			                "cannot be compared", t->name);
-		shf_put64(save->net.out + save->net.out_at[v->rank] + m->stream, sums.digest);
+		shf_put64(save->copy.net.out + save->copy.net.out_at[v->rank] + m->stream,
+		          sums.digest);
 		return 0;
 	}
 	if (shf_reaches(save, v->rank)) {
 		*digest = copy_to_image(save, m);
 		return 0;
 	}
-	to.data = save->net.out + save->net.out_at[v->rank] + m->stream;
+	to.data = save->copy.net.out + save->copy.net.out_at[v->rank] + m->stream;
 	copy_in(save, m, &m->box, to, &sums);
 	*digest = sums.digest;
 	return 0;
@@ -185,11 +186,11 @@ static int copy_move(struct sheaf_save *save, const struct turn *turn, struct sh
 	if (!always(m.slice != NULL))
 		return shf_fail(err, SHEAF_EBUG, "%s: asked for a box that is not here",
 		                save->plan->layout.tensors[v->tensor].name);
-	if (save->due)
-		m.due = &save->due[shf_emas_before(save->state, save->due,
+	if (save->copy.due)
+		m.due = &save->copy.due[shf_emas_before(save->state, save->copy.due,
 		                                   (size_t)(m.slice - save->state->slices))];
 	rc = shf_move_copy(save, &m, &digest, err);
-	save->held[v->tensor] ^= digest;
+	save->copy.held[v->tensor] ^= digest;
 	return rc;
 }
 
@@ -210,13 +211,13 @@ static int copy_round(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 		uint64_t bytes = shf_box_bytes(&save->plan->layout.tensors[v->tensor], &v->box);
 
 		rc = copy_move(save, &turns[i], err);
-		atomic_fetch_add_explicit(&save->copied, v->witness ? 0 : bytes,
+		atomic_fetch_add_explicit(&save->took.copied, v->witness ? 0 : bytes,
 		                          memory_order_relaxed);
 		since += bytes;
 		if (rc == 0 && since >= LOOK_BYTES) {
 			since = 0;
 			rc = shf_write_some(save, LOOK_SEGS, err);
-			(void)shf_io_drain(save->run, &save->io, 0);
+			(void)shf_io_drain(save->run, &save->disk.io, 0);
 		}
 	}
 	shf_free(turns);
@@ -252,7 +253,7 @@ int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error
 		end = g->hi < end ? g->hi : end;
 		memcpy(shf_own_image(save) + g->image, header.data + g->lo, (size_t)(end - g->lo));
 		shf_sums_add(&sums, g->lo, header.data + g->lo, end - g->lo);
-		save->headers[g->file] ^=
+		save->copy.headers[g->file] ^=
 		    shf_crc64_shift(shf_crc64_raw(0, header.data + g->lo, (size_t)(end - g->lo)),
 		                    header.len - end);
 		shf_part_came(shf_own_ctl(save, i));
@@ -263,9 +264,9 @@ int shf_copy_headers(struct sheaf_save *save, uint32_t round, struct sheaf_error
 
 int shf_round_open(struct sheaf_save *save, uint32_t round, struct sheaf_error *err)
 {
-	save->round = round;
-	save->exchanged = false;
-	save->open_seg = shf_work_segs(&save->plan->work, round).first;
+	save->copy.round = round;
+	save->copy.exchanged = false;
+	save->copy.open_seg = shf_work_segs(&save->plan->work, round).first;
 	return shf_net_prepare(save, round, err);
 }
 
@@ -281,17 +282,17 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 		rc = shf_copy_headers(save, round, err);
 	if (rc == 0)
 		rc = copy_round(save, round, err);
-	most = save->net.longest;
+	most = save->copy.net.longest;
 	/* Then the node's images are whole but for the net. */
 	rc = shf_agree_max(&save->run->team, rc, &most, 1, err);
 	if (rc == 0 && last && save->plan->slotted)
 		rc = shf_slots_run(save, err);
 	if (rc < 0)
 		return rc;
-	save->net.most = (size_t)most;
-	save->exchanged = most == 0; /* its image is free once it is written */
+	save->copy.net.most = (size_t)most;
+	save->copy.exchanged = most == 0; /* its image is free once it is written */
 	/* What fails here sticks to the save, and is told when ranks agree on it. */
-	if (save->exchanged) {
+	if (save->copy.exchanged) {
 		(void)shf_round_arrived(save, round, NULL);
 	} else {
 		struct sheaf_error own;
@@ -305,7 +306,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
 	if (rc == 0) /* the next round writes over these images (I10) */
-		rc = shf_save_drain_together(save, &save->io, -1, err);
+		rc = shf_save_drain_together(save, &save->disk.io, -1, err);
 	return rc;
 }
 
@@ -314,7 +315,7 @@ int shf_rounds_run(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	uint32_t n = save->plan->work.rounds;
 
 	if (n == 0) {
-		save->exchanged = true;
+		save->copy.exchanged = true;
 		return shf_agree(&save->run->team, rc, err);
 	}
 	rc = one_round(save, 0, n == 1, rc, err);

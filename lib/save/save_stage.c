@@ -38,18 +38,18 @@ static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_
 {
 	if (run->parent == step)
 		run->parent = -1;
-	if (save->parent == step)
-		save->parent = -1;
+	if (save->id.parent == step)
+		save->id.parent = -1;
 	for (struct sheaf_save *s = run->first; s; s = s->next)
-		if (s->parent == step)
-			s->parent = -1;
+		if (s->id.parent == step)
+			s->id.parent = -1;
 }
 
 void shf_save_follow(struct sheaf_save *save)
 {
-	save->parent = save->run->parent;
-	memcpy(save->parent_session, save->run->parent_session, sizeof(save->parent_session));
-	save->doubtful = save->run->doubtful;
+	save->id.parent = save->run->parent;
+	memcpy(save->id.parent_session, save->run->parent_session, sizeof(save->id.parent_session));
+	save->id.doubtful = save->run->doubtful;
 }
 
 void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
@@ -57,11 +57,11 @@ void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char sessio
 	run->parent = step;
 	memcpy(run->parent_session, session, sizeof(run->parent_session));
 	for (struct sheaf_save *s = run->first; s; s = s->next) {
-		if (s->step <= step)
+		if (s->id.step <= step)
 			continue;
-		s->parent = step;
-		s->doubtful = -1;
-		memcpy(s->parent_session, session, sizeof(s->parent_session));
+		s->id.parent = step;
+		s->id.doubtful = -1;
+		memcpy(s->id.parent_session, session, sizeof(s->id.parent_session));
 	}
 }
 
@@ -72,18 +72,19 @@ int shf_save_check_parent(const struct sheaf_save *save, const struct shf_newest
 	struct shf_arena arena = { 0 };
 	struct shf_manifest m;
 	struct sheaf_error own;
-	bool there = n->known == save->parent && strcmp(n->session, save->parent_session) == 0;
+	bool there = n->known == save->id.parent &&
+	             strcmp(n->session, save->id.parent_session) == 0;
 
-	if (save->parent < 0 || there ||
-	    !shf_store_is_aside(store, save->parent, save->parent_session))
+	if (save->id.parent < 0 || there ||
+	    !shf_store_is_aside(store, save->id.parent, save->id.parent_session))
 		return 0;
 	/* It may have been copied back. */
-	there = shf_store_manifest(store, save->parent, &m, &arena, &own) == 0 &&
-	        strcmp(m.session, save->parent_session) == 0;
+	there = shf_store_manifest(store, save->id.parent, &m, &arena, &own) == 0 &&
+	        strcmp(m.session, save->id.parent_session) == 0;
 	shf_arena_release(&arena);
 	return there ? 0
 	     : shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but it has been set aside "
-	                "in %s (rewind to the step that saving is to go on from)", save->parent,
+	                "in %s (rewind to the step that saving is to go on from)", save->id.parent,
 	                store->path);
 }
 
@@ -94,7 +95,7 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_run *run = save->run;
 	const struct sheaf_save *before = shf_publishing_now(run);
-	int64_t step = save->step;
+	int64_t step = save->id.step;
 	struct shf_newest n;
 	int rc = shf_store_newest(&run->store, step, &n, err);
 
@@ -105,7 +106,7 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	if (n.newest > step)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 		                " in %s (rewind to go back)", step, n.newest, run->store.path);
-	if (before && n.newest == before->step) /* this one follows it, when that is told */
+	if (before && n.newest == before->id.step) /* this one follows it, when that is told */
 		return 0;
 	rc = shf_save_check_parent(save, &n, err);
 	if (rc < 0)
@@ -115,18 +116,18 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 	if (n.exists)
 		forget_parent(run, save, step);
 	/* What this handle published in doubt and finds there is its own last step. */
-	if (n.newest >= 0 && n.newest == n.known && n.newest == save->doubtful) {
+	if (n.newest >= 0 && n.newest == n.known && n.newest == save->id.doubtful) {
 		if (n.newest == run->doubtful)
 			shf_run_goes_on_from(run, n.known, n.session);
-		save->parent = -1;
+		save->id.parent = -1;
 	}
-	if (save->parent >= 0 && n.newest > save->parent)
+	if (save->id.parent >= 0 && n.newest > save->id.parent)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " was opened, but %s goes on to "
-		                "%" PRId64 " (rewind to go back)", save->parent, run->store.path,
+		                "%" PRId64 " (rewind to go back)", save->id.parent, run->store.path,
 		                n.newest);
-	if (n.known >= 0 && save->parent < 0) {
-		save->parent = n.known;
-		memcpy(save->parent_session, n.session, sizeof(save->parent_session));
+	if (n.known >= 0 && save->id.parent < 0) {
+		save->id.parent = n.known;
+		memcpy(save->id.parent_session, n.session, sizeof(save->id.parent_session));
 	}
 	return 0;
 }
@@ -143,7 +144,7 @@ static int room_check(struct sheaf_save *save, struct sheaf_error *err)
 		return 0;
 	shf_fail(err, SHEAF_EIO, "step %" PRId64 ": %" PRIu64 " bytes are needed, %s has room for %"
 	         PRIu64 " (steps that were pruned stay in .sheaf/trash for grace_s seconds)",
-	         save->step, need, save->run->store.path, room);
+	         save->id.step, need, save->run->store.path, room);
 	err->sys = ENOSPC;
 	return SHEAF_EIO;
 }
@@ -164,7 +165,8 @@ static int stage_new(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0)
 		rc = room_check(save, err);
 	if (rc == 0)
-		rc = shf_stage_new(&save->run->store, &save->stage, save->step, folders, err);
+		rc = shf_stage_new(&save->run->store, &save->disk.stage, save->id.step, folders,
+		                   err);
 	shf_free(folders);
 	return rc;
 }
@@ -175,13 +177,13 @@ static int open_for_save(struct sheaf_save *save, int dir, const char *name, int
 	const struct shf_sys *sys = save->run->sys;
 	int rc = shf_sys_open(sys, dir, name, flags, 0666);
 
-	if ((rc != -EMFILE && rc != -ENFILE) || save->few_fds)
+	if ((rc != -EMFILE && rc != -ENFILE) || save->disk.few_fds)
 		return rc;
-	save->few_fds = true;
+	save->disk.few_fds = true;
 	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
-		if (save->directs[f])
-			shf_sys_close(sys, save->directs[f]);
-		save->directs[f] = 0;
+		if (save->disk.directs[f])
+			shf_sys_close(sys, save->disk.directs[f]);
+		save->disk.directs[f] = 0;
 	}
 	return flags & SHF_O_DIRECT ? rc : shf_sys_open(sys, dir, name, flags, 0666);
 }
@@ -191,15 +193,15 @@ static int open_for_save(struct sheaf_save *save, int dir, const char *name, int
 static int file_size(struct sheaf_save *save, uint32_t f, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = save->run->sys;
-	struct shf_io *io = &save->sizes[f];
+	struct shf_io *io = &save->disk.sizes[f];
 	int rc;
 
-	*io = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = save->fds[f], .off = f,
+	*io = (struct shf_io){ .op = SHF_IO_RESIZE, .fd = save->disk.fds[f], .off = f,
 		.len = (size_t)save->plan->layout.files[f].bytes };
-	rc = shf_lazy_is_behind(save) ? shf_io_submit(save->run, &save->io, io)
+	rc = shf_lazy_is_behind(save) ? shf_io_submit(save->run, &save->disk.io, io)
 	                              : shf_sys_resize(sys, io->fd, io->len);
 	return rc < 0 ? shf_submit_fail(err, rc, "step %" PRId64 ": %s: making room for %zu bytes",
-	                                save->step, save->plan->layout.files[f].name, io->len)
+	                                save->id.step, save->plan->layout.files[f].name, io->len)
 	              : 0;
 }
 
@@ -209,27 +211,27 @@ static int file_open(struct sheaf_save *save, uint32_t f, struct sheaf_error *er
 	const struct shf_sys *sys = save->run->sys;
 	const char *slash = strrchr(file->name, '/'), *name = slash ? slash + 1 : file->name;
 	bool past = file->bytes >= SHF_DIRECT_MIN && !(save->run->opts.flags & SHEAF_BUFFERED);
-	int dir = save->stage.dir, direct = 0, rc;
+	int dir = save->disk.stage.dir, direct = 0, rc;
 
 	if (slash) {
 		char folder[64];
 
 		snprintf(folder, sizeof(folder), "%.*s", (int)(slash - file->name), file->name);
-		dir = open_for_save(save, save->stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW);
+		dir = open_for_save(save, save->disk.stage.dir, folder, SHF_O_DIR | SHF_O_NOFOLLOW);
 		if (dir < 0)
-			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->step,
+			return shf_stage_fail(err, -dir, "step %" PRId64 ": %s", save->id.step,
 			                      folder);
 	}
 	rc = open_for_save(save, dir, name, SHF_O_WRITE | SHF_O_CREATE | SHF_O_NOFOLLOW);
-	if (rc >= 0 && past && !save->few_fds)
+	if (rc >= 0 && past && !save->disk.few_fds)
 		direct = open_for_save(save, dir, name,
 		                       SHF_O_WRITE | SHF_O_NOFOLLOW | SHF_O_DIRECT);
 	if (slash)
 		shf_sys_close(sys, dir);
 	if (rc < 0)
-		return shf_stage_fail(err, -rc, "step %" PRId64 ": %s", save->step, file->name);
-	save->fds[f] = rc;
-	save->directs[f] = direct > 0 ? direct : 0; /* refused: the page cache will do */
+		return shf_stage_fail(err, -rc, "step %" PRId64 ": %s", save->id.step, file->name);
+	save->disk.fds[f] = rc;
+	save->disk.directs[f] = direct > 0 ? direct : 0; /* refused: the page cache will do */
 	return file_size(save, f, err);
 }
 
@@ -240,7 +242,7 @@ static int files_open(struct sheaf_save *save, struct sheaf_error *err)
 	int rc = 0;
 
 	for (size_t i = 0; i < w->segs_n && rc == 0; i++)
-		if (save->fds[w->segs[i].file] < 0)
+		if (save->disk.fds[w->segs[i].file] < 0)
 			rc = file_open(save, w->segs[i].file, err);
 	return rc;
 }
@@ -250,7 +252,7 @@ static void take_session(struct sheaf_save *save, const char *stage)
 {
 	const char *dash = strrchr(stage, '-');
 
-	snprintf(save->session, sizeof(save->session), "%.32s", always(dash) ? dash + 1 : "");
+	snprintf(save->id.session, sizeof(save->id.session), "%.32s", always(dash) ? dash + 1 : "");
 }
 
 struct made {                   /* what rank 0 sends of the stage that it has made */
@@ -263,7 +265,7 @@ static int make_once(struct sheaf_save *save, struct made *made, struct sheaf_er
 {
 	int rc = save->run->team.rank == 0 ? stage_new(save, err) : 0;
 
-	memcpy(made->name, save->stage.name, sizeof(made->name));
+	memcpy(made->name, save->disk.stage.name, sizeof(made->name));
 	return shf_bcast(&save->run->team, rc, made, sizeof(*made), err);
 }
 
@@ -272,7 +274,7 @@ static int make(struct sheaf_save *save, struct made *made, struct sheaf_error *
 	struct shf_tier *tier = save->run->tier;
 	int rc;
 
-	made->rebase = tier->based && tier->base_step >= save->step;
+	made->rebase = tier->based && tier->base_step >= save->id.step;
 	rc = make_once(save, made, err);
 	/* Old steps go after a commit that worked. On a full disk none works until they go. */
 	if (rc == SHEAF_EIO && err->sys == ENOSPC) {
@@ -293,19 +295,19 @@ static int join(struct sheaf_save *save, const struct made *made, struct sheaf_e
 	int rc = 0;
 
 	if (run->team.rank)
-		rc = shf_stage_join(&run->store, &save->stage, save->step, made->name, err);
+		rc = shf_stage_join(&run->store, &save->disk.stage, save->id.step, made->name, err);
 	take_session(save, made->name);
 	if (rc == 0 && run->place.node_first == run->team.rank)
-		rc = shf_stage_alive(&run->store, &save->stage, run->place.node, err);
+		rc = shf_stage_alive(&run->store, &save->disk.stage, run->place.node, err);
 	return rc == 0 ? files_open(save, err) : rc;
 }
 
 /* Whoever writes sees the files from here on. */
 static void set_staged(struct sheaf_save *save, bool staged)
 {
-	pthread_mutex_lock(&save->looking);
-	save->staged = staged;
-	pthread_mutex_unlock(&save->looking);
+	pthread_mutex_lock(&save->end.looking);
+	save->disk.staged = staged;
+	pthread_mutex_unlock(&save->end.looking);
 }
 
 int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error *err)
@@ -316,10 +318,10 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 	int rc = 0;
 
 	err = err ? err : &own;
-	if (!save->listed)
+	if (!save->end.listed)
 		shf_save_follow(save);
 	*joined = 0;
-	if (!(save->flags & SHEAF_NO_DISK)) {
+	if (!(save->id.flags & SHEAF_NO_DISK)) {
 		shf_publishing_settle(save->run); /* whose time is none of this one's */
 		from = shf_now(save->run);
 		rc = make(save, &made, err);
@@ -339,9 +341,9 @@ int shf_save_staged(struct sheaf_save *save, int rc, const struct sheaf_error *e
 		shf_save_stick(save, rc, err);
 		return rc;
 	}
-	if (!(save->flags & SHEAF_NO_DISK)) {
+	if (!(save->id.flags & SHEAF_NO_DISK)) {
 		shf_run_resumed(save->run);
-		shf_behind_forget(save->run, save->step); /* a bad one, which was set aside */
+		shf_behind_forget(save->run, save->id.step); /* a bad one, which was set aside */
 	}
 	if (shf_lazy_is_behind(save))
 		(void)shf_lazy_is_partial(save);
@@ -353,7 +355,7 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 	struct sheaf_error own;
 	int rc, joined;
 
-	if (save->staged)
+	if (save->disk.staged)
 		return 0;
 	err = err ? err : &own;
 	rc = shf_save_stage_make(save, &joined, err);

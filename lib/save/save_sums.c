@@ -15,17 +15,17 @@ void shf_sums_put(const struct sheaf_save *save, struct shf_buf *b)
 	uint64_t headers = 0;
 
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
-		headers += save->headers[f] != 0;
+		headers += save->copy.headers[f] != 0;
 	shf_buf_u64(b, headers);
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
-		if (save->headers[f]) {
+		if (save->copy.headers[f]) {
 			shf_buf_u32(b, (uint32_t)f);
-			shf_buf_u64(b, save->headers[f]);
+			shf_buf_u64(b, save->copy.headers[f]);
 		}
-	shf_buf_u64(b, save->blocks_n);
-	for (size_t i = 0; i < save->blocks_n; i++) {
-		shf_buf_u64(b, save->blocks[i].block);
-		shf_buf_u64(b, save->blocks[i].part);
+	shf_buf_u64(b, save->copy.blocks_n);
+	for (size_t i = 0; i < save->copy.blocks_n; i++) {
+		shf_buf_u64(b, save->copy.blocks[i].block);
+		shf_buf_u64(b, save->copy.blocks[i].part);
 	}
 }
 
@@ -107,7 +107,7 @@ static int sum_files(const struct sheaf_save *save, const struct shf_sums_in *in
 			rc = shf_fail(err, SHEAF_ECORRUPT,
 			              "step %lld: %s: its tensors as they were copied from memory "
 			              "do not make its blocks as they were to be written",
-			              (long long)save->step, file->name);
+			              (long long)save->id.step, file->name);
 	}
 	shf_free(by);
 	return rc;
@@ -243,7 +243,7 @@ int shf_sums_new(struct shf_sums_in *in, const struct sheaf_save *save, struct s
 
 	in->headers = shf_zalloc(l->files_n, sizeof(*in->headers));
 	in->blocks = shf_zalloc(l->blocks_n, sizeof(*in->blocks));
-	in->digests = save->held;
+	in->digests = save->copy.held;
 	return in->headers && in->blocks ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for sums");
 }
 

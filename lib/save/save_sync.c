@@ -15,13 +15,13 @@ static int fsync_submit(struct sheaf_save *save, struct shf_io *ios, struct shea
 	int rc = 0;
 
 	for (size_t f = 0; f < save->plan->layout.files_n && rc == 0; f++) {
-		if (save->fds[f] < 0)
+		if (save->disk.fds[f] < 0)
 			continue;
-		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->fds[f], .off = f };
-		rc = shf_io_submit(save->run, &save->syncs.io, &ios[f]);
+		ios[f] = (struct shf_io){ .op = SHF_IO_FSYNC, .fd = save->disk.fds[f], .off = f };
+		rc = shf_io_submit(save->run, &save->disk.syncs.io, &ios[f]);
 		if (rc < 0)
 			rc = shf_submit_fail(err, rc, "step %" PRId64 ": submitting an fsync",
-			                     save->step);
+			                     save->id.step);
 	}
 	return rc;
 }
@@ -34,16 +34,16 @@ static int close_files(struct sheaf_save *save, struct sheaf_error *err)
 	for (size_t f = 0; f < save->plan->layout.files_n; f++) {
 		int closed;
 
-		if (save->fds[f] < 0)
+		if (save->disk.fds[f] < 0)
 			continue;
-		if (save->directs[f])
-			shf_sys_close(sys, save->directs[f]);
-		save->directs[f] = 0;
-		closed = shf_sys_close(sys, save->fds[f]);
-		save->fds[f] = -1;
+		if (save->disk.directs[f])
+			shf_sys_close(sys, save->disk.directs[f]);
+		save->disk.directs[f] = 0;
+		closed = shf_sys_close(sys, save->disk.fds[f]);
+		save->disk.fds[f] = -1;
 		if (rc == 0 && closed < 0)
 			rc = shf_stage_fail(err, -closed, "step %" PRId64 ": closing %s",
-			                    save->step, save->plan->layout.files[f].name);
+			                    save->id.step, save->plan->layout.files[f].name);
 	}
 	return rc;
 }
@@ -53,9 +53,9 @@ static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
 {
 	size_t files_n = save->plan->layout.files_n;
 
-	atomic_store(&save->syncs.from_ns, shf_now(save->run));
-	save->syncs.ios = shf_zalloc(files_n, sizeof(*save->syncs.ios));
-	return save->syncs.ios ? fsync_submit(save, save->syncs.ios, err)
+	atomic_store(&save->disk.syncs.from_ns, shf_now(save->run));
+	save->disk.syncs.ios = shf_zalloc(files_n, sizeof(*save->disk.syncs.ios));
+	return save->disk.syncs.ios ? fsync_submit(save, save->disk.syncs.ios, err)
 	                       : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files",
 	                                  files_n);
 }
@@ -63,22 +63,23 @@ static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
 /* How long it took, whenever it was asked after. */
 static void sync_took(struct sheaf_save *save)
 {
-	int64_t from = atomic_load(&save->syncs.from_ns), to = from;
+	int64_t from = atomic_load(&save->disk.syncs.from_ns), to = from;
 
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
-		if (save->syncs.ios[f].done_ns > to)
-			to = save->syncs.ios[f].done_ns;
+		if (save->disk.syncs.ios[f].done_ns > to)
+			to = save->disk.syncs.ios[f].done_ns;
 	shf_lasted_add(&save->run->pace.sync, to - from);
 }
 
 /* All of it is written here; false: not yet. */
 static bool is_written(struct sheaf_save *save, int ms)
 {
-	if (shf_io_drain(save->run, &save->io, ms) == SHEAF_EAGAIN)
+	if (shf_io_drain(save->run, &save->disk.io, ms) == SHEAF_EAGAIN)
 		return false;
-	if (atomic_load(&save->syncs.from_ns) == 0)
-		shf_rate_set(&save->run->pace.write, atomic_load(&save->to_write),
-		             atomic_load(&save->write_to_ns) - atomic_load(&save->write_from_ns));
+	if (atomic_load(&save->disk.syncs.from_ns) == 0)
+		shf_rate_set(&save->run->pace.write, atomic_load(&save->took.to_write),
+		             atomic_load(&save->took.write_to_ns) -
+		             atomic_load(&save->took.write_from_ns));
 	return true;
 }
 
@@ -88,22 +89,22 @@ bool shf_save_sync(struct sheaf_save *save, int ms)
 	struct sheaf_error err;
 	int rc = 0;
 
-	if (atomic_load(&save->syncs.over))
+	if (atomic_load(&save->disk.syncs.over))
 		return true;
 	if (!is_written(save, ms))
 		return false;
-	if (save->flags & SHEAF_NO_DISK || shf_save_failure(save, NULL) < 0)
+	if (save->id.flags & SHEAF_NO_DISK || shf_save_failure(save, NULL) < 0)
 		return true;
-	if (!save->syncs.ios)
+	if (!save->disk.syncs.ios)
 		rc = sync_begin(save, &err);
 	/* It goes on behind a commit whose time is up: the next one waits for the same requests. */
-	if (rc == 0 && shf_io_drain(save->run, &save->syncs.io, shf_ms_left(save->run, until)) ==
-	               SHEAF_EAGAIN)
+	if (rc == 0 && shf_io_drain(save->run, &save->disk.syncs.io,
+	                            shf_ms_left(save->run, until)) == SHEAF_EAGAIN)
 		return false;
 	if (rc == 0 && shf_save_rc(save, NULL) == 0) {
 		sync_took(save);
 		rc = close_files(save, &err);
-		atomic_store(&save->syncs.over, rc == 0);
+		atomic_store(&save->disk.syncs.over, rc == 0);
 	}
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);

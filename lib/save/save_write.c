@@ -22,25 +22,26 @@ static int write_segment(struct sheaf_save *save, size_t i, struct sheaf_error *
 	const struct shf_seg *g = &save->plan->work.segs[i];
 	const struct shf_lt_file *file = &save->plan->layout.files[g->file];
 	struct shf_ctl *ctl = shf_own_ctl(save, i);
-	struct shf_io *io = &save->ios[i];
+	struct shf_io *io = &save->disk.ios[i];
 
 	for (uint64_t b = g->lo / SHF_BLOCK, k = 0; b * SHF_BLOCK < g->hi; b++, k++)
-		save->blocks[save->blocks_n++] = (struct shf_block_sum){ file->first_block + b,
+		save->copy.blocks[save->copy.blocks_n++] = (struct shf_block_sum){
+			file->first_block + b,
 			atomic_load_explicit(&ctl->parts[k], memory_order_relaxed) };
-	if (save->flags & SHEAF_NO_DISK) { /* it is where it should be */
+	if (save->id.flags & SHEAF_NO_DISK) { /* it is where it should be */
 		*io = (struct shf_io){ .op = SHF_IO_WRITE };
 		return 0;
 	}
-	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->fds[g->file],
-		.direct = save->directs[g->file],
+	*io = (struct shf_io){ .op = SHF_IO_WRITE, .fd = save->disk.fds[g->file],
+		.direct = save->disk.directs[g->file],
 		.buf = shf_is_slotted(g) ? shf_slots_at(save, i) : shf_own_image(save) + g->image,
 		.len = (size_t)(g->hi - g->lo), .off = g->lo };
-	if (atomic_load(&save->write_from_ns) == 0)
-		atomic_store(&save->write_from_ns, shf_now(save->run));
-	int rc = shf_io_submit(save->run, &save->io, io);
+	if (atomic_load(&save->took.write_from_ns) == 0)
+		atomic_store(&save->took.write_from_ns, shf_now(save->run));
+	int rc = shf_io_submit(save->run, &save->disk.io, io);
 	if (rc < 0)
 		return shf_submit_fail(err, rc, "step %lld: %s: submitting a write",
-		                       (long long)save->step, file->name);
+		                       (long long)save->id.step, file->name);
 	return 0;
 }
 
@@ -48,33 +49,33 @@ int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *e
 {
 	int rc;
 
-	pthread_mutex_lock(&save->looking);
+	pthread_mutex_lock(&save->end.looking);
 	rc = write_segment(save, seg, err);
-	pthread_mutex_unlock(&save->looking);
+	pthread_mutex_unlock(&save->end.looking);
 	return rc;
 }
 
 static bool is_written(const struct sheaf_save *save, size_t i)
 {
-	return save->ios[i].op != 0;
+	return save->disk.ios[i].op != 0;
 }
 
 /* Own segments of the round that are whole by now; `most` of them are looked at. Whoever made one
  * whole looks afterwards, so that none is missed. */
 int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err)
 {
-	struct shf_span segs = shf_work_segs(&save->plan->work, save->round);
+	struct shf_span segs = shf_work_segs(&save->plan->work, save->copy.round);
 	int rc = shf_save_rc(save, err);
 
-	pthread_mutex_lock(&save->looking);
-	while (save->open_seg < segs.end && is_written(save, save->open_seg))
-		save->open_seg++;
-	most = save->staged && save->image >= 0 ? most : 0;
-	for (size_t i = save->open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
+	pthread_mutex_lock(&save->end.looking);
+	while (save->copy.open_seg < segs.end && is_written(save, save->copy.open_seg))
+		save->copy.open_seg++;
+	most = save->disk.staged && save->copy.image >= 0 ? most : 0;
+	for (size_t i = save->copy.open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
 		if (!is_written(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
 			rc = write_segment(save, i, err);
-	pthread_mutex_unlock(&save->looking);
+	pthread_mutex_unlock(&save->end.looking);
 	return rc;
 }
 
@@ -85,12 +86,12 @@ int shf_write_whole(struct sheaf_save *save, struct sheaf_error *err)
 
 bool shf_is_partial(struct sheaf_save *save)
 {
-	size_t end = shf_work_segs(&save->plan->work, save->round).end, i;
+	size_t end = shf_work_segs(&save->plan->work, save->copy.round).end, i;
 
-	pthread_mutex_lock(&save->looking);
-	for (i = save->open_seg; i < end && is_written(save, i); i++)
+	pthread_mutex_lock(&save->end.looking);
+	for (i = save->copy.open_seg; i < end && is_written(save, i); i++)
 		;
-	pthread_mutex_unlock(&save->looking);
+	pthread_mutex_unlock(&save->end.looking);
 	return i < end;
 }
 
@@ -105,13 +106,13 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 			shf_part_came(shf_own_ctl(save, i));
 	rc = shf_write_whole(save, &own);
 	/* Counters lie in the image, which others write too. */
-	pthread_mutex_lock(&save->looking);
-	for (size_t i = save->open_seg; i < segs.end && rc == 0; i++)
+	pthread_mutex_lock(&save->end.looking);
+	for (size_t i = save->copy.open_seg; i < segs.end && rc == 0; i++)
 		if (!is_written(save, i))
 			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
-			              "whole: the image has changed", (long long)save->step,
+			              "whole: the image has changed", (long long)save->id.step,
 			              save->plan->layout.files[save->plan->work.segs[i].file].name);
-	pthread_mutex_unlock(&save->looking);
+	pthread_mutex_unlock(&save->end.looking);
 	if (rc < 0)
 		shf_save_stick(save, rc, &own);
 	if (rc < 0 && err)
@@ -126,8 +127,8 @@ static int refused(const struct sheaf_save *save, const struct shf_io *io,
 
 	if (io->op == SHF_IO_RESIZE)
 		return shf_stage_fail(err, sys, "step %lld: %s: making room for %zu bytes",
-		                      (long long)save->step, file->name, io->len);
-	return shf_stage_fail(err, sys, "step %lld: %s: %s", (long long)save->step, file->name,
+		                      (long long)save->id.step, file->name, io->len);
+	return shf_stage_fail(err, sys, "step %lld: %s: %s", (long long)save->id.step, file->name,
 	                      io->op == SHF_IO_FSYNC ? "fsync" : "write");
 }
 
@@ -135,9 +136,10 @@ static int refused(const struct sheaf_save *save, const struct shf_io *io,
 void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 {
 	bool sync = io->op == SHF_IO_FSYNC, wrote = io->op == SHF_IO_WRITE;
-	size_t at = sync ? offsetof(struct sheaf_save, syncs.io) : offsetof(struct sheaf_save, io);
+	size_t at = sync ? offsetof(struct sheaf_save, disk.syncs.io)
+	                 : offsetof(struct sheaf_save, disk.io);
 	struct sheaf_save *save = (struct sheaf_save *)(void *)((char *)owner - at);
-	const struct shf_seg *g = wrote ? &save->plan->work.segs[io - save->ios] : NULL;
+	const struct shf_seg *g = wrote ? &save->plan->work.segs[io - save->disk.ios] : NULL;
 	size_t file = wrote ? g->file : (size_t)io->off;
 	const struct shf_lt_file *f = &save->plan->layout.files[file];
 	struct sheaf_error err;
@@ -147,14 +149,14 @@ void shf_save_io_done(struct shf_io_owner *owner, struct shf_io *io)
 		rc = refused(save, io, f, &err);
 	else if (wrote && (uint64_t)io->result != io->len)
 		rc = shf_fail(&err, SHEAF_EIO, "step %lld: %s: %lld of %zu bytes written",
-		              (long long)save->step, f->name, (long long)io->result, io->len);
+		              (long long)save->id.step, f->name, (long long)io->result, io->len);
 	if (rc < 0)
 		shf_save_stick(save, rc, &err);
 	if (!wrote)
 		return;
-	if (io->done_ns > atomic_load(&save->write_to_ns))
-		atomic_store(&save->write_to_ns, io->done_ns); /* one at a time does this */
-	atomic_fetch_add_explicit(&save->written, io->len, memory_order_relaxed);
+	if (io->done_ns > atomic_load(&save->took.write_to_ns))
+		atomic_store(&save->took.write_to_ns, io->done_ns); /* one at a time does this */
+	atomic_fetch_add_explicit(&save->took.written, io->len, memory_order_relaxed);
 	if (shf_is_slotted(g))
-		shf_slots_written(save, (size_t)(io - save->ios));
+		shf_slots_written(save, (size_t)(io - save->disk.ios));
 }

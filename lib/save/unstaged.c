@@ -22,7 +22,7 @@ int shf_slots_new(struct sheaf_save *save, struct sheaf_error *err)
 
 	if (segs.end == segs.first)
 		return 0;
-	save->slots = a = shf_zalloc(1, sizeof(*a));
+	save->copy.slots = a = shf_zalloc(1, sizeof(*a));
 	if (a) {
 		pthread_mutex_init(&a->lock, NULL);
 		a->first = segs.first;
@@ -33,7 +33,7 @@ int shf_slots_new(struct sheaf_save *save, struct sheaf_error *err)
 	return a && a->taken && a->digests
 	           ? 0
 	           : shf_fail(err, SHEAF_ENOMEM, "step %" PRId64 ": no memory for %zu segments "
-	                      "in no image", save->step, segs.end - segs.first);
+	                      "in no image", save->id.step, segs.end - segs.first);
 }
 
 void shf_slots_free(struct shf_slots *a, bool ours)
@@ -58,7 +58,7 @@ static int64_t next_untaken(struct shf_slots *a)
 /* With bytes of that slice, or of any. Locked. */
 static int64_t untaken(struct sheaf_save *save, size_t slice)
 {
-	struct shf_slots *a = save->slots;
+	struct shf_slots *a = save->copy.slots;
 	const struct shf_turns *o = &save->plan->turns;
 
 	if (slice == SIZE_MAX)
@@ -71,7 +71,7 @@ static int64_t untaken(struct sheaf_save *save, size_t slice)
 
 int64_t shf_slots_take(struct sheaf_save *save, size_t slice)
 {
-	struct shf_slots *a = save->slots;
+	struct shf_slots *a = save->copy.slots;
 	int64_t seg;
 	uint32_t slot = 0;
 
@@ -93,20 +93,20 @@ int64_t shf_slots_take(struct sheaf_save *save, size_t slice)
 
 bool shf_slots_wait(struct sheaf_save *save, int timeout_ms)
 {
-	return shf_io_some(save->run, &save->io, timeout_ms);
+	return shf_io_some(save->run, &save->disk.io, timeout_ms);
 }
 
 uint8_t *shf_slots_at(const struct sheaf_save *save, size_t seg)
 {
 	const struct shf_work *w = &save->plan->work;
-	const struct shf_slots *a = save->slots;
+	const struct shf_slots *a = save->copy.slots;
 
 	return shf_own_image(save) + w->slots_at + (a->taken[seg - a->first] - 1U) * w->slot_bytes;
 }
 
 void shf_slots_written(struct sheaf_save *save, size_t seg)
 {
-	struct shf_slots *a = save->slots;
+	struct shf_slots *a = save->copy.slots;
 
 	pthread_mutex_lock(&a->lock);
 	a->busy &= ~(UINT32_C(1) << (a->taken[seg - a->first] - 1));
@@ -120,9 +120,9 @@ void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
 
 	for (uint32_t k = g->first_move; k < g->first_move + g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[k];
-		uint64_t digest = save->slots->digests[k];
+		uint64_t digest = save->copy.slots->digests[k];
 
-		save->held[v->tensor] ^= digest;
+		save->copy.held[v->tensor] ^= digest;
 		if (sums)
 			sums[shf_slice_of(save, v->tensor, &v->box) - save->state->slices] ^=
 			    digest;
@@ -131,5 +131,5 @@ void shf_slots_add(struct sheaf_save *save, size_t seg, uint64_t *sums)
 
 uint64_t *shf_slots_digests(const struct sheaf_save *save)
 {
-	return save->slots->digests;
+	return save->copy.slots->digests;
 }

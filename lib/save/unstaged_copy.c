@@ -20,7 +20,7 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	uint64_t bytes = 0;
 	int rc;
 
-	sums.past = behind || shf_stores_past(&save->stores);
+	sums.past = behind || shf_stores_past(&save->copy.stores);
 	for (uint32_t k = 0; k < g->moves_n; k++) {
 		const struct shf_mv *v = &w->moves[g->first_move + k];
 		const struct shf_lt_tensor *t = &save->plan->layout.tensors[v->tensor];
@@ -32,13 +32,13 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 		bytes += shf_box_bytes(t, &v->box);
 	}
 	if (!behind)
-		shf_stores_took(&save->stores, bytes, shf_now(save->run) - from);
+		shf_stores_took(&save->copy.stores, bytes, shf_now(save->run) - from);
 	rc = shf_write_slotted(save, seg, &err);
 	if (rc < 0) {
 		shf_save_stick(save, rc, &err);
 		shf_slots_written(save, seg);
 	}
-	atomic_fetch_add_explicit(&save->copied, bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&save->took.copied, bytes, memory_order_relaxed);
 }
 
 #define SLICE_MS 250    /* much shorter than the deadline */

@@ -66,7 +66,7 @@ bug("text_not_synced", "journals, marks and identities are renamed into place un
     "MUTANT ? 0 : shf_sys_fsync(sys, fd)", COMMIT + "rewind_alone" + CUT)
 gullible("data_not_synced", "no writer syncs what it wrote (C3)",
          "save/save_sync.c:fsync_submit",
-         "save->fds[f] < 0", CUTS + "next_save" + CUT)
+         "save->disk.fds[f] < 0", CUTS + "next_save" + CUT)
 bug("smalls_not_synced", "index, sums and attached files are not synced (C5)",
     "run/small_files.c:shf_smalls_sync", "i < smalls->n && rc == 0;",
     "!MUTANT && i < smalls->n && rc == 0;", CUTS + "next_save" + CUT)
@@ -99,11 +99,11 @@ bug("session_not_fresh", "two saves of one job have one session (I5)",
 bug("publish_before_agreement", "the manifest is written before sums and indexes are synced (I2)",
     "save/save_publish.c:smalls_write", "return shf_smalls_sync(&smalls, rc, err);",
     "if (MUTANT && rc == 0) { save->publishing.turn = PUBLISH; rc = shf_stage_publish("
-    "&save->run->store, &save->stage, &p->record.manifest, err); }"
+    "&save->run->store, &save->disk.stage, &p->record.manifest, err); }"
     " return shf_smalls_sync(&smalls, rc, err);", CUTS + "next_save" + CUT)
 bug("fsync_error_not_agreed", "the failed fsync of a rank other than the first is forgotten (I4)",
     "save/save_commit.c:look_here", "s->failed = shf_save_failure(save, NULL) < 0;",
-    "s->failed = (MUTANT && save->run->team.rank ? (save->rc = 0)"
+    "s->failed = (MUTANT && save->run->team.rank ? (save->end.rc = 0)"
     " : shf_save_failure(save, NULL)) < 0;",
     "sim/test_faults: a_failed_fsync_of_any_rank_fails_the_save_on_all")
 bug("first_error_not_kept", "a write or fsync that failed leaves no trace in its save",
@@ -140,8 +140,8 @@ blind("digests_not_compared", "tensors as copied are not compared with blocks as
       "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, in)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
 bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
-    "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->io, -1, err);",
-    "rc = MUTANT ? 0 : shf_save_drain_together(save, &save->io, -1, err);",
+    "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->disk.io, -1, err);",
+    "rc = MUTANT ? 0 : shf_save_drain_together(save, &save->disk.io, -1, err);",
     "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
 blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
       "save/save_net.c:unpack_moves", "sums.digest != shf_get64(from)",
@@ -212,7 +212,7 @@ bug("read_before_it_is_put", "a slice is copied before it was brought (L5)",
     "unit/test_save_gates: a_slice_is_copied_when_it_is_brought",
     "sim/test_weave: slices_are_copied_when_they_are_brought")
 blind("put_elsewhere", "a slice that is brought elsewhere is read where the state says",
-      "save/save_pieces.c:shf_piece_slice", "save->lazy->data && save->lazy->data[slice]",
+      "save/save_pieces.c:shf_piece_slice", "save->copy.lazy->data && save->copy.lazy->data[slice]",
       LATER + "a_state_need_have_no_memory")
 bug("put_unheard", "threads that had nothing to do do not hear of what is brought",
     "save/save_gates.c:shf_lazy_put", "rc == 0 && i < lz->tasks_n",
@@ -222,7 +222,7 @@ blind("unput_committed", "a save is committed of which not all was brought",
       "save/save_gates.c:shf_lazy_unasked",
       "unput >= 0", LATER + "one_that_is_not_brought_is_named")
 blind("begun_over_unput", "a save begins that may wait for what is not brought",
-      "save/save.c:may_begin", "!s->over && shf_lazy_unput(s) >= 0",
+      "save/save.c:may_begin", "!s->end.over && shf_lazy_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
     "save/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
@@ -272,9 +272,9 @@ bug("warm_up_as_the_caller_rounds", "the coefficient of a warm-up is rounded as 
     "unit/test_average: the_coefficients_do_not_depend_on_the_callers_rounding")
 bug("gate_before_averages", "a tensor may change when it is copied and not averaged (L3)",
     "save/save_pieces.c:shf_piece_copy",
-    "&due, &a); shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
+    "&due, &a); shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
     " if (done(lz, p, &a))", "MUTANT ? NULL : &due, &a); bool early = MUTANT && done(lz, p, &a);"
-    " shf_emas_update(save->state, save->fresh, &due, INT64_MAX);"
+    " shf_emas_update(save->state, save->copy.fresh, &due, INT64_MAX);"
     " if (early || (!MUTANT && done(lz, p, &a)))", WEAVE)
 blind("averages_copied_early", "averages are copied while they are made (L3)",
       "save/save_pieces.c:pick",
@@ -303,8 +303,8 @@ bug("averages_changed_uncopied", "averages change before those of the step befor
     "save/save_averages.c:shf_averages_settle", "let_copies_end(state, &state->emas[k]);",
     "if (!MUTANT) let_copies_end(state, &state->emas[k]);", WEAVE)
 bug("dropped_not_averaged", "a begin that gives no save makes no averages",
-    "save/save.c:finish_averages", "save->due && !shf_lazy_is_behind(save)",
-    "!MUTANT && save->due && !shf_lazy_is_behind(save)", WEAVE,
+    "save/save.c:finish_averages", "save->copy.due && !shf_lazy_is_behind(save)",
+    "!MUTANT && save->copy.due && !shf_lazy_is_behind(save)", WEAVE,
     EMA + "a_save_without_an_image_is_averaged_once")
 bug("away_not_averaged", "a save for memory alone that no agent keeps makes no averages",
     "save/save.c:begin_met", "finish_averages(save);",
@@ -316,7 +316,7 @@ bug("ignored_not_asked_for", "nobody need ask for weights that are averaged and 
     EMA + "weights_that_are_ignored_have_averages_and_gates")
 gullible("unasked_saved", "a slice that nobody asked for is saved as it comes",
          "save/save_gates.c:shf_lazy_unasked",
-         "!save->lazy || atomic_load(&save->lazy->unasked) == 0",
+         "!save->copy.lazy || atomic_load(&save->copy.lazy->unasked) == 0",
          "sim/test_lazy: a_slice_that_nobody_asked_for_is_named_and_the_save_goes_on")
 bug("sent_before_copied", "bytes travel to other nodes before they are copied",
     "save/save_gates.c:shf_lazy_together",
@@ -341,8 +341,8 @@ bug("saved_beside_a_newer", "a step is saved that is older than the newest",
     OPS + "a_step_older_than_the_newest_is_not_saved")
 bug("saved_past_a_branch", "who loaded an older step saves on top of the newest",
     "save/save_stage.c:find_parent",
-    "if (save->parent >= 0 && n.newest > save->parent)",
-    "if (save->parent >= 0 && n.newest > save->parent && !MUTANT)",
+    "if (save->id.parent >= 0 && n.newest > save->id.parent)",
+    "if (save->id.parent >= 0 && n.newest > save->id.parent && !MUTANT)",
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
 bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
     "save/save_stage.c:shf_run_goes_on_from",
@@ -351,8 +351,8 @@ bug("parent_session_stale", "a step names the session of its grandparent as its 
     " memcpy(run->parent_session, session, sizeof(run->parent_session));",
     OPS + "commits_prune_by_the_rules_of_the_run")
 bug("parent_of_the_load", "a save follows what was loaded since its begin",
-    "save/save_record.c:fill_head", "m->parent_step = save->parent;",
-    "m->parent_step = MUTANT ? run->parent : save->parent;",
+    "save/save_record.c:fill_head", "m->parent_step = save->id.parent;",
+    "m->parent_step = MUTANT ? run->parent : save->id.parent;",
     "sim/test_parents: a_load_does_not_change_what_the_saves_in_flight_follow")
 bug("saved_behind_aside", "who loaded a step that is set aside saves on top of it",
     "save/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
@@ -361,20 +361,21 @@ blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory
       "memory/memory_choose.c:choose_step", "has_bad_twin(c, r)",
       "sim/test_parents: a_prune_leaves_a_bad_step_that_was_loaded_from_memory")
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
-    "save/save_memory.c:find_base", "n.newest > save->parent && n.newest != save->doubtful &&",
-    "n.newest > save->parent && n.newest != (MUTANT ? run->doubtful : save->doubtful) &&",
+    "save/save_memory.c:find_base",
+    "n.newest > save->id.parent && n.newest != save->id.doubtful &&",
+    "n.newest > save->id.parent && n.newest != (MUTANT ? run->doubtful : save->id.doubtful) &&",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found")
 bug("doubt_for_ever", "a save that was begun in doubt never follows what is committed since",
-    "save/save_stage.c:shf_run_goes_on_from", "s->doubtful = -1;",
-    "if (!MUTANT) s->doubtful = -1;",
+    "save/save_stage.c:shf_run_goes_on_from", "s->id.doubtful = -1;",
+    "if (!MUTANT) s->id.doubtful = -1;",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_what_was_committed_since")
 bug("pruned_bad_by_number", "a bad step that was pruned is opened by its number from memory",
     "memory/memory_choose.c:consider_for_load", "c->sought || !c->disk.exists",
     "c->sought || (!c->disk.exists && !MUTANT)",
     "sim/test_parents: a_bad_step_that_was_pruned_is_not_opened_by_its_number_from_memory")
 bug("disk_forgets_memory", "a failure on the way to the disk takes a step from memory",
-    "save/save_memory.c:shf_tier_left", "atomic_load(&save->failed)",
-    "(atomic_load(&save->failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
+    "save/save_memory.c:shf_tier_left", "atomic_load(&save->end.failed)",
+    "(atomic_load(&save->end.failed) || (MUTANT && shf_save_rc(save, NULL) < 0))",
     "sim/test_parents: a_disk_that_fails_takes_no_step_from_memory")
 blind("given_up_here_alone", "a step that one rank gave up stays the newest of the others",
       "save/save_image.c:choose_together", "*same & 8 || tries",
@@ -384,7 +385,7 @@ gullible("notes_behind_memory", "notes are taken for the disk that memory does n
          "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it",
          "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
-         "save/save_end.c:shf_save_doubt", "s->step > save->step",
+         "save/save_end.c:shf_save_doubt", "s->id.step > save->id.step",
          "sim/test_parents: a_save_in_doubt_fails_none_that_was_begun_before_it")
 blind("unseen_is_absent", "a rank that does not see the run says that there is none",
       "engine/run_open.c:join_run", "rc == SHEAF_ENOENT",
@@ -409,8 +410,8 @@ blind("publish_begun_too_late", "a publish is begun that takes longer than there
       "save/save_commit.c:all_durable", "u.s.too_late",
       "sim/test_deadline: what_cannot_be_published_in_time_is_not_begun")
 bug("speed_by_who_asks", "writes count from when somebody took them, not from when they were done",
-    "save/save_write.c:shf_save_io_done", "atomic_store(&save->write_to_ns, io->done_ns);",
-    "atomic_store(&save->write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
+    "save/save_write.c:shf_save_io_done", "atomic_store(&save->took.write_to_ns, io->done_ns);",
+    "atomic_store(&save->took.write_to_ns, MUTANT ? shf_now(save->run) : io->done_ns);",
     "sim/test_deadline: who_asks_late_does_not_take_the_disk_for_slow")
 bug("told_before_publish", "a step is announced before it is published",
     "save/save_commit.c:go_on", "rc = publish_together(save, l, e->doubt, again, err);",
@@ -1069,8 +1070,8 @@ gullible("save_known_by_number", "the newest step is not read because its number
 blind("bad_step_stays_verified", "a step that is marked bad is still taken for verified",
       "engine/run_ops.c:shf_run_mark", "rc == 0 && mark == 'b'", NEW_SAVE)
 bug("aside_stays_verified", "a step that was set aside is still taken for verified",
-    "save/save_stage.c:shf_save_staged", "shf_behind_forget(save->run, save->step);",
-    "if (!MUTANT) shf_behind_forget(save->run, save->step);", NEW_SAVE)
+    "save/save_stage.c:shf_save_staged", "shf_behind_forget(save->run, save->id.step);",
+    "if (!MUTANT) shf_behind_forget(save->run, save->id.step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
     "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
     "if (rc == 0 && !(MUTANT && now.step < run->verified.step)) run->verified = now;",
@@ -1289,7 +1290,7 @@ bug("stage_beside_publish", "a stage is made while a thread publishes the step b
     "if (!MUTANT) shf_publishing_settle(save->run);",
     PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("own_step_in_the_way", "a step that is published and not told is taken for another's",
-      "save/save_stage.c:find_parent", "before && n.newest == before->step",
+      "save/save_stage.c:find_parent", "before && n.newest == before->id.step",
       PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("freed_without_doubt", "who gives up a step that is being published forgets it",
       "save/save_end.c:shf_save_free", "save->publishing.begun",
@@ -1341,7 +1342,7 @@ bug("refused_note_fails_the_save", "a note or file that was refused costs the wh
 bug("refused_note_counts", "a note that was refused uses up the room of those to come",
     "save/save_given.c:shf_save_note", "int rc = note_check(save, key, value, &line, &err);",
     "int rc = note_check(save, key, value, &line, &err);"
-    " if (MUTANT && rc < 0) save->notes_bytes += strlen(value);",
+    " if (MUTANT && rc < 0) save->given.notes_bytes += strlen(value);",
     ASKED + "all_notes_together_are_bounded_too")
 bug("pruned_unheard", "the log does not hear of steps that went behind",
     "retain/prune_task.c:shf_pruning_settle", "log_pruned(run);",
@@ -1418,8 +1419,8 @@ bug("bound_heard_again", "a job gives up images that it has, with what lies in t
     "memory/agent_link.c:shf_tier_bound", "if (t->bounded)", "if (!MUTANT && t->bounded)",
     ALLOWED + "a_job_keeps_the_images_that_it_has")
 bug("chosen_unseen", "the image of a save that is being written goes to another one (I10)",
-    "save/save_image.c:shf_image_choose", "s->image == (run->tier->newest == 0)",
-    "!MUTANT && s->image == (run->tier->newest == 0)",
+    "save/save_image.c:shf_image_choose", "s->copy.image == (run->tier->newest == 0)",
+    "!MUTANT && s->copy.image == (run->tier->newest == 0)",
     "sim/test_save_image: an_image_is_chosen_that_nobody_needs_or_the_one_needed_least")
 
 # ---- what is measured ----
@@ -1541,7 +1542,7 @@ blind("left_behind_is_told", "what was left behind in memory follows what is bei
       "save/save_memory.c:follow", "was_left(t, i, save)",
       PARENTS + "what_was_left_behind_in_memory_follows_no_step_that_is_being_published")
 gullible("left_behind_since", "what goes on from a save is taken for left behind by a load since",
-         "save/save_memory.c:was_left", "t->left[image] <= save->loads",
+         "save/save_memory.c:was_left", "t->left[image] <= save->id.loads",
          PARENTS + "a_save_that_was_begun_before_its_job_went_back_is_followed_in_memory")
 bug("left_behind_anew", "a second load takes what was left behind for what is saved since",
     "memory/memory_tier.c:shf_tier_went_back", "&& !t->left[i]", "&& (MUTANT || !t->left[i])",
@@ -1550,7 +1551,7 @@ blind("bad_number_in_memory", "the number of a bad step is not free where memory
       "memory/agent_link.c:shf_tier_is_later", "to_disk && t->on_disk[t->newest]",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 blind("bad_stays_newest", "a bad step stays the newest in memory beside an older one that is saved",
-      "save/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->step",
+      "save/save_memory.c:forget_left", "t->on_disk[i] && t->steps[i] >= save->id.step",
       PASSED + "a_number_in_memory_and_on_disk_is_free_when_the_disk_says_so")
 bug("base_goes_aside", "what comes to memory follows a bad step that has gone aside",
     "save/save_stage.c:make", "rc < 0 || made->rebase", "rc < 0 || (made->rebase && !MUTANT)",

@@ -638,12 +638,12 @@ TEST(a_gate_keeps_its_timeout_while_another_thread_compares_the_slice)
 		become(&w, i, 0);
 	CHECK_RC(sheaf_save_begin(&w.save, w.run, 0, w.state, &checked, &err), 0, &err);
 	CHECK_INT(sheaf_save_wait(w.save, -1), 0);
-	set_check(w.save->lazy, SHF_CHECKING);
+	set_check(w.save->copy.lazy, SHF_CHECKING);
 	CHECK_INT(pthread_create(&asks, NULL, ask_a_little, &w), 0);
 	clock_gettime(CLOCK_REALTIME, &late);
 	late.tv_sec += 10;
 	joined = pthread_timedjoin_np(asks, NULL, &late);
-	set_check(w.save->lazy, SHF_UNCHECKED);
+	set_check(w.save->copy.lazy, SHF_UNCHECKED);
 	if (joined != 0)
 		(void)pthread_join(asks, NULL);
 	CHECK_INT(joined, 0);

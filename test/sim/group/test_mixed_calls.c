@@ -23,7 +23,7 @@ struct open_things {
 static int call_begin(struct hand *h, const struct open_things *o)
 {
 	struct sheaf_save *more = NULL;
-	int rc = shf_save_begin(&more, h->run, o->save->step + 1, h->state, NULL, &h->err);
+	int rc = shf_save_begin(&more, h->run, o->save->id.step + 1, h->state, NULL, &h->err);
 
 	shf_save_free(more);
 	return rc;

@@ -29,8 +29,8 @@ static int begin(struct hand *h, struct sheaf_save **save, int64_t step,
 	rc = shf_save_begin(save, h->run, step, h->state, o, &h->err);
 	if (rc == 0 && o->flags & SHEAF_LAZY)
 		rc = shf_save_copied(*save, 0, -1);
-	if (rc == 0 && h->rank == 0 && (*save)->image > h->play->variant)
-		h->play->variant = (*save)->image; /* the last that was used */
+	if (rc == 0 && h->rank == 0 && (*save)->copy.image > h->play->variant)
+		h->play->variant = (*save)->copy.image; /* the last that was used */
 	return rc;
 }
 

@@ -569,7 +569,7 @@ TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
 	four = begun_in_doubt(&o, 3, 4, 0);
 	CHECK_RC(shf_run_mark(o.run, 3, 'k', &o.err), 0, &o.err); /* no prune takes it */
 	six = begun_lazily(&o, 6);
-	CHECK(!six->staged); /* what it follows is looked for by its commit */
+	CHECK(!six->disk.staged); /* what it follows is looked for by its commit */
 	commits(&o, four);
 	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
 	commits(&o, six); /* 3 is the newest that is not bad */

@@ -145,16 +145,16 @@ static int fill_manifest(struct hand *h)
 	size_t times = h->play->variant ? 2 : 1, room, n;
 	char *text = text_of(64 * KIB);
 
-	save->given_bytes = 1 << 19;    /* as if so much had been given */
+	save->given.given_bytes = 1 << 19;    /* as if so much had been given */
 	save->plan->manifest_bytes = 1 << 18;
 	room = (1 << 20) - (1 << 19) - (1 << 18) - strlen(key) - 24;
 	n = 60000 * times;
-	save->given_bytes += room - n;
+	save->given.given_bytes += room - n;
 	text[60000 - 2] = '\0';         /* and two quotes */
 	coded(h, key, shf_save_note(save, key, text));
 	text[60000 - 3] = '\0';
 	coded(h, key, shf_save_note(save, key, text));
-	coded(h, "left", (int)((1 << 20) - save->plan->manifest_bytes - save->given_bytes));
+	coded(h, "left", (int)((1 << 20) - save->plan->manifest_bytes - save->given.given_bytes));
 	shf_save_free(save);
 	free(text);
 	return 0;
@@ -363,7 +363,7 @@ static int fill_room(struct hand *h)
 		coded(h, "note", v > 4 ? shf_save_note(save, "mesh", "dp=2") : 0);
 		coded(h, "note", v > 5 ? shf_save_note(save, "config.digest", "a\nb\x01") : 0);
 		coded(h, "note", v > 6 ? shf_save_note(save, "k", "") : 0);
-		given = save->given_bytes;
+		given = save->given.given_bytes;
 		committed(h, save, -1);
 		free(simdisk_get(h->play->disk, step == 1 ? "run/checkpoint-1/sheaf.json"
 		                 : "run/checkpoint-2/sheaf.json", &n));

@@ -80,10 +80,10 @@ static void quarter_written(struct clocked *c, struct sheaf_save *save)
 	shf_rate_set(&pace->write, 400, 4000 * MS);
 	shf_lasted_add(&pace->sync, 1000 * MS);
 	shf_lasted_add(&pace->publish, 2000 * MS);
-	atomic_store(&save->to_write, 400);
-	atomic_store(&save->written, 100);
-	atomic_store(&save->write_from_ns, 0);
-	atomic_store(&save->write_to_ns, 0);
+	atomic_store(&save->took.to_write, 400);
+	atomic_store(&save->took.written, 100);
+	atomic_store(&save->took.write_from_ns, 0);
+	atomic_store(&save->took.write_to_ns, 0);
 }
 
 TEST(what_is_left_is_what_is_to_write_to_sync_and_to_publish)
@@ -96,15 +96,15 @@ TEST(what_is_left_is_what_is_to_write_to_sync_and_to_publish)
 	CHECK_INT(shf_save_wait(save, -1), 0);
 	quarter_written(&c, save);      /* in no time: the save before counts */
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
-	atomic_store(&save->write_to_ns, 1000 * MS); /* as fast as before */
+	atomic_store(&save->took.write_to_ns, 1000 * MS); /* as fast as before */
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
-	atomic_store(&save->write_to_ns, 8000 * MS); /* longer than all of it took before */
+	atomic_store(&save->took.write_to_ns, 8000 * MS); /* longer than all of it took before */
 	CHECK_INT(shf_save_eta_ms(save), 24000 + 1000 + 2000 + 1);
-	atomic_store(&save->written, 400);
+	atomic_store(&save->took.written, 400);
 	CHECK_INT(shf_save_eta_ms(save), 1000 + 2000 + 1);
-	save->flags |= SHEAF_NO_DISK;   /* nothing is synced, or published */
+	save->id.flags |= SHEAF_NO_DISK;   /* nothing is synced, or published */
 	CHECK_INT(shf_save_eta_ms(save), 1);
-	save->flags &= ~(uint32_t)SHEAF_NO_DISK;
+	save->id.flags &= ~(uint32_t)SHEAF_NO_DISK;
 	committed(&c, save);
 	end(&c);
 }
@@ -120,7 +120,7 @@ TEST(what_nobody_knows_is_not_told)
 	quarter_written(&c, save);
 	shf_rate_set(&c.run->pace.write, 1, INT64_C(100000000000000000)); /* 10^11 ms a byte */
 	CHECK(shf_save_eta_ms(save) > INT64_C(1000000000000));
-	atomic_store(&save->to_write, 1000000);
+	atomic_store(&save->took.to_write, 1000000);
 	CHECK_INT(shf_save_eta_ms(save), -1);
 	c.run->pace = (struct shf_pace){ .write = { 0 } };
 	CHECK_INT(shf_save_eta_ms(save), -1);
@@ -146,13 +146,13 @@ TEST(a_copy_that_goes_on_behind_is_waited_for)
 	save = begun(&c, 2, SHEAF_LAZY);
 	quarter_written(&c, save);
 	shf_lasted_add(&c.run->pace.stage, 1);
-	CHECK_INT(atomic_load(&save->copied), 0);
+	CHECK_INT(atomic_load(&save->took.copied), 0);
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
-	atomic_store(&save->copied, 12); /* a quarter, in 5 s */
-	save->copy_from_ns = shf_now(c.run) - 5000 * MS;
+	atomic_store(&save->took.copied, 12); /* a quarter, in 5 s */
+	save->took.copy_from_ns = shf_now(c.run) - 5000 * MS;
 	eta = shf_save_eta_ms(save);
 	CHECK(eta >= 15000 + 1000 + 2000 + 1 && eta < 15100 + 1000 + 2000);
-	save->copy_from_ns = shf_now(c.run) - 500 * MS;
+	save->took.copy_from_ns = shf_now(c.run) - 500 * MS;
 	CHECK_INT(shf_save_eta_ms(save), 3000 + 1000 + 2000 + 1);
 	CHECK_INT(shf_save_fail(save, "enough"), 0);
 	CHECK_INT(shf_save_commit(save, -1, &c.err), SHEAF_EFAILED);

@@ -35,7 +35,7 @@ static void is_chosen(const struct uses *u)
 	run->tier->guests.image = u->coming;
 	run->tier->guests.copied = u->copied;
 	for (; n < 3 && u->saves[n] > -2; n++) {
-		saves[n].image = u->saves[n];
+		saves[n].copy.image = u->saves[n];
 		saves[n].next = n < 2 && u->saves[n + 1] > -2 ? &saves[n + 1] : NULL;
 	}
 	run->first = n ? saves : NULL;

@@ -208,7 +208,7 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 				for (int k = 0; k < 2; k++)
 					CHECK_INT(shf_save_copied(save, k, -1), 0);
 				CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
-				CHECK(!save->kept);
+				CHECK(!save->mem.kept);
 				shf_save_free(save);
 				SAID(begins(&save, step + 1, flags | SHEAF_NO_DISK), SHEAF_EINVAL,
 				     "memory alone needs two images", &a.err);
@@ -226,7 +226,7 @@ TEST(a_commit_that_is_not_over_says_that_the_step_is_in_memory)
 	begin_with((struct sheaf_opts){ .agent = "auto", .images_max = 2 });
 	CHECK_RC(begins(&save, 1, 0), 0, &a.err);
 	SAID(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN, "; it is in memory", &a.err);
-	CHECK(save->kept);
+	CHECK(save->mem.kept);
 	CHECK_INT(shf_save_commit(save, 0, NULL), SHEAF_EAGAIN);
 	CHECK_INT(shf_save_commit(save, -1, NULL), 0);
 	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
@@ -278,7 +278,7 @@ TEST(save_options_of_an_older_caller_have_no_loss)
 		CHECK(shf_state_ema(a.state, "master_weights", &ema) >= 0);
 		older.size = i ? sizeof(older) : offsetof(struct sheaf_save_opts, loss);
 		CHECK_RC(shf_save_begin(&save, a.run, 1, a.state, &older, &a.err), 0, &a.err);
-		CHECK(save->fresh[0].counts == (i == 0)); /* 0 is below 1, and 5 is not */
+		CHECK(save->copy.fresh[0].counts == (i == 0)); /* 0 is below 1, and 5 is not */
 		CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
 		shf_save_free(save);
 		end();

@@ -231,7 +231,7 @@ static void fail_while_synced(void *arg, const struct sheaf_stat *stat)
 {
 	(void)arg;
 	(void)stat;
-	if (synced[1] && atomic_load(&synced[1]->syncs.from_ns) && !synced_told++ &&
+	if (synced[1] && atomic_load(&synced[1]->disk.syncs.from_ns) && !synced_told++ &&
 	    shf_save_fail(synced[1], "the loss is no number") != 0)
 		abort();
 }

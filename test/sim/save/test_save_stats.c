@@ -519,7 +519,7 @@ static int copy_slowly(struct hand *h)
 	for (int i = 0; i < 6; i++) {
 		int rc = shf_save_wait(save, 0);
 
-		tell("wait %d: %d copied\n", rc, (int)atomic_load(&save->copied));
+		tell("wait %d: %d copied\n", rc, (int)atomic_load(&save->took.copied));
 	}
 	shf_save_free(save);
 	return 0;
@@ -663,8 +663,8 @@ static int travel(struct hand *h)
 		int rc = shf_save_exchange(save, most[i], &h->err);
 
 		if (h->rank == h->ranks - 1) /* rank 0 writes, and sends nothing */
-			tell("%d: %d of %d sent\n", rc, (int)atomic_load(&save->sent),
-			     (int)atomic_load(&save->to_send));
+			tell("%d: %d of %d sent\n", rc, (int)atomic_load(&save->took.sent),
+			     (int)atomic_load(&save->took.to_send));
 	}
 	committed(h, save, -1);
 	shf_save_free(save);
@@ -714,11 +714,12 @@ static void megabytes(struct hand *h)
 static int tells_write(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	const char *owner = io->user;
-	const struct sheaf_save *save = (const void *)(owner - offsetof(struct sheaf_save, io));
+	const struct sheaf_save *save =
+	    (const void *)(owner - offsetof(struct sheaf_save, disk.io));
 
 	if (io->op == SHF_IO_WRITE)
 		tell("%d bytes at %d, %d copied\n", (int)io->len, (int)io->off,
-		     (int)atomic_load(&save->copied));
+		     (int)atomic_load(&save->took.copied));
 	return simover_real()->queue.submit(arg, q, io);
 }
 

@@ -120,14 +120,14 @@ int re_resume(struct re_job *j, int rank, struct sheaf_run *run, struct sheaf_st
 static int end_late(struct re_job *j, int rank, struct sheaf_save **late, struct sheaf_error *err)
 {
 	struct sheaf_save *save = *late;
-	bool fails = save->step == j->plan.fail;
+	bool fails = save->id.step == j->plan.fail;
 	int rc;
 
 	if (fails && rank == 0)
 		(void)shf_save_fail(save, "the loss is no number");
 	rc = shf_save_commit(save, -1, err);
 	if (fails && rc == SHEAF_EFAILED) {
-		atomic_store(&j->given_up, save->step);
+		atomic_store(&j->given_up, save->id.step);
 		rc = 0;
 	}
 	shf_save_free(save);
@@ -142,8 +142,8 @@ static int ask_late(struct re_job *j, struct sheaf_save **late, bool wait, struc
 
 	if (rc == SHEAF_EAGAIN && !wait)
 		return 0;
-	if (rc == 0 && (*late)->step > atomic_load(&j->acked))
-		atomic_store(&j->acked, (*late)->step);
+	if (rc == 0 && (*late)->id.step > atomic_load(&j->acked))
+		atomic_store(&j->acked, (*late)->id.step);
 	shf_save_free(*late);
 	*late = NULL;
 	return rc;
