@@ -1298,8 +1298,8 @@ blind("freed_without_doubt", "who gives up a step that is being published forget
 blind("freed_half_published", "a step that is being published is thrown away with its save",
       "save/save_end.c:let_go", "save->publishing.begun && run->team.rank == 0",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
-ASKED = "sim/test_asked: "
-ALIASED = "sim/test_aliased: "
+ASKED = "sim/test_invalid_arguments: "
+ALIASED = "sim/test_load_aliased: "
 blind("aliased_types_loaded", "memory is filled from two types, and a master is left rounded",
       "load/load_aliased.c:is_conflict", "(x->cast || y->cast)",
       ALIASED + "masters_in_the_memory_of_their_weights_are_never_rounded")
