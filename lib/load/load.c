@@ -12,6 +12,7 @@
 #include <string.h>
 #include "agent_link.h"
 #include "averages.h"
+#include "block_pass.h"
 #include "err.h"
 #include "list.h"
 #include "load_aliased.h"
@@ -242,14 +243,17 @@ static int decide_all(struct shf_load *ld, struct sheaf_error *err)
 	return rc;
 }
 
-/* Finds tensors of families that the state has, which no rank asked for. Every rank looks at all of
- * them, so that all find the same; each is reported by one. [collective] */
+/* Finds tensors of families that the state has, which no rank asked for. Each is reported by one
+ * rank. With SHEAF_STRICT ranks agree on what they found: each goes by its own opts.ignore.
+ * [collective] */
 static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 {
 	const struct shf_layout *l = &ld->step->layout;
 	struct shf_team *team = &ld->step->run->team;
 	int rc = shf_asked_unite(ld, err);
 
+	if (rc < 0)
+		return rc;
 	for (size_t i = 0; i < l->tensors_n && rc == 0; i++) {
 		const struct shf_lt_tensor *t = &l->tensors[i];
 		const char *family = l->families[t->family].name;
@@ -268,7 +272,7 @@ static int find_unexpected(struct shf_load *ld, struct sheaf_error *err)
 				      "%s: %s/%s is stored and nobody asked for it", ld->step->path,
 				      family, t->name);
 	}
-	return rc;
+	return ld->flags & SHEAF_STRICT ? shf_agree(team, rc, err) : rc;
 }
 
 /* Counts the slices of each set of averages that are filled from the step. */
@@ -540,18 +544,23 @@ static void load_failed(const struct sheaf_step *step, int rc, struct sheaf_erro
  * room that any of them has for staging. [collective] */
 static int meet_in_load(struct shf_load *ld, int rc, struct sheaf_error *err)
 {
-	enum { FLAGS, ROOM, MARKS };
+	enum { FLAGS, CHECKED, ROOM, MARKS };
 	struct shf_call m = { .kind = SHF_CALL_LOAD, .handle = ld->step->made };
 
 	_Static_assert(MARKS + SHF_EMAS_MAX <= SHF_CALL_ARGS, "marks travel with the call");
 	if (rc == 0) {
 		m.x[FLAGS] = ld->flags;
+		m.x[CHECKED] = shf_pass_sums(ld->step);
 		m.x[ROOM] = shf_load_room(ld->step->run);
 		shf_emas_mark(ld->state, &m.x[MARKS]);
 	}
 	rc = shf_call_enter(&ld->step->run->team, &m, rc, err);
 	if (rc == 0 && m.lo[FLAGS] != m.hi[FLAGS])
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks load with different flags");
+	/* What they find by comparing sums would differ, too. */
+	if (rc == 0 && m.lo[CHECKED] != m.hi[CHECKED])
+		rc = shf_fail(err, SHEAF_EINVAL, "%s: some ranks opened it with SHEAF_UNVERIFIED, "
+		              "others without", ld->step->path);
 	if (rc == 0)
 		rc = shf_emas_check(ld->state, &m.hi[MARKS], err);
 	ld->room = m.lo[ROOM];

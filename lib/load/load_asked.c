@@ -63,7 +63,7 @@ int shf_asked_unite(struct shf_load *ld, struct sheaf_error *err)
 		if (t->source != SHF_FROM_STEP)
 			continue;
 		asked_set(ld, t->tensor);
-		if (!l->tensors[t->tensor].loose)
+		if (!t->slice.empty && !l->tensors[t->tensor].loose)
 			asked_set(ld, wanted_bit(ld, t->tensor));
 	}
 	return shf_or(&ld->step->run->team, ld->asked, asked_bits_n(ld), ld->asked_counts, err);

@@ -280,6 +280,8 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 	int rc = shf_save_seal(save, err);
 
 	atomic_store(&save->took.publish_from_ns, shf_now(save->run));
+	if (p->gathered)
+		shf_save_gather_again(save);
 	rc = p->gathered ? shf_agree(&save->run->team, rc, err)
 	                 : shf_save_gather(save, rc, p->by_zero, err);
 	if (rc == 0 && !p->by_zero)
@@ -394,6 +396,7 @@ struct entry {
 	uint64_t not_kept;              /* some rank has not all of it in memory */
 	uint64_t doubt;                 /* a step was in doubt before it */
 	uint64_t scrubbing;             /* some node still reads a committed step again */
+	uint64_t emas;                  /* some rank has averages */
 };
 enum { WAIT_WORD, ENTRY_WORD };
 _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_ARGS,
@@ -415,7 +418,7 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 	const struct shf_tier *t = save->run->tier;
 	struct entry e = { .not_kept = !shf_tier_has_here(save),
 		.doubt = t->wanted && t->doubt != 0,
-		.scrubbing = shf_behind_is_busy(save->run) };
+		.scrubbing = shf_behind_is_busy(save->run), .emas = save->state->emas_n > 0 };
 
 	if (p->begun) {
 		e.publishing = asks && save->run->team.rank == 0 && shf_publishing_goes_on(save);
@@ -450,7 +453,7 @@ static int meet_in_commit(struct sheaf_save *save, int *wait_ms, struct entry *e
 }
 
 /* Of a lazy save all is asked for, and so copied, on all ranks. */
-static int all_asked(struct sheaf_save *save, const struct limit *l, bool unasked,
+static int all_asked(struct sheaf_save *save, const struct limit *l, const struct entry *e,
                      struct sheaf_error *err)
 {
 	struct shf_team *team = &save->run->team;
@@ -458,9 +461,9 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, bool unaske
 
 	if (!save->copy.lazy || save->copy.asked)
 		return 0;
-	if (unasked)
+	if (e->unasked)
 		rc = shf_agree(team, shf_lazy_unasked(save, err), err);
-	if (rc == 0 && save->state->emas_n)
+	if (rc == 0 && e->emas)
 		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
 	if (rc < 0)
 		return rc;
@@ -534,7 +537,7 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 	int rc = e->failed ? shf_agree(&save->run->team, shf_save_failure(save, err), err) : 0;
 
 	if (rc == 0) {
-		rc = all_asked(save, l, e->unasked, err);
+		rc = all_asked(save, l, e, err);
 		*again = rc < 0; /* whatever it is */
 	}
 	if (rc == 0) {

@@ -54,3 +54,15 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 		p->rc = read_all_ranks(save, &p->err);
 	return 0;
 }
+
+void shf_save_gather_again(struct sheaf_save *save)
+{
+	struct shf_publishing *p = &save->publishing;
+
+	if (save->run->team.rank || p->rc != SHEAF_ENOMEM)
+		return;
+	shf_buf_release(&p->sums.table);
+	shf_buf_release(&p->owners);
+	p->given = (struct shf_given){ 0 };
+	p->rc = read_all_ranks(save, &p->err);
+}

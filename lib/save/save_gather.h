@@ -9,4 +9,7 @@
  * rc: what came of this rank's work before it. What rank 0 finds wrong in what it gets is in
  * publishing.rc, there alone, for the next agreement to tell. [collective] */
 int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_error *err);
+/* If rank 0 had no memory for what it got, when that was for the memory tier, it tries once more
+ * for the disk. [local] */
+void shf_save_gather_again(struct sheaf_save *save);
 #endif

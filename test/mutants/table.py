@@ -924,6 +924,23 @@ bug("deadline_ignored", "a rank waits for the dead as long as they are dead",
 bug("failure_not_sent_with_lengths", "a rank that has failed sends lengths as if it had not",
     "group/group.c:lens_claim", "lens.in[r] == FAILED", "lens.in[r] == FAILED && !MUTANT",
     "unit/test_group_calls: a_verdict_travels_with_what_is_sent")
+VERDICT = "sim/test_one_verdict: "
+bug("strict_alone", "a rank that finds a tensor nobody asked for returns alone",
+    "load/load.c:find_unexpected", "ld->flags & SHEAF_STRICT ? shf_agree(team, rc, err)",
+    "ld->flags & SHEAF_STRICT && !MUTANT ? shf_agree(team, rc, err)",
+    VERDICT + "what_one_rank_does_not_ignore_is_refused_on_all")
+blind("sums_not_compared", "ranks that look at sums load with others that do not",
+      "load/load.c:meet_in_load", "m.lo[CHECKED] != m.hi[CHECKED]",
+      VERDICT + "ranks_that_look_at_sums_load_with_none_that_do_not")
+bug("averages_of_one_rank", "a rank agrees on averages that others do not have",
+    "save/save_commit.c:all_asked", "e->emas", "(MUTANT ? save->state->emas_n > 0 : e->emas)",
+    VERDICT + "a_rank_without_averages_commits_with_one_that_has_some")
+gullible("nothing_is_wanted", "a slice without an item counts as a wish for its tensor",
+         "load/load_asked.c:shf_asked_unite", "!t->slice.empty",
+         VERDICT + "what_no_rank_wants_a_byte_of_is_not_unverified")
+gullible("gathered_for_good", "sums that memory had no room for are not made for the disk",
+         "save/save_gather.c:shf_save_gather_again", "p->rc != SHEAF_ENOMEM",
+         VERDICT + "what_memory_lacked_sums_for_is_written_to_disk")
 bug("last_rank_not_heard", "an agreement does not hear the last rank", "group/group.c:claim",
     "return rc == 0 ?", "return rc == 0 || (MUTANT && t->rank > 0 &&"
     " t->rank == t->ranks - 1) ?",

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory tier: jobs that save to the memory of agents, die, and are followed by others. What
  * the next one finds is judged by values that say of which step they are. */
-#include <errno.h>
 #include <stdlib.h>
-#include "step.h"
 #include "memory_steps.h"
 #include "restarts.h"
-#include "save.h"
 #include "memory_tier.h"
+#include "save_handle.h"
+#include "verify_step.h"
 #include "t.h"
 #include "run_open.h"
 #include "save_commit.h"
 #include "save_end.h"
-#include "save_handle.h"
-#include "state.h"
 #include "step_open.h"
 #include "read_slice.h"
-#include "verify_step.h"
 #include "run_ops.h"
 #include "load.h"
 
@@ -661,8 +657,7 @@ static int count_step(void *arg, const struct shf_recalled *r)
 	return 0;
 }
 
-static bool planned_anew;        /* so that ranks do not find all that a begin needs at hand */
-
+static bool planned_anew;        /* ranks do not find all that a begin needs at hand */
 /* Four images have a step each; then the oldest is copied into. */
 static void one_begun(struct one *o)
 {
@@ -681,16 +676,16 @@ static void one_begun(struct one *o)
 
 TEST(an_image_that_is_copied_into_is_no_step)
 {
+	struct re_job j;
+
 	for (int anew = 0; anew < 2; anew++) {
 		struct simdisk *d = re_world(36);
-		struct re_job j;
 
 		planned_anew = anew;
 		act(d, &j, one_begun);
 		CHECK_INT(restarted(d), 4);
 		simdisk_free(d);
 	}
-	planned_anew = false;
 }
 
 static int read_as(struct one *o, int times)
