@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index that Hugging Face loaders read. */
+/* The index that Hugging Face loaders read (doc/format.md, section 5).
+ *
+ * The parser reads other people's indexes as well as ours, so unknown members are skipped and
+ * odd metadata is tolerated. The map is different: its values become paths below the step, so
+ * each of them is checked before the caller sees any. */
 #include "index.h"
 
 #include <inttypes.h>
@@ -9,6 +13,9 @@
 #include "json.h"
 #include "safetensors.h"
 
+/* The state of one parse. The JSON reader walks the bytes once, and nothing but names is
+ * copied. Entries grow in a buffer of the heap, because their number is unknown until the map
+ * ends; only a map that is proved whole moves to the arena. */
 struct reader {
 	struct shf_json json;
 	struct shf_arena *arena;        /* borrowed */
@@ -24,6 +31,10 @@ static int index_no_memory(struct reader *r)
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for the index", r->where);
 }
 
+/* Fails at the token that was just returned. If the JSON reader itself refused the bytes (kind
+ * is SHF_JSON_ERROR), its own sentence is the better one: it names what is wrong with the text,
+ * and not only that a value of another kind was expected. A reader that ran out of memory also
+ * stops with SHF_JSON_ERROR, and that must not be reported as a damaged file. */
 static int index_fail(struct reader *r, enum shf_json_kind kind, const char *why)
 {
 	if (kind != SHF_JSON_ERROR)
@@ -47,7 +58,9 @@ static int skip(struct reader *r, enum shf_json_kind first)
 	return shf_json_skip(&r->json, first) ? 0 : index_fail(r, SHF_JSON_ERROR, "");
 }
 
-/* Anything is tolerated in metadata; total_size counts when it is a whole number. */
+/* Reads "metadata", whose other members are ignored. total_size counts only when it is a whole
+ * number: some writers store a float or a string, and no reader needs the value, so such an
+ * index stays readable and total_size stays UINT64_MAX. */
 static int index_read_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
@@ -72,6 +85,10 @@ static int index_read_metadata(struct reader *r)
 	return kind == SHF_JSON_OBJECT_END ? 0 : index_fail(r, kind, "");
 }
 
+/* Reads one member of weight_map; its key was just returned. The checks come before the copies,
+ * so that no name is stored that could leave the directory: a plain name has no slash and is
+ * not "." or "..". The NUL test comes first because shf_plain_is_valid() takes a C string and
+ * would see only the part before it. */
 static int index_read_entry(struct reader *r)
 {
 	struct shf_index_entry e, *last;
@@ -101,6 +118,8 @@ static int index_read_entry(struct reader *r)
 	return e.file && !r->entries.oom ? 0 : index_no_memory(r);
 }
 
+/* Reads weight_map, which must be there once. The JSON reader leaves duplicate keys to its
+ * caller, and a second map would silently add to the first. */
 static int read_map(struct reader *r)
 {
 	enum shf_json_kind kind;
@@ -120,6 +139,8 @@ static int read_map(struct reader *r)
 	return kind == SHF_JSON_OBJECT_END ? 0 : index_fail(r, kind, "");
 }
 
+/* Reads the whole document: one object, and nothing after it but white space. Members may stand
+ * in any order, so whether the map was there is known only at the end. */
 static int read_document(struct reader *r)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -146,6 +167,9 @@ static int read_document(struct reader *r)
 					 r->where);
 }
 
+/* A name may stand in the map once. Sorting pointers to the names takes n log n, where
+ * comparing pairs of a hostile index would take n^2. The copy keeps `entries` in the order of
+ * the file. */
 static int index_check_unique(struct reader *r, const struct shf_index_entry *entries, size_t n)
 {
 	const char **names = shf_alloc(n, sizeof(*names)), *twice;
@@ -163,6 +187,8 @@ static int index_check_unique(struct reader *r, const struct shf_index_entry *en
 	return rc;
 }
 
+/* *ix is written only on success. What was already copied to the arena stays there until the
+ * caller releases the arena, also after an error. */
 int shf_index_parse(struct shf_index *ix, struct shf_arena *arena, const uint8_t *bytes, size_t n,
 		    const char *where, struct sheaf_error *err)
 {
@@ -192,6 +218,9 @@ out:
 	return rc;
 }
 
+/* Writes the map with two spaces of indent, as Hugging Face's own writers do. The bytes are a
+ * function of the arguments alone: the same state must give the same index, whatever ranks
+ * saved it. */
 int shf_index_write(struct shf_buf *out, const struct shf_index_entry *entries, size_t n,
 		    uint64_t total_size)
 {

@@ -48,8 +48,13 @@ static enum shf_json_kind stop_here(struct shf_json *j, const char *what)
 	return json_stop(j, j->p < j->end ? what : "unexpected end", j->p);
 }
 
-/* Length of the UTF-8 sequence at p (its first byte is >= 0x80), 0 if it is none: overlong
- * forms, surrogates and what is above U+10FFFF are none. */
+/* Returns the length of the UTF-8 sequence at p, whose first byte is at least 0x80, or 0 if the
+ * bytes are no valid sequence.
+ *
+ * The ranges are those of table 3-7 of the Unicode standard. The first byte decides the length.
+ * Only the second byte has narrower bounds than 80..bf, and only after four first bytes: after
+ * e0 and f0 a smaller one would be an overlong form, after ed a larger one a surrogate, after
+ * f4 a larger one a code point above U+10FFFF. c0, c1 and f5..ff begin no sequence. */
 static size_t utf8_sequence(const uint8_t *p, size_t n)
 {
 	uint8_t lo = 0x80, hi = 0xbf;
@@ -94,6 +99,8 @@ bool shf_utf8_is_valid(const void *s, size_t n)
 	return true;
 }
 
+/* Appends one code point as UTF-8. Only escapes come here, and surrogates have been joined or
+ * refused before, so every value is a valid scalar. */
 static void add_code_point(struct shf_buf *b, uint32_t c)
 {
 	if (c < 0x80) {
@@ -113,7 +120,9 @@ static void add_code_point(struct shf_buf *b, uint32_t c)
 	}
 }
 
-/* Four hex digits at p, or -1. */
+/* Returns the value of the four hex digits at p, or -1 if there are fewer than four bytes or
+ * one of them is no digit. Both cases are allowed here: JSON escapes may be written in upper
+ * case. */
 static int32_t hex4(const uint8_t *p, const uint8_t *end)
 {
 	int32_t v = 0;
@@ -136,7 +145,12 @@ static int32_t hex4(const uint8_t *p, const uint8_t *end)
 	return v;
 }
 
-/* p is at the u of \uXXXX; a surrogate takes its partner along. */
+/* Decodes \uXXXX; p is at the u. JSON writes a character above U+FFFF as two escapes, a high
+ * surrogate (d800..dbff) and a low one (dc00..dfff), each of which carries ten bits of the code
+ * point minus 0x10000. One without the other has no UTF-8 form, so it is refused.
+ *
+ * The second escape is looked at only if all six of its bytes are there, so nothing behind
+ * `end` is read. */
 static bool read_unicode(struct shf_json *j, const uint8_t *escape)
 {
 	int32_t c = hex4(j->p + 1, j->end), low;
@@ -157,7 +171,8 @@ static bool read_unicode(struct shf_json *j, const uint8_t *escape)
 	return true;
 }
 
-/* p is at the backslash. */
+/* Decodes one escape; p is at the backslash. from[] and to[] are parallel. strchr() would also
+ * find the NUL that ends from[], so a NUL byte after the backslash is ruled out before. */
 static bool read_escape(struct shf_json *j)
 {
 	static const char from[] = "\"\\/bfnrt";
@@ -177,7 +192,9 @@ static bool read_escape(struct shf_json *j)
 	return true;
 }
 
-/* p is at the opening quote. The decoded text goes to scratch. */
+/* Decodes a string into scratch; p is at the opening quote. Text without escapes is copied run
+ * by run: the inner loop passes over plain ASCII, and only bytes that need a decision leave it.
+ * Names of tensors are almost all of that kind, and a header may hold 100 MB of them. */
 static bool read_string(struct shf_json *j)
 {
 	j->p++;
@@ -210,6 +227,7 @@ static bool read_string(struct shf_json *j)
 	return true;
 }
 
+/* Passes over decimal digits and returns how many there were. */
 static size_t digits(struct shf_json *j)
 {
 	const uint8_t *from = j->p;
@@ -219,6 +237,9 @@ static size_t digits(struct shf_json *j)
 	return (size_t)(j->p - from);
 }
 
+/* Checks the grammar of a number and copies its text to scratch. The value is not computed: an
+ * offset of 64 bits does not fit a double, so shf_json_u64() reads the text again where an
+ * integer is wanted. JSON forbids a leading zero, because 017 would be octal for some readers. */
 static bool read_number(struct shf_json *j)
 {
 	const uint8_t *from = j->p;
@@ -257,6 +278,8 @@ static enum shf_json_kind read_word(struct shf_json *j, const char *word, enum s
 	return kind;
 }
 
+/* Opens a bracket. The stack is an array of fixed size in place of recursion, so a hostile
+ * document of a million brackets costs an error and not the thread's stack. */
 static enum shf_json_kind json_push(struct shf_json *j, char bracket)
 {
 	if (j->depth == SHF_JSON_DEPTH_MAX)
@@ -267,6 +290,8 @@ static enum shf_json_kind json_push(struct shf_json *j, char bracket)
 	return bracket == '{' ? SHF_JSON_OBJECT : SHF_JSON_ARRAY;
 }
 
+/* Closes a bracket. The caller has seen to it that depth is not 0: a state in which an end is
+ * accepted exists only inside brackets. */
 static enum shf_json_kind pop(struct shf_json *j)
 {
 	bool object = *j->p == '}';
@@ -279,6 +304,8 @@ static enum shf_json_kind pop(struct shf_json *j)
 	return object ? SHF_JSON_OBJECT_END : SHF_JSON_ARRAY_END;
 }
 
+/* Reads a value that is no object and no array. The state changes only on success: json_stop()
+ * has already set STUCK otherwise, and that must stay. */
 static enum shf_json_kind read_scalar(struct shf_json *j)
 {
 	enum shf_json_kind kind = SHF_JSON_ERROR;
@@ -317,7 +344,10 @@ static void skip_space(struct shf_json *j)
 		j->p++;
 }
 
-/* Past the comma or colon that stands before the next token; false on error. */
+/* Passes over the comma or colon before the next token and decides what may follow. Returns
+ * false on error. A closing bracket after a value needs no comma: then the state stays
+ * WANT_COMMA, and read_token() takes the bracket. After a comma a bracket is not accepted, so
+ * trailing commas are errors. */
 static bool read_separator(struct shf_json *j)
 {
 	if (j->state == WANT_COLON) {
@@ -334,6 +364,9 @@ static bool read_separator(struct shf_json *j)
 	return true;
 }
 
+/* The automaton: reads one token by the state and sets the next state. `at` is set after the
+ * separator, so that a sentence names the byte of the token itself and not that of the comma
+ * before it. */
 static enum shf_json_kind read_token(struct shf_json *j)
 {
 	bool closes;
@@ -358,6 +391,10 @@ static enum shf_json_kind read_token(struct shf_json *j)
 	return read_scalar(j);
 }
 
+/* Returns the next token. scratch is reset first, which ends the life of the text of the token
+ * before. The NUL is added after every token, so shf_json_text() may give a C string out at any
+ * time. Running out of memory in scratch becomes an error here, in one place, because the
+ * buffer keeps the fact until it is asked. */
 enum shf_json_kind shf_json_next(struct shf_json *j)
 {
 	if (j->state == STUCK)
@@ -370,6 +407,8 @@ enum shf_json_kind shf_json_next(struct shf_json *j)
 	return j->kind;
 }
 
+/* scratch always ends in a NUL that is not part of the text, hence the - 1. Before the first
+ * token and after a failed allocation there is no text, and callers still get a valid string. */
 const char *shf_json_text(const struct shf_json *j, size_t *n)
 {
 	if (!j->scratch.len || j->scratch.oom) {
@@ -382,6 +421,8 @@ const char *shf_json_text(const struct shf_json *j, size_t *n)
 	return (const char *)j->scratch.data;
 }
 
+/* x * 10 + d fits exactly if x <= (UINT64_MAX - d) / 10. A sign, a point and an exponent are no
+ * digits, so they fail the first test: as unsigned differences they are above 9. */
 bool shf_json_u64(const struct shf_json *j, uint64_t *v)
 {
 	uint64_t x = 0;
@@ -410,6 +451,9 @@ bool shf_json_i64(const struct shf_json *j, int64_t *v)
 	return true;
 }
 
+/* Skips the rest of a value. The first token of an object or array has already raised depth by
+ * one, so the value is over when depth is back at what it was before it. A loop over tokens
+ * does it, without recursion and without a stack of its own. */
 bool shf_json_skip(struct shf_json *j, enum shf_json_kind first)
 {
 	int depth = j->depth - 1;
@@ -424,6 +468,10 @@ bool shf_json_skip(struct shf_json *j, enum shf_json_kind first)
 	return true;
 }
 
+/* Escapes as little as JSON allows: the quote, the backslash, and bytes below 0x20. This is the
+ * form the format prescribes, so that two writers make the same header. It is also one to one:
+ * different texts have different escaped forms. Runs of plain bytes are appended at once, from
+ * `from` to the byte that needs an escape. */
 void shf_json_put(struct shf_buf *b, const char *s, size_t n)
 {
 	static const char hex[] = "0123456789abcdef";

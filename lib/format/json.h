@@ -17,6 +17,12 @@ enum shf_json_kind {
 	SHF_JSON_KEY, SHF_JSON_STRING, SHF_JSON_NUMBER, SHF_JSON_TRUE, SHF_JSON_FALSE, SHF_JSON_NULL
 };
 #define SHF_JSON_DEPTH_MAX 64
+/* A reader in progress. It borrows `bytes`, which must outlive it. shf_json_init() allocates
+ * nothing, but scratch grows with the longest text, so shf_json_release() must follow, also
+ * after an error.
+ *
+ * `state` belongs to json.c. stack[i] is the bracket that opened level i. A caller may read p
+ * to look at what follows the value that has just ended (safetensors.c does so for padding). */
 struct shf_json {
 	const uint8_t *bytes, *p, *end;
 	struct shf_buf scratch;         /* text of the last key, string or number, NUL-ended */
@@ -28,6 +34,8 @@ struct shf_json {
 };
 void shf_json_init(struct shf_json *j, const void *bytes, size_t n);
 void shf_json_release(struct shf_json *j);
+/* Returns the next token, SHF_JSON_END when the document is whole, or SHF_JSON_ERROR. Both ends
+ * are final: later calls return the same. */
 enum shf_json_kind shf_json_next(struct shf_json *j);
 /* Text of the last key, string or number; *n its bytes (strings may hold NUL). */
 const char *shf_json_text(const struct shf_json *j, size_t *n);

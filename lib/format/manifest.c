@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sheaf.json, written. */
+/* Writes sheaf.json, the commit record.
+ *
+ * Members stand in the order of doc/format.md, section 6. `self` must be the last member,
+ * because it covers every byte before it; a reader checks that sum at a fixed distance from the
+ * end, before it parses anything. */
 #include "manifest.h"
 
 #include <inttypes.h>
@@ -21,6 +25,13 @@ static void add_comma(struct shf_buf *b, size_t i)
 	shf_buf_adds(b, i ? ",\n  " : "\n  ");
 }
 
+/* Writes the members that are not lists. The strings that go out without escapes (session, run,
+ * created) are hex digits and a time, which shf_manifest_check() has proved; all others pass
+ * put_json_text().
+ *
+ * page, block and sum are constants of version 1. They are written all the same, so that a
+ * later version can change them and an old reader refuses the step instead of computing other
+ * blocks. */
 static void put_manifest_head(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_addf(b, "{\"sheaf\": 1,\n \"needs\": [],\n \"step\": %" PRId64 ",\n", m->step);
@@ -54,6 +65,8 @@ static void put_manifest_head(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_addf(b, ",\n \"plan\": \"%016" PRIx64 "\"", m->plan);
 }
 
+/* Writes one file of "files", "attached" or "sums". The three share a form, and mf_decode.c
+ * reads them through one table of fields. */
 static void put_file_member(struct shf_buf *b, const struct shf_mf_file *f)
 {
 	shf_buf_adds(b, "{\"name\": ");
@@ -72,6 +85,8 @@ static void add_files(struct shf_buf *b, const char *name, const struct shf_mf_f
 	shf_buf_adds(b, "]");
 }
 
+/* The files that belong to a family follow from its count: the first `files` entries of "files"
+ * are those of the first family, and so on. */
 static void add_families(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"families\": [");
@@ -117,6 +132,8 @@ static void add_notes(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "}");
 }
 
+/* The member is optional, and the caller leaves it out where there are no averages. coef is a C
+ * hex float in a string, which says the double exactly. */
 static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 {
 	shf_buf_adds(b, ",\n \"ema\": [");
@@ -136,6 +153,13 @@ static void add_emas(struct shf_buf *b, const struct shf_manifest *m)
 	shf_buf_adds(b, "]");
 }
 
+/* Checks first and writes after, so nothing that the decoder would refuse reaches the disk.
+ * `start` is where this manifest begins in out, which may hold other bytes before it; the sum
+ * covers ours alone.
+ *
+ * The limit of SHF_MANIFEST_MAX is applied to the finished bytes, because escapes make the size
+ * unpredictable. A manifest that is too large is taken back out of `out`, so the caller cannot
+ * write it by mistake. */
 int shf_manifest_encode(struct shf_buf *out, const struct shf_manifest *m, struct sheaf_error *err)
 {
 	size_t start = out->len;

@@ -7,6 +7,8 @@
 #include "mem.h"
 #include "sheaf.h"
 
+/* A manifest is shorter than this. The bound lets a reader take the whole of it into memory
+ * before it trusts anything in it. */
 #define SHF_MANIFEST_MAX (UINT64_C(1) << 20)
 struct shf_mf_family { const char *name, *dir; uint64_t files, tensors, bytes; };
 struct shf_mf_file { const char *name; uint64_t bytes, crc; };  /* name with the family's folder */

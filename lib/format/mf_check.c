@@ -21,6 +21,8 @@ struct check {
 	struct sheaf_error *err;
 };
 
+/* Names come from a file that may be hostile, so a sentence shows at most the bytes that
+ * shf_name_show() allows. */
 static int fail_at_name(const struct check *c, const char *what, const char *name)
 {
 	return shf_fail(c->err, c->code, "%s: %s \"%.*s\"", c->where, what, shf_name_show(name),
@@ -35,12 +37,15 @@ bool shf_hex_is_valid(const char *s, size_t n)
 	return true;
 }
 
+/* The array has 33 bytes, and the NUL must be the last of them: an id that is shorter, or that
+ * is not terminated, is refused before any string function sees it. */
 static bool is_id(const char id[33])
 {
 	return memchr(id, 0, 33) == id + 32 && shf_hex_is_valid(id, 32);
 }
 
-/* 2026-01-31T12:00:00Z, by its form alone. */
+/* Checks the form alone, 2026-01-31T12:00:00Z: month 13 passes. sizeof(form) includes the NUL,
+ * so the text must also end where the form ends. */
 static bool is_time(const char s[32])
 {
 	static const char form[] = "dddd-dd-ddTdd:dd:ddZ";
@@ -64,6 +69,8 @@ static bool name_ends_in(const char *s, const char *tail)
 	return n >= tail_n && !strcmp(s + n - tail_n, tail);
 }
 
+/* Checks the members that stand alone. Every one of them is checked even if only informative,
+ * because the encoder writes some without escapes (manifest.c). */
 static int check_scalars(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -86,7 +93,10 @@ static int check_scalars(const struct check *c)
 	return 0;
 }
 
-/* No string of a list twice: string i is the one at items + i * size. */
+/* Refuses a list in which a string stands twice. The string of item i is the pointer at items +
+ * i * size, so the name or key must be the first member of the item's struct; that is true of
+ * families, files, notes and averages. memcpy() reads it because the struct's type is unknown
+ * here. */
 static int check_twice(const struct check *c, const void *items, size_t n, size_t size,
 		       const char *what)
 {
@@ -104,7 +114,12 @@ static int check_twice(const struct check *c, const void *items, size_t n, size_
 	return rc;
 }
 
-/* Families, and the tensor files that follow from them in the same order. */
+/* Checks the families and, with them, the tensor files: the first f->files entries belong to
+ * the first family, the next ones to the second. A file must lie in the folder of its family,
+ * be one component below it, and end in .safetensors. So no name in the list leads out of the
+ * step, and no tensor file hides in a foreign folder.
+ *
+ * The comparison with m->files_n - file cannot wrap, because `file` never passes files_n. */
 static int check_mf_families(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -135,7 +150,8 @@ static int check_mf_families(const struct check *c)
 	return 0;
 }
 
-/* The folder of a family: the family, else NULL. */
+/* Returns the family of this name, or NULL. The name needs no NUL, because is_index() asks for
+ * a part of a longer string. A step has few families, so a linear search is enough. */
 static const struct shf_mf_family *family_of(const struct shf_manifest *m, const char *name,
 					     size_t n)
 {
@@ -145,7 +161,13 @@ static const struct shf_mf_family *family_of(const struct shf_manifest *m, const
 	return NULL;
 }
 
-/* <family>.safetensors.index.json in the family's folder. */
+/* Is name <family>.safetensors.index.json, in the folder of that family? The family model lies
+ * in the step itself, and every other one in the folder of its name, so a name without a slash
+ * can only be the index of model, and one with a slash only that of the family before the
+ * slash.
+ *
+ * Indexes are listed with the attached files, but shf_attached_is_valid() refuses every name
+ * with ".safetensors" in it, so that no caller attaches weights. This is the exception. */
 static bool is_index(const struct shf_manifest *m, const char *name)
 {
 	static const char tail[] = ".safetensors.index.json";
@@ -162,6 +184,9 @@ static bool is_index(const struct shf_manifest *m, const char *name)
 	return n == dir_n && !memcmp(base, name, n) && !(n == 5 && !memcmp(base, "model", n));
 }
 
+/* Checks the attached files. A file named as the folder of a family could not be created beside
+ * the folder, so it is refused here and not when the save meets EEXIST. The folder of model is
+ * the step itself, so that name is free. */
 static int check_attached(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -177,6 +202,8 @@ static int check_attached(const struct check *c)
 	return 0;
 }
 
+/* Orders pointers to ties by family and name. The target does not count, so a name that is tied
+ * to two targets compares equal and is found. */
 static int by_tied(const void *a, const void *b)
 {
 	const struct shf_mf_tied *x = *(const struct shf_mf_tied *const *)a;
@@ -186,6 +213,11 @@ static int by_tied(const void *a, const void *b)
 	return order ? order : strcmp(x->name, y->name);
 }
 
+/* Refuses names that are tied twice, and chains: what a name is tied to must not be tied
+ * itself, so one lookup resolves every tie and no cycle exists. Both are found in one sorted
+ * array: equal neighbours are duplicates, and a target is sought with a key that has the target
+ * in place of the name. bsearch() hands out pointers to elements, which are pointers
+ * themselves, hence the extra level in `key`. */
 static int check_tied_order(const struct check *c, const struct shf_mf_tied **tied, size_t n)
 {
 	if (n > 1)
@@ -225,6 +257,9 @@ static int check_tied(const struct check *c)
 	return rc;
 }
 
+/* Checks the averages. The array coef is proved to hold a NUL before it is parsed. The test on
+ * the coefficient is written so that NaN fails it: every comparison with NaN is false. A
+ * coefficient of 1 would never let the average move. */
 static int check_emas(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -245,6 +280,8 @@ static int check_emas(const struct check *c)
 	return 0;
 }
 
+/* The total is compared inside the loop, so it grows by one note beyond the limit at most and
+ * cannot overflow. */
 static int check_notes(const struct check *c)
 {
 	const struct shf_manifest *m = c->m;
@@ -266,6 +303,9 @@ static int check_notes(const struct check *c)
 	return 0;
 }
 
+/* The checks of single items come before the checks for duplicates, which sort strings and
+ * therefore rely on every pointer being a string. The families come before the attached files,
+ * because is_index() looks names up among them. */
 int shf_manifest_check(const struct shf_manifest *m, int code, const char *where,
 		       struct sheaf_error *err)
 {

@@ -15,12 +15,14 @@
 #include "mf_check.h"
 #include "safetensors.h"
 
+/* The state of one decoding. Texts are copied to the arena, so the manifest outlives the bytes. */
 struct decoder {
 	struct shf_json json;
 	struct shf_arena *arena;        /* borrowed */
 	const char *where;
 	struct sheaf_error *err;
 };
+/* What a value must be, and how it is stored in the struct. */
 enum kind {
 	K_TEXT,                         /* const char * */
 	K_TEXT_OR_NULL,
@@ -29,6 +31,8 @@ enum kind {
 	K_HEX,                          /* uint64_t as 16 lower-case hex digits */
 	K_OTHER                         /* read does it */
 };
+/* One member of an object. read is set for K_OTHER alone; it gets the record of the object, as
+ * the tables below need it. size counts for K_FIXED only and includes the NUL. */
 struct field {
 	const char *name;
 	enum kind kind;
@@ -37,6 +41,7 @@ struct field {
 	/* The value's first token was just returned. */
 	int (*read)(struct decoder *d, void *record, enum shf_json_kind first);
 };
+/* The most fields in one table. read_members() keeps a flag for each on its stack. */
 #define FIELDS_MAX 32
 
 static int mf_no_memory(struct decoder *d)
@@ -51,6 +56,8 @@ static int mf_json_fail(struct decoder *d)
 	return shf_fail(d->err, SHEAF_ECORRUPT, "%s: %s", d->where, d->json.why);
 }
 
+/* Fails at a member. If the token was an error, the JSON reader's sentence wins: it knows why
+ * the text is broken. */
 static int fail_at_member(struct decoder *d, enum shf_json_kind kind, const char *member,
                           const char *why)
 {
@@ -69,6 +76,8 @@ static bool mf_text_is(const struct decoder *d, const char *want)
 	return n == strlen(want) && !memcmp(text, want, n);
 }
 
+/* Copies the string that was just returned. A NUL inside is legal JSON, but the struct holds C
+ * strings: what follows the NUL would vanish unseen, and two different names could become one. */
 static int read_text(struct decoder *d, const char *member, const char **out)
 {
 	size_t n;
@@ -80,6 +89,7 @@ static int read_text(struct decoder *d, const char *member, const char **out)
 	return *out ? 0 : mf_no_memory(d);
 }
 
+/* Copies a string into an array of the struct. It must leave room for the NUL, hence >=. */
 static int read_fixed(struct decoder *d, const struct field *f, char *out)
 {
 	size_t n;
@@ -115,6 +125,11 @@ static int read_hex(struct decoder *d, const struct field *f, uint64_t *out)
 	return 0;
 }
 
+/* Reads the value of one field into the record. `place` is the member at f->off; the casts go
+ * through void * because the offset comes from offsetof() of a member with that very type, so
+ * the alignment is right.
+ *
+ * A null where it is allowed leaves the member as it is, which is NULL: records start zeroed. */
 static int read_value(struct decoder *d, const struct field *f, void *record)
 {
 	enum shf_json_kind kind = shf_json_next(&d->json);
@@ -142,7 +157,12 @@ static int read_value(struct decoder *d, const struct field *f, void *record)
 	return read_text(d, f->name, (const char **)(void *)place);
 }
 
-/* The members of an object that was just opened: each field once, unknown ones ignored. */
+/* Reads the members of an object that was just opened. Each field may stand once, in any order;
+ * unknown members are ignored, so that later versions can add some. A duplicate is damage: two
+ * readers might take different ones.
+ *
+ * Fields are sought one after another. The largest table has 25, and a manifest has one root;
+ * objects in lists have five fields at most. */
 static int read_members(struct decoder *d, void *record, const struct field *fields, size_t n)
 {
 	bool seen[FIELDS_MAX] = { false };
@@ -173,7 +193,7 @@ static int read_members(struct decoder *d, void *record, const struct field *fie
 	return rc;
 }
 
-/* A list of objects becomes an array in the arena. */
+/* Describes a list of objects that becomes an array in the arena. */
 struct list {
 	const char *name;
 	size_t size;                    /* of one item */
@@ -181,6 +201,9 @@ struct list {
 	size_t fields_n;
 };
 
+/* Reads the list into a buffer and copies it to the arena when its length is known. Items are
+ * zeroed by shf_buf_extend(), as read_value() relies on. The pointer into the buffer is used up
+ * before the next item can move the buffer. */
 static int read_list(struct decoder *d, const struct list *l, enum shf_json_kind first,
 		     void **items, size_t *items_n)
 {
@@ -323,6 +346,8 @@ static int read_writer(struct decoder *d, void *record, enum shf_json_kind first
 	return read_members(d, record, writer_fields, COUNT(writer_fields));
 }
 
+/* Flags inform and bind nobody, so unknown ones are passed over. Features that a reader must
+ * know stand in "needs". */
 static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	struct shf_manifest *m = record;
@@ -337,6 +362,8 @@ static int read_flags(struct decoder *d, void *record, enum shf_json_kind first)
 	                                                       "holds what is no string");
 }
 
+/* Reads one tie; its opening bracket was just returned. It must hold three strings exactly: a
+ * fourth would be a meaning that this reader does not know. */
 static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 {
 	const char **parts[] = { &t->family, &t->name, &t->to };
@@ -357,6 +384,8 @@ static int read_tied_one(struct decoder *d, struct shf_mf_tied *t)
 	                                                       "holds what is not three strings");
 }
 
+/* Reads the ties, which are arrays and thus nothing for read_list(). The length is set before
+ * the allocation of the array, which is zero items long if there are none. */
 static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	struct shf_manifest *m = record;
@@ -386,6 +415,8 @@ static int read_tied(struct decoder *d, void *record, enum shf_json_kind first)
 	return rc;
 }
 
+/* Reads the notes: an object whose keys are free, so no table of fields describes it. Duplicate
+ * keys pass here and are refused by shf_manifest_check(), which sorts them. */
 static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	struct shf_manifest *m = record;
@@ -419,7 +450,8 @@ static int read_notes(struct decoder *d, void *record, enum shf_json_kind first)
 	return rc;
 }
 
-/* needs was looked at before; here it is only walked. */
+/* check_needs() has already refused every string in the list, so the list is empty here, and
+ * anything else in it is damage. */
 static int read_needs(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	enum shf_json_kind kind;
@@ -479,13 +511,16 @@ static int read_sum(struct decoder *d, void *record, enum shf_json_kind first)
 	return 0;
 }
 
-/* Its value was checked with the tail; a second one elsewhere would be a double member. */
+/* check_self() has verified the value at the end of the file. The entry in the table makes a
+ * second "self" a duplicate. */
 static int read_self(struct decoder *d, void *record, enum shf_json_kind first)
 {
 	(void)record;
 	return first == SHF_JSON_STRING ? 0 : fail_at_member(d, first, "self", "is no string");
 }
 
+/* AT() takes offset and size from the struct, so K_FIXED fields follow a change of an array's
+ * length by themselves. */
 #define OTHER(name, read) { name, K_OTHER, false, 0, 0, read }
 #define AT(name, kind, member) { name, kind, false, offsetof(struct shf_manifest, member), \
 	sizeof(((struct shf_manifest *)0)->member), NULL }
@@ -518,7 +553,9 @@ static const struct field root_fields[] = {
 };
 _Static_assert(COUNT(root_fields) <= FIELDS_MAX, "read_members counts on it");
 
-/* May this reader go on? A newer format may differ in everything else, so this comes first. */
+/* May this reader go on? Version 1 knows no needs, so any string in the list is one that it
+ * does not know. kind is the first token of the value. A value of another kind is passed over
+ * here and refused as damage by read_needs(). */
 static int check_needs(struct decoder *d, enum shf_json_kind kind)
 {
 	if (kind != SHF_JSON_ARRAY)
@@ -533,6 +570,13 @@ static int check_needs(struct decoder *d, enum shf_json_kind kind)
 	return fail_at_member(d, kind, "needs", "holds what is no string");
 }
 
+/* Walks the whole document once, for "sheaf" and "needs" alone. The members may stand in any
+ * order, and a newer format may give all others new meanings, so nothing else may be judged
+ * before these two are found. A step from a newer sheaf must be reported as that (EFORMAT), not
+ * as damaged (ECORRUPT): the rules of resuming treat the two differently.
+ *
+ * The walk also proves that the document is one object with nothing after it, so the second
+ * pass need not look behind its end. */
 static int check_version(struct decoder *d)
 {
 	enum shf_json_kind kind = shf_json_next(&d->json);
@@ -559,10 +603,14 @@ static int check_version(struct decoder *d)
 	return rc;
 }
 
+/* The last 31 bytes of every manifest: 12 of TAIL_HEAD, 16 hex digits, 3 of TAIL_END. */
 #define TAIL_HEAD ",\n \"self\": \""
 #define TAIL_END "\"}\n"
 #define TAIL_BYTES (sizeof(TAIL_HEAD) - 1 + 16 + sizeof(TAIL_END) - 1)
 
+/* Verifies the sum that the manifest carries of itself. The tail has a fixed form and length,
+ * so it is found from the end without parsing; a manifest that was cut short or appended to
+ * fails here. Only bytes that pass reach the JSON reader. */
 static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 {
 	const uint8_t *tail, *digits;
@@ -590,6 +638,9 @@ static int check_self(struct decoder *d, const uint8_t *bytes, size_t n)
 	return 0;
 }
 
+/* The order of the proofs is that of doc/format.md, section 6: the sum, the version, the
+ * members, the rules. Each one makes the next one meaningful: without the sum every damage
+ * would be reported as some odd member. *m is written on success only. */
 int shf_manifest_decode(struct shf_manifest *m, struct shf_arena *arena, const uint8_t *bytes,
 			size_t n, const char *where, struct sheaf_error *err)
 {

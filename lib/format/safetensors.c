@@ -15,10 +15,15 @@
 #include "err.h"
 #include "json.h"
 
+/* A tensor, and the byte of the file where the header names it. Sentences about two tensors
+ * name both places, and by then the JSON reader is far behind them. */
 struct item {                           /* a tensor, and where the header names it */
 	struct shf_st_tensor t;
 	size_t at;
 };
+/* The state of one parse. items and keys live on the heap until the header is proved; texts go
+ * to the arena at once. `st` is the caller's local copy, of which the payload's size is already
+ * known. */
 struct reader {
 	struct shf_json json;
 	struct shf_arena *arena;        /* borrowed */
@@ -29,7 +34,10 @@ struct reader {
 	struct sheaf_error *err;
 	bool has_metadata;
 };
+/* One bit for each field of an entry that was seen, by its index in read_field(). */
 enum { F_DTYPE = 1, F_SHAPE = 2, F_OFFSETS = 4, F_ALL = 7 };
+/* One entry while its fields come in, which they may do in any order. Only when all are there
+ * can dtype, shape and offsets be compared. */
 struct entry {
 	struct item item;
 	unsigned seen;                  /* F_... */
@@ -42,7 +50,8 @@ static int header_no_memory(struct reader *r)
 	return shf_fail(r->err, SHEAF_ENOMEM, "%s: out of memory for its header", r->where);
 }
 
-/* The document itself is bad. */
+/* Fails because the document itself is broken. A reader that ran out of memory also stops, and
+ * ENOMEM must not look like a bad file: the caller would pass over a good checkpoint. */
 static int header_json_fail(struct reader *r)
 {
 	if (r->json.scratch.oom)
@@ -62,7 +71,8 @@ static int bad_entry(struct reader *r, const struct entry *e, const char *why)
 			shf_name_show(e->item.t.name), e->item.t.name, why, r->json.at);
 }
 
-/* What came instead of what was wanted: a broken document or only the wrong kind. */
+/* Fails because another token came than was wanted. It may be an error of the document or a
+ * value of the wrong kind; e is NULL outside of an entry. */
 static int bad_kind(struct reader *r, const struct entry *e, enum shf_json_kind kind,
 		    const char *why)
 {
@@ -89,7 +99,10 @@ static int read_dtype(struct reader *r, struct entry *e)
 			r->json.at);
 }
 
-/* Stores dimension i. From SHEAF_DIMS_MAX on all dimensions are in *dims. */
+/* Stores dimension i. The struct holds SHEAF_DIMS_MAX of them. A shape with more moves to an
+ * array in the arena, of SHF_ST_DIMS_MAX at most; beyond that the dimensions are counted and
+ * dropped, because NumPy and torch have no more, and the bytes are still readable without a
+ * shape. */
 static int add_dim(struct reader *r, struct entry *e, int64_t **dims, int64_t i, int64_t dim)
 {
 	if (i < SHEAF_DIMS_MAX)
@@ -106,8 +119,11 @@ static int add_dim(struct reader *r, struct entry *e, int64_t **dims, int64_t i,
 	return 0;
 }
 
-/* The product of the dimensions that are not 0 must fit, whatever their order, so that nobody
- * who multiplies them overflows. */
+/* Reads the shape. A zero makes the tensor empty, but the product of the other dimensions must
+ * fit 63 bits all the same, whatever their order: code that multiplies a part of them, as a
+ * stride does, then cannot overflow.
+ *
+ * Time stays linear in the header, because each dimension is a token of it. */
 static int read_shape(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -141,6 +157,8 @@ static int read_shape(struct reader *r, struct entry *e)
 	return 0;
 }
 
+/* Reads two offsets, which count from the start of the data section. The end is compared with
+ * the size of that section here, so later differences of offsets cannot wrap. */
 static int read_offsets(struct reader *r, struct entry *e)
 {
 	static const char why[] = "data_offsets are not two integers of 64 bits";
@@ -166,6 +184,9 @@ static int read_offsets(struct reader *r, struct entry *e)
 	return 0;
 }
 
+/* Reads one field of an entry. Unknown fields are refused although JSON readers often ignore
+ * them: the format has no room for extensions, and a field that we do not know might change
+ * what the bytes mean. */
 static int read_field(struct reader *r, struct entry *e)
 {
 	static const char *const names[] = { "dtype", "shape", "data_offsets" };
@@ -184,7 +205,9 @@ static int read_field(struct reader *r, struct entry *e)
 	return i == 1 ? read_shape(r, e) : read_offsets(r, e);
 }
 
-/* The bytes that dtype and shape ask for are those that the offsets give. */
+/* The bytes that dtype and shape ask for must be those that the offsets give. Types below 8
+ * bits come in groups that fill whole bytes (dtype.h), and a tensor that ends inside a byte is
+ * refused. */
 static int check_tensor_size(struct reader *r, struct entry *e)
 {
 	const struct shf_dtype *d = shf_dtype(e->item.t.dtype);
@@ -205,6 +228,8 @@ static int check_tensor_size(struct reader *r, struct entry *e)
 	return 0;
 }
 
+/* Reads one entry of the header after its name. All three fields must be there, each once,
+ * which read_field() has seen to. */
 static int read_tensor_entry(struct reader *r, struct entry *e)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -232,8 +257,9 @@ static int read_tensor_entry(struct reader *r, struct entry *e)
 	return r->items.oom ? header_no_memory(r) : 0;
 }
 
-/* Keys of __metadata__ may hold any text, so a copy with its NULs escaped is what is compared;
- * that is the emitter's form, which is one to one. */
+/* Keeps a key of __metadata__ to find duplicates. A key may hold any text, also a NUL, so C
+ * strings cannot hold it as it is. The escaped form that the emitter writes has no NUL and is
+ * one to one, so equal keys and equal escaped keys are the same thing. */
 static int add_metadata_key(struct reader *r, const char *text, size_t n)
 {
 	struct shf_buf quoted = SHF_BUF_INIT;
@@ -260,6 +286,9 @@ static int check_metadata_keys(struct reader *r)
 			r->where, shf_name_show(twice), twice, r->json.at);
 }
 
+/* Reads __metadata__. Values must be strings, as the format says; of them only "format" is
+ * kept. One with a NUL in it is ignored, since it cannot be shown as a C string and names no
+ * format we know. */
 static int read_header_metadata(struct reader *r)
 {
 	enum shf_json_kind kind;
@@ -293,7 +322,9 @@ static int read_header_metadata(struct reader *r)
 	return kind == SHF_JSON_OBJECT_END ? check_metadata_keys(r) : header_json_fail(r);
 }
 
-/* The key of a member of the header was just returned. */
+/* Reads one member of the header, whose key was just returned. The name is copied before the
+ * entry is read: the key's text in the JSON reader lives until the next token only, and every
+ * sentence about the entry names the tensor. */
 static int read_member(struct reader *r)
 {
 	struct entry e;
@@ -314,6 +345,9 @@ static int read_member(struct reader *r)
 	return read_tensor_entry(r, &e);
 }
 
+/* Reads the header's object. What follows it must be spaces (0x20) up to the end: the JSON
+ * reader would take any white space, but the format says spaces, and the bytes there are
+ * covered by no other check. */
 static int read_header(struct reader *r)
 {
 	enum shf_json_kind kind = shf_json_next(&r->json);
@@ -342,6 +376,8 @@ static int items_by_name(const void *a, const void *b)
 	return strcmp(((const struct item *)a)->t.name, ((const struct item *)b)->t.name);
 }
 
+/* An empty tensor shares its offset with another one, and the name decides. It may thus come
+ * before or after the tensor that begins there; check_tiling() takes both. */
 static int by_offset(const void *a, const void *b)
 {
 	const struct item *x = a, *y = b;
@@ -351,6 +387,8 @@ static int by_offset(const void *a, const void *b)
 	return strcmp(x->t.name, y->t.name);
 }
 
+/* Finds duplicates among neighbours. qsort() is not stable, so either of two equal names may be
+ * first; the sentence names the smaller place first. */
 static int check_item_names(struct reader *r, const struct item *items, size_t n)
 {
 	for (size_t i = 1; i < n; i++) {
@@ -366,7 +404,14 @@ static int check_item_names(struct reader *r, const struct item *items, size_t n
 	return 0;
 }
 
-/* By offset, then name: an empty tensor stands on the start or the end of another one. */
+/* Proves that the tensors tile the data section: sorted by offset, each one begins where the
+ * one before it ends. So no byte belongs to two tensors or to none, and a file cannot hide
+ * bytes from someone who reads it tensor by tensor.
+ *
+ * An empty tensor may stand where another one begins or ends. The sort may put it behind a
+ * tensor that begins at the same offset; by then pos has moved past that, so this case is let
+ * through before the comparison. t->off < pos implies that pos is not 0, hence that `last` is
+ * set. */
 static int check_tiling(struct reader *r, const struct item *items, size_t n)
 {
 	const struct item *last = NULL; /* the newest that is not empty */
@@ -400,6 +445,8 @@ static int check_tiling(struct reader *r, const struct item *items, size_t n)
 	return 0;
 }
 
+/* Sorts and proves what was read, then moves it to the arena. The names are checked first
+ * because they need another order; the order by offset is the one that the caller gets. */
 static int header_finish(struct reader *r)
 {
 	struct item *items = (struct item *)(void *)r->items.data;
@@ -427,6 +474,9 @@ static int header_finish(struct reader *r)
 	return 0;
 }
 
+/* N is compared with the file's size before any memory is taken for the header: a file of a few
+ * bytes that claims 100 MB costs nothing. n < 2 is too short for "{}". The subtraction cannot
+ * wrap, because the file has 8 bytes at least. */
 int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t file_bytes,
 			const char *where, struct sheaf_error *err)
 {
@@ -449,6 +499,9 @@ int shf_st_header_bytes(uint64_t *header_bytes, const uint8_t first[8], uint64_t
 	return 0;
 }
 
+/* The first byte must be {, as the format says, so white space before the object is refused
+ * although JSON allows it. *st is written on success only; texts of a header that was refused
+ * stay in the arena until the caller releases it. */
 int shf_st_parse(struct shf_st *st, struct shf_arena *arena, const uint8_t *bytes, size_t n,
 		 uint64_t file_bytes, const char *where, struct sheaf_error *err)
 {

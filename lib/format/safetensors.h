@@ -7,6 +7,8 @@
 #include "mem.h"
 #include "sheaf.h"
 
+/* The limit of N, the bytes of JSON, as in the reference library. It bounds the memory that a
+ * hostile file can make a reader take. */
 #define SHF_ST_HEADER_MAX UINT64_C(100000000)
 #define SHF_NAME_MAX 1024
 #define SHF_ST_DIMS_MAX 64      /* as many as NumPy and torch have */

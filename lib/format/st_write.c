@@ -11,6 +11,8 @@
 
 #define ALIGN 4096                      /* of 8 + N */
 
+/* Refuses a name that stands twice. The names are sorted in a copy, since the order of the
+ * tensors is that of the file. */
 static int check_tensors_unique(const struct shf_st_tensor *tensors, size_t n,
                                 struct sheaf_error *err)
 {
@@ -29,7 +31,9 @@ static int check_tensors_unique(const struct shf_st_tensor *tensors, size_t n,
 	return rc;
 }
 
-/* A tensor that our own reader would take, at this offset. */
+/* Refuses a tensor that our own reader would not take at offset pos: a bad name, a size that
+ * does not fit dtype and shape, a gap or an overlap. The rules are those of safetensors.c, so
+ * that no bug above this function can publish a file that cannot be loaded. */
 static int check_tensor(const struct shf_st_tensor *t, uint64_t pos, struct sheaf_error *err)
 {
 	uint64_t items = 1, bytes;
@@ -58,7 +62,8 @@ static int check_tensor(const struct shf_st_tensor *t, uint64_t pos, struct shea
 	return 0;
 }
 
-/* A header of very many tensors is mostly numbers. */
+/* Writes a number without printf, because a header of very many tensors is mostly numbers. 20
+ * digits hold any value of 64 bits. */
 static void add_decimal(struct shf_buf *out, uint64_t v)
 {
 	char text[20];
@@ -71,6 +76,8 @@ static void add_decimal(struct shf_buf *out, uint64_t v)
 	shf_buf_add(out, text + at, sizeof(text) - at);
 }
 
+/* Writes the comma first: the member before is always there, since __metadata__ opens the
+ * object. */
 static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 {
 	shf_buf_adds(out, ",");
@@ -90,6 +97,12 @@ static void add_tensor_entry(struct shf_buf *out, const struct shf_st_tensor *t)
 	shf_buf_adds(out, "]}");
 }
 
+/* The length N is not known before the entries are written, so its 8 bytes are left zero and
+ * filled in last. Padding makes 8 + N a multiple of 4096: the data section then begins on a
+ * page, and so do the tensors that placement puts first.
+ *
+ * All tensors are checked before the first byte is written. A header beyond the format's limit
+ * of 100 MB is taken back out of `out`; placement begins a new file long before that (place.c). */
 int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_t n,
 		 struct sheaf_error *err)
 {
@@ -126,8 +139,9 @@ int shf_st_write(struct shf_buf *out, const struct shf_st_tensor *tensors, size_
 	return 0;
 }
 
-/* Bytes of a name between its quotes. A valid name holds no control bytes, so that only the
- * quote and the backslash grow; the bound stays one for any text. */
+/* Returns the bytes of a name between its quotes. A valid name holds no control bytes, so only
+ * the quote and the backslash grow, to two bytes. Counting 6 for control bytes keeps the result
+ * an upper bound for any text. */
 static uint64_t escaped_bytes(const char *s)
 {
 	uint64_t n = 0;
@@ -152,6 +166,10 @@ static uint64_t digits_of(int64_t v)
 	return n;
 }
 
+/* An upper bound of the bytes of an entry. Placement needs it before offsets exist, so it
+ * counts 20 digits for each offset, as many as a number of 64 bits can have. The formula is
+ * part of the format (doc/format.md, section 4): it decides where files are cut, so a change of
+ * it moves tensors to other files. */
 uint64_t shf_st_entry_bound(const struct shf_st_tensor *t)
 {
 	/* The fixed text of an entry with the comma after it, and two offsets of 20 digits. */

@@ -19,9 +19,12 @@
 #define MAGIC "SHEAFSUM"
 #define VERSION 1
 #define BLOCK_BYTES (UINT64_C(1) << 20)
+/* The header's own sum stands in its last 8 bytes and covers all before it. */
 #define HEAD_CRC_AT 120
 
-/* *at += n * size, then up to a multiple of 64. */
+/* Moves *at past an array of n items and up to the next multiple of 64. Returns false on
+ * overflow: the counts may come from a damaged or hostile header, and an offset that wrapped
+ * would point into the file again. */
 static bool skip_array(uint64_t *at, uint64_t n, uint64_t size)
 {
 	uint64_t bytes, end;
@@ -33,6 +36,10 @@ static bool skip_array(uint64_t *at, uint64_t n, uint64_t size)
 	return true;
 }
 
+/* Computes all offsets and the size from the four counts. Writers and readers use the same
+ * function, so a reader compares offsets instead of trusting them. The table of page sums is
+ * last and covers all before it; `at` is a sum of byte counts below 2^64, so pages * 8 cannot
+ * overflow. */
 bool shf_sums_layout(struct shf_sums_head *h)
 {
 	uint64_t at = SHF_SUMS_HEADER, pages;
@@ -54,6 +61,9 @@ bool shf_sums_layout(struct shf_sums_head *h)
 	return shf_add64(&h->bytes, at, pages * 8);
 }
 
+/* Writes the header field by field, at the offsets of doc/format.md, section 7. The memset
+ * clears flags and reserved bytes, which a reader requires to be 0 so that a later version can
+ * use them. */
 void shf_sums_put_head(uint8_t out[SHF_SUMS_HEADER], const struct shf_sums_head *h)
 {
 	memset(out, 0, SHF_SUMS_HEADER);
@@ -96,6 +106,8 @@ void shf_sums_put_tensor(uint8_t out[SHF_SUMS_TENSOR], const struct shf_sums_ten
 	shf_put64(out + 56, t->items);
 }
 
+/* The get functions are the inverses of the put functions above. They check nothing:
+ * shf_sums_open() does. */
 struct shf_sums_file shf_sums_get_file(const uint8_t in[SHF_SUMS_FILE])
 {
 	return (struct shf_sums_file){
@@ -124,6 +136,7 @@ struct shf_sums_tensor shf_sums_get_tensor(const uint8_t in[SHF_SUMS_TENSOR])
 	};
 }
 
+/* Are all n bytes 0? */
 static bool is_zero(const uint8_t *p, uint64_t n)
 {
 	while (n && !*p) {
@@ -133,6 +146,13 @@ static bool is_zero(const uint8_t *p, uint64_t n)
 	return !n;
 }
 
+/* Proves the header alone, from its 128 bytes and the file's size. The checksum comes before
+ * the version, so damage is not mistaken for a newer format; the version comes before
+ * everything else, since a newer header may differ there.
+ *
+ * The offsets are recomputed from the counts and the whole struct compared, which works with
+ * memcmp() because all members are uint64_t: the struct has no padding. Numbers of files and
+ * tensors are stored in 32 bits elsewhere in the table, hence the two bounds. */
 int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t file_bytes,
 		      const char *where, struct sheaf_error *err)
 {
@@ -179,6 +199,12 @@ int shf_sums_get_head(struct shf_sums_head *h, const uint8_t *bytes, uint64_t fi
 #define ENTRY_MIN 40
 #define FAMILY_MAX 34                   /* a family and its two NULs */
 
+/* A table may claim to be large; before memory is taken for it, its counts are compared with
+ * what the manifest says. The number of blocks follows from the sizes of the files exactly.
+ * Tensors and names are bounded from above: each tensor has an entry in a header, a header is
+ * no larger than its file or than the format allows, and an entry takes ENTRY_MIN bytes at
+ * least. Names stand in the headers too, where escapes can only lengthen them, so only families
+ * and NULs are extra. */
 bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest *m)
 {
 	uint64_t blocks = 0, text = 0;
@@ -194,6 +220,8 @@ bool shf_sums_is_likely(const struct shf_sums_head *h, const struct shf_manifest
 	       h->names_bytes <= text + h->tensors_n * FAMILY_MAX;
 }
 
+/* The accessors below index a table that shf_sums_open() has proved; the caller's index is the
+ * only thing left to assert. */
 struct shf_sums_file shf_sums_file(const struct shf_sums *s, uint64_t i)
 {
 	assert(i < s->head.files_n);
@@ -217,6 +245,7 @@ const char *shf_sums_family(const struct shf_sums *s, const struct shf_sums_tens
 	return (const char *)s->bytes + s->head.names_off + t->name_off;
 }
 
+/* A record names its family; the name proper stands behind the family's NUL. */
 const char *shf_sums_name(const struct shf_sums *s, const struct shf_sums_tensor *t)
 {
 	const char *family = shf_sums_family(s, t);
@@ -224,6 +253,8 @@ const char *shf_sums_name(const struct shf_sums *s, const struct shf_sums_tensor
 	return family + strlen(family) + 1;
 }
 
+/* The key is the sum of family, NUL, name: strlen() + 1 takes the NUL along, so that ("ab",
+ * "c") and ("a", "bc") differ. */
 uint64_t shf_sums_key(const char *family, const char *name)
 {
 	uint64_t crc = shf_crc64(family, strlen(family) + 1);
@@ -231,6 +262,9 @@ uint64_t shf_sums_key(const char *family, const char *name)
 	return shf_crc64_more(crc, name, strlen(name));
 }
 
+/* Slot i of the permutation, which is stored in the record of tensor i but has nothing to do
+ * with that tensor. slot() and key() read single fields, because the binary search needs no
+ * others. */
 static uint32_t slot(const struct shf_sums *s, uint64_t i)
 {
 	return shf_get32(s->bytes + s->head.tensors_off + i * SHF_SUMS_TENSOR + 52);
@@ -241,6 +275,8 @@ static uint64_t key(const struct shf_sums *s, uint64_t i)
 	return shf_get64(s->bytes + s->head.tensors_off + i * SHF_SUMS_TENSOR + 32);
 }
 
+/* A binary search finds the first slot whose key is not below the one wanted. Keys are sums of
+ * 64 bits, and different names may share one, so all slots of equal key are compared by name. */
 int64_t shf_sums_find(const struct shf_sums *s, const char *family, const char *name)
 {
 	uint64_t want = shf_sums_key(family, name), lo = 0, hi = s->head.tensors_n;
@@ -268,6 +304,9 @@ struct check {                          /* of one table */
 	struct sheaf_error *err;
 };
 
+/* Verifies every 64 KiB page of the table. The manifest's sum covers the header and the list of
+ * page sums, and these cover the rest, so the chain of trust begins in the manifest. A reader
+ * that wants one tensor could verify only the pages that it reads. */
 static int check_pages(const struct check *c, uint64_t crc)
 {
 	const struct shf_sums_head *h = &c->s->head;
@@ -292,6 +331,9 @@ static int check_pages(const struct check *c, uint64_t crc)
 	return 0;
 }
 
+/* The bytes between the sections must be 0. The page sums cover them, so they cannot change by
+ * accident; the check keeps them free for a later version and the table's bytes a function of
+ * its contents. */
 static int check_padding(const struct check *c)
 {
 	const struct shf_sums_head *h = &c->s->head;
@@ -313,7 +355,10 @@ static int bad_tensor(const struct check *c, uint64_t i, const char *why)
 			i, why);
 }
 
-/* Name and key; *name_off is where the name must lie and moves past it. */
+/* Checks name and key of tensor i. Names follow each other without gaps in the order of the
+ * tensors: *name_off is where this one must lie, and moves past it. name_bytes is compared with
+ * what is left before anything is read, and the byte behind the name must be NUL, so strlen()
+ * ends inside the section. name_bytes counts the family, its NUL and the name. */
 static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 {
 	struct shf_sums_tensor t = shf_sums_tensor(c->s, i);
@@ -335,8 +380,13 @@ static int check_name(const struct check *c, uint64_t i, uint64_t *name_off)
 	return 0;
 }
 
-/* Tensors tile their file behind the header; an empty one stands on the start or the end of
- * another. */
+/* Proves that the tensors of a file tile it behind its header: each one begins where the one
+ * before it ends, and the last ends with the file. An empty tensor stands on the start or the
+ * end of another; `last` is where the newest tensor that is not empty began, and UINT64_MAX,
+ * which no offset equals, before there is one.
+ *
+ * The expected bytes are computed from dtype and items, so a record cannot claim more than its
+ * type allows. */
 static int check_tensors_of(const struct check *c, uint32_t file, const struct shf_sums_file *f)
 {
 	uint64_t pos = f->header_bytes, last = UINT64_MAX, bytes;
@@ -368,6 +418,9 @@ static int check_tensors_of(const struct check *c, uint32_t file, const struct s
 	return 0;
 }
 
+/* Blocks and tensors are numbered through all files without gaps. The comparisons with what is
+ * left come before the additions, so nothing wraps and every record that check_tensors_of()
+ * reads is inside the table. */
 static int check_sums_files(const struct check *c)
 {
 	const struct shf_sums_head *h = &c->s->head;
@@ -397,6 +450,8 @@ static int check_sums_files(const struct check *c)
 	return 0;
 }
 
+/* The names must fill their section exactly: bytes between or behind them would belong to no
+ * tensor. */
 static int check_sums_names(const struct check *c)
 {
 	uint64_t off = 0;
@@ -414,7 +469,7 @@ static int check_sums_names(const struct check *c)
 	return 0;
 }
 
-/* Family 00 name 00, twice. */
+/* Compares two records of the names section, each a family, a NUL, a name and a NUL. */
 static int by_pair(const void *a, const void *b)
 {
 	const char *x = *(const char *const *)a, *y = *(const char *const *)b;
@@ -423,7 +478,9 @@ static int by_pair(const void *a, const void *b)
 	return order ? order : strcmp(x + strlen(x) + 1, y + strlen(y) + 1);
 }
 
-/* Tensors of equal key, the slots [from, to): may be different names, never one name twice. */
+/* Tensors of equal key, in slots [from, to), may be different names whose sums collide, but
+ * never one name twice. There are mostly two of them; sorting keeps names that were made to
+ * collide from costing n^2. */
 static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 {
 	size_t n = (size_t)(to - from);
@@ -449,7 +506,10 @@ static int check_equal_keys(const struct check *c, uint64_t from, uint64_t to)
 	return rc;
 }
 
-/* Ascending (key, number) with every number in range: distinct, hence a permutation. */
+/* Proves that the slots are a permutation in the right order. The pairs (key, number) must
+ * strictly ascend, so no number stands twice, and every number is below n; n distinct numbers
+ * below n are a permutation. Runs of equal keys are handed to check_equal_keys(); the last run
+ * ends with the table, outside of the loop. */
 static int check_slots(const struct check *c)
 {
 	uint64_t n = c->s->head.tensors_n, run = 0;
@@ -471,6 +531,9 @@ static int check_slots(const struct check *c)
 	return rc == 0 && n - run > 1 ? check_equal_keys(c, run, n) : rc;
 }
 
+/* The order matters. The header bounds every section, the pages prove that the bytes are those
+ * that were written, the files bound the tensors, and the names must be valid strings before
+ * the slots compare them. *s is written on success only. */
 int shf_sums_open(struct shf_sums *s, const uint8_t *bytes, size_t n, uint64_t crc,
 		  const char *where, struct sheaf_error *err)
 {

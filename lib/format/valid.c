@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which names may stand for a tensor, a family, a file, a note. Everything that becomes part of
- * a path or is shown to a person passes here, whoever wrote it. */
+ * a path or is shown to a person is checked here, whatever wrote it: a manifest from elsewhere
+ * must not name a file outside of its step, nor send escape sequences to a terminal. */
 #include "decimal.h"
 #include "json.h"
 #include "safetensors.h"
@@ -8,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* No Unicode control characters: C0, DEL and C1 (U+0080..U+009F, in UTF-8 c2 80..9f). */
+/* Does the text hold a Unicode control character: C0 (below 0x20), DEL (0x7f) or C1
+ * (U+0080..U+009F)? C1 in UTF-8 is c2 followed by 80..9f, and terminals obey it as they obey
+ * ESC. In valid UTF-8 the byte c2 is always the first of a sequence, so the test cannot match
+ * inside another character. */
 static bool has_controls(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -22,6 +26,8 @@ static bool has_controls(const char *s, size_t n)
 	return false;
 }
 
+/* __metadata__ is the one key of a header that is not a tensor, so no tensor may have that
+ * name. */
 bool shf_name_is_valid(const char *s, size_t n)
 {
 	static const char metadata[] = "__metadata__";
@@ -36,6 +42,8 @@ static bool is_lower(char c)
 	return c >= 'a' && c <= 'z';
 }
 
+/* A family is also the name of a folder and part of file names, hence the small alphabet, which
+ * needs no quoting and is the same on file systems that fold case. */
 bool shf_family_is_valid(const char *s)
 {
 	size_t n = 0;
@@ -48,7 +56,8 @@ bool shf_family_is_valid(const char *s)
 	return true;
 }
 
-/* Has s 1 to `most` bytes, each a small letter, a digit, one of `more`, or if `upper` a capital? */
+/* Has s 1 to `most` bytes, each a small letter, a digit, one of `more`, or, if `upper`, a
+ * capital? The loop ends at the NUL, so strchr() is never asked for one, which it would find. */
 static bool is_word(const char *s, size_t most, bool upper, const char *more)
 {
 	size_t n = 0;
@@ -81,6 +90,8 @@ bool shf_stream_is_valid(const char *s)
 	return is_word(s, 57, false, "._-");
 }
 
+/* The most lenient rule, for files of other people's steps: any UTF-8 that is one component of
+ * a path. 255 bytes are the limit of the common file systems. */
 bool shf_plain_is_valid(const char *s)
 {
 	size_t n = s ? strlen(s) : 0;
@@ -95,6 +106,8 @@ static int names_by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Sorts the caller's array, so callers pass an array of pointers that they can spare. Equal
+ * strings are neighbours after the sort. */
 const char *shf_names_twice(const char **names, size_t n)
 {
 	if (n > 1)
@@ -105,6 +118,8 @@ const char *shf_names_twice(const char **names, size_t n)
 	return NULL;
 }
 
+/* Returns how many bytes of s a sentence shows: all of a short name, else at most 120, cut
+ * before a character that would not be whole. Bytes of the form 10xxxxxx continue a character. */
 int shf_name_show(const char *s)
 {
 	size_t n = strlen(s), max = 120;
