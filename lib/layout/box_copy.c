@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A box is walked as runs in the tensor's order, each run looked at once: copied and summed. The
- * sum goes Horner-wise inside a block of the file: between two runs lie zeros as far as this box
- * is concerned, so the sum so far is shifted by the gap and the next run continues it. Where the
- * block ends, the sum counts into the block's and into the tensor's. Equal gaps share a factor
- * once there are enough of them to pay for it. */
+/* Copies boxes between memory and file order, and computes the sums of what it copies.
+ *
+ * A box is walked as runs in the tensor's order, and each run is read once: copied and summed
+ * in the same pass, because a second pass over the memory would double the cost. The raw CRC is
+ * linear (doc/format.md, section 8), so the sum of a box is computed by Horner's rule: as far
+ * as this box is concerned, zeros lie between two of its runs, so the sum so far is shifted by
+ * the gap and the next run continues it. Where a block of the file ends, the sum is added to
+ * the block's and to the tensor's, and starts at 0 again. Ranks that hold other boxes of the
+ * block add theirs by XOR, in any order.
+ *
+ * Shifting by a gap takes time in the logarithm of its length, so equal gaps share a
+ * precomputed factor as soon as there are enough of them to pay for it. */
 #include "box_copy.h"
 #include <stdatomic.h>
 #include <string.h>
@@ -16,6 +23,9 @@ uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box)
 	return shf_box_units(box) * t->unit;
 }
 
+/* If the segment begins inside the tensor, the image's first byte is a later unit of the
+ * tensor, and `at` says which. If the tensor begins inside the segment, its first unit lies
+ * further on in the image. */
 struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
                                  const struct shf_lt_tensor *t)
 {
@@ -28,6 +38,8 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
 	return p;
 }
 
+/* The sums of one box while it is walked. Offsets count bytes of the tensor, whose first byte
+ * is at `off` in the file; they only grow, as runs come in the tensor's order. */
 struct horner {
 	struct shf_sums_to *to; /* NULL: nobody wants any */
 	bool past;              /* stores go past the caches */
@@ -42,6 +54,9 @@ struct horner {
 };
 #define GAPS_WORTH_A_TABLE 16
 
+/* Without blocks to add to, `stop` is beyond every tensor: one chain then runs over the whole
+ * box, and only the digest comes of it. With blocks, a stop of 0 makes the first run find its
+ * block. */
 static void horner_init(struct horner *h, const struct shf_lt_tensor *t, struct shf_sums_to *to)
 {
 	h->past = to && to->past;
@@ -64,12 +79,17 @@ static uint64_t block_end(const struct shf_sums_to *to, uint64_t at)
 	return least((at / SHF_BLOCK + 1) * SHF_BLOCK, to->file_bytes);
 }
 
+/* Adds to the sum of a block of the file. Threads and ranks of a node add to the same word,
+ * each its own bytes. XOR needs no order among them, so relaxed is enough here. */
 static void block_sum_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
 {
 	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
 }
 
-/* The block is over, or the box. */
+/* Ends a chain: the block is over, or the box. A block's sum counts as at the end of the block,
+ * so it is shifted by the bytes that follow the last run there. The tensor's sum is carried on
+ * as at `all_end` and shifted to the end of the tensor once, in horner_end(). A sum of 0 adds
+ * nothing, and before the first run there is no block that it could be of. */
 static void horner_flush(struct horner *h)
 {
 	if (h->sum && h->to->parts) {
@@ -83,6 +103,8 @@ static void horner_flush(struct horner *h)
 	h->sum = 0;
 }
 
+/* Ends the box: its sum, as at the end of the tensor, joins what other boxes of the tensor have
+ * added. */
 static void horner_end(struct horner *h)
 {
 	if (!h->to)
@@ -91,7 +113,12 @@ static void horner_end(struct horner *h)
 	h->to->digest ^= shf_crc64_shift(h->all, h->bytes - h->all_end);
 }
 
-/* Byte `at` of the tensor comes next; how many bytes may be added before it is asked again. */
+/* Moves the chain to byte `at` of the tensor, over the gap before it. Returns how many of the n
+ * bytes may be added before it must be asked again, which is where the block ends.
+ *
+ * A new block starts at 0, and 0 shifted is 0, so only a gap inside a block costs anything. The
+ * factor for a gap is computed when the same gap has come GAPS_WORTH_A_TABLE times in a row,
+ * and kept until another one has. */
 static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 {
 	uint64_t gap = at - h->end;
@@ -116,7 +143,9 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 
 #define LONG_ROW 4096   /* bytes; shorter ones would wait for too many fences */
 
-/* n bytes from byte `at` of the tensor on; to NULL: only looked at. */
+/* Copies n bytes and sums them, beginning with byte `at` of the tensor. With `to` NULL they are
+ * only summed. Where nothing is summed either, long rows are stored past the caches and short
+ * ones by memcpy(). The loop takes as much as lies in one block at a time. */
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
 	if (!h->to && to && h->past && n >= LONG_ROW)
@@ -142,8 +171,13 @@ static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_
 /* From so many rows of one gap on, a factor for the gap is worth its making. */
 #define ROWS_WORTH_A_FACTOR 8
 
-/* Rows of n bytes; byte `at` of the tensor begins the first, at_step bytes before the next. Steps
- * to and from are in bytes. */
+/* Copies and sums rows of n bytes each. Byte `at` of the tensor begins the first one, and
+ * at_step bytes later the next begins. Steps of `to` and `from` are in bytes too.
+ *
+ * As many rows as end in the same block go to shf_crc64_rows() at once, which shifts over the
+ * gaps by itself. The call of horner_at() moves the chain to `at` and tells whether the first
+ * row fits; if the rows turn out to be too few, horner_copy() asks again from the same place,
+ * where the gap is 0, so nothing is shifted twice. */
 static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
                         const struct shf_crc64_rows *rows)
 {
@@ -179,6 +213,8 @@ static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
 	}
 }
 
+/* Bytes of headers and of tensors that are copied elsewhere come here. Each stretch inside a
+ * block is shifted to the block's end, like any other contribution to its sum. */
 void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint64_t n)
 {
 	const uint8_t *p = bytes;
@@ -245,12 +281,16 @@ static bool row_walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
 	return true;
 }
 
+/* `mem` counts units from s->mem.base, and a unit of memory may have another size than a stored
+ * one where types are converted. */
 static uint8_t *mem_at(const struct shf_slice *s, int64_t mem)
 {
 	return s->mem.base + mem * (int64_t)s->mem_unit;
 }
 
-/* n units of memory, step apart, into dense bytes; and back. */
+/* Gathers n units, `step` units apart, into dense bytes. spread() is the inverse. A constant
+ * size in each case lets the compiler make one load and one store of memcpy(); the addresses
+ * need not be aligned to the unit. */
 static void gather_units(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
 {
 	if (step == 1) {
@@ -307,11 +347,16 @@ static void spread(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step
 
 /* ---- transposed memory: what is a row here is a column there ---- */
 
-/* Rows of a tile of memory that share cache lines, and units of each that are taken at once: few,
- * because strides that are powers of two put them into one set of the cache. */
+/* A tile is the part of a transposition that is done at once. Its rows share cache lines of
+ * memory, so each line is fetched once for all of them; TILE_UNITS of each row are taken at a
+ * time. That number is small because strides that are powers of two put the lines of successive
+ * units into the same set of the cache, which has room for few. */
 #define LINE_BYTES 64
 #define TILE_UNITS 8
 
+/* One function for each size of a unit, so that the inner memcpy() becomes a load and a store.
+ * a is dense by rows; in b, units of one row are b_step bytes apart and rows follow each other
+ * without a gap. */
 #define TRANSPOSE(name, type)                                                               \
 	static void name(uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,           \
 	                 size_t rows, size_t units, bool to_b)                               \
@@ -357,8 +402,12 @@ static void transpose(uint32_t unit, uint8_t *a, ptrdiff_t a_step, uint8_t *b, p
 
 /* ---- rows between memory and file order ---- */
 
-/* A run of n units of memory, step apart, to dense bytes at `to`: converted if need be. at: byte
- * of the tensor. */
+/* Copies a run of n units of memory, `step` units apart, to dense bytes at `to`, and converts
+ * them if memory has another type. at is the byte of the tensor where the run goes.
+ *
+ * Strided and converted runs pass through a bounce buffer of a page, which stays in the
+ * first-level cache; the sum is of the stored bytes, so it is computed after the conversion.
+ * The buffer holds as many units as fit at the larger of the two sizes. */
 static void run_in(struct horner *h, const struct shf_slice *s, uint64_t at, uint8_t *to,
                    int64_t mem, int64_t step, size_t n)
 {
@@ -381,7 +430,8 @@ static void run_in(struct horner *h, const struct shf_slice *s, uint64_t at, uin
 	}
 }
 
-/* And back: n units of `unit` bytes at `from` into memory. */
+/* Copies n stored units at `from` into memory, the inverse of run_in(). The sum is of the
+ * stored bytes, before the conversion: it must equal the one on disk whatever type memory has. */
 static void run_out(struct horner *h, const struct shf_slice *s, const struct shf_lt_tensor *t,
                     uint64_t at, const uint8_t *from, int64_t mem, int64_t step, size_t n)
 {
@@ -405,7 +455,12 @@ static void run_out(struct horner *h, const struct shf_slice *s, const struct sh
 	}
 }
 
-/* The rows of a walk, from memory to `to` on. */
+/* Copies the rows of a walk from memory to file order. There are three ways, from the fastest
+ * to the slowest:
+ * - Memory has the stored type and is dense along a row: whole rows are copied.
+ * - Memory has the stored type and is dense across the rows, as for a transposed weight: tiles
+ *   are transposed, and the result is summed while it is in the cache.
+ * - Otherwise each row is gathered, and perhaps converted, through a bounce buffer. */
 static void rows_in(struct horner *h, const struct walk *w, const struct shf_slice *s, uint8_t *to,
                     ptrdiff_t to_step)
 {
@@ -437,6 +492,8 @@ static void rows_in(struct horner *h, const struct walk *w, const struct shf_sli
 		       w->runs.units);
 }
 
+/* The inverse of rows_in(), by the same three ways. Tiles are summed before they are
+ * transposed, as the sum is in file order. */
 static void rows_out(struct horner *h, const struct walk *w, const struct shf_slice *s,
                      uint8_t *from, ptrdiff_t from_step)
 {
@@ -467,6 +524,8 @@ static void rows_out(struct horner *h, const struct walk *w, const struct shf_sl
 		        w->runs.units);
 }
 
+/* Every copy has this form: the walk gives rows and their place in file order, the leaves copy
+ * and sum, and horner_end() adds the last block and the digest. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
                  const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
 {
@@ -497,7 +556,7 @@ void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	horner_end(&h);
 }
 
-/* A run that is nowhere in file order: what it would be there. */
+/* Sums a strided run of memory as it would be in file order, without storing it anywhere. */
 static void sum_scattered_run(struct horner *h, const struct shf_slice *s, uint32_t unit,
                               uint64_t at, int64_t mem, int64_t step, uint64_t n)
 {
@@ -510,6 +569,9 @@ static void sum_scattered_run(struct horner *h, const struct shf_slice *s, uint3
 	}
 }
 
+/* Computes from memory the digest that the loaded bytes had in the file, so that an error of
+ * the copy itself is found. Converted memory cannot be checked: the stored bits are not to be
+ * had from it. */
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest)
 {
@@ -542,7 +604,8 @@ bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
 	return true;
 }
 
-/* From file order to packed bytes, or back. */
+/* Copies from file order to packed bytes, or back. The box is seen as a slice of memory that is
+ * laid out like the file, so the walk gives runs that are dense on both sides. */
 static void between(const struct shf_lt_tensor *t, const struct shf_box *box,
                     struct shf_place_at place, uint8_t *packed, bool pack,
                     struct shf_sums_to *sums)

@@ -27,7 +27,8 @@ void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
 	}
 }
 
-/* The rest of a file, if it is short and not all of it. */
+/* Is the stripe the last one of a file, short, and not the only one? Such a rest goes with the
+ * stripe before it: by itself it would make its home rank open one more file for a few bytes. */
 static bool is_rest(const struct shf_lt_file *f, uint64_t stripe)
 {
 	uint64_t index = stripe - f->first_stripe;
@@ -40,6 +41,9 @@ static const struct shf_lt_file *stripe_file(const struct shf_layout *l, uint64_
 	return &l->files[shf_layout_stripe_file(l, stripe)];
 }
 
+/* Returns the first stripe of a home rank: rank * stripes / ranks, rounded up. It is the
+ * inverse of shf_home_of(), which rounds down, so that stripe s belongs to rank r exactly if
+ * first(r) <= s < first(r + 1). A rest moves the boundary by one. */
 uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank)
 {
 	uint64_t stripe = (rank * l->stripes_n + ranks - 1) / ranks;
@@ -54,7 +58,9 @@ uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct sh
 	return (stripe - is_rest(file, stripe)) * ranks / l->stripes_n;
 }
 
-/* Stripes [*lo, *hi] that a box of a tensor has bytes in. */
+/* Computes the stripes [*lo, *hi] in which a box may have bytes: from its first byte to its
+ * last. Stripes between them that only other boxes fill are counted in. That costs a message,
+ * and the dealer drops what does not meet its stripe. */
 static void box_stripes(const struct shf_layout *l, const struct shf_lt_tensor *t,
                         const struct shf_box *box, uint64_t *lo, uint64_t *hi)
 {
@@ -69,7 +75,9 @@ struct homes {                  /* of a hold: ranks from first to last */
 	uint32_t first, last;
 };
 
-/* The home after rank r that has stripes: where ranks are more than those, most have none. */
+/* Returns the next rank after r that is the home of a stripe, or `ranks`. With more ranks than
+ * stripes most ranks have none, and a loop over all of them would cost every hold the number of
+ * ranks. home_first(r + 1) is then the first stripe behind r's, whose home is the rank sought. */
 static uint32_t home_next(const struct shf_layout *l, uint32_t ranks, uint32_t r)
 {
 	uint64_t first;
@@ -81,6 +89,8 @@ static uint32_t home_next(const struct shf_layout *l, uint32_t ranks, uint32_t r
 	                            : ranks;
 }
 
+/* Stripes are assigned to homes in ascending order, so the homes of a box are a range, of which
+ * home_next() passes over those without stripes. */
 static struct homes homes_of(const struct shf_layout *l, uint32_t ranks, const struct shf_hold *h)
 {
 	const struct shf_lt_tensor *t = &l->tensors[h->tensor];
@@ -97,7 +107,8 @@ static size_t tell_bytes(const struct shf_hold *h)
 	return sizeof(uint32_t) + shf_wire_box(h->box);
 }
 
-/* There is room. */
+/* Appends one record for a home. The caller has reserved the room for all of them, so this
+ * cannot fail. */
 static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold *h)
 {
 	uint8_t *p = out->bytes.data + out->bytes.len;
@@ -108,7 +119,9 @@ static void hold_put(struct shf_tells *out, uint32_t home, const struct shf_hold
 	out->to[home] += tell_bytes(h);
 }
 
-/* Tells in the order of their homes; `all` of them. */
+/* Writes the records in the order of their homes, where holds do not come in that order: (home,
+ * hold) pairs are sorted as 64-bit words. The sort is stable, so the holds of one home keep
+ * their order. all is the number of records. */
 static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct homes *homes,
                        size_t all, struct shf_tells *out)
 {
@@ -131,9 +144,11 @@ static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct h
 	return 0;
 }
 
+/* How many holds ahead the prefetch runs. */
 #define AHEAD 8
 
-/* What is looked at next but few comes into the cache meanwhile: it lies far apart. */
+/* Brings what will be looked at a few iterations later into the cache. Tensors and boxes lie
+ * far apart in memory, so each would be a cache miss, and a rank has very many holds. */
 static void prefetch_hold(const struct shf_layout *l, const struct shf_hold *h)
 {
 	__builtin_prefetch(&l->tensors[h->tensor]);
@@ -142,6 +157,9 @@ static void prefetch_hold(const struct shf_layout *l, const struct shf_hold *h)
 	__builtin_prefetch(h->box->count);
 }
 
+/* The first loop counts, so one allocation serves all records. shf_exchange_packed() needs them
+ * in the order of the receivers. Holds come by tensor, and tensors mostly in the order of the
+ * file, so the records are mostly in order as they come; if not, tell_sorted() sorts them. */
 int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *out)
 {
 	const struct shf_layout *l = m->layout;
@@ -174,7 +192,8 @@ int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *
 	return rc;
 }
 
-/* Counts the boxes of each stripe, and leaves in each box which stripes of this home it meets. */
+/* Counts the boxes of each stripe of this home, and leaves in each box the range of stripes
+ * that it meets. The count of stripe s goes to start[s + 2]; see shf_home_sort(). */
 static size_t count_heard(const struct shf_layout *l, struct shf_home *h)
 {
 	size_t total = 0;
@@ -195,6 +214,10 @@ static size_t count_heard(const struct shf_layout *l, struct shf_home *h)
 	return total;
 }
 
+/* A counting sort of boxes by stripe. Counts stand two places behind their stripe. After the
+ * prefix sums start[s + 1] is where stripe s begins; filling moves it on to where s ends, which
+ * is where s + 1 begins. So in the end start[s] is the first position of stripe s, without a
+ * second array. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena)
 {
 	size_t stripes = (size_t)(h->end - h->first), total;
@@ -216,6 +239,9 @@ int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_are
 	return 0;
 }
 
+/* Decodes what all ranks sent to this home. The bytes of rank r are in_bytes[r] long and lie by
+ * rank. They come from our own code, so a record that does not decode is a bug (EBUG) and not
+ * damage. */
 static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct shf_home *h,
                      const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
 {
@@ -248,6 +274,8 @@ static int home_hear(const struct shf_team *team, const struct shf_layout *l, st
 	return shf_home_sort(l, h, arena);
 }
 
+/* Writes one move. The dealer numbers tensors inside the stripe; the wire has their numbers in
+ * the layout. */
 static void tell_move(struct shf_buf *b, const struct shf_move *v, const uint32_t *numbers)
 {
 	uint8_t *p = shf_buf_room(b, 2 * sizeof(uint32_t) + shf_wire_box(&v->box));
@@ -259,6 +287,9 @@ static void tell_move(struct shf_buf *b, const struct shf_move *v, const uint32_
 	shf_put_box(p + 8, &v->box);
 }
 
+/* Writes the segments of one dealt stripe, each into the buffer of the rank that writes or
+ * reads it. Moves are sorted by segment, so one pass is enough. The collected flag shares a
+ * word with the count of moves; on a load it says that the segment is quiet. */
 static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
                        struct shf_buf *out)
 {
@@ -281,7 +312,9 @@ static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct sh
 	}
 }
 
-/* Index of a tensor in the stripe's list, which is by offset. */
+/* Returns the index of a tensor in the stripe's list. The list ascends by offset, and no two
+ * tensors in it share one, because empty tensors are left out. The caller checks that the
+ * tensor found is the one sought. */
 static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st, uint32_t tensor)
 {
 	size_t lo = 0, hi = st->tensors_n;
@@ -297,7 +330,12 @@ static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st,
 	return lo;
 }
 
-/* Deal one stripe of this home. *collected: the stripe before was, and then whether this one is. */
+/* Plans one stripe of this home and writes the result to the buffers of the file-side ranks.
+ * *collected is whether the stripe before was collected; a rest follows it, so that the two are
+ * written by one rank. On return it is whether this one is.
+ *
+ * All scratch lies in an arena that ends with the stripe: the memory that planning needs is
+ * that of one stripe, however many a home has. */
 static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                        uint64_t stripe, bool *collected, struct shf_buf *out,
                        struct sheaf_error *err)
@@ -348,6 +386,8 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	return rc;
 }
 
+/* Saving deals every stripe, since each byte of it must be written. Loading leaves out those
+ * that no rank wants. */
 int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                   struct shf_buf *out, struct sheaf_error *err)
 {

@@ -30,6 +30,8 @@ struct shf_heard {              /* what a home was told: a rank holds, or wants,
 	struct shf_box box;
 	uint32_t lo, hi;                /* filled by shf_home_sort: stripes of the home, from 0 */
 };
+/* The stripes of one home rank, with the boxes that meet each of them. Boxes are counted once
+ * in `heard`, and by index in `which` for every stripe that they meet. */
 struct shf_home {
 	uint64_t first, end;            /* stripes */
 	struct shf_heard *heard;        /* by the caller */

@@ -14,12 +14,16 @@ void shf_holds_release(struct shf_holds *h)
 	*h = (struct shf_holds){ 0 };
 }
 
+/* The argument of add_box(): the slice whose boxes are being listed. */
 struct adding {
 	struct shf_holds *holds;
 	const struct shf_slice *slice;
 	uint32_t tensor, slice_i;
 };
 
+/* Adds one box of a slice. A box that is the slice's own is borrowed, because the slice
+ * outlives the holds; a part of a window exists only during the call, so it is copied to the
+ * arena. `bytes` counts stored bytes. */
 static int add_box(void *arg, const struct shf_box *box)
 {
 	struct adding *a = arg;
@@ -48,8 +52,8 @@ static int add_box(void *arg, const struct shf_box *box)
 
 #define AHEAD 8
 
-/* What of a slice is looked at soon comes into the cache meanwhile: in the order of tensors slices
- * lie far apart. */
+/* Prefetches the part of a slice that will be read soon. In the order of tensors, slices lie
+ * far apart in memory, and each is several cache lines long. */
 static void slice_ahead(const struct shf_slice *s)
 {
 	const char *p = (const char *)s;
@@ -58,6 +62,8 @@ static void slice_ahead(const struct shf_slice *s)
 		__builtin_prefetch(p + at);
 }
 
+/* Sorts the words by tensor and lists the boxes of their slices. The sort is stable, so the
+ * slices of one tensor keep their order. */
 int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
                    const struct shf_slice *(*slice)(const void *arg, uint32_t i), const void *arg,
                    struct sheaf_error *err)
@@ -81,6 +87,7 @@ int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
 	return 0;
 }
 
+/* A binary search for the first hold of the tensor. */
 size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 {
 	size_t lo = 0, hi = h->n;
@@ -98,6 +105,9 @@ size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 
 /* ---- of a state ---- */
 
+/* The search for the tensors of a state's slices. `known` remembers families by the address of
+ * their text, which slices of one family share, so most lookups compare pointers. A text at
+ * another address is looked up again; the result is the same. */
 struct finding {
 	const struct shf_layout *layout;
 	struct {
@@ -123,8 +133,8 @@ static int64_t find_family(struct finding *f, const char *family)
 	return number;
 }
 
-/* Tensors that are likely to be sought soon come into the cache meanwhile: what a rank holds is far
- * apart in a layout of very many. */
+/* Prefetches tensors that are likely to be sought soon: the record first, and for nearer ones
+ * the name, whose address must be in the cache by then. */
 static void prefetch_tensors(const struct shf_layout *l, const struct shf_lt_family *fam, int64_t t)
 {
 	int64_t end = (int64_t)fam->first_tensor + fam->tensors_n;
@@ -136,8 +146,9 @@ static void prefetch_tensors(const struct shf_layout *l, const struct shf_lt_fam
 	__builtin_prefetch(l->tensors[t + AHEAD / 2].name + 64);
 }
 
-/* States are mostly described in the order of their tensors: the one sought is then the next of its
- * family after the one found last. */
+/* Returns the number of a slice's tensor, or -1. States are mostly described in the order of
+ * their tensors, so the one sought is mostly the next of its family after the one found last.
+ * If it is not, the search starts from there. */
 static int64_t find_next(struct finding *f, const struct shf_slice *s)
 {
 	const struct shf_layout *l = f->layout;
@@ -157,6 +168,8 @@ static int64_t find_next(struct finding *f, const struct shf_slice *s)
 	return t;
 }
 
+/* Collects (tensor, slice) words for all slices that are not ignored. The layout was merged
+ * from the slices of all ranks, so a tensor that is not in it is a bug. */
 static int find_all(struct finding *f, const struct sheaf_state *state, const char *const *ignore,
                     uint64_t *words, size_t *n, struct sheaf_error *err)
 {

@@ -19,6 +19,7 @@ void shf_layout_release(struct shf_layout *l)
 	*l = (struct shf_layout){ 0 };
 }
 
+/* model comes first, whatever the names of the others: its files lie in the step itself. */
 int shf_family_order(const char *a, const char *b)
 {
 	bool model_a = strcmp(a, "model") == 0, model_b = strcmp(b, "model") == 0;
@@ -26,11 +27,14 @@ int shf_family_order(const char *a, const char *b)
 	return model_a != model_b ? (model_a ? -1 : 1) : strcmp(a, b);
 }
 
+/* Returns n / by, rounded up, without the overflow of n + by - 1. */
 static uint64_t up(uint64_t n, uint64_t by)
 {
 	return n / by + (n % by != 0);
 }
 
+/* What decides a tensor's place, next to each other: sorting the tensors themselves would move
+ * large structs and miss the cache at each comparison. */
 struct place_key {
 	uint64_t off;
 	uint32_t file, tensor;
@@ -50,6 +54,9 @@ static int by_place_order(const void *a, const void *b)
 	return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
+/* Sorts the tensors by place and numbers stripes and blocks through all files. Every file
+ * begins a new stripe and a new block, so neither ever crosses a file. Writer and reader get
+ * the same numbers, since both depend on sizes and offsets alone. */
 int shf_layout_number(struct shf_layout *l, struct sheaf_error *err)
 {
 	struct place_key *keys = shf_alloc(l->tensors_n, sizeof(*keys));
@@ -94,6 +101,9 @@ static struct shf_st_tensor st_of(const struct shf_lt_tensor *t, uint64_t payloa
 	return st;
 }
 
+/* Writes the header of the tensors `order` names. payload is subtracted from each offset: 0
+ * while offsets count from the start of the data, the header's size once they count from the
+ * start of the file. */
 static int header_of(const struct shf_layout *l, const uint32_t *order, size_t n, uint64_t payload,
                      struct shf_buf *out, struct sheaf_error *err)
 {
@@ -116,6 +126,8 @@ int shf_layout_header(const struct shf_layout *l, uint32_t file, struct shf_buf 
 	return header_of(l, l->by_place + f->first_tensor, f->tensors_n, f->header_bytes, out, err);
 }
 
+/* Names file i of n as Hugging Face does, from 1 with five digits, or as many as n needs
+ * (doc/format.md, section 1). The limits in the format keep the text within the buffer. */
 static const char *file_name(struct shf_arena *arena, const struct shf_lt_family *fam, size_t i,
                              size_t n)
 {
@@ -130,7 +142,8 @@ static const char *file_name(struct shf_arena *arena, const struct shf_lt_family
 	return shf_arena_strdup(arena, text, strlen(text));
 }
 
-/* Families of the sorted tensors, with their spans. */
+/* Finds the span of each family. Tensors are sorted by family, so a family that appears twice
+ * means that they are not, and its span would be wrong. */
 static int split_families(struct shf_layout *l, struct sheaf_error *err)
 {
 	size_t n = 0;
@@ -158,7 +171,9 @@ struct placed {                 /* scratch of one family */
 	uint32_t *order;                /* of one file */
 };
 
-/* Headers and file sizes of one placed family; offsets become absolute. */
+/* Writes the headers of one family to learn their sizes. Only then are the sizes of the files
+ * and the absolute offsets known: the header lies before the data, and its length depends on
+ * all offsets in it. */
 static int finish_family(struct shf_layout *l, uint32_t fam_i, const struct placed *p,
                          uint32_t *const *order, struct sheaf_error *err)
 {
@@ -184,6 +199,8 @@ static int finish_family(struct shf_layout *l, uint32_t fam_i, const struct plac
 	return rc;
 }
 
+/* Places the tensors of one family. The entry bound does not depend on the offset, so it can be
+ * computed before there is one. */
 static int place_family(struct shf_layout *l, struct shf_arena *tmp, uint32_t fam_i,
                         uint64_t file_bytes_max, struct placed *p, struct sheaf_error *err)
 {
@@ -206,7 +223,8 @@ static int place_family(struct shf_layout *l, struct shf_arena *tmp, uint32_t fa
 	return 0;
 }
 
-/* Lists of tensors per file in placement order; offsets inside the payload into the tensors. */
+/* Stores file and offset in the tensors and returns, for each file, its tensors in the order of
+ * placement. Offsets still count from the start of the data section. */
 static uint32_t **order_family(struct shf_layout *l, struct shf_arena *tmp, uint32_t fam_i,
                                const struct placed *p)
 {
@@ -228,6 +246,9 @@ static uint32_t **order_family(struct shf_layout *l, struct shf_arena *tmp, uint
 	return order;
 }
 
+/* The first loop places all families, which tells how many files there are; only then can the
+ * array of files be allocated, and the second loop fills it. Scratch lives in an arena of its
+ * own and ends here, as the layout may be kept for the whole job. */
 int shf_layout_place(struct shf_layout *l, uint64_t file_bytes_max, struct sheaf_error *err)
 {
 	struct shf_arena tmp = { 0 };
@@ -293,6 +314,8 @@ int64_t shf_layout_find(const struct shf_layout *l, const char *family, const ch
 	return find_between(l, lo, lo + l->families[fam].tensors_n, name);
 }
 
+/* A galloping search: it costs the logarithm of the distance and not of the number of tensors.
+ * In a loop over names in order almost every lookup is one comparison. */
 int64_t shf_layout_find_near(const struct shf_layout *l, uint32_t family, uint32_t near,
                              const char *name)
 {
@@ -330,6 +353,8 @@ const char *shf_layout_tied_to(const struct shf_layout *l, const char *family, c
 	return NULL;
 }
 
+/* A binary search for the last file that begins at or before the stripe. A file has at least a
+ * header, so each has a stripe and first_stripe strictly ascends. */
 uint32_t shf_layout_stripe_file(const struct shf_layout *l, uint64_t stripe)
 {
 	size_t lo = 0, hi = l->files_n;
@@ -345,6 +370,8 @@ uint32_t shf_layout_stripe_file(const struct shf_layout *l, uint64_t stripe)
 	return (uint32_t)lo;
 }
 
+/* Ends of tensors ascend with their offsets, as tensors do not overlap, so a binary search by
+ * the end is valid. */
 uint32_t shf_layout_at(const struct shf_layout *l, uint32_t file, uint64_t at)
 {
 	uint32_t lo = l->files[file].first_tensor, hi = lo + l->files[file].tensors_n;
@@ -361,6 +388,9 @@ uint32_t shf_layout_at(const struct shf_layout *l, uint32_t file, uint64_t at)
 	return lo;
 }
 
+/* Describes a stripe for the dealer, which knows no layout: the tensors that have bytes in it,
+ * renumbered from 0. Empty tensors need no planning. Loose ones, whose offset is no multiple of
+ * their unit, cannot be cut at pages and are read whole by other code. */
 int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_arena *arena,
                       struct shf_stripe *out, const uint32_t **numbers)
 {
@@ -394,6 +424,8 @@ int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_ar
 	return 0;
 }
 
+/* Hashes what decides every byte's place. Sizes are left out because dtype and shape determine
+ * them. The NUL after a name separates it from what follows. */
 uint64_t shf_layout_hash(const struct shf_layout *l)
 {
 	uint64_t crc = shf_crc64(NULL, 0);

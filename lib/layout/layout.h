@@ -13,12 +13,15 @@
 #include "deal.h"
 #include "mem.h"
 
+/* A family and its spans of files and tensors, each of which is consecutive. */
 struct shf_lt_family {
 	const char *name, *dir;         /* dir: "." for model, else the name; "" foreign: "." */
 	uint32_t first_file, files_n;
 	uint32_t first_tensor, tensors_n;
 	uint64_t bytes;
 };
+/* A tensor file. Its tensors are by_place[first_tensor] .. [first_tensor + tensors_n). Stripes
+ * and blocks are numbered through all files of the step. */
 struct shf_lt_file {
 	const char *name;               /* relative to the step, with the family's folder */
 	uint32_t family;

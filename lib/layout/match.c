@@ -11,7 +11,9 @@
 
 #define SERVE_HEAD 32                   /* bytes before the box that a memory side is told */
 
-/* Nobody tells itself what it reads for itself. */
+/* Sends each memory-side rank the place of its moves in this rank's image. A rank sends itself
+ * nothing about what it reads for itself, nor about what it writes from memory without staging:
+ * those moves it has already. */
 static void tell_memory(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                         struct shf_buf *out)
 {
@@ -42,6 +44,8 @@ struct serve_key {              /* keeps the file side's order inside a round */
 	size_t at;
 };
 
+/* Orders by round, then by the rank of the file side, then as they arrived: qsort() is not
+ * stable, and the file side's order must be kept inside a round. */
 static int serve_order(const void *a, const void *b)
 {
 	const struct serve_key *x = a, *y = b;
@@ -53,6 +57,8 @@ static int serve_order(const void *a, const void *b)
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
+/* Decodes the moves that this rank serves, from all file-side ranks, and sorts them by round.
+ * They grow on the heap and move to the arena when their number is known. */
 static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
                        const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
 {
@@ -102,6 +108,9 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 	return rc;
 }
 
+/* Builds the segments of this rank, sends their moves to the memory side, and hashes the plan.
+ * The hash covers what the homes sent, which decides everything else but one thing: which
+ * segments are written without staging depends on local flags, so their numbers are hashed too. */
 static int file_side(int self, const struct shf_match *m, const struct shf_buf *in,
                      struct shf_work *w, struct shf_buf *out)
 {
@@ -127,7 +136,9 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	return 0;
 }
 
-/* One exchange: sends `out`, leaves the answer in *in, empties out. */
+/* Makes one exchange: sends `out`, leaves what came in *in, and empties `out` for the next
+ * exchange. It is called also with rc < 0, because an exchange is collective: the other ranks
+ * wait in it, and it returns the error everywhere. */
 static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err)
 {
@@ -137,12 +148,14 @@ static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_
 	return rc;
 }
 
+/* Adds the sentence to an error of planning that has none yet. */
 static int said(int rc, struct sheaf_error *err)
 {
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
-/* The first exchange, whose bytes are by rank already. */
+/* The first exchange. Its bytes are sorted by receiver already, so they are sent from one
+ * buffer, without a buffer for each rank. */
 static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
@@ -157,6 +170,13 @@ static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
 	return rc;
 }
 
+/* Three exchanges, as match.h describes them. Each step runs only if all before it succeeded on
+ * every rank, which the exchange itself agrees on; so all ranks make the same calls, and none
+ * waits for one that gave up.
+ *
+ * The numbers of rounds become the largest of all ranks, because a round is collective: a rank
+ * with fewer of its own still takes part in the others'. On a save the hashes of all ranks are
+ * combined, and a later save compares one number instead of planning again. */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *w,
               struct sheaf_error *err)
 {

@@ -18,6 +18,8 @@ struct shf_hads {               /* who can read what: of file f, a[first[f]] .. 
 	struct shf_had *a;
 	size_t *first;
 };
+/* The input of matching. Everything is borrowed. layout, nodes, way and the windows must be
+ * equal on all ranks; holds are this rank's own. */
 struct shf_match {
 	const struct shf_layout *layout;
 	const struct shf_holds *holds;

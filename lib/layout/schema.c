@@ -12,6 +12,8 @@
 #include "state.h"
 #include "sums.h"
 
+/* A description of a tensor, or of a tie between two names, by one rank. Texts are borrowed or
+ * in an arena. */
 struct desc {
 	uint8_t kind, dtype, ndim;
 	uint32_t rank;
@@ -20,6 +22,7 @@ struct desc {
 };
 enum { TENSOR, TIE };
 
+/* The text holds a family of 32 bytes, a slash and a name of 1024. */
 bool shf_ignored(const char *const *ignore, const char *family, const char *name)
 {
 	char text[1100];
@@ -53,7 +56,8 @@ static void desc_put(struct shf_buf *b, const struct desc *d)
 	shf_buf_add(b, d->to ? d->to : "", to);
 }
 
-/* same: a text that it may be once more, or NULL. */
+/* Reads a text of n bytes into the arena. If it equals `same`, that one is returned instead:
+ * neighbours share their family, and one pointer for it makes comparisons cheap. */
 static const char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n, const char *same)
 {
 	const uint8_t *p = shf_cur_bytes(c, n);
@@ -65,7 +69,9 @@ static const char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n,
 	return shf_arena_strdup(arena, (const char *)p, n);
 }
 
-/* last: the one read before it, or NULL. 0, ENOMEM, or EBUG: what ranks say is our own. */
+/* Decodes one description. last is the one read before it, or NULL. Returns 0, ENOMEM or EBUG:
+ * what ranks send each other is written by our own code, so a record that does not decode is a
+ * bug. */
 static int desc_get(struct shf_cur *c, struct shf_arena *arena, const struct desc *last,
                     struct desc *d)
 {
@@ -91,6 +97,9 @@ static int desc_get(struct shf_cur *c, struct shf_arena *arena, const struct des
 	return d->family && d->name && d->to ? 0 : SHEAF_ENOMEM;
 }
 
+/* The order of the layout: by family, then by natural order of names. Kind and rank come last,
+ * so that contradictions about one name are neighbours and the sentence about them names the
+ * lowest ranks. */
 static int desc_order(const void *a, const void *b)
 {
 	const struct desc *x = a, *y = b;
@@ -122,7 +131,9 @@ static char *print(const struct desc *d, char *text, size_t n)
 	return text;
 }
 
-/* Sorted descriptions -> unique ones, in place. */
+/* Makes sorted descriptions unique, in place, and refuses contradictions. Descriptions of one
+ * name are neighbours after the sort, so each is compared with the one kept last. The list
+ * ascends already where one rank sent all of it, and then nothing is sorted. */
 static int descs_unite(struct desc *d, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0;
@@ -164,7 +175,8 @@ static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error
 	                s->stream.stream, s->stream.ranks, ranks);
 }
 
-/* What a slice says: a tensor and, where it is known by another name here, a tie. How many. */
+/* Describes a slice: its tensor and, if the slice has another name than the tensor, a tie.
+ * Returns how many descriptions there are. A tie has no shape, as that of the tensor holds. */
 static int slice_describe(const struct shf_slice *s, int rank, struct desc out[2])
 {
 	out[0] = (struct desc){ TENSOR, (uint8_t)s->dtype, (uint8_t)s->items.ndim, (uint32_t)rank,
@@ -180,6 +192,8 @@ static int slice_describe(const struct shf_slice *s, int rank, struct desc out[2
 	return 2;
 }
 
+/* Sends each description to a home rank by the hash of its name. All descriptions of one name
+ * meet at one rank, which can therefore unite them without seeing any other name. */
 static int describe_slices(const struct shf_team *team, const struct sheaf_state *state,
                            const char *const *ignore, struct shf_buf *out, struct sheaf_error *err)
 {
@@ -228,6 +242,9 @@ static int descs_read(const struct shf_buf *in, struct shf_arena *arena, struct 
 	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", shf_strerror(rc)) : 0;
 }
 
+/* Fills the layout from unique descriptions in order. A family begins where the text differs
+ * from that of the last one. The arrays are as long as the descriptions, which is a little too
+ * long for each. */
 static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct sheaf_error *err)
 {
 	size_t t = 0, k = 0;
@@ -268,7 +285,12 @@ static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct s
 	return 0;
 }
 
-/* Descriptions of this rank's own home, unique, to everyone. */
+/* Unites the descriptions that were sent to this home and sends the result to all ranks. Each
+ * then sorts the same set, so all have the same layout. No rank ever holds what all ranks said
+ * about all tensors: before the union there are ranks x tensors of them.
+ *
+ * The last agreement is needed because every rank builds its layout alone and may run out of
+ * memory doing so. */
 static int home_descs_share(struct shf_team *team, const struct shf_buf *in, struct shf_layout *l,
                             struct sheaf_error *err)
 {
@@ -302,6 +324,8 @@ static int home_descs_share(struct shf_team *team, const struct shf_buf *in, str
 	return rc;
 }
 
+/* rc is an error that this rank brings along. It takes part in the exchange all the same, which
+ * returns the error on all ranks. */
 int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
                      const char *const *ignore, int rc, struct shf_layout *l,
                      struct sheaf_error *err)
@@ -326,6 +350,8 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 
 /* ---- the same without a group: descriptions of all ranks meet in one table ---- */
 
+/* A hash table of the different descriptions, with open addressing. There are twice as many
+ * slots as descriptions fit, so it is at most half full and every probe ends. */
 struct table {                  /* open addressing; at most half full */
 	struct desc *all;               /* owned */
 	size_t n, cap;                  /* cap: a power of 2 */
@@ -345,6 +371,8 @@ static bool same_desc(const struct desc *a, const struct desc *b)
 	       memcmp(a->shape, b->shape, sizeof(int64_t) * a->ndim) == 0;
 }
 
+/* Doubles the table. Slots are filled again from the array, whose order does not change. If
+ * either allocation fails the old table is still valid. */
 static bool desc_table_grow(struct table *t)
 {
 	size_t cap = t->cap ? 2 * t->cap : 256, mask = 2 * cap - 1;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of 17 bytes, u8 kind, u64 key, u64 bytes, meet at a home by key and are counted there. */
+/* A tensor may be held by many ranks, and each reports it. Records of 17 bytes, u8 kind, u64
+ * key, u64 bytes, are sent to a home rank by key, so all records of one tensor meet there and
+ * are counted once. */
 #include "tally.h"
 #include <stdlib.h>
 #include <string.h>
@@ -34,11 +36,15 @@ void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *fa
 	shf_buf_u64(b, bytes);
 }
 
+/* Any total order will do that puts equal kinds and keys next to each other. */
 static int record_order(const void *a, const void *b)
 {
 	return memcmp(a, b, RECORD);
 }
 
+/* After the sort, records with the same first 9 bytes (kind and key) are of one tensor, and
+ * only the first counts. The sums of all homes are then added, with the caller's own words in
+ * the same operation, as every operation of the group costs a round trip. */
 int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts, uint64_t *bytes,
                     uint64_t *more, size_t more_n, struct sheaf_error *err)
 {
@@ -73,7 +79,7 @@ int shf_tally_count(struct shf_tally *t, struct shf_team *team, uint64_t *counts
 	return rc;
 }
 
-/* Of how many bits a count is that may reach the number of ranks. */
+/* Returns how many bits hold a count from 0 to the number of ranks. */
 static unsigned count_bits(const struct shf_team *team)
 {
 	unsigned bits = 1;
@@ -88,6 +94,9 @@ size_t shf_or_words(const struct shf_team *team, size_t n)
 	return n / (64 / count_bits(team)) + 1;
 }
 
+/* Each bit becomes a counter of just so many bits that all ranks together cannot overflow it,
+ * so no carry reaches its neighbour. One sum over all words then counts every bit separately,
+ * and a count that is not 0 is a bit that some rank has. */
 int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struct sheaf_error *err)
 {
 	unsigned bits = count_bits(team);

@@ -3,7 +3,9 @@
 #include "work.h"
 #include <string.h>
 
-/* Of n records of `size` bytes, by round, whose round is at `round` in the first. */
+/* Finds the records of a round among n records of `size` bytes that are sorted by round;
+ * `round` is that member of the first record. The beginning is found by halves, the end by
+ * walking, since the caller will visit the records anyway. */
 static struct shf_span span_of(const uint32_t *round, size_t size, size_t n, uint32_t want)
 {
 	const uint8_t *first = (const uint8_t *)round;
@@ -39,6 +41,8 @@ struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 	                   : (struct shf_span){ 0, 0 };
 }
 
+/* Controls lie behind the data of the largest round, one for each segment of all rounds, so a
+ * round does not overwrite those of another. */
 uint64_t shf_work_ctl(const struct shf_work *w, size_t i)
 {
 	return w->ctl_at + i * sizeof(struct shf_ctl);

@@ -10,7 +10,8 @@
 
 #define BLOCKS_MAX (SHF_STRIPE / SHF_BLOCK)
 
-/* The file side: segments and moves from what the homes say. */
+/* Decodes the segments and moves that the homes sent. The first pass counts, the second fills
+ * arrays of just that length in the arena, where nothing can grow. */
 static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
                          struct shf_work *w)
 {
@@ -59,7 +60,9 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 	return 0;
 }
 
-/* What of a move lies in bytes [lo, hi) of its file. */
+/* Computes what of a move lies in bytes [lo, hi) of its file, as boxes, and returns how many
+ * there are. A move wholly inside or outside is decided by its span alone. Otherwise the range
+ * of bytes is turned into boxes, and the move is intersected with each. */
 static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo,
 		       uint64_t hi, struct shf_box out[SHF_RANGE_BOXES_MAX])
 {
@@ -91,7 +94,9 @@ struct cutting {
 	uint32_t kind[BLOCKS_MAX];      /* loading: of the segment's blocks */
 };
 
-/* Who wants something of each block: a segment of a load is cut where that changes. */
+/* Finds, for each block of a segment of a load, who wants something of it: this rank alone,
+ * ranks of its node, or other nodes. The widest of these decides. Segments are cut where the
+ * kind changes, so that blocks of one kind share a round. */
 static void find_kinds(struct cutting *c, const struct shf_work *w, const struct shf_seg *g)
 {
 	for (size_t b = 0; b < BLOCKS_MAX; b++)
@@ -113,6 +118,8 @@ static void find_kinds(struct cutting *c, const struct shf_work *w, const struct
 	}
 }
 
+/* How many bytes of the image a round of this kind may take. What the rank reads for itself is
+ * in no image, so nothing bounds it. */
 static uint64_t window_for(const struct shf_match *m, uint32_t kind)
 {
 	if (kind == SHF_ROUND_OWN)
@@ -120,7 +127,9 @@ static uint64_t window_for(const struct shf_match *m, uint32_t kind)
 	return kind == SHF_ROUND_NET ? m->net_window : m->window;
 }
 
-/* The part of the segment that begins at lo: how long it is. *kind: its round so far. */
+/* Returns how long the part of the segment is that begins at lo, and sets *kind to its kind. On
+ * a load it ends at the window or where the kind changes, whichever comes first; blocks are
+ * never cut, because a reader verifies a block as a whole. */
 static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint64_t lo,
                          uint32_t *kind)
 {
@@ -137,8 +146,9 @@ static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint6
 	return n < left ? n : left;
 }
 
-/* Segments cut into parts of a window and one kind, their moves with them; how many segments and
- * moves there are then. g and v NULL: only count. */
+/* Cuts segments into parts of one window and one kind, and their moves with them; counts both.
+ * With g and v NULL it only counts, so that the caller can allocate and run the same code
+ * again. That way the count cannot differ from what is stored. */
 static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg *g,
                      struct shf_mv *v, size_t *segs_n, size_t *moves_n)
 {
@@ -177,7 +187,8 @@ static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg
 	*moves_n = vn;
 }
 
-/* Cut segments that are larger than the window, or of several kinds. */
+/* Cuts segments that are larger than the window or of several kinds. If a save's number of
+ * segments is unchanged nothing was cut. On a load the kinds are needed even so. */
 static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_work *w)
 {
 	struct cutting c = { .m = m, .self = self };
@@ -197,6 +208,8 @@ static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_wor
 	return 0;
 }
 
+/* By round, which is still the kind here, then by place in the file. Rounds of own segments
+ * thus come last, and neighbours in a round are neighbours on disk. */
 static int seg_order(const void *a, const void *b)
 {
 	const struct shf_seg *x = a, *y = b;
@@ -208,7 +221,9 @@ static int seg_order(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Whose every byte this rank holds in slices in place. A header is a segment of its own. */
+/* Can the segment be copied to a slot right before it is written, without staging? Only if this
+ * rank holds each byte of it in slices in place, so that no other rank writes to it. Bytes of
+ * the header come from no slice, so a segment that has some does not qualify. */
 static bool is_slotted(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                      const struct shf_seg *g)
 {
@@ -224,8 +239,9 @@ static bool is_slotted(const struct shf_match *m, uint32_t self, const struct sh
 	return true;
 }
 
-/* Slots for so many segments that are in no image, and no larger than the window, as far as it has
- * room: for one at least. */
+/* Adds slots behind the controls for segments that are in no image. There are at most SHF_SLOTS
+ * of them, fewer where there are fewer segments or where the window is too small, but never
+ * none: without a slot those segments could not be written. */
 static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 {
 	w->image_bytes = shf_work_ctl(w, w->segs_n);
@@ -238,8 +254,9 @@ static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 	w->image_bytes = w->slots_at + w->slots * w->slot_bytes;
 }
 
-/* Rounds: consecutive segments as long as they fit the window, and that of slots, if there are
- * none; slots in one of their own. */
+/* Assigns rounds and places in the image: consecutive segments share a round as long as they
+ * fit the window. Each begins on a page. Segments for slots are in no round and come last. If
+ * there are none, the window of the slots is given to the rounds. */
 static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 {
 	struct shf_span own = shf_work_segs(w, SHF_ROUND_OWN);
@@ -272,7 +289,9 @@ static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 	add_slots(w, slotted, m->slots_window);
 }
 
-/* The same for a load, kind by kind: rounds of one kind take turns in two windows of the image. */
+/* The same for a load. The numbering starts again for each kind, and rounds of one kind take
+ * turns in two windows of the image, so that one is filled from the disk while the other is
+ * copied out. */
 static void lay_out_load(const struct shf_match *m, struct shf_work *w)
 {
 	uint64_t fill = 0;
@@ -306,6 +325,9 @@ static void lay_out_load(const struct shf_match *m, struct shf_work *w)
 	}
 }
 
+/* Segments are cut before they are sorted, because cutting decides the kind. On a save the kind
+ * is decided after cutting: a part of a segment may be this rank's alone where the whole is
+ * not. */
 int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
                   struct shf_work *w)
 {
