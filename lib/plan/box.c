@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+/* A scalar has no dimension, so it is never empty and has one unit: the product of no factors. */
 bool shf_box_is_empty(const struct shf_box *b)
 {
 	for (int d = 0; d < b->ndim; d++) {
@@ -34,6 +35,7 @@ struct shf_box shf_box_of(const struct shf_shape *s)
 	return b;
 }
 
+/* *out may be a or b, since it is written last. Boxes that only touch do not intersect. */
 bool shf_box_intersect(struct shf_box *out, const struct shf_box *a, const struct shf_box *b)
 {
 	struct shf_box both = { .ndim = a->ndim };
@@ -53,6 +55,7 @@ bool shf_box_intersect(struct shf_box *out, const struct shf_box *a, const struc
 	return true;
 }
 
+/* An empty box is inside every box of as many dimensions, wherever it claims to start. */
 bool shf_box_contains(const struct shf_box *outer, const struct shf_box *inner)
 {
 	if (outer->ndim != inner->ndim)
@@ -117,6 +120,8 @@ static void volumes(const struct shf_shape *s, uint64_t vol[SHEAF_DIMS_MAX])
 	}
 }
 
+/* The first unit is at the box's start, the last at its far corner. An empty box has the span
+ * [0, 0), which meets nothing. */
 void shf_box_span(const struct shf_shape *s, const struct shf_box *b, uint64_t *lo, uint64_t *hi)
 {
 	uint64_t vol = 1, first = 0, more = 0;
@@ -133,7 +138,9 @@ void shf_box_span(const struct shf_shape *s, const struct shf_box *b, uint64_t *
 	*hi = empty ? 0 : first + more + 1;
 }
 
-/* The box of n indices of dimension d that begins at unit `at`, whole in the dimensions below. */
+/* Returns the box of n indices of dimension d that begins at unit `at`: one index of each
+ * dimension above d, and whole in those below. at must be a multiple of vol[d], or units before
+ * it would be taken along. */
 static struct shf_box slab(const struct shf_shape *s, const uint64_t *vol, uint64_t at, int d,
                            uint64_t n)
 {
@@ -146,9 +153,14 @@ static struct shf_box slab(const struct shf_shape *s, const uint64_t *vol, uint6
 	return b;
 }
 
-/* Climb from lo to coarser and coarser boundaries while they lie before hi, then descend. The
- * climb leaves at most ndim - 1 boxes below the dimension where the ends part, the descent one
- * there and ndim - 1 below. */
+/* Any range of units is a box only if it is aligned to the rows of a dimension, so it is cut
+ * where it is not. From lo the loop climbs to coarser and coarser boundaries as long as they
+ * lie before hi; then the second loop takes as many whole indices of each dimension as fit,
+ * from the coarsest to the finest.
+ *
+ * The climb leaves at most ndim - 1 boxes below the dimension where the ends part, and the
+ * descent one there and ndim - 1 below; this is where SHF_RANGE_BOXES_MAX comes from. `up`
+ * units are whole indices of dimension d, because the steps before have aligned `at` to them. */
 int shf_range_boxes(const struct shf_shape *s, uint64_t lo, uint64_t hi, struct shf_box *out)
 {
 	uint64_t vol[SHEAF_DIMS_MAX], at = lo;
@@ -181,7 +193,9 @@ int shf_range_boxes(const struct shf_shape *s, uint64_t lo, uint64_t hi, struct 
 	return n;
 }
 
-/* Dimensions by falling stride, so that what is wholly here is found in the coarsest steps. */
+/* The walk of a box through a window of a buffer. Dimensions are ordered by falling stride, so
+ * that what lies wholly in the window is found in the coarsest steps, and the walk descends
+ * only along the two edges of the window. */
 struct window {
 	const struct shf_mem *m;
 	int order[SHEAF_DIMS_MAX];
@@ -190,6 +204,8 @@ struct window {
 	void *arg;
 };
 
+/* The distance from the first to the last index of dimension d in the buffer. With one index
+ * the stride says nothing, and callers leave any number there. */
 static int64_t reach(const struct shf_mem *m, int d)
 {
 	return m->box.count[d] == 1 ? 0 : (m->box.count[d] - 1) * m->stride[d];
@@ -200,6 +216,8 @@ static int64_t step_of(const struct shf_mem *m, int d)
 	return m->box.count[d] == 1 ? 0 : m->stride[d];
 }
 
+/* Sorts the dimensions by insertion: there are at most 8. rest[k] is how far the dimensions
+ * from order[k] on reach together. */
 static void window_init(struct window *w)
 {
 	const struct shf_mem *m = w->m;
@@ -217,8 +235,9 @@ static void window_init(struct window *w)
 		w->rest[k] = w->rest[k + 1] + reach(m, w->order[k]);
 }
 
-/* Smallest i >= 0 with p + i * step >= bound, and how many i >= 0 have p + i * step < bound:
- * the same number. At most n. */
+/* Returns how many i >= 0 have p + i * step < bound, at most n. It is also the smallest i >= 0
+ * with p + i * step >= bound. step is positive. The division rounds up without overflow, since
+ * bound > p by then. */
 static int64_t steps_below(int64_t p, int64_t step, int64_t bound, int64_t n)
 {
 	int64_t i;
@@ -229,8 +248,16 @@ static int64_t steps_below(int64_t p, int64_t step, int64_t bound, int64_t n)
 	return i < n ? i : n;
 }
 
-/* box: what is fixed of dimensions order[0 .. k), whole in the others; p: where its first unit
- * lies in the buffer. */
+/* Gives the parts of the box that are in the window to the caller's function. box fixes the
+ * dimensions order[0 .. k) and is whole in the others; p is where its first unit lies in the
+ * buffer. Strides are not negative, so all of it lies in [p, p + rest[k]].
+ *
+ * Along the dimension of the largest stride four numbers divide the indices: those from here_lo
+ * to here_hi reach into the window at all, those from whole_lo to whole_hi lie wholly in it.
+ * The whole ones form one box. The others, at the edges, are walked one by one in the next
+ * dimension. If none is whole, the two bounds are set to a value that the loop never reaches.
+ *
+ * box is changed in place and restored on return, so the recursion copies nothing. */
 static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)
 {
 	const struct shf_mem *m = w->m;
@@ -270,7 +297,8 @@ static int window_walk(struct window *w, int k, int64_t p, struct shf_box *box)
 	return rc;
 }
 
-/* Is every unit of the box here? Mostly: then nothing has to be sorted or walked. */
+/* Is every unit of the box in the window? That is the normal case; nothing has to be sorted or
+ * walked then. The box must not be empty. */
 static bool all_here(const struct shf_mem *m)
 {
 	int64_t far = m->origin;

@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where a box begins along the dimension that is swept. */
 struct start {
 	int64_t at;
 	uint32_t box;
 };
 
+/* The buffers of one dimension. active and next are two lists that change places at each step. */
 struct level {                          /* borrowed from struct sweep */
 	struct start *starts;
 	int64_t *bounds;
@@ -34,6 +36,8 @@ struct sweep {
 	size_t open_n, open_i, fresh_n;
 };
 
+/* By position, then by box: boxes that begin at the same place are added to the active set in
+ * ascending order. */
 static int compare_starts(const void *a, const void *b)
 {
 	const struct start *x = a, *y = b;
@@ -69,11 +73,15 @@ static bool same_section(const struct shf_box *a, const struct shf_box *b)
 	return true;
 }
 
+/* An empty set is NULL, which memcmp() must not get. */
 static bool cell_has_set(const struct shf_cell *c, const uint32_t *set, size_t n)
 {
 	return c->set_n == n && (n == 0 || memcmp(c->set, set, n * sizeof(*set)) == 0);
 }
 
+/* Grows the cells and both lists of indices together: a list holds at most one index for each
+ * cell. Each pointer is stored as soon as it is valid, so a failure in the middle leaks
+ * nothing. */
 static int cells_grow(struct sweep *w)
 {
 	size_t max = w->cells_max ? 2 * w->cells_max : 16;
@@ -98,7 +106,13 @@ static int cells_grow(struct sweep *w)
 	return 0;
 }
 
-/* The cell we stand in: a longer piece of one from the last slab, or a new one. */
+/* Adds the cell at the present position: a longer piece of one from the last slab, or a new
+ * one. Slabs of dimension 0 follow each other without a gap, so a cell of the last slab with
+ * the same cross-section and the same set is continued by growing along dimension 0. Without
+ * this, a cut anywhere along dimension 0 would cut all cells.
+ *
+ * The cells of the last slab are in the order of the sweep, and so are those of this one; one
+ * index moves through the former, so the merge takes linear time. */
 static int cell_emit(struct sweep *w, const uint32_t *set, uint32_t n)
 {
 	struct shf_cell *c;
@@ -128,6 +142,8 @@ static int cell_emit(struct sweep *w, const uint32_t *set, uint32_t n)
 	return 0;
 }
 
+/* What this slab made becomes the last slab for the next one. The two lists change places, and
+ * no memory is allocated. */
 static void slab_end(struct sweep *w)
 {
 	size_t *list = w->open;
@@ -154,7 +170,9 @@ static int64_t clip_end(const struct sweep *w, uint32_t box, int d)
 	return a < b ? a : b;
 }
 
-/* Do all boxes of the set reach from one end of dimension d to the other? */
+/* Do all boxes of the set reach from one end of dimension d to the other? Then nothing changes
+ * along it, and one slab is enough. Tensors are mostly cut in one dimension or two, so the
+ * other levels cost only this test. */
 static bool all_cross(const struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
 	int64_t start = w->inside->start[d], end = start + w->inside->count[d];
@@ -183,8 +201,9 @@ static bool bounds_ascend(const int64_t *a, size_t n)
 	return true;
 }
 
-/* Where the set changes along dimension d, both ends included; returns how many. Also fills
- * the starts of the level. */
+/* Finds where the set changes along dimension d, both ends included, and returns how many
+ * places there are. Boxes are clipped to `inside`, so all bounds lie in it. The starts of the
+ * level are filled as well, in order, for sweep_dim() to add boxes as it moves. */
 static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
 	struct level *l = &w->level[d];
@@ -208,8 +227,10 @@ static size_t find_bounds(struct sweep *w, int d, const uint32_t *set, uint32_t 
 	return bounds_n;
 }
 
-/* The active set of the slab that begins at `at`: those of the last one that go on, and the
- * adds_n that start here. Both are ascending, so the result is. */
+/* Computes the active set of the slab that begins at `at`: the boxes of the last one that go
+ * on, and the adds_n that start here. Both lists ascend, so merging them gives an ascending
+ * list; a set is then the same bytes whenever it has the same members, and memcmp() can compare
+ * sets. */
 static uint32_t active_next(struct sweep *w, int d, int64_t at, uint32_t active_n,
                             const struct start *adds, uint32_t adds_n)
 {
@@ -230,6 +251,10 @@ static uint32_t active_next(struct sweep *w, int d, int64_t at, uint32_t active_
 	return n;
 }
 
+/* Sweeps dimension d over the boxes of `set`, all of which cover the present slabs of the
+ * dimensions above. Between two neighbouring bounds the set is constant, so the next dimension
+ * is swept once for each slab. Behind the last dimension the position is a cell. The recursion
+ * is as deep as there are dimensions. */
 static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 {
 	struct level *l = &w->level[d];
@@ -261,7 +286,9 @@ static int sweep_dim(struct sweep *w, int d, const uint32_t *set, uint32_t n)
 	return rc;
 }
 
-/* Buffers for every level, and in ids the boxes that meet `inside`. */
+/* Allocates the buffers of every level, and lists in ids the boxes that meet `inside`. A level
+ * sees no more boxes than there are, and each adds two bounds to the two ends. ids has n
+ * entries for that list and two lists of n for each level. */
 static int sweep_init(struct sweep *w, size_t n, uint32_t *met_n)
 {
 	size_t dims = (size_t)w->inside->ndim, bounds_n;
@@ -324,7 +351,14 @@ static void clip(const struct shf_box *inside, const struct shf_box *box, int d,
 	*count = (end < most ? end : most) - *start;
 }
 
-/* Is it a comb? Then how many teeth it has, and gaps between, along which dimension. */
+/* Are the boxes a comb: cut along one dimension alone, in ascending order, none over another?
+ * That is how tensors mostly are cut, and its cells are found in one pass without sorting.
+ * Returns in *dim the dimension, in *teeth the boxes that meet `inside`, in *gaps the stretches
+ * between them.
+ *
+ * The first box that meets `inside` decides the dimension: the first one that it does not
+ * cross. If it crosses all of them, the last is taken, and any second box would overlap it and
+ * be refused. */
 static bool comb_find(const struct shf_box *inside, const struct shf_box *boxes, size_t n, int *dim,
                       size_t *teeth, size_t *gaps)
 {

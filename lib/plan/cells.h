@@ -7,6 +7,7 @@
 #include "box.h"
 #include "mem.h"
 
+/* A box in which the set of covering boxes is constant. */
 struct shf_cell {
 	struct shf_box box;
 	const uint32_t *set;            /* ascending indices of the boxes that cover it; in arena */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "parts.h"
 
+/* Shorter runs are not worth an owner of their own: each would be a separate small write. */
 #define LONG_RUN (UINT64_C(64) << 10)
 
 struct run {                    /* bytes [lo, hi) of the file, all held by the same ranks */
@@ -15,6 +16,8 @@ struct run {                    /* bytes [lo, hi) of the file, all held by the s
 	const struct shf_set *set;
 };
 
+/* The work on one stripe. The arrays grow on the heap and are copied to the caller's arena at
+ * the end, when their lengths are known. */
 struct deal {
 	struct shf_parts parts;
 	struct run *runs;               /* owned */
@@ -36,7 +39,9 @@ static void deal_release(struct deal *d)
 	shf_free(d->moves);
 }
 
-/* Neighbours of one rank are one segment: fewer, longer writes. */
+/* Adds a segment, or makes the last one longer if it ends where this one begins and has the
+ * same rank: fewer, longer writes. The first fixed_n segments are never joined, as the header
+ * must stay a segment of its own. */
 static int segment_add(struct deal *d, uint64_t lo, uint64_t hi, uint32_t rank)
 {
 	struct shf_segment *s;
@@ -94,8 +99,12 @@ static int run_add(struct deal *d, const struct run *run)
 	return 0;
 }
 
-/* The runs of a part, if they are long or but one: a stripe holds few long runs, and counting
- * short ones would cost what the data costs. */
+/* Adds the runs of a part if they are long, or if there is but one. A stripe holds few long
+ * runs. Short ones would be as many as the rows of a matrix, and each would be sorted; their
+ * bytes are mixed in any case.
+ *
+ * The part is walked as if it were dense memory in the tensor's own order, so runs are
+ * consecutive bytes of the file. */
 static int part_runs(struct deal *d, const struct shf_part *part)
 {
 	const struct shf_deal_tensor *t = &d->parts.stripe->tensors[part->tensor];
@@ -130,8 +139,9 @@ static int compare_runs(const void *a, const void *b)
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Whole pages of the run; the end of the stripe counts as the end of a page, because where it
- * is none the file ends there. */
+/* Shrinks the run to whole pages, because a page has one owner. The end of the stripe counts as
+ * the end of a page: where it is none the file ends there. A run that becomes empty has lo >=
+ * hi. */
 static struct run run_trim(const struct run *r, const struct shf_stripe *s)
 {
 	struct run t = { .set = r->set };
@@ -141,7 +151,9 @@ static struct run run_trim(const struct run *r, const struct shf_stripe *s)
 	return t;
 }
 
-/* Leaves in runs the long ones, ascending, whole pages. */
+/* Leaves in `runs` the long runs, ascending and cut to whole pages. Neighbours that the same
+ * ranks hold are joined first, also across tensors, so small tensors of one rank make a long
+ * run together. Sets are unique objects, so comparing pointers compares sets. */
 static int find_long_runs(struct deal *d)
 {
 	size_t joined = 0, kept = 0;
@@ -170,7 +182,9 @@ static int find_long_runs(struct deal *d)
 	return 0;
 }
 
-/* Bytes [lo, hi) between long runs. */
+/* Assigns bytes [lo, hi) between long runs. A single page goes to the holder of its first byte:
+ * a vote would cost more than the page. A longer stretch goes by vote to the node that holds
+ * most of it. Where no tensor has a byte, any rank will do, and the turn picks one. */
 static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 {
 	int64_t rank;
@@ -190,6 +204,11 @@ static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 	return segment_add(d, lo, hi, (uint32_t)rank);
 }
 
+/* Assigns every byte of the stripe to a writer, in ascending order: the header, then mixed
+ * stretches and long runs in turns. A long run goes to the ranks that hold it by turns, so
+ * replicas share the work. The header has no memory side; it goes to the writer of what
+ * follows, who has the file open already. A stripe without parts, which is header alone or
+ * empty, goes to any rank by turns. */
 static int deal_segments(struct deal *d, uint32_t ranks)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -222,11 +241,15 @@ static int deal_segments(struct deal *d, uint32_t ranks)
 	return rc;
 }
 
+/* The argument of source_part(). */
 struct source {
 	struct deal *d;
 	uint32_t segment;
 };
 
+/* Adds the move of one part of a segment, from the one rank whose memory it is taken from. With
+ * witnesses every other holder gets a move as well: it sends nothing, but digests its replica,
+ * so that replicas which differ are found. */
 static int source_part(void *arg, const struct shf_part *part, const struct shf_box *box)
 {
 	struct source *s = arg;
@@ -266,7 +289,8 @@ static int compare_nodes(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* From how many nodes the stripe takes its bytes. */
+/* Counts the nodes from which the stripe takes its bytes. Neighbouring moves mostly are of one
+ * node, so most duplicates are dropped before the sort. Witnesses send no bytes. */
 static int count_nodes(const struct deal *d, uint64_t *nodes_n)
 {
 	int32_t *nodes = shf_alloc(d->moves_n, sizeof(*nodes));
@@ -289,7 +313,10 @@ static int count_nodes(const struct deal *d, uint64_t *nodes_n)
 	return 0;
 }
 
-/* The second phase, where the first makes short runs: one writer for the stripe. */
+/* Assigns the whole stripe to the collector where the first phase makes short runs: on average
+ * less than SHF_NODE_RUN for each node that has bytes in it. Otherwise every node would open
+ * the file for a few bytes. The segments and moves made before are dropped, apart from the
+ * header's segment, which gets the collector too. */
 static int deal_collector(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -312,8 +339,9 @@ static int deal_collector(struct deal *d)
 	return rc < 0 ? rc : deal_sources(d);
 }
 
-/* The lowest rank that holds unit u of the tensor; -1: none. Not only of pieces that meet the
- * stripe: the neighbour of a gap may lie before it. */
+/* Returns the lowest rank that holds unit u of the tensor, or -1. It looks at all pieces and
+ * not only at those that meet the stripe, because the neighbour of a gap may lie before it.
+ * This serves the sentence about a gap, so its time does not matter. */
 static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
                          uint32_t tensor, uint64_t u)
 {
@@ -330,6 +358,8 @@ static int64_t holder_of(const struct shf_stripe *s, const struct shf_piece *pie
 	return rank;
 }
 
+/* Finds who holds the units before and after the gap. These two ranks tell a person where two
+ * shards should have met. */
 static void gap_finish(const struct shf_stripe *s, const struct shf_piece *pieces, size_t n,
                        struct shf_gap *gap)
 {
@@ -343,6 +373,9 @@ static void gap_finish(const struct shf_stripe *s, const struct shf_piece *piece
 		gap->after = holder_of(s, pieces, n, gap->tensor, hi);
 }
 
+/* The order is fixed by what each step needs: long runs come from parts, segments from long
+ * runs, sources from segments, and only when the sources are known is it clear from how many
+ * nodes the stripe takes its bytes. *gap is written only with SHEAF_ELAYOUT. */
 int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, int flags, struct shf_dealt *out, struct shf_gap *gap)
@@ -394,6 +427,10 @@ static const struct shf_had *had_at(const struct shf_stripe *s, uint64_t lo)
 	return first < end && s->had[first].node >= 0 ? &s->had[first] : NULL;
 }
 
+/* Assigns a reader to each block that some rank wants. Whole blocks are assigned, because the
+ * checksum is of a block: a reader of half of it could not verify it. A block whose bytes only
+ * one rank can read goes to that rank, whatever the vote says. Blocks are counted from the
+ * start of the file, which is where a stripe begins. */
 static int deal_blocks(struct deal *d)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -416,7 +453,9 @@ static int deal_blocks(struct deal *d)
 	return 0;
 }
 
-/* Moves into the pieces of one tensor from the bytes of one segment. */
+/* Adds the moves from one segment into the pieces of one tensor. A piece that lies wholly in
+ * the segment is one move; others are cut by the segment's range of units. The span test skips
+ * most pieces of a large tensor early. */
 static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 {
 	const struct shf_parts *p = &d->parts;
@@ -448,7 +487,9 @@ static int deal_targets(struct deal *d, uint32_t segment, uint32_t tensor)
 	return rc;
 }
 
-/* Which blocks of the stripe a piece has bytes in, or reaches over. */
+/* Returns, as a bit set, the blocks of the stripe in which a piece has bytes, or over which it
+ * reaches: a strided piece may have none in a block between its ends. deal_apart() sees to it
+ * that a stripe has fewer than 64 blocks. */
 static uint64_t piece_blocks(const struct shf_stripe *s, const struct shf_deal_tensor *t,
                              const struct shf_box *box)
 {
@@ -464,7 +505,10 @@ static uint64_t piece_blocks(const struct shf_stripe *s, const struct shf_deal_t
 	return blocks;
 }
 
-/* Runs of blocks of a rank that are all counted, or all quiet. */
+/* Adds the segments of one rank that reads for itself: runs of blocks that it asked for and
+ * that are all counted, or all quiet. The condition on `own` keeps a run from being joined to
+ * the last segment of the rank before; fixed_n keeps segment_add() from joining a quiet run to
+ * a counted one. */
 static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t counted)
 {
 	const struct shf_stripe *s = d->parts.stripe;
@@ -491,7 +535,9 @@ static int deal_own(struct deal *d, uint32_t rank, uint64_t asked, uint64_t coun
 	return rc;
 }
 
-/* Of a few blocks at a time one of those who ask for them counts them, in turn. */
+/* Chooses, for each block, one of the ranks that asked for it to count and prove it. Four
+ * consecutive blocks have the same turn, so that the counted blocks of a rank form longer
+ * segments. */
 static void blocks_take_turns(const struct shf_stripe *s, uint32_t ranks, const uint64_t *asked,
                               uint64_t *counted)
 {
@@ -511,6 +557,8 @@ static void blocks_take_turns(const struct shf_stripe *s, uint32_t ranks, const 
 	}
 }
 
+/* Every rank reads what it wants by itself; see deal.h. One bit for each block bounds the
+ * stripe. */
 static int deal_apart(struct deal *d)
 {
 	const struct shf_parts *p = &d->parts;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+/* A maximal run of digits, or of other bytes. */
 struct run {
 	const char *p;          /* digits: after the leading zeros */
 	size_t n;
@@ -12,6 +13,8 @@ struct run {
 	bool digits;
 };
 
+/* Takes the next run and moves *s past it. Leading zeros are counted and left out, so that the
+ * lengths of two digit runs compare their values before any digit does. */
 static struct run run_take(const char **s)
 {
 	struct run r = { .digits = shf_is_digit(**s) };
@@ -28,6 +31,9 @@ static struct run run_take(const char **s)
 	return r;
 }
 
+/* Compares two runs. Digit runs without leading zeros compare as numbers of any length: the
+ * longer one is larger, and equal lengths compare by bytes. No conversion to an integer can
+ * overflow. */
 static int run_compare(const struct run *a, const struct run *b)
 {
 	size_t n = a->n < b->n ? a->n : b->n;
@@ -43,8 +49,10 @@ static int run_compare(const struct run *a, const struct run *b)
 	return a->n == b->n ? 0 : a->n < b->n ? -1 : 1;
 }
 
-/* Where to begin: names mostly begin alike, and equal runs say nothing. A run of digits in which
- * they part is looked at whole. */
+/* Returns where two names must be compared from: names mostly begin alike, and equal runs say
+ * nothing. The position moves back to the start of a run of digits, because a number is
+ * compared as a whole: 12 and 13 part inside it. Zeros in the common part are equal on both
+ * sides, so leaving them out changes no count. */
 static size_t same_start(const char *a, const char *b)
 {
 	size_t n = 0;
@@ -56,6 +64,9 @@ static size_t same_start(const char *a, const char *b)
 	return n;
 }
 
+/* Names that are equal by value, as a01 and a1, are ordered by their zeros and then by bytes,
+ * so the order is total. Sorting by a partial order would let the layout depend on the order of
+ * the input. */
 int shf_natural(const char *a, const char *b)
 {
 	size_t p_zeros = 0, q_zeros = 0, same = same_start(a, b);

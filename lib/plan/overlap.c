@@ -4,6 +4,8 @@
  * from rows that lie on them. */
 #include "overlap.h"
 
+/* A walk over the ranges of bytes that a box has in memory. Addresses are integers: the two
+ * boxes may lie in different objects, whose pointers C does not let us compare. */
 struct walk {
 	int levels;                             /* outer loops, outermost last */
 	uint64_t n[SHEAF_DIMS_MAX], i[SHEAF_DIMS_MAX];
@@ -32,8 +34,11 @@ static int by_stride(const struct shf_mem *m, int order[SHEAF_DIMS_MAX])
 	return n;
 }
 
-/* If strides do not nest, as when rows of the box overlap each other, one range stands for all
- * bytes from the first to the last. */
+/* Starts a walk. zero is the address that unit 0 of the buffer would have. Dimensions are taken
+ * from the smallest stride up: one that continues the run exactly makes it longer, any other
+ * becomes a loop. Strides nest if each is at least as long as all that lies below it; then
+ * ranges come in ascending order. If they do not nest, as when rows of the box overlap each
+ * other, one range stands for all bytes from the first to the last. */
 static void strided_walk_init(struct walk *w, const struct shf_mem *m, uint32_t unit)
 {
 	uint64_t zero = (uint64_t)(uintptr_t)m->base - (uint64_t)m->lo * unit, span = unit;
@@ -62,6 +67,8 @@ static void strided_walk_init(struct walk *w, const struct shf_mem *m, uint32_t 
 	}
 }
 
+/* Moves to the next range: the innermost loop first, with a carry into the next one, as an
+ * odometer does. */
 static void strided_walk_advance(struct walk *w)
 {
 	int l = 0;
@@ -106,6 +113,9 @@ bool shf_mem_span(const struct shf_mem *m, uint32_t unit, uint64_t *lo, uint64_t
 	return !w.done && *lo < *hi;
 }
 
+/* Merges two ascending walks. If the present ranges do not meet, the one that ends first cannot
+ * meet any later range of the other, so it is dropped. Time is in proportion to the ranges of
+ * both. */
 bool shf_mem_overlap(const struct shf_mem *a, uint32_t a_unit, const struct shf_mem *b,
                      uint32_t b_unit)
 {

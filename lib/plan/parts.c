@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Always true: pieces are sorted before anything looks at them, and no result depends on where
- * a set lies in the table, so the order in which pieces came cannot show. */
+/* Parts of a stripe, the sets of ranks that hold them, and the votes on who writes or reads.
+ *
+ * Pieces are sorted before anything looks at them, and no result depends on where a set lies in
+ * the table, so the order in which pieces came cannot show in the plan. */
 #include "parts.h"
 #include <stdlib.h>
 #include <string.h>
 #include "cells.h"
 #include "deal.h"
 
+/* Doubles the list when it is full, so adding n items takes linear time. */
 void *shf_parts_grow(void *list, size_t *max, size_t n, size_t size)
 {
 	size_t more = *max ? 2 * *max : 32;
@@ -24,6 +27,8 @@ static uint64_t tensor_bytes(const struct shf_deal_tensor *t)
 	return shf_shape_units(&t->shape) * t->unit;
 }
 
+/* Bytes that cut a unit would leave a part of it out. stripe_is_sane() has ruled that out:
+ * stripes end on multiples of every unit, and so do pages and blocks. */
 bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to, uint64_t *lo,
                      uint64_t *hi)
 {
@@ -38,7 +43,10 @@ bool shf_parts_units(const struct shf_deal_tensor *t, uint64_t from, uint64_t to
 	return *lo < *hi;
 }
 
-/* Tensors ascend without overlap, each on its unit and within 64 bits. */
+/* Checks what the planner relies on: tensors ascend without overlap, each begins on a multiple
+ * of its unit, and sizes fit 63 bits. A unit divides the page, so a cut at a page never cuts a
+ * unit. The end of the stripe may be the end of the file, which is no page, so it is checked by
+ * itself. */
 static bool stripe_is_sane(const struct shf_stripe *s)
 {
 	uint64_t end = 0, units, bytes;
@@ -66,6 +74,7 @@ static bool stripe_is_sane(const struct shf_stripe *s)
 	return true;
 }
 
+/* The box must lie in its tensor. The comparison subtracts where an addition might overflow. */
 static bool piece_is_sane(const struct shf_stripe *s, const struct shf_piece *p, uint32_t ranks)
 {
 	const struct shf_shape *shape;
@@ -83,7 +92,8 @@ static bool piece_is_sane(const struct shf_stripe *s, const struct shf_piece *p,
 	return true;
 }
 
-/* By span alone: what is left over costs a look, nothing else. */
+/* Does the piece meet the stripe, by its span alone? A strided piece may pass this test and
+ * have no byte in the stripe. That costs a little time; the cells decide what is there. */
 static bool meets_stripe(const struct shf_parts *p, const struct shf_piece *piece)
 {
 	const struct shf_deal_tensor *t = &p->stripe->tensors[piece->tensor];
@@ -95,6 +105,8 @@ static bool meets_stripe(const struct shf_parts *p, const struct shf_piece *piec
 	return first < hi && last > lo;
 }
 
+/* By tensor, then rank, then box. Pieces that compare equal are duplicates, and one of them is
+ * dropped. */
 static int compare_pieces(const void *a, const void *b)
 {
 	const struct shf_piece *x = *(const struct shf_piece *const *)a;
@@ -113,8 +125,9 @@ static int compare_pieces(const void *a, const void *b)
 	return 0;
 }
 
-/* By tensor, rank, box. Pieces mostly come by rank: then it is enough to deal them out to their
- * tensors. */
+/* Sorts pieces by tensor, rank and box. Pieces mostly come by rank, and then a counting sort by
+ * tensor, which keeps that order inside a tensor, is enough; the check of the result costs one
+ * pass. Otherwise qsort() finishes the work. */
 static int pieces_sort(const struct shf_parts *p, const struct shf_piece **list, size_t n)
 {
 	size_t tensors = p->stripe->tensors_n;
@@ -144,7 +157,9 @@ static int pieces_sort(const struct shf_parts *p, const struct shf_piece **list,
 	return 0;
 }
 
-/* sorted: n pointers, those that meet the stripe. */
+/* Copies the pieces that meet the stripe, without duplicates. sorted has n pointers to them.
+ * first[t] is where the pieces of tensor t begin; tensors without pieces get the position of
+ * the next one that has some. */
 static int pieces_copy(struct shf_parts *p, const struct shf_piece **sorted, size_t n)
 {
 	size_t kept = 0, t = 0;
@@ -169,6 +184,8 @@ static int pieces_copy(struct shf_parts *p, const struct shf_piece **sorted, siz
 	return 0;
 }
 
+/* `from` is the first byte that is planned as data: the start of the page in which the header
+ * ends, since a page has one owner and such a page also has data. */
 int shf_parts_init(struct shf_parts *p, const struct shf_stripe *stripe,
                    const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                    uint32_t ranks)
@@ -209,6 +226,8 @@ void shf_parts_release(struct shf_parts *p)
 	shf_free(p->table);
 }
 
+/* A multiplicative hash; the shift brings the well-mixed high bits down, because the table uses
+ * the low ones. */
 static uint64_t hash_ranks(const uint32_t *ranks, uint32_t n)
 {
 	uint64_t h = n;
@@ -220,6 +239,8 @@ static uint64_t hash_ranks(const uint32_t *ranks, uint32_t n)
 	return h;
 }
 
+/* Returns the slot of a set, or the free slot where it belongs. The table is at most half full,
+ * so the search ends. */
 static size_t slot_of(const struct shf_parts *p, const uint32_t *ranks, uint32_t n)
 {
 	size_t mask = p->table_max - 1, i = (size_t)hash_ranks(ranks, n) & mask;
@@ -252,7 +273,8 @@ static int set_table_grow(struct shf_parts *p)
 	return 0;
 }
 
-/* The one set of these ranks; NULL: out of memory. */
+/* Returns the one object for this set of ranks, or NULL if memory is out. Many parts have the
+ * same holders, so a set is stored once, and equality is equality of pointers. */
 static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32_t n)
 {
 	struct shf_set *set;
@@ -276,7 +298,8 @@ static struct shf_set *set_of(struct shf_parts *p, const uint32_t *ranks, uint32
 	return set;
 }
 
-/* The different boxes of one tensor, and who has each: replicas are many, boxes are few. */
+/* The different boxes of one tensor, and which ranks have each. With data parallelism the
+ * replicas are many and the boxes few; the cells are computed from the boxes alone. */
 struct distinct {
 	struct shf_box *boxes;          /* owned */
 	size_t n;
@@ -302,7 +325,10 @@ static uint64_t hash_box(const struct shf_box *b)
 	return h ^ h >> 32;
 }
 
-/* Which box each piece has, into which; boxes in the order of their first pieces. */
+/* Finds which box each piece has, and stores its index in which[]; boxes are numbered in the
+ * order of their first pieces. The table has at least twice as many slots as pieces. The count
+ * of box i goes to start[i + 2], two places on, as in a counting sort whose second pass moves
+ * the starts by one. */
 static bool distinct_find(struct distinct *d, const struct shf_box *boxes, size_t n,
                           uint32_t *which)
 {
@@ -328,7 +354,9 @@ static bool distinct_find(struct distinct *d, const struct shf_box *boxes, size_
 	return slots != NULL;
 }
 
-/* Pieces of the tensor ascend by rank, so each box's ranks do. */
+/* Groups the ranks of a tensor's pieces by box. Pieces of the tensor ascend by rank, and the
+ * pass keeps their order, so the ranks of each box ascend. After the prefix sums start[i + 1]
+ * is where box i begins; filling moves it to where box i ends. */
 static int distinct_init(struct distinct *d, const struct shf_parts *p, uint32_t tensor)
 {
 	size_t first = p->first[tensor], n = p->first[tensor + 1] - first;
@@ -355,7 +383,9 @@ static int compare_ranks(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The ranks of a cell, each once, ascending. */
+/* Returns the set of ranks of a cell, each once and ascending. A cell of a single box, the
+ * usual case, has that box's ranks as they stand. Otherwise the lists are joined and sorted; a
+ * rank may have two boxes that overlap, so duplicates are dropped. */
 static struct shf_set *set_of_cell(struct shf_parts *p, const struct shf_cell *c,
                                    const struct distinct *d)
 {
@@ -382,6 +412,8 @@ static struct shf_set *set_of_cell(struct shf_parts *p, const struct shf_cell *c
 	return set;
 }
 
+/* Adds a part for a cell. reach is the greatest end so far: parts ascend by `lo` but not by
+ * `hi`, and reach, which never falls, makes a binary search possible. */
 static int part_append(struct shf_parts *p, uint32_t tensor, const struct shf_cell *c,
                        const struct distinct *d)
 {
@@ -426,6 +458,8 @@ static int collect_box(struct shf_parts *p, uint32_t tensor, const struct shf_bo
 	return rc;
 }
 
+/* Cuts the planned range of each tensor into boxes and these into cells. Each tensor's
+ * different boxes are found once for all of its range. */
 int shf_parts_collect(struct shf_parts *p, struct shf_gap *gap)
 {
 	struct shf_box boxes[SHF_RANGE_BOXES_MAX];
@@ -466,6 +500,8 @@ static size_t part_from(const struct shf_parts *p, uint64_t lo)
 	return a;
 }
 
+/* Parts wholly inside the range are given as they are. Others are cut by the boxes of the
+ * range, which are computed once for each tensor, as its parts follow each other. */
 int shf_parts_each(const struct shf_parts *p, uint64_t lo, uint64_t hi,
                    int (*item)(void *arg, const struct shf_part *part, const struct shf_box *box),
                    void *arg)
@@ -512,7 +548,8 @@ static int compare_shares(const void *a, const void *b)
 	return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Sort by node and make one of the shares of each; returns how many are left. */
+/* Sorts shares by node and joins those of one node; returns how many are left. The sort puts
+ * the lowest rank of a node first, and the join keeps it. */
 static uint32_t shares_join(struct shf_share *s, uint32_t n)
 {
 	uint32_t kept = 0;
@@ -528,6 +565,8 @@ static uint32_t shares_join(struct shf_share *s, uint32_t n)
 	return kept;
 }
 
+/* Lists the nodes of a set with the lowest rank of each. It is made when first needed: most
+ * sets are never voted on. */
 static int set_shares(struct shf_parts *p, struct shf_set *set)
 {
 	if (set->shares)
@@ -541,12 +580,15 @@ static int set_shares(struct shf_parts *p, struct shf_set *set)
 	return 0;
 }
 
+/* The sets that have bytes in the range of one vote, each once. */
 struct vote {
 	struct shf_parts *p;
 	struct shf_set **sets;          /* owned by shf_parts_vote */
 	size_t n;
 };
 
+/* Counts the bytes of a part for its set. Votes are numbered, and a set whose number is an old
+ * one is reset when it is met first, so no vote has to clear all sets. */
 static int vote_count(void *arg, const struct shf_part *part, const struct shf_box *box)
 {
 	struct vote *v = arg;
@@ -568,8 +610,10 @@ static int compare_firsts(const void *a, const void *b)
 	return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* The node with most bytes; equals take turns, in the order of their lowest ranks. *turn is
- * then whose turn it is inside the node. Spoils s. */
+/* Returns the node with most bytes. Equal nodes take turns, in the order of their lowest ranks:
+ * node numbers themselves must not decide, as they say nothing about the layout. *turn is
+ * divided by the number of equals, so that the choice inside the node does not repeat the
+ * choice among nodes. Spoils s. */
 static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 {
 	uint64_t most = 0, pick;
@@ -587,7 +631,9 @@ static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 	return s[pick].node;
 }
 
-/* The turn-th of the different ranks of this node in the sets. */
+/* Returns the turn-th of the different ranks of this node in the sets. If none of them is
+ * there, which happens only where the caller named the node, the turn picks one of all its
+ * ranks. */
 static int vote_rank(const struct vote *v, int32_t node, uint64_t turn, int64_t *rank)
 {
 	size_t all = 0, n = 0, kept = 0;
@@ -616,6 +662,8 @@ static int vote_rank(const struct vote *v, int32_t node, uint64_t turn, int64_t 
 	return *rank < 0 ? SHEAF_EINVAL : 0; /* never nobody, where somebody asks */
 }
 
+/* Adds up the bytes that each node holds. A set's bytes count in full for each of its nodes,
+ * since each of them holds all of them. */
 static int vote_take(struct vote *v, int32_t only, int64_t *rank)
 {
 	struct shf_share *shares;
@@ -681,6 +729,7 @@ static int first_look(void *arg, const struct shf_part *part, const struct shf_b
 	return 0;
 }
 
+/* first_look() cannot fail, so the result of the walk needs no check. */
 int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi)
 {
 	struct first f = { .p = p };
@@ -689,6 +738,9 @@ int64_t shf_parts_first(const struct shf_parts *p, uint64_t lo, uint64_t hi)
 	return f.set ? (int64_t)f.set->ranks[p->turn % f.set->n] : -1;
 }
 
+/* Bytes are taken from the nearest holder: the writer itself, then a rank of its node, then
+ * any. Equally near ones take turns. The last loop has no bound of its own; it ends because it
+ * counted `near` such ranks before. */
 uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, uint32_t writer)
 {
 	uint32_t near = 0, pick;

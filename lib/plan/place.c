@@ -5,7 +5,10 @@
 
 #define CLASSES 5
 
-/* 0: whole pages, so that a page seldom has two owners; then falling alignment: no gaps. */
+/* Returns the class of a tensor; lower classes come first in a file. Class 0 has whole pages:
+ * from the page-aligned start of the data each of them begins on a page, so a page seldom has
+ * two owners. The others follow by falling alignment, so that each begins aligned without
+ * padding: sizes of a class are multiples of its alignment. */
 static int class_of(const struct shf_place_in *t)
 {
 	if (t->bytes > 0 && t->bytes % SHF_PAGE == 0)
@@ -13,7 +16,9 @@ static int class_of(const struct shf_place_in *t)
 	return t->align >= 8 ? 1 : t->align >= 4 ? 2 : t->align >= 2 ? 3 : 4;
 }
 
-/* The end of the file that begins with tensor i: at least one tensor, and as many as fit. */
+/* Returns the end of the file that begins with tensor i: at least one tensor, and as many more
+ * as fit the limits of payload and header. The tests subtract, because a sum might overflow;
+ * the first one of each pair covers a single tensor that is itself beyond the limit. */
 static size_t file_end(const struct shf_place_in *in, size_t n, size_t i, uint64_t bytes_max)
 {
 	uint64_t payload = in[i].bytes, header = in[i].header_bytes;
@@ -29,6 +34,8 @@ static size_t file_end(const struct shf_place_in *in, size_t n, size_t i, uint64
 	return i;
 }
 
+/* Gives every tensor of one file its offset, class by class. Five passes over the tensors keep
+ * natural order inside each class without a sort. */
 static struct shf_place_file lay_out(const struct shf_place_in *in, struct shf_place_out *out,
                                      size_t from, size_t to, uint32_t file)
 {

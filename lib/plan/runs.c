@@ -5,6 +5,9 @@
 #include "box.h"
 #include <assert.h>
 
+/* Adds a loop around those that are there, or makes the last one longer: if a step of this loop
+ * equals the whole length of the one inside it, in the tensor and in memory, the two are one
+ * loop. */
 static void level_add(struct shf_runs *r, uint64_t n, int64_t at_step, int64_t mem_step)
 {
 	int l = r->levels;
@@ -21,6 +24,7 @@ static void level_add(struct shf_runs *r, uint64_t n, int64_t at_step, int64_t m
 	r->levels = l + 1;
 }
 
+/* Loops were collected from the innermost; the walk wants the outermost first. */
 static void levels_turn(struct shf_runs *r)
 {
 	for (int a = 0, b = r->levels - 1; a < b; a++, b--) {
@@ -36,6 +40,8 @@ static void levels_turn(struct shf_runs *r)
 	}
 }
 
+/* The innermost loop whose step in the tensor is 1 becomes the run itself. If there is none, as
+ * when the box has one index of the last dimension, runs are single units. */
 void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct shf_mem *m,
                    const struct shf_box *box)
 {
@@ -62,7 +68,11 @@ void shf_runs_init(struct shf_runs *r, const struct shf_shape *s, const struct s
 	}
 }
 
-/* Past `done` rows of the innermost loop, which it ends or is one of. */
+/* Moves past `done` rows of the innermost loop, which may be all that is left of it but no
+ * more. A loop that ends is set back to its start and the next one outside moves by one step.
+ * Positions are kept by adding and subtracting steps, so nothing is multiplied out anew. When
+ * the outermost loop ends, l is 0 and its index 0 again, which is how the end is told from the
+ * beginning. */
 static void runs_skip_rows(struct shf_runs *r, uint64_t done)
 {
 	int l = r->levels - 1;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shard.h"
 
+/* Pieces have ceil(count / n) units, as torch.chunk makes them, so the last ones may be short
+ * or empty. All results are computed before any is stored, which leaves the slice as it was on
+ * an error. */
 int shf_slice_shard(struct sheaf_slice *slice, int dim, int64_t i, int64_t n)
 {
 	int64_t count, piece, off, start, shift, origin;
