@@ -182,9 +182,9 @@ static int find_long_runs(struct deal *d)
 	return 0;
 }
 
-/* Assigns bytes [lo, hi) between long runs. A single page goes to the holder of its first byte:
- * a vote would cost more than the page. A longer stretch goes by vote to the node that holds
- * most of it. Where no tensor has a byte, any rank will do, and the turn picks one. */
+/* Assigns bytes [lo, hi) between long runs. A single page goes to the holder of its first byte.
+ * A longer stretch goes by vote to the node that holds most of it. Where no tensor has a byte,
+ * any rank will do, and the turn picks one. */
 static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 {
 	int64_t rank;
@@ -207,8 +207,8 @@ static int deal_mixed(struct deal *d, uint64_t lo, uint64_t hi, uint32_t ranks)
 /* Assigns every byte of the stripe to a writer, in ascending order: the header, then mixed
  * stretches and long runs in turns. A long run goes to the ranks that hold it by turns, so
  * replicas share the work. The header has no memory side; it goes to the writer of what
- * follows, who has the file open already. A stripe without parts, which is header alone or
- * empty, goes to any rank by turns. */
+ * follows, who opens the file anyway. A stripe without parts, which is header alone or empty,
+ * goes to any rank by turns. */
 static int deal_segments(struct deal *d, uint32_t ranks)
 {
 	const struct shf_stripe *s = d->parts.stripe;

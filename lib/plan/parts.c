@@ -565,8 +565,8 @@ static uint32_t shares_join(struct shf_share *s, uint32_t n)
 	return kept;
 }
 
-/* Lists the nodes of a set with the lowest rank of each. It is made when first needed: most
- * sets are never voted on. */
+/* Lists the nodes of a set, each with its lowest rank. The list is made when a vote first needs
+ * it, and kept. */
 static int set_shares(struct shf_parts *p, struct shf_set *set)
 {
 	if (set->shares)
@@ -610,10 +610,9 @@ static int compare_firsts(const void *a, const void *b)
 	return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Returns the node with most bytes. Equal nodes take turns, in the order of their lowest ranks:
- * node numbers themselves must not decide, as they say nothing about the layout. *turn is
- * divided by the number of equals, so that the choice inside the node does not repeat the
- * choice among nodes. Spoils s. */
+/* Returns the node with most bytes. Equal nodes take turns, in the order of their lowest ranks.
+ * *turn is divided by the number of equals, so that the choice inside the node does not repeat
+ * the choice among nodes. Spoils s. */
 static int32_t node_of(struct shf_share *s, uint32_t n, uint64_t *turn)
 {
 	uint64_t most = 0, pick;
