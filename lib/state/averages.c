@@ -12,7 +12,9 @@
 
 /* ---- which slices ---- */
 
-/* Items of the buffer that a slice has, from *lo on; what it never looks at is left out. */
+/* Returns how many items of the buffer a slice has, from *lo on. The window may be wider than
+ * what the box reaches, so it is narrowed to that: averages of items that the slice never looks
+ * at would cost memory. */
 static uint64_t average_window(const struct shf_slice *s, int64_t *lo)
 {
 	int64_t top = s->mem.origin, hi;
@@ -46,7 +48,9 @@ static const char **masters_of(const struct sheaf_state *state, size_t *n)
 	return names;
 }
 
-/* Without a family: masters, and what is its own master. */
+/* Does the slice belong to what is averaged? Without a family these are the fp32 masters, and
+ * of the model what is its own master: F32 weights that have none. So every parameter is
+ * averaged once, in the best precision there is. */
 static bool is_source(const struct shf_slice *s, const char *family, const char *const *masters,
                       size_t masters_n)
 {
@@ -59,6 +63,9 @@ static bool is_source(const struct shf_slice *s, const char *family, const char 
 	return !bsearch(&s->name, masters, masters_n, sizeof(*masters), families_by_text);
 }
 
+/* Adds the slice of averages of one source. It has the same box, strides and window as its
+ * source, but F32 items, so item i of one is item i of the other. SHEAF_OPTIONAL lets a step
+ * without averages be loaded. */
 static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source,
                    struct sheaf_error *err)
 {
@@ -85,6 +92,9 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 	return 0;
 }
 
+/* Adds slices for all sources. Only the n slices that were there before are walked, as the loop
+ * itself adds some. Sources come in ascending order, which shf_emas_update() relies on to
+ * search them. Averages and streams are not averaged. */
 static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_error *err)
 {
 	size_t masters_n, n = state->n;
@@ -104,6 +114,7 @@ static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_er
 	return rc;
 }
 
+/* The comparison on coef is written so that NaN fails it. */
 static int average_check(const struct sheaf_state *state, const char *family,
                          const struct shf_ema *e, struct sheaf_error *err)
 {
@@ -132,6 +143,8 @@ static int average_check(const struct sheaf_state *state, const char *family,
 	return 0;
 }
 
+/* Adds averages to the state. They are counted even if add_all() failed in the middle, so that
+ * what it allocated is freed with the state; the failure sticks, and nothing uses them. */
 static int average_take(struct sheaf_state *state, const char *family, const struct sheaf_ema *in,
                         struct sheaf_error *err)
 {
@@ -175,6 +188,8 @@ int shf_state_ema(struct sheaf_state *state, const char *family, const struct sh
 	return shf_state_stick(state, average_take(state, family, ema, &err), &err);
 }
 
+/* 0: no such averages here; 1: this rank has none of their slices; 2: it has some. The largest
+ * mark of all ranks is 1 only if no rank has a slice. */
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])
 {
 	for (size_t k = 0; k < SHF_EMAS_MAX; k++)
@@ -197,6 +212,9 @@ int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMA
 
 /* ---- their memory ---- */
 
+/* Allocates averages of sources that have memory, and leaves those that have it already. It
+ * comes as late as the first save or load, since a state that only plans must not take memory
+ * for them. */
 int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t k = 0; state && state->rc == 0 && k < state->emas_n; k++)
@@ -226,6 +244,10 @@ static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
 	return e->last == step && (!e->last_of[0] || strcmp(e->last_of, run) == 0);
 }
 
+/* f.first: the averages have no history, so they become the weights. That is so before the
+ * first update, both when the memory holds nothing yet and when a step counts. f.counts: the
+ * step is a multiple of the interval and its loss is not too high. The step is due if either
+ * changes the memory, and if it was not taken up before. */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh)
 {
@@ -240,7 +262,9 @@ void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step
 	}
 }
 
-/* What a step makes of averages k in their i-th slice. */
+/* Notes what a step makes of averages k in their i-th slice. Several averages of one source
+ * have the same window, so they share an entry, with a bit for each of them. Averages that a
+ * load did not fill are due with every step until one counts. */
 static void windows_add(const struct sheaf_state *state, size_t k, size_t i,
                         const struct shf_fresh *f, struct shf_due *due)
 {
@@ -272,6 +296,8 @@ bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f)
 	return f->due || some_anew(e);
 }
 
+/* The table has an entry for each slice and is allocated only if some averages change, so that
+ * steps between two intervals cost nothing. */
 int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due **out, struct sheaf_error *err)
 {
@@ -291,6 +317,8 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 	return 0;
 }
 
+/* last_of is cleared because the step is now one that was saved here. `anew` is cleared only by
+ * a step that counts: until then those averages are copies of their weights. */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
@@ -307,6 +335,8 @@ void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fr
 	}
 }
 
+/* The slices of averages are consecutive and ascend with k, so the first range that ends behind
+ * the slice contains it. The caller passes slices of averages only. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
 {
 	const struct shf_ema *e = state->emas;
@@ -316,6 +346,8 @@ uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
 	return e->source[slice - e->first];
 }
 
+/* A copy of averages must wait for the update, which is made in the pass over their weights. So
+ * the weights are returned for averages that this step updates. */
 size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice)
 {
 	for (size_t k = 0; due && k < state->emas_n; k++) {
@@ -337,7 +369,9 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Units [lo, hi) of a's memory, which is that of s but for its type. */
+/* Updates units [lo, hi) of a's memory, which has the window and strides of s and another type.
+ * Gaps between strided items are updated too, where the memory holds something else: the result
+ * there is never read, and one pass over dense memory is faster than one over strides. */
 static void update(const struct shf_slice *a, const struct shf_slice *s, bool first, double coef,
                    int64_t lo, int64_t hi)
 {
@@ -350,6 +384,9 @@ static void update(const struct shf_slice *a, const struct shf_slice *s, bool fi
 		shf_average(e, w, s->data_dtype, (size_t)(hi - lo), coef);
 }
 
+/* Updates, for one source, all averages up to unit `to`, and notes how far it has come in
+ * due->at. Each unit is updated exactly once, because the next call begins there. A source may
+ * be part of several averages, and its number in each is found by halves. */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to)
 {
@@ -373,6 +410,10 @@ void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fr
 	due->at = to;
 }
 
+/* Takes up the counters of the step that was loaded. last and last_of keep the step from being
+ * counted again if it is saved again at once: it would be averaged with itself. Averages that a
+ * manifest does not name, as those of another tool, count as updated once, so that they are not
+ * replaced by the weights. */
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
                      const bool filled[SHF_EMAS_MAX])
 {

@@ -9,6 +9,8 @@ struct range {                  /* of addresses; empty if the slice has no bytes
 	uint32_t slice;
 };
 
+/* Returns the bytes from the slice's first item to its last one, or an empty range. Averages
+ * have memory of their own, which nothing else can share. */
 static struct range range_of(const struct shf_slice *s)
 {
 	struct range r = { 0 };
@@ -26,6 +28,7 @@ bool shf_slices_overlap(const struct shf_slice *a, const struct shf_slice *b)
 	return x.lo < y.hi && y.lo < x.hi;
 }
 
+/* By where they begin, then by slice, so that the rings do not depend on qsort(). */
 static int by_address(const void *a, const void *b)
 {
 	const struct range *x = a, *y = b;
@@ -35,6 +38,8 @@ static int by_address(const void *a, const void *b)
 	return x->slice < y->slice ? -1 : x->slice > y->slice;
 }
 
+/* Lists the ranges that are not empty, in the order of their addresses. ranges has room for one
+ * of each slice; an empty one is overwritten by the next. */
 static size_t sort_ranges(const struct sheaf_state *state, struct range *ranges)
 {
 	size_t n = 0;
@@ -49,8 +54,10 @@ static size_t sort_ranges(const struct sheaf_state *state, struct range *ranges)
 	return n;
 }
 
-/* Walks n ranges sorted by where they begin. Each that begins before an earlier one ends joins that
- * one's ring in `next`. Returns whether there was any. */
+/* Walks n ranges sorted by where they begin. Each that begins before an earlier one ends joins
+ * that one's ring in `next`; `end` is the greatest end so far, since an earlier range may reach
+ * over several later ones. Inserting behind `first` keeps each ring closed at any time. Returns
+ * whether any two overlap. */
 static bool link_ranges(const struct range *ranges, size_t n, uint32_t *next)
 {
 	uint64_t end = 0;
@@ -72,6 +79,9 @@ static bool link_ranges(const struct range *ranges, size_t n, uint32_t *next)
 	return some;
 }
 
+/* Slices are moved rarely and the question is asked by every save, so the answer is kept until
+ * `places` has changed. Every slice is alone in its ring at first. The new array replaces the
+ * old one only when both allocations have succeeded. */
 int shf_overlaps_find(struct sheaf_state *state, const uint32_t **next)
 {
 	struct range *ranges;

@@ -11,6 +11,8 @@
 #include "err.h"
 #include "safetensors.h"
 
+/* snprintf() returns what it would have written, so `at` may pass n; nothing is written from
+ * then on. */
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
 {
 	size_t at = (size_t)snprintf(text, n, "[");
@@ -22,6 +24,9 @@ char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
 	return text;
 }
 
+/* Counts items. A zero dimension makes the count 0, before the others are multiplied: their
+ * product may overflow without harm then. The bound leaves room for the largest unit of 8 bytes
+ * in 63 bits. */
 static bool count_items(const struct shf_shape *s, uint64_t *items)
 {
 	bool zero = false;
@@ -39,6 +44,10 @@ static bool count_items(const struct shf_shape *s, uint64_t *items)
 	return *items <= INT64_MAX / 8;
 }
 
+/* Types of whole bytes have one unit for each item. F4 and F6 have groups of items that fill
+ * whole bytes. If rows are whole groups, the last dimension counts bytes, and boxes can be cut
+ * there; otherwise rows begin inside bytes, and the tensor becomes one dimension of all bytes,
+ * which nothing can cut. */
 bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
                   const struct shf_shape *items)
 {
@@ -62,7 +71,9 @@ bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
 	return true;
 }
 
-/* Boxes and strides as the caller gave them, before units. */
+/* Checks box, strides and flat range as the caller gave them, in items. The comparisons
+ * subtract instead of adding, so numbers near 2^63 do not wrap. Negative strides are refused,
+ * since the rule of memory counts units upwards from the origin. */
 static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf_error *err)
 {
 	for (int d = 0; d < in->ndim; d++) {
@@ -100,6 +111,9 @@ static bool strides_are_dense(const struct sheaf_slice *in)
 	return true;
 }
 
+/* Row-major strides of the box itself, not of the tensor: dense memory holds the box and
+ * nothing else. An empty dimension is passed over, since a stride of 0 would look like many
+ * items in one place. */
 static void dense_strides(struct shf_mem *m)
 {
 	int64_t by = 1;
@@ -111,7 +125,12 @@ static void dense_strides(struct shf_mem *m)
 	}
 }
 
-/* Strides, origin and window of a type of whole bytes. */
+/* Takes strides, origin and window of a type of whole bytes. Stride 0 with more than one index
+ * is refused: a load would write several items to one place, and which one stays would be
+ * chance. top is the last unit that the box reaches. Its bound keeps bytes, of 8 or 16 a unit,
+ * within 63 bits, so later code may multiply without checks.
+ *
+ * Without SHEAF_FLAT the window is all of [0, top]. */
 static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
                        struct sheaf_error *err)
 {
@@ -138,7 +157,9 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	return 0;
 }
 
-/* The same for F4 and F6, whose units are bytes and whose memory is dense. */
+/* The same for F4 and F6. Their units are bytes, so start, count, origin and window are divided
+ * by the group and multiplied by its bytes; none of them may cut a group. Their memory is
+ * dense, as a stride between items of less than a byte means nothing. */
 static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
                          struct sheaf_error *err)
 {
@@ -175,6 +196,8 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 	return 0;
 }
 
+/* Names become file names and JSON keys, so they are checked before any text is stored. The
+ * sentence shows a part of a long name only. */
 static int check_slice_names(const struct sheaf_slice *in, const char **family,
                              struct sheaf_error *err)
 {
@@ -190,6 +213,8 @@ static int check_slice_names(const struct sheaf_slice *in, const char **family,
 	return 0;
 }
 
+/* Unknown flags and a reserved field that is not 0 are refused: a caller that was compiled for
+ * a newer header asks for something that this library would silently not do. */
 static int check_kind(const struct sheaf_slice *in, const char *who, struct sheaf_error *err)
 {
 	int memory = in->data_dtype ? in->data_dtype : in->dtype;
@@ -217,7 +242,9 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	return 0;
 }
 
-/* NULL: no memory. */
+/* Returns the state's copy of a family's name, or NULL if memory is out. Slices of one family
+ * share its text, for the first SHF_FAMILIES_KNOWN families, so comparing pointers is mostly
+ * enough (holds.c). */
 static const char *take_family(struct shf_families *known, const char *family,
                                struct shf_arena *arena)
 {
@@ -232,6 +259,9 @@ static const char *take_family(struct shf_families *known, const char *family,
 	return text;
 }
 
+/* Copies the texts to the arena, because the caller may reuse its own after the call. A tied
+ * slice is stored under the name of the tensor it is tied to, and keeps its own name for
+ * messages. */
 static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
                            struct shf_families *known, struct shf_arena *arena,
                      struct sheaf_error *err)
@@ -245,7 +275,12 @@ static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, 
 	return 0;
 }
 
-/* All of it but that there is memory. known: may be NULL. */
+/* Checks a slice and converts it to units; that it has memory is checked by the caller. known
+ * may be NULL. *out is written on success only.
+ *
+ * in->size says how much of the struct the caller knows. A longer one comes from a newer
+ * header; its tail must be 0, which means that nothing new is asked for. memcpy() of the whole
+ * struct is safe for a shorter one only down to `data`, the last member that version 1 had. */
 static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
                       struct shf_families *known, struct shf_arena *arena, struct sheaf_error *err)
 {
@@ -295,6 +330,8 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
 	return rc;
 }
 
+/* Does the slice hold something without saying where? Such a state can be planned with, but not
+ * saved or loaded. */
 static bool is_hollow(const struct shf_slice *s)
 {
 	return !s->mem.base && !s->empty;
@@ -328,6 +365,7 @@ struct sheaf_state *shf_state_new(void)
 	return state;
 }
 
+/* Keeps the first failure alone: it is the cause, and later ones mostly follow from it. */
 int shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err)
 {
 	if (rc < 0 && state->rc == 0) {
@@ -337,6 +375,8 @@ int shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error 
 	return rc;
 }
 
+/* Returns the number of the slice. The new slice is written behind the last one and counted
+ * only when it is complete, so a failure leaves the state as it was. */
 int shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
                    struct sheaf_error *err)
 {
@@ -370,6 +410,9 @@ int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
 	return shf_state_stick(state, shf_state_take(state, slice, &err), &err);
 }
 
+/* Checks a stream and copies its texts. The rule says what a load with another number of ranks
+ * does (doc/format.md, section 1); it is checked here, where the caller can be told, and not
+ * when the step is loaded. */
 static int stream_take(struct sheaf_state *state, struct shf_stream *s, const char *stream,
                        const char *rule, struct sheaf_error *err)
 {
@@ -389,6 +432,8 @@ static int stream_take(struct sheaf_state *state, struct shf_stream *s, const ch
 	return s->stream && s->rule ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory");
 }
 
+/* A stream is stored as a slice of family "ranks", so saving and loading need no code for it.
+ * What it is beyond that is set on the slice afterwards. */
 int shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                      int32_t rank, int32_t ranks, void *data, size_t bytes)
 {
@@ -411,6 +456,7 @@ int shf_state_stream(struct sheaf_state *state, const char *stream, const char *
 	return rc;
 }
 
+/* Averages live in memory of the state itself, so the caller cannot move them. */
 static int check_move(const struct sheaf_state *state, int slice, const void *data,
                       struct sheaf_error *err)
 {
@@ -436,9 +482,10 @@ static bool is_read(const struct sheaf_state *state, size_t slice)
 	return false;
 }
 
-/* Notes whether a lazy save still reads the slice, and returns it. If so the caller must move it
- * again, and until then the state is not ready for a save or load: the caller may have freed the
- * old memory. */
+/* Returns whether a lazy save still reads the slice, and notes it. If so the caller must move
+ * it again, and until then the state is not ready for a save or load: the caller may have freed
+ * the old memory. The count of such slices is corrected by the difference of the old note and
+ * the new one, so repeated calls count once. */
 static bool is_too_early(struct sheaf_state *state, size_t slice)
 {
 	struct shf_slice *s = &state->slices[slice];
@@ -449,6 +496,8 @@ static bool is_too_early(struct sheaf_state *state, size_t slice)
 	return early;
 }
 
+/* Finds the first slice that must be moved again, for the sentence. The count said that there
+ * is one. */
 static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t i = 0; always(i < state->n); i++) {
@@ -462,6 +511,8 @@ static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err
 	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is to be moved again", state->n);
 }
 
+/* A move that came too early is returned but does not stick: it can be repeated, while what
+ * sticks fails the state for good. */
 int shf_state_move(struct sheaf_state *state, int slice, void *data)
 {
 	struct sheaf_error err = { 0 };
@@ -480,6 +531,8 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data)
 	return 0;
 }
 
+/* The counters make this check independent of the number of slices; only the sentence about an
+ * error walks them. */
 int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err)
 {
 	if (!state)
@@ -499,6 +552,7 @@ int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_e
 	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is without memory", state->n);
 }
 
+/* Frees the memory of averages, which the state owns, unlike that of all other slices. */
 static void averages_release(struct sheaf_state *state)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
@@ -510,6 +564,7 @@ static void averages_release(struct sheaf_state *state)
 	shf_free(state->emas);
 }
 
+/* Drops a reference. The plan is freed first, as it borrows from slices and arena. */
 void shf_state_put(struct sheaf_state *state)
 {
 	if (!state || --state->refs > 0)

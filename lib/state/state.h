@@ -15,6 +15,9 @@ struct shf_stream {
 	const char *stream, *rule;      /* in the state's arena */
 	int32_t rank, ranks;
 };
+/* One slice, checked and in units. base points to the data of unit mem.lo; the caller owns it,
+ * except for averages. A state's slices move when it grows, so nothing keeps a pointer to one
+ * while slices are still added. */
 struct shf_slice {              /* what planning looks at comes first */
 	const char *family, *name;      /* in the state's arena; name as the caller says it */
 	const char *stored;             /* under which its bytes are stored: tied_to, or name */
@@ -44,6 +47,9 @@ struct shf_reader {
 	/* Will it still read the memory of that slice (SHF_EVERY_SLICE: of any)? [any thread] */
 	bool (*reads)(struct shf_reader *reader, size_t slice);
 };
+/* All slices of a rank. It is counted, because a run may still use the state after the caller
+ * has released it. The counters `version` and `places` let others keep what they derived from
+ * the slices until a slice is added or moved. */
 struct sheaf_state {
 	int refs;
 	struct shf_arena arena;
