@@ -212,9 +212,8 @@ int shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMA
 
 /* ---- their memory ---- */
 
-/* Allocates averages of sources that have memory, and leaves those that have it already. It
- * comes as late as the first save or load, since a state that only plans must not take memory
- * for them. */
+/* Allocates the averages of those sources that have memory, and leaves those that are allocated
+ * already. Slices that can only be planned with get none. */
 int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t k = 0; state && state->rc == 0 && k < state->emas_n; k++)
@@ -370,8 +369,8 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Updates units [lo, hi) of a's memory, which has the window and strides of s and another type.
- * Gaps between strided items are updated too, where the memory holds something else: the result
- * there is never read, and one pass over dense memory is faster than one over strides. */
+ * Gaps between strided items are updated with the rest, as the memory is taken as dense here;
+ * no box reads the result there. */
 static void update(const struct shf_slice *a, const struct shf_slice *s, bool first, double coef,
                    int64_t lo, int64_t hi)
 {

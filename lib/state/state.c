@@ -126,9 +126,8 @@ static void dense_strides(struct shf_mem *m)
 }
 
 /* Takes strides, origin and window of a type of whole bytes. Stride 0 with more than one index
- * is refused: a load would write several items to one place, and which one stays would be
- * chance. top is the last unit that the box reaches. Its bound keeps bytes, of 8 or 16 a unit,
- * within 63 bits, so later code may multiply without checks.
+ * is refused: a load would write several items to one place. top is the last unit that the box
+ * reaches; its bound keeps sizes in bytes within 63 bits.
  *
  * Without SHEAF_FLAT the window is all of [0, top]. */
 static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
@@ -278,9 +277,9 @@ static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, 
 /* Checks a slice and converts it to units; that it has memory is checked by the caller. known
  * may be NULL. *out is written on success only.
  *
- * in->size says how much of the struct the caller knows. A longer one comes from a newer
- * header; its tail must be 0, which means that nothing new is asked for. memcpy() of the whole
- * struct is safe for a shorter one only down to `data`, the last member that version 1 had. */
+ * in->size says how much of the struct the caller knows. One without `data`, the last member,
+ * is refused. A longer one comes from a newer header; its tail must be 0, which means that
+ * nothing new is asked for. */
 static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
                       struct shf_families *known, struct shf_arena *arena, struct sheaf_error *err)
 {

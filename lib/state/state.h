@@ -47,9 +47,9 @@ struct shf_reader {
 	/* Will it still read the memory of that slice (SHF_EVERY_SLICE: of any)? [any thread] */
 	bool (*reads)(struct shf_reader *reader, size_t slice);
 };
-/* All slices of a rank. It is counted, because a run may still use the state after the caller
- * has released it. The counters `version` and `places` let others keep what they derived from
- * the slices until a slice is added or moved. */
+/* All slices of a rank. Handles are counted in refs, and the last one frees it. The counters
+ * `version` and `places` let others keep what they derived from the slices until a slice is
+ * added or moved. */
 struct sheaf_state {
 	int refs;
 	struct shf_arena arena;
