@@ -9,9 +9,14 @@
 #include <immintrin.h>
 #endif
 
+/* Every result that is no number becomes this one NaN. Which NaN an operation gives differs
+ * from processor to processor, and averages must not. */
 #define NO_NUMBER UINT32_C(0x7fc00000)
 #define BLOCK 4096                      /* items that are widened at a time */
 
+/* Updates one item, as average.h defines it. The product d * w is rounded before the fma, which
+ * rounds once more. The vector paths do the same operations in the same order, so all paths
+ * give the same bits. */
 static inline float one(float e, float w, float c, float d)
 {
 	float next = fmaf(c, e, d * w);
@@ -24,6 +29,7 @@ static inline float one(float e, float w, float c, float d)
 	return next;
 }
 
+/* The portable path, and the reference of the others. */
 static void each(float *e, const float *w, size_t n, float c, float d)
 {
 	for (size_t i = 0; i < n; i++)
@@ -49,6 +55,8 @@ __attribute__((target("avx2,fma"))) static void x8(float *e, const float *w, siz
 		e[i] = one(e[i], w[i], c, d);
 }
 
+/* The last vector is masked: lanes beyond the end are neither read nor written, so no scalar
+ * loop is needed. */
 __attribute__((target("avx512f"))) static void x16(float *e, const float *w, size_t n, float c,
                                                     float d)
 {
@@ -88,6 +96,7 @@ shf_average_path *shf_average_way(int i, const char **name, int *here)
 	return ways[i];
 }
 
+/* Paths are listed from the slowest to the fastest, so the last one that runs here is taken. */
 static shf_average_path *average_best_path(void)
 {
 	shf_average_path *way = each;
@@ -108,6 +117,8 @@ __attribute__((noinline)) static double warm(double coef, int64_t warmup, int64_
 	return warmup && c < coef ? c : coef;
 }
 
+/* The division is rounded in the default environment, whatever rounding mode the caller has
+ * set: all ranks must get the same coefficient. */
 double shf_average_coef(double coef, int64_t warmup, int64_t n)
 {
 	double c;
@@ -120,7 +131,9 @@ double shf_average_coef(double coef, int64_t warmup, int64_t n)
 	return c;
 }
 
-/* Not inlined, for the same reason. */
+/* Averages n items, widening other types to fp32 a block at a time; the block stays in the
+ * cache. It is not inlined, for the same reason as warm(). Weights of fp32 that are aligned are
+ * read where they lie. */
 __attribute__((noinline)) static void average(float *e, const void *w, int w_dtype, size_t n,
                                               double coef)
 {

@@ -21,6 +21,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items in memory are i
 /* IEEE: infinities and NaN at the top exponent. FN: no infinity, NaN where all bits are ones.
  * FNUZ: no infinity and no -0, whose code is the NaN. */
 enum kind { IEEE, FN, FNUZ };
+/* A float type: bits of exponent and of mantissa, and the bias of the exponent. One description
+ * drives widen() and narrow() for all types; both are inlined with a constant shape, so the
+ * compiler makes a version for each type. */
 struct shape {
 	int exp, man, bias;             /* bits, bits, of the exponent */
 	enum kind kind;
@@ -29,7 +32,12 @@ static const struct shape f32 = { 8, 23, 127, IEEE }, f16 = { 5, 10, 15, IEEE },
 	bf16 = { 8, 7, 127, IEEE }, e5m2 = { 5, 2, 15, IEEE }, e4m3 = { 4, 3, 7, FN },
 	e5m2_fnuz = { 5, 2, 16, FNUZ }, e4m3_fnuz = { 4, 3, 8, FNUZ };
 
-/* Exact; a NaN becomes quiet and keeps its sign and payload. */
+/* Returns the bits of the fp64 with the same value. This is exact. A NaN becomes quiet and
+ * keeps its sign and payload.
+ *
+ * The codes that are no numbers come first, as each kind of type has others. A denormal has no
+ * implied 1 and becomes a normal fp64: its highest set bit, number top, becomes the implied
+ * one, and the exponent follows from its place. */
 INLINE uint64_t widen(struct shape s, uint64_t v)
 {
 	const uint64_t sign_bit = UINT64_C(1) << (s.exp + s.man);
@@ -52,7 +60,10 @@ INLINE uint64_t widen(struct shape s, uint64_t v)
 	return sign | (uint64_t)(1024 - s.bias - s.man + top) << 52 | (man << (52 - top) & F64_MAN);
 }
 
-/* v without its sign, rounded to man bits of mantissa and bias; may overflow into any exponent. */
+/* Rounds v, without its sign, to s.man bits of mantissa and the bias of s; the result may
+ * overflow into any exponent. drop is how many of the 52 bits go away: more of them where the
+ * result is denormal. Half of the last kept bit decides; at exactly half the even neighbour is
+ * taken. */
 INLINE uint64_t round_even(struct shape s, uint64_t v)
 {
 	int exp = (int)(v >> 52) - 1023 + s.bias;
@@ -70,6 +81,12 @@ INLINE uint64_t round_even(struct shape s, uint64_t v)
 	return exp < 1 ? kept : ((uint64_t)(exp - 1) << s.man) + kept;
 }
 
+/* Returns the code of the smaller type that is nearest to v. Overflow gives the largest code of
+ * each kind: infinity for IEEE, NaN for FN, and NaN for FNUZ, which is the code of -0 there. A
+ * FNUZ result of 0 loses its sign for the same reason.
+ *
+ * A NaN keeps the upper bits of its payload and is made quiet, so that none becomes an infinity
+ * by losing its low bits. */
 INLINE uint64_t narrow(struct shape s, uint64_t v)
 {
 	const uint64_t sign_bit = UINT64_C(1) << (s.exp + s.man);
@@ -129,7 +146,8 @@ INLINE float float_of(uint64_t v)
 	return f;
 }
 
-/* The two that matter for speed, without the way over fp64. */
+/* bf16 is the upper half of an fp32, so widening is a shift; a NaN becomes quiet. These two
+ * conversions matter most for speed and do not go through fp64. */
 INLINE uint32_t bf16_up(uint16_t v)
 {
 	uint32_t bits = (uint32_t)v << 16;
@@ -137,6 +155,10 @@ INLINE uint32_t bf16_up(uint16_t v)
 	return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : bits;
 }
 
+/* Rounds to nearest even: adding 0x7fff carries into the upper half if the lower one is above
+ * half, and the lowest kept bit makes it carry at exactly half if that bit is odd. A carry out
+ * of the mantissa raises the exponent, up to infinity. A NaN would overflow by the addition, so
+ * it is cut off and made quiet. */
 INLINE uint16_t bf16_down(uint32_t bits)
 {
 	uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -164,6 +186,8 @@ uint16_t shf_f32_to_f16(float v)
 	return (uint16_t)narrow(f16, widen(f32, bits_of(v)));
 }
 
+/* memcpy() of `item` bytes into a zeroed word reads an item at any address; items are
+ * little-endian in memory, as asserted above. */
 INLINE void widen_each(uint64_t *out, struct shape s, const uint8_t *src, size_t item, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -306,6 +330,8 @@ static void bf16_from_f32(uint8_t *dst, const uint8_t *src, size_t n)
 	}
 }
 
+/* Equal types are always convertible, as their bytes are copied; else both must be floats of
+ * whole bytes. */
 bool shf_can_convert(int dst_dtype, int src_dtype)
 {
 	if (dst_dtype == src_dtype)
@@ -313,6 +339,8 @@ bool shf_can_convert(int dst_dtype, int src_dtype)
 	return is_float(dst_dtype) && is_float(src_dtype);
 }
 
+/* All pairs go through fp64, 256 items at a time so that the words in between stay in the
+ * cache. fp64 holds every value of every type, so there is one rounding, whatever the pair. */
 void shf_convert_each(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dtype, size_t n)
 {
 	uint64_t wide[256];
@@ -336,6 +364,8 @@ void shf_convert_each(uint8_t *to, int dst_dtype, const uint8_t *from, int src_d
 
 #define FEW 16  /* up to here the setting up of vectors costs more than they save */
 
+/* Takes the widest path that runs here. The vector paths go through fp32, which cannot hold
+ * fp64; E8M0 rounds by rules of its own. Those pairs take the portable path. */
 static void convert(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dtype, size_t n)
 {
 #if defined(__x86_64__)
@@ -357,6 +387,8 @@ static void convert(uint8_t *to, int dst_dtype, const uint8_t *from, int src_dty
 	shf_convert_each(to, dst_dtype, from, src_dtype, n);
 }
 
+/* Sizes are checked before anything is written: n comes from shapes, and n items may not fit
+ * size_t. */
 int shf_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t n)
 {
 	uint64_t src_bytes, dst_bytes;
@@ -378,6 +410,8 @@ int shf_convert(void *dst, int dst_dtype, const void *src, int src_dtype, size_t
 	return 0;
 }
 
+/* Returns the value of an integer item of any width. A signed one is extended by its sign bit;
+ * what does not fit 53 bits is rounded. */
 static double integer_value(int dtype, const void *item)
 {
 	int64_t i64;

@@ -39,6 +39,12 @@ INLINE words either(ints yes, words a, words b)
 	return ((words)yes & a) | (~(words)yes & b);
 }
 
+/* Widens LANES items at once. All cases are computed and selected by masks, as lanes cannot
+ * branch.
+ *
+ * A denormal is mag units of 2^(1 - bias - man). mag has few bits, so it converts to fp32
+ * exactly, and subtracting from the exponent field scales it. Zero has no exponent to subtract
+ * from and is kept. */
 INLINE words widen(struct shape s, words v)
 {
 	const uint32_t sign_bit = UINT32_C(1) << (s.exp + s.man), inf = sign_bit - (1u << s.man);
@@ -62,6 +68,13 @@ INLINE words widen(struct shape s, words v)
 	return sign | out;
 }
 
+/* Rounds LANES values at once, to nearest even. by counts the bits to drop: `drop` for a normal
+ * result, and one more for each power of two that the value lies below the smallest normal one.
+ * It is limited so that no shift reaches 32, which C leaves undefined; with that many bits
+ * dropped the result is 0 in any case.
+ *
+ * Adding half of the last kept bit less one, plus that bit itself, carries exactly if the rest
+ * is above half, or is half and the kept bit is odd. */
 INLINE words narrow(struct shape s, words v)
 {
 	const uint32_t sign_bit = UINT32_C(1) << (s.exp + s.man), inf = sign_bit - (1u << s.man);
@@ -91,6 +104,7 @@ INLINE words narrow(struct shape s, words v)
 	return sign | out;
 }
 
+/* Items are loaded by memcpy() of a whole vector, which compiles to one load at any address. */
 #define LOAD_EACH(type, expr) \
 	for (size_t i = 0; i < n; i += LANES) { \
 		type in; \
@@ -163,6 +177,9 @@ ON static void store_block(uint8_t *dst, int dtype, const uint32_t *in, size_t n
 	}
 }
 
+/* Whole blocks are converted where they lie. The rest is copied to a padded buffer, so that
+ * vectors never reach past the caller's memory; the padding is zeroed, as its lanes are
+ * computed too. */
 ON void CONVERT(uint8_t *dst, int dst_dtype, const uint8_t *src, int src_dtype, size_t n)
 {
 	const size_t from = shf_dtype(src_dtype)->bits / 8, to = shf_dtype(dst_dtype)->bits / 8;

@@ -13,6 +13,8 @@
 #define ONE (UINT64_C(1) << 63)
 #define ALL UINT64_MAX
 
+/* Returns v * x modulo P. Words are reflected, so multiplying by x shifts to the right, and the
+ * bit that leaves is x^64, which is P without its highest power. */
 static uint64_t times_x(uint64_t v)
 {
 	return v >> 1 ^ (POLY & (0 - (v & 1)));
@@ -24,8 +26,9 @@ static uint64_t over_x(uint64_t v)
 	return v << 1 ^ ((POLY << 1 | 1) & (0 - (v >> 63)));
 }
 
-/* Asked at each call: a look at a word that the C runtime filled in at start. It saw what the
- * processor has and which registers the system saves. */
+/* The ways to compute a sum, from the slowest to the fastest. The choice is made at each call:
+ * it reads a word that the C runtime filled in at start, and which says what the processor has
+ * and which registers the system saves. */
 enum path { BY_TABLE, X16, X16V, X32, X64 };
 
 static inline bool runs_here(enum path p)
@@ -67,8 +70,13 @@ static inline bool by_table_only(void)
 	return !runs_here(X16);
 }
 
-/* Eight coefficients of a at a time, the highest powers of x first. by[0] is the multiples of b by
- * the four higher of them, by[1] by the four lower. */
+/* Returns a * b modulo P, eight coefficients of a at a time, the highest powers of x first, as
+ * in Horner's rule: the product so far is multiplied by x^8, by the table of the CRC itself,
+ * and the multiple of b for the next eight is added. by[0] has the multiples of b by the four
+ * higher powers, by[1] by the four lower.
+ *
+ * Multiples with one coefficient come first; any other is the sum of its lowest bit's and the
+ * rest's. */
 static uint64_t times_by_table(uint64_t a, uint64_t b)
 {
 	uint64_t by[2][16] = { { 0 }, { 0 } }, product = 0;
@@ -94,7 +102,9 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return times_by_table(a, b);
 }
 
-/* x^(8n): a factor a byte of n. */
+/* Returns x^(8n), by which n zero bytes multiply a raw sum. crc64_zeros[k][b] is the factor for
+ * b * 256^k bytes, so there is one product for each byte of n that is not 0. The first one is
+ * no product, since it would be by one. */
 static uint64_t zeros(uint64_t n)
 {
 	uint64_t product = ONE;
@@ -118,6 +128,9 @@ static inline uint64_t load64(const uint8_t *p)
 	return v;
 }
 
+/* Sixteen bytes a turn, each looked up in the table for its distance to the end of the sixteen.
+ * The look-ups do not wait for each other; only the XOR with `crc` joins a turn to the one
+ * before it. The rest goes byte by byte. */
 static uint64_t raw_by_table(uint64_t crc, const void *bytes, size_t n)
 {
 	const uint64_t (*t)[256] = crc64_slice;
@@ -156,6 +169,8 @@ static uint64_t copy_by_table(uint64_t crc, void *restrict to, const void *restr
 	return crc;
 }
 
+/* The interface of a path takes b divided by x, because the instruction gives a product times
+ * x. By table there is no such factor, so it is put back. */
 static uint64_t over_x_times_by_table(uint64_t a, uint64_t b)
 {
 	return times_by_table(a, times_x(b));
@@ -209,6 +224,8 @@ uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict fr
 	return crc;
 }
 
+/* Only the vector paths have stores past the caches. Their sum is thrown away; where memory is
+ * slower than sums, it costs nothing. */
 void shf_copy_past(void *restrict to, const void *restrict from, size_t n)
 {
 	if (crc64_best_path() == BY_TABLE)
@@ -249,6 +266,9 @@ uint64_t shf_crc64_shift(uint64_t crc, uint64_t n)
 	return crc && n ? times(crc, zeros(n)) : crc;
 }
 
+/* The standard sum of n zero bytes: its start value, shifted over them, inverted at the end.
+ * Sums are linear, so this is what the start value and the inversion add to any message of n
+ * bytes. */
 uint64_t shf_crc64_ones(uint64_t n)
 {
 	return shf_crc64_shift(ALL, n) ^ ALL;
@@ -260,6 +280,9 @@ uint64_t shf_crc64_join(uint64_t a, uint64_t b, uint64_t b_bytes)
 	return shf_crc64_shift(a, b_bytes) ^ b;
 }
 
+/* With carry-less multiplication the factor alone is enough. Else one table for each byte of
+ * the word is made: entries with one bit by repeated times_x(), from the highest coefficient
+ * down, and all others as sums of two earlier ones. */
 void shf_crc64_by_init(struct shf_crc64_by *by, uint64_t n)
 {
 	uint64_t factor = zeros(n);
@@ -297,6 +320,8 @@ uint64_t shf_crc64_by(const struct shf_crc64_by *by, uint64_t crc)
 #define BYTES_AHEAD 512
 #define LINE 64
 
+/* Prefetches are instructions without effect where there is no memory, so they may run beyond
+ * the last row. One fence at the end is enough for all rows. */
 uint64_t shf_crc64_rows(uint64_t crc, const struct shf_crc64_rows *r)
 {
 	const struct shf_crc64_path *p = path(crc64_best_path());

@@ -58,6 +58,8 @@ enum how { LOOK, COPY, PAST, SENT };
 #define PAGE 4096
 #define PAGES 4
 
+/* Where the pass stands: both pointers move on with each lane. `to` is not used when it only
+ * looks. */
 struct pass {
 	const uint8_t *from;
 	uint8_t *to;
@@ -76,7 +78,8 @@ INLINE __m128i lane_at(const void *p)
 	return _mm_loadu_si128((const __m128i *)p);
 }
 
-/* The next lane, copied if the pass copies. */
+/* Loads the next lane and copies it as `how` says. how is a constant wherever this is inlined,
+ * so the tests cost nothing. */
 INLINE __m128i next_lane(struct pass *p, enum how how)
 {
 	__m128i v = lane_at(p->from);
@@ -113,7 +116,8 @@ INLINE void stream_round(const struct pass *p)
 		STREAM_LINE(p->to + LINE * i, p->from + LINE * i);
 }
 
-/* a, as far on as the constants k say, and b. */
+/* Moves the lanes of a as far on as the constants k say, and adds b: both words of each lane
+ * times their constants, which leaves 128 bits. */
 INLINE V fold(V a, V k, V b)
 {
 	return SUM(MUL(a, k, 0x00), MUL(a, k, 0x11), b);
@@ -156,7 +160,12 @@ INLINE uint64_t reduce(__m128i a)
 	return remainder_of(behind_all(a));
 }
 
-/* n < 16: the message behind as many zeros as make a lane, which add nothing. */
+/* Sums fewer than 16 bytes. The message is placed behind as many zeros as make a lane; zeros
+ * before a message add nothing to a raw sum. From 8 bytes on two loads of 8 that may overlap
+ * read all of it, and the shift takes the overlap out of the first.
+ *
+ * Below 8 bytes the sum before is longer than the message, and the part of it that the message
+ * does not reach is added at the end. */
 INLINE uint64_t tiny(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	uint64_t a = 0, b;
@@ -200,8 +209,10 @@ INLINE __m128i tail(__m128i a, struct pass p, size_t n, enum how how)
 	return fold_lane(_mm_shuffle_epi8(a, up), lane_at(row(2)), last);
 }
 
-/* n >= 2 * ROUND: whole rounds, ACC sums at once. Gives what they are at the last lane of all
- * lanes, of which `left` lanes come after the rounds. */
+/* Sums whole rounds, ACC vectors at once, so that ACC multiplications are in flight and none
+ * waits for the result of another. n is at least 2 * ROUND. Returns what the sums are at the
+ * last lane of all, of which `left` lanes come after the rounds: a row of constants takes every
+ * lane there directly. */
 INLINE V rounds(uint64_t crc, struct pass *p, size_t n, size_t left, enum how how)
 {
 	const V k = SPREAD(row(LANES * ACC + 1));
@@ -247,6 +258,8 @@ INLINE __m128i settle(struct pass *p, size_t left, V sum, enum how how)
 	return a;
 }
 
+/* The end of every pass: the tail that is no whole lane, and the remainder of what is left
+ * modulo P. */
 INLINE uint64_t finish(__m128i a, struct pass p, size_t n, enum how how)
 {
 	return reduce(n % 16 ? tail(a, p, n % 16, how) : a);
@@ -270,6 +283,8 @@ INLINE uint64_t pass_short(uint64_t crc, struct pass p, size_t n, enum how how)
 	return remainder_of(a);
 }
 
+/* Sums a run that is longer than the row of constants. Past the caches the run must end on a
+ * line for the rest to be streamed as well; otherwise the rest is stored as usual. */
 INLINE uint64_t pass_long(uint64_t crc, struct pass p, size_t n, enum how how)
 {
 	const enum how rest = how == PAST ? COPY : how;
@@ -308,6 +323,10 @@ ON static __attribute__((noinline)) uint64_t raw_long(uint64_t crc, const uint8_
 	return pass_long(crc, (struct pass){ .from = bytes }, n, LOOK);
 }
 
+/* Copies and sums a long run. If the destination does not begin on a line, the bytes up to the
+ * next one are copied first, by a short pass, so that all further stores begin on one. Past the
+ * caches several pages are copied side by side and then summed from the cache, as explained at
+ * PAGES. */
 ON static __attribute__((noinline)) uint64_t copy_long(uint64_t crc, uint8_t *to,
                                                        const uint8_t *from, size_t n,
                                                        bool past_cache)

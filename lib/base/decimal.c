@@ -13,6 +13,9 @@ struct taking {
 	bool any, point, full;
 };
 
+/* Takes a digit of the mantissa. Leading zeros are dropped: behind the point each of them
+ * lowers the exponent. Other zeros wait until a digit follows them, so that the last digit is
+ * never 0 and equal numbers have equal digits. `at` counts the digits before the point. */
 static void decimal_take(struct taking *t, char c)
 {
 	struct shf_decimal *d = t->d;
@@ -55,6 +58,9 @@ static bool exponent(const char *s, int32_t *at)
 	return *s == '\0';
 }
 
+/* Reads the mantissa and then the exponent. The limit on the text bounds `at`, which the
+ * exponent is added to, far below overflow. Zero has no sign and no exponent, whatever the text
+ * says. */
 bool shf_decimal_read(struct shf_decimal *d, const char *text)
 {
 	struct taking t = { .d = d };
@@ -83,7 +89,9 @@ bool shf_decimal_read(struct shf_decimal *d, const char *text)
 	return true;
 }
 
-/* Of two that are not zero, without their signs. */
+/* Compares two numbers that are not zero, without their signs. Mantissas are 0.DIGITS with a
+ * first digit that is not 0, so the exponent decides first. If one has the digits of the other
+ * and more, it is larger, as its last digit is not 0. */
 static int magnitude(const struct shf_decimal *a, const struct shf_decimal *b)
 {
 	int n = a->n < b->n ? a->n : b->n, c;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include "mem.h"
 
+/* The numbers of the types are those of the format (doc/format.md, section 2), so a row may be
+ * added and none may change. */
 static const struct shf_dtype types[] = {
 	[SHEAF_BOOL]        = { "BOOL",         8, 1, 1, 'b' },
 	[SHEAF_U8]          = { "U8",           8, 1, 1, 'u' },
@@ -31,6 +33,7 @@ static const struct shf_dtype types[] = {
 };
 #define TYPES_N ((int)(sizeof(types) / sizeof(types[0])))
 
+/* Number 0 is no type: it means "not set" in the structs of callers. */
 const struct shf_dtype *shf_dtype(int dtype)
 {
 	return dtype > 0 && dtype < TYPES_N ? &types[dtype] : NULL;

@@ -39,6 +39,8 @@ static size_t char_bytes(const unsigned char *s)
 	return n;
 }
 
+/* Replaces every byte that belongs to no printable character by '?'. Names in a sentence may
+ * come from a hostile file, and a terminal obeys control bytes. */
 static void clean(char *msg)
 {
 	unsigned char *s = (unsigned char *)msg;
@@ -68,8 +70,10 @@ static void errno_text(char text[static 80], int sys)
 #endif
 }
 
+/* The sentence is made in full before it is shortened, so that its end is still there to keep. */
 #define WHOLE_MAX 8192  /* two of the longest paths */
 
+/* Returns where the character begins that the byte at `at` belongs to. */
 static size_t char_begin(const char *s, size_t at)
 {
 	while (at && ((unsigned char)s[at] & 0xc0) == 0x80)
@@ -77,8 +81,9 @@ static size_t char_begin(const char *s, size_t at)
 	return at;
 }
 
-/* Cuts the middle out of a sentence that is too long: it begins with the place and ends with the
- * reason. */
+/* Cuts the middle out of a sentence that is too long: it begins with the place and ends with
+ * the reason, and a person needs both. Cuts are made between characters. room counts the NUL,
+ * and "..." takes three bytes. */
 static void shorten(char *to, size_t room, const char *text)
 {
 	size_t n = strlen(text), head, tail;
@@ -97,6 +102,8 @@ static void shorten(char *to, size_t room, const char *text)
 	memcpy(to + head + 3, text + tail, n - tail + 1);
 }
 
+/* Fills *err. The text of an errno has its room reserved before the sentence is shortened.
+ * errno is left as the caller had it. */
 static void error_fill(struct sheaf_error *err, int code, int sys, const char *fmt, va_list ap)
 {
 	/* Aside first: an argument may well be the msg of the same error, told more fully. */
@@ -149,6 +156,7 @@ int shf_fail_sys(struct sheaf_error *err, int sys, const char *fmt, ...)
 	return code;
 }
 
+/* ENOTDIR counts as ENOENT, as a path below a plain file does not exist. */
 int shf_code_of(int sys)
 {
 	switch (sys) {

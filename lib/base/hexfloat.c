@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Writes the number by hand, because printf's %a may choose another first digit and uses the
+ * locale's point. frexp() gives m in [0.5, 1); the 53 bits of m without the first, which is
+ * always 1, are 13 hex digits. Zeros at the end are left out, so each number has one text.
+ * Denormals are normalized by frexp() and need no case of their own. */
 void shf_hexfloat_put(char text[SHF_HEXFLOAT], double v)
 {
 	int exp = 0, n = 13;
@@ -23,6 +27,9 @@ void shf_hexfloat_put(char text[SHF_HEXFLOAT], double v)
 		         (unsigned long long)digits, exp - 1);
 }
 
+/* Reads the number by hand and writes it again: only the text that put would write is accepted,
+ * so equal numbers have equal texts in all manifests. The comparison also refuses whatever the
+ * loose parsing let through, as spaces before the exponent. */
 bool shf_hexfloat_get(double *v, const char *text)
 {
 	const char *p = text + (text[0] == '-');

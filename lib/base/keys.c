@@ -10,6 +10,7 @@
 #define DIGITS (UINT32_C(1) << DIGIT)
 #define FEW 48                          /* fewer are put in their places one by one */
 
+/* Sorts by insertion. It is stable, since words of equal key never pass each other. */
 static void insert_each(uint64_t *words, size_t n)
 {
 	for (size_t i = 1; i < n; i++) {
@@ -22,6 +23,8 @@ static void insert_each(uint64_t *words, size_t n)
 	}
 }
 
+/* Sorts by one digit, stably. Counts stand one place behind their digit, so that after the
+ * prefix sums at[d] is where digit d begins. */
 static void radix_pass(const uint64_t *from, uint64_t *to, size_t n, int shift)
 {
 	size_t at[DIGITS + 1] = { 0 };
@@ -34,6 +37,9 @@ static void radix_pass(const uint64_t *from, uint64_t *to, size_t n, int shift)
 		to[at[(shf_key_of(from[i]) >> shift) % DIGITS]++] = from[i];
 }
 
+/* `differ` has a bit wherever any two keys differ, so passes over digits that are equal in all
+ * keys are left out. Three digits of 11 bits cover the 32 bits of a key. The two arrays change
+ * places with each pass; an odd number of passes ends in the spare one. */
 void shf_keys_sort(uint64_t *words, uint64_t *spare, size_t n)
 {
 	uint64_t *from = words, *to = spare;

@@ -69,6 +69,7 @@ bool shf_add64(uint64_t *out, uint64_t a, uint64_t b)
 	return true;
 }
 
+/* One byte is allocated for nothing, so NULL always means that memory is out. */
 void *shf_alloc(size_t n, size_t size)
 {
 	size_t bytes;
@@ -125,6 +126,8 @@ void shf_buf_reset(struct shf_buf *b)
 	b->oom = false;
 }
 
+/* A failure is kept in b->oom, and every later append then does nothing. Callers append without
+ * checks and ask once at the end. */
 int shf_buf_reserve(struct shf_buf *b, size_t more)
 {
 	size_t want, cap;
@@ -152,6 +155,7 @@ oom:
 	return SHEAF_ENOMEM;
 }
 
+/* The pointer is valid until the next append, which may move the buffer. */
 uint8_t *shf_buf_room(struct shf_buf *b, size_t n)
 {
 	uint8_t *p;
@@ -185,6 +189,8 @@ void shf_buf_adds(struct shf_buf *b, const char *s)
 	shf_buf_add(b, s, strlen(s));
 }
 
+/* The text is formatted twice: once for its length, once into the buffer. The arguments are
+ * read twice too, hence the two va_start(). */
 void shf_buf_addf(struct shf_buf *b, const char *fmt, ...)
 {
 	va_list ap;
@@ -235,6 +241,9 @@ void shf_buf_u64(struct shf_buf *b, uint64_t v)
 	shf_buf_add(b, p, sizeof(p));
 }
 
+/* Compares the length with what is left instead of adding it to the pointer, which would be
+ * undefined past the end. Once bad, the reader stays bad, so a record is decoded whole and
+ * checked once. */
 const uint8_t *shf_cur_bytes(struct shf_cur *c, size_t n)
 {
 	static const uint8_t none[1];
@@ -307,8 +316,9 @@ static struct shf_arena_chunk *chunk_new(size_t cap)
 	return chunk;
 }
 
-/* A chunk with room for `bytes` more, at *off. What would waste much of a chunk gets one of its
- * own, behind the newest, whose rest stays in use. */
+/* Returns a chunk with room for `bytes` more, at *off. Chunks grow up to CHUNK_MAX, so the
+ * number of allocations is logarithmic at first. A piece that would waste much of a chunk gets
+ * one of its own, which is put behind the newest; the rest of the newest stays in use. */
 static struct shf_arena_chunk *chunk_for(struct shf_arena *a, size_t bytes, size_t *off)
 {
 	struct shf_arena_chunk *newest = a->chunks, *chunk;
@@ -336,6 +346,8 @@ static struct shf_arena_chunk *chunk_for(struct shf_arena *a, size_t bytes, size
 	return chunk;
 }
 
+/* Pieces are rounded up to 16 bytes, which keeps every piece aligned. With ASan at least 16
+ * bytes behind each piece stay poisoned, so a write past its end is reported. */
 void *shf_arena_alloc(struct shf_arena *a, size_t n, size_t size)
 {
 	struct shf_arena_chunk *chunk;
