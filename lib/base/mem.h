@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory: sizes that cannot overflow, growing buffers, arenas for work that ends together,
  * little-endian put and get. All allocation of the library goes through shf_alloc, so that
- * tests can make the n-th one fail (shf_mem below). */
+ * tests can make the n-th one fail (test/memfail.h). */
 #ifndef SHF_MEM_H
 #define SHF_MEM_H
 #include <stdbool.h>
