@@ -211,7 +211,7 @@ struct telling {
 	int rc;
 };
 
-static int tell(void *arg, const struct shf_recalled *r)
+static int list_memory_step(void *arg, const struct shf_recalled *r)
 {
 	struct telling *t = arg;
 	struct sheaf_memory m = { .size = sizeof(m), .step = r->step,
@@ -246,7 +246,7 @@ SHEAF_API int sheaf_agent_list(const char *dir, const char *agent,
 		rc = shf_tier_reach(&r->store, agent, &keep, NULL, err);
 	if (rc == 0) {
 		t.store = &r->store;
-		rc = shf_recall_list(sys, keep, r->store.run, tell, &t);
+		rc = shf_recall_list(sys, keep, r->store.run, list_memory_step, &t);
 		if (rc < 0 && t.rc == 0)
 			rc = shf_fail_sys(err, -rc, "%s: asking the agent", dir);
 		else

@@ -19,8 +19,8 @@
 uint64_t shf_crc64_raw(uint64_t crc, const void *bytes, size_t n);      /* continue a raw CRC */
 /* The same, and copies the bytes on the way: one read of memory. No overlap. past_cache: with
  * stores that leave the caches alone; bytes are then read twice, once more from the cache, within
- * 16 KiB. Twice as fast on some machines, slower on others (sheaf-bench-kernel shows it on one of
- * yours): who copies much tries both (run/store_way.h). */
+ * 16 KiB. Twice as fast on some machines, slower on others; sheaf-bench-kernel measures it. A save
+ * tries both ways and keeps the faster one (run/store_way.h). */
 uint64_t shf_crc64_copy(uint64_t crc, void *restrict to, const void *restrict from, size_t n,
                         bool past_cache);
 /* A memcpy past the caches, where sums are faster than memory: theirs is thrown away. */

@@ -553,9 +553,9 @@ static const struct field root_fields[] = {
 };
 _Static_assert(COUNT(root_fields) <= FIELDS_MAX, "read_members counts on it");
 
-/* May this reader go on? Version 1 knows no needs, so any string in the list is one that it
- * does not know. kind is the first token of the value. A value of another kind is passed over
- * here and refused as damage by read_needs(). */
+/* Checks whether this version can read the rest. Version 1 knows no needs, so any string in the
+ * list is one that it does not know. kind is the first token of the value. A value of another kind
+ * is passed over here and refused as damage by read_needs(). */
 static int check_needs(struct decoder *d, enum shf_json_kind kind)
 {
 	if (kind != SHF_JSON_ARRAY)

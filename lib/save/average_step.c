@@ -49,8 +49,8 @@ static uint64_t hash_of(const struct sheaf_state *state)
 
 /* Agrees on the call, and on whether all ranks may average. *checked: on all of them these families
  * were checked before. rc: what went wrong here before. */
-static int meet(struct sheaf_run *run, const struct sheaf_state *state, int64_t step, double loss,
-                bool *checked, int rc, struct sheaf_error *err)
+static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
+                           double loss, bool *checked, int rc, struct sheaf_error *err)
 {
 	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->made };
 
@@ -111,7 +111,7 @@ static int average(struct sheaf_state *state, struct sheaf_run *run, int64_t ste
 		shf_emas_due(state, run->store.run, step, loss, fresh);
 		rc = shf_emas_windows(state, fresh, &due, err);
 	}
-	rc = meet(run, state, step, loss, &checked, rc, err);
+	rc = meet_in_average(run, state, step, loss, &checked, rc, err);
 	if (rc == 0 && !checked)
 		rc = check_families(run, state, err);
 	if (rc == 0) {

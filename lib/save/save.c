@@ -292,7 +292,7 @@ static bool is_ready_behind(const struct shf_plan *plan)
 
 /* All that a save needs is at hand: a plan, and an image of its size that nobody uses, here. Then
  * that is set up for it. *of: whose image it was. */
-static bool is_ready(struct sheaf_save *save, struct sheaf_save **of)
+static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 {
 	struct sheaf_run *run = save->run;
 	struct shf_plan *plan = shf_plan_cached(run, save->state);
@@ -330,12 +330,12 @@ static bool is_away(const struct sheaf_save *save)
 
 /* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
  * wrong here before. */
-static int meet(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready, double loss,
-                struct sheaf_error *err)
+static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
+                         double loss, struct sheaf_error *err)
 {
 	struct sheaf_save *of = NULL;
 	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->made };
-	bool here = rc == 0 && is_ready(save, &of);
+	bool here = rc == 0 && is_ready_to_begin(save, &of);
 	int met;
 
 	if (rc == 0) {
@@ -416,7 +416,7 @@ int shf_save_begin(struct sheaf_save **out, struct sheaf_run *run, int64_t step,
 		shf_emas_due(state, run->store.run, step, loss, save->copy.fresh);
 		rc = shf_emas_windows(state, save->copy.fresh, &save->copy.due, err);
 	}
-	rc = meet(run, save, rc, &ready, loss, err);
+	rc = meet_in_begin(run, save, rc, &ready, loss, err);
 	if (save)
 		save->took.began = from;
 	if (rc == 0)

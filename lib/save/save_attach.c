@@ -79,7 +79,7 @@ static char *take_text(struct shf_arena *arena, struct shf_cur *c, size_t n)
 	return always(p) ? shf_arena_strdup(arena, (const char *)p, n) : NULL;
 }
 
-static int take_one(struct shf_one_given *g, bool carry, struct shf_arena *arena,
+static int take_one_given(struct shf_one_given *g, bool carry, struct shf_arena *arena,
                     struct shf_cur *c)
 {
 	g->note = shf_cur_u8(c);
@@ -109,7 +109,7 @@ int shf_attach_take(struct shf_attach_in *in, uint32_t rank, bool carry, struct 
 	in->a = more;
 	for (; n > 0 && rc == 0; n--) {
 		in->a[in->n] = (struct shf_one_given){ .rank = rank };
-		rc = take_one(&in->a[in->n], carry, arena, c);
+		rc = take_one_given(&in->a[in->n], carry, arena, c);
 		in->n += rc == 0;
 	}
 	return rc;

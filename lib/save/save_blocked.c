@@ -150,8 +150,8 @@ static void put_times(struct shf_buf *b, const struct told *t)
 		put_ms(b, times[i].name, t->x[times[i].at]);
 }
 
-static void tell(struct sheaf_run *run, const struct sheaf_save *save, int64_t step, int rc,
-                 const struct told *t)
+static void write_metrics_line(struct sheaf_run *run, const struct sheaf_save *save, int64_t step,
+                               int rc, const struct told *t)
 {
 	bool dropped = rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY;
 	const char *what = rc == 0 ? "committed" : dropped ? "dropped" : "failed";
@@ -182,7 +182,7 @@ void shf_stall_tell(struct sheaf_run *run, struct sheaf_save *save, int64_t step
 		return;
 	if (save)
 		told_of(&t, save);
-	tell(run, save, step, rc, &t);
+	write_metrics_line(run, save, step, rc, &t);
 }
 
 void shf_stall_tell_all(struct sheaf_save *save, int rc)
@@ -198,5 +198,5 @@ void shf_stall_tell_all(struct sheaf_save *save, int rc)
 	else
 		told_of(&t, save);
 	if (are_told(run))
-		tell(run, save, save->id.step, rc, &t);
+		write_metrics_line(run, save, save->id.step, rc, &t);
 }

@@ -14,8 +14,8 @@
  *
  * A failure before C6 on any rank is its code on all, and the step never appears (I7).
  *
- * Each operation of the group is dear at thousands of ranks, so what ranks know when they enter the
- * call travels with the operation that begins it: struct entry.
+ * Each operation of the group is expensive at thousands of ranks. So what a rank knows when it
+ * enters the call is sent with the operation that begins the call (struct entry).
  */
 #include "save_commit.h"
 #include <inttypes.h>
@@ -52,8 +52,8 @@ static bool is_late(const struct sheaf_save *save, int64_t until_ns, int64_t cos
 	return shf_now(save->run) + cost_ns > until_ns;
 }
 
-/* EAGAIN on all ranks. Whoever comes again is not refused again, so that a caller who always has
- * little time gets there. */
+/* EAGAIN on all ranks. The next commit of this save is not refused for this reason, so that a
+ * caller whose timeouts are always short gets there. */
 static int too_late(struct sheaf_save *save, struct sheaf_error *err)
 {
 	save->end.refused = true;
@@ -68,25 +68,6 @@ static int still_writing(const struct sheaf_save *save, struct sheaf_error *err)
 }
 
 /* ---- until all of it is durable ---- */
-
-/* Those to disk are committed in their order, those to memory alone in theirs. */
-static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
-{
-	const struct sheaf_save *first = save->run->first;
-
-	if (!shf_run_is_ours(save->run))
-		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
-	if (save->end.over)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
-				save->id.step);
-	while (first && (first->id.flags ^ save->id.flags) & SHEAF_NO_DISK)
-		first = first->next;
-	if (first != save)
-		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
-		                " was begun before it and is not committed", save->id.step,
-		                first ? first->id.step : -1);
-	return 0;
-}
 
 /* A step on its way to the memory tier. */
 struct stamping {
@@ -183,7 +164,9 @@ static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
 	return shf_save_stage(save, err);
 }
 
-struct standing {               /* of all ranks, summed */
+/* How far a rank is, and summed, in how many ranks that is so. late: the timeout is over; too_late:
+ * what is left of it is less than a publication takes. */
+struct standing {
 	uint64_t writing, late, too_late, failed, unstamped;
 	uint64_t files_n, files_bytes;  /* attached */
 };
@@ -244,7 +227,7 @@ static int all_durable(struct sheaf_save *save, const struct limit *l, struct st
 }
 
 /* EAGAIN on all: call again. */
-static int is_ready(struct sheaf_save *save, const struct limit *l, bool late,
+static int stage_send_and_sync(struct sheaf_save *save, const struct limit *l, bool late,
                     struct sheaf_error *err)
 {
 	struct stamping st = { .pending = false };
@@ -385,6 +368,25 @@ static void announce(const struct sheaf_save *save)
 }
 
 /* ---- the first operation ---- */
+
+/* Those to disk are committed in their order, those to memory alone in theirs. */
+static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
+{
+	const struct sheaf_save *first = save->run->first;
+
+	if (!shf_run_is_ours(save->run))
+		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
+	if (save->end.over)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
+				save->id.step);
+	while (first && (first->id.flags ^ save->id.flags) & SHEAF_NO_DISK)
+		first = first->next;
+	if (first != save)
+		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": step %" PRId64
+		                " was begun before it and is not committed", save->id.step,
+		                first ? first->id.step : -1);
+	return 0;
+}
 
 /* What ranks know when they enter, as the words of a call: the largest of all ranks. */
 struct entry {
@@ -541,7 +543,7 @@ static int get_ready(struct sheaf_save *save, const struct limit *l, const struc
 		*again = rc < 0; /* whatever it is */
 	}
 	if (rc == 0) {
-		rc = is_ready(save, l, e->late, err);
+		rc = stage_send_and_sync(save, l, e->late, err);
 		*again = rc == SHEAF_EAGAIN;
 	}
 	return rc;

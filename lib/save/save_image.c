@@ -83,7 +83,7 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 }
 
 /* Until all of the save is written everywhere. Its failure is its commit's to tell. */
-static int finish(struct sheaf_save *save, struct sheaf_error *err)
+static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct sheaf_error own;
 	int rc = shf_lazy_is_behind(save) ? finish_copies(save, &own) : 0;
@@ -177,7 +177,7 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 	if (hi[2] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
 		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
 		                "no image is free: step %" PRId64 " is being written", of->id.step);
-	rc = hi[2] ? finish(of, err) : 0;
+	rc = hi[2] ? finish_owner(of, err) : 0;
 	if (rc < 0)
 		return rc;
 	if (of)

@@ -489,7 +489,7 @@ void shf_tier_doubt(struct sheaf_save *save)
 
 /* Tells the agents where the run is now, because it may have been renamed under the job. Rank 0
  * also tells its agent the step. */
-static void tell(struct sheaf_run *run, int64_t step)
+static void tell_agents(struct sheaf_run *run, int64_t step)
 {
 	const struct shf_sys *sys = run->sys;
 	struct shf_tier *t = run->tier;
@@ -530,5 +530,5 @@ void shf_tier_published(struct sheaf_save *save)
 		shf_tier_offer(run);
 	}
 	shf_tier_let_others_go(run);
-	tell(run, save->id.step);
+	tell_agents(run, save->id.step);
 }

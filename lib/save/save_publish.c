@@ -99,7 +99,7 @@ bool shf_publishing_goes_on(struct sheaf_save *save)
 }
 
 /* By this thread, whatever the task has not begun with. */
-static void finish(struct sheaf_save *save)
+static void publish_rest(struct sheaf_save *save)
 {
 	const struct shf_sys *sys = save->run->sys;
 	struct shf_publishing *p = &save->publishing;
@@ -117,7 +117,7 @@ int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
 {
 	struct shf_publishing *p = &save->publishing;
 
-	finish(save);
+	publish_rest(save);
 	if (p->rc < 0 && err)
 		*err = p->err;
 	return p->rc;
@@ -136,7 +136,7 @@ void shf_publishing_settle(struct sheaf_run *run)
 	struct sheaf_save *save = run->team.rank == 0 ? shf_publishing_now(run) : NULL;
 
 	if (save)
-		finish(save);
+		publish_rest(save);
 }
 
 void shf_publishing_release(struct shf_publishing *p)

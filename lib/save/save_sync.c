@@ -56,8 +56,7 @@ static int sync_begin(struct sheaf_save *save, struct sheaf_error *err)
 	atomic_store(&save->disk.syncs.from_ns, shf_now(save->run));
 	save->disk.syncs.ios = shf_zalloc(files_n, sizeof(*save->disk.syncs.ios));
 	return save->disk.syncs.ios ? fsync_submit(save, save->disk.syncs.ios, err)
-	                       : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files",
-	                                  files_n);
+	       : shf_fail(err, SHEAF_ENOMEM, "no memory to sync %zu files", files_n);
 }
 
 /* How long it took, whenever it was asked after. */
@@ -72,7 +71,7 @@ static void sync_took(struct sheaf_save *save)
 }
 
 /* All of it is written here; false: not yet. */
-static bool is_written(struct sheaf_save *save, int ms)
+static bool own_writes_are_done(struct sheaf_save *save, int ms)
 {
 	if (shf_io_drain(save->run, &save->disk.io, ms) == SHEAF_EAGAIN)
 		return false;
@@ -91,7 +90,7 @@ bool shf_save_sync(struct sheaf_save *save, int ms)
 
 	if (atomic_load(&save->disk.syncs.over))
 		return true;
-	if (!is_written(save, ms))
+	if (!own_writes_are_done(save, ms))
 		return false;
 	if (save->id.flags & SHEAF_NO_DISK || shf_save_failure(save, NULL) < 0)
 		return true;

@@ -55,7 +55,7 @@ int shf_write_slotted(struct sheaf_save *save, size_t seg, struct sheaf_error *e
 	return rc;
 }
 
-static bool is_written(const struct sheaf_save *save, size_t i)
+static bool is_submitted(const struct sheaf_save *save, size_t i)
 {
 	return save->disk.ios[i].op != 0;
 }
@@ -68,11 +68,11 @@ int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err
 	int rc = shf_save_rc(save, err);
 
 	pthread_mutex_lock(&save->end.looking);
-	while (save->copy.open_seg < segs.end && is_written(save, save->copy.open_seg))
+	while (save->copy.open_seg < segs.end && is_submitted(save, save->copy.open_seg))
 		save->copy.open_seg++;
 	most = save->disk.staged && save->copy.image >= 0 ? most : 0;
 	for (size_t i = save->copy.open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
-		if (!is_written(save, i) &&
+		if (!is_submitted(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)
 			rc = write_segment(save, i, err);
 	pthread_mutex_unlock(&save->end.looking);
@@ -89,7 +89,7 @@ bool shf_is_partial(struct sheaf_save *save)
 	size_t end = shf_work_segs(&save->plan->work, save->copy.round).end, i;
 
 	pthread_mutex_lock(&save->end.looking);
-	for (i = save->copy.open_seg; i < end && is_written(save, i); i++)
+	for (i = save->copy.open_seg; i < end && is_submitted(save, i); i++)
 		;
 	pthread_mutex_unlock(&save->end.looking);
 	return i < end;
@@ -108,7 +108,7 @@ int shf_round_arrived(struct sheaf_save *save, uint32_t round, struct sheaf_erro
 	/* Counters lie in the image, which others write too. */
 	pthread_mutex_lock(&save->end.looking);
 	for (size_t i = save->copy.open_seg; i < segs.end && rc == 0; i++)
-		if (!is_written(save, i))
+		if (!is_submitted(save, i))
 			rc = shf_fail(&own, SHEAF_ECORRUPT, "step %lld: a segment of %s is not "
 			              "whole: the image has changed", (long long)save->id.step,
 			              save->plan->layout.files[save->plan->work.segs[i].file].name);

@@ -130,7 +130,7 @@ gullible("failure_called_late", "an operation that failed at once is said to hav
          "group/group.c:lose", "is_timeout(t, ms)",
          "unit/test_group_calls: only_an_operation_whose_time_ran_out_is_said_to_be_late")
 blind("steps_not_compared", "ranks at different steps begin one save together",
-      "save/save.c:meet", "!(m.same & 1)",
+      "save/save.c:meet_in_begin", "!(m.same & 1)",
       "sim/test_diverging_ranks: ranks_at_different_steps_begin_none")
 bug("plans_not_compared", "a rank whose state changed saves with the others' old plan",
     "save/save_plan.c:shf_plan_get", "rc == 0 && same && lo != 0",
@@ -157,8 +157,8 @@ bug("attached_not_compared", "ranks attach different bytes under one name, and o
     "save/save_attach.c:unite_given", "last->crc != g[i].crc", "(last->crc != g[i].crc && !MUTANT)",
     "sim/test_diverging_ranks: ranks_that_attach_different_bytes_are_told")
 bug("image_given_away", "a save takes the image of one that is still being written (I10)",
-    "save/save_image.c:shf_image_take", "hi[2] ? finish(of, err) : 0",
-    "hi[2] && !MUTANT ? finish(of, err) : 0",
+    "save/save_image.c:shf_image_take", "hi[2] ? finish_owner(of, err) : 0",
+    "hi[2] && !MUTANT ? finish_owner(of, err) : 0",
     "sim/test_inflight: no_image_goes_to_the_next_save_while_a_failed_one_is_written")
 bug("image_chosen_in_use", "all saves have the first image", "save/save_image.c:shf_image_choose",
     "if (!((used | older) & 1u << i))", "if (!((used | older) & 1u << i) || MUTANT)",
@@ -172,7 +172,7 @@ gullible("image_of_the_ended_taken",
          "save/save_image.c:shf_image_is_free", "!m->dirty",
          "sim/test_lazy: a_save_that_ends_while_it_is_copied_is_no_other_ones")
 blind("begun_the_long_way", "a lazy save asks for everything again at each begin",
-      "save/save.c:meet", "met == 0 && (m.same & 127) == 127 && m.hi[5] == 0",
+      "save/save.c:meet_in_begin", "met == 0 && (m.same & 127) == 127 && m.hi[5] == 0",
       "sim/test_lazy: a_begin_is_one_agreement_and_opens_nothing")
 bug("gate_open", "a tensor may change before it is copied", "save/save_gates.c:one_ready",
     "rc = wait_for(lz, slice, timeout_ms)", "rc = MUTANT ? 0 : wait_for(lz, slice, timeout_ms)",
@@ -1449,7 +1449,7 @@ skipped("families_unasked", "averages of nothing are made at a step that is not 
         "save/average_step.c:average", "check_families(run, state, err)",
         "sim/test_average_step: averages_of_nothing_are_refused_at_a_step_that_is_not_saved")
 blind("rules_apart", "ranks whose averages have different rules are not told",
-      "save/average_step.c:meet", "!(m.same & 4)",
+      "save/average_step.c:meet_in_average", "!(m.same & 4)",
       "sim/test_average_step: ranks_that_do_not_average_the_same_are_told")
 blind("forked_state_used", "a forked child reads the state that its parent still copies",
       "save/save_gates.c:shf_lazy_check_forked", "!shf_run_is_ours(shf_save_of(r)->run)",
@@ -1530,7 +1530,7 @@ bug("bad_parent_stays", "a save goes on from the bad step whose number it takes"
     "if (!MUTANT) forget_parent(run, save, step);",
     PASSED + "a_step_that_takes_the_number_of_a_bad_one_is_on_the_branch_of_those_before_it")
 bug("begun_in_vain", "a begin that fails takes what was in its image out of memory",
-    "save/save.c:meet", "else if (here && met != SHEAF_ELOST)",
+    "save/save.c:meet_in_begin", "else if (here && met != SHEAF_ELOST)",
     "else if (!MUTANT && here && met != SHEAF_ELOST)",
     "sim/test_save_image: a_begin_that_fails_takes_no_step_out_of_memory")
 bug("rewound_from_disk_uncounted", "a rewind that sets steps aside is not told to memory",
