@@ -189,7 +189,7 @@ SHEAF_API int sheaf_run_resume(struct sheaf_run *run, struct sheaf_state *state,
 		return shf_ended(rc, err);
 	rc = shf_report_in(&in, report, err);
 	if (rc < 0) {
-		rc = shf_call_refuse(&run->team, SHF_CALL_RESUME, run->made, rc, err);
+		rc = shf_call_refuse(&run->team, SHF_CALL_RESUME, run->life.made, rc, err);
 	} else {
 		out = in;
 		rc = shf_run_resume(run, state, flags, &out, err);

@@ -31,7 +31,7 @@ SHEAF_API int sheaf_save_begin(struct sheaf_save **save, struct sheaf_run *run, 
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !save)
-		rc = shf_call_refuse(&run->team, SHF_CALL_BEGIN, run->made,
+		rc = shf_call_refuse(&run->team, SHF_CALL_BEGIN, run->life.made,
 		                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the save"), err);
 	else if (rc == 0)
 		rc = shf_save_begin(save, run, step, state, opts, err);

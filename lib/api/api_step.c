@@ -36,7 +36,7 @@ SHEAF_API int sheaf_step_open(struct sheaf_step **step, struct sheaf_run *run, i
 	err = shf_err_or(err, &own);
 	rc = shf_run_check(run, err);
 	if (rc == 0 && !step)
-		rc = shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->made,
+		rc = shf_call_refuse(&run->team, SHF_CALL_STEP_OPEN, run->life.made,
 		                     shf_fail(err, SHEAF_EINVAL, "nowhere to put the step"), err);
 	else if (rc == 0)
 		rc = shf_step_open(step, run, n, err);

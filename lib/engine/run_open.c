@@ -39,13 +39,15 @@ static int own(struct sheaf_run *run, const char *dir, struct opened *told, stru
 	if (run->store.late)
 		shf_log(run, 1, "%s: not all that earlier jobs left could be deleted in time: the "
 		        "next job goes on with it", run->store.path);
-	run->foreign = false;
+	run->life.foreign = false;
 	run->store.attempts_max = run->opts.resume_attempts_max;
 	rc = run->opts.flags & SHEAF_READONLY ? 0 : shf_tries_settle(&run->store);
 	if (rc < 0)
 		return shf_fail_sys(err, -rc, "%s/.sheaf/tries", run->store.path);
-	run->told_bytes = strlen(run->store.path) + 40;
-	if (run->opts.committed && !(run->told = shf_alloc(run->told_bytes, 1)))
+	run->saves.commit_path_bytes = strlen(run->store.path) + 40;
+	if (run->opts.committed)
+		run->saves.commit_path = shf_alloc(run->saves.commit_path_bytes, 1);
+	if (run->opts.committed && !run->saves.commit_path)
 		return shf_fail(err, SHEAF_ENOMEM, "%s: no memory for a path", run->store.path);
 	memcpy(told->run, run->store.run, sizeof(told->run));
 	memcpy(told->session, run->store.session, sizeof(told->session));
@@ -74,7 +76,7 @@ static int join_run(struct sheaf_run *run, const char *dir, const struct opened 
 		              "seen here: is it the same file system?", dir);
 
 	if (rc == 0) {
-		run->foreign = false;
+		run->life.foreign = false;
 		run->store.no_dir_fsync = told->no_dir_fsync;
 	}
 	return rc;
@@ -184,7 +186,7 @@ static void end(struct sheaf_run *run)
 {
 	shf_behind_stop(run);
 	shf_pruning_settle(run);
-	shf_tier_close(run, run->clean);
+	shf_tier_close(run, run->life.clean);
 	/* Last: the tasks that were stopped above use it. */
 	pthread_mutex_destroy(&run->tier->guests.lock);
 }
@@ -192,13 +194,13 @@ static void end(struct sheaf_run *run)
 /* Allocates what a run with a directory has and a bare one has not. */
 static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 {
-	run->behind = shf_zalloc(1, sizeof(*run->behind));
-	run->pruning = shf_zalloc(1, sizeof(*run->pruning));
+	run->retain.behind = shf_zalloc(1, sizeof(*run->retain.behind));
+	run->retain.pruning = shf_zalloc(1, sizeof(*run->retain.pruning));
 	run->tier = shf_zalloc(1, sizeof(*run->tier));
-	run->stalls = shf_zalloc(1, sizeof(*run->stalls));
-	if (!run->behind || !run->pruning || !run->tier || !run->stalls)
+	run->saves.stalls = shf_zalloc(1, sizeof(*run->saves.stalls));
+	if (!run->retain.behind || !run->retain.pruning || !run->tier || !run->saves.stalls)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for a run");
-	run->behind->now.step = run->behind->next.step = -1;
+	run->retain.behind->now.step = run->retain.behind->next.step = -1;
 	run->tier->keep = run->tier->newest = -1;
 	run->tier->passed = run->tier->base_step = run->tier->beyond = -1;
 	run->tier->guests.image = run->tier->guests.copied = -1;
@@ -207,7 +209,7 @@ static int parts_new(struct sheaf_run *run, struct sheaf_error *err)
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		run->tier->steps[i] = -1;
 	pthread_mutex_init(&run->tier->guests.lock, NULL);
-	run->end = end;
+	run->life.end = end;
 	return 0;
 }
 

@@ -28,7 +28,7 @@
 /* EINVAL unless the run is open for writing. */
 static int writable(const struct sheaf_run *run, const char *what, struct sheaf_error *err)
 {
-	if (run->closed || run->opts.flags & SHEAF_READONLY)
+	if (run->life.closed || run->opts.flags & SHEAF_READONLY)
 		return shf_fail(err, SHEAF_EINVAL, "%s: %s needs the run open for writing",
 		                run->store.path, what);
 	return 0;
@@ -45,7 +45,7 @@ static void settle_background(struct sheaf_run *run)
 static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_t a, int64_t b,
                           int rc, struct sheaf_error *err)
 {
-	struct shf_call m = { .kind = call, .handle = run->made,
+	struct shf_call m = { .kind = call, .handle = run->life.made,
 		.x = { (uint64_t)a, (uint64_t)b } };
 	const char *what = call == SHF_CALL_PRUNE ? "prune" : call == SHF_CALL_MARK ? "mark"
 	                                                                           : "rewind";
@@ -130,7 +130,7 @@ static int verify_newest(struct sheaf_run *run, int64_t newest, struct sheaf_err
 	if (rc == 0)
 		rc = shf_step_verify(step, &report, err);
 	if (rc == 0)
-		run->verified = shf_step_saved(step);
+		run->lineage.verified = shf_step_saved(step);
 	shf_step_put(step);
 	return rc;
 }
@@ -178,7 +178,7 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 
 	err = err ? err : &own;
 	settle_background(run);
-	rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
+	rc = run->life.closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open")
 	   : dry ? 0 : writable(run, "pruning", err);
 	rc = enter_run_call(run, SHF_CALL_PRUNE, dry, (int64_t)run->opts.keep_last << 32 |
 	                    run->opts.keep_every, rc, err);
@@ -189,18 +189,19 @@ int shf_run_prune(struct sheaf_run *run, bool dry,
 	/* Reading all of a step is worth it only where some other one then goes. What is read of it
 	 * already may be nearly all; an older one that is being read behind may be among those that
 	 * go. */
-	if (rc == 0 && !dry && would && shf_saved_is_same(&run->behind->now, &newest)) {
+	if (rc == 0 && !dry && would && shf_saved_is_same(&run->retain.behind->now, &newest)) {
 		shf_behind_wait(run);
 		rc = shf_behind_look(run, err);
 	}
-	if (rc == 0 && !dry && would && !shf_saved_is_same(&run->verified, &newest)) {
+	if (rc == 0 && !dry && would && !shf_saved_is_same(&run->lineage.verified, &newest)) {
 		shf_behind_stop(run);
 		rc = verify_newest(run, newest.step, err);
 	}
 	if (rc < 0)
 		return rc;
 	if (run->team.rank == 0) {
-		struct shf_prune r = shf_run_rules(run, dry ? &newest : &run->verified, dry);
+		const struct shf_saved *verified = dry ? &newest : &run->lineage.verified;
+		struct shf_prune r = shf_run_rules(run, verified, dry);
 
 		rc = shf_store_prune(&run->store, &r, pruned, &p, err);
 		if (rc >= 0 && !dry)
@@ -242,9 +243,10 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 
 	err = err ? err : &own;
 	rc = writable(run, "a rewind", err);
-	if (rc == 0 && run->first)
+	if (rc == 0 && run->saves.first)
 		rc = shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
-		              "or free it before a rewind)", run->store.path, run->first->id.step);
+		              "or free it before a rewind)", run->store.path,
+		              run->saves.first->id.step);
 	if (rc == 0 && step < 0)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", step);
 	rc = enter_run_call(run, SHF_CALL_REWIND, step, 0, rc, err);
@@ -258,20 +260,20 @@ int shf_run_go_back(struct sheaf_run *run, int64_t step, bool loaded, struct she
 	if (rc < 0)
 		return rc;
 	/* Saving goes on from here; what lay above is out of reach, and its numbers are free. */
-	if (run->behind->now.step > step)
+	if (run->retain.behind->now.step > step)
 		shf_behind_stop(run);
-	if (run->behind->next.step > step)
-		run->behind->next.step = -1;
-	run->rewinds++;
+	if (run->retain.behind->next.step > step)
+		run->retain.behind->next.step = -1;
+	run->lineage.rewinds++;
 	shf_tier_rewind(run, step, loaded);
-	run->parent = step;
-	run->doubtful = -1;
+	run->lineage.parent = step;
+	run->lineage.doubtful = -1;
 	/* The session is needed, too: a number may be saved again. */
-	memcpy(run->parent_session, session, sizeof(session));
-	if (run->loaded > step)
-		run->loaded = -1;
-	if (run->verified.step > step)
-		run->verified.step = -1;
+	memcpy(run->lineage.parent_session, session, sizeof(session));
+	if (run->lineage.loaded > step)
+		run->lineage.loaded = -1;
+	if (run->lineage.verified.step > step)
+		run->lineage.verified.step = -1;
 	shf_log(run, 2, "%s: rewound to step %" PRId64 ", rank %d", run->store.path, step,
 	        run->team.rank);
 	return 0;
@@ -408,10 +410,10 @@ int shf_run_salvage(const char *dir, int64_t step, const struct sheaf_opts *opts
  * rules say: first what is under way, then the newest. [collective] */
 static void last_prune(struct sheaf_run *run)
 {
-	if (run->behind->now.step < 0 && run->behind->next.step < 0)
+	if (run->retain.behind->now.step < 0 && run->retain.behind->next.step < 0)
 		return;
 	if (!shf_behind_is_little(run))
-		run->behind->next.step = -1;
+		run->retain.behind->next.step = -1;
 	for (int i = 0; i < 2; i++) {
 		if (shf_behind_is_little(run))
 			shf_behind_wait(run);
@@ -427,13 +429,13 @@ void shf_run_close(struct sheaf_run *run)
 		return;
 	/* Only the process that opened the run closes it. A forked child just releases its copies
 	 * of the memory and the descriptors, below. */
-	if (shf_run_is_ours(run) && !run->closed) {
+	if (shf_run_is_ours(run) && !run->life.closed) {
 		/* Nobody is still beginning a save when rank 0 throws the stages away. What the
 		 * others say does not matter: this rank closes in any case. But only where all
 		 * came to it is it a clean close. */
 		int rc = enter_run_call(run, SHF_CALL_RUN_CLOSE, 0, 0, 0, NULL);
 
-		run->clean = rc == 0;
+		run->life.clean = rc == 0;
 		settle_background(run);
 		if (rc == 0)
 			shf_run_resumed(run);
@@ -441,8 +443,8 @@ void shf_run_close(struct sheaf_run *run)
 			last_prune(run);
 		shf_behind_stop(run);
 		shf_save_abandon(run);
-		shf_guests_stop(run, run->clean);
+		shf_guests_stop(run, run->life.clean);
 	}
-	run->closed = true;
+	run->life.closed = true;
 	shf_run_put(run);
 }

@@ -141,7 +141,9 @@ static int agree_on_failed(struct resume *r, struct shf_candidate *at, struct sh
 {
 	*at = r->sought.at;
 	if (r->step) {
-		*at = (struct shf_candidate){ r->step->number, r->step->run->of != NULL };
+		bool memory = r->step->run->lineage.memory_of != NULL;
+
+		*at = (struct shf_candidate){ r->step->number, memory };
 		return 0;
 	}
 	return shf_bcast(&r->run->team, 0, at, sizeof(*at), err);
@@ -268,7 +270,7 @@ static int rewind_to(struct resume *r, struct sheaf_error *err)
 		return 0;
 	if (r->run->team.rank == 0)
 		(void)shf_steps_read(&r->run->store, &before);
-	rc = shf_run_go_back(r->run, r->step->number, r->step->run->of, err);
+	rc = shf_run_go_back(r->run, r->step->number, r->step->run->lineage.memory_of, err);
 	if (rc == 0 && r->run->team.rank == 0)
 		tell_aside(r, &before);
 	shf_free(before.all);
@@ -281,7 +283,7 @@ static int set_aside(struct resume *r, struct sheaf_error *err)
 	if (r->passed == 0 || r->run->opts.flags & SHEAF_READONLY)
 		return 0;
 	/* The step that was loaded is on disk: a rewind of the run sets the newer ones aside. */
-	if (!r->step->run->of || r->step->run->base.step == r->step->number)
+	if (!r->step->run->lineage.memory_of || r->step->run->lineage.base.step == r->step->number)
 		return rewind_to(r, err);
 	for (size_t i = 0; i < r->damaged_n; i++) {
 		report_candidate(r, 'A', &(struct shf_candidate){ r->damaged[i]->number, true },
@@ -301,10 +303,10 @@ static int prepare_resume(struct resume *r, struct sheaf_error *err)
 	if (r->flags & SHEAF_DRY)
 		return shf_fail(err, SHEAF_EINVAL, "SHEAF_FALLBACK and SHEAF_DRY exclude each "
 		                "other: what is not read cannot be proved");
-	if (run->first)
+	if (run->saves.first)
 		return shf_fail(err, SHEAF_EINVAL, "%s: step %" PRId64 " is being saved (commit it "
 		                "or free it before a resume)", run->store.path,
-		                run->first->id.step);
+		                run->saves.first->id.step);
 	r->filled_by = shf_alloc(n, sizeof(*r->filled_by));
 	if (!r->filled_by)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu slices", n);
@@ -321,7 +323,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
 	struct resume r = { .run = run, .state = state, .flags = flags & ~SHEAF_FALLBACK,
 		.report = report ? report : &none,
 		.sought = { .after = SHF_FROM_THE_NEWEST, .passed = SHF_BUF_INIT } };
-	struct shf_call m = { .kind = SHF_CALL_RESUME, .handle = run->made, .x = { flags } };
+	struct shf_call m = { .kind = SHF_CALL_RESUME, .handle = run->life.made, .x = { flags } };
 	struct sheaf_error own;
 	int rc;
 

@@ -413,9 +413,9 @@ static int prepare_load(struct shf_load *ld, struct sheaf_error *err)
 /* Whether the same save of the step lies in memory and on disk. */
 static bool has_twin(const struct sheaf_step *step)
 {
-	const struct shf_base *base = &step->run->base;
+	const struct shf_base *base = &step->run->lineage.base;
 
-	return step->run->of && base->step == step->number &&
+	return step->run->lineage.memory_of && base->step == step->number &&
 	       strcmp(base->session, step->manifest.session) == 0;
 }
 
@@ -425,19 +425,19 @@ static bool has_twin(const struct sheaf_step *step)
  * saving. */
 static void remember_in_memory(const struct sheaf_step *step)
 {
-	const struct shf_base *base = &step->run->base;
-	struct sheaf_run *run = step->run->of;
+	const struct shf_base *base = &step->run->lineage.base;
+	struct sheaf_run *run = step->run->lineage.memory_of;
 	int64_t newest = shf_tier_newest(run);
-	bool brought = run->parent == step->number &&
-	               strcmp(run->parent_session, step->manifest.session) == 0;
+	bool brought = run->lineage.parent == step->number &&
+	               strcmp(run->lineage.parent_session, step->manifest.session) == 0;
 
 	/* Saving goes on where the disk ended when the step was opened, unless this handle has
 	 * brought the step itself to disk since. No prune takes what it goes on from. */
 	if (!brought) {
-		run->parent = base->step;
-		memcpy(run->parent_session, base->session, sizeof(base->session));
+		run->lineage.parent = base->step;
+		memcpy(run->lineage.parent_session, base->session, sizeof(base->session));
 	}
-	run->loaded = run->parent;
+	run->lineage.loaded = run->lineage.parent;
 	if (brought || has_twin(step))
 		shf_tier_went_back(run, step->number);
 	else
@@ -453,22 +453,23 @@ static void remember(struct shf_load *ld)
 
 	if (run->opts.flags & SHEAF_READONLY)
 		return;
-	(run->of ? run->of : run)->loads++;
-	if (run->of)
+	shf_run_that_saves(run)->lineage.loads++;
+	if (run->lineage.memory_of)
 		remember_in_memory(ld->step);
-	if (run->foreign)
+	if (run->life.foreign)
 		return;
 	shf_tier_went_back(run, ld->step->number);
-	run->loaded = run->parent = ld->step->number;
-	run->doubtful = -1;
-	memcpy(run->parent_session, ld->step->manifest.session, sizeof(run->parent_session));
+	run->lineage.loaded = run->lineage.parent = ld->step->number;
+	run->lineage.doubtful = -1;
+	memcpy(run->lineage.parent_session, ld->step->manifest.session,
+	       sizeof(run->lineage.parent_session));
 }
 
 /* Whether this handle has not loaded the step before. Filling several states from one step is one
  * try. */
 static bool is_first_try(const struct sheaf_step *step)
 {
-	char *tried = step->run->of->tier->tried;
+	char *tried = step->run->lineage.memory_of->tier->tried;
 	bool first = strcmp(tried, step->manifest.session) != 0;
 
 	memcpy(tried, step->manifest.session, sizeof(step->manifest.session));
@@ -479,17 +480,17 @@ static bool is_first_try(const struct sheaf_step *step)
  * before it takes part in the plan, and no rank reads before there is one. */
 static void count_try(const struct sheaf_step *step)
 {
-	struct sheaf_run *run = step->run->of ? step->run->of : step->run;
+	struct sheaf_run *run = shf_run_that_saves(step->run);
 	struct sheaf_error own;
 	int n;
 
 	/* Nobody would forget the try after a close, which has forgotten those before it. */
-	if (run->foreign || run->closed || run->opts.flags & SHEAF_READONLY)
+	if (run->life.foreign || run->life.closed || run->opts.flags & SHEAF_READONLY)
 		return;
-	run->unsure = true;
+	run->lineage.unsure = true;
 	/* A try of a step in memory is counted in its cards, by one rank of each node. */
-	if (step->run->of && is_first_try(step) && run->place.node_first == run->team.rank)
-		shf_view_count_try(step->view, step->run->base.tries + 1);
+	if (step->run != run && is_first_try(step) && run->place.node_first == run->team.rank)
+		shf_view_count_try(step->view, step->run->lineage.base.tries + 1);
 	if (run->team.rank == 0) {
 		shf_pruning_settle(run); /* it does not know yet what is being loaded */
 		n = shf_tries_add(&run->store, step->number, step->manifest.session, &own);
@@ -513,7 +514,7 @@ static void give_up_load(const struct sheaf_step *step)
 /* Appends to err what a person can do about the damage. [collective] */
 static void add_remedy(const struct sheaf_step *step, struct sheaf_error *err)
 {
-	struct sheaf_run *run = step->run->of ? step->run->of : step->run;
+	struct sheaf_run *run = shf_run_that_saves(step->run);
 	char text[SHF_REMEDY] = "";
 	size_t at;
 

@@ -83,7 +83,7 @@ int shf_load_look(struct shf_load *ld, const uint8_t *p, uint64_t n, struct shea
 
 uint8_t *shf_load_image(const struct shf_load *ld)
 {
-	return ld->step->run->images[SHF_IMAGE_OF_LOAD].own.base;
+	return ld->step->run->image.all[SHF_IMAGE_OF_LOAD].own.base;
 }
 
 void shf_load_progress(const struct shf_load *ld)

@@ -95,7 +95,7 @@ static int fill_rest(struct shf_load *ld, struct sheaf_error *err)
  * two blocks. */
 uint64_t shf_load_room(const struct sheaf_run *run)
 {
-	const struct sheaf_run *saves = run->of ? run->of : run;
+	const struct sheaf_run *saves = run->lineage.memory_of ? run->lineage.memory_of : run;
 	uint64_t w = run->opts.staging_bytes_max, taken = shf_images_bytes(saves);
 
 	w = w == 0 ? ROOM : w > taken ? w - taken : 0;

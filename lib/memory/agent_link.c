@@ -59,7 +59,7 @@ void shf_tier_lost(struct sheaf_run *run, int sys, const char *doing)
 void shf_tier_put(struct sheaf_run *run, int image, bool card)
 {
 	const struct shf_sys *sys = run->sys;
-	const struct shf_shm *shm = card ? &run->tier->cards[image] : &run->images[image].own;
+	const struct shf_shm *shm = card ? &run->tier->cards[image] : &run->image.all[image].own;
 	char name[SHF_KEEP_NAME];
 	int rc;
 

@@ -24,7 +24,7 @@ int shf_tier_open(struct sheaf_run *run, struct sheaf_error *err)
 	t->wait_ns = SHF_TIER_ASK_NS;
 	if (!t->wanted)
 		return 0;
-	run->image_moves = shf_tier_image_moves;
+	run->image.moves = shf_tier_image_moves;
 	if (run->team.rank == 0)
 		rc = shf_sys_random(run->sys, bits, sizeof(bits));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number") : shf_guests_open(run, err);
@@ -91,8 +91,8 @@ void shf_tier_went_back(struct sheaf_run *run, int64_t step)
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
 		if (t->steps[i] > step && !t->left[i])
-			t->left[i] = run->loads;
-	t->went_back = run->loads;
+			t->left[i] = run->lineage.loads;
+	t->went_back = run->lineage.loads;
 	t->beyond = -1;
 	t->based = false;
 }

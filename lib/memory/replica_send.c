@@ -213,7 +213,7 @@ static size_t piece_bytes(uint64_t bytes, uint64_t at)
 static int exchange_pieces(struct shf_sending *s, struct sheaf_error *err)
 {
 	const struct shf_guests *g = &s->run->tier->guests;
-	const uint8_t *from = s->bytes ? s->run->images[s->image].own.base : s->buf;
+	const uint8_t *from = s->bytes ? s->run->image.all[s->image].own.base : s->buf;
 	uint8_t *to = s->buf, *p = s->buf;
 	int rc;
 

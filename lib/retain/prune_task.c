@@ -25,7 +25,7 @@ static void went(void *arg, int64_t step, char what, const char *why)
 static bool prune(void *arg)
 {
 	struct sheaf_run *run = arg;
-	struct shf_pruning *p = run->pruning;
+	struct shf_pruning *p = run->retain.pruning;
 
 	p->rc = shf_store_prune(&run->store, &p->rules, went, p, &p->err);
 	return false;
@@ -41,7 +41,7 @@ void shf_pruning_late(const struct sheaf_run *run)
 /* Logs what was deleted, and why; or that nothing was. */
 static void log_pruned(struct sheaf_run *run)
 {
-	struct shf_pruning *p = run->pruning;
+	struct shf_pruning *p = run->retain.pruning;
 	int64_t step;
 
 	for (size_t at = 0; at < p->told.len && !p->told.oom; ) {
@@ -62,7 +62,7 @@ static void log_pruned(struct sheaf_run *run)
  * done in any case. */
 void shf_pruning_settle(struct sheaf_run *run)
 {
-	struct shf_pruning *p = run->pruning;
+	struct shf_pruning *p = run->retain.pruning;
 
 	if (!p->task.task)
 		return;
@@ -72,7 +72,7 @@ void shf_pruning_settle(struct sheaf_run *run)
 
 bool shf_pruning_goes_on(struct sheaf_run *run)
 {
-	if (shf_background_runs(&run->pruning->task))
+	if (shf_background_runs(&run->retain.pruning->task))
 		return true;
 	shf_pruning_settle(run);
 	return false;
@@ -81,7 +81,7 @@ bool shf_pruning_goes_on(struct sheaf_run *run)
 /* If one is still under way nothing is begun: the next commit will do it. */
 void shf_pruning_begin(struct sheaf_run *run, const struct shf_prune *rules, bool behind)
 {
-	struct shf_pruning *p = run->pruning;
+	struct shf_pruning *p = run->retain.pruning;
 
 	if (behind && shf_pruning_goes_on(run))
 		return;
@@ -101,12 +101,12 @@ struct shf_prune shf_run_rules(const struct sheaf_run *run, const struct shf_sav
 	return (struct shf_prune){ .keep_last = o->keep_last, .keep_every = o->keep_every,
 		.keep_best = o->keep_best, .best_largest = o->best_largest != 0,
 		.best_note = o->best_note,
-		.verified = *verified, .keep = run->loaded, .dry = dry,
+		.verified = *verified, .keep = run->lineage.loaded, .dry = dry,
 		.grace_s = o->grace_s ? o->grace_s : -1 };      /* taken options: 0 is none */
 }
 
-/* The rules go by run->verified, and by nothing newer: a step that was not read again since its
- * commit must not cost an older one. [collective] */
+/* The rules go by the newest verified step, and by nothing newer: a step that was not read again
+ * since its commit must not cost an older one. [collective] */
 void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind)
 {
 	struct shf_prune r;
@@ -117,9 +117,9 @@ void shf_run_prune_behind(struct sheaf_run *run, bool scrubbing, bool behind)
 		return;
 	shf_behind_start(run);
 	/* Whoever does not act on the directory need not wait. */
-	if (run->team.rank != 0 || run->verified.step < 0)
+	if (run->team.rank != 0 || run->lineage.verified.step < 0)
 		return;
-	r = shf_run_rules(run, &run->verified, false);
+	r = shf_run_rules(run, &run->lineage.verified, false);
 	shf_pruning_begin(run, &r, behind);
 }
 
@@ -132,7 +132,7 @@ int shf_run_make_room(struct sheaf_run *run, struct sheaf_error *err)
 		return rc;
 	shf_behind_start(run);
 	if (run->team.rank == 0) {
-		r = shf_run_rules(run, &run->verified, false);
+		r = shf_run_rules(run, &run->lineage.verified, false);
 		shf_pruning_begin(run, &r, false);
 	}
 	return 0;

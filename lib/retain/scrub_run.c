@@ -47,13 +47,13 @@ static int start_scrub_here(struct sheaf_run *run, const struct shf_saved *saved
 
 	if (rc < 0)
 		return rc;
-	rc = shf_background_start(&run->behind->task, run->sys, shf_reread_turn, r);
+	rc = shf_background_start(&run->retain.behind->task, run->sys, shf_reread_turn, r);
 	return rc == 0 ? 0 : shf_fail_sys(err, -rc, "%s: starting to read it again", r->where);
 }
 
 void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, uint64_t bytes)
 {
-	struct shf_behind *b = run->behind;
+	struct shf_behind *b = run->retain.behind;
 
 	b->next.step = step;
 	b->bytes = bytes;
@@ -64,11 +64,12 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
  * collective. */
 void shf_behind_start(struct sheaf_run *run)
 {
-	struct shf_behind *b = run->behind;
+	struct shf_behind *b = run->retain.behind;
 	struct sheaf_error err;
 	int rc;
 
-	if (b->now.step >= 0 || b->next.step < 0 || shf_saved_is_same(&b->next, &run->verified))
+	if (b->now.step >= 0 || b->next.step < 0 ||
+	    shf_saved_is_same(&b->next, &run->lineage.verified))
 		return;
 	b->now = b->next;
 	b->next.step = -1;
@@ -88,7 +89,7 @@ void shf_behind_start(struct sheaf_run *run)
 
 void shf_behind_stop(struct sheaf_run *run)
 {
-	struct shf_behind *b = run->behind;
+	struct shf_behind *b = run->retain.behind;
 
 	shf_background_stop(&b->task);
 	if (b->reread)
@@ -100,24 +101,24 @@ void shf_behind_stop(struct sheaf_run *run)
 
 void shf_behind_forget(struct sheaf_run *run, int64_t step)
 {
-	struct shf_behind *b = run->behind;
+	struct shf_behind *b = run->retain.behind;
 
 	if (b->now.step == step)
 		shf_behind_stop(run);
 	if (b->next.step == step)
 		b->next.step = -1;
-	if (run->verified.step == step)
-		run->verified.step = -1;
+	if (run->lineage.verified.step == step)
+		run->lineage.verified.step = -1;
 }
 
 bool shf_behind_is_busy(const struct sheaf_run *run)
 {
-	return run->behind->now.step >= 0 && shf_background_runs(&run->behind->task);
+	return run->retain.behind->now.step >= 0 && shf_background_runs(&run->retain.behind->task);
 }
 
 bool shf_behind_is_little(const struct sheaf_run *run)
 {
-	return run->behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
+	return run->retain.behind->bytes / (uint64_t)run->place.nodes_n <= LITTLE;
 }
 
 /* Used at close only, and bounded: a job that ends must not be held up by a slow disk. */
@@ -127,14 +128,14 @@ void shf_behind_wait(struct sheaf_run *run)
 	int64_t wait = shf_opts_wait_ms(&run->opts, WAIT_MS);
 	int64_t until = shf_now(run) + wait * 1000000;
 
-	while (shf_background_runs(&run->behind->task) && shf_now(run) < until)
+	while (shf_background_runs(&run->retain.behind->task) && shf_now(run) < until)
 		shf_sys_sleep_ms(sys, 1);
 }
 
 /* What this rank's thread found, when it is over. */
 static int scrub_answer(const struct sheaf_run *run, uint64_t *cut, struct sheaf_error *err)
 {
-	const struct shf_behind *b = run->behind;
+	const struct shf_behind *b = run->retain.behind;
 
 	*cut = 0;
 	if (run->place.node_first != run->team.rank)
@@ -169,17 +170,17 @@ static int gather_scrub_answers(struct sheaf_run *run, struct sheaf_error *why,
 	if (rc == 0 && cut)
 		rc = shf_fail(&own, SHEAF_ECORRUPT, "%s/checkpoint-%" PRId64 ": a tensor that "
 		              "several nodes read has another digest", run->store.path,
-		              run->behind->now.step);
+		              run->retain.behind->now.step);
 	*why = own;
 	return rc;
 }
 
 /* Nobody waits here: if some node is still reading, that is the answer. A step that was read again
- * and is whole becomes run->verified. Failures other than a lost rank are only logged, because the
- * caller is busy with another step. [collective] */
+ * and is whole becomes the run's verified step. Failures other than a lost rank are only logged,
+ * because the caller is busy with another step. [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 {
-	struct shf_behind *b = run->behind;
+	struct shf_behind *b = run->retain.behind;
 	struct shf_saved now = b->now;
 	struct sheaf_error why;
 	uint64_t busy;
@@ -196,7 +197,7 @@ int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err)
 	rc = gather_scrub_answers(run, &why, err);
 	shf_behind_stop(run);
 	if (rc == 0)
-		run->verified = now;
+		run->lineage.verified = now;
 	if (rc == SHEAF_ECORRUPT)
 		b->damaged_n++;
 	if (rc < 0 && run->team.rank == 0)

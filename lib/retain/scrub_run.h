@@ -32,7 +32,8 @@ void shf_behind_next(struct sheaf_run *run, int64_t step, const char *session, u
  * all ranks alike */
 void shf_behind_start(struct sheaf_run *run);
 /* Asks all nodes whether the re-read is over. If it is and the step is whole, the step becomes
- * run->verified, even if the verified step had a larger number. Damage is logged. [collective] */
+ * the run's verified step, even if the last one had a larger number. Damage is logged.
+ * [collective] */
 int shf_behind_look(struct sheaf_run *run, struct sheaf_error *err);
 /* Does this rank still read? [local] */
 bool shf_behind_is_busy(const struct sheaf_run *run);

@@ -25,7 +25,7 @@ struct grown {                  /* what ranks tell each other before they grow *
 
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
 {
-	const struct shf_image *m = &run->images[image];
+	const struct shf_image *m = &run->image.all[image];
 
 	if (rank == (uint32_t)run->team.rank)
 		return m->own.base;
@@ -49,7 +49,7 @@ static void free_image(struct sheaf_run *run, struct shf_image *m)
 void shf_images_release(struct sheaf_run *run)
 {
 	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
-		free_image(run, &run->images[i]);
+		free_image(run, &run->image.all[i]);
 }
 
 uint64_t shf_images_bytes(const struct sheaf_run *run)
@@ -57,7 +57,7 @@ uint64_t shf_images_bytes(const struct sheaf_run *run)
 	uint64_t bytes = 0;
 
 	for (int i = 0; i < SHF_IMAGES_MAX; i++)
-		bytes += run->images[i].own.bytes;
+		bytes += run->image.all[i].own.bytes;
 	return bytes;
 }
 
@@ -67,12 +67,12 @@ static void pin_image(struct sheaf_run *run, const struct shf_image *m, void *ba
 {
 	const struct shf_sys *sys = run->sys;
 
-	shf_sys_queue_pin(sys, run->queue, (int)(m - run->images), base, bytes);
+	shf_sys_queue_pin(sys, run->io.queue, (int)(m - run->image.all), base, bytes);
 }
 
 void shf_image_release(struct sheaf_run *run, int image)
 {
-	struct shf_image *m = &run->images[image];
+	struct shf_image *m = &run->image.all[image];
 
 	if (m->own.base)
 		pin_image(run, m, NULL, 0);
@@ -83,8 +83,8 @@ void shf_image_release(struct sheaf_run *run, int image)
  * because the agent keeps a reference to it. */
 static void moves(struct sheaf_run *run, const struct shf_image *m, bool goes)
 {
-	if (run->image_moves)
-		run->image_moves(run, (int)(m - run->images), goes);
+	if (run->image.moves)
+		run->image.moves(run, (int)(m - run->image.all), goes);
 }
 
 /* Frees the old memory before the new one is allocated, here and at the agent, because there may
@@ -235,7 +235,7 @@ static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	int rc = 0;
 
 	if (s->want)
-		rc = grow_image(run, s->image, s->want, s->shared || run->image_moves, err);
+		rc = grow_image(run, s->image, s->want, s->shared || run->image.moves, err);
 	return rc == 0 ? serve_all(run, s, err) : rc;
 }
 
@@ -292,7 +292,7 @@ static int share_image(struct sheaf_run *run, struct shf_image *m, uint64_t byte
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err)
 {
-	uint64_t any = bytes > run->images[image].own.bytes;
+	uint64_t any = bytes > run->image.all[image].own.bytes;
 	struct sheaf_error own;
 
 	err = err ? err : &own;
@@ -301,7 +301,7 @@ int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
 	if (rc < 0 || any == 0)
 		return rc;
 	for (int tries = 0; tries < SHARE_TRIES; tries++) {
-		rc = share_image(run, &run->images[image], bytes, err);
+		rc = share_image(run, &run->image.all[image], bytes, err);
 		if (rc != SHEAF_EAGAIN)
 			return rc;
 	}

@@ -12,7 +12,7 @@
 
 void shf_run_get(struct sheaf_run *run)
 {
-	run->refs++;
+	run->life.refs++;
 }
 
 /* Frees the run when nobody uses it any more. In a forked child that is different: it has copies of
@@ -21,32 +21,32 @@ void shf_run_get(struct sheaf_run *run)
  * Ending a task here would wait for a thread that does not exist. */
 void shf_run_put(struct sheaf_run *run)
 {
-	if (!run || --run->refs > 0)
+	if (!run || --run->life.refs > 0)
 		return;
 	/* end stops the tasks first: they use the queue and the images that are freed after it. */
 	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
-		if (run->end)
-			run->end(run);
-		if (run->queue)
-			shf_sys_queue_free(run->sys, run->queue);
+		if (run->life.end)
+			run->life.end(run);
+		if (run->io.queue)
+			shf_sys_queue_free(run->sys, run->io.queue);
 		shf_images_release(run);
-		if (!run->foreign)
+		if (!run->life.foreign)
 			shf_store_close(&run->store);
-		pthread_cond_destroy(&run->in_turn);
-		pthread_mutex_destroy(&run->in_lock);
+		pthread_cond_destroy(&run->io.turn);
+		pthread_mutex_destroy(&run->io.lock);
 	} else { /* a forked child has copies of memory and descriptors, but no threads or images */
 		for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
-			shf_free(run->images[i].peers);
+			shf_free(run->image.all[i].peers);
 		shf_store_leave(&run->store);
 		if (run->team.group)
 			run->team.group->ops.free = NULL; /* nor is the group */
 	}
-	shf_free(run->behind);
-	shf_free(run->pruning);
+	shf_free(run->retain.behind);
+	shf_free(run->retain.pruning);
 	shf_free(run->tier);
-	shf_free(run->stalls);
-	shf_free(run->told);
-	shf_run_put(run->of);
+	shf_free(run->saves.stalls);
+	shf_free(run->saves.commit_path);
+	shf_run_put(run->lineage.memory_of);
 	shf_place_release(&run->place);
 	shf_opts_release(&run->opts);
 	if (run->team.group)
@@ -74,18 +74,19 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 
 	if (rc < 0)
 		return rc;
-	run->refs = 1;
+	run->life.refs = 1;
 	run->sys = sys;
-	run->pid = shf_sys_pid(sys);
-	run->loaded = run->verified.step = run->parent = run->doubtful = -1;
+	run->life.pid = shf_sys_pid(sys);
+	run->lineage = (struct shf_lineage){ .loaded = -1, .verified.step = -1, .parent = -1,
+		                             .doubtful = -1 };
 	run->store.dir = run->store.dot = run->store.stage = run->store.lock = -1;
 	run->store.door = -1;
 	for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
-		run->images[i].own.fd = -1;
-	pthread_mutex_init(&run->in_lock, NULL);
-	shf_io_turn_init(&run->in_turn);
-	run->foreign = true;
-	rc = shf_sys_random(sys, &run->id, sizeof(run->id));
+		run->image.all[i].own.fd = -1;
+	pthread_mutex_init(&run->io.lock, NULL);
+	shf_io_turn_init(&run->io.turn);
+	run->life.foreign = true;
+	rc = shf_sys_random(sys, &run->life.id, sizeof(run->life.id));
 	rc = rc < 0 ? shf_fail_sys(err, -rc, "drawing a number")
 		    : shf_opts_take(&run->opts, opts, err);
 	if (group)
@@ -108,7 +109,7 @@ static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const stru
 	if (!run || !run->team.group)
 		return group ? shf_call_enter(&bare, &m, rc, err) : rc;
 	rc = shf_call_enter(&run->team, &m, rc, err);
-	run->made = m.number;
+	run->life.made = m.number;
 	return rc;
 }
 
@@ -137,7 +138,7 @@ int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
 	int rc = run_new(&run, group, opts, sys, err);
 
 	if (rc == 0) {
-		rc = shf_sys_queue_new(sys, &run->queue, run->opts.io_threads);
+		rc = shf_sys_queue_new(sys, &run->io.queue, run->opts.io_threads);
 		if (rc < 0)
 			rc =
 			    shf_fail_sys(err, -rc, "starting %d I/O threads", run->opts.io_threads);

@@ -44,22 +44,22 @@ void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;
 
-	if (run->unsure && run->team.rank == 0 && shf_tries_forget(&run->store, &err) < 0)
+	if (run->lineage.unsure && run->team.rank == 0 && shf_tries_forget(&run->store, &err) < 0)
 		shf_log(run, 1, "%s: a load stays counted though it went well: %s",
 		        run->store.path, err.msg);
-	run->unsure = false;
+	run->lineage.unsure = false;
 }
 
 bool shf_run_is_ours(const struct sheaf_run *run)
 {
-	return shf_sys_pid(run->sys) == run->pid;
+	return shf_sys_pid(run->sys) == run->life.pid;
 }
 
 int shf_run_may_train(const struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 {
 	if (!shf_run_is_ours(run))
 		return shf_fail(err, SHEAF_EINVAL, "the run was opened by another process");
-	if (run->closed || run->foreign || run->opts.flags & SHEAF_READONLY)
+	if (run->life.closed || run->life.foreign || run->opts.flags & SHEAF_READONLY)
 		return shf_fail(err, SHEAF_EINVAL, "the run is not open for writing");
 	if (step < 0 || step > SHF_STEP_MAX)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is %s", step,

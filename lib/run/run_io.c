@@ -33,13 +33,13 @@ int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_
 	io->user = owner;
 	atomic_fetch_add(&owner->pending, 1);
 	/* Not under the lock, which threads need that take completions. */
-	int rc = shf_sys_submit(run->sys, run->queue, io);
-	pthread_mutex_lock(&run->in_lock);
+	int rc = shf_sys_submit(run->sys, run->io.queue, io);
+	pthread_mutex_lock(&run->io.lock);
 	if (rc < 0)
 		atomic_fetch_sub(&owner->pending, 1);
-	run->in_submits++;
-	pthread_cond_broadcast(&run->in_turn);
-	pthread_mutex_unlock(&run->in_lock);
+	run->io.submits++;
+	pthread_cond_broadcast(&run->io.turn);
+	pthread_mutex_unlock(&run->io.lock);
 	return rc;
 }
 
@@ -64,7 +64,7 @@ static int wait_turn(struct sheaf_run *run, int timeout_ms)
 	struct timespec until;
 
 	if (timeout_ms < 0)
-		return pthread_cond_wait(&run->in_turn, &run->in_lock) == 0;
+		return pthread_cond_wait(&run->io.turn, &run->io.lock) == 0;
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += timeout_ms / 1000;
 	until.tv_nsec += timeout_ms % 1000 * 1000000L;
@@ -72,7 +72,7 @@ static int wait_turn(struct sheaf_run *run, int timeout_ms)
 		until.tv_sec++;
 		until.tv_nsec -= 1000000000L;
 	}
-	return pthread_cond_timedwait(&run->in_turn, &run->in_lock, &until) == 0;
+	return pthread_cond_timedwait(&run->io.turn, &run->io.lock, &until) == 0;
 }
 
 /* Takes one finished request, as the one thread that waits for the queue (in_taken). The lock is
@@ -80,15 +80,15 @@ static int wait_turn(struct sheaf_run *run, int timeout_ms)
  * the time is up. */
 static int take_one(struct sheaf_run *run, int timeout_ms)
 {
-	uint64_t submits = run->in_submits;
+	uint64_t submits = run->io.submits;
 	struct shf_io *io = NULL;
 	int rc;
 
-	run->in_taken = true;
-	pthread_mutex_unlock(&run->in_lock);
-	rc = shf_sys_complete(run->sys, run->queue, &io, timeout_ms);
-	pthread_mutex_lock(&run->in_lock);
-	run->in_taken = false;
+	run->io.taken = true;
+	pthread_mutex_unlock(&run->io.lock);
+	rc = shf_sys_complete(run->sys, run->io.queue, &io, timeout_ms);
+	pthread_mutex_lock(&run->io.lock);
+	run->io.taken = false;
 	if (rc == 1) {
 		struct shf_io_owner *of = io->user;
 
@@ -96,10 +96,10 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 			of->done(of, io);
 		atomic_fetch_sub(&of->pending, 1);
 	}
-	pthread_cond_broadcast(&run->in_turn);
+	pthread_cond_broadcast(&run->io.turn);
 	/* The queue looked empty, but another thread has counted a request in `pending` that it
 	 * had not submitted yet. */
-	if (rc == 0 && run->in_submits != submits)
+	if (rc == 0 && run->io.submits != submits)
 		return 1;
 	return rc == 0 && timeout_ms != 0 ? wait_turn(run, timeout_ms) : rc > 0;
 }
@@ -112,17 +112,17 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
 	int rc = 1;
 
-	pthread_mutex_lock(&run->in_lock);
+	pthread_mutex_lock(&run->io.lock);
 	while (atomic_load(&owner->pending) > 0 && rc == 1) {
 		int wait = timeout_ms < 0 ? -1 : shf_ms_left(run, until);
 
-		if (!run->in_taken)
+		if (!run->io.taken)
 			rc = take_one(run, wait);
 		else
 			rc = wait == 0 ? 0 : wait_turn(run, wait);
 	}
 	rc = atomic_load(&owner->pending) == 0 ? 0 : SHEAF_EAGAIN;
-	pthread_mutex_unlock(&run->in_lock);
+	pthread_mutex_unlock(&run->io.lock);
 	return rc;
 }
 
@@ -132,12 +132,12 @@ bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 {
 	bool pending;
 
-	pthread_mutex_lock(&run->in_lock);
+	pthread_mutex_lock(&run->io.lock);
 	pending = atomic_load(&owner->pending) > 0;
-	if (pending && !run->in_taken)
+	if (pending && !run->io.taken)
 		(void)take_one(run, timeout_ms);
 	else if (pending)
 		(void)wait_turn(run, timeout_ms);
-	pthread_mutex_unlock(&run->in_lock);
+	pthread_mutex_unlock(&run->io.lock);
 	return pending;
 }

@@ -52,7 +52,7 @@ static uint64_t hash_of(const struct sheaf_state *state)
 static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
                            double loss, bool *checked, int rc, struct sheaf_error *err)
 {
-	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->made };
+	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->life.made };
 
 	if (rc == 0) {
 		m.x[0] = (uint64_t)step;

@@ -71,7 +71,7 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 		rc = shf_lazy_check_forked(state, err);
 	if (rc < 0)
 		return rc;
-	for (struct sheaf_save *s = run->first; s; s = s->next) {
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
 		if (!s->end.over && s->id.step == step)
 			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
 		if (!s->end.over && s->id.step > step)
@@ -124,15 +124,15 @@ static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
 	if (!save->disk.staged)
 		shf_save_follow(save);
-	if (run->last)
-		run->last->next = save;
+	if (run->saves.last)
+		run->saves.last->next = save;
 	else
-		run->first = save;
-	run->last = save;
-	run->in_flight++;
+		run->saves.first = save;
+	run->saves.last = save;
+	run->saves.in_flight++;
 	save->end.listed = true;
 	save->took.images_busy =
-	    atomic_fetch_add(&run->images_busy, save->copy.image >= 0) + (save->copy.image >= 0);
+	    atomic_fetch_add(&run->image.busy, save->copy.image >= 0) + (save->copy.image >= 0);
 }
 
 static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct sheaf_state *state,
@@ -148,7 +148,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->id.step = step;
 	save->copy.reader = (struct shf_reader){ .step = step, .reads = shf_gates_read };
 	shf_save_follow(save);
-	save->id.loads = run->loads;
+	save->id.loads = run->lineage.loads;
 	save->id.flags = flags;
 	save->disk.stage.dir = save->disk.stage.alive = -1;
 	save->copy.image = save->mem.card = -1;
@@ -334,7 +334,7 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
                          double loss, struct sheaf_error *err)
 {
 	struct sheaf_save *of = NULL;
-	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->made };
+	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->life.made };
 	bool here = rc == 0 && is_ready_to_begin(save, &of);
 	int met;
 

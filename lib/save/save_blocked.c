@@ -16,7 +16,7 @@ void shf_stalled(struct sheaf_run *run, struct sheaf_save *save, enum shf_cause 
 {
 	uint64_t ns = (uint64_t)(shf_now(run) - from);
 
-	add(&run->stalls->all, in, ns);
+	add(&run->saves.stalls->all, in, ns);
 	if (save)
 		add(&save->took.stall, in, ns);
 }
@@ -37,12 +37,12 @@ void shf_stall_gate(struct sheaf_save *save, int64_t from, bool waited)
 	uint64_t ns = (uint64_t)(shf_now(save->run) - from);
 
 	gate(&save->took.stall, ns, waited);
-	gate(&save->run->stalls->all, ns, waited);
+	gate(&save->run->saves.stalls->all, ns, waited);
 }
 
 void shf_stall_begun(struct sheaf_run *run, int rc)
 {
-	struct shf_stalls *s = run->stalls;
+	struct shf_stalls *s = run->saves.stalls;
 
 	atomic_fetch_add(&s->begun, 1);
 	if (rc == SHEAF_EAGAIN || rc == SHEAF_EBUSY)
@@ -53,7 +53,7 @@ void shf_stall_begun(struct sheaf_run *run, int rc)
 
 void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 {
-	struct shf_stalls *s = save->run->stalls;
+	struct shf_stalls *s = save->run->saves.stalls;
 
 	atomic_store(&save->took.over_ns, (uint64_t)(shf_now(save->run) - save->took.began));
 	atomic_fetch_add(bytes < 0 ? &s->failed : &s->committed, 1);
@@ -63,11 +63,11 @@ void shf_stall_over(struct sheaf_save *save, int64_t bytes)
 
 void shf_stall_run(const struct sheaf_run *run, struct sheaf_run_stat *stat)
 {
-	const struct shf_stalls *s = run->stalls;
+	const struct shf_stalls *s = run->saves.stalls;
 	const struct shf_stall *all = &s->all;
 
 	*stat = (struct sheaf_run_stat){ .size = sizeof(*stat),
-		.images_busy = atomic_load(&run->images_busy), .begun = atomic_load(&s->begun),
+		.images_busy = atomic_load(&run->image.busy), .begun = atomic_load(&s->begun),
 		.committed = atomic_load(&s->committed), .dropped = atomic_load(&s->dropped),
 		.failed = atomic_load(&s->failed), .bytes = atomic_load(&s->bytes),
 		.gates = atomic_load(&all->gates),
@@ -114,7 +114,7 @@ static void put_ms(struct shf_buf *b, const char *name, uint64_t ns)
 
 static bool are_told(const struct sheaf_run *run)
 {
-	return run->opts.flags & SHEAF_METRICS && run->store.writer && !run->closed &&
+	return run->opts.flags & SHEAF_METRICS && run->store.writer && !run->life.closed &&
 	       shf_run_is_ours(run);
 }
 
@@ -129,8 +129,8 @@ static void add_line(struct sheaf_run *run, struct shf_buf *b)
 	shf_buf_u8(b, '\0');
 	rc = b->oom ? shf_fail(&err, SHEAF_ENOMEM, "no memory for a line of metrics")
 	            : shf_metrics_add(&run->store, (const char *)b->data, &err);
-	if (rc < 0 && !run->metrics_said) {
-		run->metrics_said = true;
+	if (rc < 0 && !run->saves.metrics_said) {
+		run->saves.metrics_said = true;
 		shf_log(run, 1, "%s: metrics are not written: %s", run->store.path, err.msg);
 	}
 }

@@ -182,7 +182,7 @@ static void look_here(struct sheaf_save *save, const struct limit *l, const stru
 	s->unstamped = st->pending && st->rc < 0;
 	s->writing = !shf_save_sync(save, ms);
 	s->late = shf_save_slice_ms(save->run, l->until_ns) == 0;
-	s->too_late = is_late(save, l->until_ns, shf_lasted_ns(&save->run->pace.publish));
+	s->too_late = is_late(save, l->until_ns, shf_lasted_ns(&save->run->saves.pace.publish));
 	s->failed = shf_save_failure(save, NULL) < 0;
 	for (size_t i = 0; i < save->given.attached_n; i++)
 		s->files_bytes += save->given.attached[i].n;
@@ -290,7 +290,7 @@ static int is_publishing(const struct sheaf_save *save, struct sheaf_error *err)
 static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_error *err)
 {
 	int64_t due = atomic_load(&save->took.publish_from_ns) +
-	              shf_lasted_ns(&save->run->pace.publish);
+	              shf_lasted_ns(&save->run->saves.pace.publish);
 	uint64_t on = save->run->team.rank == 0 && (l->asks || due > l->until_ns) &&
 	              shf_publishing_goes_on(save);
 	int rc = shf_bcast(&save->run->team, 0, &on, sizeof(on), err);
@@ -306,7 +306,7 @@ static void publish_took(struct sheaf_save *save)
 	int64_t to = p->behind && save->run->team.rank == 0 ? p->over_ns : shf_now(save->run);
 
 	if (!p->behind || save->run->team.rank == 0)
-		shf_lasted_add(&save->run->pace.publish,
+		shf_lasted_add(&save->run->saves.pace.publish,
 		               to - atomic_load(&save->took.publish_from_ns));
 }
 
@@ -344,7 +344,7 @@ static void succeed(struct sheaf_save *save)
 	}
 	shf_tier_published(save);
 	shf_run_goes_on_from(run, save->id.step, save->id.session);
-	run->loaded = run->doubtful = -1;
+	run->lineage.loaded = run->lineage.doubtful = -1;
 	shf_log(run, 2, "%s: step %" PRId64 " committed, rank %d", run->store.path, save->id.step,
 	        run->team.rank);
 }
@@ -362,9 +362,9 @@ static void announce(const struct sheaf_save *save)
 		        "there: %s", run->store.path, save->id.step, err.msg);
 	if (!o->committed)
 		return;
-	snprintf(run->told, run->told_bytes, "%s/checkpoint-%" PRId64, run->store.path,
-	         save->id.step);
-	o->committed(o->arg, save->id.step, run->told);
+	snprintf(run->saves.commit_path, run->saves.commit_path_bytes, "%s/checkpoint-%" PRId64,
+	         run->store.path, save->id.step);
+	o->committed(o->arg, save->id.step, run->saves.commit_path);
 }
 
 /* ---- the first operation ---- */
@@ -372,7 +372,7 @@ static void announce(const struct sheaf_save *save)
 /* Those to disk are committed in their order, those to memory alone in theirs. */
 static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	const struct sheaf_save *first = save->run->first;
+	const struct sheaf_save *first = save->run->saves.first;
 
 	if (!shf_run_is_ours(save->run))
 		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
@@ -428,7 +428,8 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
 	e.unasked = !save->copy.asked && shf_lazy_unasked(save, NULL) < 0;
-	e.late = !save->disk.staged && is_late(save, until, shf_lasted_ns(&save->run->pace.stage));
+	e.late = !save->disk.staged &&
+	         is_late(save, until, shf_lasted_ns(&save->run->saves.pace.stage));
 	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
 	return e;
 }

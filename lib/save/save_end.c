@@ -36,7 +36,7 @@ void shf_save_unreserve(struct sheaf_save *save, bool ours)
 
 static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
 {
-	struct sheaf_save **at = &run->first, *before = NULL;
+	struct sheaf_save **at = &run->saves.first, *before = NULL;
 
 	while (*at && *at != save) {
 		before = *at;
@@ -45,9 +45,9 @@ static void list_remove(struct sheaf_run *run, struct sheaf_save *save)
 	if (!*at)
 		return;
 	*at = save->next;
-	if (run->last == save)
-		run->last = before;
-	run->in_flight--;
+	if (run->saves.last == save)
+		run->saves.last = before;
+	run->saves.in_flight--;
 	save->end.listed = false;
 }
 
@@ -70,7 +70,7 @@ static void let_go(struct sheaf_save *save)
 
 	shf_lazy_stop(save);
 	if (shf_lazy_is_behind(save) && !save->copy.together && save->copy.image >= 0)
-		run->images[save->copy.image].dirty = true; /* others may still copy into it */
+		run->image.all[save->copy.image].dirty = true; /* others may still copy into it */
 	shf_image_give(save); /* from here on nobody submits a write of it */
 	(void)shf_save_drain(save, -1);
 	(void)shf_io_drain(run, &save->disk.syncs.io, -1);
@@ -112,7 +112,7 @@ static int left_code(const struct sheaf_save *save)
 
 void shf_save_abandon(struct sheaf_run *run)
 {
-	for (struct sheaf_save *s = run->first; s; s = s->next) {
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
 		struct sheaf_error err;
 
 		shf_tier_left(s);
@@ -174,8 +174,8 @@ void shf_save_free(struct sheaf_save *save)
 void shf_save_doubt(struct sheaf_save *save)
 {
 	shf_tier_doubt(save);
-	save->run->doubtful = save->id.step;
-	for (struct sheaf_save *s = save->run->first; s; s = s->next)
+	save->run->lineage.doubtful = save->id.step;
+	for (struct sheaf_save *s = save->run->saves.first; s; s = s->next)
 		if (s->id.step > save->id.step)
 			(void)shf_save_fail(s, "the save before it is in doubt");
 }

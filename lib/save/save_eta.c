@@ -32,12 +32,12 @@ static double write_ns(struct sheaf_save *save, uint64_t bytes)
 	int64_t from = atomic_load(&save->took.write_from_ns);
 	int64_t to = atomic_load(&save->disk.io.pending) > 0 ? shf_now(save->run)
 	                                                : atomic_load(&save->took.write_to_ns);
-	double before = shf_rate_ns(&save->run->pace.write, all), own, part;
+	double before = shf_rate_ns(&save->run->saves.pace.write, all), own, part;
 
 	if (bytes == 0)
 		return 0;
 	if (done == 0 || to <= from)
-		return shf_rate_ns(&save->run->pace.write, bytes);
+		return shf_rate_ns(&save->run->saves.pace.write, bytes);
 	part = (double)done / (double)all;
 	own = (double)(to - from) / part;       /* for all of them, as before */
 	if (before >= 0 && (double)(to - from) <= before)
@@ -57,7 +57,7 @@ static double rest_ns(const struct sheaf_save *save, int64_t from_ns, double all
  * over again; where none was published that may take as long as its syncs. */
 static double end_ns(struct sheaf_save *save, double writing)
 {
-	const struct shf_pace *pace = &save->run->pace;
+	const struct shf_pace *pace = &save->run->saves.pace;
 	int64_t syncing = atomic_load(&save->disk.syncs.from_ns);
 	int64_t publishing = atomic_load(&save->took.publish_from_ns);
 	double sync = (double)shf_lasted_ns(&pace->sync);
@@ -82,7 +82,7 @@ static double stage_ns(struct sheaf_save *save)
 	pthread_mutex_lock(&save->end.looking);
 	staged = save->disk.staged;
 	pthread_mutex_unlock(&save->end.looking);
-	return staged ? 0 : (double)shf_lasted_ns(&save->run->pace.stage);
+	return staged ? 0 : (double)shf_lasted_ns(&save->run->saves.pace.stage);
 }
 
 int64_t shf_save_eta_ms(struct sheaf_save *save)
@@ -100,7 +100,7 @@ int64_t shf_save_eta_ms(struct sheaf_save *save)
 	to_send = atomic_load(&save->took.to_send) - atomic_load(&save->took.sent);
 	part[0] = write_ns(save, to_write - atomic_load(&save->took.written));
 	part[1] = save->id.flags & SHEAF_NO_DISK ? 0 : end_ns(save, write_ns(save, to_write));
-	part[2] = shf_rate_ns(&save->run->pace.send, to_send);
+	part[2] = shf_rate_ns(&save->run->saves.pace.send, to_send);
 	part[3] = stage_ns(save);
 	for (int i = 0; i < 4; i++)
 		if (part[i] < 0)

@@ -93,7 +93,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.wait_ns = atomic_load(&s->ns[SHF_IN_WAIT]),
 		.commit_ns = atomic_load(&s->ns[SHF_IN_COMMIT]),
 		.image_ns = atomic_load(&s->ns[SHF_IN_IMAGE]),
-		.images_busy = atomic_load(&save->run->images_busy),
+		.images_busy = atomic_load(&save->run->image.busy),
 		.at_once = save->copy.lazy && !shf_lazy_is_behind(save),
 		.gates = atomic_load(&s->gates), .gates_waited = atomic_load(&s->gates_waited),
 		.gates_ns = gates_ns, .gate_ns_max = atomic_load(&s->gate_ns_max),

@@ -28,7 +28,7 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 	}
 	*of = NULL;
 	used = stay;
-	for (const struct sheaf_save *s = run->first; s; s = s->next)
+	for (const struct sheaf_save *s = run->saves.first; s; s = s->next)
 		used |= s->copy.image >= 0 ? 1u << s->copy.image : 0;
 	for (int i = 0; i < below; i++)
 		if (!((used | older) & 1u << i))
@@ -36,13 +36,13 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 	for (int i = 0; i < below; i++)
 		if (!(used & 1u << i))
 			return i;
-	for (struct sheaf_save *s = run->first; s; s = s->next)
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
 		if (s->copy.image >= 0 && s->copy.image < below && !(stay & 1u << s->copy.image)) {
 			*of = s;
 			return s->copy.image;
 		}
 	/* None but what is on its way to the next node: that comes to its end first. */
-	for (struct sheaf_save *s = run->first; s; s = s->next)
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
 		if (s->copy.image == (run->tier->newest == 0))
 			*of = s;
 	return run->tier->newest == 0;
@@ -107,14 +107,14 @@ void shf_image_give(struct sheaf_save *save)
 {
 	pthread_mutex_lock(&save->end.looking);
 	if (save->copy.image >= 0 && save->end.listed)
-		atomic_fetch_sub(&save->run->images_busy, 1);
+		atomic_fetch_sub(&save->run->image.busy, 1);
 	save->copy.image = -1;
 	pthread_mutex_unlock(&save->end.looking);
 }
 
 bool shf_image_is_free(struct sheaf_run *run, int image, struct sheaf_save *of, uint64_t bytes)
 {
-	const struct shf_image *m = &run->images[image];
+	const struct shf_image *m = &run->image.all[image];
 
 	return !m->dirty && m->own.bytes >= bytes && !(of && is_busy(of));
 }
@@ -129,7 +129,7 @@ uint64_t shf_saves_hash(const struct sheaf_run *run)
 {
 	uint64_t n = 0, steps = 0;
 
-	for (const struct sheaf_save *s = run->first; s; s = s->next, n++)
+	for (const struct sheaf_save *s = run->saves.first; s; s = s->next, n++)
 		steps = steps * 31 + (uint64_t)s->id.step;
 	return n << 56 | (steps & (UINT64_MAX >> 8));
 }
@@ -183,6 +183,6 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
 	if (of)
 		shf_image_leave(of);
 	*image = (int)x[1];
-	run->images[*image].dirty = false; /* who copied into it has come here */
+	run->image.all[*image].dirty = false; /* who copied into it has come here */
 	return 0;
 }

@@ -323,7 +323,7 @@ int shf_tier_stamp(struct sheaf_save *save, int *stamped, struct sheaf_error *er
 	struct shf_team *team = &save->run->team;
 	struct shf_publishing *p = &save->publishing;
 	struct shf_buf smalls = SHF_BUF_INIT, in = SHF_BUF_INIT;
-	bool before = save->id.loads != save->run->loads;
+	bool before = save->id.loads != save->run->lineage.loads;
 	int rc;
 
 	name_session(save);

@@ -104,7 +104,7 @@ static int net_portion(struct sheaf_save *save, size_t part, struct sheaf_error 
 	if (rc == 0) {
 		net->done = net->most - net->done > part ? net->done + part : net->most;
 		atomic_fetch_add_explicit(&save->took.sent, out_n, memory_order_relaxed);
-		shf_rate_set(&save->run->pace.send, out_n, shf_now(save->run) - from);
+		shf_rate_set(&save->run->saves.pace.send, out_n, shf_now(save->run) - from);
 	}
 	shf_free(out);
 	shf_free(in);

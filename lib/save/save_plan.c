@@ -142,7 +142,7 @@ static int plan_make(struct sheaf_run *run, struct sheaf_state *state, struct sh
 struct shf_plan *shf_plan_cached(const struct sheaf_run *run, const struct sheaf_state *state)
 {
 	struct shf_plan *plan = state->plan;
-	bool good = plan && plan->run_id == run->id && plan->version == state->version;
+	bool good = plan && plan->run_id == run->life.id && plan->version == state->version;
 
 	return good ? plan : NULL;
 }
@@ -167,7 +167,7 @@ int shf_plan_get(struct sheaf_run *run, struct sheaf_state *state, struct shf_pl
 	               plan ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory to plan"), err);
 	if (plan) {
 		plan->refs = 1;
-		plan->run_id = run->id;
+		plan->run_id = run->life.id;
 		plan->version = state->version;
 	}
 	if (rc < 0) {

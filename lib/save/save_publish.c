@@ -125,7 +125,7 @@ int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
 
 struct sheaf_save *shf_publishing_now(const struct sheaf_run *run)
 {
-	for (struct sheaf_save *s = run->first; s; s = s->next)
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
 		if (s->publishing.begun && !s->end.over)
 			return s;
 	return NULL;

@@ -36,27 +36,28 @@ static int exists(struct sheaf_run *run, int64_t step, struct sheaf_error *err)
 /* The bad step of that number goes aside: what would follow it follows what is left. */
 static void forget_parent(struct sheaf_run *run, struct sheaf_save *save, int64_t step)
 {
-	if (run->parent == step)
-		run->parent = -1;
+	if (run->lineage.parent == step)
+		run->lineage.parent = -1;
 	if (save->id.parent == step)
 		save->id.parent = -1;
-	for (struct sheaf_save *s = run->first; s; s = s->next)
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
 		if (s->id.parent == step)
 			s->id.parent = -1;
 }
 
 void shf_save_follow(struct sheaf_save *save)
 {
-	save->id.parent = save->run->parent;
-	memcpy(save->id.parent_session, save->run->parent_session, sizeof(save->id.parent_session));
-	save->id.doubtful = save->run->doubtful;
+	save->id.parent = save->run->lineage.parent;
+	memcpy(save->id.parent_session, save->run->lineage.parent_session,
+	       sizeof(save->id.parent_session));
+	save->id.doubtful = save->run->lineage.doubtful;
 }
 
 void shf_run_goes_on_from(struct sheaf_run *run, int64_t step, const char session[33])
 {
-	run->parent = step;
-	memcpy(run->parent_session, session, sizeof(run->parent_session));
-	for (struct sheaf_save *s = run->first; s; s = s->next) {
+	run->lineage.parent = step;
+	memcpy(run->lineage.parent_session, session, sizeof(run->lineage.parent_session));
+	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
 		if (s->id.step <= step)
 			continue;
 		s->id.parent = step;
@@ -117,7 +118,7 @@ static int find_parent(struct sheaf_save *save, struct sheaf_error *err)
 		forget_parent(run, save, step);
 	/* What this handle published in doubt and finds there is its own last step. */
 	if (n.newest >= 0 && n.newest == n.known && n.newest == save->id.doubtful) {
-		if (n.newest == run->doubtful)
+		if (n.newest == run->lineage.doubtful)
 			shf_run_goes_on_from(run, n.known, n.session);
 		save->id.parent = -1;
 	}
@@ -328,7 +329,7 @@ int shf_save_stage_make(struct sheaf_save *save, int *joined, struct sheaf_error
 		if (rc == 0)
 			*joined = join(save, &made, err);
 		if (rc == 0 && *joined == 0)
-			shf_lasted_add(&save->run->pace.stage, shf_now(save->run) - from);
+			shf_lasted_add(&save->run->saves.pace.stage, shf_now(save->run) - from);
 	}
 	set_staged(save, rc == 0 && *joined == 0);
 	return rc;

@@ -67,7 +67,7 @@ static void sync_took(struct sheaf_save *save)
 	for (size_t f = 0; f < save->plan->layout.files_n; f++)
 		if (save->disk.syncs.ios[f].done_ns > to)
 			to = save->disk.syncs.ios[f].done_ns;
-	shf_lasted_add(&save->run->pace.sync, to - from);
+	shf_lasted_add(&save->run->saves.pace.sync, to - from);
 }
 
 /* All of it is written here; false: not yet. */
@@ -76,7 +76,7 @@ static bool own_writes_are_done(struct sheaf_save *save, int ms)
 	if (shf_io_drain(save->run, &save->disk.io, ms) == SHEAF_EAGAIN)
 		return false;
 	if (atomic_load(&save->disk.syncs.from_ns) == 0)
-		shf_rate_set(&save->run->pace.write, atomic_load(&save->took.to_write),
+		shf_rate_set(&save->run->saves.pace.write, atomic_load(&save->took.to_write),
 		             atomic_load(&save->took.write_to_ns) -
 		             atomic_load(&save->took.write_from_ns));
 	return true;

@@ -7,7 +7,7 @@
 
 uint8_t *shf_own_image(const struct sheaf_save *save)
 {
-	return save->run->images[save->copy.image].own.base;
+	return save->run->image.all[save->copy.image].own.base;
 }
 
 struct shf_ctl *shf_own_ctl(const struct sheaf_save *save, size_t seg)

@@ -13,7 +13,7 @@
 
 int shf_step_follow(const struct sheaf_step *step)
 {
-	return step->run->foreign ? 0 : SHF_O_NOFOLLOW;
+	return step->run->life.foreign ? 0 : SHF_O_NOFOLLOW;
 }
 
 /* The folder is opened first, without following a link unless the step was opened by its path; then
@@ -171,7 +171,7 @@ int shf_step_doubt(const struct sheaf_step *step, int rc, struct sheaf_error *er
 	struct sheaf_error own;
 	int moved;
 
-	if (rc != SHEAF_ECORRUPT || !step->run->of)
+	if (rc != SHEAF_ECORRUPT || !step->run->lineage.memory_of)
 		return rc;
 	moved = shf_agree(&step->run->team,
 	                  shf_view_moved(step->view, step->path, &own), &own);

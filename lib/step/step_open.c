@@ -85,11 +85,11 @@ static struct sheaf_step *step_new(struct sheaf_run *run)
 	if (!step)
 		return NULL;
 	step->run = run;
-	step->made = run->made;
+	step->made = run->life.made;
 	shf_run_get(run);
 	step->pid = shf_sys_pid(run->sys);
 	step->number = -1;
-	step->rewinds = run->rewinds;
+	step->rewinds = run->lineage.rewinds;
 	step->dir = step->lease = step->peek.fd = -1;
 	step->format = "";
 	return step;
@@ -313,7 +313,7 @@ static int lease_take(struct sheaf_step *step, const struct shf_found *found,
                       struct sheaf_error *err)
 {
 	struct shf_leased of = { step->dir, found->in_run ? step->run->store.dir : SHF_CWD,
-		found->in_run ? found->name : found->dir, step->run->foreign };
+		found->in_run ? found->name : found->dir, step->run->life.foreign };
 
 	if (step->view)
 		of.name = NULL;
@@ -637,8 +637,8 @@ static int open_recalled(struct sheaf_step **out, struct sheaf_run *run, struct 
 	rc = shf_step_open_view(out, view, run->team.group, &run->place, &run->opts,
 	                        run->store.path, err);
 	if (rc == 0) {
-		(*out)->run->of = run;
-		(*out)->run->base = *base;
+		(*out)->run->lineage.memory_of = run;
+		(*out)->run->lineage.base = *base;
 		shf_run_get(run);
 	}
 	return rc;
@@ -650,9 +650,9 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 {
 	struct shf_view *view = NULL;
 	struct shf_base base;
-	struct shf_call m = { .kind = SHF_CALL_STEP_OPEN, .handle = run->made,
+	struct shf_call m = { .kind = SHF_CALL_STEP_OPEN, .handle = run->life.made,
 		.x = { (uint64_t)n } };
-	int rc = run->closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open") : 0;
+	int rc = run->life.closed ? shf_fail(err, SHEAF_EINVAL, "the run is not open") : 0;
 
 	if (rc == 0 && n < SHEAF_LATEST)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", n);

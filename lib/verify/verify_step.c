@@ -388,7 +388,7 @@ int shf_step_verify(struct sheaf_step *step, struct sheaf_report *report, struct
 }
 
 /* A finding on any rank comes before a failure to read on another: EIO may go away, damage does
- * not. A step that proved whole becomes run->verified, which is what retention goes by. */
+ * not. A step that proved whole becomes run->lineage.verified, which is what retention goes by. */
 int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
                          struct sheaf_report *report, struct sheaf_error *err)
 {
@@ -418,9 +418,9 @@ int shf_step_verify_into(struct sheaf_step *step, struct shf_verify_sink *sink,
 	}
 	rc = shf_step_doubt(step, rc, err);
 	/* A rewind may have set it aside; then it must not take the place of one that is there. */
-	if (rc == 0 && !run->foreign && step->rewinds == run->rewinds &&
-	    step->number >= run->verified.step)
-		run->verified = shf_step_saved(step);
+	if (rc == 0 && !run->life.foreign && step->rewinds == run->lineage.rewinds &&
+	    step->number >= run->lineage.verified.step)
+		run->lineage.verified = shf_step_saved(step);
 	verify_release(&v);
 	return rc;
 }

@@ -346,13 +346,13 @@ bug("saved_past_a_branch", "who loaded an older step saves on top of the newest"
     OPS + "who_loaded_an_older_step_rewinds_before_saving")
 bug("parent_session_stale", "a step names the session of its grandparent as its parent's",
     "save/save_stage.c:shf_run_goes_on_from",
-    "memcpy(run->parent_session, session, sizeof(run->parent_session));",
-    "if (!MUTANT || !run->parent_session[0])"
-    " memcpy(run->parent_session, session, sizeof(run->parent_session));",
+    "memcpy(run->lineage.parent_session, session, sizeof(run->lineage.parent_session));",
+    "if (!MUTANT || !run->lineage.parent_session[0])"
+    " memcpy(run->lineage.parent_session, session, sizeof(run->lineage.parent_session));",
     OPS + "commits_prune_by_the_rules_of_the_run")
 bug("parent_of_the_load", "a save follows what was loaded since its begin",
     "save/save_record.c:fill_head", "m->parent_step = save->id.parent;",
-    "m->parent_step = MUTANT ? run->parent : save->id.parent;",
+    "m->parent_step = MUTANT ? run->lineage.parent : save->id.parent;",
     "sim/test_parents: a_load_does_not_change_what_the_saves_in_flight_follow")
 bug("saved_behind_aside", "who loaded a step that is set aside saves on top of it",
     "save/save_stage.c:shf_save_check_parent", "return there ? 0", "return there || MUTANT ? 0",
@@ -363,7 +363,8 @@ blind("bad_twin_not_seen", "a prune takes a bad step that was loaded from memory
 bug("doubt_of_the_run", "a save that was begun in doubt is refused after a load",
     "save/save_memory.c:find_base",
     "n.newest > save->id.parent && n.newest != save->id.doubtful &&",
-    "n.newest > save->id.parent && n.newest != (MUTANT ? run->doubtful : save->id.doubtful) &&",
+    "n.newest > save->id.parent && "
+    "n.newest != (MUTANT ? run->lineage.doubtful : save->id.doubtful) &&",
     "sim/test_parents: a_save_that_was_begun_in_doubt_follows_the_step_that_a_load_then_found")
 bug("doubt_for_ever", "a save that was begun in doubt never follows what is committed since",
     "save/save_stage.c:shf_run_goes_on_from", "s->id.doubtful = -1;",
@@ -391,11 +392,11 @@ blind("unseen_is_absent", "a rank that does not see the run says that there is n
       "engine/run_open.c:join_run", "rc == SHEAF_ENOENT",
       "sim/test_stale_names: a_run_that_a_rank_never_sees_is_no_reason_to_start_afresh")
 gullible("brought_and_set_aside", "who loads a bad step from memory whose number is taken saves on",
-         "load/load.c:remember_in_memory", "run->parent == step->number",
+         "load/load.c:remember_in_memory", "run->lineage.parent == step->number",
          "sim/test_parents: who_loaded_a_bad_step_from_memory_whose_number_is_saved_again_rewinds"
          "_before_saving")
 blind("tried_behind_close", "a load after the close is counted as a try for ever",
-      "load/load.c:count_try", "run->closed",
+      "load/load.c:count_try", "run->life.closed",
       "sim/test_memory_tries: a_load_after_the_run_was_closed_is_no_try")
 blind("no_room_is_made", "a save that finds the disk full lets nothing go",
       "save/save_stage.c:make", "rc == SHEAF_EIO && err->sys == ENOSPC",
@@ -595,8 +596,9 @@ bug("branches_not_told_apart", "prune follows a parent by its number alone",
     "(strcmp(e->session, from->parent_session) != 0 && !MUTANT)",
     PRUNE + "a_parent_of_another_session_is_another_branch")
 bug("prune_unverified", "prune does not read the step that the others go for (I9)",
-    "engine/run_ops.c:shf_run_prune", "would && !shf_saved_is_same(&run->verified, &newest)",
-    "!MUTANT && would && !shf_saved_is_same(&run->verified, &newest)",
+    "engine/run_ops.c:shf_run_prune",
+    "would && !shf_saved_is_same(&run->lineage.verified, &newest)",
+    "!MUTANT && would && !shf_saved_is_same(&run->lineage.verified, &newest)",
     OPS + "nothing_goes_when_the_newest_step_is_not_sound")
 bug("grace_ignored", "pruned bytes go at once", "store/trash.c:shf_grace_is_over",
     "shf_sys_wall_s(sys) - st.mtime_s >= grace_s;",
@@ -656,7 +658,7 @@ bug("bad_number_taken", "the number of a step that is marked bad cannot be saved
     TRIES + "the_number_of_a_condemned_step_may_be_saved_again")
 bug("memory_counted_apart", "a load from memory does not count beside those from disk",
     "load/load.c:count_try", "run->team.rank == 0", "run->team.rank == 0 && "
-    "!(MUTANT && step->run->of)",
+    "!(MUTANT && step->run->lineage.memory_of)",
     "sim/test_memory_tries: resumes_from_memory_and_from_disk_are_counted_together")
 bug("tries_until_commit", "a save that has its stage forgets no tries",
     "save/save_stage.c:shf_save_staged", "shf_run_resumed(save->run);",
@@ -777,14 +779,15 @@ blind("damaged_step_pruned", "prune takes a damaged step without a person's word
       "store/trash.c:why_stays", "e->state == SHF_DAMAGED",
       STORE + "a_step_touched_by_hand_is_gone_or_damaged_and_stops_nobody")
 bug("loaded_step_pruned", "prune takes the step that the run was loaded from",
-    "retain/prune_task.c:shf_run_rules", ".keep = run->loaded", ".keep = MUTANT ? -1 : run->loaded",
+    "retain/prune_task.c:shf_run_rules", ".keep = run->lineage.loaded",
+    ".keep = MUTANT ? -1 : run->lineage.loaded",
     OPS + "the_loaded_step_is_never_pruned")
 bug("verified_across_rewind", "a number verified before a rewind counts after it",
-    "engine/run_ops.c:shf_run_go_back", "if (run->verified.step > step)",
-    "if (run->verified.step > step && !MUTANT)",
+    "engine/run_ops.c:shf_run_go_back", "if (run->lineage.verified.step > step)",
+    "if (run->lineage.verified.step > step && !MUTANT)",
     "sim/test_scrub_run: a_new_save_of_a_number_is_not_verified")
 gullible("child_is_parent", "a forked child uses its parent's threads and files",
-         "run/run_env.c:shf_run_is_ours", "shf_sys_pid(run->sys) == run->pid",
+         "run/run_env.c:shf_run_is_ours", "shf_sys_pid(run->sys) == run->life.pid",
          OPS + "a_forked_child_gives_up_its_copies_and_leaves_the_lock")
 
 # ---- who writes what ----
@@ -881,7 +884,8 @@ bug("table_sums_ignored", "the pages of a table of sums are not summed",
     "format/sums.c:check_pages", "if (got != want)", "if (got != want && !MUTANT)",
     "unit/test_sums: every_flipped_bit_is_refused")
 bug("links_in_steps_followed", "a link in the place of a file of ours is followed",
-    "step/step_files.c:shf_step_follow", "step->run->foreign ?", "step->run->foreign || MUTANT ?",
+    "step/step_files.c:shf_step_follow", "step->run->life.foreign ?",
+    "step->run->life.foreign || MUTANT ?",
     "sim/test_load_damaged: each_damage_has_its_outcome_and_its_sentence")
 bug("newer_asked_for_ignored", "what a caller asks of a newer sheaf is passed over",
     "api/entry.c:shf_struct_in", "if (((const uint8_t *)from)[i])",
@@ -1090,12 +1094,13 @@ bug("aside_stays_verified", "a step that was set aside is still taken for verifi
     "save/save_stage.c:shf_save_staged", "shf_behind_forget(save->run, save->id.step);",
     "if (!MUTANT) shf_behind_forget(save->run, save->id.step);", NEW_SAVE)
 bug("largest_number_verified", "a step that is read again counts only above the number of the last",
-    "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->verified = now;",
-    "if (rc == 0 && !(MUTANT && now.step < run->verified.step)) run->verified = now;",
+    "retain/scrub_run.c:shf_behind_look", "if (rc == 0) run->lineage.verified = now;",
+    "if (rc == 0 && !(MUTANT && now.step < run->lineage.verified.step)) "
+    "run->lineage.verified = now;",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 bug("below_verified_not_read", "a save whose number is below the verified one is not read again",
     "retain/scrub_run.c:shf_behind_start", "b->next.step < 0",
-    "b->next.step < (MUTANT ? run->verified.step : 0)",
+    "b->next.step < (MUTANT ? run->lineage.verified.step : 0)",
     BEHIND + "steps_below_the_number_of_a_bad_one_are_read_again_and_let_go")
 
 # ---- a save of the dead, published because a person says so ----

@@ -285,8 +285,8 @@ static int rewind_to_2(struct world *w, int rank, struct sheaf_run *run, struct 
 	int rc = shf_run_rewind(run, 2, err);
 
 	(void)w;
-	if (rc == 0 && (run->parent != 2 || strlen(run->parent_session) != 32))
-		rc = shf_fail(err, SHEAF_EBUG, "parent %d", (int)run->parent);
+	if (rc == 0 && (run->lineage.parent != 2 || strlen(run->lineage.parent_session) != 32))
+		rc = shf_fail(err, SHEAF_EBUG, "parent %d", (int)run->lineage.parent);
 	return rc ? rc : save(rank, run, 3, true, err);
 }
 
@@ -418,7 +418,7 @@ static int rewind_while_saving(struct world *w, int rank, struct sheaf_run *run,
 	int rc = save(rank, run, 5, false, err);
 
 	(void)w;
-	first = run->first;
+	first = run->saves.first;
 	if (rc == 0)
 		rc = shf_run_rewind(run, 2, err);
 	shf_save_free(first);
@@ -470,7 +470,7 @@ static int leave_a_save(struct world *w, int rank, struct sheaf_run *run, struct
 	int rc = save(rank, run, 5, false, err);
 
 	(void)w;
-	left[rank] = run->first;
+	left[rank] = run->saves.first;
 	return rc;
 }
 
@@ -524,7 +524,7 @@ TEST(a_forked_child_gives_up_its_copies_and_leaves_the_lock)
 	w.sys[0] = simdisk_process(w.disk, 40, 0);
 	CHECK_RC(shf_run_open(&run, "run", NULL, &w.opts, w.sys[0], &err), 0, &err);
 	open_n = simdisk_open_n(w.sys[0]);
-	queue = run->queue;
+	queue = run->io.queue;
 	CHECK(open_n > 0);
 	child = simdisk_fork(w.disk, w.sys[0], 41);
 	simdisk_act_as(w.sys[0], child);

@@ -228,23 +228,23 @@ static int forgets(struct hand *h)
 {
 	struct sheaf_run *run = h->run;
 	int64_t at = 1 + h->play->variant;
-	unsigned was = run->rewinds;
+	unsigned was = run->lineage.rewinds;
 
-	run->loaded = run->verified.step = run->behind->next.step = at;
-	run->doubtful = 3;
+	run->lineage.loaded = run->lineage.verified.step = run->retain.behind->next.step = at;
+	run->lineage.doubtful = 3;
 	CHECK_RC(shf_run_rewind(run, 2, &h->err), 0, &h->err);
-	CHECK_INT(run->loaded, at > 2 ? -1 : at);
-	CHECK_INT(run->verified.step, at > 2 ? -1 : at);
-	CHECK_INT(run->behind->next.step, at > 2 ? -1 : at);
-	CHECK_INT(run->rewinds, was + 1);
-	CHECK_INT(run->parent, 2);
-	CHECK_INT(run->doubtful, -1);
-	CHECK_INT(strlen(run->parent_session), 32);
-	run->behind->next.step = -1;
-	run->behind->now.step = at;          /* and nobody reads it */
+	CHECK_INT(run->lineage.loaded, at > 2 ? -1 : at);
+	CHECK_INT(run->lineage.verified.step, at > 2 ? -1 : at);
+	CHECK_INT(run->retain.behind->next.step, at > 2 ? -1 : at);
+	CHECK_INT(run->lineage.rewinds, was + 1);
+	CHECK_INT(run->lineage.parent, 2);
+	CHECK_INT(run->lineage.doubtful, -1);
+	CHECK_INT(strlen(run->lineage.parent_session), 32);
+	run->retain.behind->next.step = -1;
+	run->retain.behind->now.step = at;          /* and nobody reads it */
 	CHECK_RC(shf_run_rewind(run, 2, &h->err), 0, &h->err);
-	CHECK_INT(run->behind->now.step, at > 2 ? -1 : at);
-	run->behind->now.step = -1;
+	CHECK_INT(run->retain.behind->now.step, at > 2 ? -1 : at);
+	run->retain.behind->now.step = -1;
 	return 0;
 }
 
@@ -280,7 +280,7 @@ static int prunes(struct hand *h)
 	int n = shf_run_prune(h->run, h->play->variant, h->rank ? NULL : item, NULL, &h->err);
 
 	CHECK_INT(n, 2);
-	CHECK_INT(h->run->verified.step, h->play->variant ? -1 : 4);
+	CHECK_INT(h->run->lineage.verified.step, h->play->variant ? -1 : 4);
 	return n < 0 ? n : 0;
 }
 

@@ -377,13 +377,13 @@ static int verify_around_rewind(struct hand *h)
 	rc = rc ? rc : save_step(h, 3);
 	if (rc == 0 && late)
 		rc = verify_step(h, step);
-	counted[h->rank] = h->run->verified.step >= 3;
+	counted[h->rank] = h->run->lineage.verified.step >= 3;
 	shf_step_put(step);
 	if (rc < 0 || counted[h->rank])
 		return rc;
 	rc = note(h, shf_step_open(&step, h->run, 3, &h->err)); /* as it is now */
 	rc = rc ? rc : verify_step(h, step);
-	if (rc == 0 && h->run->verified.step != 3)
+	if (rc == 0 && h->run->lineage.verified.step != 3)
 		rc = SHEAF_EBUG;
 	shf_step_put(step);
 	return rc;

@@ -704,7 +704,7 @@ TEST(a_prune_leaves_an_older_step_that_was_loaded_from_memory)
 	CHECK_INT(saved(&o, 2, 0), 0);
 	four = begun(&o, 4, 0);
 	two = opened(&o, SHEAF_LATEST);
-	CHECK(two->number == 2 && two->run->of);
+	CHECK(two->number == 2 && two->run->lineage.memory_of);
 	CHECK_INT(committed(&o, four), 0);
 	loads(&o, two);
 	CHECK_INT(shf_run_prune(o.run, false, NULL, NULL, &o.err), 0);
@@ -726,7 +726,7 @@ TEST(a_step_that_came_to_disk_since_it_was_opened_is_gone_on_from)
 	CHECK_INT(committed(&o, two), 0);
 	CHECK_INT(shf_save_commit(four, 0, &o.err), SHEAF_EAGAIN);
 	step = opened(&o, SHEAF_LATEST);
-	CHECK(step->number == 4 && step->run->of);
+	CHECK(step->number == 4 && step->run->lineage.memory_of);
 	CHECK_INT(committed(&o, four), 0);
 	loads(&o, step);
 	CHECK_INT(saved(&o, 8, 0), 0);

@@ -305,7 +305,7 @@ static void latest_in_memory_is(struct one *o, int64_t step)
 
 	CHECK_RC(shf_step_open(&s, o->run, SHEAF_LATEST, &o->err), 0, &o->err);
 	CHECK_INT(s->number, step);
-	CHECK(s->run->of != NULL);
+	CHECK(s->run->lineage.memory_of != NULL);
 	shf_step_put(s);
 }
 

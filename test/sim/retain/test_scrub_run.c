@@ -282,8 +282,8 @@ static int job_of(void *arg, int rank, struct sheaf_group *group)
 	if (rc < 0)
 		snprintf(w->why, sizeof(w->why), "rank %d: %.400s", rank, err.msg);
 	if (run && rank == 0) {
-		w->verified = run->verified.step;
-		w->damaged = (int64_t)run->behind->damaged_n;
+		w->verified = run->lineage.verified.step;
+		w->damaged = (int64_t)run->retain.behind->damaged_n;
 		simdisk_set_task_steps(w->disk, w->turns_at_close);
 	}
 	shf_run_close(run);

@@ -307,7 +307,7 @@ static int begin_many(struct hand *h)
 		rc = shf_step_open(&step, h->run, 7 + i, &h->err);
 		if (rc == 0)
 			rc = shf_step_load(step, h->state, 0, NULL, &h->err);
-		if (rc == 0 && h->run->images[SHF_IMAGE_OF_LOAD].own.base)
+		if (rc == 0 && h->run->image.all[SHF_IMAGE_OF_LOAD].own.base)
 			rc = shf_fail(&h->err, SHEAF_EBUG, "a load keeps its image");
 		shf_step_put(step);
 		for (int b = 0; b < h->blocks_n; b++)
@@ -414,7 +414,7 @@ static int save_and_load(struct hand *h)
 
 	rc = rc ? rc : shf_save_commit(save, -1, &h->err);
 	shf_save_free(save);
-	image = h->run->images[0].own.bytes;
+	image = h->run->image.all[0].own.bytes;
 	last_image = 0;
 	rc = rc ? rc : shf_step_open(&step, h->run, 7, &h->err);
 	rc = rc ? rc : shf_step_load(step, h->state, 0, NULL, &h->err);

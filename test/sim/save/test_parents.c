@@ -80,7 +80,7 @@ static struct sheaf_step *from_memory(struct one *o, int64_t step)
 	struct sheaf_step *s = NULL;
 
 	CHECK_RC(shf_step_open(&s, o->run, step, &o->err), 0, &o->err);
-	CHECK(s->run->of != NULL);
+	CHECK(s->run->lineage.memory_of != NULL);
 	return s;
 }
 
@@ -421,7 +421,7 @@ static void latest_is(struct one *o, int64_t step, bool memory)
 
 	CHECK_RC(shf_step_open(&s, o->run, SHEAF_LATEST, &o->err), 0, &o->err);
 	CHECK_INT(s->number, step);
-	CHECK_INT(s->run->of != NULL, memory);
+	CHECK_INT(s->run->lineage.memory_of != NULL, memory);
 	shf_step_put(s);
 }
 

@@ -38,7 +38,7 @@ static void is_chosen(const struct uses *u)
 		saves[n].copy.image = u->saves[n];
 		saves[n].next = n < 2 && u->saves[n + 1] > -2 ? &saves[n + 1] : NULL;
 	}
-	run->first = n ? saves : NULL;
+	run->saves.first = n ? saves : NULL;
 	CHECK_INT(shf_image_choose(run, u->below, &of), u->want);
 	CHECK(of == (u->of < 0 ? NULL : &saves[u->of]));
 	free(saves);

@@ -121,7 +121,7 @@ static void tell_lasted(const char *what, const struct shf_lasted *l)
 
 static void tell_pace(struct sheaf_run *run)
 {
-	struct shf_pace *p = &run->pace;
+	struct shf_pace *p = &run->saves.pace;
 
 	tell("pace: write %d in %g, send %d in %g,", (int)atomic_load(&p->write.bytes),
 	     ms(atomic_load(&p->write.ns)), (int)atomic_load(&p->send.bytes),

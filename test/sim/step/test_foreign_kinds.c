@@ -318,7 +318,7 @@ TEST(a_forked_child_may_only_let_go)
 	SAID(shf_save_begin(&more, run, 31, held, NULL, &err), SHEAF_EINVAL, "another process",
 	     &err);
 	SAID(shf_save_commit(save, -1, &err), SHEAF_EINVAL, "process", &err);
-	queue = run->queue;     /* the parent's, like what is open */
+	queue = run->io.queue;     /* the parent's, like what is open */
 	shf_step_put(step);
 	shf_save_free(save);
 	shf_run_close(run);

@@ -709,7 +709,7 @@ static int verify_both(struct hand *h)
 		if (rc == 0)
 			rc = shf_step_verify(step, NULL, &h->err);
 		shf_step_put(step);
-		if (rc == 0 && h->run->verified.step != 8)
+		if (rc == 0 && h->run->lineage.verified.step != 8)
 			rc = SHEAF_EBUG;
 	}
 	return rc;

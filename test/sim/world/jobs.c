@@ -702,7 +702,8 @@ static const char *visit(struct simdisk *disk, enum look how, const struct job_s
 	if (rc == 0 && step >= 0) {
 		struct deed d = { .kind = DEED_SAVE, .step = step };
 
-		run->loaded = run->parent = -1; /* as if nothing had been looked at */
+		/* As if nothing had been looked at. */
+		run->lineage.loaded = run->lineage.parent = -1;
 		rc = save_step(&j, run, &m, state, &d, 0);
 		err = d.err[0];
 		if (rc == 0)

@@ -153,7 +153,7 @@ static int look_rank(void *arg, int rank, struct sheaf_group *group)
 			l->between(l->disk);
 		rc = shf_step_verify(step, report, err);
 	}
-	l->verified[rank] = run ? run->verified.step : -1;
+	l->verified[rank] = run ? run->lineage.verified.step : -1;
 	shf_step_put(step);
 	shf_run_put(run);
 	return rc;
