@@ -72,12 +72,12 @@ static int may_begin(struct sheaf_run *run, int64_t step, const struct sheaf_sta
 	if (rc < 0)
 		return rc;
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next) {
-		if (!s->end.over && s->id.step == step)
+		if (s->at.end != SHF_OVER && s->id.step == step)
 			return shf_fail(err, SHEAF_EEXIST, "step %" PRId64 " is being saved", step);
-		if (!s->end.over && s->id.step > step)
+		if (s->at.end != SHF_OVER && s->id.step > step)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is older than %" PRId64
 			                ", which is being saved", step, s->id.step);
-		if (!s->end.over && shf_lazy_unput(s) >= 0 && /* it might be waited for */
+		if (s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0 && /* it might be waited for */
 		    shf_save_failure(s, NULL) == 0)
 			return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": not all slices of "
 			                "step %" PRId64 " were brought (sheaf_save_put)", step,
@@ -122,7 +122,7 @@ static int reserve(struct sheaf_save *save, struct sheaf_error *err)
 
 static void list_add(struct sheaf_run *run, struct sheaf_save *save)
 {
-	if (!save->disk.staged)
+	if (save->at.disk == SHF_DISK_UNSTAGED)
 		shf_save_follow(save);
 	if (run->saves.last)
 		run->saves.last->next = save;
@@ -151,7 +151,7 @@ static struct sheaf_save *save_new(struct sheaf_run *run, int64_t step, struct s
 	save->id.loads = run->lineage.loads;
 	save->id.flags = flags;
 	save->disk.stage.dir = save->disk.stage.alive = -1;
-	save->copy.image = save->mem.card = -1;
+	save->copy.image = save->copy.card = -1;
 	pthread_mutex_init(&save->end.lock, NULL);
 	pthread_mutex_init(&save->end.looking, NULL);
 	if (state) {
@@ -249,6 +249,8 @@ static int stage_and_copy(struct sheaf_save *save, struct sheaf_error *err)
 	save->took.rounds_ns = (uint64_t)(shf_now(run) - from);
 	atomic_store(&save->took.copy_ns, (uint64_t)(shf_now(run) - save->took.began));
 	atomic_store(&save->took.phase, 1);
+	if (!save->copy.lazy)
+		save->at.copy = SHF_ASKED;
 	return 0;
 }
 
@@ -279,7 +281,7 @@ static void unprepare(struct sheaf_save *save)
 	save->copy.lazy = NULL;
 	save->plan = NULL;
 	save->copy.image = -1;
-	save->disk.staged = false;
+	save->at.disk = SHF_DISK_UNSTAGED;
 	atomic_store(&save->took.to_send, 0);
 }
 
@@ -313,8 +315,9 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 	    (!lazy || shf_round_open(save, 0, &unsaid) == 0)) {
 		/* A peer that has agreed may copy into the image before this rank returns from the
 		 * agreement, so the card is cleared before it (M1). */
-		save->mem.hidden = shf_tier_hide(run, save->copy.image);
-		save->disk.staged = lazy && save->id.flags & SHEAF_NO_DISK;
+		save->copy.hidden = shf_tier_hide(run, save->copy.image);
+		if (lazy && save->id.flags & SHEAF_NO_DISK)
+			save->at.disk = SHF_DISK_STAGED;
 		shf_moves_init(save);
 		return true;
 	}
@@ -325,7 +328,7 @@ static bool is_ready_to_begin(struct sheaf_save *save, struct sheaf_save **of)
 /* For memory alone, and some rank has no agent that would keep it. */
 static bool is_away(const struct sheaf_save *save)
 {
-	return save->id.flags & SHEAF_NO_DISK && !save->mem.in_memory;
+	return save->id.flags & SHEAF_NO_DISK && save->at.memory == SHF_MEMORY_NOT_KEPT;
 }
 
 /* The first agreement of a begin, and the only one where all ranks are ready: *ready. rc: what went
@@ -351,14 +354,14 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 	met = shf_call_enter(&run->team, &m, rc, err);
 	if (met == 0) {
 		save->id.made = m.number;
-		save->mem.in_memory = m.lo[7];
+		save->at.memory = m.lo[7] ? SHF_MEMORY_TO_BE_KEPT : SHF_MEMORY_NOT_KEPT;
 		shf_tier_bound(run, m.hi[7]);
 	}
 	*ready = met == 0 && (m.same & 127) == 127 && m.hi[5] == 0 && !is_away(save);
 	if (*ready)
 		shf_tier_reuse(run, save->copy.image);
 	else if (here && met != SHEAF_ELOST)    /* after ELOST some rank may be copying into it */
-		shf_tier_show(run, save->copy.image, save->mem.hidden);
+		shf_tier_show(run, save->copy.image, save->copy.hidden);
 	if (here && !*ready)
 		unprepare(save);
 	if (*ready && of)

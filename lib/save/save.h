@@ -23,6 +23,7 @@
 #include "save_blocked.h"
 #include "save_indexes.h"
 #include "save_publish.h"
+#include "save_state.h"
 #include "stage.h"
 #include "store_way.h"
 
@@ -102,6 +103,9 @@ struct shf_save_id {
 struct shf_save_copy {
 	uint32_t round;                 /* the last one begun */
 	int image;                      /* whose number it has; -1: none, any more */
+	int card;                       /* the image whose card says that agents have it; -1 */
+	uint64_t hidden;                /* what the card of its image said before begin cleared it;
+	                                 * put back if ranks do not agree to begin */
 	size_t open_seg;                /* of this round: all before it are being written */
 	struct shf_net net;             /* of the last round */
 	uint64_t *held;                 /* owned; by tensor */
@@ -112,8 +116,6 @@ struct shf_save_copy {
 	struct shf_lazy *lazy;          /* owned; NULL: begin has copied */
 	struct shf_slots *slots;        /* owned; NULL: no segments of this rank are */
 	struct shf_reader reader;       /* lazy: in the state's list while it copies */
-	bool together;                  /* all ranks have copied all of it */
-	bool asked;                     /* lazy: on all ranks for all slices */
 	bool exchanged;                 /* nothing need travel any more */
 	struct shf_mf_ema emas[SHF_EMAS_MAX];   /* as they were when it began */
 	size_t emas_n;
@@ -130,8 +132,6 @@ struct shf_save_disk {
 	bool few_fds;                   /* and none of these, as descriptors ran out */
 	struct shf_io *ios;             /* owned; by segment */
 	struct shf_io *sizes;           /* owned; by file of the layout: C0 makes room */
-	bool staged;                    /* the stage is made; guarded by looking, but for the
-	                                 * thread that makes it */
 	struct shf_syncs syncs;
 };
 /* What its callers attached. */
@@ -142,26 +142,15 @@ struct shf_save_given {
 	size_t notes_n, notes_bytes;
 	size_t given_bytes;             /* that notes and attached files take in the manifest */
 };
-/* In the memory of agents. */
-struct shf_save_memory {
-	bool in_memory;                 /* agents are there on all nodes: it is kept there too */
-	bool stamped;                   /* and that is done, or was given up */
-	int card;                       /* of which image says so; -1 */
-	bool kept;                      /* it is done */
-	uint64_t hidden;                /* what the card of its image said before begin cleared it;
-	                                 * put back if ranks do not agree to begin */
-};
 /* How it ends. */
 struct shf_save_end {
 	bool listed;                    /* it is in the run's list */
-	atomic_bool over;               /* set by commit and close; any thread asks */
 	bool refused;                   /* a commit had too little time left to publish it: the
 	                                 * next one does not ask */
 	int rc;                         /* first local failure; sticks */
 	struct sheaf_error err;
 	atomic_int failed;              /* sheaf_save_fail was called; why was set before it
 	                                 * (release) */
-	bool sealed;                    /* guarded by lock: nobody can fail it any more */
 	char why[400];
 	pthread_mutex_t lock;           /* guards rc, err and why */
 	pthread_mutex_t looking;        /* guards open_seg, blocks and what is not submitted */
@@ -185,10 +174,10 @@ struct sheaf_save {
 	struct shf_plan *plan;          /* counted */
 	struct sheaf_save *next;        /* in the run's list */
 	struct shf_save_id id;
+	struct shf_save_state at;
 	struct shf_save_copy copy;
 	struct shf_save_disk disk;
 	struct shf_save_given given;
-	struct shf_save_memory mem;
 	struct shf_publishing publishing;
 	struct shf_save_end end;
 	struct shf_save_took took;

@@ -36,7 +36,8 @@ int shf_save_put(struct sheaf_save *save, int slice, const void *data)
 {
 	const struct shf_slice *s;
 
-	if (slice < 0 || (size_t)slice >= save->state->n || !save->copy.lazy || save->end.over)
+	if (slice < 0 || (size_t)slice >= save->state->n || !save->copy.lazy ||
+	    save->at.end == SHF_OVER)
 		return SHEAF_EINVAL;
 	s = &save->state->slices[slice];
 	if (s->empty)
@@ -64,7 +65,8 @@ static int wait_written(struct sheaf_save *save, int timeout_ms)
 int shf_save_wait(struct sheaf_save *save, int timeout_ms)
 {
 	int64_t from = shf_now(save->run);
-	int rc = save->end.over ? shf_save_rc(save, NULL) : wait_written(save, timeout_ms);
+	int rc = save->at.end == SHF_OVER ? shf_save_rc(save, NULL)
+	                                  : wait_written(save, timeout_ms);
 
 	shf_stalled(save->run, save, SHF_IN_WAIT, from);
 	return rc;
@@ -75,7 +77,7 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	int64_t from = shf_now(save->run);
 	struct shf_call m = { .kind = SHF_CALL_EXCHANGE, .handle = save->id.made,
 		.x = { bytes_max } };
-	int rc = save->end.over ? shf_fail(err, SHEAF_EINVAL, "the save is over")
+	int rc = save->at.end == SHF_OVER ? shf_fail(err, SHEAF_EINVAL, "the save is over")
 	                    : shf_save_failure(save, err);
 
 	rc = shf_call_enter(&save->run->team, &m, rc, err);

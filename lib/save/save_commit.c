@@ -96,10 +96,10 @@ static int to_memory(struct sheaf_save *save, struct stamping *st, struct sheaf_
 {
 	int rc;
 
-	if (!save->mem.in_memory || save->mem.stamped || save->copy.image < 0 ||
+	if (save->at.memory != SHF_MEMORY_TO_BE_KEPT || save->copy.image < 0 ||
 	    !shf_save_fits_memory(save))
 		return 0;
-	save->mem.stamped = true;
+	save->at.memory = SHF_MEMORY_TRIED;
 	rc = shf_tier_stamp(save, &st->rc, &st->err);
 	st->pending = rc == 0;
 	if (rc < 0)
@@ -115,7 +115,8 @@ static int in_memory(struct sheaf_save *save, struct stamping *st, bool failed,
 
 	st->pending = false;
 	rc = shf_tier_stamped(save, rc, &st->err);
-	save->mem.kept = rc == 0;
+	if (rc == 0)
+		save->at.memory = SHF_MEMORY_KEPT;
 	if (rc == 0)
 		shf_run_resumed(save->run);
 	return rc < 0 ? memory_failed(save, rc, &st->err, err) : 0;
@@ -156,10 +157,10 @@ static int all_sent(struct sheaf_save *save, const struct limit *l, struct sheaf
 static int is_staged(struct sheaf_save *save, const struct limit *l, bool late,
                      struct sheaf_error *err)
 {
-	if (save->disk.staged)
+	if (save->at.disk >= SHF_DISK_STAGED)
 		return 0;
 	/* Where it is kept in memory, too, that is worth it: only then does it get there. */
-	if (late && !save->mem.in_memory && !l->asks && !save->end.refused)
+	if (late && save->at.memory == SHF_MEMORY_NOT_KEPT && !l->asks && !save->end.refused)
 		return too_late(save, err);
 	return shf_save_stage(save, err);
 }
@@ -263,17 +264,19 @@ static int settle(struct sheaf_save *save, bool doubt, struct sheaf_error *err)
 	int rc = shf_save_seal(save, err);
 
 	atomic_store(&save->took.publish_from_ns, shf_now(save->run));
-	if (p->gathered)
+	if (save->at.sums == SHF_SUMS_GATHERED) {
 		shf_save_gather_again(save);
-	rc = p->gathered ? shf_agree(&save->run->team, rc, err)
-	                 : shf_save_gather(save, rc, p->by_zero, err);
+		rc = shf_agree(&save->run->team, rc, err);
+	} else {
+		rc = shf_save_gather(save, rc, p->by_zero, err);
+	}
 	if (rc == 0 && !p->by_zero)
 		rc = write_attached(save, err);
 	if (rc == 0)
 		rc = shf_tier_publishing(save, doubt, err);
 	if (rc < 0)
 		return rc;
-	p->begun = true;
+	save->at.disk = SHF_DISK_PUBLISHING;
 	if (save->run->team.rank == 0)
 		shf_publishing_begin(save);
 	return 0;
@@ -295,17 +298,17 @@ static int goes_on(struct sheaf_save *save, const struct limit *l, struct sheaf_
 	              shf_publishing_goes_on(save);
 	int rc = shf_bcast(&save->run->team, 0, &on, sizeof(on), err);
 
-	save->publishing.behind = true;
+	save->at.disk = SHF_DISK_BEHIND;
 	return rc < 0 || !on ? rc : is_publishing(save, err);
 }
 
 /* How long it took; of what went on behind only rank 0 knows. */
 static void publish_took(struct sheaf_save *save)
 {
-	const struct shf_publishing *p = &save->publishing;
-	int64_t to = p->behind && save->run->team.rank == 0 ? p->over_ns : shf_now(save->run);
+	bool behind = save->at.disk == SHF_DISK_BEHIND, zero = save->run->team.rank == 0;
+	int64_t to = behind && zero ? save->publishing.over_ns : shf_now(save->run);
 
-	if (!p->behind || save->run->team.rank == 0)
+	if (!behind || zero)
 		shf_lasted_add(&save->run->saves.pace.publish,
 		               to - atomic_load(&save->took.publish_from_ns));
 }
@@ -314,14 +317,13 @@ static void publish_took(struct sheaf_save *save)
 static int publish_together(struct sheaf_save *save, const struct limit *l, bool doubt,
                             bool *again, struct sheaf_error *err)
 {
-	struct shf_publishing *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
 	int rc;
 
 	if (save->id.flags & SHEAF_NO_DISK)
 		return 0;       /* it is where it should be */
-	rc = p->begun ? 0 : settle(save, doubt, err);
-	if (rc == 0 && (l->asks || p->behind)) {
+	rc = save->at.disk >= SHF_DISK_PUBLISHING ? 0 : settle(save, doubt, err);
+	if (rc == 0 && (l->asks || save->at.disk == SHF_DISK_BEHIND)) {
 		rc = goes_on(save, l, err);
 		*again = rc == SHEAF_EAGAIN;
 	}
@@ -376,7 +378,7 @@ static int refuse(const struct sheaf_save *save, struct sheaf_error *err)
 
 	if (!shf_run_is_ours(save->run))
 		return shf_fail(err, SHEAF_EINVAL, "the save was begun by another process");
-	if (save->end.over)
+	if (save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": the save is over",
 				save->id.step);
 	while (first && (first->id.flags ^ save->id.flags) & SHEAF_NO_DISK)
@@ -407,14 +409,13 @@ _Static_assert(ENTRY_WORD + sizeof(struct entry) / sizeof(uint64_t) <= SHF_CALL_
 /* Nothing is left to do for it but to wait. Equal on all ranks. */
 static bool is_all_submitted(const struct sheaf_save *save)
 {
-	return save->disk.staged && save->copy.exchanged &&
-	       (!save->copy.lazy || save->copy.asked) &&
-	       (!save->mem.in_memory || save->mem.stamped);
+	return save->at.disk >= SHF_DISK_STAGED && save->copy.exchanged &&
+	       save->at.copy == SHF_ASKED &&
+	       save->at.memory != SHF_MEMORY_TO_BE_KEPT;
 }
 
 static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_ns)
 {
-	const struct shf_publishing *p = &save->publishing;
 	int64_t until = from_ns + (int64_t)wait_ms * 1000000;
 	bool asks = wait_ms == 0;
 	const struct shf_tier *t = save->run->tier;
@@ -422,13 +423,13 @@ static struct entry entry_of(struct sheaf_save *save, int wait_ms, int64_t from_
 		.doubt = t->wanted && t->doubt != 0,
 		.scrubbing = shf_behind_is_busy(save->run), .emas = save->state->emas_n > 0 };
 
-	if (p->begun) {
+	if (save->at.disk >= SHF_DISK_PUBLISHING) {
 		e.publishing = asks && save->run->team.rank == 0 && shf_publishing_goes_on(save);
 		return e;
 	}
 	e.failed = shf_save_failure(save, NULL) < 0;
-	e.unasked = !save->copy.asked && shf_lazy_unasked(save, NULL) < 0;
-	e.late = !save->disk.staged &&
+	e.unasked = save->at.copy < SHF_ASKED && shf_lazy_unasked(save, NULL) < 0;
+	e.late = save->at.disk == SHF_DISK_UNSTAGED &&
 	         is_late(save, until, shf_lasted_ns(&save->run->saves.pace.stage));
 	e.busy = asks && !e.failed && is_all_submitted(save) && !shf_save_sync(save, 0);
 	return e;
@@ -462,7 +463,7 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 	struct shf_team *team = &save->run->team;
 	int rc = 0;
 
-	if (!save->copy.lazy || save->copy.asked)
+	if (save->at.copy == SHF_ASKED)
 		return 0;
 	if (e->unasked)
 		rc = shf_agree(team, shf_lazy_unasked(save, err), err);
@@ -470,7 +471,7 @@ static int all_asked(struct sheaf_save *save, const struct limit *l, const struc
 		rc = shf_agree(team, shf_emas_copied(save, l->until_ns, err), err);
 	if (rc < 0)
 		return rc;
-	save->copy.asked = save->copy.together = true;
+	save->at.copy = SHF_ASKED;
 	if (shf_lazy_is_behind(save))
 		(void)shf_lazy_finish(save, -1); /* what nobody can ask for */
 	return 0;
@@ -489,7 +490,7 @@ static void conclude(struct sheaf_save *save, int rc, bool scrubbing, const stru
 	if (rc == 0 && !(save->id.flags & SHEAF_NO_DISK)) {
 		if (run->opts.keep_last)
 			shf_behind_next(run, save->id.step, save->id.session, shf_save_bytes(save));
-		shf_run_prune_behind(run, scrubbing, save->publishing.behind);
+		shf_run_prune_behind(run, scrubbing, save->at.disk == SHF_DISK_BEHIND);
 		if (run->team.rank == 0)
 			announce(save);
 	}
@@ -512,7 +513,8 @@ static int uncopy(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	struct shf_guests *g = &save->run->tier->guests;
 	struct sheaf_error own;
 
-	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST || !save->mem.kept || g->to < 0)
+	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST ||
+	    save->at.memory != SHF_MEMORY_KEPT || g->to < 0)
 		return rc;
 	shf_guests_forget(g, save->id.step);
 	if (shf_agree(&save->run->team, 0, &own) == 0)
@@ -562,7 +564,7 @@ static int go_on(struct sheaf_save *save, const struct limit *l, const struct en
 	if (l->asks && e->publishing)
 		return is_publishing(save, err);
 	*again = false;
-	if (!save->publishing.begun)
+	if (save->at.disk < SHF_DISK_PUBLISHING)
 		rc = get_ready(save, l, e, again, err);
 	if (rc == 0)
 		rc = publish_together(save, l, e->doubt, again, err);
@@ -587,7 +589,7 @@ int shf_save_commit(struct sheaf_save *save, int timeout_ms, struct sheaf_error 
 	shf_stalled(run, save, SHF_IN_COMMIT, from);
 	if (!again)
 		conclude(save, rc, entry.scrubbing, err);
-	else if (rc == SHEAF_EAGAIN && save->mem.in_memory &&
+	else if (rc == SHEAF_EAGAIN && save->at.memory != SHF_MEMORY_NOT_KEPT &&
 	         (waiting ? !entry.not_kept : shf_tier_has(save)))
 		say_kept(err);
 	return rc;

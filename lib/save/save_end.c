@@ -69,16 +69,16 @@ static void let_go(struct sheaf_save *save)
 	struct sheaf_run *run = save->run;
 
 	shf_lazy_stop(save);
-	if (shf_lazy_is_behind(save) && !save->copy.together && save->copy.image >= 0)
+	if (shf_lazy_is_behind(save) && save->at.copy == SHF_COPYING && save->copy.image >= 0)
 		run->image.all[save->copy.image].dirty = true; /* others may still copy into it */
 	shf_image_give(save); /* from here on nobody submits a write of it */
 	(void)shf_save_drain(save, -1);
 	(void)shf_io_drain(run, &save->disk.syncs.io, -1);
-	if (save->publishing.begun && run->team.rank == 0)
+	if (save->at.disk >= SHF_DISK_PUBLISHING && run->team.rank == 0)
 		(void)shf_publishing_end(save, NULL); /* all agreed to it, and it takes no longer
 		                                       * than throwing the stage away */
 	files_close(save);
-	if (!save->end.over && save->disk.stage.dir >= 0 && run->team.rank == 0)
+	if (save->at.end != SHF_OVER && save->disk.stage.dir >= 0 && run->team.rank == 0)
 		shf_stage_discard(&run->store, &save->disk.stage);
 	else
 		shf_stage_close(&run->store, &save->disk.stage);
@@ -87,7 +87,8 @@ static void let_go(struct sheaf_save *save)
 void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
 	/* In doubt or lost: perhaps it was published, and then it is not ours to delete. */
-	save->end.over = rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST;
+	if (rc == 0 || rc == SHEAF_EINDOUBT || rc == SHEAF_ELOST)
+		save->at.end = SHF_OVER;
 	if (rc < 0)
 		shf_save_stick(save, rc, err); /* before who waits at a gate is let go */
 	let_go(save);
@@ -95,7 +96,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 		save->disk.fds[f] = -1;
 		save->disk.directs[f] = 0;
 	}
-	save->end.over = true;
+	save->at.end = SHF_OVER;
 	shf_publishing_release(&save->publishing);
 	if (rc < 0 && rc != SHEAF_EINDOUBT && rc != SHEAF_ELOST)
 		shf_tier_unsaved(save);
@@ -107,7 +108,7 @@ void shf_save_settle(struct sheaf_save *save, int rc, const struct sheaf_error *
 /* What became of one that was left: nobody else hears of it. */
 static int left_code(const struct sheaf_save *save)
 {
-	return save->publishing.begun ? SHEAF_EINDOUBT : SHEAF_EFAILED;
+	return save->at.disk >= SHF_DISK_PUBLISHING ? SHEAF_EINDOUBT : SHEAF_EFAILED;
 }
 
 void shf_save_abandon(struct sheaf_run *run)
@@ -120,7 +121,7 @@ void shf_save_abandon(struct sheaf_run *run)
 		let_go(s);
 		shf_free(s->disk.fds);
 		s->disk.fds = NULL;
-		s->end.over = true;
+		s->at.end = SHF_OVER;
 		shf_stall_over(s, -1);
 		shf_stall_tell(run, s, s->id.step, left_code(s));
 	}
@@ -139,9 +140,9 @@ void shf_save_free(struct sheaf_save *save)
 		shf_stage_leave(&save->run->store, &save->disk.stage);
 		shf_lazy_forget(save);
 	}
-	if (ours && save->end.listed && !save->end.over) {
+	if (ours && save->end.listed && save->at.end != SHF_OVER) {
 		shf_tier_left(save);
-		if (save->publishing.begun)
+		if (save->at.disk >= SHF_DISK_PUBLISHING)
 			shf_save_doubt(save);
 		shf_stall_over(save, -1);
 		shf_stall_tell(save->run, save, save->id.step, left_code(save));

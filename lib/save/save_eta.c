@@ -80,7 +80,7 @@ static double stage_ns(struct sheaf_save *save)
 	bool staged;
 
 	pthread_mutex_lock(&save->end.looking);
-	staged = save->disk.staged;
+	staged = save->at.disk >= SHF_DISK_STAGED;
 	pthread_mutex_unlock(&save->end.looking);
 	return staged ? 0 : (double)shf_lasted_ns(&save->run->saves.pace.stage);
 }

@@ -81,19 +81,14 @@ static int wait_for(struct shf_lazy *lz, size_t slice, int timeout_ms)
 	return rc;
 }
 
-#define TOGETHER_MS 250         /* much shorter than the deadline */
+static bool is_copying(struct sheaf_save *save)
+{
+	return shf_lazy_finish(save, SHF_SLICE_MS) == SHEAF_EAGAIN;
+}
 
 int shf_lazy_rest(struct sheaf_save *save, struct sheaf_error *err)
 {
-	uint64_t more;
-	int rc;
-
-	do {
-		more = shf_lazy_finish(save, TOGETHER_MS) == SHEAF_EAGAIN;
-		shf_save_progress(save);
-		rc = shf_allreduce(&save->run->team, &more, 1, SHEAF_MAX, err);
-	} while (rc == 0 && more);
-	return rc;
+	return shf_save_together(save, is_copying, err);
 }
 
 int shf_lazy_check_forked(const struct sheaf_state *state, struct sheaf_error *err)
@@ -354,7 +349,7 @@ int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
 	uint64_t open;
 	int rc;
 
-	if (!save->copy.lazy || save->copy.together)
+	if (save->at.copy >= SHF_COPIED)
 		return 0;
 	shf_lazy_tick(save);
 	open = atomic_load_explicit(&save->copy.lazy->open, memory_order_acquire) > 0;
@@ -362,6 +357,7 @@ int shf_lazy_together(struct sheaf_save *save, struct sheaf_error *err)
 	if (rc == 0 && open)
 		return shf_fail(err, SHEAF_EAGAIN, "step %" PRId64 ": some rank still copies",
 		                save->id.step);
-	save->copy.together = rc == 0;
+	if (rc == 0)
+		save->at.copy = SHF_COPIED;
 	return rc;
 }

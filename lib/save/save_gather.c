@@ -36,12 +36,14 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 	struct shf_publishing *p = &save->publishing;
 	struct shf_team *team = &save->run->team;
 	struct shf_buf mine = SHF_BUF_INIT;
-	int lost = p->summed ? 0 : shf_allreduce(team, save->copy.held,
-	                                         save->plan->layout.tensors_n, SHEAF_XOR, err);
+	int lost = 0;
 
+	if (save->at.sums == SHF_SUMS_APART)
+		lost = shf_allreduce(team, save->copy.held, save->plan->layout.tensors_n,
+		                     SHEAF_XOR, err);
 	if (lost < 0)
 		return lost;
-	p->summed = true; /* in place: a second time would undo it */
+	save->at.sums = SHF_SUMS_UNITED; /* in place: a second time would undo it */
 	p->carried = carry;
 	shf_sums_put(save, &mine);
 	shf_attach_put(save, carry, &mine);
@@ -49,7 +51,7 @@ int shf_save_gather(struct sheaf_save *save, int rc, bool carry, struct sheaf_er
 	shf_buf_release(&mine);
 	if (rc < 0)
 		return rc;
-	p->gathered = true;
+	save->at.sums = SHF_SUMS_GATHERED;
 	if (team->rank == 0)
 		p->rc = read_all_ranks(save, &p->err);
 	return 0;

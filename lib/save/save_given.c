@@ -22,7 +22,7 @@
  * what was given. */
 static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 {
-	if (rc == SHEAF_EINVAL && !save->end.over)
+	if (rc == SHEAF_EINVAL && save->at.end != SHF_OVER)
 		shf_log(save->run, 1, "%s: step %" PRId64 ": refused: %s", save->run->store.path,
 		        save->id.step, err->msg);
 	else if (rc < 0 && rc != SHEAF_EINVAL)
@@ -32,10 +32,10 @@ static int given(struct sheaf_save *save, int rc, const struct sheaf_error *err)
 
 static int takes_more(const struct sheaf_save *save, struct sheaf_error *err)
 {
-	if (save->end.over)
+	if (save->at.end == SHF_OVER)
 		return shf_fail(err, SHEAF_EINVAL, "the save is over");
 	/* What lies in memory has the notes and files of that moment, and so must the disk. */
-	return !save->publishing.gathered ? 0
+	return save->at.sums < SHF_SUMS_GATHERED ? 0
 	     : shf_fail(err, SHEAF_EINVAL, "a commit has gathered what ranks gave it already");
 }
 

@@ -56,7 +56,7 @@ int shf_save_failure(struct sheaf_save *save, struct sheaf_error *err)
 int shf_save_seal(struct sheaf_save *save, struct sheaf_error *err)
 {
 	pthread_mutex_lock(&save->end.lock);
-	save->end.sealed = true;
+	save->at.end = SHF_SEALED;
 	pthread_mutex_unlock(&save->end.lock);
 	return shf_save_failure(save, err);
 }
@@ -66,8 +66,8 @@ int shf_save_fail(struct sheaf_save *save, const char *why)
 	bool late;
 
 	pthread_mutex_lock(&save->end.lock);
-	late = save->end.sealed && save->end.rc == 0 && !atomic_load(&save->end.failed);
-	if (!atomic_load(&save->end.failed) && !save->end.sealed) {
+	late = save->at.end >= SHF_SEALED && save->end.rc == 0 && !atomic_load(&save->end.failed);
+	if (!atomic_load(&save->end.failed) && save->at.end == SHF_OPEN) {
 		snprintf(save->end.why, sizeof(save->end.why), "%s",
 		         why ? why : "no reason was given");
 		atomic_store(&save->end.failed, 1);
@@ -101,7 +101,7 @@ void shf_save_stat(const struct sheaf_save *save, struct sheaf_stat *stat)
 		.over_ns = atomic_load(&save->took.over_ns) };
 	if (stat->phase == 1 && stat->written == stat->to_write)
 		stat->phase = 2;
-	if (stat->phase == 2 && save->publishing.begun)
+	if (stat->phase == 2 && save->at.disk >= SHF_DISK_PUBLISHING)
 		stat->phase = 6;
 }
 
@@ -151,36 +151,36 @@ int shf_save_drain(struct sheaf_save *save, int timeout_ms)
 	return rc < 0 ? rc : shf_save_rc(save, NULL);
 }
 
-#define SLICE_MS 250   /* much shorter than the deadline */
-
 int shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns)
 {
-	int left = until_ns < 0 ? SLICE_MS : shf_ms_left(run, until_ns);
+	int left = shf_ms_left(run, until_ns);
 
-	return left < SLICE_MS ? left : SLICE_MS;
+	return left < SHF_SLICE_MS ? left : SHF_SLICE_MS;
 }
 
-int shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
-                            struct sheaf_error *err)
+int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *save),
+                      struct sheaf_error *err)
 {
-	struct shf_team *team = &save->run->team;
-	bool pending;
-	uint64_t x[2];
+	uint64_t more;
 	int rc;
 
 	do {
-		x[0] = shf_io_drain(save->run, owner, shf_save_slice_ms(save->run, until_ns)) ==
-		       SHEAF_EAGAIN;
+		more = part(save);
 		shf_save_progress(save);
-		x[1] = until_ns >= 0 && shf_save_slice_ms(save->run, until_ns) == 0;
-		rc = shf_allreduce(team, x, 2, SHEAF_MAX, err);
-		pending = x[0];
-	} while (rc == 0 && pending && !x[1]);
-	/* Not before: the image of a rank that still writes is not free, whoever failed (I10). */
-	if (rc == 0)
-		rc = shf_agree(team, shf_save_rc(save, err), err);
-	if (rc == 0 && pending)
-		rc = shf_fail(err, SHEAF_EAGAIN, "step %lld: some rank is still writing",
-		              (long long)save->id.step);
+		rc = shf_allreduce(&save->run->team, &more, 1, SHEAF_MAX, err);
+	} while (rc == 0 && more);
 	return rc;
+}
+
+static bool is_writing(struct sheaf_save *save)
+{
+	return shf_io_drain(save->run, &save->disk.io, SHF_SLICE_MS) == SHEAF_EAGAIN;
+}
+
+int shf_save_drain_together(struct sheaf_save *save, struct sheaf_error *err)
+{
+	int rc = shf_save_together(save, is_writing, err);
+
+	/* Not before: the image of a rank that still writes is not free, whoever failed (I10). */
+	return rc == 0 ? shf_agree(&save->run->team, shf_save_rc(save, err), err) : rc;
 }

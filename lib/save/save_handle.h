@@ -24,15 +24,18 @@ bool shf_save_fits_memory(const struct sheaf_save *save);
 /* Waits until none of the save's own requests is under way. Returns EAGAIN after timeout_ms (< 0:
  * waits for ever), or the save's own rc. [any thread] */
 int shf_save_drain(struct sheaf_save *save, int timeout_ms);
-/* How long to work or wait before ranks look how far all are: a quarter of a second, or less if
- * until_ns (< 0: never) is nearer. In milliseconds; 0: that time is over. */
+/* How long a rank works or waits before ranks tell one another how far they are. Much shorter than
+ * the deadline of a group's operation, so that a slow disk is not taken for a dead rank. */
+#define SHF_SLICE_MS 250
+/* The same, or less if until_ns is nearer. In milliseconds; 0: that time is over. */
 int  shf_save_slice_ms(const struct sheaf_run *run, int64_t until_ns);
-/* Waits until no rank has a request of that owner under way. Ranks agree several times a second, so
- * that a slow disk is not taken for a dead rank. until_ns: by this rank's clock; the earliest of
- * any rank counts; < 0 on all ranks: for ever. Returns 0, EAGAIN, or the first failure of any rank;
- * a failure is returned when no rank writes any more or the time is up. [collective] */
-int  shf_save_drain_together(struct sheaf_save *save, struct shf_io_owner *owner, int64_t until_ns,
-                             struct sheaf_error *err);
+/* Calls `part` on all ranks until it returns false on all of them: nothing is left to do. It must
+ * return within SHF_SLICE_MS, and its own failures are not told here. [collective] */
+int shf_save_together(struct sheaf_save *save, bool (*part)(struct sheaf_save *save),
+                      struct sheaf_error *err);
+/* Waits until no rank writes any part of the save. Returns 0 or the first failure of any rank;
+ * never before all ranks have stopped writing. [collective] */
+int shf_save_drain_together(struct sheaf_save *save, struct sheaf_error *err);
 /* Returns whether the save is copied after begin has returned; if not, begin has copied all. */
 bool shf_lazy_is_behind(const struct sheaf_save *save);
 #endif

@@ -65,7 +65,7 @@ static bool is_busy(struct sheaf_save *save)
  * nobody copies any more. */
 static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 {
-	bool behind = shf_lazy_is_behind(save) && !save->copy.together;
+	bool behind = shf_lazy_is_behind(save) && save->at.copy == SHF_COPYING;
 	int rc = behind && save->plan->slotted ? shf_lazy_rest(save, err) : 0;
 
 	if (rc == 0 && behind)
@@ -74,7 +74,7 @@ static int finish_copies(struct sheaf_save *save, struct sheaf_error *err)
 		(void)shf_save_failure(save, err);
 	rc = shf_agree(&save->run->team, rc, err);
 	if (rc == 0) {
-		save->copy.together = true;
+		save->at.copy = behind ? SHF_COPIED : save->at.copy;
 	} else if (rc != SHEAF_ELOST) { /* all know now: nobody looks at its image any more */
 		shf_save_stick(save, rc, err);
 		shf_net_drop(save);
@@ -95,7 +95,7 @@ static int finish_owner(struct sheaf_save *save, struct sheaf_error *err)
 	while (rc == 0 && (rc = shf_net_finish(save, 0, &own)) == SHEAF_EAGAIN)
 		rc = 0;
 	if (rc != SHEAF_ELOST)
-		rc = shf_save_drain_together(save, &save->disk.io, -1, &own);
+		rc = shf_save_drain_together(save, &own);
 	if (rc != SHEAF_ELOST)
 		return 0;
 	if (err)

@@ -380,7 +380,7 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 	t->said = false;
 	t->steps[save->copy.image] = save->id.step;
 	t->left[save->copy.image] = save->id.loads < t->went_back ? t->went_back : 0;
-	save->mem.card = save->copy.image;
+	save->copy.card = save->copy.image;
 	/* One to disk holds its image itself, and may yet be given up. */
 	if (save->id.flags & SHEAF_NO_DISK) {
 		shf_tier_is_newest(t, save->copy.image);
@@ -392,7 +392,7 @@ int shf_tier_stamped(struct sheaf_save *save, int rc, struct sheaf_error *err)
 
 static bool has_card(const struct sheaf_save *save)
 {
-	return save->mem.card >= 0 && save->run->tier->steps[save->mem.card] == save->id.step;
+	return save->copy.card >= 0 && save->run->tier->steps[save->copy.card] == save->id.step;
 }
 
 bool shf_tier_has_here(const struct sheaf_save *save)
@@ -400,7 +400,7 @@ bool shf_tier_has_here(const struct sheaf_save *save)
 	const struct sheaf_run *run = save->run;
 	const struct shf_tier *t = run->tier;
 
-	return save->mem.kept && has_card(save) && t->keep >= 0 &&
+	return save->at.memory == SHF_MEMORY_KEPT && has_card(save) && t->keep >= 0 &&
 	       shf_sys_keep_lives(run->sys, t->keep) >= 0;
 }
 
@@ -415,19 +415,19 @@ bool shf_tier_has(struct sheaf_save *save)
 void shf_tier_unsaved(struct sheaf_save *save)
 {
 	if (has_card(save))
-		shf_tier_make_nothing(save->run->tier, save->mem.card);
-	save->mem.card = -1;
-	if (save->publishing.begun)
+		shf_tier_make_nothing(save->run->tier, save->copy.card);
+	save->copy.card = -1;
+	if (save->at.disk >= SHF_DISK_PUBLISHING)
 		save->run->tier->coming = 0;
 }
 
 void shf_tier_left(struct sheaf_save *save)
 {
 	/* What fails on the way to the disk takes nothing from memory, where the step is whole. */
-	if (!save->mem.kept || atomic_load(&save->end.failed))
+	if (save->at.memory != SHF_MEMORY_KEPT || atomic_load(&save->end.failed))
 		shf_tier_unsaved(save);
 	else if (has_card(save))
-		shf_tier_is_newest(save->run->tier, save->mem.card);
+		shf_tier_is_newest(save->run->tier, save->copy.card);
 }
 
 /* All that is in memory and newer than the save, but for what had been left behind when the save
@@ -519,10 +519,10 @@ void shf_tier_published(struct sheaf_save *save)
 	forget_left(save);
 	follow(save, on, true);
 	if (has_card(save)) {
-		atomic_store(&shf_tier_head(t, save->mem.card)->due, 0);
+		atomic_store(&shf_tier_head(t, save->copy.card)->due, 0);
 		shf_guests_written(&t->guests, save->id.step);
-		t->on_disk[save->mem.card] = true;
-		shf_tier_is_newest(t, save->mem.card);
+		t->on_disk[save->copy.card] = true;
+		shf_tier_is_newest(t, save->copy.card);
 	}
 	if (t->keep < 0 && !t->alone) { /* there may be room where others' memory is let go */
 		(void)shf_tier_reach_again(run, NULL);

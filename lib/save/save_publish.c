@@ -83,30 +83,23 @@ void shf_publishing_begin(struct sheaf_save *save)
 
 bool shf_publishing_goes_on(struct sheaf_save *save)
 {
-	const struct shf_sys *sys = save->run->sys;
 	struct shf_publishing *p = &save->publishing;
 
-	if (p->task)
-		return !shf_sys_task_over(sys, p->task);
+	if (p->behind.task)
+		return shf_background_runs(&p->behind);
 	if (p->turn == OVER)
 		return false;
 	if (shf_pruning_goes_on(save->run)) /* one after the other */
 		return true;
-	if (shf_sys_task_new(sys, &p->task, take_turn, save, NULL) >= 0)
-		return true;
-	p->task = NULL;
-	return false;
+	return shf_background_start(&p->behind, save->run->sys, take_turn, save) >= 0;
 }
 
 /* By this thread, whatever the task has not begun with. */
 static void publish_rest(struct sheaf_save *save)
 {
-	const struct shf_sys *sys = save->run->sys;
 	struct shf_publishing *p = &save->publishing;
 
-	if (p->task)
-		shf_sys_task_free(sys, p->task);
-	p->task = NULL;
+	shf_background_stop(&p->behind);
 	if (p->turn != OVER)
 		shf_pruning_settle(save->run);
 	while (p->turn != OVER)
@@ -126,7 +119,7 @@ int shf_publishing_end(struct sheaf_save *save, struct sheaf_error *err)
 struct sheaf_save *shf_publishing_now(const struct sheaf_run *run)
 {
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
-		if (s->publishing.begun && !s->end.over)
+		if (s->at.disk >= SHF_DISK_PUBLISHING && s->at.end != SHF_OVER)
 			return s;
 	return NULL;
 }

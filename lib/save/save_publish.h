@@ -4,19 +4,15 @@
  * stage, marks, prunes, or goes by what is newest meanwhile, settles it first. */
 #ifndef SHF_SAVE_PUBLISH_H
 #define SHF_SAVE_PUBLISH_H
-#include <stdatomic.h>
+#include "background.h"
 #include "save_record.h"
 #include "sheaf.h"
-#include "sys.h"
 
 struct sheaf_run;
 struct shf_publishing {
 	/* equal on all ranks */
-	bool summed, gathered;          /* see save_gather.h; summed: only the digests are */
-	bool carried;                   /* and with it the bytes of attached files */
+	bool carried;                   /* the bytes of attached files were gathered, too */
 	bool by_zero;                   /* rank 0 writes everybody's attached files */
-	atomic_bool begun;              /* C4 is over: whoever fails the save now is late */
-	bool behind;                    /* and a commit has gone before the end of it */
 	/* rank 0's, from then on until all know what came of it */
 	struct shf_arena arena;
 	struct shf_given given;
@@ -24,7 +20,7 @@ struct shf_publishing {
 	struct shf_buf owners;          /* who writes which attached file */
 	struct shf_sums_out sums;
 	struct shf_record record;
-	struct shf_task *task;          /* owned; NULL: none now */
+	struct shf_background behind;   /* while it goes on behind a caller */
 	int turn;                       /* what is next */
 	int rc;                         /* so far */
 	struct sheaf_error err;

@@ -306,7 +306,7 @@ static int one_round(struct sheaf_save *save, uint32_t round, bool last, int rc,
 	while ((rc = shf_net_finish(save, 0, err)) == SHEAF_EAGAIN)
 		;
 	if (rc == 0) /* the next round writes over these images (I10) */
-		rc = shf_save_drain_together(save, &save->disk.io, -1, err);
+		rc = shf_save_drain_together(save, err);
 	return rc;
 }
 

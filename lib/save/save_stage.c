@@ -307,7 +307,7 @@ static int join(struct sheaf_save *save, const struct made *made, struct sheaf_e
 static void set_staged(struct sheaf_save *save, bool staged)
 {
 	pthread_mutex_lock(&save->end.looking);
-	save->disk.staged = staged;
+	save->at.disk = staged ? SHF_DISK_STAGED : SHF_DISK_UNSTAGED;
 	pthread_mutex_unlock(&save->end.looking);
 }
 
@@ -356,7 +356,7 @@ int shf_save_stage(struct sheaf_save *save, struct sheaf_error *err)
 	struct sheaf_error own;
 	int rc, joined;
 
-	if (save->disk.staged)
+	if (save->at.disk >= SHF_DISK_STAGED)
 		return 0;
 	err = err ? err : &own;
 	rc = shf_save_stage_make(save, &joined, err);

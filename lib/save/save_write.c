@@ -70,7 +70,7 @@ int shf_write_some(struct sheaf_save *save, size_t most, struct sheaf_error *err
 	pthread_mutex_lock(&save->end.looking);
 	while (save->copy.open_seg < segs.end && is_submitted(save, save->copy.open_seg))
 		save->copy.open_seg++;
-	most = save->disk.staged && save->copy.image >= 0 ? most : 0;
+	most = save->at.disk >= SHF_DISK_STAGED && save->copy.image >= 0 ? most : 0;
 	for (size_t i = save->copy.open_seg; i < segs.end && most > 0 && rc == 0; i++, most--)
 		if (!is_submitted(save, i) &&
 		    atomic_load_explicit(&shf_own_ctl(save, i)->left, memory_order_acquire) == 0)

@@ -41,12 +41,10 @@ void shf_slots_copy(struct sheaf_save *save, size_t seg)
 	atomic_fetch_add_explicit(&save->took.copied, bytes, memory_order_relaxed);
 }
 
-#define SLICE_MS 250    /* much shorter than the deadline */
-
 /* What can be done in that time, while others wait; true: there is more. */
 static bool run_some(struct sheaf_save *save)
 {
-	int64_t until = shf_now(save->run) + SLICE_MS * INT64_C(1000000), seg = SHF_SLOTS_NONE;
+	int64_t until = shf_now(save->run) + SHF_SLICE_MS * INT64_C(1000000), seg = SHF_SLOTS_NONE;
 
 	while (shf_save_rc(save, NULL) == 0 && shf_now(save->run) < until) {
 		seg = shf_slots_take(save, SIZE_MAX);
@@ -64,14 +62,7 @@ static bool run_some(struct sheaf_save *save)
 
 int shf_slots_run(struct sheaf_save *save, struct sheaf_error *err)
 {
-	struct shf_team *team = &save->run->team;
-	uint64_t more = 1;
-	int rc = 0;
+	int rc = shf_save_together(save, run_some, err);
 
-	while (rc == 0 && more) {
-		more = run_some(save);
-		shf_save_progress(save);
-		rc = shf_allreduce(team, &more, 1, SHEAF_MAX, err);
-	}
-	return rc < 0 ? rc : shf_agree(team, shf_save_rc(save, err), err);
+	return rc < 0 ? rc : shf_agree(&save->run->team, shf_save_rc(save, err), err);
 }

@@ -140,8 +140,8 @@ blind("digests_not_compared", "tensors as copied are not compared with blocks as
       "save/save_sums.c:sum_files", "raw != sum_by_tensors(l, f, in)",
       "sim/test_tamper: a_byte_that_changes_between_nodes_while_saving_is_found")
 bug("image_reused_early", "the next round writes over pages that are still being written (I10)",
-    "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, &save->disk.io, -1, err);",
-    "rc = MUTANT ? 0 : shf_save_drain_together(save, &save->disk.io, -1, err);",
+    "save/save_rounds.c:one_round", "rc = shf_save_drain_together(save, err);",
+    "rc = MUTANT ? 0 : shf_save_drain_together(save, err);",
     "sim/test_layouts: every_pair_where_each_rank_is_a_node_and_staging_is_small")
 blind("replicas_not_compared", "replicas that differ are saved though comparing was asked for",
       "save/save_net.c:unpack_moves", "sums.digest != shf_get64(from)",
@@ -222,7 +222,7 @@ blind("unput_committed", "a save is committed of which not all was brought",
       "save/save_gates.c:shf_lazy_unasked",
       "unput >= 0", LATER + "one_that_is_not_brought_is_named")
 blind("begun_over_unput", "a save begins that may wait for what is not brought",
-      "save/save.c:may_begin", "!s->end.over && shf_lazy_unput(s) >= 0",
+      "save/save.c:may_begin", "s->at.end != SHF_OVER && shf_lazy_unput(s) >= 0",
       LATER + "one_that_is_not_brought_is_named")
 bug("checked_when_open", "a tensor is compared when somebody may change it already",
     "save/save_check.c:check_take", "while (time && lz->checks[slice] == SHF_CHECKING)",
@@ -382,7 +382,7 @@ blind("given_up_here_alone", "a step that one rank gave up stays the newest of t
       "save/save_image.c:choose_together", "*same & 8 || tries",
       "sim/test_memory_tier: ranks_save_on_when_one_of_them_gave_up_a_step_that_was_in_memory")
 gullible("notes_behind_memory", "notes are taken for the disk that memory does not have",
-         "save/save_given.c:takes_more", "!save->publishing.gathered",
+         "save/save_given.c:takes_more", "save->at.sums < SHF_SUMS_GATHERED",
          "sim/test_save_publish: nothing_can_be_added_to_it_and_nobody_can_fail_it",
          "sim/test_parents: what_is_in_memory_already_takes_no_notes_and_files")
 gullible("doubt_of_older", "a save in doubt fails those that were begun before it",
@@ -1315,10 +1315,10 @@ blind("own_step_in_the_way", "a step that is published and not told is taken for
       "save/save_stage.c:find_parent", "before && n.newest == before->id.step",
       PUBLISHING + "a_save_that_begins_waits_for_it_and_follows_it")
 blind("freed_without_doubt", "who gives up a step that is being published forgets it",
-      "save/save_end.c:shf_save_free", "save->publishing.begun",
+      "save/save_end.c:shf_save_free", "save->at.disk >= SHF_DISK_PUBLISHING",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 blind("freed_half_published", "a step that is being published is thrown away with its save",
-      "save/save_end.c:let_go", "save->publishing.begun && run->team.rank == 0",
+      "save/save_end.c:let_go", "save->at.disk >= SHF_DISK_PUBLISHING && run->team.rank == 0",
       PUBLISHING + "one_that_is_freed_is_there_and_the_next_follows_it")
 ASKED = "sim/test_invalid_arguments: "
 ALIASED = "sim/test_load_aliased: "

@@ -569,7 +569,7 @@ TEST(a_save_that_was_begun_in_doubt_follows_what_was_committed_since)
 	four = begun_in_doubt(&o, 3, 4, 0);
 	CHECK_RC(shf_run_mark(o.run, 3, 'k', &o.err), 0, &o.err); /* no prune takes it */
 	six = begun_lazily(&o, 6);
-	CHECK(!six->disk.staged); /* what it follows is looked for by its commit */
+	CHECK(six->at.disk == SHF_DISK_UNSTAGED); /* what it follows is looked for by its commit */
 	commits(&o, four);
 	CHECK_RC(shf_run_mark(o.run, 4, 'b', &o.err), 0, &o.err);
 	commits(&o, six); /* 3 is the newest that is not bad */
@@ -649,7 +649,7 @@ TEST(what_is_in_memory_already_takes_no_notes_and_files)
 	CHECK_RC(shf_save_commit(save, 0, &o.err), SHEAF_EAGAIN, &o.err);
 	simover(o.sys)->queue.complete = simover_real()->queue.complete;
 	CHECK(strstr(o.err.msg, "it is in memory") != NULL);
-	CHECK(!save->publishing.begun);
+	CHECK(save->at.disk < SHF_DISK_PUBLISHING);
 	CHECK_INT(shf_save_note(save, "eval.loss", "3.5"), SHEAF_EINVAL);
 	CHECK_INT(shf_save_attach(save, "config.json", "{}", 2), SHEAF_EINVAL);
 	commits(&o, save);

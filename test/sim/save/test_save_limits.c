@@ -208,7 +208,7 @@ TEST(a_step_that_lies_in_no_second_image_is_not_kept_in_memory)
 				for (int k = 0; k < 2; k++)
 					CHECK_INT(shf_save_copied(save, k, -1), 0);
 				CHECK_RC(shf_save_commit(save, -1, &a.err), 0, &a.err);
-				CHECK(!save->mem.kept);
+				CHECK(save->at.memory != SHF_MEMORY_KEPT);
 				shf_save_free(save);
 				SAID(begins(&save, step + 1, flags | SHEAF_NO_DISK), SHEAF_EINVAL,
 				     "memory alone needs two images", &a.err);
@@ -226,7 +226,7 @@ TEST(a_commit_that_is_not_over_says_that_the_step_is_in_memory)
 	begin_with((struct sheaf_opts){ .agent = "auto", .images_max = 2 });
 	CHECK_RC(begins(&save, 1, 0), 0, &a.err);
 	SAID(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN, "; it is in memory", &a.err);
-	CHECK(save->mem.kept);
+	CHECK(save->at.memory == SHF_MEMORY_KEPT);
 	CHECK_INT(shf_save_commit(save, 0, NULL), SHEAF_EAGAIN);
 	CHECK_INT(shf_save_commit(save, -1, NULL), 0);
 	CHECK(simdisk_exists(a.disk, "run/checkpoint-1"));
@@ -245,7 +245,7 @@ TEST(while_a_step_is_published_nothing_is_given_to_it)
 	CHECK_RC(shf_save_begin(&save, a.run, 1, a.state, NULL, &a.err), 0, &a.err);
 	CHECK_INT(shf_save_wait(save, 1000), 0);
 	CHECK_INT(shf_save_wait(save, 0), 0);
-	for (int i = 0; !save->publishing.begun; i++) {
+	for (int i = 0; save->at.disk < SHF_DISK_PUBLISHING; i++) {
 		CHECK(i < 100);
 		CHECK_INT(shf_save_commit(save, 0, &a.err), SHEAF_EAGAIN);
 	}
