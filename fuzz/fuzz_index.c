@@ -3,6 +3,7 @@
 #include "fuzz.h"
 #include "index.h"
 #include "safetensors.h"
+#include "valid.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

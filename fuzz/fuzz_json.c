@@ -3,6 +3,7 @@
  * emitter and the reader carry round. */
 #include "fuzz.h"
 #include "json.h"
+#include "valid.h"
 
 static void check_text(const struct shf_json *j)
 {

@@ -5,6 +5,7 @@
 #include "fuzz.h"
 #include "manifest.h"
 #include "safetensors.h"
+#include "valid.h"
 
 static void check_again(const struct shf_manifest *m)
 {

@@ -4,6 +4,7 @@
 #include "dtype.h"
 #include "fuzz.h"
 #include "safetensors.h"
+#include "valid.h"
 
 static void check_tensor(const struct shf_st_tensor *t, uint64_t payload)
 {

@@ -9,6 +9,7 @@
 #include "marks_read.h"
 #include "ramdisk.h"
 #include "tree.h"
+#include "valid.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 

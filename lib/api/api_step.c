@@ -6,14 +6,15 @@
 #include "export.h"
 #include "hexfloat.h"
 #include "load.h"
+#include "natural.h"
 #include "place.h"
 #include "read_slice.h"
-#include "safetensors.h"
 #include "state.h"
 #include "step.h"
 #include "step_copy.h"
 #include "step_lookup.h"
 #include "step_open.h"
+#include "valid.h"
 #include "verify_step.h"
 
 #define INFO_MIN offsetof(struct sheaf_step_info, format)

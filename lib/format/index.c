@@ -11,7 +11,7 @@
 
 #include "err.h"
 #include "json.h"
-#include "safetensors.h"
+#include "valid.h"
 
 /* The state of one parse. The JSON reader walks the bytes once, and nothing but names is
  * copied. Entries grow in a buffer of the heap, because their number is unknown until the map

@@ -6,6 +6,7 @@
  * takes time linear in the bytes. An error is final: p stays, and every later call repeats it.
  */
 #include "json.h"
+#include "valid.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,6 +10,7 @@
 #define SHF_JSON_H
 #include "mem.h"
 #include "sheaf.h"
+#include "valid.h"
 
 enum shf_json_kind {
 	SHF_JSON_ERROR = -1, SHF_JSON_END = 0,  /* END: the document is over, nothing follows */

@@ -12,7 +12,7 @@
 #include "err.h"
 #include "hexfloat.h"
 #include "json.h"
-#include "safetensors.h"
+#include "valid.h"
 
 struct check {
 	const struct shf_manifest *m;

@@ -3,6 +3,7 @@
 #ifndef SHF_MF_CHECK_H
 #define SHF_MF_CHECK_H
 #include "manifest.h"
+#include "valid.h"
 
 #define SHF_NOTE_MAX  ((size_t)64 << 10)        /* value of one note */
 #define SHF_NOTES_MAX ((size_t)512 << 10)       /* keys and values of all */

@@ -13,7 +13,7 @@
 #include "json.h"
 #include "manifest.h"
 #include "mf_check.h"
-#include "safetensors.h"
+#include "valid.h"
 
 /* The state of one decoding. Texts are copied to the arena, so the manifest outlives the bytes. */
 struct decoder {

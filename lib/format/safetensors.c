@@ -14,6 +14,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "json.h"
+#include "valid.h"
 
 /* A tensor, and the byte of the file where the header names it. Sentences about two tensors
  * name both places, and by then the JSON reader is far behind them. */

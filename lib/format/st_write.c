@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "json.h"
+#include "valid.h"
 
 #define ALIGN 4096                      /* of 8 + N */
 

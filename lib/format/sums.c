@@ -15,6 +15,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "safetensors.h"
+#include "valid.h"
 
 #define MAGIC "SHEAFSUM"
 #define VERSION 1

@@ -2,6 +2,7 @@
 /* Which names may stand for a tensor, a family, a file, a note. Everything that becomes part of
  * a path or is shown to a person is checked here, whatever wrote it: a manifest from elsewhere
  * must not name a file outside of its step, nor send escape sequences to a terminal. */
+#include "valid.h"
 #include "decimal.h"
 #include "json.h"
 #include "safetensors.h"

@@ -14,6 +14,7 @@
 #include "box_copy.h"
 #include <stdatomic.h>
 #include <string.h>
+#include "box_runs.h"
 #include "crc64.h"
 #include "dtype.h"
 #include "state.h"

@@ -10,6 +10,7 @@
 #include "deal_home.h"
 #include "dtype.h"
 #include "err.h"
+#include "natural.h"
 #include "safetensors.h"
 #include "state.h"
 

@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "err.h"
 #include "keys.h"
+#include "natural.h"
 #include "place.h"
 #include "state.h"
 #include "sums.h"

@@ -8,6 +8,7 @@
  * tensors that were read whole. */
 #include "load_run.h"
 #include <string.h>
+#include "box_runs.h"
 #include "err.h"
 #include "image.h"
 #include "load.h"

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "node_rank.h"
 #include "safetensors.h"
 
 #define AT_ONCE (UINT64_C(64) << 20)    /* bytes that travel in one exchange */

@@ -12,6 +12,7 @@
 #include "err.h"
 #include "growth.h"
 #include "memory_tier.h"
+#include "node_rank.h"
 #include "nodes.h"
 #include "run.h"
 #include "run_env.h"

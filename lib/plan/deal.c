@@ -6,6 +6,7 @@
 #include "deal.h"
 #include <stdlib.h>
 #include <string.h>
+#include "box_runs.h"
 #include "parts.h"
 
 /* Shorter runs are not worth an owner of their own: each would be a separate small write. */

@@ -103,6 +103,4 @@ int shf_deal_save(struct shf_arena *arena, const struct shf_stripe *stripe,
 int shf_deal_load(struct shf_arena *arena, const struct shf_stripe *stripe,
                   const struct shf_piece *pieces, size_t pieces_n, const int32_t *nodes,
                   uint32_t ranks, struct shf_dealt *out);
-/* The turn-th of all ranks of a node; -1: it has none. */
-int64_t shf_node_rank(const int32_t *nodes, uint32_t ranks, int32_t node, uint64_t turn);
 #endif

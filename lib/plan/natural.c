@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Natural order of names: layer 9 before layer 10. Byte by byte, no locale. */
-#include "place.h"
+#include "natural.h"
 #include "decimal.h"
 #include <stdbool.h>
 #include <string.h>

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "cells.h"
 #include "deal.h"
+#include "node_rank.h"
 
 /* Doubles the list when it is full, so adding n items takes linear time. */
 void *shf_parts_grow(void *list, size_t *max, size_t n, size_t size)
@@ -757,15 +758,3 @@ uint32_t shf_parts_source(const struct shf_parts *p, const struct shf_set *set, 
 	}
 }
 
-int64_t shf_node_rank(const int32_t *nodes, uint32_t ranks, int32_t node, uint64_t turn)
-{
-	uint64_t n = 0, pick;
-
-	for (uint32_t r = 0; r < ranks; r++)
-		n += nodes[r] == node;
-	pick = n ? turn % n : 0;
-	for (uint32_t r = 0; r < ranks; r++)
-		if (nodes[r] == node && pick-- == 0)
-			return r;
-	return -1;
-}

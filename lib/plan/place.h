@@ -7,11 +7,6 @@
 #include "mem.h"
 #include "sheaf.h"
 
-/* Natural order of names: maximal runs of ASCII digits and of other bytes; a digit run sorts
- * before a non-digit run; digit runs by value (any length); other runs by bytes; then fewer
- * leading zeros, then bytes. A total order: 0 only for equal strings. */
-int shf_natural(const char *a, const char *b);
-
 #define SHF_PAGE   UINT64_C(4096)
 #define SHF_BLOCK  (UINT64_C(1) << 20)
 #define SHF_STRIPE (UINT64_C(16) << 20)

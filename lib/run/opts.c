@@ -7,7 +7,7 @@
 #include "cpulist.h"
 #include "err.h"
 #include "match.h"
-#include "safetensors.h"
+#include "valid.h"
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
 

@@ -8,10 +8,10 @@
 #include "json.h"
 #include "mf_check.h"
 #include "run_env.h"
-#include "safetensors.h"
 #include "save.h"
 #include "save_handle.h"
 #include "save_record.h"
+#include "valid.h"
 
 /* What the line of an attached file in the manifest holds beside its name, at its longest. */
 #define FILE_NUMBERS ", bytes: 9223372036854775807, crc: 0123456789abcdef"

@@ -7,8 +7,8 @@
 #include "dtype.h"
 #include "err.h"
 #include "hexfloat.h"
-#include "safetensors.h"
 #include "state.h"
+#include "valid.h"
 
 /* ---- which slices ---- */
 

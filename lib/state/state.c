@@ -9,7 +9,7 @@
 #include "averages.h"
 #include "dtype.h"
 #include "err.h"
-#include "safetensors.h"
+#include "valid.h"
 
 /* snprintf() returns what it would have written, so `at` may pass n; nothing is written from
  * then on. */

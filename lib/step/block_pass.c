@@ -8,6 +8,7 @@
  * however many boxes overlap in it, and short runs do not cost a sum each. */
 #include "block_pass.h"
 #include "box_copy.h"
+#include "box_runs.h"
 #include "crc64.h"
 #include "state.h"
 #include "step.h"

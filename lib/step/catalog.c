@@ -14,6 +14,7 @@
 #include "keys.h"
 #include "match.h"
 #include "memory_dir.h"
+#include "natural.h"
 #include "safetensors.h"
 #include "step.h"
 #include "step_blocks.h"

@@ -11,8 +11,8 @@
 #include <string.h>
 #include "err.h"
 #include "run_id.h"
-#include "safetensors.h"
 #include "step_look.h"
+#include "valid.h"
 
 enum { SOUND = 1, SINGLE = 2, IN_RUN = 4, INDEX = 8 };
 #define PLAIN_MAX (UINT64_C(64) << 20)

@@ -20,6 +20,7 @@
 #include "lease.h"
 #include "memory_steps.h"
 #include "memory_tier.h"
+#include "natural.h"
 #include "nodes.h"
 #include "opts.h"
 #include "place.h"

@@ -24,6 +24,7 @@
 #include "lock.h"
 #include "err.h"
 #include "tree.h"
+#include "valid.h"
 
 #include <errno.h>
 #include <string.h>

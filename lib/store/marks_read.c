@@ -2,6 +2,7 @@
 /* Reads the marks of steps, and removes them. */
 #include "marks_read.h"
 #include "tree.h"
+#include "valid.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -13,6 +13,7 @@
 #include "trash.h"
 #include "tree.h"
 #include "tries_settle.h"
+#include "valid.h"
 
 #include <errno.h>
 #include <string.h>

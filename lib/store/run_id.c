@@ -3,6 +3,7 @@
 #include "run_id.h"
 #include "err.h"
 #include "tree.h"
+#include "valid.h"
 #include <errno.h>
 #include <string.h>
 

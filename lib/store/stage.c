@@ -16,6 +16,7 @@
 #include "step_look.h"
 #include "tree.h"
 #include "tries.h"
+#include "valid.h"
 
 #include <errno.h>
 #include <stdarg.h>

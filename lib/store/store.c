@@ -11,6 +11,7 @@
 #include "recover.h"
 #include "run_id.h"
 #include "tree.h"
+#include "valid.h"
 
 #include <errno.h>
 #include <inttypes.h>

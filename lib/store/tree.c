@@ -4,6 +4,7 @@
 #include "tree.h"
 #include "crc64.h"
 #include "err.h"
+#include "valid.h"
 
 #include <errno.h>
 #include <stdio.h>

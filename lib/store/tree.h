@@ -7,6 +7,7 @@
 #include <errno.h>
 #include "mem.h"
 #include "store.h"
+#include "valid.h"
 
 #define SHF_DAY_S 86400
 #define SHF_GRACE_S 600

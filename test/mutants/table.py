@@ -827,7 +827,7 @@ bug("flat_range_off_by_one", "a flat range begins one item late", "state/state.c
     "unit/test_state: a_flat_window_is_what_is_here",
     "sim/test_unusual_states: a_flat_range_may_cut_a_tensor_at_any_item_and_be_empty")
 bug("runs_joined_over_gaps", "rows join although memory has a gap between them",
-    "plan/runs.c:level_add", "mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1]",
+    "plan/box_runs.c:level_add", "mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1]",
     "(MUTANT || mem_step == (int64_t)r->n[l - 1] * r->mem_step[l - 1])",
     "unit/test_runs: runs_visit_every_unit_in_order")
 bug("transposed_tile_again", "each tile of transposed memory takes the columns of the first",

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "json.h"
+#include "valid.h"
 
 static char why[120];           /* the document that was walked last is none */
 

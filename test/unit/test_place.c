@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Natural order and placement: pure functions, so their results are written down here. */
 #include "rng.h"
+#include "natural.h"
 #include "t.h"
 #include <stdlib.h>
 #include "place.h"

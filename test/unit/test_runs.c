@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs against a walk of every unit. */
 #include "rng.h"
+#include "box_runs.h"
 #include "t.h"
 #include <stdlib.h>
 #include "box.h"

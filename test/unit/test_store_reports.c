@@ -14,6 +14,7 @@
 #include "salvage.h"
 #include "trash.h"
 #include "tries.h"
+#include "valid.h"
 
 #define ID "0123456789abcdef0123456789abcdef"
 #define OTHER "fedcba9876543210fedcba9876543210"

@@ -2,6 +2,7 @@
 #include "t.h"
 
 #include "safetensors.h"
+#include "valid.h"
 
 static bool name_ok(const char *s)
 {

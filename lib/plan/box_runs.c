@@ -2,7 +2,7 @@
 /* Runs: a box as the fewest loops over units that follow each other in the tensor and lie
  * evenly in memory. Dimensions of one index vanish; a dimension joins the one inside it when
  * it goes on exactly where that ends, in the tensor and in memory. */
-#include "box.h"
+#include "box_runs.h"
 #include <assert.h>
 
 /* Adds a loop around those that are there, or makes the last one longer: if a step of this loop

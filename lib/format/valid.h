@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which names may stand for a tensor, a family, a file, a note (doc/format.md). */
+#ifndef SHF_VALID_H
+#define SHF_VALID_H
+#include <stdbool.h>
+#include <stddef.h>
+
+bool shf_name_is_valid(const char *s, size_t n);        /* 1..1024 bytes of UTF-8, no control
+                                                         * characters, not __metadata__ */
+bool shf_family_is_valid(const char *s);                /* [a-z][a-z0-9_]{0,31} */
+bool shf_attached_is_valid(const char *s);              /* [A-Za-z0-9._-]{1,128}, not . .., not
+                                                         * sheaf.*, alive-*, *.safetensors* */
+bool shf_note_key_is_valid(const char *s);              /* [A-Za-z0-9._/-]{1,64} */
+bool shf_stream_is_valid(const char *s);                /* of a rank's bytes: [a-z0-9._-]{1,57} */
+bool shf_plain_is_valid(const char *s);                 /* a file name: one component, 1..255, no
+                                                         * control bytes, not . or .. */
+/* How many bytes of a long name a sentence shows: whole characters, for %.*s. */
+int shf_name_show(const char *s);
+/* Sorts names by their bytes; one that is there twice, or NULL. */
+const char *shf_names_twice(const char **names, size_t n);
+#endif
