@@ -129,42 +129,45 @@ static uint64_t text_hash(const char *s)
 	return s ? shf_crc64(s, strlen(s)) : 0;
 }
 
-/* Compares the arguments that must be equal on all ranks. `same` has a bit for each of x, in this
- * order. The ones that a user gets wrong most often are reported first. */
+/* Compares the arguments that must be equal on all ranks. If several differ, the
+ * first one of the table is named. */
 static int same_arguments(struct sheaf_run *run, const char *dir, struct sheaf_error *err)
 {
-	uint64_t keep = (uint64_t)run->opts.keep_last << 32 | (uint32_t)run->opts.keep_every;
-	uint64_t best = (uint64_t)run->opts.keep_best << 1 | (run->opts.best_largest != 0);
-	uint64_t x[10] = { text_hash(dir), run->opts.flags, run->opts.file_bytes_max, keep, best,
-		text_hash(run->opts.best_note), (uint64_t)run->opts.images_max,
-		run->opts.agent != NULL, run->opts.copies == 2,
-		run->opts.copies_group != NULL };
-	uint64_t same, lo[10], hi[10];
-	int rc = shf_same(&run->team, 0, x, 10, &same, lo, hi, err);
+	const struct sheaf_opts *o = &run->opts;
+	const struct {
+		uint64_t x;
+		const char *differs;            /* the end of the sentence */
+		bool numbers;                   /* and the least and the largest of all ranks */
+	} a[] = {
+		{ o->copies == 2, "with copies 2 and without", false },
+		{ o->copies_group != NULL, "with a copies_group and without", false },
+		{ o->agent != NULL, "with an agent and without", false },
+		{ (uint64_t)o->images_max, "with different images_max", true },
+		{ (uint64_t)o->keep_best << 1 | (o->best_largest != 0),
+		  "with different keep_best, best_largest or best_note", false },
+		{ text_hash(o->best_note),
+		  "with different keep_best, best_largest or best_note", false },
+		{ (uint64_t)o->keep_last << 32 | (uint32_t)o->keep_every,
+		  "with different keep_last or keep_every", false },
+		{ text_hash(dir), "different directories", false },
+		{ o->flags, "with different flags", true },
+		{ o->file_bytes_max, "with different file_bytes_max", true },
+	};
+	enum { N = sizeof(a) / sizeof(a[0]) };
+	uint64_t x[N], same, lo[N], hi[N];
+	int rc;
 
-	/* 1023: all ten are the same. */
-	if (rc < 0 || same == 1023)
-		return rc;
-	if (!(same & 256) || !(same & 512))
-		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with %s and without", dir,
-		                same & 256 ? "a copies_group" : "copies 2");
-	if (!(same & 128))
-		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with an agent and without",
-		                dir);
-	if (!(same & 64))
-		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different images_max (%"
-		                PRIu64 " and %" PRIu64 ")", dir, lo[6], hi[6]);
-	if (!(same & 16) || !(same & 32))
-		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_best, "
-		                "best_largest or best_note", dir);
-	if (!(same & 8))
-		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different keep_last or "
-		                "keep_every", dir);
-	if (!(same & 1))
-		return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened different directories", dir);
-	return shf_fail(err, SHEAF_EINVAL, "%s: ranks opened with different %s (%" PRIu64 " and %"
-	                PRIu64 ")", dir, same & 2 ? "file_bytes_max" : "flags",
-	                same & 2 ? lo[2] : lo[1], same & 2 ? hi[2] : hi[1]);
+	for (int i = 0; i < N; i++)
+		x[i] = a[i].x;
+	rc = shf_same(&run->team, 0, x, N, &same, lo, hi, err);
+	for (int i = 0; rc == 0 && i < N; i++) {
+		if (lo[i] != hi[i] && !a[i].numbers)
+			rc = shf_fail(err, SHEAF_EINVAL, "%s: ranks opened %s", dir, a[i].differs);
+		if (lo[i] != hi[i] && a[i].numbers)
+			rc = shf_fail(err, SHEAF_EINVAL, "%s: ranks opened %s (%" PRIu64 " and %"
+			              PRIu64 ")", dir, a[i].differs, lo[i], hi[i]);
+	}
+	return rc;
 }
 
 /* A job that died right after publishing a step may not have written the step's done file. The next

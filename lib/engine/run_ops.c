@@ -49,12 +49,12 @@ static int enter_run_call(struct sheaf_run *run, enum shf_call_kind call, int64_
 		.x = { (uint64_t)a, (uint64_t)b } };
 	const char *what = call == SHF_CALL_PRUNE ? "prune" : call == SHF_CALL_MARK ? "mark"
 	                                                                           : "rewind";
-	int i;
+	unsigned i;
 
 	rc = shf_call_enter(&run->team, &m, rc, err);
-	if (rc < 0 || (m.same & 3) == 3)
+	i = shf_call_differs(&m, 0) ? 0 : 1;
+	if (rc < 0 || !shf_call_differs(&m, i))
 		return rc;
-	i = m.same & 1 ? 1 : 0;
 	return shf_fail(err, SHEAF_EINVAL, "%s: %s: ranks pass different arguments (%" PRId64
 	                " and %" PRId64 ")", run->store.path, what, (int64_t)m.lo[i],
 	                (int64_t)m.hi[i]);

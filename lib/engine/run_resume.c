@@ -330,7 +330,7 @@ int shf_run_resume(struct sheaf_run *run, struct sheaf_state *state, uint32_t fl
 	err = err ? err : &own;
 	rc = flags & SHEAF_FALLBACK ? prepare_resume(&r, err) : 0;
 	rc = shf_call_enter(&run->team, &m, rc, err);
-	if (rc == 0 && !(m.same & 1))
+	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL, "ranks resume with different flags");
 	if (rc == 0)
 		rc = load_one(&r, flags & SHEAF_FALLBACK, err);

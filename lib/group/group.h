@@ -69,6 +69,11 @@ struct shf_call {
 	uint64_t number;                /* out: of this call; identifies a handle that it makes */
 	uint64_t same, lo[SHF_CALL_ARGS], hi[SHF_CALL_ARGS];    /* out, as in shf_same */
 };
+/* Whether argument i of a call that was entered differs between ranks. */
+static inline bool shf_call_differs(const struct shf_call *call, unsigned i)
+{
+	return call->lo[i] != call->hi[i];
+}
 /* Begins a [collective] call, with an operation that is the same in all of them. If ranks are in
  * different calls, or in the same call on different handles, all get EINVAL here, before they
  * exchange bytes that do not fit. Otherwise it agrees on rc like shf_agree, and compares the

@@ -52,25 +52,26 @@ static uint64_t hash_of(const struct sheaf_state *state)
 static int meet_in_average(struct sheaf_run *run, const struct sheaf_state *state, int64_t step,
                            double loss, bool *checked, int rc, struct sheaf_error *err)
 {
+	enum { STEP, LOSS, RULES, UNCHECKED };
 	struct shf_call m = { .kind = SHF_CALL_AVERAGE, .handle = run->life.made };
 
 	if (rc == 0) {
-		m.x[0] = (uint64_t)step;
-		m.x[1] = bits_of(loss);
-		m.x[2] = hash_of(state);
-		m.x[3] = state->emas_checked < state->emas_n;
+		m.x[STEP] = (uint64_t)step;
+		m.x[LOSS] = bits_of(loss);
+		m.x[RULES] = hash_of(state);
+		m.x[UNCHECKED] = state->emas_checked < state->emas_n;
 	}
 	rc = shf_call_enter(&run->team, &m, rc, err);
-	*checked = m.hi[3] == 0;
+	*checked = m.hi[UNCHECKED] == 0;
 	if (rc < 0)
 		return rc;
-	if (!(m.same & 1))
+	if (shf_call_differs(&m, STEP))
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
-		                PRIu64, m.lo[0], m.hi[0]);
-	if (!(m.same & 2))
+		                PRIu64, m.lo[STEP], m.hi[STEP]);
+	if (shf_call_differs(&m, LOSS))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different losses",
 		                step);
-	if (!(m.same & 4))
+	if (shf_call_differs(&m, RULES))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks average by different "
 		                "rules (sheaf_state_ema)", step);
 	return 0;

@@ -336,28 +336,31 @@ static bool is_away(const struct sheaf_save *save)
 static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc, bool *ready,
                          double loss, struct sheaf_error *err)
 {
+	enum { STEP, FLAGS, LOSS, PLAN, IMAGE, SAVES, NOT_READY, ROOM };
 	struct sheaf_save *of = NULL;
 	struct shf_call m = { .kind = SHF_CALL_BEGIN, .handle = run->life.made };
 	bool here = rc == 0 && is_ready_to_begin(save, &of);
 	int met;
 
 	if (rc == 0) {
-		m.x[0] = (uint64_t)save->id.step;
-		m.x[1] = save->id.flags;
-		m.x[2] = here ? save->plan->hash : 0;
-		m.x[3] = (uint64_t)(here ? save->copy.image : -1);
-		m.x[4] = shf_saves_hash(run);
-		m.x[5] = !here;
-		memcpy(&m.x[6], &loss, sizeof(loss));
-		m.x[7] = shf_tier_room(run);
+		m.x[STEP] = (uint64_t)save->id.step;
+		m.x[FLAGS] = save->id.flags;
+		memcpy(&m.x[LOSS], &loss, sizeof(loss));
+		m.x[PLAN] = here ? save->plan->hash : 0;
+		m.x[IMAGE] = (uint64_t)(here ? save->copy.image : -1);
+		m.x[SAVES] = shf_saves_hash(run);
+		m.x[NOT_READY] = !here;
+		m.x[ROOM] = shf_tier_room(run);
 	}
 	met = shf_call_enter(&run->team, &m, rc, err);
 	if (met == 0) {
 		save->id.made = m.number;
-		save->at.memory = m.lo[7] ? SHF_MEMORY_TO_BE_KEPT : SHF_MEMORY_NOT_KEPT;
-		shf_tier_bound(run, m.hi[7]);
+		save->at.memory = m.lo[ROOM] ? SHF_MEMORY_TO_BE_KEPT : SHF_MEMORY_NOT_KEPT;
+		shf_tier_bound(run, m.hi[ROOM]);
 	}
-	*ready = met == 0 && (m.same & 127) == 127 && m.hi[5] == 0 && !is_away(save);
+	*ready = met == 0 && m.hi[NOT_READY] == 0 && !is_away(save);
+	for (unsigned i = STEP; i <= SAVES; i++)
+		*ready = *ready && !shf_call_differs(&m, i);
 	if (*ready)
 		shf_tier_reuse(run, save->copy.image);
 	else if (here && met != SHEAF_ELOST)    /* after ELOST some rank may be copying into it */
@@ -368,12 +371,12 @@ static int meet_in_begin(struct sheaf_run *run, struct sheaf_save *save, int rc,
 		shf_image_leave(of);
 	if (met < 0)
 		return met;
-	if (!(m.same & 1))
+	if (shf_call_differs(&m, STEP))
 		return shf_fail(err, SHEAF_EINVAL, "ranks are at different steps: %" PRIu64 " and %"
-		                PRIu64, m.lo[0], m.hi[0]);
-	if (!(m.same & 2) || !(m.same & 64))
+		                PRIu64, m.lo[STEP], m.hi[STEP]);
+	if (shf_call_differs(&m, FLAGS) || shf_call_differs(&m, LOSS))
 		return shf_fail(err, SHEAF_EINVAL, "step %" PRId64 ": ranks pass different %s",
-		                save->id.step, m.same & 2 ? "losses" : "flags");
+		                save->id.step, shf_call_differs(&m, FLAGS) ? "flags" : "losses");
 	return 0;
 }
 

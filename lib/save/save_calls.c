@@ -81,7 +81,7 @@ int shf_save_exchange(struct sheaf_save *save, uint64_t bytes_max, struct sheaf_
 	                    : shf_save_failure(save, err);
 
 	rc = shf_call_enter(&save->run->team, &m, rc, err);
-	if (rc == 0 && !(m.same & 1))
+	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL,
 			      "ranks ask for exchanges of %" PRIu64 " and %" PRIu64 " bytes",
 		              m.lo[0], m.hi[0]);

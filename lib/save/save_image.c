@@ -42,10 +42,12 @@ int shf_image_choose(const struct sheaf_run *run, int below, struct sheaf_save *
 			return s->copy.image;
 		}
 	/* None but what is on its way to the next node: that comes to its end first. */
+	int other = run->tier->newest == 0 ? 1 : 0;
+
 	for (struct sheaf_save *s = run->saves.first; s; s = s->next)
-		if (s->copy.image == (run->tier->newest == 0))
+		if (s->copy.image == other)
 			*of = s;
-	return run->tier->newest == 0;
+	return other;
 }
 
 /* Something of the save is still to be copied, sent or written by this rank. */
@@ -134,25 +136,32 @@ uint64_t shf_saves_hash(const struct sheaf_run *run)
 	return n << 56 | (steps & (UINT64_MAX >> 8));
 }
 
+/* What ranks compare when they choose an image, with the least and the largest of each. */
+enum { SAVES, IMAGE, BUSY, NEWEST, CHOICE_WORDS };
+struct choice {
+	uint64_t x[CHOICE_WORDS], lo[CHOICE_WORDS], hi[CHOICE_WORDS];
+};
+
 /* Compares on all ranks: the saves in flight, the image chosen, whether the save that has it is
  * still busy, and the newest step in memory. If ranks differ in the last alone, some of them have
  * given up a step that the others still have: it is whole nowhere, so all of them go back to the
  * newest that every rank may have, and choose again. [collective] */
-static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of, uint64_t x[4],
-                           uint64_t *same, uint64_t lo[4], uint64_t hi[4],
-                           struct sheaf_error *err)
+static int choose_together(struct sheaf_run *run, int below, struct sheaf_save **of,
+                           struct choice *c, struct sheaf_error *err)
 {
 	for (int tries = 0;; tries++) {
+		uint64_t same;
 		int rc;
 
-		x[0] = shf_saves_hash(run);
-		x[1] = (uint64_t)shf_image_choose(run, below, of);
-		x[2] = *of ? is_busy(*of) : 0;
-		x[3] = (uint64_t)(shf_tier_newest(run) + 1);
-		rc = shf_same(&run->team, 0, x, 4, same, lo, hi, err);
-		if (rc < 0 || !(*same & 1) || *same & 8 || tries)
+		c->x[SAVES] = shf_saves_hash(run);
+		c->x[IMAGE] = (uint64_t)shf_image_choose(run, below, of);
+		c->x[BUSY] = *of ? is_busy(*of) : 0;
+		c->x[NEWEST] = (uint64_t)(shf_tier_newest(run) + 1);
+		rc = shf_same(&run->team, 0, c->x, CHOICE_WORDS, &same, c->lo, c->hi, err);
+		if (rc < 0 || c->lo[SAVES] != c->hi[SAVES] || c->lo[NEWEST] == c->hi[NEWEST] ||
+		    tries)
 			return rc;
-		shf_tier_newest_until(run, (int64_t)lo[3] - 1);
+		shf_tier_newest_until(run, (int64_t)c->lo[NEWEST] - 1);
 	}
 }
 
@@ -160,29 +169,29 @@ int shf_image_take(struct sheaf_run *run, int below, uint32_t flags, int *image,
                    struct sheaf_error *err)
 {
 	struct sheaf_save *of;
-	uint64_t x[4], same, lo[4], hi[4];
-	int rc = choose_together(run, below, &of, x, &same, lo, hi, err);
+	struct choice c;
+	int rc = choose_together(run, below, &of, &c, err);
 
 	if (rc < 0)
 		return rc;
 	/* A save freed on one rank only cannot be finished by the others. */
-	if ((same & 3) != 3)
+	if (c.lo[SAVES] != c.hi[SAVES] || c.lo[IMAGE] != c.hi[IMAGE])
 		return shf_fail(err, SHEAF_EINVAL, "ranks have different saves in flight (%" PRIu64
-		                " to %" PRIu64 "): one was freed here and not there", lo[0] >> 56,
-		                hi[0] >> 56);
-	if (hi[2] && of->id.flags & SHEAF_NO_DISK)
+		                " to %" PRIu64 "): one was freed here and not there",
+		                c.lo[SAVES] >> 56, c.hi[SAVES] >> 56);
+	if (c.hi[BUSY] && of->id.flags & SHEAF_NO_DISK)
 		return shf_fail(err, flags & SHEAF_MAY_FAIL ? SHEAF_EBUSY : SHEAF_EAGAIN,
 		                "no image is free: step %" PRId64 " is in memory alone and not "
 		                "committed", of->id.step);
-	if (hi[2] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
+	if (c.hi[BUSY] && flags & (SHEAF_MAY_DROP | SHEAF_MAY_FAIL))
 		return shf_fail(err, flags & SHEAF_MAY_DROP ? SHEAF_EAGAIN : SHEAF_EBUSY,
 		                "no image is free: step %" PRId64 " is being written", of->id.step);
-	rc = hi[2] ? finish_owner(of, err) : 0;
+	rc = c.hi[BUSY] ? finish_owner(of, err) : 0;
 	if (rc < 0)
 		return rc;
 	if (of)
 		shf_image_leave(of);
-	*image = (int)x[1];
+	*image = (int)c.x[IMAGE];
 	run->image.all[*image].dirty = false; /* who copied into it has come here */
 	return 0;
 }

@@ -658,7 +658,7 @@ static int open_one(struct sheaf_step **out, struct sheaf_run *run, int64_t n, b
 	if (rc == 0 && n < SHEAF_LATEST)
 		rc = shf_fail(err, SHEAF_EINVAL, "step %" PRId64 " is negative", n);
 	rc = shf_call_enter(&run->team, &m, rc, err);
-	if (rc == 0 && !(m.same & 1))
+	if (rc == 0 && shf_call_differs(&m, 0))
 		rc = shf_fail(err, SHEAF_EINVAL,
 			      "ranks open different steps: %" PRId64 " and %" PRId64,
 		              (int64_t)m.lo[0], (int64_t)m.hi[0]);
