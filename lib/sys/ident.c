@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time, chance and identity of the real machine. A process is called dead only on proof: this
- * boot, this pid namespace, and no such pid, a zombie, or another start time by the same clock.
- * Whatever cannot be read proves nothing.
- */
+/* Time, random numbers and process identity of the real machine. A process counts as dead only on
+ * proof. The proof requires the same boot and the same pid namespace as ours, and one of these: the
+ * pid does not exist; it is a zombie; its start time, by the same clock, is another one. Whatever
+ * cannot be read proves nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -75,7 +75,7 @@ static uint64_t real_pid(void *arg)
 	return (uint64_t)getpid();
 }
 
-/* Reads in a loop, since files of /proc may be handed out in parts. */
+/* Reads in a loop, since one read of a file in /proc may return only part of it. */
 bool shf_real_text(const char *path, char *buf, size_t n)
 {
 	int fd = shf_real_open(NULL, AT_FDCWD, path, 0, 0);
@@ -100,7 +100,7 @@ bool shf_real_text(const char *path, char *buf, size_t n)
 /* What /proc/<pid>/stat shows of a process. */
 struct process {
 	uint64_t start;                 /* in ticks since boot; 0: unknown */
-	bool over;                      /* nothing of it runs, but nobody asked for its status */
+	bool over;                      /* a zombie: all its threads have ended */
 };
 
 /* Finds a field of /proc/<pid>/stat, the third or a later one. The second is the name of the
@@ -188,6 +188,8 @@ static bool real_owner_is_dead(void *arg, const struct shf_owner *owner)
 		return false;
 	if (strncmp(owner->boot, self.boot, sizeof(self.boot)) || owner->pid_ns != self.pid_ns)
 		return false;
+	/* kill() with 0, or with a number that pid_t cannot hold, would ask about something
+	 * else. */
 	if (!owner->pid || owner->pid > INT_MAX)
 		return false;
 	if (kill((pid_t)owner->pid, 0) && errno == ESRCH)

@@ -8,6 +8,7 @@ extern const struct shf_host_ops shf_real_host;
 
 int shf_real_random(void *arg, void *buf, size_t n);
 int64_t shf_real_mono_ns(void *arg);
-/* The beginning of a small file of /proc or /sys as text; false if it is missing or unreadable. */
+/* Reads the beginning of a small file of /proc or /sys into buf as NUL-terminated text. False if
+ * the file is missing, empty or unreadable. */
 bool shf_real_text(const char *path, char *buf, size_t n);
 #endif

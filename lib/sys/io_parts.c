@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of parts of requests, from which carriers cut pieces (io_parts.h). */
+/* Lists of the parts of requests. Carriers cut pieces from the head of such a list (io_parts.h). */
 #include "io_parts.h"
 
 void shf_parts_push(struct shf_parts *l, struct shf_part *part)
@@ -25,8 +25,8 @@ struct shf_part *shf_parts_pop(struct shf_parts *l)
 	return part;
 }
 
-/* A part leaves the list when its last piece is cut, so that a part which is half cut is always the
- * head (Q1). */
+/* A part leaves the list when its last piece is cut, so a part that is only partly cut is always
+ * the head (Q1). */
 bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece)
 {
 	struct shf_part *part = l->head;

@@ -13,30 +13,35 @@
 #include <pthread.h>
 #include "sys_queue.h"
 
+/* A list of parts, first in, first out, linked by shf_part.next. */
 struct shf_parts {
 	struct shf_part *head, *tail;
 };
 
-/* Bytes of a request that move in one system call. Whoever cut it may read it without the lock. */
+/* Bytes of a request that are moved in one go. The carrier that cut the piece may read it without
+ * the lock. */
 struct shf_piece {
 	struct shf_part *part;
-	bool direct;
-	uint8_t *buf;
-	uint64_t at;
+	bool direct;                    /* as of its part, when it was cut */
+	uint8_t *buf;                   /* in the request's buffer; NULL: no bytes move */
+	uint64_t at;                    /* offset in the file */
 	size_t len;
 };
 
-/* What a carrier knows of its queue. */
+/* What a carrier sees of its queue: the lock and the two functions that it reports to. */
 struct shf_works {
 	pthread_mutex_t lock;
-	size_t piece_bytes;
-	/* A piece has come back, with a count or a negative errno. Called with the lock held; drops
-	 * it meanwhile if need be. */
+	size_t piece_bytes;             /* the largest piece */
+	/* The carrier calls this when it has finished a piece. result: the number of bytes moved,
+	 * or a negative errno. The lock is held; the call may drop it for a while, as shf_pool_push
+	 * does. */
 	void (*back)(struct shf_works *w, const struct shf_piece *piece, int64_t result);
-	/* This carrier cannot move the part: gives it to another one. The lock as for back. */
+	/* The carrier calls this for a part that it cannot move, and another carrier gets the part.
+	 * The lock is held and may be dropped, as for back. */
 	void (*pass_on)(struct shf_works *w, struct shf_part *part);
 };
 
+/* Appends a part to the list. */
 void shf_parts_push(struct shf_parts *l, struct shf_part *part);
 /* Takes the head out, no matter how much of it is left. */
 struct shf_part *shf_parts_pop(struct shf_parts *l);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking the agent of this node. It keeps memory under names, so that it outlives who made it. */
+/* The client's side of the protocol with the agent of this node (keep.h). The agent keeps memory
+ * under names, so that the memory outlives the process that made it. */
 #include "keep.h"
 #include <errno.h>
 #include <limits.h>
@@ -12,8 +13,9 @@
 #include <unistd.h>
 #include "passfd.h"
 
-#define LEAVE_MS 10000          /* for an agent that was told to go */
+#define LEAVE_MS 10000          /* limit for an agent to exit after STOP */
 
+/* Makes a request. A name that is too long is cut. */
 static struct shf_keep_msg message(int op, const char *name)
 {
 	struct shf_keep_msg m = { .magic = SHF_KEEP_MAGIC, .version = SHF_KEEP_VERSION,
@@ -23,7 +25,8 @@ static struct shf_keep_msg message(int op, const char *name)
 	return m;
 }
 
-/* Waits for one message. Returns the rc of the answer, or an errno of the connection. */
+/* Waits for one message until the time `until`. Returns the rc of the answer, or a negative errno
+ * if the connection fails. *memfd becomes the descriptor that came with the message, or -1. */
 static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t until)
 {
 	int rc;
@@ -43,9 +46,10 @@ static int keep_receive(int keep, struct shf_keep_msg *m, int *memfd, int64_t un
 	return rc;
 }
 
-/* Sends a request and waits for its answer. A descriptor that came with an answer that should have
- * none is closed. After a timeout the connection is useless: a late answer would be taken for that
- * of the next request. */
+/* Sends a request and waits for its answer, which replaces it in *m. *got becomes the descriptor
+ * that came with the answer, or -1. A descriptor is closed if got is NULL or the request fails.
+ * After a timeout the connection is useless: a late answer would be taken for that of the next
+ * request. */
 static int keep_request(int keep, struct shf_keep_msg *m, int memfd, int *got)
 {
 	int64_t until = shf_until_ns(m->op == SHF_KEEP_HELLO ? SHF_KEEP_HELLO_MS
@@ -93,6 +97,7 @@ int shf_keep_dir(const char *socket)
 	*strrchr(path, '/') = '\0';
 	if (mkdir(path, 0700) && errno != EEXIST)
 		return -errno;
+	/* lstat: in /tmp, another user may have made a symlink of that name. */
 	if (lstat(path, &st))
 		return -errno;
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077) ? 0 : -EPERM;
@@ -203,8 +208,8 @@ static int real_keep_at(void *arg, int keep, int dir)
 	return keep_request(keep, &m, dir, NULL);
 }
 
-/* Receives all answers even if item has ended the listing, because what is left in the connection
- * would answer the next request. */
+/* Receives all answers even if item has ended the listing: an answer left in the connection would
+ * be taken for that of the next request. */
 static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char *name),
                           void *item_arg)
 {
@@ -228,7 +233,7 @@ static int real_keep_list(void *arg, int keep, int (*item)(void *arg, const char
 	return rc ? rc : told;
 }
 
-/* Looks for the end of the connection without waiting and without taking anything out of it. */
+/* Tests whether the connection has ended, without waiting and without taking anything out of it. */
 static int real_keep_lives(void *arg, int keep)
 {
 	char c;
@@ -241,7 +246,8 @@ static int real_keep_lives(void *arg, int keep)
 	return got < 0 && errno == EAGAIN ? 0 : -EPIPE;
 }
 
-/* BYE is not answered and not waited for: closing must not block a process that is exiting. */
+/* BYE has no answer, and a full socket is not waited for: closing must not block a process that is
+ * exiting. */
 static void real_keep_close(void *arg, int keep, bool bye)
 {
 	struct shf_keep_msg m = message(SHF_KEEP_BYE, "");
@@ -254,8 +260,8 @@ static void real_keep_close(void *arg, int keep, bool bye)
 	close(keep);
 }
 
-/* After STOP the agent closes this connection as the last thing it does, which is what is waited
- * for. */
+/* After STOP the agent closes this connection as its last act. So the wait for the end of the
+ * connection is a wait for the exit of the agent. */
 int shf_keep_ask(int keep, int op, struct shf_keep_msg *m)
 {
 	int rc;

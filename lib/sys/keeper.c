@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent: one process of a node that keeps descriptors of memory under names and knows nothing
- * of what is in it. It sleeps in one poll until somebody asks, comes or goes, and wakes for nothing
- * else, except while it has no descriptor left for a process that wants to connect: then it tries
- * again ten times a second, because descriptors of the whole machine become free unannounced.
- * It learns from a pidfd that a process has gone, because children that it forked keep its socket
- * open. */
+ * of what is in the memory. It sleeps in one ppoll until a client sends a request, connects or
+ * exits. It wakes by the clock only while it has no descriptor left for a process that wants to
+ * connect: then it tries again ten times a second, because no event says that the machine has a
+ * free descriptor again. It learns from a pidfd that a process has exited, because children that
+ * the process forked keep its connection open. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,8 +22,8 @@
 #include "keep.h"
 #include "passfd.h"
 
-#define ANSWER_MS 1000          /* for one who asked to take the answer */
-#define USERS_MAX 4096
+#define ANSWER_MS 1000          /* limit for a client to take an answer */
+#define USERS_MAX 4096          /* connections */
 #define ACCEPT_AGAIN_MS 100     /* until the next accept, if no descriptor was left */
 
 /* A region of memory that is kept. */
@@ -34,26 +34,30 @@ struct kept {
 };
 /* A connected process. */
 struct user {
-	int fd, pidfd;                  /* pidfd -1: cannot be had */
-	bool bye;
-	char job[SHF_KEEP_NAME];
+	int fd, pidfd;                  /* pidfd: readable when the process exits; -1: the kernel
+	                                 * gave none */
+	bool bye;                       /* has sent BYE */
+	char job[SHF_KEEP_NAME];        /* "" for a mere reader, and before HELLO */
 };
+/* The state of the server. */
 struct serving {
 	const struct shf_keeper *k;
-	int listen, lock;
+	int listen, lock;               /* descriptors of the socket and of its lock file */
 	struct kept *kept;
 	size_t kept_n, kept_cap;
-	uint64_t bytes;
+	uint64_t bytes;                 /* of all memory kept */
 	struct user *users;
 	size_t users_n, users_cap;
-	struct pollfd *polls;           /* 1 + 2 * users_cap */
+	struct pollfd *polls;           /* the socket; then of each user fd and pidfd */
 	char lock_name[SHF_KEEP_PATH + 8];
-	sigset_t open;                  /* no signal */
+	sigset_t open;                  /* the empty signal mask, in force during ppoll */
 	bool full;                      /* accept failed: the next poll leaves the socket out */
-	bool mourns;                    /* a job has died here */
-	bool over;
+	bool mourns;                    /* a job has crashed here: from now on k->died is called at
+	                                 * the end of every job */
+	bool over;                      /* STOP has come */
 };
 
+/* Returns the region with this name, or NULL. */
 static struct kept *kept_find(struct serving *s, const char *name)
 {
 	for (size_t i = 0; i < s->kept_n; i++)
@@ -62,6 +66,7 @@ static struct kept *kept_find(struct serving *s, const char *name)
 	return NULL;
 }
 
+/* Forgets a region. The last region of the array takes its place. */
 static void kept_release(struct serving *s, struct kept *k)
 {
 	close(k->fd);
@@ -113,7 +118,7 @@ static int keeper_answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
 	return shf_pass(fd, m, sizeof(*m), memfd, shf_until_ns(ANSWER_MS));
 }
 
-/* One answer for each name, then the last one (keep.h). */
+/* Answers LIST: one message for each name, then the last one (keep.h). */
 static int list(struct serving *s, int fd, struct shf_keep_msg *m)
 {
 	int rc = 0;
@@ -126,6 +131,7 @@ static int list(struct serving *s, int fd, struct shf_keep_msg *m)
 	return rc ? rc : keeper_answer(fd, m, 0, -1);
 }
 
+/* Answers GET. */
 static int kept_send(struct serving *s, int fd, struct shf_keep_msg *m)
 {
 	const struct kept *k = kept_find(s, m->name);
@@ -136,6 +142,7 @@ static int kept_send(struct serving *s, int fd, struct shf_keep_msg *m)
 	return keeper_answer(fd, m, 0, k->fd);
 }
 
+/* Answers STATUS. */
 static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 {
 	m->bytes = s->bytes;
@@ -149,8 +156,8 @@ static int status(struct serving *s, int fd, struct shf_keep_msg *m)
 }
 
 /* Reports the path of the run's directory to k->at. Only the path is kept, because an open
- * descriptor would keep the file system mounted. The path is checked to lead to the same directory
- * from here: the client may be in another mount namespace. */
+ * descriptor would keep the file system mounted. A path that does not lead to the same directory
+ * from here is not reported: the client may be in another mount namespace. */
 static void locate(struct serving *s, int dir)
 {
 	char link[40], path[4096];
@@ -167,7 +174,8 @@ static void locate(struct serving *s, int dir)
 		s->k->at(s->k->arg, path);
 }
 
-/* Carries out one request. Non-zero: the connection is to be closed. */
+/* Carries out one request and answers it. Returns non-zero if the connection is to be closed.
+ * memfd: the descriptor that came with the request, or -1; this function closes it or keeps it. */
 static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg *m, int memfd)
 {
 	struct kept *k;
@@ -177,11 +185,14 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 	case SHF_KEEP_HELLO:
 		m->run[sizeof(m->run) - 1] = '\0';
 		if (s->k->run && strcmp(m->run, s->k->run))
+			/* The client is of another run directory: it gets the answer, then the
+			 * connection ends. */
 			return keeper_answer(u->fd, m, -EXDEV, -1) < 0 ? -EPIPE : -EXDEV;
 		memcpy(u->job, m->name, sizeof(u->job));
 		m->names = (uint64_t)s->k->steps_max;
 		return keeper_answer(u->fd, m, 0, -1);
 	case SHF_KEEP_PUT:
+		/* On success the descriptor belongs to the region. */
 		rc = kept_store(s, m, memfd);
 		if (rc && memfd >= 0)
 			close(memfd);
@@ -218,9 +229,9 @@ static int keeper_handle(struct serving *s, struct user *u, struct shf_keep_msg 
 	}
 }
 
-/* Receives one message and checks it before anything in it is used. Names are terminated here. A
- * descriptor that came with a message that should have none is closed, otherwise a client could use
- * up the agent's descriptors. */
+/* Receives one message and checks it before anything in it is used. Names are NUL-terminated here.
+ * A descriptor that came with a message that should have none is closed, otherwise a client could
+ * use up the agent's descriptors. Non-zero: the connection is to be closed. */
 static int keeper_receive(struct serving *s, struct user *u)
 {
 	struct shf_keep_msg m;
@@ -245,9 +256,9 @@ static int keeper_receive(struct serving *s, struct user *u)
 	return rc;
 }
 
-/* A process has exited or closed its connection. When the last process of a job is gone, k->died is
- * called if that process did not say BYE, or if an earlier job crashed: nothing could be done about
- * the earlier one while this job was using the run. */
+/* Removes user i, whose process has exited or whose connection is closed. When the last process of
+ * a job is gone, k->died is called if that process did not say BYE, or if an earlier job crashed:
+ * nothing could be done about the earlier one while this job was using the run. */
 static void gone(struct serving *s, size_t i)
 {
 	struct user u = s->users[i];
@@ -267,8 +278,9 @@ static void gone(struct serving *s, size_t i)
 		s->k->died(s->k->arg, u.job);
 }
 
-/* A pidfd becomes readable when the process exits. The connection alone is not enough: a forked
- * child may keep it open after the process has crashed. */
+/* Returns a pidfd of the process at the other end of the connection, or -1. A pidfd becomes
+ * readable when the process exits. The connection alone is not enough: a forked child may keep it
+ * open after the process has crashed. */
 static int pidfd_of(int fd)
 {
 	struct ucred cred;
@@ -279,8 +291,9 @@ static int pidfd_of(int fd)
 	return (int)syscall(SYS_pidfd_open, cred.pid, 0);
 }
 
-/* The array of polls has two entries for each user and one for the socket. If only one of the two
- * allocations succeeds, the larger array is kept and the capacity stays. */
+/* Makes room for more users. The array of polls has two entries for each user and one for the
+ * socket. If only one of the two allocations succeeds, the larger array is kept and the capacity
+ * stays. */
 static bool users_grow(struct serving *s)
 {
 	size_t cap = s->users_cap ? 2 * s->users_cap : 16;
@@ -295,8 +308,9 @@ static bool users_grow(struct serving *s)
 	return users && polls;
 }
 
-/* If accept fails for lack of descriptors, the socket is left out of the next poll: it would stay
- * readable, and the loop would spin. */
+/* Accepts one connection; processes of other users are refused. If accept fails for lack of
+ * descriptors, the socket is left out of the next poll: it would stay readable, and the loop would
+ * spin. */
 static void keeper_accept(struct serving *s)
 {
 	int fd = accept4(s->listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -312,11 +326,12 @@ static void keeper_accept(struct serving *s)
 	s->users[s->users_n++] = (struct user){ .fd = fd, .pidfd = pidfd_of(fd) };
 }
 
+/* Fills in s->polls and returns how many entries it has. */
 static size_t set_polls(struct serving *s)
 {
 	size_t n = 0;
 
-	/* A process that cannot be accepted yet would end every poll at once. */
+	/* While no connection can be accepted, a waiting one would end every poll at once. */
 	s->polls[n++] = (struct pollfd){ .fd = s->full ? -1 : s->listen, .events = POLLIN };
 	for (size_t i = 0; i < s->users_n; i++) {
 		s->polls[n++] = (struct pollfd){ .fd = s->users[i].fd, .events = POLLIN };
@@ -333,7 +348,6 @@ static int loop(struct serving *s)
 		size_t n = set_polls(s), users = s->users_n;
 		int ms = s->full ? ACCEPT_AGAIN_MS : users ? -1 : s->k->idle_ms;
 		struct timespec wait = { ms / 1000, ms % 1000 * 1000000L };
-		/* Signals that the caller has blocked come in here, and only here. */
 		int rc = ppoll(s->polls, (nfds_t)n, ms < 0 ? NULL : &wait, &s->open);
 
 		if (rc < 0 && errno != EINTR)
@@ -341,11 +355,12 @@ static int loop(struct serving *s)
 		if (rc < 0 && s->k->stop && s->k->stop(s->k->arg))
 			return 0;
 		if (rc == 0 && !s->full)
-			return 0;       /* idle for so long */
+			return 0;       /* no client for idle_ms */
 		s->full = false;
 		if (rc <= 0)
 			continue;
-		/* From the end: who goes is replaced by the last, which was looked at. */
+		/* From the last user to the first: gone() fills the place of a user with the last
+		 * one, which has been handled already. */
 		for (size_t i = users; i-- > 0 && !s->over;) {
 			short talks = s->polls[1 + 2 * i].revents;
 			short died = s->polls[2 + 2 * i].revents;
@@ -361,9 +376,10 @@ static int loop(struct serving *s)
 	return 0;
 }
 
-/* The lock beside the socket says who serves; its holder may remove what a dead agent left. An
- * agent removes the lock file when it exits. So a file that was locked may have lost its name
- * meanwhile, and then it is opened again. */
+/* The agent that serves the socket holds a lock on the file beside it, so the holder of the lock
+ * may remove the socket of a dead agent. An agent removes the lock file when it exits. So the file
+ * that was opened may have lost its name before it was locked; then the name is opened again.
+ * -EBUSY: another agent has the lock. */
 static int lock_path(struct serving *s)
 {
 	struct stat mine, named;
@@ -382,9 +398,10 @@ static int lock_path(struct serving *s)
 	}
 }
 
-/* An agent may have been started while somebody removed its lock file by hand. So the socket is
- * tried first: if something answers there, it serves. The umask keeps other users out from the
- * moment the socket exists. */
+/* Takes the lock, removes the socket of a dead agent, and listens on a new one. If somebody removed
+ * the lock file by hand, another agent may serve although the lock was free. So a connection is
+ * tried first: if it succeeds, -EBUSY. The umask keeps other users out from the moment the socket
+ * exists. */
 static int open_socket(struct serving *s)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -445,7 +462,7 @@ int shf_keeper_serve(const struct shf_keeper *k)
 	if (!rc && k->left)
 		k->left(k->arg);
 	for (size_t i = 0; i < s.users_n; i++) {
-		(void)shutdown(s.users[i].fd, SHUT_RDWR);       /* whatever children have it too */
+		(void)shutdown(s.users[i].fd, SHUT_RDWR);
 		close(s.users[i].fd);
 		if (s.users[i].pidfd >= 0)
 			close(s.users[i].pidfd);

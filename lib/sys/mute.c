@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A write beyond the file size limit (RLIMIT_FSIZE) fails with EFBIG and also sends SIGXFSZ, which
- * kills the process by default. The program that uses this library has not asked for that. So while
- * a call of ours makes a file longer, the signal is blocked in this thread, and the one that the
- * call caused is taken away. No handler, no disposition and no other thread is touched. */
+ * kills the process by default. A program that uses this library does not expect that. So while a
+ * call of ours makes a file longer, the signal is blocked in this thread, and the signal that the
+ * call caused is taken away before it is unblocked. No handler, no disposition and no other thread
+ * is touched. */
 #include <errno.h>
 #include <signal.h>
 #include <time.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In place of ring.c where the library is built without liburing: threads carry everything. */
+/* Replaces ring.c if the library is built without liburing: shf_ring_new returns NULL, so threads
+ * carry all requests. */
 #include "ring.h"
 
 struct shf_ring *shf_ring_new(struct shf_works *works, int depth)

@@ -53,7 +53,7 @@ int shf_wait_for(int fd, short events, int64_t until)
 	}
 }
 
-union room {                    /* for one descriptor beside a message */
+union room {                    /* room for one descriptor beside a message */
 	char bytes[CMSG_SPACE(sizeof(int))];
 	struct cmsghdr align;
 };
@@ -128,7 +128,7 @@ int shf_passed(int fd, void *message, size_t n, int *memfd)
 	return (size_t)got == n && !(m.msg_flags & MSG_TRUNC) ? 0 : -EPROTO;
 }
 
-/* Never 0 for a valid size, so that an empty share has an address like any other. */
+/* Never 0 for a valid size: an image of 0 bytes then has an address like any other. */
 size_t shf_mapped_bytes(size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of memory over Unix sockets, inside one machine. Sockets are SOCK_SEQPACKET and do
- * not block; every wait has its end in ns of the monotonic clock. */
+/* Passes descriptors of memory over Unix sockets, inside one machine. The sockets are
+ * SOCK_SEQPACKET and do not block. A wait ends at `until`, in ns of the monotonic clock. Functions
+ * that return int return 0 or a negative errno. */
 #ifndef SHF_PASSFD_H
 #define SHF_PASSFD_H
 #include <stdbool.h>
 #include "sys_shm.h"
 
 int shf_unix_new(void);                 /* a descriptor, or a negative errno */
-/* Memory goes to nobody but ourselves, and is taken from nobody else. */
+/* Is the process at the other end of the socket one of this user? Memory is passed to no other
+ * user's process, and taken from none. */
 bool shf_peer_is_us(int fd);
+/* The time that is timeout_ms from now, in ns of the monotonic clock. */
 int64_t shf_until_ns(int timeout_ms);
-/* 0 when fd is ready; -ETIMEDOUT at the end. */
+/* Waits until fd is ready for events (POLLIN, POLLOUT) or hung up. -ETIMEDOUT at `until`. */
 int shf_wait_for(int fd, short events, int64_t until);
-/* One message, with a descriptor unless memfd is -1. */
+/* Sends one message, and with it the descriptor memfd unless that is -1. Waits while the socket is
+ * full. */
 int shf_pass(int fd, const void *message, size_t n, int memfd, int64_t until);
-/* One message of exactly n bytes; *memfd: what came with it, or -1. -EAGAIN: none yet; -ECONNRESET:
- * none any more; -EPROTO: it is of another length. */
+/* Receives one message of exactly n bytes, without waiting. *memfd becomes the descriptor that came
+ * with it, even with a bad message, or -1; the caller closes it. -EAGAIN: no message yet;
+ * -ECONNRESET: the peer has closed; -EPROTO: the message is of another length. */
 int shf_passed(int fd, void *message, size_t n, int *memfd);
-/* Bytes that are mapped for so many; 0: too many. */
+/* The size rounded up to whole pages, at least one page; 0: too large. */
 size_t shf_mapped_bytes(size_t bytes);
-/* Sealed and as long as it says: reading it cannot end in SIGBUS. 0 or -EPROTO. */
+/* Checks that memfd is sealed against shrinking and has at least `bytes` bytes, so that reading it
+ * cannot end in SIGBUS. -EPROTO if not. */
 int shf_memory_check(int memfd, uint64_t bytes);
+/* Maps the memory of fd, or private anonymous memory if fd is -1, and fills in *shm. On failure fd
+ * stays with the caller. */
 int shf_memory_map(struct shf_shm *shm, int fd, size_t bytes);
 #endif

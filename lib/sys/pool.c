@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that read, write and sync. Always true here: the threads take no signals and never
- * allocate, and there are no more of them than there ever were pieces to do at a time. */
+ * allocate, and a thread is started only if there are more pieces to carry than idle threads. */
 #include <errno.h>
 #include <signal.h>
 #include <unistd.h>
@@ -9,10 +9,10 @@
 #include "posix.h"
 #include "thread.h"
 
-#define EAGAIN_MAX 8
+#define EAGAIN_MAX 8            /* calls of one piece that return EAGAIN */
 
-/* Moves as much as direct I/O can. It stops at an unaligned count; the queue repeats the rest
- * through the page cache. */
+/* Moves as much as direct I/O can, and returns the count or a negative errno. It stops at an
+ * unaligned count; the queue repeats the rest through the page cache. */
 static int64_t move_direct(const struct shf_io *io, const struct shf_piece *p)
 {
 	size_t done = 0;
@@ -37,7 +37,7 @@ static int64_t move_direct(const struct shf_io *io, const struct shf_piece *p)
 	return (int64_t)done;
 }
 
-/* Makes the system calls of one piece. The lock is not held. */
+/* Makes the system calls of one piece, without the lock. Returns the result for shf_works.back. */
 static int64_t carry(const struct shf_piece *p)
 {
 	const struct shf_io *io = p->part->io;
@@ -53,7 +53,8 @@ static int64_t carry(const struct shf_piece *p)
 	return shf_real_pwrite(NULL, io->fd, p->buf, p->len, p->at);
 }
 
-/* Moves one piece, with the lock dropped meanwhile. False if there is none. */
+/* Cuts one piece and moves it; the lock is dropped during the system calls. False if there is no
+ * piece. */
 static bool pool_move_piece(struct shf_pool *pool)
 {
 	struct shf_works *w = pool->works;
@@ -73,7 +74,7 @@ static bool pool_move_piece(struct shf_pool *pool)
 	return true;
 }
 
-/* A thread of the pool. When it is stopped it first finishes what is in the list. */
+/* A thread of the pool. When the pool is stopped, it first finishes what is in the list. */
 static void *pool_run(void *arg)
 {
 	struct shf_pool *pool = arg;
@@ -93,6 +94,7 @@ static void *pool_run(void *arg)
 	return NULL;
 }
 
+/* Returns 0 or a positive errno. */
 static int start_one(struct shf_pool *pool)
 {
 	int rc = shf_thread_start(&pool->threads[pool->thread_n], pool_run, pool);
@@ -109,9 +111,9 @@ int shf_pool_ready(struct shf_pool *pool)
 	return pool->thread_n ? 0 : start_one(pool);
 }
 
-/* Starts only as many threads as there are pieces without one: small requests then share one
- * thread, and a large one gets all. If no thread can be started, the caller's thread does the work
- * here; that is slow but makes progress. */
+/* Starts threads only while fewer of them are idle than there are pieces in the list: small
+ * requests then share one thread, and a large one gets all. If no thread can be started, the
+ * caller's thread does the work here; that is slow but makes progress. */
 void shf_pool_push(struct shf_pool *pool, struct shf_part *part)
 {
 	size_t n = (size_t)((part->end - part->at - 1) / pool->works->piece_bytes) + 1;
@@ -146,6 +148,7 @@ int shf_pool_init(struct shf_pool *pool, struct shf_works *works, int threads)
 	return -rc;
 }
 
+/* The threads first finish what is in the list (pool_run). */
 void shf_pool_release(struct shf_pool *pool, bool ours)
 {
 	if (ours) {

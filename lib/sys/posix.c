@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of the real machine. Always true here: every descriptor is close-on-exec, nothing waits
- * for a peer (a FIFO where a file should be does not hang us), an interrupted call is repeated
- * except fsync, and a transfer is whole or ends at an error or at the end of the file.
- */
+/* Files of the real machine. Always true here:
+ * - Every descriptor is close-on-exec.
+ * - Nothing waits for a peer: a FIFO where a file should be does not hang the process.
+ * - An interrupted call is repeated, except fsync.
+ * - A transfer is complete, or it ends at an error or at the end of the file. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,15 +17,15 @@
 #include "mute.h"
 #include "resident.h"
 
-/* One system call moves no more: a writer that is asked to stop, and a slow disk, are seen
- * between pieces, and no count comes near the kernel's limit. */
+/* The most that one system call moves. A fatal signal takes effect between two calls, and no count
+ * comes near the kernel's limit of 2 GiB. */
 #define PIECE_BYTES ((size_t)8 << 20)
 
 _Static_assert(SHF_CWD == AT_FDCWD, "SHF_CWD is the kernel's");
 _Static_assert(sizeof(off_t) == 8, "offsets are 64 bits");
 
-/* O_NONBLOCK means nothing for a file, and keeps the open of a FIFO or a device from waiting for a
- * peer. */
+/* O_NONBLOCK has no effect on a regular file. It keeps the open of a FIFO or a device from waiting
+ * for a peer. */
 static int open_flags(int flags)
 {
 	int f = O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
@@ -73,7 +74,8 @@ int shf_real_open(void *arg, int dir, const char *name, int flags, unsigned mode
 static int real_close(void *arg, int fd)
 {
 	(void)arg;
-	/* An interrupted close has closed; asking again could close someone else's. */
+	/* After EINTR the descriptor is closed all the same. A second close could hit one that
+	 * another thread has opened meanwhile. */
 	if (close(fd) && errno != EINTR)
 		return -errno;
 	return 0;
@@ -186,7 +188,8 @@ int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 	return (int64_t)done;
 }
 
-/* A write of 0 bytes without an error would loop for ever, so it is EIO. */
+/* Writes all n bytes and returns n, or a negative errno. A pwrite that returns 0 without an error
+ * is EIO, since repeating it could loop for ever. */
 static int64_t write_all(int fd, const void *buf, size_t n, uint64_t off)
 {
 	const uint8_t *p = buf;
@@ -218,6 +221,7 @@ int64_t shf_real_pwrite(void *arg, int fd, const void *buf, size_t n, uint64_t o
 	return shf_mute_end(&mute, write_all(fd, buf, n, off));
 }
 
+/* Converts the kernel's struct into ours. */
 static void stat_from(struct shf_stat *out, const struct stat *st)
 {
 	memset(out, 0, sizeof(*out));
@@ -267,8 +271,7 @@ static bool name_is_dots(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* Reads through a description of its own, so that the position of the caller's descriptor does not
- * move. */
+/* Opens the directory again, so that the read position of the caller's descriptor does not move. */
 static int real_list(void *arg, int fd, int (*item)(void *arg, const char *name), void *item_arg)
 {
 	int own = shf_real_open(arg, fd, ".", SHF_O_DIR, 0), rc = 0;
@@ -313,7 +316,8 @@ int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
 	return (int)got;
 }
 
-/* EACCES and EAGAIN both mean that another process has the lock. */
+/* Sets or releases an open-file-description lock on the whole file. EACCES and EAGAIN both mean
+ * that another process has the lock; callers get EAGAIN. */
 static int set_lock(int fd, short type)
 {
 	struct flock l = { .l_type = type, .l_whence = SEEK_SET };
@@ -340,7 +344,7 @@ static int real_unlock(void *arg, int fd)
 	return set_lock(fd, F_UNLCK);
 }
 
-/* f_bavail leaves out what is reserved for root. */
+/* f_bavail, unlike f_bfree, leaves out what is reserved for root. */
 static int real_free_bytes(void *arg, int fd, uint64_t *bytes)
 {
 	struct statvfs v;
@@ -356,9 +360,9 @@ static int real_free_bytes(void *arg, int fd, uint64_t *bytes)
 	return 0;
 }
 
-/* A device number with major 0 is drawn at each mount. The file system's own id tells file systems
- * of one machine apart as well, and does not change. For a block device its number is better than
- * that id, because a snapshot that is mounted beside its origin has the same id. */
+/* A device number with major 0 is drawn anew at each mount. The id f_fsid also tells the file
+ * systems of one machine apart, and does not change. For a block device the device number is better
+ * than f_fsid, because a snapshot that is mounted beside its origin has the same f_fsid. */
 static int real_fs_id(void *arg, int fd, uint64_t *id)
 {
 	struct statvfs v;

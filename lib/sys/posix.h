@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files and directories of the kernel. The calls by name are those that lib/sys itself needs. */
+/* Files and directories of the kernel. The functions declared here are those that other files of
+ * lib/sys call directly. */
 #ifndef SHF_POSIX_H
 #define SHF_POSIX_H
 #include "sys_file.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue of the real machine: splits a request into the part that can go past the page cache
- * and the edges that cannot, gives each to who carries it, and puts the results together.
- * Always true here: a request is with the carriers while `left` of its parts have not come back,
- * then in done; `under_way` counts both.
- */
+/* The queue of the real machine. It splits a request into the part that can bypass the page cache
+ * and the edges that cannot, gives each part to a carrier (io_parts.h), and joins the results.
+ * Always true here: a request is with the carriers until all of its `left` parts have come back,
+ * and in the list `done` from then until complete returns it; `under_way` counts both. */
 #include "queue.h"
 #include "ident.h"
 #include "pool.h"
@@ -15,22 +14,25 @@
 #include "mem.h"
 
 #define THREADS_MAX 256
-#define DEPTH 16
+#define DEPTH 16                /* pieces in the ring at a time, unless told otherwise */
 #define DEPTH_MAX 1024
 #define PIECE_BYTES ((size_t)8 << 20)
 #define PIECE_BYTES_MAX ((size_t)1 << 30)
 
 struct shf_queue {
-	struct shf_works works;         /* first, as carriers hand it back; guards what follows */
-	pthread_cond_t finished;
-	struct shf_io *done, **done_end; /* borrowed from the submitter */
-	size_t under_way;               /* submitted, not yet handed back */
-	size_t carried;                 /* of these, not in done */
+	struct shf_works works;         /* first: a pointer to it is one to the queue. Its lock
+	                                 * guards what follows */
+	pthread_cond_t finished;        /* a request was added to done, or none is under way */
+	struct shf_io *done, **done_end; /* finished requests, oldest first; borrowed from the
+	                                  * submitter */
+	size_t under_way;               /* requests submitted and not yet returned by complete */
+	size_t carried;                 /* those of them that are not in done */
 	struct shf_queue_stat stat;
 	struct shf_pool pool;
 	struct shf_ring *ring;          /* owned; NULL: none */
-	bool buffered;                  /* nothing goes direct */
-	pid_t pid;                      /* who has the threads: a forked child does not */
+	bool buffered;                  /* never use direct I/O */
+	pid_t pid;                      /* the process that made the queue; a forked child has none
+	                                 * of its threads */
 };
 
 /* File systems refuse direct I/O in different ways, and some only at the first transfer. ENOMEM and
@@ -41,7 +43,8 @@ bool shf_direct_is_refused(int64_t result)
 	       result == -ENOMEM;
 }
 
-/* All parts are back. Hands the request to whoever calls complete next. The lock is held. */
+/* All parts of the request are back: sets its result and puts it in done, for the next call of
+ * complete. The lock is held. */
 static void request_finish(struct shf_queue *q, struct shf_io *io)
 {
 	io->result = io->error ? io->error : (int64_t)(io->reached - io->off);
@@ -55,6 +58,8 @@ static void request_finish(struct shf_queue *q, struct shf_io *io)
 	pthread_cond_broadcast(&q->finished);
 }
 
+/* Gives a part to the ring if it is direct and the ring takes it, else to the threads. The lock is
+ * held. */
 static void queue_push_part(struct shf_queue *q, struct shf_part *part)
 {
 	if (part->direct && q->ring && !shf_ring_push(q->ring, part))
@@ -68,7 +73,7 @@ static void abandon(struct shf_queue *q, struct shf_part *part)
 	if (part->at == part->end)
 		return;
 	part->at = part->end;
-	/* Not cut up completely, so it is the head of its list (Q1). */
+	/* The part is not cut up completely, so it is the head of its list (Q1). */
 	if (q->pool.todo.head == part)
 		shf_parts_pop(&q->pool.todo);
 	else
@@ -87,8 +92,8 @@ static void redo(struct shf_part *part, uint64_t at, uint64_t end)
 	part->redo_end = end > part->redo_end ? end : part->redo_end;
 }
 
-/* A direct piece has come back. A short one is repeated through the page cache from where it
- * stopped, because direct I/O cannot say whether that is the end of the file. If the kernel refuses
+/* A direct piece has come back. What a short transfer left is repeated through the page cache,
+ * because direct I/O cannot tell whether it stopped at the end of the file. If the kernel refuses
  * direct I/O, all that is left of the part goes through the page cache. */
 static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t result)
 {
@@ -99,6 +104,7 @@ static void back_direct(struct shf_queue *q, const struct shf_piece *p, int64_t 
 		if ((uint64_t)result < p->len)
 			redo(part, p->at + (uint64_t)result, p->at + p->len);
 	} else if (shf_direct_is_refused(result)) {
+		/* The range is still empty at the first refusal, so a part counts once. */
 		q->stat.refused += part->redo_at == part->redo_end;
 		redo(part, p->at, part->end);
 		abandon(q, part);
@@ -158,6 +164,7 @@ static void pass_on(struct shf_works *w, struct shf_part *part)
 	shf_pool_push(&((struct shf_queue *)w)->pool, part);
 }
 
+/* Does the range fit the kernel's signed 64-bit offsets? */
 static bool request_range_fits(const struct shf_io *io)
 {
 	return io->len <= INT64_MAX && io->off <= (uint64_t)INT64_MAX - io->len;
@@ -170,9 +177,10 @@ static void request_add_part(struct shf_io *io, uint64_t at, uint64_t end, bool 
 			(struct shf_part){ .io = io, .at = at, .end = end, .direct = direct };
 }
 
-/* Divides a request into at most three parts: the aligned middle, which goes direct, and its two
- * edges, which go through the page cache. If nothing of it can go direct, it is one part. Buffer
- * and offset must agree modulo the alignment, since the kernel demands both aligned. */
+/* Divides a request into at most three parts: the aligned middle, which uses direct I/O, and its
+ * two edges, which go through the page cache. If no direct I/O is possible, the request is one
+ * part. The kernel demands that buffer and offset are both aligned, so they must agree modulo the
+ * alignment. A request of 0 bytes or with a range that cannot be has no part. */
 static void split(const struct shf_queue *q, struct shf_io *io)
 {
 	uint64_t end = io->off + io->len, lo, hi;
@@ -195,13 +203,13 @@ static void split(const struct shf_queue *q, struct shf_io *io)
 		request_add_part(io, io->off, end, false);
 		return;
 	}
-	request_add_part(io, lo, hi, true);     /* the longest first */
+	request_add_part(io, lo, hi, true);     /* the longest part first */
 	request_add_part(io, io->off, lo, false);
 	request_add_part(io, hi, end, false);
 }
 
-/* A forked child is refused: it has none of the threads, and the lock may be held for ever by one
- * that it has not. */
+/* A forked child is refused: it has none of the threads, and a thread of the parent may have held
+ * the lock at the fork, so that it is never free in the child. */
 static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 {
 	uint32_t n;
@@ -212,6 +220,7 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 		return -EINVAL;
 	if (!shf_io_moves(io->op) && io->op != SHF_IO_FSYNC && io->op != SHF_IO_RESIZE)
 		return -EINVAL;
+	/* The open of the second descriptor failed, and the caller did not notice. */
 	if (io->direct < 0)
 		return -EBADF;
 	pthread_mutex_lock(&q->works.lock);
@@ -232,7 +241,7 @@ static int real_submit(void *arg, struct shf_queue *q, struct shf_io *io)
 	return -rc;
 }
 
-/* The time by the clock that the condition variable uses. */
+/* The end of a wait, by the monotonic clock, which the condition variable uses. */
 static struct timespec deadline(int timeout_ms)
 {
 	int64_t at = shf_real_mono_ns(NULL) + (int64_t)timeout_ms * 1000000;
@@ -277,6 +286,7 @@ static int real_complete(void *arg, struct shf_queue *q, struct shf_io **io, int
 	return rc;
 }
 
+/* A hint, so a queue without a ring does nothing. */
 static void real_queue_pin(void *arg, struct shf_queue *q, int i, void *base, size_t bytes)
 {
 	(void)arg;
@@ -327,6 +337,7 @@ static void sync_release(struct shf_queue *q)
 	pthread_mutex_destroy(&q->works.lock);
 }
 
+/* Without io_uring, or without memory for it, q->ring is NULL and threads carry all requests. */
 int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how)
 {
 	size_t piece = how->piece_bytes ? how->piece_bytes : PIECE_BYTES;

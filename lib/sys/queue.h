@@ -6,14 +6,16 @@
 
 extern const struct shf_queue_ops shf_real_queue;
 
-/* What queue_new leaves to the queue; tests and measurements choose it. Zero: as queue_new does. */
+/* How a queue carries requests. queue_new uses zeros, that is the defaults; tests and benchmarks
+ * choose. */
 enum { SHF_CARRY_BEST, SHF_CARRY_POOL, SHF_CARRY_BUFFERED };
 struct shf_queue_how {
-	int carrier;                    /* BEST: io_uring if available; POOL: threads; BUFFERED:
-	                                 * threads, and no direct I/O */
-	int depth;                      /* pieces in the ring at a time */
-	size_t piece_bytes;             /* a multiple of SHF_ALIGN */
+	int carrier;                    /* BEST: io_uring if available; POOL: threads alone;
+	                                 * BUFFERED: threads, and no direct I/O */
+	int depth;                      /* most pieces in the ring at a time */
+	size_t piece_bytes;             /* largest piece; a multiple of SHF_ALIGN */
 };
+/* queue_new with a choice. Returns 0 or a negative errno. */
 int shf_real_queue_make(struct shf_queue **queue, int threads, const struct shf_queue_how *how);
 /* Does this result mean that the kernel refuses direct I/O for the file? Otherwise it is an error
  * of the disk. */

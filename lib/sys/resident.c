@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much of a file is in memory, and what of memory is there. Nothing is read or mapped in by
- * asking. */
+/* Finds out which bytes of a file are in the page cache and which pages of memory are present,
+ * without reading the file or faulting pages in. shf_real_touch faults them in. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,9 +16,9 @@
 #define MADV_POPULATE_READ 22           /* since Linux 5.14 */
 #define MADV_POPULATE_WRITE 23
 #endif
-#define WINDOW_PAGES 4096
+#define WINDOW_PAGES 4096               /* mapped and asked about at a time */
 
-/* As the kernel lays it out. */
+/* The arguments of cachestat, laid out as in linux/mman.h. */
 struct cachestat_range {
 	uint64_t off, len;
 };
@@ -95,7 +95,7 @@ static uintptr_t page_of(const void *at)
 	return (uintptr_t)at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
 }
 
-/* An error counts as touched, as sys_shm.h says. */
+/* An error counts as present, as sys_shm.h says. */
 bool shf_real_touched(void *arg, const void *at)
 {
 	unsigned char there = 0;

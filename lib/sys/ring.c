@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct I/O by io_uring. One thread fills the ring, sleeps in it and empties it; nobody else
- * touches it, so completions interrupt no thread of the caller's and need no lock of the ring.
- * Always true here: a busy slot is one entry in the kernel; the thread sleeps with the wake-up
- * armed; `asleep` says that only a write to it, or a completion, gets new parts going.
- */
+/* Direct I/O by io_uring. One thread submits entries, sleeps in the kernel until something
+ * completes, and handles the completions. No other thread touches the ring, so completions
+ * interrupt no thread of the caller's and the ring needs no lock. Always true here:
+ * - A busy slot has at most one entry in the kernel.
+ * - While the thread sleeps, a poll of the eventfd `wake` is armed.
+ * - While `asleep` is set, the thread notices new parts only after a completion or a write to
+ *   `wake`. */
 #include <errno.h>
 #include <liburing.h>
 #include <poll.h>
@@ -15,46 +17,54 @@
 #include "ring.h"
 #include "thread.h"
 
-#define EAGAIN_MAX 8
-#define FORBIDDEN_MAX 2000              /* entries refused, of a millisecond each */
+#define EAGAIN_MAX 8                    /* results EAGAIN of one piece */
+#define FORBIDDEN_MAX 2000              /* refused attempts to enter the ring, 1 ms apart */
 #define PIN_BYTES ((size_t)1 << 30)     /* the kernel takes no larger entry */
-#define PIN_MAX 64                      /* entries of a stretch */
+#define PIN_MAX 64                      /* entries of the table for one range */
 
 /* A piece that the ring carries. Partial results are continued in the same slot. */
 struct slot {
 	struct shf_piece piece;
-	size_t done;
-	int again;
-	unsigned nth;                   /* of all entries; those the kernel took come first */
-	struct slot *next;              /* free, or to be submitted anew */
+	size_t done;                    /* bytes of the piece that are moved */
+	int again;                      /* how often EAGAIN came */
+	unsigned nth;                   /* the number of its entry; the kernel takes entries in
+	                                 * order */
+	struct slot *next;              /* in the list free or anew */
 };
 
+/* A range of memory. */
 struct stretch {
 	uint8_t *base;
 	size_t bytes;
 };
-struct pin {                    /* a stretch in the kernel's table: entries i * PIN_MAX and on */
-	struct stretch want, have;
-	bool failed;                    /* want was refused */
-	bool moving;                    /* have is about to change */
+struct pin {                    /* range i of pinned memory: entries i * PIN_MAX and on */
+	struct stretch want, have;      /* what the caller asked for; what the kernel's table has */
+	bool failed;                    /* the kernel refused `want` */
+	bool moving;                    /* `have` is being changed, without the lock */
 };
 
 struct shf_ring {
-	struct shf_works *works;        /* borrowed; its lock guards down to the blank line */
+	struct shf_works *works;        /* borrowed; its lock guards the members down to the blank
+	                                 * line */
 	struct shf_parts todo;
-	pthread_cond_t pinned;          /* what one has became what it wants, or will never */
+	pthread_cond_t pinned;          /* `have` of a pin has changed, or the ring was given up */
 	struct pin pins[SHF_PINS];
-	bool pin_never;
-	bool up, refused, asleep, stop; /* up: there is a thread */
+	bool pin_never;                 /* the kernel cannot change its table while requests are
+	                                 * under way */
+	bool up, refused, asleep, stop; /* the thread was started; no more parts are taken; the
+	                                 * thread sleeps in the kernel; it is to end */
 
-	struct io_uring uring;          /* from here on the thread's */
+	struct io_uring uring;          /* from here on used by the thread alone, but for `wake` and
+	                                 * `thread` */
 	pthread_t thread;
-	int wake;                       /* an eventfd */
-	bool made, wake_armed, entered;
-	bool table;                     /* the kernel has one, of whatever is pinned */
-	unsigned depth, busy_n, entry_n;
-	int forbidden;                  /* how often in a row */
-	struct slot *slots, *free, *anew; /* slots owned */
+	int wake;                       /* an eventfd; wake_up writes to it */
+	bool made, wake_armed, entered; /* uring exists; an entry polls wake; it was entered with
+	                                 * success */
+	bool table;                     /* a table for pinned memory is registered in the kernel */
+	unsigned depth, busy_n, entry_n; /* slots; those in use; entries ever made */
+	int forbidden;                  /* failures to enter the ring in a row */
+	struct slot *slots, *free, *anew; /* slots: owned; free, anew: lists of free slots, and of
+	                                   * slots to be submitted again */
 };
 
 /* Sets up the ring with the flags that make it cheapest: one thread alone submits, and the kernel
@@ -62,7 +72,6 @@ struct shf_ring {
  * up without them. The ring's memory is not inherited by forked children. */
 static int uring_new(struct io_uring *uring, unsigned depth)
 {
-	/* Alone in it, and completions wait until we look. */
 	struct io_uring_params p = { .flags = IORING_SETUP_SINGLE_ISSUER |
 	                                      IORING_SETUP_DEFER_TASKRUN };
 	int rc = io_uring_queue_init_params(depth, uring, &p);
@@ -73,7 +82,7 @@ static int uring_new(struct io_uring *uring, unsigned depth)
 	}
 	if (rc)
 		return rc;
-	/* Came with reads and writes that take no vector. */
+	/* The kernel has reads and writes without a vector since it has this feature (5.6). */
 	rc = p.features & IORING_FEAT_RW_CUR_POS ? io_uring_ring_dontfork(uring) : -ENOSYS;
 	if (rc)
 		io_uring_queue_exit(uring);
@@ -95,16 +104,17 @@ static int pinned_entry(const struct shf_ring *r, const uint8_t *buf, size_t n)
 	return -1;
 }
 
-/* Counts the entries, so that kernel_has can tell later which ones the kernel has taken. There is
- * always a free one: the ring has one more entry than slots, for the eventfd. */
+/* Returns a free entry of the ring, and counts it, so that kernel_has can tell later which ones the
+ * kernel has taken. There is always a free entry: the ring has one more than there are slots, for
+ * the eventfd. */
 static struct io_uring_sqe *entry(struct shf_ring *r)
 {
 	r->entry_n++;
 	return io_uring_get_sqe(&r->uring);
 }
 
-/* Prepares what is left of the slot's piece. Registered memory is used by its index, which spares
- * the kernel pinning the pages for each request. */
+/* Prepares an entry for what is left of the slot's piece. If the memory is registered, the entry
+ * names it by its index, so that the kernel need not pin the pages for each request. */
 static void slot_submit(struct shf_ring *r, struct slot *s)
 {
 	struct io_uring_sqe *sqe = entry(r);
@@ -127,6 +137,7 @@ static void slot_submit(struct shf_ring *r, struct slot *s)
 	io_uring_sqe_set_data(sqe, s);
 }
 
+/* Puts the slot in the list of free ones. */
 static void slot_free(struct shf_ring *r, struct slot *s)
 {
 	s->piece.part = NULL;
@@ -246,6 +257,7 @@ static bool pin_is_due(const struct pin *p)
 	return p->have.bytes || !p->failed;
 }
 
+/* The first range for which the table must change, or NULL. */
 static struct pin *pin_due(struct shf_ring *r)
 {
 	for (int i = 0; i < SHF_PINS; i++)
@@ -268,7 +280,7 @@ static void ring_pin(struct shf_ring *r, struct pin *p)
 	rc = ring_table_new(r);
 	if (!rc)
 		rc = table_set(r, i, &want);
-	if (rc && r->table) /* refused half way */
+	if (rc && r->table) /* part of the range may have been entered */
 		(void)table_set(r, i, &none);
 	pthread_mutex_lock(&r->works->lock);
 	p->moving = false;
@@ -277,14 +289,15 @@ static void ring_pin(struct shf_ring *r, struct pin *p)
 	pthread_cond_broadcast(&r->pinned);
 }
 
-/* Has the kernel taken this slot's entry? The entries that are still ready to be submitted are the
- * last ones made, so the numbers tell. */
+/* Has the kernel taken this slot's entry? Entries that it has not taken are the last ones made, so
+ * an entry is taken if at least as many entries as are still ready to be submitted were made after
+ * it. */
 static bool kernel_has(const struct shf_ring *r, const struct slot *s)
 {
-	/* What is ready to go are the last entries made. */
 	return s->piece.part && r->made && r->entry_n - s->nth >= io_uring_sq_ready(&r->uring);
 }
 
+/* Has the kernel the entry of any slot, that is, may it still move bytes of a request? */
 static bool kernel_has_any(const struct shf_ring *r)
 {
 	for (unsigned i = 0; i < r->depth; i++)
@@ -293,10 +306,10 @@ static bool kernel_has_any(const struct shf_ring *r)
 	return false;
 }
 
-/* There is no io_uring here, or entering it is forbidden. Pieces that the kernel never got go to
- * the threads (-EOPNOTSUPP makes the queue repeat them). Of those that it got, the outcome will
- * never be known, so they fail with EIO: repeating a write while the kernel may still perform the
- * old one would be unsafe. */
+/* Called if there is no io_uring here, or entering it is forbidden. Pieces that the kernel never
+ * got go to the threads (-EOPNOTSUPP makes the queue repeat them). Of those that it got, the
+ * outcome will never be known, so they fail with EIO: repeating a write while the kernel may still
+ * perform the old one would be unsafe. The lock is held. */
 static void ring_give_up(struct shf_ring *r)
 {
 	struct shf_part *part;
@@ -331,7 +344,7 @@ static bool ring_enter(struct shf_ring *r)
 	pthread_mutex_unlock(&r->works->lock);
 	rc = io_uring_submit_and_wait(&r->uring, 1);
 	if (rc < 0 && rc != -EINTR)
-		nanosleep(&moment, NULL);       /* the kernel is short of something */
+		nanosleep(&moment, NULL);       /* a lack of memory, perhaps: do not spin */
 	pthread_mutex_lock(&r->works->lock);
 	r->asleep = false;
 	if (rc >= 0) {
@@ -341,9 +354,10 @@ static bool ring_enter(struct shf_ring *r)
 	}
 	if (rc == -EINTR || rc == -EAGAIN || (r->entered && (rc == -EBUSY || rc == -ENOMEM)))
 		return true;
-	/* A filter of system calls may forbid later what worked before. The kernel still moves the
-	 * bytes that it has, into or out of the caller's memory. So the ring goes on trying for
-	 * about two seconds before it gives the memory back. */
+	/* A filter of system calls (seccomp) may forbid what worked before. The kernel still moves
+	 * the bytes of the entries that it has, into or out of the caller's memory. So the ring
+	 * goes on trying for about two seconds before the requests fail and the caller gets that
+	 * memory back. */
 	return kernel_has_any(r) && ++r->forbidden < FORBIDDEN_MAX;
 }
 
@@ -381,6 +395,7 @@ static void *drive(void *arg)
 	return NULL;
 }
 
+/* Makes the eventfd and starts the thread. Returns 0 or a negative errno. */
 static int ring_start(struct shf_ring *r)
 {
 	int rc;
@@ -396,8 +411,8 @@ static int ring_start(struct shf_ring *r)
 	return -rc;
 }
 
-/* Interrupts the wait of the ring's thread. Only once for each sleep: the thread looks at
- * everything when it wakes. */
+/* Interrupts the wait of the ring's thread. Writes only once for each sleep, because the thread
+ * looks at everything when it wakes. The lock is held. */
 static void wake_up(struct shf_ring *r)
 {
 	uint64_t one = 1;
@@ -408,6 +423,7 @@ static void wake_up(struct shf_ring *r)
 	(void)!write(r->wake, &one, sizeof(one));
 }
 
+/* The first call starts the thread. If that fails, the ring is refused for good. */
 int shf_ring_push(struct shf_ring *r, struct shf_part *part)
 {
 	if (!r->up && !r->refused)
@@ -429,9 +445,9 @@ bool shf_ring_is_up(const struct shf_ring *r)
 	return r->up && !r->refused;
 }
 
-/* Only ends of ranges wait for the thread. A new range may be looked up later, requests work
- * without it. But when an end returns, the caller may unmap the memory, and other memory mapped at
- * the same address must not be taken for it. */
+/* Waits for the thread only if a range is ended. A new range may enter the table later, since
+ * requests work without it. But when the end of a range returns, the caller may unmap the memory,
+ * and other memory mapped at the same address must not be taken for it. */
 void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 {
 	struct pin *p = &r->pins[i];
@@ -449,6 +465,7 @@ void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 		pthread_cond_wait(&r->pinned, &r->works->lock);
 }
 
+/* Allocates all slots now, because carrying allocates no memory (Q3). */
 struct shf_ring *shf_ring_new(struct shf_works *works, int depth)
 {
 	struct shf_ring *r = shf_zalloc(1, sizeof(*r));

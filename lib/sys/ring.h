@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The carrier that is io_uring. A thread of its own makes all calls to the ring, so that
- * completions never interrupt the caller's threads, and parts that wait for room move on while
- * nobody calls. The ring is set up by the first push. It takes direct parts only. */
+/* io_uring as the carrier of direct parts (io_parts.h). A thread of its own makes all calls to the
+ * ring. So completions never interrupt the caller's threads, and parts that wait for a free slot
+ * proceed even while no function is called. The first push sets up the ring. */
 #ifndef SHF_RING_H
 #define SHF_RING_H
 #include "io_parts.h"
 
 struct shf_ring;
 struct shf_ring *shf_ring_new(struct shf_works *works, int depth); /* NULL: no io_uring here */
+/* Ends the thread when all parts are carried. ours: false in a forked child, which has no such
+ * thread. */
 void shf_ring_free(struct shf_ring *ring, bool ours);
-/* The following calls are made with the lock held. */
-/* A negative errno: the ring takes neither this part nor any later one. */
+
+/* The functions below are called with the lock of the queue held. */
+
+/* Gives a part to the ring. A negative errno: the ring takes neither this part nor any later
+ * one. */
 int shf_ring_push(struct shf_ring *ring, struct shf_part *part);
-/* Discards what is left of the head (Q1), after an error. */
+/* Takes the head out of the list of parts, after an error of it (Q1). */
 void shf_ring_drop(struct shf_ring *ring);
+/* Has the ring a thread, and was it not given up? */
 bool shf_ring_is_up(const struct shf_ring *ring);
-/* Drops the lock while an earlier range is unpinned. */
+/* Pins range i (sys_queue.h), or ends it if base is NULL. An end waits until the kernel has
+ * released the memory, and drops the lock meanwhile. */
 void shf_ring_pin(struct shf_ring *ring, int i, void *base, size_t bytes);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much memory is left: of the machine, and of the control groups of this process. A process
- * that allocates a memfd beyond that rarely gets an error. The kernel kills a process instead, so
- * the library has to look before it allocates. */
+ * that allocates a memfd beyond that rarely gets an error; the kernel kills a process instead. So
+ * the library looks before it allocates. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 
 /* The file names of one version of control groups. */
 struct spelling {
-	const char *root, *max, *now, *cache;
+	const char *root, *max, *now, *cache; /* mount point; files of the limit and of the usage;
+	                                       * key of the unused cache */
 };
 static const struct spelling v1 = { "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                     "memory.usage_in_bytes", "total_inactive_file " };
@@ -31,7 +32,7 @@ static bool number_of(const char *dir, const char *path, const char *file, const
 	if (!shf_real_text(name, buf, sizeof(buf)))
 		return false;
 	if (key) {
-		/* At the start of a line, so that no longer key ends like it. */
+		/* Only at the start of a line: a longer key may end with this one. */
 		while ((p = strstr(p, key)) && p > buf && p[-1] != '\n')
 			p++;
 		if (!p)
@@ -42,6 +43,7 @@ static bool number_of(const char *dir, const char *path, const char *file, const
 	return end != p;
 }
 
+/* The limits found so far. */
 struct found {
 	struct shf_room *rooms;
 	int n;
@@ -53,7 +55,7 @@ static void add_room(struct found *f, uint64_t of, uint64_t left)
 {
 	int widest = 0;
 
-	for (int i = 0; i < f->n; i++)  /* "/" and "" are one group */
+	for (int i = 0; i < f->n; i++)  /* the paths "/" and "" name one group */
 		if (f->rooms[i].of == of)
 			return;
 	if (f->n < SHF_ROOMS) {
@@ -76,7 +78,7 @@ static void add_group(struct found *f, const struct spelling *s, const char *pat
 	struct stat st;
 	char dir[640];
 
-	/* "max" is no number: no limit. */
+	/* The word "max", which is no number, means no limit. */
 	if (!number_of(s->root, path, s->max, NULL, &max) || max > UINT64_MAX / 2 ||
 	    !number_of(s->root, path, s->now, NULL, &now))
 		return;

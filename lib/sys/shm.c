@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that ranks of one node share: a memfd, handed over an abstract Unix socket, so that
- * nothing has a name and nothing is left when all are gone. Always true here: memory is
- * allocated before it is handed out (a full machine is an error, not SIGBUS), sealed against
- * shrinking, not inherited by forked children, and every wait has a deadline.
- */
+/* Memory that ranks of one node share: a memfd, passed over an abstract Unix socket, so that it has
+ * no name in a file system and the kernel frees it when all processes are gone. Always true here:
+ * memory is allocated before it is handed out (a full machine is an error, not SIGBUS), sealed
+ * against shrinking, not inherited by forked children, and every wait has a deadline. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,12 +21,13 @@
 #include "resident.h"
 #include "room.h"
 
-#define MAGIC UINT64_C(0x73686561662d7368)
+#define MAGIC UINT64_C(0x73686561662d7368)      /* of a struct hello */
+/* After these seals neither the size nor the set of seals can change. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#define BACKLOG 4096
+#define BACKLOG 4096                    /* ranks of a node that may connect at once */
 #define LARGE ((size_t)2 << 20)         /* a large page, on most machines */
 
-struct hello {                  /* travels with the descriptor, inside one machine */
+struct hello {                  /* the message that the descriptor comes with */
 	uint64_t magic, bytes;
 };
 
@@ -110,6 +110,7 @@ static int real_shm_new(void *arg, struct shf_shm *shm, size_t bytes, bool share
 	return rc;
 }
 
+/* Unmaps and closes; memory that was never allocated has base NULL. */
 static void real_shm_free(void *arg, struct shf_shm *shm)
 {
 	(void)arg;
@@ -121,7 +122,8 @@ static void real_shm_free(void *arg, struct shf_shm *shm)
 	*shm = (struct shf_shm){ NULL, 0, -1 };
 }
 
-/* An abstract address (the first byte is NUL), so that no file is left behind. */
+/* Makes the address from the token and returns its length. It is an abstract one (its first byte is
+ * NUL), so that no file is left behind. */
 static socklen_t address_of(const uint8_t token[16], struct sockaddr_un *a)
 {
 	int n;
@@ -134,6 +136,7 @@ static socklen_t address_of(const uint8_t token[16], struct sockaddr_un *a)
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
+/* Draws a token and listens at the address made from it. *handle: the listening socket. */
 static int real_shm_offer(void *arg, uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
@@ -156,7 +159,8 @@ static int real_shm_offer(void *arg, uint8_t token[16], int *handle)
 	return 0;
 }
 
-/* A full backlog is reported as a refusal like any other: this rank then shares no memory. */
+/* A full backlog is reported as -ECONNREFUSED, like any other refusal: this rank then shares no
+ * memory. */
 static int real_shm_connect(void *arg, const uint8_t token[16], int *handle)
 {
 	struct sockaddr_un a;
@@ -213,6 +217,7 @@ static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n
 	return worst;
 }
 
+/* Waits for the descriptor, checks that the memory is sealed and large enough, and maps it. */
 static int real_shm_take(void *arg, int connection, struct shf_shm *shm, int timeout_ms)
 {
 	int64_t until = shf_until_ns(timeout_ms);

@@ -15,19 +15,19 @@
 #include "sys_task.h"
 
 struct shf_sys {
-	struct { const struct shf_file_ops *ops; void *arg; } file;
-	struct { const struct shf_disk_ops *ops; void *arg; } disk;
-	struct { const struct shf_queue_ops *ops; void *arg; } queue;
-	struct { const struct shf_host_ops *ops; void *arg; } host;
-	struct { const struct shf_task_ops *ops; void *arg; } task;
-	struct { const struct shf_shm_ops *ops; void *arg; } shm;
-	struct { const struct shf_keep_ops *ops; void *arg; } keep;
+	struct { const struct shf_file_ops *ops; void *arg; } file;     /* reading; sys_file.h */
+	struct { const struct shf_disk_ops *ops; void *arg; } disk;     /* changing; sys_file.h */
+	struct { const struct shf_queue_ops *ops; void *arg; } queue;   /* sys_queue.h */
+	struct { const struct shf_host_ops *ops; void *arg; } host;     /* sys_host.h */
+	struct { const struct shf_task_ops *ops; void *arg; } task;     /* sys_task.h */
+	struct { const struct shf_shm_ops *ops; void *arg; } shm;       /* sys_shm.h */
+	struct { const struct shf_keep_ops *ops; void *arg; } keep;     /* sys_keep.h */
 };
 
 /* The real machine. It has no state of its own and is valid for ever. */
 const struct shf_sys *shf_sys_real(void);
 
-/* ---- each call by its name ---- */
+/* ---- one function for each call; the header of its table says what it does ---- */
 
 static inline int shf_sys_open(const struct shf_sys *sys, int dir, const char *name, int flags,
 			       unsigned mode)

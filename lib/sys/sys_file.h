@@ -20,8 +20,8 @@ enum {                                  /* flags of open */
 	SHF_O_NOFOLLOW = 16,            /* last component must not be a symlink: -ELOOP */
 	SHF_O_TRUNC = 32,
 	SHF_O_APPEND = 64,
-	SHF_O_DIRECT = 128              /* bypasses the page cache; -EINVAL if this file cannot.
-	                                 * Never descriptor 0 */
+	SHF_O_DIRECT = 128              /* bypasses the page cache; -EINVAL if this file cannot. The
+	                                 * descriptor is never 0 */
 };
 enum { SHF_T_FILE = 1, SHF_T_DIR, SHF_T_LINK, SHF_T_OTHER };
 struct shf_stat {
@@ -33,7 +33,9 @@ struct shf_stat {
 struct shf_file_ops {
 	int (*open)(void *arg, int dir, const char *name, int flags, unsigned mode);
 	int (*close)(void *arg, int fd);
-	int64_t (*pread)(void *arg, int fd, void *buf, size_t n, uint64_t off); /* short: at EOF */
+	/* Returns how many bytes were read: fewer than n only at the end of the file. */
+	int64_t (*pread)(void *arg, int fd, void *buf, size_t n, uint64_t off);
+	/* follow: if the name is a symlink, stats its target. */
 	int (*stat)(void *arg, int dir, const char *name, bool follow, struct shf_stat *st);
 	int (*fstat)(void *arg, int fd, struct shf_stat *st);
 	/* Calls item for each entry except . and .. in any order, until it returns non-zero. */
@@ -45,29 +47,31 @@ struct shf_file_ops {
 	 * the last one. unlock gives it up at once, for all processes that share it. */
 	int (*lock)(void *arg, int fd, bool exclusive);
 	int (*unlock)(void *arg, int fd);
-	/* Roughly how many bytes of [off, off + n) of the file are in memory already (in whole
+	/* Roughly how many bytes of [off, off + n) of the file are in the page cache (in whole
 	 * pages, not counting what is beyond the end); -ENOTSUP if unknown. */
 	int64_t (*resident)(void *arg, int fd, uint64_t off, uint64_t n);
-	/* Hint: these bytes need not stay in memory. */
+	/* Hint: the page cache may drop these bytes. */
 	void (*forget)(void *arg, int fd, uint64_t off, uint64_t n);
 };
 
 struct shf_disk_ops {
 	int (*mkdir)(void *arg, int dir, const char *name, unsigned mode);
-	/* With noreplace an existing target is never replaced: -EEXIST. A file system without
-	 * RENAME_NOREPLACE is asked just before the rename instead, which leaves a gap. */
+	/* With noreplace an existing target is never replaced: -EEXIST. On a file system without
+	 * RENAME_NOREPLACE the target is looked up just before the rename; a target that appears in
+	 * between may be replaced. */
 	int (*rename)(void *arg, int from_dir, const char *from, int to_dir, const char *to,
 	              bool noreplace);
+	/* is_dir: removes an empty directory, else a file or a symlink. */
 	int (*unlink)(void *arg, int dir, const char *name, bool is_dir);
-	/* Of a file or directory. -EINVAL and -ENOTSUP on a directory mean that the file system
-	 * cannot sync directories. A failed fsync is final: do not call it again, because the
-	 * kernel may have dropped the pages that it could not write. */
+	/* Syncs a file or a directory. -EINVAL and -ENOTSUP on a directory mean that the file
+	 * system cannot sync directories. A failed fsync is final: do not call it again, because
+	 * the kernel may have dropped the pages that it could not write. */
 	int (*fsync)(void *arg, int fd);
 	/* Sets the length of the file and reserves its space if the file system can. */
 	int (*resize)(void *arg, int fd, uint64_t bytes);
 	/* Writes all n bytes, or fails. */
 	int64_t (*pwrite)(void *arg, int fd, const void *buf, size_t n, uint64_t off);
-	/* Free space of the file system that this user may take. */
+	/* Free space of the file system that this user may take, in bytes. */
 	int (*free_bytes)(void *arg, int fd, uint64_t *bytes);
 	/* A number for the mounted file system that the file is on. It survives a remount if the
 	 * file system is on a block device or has an identity of its own (btrfs, tmpfs, ZFS,

@@ -16,10 +16,14 @@ struct shf_owner {
 };
 
 struct shf_host_ops {
+	/* Fills buf with n random bytes from the kernel. 0 or a negative errno. */
 	int (*random)(void *arg, void *buf, size_t n);
+	/* A clock that never goes back. Its zero is arbitrary, so only differences mean
+	 * something. */
 	int64_t (*mono_ns)(void *arg);
-	int64_t (*wall_s)(void *arg);   /* seconds since 1970, UTC */
+	int64_t (*wall_s)(void *arg);   /* seconds since 1970, UTC; may be set back */
 	void (*sleep_ms)(void *arg, int ms);
+	/* Describes this process. Fields that cannot be read stay empty or 0. */
 	int (*owner)(void *arg, struct shf_owner *self);
 	/* True only if it is proven that the process is gone. */
 	bool (*owner_is_dead)(void *arg, const struct shf_owner *owner);

@@ -10,26 +10,35 @@
 #define SHF_KEEP_NAME 112               /* size of a name that an agent keeps, with its NUL */
 
 struct shf_keep_ops {
-	/* socket: its path, or auto/<run>. run: the identity of the run directory whose memory is
-	 * to be kept. job: the job of this process; "" for a process that only reads. *steps
-	 * (unless steps is NULL) becomes the number of steps of a job that the agent allows, 0 if
-	 * it sets no limit.
+	/* Connects to the agent; *keep becomes the descriptor of the connection. socket: the path
+	 * of its socket, or auto/<run>. run: the identity of the run directory whose memory is to
+	 * be kept. job: the job of this process; "" for a process that only reads. *steps (unless
+	 * steps is NULL) becomes the number of steps of a job that the agent allows, 0 if it sets
+	 * no limit.
 	 * -ENOENT, -ECONNREFUSED: there is no agent; -EACCES: it belongs to another user; -EXDEV:
-	 * it serves another run directory; -EPROTO...: it is of another version. */
+	 * it serves another run directory; -EPROTO, -EPROTONOSUPPORT: its protocol has another
+	 * version. */
 	int (*keep_open)(void *arg, const char *socket, const char *run, const char *job,
 	                 int *keep, int *steps);
-	/* Replaces what had the name. -ENOSPC: more than the agent's limit. */
+	/* Gives the memory to the agent, which keeps it under this name and releases what it kept
+	 * under the name before. -ENOSPC: more bytes than the agent may keep. */
 	int (*keep_put)(void *arg, int keep, const char *name, const struct shf_shm *shm);
-	int (*keep_get)(void *arg, int keep, const char *name, struct shf_shm *shm); /* maps it */
+	/* Maps the memory that the agent keeps under this name. -ENOENT: it has none. */
+	int (*keep_get)(void *arg, int keep, const char *name, struct shf_shm *shm);
+	/* Makes the agent release the memory of this name. -ENOENT: it has none. */
 	int (*keep_drop)(void *arg, int keep, const char *name);
 	/* Sends a message to the user that started the agent. */
 	int (*keep_tell)(void *arg, int keep, const char *text);
 	/* Informs the agent of the present path of the run directory, by its descriptor dir. */
 	int (*keep_at)(void *arg, int keep, int dir);
+	/* Calls item for each name that the agent keeps. If item returns non-zero it is not called
+	 * again, and its result is returned. */
 	int (*keep_list)(void *arg, int keep, int (*item)(void *arg, const char *name),
 	                 void *item_arg);
-	int (*keep_lives)(void *arg, int keep); /* 0, or -EPIPE; sends nothing */
-	/* bye: the process exits in order. Otherwise the agent regards it as crashed. */
+	/* 0 while the connection to the agent is up, else -EPIPE. Sends nothing. */
+	int (*keep_lives)(void *arg, int keep);
+	/* bye: this process has finished its work with the run. Otherwise the agent regards it as
+	 * crashed. */
 	void (*keep_close)(void *arg, int keep, bool bye);
 };
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File I/O that is submitted and completed later. A request and its buffer belong to the queue
- * from submit until complete returns the request. The table goes with that of files: whoever has
- * descriptors of their own also needs a queue that knows them. */
+/* File I/O that is submitted and completed later. A request and its buffer belong to the queue from
+ * submit until complete returns the request. A replacement of the table of files that has
+ * descriptors of its own must replace this table, too, because requests name those descriptors. */
 #ifndef SHF_SYS_QUEUE_H
 #define SHF_SYS_QUEUE_H
 #include <stdbool.h>
@@ -12,20 +12,22 @@
 #define SHF_PINS 9                      /* memory ranges that a queue can keep pinned at once */
 enum {
 	SHF_IO_READ = 1, SHF_IO_WRITE,
-	SHF_IO_FSYNC,                   /* of these two the result is 0, and off is yours */
+	SHF_IO_FSYNC,                   /* FSYNC and RESIZE: the result is 0 or a negative errno;
+	                                 * off is not used */
 	SHF_IO_RESIZE,                  /* to len bytes; concurrent writes are kept */
 };
+/* Does the operation transfer bytes between memory and the file? */
 static inline bool shf_io_moves(int op)
 {
 	return op == SHF_IO_READ || op == SHF_IO_WRITE;
 }
-struct shf_part {                       /* the queue's own: one contiguous part of a request */
-	struct shf_part *next;
+struct shf_part {                       /* internal: one contiguous part of a request */
+	struct shf_part *next;          /* in the list of its carrier */
 	struct shf_io *io;
 	uint64_t at, end;               /* range of the file that is not yet started */
 	uint64_t redo_at, redo_end;     /* range to repeat through the page cache; or empty */
 	uint32_t out;                   /* pieces that are started and not finished */
-	bool direct;
+	bool direct;                    /* uses the descriptor io->direct */
 };
 struct shf_io {
 	int op, fd;
@@ -39,11 +41,12 @@ struct shf_io {
 	                                 * of the file only), or a negative errno */
 	int64_t done_ns;                /* set on completion: its time, by mono_ns */
 	void *user;                     /* yours */
-	struct shf_io *next;            /* this and the rest belong to the queue meanwhile */
-	struct shf_part part[3];
-	uint64_t reached;
-	uint32_t left;
-	int error;
+	struct shf_io *next;            /* from here on internal to the queue until the request is
+	                                 * completed */
+	struct shf_part part[3];        /* aligned middle and two edges (queue.c) */
+	uint64_t reached;               /* offset in the file at which the moved bytes end */
+	uint32_t left;                  /* parts that have not come back */
+	int error;                      /* negative errno of a piece that failed; 0 */
 };
 /* What a queue has moved so far, and how. */
 struct shf_queue_stat {
@@ -54,15 +57,17 @@ struct shf_queue_stat {
 struct shf_queue;                       /* opaque; one per open run or step */
 
 struct shf_queue_ops {
+	/* threads: the most that it may start for what io_uring does not carry. */
 	int (*queue_new)(void *arg, struct shf_queue **queue, int threads);
 	void (*queue_free)(void *arg, struct shf_queue *queue);  /* waits for submitted requests */
+	/* 0: the request belongs to the queue now. A negative errno: it stays with the caller. */
 	int (*submit)(void *arg, struct shf_queue *queue, struct shf_io *io);
-	/* The next finished request: 1 and *io; 0 if nothing is under way; -EAGAIN if nothing
-	 * finished within timeout_ms (< 0: no limit). */
+	/* Returns 1 and the next finished request in *io; 0 if no request is under way; -EAGAIN if
+	 * none finished within timeout_ms (< 0: no limit). */
 	int (*complete)(void *arg, struct shf_queue *queue, struct shf_io **io, int timeout_ms);
-	/* Hint: requests will use this memory many times, so the kernel need not look up its pages
-	 * each time. Range i replaces the former range i; base NULL ends it. The memory must stay
-	 * mapped until then, and no request may use it during either call. */
+	/* Hint: requests will use this memory many times, so the kernel should pin its pages once
+	 * instead of for each request. Range i replaces the former range i; base NULL ends it. The
+	 * memory must stay mapped until then, and no request may use it during either call. */
 	void (*queue_pin)(void *arg, struct shf_queue *queue, int i, void *base, size_t bytes);
 	void (*queue_stat)(void *arg, struct shf_queue *queue, struct shf_queue_stat *stat);
 };

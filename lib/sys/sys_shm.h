@@ -18,7 +18,7 @@ struct shf_room {
 struct shf_shm {
 	void *base;
 	size_t bytes;
-	int fd;                         /* a descriptor of this sys */
+	int fd;                         /* of the memfd; -1: not shared */
 };
 
 struct shf_shm_ops {
@@ -26,7 +26,7 @@ struct shf_shm_ops {
 	 * them too, but for this process only: if several processes allocate at the same moment,
 	 * they may exceed a limit together, and then the kernel kills one of them. */
 	int (*rooms)(void *arg, struct shf_room rooms[SHF_ROOMS]);
-	/* Has the page with this byte of memory been used? True if unknown. */
+	/* Is the page with this byte of memory present? True if unknown. */
 	bool (*touched)(void *arg, const void *at);
 	/* Hint: faults the pages in, for reading or writing. Changes no byte, even if another
 	 * thread writes to them meanwhile. */
@@ -44,9 +44,11 @@ struct shf_shm_ops {
 	 *   4. The others call take.
 	 * If the group agrees between these steps, no call blocks longer than timeout_ms. */
 	int (*shm_offer)(void *arg, uint8_t token[16], int *handle);
-	int (*shm_connect)(void *arg, const uint8_t token[16], int *handle); /* -ECONNREFUSED: no */
+	/* -ECONNREFUSED: the owner of the token is not on this node, or is another user. */
+	int (*shm_connect)(void *arg, const uint8_t token[16], int *handle);
 	int (*shm_serve)(void *arg, int offer, const struct shf_shm *shm, int n, int timeout_ms);
 	int (*shm_take)(void *arg, int connection, struct shf_shm *shm, int timeout_ms);
-	void (*shm_drop)(void *arg, int handle);        /* an offer or a connection; -1 is fine */
+	/* Closes an offer or a connection; -1 does nothing. */
+	void (*shm_drop)(void *arg, int handle);
 };
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work behind the caller's back: a thread for each, that everybody else goes before. */
+/* Work in the background: each task has a thread of its own, with a low priority for processors and
+ * disks. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,30 +14,36 @@
 #include "thread.h"
 
 #define NICE 10
-/* Of linux/ioprio.h, which is not everywhere: best effort, the last of its eight levels. Idle would
- * be less still, and on a disk that is never idle the work would never end. */
+/* From linux/ioprio.h, which not every system has: the class best-effort, the last of its eight
+ * levels. The class idle would be lower still, but on a disk that is always busy such work would
+ * never end. */
 #define IOPRIO_THREAD 1
 #define IOPRIO_LAST (2 << 13 | 7)
 
 struct shf_task {
 	pthread_t thread;
-	bool joinable;                  /* there is one; the owner's */
+	bool joinable;                  /* the thread was started and is not joined; used by the
+	                                 * owner alone */
 	const char *cpus;               /* borrowed; NULL: any */
 	bool (*step)(void *work);
 	void *work;
-	atomic_bool stop;               /* set by free, looked at before each step */
-	atomic_bool over;               /* released by the thread behind its last step, acquired
-	                                 * by over: what the steps wrote is seen then */
+	atomic_bool stop;               /* set by free; the thread reads it before each step */
+	atomic_bool over;               /* stored with release by the thread after its last step,
+	                                 * loaded with acquire by real_task_over, so that what the
+	                                 * steps wrote is visible then */
 	pthread_mutex_t lock;
-	pthread_cond_t woken;           /* there is more, or it must stop */
-	bool more;                      /* guarded by lock; asked for since the last steps began */
-	bool stays;                     /* guarded by lock; there was more once, so the thread
-	                                 * waits for more: else it ends when it is over, and who
-	                                 * frees it need not wait until it has its turn again */
+	pthread_cond_t woken;           /* more or stop was set */
+	bool more;                      /* guarded by lock; task_again was called since the last
+	                                 * steps began */
+	bool stays;                     /* guarded by lock; task_again was called at some time, so
+	                                 * the thread waits for more work. Otherwise it ends when
+	                                 * the task is over, and task_free need not wait until a
+	                                 * busy machine runs it */
 	bool ended;                     /* guarded by lock */
 };
 
-/* Gives way to other threads, as far as the kernel allows. */
+/* Lowers the priority of this thread for processors and disks. If the kernel does not allow that,
+ * the thread runs as it is. */
 static void step_back(void)
 {
 	id_t self = (id_t)syscall(SYS_gettid);
@@ -64,6 +71,7 @@ static bool rest(struct shf_task *task)
 	return more;
 }
 
+/* The thread: runs steps until they are over, then rests until there is more. */
 static void *task_run(void *arg)
 {
 	struct shf_task *task = arg;
@@ -76,7 +84,7 @@ static void *task_run(void *arg)
 	return NULL;
 }
 
-/* Binds the thread to its processors. Returns 1 if the kernel does not allow it. */
+/* Binds the thread to its processors. Returns 0, or 1 if the kernel does not allow it. */
 static int place(pthread_t thread, const char *cpus)
 {
 	uint64_t bits[SHF_CPUS_WORDS];
@@ -91,6 +99,7 @@ static int place(pthread_t thread, const char *cpus)
 	return pthread_setaffinity_np(thread, sizeof(set), set) != 0;
 }
 
+/* The affinity mask of the calling thread counts, not the processors of the machine. */
 static int real_cpus(void *arg)
 {
 	cpu_set_t set[SHF_CPUS_MAX / CPU_SETSIZE];
@@ -148,8 +157,8 @@ static bool real_task_over(void *arg, struct shf_task *task)
 	return atomic_load_explicit(&task->over, memory_order_acquire);
 }
 
-/* If the thread has ended meanwhile, it is joined and a new one is started. If that fails, the task
- * is over, and the next call tries again. */
+/* If the thread has ended, it is joined and a new one is started. If that fails, the task counts as
+ * over, and the next call tries again. */
 static void real_task_again(void *arg, struct shf_task *task)
 {
 	bool ended;
@@ -167,12 +176,13 @@ static void real_task_again(void *arg, struct shf_task *task)
 		return;
 	if (task->joinable)
 		pthread_join(task->thread, NULL);
-	if (task_start(task) < 0) { /* the next one tries again */
+	if (task_start(task) < 0) {
 		task->ended = true;
 		atomic_store(&task->over, true);
 	}
 }
 
+/* The lock is held while stop is set, so that a thread in rest() cannot miss the signal. */
 static void real_task_free(void *arg, struct shf_task *task)
 {
 	(void)arg;
