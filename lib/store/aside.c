@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Going back: later steps are set aside, newest first, each rename durable before the next, so
- * that a cut leaves a shorter and valid run. The journal .sheaf/rewind says beforehand which
- * steps go, each by the sum of its manifest: a journal that outlives its rewind, because the
- * removal of its name was lost, cannot touch a step that was saved later under an old number. */
+/* Rewinds a run: later steps are set aside, newest first, and each rename is durable before the
+ * next, so that a crash leaves a shorter and valid run. The journal .sheaf/rewind says beforehand
+ * which steps go, and has the checksum of the manifest of each. A journal may outlive its rewind,
+ * if a crash undoes its removal. Because of the checksums it cannot touch a step that was saved
+ * later under an old number. */
 #include "aside.h"
 #include "crc64.h"
 #include "err.h"
@@ -19,11 +20,12 @@
 #include <string.h>
 
 #define JOURNAL_MAX ((size_t)64 << 20)
-#define ODD_REWINDS (UINT64_C(1) << 62)
-#define ID_UNREADABLE "----------------"
+#define ODD_REWINDS (UINT64_C(1) << 62)         /* count of a file that we did not write */
+#define ID_UNREADABLE "----------------"        /* step_id of a manifest that is too long or no
+                                                 * file */
 
-/* Asks once more whether a name is gone, because a network file system may answer from an old
- * cache. Returns -ENOENT if it is gone, -EAGAIN if it exists now. */
+/* Looks again whether a name is gone, because a network file system may have answered from an old
+ * cache. Returns -ENOENT if it is gone, -EAGAIN if it exists now, or another errno. */
 static int still_gone(const struct shf_sys *sys, int dir, const char *name)
 {
 	struct shf_stat st;
@@ -64,9 +66,9 @@ static int step_id(struct shf_store *s, int64_t step, char id[17])
 	return rc == 0 ? 1 : rc == -ENOENT ? 0 : rc;
 }
 
-/* Tries the name with the session first, then two with fresh digits: the same step may have been
- * set aside before. After an error it looks whether the move was made all the same, as a network
- * file system may report one that it repeated. */
+/* Tries the name with the session first, then names with fresh digits: the same step may have been
+ * set aside before. After an error it looks whether the move was made all the same: a network file
+ * system may perform a rename and report an error. */
 int shf_step_move(struct shf_store *s, int64_t step, int to, const char *session,
                   struct sheaf_error *err)
 {
@@ -110,9 +112,8 @@ static int move_aside(struct shf_store *s, int aside, int64_t step, struct sheaf
 	if (dir < 0)
 		return shf_fail_io(err, -dir, "%s", where);
 	rc = shf_manifest_read(s->sys, dir, where, &m, &arena, err);
-	if (rc == SHEAF_ENOENT)         /* which would mean that there is no such step */
+	if (rc == SHEAF_ENOENT)         /* this code would mean that there is no such step */
 		rc = shf_fail_io(err, ENOENT, "%s/sheaf.json", where);
-	/* A damaged one goes under the session that its mark tells, or a name that is made up. */
 	(void)shf_mark_of(s, step, marked, NULL);
 	if (rc == 0 || rc == SHEAF_ECORRUPT || rc == SHEAF_EFORMAT)
 		rc = shf_step_move(s, step, aside, rc == 0 ? m.session : marked[0] ? marked : NULL,
@@ -141,8 +142,8 @@ int shf_step_set_aside(struct shf_store *s, int64_t step, struct sheaf_error *er
 }
 
 /* Carries out a journal whose checksum is right. Each line names a step and the checksum of its
- * manifest. A step that does not match is left alone: it is another save, which has the number
- * since. The journal is removed last, so a power cut at any point repeats the rest. */
+ * manifest. A step that does not match is left alone: another save has got the number since. The
+ * journal is removed last, so after a power cut at any point the next job does the rest. */
 static int apply(struct shf_store *s, const char *p, const char *end, struct sheaf_error *err)
 {
 	char line[48], want[17], id[17], *gap;
@@ -150,7 +151,8 @@ static int apply(struct shf_store *s, const char *p, const char *end, struct she
 
 	rc = aside = shf_dir_make(s->sys, s->dot, "aside");
 	if (rc >= 0)
-		rc = shf_dir_sync(s, s->dot);   /* aside, and the journal: before anything moves */
+		rc = shf_dir_sync(s, s->dot);   /* makes the names of aside and of the journal
+		                                 * durable before anything moves */
 	if (rc < 0) {
 		shf_fd_close(s->sys, &aside);
 		return shf_fail_io(err, -rc, "%s/.sheaf/aside", s->path);
@@ -227,7 +229,7 @@ int shf_rewind_is_over(const struct shf_store *s, struct sheaf_error *err)
 }
 
 /* Would the next job find a journal? Then it would finish this rewind, and whatever is saved or
- * pruned until then would rest on steps that are to be set aside. True if unsure. */
+ * pruned until then would build on steps that are to be set aside. True if unsure. */
 static bool journal_stands(struct shf_store *s)
 {
 	struct shf_stat st;
@@ -235,7 +237,8 @@ static bool journal_stands(struct shf_store *s)
 	return shf_sys_stat(s->sys, s->dot, "rewind", false, &st) != -ENOENT;
 }
 
-/* Writes down which steps are later than `to`. Nothing is written if there are none. */
+/* Writes the journal: which steps are later than `to`. *moves_n: how many. Nothing is written if
+ * there are none. */
 static int write_journal(struct shf_store *s, int64_t to, const struct shf_steps *steps,
                          size_t *moves_n, struct sheaf_error *err)
 {
@@ -288,9 +291,9 @@ uint64_t shf_store_rewinds(struct shf_store *s)
 	return rewinds_read(s, &n) < 0 ? UINT64_MAX : n;
 }
 
-/* Counts the rewind in .sheaf/rewinds. A step in memory carries the count of its time, and is
- * skipped if the count has changed. This is needed even if the step on disk that it follows stays,
- * because a step in memory may be later than the target of the rewind. */
+/* Counts the rewind in .sheaf/rewinds. A step in memory carries the count of the time when it was
+ * saved, and is skipped if the count has changed. This is needed even if the step on disk that it
+ * follows stays, because a step in memory may be later than the target of the rewind. */
 static int count_rewind(struct shf_store *s, struct sheaf_error *err)
 {
 	char text[24];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which steps are best: by a number that the caller noted when he saved them. */
+/* Finds the best steps, by a number that the caller put into their notes when it saved them. */
 #include "best.h"
 #include "err.h"
 #include "list.h"
@@ -8,12 +8,13 @@
 
 #include <stdlib.h>
 
+/* A step that has such a note. */
 struct candidate {
 	struct shf_entry *entry;        /* borrowed from the list */
-	bool largest;                   /* is best */
+	bool largest;                   /* the largest note is the best */
 };
 
-/* The best one first. */
+/* For qsort: the best step first, of equal ones the newer. */
 static int better(const void *pa, const void *pb)
 {
 	const struct candidate *a = pa, *b = pb;

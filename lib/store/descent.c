@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who descends from whom when the steps between are gone. A manifest names its parent, and once
- * that was pruned nothing in the run would say that what lies beyond is of the same branch, so that
- * a step kept for a while (the best so far, one whose mark was taken away) could never go. Hence
- * .sheaf/descent, written before steps go: of each step whose parent is gone, the next that is
- * not. A line says what was proven then and stays true; a text that is lost or torn says nothing,
- * and then what lies beyond stays (I9). One that cannot be read is not lost: it would be written
- * anew without what it said. */
+/* Keeps track of ancestors whose descendants outlive the steps between. A manifest names the parent
+ * of its step. Once the parent is pruned, no manifest shows that older steps are on the same
+ * branch, and a step that was kept for a while (the best so far, or one whose mark was removed)
+ * could never be pruned (I9).
+ *
+ * So before steps are pruned, .sheaf/descent is written: for each step whose parent is gone or
+ * about to go, its next ancestor that stays. A line was proven when it was written and stays true.
+ * A file that is lost or torn counts as empty; then older steps stay for ever. A file that cannot
+ * be read at the moment is an error, because rewriting it would lose its lines. */
 
 #include "descent.h"
 #include "list.h"
@@ -16,11 +18,12 @@
 
 #define TEXT_MAX ((size_t)16 << 20)
 
-struct kin {                    /* a line: step descends from of */
+struct kin {                    /* a line: `step` descends from `of` */
 	int64_t step, of;
 	char session[33], of_session[33];
 };
 
+/* Returns the entry of that save in the run directory, or NULL. */
 static struct shf_entry *list_find_saved(const struct shf_list *list, int64_t step,
                                          const char *session)
 {

@@ -5,12 +5,14 @@
 #include "list.h"
 #include "mem.h"
 
-/* Gives each step whose parent is gone the older ancestor that .sheaf/descent names, if any. text
- * becomes what was read, for shf_descent_write. A code if the file exists and cannot be read. */
+/* Gives each step whose parent is gone the older ancestor that .sheaf/descent names, if any. *text
+ * becomes the content of the file, for shf_descent_write. Returns a code if the file exists and
+ * cannot be read. */
 int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf *text,
                      struct sheaf_error *err);
-/* Before the entries with `goes` are deleted: writes down what must be known afterwards. before:
- * the text that was read; it becomes what was written. */
+/* Writes .sheaf/descent, before the entries with `goes` are deleted, so that their children still
+ * have an ancestor afterwards. before: the content that was read; it becomes what is written
+ * now. */
 int shf_descent_write(struct shf_store *s, const struct shf_list *list,
                       struct shf_buf *before, struct sheaf_error *err);
 #endif

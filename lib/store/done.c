@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Done files: what tells others, who take finished steps away, that one is there, kind by kind.
+/* Done files. They tell other programs, such as one that uploads finished steps, that a family of a
+ * step, or the whole step, is there.
  *
- * D1. Written after the publish is durable, from the manifest as it stands in the step, so that
- *     none ever speaks of a step that is not there.
- * D2. Each appears whole, by a rename, and durable before the name that says more: that of the
- *     whole step comes when those of all its families are on the disk.
- * D3. Only a regular file is ever replaced, and only by one that says something else.
- */
+ * D1. They are written after the publish is durable, from the manifest in the published step, so
+ *     none ever names a step that is not there.
+ * D2. Each appears by a rename, complete. The file of the whole step is written only when those of
+ *     all its families are durable.
+ * D3. Only a regular file is ever replaced, and only if its content differs. */
 #include "done.h"
 #include "err.h"
 #include "json.h"
@@ -20,15 +20,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WHOLE "whole-step"      /* no family can have that name */
+#define WHOLE "whole-step"      /* no family can have this name */
 #define TEXT_MAX (UINT64_C(4) << 20)
 
+/* What all functions that write done files need. */
 struct telling {
 	struct shf_store *s;
 	const char *where;              /* the folder, as the caller named it */
 	int dir;
-	const struct shf_manifest *m;
-	uint64_t manifest_bytes;
+	const struct shf_manifest *m;   /* of the published step */
+	uint64_t manifest_bytes;        /* size of its sheaf.json */
 	struct sheaf_error *err;
 };
 
@@ -37,7 +38,7 @@ static void done_add_text(struct shf_buf *b, const char *s)
 	shf_json_put(b, s, strlen(s));
 }
 
-/* The members that every done file has. */
+/* Appends the members that every done file has, up to the list of files. */
 static void done_add_head(struct shf_buf *b, const struct telling *t, const char *kind,
                           uint64_t bytes)
 {
@@ -62,7 +63,7 @@ static void done_add_file(struct shf_buf *b, const char *name, uint64_t bytes, b
 	shf_buf_addf(b, ", \"bytes\": %" PRIu64 "}", bytes);
 }
 
-/* Finds the index of a family; every step that has the family has it. */
+/* Finds the index of a family, which is among the attached files; NULL: the step has none. */
 static const struct shf_mf_file *family_index(const struct shf_manifest *m,
                                               const struct shf_mf_family *f)
 {
@@ -77,7 +78,7 @@ static const struct shf_mf_file *family_index(const struct shf_manifest *m,
 	return NULL;
 }
 
-/* The done file of one family. files: the first of its f->files files. */
+/* Makes the done file of one family. files: the first of its f->files files. */
 static void family_text(struct shf_buf *b, const struct telling *t, const struct shf_mf_family *f,
                         const struct shf_mf_file *files)
 {
@@ -94,7 +95,7 @@ static void family_text(struct shf_buf *b, const struct telling *t, const struct
 	shf_buf_adds(b, "]}\n");
 }
 
-/* The done file of the whole step lists all its files, the manifest first. */
+/* Makes the done file of the whole step. It lists all its files, the manifest first. */
 static void whole_text(struct shf_buf *b, const struct telling *t)
 {
 	const struct shf_manifest *m = t->m;
@@ -148,8 +149,8 @@ static int done_file_put(const struct telling *t, const char *kind, const struct
 	return rc < 0 ? shf_fail_io(t->err, -rc, "%s/%s", t->where, name) : 0;
 }
 
-/* Like shf_dir_sync, without the note in the store: the folder may be on another file system than
- * the run. */
+/* Like shf_dir_sync, but never sets no_dir_fsync of the store: the folder may be on another file
+ * system than the run. */
 static int sync_dir(const struct telling *t, int dir)
 {
 	const struct shf_sys *sys = t->s->sys;

@@ -9,7 +9,7 @@
  * changes nothing. Only the writer calls this, after its publish; a failure harms no step. */
 int shf_done_put(struct shf_store *s, const char *where, int64_t step, const char *session,
                  struct sheaf_error *err);
-/* Writes those of the newest step, if all its files exist: its writer may have died before it
- * did. */
+/* Writes the done files of the newest step, if all its files exist: its writer may have died before
+ * it could. */
 int shf_done_put_newest(struct shf_store *s, const char *where, struct sheaf_error *err);
 #endif

@@ -19,7 +19,8 @@ int shf_judge_list(struct shf_store *s,
 		struct shf_steps steps;
 		int rc = shf_steps_read(s, &steps);
 
-		/* .sheaf after the list: it is there, with all marks, before the first step is. */
+		/* .sheaf is looked for after the steps are listed. A job makes it before its first
+		 * step, so no listed step is judged without .sheaf, where its mark would be. */
 		rc = rc < 0 ? shf_fail_io(err, -rc, "%s: its list of steps", s->path)
 		            : shf_store_see(s, err);
 		if (rc == 0)
@@ -32,10 +33,13 @@ int shf_judge_list(struct shf_store *s,
 	                   s->path);
 }
 
+/* What shf_step_older looks for: the newest good step below `than`; found: -1 until then. */
 struct older {
 	int64_t than, found;
 };
 
+/* Judges a list of steps for shf_step_older. The list is descending, so the first match is the
+ * answer. */
 static int judge_older(struct shf_store *s, const struct shf_steps *steps, void *arg,
                        struct sheaf_error *err)
 {

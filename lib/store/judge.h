@@ -5,10 +5,10 @@
 #define SHF_JUDGE_H
 #include "steps.h"
 
-/* Calls judge with the list of steps. If judge returns SHF_HAS_GONE, because a step that counts was
+/* Calls judge with the list of steps. If judge returns SHF_HAS_GONE, because a step of the list was
  * removed, the list is old: a job may have committed newer steps before it pruned that one. Then
- * the steps are listed and judged again, so that nothing is concluded from what an old list
- * lacks. */
+ * the steps are listed and judged again, so that nothing is concluded from what an old list lacks.
+ * After 8 such lists the result is EIO with sys ENOENT. */
 int shf_judge_list(struct shf_store *s,
                    int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,
                                 struct sheaf_error *err),

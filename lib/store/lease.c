@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step may be pruned after it was found and before its lease is taken. A prune locks sheaf.json,
- * asks for more than a shared lock, and renames the directory while it has the lock. So a lock that
- * is refused says that the step is about to go, and a lock that is granted says that it will stay,
- * if the directory still has its name then. */
+/* A step may be pruned after it was found and before its lease is taken. A prune takes an exclusive
+ * lock on sheaf.json and renames the directory while it holds the lock. So if the shared lock is
+ * refused, the step is about to go. If it is granted, the step stays, provided that the directory
+ * still has its name then. */
 #include "lease.h"
 #include "lease.h"
 #include "tree.h"

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A lease: a shared lock on the sheaf.json of a step that is open. Pruning leaves the step alone as
- * long as somebody has it. */
+/* A lease: a shared lock on the sheaf.json of a step that is open. A prune leaves the step alone as
+ * long as some process holds one. */
 #ifndef SHF_LEASE_H
 #define SHF_LEASE_H
 #include <stdbool.h>
 #include "sys.h"
 
-struct shf_leased {             /* the step */
-	int dir;                        /* its directory, open */
-	int at;                         /* where that has its name, */
-	const char *name;               /* which is this; NULL: it is not on disk */
-	bool follow;                    /* names may be links */
+struct shf_leased {             /* a step that is open */
+	int dir;                        /* descriptor of the step's directory */
+	int at;                         /* descriptor of the directory in which it has its name */
+	const char *name;               /* that name; NULL: the step is not on disk */
+	bool follow;                    /* the names may be symlinks */
 };
-/* Takes the lease. *lease is the descriptor that has it, or -1: sheaf.json cannot be opened. Where
- * the file system has no locks there is only the grace of a prune. -ENOENT: it came too late,
- * because a prune has locked the step, or because the directory has lost its name by now. */
+/* Takes the lease. *lease becomes the descriptor that holds the lock, or -1 if sheaf.json cannot be
+ * opened. On a file system without locks there is only the grace of a prune. -ENOENT: the lease
+ * came too late, because a prune has locked the step, or the directory no longer has its name. */
 int shf_lease_take(const struct shf_sys *sys, const struct shf_leased *step, int *lease);
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What there is in a run that a person may want to know before the next job opens it: who holds
- * the lock, what is damaged, what the dead left, what was put away. Looking changes nothing; it
- * asks for locks, shared and for a moment, because nothing else proves that somebody lives. */
+/* Lists what a person may want to know about a run before the next job opens it: who holds the
+ * lock, which steps are damaged, what dead jobs left, what was set aside or pruned. Nothing is
+ * changed. But locks are tried, shared and for a moment, because nothing else proves that a writer
+ * is alive. */
 
 #include "left.h"
 #include "lock.h"
@@ -15,9 +16,10 @@
 #include <string.h>
 
 struct looking {
-	struct shf_store s;             /* a copy of the reader's, with who held the lock last, and
-	                                 * whether he is gone, as recovery would find it */
-	bool held;                      /* somebody holds it now */
+	struct shf_store s;             /* a copy of the reader's store, with the last holder of the
+	                                 * lock, and whether it is gone, as recovery would find
+	                                 * it */
+	bool held;                      /* a living process holds the lock now */
 	int (*item)(void *arg, const struct shf_left *left);
 	void *arg;
 	struct sheaf_error *err;
@@ -33,6 +35,7 @@ static int left_report(struct looking *l, struct shf_left *left, const char *wha
 	return l->item(l->arg, left);
 }
 
+/* Makes the error for a name in .sheaf. */
 static int left_fail(const struct looking *l, int rc, const char *what)
 {
 	return shf_fail_io(l->err, -rc, "%s/.sheaf/%s", l->s.path, what);
@@ -40,9 +43,9 @@ static int left_fail(const struct looking *l, int rc, const char *what)
 
 /* ---- the lock ---- */
 
-/* Reports the lock and finds out what recovery would know of its last holder. It must come first:
- * whether the stages are dead depends on it. A shared lock is tried only for a moment, and never
- * changes the file. */
+/* Reports the lock, and finds out what recovery would know of its last holder. This comes first,
+ * because whether stages are dead depends on it. A shared lock is tried only for a moment, and the
+ * file is never changed. */
 static int tell_lock(struct looking *l)
 {
 	struct shf_left left = { .step = -1, .path = ".sheaf/lock", .lives = 1 };
@@ -86,6 +89,7 @@ static int tell_lock(struct looking *l)
 
 /* ---- steps ---- */
 
+/* Fills in what is known from a look at a step. */
 static void left_of(struct shf_left *left, const struct shf_entry *e)
 {
 	*left = (struct shf_left){ .step = e->step, .bytes = e->bytes, .lives = -1 };
@@ -126,7 +130,7 @@ static int tell_damaged(struct looking *l)
 	return rc;
 }
 
-/* shf_step_look, whose code says why. */
+/* Like shf_step_look, but the message of a code is in l->err. */
 static int left_look_at(struct looking *l, int dir, const char *name, struct shf_entry *e)
 {
 	struct sheaf_error why;
@@ -247,6 +251,7 @@ static int tell_folder(struct looking *l, const char *folder)
 	return rc;
 }
 
+/* Reports the journal of an interrupted rewind. */
 static int tell_rewind(struct looking *l)
 {
 	struct shf_left left = { .step = -1, .path = ".sheaf/rewind", .lives = -1 };

@@ -4,7 +4,7 @@
 #define SHF_LEFT_H
 #include "store.h"
 
-struct shf_left {               /* as struct sheaf_left; strings are valid during the call */
+struct shf_left {               /* as struct sheaf_left; the strings live during the call */
 	const char *what, *action, *why;
 	int64_t step;                   /* -1: none */
 	uint64_t bytes;
@@ -12,7 +12,8 @@ struct shf_left {               /* as struct sheaf_left; strings are valid durin
 	bool whole;
 	char path[96], session[33];
 };
-/* Calls item for each, the lock first. A non-zero result of item ends it and is returned. */
+/* Calls item for the lock first, then for each damaged step, stage, step set aside, step in the
+ * trash, and interrupted rewind. A non-zero result of item ends the listing and is returned. */
 int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
                    void *arg, struct sheaf_error *err);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies in a run: steps, foreign directories, steps set aside and stages. Looking never
- * changes anything, needs no lock, and no single directory, however broken, stops it. */
+/* Lists what is in a run: steps, foreign directories, steps set aside and stages. Listing changes
+ * nothing, needs no lock, and goes on past any directory that is broken. */
 #include "list.h"
 #include "err.h"
 #include "judge.h"
@@ -32,14 +32,14 @@ int shf_step_is_condemned(struct shf_store *s, int64_t step)
 	return entry_is_condemned(s, &e);
 }
 
-/* The question of shf_store_newest_below and its answer. */
+/* What shf_store_newest_below looks for, and what it finds. */
 struct newest {
-	int64_t below, step;            /* as shf_store_newest_below is asked */
+	int64_t below, step;            /* the arguments of shf_store_newest_below */
 	struct shf_newest n;
 };
 
-/* Judges a list of steps for shf_store_newest_below. It stops at the first step whose session can
- * be read, so mostly one manifest is read, even in a run of thousands of steps. */
+/* Judges a list of steps for shf_store_newest_below (judge.h). It stops at the first step whose
+ * session can be read, so mostly one manifest is read, even in a run of thousands of steps. */
 static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void *arg,
                         struct sheaf_error *err)
 {
@@ -67,7 +67,8 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 		rc = shf_look_briefly(s, step, &e, err);
 		if (rc < 0 || rc == SHF_HAS_GONE)
 			return rc;
-		/* Recovery marks those that are condemned, but for what somebody wants kept. */
+		/* Recovery has marked condemned steps bad (tries_settle.c), but not those that a
+		 * person marked keep. So the tries are read only for those. */
 		if (rc != 1 || (mark == 'k' && shf_tries_condemn(s, e.step, e.session)))
 			continue;
 		n->newest = n->newest < 0 ? e.step : n->newest;
@@ -116,6 +117,7 @@ static int list_append_entry(struct shf_list *list, const struct shf_entry *e)
 	return 0;
 }
 
+/* The argument of list_steps. */
 struct listing {
 	const char *note;
 	struct shf_list *list;
@@ -185,6 +187,7 @@ out:
 	return rc;
 }
 
+/* The order of a list: by step, then state, then path. */
 static int in_order(const void *pa, const void *pb)
 {
 	const struct shf_entry *a = pa, *b = pb;
@@ -243,8 +246,7 @@ void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY])
 }
 
 /* Makes the error for the latest step if it cannot be loaded. Newer steps, if any, were skipped and
- * are reported. The search does not go on to an older step by itself: that would silently discard
- * the work since. */
+ * are reported. An older step is not taken instead: that would silently discard the work since. */
 static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_error *why,
                          struct sheaf_error *err)
 {
@@ -266,10 +268,12 @@ static int latest_is_bad(struct shf_store *s, int64_t step, const struct sheaf_e
 	                (long long)step, why->msg, remedy);
 }
 
+/* A search by shf_store_seek: what is asked for, and what was found so far. */
 struct seeking {
 	const struct shf_seek *k;
 	int64_t step;
-	struct shf_buf passed;          /* of each that was passed over: u64 number, why, NUL */
+	struct shf_buf passed;          /* for each skipped step: its number as u64, the reason,
+	                                 * NUL */
 };
 
 /* Remembers a skipped step until it is certain that the list was not old. */
@@ -293,8 +297,9 @@ static void tell_passed(const struct seeking *q)
 	}
 }
 
-/* Is this step the latest? Returns 0; ENOENT if an older one is; SHF_HAS_GONE; else the reason why
- * no step can be loaded. */
+/* Looks at the newest step that is not skipped. Returns 0 if it can be loaded; ENOENT if it is no
+ * checkpoint, and an older one may be the latest; SHF_HAS_GONE; else the reason why no step can be
+ * loaded. */
 static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *q,
                       struct sheaf_error *err)
 {
@@ -312,7 +317,7 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 		seek_note_passed(q, e->step, "has no manifest, so it is no checkpoint");
 		return SHEAF_ENOENT;
 	}
-	if (e->mark == '?')     /* perhaps somebody condemned it */
+	if (e->mark == '?')     /* the mark may say that the step is bad */
 		return shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/marks/%lld: not to be read as a "
 		                "mark; mark step %lld again", s->path, (long long)e->step,
 		                (long long)e->step);
@@ -320,8 +325,8 @@ static int latest_one(struct shf_store *s, struct shf_entry *e, struct seeking *
 }
 
 /* Does the search skip the step, and why? Returns 0: no; 1: yes; 2: yes, and it is a checkpoint;
- * SHF_HAS_GONE; or a code, if this process lacks memory or descriptors, or if the mark cannot be
- * read: it might say bad. */
+ * SHF_HAS_GONE; or a code, if this process lacks memory or descriptors, or if an I/O error hides
+ * the mark, which might say bad. */
 static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
                      struct sheaf_error *err)
 {
@@ -344,8 +349,8 @@ static int is_passed(struct shf_store *s, struct shf_entry *e, char why[80],
 	return e->mark != 'b' ? 0 : rc == 1 ? 2 : 1;
 }
 
-/* The run has checkpoints, but all were skipped. newest is the newest of them. This is not ENOENT:
- * a job that starts afresh on ENOENT would ignore a run full of steps. */
+/* Makes the error for a run whose checkpoints were all skipped. newest: the newest of them. The
+ * code is not ENOENT: a job that starts afresh on ENOENT would ignore a run full of steps. */
 static int only_bad(const struct shf_store *s, int64_t newest, struct sheaf_error *err)
 {
 	return shf_fail(err, SHEAF_ECORRUPT, "%s: step %lld is marked bad, as is all that is left "
@@ -374,8 +379,8 @@ static int had_manifest(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return shf_fail_io(err, -rc, "%s/%s/sheaf.sums", s->path, t);
 }
 
-/* No checkpoint is left. ENOENT, or ECORRUPT if some directories were checkpoints once; or
- * SHF_HAS_GONE. */
+/* Makes the error if no checkpoint is left: ENOENT, or ECORRUPT if some directories were
+ * checkpoints once. It may also return SHF_HAS_GONE. */
 static int none_left(struct shf_store *s, const struct shf_steps *steps, const struct shf_seek *k,
                      struct sheaf_error *err)
 {
@@ -449,6 +454,7 @@ int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
 	return rc;
 }
 
+/* Where log_passed_step reports to. */
 struct saying {
 	struct shf_store *s;
 	void (*log)(void *arg, int level, const char *line);

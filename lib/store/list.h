@@ -8,34 +8,39 @@ struct shf_list {
 	struct shf_entry *entries;      /* owned; by step, then state, then path */
 	size_t n;
 };
-/* Is it committed and not known to be marked bad? */
+/* Is the step committed, and is it known not to be marked bad? */
 bool shf_entry_is_good(const struct shf_entry *e);
-/* Reads every manifest. A step is damaged if its manifest fails its own sum, is that of another
- * step, or names files that are missing or of another size. A directory without a manifest is
- * foreign. If a step is removed meanwhile, all are listed again; if that happens each time, it is
- * EIO with sys ENOENT. */
+/* Lists all steps, what is set aside, and stages. Reads every manifest. A step is damaged if its
+ * manifest fails its own sum, is that of another step, or names files that are missing or of
+ * another size. A directory without a manifest is foreign. If a step is removed meanwhile, all are
+ * listed again; if that happens each time, it is EIO with sys ENOENT. */
 int shf_store_list(struct shf_store *s, struct shf_list *list, struct sheaf_error *err);
-/* The same, and of each step the note with that key if it is a number (NULL: none). */
+/* Like shf_store_list, but also looks in each step for the note with the key `note`, and reads it
+ * as a number (noted, number and value of the entry). NULL: for no note. */
 int shf_list_noted(struct shf_store *s, const char *note, struct shf_list *list,
                    struct sheaf_error *err);
 void shf_list_release(struct shf_list *list);
-/* What a save of `step` has to know of existing steps. Found from a listing and as few manifests as
- * possible, mostly one. Foreign directories and remains do not count; damaged steps do. */
+/* What a save of `step` has to know about the existing steps. It is found by a listing and by
+ * reading as few manifests as possible, mostly one. Foreign directories and remains do not count;
+ * damaged steps do. */
 struct shf_newest {
-	bool exists;                    /* step `step` itself */
-	bool is_bad;                    /* it exists, but a save of its number sets it aside */
-	int64_t newest;                 /* of those not marked bad; -1: none */
-	int64_t known;                  /* the same of those whose session can be read; -1 */
-	char session[33];               /* of `known` */
+	bool exists;                    /* a checkpoint has the number `step` */
+	bool is_bad;                    /* it is bad, so a save of its number sets it aside */
+	int64_t newest;                 /* the newest step that is not bad; -1: none */
+	int64_t known;                  /* the newest of these whose session can be read; -1:
+	                                 * none */
+	char session[33];               /* session of `known` */
 };
 int shf_store_newest(struct shf_store *s, int64_t step, struct shf_newest *out,
                      struct sheaf_error *err);
-/* The same, with newest and known among numbers smaller than `below`. */
+/* Like shf_store_newest, but newest and known are smaller than `below`. */
 int shf_store_newest_below(struct shf_store *s, int64_t below, int64_t step,
                            struct shf_newest *out, struct sheaf_error *err);
+/* Where shf_store_seek searches, and what it calls for the steps that it skips. */
 struct shf_seek {
 	int64_t below, floor;           /* only numbers n with floor < n < below count */
-	void (*passed)(void *arg, int64_t step, const char *why);       /* for each step skipped */
+	/* Called once for each skipped step, with the reason. */
+	void (*passed)(void *arg, int64_t step, const char *why);
 	void *arg;
 };
 /* Finds the newest step that is neither marked bad nor condemned by its tries. Foreign directories
@@ -47,14 +52,15 @@ struct shf_seek {
  *             that they were listed */
 int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
                    struct sheaf_error *err);
-/* Advice for the end of an error message: what to do if that step, the latest, is damaged. */
+/* Writes advice for the end of an error message: what to do if that step, the latest, is
+ * damaged. */
 #define SHF_REMEDY 180
 void shf_store_remedy(struct shf_store *s, int64_t step, char out[SHF_REMEDY]);
-/* shf_store_seek among all steps. Reports the skipped ones to log. */
+/* Like shf_store_seek, but among all steps. Each skipped step is a line for log. */
 int shf_store_latest(struct shf_store *s, int64_t *step,
                      void (*log)(void *arg, int level, const char *line), void *log_arg,
                      struct sheaf_error *err);
-/* Is the step a checkpoint that is marked bad, or condemned by its tries? 1, 0, or a code if this
- * process lacks memory or descriptors. */
+/* Is the step a checkpoint that is marked bad, or condemned by its tries? Returns 1, 0, or a code
+ * if this process lacks memory or descriptors. */
 int shf_step_is_condemned(struct shf_store *s, int64_t step);
 #endif

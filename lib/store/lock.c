@@ -49,7 +49,8 @@ void shf_owner_put(struct shf_buf *out, const struct shf_owner *owner, const cha
 	shf_line_sum(out, start);
 }
 
-/* Reads the text at *at and moves *at behind it. */
+/* Reads the text at *at and moves *at past it. False if there is no complete text with a right
+ * sum. */
 static bool owner_next(const char **at, const char *end, struct shf_owner *owner, char session[33])
 {
 	const char *start = *at, *p = start;
@@ -105,7 +106,7 @@ int shf_lock_holder(struct shf_store *s, struct shf_owner *owner, char session[3
 	return rc == -EFBIG ? 0 : rc;
 }
 
-/* Is the process that the file names proven dead? */
+/* Is the process that the lock file names proven dead? */
 static bool holder_is_dead(struct shf_store *s)
 {
 	struct shf_owner owner;
@@ -138,8 +139,8 @@ bool shf_lock_is_absent(int rc)
 }
 
 /* Locks the file that has the name `lock` now. Somebody may remove or replace the file between our
- * open and our lock; then we hold a lock that excludes nobody, so the inodes are compared
- * afterwards. -EAGAIN: it is held, or was replaced. */
+ * open and our lock; then our lock excludes nobody, so the inodes are compared afterwards. -EAGAIN:
+ * another process has the lock, or the file was replaced. */
 static int try_lock(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -167,9 +168,10 @@ out:
 	return 0;
 }
 
-/* Replaces a lock file that only a child of a dead owner still has locked. The new file keeps the
- * text, which may be all that proves the owner dead, and is locked before it gets the name, so that
- * nobody finds it unlocked. The door (D1) keeps other jobs from doing the same at once. */
+/* Replaces a lock file that only a forked child of a dead owner still has locked. The new file
+ * keeps the text, which may be all that proves the owner dead. It is locked before it gets the
+ * name, so that no process finds it unlocked. The door (D1) keeps other jobs from doing the same at
+ * once. */
 static int replace(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -198,7 +200,7 @@ static int replace(struct shf_store *s)
 	return rc < 0 ? rc : 0;
 }
 
-/* Locks the door. -EAGAIN: another process has it. */
+/* Locks the door, without waiting. -EAGAIN: another process has it. */
 static int door_open(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
@@ -238,6 +240,7 @@ static bool is_self(const struct shf_store *s, const struct shf_owner *o)
 	       strcmp(self.boot, o->boot) == 0;
 }
 
+/* Makes the error EBUSY, which names the holder of the lock. */
 static int fail_busy(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_owner o;

@@ -9,10 +9,10 @@
  * damaged, or that of another step or run. */
 int shf_store_manifest(struct shf_store *s, int64_t step, struct shf_manifest *m,
                        struct shf_arena *arena, struct sheaf_error *err);
-/* The same of a directory by its descriptor. ENOENT: it has no manifest. */
+/* Reads the manifest in the directory dir. where: its path for messages. ENOENT: it has none. */
 int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
                       struct shf_manifest *m, struct shf_arena *arena, struct sheaf_error *err);
-/* Checks that the manifest is of that step and of this run. Otherwise ECORRUPT: the step was copied
+/* Checks that the manifest is of that step and of this run. If not, ECORRUPT: the step was copied
  * or renamed by hand. */
 int shf_manifest_is_of(struct shf_store *s, const struct shf_manifest *m, int64_t step,
                        const char *where, struct sheaf_error *err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Marks: .sheaf/marks/<step>. They lie outside the steps, which never change (I1), and on disk they
- * belong to a number: a step that is gone leaves its mark until that number is saved again. What
- * memory has of the number may be another save, so a mark says which one it was made of. */
+/* Marks: .sheaf/marks/<step>. They lie outside the steps, because steps never change (I1). On disk
+ * a mark belongs to a number: the mark of a step that is gone stays until that number is saved
+ * again. A step in memory with this number may be another save, so a mark also says for which save
+ * it was made. */
 #include "marks.h"
 #include "err.h"
 #include "lock.h"
@@ -14,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes the mark with the session of the save that it is made for, if the manifest can be read: a
- * step in memory with this number may be another save. */
+/* Writes the mark, with the session of the save that it is made for if the manifest can be read.
+ * Returns 0 or a negative errno; the caller syncs dir. */
 static int write_mark(struct shf_store *s, int dir, int64_t step, char mark)
 {
 	struct shf_arena arena = { NULL, 0 };
@@ -70,6 +71,7 @@ out:
 	             : 0;
 }
 
+/* A step is set aside under its session, so the name alone shows it. */
 bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session)
 {
 	int aside = s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "aside"), rc;

@@ -4,10 +4,10 @@
 #define SHF_MARKS_H
 #include "store.h"
 
-/* mark: 'k', 'b', or 0, which removes the mark and the tries. */
+/* Marks a step. mark: 'k' (keep), 'b' (bad), or 0, which removes the mark and the tries. */
 int shf_store_mark(struct shf_store *s, int64_t step, char mark, struct sheaf_error *err);
-/* Is that save on disk and marked bad? Then its copy in memory is bad as well. */
+/* Is this save marked bad on disk? Then its copy in memory is bad as well. */
 bool shf_store_is_bad(struct shf_store *s, int64_t step, const char *session);
-/* Was that save set aside, by a rewind or because its bad step's number was saved again? */
+/* Was this save set aside, by a rewind or because its number was saved again? */
 bool shf_store_is_aside(struct shf_store *s, int64_t step, const char *session);
 #endif

@@ -17,7 +17,8 @@ static int open_marks(struct shf_store *s)
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "marks");
 }
 
-/* "k" or "b"; then, unless the manifest could not be read, a space and the session of the save. */
+/* Reads the text of a mark: "k" or "b"; then, unless the manifest could not be read, a space and
+ * the session of the save. Anything else is '?'. */
 static char mark_of_text(const struct shf_buf *text, char session[33])
 {
 	const char *p = (const char *)text->data;

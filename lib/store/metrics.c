@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .sheaf/metrics.jsonl: a line for each save that is over, for those who want to see where time
- * went. Nothing relies on it. It is appended to without fsync, so a power cut may leave half a
- * line, and the next one begins on a line of its own; when it is full it becomes metrics.1.jsonl,
- * in place of the one before. */
+/* .sheaf/metrics.jsonl: a line for each finished save, for people who want to see where time went.
+ * Nothing relies on the file, so it is appended to without fsync. A power cut may leave half a
+ * line; the next line then begins on a line of its own. A full file is renamed to metrics.1.jsonl
+ * and replaces the one before. */
 #include "metrics.h"
 #include "err.h"
 #include "tree.h"
@@ -12,6 +12,7 @@
 
 static const char NAME[] = "metrics.jsonl", OLD[] = "metrics.1.jsonl";
 
+/* Opens the file for appending and sets *end to its size. Returns a descriptor or -errno. */
 static int open_end(struct shf_store *s, uint64_t *end)
 {
 	const struct shf_sys *sys = s->sys;
@@ -30,7 +31,7 @@ static int open_end(struct shf_store *s, uint64_t *end)
 	return fd;
 }
 
-/* Is what ends there a whole line, or nothing? */
+/* Is the file empty, or does it end with a complete line? */
 static bool ends_whole(const struct shf_sys *sys, int fd, uint64_t end)
 {
 	char last = 0;

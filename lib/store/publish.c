@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit, and in it the publish: C5 to C9, which one rank does.
+/* The protocol of the commit, and the code of the publish, the part that rank 0 does alone: C5 to
+ * C9.
  *
  * Names: S = .sheaf/stage/<step>-<session>/, T = checkpoint-<step>/. Rank 0 = lowest rank.
  *
- *   C0  [all] begin: agree step, plan, flags; T must not exist; mkdir S; size the files
- *       (behind, where the copy is: then C2 waits for that, too)
+ *   C0  [all] begin: agree step, plan, flags; T must not exist; mkdir S; set the sizes of the
+ *       files (of a lazy save in the background; C2 then waits for that, too)
  *   C1  [all] copy; stamp the step before the first and after the last byte; digest
  *   C2  [all] exchange edges; write pages; sums and digests of what is written
- *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes (what went
- *       past the page cache had a second one of the same file, whose writes told their own errors)
+ *   C3  [all] each writer fsyncs each file through the descriptor it wrote with, closes (direct
+ *       writes used a second descriptor of the same file; each of them returned its own error)
  *   C4  [all] agree: code (the first by rank), stamps equal, sum of each file's digests and
  *       header = sum of its blocks, bytes written = plan
  *   C5  [all] index, attached files, sums written by their owners, fsynced; agree again;
@@ -17,11 +18,11 @@
  *   C7  [0] the lock file still names this session, else ELOST
  *   C8  [0] rename S -> T, never replacing
  *   C9  [0] fsync the run directory, then .sheaf/stage
- *   C10 [all] outcome told; prune
+ *   C10 [all] rank 0 sends the outcome to all ranks; prune
  *
  * A crash before C8 leaves S, which recovery deletes; after C8, S or T and never both; after C9,
- * T. A failure at C0..C7 returns its code, S is removed and T never appears. Where the outcome of
- * C8 cannot be seen, or C9 fails, it is EINDOUBT. 0 only after C10.
+ * T. A failure at C0..C7 returns its code, S is removed and T never appears. If the outcome of C8
+ * cannot be determined, or C9 fails, the code is EINDOUBT. It is 0 only after C10.
  *
  *   I1  Nothing under checkpoint-* is created, written or truncated except by C8's rename; marks
  *       and tries live in .sheaf/; data files do not change after C3.
@@ -58,22 +59,24 @@
 struct want {                   /* a file that S must hold */
 	const char *name;       /* borrowed from the manifest */
 	uint64_t bytes;
-	bool seen;
+	bool seen;              /* found in S, with this size */
 };
 struct wants {
 	struct want *all;       /* owned */
 	size_t n;
 };
-/* What C5 to C9 work on. */
+/* What all functions of C5 to C9 need. */
 struct check {
 	struct shf_store *s;
 	struct shf_stage *g;
 	const struct shf_manifest *m;
 	struct wants wants;
 	struct sheaf_error *err;
-	uint64_t there;         /* bytes of a manifest that S has already; 0: C6 is to come */
+	uint64_t there;         /* bytes of the sheaf.json that S already has; 0: C6 is to write
+	                         * it */
 };
 
+/* The order of struct want for qsort and bsearch. */
 static int wants_by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct want *)a)->name, ((const struct want *)b)->name);
@@ -118,7 +121,8 @@ static int check_staged_file(struct check *c, int dir, const char *name, const c
 
 	w = bsearch(&key, c->wants.all, c->wants.n, sizeof(key), wants_by_name);
 	if (!w) {
-		/* NFS makes such a file when an open one is removed, and removes it itself. */
+		/* NFS gives such a name to an open file that is removed, and deletes it when it is
+		 * closed. */
 		if (strncmp(name, ".nfs", 4) == 0)
 			return 0;
 		return shf_fail(c->err, SHEAF_EIO, "%s/.sheaf/stage/%s/%s: nobody said he wrote it",
@@ -199,11 +203,11 @@ static int check_top(struct check *c)
 	return rc;
 }
 
-/* C5. Rank 0 trusts no report of the other ranks here: it reads the directories and compares them
- * with the manifest, because a file can also be lost between its fsync and now (somebody removes
- * it, or a node sees another file system). Our own alive file is closed before it is removed: some
- * file systems, such as NFS, keep a removed file under another name while it is open, and that name
- * would be found in the step. */
+/* Carries out C5. Rank 0 does not rely on reports of the other ranks here. It reads the directories
+ * and compares them with the manifest, because a file can also be lost between its fsync and now
+ * (somebody removes it, or a node sees another file system). Our own alive file is closed before it
+ * is removed: some file systems, such as NFS, keep a removed file under another name while it is
+ * open, and that name would be found in the step. */
 static int stage_check_and_sync(struct check *c)
 {
 	int rc;
@@ -237,6 +241,7 @@ static int encode(struct check *c, struct shf_buf *text)
 		return rc;
 	rc = shf_manifest_decode(&back, &arena, text->data, text->len, "sheaf.json", c->err);
 	shf_arena_release(&arena);
+	/* Our own bytes that do not decode are a bug; only a lack of memory is an error. */
 	return always(rc == SHEAF_ENOMEM || rc == 0) ? rc : SHEAF_EBUG;
 }
 
@@ -265,7 +270,6 @@ static int write_manifest(struct check *c, const struct shf_buf *text)
 	rc = shf_sys_rename(sys, dir, "sheaf.json.tmp", dir, "sheaf.json", true);
 	if (rc < 0)
 		return fail_in_stage(c, -rc, "sheaf.json");
-	/* Without this the name can be lost from a directory that was renamed (I3). */
 	rc = shf_dir_sync(c->s, dir);
 	return rc < 0 ? fail_in_stage(c, -rc, ".") : 0;
 }
@@ -344,7 +348,7 @@ static int sync_parents(struct shf_store *s, int64_t step, struct sheaf_error *e
 	return SHEAF_EINDOUBT;
 }
 
-/* May this stage be published? The name is empty once a rename was tried. */
+/* May this stage be published? Returns 0 or EINVAL. Its name is empty once a rename was tried. */
 static int is_open(const struct check *c)
 {
 	if (c->s->writer && c->g->dir >= 0 && c->g->name[0] && c->m->step == c->g->step)
@@ -353,7 +357,7 @@ static int is_open(const struct check *c)
 	                c->s->path, (long long)c->m->step);
 }
 
-/* C6 to C9, with the bytes of the manifest. */
+/* C6 to C9. text: the bytes of the manifest. C6 is skipped if S has them already. */
 static int publish_with_manifest(struct check *c, const struct shf_buf *text)
 {
 	int rc = c->there ? 0 : write_manifest(c, text);

@@ -15,8 +15,9 @@
  * exist; with any other code T never appears. */
 int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf_manifest *m,
                       struct sheaf_error *err);
-/* The same with the text of an existing manifest, byte for byte. there: S has it already, complete
- * and fsynced, so that only its name is made durable again before C7. */
+/* Like shf_stage_publish, but publishes the text of an existing manifest, byte for byte. there: S
+ * already has the manifest, complete and fsynced, so C6 is skipped; C5 makes its name durable
+ * again. */
 int shf_stage_publish_as(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
                          bool there, struct sheaf_error *err);
 #endif

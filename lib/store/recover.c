@@ -32,7 +32,8 @@ static int64_t now_there(struct shf_store *s)
 	return shf_sys_wall_s(s->sys);
 }
 
-/* A file from the future is not old: its clock is wrong, so its age is unknown. */
+/* Is the file older than age_s? A file with a time in the future is not: its clock is wrong, so its
+ * age is unknown. */
 static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s)
 {
 	int64_t now = now_there(s);
@@ -40,10 +41,11 @@ static bool is_old(struct shf_store *s, const struct shf_stat *st, int64_t age_s
 	return st->mtime_s < now && now - st->mtime_s > age_s;
 }
 
-/* A process of another PID namespace cannot be looked up by its pid. But if it locked the file
- * through this kernel and this mount, then its lock and ours are in the same table. We hold the
- * lock now, so the process is gone. This proof is valid only if locks exclude on this mount at all,
- * which is tested by a second descriptor of our own: it must not get the lock. */
+/* Did the owner lock this file through our kernel, and has the lock been released? A process of
+ * another PID namespace cannot be looked up by its pid. But if it locked the file through this
+ * kernel and this mount, then its lock and ours are in the same table. We hold the lock now, so the
+ * process is gone. This proof is valid only if locks exclude on this mount at all, which is tested
+ * by a second descriptor of our own: it must not get the lock. */
 static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
                           const struct shf_stat *st, const struct shf_owner *owner)
 {
@@ -119,10 +121,10 @@ out:
 	return proof;
 }
 
-/* Decides for a stage whose alive files prove nothing: they are not made yet, or lost, or already
- * removed by C5. A stage's session begins with the first 16 digits of its writer's session. So the
- * text in the run's lock file may speak for the stage: it is ours; or it belongs to the previous
- * holder of the lock, who is known to be gone. Otherwise only age counts. */
+/* Decides about a stage whose alive files prove nothing: they are not made yet, or lost, or already
+ * removed by C5. The session of a stage begins with the first 16 digits of its writer's session. So
+ * the stage is alive if the writer is this process, and dead if the writer is the previous holder
+ * of the lock, who is known to be gone. Otherwise only its age counts. */
 static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 {
 	struct shf_stat st;
@@ -164,6 +166,7 @@ static int clean_stage(struct shf_store *s, const char *name, int64_t step, cons
 
 	dir = shf_dir_open(s->sys, s->stage, name);
 	if (dir < 0)
+		/* A stage that cannot be opened is left to the next job. */
 		return dir == -ENOMEM ? dir : 0;
 	rc = shf_names_read(s->sys, dir, &names);
 	if (rc < 0) {
@@ -189,8 +192,8 @@ bool shf_copy_is_old(struct shf_store *s, int dir)
 	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_COPY_S);
 }
 
-/* An incomplete copy is no failed save. It is kept for the next copy of the step, but not for
- * ever. */
+/* Deletes an incomplete copy if it is old. It is no failed save, and is kept for some days for the
+ * next copy of the step. */
 static void clean_copy(struct shf_store *s, const char *name, int64_t step, const char *session,
                        struct shf_clear *c)
 {
@@ -229,15 +232,16 @@ static int clean_stages(struct shf_store *s, struct shf_clear *c)
 	return rc;
 }
 
-/* Tokens of jobs that died while they opened the run, and texts that were being written. */
+/* Is the file a token of a job that died while it opened the run, or a text that was being
+ * written? */
 static bool is_litter(const char *name)
 {
 	return (strncmp(name, "proof-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
 	       (strncmp(name, "tmp-", 4) == 0 && shf_id_is_valid(name + 4, 32));
 }
 
-/* The directory in which agents of several nodes agreed to write a step. They remove it; if one
- * died, it stays. */
+/* Is it the directory in which agents of several nodes agree to write a step? They remove it at the
+ * end; if one died, it stays. */
 static bool is_meeting(const char *name)
 {
 	return (strncmp(name, "flush-", 6) == 0 && shf_id_is_valid(name + 6, 32)) ||
@@ -276,8 +280,8 @@ static int clean_litter(struct shf_store *s, struct shf_clear *c)
 	return 0;
 }
 
-/* All deletions share one limit of time. A rewind that was interrupted is finished here, before
- * this session can save: a step that is to be set aside must not become the parent of a new one. */
+/* All deletions share one time limit. A rewind that was interrupted is finished here, before this
+ * session can save: a step that is to be set aside must not become the parent of a new one. */
 int shf_store_recover(struct shf_store *s, struct sheaf_error *err)
 {
 	struct shf_clear clear;

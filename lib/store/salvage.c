@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole step of a dead writer, published because a person says so: what recovery may not do
- * (I7, I11). Its files are as durable as its manifest says (I2), its name and place come by C5 and
- * C7 to C9.
+/* Publishes the complete stage of a dead writer, because a person asks for it. Recovery must not do
+ * that by itself (I7, I11). The files of the stage are durable, since it has a manifest (I2); its
+ * name and place are made durable by C5 and C7 to C9.
  *
- * While every byte is checked the dead writer's text stays in the lock, because it may be all that
- * proves the writer dead; ours is added behind it. Then we take over the stage: our session begins
- * with the same 16 digits as the dead writer's, so the stage is protected while we live and counts
- * as ours if we die. */
+ * While every byte is checked, the text of the dead writer stays in the lock file, because it may
+ * be all that proves the writer dead; our text is added behind it. Then we take over the stage: our
+ * session begins with the same 16 digits as that of the dead writer, so the stage is protected
+ * while we live and counts as ours if we die. */
 #include "salvage.h"
 #include "err.h"
 #include "lock.h"
@@ -19,10 +19,10 @@
 #include <errno.h>
 #include <string.h>
 
-/* The staged steps of that number, as they are found. */
+/* What was found of the stages of that step: the first complete one, and counts. */
 struct staged {
 	char whole[64], session[33];
-	int whole_n, part_n;
+	int whole_n, part_n;            /* complete stages; those without a manifest */
 };
 
 static int fail_stage(const struct shf_store *s, int rc, struct sheaf_error *err)
@@ -30,8 +30,8 @@ static int fail_stage(const struct shf_store *s, int rc, struct sheaf_error *err
 	return shf_fail_io(err, -rc, "%s/.sheaf/stage", s->path);
 }
 
-/* Counts a stage whose writer is dead as whole or not. sheaf.json is the last name that a writer
- * makes durable, so it tells. */
+/* Counts a stage whose writer is dead as complete or not. sheaf.json is the last name that a writer
+ * makes durable, so a stage that has it is complete. */
 static int count(struct shf_store *s, int dir, const char *name, const char *session,
                  struct staged *found)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step being made: .sheaf/stage/<step>-<session of this save>/. Its session begins with half
- * of the writer's, so that the next job can tell whose it was, and ends in fresh digits, so that
- * no save ever meets another's leavings (I5).
+/* The stage of a save: .sheaf/stage/<step>-<session of this save>/. The session begins with half of
+ * the writer's, by which the next job knows whose stage it was. Its other half is drawn for each
+ * save, so that no save ever finds files of another one (I5).
  *
- * A step being copied from elsewhere: .sheaf/stage/copy-<step>-<session of the step>/. That name is
- * the same for whoever copies it, so that a copy which was cut is taken up by the next one; and it
- * is no stage to those who clean up after saves. Two copiers that know nothing of each other write
- * the same bytes under names of their own, and C7 lets one of them through. */
+ * The stage of a copy: .sheaf/stage/copy-<step>-<session of the step>/. Every job that copies this
+ * step uses the same name, so that the next copy continues one that was interrupted, and recovery
+ * does not take it for a failed save. Two jobs that copy at once write the same bytes under names
+ * of their own, and C7 lets one of them through. */
 #include "stage.h"
 #include "aside.h"
 #include "err.h"
@@ -31,7 +31,7 @@ static void stage_init(struct shf_store *s, struct shf_stage *g, int64_t step)
 	memcpy(g->session, s->session, sizeof(g->session));
 }
 
-/* Folders are named after families. Nothing else may become a path. */
+/* Is it the name of a family? Folders have no other names, so no name can lead out of the stage. */
 static bool folder_is_valid(const char *name)
 {
 	for (const char *p = name; *p; p++)
@@ -40,7 +40,7 @@ static bool folder_is_valid(const char *name)
 	return name[0] != '\0';
 }
 
-/* ENOENT is translated because a caller takes it for "there is no such step". */
+/* A missing file becomes EIO, because callers take ENOENT for "there is no such step". */
 int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 {
 	char what[400];
@@ -55,6 +55,7 @@ int shf_stage_fail(struct sheaf_error *err, int sys, const char *fmt, ...)
 	                   ".sheaf/stage: another job, or a hand", what);
 }
 
+/* Makes the folders of the families. One that exists, as in the stage of a copy, is no error. */
 static int make_folders(struct shf_store *s, struct shf_stage *g, const char *const *folders,
                         struct sheaf_error *err)
 {
@@ -74,9 +75,9 @@ static int make_folders(struct shf_store *s, struct shf_stage *g, const char *co
 	return 0;
 }
 
-/* If somebody deleted a step by hand and left an empty or half-empty directory, that must not stop
- * the job which saves the step again. The directory is moved to aside, never deleted, since nobody
- * knows what the person meant to do with it. */
+/* Moves the remains of a step aside. If somebody deleted a step by hand and left an empty or
+ * half-empty directory, that must not stop the job which saves the step again. The directory is
+ * moved, not deleted, since nobody knows what the person meant to do with it. */
 static int set_remains_aside(struct shf_store *s, int64_t step, const char *t,
                              struct sheaf_error *err)
 {
@@ -179,7 +180,7 @@ int shf_stage_new(struct shf_store *s, struct shf_stage *g, int64_t step,
 	rc = shf_sys_mkdir(sys, s->stage, g->name, 0777);
 	if (rc < 0) {
 		rc = shf_fail_io(err, -rc, "%s/.sheaf/stage/%s", s->path, g->name);
-		g->name[0] = '\0';      /* not ours, if it exists */
+		g->name[0] = '\0';      /* if it exists, it is not ours */
 		return rc;
 	}
 	g->dir = shf_dir_open(sys, s->stage, g->name);
@@ -237,8 +238,8 @@ int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	return 0;
 }
 
-/* Another process that tests whether we are alive may hold the lock for a moment. It is asked again
- * for up to half a second. */
+/* Locks an alive file. Another process that tests whether we are alive may hold the lock for a
+ * moment, so the lock is tried for up to half a second. No locks on the file system: 0. */
 static int lock_alive(const struct shf_sys *sys, int fd)
 {
 	int rc = -EAGAIN;

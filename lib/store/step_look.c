@@ -8,10 +8,11 @@
 #include "manifest_read.h"
 #include "tree.h"
 
-/* The files of a step, folder by folder. */
+/* A check of the files of a step, one folder after the other. */
 struct files {
 	struct shf_store *s;
-	int top, dir;                   /* dir: of folder, -1: not open */
+	int top, dir;                   /* descriptors of the step and of `folder` in it; dir -1:
+	                                 * not open */
 	char folder[64];
 	const char *where;
 	struct sheaf_error *err;
@@ -24,7 +25,8 @@ static int step_folder_open(struct files *f, const char *name, size_t n)
 	if (f->dir >= 0 && strlen(f->folder) == n && memcmp(f->folder, name, n) == 0)
 		return 0;
 	shf_fd_close(f->s->sys, &f->dir);
-	if (!always(n > 0 && n < sizeof(f->folder) && name[0] != '.')) /* it is a family */
+	/* The decoder lets only names of families through. */
+	if (!always(n > 0 && n < sizeof(f->folder) && name[0] != '.'))
 		return -EINVAL;
 	memcpy(f->folder, name, n);
 	f->folder[n] = '\0';
@@ -42,7 +44,7 @@ static int check_step_file(struct files *f, const struct shf_mf_file *file)
 	int rc = 0;
 
 	if (!always(!strchr(name, '/') && strcmp(name, ".") && strcmp(name, "..")))
-		rc = -EINVAL;   /* of a decoded manifest */
+		rc = -EINVAL;   /* the decoder has checked the names */
 	if (rc == 0 && slash)
 		rc = step_folder_open(f, file->name, (size_t)(slash - file->name));
 	if (rc == 0)
@@ -60,6 +62,7 @@ static int check_step_file(struct files *f, const struct shf_mf_file *file)
 	return 1;
 }
 
+/* Checks the sizes of all files that the manifest names. Returns as check_step_file. */
 static int check_step_files(struct files *f, const struct shf_manifest *m)
 {
 	int rc = check_step_file(f, &m->sums);
@@ -89,6 +92,7 @@ static void entry_note(struct shf_entry *e, const struct shf_manifest *m)
 	}
 }
 
+/* Fills in what the manifest says. */
 static void entry_fill(struct shf_entry *e, const struct shf_manifest *m)
 {
 	entry_note(e, m);
@@ -106,6 +110,7 @@ static void entry_fill(struct shf_entry *e, const struct shf_manifest *m)
 	}
 }
 
+/* A callback of list: notes that there is an entry, and ends the listing. */
 static int not_empty(void *arg, const char *name)
 {
 	(void)name;
@@ -133,9 +138,9 @@ bool shf_is_unread(const struct sheaf_error *why)
 	       why->sys != EINVAL && why->sys != ENAMETOOLONG;
 }
 
-/* files: also compare the sizes of all files; else a step with a good manifest counts as committed.
- * A directory that is being deleted shows missing files. So if the verdict is bad, it looks again
- * whether the directory still has its name, and reports "gone" if not. */
+/* files: also compare the sizes of all files; otherwise a step with a good manifest counts as
+ * committed. While a directory is being deleted, it lacks files. So if the verdict is bad, it looks
+ * again whether the directory still has its name, and returns 1 ("gone") if not. */
 static int look_at_name(struct shf_store *s, int dir, const char *name, bool files,
                         struct shf_entry *e, struct sheaf_error *err)
 {

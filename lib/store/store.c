@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a run: to read, as its one writer, or as another rank of the writing job.
+/* Opens a run: for reading, as its one writer, or as another rank of the writing job.
  *
- * Whoever becomes the writer makes durable, before anything else, the names through which steps
- * are reached: what a dead job renamed into place without syncing must not vanish after a later
- * step was acknowledged on top of it. */
+ * The writer first makes durable the names through which steps are reached. A dead job may have
+ * renamed a step into place without a sync. Such a step must not vanish after a later one, whose
+ * parent it is, was acknowledged. */
 #include "store.h"
 #include "err.h"
 #include "lock.h"
@@ -26,8 +26,8 @@ static void store_init(struct shf_store *s, const struct shf_sys *sys)
 	s->dir = s->dot = s->stage = s->lock = s->door = -1;
 }
 
-/* Closes without unlocking: an unlock by the child would take the lock from the parent, too, as
- * both share the file description. */
+/* Closes without unlocking. The child and the parent share the open file description, so an unlock
+ * by the child would take the lock from the parent, too. */
 void shf_store_leave(struct shf_store *s)
 {
 	if (!s || !s->sys)
@@ -46,7 +46,7 @@ void shf_store_close(struct shf_store *s)
 {
 	if (!s || !s->sys)
 		return;
-	/* Closing alone would leave the locks to forked children that inherited the descriptors. */
+	/* A close alone would leave the locks to forked children that inherited the descriptors. */
 	shf_lock_close(s->sys, &s->door);
 	shf_lock_close(s->sys, &s->lock);
 	shf_store_leave(s);
@@ -83,8 +83,8 @@ static int sync_parent(const struct shf_sys *sys, char *path)
 }
 
 /* Makes the directory and those above it, and syncs each new entry. path is changed meanwhile and
- * restored. A directory above that cannot be made may exist all the same. So its error is reported
- * only if a later one fails because of it. */
+ * restored. mkdir may fail for a directory above although it exists, for example with EACCES. So
+ * such an error is kept, and returned only if a directory below cannot be made because of it. */
 static int make_path(const struct shf_sys *sys, char *path)
 {
 	size_t n = strlen(path);
@@ -192,9 +192,9 @@ static int run_id_of_steps(struct shf_store *s)
 	return 0;
 }
 
-/* Reads or makes the identity of the run. Where locks do not work, two jobs may do this at once.
- * The file is written without replacing, so one of them wins and the other takes its identity. An
- * empty file, which a crash may leave, is replaced. */
+/* Reads or makes the identity of the run. On a file system without locks, two jobs may do this at
+ * once. The file is written without replacing, so one of them wins and the other takes its
+ * identity. An empty file, which a crash may leave, is replaced. */
 static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	struct shf_buf had = SHF_BUF_INIT;
@@ -213,13 +213,13 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 		return shf_fail_io(err, -rc, "%s: the run's identity", s->path);
 	snprintf(text, sizeof(text), "sheaf-run 1\n%s\n", s->run);
 	rc = shf_text_write(s, s->dot, "run", text, strlen(text), true);
-	/* Of two jobs that make the run at once, where locks do not exclude, one names it. An empty
-	 * file names nobody. */
+	/* Another job has just made the file, or a crash left an empty one. */
 	if (rc == -EEXIST) {
 		rc = shf_run_id_read(s, err);
 		if (rc < 0 || s->run[0])
 			return rc;
-		/* Nor does one that is there and is not, of which all steps may be. */
+		/* A file that exists but cannot be read is not replaced, because all steps may
+		 * carry its identity. */
 		rc = shf_text_read(s->sys, s->dot, "run", &had, SHF_RUN_TEXT_MAX);
 		shf_buf_release(&had);
 		if (rc < 0)
@@ -230,7 +230,8 @@ static int run_id_make(struct shf_store *s, const char *run, struct sheaf_error 
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/run", s->path) : 0;
 }
 
-/* Is there a step in the directory? Then it is a run, even if its .sheaf is missing. */
+/* Is there a step in the directory? Then it is a run, even if its .sheaf is missing. Returns 1, 0
+ * or a negative errno. */
 static int has_steps(struct shf_store *s)
 {
 	struct shf_names names;
@@ -284,7 +285,8 @@ static int open_dot(struct shf_store *s, bool create, struct sheaf_error *err)
 
 /* Makes durable all names on the way to a step. A dead job may have renamed a step into place
  * without the sync (C9); after this the step cannot vanish any more, so later steps may follow it.
- * The parent directory may be one that we cannot open; then it is left to whoever made the run. */
+ * If the directory above cannot be opened, it is skipped: the job that made the run has synced
+ * it. */
 static int sync_names(struct shf_store *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = s->sys;
@@ -297,8 +299,6 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 		rc = shf_dir_sync(s, s->dir);
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s: sync of the directory", s->path);
-	/* Who made the directory synced its parent, unless he died in between; a parent that we
-	 * may not even open is nobody's doing here. */
 	up = shf_sys_open(sys, s->dir, "..", SHF_O_DIR, 0);
 	if (up < 0)
 		return 0;
@@ -309,9 +309,9 @@ static int sync_names(struct shf_store *s, struct sheaf_error *err)
 	return 0;
 }
 
-/* Opens before it locks, since the lock is a file in .sheaf. The text of the last owner is read
- * while the door is locked (D1), and whether that owner is gone is decided now, while its text
- * still stands. */
+/* Opens .sheaf before it locks, since the lock is a file in it. The text of the last owner is read
+ * while the door is locked (D1). Whether that owner is gone is decided now, before shf_own_end
+ * overwrites its text. */
 int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err)
 {
@@ -363,8 +363,8 @@ int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 	return rc == 0 ? sync_names(s, err) : rc;
 }
 
-/* The lock's text is written before recovery begins. Where locks do not work, the text is what
- * tells another job that it has lost the run (C7). */
+/* The text of the lock is written before recovery begins. On a file system without locks, another
+ * job sees only by this text that it has lost the run (C7). */
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                      int wait_ms, int clear_ms, const char *run, struct sheaf_error *err)
 {
@@ -418,6 +418,7 @@ out:
 	return rc < 0 ? rc : 0;
 }
 
+/* The file is renamed into place, so a rank that sees the name also sees the token. */
 int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err)
 {
 	char name[48];

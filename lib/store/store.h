@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The run directory, as one rank sees it: opening and closing. This room commits steps but lets no
- * ranks agree: its callers run these functions on one rank and agree on the outcome.
+/* The run directory, as one rank sees it: opening and closing. No function of this room
+ * communicates: the callers run them on one rank and then let all ranks agree on the outcome.
  *
  *   <run>/checkpoint-<step>/           committed
  *   <run>/.sheaf/run                   "sheaf-run 1\n<32 hex run id>\n"
- *               /lock                  held by the writer (OFD lock); text: who and which session
+ *               /lock                  locked by the writer (OFD lock); its text names the writer
  *               /door                  locked for a moment by a process that wants lock (lock.c)
  *               /lock.next             a new lock, about to replace one of a dead owner
  *               /stage/<step>-<session>/     alive-<node> inside while it is being made
- *               /stage/copy-<step>-<session>/        a step being copied, which says session
- *               /trash/<step>-<session>/     a pruned step, until the grace is over, or the rest
- *                              of a stage that could not be deleted at once
- *               /aside/<step>-<session>/     rewound
+ *               /stage/copy-<step>-<session>/        a step being copied from another run
+ *               /trash/<step>-<session>/     a pruned step until its grace is over, or what is left
+ *                              of a stage that could not be deleted in time
+ *               /aside/<step>-<session>/     set aside by a rewind, or because it was bad
  *               /rewind                journal of a rewind in progress
  *               /marks/<step>          k or b, and the session of the save that was marked
- *               /descent               of steps whose parents were pruned, older ancestors
- *               /tries/<step>-<session>      how many sessions loaded it and came no further
+ *               /descent               older ancestors of steps whose parents were pruned
+ *               /tries/<step>-<session>      how many sessions loaded the step and made no
+ *                              progress after it
  *               /rewinds               how many rewinds were begun
- *               /metrics.jsonl, metrics.1.jsonl      of saves that are over, if asked for
+ *               /metrics.jsonl, metrics.1.jsonl      a line for each finished save, if asked for
  *               /flush-<job>/, due-<job>/    while agents of several nodes write a step
  *                              (engine/flush_nodes.h)
  *               /proof-<token>         while ranks prove that they see one file system
- *               /tmp-<32 hex>          a text that is being written, renamed to its name
+ *               /tmp-<32 hex>          a file that is being written, before it is renamed
  */
 #ifndef SHF_STORE_H
 #define SHF_STORE_H
@@ -30,14 +31,15 @@
 #include "sys.h"
 
 #define SHF_TRIED_MAX 8
-struct shf_tried {              /* a step that this session loaded and counted as a try */
+struct shf_tried {              /* a step that this session has loaded and counted as a try */
 	int64_t step;
 	char session[33];
 };
 struct shf_store {
 	const struct shf_sys *sys;      /* borrowed */
 	char *path;                     /* owned; for error messages */
-	int dir, dot, stage, lock, door; /* descriptors; -1: not open */
+	int dir, dot, stage, lock, door; /* descriptors of the run directory, of .sheaf and of
+	                                  * stage, lock and door in it; -1: not open */
 	bool writer;                    /* holds the lock */
 	bool rewinding;                 /* a rewind failed and its journal is still there */
 	int clear_ms;                   /* how long a call may delete old files while other ranks
@@ -45,13 +47,14 @@ struct shf_store {
 	bool late;                      /* recovery or the last prune ran out of that time */
 	atomic_bool no_dir_fsync;       /* the file system cannot sync directories (recorded in the
 	                                 * manifest) */
-	char run[33], session[33];      /* hex; session "" without the lock */
-	struct shf_owner self;
+	char run[33], session[33];      /* hex digits; session "": not of the writing job */
+	struct shf_owner self;          /* this process */
 	struct shf_owner prev;          /* the former holder of the lock, by the text in its file */
 	char prev_session[33];          /* "": unknown */
-	bool prev_gone;                 /* that process is dead, or our kernel released its lock */
+	bool prev_gone;                 /* prev is proven dead, or our kernel has released its
+	                                 * lock */
 	struct shf_tried tried[SHF_TRIED_MAX];  /* more than these are not counted */
-	int tried_n;
+	int tried_n;                    /* entries of tried */
 	int attempts_max;               /* this many failed resumes condemn a step (tries.c); 0: no
 	                                 * number does. Set by the caller after opening */
 };
@@ -62,19 +65,21 @@ int shf_store_open(struct shf_store *s, const struct shf_sys *sys, const char *p
  * wait_ms (EBUSY names the holder), draws a session, writes the lock file, recovers. */
 int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
-/* The same, with a clear_ms for the store. A run without an identity gets `run`, unless NULL. */
+/* Like shf_store_own, but sets s->clear_ms. run: the id for a run that has none yet; NULL draws
+ * one. */
 int shf_store_own_as(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                      int wait_ms, int clear_ms, const char *run, struct sheaf_error *err);
-/* shf_store_own in two halves, between which the caller may look at what the last owner left. After
- * begin the lock and the door are held and s->prev is read. end writes the text of the lock and
- * makes durable the names by which steps are reached. run: the id for a run without one; NULL draws
- * one. */
+/* The two halves of shf_store_own, between which the caller may look at what the last owner left.
+ * After begin, this process holds the lock and the door, and s->prev is read. end writes the text
+ * of the lock and makes durable the names by which steps are reached. run: the id for a run without
+ * one; NULL draws one. */
 int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *path, bool create,
                   int wait_ms, struct sheaf_error *err);
 int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err);
 /* Another rank of the writing job: opens what rank 0 made, with its run id and session. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err);
+/* Gives up the lock and closes. Also works on a store whose open failed. */
 void shf_store_close(struct shf_store *s);
 /* In a forked child: closes what it inherited. The lock stays with the parent. */
 void shf_store_leave(struct shf_store *s);
@@ -84,8 +89,8 @@ void shf_store_leave(struct shf_store *s);
 #define SHF_IDENTITY 72
 int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY],
                        struct sheaf_error *err);
-/* Do all ranks see the same file system? Rank 0 writes a token under .sheaf, the others look for
- * it, and rank 0 removes it. */
+/* Do all ranks see the same file system? Rank 0 writes a token under .sheaf, the others look for it
+ * (EINVAL: it is not there), and rank 0 removes it. */
 int shf_store_proof_write(struct shf_store *s, const char token[33], struct sheaf_error *err);
 int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err);
 void shf_store_proof_remove(struct shf_store *s, const char token[33]);

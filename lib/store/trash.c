@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Old steps go: chosen by keep rules and I9, renamed into .sheaf/trash, both parents
- * synced, and only then, after a grace for readers who know nothing of us, deleted.
+/* Prunes old steps. Keep rules and I9 choose them. A step is renamed into .sheaf/trash; then both
+ * directories are synced; only then, after a grace for readers that take no lease, is it deleted.
  *
  *   I9  No step is deleted unless a newer one on the same branch has been re-read and verified
  *       since its commit, and keep rules allow; marks k and the loaded step are never deleted.
  *
- * A cut after the rename may bring the step back, whole: that is why nothing in it is touched
- * before the sync. sheaf.pruned, made in it after that, carries the time from which the grace
- * runs; sheaf.json is deleted first, so that a deletion that was cut is known by its absence. */
+ * A power cut after the rename may bring the step back, complete: that is why nothing in it is
+ * touched before the sync. The file sheaf.pruned, made in it after that, carries the time from
+ * which the grace runs. sheaf.json is deleted first, so that an interrupted deletion is recognised
+ * by its absence. */
 #include "trash.h"
 #include "aside.h"
 #include "best.h"
@@ -109,6 +110,7 @@ int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
 	return rc;
 }
 
+/* Returns the entry of the step in the run directory, or NULL. */
 static struct shf_entry *list_find_step(struct shf_list *list, int64_t step)
 {
 	for (size_t i = 0; i < list->n; i++)
@@ -117,7 +119,8 @@ static struct shf_entry *list_find_step(struct shf_list *list, int64_t step)
 	return NULL;
 }
 
-/* The step that was verified, unless another save has its number by now. */
+/* Returns the entry of the step that was verified. NULL: there is none, it is gone, or another save
+ * has its number by now. */
 static const struct shf_entry *find_saved(struct shf_list *list, const struct shf_saved *saved)
 {
 	const struct shf_entry *e = saved->step >= 0 ? list_find_step(list, saved->step) : NULL;
@@ -125,9 +128,9 @@ static const struct shf_entry *find_saved(struct shf_list *list, const struct sh
 	return e && saved->session[0] && strcmp(e->session, saved->session) != 0 ? NULL : e;
 }
 
-/* Follows the parents of the verified step. The chain ends at a parent that is gone and of which
- * .sheaf/descent knows nothing: what lies beyond cannot be proven to be of the same branch, and
- * stays. */
+/* Marks the ancestors of the verified step as on its branch. The chain ends at a parent that is
+ * gone and for which .sheaf/descent names no ancestor: older steps cannot be proven to be of the
+ * same branch, and stay. */
 static void find_branch(struct shf_list *list, const struct shf_entry *from)
 {
 	struct shf_entry *e;
@@ -149,6 +152,7 @@ struct judge {
 	char text[200];
 };
 
+/* Makes the reason for keeping one of the best steps. */
 static const char *why_best(struct judge *j, const struct shf_entry *e)
 {
 	if (j->p->keep_best == 1)
@@ -173,7 +177,7 @@ static const char *why_goes(struct judge *j, const struct shf_entry *e)
 	return j->text;
 }
 
-/* The retention policy, in order of precedence. Returns the reason why a step stays, for the user;
+/* The retention policy, in order of precedence. Returns the reason for the user why a step stays;
  * NULL if nothing keeps it. */
 static const char *why_stays(struct judge *j, const struct shf_entry *e)
 {
@@ -207,8 +211,8 @@ static const char *why_stays(struct judge *j, const struct shf_entry *e)
 }
 
 /* Moves one step to the trash while holding an exclusive lock on its manifest. Readers of ours hold
- * a shared lock as long as the step is open, so a step in use is not deleted. Returns 1 if it was
- * moved; 0 if it stays, and *why explains. */
+ * a shared lock (lease.h) as long as the step is open, so a step in use is not moved. Returns 1 if
+ * it was moved; 0 if it stays, and *why says why. */
 static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e,
                        const char **why, struct sheaf_error *err)
 {
@@ -259,9 +263,9 @@ static int choose_what_goes(struct judge *j, struct shf_list *list)
 	return go;
 }
 
-/* Removes the steps, oldest first. If a step turns out to be in use and stays, all newer ones still
- * exist, so that their descent from it can be written down before the steps between are removed.
- * Returns how many went, or a code. */
+/* Removes the steps that are to go, oldest first. If a step turns out to be in use and stays, all
+ * newer ones still exist, so that their descent from it can be written down before the steps
+ * between are removed. Returns how many were removed, or a code. */
 static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent, int trash,
                 void (*item)(void *arg, int64_t step, char what, const char *why), void *arg,
                 struct sheaf_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names, small files and whole folders of a run. Nothing here follows a symlink, and nothing is
- * changed while a directory is being read. */
+/* Names, small files and whole folders of a run. No function follows a symlink, and no directory is
+ * changed while it is being read. */
 #include "tree.h"
 #include "crc64.h"
 #include "err.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEPTH_MAX 8     /* of what we delete; we make two levels */
+#define DEPTH_MAX 8     /* levels of folders that a deletion descends; the library makes two */
 
 /* Names are stored one after another with their NULs, since a folder of thousands of names would
  * otherwise cost an allocation each. */
@@ -48,7 +48,8 @@ void shf_names_release(struct shf_names *names)
 	shf_buf_release(&names->text);
 }
 
-/* Decimal without sign or leading zero, up to `end`. */
+/* Reads a decimal number without sign or leading zero that ends at `end`. False: it is no such
+ * number, or larger than SHF_STEP_MAX. */
 static bool step_get(const char *s, const char *end, int64_t *step)
 {
 	int64_t v = 0;
@@ -257,7 +258,8 @@ int shf_text_read(const struct shf_sys *sys, int dir, const char *name, struct s
 		out->len -= (size_t)st.bytes;
 		goto out;
 	}
-	out->len -= (size_t)st.bytes - (size_t)got;     /* it may have become shorter meanwhile */
+	out->len -= (size_t)st.bytes - (size_t)got;     /* the file may have become shorter since
+	                                                 * fstat */
 out:
 	shf_sys_close(sys, fd);
 	return rc < 0 ? rc : 0;
@@ -298,9 +300,10 @@ int shf_text_write(struct shf_store *s, int dir, const char *name, const void *b
 	return shf_text_put(s->sys, s->dot, dir, name, bytes, n, first);
 }
 
+/* One deletion, with its time limit. */
 struct removing {
 	const struct shf_sys *sys;
-	int64_t until;                  /* by mono_ns; 0: as long as it takes */
+	int64_t until;                  /* by mono_ns; 0: no limit */
 	bool begun;                     /* a name was removed: only then may the time be up */
 };
 

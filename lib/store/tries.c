@@ -22,13 +22,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRIES_MOST 9999
+#define TRIES_MOST 9999         /* the count stays at this */
 
 int shf_tries_open(struct shf_store *s)
 {
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "tries");
 }
 
+/* Writes the name of the step's file in .sheaf/tries. */
 static void tries_file_name(char out[64], int64_t step, const char *session)
 {
 	snprintf(out, 64, "%lld-%.32s", (long long)step, session);
@@ -71,9 +72,9 @@ static bool step_is_counted(const struct shf_store *s, int64_t step, const char 
 	return false;
 }
 
-/* The newest try may still be going on: a job that loaded the step and has not saved yet is no
- * failure so far. A writer knows whether that try is its own. A reader takes it for that of the job
- * that holds the lock. */
+/* The newest try may still be under way: a job that loaded the step and has not saved yet has not
+ * failed. A writer knows whether it counted that try itself. A reader assumes that the job which
+ * holds the lock did. */
 bool shf_tries_spent(struct shf_store *s, int64_t step, const char *session)
 {
 	int max = s->attempts_max, n = max ? shf_tries_read(s, step, session) : 0;
@@ -154,7 +155,6 @@ int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/tries", s->path) : 0;
 }
 
-/* Removes the counts of all saves that had this number. */
 int shf_tries_clear(struct shf_store *s, int64_t step)
 {
 	struct shf_names names = { SHF_BUF_INIT };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settles the counts of loads that earlier jobs left: marks a step bad that too many jobs died of,
- * and removes counts of steps that are gone. */
+/* Settles the counts of loads that earlier jobs left: marks a step bad if too many jobs loaded it
+ * and made no progress, and removes counts of steps that are gone. */
 #include "tries_settle.h"
 #include "judge.h"
 #include "manifest_read.h"
@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Calls item for each count, until a result is not 0. */
+/* Calls item for each count in .sheaf/tries, until a result is not 0. Returns -ENOMEM or 0. */
 static int each_count(struct shf_store *s,
                       int (*item)(struct shf_store *s, int dir, const char *name, int64_t step,
                                   const char *session, int64_t newest), int64_t newest)
