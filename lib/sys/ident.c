@@ -18,6 +18,7 @@
 #include "ident.h"
 #include "posix.h"
 
+/* A signal may interrupt getrandom half-way, so it is called until buf is full. */
 int shf_real_random(void *arg, void *buf, size_t n)
 {
 	uint8_t *p = buf;

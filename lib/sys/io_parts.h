@@ -22,7 +22,7 @@ struct shf_parts {
  * the lock. */
 struct shf_piece {
 	struct shf_part *part;
-	bool direct;                    /* as of its part, when it was cut */
+	bool direct;                    /* whether it uses io->direct */
 	uint8_t *buf;                   /* in the request's buffer; NULL: no bytes move */
 	uint64_t at;                    /* offset in the file */
 	size_t len;
@@ -43,7 +43,7 @@ struct shf_works {
 
 /* Appends a part to the list. */
 void shf_parts_push(struct shf_parts *l, struct shf_part *part);
-/* Takes the head out, no matter how much of it is left. */
+/* Removes the head and returns it, no matter how much of it is left; NULL: the list is empty. */
 struct shf_part *shf_parts_pop(struct shf_parts *l);
 /* Cuts a piece of at most max bytes from the head; false if the list is empty. */
 bool shf_parts_cut(struct shf_parts *l, size_t max, struct shf_piece *piece);

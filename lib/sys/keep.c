@@ -103,6 +103,7 @@ int shf_keep_dir(const char *socket)
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077) ? 0 : -EPERM;
 }
 
+/* A log with text is kept for people to read, and then the directory stays, too. */
 void shf_keep_dir_leave(const char *socket)
 {
 	char path[SHF_KEEP_PATH], log[SHF_KEEP_PATH + sizeof(SHF_KEEP_LOG)];
@@ -119,8 +120,8 @@ void shf_keep_dir_leave(const char *socket)
 	(void)rmdir(path);
 }
 
-/* The agent must be a process of this user: memory of a job is handed to nobody else. A full
- * backlog counts as no agent. */
+/* The agent must be a process of this user, because it gets the memory of the job. A full backlog
+ * counts as no agent. */
 static int real_keep_open(void *arg, const char *where, const char *run, const char *job,
                           int *keep, int *steps)
 {
@@ -160,6 +161,7 @@ static int real_keep_put(void *arg, int keep, const char *name, const struct shf
 	struct shf_keep_msg m = message(SHF_KEEP_PUT, name);
 
 	(void)arg;
+	/* Memory that is not shared has no descriptor that could be passed. */
 	if (shm->fd < 0)
 		return -EINVAL;
 	m.bytes = shm->bytes;

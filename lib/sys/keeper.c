@@ -52,9 +52,9 @@ struct serving {
 	char lock_name[SHF_KEEP_PATH + 8];
 	sigset_t open;                  /* the empty signal mask, in force during ppoll */
 	bool full;                      /* accept failed: the next poll leaves the socket out */
-	bool mourns;                    /* a job has crashed here: from now on k->died is called at
-	                                 * the end of every job */
-	bool over;                      /* STOP has come */
+	bool mourns;                    /* a job has crashed: from now on k->died is called at the
+	                                 * end of every job */
+	bool over;                      /* STOP was received */
 };
 
 /* Returns the region with this name, or NULL. */
@@ -108,7 +108,7 @@ static int kept_store(struct serving *s, const struct shf_keep_msg *m, int memfd
 	return 0;
 }
 
-/* Sends an answer. A client that does not take it within ANSWER_MS is treated as gone, because a
+/* Sends an answer. A client that does not take it within ANSWER_MS is disconnected, because a
  * single thread serves all clients. */
 static int keeper_answer(int fd, struct shf_keep_msg *m, int rc, int memfd)
 {
@@ -365,6 +365,7 @@ static int loop(struct serving *s)
 			short talks = s->polls[1 + 2 * i].revents;
 			short died = s->polls[2 + 2 * i].revents;
 
+			/* What a process sent before it exited is read first: it may be BYE. */
 			if (talks && keeper_receive(s, &s->users[i]))
 				gone(s, i);
 			else if (died && !(talks & POLLIN))

@@ -146,6 +146,7 @@ int shf_memory_check(int memfd, uint64_t bytes)
 	int seals = fcntl(memfd, F_GET_SEALS);
 	size_t n = bytes > SIZE_MAX ? 0 : shf_mapped_bytes((size_t)bytes);
 
+	/* Without this seal the sender could truncate the memory after the check. */
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
 		return -EPROTO;
 	if (fstat(memfd, &st))

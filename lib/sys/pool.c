@@ -62,6 +62,8 @@ static bool pool_move_piece(struct shf_pool *pool)
 	int64_t result;
 
 	if (!shf_parts_cut(&pool->todo, w->piece_bytes, &p)) {
+		/* The count is too high after an error, which drops pieces; now it is right
+		 * again. */
 		pool->todo_n = 0;
 		return false;
 	}

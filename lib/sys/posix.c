@@ -136,6 +136,7 @@ static int resize(int fd, uint64_t bytes)
 		do
 			rc = fallocate(fd, 0, 0, (off_t)bytes);
 		while (rc && errno == EINTR);
+		/* With these errnos the file system cannot reserve space, and ftruncate must do. */
 		if (rc && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
 			return -errno;
 		if (!rc) {
@@ -165,6 +166,7 @@ static bool file_range_fits(size_t n, uint64_t off)
 	return n <= INT64_MAX && off <= (uint64_t)INT64_MAX - n;
 }
 
+/* Reads until n bytes are read or the file ends. */
 int64_t shf_real_pread(void *arg, int fd, void *buf, size_t n, uint64_t off)
 {
 	uint8_t *p = buf;
@@ -310,6 +312,7 @@ int shf_real_readlink(void *arg, int dir, const char *name, char *buf, size_t n)
 	got = readlinkat(dir, name, buf, n);
 	if (got < 0)
 		return -errno;
+	/* A target that fills the buffer may have been cut. */
 	if ((size_t)got >= n)
 		return -ERANGE;
 	buf[got] = '\0';

@@ -14,10 +14,10 @@
 #include "mem.h"
 
 #define THREADS_MAX 256
-#define DEPTH 16                /* pieces in the ring at a time, unless told otherwise */
+#define DEPTH 16                /* pieces in the ring at a time; the default */
 #define DEPTH_MAX 1024
-#define PIECE_BYTES ((size_t)8 << 20)
-#define PIECE_BYTES_MAX ((size_t)1 << 30)
+#define PIECE_BYTES ((size_t)8 << 20)           /* the default */
+#define PIECE_BYTES_MAX ((size_t)1 << 30)       /* the ring has lengths of 32 bits */
 
 struct shf_queue {
 	struct shf_works works;         /* first: a pointer to it is one to the queue. Its lock
@@ -297,6 +297,7 @@ static void real_queue_pin(void *arg, struct shf_queue *q, int i, void *base, si
 	pthread_mutex_unlock(&q->works.lock);
 }
 
+/* A forked child gets zeros: it cannot take the lock. */
 static void real_queue_stat(void *arg, struct shf_queue *q, struct shf_queue_stat *stat)
 {
 	(void)arg;

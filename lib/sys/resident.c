@@ -16,7 +16,7 @@
 #define MADV_POPULATE_READ 22           /* since Linux 5.14 */
 #define MADV_POPULATE_WRITE 23
 #endif
-#define WINDOW_PAGES 4096               /* mapped and asked about at a time */
+#define WINDOW_PAGES 4096               /* pages that one call of mincore looks at */
 
 /* The arguments of cachestat, laid out as in linux/mman.h. */
 struct cachestat_range {
@@ -80,6 +80,7 @@ int64_t shf_real_resident(void *arg, int fd, uint64_t off, uint64_t n)
 	if (off >= (uint64_t)st.st_size || !n)
 		return 0;
 	n = (uint64_t)st.st_size - off < n ? (uint64_t)st.st_size - off : n;
+	/* Any error of cachestat, such as that of a kernel without it, leads to the older way. */
 	rc = by_cachestat(fd, off, n, page);
 	return rc < 0 ? by_mincore(fd, off, n, page) : rc;
 }
@@ -104,6 +105,8 @@ bool shf_real_touched(void *arg, const void *at)
 	return mincore((void *)page_of(at), 1, &there) || there & 1;
 }
 
+/* Populating faults pages in without storing to them, so it cannot overwrite what another thread
+ * writes. */
 void shf_real_touch(void *arg, const void *at, uint64_t n, bool write)
 {
 	uintptr_t from = page_of(at);

@@ -26,7 +26,7 @@
 struct slot {
 	struct shf_piece piece;
 	size_t done;                    /* bytes of the piece that are moved */
-	int again;                      /* how often EAGAIN came */
+	int again;                      /* how often the result was EAGAIN */
 	unsigned nth;                   /* the number of its entry; the kernel takes entries in
 	                                 * order */
 	struct slot *next;              /* in the list free or anew */
@@ -280,7 +280,7 @@ static void ring_pin(struct shf_ring *r, struct pin *p)
 	rc = ring_table_new(r);
 	if (!rc)
 		rc = table_set(r, i, &want);
-	if (rc && r->table) /* part of the range may have been entered */
+	if (rc && r->table) /* refused half way */
 		(void)table_set(r, i, &none);
 	pthread_mutex_lock(&r->works->lock);
 	p->moving = false;
@@ -352,6 +352,7 @@ static bool ring_enter(struct shf_ring *r)
 		r->forbidden = 0;
 		return true;
 	}
+	/* EBUSY and ENOMEM pass if the ring has worked before. If it never has, it is given up. */
 	if (rc == -EINTR || rc == -EAGAIN || (r->entered && (rc == -EBUSY || rc == -ENOMEM)))
 		return true;
 	/* A filter of system calls (seccomp) may forbid what worked before. The kernel still moves
@@ -454,6 +455,7 @@ void shf_ring_pin(struct shf_ring *r, int i, void *base, size_t bytes)
 
 	if (r->pin_never)
 		return;
+	/* Memory beyond that is not pinned; requests for it work all the same. */
 	if (bytes > PIN_MAX * PIN_BYTES)
 		bytes = PIN_MAX * PIN_BYTES;
 	p->want = (struct stretch){ bytes ? base : NULL, bytes };

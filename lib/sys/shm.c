@@ -194,6 +194,7 @@ static int real_shm_serve(void *arg, int offer, const struct shf_shm *shm, int n
 	int rc, worst = 0;
 
 	(void)arg;
+	/* Memory that is not shared has no descriptor that could be passed. */
 	if (shm->fd < 0)
 		return -EINVAL;
 	while (n > 0) {

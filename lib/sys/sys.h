@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All that the library asks of the operating system, behind a few small tables of functions. This
- * room is the only one with system calls; tests replace the tables by a disk that loses, tears,
- * reorders and fails.
+/* All that the library needs from the operating system, as a few small tables of functions. Only
+ * this room makes system calls. Tests replace the tables by a disk that loses, tears and reorders
+ * writes and fails.
  *
  * Each table comes with the first argument of its functions, so that one table can be replaced and
- * the others left as they are. The contract of a call stands in the header of its table. */
+ * the others left as they are. The contract of a function is in the header of its table. */
 #ifndef SHF_SYS_H
 #define SHF_SYS_H
 #include "sys_file.h"
@@ -27,7 +27,7 @@ struct shf_sys {
 /* The real machine. It has no state of its own and is valid for ever. */
 const struct shf_sys *shf_sys_real(void);
 
-/* ---- one function for each call; the header of its table says what it does ---- */
+/* ---- one function for each member of the tables ---- */
 
 static inline int shf_sys_open(const struct shf_sys *sys, int dir, const char *name, int flags,
 			       unsigned mode)

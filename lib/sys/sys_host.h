@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The process that wrote something, in enough detail to tell later whether it still exists. */
+/* Describes a process in enough detail to find out later whether it still exists. */
 struct shf_owner {
 	char host[65], boot[37];        /* host name and boot id, text */
 	uint64_t pid_ns, pid, start;    /* inode of the pid namespace, pid, start time in ticks */

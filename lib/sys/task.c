@@ -125,6 +125,7 @@ static int task_start(struct shf_task *task)
 {
 	int rc = shf_thread_start(&task->thread, task_run, task);
 
+	/* After a failure there is no thread to join. */
 	task->joinable = rc == 0;
 	return rc ? -rc : task->cpus ? place(task->thread, task->cpus) : 0;
 }
@@ -176,7 +177,7 @@ static void real_task_again(void *arg, struct shf_task *task)
 		return;
 	if (task->joinable)
 		pthread_join(task->thread, NULL);
-	if (task_start(task) < 0) {
+	if (task_start(task) < 0) { /* the next one tries again */
 		task->ended = true;
 		atomic_store(&task->over, true);
 	}

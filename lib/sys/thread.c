@@ -3,6 +3,7 @@
 #include <signal.h>
 #include "thread.h"
 
+/* A thread inherits the signal mask of its creator, so all signals are blocked while it is made. */
 int shf_thread_start(pthread_t *thread, void *(*work)(void *arg), void *arg)
 {
 	sigset_t all, old;
