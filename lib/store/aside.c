@@ -142,7 +142,7 @@ int shf_step_set_aside(struct shf_store *s, int64_t step, struct sheaf_error *er
 }
 
 /* Carries out a journal whose checksum is right. Each line names a step and the checksum of its
- * manifest. A step that does not match is left alone: another save has got the number since. The
+ * manifest. A step that does not match is left alone: another save has the number by now. The
  * journal is removed last, so after a power cut at any point the next job does the rest. */
 static int apply(struct shf_store *s, const char *p, const char *end, struct sheaf_error *err)
 {
@@ -206,7 +206,7 @@ static int rewind_carry_out(struct shf_store *s, bool must, struct sheaf_error *
 			goto out;
 		}
 	}
-	/* The journal is written by a rename, whole or not at all, so no crash has made this.
+	/* The journal is renamed into place when it is complete, so no crash leaves a damaged one.
 	 * Guessing which steps a person wanted to set aside would be worse than stopping. */
 	rc = shf_fail(err, SHEAF_ECORRUPT, "%s/.sheaf/rewind: not the journal of a rewind; remove "
 	              "it and rewind again", s->path);
@@ -324,6 +324,8 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 	if (rc == 0)
 		rc = shf_rewind_finish(s, err);         /* one that failed before */
 	if (rc == 0)
+		/* The manifest is read only to refuse a target that cannot be loaded: with a
+		 * mistyped number, all later steps would be set aside for nothing. */
 		rc = shf_store_manifest(s, step, &m, &arena, err);
 	if (rc < 0)
 		goto out;
@@ -332,15 +334,16 @@ int shf_store_rewind(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		rc = shf_fail_io(err, -rc, "%s: the steps to set aside", s->path);
 		goto out;
 	}
-	/* The count comes before the journal: if we crash in between, no step has moved and the
-	 * steps in memory are lost for nothing. The other way round, the next job would finish the
-	 * journal and then find a rewound step in memory. */
+	/* The count is raised before the journal is written. If we crash in between, no step has
+	 * moved, and the steps in memory are lost for nothing. In the other order, the next job
+	 * would finish the rewind and might then load a step from memory that was rewound. */
 	rc = count_rewind(s, err);
 	if (rc == 0)
 		rc = write_journal(s, step, &steps, &moves_n, err);
 	if (rc == 0 && moves_n)
 		rc = rewind_carry_out(s, true, err);
 out:
+	/* If the journal is still there, saves and prunes are refused (shf_rewind_is_over). */
 	s->rewinding = rc < 0 && journal_stands(s);
 	shf_free(steps.all);
 	shf_arena_release(&arena);

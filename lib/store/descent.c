@@ -94,6 +94,8 @@ int shf_descent_read(struct shf_store *s, struct shf_list *list, struct shf_buf 
 	if (rc < 0)
 		return shf_fail_io(err, -rc, "%s/.sheaf/descent", s->path);
 	p = lines(text, &end);
+	/* Lines about steps that are gone, or whose parent is still in the list, say nothing
+	 * new. */
 	while (p && next_kin(&p, end, &k)) {
 		struct shf_entry *e = list_find_saved(list, k.step, k.session);
 

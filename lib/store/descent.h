@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which step descends from which, although the steps between are gone. */
+/* Ancestors of steps whose parents were pruned. */
 #ifndef SHF_DESCENT_H
 #define SHF_DESCENT_H
 #include "list.h"

@@ -56,6 +56,7 @@ static void done_add_head(struct shf_buf *b, const struct telling *t, const char
 	shf_buf_release(&path);
 }
 
+/* Appends an entry of the list of files. */
 static void done_add_file(struct shf_buf *b, const char *name, uint64_t bytes, bool first)
 {
 	shf_buf_adds(b, first ? "\n  {\"name\": " : ",\n  {\"name\": ");
@@ -204,6 +205,7 @@ static int make_folder(struct telling *t)
 	return rc;
 }
 
+/* Opens the folder, and makes it if it is missing. */
 static int done_folder_open(struct telling *t)
 {
 	const struct shf_sys *sys = t->s->sys;
@@ -257,6 +259,7 @@ int shf_done_put_newest(struct shf_store *s, const char *where, struct sheaf_err
 	shf_name_of_step(name, newest.known);
 	e.step = newest.known;
 	snprintf(e.path, sizeof(e.path), "%s", name);
+	/* A step that has lost files is not announced. */
 	rc = shf_step_look(s, s->dir, name, &e, err);
 	if (rc != 0 || e.state != SHF_COMMITTED)
 		return rc < 0 ? rc : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judges the steps of a run, such as which is the newest, from a list of them that is not out of
- * date. */
+/* Answers questions about the steps of a run, such as which is the newest, from a list of the
+ * steps. The list is read again if one of them is removed meanwhile. */
 #include "judge.h"
 #include "marks_read.h"
 #include "run_id.h"
@@ -9,7 +9,7 @@
 #include "tree.h"
 #include <errno.h>
 
-#define LISTS 8                 /* how often steps are listed anew when a listed one has gone */
+#define LISTS 8                 /* how often the steps are listed before it gives up */
 
 int shf_judge_list(struct shf_store *s,
                    int (*judge)(struct shf_store *s, const struct shf_steps *steps, void *arg,

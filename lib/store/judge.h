@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Judges the steps of a run, such as which is the newest, from a list of them that is not out of
- * date. */
+/* Answers questions about the steps of a run, such as which is the newest, from a list of the
+ * steps. The list is read again if one of them is removed meanwhile. */
 #ifndef SHF_JUDGE_H
 #define SHF_JUDGE_H
 #include "steps.h"

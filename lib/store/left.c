@@ -118,7 +118,7 @@ static int tell_damaged(struct looking *l)
 		if (rc < 0 && l->err)
 			*l->err = why;
 		if (rc != 0 || e.state != SHF_DAMAGED) {
-			rc = rc == 1 ? 0 : rc;  /* gone meanwhile */
+			rc = rc == 1 ? 0 : rc;  /* the step was removed meanwhile */
 			continue;
 		}
 		left_of(&left, &e);
@@ -151,6 +151,7 @@ static int tell_staged(struct looking *l, const char *name, struct shf_left *lef
 
 	snprintf(e.path, sizeof(e.path), "%s", left->path);
 	dir = shf_dir_open(l->s.sys, l->s.stage, name);
+	/* The stage may be published or discarded while we look. */
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : left_fail(l, dir, "stage");
 	rc = shf_names_read(l->s.sys, dir, &names);
@@ -263,6 +264,8 @@ static int tell_rewind(struct looking *l)
 	return left_report(l, &left, "rewind", "finish", "a rewind that was cut");
 }
 
+/* Works on a copy of the store, because tell_lock writes what it learns of the last holder into it,
+ * and the reader's own store must stay as it is. */
 int shf_store_left(struct shf_store *s, int (*item)(void *arg, const struct shf_left *left),
                    void *arg, struct sheaf_error *err)
 {

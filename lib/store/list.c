@@ -49,6 +49,7 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 	int rc;
 
 	*n = (struct shf_newest){ .exists = false, .newest = -1, .known = -1 };
+	/* Is there a checkpoint with the number itself, and is it bad? */
 	for (size_t i = 0; i < steps->n && !n->exists; i++)
 		if (steps->all[i] == q->step) {
 			rc = shf_look_briefly(s, q->step, &e, err);
@@ -58,6 +59,7 @@ static int judge_newest(struct shf_store *s, const struct shf_steps *steps, void
 			e.mark = shf_mark_read(s, q->step, NULL);
 			n->is_bad = n->exists && entry_is_condemned(s, &e);
 		}
+	/* The newest ones below the limit. The list is descending. */
 	for (size_t i = 0; i < steps->n && n->known < 0; i++) {
 		int64_t step = steps->all[i];
 		char mark = step < q->below ? shf_mark_read(s, step, NULL) : 'b';
@@ -167,6 +169,7 @@ static int list_folder(struct shf_store *s, const char *folder, enum shf_step_st
 		       ? shf_fail_io(err, -dir, "%s/.sheaf/%s", s->path, folder) : 0;
 	rc = shf_names_read(s->sys, dir, &names);
 	for (const char *p = NULL; rc == 0 && (p = shf_names_next(&names, p)) != NULL; ) {
+		/* Other names, such as those of copies, are not listed. */
 		memset(&e, 0, sizeof(e));
 		if (!shf_step_split(p, &e.step, session))
 			continue;
@@ -432,6 +435,7 @@ static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void
 			seek_note_passed(q, e.step, why);
 		if (rc != SHEAF_ENOENT)
 			q->step = e.step;
+		/* The newest skipped checkpoint, for the message of only_bad. */
 		if (passed == 2 && bad < 0)
 			bad = e.step;
 	}
@@ -440,6 +444,7 @@ static int judge_latest(struct shf_store *s, const struct shf_steps *steps, void
 	return rc == SHEAF_ENOENT ? none_left(s, steps, k, err) : rc;
 }
 
+/* The skipped steps are reported after the search, because judge_latest may run several times. */
 int shf_store_seek(struct shf_store *s, const struct shf_seek *k, int64_t *step,
                    struct sheaf_error *err)
 {

@@ -68,7 +68,7 @@ static bool owner_next(const char **at, const char *end, struct shf_owner *owner
 	(void)shf_line_number(&p, end, "dev ", &o.dev);
 	if (!shf_line_get(&p, end, "session ", text, sizeof(text)) || !shf_id_is_valid(text, 32))
 		return false;
-	/* A text torn by a crash, or half of an old one, names nobody. */
+	/* A text that was torn by a crash or partly overwritten names nobody. */
 	if (!shf_line_sum_is_right(start, p, end))
 		return false;
 	*owner = o;
@@ -78,6 +78,7 @@ static bool owner_next(const char **at, const char *end, struct shf_owner *owner
 	return true;
 }
 
+/* Reads only the first text, that of the last owner of the run (D2). */
 bool shf_owner_get(const uint8_t *bytes, size_t n, struct shf_owner *owner, char session[33])
 {
 	const char *p = (const char *)bytes;
@@ -116,11 +117,13 @@ static bool holder_is_dead(struct shf_store *s)
 	       shf_sys_owner_is_dead(s->sys, &owner);
 }
 
+/* A shared lock is tried: it is refused only while another process has the exclusive one. */
 bool shf_lock_is_held(struct shf_store *s)
 {
 	const struct shf_sys *sys = s->sys;
 	int fd = shf_sys_open(sys, s->dot, "lock", SHF_O_NOFOLLOW, 0), rc;
 
+	/* A file that cannot be opened counts as not locked. */
 	rc = fd < 0 ? 0 : shf_sys_lock(sys, fd, false);
 	shf_lock_close(sys, &fd);
 	return rc == -EAGAIN && !holder_is_dead(s);
@@ -183,6 +186,7 @@ static int replace(struct shf_store *s)
 		shf_buf_release(&text);
 		return rc;
 	}
+	/* A job that died in this function may have left the file. */
 	(void)shf_sys_unlink(sys, s->dot, "lock.next", false);
 	fd = shf_sys_open(sys, s->dot, "lock.next",
 			  SHF_O_WRITE | SHF_O_CREATE | SHF_O_EXCL | SHF_O_NOFOLLOW, 0666);
@@ -315,6 +319,7 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 
 	if (rc < 0)
 		goto out;
+	/* By this another process sees whether we locked through the same mount (kernel_let_go). */
 	self.dev = st.dev;
 	shf_owner_put(&text, &self, s->session);
 	if (text.oom) {
@@ -322,6 +327,7 @@ int shf_lock_write(struct shf_store *s, struct sheaf_error *err)
 		goto out;
 	}
 	put = shf_sys_pwrite(sys, s->lock, text.data, text.len, 0);
+	/* Cuts off the rest of a longer former text. */
 	rc = put < 0 ? (int)put : shf_sys_resize(sys, s->lock, text.len);
 	if (rc >= 0)
 		rc = shf_sys_fsync(sys, s->lock);
@@ -341,6 +347,7 @@ int shf_lock_visit(struct shf_store *s, struct sheaf_error *err)
 	int64_t put = 0;
 	int rc;
 
+	/* The former text is encoded again only to learn its length; it is not written. */
 	if (s->prev_session[0])
 		shf_owner_put(&text, &s->prev, s->prev_session);
 	at = text.len;

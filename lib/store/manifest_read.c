@@ -16,6 +16,7 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 
 	rc = shf_text_read(sys, dir, "sheaf.json", &text, SHF_MANIFEST_MAX);
 	snprintf(name, sizeof(name), "%.280s/sheaf.json", where);
+	/* These errors are about the file and not about the disk, so the step is damaged. */
 	if (rc == -EFBIG || rc == -ELOOP || rc == -EISDIR)
 		rc = shf_fail(err, SHEAF_ECORRUPT, "%s: cannot be a manifest: %s", name,
 		              rc == -EFBIG ? "longer than 1 MiB" : "not a plain file");
@@ -27,6 +28,7 @@ int shf_manifest_read(const struct shf_sys *sys, int dir, const char *where,
 	return rc;
 }
 
+/* A run without .sheaf, such as a copy of some steps, has no id and takes manifests of any run. */
 int shf_manifest_is_of(struct shf_store *s, const struct shf_manifest *m, int64_t step,
                        const char *where, struct sheaf_error *err)
 {

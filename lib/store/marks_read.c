@@ -12,6 +12,7 @@ void shf_mark_name(char out[24], int64_t step)
 	snprintf(out, 24, "%lld", (long long)step);
 }
 
+/* Opens .sheaf/marks. -ENOENT: the run has no marks, or no .sheaf. */
 static int open_marks(struct shf_store *s)
 {
 	return s->dot < 0 ? -ENOENT : shf_dir_open(s->sys, s->dot, "marks");
@@ -51,6 +52,7 @@ char shf_mark_of(struct shf_store *s, int64_t step, char session[33], int *why)
 	}
 	if (why)
 		*why = rc < 0 ? rc : 0;
+	/* Neither a mark nor the folder of marks: the step is not marked. */
 	if (rc == -ENOENT)
 		mark = 0;
 	else if (rc == 0)

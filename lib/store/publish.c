@@ -387,6 +387,8 @@ int shf_stage_publish(struct shf_store *s, struct shf_stage *g, const struct shf
 	return rc;
 }
 
+/* Decodes the text, because C5 needs the names and sizes in it. What is published is the text
+ * itself. */
 int shf_stage_publish_as(struct shf_store *s, struct shf_stage *g, const struct shf_buf *text,
                          bool there, struct sheaf_error *err)
 {

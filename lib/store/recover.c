@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recovery cleans up after dead jobs, under the lock, in this order: it deletes their stages,
- * empties the trash further, finishes a rewind that was cut, and removes the tries of steps that
- * are gone. It never creates a step (I11): a save that was reported to have failed must stay
- * failed, so a whole stage is deleted like half of one (I7). A person who knows better salvages it
- * first (salvage.c).
- * What cannot be deleted, or not in the time for which other ranks may be kept waiting, is no
- * failure: the next job tries again. */
+/* Recovery cleans up after dead jobs, under the lock. In this order, it
+ * - deletes their stages,
+ * - deletes from the trash what is over its grace,
+ * - finishes a rewind that was interrupted,
+ * - removes the tries of steps that are gone, and small files that were left behind.
+ * It never creates a step (I11): a save that was reported to have failed must stay failed, so even
+ * a complete stage is deleted (I7). A person who wants such a step has to salvage it first
+ * (salvage.c). It is no error if something cannot be deleted, or not within clear_ms, while other
+ * ranks wait: the next job tries again. */
 #include "recover.h"
 #include "aside.h"
 #include "err.h"
@@ -64,6 +66,7 @@ static bool kernel_let_go(struct shf_store *s, int dir, const char *name,
 	return excludes;
 }
 
+/* If the lock file named no owner, no process can be proven gone. */
 bool shf_prev_is_gone(struct shf_store *s, int fd)
 {
 	const struct shf_sys *sys = s->sys;
@@ -136,6 +139,8 @@ static bool bare_is_dead(struct shf_store *s, int dir, const char *session)
 	return shf_sys_fstat(s->sys, dir, &st) >= 0 && is_old(s, &st, SHF_DAY_S);
 }
 
+/* One living writer is enough to keep the stage. If a file is silent, or there is none, the session
+ * of the stage and its age decide. */
 bool shf_stage_is_dead(struct shf_store *s, int dir, const struct shf_names *names,
                        const char *session, bool look)
 {
@@ -205,9 +210,8 @@ static void clean_copy(struct shf_store *s, const char *name, int64_t step, cons
 		shf_clear_stage(c, name, step, session);
 }
 
-/* Goes through .sheaf/stage. A name that is the same directory as a published step is left alone:
- * on a file system without a journal, a rename that a power cut interrupted can leave both
- * names. */
+/* Cleans .sheaf/stage. A name that is the same directory as a published step is left alone: on a
+ * file system without a journal, a rename that a power cut interrupted can leave both names. */
 static int clean_stages(struct shf_store *s, struct shf_clear *c)
 {
 	struct shf_names names;

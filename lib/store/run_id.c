@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the id of a run, and opens the .sheaf of one that had none when it was opened. */
+/* Reads the id of a run, and opens .sheaf if it was made after the run was opened. */
 #include "run_id.h"
 #include "err.h"
 #include "tree.h"
@@ -16,6 +16,7 @@ int shf_run_id_read(struct shf_store *s, struct sheaf_error *err)
 
 	s->run[0] = '\0';
 	rc = shf_text_read(s->sys, s->dot, "run", &text, SHF_RUN_TEXT_MAX);
+	/* The NUL is counted below: an empty file has length 1. */
 	shf_buf_u8(&text, 0);
 	if (rc == 0 && text.oom)
 		rc = -ENOMEM;
@@ -40,6 +41,7 @@ int shf_store_see(struct shf_store *s, struct sheaf_error *err)
 {
 	int rc;
 
+	/* A writer has made .sheaf itself. An id never changes. */
 	if (s->writer || s->run[0])
 		return 0;
 	if (s->dot < 0) {

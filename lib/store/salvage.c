@@ -74,8 +74,8 @@ static int staged_look_at(struct shf_store *s, const char *name, const char *ses
 	                           "(what gives no sign for a day counts as dead)", s->path, name);
 }
 
-/* Looks at all stages of that step. If several are whole, a person has to choose: they are
- * different saves, and nothing tells which one the job went on from. */
+/* Looks at all stages of that step. If several are complete, a person has to choose: they are
+ * different saves, and nothing shows from which one the job went on. */
 static int staged_find(struct shf_store *s, int64_t step, struct staged *found,
                        struct sheaf_error *err)
 {
@@ -133,6 +133,7 @@ int shf_salvage_begin(struct shf_store *s, struct shf_stage *g, const struct shf
 	struct staged found = { .whole_n = 0 };
 	int rc = shf_own_begin(s, sys, path, false, wait_ms, err);
 
+	/* The stage must be safe to close, whatever fails below. */
 	memset(g, 0, sizeof(*g));
 	g->dir = g->alive = -1;
 	g->step = step;

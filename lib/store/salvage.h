@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishing a complete stage of a dead writer, because a person asks for it. */
+/* Publishes a complete stage of a dead writer, because a person asks for it. */
 #ifndef SHF_SALVAGE_H
 #define SHF_SALVAGE_H
 #include "mem.h"

@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Makes *g empty, so that closing it is safe at any point of a failure. */
 static void stage_init(struct shf_store *s, struct shf_stage *g, int64_t step)
 {
 	memset(g, 0, sizeof(*g));
@@ -153,7 +154,7 @@ int shf_stage_room(struct shf_store *s, int64_t step, struct sheaf_error *err)
 		rc = check_target(s, step, err);
 	if (rc < 0)
 		return rc;
-	rc = shf_mark_clear(s, step);   /* of a step of that number that is gone */
+	rc = shf_mark_clear(s, step);   /* made for a step that no longer has the number */
 	return rc < 0 ? shf_fail_io(err, -rc, "%s: step %lld", s->path, (long long)step) : 0;
 }
 
@@ -217,6 +218,7 @@ int shf_stage_copy(struct shf_store *s, struct shf_stage *g, int64_t step, const
 	return rc;
 }
 
+/* Only the stage of a save can be joined, not that of a copy. */
 int shf_stage_join(struct shf_store *s, struct shf_stage *g, int64_t step, const char *name,
                    struct sheaf_error *err)
 {
@@ -274,6 +276,7 @@ int shf_stage_alive(struct shf_store *s, struct shf_stage *g, int node, struct s
 		rc = shf_sys_fstat(sys, fd, &st);
 	if (rc < 0)
 		goto out;
+	/* By this recovery sees whether we locked through the same mount (kernel_let_go). */
 	self.dev = st.dev;
 	shf_owner_put(&text, &self, s->session);
 	put = text.oom ? -ENOMEM : shf_sys_pwrite(sys, fd, text.data, text.len, 0);

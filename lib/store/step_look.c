@@ -75,7 +75,7 @@ static int check_step_files(struct files *f, const struct shf_manifest *m)
 	return rc;
 }
 
-/* Finds the note with the key that the caller asked for, and whether it is a decimal number. */
+/* Finds the note with the key e->note, and reads its value as a decimal number. */
 static void entry_note(struct shf_entry *e, const struct shf_manifest *m)
 {
 	for (size_t i = 0; e->note && i < m->notes_n; i++) {
@@ -158,6 +158,7 @@ static int look_at_name(struct shf_store *s, int dir, const char *name, bool fil
 	fd = shf_dir_open(s->sys, dir, name);
 	if (fd == -ENOENT)
 		return 1;
+	/* A file or a symlink has the name of a step: somebody else made it. */
 	if (fd == -ENOTDIR || fd == -ELOOP) {
 		e->state = SHF_FOREIGN;
 		return 0;

@@ -9,9 +9,9 @@ enum shf_step_state { SHF_COMMITTED, SHF_DAMAGED, SHF_FOREIGN, SHF_ASIDE, SHF_ST
 struct shf_entry {
 	int64_t step;
 	enum shf_step_state state;
-	bool remains;                   /* damaged: no manifest, but sums, or nothing at all, which
-	                                 * is what a removal by hand leaves. Never a latest step or
-	                                 * a parent */
+	bool remains;                   /* damaged: there is no manifest, but sums, or no file at
+	                                 * all; a removal by hand leaves such a directory. It is
+	                                 * never the latest step or a parent */
 	bool unread;                    /* an I/O error hides whether it is damaged */
 	char path[96];                  /* relative to the run */
 	char session[33], created[32], parent_session[33]; /* as in the manifest */

@@ -26,6 +26,7 @@ int shf_steps_read(struct shf_store *s, struct shf_steps *steps)
 		return rc;
 	for (const char *p = NULL; (p = shf_names_next(&names, p)) != NULL; )
 		n++;
+	/* Room for all names: few of them are no steps. */
 	steps->all = shf_alloc(n, sizeof(*steps->all));
 	if (!steps->all)
 		rc = -ENOMEM;

@@ -8,6 +8,7 @@ struct shf_steps {
 	int64_t *all;                   /* owned; descending */
 	size_t n;
 };
-/* Lists the numbers of all checkpoint-<n>. Returns 0 or -errno. */
+/* Lists the numbers of all checkpoint-<n>, without looking into them. Returns 0 or -errno. The
+ * caller frees all. */
 int shf_steps_read(struct shf_store *s, struct shf_steps *steps);
 #endif

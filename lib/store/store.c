@@ -146,6 +146,8 @@ out:
 	return rc;
 }
 
+/* The inode is that of the directory .sheaf. That of a file in it would not do: a copy by hard
+ * links (cp -al) shares the inodes of files. */
 int shf_store_identity(const struct shf_store *s, char out[SHF_IDENTITY], struct sheaf_error *err)
 {
 	struct shf_stat st = { .type = 0 };
@@ -335,6 +337,8 @@ int shf_own_begin(struct shf_store *s, const struct shf_sys *sys, const char *pa
 		rc = shf_lock_take(s, wait_ms, err);
 	if (rc < 0)
 		goto out;
+	/* From here on the lock is held. The session is drawn for each opening, so that texts and
+	 * stages of an earlier opening by this very process are not taken for its own. */
 	rc = shf_sys_owner(sys, &s->self);
 	if (rc >= 0)
 		rc = shf_id_draw(sys, s->session, 32);
@@ -354,6 +358,7 @@ out:
 	return rc;
 }
 
+/* The text comes first: the door stays locked until it is written (D1). */
 int shf_own_end(struct shf_store *s, const char *run, struct sheaf_error *err)
 {
 	int rc = shf_lock_write(s, err);
@@ -387,8 +392,8 @@ int shf_store_own(struct shf_store *s, const struct shf_sys *sys, const char *pa
 	return shf_store_own_as(s, sys, path, create, wait_ms, 0, NULL, err);
 }
 
-/* The run's id and the session come from rank 0 over the group. If the directory here has another
- * id, this rank sees another file system under the same path. */
+/* The caller has received run and session from rank 0. If the directory here has another id, this
+ * rank sees another file system under the same path. */
 int shf_store_join(struct shf_store *s, const struct shf_sys *sys, const char *path,
                    const char *run, const char *session, struct sheaf_error *err)
 {
@@ -432,6 +437,8 @@ int shf_store_proof_write(struct shf_store *s, const char token[33], struct shea
 	return rc < 0 ? shf_fail_io(err, -rc, "%s/.sheaf/%s", s->path, name) : 0;
 }
 
+/* A missing or other token proves that this rank sees another directory; an I/O error proves
+ * nothing. */
 int shf_store_proof_read(struct shf_store *s, const char token[33], struct sheaf_error *err)
 {
 	struct shf_buf text = SHF_BUF_INIT;

@@ -53,7 +53,7 @@ struct shf_store {
 	char prev_session[33];          /* "": unknown */
 	bool prev_gone;                 /* prev is proven dead, or our kernel has released its
 	                                 * lock */
-	struct shf_tried tried[SHF_TRIED_MAX];  /* more than these are not counted */
+	struct shf_tried tried[SHF_TRIED_MAX];  /* further ones are not counted */
 	int tried_n;                    /* entries of tried */
 	int attempts_max;               /* this many failed resumes condemn a step (tries.c); 0: no
 	                                 * number does. Set by the caller after opening */

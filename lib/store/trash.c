@@ -78,8 +78,8 @@ static void empty_one(struct shf_store *s, int trash, const char *name, int grac
 }
 
 /* Both directories are synced before anything is deleted, but only if there is a folder in the
- * trash. The move from the run into the trash may not be durable yet. If it were undone by a power
- * cut after files were deleted, a damaged step would stand in the run. */
+ * trash. The move from the run into the trash may not be durable yet. If a power cut undid it after
+ * files were deleted, the run would have a damaged step. */
 int shf_trash_empty(struct shf_store *s, int grace_s, struct shf_clear *c,
                     struct sheaf_error *err)
 {
@@ -224,6 +224,7 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 		return shf_fail_io(err, -dir, "%s/%s", s->path, e->path);
 	fd = shf_sys_open(sys, dir, "sheaf.json", SHF_O_WRITE | SHF_O_NOFOLLOW, 0);
 	rc = fd < 0 ? fd : shf_sys_lock(sys, fd, true);
+	/* On a file system without locks only the grace protects readers. */
 	if (fd >= 0 && rc < 0 && shf_lock_is_absent(rc))
 		rc = 0;
 	if (rc < 0) {
@@ -240,8 +241,8 @@ static int remove_step(struct shf_store *s, int trash, const struct shf_entry *e
 }
 
 /* Decides for each step, from the newest to the oldest, because keep_last counts the good steps
- * above. Returns how many are to go. A verified step that was marked bad meanwhile proves
- * nothing. */
+ * that are newer. Returns how many are to be removed. A verified step that was marked bad since
+ * then proves nothing. */
 static int choose_what_goes(struct judge *j, struct shf_list *list)
 {
 	int64_t newer_n = 0;
@@ -284,6 +285,8 @@ static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent,
 		else if (!j->p->dry)
 			rc = remove_step(j->s, trash, e, &why, err);
 		if (rc == 0 && e->goes) {
+			/* The step stays after all, and may now be the ancestor that others
+			 * need. */
 			e->goes = false;
 			rc = shf_descent_write(j->s, list, descent, err);
 		}
@@ -296,7 +299,8 @@ static int walk(struct judge *j, struct shf_list *list, struct shf_buf *descent,
 	return gone;
 }
 
-/* Reads the steps and what is known of them: notes, and descent, whose text becomes *descent. */
+/* Reads all that the decision needs: the steps, their notes, and .sheaf/descent, whose text becomes
+ * *descent. */
 static int prune_read_list(struct shf_store *s, const struct shf_prune *p, struct shf_list *list,
                            struct shf_buf *descent, struct sheaf_error *err)
 {

@@ -152,6 +152,7 @@ bool shf_line_get(const char **p, const char *end, const char *head, char *out, 
 	if (!lf)
 		return false;
 	len = (size_t)(lf - *p) - n;
+	/* A NUL in the line would hide the rest of it from callers. */
 	if (len >= max || memchr(*p + n, '\0', len))
 		return false;
 	memcpy(out, *p + n, len);
@@ -265,9 +266,9 @@ out:
 	return rc < 0 ? rc : 0;
 }
 
-/* The file has its final name only after its bytes are durable, so no crash leaves half a text
- * under that name. The temporary name is drawn, so two jobs that write at once do not share it;
- * what a crash leaves of it is removed by recovery. */
+/* The file gets its final name only after its bytes are durable, so no crash leaves half a text
+ * under that name. The temporary name is random, so two jobs that write at once do not share it;
+ * recovery removes one that a crash left. */
 int shf_text_put(const struct shf_sys *sys, int from, int dir, const char *name,
                  const void *bytes, size_t n, bool first)
 {
@@ -319,8 +320,8 @@ static int remove_name(struct removing *r, int dir, const char *name, bool is_di
 	return shf_sys_unlink(sys, dir, name, is_dir);
 }
 
-/* Removes what is under a name, depth first. It goes on after an error, to free as much space as
- * possible, and returns the first one. Only the end of the time stops it. */
+/* Removes a file, or a folder depth first. It goes on after an error, to free as much space as
+ * possible, and returns the first error. Only the end of the time stops it (-EAGAIN). */
 static int remove_at(struct removing *r, int dir, const char *name, int depth)
 {
 	const struct shf_sys *sys = r->sys;
@@ -352,6 +353,8 @@ static int remove_at(struct removing *r, int dir, const char *name, int depth)
 	shf_sys_close(sys, fd);
 	if (first == -EAGAIN)
 		return first;
+	/* After errors below, the folder is not empty and this fails, too; the first error is
+	 * returned. */
 	rc = remove_name(r, dir, name, true);
 	return first < 0 ? first : rc < 0 ? rc : 0;
 }
@@ -371,6 +374,7 @@ void shf_clear_begin(struct shf_clear *c, struct shf_store *s)
 		c->until = shf_sys_mono_ns(s->sys) + s->clear_ms * INT64_C(1000000);
 }
 
+/* c->begun is kept over all calls: only the very first name is removed whatever the time. */
 bool shf_clear_tree(struct shf_clear *c, int dir, const char *name)
 {
 	struct removing r = { .sys = c->s->sys, .until = c->until, .begun = c->begun };

@@ -76,8 +76,8 @@ bool shf_clear_tree(struct shf_clear *c, int dir, const char *name);
  * There it can be deleted without a proof that the writer is dead; the files that were the proof
  * may be deleted already. */
 void shf_clear_stage(struct shf_clear *c, const char *name, int64_t step, const char *session);
-/* Is the folder `name` the directory of checkpoint-<step>? A rename cut in the middle may leave
- * both names on a file system that does not journal, and then neither may be emptied. */
+/* Is the folder `name` the directory of checkpoint-<step>? On a file system without a journal, a
+ * power cut during the rename may leave both names, and then nothing in it may be deleted. */
 bool shf_tree_is_step(struct shf_store *s, int dir, const char *name, int64_t step);
 /* Is `name` under dir missing, or another directory than the one open as fd? False if the disk
  * gives an error. follow: the name may be a link to it. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts failed resumes. .sheaf/tries/<step>-<session of the step> holds, in decimal, how many
- * sessions loaded the step, from memory or from disk, and came no further. The count is raised,
- * durably, before the first byte is read. It is removed when the next save of that session has its
+ * sessions loaded the step, from memory or from disk, and made no progress. A session raises the
+ * count, durably, before it reads the first byte. It removes the count when its next save has a
  * stage or is in memory, and at a clean close.
  *
  * By itself a count is no evidence against a step: jobs are preempted, nodes die. A step is
@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRIES_MOST 9999         /* the count stays at this */
+#define TRIES_MOST 9999         /* the largest count */
 
 int shf_tries_open(struct shf_store *s)
 {
@@ -50,6 +50,7 @@ int shf_tries_count(const struct shf_sys *sys, int dir, const char *name)
 	return rc == 0 ? n : rc == -ENOENT ? 0 : rc;
 }
 
+/* A step whose session is unknown has no count. */
 int shf_tries_read(struct shf_store *s, int64_t step, const char *session)
 {
 	int dir = session[0] ? shf_tries_open(s) : -ENOENT, n;
@@ -128,7 +129,7 @@ int shf_name_remove(struct shf_store *s, int dir, const char *name)
 	return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
 }
 
-/* Goes on after an error, so that as few counts as possible stay behind: each would count against a
+/* Goes on after an error, so that as few counts as possible are left: each would count against a
  * step that was loaded well. */
 int shf_tries_forget(struct shf_store *s, struct sheaf_error *err)
 {
