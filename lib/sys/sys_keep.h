@@ -16,7 +16,7 @@ struct shf_keep_ops {
 	 * steps is NULL) becomes the number of steps of a job that the agent allows, 0 if it sets
 	 * no limit.
 	 * -ENOENT, -ECONNREFUSED: there is no agent; -EACCES: it belongs to another user; -EXDEV:
-	 * it serves another run directory; -EPROTO, -EPROTONOSUPPORT: its protocol has another
+	 * it serves another run directory; -EPROTO: its protocol has another
 	 * version. */
 	int (*keep_open)(void *arg, const char *socket, const char *run, const char *job,
 	                 int *keep, int *steps);
