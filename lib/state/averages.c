@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Exponential moving averages: which slices are averaged, their memory, and the updates. */
 #include "averages.h"
 #include <math.h>
 #include <stdlib.h>
@@ -12,9 +13,9 @@
 
 /* ---- which slices ---- */
 
-/* Returns how many items of the buffer a slice has, from *lo on. The window may be wider than
- * what the box reaches, so it is narrowed to that: averages of items that the slice never looks
- * at would cost memory. */
+/* Returns how many items of the buffer, from item *lo on, need averages. The slice's window may be
+ * wider than its box reaches; averages of items outside the box would only cost memory, so the
+ * result is the part of the window that the box reaches. */
 static uint64_t average_window(const struct shf_slice *s, int64_t *lo)
 {
 	int64_t top = s->mem.origin, hi;
@@ -34,7 +35,8 @@ static int families_by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Names of the fp32 masters, sorted; none: empty. */
+/* Returns the sorted names of the fp32 masters, *n of them, for the caller to free; NULL: no
+ * memory. */
 static const char **masters_of(const struct sheaf_state *state, size_t *n)
 {
 	const char **names = shf_alloc(state->n, sizeof(*names));
@@ -48,9 +50,9 @@ static const char **masters_of(const struct sheaf_state *state, size_t *n)
 	return names;
 }
 
-/* Does the slice belong to what is averaged? Without a family these are the fp32 masters, and
- * of the model what is its own master: F32 weights that have none. So every parameter is
- * averaged once, in the best precision there is. */
+/* Returns whether the slice is averaged. Without a family the fp32 masters are averaged, and
+ * those F32 weights of the model that have no master. So every parameter is averaged once, in the
+ * best precision that the state has. */
 static bool is_source(const struct shf_slice *s, const char *family, const char *const *masters,
                       size_t masters_n)
 {
@@ -63,8 +65,8 @@ static bool is_source(const struct shf_slice *s, const char *family, const char 
 	return !bsearch(&s->name, masters, masters_n, sizeof(*masters), families_by_text);
 }
 
-/* Adds the slice of averages of one source. It has the same box, strides and window as its
- * source, but F32 items, so item i of one is item i of the other. SHEAF_OPTIONAL lets a step
+/* Adds the slice for the averages of one source slice. It has the same box, strides and window as
+ * its source, but F32 items, so item i of one is item i of the other. SHEAF_OPTIONAL lets a step
  * without averages be loaded. */
 static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source,
                    struct sheaf_error *err)
@@ -92,9 +94,9 @@ static int add_one(struct sheaf_state *state, struct shf_ema *e, uint32_t source
 	return 0;
 }
 
-/* Adds slices for all sources. Only the n slices that were there before are walked, as the loop
- * itself adds some. Sources come in ascending order, which shf_emas_update() relies on to
- * search them. Averages and streams are not averaged. */
+/* Adds slices for all sources. The loop itself adds slices, so it stops at n, their number
+ * before. Sources are added in ascending order, because shf_emas_update() searches them by halves.
+ * Averages and streams are not averaged. */
 static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_error *err)
 {
 	size_t masters_n, n = state->n;
@@ -114,7 +116,8 @@ static int add_all(struct sheaf_state *state, struct shf_ema *e, struct sheaf_er
 	return rc;
 }
 
-/* The comparison on coef is written so that NaN fails it. */
+/* Checks the arguments of sheaf_state_ema. The comparison on coef is written so that NaN fails
+ * it. */
 static int average_check(const struct sheaf_state *state, const char *family,
                          const struct shf_ema *e, struct sheaf_error *err)
 {
@@ -144,7 +147,7 @@ static int average_check(const struct sheaf_state *state, const char *family,
 }
 
 /* Adds averages to the state. They are counted even if add_all() failed in the middle, so that
- * what it allocated is freed with the state; the failure sticks, and nothing uses them. */
+ * what it allocated is freed with the state; the failure sticks, so no save uses them. */
 static int average_take(struct sheaf_state *state, const char *family, const struct sheaf_ema *in,
                         struct sheaf_error *err)
 {
@@ -188,8 +191,8 @@ int shf_state_ema(struct sheaf_state *state, const char *family, const struct sh
 	return shf_state_stick(state, average_take(state, family, ema, &err), &err);
 }
 
-/* 0: no such averages here; 1: this rank has none of their slices; 2: it has some. The largest
- * mark of all ranks is 1 only if no rank has a slice. */
+/* Mark 0: this rank has no averages k; 1: it has averages k, but no slice of their family; 2: it
+ * has some slices. The maximum over all ranks is 1 only if no rank has a slice. */
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX])
 {
 	for (size_t k = 0; k < SHF_EMAS_MAX; k++)
@@ -235,18 +238,17 @@ int shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err)
 
 /* ---- updates ---- */
 
-/* Have these averages taken up this step already? A state that is saved to two runs is one step in
- * both, and counts once. A step that was loaded from one run is not the step of the same number
- * that another run trains later. */
+/* Returns whether these averages already include this step. A state that is saved to two runs is
+ * the same step in both, and counts once. A step that was loaded from one run is not the step of
+ * the same number that is trained later for another run. */
 static bool is_again(const struct shf_ema *e, const char *run, int64_t step)
 {
 	return e->last == step && (!e->last_of[0] || strcmp(e->last_of, run) == 0);
 }
 
-/* f.first: the averages have no history, so they become the weights. That is so before the
- * first update, both when the memory holds nothing yet and when a step counts. f.counts: the
- * step is a multiple of the interval and its loss is not too high. The step is due if either
- * changes the memory, and if it was not taken up before. */
+/* f.first: the averages have no history, so they are set to the weights. This happens before the
+ * first update, both when the memory holds nothing yet and when a step counts. The step is due if
+ * it changes the memory and the averages do not include it already. */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh)
 {
@@ -261,9 +263,9 @@ void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step
 	}
 }
 
-/* Notes what a step makes of averages k in their i-th slice. Several averages of one source
- * have the same window, so they share an entry, with a bit for each of them. Averages that a
- * load did not fill are due with every step until one counts. */
+/* Notes what the step does to the i-th slice of averages k. Several averages of one source have
+ * the same window, so they share an entry of due, with a bit for each of them. A slice that a load
+ * did not fill is set to its weights at every step until a step counts. */
 static void windows_add(const struct sheaf_state *state, size_t k, size_t i,
                         const struct shf_fresh *f, struct shf_due *due)
 {
@@ -281,6 +283,7 @@ static void windows_add(const struct sheaf_state *state, size_t k, size_t i,
 		d->first |= (uint8_t)(1u << k);
 }
 
+/* Returns whether a load did not fill some slice of these averages, and no step counted since. */
 static bool some_anew(const struct shf_ema *e)
 {
 	size_t i = 0;
@@ -296,7 +299,7 @@ bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f)
 }
 
 /* The table has an entry for each slice and is allocated only if some averages change, so that
- * steps between two intervals cost nothing. */
+ * steps that change none cost nothing. */
 int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due **out, struct sheaf_error *err)
 {
@@ -316,8 +319,8 @@ int shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fr
 	return 0;
 }
 
-/* last_of is cleared because the step is now one that was saved here. `anew` is cleared only by
- * a step that counts: until then those averages are copies of their weights. */
+/* last_of is cleared because `last` is now a step of this process, not a loaded one. `anew` is
+ * cleared only by a step that counts: until then those averages are copies of their weights. */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh)
 {
 	for (size_t k = 0; k < state->emas_n; k++) {
@@ -334,8 +337,8 @@ void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fr
 	}
 }
 
-/* The slices of averages are consecutive and ascend with k, so the first range that ends behind
- * the slice contains it. The caller passes slices of averages only. */
+/* The slices of averages are consecutive and ascend with k, so the first range that ends after
+ * the slice contains it. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
 {
 	const struct shf_ema *e = state->emas;
@@ -345,8 +348,8 @@ uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice)
 	return e->source[slice - e->first];
 }
 
-/* A copy of averages must wait for the update, which is made in the pass over their weights. So
- * the weights are returned for averages that this step updates. */
+/* Averages must be updated before they are copied, and the update is made in the pass over their
+ * weights. So this returns the weights for averages that the step updates. */
 size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice)
 {
 	for (size_t k = 0; due && k < state->emas_n; k++) {
@@ -361,6 +364,7 @@ size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *du
 	return slice;
 }
 
+/* Orders slice numbers, for bsearch(). */
 static int by_number(const void *a, const void *b)
 {
 	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -368,9 +372,9 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Updates units [lo, hi) of a's memory, which has the window and strides of s and another type.
- * Gaps between strided items are updated with the rest, as the memory is taken as dense here;
- * no box reads the result there. */
+/* Updates units [lo, hi) of averages `a` from the same units of their source s, which has the same
+ * window and strides. Gaps between strided items are updated too, because one dense pass is
+ * simpler; no box contains them. */
 static void update(const struct shf_slice *a, const struct shf_slice *s, bool first, double coef,
                    int64_t lo, int64_t hi)
 {
@@ -383,9 +387,8 @@ static void update(const struct shf_slice *a, const struct shf_slice *s, bool fi
 		shf_average(e, w, s->data_dtype, (size_t)(hi - lo), coef);
 }
 
-/* Updates, for one source, all averages up to unit `to`, and notes how far it has come in
- * due->at. Each unit is updated exactly once, because the next call begins there. A source may
- * be part of several averages, and its number in each is found by halves. */
+/* Each unit is updated exactly once (E1), because the next call begins at due->at. A source may be
+ * part of several averages; its index in each is found by binary search. */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to)
 {
@@ -409,10 +412,10 @@ void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fr
 	due->at = to;
 }
 
-/* Takes up the counters of the step that was loaded. last and last_of keep the step from being
- * counted again if it is saved again at once: it would be averaged with itself. Averages that a
- * manifest does not name, as those of another tool, count as updated once, so that they are not
- * replaced by the weights. */
+/* Sets the counters to those of the loaded step. With last and last_of set, saving that step again
+ * to the same run updates nothing; otherwise it would be averaged with itself. Averages that were
+ * filled but that the manifest does not name, as those of another tool, count as updated once, so
+ * that the next step does not replace them by the weights. */
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
                      const bool filled[SHF_EMAS_MAX])
 {
@@ -426,7 +429,7 @@ void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
 			if (strcmp(m->emas[i].name, e->name) != 0)
 				continue;
 			e->updates = m->emas[i].updates;
-			e->last = m->step; /* saved again it is no other step */
+			e->last = m->step;
 			memcpy(e->last_of, m->run, sizeof(e->last_of));
 		}
 	}

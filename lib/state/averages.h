@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Averages of a state's slices: slices of a family of their own, whose memory is ours. What a step
- * makes of them is settled when its save begins, and counted once all ranks have agreed on that;
- * their items are brought up to date in the pass that copies the weights, so a step holds the
- * averages of the weights that it holds. An update is never left out for want of an image or a
- * disk, and what becomes of the save does not undo it.
+/* Exponential moving averages of a state's slices. They are slices of a family of their own, in
+ * memory that the state allocates. sheaf_save_begin decides what the step does to each of them
+ * (shf_emas_due), and counts the step once all ranks have agreed on the save (shf_emas_count). The
+ * items are updated in the same pass that copies the weights, so a step contains the averages of
+ * exactly the weights that it contains. An update is made even if no image is free, and is not
+ * undone if the save fails.
  *
- * E1. An item is brought up to date once, after its averages of the step before are copied and
- *     before they, or the weights behind their gate, are anybody else's.
- * E2. No two saves bring averages of one state up to date at a time: a begin, or a step that is
- *     averaged alone, finishes what those before it have left. */
+ * E1. Each step updates an item once: after the saves before have copied the old value, and before
+ *     this save copies the new value or opens the gate of the weights it is made from, since the
+ *     caller may change these afterwards.
+ * E2. Two saves never update averages of one state at the same time: sheaf_save_begin and
+ *     sheaf_state_average first finish the updates that earlier saves have left. */
 #ifndef SHF_AVERAGES_H
 #define SHF_AVERAGES_H
 #include "manifest.h"
@@ -18,19 +20,22 @@
 struct sheaf_run;
 struct sheaf_save;
 struct shf_ema {
-	const char *name, *of;          /* in the state's arena; of: the caller's, perhaps NULL */
-	double coef, loss_max;
+	const char *name, *of;          /* their family, and the family averaged, NULL: as in
+	                                 * sheaf_state_ema; in the state's arena */
+	double coef, loss_max;          /* as in struct sheaf_ema; so are the next two */
 	int64_t interval, warmup;
-	size_t first, n;                /* its slices: [first, first + n) of the state */
-	uint32_t *source;               /* owned; by its slices: what each averages */
-	bool *anew;                     /* owned; by its slices: a load did not fill it, so it is
-	                                 * its weights until a step counts */
-	int64_t updates, last;          /* how often so far, and at which step; -1 */
-	char last_of[33];               /* the run of that step, which was loaded; "": it was saved
-	                                 * here, to any run */
-	bool begun;                     /* the memory holds averages, but for those in anew */
+	size_t first, n;                /* slices [first, first + n) of the state hold the
+					 * averages */
+	uint32_t *source;               /* owned; n: the slice that each averages; ascending */
+	bool *anew;                     /* owned; n: a load did not fill this slice, so it is a copy
+	                                 * of its weights until a step counts */
+	int64_t updates, last;          /* number of steps that counted so far; last step that
+	                                 * changed the averages, -1: none */
+	char last_of[33];               /* run id of step `last` if it was loaded; "": this process
+	                                 * made it, and may save it to any run */
+	bool begun;                     /* the memory holds averages, except slices in anew */
 };
-/* What sheaf_state_ema says. [local] */
+/* As sheaf_state_ema in sheaf.h. [local] */
 int  shf_state_ema(struct sheaf_state *state, const char *family, const struct sheaf_ema *ema);
 /* A rank may have no slice of a family that is averaged, because other ranks hold those layers or
  * experts. A family that no rank has is a mistake. So each rank marks the families it has, the
@@ -39,45 +44,56 @@ int  shf_state_ema(struct sheaf_state *state, const char *family, const struct s
 void shf_emas_mark(const struct sheaf_state *state, uint64_t marks[SHF_EMAS_MAX]);
 int  shf_emas_check(const struct sheaf_state *state, const uint64_t marks[SHF_EMAS_MAX],
                     struct sheaf_error *err);
-/* Memory of all averages whose weights have memory. ENOMEM. [local] */
+/* Allocates memory for all averages whose weights have memory. ENOMEM. [local] */
 int  shf_emas_ready(struct sheaf_state *state, struct sheaf_error *err);
-struct shf_fresh {              /* what a step makes of averages */
-	double coef;
-	bool due, counts, first;        /* first: they become the weights */
+struct shf_fresh {              /* what one step does to one struct shf_ema */
+	double coef;                    /* of this update, with warmup applied */
+	/* due: the step changes the averages. counts: the step is a multiple of the interval and
+	 * its loss is low enough. first: the averages are set to a copy of the weights. */
+	bool due, counts, first;
 };
-struct shf_due {                /* of a slice's memory: units whose averages are not up to date */
-	size_t slice;
-	int64_t at, hi;
-	uint8_t made, first;            /* bits by averages: which are; which become the weights */
+/* Which units of one source slice, whose averages this step updates, are still to be updated. */
+struct shf_due {
+	size_t slice;                   /* the source */
+	int64_t at, hi;                 /* units [at, hi) are still to be updated */
+	uint8_t made, first;            /* bit k for emas[k] of the state. made: this step updates
+	                                 * it; first: it is set to a copy of the weights */
 };
 _Static_assert(SHF_EMAS_MAX <= 8, "a bit for each");
-/* What a save of the step with this loss to that run, or sheaf_state_average, makes of each;
- * nothing of it has happened then. [local]; equal arguments on all ranks */
+/* Computes into fresh[k] what a save of this step, with this loss, to that run does to emas[k] of
+ * the state; sheaf_state_average does the same. Changes nothing yet. Arguments are equal on all
+ * ranks. [local] */
 void shf_emas_due(const struct sheaf_state *state, const char *run, int64_t step, double loss,
                   struct shf_fresh *fresh);
-/* All of each slice that is due, by slice; *out NULL: none is. ENOMEM. The caller frees it. */
+/* Lists the units to update: (*out)[s] for each slice s of the state, `made` 0 where slice s is
+ * not averaged. *out is NULL if the step changes no averages. The caller frees it. ENOMEM.
+ * [local] */
 int  shf_emas_windows(const struct sheaf_state *state, const struct shf_fresh *fresh,
                       struct shf_due **out, struct sheaf_error *err);
-/* Does the step change the memory of these averages? */
+/* Returns whether the step changes the memory of these averages. [local] */
 bool shf_ema_changes(const struct shf_ema *e, const struct shf_fresh *f);
 /* Counts the step in the averages, once all ranks have agreed to save it or to average it. Call
  * shf_averages_settle (save_averages.h) before (E2). [local] */
 void shf_emas_count(struct sheaf_state *state, int64_t step, const struct shf_fresh *fresh);
-/* Whose units come first: of averages that are due (of `due` by slice, or NULL) the weights, else
- * the slice itself. */
+/* Returns the slice whose units must be passed over before `slice` can be copied: for averages
+ * that the step updates their weights, for any other slice the slice itself. due: from
+ * shf_emas_windows, or NULL. [local] */
 size_t shf_emas_before(const struct sheaf_state *state, const struct shf_due *due, size_t slice);
-/* All averages of those units, up to `to` of them at most. [any thread, once] */
+/* Updates all averages of the source due->slice, from unit due->at up to unit `to`, and advances
+ * due->at. [any thread, but one at a time] */
 void shf_emas_update(const struct sheaf_state *state, const struct shf_fresh *fresh,
                      struct shf_due *due, int64_t to);
-/* What sheaf_state_average says. [collective] */
+/* As sheaf_state_average in sheaf.h. [collective] */
 int  shf_state_average(struct sheaf_state *state, struct sheaf_run *run, int64_t step, double loss,
                        struct sheaf_error *err);
-/* The slice that the average in slice `slice` is of. */
+/* Returns the slice that is averaged in `slice`, which must be a slice of averages. */
 uint32_t shf_ema_source(const struct sheaf_state *state, size_t slice);
-/* The state was filled from a step with that manifest. Averages of which no rank was filled any
- * begin anew; of the others the caller sets `anew`. [local] */
+/* Call it after a load has filled the state from a step with that manifest. filled[k]: some rank
+ * loaded a slice of emas[k]. Averages that were not filled start again from the weights. Where some
+ * slices were filled, the caller sets `anew` of the others. [local] */
 void shf_emas_loaded(struct sheaf_state *state, const struct shf_manifest *m,
                      const bool filled[SHF_EMAS_MAX]);
-/* Lines of the manifest of a save that begins now; strings live as long as the state. */
+/* Fills told[k], the manifest's entry of emas[k], for a save that begins now. told has room for
+ * emas_n entries; their strings live as long as the state. [local] */
 void shf_emas_tell(const struct sheaf_state *state, struct shf_mf_ema *told);
 #endif

@@ -4,7 +4,7 @@
 #include "overlap.h"
 #include "state.h"
 
-struct range {                  /* of addresses; empty if the slice has no bytes in memory */
+struct range {                  /* addresses [lo, hi) of a slice; empty: it has no memory */
 	uint64_t lo, hi;
 	uint32_t slice;
 };
@@ -28,7 +28,7 @@ bool shf_slices_overlap(const struct shf_slice *a, const struct shf_slice *b)
 	return x.lo < y.hi && y.lo < x.hi;
 }
 
-/* By where they begin, then by slice, so that the rings do not depend on qsort(). */
+/* Orders ranges by address, then by slice number, so that the rings do not depend on qsort(). */
 static int by_address(const void *a, const void *b)
 {
 	const struct range *x = a, *y = b;
@@ -38,8 +38,8 @@ static int by_address(const void *a, const void *b)
 	return x->slice < y->slice ? -1 : x->slice > y->slice;
 }
 
-/* Lists the ranges that are not empty, in the order of their addresses. ranges has room for one
- * of each slice; an empty one is overwritten by the next. */
+/* Lists the ranges that are not empty, in the order of their addresses, and returns how many.
+ * ranges has room for one range of each slice; an empty range is overwritten by the next. */
 static size_t sort_ranges(const struct sheaf_state *state, struct range *ranges)
 {
 	size_t n = 0;
@@ -54,10 +54,10 @@ static size_t sort_ranges(const struct sheaf_state *state, struct range *ranges)
 	return n;
 }
 
-/* Walks n ranges sorted by where they begin. Each that begins before an earlier one ends joins
- * that one's ring in `next`; `end` is the greatest end so far, since an earlier range may reach
- * over several later ones. Inserting behind `first` keeps each ring closed at any time. Returns
- * whether any two overlap. */
+/* Walks n ranges sorted by where they begin. A range that begins before an earlier one ends is
+ * inserted into that one's ring in `next`. `end` is the greatest end so far, since an earlier
+ * range may reach over several later ones. A slice is inserted after `first`, the first slice of
+ * the ring, so the ring is closed at any time. Returns whether any two ranges overlap. */
 static bool link_ranges(const struct range *ranges, size_t n, uint32_t *next)
 {
 	uint64_t end = 0;
@@ -79,9 +79,9 @@ static bool link_ranges(const struct range *ranges, size_t n, uint32_t *next)
 	return some;
 }
 
-/* Slices are moved rarely and the question is asked by every save, so the answer is kept until
- * `places` has changed. Every slice is alone in its ring at first. The new array replaces the
- * old one only when both allocations have succeeded. */
+/* Every save calls this, but slices are moved rarely, so the result is kept until `places` has
+ * changed. Each slice is alone in its ring at first. The new array replaces the old one only when
+ * both allocations have succeeded. */
 int shf_overlaps_find(struct sheaf_state *state, const uint32_t **next)
 {
 	struct range *ranges;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* States: a slice is checked once, when it is added, and is in units from then on; nothing
- * below ever sees an item of half a byte, a stride that means "dense", or a box out of range. */
+/* States: a slice is checked once, when it is added, and is in units from then on. So planning
+ * and copying never meet an item of half a byte, strides of 0 that mean "dense", or a box that is
+ * out of range. */
 #include "state.h"
 #include <inttypes.h>
 #include <math.h>
@@ -11,8 +12,8 @@
 #include "err.h"
 #include "valid.h"
 
-/* snprintf() returns what it would have written, so `at` may pass n; nothing is written from
- * then on. */
+/* snprintf() returns the length that it would have written, so `at` may pass n; from then on
+ * nothing is written. */
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
 {
 	size_t at = (size_t)snprintf(text, n, "[");
@@ -24,9 +25,9 @@ char *shf_shape_print(const struct shf_shape *s, char *text, size_t n)
 	return text;
 }
 
-/* Counts items. A zero dimension makes the count 0, before the others are multiplied: their
- * product may overflow without harm then. The bound leaves room for the largest unit of 8 bytes
- * in 63 bits. */
+/* Counts items; false: too many. A zero dimension makes the count 0, before the others are
+ * multiplied: their product may overflow without harm then. The bound leaves room for the largest
+ * unit of 8 bytes in 63 bits. */
 static bool count_items(const struct shf_shape *s, uint64_t *items)
 {
 	bool zero = false;
@@ -73,7 +74,7 @@ bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
 
 /* Checks box, strides and flat range as the caller gave them, in items. The comparisons
  * subtract instead of adding, so numbers near 2^63 do not wrap. Negative strides are refused,
- * since the rule of memory counts units upwards from the origin. */
+ * since the memory rule (box.h) counts units upwards from the origin. */
 static int check_box(const struct sheaf_slice *in, const char *who, struct sheaf_error *err)
 {
 	for (int d = 0; d < in->ndim; d++) {
@@ -125,9 +126,9 @@ static void dense_strides(struct shf_mem *m)
 	}
 }
 
-/* Takes strides, origin and window of a type of whole bytes. Stride 0 with more than one index
- * is refused: a load would write several items to one place. top is the last unit that the box
- * reaches; its bound keeps sizes in bytes within 63 bits.
+/* Sets strides, origin and window of a slice whose items have whole bytes. Stride 0 is refused in
+ * a dimension with more than one index: a load would write several items to one place. top is the
+ * last unit that the box reaches; its bound keeps sizes in bytes within 63 bits.
  *
  * Without SHEAF_FLAT the window is all of [0, top]. */
 static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, const char *who,
@@ -136,7 +137,7 @@ static int take_memory(struct shf_slice *out, const struct sheaf_slice *in, cons
 	struct shf_mem *m = &out->mem;
 	uint64_t top = (uint64_t)in->origin, far;
 
-	if (out->empty) /* nothing is anywhere: no number of it matters */
+	if (out->empty) /* it has no items, so its strides and origin mean nothing */
 		return 0;
 	if (strides_are_dense(in))
 		dense_strides(m);
@@ -196,7 +197,7 @@ static int take_sub_byte(struct shf_slice *out, const struct sheaf_slice *in, co
 }
 
 /* Names become file names and JSON keys, so they are checked before any text is stored. The
- * sentence shows a part of a long name only. */
+ * error message shows only the beginning of a long name. */
 static int check_slice_names(const struct sheaf_slice *in, const char **family,
                              struct sheaf_error *err)
 {
@@ -213,7 +214,7 @@ static int check_slice_names(const struct sheaf_slice *in, const char **family,
 }
 
 /* Unknown flags and a reserved field that is not 0 are refused: a caller that was compiled for
- * a newer header asks for something that this library would silently not do. */
+ * a newer header asks for something that this library would otherwise silently ignore. */
 static int check_kind(const struct sheaf_slice *in, const char *who, struct sheaf_error *err)
 {
 	int memory = in->data_dtype ? in->data_dtype : in->dtype;
@@ -241,9 +242,9 @@ static int check_kind(const struct sheaf_slice *in, const char *who, struct shea
 	return 0;
 }
 
-/* Returns the state's copy of a family's name, or NULL if memory is out. Slices of one family
- * share its text, for the first SHF_FAMILIES_KNOWN families, so comparing pointers is mostly
- * enough (holds.c). */
+/* Returns the state's copy of a family's name, or NULL on lack of memory. Slices of one
+ * family point to the same copy, for the first SHF_FAMILIES_KNOWN families, so that holds.c can
+ * mostly compare pointers. known NULL: always makes a new copy. */
 static const char *take_family(struct shf_families *known, const char *family,
                                struct shf_arena *arena)
 {
@@ -258,7 +259,7 @@ static const char *take_family(struct shf_families *known, const char *family,
 	return text;
 }
 
-/* Copies the texts to the arena, because the caller may reuse its own after the call. A tied
+/* Copies the strings to the arena, because the caller may reuse its own after the call. A tied
  * slice is stored under the name of the tensor it is tied to, and keeps its own name for
  * messages. */
 static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, const char *family,
@@ -274,12 +275,12 @@ static int slice_take_text(struct shf_slice *out, const struct sheaf_slice *in, 
 	return 0;
 }
 
-/* Checks a slice and converts it to units; that it has memory is checked by the caller. known
- * may be NULL. *out is written on success only.
+/* Checks a slice and converts it to units; the caller checks that it has memory. known may be
+ * NULL. *out is written on success only.
  *
- * in->size says how much of the struct the caller knows. One without `data`, the last member,
- * is refused. A longer one comes from a newer header; its tail must be 0, which means that
- * nothing new is asked for. */
+ * in->size is the size of the struct in the caller's header. A struct that ends before `data`,
+ * the last member, is refused. A longer struct comes from a newer header; its tail must be 0,
+ * which means that the caller uses no newer feature. */
 static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
                       struct shf_families *known, struct shf_arena *arena, struct sheaf_error *err)
 {
@@ -329,8 +330,8 @@ static int slice_take(struct shf_slice *out, const struct sheaf_slice *in,
 	return rc;
 }
 
-/* Does the slice hold something without saying where? Such a state can be planned with, but not
- * saved or loaded. */
+/* Returns whether the slice has items but no memory. A state with such a slice can be planned
+ * with, but not saved or loaded. */
 static bool is_hollow(const struct shf_slice *s)
 {
 	return !s->mem.base && !s->empty;
@@ -364,7 +365,7 @@ struct sheaf_state *shf_state_new(void)
 	return state;
 }
 
-/* Keeps the first failure alone: it is the cause, and later ones mostly follow from it. */
+/* Only the first failure is kept: later ones mostly follow from it. */
 int shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err)
 {
 	if (rc < 0 && state->rc == 0) {
@@ -410,8 +411,8 @@ int shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice)
 }
 
 /* Checks a stream and copies its texts. The rule says what a load with another number of ranks
- * does (doc/format.md, section 1); it is checked here, where the caller can be told, and not
- * when the step is loaded. */
+ * does (doc/format.md, section 1); a bad rule is refused here and not at
+ * the load, when the step that contains it can no longer be changed. */
 static int stream_take(struct sheaf_state *state, struct shf_stream *s, const char *stream,
                        const char *rule, struct sheaf_error *err)
 {
@@ -431,8 +432,8 @@ static int stream_take(struct sheaf_state *state, struct shf_stream *s, const ch
 	return s->stream && s->rule ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory");
 }
 
-/* A stream is stored as a slice of family "ranks", so saving and loading need no code for it.
- * What it is beyond that is set on the slice afterwards. */
+/* A stream is stored as a slice of family "ranks", so that saves and loads treat it like any
+ * other. Its stream, rule and rank are set on the slice afterwards. */
 int shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                      int32_t rank, int32_t ranks, void *data, size_t bytes)
 {
@@ -473,6 +474,7 @@ static int check_move(const struct sheaf_state *state, int slice, const void *da
 	return 0;
 }
 
+/* Returns whether a lazy save still reads the memory of the slice. */
 static bool is_read(const struct sheaf_state *state, size_t slice)
 {
 	for (struct shf_reader *r = state->readers; r; r = r->next)
@@ -481,10 +483,10 @@ static bool is_read(const struct sheaf_state *state, size_t slice)
 	return false;
 }
 
-/* Returns whether a lazy save still reads the slice, and notes it. If so the caller must move
- * it again, and until then the state is not ready for a save or load: the caller may have freed
- * the old memory. The count of such slices is corrected by the difference of the old note and
- * the new one, so repeated calls count once. */
+/* Returns whether a lazy save still reads the slice, so that it cannot be moved yet, and notes
+ * that in s->unmoved. The caller must then move it again. Until it has, shf_state_ready refuses
+ * the state, because the caller may have freed the old memory. unmoved_n changes by the difference
+ * of the new flag and the old one, so a slice that is refused twice is counted once. */
 static bool is_too_early(struct sheaf_state *state, size_t slice)
 {
 	struct shf_slice *s = &state->slices[slice];
@@ -495,8 +497,8 @@ static bool is_too_early(struct sheaf_state *state, size_t slice)
 	return early;
 }
 
-/* Finds the first slice that must be moved again, for the sentence. The count said that there
- * is one. */
+/* Writes the error for the first slice that must be moved again. unmoved_n > 0, so there is
+ * one. Returns EINVAL. */
 static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err)
 {
 	for (size_t i = 0; always(i < state->n); i++) {
@@ -510,8 +512,8 @@ static int unmoved_fail(const struct sheaf_state *state, struct sheaf_error *err
 	return shf_fail(err, SHEAF_EBUG, "no slice of %zu is to be moved again", state->n);
 }
 
-/* A move that came too early is returned but does not stick: it can be repeated, while what
- * sticks fails the state for good. */
+/* EINVAL for a move that came too early does not stick, because the caller can repeat the move;
+ * a failure that sticks fails the state for good. */
 int shf_state_move(struct sheaf_state *state, int slice, void *data)
 {
 	struct sheaf_error err = { 0 };
@@ -530,8 +532,8 @@ int shf_state_move(struct sheaf_state *state, int slice, void *data)
 	return 0;
 }
 
-/* The counters make this check independent of the number of slices; only the sentence about an
- * error walks them. */
+/* Uses counters, so that the check takes the same time for any number of slices; slices are
+ * walked only to write an error message. */
 int shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err)
 {
 	if (!state)
@@ -563,7 +565,7 @@ static void averages_release(struct sheaf_state *state)
 	shf_free(state->emas);
 }
 
-/* Drops a reference. The plan is freed first, as it borrows from slices and arena. */
+/* The plan is freed first, as it borrows from slices and arena. */
 void shf_state_put(struct sheaf_state *state)
 {
 	if (!state || --state->refs > 0)

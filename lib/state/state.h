@@ -1,100 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this rank holds: the caller's slices, checked and put into units once.
+/* What this rank holds: the caller's slices, checked and converted to units once.
  *
  * The room lib/state owns struct sheaf_state and its slices, and the averages of them (averages.h).
- * It sees base, plan and format: no group, no run, no file. Whoever reads the memory of slices
- * behind the caller says so in the list of readers; what a save is the room does not know. */
+ * It sees base, plan and format: no group, no run, no file. A lazy save, which reads the memory of
+ * slices in the background, adds a struct shf_reader to the state's list; the room knows nothing
+ * else about saves. */
 #ifndef SHF_STATE_H
 #define SHF_STATE_H
 #include "box.h"
 #include "err.h"
 #include "mem.h"
 
-/* A stream of opaque per-rank bytes, or stream NULL. */
+/* A stream of opaque bytes of one rank (sheaf_state_rank_bytes): this slice is the bytes of rank
+ * `rank` of `ranks`. `stream` is NULL in all other slices. */
 struct shf_stream {
-	const char *stream, *rule;      /* in the state's arena */
+	const char *stream, *rule;      /* in the state's arena; rule: strict, drop or modulo */
 	int32_t rank, ranks;
 };
-/* One slice, checked and in units. base points to the data of unit mem.lo; the caller owns it,
- * except for averages. A state's slices move when it grows, so nothing keeps a pointer to one
- * while slices are still added. */
-struct shf_slice {              /* what planning looks at comes first */
-	const char *family, *name;      /* in the state's arena; name as the caller says it */
-	const char *stored;             /* under which its bytes are stored: tied_to, or name */
-	int32_t dtype, data_dtype;
-	uint32_t flags;
-	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: as stored */
-	bool empty;                     /* holds nothing */
-	bool owned;                     /* its memory is ours: averages */
-	bool unmoved;                   /* its last move came too early and must be repeated */
-	struct shf_mem mem;             /* base: in memory units, data of unit mem.lo */
-	struct shf_shape items;         /* the caller's shape */
-	struct shf_shape shape;         /* the same in units */
+/* One slice, checked and in units. mem.base points to the data of unit mem.lo; the caller owns
+ * that memory, except for averages. The array of slices may be reallocated when a slice is added,
+ * so no pointer to a slice may be kept while slices are still added. */
+struct shf_slice {              /* members that planning reads come first: see holds.c */
+	const char *family, *name;      /* in the state's arena; name: as the caller gave it */
+	const char *stored;             /* tensor that holds the bytes on disk: tied_to, or name */
+	int32_t dtype, data_dtype;      /* item types on disk, and in memory */
+	uint32_t flags;                 /* SHEAF_FLAT and so on */
+	uint32_t mem_unit;              /* bytes of a unit in memory; mem.unit: on disk */
+	bool empty;                     /* the slice has no items */
+	bool owned;                     /* the state allocates its memory: averages */
+	bool unmoved;                   /* the last sheaf_state_move was refused, as a lazy save
+	                                 * still read the memory; the caller must repeat it */
+	struct shf_mem mem;             /* base points to unit mem.lo; NULL: no memory yet */
+	struct shf_shape items;         /* the shape in items, as the caller gave it */
+	struct shf_shape shape;         /* the same shape in units */
 	struct shf_stream stream;
 };
 #define SHF_FAMILIES_KNOWN 8
-struct shf_families {           /* of a state: slices of a family share its text */
-	const char *names[SHF_FAMILIES_KNOWN];  /* in the state's arena; the first few */
+/* Names of the first few families of a state. All slices of such a family point to the same
+ * copy of its name. */
+struct shf_families {
+	const char *names[SHF_FAMILIES_KNOWN];  /* in the state's arena */
 	size_t n;
 };
-/* A lazy save, as far as a state and a load know it: something that still reads the memory of
- * slices.
- */
 #define SHF_EVERY_SLICE SIZE_MAX
+/* All that a state and a load know of a lazy save: it still reads the memory of some slices. */
 struct shf_reader {
 	struct shf_reader *next;        /* in the state's list */
-	int64_t step;                   /* for sentences */
-	/* Will it still read the memory of that slice (SHF_EVERY_SLICE: of any)? [any thread] */
+	int64_t step;                   /* that the save writes; for error messages */
+	/* Returns whether the save will still read the memory of that slice; with
+	 * SHF_EVERY_SLICE, of any slice. [any thread] */
 	bool (*reads)(struct shf_reader *reader, size_t slice);
 };
-/* All slices of a rank. Handles are counted in refs, and the last one frees it. The counters
- * `version` and `places` let others keep what they derived from the slices until a slice is
- * added or moved. */
+/* All slices of a rank. The state is freed with its last reference. A plan or a table computed
+ * from the slices notes `version` or `places`, and is computed again when that has changed. */
 struct sheaf_state {
-	int refs;
+	int refs;                       /* one of the caller's handle, one of each save */
 	struct shf_arena arena;
 	struct shf_families families;
 	struct shf_slice *slices;       /* owned */
 	size_t n, cap;
-	size_t hollow;                  /* slices that hold something, but nowhere: to plan with */
-	bool fixed;                     /* a save has begun: no more adds */
-	int rc;                         /* first failure of a [local] call; sticks */
-	struct sheaf_error err;
-	uint64_t version;               /* counts adds; a plan is for one version */
-	size_t unmoved_n;               /* slices that are to be moved again */
+	size_t hollow;                  /* slices that have items but no memory (data is NULL); a
+	                                 * plan can be made of them, but no save or load */
+	bool fixed;                     /* a save has begun: slices can no longer be added */
+	int rc;                         /* first failure of a [local] call; the next collective
+	                                 * call returns it on all ranks */
+	struct sheaf_error err;         /* of rc */
+	uint64_t version;               /* counts adds; a plan is valid for one version */
+	size_t unmoved_n;               /* slices with `unmoved` set */
 	uint64_t places;                /* counts adds and moves */
-	uint32_t *overlaps;             /* owned; what shf_overlaps_find has found */
-	uint64_t overlaps_of;           /* `places` when it looked; 0: it has not yet */
-	struct shf_ema *emas;           /* owned */
-	size_t emas_n, emas_checked;    /* checked: of so many some rank has a slice */
-	struct shf_reader *readers;     /* borrowed; each takes itself off the list */
-	void *plan;                     /* owned by the engine: shf_plan_put */
-	void (*plan_free)(void *plan);
+	uint32_t *overlaps;             /* owned; cached result of shf_overlaps_find */
+	uint64_t overlaps_of;           /* `places` when it was computed; 0: not computed yet */
+	struct shf_ema *emas;           /* owned; room for SHF_EMAS_MAX */
+	size_t emas_n, emas_checked;    /* checked: for this many averages all ranks have agreed
+	                                 * that at least one rank has a slice */
+	struct shf_reader *readers;     /* borrowed; a save removes its reader when it has copied */
+	void *plan;                     /* the save's plan for this state, made by the engine */
+	void (*plan_free)(void *plan);  /* frees it with the state */
 };
 
-/* Check and normalise; strings are copied into the arena. EINVAL, ENOMEM. Data that is NULL is
- * refused here; a state takes it, and has shf_state_ready refuse it. */
+/* Checks a slice and converts it to units; copies its strings into the arena. EINVAL, ENOMEM.
+ * EINVAL also if the slice has items but `data` is NULL. (shf_state_take accepts such a slice, so
+ * that the state can be planned with; shf_state_ready refuses it before a save or load.) */
 int shf_slice_take(struct shf_slice *out, const struct sheaf_slice *in, struct shf_arena *arena,
                    struct sheaf_error *err);
-/* Units of a tensor of this dtype and shape: unit bytes and the shape in units; false where the
- * items are no whole bytes or overflow. */
+/* Computes the size of a unit, in bytes, and the shape in units of a tensor of this dtype and
+ * shape. Returns false if the items do not fill whole bytes, or their number overflows. */
 bool shf_units_of(struct shf_shape *units, uint32_t *unit, int dtype,
                   const struct shf_shape *items);
-/* "[4, 8]" into text of n > 0 bytes, as far as there is room. */
+/* Prints a shape like "[4, 8]" into text, cut to n > 0 bytes. Returns text. */
 char *shf_shape_print(const struct shf_shape *s, char *text, size_t n);
 
 struct sheaf_state *shf_state_new(void);
+/* Adds a slice and returns its number, or a code, which sticks to the state. [local] */
 int  shf_state_add(struct sheaf_state *state, const struct sheaf_slice *slice);
-/* The same, [local] but for that: the caller makes a failure stick. */
+/* The same, but a failure does not stick; the caller may call shf_state_stick. [local] */
 int  shf_state_take(struct sheaf_state *state, const struct sheaf_slice *slice,
                     struct sheaf_error *err);
-/* A [local] failure sticks: the next collective call returns it everywhere. Gives rc. */
+/* Keeps the first failure of a [local] call in the state: the next collective call returns it on
+ * all ranks. Returns rc. */
 int  shf_state_stick(struct sheaf_state *state, int rc, const struct sheaf_error *err);
+/* As sheaf_state_rank_bytes in sheaf.h. [local] */
 int  shf_state_stream(struct sheaf_state *state, const char *stream, const char *rule,
                       int32_t rank, int32_t ranks, void *data, size_t bytes);
+/* As sheaf_state_move in sheaf.h. [local] */
 int  shf_state_move(struct sheaf_state *state, int slice, void *data);
-/* Is the state fit for a save or a load? EINVAL if a slice must be moved again, or if `memory` and
- * a slice has none; or the code that stuck to the state before. */
+/* Checks that a save or load of the state may begin. Returns the code that sticks to the state, or
+ * EINVAL if a slice must be moved again or, with `memory` set, has items but no memory. [local] */
 int  shf_state_ready(const struct sheaf_state *state, bool memory, struct sheaf_error *err);
+/* Drops a reference; the last one frees the state. [local] */
 void shf_state_put(struct sheaf_state *state);
 #endif
