@@ -25,7 +25,7 @@ struct shf_ema {
 	double coef, loss_max;          /* as in struct sheaf_ema; so are the next two */
 	int64_t interval, warmup;
 	size_t first, n;                /* slices [first, first + n) of the state hold the
-					 * averages */
+	                                 * averages */
 	uint32_t *source;               /* owned; n: the slice that each averages; ascending */
 	bool *anew;                     /* owned; n: a load did not fill this slice, so it is a copy
 	                                 * of its weights until a step counts */
