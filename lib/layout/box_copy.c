@@ -39,18 +39,20 @@ struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg
 	return p;
 }
 
-/* The sums of one box while it is walked. Offsets count bytes of the tensor, whose first byte
- * is at `off` in the file; they only grow, as runs come in the tensor's order. */
+/* The checksums of one box while it is walked: a chain of CRCs by Horner's rule. Positions (end,
+ * stop, all_end) count bytes from the beginning of the tensor; they only grow, as runs come in the
+ * tensor's order. A sum is "as at" a position if it is shifted as if the bytes up to there that are
+ * not of this box were zeros. */
 struct horner {
-	struct shf_sums_to *to; /* NULL: nobody wants any */
-	bool past;              /* stores go past the caches */
-	uint64_t off, bytes;    /* of the tensor: in its file, and long */
-	uint64_t sum;           /* of the runs in this block so far, as at `end` */
-	uint64_t end;           /* byte of the tensor: after a run, or where one begins */
-	uint64_t stop;          /* byte of the tensor where this block of the file ends */
-	uint64_t all, all_end;  /* of the blocks before, as at all_end */
-	uint64_t gap;           /* the table's distance; 0: no table yet */
-	uint64_t last_gap, same;
+	struct shf_sums_to *to; /* NULL: no checksums are wanted */
+	bool past;              /* use non-temporal stores for long runs */
+	uint64_t off, bytes;    /* the tensor's offset in its file, and its size */
+	uint64_t sum;           /* sum of the runs in this block so far, as at `end` */
+	uint64_t end;           /* position: the chain has come this far */
+	uint64_t stop;          /* position where this block of the file ends */
+	uint64_t all, all_end;  /* sum of all earlier blocks, as at all_end */
+	uint64_t gap;           /* the length of gap that `by` shifts over; 0: no table yet */
+	uint64_t last_gap, same;/* the last gap, and how often in a row it has come again */
 	struct shf_crc64_by by;
 };
 #define GAPS_WORTH_A_TABLE 16
@@ -74,14 +76,14 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* The byte of the file where the block that holds byte `at` ends. */
+/* Returns the byte of the file where the block that contains byte `at` ends. */
 static uint64_t block_end(const struct shf_sums_to *to, uint64_t at)
 {
 	return least((at / SHF_BLOCK + 1) * SHF_BLOCK, to->file_bytes);
 }
 
 /* Adds to the sum of a block of the file. Threads and ranks of a node add to the same word,
- * each its own bytes. XOR needs no order among them, so relaxed is enough here. */
+ * each the sum of its own bytes. XOR needs no order among them, so relaxed is enough here. */
 static void block_sum_add(struct shf_sums_to *to, uint64_t block, uint64_t sum)
 {
 	atomic_fetch_xor_explicit(&to->parts[block - to->first_block], sum, memory_order_relaxed);
@@ -115,11 +117,11 @@ static void horner_end(struct horner *h)
 }
 
 /* Moves the chain to byte `at` of the tensor, over the gap before it. Returns how many of the n
- * bytes may be added before it must be asked again, which is where the block ends.
+ * bytes may be added before the next call, which is where the block ends.
  *
  * A new block starts at 0, and 0 shifted is 0, so only a gap inside a block costs anything. The
- * factor for a gap is computed when the same gap has come GAPS_WORTH_A_TABLE times in a row,
- * and kept until another one has. */
+ * factor for a gap is computed when the same gap has come GAPS_WORTH_A_TABLE times in a row, and
+ * is kept until another gap has. */
 static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 {
 	uint64_t gap = at - h->end;
@@ -142,11 +144,11 @@ static size_t horner_at(struct horner *h, uint64_t at, size_t n)
 	return (size_t)least(n, h->stop - at);
 }
 
-#define LONG_ROW 4096   /* bytes; shorter ones would wait for too many fences */
+#define LONG_ROW 4096   /* bytes; each row ends with a fence, which costs shorter rows too much */
 
 /* Copies n bytes and sums them, beginning with byte `at` of the tensor. With `to` NULL they are
- * only summed. Where nothing is summed either, long rows are stored past the caches and short
- * ones by memcpy(). The loop takes as much as lies in one block at a time. */
+ * only summed. Where nothing is summed either, long rows are copied with non-temporal stores
+ * and short ones by memcpy(). Each pass of the loop takes what lies in one block. */
 static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_t *from, size_t n)
 {
 	if (!h->to && to && h->past && n >= LONG_ROW)
@@ -169,16 +171,16 @@ static void horner_copy(struct horner *h, uint64_t at, uint8_t *to, const uint8_
 	}
 }
 
-/* From so many rows of one gap on, a factor for the gap is worth its making. */
+/* From this many rows with equal gaps on, precomputing a factor for the gap pays. */
 #define ROWS_WORTH_A_FACTOR 8
 
 /* Copies and sums rows of n bytes each. Byte `at` of the tensor begins the first one, and
  * at_step bytes later the next begins. Steps of `to` and `from` are in bytes too.
  *
  * As many rows as end in the same block go to shf_crc64_rows() at once, which shifts over the
- * gaps by itself. The call of horner_at() moves the chain to `at` and tells whether the first
- * row fits; if the rows turn out to be too few, horner_copy() asks again from the same place,
- * where the gap is 0, so nothing is shifted twice. */
+ * gaps by itself. The call of horner_at() moves the chain to `at` and shows whether the first row
+ * fits into the block. If there turn out to be too few rows, horner_copy() calls horner_at() again
+ * for the same position, where the gap is 0, so nothing is shifted twice. */
 static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
                         const struct shf_crc64_rows *rows)
 {
@@ -214,8 +216,8 @@ static void horner_rows(struct horner *h, uint64_t at, uint64_t at_step,
 	}
 }
 
-/* Bytes of headers and of tensors that are copied elsewhere come here. Each stretch inside a
- * block is shifted to the block's end, like any other contribution to its sum. */
+/* Each stretch inside a block is shifted to the block's end, like any other contribution to the
+ * block's sum. */
 void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint64_t n)
 {
 	const uint8_t *p = bytes;
@@ -229,7 +231,8 @@ void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *bytes, uint
 	}
 }
 
-/* The memory rule of file order itself: dense and row-major over the whole tensor. */
+/* Returns the memory rule (box.h) of file order itself: dense and row-major over the whole
+ * tensor. */
 static struct shf_mem file_mem(const struct shf_lt_tensor *t)
 {
 	struct shf_mem m = { .box = shf_box_of(&t->shape), .unit = t->unit, .hi = INT64_MAX };
@@ -244,13 +247,13 @@ static struct shf_mem file_mem(const struct shf_lt_tensor *t)
 
 #define BOUNCE 4096             /* bytes; strided and converted runs go through it */
 
-/* A box by rows, and where their bytes lie in file order. */
+/* A walk through a box by groups of rows, with the place of each in file order. */
 struct walk {
 	const struct shf_lt_tensor *t;
 	struct shf_runs runs;
-	struct shf_rows rows;           /* these */
-	uint8_t *packed;                /* next byte of a packed place */
-	struct shf_place_at place;
+	struct shf_rows rows;           /* the current group */
+	uint8_t *packed;                /* where the next row goes if the place is packed */
+	struct shf_place_at place;      /* data NULL: only sums are wanted, file order is nowhere */
 };
 
 static void row_walk_init(struct walk *w, const struct shf_lt_tensor *t, const struct shf_mem *m,
@@ -262,7 +265,8 @@ static void row_walk_init(struct walk *w, const struct shf_lt_tensor *t, const s
 	shf_runs_init(&w->runs, &t->shape, m, box);
 }
 
-/* The next rows; *p: the first of them in file order, *step bytes before the next. */
+/* Moves to the next group of rows. *p is where its first row lies in file order, *step the distance
+ * to the next row in bytes. Returns false at the end of the box. */
 static bool row_walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
 {
 	uint32_t unit = w->t->unit;
@@ -282,16 +286,16 @@ static bool row_walk_next(struct walk *w, uint8_t **p, ptrdiff_t *step)
 	return true;
 }
 
-/* `mem` counts units from s->mem.base, and a unit of memory may have another size than a stored
- * one where types are converted. */
+/* Returns the address of unit `mem`, counted from s->mem.base. Where types are converted, a unit in
+ * memory has another size than on disk. */
 static uint8_t *mem_at(const struct shf_slice *s, int64_t mem)
 {
 	return s->mem.base + mem * (int64_t)s->mem_unit;
 }
 
-/* Gathers n units, `step` units apart, into dense bytes. spread() is the inverse. A constant
- * size in each case lets the compiler make one load and one store of memcpy(); the addresses
- * need not be aligned to the unit. */
+/* Gathers n units, `step` units apart, into dense bytes. A constant size in each case lets
+ * the compiler turn memcpy() into one load and one store; the addresses need not be aligned to
+ * the unit. */
 static void gather_units(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
 {
 	if (step == 1) {
@@ -319,6 +323,7 @@ static void gather_units(uint8_t *to, const uint8_t *from, uint32_t unit, int64_
 	}
 }
 
+/* Spreads n dense units to places `step` units apart, the inverse of gather_units(). */
 static void spread(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step, size_t n)
 {
 	if (step == 1) {
@@ -346,18 +351,18 @@ static void spread(uint8_t *to, const uint8_t *from, uint32_t unit, int64_t step
 	}
 }
 
-/* ---- transposed memory: what is a row here is a column there ---- */
+/* ---- transposed memory: a row in file order is a column in memory ---- */
 
-/* A tile is the part of a transposition that is done at once. Its rows share cache lines of
- * memory, so each line is fetched once for all of them; TILE_UNITS of each row are taken at a
- * time. That number is small because strides that are powers of two put the lines of successive
- * units into the same set of the cache, which has room for few. */
+/* A transposition is done by tiles. The rows of a tile share cache lines of memory, so each line is
+ * fetched once for all of them. A tile has TILE_UNITS units of each row. That number is small
+ * because strides that are powers of two put the lines of successive units into the same set of the
+ * cache, which has room for few. */
 #define LINE_BYTES 64
 #define TILE_UNITS 8
 
-/* One function for each size of a unit, so that the inner memcpy() becomes a load and a store.
- * a is dense by rows; in b, units of one row are b_step bytes apart and rows follow each other
- * without a gap. */
+/* Defines one function for each size of a unit, so that the inner memcpy() becomes a load and a
+ * store. In a, the units of a row are adjacent and rows are a_step bytes apart. In b, the units of
+ * a row are b_step bytes apart and the same units of successive rows are adjacent. */
 #define TRANSPOSE(name, type)                                                               \
 	static void name(uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,           \
 	                 size_t rows, size_t units, bool to_b)                               \
@@ -381,8 +386,7 @@ TRANSPOSE(transpose2, uint16_t)
 TRANSPOSE(transpose4, uint32_t)
 TRANSPOSE(transpose8, uint64_t)
 
-/* Rows of `units` units, a_step bytes apart at a, that are columns at b, where units of one row
- * are b_step bytes apart: from a to b, or back. */
+/* Copies rows from a to b, or with to_b false from b to a; layouts of a and b as for TRANSPOSE. */
 static void transpose(uint32_t unit, uint8_t *a, ptrdiff_t a_step, uint8_t *b, ptrdiff_t b_step,
                       size_t rows, size_t units, bool to_b)
 {
@@ -445,7 +449,7 @@ static void run_out(struct horner *h, const struct shf_slice *s, const struct sh
 		horner_copy(h, at, mem_at(s, mem), from, n * unit);
 		return;
 	}
-	h->past = false; /* what is stored is read again at once */
+	h->past = false; /* `stored` is read again at once, so it should stay in the cache */
 	for (size_t done = 0, k; done < n; done += k) {
 		k = n - done < per ? n - done : per;
 		horner_copy(h, at + done * unit, stored, from + done * unit, k * unit);
@@ -525,8 +529,8 @@ static void rows_out(struct horner *h, const struct walk *w, const struct shf_sl
 		        w->runs.units);
 }
 
-/* Every copy has this form: the walk gives rows and their place in file order, the leaves copy
- * and sum, and horner_end() adds the last block and the digest. */
+/* Every copy has this form: the walk gives rows and their place in file order, rows_in() or
+ * rows_out() copies and sums them, and horner_end() adds the last block and the digest. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
                  const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums)
 {
@@ -571,8 +575,7 @@ static void sum_scattered_run(struct horner *h, const struct shf_slice *s, uint3
 }
 
 /* Computes from memory the digest that the loaded bytes had in the file, so that an error of
- * the copy itself is found. Converted memory cannot be checked: the stored bits are not to be
- * had from it. */
+ * the copy itself is found. */
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest)
 {
@@ -642,6 +645,6 @@ void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
 void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
                      struct shf_place_at to, struct shf_sums_to *sums)
 {
-	/* Only read: pack is false. */
+	/* between() only reads from `packed`, as pack is false, so the cast is safe. */
 	between(t, box, to, (uint8_t *)(uintptr_t)from, false, sums);
 }

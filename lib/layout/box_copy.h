@@ -1,49 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes between a rank's memory and file order, with the digest of what went by. One box at a
- * time; pure but for the memory it is given. */
+/* Copies one box of a tensor between a rank's memory and file order, and computes the checksums of
+ * the stored bytes in the same pass. Nothing here reads a file or communicates. */
 #ifndef SHF_BOX_COPY_H
 #define SHF_BOX_COPY_H
 #include "box.h"
 #include "layout.h"
 #include "state.h"
 
-/* File order: where unit `at` of the tensor lies. Dense images have bytes at data + (unit - at) *
- * unit_bytes; packed ones have the box's units one after the other (at is ignored). */
+/* Where a tensor's units lie in file order. Dense: unit u is at data + (u - at) * bytes of a unit,
+ * as in the file. Packed: the units of the box follow each other without gaps from data on, and
+ * `at` is ignored. */
 struct shf_place_at {
 	uint8_t *data;
-	int64_t at;                     /* tensor unit at data; may be before the tensor */
+	int64_t at;                     /* unit of the tensor that lies at data */
 	bool packed;
 };
-/* Dense file order inside an image, where byte seg_lo of the tensor's file is at image + image_at.
- * The segment may begin before the tensor, or inside it. */
+/* Returns the place of tensor t in an image in which byte seg_lo of the tensor's file lies at
+ * image + image_at. The segment may begin before the tensor, or inside it. */
 struct shf_place_at shf_place_in(uint8_t *image, uint64_t image_at, uint64_t seg_lo,
                                  const struct shf_lt_tensor *t);
-/* What a copy adds up, from the one look it takes at each stored byte. All by XOR of raw sums. */
+/* Where a copy adds its checksums. They are raw CRCs (initial value 0) of the stored bytes, each
+ * shifted to the end of the tensor or block, so that parts can be added by XOR in any order. */
 struct shf_sums_to {
-	uint64_t digest;                /* shifted by the bytes that follow in the tensor */
-	_Atomic uint64_t *parts;        /* of blocks of the file, shifted by what follows in each;
-	                                 * NULL: not wanted. Borrowed; other ranks may add too */
-	uint64_t first_block;           /* that parts[0] is of, numbered in the file */
-	uint64_t file_bytes;            /* the last block ends there */
-	bool past;                      /* long runs are stored past the caches */
-	bool unsummed;                  /* and that is all: nothing is added up */
+	uint64_t digest;                /* sum of the tensor's bytes copied so far */
+	_Atomic uint64_t *parts;        /* sums by block of the file; NULL: not wanted. Borrowed;
+	                                 * other threads and ranks of the node add to the same */
+	uint64_t first_block;           /* number in the file of the block that parts[0] is of */
+	uint64_t file_bytes;            /* size of the file, where its last block ends */
+	bool past;                      /* use non-temporal stores for long runs */
+	bool unsummed;                  /* only copy; compute no checksums */
 };
-/* Memory -> file order; converts where memory has another type. */
+/* Copies a box from memory to file order, and converts items where memory has another type. sums
+ * NULL: computes no checksums; so below. */
 void shf_copy_in(const struct shf_lt_tensor *t, const struct shf_slice *s,
                  const struct shf_box *box, struct shf_place_at to, struct shf_sums_to *sums);
-/* File order -> memory. sums: of the stored bytes read; NULL: nothing is added up. */
+/* Copies a box from file order to memory. The checksums are of the stored bytes, before they are
+ * converted. */
 void shf_copy_out(const struct shf_lt_tensor *t, const struct shf_slice *s,
                   const struct shf_box *box, struct shf_place_at from, struct shf_sums_to *sums);
-/* Header bytes or any others that are no tensor's: n bytes at byte `at` of the file, which are at
- * p, into the parts. */
+/* Adds n bytes at p, which are bytes `at` to `at` + n of the file, to sums->parts. Used for the
+ * header and for tensors that are copied by other code. */
 void shf_sums_add(struct shf_sums_to *sums, uint64_t at, const void *p, uint64_t n);
-/* Digest of what memory holds; false where memory has another type (nothing to compare). */
+/* XORs into *digest the digest of the box as memory holds it. Returns false, and does nothing, if
+ * memory has another type than the file: the stored bytes cannot be recovered then. */
 bool shf_copy_check(const struct shf_lt_tensor *t, const struct shf_slice *s,
                     const struct shf_box *box, uint64_t *digest);
-/* File order -> packed, and packed -> file order, without memory of a slice. */
+/* Copies a box from file order to packed bytes; `to` NULL: only computes the checksums. */
 void shf_copy_pack(const struct shf_lt_tensor *t, const struct shf_box *box,
                    struct shf_place_at from, uint8_t *to, struct shf_sums_to *sums);
+/* Copies a box from packed bytes to file order. */
 void shf_copy_unpack(const struct shf_lt_tensor *t, const struct shf_box *box, const uint8_t *from,
                      struct shf_place_at to, struct shf_sums_to *sums);
+/* Returns how many bytes the box has on disk. */
 uint64_t shf_box_bytes(const struct shf_lt_tensor *t, const struct shf_box *box);
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Homes of stripes: what they are told, and what they deal of it.
+/* Home ranks of stripes: the messages they receive, and how they deal their stripes.
  *
- * Wire, little-endian. To a home: u32 tensor, box. To a file side: u64 stripe, u64 lo, u64 hi, u32
- * moves | collected << 31, then each: u32 rank, u32 tensor | witness << 31, box. A box: i64 start,
- * i64 count per dimension of its tensor. */
+ * Messages, little-endian. To a home, one record for each box: u32 tensor, box. From a home to the
+ * file side, one record for each segment: u64 stripe, u64 lo, u64 hi, u32 number of moves |
+ * collected << 31, then for each move: u32 rank, u32 tensor | witness << 31, box. A box has i64
+ * start and i64 count for each dimension of its tensor. */
 #include "deal_home.h"
 #include <inttypes.h>
 #include "err.h"
@@ -27,8 +28,9 @@ void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
 	}
 }
 
-/* Is the stripe the last one of a file, short, and not the only one? Such a rest goes with the
- * stripe before it: by itself it would make its home rank open one more file for a few bytes. */
+/* Returns whether the stripe is a rest: the last one of its file, shorter than SHF_NODE_RUN, and
+ * not the only one. A rest has the same home as the stripe before it; a home of its own would have
+ * to open one more file for a few bytes. */
 static bool is_rest(const struct shf_lt_file *f, uint64_t stripe)
 {
 	uint64_t index = stripe - f->first_stripe;
@@ -59,8 +61,8 @@ uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct sh
 }
 
 /* Computes the stripes [*lo, *hi] in which a box may have bytes: from its first byte to its
- * last. Stripes between them that only other boxes fill are counted in. That costs a message,
- * and the dealer drops what does not meet its stripe. */
+ * last. This includes stripes between them in which it has none; then a message is sent in
+ * vain, and the dealer ignores a box that does not meet the stripe. */
 static void box_stripes(const struct shf_layout *l, const struct shf_lt_tensor *t,
                         const struct shf_box *box, uint64_t *lo, uint64_t *hi)
 {
@@ -71,13 +73,14 @@ static void box_stripes(const struct shf_layout *l, const struct shf_lt_tensor *
 	*hi = first + (t->off + *hi * t->unit - 1) / SHF_STRIPE;
 }
 
-struct homes {                  /* of a hold: ranks from first to last */
+struct homes {                  /* home ranks that a hold is sent to: first to last */
 	uint32_t first, last;
 };
 
 /* Returns the next rank after r that is the home of a stripe, or `ranks`. With more ranks than
  * stripes most ranks have none, and a loop over all of them would cost every hold the number of
- * ranks. home_first(r + 1) is then the first stripe behind r's, whose home is the rank sought. */
+ * ranks. shf_home_first(r + 1) is then the first stripe after those of r, and its home is the rank
+ * sought. */
 static uint32_t home_next(const struct shf_layout *l, uint32_t ranks, uint32_t r)
 {
 	uint64_t first;
@@ -102,6 +105,7 @@ static struct homes homes_of(const struct shf_layout *l, uint32_t ranks, const s
 	                       (uint32_t)shf_home_of(l, ranks, f, hi) };
 }
 
+/* Returns how many bytes the message about a hold has. */
 static size_t tell_bytes(const struct shf_hold *h)
 {
 	return sizeof(uint32_t) + shf_wire_box(h->box);
@@ -147,8 +151,8 @@ static int tell_sorted(const struct shf_match *m, uint32_t ranks, const struct h
 /* How many holds ahead the prefetch runs. */
 #define AHEAD 8
 
-/* Brings what will be looked at a few iterations later into the cache. Tensors and boxes lie
- * far apart in memory, so each would be a cache miss, and a rank has very many holds. */
+/* Prefetches the tensor and the box of a hold that is read a few iterations later. They lie far
+ * apart in memory, so each would be a cache miss, and a rank has very many holds. */
 static void prefetch_hold(const struct shf_layout *l, const struct shf_hold *h)
 {
 	__builtin_prefetch(&l->tensors[h->tensor]);
@@ -239,9 +243,9 @@ int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_are
 	return 0;
 }
 
-/* Decodes what all ranks sent to this home. The bytes of rank r are in_bytes[r] long and lie by
- * rank. They come from our own code, so a record that does not decode is a bug (EBUG) and not
- * damage. */
+/* Decodes the boxes that all ranks sent to this home, in_bytes[r] bytes from rank r, in the order
+ * of ranks, and sorts them by stripe. The caller frees h->heard. The messages come from our own
+ * code, so a record that does not decode is a bug (EBUG) and not damage. */
 static int home_hear(const struct shf_team *team, const struct shf_layout *l, struct shf_home *h,
                      const struct shf_buf *in, const size_t *in_bytes, struct shf_arena *arena)
 {
@@ -280,7 +284,7 @@ static void tell_move(struct shf_buf *b, const struct shf_move *v, const uint32_
 {
 	uint8_t *p = shf_buf_room(b, 2 * sizeof(uint32_t) + shf_wire_box(&v->box));
 
-	if (!p) /* sticks in the buffer */
+	if (!p) /* the buffer notes it, and shf_exchange() returns ENOMEM */
 		return;
 	shf_put32(p, v->rank);
 	shf_put32(p + 4, numbers[v->tensor] | (v->witness ? SHF_WIRE_WITNESS : 0));
@@ -289,7 +293,8 @@ static void tell_move(struct shf_buf *b, const struct shf_move *v, const uint32_
 
 /* Writes the segments of one dealt stripe, each into the buffer of the rank that writes or
  * reads it. Moves are sorted by segment, so one pass is enough. The collected flag shares a
- * word with the count of moves; on a load it says that the segment is quiet. */
+ * word with the number of moves; on a load it means that another rank verifies the segment's
+ * blocks (quiet, deal.h). */
 static void tell_files(uint64_t stripe, const uint32_t *numbers, const struct shf_dealt *dealt,
                        struct shf_buf *out)
 {
@@ -330,12 +335,12 @@ static size_t in_stripe(const struct shf_layout *l, const struct shf_stripe *st,
 	return lo;
 }
 
-/* Plans one stripe of this home and writes the result to the buffers of the file-side ranks.
- * *collected is whether the stripe before was collected; a rest follows it, so that the two are
- * written by one rank. On return it is whether this one is.
+/* Deals one stripe of this home and writes the result to the buffers of the file-side ranks. On
+ * entry *collected says whether the stripe before was collected; if so a rest is collected too, so
+ * that one rank writes both. On return it says whether this stripe is.
  *
- * All scratch lies in an arena that ends with the stripe: the memory that planning needs is
- * that of one stripe, however many a home has. */
+ * All temporary memory lies in an arena that is freed after the stripe, so that planning needs the
+ * memory of one stripe, however many a home has. */
 static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                        uint64_t stripe, bool *collected, struct shf_buf *out,
                        struct sheaf_error *err)
@@ -386,8 +391,8 @@ static int deal_stripe(const struct shf_match *m, uint32_t ranks, const struct s
 	return rc;
 }
 
-/* Saving deals every stripe, since each byte of it must be written. Loading leaves out those
- * that no rank wants. */
+/* A save deals every stripe, since each byte of it must be written. A load leaves out stripes of
+ * which no rank wants anything. */
 int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                   struct shf_buf *out, struct sheaf_error *err)
 {

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of matching that talk to nobody: what a home makes of what it was told, and what the
- * file side makes of what the homes tell it. For match.c, and for plans of ranks that do not
- * exist (preview.c). */
+/* The parts of matching that do not communicate: which homes a rank sends its boxes to, and how a
+ * home deals its stripes from the boxes that it received. Used by match.c, and by preview.c, which
+ * plans a job whose ranks do not exist. */
 #ifndef SHF_DEAL_HOME_H
 #define SHF_DEAL_HOME_H
 #include "match.h"
 
-/* Marks in the top bit of a number. */
+/* Flags in the top bit of a 32-bit number in a message: of a tensor number (WITNESS), and of a
+ * number of moves (COLLECTED). */
 #define SHF_WIRE_WITNESS (UINT32_C(1) << 31)
 #define SHF_WIRE_COLLECTED (UINT32_C(1) << 31)
-/* A box as ranks tell it: how many bytes, written, and read. A tensor that is none is bad. */
+/* Returns how many bytes a box has in a message. */
 static inline size_t shf_wire_box(const struct shf_box *box)
 {
 	return 2 * sizeof(uint64_t) * (size_t)box->ndim;
 }
 
+/* Writes a box to p, which has room for shf_wire_box bytes. */
 static inline void shf_put_box(uint8_t *p, const struct shf_box *box)
 {
 	for (int d = 0; d < box->ndim; d++, p += 2 * sizeof(uint64_t)) {
@@ -22,42 +24,49 @@ static inline void shf_put_box(uint8_t *p, const struct shf_box *box)
 		shf_put64(p + sizeof(uint64_t), (uint64_t)box->count[d]);
 	}
 }
+/* Reads a box of that tensor. Sets c->bad if the layout has no such tensor or the bytes end. */
 void shf_get_box(struct shf_cur *c, const struct shf_layout *l, uint32_t tensor,
                  struct shf_box *box);
 
-struct shf_heard {              /* what a home was told: a rank holds, or wants, a box */
+struct shf_heard {              /* a message to a home: this rank holds, or wants, a box */
 	uint32_t rank, tensor;
 	struct shf_box box;
-	uint32_t lo, hi;                /* filled by shf_home_sort: stripes of the home, from 0 */
+	uint32_t lo, hi;                /* set by shf_home_sort: the box meets stripes [lo, hi) of
+	                                 * the home, counted from its first */
 };
-/* The stripes of one home rank, with the boxes that meet each of them. Boxes are counted once
- * in `heard`, and by index in `which` for every stripe that they meet. */
+/* The stripes of one home rank, with the boxes that meet each of them. A box is once in `heard`,
+ * and its index is in `which` once for each stripe that it meets. */
 struct shf_home {
-	uint64_t first, end;            /* stripes */
-	struct shf_heard *heard;        /* by the caller */
+	uint64_t first, end;            /* stripes [first, end) */
+	struct shf_heard *heard;        /* n of them; the caller sets and frees it */
 	size_t n;
-	size_t *start;                  /* by stripe: first position in `which`; end - first + 1 */
-	size_t *which;                  /* indices of heard */
+	size_t *start;                  /* which[start[s]] .. [start[s + 1]] are of stripe first +
+	                                 * s; end - first + 1 members; in the arena */
+	size_t *which;                  /* indices into heard, in the arena */
 };
-/* Stripes are dealt to homes in equal, consecutive shares; a rest of a file shorter than a node's
- * run (deal.h) goes with the stripe before it. A stripe of short runs is also written by its home:
- * so a rank opens few files, those that its stripes lie in. */
+/* Returns the first stripe of a home rank, and the home rank of a stripe. Homes get equal,
+ * consecutive shares of all stripes. The end of a file that is shorter than SHF_NODE_RUN (deal.h)
+ * has the home of the stripe before it. A home also writes its stripes that consist of short runs;
+ * consecutive shares let each rank open few files for that. */
 uint64_t shf_home_first(const struct shf_layout *l, uint32_t ranks, uint64_t rank);
 uint64_t shf_home_of(const struct shf_layout *l, uint32_t ranks, const struct shf_lt_file *file,
                      uint64_t stripe);
-/* What a rank tells the homes of its stripes, by home: to[r] bytes of it are for rank r. */
+/* The messages of one rank to the homes, in the order of the homes. */
 struct shf_tells {
 	struct shf_buf bytes;
-	size_t *to;                     /* by the caller; zeroed */
+	size_t *to;                     /* to[r] of the bytes are for rank r. The caller provides
+	                                 * it, filled with 0 */
 };
-/* 0 or ENOMEM. */
+/* Writes for each box of m->holds a message to every home whose stripes it may meet. ENOMEM. */
 int shf_holds_tell(const struct shf_match *m, uint32_t ranks, struct shf_tells *out);
-/* start and which, in the arena. 0 or ENOMEM. */
+/* Sorts the boxes in h->heard by stripe: sets start and which, in the arena. ENOMEM. */
 int shf_home_sort(const struct shf_layout *l, struct shf_home *h, struct shf_arena *arena);
-/* Every stripe of a sorted home, to the buffers of the file side's ranks. */
+/* Deals the stripes of a home, after shf_home_sort. Appends to out[r] the segments that rank r
+ * writes or reads, with their moves. ELAYOUT names a box that no rank holds. ENOMEM, EBUG. */
 int shf_home_deal(const struct shf_match *m, uint32_t ranks, const struct shf_home *h,
                   struct shf_buf *out, struct sheaf_error *err);
-/* The same from what came of an exchange: to the homes of this rank. in_bytes: by rank. */
+/* Decodes the messages that this rank received as a home, in_bytes[r] bytes from rank r, and deals
+ * its stripes as shf_home_deal does. [local] */
 int shf_home_deal_heard(const struct shf_team *team, const struct shf_match *m,
                         const struct shf_buf *in, const size_t *in_bytes, struct shf_buf *out,
                         struct sheaf_error *err);

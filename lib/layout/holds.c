@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What costs time here is paid for every slice of a rank, once a state: so slices are put in order
- * by numbers, and the box of a slice that is all here is not copied. */
+/* This code runs once for every slice of a rank, which may have very many. So slices are sorted as
+ * 64-bit words instead of structs, and the box of a slice is borrowed and not copied where that is
+ * possible. */
 #include "holds.h"
 #include <string.h>
 #include "err.h"
@@ -21,9 +22,9 @@ struct adding {
 	uint32_t tensor, slice_i;
 };
 
-/* Adds one box of a slice. A box that is the slice's own is borrowed, because the slice
- * outlives the holds; a part of a window exists only during the call, so it is copied to the
- * arena. `bytes` counts stored bytes. */
+/* Adds one box of a slice; called by shf_mem_boxes(). The slice's own box is borrowed, because the
+ * slice outlives the holds. A box of a part of the slice exists only during the call, so it is
+ * copied to the arena. */
 static int add_box(void *arg, const struct shf_box *box)
 {
 	struct adding *a = arg;
@@ -50,7 +51,7 @@ static int add_box(void *arg, const struct shf_box *box)
 	return 0;
 }
 
-#define AHEAD 8
+#define AHEAD 8         /* how many slices or tensors ahead the prefetch runs */
 
 /* Prefetches the part of a slice that will be read soon. In the order of tensors, slices lie
  * far apart in memory, and each is several cache lines long. */
@@ -68,7 +69,7 @@ int shf_holds_make(struct shf_holds *h, uint64_t *words, size_t n,
                    const struct shf_slice *(*slice)(const void *arg, uint32_t i), const void *arg,
                    struct sheaf_error *err)
 {
-	/* A slice is one box, but for windows and what is empty. */
+	/* Mostly each slice is one box, so n is a good first size. */
 	h->a = shf_alloc(n, sizeof(*h->a));
 	if (!h->a)
 		return shf_fail(err, SHEAF_ENOMEM, "no memory for %zu boxes", n);
@@ -105,19 +106,20 @@ size_t shf_holds_first(const struct shf_holds *h, uint32_t tensor)
 
 /* ---- of a state ---- */
 
-/* The search for the tensors of a state's slices. `known` remembers families by the address of
- * their text, which slices of one family share, so most lookups compare pointers. A text at
- * another address is looked up again; the result is the same. */
+/* The search for the tensors of a state's slices. `known` caches the numbers of families by the
+ * address of their name, which slices of one family share, so most lookups compare pointers. The
+ * same name at another address is looked up again, with the same result. */
 struct finding {
 	const struct shf_layout *layout;
 	struct {
-		const char *text;       /* borrowed: slices of a family share it */
-		int64_t number;
+		const char *text;       /* borrowed from slices of the family */
+		int64_t number;         /* in the layout; -1: not in it */
 	} known[SHF_FAMILIES_KNOWN];
 	size_t known_n;
-	uint32_t *next;                 /* owned; by family: the tensor after the one found last */
+	uint32_t *next;                 /* owned; next[f]: tensor after the last one found in f */
 };
 
+/* Returns the number of a family in the layout, or -1. */
 static int64_t find_family(struct finding *f, const char *family)
 {
 	int64_t number;
@@ -146,9 +148,9 @@ static void prefetch_tensors(const struct shf_layout *l, const struct shf_lt_fam
 	__builtin_prefetch(l->tensors[t + AHEAD / 2].name + 64);
 }
 
-/* Returns the number of a slice's tensor, or -1. States are mostly described in the order of
- * their tensors, so the one sought is mostly the next of its family after the one found last.
- * If it is not, the search starts from there. */
+/* Returns the number of a slice's tensor, or -1. Slices are mostly added in the order of their
+ * tensors, so the first guess is the tensor after the last one found in the family. If it is
+ * another, the search starts from there. */
 static int64_t find_next(struct finding *f, const struct shf_slice *s)
 {
 	const struct shf_layout *l = f->layout;

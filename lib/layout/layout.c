@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From sorted tensor descriptions to files, offsets, stripes and blocks. Every rank does this
- * for itself from the same input; nothing here communicates. */
+/* Assigns tensors to files and offsets, numbers stripes and blocks, and finds tensors by name or
+ * place. Every rank does this for itself from the same input; nothing here communicates. */
 #include "layout.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,12 +34,12 @@ static uint64_t up(uint64_t n, uint64_t by)
 	return n / by + (n % by != 0);
 }
 
-/* What decides a tensor's place, next to each other: sorting the tensors themselves would move
+/* The members of a tensor by which by_place is sorted. Sorting the tensors themselves would move
  * large structs and miss the cache at each comparison. */
 struct place_key {
 	uint64_t off;
 	uint32_t file, tensor;
-	bool full;
+	bool full;                      /* the tensor has bytes */
 };
 
 static int by_place_order(const void *a, const void *b)
@@ -51,7 +51,7 @@ static int by_place_order(const void *a, const void *b)
 	if (x->off != y->off)
 		return x->off < y->off ? -1 : 1;
 	if (x->full != y->full)
-		return x->full ? 1 : -1; /* an empty one shares the offset of its follower */
+		return x->full ? 1 : -1; /* an empty tensor has the offset of the next one */
 	return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
@@ -92,7 +92,7 @@ int shf_layout_number(struct shf_layout *l, struct sheaf_error *err)
 	return 0;
 }
 
-/* Tensor as the header writer wants it; off from the start of the payload. */
+/* Returns a tensor as shf_st_write() takes it. `payload` is subtracted from its offset. */
 static struct shf_st_tensor st_of(const struct shf_lt_tensor *t, uint64_t payload)
 {
 	struct shf_st_tensor st = { .name = t->name, .dtype = t->dtype, .ndim = t->items.ndim,
@@ -102,8 +102,8 @@ static struct shf_st_tensor st_of(const struct shf_lt_tensor *t, uint64_t payloa
 	return st;
 }
 
-/* Writes the header of the tensors `order` names. payload is subtracted from each offset: 0
- * while offsets count from the start of the data, the header's size once they count from the
+/* Writes the header for tensors order[0] to order[n - 1]. payload is subtracted from each offset:
+ * 0 while offsets count from the start of the data, the header's size once they count from the
  * start of the file. */
 static int header_of(const struct shf_layout *l, const uint32_t *order, size_t n, uint64_t payload,
                      struct shf_buf *out, struct sheaf_error *err)
@@ -164,17 +164,17 @@ static int split_families(struct shf_layout *l, struct sheaf_error *err)
 	return 0;
 }
 
-struct placed {                 /* scratch of one family */
+struct placed {                 /* placement of one family's tensors, in a temporary arena */
 	struct shf_place_in *in;
 	struct shf_place_out *out;
 	struct shf_place_file *files;
 	size_t files_n;
-	uint32_t *order;                /* of one file */
+	uint32_t *order;                /* unused */
 };
 
-/* Writes the headers of one family to learn their sizes. Only then are the sizes of the files
- * and the absolute offsets known: the header lies before the data, and its length depends on
- * all offsets in it. */
+/* Fills in the files of one family: names, sizes, and the tensors' offsets from the start of the
+ * file. The header lies before the data, and its length depends on all offsets in it, so each
+ * header is written here only to learn its size. */
 static int finish_family(struct shf_layout *l, uint32_t fam_i, const struct placed *p,
                          uint32_t *const *order, struct sheaf_error *err)
 {
@@ -200,8 +200,8 @@ static int finish_family(struct shf_layout *l, uint32_t fam_i, const struct plac
 	return rc;
 }
 
-/* Places the tensors of one family. The entry bound does not depend on the offset, so it can be
- * computed before there is one. */
+/* Places the tensors of one family. The bound on the size of a tensor's header entry does not
+ * depend on the offset, so it can be computed before there is one. */
 static int place_family(struct shf_layout *l, struct shf_arena *tmp, uint32_t fam_i,
                         uint64_t file_bytes_max, struct placed *p, struct sheaf_error *err)
 {
@@ -247,9 +247,9 @@ static uint32_t **order_family(struct shf_layout *l, struct shf_arena *tmp, uint
 	return order;
 }
 
-/* The first loop places all families, which tells how many files there are; only then can the
- * array of files be allocated, and the second loop fills it. Scratch lives in an arena of its
- * own and ends here, as the layout may be kept for the whole job. */
+/* The first loop places all families. Only then is the number of files known and the array of files
+ * can be allocated; the second loop fills it. Temporary memory lives in an arena of its own and is
+ * freed here, as the layout may be kept for the whole job. */
 int shf_layout_place(struct shf_layout *l, uint64_t file_bytes_max, struct sheaf_error *err)
 {
 	struct shf_arena tmp = { 0 };
@@ -288,7 +288,7 @@ int64_t shf_layout_family(const struct shf_layout *l, const char *family)
 	return -1;
 }
 
-/* Among tensors [lo, hi). */
+/* A binary search among tensors [lo, hi), which are of one family. Returns the number, or -1. */
 static int64_t find_between(const struct shf_layout *l, size_t lo, size_t hi, const char *name)
 {
 	while (lo < hi) {
@@ -329,7 +329,8 @@ int64_t shf_layout_find_near(const struct shf_layout *l, uint32_t family, uint32
 	c = shf_natural(l->tensors[at].name, name);
 	if (c == 0)
 		return (int64_t)at;
-	/* Twice as far each time, until the name is passed: it lies behind the look before. */
+	/* Doubles the distance until the name is passed. The tensor then lies between this probe
+	 * and the one before. */
 	while (c < 0 ? at + far < hi : at - lo >= far) {
 		size_t look = c < 0 ? at + far : at - far;
 		int d = shf_natural(l->tensors[look].name, name);
@@ -390,8 +391,8 @@ uint32_t shf_layout_at(const struct shf_layout *l, uint32_t file, uint64_t at)
 }
 
 /* Describes a stripe for the dealer, which knows no layout: the tensors that have bytes in it,
- * renumbered from 0. Empty tensors need no planning. Loose ones, whose offset is no multiple of
- * their unit, cannot be cut at pages and are read whole by other code. */
+ * renumbered from 0. Empty tensors need no planning. Loose tensors, whose offset is no multiple
+ * of their unit, cannot be cut at pages; other code reads them whole. */
 int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_arena *arena,
                       struct shf_stripe *out, const uint32_t **numbers)
 {
@@ -413,7 +414,7 @@ int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_ar
 	for (uint32_t i = first; i < first + max; i++) {
 		const struct shf_lt_tensor *lt = &l->tensors[l->by_place[i]];
 
-		if (lt->bytes == 0 || lt->loose) /* loose ones are read by themselves */
+		if (lt->bytes == 0 || lt->loose)
 			continue;
 		num[n] = l->by_place[i];
 		t[n] = (struct shf_deal_tensor){ (uint32_t)n, lt->unit, lt->off, lt->shape };
@@ -425,8 +426,8 @@ int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_ar
 	return 0;
 }
 
-/* Hashes what decides every byte's place. Sizes are left out because dtype and shape determine
- * them. The NUL after a name separates it from what follows. */
+/* Sizes are left out because dtype and shape determine them. The NUL after a name separates it
+ * from what follows. */
 uint64_t shf_layout_hash(const struct shf_layout *l)
 {
 	uint64_t crc = shf_crc64(NULL, 0);

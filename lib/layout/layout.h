@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies where: every tensor of a step, its file and offset. Made from the ranks' slices when
- * saving (schema.c, then placement), read from headers when loading (catalog.c). The same on
- * every rank. Everything the planner needs, nothing it has to ask for.
+/* The layout of a step: the file and offset of every tensor. A save makes it from the slices of all
+ * ranks (schema.c, then shf_layout_place); a load reads it from the headers of the files
+ * (catalog.c). It is the same on every rank, and planning needs no other data of the step.
  *
- * The room lib/layout owns struct shf_layout, the boxes that ranks hold of it (holds.h), and struct
- * shf_work, what each of them writes, reads and serves (match.h). It sees state, group, base, plan
- * and format, and neither a run nor a file: saves and loads are planned here alike.
+ * The room lib/layout owns struct shf_layout, the list of boxes that a rank holds of it (holds.h),
+ * and struct shf_work, what each rank writes, reads and serves (match.h). It sees state, group,
+ * base, plan and format, and neither a run nor a file, because it plans saves and loads alike.
  */
 #ifndef SHF_LAYOUT_H
 #define SHF_LAYOUT_H
@@ -13,79 +13,88 @@
 #include "deal.h"
 #include "mem.h"
 
-/* A family and its spans of files and tensors, each of which is consecutive. */
+/* A family. Its files and its tensors have consecutive numbers. */
 struct shf_lt_family {
-	const char *name, *dir;         /* dir: "." for model, else the name; "" foreign: "." */
+	const char *name, *dir;         /* dir: folder in the step; "." for model and for "", the
+	                                 * family of a step without manifest */
 	uint32_t first_file, files_n;
 	uint32_t first_tensor, tensors_n;
-	uint64_t bytes;
+	uint64_t bytes;                 /* of all its tensors */
 };
-/* A tensor file. Its tensors are by_place[first_tensor] .. [first_tensor + tensors_n). Stripes
- * and blocks are numbered through all files of the step. */
+/* A tensor file. Its tensors are by_place[first_tensor] to by_place[first_tensor + tensors_n - 1].
+ * Stripes and blocks are numbered through all files of the step. */
 struct shf_lt_file {
 	const char *name;               /* relative to the step, with the family's folder */
 	uint32_t family;
 	uint32_t first_tensor, tensors_n;       /* in by_place */
-	uint64_t header_bytes, bytes;
+	uint64_t header_bytes, bytes;   /* bytes: of the whole file */
 	uint64_t first_stripe, first_block;
 };
-struct shf_lt_tensor {          /* what planning looks at comes first */
+struct shf_lt_tensor {          /* members that planning reads come first */
 	const char *name;
-	uint32_t family, file;
+	uint32_t family, file;          /* their numbers in the layout */
 	int32_t dtype;
-	uint32_t unit;
+	uint32_t unit;                  /* bytes of a unit (box.h) */
 	uint64_t off, bytes;            /* off: from the start of the file */
-	struct shf_shape shape, items;  /* shape: in units */
-	uint64_t digest;                /* loading, where sums exist */
-	int32_t wide; /* foreign: dimensions, if more than we can hold; read as bytes alone */
-	const int64_t *dims;            /* if wide: as in safetensors.h */
-	bool loose;   /* foreign: off is no multiple of unit; not planned by stripes */
+	struct shf_shape shape, items;  /* the same shape in units, and in items */
+	uint64_t digest;                /* on a load, if the step has sums */
+	/* The rest is 0 but in a foreign step (one that has no manifest). */
+	int32_t wide;                   /* number of dimensions if above SHEAF_DIMS_MAX; such a
+	                                 * tensor is read as bytes only */
+	const int64_t *dims;            /* its dimensions, as in safetensors.h */
+	bool loose;                     /* off is no multiple of unit: the tensor is read whole,
+	                                 * and not by stripes */
 };
-struct shf_lt_tied {
+struct shf_lt_tied {            /* a second name of a tensor */
 	uint32_t family;
-	const char *name, *to;
+	const char *name, *to;          /* to: the tensor's own name, in the same family */
 };
 struct shf_layout {
 	struct shf_arena arena;         /* everything below lives here */
-	struct shf_lt_family *families; size_t families_n;      /* model first, then by bytes */
-	struct shf_lt_file *files; size_t files_n;              /* family by family */
+	struct shf_lt_family *families; size_t families_n;      /* by shf_family_order */
+	struct shf_lt_file *files; size_t files_n;              /* by family */
 	struct shf_lt_tensor *tensors;
-	size_t tensors_n;               /* by family, natural order of names */
-	uint32_t *by_place;             /* tensor numbers by file, then offset, then number */
-	struct shf_lt_tied *tied; size_t tied_n;                /* by family, natural order */
-	uint64_t stripes_n, blocks_n;
+	size_t tensors_n;               /* sorted by family, then natural order of names */
+	uint32_t *by_place;             /* tensor numbers sorted by file, then offset */
+	struct shf_lt_tied *tied; size_t tied_n;        /* by family, then natural order */
+	uint64_t stripes_n, blocks_n;   /* of all files */
 };
 void shf_layout_release(struct shf_layout *l);
 
-/* Families, files, stripes and blocks from tensors that are filled but for file and off; in the
- * order of `tensors`. ENOMEM, EINVAL. */
+/* Assigns every tensor to a file and an offset, and makes files, stripes and blocks. The tensors
+ * must be filled except for file and off, and sorted; the families need their names and folders.
+ * ENOMEM, EINVAL. [local] */
 int shf_layout_place(struct shf_layout *l, uint64_t file_bytes_max, struct sheaf_error *err);
-/* first_stripe, first_block, stripes_n, blocks_n and by_place from files and offsets. */
+/* Computes by_place and each file's tensors in it, and numbers stripes and blocks, from the files'
+ * sizes and the tensors' files and offsets. ENOMEM. [local] */
 int shf_layout_number(struct shf_layout *l, struct sheaf_error *err);
-/* The header of file f, padded. Appends. */
+/* Appends the safetensors header of a file to *out, padded. */
 int shf_layout_header(const struct shf_layout *l, uint32_t file, struct shf_buf *out,
                       struct sheaf_error *err);
-/* Number of a tensor, or -1. */
+/* Returns the number of a tensor, or -1. */
 int64_t shf_layout_find(const struct shf_layout *l, const char *family, const char *name);
-/* The same in family number `family`, from tensor `near` of it on: names that are near each other
- * in the order are found with few looks. */
+/* The same in family number `family`, for a caller who expects the tensor near number `near`: the
+ * search takes the logarithm of the distance. */
 int64_t shf_layout_find_near(const struct shf_layout *l, uint32_t family, uint32_t near,
                              const char *name);
+/* Returns the number of a family, or -1. */
 int64_t shf_layout_family(const struct shf_layout *l, const char *family);
-/* Where a tied name's bytes are: NULL if it is not tied. */
+/* Returns the name of the tensor that `name` is tied to, or NULL if it is not tied. */
 const char *shf_layout_tied_to(const struct shf_layout *l, const char *family, const char *name);
-/* Which file a stripe is of. */
+/* Returns the number of the file that contains a stripe. */
 uint32_t shf_layout_stripe_file(const struct shf_layout *l, uint64_t stripe);
-/* The stripe's description for the dealer; tensors and their global numbers in the arena. */
+/* Describes a stripe for the dealer (deal.h). (*numbers)[i] is the number in the layout of tensor i
+ * of the stripe. Both arrays are in the arena. ENOMEM. */
 int shf_layout_stripe(const struct shf_layout *l, uint64_t stripe, struct shf_arena *arena,
                       struct shf_stripe *out, const uint32_t **numbers);
-/* First position in by_place of file f whose tensor ends after byte `at`. */
+/* Returns the first position in by_place, among those of the file, whose tensor ends after byte
+ * `at` of the file. */
 uint32_t shf_layout_at(const struct shf_layout *l, uint32_t file, uint64_t at);
-/* A hash of all of it: equal layouts, equal hash. */
+/* Returns a hash of every tensor's name, shape, type and place. Equal layouts have equal hashes. */
 uint64_t shf_layout_hash(const struct shf_layout *l);
-/* model first, then by bytes. */
+/* Compares two families as strcmp does, but "model" comes before all others. */
 int shf_family_order(const char *a, const char *b);
-/* The sentence for a gap. */
+/* Writes the error message for a gap, a box that no rank holds. Returns ELAYOUT. */
 int shf_gap_fail(struct sheaf_error *err, const struct shf_layout *l, uint32_t tensor,
                  const struct shf_gap *gap);
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wire, little-endian, behind what deal_home.c says. To a memory side: u32 tensor | witness << 31,
- * u32 round, u64 image, u64 seg_lo, u64 ctl, box. */
+/* The three exchanges of matching (match.h). deal_home.c describes the messages of the first two.
+ * The third goes from the file side to the memory side, little-endian, one record for each move:
+ * u32 tensor | witness << 31, u32 round, u64 image, u64 seg_lo, u64 ctl, box; the members of struct
+ * shf_serve. */
 #include "match.h"
 #include <stdlib.h>
 #include "crc64.h"
@@ -9,11 +11,11 @@
 #include "work.h"
 #include "work_hear.h"
 
-#define SERVE_HEAD 32                   /* bytes before the box that a memory side is told */
+#define SERVE_HEAD 32                   /* bytes of a record before its box */
 
-/* Sends each memory-side rank the place of its moves in this rank's image. A rank sends itself
- * nothing about what it reads for itself, nor about what it writes from memory without staging:
- * those moves it has already. */
+/* Writes, for each memory-side rank, the places of its moves in this rank's image. A rank sends
+ * itself no record of what it reads for itself, nor of what it writes without staging: it has those
+ * moves already. */
 static void tell_memory(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                         struct shf_buf *out)
 {
@@ -27,7 +29,7 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 			if (v->rank == self && (m->way == SHF_LOAD || g->round == SHF_ROUND_OWN))
 				continue;
 			p = shf_buf_room(&out[v->rank], SERVE_HEAD + shf_wire_box(&v->box));
-			if (!p) /* sticks in the buffer */
+			if (!p) /* the buffer notes it; the exchange returns ENOMEM */
 				continue;
 			shf_put32(p, v->tensor | (v->witness ? SHF_WIRE_WITNESS : 0));
 			shf_put32(p + 4, g->round);
@@ -39,9 +41,9 @@ static void tell_memory(const struct shf_match *m, uint32_t self, const struct s
 	}
 }
 
-struct serve_key {              /* keeps the file side's order inside a round */
+struct serve_key {
 	struct shf_serve s;
-	size_t at;
+	size_t at;                      /* in the order of arrival */
 };
 
 /* Orders by round, then by the rank of the file side, then as they arrived: qsort() is not
@@ -57,8 +59,8 @@ static int serve_order(const void *a, const void *b)
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Decodes the moves that this rank serves, from all file-side ranks, and sorts them by round.
- * They grow on the heap and move to the arena when their number is known. */
+/* Decodes the moves that this rank serves, from all file-side ranks, and sorts them by round. Their
+ * number is not known before, so they are collected on the heap and copied to the arena. */
 static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
                        const struct shf_buf *in, const size_t *in_bytes, struct shf_work *w)
 {
@@ -109,7 +111,7 @@ static int hear_serves(const struct shf_team *team, const struct shf_layout *l,
 }
 
 /* Builds the segments of this rank, sends their moves to the memory side, and hashes the plan.
- * The hash covers what the homes sent, which decides everything else but one thing: which
+ * The hash covers the messages from the homes, which decide all of the plan but one thing: which
  * segments are written without staging depends on local flags, so their numbers are hashed too. */
 static int file_side(int self, const struct shf_match *m, const struct shf_buf *in,
                      struct shf_work *w, struct shf_buf *out)
@@ -123,22 +125,22 @@ static int file_side(int self, const struct shf_match *m, const struct shf_buf *
 	shf_put32(rank, (uint32_t)self);
 	w->hash = shf_crc64_more(shf_crc64(rank, sizeof(rank)), in->data, in->len);
 	for (size_t i = 0; m->way == SHF_SAVE && i < w->segs_n; i++)
-		if (w->segs[i].round == SHF_ROUND_OWN) { /* the same is dealt, staged or not */
+		if (w->segs[i].round == SHF_ROUND_OWN) {
 			uint8_t seg[4];
 
 			shf_put32(seg, (uint32_t)i);
 			w->hash = shf_crc64_more(w->hash, seg, sizeof(seg));
 		}
-	/* Sums are linear: what all ranks have alike must not be lost where their hashes are
-	 * added up by XOR. */
+	/* A CRC is linear, so contributions that are equal on two ranks would cancel when the
+	 * hashes of all ranks are combined by XOR. The multiplication breaks the linearity. */
 	w->hash = (w->hash ^ w->hash >> 32) * UINT64_C(0x9E3779B97F4A7C15);
 	w->hash ^= w->hash >> 29;
 	return 0;
 }
 
-/* Makes one exchange: sends `out`, leaves what came in *in, and empties `out` for the next
- * exchange. It is called also with rc < 0, because an exchange is collective: the other ranks
- * wait in it, and it returns the error everywhere. */
+/* Makes one exchange: sends `out`, receives into *in, and empties `out` for the next exchange. It
+ * is called with rc < 0 too, because an exchange is collective: the other ranks wait in it, and it
+ * returns the error on all of them. */
 static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_buf *in,
                  size_t *in_bytes, struct sheaf_error *err)
 {
@@ -148,14 +150,14 @@ static int trade(struct shf_team *team, int rc, struct shf_buf *out, struct shf_
 	return rc;
 }
 
-/* Adds the sentence to an error of planning that has none yet. */
+/* Writes the message of an error of planning that has none yet. Returns rc. */
 static int said(int rc, struct sheaf_error *err)
 {
 	return rc < 0 ? shf_fail(err, rc, "planning: %s", shf_strerror(rc)) : 0;
 }
 
-/* The first exchange. Its bytes are sorted by receiver already, so they are sent from one
- * buffer, without a buffer for each rank. */
+/* Makes the first exchange: sends this rank's boxes to the homes. The messages are sorted by
+ * receiver already, so they are sent from one buffer, without a buffer for each rank. */
 static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
                        struct shf_buf *in, size_t *in_bytes, struct sheaf_error *err)
 {
@@ -170,13 +172,12 @@ static int trade_holds(struct shf_team *team, const struct shf_match *m, int rc,
 	return rc;
 }
 
-/* Three exchanges, as match.h describes them. Each step runs only if all before it succeeded on
- * every rank, which the exchange itself agrees on; so all ranks make the same calls, and none
- * waits for one that gave up.
+/* Each step runs only if all steps before it succeeded on every rank, which the exchange itself
+ * agrees on. So all ranks make the same calls, and none waits for a rank that has given up.
  *
- * The numbers of rounds become the largest of all ranks, because a round is collective: a rank
- * with fewer of its own still takes part in the others'. On a save the hashes of all ranks are
- * combined, and a later save compares one number instead of planning again. */
+ * The numbers of rounds are set to the maximum over all ranks, because a round is collective: a
+ * rank with fewer segments still takes part in the rounds of others. On a save the hashes of all
+ * ranks are combined, so that a later save can compare one number instead of planning again. */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *w,
               struct sheaf_error *err)
 {
@@ -207,7 +208,7 @@ int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct s
 		w->rounds = (uint32_t)most[0];
 		w->net_rounds = (uint32_t)most[1];
 		w->own_most = most[2];
-		hash = w->hash; /* a load compares no plans */
+		hash = w->hash; /* only saves compare plans, so a load needs no reduction */
 		if (m->way == SHF_SAVE)
 			rc = shf_allreduce(team, &hash, 1, SHEAF_XOR, err);
 		w->hash = hash ^ shf_layout_hash(m->layout);

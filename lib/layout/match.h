@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matching: who moves which bytes between whose memory and which file. Saving and loading are the
- * same problem with the arrows turned, so there is one matcher.
+/* Matching decides which rank writes or reads which bytes of which file, and between whose memory
+ * and the file they move. A load is a save with the direction reversed, so both use this code.
  *
- * Each stripe has a home rank. Every rank tells the homes what it holds (or wants) of their
- * stripes; a home deals its stripes and tells the file side of each segment (writer or reader);
- * the file side lays its segments out in rounds of a window and tells the memory side of each
- * move the round and place. Three sparse exchanges; no rank ever sees more than it takes part in.
+ * The file side of a segment is the rank that writes or reads it. The memory side of a move is the
+ * rank whose memory holds the bytes, or wants them. Each stripe has a home rank. Matching is three
+ * sparse exchanges:
+ * - Every rank sends to the homes the boxes that it holds (or wants) of their stripes.
+ * - A home deals its stripes (deal.h) and sends each segment to its file side.
+ * - The file side lays its segments out in rounds, each of which fits into a window of its image,
+ *   and sends the round and place of each move to its memory side.
+ * So no rank ever sees more of the plan than the parts that it takes part in.
  */
 #ifndef SHF_MATCH_H
 #define SHF_MATCH_H
@@ -14,7 +18,8 @@
 #include "work.h"
 
 enum shf_way { SHF_SAVE, SHF_LOAD };
-struct shf_hads {               /* who can read what: of file f, a[first[f]] .. a[first[f + 1]] */
+/* Which ranks can read which blocks: a[first[f]] up to a[first[f + 1]] for file f. */
+struct shf_hads {
 	struct shf_had *a;
 	size_t *first;
 };
@@ -23,26 +28,30 @@ struct shf_hads {               /* who can read what: of file f, a[first[f]] .. 
 struct shf_match {
 	const struct shf_layout *layout;
 	const struct shf_holds *holds;
-	const int32_t *nodes;           /* of every rank */
+	const int32_t *nodes;           /* nodes[r]: the node of rank r */
 	enum shf_way way;
-	bool witness;                   /* also digests of replicas */
-	uint64_t window;                /* bytes of image a round may take; 0: one round. Loading:
-	                                 * whole blocks; rounds take turns in two windows */
-	uint64_t slots_window;          /* saving: that slots may take besides; 0: no bound */
-	uint64_t net_window;            /* loading: of a round whose bytes go to other nodes */
-	const struct shf_hads *hads;    /* loading; NULL: everybody can read everything */
-	bool apart;                     /* loading: everybody reads what he wants himself */
-	/* saving: has the slice that holds this box, which this rank does, SHEAF_IN_PLACE? NULL:
-	 * none has */
+	bool witness;                   /* save: ranks that hold a replica digest it, too */
+	uint64_t window;                /* bytes of image that a round may take; 0: one round. On a
+	                                 * load a multiple of blocks; the image has two windows,
+	                                 * which rounds use in turn */
+	uint64_t slots_window;          /* save: bytes that slots (unstaged.h) may take in addition;
+	                                 * 0: no bound */
+	uint64_t net_window;            /* load: bytes of a round that is sent to other nodes */
+	const struct shf_hads *hads;    /* load; NULL: every rank can read every block */
+	bool apart;                     /* load: each rank reads all that it wants itself */
+	/* Save: returns whether the slice that holds this box, on this rank, has SHEAF_IN_PLACE.
+	 * NULL: no slice has it. */
 	bool (*in_place)(const void *arg, uint32_t tensor, const struct shf_box *box);
 	const void *in_place_arg;
 };
-/* ELAYOUT names the first box that nobody holds. rc: what came of this rank's work before it.
+/* Makes this rank's part of the plan in *work. rc: 0, or a failure of this rank before the call,
+ * which is then returned on all ranks. ELAYOUT names the first box that no rank holds.
  * [collective] */
 int shf_match(struct shf_team *team, const struct shf_match *m, int rc, struct shf_work *work,
               struct sheaf_error *err);
-/* With more files than this, stripes of short runs are written in two phases (deal.h): else every
- * rank of every node would open all of them. */
+/* With more files than this, stripes that consist of short runs are written in two phases (deal.h);
+ * otherwise every rank would open all files. */
 #define SHF_FILES_MANY 16
+/* The smallest window, in bytes; opts.staging_bytes_max must be at least twice as much. */
 #define SHF_WINDOW_MIN (UINT64_C(64) << 10)
 #endif

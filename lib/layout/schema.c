@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Record on the wire: u8 kind (0 tensor, 1 tie), u8 dtype, u8 ndim, u8 0, u32 rank, u16 family
- * bytes, u16 name bytes, u16 target bytes, u16 0, i64 shape each, then the three texts. */
+/* Merges the descriptions of tensors of all ranks (schema.h).
+ *
+ * A description in a message, little-endian: u8 kind (0 tensor, 1 tie), u8 dtype, u8 ndim, u8 0,
+ * u32 rank, u16 family bytes, u16 name bytes, u16 target bytes, u16 0, i64 for each dimension of
+ * the shape, then the three strings, without a NUL. The target is the tensor that a tie names. */
 #include "schema.h"
 #include <fnmatch.h>
 #include <stdio.h>
@@ -13,17 +16,17 @@
 #include "state.h"
 #include "sums.h"
 
-/* A description of a tensor, or of a tie between two names, by one rank. Texts are borrowed or
- * in an arena. */
+/* A description of a tensor, or of a tie between two names, by one rank. Strings are borrowed from
+ * a state, or in an arena. */
 struct desc {
-	uint8_t kind, dtype, ndim;
-	uint32_t rank;
-	const char *family, *name, *to; /* in an arena */
+	uint8_t kind, dtype, ndim;      /* kind: TENSOR or TIE */
+	uint32_t rank;                  /* that described it; for messages */
+	const char *family, *name, *to; /* to: of a tie, the name of its tensor */
 	int64_t shape[SHEAF_DIMS_MAX];
 };
 enum { TENSOR, TIE };
 
-/* The text holds a family of 32 bytes, a slash and a name of 1024. */
+/* `text` has room for a family of 32 bytes, a slash and a name of 1024. */
 bool shf_ignored(const char *const *ignore, const char *family, const char *name)
 {
 	char text[1100];
@@ -37,6 +40,7 @@ bool shf_ignored(const char *const *ignore, const char *family, const char *name
 	return false;
 }
 
+/* Appends a description to a message. */
 static void desc_put(struct shf_buf *b, const struct desc *d)
 {
 	size_t family = strlen(d->family), name = strlen(d->name), to = d->to ? strlen(d->to) : 0;
@@ -57,8 +61,9 @@ static void desc_put(struct shf_buf *b, const struct desc *d)
 	shf_buf_add(b, d->to ? d->to : "", to);
 }
 
-/* Reads a text of n bytes into the arena. If it equals `same`, that one is returned instead:
- * neighbours share their family, and one pointer for it makes comparisons cheap. */
+/* Reads a string of n bytes into the arena. If it equals `same`, that pointer is returned instead:
+ * neighbours mostly have the same family, and one pointer for it makes comparisons cheap. Returns
+ * NULL on lack of memory, or if the bytes end, which sets c->bad. */
 static const char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n, const char *same)
 {
 	const uint8_t *p = shf_cur_bytes(c, n);
@@ -71,8 +76,7 @@ static const char *text_of(struct shf_arena *arena, struct shf_cur *c, size_t n,
 }
 
 /* Decodes one description. last is the one read before it, or NULL. Returns 0, ENOMEM or EBUG:
- * what ranks send each other is written by our own code, so a record that does not decode is a
- * bug. */
+ * the messages are written by our own code, so one that does not decode is a bug. */
 static int desc_get(struct shf_cur *c, struct shf_arena *arena, const struct desc *last,
                     struct desc *d)
 {
@@ -98,9 +102,9 @@ static int desc_get(struct shf_cur *c, struct shf_arena *arena, const struct des
 	return d->family && d->name && d->to ? 0 : SHEAF_ENOMEM;
 }
 
-/* The order of the layout: by family, then by natural order of names. Kind and rank come last,
- * so that contradictions about one name are neighbours and the sentence about them names the
- * lowest ranks. */
+/* The order of tensors in the layout: by family, then by natural order of names. Kind and rank come
+ * last, so that contradictory descriptions of one name are neighbours and the error message names
+ * the lowest ranks. */
 static int desc_order(const void *a, const void *b)
 {
 	const struct desc *x = a, *y = b;
@@ -121,6 +125,7 @@ static bool same_name(const struct desc *a, const struct desc *b)
 	       strcmp(a->name, b->name) == 0;
 }
 
+/* Prints type and shape into text, for an error message. */
 static char *print(const struct desc *d, char *text, size_t n)
 {
 	struct shf_shape s = { .ndim = d->ndim };
@@ -133,14 +138,14 @@ static char *print(const struct desc *d, char *text, size_t n)
 }
 
 /* Makes sorted descriptions unique, in place, and refuses contradictions. Descriptions of one
- * name are neighbours after the sort, so each is compared with the one kept last. The list
- * ascends already where one rank sent all of it, and then nothing is sorted. */
+ * name are neighbours after the sort, so each is compared with the one kept last. If one
+ * rank sent the whole list it ascends already, and shf_records_sort() returns at once. */
 static int descs_unite(struct desc *d, size_t *n, struct sheaf_error *err)
 {
 	size_t kept = 0;
 	char one[240], two[240];
 
-	shf_records_sort(d, *n, sizeof(*d), desc_order);     /* one rank's are sorted */
+	shf_records_sort(d, *n, sizeof(*d), desc_order);
 	for (size_t i = 0; i < *n; i++) {
 		struct desc *last = kept ? &d[kept - 1] : NULL;
 
@@ -168,6 +173,7 @@ static int descs_unite(struct desc *d, size_t *n, struct sheaf_error *err)
 	return 0;
 }
 
+/* Checks that a stream was added for the number of ranks that the group has. EINVAL. */
 static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error *err)
 {
 	if (!s->stream.stream || s->stream.ranks == ranks)
@@ -177,7 +183,7 @@ static int check_stream(const struct shf_slice *s, int ranks, struct sheaf_error
 }
 
 /* Describes a slice: its tensor and, if the slice has another name than the tensor, a tie.
- * Returns how many descriptions there are. A tie has no shape, as that of the tensor holds. */
+ * Returns the number of descriptions, 1 or 2. A tie has no shape, as its tensor has one. */
 static int slice_describe(const struct shf_slice *s, int rank, struct desc out[2])
 {
 	out[0] = (struct desc){ TENSOR, (uint8_t)s->dtype, (uint8_t)s->items.ndim, (uint32_t)rank,
@@ -193,8 +199,9 @@ static int slice_describe(const struct shf_slice *s, int rank, struct desc out[2
 	return 2;
 }
 
-/* Sends each description to a home rank by the hash of its name. All descriptions of one name
- * meet at one rank, which can therefore unite them without seeing any other name. */
+/* Writes the descriptions of this rank's slices, each into the buffer of its home rank, which is
+ * chosen by the hash of the name. So one rank receives all descriptions of a name and can merge
+ * them. */
 static int describe_slices(const struct shf_team *team, const struct sheaf_state *state,
                            const char *const *ignore, struct shf_buf *out, struct sheaf_error *err)
 {
@@ -215,7 +222,8 @@ static int describe_slices(const struct shf_team *team, const struct sheaf_state
 	return 0;
 }
 
-/* Every record in the bytes, into a fresh array (shf_free). */
+/* Decodes all descriptions in the bytes into a new array, which the caller frees, also after a
+ * failure. */
 static int descs_read(const struct shf_buf *in, struct shf_arena *arena, struct desc **out,
                       size_t *n, struct sheaf_error *err)
 {
@@ -243,9 +251,8 @@ static int descs_read(const struct shf_buf *in, struct shf_arena *arena, struct 
 	return rc < 0 ? shf_fail(err, rc, "descriptions of tensors: %s", shf_strerror(rc)) : 0;
 }
 
-/* Fills the layout from unique descriptions in order. A family begins where the text differs
- * from that of the last one. The arrays are as long as the descriptions, which is a little too
- * long for each. */
+/* Fills the layout from unique descriptions in order. A family begins where its name differs from
+ * that of the description before. Each array has room for n members, which is more than needed. */
 static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct sheaf_error *err)
 {
 	size_t t = 0, k = 0;
@@ -286,9 +293,8 @@ static int fill_tensors(struct shf_layout *l, struct desc *d, size_t n, struct s
 	return 0;
 }
 
-/* Unites the descriptions that were sent to this home and sends the result to all ranks. Each
- * then sorts the same set, so all have the same layout. No rank ever holds what all ranks said
- * about all tensors: before the union there are ranks x tensors of them.
+/* Merges the descriptions that were sent to this home and sends the result to all ranks. Every rank
+ * then sorts the same set, so all have the same layout.
  *
  * The last agreement is needed because every rank builds its layout alone and may run out of
  * memory doing so. */
@@ -325,8 +331,7 @@ static int home_descs_share(struct shf_team *team, const struct shf_buf *in, str
 	return rc;
 }
 
-/* rc is an error that this rank brings along. It takes part in the exchange all the same, which
- * returns the error on all ranks. */
+/* A rank with rc < 0 still takes part in the exchange, which returns the error on all ranks. */
 int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
                      const char *const *ignore, int rc, struct shf_layout *l,
                      struct sheaf_error *err)
@@ -349,22 +354,24 @@ int shf_schema_merge(struct shf_team *team, const struct sheaf_state *state,
 	return rc;
 }
 
-/* ---- the same without a group: descriptions of all ranks meet in one table ---- */
+/* ---- the same without a group: one table has the descriptions of all ranks ---- */
 
-/* A hash table of the different descriptions, with open addressing. There are twice as many
- * slots as descriptions fit, so it is at most half full and every probe ends. */
-struct table {                  /* open addressing; at most half full */
-	struct desc *all;               /* owned */
+/* A hash table of the distinct descriptions, with open addressing. It has twice as many slots as
+ * descriptions, so it is at most half full and every probe ends. */
+struct table {
+	struct desc *all;               /* owned; in the order in which they were added */
 	size_t n, cap;                  /* cap: a power of 2 */
-	uint32_t *slots;                /* owned; index into all + 1, 2 * cap of them */
+	uint32_t *slots;                /* owned; 2 * cap: 1 + index into all; 0: free */
 };
 
+/* Returns the hash of a description. */
 static uint64_t desc_key(const struct desc *d)
 {
 	return shf_sums_key(d->family, d->name) * UINT64_C(0x9E3779B97F4A7C15) + d->kind;
 }
 
-/* The same words about the same thing. Different ones stay side by side, for unite to name. */
+/* Returns whether two descriptions are equal except for the rank. Contradictory descriptions of one
+ * name are both kept in the table, and descs_unite() reports them. */
 static bool same_desc(const struct desc *a, const struct desc *b)
 {
 	return a->kind == b->kind && a->dtype == b->dtype && a->ndim == b->ndim &&
@@ -398,6 +405,7 @@ static bool desc_table_grow(struct table *t)
 	return true;
 }
 
+/* Adds a description unless an equal one is there. 0 or ENOMEM. */
 static int table_add(struct table *t, const struct desc *d)
 {
 	if (t->n == t->cap && !desc_table_grow(t))

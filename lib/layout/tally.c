@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor may be held by many ranks, and each reports it. Records of 17 bytes, u8 kind, u64
- * key, u64 bytes, are sent to a home rank by key, so all records of one tensor meet there and
- * are counted once. */
+/* Many ranks may hold pieces of a tensor, and each adds a record: u8 kind, u64 key (a hash of the
+ * name), u64 bytes. Records are sent to a home rank chosen by the key, so that one rank receives
+ * all records of a tensor and can count it once. */
 #include "tally.h"
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
 #include "sums.h"
 
-#define RECORD 17
+#define RECORD 17       /* bytes */
 
 int shf_tally_init(struct shf_tally *t, int ranks)
 {
@@ -36,7 +36,7 @@ void shf_tally_add(struct shf_tally *t, enum shf_tally_kind kind, const char *fa
 	shf_buf_u64(b, bytes);
 }
 
-/* Any total order will do that puts equal kinds and keys next to each other. */
+/* Any total order is good that makes records with equal kind and key neighbours. */
 static int record_order(const void *a, const void *b)
 {
 	return memcmp(a, b, RECORD);
@@ -94,9 +94,9 @@ size_t shf_or_words(const struct shf_team *team, size_t n)
 	return n / (64 / count_bits(team)) + 1;
 }
 
-/* Each bit becomes a counter of just so many bits that all ranks together cannot overflow it,
- * so no carry reaches its neighbour. One sum over all words then counts every bit separately,
- * and a count that is not 0 is a bit that some rank has. */
+/* Each bit becomes a counter of count_bits() bits, which cannot overflow, so no carry reaches the
+ * next counter. One sum over all words then counts every bit separately; a count that is not 0
+ * means that some rank has the bit. */
 int shf_or(struct shf_team *team, uint64_t *x, size_t n, uint64_t *counts, struct sheaf_error *err)
 {
 	unsigned bits = count_bits(team);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which segments and serves of a rank belong to a round. */
+/* Finds the segments and serves of a round in a rank's work. */
 #include "work.h"
 #include <string.h>
 
@@ -41,8 +41,8 @@ struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round)
 	                   : (struct shf_span){ 0, 0 };
 }
 
-/* Controls lie behind the data of the largest round, one for each segment of all rounds, so a
- * round does not overwrite those of another. */
+/* Controls lie after the data of the largest round, one for each segment of all rounds, so a round
+ * does not overwrite those of another. */
 uint64_t shf_work_ctl(const struct shf_work *w, size_t i)
 {
 	return w->ctl_at + i * sizeof(struct shf_ctl);

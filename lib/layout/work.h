@@ -1,66 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What matching (match.h) gives each rank: the segments that it writes or reads, the moves of which
- * these are made, and the boxes that it serves to the segments of other ranks. */
+/* The result of matching (match.h) on one rank: the segments that it writes or reads, the moves
+ * that fill or empty them, and the boxes of its memory that it serves to segments of other
+ * ranks. */
 #ifndef SHF_WORK_H
 #define SHF_WORK_H
 #include "box_copy.h"
 #include "holds.h"
 
-/* Rounds of a load are numbered by kind. From 0: segments that ranks of the reader's node want;
- * from SHF_ROUND_NET: those of which something goes to other nodes. What the reader alone wants, or
- * the writer alone holds and need not stage, is in no round and in no image: SHF_ROUND_OWN. */
+/* Rounds of a save are numbered from 0. A load has two series of rounds: from 0, segments that only
+ * ranks of the reader's node want; from SHF_ROUND_NET, segments that other nodes want too.
+ * SHF_ROUND_OWN: the segment is in no round and in no image, because on a load its reader alone
+ * wants it, and on a save its writer holds all of it in SHEAF_IN_PLACE slices (unstaged.h). */
 #define SHF_ROUND_NET (UINT32_C(1) << 30)
 #define SHF_ROUND_OWN UINT32_MAX
 #define SHF_SLOTS 3       /* unstaged.h: one is filled while two are written */
-struct shf_seg {                /* the file side: bytes [lo, hi) of a file, mine to write or read */
+struct shf_seg {                /* bytes [lo, hi) of a file that this rank writes or reads */
 	uint32_t file, round;
 	uint64_t lo, hi;
-	uint64_t image;                 /* of lo in this rank's image */
-	uint32_t first_move, moves_n;
-	bool collected;                 /* in two phases, see deal.h; loading: quiet */
+	uint64_t image;                 /* offset of byte lo in this rank's image */
+	uint32_t first_move, moves_n;   /* in `moves` */
+	bool collected;                 /* save: written in two phases; load: quiet (deal.h) */
 };
-struct shf_mv {                 /* a move of my segment */
-	uint32_t tensor, rank, seg;     /* rank: the memory side */
-	bool witness;
+struct shf_mv {                 /* a move of one of this rank's segments */
+	uint32_t tensor, rank, seg;     /* rank: the memory side; seg: index into segs */
+	bool witness;                   /* the rank has a replica: it digests it, sends nothing */
 	struct shf_box box;
 };
-struct shf_serve {              /* the memory side of a move */
+struct shf_serve {              /* a move whose memory side is this rank */
 	uint32_t tensor, rank, round;   /* rank: the file side */
 	bool witness;
-	uint64_t image, seg_lo; /* byte seg_lo of the file is at `image` of that rank's image */
-	uint64_t ctl;                   /* of the segment, in that rank's image */
+	uint64_t image, seg_lo;         /* byte seg_lo of the file has this offset in its image */
+	uint64_t ctl;                   /* offset of the segment's struct shf_ctl there */
 	struct shf_box box;
 };
-/* Of a segment, in its owner's image behind the data, so that all ranks of the node see it. Saving:
- * what is still to come, and what has come adds up to. */
+/* The control of a segment on a save. It lies in the image of the segment's owner, after the data,
+ * so that all ranks of the node can update it. */
 struct shf_ctl {
-	_Atomic uint32_t left;          /* moves, and whatever else its owner counts */
+	_Atomic uint32_t left;          /* moves that are still to be copied, and whatever else the
+	                                 * owner waits for */
 	uint32_t unused;
-	_Atomic uint64_t parts[SHF_STRIPE / SHF_BLOCK]; /* raw sums of its blocks */
+	_Atomic uint64_t parts[SHF_STRIPE / SHF_BLOCK]; /* raw sums of the bytes of each block */
 };
 struct shf_work {
-	struct shf_arena arena;
+	struct shf_arena arena;                         /* has the arrays */
 	struct shf_seg *segs; size_t segs_n;            /* by round, file, offset */
-	struct shf_mv *moves; size_t moves_n;           /* by segment, in dealt order */
-	struct shf_serve *serves; size_t serves_n;      /* by round, file-side rank, its order;
-	                                                 * loading: of others' segments */
-	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: loading */
-	uint64_t ctl_at;                                /* in the image: behind the largest round */
-	uint64_t image_bytes;                           /* of this rank, saving: with controls */
-	uint64_t slots_at, slot_bytes;                  /* behind them, saving: see unstaged.h */
-	uint32_t slots;
-	uint64_t own_bytes, own_most;   /* loading: in no round; the most that a rank has so */
+	struct shf_mv *moves; size_t moves_n;           /* those of a segment are consecutive */
+	struct shf_serve *serves; size_t serves_n;      /* by round, then file-side rank, then its
+	                                                 * order. On a load without those of this
+	                                                 * rank's own segments */
+	uint32_t rounds, net_rounds;                    /* equal on all ranks; net: of a load */
+	uint64_t ctl_at;                                /* save: offset of the controls in the
+	                                                 * image, after the largest round */
+	uint64_t image_bytes;                           /* this rank's image, all included */
+	uint64_t slots_at, slot_bytes;                  /* save: offset of the slots after the
+	                                                 * controls, and size of one; unstaged.h */
+	uint32_t slots;                                 /* number of slots */
+	uint64_t own_bytes, own_most;                   /* load: bytes of segments in no round, and
+	                                                 * the maximum of that over all ranks */
 	uint64_t bytes;                                 /* of all segments */
-	uint64_t hash;                                  /* of the whole plan, equal on all ranks */
+	uint64_t hash;                                  /* save: of the whole plan, on all ranks */
 };
 
 void shf_work_release(struct shf_work *w);
-/* Where the control of own segment i lies in this rank's image. */
+/* Returns the offset in this rank's image of the control of its segment i. */
 uint64_t shf_work_ctl(const struct shf_work *w, size_t i);
-/* Which segments, and which serves, are of a round. */
-struct shf_span {
+struct shf_span {               /* indices [first, end) */
 	size_t first, end;
 };
+/* Return which of the segments, or of the serves, belong to a round. */
 struct shf_span shf_work_segs(const struct shf_work *w, uint32_t round);
 struct shf_span shf_work_serves(const struct shf_work *w, uint32_t round);
 #endif

@@ -10,8 +10,8 @@
 
 #define BLOCKS_MAX (SHF_STRIPE / SHF_BLOCK)
 
-/* Decodes the segments and moves that the homes sent. The first pass counts, the second fills
- * arrays of just that length in the arena, where nothing can grow. */
+/* Decodes the segments and moves that the homes sent. An array in an arena cannot grow, so the
+ * first pass only counts, and the second fills arrays of that length. */
 static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
                          struct shf_work *w)
 {
@@ -60,8 +60,8 @@ static int hear_segments(const struct shf_layout *l, const struct shf_buf *in,
 	return 0;
 }
 
-/* Computes what of a move lies in bytes [lo, hi) of its file, as boxes, and returns how many
- * there are. A move wholly inside or outside is decided by its span alone. Otherwise the range
+/* Computes the part of a move that lies in bytes [lo, hi) of its file, as boxes, and returns how
+ * many there are. A move wholly inside or outside is decided by its span alone. Otherwise the range
  * of bytes is turned into boxes, and the move is intersected with each. */
 static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint64_t lo,
 		       uint64_t hi, struct shf_box out[SHF_RANGE_BOXES_MAX])
@@ -90,13 +90,14 @@ static size_t cut_move(const struct shf_layout *l, const struct shf_mv *mv, uint
 
 struct cutting {
 	const struct shf_match *m;
-	uint32_t self;
-	uint32_t kind[BLOCKS_MAX];      /* loading: of the segment's blocks */
+	uint32_t self;                  /* this rank */
+	uint32_t kind[BLOCKS_MAX];      /* load: kind of each block of the segment: SHF_ROUND_OWN,
+	                                 * 0 (wanted on this node) or SHF_ROUND_NET */
 };
 
-/* Finds, for each block of a segment of a load, who wants something of it: this rank alone,
- * ranks of its node, or other nodes. The widest of these decides. Segments are cut where the
- * kind changes, so that blocks of one kind share a round. */
+/* Sets the kind of each block of a segment of a load: whether this rank alone wants bytes of it,
+ * also other ranks of its node, or also other nodes. Segments are cut where the kind changes, so
+ * that all blocks of a round have one kind. */
 static void find_kinds(struct cutting *c, const struct shf_work *w, const struct shf_seg *g)
 {
 	for (size_t b = 0; b < BLOCKS_MAX; b++)
@@ -118,8 +119,8 @@ static void find_kinds(struct cutting *c, const struct shf_work *w, const struct
 	}
 }
 
-/* How many bytes of the image a round of this kind may take. What the rank reads for itself is
- * in no image, so nothing bounds it. */
+/* Returns how many bytes of the image a round of this kind may take. Segments that the rank reads
+ * for itself are in no image, so nothing bounds them. */
 static uint64_t window_for(const struct shf_match *m, uint32_t kind)
 {
 	if (kind == SHF_ROUND_OWN)
@@ -127,9 +128,9 @@ static uint64_t window_for(const struct shf_match *m, uint32_t kind)
 	return kind == SHF_ROUND_NET ? m->net_window : m->window;
 }
 
-/* Returns how long the part of the segment is that begins at lo, and sets *kind to its kind. On
- * a load it ends at the window or where the kind changes, whichever comes first; blocks are
- * never cut, because a reader verifies a block as a whole. */
+/* Returns the length of the part of the segment that begins at lo, and sets *kind to its kind. On
+ * a load the part ends where the window is full or the kind changes; blocks are never cut, because
+ * a reader verifies a block as a whole. */
 static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint64_t lo,
                          uint32_t *kind)
 {
@@ -146,9 +147,9 @@ static uint64_t cut_part(const struct cutting *c, const struct shf_seg *g, uint6
 	return n < left ? n : left;
 }
 
-/* Cuts segments into parts of one window and one kind, and their moves with them; counts both.
- * With g and v NULL it only counts, so that the caller can allocate and run the same code
- * again. That way the count cannot differ from what is stored. */
+/* Cuts segments, and their moves with them, into parts that fit into a window and have one kind.
+ * Sets the numbers of both. With g and v NULL it only counts; the caller then allocates and runs
+ * the same code again, so the count cannot differ from what is stored. */
 static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg *g,
                      struct shf_mv *v, size_t *segs_n, size_t *moves_n)
 {
@@ -187,8 +188,9 @@ static void cut_into(struct cutting *c, const struct shf_work *w, struct shf_seg
 	*moves_n = vn;
 }
 
-/* Cuts segments that are larger than the window or of several kinds. If a save's number of
- * segments is unchanged nothing was cut. On a load the kinds are needed even so. */
+/* Cuts segments that are larger than the window or have blocks of several kinds. On a save nothing
+ * is to be done if the number of segments does not change. On a load the kinds must be stored in
+ * any case. */
 static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_work *w)
 {
 	struct cutting c = { .m = m, .self = self };
@@ -208,22 +210,23 @@ static int cut_segments(const struct shf_match *m, uint32_t self, struct shf_wor
 	return 0;
 }
 
-/* By round, which is still the kind here, then by place in the file. Rounds of own segments
- * thus come last, and neighbours in a round are neighbours on disk. */
+/* Orders segments by round, which is still the kind here, then by place in the file. So segments
+ * in no round come last, and neighbours in a round are neighbours on disk. */
 static int seg_order(const void *a, const void *b)
 {
 	const struct shf_seg *x = a, *y = b;
 
-	if (x->round != y->round) /* the kind so far */
+	if (x->round != y->round)
 		return x->round < y->round ? -1 : 1;
 	if (x->file != y->file)
 		return x->file < y->file ? -1 : 1;
 	return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Can the segment be copied to a slot right before it is written, without staging? Only if this
- * rank holds each byte of it in slices in place, so that no other rank writes to it. Bytes of
- * the header come from no slice, so a segment that has some does not qualify. */
+/* Returns whether the segment can bypass the image and be copied to a slot right before it is
+ * written. That needs this rank to hold each byte of it in SHEAF_IN_PLACE slices, so that no other
+ * rank copies into it. Bytes of the header come from no slice, so a segment with header bytes does
+ * not qualify. */
 static bool is_slotted(const struct shf_match *m, uint32_t self, const struct shf_work *w,
                      const struct shf_seg *g)
 {
@@ -239,9 +242,9 @@ static bool is_slotted(const struct shf_match *m, uint32_t self, const struct sh
 	return true;
 }
 
-/* Adds slots behind the controls for segments that are in no image. There are at most SHF_SLOTS
- * of them, fewer where there are fewer segments or where the window is too small, but never
- * none: without a slot those segments could not be written. */
+/* Adds slots after the controls for `segs` segments that are in no image. There are at most
+ * SHF_SLOTS slots, fewer if there are fewer segments or the window is too small, but at least one,
+ * even if it is larger than the window: without a slot those segments could not be written. */
 static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 {
 	w->image_bytes = shf_work_ctl(w, w->segs_n);
@@ -254,9 +257,9 @@ static void add_slots(struct shf_work *w, size_t segs, uint64_t window)
 	w->image_bytes = w->slots_at + w->slots * w->slot_bytes;
 }
 
-/* Assigns rounds and places in the image: consecutive segments share a round as long as they
- * fit the window. Each begins on a page. Segments for slots are in no round and come last. If
- * there are none, the window of the slots is given to the rounds. */
+/* Assigns rounds and places in the image on a save. Consecutive segments share a round as long as
+ * they fit into the window, and each begins on a page. Segments for slots are in no round and come
+ * last. If there are none, the rounds may also use the window of the slots. */
 static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 {
 	struct shf_span own = shf_work_segs(w, SHF_ROUND_OWN);
@@ -272,7 +275,7 @@ static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 		w->bytes += bytes;
 		for (uint32_t k = 0; k < g->moves_n; k++)
 			w->moves[g->first_move + k].seg = (uint32_t)i;
-		if (g->round == SHF_ROUND_OWN) { /* the last ones */
+		if (g->round == SHF_ROUND_OWN) {
 			w->slot_bytes = paged > w->slot_bytes ? paged : w->slot_bytes;
 			slotted++;
 			continue;
@@ -289,9 +292,9 @@ static void lay_out_save(const struct shf_match *m, struct shf_work *w)
 	add_slots(w, slotted, m->slots_window);
 }
 
-/* The same for a load. The numbering starts again for each kind, and rounds of one kind take
- * turns in two windows of the image, so that one is filled from the disk while the other is
- * copied out. */
+/* Assigns rounds and places in the image on a load. Rounds are numbered for each kind anew. Rounds
+ * use the two windows of the image in turn, so that one is filled from the disk while the other
+ * is copied out. */
 static void lay_out_load(const struct shf_match *m, struct shf_work *w)
 {
 	uint64_t fill = 0;
@@ -325,9 +328,9 @@ static void lay_out_load(const struct shf_match *m, struct shf_work *w)
 	}
 }
 
-/* Segments are cut before they are sorted, because cutting decides the kind. On a save the kind
- * is decided after cutting: a part of a segment may be this rank's alone where the whole is
- * not. */
+/* Segments are cut before they are sorted, because on a load cutting decides the kind. On a save
+ * the kind is decided after cutting, since a part of a segment may qualify for a slot (is_slotted)
+ * where the whole segment does not. */
 int shf_work_hear(const struct shf_match *m, uint32_t self, const struct shf_buf *in,
                   struct shf_work *w)
 {
