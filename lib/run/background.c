@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* task_free waits for the turn under way. So what a turn wrote can be read after a stop without a
- * lock. */
+/* Work in the background (background.h). shf_sys_task_free() waits for the turn under way, so after
+ * a stop the caller may read without a lock what the turns wrote. */
 #include "background.h"
 
+/* Makes one turn and notes whether it was the last. Returns false if so. */
 static bool take_background_turn(void *arg)
 {
 	struct shf_background *b = arg;
@@ -28,6 +29,7 @@ bool shf_background_runs(const struct shf_background *b)
 	return b->task && !shf_sys_task_over(b->sys, b->task);
 }
 
+/* Waits for the turn under way and ends the thread, if there is one. */
 static void end_thread(struct shf_background *b)
 {
 	if (b->task)

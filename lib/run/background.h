@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work that goes on in the background: short turns, taken by a thread of its own. If no thread can
- * be had, or the caller will not wait for the thread, the caller takes the turns instead, so the
- * work gets done either way. Turns never use a group that the caller uses. */
+/* Work in the background, cut into short turns (calls of a function) that a thread makes one after
+ * the other. If no thread can be created, the caller makes the turns itself, in
+ * shf_background_finish. A turn must not use a group that the caller uses. */
 #ifndef SHF_BACKGROUND_H
 #define SHF_BACKGROUND_H
 #include "sys.h"
 
 struct shf_background {         /* zeroed: nothing was started */
 	const struct shf_sys *sys;
-	struct shf_task *task;          /* owned; NULL: no thread does it */
-	bool (*turn)(void *work);       /* returns false when no turn is left */
-	void *work;
-	bool over;                      /* no turn is left; the thread's until it is stopped */
+	struct shf_task *task;          /* owned; NULL: no thread */
+	bool (*turn)(void *work);       /* makes one turn; returns false if it was the last */
+	void *work;                     /* borrowed */
+	bool over;                      /* the last turn was made. The thread writes it, so others
+	                                 * read it only after the thread has ended */
 };
-/* Starts a thread. Negative errno: there is none, and shf_background_finish does it all. */
+/* Starts the thread. Returns a negative errno if it cannot be created; then shf_background_finish
+ * makes all turns. */
 int shf_background_start(struct shf_background *b, const struct shf_sys *sys,
                          bool (*turn)(void *work), void *work);
-/* Whether the thread still has something to do. */
+/* Returns whether there is a thread that has not made its last turn. */
 bool shf_background_runs(const struct shf_background *b);
-/* No further turn begins; the one under way is waited for. Nothing to do if nothing was started. */
+/* Ends the thread after the turn under way, and drops the turns that are left. Does nothing if
+ * nothing was started. */
 void shf_background_stop(struct shf_background *b);
-/* The same, and then the turns that are left, on this thread. */
+/* Ends the thread after the turn under way, then makes the turns that are left on this thread. */
 void shf_background_finish(struct shf_background *b);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "digests.h"
 
+/* bytes[n] counts the ranks that failed, so the first reduction also agrees on rc. */
 int shf_digests_add_up(struct shf_team *team, int rc, uint64_t *digests, uint64_t *bytes, size_t n,
                        struct sheaf_error *err)
 {

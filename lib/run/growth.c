@@ -3,7 +3,7 @@
 #include "err.h"
 #include "run.h"
 
-/* Asks the machine what it has left only if this rank needs anything. */
+/* Reads the limits only if this rank allocates anything, as that costs system calls. */
 void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed,
                      struct shf_growth *mine)
 {
@@ -14,13 +14,14 @@ void shf_growth_look(const struct sheaf_run *run, uint64_t bytes, uint64_t freed
 		mine->rooms_n = shf_sys_rooms(sys, mine->rooms);
 }
 
-/* The answers of all ranks, and the node that is added up. */
+/* The array that shf_growth_check() was given, and the node it checks. */
 struct adding {
 	const uint8_t *all;
 	size_t stride;
 	int ranks, node;
 };
 
+/* Returns what a rank has sent. */
 static const struct shf_growth *growth_of(const struct adding *a, int rank)
 {
 	const void *at = a->all + (size_t)rank * a->stride;
@@ -28,10 +29,10 @@ static const struct shf_growth *growth_of(const struct adding *a, int rank)
 	return at;
 }
 
-/* Adds up what the ranks of the node that are under the bound `of` are about to take, less what
- * they free before that. *left is the least that any of them saw left under it. Ranks in different
- * containers are under different control groups, so each rank counts only under the bounds that it
- * named. */
+/* Returns the sum of what the ranks of the node that are under the limit `of` will allocate, minus
+ * what they free before that. *left is the least that any of them saw left under it. Ranks in
+ * different containers are under different control groups, so a rank counts only under the limits
+ * that it has sent. */
 static uint64_t taken_of(const struct adding *a, uint64_t of, uint64_t *left)
 {
 	uint64_t taken = 0, freed = 0;
@@ -52,8 +53,8 @@ static uint64_t taken_of(const struct adding *a, uint64_t of, uint64_t *left)
 	return taken > freed ? taken - freed : 0;
 }
 
-/* Sums up by bound. A bound is the machine's memory or that of a control group, and ranks under the
- * same one name it by the same number. */
+/* Checks each limit separately. A limit is the machine's memory or that of a control group; ranks
+ * under the same limit send the same number for it (shf_room.of). */
 int shf_growth_check(const void *all, size_t stride, int ranks, int node,
                      struct sheaf_error *err)
 {

@@ -15,12 +15,13 @@
 #include "growth.h"
 #include "opts.h"
 
-#define SHARE_TRIES 3
+#define SHARE_TRIES 3           /* attempts to share an image; see shf_image_need() */
 
-struct grown {                  /* what ranks tell each other before they grow */
-	struct shf_growth growth;
-	uint8_t token[16];
-	int32_t grew, reserved;
+struct grown {                  /* what ranks send each other before they grow an image */
+	struct shf_growth growth;       /* first: shf_growth_check() reads it */
+	uint8_t token[16];              /* names the socket on which the new memory is handed
+	                                 * over */
+	int32_t grew, reserved;         /* grew: this rank allocates new memory */
 };
 
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank)
@@ -61,8 +62,8 @@ uint64_t shf_images_bytes(const struct sheaf_run *run)
 	return bytes;
 }
 
-/* Registers the memory with the queue to the disk, so that the kernel need not map its pages again
- * for every request. base NULL: it is not registered any more. */
+/* Registers the memory with the disk queue (as an io_uring buffer), so that the kernel need not map
+ * its pages again for every request. base NULL: removes the registration. */
 static void pin_image(struct sheaf_run *run, const struct shf_image *m, void *base, size_t bytes)
 {
 	const struct shf_sys *sys = run->sys;
@@ -79,15 +80,15 @@ void shf_image_release(struct sheaf_run *run, int image)
 	free_image(run, m);
 }
 
-/* Tells the memory tier, if there is one, that the image is about to be freed (goes) or is new,
- * because the agent keeps a reference to it. */
+/* Notifies the memory tier, if there is one, that the image has new memory or, with `goes`, is
+ * about to be freed: the agent keeps a reference to the memory. */
 static void moves(struct sheaf_run *run, const struct shf_image *m, bool goes)
 {
 	if (run->image.moves)
 		run->image.moves(run, (int)(m - run->image.all), goes);
 }
 
-/* Frees the old memory before the new one is allocated, here and at the agent, because there may
+/* Frees the old memory, here and at the agent, before the new one is allocated, because there may
  * not be room for both. */
 static void free_before_growth(struct sheaf_run *run, struct shf_image *m)
 {
@@ -101,8 +102,8 @@ static void free_before_growth(struct sheaf_run *run, struct shf_image *m)
 	m->own = (struct shf_shm){ .fd = -1 };
 }
 
-/* Allocates the new memory. Small images are not registered with the queue: that is not worth a
- * system call. */
+/* Allocates the new memory and hands it to the memory tier. Small images are not registered with
+ * the disk queue: that is not worth a system call. */
 static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want, bool shared,
                       struct sheaf_error *err)
 {
@@ -127,11 +128,11 @@ static int grow_image(struct sheaf_run *run, struct shf_image *m, uint64_t want,
 /* An image that is being made larger, on all ranks together. */
 struct sharing {
 	struct shf_image *image;
-	struct grown *all;
-	int *connections;               /* by rank; -1 */
-	uint64_t want;                  /* bytes of the image to make; 0: it is large enough */
-	int offer;
-	bool shared;
+	struct grown *all;              /* owned; by rank */
+	int *connections;               /* owned; by rank: to the socket of a rank that grows; -1 */
+	uint64_t want;                  /* bytes to allocate here; 0: the part is large enough */
+	int offer;                      /* this rank's socket; -1 */
+	bool shared;                    /* the node has several ranks */
 };
 
 /* Frees the mappings of memory that other ranks of the node have just replaced, and connects to the
@@ -161,7 +162,7 @@ static int connect_all(struct sheaf_run *run, struct sharing *s, struct sheaf_er
 	return 0;
 }
 
-/* Hands this rank's new memory to the other ranks of its node, which have all connected by now. */
+/* Hands this rank's new memory to the other ranks of its node, which have all connected already. */
 static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -173,7 +174,7 @@ static int serve_all(struct sheaf_run *run, struct sharing *s, struct sheaf_erro
 	return rc < 0 ? shf_fail_sys(err, -rc, "handing the image to the ranks of this node") : 0;
 }
 
-/* Takes the new memory of the other ranks, which have all served it by now. */
+/* Maps the new memory of the other ranks of the node, which have all served it already. */
 static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = run->sys;
@@ -191,7 +192,7 @@ static int take_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 }
 
 /* Exchanges what every rank is about to free and to allocate, and how much its machine has left. No
- * rank frees or allocates anything before it has all answers: if the sum is too large, the save
+ * rank frees or allocates anything before this has returned, so if the sum is too large the save
  * fails with nothing changed. */
 static int exchange_growth(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
@@ -215,8 +216,9 @@ static int exchange_growth(struct sheaf_run *run, struct sharing *s, struct shea
 	return shf_allgather(&run->team, &mine, s->all, sizeof(mine), err);
 }
 
-/* Frees the old images of all ranks, here and where other ranks have them mapped. Memory that one
- * rank has freed is not given back to the machine while another rank maps it. */
+/* Frees this rank's old memory and its mappings of memory that other ranks replace: the kernel gets
+ * memory back only when no rank maps it any more. ENOMEM, before anything is freed, if the new
+ * memory of all ranks does not fit. */
 static int free_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	int rc = shf_growth_check(s->all, sizeof(*s->all), run->team.ranks, run->place.node, err);
@@ -228,8 +230,8 @@ static int free_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	return rc;
 }
 
-/* Allocates and serves. The caller has made sure that all ranks have freed, because the check of
- * what the machine has left counted on that. */
+/* Allocates this rank's new memory and serves it to the other ranks. All ranks must have freed
+ * their old memory: the check of what the machine has left relies on that. */
 static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	int rc = 0;
@@ -239,8 +241,8 @@ static int grow_all(struct sheaf_run *run, struct sharing *s, struct sheaf_error
 	return rc == 0 ? serve_all(run, s, err) : rc;
 }
 
-/* The agreements between these calls are what keeps the ranks in step (see the head of this file).
- */
+/* Makes one attempt. The agreements between these calls make all ranks finish a step before any
+ * begins the next (see the head of this file). */
 static int share_once(struct sheaf_run *run, struct sharing *s, struct sheaf_error *err)
 {
 	int rc = exchange_growth(run, s, err);
@@ -254,7 +256,7 @@ static int share_once(struct sheaf_run *run, struct sharing *s, struct sheaf_err
 	return rc;
 }
 
-/* Makes the images of all ranks, or of none. If one rank fails, all release what they made, so that
+/* Makes the image on all ranks, or on none: if one rank fails, all release what they have, so that
  * the next save starts from the same state everywhere. */
 static int share_image(struct sheaf_run *run, struct shf_image *m, uint64_t bytes,
                        struct sheaf_error *err)
@@ -286,9 +288,9 @@ static int share_image(struct sheaf_run *run, struct shf_image *m, uint64_t byte
 	return rc;
 }
 
-/* Any user of the machine can read a socket's name and connect to it until its backlog is full, and
- * then this job's ranks cannot connect. So they try again under another name: filling a backlog
- * takes longer than ranks that have just met need from offer to connect. */
+/* Any user of the machine can read a socket's name and connect to it until its backlog is full;
+ * then the ranks of this job cannot connect. So they try again with another name: ranks that have
+ * just agreed connect sooner than another process can fill the backlog. */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err)
 {
@@ -296,7 +298,7 @@ int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
 	struct sheaf_error own;
 
 	err = err ? err : &own;
-	/* If one rank's image must grow, all ranks take part: they map it. */
+	/* If the part of one rank must grow, all ranks take part, because its node maps it. */
 	rc = shf_agree_max(&run->team, rc, &any, 1, err);
 	if (rc < 0 || any == 0)
 		return rc;

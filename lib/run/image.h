@@ -4,17 +4,19 @@
 #define SHF_IMAGE_H
 #include "run.h"
 
-/* Gives image number `image` at least `bytes` bytes on this rank, and maps those of all ranks of
- * the node. The caller has the image. [collective] */
+/* Makes this rank's part of image number `image` at least `bytes` bytes large, and maps the parts
+ * of the other ranks of the node. No save or load may be using the image but the caller's. rc: 0,
+ * or a failure of this rank before the call, which is then returned on all ranks. [collective] */
 int shf_image_need(struct sheaf_run *run, int rc, int image, uint64_t bytes,
                    struct sheaf_error *err);
 /* Frees all images of the run. [local] */
 void shf_images_release(struct sheaf_run *run);
-/* Frees this rank's memory of that image, and its mappings of the others'. Ranks that have this
- * rank's memory mapped keep it until they free theirs. [local] */
+/* Frees this rank's part of the image, and its mappings of the other ranks' parts. Ranks that have
+ * mapped this rank's part keep it until they free their mappings. [local] */
 void shf_image_release(struct sheaf_run *run, int image);
-/* Bytes of this rank's images of saves. [local] */
+/* Returns the size of this rank's parts of all images of saves. [local] */
 uint64_t shf_images_bytes(const struct sheaf_run *run);
-/* A rank's share of the image: own, a node peer's, or NULL: bytes must travel. */
+/* Returns the part of a rank in the image: this rank's memory, or a mapping of that of a rank of
+ * the same node. NULL: the rank is on another node, and bytes must be sent to it. [local] */
 uint8_t *shf_image_of(const struct sheaf_run *run, int image, uint32_t rank);
 #endif

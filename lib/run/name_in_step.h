@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of a step by the names that a manifest gives them: "model-00001-of-00002.safetensors", or
- * with the folder of their family, "optimizer/...". */
+/* Opens files of a step by their names in the manifest: "model-00001-of-00002.safetensors", or with
+ * the folder of the family, "optimizer/...". */
 #ifndef SHF_NAME_IN_STEP_H
 #define SHF_NAME_IN_STEP_H
 #include "sys.h"
 
-/* Opens the directory that `name` lies in: dir itself, or a folder in it. *base: the rest of the
- * name. flags: SHF_O_NOFOLLOW, or 0. Negative errno. Close it with leave. [local] */
+/* Opens the directory that contains the file `name` of the step at dir: returns dir itself, or the
+ * descriptor of a folder in it. *base is the name without the folder. flags: SHF_O_NOFOLLOW, or 0.
+ * Negative errno. Call shf_in_step_leave afterwards. [local] */
 int shf_in_step_enter(const struct shf_sys *sys, int dir, const char *name, int flags,
                       const char **base);
-/* in: what enter returned, also if that was an error. */
+/* Closes what shf_in_step_enter returned (in), unless it is dir itself or an error. [local] */
 void shf_in_step_leave(const struct shf_sys *sys, int dir, int in);
-/* Opens the file; SHF_O_NOFOLLOW counts for its folder, too. Negative errno. [local] */
+/* Opens the file and returns its descriptor, or a negative errno. SHF_O_NOFOLLOW in flags applies
+ * to its folder, too. [local] */
 int shf_in_step_open(const struct shf_sys *sys, int dir, const char *name, int flags);
 #endif

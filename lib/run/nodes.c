@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out which ranks share memory. Host names do not answer that: two containers on one host may
- * have different names and share memory, or the same name and not share it. So it is tried: the
- * lowest rank of a set of candidates offers a piece of memory with a random token in it, the others
- * connect, map it and look for the token.
+ * have different names and share memory, or the same name and not share it. So the ranks try it.
+ * The lowest rank of a set of candidates, their leader, offers memory with a random token in it;
+ * the others connect, map the memory and look for the token.
  *
- * Candidates are ranks with the same boot id and the same hint from the caller. Whoever does not
- * see the token of its leader becomes a candidate again, in a set without that leader. Each round
- * places at least one rank, the leader, so the rounds end. */
+ * Candidates are ranks with the same boot id and the same hint from the caller. A rank that does
+ * not see the token of its leader becomes a candidate in the next round, in a set without that
+ * leader. Each round places at least one rank, the leader, so the rounds end. */
 #include "nodes.h"
 #include <string.h>
 #include "crc64.h"
 #include "err.h"
 
-struct hello {                  /* what ranks tell each other */
+struct hello {                  /* what each rank sends to all others */
 	uint64_t machine;               /* hash of the boot id */
-	int32_t hint, node;             /* caller's hint; -1: not placed yet */
+	int32_t hint, node;             /* the caller's hint (ops.node of the group); the leader of
+	                                 * the rank's node, -1: not placed yet */
 };
-struct round {                  /* one attempt: the lowest unplaced rank of each candidate set */
+/* One round, as this rank sees it. leader: the lowest rank of its set of candidates, -1 if this
+ * rank is placed already. A leader offers the memory shm on the socket `offer`; the token names the
+ * socket and lies in the memory. The other ranks of the set have a connection to it. */
+struct round {
 	struct shf_shm shm;
 	uint8_t token[16];
 	int offer, connection, leader;
@@ -28,14 +32,14 @@ void shf_place_release(struct shf_place_info *p)
 	*p = (struct shf_place_info){ 0 };
 }
 
-/* Whether two ranks that are not placed yet may be on the same node. */
+/* Returns whether two ranks are both not placed yet and may be on the same node. */
 static bool are_candidates(const struct hello *a, const struct hello *b)
 {
 	return a->node < 0 && b->node < 0 && a->machine == b->machine && a->hint == b->hint;
 }
 
-/* The memory of a leader holds its token: a rank that reads the token there shares memory with the
- * leader. */
+/* Offers memory that holds this leader's token; a rank that reads the token there shares memory
+ * with the leader. Negative errno. */
 static int offer_token(const struct shf_sys *sys, struct round *r)
 {
 	int rc = shf_sys_shm_new(sys, &r->shm, 4096, true);
@@ -48,8 +52,8 @@ static int offer_token(const struct shf_sys *sys, struct round *r)
 	return rc;
 }
 
-/* Maps what the leader serves. false also for a rank that was given other memory: sockets have
- * names that any process of the machine can take. */
+/* Maps the memory that the leader serves and returns whether the leader's token is in it. It may
+ * not be: any process of the machine can create a socket of that name and serve other memory. */
 static bool take_offer(const struct shf_sys *sys, struct round *r, const uint8_t token[16],
                        int timeout)
 {
@@ -63,12 +67,12 @@ static bool take_offer(const struct shf_sys *sys, struct round *r, const uint8_t
 	return same;
 }
 
-/* One round: leaders offer, the others connect, the leaders serve and the others take. *joined:
- * this rank shares memory with its leader.
+/* Makes one round: leaders offer memory, the others connect, the leaders serve the memory, and the
+ * others map it. Sets *joined to whether this rank shares memory with its leader.
  *
- * All ranks agree after each of these, because serving and taking wait for the other side. A leader
- * serves as many as have told that they reached it, and a rank takes only after everyone has
- * served. */
+ * All ranks agree after each of these, because serving and mapping wait for the other side. A
+ * leader serves as many ranks as have announced a connection to it, and a rank maps only after
+ * every leader has served. */
 static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct round *r,
                         bool *joined, struct sheaf_error *err)
 {
@@ -79,7 +83,7 @@ static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct
 
 	*joined = false;
 	if (rc == 0 && r->leader == team->rank)
-		(void)offer_token(sys, r); /* who cannot offer is alone */
+		(void)offer_token(sys, r); /* if that fails the leader gets a node of its own */
 	rc = shf_agree(team, rc, err);
 	if (rc == 0)
 		rc = shf_allgather(team, r->token, tokens, 16, err);
@@ -93,7 +97,7 @@ static int meet_leaders(struct shf_team *team, const struct shf_sys *sys, struct
 	if (rc == 0 && serve > 0)
 		(void)shf_sys_shm_serve(sys, r->offer, &r->shm, serve, team->timeout_ms);
 	if (rc == 0)
-		rc = shf_agree(team, 0, err); /* everyone has served: nobody waits for his turn */
+		rc = shf_agree(team, 0, err); /* every leader has served: taking need not wait */
 	if (rc == 0 && mine >= 0)
 		*joined = take_offer(sys, r, tokens + 16 * mine, team->timeout_ms);
 	shf_free(tokens);
@@ -131,8 +135,8 @@ static int place_round(struct shf_team *team, const struct shf_sys *sys, struct 
 	return rc;
 }
 
-/* Turns the leaders' ranks into numbers of nodes. Nodes are numbered from 0 by their lowest rank,
- * so that all ranks get the same numbers without asking. */
+/* Turns the leaders' ranks into numbers of nodes, counted from 0 in the order of their lowest
+ * ranks, so that all ranks compute the same numbers. */
 static void number_nodes(struct shf_team *team, const struct hello *all, struct shf_place_info *p)
 {
 	int32_t n = 0;
@@ -147,8 +151,8 @@ static void number_nodes(struct shf_team *team, const struct hello *all, struct 
 		p->node_ranks += p->nodes[k] == p->node;
 }
 
-/* Rounds go on until every rank has a node. Memory is allocated, and agreed on, before the first
- * exchange. [collective] */
+/* Makes rounds until every rank has a node. Memory is allocated, and agreed on, before the first
+ * exchange. */
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err)
 {

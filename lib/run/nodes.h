@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* On which node each rank is: ranks of one node share memory. */
+/* Finds out which ranks are on the same node, which means that they can share memory. */
 #ifndef SHF_NODES_H
 #define SHF_NODES_H
 #include <stdint.h>
@@ -7,14 +7,15 @@
 #include "sys.h"
 
 struct shf_place_info {         /* where this rank is */
-	int32_t *nodes;                 /* owned; of every rank, numbered from 0 */
-	int32_t nodes_n;                /* how many there are */
-	int32_t node, node_ranks;       /* own node; how many ranks it has */
-	int32_t node_first;             /* its lowest rank */
+	int32_t *nodes;                 /* owned; nodes[r]: the node of rank r, counted from 0 */
+	int32_t nodes_n;                /* number of nodes */
+	int32_t node, node_ranks;       /* this rank's node, and how many ranks it has */
+	int32_t node_first;             /* the lowest rank of this node */
 };
-/* Which ranks share memory. [collective] */
+/* Fills *place. Ranks are on one node if they could all map memory of that node's lowest rank.
+ * [collective] */
 int shf_place_find(struct shf_team *team, const struct shf_sys *sys, struct shf_place_info *place,
                    struct sheaf_error *err);
-/* Frees what shf_place_find allocated. A zeroed one may be released. */
+/* Frees what shf_place_find allocated, and zeroes *place. A zeroed one may be released. */
 void shf_place_release(struct shf_place_info *place);
 #endif

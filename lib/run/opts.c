@@ -11,7 +11,7 @@
 
 #define OPTS_MIN offsetof(struct sheaf_opts, ignore)
 
-/* Only with keep_best, which is what the note is for. */
+/* Copies the key of the note that keep_best goes by; without keep_best it is not used. */
 static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_error *err)
 {
 	out->best_note = out->keep_best ? shf_strdup(note) : NULL;
@@ -20,13 +20,14 @@ static int note_copy(struct sheaf_opts *out, const char *note, struct sheaf_erro
 		   : shf_fail(err, SHEAF_ENOMEM, "no memory for the key of a note");
 }
 
+/* Copies a string option, which may be NULL. */
 static int path_copy(const char **out, const char *path, struct sheaf_error *err)
 {
 	*out = path ? shf_strdup(path) : NULL;
 	return *out || !path ? 0 : shf_fail(err, SHEAF_ENOMEM, "no memory for a path");
 }
 
-/* The list and its strings in one allocation. */
+/* Copies the list of patterns and its strings into one allocation. */
 static int ignore_copy(struct sheaf_opts *out, const char *const *in, struct sheaf_error *err)
 {
 	size_t n = 0, bytes = 0;
@@ -62,7 +63,7 @@ void shf_opts_release(struct sheaf_opts *opts)
 	opts->best_note = opts->agent = opts->signal_dir = opts->copy_cpus = NULL;
 }
 
-/* Numbers that are out of bounds. The message names the option and the bound. */
+/* Checks the bounds of numbers. The message names the option and the bound. */
 static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	const struct {
@@ -93,7 +94,7 @@ static int opts_check_bounds(const struct sheaf_opts *o, struct sheaf_error *err
 	return 0;
 }
 
-/* Options that exclude or need each other. */
+/* Checks all options: flags, bounds, strings, and options that exclude or need each other. */
 static int opts_check(const struct sheaf_opts *o, struct sheaf_error *err)
 {
 	uint32_t known = SHEAF_CREATE | SHEAF_READONLY | SHEAF_REPLICAS | SHEAF_BUFFERED |

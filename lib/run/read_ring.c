@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring starts before it waits: while one buffer is checked and copied, the disk fills the
- * others. The oldest read is always the next one to be taken, so that whoever uses the ring sees
- * the bytes in the order in which it asked for them. */
+/* Reads with retries, and the ring (read_ring.h). The ring submits reads before it waits: while the
+ * caller checks and copies one buffer, the disk fills the others. The oldest read is always taken
+ * next, so the caller gets the bytes in the order in which it described the reads. */
 #include "read_ring.h"
 #include <errno.h>
 #include "run.h"
@@ -32,7 +32,7 @@ void shf_read_drop(struct sheaf_run *run, struct shf_read *r)
 	(void)shf_io_drain(run, &r->io, -1);
 }
 
-/* A read that could not be submitted again ends the tries: r->rc tells the caller that the disk was
+/* If a read cannot be submitted again, there are no more retries: r->rc < 0 shows that the disk is
  * not at fault. */
 int64_t shf_read_wait(struct sheaf_run *run, struct shf_read *r, uint64_t *retries)
 {
@@ -50,9 +50,9 @@ int64_t shf_read_wait(struct sheaf_run *run, struct shf_read *r, uint64_t *retri
 	}
 }
 
-/* Buffers are filled before the oldest one is waited for; that is what keeps the disk busy. A
- * failure of `next` is returned at once, with reads still under way, which shf_read_ring_drop waits
- * for. */
+/* Reads are submitted for all free buffers before the oldest read is waited for; that keeps the
+ * disk busy. A failure of `next` is returned at once, with reads still in flight, for which
+ * shf_read_ring_drop() waits. */
 int shf_read_ring_turn(struct shf_read_ring *g, struct sheaf_error *err)
 {
 	struct shf_read *r;

@@ -1,57 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads of files: one that is tried again when the disk reports an error, and a ring of buffers
- * that keeps several reads under way.
+/* Reads of files that are retried when the disk reports an error, and a ring of buffers that keeps
+ * several reads in flight.
  *
- * Only EIO is tried again, because a disk or a network file system may recover from it. Any other
- * error will not go away by asking once more, and a file that ends too early will not grow. */
+ * Only EIO is retried, because a disk or a network file system may recover from it. A retry does
+ * not help against any other error, or against a file that ends too early. */
 #ifndef SHF_READ_RING_H
 #define SHF_READ_RING_H
 #include "read_way.h"
 #include "run_io.h"
 
-#define SHF_READ_TRIES 4        /* in all, the first one included */
+#define SHF_READ_TRIES 4        /* attempts of a read, the first one included */
 
-/* Reads n bytes at `off` on this thread. Returns the number of bytes, or a negative errno. retries:
- * counts the tries after the first one; may be NULL. [local] */
+/* Reads n bytes at `off` on this thread. Returns the number of bytes read, or a negative errno.
+ * Adds the number of retries to *retries, which may be NULL. [local] */
 int64_t shf_read_now(const struct shf_sys *sys, int fd, void *to, uint64_t n, uint64_t off,
                      uint64_t *retries);
 
-struct shf_read {
+struct shf_read {               /* one read in the background */
 	struct shf_io_owner io;
 	struct shf_io req;
 	int rc;                         /* negative errno if the last submission failed */
-	/* The caller's. */
-	uint8_t *buf;                   /* where a ring reads to; kept from read to read */
+	/* The rest is for the caller. */
+	uint8_t *buf;                   /* the buffer of this place in a ring */
 	uint32_t file;                  /* number of the file in the step */
 	const void *of;                 /* what the bytes belong to */
-	bool timed;                     /* counts in the trial of the ring */
+	bool timed;                     /* the read counts in the trial of the ring (read_way.h) */
 };
-/* Submits the read that `req` describes. A failure is returned, and again by the wait. [local] */
+/* Submits the read that `req` describes. Returns 0, or a negative errno, which shf_read_wait will
+ * return too. [local] */
 int shf_read_start(struct sheaf_run *run, struct shf_read *r);
-/* Waits for the read, and tries it again as long as that may help. Returns the number of bytes, or
- * a negative errno. [local] */
+/* Waits for the read, and retries it after EIO. Returns the number of bytes read, or a negative
+ * errno. Adds the number of retries to *retries. [local] */
 int64_t shf_read_wait(struct sheaf_run *run, struct shf_read *r, uint64_t *retries);
-/* Waits until the read no longer uses its buffer, whatever came of it. [local] */
+/* Waits until the read no longer uses its buffer, and ignores its result. [local] */
 void shf_read_drop(struct sheaf_run *run, struct shf_read *r);
 
-/* A ring: reads [tail, head) are under way, read i in reads[i % n]. They finish in the order in
- * which they were started. */
+/* A ring of reads: reads [tail, head) are in flight, read i in reads[i % n]. Their results are
+ * taken in the order in which they were started. */
 struct shf_read_ring {
 	struct sheaf_run *run;          /* borrowed */
 	struct shf_read *reads;         /* borrowed; n of them */
 	uint64_t n, head, tail;
-	struct shf_trial trial;         /* its user asks it, the ring tells it what has finished */
-	uint64_t retries;
+	struct shf_trial trial;         /* `next` calls shf_trial_past, the ring shf_trial_done */
+	uint64_t retries;               /* of all reads */
 	int64_t wait_ns;                /* spent waiting for reads */
-	/* Describes the next read in r->req. Returns 1, 0 if there is none, or a code. */
+	/* Describes the next read in r->req. Returns 1, 0 if nothing is left to read, or a code. */
 	int (*next)(void *arg, struct shf_read *r, struct sheaf_error *err);
-	/* Takes what was read: the number of bytes, or a negative errno. Returns 0 or a code. */
+	/* Receives a finished read; got: the number of bytes, or a negative errno. Returns 0 or a
+	 * code. */
 	int (*took)(void *arg, struct shf_read *r, int64_t got, struct sheaf_error *err);
 	void *arg;
 };
 /* Starts reads in all buffers that are free, then waits for the oldest one and hands it to `took`.
  * Returns 1, 0 if nothing is left to be read, or the code of a callback. [local] */
 int shf_read_ring_turn(struct shf_read_ring *ring, struct sheaf_error *err);
-/* Waits for what is under way and gives it up. [local] */
+/* Waits for the reads in flight, and ignores their results. [local] */
 void shf_read_ring_drop(struct shf_read_ring *ring);
 #endif

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which way a disk is read faster, past the page cache or through it, is tried at the start of a
- * long read: some requests past the page cache, as many through it, the first half of each while
- * the other way's requests are still under way. */
+/* Finds out whether a disk is read faster with direct I/O or through the page cache. The first
+ * requests of a long read are a trial: `turn` of them use direct I/O, as many the page cache. In
+ * each group the first half is not timed, because requests of the group before are still in
+ * flight. */
 #ifndef SHF_READ_WAY_H
 #define SHF_READ_WAY_H
 #include <stdbool.h>
 #include <stdint.h>
 
-struct shf_trial {              /* zeros at first, but for turn */
-	uint64_t turn;                  /* requests each way: twice what is under way at a time */
-	uint64_t started, done;
-	int64_t from, ns[2];            /* [1]: through the page cache */
+struct shf_trial {              /* all zero at first, except for turn */
+	uint64_t turn;                  /* requests in each group: twice as many as are in flight */
+	uint64_t started, done;         /* number of requests */
+	int64_t from, ns[2];            /* time when the timed half of a group began; duration of
+	                                 * the two halves, ns[1]: page cache; 0: not known */
 };
-/* Past the page cache, unless the trial says or is about to say otherwise: the next request. */
+/* Counts the next request and returns whether it is to use direct I/O. After the trial direct I/O
+ * is used unless it is more than an eighth slower; until the result is known it is used, too. */
 static inline bool shf_trial_past(struct shf_trial *t)
 {
 	uint64_t i = t->started++;
@@ -22,7 +25,7 @@ static inline bool shf_trial_past(struct shf_trial *t)
 	return i < t->turn || i >= 2 * t->turn;
 }
 
-/* The next in the order of their starts is done, now. */
+/* Call it when a request has finished, in the order in which requests were started. now: ns. */
 static inline void shf_trial_done(struct shf_trial *t, int64_t now)
 {
 	t->done++;

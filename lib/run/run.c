@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a run without a directory, counts its references, and frees it when nobody uses it any
- * more. run_open.c opens a run by its directory. */
+/* Opens a run without a directory, counts its references, and frees it with the last one.
+ * run_open.c opens a run by its directory. */
 #include "run.h"
 #include <string.h>
 #include "err.h"
@@ -15,16 +15,16 @@ void shf_run_get(struct sheaf_run *run)
 	run->life.refs++;
 }
 
-/* Frees the run when nobody uses it any more. In a forked child that is different: it has copies of
- * the memory and of the descriptors, but neither the threads nor the images, and the locks belong
- * to the parent. So a child frees plain memory and closes descriptors, and leaves the rest alone.
- * Ending a task here would wait for a thread that does not exist. */
+/* A forked child has copies of the run's memory and descriptors, but neither its threads nor its
+ * images, and a lock may be held by a thread that the child does not have. So a child frees plain
+ * memory and closes descriptors, and leaves the rest alone. Ending a thread there would wait for
+ * ever. */
 void shf_run_put(struct sheaf_run *run)
 {
 	if (!run || --run->life.refs > 0)
 		return;
-	/* end stops the tasks first: they use the queue and the images that are freed after it. */
-	if (shf_run_is_ours(run)) { /* in a child, what a task holds may be half of anything */
+	/* life.end stops the threads first: they use the queue and images that are freed next. */
+	if (shf_run_is_ours(run)) {
 		if (run->life.end)
 			run->life.end(run);
 		if (run->io.queue)
@@ -34,12 +34,12 @@ void shf_run_put(struct sheaf_run *run)
 			shf_store_close(&run->store);
 		pthread_cond_destroy(&run->io.turn);
 		pthread_mutex_destroy(&run->io.lock);
-	} else { /* a forked child has copies of memory and descriptors, but no threads or images */
+	} else {
 		for (int i = 0; i <= SHF_IMAGE_OF_LOAD; i++)
 			shf_free(run->image.all[i].peers);
 		shf_store_leave(&run->store);
 		if (run->team.group)
-			run->team.group->ops.free = NULL; /* nor is the group */
+			run->team.group->ops.free = NULL; /* the group is the parent's */
 	}
 	shf_free(run->retain.behind);
 	shf_free(run->retain.pruning);
@@ -54,7 +54,8 @@ void shf_run_put(struct sheaf_run *run)
 	shf_free(run);
 }
 
-/* A team without a group is one rank. 600000 ms is the default of opts.timeout_ms. */
+/* Returns a team over the group; without a group it is one rank. 600000 ms is the default of
+ * opts.timeout_ms. */
 static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const struct shf_sys *sys)
 {
 	return (struct shf_team){ group, group ? group->ops.rank : 0, group ? group->ops.ranks : 1,
@@ -62,9 +63,9 @@ static struct shf_team team_of(struct sheaf_group *group, int timeout_ms, const 
 	                          sys->host.arg };
 }
 
-/* Allocates a run and takes the options. Nothing here needs the other ranks. *out is set even if
- * this fails, once there is a run: the caller enters the collective call with it, so that the other
- * ranks hear of the failure instead of waiting. */
+/* Allocates a run and copies the options, without communicating. *out is set even if this fails
+ * after the allocation: the caller enters the collective call with it, so that the other ranks get
+ * the failure and do not wait. */
 static int run_new(struct sheaf_run **out, struct sheaf_group *group,
                    const struct sheaf_opts *opts, const struct shf_sys *sys,
                    struct sheaf_error *err)
@@ -98,8 +99,8 @@ static int run_new(struct sheaf_run **out, struct sheaf_group *group,
 	return rc;
 }
 
-/* Enters the collective call with what run_new returned. A rank that had no memory for a run enters
- * it, too, so that the others do not wait for it until their time is up. */
+/* Enters the collective call with rc, the result of run_new(). A rank that could not allocate a run
+ * enters it, too; otherwise the other ranks would wait for it until their timeout. */
 static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const struct shf_sys *sys,
                     enum shf_call_kind call, int rc, struct sheaf_error *err)
 {
@@ -113,7 +114,7 @@ static int meet_new(struct sheaf_run *run, struct sheaf_group *group, const stru
 	return rc;
 }
 
-/* Takes over what another run of the same group has found out about nodes. */
+/* Copies the nodes that another run of the same group has found. */
 static int place_copy(struct shf_place_info *to, const struct shf_place_info *from, int ranks,
                       struct sheaf_error *err)
 {
@@ -127,8 +128,8 @@ static int place_copy(struct shf_place_info *to, const struct shf_place_info *fr
 	return 0;
 }
 
-/* The call is entered whether or not this rank could make its run. After that all ranks fail or
- * none. [collective] */
+/* The call is entered even if this rank could not make its run (meet_new). After that all ranks
+ * fail or none does. */
 int shf_run_open_bare(struct sheaf_run **out, struct sheaf_group *group,
                       const struct sheaf_opts *opts, const struct shf_sys *sys,
                       const struct shf_place_info *place, enum shf_call_kind call,

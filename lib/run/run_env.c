@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What most files need of an open run: its log, its clocks, and whether this process may use it. */
 #include "run_env.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -38,8 +37,9 @@ void shf_run_time(const struct sheaf_run *run, char out[32])
 	strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
-/* Takes the try back only on rank 0, which counted it. If the disk refuses, the count stays: one
- * try too many may make a later search pass over a good step, but never makes it load a bad one. */
+/* Rank 0 counted the try, so rank 0 takes it back. If the disk fails, the count stays. A count that
+ * is too high may make a later search for the latest step pass over a good one, but never load a
+ * bad one. */
 void shf_run_resumed(struct sheaf_run *run)
 {
 	struct sheaf_error err;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue of a run is shared by several owners: saves, loads, verifications. Only one thread at a
- * time waits for the queue. It takes a finished request, tells the owner of that request, whoever
- * that is, and wakes the others, which look whether they are done. So no thread waits for the queue
- * while holding the lock, and none can take a completion away from a thread that sleeps in the
- * kernel for it.
+ * time waits for the queue. When a request finishes, that thread calls `done` of the request's
+ * owner, whichever it is, and wakes the others, which check whether they can return. So no thread
+ * waits for the queue while it holds the lock, and none can take the completion for which another
+ * thread sleeps in the kernel.
  *
- * in_lock guards in_taken, in_submits and the calls of `done`. pending is atomic because it is also
- * read without the lock. */
+ * io.lock guards io.taken, io.submits and the calls of `done`. `pending` is atomic because it is
+ * also read without the lock. */
 #include "run_io.h"
 #include <errno.h>
 #include <stdio.h>
@@ -25,14 +25,14 @@ void shf_io_turn_init(pthread_cond_t *turn)
 	pthread_condattr_destroy(&attr);
 }
 
-/* pending is counted before the request is submitted, because the request may finish, and be taken
- * by another thread, before submit returns. in_submits tells a thread that just found the queue
- * empty that it may not be empty any more. */
+/* `pending` is incremented before the request is submitted, because another thread may take the
+ * finished request before the submit returns. io.submits lets a thread that just found the queue
+ * empty see that a request was added since. */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io)
 {
 	io->user = owner;
 	atomic_fetch_add(&owner->pending, 1);
-	/* Not under the lock, which threads need that take completions. */
+	/* The submit may block, and threads that take completions need the lock: not held here. */
 	int rc = shf_sys_submit(run->sys, run->io.queue, io);
 	pthread_mutex_lock(&run->io.lock);
 	if (rc < 0)
@@ -75,9 +75,9 @@ static int wait_turn(struct sheaf_run *run, int timeout_ms)
 	return pthread_cond_timedwait(&run->io.turn, &run->io.lock, &until) == 0;
 }
 
-/* Takes one finished request, as the one thread that waits for the queue (in_taken). The lock is
- * held on entry and exit, but not while waiting. Returns 1 if the caller should look again, 0 when
- * the time is up. */
+/* Waits for the queue and takes one finished request, as the only thread that does so (io.taken).
+ * The lock is held on entry and exit, but not while waiting. Returns 1 if the caller should check
+ * its condition again, 0 when the time is up. */
 static int take_one(struct sheaf_run *run, int timeout_ms)
 {
 	uint64_t submits = run->io.submits;
@@ -97,16 +97,15 @@ static int take_one(struct sheaf_run *run, int timeout_ms)
 		atomic_fetch_sub(&of->pending, 1);
 	}
 	pthread_cond_broadcast(&run->io.turn);
-	/* The queue looked empty, but another thread has counted a request in `pending` that it
-	 * had not submitted yet. */
+	/* The queue was empty, but meanwhile another thread has submitted a request that it had
+	 * already counted in `pending`. */
 	if (rc == 0 && run->io.submits != submits)
 		return 1;
 	return rc == 0 && timeout_ms != 0 ? wait_turn(run, timeout_ms) : rc > 0;
 }
 
-/* Waits until the owner has no request under way. If another thread waits for the queue, this one
- * waits for that thread, which will wake it after each request. A timeout of 0 still takes what has
- * finished already. */
+/* If another thread waits for the queue, this one waits for that thread, which wakes it after each
+ * request. With a timeout of 0 requests that have finished are still taken. */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	int64_t until = shf_now(run) + (int64_t)timeout_ms * 1000000;
@@ -126,8 +125,8 @@ int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_
 	return rc;
 }
 
-/* Waits for one request, of any owner. The owner's `pending` is looked at first, so that this never
- * waits for a queue that has nothing for it. */
+/* `pending` is checked first, so that a thread never waits for a queue that has no request of its
+ * owner. */
 bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms)
 {
 	bool pending;

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue of a run to the disk. Several owners share it: saves, loads, verifications. */
+/* A run's queue of requests to the disk. Saves, loads and verifications share it; each is an owner
+ * of the requests that it submits. */
 #ifndef SHF_RUN_IO_H
 #define SHF_RUN_IO_H
 #include <pthread.h>
 #include <stdatomic.h>
 #include "run.h"
 
-struct shf_io_owner {           /* first member of what submits requests */
-	void (*done)(struct shf_io_owner *owner, struct shf_io *io);    /* under the run's lock; or
-	                                                                 * NULL */
-	atomic_uint pending;
+struct shf_io_owner {           /* first member of each struct that submits requests */
+	/* Called for each finished request, with io.lock of the run held; or NULL. */
+	void (*done)(struct shf_io_owner *owner, struct shf_io *io);
+	atomic_uint pending;            /* requests submitted and not finished */
 };
-/* Makes a condition variable that waits by the monotonic clock: the wall clock may be set while a
- * rank waits. */
+/* Initialises a condition variable that uses the monotonic clock, because the wall clock may be set
+ * while a thread waits. */
 void shf_io_turn_init(pthread_cond_t *turn);
-/* Submits a request; owner->done, if there is one, is called when it has finished. Returns a
- * negative errno if it could not be submitted; then done is not called. [local] */
+/* Submits a request; owner->done, if not NULL, is called when it has finished. Returns a negative
+ * errno if it could not be submitted; then done is not called. [any thread] */
 int shf_io_submit(struct sheaf_run *run, struct shf_io_owner *owner, struct shf_io *io);
-/* Fails with the errno rc of a submit. EAGAIN means that the queue could not make a thread, and the
- * sentence says so, because the disk is not at fault. */
+/* Writes the error for rc, the negative errno of a submit, and returns its code. EAGAIN means that
+ * the queue could not create a thread; the message says so, because the disk is not at fault. */
 int shf_submit_fail(struct sheaf_error *err, int rc, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Until none of the owner's requests is under way: 0, or EAGAIN after timeout_ms (< 0: for ever,
- * 0: at once, whoever else waits). [any thread] */
+/* Waits until none of the owner's requests is in flight. Returns 0, or EAGAIN after timeout_ms (<
+ * 0: no timeout; 0: does not wait). [any thread] */
 int shf_io_drain(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
-/* Until some request of the run has finished, no longer than that; false, at once: the owner has
- * none. [any thread] */
+/* Waits until a request of any owner has finished, at most timeout_ms, and returns true. Returns
+ * false at once if this owner has no request in flight. [any thread] */
 bool shf_io_some(struct sheaf_run *run, struct shf_io_owner *owner, int timeout_ms);
 #endif

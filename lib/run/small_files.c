@@ -6,7 +6,8 @@
 #include "run_io.h"
 #include "stage.h"
 
-/* ENOENT means that somebody has removed the stage. */
+/* Writes the error for a file and returns its code. ENOENT means that another process has removed
+ * the stage. */
 static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int64_t rc,
                 struct sheaf_error *err)
 {
@@ -16,7 +17,7 @@ static int fail(const struct shf_smalls *smalls, const struct shf_small *f, int6
 	                       smalls->step, f->name, f->bytes);
 }
 
-/* The bytes are written now and synced later, with those of other files. */
+/* A full table is fsynced first, which makes room for the new file. */
 int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,
                   size_t n, struct sheaf_error *err)
 {
@@ -43,8 +44,8 @@ int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const vo
 	return put < 0 ? fail(smalls, f, put, err) : 0;
 }
 
-/* All syncs are submitted before the first is waited for. A file system with a journal then commits
- * once for all of them. Each file is closed in any case; the first failure counts. */
+/* All fsyncs are submitted before the first is waited for, so that a file system with a journal
+ * commits once for all of them. */
 int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 {
 	const struct shf_sys *sys = smalls->run->sys;
@@ -57,7 +58,7 @@ int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err)
 		put = shf_io_submit(smalls->run, &smalls->owner, &f->io);
 		rc = put < 0 ? fail(smalls, f, put, err) : 0;
 	}
-	(void)shf_io_drain(smalls->run, &smalls->owner, -1); /* the requests are ours until then */
+	(void)shf_io_drain(smalls->run, &smalls->owner, -1); /* the queue uses f->io until then */
 	for (int i = 0; i < smalls->n; i++) {
 		struct shf_small *f = &smalls->files[i];
 		int closed;

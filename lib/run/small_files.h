@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small files of a step being made: each written when it is known, all fsynced at the same time,
- * which costs a file system with a journal about as much as one. Beyond SHF_SMALLS_MAX files the
- * first ones are fsynced before the next are written. */
+/* Writes the small files of a step in its stage. Each is written when its bytes are known, and all
+ * are fsynced at the same time, which on a file system with a journal costs about as much as one
+ * fsync. If there are more than SHF_SMALLS_MAX files, they are fsynced in groups of that size. */
 #ifndef SHF_SMALL_FILES_H
 #define SHF_SMALL_FILES_H
 #include "run_io.h"
 
 #define SHF_SMALLS_MAX 32
-/* One of them: open until it is synced. */
+/* A small file, open until it is fsynced. */
 struct shf_small {
 	int fd;
-	char name[128];                 /* for sentences */
+	char name[128];                 /* for error messages */
 	size_t bytes;
-	struct shf_io io;
+	struct shf_io io;               /* its fsync */
 };
-/* Those of one step that are being written by one rank. */
+/* The small files of one step that one rank is writing. The caller sets run and step, and zeroes
+ * the rest. */
 struct shf_smalls {
-	struct sheaf_run *run;          /* borrowed; set these two, the rest is zero */
-	int64_t step;                   /* for sentences */
+	struct sheaf_run *run;          /* borrowed */
+	int64_t step;                   /* for error messages */
 	struct shf_io_owner owner;
 	struct shf_small files[SHF_SMALLS_MAX];
-	int n;
+	int n;                          /* files written and not yet fsynced */
 };
-/* A new file `name` under dir with these bytes. ENOMEM and what the machine says. [local] */
+/* Creates the file `name` in dir with n bytes; it must not exist. It is durable only after
+ * shf_smalls_sync. [local] */
 int shf_small_put(struct shf_smalls *smalls, int dir, const char *name, const void *bytes,
                   size_t n, struct sheaf_error *err);
-/* All of them are durable, or the first one's failure; closed in any case. rc: what went wrong
- * before, 0; then nothing is fsynced and it is returned. */
+/* Fsyncs and closes all files. Returns the first failure. rc: 0, or an earlier failure of the
+ * caller; then the files are only closed, and rc is returned. [local] */
 int shf_smalls_sync(struct shf_smalls *smalls, int rc, struct sheaf_error *err);
 #endif

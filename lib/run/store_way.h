@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stores of a copy go through the caches or past them. Which way is faster differs between
- * machines, up to twice, and nothing tells beforehand: the first large copies of each save and each
- * load go both ways in turn and are timed. */
+/* Decides whether copies use ordinary or non-temporal stores. One may be twice as fast as the
+ * other, which depends on the machine and is not known beforehand. So the first large copies of
+ * each save and each load use both in turn and are timed. */
 #ifndef SHF_STORE_WAY_H
 #define SHF_STORE_WAY_H
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHF_STORES_MIN (UINT64_C(64) << 10)     /* bytes; of less the time says little */
-#define SHF_STORES_TURNS 16                     /* half of them each way */
-struct shf_stores {             /* zeros at first */
-	uint64_t best[2];               /* least 1/4096 ns a byte; [1]: past the caches */
-	unsigned turns;
+#define SHF_STORES_MIN (UINT64_C(64) << 10)     /* bytes; smaller copies are not timed */
+#define SHF_STORES_TURNS 16                     /* timed copies, half of them of each kind */
+struct shf_stores {             /* zeroed at first */
+	uint64_t best[2];               /* least time of a byte, in 1/4096 ns; [1]: non-temporal */
+	unsigned turns;                 /* copies timed so far */
 };
-/* Whether the next copy is to go past the caches. */
+/* Returns whether the next copy is to use non-temporal stores. */
 static inline bool shf_stores_past(const struct shf_stores *s)
 {
 	return s->turns < SHF_STORES_TURNS ? s->turns & 1 : s->best[1] < s->best[0];
 }
 
-/* What that copy took. */
+/* Notes that the copy after the last shf_stores_past took ns for `bytes` bytes. */
 static inline void shf_stores_took(struct shf_stores *s, uint64_t bytes, int64_t ns)
 {
 	uint64_t *best = &s->best[s->turns & 1], cost;
